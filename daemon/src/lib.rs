@@ -1,0 +1,14 @@
+//! The machine around the transport: everything that touches the kernel, a clock or a client.
+//!
+//! [`app`] is the only module that knows every part. `xdp` and `clients` do not know each other; `worker` joins them.
+
+pub mod admin;
+pub mod app;
+pub mod cli;
+pub mod clients;
+pub mod config;
+pub mod metrics;
+pub mod net;
+pub mod systemd;
+pub mod worker;
+pub mod xdp;

@@ -1,0 +1,3 @@
+//! The daemon's binary: see `roced::cli`.
+
+fn main() {}

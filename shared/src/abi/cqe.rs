@@ -1,0 +1,124 @@
+//! Completion queue entries as they lie in a lane of a completion queue.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// How a work request ended; the byte in [`Cqe::status`]. Names and numbers are those of verbs (`ibv_wc_status`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Status {
+    /// Done.
+    Success = 0,
+    /// A local buffer is too short for what came, or the message is longer than allowed.
+    LocalLength = 1,
+    /// The queue pair broke its own rules.
+    LocalQpOperation = 2,
+    /// A local key, range or right did not hold.
+    LocalProtection = 4,
+    /// The queue pair went to the error state before this request was done.
+    WorkRequestFlushed = 5,
+    /// An answer came that fits no request.
+    BadResponse = 7,
+    /// The responder found the request invalid.
+    RemoteInvalidRequest = 9,
+    /// The responder refused key, range or right.
+    RemoteAccess = 10,
+    /// The responder could not carry it out.
+    RemoteOperation = 11,
+    /// No answer within `retry_cnt` tries.
+    TransportRetryExceeded = 12,
+    /// The responder was not ready within `rnr_retry` tries.
+    RnrRetryExceeded = 13,
+    /// The daemon is gone, or failed: nothing is known of this request.
+    Fatal = 19,
+}
+
+impl Status {
+    /// The status that a byte from a ring names.
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Success,
+            1 => Self::LocalLength,
+            2 => Self::LocalQpOperation,
+            4 => Self::LocalProtection,
+            5 => Self::WorkRequestFlushed,
+            7 => Self::BadResponse,
+            9 => Self::RemoteInvalidRequest,
+            10 => Self::RemoteAccess,
+            11 => Self::RemoteOperation,
+            12 => Self::TransportRetryExceeded,
+            13 => Self::RnrRetryExceeded,
+            19 => Self::Fatal,
+            _ => return None,
+        })
+    }
+}
+
+/// What was completed; the byte in [`Cqe::opcode`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum CompletionOp {
+    /// A SEND, with or without immediate.
+    Send = 0,
+    /// An RDMA WRITE, with or without immediate.
+    Write = 1,
+    /// An RDMA READ.
+    Read = 2,
+    /// A SEND arrived.
+    Recv = 128,
+    /// The immediate of an RDMA WRITE arrived.
+    RecvWriteImm = 129,
+}
+
+impl CompletionOp {
+    /// The operation that a byte from a ring names.
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            0 => Some(Self::Send),
+            1 => Some(Self::Write),
+            2 => Some(Self::Read),
+            128 => Some(Self::Recv),
+            129 => Some(Self::RecvWriteImm),
+            _ => None,
+        }
+    }
+}
+
+/// Bits of [`Cqe::flags`].
+pub mod cqe_flags {
+    /// `imm` holds immediate data.
+    pub const IMM: u8 = 1 << 0;
+    /// The message asked for a solicited event.
+    pub const SOLICITED: u8 = 1 << 1;
+}
+
+/// One completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Cqe {
+    /// From the work request.
+    pub wr_id: u64,
+    /// The local queue pair.
+    pub qpn: u32,
+    /// A [`Status`].
+    pub status: u8,
+    /// A [`CompletionOp`]; on an error only status, wr_id, qpn and vendor_error mean something.
+    pub opcode: u8,
+    /// [`cqe_flags`].
+    pub flags: u8,
+    /// Zero.
+    pub reserved0: u8,
+    /// Bytes received or read.
+    pub byte_len: u32,
+    /// Immediate data in wire order (later also an invalidated rkey).
+    pub imm: [u8; 4],
+    /// Remote queue pair of a datagram; of a connected one, its peer.
+    pub src_qpn: u32,
+    /// More about an error, for support; 0 when there is none.
+    pub vendor_error: u32,
+    /// When it happened, nanoseconds of CLOCK_MONOTONIC, of the turn that made it.
+    pub timestamp_ns: u64,
+    /// Zero; room for a datagram's path bits, SL, P_Key index and source.
+    pub reserved1: [u64; 3],
+}
+
+const _: () = assert!(size_of::<Cqe>() == 64);

@@ -1,0 +1,167 @@
+//! Doorbells: how a client tells a worker that a queue pair has new work, and how a sleeping worker is woken.
+//!
+//! Each session has one [`BellPage`] for each worker in its session memfd, one bit for each queue pair of that session on that
+//! worker, and a summary word with one bit for each 64 of them:
+//!
+//! ```text
+//!   +0    summary  u64          bit w: look at words[w]
+//!   +64   words    64 x u64     bit b of word w: queue pair with bell 64w + b has something
+//! ```
+//!
+//! The client publishes the ring's index first, then rings; the worker takes a bell first, then looks at the ring. Only a bell
+//! that was rung costs the worker a read-modify-write; silence costs it one load a session.
+//!
+//! A worker that goes to sleep says so in the [`WorkerState`] of the state memfd (which clients map read-only), looks at all
+//! bells once more, and blocks. A client that rings looks at that word afterward and writes its wake eventfd when it is set.
+//! Both sides have a sequentially consistent fence between the two steps, so that one of them sees the other.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Bells of one session on one worker.
+pub const BELLS: u32 = 64 * 64;
+
+/// Bytes of a bell page.
+pub const BELL_PAGE_BYTES: usize = 1024;
+
+/// Bytes of one worker's state in the state memfd.
+pub const WORKER_STATE_BYTES: usize = 64;
+
+/// Where one worker's bells of one session lie.
+pub trait BellPage {
+    /// The summary word.
+    fn summary(&self) -> &AtomicU64;
+    /// Word `index` of 64.
+    fn word(&self, index: usize) -> &AtomicU64;
+}
+
+/// Rings bell `bell`. The ring's index was published before.
+///
+/// # Panics
+/// When `bell` is not below [`BELLS`].
+pub fn ring_bell(page: &impl BellPage, bell: u32) {
+    assert!(bell < BELLS, "a bell of the page");
+    let word = bell as usize / 64;
+    page.word(word).fetch_or(1 << (bell % 64), Ordering::Release);
+    page.summary().fetch_or(1 << word, Ordering::Release);
+}
+
+/// Takes every bell that was rung and calls `on_bell` for each. Costs one load when none was.
+pub fn drain_bells(page: &impl BellPage, mut on_bell: impl FnMut(u32)) {
+    if page.summary().load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let mut summary = page.summary().swap(0, Ordering::Acquire);
+    while summary != 0 {
+        let word = summary.trailing_zeros();
+        summary &= summary - 1;
+        let mut bells = page.word(word as usize).swap(0, Ordering::Acquire);
+        while bells != 0 {
+            let bit = bells.trailing_zeros();
+            bells &= bells - 1;
+            on_bell(word * 64 + bit);
+        }
+    }
+}
+
+/// True when a bell waits to be drained.
+pub fn any_bell(page: &impl BellPage) -> bool {
+    page.summary().load(Ordering::Relaxed) != 0
+}
+
+/// The worker: "I go to sleep". Look at every bell once more after this, and only then block.
+pub fn announce_sleep(asleep: &AtomicU32) {
+    asleep.store(1, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+}
+
+/// The worker: "I am awake again".
+pub fn announce_awake(asleep: &AtomicU32) {
+    asleep.store(0, Ordering::Relaxed);
+}
+
+/// The client, after it rang: must the worker be woken by its eventfd?
+pub fn must_wake(asleep: &AtomicU32) -> bool {
+    fence(Ordering::SeqCst);
+    asleep.load(Ordering::Relaxed) != 0
+}
+
+#[cfg(not(loom))]
+pub use mapped::{MappedBells, WorkerState};
+
+#[cfg(not(loom))]
+mod mapped {
+    #![expect(unsafe_code, reason = "bells lie in memory shared with another process")]
+
+    use core::ptr::NonNull;
+
+    use super::{AtomicU32, AtomicU64, BELL_PAGE_BYTES, BellPage, WORKER_STATE_BYTES};
+
+    /// A bell page inside a mapping. `K` keeps the mapping alive.
+    #[derive(Debug)]
+    pub struct MappedBells<K> {
+        base: NonNull<u8>,
+        _keep: K,
+    }
+
+    // SAFETY: `base` points into a mapping that `_keep` keeps alive, reached only through atomics.
+    unsafe impl<K: Send> Send for MappedBells<K> {}
+    // SAFETY: as above; every access is atomic.
+    unsafe impl<K: Sync> Sync for MappedBells<K> {}
+
+    impl<K> MappedBells<K> {
+        /// The bell page that begins at `base`.
+        ///
+        /// # Safety
+        /// From `base`, 64-byte aligned, [`BELL_PAGE_BYTES`] bytes must stay mapped readable and writable for as long as
+        /// `keep` lives, and nobody in this process may touch them but through atomics.
+        pub unsafe fn new(base: NonNull<u8>, keep: K) -> Self {
+            assert!(base.as_ptr().addr().is_multiple_of(64), "a bell page begins on a cache line");
+            Self { base, _keep: keep }
+        }
+    }
+
+    impl<K> BellPage for MappedBells<K> {
+        fn summary(&self) -> &AtomicU64 {
+            // SAFETY: the page's first bytes, aligned (checked in `new`), mapped while `self` lives (`new`'s contract).
+            unsafe { self.base.cast().as_ref() }
+        }
+
+        fn word(&self, index: usize) -> &AtomicU64 {
+            const { assert!(64 + 64 * 8 <= BELL_PAGE_BYTES) };
+            assert!(index < 64, "a word of the page");
+            // SAFETY: `index < 64`, checked one line up, so 64 + 8 * index + 8 <= BELL_PAGE_BYTES; 8-byte aligned.
+            unsafe { self.base.add(64 + index * 8).cast().as_ref() }
+        }
+    }
+
+    /// One worker's state inside the state memfd. `K` keeps the mapping alive.
+    #[derive(Debug)]
+    pub struct WorkerState<K> {
+        base: NonNull<u8>,
+        _keep: K,
+    }
+
+    // SAFETY: `base` points into a mapping that `_keep` keeps alive, reached only through atomics.
+    unsafe impl<K: Send> Send for WorkerState<K> {}
+    // SAFETY: as above; every access is atomic.
+    unsafe impl<K: Sync> Sync for WorkerState<K> {}
+
+    impl<K> WorkerState<K> {
+        /// The worker state that begins at `base`.
+        ///
+        /// # Safety
+        /// From `base`, 64-byte aligned, [`WORKER_STATE_BYTES`] bytes must stay mapped readable (and writable for the
+        /// daemon, the only one that stores) for as long as `keep` lives.
+        pub unsafe fn new(base: NonNull<u8>, keep: K) -> Self {
+            const { assert!(WORKER_STATE_BYTES >= 4) };
+            assert!(base.as_ptr().addr().is_multiple_of(64), "a worker state begins on a cache line");
+            Self { base, _keep: keep }
+        }
+
+        /// 1 while the worker sleeps.
+        pub fn asleep(&self) -> &AtomicU32 {
+            // SAFETY: the state's first bytes, aligned (checked in `new`), mapped while `self` lives (`new`'s contract).
+            unsafe { self.base.cast().as_ref() }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Where each ring sits in its memfd. Client and daemon both compute it from the same few numbers, so no offset is ever sent.
+
+use core::mem::size_of;
+
+use super::{
+    COMPLETIONS_MAX, INLINE_BYTES_MAX, SGE_MAX, WORK_REQUESTS_MAX,
+    cqe::Cqe,
+    doorbell::{BELL_PAGE_BYTES, WORKER_STATE_BYTES},
+    ring::RingShape,
+    wqe::{RecvWqe, SendWqe, Sge},
+};
+
+/// Sizes of a queue pair: what was asked for, or what it got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpSizes {
+    /// Send work requests outstanding.
+    pub send_wrs: u32,
+    /// Receive work requests outstanding.
+    pub recv_wrs: u32,
+    /// Scatter/gather entries of a send.
+    pub send_sges: u32,
+    /// Scatter/gather entries of a receive.
+    pub recv_sges: u32,
+    /// Bytes of inline data of a send.
+    pub inline_bytes: u32,
+}
+
+impl QpSizes {
+    /// Rounded up to what is given for it: powers of two, whole slots. `None` when a limit of the ABI is exceeded.
+    pub const fn granted(self) -> Option<Self> {
+        if self.send_wrs > WORK_REQUESTS_MAX
+            || self.recv_wrs > WORK_REQUESTS_MAX
+            || self.send_sges > SGE_MAX
+            || self.recv_sges > SGE_MAX
+            || self.inline_bytes > INLINE_BYTES_MAX
+        {
+            return None;
+        }
+        Some(Self {
+            send_wrs: at_least_one(self.send_wrs).next_power_of_two(),
+            recv_wrs: at_least_one(self.recv_wrs).next_power_of_two(),
+            send_sges: at_least_one(self.send_sges),
+            recv_sges: at_least_one(self.recv_sges),
+            inline_bytes: self.inline_bytes.next_multiple_of(8),
+        })
+    }
+}
+
+const fn at_least_one(number: u32) -> u32 {
+    if number == 0 { 1 } else { number }
+}
+
+/// The rings of a queue pair in its memfd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpLayout {
+    /// The send ring, at offset 0.
+    pub send: RingShape,
+    /// The receive ring.
+    pub recv: RingShape,
+    /// Where the receive ring begins.
+    pub recv_offset: usize,
+    /// Bytes of the memfd.
+    pub bytes: usize,
+}
+
+impl QpLayout {
+    /// The layout for sizes that [`QpSizes::granted`] gave.
+    pub const fn new(granted: QpSizes) -> Self {
+        let behind = max(granted.send_sges * size_of::<Sge>() as u32, granted.inline_bytes);
+        let send = RingShape::new(granted.send_wrs, size_of::<SendWqe>() as u32 + behind);
+        let recv =
+            RingShape::new(granted.recv_wrs, size_of::<RecvWqe>() as u32 + granted.recv_sges * size_of::<Sge>() as u32);
+        let recv_offset = send.bytes().next_multiple_of(64);
+        Self { send, recv, recv_offset, bytes: page_rounded(recv_offset + recv.bytes()) }
+    }
+}
+
+/// Words of the largest send slot.
+pub const SEND_SLOT_WORDS_MAX: usize = (size_of::<SendWqe>() + INLINE_BYTES_MAX as usize) / 8;
+
+/// Words of the largest receive slot.
+pub const RECV_SLOT_WORDS_MAX: usize = (size_of::<RecvWqe>() + SGE_MAX as usize * size_of::<Sge>()) / 8;
+
+/// The lanes of a completion queue in its memfd.
+///
+/// ```text
+///   +0   armed  u32   0 no, 1 for solicited completions, 2 for any; whoever fires takes it by compare-exchange
+///   +64  lane of worker 0, lane of worker 1, ...   each a ring as deep as the queue
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqLayout {
+    /// The shape of every lane.
+    pub lane: RingShape,
+    /// Number of lanes: workers of the device.
+    pub lanes: u32,
+    /// Bytes of the memfd.
+    pub bytes: usize,
+}
+
+/// Values of a completion queue's arm word.
+pub mod armed {
+    /// No event wanted.
+    pub const NO: u32 = 0;
+    /// An event for the next solicited completion, or one with an error.
+    pub const SOLICITED: u32 = 1;
+    /// An event for the next completion.
+    pub const ANY: u32 = 2;
+}
+
+impl CqLayout {
+    const LANES_OFFSET: usize = 64;
+
+    /// The layout for `entries` (rounded up to a power of two) in each of `lanes`. `None` when a limit of the ABI is exceeded.
+    pub const fn new(entries: u32, lanes: u32) -> Option<Self> {
+        if entries > COMPLETIONS_MAX || lanes == 0 || lanes > 64 {
+            return None;
+        }
+        let lane = RingShape::new(at_least_one(entries).next_power_of_two(), size_of::<Cqe>() as u32);
+        Some(Self { lane, lanes, bytes: page_rounded(Self::LANES_OFFSET + lanes as usize * lane.bytes()) })
+    }
+
+    /// Where lane `index` begins.
+    pub const fn lane_offset(self, index: u32) -> usize {
+        Self::LANES_OFFSET + index as usize * self.lane.bytes()
+    }
+}
+
+/// Where the bell page of the session's worker `index` begins in the session memfd.
+pub const fn bell_page_offset(index: u32) -> usize {
+    index as usize * BELL_PAGE_BYTES
+}
+
+/// Bytes of the session memfd of a device with `workers` workers.
+pub const fn session_bytes(workers: u32) -> usize {
+    page_rounded(workers as usize * BELL_PAGE_BYTES)
+}
+
+/// Where worker `index`'s state begins in the state memfd (index as in `OpenDevice`'s reply: of the daemon, not of the device).
+pub const fn worker_state_offset(index: u32) -> usize {
+    index as usize * WORKER_STATE_BYTES
+}
+
+/// Bytes of the state memfd of a daemon with `workers` workers.
+pub const fn state_bytes(workers: u32) -> usize {
+    page_rounded(workers as usize * WORKER_STATE_BYTES)
+}
+
+const fn page_rounded(bytes: usize) -> usize {
+    bytes.next_multiple_of(4096)
+}
+
+const fn max(a: u32, b: u32) -> u32 {
+    if a > b { a } else { b }
+}
+
+const _: () = assert!(CqLayout::LANES_OFFSET.is_multiple_of(64));
+const _: () = assert!(RingShape::INDEX_BYTES.is_multiple_of(64) && size_of::<Cqe>().is_multiple_of(64));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_queue_pair_has_a_layout_and_one_more_has_none() {
+        let most = QpSizes {
+            send_wrs: WORK_REQUESTS_MAX,
+            recv_wrs: WORK_REQUESTS_MAX,
+            send_sges: SGE_MAX,
+            recv_sges: SGE_MAX,
+            inline_bytes: INLINE_BYTES_MAX,
+        };
+        let layout = QpLayout::new(most.granted().expect("within every limit"));
+        assert!(layout.send.stride_words() <= SEND_SLOT_WORDS_MAX && layout.recv.stride_words() <= RECV_SLOT_WORDS_MAX);
+        assert!(layout.recv_offset.is_multiple_of(64) && layout.bytes >= layout.recv_offset + layout.recv.bytes());
+        assert!(QpSizes { send_sges: SGE_MAX + 1, ..most }.granted().is_none());
+    }
+
+    #[test]
+    fn lanes_do_not_overlap() {
+        let layout = CqLayout::new(100, 3).expect("within every limit");
+        assert_eq!(layout.lane.entries(), 128);
+        assert_eq!(layout.lane_offset(1) - layout.lane_offset(0), layout.lane.bytes());
+        assert!(layout.bytes >= layout.lane_offset(2) + layout.lane.bytes());
+    }
+}

@@ -1,0 +1,104 @@
+//! Work queue entries as they lie in a queue pair's rings: plain bytes, no state in them.
+//!
+//! ```text
+//!   send slot   SendWqe (64 bytes), then num_sge x Sge, or inline_bytes of data
+//!   receive     RecvWqe (16 bytes), then num_sge x Sge
+//! ```
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What a send work request asks for; the byte in [`SendWqe::opcode`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SendOp {
+    /// RDMA WRITE.
+    Write = 0,
+    /// RDMA WRITE that takes a receive work request at its end and hands over 32 bits.
+    WriteImm = 1,
+    /// SEND.
+    Send = 2,
+    /// SEND that hands over 32 bits.
+    SendImm = 3,
+    /// RDMA READ.
+    Read = 4,
+}
+
+impl SendOp {
+    /// The operation that a byte from a ring names.
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            0 => Some(Self::Write),
+            1 => Some(Self::WriteImm),
+            2 => Some(Self::Send),
+            3 => Some(Self::SendImm),
+            4 => Some(Self::Read),
+            _ => None,
+        }
+    }
+}
+
+/// Bits of [`SendWqe::flags`].
+pub mod send_flags {
+    /// Begin only when all earlier READs of this queue are complete.
+    pub const FENCE: u8 = 1 << 0;
+    /// Make a completion also on success.
+    pub const SIGNALED: u8 = 1 << 1;
+    /// The receiver's completion counts as a solicited event.
+    pub const SOLICITED: u8 = 1 << 2;
+    /// The data stands in the entry itself; `inline_bytes` says how much.
+    pub const INLINE: u8 = 1 << 3;
+    /// All flags that exist.
+    pub const ALL: u8 = FENCE | SIGNALED | SOLICITED | INLINE;
+}
+
+/// The fixed part of a send work request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SendWqe {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// A [`SendOp`].
+    pub opcode: u8,
+    /// [`send_flags`].
+    pub flags: u8,
+    /// Scatter/gather entries behind this header.
+    pub num_sge: u8,
+    /// Zero.
+    pub reserved0: u8,
+    /// Immediate data, in the order in which the bytes stand on the wire.
+    pub imm: [u8; 4],
+    /// Remote virtual address of a WRITE or READ.
+    pub remote_va: u64,
+    /// Remote key of a WRITE or READ.
+    pub rkey: u32,
+    /// Bytes of inline data behind this header, with [`send_flags::INLINE`].
+    pub inline_bytes: u32,
+    /// Zero; room for atomic operands, address handle, remote QPN and Q_Key.
+    pub reserved1: [u64; 4],
+}
+
+/// The fixed part of a receive work request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RecvWqe {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Scatter/gather entries behind this header.
+    pub num_sge: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
+}
+
+/// One piece of local memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Sge {
+    /// Virtual address, as the memory region was registered.
+    pub va: u64,
+    /// Bytes.
+    pub length: u32,
+    /// Local key of the memory region.
+    pub lkey: u32,
+}
+
+const _: () = assert!(size_of::<SendWqe>() == 64 && size_of::<RecvWqe>() == 16 && size_of::<Sge>() == 16);

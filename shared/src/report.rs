@@ -1,0 +1,170 @@
+//! What the daemon tells an operator: the JSON of its admin socket, read by `rocectl`.
+//!
+//! The admin socket is a Unix stream socket. One request is one line, the JSON of a [`Question`]; the answer is one line, the
+//! JSON of the matching report, or of a [`Problem`].
+
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+/// Where the daemon listens for operators unless the config says otherwise.
+pub const DEFAULT_ADMIN_SOCKET: &str = "/run/roced/admin.sock";
+
+/// Environment variable by which `rocectl` is told another socket path.
+pub const ADMIN_SOCKET_VARIABLE: &str = "ROCED_ADMIN_SOCKET";
+
+/// What an operator asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Question {
+    /// A [`StatusReport`].
+    Status,
+    /// A [`QpsReport`].
+    Qps,
+    /// A [`CountersReport`].
+    Counters,
+}
+
+/// The daemon could not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What went wrong and what to do.
+    pub problem: String,
+}
+
+/// The daemon and its devices.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Version of the daemon.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since it served.
+    pub uptime_s: f64,
+    /// Clients connected now.
+    pub sessions: Vec<SessionReport>,
+    /// In the order of the config.
+    pub devices: Vec<DeviceReport>,
+    /// In the order of the config.
+    pub workers: Vec<WorkerReport>,
+}
+
+/// A client's connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionReport {
+    /// Its number.
+    pub session: u32,
+    /// Process at the other end, as the kernel said when it connected.
+    pub pid: i32,
+    /// User at the other end.
+    pub uid: u32,
+    /// The device it opened, empty before it did.
+    pub device: String,
+    /// Queue pairs.
+    pub qps: u32,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Bytes of memory that the daemon maps and locks for it.
+    pub memory_bytes: u64,
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Name, as clients open it.
+    pub name: String,
+    /// Network interface.
+    pub interface: String,
+    /// "native" or "generic": how the XDP program is attached.
+    pub xdp_mode: String,
+    /// Link up.
+    pub link_up: bool,
+    /// MTU of the link, bytes.
+    pub link_mtu_bytes: u32,
+    /// Largest path MTU, bytes.
+    pub path_mtu_bytes: u32,
+    /// MAC address, `aa:bb:cc:dd:ee:ff`.
+    pub mac: String,
+    /// GIDs with their index.
+    pub gids: Vec<GidReport>,
+    /// RX queues.
+    pub queues: Vec<QueueReport>,
+}
+
+/// A GID.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GidReport {
+    /// Index in the GID table.
+    pub index: u32,
+    /// The address it stands for: IPv4 dotted, or IPv6.
+    pub address: String,
+    /// VLAN, if any.
+    pub vlan: Option<u16>,
+}
+
+/// An RX queue with its AF_XDP socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueReport {
+    /// Queue number.
+    pub queue: u32,
+    /// Worker that owns it.
+    pub worker: u32,
+    /// "zerocopy" or "copy".
+    pub mode: String,
+}
+
+/// A worker thread.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerReport {
+    /// Its number.
+    pub worker: u32,
+    /// Core that it is pinned to, if any.
+    pub core: Option<u32>,
+    /// "spin", "yield" or "sleep".
+    pub idle: String,
+    /// Turns of its loop so far.
+    pub turns: u64,
+    /// Times it slept so far.
+    pub sleeps: u64,
+}
+
+/// All queue pairs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpsReport {
+    /// By number.
+    pub qps: Vec<QpReport>,
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpReport {
+    /// Its number.
+    pub qpn: u32,
+    /// Device name.
+    pub device: String,
+    /// Owner.
+    pub session: u32,
+    /// Process of the owner.
+    pub pid: i32,
+    /// Worker that runs it.
+    pub worker: u32,
+    /// "RESET", "INIT", "RTR", "RTS" or "ERR".
+    pub state: String,
+    /// Peer's address, empty before RTR.
+    pub peer: String,
+    /// Peer's queue pair.
+    pub dest_qpn: u32,
+    /// Path MTU, bytes, 0 before RTR.
+    pub path_mtu_bytes: u32,
+    /// "nic", "local" (a peer on this host), "resolving", "unreachable", or empty before RTR.
+    pub path: String,
+    /// Its own counters, by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Every counter, grouped by what it belongs to: `device/roce0`, `device/roce0/queue/0`, `device/roce0/worker/0`, `worker/0`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountersReport {
+    /// Group to counter to value.
+    pub counters: BTreeMap<String, BTreeMap<String, u64>>,
+}

@@ -1,0 +1,192 @@
+//! The two traits by which the engine touches the world: [`App`] (client memory and completions) and [`Wire`] (frames out).
+//!
+//! Frames come in as [`Segments`], one to [`SEGMENTS_MAX`] pieces: a 4154-byte frame lies in two AF_XDP chunks. Frames go out
+//! through a [`FrameMut`], which the wire lays over memory of its own so that the engine fills it in place.
+
+use roced_shared::{abi::cqe::Cqe, ids::Cqn};
+
+use crate::mr::MemSpan;
+
+/// Most pieces of one frame.
+pub const SEGMENTS_MAX: usize = 4;
+
+/// A frame as it arrived: its pieces in order, without the Ethernet FCS. The headers lie in the first piece.
+pub type Segments<'a> = [&'a [u8]];
+
+/// Client memory and completion queues.
+pub trait App {
+    /// Copies `bytes` to client memory, in ascending order, the last eight after a release fence: programs poll the last byte.
+    ///
+    /// # Errors
+    /// [`MemoryFault`] when this kind of memory turned out not to be there.
+    fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Copies client memory to `into`, as long as the span.
+    ///
+    /// # Errors
+    /// [`MemoryFault`] when this kind of memory turned out not to be there.
+    fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault>;
+
+    /// Puts a completion into a completion queue.
+    ///
+    /// # Errors
+    /// [`CqOverrun`] when the queue has no room or is gone; the engine then fails the queue pair.
+    fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun>;
+}
+
+/// Client memory that a checked span named is not there after all (a process that died; never shared memory).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryFault;
+
+/// A completion queue had no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqOverrun;
+
+/// Which way a frame leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// By the NIC of the device. Frames of one queue pair carry the same `flow`, so a wire with several queues keeps their order.
+    Nic {
+        /// Anything constant per queue pair.
+        flow: u32,
+    },
+    /// By hand-over: the destination is a device of this daemon.
+    HandOver,
+}
+
+/// Why a frame did not leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmitError {
+    /// No room now; `fill` was not called. Try again next turn.
+    Full,
+    /// `fill` gave up; nothing was sent.
+    Aborted,
+}
+
+/// What `fill` returns to give up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abort;
+
+/// Frames out.
+pub trait Wire {
+    /// Lends `frame_bytes` of frame memory to `fill` and sends what it wrote. Frames leave in the order of the calls.
+    ///
+    /// # Errors
+    /// [`EmitError::Full`] before `fill` ran, [`EmitError::Aborted`] when `fill` gave up.
+    fn emit(
+        &mut self,
+        via: Via,
+        frame_bytes: usize,
+        fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError>;
+}
+
+/// A frame to be filled, front to back.
+#[derive(Debug)]
+pub struct FrameMut<'a> {
+    segments: [&'a mut [u8]; SEGMENTS_MAX],
+    used: usize,
+    segment: usize,
+    offset: usize,
+}
+
+impl<'a> FrameMut<'a> {
+    /// A frame over one piece of memory.
+    pub fn single(bytes: &'a mut [u8]) -> Self {
+        Self { segments: [bytes, &mut [], &mut [], &mut []], used: 1, segment: 0, offset: 0 }
+    }
+
+    /// A frame over several pieces.
+    ///
+    /// # Panics
+    /// With no piece or more than [`SEGMENTS_MAX`].
+    pub fn over(pieces: impl Iterator<Item = &'a mut [u8]>) -> Self {
+        let mut segments: [&'a mut [u8]; SEGMENTS_MAX] = Default::default();
+        let mut used = 0;
+        for piece in pieces {
+            assert!(used < SEGMENTS_MAX, "a frame has at most {SEGMENTS_MAX} pieces");
+            segments[used] = piece;
+            used += 1;
+        }
+        assert!(used > 0, "a frame has at least one piece");
+        Self { segments, used, segment: 0, offset: 0 }
+    }
+
+    /// Bytes not filled yet.
+    pub fn remaining(&self) -> usize {
+        self.segments[self.segment..self.used].iter().map(|piece| piece.len()).sum::<usize>() - self.offset
+    }
+
+    /// Appends `bytes`.
+    ///
+    /// # Panics
+    /// When they do not fit: whoever fills asked for the frame's length.
+    pub fn put(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        self.put_with(bytes.len(), |piece| {
+            let (now, later) = rest.split_at(piece.len());
+            piece.copy_from_slice(now);
+            rest = later;
+            Ok(())
+        })
+        .expect("copying a slice does not give up");
+    }
+
+    /// Appends `length` bytes that `fill` writes, called once for each piece they fall into.
+    ///
+    /// # Errors
+    /// [`Abort`] when `fill` gave up.
+    ///
+    /// # Panics
+    /// When they do not fit: whoever fills asked for the frame's length.
+    pub fn put_with(
+        &mut self,
+        length: usize,
+        mut fill: impl FnMut(&mut [u8]) -> Result<(), Abort>,
+    ) -> Result<(), Abort> {
+        let mut left = length;
+        while left > 0 {
+            if self.offset == self.segments[self.segment].len() {
+                assert!(self.segment + 1 < self.used, "a frame is as long as was asked for");
+                self.segment += 1;
+                self.offset = 0;
+                continue;
+            }
+            let piece = &mut self.segments[self.segment][self.offset..];
+            let now = left.min(piece.len());
+            fill(&mut piece[..now])?;
+            self.offset += now;
+            left -= now;
+        }
+        Ok(())
+    }
+
+    /// Everything filled so far, piece by piece.
+    pub fn filled(&self) -> impl Iterator<Item = &[u8]> {
+        let (segment, offset) = (self.segment, self.offset);
+        self.segments[..=segment]
+            .iter()
+            .enumerate()
+            .map(move |(at, piece)| if at == segment { &piece[..offset] } else { &piece[..] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn bytes_run_over_the_pieces_in_order() {
+        let (mut a, mut b, mut c) = ([0u8; 3], [0u8; 0], [0u8; 4]);
+        let mut frame = FrameMut::over([&mut a[..], &mut b[..], &mut c[..]].into_iter());
+        frame.put(&[1, 2]);
+        frame.put(&[3, 4, 5]);
+        assert_eq!(frame.remaining(), 2);
+        assert_eq!(frame.filled().flatten().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        frame.put(&[6, 7]);
+        assert_eq!((frame.remaining(), a, c), (0, [1, 2, 3], [4, 5, 6, 7]));
+    }
+}

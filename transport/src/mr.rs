@@ -1,0 +1,332 @@
+//! Memory regions: which key opens which range, for what.
+//!
+//! [`MrTable::check`] is the only maker of a [`MemSpan`]; whoever holds a span has had key, protection domain, right and range
+//! checked in this turn. The span borrows the table, so it cannot outlive the turn: what lives longer (a READ in flight, a
+//! retransmission) keeps key, address and length, and checks again.
+
+use alloc::{boxed::Box, vec, vec::Vec};
+use core::marker::PhantomData;
+
+use roced_shared::{
+    abi::control::access,
+    ids::{Pdn, RegionId},
+};
+
+use crate::reject::Reject;
+
+/// The key of a memory region as work requests and packets carry it: 24-bit index that nobody can guess, 8-bit consumer key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MrKey(pub u32);
+
+impl MrKey {
+    const fn index(self) -> u32 {
+        self.0 >> 8
+    }
+}
+
+/// What a span is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// Reading by a local work request: always allowed.
+    LocalRead,
+    /// Writing by a local work request (a receive, the data of a READ).
+    LocalWrite,
+    /// A peer's READ.
+    RemoteRead,
+    /// A peer's WRITE.
+    RemoteWrite,
+}
+
+impl Right {
+    const fn needed(self) -> u32 {
+        match self {
+            Self::LocalRead => 0,
+            Self::LocalWrite => access::LOCAL_WRITE,
+            Self::RemoteRead => access::REMOTE_READ,
+            Self::RemoteWrite => access::REMOTE_WRITE,
+        }
+    }
+}
+
+/// A registered range of a region of client memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mr {
+    /// Opens it.
+    pub key: MrKey,
+    /// Only queue pairs of this protection domain.
+    pub pd: Pdn,
+    /// `abi::control::access` bits.
+    pub access: u32,
+    /// Address of the first byte in work requests and packets.
+    pub va: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The memory that it lies in.
+    pub region: RegionId,
+    /// Where in that memory it begins.
+    pub offset: u64,
+}
+
+/// A piece of client memory that was checked in this turn.
+#[derive(Clone, Copy, Debug)]
+pub struct MemSpan<'turn> {
+    region: RegionId,
+    offset: u64,
+    length: usize,
+    turn: PhantomData<&'turn MrTable>,
+}
+
+impl<'turn> MemSpan<'turn> {
+    /// The memory it lies in.
+    pub const fn region(&self) -> RegionId {
+        self.region
+    }
+
+    /// Where it begins in that memory, bytes.
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes.
+    pub const fn len(&self) -> usize {
+        self.length
+    }
+
+    /// No bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The first `bytes` and the rest.
+    ///
+    /// # Panics
+    /// When the span is shorter.
+    pub fn split_at(self, bytes: usize) -> (Self, Self) {
+        assert!(bytes <= self.length, "a span is split inside itself");
+        let first = Self { length: bytes, ..self };
+        // Cannot overflow: offset + length lies inside the region (checked when the span was made).
+        let rest = Self { offset: self.offset + bytes as u64, length: self.length - bytes, ..self };
+        (first, rest)
+    }
+}
+
+/// Why a key does not open a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// No region with that key.
+    NoSuchKey,
+    /// The region is of another protection domain.
+    WrongDomain,
+    /// The region does not give this right.
+    NoRight,
+    /// The range is not all inside the region.
+    OutOfRange,
+}
+
+/// Every memory region that the queue pairs of one endpoint may name. Its room is made once; nothing here allocates later.
+#[derive(Debug)]
+pub struct MrTable {
+    regions: Vec<Mr>,
+    /// Open addressing by the key's random index, linear probing; [`Self::EMPTY`] or an index into `regions`.
+    slots: Box<[u32]>,
+}
+
+impl MrTable {
+    const EMPTY: u32 = u32::MAX;
+
+    /// A table with room for `capacity` regions.
+    pub fn new(capacity: u32) -> Self {
+        // Half full at most, so that a probe is short.
+        let slots = (capacity.max(1) as usize * 2).next_power_of_two();
+        Self { regions: Vec::with_capacity(capacity as usize), slots: vec![Self::EMPTY; slots].into_boxed_slice() }
+    }
+
+    /// Number of regions.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// No region.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// Adds a region.
+    ///
+    /// # Errors
+    /// [`Reject::NoRoom`] when the table is full or the key's index is taken; it is unchanged then.
+    pub fn insert(&mut self, mr: Mr) -> Result<(), Reject> {
+        if self.regions.len() == self.regions.capacity() {
+            return Err(Reject::NoRoom);
+        }
+        let mut slot = self.home(mr.key);
+        while self.slots[slot] != Self::EMPTY {
+            if self.regions[self.slots[slot] as usize].key.index() == mr.key.index() {
+                return Err(Reject::NoRoom);
+            }
+            slot = self.after(slot);
+        }
+        self.slots[slot] = self.regions.len() as u32;
+        self.regions.push(mr);
+        Ok(())
+    }
+
+    /// Removes the region that `key` opens.
+    pub fn remove(&mut self, key: MrKey) -> Option<Mr> {
+        let slot = self.find(key)?;
+        let at = self.slots[slot] as usize;
+        self.close_gap(slot);
+        let removed = self.regions.swap_remove(at);
+        if let Some(moved) = self.regions.get(at) {
+            // The last one took the removed one's place: its slot still holds its old place.
+            let old = self.regions.len() as u32;
+            let mut slot = self.home(moved.key);
+            while self.slots[slot] != old {
+                slot = self.after(slot);
+            }
+            self.slots[slot] = at as u32;
+        }
+        Some(removed)
+    }
+
+    /// The span of `length` bytes at `va`, if `key` opens it to `pd` with `right`.
+    ///
+    /// # Errors
+    /// [`Denied`]: the first check that failed.
+    pub fn check(&self, pd: Pdn, key: MrKey, right: Right, va: u64, length: usize) -> Result<MemSpan<'_>, Denied> {
+        let slot = self.find(key).ok_or(Denied::NoSuchKey)?;
+        let mr = &self.regions[self.slots[slot] as usize];
+        if mr.pd != pd {
+            return Err(Denied::WrongDomain);
+        }
+        if mr.access & right.needed() != right.needed() {
+            return Err(Denied::NoRight);
+        }
+        // Distances inside the region, so that nothing wraps at the end of the address space.
+        let skip = va.checked_sub(mr.va).ok_or(Denied::OutOfRange)?;
+        let room = mr.length.checked_sub(skip).ok_or(Denied::OutOfRange)?;
+        if length as u64 > room {
+            return Err(Denied::OutOfRange);
+        }
+        // Cannot overflow: the control side registers only ranges with offset + length inside the memory.
+        Ok(MemSpan { region: mr.region, offset: mr.offset + skip, length, turn: PhantomData })
+    }
+
+    fn home(&self, key: MrKey) -> usize {
+        // The index is random already.
+        key.index() as usize & (self.slots.len() - 1)
+    }
+
+    fn after(&self, slot: usize) -> usize {
+        (slot + 1) & (self.slots.len() - 1)
+    }
+
+    fn find(&self, key: MrKey) -> Option<usize> {
+        let mut slot = self.home(key);
+        while self.slots[slot] != Self::EMPTY {
+            if self.regions[self.slots[slot] as usize].key == key {
+                return Some(slot);
+            }
+            slot = self.after(slot);
+        }
+        None
+    }
+
+    /// Empties `gap` and moves later entries of its run forward, so that no probe stops short of them.
+    fn close_gap(&mut self, mut gap: usize) {
+        let mut slot = self.after(gap);
+        while self.slots[slot] != Self::EMPTY {
+            let home = self.home(self.regions[self.slots[slot] as usize].key);
+            let mask = self.slots.len() - 1;
+            // It may move to the gap unless its home lies after the gap (cyclically).
+            if slot.wrapping_sub(home) & mask >= slot.wrapping_sub(gap) & mask {
+                self.slots[gap] = self.slots[slot];
+                gap = slot;
+            }
+            slot = self.after(slot);
+        }
+        self.slots[gap] = Self::EMPTY;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PD: Pdn = Pdn(7);
+
+    fn mr(key: u32) -> Mr {
+        Mr {
+            key: MrKey(key),
+            pd: PD,
+            access: access::ALL,
+            va: 0x1000,
+            length: 0x100,
+            region: RegionId(3),
+            offset: 0x40,
+        }
+    }
+
+    #[test]
+    fn only_the_registered_range_opens() {
+        let mut table = MrTable::new(4);
+        table.insert(Mr { va: u64::MAX - 0xff, ..mr(0x1234_5601) }).expect("room");
+        let check = |va, length| table.check(PD, MrKey(0x1234_5601), Right::RemoteWrite, va, length);
+        assert_eq!(check(u64::MAX - 0xff, 0x100).expect("the whole range").offset(), 0x40);
+        assert_eq!(check(u64::MAX, 1).expect("the last byte").offset(), 0x40 + 0xff);
+        assert_eq!(check(u64::MAX, 2).unwrap_err(), Denied::OutOfRange);
+        assert_eq!(check(u64::MAX - 0x100, 1).unwrap_err(), Denied::OutOfRange);
+        assert_eq!(check(0, 1).unwrap_err(), Denied::OutOfRange);
+        assert_eq!(check(u64::MAX - 0xff, 0x101).unwrap_err(), Denied::OutOfRange);
+    }
+
+    #[test]
+    fn key_domain_and_right_are_asked_for() {
+        let mut table = MrTable::new(4);
+        table.insert(Mr { access: access::REMOTE_READ, ..mr(0x1234_5601) }).expect("room");
+        let check = |pd, key, right| table.check(pd, MrKey(key), right, 0x1000, 1).map(|_| ());
+        assert_eq!(check(PD, 0x1234_5601, Right::RemoteRead), Ok(()));
+        assert_eq!(check(PD, 0x1234_5601, Right::LocalRead), Ok(()));
+        assert_eq!(check(PD, 0x1234_5601, Right::RemoteWrite), Err(Denied::NoRight));
+        assert_eq!(check(PD, 0x1234_5601, Right::LocalWrite), Err(Denied::NoRight));
+        assert_eq!(check(Pdn(8), 0x1234_5601, Right::RemoteRead), Err(Denied::WrongDomain));
+        assert_eq!(check(PD, 0x1234_5602, Right::RemoteRead), Err(Denied::NoSuchKey));
+    }
+
+    #[test]
+    fn a_full_table_says_so() {
+        let mut table = MrTable::new(1);
+        table.insert(mr(0x100)).expect("room");
+        assert_eq!(table.insert(mr(0x200)), Err(Reject::NoRoom));
+    }
+
+    proptest! {
+        /// Against a map: keys that collide on purpose, inserted and removed in any order.
+        #[test]
+        fn the_table_is_a_map(steps in proptest::collection::vec((any::<bool>(), 0u32..24, 0u32..3), 1..200)) {
+            let mut table = MrTable::new(16);
+            let mut model: HashMap<u32, Mr> = HashMap::new();
+            for (insert, index, consumer) in steps {
+                let key = ((index * 32) << 8) | consumer;
+                if insert {
+                    let taken = model.keys().any(|other| other >> 8 == key >> 8) || model.len() == 16;
+                    prop_assert_eq!(table.insert(mr(key)).is_err(), taken);
+                    if !taken {
+                        model.insert(key, mr(key));
+                    }
+                } else {
+                    prop_assert_eq!(table.remove(MrKey(key)), model.remove(&key));
+                }
+                prop_assert_eq!(table.len(), model.len());
+                for key in model.keys() {
+                    prop_assert!(table.check(PD, MrKey(*key), Right::LocalRead, 0x1000, 1).is_ok());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Packet sequence numbers: 24 bits that wrap.
+
+use core::fmt;
+
+/// A packet sequence number. It has no order, only a signed distance to another one (IBTA v1 9.7.1): half the numbers are ahead
+/// of it, half behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Psn(u32);
+
+impl Psn {
+    const MASK: u32 = 0x00ff_ffff;
+
+    /// The low 24 bits of `value`.
+    pub const fn new(value: u32) -> Self {
+        Self(value & Self::MASK)
+    }
+
+    /// The number, below 2^24.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The PSN `packets` later.
+    #[must_use]
+    pub const fn plus(self, packets: u32) -> Self {
+        Self::new(self.0.wrapping_add(packets))
+    }
+
+    /// The PSN `packets` earlier.
+    #[must_use]
+    pub const fn minus(self, packets: u32) -> Self {
+        Self::new(self.0.wrapping_sub(packets))
+    }
+
+    /// How many packets `self` is after `base`: -2^23 to 2^23 - 1.
+    pub const fn distance_from(self, base: Self) -> i32 {
+        // The difference's top bit, moved to bit 31 and back, is its sign.
+        ((self.0.wrapping_sub(base.0) << 8) as i32) >> 8
+    }
+
+    /// How many packets `self` is after `base`, going forward only: 0 to 2^24 - 1.
+    pub const fn offset_from(self, base: Self) -> u32 {
+        self.0.wrapping_sub(base.0) & Self::MASK
+    }
+}
+
+impl fmt::Display for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_wrap_is_one_step() {
+        assert_eq!(Psn::new(0).distance_from(Psn::new(0x00ff_ffff)), 1);
+        assert_eq!(Psn::new(0x00ff_ffff).distance_from(Psn::new(0)), -1);
+        assert_eq!(Psn::new(0x0080_0000).distance_from(Psn::new(0)), -0x0080_0000);
+        assert_eq!(Psn::new(0x007f_ffff).distance_from(Psn::new(0)), 0x007f_ffff);
+    }
+
+    proptest! {
+        #[test]
+        fn distance_undoes_plus_and_minus(base: u32, step in 0u32..0x0080_0000) {
+            let base = Psn::new(base);
+            prop_assert_eq!(base.plus(step).distance_from(base), step as i32);
+            prop_assert_eq!(base.minus(step).distance_from(base), -(step as i32));
+            prop_assert_eq!(base.plus(step).offset_from(base), step);
+        }
+    }
+}

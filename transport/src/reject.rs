@@ -1,0 +1,133 @@
+//! Refusals, sorted by whose fault they are.
+//!
+//! * [`DropReason`]: the network's. The packet is counted under that name and dropped, maybe with a NAK. Nobody is blamed.
+//! * [`ClientFault`]: the client's. Its session ends.
+//! * [`Reject`]: a control call that cannot be carried out. The caller is told and goes on.
+
+use roced_shared::ids::Qpn;
+use thiserror::Error;
+
+use crate::counters::named_counters;
+
+named_counters! {
+    /// Why a packet was dropped. Each is also a counter of the endpoint ([`DropCounters`]).
+    DropReason, DropCounters {
+        /// Shorter than its headers, or its lengths do not agree with one another.
+        BadLength "drop_bad_length",
+        /// Not IPv4 or IPv6, not UDP to port 4791, a fragment: nothing that the XDP program lets through.
+        NotRoce "drop_not_roce",
+        /// An opcode that nobody has.
+        UnknownOpcode "drop_unknown_opcode",
+        /// Transport header version is not 0.
+        BadVersion "drop_bad_version",
+        /// The ICRC does not hold.
+        BadIcrc "drop_bad_icrc",
+        /// The partition key is not the default one.
+        BadPkey "drop_bad_pkey",
+        /// The UDP checksum is not 0 and does not hold.
+        BadUdpChecksum "drop_bad_udp_checksum",
+        /// No queue pair of that number.
+        NoSuchQp "drop_no_such_qp",
+        /// The source or destination address is not that of the queue pair's path.
+        WrongAddress "drop_wrong_address",
+        /// The opcode is of another transport service than the queue pair.
+        WrongService "drop_wrong_service",
+        /// The queue pair's state takes no such packet.
+        WrongState "drop_wrong_state",
+        /// A request ahead of the expected PSN (answered by one NAK).
+        OutOfSequence "drop_out_of_sequence",
+        /// A request that was executed before (answered again).
+        Duplicate "drop_duplicate",
+        /// A duplicate READ that matches nothing kept for replay.
+        UnknownDuplicate "drop_unknown_duplicate",
+        /// A request that broke the rules of its operation (answered by a NAK).
+        InvalidRequest "drop_invalid_request",
+        /// A request whose key, range or right did not hold (answered by a NAK).
+        RemoteAccess "drop_remote_access",
+        /// A request for which no receive work request was there (answered by an RNR NAK).
+        ReceiverNotReady "drop_receiver_not_ready",
+        /// A response or ACK that fits no outstanding request.
+        UnexpectedResponse "drop_unexpected_response",
+        /// A response to a request that was answered before.
+        StaleResponse "drop_stale_response",
+        /// A response after a gap: what lies between was lost (asked for again).
+        ResponseGap "drop_response_gap",
+    }
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// It did what it was sent for.
+    Accepted,
+    /// It did nothing, for this reason.
+    Dropped(DropReason),
+}
+
+/// What a client did that no client may do. Its session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ClientFault {
+    /// A ring index that cannot be true.
+    #[error("a ring index of queue pair {0} cannot be true")]
+    RingCorrupt(Qpn),
+    /// An opcode byte that names no operation.
+    #[error("work request opcode {0} is unknown")]
+    UnknownOpcode(u8),
+    /// Flag bits that do not exist.
+    #[error("work request flags 0x{0:02x} are unknown")]
+    UnknownFlags(u8),
+    /// More scatter/gather entries than the queue pair has.
+    #[error("{asked} scatter/gather entries where the queue pair has {limit}")]
+    TooManySges {
+        /// In the work request.
+        asked: u32,
+        /// Of the queue pair.
+        limit: u32,
+    },
+    /// More inline data than the queue pair has room for, or inline data on a READ.
+    #[error("{asked} bytes of inline data where {limit} are allowed")]
+    InlineTooLong {
+        /// In the work request.
+        asked: u32,
+        /// Allowed here.
+        limit: u32,
+    },
+    /// Work on a queue pair whose state does not take it.
+    #[error("work request in state {0}")]
+    WrongState(&'static str),
+}
+
+/// Why a control call cannot be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Reject {
+    /// No queue pair of that number.
+    #[error("no queue pair {0}")]
+    NoSuchQp(Qpn),
+    /// The state does not allow the change.
+    #[error("a queue pair in state {from} cannot go to state {to}")]
+    InvalidState {
+        /// Present state, number of `abi::control::state`.
+        from: u32,
+        /// Asked state.
+        to: u32,
+    },
+    /// Attributes missing or not allowed for this change.
+    #[error("attribute mask: 0x{missing:x} missing, 0x{excess:x} not allowed")]
+    InvalidMask {
+        /// Bits that had to be there.
+        missing: u32,
+        /// Bits that may not be there.
+        excess: u32,
+    },
+    /// An attribute is out of its range.
+    #[error("attribute 0x{attribute:x} cannot be {value}")]
+    InvalidAttribute {
+        /// Its bit of `abi::control::attribute`.
+        attribute: u32,
+        /// What was asked.
+        value: u64,
+    },
+    /// The table is full or the key is taken.
+    #[error("no room in the table")]
+    NoRoom,
+}

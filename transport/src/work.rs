@@ -1,0 +1,151 @@
+//! Work requests as the engine keeps them: copied from a client's ring once, checked once.
+
+use roced_shared::abi::{
+    INLINE_BYTES_MAX, SGE_MAX,
+    layout::{QpSizes, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX},
+    wqe::{RecvWqe, SendOp, SendWqe, Sge, send_flags},
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::reject::ClientFault;
+
+/// A private copy of one send slot.
+pub type SendSlot = [u64; SEND_SLOT_WORDS_MAX];
+
+/// A private copy of one receive slot.
+pub type RecvSlot = [u64; RECV_SLOT_WORDS_MAX];
+
+/// A send work request that passed its checks. Keys and ranges are checked when the data is touched, each time.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWork<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// `send_flags` bits.
+    pub flags: u8,
+    /// Immediate data in wire order.
+    pub imm: [u8; 4],
+    /// Remote address of a WRITE or READ.
+    pub remote_va: u64,
+    /// Remote key of a WRITE or READ.
+    pub rkey: u32,
+    /// Where the data lies.
+    pub data: WorkData<'a>,
+}
+
+/// Where the data of a work request lies.
+#[derive(Clone, Copy, Debug)]
+pub enum WorkData<'a> {
+    /// In client memory.
+    Sges(&'a [Sge]),
+    /// Here.
+    Inline(&'a [u8]),
+}
+
+impl<'a> SendWork<'a> {
+    /// The work request in `slot`.
+    ///
+    /// # Errors
+    /// [`ClientFault`] when it is one that our own library would never write.
+    pub fn check(slot: &'a SendSlot, sizes: &QpSizes) -> Result<Self, ClientFault> {
+        let bytes = slot.as_bytes();
+        let (wqe, rest) = SendWqe::read_from_prefix(bytes).expect("a slot is longer than its header");
+        let op = SendOp::from_byte(wqe.opcode).ok_or(ClientFault::UnknownOpcode(wqe.opcode))?;
+        if wqe.flags & !send_flags::ALL != 0 {
+            return Err(ClientFault::UnknownFlags(wqe.flags));
+        }
+        let data = if wqe.flags & send_flags::INLINE != 0 {
+            let limit = if op == SendOp::Read { 0 } else { sizes.inline_bytes.min(INLINE_BYTES_MAX) };
+            if wqe.inline_bytes > limit || op == SendOp::Read {
+                return Err(ClientFault::InlineTooLong { asked: wqe.inline_bytes, limit });
+            }
+            WorkData::Inline(&rest[..wqe.inline_bytes as usize])
+        } else {
+            WorkData::Sges(check_sges(rest, wqe.num_sge, sizes.send_sges)?)
+        };
+        Ok(Self {
+            wr_id: wqe.wr_id,
+            op,
+            flags: wqe.flags,
+            imm: wqe.imm,
+            remote_va: wqe.remote_va,
+            rkey: wqe.rkey,
+            data,
+        })
+    }
+}
+
+/// A receive work request that passed its checks.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWork<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Where to put what comes.
+    pub sges: &'a [Sge],
+}
+
+impl<'a> RecvWork<'a> {
+    /// The work request in `slot`.
+    ///
+    /// # Errors
+    /// [`ClientFault`] when it is one that our own library would never write.
+    pub fn check(slot: &'a RecvSlot, sizes: &QpSizes) -> Result<Self, ClientFault> {
+        let (wqe, rest) = RecvWqe::read_from_prefix(slot.as_bytes()).expect("a slot is longer than its header");
+        Ok(Self { wr_id: wqe.wr_id, sges: check_sges(rest, wqe.num_sge, sizes.recv_sges)? })
+    }
+}
+
+fn check_sges(bytes: &[u8], asked: u8, limit: u32) -> Result<&[Sge], ClientFault> {
+    let limit = limit.min(SGE_MAX);
+    if u32::from(asked) > limit {
+        return Err(ClientFault::TooManySges { asked: asked.into(), limit });
+    }
+    let (sges, _) = <[Sge]>::ref_from_prefix_with_elems(bytes, asked.into())
+        .expect("a slot has room for SGE_MAX entries, words are aligned");
+    Ok(sges)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: QpSizes = QpSizes { send_wrs: 1, recv_wrs: 1, send_sges: 2, recv_sges: 2, inline_bytes: 64 };
+
+    fn slot(wqe: SendWqe) -> SendSlot {
+        let mut slot = [0; SEND_SLOT_WORDS_MAX];
+        slot.as_mut_bytes()[..64].copy_from_slice(wqe.as_bytes());
+        slot
+    }
+
+    #[test]
+    fn what_no_library_writes_is_the_clients_fault() {
+        let check = |wqe| SendWork::check(&slot(wqe), &SIZES).map(|_| ()).unwrap_err();
+        assert_eq!(check(SendWqe { opcode: 99, ..SendWqe::default() }), ClientFault::UnknownOpcode(99));
+        assert_eq!(check(SendWqe { flags: 0x80, ..SendWqe::default() }), ClientFault::UnknownFlags(0x80));
+        assert_eq!(
+            check(SendWqe { num_sge: 255, ..SendWqe::default() }),
+            ClientFault::TooManySges { asked: 255, limit: 2 }
+        );
+        assert_eq!(
+            check(SendWqe { flags: send_flags::INLINE, inline_bytes: u32::MAX, ..SendWqe::default() }),
+            ClientFault::InlineTooLong { asked: u32::MAX, limit: 64 }
+        );
+        assert_eq!(
+            check(SendWqe { opcode: SendOp::Read as u8, flags: send_flags::INLINE, ..SendWqe::default() }),
+            ClientFault::InlineTooLong { asked: 0, limit: 0 }
+        );
+    }
+
+    #[test]
+    fn the_last_allowed_entry_and_byte_are_taken() {
+        let two = slot(SendWqe { num_sge: 2, ..SendWqe::default() });
+        assert!(matches!(SendWork::check(&two, &SIZES).expect("two are allowed").data, WorkData::Sges([_, _])));
+        let inline = slot(SendWqe { flags: send_flags::INLINE, inline_bytes: 64, ..SendWqe::default() });
+        let SendWork { data: WorkData::Inline(bytes), .. } = SendWork::check(&inline, &SIZES).expect("64 are allowed")
+        else {
+            panic!("inline data");
+        };
+        assert_eq!(bytes.len(), 64);
+    }
+}
