@@ -1,2 +1,70 @@
-//! placeholder
-fn main() {}
+//! `rocectl`: what an operator types to see what a running roced does.
+//!
+//! It asks the daemon's admin socket one question (`roced_shared::report`), waits at most a few seconds for the answer, and
+//! prints it as tables for a person or, with `--json`, as the daemon's own report for a program. It changes nothing.
+
+mod cli;
+mod counters;
+mod daemon;
+mod qps;
+mod status;
+mod table;
+mod units;
+
+use std::{
+    io::{ErrorKind, Write},
+    process::ExitCode,
+};
+
+use clap::Parser;
+use roced_shared::report::{CountersReport, QpsReport, Question, StatusReport};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    cli::{Cli, Command},
+    daemon::Daemon,
+};
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rocectl: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> anyhow::Result<()> {
+    let daemon = Daemon::at(&cli.socket);
+    let text = match &cli.command {
+        Command::Status => answer::<StatusReport>(&daemon, Question::Status, cli.json, status::render),
+        Command::Qps { counters } => {
+            answer::<QpsReport>(&daemon, Question::Qps, cli.json, |report| qps::render(report, *counters))
+        }
+        Command::Counters { all, group } => answer::<CountersReport>(&daemon, Question::Counters, cli.json, |report| {
+            counters::render(report, *all, group.as_deref())
+        }),
+    }?;
+    print(&text)
+}
+
+/// Asks `question` and gives the text to print.
+fn answer<R: Serialize + DeserializeOwned>(
+    daemon: &Daemon<'_>,
+    question: Question,
+    json: bool,
+    render: impl FnOnce(&R) -> String,
+) -> anyhow::Result<String> {
+    let report = daemon.ask::<R>(question)?;
+    Ok(if json { serde_json::to_string_pretty(&report)? + "\n" } else { render(&report) })
+}
+
+/// Prints to stdout. A reader that has seen enough (`rocectl counters | head`) is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,54 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use roced_shared::report::{ADMIN_SOCKET_VARIABLE, DEFAULT_ADMIN_SOCKET};
+
+/// Shows what a running roced does.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rocectl",
+    version,
+    after_help = "Exit code: 0 when the daemon answered, 1 when it did not, 2 for a wrong command line."
+)]
+pub(crate) struct Cli {
+    /// What to show.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+
+    /// Print the daemon's report as JSON, with every value in it.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// The daemon's admin socket.
+    #[arg(long, global = true, value_name = "PATH", default_value_os_t = default_socket(), hide_default_value = true,
+          help = format!("The daemon's admin socket [default: ${ADMIN_SOCKET_VARIABLE}, else {DEFAULT_ADMIN_SOCKET}]"))]
+    pub(crate) socket: PathBuf,
+}
+
+/// What to show.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Devices with their XDP mode, queues and GIDs; workers; clients.
+    Status,
+    /// Every queue pair: its owner, its state, its peer.
+    Qps {
+        /// Also each queue pair's own counters that are not 0.
+        #[arg(long)]
+        counters: bool,
+    },
+    /// Counters that are not 0, in groups.
+    Counters {
+        /// Also those that are 0.
+        #[arg(long)]
+        all: bool,
+        /// Only groups whose name begins so, e.g. `device/roce0`.
+        #[arg(value_name = "GROUP")]
+        group: Option<String>,
+    },
+}
+
+fn default_socket() -> PathBuf {
+    std::env::var_os(ADMIN_SOCKET_VARIABLE).map_or_else(|| DEFAULT_ADMIN_SOCKET.into(), PathBuf::from)
+}

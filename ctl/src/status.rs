@@ -1,0 +1,116 @@
+//! `rocectl status`: devices, their queues and GIDs, workers, clients.
+
+use roced_shared::report::{DeviceReport, SessionReport, StatusReport, WorkerReport};
+
+use crate::{
+    table::{
+        Column::{Number, Text},
+        Section,
+    },
+    units,
+};
+
+/// The report as tables.
+pub(crate) fn render(report: &StatusReport) -> String {
+    let mut text = format!("roced {}, pid {}, up {}\n", report.version, report.pid, units::duration(report.uptime_s));
+    devices(&report.devices).append(&mut text, "none");
+    queues(&report.devices).append(&mut text, "none");
+    gids(&report.devices).append(&mut text, "none: the interfaces have no address");
+    workers(&report.workers).append(&mut text, "none");
+    clients(&report.sessions).append(&mut text, "none connected");
+    text
+}
+
+fn devices(devices: &[DeviceReport]) -> Section {
+    let columns = [
+        Text("device"),
+        Text("interface"),
+        Text("link"),
+        Number("link MTU"),
+        Number("path MTU"),
+        Text("XDP"),
+        Number("queues"),
+        Number("GIDs"),
+        Text("MAC"),
+    ];
+    let mut section = Section::new("Devices", &columns);
+    for device in devices {
+        section.row([
+            device.name.clone(),
+            device.interface.clone(),
+            if device.link_up { "up" } else { "down" }.into(),
+            format!("{} B", device.link_mtu_bytes),
+            format!("{} B", device.path_mtu_bytes),
+            device.xdp_mode.clone(),
+            device.queues.len().to_string(),
+            device.gids.len().to_string(),
+            device.mac.clone(),
+        ]);
+    }
+    section
+}
+
+fn queues(devices: &[DeviceReport]) -> Section {
+    let mut section = Section::new("Queues", &[Text("device"), Number("queue"), Number("worker"), Text("mode")]);
+    for device in devices {
+        for queue in &device.queues {
+            section.row([device.name.clone(), queue.queue.to_string(), queue.worker.to_string(), queue.mode.clone()]);
+        }
+    }
+    section
+}
+
+fn gids(devices: &[DeviceReport]) -> Section {
+    let mut section = Section::new("GIDs", &[Text("device"), Number("index"), Text("address"), Text("VLAN")]);
+    for device in devices {
+        for gid in &device.gids {
+            section.row([
+                device.name.clone(),
+                gid.index.to_string(),
+                gid.address.clone(),
+                gid.vlan.map_or_else(String::new, |vlan| vlan.to_string()),
+            ]);
+        }
+    }
+    section
+}
+
+fn workers(workers: &[WorkerReport]) -> Section {
+    let columns = [Number("worker"), Text("core"), Text("when idle"), Number("turns"), Number("sleeps")];
+    let mut section = Section::new("Workers", &columns);
+    for worker in workers {
+        section.row([
+            worker.worker.to_string(),
+            worker.core.map_or_else(|| "any".to_owned(), |core| core.to_string()),
+            worker.idle.clone(),
+            units::count(worker.turns),
+            units::count(worker.sleeps),
+        ]);
+    }
+    section
+}
+
+fn clients(sessions: &[SessionReport]) -> Section {
+    let columns = [
+        Number("session"),
+        Number("pid"),
+        Number("uid"),
+        Text("device"),
+        Number("QPs"),
+        Number("MRs"),
+        Number("memory"),
+    ];
+    let mut section = Section::new("Clients", &columns);
+    for session in sessions {
+        section.row([
+            session.session.to_string(),
+            session.pid.to_string(),
+            session.uid.to_string(),
+            session.device.clone(),
+            session.qps.to_string(),
+            session.mrs.to_string(),
+            units::bytes(session.memory_bytes),
+        ]);
+    }
+    section
+}

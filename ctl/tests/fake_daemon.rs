@@ -1,0 +1,242 @@
+//! `rocectl` as an operator runs it, against an admin socket whose answers the test writes.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixListener,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use roced_shared::report::{
+    CountersReport, DeviceReport, GidReport, Problem, QpReport, QpsReport, QueueReport, SessionReport, StatusReport,
+    WorkerReport,
+};
+use tempfile::TempDir;
+
+/// An admin socket that answers one connection with `answer` and tells what it was asked.
+struct FakeDaemon {
+    folder: TempDir,
+    asked: JoinHandle<String>,
+}
+
+impl FakeDaemon {
+    fn answering(answer: String) -> Self {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let listener = UnixListener::bind(folder.path().join("admin.sock")).expect("a socket in a folder of our own");
+        let asked = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("rocectl connects");
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).expect("rocectl asks");
+            stream.write_all(answer.as_bytes()).expect("rocectl listens");
+            line
+        });
+        Self { folder, asked }
+    }
+
+    /// Runs `rocectl` with `args` against this daemon; what it was asked, and what rocectl did.
+    fn run(self, args: &[&str]) -> (String, Output) {
+        let output = rocectl(&self.folder.path().join("admin.sock"), args);
+        (self.asked.join().expect("the fake daemon does not fail"), output)
+    }
+}
+
+fn rocectl(socket: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_rocectl")).args(args).arg("--socket").arg(socket).output().expect("rocectl starts")
+}
+
+fn line<R: serde::Serialize>(report: &R) -> String {
+    serde_json::to_string(report).expect("a report is JSON") + "\n"
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("rocectl prints UTF-8")
+}
+
+fn status() -> StatusReport {
+    StatusReport {
+        version: "0.1.0".into(),
+        pid: 4242,
+        uptime_s: 3725.5,
+        sessions: vec![SessionReport {
+            session: 3,
+            pid: 777,
+            uid: 1000,
+            device: "roce0".into(),
+            qps: 2,
+            mrs: 1,
+            memory_bytes: 64 << 20,
+        }],
+        devices: vec![DeviceReport {
+            name: "roce0".into(),
+            interface: "eth1".into(),
+            xdp_mode: "native".into(),
+            link_up: true,
+            link_mtu_bytes: 4200,
+            path_mtu_bytes: 4096,
+            mac: "02:00:00:00:00:01".into(),
+            gids: vec![
+                GidReport { index: 0, address: "10.10.0.1".into(), vlan: None },
+                GidReport { index: 1, address: "fd00:10::1".into(), vlan: Some(7) },
+            ],
+            queues: vec![QueueReport { queue: 0, worker: 0, mode: "copy".into() }],
+        }],
+        workers: vec![WorkerReport { worker: 0, core: Some(1), idle: "sleep".into(), turns: 1_000_000, sleeps: 12 }],
+    }
+}
+
+fn qps() -> QpsReport {
+    QpsReport {
+        qps: vec![
+            QpReport {
+                qpn: 0x12ab,
+                device: "roce0".into(),
+                session: 3,
+                pid: 777,
+                worker: 0,
+                state: "RTS".into(),
+                peer: "10.10.0.2".into(),
+                dest_qpn: 0x99,
+                path_mtu_bytes: 4096,
+                path: "nic".into(),
+                counters: [("retransmitted_packets".to_owned(), 5), ("cq_overrun".to_owned(), 0)].into(),
+            },
+            QpReport {
+                qpn: 0x12ac,
+                device: "roce0".into(),
+                session: 3,
+                pid: 777,
+                worker: 0,
+                state: "INIT".into(),
+                peer: String::new(),
+                dest_qpn: 0,
+                path_mtu_bytes: 0,
+                path: String::new(),
+                counters: [].into(),
+            },
+        ],
+    }
+}
+
+#[test]
+fn status_names_every_thing_with_its_unit() {
+    let (asked, output) = FakeDaemon::answering(line(&status())).run(&["status"]);
+    assert_eq!(asked, "\"status\"\n");
+    assert!(output.status.success());
+    let shown = text(&output.stdout);
+    for part in [
+        "roced 0.1.0, pid 4242, up 1 h 2 min",
+        "roce0   eth1       up      4200 B    4096 B  native",
+        "copy",
+        "fd00:10::1  7",
+        "1,000,000",
+        "64 MiB",
+    ] {
+        assert!(shown.contains(part), "{part:?} is missing in\n{shown}");
+    }
+    assert!(shown.lines().all(|line| line == line.trim_end()), "no spaces at the ends of lines");
+}
+
+#[test]
+fn json_is_the_report_itself() {
+    let (_, output) = FakeDaemon::answering(line(&status())).run(&["status", "--json"]);
+    let report: StatusReport = serde_json::from_slice(&output.stdout).expect("--json prints JSON");
+    assert_eq!(report, status());
+}
+
+#[test]
+fn qps_show_a_dash_for_what_is_not_there_yet() {
+    let (asked, output) = FakeDaemon::answering(line(&qps())).run(&["qps"]);
+    assert_eq!(asked, "\"qps\"\n");
+    let shown = text(&output.stdout);
+    let row = |qpn| shown.lines().find(|line| line.contains(qpn)).unwrap_or_else(|| panic!("no {qpn} in\n{shown}"));
+    let cells: Vec<&str> = row("0x0012ab").split_whitespace().collect();
+    assert_eq!(cells, ["0x0012ab", "roce0", "0", "3", "777", "RTS", "4096", "B", "nic", "10.10.0.2", "0x000099"]);
+    let cells: Vec<&str> = row("0x0012ac").split_whitespace().collect();
+    assert_eq!(cells, ["0x0012ac", "roce0", "0", "3", "777", "INIT", "-", "-", "-", "-"]);
+    assert!(!shown.contains("retransmitted_packets"), "counters only on request:\n{shown}");
+}
+
+#[test]
+fn qps_with_counters_show_those_that_counted() {
+    let (_, output) = FakeDaemon::answering(line(&qps())).run(&["qps", "--counters"]);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("retransmitted_packets      5"), "{shown}");
+    assert!(!shown.contains("cq_overrun"), "{shown}");
+}
+
+#[test]
+fn counters_hide_zeros_for_a_person_but_not_in_json() {
+    let report = CountersReport {
+        counters: [("device/roce0".to_owned(), [("a".to_owned(), 0), ("b".to_owned(), 1)].into())].into(),
+    };
+    let (asked, output) = FakeDaemon::answering(line(&report)).run(&["counters"]);
+    assert_eq!(asked, "\"counters\"\n");
+    assert!(text(&output.stdout).contains("1 counter is 0 (--all shows them)"));
+    let (_, output) = FakeDaemon::answering(line(&report)).run(&["--json", "counters"]);
+    assert_eq!(serde_json::from_slice::<CountersReport>(&output.stdout).expect("JSON"), report);
+}
+
+/// `rocectl` fails with exit code 1, nothing on stdout, and a message that has all of `parts`.
+fn assert_refused(output: &Output, parts: &[&str]) {
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(output.stdout.is_empty());
+    for part in parts {
+        assert!(message.contains(part), "{part:?} is missing in: {message}");
+    }
+}
+
+#[test]
+fn no_daemon_is_a_clear_error() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let socket = folder.path().join("admin.sock");
+    assert_refused(&rocectl(&socket, &["status"]), &["no admin socket", "admin.sock", "is roced running?"]);
+    drop(UnixListener::bind(&socket).expect("a socket in a folder of our own"));
+    assert_refused(&rocectl(&socket, &["status"]), &["nobody listens on", "admin.sock"]);
+}
+
+#[test]
+fn a_path_too_long_for_a_socket_is_a_clear_error() {
+    let path = PathBuf::from("/".to_owned() + &"x".repeat(200));
+    assert_refused(&rocectl(&path, &["qps"]), &["cannot be a socket path"]);
+}
+
+#[test]
+fn the_daemons_own_problem_is_passed_on() {
+    let problem = Problem { problem: "worker 0 does not answer".into() };
+    let (_, output) = FakeDaemon::answering(line(&problem)).run(&["qps"]);
+    assert_refused(&output, &["roced says: worker 0 does not answer"]);
+}
+
+#[test]
+fn an_answer_that_is_no_report_is_a_clear_error() {
+    let (_, output) = FakeDaemon::answering("{\"cows\": 7}\n".into()).run(&["qps"]);
+    assert_refused(&output, &["of one version?"]);
+    let (_, output) = FakeDaemon::answering("{\"qps\": [".into()).run(&["qps"]);
+    assert_refused(&output, &["ends in the middle"]);
+    let (_, output) = FakeDaemon::answering(String::new()).run(&["qps"]);
+    assert_refused(&output, &["without an answer"]);
+}
+
+#[test]
+fn a_daemon_that_hangs_is_given_up() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let socket = folder.path().join("admin.sock");
+    let _listener = UnixListener::bind(&socket).expect("a socket in a folder of our own");
+    let begun = Instant::now();
+    assert_refused(&rocectl(&socket, &["status"]), &["no answer within 5 s"]);
+    assert!(begun.elapsed() < Duration::from_secs(8), "gave up after {:?}", begun.elapsed());
+}
+
+#[test]
+fn the_socket_comes_from_the_environment_too() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let output = Command::new(env!("CARGO_BIN_EXE_rocectl"))
+        .arg("status")
+        .env("ROCED_ADMIN_SOCKET", folder.path().join("elsewhere.sock"))
+        .output()
+        .expect("rocectl starts");
+    assert_refused(&output, &["elsewhere.sock"]);
+}
