@@ -1,1 +1,19 @@
-//! To be written.
+//! The worker threads: each owns some RX queues, the endpoints of their devices, and everything that hangs on them.
+//!
+//! ```text
+//!                   commands, answers (mailbox)            events
+//!   control thread ◄──────────────────────────► worker ──────────► control thread
+//!                                               │    ▲
+//!                                   frames for  ▼    │  frames from
+//!                                        other workers (handoff)
+//! ```
+//!
+//! A worker shares nothing that is written on the data path but the bounded queues drawn here. Objects are made and freed by
+//! the control thread; a worker only moves them.
+
+pub mod handoff;
+pub mod idle;
+pub mod mailbox;
+pub mod pin;
+pub mod table;
+pub mod wake;

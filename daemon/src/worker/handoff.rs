@@ -1,0 +1,414 @@
+//! Frames from one worker to another, or to itself.
+//!
+//! Two kinds travel here, both copied once into a buffer of the sender's:
+//!
+//! * **forwarded**: RSS put a frame on a queue of a worker that does not own its queue pair. No room: dropped and counted, as a NIC
+//!   would.
+//! * **handed over**: a queue pair's peer lives in this very daemon (same worker, another worker, another device). No room: the
+//!   sender is told to try again, nothing is lost.
+//!
+//! ```text
+//!   sender's pool ──fill──► receiver's inbox ──on_frame──► sender's returns ──► sender's pool
+//!          └──── to itself: a plain queue, no atomics ────┘
+//! ```
+//!
+//! Each worker has a fixed number of buffers of each kind, and every inbox has room for all of them: a push never fails, the
+//! pool is the bound. A slow receiver therefore holds up only those who send to it, up to their own buffers.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use crossbeam::queue::ArrayQueue;
+use roced_transport::io::{Abort, EmitError, FrameMut, Segments};
+
+use super::wake::Waker;
+
+/// Bytes of the largest frame that fits: a jumbo frame with its Ethernet header and two VLAN tags, rounded up.
+pub const FRAME_BYTES_MAX: usize = 9216;
+
+/// Buffers of each kind that a worker has. At path MTU 4096 about 1 MB in flight, which stays in cache; a guess.
+pub const PARCELS: usize = 256;
+
+/// How a frame came to be here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It arrived on another worker's queue.
+    Forwarded,
+    /// A queue pair of this daemon sent it.
+    HandedOver,
+}
+
+/// A frame on its way, in a buffer that goes back to its sender.
+#[derive(Debug)]
+pub struct Parcel {
+    home: usize,
+    kind: Kind,
+    length: usize,
+    bytes: Box<[u8]>,
+}
+
+impl Parcel {
+    fn new(home: usize, kind: Kind) -> Box<Self> {
+        Box::new(Self { home, kind, length: 0, bytes: vec![0; FRAME_BYTES_MAX].into_boxed_slice() })
+    }
+
+    /// The frame.
+    pub fn frame(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// How it came to be here.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+}
+
+#[derive(Debug)]
+struct Post {
+    inbox: ArrayQueue<Box<Parcel>>,
+    returns: ArrayQueue<Box<Parcel>>,
+    waker: Arc<Waker>,
+}
+
+#[derive(Debug)]
+struct Pool(Vec<Box<Parcel>>);
+
+impl Pool {
+    fn new(home: usize, kind: Kind) -> Self {
+        Self((0..PARCELS).map(|_| Parcel::new(home, kind)).collect())
+    }
+}
+
+/// What passed through one worker's hands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandoffCounters {
+    /// Frames that arrived on a queue of this worker and were another's.
+    pub forwarded: u64,
+    /// Such frames that were dropped because all buffers were under way.
+    pub forward_full: u64,
+    /// Frames that queue pairs of this worker sent to queue pairs of this daemon.
+    pub handed_over: u64,
+    /// Times such a frame had to wait because all buffers were under way.
+    pub hand_over_full: u64,
+    /// Such frames that were for no queue pair that this daemon could have.
+    pub hand_over_lost: u64,
+    /// Frames that came from other workers, of either kind.
+    pub taken_in: u64,
+}
+
+/// One worker's end of all exchanges.
+#[derive(Debug)]
+pub struct Handoff {
+    me: usize,
+    posts: Arc<[Post]>,
+    forward: Pool,
+    over: Pool,
+    own: VecDeque<Box<Parcel>>,
+    /// Whose turn it was in [`Self::take_in`].
+    own_turn: bool,
+    /// Workers that got something since [`Self::wake_receivers`], a bit each.
+    touched: u64,
+    counters: HandoffCounters,
+}
+
+/// All buffers of this kind are under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// The exchanges among the workers that `wakers` wake, one end for each.
+///
+/// # Panics
+/// With more than 64 workers: endpoints, of which each worker has at least one, are not more.
+pub fn exchange(wakers: &[Arc<Waker>]) -> Vec<Handoff> {
+    assert!(wakers.len() <= 64, "a daemon has at most 64 workers");
+    let everybody = wakers.len() * PARCELS * 2;
+    let posts: Arc<[Post]> = wakers
+        .iter()
+        .map(|waker| Post {
+            inbox: ArrayQueue::new(everybody),
+            returns: ArrayQueue::new(PARCELS * 2),
+            waker: Arc::clone(waker),
+        })
+        .collect();
+    (0..wakers.len())
+        .map(|me| Handoff {
+            me,
+            posts: Arc::clone(&posts),
+            forward: Pool::new(me, Kind::Forwarded),
+            over: Pool::new(me, Kind::HandedOver),
+            own: VecDeque::with_capacity(PARCELS),
+            own_turn: false,
+            touched: 0,
+            counters: HandoffCounters::default(),
+        })
+        .collect()
+}
+
+impl Handoff {
+    /// Copies a frame that arrived here to worker `to`, which owns its queue pair.
+    ///
+    /// # Errors
+    /// [`Full`] when there is no room (counted: the frame is dropped), or when it is longer than [`FRAME_BYTES_MAX`].
+    ///
+    /// # Panics
+    /// When there is no worker `to`.
+    pub fn forward(&mut self, to: usize, frame: &Segments<'_>) -> Result<(), Full> {
+        let length = frame.iter().map(|piece| piece.len()).sum::<usize>();
+        let parcel = if length <= FRAME_BYTES_MAX { self.take_buffer(Kind::Forwarded) } else { None };
+        let Some(mut parcel) = parcel else {
+            self.counters.forward_full += 1;
+            return Err(Full);
+        };
+        let mut at = 0;
+        for piece in frame {
+            parcel.bytes[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        parcel.length = length;
+        self.counters.forwarded += 1;
+        self.deliver(to, parcel);
+        Ok(())
+    }
+
+    /// Lends a buffer of `frame_bytes` to `fill` and gives it to the worker that `owner` names for the finished frame. A frame
+    /// that nobody owns is lost, as it would be on a network.
+    ///
+    /// # Errors
+    /// [`EmitError::Full`] before `fill` ran, when all buffers are under way; [`EmitError::Aborted`] when `fill` gave up.
+    ///
+    /// # Panics
+    /// When `frame_bytes` is more than [`FRAME_BYTES_MAX`], or there is no worker of that number.
+    pub fn hand_over(
+        &mut self,
+        frame_bytes: usize,
+        fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+        owner: impl FnOnce(&Segments<'_>) -> Option<usize>,
+    ) -> Result<(), EmitError> {
+        assert!(frame_bytes <= FRAME_BYTES_MAX, "a frame of {frame_bytes} bytes is longer than any path MTU makes");
+        let Some(mut parcel) = self.take_buffer(Kind::HandedOver) else {
+            self.counters.hand_over_full += 1;
+            return Err(EmitError::Full);
+        };
+        if fill(&mut FrameMut::single(&mut parcel.bytes[..frame_bytes])).is_err() {
+            self.give_back(parcel);
+            return Err(EmitError::Aborted);
+        }
+        parcel.length = frame_bytes;
+        self.counters.handed_over += 1;
+        match owner(&[parcel.frame()]) {
+            Some(to) => self.deliver(to, parcel),
+            None => {
+                self.counters.hand_over_lost += 1;
+                self.give_back(parcel);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next frame that came for this worker: give it back afterward. Its own frames and the others' take turns.
+    pub fn take_in(&mut self) -> Option<Box<Parcel>> {
+        self.own_turn = !self.own_turn;
+        if self.own_turn {
+            self.own.pop_front().or_else(|| self.take_from_others())
+        } else {
+            self.take_from_others().or_else(|| self.own.pop_front())
+        }
+    }
+
+    /// Returns a buffer to the worker it belongs to.
+    pub fn give_back(&mut self, parcel: Box<Parcel>) {
+        if parcel.home == self.me {
+            self.keep(parcel);
+        } else if self.posts[parcel.home].returns.push(parcel).is_err() {
+            unreachable!("there is room for every buffer that its owner has");
+        }
+    }
+
+    /// Frames wait for this worker.
+    pub fn has_arrivals(&self) -> bool {
+        !self.own.is_empty() || !self.posts[self.me].inbox.is_empty()
+    }
+
+    /// Wakes the workers that got something since the last call and sleep. Once a turn, so that a burst costs one wake-up.
+    pub fn wake_receivers(&mut self) {
+        while self.touched != 0 {
+            let to = self.touched.trailing_zeros() as usize;
+            self.touched &= self.touched - 1;
+            self.posts[to].waker.wake();
+        }
+    }
+
+    /// What passed so far.
+    pub fn counters(&self) -> &HandoffCounters {
+        &self.counters
+    }
+
+    fn take_from_others(&mut self) -> Option<Box<Parcel>> {
+        let inbox = &self.posts[self.me].inbox;
+        if inbox.is_empty() {
+            return None;
+        }
+        let parcel = inbox.pop();
+        self.counters.taken_in += u64::from(parcel.is_some());
+        parcel
+    }
+
+    fn deliver(&mut self, to: usize, parcel: Box<Parcel>) {
+        if to == self.me {
+            self.own.push_back(parcel);
+            return;
+        }
+        self.touched |= 1 << to;
+        if self.posts[to].inbox.push(parcel).is_err() {
+            unreachable!("an inbox has room for every buffer of every worker");
+        }
+    }
+
+    fn take_buffer(&mut self, kind: Kind) -> Option<Box<Parcel>> {
+        if self.pool(kind).0.is_empty() {
+            while let Some(parcel) = self.posts[self.me].returns.pop() {
+                self.keep(parcel);
+            }
+        }
+        self.pool(kind).0.pop()
+    }
+
+    fn keep(&mut self, parcel: Box<Parcel>) {
+        self.pool(parcel.kind).0.push(parcel);
+    }
+
+    fn pool(&mut self, kind: Kind) -> &mut Pool {
+        match kind {
+            Kind::Forwarded => &mut self.forward,
+            Kind::HandedOver => &mut self.over,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn ends(count: usize) -> Vec<Handoff> {
+        let wakers: Vec<_> = (0..count).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
+        exchange(&wakers)
+    }
+
+    fn fill_with(bytes: &[u8]) -> impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort> {
+        |frame| {
+            frame.put(bytes);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_frame_in_pieces_arrives_whole_at_the_other_worker() {
+        let mut ends = ends(2);
+        ends[0].forward(1, &[&[1, 2], &[], &[3; 9000]]).expect("room");
+        let parcel = ends[1].take_in().expect("it arrived");
+        assert_eq!(
+            (parcel.kind(), parcel.frame().len(), &parcel.frame()[..4]),
+            (Kind::Forwarded, 9002, &[1, 2, 3, 3][..])
+        );
+        ends[1].give_back(parcel);
+        assert!(!ends[0].has_arrivals() && !ends[1].has_arrivals());
+    }
+
+    #[test]
+    fn every_buffer_under_way_is_full_and_one_that_came_back_is_room() {
+        let mut ends = ends(2);
+        for _ in 0..PARCELS {
+            ends[0].forward(1, &[&[7]]).expect("room");
+        }
+        assert_eq!(ends[0].forward(1, &[&[7]]), Err(Full));
+        // The other kind has buffers of its own.
+        assert_eq!(ends[0].hand_over(1, fill_with(&[1]), |_| Some(1)), Ok(()));
+        let parcel = ends[1].take_in().expect("it arrived");
+        ends[1].give_back(parcel);
+        assert_eq!(ends[0].forward(1, &[&[7]]), Ok(()));
+        assert_eq!((ends[0].counters().forwarded, ends[0].counters().forward_full), (PARCELS as u64 + 1, 1));
+    }
+
+    #[test]
+    fn a_frame_to_oneself_needs_nobody_else_and_is_bounded_too() {
+        let mut ends = ends(1);
+        let end = &mut ends[0];
+        for number in 0..PARCELS {
+            end.hand_over(2, fill_with(&(number as u16).to_le_bytes()), |_| Some(0)).expect("room");
+        }
+        let never = |_: &mut FrameMut<'_>| panic!("fill is not called without room");
+        assert_eq!(end.hand_over(2, never, |_| Some(0)), Err(EmitError::Full));
+        for number in 0..PARCELS {
+            let parcel = end.take_in().expect("in order");
+            assert_eq!((parcel.kind(), parcel.frame()), (Kind::HandedOver, &(number as u16).to_le_bytes()[..]));
+            end.give_back(parcel);
+        }
+        assert!(end.take_in().is_none());
+        assert_eq!(end.hand_over(1, fill_with(&[0]), |_| Some(0)), Ok(()));
+    }
+
+    #[test]
+    fn a_frame_given_up_or_for_nobody_costs_no_buffer() {
+        let mut ends = ends(1);
+        for _ in 0..2 * PARCELS {
+            assert_eq!(ends[0].hand_over(1, |_| Err(Abort), |_| Some(0)), Err(EmitError::Aborted));
+            assert_eq!(ends[0].hand_over(1, fill_with(&[0]), |_| None), Ok(()));
+        }
+        assert!(!ends[0].has_arrivals());
+        assert_eq!(ends[0].counters().hand_over_lost, 2 * PARCELS as u64);
+    }
+
+    #[test]
+    fn a_frame_longer_than_any_buffer_is_dropped_and_counted() {
+        let mut ends = ends(2);
+        assert_eq!(ends[0].forward(1, &[&[0; FRAME_BYTES_MAX]]), Ok(()));
+        assert_eq!(ends[0].forward(1, &[&[0; FRAME_BYTES_MAX], &[0]]), Err(Full));
+        assert_eq!(ends[0].counters().forward_full, 1);
+    }
+
+    #[test]
+    fn a_receiver_that_sleeps_is_woken_once_a_turn() {
+        let wakers: Vec<_> = (0..2).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
+        let mut ends = exchange(&wakers);
+        let pending = || {
+            use std::os::fd::AsFd;
+            let mut fds = [nix::poll::PollFd::new(wakers[1].as_fd(), nix::poll::PollFlags::POLLIN)];
+            nix::poll::poll(&mut fds, 0u8).expect("poll") == 1
+        };
+        ends[0].forward(1, &[&[1]]).expect("room");
+        ends[0].wake_receivers();
+        assert!(!pending(), "a worker that is awake is left alone");
+        wakers[1].announce_sleep();
+        ends[0].forward(1, &[&[1]]).expect("room");
+        assert!(!pending(), "only the end of the turn wakes");
+        ends[0].wake_receivers();
+        assert!(pending());
+    }
+
+    #[test]
+    fn two_threads_exchange_frames_both_ways_without_loss_or_disorder() {
+        const FRAMES: u32 = 20_000;
+        fn run(mut end: Handoff) {
+            let to = 1 - end.me;
+            let (mut sent, mut seen) = (0u32, 0u32);
+            while sent < FRAMES || seen < FRAMES {
+                if sent < FRAMES && end.hand_over(4, fill_with(&sent.to_le_bytes()), |_| Some(to)).is_ok() {
+                    sent += 1;
+                }
+                match end.take_in() {
+                    Some(parcel) => {
+                        assert_eq!(parcel.frame(), seen.to_le_bytes());
+                        seen += 1;
+                        end.give_back(parcel);
+                    }
+                    None => thread::yield_now(),
+                }
+            }
+        }
+        let threads: Vec<_> = ends(2).into_iter().map(|end| thread::spawn(move || run(end))).collect();
+        for thread in threads {
+            thread.join().expect("every frame arrived in order");
+        }
+    }
+}

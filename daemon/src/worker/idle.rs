@@ -1,0 +1,270 @@
+//! What a worker does when a turn found nothing to do.
+//!
+//! * **spin**: the next turn at once. Lowest latency, and a whole core that nobody else may need.
+//! * **yield**: `sched_yield`, then the next turn. Burns the core only while nobody else wants it.
+//! * **sleep**: as yield for a configured time, then block until something happens.
+//!
+//! A worker blocks in one epoll set over its AF_XDP sockets, its alarm clock ([`Waker`]) and its sessions' wake eventfds. Before
+//! it does, it says so in two words, its alarm clock's (for threads of the daemon) and its [`WorkerState`]'s (for clients), and
+//! looks at everything once more; whoever gives it work looks at the word after. So one of the two sees the other.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, ppoll},
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        time::TimeSpec,
+    },
+};
+use roced_shared::abi::doorbell::{WorkerState, announce_awake, announce_sleep};
+use roced_transport::clock::Nanos;
+
+use super::wake::Waker;
+
+/// How a worker waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Never gives the core away.
+    Spin,
+    /// Lets others run between two turns.
+    Yield,
+    /// Yields for that long without work, then blocks.
+    Sleep {
+        /// Nanoseconds of yielding.
+        spin: Nanos,
+    },
+}
+
+/// What to do after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// The next turn at once.
+    Again,
+    /// Others may run first.
+    Yield,
+    /// Nothing happened for long: block until something does.
+    Block,
+}
+
+/// Decides how to rest. Told of every turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Idle {
+    policy: Policy,
+    last_work: Nanos,
+}
+
+impl Idle {
+    /// For a worker that begins at `now`.
+    pub const fn new(policy: Policy, now: Nanos) -> Self {
+        Self { policy, last_work: now }
+    }
+
+    /// After the turn that began at `now` and did something, or did not.
+    pub fn after_turn(&mut self, now: Nanos, did_something: bool) -> Rest {
+        if did_something {
+            self.last_work = now;
+            return Rest::Again;
+        }
+        match self.policy {
+            Policy::Spin => Rest::Again,
+            Policy::Yield => Rest::Yield,
+            Policy::Sleep { spin } if now - self.last_work < spin => Rest::Yield,
+            Policy::Sleep { .. } => Rest::Block,
+        }
+    }
+}
+
+/// Where a worker blocks.
+#[derive(Debug)]
+pub struct Bed<K> {
+    epoll: Epoll,
+    waker: Arc<Waker>,
+    state: WorkerState<K>,
+    sleeps: u64,
+}
+
+impl<K> Bed<K> {
+    /// The bed of the worker that `waker` wakes and whose word for clients is `state`.
+    ///
+    /// # Errors
+    /// The kernel's, when it gives no epoll set.
+    pub fn new(waker: Arc<Waker>, state: WorkerState<K>) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(waker.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        Ok(Self { epoll, waker, state, sleeps: 0 })
+    }
+
+    /// Wakes when `socket` has something to read.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn add_socket(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(self.epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
+    }
+
+    /// Wakes whenever a client writes its `wake` eventfd. Edge-triggered and never read, so that no client can take another's
+    /// wake-up away.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn add_session(&self, wake: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(self.epoll.add(wake, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0))?)
+    }
+
+    /// Undoes [`Self::add_session`].
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn remove_session(&self, wake: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(self.epoll.delete(wake)?)
+    }
+
+    /// Blocks until something happens or `at_most` has passed, unless `has_work` (which looks at everything that others can
+    /// leave: bells, mailbox, handed-over frames) says that it did already.
+    ///
+    /// # Errors
+    /// The kernel's; [`Errno::EINTR`] is none.
+    pub fn sleep(&mut self, at_most: Nanos, has_work: impl FnOnce() -> bool) -> io::Result<()> {
+        self.waker.announce_sleep();
+        announce_sleep(self.state.asleep());
+        let result = if has_work() { Ok(()) } else { self.block(at_most) };
+        announce_awake(self.state.asleep());
+        self.waker.announce_awake();
+        result
+    }
+
+    /// Times it really blocked.
+    pub const fn sleeps(&self) -> u64 {
+        self.sleeps
+    }
+
+    fn block(&mut self, at_most: Nanos) -> io::Result<()> {
+        self.sleeps += 1;
+        // ppoll counts in nanoseconds, epoll_wait in milliseconds; an epoll set can itself be polled.
+        let timeout = (at_most != Nanos::NEVER)
+            .then(|| TimeSpec::new((at_most.0 / 1_000_000_000) as i64, (at_most.0 % 1_000_000_000) as i64));
+        match ppoll(&mut [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)], timeout, None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        // Takes the edges off the list. Who woke us does not matter: a turn looks at everything.
+        let mut events = [EpollEvent::empty(); 32];
+        match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+
+    use super::*;
+
+    #[test]
+    fn each_policy_rests_in_its_way() {
+        let at = Nanos::from_micros;
+        let rests = |policy| {
+            let mut idle = Idle::new(policy, at(0));
+            [(10, true), (59, false), (60, false), (61, true), (62, false)]
+                .map(|(now, did)| idle.after_turn(at(now), did))
+        };
+        assert_eq!(rests(Policy::Spin), [Rest::Again; 5]);
+        assert_eq!(rests(Policy::Yield), [Rest::Again, Rest::Yield, Rest::Yield, Rest::Again, Rest::Yield]);
+        assert_eq!(
+            rests(Policy::Sleep { spin: at(50) }),
+            [Rest::Again, Rest::Yield, Rest::Block, Rest::Again, Rest::Yield]
+        );
+        assert_eq!(rests(Policy::Sleep { spin: at(0) })[1], Rest::Block);
+    }
+
+    /// A worker state in a page of its own.
+    fn bed() -> (Bed<impl Sized>, Arc<Waker>) {
+        let waker = Arc::new(Waker::new().expect("an eventfd"));
+        (Bed::new(Arc::clone(&waker), tests_state::state()).expect("an epoll set"), waker)
+    }
+
+    mod tests_state {
+        #![expect(unsafe_code, reason = "lays a worker state over memory of the test")]
+
+        use std::ptr::NonNull;
+
+        use super::WorkerState;
+
+        #[repr(align(64))]
+        pub(super) struct Page([u8; 64]);
+
+        pub(super) fn state() -> WorkerState<&'static Page> {
+            let page: &'static mut Page = Box::leak(Box::new(Page([0; 64])));
+            let base = NonNull::from(&mut page.0).cast();
+            // SAFETY: 64 aligned bytes that live for ever, touched only through the state from here on.
+            unsafe { WorkerState::new(base, page) }
+        }
+    }
+
+    #[test]
+    fn a_sleep_ends_by_time_even_below_a_millisecond() {
+        let (mut bed, _) = bed();
+        let begin = Instant::now();
+        bed.sleep(Nanos::from_micros(200), || false).expect("sleep");
+        assert!(begin.elapsed() >= Duration::from_micros(200) && begin.elapsed() < Duration::from_secs(5));
+        assert_eq!(bed.sleeps(), 1);
+    }
+
+    #[test]
+    fn work_seen_at_the_last_look_is_not_slept_over() {
+        let (mut bed, _) = bed();
+        bed.sleep(Nanos::NEVER, || true).expect("no sleep");
+        assert_eq!(bed.sleeps(), 0);
+        assert_eq!(bed.state.asleep().load(std::sync::atomic::Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn an_alarm_between_the_last_look_and_the_block_is_not_lost() {
+        let (mut bed, waker) = bed();
+        // The last look sees nothing; the other thread gives work right after it and finds the word set.
+        bed.sleep(Nanos::NEVER, || {
+            waker.wake();
+            false
+        })
+        .expect("sleep");
+        assert!(!waker.is_asleep());
+        // The alarm was taken: the next sleep is not cut short.
+        let begin = Instant::now();
+        bed.sleep(Nanos::from_millis(20), || false).expect("sleep");
+        assert!(begin.elapsed() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_client_wakes_the_worker_each_time_though_nobody_reads_its_eventfd() {
+        let (mut bed, _) = bed();
+        let wake = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("an eventfd");
+        bed.add_session(wake.as_fd()).expect("added");
+        for _ in 0..3 {
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(5));
+                    wake.write(1).expect("write");
+                });
+                bed.sleep(Nanos::NEVER, || false).expect("sleep");
+            });
+            // One write is one wake-up, though the counter stays above zero.
+            let begin = Instant::now();
+            bed.sleep(Nanos::from_millis(10), || false).expect("sleep");
+            assert!(begin.elapsed() >= Duration::from_millis(10));
+        }
+        bed.remove_session(wake.as_fd()).expect("removed");
+    }
+}

@@ -1,0 +1,63 @@
+//! How one thread of the daemon wakes a worker that blocks.
+//!
+//! A worker that goes to sleep says so, looks at everything once more and blocks ([`super::idle`]). Whoever gives it work looks
+//! at the word afterward and writes the eventfd only when it is set: a busy worker costs its callers no system call.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::atomic::AtomicU32,
+};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use roced_shared::abi::doorbell::{announce_awake, announce_sleep, must_wake};
+
+/// One worker's alarm clock, shared by all threads of the daemon. Clients have eventfds of their own.
+#[derive(Debug)]
+pub struct Waker {
+    asleep: AtomicU32,
+    event: EventFd,
+}
+
+impl Waker {
+    /// The alarm clock of a worker that is awake.
+    ///
+    /// # Errors
+    /// The kernel's, when it gives no eventfd.
+    pub fn new() -> io::Result<Self> {
+        let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Self { asleep: AtomicU32::new(0), event })
+    }
+
+    /// Wakes the worker if it sleeps. What it shall see was published before.
+    pub fn wake(&self) {
+        if must_wake(&self.asleep) {
+            // A counter that is full (EAGAIN) wakes just as well, and nothing else can fail on an eventfd of our own.
+            let _ = self.event.write(1);
+        }
+    }
+
+    /// The worker says that it goes to sleep. It looks at everything once more after this.
+    pub fn announce_sleep(&self) {
+        announce_sleep(&self.asleep);
+    }
+
+    /// The worker says that it is awake, and forgets who woke it.
+    pub fn announce_awake(&self) {
+        announce_awake(&self.asleep);
+        // EAGAIN when something else woke it.
+        let _ = self.event.read();
+    }
+
+    /// True while the worker blocks, or is about to.
+    pub fn is_asleep(&self) -> bool {
+        must_wake(&self.asleep)
+    }
+}
+
+impl AsFd for Waker {
+    /// Readable when somebody woke the worker.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
