@@ -13,4 +13,5 @@ pub mod io;
 pub mod mr;
 pub mod psn;
 pub mod reject;
+pub mod wire;
 pub mod work;

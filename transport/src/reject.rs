@@ -24,6 +24,8 @@ named_counters! {
         BadIcrc "drop_bad_icrc",
         /// The partition key is not the default one.
         BadPkey "drop_bad_pkey",
+        /// The IPv4 header checksum does not hold.
+        BadIpChecksum "drop_bad_ip_checksum",
         /// The UDP checksum is not 0 and does not hold.
         BadUdpChecksum "drop_bad_udp_checksum",
         /// No queue pair of that number.

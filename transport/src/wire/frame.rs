@@ -1,0 +1,210 @@
+//! Frames in: [`parse`] checks every length once and gives a [`Packet`].
+//!
+//! ```text
+//!   first piece                                                  further pieces
+//!   Ethernet VLAN? | IP UDP BTH extension headers | payload ...  ... payload | pad | ICRC | Ethernet padding
+//!                  └─────────── head ─────────────┘└────────── body ──────────────┘
+//! ```
+
+use roced_shared::ids::Qpn;
+
+use super::{
+    Aeth, AtomicAck, AtomicEth, Bth, Deth, Ieth, Imm, OpcodeInfo, Reth, bytes_at,
+    icrc::{ICRC_BYTES, Icrc},
+    network::{Network, UDP_BYTES, peek_udp, udp_checksum_holds},
+};
+use crate::{
+    io::{SEGMENTS_MAX, Segments},
+    reject::DropReason,
+};
+
+/// A frame whose lengths were checked once. Accessors cannot fail.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// The base transport header.
+    pub bth: Bth,
+    /// What the table says about its opcode.
+    pub info: &'static OpcodeInfo,
+    /// GID of the sender.
+    pub source: [u8; 16],
+    /// GID of the receiver.
+    pub destination: [u8; 16],
+    /// DSCP and ECN, from the IPv4 type of service or the IPv6 traffic class.
+    pub traffic_class: u8,
+    /// Time to live or hop limit.
+    pub hop_limit: u8,
+    /// Tag control information of the VLAN tag next to the IP header.
+    pub vlan: Option<u16>,
+    /// UDP source port.
+    pub udp_source_port: u16,
+    /// Of a datagram.
+    pub deth: Option<Deth>,
+    /// Of a READ request, and of the first packet of a WRITE.
+    pub reth: Option<Reth>,
+    /// Of an atomic request.
+    pub atomic: Option<AtomicEth>,
+    /// Of an ACK, of an atomic ACK, and of READ responses but the middle ones.
+    pub aeth: Option<Aeth>,
+    /// Of an atomic ACK.
+    pub atomic_ack: Option<AtomicAck>,
+    /// Of the last packet of a message that hands over 32 bits.
+    pub imm: Option<Imm>,
+    /// Of the last packet of a SEND that takes back a key.
+    pub ieth: Option<Ieth>,
+    /// IP header to last extension header.
+    head: &'a [u8],
+    ip_header_bytes: usize,
+    /// Payload and pad, in pieces that may be empty.
+    body: [&'a [u8]; SEGMENTS_MAX],
+    payload_bytes: usize,
+    icrc: [u8; ICRC_BYTES],
+}
+
+impl<'a> Packet<'a> {
+    /// Bytes of payload, without the pad.
+    pub const fn payload_len(&self) -> usize {
+        self.payload_bytes
+    }
+
+    /// The payload, piece by piece: [`Self::payload_len`] bytes in all, no piece empty.
+    pub fn payload(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let mut left = self.payload_bytes;
+        self.body
+            .into_iter()
+            .map(move |piece| {
+                let now = piece.len().min(left);
+                left -= now;
+                &piece[..now]
+            })
+            .filter(|piece| !piece.is_empty())
+    }
+
+    /// Checks what covers the whole packet: the UDP checksum, if there is one, and the ICRC. Nothing in the packet may be believed
+    /// before.
+    ///
+    /// # Errors
+    /// [`DropReason::BadUdpChecksum`] or [`DropReason::BadIcrc`].
+    pub fn check_integrity(&self) -> Result<(), DropReason> {
+        let pieces = self.body.into_iter();
+        if !udp_checksum_holds(self.head, self.ip_header_bytes, pieces.chain([&self.icrc[..]])) {
+            return Err(DropReason::BadUdpChecksum);
+        }
+        let mut icrc = Icrc::over_headers(self.head, self.ip_header_bytes);
+        for piece in self.body.iter().filter(|piece| !piece.is_empty()) {
+            icrc.add(piece);
+        }
+        if icrc.finish() == self.icrc { Ok(()) } else { Err(DropReason::BadIcrc) }
+    }
+}
+
+/// Takes a frame apart, and checks that all its lengths agree. It looks at nothing that covers the payload: see
+/// [`Packet::check_integrity`]; nor at the partition key: see [`Bth::is_default_partition`].
+///
+/// # Errors
+/// [`DropReason::NotRoce`], [`DropReason::BadIpChecksum`], [`DropReason::BadVersion`], [`DropReason::UnknownOpcode`] or
+/// [`DropReason::BadLength`].
+pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
+    let [first, further @ ..] = frame else { return Err(DropReason::BadLength) };
+    if further.len() >= SEGMENTS_MAX {
+        return Err(DropReason::BadLength);
+    }
+    let frame_bytes = first.len() + further.iter().map(|piece| piece.len()).sum::<usize>();
+    let network = Network::read(first, frame_bytes)?;
+
+    let bth_at = network.udp_at + UDP_BYTES;
+    let bytes: &[u8; Bth::BYTES] = bytes_at(first, bth_at).ok_or(DropReason::BadLength)?;
+    if bth_at + Bth::BYTES + ICRC_BYTES > network.end {
+        return Err(DropReason::BadLength);
+    }
+    if Bth::version(bytes) != 0 {
+        return Err(DropReason::BadVersion);
+    }
+    let bth = Bth::from_bytes(bytes);
+    let info = bth.opcode.info().ok_or(DropReason::UnknownOpcode)?;
+
+    let body_at = bth_at + info.header_bytes;
+    let head = first.get(network.ip_at..body_at).ok_or(DropReason::BadLength)?;
+    let body_bytes = network.end.checked_sub(body_at + ICRC_BYTES).ok_or(DropReason::BadLength)?;
+    let payload_bytes = body_bytes.checked_sub(usize::from(bth.pad)).ok_or(DropReason::BadLength)?;
+    // The ICRC lies on a multiple of four, and what has no payload has none.
+    if body_bytes % 4 != 0 || (body_bytes > 0 && !info.payload) {
+        return Err(DropReason::BadLength);
+    }
+
+    let mut rest = Extensions(&head[head.len() - info.header_bytes + Bth::BYTES..]);
+    rest.skip(usize::from(info.has_rdeth) * 4);
+    let deth = rest.take_if(info.has_deth).map(Deth::from_bytes);
+    rest.skip(usize::from(info.has_xrceth) * 4 + usize::from(info.has_feth) * 4);
+    let reth = rest.take_if(info.has_reth).map(Reth::from_bytes);
+    let atomic = rest.take_if(info.has_atomic).map(AtomicEth::from_bytes);
+    let aeth = rest.take_if(info.has_aeth).map(Aeth::from_bytes);
+    let atomic_ack = rest.take_if(info.has_atomic_ack).map(AtomicAck::from_bytes);
+    let imm = rest.take_if(info.has_imm).copied();
+    let ieth = rest.take_if(info.has_ieth).map(Ieth::from_bytes);
+
+    let (body, icrc) = cut(&first[body_at..], further, body_bytes);
+    Ok(Packet {
+        bth,
+        info,
+        source: network.source,
+        destination: network.destination,
+        traffic_class: network.traffic_class,
+        hop_limit: network.hop_limit,
+        vlan: network.vlan,
+        udp_source_port: network.udp_source_port,
+        deth,
+        reth,
+        atomic,
+        aeth,
+        atomic_ack,
+        imm,
+        ieth,
+        head,
+        ip_header_bytes: network.udp_at - network.ip_at,
+        body,
+        payload_bytes,
+        icrc,
+    })
+}
+
+/// The extension headers that were not taken yet. The table says how many bytes there are, so what it says to take is there; a
+/// header that were not would read as absent.
+struct Extensions<'a>(&'a [u8]);
+
+impl<'a> Extensions<'a> {
+    fn skip(&mut self, bytes: usize) {
+        self.0 = self.0.get(bytes..).unwrap_or_default();
+    }
+
+    fn take_if<const N: usize>(&mut self, there: bool) -> Option<&'a [u8; N]> {
+        if !there {
+            return None;
+        }
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(taken)
+    }
+}
+
+/// The next `body_bytes` behind the headers piece by piece, and the ICRC behind them, which may lie astride.
+fn cut<'a>(first: &'a [u8], further: &Segments<'a>, body_bytes: usize) -> ([&'a [u8]; SEGMENTS_MAX], [u8; ICRC_BYTES]) {
+    let mut body: [&[u8]; SEGMENTS_MAX] = [&[]; SEGMENTS_MAX];
+    let mut icrc = [0; ICRC_BYTES];
+    let (mut body_left, mut icrc_filled) = (body_bytes, 0);
+    for (piece, slot) in core::iter::once(&first).chain(further).zip(&mut body) {
+        let (now, rest) = piece.split_at(piece.len().min(body_left));
+        *slot = now;
+        body_left -= now.len();
+        let more = rest.len().min(ICRC_BYTES - icrc_filled);
+        icrc[icrc_filled..icrc_filled + more].copy_from_slice(&rest[..more]);
+        icrc_filled += more;
+    }
+    (body, icrc)
+}
+
+/// Whom a frame is for, or `None` when it is not RoCE. For every frame that [`parse`] takes it says the same as the parsed packet.
+pub fn dest_qpn(frame: &Segments<'_>) -> Option<Qpn> {
+    let first = frame.first()?;
+    let bth: &[u8; Bth::BYTES] = bytes_at(first, peek_udp(first)? + UDP_BYTES)?;
+    Some(Bth::from_bytes(bth).dest_qpn)
+}

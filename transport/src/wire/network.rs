@@ -1,0 +1,253 @@
+//! What lies in front of the BTH: Ethernet, VLAN tags, IPv4 or IPv6, UDP.
+
+use roced_shared::steer::ROCE_UDP_PORT;
+
+use super::bytes_at;
+use crate::reject::DropReason;
+
+pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub(super) const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
+pub(super) const PROTOCOL_UDP: u8 = 17;
+
+pub(super) const ETHERNET_BYTES: usize = 14;
+pub(super) const VLAN_BYTES: usize = 4;
+pub(super) const IPV4_BYTES: usize = 20;
+pub(super) const IPV6_BYTES: usize = 40;
+pub(super) const UDP_BYTES: usize = 8;
+
+/// An IPv4 header with all the options it can have.
+pub(super) const IP_BYTES_MAX: usize = 60;
+
+/// The headers in front of the BTH, checked against one another and against the frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Network {
+    pub(super) vlan: Option<u16>,
+    pub(super) source: [u8; 16],
+    pub(super) destination: [u8; 16],
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
+    pub(super) udp_source_port: u16,
+    /// Where the IP header begins in the frame.
+    pub(super) ip_at: usize,
+    /// Where the UDP header begins in the frame.
+    pub(super) udp_at: usize,
+    /// Where the IP packet ends in the frame; behind it is Ethernet padding.
+    pub(super) end: usize,
+}
+
+impl Network {
+    /// Reads what is in front of the BTH of a frame of `frame_bytes` that begins with `first`. Inlined into its one caller, who
+    /// keeps most of it.
+    #[inline(always)]
+    pub(super) fn read(first: &[u8], frame_bytes: usize) -> Result<Self, DropReason> {
+        let link = Link::read(first)?;
+        let ip = match link.ethertype {
+            ETHERTYPE_IPV4 => Ip::read_v4(first, link.ip_at)?,
+            ETHERTYPE_IPV6 => Ip::read_v6(first, link.ip_at)?,
+            _ => return Err(DropReason::NotRoce),
+        };
+        let udp_at = link.ip_at + ip.header_bytes;
+        let &[s0, s1, d0, d1, l0, l1, _, _] = bytes_at::<UDP_BYTES>(first, udp_at).ok_or(DropReason::BadLength)?;
+        if u16::from_be_bytes([d0, d1]) != ROCE_UDP_PORT {
+            return Err(DropReason::NotRoce);
+        }
+        let udp_bytes = usize::from(u16::from_be_bytes([l0, l1]));
+        let end = udp_at + udp_bytes;
+        // One length, said twice. A difference is a lie about where the ICRC lies.
+        if udp_bytes != ip.payload_bytes || end > frame_bytes {
+            return Err(DropReason::BadLength);
+        }
+        Ok(Self {
+            vlan: link.vlan,
+            source: ip.source,
+            destination: ip.destination,
+            traffic_class: ip.traffic_class,
+            hop_limit: ip.hop_limit,
+            udp_source_port: u16::from_be_bytes([s0, s1]),
+            ip_at: link.ip_at,
+            udp_at,
+            end,
+        })
+    }
+}
+
+/// Where the UDP header of a RoCE frame begins, without checking more than that takes.
+pub(super) fn peek_udp(first: &[u8]) -> Option<usize> {
+    let link = Link::read(first).ok()?;
+    let (protocol, header_bytes) = match link.ethertype {
+        ETHERTYPE_IPV4 => {
+            let header: &[u8; IPV4_BYTES] = bytes_at(first, link.ip_at)?;
+            (header[9], usize::from(header[0] & 0x0f) * 4)
+        }
+        ETHERTYPE_IPV6 => (bytes_at::<IPV6_BYTES>(first, link.ip_at)?[6], IPV6_BYTES),
+        _ => return None,
+    };
+    let udp_at = link.ip_at + header_bytes;
+    let &[_, _, d0, d1, ..] = bytes_at::<UDP_BYTES>(first, udp_at)?;
+    (protocol == PROTOCOL_UDP && u16::from_be_bytes([d0, d1]) == ROCE_UDP_PORT).then_some(udp_at)
+}
+
+/// Ethernet and up to two VLAN tags.
+struct Link {
+    ethertype: u16,
+    /// The tag next to the IP header: behind a service tag it is the customer's.
+    vlan: Option<u16>,
+    ip_at: usize,
+}
+
+impl Link {
+    #[inline(always)]
+    fn read(first: &[u8]) -> Result<Self, DropReason> {
+        let mut vlan = None;
+        for tags in 0..=2 {
+            let at = ETHERNET_BYTES - 2 + tags * VLAN_BYTES;
+            let ethertype = u16::from_be_bytes(*bytes_at(first, at).ok_or(DropReason::BadLength)?);
+            if ethertype != ETHERTYPE_VLAN && ethertype != ETHERTYPE_SERVICE_VLAN {
+                return Ok(Self { ethertype, vlan, ip_at: at + 2 });
+            }
+            vlan = Some(u16::from_be_bytes(*bytes_at(first, at + 2).ok_or(DropReason::BadLength)?));
+        }
+        Err(DropReason::NotRoce)
+    }
+}
+
+/// An IP header that carries UDP.
+struct Ip {
+    source: [u8; 16],
+    destination: [u8; 16],
+    traffic_class: u8,
+    hop_limit: u8,
+    header_bytes: usize,
+    payload_bytes: usize,
+}
+
+impl Ip {
+    #[inline(always)]
+    fn read_v4(first: &[u8], at: usize) -> Result<Self, DropReason> {
+        let header: &[u8; IPV4_BYTES] = bytes_at(first, at).ok_or(DropReason::BadLength)?;
+        let &[version, tos, t0, t1, _, _, f0, f1, ttl, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = header;
+        if version >> 4 != 4 {
+            return Err(DropReason::NotRoce);
+        }
+        let header_bytes = usize::from(version & 0x0f) * 4;
+        if header_bytes < IPV4_BYTES {
+            return Err(DropReason::BadLength);
+        }
+        // "More fragments" or an offset: a piece of a packet is none.
+        if protocol != PROTOCOL_UDP || u16::from_be_bytes([f0, f1]) & 0x3fff != 0 {
+            return Err(DropReason::NotRoce);
+        }
+        let sum = if header_bytes == IPV4_BYTES {
+            sum_words(header)
+        } else {
+            sum_words(first.get(at..at + header_bytes).ok_or(DropReason::BadLength)?)
+        };
+        if fold(sum) != 0xffff {
+            return Err(DropReason::BadIpChecksum);
+        }
+        let total_bytes = usize::from(u16::from_be_bytes([t0, t1]));
+        Ok(Self {
+            source: mapped([s0, s1, s2, s3]),
+            destination: mapped([d0, d1, d2, d3]),
+            traffic_class: tos,
+            hop_limit: ttl,
+            header_bytes,
+            payload_bytes: total_bytes.checked_sub(header_bytes).ok_or(DropReason::BadLength)?,
+        })
+    }
+
+    #[inline(always)]
+    fn read_v6(first: &[u8], at: usize) -> Result<Self, DropReason> {
+        let header: &[u8; IPV6_BYTES] = bytes_at(first, at).ok_or(DropReason::BadLength)?;
+        let &[version, flow, _, _, l0, l1, next_header, hop_limit, ..] = header;
+        // Extension headers, fragments among them, are not for us: the XDP program leaves them to the kernel.
+        if version >> 4 != 6 || next_header != PROTOCOL_UDP {
+            return Err(DropReason::NotRoce);
+        }
+        let &[_, _, _, _, _, _, _, _, ref addresses @ ..] = header;
+        let (source, destination) = addresses.split_at(16);
+        Ok(Self {
+            source: source.try_into().expect("the first half of 32 bytes"),
+            destination: destination.try_into().expect("the second half of 32 bytes"),
+            traffic_class: version << 4 | flow >> 4,
+            hop_limit,
+            header_bytes: IPV6_BYTES,
+            payload_bytes: usize::from(u16::from_be_bytes([l0, l1])),
+        })
+    }
+}
+
+/// An IPv4 address as a GID: `::ffff:a.b.c.d`.
+pub(super) const fn mapped([a, b, c, d]: [u8; 4]) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+}
+
+/// The IPv4 address that a GID stands for, if it stands for one.
+pub(super) const fn unmapped(gid: &[u8; 16]) -> Option<[u8; 4]> {
+    match *gid {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => Some([a, b, c, d]),
+        _ => None,
+    }
+}
+
+/// The 16-bit words of `bytes` added up; an odd last byte is the high half of a word. At most 128 KiB, so that it cannot overflow.
+pub(super) fn sum_words(bytes: &[u8]) -> u32 {
+    let (words, rest) = bytes.as_chunks::<2>();
+    let last = rest.first().map_or(0, |byte| u32::from(*byte) << 8);
+    words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum::<u32>() + last
+}
+
+/// The one's complement sum (RFC 1071) in 16 bits.
+pub(super) const fn fold(sum: u32) -> u16 {
+    let once = (sum & 0xffff) + (sum >> 16);
+    ((once & 0xffff) + (once >> 16)) as u16
+}
+
+/// Whether the UDP checksum of a packet holds, or is 0, which says that there is none: usual for RoCE, over IPv6 too.
+///
+/// `head` is the IP header and what follows it contiguously, `pieces` the rest of the packet in order.
+pub(super) fn udp_checksum_holds<'a>(
+    head: &'a [u8],
+    ip_header_bytes: usize,
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> bool {
+    let (ip, datagram) = head.split_at(ip_header_bytes);
+    if datagram[6..8] == [0, 0] {
+        return true;
+    }
+    // The pseudo-header: both addresses, the protocol, the UDP length.
+    let addresses = if ip[0] >> 4 == 4 { &ip[12..20] } else { &ip[8..40] };
+    let pseudo = sum_words(addresses) + u32::from(PROTOCOL_UDP) + sum_words(&datagram[4..6]);
+    let (mut sum, mut odd) = (u32::from(fold(pseudo)), false);
+    for piece in core::iter::once(datagram).chain(pieces) {
+        // Behind an odd number of bytes words stand astride: their sum is the same with its bytes swapped (RFC 1071, 2 B).
+        let part = fold(sum_words(piece));
+        sum += u32::from(if odd { part.swap_bytes() } else { part });
+        odd ^= piece.len() % 2 == 1;
+    }
+    fold(sum) == 0xffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_mapped_address_is_ipv4() {
+        assert_eq!(unmapped(&mapped([10, 77, 0, 1])), Some([10, 77, 0, 1]));
+        let mut gid = mapped([10, 77, 0, 1]);
+        gid[0] = 0xfe;
+        assert_eq!(unmapped(&gid), None);
+        assert_eq!(unmapped(&[0; 16]), None);
+    }
+
+    #[test]
+    fn the_example_of_rfc_1071_adds_up() {
+        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(fold(sum_words(&bytes)), 0xddf2);
+        assert_eq!(fold(sum_words(&bytes[..7])), fold(sum_words(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0x00])));
+        assert_eq!(fold(sum_words(&[0xff; 65_536])), 0xffff);
+    }
+}

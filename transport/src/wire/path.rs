@@ -1,0 +1,276 @@
+//! Frames out: a [`Path`] is a finished header template, and [`Path::fill`] builds a whole frame from it in place.
+
+use roced_shared::{ids::Qpn, steer::ROCE_UDP_PORT};
+use thiserror::Error;
+
+use super::{
+    Headers,
+    icrc::{ICRC_BYTES, Icrc},
+    network::{
+        ETHERNET_BYTES, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, IPV4_BYTES, IPV6_BYTES, PROTOCOL_UDP,
+        UDP_BYTES, VLAN_BYTES, fold, sum_words, unmapped,
+    },
+    opcode::{self, HEADER_BYTES_MAX, Opcode},
+    pad_bytes,
+};
+use crate::io::{Abort, FrameMut, Via};
+
+/// What a path is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathSpec {
+    /// Which way frames leave.
+    pub via: Via,
+    /// Our MAC address.
+    pub source_mac: [u8; 6],
+    /// MAC address of the next hop.
+    pub dest_mac: [u8; 6],
+    /// VLAN tag, if frames carry one.
+    pub vlan: Option<Vlan>,
+    /// Our GID.
+    pub source: [u8; 16],
+    /// The peer's GID.
+    pub destination: [u8; 16],
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// Time to live or hop limit.
+    pub hop_limit: u8,
+    /// IPv6 flow label, the low 20 bits.
+    pub flow_label: u32,
+    /// UDP source port, see [`udp_source_port`].
+    pub udp_source_port: u16,
+}
+
+/// A VLAN tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vlan {
+    /// The low 12 bits.
+    pub id: u16,
+    /// Priority code point, the low 3 bits.
+    pub priority: u8,
+}
+
+/// One address is IPv4, the other is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("source and destination GID are of different address families")]
+pub struct MixedFamilies;
+
+const TEMPLATE_BYTES_MAX: usize = ETHERNET_BYTES + VLAN_BYTES + IPV6_BYTES + UDP_BYTES;
+
+/// The headers in front of the BTH, finished but for lengths and the checksum that covers them. Every frame is built from one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    template: [u8; TEMPLATE_BYTES_MAX],
+    template_bytes: usize,
+    ip_at: usize,
+    /// Sum of the IPv4 header's words without the length; `None` for IPv6, which has no checksum.
+    ipv4_sum: Option<u32>,
+    source: [u8; 16],
+    destination: [u8; 16],
+    via: Via,
+}
+
+impl Path {
+    /// The path that `spec` describes: IPv4 if both GIDs are mapped IPv4 addresses, IPv6 if neither is.
+    ///
+    /// # Errors
+    /// [`MixedFamilies`].
+    pub fn new(spec: &PathSpec) -> Result<Self, MixedFamilies> {
+        let mut template = Template { bytes: [0; TEMPLATE_BYTES_MAX], used: 0 };
+        template.put(&spec.dest_mac);
+        template.put(&spec.source_mac);
+        if let Some(vlan) = spec.vlan {
+            let control = u16::from(vlan.priority & 7) << 13 | vlan.id & 0x0fff;
+            template.put(&ETHERTYPE_VLAN.to_be_bytes());
+            template.put(&control.to_be_bytes());
+        }
+        let ip_at = template.used + 2;
+        let ipv4_sum = match (unmapped(&spec.source), unmapped(&spec.destination)) {
+            (Some(source), Some(destination)) => {
+                let header = ipv4_header(spec, source, destination);
+                template.put(&ETHERTYPE_IPV4.to_be_bytes());
+                template.put(&header);
+                Some(sum_words(&header))
+            }
+            (None, None) => {
+                template.put(&ETHERTYPE_IPV6.to_be_bytes());
+                template.put(&ipv6_header(spec));
+                None
+            }
+            _ => return Err(MixedFamilies),
+        };
+        template.put(&spec.udp_source_port.to_be_bytes());
+        template.put(&ROCE_UDP_PORT.to_be_bytes());
+        // Length: for each frame. Checksum: none, as usual for RoCE: the ICRC says more.
+        template.put(&[0; 4]);
+        Ok(Self {
+            template: template.bytes,
+            template_bytes: template.used,
+            ip_at,
+            ipv4_sum,
+            source: spec.source,
+            destination: spec.destination,
+            via: spec.via,
+        })
+    }
+
+    /// Which way frames leave.
+    pub const fn via(&self) -> Via {
+        self.via
+    }
+
+    /// Our GID.
+    pub const fn source(&self) -> &[u8; 16] {
+        &self.source
+    }
+
+    /// The peer's GID.
+    pub const fn destination(&self) -> &[u8; 16] {
+        &self.destination
+    }
+
+    /// Bytes of a frame besides BTH, extension headers, payload and pad: Ethernet to UDP, and the ICRC.
+    pub const fn overhead_bytes(&self) -> usize {
+        self.template_bytes + ICRC_BYTES
+    }
+
+    /// Largest path MTU whose longest packet fits a link with an MTU of `link_mtu_bytes`, or `None` when even 256 does not.
+    pub const fn largest_mtu(&self, link_mtu_bytes: u32) -> Option<u32> {
+        largest_path_mtu(link_mtu_bytes, self.ipv4_sum.is_some())
+    }
+
+    /// Bytes of the frame that [`Self::fill`] fills.
+    ///
+    /// # Panics
+    /// With an opcode that nobody has: the engine sends only what it knows.
+    pub fn frame_bytes(&self, headers: &Headers, payload_bytes: usize) -> usize {
+        self.overhead_bytes() + headers.info().header_bytes + payload_bytes + pad_bytes(payload_bytes)
+    }
+
+    /// Fills a whole frame, nothing of which was filled before: template, headers, the payload that `payload` writes (called for each piece of frame memory that it
+    /// falls into, in order; it must fill each), pad, ICRC. The payload is summed in the frame, not where it came from: what a
+    /// client changes meanwhile cannot part the two.
+    ///
+    /// # Errors
+    /// [`Abort`] when `payload` gave up; the frame is not to be sent then.
+    ///
+    /// # Panics
+    /// When `frame` is shorter than [`Self::frame_bytes`], when the extension headers are not those of
+    /// the opcode, or when the packet is longer than IP can say.
+    pub fn fill(
+        &self,
+        frame: &mut FrameMut<'_>,
+        headers: &Headers,
+        payload_bytes: usize,
+        payload: impl FnMut(&mut [u8]) -> Result<(), Abort>,
+    ) -> Result<(), Abort> {
+        let pad = pad_bytes(payload_bytes);
+        let mut head = [0; TEMPLATE_BYTES_MAX + HEADER_BYTES_MAX];
+        head[..TEMPLATE_BYTES_MAX].copy_from_slice(&self.template);
+        let transport_bytes = headers.write(&mut head[self.template_bytes..], pad);
+        let udp_bytes = UDP_BYTES + transport_bytes + payload_bytes + pad + ICRC_BYTES;
+        self.patch_lengths(&mut head[..self.template_bytes], udp_bytes);
+        let head = &head[..self.template_bytes + transport_bytes];
+
+        frame.put(head);
+        frame.put_with(payload_bytes, payload)?;
+        frame.put(&[0; 3][..pad]);
+        let mut icrc = Icrc::over_headers(&head[self.ip_at..], self.ip_header_bytes());
+        let mut skip = head.len();
+        for piece in frame.filled() {
+            let (_, behind) = piece.split_at(skip.min(piece.len()));
+            skip -= piece.len() - behind.len();
+            if !behind.is_empty() {
+                icrc.add(behind);
+            }
+        }
+        frame.put(&icrc.finish());
+        Ok(())
+    }
+
+    const fn ip_header_bytes(&self) -> usize {
+        if self.ipv4_sum.is_some() { IPV4_BYTES } else { IPV6_BYTES }
+    }
+
+    /// Writes the lengths into a copy of the template, and the IPv4 checksum.
+    fn patch_lengths(&self, template: &mut [u8], udp_bytes: usize) {
+        let (front, udp) = template.split_at_mut(self.ip_at + self.ip_header_bytes());
+        let ip = &mut front[self.ip_at..];
+        let length = |bytes: usize| u16::try_from(bytes).expect("a packet is a path MTU and some headers");
+        udp[4..6].copy_from_slice(&length(udp_bytes).to_be_bytes());
+        if let Some(sum) = self.ipv4_sum {
+            let total = length(IPV4_BYTES + udp_bytes);
+            ip[2..4].copy_from_slice(&total.to_be_bytes());
+            ip[10..12].copy_from_slice(&(!fold(sum + u32::from(total))).to_be_bytes());
+        } else {
+            ip[4..6].copy_from_slice(&length(udp_bytes).to_be_bytes());
+        }
+    }
+}
+
+/// A template as it grows.
+struct Template {
+    bytes: [u8; TEMPLATE_BYTES_MAX],
+    used: usize,
+}
+
+impl Template {
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.used..self.used + bytes.len()].copy_from_slice(bytes);
+        self.used += bytes.len();
+    }
+}
+
+/// Without length and checksum. Never fragmented (annex A17.4.5.2), so that it needs no identification either (RFC 6864).
+fn ipv4_header(spec: &PathSpec, source: [u8; 4], destination: [u8; 4]) -> [u8; IPV4_BYTES] {
+    let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (source, destination);
+    let dont_fragment = 0x40;
+    let (tos, ttl) = (spec.traffic_class, spec.hop_limit);
+    [0x45, tos, 0, 0, 0, 0, dont_fragment, 0, ttl, PROTOCOL_UDP, 0, 0, s0, s1, s2, s3, d0, d1, d2, d3]
+}
+
+/// Without length.
+fn ipv6_header(spec: &PathSpec) -> [u8; IPV6_BYTES] {
+    let version = 6 << 28 | u32::from(spec.traffic_class) << 20 | spec.flow_label & 0x000f_ffff;
+    let mut header = [0; IPV6_BYTES];
+    header[..4].copy_from_slice(&version.to_be_bytes());
+    header[6] = PROTOCOL_UDP;
+    header[7] = spec.hop_limit;
+    header[8..24].copy_from_slice(&spec.source);
+    header[24..].copy_from_slice(&spec.destination);
+    header
+}
+
+/// The UDP source port of a connection, constant for its life, so that switches spread connections but keep each in order
+/// (annex A17.4.5.3.2 leaves the choice open; this is what Linux does, `rdma_get_udp_sport`).
+pub const fn udp_source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
+    let mut label = flow_label & 0x000f_ffff;
+    if label == 0 {
+        let mut mixed = local.get() as u64 * remote.get() as u64;
+        mixed ^= mixed >> 20;
+        mixed ^= mixed >> 40;
+        label = mixed as u32 & 0x000f_ffff;
+    }
+    (((label & 0x3fff) ^ (label >> 14)) | 0xc000) as u16
+}
+
+/// Largest path MTU (256 to 4096) whose longest packet, a WRITE with immediate data in one piece, fits a link with an MTU of
+/// `link_mtu_bytes`, or `None` when even 256 does not. A link that must carry both address families has that of IPv6.
+pub const fn largest_path_mtu(link_mtu_bytes: u32, ipv4: bool) -> Option<u32> {
+    let ip_bytes = if ipv4 { IPV4_BYTES } else { IPV6_BYTES };
+    let overhead = (ip_bytes + UDP_BYTES + header_bytes(opcode::RC_WRITE_ONLY_IMM) + ICRC_BYTES) as u32;
+    let mut mtu = 4096;
+    while mtu >= 256 {
+        if link_mtu_bytes >= mtu + overhead {
+            return Some(mtu);
+        }
+        mtu /= 2;
+    }
+    None
+}
+
+const fn header_bytes(opcode: Opcode) -> usize {
+    match opcode.info() {
+        Some(info) => info.header_bytes,
+        None => 0,
+    }
+}
