@@ -47,8 +47,8 @@ pub struct Parcel {
 }
 
 impl Parcel {
-    fn new(home: usize, kind: Kind) -> Box<Self> {
-        Box::new(Self { home, kind, length: 0, bytes: vec![0; FRAME_BYTES_MAX].into_boxed_slice() })
+    fn new(home: usize, kind: Kind) -> Self {
+        Self { home, kind, length: 0, bytes: vec![0; FRAME_BYTES_MAX].into_boxed_slice() }
     }
 
     /// The frame.
@@ -64,13 +64,13 @@ impl Parcel {
 
 #[derive(Debug)]
 struct Post {
-    inbox: ArrayQueue<Box<Parcel>>,
-    returns: ArrayQueue<Box<Parcel>>,
+    inbox: ArrayQueue<Parcel>,
+    returns: ArrayQueue<Parcel>,
     waker: Arc<Waker>,
 }
 
 #[derive(Debug)]
-struct Pool(Vec<Box<Parcel>>);
+struct Pool(Vec<Parcel>);
 
 impl Pool {
     fn new(home: usize, kind: Kind) -> Self {
@@ -102,7 +102,7 @@ pub struct Handoff {
     posts: Arc<[Post]>,
     forward: Pool,
     over: Pool,
-    own: VecDeque<Box<Parcel>>,
+    own: VecDeque<Parcel>,
     /// Whose turn it was in [`Self::take_in`].
     own_turn: bool,
     /// Workers that got something since [`Self::wake_receivers`], a bit each.
@@ -205,7 +205,7 @@ impl Handoff {
     }
 
     /// The next frame that came for this worker: give it back afterward. Its own frames and the others' take turns.
-    pub fn take_in(&mut self) -> Option<Box<Parcel>> {
+    pub fn take_in(&mut self) -> Option<Parcel> {
         self.own_turn = !self.own_turn;
         if self.own_turn {
             self.own.pop_front().or_else(|| self.take_from_others())
@@ -215,7 +215,7 @@ impl Handoff {
     }
 
     /// Returns a buffer to the worker it belongs to.
-    pub fn give_back(&mut self, parcel: Box<Parcel>) {
+    pub fn give_back(&mut self, parcel: Parcel) {
         if parcel.home == self.me {
             self.keep(parcel);
         } else if self.posts[parcel.home].returns.push(parcel).is_err() {
@@ -242,7 +242,7 @@ impl Handoff {
         &self.counters
     }
 
-    fn take_from_others(&mut self) -> Option<Box<Parcel>> {
+    fn take_from_others(&mut self) -> Option<Parcel> {
         let inbox = &self.posts[self.me].inbox;
         if inbox.is_empty() {
             return None;
@@ -252,7 +252,7 @@ impl Handoff {
         parcel
     }
 
-    fn deliver(&mut self, to: usize, parcel: Box<Parcel>) {
+    fn deliver(&mut self, to: usize, parcel: Parcel) {
         if to == self.me {
             self.own.push_back(parcel);
             return;
@@ -263,7 +263,7 @@ impl Handoff {
         }
     }
 
-    fn take_buffer(&mut self, kind: Kind) -> Option<Box<Parcel>> {
+    fn take_buffer(&mut self, kind: Kind) -> Option<Parcel> {
         if self.pool(kind).0.is_empty() {
             while let Some(parcel) = self.posts[self.me].returns.pop() {
                 self.keep(parcel);
@@ -272,7 +272,7 @@ impl Handoff {
         self.pool(kind).0.pop()
     }
 
-    fn keep(&mut self, parcel: Box<Parcel>) {
+    fn keep(&mut self, parcel: Parcel) {
         self.pool(parcel.kind).0.push(parcel);
     }
 

@@ -150,7 +150,9 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (Mailbox<Box<u32>, Box<u32>>, Inbox<Box<u32>, Box<u32>>) {
+    type Number = Box<u32>;
+
+    fn pair() -> (Mailbox<Number, Number>, Inbox<Number, Number>) {
         mailbox(Arc::new(Waker::new().expect("an eventfd")))
     }
 
