@@ -17,6 +17,7 @@
 //! The daemon makes and seals every memfd. Everything in them can be changed by the client at any moment, so the daemon
 //! copies once, checks the copy, and keeps no state of its own there.
 
+pub mod arm;
 pub mod control;
 pub mod cqe;
 pub mod doorbell;

@@ -1,0 +1,303 @@
+//! Memory that a client and the daemon both map: sealed memfds that the daemon makes.
+//!
+//! A [`Mapping`] is a memfd's pages in our address space. It is sealed against shrinking, so that no access of ours can meet a
+//! missing page (SIGBUS), and against more seals, so that a client cannot take the write right from us. [`ClientMemory`] is a mapping that
+//! memory regions lie in: bytes go in and out by bounds-checked copies, never by a Rust reference, for the client's threads write
+//! there at any moment.
+#![expect(unsafe_code, reason = "maps memory that is shared with clients, and copies to and from it")]
+
+use std::{
+    ffi::{CStr, c_void},
+    num::NonZeroUsize,
+    os::fd::OwnedFd,
+    ptr::NonNull,
+    sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, SealFlag, fcntl},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        mman::{MapFlags, ProtFlags, mmap, munmap},
+    },
+    unistd::ftruncate,
+};
+
+/// Who besides the daemon may write to a memfd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writers {
+    /// Whoever has the fd.
+    Both,
+    /// Nobody: the fd can only be mapped for reading.
+    DaemonOnly,
+}
+
+/// Pages that we share with a client, mapped for reading and writing for as long as this lives.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to no thread, and `base` and `bytes` never change; what lies behind is reached through atomics or
+// through the copies of `ClientMemory`, which allow for anybody writing there at any time.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Makes a memfd of `bytes` zeros, maps and seals it. The fd is for the client; we do not need it any more.
+    ///
+    /// # Errors
+    /// What the kernel said: no memory, no file descriptors, or `EINVAL` for 0 bytes.
+    pub fn create(name: &CStr, bytes: usize, writers: Writers) -> Result<(Self, OwnedFd), Errno> {
+        let length = NonZeroUsize::new(bytes).ok_or(Errno::EINVAL)?;
+        let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+        ftruncate(&fd, i64::try_from(bytes).map_err(|_| Errno::EFBIG)?)?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &fd, 0)? };
+        let mapping = Self { base: base.cast(), bytes };
+        let mut seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        if writers == Writers::DaemonOnly {
+            // Our own mapping is older than the seal and stays writable.
+            seals |= SealFlag::F_SEAL_FUTURE_WRITE;
+        }
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok((mapping, fd))
+    }
+
+    /// Bytes mapped.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Never: a mapping has at least a byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The address of byte `offset`, from which at least `bytes` bytes are mapped for as long as `self` lives.
+    ///
+    /// # Panics
+    /// When they are not: whoever asks has computed the layout that the mapping was made for.
+    pub fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+        assert!(self.contains(offset, bytes), "{bytes} bytes at {offset} lie outside a mapping of {}", self.bytes);
+        // SAFETY: `offset <= self.bytes`, checked one line up, so the result is inside the mapping or one past its end.
+        unsafe { self.base.add(offset) }
+    }
+
+    fn contains(&self, offset: usize, bytes: usize) -> bool {
+        offset.checked_add(bytes).is_some_and(|end| end <= self.bytes)
+    }
+
+    /// Keeps the pages in memory once they were touched, so that no access of ours waits for a disk.
+    fn lock(&self) -> Result<(), Errno> {
+        // SAFETY: mlock2 changes no byte and no address; the range is our own mapping.
+        let result = unsafe {
+            libc::mlock2(self.base.as_ptr().cast::<c_void>(), self.bytes, libc::MLOCK_ONFAULT as libc::c_uint)
+        };
+        Errno::result(result).map(drop)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `create` mapped; `base` is private and those who were given an address keep `self` alive.
+        unsafe { munmap(self.base.cast(), self.bytes) }.expect("unmapping a whole mapping of ours cannot fail");
+    }
+}
+
+/// What kind of memory a region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// A sealed memfd that both map.
+    Shared,
+}
+
+/// Memory that regions lie in.
+#[derive(Debug)]
+pub struct ClientMemory {
+    mapping: Mapping,
+}
+
+impl ClientMemory {
+    /// Makes `bytes` (rounded up to whole pages) of zeroed memory; its pages are locked as they are touched. The fd is for the client.
+    ///
+    /// # Errors
+    /// What the kernel said: no memory, more locked memory than it allows us, `EINVAL` for 0 bytes.
+    pub fn create(bytes: u64) -> Result<(Self, OwnedFd), Errno> {
+        let bytes = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_next_multiple_of(4096));
+        let (mapping, fd) = Mapping::create(c"roced-memory", bytes.ok_or(Errno::EFBIG)?, Writers::Both)?;
+        mapping.lock()?;
+        Ok((Self { mapping }, fd))
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.mapping.len() as u64
+    }
+
+    /// Never: there is at least a page.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// What kind of memory it is.
+    pub fn kind(&self) -> MemoryKind {
+        MemoryKind::Shared
+    }
+
+    /// Copies `bytes` to `offset`. A program that polls the last byte, or the last aligned 2, 4 or 8 bytes, sees all older bytes of this
+    /// call and of every earlier one once it sees those.
+    ///
+    /// # Panics
+    /// When they do not fit: a `MemSpan` was checked against the registered range, and that against [`Self::len`].
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
+        let to = self.at(offset, bytes.len());
+        let (body, tail) = bytes.split_at(bytes.len().saturating_sub(8));
+        // SAFETY: `at` checked that `bytes.len()` bytes are mapped from `to`, and `body` is a part of `bytes`; `bytes` is our own memory,
+        // which no mapping of a memfd overlaps. That the client's threads may write there too gives wrong bytes, its own; no reference
+        // to them exists on our side.
+        unsafe { to.copy_from_nonoverlapping(NonNull::from(body).cast(), body.len()) };
+        // Everything older, the packets before this one included, is there before the tail.
+        fence(Ordering::Release);
+        // SAFETY: `tail` follows `body` inside the range checked above.
+        unsafe { store_ascending(to.add(body.len()), tail) };
+    }
+
+    /// Copies what lies at `offset` to `into`. Bytes that the client changes meanwhile come out old, new or mixed.
+    ///
+    /// # Panics
+    /// When the range does not lie inside, as [`Self::write`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) {
+        let from = self.at(offset, into.len());
+        // SAFETY: `at` checked that `into.len()` bytes are mapped from `from`; `into` is our own memory, which no mapping of a memfd overlaps.
+        unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
+    }
+
+    fn at(&self, offset: u64, bytes: usize) -> NonNull<u8> {
+        self.mapping.at(usize::try_from(offset).unwrap_or(usize::MAX), bytes)
+    }
+}
+
+/// Stores `bytes` in the largest aligned units that fit, ascending, each after all before it.
+///
+/// # Safety
+/// `bytes.len()` bytes must be mapped for writing from `to`, and nobody in this process may hold a reference to them.
+unsafe fn store_ascending(mut to: NonNull<u8>, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let aligned = |unit: usize| bytes.len() >= unit && to.as_ptr().addr().is_multiple_of(unit);
+        let unit = if aligned(8) {
+            // SAFETY: 8 bytes are mapped from `to` (the caller's promise for `bytes`, which is at least that long), aligned to 8.
+            let word: &AtomicU64 = unsafe { to.cast().as_ref() };
+            word.store(u64::from_ne_bytes(array(bytes)), Ordering::Release);
+            8
+        } else if aligned(4) {
+            // SAFETY: as above, with 4.
+            let word: &AtomicU32 = unsafe { to.cast().as_ref() };
+            word.store(u32::from_ne_bytes(array(bytes)), Ordering::Release);
+            4
+        } else if aligned(2) {
+            // SAFETY: as above, with 2.
+            let word: &AtomicU16 = unsafe { to.cast().as_ref() };
+            word.store(u16::from_ne_bytes(array(bytes)), Ordering::Release);
+            2
+        } else {
+            // SAFETY: as above, with 1.
+            let byte: &AtomicU8 = unsafe { to.cast().as_ref() };
+            byte.store(bytes[0], Ordering::Release);
+            1
+        };
+        bytes = &bytes[unit..];
+        // SAFETY: at most one past the end of the range.
+        to = unsafe { to.add(unit) };
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    *bytes.first_chunk().expect("the caller compared the length with N")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, os::fd::AsFd};
+
+    use nix::unistd::write;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn map(fd: impl AsFd, bytes: usize, protection: ProtFlags) -> Result<NonNull<c_void>, Errno> {
+        let length = NonZeroUsize::new(bytes).expect("tests map something");
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, fd, 0) }
+    }
+
+    #[test]
+    fn a_client_cannot_resize_or_seal_what_we_map() {
+        let (memory, fd) = ClientMemory::create(5000).expect("two pages");
+        assert_eq!(memory.len(), 8192);
+        assert_eq!(ftruncate(&fd, 4096), Err(Errno::EPERM));
+        assert_eq!(ftruncate(&fd, 12288), Err(Errno::EPERM));
+        assert_eq!(fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE)), Err(Errno::EPERM));
+        assert_eq!(ClientMemory::create(0).map(drop), Err(Errno::EINVAL));
+        assert_eq!(ClientMemory::create(u64::MAX).map(drop), Err(Errno::EFBIG));
+    }
+
+    #[test]
+    fn what_only_the_daemon_writes_cannot_be_written_by_its_fd() {
+        let (mapping, fd) = Mapping::create(c"test", 4096, Writers::DaemonOnly).expect("a page");
+        assert_eq!(map(&fd, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE), Err(Errno::EPERM));
+        assert_eq!(write(&fd, b"x"), Err(Errno::EPERM));
+        let theirs = map(&fd, 4096, ProtFlags::PROT_READ).expect("reading is allowed");
+        // SAFETY: both are a page of the same memfd, aligned, mapped, and only used through atomics.
+        let (ours, theirs) = unsafe { (mapping.at(0, 4).cast::<AtomicU32>().as_ref(), theirs.cast::<AtomicU32>()) };
+        ours.store(7, Ordering::Release);
+        // SAFETY: as above.
+        assert_eq!(unsafe { theirs.as_ref() }.load(Ordering::Acquire), 7);
+        // SAFETY: mapped a few lines up and not used any more.
+        unsafe { munmap(theirs.cast(), 4096) }.expect("it is a mapping");
+    }
+
+    #[test]
+    fn the_last_byte_is_inside_and_the_next_is_not() {
+        let (memory, _fd) = ClientMemory::create(4096).expect("a page");
+        memory.write(4095, &[1]);
+        memory.write(4096, &[]);
+        let outside = |act: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err();
+        assert!(outside(&|| memory.write(4095, &[1, 2])));
+        assert!(outside(&|| memory.read(4096, &mut [0])));
+        assert!(outside(&|| memory.write(u64::MAX, &[1])));
+        assert!(outside(&|| memory.write(u64::MAX - 1, &[0; 16])));
+    }
+
+    #[test]
+    fn dropped_memory_is_unmapped() {
+        // A length of its own, so that no other test's mapping is taken for it.
+        let (memory, fd) = ClientMemory::create(123 << 12).expect("123 pages");
+        let start = memory.at(0, 1).as_ptr().addr();
+        let mine = format!("{start:x}-{:x} ", start + (123 << 12));
+        let mapped = || std::fs::read_to_string("/proc/self/maps").map(|maps| maps.contains(&mine));
+        assert!(mapped().expect("maps can be read"));
+        drop((memory, fd));
+        assert!(!mapped().expect("maps can be read"));
+    }
+
+    proptest! {
+        /// Against a plain vector: any place and length, so that every alignment of the tail occurs.
+        #[test]
+        fn bytes_come_back_as_written(writes in proptest::collection::vec((0u64..200, proptest::collection::vec(any::<u8>(), 0..56)), 1..12)) {
+            let (memory, _fd) = ClientMemory::create(4096).map_err(io::Error::from).expect("a page");
+            let mut model = vec![0; 4096];
+            for (offset, bytes) in writes {
+                memory.write(offset, &bytes);
+                model[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+                let mut all = vec![0; 4096];
+                memory.read(0, &mut all);
+                prop_assert!(all == model);
+            }
+        }
+    }
+}

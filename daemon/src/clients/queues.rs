@@ -1,0 +1,412 @@
+//! The daemon's half of what it shares with clients: rings, completion lanes, bells, the sleep board.
+//!
+//! The control thread makes these from fresh memfds and gives them to workers whole; each keeps its mapping alive.
+//!
+//! ```text
+//!   new_qp       QpRings   -> the worker that owns the queue pair      memfd -> client
+//!   new_cq       CqLane    -> each worker of the device                memfd -> client
+//!   new_session  WorkerSession -> each worker of the device            memfd, wake eventfds -> client
+//!   SleepBoard   WorkerState   -> each worker of the daemon            memfd (read-only) -> every client
+//! ```
+#![expect(unsafe_code, reason = "lays rings and words over mappings")]
+
+use std::{
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    ptr::NonNull,
+    sync::{Arc, atomic::AtomicU32},
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, setsockopt, socketpair, sockopt},
+    },
+};
+use roced_shared::{
+    abi::{
+        arm,
+        control::ChannelEvent,
+        cqe::{Cqe, Status, cqe_flags},
+        doorbell::{BELL_PAGE_BYTES, MappedBells, WORKER_STATE_BYTES, WorkerState},
+        layout::{CqLayout, QpLayout, QpSizes, bell_page_offset, session_bytes, state_bytes, worker_state_offset},
+        ring::{Consumer, MappedRing, Producer, RingShape},
+    },
+    ids::{Cqn, Qpn, SessionId},
+};
+use roced_transport::io::CqOverrun;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::memory::{Mapping, Writers};
+
+/// The rings of a queue pair, for the worker that owns it.
+#[derive(Debug)]
+pub struct QpRings {
+    /// Which.
+    pub qpn: Qpn,
+    /// Whose.
+    pub session: SessionId,
+    /// The bell that its client rings, on the worker's page of that session.
+    pub bell: u32,
+    /// Limits of its work requests.
+    pub sizes: QpSizes,
+    /// Send work requests.
+    pub send: Consumer<MappedRing<Arc<Mapping>>>,
+    /// Receive work requests.
+    pub recv: Consumer<MappedRing<Arc<Mapping>>>,
+}
+
+/// Makes the rings of a queue pair; `sizes` is what [`QpSizes::granted`] gave. The fd is for the client.
+///
+/// # Errors
+/// What the kernel said.
+pub fn new_qp(qpn: Qpn, session: SessionId, bell: u32, sizes: QpSizes) -> Result<(QpRings, OwnedFd), Errno> {
+    let layout = QpLayout::new(sizes);
+    let (mapping, fd) = Mapping::create(c"roced-qp", layout.bytes, Writers::Both)?;
+    let mapping = Arc::new(mapping);
+    let send = Consumer::new(ring_at(&mapping, 0, layout.send));
+    let recv = Consumer::new(ring_at(&mapping, layout.recv_offset, layout.recv));
+    Ok((QpRings { qpn, session, bell, sizes, send, recv }, fd))
+}
+
+/// One worker's lane of a completion queue.
+#[derive(Debug)]
+pub struct CqLane {
+    cqn: Cqn,
+    ring: Producer<MappedRing<Arc<Mapping>>>,
+    arm: ArmWord,
+    channel: Option<Arc<Channel>>,
+    unpublished: bool,
+    solicited: bool,
+}
+
+/// Makes a completion queue: one lane for each worker, in their order, and the memfd for the client.
+///
+/// # Errors
+/// What the kernel said.
+pub fn new_cq(cqn: Cqn, layout: CqLayout, channel: Option<&Arc<Channel>>) -> Result<(Vec<CqLane>, OwnedFd), Errno> {
+    let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both)?;
+    let mapping = Arc::new(mapping);
+    let lane = |index| CqLane {
+        cqn,
+        ring: Producer::new(ring_at(&mapping, layout.lane_offset(index), layout.lane)),
+        arm: ArmWord::new(&mapping),
+        channel: channel.cloned(),
+        unpublished: false,
+        solicited: false,
+    };
+    Ok(((0..layout.lanes).map(lane).collect(), fd))
+}
+
+impl CqLane {
+    /// The completion queue.
+    pub fn cqn(&self) -> Cqn {
+        self.cqn
+    }
+
+    /// Adds a completion; the client sees it after [`Self::publish`].
+    ///
+    /// # Errors
+    /// [`CqOverrun`] when the client left no room, or broke the lane's index.
+    pub fn push(&mut self, completion: &Cqe) -> Result<(), CqOverrun> {
+        let words = <[u64; size_of::<Cqe>() / 8]>::read_from_bytes(completion.as_bytes())
+            .expect("a completion is a whole number of words");
+        if !self.ring.push(&words).unwrap_or(false) {
+            return Err(CqOverrun);
+        }
+        self.unpublished = true;
+        self.solicited |= completion.flags & cqe_flags::SOLICITED != 0 || completion.status != Status::Success as u8;
+        Ok(())
+    }
+
+    /// Lets the client see all that was pushed, and sends the event that it asked for, if it did. Cheap when nothing was pushed.
+    pub fn publish(&mut self) {
+        if !self.unpublished {
+            return;
+        }
+        self.ring.publish();
+        let fired = arm::fire(self.arm.word(), self.solicited);
+        self.unpublished = false;
+        self.solicited = false;
+        if let (Some(wanted), Some(channel)) = (fired, &self.channel)
+            && !channel.send(self.cqn)
+        {
+            // The client did not take earlier events: its fd is readable as it is. The next completion tries again.
+            arm::arm(self.arm.word(), wanted);
+        }
+    }
+}
+
+/// The arm word of a completion queue.
+#[derive(Debug)]
+struct ArmWord {
+    word: NonNull<AtomicU32>,
+    _keep: Arc<Mapping>,
+}
+
+// SAFETY: `word` points into the mapping that `_keep` keeps alive, reached only as an atomic.
+unsafe impl Send for ArmWord {}
+
+impl ArmWord {
+    fn new(mapping: &Arc<Mapping>) -> Self {
+        Self { word: mapping.at(0, 4).cast(), _keep: Arc::clone(mapping) }
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the first bytes of a mapping (page-aligned), checked in `new` to be there, mapped while `_keep` lives; everybody
+        // in this process reaches them as an atomic.
+        unsafe { self.word.as_ref() }
+    }
+}
+
+/// Our end of a completion channel. A socket and not an eventfd: the flags of an eventfd belong to both sides, so that a client could
+/// make our write block; MSG_DONTWAIT on our own end always holds. And when we die the client's end turns readable by itself.
+#[derive(Debug)]
+pub struct Channel {
+    socket: OwnedFd,
+}
+
+impl Channel {
+    /// Room for events that the client has not taken yet, bytes. An event occupies less than 1 KiB there (its socket buffer, measured on
+    /// Linux 6.18: 768), so this is one event for each of 4096 completion queues.
+    const BUFFER_BYTES: usize = 4 << 20;
+
+    /// Makes a channel: ours, and the client's end.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn create() -> Result<(Self, OwnedFd), Errno> {
+        let (ours, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+        )?;
+        // Without the capability to pass the system's limit we get that limit: then 200 or so events fit.
+        setsockopt(&ours, sockopt::SndBufForce, &Self::BUFFER_BYTES)
+            .or_else(|_| setsockopt(&ours, sockopt::SndBuf, &Self::BUFFER_BYTES))?;
+        Ok((Self { socket: ours }, theirs))
+    }
+
+    /// True when the event is on its way, or nobody will ever want it.
+    fn send(&self, cqn: Cqn) -> bool {
+        let event = ChannelEvent { cqn: cqn.0 };
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        !matches!(
+            send(self.socket.as_raw_fd(), event.as_bytes(), flags),
+            Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM)
+        )
+    }
+}
+
+/// One session's bells on one worker, and the eventfd by which its client wakes that worker.
+#[derive(Debug)]
+pub struct WorkerSession {
+    /// Whose.
+    pub session: SessionId,
+    /// The bell page.
+    pub bells: MappedBells<Arc<Mapping>>,
+    /// Written by the client when the worker sleeps. To be watched edge-triggered and never read nor written.
+    pub wake: OwnedFd,
+}
+
+/// Makes a session's bell pages, one for each of `workers` workers. The fds for the client: the session memfd, and each worker's
+/// wake eventfd in order.
+///
+/// # Errors
+/// What the kernel said.
+pub fn new_session(session: SessionId, workers: u32) -> Result<(Vec<WorkerSession>, OwnedFd, Vec<OwnedFd>), Errno> {
+    let (mapping, fd) = Mapping::create(c"roced-session", session_bytes(workers), Writers::Both)?;
+    let mapping = Arc::new(mapping);
+    let mut halves = Vec::new();
+    let mut wakes = Vec::new();
+    for index in 0..workers {
+        let base = mapping.at(bell_page_offset(index), BELL_PAGE_BYTES);
+        // SAFETY: `at` checked that the page lies inside the mapping, which the Arc keeps; bell pages are a multiple of 64 bytes from the
+        // mapping's start, and this is the only thing that is ever laid over them.
+        let bells = unsafe { MappedBells::new(base, Arc::clone(&mapping)) };
+        let wake: OwnedFd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?.into();
+        wakes.push(wake.try_clone().map_err(|error| error.raw_os_error().map_or(Errno::EMFILE, Errno::from_raw))?);
+        halves.push(WorkerSession { session, bells, wake });
+    }
+    Ok((halves, fd, wakes))
+}
+
+/// Which workers sleep: the state memfd, that every client maps for reading.
+#[derive(Debug)]
+pub struct SleepBoard {
+    mapping: Arc<Mapping>,
+    fd: OwnedFd,
+    workers: u32,
+}
+
+impl SleepBoard {
+    /// The board of a daemon with `workers` workers.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn create(workers: u32) -> Result<Self, Errno> {
+        let (mapping, fd) = Mapping::create(c"roced-state", state_bytes(workers), Writers::DaemonOnly)?;
+        Ok(Self { mapping: Arc::new(mapping), fd, workers })
+    }
+
+    /// Workers of the daemon.
+    pub fn workers(&self) -> u32 {
+        self.workers
+    }
+
+    /// The memfd for clients.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The place where worker `index` says that it sleeps.
+    ///
+    /// # Panics
+    /// When there is no such worker.
+    pub fn worker(&self, index: u32) -> WorkerState<Arc<Mapping>> {
+        assert!(index < self.workers, "a worker of the daemon");
+        let base = self.mapping.at(worker_state_offset(index), WORKER_STATE_BYTES);
+        // SAFETY: `at` checked that the state lies inside the mapping, which the Arc keeps; states are a multiple of 64 bytes from the
+        // mapping's start, and only atomics are ever laid over them.
+        unsafe { WorkerState::new(base, Arc::clone(&self.mapping)) }
+    }
+}
+
+fn ring_at(mapping: &Arc<Mapping>, offset: usize, shape: RingShape) -> MappedRing<Arc<Mapping>> {
+    let base = mapping.at(offset, shape.bytes());
+    // SAFETY: `at` checked that the ring lies inside the mapping, which the Arc keeps; the layouts place rings on cache lines, and all
+    // access to them is by this ring's atomics (lanes and rings do not overlap, a test of the layout says).
+    unsafe { MappedRing::new(base, shape, Arc::clone(mapping)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::recv;
+    use roced_shared::abi::{arm::Wanted, layout::armed};
+
+    use super::*;
+
+    const CQN: Cqn = Cqn(9);
+
+    fn received(theirs: &OwnedFd) -> Option<u32> {
+        let mut bytes = [0; 64];
+        match recv(theirs.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
+            Ok(4) => Some(ChannelEvent::read_from_prefix(&bytes).expect("4 bytes").0.cqn),
+            Err(Errno::EAGAIN) => None,
+            other => panic!("an event or none: {other:?}"),
+        }
+    }
+
+    fn lanes(count: u32) -> (Vec<CqLane>, OwnedFd) {
+        let (ours, theirs) = Channel::create().expect("a socket pair");
+        let layout = CqLayout::new(4, count).expect("small");
+        let (lanes, _memfd) = new_cq(CQN, layout, Some(&Arc::new(ours))).expect("a memfd");
+        (lanes, theirs)
+    }
+
+    fn complete(lane: &mut CqLane, flags: u8) -> Result<(), CqOverrun> {
+        lane.push(&Cqe { flags, ..Cqe::default() })
+    }
+
+    #[test]
+    fn one_request_makes_one_event_whichever_lane_fires() {
+        let (mut lanes, theirs) = lanes(2);
+        complete(&mut lanes[0], 0).expect("room");
+        lanes[0].publish();
+        assert_eq!(received(&theirs), None, "nobody asked");
+
+        arm::arm(lanes[0].arm.word(), Wanted::Any);
+        lanes[0].publish();
+        assert_eq!(received(&theirs), None, "nothing new was pushed");
+        for lane in &mut lanes {
+            complete(lane, 0).expect("room");
+            lane.publish();
+        }
+        assert_eq!((received(&theirs), received(&theirs)), (Some(CQN.0), None));
+    }
+
+    #[test]
+    fn a_solicited_request_waits_for_a_solicited_completion_or_an_error() {
+        let (mut lanes, theirs) = lanes(1);
+        let lane = &mut lanes[0];
+        arm::arm(lane.arm.word(), Wanted::Solicited);
+        complete(lane, 0).expect("room");
+        lane.publish();
+        assert_eq!(received(&theirs), None);
+        complete(lane, cqe_flags::SOLICITED).expect("room");
+        lane.publish();
+        assert_eq!(received(&theirs), Some(CQN.0));
+
+        arm::arm(lane.arm.word(), Wanted::Solicited);
+        lane.push(&Cqe { status: Status::RemoteAccess as u8, ..Cqe::default() }).expect("room");
+        lane.publish();
+        assert_eq!(received(&theirs), Some(CQN.0));
+    }
+
+    #[test]
+    fn a_full_lane_and_a_broken_index_are_overruns() {
+        let (mut lanes, _theirs) = lanes(1);
+        for _ in 0..4 {
+            complete(&mut lanes[0], 0).expect("four fit");
+        }
+        assert_eq!(complete(&mut lanes[0], 0), Err(CqOverrun));
+
+        let (mut lanes, _theirs) = self::lanes(1);
+        let consumed = lanes[0].arm._keep.at(CqLayout::new(4, 1).expect("small").lane_offset(0) + 64, 4);
+        // SAFETY: the lane's consumer index, mapped and aligned, an atomic for everybody.
+        unsafe { consumed.cast::<AtomicU32>().as_ref() }.store(77, std::sync::atomic::Ordering::Relaxed);
+        let overrun = (0..5).map(|_| complete(&mut lanes[0], 0)).find(Result::is_err);
+        assert_eq!(overrun, Some(Err(CqOverrun)));
+    }
+
+    #[test]
+    fn a_client_that_takes_no_events_stops_nobody_and_stays_armed() {
+        let (ours, theirs) = Channel::create().expect("a socket pair");
+        while ours.send(CQN) {}
+        let layout = CqLayout::new(4, 1).expect("small");
+        let (mut lanes, _memfd) = new_cq(CQN, layout, Some(&Arc::new(ours))).expect("a memfd");
+        arm::arm(lanes[0].arm.word(), Wanted::Any);
+        complete(&mut lanes[0], 0).expect("room");
+        lanes[0].publish();
+        assert_eq!(lanes[0].arm.word().load(std::sync::atomic::Ordering::Relaxed), armed::ANY);
+        while received(&theirs).is_some() {}
+        complete(&mut lanes[0], 0).expect("room");
+        lanes[0].publish();
+        assert_eq!(received(&theirs), Some(CQN.0));
+    }
+
+    #[test]
+    fn an_event_for_each_completion_queue_fits_a_channel() {
+        let (ours, theirs) = Channel::create().expect("a socket pair");
+        let fitting = (0..100_000).take_while(|_| ours.send(CQN)).count();
+        let plain_user = getuid_is_not_root();
+        assert!(fitting >= if plain_user { 100 } else { 4096 }, "{fitting} events fit");
+        drop(theirs);
+        assert!(ours.send(CQN), "nobody is there to want it");
+    }
+
+    fn getuid_is_not_root() -> bool {
+        !nix::unistd::getuid().is_root()
+    }
+
+    #[test]
+    fn each_worker_has_its_own_bells_and_wake() {
+        use roced_shared::abi::doorbell::{any_bell, drain_bells, ring_bell};
+        let (halves, _memfd, wakes) = new_session(SessionId(1), 3).expect("small");
+        assert_eq!((halves.len(), wakes.len()), (3, 3));
+        ring_bell(&halves[1].bells, 4095);
+        assert!(!any_bell(&halves[0].bells) && !any_bell(&halves[2].bells));
+        let mut rung = Vec::new();
+        drain_bells(&halves[1].bells, |bell| rung.push(bell));
+        assert_eq!(rung, [4095]);
+    }
+
+    #[test]
+    fn workers_sleep_each_for_itself() {
+        let board = SleepBoard::create(3).expect("a page");
+        board.worker(1).asleep().store(1, std::sync::atomic::Ordering::Relaxed);
+        let asleep = |index| board.worker(index).asleep().load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!((asleep(0), asleep(1), asleep(2)), (0, 1, 0));
+    }
+}
