@@ -200,6 +200,8 @@ calls! {
     32 QueryQp(Handle) -> QpAttributes;
     /// Ends a queue pair. When the reply is there, it makes no more completions.
     33 DestroyQp(Handle) -> Nothing;
+    /// What a queue pair has counted so far.
+    34 QueryQpStatistics(Handle) -> QpStatistics;
 }
 
 /// An empty body.
@@ -456,6 +458,31 @@ bodies! {
         path_resolving: u32,
         /// Zero.
         reserved: u32,
+    }
+    /// What a queue pair has counted since it was made; `rocectl qps --counters` has more.
+    QpStatistics {
+        /// Packets of its requests sent, retransmissions included.
+        request_packets: u64,
+        /// Packets of its answers sent: ACKs, NAKs, READ responses.
+        response_packets: u64,
+        /// Packets taken.
+        received_packets: u64,
+        /// Packets sent again, for whatever reason.
+        retransmitted_packets: u64,
+        /// Times that the ACK timer ran out.
+        ack_timeouts: u64,
+        /// NAKs "PSN sequence error" received.
+        sequence_naks_received: u64,
+        /// NAKs "PSN sequence error" sent.
+        sequence_naks_sent: u64,
+        /// READ responses found to be lost because a later answer came.
+        implied_naks: u64,
+        /// RNR NAKs received.
+        rnr_naks_received: u64,
+        /// RNR NAKs sent.
+        rnr_naks_sent: u64,
+        /// Duplicate requests answered.
+        duplicate_requests: u64,
     }
     /// One event of a completion channel: a message of the channel's socket.
     ChannelEvent {
