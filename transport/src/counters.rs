@@ -39,6 +39,13 @@ macro_rules! named_counters {
                 self.0[what as usize] += many;
             }
 
+            /// All that `other` counted, too.
+            pub fn add_all(&mut self, other: &Self) {
+                for (sum, more) in self.0.iter_mut().zip(other.0) {
+                    *sum += more;
+                }
+            }
+
             /// How many so far.
             pub const fn get(&self, what: $kind) -> u64 {
                 self.0[what as usize]

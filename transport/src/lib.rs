@@ -8,10 +8,14 @@
 extern crate alloc;
 
 pub mod clock;
+pub mod congestion;
 pub mod counters;
+pub mod endpoint;
 pub mod io;
 pub mod mr;
 pub mod psn;
+pub mod qp;
 pub mod reject;
+pub mod timers;
 pub mod wire;
 pub mod work;

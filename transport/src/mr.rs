@@ -15,7 +15,7 @@ use roced_shared::{
 use crate::reject::Reject;
 
 /// The key of a memory region as work requests and packets carry it: 24-bit index that nobody can guess, 8-bit consumer key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MrKey(pub u32);
 
 impl MrKey {

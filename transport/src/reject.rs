@@ -94,9 +94,9 @@ pub enum ClientFault {
         /// Allowed here.
         limit: u32,
     },
-    /// Work on a queue pair whose state does not take it.
-    #[error("work request in state {0}")]
-    WrongState(&'static str),
+    /// A bell for a queue pair that is not there.
+    #[error("no queue pair {0}")]
+    NoSuchQp(Qpn),
 }
 
 /// Why a control call cannot be carried out.

@@ -1,0 +1,3 @@
+//! How fast a queue pair may send. `poll_transmit` asks before each frame.
+
+pub mod pacing;

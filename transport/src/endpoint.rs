@@ -1,0 +1,369 @@
+//! An endpoint: the queue pairs of one worker on one device, with their memory regions and timers.
+//!
+//! ```text
+//!   on_frame ──┐                                   ┌──► App (memory, completions)
+//!   post_send ─┼─► queue pair ─► list of senders ──┤
+//!   on_timeout ┘                    poll_transmit ─┴──► Wire (frames)
+//! ```
+//!
+//! A call that gives a queue pair something to do puts it at the end of the list of senders; [`Endpoint::poll_transmit`] visits
+//! them in turn, a few frames each. All memory is made by [`Endpoint::new`] and by whoever makes a [`Qp`].
+
+use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
+
+use roced_shared::{
+    abi::control::QpAttributes,
+    ids::{EndpointId, Qpn},
+};
+
+use crate::{
+    clock::Nanos,
+    counters::QpCounters,
+    io::{App, Segments, Wire},
+    mr::{Mr, MrKey, MrTable},
+    qp::{PathState, Qp, State, Turn, Visit},
+    reject::{ClientFault, Disposition, DropCounters, DropReason, Reject},
+    timers::Timers,
+    wire::frame::{self, Packet},
+    work::{RecvWork, SendWork},
+};
+
+/// Frames that one queue pair sends before the next has its turn.
+const QUANTUM: usize = 16;
+
+/// What an endpoint is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointConfig {
+    /// Its place in queue pair numbers.
+    pub id: EndpointId,
+    /// Memory regions that it can hold.
+    pub max_mrs: u32,
+    /// Queue pairs that it can hold: indices below this.
+    pub max_qps: u32,
+}
+
+/// Something that a client must be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpEvent {
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// An `abi::control::event`.
+    pub kind: u32,
+}
+
+/// The transport of one worker on one device.
+#[derive(Debug)]
+pub struct Endpoint {
+    id: EndpointId,
+    qps: Vec<Option<Box<Qp>>>,
+    /// Indices of the queue pairs that are there, in no order.
+    live: Vec<u32>,
+    mrs: MrTable,
+    timers: Timers,
+    /// Queue pairs that may have something to send.
+    senders: VecDeque<u32>,
+    /// Queue pairs with room where there was none.
+    unblocked: VecDeque<Qpn>,
+    events: VecDeque<QpEvent>,
+    drops: DropCounters,
+    /// Counters of queue pairs that are gone.
+    retired: QpCounters,
+}
+
+impl Endpoint {
+    /// An endpoint without queue pairs.
+    ///
+    /// # Panics
+    /// When `max_qps` is more than a queue pair number can tell apart.
+    pub fn new(config: EndpointConfig) -> Self {
+        assert!(config.max_qps <= Qpn::INDEX_COUNT, "indices have {} bits", Qpn::INDEX_BITS);
+        let qps = config.max_qps as usize;
+        Self {
+            id: config.id,
+            qps: core::iter::repeat_with(|| None).take(qps).collect(),
+            live: Vec::with_capacity(qps),
+            mrs: MrTable::new(config.max_mrs),
+            timers: Timers::new(qps),
+            senders: VecDeque::with_capacity(qps),
+            unblocked: VecDeque::with_capacity(2 * qps),
+            events: VecDeque::with_capacity(qps),
+            drops: DropCounters::default(),
+            retired: QpCounters::default(),
+        }
+    }
+
+    /// A frame arrived.
+    pub fn on_frame(&mut self, now: Nanos, frame: &Segments<'_>, app: &mut impl App) -> Disposition {
+        let disposition = match self.admit(frame) {
+            Ok((packet, index)) => {
+                let qp = self.qps[index as usize].as_mut().expect("admitted to a queue pair that is there");
+                let disposition = qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, app });
+                self.after(index);
+                disposition
+            }
+            Err(reason) => Disposition::Dropped(reason),
+        };
+        if let Disposition::Dropped(reason) = disposition {
+            self.drops.count(reason);
+        }
+        disposition
+    }
+
+    /// Everything that must hold before a packet may change anything.
+    fn admit<'f>(&self, frame: &'f Segments<'f>) -> Result<(Packet<'f>, u32), DropReason> {
+        let packet = frame::parse(frame)?;
+        if !packet.bth.is_default_partition() {
+            return Err(DropReason::BadPkey);
+        }
+        let index = self.index(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
+        let qp = self.qps[index as usize].as_ref().ok_or(DropReason::NoSuchQp)?;
+        qp.check_origin(&packet)?;
+        packet.check_integrity()?;
+        Ok((packet, index))
+    }
+
+    /// Takes send work for a queue pair; the caller asked [`Self::send_room`].
+    ///
+    /// # Errors
+    /// [`ClientFault`] for no such queue pair: nothing that a client of ours can write leads there.
+    pub fn post_send(&mut self, qpn: Qpn, work: &SendWork<'_>) -> Result<(), ClientFault> {
+        let (index, qp) = self.find_mut(qpn).map_err(|_| ClientFault::NoSuchQp(qpn))?;
+        qp.post_send(work);
+        self.schedule(index);
+        Ok(())
+    }
+
+    /// Takes receive work for a queue pair; the caller asked [`Self::recv_room`].
+    ///
+    /// # Errors
+    /// As [`Self::post_send`].
+    pub fn post_recv(&mut self, qpn: Qpn, work: &RecvWork<'_>) -> Result<(), ClientFault> {
+        let (index, qp) = self.find_mut(qpn).map_err(|_| ClientFault::NoSuchQp(qpn))?;
+        qp.post_recv(work);
+        if qp.state() == State::Error {
+            self.schedule(index);
+        }
+        Ok(())
+    }
+
+    /// How much send work may be posted. After a 0, [`Self::take_unblocked`] names the queue pair when there is room.
+    pub fn send_room(&mut self, qpn: Qpn) -> u32 {
+        let Ok((_, qp)) = self.find_mut(qpn) else { return 0 };
+        let room = qp.send_room();
+        qp.send_room_wanted |= room == 0;
+        room
+    }
+
+    /// How much receive work may be posted, as [`Self::send_room`].
+    pub fn recv_room(&mut self, qpn: Qpn) -> u32 {
+        let Ok((_, qp)) = self.find_mut(qpn) else { return 0 };
+        let room = qp.recv_room();
+        qp.recv_room_wanted |= room == 0;
+        room
+    }
+
+    /// A queue pair that had no room when it was asked and has some now.
+    pub fn take_unblocked(&mut self) -> Option<Qpn> {
+        self.unblocked.pop_front()
+    }
+
+    /// Fires timers that have run out, at most `budget`; gives how many.
+    pub fn on_timeout(&mut self, now: Nanos, budget: usize, app: &mut impl App) -> usize {
+        for fired in 0..budget {
+            let Some(index) = self.timers.poll(now) else { return fired };
+            if let Some(qp) = self.qps[index as usize].as_mut() {
+                qp.on_timeout(&mut Turn { now, mrs: &self.mrs, app });
+                self.after(index);
+            }
+        }
+        budget
+    }
+
+    /// When [`Self::on_timeout`] wants to be called, at the latest; [`Nanos::NEVER`] when no timer runs.
+    pub fn poll_timeout(&self) -> Nanos {
+        self.timers.next()
+    }
+
+    /// Sends at most `budget` frames; gives how many visits did something.
+    pub fn poll_transmit(&mut self, now: Nanos, budget: usize, app: &mut impl App, wire: &mut impl Wire) -> usize {
+        let mut sent = 0;
+        while sent < budget {
+            let Some(index) = self.senders.pop_front() else { break };
+            let Some(qp) = self.qps[index as usize].as_mut() else { continue };
+            let mut turn = Turn { now, mrs: &self.mrs, app };
+            let mut visit = Visit::Progress;
+            let mut left = QUANTUM.min(budget - sent);
+            while left > 0 && visit == Visit::Progress {
+                visit = qp.transmit(&mut turn, wire);
+                sent += usize::from(visit == Visit::Progress);
+                left -= 1;
+            }
+            match visit {
+                Visit::Progress => self.senders.push_back(index),
+                Visit::Full => self.senders.push_front(index),
+                Visit::Idle => qp.scheduled = false,
+            }
+            self.settle(index);
+            if visit == Visit::Full {
+                break;
+            }
+        }
+        sent
+    }
+
+    /// Something may be there to send: do not sleep.
+    pub fn wants_transmit(&self) -> bool {
+        !self.senders.is_empty()
+    }
+
+    /// Something that a client must be told.
+    pub fn poll_event(&mut self) -> Option<QpEvent> {
+        self.events.pop_front()
+    }
+
+    /// Adds a queue pair.
+    ///
+    /// # Errors
+    /// The queue pair back: its number is not of this endpoint ([`Reject::NoSuchQp`]) or taken ([`Reject::NoRoom`]).
+    pub fn insert_qp(&mut self, qp: Box<Qp>) -> Result<(), (Box<Qp>, Reject)> {
+        let Some(index) = self.index(qp.qpn()) else {
+            let qpn = qp.qpn();
+            return Err((qp, Reject::NoSuchQp(qpn)));
+        };
+        let place = &mut self.qps[index as usize];
+        if place.is_some() {
+            return Err((qp, Reject::NoRoom));
+        }
+        *place = Some(qp);
+        self.live.push(index);
+        Ok(())
+    }
+
+    /// Removes a queue pair; it completes nothing any more.
+    pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
+        let index = self.index(qpn)?;
+        let qp = self.qps[index as usize].take()?;
+        self.timers.cancel(index);
+        self.live.retain(|live| *live != index);
+        self.senders.retain(|sender| *sender != index);
+        self.unblocked.retain(|unblocked| *unblocked != qpn);
+        self.events.retain(|event| event.qpn != qpn);
+        self.retired.add_all(qp.counters());
+        Some(qp)
+    }
+
+    /// Changes a queue pair's state or attributes. `path` is given when the address vector is.
+    ///
+    /// # Errors
+    /// [`Reject`]; nothing was changed then.
+    pub fn modify_qp(
+        &mut self,
+        qpn: Qpn,
+        mask: u32,
+        attributes: &QpAttributes,
+        path: Option<PathState>,
+    ) -> Result<(), Reject> {
+        let (index, qp) = self.find_mut(qpn)?;
+        qp.modify(mask, attributes, path)?;
+        self.schedule(index);
+        self.settle(index);
+        Ok(())
+    }
+
+    /// The next hop of a queue pair's path changed.
+    ///
+    /// # Errors
+    /// [`Reject::NoSuchQp`].
+    pub fn set_path(&mut self, qpn: Qpn, path: PathState) -> Result<(), Reject> {
+        let (index, qp) = self.find_mut(qpn)?;
+        qp.set_path(path);
+        self.schedule(index);
+        Ok(())
+    }
+
+    /// A queue pair.
+    pub fn qp(&self, qpn: Qpn) -> Option<&Qp> {
+        self.qps[self.index(qpn)? as usize].as_deref()
+    }
+
+    /// Every queue pair, in no order.
+    pub fn qps(&self) -> impl Iterator<Item = &Qp> {
+        self.live.iter().filter_map(|index| self.qps[*index as usize].as_deref())
+    }
+
+    /// A queue pair's attributes.
+    pub fn query_qp(&self, qpn: Qpn) -> Option<QpAttributes> {
+        self.qp(qpn).map(Qp::attributes)
+    }
+
+    /// Adds a memory region.
+    ///
+    /// # Errors
+    /// [`Reject::NoRoom`].
+    pub fn insert_mr(&mut self, mr: Mr) -> Result<(), Reject> {
+        self.mrs.insert(mr)
+    }
+
+    /// Removes a memory region: from now on nothing reaches it.
+    pub fn remove_mr(&mut self, key: MrKey) -> Option<Mr> {
+        self.mrs.remove(key)
+    }
+
+    /// What all queue pairs counted, those that are gone included. Walks them all: for snapshots.
+    pub fn counters(&self) -> QpCounters {
+        let mut sum = self.retired;
+        for qp in self.qps() {
+            sum.add_all(qp.counters());
+        }
+        sum
+    }
+
+    /// Packets dropped, by reason.
+    pub const fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    fn index(&self, qpn: Qpn) -> Option<u32> {
+        (qpn.endpoint() == self.id && (qpn.index() as usize) < self.qps.len()).then_some(qpn.index())
+    }
+
+    fn find_mut(&mut self, qpn: Qpn) -> Result<(u32, &mut Qp), Reject> {
+        let index = self.index(qpn).ok_or(Reject::NoSuchQp(qpn))?;
+        let qp = self.qps[index as usize].as_deref_mut().ok_or(Reject::NoSuchQp(qpn))?;
+        Ok((index, qp))
+    }
+
+    /// Something happened to a queue pair that may have given it something to send.
+    fn after(&mut self, index: u32) {
+        self.schedule(index);
+        self.settle(index);
+    }
+
+    fn schedule(&mut self, index: u32) {
+        if let Some(qp) = self.qps[index as usize].as_mut()
+            && !qp.scheduled
+        {
+            qp.scheduled = true;
+            self.senders.push_back(index);
+        }
+    }
+
+    /// Brings timers, events and waiting posters up to a queue pair's state.
+    fn settle(&mut self, index: u32) {
+        let Some(qp) = self.qps[index as usize].as_mut() else { return };
+        self.timers.ensure(index, qp.deadline());
+        let send = qp.send_room_wanted && qp.send_room() > 0;
+        let recv = qp.recv_room_wanted && qp.recv_room() > 0;
+        if send || recv {
+            qp.send_room_wanted &= !send;
+            qp.recv_room_wanted &= !recv;
+            self.unblocked.push_back(qp.qpn());
+        }
+        if let Some(kind) = qp.take_event() {
+            let event = QpEvent { qpn: qp.qpn(), kind };
+            if self.events.len() < self.events.capacity() {
+                self.events.push_back(event);
+            }
+        }
+    }
+}

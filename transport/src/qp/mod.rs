@@ -1,0 +1,511 @@
+//! One queue pair of a reliable connection: three roles, each with its own PSNs.
+//!
+//! ```text
+//!   work ──► SendQueue ──► Requester ──► frames          what to send next
+//!               ▲                │
+//!               └── Completer ◄──┴────── ACKs, responses   what is done, what to send again
+//!
+//!   RecvQueue ──► Responder ◄─────────── requests        what to execute
+//!                     └────────────────► ACKs, NAKs, READ responses
+//! ```
+//!
+//! [`Qp::on_packet`] never sends: it leaves what is owed with the responder, and [`Qp::transmit`] is the only way out.
+
+mod completer;
+mod recv_queue;
+mod replay;
+mod requester;
+mod responder;
+mod retry;
+mod scatter;
+mod send_queue;
+mod state;
+
+use roced_shared::{
+    abi::{
+        control::{QpAttributes, attribute, event},
+        cqe::{CompletionOp, Cqe, Status},
+        layout::QpSizes,
+        wqe::SendOp,
+    },
+    ids::{Cqn, Pdn, Qpn},
+};
+
+use self::{
+    completer::Completer,
+    recv_queue::RecvQueue,
+    requester::Requester,
+    responder::Responder,
+    send_queue::{SendEntry, SendQueue},
+};
+pub use self::{replay::DEPTH_MAX as RD_ATOMIC_MAX, state::State};
+use crate::{
+    clock::Nanos,
+    counters::{QpCount, QpCounters},
+    io::{Abort, App, EmitError, Wire},
+    mr::MrTable,
+    psn::Psn,
+    reject::{Disposition, DropReason, Reject},
+    wire::{
+        frame::Packet,
+        headers::Headers,
+        opcode::{Operation, Service},
+        path::Path,
+    },
+    work::{RecvWork, SendWork},
+};
+
+/// What a queue pair is made of; it does not change in its life.
+#[derive(Clone, Copy, Debug)]
+pub struct QpConfig {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Whose memory regions it may name.
+    pub pd: Pdn,
+    /// Where sends complete.
+    pub send_cq: Cqn,
+    /// Where receives complete.
+    pub recv_cq: Cqn,
+    /// Granted sizes.
+    pub sizes: QpSizes,
+    /// Every send makes a completion.
+    pub signal_all: bool,
+    /// Packets that may be on their way to the peer, or READ responses asked of it, at a time.
+    pub window_packets: u32,
+}
+
+/// How frames get to the peer.
+#[derive(Clone, Copy, Debug)]
+pub enum PathState {
+    /// The next hop's address is being asked for: frames wait.
+    Resolving,
+    /// Known.
+    Ready(Path),
+    /// The next hop does not answer: frames are counted and lost, so that retries run out.
+    Unreachable,
+}
+
+impl PathState {
+    /// A word for it, as `rocectl qps` shows it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Resolving => "resolving",
+            Self::Ready(path) => match path.via() {
+                crate::io::Via::Nic { .. } => "nic",
+                crate::io::Via::HandOver => "local",
+            },
+            Self::Unreachable => "unreachable",
+        }
+    }
+}
+
+/// What one call may touch besides the queue pair.
+pub(crate) struct Turn<'t, A> {
+    pub(crate) now: Nanos,
+    pub(crate) mrs: &'t MrTable,
+    pub(crate) app: &'t mut A,
+}
+
+/// How a visit of [`Qp::transmit`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Visit {
+    /// Something was done; there may be more.
+    Progress,
+    /// Nothing to do until something happens.
+    Idle,
+    /// The wire has no room.
+    Full,
+}
+
+/// What all three roles need.
+#[derive(Debug)]
+pub(crate) struct Link {
+    config: QpConfig,
+    state: State,
+    attributes: QpAttributes,
+    path: PathState,
+    counters: QpCounters,
+    /// An `abi::control::event` that nobody was told of yet.
+    event: Option<u32>,
+}
+
+/// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is made.
+#[derive(Debug)]
+pub struct Qp {
+    link: Link,
+    send_queue: SendQueue,
+    recv_queue: RecvQueue,
+    requester: Requester,
+    completer: Completer,
+    responder: Responder,
+    /// Somebody found this queue full and wants to be told when it is not.
+    pub(crate) send_room_wanted: bool,
+    /// See above.
+    pub(crate) recv_room_wanted: bool,
+    /// It stands in its endpoint's list of senders.
+    pub(crate) scheduled: bool,
+}
+
+/// Flushed completions of one visit: enough to be quick, few enough for the other queue pairs of the turn.
+const FLUSH_BURST: u32 = 64;
+
+impl Qp {
+    /// A queue pair in state RESET.
+    pub fn new(config: QpConfig) -> Self {
+        Self {
+            link: Link {
+                config,
+                state: State::Reset,
+                attributes: QpAttributes::default(),
+                path: PathState::Resolving,
+                counters: QpCounters::default(),
+                event: None,
+            },
+            send_queue: SendQueue::new(&config.sizes),
+            recv_queue: RecvQueue::new(&config.sizes),
+            requester: Requester::new(config.window_packets),
+            completer: Completer::default(),
+            responder: Responder::new(),
+            send_room_wanted: false,
+            recv_room_wanted: false,
+            scheduled: false,
+        }
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.link.config.qpn
+    }
+
+    /// What it was made of.
+    pub const fn config(&self) -> &QpConfig {
+        &self.link.config
+    }
+
+    /// Its state.
+    pub const fn state(&self) -> State {
+        self.link.state
+    }
+
+    /// The short name of its state.
+    pub const fn state_name(&self) -> &'static str {
+        self.link.state.name()
+    }
+
+    /// How frames get to its peer.
+    pub const fn path(&self) -> &PathState {
+        &self.link.path
+    }
+
+    /// Its counters.
+    pub const fn counters(&self) -> &QpCounters {
+        &self.link.counters
+    }
+
+    /// Its attributes, state included.
+    pub fn attributes(&self) -> QpAttributes {
+        QpAttributes {
+            state: self.link.state.number(),
+            path_resolving: u32::from(matches!(self.link.path, PathState::Resolving)),
+            ..self.link.attributes
+        }
+    }
+
+    /// Send work requests that may be posted.
+    pub(crate) fn send_room(&self) -> u32 {
+        self.send_queue.room()
+    }
+
+    /// Receive work requests that may be posted.
+    pub(crate) fn recv_room(&self) -> u32 {
+        self.recv_queue.room()
+    }
+
+    /// Takes send work. In RESET it is dropped; before RTS it waits; in ERR it is flushed (IBTA v1 10.3.1).
+    pub(crate) fn post_send(&mut self, work: &SendWork<'_>) {
+        if self.link.state != State::Reset {
+            self.send_queue.push(work);
+        }
+    }
+
+    /// Takes receive work, as [`Self::post_send`].
+    pub(crate) fn post_recv(&mut self, work: &RecvWork<'_>) {
+        if self.link.state != State::Reset {
+            self.recv_queue.push(work);
+        }
+    }
+
+    /// Changes state or attributes. `path` is given with the address vector.
+    pub(crate) fn modify(
+        &mut self,
+        mask: u32,
+        attributes: &QpAttributes,
+        path: Option<PathState>,
+    ) -> Result<(), Reject> {
+        let from = self.link.state;
+        let to = state::check_change(from, mask, attributes)?;
+        state::apply(mask, attributes, &mut self.link.attributes);
+        if let Some(path) = path {
+            self.link.path = path;
+        }
+        if mask & attribute::RATE_LIMIT != 0 {
+            self.requester.set_rate(attributes.rate_limit_bytes_per_s);
+        }
+        self.link.state = to;
+        match (from, to) {
+            (_, State::Reset) => self.reset(),
+            (State::Init, State::ReadyToReceive) => {
+                self.responder.begin(Psn::new(attributes.rq_psn), attributes.max_dest_rd_atomic);
+            }
+            (State::ReadyToReceive, State::ReadyToSend) => {
+                let psn = Psn::new(attributes.sq_psn);
+                self.requester.begin(psn, self.send_queue.head());
+                self.completer.begin(psn, &self.link);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The next hop changed.
+    pub(crate) fn set_path(&mut self, path: PathState) {
+        self.link.path = path;
+    }
+
+    /// A packet for this queue pair whose ICRC holds. Its source is checked before anything changes.
+    pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, turn: &mut Turn<'_, A>) -> Disposition {
+        match self.try_packet(packet, turn) {
+            Ok(()) => {
+                self.link.counters.count(QpCount::ReceivedPackets);
+                self.link.counters.add(QpCount::ReceivedBytes, packet.payload_len() as u64);
+                Disposition::Accepted
+            }
+            Err(reason) => Disposition::Dropped(reason),
+        }
+    }
+
+    fn try_packet<A: App>(&mut self, packet: &Packet<'_>, turn: &mut Turn<'_, A>) -> Result<(), DropReason> {
+        let is_answer = matches!(packet.info.operation, Operation::Ack | Operation::ReadResponse);
+        match (self.link.state, is_answer) {
+            (State::ReadyToSend, true) | (State::ReadyToSend | State::ReadyToReceive, false) => {}
+            _ => return Err(DropReason::WrongState),
+        }
+        if is_answer {
+            self.completer.on_packet(packet, &mut self.link, &mut self.send_queue, &mut self.requester, turn)
+        } else {
+            self.responder.on_packet(packet, &mut self.link, &mut self.recv_queue, turn)
+        }
+    }
+
+    /// Checks that hold for any packet and need no ICRC: service and addresses. A forged packet must know them, and changes
+    /// nothing if it does not.
+    pub(crate) fn check_origin(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
+        if packet.info.service != Service::Rc {
+            return Err(DropReason::WrongService);
+        }
+        if matches!(self.link.state, State::Reset | State::Init | State::Error) {
+            return Err(DropReason::WrongState);
+        }
+        let to_us = match &self.link.path {
+            PathState::Ready(path) => packet.destination == *path.source(),
+            PathState::Resolving | PathState::Unreachable => true,
+        };
+        if packet.source != self.link.attributes.dgid || !to_us {
+            return Err(DropReason::WrongAddress);
+        }
+        Ok(())
+    }
+
+    /// Its timer ran out, or was looked at early.
+    pub(crate) fn on_timeout<A: App>(&mut self, turn: &mut Turn<'_, A>) {
+        if self.link.state == State::ReadyToSend {
+            self.requester.on_timeout(turn.now);
+            self.completer.on_timeout(&mut self.link, &mut self.send_queue, &mut self.requester, turn);
+        }
+    }
+
+    /// When [`Self::on_timeout`] wants to be called.
+    pub(crate) fn deadline(&self) -> Nanos {
+        if self.link.state == State::ReadyToSend {
+            self.completer.deadline().min(self.requester.deadline())
+        } else {
+            Nanos::NEVER
+        }
+    }
+
+    /// Sends one frame, or flushes a burst of work in state ERR. Answers go before requests: somebody waits for them.
+    pub(crate) fn transmit<A: App, W: Wire>(&mut self, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
+        if matches!(self.link.path, PathState::Resolving) && self.link.state != State::Error {
+            return Visit::Idle;
+        }
+        match self.responder.transmit(&mut self.link, turn, wire) {
+            Visit::Idle => {}
+            visit => return visit,
+        }
+        match self.link.state {
+            State::ReadyToSend => {
+                let visit =
+                    self.requester.transmit(&mut self.link, &mut self.completer, &mut self.send_queue, turn, wire);
+                // A request that cannot be sent fails when all before it are done.
+                self.completer.fail_refused(&mut self.link, &mut self.send_queue, &self.requester, turn);
+                visit
+            }
+            State::Error => self.flush(turn),
+            _ => Visit::Idle,
+        }
+    }
+
+    /// The event that nobody was told of yet.
+    pub(crate) fn take_event(&mut self) -> Option<u32> {
+        self.link.event.take()
+    }
+
+    fn flush<A: App>(&mut self, turn: &mut Turn<'_, A>) -> Visit {
+        for _ in 0..FLUSH_BURST {
+            if let Some(entry) = self.send_queue.pop() {
+                self.link.complete_send(&entry, Status::WorkRequestFlushed, turn);
+            } else if let Some(wr_id) = self.recv_queue.pop() {
+                self.link.complete_recv(&Received::failed(wr_id, Status::WorkRequestFlushed), turn);
+            } else {
+                return Visit::Idle;
+            }
+        }
+        Visit::Progress
+    }
+
+    fn reset(&mut self) {
+        self.send_queue.clear();
+        self.recv_queue.clear();
+        self.requester = Requester::new(self.link.config.window_packets);
+        self.completer = Completer::default();
+        self.responder.reset();
+        self.link.attributes = QpAttributes::default();
+        self.link.path = PathState::Resolving;
+        self.link.event = None;
+    }
+}
+
+/// A receive work request that ends.
+#[derive(Clone, Copy, Debug)]
+struct Received {
+    wr_id: u64,
+    status: Status,
+    op: CompletionOp,
+    bytes: u32,
+    imm: Option<[u8; 4]>,
+    solicited: bool,
+}
+
+impl Received {
+    const fn failed(wr_id: u64, status: Status) -> Self {
+        Self { wr_id, status, op: CompletionOp::Recv, bytes: 0, imm: None, solicited: false }
+    }
+}
+
+impl Link {
+    fn pd(&self) -> Pdn {
+        self.config.pd
+    }
+
+    fn mtu(&self) -> usize {
+        self.attributes.path_mtu_bytes as usize
+    }
+
+    fn dest_qpn(&self) -> Qpn {
+        Qpn::from_wire(self.attributes.dest_qpn)
+    }
+
+    /// The queue pair has failed; its work is flushed from now on.
+    fn fail(&mut self) {
+        self.state = State::Error;
+    }
+
+    /// The queue pair has failed and no completion says so.
+    fn fail_with_event(&mut self, kind: u32) {
+        self.fail();
+        self.event = Some(kind);
+    }
+
+    /// Completes a send; one that was not asked to be signaled is silent on success.
+    fn complete_send<A: App>(&mut self, entry: &SendEntry, status: Status, turn: &mut Turn<'_, A>) {
+        if status == Status::Success {
+            self.counters.count(QpCount::CompletedRequests);
+            if !entry.is_signaled() && !self.config.signal_all {
+                return;
+            }
+        }
+        let op = match entry.op {
+            SendOp::Send | SendOp::SendImm => CompletionOp::Send,
+            SendOp::Write | SendOp::WriteImm => CompletionOp::Write,
+            SendOp::Read => CompletionOp::Read,
+        };
+        let byte_len = if entry.is_read() && status == Status::Success { entry.length as u32 } else { 0 };
+        let cqe = Cqe { opcode: op as u8, byte_len, ..self.cqe(entry.wr_id, status, turn.now) };
+        self.complete(self.config.send_cq, &cqe, turn);
+    }
+
+    fn complete_recv<A: App>(&mut self, received: &Received, turn: &mut Turn<'_, A>) {
+        use roced_shared::abi::cqe::cqe_flags::{IMM, SOLICITED};
+        let flags = if received.imm.is_some() { IMM } else { 0 } | if received.solicited { SOLICITED } else { 0 };
+        let cqe = Cqe {
+            opcode: received.op as u8,
+            byte_len: received.bytes,
+            imm: received.imm.unwrap_or_default(),
+            flags,
+            ..self.cqe(received.wr_id, received.status, turn.now)
+        };
+        self.complete(self.config.recv_cq, &cqe, turn);
+    }
+
+    fn cqe(&self, wr_id: u64, status: Status, now: Nanos) -> Cqe {
+        Cqe {
+            wr_id,
+            qpn: self.config.qpn.get(),
+            status: status as u8,
+            src_qpn: self.attributes.dest_qpn,
+            timestamp_ns: now.0,
+            ..Cqe::default()
+        }
+    }
+
+    fn complete<A: App>(&mut self, cqn: Cqn, cqe: &Cqe, turn: &mut Turn<'_, A>) {
+        if turn.app.complete(cqn, cqe).is_err() {
+            // A completion is lost, so the client no longer knows where its buffers are: the queue pair ends.
+            self.counters.count(QpCount::CqOverrun);
+            self.fail_with_event(event::CQ_ERROR);
+        }
+    }
+
+    /// Sends one frame on the path. One whose next hop cannot be reached is counted and as good as sent.
+    fn emit<W: Wire>(
+        &mut self,
+        wire: &mut W,
+        headers: &Headers,
+        payload_bytes: usize,
+        payload: impl FnMut(&mut [u8]) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        match &self.path {
+            PathState::Ready(path) => {
+                let bytes = path.frame_bytes(headers, payload_bytes);
+                wire.emit(path.via(), bytes, |frame| path.fill(frame, headers, payload_bytes, payload))?;
+                self.counters.add(QpCount::SentBytes, payload_bytes as u64);
+            }
+            PathState::Unreachable | PathState::Resolving => self.counters.count(QpCount::Unreachable),
+        }
+        Ok(())
+    }
+
+    /// Bytes of a frame around a full packet, for pacing.
+    fn overhead(&self) -> usize {
+        match &self.path {
+            PathState::Ready(path) => path.overhead_bytes(),
+            PathState::Unreachable | PathState::Resolving => 0,
+        }
+    }
+}
+
+/// PSNs that a message of `length` bytes takes: one at least.
+fn packets(length: u64, mtu: usize) -> u32 {
+    // A message is at most 2^31 bytes and an MTU at least 256, so this fits 24 bits.
+    length.div_ceil(mtu as u64).max(1) as u32
+}

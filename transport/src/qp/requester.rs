@@ -1,0 +1,347 @@
+//! The requester: cuts work into packets and decides what is sent next.
+//!
+//! It keeps a cursor into the send queue. What lies before the cursor and behind the completer's oldest unacknowledged PSN is in
+//! flight; [`Requester::rewind`] puts the cursor back there, and everything from it on is sent again (go-back-N).
+//!
+//! READs are asked for in chunks, each a READ request of its own on the wire, so that the responses on their way to us never
+//! are more than the window either: nothing else holds a responder back.
+
+use roced_shared::abi::{cqe::Status, wqe::SendOp};
+
+use super::{
+    Link, Turn, Visit,
+    completer::Completer,
+    packets,
+    scatter::SgeCursor,
+    send_queue::{MESSAGE_BYTES_MAX, SendEntry, SendQueue},
+};
+use crate::{
+    clock::Nanos,
+    congestion::pacing::Pacer,
+    counters::QpCount,
+    io::{Abort, App, EmitError, Wire},
+    mr::MrKey,
+    psn::Psn,
+    wire::{
+        bth::Bth,
+        headers::Headers,
+        opcode::{self, Operation, Position},
+        reth::Reth,
+    },
+    work::WorkData,
+};
+
+/// A window is asked to be acknowledged this many times over, so that it opens again before it is closed.
+const ACK_REQUESTS_PER_WINDOW: u32 = 8;
+
+/// Chunks that a READ is cut into per window, when the peer takes that many requests.
+const READ_CHUNKS_PER_WINDOW: u32 = 4;
+
+/// What to send next.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    window: u32,
+    /// Position in the send queue of the entry that is sent next, packets of it that are sent, and the PSN that comes next.
+    entry: u32,
+    packet: u32,
+    psn: Psn,
+    /// The PSN after the highest ever sent.
+    frontier: Psn,
+    /// READ requests before the cursor whose responses are not all here.
+    reads_in_flight: u32,
+    /// Packets since one asked for an ACK.
+    unasked: u32,
+    rnr_until: Option<Nanos>,
+    /// The rate let nothing leave before this moment.
+    paced_until: Option<Nanos>,
+    /// The entry at the cursor cannot be sent, for this reason.
+    refused: Option<Status>,
+    pacer: Pacer,
+}
+
+impl Requester {
+    pub(crate) fn new(window_packets: u32) -> Self {
+        Self {
+            window: window_packets.clamp(1, 1 << 22),
+            entry: 0,
+            packet: 0,
+            psn: Psn::default(),
+            frontier: Psn::default(),
+            reads_in_flight: 0,
+            unasked: 0,
+            rnr_until: None,
+            paced_until: None,
+            refused: None,
+            pacer: Pacer::default(),
+        }
+    }
+
+    /// Ready to send: the first packet of the entry at `position` will have `psn`.
+    pub(crate) fn begin(&mut self, psn: Psn, position: u32) {
+        (self.entry, self.packet, self.psn, self.frontier) = (position, 0, psn, psn);
+    }
+
+    pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
+        self.pacer.set_rate(bytes_per_s);
+    }
+
+    /// The PSN after the highest ever sent.
+    pub(crate) const fn frontier(&self) -> Psn {
+        self.frontier
+    }
+
+    /// The position of the entry that cannot be sent, and why.
+    pub(crate) const fn refused(&self) -> Option<(u32, Status)> {
+        match self.refused {
+            Some(status) => Some((self.entry, status)),
+            None => None,
+        }
+    }
+
+    /// Everything from `psn`, packet `packet` of the entry at `position`, is sent again.
+    pub(crate) fn rewind(&mut self, position: u32, packet: u32, psn: Psn) {
+        (self.entry, self.packet, self.psn) = (position, packet, psn);
+        self.reads_in_flight = 0;
+        self.refused = None;
+        // The first packet again asks for an ACK: the sooner we know.
+        self.unasked = self.window;
+    }
+
+    /// All before `psn`, packet `packet` of the entry at `position`, is done: the cursor is not behind it.
+    pub(crate) fn skip_to(&mut self, position: u32, packet: u32, psn: Psn) {
+        if self.psn.distance_from(psn) < 0 {
+            (self.entry, self.packet, self.psn) = (position, packet, psn);
+        }
+    }
+
+    /// The responses of a READ request that ends before `end` are all here.
+    pub(crate) fn on_read_done(&mut self, end: Psn) {
+        if self.psn.distance_from(end) >= 0 {
+            self.reads_in_flight = self.reads_in_flight.saturating_sub(1);
+        }
+    }
+
+    /// The receiver was not ready: nothing is sent before `until`.
+    pub(crate) fn wait_for_receiver(&mut self, until: Nanos) {
+        self.rnr_until = Some(until);
+    }
+
+    pub(crate) const fn is_waiting_for_receiver(&self) -> bool {
+        self.rnr_until.is_some()
+    }
+
+    pub(crate) fn on_timeout(&mut self, now: Nanos) {
+        self.rnr_until = self.rnr_until.filter(|until| *until > now);
+        self.paced_until = self.paced_until.filter(|until| *until > now);
+    }
+
+    /// When it can go on, if it waits for a moment.
+    pub(crate) fn deadline(&self) -> Nanos {
+        self.rnr_until.or(self.paced_until).unwrap_or(Nanos::NEVER)
+    }
+
+    /// Packets of one READ request.
+    pub(crate) fn read_chunk(&self, max_rd_atomic: u32) -> u32 {
+        (self.window / max_rd_atomic.clamp(1, READ_CHUNKS_PER_WINDOW)).max(1)
+    }
+
+    /// Sends the packet at the cursor.
+    pub(crate) fn transmit<A: App, W: Wire>(
+        &mut self,
+        link: &mut Link,
+        completer: &mut Completer,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
+        if self.refused.is_some() || self.entry == queue.tail() {
+            return Visit::Idle;
+        }
+        self.on_timeout(turn.now);
+        if self.rnr_until.is_some() {
+            return Visit::Idle;
+        }
+        if self.pacer.next_send() > turn.now {
+            self.paced_until = Some(self.pacer.next_send());
+            return Visit::Idle;
+        }
+        let in_flight = self.psn.offset_from(completer.unacknowledged());
+        if in_flight >= self.window {
+            return Visit::Idle;
+        }
+        if let Err(visit) = self.start_entry(link, queue) {
+            return visit;
+        }
+        let entry = *queue.entry(self.entry);
+        let sent = if entry.is_read() {
+            self.send_read_request(link, &entry, in_flight, wire)
+        } else {
+            self.send_packet(link, queue, &entry, in_flight, turn, wire)
+        };
+        let packets = match sent {
+            Ok(packets) => packets,
+            Err(visit) => return visit,
+        };
+        self.count(link, packets, turn.now);
+        self.advance(&entry, packets);
+        completer.on_sent(link, turn.now);
+        Visit::Progress
+    }
+
+    /// Gives an entry its PSNs when its first packet is due for the first time.
+    fn start_entry(&mut self, link: &Link, queue: &mut SendQueue) -> Result<(), Visit> {
+        if self.packet != 0 || self.psn != self.frontier {
+            return Ok(());
+        }
+        let entry = queue.entry_mut(self.entry);
+        // IBTA v1 C10-110: a fenced request begins when all READs before it are complete.
+        if entry.is_fenced() && self.reads_in_flight > 0 {
+            return Err(Visit::Idle);
+        }
+        if entry.length > MESSAGE_BYTES_MAX {
+            return Err(self.refuse(Status::LocalLength));
+        }
+        if entry.is_read() && link.attributes.max_rd_atomic == 0 {
+            return Err(self.refuse(Status::LocalQpOperation));
+        }
+        entry.first_psn = self.psn;
+        entry.packets = packets(entry.length, link.mtu());
+        Ok(())
+    }
+
+    fn refuse(&mut self, status: Status) -> Visit {
+        self.refused = Some(status);
+        Visit::Idle
+    }
+
+    /// Asks for the rest of the chunk at the cursor. Chunks begin at fixed packets of the message, so that asking again never
+    /// asks for more than one request asked before (a responder would not know it).
+    fn send_read_request<W: Wire>(
+        &mut self,
+        link: &mut Link,
+        entry: &SendEntry,
+        in_flight: u32,
+        wire: &mut W,
+    ) -> Result<u32, Visit> {
+        if self.reads_in_flight >= link.attributes.max_rd_atomic {
+            return Err(Visit::Idle);
+        }
+        let chunk = self.read_chunk(link.attributes.max_rd_atomic);
+        let end = ((self.packet / chunk + 1) * chunk).min(entry.packets);
+        let packets = end - self.packet;
+        if in_flight > 0 && in_flight + packets > self.window {
+            return Err(Visit::Idle);
+        }
+        let skip = u64::from(self.packet) * link.mtu() as u64;
+        let length = (u64::from(packets) * link.mtu() as u64).min(entry.length - skip);
+        let headers = Headers {
+            reth: Some(Reth { va: entry.remote_va.wrapping_add(skip), rkey: MrKey(entry.rkey), length: length as u32 }),
+            ..Headers::new(Bth {
+                ack_request: true,
+                ..Bth::new(opcode::rc(Operation::ReadRequest, Position::Only, false), link.dest_qpn(), self.psn)
+            })
+        };
+        link.emit(wire, &headers, 0, |_| Ok(())).map_err(|_| Visit::Full)?;
+        self.reads_in_flight += 1;
+        self.unasked = 0;
+        Ok(packets)
+    }
+
+    fn send_packet<A: App, W: Wire>(
+        &mut self,
+        link: &mut Link,
+        queue: &SendQueue,
+        entry: &SendEntry,
+        in_flight: u32,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Result<u32, Visit> {
+        let mtu = link.mtu();
+        let position = position(self.packet, entry.packets);
+        let is_last = matches!(position, Position::Last | Position::Only);
+        let is_first = matches!(position, Position::First | Position::Only);
+        let skip = u64::from(self.packet) * mtu as u64;
+        let payload = (entry.length - skip).min(mtu as u64) as usize;
+        let (operation, imm) = match entry.op {
+            SendOp::Send => (Operation::Send, None),
+            SendOp::SendImm => (Operation::Send, Some(entry.imm)),
+            SendOp::WriteImm => (Operation::Write, Some(entry.imm)),
+            SendOp::Write | SendOp::Read => (Operation::Write, None),
+        };
+        let imm = imm.filter(|_| is_last);
+        // The end of a message asks; so does what fills the window, or nothing would ever open it.
+        let ack_request =
+            is_last || self.unasked + 1 >= self.window / ACK_REQUESTS_PER_WINDOW || in_flight + 1 >= self.window;
+        let headers = Headers {
+            reth: (is_first && operation == Operation::Write).then_some(Reth {
+                va: entry.remote_va,
+                rkey: MrKey(entry.rkey),
+                length: entry.length as u32,
+            }),
+            imm,
+            ..Headers::new(Bth {
+                solicited: is_last && entry.is_solicited(),
+                ack_request,
+                ..Bth::new(opcode::rc(operation, position, imm.is_some()), link.dest_qpn(), self.psn)
+            })
+        };
+        let pd = link.pd();
+        let (mrs, app) = (turn.mrs, &mut *turn.app);
+        let emitted = match queue.data(self.entry) {
+            WorkData::Inline(bytes) => {
+                let mut rest = &bytes[skip as usize..];
+                link.emit(wire, &headers, payload, |piece| {
+                    let (now, later) = rest.split_at(piece.len());
+                    piece.copy_from_slice(now);
+                    rest = later;
+                    Ok(())
+                })
+            }
+            WorkData::Sges(sges) => {
+                let mut cursor = SgeCursor::new(sges, skip);
+                link.emit(wire, &headers, payload, |piece| cursor.read(mrs, pd, app, piece).map_err(|_| Abort))
+            }
+        };
+        match emitted {
+            Ok(()) => {
+                self.unasked = if ack_request { 0 } else { self.unasked + 1 };
+                Ok(1)
+            }
+            Err(EmitError::Full) => Err(Visit::Full),
+            Err(EmitError::Aborted) => {
+                link.counters.count(QpCount::LocalProtection);
+                Err(self.refuse(Status::LocalProtection))
+            }
+        }
+    }
+
+    fn count(&mut self, link: &mut Link, packets: u32, now: Nanos) {
+        link.counters.count(QpCount::RequestPackets);
+        if self.psn.distance_from(self.frontier) < 0 {
+            link.counters.count(QpCount::RetransmittedPackets);
+        }
+        // A READ costs the peer's sending rate, not ours; it is paced all the same, as one full packet a PSN.
+        self.pacer.on_sent(now, (link.mtu() + link.overhead()) * packets as usize);
+    }
+
+    fn advance(&mut self, entry: &SendEntry, packets: u32) {
+        self.packet += packets;
+        self.psn = self.psn.plus(packets);
+        if self.psn.distance_from(self.frontier) > 0 {
+            self.frontier = self.psn;
+        }
+        if self.packet == entry.packets {
+            (self.entry, self.packet) = (self.entry.wrapping_add(1), 0);
+        }
+    }
+}
+
+/// Where packet `packet` of `packets` stands in its message.
+pub(crate) const fn position(packet: u32, packets: u32) -> Position {
+    match (packet == 0, packet + 1 == packets) {
+        (true, true) => Position::Only,
+        (true, false) => Position::First,
+        (false, true) => Position::Last,
+        (false, false) => Position::Middle,
+    }
+}

@@ -1,0 +1,467 @@
+//! The responder: executes the peer's requests, strictly in PSN order.
+//!
+//! Each packet passes `check_psn` (expected, behind or ahead), `check_order` (does it continue the message under way?), then its
+//! operation. What must be answered is left in `owed` and sent by [`Responder::transmit`], so that many requests share an ACK.
+
+use roced_shared::abi::{
+    control::{access, event},
+    cqe::{CompletionOp, Status},
+};
+
+use super::{
+    Link, Received, State, Turn, Visit, packets,
+    recv_queue::RecvQueue,
+    replay::{Duplicate, ReadReplay, ReadRequest},
+    requester::position,
+    scatter::SgeCursor,
+    send_queue::MESSAGE_BYTES_MAX,
+};
+use crate::{
+    counters::QpCount,
+    io::{Abort, App, EmitError, Wire},
+    mr::{MrKey, Right},
+    psn::Psn,
+    reject::DropReason,
+    wire::{
+        aeth::{Aeth, NakCode, Syndrome},
+        bth::Bth,
+        frame::Packet,
+        headers::Headers,
+        opcode::{self, Operation, Position},
+        reth::Reth,
+    },
+};
+
+/// The message under way.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    None,
+    Send { received: u32 },
+    Write { key: MrKey, va: u64, length: u32, done: u32 },
+}
+
+/// What the peer must be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owed {
+    Nothing,
+    /// All before the expected PSN is done.
+    Ack,
+    /// The expected PSN is missing.
+    SequenceNak,
+    /// No receive work for the expected PSN.
+    RnrNak,
+    /// The request at this PSN is refused; the last word of this queue pair.
+    Nak(NakCode, Psn),
+}
+
+/// What was executed.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    expected: Psn,
+    msn: u32,
+    message: Message,
+    owed: Owed,
+    /// A NAK for the expected PSN was given; what comes ahead of it is dropped without another.
+    nak_given: bool,
+    reads: ReadReplay,
+}
+
+/// Why a request is refused.
+enum Refused {
+    /// No receive work: try again later.
+    NotReady,
+    /// Broken rules, key, range or right: the queue pair ends. The local receive, if one was taken, ends with this status.
+    Fatal(NakCode, Status),
+}
+
+const INVALID: Refused = Refused::Fatal(NakCode::InvalidRequest, Status::WorkRequestFlushed);
+const ACCESS: Refused = Refused::Fatal(NakCode::RemoteAccess, Status::WorkRequestFlushed);
+
+impl Responder {
+    pub(crate) fn new() -> Self {
+        Self {
+            expected: Psn::default(),
+            msn: 0,
+            message: Message::None,
+            owed: Owed::Nothing,
+            nak_given: false,
+            reads: ReadReplay::new(),
+        }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.begin(Psn::default(), 0);
+    }
+
+    /// Ready to receive: the first request will have `psn`; `reads` READs at a time are answered.
+    pub(crate) fn begin(&mut self, psn: Psn, reads: u32) {
+        (self.expected, self.msn, self.message, self.owed, self.nak_given) =
+            (psn, 0, Message::None, Owed::Nothing, false);
+        self.reads.reset(reads);
+    }
+
+    /// A request.
+    pub(crate) fn on_packet<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<(), DropReason> {
+        self.check_psn(packet, link)?;
+        match self.execute(packet, link, recv_queue, turn) {
+            Ok(psns) => {
+                self.expected = self.expected.plus(psns);
+                self.nak_given = false;
+                if packet.bth.ack_request {
+                    self.owed = Owed::Ack;
+                } else if matches!(self.owed, Owed::SequenceNak | Owed::RnrNak) {
+                    // What it complained of has come.
+                    self.owed = Owed::Nothing;
+                }
+                Ok(())
+            }
+            Err(Refused::NotReady) => {
+                link.counters.count(QpCount::RnrNakSent);
+                self.owed = Owed::RnrNak;
+                // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1 9.7.5.2.8).
+                self.nak_given = true;
+                Err(DropReason::ReceiverNotReady)
+            }
+            Err(Refused::Fatal(code, status)) => Err(self.refuse(code, status, link, recv_queue, turn)),
+        }
+    }
+
+    fn check_psn(&mut self, packet: &Packet<'_>, link: &mut Link) -> Result<(), DropReason> {
+        let ahead = packet.bth.psn.distance_from(self.expected);
+        if ahead > 0 {
+            if !self.nak_given {
+                self.nak_given = true;
+                self.owed = Owed::SequenceNak;
+                link.counters.count(QpCount::SequenceNakSent);
+            }
+            return Err(DropReason::OutOfSequence);
+        }
+        if ahead < 0 {
+            return Err(self.on_duplicate(packet, link));
+        }
+        Ok(())
+    }
+
+    /// A request behind the expected PSN was executed: it is only answered again.
+    fn on_duplicate(&mut self, packet: &Packet<'_>, link: &mut Link) -> DropReason {
+        match (packet.info.operation, packet.reth) {
+            (Operation::ReadRequest, Some(reth)) => {
+                let duplicate = Duplicate {
+                    psn: packet.bth.psn,
+                    packets: packets(reth.length.into(), link.mtu()),
+                    va: reth.va,
+                    key: reth.rkey,
+                    length: reth.length,
+                };
+                if !self.reads.replay(&duplicate, link.mtu()) {
+                    return DropReason::UnknownDuplicate;
+                }
+                link.counters.count(QpCount::ReadRequests);
+            }
+            // IBTA v1 C9-105: a duplicate SEND or WRITE is only acknowledged again, up to the newest.
+            _ if self.owed == Owed::Nothing => self.owed = Owed::Ack,
+            _ => {}
+        }
+        link.counters.count(QpCount::DuplicateRequest);
+        DropReason::Duplicate
+    }
+
+    /// Carries the expected packet out; gives the PSNs that it took.
+    fn execute<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<u32, Refused> {
+        self.check_order(packet)?;
+        check_length(packet, link.mtu())?;
+        match packet.info.operation {
+            Operation::Send if !packet.info.has_ieth => self.on_send(packet, link, recv_queue, turn),
+            Operation::Write => self.on_write(packet, link, recv_queue, turn),
+            Operation::ReadRequest => self.on_read(packet, link, turn),
+            // Operations that this responder does not have (IBTA v1 9.9.3: unsupported opcode).
+            _ => Err(INVALID),
+        }
+    }
+
+    /// Does the packet continue the message under way, or begin one when none is (IBTA v1 9.7.4.1.4)?
+    fn check_order(&self, packet: &Packet<'_>) -> Result<(), Refused> {
+        let begins = matches!(packet.info.position, Position::First | Position::Only);
+        let fits = match self.message {
+            Message::None => begins,
+            Message::Send { .. } => !begins && packet.info.operation == Operation::Send,
+            Message::Write { .. } => !begins && packet.info.operation == Operation::Write,
+        };
+        if fits { Ok(()) } else { Err(INVALID) }
+    }
+
+    fn on_send<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<u32, Refused> {
+        let sges = recv_queue.front().ok_or(Refused::NotReady)?;
+        let received = match self.message {
+            Message::Send { received } => received,
+            _ => {
+                link.counters.count(QpCount::SendRequests);
+                0
+            }
+        };
+        let payload = packet.payload_len();
+        let mut cursor = SgeCursor::new(sges, received.into());
+        if payload as u64 > cursor.remaining() || u64::from(received) + payload as u64 > MESSAGE_BYTES_MAX {
+            return Err(Refused::Fatal(NakCode::InvalidRequest, Status::LocalLength));
+        }
+        packet
+            .payload()
+            .try_for_each(|piece| cursor.write(turn.mrs, link.pd(), turn.app, piece))
+            .map_err(|_| Refused::Fatal(NakCode::RemoteOperation, Status::LocalProtection))?;
+        let received = received + payload as u32;
+        self.message = Message::Send { received };
+        if ends(packet) {
+            self.message = Message::None;
+            self.finish(packet, CompletionOp::Recv, received, link, recv_queue, turn);
+        }
+        Ok(1)
+    }
+
+    fn on_write<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<u32, Refused> {
+        let (key, va, length, done) = match (self.message, packet.reth) {
+            (Message::Write { key, va, length, done }, _) => (key, va, length, done),
+            (_, Some(reth)) => {
+                check_remote(&reth, Right::RemoteWrite, access::REMOTE_WRITE, link, turn)?;
+                (reth.rkey, reth.va, reth.length, 0)
+            }
+            // A FIRST or ONLY of WRITE has a RETH: the opcode table says so.
+            _ => return Err(INVALID),
+        };
+        let payload = packet.payload_len();
+        let left = length - done;
+        // The last packet brings exactly what is left, the others less.
+        if (ends(packet) && payload != left as usize) || (!ends(packet) && payload >= left as usize) {
+            return Err(INVALID);
+        }
+        let immediate = packet.imm.is_some();
+        if immediate && recv_queue.is_empty() {
+            return Err(Refused::NotReady);
+        }
+        if payload > 0 {
+            // The first packet's check was of this turn; the region may be gone since, so each packet checks its own piece.
+            let at = va.wrapping_add(done.into());
+            let mut span = turn.mrs.check(link.pd(), key, Right::RemoteWrite, at, payload).map_err(|_| ACCESS)?;
+            for piece in packet.payload() {
+                let (now, later) = span.split_at(piece.len());
+                turn.app.write(now, piece).map_err(|_| ACCESS)?;
+                span = later;
+            }
+        }
+        if matches!(self.message, Message::None) {
+            link.counters.count(QpCount::WriteRequests);
+        }
+        self.message = Message::Write { key, va, length, done: done + payload as u32 };
+        if ends(packet) {
+            self.message = Message::None;
+            if immediate {
+                self.finish(packet, CompletionOp::RecvWriteImm, length, link, recv_queue, turn);
+            } else {
+                self.msn = (self.msn + 1) & 0x00ff_ffff;
+            }
+        }
+        Ok(1)
+    }
+
+    fn on_read<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<u32, Refused> {
+        let reth = packet.reth.ok_or(INVALID)?;
+        check_remote(&reth, Right::RemoteRead, access::REMOTE_READ, link, turn)?;
+        let psns = packets(reth.length.into(), link.mtu());
+        // IBTA v1 C9-148: a READ counts when it begins to be answered.
+        let msn = (self.msn + 1) & 0x00ff_ffff;
+        let request = ReadRequest {
+            first_psn: packet.bth.psn,
+            packets: psns,
+            va: reth.va,
+            key: reth.rkey,
+            length: reth.length,
+            msn,
+        };
+        if !self.reads.push(request) {
+            return Err(INVALID);
+        }
+        self.msn = msn;
+        link.counters.count(QpCount::ReadRequests);
+        Ok(psns)
+    }
+
+    /// The last packet of a message that takes receive work.
+    fn finish<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        op: CompletionOp,
+        bytes: u32,
+        link: &mut Link,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) {
+        self.msn = (self.msn + 1) & 0x00ff_ffff;
+        if let Some(wr_id) = recv_queue.pop() {
+            let (imm, solicited) = (packet.imm, packet.bth.solicited);
+            link.complete_recv(&Received { wr_id, status: Status::Success, op, bytes, imm, solicited }, turn);
+        }
+    }
+
+    /// The queue pair ends with a NAK.
+    fn refuse<A: App>(
+        &mut self,
+        code: NakCode,
+        status: Status,
+        link: &mut Link,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) -> DropReason {
+        self.owed = Owed::Nak(code, self.expected);
+        link.fail_with_event(event::QP_FATAL);
+        if status != Status::WorkRequestFlushed
+            && let Some(wr_id) = recv_queue.pop()
+        {
+            link.complete_recv(&Received::failed(wr_id, status), turn);
+        }
+        let (count, reason) = match code {
+            NakCode::RemoteAccess => (QpCount::RemoteAccessSent, DropReason::RemoteAccess),
+            NakCode::RemoteOperation => (QpCount::RemoteOperationSent, DropReason::InvalidRequest),
+            _ => (QpCount::RemoteInvalidSent, DropReason::InvalidRequest),
+        };
+        link.counters.count(count);
+        reason
+    }
+
+    /// Sends one READ response, or else what is owed.
+    pub(crate) fn transmit<A: App, W: Wire>(&mut self, link: &mut Link, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
+        let failed = link.state == State::Error;
+        // An ACK for what came after a READ would say that its responses are lost: they go first.
+        if self.reads.has_pending() && !failed {
+            return self.send_read_response(link, turn, wire);
+        }
+        let (syndrome, psn) = match self.owed {
+            Owed::Nothing => return Visit::Idle,
+            // A queue pair that has failed says why, and nothing else.
+            Owed::Ack | Owed::SequenceNak | Owed::RnrNak if failed => return Visit::Idle,
+            Owed::Ack => (Syndrome::ACK, self.expected.minus(1)),
+            Owed::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.expected),
+            Owed::RnrNak => (Syndrome::Rnr { timer: link.attributes.min_rnr_timer as u8 }, self.expected),
+            Owed::Nak(code, psn) => (Syndrome::Nak(code), psn),
+        };
+        let headers = Headers {
+            aeth: Some(Aeth { syndrome, msn: self.msn }),
+            ..Headers::new(Bth::new(opcode::rc(Operation::Ack, Position::Only, false), link.dest_qpn(), psn))
+        };
+        if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
+            return Visit::Full;
+        }
+        link.counters.count(QpCount::ResponsePackets);
+        self.owed = Owed::Nothing;
+        Visit::Progress
+    }
+
+    fn send_read_response<A: App, W: Wire>(&mut self, link: &mut Link, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
+        let Some((request, pending)) = self.reads.front() else {
+            return Visit::Idle;
+        };
+        let mtu = link.mtu();
+        let place = position(pending.next - pending.start, pending.end - pending.start);
+        let skip = pending.next * mtu as u32;
+        let payload = (request.length - skip).min(mtu as u32) as usize;
+        let psn = request.first_psn.plus(pending.next);
+        let headers = Headers {
+            aeth: (place != Position::Middle).then_some(Aeth { syndrome: Syndrome::ACK, msn: request.msn }),
+            ..Headers::new(Bth::new(opcode::rc(Operation::ReadResponse, place, false), link.dest_qpn(), psn))
+        };
+        let (pd, va) = (link.pd(), request.va.wrapping_add(skip.into()));
+        let emitted = if payload == 0 {
+            link.emit(wire, &headers, 0, |_| Ok(()))
+        } else {
+            // Checked anew for each packet: the region may be gone since the request.
+            match turn.mrs.check(pd, request.key, Right::RemoteRead, va, payload) {
+                Err(_) => Err(EmitError::Aborted),
+                Ok(span) => {
+                    let (mut rest, app) = (span, &mut *turn.app);
+                    link.emit(wire, &headers, payload, |piece| {
+                        let (now, later) = rest.split_at(piece.len());
+                        rest = later;
+                        app.read(now, piece).map_err(|_| Abort)
+                    })
+                }
+            }
+        };
+        match emitted {
+            Ok(()) => {
+                link.counters.count(QpCount::ResponsePackets);
+                self.reads.advance();
+                Visit::Progress
+            }
+            Err(EmitError::Full) => Visit::Full,
+            Err(EmitError::Aborted) => {
+                // IBTA v1 9.7.5.2.6: a NAK takes the place of the response that cannot be given.
+                self.owed = Owed::Nak(NakCode::RemoteAccess, psn);
+                link.counters.count(QpCount::RemoteAccessSent);
+                link.fail_with_event(event::QP_FATAL);
+                Visit::Progress
+            }
+        }
+    }
+}
+
+fn ends(packet: &Packet<'_>) -> bool {
+    matches!(packet.info.position, Position::Last | Position::Only)
+}
+
+/// FIRST and MIDDLE carry the path MTU, LAST at least one byte, none more than the MTU (IBTA v1 9.7.4.1.6).
+fn check_length(packet: &Packet<'_>, mtu: usize) -> Result<(), Refused> {
+    let payload = packet.payload_len();
+    let fits = match packet.info.position {
+        Position::First | Position::Middle => payload == mtu,
+        Position::Last => (1..=mtu).contains(&payload),
+        Position::Only => payload <= mtu,
+    };
+    if fits { Ok(()) } else { Err(INVALID) }
+}
+
+/// May the peer do this to the whole range that it names? A request of no bytes names none (IBTA v1 C9-88).
+fn check_remote<A: App>(
+    reth: &Reth,
+    right: Right,
+    needed: u32,
+    link: &Link,
+    turn: &Turn<'_, A>,
+) -> Result<(), Refused> {
+    if link.attributes.access & needed == 0 {
+        return Err(ACCESS);
+    }
+    if u64::from(reth.length) > MESSAGE_BYTES_MAX {
+        return Err(INVALID);
+    }
+    if reth.length > 0 {
+        turn.mrs.check(link.pd(), reth.rkey, right, reth.va, reth.length as usize).map_err(|_| ACCESS)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! Between a packet's payload and the scatter/gather list of a work request. Every piece's key, range and right are checked
+//! when it is touched, on every retransmission anew.
+
+use roced_shared::{abi::wqe::Sge, ids::Pdn};
+
+use crate::{
+    io::App,
+    mr::{MrKey, MrTable, Right},
+};
+
+/// A piece of the list did not open, or its memory is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LocalFault;
+
+/// A place in a scatter/gather list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SgeCursor<'a> {
+    sges: &'a [Sge],
+    /// Bytes of the first of `sges` that lie before the place.
+    offset: u32,
+}
+
+impl<'a> SgeCursor<'a> {
+    /// The place `skip` bytes into the list; its end when the list is shorter.
+    pub(crate) fn new(mut sges: &'a [Sge], skip: u64) -> Self {
+        let mut skip = skip;
+        while let Some((first, rest)) = sges.split_first() {
+            if skip < u64::from(first.length) {
+                break;
+            }
+            skip -= u64::from(first.length);
+            sges = rest;
+        }
+        // Smaller than the first entry's length, or the list is at its end.
+        Self { sges, offset: skip as u32 }
+    }
+
+    /// Bytes from here to the end.
+    pub(crate) fn remaining(&self) -> u64 {
+        self.sges.iter().map(|sge| u64::from(sge.length)).sum::<u64>().saturating_sub(self.offset.into())
+    }
+
+    /// Copies client memory from here on to `into`, and moves on.
+    pub(crate) fn read(
+        &mut self,
+        mrs: &MrTable,
+        pd: Pdn,
+        app: &mut impl App,
+        mut into: &mut [u8],
+    ) -> Result<(), LocalFault> {
+        while !into.is_empty() {
+            let (va, key, length) = self.step(into.len())?;
+            let span = mrs.check(pd, key, Right::LocalRead, va, length).map_err(|_| LocalFault)?;
+            let (now, later) = into.split_at_mut(length);
+            app.read(span, now).map_err(|_| LocalFault)?;
+            into = later;
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` to client memory from here on, and moves on.
+    pub(crate) fn write(
+        &mut self,
+        mrs: &MrTable,
+        pd: Pdn,
+        app: &mut impl App,
+        mut bytes: &[u8],
+    ) -> Result<(), LocalFault> {
+        while !bytes.is_empty() {
+            let (va, key, length) = self.step(bytes.len())?;
+            let span = mrs.check(pd, key, Right::LocalWrite, va, length).map_err(|_| LocalFault)?;
+            let (now, later) = bytes.split_at(length);
+            app.write(span, now).map_err(|_| LocalFault)?;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// The next contiguous piece of at most `wanted` bytes, at least one.
+    fn step(&mut self, wanted: usize) -> Result<(u64, MrKey, usize), LocalFault> {
+        let (first, rest) = self.sges.split_first().ok_or(LocalFault)?;
+        let left = first.length - self.offset;
+        if left == 0 {
+            // An entry of no bytes, or one used up.
+            (self.sges, self.offset) = (rest, 0);
+            return self.step(wanted);
+        }
+        let length = wanted.min(left as usize);
+        let va = first.va.checked_add(self.offset.into()).ok_or(LocalFault)?;
+        let key = MrKey(first.lkey);
+        self.offset += length as u32;
+        Ok((va, key, length))
+    }
+}

@@ -1,0 +1,190 @@
+//! The send queue: work that was posted and is not complete. All its memory is made with the queue pair.
+
+use alloc::{boxed::Box, vec};
+
+use roced_shared::abi::{
+    layout::QpSizes,
+    wqe::{SendOp, Sge, send_flags},
+};
+
+use crate::{
+    psn::Psn,
+    work::{SendWork, WorkData},
+};
+
+/// Longest message (IBTA v1 9.7.1: 2^31).
+pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 31;
+
+/// One send work request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendEntry {
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    flags: u8,
+    pub(crate) imm: [u8; 4],
+    pub(crate) remote_va: u64,
+    pub(crate) rkey: u32,
+    sges: u8,
+    /// Bytes of the message; may be more than [`MESSAGE_BYTES_MAX`], which fails when its turn comes.
+    pub(crate) length: u64,
+    /// Of its first packet; set when that is sent first.
+    pub(crate) first_psn: Psn,
+    /// PSNs that it takes; set with `first_psn`.
+    pub(crate) packets: u32,
+}
+
+impl SendEntry {
+    const EMPTY: Self = Self {
+        wr_id: 0,
+        op: SendOp::Send,
+        flags: 0,
+        imm: [0; 4],
+        remote_va: 0,
+        rkey: 0,
+        sges: 0,
+        length: 0,
+        first_psn: Psn::new(0),
+        packets: 0,
+    };
+
+    pub(crate) const fn is_fenced(&self) -> bool {
+        self.flags & send_flags::FENCE != 0
+    }
+
+    pub(crate) const fn is_signaled(&self) -> bool {
+        self.flags & send_flags::SIGNALED != 0
+    }
+
+    pub(crate) const fn is_solicited(&self) -> bool {
+        self.flags & send_flags::SOLICITED != 0
+    }
+
+    pub(crate) const fn is_read(&self) -> bool {
+        matches!(self.op, SendOp::Read)
+    }
+
+    /// The PSN after its last one.
+    pub(crate) const fn end_psn(&self) -> Psn {
+        self.first_psn.plus(self.packets)
+    }
+}
+
+/// A ring of entries, counted by ever-growing positions: `head..tail` are there.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    entries: Box<[SendEntry]>,
+    sges: Box<[Sge]>,
+    sges_per_entry: usize,
+    inline: Box<[u8]>,
+    inline_per_entry: usize,
+    head: u32,
+    tail: u32,
+}
+
+impl SendQueue {
+    /// An empty queue of granted sizes.
+    pub(crate) fn new(sizes: &QpSizes) -> Self {
+        let entries = sizes.send_wrs as usize;
+        assert!(entries.is_power_of_two(), "granted sizes are powers of two");
+        Self {
+            entries: vec![SendEntry::EMPTY; entries].into_boxed_slice(),
+            sges: vec![Sge::default(); entries * sizes.send_sges as usize].into_boxed_slice(),
+            sges_per_entry: sizes.send_sges as usize,
+            inline: vec![0; entries * sizes.inline_bytes as usize].into_boxed_slice(),
+            inline_per_entry: sizes.inline_bytes as usize,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    pub(crate) const fn room(&self) -> u32 {
+        self.entries.len() as u32 - self.tail.wrapping_sub(self.head)
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    pub(crate) const fn head(&self) -> u32 {
+        self.head
+    }
+
+    pub(crate) const fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// Appends checked work.
+    ///
+    /// # Panics
+    /// When there is no room: the caller asked [`Self::room`].
+    pub(crate) fn push(&mut self, work: &SendWork<'_>) {
+        assert!(self.room() > 0, "work is posted only into room");
+        let slot = self.slot(self.tail);
+        let (sges, length) = match work.data {
+            WorkData::Sges(sges) => {
+                self.sges[slot * self.sges_per_entry..][..sges.len()].copy_from_slice(sges);
+                // Cannot overflow: 32 * 2^32.
+                (sges.len() as u8, sges.iter().map(|sge| u64::from(sge.length)).sum())
+            }
+            WorkData::Inline(bytes) => {
+                self.inline[slot * self.inline_per_entry..][..bytes.len()].copy_from_slice(bytes);
+                (0, bytes.len() as u64)
+            }
+        };
+        self.entries[slot] = SendEntry {
+            wr_id: work.wr_id,
+            op: work.op,
+            flags: work.flags,
+            imm: work.imm,
+            remote_va: work.remote_va,
+            rkey: work.rkey,
+            sges,
+            length,
+            first_psn: Psn::new(0),
+            packets: 0,
+        };
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// The entry at `position`, `head <= position < tail`.
+    pub(crate) fn entry(&self, position: u32) -> &SendEntry {
+        debug_assert!(position.wrapping_sub(self.head) < self.tail.wrapping_sub(self.head));
+        &self.entries[self.slot(position)]
+    }
+
+    pub(crate) fn entry_mut(&mut self, position: u32) -> &mut SendEntry {
+        debug_assert!(position.wrapping_sub(self.head) < self.tail.wrapping_sub(self.head));
+        let slot = self.slot(position);
+        &mut self.entries[slot]
+    }
+
+    /// Where the data of the entry at `position` lies.
+    pub(crate) fn data(&self, position: u32) -> WorkData<'_> {
+        let slot = self.slot(position);
+        let entry = &self.entries[slot];
+        if entry.flags & send_flags::INLINE != 0 {
+            WorkData::Inline(&self.inline[slot * self.inline_per_entry..][..entry.length as usize])
+        } else {
+            WorkData::Sges(&self.sges[slot * self.sges_per_entry..][..entry.sges.into()])
+        }
+    }
+
+    /// Removes the oldest entry.
+    pub(crate) fn pop(&mut self) -> Option<SendEntry> {
+        if self.is_empty() {
+            return None;
+        }
+        let entry = self.entries[self.slot(self.head)];
+        self.head = self.head.wrapping_add(1);
+        Some(entry)
+    }
+
+    /// Removes all.
+    pub(crate) fn clear(&mut self) {
+        self.head = self.tail;
+    }
+
+    const fn slot(&self, position: u32) -> usize {
+        position as usize & (self.entries.len() - 1)
+    }
+}

@@ -1,0 +1,207 @@
+//! One deadline for each queue pair, in a hierarchical wheel.
+//!
+//! Five levels of 64 slots, the lowest 8.192 us wide, so setting and firing cost the same for ten queue pairs as for a hundred
+//! thousand, and nothing allocates. A queue pair's deadline mostly moves later (each ACK restarts the timer), so the wheel is
+//! lazy: [`Timers::ensure`] touches it only for an earlier deadline, and whoever is fired too early arms anew.
+
+use alloc::{vec, vec::Vec};
+
+use crate::clock::Nanos;
+
+const LEVELS: usize = 5;
+const SLOT_BITS: u32 = 6;
+const SLOTS: usize = 1 << SLOT_BITS;
+/// log2 of a tick in nanoseconds: ACK timeouts begin at 8.192 us (4.096 us * 2).
+const TICK_BITS: u32 = 13;
+const NOBODY: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    next: u32,
+    previous: u32,
+    tick: u64,
+    place: u16,
+}
+
+impl Node {
+    const IDLE: u16 = u16::MAX;
+}
+
+/// The deadlines of all queue pairs of an endpoint, by table index.
+#[derive(Debug)]
+pub struct Timers {
+    now: u64,
+    occupied: [u64; LEVELS],
+    heads: [[u32; SLOTS]; LEVELS],
+    nodes: Vec<Node>,
+}
+
+impl Timers {
+    /// Timers for the indices below `capacity`.
+    pub fn new(capacity: usize) -> Self {
+        let idle = Node { next: NOBODY, previous: NOBODY, tick: 0, place: Node::IDLE };
+        Self { now: 0, occupied: [0; LEVELS], heads: [[NOBODY; SLOTS]; LEVELS], nodes: vec![idle; capacity] }
+    }
+
+    /// Makes sure that `index` is fired at `deadline` or earlier.
+    pub fn ensure(&mut self, index: u32, deadline: Nanos) {
+        if deadline == Nanos::NEVER {
+            return;
+        }
+        // Rounded up: a timer may fire late by a tick, never early.
+        let tick = (deadline.0 >> TICK_BITS) + 1;
+        let node = self.nodes[index as usize];
+        if node.place != Node::IDLE {
+            if node.tick <= tick {
+                return;
+            }
+            self.unlink(index);
+        }
+        self.link(index, tick);
+    }
+
+    /// Forgets `index`.
+    pub fn cancel(&mut self, index: u32) {
+        if self.nodes[index as usize].place != Node::IDLE {
+            self.unlink(index);
+        }
+    }
+
+    /// The next index whose time has come; it is no longer armed. `None` when there is none at `now`.
+    pub fn poll(&mut self, now: Nanos) -> Option<u32> {
+        let now = now.0 >> TICK_BITS;
+        loop {
+            let Some((level, slot, start)) = self.earliest() else {
+                self.now = self.now.max(now);
+                return None;
+            };
+            if start > now {
+                self.now = self.now.max(now);
+                return None;
+            }
+            self.now = self.now.max(start);
+            let index = self.heads[level][slot];
+            self.unlink(index);
+            if level == 0 {
+                return Some(index);
+            }
+            // Time came down to this slot: its entries go to finer ones.
+            let tick = self.nodes[index as usize].tick;
+            self.link(index, tick);
+        }
+    }
+
+    /// When the next timer may fire: never later than it does. [`Nanos::NEVER`] when none is armed.
+    pub fn next(&self) -> Nanos {
+        self.earliest().map_or(Nanos::NEVER, |(_, _, start)| Nanos(start << TICK_BITS))
+    }
+
+    /// The first occupied slot in time, and the tick at which it begins.
+    fn earliest(&self) -> Option<(usize, usize, u64)> {
+        // A finer level always comes before a coarser one: an entry's level is the highest digit in which it differs from now.
+        (0..LEVELS).find(|level| self.occupied[*level] != 0).map(|level| {
+            let shift = SLOT_BITS * level as u32;
+            let here = (self.now >> shift) & (SLOTS as u64 - 1);
+            let ahead = u64::from(self.occupied[level].rotate_right(here as u32).trailing_zeros());
+            let start = ((self.now >> shift) + ahead) << shift;
+            (level, ((here + ahead) as usize) & (SLOTS - 1), start)
+        })
+    }
+
+    fn link(&mut self, index: u32, tick: u64) {
+        // What lies beyond the wheel waits in its last slot and is put in again from there.
+        let horizon = (1u64 << (SLOT_BITS * LEVELS as u32)) - 1;
+        let place_tick = tick.max(self.now).min(self.now | horizon);
+        let digits = (place_tick ^ self.now) | (SLOTS as u64 - 1);
+        let level = ((63 - digits.leading_zeros()) / SLOT_BITS) as usize;
+        let slot = ((place_tick >> (SLOT_BITS * level as u32)) as usize) & (SLOTS - 1);
+        let head = self.heads[level][slot];
+        self.nodes[index as usize] = Node { next: head, previous: NOBODY, tick, place: (level * SLOTS + slot) as u16 };
+        if head != NOBODY {
+            self.nodes[head as usize].previous = index;
+        }
+        self.heads[level][slot] = index;
+        self.occupied[level] |= 1 << slot;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Node { next, previous, place, .. } = self.nodes[index as usize];
+        let (level, slot) = (place as usize / SLOTS, place as usize % SLOTS);
+        if previous == NOBODY {
+            self.heads[level][slot] = next;
+            if next == NOBODY {
+                self.occupied[level] &= !(1 << slot);
+            }
+        } else {
+            self.nodes[previous as usize].next = next;
+        }
+        if next != NOBODY {
+            self.nodes[next as usize].previous = previous;
+        }
+        self.nodes[index as usize].place = Node::IDLE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::{collections::BTreeMap, vec::Vec};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TICK: u64 = 1 << TICK_BITS;
+
+    #[test]
+    fn a_timer_fires_once_and_not_early() {
+        let mut timers = Timers::new(4);
+        timers.ensure(2, Nanos::from_millis(67));
+        assert_eq!(timers.poll(Nanos::from_millis(67)), None);
+        assert!(timers.next() <= Nanos(Nanos::from_millis(67).0 + TICK));
+        assert_eq!(timers.poll(Nanos(Nanos::from_millis(67).0 + TICK)), Some(2));
+        assert_eq!(timers.poll(Nanos::from_millis(1000)), None);
+        assert_eq!(timers.next(), Nanos::NEVER);
+    }
+
+    #[test]
+    fn a_deadline_beyond_the_wheel_still_fires() {
+        let mut timers = Timers::new(1);
+        let far = Nanos(3 * (TICK << (SLOT_BITS * LEVELS as u32)));
+        timers.ensure(0, far);
+        assert_eq!(timers.poll(Nanos(far.0 - TICK)), None);
+        assert_eq!(timers.poll(Nanos(far.0 + TICK)), Some(0));
+    }
+
+    proptest! {
+        /// Against a map from index to deadline.
+        #[test]
+        fn the_wheel_is_a_map(steps in proptest::collection::vec((0u32..16, 0u64..1 << 36, 0u64..1 << 34, 0u8..3), 1..200)) {
+            let mut timers = Timers::new(16);
+            let mut model: BTreeMap<u32, u64> = BTreeMap::new();
+            let mut now = 0;
+            for (index, delay, step, action) in steps {
+                match action {
+                    0 => {
+                        timers.ensure(index, Nanos(now + delay));
+                        let tick = (now + delay) / TICK + 1;
+                        model.entry(index).and_modify(|old| *old = tick.min(*old)).or_insert(tick);
+                    }
+                    1 => {
+                        timers.cancel(index);
+                        model.remove(&index);
+                    }
+                    _ => {
+                        now += step;
+                        prop_assert!(model.values().all(|tick| timers.next().0 <= tick * TICK));
+                        let mut fired: Vec<u32> = std::iter::from_fn(|| timers.poll(Nanos(now))).collect();
+                        fired.sort_unstable();
+                        let due: Vec<u32> = model.iter().filter(|(_, tick)| **tick <= now / TICK).map(|(index, _)| *index).collect();
+                        model.retain(|_, tick| *tick > now / TICK);
+                        prop_assert_eq!(fired, due);
+                    }
+                }
+            }
+        }
+    }
+}
