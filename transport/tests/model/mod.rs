@@ -3,6 +3,8 @@
 
 use roced_transport::wire::{Headers, Packet};
 
+pub(crate) mod frames;
+
 /// Where the IP header begins in an Ethernet frame with any number of VLAN tags.
 pub(crate) fn ip_at(frame: &[u8]) -> usize {
     let mut at = 12;
