@@ -1,6 +1,6 @@
 //! One deadline for each queue pair, in a hierarchical wheel.
 //!
-//! Five levels of 64 slots, the lowest 8.192 us wide, so setting and firing cost the same for ten queue pairs as for a hundred
+//! Nine levels of 64 slots, the lowest 8.192 us wide, so all of time has a place, so setting and firing cost the same for ten queue pairs as for a hundred
 //! thousand, and nothing allocates. A queue pair's deadline mostly moves later (each ACK restarts the timer), so the wheel is
 //! lazy: [`Timers::ensure`] touches it only for an earlier deadline, and whoever is fired too early arms anew.
 
@@ -8,7 +8,8 @@ use alloc::{vec, vec::Vec};
 
 use crate::clock::Nanos;
 
-const LEVELS: usize = 5;
+/// As many as a 64-bit time in ticks has digits.
+const LEVELS: usize = (64 - TICK_BITS).div_ceil(SLOT_BITS) as usize;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 /// log2 of a tick in nanoseconds: ACK timeouts begin at 8.192 us (4.096 us * 2).
@@ -98,20 +99,22 @@ impl Timers {
 
     /// The first occupied slot in time, and the tick at which it begins.
     fn earliest(&self) -> Option<(usize, usize, u64)> {
-        // A finer level always comes before a coarser one: an entry's level is the highest digit in which it differs from now.
-        (0..LEVELS).find(|level| self.occupied[*level] != 0).map(|level| {
-            let shift = SLOT_BITS * level as u32;
-            let here = (self.now >> shift) & (SLOTS as u64 - 1);
-            let ahead = u64::from(self.occupied[level].rotate_right(here as u32).trailing_zeros());
-            let start = ((self.now >> shift) + ahead) << shift;
-            (level, ((here + ahead) as usize) & (SLOTS - 1), start)
-        })
+        // Of two that begin at once the coarser comes first: its entries may belong before those of the finer one.
+        (0..LEVELS)
+            .rev()
+            .filter(|level| self.occupied[*level] != 0)
+            .map(|level| {
+                let shift = SLOT_BITS * level as u32;
+                let here = (self.now >> shift) & (SLOTS as u64 - 1);
+                let ahead = u64::from(self.occupied[level].rotate_right(here as u32).trailing_zeros());
+                let start = ((self.now >> shift) + ahead) << shift;
+                (level, ((here + ahead) as usize) & (SLOTS - 1), start)
+            })
+            .min_by_key(|(_, _, start)| *start)
     }
 
     fn link(&mut self, index: u32, tick: u64) {
-        // What lies beyond the wheel waits in its last slot and is put in again from there.
-        let horizon = (1u64 << (SLOT_BITS * LEVELS as u32)) - 1;
-        let place_tick = tick.max(self.now).min(self.now | horizon);
+        let place_tick = tick.max(self.now);
         let digits = (place_tick ^ self.now) | (SLOTS as u64 - 1);
         let level = ((63 - digits.leading_zeros()) / SLOT_BITS) as usize;
         let slot = ((place_tick >> (SLOT_BITS * level as u32)) as usize) & (SLOTS - 1);
@@ -165,9 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_beyond_the_wheel_still_fires() {
+    fn a_deadline_at_the_end_of_time_has_a_place() {
         let mut timers = Timers::new(1);
-        let far = Nanos(3 * (TICK << (SLOT_BITS * LEVELS as u32)));
+        let far = Nanos(u64::MAX - 2 * TICK);
         timers.ensure(0, far);
         assert_eq!(timers.poll(Nanos(far.0 - TICK)), None);
         assert_eq!(timers.poll(Nanos(far.0 + TICK)), Some(0));

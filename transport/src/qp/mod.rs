@@ -9,7 +9,7 @@
 //!                     └────────────────► ACKs, NAKs, READ responses
 //! ```
 //!
-//! [`Qp::on_packet`] never sends: it leaves what is owed with the responder, and [`Qp::transmit`] is the only way out.
+//! `on_packet` never sends: it leaves what is owed with the responder, and `transmit` is the only way out.
 
 mod completer;
 mod recv_queue;
