@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The first decision about a frame: RoCEv2 for one of our addresses, whole and no fragment? Then it goes to the
+ * AF_XDP socket of the RX queue that it arrived on. Everything else is the kernel's, untouched.
+ *
+ * The program only reads. It looks at the headers in the linear part (in the first buffer of a frame that lies in
+ * several), and takes the frame's length from all its buffers. What it does not understand it passes: a wrong guess
+ * here would take traffic away from the kernel.
+ */
+#include <linux/bpf.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "steer.h"
+
+/* Ethernet types. */
+#define TYPE_IPV4 0x0800
+#define TYPE_VLAN 0x8100
+#define TYPE_IPV6 0x86dd
+#define TYPE_VLAN_SERVICE 0x88a8
+
+/* IP protocols. */
+#define PROTOCOL_UDP 17
+#define PROTOCOL_IPV6_FRAGMENT 44
+
+/* Outer and inner tag (IEEE 802.1ad). */
+#define VLAN_TAGS_MAX 2
+
+/* IPv4: "more fragments" and the fragment's offset; zero in both means a whole packet. */
+#define IPV4_FRAGMENT_BITS 0x3fff
+
+struct ethernet_header {
+	__u8 destination[6];
+	__u8 source[6];
+	__be16 type;
+} __attribute__((packed));
+
+/* What follows a type of TYPE_VLAN: the tag, and the type of what comes next. */
+struct vlan_header {
+	__be16 tag;
+	__be16 type;
+} __attribute__((packed));
+
+struct ipv4_header {
+	__u8 version_and_words;
+	__u8 traffic_class;
+	__be16 total_bytes;
+	__be16 identification;
+	__be16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 source[4];
+	__u8 destination[4];
+} __attribute__((packed));
+
+struct ipv6_header {
+	__be32 version_class_flow;
+	__be16 payload_bytes;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 source[16];
+	__u8 destination[16];
+} __attribute__((packed));
+
+struct udp_header {
+	__be16 source_port;
+	__be16 destination_port;
+	__be16 bytes;
+	__be16 checksum;
+} __attribute__((packed));
+
+/* The socket of each RX queue. */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, QUEUES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} sockets SEC(".maps");
+
+/* Our addresses; the value is always 1. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, ADDRESSES_MAX);
+	__type(key, struct address_key);
+	__type(value, __u8);
+} addresses SEC(".maps");
+
+/* Frames by verdict, a set of counters for each CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, VERDICTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} verdicts SEC(".maps");
+
+/* REDIRECTED stands for "ours": whether a socket takes it is not known here. */
+static __always_inline enum verdict judge_udp(void *at, void *linear_end, __u32 room_bytes,
+					      const struct address_key *destination)
+{
+	struct udp_header *udp = at;
+
+	if ((void *)(udp + 1) > linear_end)
+		return PASS_MALFORMED;
+	if (udp->destination_port != bpf_htons(ROCE_UDP_PORT))
+		return PASS_NOT_ROCE;
+
+	__u32 udp_bytes = bpf_ntohs(udp->bytes);
+
+	if (udp_bytes < sizeof(*udp) || udp_bytes > room_bytes)
+		return PASS_MALFORMED;
+	if (!bpf_map_lookup_elem(&addresses, destination))
+		return PASS_NOT_OURS;
+	return REDIRECTED;
+}
+
+static __always_inline enum verdict judge_ipv4(void *at, void *linear_end, __u32 room_bytes)
+{
+	struct ipv4_header *ip = at;
+
+	if ((void *)(ip + 1) > linear_end)
+		return PASS_MALFORMED;
+
+	__u32 header_bytes = (ip->version_and_words & 0xf) * 4;
+	__u32 total_bytes = bpf_ntohs(ip->total_bytes);
+
+	if (ip->version_and_words >> 4 != 4 || header_bytes < sizeof(*ip))
+		return PASS_MALFORMED;
+	if (ip->fragment & bpf_htons(IPV4_FRAGMENT_BITS))
+		return PASS_FRAGMENT;
+	if (ip->protocol != PROTOCOL_UDP)
+		return PASS_NOT_ROCE;
+	/* Shorter than the frame is fine: Ethernet pads to 60 bytes. */
+	if (total_bytes < header_bytes || total_bytes > room_bytes)
+		return PASS_MALFORMED;
+
+	struct address_key destination = {};
+
+	destination.bytes[10] = 0xff;
+	destination.bytes[11] = 0xff;
+	__builtin_memcpy(destination.bytes + 12, ip->destination, sizeof(ip->destination));
+	return judge_udp(at + header_bytes, linear_end, total_bytes - header_bytes, &destination);
+}
+
+static __always_inline enum verdict judge_ipv6(void *at, void *linear_end, __u32 room_bytes)
+{
+	struct ipv6_header *ip = at;
+
+	if ((void *)(ip + 1) > linear_end)
+		return PASS_MALFORMED;
+	if (bpf_ntohl(ip->version_class_flow) >> 28 != 6)
+		return PASS_MALFORMED;
+	if (ip->next_header == PROTOCOL_IPV6_FRAGMENT)
+		return PASS_FRAGMENT;
+	if (ip->next_header != PROTOCOL_UDP)
+		return PASS_NOT_ROCE;
+
+	__u32 payload_bytes = bpf_ntohs(ip->payload_bytes);
+
+	if (payload_bytes > room_bytes - sizeof(*ip))
+		return PASS_MALFORMED;
+
+	struct address_key destination;
+
+	__builtin_memcpy(destination.bytes, ip->destination, sizeof(ip->destination));
+	return judge_udp(ip + 1, linear_end, payload_bytes, &destination);
+}
+
+static __always_inline enum verdict judge(struct xdp_md *frame)
+{
+	void *start = (void *)(long)frame->data;
+	void *linear_end = (void *)(long)frame->data_end;
+	struct ethernet_header *ethernet = start;
+	void *at = ethernet + 1;
+
+	if (at > linear_end)
+		return PASS_MALFORMED;
+
+	__be16 type = ethernet->type;
+
+#pragma clang loop unroll(full)
+	for (int tag = 0; tag < VLAN_TAGS_MAX; tag++) {
+		struct vlan_header *vlan = at;
+
+		if (type != bpf_htons(TYPE_VLAN) && type != bpf_htons(TYPE_VLAN_SERVICE))
+			break;
+		if ((void *)(vlan + 1) > linear_end)
+			return PASS_MALFORMED;
+		type = vlan->type;
+		at = vlan + 1;
+	}
+
+	/* The linear part is a part of the frame, so this does not wrap. */
+	__u32 room_bytes = (__u32)bpf_xdp_get_buff_len(frame) - (__u32)(at - start);
+
+	if (type == bpf_htons(TYPE_IPV4))
+		return judge_ipv4(at, linear_end, room_bytes);
+	if (type == bpf_htons(TYPE_IPV6))
+		return judge_ipv6(at, linear_end, room_bytes);
+	return PASS_NOT_IP;
+}
+
+SEC("xdp.frags")
+int roced_xdp(struct xdp_md *frame)
+{
+	__u32 verdict = judge(frame);
+	int action = XDP_PASS;
+
+	if (verdict == REDIRECTED) {
+		action = (int)bpf_redirect_map(&sockets, frame->rx_queue_index, XDP_PASS);
+		if (action != XDP_REDIRECT)
+			verdict = PASS_NO_SOCKET;
+	}
+
+	__u64 *count = bpf_map_lookup_elem(&verdicts, &verdict);
+
+	if (count)
+		*count += 1;
+	return action;
+}
+
+char program_license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * What the XDP program and the daemon agree on. The same facts stand in shared/src/steer.rs;
+ * a test of tests/xdp reads both and fails when they differ.
+ */
+#ifndef ROCED_STEER_H
+#define ROCED_STEER_H
+
+/* UDP destination port of RoCEv2. */
+#define ROCE_UDP_PORT 4791
+
+/* Most addresses of one device. */
+#define ADDRESSES_MAX 1024
+
+/* Most RX queues of one device. */
+#define QUEUES_MAX 256
+
+/* An address: IPv6, or IPv4 as ::ffff:a.b.c.d, in network byte order. */
+struct address_key {
+	unsigned char bytes[16];
+};
+
+/* What was done with a frame and why; the index into the map `verdicts`. */
+enum verdict {
+	REDIRECTED = 0,
+	PASS_NO_SOCKET = 1,
+	PASS_NOT_IP = 2,
+	PASS_NOT_ROCE = 3,
+	PASS_NOT_OURS = 4,
+	PASS_FRAGMENT = 5,
+	PASS_MALFORMED = 6,
+	VERDICTS = 7,
+};
+
+#endif
