@@ -1,1 +1,143 @@
-//! To be written.
+//! What workers count, as a snapshot that the control thread makes, a worker fills in, and an operator reads.
+//!
+//! A snapshot is filled on command, at most [`QPS_A_SNAPSHOT`] queue pairs at a time, and without allocating: what does not fit
+//! the room that the control thread made is fetched by the next one.
+
+use roced_shared::ids::{DeviceId, EndpointId, Qpn, SessionId};
+use roced_transport::{counters::QpCounters, reject::DropCounters};
+
+use crate::worker::handoff::HandoffCounters;
+
+/// Queue pairs in one snapshot: a few tens of kilobytes to copy, microseconds of a turn.
+pub const QPS_A_SNAPSHOT: usize = 128;
+
+/// Most counters that a NIC queue names.
+const QUEUE_COUNTERS: usize = 24;
+
+/// What a worker counts of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerCounters {
+    /// Turns of its loop.
+    pub turns: u64,
+    /// Times it blocked.
+    pub sleeps: u64,
+    /// Bells taken.
+    pub bells: u64,
+    /// Work requests taken from clients.
+    pub work_requests: u64,
+    /// Commands of the control thread carried out.
+    pub commands: u64,
+    /// Times that completions of one queue were published: at most once a turn for each.
+    pub publications: u64,
+}
+
+impl WorkerCounters {
+    /// Every name with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("turns", self.turns),
+            ("sleeps", self.sleeps),
+            ("bells", self.bells),
+            ("work_requests", self.work_requests),
+            ("commands", self.commands),
+            ("publications", self.publications),
+        ]
+        .into_iter()
+    }
+}
+
+/// One endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointSnapshot {
+    /// Which.
+    pub endpoint: EndpointId,
+    /// Its device.
+    pub device: DeviceId,
+    /// Sum over its queue pairs, those that are gone included.
+    pub counters: QpCounters,
+    /// Packets dropped.
+    pub drops: DropCounters,
+}
+
+/// One NIC queue.
+#[derive(Clone, Debug)]
+pub struct QueueSnapshot {
+    /// Its device.
+    pub device: DeviceId,
+    /// Number of the RX queue.
+    pub queue: u32,
+    counters: [(&'static str, u64); QUEUE_COUNTERS],
+    used: usize,
+}
+
+impl QueueSnapshot {
+    /// No counter yet.
+    pub const fn new(device: DeviceId, queue: u32) -> Self {
+        Self { device, queue, counters: [("", 0); QUEUE_COUNTERS], used: 0 }
+    }
+
+    /// Adds a counter.
+    ///
+    /// # Panics
+    /// With more than there is room for: a NIC queue has a fixed set.
+    pub fn put(&mut self, name: &'static str, value: u64) {
+        self.counters[self.used] = (name, value);
+        self.used += 1;
+    }
+
+    /// Every name with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.counters[..self.used].iter().copied()
+    }
+}
+
+/// One queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct QpSnapshot {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Whose.
+    pub session: SessionId,
+    /// Short name of its state.
+    pub state: &'static str,
+    /// How frames get to its peer.
+    pub path: &'static str,
+    /// The peer's address.
+    pub peer: [u8; 16],
+    /// The peer's queue pair.
+    pub dest_qpn: u32,
+    /// Path MTU, bytes.
+    pub path_mtu_bytes: u32,
+    /// What it counted.
+    pub counters: QpCounters,
+}
+
+/// What one worker counted so far.
+#[derive(Debug, Default)]
+pub struct WorkerSnapshot {
+    /// Of itself.
+    pub worker: WorkerCounters,
+    /// Of frames from and to other workers.
+    pub handoff: HandoffCounters,
+    /// Its endpoints.
+    pub endpoints: Vec<EndpointSnapshot>,
+    /// Its NIC queues.
+    pub queues: Vec<QueueSnapshot>,
+    /// Some of its queue pairs.
+    pub qps: Vec<QpSnapshot>,
+    /// From which seat on queue pairs are wanted; the worker leaves here where the next snapshot begins, or `None` at the end.
+    pub next_seat: Option<u32>,
+}
+
+impl WorkerSnapshot {
+    /// An empty snapshot with room for that much; without queue pairs unless `from_seat` says where to begin.
+    pub fn new(endpoints: usize, queues: usize, from_seat: Option<u32>) -> Self {
+        Self {
+            endpoints: Vec::with_capacity(endpoints),
+            queues: Vec::with_capacity(queues),
+            qps: Vec::with_capacity(if from_seat.is_some() { QPS_A_SNAPSHOT } else { 0 }),
+            next_seat: from_seat,
+            ..Self::default()
+        }
+    }
+}

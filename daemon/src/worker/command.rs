@@ -1,0 +1,124 @@
+//! What the control thread asks of a worker, and what a worker answers.
+//!
+//! Whatever a command carries was made by the control thread and comes back to it: in the answer of the command that ends it,
+//! or at once when the worker cannot take it.
+
+use std::sync::Arc;
+
+use roced_shared::{
+    abi::control::QpAttributes,
+    ids::{Cqn, DeviceId, Qpn, RegionId, SessionId},
+};
+use roced_transport::{
+    counters::QpCounters,
+    mr::{Mr, MrKey},
+    qp::{PathState, Qp},
+    reject::Reject,
+};
+use thiserror::Error;
+
+use super::mailbox;
+use crate::{
+    clients::{
+        memory::ClientMemory,
+        queues::{CqLane, QpRings, WorkerSession},
+    },
+    metrics::WorkerSnapshot,
+};
+
+/// The control thread's side of a worker's mailbox.
+pub type Mailbox = mailbox::Mailbox<Command, Answer>;
+
+/// The worker's side.
+pub type Inbox = mailbox::Inbox<Command, Answer>;
+
+/// What the control thread asks.
+#[derive(Debug)]
+pub enum Command {
+    /// Listen to a session's bells. [`Answer::Done`].
+    AttachSession(WorkerSession),
+    /// Stop listening; its queue pairs are gone already. [`Answer::Session`].
+    DetachSession(SessionId),
+    /// Memory regions may lie in this memory from now on. [`Answer::Done`].
+    MapRegion(RegionId, Arc<ClientMemory>),
+    /// None does any more. [`Answer::Region`].
+    UnmapRegion(RegionId),
+    /// This worker's lane of a completion queue. [`Answer::Done`].
+    AddLane(Cqn, CqLane),
+    /// No queue pair uses it any more. [`Answer::Lane`].
+    DropLane(Cqn),
+    /// A memory region for the queue pairs of a device. [`Answer::Done`].
+    AddMr(DeviceId, Mr),
+    /// When the answer is there, nothing of this worker reaches the region any more. [`Answer::Mr`].
+    DropMr(DeviceId, MrKey),
+    /// A queue pair with its rings; its session is attached. [`Answer::Done`].
+    AddQp(Box<Qp>, QpRings),
+    /// Change a queue pair. [`Answer::Done`].
+    ModifyQp {
+        /// Which.
+        qpn: Qpn,
+        /// Which of the attributes count.
+        mask: u32,
+        /// Their values.
+        attributes: QpAttributes,
+        /// Given when the address vector is.
+        path: Option<PathState>,
+    },
+    /// The next hop of a queue pair changed. [`Answer::Done`].
+    SetPath(Qpn, PathState),
+    /// [`Answer::Attributes`].
+    QueryQp(Qpn),
+    /// [`Answer::Counters`].
+    CountersOfQp(Qpn),
+    /// End a queue pair: it completes nothing any more. [`Answer::Qp`].
+    DropQp(Qpn),
+    /// Fill this in. [`Answer::Snapshot`].
+    Snapshot(Box<WorkerSnapshot>),
+    /// End the thread after this answer, [`Answer::Done`].
+    Stop,
+}
+
+/// What a worker answers.
+#[derive(Debug)]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// A detached session.
+    Session(WorkerSession),
+    /// Memory that this worker does not reach any more.
+    Region(Arc<ClientMemory>),
+    /// A lane that this worker does not write any more.
+    Lane(CqLane),
+    /// A memory region that nothing of this worker reaches any more.
+    Mr(Mr),
+    /// A queue pair that ended.
+    Qp(Box<Qp>, QpRings),
+    /// A queue pair's attributes.
+    Attributes(QpAttributes),
+    /// What a queue pair has counted.
+    Counters(QpCounters),
+    /// Filled in.
+    Snapshot(Box<WorkerSnapshot>),
+    /// Nothing was changed; what the command carried comes back.
+    Refused(Refused, Option<Command>),
+}
+
+/// Why a worker did not do what it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// The transport says no.
+    #[error(transparent)]
+    Rejected(#[from] Reject),
+    /// There is no such object on this worker.
+    #[error("no such object on this worker")]
+    NoSuchObject,
+    /// A table is full, or the number is taken.
+    #[error("no room on this worker")]
+    NoRoom,
+    /// Something still uses it.
+    #[error("still in use on this worker")]
+    InUse,
+    /// The kernel would not watch the session's eventfd.
+    #[error("the worker cannot watch the session's eventfd: {0}")]
+    Kernel(nix::errno::Errno),
+}

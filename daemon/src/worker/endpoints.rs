@@ -1,0 +1,64 @@
+//! Which worker runs which endpoint of which device. Made once at start-up, the same for every thread.
+
+use roced_shared::ids::{DeviceId, EndpointId, Qpn, WorkerId};
+
+/// Where an endpoint lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its place in queue pair numbers.
+    pub endpoint: EndpointId,
+    /// The device it belongs to.
+    pub device: DeviceId,
+    /// The worker that runs it.
+    pub worker: WorkerId,
+}
+
+/// Every endpoint of the daemon.
+#[derive(Clone, Debug)]
+pub struct Endpoints {
+    places: Vec<Place>,
+}
+
+impl Endpoints {
+    /// Numbers the pairs of device and worker that `served` lists, in its order. `None` when there are more than queue pair
+    /// numbers can tell apart.
+    pub fn new(served: impl IntoIterator<Item = (DeviceId, WorkerId)>) -> Option<Self> {
+        let number = |(at, (device, worker))| Some(Place { endpoint: EndpointId::new(at)?, device, worker });
+        Some(Self { places: served.into_iter().enumerate().map(number).collect::<Option<_>>()? })
+    }
+
+    /// Where the queue pair `qpn` would live.
+    pub fn of_qpn(&self, qpn: Qpn) -> Option<Place> {
+        self.places.get(qpn.endpoint().get()).copied()
+    }
+
+    /// The endpoints of a device, by worker: the order of a completion queue's lanes and a session's bell pages.
+    pub fn of_device(&self, device: DeviceId) -> impl Iterator<Item = Place> + '_ {
+        self.places.iter().copied().filter(move |place| place.device == device)
+    }
+
+    /// The endpoints of a worker.
+    pub fn of_worker(&self, worker: WorkerId) -> impl Iterator<Item = Place> + '_ {
+        self.places.iter().copied().filter(move |place| place.worker == worker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_pair_number_finds_its_place() {
+        let endpoints =
+            Endpoints::new([(0, 0), (0, 1), (1, 1)].map(|(device, worker)| (DeviceId(device), WorkerId(worker))))
+                .expect("three endpoints");
+        let qpn = |endpoint| Qpn::new(EndpointId::new(endpoint).expect("below 64"), 5);
+        let place = endpoints.of_qpn(qpn(2)).expect("it exists");
+        assert_eq!((place.device, place.worker, place.endpoint.get()), (DeviceId(1), WorkerId(1), 2));
+        assert_eq!(endpoints.of_qpn(qpn(3)), None);
+        let workers: Vec<_> = endpoints.of_device(DeviceId(0)).map(|place| place.worker.0).collect();
+        assert_eq!(workers, [0, 1]);
+        assert_eq!(endpoints.of_worker(WorkerId(1)).count(), 2);
+        assert!(Endpoints::new((0..65).map(|worker| (DeviceId(0), WorkerId(worker)))).is_none());
+    }
+}

@@ -1,0 +1,140 @@
+//! What workers tell the control thread unasked: things that a session must be told, or for which it must end.
+//!
+//! All workers share one bounded queue and one eventfd. A worker that finds the queue full keeps what it has and tries again
+//! next turn; nothing is lost.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+use crossbeam::queue::ArrayQueue;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use roced_shared::ids::{Qpn, SessionId};
+use roced_transport::reject::ClientFault;
+
+/// Events that wait at a time. The control thread empties the queue within microseconds unless it is stuck; a guess.
+const DEPTH: usize = 4096;
+
+/// Something that happened on a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerEvent {
+    /// A session did what no client may do. The worker has stopped taking its work.
+    Fault {
+        /// Whose.
+        session: SessionId,
+        /// What.
+        fault: ClientFault,
+    },
+    /// A queue pair has news for its client.
+    Qp {
+        /// Whose.
+        session: SessionId,
+        /// Which.
+        qpn: Qpn,
+        /// An `abi::control::event`.
+        kind: u32,
+    },
+}
+
+#[derive(Debug)]
+struct Shared {
+    queue: ArrayQueue<WorkerEvent>,
+    bell: EventFd,
+}
+
+/// A worker's side.
+#[derive(Debug)]
+pub struct EventSender {
+    shared: Arc<Shared>,
+    unannounced: bool,
+}
+
+/// The control thread's side.
+#[derive(Debug)]
+pub struct EventReceiver {
+    shared: Arc<Shared>,
+}
+
+/// One receiver, and a sender for each of `workers`.
+///
+/// # Errors
+/// The kernel's, when it gives no eventfd.
+pub fn events(workers: usize) -> io::Result<(EventReceiver, Vec<EventSender>)> {
+    let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+    let shared = Arc::new(Shared { queue: ArrayQueue::new(DEPTH), bell });
+    let senders = (0..workers).map(|_| EventSender { shared: Arc::clone(&shared), unannounced: false }).collect();
+    Ok((EventReceiver { shared }, senders))
+}
+
+impl EventSender {
+    /// False when the queue is full: keep the event and try again.
+    pub fn push(&mut self, event: WorkerEvent) -> bool {
+        let pushed = self.shared.queue.push(event).is_ok();
+        self.unannounced |= pushed;
+        pushed
+    }
+
+    /// No room at the moment.
+    pub fn is_full(&self) -> bool {
+        self.shared.queue.is_full()
+    }
+
+    /// Wakes the control thread when something was pushed since the last call. Once a turn.
+    pub fn announce(&mut self) {
+        if self.unannounced {
+            self.unannounced = false;
+            // A counter that is full (EAGAIN) is as readable as can be.
+            let _ = self.shared.bell.write(1);
+        }
+    }
+}
+
+impl EventReceiver {
+    /// The next event. Call until `None` after [`Self::clear`].
+    pub fn pop(&self) -> Option<WorkerEvent> {
+        self.shared.queue.pop()
+    }
+
+    /// Makes the fd unreadable until the next event; before popping, so that none is overlooked.
+    pub fn clear(&self) {
+        // EAGAIN when nothing was announced.
+        let _ = self.shared.bell.read();
+    }
+}
+
+impl AsFd for EventReceiver {
+    /// Readable when there may be an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.bell.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(number: u32) -> WorkerEvent {
+        WorkerEvent::Qp { session: SessionId(1), qpn: Qpn::from_wire(number), kind: 1 }
+    }
+
+    #[test]
+    fn a_full_queue_says_so_and_an_event_is_announced_once() {
+        let (receiver, mut senders) = events(2).expect("an eventfd");
+        for number in 0..DEPTH as u32 {
+            assert!(senders[number as usize % 2].push(event(number)));
+        }
+        assert!(senders[0].is_full() && !senders[0].push(event(0)));
+        senders[0].announce();
+        receiver.clear();
+        for number in 0..DEPTH as u32 {
+            assert_eq!(receiver.pop(), Some(event(number)));
+        }
+        assert_eq!(receiver.pop(), None);
+        senders[0].announce();
+        assert_eq!(receiver.shared.bell.read(), Err(nix::errno::Errno::EAGAIN));
+        senders[1].announce();
+        assert_eq!(receiver.shared.bell.read(), Ok(1));
+    }
+}

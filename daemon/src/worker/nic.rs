@@ -1,0 +1,26 @@
+//! What a worker wants of a NIC queue. `xdp` has the real one; tests have others.
+
+use std::os::fd::BorrowedFd;
+
+use roced_transport::io::{Segments, Wire};
+
+/// An RX and TX queue of one device, owned by one worker.
+pub trait Nic: Wire {
+    /// Number of the RX queue.
+    fn queue(&self) -> u32;
+
+    /// Lends up to `budget` frames that arrived to `on_frame`, one after the other, and says how many there were.
+    fn rx_burst(&mut self, budget: usize, on_frame: impl FnMut(&Segments<'_>)) -> usize;
+
+    /// Makes the kernel send what was emitted, and takes back what it has sent. Once a turn.
+    fn flush(&mut self);
+
+    /// The worker is about to block on [`Self::socket`]. True when frames are there already: do not.
+    fn prepare_sleep(&mut self) -> bool;
+
+    /// Readable when frames are there.
+    fn socket(&self) -> BorrowedFd<'_>;
+
+    /// Names every counter with its value.
+    fn counters(&self, count: &mut impl FnMut(&'static str, u64));
+}

@@ -1,0 +1,211 @@
+//! What a worker does when the control thread tells it to. See [`Command`] for what each means.
+
+use std::os::fd::AsFd;
+
+use nix::errno::Errno;
+use roced_shared::{
+    abi::control::QpAttributes,
+    ids::{DeviceId, Qpn, SessionId},
+};
+use roced_transport::{
+    endpoint::Endpoint,
+    mr::MrKey,
+    qp::{PathState, Qp},
+    reject::Reject,
+};
+
+use super::{
+    command::{Answer, Command, Refused},
+    nic::Nic,
+    seats::seat_of,
+    turn::{Station, Worker},
+};
+use crate::{
+    clients::queues::{QpRings, WorkerSession},
+    metrics::{EndpointSnapshot, QPS_A_SNAPSHOT, QpSnapshot, QueueSnapshot, WorkerSnapshot},
+};
+
+/// Refused, and nothing to give back.
+fn refuse(why: impl Into<Refused>) -> Answer {
+    Answer::Refused(why.into(), None)
+}
+
+fn done_or_refused(result: Result<(), Reject>) -> Answer {
+    result.map_or_else(refuse, |()| Answer::Done)
+}
+
+impl<N: Nic> Worker<N> {
+    pub(super) fn carry_out(&mut self, command: Command) -> Answer {
+        let no_room = |command| Answer::Refused(Refused::NoRoom, Some(command));
+        let missing = || refuse(Refused::NoSuchObject);
+        match command {
+            Command::AttachSession(session) => self.attach_session(session),
+            Command::DetachSession(session) => self.detach_session(session),
+            Command::MapRegion(id, memory) => self
+                .holdings
+                .add_region(id, memory)
+                .map_or_else(|memory| no_room(Command::MapRegion(id, memory)), |()| Answer::Done),
+            Command::UnmapRegion(id) => self.holdings.remove_region(id).map_or_else(missing, Answer::Region),
+            Command::AddLane(cqn, lane) => self
+                .holdings
+                .add_lane(cqn, lane)
+                .map_or_else(|lane| no_room(Command::AddLane(cqn, lane)), |()| Answer::Done),
+            Command::DropLane(cqn) => self.holdings.remove_lane(cqn).map_or_else(missing, Answer::Lane),
+            Command::AddMr(device, mr) => match self.endpoint_of(device) {
+                Some(endpoint) => done_or_refused(endpoint.insert_mr(mr)),
+                None => missing(),
+            },
+            Command::DropMr(device, key) => self.drop_mr(device, key),
+            Command::AddQp(qp, rings) => self.add_qp(qp, rings),
+            Command::ModifyQp { qpn, mask, attributes, path } => self.modify_qp(qpn, mask, &attributes, path),
+            Command::SetPath(qpn, path) => match self.station_of(qpn) {
+                Some(station) => done_or_refused(self.stations[station].endpoint.set_path(qpn, path)),
+                None => missing(),
+            },
+            Command::QueryQp(qpn) => self.qp(qpn).map_or_else(missing, |qp| Answer::Attributes(qp.attributes())),
+            Command::CountersOfQp(qpn) => self.qp(qpn).map_or_else(missing, |qp| Answer::Counters(*qp.counters())),
+            Command::DropQp(qpn) => self.drop_qp(qpn),
+            Command::Snapshot(mut snapshot) => {
+                self.fill(&mut snapshot);
+                Answer::Snapshot(snapshot)
+            }
+            Command::Stop => {
+                self.stopping = true;
+                Answer::Done
+            }
+        }
+    }
+
+    fn attach_session(&mut self, session: WorkerSession) -> Answer {
+        // Watched first: a session that cannot be woken by would hang.
+        if let Err(error) = self.bed.add_session(session.wake.as_fd()) {
+            let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
+            return Answer::Refused(Refused::Kernel(errno), Some(Command::AttachSession(session)));
+        }
+        match self.seats.add_session(session) {
+            Ok(()) => Answer::Done,
+            Err(session) => {
+                self.unwatch(&session);
+                Answer::Refused(Refused::NoRoom, Some(Command::AttachSession(session)))
+            }
+        }
+    }
+
+    fn detach_session(&mut self, session: SessionId) -> Answer {
+        if !self.seats.has_session(session) {
+            return refuse(Refused::NoSuchObject);
+        }
+        match self.seats.remove_session(session) {
+            Some(session) => {
+                self.unwatch(&session);
+                Answer::Session(session)
+            }
+            None => refuse(Refused::InUse),
+        }
+    }
+
+    fn unwatch(&self, session: &WorkerSession) {
+        self.bed.remove_session(session.wake.as_fd()).expect("it was added when the session was attached");
+    }
+
+    fn drop_mr(&mut self, device: DeviceId, key: MrKey) -> Answer {
+        let mr = self.endpoint_of(device).and_then(|endpoint| endpoint.remove_mr(key));
+        mr.map_or_else(|| refuse(Refused::NoSuchObject), Answer::Mr)
+    }
+
+    fn add_qp(&mut self, qp: Box<Qp>, rings: QpRings) -> Answer {
+        let give_back = |why, qp, rings| Answer::Refused(why, Some(Command::AddQp(qp, rings)));
+        let Some(station) = self.station_of(rings.qpn).filter(|_| qp.qpn() == rings.qpn) else {
+            return give_back(Refused::NoSuchObject, qp, rings);
+        };
+        let Station { endpoint, max_qps, .. } = &mut self.stations[station];
+        let seat = seat_of(self.first_seats[station], rings.qpn);
+        if rings.qpn.index() >= *max_qps || !self.seats.has_room(seat, &rings) {
+            return give_back(Refused::NoRoom, qp, rings);
+        }
+        match endpoint.insert_qp(qp) {
+            Ok(()) => {
+                self.seats.add_qp(seat, rings);
+                Answer::Done
+            }
+            Err((qp, why)) => give_back(why.into(), qp, rings),
+        }
+    }
+
+    fn modify_qp(&mut self, qpn: Qpn, mask: u32, attributes: &QpAttributes, path: Option<PathState>) -> Answer {
+        let Some(station) = self.station_of(qpn) else { return refuse(Refused::NoSuchObject) };
+        let answer = done_or_refused(self.stations[station].endpoint.modify_qp(qpn, mask, attributes, path));
+        // A new state may take work that waits in the rings.
+        self.seats.want_turn(seat_of(self.first_seats[station], qpn));
+        answer
+    }
+
+    fn drop_qp(&mut self, qpn: Qpn) -> Answer {
+        let Some(station) = self.station_of(qpn) else { return refuse(Refused::NoSuchObject) };
+        match self.stations[station].endpoint.remove_qp(qpn) {
+            Some(qp) => {
+                let rings = self.seats.remove_qp(seat_of(self.first_seats[station], qpn));
+                Answer::Qp(qp, rings.expect("a queue pair of an endpoint has a seat"))
+            }
+            None => refuse(Refused::NoSuchObject),
+        }
+    }
+
+    fn endpoint_of(&mut self, device: DeviceId) -> Option<&mut Endpoint> {
+        let station = self.stations.iter_mut().find(|station| station.place.device == device)?;
+        Some(&mut station.endpoint)
+    }
+
+    fn qp(&self, qpn: Qpn) -> Option<&Qp> {
+        self.stations[self.station_of(qpn)?].endpoint.qp(qpn)
+    }
+
+    /// Fills a snapshot up to the room that was made for it.
+    fn fill(&self, snapshot: &mut WorkerSnapshot) {
+        snapshot.worker = self.counters;
+        snapshot.handoff = *self.handoff.counters();
+        for Station { place, endpoint, queues, .. } in &self.stations {
+            if snapshot.endpoints.len() < snapshot.endpoints.capacity() {
+                snapshot.endpoints.push(EndpointSnapshot {
+                    endpoint: place.endpoint,
+                    device: place.device,
+                    counters: endpoint.counters(),
+                    drops: *endpoint.drops(),
+                });
+            }
+            for queue in queues {
+                if snapshot.queues.len() < snapshot.queues.capacity() {
+                    let mut counted = QueueSnapshot::new(place.device, queue.queue());
+                    queue.counters(&mut |name, value| counted.put(name, value));
+                    snapshot.queues.push(counted);
+                }
+            }
+        }
+        if let Some(from) = snapshot.next_seat {
+            snapshot.next_seat = self.fill_qps(snapshot, from);
+        }
+    }
+
+    /// Adds queue pairs from seat `from` on; gives the seat at which it ran out of room.
+    fn fill_qps(&self, snapshot: &mut WorkerSnapshot, from: u32) -> Option<u32> {
+        let room = snapshot.qps.capacity().min(QPS_A_SNAPSHOT);
+        for (seat, rings) in self.seats.occupied(from) {
+            if snapshot.qps.len() >= room {
+                return Some(seat);
+            }
+            let qp = self.qp(rings.qpn).expect("a seat is of a queue pair of an endpoint");
+            let attributes = qp.attributes();
+            snapshot.qps.push(QpSnapshot {
+                qpn: rings.qpn,
+                session: rings.session,
+                state: qp.state_name(),
+                path: qp.path().name(),
+                peer: attributes.dgid,
+                dest_qpn: attributes.dest_qpn,
+                path_mtu_bytes: attributes.path_mtu_bytes,
+                counters: *qp.counters(),
+            });
+        }
+        None
+    }
+}

@@ -1,0 +1,41 @@
+//! The way out of an endpoint: its device's NIC queues, or hand-over to another endpoint of this daemon.
+
+use roced_transport::{
+    io::{Abort, EmitError, FrameMut, Via, Wire},
+    wire::frame::dest_qpn,
+};
+
+use super::{endpoints::Endpoints, handoff::Handoff};
+
+/// One endpoint's way out during a turn.
+#[derive(Debug)]
+pub struct Outlet<'a, N> {
+    /// This worker's queues of the endpoint's device.
+    pub queues: &'a mut [N],
+    /// To workers of this daemon, this one included.
+    pub handoff: &'a mut Handoff,
+    /// Who runs what.
+    pub endpoints: &'a Endpoints,
+}
+
+impl<N: Wire> Wire for Outlet<'_, N> {
+    fn emit(
+        &mut self,
+        via: Via,
+        frame_bytes: usize,
+        fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        match via {
+            Via::Nic { flow } => {
+                // An endpoint has at least one queue of its device: without any, no frame would ever get out.
+                let count = self.queues.len().max(1);
+                let queue = self.queues.get_mut(flow as usize % count).ok_or(EmitError::Full)?;
+                queue.emit(via, frame_bytes, fill)
+            }
+            Via::HandOver => self.handoff.hand_over(frame_bytes, fill, |frame| {
+                let place = self.endpoints.of_qpn(dest_qpn(frame)?)?;
+                Some(place.worker.0 as usize)
+            }),
+        }
+    }
+}

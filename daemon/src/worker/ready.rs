@@ -1,0 +1,206 @@
+//! Whose turn it is: queue pairs whose rings may hold work, taken fairly between sessions and, within one, between queue pairs.
+//!
+//! ```text
+//!   sessions   B ─► A ─► C        the first one gives one queue pair, then goes to the end
+//!              │    └─► q7
+//!              └─► q1 ─► q9 ─► q4
+//! ```
+//!
+//! The lists run through arrays that are made once; each queue pair stands in at most one place.
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    next: u32,
+    group: u32,
+    listed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    first: u32,
+    last: u32,
+    next: u32,
+    listed: bool,
+}
+
+/// Members (queue pairs) of groups (sessions) that want a turn, each by its number.
+#[derive(Debug)]
+pub struct ReadyList {
+    members: Box<[Member]>,
+    groups: Box<[Group]>,
+    first: u32,
+    last: u32,
+}
+
+impl ReadyList {
+    /// Room for members and groups below these numbers; nobody wants a turn.
+    pub fn new(members: u32, groups: u32) -> Self {
+        Self {
+            members: vec![Member { next: NONE, group: NONE, listed: false }; members as usize].into_boxed_slice(),
+            groups: vec![Group { first: NONE, last: NONE, next: NONE, listed: false }; groups as usize]
+                .into_boxed_slice(),
+            first: NONE,
+            last: NONE,
+        }
+    }
+
+    /// Puts `member` of `group` at the end of its group, unless it waits already.
+    ///
+    /// # Panics
+    /// When a number is not below the one given to [`Self::new`].
+    pub fn push(&mut self, member: u32, group: u32) {
+        let place = &mut self.members[member as usize];
+        if place.listed {
+            return;
+        }
+        *place = Member { next: NONE, group, listed: true };
+        let list = &mut self.groups[group as usize];
+        if list.first == NONE {
+            list.first = member;
+        } else {
+            self.members[list.last as usize].next = member;
+        }
+        list.last = member;
+        self.list_group(group);
+    }
+
+    /// The next member whose turn it is; it does not wait any more.
+    pub fn pop(&mut self) -> Option<u32> {
+        while self.first != NONE {
+            let group = self.first;
+            let list = &mut self.groups[group as usize];
+            self.first = list.next;
+            if self.first == NONE {
+                self.last = NONE;
+            }
+            list.listed = false;
+            let member = list.first;
+            // A group whose members were all removed.
+            if member == NONE {
+                continue;
+            }
+            let place = &mut self.members[member as usize];
+            place.listed = false;
+            list.first = place.next;
+            if list.first == NONE {
+                list.last = NONE;
+            } else {
+                self.list_group(group);
+            }
+            return Some(member);
+        }
+        None
+    }
+
+    /// Takes `member` out, wherever it waits. Walks its group.
+    pub fn remove(&mut self, member: u32) {
+        let Member { next, group, listed } = self.members[member as usize];
+        if !listed {
+            return;
+        }
+        self.members[member as usize].listed = false;
+        let list = &mut self.groups[group as usize];
+        if list.first == member {
+            list.first = next;
+            if next == NONE {
+                list.last = NONE;
+            }
+            return;
+        }
+        let mut before = list.first;
+        while self.members[before as usize].next != member {
+            before = self.members[before as usize].next;
+        }
+        self.members[before as usize].next = next;
+        if list.last == member {
+            list.last = before;
+        }
+    }
+
+    /// Nobody waits. May say false when only groups wait whose members were removed.
+    pub fn is_empty(&self) -> bool {
+        self.first == NONE
+    }
+
+    fn list_group(&mut self, group: u32) {
+        let list = &mut self.groups[group as usize];
+        if list.listed {
+            return;
+        }
+        list.listed = true;
+        list.next = NONE;
+        if self.first == NONE {
+            self.first = group;
+        } else {
+            self.groups[self.last as usize].next = group;
+        }
+        self.last = group;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_session_with_many_queue_pairs_gets_no_more_turns_than_one_with_few() {
+        let mut ready = ReadyList::new(8, 2);
+        for member in 0..5 {
+            ready.push(member, 0);
+        }
+        ready.push(7, 1);
+        assert_eq!(ready.pop(), Some(0));
+        assert_eq!(ready.pop(), Some(7));
+        ready.push(7, 1);
+        assert_eq!((ready.pop(), ready.pop(), ready.pop()), (Some(1), Some(7), Some(2)));
+        ready.push(3, 0);
+        assert_eq!((ready.pop(), ready.pop(), ready.pop()), (Some(3), Some(4), None));
+    }
+
+    proptest! {
+        /// Against queues of queues: members 0..12 in groups member % 3.
+        #[test]
+        fn the_list_is_a_queue_of_queues(steps in proptest::collection::vec((0u8..4, 0u32..12), 1..200)) {
+            let mut ready = ReadyList::new(12, 3);
+            let mut order: VecDeque<u32> = VecDeque::new();
+            let mut groups = [const { VecDeque::<u32>::new() }; 3];
+            for (step, member) in steps {
+                let group = (member % 3) as usize;
+                match step {
+                    0 | 1 => {
+                        ready.push(member, member % 3);
+                        if !groups[group].contains(&member) {
+                            groups[group].push_back(member);
+                            if !order.contains(&(group as u32)) {
+                                order.push_back(group as u32);
+                            }
+                        }
+                    }
+                    2 => {
+                        let expected = loop {
+                            let Some(group) = order.pop_front() else { break None };
+                            let queue = &mut groups[group as usize];
+                            let Some(member) = queue.pop_front() else { continue };
+                            if !queue.is_empty() {
+                                order.push_back(group);
+                            }
+                            break Some(member);
+                        };
+                        prop_assert_eq!(ready.pop(), expected);
+                    }
+                    _ => {
+                        ready.remove(member);
+                        groups[group].retain(|other| *other != member);
+                    }
+                }
+            }
+            prop_assert_eq!(ready.is_empty(), order.is_empty());
+        }
+    }
+}

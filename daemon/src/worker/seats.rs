@@ -1,0 +1,285 @@
+//! The clients' queue pairs and sessions as a worker sees them: whose bells ring, and whose rings hold work.
+//!
+//! ```text
+//!   bell page of a session ──► bell number ──► seat of a queue pair ──► ReadyList ──► its rings ──► Endpoint
+//! ```
+//!
+//! A client that breaks the rules is muted: its bells and rings are not looked at any more, until the control thread has taken
+//! its queue pairs and its session away.
+
+use roced_shared::{
+    abi::{
+        doorbell::{BELLS, any_bell, drain_bells},
+        layout::{QpLayout, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX},
+    },
+    ids::{Qpn, SessionId},
+};
+use roced_transport::{
+    endpoint::Endpoint,
+    reject::ClientFault,
+    work::{RecvSlot, RecvWork, SendSlot, SendWork},
+};
+
+use super::ready::ReadyList;
+use crate::clients::queues::{QpRings, WorkerSession};
+
+/// Work requests of each direction that a queue pair may post before the next has its turn; a guess.
+const QUANTUM: u32 = 16;
+
+/// Bell `bell` of the session in `slot` in the table of bells.
+const fn bell_place(slot: u32, bell: u32) -> usize {
+    slot as usize * BELLS as usize + bell as usize
+}
+
+#[derive(Debug)]
+struct SessionSeat {
+    session: WorkerSession,
+    qps: u32,
+    muted: bool,
+}
+
+#[derive(Debug)]
+struct QpSeat {
+    rings: QpRings,
+    send_words: usize,
+    recv_words: usize,
+    session_slot: u32,
+}
+
+/// Every session and queue pair of a worker.
+#[derive(Debug)]
+pub struct Seats {
+    sessions: Vec<Option<SessionSeat>>,
+    /// Occupied slots of `sessions`, in no order.
+    live: Vec<u32>,
+    qps: Vec<Option<QpSeat>>,
+    /// Seat of each session slot's bells, plus one; 0 where there is none.
+    bells: Box<[u32]>,
+    ready: ReadyList,
+    /// Where work is copied to before it is checked.
+    send_slot: SendSlot,
+    recv_slot: RecvSlot,
+}
+
+/// What one look at a queue pair's rings gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Work requests taken.
+    pub taken: u32,
+    /// Why the session is muted from now on, and which it is.
+    pub fault: Option<(SessionId, ClientFault)>,
+}
+
+impl Seats {
+    /// Empty seats for that many.
+    pub fn new(max_sessions: u32, max_qps: u32) -> Self {
+        Self {
+            sessions: (0..max_sessions).map(|_| None).collect(),
+            live: Vec::with_capacity(max_sessions as usize),
+            qps: (0..max_qps).map(|_| None).collect(),
+            bells: vec![0; bell_place(max_sessions, 0)].into_boxed_slice(),
+            ready: ReadyList::new(max_qps, max_sessions),
+            send_slot: [0; SEND_SLOT_WORDS_MAX],
+            recv_slot: [0; RECV_SLOT_WORDS_MAX],
+        }
+    }
+
+    /// Seats a session.
+    ///
+    /// # Errors
+    /// Gives it back when there is no seat, or it has one already.
+    pub fn add_session(&mut self, session: WorkerSession) -> Result<(), WorkerSession> {
+        let free = self.sessions.iter().position(Option::is_none);
+        let (Some(slot), None) = (free, self.slot_of(session.session)) else { return Err(session) };
+        self.live.push(slot as u32);
+        self.sessions[slot] = Some(SessionSeat { session, qps: 0, muted: false });
+        Ok(())
+    }
+
+    /// Takes a session away; `None` when it is not here or has queue pairs.
+    pub fn remove_session(&mut self, session: SessionId) -> Option<WorkerSession> {
+        let slot = self.slot_of(session)?;
+        let seat = self.sessions[slot as usize].take_if(|seat| seat.qps == 0)?;
+        self.live.retain(|live| *live != slot);
+        Some(seat.session)
+    }
+
+    /// True when the session is here.
+    pub fn has_session(&self, session: SessionId) -> bool {
+        self.slot_of(session).is_some()
+    }
+
+    /// True when the queue pair with these rings could be seated in `seat`.
+    pub fn has_room(&self, seat: u32, rings: &QpRings) -> bool {
+        let Some(slot) = self.slot_of(rings.session) else { return false };
+        self.qps.get(seat as usize).is_some_and(Option::is_none)
+            && rings.bell < BELLS
+            && self.bells[bell_place(slot, rings.bell)] == 0
+    }
+
+    /// Seats a queue pair in `seat`.
+    ///
+    /// # Panics
+    /// Unless [`Self::has_room`] said that it may.
+    pub fn add_qp(&mut self, seat: u32, rings: QpRings) {
+        assert!(self.has_room(seat, &rings), "a free seat, a free bell");
+        let slot = self.slot_of(rings.session).expect("has_room found it");
+        let layout = QpLayout::new(rings.sizes);
+        self.bells[bell_place(slot, rings.bell)] = seat + 1;
+        self.sessions[slot as usize].as_mut().expect("an occupied slot").qps += 1;
+        let qp = QpSeat {
+            send_words: layout.send.stride_words(),
+            recv_words: layout.recv.stride_words(),
+            session_slot: slot,
+            rings,
+        };
+        self.qps[seat as usize] = Some(qp);
+        // It may have been rung for before it sat here.
+        self.ready.push(seat, slot);
+    }
+
+    /// Takes a queue pair away.
+    pub fn remove_qp(&mut self, seat: u32) -> Option<QpRings> {
+        let qp = self.qps.get_mut(seat as usize)?.take()?;
+        self.ready.remove(seat);
+        self.bells[bell_place(qp.session_slot, qp.rings.bell)] = 0;
+        self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs").qps -= 1;
+        Some(qp.rings)
+    }
+
+    /// The rings of every queue pair from seat `from` on, in the order of seats.
+    pub fn occupied(&self, from: u32) -> impl Iterator<Item = (u32, &QpRings)> {
+        self.qps
+            .iter()
+            .enumerate()
+            .skip(from as usize)
+            .filter_map(|(seat, qp)| Some((seat as u32, &qp.as_ref()?.rings)))
+    }
+
+    /// The session of the queue pair in `seat`.
+    pub fn session_of(&self, seat: u32) -> Option<SessionId> {
+        Some(self.qps.get(seat as usize)?.as_ref()?.rings.session)
+    }
+
+    /// Takes every bell that was rung: their queue pairs want a turn. Says how many there were.
+    pub fn drain_bells(&mut self) -> usize {
+        let mut rung = 0;
+        for slot in &self.live {
+            let Some(seat) = &self.sessions[*slot as usize] else { continue };
+            if seat.muted {
+                continue;
+            }
+            drain_bells(&seat.session.bells, |bell| {
+                // A bell that belongs to no queue pair is a client's noise.
+                if let Some(qp) = self.bells[bell_place(*slot, bell)].checked_sub(1) {
+                    self.ready.push(qp, *slot);
+                    rung += 1;
+                }
+            });
+        }
+        rung
+    }
+
+    /// A bell waits to be drained.
+    pub fn any_bell(&self) -> bool {
+        self.live
+            .iter()
+            .filter_map(|slot| self.sessions[*slot as usize].as_ref())
+            .any(|seat| !seat.muted && any_bell(&seat.session.bells))
+    }
+
+    /// The queue pair in `seat` wants a turn.
+    pub fn want_turn(&mut self, seat: u32) {
+        if let Some(Some(qp)) = self.qps.get(seat as usize) {
+            self.ready.push(seat, qp.session_slot);
+        }
+    }
+
+    /// The seat whose turn it is.
+    pub fn next_turn(&mut self) -> Option<u32> {
+        self.ready.pop()
+    }
+
+    /// Somebody waits for a turn.
+    pub fn anyone_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Copies work from the rings of the queue pair in `seat` to its endpoint: at most [`QUANTUM`] of each direction, at most as many as
+    /// the endpoint has room for. When there may be more it wants another turn.
+    pub fn serve(&mut self, seat: u32, endpoint: &mut Endpoint) -> Served {
+        let mut served = Served { taken: 0, fault: None };
+        let Some(qp) = &mut self.qps[seat as usize] else { return served };
+        let session = self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs");
+        if session.muted {
+            return served;
+        }
+        let outcome = drain_recvs(qp, endpoint, &mut self.recv_slot)
+            .and_then(|recvs| Ok((recvs, drain_sends(qp, endpoint, &mut self.send_slot)?)));
+        match outcome {
+            Ok((recvs, sends)) => {
+                served.taken = recvs.taken + sends.taken;
+                if recvs.more || sends.more {
+                    self.ready.push(seat, qp.session_slot);
+                }
+            }
+            Err(fault) => {
+                session.muted = true;
+                served.fault = Some((qp.rings.session, fault));
+            }
+        }
+        served
+    }
+
+    fn slot_of(&self, session: SessionId) -> Option<u32> {
+        self.live
+            .iter()
+            .copied()
+            .find(|slot| self.sessions[*slot as usize].as_ref().is_some_and(|seat| seat.session.session == session))
+    }
+}
+
+/// What was found in one ring.
+struct Drained {
+    taken: u32,
+    /// There may be more, and the endpoint may have room for it.
+    more: bool,
+}
+
+fn drain_sends(qp: &mut QpSeat, endpoint: &mut Endpoint, slot: &mut SendSlot) -> Result<Drained, ClientFault> {
+    let QpRings { qpn, sizes, send, .. } = &mut qp.rings;
+    let corrupt = |_| ClientFault::RingCorrupt(*qpn);
+    if send.available().map_err(corrupt)? == 0 {
+        return Ok(Drained { taken: 0, more: false });
+    }
+    // After a room of 0 the endpoint names the queue pair when it has some.
+    let quota = endpoint.send_room(*qpn).min(QUANTUM);
+    let mut taken = 0;
+    while taken < quota && send.pop(&mut slot[..qp.send_words]).map_err(corrupt)? {
+        endpoint.post_send(*qpn, &SendWork::check(slot, sizes)?)?;
+        taken += 1;
+    }
+    send.release();
+    Ok(Drained { taken, more: quota > 0 && taken == quota })
+}
+
+fn drain_recvs(qp: &mut QpSeat, endpoint: &mut Endpoint, slot: &mut RecvSlot) -> Result<Drained, ClientFault> {
+    let QpRings { qpn, sizes, recv, .. } = &mut qp.rings;
+    let corrupt = |_| ClientFault::RingCorrupt(*qpn);
+    if recv.available().map_err(corrupt)? == 0 {
+        return Ok(Drained { taken: 0, more: false });
+    }
+    let quota = endpoint.recv_room(*qpn).min(QUANTUM);
+    let mut taken = 0;
+    while taken < quota && recv.pop(&mut slot[..qp.recv_words]).map_err(corrupt)? {
+        endpoint.post_recv(*qpn, &RecvWork::check(slot, sizes)?)?;
+        taken += 1;
+    }
+    recv.release();
+    Ok(Drained { taken, more: quota > 0 && taken == quota })
+}
+
+/// The seat of a queue pair: seats of endpoints lie one behind the other.
+pub const fn seat_of(first_seat: u32, qpn: Qpn) -> u32 {
+    first_seat + qpn.index()
+}

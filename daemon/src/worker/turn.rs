@@ -1,0 +1,348 @@
+//! A worker and its loop. Each step of a turn is bounded, and no turn allocates.
+//!
+//! ```text
+//!   commands ─► bells ─► work from rings ─► frames from NIC queues ─► frames from workers ─► timers
+//!       ─► frames out ─► kick NIC queues, wake workers ─► completions to clients ─► events to the control thread
+//! ```
+//!
+//! A frame belongs to the endpoint that its destination QPN names. One that arrived by the NIC is for an endpoint of that NIC's device,
+//! on this worker or, forwarded, on another; any other number is dropped and counted by the endpoint of the queue it arrived on.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use nix::time::{ClockId, clock_gettime};
+use roced_shared::{
+    abi::doorbell::WorkerState,
+    ids::{EndpointId, Qpn, WorkerId},
+};
+use roced_transport::{clock::Nanos, endpoint::Endpoint, wire::frame::dest_qpn};
+
+use super::{
+    command::Inbox,
+    endpoints::{Endpoints, Place},
+    events::{EventSender, WorkerEvent},
+    handoff::Handoff,
+    holdings::Holdings,
+    idle::{Bed, Idle, Policy, Rest},
+    nic::Nic,
+    outlet::Outlet,
+    seats::{Seats, seat_of},
+    wake::Waker,
+};
+use crate::{clients::memory::Mapping, metrics::WorkerCounters};
+
+/// Commands a turn. The control thread waits for each answer, so more than one is rare.
+const COMMANDS: usize = 8;
+/// Work requests a turn, of all clients together: a few times a batch of [`FRAMES_OUT`], so that posting is never what waits.
+const WORK_REQUESTS: u32 = 256;
+/// Queue pairs looked at a turn.
+const VISITS: u32 = 64;
+/// Frames taken from one NIC queue a turn: two of the kernel's default NAPI batches would be 128, one is enough to amortize a turn.
+const FRAMES_IN: usize = 64;
+/// Frames taken from other workers, or from this one by hand-over, a turn.
+const PARCELS_IN: usize = 64;
+/// Timers of one endpoint fired a turn.
+const TIMERS: usize = 64;
+/// Frames of one endpoint sent a turn. A batch of 32 is what one system call takes (see AF_XDP's TX budget); a few of them.
+const FRAMES_OUT: usize = 128;
+/// Events of queue pairs told to the control thread a turn.
+const EVENTS: usize = 64;
+
+/// The longest sleep: a sign of life for the watchdog at least that often.
+const SLEEP_MAX: Nanos = Nanos::from_millis(500);
+/// The longest sleep with frames to send and no room: nothing wakes a worker when room comes.
+const SLEEP_FULL: Nanos = Nanos::from_micros(500);
+
+/// One endpoint with the NIC queues of its device that this worker owns.
+#[derive(Debug)]
+pub struct Station<N> {
+    /// Which.
+    pub place: Place,
+    /// The transport.
+    pub endpoint: Endpoint,
+    /// Its way to the NIC.
+    pub queues: Vec<N>,
+    /// Queue pairs it can hold.
+    pub max_qps: u32,
+}
+
+/// What a worker is made of.
+#[derive(Debug)]
+pub struct WorkerParts<N> {
+    /// Its number.
+    pub id: WorkerId,
+    /// How it waits.
+    pub policy: Policy,
+    /// Its endpoints.
+    pub stations: Vec<Station<N>>,
+    /// Who runs what.
+    pub endpoints: Arc<Endpoints>,
+    /// Commands.
+    pub inbox: Inbox,
+    /// Frames from and to other workers.
+    pub handoff: Handoff,
+    /// News for the control thread.
+    pub events: EventSender,
+    /// Its alarm clock.
+    pub waker: Arc<Waker>,
+    /// Its word for clients.
+    pub state: WorkerState<Arc<Mapping>>,
+    /// Turns counted where the control thread can see them.
+    pub heartbeat: Arc<AtomicU64>,
+    /// Sessions it can serve.
+    pub max_sessions: u32,
+    /// Memory objects it can hold.
+    pub max_regions: u32,
+    /// Completion queues it can complete into.
+    pub max_lanes: u32,
+}
+
+/// A worker. Everything it will ever need is made here.
+#[derive(Debug)]
+pub struct Worker<N> {
+    pub(super) id: WorkerId,
+    pub(super) stations: Vec<Station<N>>,
+    /// The first seat of each station's queue pairs.
+    pub(super) first_seats: Vec<u32>,
+    pub(super) endpoints: Arc<Endpoints>,
+    pub(super) seats: Seats,
+    pub(super) holdings: Holdings,
+    pub(super) handoff: Handoff,
+    pub(super) events: EventSender,
+    pub(super) bed: Bed<Arc<Mapping>>,
+    pub(super) counters: WorkerCounters,
+    pub(super) stopping: bool,
+    inbox: Option<Inbox>,
+    idle: Idle,
+    heartbeat: Arc<AtomicU64>,
+    /// A fault that the control thread was not told of yet, for lack of room.
+    fault: Option<WorkerEvent>,
+}
+
+/// CLOCK_MONOTONIC now.
+pub fn monotonic_now() -> Nanos {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has a monotonic clock");
+    // It begins at zero when the machine boots: never negative, and 64 bits of nanoseconds are 584 years.
+    Nanos(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+}
+
+impl<N: Nic> Worker<N> {
+    /// A worker that has not turned yet.
+    ///
+    /// # Errors
+    /// The kernel's, when it gives no epoll set or refuses a socket in it.
+    pub fn new(parts: WorkerParts<N>) -> io::Result<Self> {
+        let bed = Bed::new(parts.waker, parts.state)?;
+        let mut first_seats = Vec::new();
+        let mut seats = 0;
+        for station in &parts.stations {
+            first_seats.push(seats);
+            seats += station.max_qps;
+            for queue in &station.queues {
+                bed.add_socket(queue.socket())?;
+            }
+        }
+        Ok(Self {
+            id: parts.id,
+            stations: parts.stations,
+            first_seats,
+            endpoints: parts.endpoints,
+            seats: Seats::new(parts.max_sessions, seats),
+            holdings: Holdings::new(parts.max_regions, parts.max_lanes),
+            handoff: parts.handoff,
+            events: parts.events,
+            bed,
+            counters: WorkerCounters::default(),
+            stopping: false,
+            inbox: Some(parts.inbox),
+            idle: Idle::new(parts.policy, monotonic_now()),
+            heartbeat: parts.heartbeat,
+            fault: None,
+        })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// Turns until the control thread says stop.
+    pub fn run(&mut self) {
+        while !self.stopping {
+            let now = monotonic_now();
+            let did_something = self.turn(now);
+            match self.idle.after_turn(now, did_something) {
+                Rest::Again => std::hint::spin_loop(),
+                Rest::Yield => std::thread::yield_now(),
+                Rest::Block => self.sleep(),
+            }
+        }
+    }
+
+    /// One turn. Says whether there was anything to do.
+    pub fn turn(&mut self, now: Nanos) -> bool {
+        self.counters.turns += 1;
+        self.heartbeat.store(self.counters.turns, Ordering::Relaxed);
+        let mut done = self.carry_out_commands();
+        done += self.take_bells();
+        done += self.take_work();
+        done += self.take_frames(now);
+        done += self.take_parcels(now);
+        for station in &mut self.stations {
+            done += station.endpoint.on_timeout(now, TIMERS, &mut self.holdings);
+        }
+        done += self.send_frames(now);
+        self.handoff.wake_receivers();
+        let publications = self.holdings.publish();
+        self.counters.publications += publications as u64;
+        done += publications + self.tell_events();
+        done > 0
+    }
+
+    fn carry_out_commands(&mut self) -> usize {
+        // The inbox is lent out so that a command may change everything else.
+        let mut inbox = self.inbox.take().expect("returned below");
+        let done = inbox.drain(COMMANDS, |command| self.carry_out(command));
+        self.inbox = Some(inbox);
+        self.counters.commands += done as u64;
+        done
+    }
+
+    fn take_bells(&mut self) -> usize {
+        let mut bells = self.seats.drain_bells();
+        self.counters.bells += bells as u64;
+        for (station, first_seat) in self.stations.iter_mut().zip(&self.first_seats) {
+            // At most one entry for each queue pair.
+            while let Some(qpn) = station.endpoint.take_unblocked() {
+                self.seats.want_turn(seat_of(*first_seat, qpn));
+                bells += 1;
+            }
+        }
+        bells
+    }
+
+    fn take_work(&mut self) -> usize {
+        let mut taken = 0;
+        let mut visits = 0;
+        while taken < WORK_REQUESTS && visits < VISITS && self.fault.is_none() {
+            let Some(seat) = self.seats.next_turn() else { break };
+            visits += 1;
+            let station = self.first_seats.partition_point(|first| *first <= seat) - 1;
+            let served = self.seats.serve(seat, &mut self.stations[station].endpoint);
+            taken += served.taken;
+            self.fault = served.fault.map(|(session, fault)| WorkerEvent::Fault { session, fault });
+        }
+        self.counters.work_requests += u64::from(taken);
+        taken as usize
+    }
+
+    fn take_frames(&mut self, now: Nanos) -> usize {
+        let mut frames = 0;
+        for Station { place, endpoint, queues, .. } in &mut self.stations {
+            for queue in queues {
+                frames += queue.rx_burst(FRAMES_IN, |frame| {
+                    let owner = dest_qpn(frame).and_then(|qpn| self.endpoints.of_qpn(qpn));
+                    match owner {
+                        Some(owner) if owner.device == place.device && owner.worker != place.worker => {
+                            // Counted when there is no room; the peer sends it again.
+                            let _dropped = self.handoff.forward(owner.worker.0 as usize, frame);
+                        }
+                        // Ours, or nobody's: then this endpoint says why and counts it.
+                        _ => {
+                            endpoint.on_frame(now, frame, &mut self.holdings);
+                        }
+                    }
+                });
+            }
+        }
+        frames
+    }
+
+    fn take_parcels(&mut self, now: Nanos) -> usize {
+        let mut taken = 0;
+        while taken < PARCELS_IN {
+            let Some(parcel) = self.handoff.take_in() else { break };
+            taken += 1;
+            let frame: &[&[u8]] = &[parcel.frame()];
+            let station = dest_qpn(frame).and_then(|qpn| self.station_of(qpn));
+            // Whoever handed it over looked up the owner by the same number.
+            if let Some(station) = station {
+                self.stations[station].endpoint.on_frame(now, frame, &mut self.holdings);
+            }
+            self.handoff.give_back(parcel);
+        }
+        taken
+    }
+
+    fn send_frames(&mut self, now: Nanos) -> usize {
+        let mut sent = 0;
+        for Station { endpoint, queues, .. } in &mut self.stations {
+            let mut outlet = Outlet { queues, handoff: &mut self.handoff, endpoints: &self.endpoints };
+            sent += endpoint.poll_transmit(now, FRAMES_OUT, &mut self.holdings, &mut outlet);
+            for queue in queues {
+                queue.flush();
+            }
+        }
+        sent
+    }
+
+    fn tell_events(&mut self) -> usize {
+        let mut told = 0;
+        if let Some(fault) = self.fault
+            && self.events.push(fault)
+        {
+            self.fault = None;
+            told += 1;
+        }
+        for (station, first_seat) in self.stations.iter_mut().zip(&self.first_seats) {
+            while told < EVENTS && !self.events.is_full() {
+                let Some(event) = station.endpoint.poll_event() else { break };
+                let Some(session) = self.seats.session_of(seat_of(*first_seat, event.qpn)) else { continue };
+                // Another worker may take the last place meanwhile; an event of a queue pair then is lost, its completions are not.
+                told += usize::from(self.events.push(WorkerEvent::Qp { session, qpn: event.qpn, kind: event.kind }));
+            }
+        }
+        self.events.announce();
+        told
+    }
+
+    fn sleep(&mut self) {
+        let mut frames_there = false;
+        let mut wants_transmit = false;
+        let mut deadline = Nanos::NEVER;
+        for station in &mut self.stations {
+            for queue in &mut station.queues {
+                frames_there |= queue.prepare_sleep();
+            }
+            wants_transmit |= station.endpoint.wants_transmit();
+            deadline = deadline.min(station.endpoint.poll_timeout());
+        }
+        let limit = if wants_transmit || self.fault.is_some() { SLEEP_FULL } else { SLEEP_MAX };
+        // The clock is read again: the turn may have been long, and a timer must not be slept over.
+        let at_most = (deadline - monotonic_now()).min(limit);
+        if frames_there || at_most == Nanos(0) {
+            return;
+        }
+        let inbox = self.inbox.as_ref().expect("in its place between turns");
+        let has_work =
+            || !inbox.is_empty() || self.handoff.has_arrivals() || self.seats.any_bell() || self.seats.anyone_ready();
+        self.bed.sleep(at_most, has_work).expect("an epoll set of our own can be polled");
+        self.counters.sleeps = self.bed.sleeps();
+    }
+
+    /// Which of its stations, if any, a queue pair number names.
+    pub(super) fn station_of(&self, qpn: Qpn) -> Option<usize> {
+        self.station(qpn.endpoint())
+    }
+
+    fn station(&self, endpoint: EndpointId) -> Option<usize> {
+        // A few at most: one for each device.
+        self.stations.iter().position(|station| station.place.endpoint == endpoint)
+    }
+}

@@ -1,0 +1,129 @@
+//! All workers as the control thread sees them.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use roced_shared::ids::{DeviceId, Qpn, WorkerId};
+
+use super::{
+    command::{Answer, Command, Mailbox},
+    endpoints::{Endpoints, Place},
+    mailbox::CallError,
+    nic::Nic,
+    pin,
+    turn::Worker,
+    wake::Waker,
+};
+
+/// How long the control thread waits for an answer. A turn takes microseconds, on a machine under load milliseconds; a worker
+/// that needs this long is taken for dead.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A worker from outside.
+#[derive(Debug)]
+pub struct WorkerHandle {
+    /// Commands.
+    pub mailbox: Mailbox,
+    /// Its alarm clock.
+    pub waker: Arc<Waker>,
+    /// Its turns.
+    pub heartbeat: Arc<AtomicU64>,
+}
+
+/// All workers: who serves what, and how to tell them.
+#[derive(Debug)]
+pub struct Workers {
+    handles: Vec<WorkerHandle>,
+    endpoints: Arc<Endpoints>,
+    /// Turns of each worker when the watchdog looked last.
+    last_turns: Vec<u64>,
+}
+
+impl Workers {
+    /// Workers by number, and who serves what.
+    pub fn new(handles: Vec<WorkerHandle>, endpoints: Arc<Endpoints>) -> Self {
+        let last_turns = vec![u64::MAX; handles.len()];
+        Self { handles, endpoints, last_turns }
+    }
+
+    /// Number of workers.
+    pub fn len(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// No workers.
+    pub fn is_empty(&self) -> bool {
+        self.handles.is_empty()
+    }
+
+    /// The endpoints of a device: which worker runs each. The order is that of completion queue lanes and bell pages.
+    pub fn of_device(&self, device: DeviceId) -> impl Iterator<Item = Place> + '_ {
+        self.endpoints.of_device(device)
+    }
+
+    /// Where the queue pair `qpn` lives.
+    pub fn of_qpn(&self, qpn: Qpn) -> Option<Place> {
+        self.endpoints.of_qpn(qpn)
+    }
+
+    /// Tells `worker` what to do and waits for its answer, at most [`ANSWER_TIMEOUT`].
+    ///
+    /// # Errors
+    /// [`CallError`] when there is none.
+    ///
+    /// # Panics
+    /// When there is no such worker.
+    pub fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
+        self.handles[worker.0 as usize].mailbox.call(command, Instant::now() + ANSWER_TIMEOUT)
+    }
+
+    /// The first worker that has neither turned since the last call nor sleeps: it is stuck, or its core is taken from it.
+    pub fn find_stuck(&mut self) -> Option<WorkerId> {
+        let mut stuck = None;
+        for (number, (handle, last)) in self.handles.iter().zip(&mut self.last_turns).enumerate() {
+            let turns = handle.heartbeat.load(Ordering::Relaxed);
+            if turns == *last && !handle.waker.is_asleep() && stuck.is_none() {
+                stuck = Some(WorkerId(number as u32));
+            }
+            *last = turns;
+        }
+        stuck
+    }
+}
+
+/// Aborts the process when its thread unwinds: a daemon without one of its workers serves nobody well, and the kernel gets its
+/// traffic back at once.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// Starts `worker` in a thread of its own, on `core` if given; it gives the worker back when it was told to stop.
+///
+/// # Errors
+/// The kernel's, when it gives no thread.
+pub fn spawn<N: Nic + Send + 'static>(mut worker: Worker<N>, core: Option<u32>) -> io::Result<JoinHandle<Worker<N>>> {
+    thread::Builder::new().name(pin::thread_name(worker.id().0)).spawn(move || {
+        let _abort = AbortOnPanic;
+        if let Some(core) = core {
+            // The start-up checked the core; if it went away since, an unpinned worker still serves.
+            if let Err(error) = pin::pin_to(core) {
+                tracing::warn!(worker = worker.id().0, %error, "not pinned");
+            }
+        }
+        worker.run();
+        worker
+    })
+}
