@@ -236,10 +236,7 @@ impl Requester {
         let length = (u64::from(packets) * link.mtu() as u64).min(entry.length - skip);
         let headers = Headers {
             reth: Some(Reth { va: entry.remote_va.wrapping_add(skip), rkey: MrKey(entry.rkey), length: length as u32 }),
-            ..Headers::new(Bth {
-                ack_request: true,
-                ..Bth::new(opcode::rc(Operation::ReadRequest, Position::Only, false), link.dest_qpn(), self.psn)
-            })
+            ..Headers::new(Bth { ack_request: true, ..Bth::new(opcode::RC_READ_REQUEST, link.dest_qpn(), self.psn) })
         };
         link.emit(wire, &headers, 0, |_| Ok(())).map_err(|_| Visit::Full)?;
         self.reads_in_flight += 1;

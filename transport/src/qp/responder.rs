@@ -373,7 +373,7 @@ impl Responder {
         };
         let headers = Headers {
             aeth: Some(Aeth { syndrome, msn: self.msn }),
-            ..Headers::new(Bth::new(opcode::rc(Operation::Ack, Position::Only, false), link.dest_qpn(), psn))
+            ..Headers::new(Bth::new(opcode::RC_ACK, link.dest_qpn(), psn))
         };
         if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
             return Visit::Full;
@@ -417,6 +417,10 @@ impl Responder {
             Ok(()) => {
                 link.counters.count(QpCount::ResponsePackets);
                 self.reads.advance();
+                if self.owed == Owed::Ack && psn.plus(1) == self.expected {
+                    // The response has said it.
+                    self.owed = Owed::Nothing;
+                }
                 Visit::Progress
             }
             Err(EmitError::Full) => Visit::Full,

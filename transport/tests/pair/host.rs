@@ -1,0 +1,441 @@
+//! A host: an endpoint, memory, completion queues. And a network of two of them on a virtual clock.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use roced_shared::{
+    abi::{
+        control::{QpAttributes, access, attribute, state},
+        cqe::{Cqe, Status},
+        layout::QpSizes,
+        wqe::{SendOp, Sge, send_flags},
+    },
+    ids::{Cqn, EndpointId, Pdn, Qpn, RegionId},
+};
+use roced_transport::{
+    clock::Nanos,
+    counters::QpCount,
+    endpoint::{Endpoint, EndpointConfig},
+    io::{Abort, App, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
+    mr::{MemSpan, Mr, MrKey},
+    qp::{PathState, Qp, QpConfig},
+    reject::Disposition,
+    wire::{
+        opcode::{Opcode, Operation},
+        parse,
+        path::{Path, PathSpec, udp_source_port},
+    },
+    work::{RecvWork, SendWork, WorkData},
+};
+
+pub(crate) const PD: Pdn = Pdn(1);
+pub(crate) const CQ: Cqn = Cqn(1);
+pub(crate) const MEMORY: RegionId = RegionId(9);
+pub(crate) const MEMORY_BYTES: usize = 1 << 20;
+pub(crate) const VA: u64 = 0x7000_0000;
+pub(crate) const KEY: MrKey = MrKey(0x00ab_cd01);
+
+pub(crate) const SIZES: QpSizes =
+    QpSizes { send_wrs: 64, recv_wrs: 64, send_sges: 32, recv_sges: 32, inline_bytes: 256 };
+
+/// Memory and completions of one host.
+#[derive(Default)]
+pub(crate) struct Application {
+    pub(crate) memory: Vec<u8>,
+    pub(crate) completions: Vec<Cqe>,
+    /// Completions that still find room.
+    pub(crate) cq_room: usize,
+    /// Each write as (offset, length), in order.
+    pub(crate) writes: Vec<(u64, usize)>,
+}
+
+impl App for Application {
+    fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault> {
+        assert_eq!((to.region(), to.len()), (MEMORY, bytes.len()));
+        self.memory[to.offset() as usize..][..bytes.len()].copy_from_slice(bytes);
+        self.writes.push((to.offset(), bytes.len()));
+        Ok(())
+    }
+
+    fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
+        assert_eq!((from.region(), from.len()), (MEMORY, into.len()));
+        into.copy_from_slice(&self.memory[from.offset() as usize..][..into.len()]);
+        Ok(())
+    }
+
+    fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {
+        assert_eq!(cqn, CQ);
+        self.cq_room = self.cq_room.checked_sub(1).ok_or(CqOverrun)?;
+        self.completions.push(*completion);
+        Ok(())
+    }
+}
+
+/// A NIC that keeps frames, up to a limit, until somebody carries them.
+#[derive(Default)]
+pub(crate) struct Nic {
+    pub(crate) frames: VecDeque<Vec<u8>>,
+    pub(crate) room: usize,
+}
+
+impl Wire for Nic {
+    fn emit(
+        &mut self,
+        _via: Via,
+        frame_bytes: usize,
+        fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        if self.frames.len() >= self.room {
+            return Err(EmitError::Full);
+        }
+        let mut bytes = vec![0xee; frame_bytes];
+        // In pieces, as AF_XDP chunks would be.
+        let mut frame = FrameMut::over(bytes.chunks_mut(3840.min(frame_bytes)));
+        fill(&mut frame).map_err(|Abort| EmitError::Aborted)?;
+        assert_eq!(frame.remaining(), 0, "a frame is as long as was said");
+        self.frames.push_back(bytes);
+        Ok(())
+    }
+}
+
+/// One end.
+pub(crate) struct Host {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) app: Application,
+    pub(crate) nic: Nic,
+    pub(crate) qpn: Qpn,
+    pub(crate) gid: [u8; 16],
+    mac: [u8; 6],
+    pub(crate) last: Vec<Disposition>,
+}
+
+impl Host {
+    fn new(number: u8, ipv6: bool) -> Self {
+        let id = EndpointId::new(number.into()).expect("a small number");
+        let mut endpoint = Endpoint::new(EndpointConfig { id, max_mrs: 16, max_qps: 16 });
+        let mut memory = vec![0; MEMORY_BYTES];
+        memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + (at >> 8) * 3) as u8 ^ number);
+        endpoint
+            .insert_mr(Mr {
+                key: KEY,
+                pd: PD,
+                access: access::ALL,
+                va: VA,
+                length: MEMORY_BYTES as u64,
+                region: MEMORY,
+                offset: 0,
+            })
+            .expect("room");
+        let mut gid = [0; 16];
+        if ipv6 {
+            gid[0] = 0xfd;
+        } else {
+            gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 10]);
+        }
+        gid[15] = number;
+        Self {
+            endpoint,
+            app: Application { memory, cq_room: usize::MAX, ..Application::default() },
+            nic: Nic { room: 4096, ..Nic::default() },
+            qpn: Qpn::new(id, 5),
+            gid,
+            mac: [2, 0, 0, 0, 0, number],
+            last: Vec::new(),
+        }
+    }
+
+    pub(crate) fn post(&mut self, work: &SendWork<'_>) {
+        assert!(self.endpoint.send_room(self.qpn) > 0);
+        self.endpoint.post_send(self.qpn, work).expect("a queue pair that is there");
+    }
+
+    pub(crate) fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) {
+        assert!(self.endpoint.recv_room(self.qpn) > 0);
+        self.endpoint.post_recv(self.qpn, &RecvWork { wr_id, sges }).expect("a queue pair that is there");
+    }
+
+    /// Takes the completions so far as (wr_id, status).
+    pub(crate) fn take(&mut self) -> Vec<(u64, Status)> {
+        self.app
+            .completions
+            .drain(..)
+            .map(|cqe| (cqe.wr_id, Status::from_byte(cqe.status).expect("a status")))
+            .collect()
+    }
+
+    pub(crate) fn count(&self, what: QpCount) -> u64 {
+        self.endpoint.counters().get(what)
+    }
+
+    pub(crate) fn state(&self) -> &'static str {
+        self.endpoint.qp(self.qpn).expect("there").state_name()
+    }
+
+    pub(crate) fn drops(&self) -> BTreeMap<&'static str, u64> {
+        self.endpoint.drops().iter().filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+/// What becomes of a frame on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Deliver,
+    Drop,
+    Duplicate,
+    Corrupt,
+    /// Overtaken by so many frames.
+    Late(usize),
+}
+
+/// Settings of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) mtu: u32,
+    pub(crate) ipv6: bool,
+    pub(crate) psn: u32,
+    pub(crate) timeout: u32,
+    pub(crate) retry_cnt: u32,
+    pub(crate) rnr_retry: u32,
+    pub(crate) min_rnr_timer: u32,
+    pub(crate) rd_atomic: u32,
+    pub(crate) window: u32,
+    pub(crate) signal_all: bool,
+    pub(crate) access: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mtu: 1024,
+            ipv6: false,
+            psn: 0x00ff_fff0,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            rd_atomic: 16,
+            window: 64,
+            signal_all: false,
+            access: access::ALL,
+        }
+    }
+}
+
+/// Two connected hosts. `fate` decides about each frame by its sender (0 or 1), its opcode and how many of that opcode it sent.
+pub(crate) struct Pair {
+    pub(crate) hosts: [Host; 2],
+    pub(crate) now: Nanos,
+    pub(crate) settings: Settings,
+    flying: [VecDeque<(usize, Vec<u8>)>; 2],
+    seen: BTreeMap<(usize, u8), usize>,
+    /// (sender, opcode, PSN) of every frame sent.
+    pub(crate) trace: Vec<(usize, Opcode, u32)>,
+}
+
+impl Pair {
+    pub(crate) fn new(settings: Settings) -> Self {
+        let mut pair = Self::unconnected(settings);
+        pair.connect();
+        pair
+    }
+
+    pub(crate) fn unconnected(settings: Settings) -> Self {
+        let mut pair = Self {
+            hosts: [Host::new(1, settings.ipv6), Host::new(2, settings.ipv6)],
+            now: Nanos::from_millis(1),
+            settings,
+            flying: Default::default(),
+            seen: BTreeMap::new(),
+            trace: Vec::new(),
+        };
+        for host in &mut pair.hosts {
+            let config = QpConfig {
+                qpn: host.qpn,
+                pd: PD,
+                send_cq: CQ,
+                recv_cq: CQ,
+                sizes: SIZES,
+                signal_all: settings.signal_all,
+                window_packets: settings.window,
+            };
+            host.endpoint.insert_qp(Box::new(Qp::new(config))).map_err(|(_, reject)| reject).expect("free");
+        }
+        pair
+    }
+
+    /// Takes both queue pairs to RTS, as a client would.
+    pub(crate) fn connect(&mut self) {
+        for at in 0..2 {
+            self.connect_one(at);
+        }
+    }
+
+    pub(crate) fn connect_one(&mut self, at: usize) {
+        let (settings, path) = (self.settings, self.path(at));
+        let peer = (self.hosts[1 - at].qpn, self.hosts[1 - at].gid);
+        let host = &mut self.hosts[at];
+        let attributes = QpAttributes {
+            access: settings.access,
+            path_mtu_bytes: settings.mtu,
+            dest_qpn: peer.0.get(),
+            rq_psn: settings.psn,
+            sq_psn: settings.psn,
+            max_rd_atomic: settings.rd_atomic,
+            max_dest_rd_atomic: settings.rd_atomic,
+            min_rnr_timer: settings.min_rnr_timer,
+            timeout: settings.timeout,
+            retry_cnt: settings.retry_cnt,
+            rnr_retry: settings.rnr_retry,
+            dgid: peer.1,
+            ..QpAttributes::default()
+        };
+        use attribute::*;
+        let steps = [
+            (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, None),
+            (
+                state::RTR,
+                AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
+                Some(PathState::Ready(path)),
+            ),
+            (state::RTS, TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC, None),
+        ];
+        for (state, mask, path) in steps {
+            host.endpoint
+                .modify_qp(host.qpn, STATE | mask, &QpAttributes { state, ..attributes }, path)
+                .expect("all attributes are given");
+        }
+    }
+
+    pub(crate) fn path(&self, at: usize) -> Path {
+        let (from, to) = (&self.hosts[at], &self.hosts[1 - at]);
+        Path::new(&PathSpec {
+            via: Via::Nic { flow: 1 },
+            source_mac: from.mac,
+            dest_mac: to.mac,
+            vlan: None,
+            source: from.gid,
+            destination: to.gid,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            udp_source_port: udp_source_port(0, from.qpn, to.qpn),
+        })
+        .expect("one address family")
+    }
+
+    /// One turn of each host: frames in, timers, frames out.
+    pub(crate) fn turn(&mut self, fate: &mut impl FnMut(usize, Opcode, usize) -> Fate) -> bool {
+        let mut moved = false;
+        for at in 0..2 {
+            let arrived: Vec<_> = self.flying[at].drain(..).collect();
+            for (late, frame) in arrived {
+                moved = true;
+                if late > 0 {
+                    self.flying[at].push_back((late - 1, frame));
+                    continue;
+                }
+                self.deliver(at, &frame);
+            }
+            let host = &mut self.hosts[at];
+            host.endpoint.on_timeout(self.now, 16, &mut host.app);
+            host.endpoint.poll_transmit(self.now, 32, &mut host.app, &mut host.nic);
+            while let Some(frame) = self.hosts[at].nic.frames.pop_front() {
+                moved = true;
+                self.send(at, frame, fate);
+            }
+        }
+        moved
+    }
+
+    /// A frame arrives at host `at`, in pieces as AF_XDP would give them.
+    pub(crate) fn deliver(&mut self, at: usize, frame: &[u8]) -> Disposition {
+        let host = &mut self.hosts[at];
+        let pieces: Vec<&[u8]> = frame.chunks(3840).collect();
+        let disposition = host.endpoint.on_frame(self.now, &pieces, &mut host.app);
+        host.last.push(disposition);
+        disposition
+    }
+
+    fn send(&mut self, from: usize, frame: Vec<u8>, fate: &mut impl FnMut(usize, Opcode, usize) -> Fate) {
+        let pieces: Vec<&[u8]> = frame.chunks(3840).collect();
+        let packet = parse(&pieces).expect("what we build parses");
+        packet.check_integrity().expect("what we build is whole");
+        let opcode = packet.bth.opcode;
+        self.trace.push((from, opcode, packet.bth.psn.get()));
+        let seen = self.seen.entry((from, opcode.0)).or_default();
+        let nth = *seen;
+        *seen += 1;
+        let flying = &mut self.flying[1 - from];
+        match fate(from, opcode, nth) {
+            Fate::Deliver => flying.push_back((0, frame)),
+            Fate::Drop => {}
+            Fate::Duplicate => flying.extend([(0, frame.clone()), (0, frame)]),
+            Fate::Corrupt => {
+                let mut frame = frame;
+                let at = frame.len() - 5;
+                frame[at] ^= 0x10;
+                flying.push_back((0, frame));
+            }
+            Fate::Late(turns) => flying.push_back((turns, frame)),
+        }
+    }
+
+    /// Runs until nothing moves and no timer runs, or `limit` of virtual time is over; gives whether it came to rest.
+    pub(crate) fn run(&mut self, limit: Nanos, mut fate: impl FnMut(usize, Opcode, usize) -> Fate) -> bool {
+        let end = self.now + limit;
+        while self.now < end {
+            if self.turn(&mut fate) {
+                self.now = self.now + Nanos::from_micros(5);
+                continue;
+            }
+            let next = self.hosts.iter().map(|host| host.endpoint.poll_timeout()).min().unwrap_or(Nanos::NEVER);
+            if next == Nanos::NEVER && self.hosts.iter().all(|host| !host.endpoint.wants_transmit()) {
+                return true;
+            }
+            self.now = next.max(self.now + Nanos::from_micros(5)).min(end);
+        }
+        false
+    }
+
+    /// Runs over a network without faults.
+    pub(crate) fn settle(&mut self) {
+        assert!(self.run(Nanos::from_millis(60_000), |_, _, _| Fate::Deliver), "it comes to rest");
+    }
+
+    /// How many frames of this operation host `from` sent.
+    pub(crate) fn sent(&self, from: usize, operation: Operation) -> usize {
+        self.trace
+            .iter()
+            .filter(|(sender, opcode, _)| *sender == from && opcode.info().expect("known").operation == operation)
+            .count()
+    }
+}
+
+/// A piece of the registered memory.
+pub(crate) fn sge(offset: u64, length: usize) -> Sge {
+    Sge { va: VA + offset, length: length as u32, lkey: KEY.0 }
+}
+
+/// Signaled work on registered memory; the remote side is at `remote`.
+pub(crate) fn work<'a>(wr_id: u64, op: SendOp, sges: &'a [Sge], remote: u64) -> SendWork<'a> {
+    SendWork {
+        wr_id,
+        op,
+        flags: send_flags::SIGNALED,
+        imm: [1, 2, 3, 4],
+        remote_va: VA + remote,
+        rkey: KEY.0,
+        data: WorkData::Sges(sges),
+    }
+}
+
+/// Nothing goes wrong.
+pub(crate) fn no_fault(_: usize, _: Opcode, _: usize) -> Fate {
+    Fate::Deliver
+}
+
+/// The `nth` frame of `opcode` that host `from` sends has this fate.
+pub(crate) fn one(from: usize, opcode: Opcode, nth: usize, fate: Fate) -> impl FnMut(usize, Opcode, usize) -> Fate {
+    move |sender, seen, count| {
+        if (sender, seen, count) == (from, opcode, nth) { fate } else { Fate::Deliver }
+    }
+}

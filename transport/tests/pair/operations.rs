@@ -1,0 +1,248 @@
+//! What each operation does when nothing goes wrong.
+
+use roced_shared::abi::{
+    cqe::{CompletionOp, Status, cqe_flags},
+    wqe::{SendOp, send_flags},
+};
+use roced_transport::{
+    counters::QpCount,
+    wire::opcode::{self, Operation},
+    work::{SendWork, WorkData},
+};
+
+use crate::host::{MEMORY_BYTES, Pair, SIZES, Settings, VA, no_fault, sge, work};
+
+const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+
+/// Message lengths around every edge of an MTU.
+fn lengths(mtu: u32) -> impl Iterator<Item = usize> {
+    let mtu = mtu as usize;
+    [0, 1, 2, 3, 4, 5, mtu - 1, mtu, mtu + 1, 2 * mtu, 2 * mtu + 1, 5 * mtu + 7].into_iter()
+}
+
+#[test]
+fn a_write_arrives_byte_for_byte_at_every_mtu_and_length() {
+    for (mtu, ipv6) in MTUS.into_iter().flat_map(|mtu| [(mtu, false), (mtu, true)]) {
+        let mut pair = Pair::new(Settings { mtu, ipv6, ..Settings::default() });
+        for (at, length) in lengths(mtu).enumerate() {
+            let remote = 100_000 + at as u64 * 30_000;
+            pair.hosts[0].post(&work(at as u64, SendOp::Write, &[sge(at as u64 + 1, length)], remote));
+            let before = pair.hosts[1].app.memory.clone();
+            pair.settle();
+            assert_eq!(pair.hosts[0].take(), [(at as u64, Status::Success)]);
+            let mut expected = before;
+            expected[remote as usize..][..length].copy_from_slice(&pair.hosts[0].app.memory[at + 1..][..length]);
+            assert!(pair.hosts[1].app.memory == expected, "mtu {mtu}, {length} bytes");
+            assert!(pair.hosts[1].take().is_empty(), "a WRITE completes nothing at the responder");
+        }
+        assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 0);
+    }
+}
+
+#[test]
+fn a_read_arrives_byte_for_byte_at_every_mtu_and_length() {
+    for (mtu, rd_atomic) in MTUS.into_iter().flat_map(|mtu| [(mtu, 1), (mtu, 16)]) {
+        let mut pair = Pair::new(Settings { mtu, rd_atomic, ..Settings::default() });
+        for (at, length) in lengths(mtu).enumerate() {
+            let remote = 3 + at as u64 * 30_000;
+            pair.hosts[0].post(&work(at as u64, SendOp::Read, &[sge(500_000, length)], remote));
+            pair.settle();
+            let cqe = pair.hosts[0].app.completions.pop().expect("one completion");
+            assert_eq!((cqe.status, cqe.opcode), (Status::Success as u8, CompletionOp::Read as u8));
+            assert_eq!(cqe.byte_len, length as u32);
+            let (here, there) = (&pair.hosts[0].app.memory, &pair.hosts[1].app.memory);
+            assert!(here[500_000..][..length] == there[remote as usize..][..length], "mtu {mtu}, {length} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_send_fills_the_receive_buffers_in_order() {
+    for mtu in MTUS {
+        let mut pair = Pair::new(Settings { mtu, ..Settings::default() });
+        for (at, length) in lengths(mtu).enumerate() {
+            let parts = [sge(200_000, length / 3), sge(300_000, 0), sge(400_000, length)];
+            pair.hosts[1].post_recv(900 + at as u64, &parts);
+            pair.hosts[0].post(&work(at as u64, SendOp::Send, &[sge(7, length)], 0));
+            pair.settle();
+            assert_eq!(pair.hosts[0].take(), [(at as u64, Status::Success)]);
+            let cqe = pair.hosts[1].app.completions.pop().expect("one completion");
+            assert_eq!((cqe.wr_id, cqe.status, cqe.opcode), (900 + at as u64, 0, CompletionOp::Recv as u8));
+            assert_eq!((cqe.byte_len, cqe.flags, cqe.src_qpn), (length as u32, 0, pair.hosts[0].qpn.get()));
+            let memory = &pair.hosts[1].app.memory;
+            let got = [&memory[200_000..][..length / 3], &memory[400_000..][..length - length / 3]].concat();
+            assert!(got == pair.hosts[0].app.memory[7..][..length], "mtu {mtu}, {length} bytes");
+        }
+    }
+}
+
+#[test]
+fn immediate_data_takes_receive_work_with_send_and_write() {
+    let mut pair = Pair::new(Settings::default());
+    for (op, length, expected) in [
+        (SendOp::SendImm, 0, CompletionOp::Recv),
+        (SendOp::SendImm, 3000, CompletionOp::Recv),
+        (SendOp::WriteImm, 0, CompletionOp::RecvWriteImm),
+        (SendOp::WriteImm, 3000, CompletionOp::RecvWriteImm),
+    ] {
+        pair.hosts[1].post_recv(5, &[sge(0, 4096)]);
+        pair.hosts[0].post(&work(1, op, &[sge(0, length)], 60_000));
+        pair.settle();
+        let cqe = pair.hosts[1].app.completions.pop().expect("one completion");
+        assert_eq!((cqe.wr_id, cqe.status, cqe.opcode), (5, 0, expected as u8));
+        assert_eq!((cqe.imm, cqe.flags, cqe.byte_len), ([1, 2, 3, 4], cqe_flags::IMM, length as u32));
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    }
+}
+
+#[test]
+fn thirty_two_pieces_are_gathered_and_scattered() {
+    let mut pair = Pair::new(Settings { mtu: 256, ..Settings::default() });
+    let from: Vec<_> = (0..32).map(|at| sge(at * 1000, 17 + at as usize)).collect();
+    let to: Vec<_> = (0..32).map(|at| sge(500_000 + at * 1000, 48 - at as usize)).collect();
+    let gather = |memory: &[u8], sges: &[roced_shared::abi::wqe::Sge]| -> Vec<u8> {
+        sges.iter().flat_map(|sge| memory[(sge.va - VA) as usize..][..sge.length as usize].to_vec()).collect()
+    };
+    pair.hosts[1].post_recv(1, &to);
+    pair.hosts[0].post(&work(1, SendOp::Send, &from, 0));
+    pair.hosts[0].post(&work(2, SendOp::Read, &to, 10_000));
+    let (sent, asked) = (gather(&pair.hosts[0].app.memory, &from), pair.hosts[1].app.memory[10_000..].to_vec());
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
+    assert!(gather(&pair.hosts[1].app.memory, &to)[..sent.len()] == sent);
+    let got = gather(&pair.hosts[0].app.memory, &to);
+    assert!(got[..] == asked[..got.len()]);
+}
+
+#[test]
+fn inline_data_is_taken_when_posted() {
+    let mut pair = Pair::new(Settings { mtu: 256, ..Settings::default() });
+    let data: Vec<u8> = (0..SIZES.inline_bytes).map(|at| at as u8 ^ 0x5a).collect();
+    let template = work(1, SendOp::Write, &[], 2000);
+    let inline =
+        SendWork { flags: send_flags::INLINE | send_flags::SIGNALED, data: WorkData::Inline(&data), ..template };
+    pair.hosts[0].post(&inline);
+    pair.hosts[0].app.memory.fill(0);
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    assert!(pair.hosts[1].app.memory[2000..][..data.len()] == data);
+}
+
+#[test]
+fn unsignaled_work_completes_silently_unless_the_queue_pair_signals_all() {
+    for signal_all in [false, true] {
+        let mut pair = Pair::new(Settings { signal_all, ..Settings::default() });
+        for wr_id in 0..4 {
+            let signaled = work(wr_id, SendOp::Write, &[], 0);
+            let flags = if wr_id == 3 { send_flags::SIGNALED } else { 0 };
+            pair.hosts[0].post(&SendWork { flags, ..signaled });
+        }
+        pair.settle();
+        let expected: Vec<_> =
+            if signal_all { (0..4).collect() } else { vec![3] }.into_iter().map(|id| (id, Status::Success)).collect();
+        assert_eq!(pair.hosts[0].take(), expected);
+        assert_eq!(pair.hosts[0].count(QpCount::CompletedRequests), 4);
+    }
+}
+
+#[test]
+fn a_solicited_message_says_so_on_its_last_packet_only() {
+    let mut pair = Pair::new(Settings { mtu: 256, ..Settings::default() });
+    pair.hosts[1].post_recv(1, &[sge(0, 1000)]);
+    let template = [sge(0, 700)];
+    let solicited = work(1, SendOp::Send, &template, 0);
+    pair.hosts[0].post(&SendWork { flags: send_flags::SOLICITED, ..solicited });
+    pair.settle();
+    assert_eq!(pair.hosts[1].app.completions[0].flags, cqe_flags::SOLICITED);
+}
+
+#[test]
+fn a_fenced_request_waits_for_the_reads_before_it() {
+    let mut pair = Pair::new(Settings::default());
+    let (read, write) = ([sge(0, 20_000)], [sge(100_000, 10)]);
+    pair.hosts[0].post(&work(1, SendOp::Read, &read, 0));
+    let fenced = work(2, SendOp::Write, &write, 0);
+    pair.hosts[0].post(&SendWork { flags: send_flags::FENCE | send_flags::SIGNALED, ..fenced });
+    pair.settle();
+    let last_response = pair.trace.iter().rposition(|(from, _, _)| *from == 1).expect("responses");
+    let write = pair.trace.iter().position(|(_, opcode, _)| *opcode == opcode::RC_WRITE_ONLY).expect("the write");
+    let responses = pair.sent(1, Operation::ReadResponse);
+    assert_eq!(responses, 20);
+    assert!(write > responses && write < last_response, "after all responses, before its own ACK");
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
+}
+
+#[test]
+fn both_directions_at_once_do_not_disturb_each_other() {
+    let mut pair = Pair::new(Settings { mtu: 512, ..Settings::default() });
+    for wr_id in 0..20 {
+        for host in &mut pair.hosts {
+            let here = [sge(wr_id * 10_000, 9_000)];
+            let op = if wr_id % 2 == 0 { SendOp::Write } else { SendOp::Read };
+            host.post(&work(wr_id, op, &here, 500_000 + wr_id * 10_000));
+        }
+    }
+    pair.settle();
+    for host in &mut pair.hosts {
+        assert_eq!(host.take(), (0..20).map(|wr_id| (wr_id, Status::Success)).collect::<Vec<_>>());
+        assert!(host.drops().is_empty(), "{:?}", host.drops());
+    }
+}
+
+#[test]
+fn one_ack_serves_many_packets() {
+    let mut pair = Pair::new(Settings { mtu: 256, window: 512, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 512 * 256)], 500_000));
+    pair.settle();
+    assert_eq!(pair.sent(0, Operation::Write), 512);
+    assert!(pair.sent(1, Operation::Ack) <= 16, "{} ACKs", pair.sent(1, Operation::Ack));
+}
+
+#[test]
+fn never_more_than_the_window_is_in_flight() {
+    for window in [1, 2, 3, 64] {
+        let mut pair = Pair::new(Settings { mtu: 256, window, ..Settings::default() });
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 100 * 256)], 500_000));
+        pair.hosts[0].post(&work(2, SendOp::Read, &[sge(0, 100 * 256)], 500_000));
+        let mut most = 0;
+        let mut sent = 0u32;
+        assert!(pair.run(roced_transport::clock::Nanos::from_millis(1000), |from, opcode, _| {
+            match (from, opcode.info().expect("known").operation) {
+                (0, Operation::Write) => sent += 1,
+                (1, Operation::Ack) => sent = 0,
+                _ => {}
+            }
+            most = most.max(sent);
+            no_fault(from, opcode, 0)
+        }));
+        assert!(most <= window, "{most} in flight with a window of {window}");
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
+    }
+}
+
+#[test]
+fn a_nic_without_room_only_delays() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].nic.room = 1;
+    pair.hosts[1].nic.room = 1;
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 100_000)], 500_000));
+    pair.hosts[0].post(&work(2, SendOp::Read, &[sge(200_000, 100_000)], 500_000));
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
+    assert!(pair.hosts[0].app.memory[200_000..300_000] == pair.hosts[1].app.memory[500_000..600_000]);
+    assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 0);
+}
+
+#[test]
+fn the_whole_memory_goes_and_comes() {
+    let mut pair = Pair::new(Settings { mtu: 4096, window: 128, ..Settings::default() });
+    let all = [sge(0, MEMORY_BYTES)];
+    let mine = pair.hosts[0].app.memory.clone();
+    pair.hosts[0].post(&work(1, SendOp::Write, &all, 0));
+    pair.settle();
+    assert!(pair.hosts[1].app.memory == mine);
+    pair.hosts[0].app.memory.fill(0);
+    pair.hosts[0].post(&work(2, SendOp::Read, &all, 0));
+    pair.settle();
+    assert!(pair.hosts[0].app.memory == mine);
+}

@@ -1,0 +1,223 @@
+//! One thing goes wrong, and what each side does about it: the scenarios of the recorded captures and more.
+
+use roced_shared::abi::{cqe::Status, wqe::SendOp};
+use roced_transport::{
+    clock::Nanos,
+    counters::QpCount,
+    wire::opcode::{self, Opcode, Operation},
+};
+
+use crate::host::{Fate, Pair, Settings, no_fault, one, sge, work};
+
+const LIMIT: Nanos = Nanos::from_millis(10_000);
+
+/// A message of five packets of this operation, under one fault; checks data and completion.
+fn survives(op: SendOp, fate: impl FnMut(usize, Opcode, usize) -> Fate) -> Pair {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[1].post_recv(9, &[sge(300_000, 8000)]);
+    let to = if op == SendOp::Send { 300_000 } else { 600_000 };
+    pair.hosts[0].post(&work(1, op, &[sge(11, 5000)], 600_000));
+    assert!(pair.run(LIMIT, fate), "it comes to rest");
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    let (here, there) = (&pair.hosts[0].app.memory, &pair.hosts[1].app.memory);
+    assert!(here[11..5011] == there[to..to + 5000], "every byte is there");
+    if op == SendOp::Send {
+        assert_eq!(pair.hosts[1].take(), [(9, Status::Success)]);
+    }
+    pair
+}
+
+#[test]
+fn a_lost_middle_is_asked_for_once_and_sent_again() {
+    for (op, middle) in [(SendOp::Send, opcode::RC_SEND_MIDDLE), (SendOp::Write, opcode::RC_WRITE_MIDDLE)] {
+        let pair = survives(op, one(0, middle, 1, Fate::Drop));
+        assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 1);
+        assert_eq!(pair.hosts[0].count(QpCount::SequenceNakReceived), 1);
+        assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+        assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 3, "it and what followed");
+    }
+}
+
+#[test]
+fn a_lost_first_is_sent_again_with_its_address() {
+    let pair = survives(SendOp::Write, one(0, opcode::RC_WRITE_FIRST, 0, Fate::Drop));
+    assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 1);
+}
+
+#[test]
+fn a_corrupt_packet_is_a_lost_packet() {
+    let pair = survives(SendOp::Send, one(0, opcode::RC_SEND_MIDDLE, 1, Fate::Corrupt));
+    assert_eq!(pair.hosts[1].drops()["drop_bad_icrc"], 1);
+    assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 1);
+}
+
+#[test]
+fn a_lost_last_is_found_by_the_timer() {
+    for (op, last) in [(SendOp::Send, opcode::RC_SEND_LAST), (SendOp::Write, opcode::RC_WRITE_LAST)] {
+        let pair = survives(op, one(0, last, 0, Fate::Drop));
+        assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 1);
+    }
+}
+
+#[test]
+fn a_lost_ack_is_given_again_and_nothing_is_executed_twice() {
+    let mut acks = 0;
+    let pair = survives(SendOp::Send, |from, opcode, _| {
+        acks += usize::from(opcode == opcode::RC_ACK);
+        if from == 1 && opcode == opcode::RC_ACK && acks <= 1 { Fate::Drop } else { Fate::Deliver }
+    });
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 1);
+    assert!(pair.hosts[1].count(QpCount::DuplicateRequest) > 0);
+    assert_eq!(pair.hosts[1].count(QpCount::SendRequests), 1);
+}
+
+#[test]
+fn a_duplicate_is_acknowledged_and_not_executed() {
+    let pair = survives(SendOp::Send, one(0, opcode::RC_SEND_MIDDLE, 1, Fate::Duplicate));
+    assert_eq!(pair.hosts[1].drops()["drop_duplicate"], 1);
+    assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 0);
+    let written: usize = pair.hosts[1].app.writes.iter().map(|(_, length)| length).sum();
+    assert_eq!(written, 5000, "no byte is written twice");
+}
+
+#[test]
+fn a_lost_read_request_is_found_by_the_timer() {
+    let pair = survives(SendOp::Read, one(0, opcode::RC_READ_REQUEST, 0, Fate::Drop));
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 1);
+}
+
+#[test]
+fn a_lost_read_response_is_asked_for_from_the_middle() {
+    for lost in 0..3 {
+        let pair = survives(SendOp::Read, one(1, opcode::RC_READ_RESPONSE_MIDDLE, lost, Fate::Drop));
+        assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
+        assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+        assert_eq!(pair.sent(0, Operation::ReadRequest), 2);
+        assert_eq!(pair.sent(1, Operation::ReadResponse), 5 + 4 - lost, "from the lost one on");
+        let written: usize = pair.hosts[0].app.writes.iter().map(|(_, length)| length).sum();
+        assert_eq!(written, 5000, "no byte is placed twice");
+    }
+}
+
+#[test]
+fn a_lost_last_read_response_is_found_by_the_timer() {
+    let pair = survives(SendOp::Read, one(1, opcode::RC_READ_RESPONSE_LAST, 0, Fate::Drop));
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 1);
+    assert_eq!(pair.sent(1, Operation::ReadResponse), 6);
+}
+
+#[test]
+fn the_retransmission_may_be_lost_too() {
+    let mut lost = 0;
+    survives(SendOp::Write, |from, opcode, _| {
+        if from == 0 && opcode == opcode::RC_WRITE_MIDDLE && lost < 6 {
+            lost += 1;
+            return Fate::Drop;
+        }
+        Fate::Deliver
+    });
+}
+
+#[test]
+fn an_ack_behind_a_read_whose_responses_are_lost_implies_a_nak() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 2000)], 600_000));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(5000, 10)], 700_000));
+    assert!(pair.run(LIMIT, |from, opcode, nth| {
+        let response = opcode.info().expect("known").operation == Operation::ReadResponse;
+        if from == 1 && response && nth == 0 { Fate::Drop } else { Fate::Deliver }
+    }));
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
+    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+    assert!(pair.hosts[0].app.memory[..2000] == pair.hosts[1].app.memory[600_000..602_000]);
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_waited_for() {
+    let mut pair = Pair::new(Settings { min_rnr_timer: 12, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 3000)], 0));
+    let start = pair.now;
+    assert!(!pair.run(Nanos::from_millis(2), no_fault), "it waits");
+    assert!(pair.hosts[0].take().is_empty());
+    let tries = pair.hosts[1].count(QpCount::RnrNakSent);
+    assert!((3..=4).contains(&tries), "0.64 ms each: {tries}");
+    pair.hosts[1].post_recv(5, &[sge(400_000, 3000)]);
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    assert_eq!(pair.hosts[1].take(), [(5, Status::Success)]);
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+    assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 0, "what follows an RNR NAK is not complained of");
+    assert!(pair.now - start >= Nanos::from_micros(640 * 3));
+}
+
+#[test]
+fn a_write_with_immediate_waits_for_receive_work_at_its_end() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::WriteImm, &[sge(0, 3000)], 50_000));
+    pair.run(Nanos::from_millis(1), no_fault);
+    assert!(pair.hosts[1].count(QpCount::RnrNakSent) > 0);
+    pair.hosts[1].post_recv(5, &[]);
+    pair.settle();
+    assert_eq!((pair.hosts[0].take(), pair.hosts[1].take()), (vec![(1, Status::Success)], vec![(5, Status::Success)]));
+}
+
+#[test]
+fn retries_run_out_as_often_as_was_said() {
+    for retry_cnt in [0, 2, 7] {
+        let mut pair = Pair::new(Settings { retry_cnt, ..Settings::default() });
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+        pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 10)], 0));
+        assert!(pair.run(LIMIT, |_, _, _| Fate::Drop));
+        assert_eq!(pair.hosts[0].take(), [(1, Status::TransportRetryExceeded), (2, Status::WorkRequestFlushed)]);
+        assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), u64::from(retry_cnt) + 1);
+        assert_eq!(pair.hosts[0].state(), "ERR");
+    }
+}
+
+#[test]
+fn rnr_retries_run_out_as_often_as_was_said_and_seven_never_do() {
+    for rnr_retry in [0, 2, 6] {
+        let mut pair = Pair::new(Settings { rnr_retry, ..Settings::default() });
+        pair.hosts[0].post(&work(1, SendOp::Send, &[], 0));
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(1, Status::RnrRetryExceeded)]);
+        assert_eq!(pair.hosts[1].count(QpCount::RnrNakSent), u64::from(rnr_retry) + 1);
+    }
+    let mut pair = Pair::new(Settings { rnr_retry: 7, min_rnr_timer: 1, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Send, &[], 0));
+    assert!(!pair.run(Nanos::from_millis(100), no_fault));
+    assert!(pair.hosts[1].count(QpCount::RnrNakSent) > 100);
+    assert_eq!(pair.hosts[0].state(), "RTS");
+}
+
+#[test]
+fn progress_gives_the_retries_back() {
+    let mut pair = Pair::new(Settings { retry_cnt: 1, mtu: 256, window: 16, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 400 * 256)], 500_000));
+    let mut sent = 0;
+    assert!(pair.run(LIMIT, |from, _, _| {
+        sent += usize::from(from == 0);
+        if from == 0 && sent % 40 == 0 { Fate::Drop } else { Fate::Deliver }
+    }));
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+}
+
+#[test]
+fn no_timer_runs_when_nothing_is_outstanding() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+    pair.settle();
+    pair.run(Nanos::from_millis(10_000), no_fault);
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+}
+
+#[test]
+fn a_frame_that_was_overtaken_is_recovered_from() {
+    for turns in [1, 3, 10] {
+        survives(SendOp::Write, one(0, opcode::RC_WRITE_MIDDLE, 0, Fate::Late(turns)));
+        survives(SendOp::Send, one(0, opcode::RC_SEND_MIDDLE, 0, Fate::Late(turns)));
+        survives(SendOp::Read, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 0, Fate::Late(turns)));
+        survives(SendOp::Write, one(1, opcode::RC_ACK, 0, Fate::Late(turns)));
+    }
+}
