@@ -110,6 +110,10 @@ fn a_packet_shorter_than_its_headers_pad_and_icrc_is_refused() {
             stretch_udp(&mut short, -(by as i32));
             stretch_ip(&mut short, -(by as i32));
             assert_eq!(take(&[&short]), Err(BadLength), "{by} less");
+            // What stands where the opcode would is not looked at.
+            let opcode = bth_at(&frame);
+            short[opcode] = 0xff;
+            assert_eq!(take(&[&short]), Err(BadLength), "{by} less");
         }
         for pad in 1..=3 {
             let mut padded = frame.clone();

@@ -8,10 +8,16 @@ use model::{
     headers_of, ip_at, ip_end, udp_at,
 };
 use proptest::{prelude::*, sample::Index};
+use roced_shared::ids::Qpn;
 use roced_transport::{
-    io::{Abort, FrameMut},
+    io::{Abort, FrameMut, Via},
+    mr::MrKey,
+    psn::Psn,
     reject::DropReason,
-    wire::{Bth, Headers, Packet, Path, Service, dest_qpn, largest_path_mtu, pad_bytes, parse},
+    wire::{
+        Bth, Deth, Headers, Opcode, Packet, Path, PathSpec, Reth, Service, Vlan, dest_qpn, largest_path_mtu, opcode,
+        pad_bytes, parse, udp_source_port,
+    },
 };
 
 /// One to three places in `from..=to`, ascending, perhaps the same.
@@ -48,8 +54,11 @@ proptest! {
         prop_assert_eq!(&frame, &whole);
         prop_assert_eq!(&frame[frame.len() - 4..], model::icrc(&frame));
         prop_assert_eq!(ip_end(&frame), frame.len());
-        if !recipe.headers.info().has_deth {
-            prop_assert_eq!(&frame[udp_at(&frame) + 6..bth_at(&frame)], [0, 0]);
+        prop_assert_eq!(&frame[udp_at(&frame) + 6..bth_at(&frame)], [0, 0]);
+        let ip = ip_at(&frame);
+        if frame[ip] >> 4 == 6 {
+            let label = [frame[ip + 1] & 0x0f, frame[ip + 2], frame[ip + 3]];
+            prop_assert_eq!(&label, &(recipe.spec.flow_label % (1 << 20)).to_be_bytes()[1..]);
         }
 
         let padded = [&frame[..], &padding].concat();
@@ -112,15 +121,51 @@ fn options_and_a_service_tag_are_tolerated() {
     assert_eq!(packet.check_integrity(), Ok(()));
 }
 
+/// Headers that the engine does not speak stand in front of others that it reads.
+#[test]
+fn what_stands_behind_an_rdeth_xrceth_or_feth_is_read_from_its_place() {
+    let insert = |headers: Headers, payload: &[u8], opcode: Opcode| {
+        let recipe = Recipe { headers, payload: payload.to_vec(), ..sample() };
+        let mut frame = recipe.build(&[]);
+        let (ip, udp, bth) = (ip_at(&frame), udp_at(&frame), bth_at(&frame));
+        frame[bth] = opcode.0;
+        frame.splice(bth + 12..bth + 12, [0xee; 4]);
+        for (at, bytes) in [(ip + 2, frame.len() - ip), (udp + 4, frame.len() - udp)] {
+            frame[at..at + 2].copy_from_slice(&(bytes as u16).to_be_bytes());
+        }
+        model::fix_ipv4_checksum(&mut frame);
+        model::fix_icrc(&mut frame);
+        let pieces = [&frame[..]];
+        let packet = parse(&pieces).expect("the table has it");
+        assert_eq!(packet.check_integrity(), Ok(()));
+        assert_eq!(packet.bth.opcode, opcode);
+        let bth = Bth { pad: packet.bth.pad, opcode, ..headers.bth };
+        assert_eq!(headers_of(&packet), Headers { bth, ..headers });
+        assert!(packet.payload().flatten().eq(payload));
+    };
+    let Recipe { headers: write, payload, .. } = sample();
+    insert(write, &payload, opcode::XRC_WRITE_ONLY_IMM);
+    let bth = |opcode| Bth { opcode, ..write.bth };
+    insert(Headers { bth: bth(opcode::RC_READ_REQUEST), imm: None, ..write }, &[], opcode::RC_FLUSH);
+    let deth = Some(Deth { qkey: 0x0102_0304, source_qpn: Qpn::from_wire(0x05_0607) });
+    let datagram = Headers { deth, reth: None, ..Headers { bth: bth(opcode::UD_SEND_ONLY_IMM), ..write } };
+    insert(datagram, &payload, opcode::RD_SEND_ONLY_IMM);
+}
+
+/// Linux's numbers, worked out apart; QPNs that need all 48 bits of the product, labels with more than 20 bits.
+#[test]
+fn udp_source_ports_are_those_of_linux() {
+    let port = |label, local, remote| udp_source_port(label, Qpn::from_wire(local), Qpn::from_wire(remote));
+    assert_eq!(port(0x0, 0xabcdef, 0x123456), 0xc3c8);
+    assert_eq!(port(0x0, 0xffffff, 0xffffff), 0xff21);
+    assert_eq!(port(0x0, 0x68, 0xdc), 0xd961);
+    assert_eq!(port(0x12345, 0x1, 0x2), 0xe341);
+    assert_eq!(port(0xfffff, 0x1, 0x2), 0xffc0);
+    assert_eq!(port(0xf00000, 0x68, 0xdc), 0xd961);
+}
+
 /// A WRITE over IPv4 with a VLAN tag.
 fn sample() -> Recipe {
-    use roced_shared::ids::Qpn;
-    use roced_transport::{
-        io::Via,
-        mr::MrKey,
-        psn::Psn,
-        wire::{PathSpec, Reth, Vlan, opcode},
-    };
     let gid = |last| std::net::Ipv4Addr::new(10, 77, 0, last).to_ipv6_mapped().octets();
     let bth = Bth::new(opcode::RC_WRITE_ONLY_IMM, Qpn::from_wire(0x1234), Psn::new(7));
     Recipe {

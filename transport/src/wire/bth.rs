@@ -134,6 +134,12 @@ mod tests {
     }
 
     #[test]
+    fn what_we_send_is_migrated_and_of_the_default_partition() {
+        let bytes = Bth::new(Opcode(4), Qpn::from_wire(0x01_0203), Psn::new(0x04_0506)).to_bytes();
+        assert_eq!(bytes, [0x04, 0x40, 0xff, 0xff, 0, 1, 2, 3, 0, 4, 5, 6]);
+    }
+
+    #[test]
     fn a_limited_member_may_speak_to_us() {
         let of = |pkey| Bth { pkey, ..Bth::new(Opcode(4), Qpn::GSI, Psn::new(0)) }.is_default_partition();
         assert!(of(0xffff) && of(0x7fff) && !of(0xfffe) && !of(0x8001) && !of(0));
