@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The faults of the lab: on the ports of the box between two hosts, RoCEv2 frames that arrive are dropped, duplicated or
+ * corrupted, by chance or by number, or made to arrive on a queue of our choice. Anything else passes untouched.
+ *
+ * Runs as a tc classifier in direct-action mode at the ingress of every port, so the frame is an skb whose outer VLAN tag
+ * the kernel may have taken out of the bytes. Frames may lie in several buffers: everything is read by bpf_skb_load_bytes.
+ */
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "faults.h"
+
+#define ROCE_UDP_PORT 4791
+#define ICRC_BYTES 4
+
+#define TYPE_IPV4 0x0800
+#define TYPE_VLAN 0x8100
+#define TYPE_IPV6 0x86dd
+#define TYPE_VLAN_SERVICE 0x88a8
+#define PROTOCOL_UDP 17
+
+/* Byte 4 of the BTH (FECN, BECN, reserved) is not under the ICRC: flipping it would be no corruption. */
+#define BTH_UNCOVERED_BYTE 4
+
+/* "roce": marks the copy of a frame, which comes by a second time, as done with. */
+#define COPY_MARK 0x726f6365
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct config);
+} config SEC(".maps");
+
+/* How many frames each rule has seen. Apart from the config, which only user space writes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, RULES_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} seen SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+/* Where a RoCE packet lies in its frame. */
+struct place {
+	__u32 bth;
+	/* From the BTH to the end of the ICRC. */
+	__u32 bytes;
+	__u8 opcode;
+};
+
+static __always_inline void count(__u32 counter)
+{
+	__u64 *value = bpf_map_lookup_elem(&counters, &counter);
+
+	if (value)
+		*value += 1;
+}
+
+/* Reads big-endian 16 bits; 0 past the end, which is never a value that we look for. */
+static __always_inline __u16 load16(struct __sk_buff *frame, __u32 at)
+{
+	__be16 value = 0;
+
+	if (bpf_skb_load_bytes(frame, at, &value, sizeof(value)))
+		return 0;
+	return bpf_ntohs(value);
+}
+
+static __always_inline __u8 load8(struct __sk_buff *frame, __u32 at)
+{
+	__u8 value = 0;
+
+	if (bpf_skb_load_bytes(frame, at, &value, sizeof(value)))
+		return 0;
+	return value;
+}
+
+/* True for a whole RoCEv2 frame. */
+static __always_inline int find_roce(struct __sk_buff *frame, struct place *place)
+{
+	__u32 at = 12;
+	__u16 type = load16(frame, at);
+
+	at += 2;
+#pragma clang loop unroll(full)
+	for (int tag = 0; tag < 2; tag++) {
+		if (type != TYPE_VLAN && type != TYPE_VLAN_SERVICE)
+			break;
+		type = load16(frame, at + 2);
+		at += 4;
+	}
+
+	if (type == TYPE_IPV4) {
+		__u32 header_bytes = (load8(frame, at) & 0xf) * 4;
+
+		/* Bits and offset of a fragment: those are not whole. */
+		if (load8(frame, at + 9) != PROTOCOL_UDP || load16(frame, at + 6) & 0x3fff)
+			return 0;
+		at += header_bytes;
+	} else if (type == TYPE_IPV6) {
+		if (load8(frame, at + 6) != PROTOCOL_UDP)
+			return 0;
+		at += 40;
+	} else {
+		return 0;
+	}
+
+	__u32 udp_bytes = load16(frame, at + 4);
+
+	if (load16(frame, at + 2) != ROCE_UDP_PORT || udp_bytes < 8 + 12 + ICRC_BYTES || at + udp_bytes > frame->len)
+		return 0;
+	place->bth = at + 8;
+	place->bytes = udp_bytes - 8;
+	place->opcode = load8(frame, place->bth);
+	return 1;
+}
+
+/* Flips bits of one byte between the BTH and the ICRC, and mends nothing. */
+static __always_inline int corrupt(struct __sk_buff *frame, const struct place *place)
+{
+	__u32 offset = bpf_get_prandom_u32() % (place->bytes - ICRC_BYTES);
+	__u8 flip = 1 + bpf_get_prandom_u32() % 255;
+	__u8 value;
+
+	if (offset == BTH_UNCOVERED_BYTE)
+		offset++;
+	if (bpf_skb_load_bytes(frame, place->bth + offset, &value, sizeof(value)))
+		return -1;
+	value ^= flip;
+	return bpf_skb_store_bytes(frame, place->bth + offset, &value, sizeof(value), 0);
+}
+
+/* A copy arrives on the same port again, after this frame, and is let through there. */
+static __always_inline int duplicate(struct __sk_buff *frame)
+{
+	__u32 mark = frame->mark;
+
+	frame->mark = COPY_MARK;
+	int failed = bpf_clone_redirect(frame, frame->ifindex, BPF_F_INGRESS);
+
+	frame->mark = mark;
+	return failed;
+}
+
+static __always_inline int happens(__u64 chance)
+{
+	return chance && bpf_get_prandom_u32() < chance;
+}
+
+/* The action of the rule whose frame this is, or zero. */
+static __always_inline __u32 take_rule(const struct config *wanted, __u8 opcode)
+{
+	__u32 action = 0;
+
+	for (__u32 at = 0; at < RULES_MAX; at++) {
+		__u32 key = at;
+		__u64 *frames;
+
+		if (at >= wanted->rules)
+			break;
+		if (wanted->rule[at].opcode != opcode)
+			continue;
+		frames = bpf_map_lookup_elem(&seen, &key);
+		if (frames && __sync_fetch_and_add(frames, 1) + 1 == wanted->rule[at].nth)
+			action = wanted->rule[at].action;
+	}
+	return action;
+}
+
+static __always_inline void steer(struct __sk_buff *frame, const struct config *wanted)
+{
+	if (!wanted->queue_plus_one)
+		return;
+	/* Read by the port on the way out as "the queue it came from", and kept. */
+	frame->queue_mapping = wanted->queue_plus_one;
+	count(STEERED);
+}
+
+SEC("tc")
+int roced_faults(struct __sk_buff *frame)
+{
+	struct place place = {};
+	__u32 first = 0;
+	const struct config *wanted = bpf_map_lookup_elem(&config, &first);
+
+	if (!wanted || !find_roce(frame, &place))
+		return TC_ACT_OK;
+	if (frame->mark == COPY_MARK) {
+		frame->mark = 0;
+		steer(frame, wanted);
+		return TC_ACT_OK;
+	}
+	count(FRAMES);
+
+	__u32 action = take_rule(wanted, place.opcode);
+
+	if (action == DROP || happens(wanted->drop_chance)) {
+		count(DROPPED);
+		return TC_ACT_SHOT;
+	}
+	if ((action == CORRUPT || happens(wanted->corrupt_chance)) && !corrupt(frame, &place))
+		count(CORRUPTED);
+	if ((action == DUPLICATE || happens(wanted->duplicate_chance)) && !duplicate(frame))
+		count(DUPLICATED);
+	steer(frame, wanted);
+	return TC_ACT_OK;
+}
+
+char program_license[] SEC("license") = "Dual MIT/GPL";

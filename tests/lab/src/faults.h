@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * What the switch's program and roced-lab agree on; src/layout.rs has the same facts.
+ */
+#ifndef ROCED_LAB_FAULTS_H
+#define ROCED_LAB_FAULTS_H
+
+/* Most rules "the N-th frame of this opcode" at a time. */
+#define RULES_MAX 8
+
+enum action {
+	DROP = 1,
+	DUPLICATE = 2,
+	CORRUPT = 3,
+};
+
+/* Act once, on frame `nth` of this BTH opcode, counted from 1 since the rules were set. */
+struct rule {
+	__u32 opcode;
+	__u32 action;
+	__u64 nth;
+};
+
+/* What to do with RoCE frames. A chance is in 2^-32: 2^32 is always. */
+struct config {
+	__u64 drop_chance;
+	__u64 duplicate_chance;
+	__u64 corrupt_chance;
+	/* The queue on which frames leave, and so arrive at the host, plus one; zero leaves the choice to the kernel. */
+	__u32 queue_plus_one;
+	__u32 rules;
+	struct rule rule[RULES_MAX];
+};
+
+/* What was done; the index into the map `counters`. */
+enum counter {
+	FRAMES = 0,
+	DROPPED = 1,
+	DUPLICATED = 2,
+	CORRUPTED = 3,
+	STEERED = 4,
+	COUNTERS = 5,
+};
+
+#endif

@@ -1,0 +1,111 @@
+//! `roced-lab`: run by `scripts/lab` inside the network namespace of the box between the hosts.
+
+use std::io::{self, Write as _};
+
+use anyhow::{Result, ensure};
+use clap::{Args, Parser, Subcommand};
+use roced_lab::{
+    layout::{self, Config, RULES_MAX, RuleBytes},
+    rule::{Rule, parse_rate},
+    switch::{self, Faults},
+};
+use zerocopy::FromZeros as _;
+
+/// Faults on the way between the two hosts of the lab.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Put the program on these ports, with no fault set.
+    Attach {
+        /// Interfaces of this network namespace.
+        #[arg(required = true)]
+        ports: Vec<String>,
+    },
+    /// Set, show or end the faults.
+    Fault {
+        /// A port that the program is on.
+        #[arg(long, hide = true)]
+        port: String,
+        #[command(flatten)]
+        faults: FaultArguments,
+        #[command(subcommand)]
+        what: Option<FaultCommand>,
+    },
+}
+
+/// What shall happen to RoCE frames, in either direction. Takes the place of all that was set before.
+#[derive(Args)]
+struct FaultArguments {
+    /// Share of frames that get lost: 0.01 or 1%.
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "0")]
+    drop: f64,
+    /// Share of frames that arrive twice.
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "0")]
+    duplicate: f64,
+    /// Share of frames that arrive with a byte under the ICRC changed.
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "0")]
+    corrupt: f64,
+    /// Act once, on the N-th frame of an opcode from now on: rc_write_last:1:drop, 0x11:3:duplicate. May be repeated.
+    #[arg(long, value_name = "OPCODE:N:ACTION")]
+    nth: Vec<Rule>,
+    /// Let every frame arrive on this RX queue of the host, as a NIC does that hashes it there.
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<u16>,
+}
+
+#[derive(Subcommand)]
+enum FaultCommand {
+    /// No more faults; the counters stay.
+    Off,
+    /// What was done since the faults were set.
+    Show {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().command {
+        Command::Attach { ports } => switch::attach(&ports),
+        Command::Fault { port, what: None, faults } => Faults::of_port(&port)?.set(&faults.config()?),
+        Command::Fault { port, what: Some(FaultCommand::Off), .. } => Faults::of_port(&port)?.clear(),
+        Command::Fault { port, what: Some(FaultCommand::Show { json }), .. } => show(&Faults::of_port(&port)?, json),
+    }
+}
+
+impl FaultArguments {
+    fn config(&self) -> Result<Config> {
+        ensure!(self.nth.len() <= RULES_MAX, "at most {RULES_MAX} times --nth");
+        let mut config = Config {
+            drop_chance: layout::chance(self.drop),
+            duplicate_chance: layout::chance(self.duplicate),
+            corrupt_chance: layout::chance(self.corrupt),
+            queue_plus_one: self.queue.map_or(0, |queue| u32::from(queue) + 1),
+            rules: self.nth.len() as u32,
+            ..Config::new_zeroed()
+        };
+        for (bytes, rule) in config.rule.iter_mut().zip(&self.nth) {
+            *bytes = RuleBytes { opcode: rule.opcode.0.into(), action: rule.action as u32, nth: rule.nth };
+        }
+        Ok(config)
+    }
+}
+
+fn show(faults: &Faults, json: bool) -> Result<()> {
+    let counters = faults.counters()?;
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{}", serde_json::to_string(&counters)?)?;
+    } else {
+        for (name, count) in counters {
+            writeln!(out, "{name:<12}{count}")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,282 @@
+//! The program on the ports: loading it once, finding it again later.
+//!
+//! Nothing of it lives anywhere but on the ports: no process, no pin. A later command asks a port for the program's id and
+//! the program for its maps, and when the ports go, program and maps go with them.
+
+use std::{collections::BTreeMap, ffi::OsStr, io, os::fd::AsFd as _};
+
+use anyhow::{Context as _, Result};
+use libbpf_rs::{
+    ErrorKind, MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut, TC_INGRESS, TcHook, TcHookBuilder,
+    query::{ProgInfoIter, ProgInfoQueryOptions},
+};
+use nix::net::if_::if_nametoindex;
+use zerocopy::{FromZeros as _, IntoBytes as _};
+
+use crate::layout::{COUNTERS, Config, RULES_MAX};
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/faults.bpf.o"));
+
+/// Name of the program in the object.
+const PROGRAM: &str = "roced_faults";
+
+/// Handle and priority of our filter on a port: the first, for nothing else is there.
+const FILTER: (u32, u32) = (1, 1);
+
+/// Puts the program on the ingress of each of `ports`, with no fault set.
+///
+/// # Errors
+/// When a port does not exist, or the kernel refuses the program.
+pub fn attach(ports: &[String]) -> Result<()> {
+    let mut object = load()?;
+    let program = program(&mut object)?;
+    for port in ports {
+        let mut hook = hook(&program, port)?;
+        hook.create().with_context(|| format!("clsact on {port}"))?;
+        hook.attach().with_context(|| format!("the faults on {port}"))?;
+    }
+    Ok(())
+}
+
+/// The maps of a program that is attached.
+pub struct Faults {
+    config: MapHandle,
+    seen: MapHandle,
+    counters: MapHandle,
+}
+
+impl Faults {
+    /// Those of the program on `port`.
+    ///
+    /// # Errors
+    /// When no fault program is there.
+    pub fn of_port(port: &str) -> Result<Self> {
+        let id = program_on(port)?;
+        Self::of_program(id).with_context(|| format!("the faults on {port}"))
+    }
+
+    /// Those of the program with this id.
+    fn of_program(id: u32) -> Result<Self> {
+        let program = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true))
+            .find(|program| program.id == id)
+            .with_context(|| format!("program {id} has gone"))?;
+        let mut maps = BTreeMap::new();
+        for id in program.map_ids {
+            let map = MapHandle::from_map_id(id).with_context(|| format!("map {id}"))?;
+            maps.insert(map.name().to_string_lossy().into_owned(), map);
+        }
+        let mut take = |name: &str| maps.remove(name).with_context(|| format!("no map '{name}'"));
+        Ok(Self { config: take("config")?, seen: take("seen")?, counters: take("counters")? })
+    }
+
+    /// From now on these faults, and counting from zero.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn set(&self, config: &Config) -> Result<()> {
+        let none = Config { rules: 0, ..*config };
+        // Rules off while their counts go back to zero, lest a frame be counted for the next set.
+        put(&self.config, 0, none.as_bytes())?;
+        for rule in 0..RULES_MAX as u32 {
+            put(&self.seen, rule, &0_u64.to_ne_bytes())?;
+        }
+        let zeros = vec![0_u64.to_ne_bytes().to_vec(); libbpf_rs::num_possible_cpus()?];
+        for counter in 0..COUNTERS.len() as u32 {
+            self.counters.update_percpu(&counter.to_ne_bytes(), &zeros, MapFlags::ANY).context("counters")?;
+        }
+        put(&self.config, 0, config.as_bytes())
+    }
+
+    /// Stops all faults; the counters stay.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn clear(&self) -> Result<()> {
+        put(&self.config, 0, Config::new_zeroed().as_bytes())
+    }
+
+    /// What was done since the faults were set, by name.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>> {
+        let mut counts = BTreeMap::new();
+        for (index, name) in (0_u32..).zip(COUNTERS) {
+            let per_cpu = self.counters.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY)?.context("counters")?;
+            let mut sum = 0;
+            for count in per_cpu {
+                sum += u64::from_ne_bytes(
+                    count.get(..8).and_then(|bytes| bytes.try_into().ok()).context("8 bytes a count")?,
+                );
+            }
+            counts.insert(name, sum);
+        }
+        Ok(counts)
+    }
+}
+
+fn load() -> Result<Object> {
+    // A copy, for libbpf reads ELF structures in place and `include_bytes!` promises no alignment.
+    let bytes = OBJECT.to_vec();
+    let object = ObjectBuilder::default().open_memory(&bytes).context("the switch's BPF object")?;
+    object.load().context("the kernel refuses the switch's BPF program: is this root?")
+}
+
+fn program(object: &mut Object) -> Result<ProgramMut<'_>> {
+    object.progs_mut().find(|program| program.name() == OsStr::new(PROGRAM)).context("no program in the object")
+}
+
+fn hook(program: &ProgramMut<'_>, port: &str) -> Result<TcHook> {
+    Ok(TcHookBuilder::new(program.as_fd())
+        .ifindex(index_of(port)?)
+        .handle(FILTER.0)
+        .priority(FILTER.1)
+        .replace(true)
+        .hook(TC_INGRESS))
+}
+
+/// Id of the program on `port`.
+fn program_on(port: &str) -> Result<u32> {
+    // The builder wants the fd of a program even for a question, and does not look at it then.
+    let stdin = io::stdin();
+    let mut hook =
+        TcHookBuilder::new(stdin.as_fd()).ifindex(index_of(port)?).handle(FILTER.0).priority(FILTER.1).hook(TC_INGRESS);
+    hook.query().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => anyhow::anyhow!("no faults are attached to {port}"),
+        _ => anyhow::Error::from(error).context(format!("what is attached to {port}")),
+    })
+}
+
+fn index_of(port: &str) -> Result<i32> {
+    let index = if_nametoindex(port).with_context(|| format!("no port '{port}' in this network namespace"))?;
+    i32::try_from(index).context("an interface index")
+}
+
+fn put(map: &MapHandle, key: u32, value: &[u8]) -> Result<()> {
+    map.update(&key.to_ne_bytes(), value, MapFlags::ANY).with_context(|| format!("map {:?}", map.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use libbpf_rs::{Program, ProgramInput};
+    use nix::unistd::Uid;
+
+    use super::*;
+    use crate::layout::{RuleBytes, chance};
+
+    /// "Go on" and "drop" of tc.
+    const OK: u32 = 0;
+    const SHOT: u32 = 2;
+
+    /// A program of this test's own, on no port.
+    struct Bench {
+        object: Object,
+        faults: Faults,
+    }
+
+    impl Bench {
+        /// None without root, said aloud.
+        fn new() -> Option<Self> {
+            if !Uid::effective().is_root() {
+                eprintln!("skipped: loading a BPF program needs root");
+                return None;
+            }
+            let mut object = load().expect("the program loads");
+            let id = Program::id_from_fd(program(&mut object).expect("its program").as_fd()).expect("its id");
+            Some(Self { object, faults: Faults::of_program(id).expect("its maps") })
+        }
+
+        /// What the program returns for `frame`, and the frame after it.
+        fn run(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
+            let mut after = vec![0; frame.len()];
+            let program = program(&mut self.object).expect("its program");
+            let input = ProgramInput { data_in: Some(frame), data_out: Some(&mut after), ..ProgramInput::default() };
+            let verdict = program.test_run(input).expect("BPF_PROG_TEST_RUN").return_value;
+            (verdict, after)
+        }
+
+        fn count(&self, name: &str) -> u64 {
+            self.faults.counters().expect("counters")[name]
+        }
+    }
+
+    /// A frame of a capture by its BTH opcode: Ethernet, IPv4 and UDP are 42 bytes.
+    fn captured(opcode: u8) -> Vec<u8> {
+        let frames = roced_captures::frames_of("rc_mix.pcap");
+        frames.into_iter().map(|frame| frame.bytes).find(|bytes| bytes[42] == opcode).expect("rc_mix.pcap has it")
+    }
+
+    #[test]
+    fn without_faults_nothing_changes() {
+        let Some(mut bench) = Bench::new() else { return };
+        for frame in roced_captures::frames() {
+            assert_eq!(bench.run(&frame.bytes), (OK, frame.bytes.clone()), "{} {}", frame.file, frame.index);
+        }
+        assert_eq!(
+            bench.count("frames"),
+            roced_captures::frames().len() as u64,
+            "every captured frame is seen as RoCE"
+        );
+    }
+
+    #[test]
+    fn a_rule_hits_the_nth_frame_of_its_opcode_and_no_other() {
+        let Some(mut bench) = Bench::new() else { return };
+        let mut config = Config { rules: 1, ..Config::new_zeroed() };
+        config.rule[0] = RuleBytes { opcode: 0x06, action: 1, nth: 2 };
+        bench.faults.set(&config).expect("set");
+        let (first, ack) = (captured(0x06), captured(0x11));
+        let verdicts: Vec<_> = [&first, &ack, &ack, &first, &first, &ack].map(|frame| bench.run(frame).0).to_vec();
+        assert_eq!(verdicts, [OK, OK, OK, SHOT, OK, OK]);
+        assert_eq!((bench.count("frames"), bench.count("dropped")), (6, 1));
+
+        // Set again, it counts from one again.
+        bench.faults.set(&config).expect("set");
+        assert_eq!([bench.run(&first).0, bench.run(&first).0], [OK, SHOT]);
+        bench.faults.clear().expect("clear");
+        assert_eq!(bench.count("dropped"), 1, "counters stay when faults end");
+    }
+
+    #[test]
+    fn a_rate_of_one_drops_all_roce_and_nothing_else() {
+        let Some(mut bench) = Bench::new() else { return };
+        bench.faults.set(&Config { drop_chance: chance(1.0), ..Config::new_zeroed() }).expect("set");
+        let frame = captured(0x11);
+        assert_eq!(bench.run(&frame).0, SHOT);
+        let (mut other_port, mut other_protocol, mut fragment) = (frame.clone(), frame.clone(), frame.clone());
+        other_port[37] ^= 1;
+        other_protocol[23] = 6;
+        fragment[20] |= 0x20;
+        for other in [other_port, other_protocol, fragment, frame[..60].to_vec()] {
+            assert_eq!(bench.run(&other).0, OK);
+        }
+        let mut tagged = frame;
+        tagged.splice(12..12, [0x81, 0, 0, 100]);
+        assert_eq!(bench.run(&tagged).0, SHOT, "a tag in the bytes hides nothing");
+        assert_eq!(bench.count("dropped"), 2);
+    }
+
+    #[test]
+    fn a_quarter_is_about_a_quarter() {
+        let Some(mut bench) = Bench::new() else { return };
+        bench.faults.set(&Config { drop_chance: chance(0.25), ..Config::new_zeroed() }).expect("set");
+        let frame = captured(0x11);
+        let dropped = (0..4000).filter(|_| bench.run(&frame).0 == SHOT).count();
+        // 1000 expected, standard deviation 27: eight of them never happen.
+        assert!((780..1220).contains(&dropped), "{dropped} of 4000");
+    }
+
+    #[test]
+    fn corruption_changes_one_byte_under_the_icrc() {
+        let Some(mut bench) = Bench::new() else { return };
+        bench.faults.set(&Config { corrupt_chance: chance(1.0), ..Config::new_zeroed() }).expect("set");
+        let frame = captured(0x06);
+        for _ in 0..500 {
+            let (verdict, after) = bench.run(&frame);
+            let changed: Vec<_> = (0..frame.len()).filter(|&at| frame[at] != after[at]).collect();
+            assert_eq!((verdict, changed.len()), (OK, 1));
+            assert!(changed[0] >= 42 && changed[0] != 46 && changed[0] < frame.len() - 4, "byte {}", changed[0]);
+        }
+        assert_eq!(bench.count("corrupted"), 500);
+    }
+}
