@@ -38,6 +38,8 @@ pub(crate) struct Pending {
 struct Slot {
     request: ReadRequest,
     pending: Option<Pending>,
+    /// It was answered to its end before; what is pending now is a repetition.
+    answered: bool,
 }
 
 /// What a duplicate READ asks for, within a request that is kept.
@@ -76,16 +78,21 @@ impl ReadReplay {
         self.pending > 0
     }
 
-    /// Accepts a request; false when `depth` others are still being answered.
+    /// Accepts a request; false when `depth` others were not answered yet. A repetition that is still under way gives way: the
+    /// requester has the responses, or it would not ask for more.
     pub(crate) fn push(&mut self, request: ReadRequest) -> bool {
         if self.depth == 0 {
             return false;
         }
         let slot = &mut self.slots[self.count % self.depth];
         if self.count >= self.depth && slot.pending.is_some() {
-            return false;
+            if !slot.answered {
+                return false;
+            }
+            self.pending -= 1;
         }
-        *slot = Slot { request, pending: Some(Pending { start: 0, next: 0, end: request.packets }) };
+        let pending = Some(Pending { start: 0, next: 0, end: request.packets });
+        *slot = Slot { request, pending, answered: false };
         self.count += 1;
         self.pending += 1;
         true
@@ -129,6 +136,7 @@ impl ReadReplay {
             pending.next += 1;
             if pending.next == pending.end {
                 slot.pending = None;
+                slot.answered = true;
                 self.pending -= 1;
             }
         }
@@ -218,6 +226,23 @@ mod tests {
         replay.advance();
         assert!(replay.push(request(2, 1)));
         assert!(!replay.replay(&duplicate(0, 1, 0), MTU), "the oldest gave up its place");
+    }
+
+    /// The requester asked again, then the first answer came after all, and it asks for more.
+    #[test]
+    fn a_repetition_under_way_gives_way_to_a_new_request() {
+        let mut replay = ReadReplay::new();
+        replay.reset(1);
+        assert!(replay.push(request(0, 2)));
+        assert!(!replay.push(request(2, 2)), "not answered yet");
+        replay.advance();
+        replay.advance();
+        assert!(replay.replay(&duplicate(0, 2, 0), MTU));
+        assert!(replay.push(request(2, 2)));
+        assert_eq!(replay.front().expect("the new one").0.first_psn, Psn::new(2));
+        replay.advance();
+        replay.advance();
+        assert!(!replay.has_pending());
     }
 
     #[test]
