@@ -209,14 +209,13 @@ mod tests {
     #[test]
     fn without_faults_nothing_changes() {
         let Some(mut bench) = Bench::new() else { return };
-        for frame in roced_captures::frames() {
+        // BPF_PROG_TEST_RUN takes what fits a page with an skb's own needs.
+        let frames: Vec<_> = roced_captures::frames().into_iter().filter(|frame| frame.bytes.len() < 3000).collect();
+        assert!(frames.len() > 900, "{} frames", frames.len());
+        for frame in &frames {
             assert_eq!(bench.run(&frame.bytes), (OK, frame.bytes.clone()), "{} {}", frame.file, frame.index);
         }
-        assert_eq!(
-            bench.count("frames"),
-            roced_captures::frames().len() as u64,
-            "every captured frame is seen as RoCE"
-        );
+        assert_eq!(bench.count("frames"), frames.len() as u64, "every captured frame is seen as RoCE");
     }
 
     #[test]
