@@ -205,7 +205,7 @@ impl Seats {
         !self.ready.is_empty()
     }
 
-    /// Copies work from the rings of the queue pair in `seat` to its endpoint: at most [`QUANTUM`] of each direction, at most as many as
+    /// Copies work from the rings of the queue pair in `seat` to its endpoint: at most a quantum of each direction, at most as many as
     /// the endpoint has room for. When there may be more it wants another turn.
     pub fn serve(&mut self, seat: u32, endpoint: &mut Endpoint) -> Served {
         let mut served = Served { taken: 0, fault: None };

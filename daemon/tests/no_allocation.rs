@@ -1,0 +1,155 @@
+//! A worker allocates and frees nothing: not in a turn with traffic, not for a command, not when it sleeps and wakes.
+//!
+//! The allocator of this program counts what the worker's thread asks of it, from its first turn to its last.
+#![expect(unsafe_code, reason = "counts for the system's allocator")]
+
+mod rig;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    convert::Infallible,
+    os::fd::BorrowedFd,
+};
+
+use rig::{Client, Rig};
+use roced::worker::{idle::Policy, nic::Nic, turn::Worker};
+use roced_shared::abi::wqe::SendOp;
+use roced_transport::{
+    clock::Nanos,
+    io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
+};
+
+struct Counting;
+
+thread_local! {
+    static CALLS: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+fn count() {
+    CALLS.with(|calls| calls.set(calls.get().map(|calls| calls + 1)));
+}
+
+// SAFETY: everything is the system allocator's; the counter is a thread-local without a destructor, so it needs no memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// No NIC: all frames are handed over.
+struct NoNic(Infallible);
+
+impl Wire for NoNic {
+    fn emit(
+        &mut self,
+        _: Via,
+        _: usize,
+        _: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        match self.0 {}
+    }
+}
+
+impl Nic for NoNic {
+    fn queue(&self) -> u32 {
+        match self.0 {}
+    }
+    fn rx_burst(&mut self, _: usize, _: impl FnMut(&Segments<'_>)) -> usize {
+        match self.0 {}
+    }
+    fn flush(&mut self) {
+        match self.0 {}
+    }
+    fn prepare_sleep(&mut self) -> bool {
+        match self.0 {}
+    }
+    fn socket(&self) -> BorrowedFd<'_> {
+        match self.0 {}
+    }
+    fn counters(&self, _: &mut impl FnMut(&'static str, u64)) {
+        match self.0 {}
+    }
+}
+
+fn run_counted(worker: &mut Worker<NoNic>) {
+    CALLS.with(|calls| calls.set(Some(0)));
+    worker.run();
+    let calls = CALLS.with(Cell::take).expect("it was counting");
+    assert_eq!(calls, 0, "calls of the allocator on the worker's thread");
+}
+
+/// SEND, WRITE and READ of `bytes` between the client's two queue pairs, `rounds` times, data compared.
+fn exchange(client: &mut Client, rounds: u64, bytes: u32) {
+    let (key, half) = (client.key, client.memory.len() / 2);
+    let mut data = vec![0; bytes as usize];
+    for round in 0..rounds {
+        for (at, op) in [SendOp::Send, SendOp::Write, SendOp::Read].into_iter().enumerate() {
+            let (source, target) = (at as u64 * 65536, half + at as u64 * 65536);
+            data.iter_mut().zip(0u64..).for_each(|(byte, at)| *byte = (round * 31 + at * 7) as u8);
+            client.memory.write(source, &data);
+            let mut completions = 1;
+            match op {
+                SendOp::Read => client.qps[0].post_send(op, key, target, bytes, (source, key)),
+                SendOp::Write => client.qps[0].post_send(op, key, source, bytes, (target, key)),
+                _ => {
+                    client.qps[1].post_recv(key, target, bytes);
+                    client.qps[0].post_send(op, key, source, bytes, (0, key));
+                    completions = 2;
+                }
+            }
+            for _ in 0..completions {
+                let completion = client.wait();
+                assert_eq!(completion.status, 0, "{completion:?}");
+            }
+            let mut arrived = vec![0; bytes as usize];
+            client.memory.read(target, &mut arrived);
+            assert!(arrived == data, "{op:?} of round {round}");
+        }
+    }
+}
+
+fn check(served: &[(u32, u32)], policy: Policy, on: &[usize]) {
+    let mut rig = Rig::start(served, policy, |_| Vec::new(), run_counted);
+    let mut client = rig.client(0, 1 << 20, on);
+    rig.connect(&client.qps[0], &client.qps[1], Via::HandOver);
+    exchange(&mut client, 50, 60_000);
+    exchange(&mut client, 50, 0);
+    exchange(&mut client, 50, 64);
+    for (worker, qp) in client.qps.iter().map(|qp| (qp.worker, qp.qpn)) {
+        rig.tell(worker, roced::worker::command::Command::DropQp(qp));
+    }
+    rig.stop();
+}
+
+#[test]
+fn two_queue_pairs_of_one_worker_move_data_without_allocation() {
+    check(&[(0, 0)], Policy::Yield, &[0, 0]);
+}
+
+#[test]
+fn two_workers_move_data_without_allocation() {
+    check(&[(0, 0), (0, 1)], Policy::Yield, &[0, 1]);
+}
+
+#[test]
+fn a_worker_that_sleeps_is_woken_for_each_message_and_allocates_nothing() {
+    check(&[(0, 0), (0, 1)], Policy::Sleep { spin: Nanos(0) }, &[0, 1]);
+}

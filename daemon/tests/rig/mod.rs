@@ -1,0 +1,386 @@
+//! Workers without a daemon around them: the test is their control thread and their client, NIC queues are what the test makes.
+#![expect(unsafe_code, reason = "maps what a client would map")]
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::{
+    num::NonZeroUsize,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, atomic::AtomicU64},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use roced::{
+    clients::{
+        memory::ClientMemory,
+        queues::{SleepBoard, new_cq, new_qp, new_session},
+    },
+    worker::{
+        command::{Answer, Command},
+        endpoints::{Endpoints, Place},
+        events::{EventReceiver, events},
+        handoff::exchange,
+        idle::Policy,
+        mailbox::mailbox,
+        nic::Nic,
+        turn::{Station, Worker, WorkerParts},
+        wake::Waker,
+        workers::{WorkerHandle, Workers},
+    },
+};
+use roced_shared::{
+    abi::{
+        control::{QpAttributes, access, attribute, state},
+        cqe::Cqe,
+        doorbell::{BELL_PAGE_BYTES, MappedBells, must_wake, ring_bell},
+        layout::{CqLayout, QpLayout, QpSizes, bell_page_offset, session_bytes},
+        ring::{Consumer, MappedRing, Producer, RingShape},
+        wqe::{RecvWqe, SendOp, SendWqe, Sge, send_flags},
+    },
+    ids::{Cqn, DeviceId, EndpointId, Pdn, Qpn, RegionId, SessionId, WorkerId},
+};
+use roced_transport::{
+    endpoint::{Endpoint, EndpointConfig},
+    io::Via,
+    mr::{Mr, MrKey},
+    qp::{PathState, Qp, QpConfig},
+    wire::path::{Path, PathSpec},
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Queue pairs of each endpoint.
+const MAX_QPS: u32 = 32;
+
+/// Workers that turn in threads of their own.
+pub struct Rig<N> {
+    pub workers: Workers,
+    pub events: EventReceiver,
+    board: SleepBoard,
+    threads: Vec<JoinHandle<Worker<N>>>,
+    next: u32,
+}
+
+impl<N: Nic + Send + 'static> Rig<N> {
+    /// Workers for the endpoints `served` (device, worker), with the NIC queues that `queues_of` gives each; `run` is what each
+    /// worker's thread does.
+    pub fn start(
+        served: &[(u32, u32)],
+        policy: Policy,
+        mut queues_of: impl FnMut(Place) -> Vec<N>,
+        run: fn(&mut Worker<N>),
+    ) -> Self {
+        let endpoints = Endpoints::new(served.iter().map(|(device, worker)| (DeviceId(*device), WorkerId(*worker))));
+        let endpoints = Arc::new(endpoints.expect("few endpoints"));
+        let count = served.iter().map(|(_, worker)| worker + 1).max().expect("somebody is served");
+        let wakers: Vec<_> = (0..count).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
+        let (receiver, senders) = events(count as usize).expect("an eventfd");
+        let board = SleepBoard::create(count).expect("a memfd");
+        let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        for (((number, waker), handoff), events) in (0..).zip(&wakers).zip(exchange(&wakers)).zip(senders) {
+            let (mailbox, inbox) = mailbox(Arc::clone(waker));
+            let heartbeat = Arc::new(AtomicU64::new(0));
+            let station = |place: Place| Station {
+                place,
+                endpoint: Endpoint::new(EndpointConfig { id: place.endpoint, max_mrs: 32, max_qps: MAX_QPS }),
+                queues: queues_of(place),
+                max_qps: MAX_QPS,
+            };
+            let mut worker = Worker::new(WorkerParts {
+                id: WorkerId(number),
+                policy,
+                stations: endpoints.of_worker(WorkerId(number)).map(station).collect(),
+                endpoints: Arc::clone(&endpoints),
+                inbox,
+                handoff,
+                events,
+                waker: Arc::clone(waker),
+                state: board.worker(number),
+                heartbeat: Arc::clone(&heartbeat),
+                max_sessions: 4,
+                max_regions: 16,
+                max_lanes: 16,
+            })
+            .expect("a worker");
+            handles.push(WorkerHandle { mailbox, waker: Arc::clone(waker), heartbeat });
+            threads.push(std::thread::spawn(move || {
+                run(&mut worker);
+                worker
+            }));
+        }
+        Self { workers: Workers::new(handles, endpoints), events: receiver, board, threads, next: 1 }
+    }
+
+    /// Tells a worker what to do; it must obey.
+    pub fn tell(&mut self, worker: WorkerId, command: Command) -> Answer {
+        match self.workers.call(worker, command).expect("the worker answers") {
+            Answer::Refused(why, command) => panic!("{why}: {command:?}"),
+            answer => answer,
+        }
+    }
+
+    /// Ends all workers and gives them back.
+    pub fn stop(mut self) -> Vec<Worker<N>> {
+        for worker in 0..self.threads.len() {
+            self.tell(WorkerId(worker as u32), Command::Stop);
+        }
+        self.threads.into_iter().map(|thread| thread.join().expect("the worker ended well")).collect()
+    }
+
+    fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A client of `device` with one memory region of `bytes`, one completion queue and one queue pair on each endpoint of `on`,
+    /// all of them ready to be connected.
+    pub fn client(&mut self, device: u32, bytes: u64, on: &[usize]) -> Client {
+        let device = DeviceId(device);
+        let places: Vec<Place> = self.workers.of_device(device).collect();
+        let session = SessionId(self.number());
+        let (halves, session_fd, wakes) = new_session(session, places.len() as u32).expect("a session");
+        let region = RegionId(self.number());
+        let (memory, memory_fd) = ClientMemory::create(bytes).expect("memory");
+        drop(memory_fd);
+        let memory = Arc::new(memory);
+        let cqn = Cqn(self.number());
+        let cq_layout = CqLayout::new(256, places.len() as u32).expect("a small queue");
+        let (lanes, cq_fd) = new_cq(cqn, cq_layout, None).expect("a completion queue");
+        let key = MrKey(self.number() << 8);
+        let pd = Pdn(self.number());
+        let mr = Mr { key, pd, access: access::ALL, va: 0, length: memory.len(), region, offset: 0 };
+        for ((place, half), lane) in places.iter().zip(halves).zip(lanes) {
+            self.tell(place.worker, Command::AttachSession(half));
+            self.tell(place.worker, Command::MapRegion(region, Arc::clone(&memory)));
+            self.tell(place.worker, Command::AddLane(cqn, lane));
+            self.tell(place.worker, Command::AddMr(device, mr));
+        }
+        let bells = map(&session_fd, session_bytes(places.len() as u32));
+        let cq = map(&cq_fd, cq_layout.bytes);
+        let lanes = (0..places.len() as u32).map(|index| {
+            // SAFETY: the layout places the lane inside the mapping, which is never unmapped.
+            Consumer::new(unsafe { MappedRing::new(cq.add(cq_layout.lane_offset(index)), cq_layout.lane, ()) })
+        });
+        let mut client = Client { session, memory, key, cqn, pd, lanes: lanes.collect(), qps: Vec::new() };
+        for (bell, on) in (0..).zip(on) {
+            let number = places.iter().position(|place| place.endpoint.get() == *on).expect("an endpoint of the device");
+            let place = places[number];
+            let qpn = Qpn::new(EndpointId::new(*on).expect("few endpoints"), 2 + self.number() % (MAX_QPS - 2));
+            // SAFETY: the layout places the page inside the mapping, which is never unmapped.
+            let page = unsafe { MappedBells::new(bells.add(bell_page_offset(number as u32)), ()) };
+            let wake = wakes[number].try_clone().expect("an fd");
+            client.qps.push(self.queue_pair(&client, place, qpn, bell, page, wake));
+        }
+        client
+    }
+
+    fn queue_pair(
+        &mut self,
+        client: &Client,
+        place: Place,
+        qpn: Qpn,
+        bell: u32,
+        page: MappedBells<()>,
+        wake: OwnedFd,
+    ) -> ClientQp {
+        let sizes = QpSizes { send_wrs: 32, recv_wrs: 32, send_sges: 2, recv_sges: 1, inline_bytes: 32 };
+        let (rings, fd) = new_qp(qpn, client.session, bell, sizes).expect("rings");
+        let config = QpConfig {
+            qpn,
+            pd: client.pd,
+            send_cq: client.cqn,
+            recv_cq: client.cqn,
+            sizes,
+            signal_all: true,
+            window_packets: 64,
+        };
+        self.tell(place.worker, Command::AddQp(Box::new(Qp::new(config)), rings));
+        let layout = QpLayout::new(sizes);
+        let base = map(&fd, layout.bytes);
+        // SAFETY: the layout places both rings inside the mapping, which is never unmapped.
+        let (send, recv) = unsafe {
+            (MappedRing::new(base, layout.send, ()), MappedRing::new(base.add(layout.recv_offset), layout.recv, ()))
+        };
+        ClientQp {
+            qpn,
+            worker: place.worker,
+            bell,
+            page,
+            wake,
+            state: self.board.worker(place.worker.0),
+            send: Producer::new(send),
+            recv: Producer::new(recv),
+            shapes: (layout.send, layout.recv),
+        }
+    }
+
+    /// Connects two queue pairs, each to RTS; `via` says how frames leave.
+    pub fn connect(&mut self, a: &ClientQp, b: &ClientQp, via: Via) {
+        let address = |qp: &ClientQp| {
+            let device = self.workers.of_qpn(qp.qpn).expect("an endpoint").device;
+            std::net::Ipv4Addr::new(10, 0, device.0 as u8, 1).to_ipv6_mapped().octets()
+        };
+        let ends = [(a, address(a), b, address(b)), (b, address(b), a, address(a))];
+        for (from, source, to, destination) in ends {
+            let path = Path::new(&PathSpec {
+                via,
+                source_mac: [2, 0, 0, 0, 0, 1],
+                dest_mac: [2, 0, 0, 0, 0, 2],
+                vlan: None,
+                source,
+                destination,
+                traffic_class: 0,
+                hop_limit: 64,
+                flow_label: 0,
+                udp_source_port: 0xc000,
+            });
+            let path = PathState::Ready(path.expect("both are IPv4"));
+            self.connect_one(from, to.qpn, destination, path);
+        }
+    }
+
+    fn connect_one(&mut self, qp: &ClientQp, peer: Qpn, dgid: [u8; 16], path: PathState) {
+        let attributes = QpAttributes {
+            access: access::ALL,
+            path_mtu_bytes: 4096,
+            dest_qpn: peer.get(),
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 1,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            hop_limit: 64,
+            dgid,
+            ..QpAttributes::default()
+        };
+        let init = attribute::PKEY_INDEX | attribute::PORT | attribute::ACCESS_FLAGS;
+        let rtr = attribute::AV
+            | attribute::PATH_MTU
+            | attribute::DEST_QPN
+            | attribute::RQ_PSN
+            | attribute::MAX_DEST_RD_ATOMIC
+            | attribute::MIN_RNR_TIMER;
+        let rts = attribute::TIMEOUT
+            | attribute::RETRY_CNT
+            | attribute::RNR_RETRY
+            | attribute::SQ_PSN
+            | attribute::MAX_QP_RD_ATOMIC;
+        for (state, mask, path) in
+            [(state::INIT, init, None), (state::RTR, rtr, Some(path)), (state::RTS, rts, None)]
+        {
+            let command = Command::ModifyQp {
+                qpn: qp.qpn,
+                mask: mask | attribute::STATE,
+                attributes: QpAttributes { state, ..attributes },
+                path,
+            };
+            self.tell(qp.worker, command);
+        }
+    }
+}
+
+/// A client's session with its memory, completion queue and queue pairs.
+pub struct Client {
+    pub session: SessionId,
+    pub memory: Arc<ClientMemory>,
+    pub key: MrKey,
+    pub cqn: Cqn,
+    pub pd: Pdn,
+    lanes: Vec<Consumer<MappedRing<()>>>,
+    pub qps: Vec<ClientQp>,
+}
+
+/// The client's side of a queue pair.
+pub struct ClientQp {
+    pub qpn: Qpn,
+    pub worker: WorkerId,
+    bell: u32,
+    page: MappedBells<()>,
+    wake: OwnedFd,
+    state: roced_shared::abi::doorbell::WorkerState<Arc<roced::clients::memory::Mapping>>,
+    send: Producer<MappedRing<()>>,
+    recv: Producer<MappedRing<()>>,
+    shapes: (RingShape, RingShape),
+}
+
+impl Client {
+    /// The next completion of any lane.
+    pub fn poll(&mut self) -> Option<Cqe> {
+        let mut words = [0; 8];
+        let lane = self.lanes.iter_mut().find_map(|lane| lane.pop(&mut words).expect("a sound ring").then_some(lane))?;
+        lane.release();
+        Some(Cqe::read_from_bytes(words.as_bytes()).expect("a completion"))
+    }
+
+    /// The next completion, waited for.
+    pub fn wait(&mut self) -> Cqe {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(completion) = self.poll() {
+                return completion;
+            }
+            assert!(Instant::now() < deadline, "no completion");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl ClientQp {
+    /// Posts one send work request on `length` bytes of local memory at `local`.
+    pub fn post_send(&mut self, op: SendOp, key: MrKey, local: u64, length: u32, remote: (u64, MrKey)) {
+        let wqe = SendWqe {
+            wr_id: local,
+            opcode: op as u8,
+            flags: send_flags::SIGNALED,
+            num_sge: 1,
+            remote_va: remote.0,
+            rkey: remote.1.0,
+            ..SendWqe::default()
+        };
+        self.post_send_wqe(&wqe, &Sge { va: local, length, lkey: key.0 });
+    }
+
+    /// Posts whatever `wqe` says.
+    pub fn post_send_wqe(&mut self, wqe: &SendWqe, sge: &Sge) {
+        let mut words = [0; 10];
+        wqe.write_to_prefix(words.as_mut_bytes()).expect("room");
+        sge.write_to_suffix(words.as_mut_bytes()).expect("room");
+        assert!(words.len() <= self.shapes.0.stride_words());
+        push(&mut self.send, &words);
+        self.ring();
+    }
+
+    /// Posts one receive work request.
+    pub fn post_recv(&mut self, key: MrKey, local: u64, length: u32) {
+        let mut words = [0; 4];
+        let wqe = RecvWqe { wr_id: local, num_sge: 1, ..RecvWqe::default() };
+        wqe.write_to_prefix(words.as_mut_bytes()).expect("room");
+        Sge { va: local, length, lkey: key.0 }.write_to_suffix(words.as_mut_bytes()).expect("room");
+        push(&mut self.recv, &words);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        ring_bell(&self.page, self.bell);
+        if must_wake(self.state.asleep()) {
+            nix::unistd::write(&self.wake, &1u64.to_ne_bytes()).expect("an eventfd");
+        }
+    }
+}
+
+fn push(ring: &mut Producer<MappedRing<()>>, words: &[u64]) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !ring.push(words).expect("a sound ring") {
+        assert!(Instant::now() < deadline, "the ring stays full");
+        std::thread::yield_now();
+    }
+    ring.publish();
+}
+
+fn map(fd: &impl AsFd, bytes: usize) -> std::ptr::NonNull<u8> {
+    let length = NonZeroUsize::new(bytes).expect("something");
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let base = unsafe { mmap(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, fd, 0) };
+    base.expect("a mapping").cast()
+}
