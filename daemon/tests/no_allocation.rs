@@ -140,6 +140,13 @@ fn check(served: &[(u32, u32)], policy: Policy, on: &[usize]) {
 }
 
 #[test]
+fn the_counter_counts() {
+    CALLS.with(|calls| calls.set(Some(0)));
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(CALLS.with(Cell::take), Some(2));
+}
+
+#[test]
 fn two_queue_pairs_of_one_worker_move_data_without_allocation() {
     check(&[(0, 0)], Policy::Yield, &[0, 0]);
 }

@@ -33,7 +33,7 @@ use roced_shared::{
     abi::{
         control::{QpAttributes, access, attribute, state},
         cqe::Cqe,
-        doorbell::{BELL_PAGE_BYTES, MappedBells, must_wake, ring_bell},
+        doorbell::{MappedBells, must_wake, ring_bell},
         layout::{CqLayout, QpLayout, QpSizes, bell_page_offset, session_bytes},
         ring::{Consumer, MappedRing, Producer, RingShape},
         wqe::{RecvWqe, SendOp, SendWqe, Sge, send_flags},
@@ -53,9 +53,9 @@ use zerocopy::{FromBytes, IntoBytes};
 const MAX_QPS: u32 = 32;
 
 /// Workers that turn in threads of their own.
-pub struct Rig<N> {
-    pub workers: Workers,
-    pub events: EventReceiver,
+pub(crate) struct Rig<N> {
+    pub(crate) workers: Workers,
+    pub(crate) events: EventReceiver,
     board: SleepBoard,
     threads: Vec<JoinHandle<Worker<N>>>,
     next: u32,
@@ -64,7 +64,7 @@ pub struct Rig<N> {
 impl<N: Nic + Send + 'static> Rig<N> {
     /// Workers for the endpoints `served` (device, worker), with the NIC queues that `queues_of` gives each; `run` is what each
     /// worker's thread does.
-    pub fn start(
+    pub(crate) fn start(
         served: &[(u32, u32)],
         policy: Policy,
         mut queues_of: impl FnMut(Place) -> Vec<N>,
@@ -112,7 +112,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
     }
 
     /// Tells a worker what to do; it must obey.
-    pub fn tell(&mut self, worker: WorkerId, command: Command) -> Answer {
+    pub(crate) fn tell(&mut self, worker: WorkerId, command: Command) -> Answer {
         match self.workers.call(worker, command).expect("the worker answers") {
             Answer::Refused(why, command) => panic!("{why}: {command:?}"),
             answer => answer,
@@ -120,7 +120,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
     }
 
     /// Ends all workers and gives them back.
-    pub fn stop(mut self) -> Vec<Worker<N>> {
+    pub(crate) fn stop(mut self) -> Vec<Worker<N>> {
         for worker in 0..self.threads.len() {
             self.tell(WorkerId(worker as u32), Command::Stop);
         }
@@ -134,7 +134,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
 
     /// A client of `device` with one memory region of `bytes`, one completion queue and one queue pair on each endpoint of `on`,
     /// all of them ready to be connected.
-    pub fn client(&mut self, device: u32, bytes: u64, on: &[usize]) -> Client {
+    pub(crate) fn client(&mut self, device: u32, bytes: u64, on: &[usize]) -> Client {
         let device = DeviceId(device);
         let places: Vec<Place> = self.workers.of_device(device).collect();
         let session = SessionId(self.number());
@@ -163,7 +163,8 @@ impl<N: Nic + Send + 'static> Rig<N> {
         });
         let mut client = Client { session, memory, key, cqn, pd, lanes: lanes.collect(), qps: Vec::new() };
         for (bell, on) in (0..).zip(on) {
-            let number = places.iter().position(|place| place.endpoint.get() == *on).expect("an endpoint of the device");
+            let number =
+                places.iter().position(|place| place.endpoint.get() == *on).expect("an endpoint of the device");
             let place = places[number];
             let qpn = Qpn::new(EndpointId::new(*on).expect("few endpoints"), 2 + self.number() % (MAX_QPS - 2));
             // SAFETY: the layout places the page inside the mapping, which is never unmapped.
@@ -215,7 +216,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
     }
 
     /// Connects two queue pairs, each to RTS; `via` says how frames leave.
-    pub fn connect(&mut self, a: &ClientQp, b: &ClientQp, via: Via) {
+    pub(crate) fn connect(&mut self, a: &ClientQp, b: &ClientQp, via: Via) {
         let address = |qp: &ClientQp| {
             let device = self.workers.of_qpn(qp.qpn).expect("an endpoint").device;
             std::net::Ipv4Addr::new(10, 0, device.0 as u8, 1).to_ipv6_mapped().octets()
@@ -266,9 +267,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             | attribute::RNR_RETRY
             | attribute::SQ_PSN
             | attribute::MAX_QP_RD_ATOMIC;
-        for (state, mask, path) in
-            [(state::INIT, init, None), (state::RTR, rtr, Some(path)), (state::RTS, rts, None)]
-        {
+        for (state, mask, path) in [(state::INIT, init, None), (state::RTR, rtr, Some(path)), (state::RTS, rts, None)] {
             let command = Command::ModifyQp {
                 qpn: qp.qpn,
                 mask: mask | attribute::STATE,
@@ -281,20 +280,20 @@ impl<N: Nic + Send + 'static> Rig<N> {
 }
 
 /// A client's session with its memory, completion queue and queue pairs.
-pub struct Client {
-    pub session: SessionId,
-    pub memory: Arc<ClientMemory>,
-    pub key: MrKey,
-    pub cqn: Cqn,
-    pub pd: Pdn,
+pub(crate) struct Client {
+    pub(crate) session: SessionId,
+    pub(crate) memory: Arc<ClientMemory>,
+    pub(crate) key: MrKey,
+    pub(crate) cqn: Cqn,
+    pub(crate) pd: Pdn,
     lanes: Vec<Consumer<MappedRing<()>>>,
-    pub qps: Vec<ClientQp>,
+    pub(crate) qps: Vec<ClientQp>,
 }
 
 /// The client's side of a queue pair.
-pub struct ClientQp {
-    pub qpn: Qpn,
-    pub worker: WorkerId,
+pub(crate) struct ClientQp {
+    pub(crate) qpn: Qpn,
+    pub(crate) worker: WorkerId,
     bell: u32,
     page: MappedBells<()>,
     wake: OwnedFd,
@@ -306,15 +305,16 @@ pub struct ClientQp {
 
 impl Client {
     /// The next completion of any lane.
-    pub fn poll(&mut self) -> Option<Cqe> {
+    pub(crate) fn poll(&mut self) -> Option<Cqe> {
         let mut words = [0; 8];
-        let lane = self.lanes.iter_mut().find_map(|lane| lane.pop(&mut words).expect("a sound ring").then_some(lane))?;
+        let lane =
+            self.lanes.iter_mut().find_map(|lane| lane.pop(&mut words).expect("a sound ring").then_some(lane))?;
         lane.release();
         Some(Cqe::read_from_bytes(words.as_bytes()).expect("a completion"))
     }
 
     /// The next completion, waited for.
-    pub fn wait(&mut self) -> Cqe {
+    pub(crate) fn wait(&mut self) -> Cqe {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(completion) = self.poll() {
@@ -328,7 +328,7 @@ impl Client {
 
 impl ClientQp {
     /// Posts one send work request on `length` bytes of local memory at `local`.
-    pub fn post_send(&mut self, op: SendOp, key: MrKey, local: u64, length: u32, remote: (u64, MrKey)) {
+    pub(crate) fn post_send(&mut self, op: SendOp, key: MrKey, local: u64, length: u32, remote: (u64, MrKey)) {
         let wqe = SendWqe {
             wr_id: local,
             opcode: op as u8,
@@ -342,7 +342,7 @@ impl ClientQp {
     }
 
     /// Posts whatever `wqe` says.
-    pub fn post_send_wqe(&mut self, wqe: &SendWqe, sge: &Sge) {
+    pub(crate) fn post_send_wqe(&mut self, wqe: &SendWqe, sge: &Sge) {
         let mut words = [0; 10];
         wqe.write_to_prefix(words.as_mut_bytes()).expect("room");
         sge.write_to_suffix(words.as_mut_bytes()).expect("room");
@@ -352,7 +352,7 @@ impl ClientQp {
     }
 
     /// Posts one receive work request.
-    pub fn post_recv(&mut self, key: MrKey, local: u64, length: u32) {
+    pub(crate) fn post_recv(&mut self, key: MrKey, local: u64, length: u32) {
         let mut words = [0; 4];
         let wqe = RecvWqe { wr_id: local, num_sge: 1, ..RecvWqe::default() };
         wqe.write_to_prefix(words.as_mut_bytes()).expect("room");

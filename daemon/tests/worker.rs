@@ -1,0 +1,268 @@
+//! Workers as their control thread and their clients see them: frames on the wrong queue, broken clients, what is refused.
+
+mod rig;
+
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crossbeam::queue::ArrayQueue;
+use nix::sys::eventfd::EventFd;
+use rig::{Client, Rig};
+use roced::{
+    metrics::WorkerSnapshot,
+    worker::{
+        command::{Answer, Command, Refused},
+        events::WorkerEvent,
+        idle::Policy,
+        nic::Nic,
+        turn::Worker,
+    },
+};
+use roced_shared::{
+    abi::wqe::{SendOp, SendWqe, Sge},
+    ids::{DeviceId, Qpn, WorkerId},
+};
+use roced_transport::{
+    io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
+    reject::{ClientFault, DropReason},
+};
+
+/// A NIC queue whose frames all arrive at one queue, as if RSS had only one to choose.
+struct Loop {
+    queue: u32,
+    frames: Arc<ArrayQueue<Vec<u8>>>,
+    socket: EventFd,
+}
+
+impl Loop {
+    fn new(queue: u32, frames: &Arc<ArrayQueue<Vec<u8>>>) -> Self {
+        Self { queue, frames: Arc::clone(frames), socket: EventFd::new().expect("an eventfd") }
+    }
+}
+
+impl Wire for Loop {
+    fn emit(
+        &mut self,
+        _: Via,
+        frame_bytes: usize,
+        fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        if self.frames.is_full() {
+            return Err(EmitError::Full);
+        }
+        let mut bytes = vec![0; frame_bytes];
+        fill(&mut FrameMut::single(&mut bytes)).map_err(|Abort| EmitError::Aborted)?;
+        self.frames.push(bytes).map_err(|_| EmitError::Full)
+    }
+}
+
+impl Nic for Loop {
+    fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    fn rx_burst(&mut self, budget: usize, mut on_frame: impl FnMut(&Segments<'_>)) -> usize {
+        if self.queue != 0 {
+            return 0;
+        }
+        let mut taken = 0;
+        while taken < budget {
+            let Some(frame) = self.frames.pop() else { break };
+            let pieces: Vec<&[u8]> = frame.chunks(2048).collect();
+            on_frame(&pieces);
+            taken += 1;
+        }
+        taken
+    }
+
+    fn flush(&mut self) {}
+
+    fn prepare_sleep(&mut self) -> bool {
+        !self.frames.is_empty()
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn counters(&self, count: &mut impl FnMut(&'static str, u64)) {
+        count("looped", self.frames.capacity() as u64);
+    }
+}
+
+/// A rig whose NIC queues, one for each endpoint, all lead to queue 0 of the first worker.
+fn looped(served: &[(u32, u32)]) -> Rig<Loop> {
+    let frames = Arc::new(ArrayQueue::new(256));
+    Rig::start(served, Policy::Yield, |place| vec![Loop::new(place.worker.0, &frames)], Worker::run)
+}
+
+fn snapshot(rig: &mut Rig<Loop>, worker: u32) -> WorkerSnapshot {
+    let empty = Box::new(WorkerSnapshot::new(8, 8, Some(0)));
+    match rig.tell(WorkerId(worker), Command::Snapshot(empty)) {
+        Answer::Snapshot(filled) => *filled,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn write(client: &mut Client, from: usize, bytes: u32) {
+    let (key, half) = (client.key, client.memory.len() / 2);
+    let data: Vec<u8> = (0..bytes).map(|at| (at * 13 + from as u32) as u8).collect();
+    client.memory.write(0, &data);
+    client.qps[from].post_send(SendOp::Write, key, 0, bytes, (half, key));
+    let completion = client.wait();
+    assert_eq!(completion.status, 0, "{completion:?}");
+    let mut arrived = vec![0; bytes as usize];
+    client.memory.read(half, &mut arrived);
+    assert!(arrived == data);
+}
+
+fn wait_for<T>(mut what: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = what() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "it never came");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn frames_on_the_wrong_queue_reach_their_queue_pair_and_are_counted() {
+    let mut rig = looped(&[(0, 0), (0, 1)]);
+    let mut client = rig.client(0, 1 << 20, &[0, 1]);
+    rig.connect(&client.qps[0], &client.qps[1], Via::Nic { flow: 7 });
+    write(&mut client, 0, 200_000);
+    write(&mut client, 1, 200_000);
+    let (first, second) = (snapshot(&mut rig, 0), snapshot(&mut rig, 1));
+    assert!(first.handoff.forwarded >= 49, "{:?}", first.handoff);
+    assert_eq!((second.handoff.taken_in, second.handoff.forwarded), (first.handoff.forwarded, 0));
+    rig.stop();
+}
+
+#[test]
+fn a_frame_for_another_device_is_dropped_unless_it_was_handed_over() {
+    let mut rig = looped(&[(0, 0), (1, 0)]);
+    let mut ours = rig.client(0, 1 << 16, &[0]);
+    let theirs = rig.client(1, 1 << 16, &[1]);
+    rig.connect(&ours.qps[0], &theirs.qps[0], Via::Nic { flow: 0 });
+    ours.qps[0].post_send(SendOp::Write, ours.key, 0, 100, (0, theirs.key));
+    // The loop is read as a queue of the first station, device 0; the queue pair is one of device 1.
+    let dropped = wait_for(|| {
+        let dropped = snapshot(&mut rig, 0).endpoints[0].drops.get(DropReason::NoSuchQp);
+        (dropped > 0).then_some(dropped)
+    });
+    assert!(dropped > 0 && ours.poll().is_none());
+    rig.stop();
+
+    let mut rig = looped(&[(0, 0), (1, 0)]);
+    let mut ours = rig.client(0, 1 << 16, &[0]);
+    let theirs = rig.client(1, 1 << 16, &[1]);
+    rig.connect(&ours.qps[0], &theirs.qps[0], Via::HandOver);
+    ours.memory.write(0, b"from one device to another");
+    ours.qps[0].post_send(SendOp::Write, ours.key, 0, 26, (100, theirs.key));
+    assert_eq!(ours.wait().status, 0);
+    let mut arrived = [0; 26];
+    theirs.memory.read(100, &mut arrived);
+    assert_eq!(&arrived, b"from one device to another");
+    rig.stop();
+}
+
+#[test]
+fn a_client_that_breaks_the_rules_is_muted_and_named_and_others_go_on() {
+    let mut rig = looped(&[(0, 0)]);
+    let mut broken = rig.client(0, 1 << 16, &[0]);
+    let mut sound = rig.client(0, 1 << 20, &[0, 0]);
+    rig.connect(&sound.qps[0], &sound.qps[1], Via::HandOver);
+    broken.qps[0].post_send_wqe(&SendWqe { opcode: 99, ..SendWqe::default() }, &Sge::default());
+    let fault = wait_for(|| rig.events.pop());
+    assert_eq!(fault, WorkerEvent::Fault { session: broken.session, fault: ClientFault::UnknownOpcode(99) });
+    broken.qps[0].post_send_wqe(&SendWqe { opcode: 98, ..SendWqe::default() }, &Sge::default());
+    write(&mut sound, 0, 100_000);
+    assert_eq!(rig.events.pop(), None, "one fault is enough");
+    rig.stop();
+}
+
+#[test]
+fn a_client_that_floods_does_not_stop_another() {
+    let mut rig = looped(&[(0, 0)]);
+    let mut flood = rig.client(0, 1 << 20, &[0, 0, 0, 0]);
+    let mut calm = rig.client(0, 1 << 20, &[0, 0]);
+    rig.connect(&flood.qps[0], &flood.qps[1], Via::HandOver);
+    rig.connect(&flood.qps[2], &flood.qps[3], Via::HandOver);
+    rig.connect(&calm.qps[0], &calm.qps[1], Via::HandOver);
+    let key = flood.key;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..500 {
+                for qp in &mut flood.qps {
+                    qp.post_send(SendOp::Write, key, 0, 30_000, (500_000, key));
+                }
+                while flood.poll().is_some() {}
+            }
+        });
+        for _ in 0..20 {
+            write(&mut calm, 0, 1000);
+        }
+    });
+    rig.stop();
+}
+
+#[test]
+fn what_a_worker_cannot_do_it_refuses_and_gives_back() {
+    let mut rig = looped(&[(0, 0)]);
+    let client = rig.client(0, 1 << 16, &[0]);
+    let mut refused = |command| match rig.workers.call(WorkerId(0), command).expect("an answer") {
+        Answer::Refused(why, command) => (why, command),
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(refused(Command::DetachSession(client.session)), (Refused::InUse, None)));
+    assert!(matches!(refused(Command::DropLane(roced_shared::ids::Cqn(999))), (Refused::NoSuchObject, None)));
+    assert!(matches!(refused(Command::QueryQp(Qpn::from_wire(17))), (Refused::NoSuchObject, None)));
+    assert!(matches!(
+        refused(Command::DropMr(DeviceId(3), roced_transport::mr::MrKey(1))),
+        (Refused::NoSuchObject, None)
+    ));
+    let again = Command::MapRegion(roced_shared::ids::RegionId(client_region(&client)), Arc::clone(&client.memory));
+    match refused(again) {
+        (Refused::NoRoom, Some(Command::MapRegion(_, memory))) => assert!(Arc::ptr_eq(&memory, &client.memory)),
+        other => panic!("{other:?}"),
+    }
+    let Answer::Qp(qp, rings) = rig.tell(WorkerId(0), Command::DropQp(client.qps[0].qpn)) else {
+        panic!("a queue pair")
+    };
+    assert_eq!((qp.qpn(), rings.session), (client.qps[0].qpn, client.session));
+    assert!(matches!(rig.tell(WorkerId(0), Command::DetachSession(client.session)), Answer::Session(_)));
+    // Its memory is held by nobody but the test and the worker.
+    assert_eq!(Arc::strong_count(&client.memory), 2);
+    rig.tell(WorkerId(0), Command::UnmapRegion(roced_shared::ids::RegionId(client_region(&client))));
+    assert_eq!(Arc::strong_count(&client.memory), 1);
+    rig.stop();
+}
+
+/// The rig numbers a client's session and region one after the other.
+fn client_region(client: &Client) -> u32 {
+    client.session.0 + 1
+}
+
+#[test]
+fn a_snapshot_names_what_a_worker_has() {
+    let mut rig = looped(&[(0, 0)]);
+    let mut client = rig.client(0, 1 << 20, &[0, 0]);
+    rig.connect(&client.qps[0], &client.qps[1], Via::HandOver);
+    write(&mut client, 0, 50_000);
+    let snapshot = snapshot(&mut rig, 0);
+    let states: BTreeMap<u32, _> =
+        snapshot.qps.iter().map(|qp| (qp.qpn.get(), (qp.state, qp.path, qp.session))).collect();
+    assert_eq!(states.len(), 2);
+    assert_eq!(states[&client.qps[0].qpn.get()], ("RTS", "local", client.session));
+    assert_eq!(snapshot.next_seat, None);
+    assert_eq!(snapshot.queues[0].iter().collect::<Vec<_>>(), [("looped", 256)]);
+    assert!(snapshot.worker.turns > 0 && snapshot.worker.work_requests == 1);
+    assert!(snapshot.handoff.handed_over >= 13);
+    rig.stop();
+}
