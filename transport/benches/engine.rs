@@ -1,0 +1,198 @@
+//! What a packet costs in the engine: two endpoints hand each other frames through memory, one WRITE or READ after another.
+//! `cargo bench -p roced-transport --bench engine` prints nanoseconds for each packet of payload, both ends together: cut,
+//! filled, summed, parsed, checked, placed, acknowledged. No system call is in it, so it is the floor under any figure of the
+//! whole.
+
+use std::time::Instant;
+
+use roced_shared::{
+    abi::{
+        control::{QpAttributes, access, attribute, state},
+        cqe::Cqe,
+        layout::QpSizes,
+        wqe::{SendOp, Sge, send_flags},
+    },
+    ids::{Cqn, EndpointId, Pdn, Qpn, RegionId},
+};
+use roced_transport::{
+    clock::Nanos,
+    endpoint::{Endpoint, EndpointConfig},
+    io::{Abort, App, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
+    mr::{MemSpan, Mr, MrKey},
+    qp::{PathState, Qp, QpConfig},
+    wire::path::{Path, PathSpec},
+    work::{SendWork, WorkData},
+};
+
+const KEY: MrKey = MrKey(0x0012_3401);
+const MESSAGE: usize = 1 << 20;
+const WINDOW: u32 = 256;
+
+struct Client {
+    memory: Vec<u8>,
+    completed: u64,
+}
+
+impl App for Client {
+    fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault> {
+        self.memory[to.offset() as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
+        into.copy_from_slice(&self.memory[from.offset() as usize..][..into.len()]);
+        Ok(())
+    }
+
+    fn complete(&mut self, _: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {
+        assert_eq!(completion.status, 0, "nothing goes wrong here");
+        self.completed += 1;
+        Ok(())
+    }
+}
+
+/// Frames of fixed memory, used over and over.
+struct Frames {
+    memory: Vec<u8>,
+    lengths: Vec<usize>,
+}
+
+const FRAME: usize = 4352;
+
+impl Wire for Frames {
+    fn emit(
+        &mut self,
+        _: Via,
+        frame_bytes: usize,
+        fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        if self.lengths.len() == self.lengths.capacity() {
+            return Err(EmitError::Full);
+        }
+        let at = self.lengths.len() * FRAME;
+        fill(&mut FrameMut::single(&mut self.memory[at..at + frame_bytes])).map_err(|Abort| EmitError::Aborted)?;
+        self.lengths.push(frame_bytes);
+        Ok(())
+    }
+}
+
+struct End {
+    endpoint: Endpoint,
+    client: Client,
+    frames: Frames,
+    qpn: Qpn,
+}
+
+fn end(number: usize, mtu: u32) -> End {
+    let id = EndpointId::new(number).expect("a small number");
+    let mut endpoint = Endpoint::new(EndpointConfig { id, max_mrs: 64, max_qps: 64 });
+    let length = MESSAGE as u64;
+    let mr = Mr { key: KEY, pd: Pdn(1), access: access::ALL, va: 0, length, region: RegionId(1), offset: 0 };
+    endpoint.insert_mr(mr).expect("room");
+    let sizes = QpSizes { send_wrs: 16, recv_wrs: 16, send_sges: 1, recv_sges: 1, inline_bytes: 0 };
+    let qpn = Qpn::new(id, 9);
+    let (send_cq, recv_cq) = (Cqn(1), Cqn(1));
+    let qp = Qp::new(QpConfig { qpn, pd: Pdn(1), send_cq, recv_cq, sizes, signal_all: true, window_packets: WINDOW });
+    endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject).expect("free");
+    let gid = |number: usize| {
+        let mut gid = [0; 16];
+        gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, number as u8]);
+        gid
+    };
+    let path = Path::new(&PathSpec {
+        via: Via::Nic { flow: 0 },
+        source_mac: [2; 6],
+        dest_mac: [4; 6],
+        vlan: None,
+        source: gid(number),
+        destination: gid(3 - number),
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+        udp_source_port: 0xc000,
+    })
+    .expect("both IPv4");
+    use attribute::*;
+    for (state, mask, path) in [
+        (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, None),
+        (
+            state::RTR,
+            AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
+            Some(PathState::Ready(path)),
+        ),
+        (state::RTS, TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC, None),
+    ] {
+        let attributes = QpAttributes {
+            state,
+            access: access::ALL,
+            path_mtu_bytes: mtu,
+            dest_qpn: Qpn::new(EndpointId::new(3 - number).expect("small"), 9).get(),
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            timeout: 14,
+            retry_cnt: 7,
+            dgid: gid(3 - number),
+            ..QpAttributes::default()
+        };
+        endpoint.modify_qp(qpn, STATE | mask, &attributes, path).expect("as the table demands");
+    }
+    End {
+        endpoint,
+        client: Client { memory: vec![number as u8; MESSAGE], completed: 0 },
+        frames: Frames { memory: vec![0; 64 * FRAME], lengths: Vec::with_capacity(64) },
+        qpn,
+    }
+}
+
+fn carry(from: &mut End, to: &mut End, now: Nanos) {
+    for (at, length) in from.frames.lengths.drain(..).enumerate() {
+        to.endpoint.on_frame(now, &[&from.frames.memory[at * FRAME..][..length]], &mut to.client);
+    }
+}
+
+fn measure(op: SendOp, mtu: u32, messages: u64) {
+    let (mut a, mut b) = (end(1, mtu), end(2, mtu));
+    let sges = [Sge { va: 0, length: MESSAGE as u32, lkey: KEY.0 }];
+    let work = SendWork {
+        wr_id: 0,
+        op,
+        flags: send_flags::SIGNALED,
+        imm: [0; 4],
+        remote_va: 0,
+        rkey: KEY.0,
+        data: WorkData::Sges(&sges),
+    };
+    let start = Instant::now();
+    let mut posted = 0;
+    while a.client.completed < messages {
+        while posted < messages && posted - a.client.completed < 8 {
+            a.endpoint.post_send(a.qpn, &work).expect("there");
+            posted += 1;
+        }
+        let now = Nanos(start.elapsed().as_nanos() as u64);
+        a.endpoint.on_timeout(now, 16, &mut a.client);
+        a.endpoint.poll_transmit(now, 64, &mut a.client, &mut a.frames);
+        carry(&mut a, &mut b, now);
+        b.endpoint.poll_transmit(now, 64, &mut b.client, &mut b.frames);
+        carry(&mut b, &mut a, now);
+    }
+    let took = start.elapsed().as_secs_f64();
+    assert!(a.client.memory == b.client.memory, "what was moved is there");
+    let packets = messages as f64 * (MESSAGE as f64 / f64::from(mtu));
+    println!(
+        "{:5} mtu {mtu:4}: {:6.1} ns a packet, {:6.1} Gbit/s",
+        format!("{op:?}"),
+        took * 1e9 / packets,
+        messages as f64 * MESSAGE as f64 * 8e-9 / took
+    );
+}
+
+fn main() {
+    // `cargo test` runs benches too, with this flag and once: then it only shows that it runs.
+    let messages = if std::env::args().any(|argument| argument == "--bench") { 2000 } else { 2 };
+    for op in [SendOp::Write, SendOp::Read] {
+        for mtu in [256, 1024, 4096] {
+            measure(op, mtu, messages);
+        }
+    }
+}
