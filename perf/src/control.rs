@@ -1,0 +1,543 @@
+//! The control channel: a TCP connection on which both sides say what they want and what they found, a line of JSON at a time.
+//!
+//! ```text
+//!   client                                   server
+//!     Hello {protocol, version}      ──►
+//!                                    ◄──     Hello {protocol, version}
+//!     Setup {run, queue pairs}       ──►                                   the server makes its queue pairs ready
+//!                                    ◄──     Ready {queue pairs, mtu}
+//!     ... data by RDMA; Alive now and then in both directions ...
+//!     Finish {messages}              ──►                                   the server waits until it has them all
+//!                                    ◄──     Verdict {what it compared}
+//! ```
+//!
+//! Either side may say `Failed {problem}` instead of anything. Nothing waits without a deadline: not connecting, not an
+//! answer, not silence in the middle of a run.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{IpAddr, SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, anyhow, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cli::{Op, PathOptions},
+    pattern::Mismatch,
+    peer::Peer,
+    statistics::Statistics,
+};
+
+/// Where `roce-perf serve` listens: the port of perftest, so that firewalls that know one know the other.
+pub(crate) const DEFAULT_PORT: u16 = 18515;
+
+/// Version of this protocol. Both sides must have the same.
+const PROTOCOL: u32 = 1;
+
+/// How long connecting and each answer may take.
+pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often each side says that it is alive while data moves.
+const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// After how much silence the peer is taken for dead. Far above [`ALIVE_INTERVAL`], for TCP itself may have to repeat a lost
+/// segment several times on a bad path.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Longest line: the addresses of 1024 queue pairs take a tenth of it.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// What is said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub(crate) enum Message {
+    /// First, by both.
+    Hello {
+        /// [`PROTOCOL`].
+        protocol: u32,
+        /// Version of the program.
+        version: String,
+    },
+    /// The client says what it wants.
+    Setup(Setup),
+    /// The server is ready for it.
+    Ready(Ready),
+    /// Nothing but that one is there.
+    Alive,
+    /// The client sent all it wanted to send.
+    Finish {
+        /// Messages of each queue pair.
+        messages: Vec<u64>,
+    },
+    /// What the server found.
+    Verdict(Verdict),
+    /// The end, for this reason.
+    Failed {
+        /// What went wrong.
+        problem: String,
+    },
+}
+
+/// A run, and the client's half of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    /// What to measure.
+    pub(crate) run: Run,
+    /// Source address of the client's packets.
+    pub(crate) gid: IpAddr,
+    /// Largest path MTU that the client's link carries, or the one that its user named.
+    pub(crate) mtu: u32,
+    /// The client's queue pairs.
+    pub(crate) qps: Vec<QpAddress>,
+}
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Run {
+    /// Latency or throughput.
+    pub(crate) kind: Kind,
+    /// By which operation.
+    pub(crate) op: Op,
+    /// Bytes of a message.
+    pub(crate) size: u64,
+    /// Messages under way on each queue pair.
+    pub(crate) depth: u32,
+    /// Whoever receives the data compares it.
+    pub(crate) verify: bool,
+    /// Of the pattern.
+    pub(crate) seed: u64,
+    /// How packets travel.
+    pub(crate) path: PathOptions,
+}
+
+/// Latency or throughput.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    /// Round trips, one at a time.
+    Ping,
+    /// Throughput.
+    Bw,
+}
+
+/// The server's half of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Ready {
+    /// Source address of the server's packets.
+    pub(crate) gid: IpAddr,
+    /// Path MTU that both use.
+    pub(crate) mtu: u32,
+    /// The server's queue pairs, in the order of the client's.
+    pub(crate) qps: Vec<QpAddress>,
+}
+
+/// What a peer must know of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct QpAddress {
+    /// Its number.
+    pub(crate) qpn: u32,
+    /// First PSN that it sends.
+    pub(crate) psn: u32,
+    /// Memory that the peer writes to or reads from.
+    pub(crate) memory: Option<RemoteMemory>,
+}
+
+/// Memory offered to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RemoteMemory {
+    /// Address of the first byte.
+    pub(crate) va: u64,
+    /// Its key.
+    pub(crate) rkey: u32,
+    /// Bytes.
+    pub(crate) bytes: u64,
+}
+
+/// What the server found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Verdict {
+    /// Bytes that the server compared with the pattern, message by message, each of them.
+    pub(crate) compared_bytes: u64,
+    /// The first message that was wrong.
+    pub(crate) mismatch: Option<Mismatch>,
+    /// What the server's queue pairs counted.
+    pub(crate) statistics: Statistics,
+}
+
+/// One end of a control channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    stream: TcpStream,
+    /// Bytes received that are no whole line yet, and lines not looked at yet.
+    received: Vec<u8>,
+    last_heard: Instant,
+    last_said: Instant,
+}
+
+impl Channel {
+    /// Connects to `peer` and exchanges hellos.
+    ///
+    /// # Errors
+    /// When none of its addresses answers within [`ANSWER_PATIENCE`], or what answers is no server of this version.
+    pub(crate) fn connect(peer: &Peer) -> anyhow::Result<Self> {
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let mut last = None;
+        for address in peer.resolve(ANSWER_PATIENCE)? {
+            let rest = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
+            match TcpStream::connect_timeout(&address, rest) {
+                Ok(stream) => {
+                    let mut channel = Self::over(stream)?;
+                    channel.hello().with_context(|| format!("{peer} does not speak as a roce-perf server"))?;
+                    return Ok(channel);
+                }
+                Err(error) => last = Some((address, error)),
+            }
+        }
+        let (address, error) = last.expect("resolve gives at least one address");
+        Err(match error.kind() {
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+                anyhow!("{address} does not answer within {} s", ANSWER_PATIENCE.as_secs())
+            }
+            ErrorKind::ConnectionRefused => {
+                anyhow!("nobody listens on {address}: is `roce-perf serve` running there?")
+            }
+            _ => anyhow!(error).context(format!("connecting to {address}")),
+        })
+    }
+
+    /// Takes a connection from a client and exchanges hellos.
+    ///
+    /// # Errors
+    /// When the client is none of this version, or silent.
+    pub(crate) fn accept(stream: TcpStream) -> anyhow::Result<Self> {
+        let mut channel = Self::over(stream)?;
+        channel.hello()?;
+        Ok(channel)
+    }
+
+    fn over(stream: TcpStream) -> anyhow::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
+        let now = Instant::now();
+        Ok(Self { stream, received: Vec::new(), last_heard: now, last_said: now })
+    }
+
+    fn hello(&mut self) -> anyhow::Result<()> {
+        self.say(&Message::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").into() })?;
+        match self.listen(ANSWER_PATIENCE)? {
+            Message::Hello { protocol: PROTOCOL, .. } => Ok(()),
+            Message::Hello { protocol, version } => bail!(
+                "the peer is roce-perf {version} with protocol {protocol}, this is {} with protocol {PROTOCOL}: \
+                 use one version on both sides",
+                env!("CARGO_PKG_VERSION")
+            ),
+            other => bail!("the peer began with {other:?}"),
+        }
+    }
+
+    /// This side's address.
+    pub(crate) fn local_ip(&self) -> anyhow::Result<IpAddr> {
+        Ok(canonical(self.stream.local_addr()?))
+    }
+
+    /// The other side's address.
+    pub(crate) fn peer_ip(&self) -> anyhow::Result<IpAddr> {
+        Ok(canonical(self.stream.peer_addr()?))
+    }
+
+    /// Says `message`.
+    ///
+    /// # Errors
+    /// When the peer is gone or does not listen.
+    pub(crate) fn say(&mut self, message: &Message) -> anyhow::Result<()> {
+        let line = serde_json::to_string(message)? + "\n";
+        self.stream.write_all(line.as_bytes()).map_err(|error| {
+            // What the peer said before it went explains more than the broken pipe does.
+            match self.hear() {
+                Ok(Some(Message::Failed { problem })) => anyhow!("the peer says: {problem}"),
+                _ => anyhow!("the peer is gone: {error}"),
+            }
+        })?;
+        self.last_said = Instant::now();
+        Ok(())
+    }
+
+    /// Tells the peer that this is the end. It may be gone already, and then there is nobody to tell.
+    pub(crate) fn say_failed(&mut self, error: &anyhow::Error) {
+        // The caller is about to report `error` itself; a second one would only hide it.
+        let _ = self.say(&Message::Failed { problem: format!("{error:#}") });
+    }
+
+    /// Waits for what the peer says next, at most `patience` for anything but signs of life.
+    ///
+    /// # Errors
+    /// When nothing came, the peer is gone, or it says that it failed.
+    pub(crate) fn listen(&mut self, patience: Duration) -> anyhow::Result<Message> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(message) = self.next_line()? {
+                return Ok(message);
+            }
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                bail!("the peer gave no answer within {} s", patience.as_secs());
+            }
+            self.stream.set_read_timeout(Some(rest))?;
+            self.receive()?;
+        }
+    }
+
+    /// To be called now and then while data moves: says that this side is alive when it is time to, and gives what the peer
+    /// said, if anything.
+    ///
+    /// # Errors
+    /// When the peer is gone, silent for too long, or says that it failed.
+    pub(crate) fn keep_alive(&mut self) -> anyhow::Result<Option<Message>> {
+        if self.last_said.elapsed() >= ALIVE_INTERVAL {
+            self.say(&Message::Alive)?;
+        }
+        let heard = self.hear()?;
+        if heard.is_none() && self.last_heard.elapsed() > SILENCE_MAX {
+            bail!("the peer has been silent for {} s", SILENCE_MAX.as_secs());
+        }
+        match heard {
+            Some(Message::Failed { problem }) => bail!("the peer says: {problem}"),
+            heard => Ok(heard),
+        }
+    }
+
+    /// What the peer said, without waiting. [`Message::Failed`] is given like any other.
+    fn hear(&mut self) -> anyhow::Result<Option<Message>> {
+        self.stream.set_nonblocking(true)?;
+        let received = self.receive();
+        self.stream.set_nonblocking(false)?;
+        // What was said before the connection broke comes first.
+        match self.parse_line()? {
+            Some(message) => Ok(Some(message)),
+            None => received.map(|()| None),
+        }
+    }
+
+    fn next_line(&mut self) -> anyhow::Result<Option<Message>> {
+        match self.parse_line()? {
+            Some(Message::Failed { problem }) => bail!("the peer says: {problem}"),
+            message => Ok(message),
+        }
+    }
+
+    /// The next line that is more than a sign of life.
+    fn parse_line(&mut self) -> anyhow::Result<Option<Message>> {
+        while let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.received.drain(..=end).collect();
+            let message = serde_json::from_slice(&line).with_context(|| {
+                let shown: String = String::from_utf8_lossy(&line).chars().take(80).collect();
+                format!("the peer said {shown:?}, which is no message of roce-perf")
+            })?;
+            if message != Message::Alive {
+                return Ok(Some(message));
+            }
+        }
+        if self.received.len() > LINE_BYTES_MAX {
+            bail!("the peer said more than {LINE_BYTES_MAX} bytes without the end of a line");
+        }
+        Ok(None)
+    }
+
+    /// Takes what has arrived; returns without anything when the time of the socket is over.
+    fn receive(&mut self) -> anyhow::Result<()> {
+        let mut bytes = [0; 4096];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => bail!("the peer closed the connection"),
+            Ok(length) => {
+                self.received.extend_from_slice(&bytes[..length]);
+                self.last_heard = Instant::now();
+                Ok(())
+            }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(anyhow!("the peer is gone: {error}")),
+        }
+    }
+}
+
+/// The IP of `address`, as IPv4 when it is IPv4 on an IPv6 socket.
+fn canonical(address: SocketAddr) -> IpAddr {
+    address.ip().to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, thread};
+
+    use super::*;
+
+    fn listener() -> (TcpListener, Peer) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port of loopback");
+        let port = listener.local_addr().expect("bound").port();
+        (listener, Peer::parse("127.0.0.1", port).expect("an address"))
+    }
+
+    /// Two ends that have said hello.
+    fn channel() -> (Channel, Channel) {
+        let (listener, peer) = listener();
+        let server = thread::spawn(move || Channel::accept(listener.accept().expect("a client").0).expect("hello"));
+        let client = Channel::connect(&peer).expect("a server of the same version");
+        (client, server.join().expect("the server does not fail"))
+    }
+
+    /// What `Channel::connect` says of a server that answers every connection with `answer` and closes it when told.
+    fn connect_to(answer: &'static str, keep_open: Duration) -> String {
+        let (listener, peer) = listener();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            stream.write_all(answer.as_bytes()).expect("the client listens");
+            stream.set_read_timeout(Some(keep_open)).expect("a socket");
+            let mut rest = Vec::new();
+            // Ends by the client's close or by the time.
+            let _ = stream.read_to_end(&mut rest);
+        });
+        let message = format!("{:#}", Channel::connect(&peer).expect_err("this is no server"));
+        server.join().expect("the fake server does not fail");
+        message
+    }
+
+    fn setup() -> Setup {
+        Setup {
+            run: Run {
+                kind: Kind::Bw,
+                op: Op::Write,
+                size: 1 << 31,
+                depth: 4096,
+                verify: true,
+                seed: u64::MAX,
+                path: PathOptions {
+                    traffic_class: 255,
+                    hop_limit: 1,
+                    service_level: 7,
+                    flow_label: 0xf_ffff,
+                    timeout: 31,
+                    retry: 0,
+                },
+            },
+            gid: "fd00:10::1".parse().expect("an address"),
+            mtu: 4096,
+            // As many as a run may have, with the longest numbers: the line must be allowed.
+            qps: vec![
+                QpAddress {
+                    qpn: 0xff_ffff,
+                    psn: 0xff_ffff,
+                    memory: Some(RemoteMemory { va: u64::MAX, rkey: u32::MAX, bytes: u64::MAX }),
+                };
+                crate::cli::QPS_MAX as usize
+            ],
+        }
+    }
+
+    #[test]
+    fn what_one_side_says_the_other_hears() {
+        let (mut client, mut server) = channel();
+        let said = Message::Setup(setup());
+        client.say(&said).expect("the server listens");
+        assert_eq!(server.listen(ANSWER_PATIENCE).expect("the client spoke"), said);
+        let said = Message::Finish { messages: vec![0, u64::MAX] };
+        server.say(&said).expect("the client listens");
+        assert_eq!(client.listen(ANSWER_PATIENCE).expect("the server spoke"), said);
+        assert_eq!(client.peer_ip().expect("connected"), server.local_ip().expect("connected"));
+    }
+
+    #[test]
+    fn signs_of_life_are_no_answer() {
+        let (mut client, mut server) = channel();
+        for _ in 0..3 {
+            client.say(&Message::Alive).expect("the server listens");
+        }
+        let error = server.listen(Duration::from_millis(50)).expect_err("nothing was said");
+        assert!(error.to_string().contains("no answer"), "{error}");
+        assert_eq!(server.keep_alive().expect("the client is there"), None);
+    }
+
+    #[test]
+    fn a_sign_of_life_is_given_when_it_is_time() {
+        let (mut client, mut server) = channel();
+        client.last_said -= ALIVE_INTERVAL;
+        client.keep_alive().expect("the server is there");
+        server.last_heard -= SILENCE_MAX - Duration::from_secs(1);
+        server.stream.set_read_timeout(Some(ANSWER_PATIENCE)).expect("a socket");
+        server.receive().expect("the sign of life");
+        assert!(server.last_heard.elapsed() < Duration::from_secs(5), "silence is over");
+    }
+
+    #[test]
+    fn silence_is_not_borne_for_ever() {
+        let (mut client, _server) = channel();
+        client.last_heard -= SILENCE_MAX;
+        let error = client.keep_alive().expect_err("silent for too long");
+        assert!(error.to_string().contains("silent for 10 s"), "{error}");
+    }
+
+    #[test]
+    fn a_failure_reaches_the_other_side_even_when_the_speaker_is_gone() {
+        let (mut client, mut server) = channel();
+        server.say_failed(&anyhow!("out of cheese").context("making the queue pairs"));
+        drop(server);
+        let error = client.keep_alive().expect_err("the server failed");
+        assert_eq!(error.to_string(), "the peer says: making the queue pairs: out of cheese");
+    }
+
+    #[test]
+    fn a_peer_that_goes_is_noticed_in_the_middle() {
+        let (mut client, server) = channel();
+        assert_eq!(client.keep_alive().expect("the server is there"), None);
+        drop(server);
+        let error = client.listen(ANSWER_PATIENCE).expect_err("the server is gone");
+        assert!(error.to_string().contains("closed the connection"), "{error}");
+        client.keep_alive().expect_err("and stays gone");
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let message = connect_to("{\"say\":\"hello\",\"protocol\":99,\"version\":\"7.0.0\"}\n", Duration::from_secs(5));
+        assert!(message.contains("roce-perf 7.0.0 with protocol 99"), "{message}");
+    }
+
+    #[test]
+    fn a_stranger_is_told_apart() {
+        let message = connect_to("SSH-2.0-OpenSSH_9.2\r\n", Duration::from_secs(5));
+        assert!(message.contains("does not speak as a roce-perf server") && message.contains("SSH-2.0"), "{message}");
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused() {
+        let (mut client, server) = channel();
+        let flood = thread::spawn(move || {
+            let mut stream = &server.stream;
+            // Fails when the other side has heard enough.
+            while stream.write_all(&[b'x'; 65536]).is_ok() {}
+        });
+        let error = client.listen(ANSWER_PATIENCE).expect_err("this is no line");
+        assert!(error.to_string().contains("without the end of a line"), "{error}");
+        drop(client);
+        flood.join().expect("the flood ends");
+    }
+
+    #[test]
+    fn a_peer_that_never_answers_is_given_up_within_seconds() {
+        let begun = Instant::now();
+        let message = connect_to("", Duration::from_secs(20));
+        assert!(message.contains("no answer within 5 s"), "{message}");
+        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn nobody_there_is_said_at_once() {
+        let (listener, peer) = listener();
+        drop(listener);
+        let message = format!("{:#}", Channel::connect(&peer).expect_err("nobody listens"));
+        assert!(message.contains("is `roce-perf serve` running there?"), "{message}");
+    }
+}
