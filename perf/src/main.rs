@@ -3,6 +3,7 @@
 mod cli;
 mod control;
 mod flow;
+mod gid;
 mod pattern;
 mod peer;
 mod progress;

@@ -1,0 +1,74 @@
+//! Which of the device's GIDs a run uses: the address that the control connection has on this host, so that the network that
+//! the user named is the network that is measured.
+
+use std::net::IpAddr;
+
+/// An entry of the device's GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gid {
+    /// Index in the table.
+    pub(crate) index: u32,
+    /// The address.
+    pub(crate) address: IpAddr,
+}
+
+/// The GID for a control connection between `local` and `remote`, which is the peer's GID where that is known: the one that
+/// is `local`, else, where control runs over another network, the one of the same family nearest to `remote`.
+pub(crate) fn choose(gids: &[Gid], local: IpAddr, remote: IpAddr) -> Option<Gid> {
+    let same_family = || gids.iter().filter(|gid| gid.address.is_ipv4() == remote.is_ipv4());
+    same_family()
+        .find(|gid| gid.address == local)
+        .or_else(|| same_family().max_by_key(|gid| (common_bits(gid.address, remote), std::cmp::Reverse(gid.index))))
+        .copied()
+}
+
+/// Leading bits that two addresses of one family share.
+fn common_bits(a: IpAddr, b: IpAddr) -> u32 {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn table() -> Vec<Gid> {
+        ["10.10.0.1", "fe80::1", "fd00:10::1", "192.168.7.1", "fd00:20::1"]
+            .iter()
+            .zip([0, 1, 2, 5, 6])
+            .map(|(address, index)| Gid { index, address: ip(address) })
+            .collect()
+    }
+
+    fn chosen(local: &str, remote: &str) -> Option<u32> {
+        choose(&table(), ip(local), ip(remote)).map(|gid| gid.index)
+    }
+
+    #[test]
+    fn the_address_of_the_control_connection_is_taken() {
+        assert_eq!(chosen("192.168.7.1", "10.10.0.2"), Some(5));
+        assert_eq!(chosen("fe80::1", "fe80::2"), Some(1));
+        assert_eq!(chosen("fd00:20::1", "fd00:10::2"), Some(6));
+    }
+
+    #[test]
+    fn without_it_the_nearest_of_the_peers_family_is() {
+        assert_eq!(chosen("172.16.0.1", "192.168.7.9"), Some(5));
+        assert_eq!(chosen("172.16.0.1", "10.10.0.2"), Some(0));
+        assert_eq!(chosen("2001:db8::1", "fd00:10::2"), Some(2));
+        assert_eq!(chosen("10.10.0.1", "fd00:10::2"), Some(2), "the family of the peer's GID decides");
+    }
+
+    #[test]
+    fn no_address_of_the_family_is_no_gid() {
+        assert_eq!(choose(&table()[..1], ip("::1"), ip("::2")), None);
+        assert_eq!(choose(&[], ip("10.0.0.1"), ip("10.0.0.2")), None);
+    }
+}
