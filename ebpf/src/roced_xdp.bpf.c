@@ -30,6 +30,9 @@
 /* IPv4: "more fragments" and the fragment's offset; zero in both means a whole packet. */
 #define IPV4_FRAGMENT_BITS 0x3fff
 
+/* The third word of an IPv4 address mapped into IPv6, after two of zeros. */
+#define MAPPED_WORD 0x0000ffff
+
 struct ethernet_header {
 	__u8 destination[6];
 	__u8 source[6];
@@ -135,11 +138,9 @@ static __always_inline enum verdict judge_ipv4(void *at, void *linear_end, __u32
 	if (total_bytes < header_bytes || total_bytes > room_bytes)
 		return PASS_MALFORMED;
 
-	struct address_key destination = {};
+	struct address_key destination = { .words = { 0, 0, bpf_htonl(MAPPED_WORD) } };
 
-	destination.bytes[10] = 0xff;
-	destination.bytes[11] = 0xff;
-	__builtin_memcpy(destination.bytes + 12, ip->destination, sizeof(ip->destination));
+	__builtin_memcpy(&destination.words[3], ip->destination, sizeof(ip->destination));
 	return judge_udp(at + header_bytes, linear_end, total_bytes - header_bytes, &destination);
 }
 
@@ -163,7 +164,10 @@ static __always_inline enum verdict judge_ipv6(void *at, void *linear_end, __u32
 
 	struct address_key destination;
 
-	__builtin_memcpy(destination.bytes, ip->destination, sizeof(ip->destination));
+	__builtin_memcpy(destination.words, ip->destination, sizeof(ip->destination));
+	/* A mapped IPv4 address has no business on the wire; it must not pass for the IPv4 address. */
+	if (!destination.words[0] && !destination.words[1] && destination.words[2] == bpf_htonl(MAPPED_WORD))
+		return PASS_NOT_OURS;
 	return judge_udp(ip + 1, linear_end, payload_bytes, &destination);
 }
 

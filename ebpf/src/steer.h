@@ -17,7 +17,7 @@
 
 /* An address: IPv6, or IPv4 as ::ffff:a.b.c.d, in network byte order. */
 struct address_key {
-	unsigned char bytes[16];
+	unsigned int words[4];
 };
 
 /* What was done with a frame and why; the index into the map `verdicts`. */

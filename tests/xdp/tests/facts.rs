@@ -1,0 +1,62 @@
+//! What the C and the Rust side say about each other is the same.
+
+use std::{collections::HashMap, fs, path::Path};
+
+use libbpf_rs::{MapCore as _, MapType};
+use roced_shared::steer::{self, AddressKey, Verdict};
+use roced_xdp_tests::{Program, is_root};
+
+/// Names of the verdicts in `steer.h`.
+const VERDICTS: [(&str, Verdict); Verdict::ALL.len()] = [
+    ("REDIRECTED", Verdict::Redirected),
+    ("PASS_NO_SOCKET", Verdict::PassNoSocket),
+    ("PASS_NOT_IP", Verdict::PassNotIp),
+    ("PASS_NOT_ROCE", Verdict::PassNotRoce),
+    ("PASS_NOT_OURS", Verdict::PassNotOurs),
+    ("PASS_FRAGMENT", Verdict::PassFragment),
+    ("PASS_MALFORMED", Verdict::PassMalformed),
+];
+
+/// Every `#define NAME number` and `NAME = number,` of `steer.h`.
+fn header_facts() -> HashMap<String, u32> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ebpf/src/steer.h");
+    let header = fs::read_to_string(path).expect("ebpf/src/steer.h");
+    let fact = |line: &str| {
+        let line = line.trim();
+        let (name, number) = match line.strip_prefix("#define ") {
+            Some(define) => define.split_once(' ')?,
+            None => line.strip_suffix(',')?.split_once(" = ")?,
+        };
+        Some((name.to_owned(), number.parse().ok()?))
+    };
+    header.lines().filter_map(fact).collect()
+}
+
+#[test]
+fn the_header_says_what_shared_steer_says() {
+    let mut facts = header_facts();
+    assert_eq!(facts.remove("ROCE_UDP_PORT"), Some(steer::ROCE_UDP_PORT.into()));
+    assert_eq!(facts.remove("ADDRESSES_MAX"), Some(steer::ADDRESSES_MAX));
+    assert_eq!(facts.remove("QUEUES_MAX"), Some(steer::QUEUES_MAX));
+    assert_eq!(facts.remove("VERDICTS"), Some(Verdict::ALL.len() as u32));
+    for (index, (name, verdict)) in VERDICTS.into_iter().enumerate() {
+        assert_eq!(facts.remove(name), Some(verdict as u32), "{name}");
+        assert_eq!(Verdict::ALL[index], verdict, "Verdict::ALL is in the order of the counters");
+    }
+    assert!(facts.is_empty(), "facts that only the header has: {facts:?}");
+}
+
+#[test]
+fn the_maps_have_the_shape_that_the_daemon_expects() {
+    if !is_root("the_maps_have_the_shape_that_the_daemon_expects") {
+        return;
+    }
+    let program = Program::load();
+    let shape = |name| {
+        let map = program.map(name);
+        (map.map_type(), map.key_size(), map.value_size(), map.max_entries())
+    };
+    assert_eq!(shape(steer::MAP_SOCKETS), (MapType::Xskmap, 4, 4, steer::QUEUES_MAX));
+    assert_eq!(shape(steer::MAP_ADDRESSES), (MapType::Hash, size_of::<AddressKey>() as u32, 1, steer::ADDRESSES_MAX));
+    assert_eq!(shape(steer::MAP_VERDICTS), (MapType::PercpuArray, 4, 8, Verdict::ALL.len() as u32));
+}
