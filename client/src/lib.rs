@@ -1,1 +1,59 @@
-//! To be written.
+//! RDMA endpoints over roced: the verbs, safe.
+//!
+//! ```text
+//!   Device ─► ProtectionDomain ─► MemoryRegion          memory that peers may reach
+//!     │              └──────────► QueuePair             one end of a connection
+//!     └─────► CompletionQueue ◄──────┘                  how work ended
+//!                 └► CompletionChannel                  an fd that tells when
+//! ```
+//!
+//! Control calls go to the daemon over a socket and take some tens of microseconds. Posting work and reaping completions touch
+//! only shared memory. Any thread may use any object at any time; each queue has a lock of its own. Objects keep
+//! alive what they were made from, so they may be dropped in any order.
+//!
+//! When the daemon dies, everything learns of it within a second: work that was under way completes with [`Status::Fatal`], waiting
+//! threads wake, file descriptors turn readable, and calls give [`Error::DaemonGone`].
+//!
+//! A first program, two queue pairs of one process: `examples/first.rs`.
+
+mod channel;
+mod cq;
+mod device;
+mod endpoint;
+mod error;
+mod gid;
+mod mapping;
+mod mr;
+mod outstanding;
+mod pd;
+mod qp;
+mod socket;
+mod work;
+
+pub use channel::CompletionChannel;
+pub use cq::{Completion, CompletionQueue, CqOptions, Notify};
+pub use device::{Device, DeviceAttributes, DeviceEvent, PortAttributes};
+pub use endpoint::{ConnectOptions, Endpoint, NotAnEndpoint};
+pub use error::{Error, Result, Side, WorkError};
+pub use gid::{Gid, GidEntry};
+pub use mr::{Access, Memory, MemoryRegion, RemoteMemory};
+pub use pd::ProtectionDomain;
+pub use qp::{QpAttributes, QpBuilder, QpStatistics, QueuePair};
+pub use roced_shared::abi::{
+    control::{Refusal, attribute, state},
+    cqe::{CompletionOp, Status},
+    layout::QpSizes,
+    wqe::Sge,
+};
+pub use work::{RecvRequest, SendRequest};
+
+/// Every object may be used by any thread.
+const fn _every_object_is_shared<T: Send + Sync>() {}
+const _: () = {
+    _every_object_is_shared::<Device>();
+    _every_object_is_shared::<ProtectionDomain>();
+    _every_object_is_shared::<MemoryRegion>();
+    _every_object_is_shared::<CompletionChannel>();
+    _every_object_is_shared::<CompletionQueue>();
+    _every_object_is_shared::<QueuePair>();
+};

@@ -1,0 +1,148 @@
+//! Completion channels: one fd that tells of completions in many queues.
+
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex, Weak},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{MsgFlags, recv},
+};
+use roced_shared::abi::control::{ChannelEvent, DestroyChannel, Handle};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::{
+    cq::{CompletionQueue, CqInner},
+    device::DeviceInner,
+    error::{Error, Result},
+    socket::lock,
+};
+
+/// A completion channel. Clones name the same one; it ends when the last clone and every queue that reports to it are gone.
+///
+/// A completion queue reports once for each [`CompletionQueue::arm`]; poll it after arming and before waiting, for what was there
+/// before is not reported.
+#[derive(Clone, Debug)]
+pub struct CompletionChannel {
+    pub(crate) inner: Arc<ChannelInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ChannelInner {
+    pub(crate) device: Arc<DeviceInner>,
+    pub(crate) handle: u32,
+    socket: OwnedFd,
+    queues: Mutex<HashMap<u32, Weak<CqInner>>>,
+}
+
+impl CompletionChannel {
+    pub(crate) fn new(device: &Arc<DeviceInner>, handle: u32, socket: OwnedFd) -> Self {
+        Self { inner: Arc::new(ChannelInner { device: Arc::clone(device), handle, socket, queues: Mutex::default() }) }
+    }
+
+    /// The next completion queue that reported, if one did. Never waits.
+    ///
+    /// # Errors
+    /// The daemon is gone: poll every completion queue for what that ended.
+    pub fn next_event(&self) -> Result<Option<CompletionQueue>> {
+        while let Some(cqn) = self.inner.next_cqn()? {
+            // One that is gone meanwhile has nobody who waits for it.
+            if let Some(inner) = lock(&self.inner.queues).get(&cqn).and_then(Weak::upgrade) {
+                return Ok(Some(CompletionQueue { inner }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next completion queue that reports, waited for.
+    ///
+    /// # Errors
+    /// As [`Self::next_event`].
+    pub fn wait(&self, timeout: Duration) -> Result<Option<CompletionQueue>> {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            if let Some(queue) = self.next_event()? {
+                return Ok(Some(queue));
+            }
+            if !self.inner.wait_readable(deadline)? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl AsFd for CompletionChannel {
+    /// For a program's own poll(): readable when [`CompletionChannel::next_event`] has something to say, that the daemon is gone
+    /// included.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.socket.as_fd()
+    }
+}
+
+impl ChannelInner {
+    pub(crate) fn add(&self, cqn: u32, queue: &Arc<CqInner>) {
+        lock(&self.queues).insert(cqn, Arc::downgrade(queue));
+    }
+
+    pub(crate) fn remove(&self, cqn: u32) {
+        lock(&self.queues).remove(&cqn);
+    }
+
+    /// The number of the next queue that reported.
+    pub(crate) fn next_cqn(&self) -> Result<Option<u32>> {
+        let mut event = ChannelEvent::new_zeroed();
+        loop {
+            return match recv(self.socket.as_raw_fd(), event.as_mut_bytes(), MsgFlags::MSG_DONTWAIT) {
+                Ok(length) if length == size_of::<ChannelEvent>() => Ok(Some(event.cqn)),
+                Err(Errno::EAGAIN) => Ok(None),
+                Err(Errno::EINTR) => continue,
+                Ok(0) | Err(Errno::ECONNRESET) => {
+                    self.device.session.set_gone();
+                    Err(Error::DaemonGone)
+                }
+                Ok(_) => Err(Error::Protocol { what: "a channel event of another length" }),
+                Err(errno) => Err(Error::Kernel { call: "recv", errno }),
+            };
+        }
+    }
+
+    /// Waits until the fd is readable; false when `deadline` came first (`None`: it never does).
+    pub(crate) fn wait_readable(&self, deadline: Option<Instant>) -> Result<bool> {
+        loop {
+            let timeout = deadline.map_or(PollTimeout::NONE, |deadline| {
+                let left = deadline.saturating_duration_since(Instant::now());
+                // Rounded up, so that the last millisecond is not spun away.
+                let up = if left.is_zero() { left } else { left + Duration::from_micros(999) };
+                PollTimeout::try_from(up).unwrap_or(PollTimeout::MAX)
+            });
+            let session = &self.device.session;
+            let mut fds = [
+                PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
+                // A hang-up is told unasked.
+                PollFd::new(session.as_fd(), PollFlags::empty()),
+            ];
+            match poll(&mut fds, timeout) {
+                Ok(0) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
+                Ok(0) => return Ok(false),
+                Ok(_) if fds[0].any() == Some(true) => return Ok(true),
+                Ok(_) => {
+                    session.set_gone();
+                    return Err(Error::DaemonGone);
+                }
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Error::Kernel { call: "poll", errno }),
+            }
+        }
+    }
+}
+
+impl Drop for ChannelInner {
+    fn drop(&mut self) {
+        // Fails only when the session is over, and then the channel is too.
+        let _ = self.device.session.call::<DestroyChannel>(Handle { handle: self.handle });
+    }
+}

@@ -1,0 +1,458 @@
+//! Completion queues.
+//!
+//! Each worker of the device fills a lane of its own; a poll takes from all of them in turn. Within a queue pair completions come in
+//! order, between queue pairs no order is promised.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, PoisonError, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use roced_shared::abi::{
+    arm::{Wanted, arm},
+    control::{CreateCq, CreateCqRequest, DestroyCq, Handle},
+    cqe::{CompletionOp, Cqe, Status, cqe_flags},
+    layout::CqLayout,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::{
+    channel::{ChannelInner, CompletionChannel},
+    device::{Device, DeviceInner},
+    error::{Error, Result, WorkError},
+    mapping::{Emptied, Mapping, Mode, cq_lanes},
+    outstanding::{Cookie, Outstanding, Queue},
+    socket::lock,
+};
+
+/// Entries taken from one lane before the next has its turn.
+const LANE_TURN: usize = 16;
+
+/// Polls without a completion before the clock is looked at.
+const POLLS_PER_LOOK: u32 = 32;
+
+/// How often a program that polls in vain looks whether the daemon is there: a system call, some 300 ns.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How a completion queue is made.
+#[derive(Clone, Copy, Debug)]
+pub struct CqOptions<'a> {
+    /// Completions of each worker that it holds at least. A completion that finds no room fails its queue pair: count all work requests that
+    /// may be outstanding at a time.
+    pub entries: u32,
+    /// Where it reports. `None`: to itself, for [`CompletionQueue::wait`].
+    pub channel: Option<&'a CompletionChannel>,
+    /// How long [`CompletionQueue::wait`] polls (and yields the core) before it sleeps. Sleeping and waking costs 2 to 20 us.
+    pub spin: Duration,
+}
+
+impl Default for CqOptions<'_> {
+    fn default() -> Self {
+        // The default of `spin` is a guess: about twice what a wake-up costs on a virtual machine.
+        Self { entries: 256, channel: None, spin: Duration::from_micros(50) }
+    }
+}
+
+/// How one work request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Of the work request.
+    pub wr_id: u64,
+    /// The local queue pair.
+    pub qpn: u32,
+    /// How it ended.
+    pub status: Status,
+    /// What it was. Of a receive that failed: [`CompletionOp::Recv`].
+    pub op: CompletionOp,
+    /// Bytes received or read.
+    pub byte_len: u32,
+    /// Immediate data that came with it, as the bytes stood on the wire.
+    pub imm: Option<[u8; 4]>,
+    /// It was a solicited one.
+    pub solicited: bool,
+    /// The remote queue pair.
+    pub src_qpn: u32,
+    /// When the daemon saw it end, nanoseconds of CLOCK_MONOTONIC; 0 when it did not.
+    pub timestamp_ns: u64,
+    /// More about an error, for support; 0 when there is none.
+    pub vendor_error: u32,
+}
+
+impl Completion {
+    /// Room for one, to be overwritten.
+    pub const EMPTY: Self = Self {
+        wr_id: 0,
+        qpn: 0,
+        status: Status::Fatal,
+        op: CompletionOp::Send,
+        byte_len: 0,
+        imm: None,
+        solicited: false,
+        src_qpn: 0,
+        timestamp_ns: 0,
+        vendor_error: 0,
+    };
+
+    /// The completion itself if it is a success.
+    ///
+    /// # Errors
+    /// [`WorkError`], which says whose doing it was.
+    pub fn ok(self) -> std::result::Result<Self, WorkError> {
+        match self.status {
+            Status::Success => Ok(self),
+            status => Err(WorkError { wr_id: self.wr_id, status }),
+        }
+    }
+}
+
+impl Default for Completion {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+/// What completions [`CompletionQueue::arm`] asks to hear of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// The next one.
+    Any,
+    /// The next solicited one, or one with an error.
+    Solicited,
+}
+
+/// A completion queue. Clones name the same one; it ends when the last clone and every queue pair on it are gone.
+#[derive(Clone, Debug)]
+pub struct CompletionQueue {
+    pub(crate) inner: Arc<CqInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct CqInner {
+    pub(crate) device: Arc<DeviceInner>,
+    channel: Arc<ChannelInner>,
+    /// The channel is nobody else's.
+    own_channel: bool,
+    pub(crate) cqn: u32,
+    entries: u32,
+    spin: Duration,
+    mapping: Arc<Mapping>,
+    state: Mutex<Reaping>,
+    empty_polls: AtomicU32,
+    looked: Mutex<Instant>,
+    /// A thread sleeps for the channel; the others wait for that one.
+    sleeper: Mutex<bool>,
+    sleeper_left: Condvar,
+}
+
+/// What a poll works on.
+#[derive(Debug)]
+struct Reaping {
+    lanes: Vec<Emptied>,
+    first: usize,
+    /// By queue pair number.
+    work: Vec<(u32, Arc<Work>)>,
+}
+
+/// The outstanding work of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) tag: u32,
+    pub(crate) send: Outstanding,
+    pub(crate) recv: Outstanding,
+    pub(crate) send_cq: Weak<CqInner>,
+    pub(crate) recv_cq: Weak<CqInner>,
+}
+
+impl CompletionQueue {
+    pub(crate) fn create(device: &Device, options: &CqOptions<'_>) -> Result<Self> {
+        let channel = match options.channel {
+            Some(shared) if !Arc::ptr_eq(&shared.inner.device, &device.inner) => return Err(Error::OtherDevice),
+            Some(shared) => Arc::clone(&shared.inner),
+            None => device.channel()?.inner,
+        };
+        let device = &device.inner;
+        let request = CreateCqRequest { entries: options.entries, channel: channel.handle };
+        let (reply, [fd]) = device.session.call_with_fds::<CreateCq, 1>(request)?;
+        // From here on the daemon has it: whatever fails must end it there too.
+        let ended = |error| {
+            let _ = device.session.call::<DestroyCq>(Handle { handle: reply.cqn });
+            error
+        };
+        let layout = CqLayout::new(reply.entries, device.workers.len() as u32)
+            .ok_or_else(|| ended(Error::Protocol { what: "an impossible completion queue" }))?;
+        let mapping = Mapping::new(&fd, layout.bytes, Mode::Populated).map_err(ended)?;
+        let inner = Arc::new(CqInner {
+            device: Arc::clone(device),
+            own_channel: options.channel.is_none(),
+            cqn: reply.cqn,
+            entries: layout.lane.entries(),
+            spin: options.spin,
+            state: Mutex::new(Reaping { lanes: cq_lanes(&mapping, layout), first: 0, work: Vec::new() }),
+            mapping,
+            empty_polls: AtomicU32::new(0),
+            looked: Mutex::new(Instant::now()),
+            sleeper: Mutex::new(false),
+            sleeper_left: Condvar::new(),
+            channel,
+        });
+        inner.channel.add(inner.cqn, &inner);
+        Ok(Self { inner })
+    }
+
+    /// Its number.
+    pub fn cqn(&self) -> u32 {
+        self.inner.cqn
+    }
+
+    /// Completions of each worker that it holds.
+    pub fn entries(&self) -> u32 {
+        self.inner.entries
+    }
+
+    /// Takes the completions that are there, at most as many as `into` holds, and says how many. Never waits, never allocates.
+    ///
+    /// # Errors
+    /// [`Error::DaemonGone`] once everything that was under way has been given out as [`Status::Fatal`].
+    pub fn poll(&self, into: &mut [Completion]) -> Result<usize> {
+        let inner = &*self.inner;
+        let mut state = lock(&inner.state);
+        let taken = state.take(inner, into)?;
+        if taken > 0 || into.is_empty() {
+            return Ok(taken);
+        }
+        if !inner.look_now_and_then() {
+            return Ok(0);
+        }
+        // Gone: what it managed to write before it went, then the rest.
+        let taken = state.take(inner, into)?;
+        let given_up = state.give_up(inner, &mut into[taken..]);
+        if taken + given_up == 0 { Err(Error::DaemonGone) } else { Ok(taken + given_up) }
+    }
+
+    /// As [`Self::poll`], but waits for at least one: polls for as long as the queue's `spin`, then sleeps. 0 when
+    /// `timeout` came first.
+    ///
+    /// # Errors
+    /// As [`Self::poll`]; [`Error::SharedChannel`] when the queue reports to a channel given to it.
+    pub fn wait(&self, into: &mut [Completion], timeout: Duration) -> Result<usize> {
+        if !self.inner.own_channel {
+            return Err(Error::SharedChannel);
+        }
+        let begin = Instant::now();
+        let deadline = begin.checked_add(timeout);
+        let spin_end = begin + self.inner.spin.min(timeout);
+        loop {
+            let taken = self.poll(into)?;
+            if taken > 0 || into.is_empty() {
+                return Ok(taken);
+            }
+            if Instant::now() >= spin_end {
+                break;
+            }
+            thread::yield_now();
+        }
+        loop {
+            if !self.inner.become_sleeper(deadline) {
+                return self.poll(into);
+            }
+            let _sleeper = Sleeper(&self.inner);
+            self.arm(Notify::Any);
+            let taken = self.poll(into)?;
+            if taken > 0 {
+                return Ok(taken);
+            }
+            match self.inner.channel.wait_readable(deadline) {
+                Ok(true) => {}
+                Ok(false) => return self.poll(into),
+                // The poll knows what there is to say.
+                Err(Error::DaemonGone) => return self.poll(into),
+                Err(error) => return Err(error),
+            }
+            // Other events of this queue are old ones.
+            while let Ok(Some(_)) = self.inner.channel.next_cqn() {}
+            let taken = self.poll(into)?;
+            if taken > 0 {
+                return Ok(taken);
+            }
+        }
+    }
+
+    /// Asks to be told, once, of a completion that comes from now on. Poll once more before you wait for the channel.
+    pub fn arm(&self, notify: Notify) {
+        let wanted = match notify {
+            Notify::Any => Wanted::Any,
+            Notify::Solicited => Wanted::Solicited,
+        };
+        arm(self.inner.mapping.first_word(), wanted);
+    }
+}
+
+impl CqInner {
+    /// A queue pair's work completes here from now on.
+    pub(crate) fn add(&self, qpn: u32, work: &Arc<Work>) {
+        let mut state = lock(&self.state);
+        if let Err(at) = state.work.binary_search_by_key(&qpn, |(qpn, _)| *qpn) {
+            state.work.insert(at, (qpn, Arc::clone(work)));
+        }
+    }
+
+    /// It does not any more.
+    pub(crate) fn remove(&self, qpn: u32) {
+        lock(&self.state).work.retain(|(other, _)| *other != qpn);
+    }
+
+    /// Forgets a queue pair's outstanding work, with no poll under way.
+    pub(crate) fn forget(&self, outstanding: &Outstanding) {
+        let _reaping = lock(&self.state);
+        outstanding.clear();
+    }
+
+    /// True when the daemon is known to be gone; looks for it after some polls in vain.
+    fn look_now_and_then(&self) -> bool {
+        let session = &self.device.session;
+        if session.is_gone() {
+            return true;
+        }
+        if !self.empty_polls.fetch_add(1, Ordering::Relaxed).is_multiple_of(POLLS_PER_LOOK) {
+            return false;
+        }
+        let now = Instant::now();
+        let mut looked = lock(&self.looked);
+        if now.duration_since(*looked) < LOOK_INTERVAL {
+            return false;
+        }
+        *looked = now;
+        session.look()
+    }
+
+    /// Waits until no other thread sleeps for this queue, and takes that place; false when `deadline` came first.
+    fn become_sleeper(&self, deadline: Option<Instant>) -> bool {
+        let mut taken = lock(&self.sleeper);
+        while *taken {
+            let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            // A day at most: the condition variable takes no longer ones on some systems.
+            let left = left.min(Duration::from_secs(86_400));
+            taken = self.sleeper_left.wait_timeout(taken, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *taken = true;
+        true
+    }
+}
+
+/// The place of the thread that sleeps for a queue.
+struct Sleeper<'a>(&'a CqInner);
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.sleeper) = false;
+        self.0.sleeper_left.notify_one();
+    }
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        self.channel.remove(self.cqn);
+        // Fails only when the session is over, and then the queue is too.
+        let _ = self.device.session.call::<DestroyCq>(Handle { handle: self.cqn });
+    }
+}
+
+impl Reaping {
+    /// Takes what lies in the lanes, a few from each in turn.
+    fn take(&mut self, cq: &CqInner, into: &mut [Completion]) -> Result<usize> {
+        let mut taken = 0;
+        let mut idle_lanes = 0;
+        while taken < into.len() && idle_lanes < self.lanes.len() {
+            let turn = (into.len() - taken).min(LANE_TURN);
+            let (found, moved) = self.take_from(self.first, &mut into[taken..taken + turn]).ok_or_else(|| {
+                cq.device.session.set_gone();
+                Error::Protocol { what: "a lane index that cannot be true" }
+            })?;
+            taken += found;
+            idle_lanes = if moved { 0 } else { idle_lanes + 1 };
+            self.first = (self.first + 1) % self.lanes.len();
+        }
+        Ok(taken)
+    }
+
+    /// Completions of one lane and whether there was anything in it; `None` when the lane is broken.
+    fn take_from(&mut self, lane: usize, into: &mut [Completion]) -> Option<(usize, bool)> {
+        let mut found = 0;
+        let mut moved = false;
+        let mut words = [0; size_of::<Cqe>() / 8];
+        while found < into.len() && self.lanes[lane].pop(&mut words).ok()? {
+            moved = true;
+            let cqe = Cqe::read_from_bytes(words.as_bytes()).expect("a completion is a whole number of words");
+            // What is of no queue pair (any more) is nobody's.
+            if let Some(completion) = completion(&self.work, &cqe) {
+                into[found] = completion;
+                found += 1;
+            }
+        }
+        if moved {
+            self.lanes[lane].release();
+        }
+        Some((found, moved))
+    }
+
+    /// Gives out what was under way when the daemon went.
+    fn give_up(&mut self, cq: &CqInner, into: &mut [Completion]) -> usize {
+        let mut given = 0;
+        let this = std::ptr::from_ref(cq);
+        for (qpn, work) in &self.work {
+            for (queue, outstanding, completes_here) in [
+                (Queue::Send, &work.send, work.send_cq.as_ptr() == this),
+                (Queue::Recv, &work.recv, work.recv_cq.as_ptr() == this),
+            ] {
+                while completes_here && given < into.len() {
+                    let Some((wr_id, op)) = outstanding.give_up() else { break };
+                    into[given] = Completion { wr_id, qpn: *qpn, op: operation(queue, op), ..Completion::EMPTY };
+                    given += 1;
+                }
+            }
+        }
+        given
+    }
+}
+
+fn completion(work: &[(u32, Arc<Work>)], cqe: &Cqe) -> Option<Completion> {
+    let at = work.binary_search_by_key(&cqe.qpn, |(qpn, _)| *qpn).ok()?;
+    let work = &work[at].1;
+    let cookie = Cookie(cqe.wr_id);
+    if cookie.tag() != work.tag {
+        return None;
+    }
+    let outstanding = match cookie.queue() {
+        Queue::Send => &work.send,
+        Queue::Recv => &work.recv,
+    };
+    let (wr_id, op) = outstanding.complete(cookie.sequence())?;
+    let status = Status::from_byte(cqe.status).unwrap_or(Status::Fatal);
+    let op = operation(cookie.queue(), op);
+    Some(Completion {
+        wr_id,
+        qpn: cqe.qpn,
+        status,
+        op: if status == Status::Success { CompletionOp::from_byte(cqe.opcode).unwrap_or(op) } else { op },
+        byte_len: cqe.byte_len,
+        imm: (cqe.flags & cqe_flags::IMM != 0).then_some(cqe.imm),
+        solicited: cqe.flags & cqe_flags::SOLICITED != 0,
+        src_qpn: cqe.src_qpn,
+        timestamp_ns: cqe.timestamp_ns,
+        vendor_error: cqe.vendor_error,
+    })
+}
+
+fn operation(queue: Queue, byte: u8) -> CompletionOp {
+    match queue {
+        Queue::Send => CompletionOp::from_byte(byte).unwrap_or(CompletionOp::Send),
+        Queue::Recv => CompletionOp::Recv,
+    }
+}

@@ -1,0 +1,376 @@
+//! Devices: where everything else comes from.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use nix::unistd;
+use roced_shared::abi::{
+    control::{
+        self, AllocMemory, AllocPd, CreateChannel, DeviceName, Event, Index, ListDevice, MemoryRequest, Nothing,
+        OpenDevice, QueryDevice, QueryGid, QueryPort, event,
+    },
+    doorbell::{MappedBells, WorkerState, must_wake, ring_bell},
+    layout::{session_bytes, state_bytes},
+};
+
+use crate::{
+    channel::CompletionChannel,
+    cq::{CompletionQueue, CqOptions},
+    error::{Error, Result},
+    gid::{Gid, GidEntry},
+    mapping::{self, Mapping, Mode},
+    mr::Memory,
+    pd::ProtectionDomain,
+    socket::{Session, default_path},
+};
+
+/// An opened device. Clones name the same one; it is closed when the last clone and everything made from it are gone.
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub(crate) inner: Arc<DeviceInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct DeviceInner {
+    name: String,
+    number: u32,
+    pub(crate) session: Session,
+    pub(crate) workers: Vec<WorkerSide>,
+    tags: AtomicU32,
+}
+
+/// How this session tells one worker that it has work.
+#[derive(Debug)]
+pub(crate) struct WorkerSide {
+    bells: MappedBells<Arc<Mapping>>,
+    state: WorkerState<Arc<Mapping>>,
+    wake: OwnedFd,
+}
+
+/// What a device can do, and this session on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceAttributes {
+    /// Node GUID, in wire order.
+    pub node_guid: [u8; 8],
+    /// Queue pairs of a session.
+    pub max_qps: u32,
+    /// Send or receive work requests of a queue pair.
+    pub max_qp_wrs: u32,
+    /// Scatter/gather entries of a work request.
+    pub max_sges: u32,
+    /// Inline bytes of a work request.
+    pub max_inline_bytes: u32,
+    /// Completion queues of a session.
+    pub max_cqs: u32,
+    /// Entries of a completion queue.
+    pub max_cqes: u32,
+    /// Memory regions of a session.
+    pub max_mrs: u32,
+    /// Protection domains of a session.
+    pub max_pds: u32,
+    /// Largest memory region, bytes.
+    pub max_mr_bytes: u64,
+    /// READs that a queue pair answers, or has outstanding, at a time.
+    pub max_rd_atomic: u32,
+    /// Largest message, bytes.
+    pub max_message_bytes: u32,
+}
+
+/// How a device's port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortAttributes {
+    /// The link is up.
+    pub active: bool,
+    /// Largest path MTU that the link carries, bytes.
+    pub active_mtu_bytes: u32,
+    /// Entries of the GID table; some may be empty.
+    pub gid_entries: u32,
+    /// MTU of the link itself, bytes.
+    pub link_mtu_bytes: u32,
+    /// Speed of the link, Mbit/s, where it is known.
+    pub speed_mbit_per_s: Option<u32>,
+}
+
+/// Something that happened without being asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceEvent {
+    /// A queue pair went to the error state by itself.
+    QpFatal {
+        /// Which.
+        qpn: u32,
+    },
+    /// A completion queue lost a completion, for it was full.
+    CqError {
+        /// Which.
+        cqn: u32,
+    },
+    /// The link came up.
+    PortActive,
+    /// The link went down.
+    PortDown,
+    /// The GID table changed.
+    GidChange,
+}
+
+impl Device {
+    /// Names of the devices of the daemon that `ROCED_SOCKET` names, or else the usual one.
+    ///
+    /// # Errors
+    /// No daemon, another version, no permission.
+    pub fn list() -> Result<Vec<String>> {
+        Self::list_at(&default_path())
+    }
+
+    /// As [`Self::list`], of the daemon that listens at `socket`.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub fn list_at(socket: &Path) -> Result<Vec<String>> {
+        let (session, hello) = Session::open(socket)?;
+        let name = |index| text(&session.call::<ListDevice>(Index { index })?);
+        (0..hello.devices).map(name).collect()
+    }
+
+    /// Opens the device `name` of the daemon that `ROCED_SOCKET` names, or else the usual one.
+    ///
+    /// # Errors
+    /// As [`Self::list`]; no device of that name.
+    pub fn open(name: &str) -> Result<Self> {
+        Self::open_at(&default_path(), name)
+    }
+
+    /// As [`Self::open`], of the daemon that listens at `socket`.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_at(socket: &Path, name: &str) -> Result<Self> {
+        let (session, hello) = Session::open(socket)?;
+        Self::with_session(session, hello.session, name)
+    }
+
+    /// As [`Self::open`], over a socket that somebody connected to the daemon for us.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_over(socket: OwnedFd, name: &str) -> Result<Self> {
+        let (session, hello) = Session::over(socket)?;
+        Self::with_session(session, hello.session, name)
+    }
+
+    fn with_session(session: Session, number: u32, name: &str) -> Result<Self> {
+        let (reply, fds) = session.call_with_any_fds::<OpenDevice>(DeviceName::new(name))?;
+        let mut fds = fds.into_iter();
+        let (Some(bells), Some(states), wakes) = (fds.next(), fds.next(), fds) else {
+            return Err(Error::Protocol { what: "an opened device without its memory" });
+        };
+        let ids = reply.worker_ids.get(..reply.workers as usize).filter(|ids| !ids.is_empty());
+        let ids = ids.ok_or(Error::Protocol { what: "an impossible number of workers" })?;
+        let in_daemon = reply.workers_in_daemon;
+        if ids.len() != wakes.len() || in_daemon > 256 || ids.iter().any(|id| u32::from(*id) >= in_daemon) {
+            return Err(Error::Protocol { what: "workers that do not add up" });
+        }
+        let bells = Mapping::new(&bells, session_bytes(reply.workers), Mode::Populated)?;
+        let states = Mapping::new(&states, state_bytes(in_daemon), Mode::ReadOnly)?;
+        let worker = |(index, (id, wake)): (u32, (&u8, OwnedFd))| WorkerSide {
+            bells: mapping::bells(&bells, index),
+            state: mapping::worker_state(&states, (*id).into()),
+            wake,
+        };
+        let workers = (0..).zip(ids.iter().zip(wakes)).map(worker).collect();
+        let inner = DeviceInner { name: name.into(), number, session, workers, tags: AtomicU32::new(1) };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The number of this session, as the daemon's log and `rocectl` name it.
+    pub fn session_number(&self) -> u32 {
+        self.inner.number
+    }
+
+    /// What it can do.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn attributes(&self) -> Result<DeviceAttributes> {
+        let it = self.inner.session.call::<QueryDevice>(Nothing {})?;
+        Ok(DeviceAttributes {
+            node_guid: it.node_guid,
+            max_qps: it.max_qps,
+            max_qp_wrs: it.max_qp_wrs,
+            max_sges: it.max_sges,
+            max_inline_bytes: it.max_inline_bytes,
+            max_cqs: it.max_cqs,
+            max_cqes: it.max_cqes,
+            max_mrs: it.max_mrs,
+            max_pds: it.max_pds,
+            max_mr_bytes: it.max_mr_bytes,
+            max_rd_atomic: it.max_rd_atomic,
+            max_message_bytes: it.max_message_bytes,
+        })
+    }
+
+    /// How its port is.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn port(&self) -> Result<PortAttributes> {
+        let it = self.inner.session.call::<QueryPort>(Nothing {})?;
+        Ok(PortAttributes {
+            active: it.active == 1,
+            active_mtu_bytes: it.active_mtu_bytes,
+            gid_entries: it.gid_entries,
+            link_mtu_bytes: it.link_mtu_bytes,
+            speed_mbit_per_s: (it.speed_mbit_per_s != 0).then_some(it.speed_mbit_per_s),
+        })
+    }
+
+    /// The GID at `index`, if the entry is not empty.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn gid(&self, index: u32) -> Result<Option<GidEntry>> {
+        let it = match self.inner.session.call::<QueryGid>(Index { index }) {
+            Err(Error::Refused { refusal: control::Refusal::NoSuchGid, .. }) => return Ok(None),
+            other => other?,
+        };
+        let entry = GidEntry {
+            index,
+            gid: Gid(it.gid),
+            ifindex: it.ifindex,
+            vlan: u16::try_from(it.vlan).ok().filter(|vlan| *vlan < 4096),
+        };
+        Ok((entry.gid != Gid::default()).then_some(entry))
+    }
+
+    /// All GIDs.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn gids(&self) -> Result<Vec<GidEntry>> {
+        let entries = self.port()?.gid_entries;
+        (0..entries).filter_map(|index| self.gid(index).transpose()).collect()
+    }
+
+    /// The GID to reach `peer` from: of the same address family, link-local for a link-local one; the device's own before those
+    /// of its VLANs.
+    ///
+    /// # Errors
+    /// There is none, or the daemon is gone.
+    pub fn gid_toward(&self, peer: Gid) -> Result<GidEntry> {
+        let fits = |entry: &GidEntry| {
+            entry.gid == peer
+                || entry.gid.is_ipv4() == peer.is_ipv4() && entry.gid.is_link_local() == peer.is_link_local()
+        };
+        let gids = self.gids()?;
+        let plain_first = gids.iter().filter(|entry| entry.vlan.is_none()).chain(&gids);
+        plain_first.copied().find(fits).ok_or(Error::NoSourceGid { gid: peer })
+    }
+
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    /// The session's limit; the daemon is gone.
+    pub fn protection_domain(&self) -> Result<ProtectionDomain> {
+        let handle = self.inner.session.call::<AllocPd>(Nothing {})?.handle;
+        Ok(ProtectionDomain::new(&self.inner, handle))
+    }
+
+    /// Makes memory that the daemon maps too: at least `bytes`, all zero.
+    ///
+    /// # Errors
+    /// The session's limit; no memory; the daemon is gone.
+    pub fn allocate(&self, bytes: usize) -> Result<Memory> {
+        let request = MemoryRequest { bytes: bytes as u64 };
+        let (reply, [fd]) = self.inner.session.call_with_fds::<AllocMemory, 1>(request)?;
+        Memory::new(&self.inner, reply.handle, &fd, bytes)
+    }
+
+    /// Makes a completion channel.
+    ///
+    /// # Errors
+    /// The session's limit; the daemon is gone.
+    pub fn channel(&self) -> Result<CompletionChannel> {
+        let (reply, [fd]) = self.inner.session.call_with_fds::<CreateChannel, 1>(Nothing {})?;
+        Ok(CompletionChannel::new(&self.inner, reply.handle, fd))
+    }
+
+    /// Makes a completion queue with room for at least `entries` completions of each of the device's workers.
+    ///
+    /// # Errors
+    /// The session's limit; no memory; the daemon is gone.
+    pub fn completion_queue(&self, entries: u32) -> Result<CompletionQueue> {
+        CompletionQueue::create(self, &CqOptions { entries, ..CqOptions::default() })
+    }
+
+    /// Makes a completion queue as `options` say.
+    ///
+    /// # Errors
+    /// As [`Self::completion_queue`].
+    pub fn completion_queue_with(&self, options: &CqOptions<'_>) -> Result<CompletionQueue> {
+        CompletionQueue::create(self, options)
+    }
+
+    /// The next event that nobody asked for. Never waits: [`Self::as_fd`] is readable when there may be one.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn next_event(&self) -> Result<Option<DeviceEvent>> {
+        while let Some(Event { kind, handle }) = self.inner.session.next_event()? {
+            return Ok(Some(match kind {
+                event::QP_FATAL => DeviceEvent::QpFatal { qpn: handle },
+                event::CQ_ERROR => DeviceEvent::CqError { cqn: handle },
+                event::PORT_ACTIVE => DeviceEvent::PortActive,
+                event::PORT_DOWN => DeviceEvent::PortDown,
+                event::GID_CHANGE => DeviceEvent::GidChange,
+                // Of a later daemon of this ABI: nothing that a program of today waits for.
+                _ => continue,
+            }));
+        }
+        Ok(None)
+    }
+
+    /// Looks whether the daemon still serves this session. One system call.
+    pub fn is_alive(&self) -> bool {
+        !self.inner.session.look()
+    }
+}
+
+impl AsFd for Device {
+    /// For a program's own poll(): readable when [`Device::next_event`] may have something to say, that the daemon is gone
+    /// included. It may turn readable for an instant while another thread makes a call.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.session.readiness()
+    }
+}
+
+impl DeviceInner {
+    /// Tells worker `index` that the queue pair with `bell` has something, and wakes it if it sleeps.
+    pub(crate) fn ring(&self, index: u32, bell: u32) {
+        let worker = &self.workers[index as usize];
+        ring_bell(&worker.bells, bell);
+        if must_wake(worker.state.asleep()) {
+            // It never fails but for a full counter, and that wakes as well: the worker waits for its edges.
+            let _ = unistd::write(&worker.wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// A number that tells a queue pair of this session from others of the same QPN before it.
+    pub(crate) fn next_tag(&self) -> u32 {
+        self.tags.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+fn text(name: &DeviceName) -> Result<String> {
+    name.as_str().map(String::from).ok_or(Error::Protocol { what: "a device name that is not UTF-8" })
+}

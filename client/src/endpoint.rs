@@ -1,0 +1,123 @@
+//! What one side tells the other to be connected to.
+
+use std::{fmt, str::FromStr};
+
+use thiserror::Error;
+
+use crate::{gid::Gid, mr::Access};
+
+/// One end of a connection, as the other end must know it. How it gets there is the program's affair: as fields, or as text
+/// (`10.10.0.1/0x040005/123456/4096`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// Address of the device.
+    pub gid: Gid,
+    /// The queue pair.
+    pub qpn: u32,
+    /// The first PSN that it sends.
+    pub psn: u32,
+    /// The largest path MTU that its link carries, bytes.
+    pub mtu_bytes: u32,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/0x{:06x}/{}/{}", self.gid, self.qpn, self.psn, self.mtu_bytes)
+    }
+}
+
+/// Text that is not that of an [`Endpoint`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("not an endpoint (address/0xqpn/psn/mtu)")]
+pub struct NotAnEndpoint;
+
+impl FromStr for Endpoint {
+    type Err = NotAnEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut parts = text.trim().split('/');
+        let mut part = || parts.next().ok_or(NotAnEndpoint);
+        let (gid, qpn, psn, mtu) = (part()?, part()?, part()?, part()?);
+        let qpn = qpn.strip_prefix("0x").ok_or(NotAnEndpoint)?;
+        if parts.next().is_some() {
+            return Err(NotAnEndpoint);
+        }
+        Ok(Self {
+            gid: gid.parse().map_err(|_| NotAnEndpoint)?,
+            qpn: u32::from_str_radix(qpn, 16).map_err(|_| NotAnEndpoint)?,
+            psn: psn.parse().map_err(|_| NotAnEndpoint)?,
+            mtu_bytes: mtu.parse().map_err(|_| NotAnEndpoint)?,
+        })
+    }
+}
+
+/// How a connection is made. The defaults suit a data-center network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// Which of our GIDs. `None`: the one that fits the peer's ([`crate::Device::gid_toward`]).
+    pub sgid_index: Option<u32>,
+    /// Path MTU, bytes: 256, 512, 1024, 2048 or 4096. `None`: the largest that both links carry.
+    pub path_mtu_bytes: Option<u32>,
+    /// What the peer may do with our memory, besides what each region allows.
+    pub access: Access,
+    /// READs that we have outstanding at a time, at most 16.
+    pub max_rd_atomic: u32,
+    /// READs that we answer at a time: at least the peer's `max_rd_atomic`, at most 16.
+    pub max_dest_rd_atomic: u32,
+    /// Code of the ACK timeout: 4.096 us * 2^code; 0 waits for ever.
+    pub timeout: u32,
+    /// Retries after a timeout or a lost packet, 0 to 7.
+    pub retry_cnt: u32,
+    /// Retries when the peer has no receive posted, 0 to 6; 7 for ever.
+    pub rnr_retry: u32,
+    /// Code of how long the peer is asked to wait when we have no receive posted, 0 to 31 (IBTA v1 table 45; 12 is 0.64 ms).
+    pub min_rnr_timer: u32,
+    /// IP time to live or hop limit.
+    pub hop_limit: u8,
+    /// IP traffic class: DSCP in the upper six bits.
+    pub traffic_class: u8,
+    /// IPv6 flow label, 20 bits; also makes the UDP source port when not 0.
+    pub flow_label: u32,
+    /// Priority in the VLAN tag, where there is one, 0 to 7.
+    pub service_level: u8,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            sgid_index: None,
+            path_mtu_bytes: None,
+            access: Access::ALL,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            // 67 ms, as perftest and NCCL choose by default or nearly so; times seven retries.
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+            service_level: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_survives_as_text() {
+        for gid in ["10.10.0.1", "fd00:10::1"] {
+            let gid = gid.parse().expect("an address");
+            let endpoint = Endpoint { gid, qpn: 0x04_0005, psn: 77, mtu_bytes: 4096 };
+            assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
+        }
+        for wrong in
+            ["", "10.10.0.1", "10.10.0.1/5/7/1024", "10.10.0.1/0x5/7", "10.10.0.1/0x5/7/1024/9", "a/0x5/7/1024"]
+        {
+            assert_eq!(wrong.parse::<Endpoint>(), Err(NotAnEndpoint), "{wrong}");
+        }
+    }
+}

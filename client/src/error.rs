@@ -1,0 +1,311 @@
+//! What can go wrong, whose doing it was, and what to do next.
+
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use roced_shared::abi::{
+    VERSION,
+    control::{Refusal, call_name},
+    cqe::Status,
+};
+use thiserror::Error;
+
+/// Whose doing a failure was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// This program asked for what cannot be.
+    Yours,
+    /// The daemon on this host, its config, or its absence.
+    Daemon,
+    /// The peer, or the network on the way to it.
+    Peer,
+    /// This host's kernel.
+    Kernel,
+}
+
+/// Why a call failed. The text says what to do next; [`Error::side`] says whose doing it was.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Nothing listens on the socket.
+    #[error("no roced listens at {}: start it (`systemctl start roced`), or name its socket in ROCED_SOCKET", .path.display())]
+    NoDaemon {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// The socket is there but lets this user not in.
+    #[error("{} does not let this user in: join the group that the daemon's config names", .path.display())]
+    NotPermitted {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The path does not fit a socket address.
+    #[error("{} is too long for a socket address (at most 107 bytes)", .path.display())]
+    SocketPath {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Daemon and library are of different versions.
+    #[error(
+        "the daemon speaks version {daemon} of the client ABI and this library version {VERSION}: update the older one"
+    )]
+    Version {
+        /// The daemon's.
+        daemon: u64,
+    },
+    /// What answers on the socket is not roced, or it broke its own protocol.
+    #[error("what answers on the daemon's socket broke the protocol ({what}): is it a roced of the same build?")]
+    Protocol {
+        /// What was wrong.
+        what: &'static str,
+    },
+    /// The daemon ended this session, or is gone. Work that was under way completes with [`Status::Fatal`].
+    #[error("the daemon is gone or ended this session: see its log, then open the device again")]
+    DaemonGone,
+    /// The daemon did not answer in time.
+    #[error("the daemon did not answer {call} within {seconds} s: is its process stopped or starved?")]
+    DaemonSilent {
+        /// What was asked.
+        call: &'static str,
+        /// How long.
+        seconds: u64,
+    },
+    /// The daemon refused a call.
+    #[error("{}", describe(*.refusal, .call, *.detail))]
+    Refused {
+        /// The call.
+        call: &'static str,
+        /// Why.
+        refusal: Refusal,
+        /// Two numbers that go with it, see [`Refusal`].
+        detail: [u64; 2],
+    },
+    /// A queue has no room: reap completions, then post again.
+    #[error("the {queue} queue is full ({depth} work requests): reap completions first, or make the queue deeper")]
+    QueueFull {
+        /// "send" or "receive".
+        queue: &'static str,
+        /// Its depth.
+        depth: u32,
+    },
+    /// More scatter/gather entries than the queue pair was made for.
+    #[error("{asked} scatter/gather entries where the queue pair was made for {limit}")]
+    TooManySges {
+        /// In the request.
+        asked: usize,
+        /// Of the queue pair.
+        limit: u32,
+    },
+    /// More inline data than the queue pair was made for.
+    #[error("{asked} bytes of inline data where the queue pair was made for {limit}")]
+    InlineTooLong {
+        /// In the request.
+        asked: usize,
+        /// Of the queue pair.
+        limit: u32,
+    },
+    /// A READ with inline data.
+    #[error("a READ brings data in: give it scatter/gather entries, not inline data")]
+    InlineRead,
+    /// The queue pair takes no such work in its state.
+    #[error("the queue pair takes no {queue} work in this state: connect it first")]
+    NotReady {
+        /// "send" or "receive".
+        queue: &'static str,
+    },
+    /// The peer's address is of a family of which the device has no address.
+    #[error("the device has no address from which {gid} could be reached: give its interface one")]
+    NoSourceGid {
+        /// The peer's GID.
+        gid: crate::Gid,
+    },
+    /// The device's GID table has nothing at that index.
+    #[error("the device has no GID at index {index}: `rocectl status` shows the table")]
+    NoSuchGid {
+        /// The index.
+        index: u32,
+    },
+    /// The queue reports to a channel of its own choosing.
+    #[error("this completion queue reports to a shared channel: wait on that one")]
+    SharedChannel,
+    /// Protection domain, completion queue and so on of different devices.
+    #[error("objects of different devices do not go together")]
+    OtherDevice,
+    /// A range outside the memory.
+    #[error("bytes {offset} to {offset} + {length} lie outside {size} bytes of memory")]
+    OutOfRange {
+        /// Where it begins.
+        offset: usize,
+        /// How long it is.
+        length: usize,
+        /// What there is.
+        size: usize,
+    },
+    /// The kernel said no.
+    #[error("{call}: {errno}")]
+    Kernel {
+        /// The system call.
+        call: &'static str,
+        /// What it said.
+        errno: Errno,
+    },
+}
+
+impl Error {
+    /// Whose doing it was.
+    pub fn side(&self) -> Side {
+        match self {
+            Self::NoDaemon { .. }
+            | Self::NotPermitted { .. }
+            | Self::Version { .. }
+            | Self::Protocol { .. }
+            | Self::DaemonGone
+            | Self::DaemonSilent { .. } => Side::Daemon,
+            Self::Refused { refusal, .. } => match refusal {
+                Refusal::NoRoute => Side::Peer,
+                Refusal::Memory => Side::Kernel,
+                Refusal::Version | Refusal::NotPermitted | Refusal::Stopping | Refusal::WorkerTimeout => Side::Daemon,
+                _ => Side::Yours,
+            },
+            Self::Kernel { .. } => Side::Kernel,
+            _ => Side::Yours,
+        }
+    }
+
+    /// True when the session is over and everything opened by it with it.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::DaemonGone | Self::DaemonSilent { .. } | Self::Protocol { .. })
+    }
+
+    pub(crate) const fn kernel(call: &'static str) -> impl Fn(Errno) -> Self {
+        move |errno| Self::Kernel { call, errno }
+    }
+
+    pub(crate) fn refused(op: u32, status: u32, detail: [u64; 2]) -> Self {
+        match Refusal::from_status(status) {
+            Some(Refusal::Version) => Self::Version { daemon: detail[0] },
+            Some(refusal) => Self::Refused { call: call_name(op), refusal, detail },
+            None => Self::Protocol { what: "a refusal that this version does not know" },
+        }
+    }
+}
+
+fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
+    let why = match refusal {
+        Refusal::Version => format!("the daemon speaks version {first}, this library version {second}"),
+        Refusal::UnknownCall => "the daemon does not know this call: it is older than this library".into(),
+        Refusal::OutOfOrder => "a call before its time, or twice".into(),
+        Refusal::NoSuchDevice => "no device of that name: `rocectl status` lists them".into(),
+        Refusal::NoSuchObject => format!("there is no object {first} (any more)"),
+        Refusal::InUse => format!("{first} other objects still use it: end those first"),
+        Refusal::Limit => {
+            format!("the limit of {first} is reached: end something, or raise it under [limits] in the daemon's config")
+        }
+        Refusal::InvalidArgument => format!("argument {first} cannot be {second}"),
+        Refusal::InvalidState => {
+            format!("a queue pair in state {} cannot go to {}", state_name(first), state_name(second))
+        }
+        Refusal::InvalidMask => {
+            format!("attributes 0x{first:x} are missing, 0x{second:x} do not belong to this change")
+        }
+        Refusal::NoRoute => "there is no route to the peer's address: check it, and `ip route get`".into(),
+        Refusal::PathMtu => format!("path MTU {first} is more than the {second} that the link carries"),
+        Refusal::NoSuchGid => format!("the device has no GID at index {first}"),
+        Refusal::Memory => {
+            format!("the daemon got no memory ({}): check its LimitMEMLOCK and the machine's free memory", errno(first))
+        }
+        Refusal::NotPermitted => "the daemon's config does not let this user in".into(),
+        Refusal::Stopping => "the daemon is stopping".into(),
+        Refusal::WorkerTimeout => "a worker of the daemon did not answer in time: is the machine overloaded?".into(),
+        Refusal::NotSupported => "this version of roced does not have that".into(),
+    };
+    format!("{call} refused: {why}")
+}
+
+fn errno(raw: u64) -> Errno {
+    Errno::from_raw(i32::try_from(raw).unwrap_or(0))
+}
+
+fn state_name(state: u64) -> &'static str {
+    match state {
+        0 => "RESET",
+        1 => "INIT",
+        2 => "RTR",
+        3 => "RTS",
+        6 => "ERR",
+        _ => "unknown",
+    }
+}
+
+/// How a work request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("work request {wr_id} failed: {}", status_text(*.status))]
+pub struct WorkError {
+    /// Of the work request.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: Status,
+}
+
+impl WorkError {
+    /// Whose doing it was.
+    pub fn side(&self) -> Side {
+        match self.status {
+            Status::Fatal => Side::Daemon,
+            Status::BadResponse
+            | Status::RemoteInvalidRequest
+            | Status::RemoteAccess
+            | Status::RemoteOperation
+            | Status::TransportRetryExceeded
+            | Status::RnrRetryExceeded => Side::Peer,
+            _ => Side::Yours,
+        }
+    }
+}
+
+const fn status_text(status: Status) -> &'static str {
+    match status {
+        Status::Success => "it did not",
+        Status::LocalLength => "what came is longer than the receive buffer, or the message longer than allowed",
+        Status::LocalQpOperation => "the queue pair cannot carry it out",
+        Status::LocalProtection => {
+            "a local key, range or right did not hold: is the memory region still there, with LOCAL_WRITE?"
+        }
+        Status::WorkRequestFlushed => "flushed, for the queue pair failed before: look at the first failure",
+        Status::BadResponse => "the peer answered something that fits no request",
+        Status::RemoteInvalidRequest => {
+            "the peer found it invalid: is its receive buffer long enough, are its rights on?"
+        }
+        Status::RemoteAccess => "the peer refused key, range or right",
+        Status::RemoteOperation => "the peer could not carry it out",
+        Status::TransportRetryExceeded => "the peer did not answer: is it there, and the path MTU not too large?",
+        Status::RnrRetryExceeded => "the peer had no receive posted for too long",
+        Status::Fatal => "the daemon is gone: nothing is known of it",
+    }
+}
+
+/// The result of this library's calls.
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_has_a_text_and_a_side() {
+        let mut known = 0;
+        for status in 1..64 {
+            let error = Error::refused(30, status, [22, 2]);
+            if Refusal::from_status(status).is_some() {
+                known += 1;
+                assert!(!error.to_string().is_empty());
+                assert!(status == Refusal::Version as u32 || error.to_string().starts_with("CreateQp refused: "));
+            } else {
+                assert!(matches!(error, Error::Protocol { .. }), "{status}");
+            }
+        }
+        assert_eq!(known, 18);
+        let side = |refusal| Error::Refused { call: "", refusal, detail: [0; 2] }.side();
+        assert_eq!((side(Refusal::NoRoute), side(Refusal::InUse)), (Side::Peer, Side::Yours));
+    }
+}

@@ -1,0 +1,301 @@
+//! Memory that peers and the daemon can reach, and its registration.
+//!
+//! A peer's packets change this memory while the program runs, whenever they come. So there is no safe way to a Rust reference
+//! to it; bytes are copied in and out instead, and one byte can be watched. Copying what a peer writes at the same moment gives a
+//! mixture of old and new bytes, never more harm than that.
+
+use std::{
+    ops::{BitOr, Bound, RangeBounds},
+    sync::Arc,
+};
+
+use roced_shared::abi::{
+    control::{DeregMr, FreeMemory, Handle, RegMr, RegMrRequest, access},
+    wqe::Sge,
+};
+
+use crate::{
+    device::DeviceInner,
+    error::{Error, Result},
+    mapping::{Mapping, Mode},
+    pd::PdInner,
+};
+
+/// What may be done to a memory region, or what a peer may do over a queue pair. Reading by local work requests is always allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Access(u32);
+
+impl Access {
+    /// Only reading by local work requests.
+    pub const NONE: Self = Self(0);
+    /// Local work requests may write: receives, and the data of READs.
+    pub const LOCAL_WRITE: Self = Self(access::LOCAL_WRITE);
+    /// Peers may write. Includes [`Self::LOCAL_WRITE`], as verbs demand.
+    pub const REMOTE_WRITE: Self = Self(access::REMOTE_WRITE | access::LOCAL_WRITE);
+    /// Peers may read.
+    pub const REMOTE_READ: Self = Self(access::REMOTE_READ);
+    /// All of these.
+    pub const ALL: Self = Self(access::ALL);
+
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl BitOr for Access {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Memory that this process and the daemon map. Clones name the same; it is given up when the last clone and every region in it
+/// are gone.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    inner: Arc<MemoryInner>,
+}
+
+#[derive(Debug)]
+struct MemoryInner {
+    device: Arc<DeviceInner>,
+    handle: u32,
+    mapping: Arc<Mapping>,
+    /// As asked for; the mapping is whole pages.
+    bytes: usize,
+}
+
+impl Memory {
+    pub(crate) fn new(device: &Arc<DeviceInner>, handle: u32, fd: &std::os::fd::OwnedFd, bytes: usize) -> Result<Self> {
+        let whole = bytes.next_multiple_of(4096);
+        let mapping = Mapping::new(fd, whole, Mode::Populated).inspect_err(|_| {
+            // The session lives on, so the daemon must not keep it.
+            let _ = device.session.call::<FreeMemory>(Handle { handle });
+        })?;
+        Ok(Self { inner: Arc::new(MemoryInner { device: Arc::clone(device), handle, mapping, bytes }) })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.inner.bytes
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.inner.bytes == 0
+    }
+}
+
+impl Drop for MemoryInner {
+    fn drop(&mut self) {
+        // Fails only when the session is over, and then the daemon has dropped it.
+        let _ = self.device.session.call::<FreeMemory>(Handle { handle: self.handle });
+    }
+}
+
+/// Where a peer finds a memory region: what it needs for a WRITE or READ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RemoteMemory {
+    /// Address of the first byte.
+    pub va: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The key that opens it.
+    pub rkey: u32,
+}
+
+impl RemoteMemory {
+    /// The memory from `offset` on.
+    ///
+    /// # Panics
+    /// When it is shorter.
+    #[must_use]
+    pub fn at(self, offset: u64) -> Self {
+        assert!(offset <= self.length, "offset {offset} in {} bytes of remote memory", self.length);
+        Self { va: self.va.wrapping_add(offset), length: self.length - offset, ..self }
+    }
+}
+
+/// A registered range of memory. Dropping it ends the registration: work that still names it fails.
+#[derive(Debug)]
+pub struct MemoryRegion {
+    pd: Arc<PdInner>,
+    memory: Memory,
+    offset: usize,
+    length: usize,
+    handle: u32,
+    lkey: u32,
+    rkey: u32,
+}
+
+impl MemoryRegion {
+    pub(crate) fn register(
+        pd: &Arc<PdInner>,
+        memory: &Memory,
+        offset: usize,
+        length: usize,
+        access: Access,
+    ) -> Result<Self> {
+        if !Arc::ptr_eq(&pd.device, &memory.inner.device) {
+            return Err(Error::OtherDevice);
+        }
+        let size = memory.len();
+        if offset.checked_add(length).is_none_or(|end| end > size) {
+            return Err(Error::OutOfRange { offset, length, size });
+        }
+        let va = memory.inner.mapping.at(offset, length).as_ptr().addr() as u64;
+        let reply = pd.device.session.call::<RegMr>(RegMrRequest {
+            pd: pd.handle,
+            memory: memory.inner.handle,
+            offset: offset as u64,
+            length: length as u64,
+            va,
+            access: access.bits(),
+            reserved: 0,
+        })?;
+        let (handle, lkey, rkey) = (reply.handle, reply.lkey, reply.rkey);
+        Ok(Self { pd: Arc::clone(pd), memory: memory.clone(), offset, length, handle, lkey, rkey })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The key of local work requests.
+    pub fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// The key for peers.
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// What a peer needs to reach all of it.
+    pub fn remote(&self) -> RemoteMemory {
+        RemoteMemory { va: self.va(), length: self.length as u64, rkey: self.rkey }
+    }
+
+    /// The scatter/gather entry for a range of it.
+    ///
+    /// # Panics
+    /// When the range lies outside, as slices do, or is 4 GiB or longer.
+    pub fn sge(&self, range: impl RangeBounds<usize>) -> Sge {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last + 1,
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => self.length,
+        };
+        assert!(start <= end && end <= self.length, "bytes {start} to {end} of a region of {}", self.length);
+        let length = u32::try_from(end - start).expect("a scatter/gather entry is shorter than 4 GiB");
+        Sge { va: self.va() + start as u64, length, lkey: self.lkey }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) {
+        self.mapping().write(self.inside(offset, bytes.len()), bytes);
+    }
+
+    /// Copies what lies at `offset` to `into`.
+    ///
+    /// # Panics
+    /// When the range lies outside.
+    pub fn read_at(&self, offset: usize, into: &mut [u8]) {
+        self.mapping().read(self.inside(offset, into.len()), into);
+    }
+
+    /// A copy of `length` bytes from `offset`.
+    ///
+    /// # Panics
+    /// When the range lies outside.
+    pub fn to_vec(&self, offset: usize, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.read_at(offset, &mut bytes);
+        bytes
+    }
+
+    /// Sets `length` bytes from `offset` to `value`.
+    ///
+    /// # Panics
+    /// When the range lies outside.
+    pub fn fill(&self, offset: usize, length: usize, value: u8) {
+        self.mapping().fill(self.inside(offset, length), length, value);
+    }
+
+    /// The byte at `offset` now, for programs that wait for the last byte of a WRITE: once its new value is seen here, all that the WRITE brought
+    /// before it is there too.
+    ///
+    /// # Panics
+    /// When it lies outside.
+    pub fn byte(&self, offset: usize) -> u8 {
+        self.mapping().byte(self.inside(offset, 1))
+    }
+
+    /// The address of the first byte, for those who must use pointers. What lies there changes as peers please.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.mapping().at(self.offset, self.length).as_ptr()
+    }
+
+    /// All of it as a slice.
+    ///
+    /// # Safety
+    /// For as long as the slice lives nobody may write there: no peer, no receive or READ under way, no other thread, not
+    /// [`Self::write_at`] nor [`Self::fill`].
+    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that no peer writes")]
+    pub unsafe fn as_slice(&self) -> &[u8] {
+        // SAFETY: `as_ptr` checked that the bytes are mapped, for as long as `self` lives; the caller vouches that nobody writes them.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.length) }
+    }
+
+    /// All of it as a slice to write to.
+    ///
+    /// # Safety
+    /// For as long as the slice lives nobody else may write or read there: no peer, no work request under way, no other thread, no
+    /// other slice, none of the methods here.
+    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that nobody else is there")]
+    #[expect(clippy::mut_from_ref, reason = "the caller vouches that there is one at a time")]
+    pub unsafe fn as_mut_slice(&self) -> &mut [u8] {
+        // SAFETY: as `as_slice`; the caller vouches that nobody else reads or writes.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.length) }
+    }
+
+    fn va(&self) -> u64 {
+        self.as_ptr().addr() as u64
+    }
+
+    fn mapping(&self) -> &Mapping {
+        &self.memory.inner.mapping
+    }
+
+    /// The place of a range of the region in its memory.
+    fn inside(&self, offset: usize, length: usize) -> usize {
+        assert!(
+            offset.checked_add(length).is_some_and(|end| end <= self.length),
+            "{length} bytes at {offset} lie outside a region of {}",
+            self.length
+        );
+        self.offset + offset
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // Fails only when the session is over, and then the registration is too.
+        let _ = self.pd.device.session.call::<DeregMr>(Handle { handle: self.handle });
+    }
+}

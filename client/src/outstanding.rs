@@ -1,0 +1,153 @@
+//! Work that was posted and has not completed: what the library remembers of it, in memory that nobody else can change.
+//!
+//! The daemon sees a number of ours as `wr_id`, the [`Cookie`]; the program's own comes back from here. So a completion is matched to its
+//! request exactly, an unsignaled request is known to be done when a later one is, and when the daemon dies, what was under way is
+//! known.
+//!
+//! ```text
+//!            oldest                next
+//!   ids  ...  | a  b  c  d  e  f   |  ...      posted by whoever holds the queue's lock,
+//!                      ^                       reaped by whoever holds the completion queue's lock
+//!                      completion of d: a to d are done
+//! ```
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Which queue of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queue {
+    Send,
+    Recv,
+}
+
+/// What goes to the daemon as `wr_id`: `queue:1 | tag:31 | sequence:32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cookie(pub(crate) u64);
+
+impl Cookie {
+    pub(crate) fn new(queue: Queue, tag: u32, sequence: u32) -> Self {
+        Self(u64::from(queue == Queue::Recv) << 63 | u64::from(tag & 0x7fff_ffff) << 32 | u64::from(sequence))
+    }
+
+    pub(crate) fn queue(self) -> Queue {
+        if self.0 >> 63 == 1 { Queue::Recv } else { Queue::Send }
+    }
+
+    pub(crate) fn tag(self) -> u32 {
+        (self.0 >> 32) as u32 & 0x7fff_ffff
+    }
+
+    pub(crate) fn sequence(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// The outstanding work of one queue.
+#[derive(Debug)]
+pub(crate) struct Outstanding {
+    /// The program's wr_id and the operation's byte of each slot.
+    slots: Box<[(AtomicU64, AtomicU32)]>,
+    /// Sequence number of the next request.
+    next: AtomicU32,
+    /// Sequence number of the oldest that has not completed.
+    oldest: AtomicU32,
+}
+
+impl Outstanding {
+    /// Room for `depth`, a power of two.
+    pub(crate) fn new(depth: u32) -> Self {
+        assert!(depth.is_power_of_two(), "granted sizes are powers of two");
+        let slots = (0..depth).map(|_| Default::default()).collect();
+        Self { slots, next: AtomicU32::new(0), oldest: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// How many are outstanding.
+    pub(crate) fn len(&self) -> u32 {
+        let oldest = self.oldest.load(Ordering::Acquire);
+        self.next.load(Ordering::Acquire).wrapping_sub(oldest)
+    }
+
+    /// The sequence number that [`Self::add`] will give; `None` when there is no room.
+    pub(crate) fn next_sequence(&self) -> Option<u32> {
+        (self.len() < self.depth()).then(|| self.next.load(Ordering::Relaxed))
+    }
+
+    /// Remembers a request and gives its sequence number; `None` when there is no room. One poster at a time.
+    pub(crate) fn add(&self, wr_id: u64, operation: u8) -> Option<u32> {
+        let next = self.next_sequence()?;
+        let (id, op) = self.slot(next);
+        id.store(wr_id, Ordering::Relaxed);
+        op.store(operation.into(), Ordering::Relaxed);
+        self.next.store(next.wrapping_add(1), Ordering::Release);
+        Some(next)
+    }
+
+    /// The request `sequence` and all before it are done: its wr_id and operation. `None` when it is not outstanding. One reaper at a time.
+    pub(crate) fn complete(&self, sequence: u32) -> Option<(u64, u8)> {
+        let oldest = self.oldest.load(Ordering::Relaxed);
+        let next = self.next.load(Ordering::Acquire);
+        if sequence.wrapping_sub(oldest) >= next.wrapping_sub(oldest) {
+            return None;
+        }
+        let (id, op) = self.slot(sequence);
+        let request = (id.load(Ordering::Relaxed), op.load(Ordering::Relaxed) as u8);
+        self.oldest.store(sequence.wrapping_add(1), Ordering::Release);
+        Some(request)
+    }
+
+    /// Takes the oldest request, when its completion will never come.
+    pub(crate) fn give_up(&self) -> Option<(u64, u8)> {
+        self.complete(self.oldest.load(Ordering::Relaxed))
+    }
+
+    /// Forgets all, when the queue pair was reset.
+    pub(crate) fn clear(&self) {
+        self.oldest.store(self.next.load(Ordering::Acquire), Ordering::Release);
+    }
+
+    fn slot(&self, sequence: u32) -> &(AtomicU64, AtomicU32) {
+        &self.slots[(sequence & (self.depth() - 1)) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_frees_all_before_it_and_a_stranger_none() {
+        let queue = Outstanding::new(4);
+        for wr_id in 10..14 {
+            assert_eq!(queue.add(wr_id, 1), Some(wr_id as u32 - 10));
+        }
+        assert_eq!(queue.add(14, 1), None, "four fit");
+        assert_eq!(queue.complete(4), None, "never posted");
+        assert_eq!(queue.complete(2), Some((12, 1)));
+        assert_eq!(queue.len(), 1);
+        assert_eq!(queue.complete(2), None, "completed before");
+        assert_eq!(queue.complete(1), None, "done when 2 was");
+        assert_eq!((queue.give_up(), queue.give_up()), (Some((13, 1)), None));
+    }
+
+    #[test]
+    fn sequence_numbers_wrap() {
+        let queue = Outstanding::new(2);
+        queue.next.store(u32::MAX, Ordering::Relaxed);
+        queue.oldest.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!((queue.add(1, 0), queue.add(2, 0), queue.add(3, 0)), (Some(u32::MAX), Some(0), None));
+        assert_eq!(queue.complete(0), Some((2, 0)));
+        assert_eq!(queue.len(), 0);
+    }
+
+    #[test]
+    fn a_cookie_keeps_its_parts() {
+        let cookie = Cookie::new(Queue::Recv, 0x7fff_ffff, 0xffff_fffe);
+        assert_eq!((cookie.queue(), cookie.tag(), cookie.sequence()), (Queue::Recv, 0x7fff_ffff, 0xffff_fffe));
+        assert_eq!(Cookie::new(Queue::Send, 0x8000_0001, 0).tag(), 1);
+        assert_eq!(Cookie::new(Queue::Send, 1, 0).queue(), Queue::Send);
+    }
+}

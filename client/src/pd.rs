@@ -1,0 +1,64 @@
+//! Protection domains: memory regions and queue pairs of one go together.
+
+use std::sync::Arc;
+
+use roced_shared::abi::control::{DeallocPd, Handle};
+
+use crate::{
+    cq::CompletionQueue,
+    device::{Device, DeviceInner},
+    error::Result,
+    mr::{Access, Memory, MemoryRegion},
+    qp::QpBuilder,
+};
+
+/// A protection domain. Clones name the same one; it ends when the last clone and everything made from it are gone.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain {
+    pub(crate) inner: Arc<PdInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct PdInner {
+    pub(crate) device: Arc<DeviceInner>,
+    pub(crate) handle: u32,
+}
+
+impl ProtectionDomain {
+    pub(crate) fn new(device: &Arc<DeviceInner>, handle: u32) -> Self {
+        Self { inner: Arc::new(PdInner { device: Arc::clone(device), handle }) }
+    }
+
+    /// The device that it was made on.
+    pub fn device(&self) -> Device {
+        Device { inner: Arc::clone(&self.inner.device) }
+    }
+
+    /// Makes `bytes` of zeroed memory and registers all of it.
+    ///
+    /// # Errors
+    /// The session's limits; no memory; the daemon is gone.
+    pub fn allocate(&self, bytes: usize, access: Access) -> Result<MemoryRegion> {
+        self.register(&self.device().allocate(bytes)?, 0, bytes, access)
+    }
+
+    /// Registers `length` bytes from `offset` of `memory`.
+    ///
+    /// # Errors
+    /// A range outside the memory; the session's limit; the daemon is gone.
+    pub fn register(&self, memory: &Memory, offset: usize, length: usize, access: Access) -> Result<MemoryRegion> {
+        MemoryRegion::register(&self.inner, memory, offset, length, access)
+    }
+
+    /// Begins a queue pair whose sends complete into `send_cq` and whose receives into `recv_cq`.
+    pub fn queue_pair<'a>(&'a self, send_cq: &'a CompletionQueue, recv_cq: &'a CompletionQueue) -> QpBuilder<'a> {
+        QpBuilder::new(self, send_cq, recv_cq)
+    }
+}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        // Fails only when the session is over, and then the domain is too.
+        let _ = self.device.session.call::<DeallocPd>(Handle { handle: self.handle });
+    }
+}

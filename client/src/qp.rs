@@ -1,0 +1,543 @@
+//! Queue pairs: one end of a reliable connection.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+pub use roced_shared::abi::control::{QpAttributes, QpStatistics};
+use roced_shared::abi::{
+    control::{
+        CreateQp, CreateQpRequest, DestroyQp, Handle, ModifyQp, ModifyQpRequest, QueryQp, QueryQpStatistics, attribute,
+        service, state,
+    },
+    layout::{QpLayout, QpSizes, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX},
+    wqe::{RecvWqe, SendOp},
+};
+use zerocopy::IntoBytes;
+
+use crate::{
+    cq::{CompletionQueue, Work},
+    device::{Device, DeviceInner},
+    endpoint::{ConnectOptions, Endpoint},
+    error::{Error, Result},
+    mapping::{Filled, Mapping, Mode, qp_rings},
+    mr::Access,
+    outstanding::{Cookie, Outstanding, Queue},
+    pd::{PdInner, ProtectionDomain},
+    socket::lock,
+    work::{Data, RecvRequest, SendRequest},
+};
+
+/// How long a reset waits until the daemon has emptied the rings. It does so within a few turns, microseconds each.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A queue pair to be made.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "it is made by `create`"]
+pub struct QpBuilder<'a> {
+    pd: &'a ProtectionDomain,
+    send_cq: &'a CompletionQueue,
+    recv_cq: &'a CompletionQueue,
+    sizes: QpSizes,
+    signal_all: bool,
+}
+
+impl<'a> QpBuilder<'a> {
+    pub(crate) const fn new(
+        pd: &'a ProtectionDomain,
+        send_cq: &'a CompletionQueue,
+        recv_cq: &'a CompletionQueue,
+    ) -> Self {
+        let sizes = QpSizes { send_wrs: 64, recv_wrs: 64, send_sges: 4, recv_sges: 4, inline_bytes: 64 };
+        Self { pd, send_cq, recv_cq, sizes, signal_all: false }
+    }
+
+    /// Send work requests outstanding at a time (64).
+    pub const fn send_wrs(mut self, wrs: u32) -> Self {
+        self.sizes.send_wrs = wrs;
+        self
+    }
+
+    /// Receive work requests outstanding at a time (64).
+    pub const fn recv_wrs(mut self, wrs: u32) -> Self {
+        self.sizes.recv_wrs = wrs;
+        self
+    }
+
+    /// Scatter/gather entries of a send (4, at most 32).
+    pub const fn send_sges(mut self, sges: u32) -> Self {
+        self.sizes.send_sges = sges;
+        self
+    }
+
+    /// Scatter/gather entries of a receive (4, at most 32).
+    pub const fn recv_sges(mut self, sges: u32) -> Self {
+        self.sizes.recv_sges = sges;
+        self
+    }
+
+    /// Bytes of inline data of a send (64, at most 512).
+    pub const fn inline_bytes(mut self, bytes: u32) -> Self {
+        self.sizes.inline_bytes = bytes;
+        self
+    }
+
+    /// Every send makes a completion, as if it were signaled.
+    pub const fn signal_all(mut self) -> Self {
+        self.signal_all = true;
+        self
+    }
+
+    /// Makes it, in state RESET.
+    ///
+    /// # Errors
+    /// Sizes or the session's limits; objects of another device; no memory; the daemon is gone.
+    pub fn create(self) -> Result<QueuePair> {
+        QueuePair::create(&self)
+    }
+}
+
+/// A queue pair. Any thread may post at any time. Dropping it ends it: its work completes nothing any more.
+#[derive(Debug)]
+pub struct QueuePair {
+    pd: Arc<PdInner>,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+    qpn: u32,
+    worker: u32,
+    bell: u32,
+    sizes: QpSizes,
+    psn: u32,
+    state: AtomicU32,
+    work: Arc<Work>,
+    send: Mutex<PostSide<SEND_SLOT_WORDS_MAX>>,
+    recv: Mutex<PostSide<RECV_SLOT_WORDS_MAX>>,
+}
+
+/// A ring and room to write an entry before it goes there.
+#[derive(Debug)]
+struct PostSide<const WORDS: usize> {
+    ring: Filled,
+    slot: [u64; WORDS],
+}
+
+impl<const WORDS: usize> PostSide<WORDS> {
+    fn new(ring: Filled) -> Mutex<Self> {
+        Mutex::new(Self { ring, slot: [0; WORDS] })
+    }
+
+    /// Writes `parts`, whole words together, into the next entry of the ring; false when there is none.
+    fn push(&mut self, parts: [&[u8]; 2]) -> Result<bool> {
+        let bytes = self.slot.as_mut_bytes();
+        let (head, rest) = bytes.split_at_mut(parts[0].len());
+        head.copy_from_slice(parts[0]);
+        rest[..parts[1].len()].copy_from_slice(parts[1]);
+        let words = (parts[0].len() + parts[1].len()).div_ceil(8);
+        self.ring.push(&self.slot[..words]).map_err(|_| Error::Protocol { what: "a ring index that cannot be true" })
+    }
+}
+
+impl QueuePair {
+    fn create(builder: &QpBuilder<'_>) -> Result<Self> {
+        let pd = &builder.pd.inner;
+        let device = &pd.device;
+        let (send_cq, recv_cq) = (builder.send_cq, builder.recv_cq);
+        if [send_cq, recv_cq].iter().any(|cq| !Arc::ptr_eq(&cq.inner.device, device)) {
+            return Err(Error::OtherDevice);
+        }
+        let (reply, [fd]) = device.session.call_with_fds::<CreateQp, 1>(CreateQpRequest {
+            pd: pd.handle,
+            send_cq: send_cq.cqn(),
+            recv_cq: recv_cq.cqn(),
+            service: service::RC,
+            send_wrs: builder.sizes.send_wrs,
+            recv_wrs: builder.sizes.recv_wrs,
+            send_sges: builder.sizes.send_sges,
+            recv_sges: builder.sizes.recv_sges,
+            inline_bytes: builder.sizes.inline_bytes,
+            signal_all: builder.signal_all.into(),
+        })?;
+        // From here on the daemon has it: whatever fails must end it there too.
+        let ended = |error| {
+            let _ = device.session.call::<DestroyQp>(Handle { handle: reply.qpn });
+            error
+        };
+        let sizes = reply.sizes();
+        if sizes.granted() != Some(sizes) || reply.worker as usize >= device.workers.len() {
+            return Err(ended(Error::Protocol { what: "an impossible queue pair" }));
+        }
+        let layout = QpLayout::new(sizes);
+        let mapping = Mapping::new(&fd, layout.bytes, Mode::Populated).map_err(ended)?;
+        let (send, recv) = qp_rings(&mapping, layout);
+        let work = Arc::new(Work {
+            tag: device.next_tag() & 0x7fff_ffff,
+            send: Outstanding::new(sizes.send_wrs),
+            recv: Outstanding::new(sizes.recv_wrs),
+            send_cq: Arc::downgrade(&send_cq.inner),
+            recv_cq: Arc::downgrade(&recv_cq.inner),
+        });
+        send_cq.inner.add(reply.qpn, &work);
+        recv_cq.inner.add(reply.qpn, &work);
+        Ok(Self {
+            pd: Arc::clone(pd),
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            qpn: reply.qpn,
+            worker: reply.worker,
+            bell: reply.bell,
+            sizes,
+            psn: random_psn().map_err(ended)?,
+            state: AtomicU32::new(state::RESET),
+            work,
+            send: PostSide::new(send),
+            recv: PostSide::new(recv),
+        })
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// The sizes that it got, at least those asked for.
+    pub fn sizes(&self) -> QpSizes {
+        self.sizes
+    }
+
+    /// Where sends complete.
+    pub fn send_cq(&self) -> &CompletionQueue {
+        &self.send_cq
+    }
+
+    /// Where receives complete.
+    pub fn recv_cq(&self) -> &CompletionQueue {
+        &self.recv_cq
+    }
+
+    /// Sends that have not been reaped yet.
+    pub fn sends_outstanding(&self) -> u32 {
+        self.work.send.len()
+    }
+
+    /// Receives that have not been reaped yet.
+    pub fn recvs_outstanding(&self) -> u32 {
+        self.work.recv.len()
+    }
+
+    /// What the peer must know to connect to us, over the GID at `sgid_index`.
+    ///
+    /// # Errors
+    /// No GID there; the daemon is gone.
+    pub fn endpoint(&self, sgid_index: u32) -> Result<Endpoint> {
+        let device = self.device();
+        let entry = device.gid(sgid_index)?.ok_or(Error::NoSuchGid { index: sgid_index })?;
+        let mtu_bytes = device.port()?.active_mtu_bytes;
+        Ok(Endpoint { gid: entry.gid, qpn: self.qpn, psn: self.psn, mtu_bytes })
+    }
+
+    /// Connects to `remote`: from RESET to RTS. Receives may be posted before, from [`Self::to_init`] on, and should be.
+    ///
+    /// # Errors
+    /// No route to the peer; a path MTU that the link does not carry; a state other than RESET or INIT; the daemon is gone.
+    /// Whether the peer is there shows when work is posted.
+    pub fn connect(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<()> {
+        if self.state.load(Ordering::Acquire) == state::RESET {
+            self.to_init(options.access)?;
+        }
+        self.to_rtr(remote, options)?;
+        self.to_rts(options)
+    }
+
+    /// From RESET to INIT: receives may be posted from now on.
+    ///
+    /// # Errors
+    /// Another state; the daemon is gone.
+    pub fn to_init(&self, access: Access) -> Result<()> {
+        let mask = attribute::STATE | attribute::PKEY_INDEX | attribute::PORT | attribute::ACCESS_FLAGS;
+        self.modify(mask, &QpAttributes { state: state::INIT, access: access.bits(), ..QpAttributes::default() })
+    }
+
+    /// From INIT to RTR: ready to receive from `remote`.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn to_rtr(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<()> {
+        let device = self.device();
+        let sgid_index = match options.sgid_index {
+            Some(index) => index,
+            None => device.gid_toward(remote.gid)?.index,
+        };
+        let path_mtu_bytes = match options.path_mtu_bytes {
+            Some(bytes) => bytes,
+            None => device.port()?.active_mtu_bytes.min(remote.mtu_bytes),
+        };
+        let mask = attribute::STATE
+            | attribute::AV
+            | attribute::PATH_MTU
+            | attribute::DEST_QPN
+            | attribute::RQ_PSN
+            | attribute::MAX_DEST_RD_ATOMIC
+            | attribute::MIN_RNR_TIMER;
+        self.modify(
+            mask,
+            &QpAttributes {
+                state: state::RTR,
+                path_mtu_bytes,
+                dest_qpn: remote.qpn,
+                rq_psn: remote.psn,
+                max_dest_rd_atomic: options.max_dest_rd_atomic,
+                min_rnr_timer: options.min_rnr_timer,
+                sgid_index,
+                dgid: remote.gid.0,
+                hop_limit: options.hop_limit.into(),
+                traffic_class: options.traffic_class.into(),
+                flow_label: options.flow_label,
+                service_level: options.service_level.into(),
+                ..QpAttributes::default()
+            },
+        )
+    }
+
+    /// From RTR to RTS: ready to send.
+    ///
+    /// # Errors
+    /// Another state; the daemon is gone.
+    pub fn to_rts(&self, options: &ConnectOptions) -> Result<()> {
+        let mask = attribute::STATE
+            | attribute::TIMEOUT
+            | attribute::RETRY_CNT
+            | attribute::RNR_RETRY
+            | attribute::SQ_PSN
+            | attribute::MAX_QP_RD_ATOMIC;
+        self.modify(
+            mask,
+            &QpAttributes {
+                state: state::RTS,
+                sq_psn: self.psn,
+                max_rd_atomic: options.max_rd_atomic,
+                timeout: options.timeout,
+                retry_cnt: options.retry_cnt,
+                rnr_retry: options.rnr_retry,
+                ..QpAttributes::default()
+            },
+        )
+    }
+
+    /// To the error state: all work is flushed to the completion queues.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn to_error(&self) -> Result<()> {
+        self.modify(attribute::STATE, &QpAttributes { state: state::ERR, ..QpAttributes::default() })
+    }
+
+    /// Back to RESET: all work is forgotten, without completions.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn reset(&self) -> Result<()> {
+        self.modify(attribute::STATE, &QpAttributes { state: state::RESET, ..QpAttributes::default() })
+    }
+
+    /// Changes state or attributes as `mask` says ([`crate::attribute`] bits).
+    ///
+    /// # Errors
+    /// What the present state does not allow; the daemon is gone.
+    pub fn modify(&self, mask: u32, attributes: &QpAttributes) -> Result<()> {
+        let request = ModifyQpRequest { qpn: self.qpn, mask, attributes: *attributes };
+        let resets = mask & attribute::STATE != 0 && attributes.state == state::RESET;
+        if !resets {
+            self.session().call::<ModifyQp>(request)?;
+            if mask & attribute::STATE != 0 {
+                self.state.store(attributes.state, Ordering::Release);
+            }
+            return Ok(());
+        }
+        // Nobody posts while the rings are emptied.
+        let (mut send, mut recv) = (lock(&self.send), lock(&self.recv));
+        self.session().call::<ModifyQp>(request)?;
+        self.state.store(state::RESET, Ordering::Release);
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        while !(is_drained(&mut send.ring, self.sizes.send_wrs)? && is_drained(&mut recv.ring, self.sizes.recv_wrs)?) {
+            if self.session().look() {
+                return Err(Error::DaemonGone);
+            }
+            if Instant::now() > deadline {
+                return Err(Error::DaemonSilent { call: "reset", seconds: DRAIN_TIMEOUT.as_secs() });
+            }
+            thread::yield_now();
+        }
+        self.send_cq.inner.forget(&self.work.send);
+        self.recv_cq.inner.forget(&self.work.recv);
+        Ok(())
+    }
+
+    /// Its state and attributes.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn query(&self) -> Result<QpAttributes> {
+        self.session().call::<QueryQp>(Handle { handle: self.qpn })
+    }
+
+    /// What it has counted.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn statistics(&self) -> Result<QpStatistics> {
+        self.session().call::<QueryQpStatistics>(Handle { handle: self.qpn })
+    }
+
+    /// Posts a send work request.
+    ///
+    /// # Errors
+    /// A full queue; a request beyond the sizes; a state that takes none; the daemon is gone. Nothing was posted then.
+    pub fn post_send(&self, request: &SendRequest<'_>) -> Result<()> {
+        self.post_sends(std::slice::from_ref(request)).map(drop)
+    }
+
+    /// Posts send work requests, in order, with one doorbell. Says how many: fewer than given when the queue is full or one
+    /// of them is wrong; post the rest again to learn why.
+    ///
+    /// # Errors
+    /// As [`Self::post_send`], when not even the first could be posted.
+    pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<usize> {
+        let mut side = lock(&self.send);
+        let posted = all_that_fit(requests, |request| self.push_send(&mut side, request));
+        self.finish(&side.ring, posted)
+    }
+
+    /// Posts a receive work request.
+    ///
+    /// # Errors
+    /// As [`Self::post_send`].
+    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<()> {
+        self.post_recvs(std::slice::from_ref(request)).map(drop)
+    }
+
+    /// Posts receive work requests, as [`Self::post_sends`].
+    ///
+    /// # Errors
+    /// As [`Self::post_sends`].
+    pub fn post_recvs(&self, requests: &[RecvRequest<'_>]) -> Result<usize> {
+        let mut side = lock(&self.recv);
+        let posted = all_that_fit(requests, |request| self.push_recv(&mut side, request));
+        self.finish(&side.ring, posted)
+    }
+
+    fn push_send(&self, side: &mut PostSide<SEND_SLOT_WORDS_MAX>, request: &SendRequest<'_>) -> Result<()> {
+        if !matches!(self.state.load(Ordering::Acquire), state::RTS | state::ERR) {
+            return Err(Error::NotReady { queue: "send" });
+        }
+        let data = match request.data {
+            Data::Sges(sges) if sges.len() > self.sizes.send_sges as usize => {
+                return Err(Error::TooManySges { asked: sges.len(), limit: self.sizes.send_sges });
+            }
+            Data::Inline(_) if request.op == SendOp::Read => return Err(Error::InlineRead),
+            Data::Inline(bytes) if bytes.len() > self.sizes.inline_bytes as usize => {
+                return Err(Error::InlineTooLong { asked: bytes.len(), limit: self.sizes.inline_bytes });
+            }
+            Data::Sges(sges) => sges.as_bytes(),
+            Data::Inline(bytes) => bytes,
+        };
+        self.push(Queue::Send, side, request.wr_id(), request.completion_op() as u8, |side, cookie| {
+            side.push([request.wqe(cookie).as_bytes(), data])
+        })
+    }
+
+    fn push_recv(&self, side: &mut PostSide<RECV_SLOT_WORDS_MAX>, request: &RecvRequest<'_>) -> Result<()> {
+        if self.state.load(Ordering::Acquire) == state::RESET {
+            return Err(Error::NotReady { queue: "receive" });
+        }
+        if request.sges.len() > self.sizes.recv_sges as usize {
+            return Err(Error::TooManySges { asked: request.sges.len(), limit: self.sizes.recv_sges });
+        }
+        let wqe = |cookie| RecvWqe { wr_id: cookie, num_sge: request.sges.len() as u8, ..RecvWqe::default() };
+        self.push(Queue::Recv, side, request.wr_id, 0, |side, cookie| {
+            side.push([wqe(cookie).as_bytes(), request.sges.as_bytes()])
+        })
+    }
+
+    fn push<const WORDS: usize>(
+        &self,
+        queue: Queue,
+        side: &mut PostSide<WORDS>,
+        wr_id: u64,
+        operation: u8,
+        push: impl FnOnce(&mut PostSide<WORDS>, u64) -> Result<bool>,
+    ) -> Result<()> {
+        if self.session().is_gone() {
+            return Err(Error::DaemonGone);
+        }
+        let (outstanding, name) = match queue {
+            Queue::Send => (&self.work.send, "send"),
+            Queue::Recv => (&self.work.recv, "receive"),
+        };
+        let full = Error::QueueFull { queue: name, depth: outstanding.depth() };
+        let Some(sequence) = outstanding.next_sequence() else { return Err(full) };
+        // A completion may be here before the daemon has given its slot back: then the ring is full for an instant.
+        if !push(side, Cookie::new(queue, self.work.tag, sequence).0)? {
+            return Err(full);
+        }
+        // Before the daemon sees it, so that its completion finds it.
+        outstanding.add(wr_id, operation);
+        Ok(())
+    }
+
+    /// Lets the daemon see what was posted.
+    fn finish(&self, ring: &Filled, posted: Result<usize>) -> Result<usize> {
+        if matches!(posted, Ok(1..)) {
+            ring.publish();
+            self.inner().ring(self.worker, self.bell);
+        }
+        posted
+    }
+
+    fn inner(&self) -> &DeviceInner {
+        &self.pd.device
+    }
+
+    fn session(&self) -> &crate::socket::Session {
+        &self.pd.device.session
+    }
+
+    fn device(&self) -> Device {
+        Device { inner: Arc::clone(&self.pd.device) }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // Fails only when the session is over, and then the queue pair is too.
+        let _ = self.session().call::<DestroyQp>(Handle { handle: self.qpn });
+        self.send_cq.inner.remove(self.qpn);
+        self.recv_cq.inner.remove(self.qpn);
+    }
+}
+
+/// Posts requests until one cannot be; an error only when that is the first.
+fn all_that_fit<R>(requests: &[R], mut post: impl FnMut(&R) -> Result<()>) -> Result<usize> {
+    for (posted, request) in requests.iter().enumerate() {
+        match post(request) {
+            Ok(()) => {}
+            Err(error) if posted == 0 => return Err(error),
+            Err(_) => return Ok(posted),
+        }
+    }
+    Ok(requests.len())
+}
+
+fn is_drained(ring: &mut Filled, entries: u32) -> Result<bool> {
+    ring.room().map(|room| room == entries).map_err(|_| Error::Protocol { what: "a ring index that cannot be true" })
+}
+
+/// A PSN that nobody can guess.
+fn random_psn() -> Result<u32> {
+    let random = getrandom::u32().map_err(|_| Error::Kernel { call: "getrandom", errno: nix::errno::Errno::EIO })?;
+    Ok(random & 0x00ff_ffff)
+}

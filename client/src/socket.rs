@@ -1,0 +1,311 @@
+//! The control socket: calls with their replies, events in between, file descriptors beside them.
+#![expect(unsafe_code, reason = "takes ownership of file descriptors that came by SCM_RIGHTS")]
+
+use std::{
+    collections::VecDeque,
+    env,
+    io::IoSliceMut,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use nix::{
+    cmsg_space,
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+        eventfd::{EfdFlags, EventFd},
+        socket::{
+            AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect, recvmsg, send, socket,
+        },
+    },
+};
+use roced_shared::abi::{
+    DEFAULT_SOCKET, SOCKET_VARIABLE, VERSION,
+    control::{self, Call, Event, Hello, HelloReply, HelloRequest, MAGIC, MESSAGE_BYTES, Message, call_name},
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::error::{Error, Result};
+
+/// How long a call may take. Control calls are microseconds of work; a daemon that needs longer is stopped or starved.
+const CALL_SECONDS: u64 = 20;
+
+/// Most file descriptors beside one reply: two memfds and an eventfd for each of 64 workers.
+const FDS_MAX: usize = 66;
+
+/// Events that nobody asked for are kept up to this number; then the oldest goes.
+const EVENTS_MAX: usize = 1024;
+
+/// Where the daemon listens, as the environment says.
+pub(crate) fn default_path() -> PathBuf {
+    env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()).map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from)
+}
+
+/// A session with the daemon.
+#[derive(Debug)]
+pub(crate) struct Session {
+    socket: OwnedFd,
+    /// Sequence number of the last call; whoever holds it may receive.
+    calls: Mutex<u32>,
+    events: Mutex<VecDeque<Event>>,
+    /// Counts 1 while an event waits in `events`.
+    event_bell: EventFd,
+    /// Readable when an event waits, or something is on the socket, or the daemon is gone.
+    readiness: Epoll,
+    gone: AtomicBool,
+}
+
+impl Session {
+    /// Connects and shakes hands.
+    pub(crate) fn open(path: &Path) -> Result<(Self, HelloReply)> {
+        let address = UnixAddr::new(path).map_err(|_| Error::SocketPath { path: path.into() })?;
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)
+            .map_err(Error::kernel("socket"))?;
+        connect(socket.as_raw_fd(), &address).map_err(|errno| match errno {
+            Errno::ENOENT | Errno::ECONNREFUSED | Errno::ENOTDIR | Errno::EPROTOTYPE => {
+                Error::NoDaemon { path: path.into() }
+            }
+            Errno::EACCES | Errno::EPERM => Error::NotPermitted { path: path.into() },
+            errno => Error::Kernel { call: "connect", errno },
+        })?;
+        Self::over(socket)
+    }
+
+    /// Shakes hands over a connected socket.
+    pub(crate) fn over(socket: OwnedFd) -> Result<(Self, HelloReply)> {
+        let event_bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(Error::kernel("eventfd"))?;
+        let readiness = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(Error::kernel("epoll_create"))?;
+        let interest = |flags| EpollEvent::new(flags, 0);
+        readiness.add(&event_bell, interest(EpollFlags::EPOLLIN)).map_err(Error::kernel("epoll_ctl"))?;
+        readiness
+            .add(&socket, interest(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP))
+            .map_err(Error::kernel("epoll_ctl"))?;
+        let session = Self {
+            socket,
+            calls: Mutex::new(0),
+            events: Mutex::default(),
+            event_bell,
+            readiness,
+            gone: AtomicBool::new(false),
+        };
+        let hello = session.call::<Hello>(HelloRequest { version: VERSION })?;
+        if hello.version != VERSION {
+            return Err(Error::Version { daemon: hello.version.into() });
+        }
+        Ok((session, hello))
+    }
+
+    /// A call whose reply brings no file descriptors.
+    pub(crate) fn call<C: Call>(&self, request: C::Request) -> Result<C::Reply> {
+        let (reply, []) = self.call_with_fds::<C, 0>(request)?;
+        Ok(reply)
+    }
+
+    /// A call whose reply brings `N` file descriptors.
+    pub(crate) fn call_with_fds<C: Call, const N: usize>(
+        &self,
+        request: C::Request,
+    ) -> Result<(C::Reply, [OwnedFd; N])> {
+        let (reply, fds) = self.call_with_any_fds::<C>(request)?;
+        let fds =
+            fds.try_into().map_err(|_| Error::Protocol { what: "other file descriptors than the call brings" })?;
+        Ok((reply, fds))
+    }
+
+    /// A call whose reply says how many file descriptors it brings.
+    pub(crate) fn call_with_any_fds<C: Call>(&self, request: C::Request) -> Result<(C::Reply, Vec<OwnedFd>)> {
+        let mut sequence = lock(&self.calls);
+        *sequence = sequence.wrapping_add(1);
+        let message = Message::new(C::OP, *sequence, &request);
+        let deadline = Instant::now() + Duration::from_secs(CALL_SECONDS);
+        self.send(&message, call_name(C::OP), deadline)?;
+        loop {
+            let (reply, fds) = self.receive(call_name(C::OP), deadline)?;
+            if reply.header.op == control::EVENT {
+                self.keep_event(&reply);
+                continue;
+            }
+            if reply.header.op != C::OP || reply.header.sequence != *sequence {
+                return Err(self.broken("a reply to another call"));
+            }
+            if reply.header.status != 0 {
+                return Err(Error::refused(C::OP, reply.header.status, reply.body()));
+            }
+            return Ok((reply.body(), fds));
+        }
+    }
+
+    /// The next event, if there is one.
+    pub(crate) fn next_event(&self) -> Result<Option<Event>> {
+        loop {
+            if let Some(event) = self.take_event() {
+                return Ok(Some(event));
+            }
+            let _calls = lock(&self.calls);
+            // A call that ended meanwhile may have received one.
+            if let Some(event) = self.take_event() {
+                return Ok(Some(event));
+            }
+            let Some((message, _fds)) = self.try_receive()? else { return Ok(None) };
+            if message.header.op != control::EVENT {
+                return Err(self.broken("a reply to no call"));
+            }
+            self.keep_event(&message);
+        }
+    }
+
+    /// Readable when [`Self::next_event`] has something to say, which may be that the daemon is gone.
+    pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
+        self.readiness.0.as_fd()
+    }
+
+    /// True once it was seen that the daemon is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether the daemon is gone.
+    pub(crate) fn look(&self) -> bool {
+        if !self.is_gone() {
+            // A hang-up is told unasked.
+            let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::empty())];
+            if poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
+                self.set_gone();
+            }
+        }
+        self.is_gone()
+    }
+
+    /// The daemon is gone, or as good as.
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        // So that whoever waits on our fd wakes, whatever the reason.
+        let _ = nix::sys::socket::shutdown(self.socket.as_raw_fd(), nix::sys::socket::Shutdown::Both);
+    }
+
+    fn broken(&self, what: &'static str) -> Error {
+        self.set_gone();
+        Error::Protocol { what }
+    }
+
+    fn silent(&self, call: &'static str) -> Error {
+        // A reply that comes later would be taken for that of the next call.
+        self.set_gone();
+        Error::DaemonSilent { call, seconds: CALL_SECONDS }
+    }
+
+    fn take_event(&self) -> Option<Event> {
+        let mut events = lock(&self.events);
+        let event = events.pop_front();
+        if events.is_empty() {
+            // EAGAIN when it counts nothing.
+            let _ = self.event_bell.read();
+        }
+        event
+    }
+
+    fn keep_event(&self, message: &Message) {
+        let mut events = lock(&self.events);
+        if events.len() == EVENTS_MAX {
+            events.pop_front();
+        }
+        events.push_back(message.body());
+        // EAGAIN when it counts as much as it can: readable all the same.
+        let _ = self.event_bell.write(1);
+    }
+
+    fn send(&self, message: &Message, call: &'static str, deadline: Instant) -> Result<()> {
+        loop {
+            if self.is_gone() {
+                return Err(Error::DaemonGone);
+            }
+            let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+            match send(self.socket.as_raw_fd(), message.as_bytes(), flags) {
+                Ok(_) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => self.wait(PollFlags::POLLOUT, call, deadline)?,
+                // The refusal that ended the session may still wait to be read: then it says more than "gone".
+                Err(Errno::EPIPE | Errno::ECONNRESET) => return Ok(()),
+                Err(errno) => return Err(Error::Kernel { call: "send", errno }),
+            }
+        }
+    }
+
+    fn receive(&self, call: &'static str, deadline: Instant) -> Result<(Message, Vec<OwnedFd>)> {
+        loop {
+            if let Some(received) = self.try_receive()? {
+                return Ok(received);
+            }
+            self.wait(PollFlags::POLLIN, call, deadline)?;
+        }
+    }
+
+    fn wait(&self, flags: PollFlags, call: &'static str, deadline: Instant) -> Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(self.socket.as_fd(), flags)], timeout) {
+            Ok(0) => Err(self.silent(call)),
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(Error::Kernel { call: "poll", errno }),
+        }
+    }
+
+    /// What is on the socket now, if anything.
+    fn try_receive(&self) -> Result<Option<(Message, Vec<OwnedFd>)>> {
+        // One byte more than a message, so that a longer one is told apart.
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        let mut space = cmsg_space!([RawFd; FDS_MAX]);
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+        let received = match recvmsg::<()>(self.socket.as_raw_fd(), &mut pieces, Some(&mut space), flags) {
+            Ok(received) => received,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+            Err(Errno::ECONNRESET) => {
+                self.set_gone();
+                return Err(Error::DaemonGone);
+            }
+            Err(errno) => return Err(Error::Kernel { call: "recvmsg", errno }),
+        };
+        let length = received.bytes;
+        let truncated = received.flags.contains(MsgFlags::MSG_CTRUNC);
+        let mut fds = Vec::new();
+        for message in received.cmsgs().map_err(Error::kernel("recvmsg"))? {
+            if let ControlMessageOwned::ScmRights(raw) = message {
+                // SAFETY: the kernel made these descriptors for this process a moment ago and nobody else knows of them.
+                fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            }
+        }
+        if length == 0 {
+            self.set_gone();
+            return Err(Error::DaemonGone);
+        }
+        if truncated {
+            return Err(self.broken("file descriptors were lost: is this process at its limit of open files?"));
+        }
+        let message =
+            Message::read_from_bytes(&bytes[..length]).map_err(|_| self.broken("a message of another length"))?;
+        if message.header.magic != MAGIC {
+            return Err(self.broken("a message that is not roced's"));
+        }
+        Ok(Some((message, fds)))
+    }
+}
+
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A lock whose holder panicked is still good: everything under ours is consistent between statements.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
