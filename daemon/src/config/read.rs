@@ -1,0 +1,282 @@
+//! What each key may be, and which keys do not go together.
+
+use std::{
+    collections::{HashMap, HashSet},
+    path::PathBuf,
+};
+
+use roced_shared::{
+    abi::DEFAULT_SOCKET,
+    ids::{EndpointId, Qpn},
+    report::DEFAULT_ADMIN_SOCKET,
+    steer::QUEUES_MAX,
+};
+
+use super::{
+    Admin, ClientLimits, Config, Control, Device, DeviceLimits, Limits, Log, Net, QueueOwner, Queues, WORKERS_MAX,
+    Worker,
+    reader::{Section, TextRule},
+};
+
+const ABSOLUTE_PATH: TextRule = TextRule {
+    allowed: "an absolute path of at most 107 bytes",
+    holds: |path| path.starts_with('/') && path.len() <= 107 && !path.contains('\0'),
+};
+
+const GROUP: TextRule = TextRule {
+    allowed: "the name of a group, 1 to 32 characters",
+    holds: |name| (1..=32).contains(&name.len()) && !name.contains([':', '\0', '\n']),
+};
+
+const DEVICE_NAME: TextRule = TextRule {
+    allowed: "1 to 63 letters, digits, '-', '_' or '.'",
+    holds: |name| {
+        (1..=63).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    },
+};
+
+const INTERFACE: TextRule = TextRule {
+    allowed: "the name of a network interface, 1 to 15 bytes without space, '/' or ':'",
+    holds: |name| {
+        let strange = |c: char| c.is_whitespace() || c == '/' || c == ':' || c == '\0';
+        (1..=15).contains(&name.len()) && !name.contains(strange) && name != "." && name != ".."
+    },
+};
+
+pub(super) fn config(top: &Section<'_, '_>, cores: &[u32]) -> Config {
+    let log = top.section("log", log);
+    let control = top.section("control", control);
+    let admin = top.section("admin", |section| admin(section, &control));
+    let net = top.section("net", net);
+    let limits = top.section("limits", limits);
+    let workers = workers(top, cores);
+    let devices = devices(top, workers.len() as u32);
+    Config { log, control, admin, net, limits, workers, devices }
+}
+
+fn log(section: &Section<'_, '_>) -> Log {
+    let default = Log::default();
+    Log { level: section.choice("level", default.level), target: section.choice("target", default.target) }
+}
+
+fn control(section: &Section<'_, '_>) -> Control {
+    let default = Control::default();
+    Control {
+        socket: section.text("socket", Some(DEFAULT_SOCKET), "", ABSOLUTE_PATH).map_or(default.socket, PathBuf::from),
+        group: section.text("group", None, "the daemon's own group", GROUP),
+        mode: section.permissions("mode", default.mode, 0o600..=0o777),
+    }
+}
+
+fn admin(section: &Section<'_, '_>, control: &Control) -> Admin {
+    let socket = section.text("socket", Some(DEFAULT_ADMIN_SOCKET), "", ABSOLUTE_PATH);
+    let admin = Admin { socket: socket.map_or(Admin::default().socket, PathBuf::from) };
+    if admin.socket == control.socket {
+        section.refuse("socket", "the same path as control.socket: each needs its own");
+    }
+    admin
+}
+
+fn net(section: &Section<'_, '_>) -> Net {
+    let default = Net::default();
+    Net { resolve_timeout_ms: section.number("resolve_timeout_ms", "ms", default.resolve_timeout_ms, 100..=60_000) }
+}
+
+fn limits(section: &Section<'_, '_>) -> Limits {
+    let default = Limits::default();
+    Limits {
+        clients: section.number("clients", "clients", default.clients, 1..=65_536),
+        client: section.section("client", |section| client_limits(section, &default.client)),
+        device: section.section("device", |section| device_limits(section, &default.device)),
+    }
+}
+
+fn client_limits(section: &Section<'_, '_>, default: &ClientLimits) -> ClientLimits {
+    ClientLimits {
+        qps: section.number("qps", "queue pairs", default.qps, 1..=Qpn::INDEX_COUNT),
+        cqs: section.number("cqs", "completion queues", default.cqs, 1..=Qpn::INDEX_COUNT),
+        channels: section.number("channels", "channels", default.channels, 1..=65_536),
+        mrs: section.number("mrs", "memory regions", default.mrs, 1..=1_048_576),
+        pds: section.number("pds", "protection domains", default.pds, 1..=65_536),
+        memory_mib: section.number("memory_mib", "MiB", default.memory_mib, 1..=16_777_216),
+    }
+}
+
+fn device_limits(section: &Section<'_, '_>, default: &DeviceLimits) -> DeviceLimits {
+    DeviceLimits {
+        qps: section.number("qps", "queue pairs", default.qps, 1..=Qpn::INDEX_COUNT),
+        mrs: section.number("mrs", "memory regions", default.mrs, 1..=1_048_576),
+    }
+}
+
+/// Without any `[[worker]]` there is one as by default.
+fn workers(top: &Section<'_, '_>, cores: &[u32]) -> Vec<Worker> {
+    let mut first_on_core = HashMap::new();
+    let mut index = 0;
+    let mut workers = top.sections("worker", |section| {
+        let default = Worker::default();
+        let core = section.optional_number("core", "", "not pinned", 0..=4095);
+        if let Some(core) = core {
+            if !cores.is_empty() && !cores.contains(&core) {
+                section.refuse("core", format!("this machine has no core {core}; it has {}", listed_cores(cores)));
+            }
+            let first = *first_on_core.entry(core).or_insert(index);
+            if first != index {
+                section.refuse("core", format!("core {core} already runs worker[{first}]: give each worker its own"));
+            }
+        }
+        index += 1;
+        Worker {
+            core,
+            idle: section.choice("idle", default.idle),
+            spin_us: section.number("spin_us", "us", default.spin_us, 0..=1_000_000),
+        }
+    });
+    if workers.len() > WORKERS_MAX as usize {
+        top.refuse("worker", format!("{} workers: at most {WORKERS_MAX} are allowed", workers.len()));
+    }
+    if workers.is_empty() {
+        workers.push(Worker::default());
+    }
+    workers
+}
+
+fn listed_cores(cores: &[u32]) -> String {
+    cores.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn devices(top: &Section<'_, '_>, workers: u32) -> Vec<Device> {
+    let mut names = HashMap::new();
+    let mut interfaces = HashMap::new();
+    let mut endpoints = 0;
+    let mut index = 0;
+    let devices = top.sections("device", |section| {
+        let device = device(section, workers);
+        refuse_second(section, "name", &device.name, index, &mut names, "clients tell devices apart by name");
+        refuse_second(
+            section,
+            "interface",
+            &device.interface,
+            index,
+            &mut interfaces,
+            "an interface carries one device",
+        );
+        let before = endpoints;
+        endpoints += endpoint_count(&device.queues, workers);
+        if before <= EndpointId::COUNT && endpoints > EndpointId::COUNT {
+            section.refuse("queues", format!("pairs of device and worker: at most {} are allowed", EndpointId::COUNT));
+        }
+        index += 1;
+        device
+    });
+    if devices.is_empty() {
+        top.refuse("device", "no [[device]] section: name at least one device and its interface");
+    }
+    devices
+}
+
+fn refuse_second(
+    section: &Section<'_, '_>,
+    key: &str,
+    value: &str,
+    index: usize,
+    seen: &mut HashMap<String, usize>,
+    why: &str,
+) {
+    if value.is_empty() {
+        return;
+    }
+    if let Some(other) = seen.get(value) {
+        section.refuse(key, format!("{value:?} is device[{other}] already: {why}"));
+    } else {
+        seen.insert(value.to_owned(), index);
+    }
+}
+
+/// Endpoints that a device needs: one for each worker that owns some of its queues.
+fn endpoint_count(queues: &Queues, workers: u32) -> usize {
+    match queues {
+        Queues::All => workers as usize,
+        Queues::Listed(owners) => owners.iter().map(|owner| owner.worker).collect::<HashSet<_>>().len(),
+    }
+}
+
+fn device(section: &Section<'_, '_>, workers: u32) -> Device {
+    let name = section.required_text("name", DEVICE_NAME).unwrap_or_default();
+    let interface = section.required_text("interface", INTERFACE).unwrap_or_default();
+    let default = Device::new(name, interface);
+    let ring = |key: &str, default: u32| section.power_of_two(key, "entries", default, 64..=32_768);
+    let device = Device {
+        xdp_mode: section.choice("xdp_mode", default.xdp_mode),
+        copy_mode: section.choice("copy_mode", default.copy_mode),
+        queues: queues(section, workers),
+        umem_frames: section.number("umem_frames", "frames", default.umem_frames, 128..=1_048_576),
+        chunk_bytes: section.power_of_two("chunk_bytes", "bytes", default.chunk_bytes, 2048..=4096),
+        rx_ring_entries: ring("rx_ring_entries", default.rx_ring_entries),
+        tx_ring_entries: ring("tx_ring_entries", default.tx_ring_entries),
+        fill_ring_entries: ring("fill_ring_entries", default.fill_ring_entries),
+        completion_ring_entries: ring("completion_ring_entries", default.completion_ring_entries),
+        queue_busy_ms: section.number("queue_busy_ms", "ms", default.queue_busy_ms, 0..=60_000),
+        window_packets: section.number("window_packets", "packets", default.window_packets, 1..=8192),
+        name: default.name,
+        interface: default.interface,
+    };
+    let wanted = device.fill_ring_entries + device.tx_ring_entries;
+    if device.umem_frames < wanted {
+        let message = format!(
+            "{} frames are fewer than the {wanted} entries of fill and TX ring together: each entry needs a frame",
+            device.umem_frames
+        );
+        section.refuse("umem_frames", message);
+    }
+    device
+}
+
+const QUEUES_ALLOWED: &str = "\"all\", or an array of queue numbers or of { queue, worker }";
+
+fn queues(section: &Section<'_, '_>, workers: u32) -> Queues {
+    section.note("queues", "\"all\"", QUEUES_ALLOWED);
+    let Some(value) = section.take("queues") else { return Queues::All };
+    if value.get_ref().as_str() == Some("all") {
+        return Queues::All;
+    }
+    let Some(array) = section.array("queues") else {
+        section.refuse("queues", format!("not allowed: it must be {QUEUES_ALLOWED}"));
+        return Queues::All;
+    };
+    if array.is_empty() {
+        section.refuse("queues", format!("no queue at all: it must be {QUEUES_ALLOWED}"));
+    }
+    let mut owners: Vec<QueueOwner> = Vec::new();
+    for index in 0..array.len() {
+        let Some(owner) = queue(section, index, workers) else { continue };
+        if owners.iter().any(|other| other.queue == owner.queue) {
+            section.refuse_element("queues", index, format!("queue {} stands in the list already", owner.queue));
+        }
+        owners.push(owner);
+    }
+    Queues::Listed(owners)
+}
+
+/// Element `index` of the array: a queue number, whose worker is then its place in the list modulo the workers, or both.
+fn queue(section: &Section<'_, '_>, index: usize, workers: u32) -> Option<QueueOwner> {
+    if let Some(element) = section.element("queues", index) {
+        let queue = element.required_number("queue", 0..=QUEUES_MAX - 1);
+        let worker = element.required_number("worker", 0..=WORKERS_MAX - 1);
+        if let Some(worker) = worker.filter(|worker| *worker >= workers) {
+            element
+                .refuse("worker", format!("there is no worker[{worker}]: the config has {workers} worker(s), from 0"));
+        }
+        element.refuse_unknown();
+        return Some(QueueOwner { queue: queue?, worker: worker? });
+    }
+    let number = section.array("queues")?.get(index)?.get_ref().as_integer();
+    let queue = number.and_then(|number| u32::from_str_radix(number.as_str(), number.radix()).ok());
+    let Some(queue) = queue.filter(|queue| *queue < QUEUES_MAX) else {
+        let message = format!("not a queue: it must be a number from 0 to {} or {{ queue, worker }}", QUEUES_MAX - 1);
+        section.refuse_element("queues", index, message);
+        return None;
+    };
+    Some(QueueOwner { queue, worker: index as u32 % workers })
+}

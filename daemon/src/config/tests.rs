@@ -1,0 +1,211 @@
+//! What a config file may say, and how each mistake is reported.
+
+use super::*;
+
+const DOCUMENTED: &str = include_str!("../../../config/roced.toml");
+
+/// The documented file with its `#key = value` lines in force.
+fn with_optional_keys() -> String {
+    let uncomment = |line: &'static str| match line.strip_prefix('#') {
+        Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) => rest,
+        _ => line,
+    };
+    DOCUMENTED.lines().map(uncomment).collect::<Vec<_>>().join("\n")
+}
+
+fn problems(text: &str) -> Vec<(usize, String, String)> {
+    let problems = Config::parse(text, &[0, 1]).expect_err("this document is wrong");
+    problems.into_iter().map(|problem| (problem.line, problem.key, problem.message)).collect()
+}
+
+/// The only problem of a document whose device is all right unless `text` is about it.
+fn problem(text: &str) -> (usize, String, String) {
+    let mut problems = problems(&format!("{text}\n[[device]]\nname = \"roce0\"\ninterface = \"eth0\"\n"));
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    problems.remove(0)
+}
+
+fn device(keys: &str) -> String {
+    format!("[[device]]\nname = \"roce0\"\ninterface = \"eth0\"\n{keys}\n")
+}
+
+fn parsed(text: &str) -> Config {
+    Config::parse(text, &[0, 1]).expect("this document is right")
+}
+
+#[test]
+fn the_documented_file_is_the_default_config() {
+    let default =
+        Config { workers: vec![Worker::default()], devices: vec![Device::new("roce0", "eth0")], ..Config::default() };
+    assert_eq!(parsed(DOCUMENTED), default);
+    assert_eq!(parsed(&device("")), default, "a file that only names a device means the same");
+}
+
+/// Both ways: a key that the file lacks, one that the config lacks, a default or range that has changed.
+#[test]
+fn the_documented_file_describes_exactly_the_keys_that_exist() {
+    let text = with_optional_keys();
+    let mut section = String::new();
+    let mut comment = String::new();
+    let mut described = std::collections::BTreeMap::new();
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_matches(['[', ']']).to_owned();
+        } else if let Some(words) = line.strip_prefix("# ") {
+            comment = format!("{comment} {words}");
+            continue;
+        } else if let Some((key, value)) = line.split_once(" = ") {
+            let earlier = described.insert(format!("{section}.{key}"), (comment.clone(), value.to_owned()));
+            assert_eq!(earlier, None, "{section}.{key} stands twice");
+        }
+        comment.clear();
+    }
+    for key in Config::keys() {
+        let inner = ["device.queues.queue", "device.queues.worker"].contains(&key.path.as_str());
+        let Some((comment, value)) = described.remove(&key.path) else {
+            assert!(inner, "config/roced.toml lacks {}", key.path);
+            continue;
+        };
+        let end = match &key.default {
+            Some(default) => format!(" Default: {default}. Allowed: {}.", key.allowed),
+            None => format!(" Allowed: {}.", key.allowed),
+        };
+        assert!(comment.ends_with(&end), "the comment of {} must end in{end}\nbut is{comment}", key.path);
+        assert!(comment.len() > end.len() + 20, "{} lacks its why", key.path);
+        let optional = DOCUMENTED.contains(&format!("\n#{}", key.path.rsplit('.').next().expect("a last part")));
+        assert!(key.default.is_none_or(|default| optional || default == value), "{} = {value}", key.path);
+    }
+    assert!(described.is_empty(), "config/roced.toml has keys that do not exist: {described:?}");
+    parsed(&text);
+}
+
+#[test]
+fn eight_mistakes_are_eight_problems_with_their_lines() {
+    let text = r#"colour = "blue"
+[log]
+level = "loud"
+[[worker]]
+core = 7
+[[device]]
+name = "roce0"
+interface = "eth0"
+rx_ring_entries = 1000
+queues = [{ queue = 0, worker = 3 }, { queue = 0, worker = 0 }]
+[[device]]
+name = "roce0"
+"#;
+    let found: Vec<(usize, String)> = problems(text).into_iter().map(|(line, key, _)| (line, key)).collect();
+    let expected = [
+        (1, "colour"),
+        (3, "log.level"),
+        (5, "worker[0].core"),
+        (9, "device[0].rx_ring_entries"),
+        (10, "device[0].queues[0].worker"),
+        (10, "device[0].queues[1]"),
+        (11, "device[1].interface"),
+        (12, "device[1].name"),
+    ];
+    assert_eq!(found, expected.map(|(line, key)| (line, key.to_owned())));
+}
+
+#[test]
+fn a_problem_says_where_what_and_what_is_allowed() {
+    let problems = Config::parse(&device("  chunk_bytes = 3000"), &[0]).expect_err("3000 is no power of two");
+    let shown: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    let expected = "4:17: device[0].chunk_bytes: 3000 is not allowed: it must be a power of two, 2048 to 4096 bytes";
+    assert_eq!(shown, [expected]);
+}
+
+#[test]
+fn an_unknown_key_is_refused_at_every_level() {
+    assert_eq!(problem("[lgo]\n").1, "lgo");
+    assert_eq!(problem("[log]\nlevl = 1").1, "log.levl");
+    assert_eq!(problem("[limits.client]\nqp = 1").1, "limits.client.qp");
+    assert_eq!(problem("[[worker]]\ncpu = 1").1, "worker[0].cpu");
+    let queue = problems(&device("queues = [{ queue = 0, worker = 0, weight = 2 }]"));
+    assert_eq!(queue[0].1, "device[0].queues[0].weight");
+    let (_, key, message) = problem("[net]\ntimeout = 1");
+    assert_eq!((key.as_str(), message.as_str()), ("net.timeout", "unknown key; known here: resolve_timeout_ms"));
+}
+
+#[test]
+fn numbers_are_taken_up_to_their_last_allowed_value() {
+    assert_eq!(parsed(&device("window_packets = 8192")).devices[0].window_packets, 8192);
+    assert_eq!(parsed(&device("window_packets = 0x1")).devices[0].window_packets, 1);
+    for wrong in ["0", "8193", "-1", "1.5", "true", "18446744073709551616", "[1]"] {
+        let found = problems(&device(&format!("window_packets = {wrong}")));
+        assert_eq!((found.len(), found[0].0), (1, 4), "{wrong}: {found:?}");
+        assert!(found[0].2.contains("1 to 8192 packets"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_core_runs_one_worker_and_must_exist() {
+    let text = format!("[[worker]]\n[[worker]]\ncore = 1\n[[worker]]\ncore = 1\n{}", device(""));
+    assert_eq!(
+        problems(&text),
+        [(5, "worker[2].core".to_owned(), "core 1 already runs worker[1]: give each worker its own".to_owned())]
+    );
+    assert!(problem("[[worker]]\ncore = 2").2.contains("no core 2; it has 0, 1"));
+    assert_eq!(parse_cores("0-2,5,8-9\n"), [0, 1, 2, 5, 8, 9]);
+}
+
+#[test]
+fn devices_share_neither_name_nor_interface() {
+    let text = format!("{}{}", device(""), device(""));
+    let keys: Vec<String> = problems(&text).into_iter().map(|(_, key, _)| key).collect();
+    assert_eq!(keys, ["device[1].name", "device[1].interface"]);
+}
+
+#[test]
+fn a_config_without_device_is_refused() {
+    for text in ["", "device = []", "[[worker]]"] {
+        assert!(problems(text).iter().any(|(_, key, message)| key == "device" && message.contains("at least one")));
+    }
+    assert!(problems("[device]\nname = \"roce0\"")[0].2.contains("[[device]]"));
+}
+
+#[test]
+fn queues_are_dealt_out_or_assigned() {
+    let worker = |queue, worker| QueueOwner { queue, worker };
+    let two_workers = "[[worker]]\n[[worker]]\n";
+    let queues = |keys: &str| parsed(&format!("{two_workers}{}", device(keys))).devices.remove(0).queues;
+    assert_eq!(queues("").owners(3, 2), [worker(0, 0), worker(1, 1), worker(2, 0)]);
+    assert_eq!(queues("queues = [4, 6]").owners(8, 2), [worker(4, 0), worker(6, 1)]);
+    assert_eq!(queues("queues = [{ queue = 0, worker = 1 }]").owners(8, 2), [worker(0, 1)]);
+    let many_lines = "[[device.queues]]\nqueue = 3\nworker = 1";
+    assert_eq!(queues(many_lines).owners(8, 2), [worker(3, 1)]);
+    for wrong in ["\"some\"", "[]", "[256]", "[0, 0]", "[\"0\"]", "[{ queue = 1 }]", "[{ queue = 0, worker = 2 }]"] {
+        let found = problems(&format!("{two_workers}{}", device(&format!("queues = {wrong}"))));
+        assert_eq!((found.len(), found[0].0), (1, 6), "{wrong}: {found:?}");
+    }
+}
+
+#[test]
+fn workers_times_devices_must_fit_the_queue_pair_numbers() {
+    let workers = "[[worker]]\n".repeat(64);
+    assert_eq!(parsed(&format!("{workers}{}", device(""))).workers.len(), 64);
+    let second = "[[device]]\nname = \"roce1\"\ninterface = \"eth1\"\nqueues = [0]\n";
+    let found = problems(&format!("{workers}{}{second}", device("")));
+    assert_eq!((found.len(), found[0].1.as_str()), (1, "device[1].queues"));
+    assert!(problems(&format!("{workers}[[worker]]\n{}", device("queues = [0]")))[0].2.contains("at most 64"));
+}
+
+#[test]
+fn rings_that_want_more_frames_than_there_are_are_refused() {
+    assert_eq!(problems(&device("tx_ring_entries = 4096"))[0].1, "device[0].umem_frames");
+}
+
+#[test]
+fn sockets_need_their_own_absolute_paths() {
+    assert_eq!(problem("[control]\nsocket = \"run/x\"").1, "control.socket");
+    assert_eq!(problem(&format!("[control]\nsocket = \"/{}\"", "x".repeat(107))).1, "control.socket");
+    let (line, key, _) = problem("[control]\nsocket = \"/run/x\"\n[admin]\nsocket = \"/run/x\"");
+    assert_eq!((line, key.as_str()), (4, "admin.socket"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = Config::load(Path::new("/nowhere/roced.toml")).expect_err("it does not exist");
+    assert_eq!(error.to_string(), "cannot read the config file /nowhere/roced.toml");
+}
