@@ -54,6 +54,7 @@ impl Syndrome {
     pub const ACK: Self = Self::Ack { credit: Self::NO_CREDITS };
 
     /// The meaning of `byte`.
+    #[inline]
     pub const fn from_byte(byte: u8) -> Self {
         match byte {
             0x00..=0x1f => Self::Ack { credit: byte },
@@ -68,6 +69,7 @@ impl Syndrome {
     }
 
     /// The byte.
+    #[inline]
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::Ack { credit } => credit & 0x1f,
@@ -83,12 +85,14 @@ impl Aeth {
     pub const BYTES: usize = 4;
 
     /// The header in `bytes`.
+    #[inline]
     pub const fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let [syndrome, msn0, msn1, msn2] = *bytes;
         Self { syndrome: Syndrome::from_byte(syndrome), msn: u32::from_be_bytes([0, msn0, msn1, msn2]) }
     }
 
     /// The header as bytes; the low 24 bits of the MSN.
+    #[inline]
     pub const fn to_bytes(self) -> [u8; Self::BYTES] {
         let [_, msn0, msn1, msn2] = self.msn.to_be_bytes();
         [self.syndrome.to_byte(), msn0, msn1, msn2]

@@ -20,6 +20,7 @@ impl AtomicEth {
     pub const BYTES: usize = 28;
 
     /// The header in `bytes`.
+    #[inline]
     pub const fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let [v0, v1, v2, v3, v4, v5, v6, v7, k0, k1, k2, k3, rest @ ..] = *bytes;
         let [s0, s1, s2, s3, s4, s5, s6, s7, c0, c1, c2, c3, c4, c5, c6, c7] = rest;
@@ -32,6 +33,7 @@ impl AtomicEth {
     }
 
     /// The header as bytes.
+    #[inline]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.va.to_be_bytes());
@@ -54,11 +56,13 @@ impl AtomicAck {
     pub const BYTES: usize = 8;
 
     /// The header in `bytes`.
+    #[inline]
     pub const fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         Self { original: u64::from_be_bytes(*bytes) }
     }
 
     /// The header as bytes.
+    #[inline]
     pub const fn to_bytes(self) -> [u8; Self::BYTES] {
         self.original.to_be_bytes()
     }

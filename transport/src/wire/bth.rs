@@ -65,6 +65,7 @@ impl Bth {
     }
 
     /// The header in `bytes`.
+    #[inline]
     pub const fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let [opcode, flags, pkey0, pkey1, congestion, qpn0, qpn1, qpn2, ack, psn0, psn1, psn2] = *bytes;
         Self {
@@ -82,6 +83,7 @@ impl Bth {
     }
 
     /// The header as bytes.
+    #[inline]
     pub const fn to_bytes(self) -> [u8; Self::BYTES] {
         let flags = (self.solicited as u8) << 7 | (self.mig_req as u8) << 6 | (self.pad & 3) << 4;
         let [pkey0, pkey1] = self.pkey.to_be_bytes();

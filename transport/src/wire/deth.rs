@@ -16,6 +16,7 @@ impl Deth {
     pub const BYTES: usize = 8;
 
     /// The header in `bytes`.
+    #[inline]
     pub const fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let [k0, k1, k2, k3, _, q0, q1, q2] = *bytes;
         Self {
@@ -25,6 +26,7 @@ impl Deth {
     }
 
     /// The header as bytes.
+    #[inline]
     pub const fn to_bytes(self) -> [u8; Self::BYTES] {
         let [k0, k1, k2, k3] = self.qkey.to_be_bytes();
         let [_, q0, q1, q2] = self.source_qpn.get().to_be_bytes();

@@ -187,7 +187,14 @@ impl<'a> Extensions<'a> {
 }
 
 /// The next `body_bytes` behind the headers piece by piece, and the ICRC behind them, which may lie astride.
+#[inline(always)]
 fn cut<'a>(first: &'a [u8], further: &Segments<'a>, body_bytes: usize) -> ([&'a [u8]; SEGMENTS_MAX], [u8; ICRC_BYTES]) {
+    // The usual frame lies in one piece.
+    if let Some((all, rest)) = first.split_at_checked(body_bytes)
+        && let Some(icrc) = rest.first_chunk()
+    {
+        return ([all, &[], &[], &[]], *icrc);
+    }
     let mut body: [&[u8]; SEGMENTS_MAX] = [&[]; SEGMENTS_MAX];
     let mut icrc = [0; ICRC_BYTES];
     let (mut body_left, mut icrc_filled) = (body_bytes, 0);

@@ -41,6 +41,7 @@ impl Headers {
     ///
     /// # Panics
     /// With an opcode that nobody has: the engine sends only what it knows.
+    #[inline]
     pub fn info(&self) -> &'static OpcodeInfo {
         self.bth.opcode.info().expect("the engine sends only opcodes of the table")
     }

@@ -14,11 +14,13 @@ impl Ieth {
     pub const BYTES: usize = 4;
 
     /// The header in `bytes`.
+    #[inline]
     pub const fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         Self { rkey: MrKey(u32::from_be_bytes(*bytes)) }
     }
 
     /// The header as bytes.
+    #[inline]
     pub const fn to_bytes(self) -> [u8; Self::BYTES] {
         self.rkey.0.to_be_bytes()
     }

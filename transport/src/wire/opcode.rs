@@ -11,6 +11,7 @@ pub struct Opcode(pub u8);
 
 impl Opcode {
     /// What the table says, `None` for an opcode that nobody has.
+    #[inline]
     pub const fn info(self) -> Option<&'static OpcodeInfo> {
         TABLE[self.0 as usize].as_ref()
     }

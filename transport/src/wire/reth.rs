@@ -18,6 +18,7 @@ impl Reth {
     pub const BYTES: usize = 16;
 
     /// The header in `bytes`.
+    #[inline]
     pub const fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let [v0, v1, v2, v3, v4, v5, v6, v7, k0, k1, k2, k3, l0, l1, l2, l3] = *bytes;
         Self {
@@ -28,6 +29,7 @@ impl Reth {
     }
 
     /// The header as bytes.
+    #[inline]
     pub const fn to_bytes(self) -> [u8; Self::BYTES] {
         let [v0, v1, v2, v3, v4, v5, v6, v7] = self.va.to_be_bytes();
         let [k0, k1, k2, k3] = self.rkey.0.to_be_bytes();
