@@ -1,1 +1,325 @@
-//! To be written.
+//! The operator's socket: a line of JSON in, a line of JSON out. The words are those of `shared/src/report.rs`.
+//!
+//! It runs on the control thread and must never hold it up: sockets do not block, a question is short, an answer goes out as fast as
+//! it is read, and whoever dawdles is cut off.
+
+use std::{
+    fs::{self, Permissions},
+    io::{self, ErrorKind, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::{
+            fs::{FileTypeExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use roced_shared::report::{Problem, Question};
+
+/// Operators connected at a time; more are turned away. Each is a person or a script, and a connection is soon over.
+const CONNECTIONS_MAX: usize = 16;
+
+/// Bytes of a question; the longest is a few dozen.
+const QUESTION_BYTES_MAX: usize = 1024;
+
+/// How long an operator may take between two steps.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Number of the listener in the epoll set; connections have numbers of their own.
+const LISTENER: u64 = u64::MAX;
+
+/// The socket and everybody connected to it.
+#[derive(Debug)]
+pub struct Admin {
+    path: PathBuf,
+    listener: UnixListener,
+    epoll: Epoll,
+    connections: Vec<(u64, Connection)>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: UnixStream,
+    question: Vec<u8>,
+    answer: Vec<u8>,
+    /// Bytes of `answer` that are on their way.
+    sent: usize,
+    deadline: Instant,
+}
+
+impl Admin {
+    /// Listens at `path`, for the daemon's user and group. A socket that nobody listens on any more is replaced.
+    ///
+    /// # Errors
+    /// The kernel's; [`ErrorKind::AddrInUse`] when another daemon listens there, or something else than a socket stands there.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        remove_stale(path)?;
+        let listener = UnixListener::bind(path)?;
+        fs::set_permissions(path, Permissions::from_mode(0o660))?;
+        listener.set_nonblocking(true)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        Ok(Self { path: path.into(), listener, epoll, connections: Vec::new(), next: 0 })
+    }
+
+    /// When [`Self::serve`] wants to be called though nothing is readable.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.connections.iter().map(|(_, connection)| connection.deadline).min()
+    }
+
+    /// Does what can be done without waiting. `answer` gives the answer's JSON, without a line end.
+    pub fn serve(&mut self, now: Instant, mut answer: impl FnMut(Question) -> Result<String, Problem>) {
+        let mut events = [EpollEvent::empty(); CONNECTIONS_MAX + 1];
+        // A failure (EINTR) leaves the set readable: we are called again.
+        let ready = self.epoll.wait(&mut events, nix::sys::epoll::EpollTimeout::ZERO).unwrap_or(0);
+        for event in &events[..ready] {
+            if event.data() == LISTENER {
+                self.accept(now);
+                continue;
+            }
+            let Some(at) = self.connections.iter().position(|(number, _)| *number == event.data()) else { continue };
+            match self.connections[at].1.proceed(now, &mut answer) {
+                Ok(interest) => self.watch(at, interest),
+                Err(_gone) => {
+                    // Closing the stream takes it out of the epoll set.
+                    self.connections.swap_remove(at);
+                }
+            }
+        }
+        self.connections.retain(|(_, connection)| connection.deadline > now);
+    }
+
+    fn accept(&mut self, now: Instant) {
+        // Any failure concerns one operator, or passes: the set stays readable then.
+        let Ok((stream, _)) = self.listener.accept() else { return };
+        if self.connections.len() == CONNECTIONS_MAX || stream.set_nonblocking(true).is_err() {
+            return;
+        }
+        let number = self.next;
+        if self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, number)).is_ok() {
+            self.next += 1;
+            let (question, answer) = (Vec::new(), Vec::new());
+            self.connections.push((number, Connection { stream, question, answer, sent: 0, deadline: now + PATIENCE }));
+        }
+    }
+
+    fn watch(&self, at: usize, interest: EpollFlags) {
+        let (number, connection) = &self.connections[at];
+        let mut event = EpollEvent::new(interest, *number);
+        self.epoll.modify(&connection.stream, &mut event).expect("a watched stream can be watched otherwise");
+    }
+}
+
+impl AsFd for Admin {
+    /// Readable when [`Self::serve`] has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        // Somebody may have removed it before us.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// This connection is over, for whatever reason: nothing of ours depends on it.
+struct Gone;
+
+impl From<io::Error> for Gone {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+impl Connection {
+    /// Reads, answers and writes until it would have to wait; gives what to wait for.
+    fn proceed(
+        &mut self,
+        now: Instant,
+        answer: &mut impl FnMut(Question) -> Result<String, Problem>,
+    ) -> Result<EpollFlags, Gone> {
+        self.deadline = now + PATIENCE;
+        // One question a call, so that an operator who asks without end gets no more than his turn.
+        if !self.write()? {
+            return Ok(EpollFlags::EPOLLOUT);
+        }
+        self.read()?;
+        if let Some(end) = self.question.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.question.drain(..=end).collect();
+            self.answer = answer_line(&line, answer);
+            self.sent = 0;
+            if !self.write()? {
+                return Ok(EpollFlags::EPOLLOUT);
+            }
+        } else if self.question.len() >= QUESTION_BYTES_MAX {
+            return Err(Gone);
+        }
+        // What was read beyond the first line is not seen by epoll: ask to be called for room to write, which is there.
+        let more = self.question.contains(&b'\n');
+        Ok(if more { EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN })
+    }
+
+    fn read(&mut self) -> Result<(), Gone> {
+        let mut bytes = [0; QUESTION_BYTES_MAX];
+        let room = QUESTION_BYTES_MAX - self.question.len();
+        if room == 0 {
+            return Ok(());
+        }
+        match self.stream.read(&mut bytes[..room]) {
+            Ok(0) if !self.question.contains(&b'\n') => Err(Gone),
+            Ok(count) => {
+                self.question.extend_from_slice(&bytes[..count]);
+                Ok(())
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// True when all is written.
+    fn write(&mut self) -> Result<bool, Gone> {
+        while self.sent < self.answer.len() {
+            match self.stream.write(&self.answer[self.sent..]) {
+                Ok(0) => return Err(Gone),
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.answer = Vec::new();
+        self.sent = 0;
+        Ok(true)
+    }
+}
+
+fn answer_line(line: &[u8], answer: &mut impl FnMut(Question) -> Result<String, Problem>) -> Vec<u8> {
+    let question =
+        serde_json::from_slice(line).map_err(|error| Problem { problem: format!("no such question: {error}") });
+    let text = question
+        .and_then(answer)
+        .unwrap_or_else(|problem| serde_json::to_string(&problem).expect("a struct with a string is JSON"));
+    let mut bytes = text.into_bytes();
+    bytes.push(b'\n');
+    bytes
+}
+
+/// Removes a socket that a daemon left behind; one on which a daemon listens, or anything else, stays.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    if found.file_type().is_socket() && UnixStream::connect(path).is_err() {
+        return fs::remove_file(path);
+    }
+    Err(ErrorKind::AddrInUse.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead, BufReader},
+        thread,
+    };
+
+    use super::*;
+
+    /// An admin socket that is served until `ask` returns.
+    fn served<T: Send>(answer: impl Fn(Question) -> Result<String, Problem>, ask: impl FnOnce(&Path) -> T + Send) -> T {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("admin.sock");
+        let mut admin = Admin::open(&path).expect("a socket");
+        thread::scope(|scope| {
+            let asker = scope.spawn(|| ask(&path));
+            while !asker.is_finished() {
+                admin.serve(Instant::now(), &answer);
+                thread::yield_now();
+            }
+            asker.join().expect("the asker ended well")
+        })
+    }
+
+    fn ask(stream: &mut BufReader<UnixStream>, line: &str) -> String {
+        stream.get_mut().write_all(line.as_bytes()).expect("write");
+        let mut answer = String::new();
+        stream.read_line(&mut answer).expect("read");
+        answer
+    }
+
+    #[test]
+    fn each_line_is_answered_in_order_even_when_they_come_together() {
+        let answer = |question| Ok(format!("\"{question:?}\""));
+        let answers = served(answer, |path| {
+            let mut stream = BufReader::new(UnixStream::connect(path).expect("connect"));
+            let first = ask(&mut stream, "\"status\"\n\"qps\"\n");
+            let second = ask(&mut stream, "");
+            [first, second, ask(&mut stream, "\"counters\"\n"), ask(&mut stream, "\"weather\"\n")]
+        });
+        assert_eq!(answers[..3], ["\"Status\"\n", "\"Qps\"\n", "\"Counters\"\n"]);
+        assert!(answers[3].contains("no such question") && answers[3].contains("problem"), "{}", answers[3]);
+    }
+
+    #[test]
+    fn an_answer_larger_than_the_socket_holds_arrives_whole() {
+        let long = "x".repeat(4 << 20);
+        let answer = served(
+            |_| Ok(long.clone()),
+            |path| ask(&mut BufReader::new(UnixStream::connect(path).expect("connect")), "\"status\"\n"),
+        );
+        assert!(answer.trim_end() == long);
+    }
+
+    #[test]
+    fn a_question_without_end_and_one_operator_too_many_are_turned_away() {
+        served(
+            |_| Ok("1".into()),
+            |path| {
+                let mut endless = UnixStream::connect(path).expect("connect");
+                endless.write_all(&[b' '; QUESTION_BYTES_MAX]).expect("write");
+                assert_eq!(endless.read(&mut [0; 8]).expect("end of file"), 0);
+
+                let mut all: Vec<_> =
+                    (0..CONNECTIONS_MAX).map(|_| BufReader::new(UnixStream::connect(path).expect("connect"))).collect();
+                for stream in &mut all {
+                    assert_eq!(ask(stream, "\"status\"\n"), "1\n");
+                }
+                let mut one_more = UnixStream::connect(path).expect("connect");
+                assert_eq!(one_more.read(&mut [0; 8]).expect("end of file"), 0);
+            },
+        );
+    }
+
+    #[test]
+    fn whoever_dawdles_is_cut_off() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("admin.sock");
+        let mut admin = Admin::open(&path).expect("a socket");
+        let mut idle = UnixStream::connect(&path).expect("connect");
+        let now = Instant::now();
+        assert_eq!(admin.deadline(), None);
+        admin.serve(now, |_| Ok("1".into()));
+        assert_eq!(admin.deadline(), Some(now + PATIENCE));
+        admin.serve(now + PATIENCE, |_| Ok("1".into()));
+        assert_eq!(admin.deadline(), None);
+        assert_eq!(idle.read(&mut [0; 8]).expect("end of file"), 0);
+    }
+
+    #[test]
+    fn a_dead_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("admin.sock");
+        drop(UnixListener::bind(&path).expect("a socket"));
+        let admin = Admin::open(&path).expect("nobody listens there");
+        assert_eq!(Admin::open(&path).expect_err("somebody listens there").kind(), ErrorKind::AddrInUse);
+        drop(admin);
+        assert!(!path.exists());
+        fs::write(&path, "precious").expect("a file");
+        assert_eq!(Admin::open(&path).expect_err("a file stands there").kind(), ErrorKind::AddrInUse);
+        assert!(path.exists());
+    }
+}
