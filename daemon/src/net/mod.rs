@@ -1,1 +1,398 @@
-//! To be written.
+//! The kernel's view of the network, followed live: links, addresses (which are GIDs), routes and neighbors.
+//!
+//! [`Net`] mirrors what netlink tells and answers from the mirror; only a route is asked for, since only the kernel knows its
+//! rules. It runs on the control thread: readable [`Net::fd`] → [`Net::on_readable`], [`Net::deadline`] → [`Net::on_deadline`],
+//! and both say what changed.
+//!
+//! ```text
+//!   netlink events ──► links, addresses, neighbors ──► devices' GIDs, MTU, state ──► Change::{Link, Gids}
+//!                                  │
+//!                   followed destinations ── route? ── neighbor? ──────────────────► Change::NextHop
+//! ```
+
+mod follow;
+mod gid;
+mod link;
+mod neighbor;
+mod route;
+mod socket;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::IpAddr,
+    os::fd::BorrowedFd,
+    time::{Duration, Instant},
+};
+
+use netlink_packet_route::{
+    RouteNetlinkMessage, address::AddressMessage, link::LinkMessage, neighbour::NeighbourMessage,
+};
+use roced_shared::ids::DeviceId;
+use thiserror::Error;
+use tracing::{debug, info, warn};
+
+use self::{
+    follow::Follow,
+    gid::Addresses,
+    link::Links,
+    neighbor::{Neighbor, Neighbors},
+    socket::{Events, Heard, Requests},
+};
+pub use self::{
+    follow::{FollowId, NextHop},
+    gid::{GidEntry, GidTable},
+};
+
+/// A device and its interface.
+#[derive(Clone, Debug)]
+pub struct DeviceInterface {
+    /// The device.
+    pub device: DeviceId,
+    /// Name of its network interface.
+    pub name: String,
+}
+
+/// What a device looks like from the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceNet {
+    /// Name of the interface.
+    pub name: String,
+    /// Index of the interface.
+    pub ifindex: u32,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// Up, with a carrier.
+    pub link_up: bool,
+    /// MTU of the link, bytes.
+    pub link_mtu_bytes: u32,
+    /// Speed, Mbit/s, 0 when not known.
+    pub speed_mbit_per_s: u32,
+    /// Its GIDs.
+    pub gids: GidTable,
+}
+
+/// Something is not as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A device's link: up or down, MTU, MAC address.
+    Link(DeviceId),
+    /// A device's GIDs.
+    Gids(DeviceId),
+    /// How a followed destination is reached.
+    NextHop(FollowId, NextHop),
+}
+
+/// The network could not be looked at.
+#[derive(Debug, Error)]
+pub enum NetError {
+    /// No such interface.
+    #[error("there is no network interface {0}: `ip link` shows those that are there")]
+    NoSuchInterface(String),
+    /// Netlink failed.
+    #[error("netlink {what}: {source}")]
+    Netlink {
+        /// Doing what.
+        what: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
+}
+
+/// No route leads from that GID to that destination by its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("no route to {destination} from {from} by that device")]
+pub struct NoRoute {
+    /// Where from.
+    pub from: IpAddr,
+    /// Where to.
+    pub destination: IpAddr,
+}
+
+/// The mirror.
+#[derive(Debug)]
+pub struct Net {
+    requests: Requests,
+    events: Events,
+    links: Links,
+    addresses: Addresses,
+    neighbors: Neighbors,
+    devices: Vec<(DeviceId, DeviceNet)>,
+    follows: BTreeMap<FollowId, Follow>,
+    next_id: u64,
+    resolve_timeout: Duration,
+}
+
+impl Net {
+    /// Reads everything and follows it from now on. A neighbor that does not answer within `resolve_timeout` is unreachable.
+    ///
+    /// # Errors
+    /// [`NetError`].
+    pub fn open(interfaces: &[DeviceInterface], resolve_timeout: Duration) -> Result<Self, NetError> {
+        let failed = |what| move |source| NetError::Netlink { what, source };
+        // Events first: what changes while everything is read is heard afterward, and hearing it twice does no harm.
+        let events = Events::open().map_err(failed("cannot be listened to"))?;
+        let requests = Requests::open().map_err(failed("cannot be asked"))?;
+        let mut net = Self {
+            requests,
+            events,
+            links: Links::default(),
+            addresses: Addresses::default(),
+            neighbors: Neighbors::default(),
+            devices: Vec::new(),
+            follows: BTreeMap::new(),
+            next_id: 1,
+            resolve_timeout,
+        };
+        net.read_all().map_err(failed("dump failed"))?;
+        for DeviceInterface { device, name } in interfaces {
+            let (ifindex, link) = net.links.by_name(name).ok_or_else(|| NetError::NoSuchInterface(name.clone()))?;
+            let mut seen = DeviceNet {
+                name: name.clone(),
+                ifindex,
+                mac: link.mac,
+                link_up: link.up,
+                link_mtu_bytes: link.mtu_bytes,
+                speed_mbit_per_s: link::speed_mbit_per_s(name),
+                gids: GidTable::default(),
+            };
+            seen.gids.update(&net.addresses.gids(ifindex, &net.links));
+            net.devices.push((*device, seen));
+        }
+        Ok(net)
+    }
+
+    /// Readable when something changed.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.events.fd()
+    }
+
+    /// A device.
+    ///
+    /// # Panics
+    /// For a device that was not given to [`Self::open`].
+    pub fn device(&self, device: DeviceId) -> &DeviceNet {
+        self.devices
+            .iter()
+            .find(|(id, _)| *id == device)
+            .map(|(_, seen)| seen)
+            .expect("devices do not come and go while the daemon runs")
+    }
+
+    /// Takes what netlink has to say.
+    ///
+    /// # Errors
+    /// The kernel's, when the socket itself fails.
+    pub fn on_readable(&mut self) -> Result<Vec<Change>, NetError> {
+        let failed = |source| NetError::Netlink { what: "stopped telling of changes", source };
+        let mut routes_changed = false;
+        match self.events.drain().map_err(failed)? {
+            Heard::Changes(messages) => {
+                for message in &messages {
+                    routes_changed |= self.take(message);
+                }
+            }
+            Heard::Lost => {
+                info!("netlink lost changes; reading everything anew");
+                self.read_all().map_err(failed)?;
+                routes_changed = true;
+            }
+        }
+        let mut changes = self.refresh_devices();
+        routes_changed |= !changes.is_empty();
+        changes.extend(self.refresh_follows(routes_changed));
+        Ok(changes)
+    }
+
+    /// When [`Self::on_deadline`] wants to be called.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.follows.values().filter_map(Follow::deadline).min()
+    }
+
+    /// Time has passed: neighbors are asked again, and given up.
+    pub fn on_deadline(&mut self) -> Vec<Change> {
+        let now = Instant::now();
+        let mut changes = Vec::new();
+        for (id, follow) in &mut self.follows {
+            let (ask, gave_up) = follow.on_time(now);
+            if gave_up {
+                info!(destination = %follow.destination, "neighbor does not answer");
+                changes.push(Change::NextHop(*id, NextHop::Unreachable));
+            }
+            let Some(hop) = follow.hop.filter(|_| ask) else { continue };
+            let confirmed =
+                matches!(self.neighbors.get(hop.ifindex, hop.neighbor), Some(Neighbor::Known { stale: false, .. }));
+            if !confirmed && let Err(error) = neighbor::ask(&mut self.requests, hop.ifindex, hop.neighbor) {
+                debug!(neighbor = %hop.neighbor, %error, "the kernel would not ask for a neighbor");
+            }
+        }
+        changes
+    }
+
+    /// Follows how `destination` is reached from `source`, a GID of `device`. Each call wants an [`Self::unfollow`].
+    ///
+    /// # Errors
+    /// [`NoRoute`]; nothing is followed then.
+    pub fn follow(
+        &mut self,
+        device: DeviceId,
+        source: IpAddr,
+        destination: IpAddr,
+    ) -> Result<(FollowId, NextHop), NoRoute> {
+        let same =
+            |follow: &Follow| (follow.device, follow.source, follow.destination) == (device, source, destination);
+        if let Some((id, follow)) = self.follows.iter_mut().find(|(_, follow)| same(follow)) {
+            follow.followers += 1;
+            return Ok((*id, follow.next));
+        }
+        let mut follow = Follow::new(device, source, destination);
+        let view = self.look(&mut follow, true);
+        if follow.hop.is_none() && !matches!(view, NextHop::Local(_)) {
+            return Err(NoRoute { from: source, destination });
+        }
+        let now = Instant::now();
+        follow.see(view, now, self.resolve_timeout);
+        let (id, next) = (FollowId(self.next_id), follow.next);
+        self.next_id += 1;
+        self.follows.insert(id, follow);
+        // A neighbor not known yet is asked for at once.
+        self.on_deadline();
+        Ok((id, next))
+    }
+
+    /// One follower less.
+    pub fn unfollow(&mut self, id: FollowId) {
+        if let Some(follow) = self.follows.get_mut(&id) {
+            follow.followers -= 1;
+            if follow.followers == 0 {
+                self.follows.remove(&id);
+            }
+        }
+    }
+
+    /// Takes one message into the mirror; says whether routes may lead elsewhere now.
+    fn take(&mut self, message: &RouteNetlinkMessage) -> bool {
+        use RouteNetlinkMessage as M;
+        match message {
+            M::NewLink(link) => self.links.set(link),
+            M::DelLink(link) => self.links.remove(link),
+            M::NewAddress(address) => self.addresses.set(address),
+            M::DelAddress(address) => self.addresses.remove(address),
+            M::NewNeighbour(neighbor) => {
+                self.neighbors.set(neighbor);
+                return false;
+            }
+            M::DelNeighbour(neighbor) => {
+                self.neighbors.remove(neighbor);
+                return false;
+            }
+            M::NewRoute(_) | M::DelRoute(_) => {}
+            _ => return false,
+        }
+        true
+    }
+
+    fn read_all(&mut self) -> io::Result<()> {
+        self.links.clear();
+        self.addresses.clear();
+        self.neighbors.clear();
+        for question in [
+            RouteNetlinkMessage::GetLink(LinkMessage::default()),
+            RouteNetlinkMessage::GetAddress(AddressMessage::default()),
+            RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
+        ] {
+            for answer in self.requests.dump(question)? {
+                self.take(&answer);
+            }
+        }
+        Ok(())
+    }
+
+    fn refresh_devices(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (device, seen) in &mut self.devices {
+            let link = self.links.get(seen.ifindex);
+            let (mac, up, mtu) =
+                link.map_or((seen.mac, false, seen.link_mtu_bytes), |link| (link.mac, link.up, link.mtu_bytes));
+            if (mac, up, mtu) != (seen.mac, seen.link_up, seen.link_mtu_bytes) {
+                (seen.mac, seen.link_up, seen.link_mtu_bytes) = (mac, up, mtu);
+                seen.speed_mbit_per_s = link::speed_mbit_per_s(&seen.name);
+                info!(interface = seen.name, up, mtu, "link changed");
+                changes.push(Change::Link(*device));
+            }
+            if seen.gids.update(&self.addresses.gids(seen.ifindex, &self.links)) {
+                info!(interface = seen.name, gids = seen.gids.entries().count(), "GIDs changed");
+                changes.push(Change::Gids(*device));
+            }
+        }
+        changes
+    }
+
+    fn refresh_follows(&mut self, routes_changed: bool) -> Vec<Change> {
+        let now = Instant::now();
+        let mut changes = Vec::new();
+        // Taken out for the moment, so that looking may use everything else.
+        let mut follows = std::mem::take(&mut self.follows);
+        for (id, follow) in &mut follows {
+            let view = self.look(follow, routes_changed);
+            if routes_changed {
+                follow.hope(now);
+            }
+            if follow.see(view, now, self.resolve_timeout) {
+                debug!(destination = %follow.destination, next = ?follow.next, "next hop changed");
+                changes.push(Change::NextHop(*id, follow.next));
+            }
+        }
+        self.follows = follows;
+        changes
+    }
+
+    /// How the destination is reached by what is known now; asks the kernel for the route if `ask_route`.
+    fn look(&mut self, follow: &mut Follow, ask_route: bool) -> NextHop {
+        if let Some(local) = self.local_device(follow) {
+            return NextHop::Local(local);
+        }
+        if ask_route {
+            follow.hop = self.find_hop(follow);
+        }
+        let Some(hop) = follow.hop else { return NextHop::Unreachable };
+        let Some(link) = self.links.get(hop.ifindex).filter(|link| link.up) else { return NextHop::Unreachable };
+        let vlan = self.links.vlan_on(hop.ifindex, self.device(follow.device).ifindex).flatten();
+        match self.neighbors.get(hop.ifindex, hop.neighbor) {
+            Some(Neighbor::Known { mac, .. }) => NextHop::Reachable {
+                mac,
+                vlan,
+                source_mac: link.mac,
+                mtu_bytes: hop.mtu_bytes.unwrap_or(u32::MAX).min(link.mtu_bytes),
+            },
+            Some(Neighbor::Asked) | None => NextHop::Resolving,
+            Some(Neighbor::Silent) => NextHop::Unreachable,
+        }
+    }
+
+    /// The device of ours that has the destination as a GID. A link-local address is only itself on one link.
+    fn local_device(&self, follow: &Follow) -> Option<DeviceId> {
+        let has = |device: &DeviceNet| device.gids.contains(follow.destination);
+        let link_local = matches!(follow.destination, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        if has(self.device(follow.device)) {
+            return Some(follow.device);
+        }
+        self.devices.iter().find(|(_, seen)| !link_local && has(seen)).map(|(id, _)| *id)
+    }
+
+    /// The route's first step, if it leaves by the follower's device. Where rules lead elsewhere, the kernel is asked again for
+    /// a way by the interface that has the source address: that is the one the client chose.
+    fn find_hop(&mut self, follow: &Follow) -> Option<route::Hop> {
+        let ifindex = self.device(follow.device).ifindex;
+        let mine = self.device(follow.device).gids.entries().find(|(_, gid)| gid.address == follow.source);
+        let own = mine.map(|(_, gid)| gid.ifindex);
+        for out in [None, own] {
+            match route::find(&mut self.requests, follow.source, follow.destination, out) {
+                Ok(Some(hop)) if self.links.vlan_on(hop.ifindex, ifindex).is_some() => return Some(hop),
+                Ok(_) => {}
+                Err(error) => warn!(destination = %follow.destination, %error, "the kernel would not tell a route"),
+            }
+        }
+        None
+    }
+}

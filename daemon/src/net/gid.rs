@@ -1,0 +1,185 @@
+//! GIDs: the addresses of a device's interface and of its VLAN interfaces, each at an index that it keeps.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
+
+use super::link::Links;
+
+/// A GID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// The address that it is.
+    pub address: IpAddr,
+    /// The interface that has the address.
+    pub ifindex: u32,
+    /// The VLAN of that interface.
+    pub vlan: Option<u16>,
+    /// Length of the address's network prefix.
+    pub prefix_len: u8,
+}
+
+/// The GIDs of a device. Clients name them by index, so an index stays with its address; one that went away leaves its index
+/// empty, gets it back when it returns, or loses it to a new address when there is no emptier one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GidTable {
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    entry: GidEntry,
+    present: bool,
+}
+
+impl GidTable {
+    /// Indices in use or once in use.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// No index at all.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The GID at `index`.
+    pub fn get(&self, index: u32) -> Option<&GidEntry> {
+        self.slots.get(index as usize).filter(|slot| slot.present).map(|slot| &slot.entry)
+    }
+
+    /// Every GID with its index.
+    pub fn entries(&self) -> impl Iterator<Item = (u32, &GidEntry)> {
+        self.slots.iter().enumerate().filter(|(_, slot)| slot.present).map(|(at, slot)| (at as u32, &slot.entry))
+    }
+
+    /// One of the GIDs is `address`.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.entries().any(|(_, entry)| entry.address == address)
+    }
+
+    /// Makes the table hold exactly `now`; says whether anything changed.
+    pub(super) fn update(&mut self, now: &[GidEntry]) -> bool {
+        let before = self.clone();
+        for slot in &mut self.slots {
+            slot.present = false;
+        }
+        let mut new = Vec::new();
+        for entry in now {
+            match self.slots.iter_mut().find(|slot| is_same(&slot.entry, entry)) {
+                Some(slot) => *slot = Slot { entry: *entry, present: true },
+                None => new.push(*entry),
+            }
+        }
+        for entry in new {
+            let slot = Slot { entry, present: true };
+            match self.slots.iter_mut().find(|slot| !slot.present) {
+                Some(empty) => *empty = slot,
+                None => self.slots.push(slot),
+            }
+        }
+        *self != before
+    }
+}
+
+fn is_same(a: &GidEntry, b: &GidEntry) -> bool {
+    (a.address, a.ifindex) == (b.address, b.ifindex)
+}
+
+/// All addresses of all interfaces.
+#[derive(Debug, Default)]
+pub(super) struct Addresses(BTreeMap<(u32, IpAddr), u8>);
+
+impl Addresses {
+    /// An address is, or has changed. One that is not yet known to be unique, or known not to be, is none.
+    pub(super) fn set(&mut self, message: &AddressMessage) {
+        let Some(address) = address_of(message) else { return };
+        let key = (message.header.index, address);
+        if is_usable(message) {
+            self.0.insert(key, message.header.prefix_len);
+        } else {
+            self.0.remove(&key);
+        }
+    }
+
+    /// An address is gone.
+    pub(super) fn remove(&mut self, message: &AddressMessage) {
+        if let Some(address) = address_of(message) {
+            self.0.remove(&(message.header.index, address));
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// The GIDs of the device on interface `ifindex`: link-local IPv6 first, then IPv4, then other IPv6, as Linux orders those
+    /// of an adapter.
+    pub(super) fn gids(&self, ifindex: u32, links: &Links) -> Vec<GidEntry> {
+        let mut gids: Vec<GidEntry> = self
+            .0
+            .iter()
+            .filter_map(|((index, address), prefix_len)| {
+                let vlan = links.vlan_on(*index, ifindex)?;
+                Some(GidEntry { address: *address, ifindex: *index, vlan, prefix_len: *prefix_len })
+            })
+            .collect();
+        gids.sort_by_key(|gid| {
+            let order = match gid.address {
+                IpAddr::V6(v6) if v6.is_unicast_link_local() => 0,
+                IpAddr::V4(_) => 1,
+                IpAddr::V6(_) => 2,
+            };
+            (gid.vlan, order, gid.address)
+        });
+        gids
+    }
+}
+
+/// IPv4 says its own address in `Local` (`Address` is the peer's on a point-to-point link), IPv6 in `Address`.
+fn address_of(message: &AddressMessage) -> Option<IpAddr> {
+    let find = |local: bool| {
+        message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Local(address) if local => Some(*address),
+            AddressAttribute::Address(address) if !local => Some(*address),
+            _ => None,
+        })
+    };
+    find(true).or_else(|| find(false))
+}
+
+fn is_usable(message: &AddressMessage) -> bool {
+    let flags = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Flags(flags) => Some(*flags),
+        _ => None,
+    });
+    match flags {
+        Some(flags) => !flags.intersects(AddressFlags::Tentative | AddressFlags::Dadfailed),
+        None => !message.header.flags.intersects(AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(last: u8) -> GidEntry {
+        GidEntry { address: IpAddr::from([10, 0, 0, last]), ifindex: 2, vlan: None, prefix_len: 24 }
+    }
+
+    #[test]
+    fn an_address_keeps_its_index() {
+        let mut table = GidTable::default();
+        assert!(table.update(&[gid(1), gid(2), gid(3)]));
+        assert!(!table.update(&[gid(3), gid(1), gid(2)]));
+        assert!(table.update(&[gid(1), gid(3)]));
+        assert_eq!(table.get(1), None);
+        assert_eq!(table.get(2), Some(&gid(3)));
+        assert!(table.update(&[gid(1), gid(2), gid(3)]));
+        assert_eq!(table.get(1), Some(&gid(2)), "back in its place");
+        assert!(table.update(&[gid(1), gid(3), gid(4)]));
+        assert_eq!(table.get(1), Some(&gid(4)), "an empty place is given to a new one");
+        assert_eq!(table.len(), 3);
+        assert!(table.contains(gid(4).address) && !table.contains(gid(2).address));
+    }
+}

@@ -1,0 +1,85 @@
+//! Neighbors: the MAC address behind an IP address, as the kernel's own ARP and neighbor discovery find it.
+
+use std::{collections::BTreeMap, io, net::IpAddr};
+
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState},
+};
+
+use super::socket::Requests;
+
+/// What the kernel knows of a neighbor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Neighbor {
+    /// Its MAC address. `stale`: nothing has confirmed it for a while.
+    Known { mac: [u8; 6], stale: bool },
+    /// It is being asked for.
+    Asked,
+    /// It does not answer.
+    Silent,
+}
+
+/// All neighbors by interface and address.
+#[derive(Debug, Default)]
+pub(super) struct Neighbors(BTreeMap<(u32, IpAddr), Neighbor>);
+
+impl Neighbors {
+    /// A neighbor is, or has changed.
+    pub(super) fn set(&mut self, message: &NeighbourMessage) {
+        let Some(address) = address_of(message) else { return };
+        if message.header.flags.contains(NeighbourFlags::Proxy) {
+            return;
+        }
+        let mac = message.attributes.iter().find_map(|attribute| match attribute {
+            NeighbourAttribute::LinkLayerAddress(mac) => mac.first_chunk().copied(),
+            _ => None,
+        });
+        let neighbor = match (message.header.state, mac) {
+            (NeighbourState::Failed, _) => Neighbor::Silent,
+            (NeighbourState::Incomplete | NeighbourState::None, _) | (_, None) => Neighbor::Asked,
+            (state, Some(mac)) => Neighbor::Known { mac, stale: state == NeighbourState::Stale },
+        };
+        self.0.insert((message.header.ifindex, address), neighbor);
+    }
+
+    /// A neighbor is forgotten.
+    pub(super) fn remove(&mut self, message: &NeighbourMessage) {
+        if let Some(address) = address_of(message) {
+            self.0.remove(&(message.header.ifindex, address));
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn get(&self, ifindex: u32, address: IpAddr) -> Option<Neighbor> {
+        self.0.get(&(ifindex, address)).copied()
+    }
+}
+
+fn address_of(message: &NeighbourMessage) -> Option<IpAddr> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some((*address).into()),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some((*address).into()),
+        _ => None,
+    })
+}
+
+/// Makes the kernel ask for a neighbor, or confirm one that is stale, as if it had a packet for it (`NTF_USE`).
+pub(super) fn ask(requests: &mut Requests, ifindex: u32, address: IpAddr) -> io::Result<()> {
+    let mut question = NeighbourMessage::default();
+    question.header.family = match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    };
+    question.header.ifindex = ifindex;
+    question.header.state = NeighbourState::None;
+    question.header.flags = NeighbourFlags::Use;
+    question.attributes.push(NeighbourAttribute::Destination(match address {
+        IpAddr::V4(address) => NeighbourAddress::Inet(address),
+        IpAddr::V6(address) => NeighbourAddress::Inet6(address),
+    }));
+    requests.create(RouteNetlinkMessage::NewNeighbour(question))
+}
