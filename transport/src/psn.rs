@@ -72,5 +72,18 @@ mod tests {
             prop_assert_eq!(base.minus(step).distance_from(base), -(step as i32));
             prop_assert_eq!(base.plus(step).offset_from(base), step);
         }
+
+        /// Against plain modular arithmetic, for any two numbers, near each other and half the circle apart.
+        #[test]
+        fn distance_is_the_short_way_round(base: u32, step in prop_oneof![any::<u32>(), 0x007f_fff0u32..0x0080_0010]) {
+            const CIRCLE: i64 = 1 << 24;
+            let (base, other) = (Psn::new(base), Psn::new(base.wrapping_add(step)));
+            let forward = (i64::from(other.get()) - i64::from(base.get())).rem_euclid(CIRCLE);
+            prop_assert_eq!(i64::from(other.offset_from(base)), forward);
+            let short = if forward < CIRCLE / 2 { forward } else { forward - CIRCLE };
+            prop_assert_eq!(i64::from(other.distance_from(base)), short);
+            prop_assert_eq!(base.plus(step), other);
+            prop_assert_eq!(other.minus(step), base);
+        }
     }
 }

@@ -108,6 +108,9 @@ fn check_sges(bytes: &[u8], asked: u8, limit: u32) -> Result<&[Sge], ClientFault
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use roced_shared::abi::layout::QpLayout;
+
     use super::*;
 
     const SIZES: QpSizes = QpSizes { send_wrs: 1, recv_wrs: 1, send_sges: 2, recv_sges: 2, inline_bytes: 64 };
@@ -147,5 +150,50 @@ mod tests {
             panic!("inline data");
         };
         assert_eq!(bytes.len(), 64);
+    }
+
+    #[test]
+    fn a_receive_has_its_own_limit() {
+        let check = |num_sge| {
+            let mut slot = [0; RECV_SLOT_WORDS_MAX];
+            slot.as_mut_bytes()[..16].copy_from_slice(RecvWqe { num_sge, ..RecvWqe::default() }.as_bytes());
+            RecvWork::check(&slot, &QpSizes { recv_sges: 1, ..SIZES }).map(|work| work.sges.len())
+        };
+        assert_eq!((check(0), check(1)), (Ok(0), Ok(1)));
+        assert_eq!(check(2), Err(ClientFault::TooManySges { asked: 2, limit: 1 }));
+    }
+
+    proptest! {
+        /// Whatever stands in a slot: no panic, and nothing is read from behind the stride of the client's own ring, where the
+        /// private copy may still hold what another client wrote.
+        #[test]
+        fn nothing_behind_the_stride_is_read(
+            mut send in any::<[u8; SEND_SLOT_WORDS_MAX * 8]>(),
+            recv in any::<[u8; RECV_SLOT_WORDS_MAX * 8]>(),
+            opcode in 0u8..6,
+            flags in 0u8..17,
+            inline_bytes in prop_oneof![0u32..600, any::<u32>()],
+            num_sge in prop_oneof![0u8..40, any::<u8>()],
+            asked in (0u32..=SGE_MAX, 0u32..=SGE_MAX, 0u32..=INLINE_BYTES_MAX),
+        ) {
+            let (send_sges, recv_sges, inline) = asked;
+            let sizes = QpSizes { send_sges, recv_sges, inline_bytes: inline, ..SIZES }.granted().expect("within limits");
+            let layout = QpLayout::new(sizes);
+            let wqe = SendWqe { opcode, flags, inline_bytes, num_sge, ..SendWqe::default() };
+            send[..64].copy_from_slice(wqe.as_bytes());
+            let slot = SendSlot::read_from_bytes(&send).expect("as long as a slot");
+            if let Ok(work) = SendWork::check(&slot, &sizes) {
+                let data = match work.data {
+                    WorkData::Sges(sges) => sges.as_bytes(),
+                    WorkData::Inline(bytes) => bytes,
+                };
+                prop_assert!(64 + data.len() <= layout.send.stride_words() * 8);
+                prop_assert_eq!(data, &send[64..64 + data.len()]);
+            }
+            let slot = RecvSlot::read_from_bytes(&recv).expect("as long as a slot");
+            if let Ok(work) = RecvWork::check(&slot, &sizes) {
+                prop_assert!(16 + work.sges.len() * 16 <= layout.recv.stride_words() * 8);
+            }
+        }
     }
 }
