@@ -1,1 +1,129 @@
-//! To be written.
+//! What an operator types: `roced run` and `roced check-config`, and where messages go.
+//!
+//! Errors are printed as one chain, from what was attempted down to what to do next; the exit code is then 1.
+
+use std::{
+    io::{self, IsTerminal},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use tracing_subscriber::{filter::LevelFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+
+use crate::config::{Config, DEFAULT_PATH, Log, LogLevel, LogTarget};
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(name = "roced", version, about = "RDMA over Converged Ethernet for hosts without RDMA")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the devices of the config until told to stop
+    Run {
+        /// The config file
+        #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+        config: PathBuf,
+    },
+    /// Say everything that is wrong with a config file
+    CheckConfig {
+        /// The config file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+/// Does what the command line says; `run` serves with a config until it is told to stop.
+pub fn main(run: impl FnOnce(Config) -> anyhow::Result<()>) -> ExitCode {
+    match dispatch(Arguments::parse().command, run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("roced: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command, run: impl FnOnce(Config) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    match command {
+        Command::CheckConfig { file } => check_config(&file),
+        Command::Run { config } => {
+            let config = Config::load(&config)?;
+            start_log(&config.log)?;
+            run(config)
+        }
+    }
+}
+
+fn check_config(file: &Path) -> anyhow::Result<()> {
+    let config = Config::load(file)?;
+    println!("{}: good: {} device(s), {} worker(s)", file.display(), config.devices.len(), config.workers.len());
+    Ok(())
+}
+
+/// Sends everything that is traced from now on to where the config says.
+///
+/// # Errors
+/// When there is no journal, or when messages already go somewhere.
+fn start_log(log: &Log) -> anyhow::Result<()> {
+    let level = match log.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let registry = tracing_subscriber::registry().with(level);
+    match log.target {
+        LogTarget::Stderr => {
+            let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+            registry.with(layer).try_init()?;
+        }
+        LogTarget::Journald => {
+            let layer = tracing_journald::layer().context(
+                "log.target is \"journald\", but the journal does not answer: use \"stderr\" where there is none",
+            )?;
+            registry.with(layer).try_init()?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn run_reads_the_installed_config_unless_told_another() {
+        let parse =
+            |arguments: &[&str]| match Arguments::try_parse_from(arguments).expect("a good command line").command {
+                Command::Run { config } => config,
+                Command::CheckConfig { file } => file,
+            };
+        assert_eq!(parse(&["roced", "run"]), Path::new("/etc/roced/roced.toml"));
+        assert_eq!(parse(&["roced", "run", "--config", "x.toml"]), Path::new("x.toml"));
+        assert_eq!(parse(&["roced", "check-config", "y.toml"]), Path::new("y.toml"));
+    }
+
+    #[test]
+    fn a_wrong_config_keeps_the_daemon_from_starting() {
+        let file = tempfile::NamedTempFile::new().expect("a scratch file");
+        std::fs::write(file.path(), "[[device]]\nname = 1\n").expect("the scratch file can be written");
+        let command = Command::Run { config: file.path().into() };
+        let error = dispatch(command, |_| panic!("it must not start")).expect_err("the config is wrong");
+        let text = format!("{error:#}");
+        assert!(text.contains("2 mistake(s)") && text.contains(":2:8: device[0].name"), "{text}");
+    }
+}
