@@ -1,0 +1,56 @@
+//! The unit file: systemd takes it, and it gives the daemon no more than it needs.
+
+use std::{fs, path::Path, process::Command};
+
+const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/roced.service");
+const SYSUSERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/roced.sysusers");
+const INSTALLED: &str = "/usr/bin/roced";
+
+/// Runs a tool of systemd; `None`, with a printed reason, where there is none.
+fn run(program: &str, arguments: &[&str]) -> Option<(bool, String)> {
+    match Command::new(program).args(arguments).output() {
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            Some((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
+        }
+        Err(error) => {
+            println!("skipped: {program} does not run here: {error}");
+            None
+        }
+    }
+}
+
+/// The unit as it will be installed, but with the binary of this build, since systemd looks for it.
+fn with_our_binary(folder: &Path) -> String {
+    let unit = fs::read_to_string(UNIT).expect("the unit file is there");
+    assert_eq!(unit.matches(INSTALLED).count(), 1, "one ExecStart");
+    let path = folder.join("roced.service");
+    fs::write(&path, unit.replace(INSTALLED, env!("CARGO_BIN_EXE_roced"))).expect("a scratch file can be written");
+    path.into_os_string().into_string().expect("a scratch path is UTF-8")
+}
+
+#[test]
+fn systemd_takes_the_unit_without_complaint() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let Some((good, text)) = run("systemd-analyze", &["verify", &with_our_binary(folder.path())]) else { return };
+    assert!(good && text.is_empty(), "{text}");
+}
+
+#[test]
+fn the_unit_exposes_little() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let unit = with_our_binary(folder.path());
+    // Of 10.0. Network, netlink and BPF, which are what roced is for, cost 2 already.
+    let arguments = ["security", "--offline=true", "--threshold=26", "--no-pager", &unit];
+    let Some((good, text)) = run("systemd-analyze", &arguments) else { return };
+    assert!(good, "{text}");
+}
+
+#[test]
+fn the_user_of_the_unit_is_the_one_that_sysusers_makes() {
+    let unit = fs::read_to_string(UNIT).expect("the unit file is there");
+    let users = fs::read_to_string(SYSUSERS).expect("the sysusers file is there");
+    assert!(unit.contains("\nUser=roced\n") && users.contains("\nu roced "));
+    let Some((good, text)) = run("systemd-sysusers", &["--dry-run", SYSUSERS]) else { return };
+    assert!(good && !text.contains("ignoring"), "{text}");
+}
