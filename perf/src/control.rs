@@ -87,8 +87,10 @@ pub(crate) struct Setup {
     pub(crate) run: Run,
     /// Source address of the client's packets.
     pub(crate) gid: IpAddr,
-    /// Largest path MTU that the client's link carries, or the one that its user named.
+    /// Largest path MTU that the client's link carries, bytes.
     pub(crate) mtu: u32,
+    /// The path MTU that its user named: this one or none.
+    pub(crate) mtu_asked: Option<u32>,
     /// The client's queue pairs.
     pub(crate) qps: Vec<QpAddress>,
 }
@@ -426,6 +428,7 @@ mod tests {
             },
             gid: "fd00:10::1".parse().expect("an address"),
             mtu: 4096,
+            mtu_asked: Some(4096),
             // As many as a run may have, with the longest numbers: the line must be allowed.
             qps: vec![
                 QpAddress {

@@ -55,16 +55,23 @@ impl Sending {
         }
     }
 
-    /// The next message, when one may be posted now.
-    pub(crate) fn next(&mut self) -> Option<Post> {
+    /// Messages that may be posted now.
+    pub(crate) fn room(&self) -> u64 {
         let done = if self.waits_for_credit { self.completed.min(self.credited) } else { self.completed };
-        if self.quota == Some(self.posted) || self.posted - done >= self.depth {
-            return None;
-        }
-        let sequence = self.posted;
-        self.posted += 1;
-        let last = self.quota == Some(self.posted);
-        Some(Post { sequence, notice: last || self.posted.is_multiple_of(self.batch) })
+        let left = self.quota.map_or(u64::MAX, |quota| quota - self.posted);
+        left.min(self.depth - (self.posted - done))
+    }
+
+    /// The message that is `ahead` places behind the next one.
+    pub(crate) fn peek(&self, ahead: u64) -> Post {
+        let sequence = self.posted + ahead;
+        let last = self.quota == Some(sequence + 1);
+        Post { sequence, notice: last || (sequence + 1).is_multiple_of(self.batch) }
+    }
+
+    /// The next `messages` are posted.
+    pub(crate) fn on_posted(&mut self, messages: u64) {
+        self.posted += messages;
     }
 
     /// The oldest message that was not complete is.
@@ -178,6 +185,12 @@ pub(crate) fn share(total: u64, qps: u32) -> impl Iterator<Item = u64> {
 mod tests {
     use super::*;
 
+    fn post(sender: &mut Sending) -> Option<Post> {
+        let post = (sender.room() > 0).then(|| sender.peek(0))?;
+        sender.on_posted(1);
+        Some(post)
+    }
+
     /// Plays both sides with no delay at all, or with every credit held back as long as possible.
     fn play(depth: u32, quota: u64, lazy: bool) -> u64 {
         let mut sender = Sending::new(depth, Some(quota), true);
@@ -186,7 +199,7 @@ mod tests {
         let mut under_way_max = 0;
         while !sender.is_done() {
             let mut moved = false;
-            while let Some(post) = sender.next() {
+            while let Some(post) = post(&mut sender) {
                 sender.on_completed();
                 arrived.push_back(post);
                 moved = true;
@@ -232,7 +245,7 @@ mod tests {
     #[test]
     fn a_notice_ends_every_batch_and_the_last_message() {
         let mut sender = Sending::new(8, Some(5), false);
-        let notices: Vec<bool> = std::iter::from_fn(|| sender.next()).map(|post| post.notice).collect();
+        let notices: Vec<bool> = std::iter::from_fn(|| post(&mut sender)).map(|post| post.notice).collect();
         assert_eq!(notices, [false, true, false, true, true]);
     }
 
@@ -240,10 +253,10 @@ mod tests {
     fn a_timed_run_ends_with_a_batch() {
         let mut sender = Sending::new(16, None, false);
         for _ in 0..5 {
-            sender.next().expect("room");
+            post(&mut sender).expect("room");
         }
         sender.stop();
-        let rest: Vec<Post> = std::iter::from_fn(|| sender.next()).collect();
+        let rest: Vec<Post> = std::iter::from_fn(|| post(&mut sender)).collect();
         assert_eq!(rest.len(), 3);
         assert!(rest[2].notice, "the receiver hears of the last one");
         assert!(!sender.is_done());
@@ -257,7 +270,7 @@ mod tests {
         let mut sender = Sending { posted: before, completed: before, credited: before, ..Sending::new(8, None, true) };
         let mut receiver = Receiving { consumed: before, credited: before, ..Receiving::new(8) };
         for _ in 0..4 {
-            sender.next().expect("room");
+            post(&mut sender).expect("room");
         }
         assert_eq!(receiver.notice((before + 4) as u32), before + 4);
         (0..4).for_each(|_| receiver.on_consumed());
@@ -268,7 +281,7 @@ mod tests {
     #[test]
     fn a_credit_that_cannot_be_is_refused() {
         let mut sender = Sending::new(8, None, true);
-        sender.next().expect("room");
+        post(&mut sender).expect("room");
         assert!(sender.on_credit(2).is_err(), "more than was sent");
         assert!(sender.on_credit(0).is_err(), "nothing new");
         assert_eq!(sender.on_credit(1), Ok(()));
@@ -278,10 +291,10 @@ mod tests {
     #[test]
     fn without_credits_completions_count() {
         let mut sender = Sending::new(2, None, false);
-        assert_eq!(std::iter::from_fn(|| sender.next()).count(), 2);
+        assert_eq!(std::iter::from_fn(|| post(&mut sender)).count(), 2);
         sender.on_completed();
-        assert_eq!(sender.next(), Some(Post { sequence: 2, notice: true }));
-        assert_eq!(sender.next(), None);
+        assert_eq!(post(&mut sender), Some(Post { sequence: 2, notice: true }));
+        assert_eq!(post(&mut sender), None);
     }
 
     #[test]

@@ -1,13 +1,71 @@
-//! placeholder
-#![allow(dead_code)]
+//! `roce-perf`: measures latency and throughput of RDMA over roced, and verifies the data. An ordinary program of the client
+//! library: what it can do, any program can.
+//!
+//! ```text
+//!   roce-perf ping|bw ◄──── control: TCP, JSON lines ────► roce-perf serve
+//!        │ client.rs              control.rs                    │ serve.rs
+//!        └── session.rs ◄──── data: RDMA, by roced ────► session.rs ──┘
+//!                         ping.rs  bw/  flow.rs  pattern.rs
+//! ```
+//!
+//! The report goes to stdout, everything else to stderr.
+
+mod bw;
 mod cli;
+mod client;
 mod control;
 mod flow;
 mod gid;
 mod pattern;
 mod peer;
+mod ping;
 mod progress;
 mod report;
+mod serve;
+mod session;
 mod size;
 mod statistics;
-fn main() {}
+
+use std::{
+    io::{ErrorKind, Write},
+    process::ExitCode,
+};
+
+use clap::Parser;
+
+use crate::{
+    cli::{Cli, Command},
+    pattern::Mismatch,
+    report::Report,
+};
+
+/// Exit code when something kept the run from its end.
+const FAILED: u8 = 1;
+
+/// Exit code when data arrived wrong.
+const DATA_WRONG: u8 = 3;
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Serve(args) => serve::serve(&args),
+        Command::Ping(args) => client::ping(&args).and_then(|report| print(&report, args.common.json)),
+        Command::Bw(args) => client::bw(&args).and_then(|report| print(&report, args.common.json)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("roce-perf: {error:#}");
+            ExitCode::from(if error.downcast_ref::<Mismatch>().is_some() { DATA_WRONG } else { FAILED })
+        }
+    }
+}
+
+/// Prints the report. A reader that has seen enough is no error.
+fn print(report: &Report, json: bool) -> anyhow::Result<()> {
+    let text = if json { report.json() } else { report.table() };
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

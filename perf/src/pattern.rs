@@ -30,10 +30,19 @@ pub(crate) const fn offset(qp: u32, sequence: u64) -> u64 {
     ((sequence % PLACES) * 2719 + (qp as u64) * 1117) % PLACES * STRIDE
 }
 
-/// Writes the tape of `seed` into `tape`.
-pub(crate) fn fill(seed: u64, tape: &mut [u8]) {
-    for (index, word) in tape.chunks_mut(8).enumerate() {
-        word.copy_from_slice(&tape_word(seed, index as u64).to_le_bytes()[..word.len()]);
+/// Bytes that are made or compared at a time: they stay in the core's own cache.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// Makes the tape of `seed` for messages of `size` bytes, piece by piece from its beginning.
+pub(crate) fn make(seed: u64, size: u64, mut piece: impl FnMut(usize, &[u8])) {
+    let total = tape_bytes(size) as usize;
+    let mut chunk = vec![0; CHUNK_BYTES.min(total)];
+    for begin in (0..total).step_by(CHUNK_BYTES) {
+        let bytes = CHUNK_BYTES.min(total - begin);
+        for (word, index) in chunk.chunks_mut(8).zip(begin as u64 / 8..) {
+            word.copy_from_slice(&tape_word(seed, index).to_le_bytes()[..word.len()]);
+        }
+        piece(begin, &chunk[..bytes]);
     }
 }
 
@@ -57,14 +66,15 @@ pub(crate) fn fresh_seed() -> u64 {
 pub(crate) struct Expected {
     tape: Vec<u8>,
     size: usize,
+    chunk: Vec<u8>,
 }
 
 impl Expected {
     /// What messages of `size` bytes of `seed` look like.
     pub(crate) fn new(seed: u64, size: u64) -> Self {
-        let mut tape = vec![0; tape_bytes(size) as usize];
-        fill(seed, &mut tape);
-        Self { tape, size: size as usize }
+        let mut tape = Vec::with_capacity(tape_bytes(size) as usize);
+        make(seed, size, |_, piece| tape.extend_from_slice(piece));
+        Self { tape, size: size as usize, chunk: vec![0; CHUNK_BYTES] }
     }
 
     /// The bytes of message `sequence` of queue pair `qp`.
@@ -73,16 +83,28 @@ impl Expected {
         &self.tape[begin..begin + self.size]
     }
 
-    /// Compares every byte.
+    /// Compares every byte of a message that lies in memory from which `read` copies.
     ///
     /// # Errors
-    /// The first difference.
-    pub(crate) fn compare(&self, qp: u32, sequence: u64, found: &[u8]) -> Result<(), Mismatch> {
+    /// What differs.
+    pub(crate) fn compare(&mut self, qp: u32, sequence: u64, read: impl Fn(usize, &mut [u8])) -> Result<(), Mismatch> {
+        let mut chunk = std::mem::take(&mut self.chunk);
         let expected = self.message(qp, sequence);
-        if found == expected {
-            return Ok(());
-        }
-        Err(Mismatch::between(qp, sequence, expected, found))
+        let same = (0..expected.len()).step_by(CHUNK_BYTES).all(|begin| {
+            let end = expected.len().min(begin + CHUNK_BYTES);
+            let found = &mut chunk[..end - begin];
+            read(begin, found);
+            found == &expected[begin..end]
+        });
+        let result = if same {
+            Ok(())
+        } else {
+            let mut found = vec![0; expected.len()];
+            read(0, &mut found);
+            Err(Mismatch::between(qp, sequence, expected, &found))
+        };
+        self.chunk = chunk;
+        result
     }
 }
 
@@ -106,7 +128,8 @@ pub(crate) struct Mismatch {
 }
 
 impl Mismatch {
-    fn between(qp: u32, sequence: u64, expected: &[u8], found: &[u8]) -> Self {
+    /// What differs between two messages.
+    pub(crate) fn between(qp: u32, sequence: u64, expected: &[u8], found: &[u8]) -> Self {
         let pairs = || expected.iter().zip(found);
         let shorter = expected.len().min(found.len());
         let first = pairs().position(|(a, b)| a != b).unwrap_or(shorter);
@@ -145,14 +168,20 @@ mod tests {
 
     const SEED: u64 = 0x1234_5678_9abc_def0;
 
+    fn compare(receiver: &mut Expected, qp: u32, sequence: u64, found: &[u8]) -> Result<(), Mismatch> {
+        receiver.compare(qp, sequence, |at, into| into.copy_from_slice(&found[at..at + into.len()]))
+    }
+
     #[test]
     fn both_ends_make_the_same_message() {
-        let mut sender = vec![0; tape_bytes(1000) as usize];
-        fill(SEED, &mut sender);
-        let receiver = Expected::new(SEED, 1000);
-        for (qp, sequence) in [(0, 0), (0, 1), (3, 8190), (3, 8191), (63, u64::MAX)] {
-            let begin = offset(qp, sequence) as usize;
-            assert_eq!(receiver.compare(qp, sequence, &sender[begin..begin + 1000]), Ok(()));
+        for size in [1, 1000, CHUNK_BYTES, CHUNK_BYTES + 1, 5 * CHUNK_BYTES - 1] {
+            let mut sender = vec![0; tape_bytes(size as u64) as usize];
+            make(SEED, size as u64, |at, piece| sender[at..at + piece.len()].copy_from_slice(piece));
+            let mut receiver = Expected::new(SEED, size as u64);
+            for (qp, sequence) in [(0, 0), (0, 1), (3, 8190), (3, 8191), (63, u64::MAX)] {
+                let begin = offset(qp, sequence) as usize;
+                assert_eq!(compare(&mut receiver, qp, sequence, &sender[begin..begin + size]), Ok(()));
+            }
         }
     }
 
@@ -166,14 +195,14 @@ mod tests {
     #[test]
     fn every_earlier_message_of_the_same_buffer_differs() {
         for depth in [1, 2, 64, u64::from(DEPTH_MAX)] {
-            let receiver = Expected::new(SEED, 64);
+            let mut receiver = Expected::new(SEED, 64);
             for pass in 1..1000 {
                 let (old, new) = ((pass - 1) * depth, pass * depth);
                 let mut stale = receiver.message(0, new).to_vec();
                 stale[63] = receiver.message(0, old)[63];
                 // One stale byte is the same by chance once in 256; a whole stale word never.
                 stale[48..56].copy_from_slice(&receiver.message(0, old)[48..56]);
-                let mismatch = receiver.compare(0, new, &stale).expect_err("stale bytes are found");
+                let mismatch = compare(&mut receiver, 0, new, &stale).expect_err("stale bytes are found");
                 assert_eq!((mismatch.first / 8, mismatch.sequence), (6, new));
             }
         }
@@ -189,25 +218,37 @@ mod tests {
     #[test]
     fn another_seed_is_another_tape() {
         let message = Expected::new(SEED, 64).message(0, 0).to_vec();
-        let mismatch = Expected::new(SEED + 1, 64).compare(0, 0, &message).expect_err("another run's data");
+        let mismatch = compare(&mut Expected::new(SEED + 1, 64), 0, 0, &message).expect_err("another run's data");
         assert!(mismatch.differing > 56, "nearly all of 64 bytes differ: {mismatch}");
         assert_ne!(fresh_seed(), fresh_seed());
     }
 
     #[test]
     fn one_wrong_bit_is_found_and_located() {
-        let receiver = Expected::new(SEED, 100);
+        let mut receiver = Expected::new(SEED, 100);
         let mut found = receiver.message(2, 9).to_vec();
         found[99] ^= 0x80;
-        let mismatch = receiver.compare(2, 9, &found).expect_err("the last byte is wrong");
+        let mismatch = compare(&mut receiver, 2, 9, &found).expect_err("the last byte is wrong");
         assert_eq!((mismatch.first, mismatch.differing, mismatch.found.len()), (99, 1, 1));
         assert!(mismatch.to_string().contains("message 9 of queue pair 2"), "{mismatch}");
     }
 
     #[test]
+    fn a_wrong_byte_behind_the_first_chunk_is_found() {
+        let mut receiver = Expected::new(SEED, 3 * CHUNK_BYTES as u64);
+        for wrong in [CHUNK_BYTES - 1, CHUNK_BYTES, 3 * CHUNK_BYTES - 1] {
+            let mut found = receiver.message(0, 0).to_vec();
+            found[wrong] ^= 1;
+            let mismatch = compare(&mut receiver, 0, 0, &found).expect_err("one bit is wrong");
+            assert_eq!((mismatch.first, mismatch.differing), (wrong as u64, 1));
+        }
+    }
+
+    #[test]
     fn missing_bytes_differ() {
         let receiver = Expected::new(SEED, 100);
-        let mismatch = receiver.compare(0, 0, &receiver.message(0, 0)[..90]).expect_err("ten bytes are missing");
+        let expected = receiver.message(0, 0);
+        let mismatch = Mismatch::between(0, 0, expected, &expected[..90]);
         assert_eq!((mismatch.first, mismatch.differing), (90, 10));
         assert!(mismatch.to_string().contains("90 bytes where 100 were sent"), "{mismatch}");
     }

@@ -1,5 +1,6 @@
 //! What the queue pairs of one side counted in a run.
 
+use roced_client::QpStatistics;
 use serde::{Deserialize, Serialize};
 
 /// Sums over a side's queue pairs.
@@ -27,4 +28,21 @@ pub(crate) struct Statistics {
     pub(crate) rnr_naks_sent: u64,
     /// Duplicate requests answered.
     pub(crate) duplicate_requests: u64,
+}
+
+impl Statistics {
+    /// Adds what one queue pair counted.
+    pub(crate) fn add(&mut self, qp: &QpStatistics) {
+        self.request_packets += qp.request_packets;
+        self.response_packets += qp.response_packets;
+        self.received_packets += qp.received_packets;
+        self.retransmitted_packets += qp.retransmitted_packets;
+        self.ack_timeouts += qp.ack_timeouts;
+        self.sequence_naks_received += qp.sequence_naks_received;
+        self.sequence_naks_sent += qp.sequence_naks_sent;
+        self.implied_naks += qp.implied_naks;
+        self.rnr_naks_received += qp.rnr_naks_received;
+        self.rnr_naks_sent += qp.rnr_naks_sent;
+        self.duplicate_requests += qp.duplicate_requests;
+    }
 }

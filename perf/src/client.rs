@@ -1,0 +1,154 @@
+//! `roce-perf ping` and `roce-perf bw`: agree with the server, measure, report.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::{
+    bw,
+    cli::{Bandwidth, Common, Ping, default_depth},
+    control::{ANSWER_PATIENCE, Channel, DEFAULT_PORT, Kind, Message, QpAddress, Ready, Run, Setup, Verdict},
+    pattern,
+    peer::Peer,
+    ping,
+    progress::Goal,
+    report::{Measured, Report},
+    session::{Needs, Opened, Session},
+};
+
+/// How long the server may take to make its queue pairs: 1024 of them with large buffers take seconds.
+const READY_PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long the server may take for its verdict: it may have to compare the last messages yet.
+const VERDICT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// `roce-perf ping`.
+///
+/// # Errors
+/// Whatever kept it from measuring; [`pattern::Mismatch`] when data was wrong.
+pub(crate) fn ping(args: &Ping) -> anyhow::Result<Report> {
+    let run = Run {
+        kind: Kind::Ping,
+        op: args.op.into(),
+        size: args.size,
+        depth: 1,
+        verify: true,
+        seed: pattern::fresh_seed(),
+        path: args.common.path,
+    };
+    measure(&args.peer, &args.common, &run, 1, |agreed| {
+        let Agreed { session, server, channel, .. } = agreed;
+        let outcome = ping::client(&run, session, &server[0], channel, args.count)?;
+        let verdict = finish(channel, vec![outcome.sent])?;
+        Ok(Measured {
+            messages: args.count,
+            elapsed: outcome.elapsed,
+            times: outcome.times,
+            verified_bytes: outcome.compared_bytes,
+            client: session.statistics()?,
+            server: verdict.statistics,
+        })
+    })
+}
+
+/// `roce-perf bw`.
+///
+/// # Errors
+/// As [`ping`].
+pub(crate) fn bw(args: &Bandwidth) -> anyhow::Result<Report> {
+    let run = Run {
+        kind: Kind::Bw,
+        op: args.op,
+        size: args.size,
+        depth: args.depth.unwrap_or_else(|| default_depth(args.size)),
+        verify: !args.no_verify,
+        seed: pattern::fresh_seed(),
+        path: args.common.path,
+    };
+    let goal = match args.bytes {
+        Some(bytes) => Goal::Messages(bytes.div_ceil(args.size)),
+        None => Goal::Time(args.seconds),
+    };
+    measure(&args.peer, &args.common, &run, args.qps, |agreed| {
+        let Agreed { session, server, channel, .. } = agreed;
+        let outcome = bw::client::Client::new(&run, session, server, goal)?.run(channel, goal)?;
+        let messages = outcome.messages.iter().sum();
+        let verdict = finish(channel, outcome.messages)?;
+        Ok(Measured {
+            messages,
+            elapsed: outcome.elapsed,
+            times: outcome.times,
+            // One of the two receives the data and compares it.
+            verified_bytes: outcome.compared_bytes + verdict.compared_bytes,
+            client: session.statistics()?,
+            server: verdict.statistics,
+        })
+    })
+}
+
+/// What both sides have agreed on.
+struct Agreed<'a> {
+    session: &'a mut Session,
+    server: &'a [QpAddress],
+    channel: &'a mut Channel,
+}
+
+/// Connects, has `run` measured by `work`, and reports.
+fn measure(
+    peer: &str,
+    common: &Common,
+    run: &Run,
+    qps: u32,
+    work: impl FnOnce(&mut Agreed<'_>) -> anyhow::Result<Measured>,
+) -> anyhow::Result<Report> {
+    let peer = Peer::parse(peer, DEFAULT_PORT)?;
+    let opened = Opened::new(common.device.as_deref())?;
+    common.mtu.map_or(Ok(()), |mtu| opened.check_mtu(mtu))?;
+    let mut channel = Channel::connect(&peer)?;
+    let result = agree(&mut channel, &opened, common, run, qps).and_then(|(mut session, ready)| {
+        let measured = work(&mut Agreed { session: &mut session, server: &ready.qps, channel: &mut channel })?;
+        Ok(Report::new(run, ready.mtu, qps, &measured))
+    });
+    result.inspect_err(|error| channel.say_failed(error))
+}
+
+/// Makes this side's queue pairs, has the server make its own, and connects them.
+fn agree(
+    channel: &mut Channel,
+    opened: &Opened,
+    common: &Common,
+    run: &Run,
+    qps: u32,
+) -> anyhow::Result<(Session, Ready)> {
+    let gid = opened.gid(common.gid_index, channel.local_ip()?, channel.peer_ip()?)?;
+    let (needs, offer): (Needs, _) = match run.kind {
+        Kind::Ping => (ping::needs(run), ping::offer(run)),
+        Kind::Bw => (bw::client_needs(run, qps), None),
+    };
+    let session = Session::new(opened, gid, &needs)?;
+    channel.say(&Message::Setup(Setup {
+        run: run.clone(),
+        gid: gid.address,
+        mtu: opened.mtu,
+        mtu_asked: common.mtu,
+        qps: session.addresses(|_| offer)?,
+    }))?;
+    let ready = match channel.listen(READY_PATIENCE)? {
+        Message::Ready(ready) => ready,
+        other => bail!("the server answered {other:?}"),
+    };
+    ensure!(ready.qps.len() == qps as usize, "the server made {} queue pairs, not {qps}", ready.qps.len());
+    ensure!(ready.mtu <= opened.mtu, "the server wants path MTU {}, more than this link carries", ready.mtu);
+    session.connect(&ready.qps, ready.gid, ready.mtu, &run.path)?;
+    Ok((session, ready))
+}
+
+/// Tells the server how many messages there were, and hears what it found.
+fn finish(channel: &mut Channel, messages: Vec<u64>) -> anyhow::Result<Verdict> {
+    channel.say(&Message::Finish { messages })?;
+    match channel.listen(VERDICT_PATIENCE.max(ANSWER_PATIENCE)).context("waiting for the server's verdict")? {
+        Message::Verdict(Verdict { mismatch: Some(mismatch), .. }) => Err(mismatch.into()),
+        Message::Verdict(verdict) => Ok(verdict),
+        other => bail!("the server answered {other:?} where a verdict was due"),
+    }
+}

@@ -1,0 +1,255 @@
+//! A run's RDMA objects: one device, one memory region, one completion queue, some queue pairs.
+
+use std::{collections::HashMap, net::IpAddr, time::Duration};
+
+use anyhow::{Context, bail};
+use roced_client::{
+    Access, Completion, CompletionOp, CompletionQueue, ConnectOptions, Device, Endpoint, MemoryRegion, QueuePair,
+    RecvRequest, RemoteMemory,
+};
+
+use crate::{
+    cli::PathOptions,
+    control::{self, QpAddress},
+    gid::{self, Gid},
+    statistics::Statistics,
+};
+
+/// How long a loop waits for completions before it looks after everything else.
+pub(crate) const TICK: Duration = Duration::from_millis(50);
+
+/// Completions taken at a time.
+const REAPED_MAX: usize = 64;
+
+/// Most completions that a queue of roced holds.
+const COMPLETIONS_MAX: u64 = 1 << 20;
+
+/// An opened device.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    device: Device,
+    /// Its name.
+    pub(crate) name: String,
+    /// Largest path MTU that its link carries, bytes.
+    pub(crate) mtu: u32,
+    gids: Vec<Gid>,
+}
+
+impl Opened {
+    /// Opens the device `name`, or the first one of the daemon.
+    pub(crate) fn new(name: Option<&str>) -> anyhow::Result<Self> {
+        let name = match name {
+            Some(name) => name.to_owned(),
+            None => Device::list()?.into_iter().next().context("this roced has no device")?,
+        };
+        let device = Device::open(&name).with_context(|| format!("opening the device {name}"))?;
+        let port = device.port()?;
+        if !port.active {
+            bail!("the link of {name} is down");
+        }
+        let gids =
+            device.gids()?.iter().map(|entry| Gid { index: entry.index, address: entry.gid.address() }).collect();
+        Ok(Self { device, name, mtu: port.active_mtu_bytes, gids })
+    }
+
+    /// The GID that the user named, or the one that [`gid::choose`] finds.
+    pub(crate) fn gid(&self, asked: Option<u32>, local: IpAddr, remote: IpAddr) -> anyhow::Result<Gid> {
+        let name = &self.name;
+        if let Some(index) = asked {
+            let found = self.gids.iter().find(|gid| gid.index == index).copied();
+            return found.with_context(|| format!("{name} has no GID {index}: `rocectl status` lists them"));
+        }
+        let family = if remote.is_ipv4() { "IPv4" } else { "IPv6" };
+        gid::choose(&self.gids, local, remote)
+            .with_context(|| format!("{name} has no {family} address from which {remote} could be reached"))
+    }
+
+    /// Refuses a path MTU that the link does not carry.
+    pub(crate) fn check_mtu(&self, asked: u32) -> anyhow::Result<()> {
+        if asked > self.mtu {
+            bail!("path MTU {asked} is more than the {} that the link of {} carries", self.mtu, self.name);
+        }
+        Ok(())
+    }
+}
+
+/// What one side of a run needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// Queue pairs.
+    pub(crate) qps: u32,
+    /// Sends under way on each.
+    pub(crate) sends: u32,
+    /// Receives posted on each.
+    pub(crate) receives: u32,
+    /// Bytes of memory, all queue pairs together.
+    pub(crate) memory_bytes: u64,
+    /// What may be done to it.
+    pub(crate) access: Access,
+}
+
+impl Needs {
+    /// Completions that may wait to be taken.
+    fn completions(&self) -> anyhow::Result<u32> {
+        // Queues are made with powers of two, and a completion that finds no room ends its queue pair.
+        let per_qp = u64::from(self.sends.next_power_of_two()) + u64::from(self.receives.next_power_of_two());
+        let all = per_qp * u64::from(self.qps);
+        if all > COMPLETIONS_MAX {
+            bail!(
+                "{} queue pairs with {} messages under way each are too many for one completion queue \
+                 ({COMPLETIONS_MAX} entries): lower --qps or --depth",
+                self.qps,
+                self.sends.max(self.receives)
+            );
+        }
+        Ok(all as u32)
+    }
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The oldest send of a queue pair that was not complete is.
+    Sent {
+        /// Which queue pair of the run.
+        qp: usize,
+    },
+    /// A message arrived.
+    Received {
+        /// Which queue pair of the run.
+        qp: usize,
+        /// Of the receive, as it was posted.
+        id: u64,
+        /// Bytes.
+        bytes: u32,
+        /// Its immediate.
+        imm: Option<u32>,
+    },
+}
+
+/// The objects of one side of a run.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// The queue pairs.
+    pub(crate) qps: Vec<QueuePair>,
+    /// The memory.
+    pub(crate) memory: MemoryRegion,
+    gid: Gid,
+    cq: CompletionQueue,
+    numbers: HashMap<u32, usize>,
+    reaped: Vec<Completion>,
+}
+
+impl Session {
+    /// Makes what `needs` says. The queue pairs may be given receives from now on.
+    pub(crate) fn new(opened: &Opened, gid: Gid, needs: &Needs) -> anyhow::Result<Self> {
+        let pd = opened.device.protection_domain()?;
+        let bytes = usize::try_from(needs.memory_bytes)?;
+        let memory = pd
+            .allocate(bytes, needs.access)
+            .with_context(|| format!("making {} of memory for the messages", crate::size::show(needs.memory_bytes)))?;
+        let cq = opened.device.completion_queue(needs.completions()?)?;
+        let qps = (0..needs.qps)
+            .map(|_| {
+                let builder = pd.queue_pair(&cq, &cq).send_sges(1).recv_sges(1).inline_bytes(0).signal_all();
+                let qp = builder.send_wrs(needs.sends).recv_wrs(needs.receives).create()?;
+                // The peer may do what the memory allows.
+                qp.to_init(Access::ALL)?;
+                Ok(qp)
+            })
+            .collect::<roced_client::Result<Vec<QueuePair>>>()
+            .with_context(|| format!("making {} queue pairs", needs.qps))?;
+        let numbers = qps.iter().enumerate().map(|(index, qp)| (qp.qpn(), index)).collect();
+        Ok(Self { qps, memory, gid, cq, numbers, reaped: vec![Completion::EMPTY; REAPED_MAX] })
+    }
+
+    /// What the peer must know of each queue pair. `offers` says which part of the memory a queue pair's peer may reach.
+    pub(crate) fn addresses(
+        &self,
+        offers: impl Fn(usize) -> Option<(u64, u64)>,
+    ) -> roced_client::Result<Vec<QpAddress>> {
+        let address = |(index, qp): (usize, &QueuePair)| {
+            let Endpoint { qpn, psn, .. } = qp.endpoint(self.gid.index)?;
+            let memory = offers(index).map(|(offset, bytes)| {
+                let RemoteMemory { va, rkey, .. } = self.memory.remote().at(offset);
+                control::RemoteMemory { va, rkey, bytes }
+            });
+            Ok(QpAddress { qpn, psn, memory })
+        };
+        self.qps.iter().enumerate().map(address).collect()
+    }
+
+    /// Connects every queue pair to its peer.
+    pub(crate) fn connect(
+        &self,
+        peers: &[QpAddress],
+        peer_gid: IpAddr,
+        mtu: u32,
+        path: &PathOptions,
+    ) -> anyhow::Result<()> {
+        let options = ConnectOptions {
+            sgid_index: Some(self.gid.index),
+            path_mtu_bytes: Some(mtu),
+            access: Access::ALL,
+            timeout: path.timeout,
+            retry_cnt: path.retry,
+            hop_limit: u8::try_from(path.hop_limit)?,
+            traffic_class: u8::try_from(path.traffic_class)?,
+            flow_label: path.flow_label,
+            service_level: u8::try_from(path.service_level)?,
+            ..ConnectOptions::default()
+        };
+        for (qp, peer) in self.qps.iter().zip(peers) {
+            let remote = Endpoint { gid: peer_gid.into(), qpn: peer.qpn, psn: peer.psn, mtu_bytes: mtu };
+            qp.connect(&remote, &options).with_context(|| format!("connecting to {peer_gid}"))?;
+        }
+        Ok(())
+    }
+
+    /// Posts receives without buffers: for credits and notices, which bring four bytes of immediate and no data.
+    pub(crate) fn post_empty_receives(&self, each: u32) -> roced_client::Result<()> {
+        self.qps.iter().try_for_each(|qp| (0..each).try_for_each(|_| qp.post_recv(&RecvRequest::new(&[]))))
+    }
+
+    /// Takes what happened; waits for it at most a [`TICK`].
+    ///
+    /// # Errors
+    /// When work failed, or the daemon is gone.
+    pub(crate) fn reap(&mut self, events: &mut Vec<Event>) -> anyhow::Result<()> {
+        let taken = self.cq.wait(&mut self.reaped, TICK)?;
+        self.translate(taken, events)
+    }
+
+    /// As [`Self::reap`], without waiting.
+    pub(crate) fn reap_now(&mut self, events: &mut Vec<Event>) -> anyhow::Result<()> {
+        let taken = self.cq.poll(&mut self.reaped)?;
+        self.translate(taken, events)
+    }
+
+    fn translate(&self, taken: usize, events: &mut Vec<Event>) -> anyhow::Result<()> {
+        events.clear();
+        for completion in &self.reaped[..taken] {
+            let qp = *self.numbers.get(&completion.qpn).context("a completion of a queue pair that is not ours")?;
+            completion.ok().with_context(|| format!("queue pair {qp} of the run"))?;
+            events.push(match completion.op {
+                CompletionOp::Recv | CompletionOp::RecvWriteImm => Event::Received {
+                    qp,
+                    id: completion.wr_id,
+                    bytes: completion.byte_len,
+                    imm: completion.imm.map(u32::from_be_bytes),
+                },
+                CompletionOp::Send | CompletionOp::Write | CompletionOp::Read => Event::Sent { qp },
+            });
+        }
+        Ok(())
+    }
+
+    /// What the queue pairs counted.
+    pub(crate) fn statistics(&self) -> roced_client::Result<Statistics> {
+        let mut sum = Statistics::default();
+        for qp in &self.qps {
+            sum.add(&qp.statistics()?);
+        }
+        Ok(sum)
+    }
+}
