@@ -1,0 +1,70 @@
+//! `e2e-client`: the programs that the tests run on the lab's hosts, each an ordinary client of roced.
+
+mod bereft;
+mod end;
+mod hello;
+mod polled;
+mod region;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Programs of the end-to-end tests.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    program: Program,
+}
+
+#[derive(Subcommand)]
+enum Program {
+    /// Wait for completions until the daemon dies.
+    Bereft {
+        /// How to wait.
+        #[arg(value_enum)]
+        waiting: bereft::Waiting,
+    },
+    /// WRITE messages to a peer that watches their last byte.
+    Write {
+        /// Messages.
+        rounds: usize,
+        /// Path MTU, bytes.
+        mtu: u32,
+    },
+    /// Watch the last byte of WRITEs.
+    Watch {
+        /// Messages.
+        rounds: usize,
+        /// Path MTU, bytes.
+        mtu: u32,
+    },
+    /// Expose memory, and deregister it when told.
+    Expose {
+        /// How much.
+        bytes: usize,
+    },
+    /// One large message.
+    Transfer {
+        /// Which way.
+        #[arg(value_enum)]
+        direction: region::Direction,
+        /// How much.
+        bytes: usize,
+    },
+    /// Say hello to the daemon as a client of another version.
+    Hello {
+        /// Version of the client ABI.
+        version: u32,
+    },
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().program {
+        Program::Bereft { waiting } => bereft::wait(waiting),
+        Program::Write { rounds, mtu } => polled::write(rounds, mtu),
+        Program::Watch { rounds, mtu } => polled::watch(rounds, mtu),
+        Program::Expose { bytes } => region::expose(bytes),
+        Program::Transfer { direction, bytes } => region::transfer(direction, bytes),
+        Program::Hello { version } => hello::say_hello(version),
+    }
+}

@@ -1,0 +1,193 @@
+//! A lab for one test: `scripts/lab` with a name of its own, taken down when the test ends, however it ends.
+
+use std::{
+    collections::BTreeMap,
+    fmt, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::program::{Ended, Program};
+
+/// How long anything may take that moves no data.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// Where the runs of all labs lie.
+const RUNS: &str = "/run/roced-lab";
+
+/// Our labs are `e2e-PID-NUMBER`.
+const PREFIX: &str = "e2e-";
+
+/// One of the two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Host {
+    A,
+    B,
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::A => "a",
+            Self::B => "b",
+        })
+    }
+}
+
+/// Two hosts with a daemon each.
+pub(crate) struct Lab {
+    name: String,
+}
+
+impl Lab {
+    /// Sets one up as `options` say, both daemons serving.
+    pub(crate) fn up(options: &[&str]) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let lab = Self { name: format!("{PREFIX}{}-{number}", std::process::id()) };
+        let mut up = lab.command("up");
+        up.args(options);
+        Program::run(up, SOON)?.success()?;
+        Ok(lab)
+    }
+
+    /// Its name, which its network namespaces begin with.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `scripts/lab WHAT` for this lab.
+    pub(crate) fn command(&self, what: &str) -> Command {
+        let mut command = Command::new(repository().join("scripts/lab"));
+        command.arg(what).env("LAB_NAME", &self.name).env("LAB_BUILD", "0");
+        command
+    }
+
+    /// `program` on a host.
+    pub(crate) fn on(&self, host: Host, program: &str, arguments: &[&str]) -> Command {
+        let mut command = self.command("exec");
+        command.arg(host.to_string()).arg("--").arg(program).args(arguments);
+        command
+    }
+
+    /// Starts `program` on a host.
+    pub(crate) fn start(&self, host: Host, program: &str, arguments: &[&str]) -> Result<Program> {
+        Program::start(self.on(host, program, arguments))
+    }
+
+    /// Runs `program` on a host to its end.
+    pub(crate) fn run(&self, host: Host, program: &str, arguments: &[&str], limit: Duration) -> Result<Ended> {
+        Program::run(self.on(host, program, arguments), limit)
+    }
+
+    /// What `rocectl` reports of a host.
+    pub(crate) fn ctl(&self, host: Host, what: &str) -> Result<Value> {
+        let text = self.run(host, "rocectl", &["--json", what], SOON)?.success()?;
+        serde_json::from_str(&text).with_context(|| format!("rocectl --json {what} is no JSON: {text}"))
+    }
+
+    /// The counter `name` of every group of a host whose name begins with `group`, summed up.
+    pub(crate) fn counter(&self, host: Host, group: &str, name: &str) -> Result<u64> {
+        let report = self.ctl(host, "counters")?;
+        let groups = report["counters"].as_object().context("counters")?;
+        let of_group = groups.iter().filter(|(title, _)| title.starts_with(group));
+        let counts: Vec<_> = of_group.filter_map(|(_, counters)| counters[name].as_u64()).collect();
+        ensure!(!counts.is_empty(), "host {host} has no counter {name} in {group}*: {report:#}");
+        Ok(counts.iter().sum())
+    }
+
+    /// Process of a host's daemon.
+    pub(crate) fn daemon(&self, host: Host) -> Result<i32> {
+        let pid = self.ctl(host, "status")?["pid"].as_i64().context("pid")?;
+        Ok(i32::try_from(pid)?)
+    }
+
+    /// Ends a host's daemon.
+    pub(crate) fn stop_daemon(&self, host: Host, signal: Signal) -> Result<()> {
+        let mut stop = self.command("stop");
+        stop.arg(host.to_string()).arg(signal.as_str().trim_start_matches("SIG"));
+        Program::run(stop, SOON)?.success().map(drop)
+    }
+
+    /// Starts a host's daemon again; it serves when this returns.
+    pub(crate) fn start_daemon(&self, host: Host) -> Result<()> {
+        let mut start = self.command("start");
+        start.arg(host.to_string());
+        Program::run(start, SOON)?.success().map(drop)
+    }
+
+    /// The config file of a host's daemon.
+    pub(crate) fn config(&self, host: Host) -> PathBuf {
+        Path::new(RUNS).join(&self.name).join(host.to_string()).join("roced.toml")
+    }
+
+    /// Sets faults, as `scripts/lab fault` takes them.
+    pub(crate) fn fault(&self, faults: &[&str]) -> Result<()> {
+        let mut fault = self.command("fault");
+        fault.args(faults);
+        Program::run(fault, SOON)?.success().map(drop)
+    }
+
+    /// What the faults did since they were set.
+    pub(crate) fn faults(&self) -> Result<BTreeMap<String, u64>> {
+        let mut show = self.command("fault");
+        show.args(["show", "--json"]);
+        Ok(serde_json::from_str(&Program::run(show, SOON)?.success()?)?)
+    }
+
+    /// Starts to capture into `file`; [`Capture::stop`] ends it.
+    pub(crate) fn capture(&self, file: &Path) -> Result<Capture> {
+        let mut capture = self.command("capture");
+        capture.arg(file).arg("600");
+        let mut program = Program::start(capture)?;
+        let line = program.line(SOON)?;
+        ensure!(line.starts_with("capturing"), "{line}");
+        Ok(Capture { program })
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Err(error) = Program::run(self.command("down"), SOON).and_then(Ended::success) {
+            eprintln!("lab {}: {error:#}", self.name);
+        }
+    }
+}
+
+/// A capture that runs.
+pub(crate) struct Capture {
+    program: Program,
+}
+
+impl Capture {
+    /// Ends it; every frame is then in its file.
+    pub(crate) fn stop(self) -> Result<()> {
+        self.program.signal(Signal::SIGINT)?;
+        self.program.end(SOON)?.success().map(drop)
+    }
+}
+
+/// The source tree.
+pub(crate) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Takes down what an earlier run of these tests, killed in the middle, left behind.
+pub(crate) fn sweep() -> Result<()> {
+    let Ok(entries) = fs::read_dir(RUNS) else { return Ok(()) };
+    for entry in entries {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let Some(pid) = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()) else { continue };
+        if !Path::new("/proc").join(pid).exists() {
+            eprintln!("taking down {name}, left behind by an earlier run");
+            drop(Lab { name });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Whole programs on two hosts, as a user runs them: `roced`, `rocectl`, `roce-perf` and clients of the library, in labs that
+//! `scripts/lab` makes. One test at a time, for the machine may be small. Needs root; without it every test counts as ignored.
+//! With ROCED_FULL=1 in the environment the runs are long.
+
+mod deaths;
+mod faults;
+mod lab;
+mod memory;
+mod perf;
+mod program;
+mod quiet;
+mod refusals;
+mod transfers;
+mod wire;
+
+use std::{env, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use libtest_mimic::{Arguments, Failed, Trial};
+use nix::unistd::Uid;
+
+/// Host b, from host a.
+pub(crate) const PEER_IPV4: &str = "10.10.0.2";
+/// Host b, from host a.
+pub(crate) const PEER_IPV6: &str = "fd00:10::2";
+
+/// How long the runs are.
+#[derive(Clone, Copy)]
+pub(crate) struct Settings {
+    /// Without a limit of time.
+    pub(crate) full: bool,
+    /// The test's own client programs.
+    pub(crate) client: &'static str,
+}
+
+impl Settings {
+    /// Of a transfer that only has to be right.
+    pub(crate) fn bytes(self) -> &'static str {
+        if self.full { "256M" } else { "16M" }
+    }
+
+    /// Of a transfer through faults.
+    pub(crate) fn fault_bytes(self) -> &'static str {
+        if self.full { "1G" } else { "64M" }
+    }
+
+    /// Of a message that is broken off.
+    pub(crate) fn region_bytes(self) -> &'static str {
+        if self.full { "1073741824" } else { "268435456" }
+    }
+}
+
+type Test = fn(&Settings) -> Result<()>;
+
+macro_rules! tests {
+    ($($module:ident: $($test:ident)*;)*) => {
+        &[$($((concat!(stringify!($module), "::", stringify!($test)), $module::$test as Test),)*)*]
+    };
+}
+
+const TESTS: &[(&str, Test)] = tests! {
+    transfers: by_ipv6 at_every_path_mtu a_link_of_1500_carries_a_path_mtu_of_1024 through_a_router_by_ipv4_and_ipv6
+        a_peer_on_this_very_host four_queues_on_one_worker two_queues_on_two_workers two_devices_on_one_worker
+        frames_on_the_wrong_queue_are_handed_over;
+    wire: the_icrc_check_knows_good_from_bad others_understand_our_frames
+        traffic_class_hop_limit_and_flow_label_are_on_the_frames
+        a_router_changes_the_hop_limit_and_nothing_that_counts vlan_and_priority_are_on_the_frames;
+    faults: a_lost_last_frame_is_sent_again one_frame_in_a_hundred_lost one_frame_in_a_hundred_twice
+        one_frame_in_a_hundred_damaged;
+    memory: the_last_byte_never_comes_before_an_older_one deregistering_under_way_is_a_protection_error;
+    deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop;
+    refusals: configs_that_cannot_be_served check_config_says_all_that_is_wrong a_missing_capability
+        an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;
+    quiet: an_idle_daemon_sleeps a_lab_leaves_nothing xdp_counters_account_for_every_frame;
+};
+
+fn main() -> Result<()> {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let root = Uid::effective().is_root();
+    let vlans = root && kernel_has_vlans();
+    let settings = Settings {
+        full: env::var_os("ROCED_FULL").is_some_and(|value| value != "0"),
+        client: env!("CARGO_BIN_EXE_e2e-client"),
+    };
+    if !arguments.list {
+        say_what_is_skipped(root, vlans);
+        if root {
+            lab::sweep()?;
+            build()?;
+        }
+    }
+    let trials = TESTS.iter().map(|(name, test)| {
+        let skipped = !root || name.contains("vlan") && !vlans;
+        let run = move || test(&settings).map_err(|error| Failed::from(format!("{error:#}")));
+        Trial::test(*name, run).with_ignored_flag(skipped)
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit()
+}
+
+fn say_what_is_skipped(root: bool, vlans: bool) {
+    if !root {
+        println!("skipped: two hosts are network namespaces, which need root");
+    } else if !vlans {
+        println!("skipped: tests of VLANs, for this kernel has no VLAN interfaces (CONFIG_VLAN_8021Q)");
+    }
+}
+
+/// Tried out, for the module may be there but not loaded.
+fn kernel_has_vlans() -> bool {
+    let space = format!("e2e-vlan-{}", std::process::id());
+    let ip =
+        |arguments: &[&str]| Command::new("ip").args(arguments).output().is_ok_and(|output| output.status.success());
+    let has = ip(&["netns", "add", &space])
+        && ip(&["-n", &space, "link", "add", "v0", "type", "veth", "peer", "v1"])
+        && ip(&["-n", &space, "link", "add", "link", "v0", "name", "v0.1", "type", "vlan", "id", "1"]);
+    ip(&["netns", "del", &space]);
+    has
+}
+
+/// The programs under test, as they ship.
+fn build() -> Result<()> {
+    let status =
+        Command::new(lab::repository().join("scripts/lab")).arg("build").status().context("scripts/lab build")?;
+    ensure!(status.success(), "scripts/lab build failed");
+    Ok(())
+}

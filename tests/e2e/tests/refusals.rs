@@ -1,0 +1,124 @@
+//! Bad input: each a message that says what is wrong, an exit code that is not 0, and nothing else lost.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Result, ensure};
+use nix::sys::signal::Signal;
+
+use crate::{
+    PEER_IPV4, Settings,
+    lab::{Host, Lab, SOON},
+    perf::{self, Server},
+};
+
+/// `roced run` on host a, with a config of its own, fails and says each of `words`. The daemons of the lab go on.
+fn refuses(lab: &Lab, config: &str, words: &[&str]) -> Result<()> {
+    let file = lab.config(Host::A).with_file_name("other.toml");
+    fs::write(&file, config)?;
+    let file = file.to_str().expect("a plain path").to_owned();
+    let ended = lab.run(Host::A, "roced", &["run", "--config", &file], Duration::from_secs(15))?;
+    says(&ended.failure()?, words)
+}
+
+fn says(message: &str, words: &[&str]) -> Result<()> {
+    for word in words {
+        ensure!(message.contains(word), "it does not name '{word}': {message}");
+    }
+    Ok(())
+}
+
+/// A config like host a's, but with sockets of its own.
+fn other_config(lab: &Lab) -> Result<String> {
+    let config = fs::read_to_string(lab.config(Host::A))?;
+    Ok(config.replace("/a/roced.sock", "/a/other.sock").replace("/a/admin.sock", "/a/other-admin.sock"))
+}
+
+pub(crate) fn configs_that_cannot_be_served(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let config = other_config(&lab)?;
+    refuses(&lab, &format!("{config}colour = \"red\"\n"), &["colour"])?;
+    refuses(&lab, &config.replace("eth0", "eth7"), &["eth7"])?;
+    refuses(&lab, &config, &["eth0"])?; // the daemon of the lab has that queue
+    refuses(&lab, "[device", &["other.toml"])?;
+    let _server = Server::start(&lab, Host::B, &[])?;
+    perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
+}
+
+/// Told by `roced check-config` too, all of it and with line numbers.
+pub(crate) fn check_config_says_all_that_is_wrong(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let file = lab.config(Host::A);
+    let path = file.to_str().expect("a plain path");
+    lab.run(Host::A, "roced", &["check-config", path], SOON)?.success()?;
+    let config = fs::read_to_string(&file)?.replace("[[worker]]", "[[worker]]\ncolour = 1\nspin_us = -1");
+    fs::write(&file, config)?;
+    let ended = lab.run(Host::A, "roced", &["check-config", path], SOON)?;
+    let all = format!("{}{}", ended.output, ended.errors);
+    ended.failure()?;
+    says(&all, &["colour", "spin_us", ":8", ":9"])
+}
+
+pub(crate) fn a_missing_capability(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    lab.stop_daemon(Host::A, Signal::SIGTERM)?;
+    let config = lab.config(Host::A);
+    let config = config.to_str().expect("a plain path");
+    for capability in ["net_admin", "net_raw"] {
+        let bounding = format!("--bounding-set=-{capability}");
+        let arguments = [&bounding, "--", "roced", "run", "--config", config];
+        let ended = lab.run(Host::A, "setpriv", &arguments, Duration::from_secs(15))?;
+        says(&ended.failure()?, &[&format!("CAP_{}", capability.to_uppercase())])?;
+    }
+    lab.start_daemon(Host::A)
+}
+
+pub(crate) fn an_mtu_that_is_too_small(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--mtu", "1500"])?;
+    let _server = Server::start(&lab, Host::B, &[])?;
+    let ended = lab.run(Host::A, "roce-perf", &["ping", PEER_IPV4, "--mtu", "4096"], SOON)?;
+    says(&ended.failure()?, &["4096", "1024"])?;
+    perf::run(&lab, Host::A, &["ping", PEER_IPV4, "--count", "100"], SOON)?;
+    // Too small for the smallest path MTU, 256: the device is there but cannot be used.
+    lab.stop_daemon(Host::A, Signal::SIGTERM)?;
+    lab.run(Host::A, "ip", &["link", "set", "eth0", "mtu", "300"], SOON)?.success()?;
+    refuses(&lab, &other_config(&lab)?, &["eth0", "300"])
+}
+
+pub(crate) fn another_version_of_the_client_abi(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    lab.run(Host::A, settings.client, &["hello", "1"], SOON)?.success()?;
+    for version in ["0", "2", "4294967295"] {
+        let message = lab.run(Host::A, settings.client, &["hello", version], SOON)?.failure()?;
+        says(&message, &["Version", &format!("[1, {version}]")])?;
+    }
+    lab.run(Host::A, settings.client, &["hello", "1"], SOON)?.success().map(drop)
+}
+
+pub(crate) fn a_peer_that_never_answers(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--switch"])?;
+    // Nobody has that address, nobody listens there.
+    let message = lab.run(Host::A, "roce-perf", &["ping", "10.10.0.77", "--count", "1"], SOON)?.failure()?;
+    says(&message, &["10.10.0.77"])?;
+    let message = lab.run(Host::A, "roce-perf", &["ping", PEER_IPV4, "--count", "1"], SOON)?.failure()?;
+    says(&message, &["roce-perf serve"])?;
+    // The control connection stands, but RoCE does not get through: a firewall on the way, for example.
+    let _server = Server::start(&lab, Host::B, &[])?;
+    lab.fault(&["--drop", "100%"])?;
+    for op in ["write", "read", "send"] {
+        let arguments = ["bw", PEER_IPV4, "--op", op, "--bytes", "1M"];
+        let message = lab.run(Host::A, "roce-perf", &arguments, SOON)?.failure()?;
+        says(&message.to_lowercase(), &["retr"])?;
+    }
+    lab.fault(&["off"])?;
+    perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
+}
+
+pub(crate) fn no_daemon(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    lab.stop_daemon(Host::A, Signal::SIGTERM)?;
+    for (program, arguments) in [("rocectl", &["status"][..]), ("roce-perf", &["ping", PEER_IPV4])] {
+        let message = lab.run(Host::A, program, arguments, SOON)?.failure()?;
+        says(&message, &["roced"])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! What goes over the wire, as others see it: tshark's dissector and an ICRC of our own making in Python.
+
+use std::{path::Path, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{
+    PEER_IPV4, PEER_IPV6, Settings,
+    lab::{Host, Lab, SOON, repository},
+    memory::introduce,
+    perf::{self, Server},
+    program::Program,
+};
+
+/// tshark over `file`: one line of `fields` for each frame that `filter` lets through.
+fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<String>> {
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-r").arg(file).args(["-Y", filter, "-T", "fields"]);
+    for field in fields {
+        tshark.args(["-e", field]);
+    }
+    let text = Program::run(tshark, Duration::from_secs(120))?.success()?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+fn icrc_check(files: &[&Path]) -> Result<Program> {
+    let mut check = Command::new("python3");
+    check.arg(repository().join("tests/e2e/icrc_check.py")).args(files);
+    Program::start(check)
+}
+
+/// Everything that the protocol has, losses and refusals included, on the wire: others read it as RoCE, with nothing malformed, and
+/// every ICRC holds.
+pub(crate) fn others_understand_our_frames(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--switch"])?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("lab.pcap");
+    let capture = lab.capture(&file)?;
+    let _server = Server::start(&lab, Host::B, &[])?;
+    for peer in [PEER_IPV4, PEER_IPV6] {
+        for mtu in ["256", "1024", "4096"] {
+            for op in ["send", "write", "read"] {
+                let arguments = ["bw", peer, "--op", op, "--size", "9001", "--mtu", mtu, "--bytes", "200K"];
+                perf::run(&lab, Host::A, &arguments, SOON)?;
+            }
+        }
+    }
+    lab.fault(&["--drop", "2%"])?;
+    perf::run(&lab, Host::A, &["bw", PEER_IPV4, "--op", "write", "--bytes", "2M"], SOON)?;
+    perf::run(&lab, Host::A, &["bw", PEER_IPV4, "--op", "read", "--bytes", "2M"], SOON)?;
+    lab.fault(&["off"])?;
+    let mut expose = lab.start(Host::B, settings.client, &["expose", "64"])?;
+    let mut transfer = lab.start(Host::A, settings.client, &["transfer", "write", "128"])?;
+    introduce(&mut transfer, &mut expose)?;
+    transfer.expect("posted", SOON)?;
+    transfer.say("wait")?;
+    transfer.expect("ended RemoteAccess", SOON)?;
+    capture.stop()?;
+
+    let opcodes = tshark(&file, "udp.port == 4791", &["infiniband.bth.opcode"])?;
+    ensure!(opcodes.len() > 1000, "only {} frames were captured", opcodes.len());
+    ensure!(opcodes.iter().all(|opcode| !opcode.is_empty()), "tshark takes a frame for something else than RoCE");
+    let malformed =
+        tshark(&file, "_ws.malformed || _ws.expert.severity >= 0x00800000", &["frame.number", "_ws.expert.message"])?;
+    ensure!(malformed.is_empty(), "tshark finds fault with frames {malformed:?}");
+    let syndromes = tshark(&file, "infiniband.aeth.syndrome", &["infiniband.aeth.syndrome"])?;
+    for (what, syndrome) in [("sequence error", "96"), ("remote access error", "98")] {
+        ensure!(syndromes.iter().any(|seen| seen == syndrome), "no NAK {what} in {:?}", kinds(&syndromes));
+    }
+    let verdict = icrc_check(&[&file])?.end(SOON)?.success()?;
+    println!("    {} frames; {}", opcodes.len(), verdict.trim());
+    ensure!(verdict.starts_with(&format!("{0} of {0} ", opcodes.len())), "{verdict}");
+    Ok(())
+}
+
+fn kinds(values: &[String]) -> Vec<&String> {
+    let mut kinds: Vec<_> = values.iter().collect();
+    kinds.sort();
+    kinds.dedup();
+    kinds
+}
+
+/// The check itself, against the recorded captures: of 976 frames one was corrupted on purpose.
+pub(crate) fn the_icrc_check_knows_good_from_bad(_: &Settings) -> Result<()> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(repository().join("tests/captures/data"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "pcap") {
+            files.push(path);
+        }
+    }
+    let files: Vec<_> = files.iter().map(std::path::PathBuf::as_path).collect();
+    let ended = icrc_check(&files)?.end(SOON)?;
+    ensure!(ended.status.code() == Some(1), "{ended}");
+    ensure!(ended.output.contains("975 of 976 ICRCs hold"), "{ended}");
+    ensure!(ended.output.contains("corrupt_icrc_send_middle.tapB.pcap"), "{ended}");
+    Ok(())
+}
+
+/// What a queue pair asked for its path stands on its frames, in both directions.
+pub(crate) fn traffic_class_hop_limit_and_flow_label_are_on_the_frames(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--switch"])?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("path.pcap");
+    let capture = lab.capture(&file)?;
+    let _server = Server::start(&lab, Host::B, &[])?;
+    // DSCP 26 with ECN 0; a flow label of which every part shows in the UDP source port.
+    let path = ["--traffic-class", "104", "--hop-limit", "17", "--flow-label", "0xabcde"];
+    for peer in [PEER_IPV4, PEER_IPV6] {
+        let arguments = [&["ping", peer, "--count", "50"][..], &path].concat();
+        perf::run(&lab, Host::A, &arguments, SOON)?;
+    }
+    capture.stop()?;
+    // RoCEv2 (annex A17): the source port is made of the flow label's 20 bits.
+    let port = ((0xabcde & 0x3fff) ^ ((0xabcde & 0xfc000) >> 14)) | 0xc000;
+    let fields = ["ip.src", "ip.dsfield.dscp", "ip.ttl", "udp.srcport"];
+    expect_all(&file, "ip && udp.dstport == 4791", &fields, &["10.10.0.1", "10.10.0.2"], &format!("26\t17\t{port}"))?;
+    let fields = ["ipv6.src", "ipv6.tclass.dscp", "ipv6.hlim", "ipv6.flow", "udp.srcport"];
+    let wanted = format!("26\t17\t0xabcde\t{port}");
+    expect_all(&file, "ipv6 && udp.dstport == 4791", &fields, &["fd00:10::1", "fd00:10::2"], &wanted)
+}
+
+/// Every frame that passes `filter` comes from one of `sources` and shows `wanted`; each of them sent some.
+fn expect_all(file: &Path, filter: &str, fields: &[&str], sources: &[&str], wanted: &str) -> Result<()> {
+    let lines = tshark(file, filter, fields)?;
+    for source in sources {
+        ensure!(lines.iter().any(|line| line.starts_with(&format!("{source}\t"))), "{filter}: no frame from {source}");
+    }
+    for line in &lines {
+        let (_, rest) = line.split_once('\t').context("fields")?;
+        let rest = rest.replace("0x0abcde", "0xabcde");
+        ensure!(rest == wanted, "{filter}: a frame shows '{rest}', not '{wanted}' ({})", fields.join(", "));
+    }
+    Ok(())
+}
+
+/// A router takes one from the hop limit, and the ICRC holds all the same.
+pub(crate) fn a_router_changes_the_hop_limit_and_nothing_that_counts(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--routed"])?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("routed.pcap");
+    let capture = lab.capture(&file)?;
+    let _server = Server::start(&lab, Host::B, &[])?;
+    perf::run(&lab, Host::A, &["ping", "10.20.0.2", "--count", "50", "--hop-limit", "17"], SOON)?;
+    capture.stop()?;
+    expect_all(&file, "ip.src == 10.10.0.1 && udp.dstport == 4791", &["ip.src", "ip.ttl"], &["10.10.0.1"], "17")?;
+    expect_all(&file, "ip.src == 10.20.0.2 && udp.dstport == 4791", &["ip.src", "ip.ttl"], &["10.20.0.2"], "16")?;
+    icrc_check(&[&file])?.end(SOON)?.success().map(drop)
+}
+
+/// On a VLAN: every frame has its tag, with the priority that the queue pair asked for.
+pub(crate) fn vlan_and_priority_are_on_the_frames(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--switch", "--vlan", "100"])?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("vlan.pcap");
+    let capture = lab.capture(&file)?;
+    let _server = Server::start(&lab, Host::B, &[])?;
+    for peer in [PEER_IPV4, PEER_IPV6] {
+        perf::run(&lab, Host::A, &["ping", peer, "--count", "50", "--service-level", "5"], SOON)?;
+        perf::transfer_all(&lab, peer, "1M", &["--service-level", "5"])?;
+    }
+    capture.stop()?;
+    for source in ["10.10.0.1", "10.10.0.2"] {
+        let filter = format!("ip.src == {source} && udp.dstport == 4791");
+        expect_all(&file, &filter, &["ip.src", "vlan.id", "vlan.priority"], &[source], "100\t5")?;
+    }
+    icrc_check(&[&file])?.end(SOON)?.success().map(drop)
+}
