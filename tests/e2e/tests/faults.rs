@@ -41,7 +41,7 @@ impl<'a> Counted<'a> {
     fn so_far(&self) -> Result<Vec<u64>> {
         let mut counts = Vec::new();
         for (name, before) in iter::zip(NAMES, &self.before) {
-            let both = self.lab.counter(Host::A, "device", name)? + self.lab.counter(Host::B, "device", name)?;
+            let both = self.lab.counter(Host::A, "device/*", name)? + self.lab.counter(Host::B, "device/*", name)?;
             counts.push(both - before);
         }
         Ok(counts)

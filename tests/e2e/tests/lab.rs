@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, fs,
+    fmt, fs, iter,
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
@@ -92,13 +92,13 @@ impl Lab {
         serde_json::from_str(&text).with_context(|| format!("rocectl --json {what} is no JSON: {text}"))
     }
 
-    /// The counter `name` of every group of a host whose name begins with `group`, summed up.
-    pub(crate) fn counter(&self, host: Host, group: &str, name: &str) -> Result<u64> {
+    /// The counter `name` of every group of a host that `groups` names (`device/*/queue/*`), summed up.
+    pub(crate) fn counter(&self, host: Host, groups: &str, name: &str) -> Result<u64> {
         let report = self.ctl(host, "counters")?;
-        let groups = report["counters"].as_object().context("counters")?;
-        let of_group = groups.iter().filter(|(title, _)| title.starts_with(group));
-        let counts: Vec<_> = of_group.filter_map(|(_, counters)| counters[name].as_u64()).collect();
-        ensure!(!counts.is_empty(), "host {host} has no counter {name} in {group}*: {report:#}");
+        let all = report["counters"].as_object().context("counters")?;
+        let named = all.iter().filter(|(group, _)| is_named(group, groups));
+        let counts: Vec<_> = named.filter_map(|(_, counters)| counters[name].as_u64()).collect();
+        ensure!(!counts.is_empty(), "host {host} has no counter {name} in {groups}: {report:#}");
         Ok(counts.iter().sum())
     }
 
@@ -158,6 +158,12 @@ impl Drop for Lab {
             eprintln!("lab {}: {error:#}", self.name);
         }
     }
+}
+
+/// Whether `group` has the parts of `pattern`, of which `*` is any.
+fn is_named(group: &str, pattern: &str) -> bool {
+    let (group, pattern): (Vec<_>, Vec<_>) = (group.split('/').collect(), pattern.split('/').collect());
+    group.len() == pattern.len() && iter::zip(group, pattern).all(|(part, wanted)| wanted == "*" || part == wanted)
 }
 
 /// A capture that runs.

@@ -80,9 +80,9 @@ pub(crate) fn xdp_counters_account_for_every_frame(settings: &Settings) -> Resul
     perf::transfer_all(&lab, PEER_IPV4, settings.bytes(), &[])?;
     Program::run(lab.on(Host::A, "ping", &["-c", "3", "-i", "0.1", PEER_IPV4]), SOON)?.success()?;
     for (from, to) in [(Host::A, Host::B), (Host::B, Host::A)] {
-        let sent = lab.counter(from, "device", "tx_frames")?;
-        let redirected = lab.counter(to, "device", "xdp_redirected")?;
-        let received = lab.counter(to, "device", "rx_frames")?;
+        let sent = lab.counter(from, "device/*/queue/*", "nic_tx_frames")?;
+        let redirected = lab.counter(to, "device/*", "xdp_redirected")?;
+        let received = lab.counter(to, "device/*/queue/*", "nic_rx_frames")?;
         println!("    {from} sent {sent} frames, XDP redirected {redirected} on {to}, which received {received}");
         ensure!(sent > 0 && sent == redirected && sent == received, "frames went missing");
     }
