@@ -191,25 +191,27 @@ mod tests {
         Some(post)
     }
 
-    /// Plays both sides with no delay at all, or with every credit held back as long as possible.
-    fn play(depth: u32, quota: u64, lazy: bool) -> u64 {
+    /// Plays both sides: credits at once or as late as possible, messages seen as they come (SEND) or by notices only (WRITE).
+    /// Gives the most that was under way.
+    fn play(depth: u32, quota: u64, lazy: bool, by_notice: bool) -> u64 {
         let mut sender = Sending::new(depth, Some(quota), true);
         let mut receiver = Receiving::new(depth);
-        let mut arrived = std::collections::VecDeque::new();
-        let mut under_way_max = 0;
+        let (mut seen, mut under_way_max) = (0, 0);
         while !sender.is_done() {
             let mut moved = false;
             while let Some(post) = post(&mut sender) {
                 sender.on_completed();
-                arrived.push_back(post);
+                if post.notice || !by_notice {
+                    seen = receiver.notice((post.sequence + 1) as u32);
+                    assert_eq!(seen, post.sequence + 1);
+                }
                 moved = true;
                 under_way_max = under_way_max.max(post.sequence + 1 - receiver.consumed());
                 if !lazy {
                     break;
                 }
             }
-            while let Some(post) = arrived.pop_front() {
-                assert_eq!(post.sequence, receiver.consumed());
+            while receiver.consumed() < seen {
                 receiver.on_consumed();
                 moved = true;
             }
@@ -227,11 +229,12 @@ mod tests {
     fn every_depth_and_quota_comes_to_its_end() {
         for depth in 1..20 {
             for quota in 0..100 {
-                assert!(play(depth, quota, true) <= u64::from(depth));
-                assert!(play(depth, quota, false) <= u64::from(depth));
+                for (lazy, by_notice) in [(false, false), (false, true), (true, false), (true, true)] {
+                    assert!(play(depth, quota, lazy, by_notice) <= u64::from(depth));
+                }
             }
         }
-        assert_eq!(play(4096, 10_000, true), 4096, "the whole depth is used");
+        assert_eq!(play(4096, 10_000, true, false), 4096, "the whole depth is used");
     }
 
     #[test]

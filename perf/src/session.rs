@@ -230,7 +230,8 @@ impl Session {
         events.clear();
         for completion in &self.reaped[..taken] {
             let qp = *self.numbers.get(&completion.qpn).context("a completion of a queue pair that is not ours")?;
-            completion.ok().with_context(|| format!("queue pair {qp} of the run"))?;
+            // The status by its name, for those who know it from verbs; the error itself says what it means.
+            completion.ok().with_context(|| format!("queue pair {qp} of the run: {:?}", completion.status))?;
             events.push(match completion.op {
                 CompletionOp::Recv | CompletionOp::RecvWriteImm => Event::Received {
                     qp,
