@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::RangedU64ValueParser};
 use serde::{Deserialize, Serialize};
 
-use crate::{control::DEFAULT_PORT, pattern::DEPTH_MAX, size};
+use crate::{pattern::DEPTH_MAX, size};
 
 /// Longest message that RDMA knows.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 31;
@@ -45,9 +45,9 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) once: bool,
 
-    /// Address, or address and port, where peers find this server.
-    #[arg(long, value_name = "ADDR", default_value_t = format!("[::]:{DEFAULT_PORT}"))]
-    pub(crate) bind: String,
+    /// Address, or address and port, where peers find this server [default: any, port 18515].
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) bind: Option<String>,
 
     /// RDMA device [default: the first one that roced has].
     #[arg(long, value_name = "NAME")]

@@ -1,7 +1,7 @@
 //! `roce-perf serve`: the other side of a measurement, for one client after another and several at a time.
 
 use std::{
-    net::{IpAddr, SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -35,7 +35,7 @@ const RUN_BYTES_MAX: u64 = 8 << 30;
 pub(crate) fn serve(args: &Serve) -> anyhow::Result<()> {
     // Said now and not when the first client comes; each run opens a session of its own.
     let device = Opened::new(args.device.as_deref())?.name;
-    let listener = listen(&args.bind)?;
+    let listener = listen(args.bind.as_deref())?;
     eprintln!("roce-perf: serving {device} on {}", shown(listener.local_addr()?));
     let running = Arc::new(AtomicUsize::new(0));
     loop {
@@ -71,7 +71,13 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<()> {
     }
 }
 
-fn listen(bind: &str) -> anyhow::Result<TcpListener> {
+fn listen(bind: Option<&str>) -> anyhow::Result<TcpListener> {
+    let Some(bind) = bind else {
+        // The first takes IPv4 as well; the second is for hosts without IPv6.
+        let any =
+            [SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT)), (Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into()];
+        return TcpListener::bind(&any[..]).with_context(|| format!("listening on port {DEFAULT_PORT}"));
+    };
     let peer = Peer::parse(bind, DEFAULT_PORT)?;
     let addresses = peer.resolve(ANSWER_PATIENCE)?;
     TcpListener::bind(&addresses[..]).with_context(|| format!("listening on {peer}"))
