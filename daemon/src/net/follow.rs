@@ -7,7 +7,7 @@ use std::{
 
 use roced_shared::ids::DeviceId;
 
-use super::route::Hop;
+use super::{gid::GidEntry, route::Hop};
 
 /// A followed destination. Who follows the same one from the same address gets the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,27 +39,54 @@ pub enum NextHop {
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// RoCE frames pass the kernel by, so it never learns from them that a neighbor still is there: it is asked this often to make
-/// sure, which it does only when it has not heard of it otherwise.
+/// sure of one that is stale.
 const CONFIRM_EVERY: Duration = Duration::from_secs(5);
 
+/// What is known about the way to a destination without waiting for anybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    /// The next hop, complete.
+    Known(NextHop),
+    /// There is a way, but the neighbor's MAC address is not known.
+    Asked,
+    /// There is a way, and the kernel has no answer from the neighbor.
+    Silent,
+    /// No route, or the link is down.
+    NoWay,
+}
+
 /// One followed destination.
+///
+/// ```text
+///              no way                     no way
+///   Unreachable ◄──────────── Resolving ◄──────────── Reachable
+///        │  ▲   silent, or too long │  ▲   not known any more │
+///        │  └───────────────────────┤  └──────────────────────┘
+///        │ answer                   │ answer
+///        └──────────► Reachable ◄───┘
+/// ```
+///
+/// Who was given up stays unreachable, and is asked ever more rarely, until there is an answer or another way.
 #[derive(Debug)]
 pub(super) struct Follow {
     pub(super) device: DeviceId,
-    pub(super) source: IpAddr,
+    pub(super) source: GidEntry,
     pub(super) destination: IpAddr,
     pub(super) followers: u32,
     pub(super) hop: Option<Hop>,
     pub(super) next: NextHop,
+    /// The neighbor has not answered in time.
+    given_up: bool,
     /// When "resolving" has lasted long enough.
-    give_up: Option<Instant>,
-    /// When the neighbor is to be asked again.
+    give_up_at: Option<Instant>,
+    /// When the neighbor is to be asked.
     ask_at: Option<Instant>,
+    asked_last: Option<Instant>,
     pause: Duration,
 }
 
 impl Follow {
-    pub(super) fn new(device: DeviceId, source: IpAddr, destination: IpAddr) -> Self {
+    pub(super) fn new(device: DeviceId, source: GidEntry, destination: IpAddr) -> Self {
         Self {
             device,
             source,
@@ -67,79 +94,108 @@ impl Follow {
             followers: 1,
             hop: None,
             next: NextHop::Unreachable,
-            give_up: None,
+            given_up: false,
+            give_up_at: None,
             ask_at: None,
+            asked_last: None,
             pause: PAUSE_MIN,
         }
     }
 
-    /// What the kernel's view means now; says whether it is another than before. `view` is what is known without waiting.
-    pub(super) fn see(&mut self, view: NextHop, now: Instant, patience: Duration) -> bool {
+    /// The way leads by another hop now: whether an earlier one answered means nothing.
+    pub(super) fn set_hop(&mut self, hop: Option<Hop>, now: Instant) {
+        if self.hop == hop {
+            return;
+        }
+        self.hop = hop;
+        self.given_up = false;
+        if self.next == NextHop::Resolving {
+            self.give_up_at = None;
+            self.ask_at = Some(now);
+        }
+    }
+
+    /// What the view means; says whether it is another next hop than before.
+    pub(super) fn see(&mut self, view: View, now: Instant, patience: Duration) -> bool {
         let before = self.next;
         self.next = match view {
-            // Who was given up stays so until there is an answer.
-            NextHop::Resolving if before == NextHop::Unreachable && self.give_up.is_none() && self.asked() => before,
-            other => other,
+            View::Known(next) => next,
+            View::NoWay => NextHop::Unreachable,
+            // Believed only of a neighbor that was asked on our behalf; what the kernel found out earlier may be long past.
+            View::Silent if before == NextHop::Resolving => {
+                self.given_up = true;
+                NextHop::Unreachable
+            }
+            View::Asked | View::Silent if self.given_up => NextHop::Unreachable,
+            View::Asked | View::Silent => NextHop::Resolving,
         };
+        if !matches!(view, View::Asked | View::Silent) {
+            self.given_up = false;
+        }
+        let changed = self.next != before;
         match self.next {
             NextHop::Resolving => {
-                self.give_up.get_or_insert(now + patience);
-                self.ask_at.get_or_insert(now);
-            }
-            NextHop::Reachable { .. } => {
-                self.give_up = None;
-                self.pause = PAUSE_MIN;
-                self.ask_at.get_or_insert(now + CONFIRM_EVERY);
-                if before != self.next {
-                    self.ask_at = Some(now + CONFIRM_EVERY);
+                self.give_up_at.get_or_insert(now + patience);
+                if changed {
+                    self.ask_at = Some(now);
                 }
             }
-            NextHop::Local(_) => (self.give_up, self.ask_at) = (None, None),
-            NextHop::Unreachable => {
-                self.give_up = None;
-                self.ask_at.get_or_insert(now + self.pause);
+            NextHop::Reachable { .. } if changed => {
+                (self.give_up_at, self.ask_at) = (None, Some(now + CONFIRM_EVERY));
             }
+            NextHop::Reachable { .. } => {}
+            NextHop::Unreachable if self.given_up => {
+                self.give_up_at = None;
+                if changed {
+                    self.pause_from(now);
+                }
+            }
+            // Nobody to ask: a change of routes or links is what helps.
+            NextHop::Unreachable | NextHop::Local(_) => (self.give_up_at, self.ask_at) = (None, None),
         }
-        self.next != before
+        changed
     }
 
-    fn asked(&self) -> bool {
-        self.ask_at.is_some()
-    }
-
-    /// The way may be another now: a neighbor that was given up is asked again at once.
+    /// Something has changed: a neighbor that was given up may answer now, and is asked soon.
     pub(super) fn hope(&mut self, now: Instant) {
-        if self.next == NextHop::Unreachable && self.asked() {
-            self.ask_at = Some(now);
+        if self.given_up {
             self.pause = PAUSE_MIN;
+            // Events may come in swarms, questions must not.
+            let soonest = self.asked_last.map_or(now, |last| now.max(last + PAUSE_MIN));
+            self.ask_at = Some(self.ask_at.map_or(soonest, |at| at.min(soonest)));
         }
     }
 
     /// When [`Self::on_time`] wants to be called.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        [self.give_up, self.ask_at].into_iter().flatten().min()
+        [self.give_up_at, self.ask_at].into_iter().flatten().min()
     }
 
     /// Time has passed. Gives whether the neighbor must be asked now, and whether "resolving" just became "unreachable".
     pub(super) fn on_time(&mut self, now: Instant) -> (bool, bool) {
-        let gave_up = self.give_up.is_some_and(|at| at <= now);
+        let gave_up = self.give_up_at.is_some_and(|at| at <= now);
         if gave_up {
-            self.next = NextHop::Unreachable;
-            self.give_up = None;
+            (self.next, self.given_up, self.give_up_at) = (NextHop::Unreachable, true, None);
+            self.pause_from(now);
         }
         let ask = self.ask_at.is_some_and(|at| at <= now);
         if ask {
-            let pause = match self.next {
-                NextHop::Reachable { .. } => CONFIRM_EVERY,
+            self.asked_last = Some(now);
+            match self.next {
+                NextHop::Reachable { .. } => self.ask_at = Some(now + CONFIRM_EVERY),
+                NextHop::Resolving | NextHop::Local(_) => self.ask_at = Some(now + PAUSE_MIN),
                 NextHop::Unreachable => {
+                    self.ask_at = Some(now + self.pause);
                     self.pause = (self.pause * 2).min(PAUSE_MAX);
-                    self.pause
                 }
-                NextHop::Resolving | NextHop::Local(_) => PAUSE_MIN,
-            };
-            self.ask_at = Some(now + pause);
+            }
         }
         (ask, gave_up)
+    }
+
+    fn pause_from(&mut self, now: Instant) {
+        self.pause = PAUSE_MIN;
+        self.ask_at = Some(now + self.pause);
     }
 }
 
@@ -147,42 +203,128 @@ impl Follow {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const PATIENCE: Duration = Duration::from_secs(3);
 
-    fn follow() -> Follow {
-        Follow::new(DeviceId(0), [10, 0, 0, 1].into(), [10, 0, 0, 2].into())
+    /// A followed destination and a clock that only goes when told to.
+    struct Bench {
+        follow: Follow,
+        now: Instant,
     }
 
-    fn reachable(last: u8) -> NextHop {
-        NextHop::Reachable { mac: [2, 0, 0, 0, 0, last], vlan: None, source_mac: [2; 6], mtu_bytes: 1500 }
-    }
-
-    #[test]
-    fn a_neighbor_that_does_not_answer_is_given_up_and_asked_again_ever_more_rarely() {
-        let (mut follow, start) = (follow(), Instant::now());
-        assert!(follow.see(NextHop::Resolving, start, PATIENCE));
-        assert_eq!(follow.on_time(start), (true, false));
-        assert!(!follow.see(NextHop::Resolving, start, PATIENCE));
-        let end = start + PATIENCE;
-        assert_eq!(follow.on_time(end), (true, true));
-        assert_eq!(follow.next, NextHop::Unreachable);
-        assert!(!follow.see(NextHop::Resolving, end, PATIENCE), "asking goes on, hope does not");
-        let mut asked = 0;
-        let mut now = end;
-        while now < end + Duration::from_secs(60) {
-            now = follow.deadline().expect("it is asked again");
-            asked += u32::from(follow.on_time(now).0);
+    impl Bench {
+        fn new() -> Self {
+            let source = GidEntry { address: [10, 0, 0, 1].into(), ifindex: 2, vlan: None, prefix_len: 24 };
+            Self { follow: Follow::new(DeviceId(0), source, [10, 0, 0, 2].into()), now: Instant::now() }
         }
-        assert!((2..10).contains(&asked), "{asked}");
-        assert!(follow.see(reachable(1), now, PATIENCE));
+
+        fn see(&mut self, view: View) -> bool {
+            self.follow.see(view, self.now, PATIENCE)
+        }
+
+        /// Lets time pass; counts how often the neighbor was asked and whether it was given up.
+        fn pass(&mut self, seconds: u64) -> (u32, bool) {
+            let end = self.now + Duration::from_secs(seconds);
+            let (mut asked, mut gave_up) = (0, false);
+            while let Some(due) = self.follow.deadline().filter(|due| *due <= end) {
+                self.now = self.now.max(due);
+                let (ask, give_up) = self.follow.on_time(self.now);
+                asked += u32::from(ask);
+                gave_up |= give_up;
+            }
+            self.now = end;
+            (asked, gave_up)
+        }
+    }
+
+    fn known(last: u8) -> View {
+        View::Known(NextHop::Reachable { mac: [2, 0, 0, 0, 0, last], vlan: None, source_mac: [2; 6], mtu_bytes: 1500 })
+    }
+
+    fn hop(last: u8) -> Option<Hop> {
+        Some(Hop { ifindex: 2, neighbor: [10, 0, 0, last].into(), mtu_bytes: None })
     }
 
     #[test]
-    fn another_mac_address_is_a_change_and_the_same_is_none() {
-        let (mut follow, now) = (follow(), Instant::now());
-        assert!(follow.see(reachable(1), now, PATIENCE));
-        assert!(!follow.see(reachable(1), now, PATIENCE));
-        assert!(follow.see(reachable(2), now, PATIENCE));
-        assert_eq!(follow.deadline(), Some(now + CONFIRM_EVERY));
+    fn a_neighbor_that_does_not_answer_is_given_up_in_time_and_asked_again_ever_more_rarely() {
+        let mut bench = Bench::new();
+        assert!(bench.see(View::Asked));
+        assert_eq!((bench.follow.next, bench.pass(0)), (NextHop::Resolving, (1, false)));
+        assert_eq!(bench.pass(2), (2, false));
+        assert_eq!(bench.pass(1), (0, true));
+        assert_eq!(bench.follow.next, NextHop::Unreachable);
+        assert!(!bench.see(View::Asked) && !bench.see(View::Silent), "asking goes on, hope does not");
+        // After 1, 1, 2, 4, 8, 16, 30, 30, ... seconds.
+        assert_eq!(bench.pass(62), (7, false));
+        assert_eq!(bench.pass(600), (20, false));
+        assert!(bench.see(known(1)));
+    }
+
+    #[test]
+    fn the_kernel_giving_up_is_believed_of_a_neighbor_that_we_asked_for() {
+        let mut bench = Bench::new();
+        assert!(bench.see(View::Silent));
+        assert_eq!(bench.follow.next, NextHop::Resolving, "that verdict is from before we asked");
+        assert_eq!(bench.pass(0), (1, false));
+        assert!(bench.see(View::Silent));
+        assert_eq!(bench.follow.next, NextHop::Unreachable);
+    }
+
+    #[test]
+    fn a_neighbor_that_stops_answering_is_asked_for_anew_at_once() {
+        let mut bench = Bench::new();
+        bench.see(known(1));
+        assert_eq!(bench.pass(1), (0, false));
+        assert!(bench.see(View::Silent));
+        assert_eq!((bench.follow.next, bench.pass(0)), (NextHop::Resolving, (1, false)));
+        assert!(bench.see(known(2)), "it has another MAC address now");
+    }
+
+    #[test]
+    fn a_reachable_neighbor_is_confirmed_now_and_then() {
+        let mut bench = Bench::new();
+        assert!(bench.see(known(1)));
+        assert!(!bench.see(known(1)));
+        assert_eq!(bench.pass(60), (12, false));
+    }
+
+    #[test]
+    fn another_hop_is_asked_at_once_and_gets_all_of_the_patience() {
+        let mut bench = Bench::new();
+        bench.follow.set_hop(hop(2), bench.now);
+        bench.see(View::Asked);
+        bench.pass(2);
+        bench.follow.set_hop(hop(3), bench.now);
+        assert!(!bench.see(View::Asked));
+        assert_eq!(bench.pass(2), (3, false));
+        assert_eq!(bench.pass(1), (0, true));
+        bench.follow.set_hop(hop(4), bench.now);
+        assert!(bench.see(View::Asked), "that the other one was given up says nothing of this one");
+        assert_eq!(bench.pass(0), (1, false));
+    }
+
+    #[test]
+    fn without_a_way_nobody_is_asked_and_with_one_again_at_once() {
+        let mut bench = Bench::new();
+        bench.see(known(1));
+        assert!(bench.see(View::NoWay));
+        assert_eq!((bench.follow.next, bench.pass(1000)), (NextHop::Unreachable, (0, false)));
+        assert!(bench.see(View::Asked));
+        assert_eq!((bench.follow.next, bench.pass(0)), (NextHop::Resolving, (1, false)));
+    }
+
+    #[test]
+    fn a_swarm_of_changes_is_no_swarm_of_questions() {
+        let mut bench = Bench::new();
+        bench.see(View::Asked);
+        bench.pass(40);
+        let mut asked = 0;
+        for _ in 0..1000 {
+            bench.follow.hope(bench.now);
+            bench.see(View::Asked);
+            asked += bench.pass(0).0;
+        }
+        assert!(asked <= 1, "{asked}");
+        bench.follow.hope(bench.now);
+        assert_eq!(bench.pass(1).0, 1, "but it is asked soon");
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fs};
 
-use netlink_packet_route::link::{InfoData, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::{
+    AddressFamily,
+    link::{InfoData, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, VlanProtocol},
+};
 
 /// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,6 +13,8 @@ pub(super) struct Link {
     pub(super) name: String,
     pub(super) mac: [u8; 6],
     pub(super) mtu_bytes: u32,
+    /// Frames are Ethernet frames.
+    pub(super) is_ethernet: bool,
     /// Administratively up, and the link is there.
     pub(super) up: bool,
     /// For a VLAN interface: its parent and the VLAN.
@@ -23,32 +28,40 @@ pub(super) struct Links(BTreeMap<u32, Link>);
 impl Links {
     /// An interface is, or has changed.
     pub(super) fn set(&mut self, message: &LinkMessage) {
-        let index = message.header.index;
+        if is_about_a_bridge_port(message) {
+            return;
+        }
+        let flags = message.header.flags;
         let mut link = Link {
             name: String::new(),
             mac: [0; 6],
             mtu_bytes: 0,
-            up: message.header.flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+            is_ethernet: message.header.link_layer_type == LinkLayerType::Ether,
+            up: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
             vlan: None,
         };
-        let (mut parent, mut vlan) = (None, None);
+        let (mut parent, mut vlan, mut parent_is_here) = (None, None, true);
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name.clone_from(name),
                 LinkAttribute::Address(mac) => link.mac = mac.first_chunk().copied().unwrap_or_default(),
                 LinkAttribute::Mtu(mtu) => link.mtu_bytes = *mtu,
                 LinkAttribute::Link(index) => parent = Some(*index),
+                // The parent's index is one of another network namespace.
+                LinkAttribute::LinkNetNsId(_) => parent_is_here = false,
                 LinkAttribute::LinkInfo(infos) => vlan = infos.iter().find_map(vlan_of).or(vlan),
                 _ => {}
             }
         }
-        link.vlan = parent.zip(vlan);
-        self.0.insert(index, link);
+        link.vlan = parent.filter(|_| parent_is_here).zip(vlan);
+        self.0.insert(message.header.index, link);
     }
 
     /// An interface is gone.
     pub(super) fn remove(&mut self, message: &LinkMessage) {
-        self.0.remove(&message.header.index);
+        if !is_about_a_bridge_port(message) {
+            self.0.remove(&message.header.index);
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -75,18 +88,29 @@ impl Links {
     }
 }
 
+/// A bridge tells of its ports by the same messages: what is "new" or "gone" there is the port, not the interface.
+fn is_about_a_bridge_port(message: &LinkMessage) -> bool {
+    message.header.interface_family == AddressFamily::Bridge
+}
+
+/// The VLAN of an interface whose frames have an 802.1Q tag; those of 802.1ad have one that we do not write.
 fn vlan_of(info: &LinkInfo) -> Option<u16> {
     let LinkInfo::Data(InfoData::Vlan(infos)) = info else { return None };
+    if infos.contains(&InfoVlan::Protocol(VlanProtocol::Ieee8021Ad)) {
+        return None;
+    }
     infos.iter().find_map(|info| match info {
         InfoVlan::Id(id) => Some(*id),
         _ => None,
     })
 }
 
-/// Speed of an interface in Mbit/s; 0 when the driver does not say, as for veth without a peer.
-pub(super) fn speed_mbit_per_s(name: &str) -> u32 {
-    fs::read_to_string(format!("/sys/class/net/{name}/speed"))
-        .ok()
-        .and_then(|speed| speed.trim().parse().ok())
-        .unwrap_or(0)
+/// Speed of an interface in Mbit/s; 0 when the driver does not say, as for veth without a peer. /sys may be that of another
+/// network namespace, where the name means another interface, so the index has to agree.
+pub(super) fn speed_mbit_per_s(index: u32, name: &str) -> u32 {
+    let read = |file: &str| {
+        let text = fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok()?;
+        text.trim().parse::<u32>().ok()
+    };
+    if read("ifindex") == Some(index) { read("speed").unwrap_or(0) } else { 0 }
 }

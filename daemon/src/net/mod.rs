@@ -33,10 +33,11 @@ use thiserror::Error;
 use tracing::{debug, info, warn};
 
 use self::{
-    follow::Follow,
+    follow::{Follow, View},
     gid::Addresses,
     link::Links,
     neighbor::{Neighbor, Neighbors},
+    route::Hop,
     socket::{Events, Heard, Requests},
 };
 pub use self::{
@@ -89,6 +90,9 @@ pub enum NetError {
     /// No such interface.
     #[error("there is no network interface {0}: `ip link` shows those that are there")]
     NoSuchInterface(String),
+    /// Not Ethernet.
+    #[error("{0} is not an Ethernet interface: RoCEv2 needs one")]
+    NotEthernet(String),
     /// Netlink failed.
     #[error("netlink {what}: {source}")]
     Netlink {
@@ -147,13 +151,16 @@ impl Net {
         net.read_all().map_err(failed("dump failed"))?;
         for DeviceInterface { device, name } in interfaces {
             let (ifindex, link) = net.links.by_name(name).ok_or_else(|| NetError::NoSuchInterface(name.clone()))?;
+            if !link.is_ethernet {
+                return Err(NetError::NotEthernet(name.clone()));
+            }
             let mut seen = DeviceNet {
                 name: name.clone(),
                 ifindex,
                 mac: link.mac,
                 link_up: link.up,
                 link_mtu_bytes: link.mtu_bytes,
-                speed_mbit_per_s: link::speed_mbit_per_s(name),
+                speed_mbit_per_s: link::speed_mbit_per_s(ifindex, name),
                 gids: GidTable::default(),
             };
             seen.gids.update(&net.addresses.gids(ifindex, &net.links));
@@ -201,6 +208,7 @@ impl Net {
         let mut changes = self.refresh_devices();
         routes_changed |= !changes.is_empty();
         changes.extend(self.refresh_follows(routes_changed));
+        changes.extend(self.on_deadline());
         Ok(changes)
     }
 
@@ -219,11 +227,8 @@ impl Net {
                 info!(destination = %follow.destination, "neighbor does not answer");
                 changes.push(Change::NextHop(*id, NextHop::Unreachable));
             }
-            let Some(hop) = follow.hop.filter(|_| ask) else { continue };
-            let confirmed =
-                matches!(self.neighbors.get(hop.ifindex, hop.neighbor), Some(Neighbor::Known { stale: false, .. }));
-            if !confirmed && let Err(error) = neighbor::ask(&mut self.requests, hop.ifindex, hop.neighbor) {
-                debug!(neighbor = %hop.neighbor, %error, "the kernel would not ask for a neighbor");
+            if let Some(hop) = follow.hop.filter(|_| ask) {
+                ask_for(&mut self.requests, &mut self.neighbors, hop);
             }
         }
         changes
@@ -236,7 +241,7 @@ impl Net {
     pub fn follow(
         &mut self,
         device: DeviceId,
-        source: IpAddr,
+        source: GidEntry,
         destination: IpAddr,
     ) -> Result<(FollowId, NextHop), NoRoute> {
         let same =
@@ -245,18 +250,21 @@ impl Net {
             follow.followers += 1;
             return Ok((*id, follow.next));
         }
-        let mut follow = Follow::new(device, source, destination);
-        let view = self.look(&mut follow, true);
-        if follow.hop.is_none() && !matches!(view, NextHop::Local(_)) {
-            return Err(NoRoute { from: source, destination });
-        }
         let now = Instant::now();
+        let mut follow = Follow::new(device, source, destination);
+        let view = self.look(&mut follow, true, now);
+        if follow.hop.is_none() && view == View::NoWay {
+            return Err(NoRoute { from: source.address, destination });
+        }
         follow.see(view, now, self.resolve_timeout);
+        // A neighbor not known yet is asked for at once.
+        let (ask, _) = follow.on_time(now);
+        if let Some(hop) = follow.hop.filter(|_| ask) {
+            ask_for(&mut self.requests, &mut self.neighbors, hop);
+        }
         let (id, next) = (FollowId(self.next_id), follow.next);
         self.next_id += 1;
         self.follows.insert(id, follow);
-        // A neighbor not known yet is asked for at once.
-        self.on_deadline();
         Ok((id, next))
     }
 
@@ -286,7 +294,7 @@ impl Net {
                 self.neighbors.remove(neighbor);
                 return false;
             }
-            M::NewRoute(_) | M::DelRoute(_) => {}
+            M::NewRoute(_) | M::DelRoute(_) | M::NewRule(_) | M::DelRule(_) => {}
             _ => return false,
         }
         true
@@ -316,7 +324,7 @@ impl Net {
                 link.map_or((seen.mac, false, seen.link_mtu_bytes), |link| (link.mac, link.up, link.mtu_bytes));
             if (mac, up, mtu) != (seen.mac, seen.link_up, seen.link_mtu_bytes) {
                 (seen.mac, seen.link_up, seen.link_mtu_bytes) = (mac, up, mtu);
-                seen.speed_mbit_per_s = link::speed_mbit_per_s(&seen.name);
+                seen.speed_mbit_per_s = link::speed_mbit_per_s(seen.ifindex, &seen.name);
                 info!(interface = seen.name, up, mtu, "link changed");
                 changes.push(Change::Link(*device));
             }
@@ -334,7 +342,7 @@ impl Net {
         // Taken out for the moment, so that looking may use everything else.
         let mut follows = std::mem::take(&mut self.follows);
         for (id, follow) in &mut follows {
-            let view = self.look(follow, routes_changed);
+            let view = self.look(follow, routes_changed, now);
             if routes_changed {
                 follow.hope(now);
             }
@@ -348,51 +356,72 @@ impl Net {
     }
 
     /// How the destination is reached by what is known now; asks the kernel for the route if `ask_route`.
-    fn look(&mut self, follow: &mut Follow, ask_route: bool) -> NextHop {
+    fn look(&mut self, follow: &mut Follow, ask_route: bool, now: Instant) -> View {
         if let Some(local) = self.local_device(follow) {
-            return NextHop::Local(local);
+            return View::Known(NextHop::Local(local));
         }
         if ask_route {
-            follow.hop = self.find_hop(follow);
+            let hop = self.find_hop(follow);
+            follow.set_hop(hop, now);
         }
-        let Some(hop) = follow.hop else { return NextHop::Unreachable };
-        let Some(link) = self.links.get(hop.ifindex).filter(|link| link.up) else { return NextHop::Unreachable };
+        let Some(hop) = follow.hop else { return View::NoWay };
+        let Some(link) = self.links.get(hop.ifindex).filter(|link| link.up) else { return View::NoWay };
         let vlan = self.links.vlan_on(hop.ifindex, self.device(follow.device).ifindex).flatten();
         match self.neighbors.get(hop.ifindex, hop.neighbor) {
-            Some(Neighbor::Known { mac, .. }) => NextHop::Reachable {
+            Some(Neighbor::Known { mac, .. }) => View::Known(NextHop::Reachable {
                 mac,
                 vlan,
                 source_mac: link.mac,
                 mtu_bytes: hop.mtu_bytes.unwrap_or(u32::MAX).min(link.mtu_bytes),
-            },
-            Some(Neighbor::Asked) | None => NextHop::Resolving,
-            Some(Neighbor::Silent) => NextHop::Unreachable,
+            }),
+            Some(Neighbor::Asked) | None => View::Asked,
+            Some(Neighbor::Silent) => View::Silent,
         }
     }
 
-    /// The device of ours that has the destination as a GID. A link-local address is only itself on one link.
+    /// The device of ours that has the destination as a GID. A link-local address is itself only on one link.
     fn local_device(&self, follow: &Follow) -> Option<DeviceId> {
-        let has = |device: &DeviceNet| device.gids.contains(follow.destination);
-        let link_local = matches!(follow.destination, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        if has(self.device(follow.device)) {
-            return Some(follow.device);
-        }
-        self.devices.iter().find(|(_, seen)| !link_local && has(seen)).map(|(id, _)| *id)
+        let (device, source) = (follow.device, &follow.source);
+        let ours = |(_, gid): (u32, &GidEntry)| {
+            gid.address == follow.destination && (!is_link_local(gid.address) || gid.ifindex == source.ifindex)
+        };
+        // Its own device first: two devices may have the same address.
+        let own = self.devices.iter().filter(|(id, _)| *id == device);
+        let others = self.devices.iter().filter(|(id, _)| *id != device);
+        own.chain(others).find(|(_, seen)| seen.gids.entries().any(ours)).map(|(id, _)| *id)
     }
 
     /// The route's first step, if it leaves by the follower's device. Where rules lead elsewhere, the kernel is asked again for
-    /// a way by the interface that has the source address: that is the one the client chose.
-    fn find_hop(&mut self, follow: &Follow) -> Option<route::Hop> {
-        let ifindex = self.device(follow.device).ifindex;
-        let mine = self.device(follow.device).gids.entries().find(|(_, gid)| gid.address == follow.source);
-        let own = mine.map(|(_, gid)| gid.ifindex);
-        for out in [None, own] {
-            match route::find(&mut self.requests, follow.source, follow.destination, out) {
+    /// a way by the interface that has the source address: that is the one the client chose. A link-local destination is on
+    /// the link of the source, whatever the routes say.
+    fn find_hop(&mut self, follow: &Follow) -> Option<Hop> {
+        let seen = self.device(follow.device);
+        let ifindex = seen.ifindex;
+        let source = follow.source;
+        seen.gids.entries().find(|(_, gid)| (gid.address, gid.ifindex) == (source.address, source.ifindex))?;
+        let any = (!is_link_local(follow.destination)).then_some(None);
+        for out in any.into_iter().chain([Some(source.ifindex)]) {
+            match route::find(&mut self.requests, source.address, follow.destination, out) {
                 Ok(Some(hop)) if self.links.vlan_on(hop.ifindex, ifindex).is_some() => return Some(hop),
                 Ok(_) => {}
                 Err(error) => warn!(destination = %follow.destination, %error, "the kernel would not tell a route"),
             }
         }
         None
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// Makes the kernel find the hop's MAC address, or make sure of it, unless it is at it or sure already.
+fn ask_for(requests: &mut Requests, neighbors: &mut Neighbors, hop: Hop) {
+    if neighbors.is_confirmed(hop.ifindex, hop.neighbor) {
+        return;
+    }
+    match neighbor::ask(requests, hop.ifindex, hop.neighbor) {
+        Ok(()) => neighbors.set_asked(hop.ifindex, hop.neighbor),
+        Err(error) => debug!(neighbor = %hop.neighbor, %error, "the kernel would not ask for a neighbor"),
     }
 }

@@ -57,6 +57,20 @@ impl Neighbors {
     pub(super) fn get(&self, ifindex: u32, address: IpAddr) -> Option<Neighbor> {
         self.0.get(&(ifindex, address)).copied()
     }
+
+    /// Known, and nothing to be asked.
+    pub(super) fn is_confirmed(&self, ifindex: u32, address: IpAddr) -> bool {
+        matches!(self.get(ifindex, address), Some(Neighbor::Known { stale: false, .. }))
+    }
+
+    /// The kernel was made to ask. It does not tell that it does, only how it ends: until then its earlier verdict is none.
+    pub(super) fn set_asked(&mut self, ifindex: u32, address: IpAddr) {
+        match self.0.get_mut(&(ifindex, address)) {
+            Some(Neighbor::Known { stale, .. }) => *stale = false,
+            Some(neighbor @ Neighbor::Silent) => *neighbor = Neighbor::Asked,
+            Some(Neighbor::Asked) | None => {}
+        }
+    }
 }
 
 fn address_of(message: &NeighbourMessage) -> Option<IpAddr> {

@@ -3,7 +3,7 @@
 use std::{io, os::fd::AsFd, time::Duration};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -14,12 +14,16 @@ use nix::{
     },
     time::{ClockId, clock_gettime},
 };
+use tracing::warn;
 
 /// Largest datagram that the kernel sends on a dump or as an event.
 const DATAGRAM_BYTES: usize = 1 << 17;
 
 /// The kernel answers at once; this only keeps a kernel that does not from hanging us.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often a dump that was overtaken by changes is begun again.
+const DUMPS_MAX: usize = 10;
 
 /// Room for events that we were not told of in time. Beyond it the kernel says so and everything is read anew.
 const EVENT_BUFFER_BYTES: usize = 1 << 20;
@@ -29,14 +33,18 @@ const GROUPS: u32 = 1 << 0 // links
     | 1 << 2 // neighbors
     | 1 << 4 // IPv4 addresses
     | 1 << 6 // IPv4 routes
+    | 1 << 7 // IPv4 rules
     | 1 << 8 // IPv6 addresses
-    | 1 << 10; // IPv6 routes
+    | 1 << 10 // IPv6 routes
+    | 1 << 18; // IPv6 rules
 
 /// Asks the kernel and waits for its answer.
 #[derive(Debug)]
 pub(super) struct Requests {
     socket: Socket,
     sequence: u32,
+    /// Messages so far that this library could not read.
+    unreadable: u64,
 }
 
 impl Requests {
@@ -48,17 +56,24 @@ impl Requests {
         setsockopt(&socket.as_fd(), sockopt::ReceiveTimeout, &timeout)?;
         // A start that cannot be mistaken for that of another socket's answer.
         let sequence = clock_gettime(ClockId::CLOCK_MONOTONIC)?.tv_nsec() as u32;
-        Ok(Self { socket, sequence })
+        Ok(Self { socket, sequence, unreadable: 0 })
     }
 
     /// Everything that a dump gives.
     pub(super) fn dump(&mut self, what: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
-        self.ask(what, NLM_F_REQUEST | NLM_F_DUMP)
+        for _ in 0..DUMPS_MAX {
+            let (answers, interrupted) = self.ask(what.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
+            if !interrupted {
+                return Ok(answers);
+            }
+        }
+        // The table changes faster than it can be read.
+        Err(io::ErrorKind::ResourceBusy.into())
     }
 
     /// The one answer to a question.
     pub(super) fn get(&mut self, what: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
-        self.ask(what, NLM_F_REQUEST | NLM_F_ACK)
+        self.ask(what, NLM_F_REQUEST | NLM_F_ACK).map(|(answers, _)| answers)
     }
 
     /// Makes the kernel create something.
@@ -66,7 +81,8 @@ impl Requests {
         self.ask(what, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE).map(|_| ())
     }
 
-    fn ask(&mut self, what: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+    /// The answers, and whether something changed while the kernel gave them, so that some may be missing.
+    fn ask(&mut self, what: RouteNetlinkMessage, flags: u16) -> io::Result<(Vec<RouteNetlinkMessage>, bool)> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = flags;
@@ -78,19 +94,34 @@ impl Requests {
         self.socket.send(&bytes, 0)?;
 
         let mut answers = Vec::new();
+        let mut interrupted = false;
         let mut datagram = Vec::with_capacity(DATAGRAM_BYTES);
         loop {
             datagram.clear();
-            self.socket.recv(&mut datagram, 0)?;
+            match self.socket.recv(&mut datagram, 0) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                received => received?,
+            };
             for message in Messages(&datagram) {
+                let message = match message {
+                    Ok(message) => message,
+                    Err(error) => {
+                        count_unreadable(&mut self.unreadable, &error);
+                        continue;
+                    }
+                };
                 if message.header.sequence_number != self.sequence {
                     // Of a question whose answer came too late.
                     continue;
                 }
+                interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
                 match message.payload {
                     NetlinkPayload::InnerMessage(inner) => answers.push(inner),
-                    NetlinkPayload::Done(_) => return Ok(answers),
-                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answers),
+                    NetlinkPayload::Done(done) if done.code < 0 => {
+                        return Err(io::Error::from_raw_os_error(done.code.saturating_neg()));
+                    }
+                    NetlinkPayload::Done(_) => return Ok((answers, interrupted)),
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok((answers, interrupted)),
                     NetlinkPayload::Error(error) => return Err(error.to_io()),
                     _ => {}
                 }
@@ -104,6 +135,8 @@ impl Requests {
 pub(super) struct Events {
     socket: Socket,
     datagram: Vec<u8>,
+    /// Messages so far that this library could not read.
+    unreadable: u64,
 }
 
 /// What was heard.
@@ -121,7 +154,7 @@ impl Events {
         socket.bind(&SocketAddr::new(0, GROUPS))?;
         socket.set_non_blocking(true)?;
         socket.set_rx_buf_sz(EVENT_BUFFER_BYTES as u32)?;
-        Ok(Self { socket, datagram: Vec::with_capacity(DATAGRAM_BYTES) })
+        Ok(Self { socket, datagram: Vec::with_capacity(DATAGRAM_BYTES), unreadable: 0 })
     }
 
     /// For epoll.
@@ -137,10 +170,13 @@ impl Events {
             self.datagram.clear();
             match self.socket.recv_from(&mut self.datagram, 0) {
                 Ok((_, from)) if from.port_number() == 0 => {
-                    changes.extend(Messages(&self.datagram).filter_map(|message| match message.payload {
-                        NetlinkPayload::InnerMessage(inner) => Some(inner),
-                        _ => None,
-                    }));
+                    for message in Messages(&self.datagram) {
+                        match message.map(|message| message.payload) {
+                            Ok(NetlinkPayload::InnerMessage(inner)) => changes.push(inner),
+                            Ok(_) => {}
+                            Err(error) => count_unreadable(&mut self.unreadable, &error),
+                        }
+                    }
                 }
                 // Only the kernel, port 0, tells what is.
                 Ok(_) => {}
@@ -155,25 +191,33 @@ impl Events {
     }
 }
 
-/// The messages of a datagram. What this library cannot read is passed over: new attributes come with every kernel.
+/// Each is a fact that nobody knows, but a log full of them helps nobody either.
+fn count_unreadable(so_far: &mut u64, error: &io::Error) {
+    *so_far += 1;
+    if so_far.is_power_of_two() {
+        warn!(%error, %so_far, "netlink told of something in words that are not understood");
+    }
+}
+
+/// The messages of a datagram.
 struct Messages<'a>(&'a [u8]);
 
 impl Iterator for Messages<'_> {
-    type Item = NetlinkMessage<RouteNetlinkMessage>;
+    type Item = io::Result<NetlinkMessage<RouteNetlinkMessage>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         const HEADER_BYTES: usize = 16;
-        while self.0.len() >= HEADER_BYTES {
-            let length = u32::from_ne_bytes(self.0.first_chunk().copied()?) as usize;
-            if length < HEADER_BYTES || length > self.0.len() {
-                return None;
-            }
-            let (message, rest) = self.0.split_at(length);
-            self.0 = &rest[(length.next_multiple_of(4) - length).min(rest.len())..];
-            if let Ok(message) = NetlinkMessage::deserialize(message) {
-                return Some(message);
-            }
+        let length = u32::from_ne_bytes(self.0.first_chunk().copied()?) as usize;
+        if length < HEADER_BYTES || length > self.0.len() {
+            self.0 = &[];
+            return Some(Err(invalid("a netlink message is longer than its datagram")));
         }
-        None
+        let (message, rest) = self.0.split_at(length);
+        self.0 = &rest[(length.next_multiple_of(4) - length).min(rest.len())..];
+        Some(NetlinkMessage::deserialize(message).map_err(|error| invalid(error.to_string())))
     }
+}
+
+fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
