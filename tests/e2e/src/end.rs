@@ -30,9 +30,13 @@ pub(crate) struct End {
 impl End {
     /// On the first device, toward the lab's other host.
     pub(crate) fn open() -> Result<Self> {
+        Self::toward(std::env::var("LAB_PEER_IPV4").context("run by scripts/lab exec")?.parse()?)
+    }
+
+    /// On the first device, with its address in the network of `peer`.
+    pub(crate) fn toward(peer: Gid) -> Result<Self> {
         let name = Device::list()?.into_iter().next().context("the daemon has no device")?;
         let device = Device::open(&name)?;
-        let peer: Gid = std::env::var("LAB_PEER_IPV4").context("run by scripts/lab exec")?.parse()?;
         let gid = device.gid_toward(peer)?;
         let pd = device.protection_domain()?;
         let cq = device.completion_queue(256)?;
@@ -41,10 +45,15 @@ impl End {
         Ok(Self { gid, pd, cq, qp })
     }
 
+    /// What the peer must know of us.
+    pub(crate) fn endpoint(&self) -> Result<Endpoint> {
+        Ok(self.qp.endpoint(self.gid.index)?)
+    }
+
     /// Tells the peer of us and of `exposed`, hears of it and connects. Receives are posted before.
     pub(crate) fn meet(&self, exposed: Option<&MemoryRegion>, options: &ConnectOptions) -> Result<RemoteMemory> {
         let memory = exposed.map(MemoryRegion::remote).unwrap_or_default();
-        say(&format!("here {} {} {} {}", self.qp.endpoint(self.gid.index)?, memory.va, memory.length, memory.rkey))?;
+        say(&format!("here {} {} {} {}", self.endpoint()?, memory.va, memory.length, memory.rkey))?;
         let line = hear()?;
         let (endpoint, memory) = read_here(&line).with_context(|| format!("the peer said '{line}'"))?;
         self.qp.connect(&endpoint, options)?;

@@ -3,8 +3,12 @@
 mod bereft;
 mod end;
 mod hello;
+mod pingpong;
 mod polled;
 mod region;
+mod rxe;
+
+use std::net::IpAddr;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -56,6 +60,20 @@ enum Program {
         /// Version of the client ABI.
         version: u32,
     },
+    /// All operations with `rxe-peer`.
+    Rxe {
+        /// Where it runs.
+        address: IpAddr,
+        /// Its port.
+        port: u16,
+    },
+    /// Be the other side of `ibv_rc_pingpong`.
+    Pingpong {
+        /// Where it runs.
+        address: IpAddr,
+        /// Its port.
+        port: u16,
+    },
 }
 
 fn main() -> Result<()> {
@@ -66,5 +84,7 @@ fn main() -> Result<()> {
         Program::Expose { bytes } => region::expose(bytes),
         Program::Transfer { direction, bytes } => region::transfer(direction, bytes),
         Program::Hello { version } => hello::say_hello(version),
+        Program::Rxe { address, port } => rxe::run(address, port),
+        Program::Pingpong { address, port } => pingpong::run(address, port),
     }
 }
