@@ -118,8 +118,11 @@ fn kernel_has_vlans() -> bool {
     has
 }
 
-/// The programs under test, as they ship.
+/// The programs under test, as they ship. `LAB_BUILD=0` says that they are there.
 fn build() -> Result<()> {
+    if env::var_os("LAB_BUILD").is_some_and(|value| value == "0") {
+        return Ok(());
+    }
     let status =
         Command::new(lab::repository().join("scripts/lab")).arg("build").status().context("scripts/lab build")?;
     ensure!(status.success(), "scripts/lab build failed");

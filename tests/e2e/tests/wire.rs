@@ -150,7 +150,7 @@ pub(crate) fn a_router_changes_the_hop_limit_and_nothing_that_counts(_: &Setting
 
 /// On a VLAN: every frame has its tag, with the priority that the queue pair asked for.
 pub(crate) fn vlan_and_priority_are_on_the_frames(_: &Settings) -> Result<()> {
-    let lab = Lab::up(&["--switch", "--vlan", "100"])?;
+    let lab = Lab::up(&["--switch", "--vlan", "100", "--mtu", "1500"])?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("vlan.pcap");
     let capture = lab.capture(&file)?;

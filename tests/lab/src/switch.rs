@@ -28,6 +28,8 @@ const FILTER: (u32, u32) = (1, 1);
 /// # Errors
 /// When a port does not exist, or the kernel refuses the program.
 pub fn attach(ports: &[String]) -> Result<()> {
+    // It complains of a qdisc that is there already, which is no error.
+    libbpf_rs::set_print(None);
     let mut object = load()?;
     let program = program(&mut object)?;
     for port in ports {
