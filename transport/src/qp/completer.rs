@@ -7,7 +7,7 @@
 use roced_shared::abi::cqe::Status;
 
 use super::{
-    Link, Turn,
+    Link, State, Turn,
     requester::Requester,
     retry::{RNR_RETRY_FOREVER, ack_timeout},
     scatter::{LocalFault, SgeCursor},
@@ -97,7 +97,9 @@ impl Completer {
         }
         match packet.info.operation {
             Operation::ReadResponse => self.on_read_response(packet, link, queue, requester, turn),
-            _ => self.on_ack(packet, link, queue, requester, turn),
+            Operation::Ack => self.on_ack(packet, link, queue, requester, turn),
+            // The answer to what we never ask.
+            _ => Err(DropReason::UnexpectedResponse),
         }
     }
 
@@ -110,10 +112,6 @@ impl Completer {
         turn: &mut Turn<'_, A>,
     ) {
         if self.ack_deadline > turn.now || requester.is_waiting_for_receiver() {
-            return;
-        }
-        if self.unacknowledged == requester.frontier() {
-            self.ack_deadline = Nanos::NEVER;
             return;
         }
         link.counters.count(QpCount::AckTimeout);
@@ -131,6 +129,7 @@ impl Completer {
     ) {
         if let Some((position, status)) = requester.refused()
             && position == queue.head()
+            && link.state == State::ReadyToSend
         {
             self.fail_oldest(link, queue, status, turn);
         }
@@ -261,7 +260,7 @@ impl Completer {
         self.gap_asked = None;
         let (position, packet) = self.place(queue);
         requester.skip_to(position, packet, self.unacknowledged);
-        if self.unacknowledged == requester.frontier() {
+        if requester.cursor() == self.unacknowledged {
             self.ack_deadline = Nanos::NEVER;
         } else {
             self.restart_timer(link, now);
@@ -296,7 +295,8 @@ impl Completer {
         Ok(())
     }
 
-    /// Sends everything unacknowledged again, if a retry is left.
+    /// Sends everything unacknowledged again, if a retry is left. Nothing happens when that was said before and none of it has
+    /// been sent yet: a NAK that comes twice, a wire without room or a rate do not use up retries.
     fn retry<A: App>(
         &mut self,
         link: &mut Link,
@@ -304,7 +304,7 @@ impl Completer {
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) {
-        if self.unacknowledged == requester.frontier() {
+        if requester.cursor() == self.unacknowledged {
             return;
         }
         if self.retries_left == 0 {
@@ -315,7 +315,8 @@ impl Completer {
         self.retries_left -= 1;
         let (position, packet) = self.place(queue);
         requester.rewind(position, packet, self.unacknowledged);
-        self.restart_timer(link, turn.now);
+        // Nothing is outstanding now; the timer starts with the next packet.
+        self.ack_deadline = Nanos::NEVER;
     }
 
     fn on_rnr<A: App>(
@@ -326,6 +327,10 @@ impl Completer {
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) {
+        if requester.is_waiting_for_receiver() {
+            // Nothing was sent since the last one: it came twice.
+            return;
+        }
         if link.attributes.rnr_retry != RNR_RETRY_FOREVER {
             if self.rnr_retries_left == 0 {
                 link.counters.count(QpCount::RnrRetryExceeded);
@@ -337,7 +342,6 @@ impl Completer {
         let (position, packet) = self.place(queue);
         requester.rewind(position, packet, self.unacknowledged);
         requester.wait_for_receiver(turn.now + rnr_delay(timer));
-        // While it waits nothing is outstanding; the timer starts with the next packet.
         self.ack_deadline = Nanos::NEVER;
     }
 

@@ -46,12 +46,7 @@ use crate::{
     mr::MrTable,
     psn::Psn,
     reject::{Disposition, DropReason, Reject},
-    wire::{
-        frame::Packet,
-        headers::Headers,
-        opcode::{Operation, Service},
-        path::Path,
-    },
+    wire::{frame::Packet, headers::Headers, opcode::Service, path::Path},
     work::{RecvWork, SendWork},
 };
 
@@ -285,7 +280,7 @@ impl Qp {
     }
 
     fn try_packet<A: App>(&mut self, packet: &Packet<'_>, turn: &mut Turn<'_, A>) -> Result<(), DropReason> {
-        let is_answer = matches!(packet.info.operation, Operation::Ack | Operation::ReadResponse);
+        let is_answer = packet.info.operation.is_response();
         match (self.link.state, is_answer) {
             (State::ReadyToSend, true) | (State::ReadyToSend | State::ReadyToReceive, false) => {}
             _ => return Err(DropReason::WrongState),

@@ -90,6 +90,11 @@ impl Requester {
         self.frontier
     }
 
+    /// The PSN that is sent next.
+    pub(crate) const fn cursor(&self) -> Psn {
+        self.psn
+    }
+
     /// The position of the entry that cannot be sent, and why.
     pub(crate) const fn refused(&self) -> Option<(u32, Status)> {
         match self.refused {
@@ -111,6 +116,8 @@ impl Requester {
     pub(crate) fn skip_to(&mut self, position: u32, packet: u32, psn: Psn) {
         if self.psn.distance_from(psn) < 0 {
             (self.entry, self.packet, self.psn) = (position, packet, psn);
+            // It was sent before, and that has arrived.
+            self.refused = None;
         }
     }
 

@@ -113,11 +113,9 @@ impl Responder {
             Ok(psns) => {
                 self.expected = self.expected.plus(psns);
                 self.nak_given = false;
-                if packet.bth.ack_request {
+                // What a NAK complained of has come; it may have stood for an ACK.
+                if packet.bth.ack_request || self.owed != Owed::Nothing {
                     self.owed = Owed::Ack;
-                } else if matches!(self.owed, Owed::SequenceNak | Owed::RnrNak) {
-                    // What it complained of has come.
-                    self.owed = Owed::Nothing;
                 }
                 Ok(())
             }

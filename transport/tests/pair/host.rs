@@ -17,9 +17,12 @@ use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, App, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
     mr::{MemSpan, Mr, MrKey},
+    psn::Psn,
     qp::{PathState, Qp, QpConfig},
     reject::Disposition,
     wire::{
+        bth::Bth,
+        headers::Headers,
         opcode::{Opcode, Operation},
         parse,
         path::{Path, PathSpec, udp_source_port},
@@ -80,11 +83,12 @@ pub(crate) struct Nic {
 impl Wire for Nic {
     fn emit(
         &mut self,
-        _via: Via,
+        via: Via,
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
-        if self.frames.len() >= self.room {
+        // Hand-over has room when the NIC has none.
+        if matches!(via, Via::Nic { .. }) && self.frames.len() >= self.room {
             return Err(EmitError::Full);
         }
         let mut bytes = vec![0xee; frame_bytes];
@@ -247,19 +251,39 @@ impl Pair {
             seen: BTreeMap::new(),
             trace: Vec::new(),
         };
-        for host in &mut pair.hosts {
+        pair.insert_qps();
+        pair
+    }
+
+    fn insert_qps(&mut self) {
+        for host in &mut self.hosts {
             let config = QpConfig {
                 qpn: host.qpn,
                 pd: PD,
                 send_cq: CQ,
                 recv_cq: CQ,
                 sizes: SIZES,
-                signal_all: settings.signal_all,
-                window_packets: settings.window,
+                signal_all: self.settings.signal_all,
+                window_packets: self.settings.window,
             };
             host.endpoint.insert_qp(Box::new(Qp::new(config))).map_err(|(_, reject)| reject).expect("free");
         }
-        pair
+    }
+
+    /// Makes another connection between the hosts, of queue pairs `index`, and turns to it: `host.qpn` is the new one.
+    pub(crate) fn connect_another(&mut self, index: u32) {
+        for host in &mut self.hosts {
+            host.qpn = Qpn::new(host.qpn.endpoint(), index);
+        }
+        self.insert_qps();
+        self.connect();
+    }
+
+    /// Turns back to the connection of queue pairs `index`.
+    pub(crate) fn turn_to(&mut self, index: u32) {
+        for host in &mut self.hosts {
+            host.qpn = Qpn::new(host.qpn.endpoint(), index);
+        }
     }
 
     /// Takes both queue pairs to RTS, as a client would.
@@ -306,9 +330,13 @@ impl Pair {
     }
 
     pub(crate) fn path(&self, at: usize) -> Path {
+        self.path_via(at, Via::Nic { flow: 1 })
+    }
+
+    pub(crate) fn path_via(&self, at: usize, via: Via) -> Path {
         let (from, to) = (&self.hosts[at], &self.hosts[1 - at]);
         Path::new(&PathSpec {
-            via: Via::Nic { flow: 1 },
+            via,
             source_mac: from.mac,
             dest_mac: to.mac,
             vlan: None,
@@ -438,4 +466,24 @@ pub(crate) fn one(from: usize, opcode: Opcode, nth: usize, fate: Fate) -> impl F
     move |sender, seen, count| {
         if (sender, seen, count) == (from, opcode, nth) { fate } else { Fate::Deliver }
     }
+}
+
+/// A frame as host 0 would send it to host 1, but with these headers.
+pub(crate) fn forged(pair: &Pair, headers: &Headers, payload: &[u8]) -> Vec<u8> {
+    let path = pair.path(0);
+    let mut bytes = vec![0; path.frame_bytes(headers, payload.len())];
+    let mut rest = payload;
+    path.fill(&mut FrameMut::single(&mut bytes), headers, payload.len(), |piece| {
+        let (now, later) = rest.split_at(piece.len());
+        piece.copy_from_slice(now);
+        rest = later;
+        Ok(())
+    })
+    .expect("filled");
+    bytes
+}
+
+/// A BTH from host 0 to host 1 with the first PSN.
+pub(crate) fn bth(pair: &Pair, opcode: Opcode) -> Bth {
+    Bth::new(opcode, pair.hosts[1].qpn, Psn::new(pair.settings.psn))
 }

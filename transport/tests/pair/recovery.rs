@@ -1,13 +1,22 @@
 //! One thing goes wrong, and what each side does about it: the scenarios of the recorded captures and more.
 
-use roced_shared::abi::{cqe::Status, wqe::SendOp};
+use roced_shared::abi::{
+    control::{QpAttributes, attribute},
+    cqe::Status,
+    wqe::{SendOp, Sge},
+};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
-    wire::opcode::{self, Opcode, Operation},
+    mr::{Mr, MrKey},
+    wire::{
+        bth::Bth,
+        headers::Headers,
+        opcode::{self, Opcode, Operation},
+    },
 };
 
-use crate::host::{Fate, Pair, Settings, no_fault, one, sge, work};
+use crate::host::{Fate, KEY, Pair, Settings, bth, forged, no_fault, one, sge, work};
 
 const LIMIT: Nanos = Nanos::from_millis(10_000);
 
@@ -220,4 +229,107 @@ fn a_frame_that_was_overtaken_is_recovered_from() {
         survives(SendOp::Read, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 0, Fate::Late(turns)));
         survives(SendOp::Write, one(1, opcode::RC_ACK, 0, Fate::Late(turns)));
     }
+}
+
+#[test]
+fn retries_are_spent_on_what_was_sent_again_only() {
+    // 100 ms a packet, time-outs after 1 ms.
+    let mut pair = Pair::new(Settings { timeout: 8, retry_cnt: 1, ..Settings::default() });
+    let host = &mut pair.hosts[0];
+    let limit = QpAttributes { rate_limit_bytes_per_s: 10_000, ..QpAttributes::default() };
+    host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
+    host.post(&work(1, SendOp::Write, &[sge(0, 1000)], 0));
+    assert!(pair.run(LIMIT, one(0, opcode::RC_WRITE_ONLY, 0, Fate::Drop)));
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 1);
+    // The same where the NIC has no room for a while.
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 1000)], 0));
+    pair.run(Nanos::from_micros(110), |_, _, _| Fate::Drop);
+    pair.hosts[0].nic.room = 0;
+    pair.run(Nanos::from_millis(1000), no_fault);
+    pair.hosts[0].nic.room = 100;
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(2, Status::Success)]);
+}
+
+#[test]
+fn a_late_ack_for_what_cannot_be_sent_again_fails_nothing() {
+    let mut pair = Pair::new(Settings::default());
+    let other = Mr { key: MrKey(0x0055_5501), ..pair.hosts[0].endpoint.remove_mr(KEY).expect("there") };
+    for mr in [other, Mr { key: KEY, ..other }] {
+        pair.hosts[0].endpoint.insert_mr(mr).expect("room");
+    }
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 100)], 0));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[Sge { lkey: other.key.0, ..sge(0, 100) }], 0));
+    // Both arrive, their ACK does not yet; then the second's memory goes away, and both are sent again.
+    pair.turn(&mut |from, _, _| if from == 1 { Fate::Drop } else { Fate::Deliver });
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    pair.hosts[0].endpoint.remove_mr(other.key).expect("there");
+    pair.now = pair.now + Nanos::from_millis(100);
+    pair.turn(&mut no_fault);
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
+    assert_eq!(pair.hosts[0].state(), "RTS");
+}
+
+#[test]
+fn an_rnr_nak_that_comes_twice_counts_once() {
+    let mut pair = Pair::new(Settings { rnr_retry: 1, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Send, &[], 0));
+    let mut naks = 0;
+    pair.run(Nanos::from_micros(300), |from, _, _| {
+        naks += from;
+        if from == 1 { Fate::Duplicate } else { Fate::Deliver }
+    });
+    assert_eq!(naks, 1);
+    pair.hosts[1].post_recv(2, &[]);
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+}
+
+#[test]
+fn a_nak_that_comes_twice_sends_again_once() {
+    let mut pair = Pair::new(Settings { retry_cnt: 1, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 5000)], 0));
+    assert!(pair.run(LIMIT, |from, opcode, nth| match (from, opcode, nth) {
+        (0, opcode::RC_WRITE_MIDDLE, 0) => Fate::Drop,
+        (1, opcode::RC_ACK, 0) => Fate::Duplicate,
+        _ => Fate::Deliver,
+    }));
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 4);
+}
+
+/// A message and, in the same burst, the packets of another in the wrong order: the first one's ACK is not forgotten over the
+/// NAK that is not needed any more.
+#[test]
+fn an_ack_that_is_owed_survives_a_nak_that_became_needless() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[1].post_recv(1, &[sge(0, 10)]);
+    pair.hosts[1].post_recv(2, &[sge(0, 2000)]);
+    for (opcode, after, payload) in
+        [(opcode::RC_SEND_ONLY, 0, 10), (opcode::RC_SEND_LAST, 2, 10), (opcode::RC_SEND_FIRST, 1, 1024)]
+    {
+        let ack_request = opcode != opcode::RC_SEND_FIRST;
+        let bth = bth(&pair, opcode);
+        let frame =
+            forged(&pair, &Headers::new(Bth { psn: bth.psn.plus(after), ack_request, ..bth }), &vec![1; payload]);
+        pair.deliver(1, &frame);
+    }
+    pair.turn(&mut no_fault);
+    assert_eq!(pair.trace, [(1, opcode::RC_ACK, bth(&pair, opcode::RC_ACK).psn.plus(1).get())]);
+}
+
+#[test]
+fn what_follows_a_request_that_failed_is_flushed_even_if_it_would_fail_too() {
+    let mut pair = Pair::new(Settings { retry_cnt: 0, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[Sge { lkey: 1, ..sge(0, 10) }], 0));
+    pair.run(LIMIT, |_, _, _| Fate::Drop);
+    assert_eq!(pair.hosts[0].take(), [(1, Status::TransportRetryExceeded), (2, Status::WorkRequestFlushed)]);
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], u64::MAX / 2));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[Sge { lkey: 1, ..sge(0, 10) }], 0));
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::RemoteAccess), (2, Status::WorkRequestFlushed)]);
 }

@@ -11,7 +11,6 @@ use roced_shared::{
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
-    io::FrameMut,
     mr::MrKey,
     psn::Psn,
     reject::{Disposition, DropReason},
@@ -24,7 +23,7 @@ use roced_transport::{
     work::SendWork,
 };
 
-use crate::host::{Fate, KEY, MEMORY_BYTES, Pair, Settings, VA, no_fault, sge, work};
+use crate::host::{Fate, KEY, MEMORY_BYTES, Pair, Settings, VA, bth, forged, no_fault, sge, work};
 
 /// Host 0's work ends with `status`, host 1 counts `counted`.
 fn is_refused(settings: Settings, refused: &SendWork<'_>, status: Status, counted: QpCount) {
@@ -160,25 +159,6 @@ fn a_region_that_goes_away_before_a_retransmission_is_a_protection_error() {
     pair.hosts[0].endpoint.remove_mr(KEY).expect("there");
     pair.settle();
     assert_eq!(pair.hosts[0].take(), [(1, Status::LocalProtection)]);
-}
-
-/// A frame as host 0 would send it to host 1, but with these headers.
-fn forged(pair: &Pair, headers: &Headers, payload: &[u8]) -> Vec<u8> {
-    let path = pair.path(0);
-    let mut bytes = vec![0; path.frame_bytes(headers, payload.len())];
-    let mut rest = payload;
-    path.fill(&mut FrameMut::single(&mut bytes), headers, payload.len(), |piece| {
-        let (now, later) = rest.split_at(piece.len());
-        piece.copy_from_slice(now);
-        rest = later;
-        Ok(())
-    })
-    .expect("filled");
-    bytes
-}
-
-fn bth(pair: &Pair, opcode: Opcode) -> Bth {
-    Bth::new(opcode, pair.hosts[1].qpn, Psn::new(pair.settings.psn))
 }
 
 /// What host 1 says to one forged request; it must be in ERR afterward if `fatal`.
@@ -361,4 +341,18 @@ fn another_domains_key_is_no_key() {
     pair.hosts[0].post(&SendWork { rkey: other.0, ..work(1, SendOp::Read, &[sge(0, 10)], 0) });
     pair.settle();
     assert_eq!(pair.hosts[0].take(), [(1, Status::RemoteAccess)]);
+}
+
+#[test]
+fn an_atomic_ack_that_nobody_waits_for_changes_nothing() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[1].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    let aeth = Some(roced_transport::wire::Aeth { syndrome: roced_transport::wire::Syndrome::ACK, msn: 0 });
+    let atomic_ack = Some(roced_transport::wire::AtomicAck { original: 0 });
+    let headers = Headers { aeth, atomic_ack, ..Headers::new(bth(&pair, opcode::RC_ATOMIC_ACK)) };
+    let frame = forged(&pair, &headers, &[]);
+    assert_eq!(pair.deliver(1, &frame), Disposition::Dropped(DropReason::UnexpectedResponse));
+    pair.settle();
+    assert_eq!((pair.hosts[1].take(), pair.hosts[1].state()), (vec![(1, Status::Success)], "RTS"));
 }
