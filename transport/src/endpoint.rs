@@ -31,6 +31,10 @@ use crate::{
 /// Frames that one queue pair sends before the next has its turn.
 const QUANTUM: usize = 16;
 
+/// Queue pairs that find no room on the wire before a call of [`Endpoint::poll_transmit`] ends. More than one: a NIC queue without
+/// room must not hold up another queue, hand-over, or the flush of a queue pair that has failed.
+const FULL_MAX: usize = 16;
+
 /// What an endpoint is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointConfig {
@@ -64,7 +68,8 @@ pub struct Endpoint {
     senders: VecDeque<u32>,
     /// Queue pairs with room where there was none.
     unblocked: VecDeque<Qpn>,
-    events: VecDeque<QpEvent>,
+    /// Queue pairs with an event that nobody was told of, each once.
+    events: VecDeque<u32>,
     drops: DropCounters,
     /// Counters of queue pairs that are gone.
     retired: QpCounters,
@@ -187,9 +192,11 @@ impl Endpoint {
     /// Sends at most `budget` frames; gives how many visits did something.
     pub fn poll_transmit(&mut self, now: Nanos, budget: usize, app: &mut impl App, wire: &mut impl Wire) -> usize {
         let mut sent = 0;
-        while sent < budget {
+        let (mut held_up, mut full) = ([0; FULL_MAX], 0);
+        while sent < budget && full < FULL_MAX {
             let Some(index) = self.senders.pop_front() else { break };
             let Some(qp) = self.qps[index as usize].as_mut() else { continue };
+            let before = sent;
             let mut turn = Turn { now, mrs: &self.mrs, app };
             let mut visit = Visit::Progress;
             let mut left = QUANTUM.min(budget - sent);
@@ -199,14 +206,21 @@ impl Endpoint {
                 left -= 1;
             }
             match visit {
-                Visit::Progress => self.senders.push_back(index),
-                Visit::Full => self.senders.push_front(index),
                 Visit::Idle => qp.scheduled = false,
+                Visit::Full if sent == before => {
+                    held_up[full] = index;
+                    full += 1;
+                }
+                Visit::Progress | Visit::Full => self.senders.push_back(index),
             }
             self.settle(index);
-            if visit == Visit::Full {
-                break;
-            }
+        }
+        if sent > 0 {
+            // They keep their place; the others have had their turn.
+            held_up[..full].iter().rev().for_each(|index| self.senders.push_front(*index));
+        } else {
+            // Nobody got through: the next call tries others.
+            self.senders.extend(&held_up[..full]);
         }
         sent
     }
@@ -218,7 +232,19 @@ impl Endpoint {
 
     /// Something that a client must be told.
     pub fn poll_event(&mut self) -> Option<QpEvent> {
-        self.events.pop_front()
+        while let Some(index) = self.events.pop_front() {
+            let Some(qp) = self.qps[index as usize].as_mut() else { continue };
+            let event = qp.take_event();
+            if qp.has_event() {
+                self.events.push_back(index);
+            } else {
+                qp.event_listed = false;
+            }
+            if let Some(kind) = event {
+                return Some(QpEvent { qpn: qp.qpn(), kind });
+            }
+        }
+        None
     }
 
     /// Adds a queue pair.
@@ -236,18 +262,20 @@ impl Endpoint {
         }
         *place = Some(qp);
         self.live.push(index);
+        self.after(index);
         Ok(())
     }
 
     /// Removes a queue pair; it completes nothing any more.
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let index = self.index(qpn)?;
-        let qp = self.qps[index as usize].take()?;
+        let mut qp = self.qps[index as usize].take()?;
+        (qp.scheduled, qp.event_listed) = (false, false);
         self.timers.cancel(index);
         self.live.retain(|live| *live != index);
         self.senders.retain(|sender| *sender != index);
         self.unblocked.retain(|unblocked| *unblocked != qpn);
-        self.events.retain(|event| event.qpn != qpn);
+        self.events.retain(|listed| *listed != index);
         self.retired.add_all(qp.counters());
         Some(qp)
     }
@@ -359,11 +387,9 @@ impl Endpoint {
             qp.recv_room_wanted &= !recv;
             self.unblocked.push_back(qp.qpn());
         }
-        if let Some(kind) = qp.take_event() {
-            let event = QpEvent { qpn: qp.qpn(), kind };
-            if self.events.len() < self.events.capacity() {
-                self.events.push_back(event);
-            }
+        if qp.has_event() && !qp.event_listed {
+            qp.event_listed = true;
+            self.events.push_back(index);
         }
     }
 }

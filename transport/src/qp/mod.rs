@@ -120,8 +120,8 @@ pub(crate) struct Link {
     attributes: QpAttributes,
     path: PathState,
     counters: QpCounters,
-    /// An `abi::control::event` that nobody was told of yet.
-    event: Option<u32>,
+    /// Kinds of `abi::control::event` that nobody was told of yet, a bit each.
+    events: u32,
 }
 
 /// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is made.
@@ -139,6 +139,10 @@ pub struct Qp {
     pub(crate) recv_room_wanted: bool,
     /// It stands in its endpoint's list of senders.
     pub(crate) scheduled: bool,
+    /// It stands in its endpoint's list of events.
+    pub(crate) event_listed: bool,
+    /// Whose turn it is to send: the requester's, or the responder's.
+    requests_first: bool,
 }
 
 /// Flushed completions of one visit: enough to be quick, few enough for the other queue pairs of the turn.
@@ -154,7 +158,7 @@ impl Qp {
                 attributes: QpAttributes::default(),
                 path: PathState::Resolving,
                 counters: QpCounters::default(),
-                event: None,
+                events: 0,
             },
             send_queue: SendQueue::new(&config.sizes),
             recv_queue: RecvQueue::new(&config.sizes),
@@ -164,6 +168,8 @@ impl Qp {
             send_room_wanted: false,
             recv_room_wanted: false,
             scheduled: false,
+            event_listed: false,
+            requests_first: false,
         }
     }
 
@@ -328,31 +334,51 @@ impl Qp {
         }
     }
 
-    /// Sends one frame, or flushes a burst of work in state ERR. Answers go before requests: somebody waits for them.
+    /// Sends one frame, or flushes a burst of work in state ERR.
     pub(crate) fn transmit<A: App, W: Wire>(&mut self, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
         if matches!(self.link.path, PathState::Resolving) && self.link.state != State::Error {
             return Visit::Idle;
         }
-        match self.responder.transmit(&mut self.link, turn, wire) {
-            Visit::Idle => {}
-            visit => return visit,
+        if self.link.state == State::Error {
+            // The flush does not wait for the wire.
+            return match self.flush(turn) {
+                Visit::Idle => self.responder.transmit(&mut self.link, turn, wire),
+                visit => visit,
+            };
         }
-        match self.link.state {
-            State::ReadyToSend => {
-                let visit =
-                    self.requester.transmit(&mut self.link, &mut self.completer, &mut self.send_queue, turn, wire);
-                // A request that cannot be sent fails when all before it are done.
-                self.completer.fail_refused(&mut self.link, &mut self.send_queue, &self.requester, turn);
-                visit
-            }
-            State::Error => self.flush(turn),
-            _ => Visit::Idle,
+        // Requests and answers take turns: neither a peer that reads without end nor a client that always has work shuts the
+        // other direction out.
+        self.requests_first = !self.requests_first;
+        let requests_first = self.requests_first;
+        match self.transmit_one(requests_first, turn, wire) {
+            Visit::Idle => self.transmit_one(!requests_first, turn, wire),
+            visit => visit,
         }
     }
 
-    /// The event that nobody was told of yet.
+    fn transmit_one<A: App, W: Wire>(&mut self, request: bool, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
+        if !request {
+            return self.responder.transmit(&mut self.link, turn, wire);
+        }
+        if self.link.state != State::ReadyToSend {
+            return Visit::Idle;
+        }
+        let visit = self.requester.transmit(&mut self.link, &mut self.completer, &mut self.send_queue, turn, wire);
+        // A request that cannot be sent fails when all before it are done.
+        self.completer.fail_refused(&mut self.link, &mut self.send_queue, &self.requester, turn);
+        visit
+    }
+
+    /// There is an event that nobody was told of yet.
+    pub(crate) const fn has_event(&self) -> bool {
+        self.link.events != 0
+    }
+
+    /// An event that nobody was told of yet.
     pub(crate) fn take_event(&mut self) -> Option<u32> {
-        self.link.event.take()
+        let kind = self.has_event().then(|| self.link.events.trailing_zeros())?;
+        self.link.events &= !(1 << kind);
+        Some(kind)
     }
 
     fn flush<A: App>(&mut self, turn: &mut Turn<'_, A>) -> Visit {
@@ -376,7 +402,7 @@ impl Qp {
         self.responder.reset();
         self.link.attributes = QpAttributes::default();
         self.link.path = PathState::Resolving;
-        self.link.event = None;
+        self.link.events = 0;
     }
 }
 
@@ -418,7 +444,7 @@ impl Link {
     /// The queue pair has failed and no completion says so.
     fn fail_with_event(&mut self, kind: u32) {
         self.fail();
-        self.event = Some(kind);
+        self.events |= 1 << kind;
     }
 
     /// Completes a send; one that was not asked to be signaled is silent on success.

@@ -1,0 +1,124 @@
+//! Nobody is shut out: not a queue pair by another, not a direction by the other, not the flush by a NIC that is stuck.
+
+use roced_shared::abi::{
+    control::{QpAttributes, attribute, state},
+    cqe::Status,
+    wqe::SendOp,
+};
+use roced_transport::{
+    clock::Nanos,
+    io::Via,
+    qp::PathState,
+    wire::opcode::{self, Operation},
+};
+
+use crate::host::{Pair, Settings, no_fault, sge, work};
+
+#[test]
+fn a_peer_that_reads_without_end_does_not_shut_out_our_requests() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].nic.room = 1;
+    for wr_id in 0..20 {
+        pair.hosts[1].post(&work(wr_id, SendOp::Read, &[sge(0, 50_000)], 0));
+    }
+    while pair.sent(0, Operation::ReadResponse) < 10 {
+        pair.turn(&mut no_fault);
+    }
+    pair.hosts[0].post(&work(100, SendOp::Write, &[sge(0, 10)], 0));
+    while pair.hosts[0].app.completions.is_empty() {
+        pair.turn(&mut no_fault);
+    }
+    assert!(pair.sent(0, Operation::ReadResponse) < 20, "{}", pair.sent(0, Operation::ReadResponse));
+    pair.settle();
+    assert_eq!(pair.hosts[1].take().len(), 20);
+}
+
+#[test]
+fn a_nic_with_little_room_serves_all_queue_pairs() {
+    for room in [1, 15, 16, 17] {
+        let mut pair = Pair::new(Settings { window: 4096, ..Settings::default() });
+        pair.connect_another(6);
+        pair.connect_another(7);
+        pair.hosts[0].nic.room = room;
+        for index in [5, 6, 7] {
+            pair.turn_to(index);
+            pair.hosts[0].post(&work(index.into(), SendOp::Write, &[sge(0, 200 * 1024)], 500_000));
+        }
+        pair.settle();
+        let ends: Vec<_> = pair
+            .trace
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, opcode, _))| *opcode == opcode::RC_WRITE_LAST)
+            .map(|(at, _)| at)
+            .collect();
+        assert_eq!(ends.len(), 3);
+        assert!(ends[2] - ends[0] < 100, "they end together with room for {room}: {ends:?}");
+    }
+}
+
+#[test]
+fn a_nic_that_is_stuck_holds_up_neither_hand_over_nor_flush() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].post(&work(5, SendOp::Write, &[sge(0, 10)], 0));
+    // More than are visited at a time.
+    for index in (0..5).chain(8..16) {
+        pair.connect_another(index);
+        pair.hosts[0].post(&work(index.into(), SendOp::Write, &[sge(0, 10)], 0));
+    }
+    pair.connect_another(6);
+    let local = PathState::Ready(pair.path_via(0, Via::HandOver));
+    let qpn = pair.hosts[0].qpn;
+    pair.hosts[0].endpoint.set_path(qpn, local).expect("there");
+    pair.hosts[0].post(&work(106, SendOp::Write, &[sge(0, 10)], 0));
+    // It owes a NAK that cannot leave.
+    pair.connect_another(7);
+    pair.hosts[1].post(&work(1, SendOp::Write, &[sge(0, 10)], u64::MAX / 2));
+    pair.hosts[0].post_recv(107, &[]);
+    pair.hosts[0].nic.room = 0;
+    for _ in 0..50 {
+        pair.turn(&mut no_fault);
+    }
+    let mut done = pair.hosts[0].take();
+    done.sort_unstable_by_key(|(wr_id, _)| *wr_id);
+    assert_eq!(done, [(106, Status::Success), (107, Status::WorkRequestFlushed)]);
+    pair.hosts[0].nic.room = 100;
+    pair.settle();
+    assert_eq!(pair.hosts[0].take().len(), 14);
+    assert_eq!(pair.hosts[1].take(), [(1, Status::RemoteAccess)]);
+}
+
+#[test]
+fn a_queue_pair_that_was_moved_away_and_back_goes_on() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 5000)], 0));
+    let host = &mut pair.hosts[0];
+    let qp = host.endpoint.remove_qp(host.qpn).expect("there");
+    host.endpoint.insert_qp(qp).map_err(|(_, reject)| reject).expect("its place is free");
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+}
+
+#[test]
+fn every_queue_pair_tells_its_event_however_many_have_one() {
+    let mut pair = Pair::new(Settings::default());
+    for index in 6..16 {
+        pair.connect_another(index);
+    }
+    pair.hosts[0].app.cq_room = 0;
+    let error = QpAttributes { state: state::ERR, ..QpAttributes::default() };
+    // Each loses completions more than once.
+    for index in (5..16).chain(5..16) {
+        pair.turn_to(index);
+        let host = &mut pair.hosts[0];
+        host.post(&work(1, SendOp::Write, &[], 0));
+        host.endpoint.modify_qp(host.qpn, attribute::STATE, &error, None).expect("from anywhere");
+        pair.run(Nanos::from_millis(1), no_fault);
+    }
+    let mut told =
+        std::iter::from_fn(|| pair.hosts[0].endpoint.poll_event()).map(|event| event.qpn).collect::<Vec<_>>();
+    told.sort_unstable();
+    assert_eq!(told.len(), 11);
+    told.dedup();
+    assert_eq!(told.len(), 11);
+}
