@@ -2,6 +2,368 @@
 //!
 //! The control thread owns everything here. What a worker needs of it is made ready in [`queues`] and [`memory`] and handed over
 //! whole, so that no lock lies between a client and its packets.
+//!
+//! ```text
+//!   listener ─► connection ─► session: objects      messages in, replies and events out
+//!                                │ control          check, act, reply
+//!                                ▼
+//!                      workers     network          by the traits of `outside`
+//! ```
+//!
+//! Nothing here waits for a client: a message that is not there yet, or that finds no room, is somebody else's turn.
 
+mod connection;
+mod control;
+pub mod listener;
 pub mod memory;
+mod numbers;
+pub mod outside;
+mod path;
 pub mod queues;
+mod quiet;
+mod refused;
+mod session;
+
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, BorrowedFd},
+    time::Instant,
+};
+
+use nix::{
+    errno::Errno,
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+};
+use roced_shared::{
+    abi::control::{EVENT, Event, Message, call_name, event},
+    ids::{DeviceId, Qpn, SessionId},
+    report::SessionReport,
+};
+use tracing::{debug, info, warn};
+
+pub use self::control::DeviceSetup;
+use self::{
+    connection::{Connection, Received, Sent},
+    control::{Desk, Registry},
+    listener::Listener,
+    outside::Outside,
+    queues::SleepBoard,
+    quiet::Quiet,
+    session::{Objects, Session, Stage},
+};
+use crate::{
+    config::Limits,
+    net::{Change, FollowId, NextHop},
+    worker::events::WorkerEvent,
+};
+
+/// Messages of one session before the next has its turn.
+const MESSAGES_A_TURN: usize = 16;
+
+/// Sessions beyond the limit that are told so; more are dropped at once.
+const ONE_TOO_MANY: usize = 16;
+
+/// Sockets looked at in one go.
+const EVENTS: usize = 64;
+
+/// In the epoll set: the listener. Sessions stand there under their numbers, which begin at 1.
+const LISTENER: u64 = 0;
+
+/// All clients.
+#[derive(Debug)]
+pub struct Clients {
+    listener: Listener,
+    epoll: Epoll,
+    sessions: BTreeMap<u32, Session>,
+    last_session: u32,
+    registry: Registry,
+    /// Link states that sessions were told.
+    links: BTreeMap<DeviceId, bool>,
+    quiet: Quiet,
+}
+
+/// Why a session ends.
+enum End {
+    /// The client has closed.
+    Closed,
+    /// It did what no client may do.
+    Fault(String),
+    /// The daemon stops.
+    Stopping,
+}
+
+impl Clients {
+    /// Clients of these devices, that come by `listener`. `board` has a place for each worker.
+    ///
+    /// # Errors
+    /// What the kernel said: no file descriptors.
+    pub fn new(
+        listener: Listener,
+        devices: Vec<DeviceSetup>,
+        limits: Limits,
+        board: SleepBoard,
+    ) -> Result<Self, Errno> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        let registry = Registry::new(devices, limits, board);
+        let sessions = BTreeMap::new();
+        Ok(Self {
+            listener,
+            epoll,
+            sessions,
+            last_session: 0,
+            registry,
+            links: BTreeMap::new(),
+            quiet: Quiet::default(),
+        })
+    }
+
+    /// Takes connections and serves what clients ask. Call when [`AsFd::as_fd`] is readable; what is left over keeps it so.
+    pub fn on_readable(&mut self, outside: &mut Outside<'_>) {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
+            Ok(ready) => ready,
+            Err(Errno::EINTR) => return,
+            Err(error) => panic!("an epoll set of our own can be polled: {error}"),
+        };
+        for event in &events[..ready] {
+            match event.data() {
+                LISTENER => self.accept(),
+                number => self.serve(number as u32, outside),
+            }
+        }
+    }
+
+    /// A worker has news.
+    pub fn on_worker_event(&mut self, event: WorkerEvent, outside: &mut Outside<'_>) {
+        match event {
+            WorkerEvent::Fault { session, fault } => self.end(session.0, &End::Fault(fault.to_string()), outside),
+            WorkerEvent::Qp { session, qpn, kind } => self.tell(session.0, Event { kind, handle: qpn.get() }),
+        }
+    }
+
+    /// The network is not as it was.
+    pub fn on_changes(&mut self, changes: &[Change], outside: &mut Outside<'_>) {
+        for change in changes {
+            match *change {
+                Change::Link(device) => self.on_link(device, outside),
+                Change::Gids(device) => self.tell_all(device, Event { kind: event::GID_CHANGE, handle: 0 }),
+                Change::NextHop(follow, next) => self.on_next_hop(follow, next, outside),
+            }
+        }
+    }
+
+    /// Every session, for operators.
+    pub fn reports(&self) -> impl Iterator<Item = SessionReport> + '_ {
+        self.sessions.values().map(|session| {
+            let peer = session.connection.peer();
+            let mut report = SessionReport {
+                session: session.id.0,
+                pid: peer.pid,
+                uid: peer.uid,
+                device: String::new(),
+                qps: 0,
+                mrs: 0,
+                memory_bytes: 0,
+            };
+            if let Stage::Open(objects) = &session.stage {
+                let name = |device: DeviceId| {
+                    self.registry
+                        .devices
+                        .iter()
+                        .find(|candidate| candidate.setup.id == device)
+                        .map(|found| &found.setup.name)
+                };
+                report.device = name(objects.device).cloned().unwrap_or_default();
+                report.qps = objects.qps.len() as u32;
+                report.mrs = objects.mrs.len() as u32;
+                report.memory_bytes = objects.bytes;
+            }
+            report
+        })
+    }
+
+    /// Sessions that there are.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// No session.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// Ends every session, for the daemon stops. Nobody is let in afterward: drop it.
+    pub fn stop(&mut self, outside: &mut Outside<'_>) {
+        let numbers: Vec<u32> = self.sessions.keys().copied().collect();
+        for number in numbers {
+            self.end(number, &End::Stopping, outside);
+        }
+    }
+
+    fn accept(&mut self) {
+        // Bounded by the listener's backlog and by ONE_TOO_MANY.
+        while let Some(connection) = self.listener.accept() {
+            self.admit(connection);
+        }
+    }
+
+    fn admit(&mut self, connection: Connection) {
+        let peer = connection.peer();
+        let limit = self.registry.limits.clients as usize;
+        let stage = if self.sessions.len() < limit { Stage::Connected } else { Stage::OneTooMany };
+        if self.sessions.len() >= limit + ONE_TOO_MANY {
+            self.note(|held_back| warn!(pid = peer.pid, limit, held_back, "too many clients: turned away"));
+            return;
+        }
+        let number = self.next_number();
+        let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+        if let Err(errno) = self.epoll.add(&connection, EpollEvent::new(interest, number.into())) {
+            self.note(|held_back| warn!(pid = peer.pid, %errno, held_back, "a client cannot be watched: turned away"));
+            return;
+        }
+        debug!(session = number, pid = peer.pid, uid = peer.uid, "client connected");
+        self.sessions.insert(number, Session { id: SessionId(number), connection, stage });
+    }
+
+    fn next_number(&mut self) -> u32 {
+        loop {
+            self.last_session = self.last_session.wrapping_add(1).max(1);
+            if !self.sessions.contains_key(&self.last_session) {
+                return self.last_session;
+            }
+        }
+    }
+
+    fn serve(&mut self, number: u32, outside: &mut Outside<'_>) {
+        for _ in 0..MESSAGES_A_TURN {
+            let Some(session) = self.sessions.get_mut(&number) else { return };
+            let end = match session.connection.receive() {
+                Received::Message(message) => serve_message(&mut self.registry, session, &message, outside),
+                Received::Nothing => return,
+                Received::Closed => Some(End::Closed),
+                Received::Broken(what) => Some(End::Fault(what.into())),
+            };
+            if let Some(end) = end {
+                return self.end(number, &end, outside);
+            }
+        }
+    }
+
+    fn end(&mut self, number: u32, why: &End, outside: &mut Outside<'_>) {
+        let Some(session) = self.sessions.remove(&number) else { return };
+        // It cannot fail: the socket was added when the session began, and is open still.
+        let _ = self.epoll.delete(&session.connection);
+        let (id, peer) = (session.id, session.connection.peer());
+        if let Stage::Open(mut objects) = session.stage {
+            let desk = Desk { registry: &mut self.registry, session: id, objects: &mut objects, outside };
+            desk.end_everything();
+        }
+        match why {
+            End::Closed => info!(session = %id, pid = peer.pid, "client gone"),
+            End::Stopping => info!(session = %id, pid = peer.pid, "client's session ends with the daemon"),
+            End::Fault(what) => self.note(|held_back| {
+                warn!(session = %id, pid = peer.pid, uid = peer.uid, fault = what, held_back, "client's session ended: its fault");
+            }),
+        }
+    }
+
+    fn on_link(&mut self, device: DeviceId, outside: &mut Outside<'_>) {
+        let port = outside.network.port(device);
+        if self.links.insert(device, port.link_up) != Some(port.link_up) {
+            let kind = if port.link_up { event::PORT_ACTIVE } else { event::PORT_DOWN };
+            self.tell_all(device, Event { kind, handle: 0 });
+        }
+        // Paths of hand-over carry the device's MAC address; those by the NIC get theirs with their next hop.
+        for session in self.sessions.values_mut() {
+            let id = session.id;
+            let Stage::Open(objects) = &mut session.stage else { continue };
+            if objects.device != device {
+                continue;
+            }
+            let local = |objects: &Objects| -> Vec<_> {
+                let paths = objects.qps.values().filter_map(|qp| Some((qp.qpn, qp.path?)));
+                paths.filter(|(_, path)| matches!(path.next, NextHop::Local(_))).collect()
+            };
+            for (qpn, path) in local(objects) {
+                let mut desk = Desk { registry: &mut self.registry, session: id, objects, outside };
+                if desk.set_path(qpn, path.state(&port)).is_err() {
+                    warn!(%qpn, "a worker does not take a queue pair's new path");
+                }
+            }
+        }
+    }
+
+    fn on_next_hop(&mut self, follow: FollowId, next: NextHop, outside: &mut Outside<'_>) {
+        let followers = self.registry.followers.get(&follow).cloned().unwrap_or_default();
+        for (session, qpn) in followers {
+            self.set_next_hop(session, qpn, next, outside);
+        }
+    }
+
+    fn set_next_hop(&mut self, session: SessionId, qpn: Qpn, next: NextHop, outside: &mut Outside<'_>) {
+        let Some(Session { stage: Stage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else { return };
+        let port = outside.network.port(objects.device);
+        let Some(path) = objects.qps.get_mut(&qpn.get()).and_then(|qp| qp.path.as_mut()) else { return };
+        path.next = next;
+        let state = path.state(&port);
+        debug!(%qpn, path = state.name(), "next hop changed");
+        let mut desk = Desk { registry: &mut self.registry, session, objects, outside };
+        if desk.set_path(qpn, state).is_err() {
+            warn!(%qpn, "a worker does not take a queue pair's new path");
+        }
+    }
+
+    /// Tells a session something that it did not ask for. One that does not read loses it, not its session: only replies are owed.
+    fn tell(&self, number: u32, event: Event) {
+        let Some(session) = self.sessions.get(&number) else { return };
+        let message = Message::new(EVENT, 0, &event);
+        if session.connection.send(&message, &[]) != Sent::Yes {
+            debug!(session = number, kind = event.kind, "an event was lost: the client does not read");
+        }
+    }
+
+    fn tell_all(&self, device: DeviceId, event: Event) {
+        for session in self.sessions.values() {
+            if matches!(&session.stage, Stage::Open(objects) if objects.device == device) {
+                self.tell(session.id.0, event);
+            }
+        }
+    }
+
+    /// Writes a log line that clients can cause, unless there were many.
+    fn note(&mut self, write: impl FnOnce(u64)) {
+        if let Some(held_back) = self.quiet.admit(Instant::now()) {
+            write(held_back);
+        }
+    }
+}
+
+impl AsFd for Clients {
+    /// Readable when [`Self::on_readable`] has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+}
+
+/// Carries out one request. `Some` when the session ends by it.
+fn serve_message(
+    registry: &mut Registry,
+    session: &mut Session,
+    message: &Message,
+    outside: &mut Outside<'_>,
+) -> Option<End> {
+    let was_open = matches!(session.stage, Stage::Open(_));
+    let (reply, fds) = control::answer(registry, session, message, outside);
+    debug!(session = %session.id, call = call_name(message.header.op), refused = reply.header.status, "call");
+    if !was_open && let Stage::Open(objects) = &session.stage {
+        let peer = session.connection.peer();
+        info!(session = %session.id, pid = peer.pid, uid = peer.uid, device = %objects.device, "client opened a device");
+    }
+    match session.connection.send(&reply, &fds) {
+        Sent::Yes if matches!(session.stage, Stage::OneTooMany) => Some(End::Closed),
+        Sent::Yes => None,
+        Sent::Full => Some(End::Fault("it does not read its replies".into())),
+        Sent::Closed => Some(End::Closed),
+    }
+}

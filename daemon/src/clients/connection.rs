@@ -1,0 +1,170 @@
+//! One client's socket: messages in and out, whole, without ever waiting.
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+};
+
+use nix::{
+    errno::Errno,
+    sys::socket::{ControlMessage, MsgFlags, recvmsg, sendmsg},
+};
+use roced_shared::abi::control::{MAGIC, MESSAGE_BYTES, Message};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Who is at the other end, as the kernel said when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Process.
+    pub pid: i32,
+    /// User.
+    pub uid: u32,
+}
+
+/// What lay on the socket.
+#[derive(Debug)]
+pub enum Received {
+    /// A request.
+    Message(Box<Message>),
+    /// Nothing, for now.
+    Nothing,
+    /// The client has closed.
+    Closed,
+    /// Something that no client of ours sends.
+    Broken(&'static str),
+}
+
+/// What became of a message to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It is on its way.
+    Yes,
+    /// The client does not read what it is sent.
+    Full,
+    /// The client has closed.
+    Closed,
+}
+
+/// A connected client.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    peer: Peer,
+}
+
+impl Connection {
+    /// The client at the other end of `socket`.
+    pub fn new(socket: OwnedFd, peer: Peer) -> Self {
+        Self { socket, peer }
+    }
+
+    /// Who it is.
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// The next message.
+    pub fn receive(&self) -> Received {
+        // One byte more than a message, so that a longer one is told apart.
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        // No room for control messages: descriptors that a client attaches never become ours, the kernel closes them.
+        let (length, flags) = match recvmsg::<()>(self.socket.as_raw_fd(), &mut pieces, None, MsgFlags::MSG_DONTWAIT) {
+            Ok(received) => (received.bytes, received.flags),
+            Err(Errno::EAGAIN | Errno::EINTR) => return Received::Nothing,
+            Err(_) => return Received::Closed,
+        };
+        if flags.contains(MsgFlags::MSG_CTRUNC) {
+            return Received::Broken("file descriptors in a request");
+        }
+        match (length, Message::read_from_bytes(&bytes[..length])) {
+            (0, _) => Received::Closed,
+            (_, Ok(message)) if message.header.magic == MAGIC => Received::Message(Box::new(message)),
+            (_, Ok(_)) => Received::Broken("a message that is not roced's"),
+            (_, Err(_)) => Received::Broken("a message of another length"),
+        }
+    }
+
+    /// Sends `message` with `fds` beside it.
+    pub fn send(&self, message: &Message, fds: &[OwnedFd]) -> Sent {
+        let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let control = if raw.is_empty() { &[][..] } else { &rights[..] };
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        loop {
+            return match sendmsg::<()>(
+                self.socket.as_raw_fd(),
+                &[IoSlice::new(message.as_bytes())],
+                control,
+                flags,
+                None,
+            ) {
+                Ok(_) => Sent::Yes,
+                Err(Errno::EINTR) => continue,
+                // Too many descriptors in flight (ETOOMANYREFS) are those of replies that nobody reads.
+                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM | Errno::ETOOMANYREFS) => Sent::Full,
+                Err(_) => Sent::Closed,
+            };
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, send, socketpair};
+
+    use super::*;
+
+    fn pair() -> (Connection, OwnedFd) {
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).expect("a socket pair");
+        (Connection::new(ours, Peer { pid: 1, uid: 0 }), theirs)
+    }
+
+    #[test]
+    fn only_whole_messages_of_ours_come_through() {
+        let (connection, theirs) = pair();
+        let put = |bytes: &[u8]| send(theirs.as_raw_fd(), bytes, MsgFlags::empty()).expect("room");
+        assert!(matches!(connection.receive(), Received::Nothing));
+        let message = Message::new(1, 2, &7u32);
+        put(message.as_bytes());
+        assert!(matches!(connection.receive(), Received::Message(got) if *got == message));
+        put(&message.as_bytes()[..MESSAGE_BYTES - 1]);
+        assert!(matches!(connection.receive(), Received::Broken(_)));
+        put(&[message.as_bytes(), &[0]].concat());
+        assert!(matches!(connection.receive(), Received::Broken(_)));
+        put(&[0; MESSAGE_BYTES]);
+        assert!(matches!(connection.receive(), Received::Broken(_)));
+        drop(theirs);
+        assert!(matches!(connection.receive(), Received::Closed));
+        assert_eq!(connection.send(&message, &[]), Sent::Closed);
+    }
+
+    #[test]
+    fn descriptors_from_a_client_never_arrive() {
+        let (connection, theirs) = pair();
+        let message = Message::new(1, 2, &7u32);
+        let raw = [theirs.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&raw)];
+        sendmsg::<()>(theirs.as_raw_fd(), &[IoSlice::new(message.as_bytes())], &rights, MsgFlags::empty(), None)
+            .expect("room");
+        assert!(matches!(connection.receive(), Received::Broken(_)));
+        drop(theirs);
+        // Had it arrived, our copy would keep the other end open.
+        assert!(matches!(connection.receive(), Received::Closed));
+    }
+
+    #[test]
+    fn who_does_not_read_is_noticed() {
+        let (connection, _theirs) = pair();
+        let message = Message::new(1, 2, &7u32);
+        let sent = (0..100_000).map(|_| connection.send(&message, &[])).find(|sent| *sent != Sent::Yes);
+        assert_eq!(sent, Some(Sent::Full));
+    }
+}

@@ -1,0 +1,269 @@
+//! Control calls: check, act, reply.
+//!
+//! A call is carried out whole or not at all: what was done before a step failed is undone. Workers are told one after the
+//! other, each answers within a turn.
+
+mod completion;
+mod device;
+mod memory;
+mod queue_pair;
+
+use std::{collections::BTreeMap, os::fd::OwnedFd};
+
+use roced_shared::{
+    abi::control::{
+        AllocMemory, AllocPd, Call, CreateChannel, CreateCq, CreateQp, DeallocPd, DeregMr, DestroyChannel, DestroyCq,
+        DestroyQp, FreeMemory, Hello, ListDevice, Message, ModifyQp, OpenDevice, QueryDevice, QueryGid, QueryPort,
+        QueryQp, QueryQpStatistics, Refusal, RegMr,
+    },
+    ids::{Cqn, DeviceId, Qpn, SessionId, WorkerId},
+};
+use tracing::error;
+
+pub(crate) use self::device::Device;
+pub use self::device::DeviceSetup;
+use super::{
+    numbers::Numbers,
+    outside::Outside,
+    queues::SleepBoard,
+    refused::Refused,
+    session::{Objects, Session, Stage},
+};
+use crate::{
+    config::Limits,
+    net::FollowId,
+    worker::{
+        command::{self, Answer, Command},
+        endpoints::Place,
+    },
+};
+
+/// What all sessions share.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) limits: Limits,
+    pub(crate) board: SleepBoard,
+    pub(crate) pds: Numbers,
+    pub(crate) regions: Numbers,
+    pub(crate) mrs: Numbers,
+    pub(crate) channels: Numbers,
+    pub(crate) cqs: Numbers,
+    /// Whose paths lead to a followed destination.
+    pub(crate) followers: BTreeMap<FollowId, Vec<(SessionId, Qpn)>>,
+}
+
+impl Registry {
+    pub(crate) fn new(devices: Vec<DeviceSetup>, limits: Limits, board: SleepBoard) -> Self {
+        Self {
+            devices: devices.into_iter().map(Device::new).collect(),
+            limits,
+            board,
+            pds: Numbers::default(),
+            regions: Numbers::default(),
+            mrs: Numbers::default(),
+            channels: Numbers::default(),
+            cqs: Numbers::default(),
+            followers: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn device(&mut self, id: DeviceId) -> &mut Device {
+        self.devices.iter_mut().find(|device| device.setup.id == id).expect("sessions open devices of this table")
+    }
+}
+
+/// What a call answers: a body, and file descriptors beside it.
+type Reply<C> = Result<(<C as Call>::Reply, Vec<OwnedFd>), Refused>;
+
+/// Carries out the call in `message`: the reply, and the file descriptors beside it.
+pub(crate) fn answer(
+    registry: &mut Registry,
+    session: &mut Session,
+    message: &Message,
+    outside: &mut Outside<'_>,
+) -> (Message, Vec<OwnedFd>) {
+    let op = message.header.op;
+    match &mut session.stage {
+        Stage::OneTooMany => refusal(message, Refused::limit(registry.limits.clients)),
+        Stage::Connected if op == Hello::OP => {
+            let reply = registry.hello(session.id, message.body());
+            if reply.is_ok() {
+                session.stage = Stage::Greeted;
+            }
+            made::<Hello>(message, reply)
+        }
+        Stage::Connected => refusal(message, Refused::plain(Refusal::OutOfOrder)),
+        stage @ (Stage::Greeted | Stage::Open(_)) if op == ListDevice::OP => {
+            let _any_time = stage;
+            made::<ListDevice>(message, registry.list_device(message.body()))
+        }
+        Stage::Greeted if op == OpenDevice::OP => {
+            let opened = registry.open_device(session.id, &message.body(), outside);
+            let reply = opened.map(|(objects, reply, fds)| {
+                session.stage = Stage::Open(Box::new(objects));
+                (reply, fds)
+            });
+            made::<OpenDevice>(message, reply)
+        }
+        Stage::Greeted => refusal(message, Refused::plain(Refusal::OutOfOrder)),
+        Stage::Open(objects) => Desk { registry, session: session.id, objects, outside }.answer(message),
+    }
+}
+
+fn refusal(message: &Message, refused: Refused) -> (Message, Vec<OwnedFd>) {
+    let header = message.header;
+    (Message::refusal(header.op, header.sequence, refused.why, refused.detail), Vec::new())
+}
+
+fn made<C: Call>(message: &Message, reply: Reply<C>) -> (Message, Vec<OwnedFd>) {
+    match reply {
+        Ok((body, fds)) => (Message::new(C::OP, message.header.sequence, &body), fds),
+        Err(refused) => refusal(message, refused),
+    }
+}
+
+/// Where the calls of one session that has opened its device are served.
+pub(crate) struct Desk<'a, 'o> {
+    pub(crate) registry: &'a mut Registry,
+    pub(crate) session: SessionId,
+    pub(crate) objects: &'a mut Objects,
+    pub(crate) outside: &'a mut Outside<'o>,
+}
+
+impl Desk<'_, '_> {
+    fn answer(&mut self, message: &Message) -> (Message, Vec<OwnedFd>) {
+        macro_rules! serve {
+            ($($call:ident => $method:ident,)*) => {
+                match message.header.op {
+                    $($call::OP => made::<$call>(message, self.$method(message.body())),)*
+                    op if op == Hello::OP || op == OpenDevice::OP => refusal(message, Refused::plain(Refusal::OutOfOrder)),
+                    op => refusal(message, Refused::with(Refusal::UnknownCall, op, 0u64)),
+                }
+            };
+        }
+        serve! {
+            QueryDevice => query_device,
+            QueryPort => query_port,
+            QueryGid => query_gid,
+            AllocPd => alloc_pd,
+            DeallocPd => dealloc_pd,
+            AllocMemory => alloc_memory,
+            FreeMemory => free_memory,
+            RegMr => reg_mr,
+            DeregMr => dereg_mr,
+            CreateChannel => create_channel,
+            DestroyChannel => destroy_channel,
+            CreateCq => create_cq,
+            DestroyCq => destroy_cq,
+            CreateQp => create_qp,
+            ModifyQp => modify_qp,
+            QueryQp => query_qp,
+            DestroyQp => destroy_qp,
+            QueryQpStatistics => query_qp_statistics,
+        }
+    }
+
+    /// Ends everything that the session owns: first what uses others, then what is used. What a worker does not give up stays with it,
+    /// and its numbers stay in use.
+    pub(crate) fn end_everything(mut self) {
+        let mut stuck = 0;
+        let mut end = |ended: Result<(), Refused>| stuck += u32::from(ended.is_err());
+        for number in numbers_of(&self.objects.qps) {
+            end(self.end_qp(number));
+        }
+        for number in numbers_of(&self.objects.mrs) {
+            end(self.end_mr(number));
+        }
+        for number in numbers_of(&self.objects.memories) {
+            end(self.end_memory(number));
+        }
+        for number in numbers_of(&self.objects.cqs) {
+            end(self.end_cq(number));
+        }
+        for number in numbers_of(&self.objects.channels) {
+            end(self.end_channel(number));
+        }
+        for number in numbers_of(&self.objects.pds) {
+            end(self.end_pd(number));
+        }
+        for place in self.places() {
+            end(self.take_back(place.worker, Command::DetachSession(self.session)));
+        }
+        if stuck > 0 {
+            error!(session = %self.session, objects = stuck, "workers did not give up all that a client had");
+        }
+    }
+
+    /// The workers of the session's device.
+    fn places(&mut self) -> Vec<Place> {
+        let device = self.objects.device;
+        self.registry.device(device).setup.endpoints.clone()
+    }
+
+    /// Tells a worker to do something; `limit` is the one that is reached when it has no room.
+    fn tell(&mut self, worker: WorkerId, command: Command, limit: u64) -> Result<Answer, Refused> {
+        tell(self.outside, worker, command, limit)
+    }
+
+    /// Takes something back from a worker. That it is not there is fine: an earlier try may have been given up too soon.
+    fn take_back(&mut self, worker: WorkerId, command: Command) -> Result<(), Refused> {
+        take_back(self.outside, worker, command)
+    }
+
+    /// Tells all workers of the device to take something, or none.
+    fn give_to_all(
+        &mut self,
+        limit: u64,
+        mut give: impl FnMut(usize) -> Command,
+        undo: impl Fn() -> Command,
+    ) -> Result<(), Refused> {
+        let places = self.places();
+        for (at, place) in places.iter().enumerate() {
+            if let Err(refused) = self.tell(place.worker, give(at), limit) {
+                // This one too: it may carry it out later than we waited.
+                for place in &places[..=at] {
+                    // Whoever does not answer keeps it; the call is refused in any case.
+                    let _ = self.take_back(place.worker, undo());
+                }
+                return Err(refused);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes something back from all workers of the device.
+    fn take_back_from_all(&mut self, command: impl Fn() -> Command) -> Result<(), Refused> {
+        let mut result = Ok(());
+        for place in self.places() {
+            result = result.and(self.take_back(place.worker, command()));
+        }
+        result
+    }
+}
+
+fn tell(outside: &mut Outside<'_>, worker: WorkerId, command: Command, limit: u64) -> Result<Answer, Refused> {
+    match outside.workers.call(worker, command)? {
+        // What it carried is dropped here: it was made by this thread.
+        Answer::Refused(why, _carried) => Err(Refused::by_worker(why, limit)),
+        answer => Ok(answer),
+    }
+}
+
+fn take_back(outside: &mut Outside<'_>, worker: WorkerId, command: Command) -> Result<(), Refused> {
+    match outside.workers.call(worker, command)? {
+        Answer::Refused(command::Refused::NoSuchObject, _) => Ok(()),
+        Answer::Refused(why, _carried) => Err(Refused::by_worker(why, 0)),
+        // What comes back is freed here, by the thread that made it.
+        _ => Ok(()),
+    }
+}
+
+fn numbers_of<T>(objects: &BTreeMap<u32, T>) -> Vec<u32> {
+    objects.keys().copied().collect()
+}
+
+/// A completion queue's number as its client names it.
+const fn handle_of(cqn: Cqn) -> u32 {
+    cqn.0
+}

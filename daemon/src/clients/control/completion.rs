@@ -1,0 +1,107 @@
+//! Calls about completion channels and completion queues.
+
+use std::{os::fd::OwnedFd, sync::Arc};
+
+use roced_shared::{
+    abi::{
+        control::{
+            CreateChannel, CreateCq, CreateCqReply, CreateCqRequest, DestroyChannel, DestroyCq, Handle, Nothing,
+        },
+        layout::CqLayout,
+    },
+    ids::Cqn,
+};
+
+use super::{
+    super::{
+        queues::{Channel, new_cq},
+        refused::Refused,
+        session::{ChannelObject, CqObject, check_limit, find},
+    },
+    Desk, Reply, handle_of,
+    memory::{check_unused, nothing},
+};
+use crate::worker::command::Command;
+
+impl Desk<'_, '_> {
+    pub(super) fn create_channel(&mut self, _: Nothing) -> Reply<CreateChannel> {
+        check_limit(&self.objects.channels, self.registry.limits.client.channels)?;
+        let (channel, theirs) = Channel::create()?;
+        let number = self.registry.channels.take();
+        self.objects.channels.insert(number, ChannelObject { channel: Arc::new(channel), users: 0 });
+        Ok((Handle { handle: number }, vec![theirs]))
+    }
+
+    pub(super) fn destroy_channel(&mut self, request: Handle) -> Reply<DestroyChannel> {
+        self.end_channel(request.handle).map(nothing)
+    }
+
+    pub(super) fn end_channel(&mut self, number: u32) -> Result<(), Refused> {
+        check_unused(find(&mut self.objects.channels, number)?.users)?;
+        self.objects.channels.remove(&number);
+        self.registry.channels.give_back(number);
+        Ok(())
+    }
+
+    pub(super) fn create_cq(&mut self, request: CreateCqRequest) -> Reply<CreateCq> {
+        let limits = &self.registry.limits.client;
+        check_limit(&self.objects.cqs, limits.cqs)?;
+        let channel = match request.channel {
+            0 => None,
+            number => Some(Arc::clone(&find(&mut self.objects.channels, number)?.channel)),
+        };
+        let lanes = self.objects.bells.len() as u32;
+        let layout = CqLayout::new(request.entries, lanes).ok_or(Refused::argument(0, request.entries))?;
+        self.objects.charge(layout.bytes as u64, limits)?;
+        let made = self.make_cq(&request, layout, channel.as_ref());
+        if made.is_err() {
+            self.objects.bytes -= layout.bytes as u64;
+        }
+        made
+    }
+
+    fn make_cq(
+        &mut self,
+        request: &CreateCqRequest,
+        layout: CqLayout,
+        channel: Option<&Arc<Channel>>,
+    ) -> Reply<CreateCq> {
+        let number = self.registry.cqs.take();
+        let cqn = Cqn(number);
+        let fd = self.give_lanes(cqn, layout, channel).inspect_err(|_| self.registry.cqs.give_back(number))?;
+        let shared = (request.channel != 0).then_some(request.channel);
+        if let Some(channel) = shared {
+            find(&mut self.objects.channels, channel)?.users += 1;
+        }
+        let bytes = layout.bytes as u64;
+        self.objects.cqs.insert(handle_of(cqn), CqObject { cqn, channel: shared, bytes, users: 0 });
+        Ok((CreateCqReply { cqn: number, entries: layout.lane.entries() }, vec![fd]))
+    }
+
+    /// Makes the lanes and gives each worker its own; the memfd is for the client.
+    fn give_lanes(&mut self, cqn: Cqn, layout: CqLayout, channel: Option<&Arc<Channel>>) -> Result<OwnedFd, Refused> {
+        let (lanes, fd) = new_cq(cqn, layout, channel)?;
+        let mut lanes = lanes.into_iter();
+        let limit = self.registry.limits.client.cqs.into();
+        let add = |_at| Command::AddLane(cqn, lanes.next().expect("a lane for each worker"));
+        self.give_to_all(limit, add, || Command::DropLane(cqn))?;
+        Ok(fd)
+    }
+
+    pub(super) fn destroy_cq(&mut self, request: Handle) -> Reply<DestroyCq> {
+        self.end_cq(request.handle).map(nothing)
+    }
+
+    pub(super) fn end_cq(&mut self, number: u32) -> Result<(), Refused> {
+        let &mut CqObject { cqn, channel, bytes, users } = find(&mut self.objects.cqs, number)?;
+        check_unused(users)?;
+        self.take_back_from_all(|| Command::DropLane(cqn))?;
+        self.objects.cqs.remove(&number);
+        self.objects.bytes -= bytes;
+        self.registry.cqs.give_back(number);
+        if let Some(channel) = channel {
+            find(&mut self.objects.channels, channel)?.users -= 1;
+        }
+        Ok(())
+    }
+}

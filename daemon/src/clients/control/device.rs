@@ -1,0 +1,173 @@
+//! Calls about devices.
+
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use roced_shared::{
+    abi::{
+        COMPLETIONS_MAX, INLINE_BYTES_MAX, SGE_MAX, VERSION, WORK_REQUESTS_MAX,
+        control::{
+            DeviceAttributes, DeviceName, GidEntry, Hello, HelloReply, HelloRequest, Index, ListDevice, Nothing,
+            OpenDeviceReply, PortAttributes, QueryDevice, QueryGid, QueryPort, Refusal,
+        },
+        layout::session_bytes,
+    },
+    ids::{DeviceId, SessionId},
+    steer::address_key,
+};
+use roced_transport::qp::RD_ATOMIC_MAX;
+
+use super::{
+    super::{
+        numbers::{MrKeys, Qpns},
+        outside::Outside,
+        queues::new_session,
+        refused::Refused,
+        session::Objects,
+    },
+    Desk, Registry, Reply, take_back, tell,
+};
+use crate::worker::{command::Command, endpoints::Place};
+
+/// The largest message (IBTA v1 9.7.1: 2^31 bytes).
+const MESSAGE_BYTES_MAX: u32 = 1 << 31;
+
+/// In [`GidEntry::vlan`]: none.
+const NO_VLAN: u32 = 0xffff;
+
+/// A device, as sessions need to know it.
+#[derive(Clone, Debug)]
+pub struct DeviceSetup {
+    /// Its number.
+    pub id: DeviceId,
+    /// The name by which clients open it.
+    pub name: String,
+    /// Packets that one queue pair has in flight at most.
+    pub window_packets: u32,
+    /// Its endpoints, by worker: the order of lanes and bell pages.
+    pub endpoints: Vec<Place>,
+    /// Queue pairs that each endpoint has room for.
+    pub qps_per_endpoint: u32,
+}
+
+/// A device with what is in use of it.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) setup: DeviceSetup,
+    pub(crate) keys: MrKeys,
+    /// One for each endpoint.
+    pub(crate) qpns: Vec<Qpns>,
+    pub(crate) qps: u32,
+    pub(crate) mrs: u32,
+}
+
+impl Device {
+    pub(super) fn new(setup: DeviceSetup) -> Self {
+        let qpns = setup.endpoints.iter().map(|place| Qpns::new(place.endpoint, setup.qps_per_endpoint)).collect();
+        Self { setup, keys: MrKeys::default(), qpns, qps: 0, mrs: 0 }
+    }
+}
+
+impl Registry {
+    pub(super) fn hello(&self, session: SessionId, request: HelloRequest) -> Reply<Hello> {
+        if request.version != VERSION {
+            return Err(Refused::with(Refusal::Version, VERSION, request.version));
+        }
+        Ok((HelloReply { version: VERSION, session: session.0, devices: self.devices.len() as u32 }, Vec::new()))
+    }
+
+    pub(super) fn list_device(&self, request: Index) -> Reply<ListDevice> {
+        let device = self.devices.get(request.index as usize).ok_or(Refused::plain(Refusal::NoSuchDevice))?;
+        Ok((DeviceName::new(&device.setup.name), Vec::new()))
+    }
+
+    pub(super) fn open_device(
+        &mut self,
+        session: SessionId,
+        request: &DeviceName,
+        outside: &mut Outside<'_>,
+    ) -> Result<(Objects, OpenDeviceReply, Vec<OwnedFd>), Refused> {
+        let wanted = request.as_str();
+        let device = self.devices.iter().find(|device| Some(device.setup.name.as_str()) == wanted);
+        let setup = &device.ok_or(Refused::plain(Refusal::NoSuchDevice))?.setup;
+        let places = &setup.endpoints;
+        let workers = places.len() as u32;
+        let mut objects = Objects::new(setup.id, places.len());
+        objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
+
+        let (halves, bells, wakes) = new_session(session, workers)?;
+        let states = self.board.fd().try_clone_to_owned().map_err(|error| errno(&error))?;
+        for (at, (place, half)) in places.iter().zip(halves).enumerate() {
+            let told = tell(outside, place.worker, Command::AttachSession(half), self.limits.clients.into());
+            if let Err(refused) = told {
+                for place in &places[..=at] {
+                    // Whoever does not answer keeps it; the session is refused in any case.
+                    let _ = take_back(outside, place.worker, Command::DetachSession(session));
+                }
+                return Err(refused);
+            }
+        }
+        let mut reply = OpenDeviceReply { workers, workers_in_daemon: self.board.workers(), worker_ids: [0; 64] };
+        for (id, place) in reply.worker_ids.iter_mut().zip(places) {
+            *id = u8::try_from(place.worker.0).expect("a daemon has at most 64 endpoints, so fewer workers than that");
+        }
+        Ok((objects, reply, [bells, states].into_iter().chain(wakes).collect()))
+    }
+}
+
+impl Desk<'_, '_> {
+    pub(super) fn query_device(&mut self, _: Nothing) -> Reply<QueryDevice> {
+        let mac = self.outside.network.port(self.objects.device).mac;
+        let limits = &self.registry.limits.client;
+        let attributes = DeviceAttributes {
+            node_guid: guid(mac),
+            max_qps: limits.qps,
+            max_qp_wrs: WORK_REQUESTS_MAX,
+            max_sges: SGE_MAX,
+            max_inline_bytes: INLINE_BYTES_MAX,
+            max_cqs: limits.cqs,
+            max_cqes: COMPLETIONS_MAX,
+            max_mrs: limits.mrs,
+            max_pds: limits.pds,
+            max_mr_bytes: limits.memory_bytes(),
+            max_rd_atomic: RD_ATOMIC_MAX,
+            max_message_bytes: MESSAGE_BYTES_MAX,
+        };
+        Ok((attributes, Vec::new()))
+    }
+
+    pub(super) fn query_port(&mut self, _: Nothing) -> Reply<QueryPort> {
+        let port = self.outside.network.port(self.objects.device);
+        let attributes = PortAttributes {
+            active: port.link_up.into(),
+            active_mtu_bytes: port.path_mtu_bytes(),
+            gid_entries: port.gid_entries,
+            link_mtu_bytes: port.link_mtu_bytes,
+            speed_mbit_per_s: port.speed_mbit_per_s,
+        };
+        Ok((attributes, Vec::new()))
+    }
+
+    pub(super) fn query_gid(&mut self, request: Index) -> Reply<QueryGid> {
+        let device = self.objects.device;
+        if request.index >= self.outside.network.port(device).gid_entries {
+            return Err(Refused::with(Refusal::NoSuchGid, request.index, 0u64));
+        }
+        let entry = self.outside.network.gid(device, request.index);
+        let reply = entry.map_or_else(GidEntry::default, |entry| GidEntry {
+            gid: address_key(entry.address),
+            ifindex: entry.ifindex,
+            vlan: entry.vlan.map_or(NO_VLAN, u32::from),
+        });
+        Ok((reply, Vec::new()))
+    }
+}
+
+/// EUI-64 of a MAC address, with the universal bit turned (RFC 4291, appendix A).
+const fn guid([a, b, c, d, e, f]: [u8; 6]) -> [u8; 8] {
+    [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EMFILE, Errno::from_raw)
+}

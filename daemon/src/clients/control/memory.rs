@@ -1,0 +1,208 @@
+//! Calls about protection domains, memory and memory regions.
+
+use std::sync::Arc;
+
+use roced_shared::{
+    abi::control::{
+        AllocMemory, AllocPd, DeallocPd, DeregMr, FreeMemory, Handle, MemoryRequest, Nothing, Refusal, RegMr,
+        RegMrReply, RegMrRequest, access,
+    },
+    ids::{Pdn, RegionId},
+};
+use roced_transport::mr::Mr;
+
+use super::{
+    super::{
+        memory::ClientMemory,
+        numbers::random,
+        refused::Refused,
+        session::{MemoryObject, MrObject, PdObject, check_limit, find},
+    },
+    Desk, Reply,
+};
+use crate::worker::command::Command;
+
+impl Desk<'_, '_> {
+    pub(super) fn alloc_pd(&mut self, _: Nothing) -> Reply<AllocPd> {
+        check_limit(&self.objects.pds, self.registry.limits.client.pds)?;
+        let number = self.registry.pds.take();
+        self.objects.pds.insert(number, PdObject { pdn: Pdn(number), users: 0 });
+        Ok((Handle { handle: number }, Vec::new()))
+    }
+
+    pub(super) fn dealloc_pd(&mut self, request: Handle) -> Reply<DeallocPd> {
+        self.end_pd(request.handle).map(nothing)
+    }
+
+    pub(super) fn end_pd(&mut self, number: u32) -> Result<(), Refused> {
+        check_unused(find(&mut self.objects.pds, number)?.users)?;
+        self.objects.pds.remove(&number);
+        self.registry.pds.give_back(number);
+        Ok(())
+    }
+
+    pub(super) fn alloc_memory(&mut self, request: MemoryRequest) -> Reply<AllocMemory> {
+        let limits = &self.registry.limits.client;
+        // Each region lies in some memory: more memories than regions serve nobody.
+        check_limit(&self.objects.memories, limits.mrs)?;
+        let bytes = request.bytes.checked_next_multiple_of(4096).filter(|bytes| *bytes > 0);
+        let bytes = bytes.ok_or(Refused::argument(0, request.bytes))?;
+        self.objects.charge(bytes, limits)?;
+        let made = self.make_memory(bytes);
+        if made.is_err() {
+            self.objects.bytes -= bytes;
+        }
+        made
+    }
+
+    fn make_memory(&mut self, bytes: u64) -> Reply<AllocMemory> {
+        let (memory, fd) = ClientMemory::create(bytes)?;
+        let memory = Arc::new(memory);
+        let number = self.registry.regions.take();
+        let region = RegionId(number);
+        let given = self.give_to_all(
+            self.registry.limits.client.mrs.into(),
+            |_| Command::MapRegion(region, Arc::clone(&memory)),
+            || Command::UnmapRegion(region),
+        );
+        if let Err(refused) = given {
+            self.registry.regions.give_back(number);
+            return Err(refused);
+        }
+        self.objects.memories.insert(number, MemoryObject { region, memory, users: 0 });
+        Ok((Handle { handle: number }, vec![fd]))
+    }
+
+    pub(super) fn free_memory(&mut self, request: Handle) -> Reply<FreeMemory> {
+        self.end_memory(request.handle).map(nothing)
+    }
+
+    pub(super) fn end_memory(&mut self, number: u32) -> Result<(), Refused> {
+        let object = find(&mut self.objects.memories, number)?;
+        check_unused(object.users)?;
+        let (region, bytes) = (object.region, object.memory.len());
+        self.take_back_from_all(|| Command::UnmapRegion(region))?;
+        self.objects.memories.remove(&number);
+        self.objects.bytes -= bytes;
+        self.registry.regions.give_back(number);
+        Ok(())
+    }
+
+    pub(super) fn reg_mr(&mut self, request: RegMrRequest) -> Reply<RegMr> {
+        let limits = &self.registry.limits;
+        let (client_limit, device_limit) = (limits.client.mrs, limits.device.mrs);
+        check_limit(&self.objects.mrs, client_limit)?;
+        let pd = find(&mut self.objects.pds, request.pd)?.pdn;
+        let memory = find(&mut self.objects.memories, request.memory)?;
+        let region = memory.region;
+        check_range(&request, memory.memory.len())?;
+        check_access(request.access)?;
+
+        let device = self.registry.device(self.objects.device);
+        if device.mrs >= device_limit {
+            return Err(Refused::limit(device_limit));
+        }
+        let key = device.keys.take(random).ok_or(Refused::limit(device_limit))?;
+        let mr = Mr {
+            key,
+            pd,
+            access: request.access,
+            va: request.va,
+            length: request.length,
+            region,
+            offset: request.offset,
+        };
+        let device = self.objects.device;
+        let given =
+            self.give_to_all(device_limit.into(), |_| Command::AddMr(device, mr), || Command::DropMr(device, key));
+        if let Err(refused) = given {
+            // A worker that did not answer may know the key still: it stays in use then.
+            if refused.why != Refusal::WorkerTimeout {
+                self.registry.device(device).keys.give_back(key);
+            }
+            return Err(refused);
+        }
+        self.registry.device(device).mrs += 1;
+        find(&mut self.objects.pds, request.pd)?.users += 1;
+        find(&mut self.objects.memories, request.memory)?.users += 1;
+        let handle = self.registry.mrs.take();
+        self.objects.mrs.insert(handle, MrObject { key, pd: request.pd, memory: request.memory });
+        Ok((RegMrReply { handle, lkey: key.0, rkey: key.0 }, Vec::new()))
+    }
+
+    pub(super) fn dereg_mr(&mut self, request: Handle) -> Reply<DeregMr> {
+        self.end_mr(request.handle).map(nothing)
+    }
+
+    pub(super) fn end_mr(&mut self, number: u32) -> Result<(), Refused> {
+        let &mut MrObject { key, pd, memory } = find(&mut self.objects.mrs, number)?;
+        let device = self.objects.device;
+        // Each worker's answer says that nothing of it reaches the region any more.
+        self.take_back_from_all(|| Command::DropMr(device, key))?;
+        self.objects.mrs.remove(&number);
+        self.registry.mrs.give_back(number);
+        find(&mut self.objects.pds, pd)?.users -= 1;
+        find(&mut self.objects.memories, memory)?.users -= 1;
+        let device = self.registry.device(device);
+        device.keys.give_back(key);
+        device.mrs -= 1;
+        Ok(())
+    }
+}
+
+pub(super) fn nothing(_: ()) -> (Nothing, Vec<std::os::fd::OwnedFd>) {
+    (Nothing {}, Vec::new())
+}
+
+pub(super) fn check_unused(users: u32) -> Result<(), Refused> {
+    if users > 0 { Err(Refused::with(Refusal::InUse, users, 0u64)) } else { Ok(()) }
+}
+
+/// The whole region lies inside the memory, and its addresses do not wrap.
+fn check_range(request: &RegMrRequest, memory_bytes: u64) -> Result<(), Refused> {
+    if request.offset > memory_bytes {
+        return Err(Refused::argument(2, request.offset));
+    }
+    if request.length > memory_bytes - request.offset {
+        return Err(Refused::argument(3, request.length));
+    }
+    // The last byte may be the last of the address space.
+    if request.length > 0 && request.va.checked_add(request.length - 1).is_none() {
+        return Err(Refused::argument(4, request.va));
+    }
+    Ok(())
+}
+
+/// As verbs: who lets peers write lets its own work requests write.
+fn check_access(bits: u32) -> Result<(), Refused> {
+    let remote_only = bits & (access::REMOTE_WRITE | access::LOCAL_WRITE) == access::REMOTE_WRITE;
+    if bits & !access::ALL != 0 || remote_only { Err(Refused::argument(5, bits)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_ends_where_its_memory_ends() {
+        let request = |offset, length, va| RegMrRequest { offset, length, va, ..RegMrRequest::default() };
+        let check = |request| check_range(&request, 8192).map_err(|refused| refused.detail[0]);
+        assert_eq!(check(request(0, 8192, 0)), Ok(()));
+        assert_eq!(check(request(8191, 1, u64::MAX)), Ok(()));
+        assert_eq!(check(request(8192, 0, u64::MAX)), Ok(()));
+        assert_eq!(check(request(8193, 0, 0)), Err(2));
+        assert_eq!(check(request(8191, 2, 0)), Err(3));
+        assert_eq!(check(request(1, u64::MAX, 0)), Err(3));
+        assert_eq!(check(request(0, 2, u64::MAX)), Err(4));
+    }
+
+    #[test]
+    fn rights_are_those_of_verbs() {
+        for good in [0, access::LOCAL_WRITE, access::REMOTE_READ, access::ALL] {
+            assert_eq!(check_access(good), Ok(()));
+        }
+        for bad in [access::REMOTE_WRITE, access::REMOTE_WRITE | access::REMOTE_READ, 1 << 3, u32::MAX] {
+            assert!(check_access(bad).is_err(), "{bad:x}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Calls about queue pairs.
+
+use roced_shared::{
+    abi::{
+        control::{
+            CreateQp, CreateQpReply, CreateQpRequest, DestroyQp, Handle, ModifyQp, ModifyQpRequest, QpStatistics,
+            QueryQp, QueryQpStatistics, Refusal, attribute, service, state,
+        },
+        layout::{QpLayout, QpSizes},
+    },
+    ids::Qpn,
+};
+use roced_transport::{
+    counters::{QpCount, QpCounters},
+    qp::{PathState, Qp, QpConfig},
+};
+use tracing::debug;
+
+use super::{
+    super::{
+        numbers::random,
+        path::{QpPath, Wish},
+        queues::new_qp,
+        refused::Refused,
+        session::{QpObject, check_limit, find},
+    },
+    Desk, Reply,
+    memory::nothing,
+};
+use crate::worker::{
+    command::{Answer, Command},
+    endpoints::Place,
+};
+
+/// Where a queue pair to be made will live.
+struct Home {
+    lane: usize,
+    place: Place,
+    qpn: Qpn,
+    bell: u32,
+}
+
+impl Desk<'_, '_> {
+    pub(super) fn create_qp(&mut self, request: CreateQpRequest) -> Reply<CreateQp> {
+        let limits = &self.registry.limits;
+        check_limit(&self.objects.qps, limits.client.qps)?;
+        if request.service != service::RC {
+            return Err(Refused::plain(Refusal::NotSupported));
+        }
+        if request.signal_all > 1 {
+            return Err(Refused::argument(9, request.signal_all));
+        }
+        let sizes = check_sizes(&request)?;
+        find(&mut self.objects.pds, request.pd)?;
+        find(&mut self.objects.cqs, request.send_cq)?;
+        find(&mut self.objects.cqs, request.recv_cq)?;
+        let bytes = QpLayout::new(sizes).bytes as u64;
+        self.objects.charge(bytes, &limits.client)?;
+        let made = self.find_home().and_then(|home| {
+            let made = self.make_qp(&request, sizes, &home, bytes);
+            if let Err(refused) = &made {
+                self.leave_home(&home, refused);
+            }
+            made
+        });
+        if made.is_err() {
+            self.objects.bytes -= bytes;
+        }
+        made
+    }
+
+    /// A free number and bell on the worker with the fewest queue pairs of the device.
+    fn find_home(&mut self) -> Result<Home, Refused> {
+        let limit = self.registry.limits.device.qps;
+        let device = self.registry.device(self.objects.device);
+        if device.qps >= limit {
+            return Err(Refused::limit(limit));
+        }
+        let lanes = device.qpns.iter_mut().enumerate();
+        let (lane, qpns) = lanes.min_by_key(|(_, qpns)| qpns.len()).expect("a device has a worker");
+        let qpn = random().and_then(|bits| qpns.take(bits)).ok_or(Refused::limit(limit))?;
+        let place = device.setup.endpoints[lane];
+        let Some(bell) = self.objects.bells[lane].take() else {
+            device.qpns[lane].give_back(qpn);
+            return Err(Refused::limit(self.registry.limits.client.qps));
+        };
+        self.registry.device(self.objects.device).qps += 1;
+        Ok(Home { lane, place, qpn, bell })
+    }
+
+    fn leave_home(&mut self, home: &Home, why: &Refused) {
+        // A worker that did not answer may have the queue pair still: its number and bell stay in use.
+        if why.why != Refusal::WorkerTimeout {
+            self.give_back_numbers(home.lane, home.qpn, home.bell);
+        }
+    }
+
+    fn give_back_numbers(&mut self, lane: usize, qpn: Qpn, bell: u32) {
+        let device = self.registry.device(self.objects.device);
+        device.qpns[lane].give_back(qpn);
+        device.qps -= 1;
+        self.objects.bells[lane].give_back(bell);
+    }
+
+    fn make_qp(&mut self, request: &CreateQpRequest, sizes: QpSizes, home: &Home, bytes: u64) -> Reply<CreateQp> {
+        let &Home { lane, place, qpn, bell } = home;
+        let window_packets = self.registry.device(self.objects.device).setup.window_packets;
+        let config = QpConfig {
+            qpn,
+            pd: find(&mut self.objects.pds, request.pd)?.pdn,
+            send_cq: find(&mut self.objects.cqs, request.send_cq)?.cqn,
+            recv_cq: find(&mut self.objects.cqs, request.recv_cq)?.cqn,
+            sizes,
+            signal_all: request.signal_all == 1,
+            window_packets,
+        };
+        let (rings, fd) = new_qp(qpn, self.session, bell, sizes)?;
+        let limit = self.registry.limits.device.qps.into();
+        self.tell(place.worker, Command::AddQp(Box::new(Qp::new(config)), rings), limit)?;
+        find(&mut self.objects.pds, request.pd)?.users += 1;
+        find(&mut self.objects.cqs, request.send_cq)?.users += 1;
+        find(&mut self.objects.cqs, request.recv_cq)?.users += 1;
+        let object = QpObject {
+            qpn,
+            worker: place.worker,
+            lane,
+            bell,
+            pd: request.pd,
+            send_cq: request.send_cq,
+            recv_cq: request.recv_cq,
+            bytes,
+            path: None,
+        };
+        self.objects.qps.insert(qpn.get(), object);
+        debug!(session = %self.session, %qpn, worker = %place.worker, "queue pair made");
+        let reply = CreateQpReply {
+            qpn: qpn.get(),
+            worker: lane as u32,
+            bell,
+            send_wrs: sizes.send_wrs,
+            recv_wrs: sizes.recv_wrs,
+            send_sges: sizes.send_sges,
+            recv_sges: sizes.recv_sges,
+            inline_bytes: sizes.inline_bytes,
+        };
+        Ok((reply, vec![fd]))
+    }
+
+    pub(super) fn modify_qp(&mut self, request: ModifyQpRequest) -> Reply<ModifyQp> {
+        let ModifyQpRequest { qpn, mask, attributes } = request;
+        let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, qpn)?;
+        let path = if mask & attribute::AV != 0 { Some(self.find_path(qpn, &request)?) } else { None };
+        let port = self.outside.network.port(self.objects.device);
+        let command = Command::ModifyQp { qpn, mask, attributes, path: path.map(|path| path.state(&port)) };
+        if let Err(refused) = self.tell(worker, command, 0) {
+            self.unfollow(qpn, path);
+            return Err(refused);
+        }
+        let forgets = mask & attribute::STATE != 0 && attributes.state == state::RESET;
+        if path.is_some() || forgets {
+            let object = find(&mut self.objects.qps, qpn.get())?;
+            let old = std::mem::replace(&mut object.path, path);
+            self.unfollow(qpn, old);
+        }
+        debug!(session = %self.session, %qpn, mask = format_args!("0x{mask:x}"), state = attributes.state, "queue pair changed");
+        Ok(nothing(()))
+    }
+
+    /// The path that the address vector of `request` asks for; its destination is followed from now on.
+    fn find_path(&mut self, qpn: Qpn, request: &ModifyQpRequest) -> Result<QpPath, Refused> {
+        let attributes = &request.attributes;
+        let device = self.objects.device;
+        let gid = self.outside.network.gid(device, attributes.sgid_index);
+        let gid = gid.ok_or(Refused::with(Refusal::NoSuchGid, attributes.sgid_index, 0u64))?;
+        let wish = Wish::check(qpn, attributes, &gid)?;
+        let followed = self.outside.network.follow(device, wish.source, wish.destination);
+        let (follow, next) = followed.map_err(|_no_route| Refused::plain(Refusal::NoRoute))?;
+        let path = QpPath { follow, next, wish };
+        self.registry.followers.entry(follow).or_default().push((self.session, qpn));
+        if request.mask & attribute::PATH_MTU != 0 {
+            let port = self.outside.network.port(device);
+            wish.check_mtu(attributes.path_mtu_bytes, next, &port).inspect_err(|_| self.unfollow(qpn, Some(path)))?;
+        }
+        Ok(path)
+    }
+
+    /// A queue pair has this path no more.
+    fn unfollow(&mut self, qpn: Qpn, path: Option<QpPath>) {
+        let Some(QpPath { follow, .. }) = path else { return };
+        self.outside.network.unfollow(follow);
+        if let Some(followers) = self.registry.followers.get_mut(&follow) {
+            if let Some(at) = followers.iter().position(|follower| *follower == (self.session, qpn)) {
+                followers.swap_remove(at);
+            }
+            if followers.is_empty() {
+                self.registry.followers.remove(&follow);
+            }
+        }
+    }
+
+    pub(super) fn query_qp(&mut self, request: Handle) -> Reply<QueryQp> {
+        let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, request.handle)?;
+        match self.tell(worker, Command::QueryQp(qpn), 0)? {
+            Answer::Attributes(attributes) => Ok((attributes, Vec::new())),
+            other => unreachable!("QueryQp is answered by attributes, not {other:?}"),
+        }
+    }
+
+    pub(super) fn query_qp_statistics(&mut self, request: Handle) -> Reply<QueryQpStatistics> {
+        let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, request.handle)?;
+        match self.tell(worker, Command::CountersOfQp(qpn), 0)? {
+            Answer::Counters(counters) => Ok((statistics(&counters), Vec::new())),
+            other => unreachable!("CountersOfQp is answered by counters, not {other:?}"),
+        }
+    }
+
+    pub(super) fn destroy_qp(&mut self, request: Handle) -> Reply<DestroyQp> {
+        self.end_qp(request.handle).map(nothing)
+    }
+
+    pub(super) fn end_qp(&mut self, number: u32) -> Result<(), Refused> {
+        let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, number)?;
+        self.take_back(worker, Command::DropQp(qpn))?;
+        let object = self.objects.qps.remove(&number).expect("found a few lines up");
+        self.unfollow(qpn, object.path);
+        self.give_back_numbers(object.lane, qpn, object.bell);
+        self.objects.bytes -= object.bytes;
+        find(&mut self.objects.pds, object.pd)?.users -= 1;
+        find(&mut self.objects.cqs, object.send_cq)?.users -= 1;
+        find(&mut self.objects.cqs, object.recv_cq)?.users -= 1;
+        debug!(session = %self.session, %qpn, "queue pair ended");
+        Ok(())
+    }
+
+    /// The way of queue pair `qpn` is another now.
+    pub(crate) fn set_path(&mut self, qpn: Qpn, path: PathState) -> Result<(), Refused> {
+        let &mut QpObject { worker, .. } = find(&mut self.objects.qps, qpn.get())?;
+        self.tell(worker, Command::SetPath(qpn, path), 0).map(drop)
+    }
+}
+
+/// What it gets for the sizes it asks for; refuses the first that is too much.
+fn check_sizes(request: &CreateQpRequest) -> Result<QpSizes, Refused> {
+    let asked = request.sizes();
+    if let Some(granted) = asked.granted() {
+        return Ok(granted);
+    }
+    // One at a time, to name the field.
+    let none = QpSizes { send_wrs: 0, recv_wrs: 0, send_sges: 0, recv_sges: 0, inline_bytes: 0 };
+    let alone = [
+        (4, asked.send_wrs, QpSizes { send_wrs: asked.send_wrs, ..none }),
+        (5, asked.recv_wrs, QpSizes { recv_wrs: asked.recv_wrs, ..none }),
+        (6, asked.send_sges, QpSizes { send_sges: asked.send_sges, ..none }),
+        (7, asked.recv_sges, QpSizes { recv_sges: asked.recv_sges, ..none }),
+        (8, asked.inline_bytes, QpSizes { inline_bytes: asked.inline_bytes, ..none }),
+    ];
+    let (place, value, _) =
+        alone.into_iter().find(|(_, _, sizes)| sizes.granted().is_none()).expect("one of them is too much");
+    Err(Refused::argument(place, value))
+}
+
+fn statistics(counters: &QpCounters) -> QpStatistics {
+    let count = |what| counters.get(what);
+    QpStatistics {
+        request_packets: count(QpCount::RequestPackets),
+        response_packets: count(QpCount::ResponsePackets),
+        received_packets: count(QpCount::ReceivedPackets),
+        retransmitted_packets: count(QpCount::RetransmittedPackets),
+        ack_timeouts: count(QpCount::AckTimeout),
+        sequence_naks_received: count(QpCount::SequenceNakReceived),
+        sequence_naks_sent: count(QpCount::SequenceNakSent),
+        implied_naks: count(QpCount::ImpliedNak),
+        rnr_naks_received: count(QpCount::RnrNakReceived),
+        rnr_naks_sent: count(QpCount::RnrNakSent),
+        duplicate_requests: count(QpCount::DuplicateRequest),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roced_shared::abi::{INLINE_BYTES_MAX, SGE_MAX, WORK_REQUESTS_MAX};
+
+    use super::*;
+
+    #[test]
+    fn the_size_that_is_too_much_is_named() {
+        let most = CreateQpRequest {
+            send_wrs: WORK_REQUESTS_MAX,
+            recv_wrs: WORK_REQUESTS_MAX,
+            send_sges: SGE_MAX,
+            recv_sges: SGE_MAX,
+            inline_bytes: INLINE_BYTES_MAX,
+            ..CreateQpRequest::default()
+        };
+        assert!(check_sizes(&most).is_ok());
+        let named = |request| check_sizes(&request).expect_err("too much").detail;
+        assert_eq!(named(CreateQpRequest { recv_wrs: u32::MAX, ..most }), [5, u32::MAX.into()]);
+        assert_eq!(named(CreateQpRequest { send_sges: SGE_MAX + 1, ..most }), [6, u64::from(SGE_MAX) + 1]);
+        assert_eq!(named(CreateQpRequest { inline_bytes: 513, ..most }), [8, 513]);
+    }
+}

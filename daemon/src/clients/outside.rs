@@ -1,0 +1,112 @@
+//! What client sessions need of the rest of the daemon: its workers, and its view of the network.
+
+use std::net::IpAddr;
+
+use roced_shared::ids::{DeviceId, WorkerId};
+use roced_transport::wire::path::largest_path_mtu;
+
+use crate::{
+    net::{FollowId, GidEntry, Net, NextHop, NoRoute},
+    worker::{
+        command::{Answer, Command},
+        mailbox::CallError,
+        workers,
+    },
+};
+
+/// The workers. A call comes back with an answer or after a deadline.
+pub trait Workers {
+    /// Tells `worker` what to do and waits for its answer.
+    ///
+    /// # Errors
+    /// [`CallError`] when there is none.
+    fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError>;
+}
+
+impl Workers for workers::Workers {
+    fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
+        Self::call(self, worker, command)
+    }
+}
+
+/// How a device's port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// MAC address.
+    pub mac: [u8; 6],
+    /// Up, with a carrier.
+    pub link_up: bool,
+    /// MTU of the link, bytes.
+    pub link_mtu_bytes: u32,
+    /// Speed, Mbit/s, 0 when not known.
+    pub speed_mbit_per_s: u32,
+    /// Indices of the GID table, empty ones included.
+    pub gid_entries: u32,
+}
+
+impl Port {
+    /// Largest path MTU that the link carries for either address family; 0 when it is none.
+    pub const fn path_mtu_bytes(&self) -> u32 {
+        match largest_path_mtu(self.link_mtu_bytes, false) {
+            Some(bytes) => bytes,
+            None => 0,
+        }
+    }
+}
+
+/// The kernel's network as the daemon follows it.
+pub trait Network {
+    /// A device's port.
+    fn port(&self, device: DeviceId) -> Port;
+
+    /// The GID at `index` of a device's table.
+    fn gid(&self, device: DeviceId, index: u32) -> Option<GidEntry>;
+
+    /// Follows how `destination` is reached from `source`, a GID of `device`. Each call wants an [`Self::unfollow`].
+    ///
+    /// # Errors
+    /// [`NoRoute`]; nothing is followed then.
+    fn follow(&mut self, device: DeviceId, source: IpAddr, destination: IpAddr)
+    -> Result<(FollowId, NextHop), NoRoute>;
+
+    /// One follower less.
+    fn unfollow(&mut self, id: FollowId);
+}
+
+impl Network for Net {
+    fn port(&self, device: DeviceId) -> Port {
+        let seen = self.device(device);
+        Port {
+            mac: seen.mac,
+            link_up: seen.link_up,
+            link_mtu_bytes: seen.link_mtu_bytes,
+            speed_mbit_per_s: seen.speed_mbit_per_s,
+            gid_entries: seen.gids.len() as u32,
+        }
+    }
+
+    fn gid(&self, device: DeviceId, index: u32) -> Option<GidEntry> {
+        self.device(device).gids.get(index).copied()
+    }
+
+    fn follow(
+        &mut self,
+        device: DeviceId,
+        source: IpAddr,
+        destination: IpAddr,
+    ) -> Result<(FollowId, NextHop), NoRoute> {
+        Self::follow(self, device, source, destination)
+    }
+
+    fn unfollow(&mut self, id: FollowId) {
+        Self::unfollow(self, id);
+    }
+}
+
+/// Both, lent for one step of the control thread.
+pub struct Outside<'a> {
+    /// The workers.
+    pub workers: &'a mut dyn Workers,
+    /// The network.
+    pub network: &'a mut dyn Network,
+}

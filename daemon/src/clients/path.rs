@@ -1,0 +1,194 @@
+//! From what a client asks of a path to the header template that a worker builds frames from.
+
+use std::net::IpAddr;
+
+use roced_shared::{
+    abi::control::{QpAttributes, Refusal, attribute},
+    ids::Qpn,
+    steer::{address_key, key_address},
+};
+use roced_transport::{
+    io::Via,
+    qp::PathState,
+    wire::path::{Path, PathSpec, Vlan, largest_path_mtu, udp_source_port},
+};
+
+use super::{outside::Port, refused::Refused};
+use crate::net::{FollowId, GidEntry, NextHop};
+
+/// A queue pair's path: what was asked for, and how the peer is reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QpPath {
+    pub(crate) follow: FollowId,
+    pub(crate) next: NextHop,
+    pub(crate) wish: Wish,
+}
+
+impl QpPath {
+    /// What the worker works with.
+    pub(crate) fn state(&self, port: &Port) -> PathState {
+        self.wish.path(self.next, port)
+    }
+}
+
+/// The address vector of a queue pair, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wish {
+    local: Qpn,
+    remote: Qpn,
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    traffic_class: u8,
+    hop_limit: u8,
+    flow_label: u32,
+    service_level: u8,
+}
+
+/// What "0" asks for, as verbs' users expect it.
+const HOP_LIMIT_DEFAULT: u8 = 64;
+
+impl Wish {
+    /// What `attributes` ask of the path of `local`, from the GID `source`.
+    ///
+    /// # Errors
+    /// A value out of its range, or a destination that can be nobody's.
+    pub(crate) fn check(local: Qpn, attributes: &QpAttributes, source: &GidEntry) -> Result<Self, Refused> {
+        let destination = key_address(attributes.dgid);
+        let wrong = |value: u32| Refused::argument(attribute::AV.into(), value);
+        let byte = |value: u32| u8::try_from(value).map_err(|_| wrong(value));
+        if destination.is_unspecified()
+            || destination.is_multicast()
+            || destination.is_ipv4() != source.address.is_ipv4()
+        {
+            return Err(wrong(attributes.sgid_index));
+        }
+        if attributes.flow_label > 0x000f_ffff {
+            return Err(wrong(attributes.flow_label));
+        }
+        if attributes.service_level > 7 {
+            return Err(wrong(attributes.service_level));
+        }
+        Ok(Self {
+            local,
+            remote: Qpn::from_wire(attributes.dest_qpn),
+            source: source.address,
+            destination,
+            traffic_class: byte(attributes.traffic_class)?,
+            hop_limit: match byte(attributes.hop_limit)? {
+                0 => HOP_LIMIT_DEFAULT,
+                hops => hops,
+            },
+            flow_label: attributes.flow_label,
+            service_level: byte(attributes.service_level)?,
+        })
+    }
+
+    /// The path MTU that the way to the peer carries: that of the link, or of the route where it is known to be less.
+    ///
+    /// # Errors
+    /// It is less than `asked_bytes`.
+    pub(crate) fn check_mtu(&self, asked_bytes: u32, next: NextHop, port: &Port) -> Result<(), Refused> {
+        let link_mtu_bytes = match next {
+            NextHop::Reachable { mtu_bytes, .. } => mtu_bytes.min(port.link_mtu_bytes),
+            NextHop::Local(_) | NextHop::Resolving | NextHop::Unreachable => port.link_mtu_bytes,
+        };
+        let largest = largest_path_mtu(link_mtu_bytes, self.source.is_ipv4()).unwrap_or(0);
+        if asked_bytes > largest {
+            return Err(Refused::with(Refusal::PathMtu, asked_bytes, largest));
+        }
+        Ok(())
+    }
+
+    /// The path by `next`.
+    fn path(&self, next: NextHop, port: &Port) -> PathState {
+        let (via, source_mac, dest_mac, vlan) = match next {
+            NextHop::Resolving => return PathState::Resolving,
+            NextHop::Unreachable => return PathState::Unreachable,
+            // The frame goes to a worker of ours, which does not look at Ethernet; it is a frame all the same.
+            NextHop::Local(_) => (Via::HandOver, port.mac, port.mac, None),
+            NextHop::Reachable { mac, vlan, source_mac, mtu_bytes: _ } => {
+                (Via::Nic { flow: self.local.get() }, source_mac, mac, vlan)
+            }
+        };
+        let spec = PathSpec {
+            via,
+            source_mac,
+            dest_mac,
+            vlan: vlan.map(|id| Vlan { id, priority: self.service_level }),
+            source: address_key(self.source),
+            destination: address_key(self.destination),
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            flow_label: self.flow_label,
+            udp_source_port: udp_source_port(self.flow_label, self.local, self.remote),
+        };
+        PathState::Ready(Path::new(&spec).expect("both addresses are of one family, `check` saw to it"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roced_shared::ids::DeviceId;
+
+    use super::*;
+
+    const PORT: Port = Port { mac: [2; 6], link_up: true, link_mtu_bytes: 1500, speed_mbit_per_s: 0, gid_entries: 1 };
+    const REACHABLE: NextHop = NextHop::Reachable { mac: [4; 6], vlan: Some(7), source_mac: [6; 6], mtu_bytes: 9000 };
+
+    fn gid(address: &str) -> GidEntry {
+        GidEntry { address: address.parse().expect("an address"), ifindex: 1, vlan: None, prefix_len: 24 }
+    }
+
+    fn attributes(peer: &str) -> QpAttributes {
+        let dgid = address_key(peer.parse().expect("an address"));
+        QpAttributes { dgid, dest_qpn: 5, ..QpAttributes::default() }
+    }
+
+    fn check(attributes: &QpAttributes) -> Result<Wish, Refused> {
+        Wish::check(Qpn::from_wire(3), attributes, &gid("10.0.0.1"))
+    }
+
+    #[test]
+    fn a_peer_that_can_be_nobody_is_refused() {
+        assert!(check(&attributes("10.0.0.2")).is_ok());
+        for peer in ["0.0.0.0", "::", "224.0.0.1", "fd00::2"] {
+            assert_eq!(
+                check(&attributes(peer)).map_err(|refused| refused.why),
+                Err(Refusal::InvalidArgument),
+                "{peer}"
+            );
+        }
+        for wrong in [
+            QpAttributes { hop_limit: 256, ..attributes("10.0.0.2") },
+            QpAttributes { traffic_class: 256, ..attributes("10.0.0.2") },
+            QpAttributes { flow_label: 1 << 20, ..attributes("10.0.0.2") },
+            QpAttributes { service_level: 8, ..attributes("10.0.0.2") },
+        ] {
+            assert_eq!(check(&wrong).map_err(|refused| refused.why), Err(Refusal::InvalidArgument), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_path_mtu_is_that_of_the_narrowest_part() {
+        let wish = check(&attributes("10.0.0.2")).expect("reachable");
+        assert_eq!(wish.check_mtu(1024, REACHABLE, &PORT), Ok(()));
+        assert_eq!(wish.check_mtu(2048, REACHABLE, &PORT), Err(Refused::with(Refusal::PathMtu, 2048u32, 1024u32)));
+        let jumbo = Port { link_mtu_bytes: 4200, ..PORT };
+        assert_eq!(wish.check_mtu(4096, NextHop::Resolving, &jumbo), Ok(()));
+        let narrow = NextHop::Reachable { mac: [4; 6], vlan: None, source_mac: [6; 6], mtu_bytes: 600 };
+        assert_eq!(wish.check_mtu(1024, narrow, &jumbo), Err(Refused::with(Refusal::PathMtu, 1024u32, 512u32)));
+    }
+
+    #[test]
+    fn the_next_hop_decides_how_frames_leave() {
+        let wish = check(&attributes("10.0.0.2")).expect("reachable");
+        let via = |next| match wish.path(next, &PORT) {
+            PathState::Ready(path) => Some(path.via()),
+            PathState::Resolving | PathState::Unreachable => None,
+        };
+        assert_eq!(via(REACHABLE), Some(Via::Nic { flow: 3 }));
+        assert_eq!(via(NextHop::Local(DeviceId(1))), Some(Via::HandOver));
+        assert_eq!(via(NextHop::Resolving), None);
+        assert!(matches!(wish.path(NextHop::Unreachable, &PORT), PathState::Unreachable));
+    }
+}

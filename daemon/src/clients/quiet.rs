@@ -1,0 +1,45 @@
+//! Log lines that clients can cause: a few a second, then a number.
+
+use std::time::{Duration, Instant};
+
+/// Lines of one kind in [`INTERVAL`].
+const LINES: u32 = 10;
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Counts lines of one kind.
+#[derive(Debug, Default)]
+pub(crate) struct Quiet {
+    begin: Option<Instant>,
+    lines: u32,
+    held_back: u64,
+}
+
+impl Quiet {
+    /// May a line be written now? Then: how many were held back since the last.
+    pub(crate) fn admit(&mut self, now: Instant) -> Option<u64> {
+        if self.begin.is_none_or(|begin| now.duration_since(begin) >= INTERVAL) {
+            self.begin = Some(now);
+            self.lines = 0;
+        }
+        if self.lines == LINES {
+            self.held_back += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.held_back))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_back_is_told_with_the_next_line() {
+        let mut quiet = Quiet::default();
+        let begin = Instant::now();
+        assert_eq!((0..25).filter_map(|_| quiet.admit(begin)).collect::<Vec<_>>(), [0; LINES as usize]);
+        assert_eq!(quiet.admit(begin + INTERVAL), Some(15));
+        assert_eq!(quiet.admit(begin + INTERVAL), Some(0));
+    }
+}

@@ -1,0 +1,149 @@
+//! A client's connection and everything that it owns.
+//!
+//! ```text
+//!   connected ── Hello ──► greeted ── OpenDevice ──► open (objects) ──► gone: all of it undone
+//! ```
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use roced_shared::ids::{Cqn, DeviceId, Pdn, Qpn, RegionId, SessionId, WorkerId};
+use roced_transport::mr::MrKey;
+
+use super::{
+    connection::Connection, memory::ClientMemory, numbers::BellBoard, path::QpPath, queues::Channel, refused::Refused,
+};
+use crate::config::ClientLimits;
+
+/// A connected client.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) connection: Connection,
+    pub(crate) stage: Stage,
+}
+
+/// How far the hand-shake is.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// There are as many clients as may be: the first message is answered so.
+    OneTooMany,
+    /// `Hello` comes first.
+    Connected,
+    /// `OpenDevice` comes next.
+    Greeted,
+    /// Everything else.
+    Open(Box<Objects>),
+}
+
+/// What a session owns, by the number that its client knows.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) device: DeviceId,
+    pub(crate) pds: BTreeMap<u32, PdObject>,
+    pub(crate) memories: BTreeMap<u32, MemoryObject>,
+    pub(crate) mrs: BTreeMap<u32, MrObject>,
+    pub(crate) channels: BTreeMap<u32, ChannelObject>,
+    pub(crate) cqs: BTreeMap<u32, CqObject>,
+    pub(crate) qps: BTreeMap<u32, QpObject>,
+    /// One for each worker of the device.
+    pub(crate) bells: Vec<BellBoard>,
+    /// All memory that we map for it.
+    pub(crate) bytes: u64,
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub(crate) struct PdObject {
+    pub(crate) pdn: Pdn,
+    /// Memory regions and queue pairs in it.
+    pub(crate) users: u32,
+}
+
+/// Memory of [`roced_shared::abi::control::AllocMemory`].
+#[derive(Debug)]
+pub(crate) struct MemoryObject {
+    pub(crate) region: RegionId,
+    pub(crate) memory: Arc<ClientMemory>,
+    /// Memory regions in it.
+    pub(crate) users: u32,
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub(crate) struct MrObject {
+    pub(crate) key: MrKey,
+    pub(crate) pd: u32,
+    pub(crate) memory: u32,
+}
+
+/// A completion channel.
+#[derive(Debug)]
+pub(crate) struct ChannelObject {
+    pub(crate) channel: Arc<Channel>,
+    /// Completion queues that report to it.
+    pub(crate) users: u32,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct CqObject {
+    pub(crate) cqn: Cqn,
+    pub(crate) channel: Option<u32>,
+    pub(crate) bytes: u64,
+    /// Queues of queue pairs that complete into it.
+    pub(crate) users: u32,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct QpObject {
+    pub(crate) qpn: Qpn,
+    pub(crate) worker: WorkerId,
+    /// The worker's place among those of the device.
+    pub(crate) lane: usize,
+    pub(crate) bell: u32,
+    pub(crate) pd: u32,
+    pub(crate) send_cq: u32,
+    pub(crate) recv_cq: u32,
+    pub(crate) bytes: u64,
+    pub(crate) path: Option<QpPath>,
+}
+
+/// One of the numbers by which a client names its objects, and what they are in.
+pub(crate) fn find<T>(objects: &mut BTreeMap<u32, T>, number: u32) -> Result<&mut T, Refused> {
+    objects.get_mut(&number).ok_or(Refused::no_object(number))
+}
+
+impl Objects {
+    /// None yet, on a device with `workers` workers.
+    pub(crate) fn new(device: DeviceId, workers: usize) -> Self {
+        Self {
+            device,
+            pds: BTreeMap::new(),
+            memories: BTreeMap::new(),
+            mrs: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            cqs: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            bells: (0..workers).map(|_| BellBoard::default()).collect(),
+            bytes: 0,
+        }
+    }
+
+    /// Counts `bytes` more of memory against the limit.
+    pub(crate) fn charge(&mut self, bytes: u64, limits: &ClientLimits) -> Result<(), Refused> {
+        let limit = limits.memory_bytes();
+        match self.bytes.checked_add(bytes).filter(|sum| *sum <= limit) {
+            Some(sum) => {
+                self.bytes = sum;
+                Ok(())
+            }
+            None => Err(Refused::limit(limit)),
+        }
+    }
+}
+
+/// Refuses when there are `limit` objects already.
+pub(crate) fn check_limit<T>(objects: &BTreeMap<u32, T>, limit: u32) -> Result<(), Refused> {
+    if objects.len() as u64 >= u64::from(limit) { Err(Refused::limit(limit)) } else { Ok(()) }
+}
