@@ -59,7 +59,9 @@ impl<'a> Daemon<'a> {
             ),
             Err(Errno::ECONNREFUSED) => bail!("nobody listens on {shown}: roced has ended without removing its socket"),
             Err(Errno::EACCES) => {
-                bail!("no permission to open {shown}: run rocectl as root, or as a member of the group that roced runs with")
+                bail!(
+                    "no permission to open {shown}: run rocectl as root, or as a member of the group that roced runs with"
+                )
             }
             Err(Errno::EAGAIN) => bail!("roced does not accept connections on {shown}: it hangs or is stopped"),
             Err(errno) => Err(errno).with_context(|| format!("connecting to {shown}")),

@@ -57,7 +57,7 @@ pub(crate) struct Serve {
 /// `roce-perf ping`.
 #[derive(Debug, Args)]
 pub(crate) struct Ping {
-    /// Where `roce-perf serve` runs: HOST, HOST:PORT, an IPv4 or IPv6 address, or [IPv6]:PORT.
+    /// Where `roce-perf serve` runs: HOST, HOST:PORT, an IPv4 or IPv6 address, or `[IPv6]:PORT`.
     pub(crate) peer: String,
 
     /// How a message travels: by SEND, or by WRITE into memory that the other side polls.
@@ -80,7 +80,7 @@ pub(crate) struct Ping {
 /// `roce-perf bw`.
 #[derive(Debug, Args)]
 pub(crate) struct Bandwidth {
-    /// Where `roce-perf serve` runs: HOST, HOST:PORT, an IPv4 or IPv6 address, or [IPv6]:PORT.
+    /// Where `roce-perf serve` runs: HOST, HOST:PORT, an IPv4 or IPv6 address, or `[IPv6]:PORT`.
     pub(crate) peer: String,
 
     /// What to do: WRITE to the peer, READ from the peer, or SEND to the peer.

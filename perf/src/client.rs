@@ -54,7 +54,7 @@ pub(crate) fn ping(args: &Ping) -> anyhow::Result<Report> {
 /// `roce-perf bw`.
 ///
 /// # Errors
-/// As [`ping`].
+/// As [`ping()`].
 pub(crate) fn bw(args: &Bandwidth) -> anyhow::Result<Report> {
     let run = Run {
         kind: Kind::Bw,

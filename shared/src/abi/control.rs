@@ -78,33 +78,33 @@ impl Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, TryFromBytes, Immutable, KnownLayout)]
 #[repr(u32)]
 pub enum Refusal {
-    /// The client speaks another version [daemon's, client's].
+    /// The client speaks another version `[daemon's, client's]`.
     Version = 1,
-    /// No such call [op].
+    /// No such call `[op]`.
     UnknownCall = 2,
     /// A call before its time, or twice: `Hello` first, `OpenDevice` second.
     OutOfOrder = 3,
     /// No device of that name.
     NoSuchDevice = 4,
-    /// No object of that number in this session [number].
+    /// No object of that number in this session `[number]`.
     NoSuchObject = 5,
-    /// Other objects still use it [how many].
+    /// Other objects still use it `[how many]`.
     InUse = 6,
-    /// A limit of the config is reached [limit].
+    /// A limit of the config is reached `[limit]`.
     Limit = 7,
-    /// A number in the call is out of its range [place of the field in the call, value].
+    /// A number in the call is out of its range `[place of the field in the call, value]`.
     InvalidArgument = 8,
-    /// The queue pair's state does not allow this change [present state, asked state].
+    /// The queue pair's state does not allow this change `[present state, asked state]`.
     InvalidState = 9,
-    /// An attribute that this change demands is missing, or one that it does not allow is there [mask missing, mask too much].
+    /// An attribute that this change demands is missing, or one that it does not allow is there `[mask missing, mask too much]`.
     InvalidMask = 10,
     /// The peer cannot be reached: no route to its address.
     NoRoute = 11,
-    /// The path MTU is more than the device carries [asked, largest].
+    /// The path MTU is more than the device carries `[asked, largest]`.
     PathMtu = 12,
-    /// No GID at that index [index].
+    /// No GID at that index `[index]`.
     NoSuchGid = 13,
-    /// The kernel had no memory or would not lock it [errno].
+    /// The kernel had no memory or would not lock it `[errno]`.
     Memory = 14,
     /// The user is not one whom the config lets in.
     NotPermitted = 15,
