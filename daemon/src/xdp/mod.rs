@@ -1,1 +1,32 @@
-//! To be written.
+//! Frames in and out of the NIC: the XDP program on an interface, and AF_XDP sockets on its queues.
+//!
+//! ```text
+//!          NIC, RX queue k                                  NIC, TX queue k
+//!               │                                                ▲
+//!        [`XdpProgram`]: RoCE, ours?                             │ sendto() when the kernel asks for it
+//!          │          └─ no: the kernel's                        │
+//!          ▼                                                     │
+//!   RX ring ─► [`NicQueue::rx_burst`] ─► Endpoint ─► [`NicQueue`]: Wire::emit ─► TX ring
+//!      ▲             │                                 ▲                           │
+//!   fill ring ◄──────┘ chunks back, in batches         └── completion ring ◄───────┘ chunks back
+//! ```
+//!
+//! A queue has a UMEM of its own, cut into chunks. Some of them receive for ever, the others send for ever, so that neither side
+//! can starve the other. A frame longer than a chunk lies in several. Nothing here allocates after a queue is open, and
+//! nothing waits: what the kernel does not take now is tried in the next turn.
+//!
+//! Wherever memory is shared with the kernel the code is `unsafe` and small: `sys`, `umem`, `socket`, `receive`,
+//! `transmit`.
+
+mod error;
+mod program;
+mod queue;
+mod receive;
+mod socket;
+mod sys;
+mod transmit;
+mod umem;
+
+pub use error::XdpError;
+pub use program::{AttachedMode, XdpProgram};
+pub use queue::{NicQueue, NicQueueConfig};

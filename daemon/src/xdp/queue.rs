@@ -1,0 +1,142 @@
+//! One RX and TX queue of an interface, as a worker uses it.
+
+use std::{os::fd::BorrowedFd, time::Duration};
+
+use roced_transport::io::{Abort, EmitError, FrameMut, SEGMENTS_MAX, Segments, Via, Wire};
+use tracing::info;
+
+use super::{
+    XdpError,
+    receive::Receive,
+    socket::{self, Bound},
+    transmit::Transmit,
+};
+use crate::config::CopyMode;
+
+/// What queue, and how large.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicQueueConfig {
+    /// The interface.
+    pub interface: Box<str>,
+    /// Number of the RX queue; frames go out by the TX queue of the same number.
+    pub queue: u32,
+    /// Whether the driver or the kernel moves the frames.
+    pub copy_mode: CopyMode,
+    /// Chunks of frame memory: `tx_ring_entries` of them send, the others receive.
+    pub umem_frames: u32,
+    /// Bytes of a chunk, a power of two from 2048 to 4096; 256 of them are the kernel's.
+    pub chunk_bytes: u32,
+    /// Entries of the RX ring, a power of two like the next three.
+    pub rx_ring_entries: u32,
+    /// Entries of the TX ring.
+    pub tx_ring_entries: u32,
+    /// Entries of the fill ring.
+    pub fill_ring_entries: u32,
+    /// Entries of the completion ring.
+    pub completion_ring_entries: u32,
+    /// How long a busy queue is tried again.
+    pub busy_deadline: Duration,
+}
+
+/// A bound queue. Its worker owns it; nothing in it is shared with another thread.
+#[derive(Debug)]
+pub struct NicQueue {
+    receive: Receive,
+    transmit: Transmit,
+    queue: u32,
+    zerocopy: bool,
+    usable_bytes: usize,
+}
+
+impl NicQueue {
+    /// Binds a socket to the queue. It gets frames once [`super::XdpProgram::bind_socket`] has it.
+    ///
+    /// Waits, but no longer than [`NicQueueConfig::busy_deadline`].
+    ///
+    /// # Errors
+    /// [`XdpError`], when sizes do not go together, the kernel refuses or the queue stays busy.
+    pub fn open(config: &NicQueueConfig) -> Result<Self, XdpError> {
+        let Bound { receive, transmit, zerocopy, usable_bytes } = socket::bind(config)?;
+        info!(interface = &*config.interface, queue = config.queue, zerocopy, "queue bound");
+        Ok(Self { receive, transmit, queue: config.queue, zerocopy, usable_bytes })
+    }
+
+    /// Its number.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    /// Whether the driver reads and writes the frame memory itself.
+    pub fn is_zerocopy(&self) -> bool {
+        self.zerocopy
+    }
+
+    /// Readable when frames are there.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.transmit.socket()
+    }
+
+    /// The longest frame that [`Wire::emit`] takes and [`Self::rx_burst`] gives.
+    pub fn frame_bytes_max(&self) -> usize {
+        SEGMENTS_MAX * self.usable_bytes
+    }
+
+    /// Lends up to `budget` frames that arrived to `on_frame`, one after the other, and says how many there were. Fewer than
+    /// `budget`: there were no more.
+    pub fn rx_burst(&mut self, budget: usize, on_frame: impl FnMut(&Segments<'_>)) -> usize {
+        self.receive.burst(budget, on_frame)
+    }
+
+    /// Makes the kernel send what was emitted, and takes back what it has sent. Once a turn; never waits.
+    pub fn flush(&mut self) {
+        self.transmit.flush();
+        self.receive.wake_driver();
+    }
+
+    /// Whether emitted frames wait for another [`Self::flush`]: the kernel did not take all of them.
+    pub fn has_pending_tx(&mut self) -> bool {
+        self.transmit.has_pending()
+    }
+
+    /// The worker is about to block on [`Self::socket`]. True when there is work already: frames that arrived, or frames that
+    /// wait for a flush, for which nothing would wake it.
+    pub fn prepare_sleep(&mut self) -> bool {
+        self.flush();
+        self.receive.has_frames() || self.has_pending_tx()
+    }
+
+    /// Names every counter with its value: ours, and the kernel's of this socket.
+    pub fn counters(&self, count: &mut impl FnMut(&'static str, u64)) {
+        let (rx, tx) = (self.receive.counters(), self.transmit.counters());
+        count("nic_rx_frames", rx.frames);
+        count("nic_rx_bytes", rx.bytes);
+        count("nic_rx_too_long", rx.too_long);
+        count("nic_tx_frames", tx.frames);
+        count("nic_tx_bytes", tx.bytes);
+        count("nic_tx_full", tx.full);
+        count("nic_tx_kicks", tx.kicks);
+        count("nic_tx_kicks_cut_short", tx.kicks_cut_short);
+        count("nic_tx_kicks_failed", tx.kicks_failed);
+        // Fails only when the socket is no AF_XDP socket.
+        if let Ok(kernel) = self.receive.statistics() {
+            count("nic_rx_dropped", kernel.rx_dropped());
+            count("nic_rx_ring_full", kernel.rx_ring_full());
+            count("nic_rx_fill_ring_empty", kernel.rx_fill_ring_empty_descs());
+            count("nic_rx_invalid_descriptors", kernel.rx_invalid_descs());
+            count("nic_tx_invalid_descriptors", kernel.tx_invalid_descs());
+            count("nic_tx_ring_empty", kernel.tx_ring_empty_descs());
+        }
+    }
+}
+
+/// Everything leaves by this queue, whatever the flow: which queue a flow has is decided before.
+impl Wire for NicQueue {
+    fn emit(
+        &mut self,
+        _via: Via,
+        frame_bytes: usize,
+        fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        self.transmit.emit(frame_bytes, fill)
+    }
+}
