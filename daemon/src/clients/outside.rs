@@ -66,8 +66,12 @@ pub trait Network {
     ///
     /// # Errors
     /// [`NoRoute`]; nothing is followed then.
-    fn follow(&mut self, device: DeviceId, source: IpAddr, destination: IpAddr)
-    -> Result<(FollowId, NextHop), NoRoute>;
+    fn follow(
+        &mut self,
+        device: DeviceId,
+        source: GidEntry,
+        destination: IpAddr,
+    ) -> Result<(FollowId, NextHop), NoRoute>;
 
     /// One follower less.
     fn unfollow(&mut self, id: FollowId);
@@ -92,7 +96,7 @@ impl Network for Net {
     fn follow(
         &mut self,
         device: DeviceId,
-        source: IpAddr,
+        source: GidEntry,
         destination: IpAddr,
     ) -> Result<(FollowId, NextHop), NoRoute> {
         Self::follow(self, device, source, destination)

@@ -36,7 +36,7 @@ impl QpPath {
 pub(crate) struct Wish {
     local: Qpn,
     remote: Qpn,
-    pub(crate) source: IpAddr,
+    pub(crate) source: GidEntry,
     pub(crate) destination: IpAddr,
     traffic_class: u8,
     hop_limit: u8,
@@ -71,7 +71,7 @@ impl Wish {
         Ok(Self {
             local,
             remote: Qpn::from_wire(attributes.dest_qpn),
-            source: source.address,
+            source: *source,
             destination,
             traffic_class: byte(attributes.traffic_class)?,
             hop_limit: match byte(attributes.hop_limit)? {
@@ -92,7 +92,7 @@ impl Wish {
             NextHop::Reachable { mtu_bytes, .. } => mtu_bytes.min(port.link_mtu_bytes),
             NextHop::Local(_) | NextHop::Resolving | NextHop::Unreachable => port.link_mtu_bytes,
         };
-        let largest = largest_path_mtu(link_mtu_bytes, self.source.is_ipv4()).unwrap_or(0);
+        let largest = largest_path_mtu(link_mtu_bytes, self.source.address.is_ipv4()).unwrap_or(0);
         if asked_bytes > largest {
             return Err(Refused::with(Refusal::PathMtu, asked_bytes, largest));
         }
@@ -115,7 +115,7 @@ impl Wish {
             source_mac,
             dest_mac,
             vlan: vlan.map(|id| Vlan { id, priority: self.service_level }),
-            source: address_key(self.source),
+            source: address_key(self.source.address),
             destination: address_key(self.destination),
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
