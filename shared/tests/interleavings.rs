@@ -1,0 +1,162 @@
+//! Every interleaving of what two processes do to the memory that they share, tried by loom:
+//! `RUSTFLAGS="--cfg loom" cargo test -p roced-shared --release` (`scripts/test --full` runs it).
+#![cfg(loom)]
+
+use loom::{sync::Arc, thread};
+use roced_shared::{
+    abi::{
+        arm::{Wanted, arm, fire},
+        doorbell::{BellPage, announce_sleep, any_bell, drain_bells, must_wake, ring_bell},
+        ring::{Consumer, Producer, RingMemory, RingShape},
+    },
+    sync::{AtomicU32, AtomicU64, Ordering},
+};
+
+/// A ring in loom's memory.
+#[derive(Clone)]
+struct LoomRing(Arc<(AtomicU32, AtomicU32, Vec<AtomicU64>)>);
+
+/// Two slots of two words: enough to wrap, and to tear.
+const SHAPE: RingShape = RingShape::new(2, 16);
+
+impl LoomRing {
+    fn ends() -> (Producer<Self>, Consumer<Self>) {
+        let words = (0..4).map(|_| AtomicU64::new(0)).collect();
+        let ring = Self(Arc::new((AtomicU32::new(0), AtomicU32::new(0), words)));
+        (Producer::new(ring.clone()), Consumer::new(ring))
+    }
+}
+
+impl RingMemory for LoomRing {
+    fn shape(&self) -> RingShape {
+        SHAPE
+    }
+
+    fn produced(&self) -> &AtomicU32 {
+        &self.0.0
+    }
+
+    fn consumed(&self) -> &AtomicU32 {
+        &self.0.1
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.0.2[index]
+    }
+}
+
+#[test]
+fn a_ring_hands_over_whole_entries_in_order() {
+    const ENTRIES: u64 = 3;
+    loom::model(|| {
+        let (mut producer, mut consumer) = LoomRing::ends();
+        let produce = thread::spawn(move || {
+            for number in 1..=ENTRIES {
+                while !producer.push(&[number, !number]).expect("an honest consumer") {
+                    thread::yield_now();
+                }
+                producer.publish();
+            }
+        });
+        let mut expected = 1;
+        while expected <= ENTRIES {
+            let mut entry = [0; 2];
+            if consumer.pop(&mut entry).expect("an honest producer") {
+                assert_eq!(entry, [expected, !expected]);
+                consumer.release();
+                expected += 1;
+            } else {
+                thread::yield_now();
+            }
+        }
+        produce.join().expect("the producer ended well");
+    });
+}
+
+/// A bell page of which the first word is used.
+struct LoomBells {
+    summary: AtomicU64,
+    words: Vec<AtomicU64>,
+}
+
+impl LoomBells {
+    fn new() -> Self {
+        Self { summary: AtomicU64::new(0), words: vec![AtomicU64::new(0), AtomicU64::new(0)] }
+    }
+}
+
+impl BellPage for LoomBells {
+    fn summary(&self) -> &AtomicU64 {
+        &self.summary
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.words[index]
+    }
+}
+
+#[test]
+fn a_worker_that_goes_to_sleep_sees_the_bell_or_is_woken() {
+    loom::model(|| {
+        let shared = Arc::new((LoomBells::new(), AtomicU32::new(0)));
+        let client = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                ring_bell(&shared.0, 3);
+                must_wake(&shared.1)
+            })
+        };
+        announce_sleep(&shared.1);
+        let stays_awake = any_bell(&shared.0);
+        let is_woken = client.join().expect("the client ended well");
+        assert!(stays_awake || is_woken, "asleep with a bell rung and nobody to wake it");
+    });
+}
+
+#[test]
+fn no_bell_is_lost_while_others_are_drained() {
+    loom::model(|| {
+        let shared = Arc::new((LoomBells::new(), AtomicU64::new(0)));
+        let client = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                for (bell, work) in [(3, 1), (70, 2)] {
+                    shared.1.fetch_add(work, Ordering::Relaxed);
+                    ring_bell(&shared.0, bell);
+                }
+            })
+        };
+        let mut rung = Vec::new();
+        drain_bells(&shared.0, |bell| {
+            // What was published before the bell is seen after it.
+            let seen = shared.1.load(Ordering::Relaxed);
+            assert!(seen >= if bell == 3 { 1 } else { 3 }, "bell {bell}, but its work is not there: {seen}");
+            rung.push(bell);
+        });
+        client.join().expect("the client ended well");
+        drain_bells(&shared.0, |bell| rung.push(bell));
+        rung.sort_unstable();
+        rung.dedup();
+        assert_eq!(rung, [3, 70]);
+    });
+}
+
+#[test]
+fn a_client_that_arms_sees_the_completion_or_is_told_and_told_once() {
+    loom::model(|| {
+        // The arm word, and the published indices of two workers' lanes.
+        let shared = Arc::new((AtomicU32::new(0), [AtomicU32::new(0), AtomicU32::new(0)]));
+        let workers = [0, 1].map(|lane| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                shared.1[lane].store(1, Ordering::Release);
+                fire(&shared.0, false)
+            })
+        });
+        arm(&shared.0, Wanted::Any);
+        let seen = shared.1.iter().any(|lane| lane.load(Ordering::Acquire) == 1);
+        let events: Vec<_> = workers.into_iter().filter_map(|worker| worker.join().expect("ended well")).collect();
+        assert!(seen || !events.is_empty(), "a client that waits for ever");
+        assert!(events.len() <= 1, "one request, {} events", events.len());
+    });
+}
