@@ -1,0 +1,390 @@
+//! An endpoint among enemies: peers that send anything with a right ICRC, clients that post any work, control calls in any
+//! order, a wire that is often full, completion queues that are sometimes, clocks that jump. By seeds; thousands of runs.
+//!
+//! Whatever comes, the endpoint does not panic, touches client memory only where a region that is registered at that moment gives
+//! the right, sends no frame longer than the path MTU and its headers, completes nothing that was not posted and nothing twice
+//! or out of order, and comes to rest. In state ERR all work ends.
+
+mod client;
+mod peer;
+mod random;
+mod tap;
+
+use roced_shared::{
+    abi::{
+        INLINE_BYTES_MAX,
+        control::{QpAttributes, access, attribute, state},
+        layout::QpSizes,
+        wqe::{SendOp, Sge, send_flags},
+    },
+    ids::{Cqn, EndpointId, Pdn, Qpn, RegionId},
+};
+use roced_transport::{
+    clock::Nanos,
+    endpoint::{Endpoint, EndpointConfig},
+    io::Via,
+    mr::{Mr, MrKey},
+    psn::Psn,
+    qp::{PathState, Qp, QpConfig},
+    wire::{Operation, Path, PathSpec},
+    work::{RecvWork, SendWork, WorkData},
+};
+
+use crate::{
+    client::{Client, Posted},
+    random::Random,
+    tap::Tap,
+};
+
+const QPS: u32 = 3;
+const PD: Pdn = Pdn(1);
+const SIZES: QpSizes = QpSizes { send_wrs: 8, recv_wrs: 8, send_sges: 4, recv_sges: 4, inline_bytes: 64 };
+const ENDPOINT: usize = 3;
+const US: [u8; 16] = gid(1);
+const PEER: [u8; 16] = gid(2);
+const STRANGER: [u8; 16] = gid(9);
+/// Ethernet, IPv4, UDP, BTH, RETH, immediate, ICRC: the longest headers that we send.
+const OVERHEAD_MAX: usize = 14 + 20 + 8 + 12 + 16 + 4 + 4;
+
+const fn gid(last: u8) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]
+}
+
+struct World {
+    random: Random,
+    endpoint: Endpoint,
+    client: Client,
+    tap: Tap,
+    now: Nanos,
+    wr_id: u64,
+    /// The message that each peer is in, and the bytes that are left of it.
+    message: [Option<(Operation, usize)>; QPS as usize],
+    frames: u64,
+    accepted: u64,
+}
+
+fn qpn(index: u32) -> Qpn {
+    Qpn::new(EndpointId::new(ENDPOINT).expect("small"), index)
+}
+
+fn path(source: [u8; 16], destination: [u8; 16]) -> Path {
+    Path::new(&PathSpec {
+        via: Via::Nic { flow: 0 },
+        source_mac: [2; 6],
+        dest_mac: [4; 6],
+        vlan: None,
+        source,
+        destination,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+        udp_source_port: 50_000,
+    })
+    .expect("one family")
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let id = EndpointId::new(ENDPOINT).expect("small");
+        let client = Client {
+            random: seed,
+            overrun: random.of(&[0, 0, 0, 20]),
+            fault: random.of(&[0, 0, 0, 50]),
+            ..Client::default()
+        };
+        let mut world = Self {
+            random,
+            endpoint: Endpoint::new(EndpointConfig { id, max_mrs: 4, max_qps: QPS }),
+            client,
+            tap: Tap::default(),
+            now: Nanos::from_millis(1),
+            wr_id: 0,
+            message: [None; QPS as usize],
+            frames: 0,
+            accepted: 0,
+        };
+        for index in 0..4 {
+            world.insert_mr(index);
+        }
+        for index in 0..QPS {
+            world.insert_qp(index);
+            world.connect(index);
+        }
+        world
+    }
+
+    fn insert_mr(&mut self, index: u32) {
+        let mr = Mr {
+            key: MrKey(index << 8 | 1),
+            pd: if index == 3 { Pdn(2) } else { PD },
+            access: if index == 0 { access::ALL } else { self.random.below(8) as u32 },
+            va: if index == 2 { u64::MAX - 20_000 } else { 0x10_0000 * u64::from(index) },
+            length: [8192, 1, 20_000, 8192][index as usize],
+            region: RegionId(index),
+            offset: 100,
+        };
+        if self.endpoint.insert_mr(mr).is_ok() {
+            self.client.mrs.push(mr);
+        }
+    }
+
+    fn remove_mr(&mut self, index: u32) {
+        if let Some(mr) = self.endpoint.remove_mr(MrKey(index << 8 | 1)) {
+            self.client.mrs.retain(|other| other.key != mr.key);
+        }
+    }
+
+    fn insert_qp(&mut self, index: u32) {
+        let signal_all = self.random.once_in(2);
+        let config = QpConfig {
+            qpn: qpn(index),
+            pd: PD,
+            send_cq: Cqn(1),
+            recv_cq: Cqn(2),
+            sizes: SIZES,
+            signal_all,
+            window_packets: self.random.of(&[0, 1, 5, 64, 4096]),
+        };
+        if self.endpoint.insert_qp(Box::new(Qp::new(config))).is_ok() {
+            self.client.posted.insert(qpn(index).get(), Posted { signal_all, ..Posted::default() });
+        }
+    }
+
+    /// The usual way to RTS, or a part of it.
+    fn connect(&mut self, index: u32) {
+        use attribute::*;
+        for (state, mask) in [
+            (state::RESET, 0),
+            (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS),
+            (state::RTR, AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER),
+            (state::RTS, TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC),
+        ] {
+            let path = PathState::Ready(path(US, PEER));
+            self.modify(index, STATE | mask, state, Some(path).filter(|_| mask & AV != 0));
+            if self.random.once_in(50) {
+                break;
+            }
+        }
+    }
+
+    fn modify(&mut self, index: u32, mask: u32, state: u32, path: Option<PathState>) {
+        let random = &mut self.random;
+        let path_mtu_bytes = random.of(&[256, 256, 1024, 4096, 1500]);
+        let attributes = QpAttributes {
+            state,
+            access: if random.once_in(10) { random.below(8) as u32 } else { access::ALL },
+            path_mtu_bytes: if random.once_in(30) { random.next() as u32 } else { path_mtu_bytes.min(4096) },
+            dest_qpn: 0x100 + index,
+            rq_psn: 0x00ff_fff0 + random.below(17) as u32,
+            sq_psn: 0x00ff_fff0 + random.below(16) as u32,
+            max_rd_atomic: random.below(17) as u32,
+            max_dest_rd_atomic: random.below(17) as u32,
+            min_rnr_timer: random.below(32) as u32,
+            timeout: random.of(&[0, 1, 8, 14, 31]),
+            retry_cnt: random.below(8) as u32,
+            rnr_retry: random.below(8) as u32,
+            dgid: PEER,
+            rate_limit_bytes_per_s: random.of(&[0, 1, 1_000_000, u64::MAX]),
+            ..QpAttributes::default()
+        };
+        if self.endpoint.modify_qp(qpn(index), mask, &attributes, path).is_err() {
+            return;
+        }
+        let now = self.endpoint.query_qp(qpn(index)).expect("there");
+        self.tap.mtus.insert(0x100 + index, now.path_mtu_bytes as usize);
+        match now.state {
+            state::RESET => {
+                let posted = self.client.posted.get_mut(&qpn(index).get()).expect("there");
+                posted.sends.clear();
+                posted.recvs.clear();
+            }
+            state::RTR => {
+                self.tap.answered.insert(0x100 + index, Psn::new(now.rq_psn));
+                self.message[index as usize] = None;
+            }
+            state::RTS => _ = self.tap.requested.entry(0x100 + index).or_insert(Psn::new(now.sq_psn)),
+            _ => {}
+        }
+    }
+
+    fn control(&mut self) {
+        let index = self.random.below(QPS.into()) as u32;
+        match self.random.below(24) {
+            0..3 => {
+                let bits = [0, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 20, 25, 31];
+                let mask = (0..self.random.below(4)).fold(0, |mask, _| mask | 1 << self.random.of(&bits));
+                let state = self.random.below(8) as u32;
+                self.modify(index, mask, state, None);
+            }
+            3..6 => {
+                let state = self.random.of(&[state::RESET, state::ERR, state::INIT, state::RTS]);
+                self.modify(index, attribute::STATE, state, None);
+            }
+            6..10 => {
+                let paths = [PathState::Resolving, PathState::Unreachable, PathState::Ready(path(US, PEER))];
+                let path = self.random.of(&paths);
+                // One that is gone is refused, and that is all.
+                _ = self.endpoint.set_path(qpn(index), path);
+            }
+            10..13 => {
+                let mr = self.random.below(5) as u32;
+                self.remove_mr(mr);
+            }
+            13..18 => {
+                let mr = self.random.below(4) as u32;
+                self.insert_mr(mr);
+            }
+            18 => {
+                let removed = self.endpoint.remove_qp(qpn(index));
+                match removed {
+                    Some(qp) if self.random.once_in(2) => {
+                        self.endpoint.insert_qp(qp).map_err(|(_, reject)| reject).expect("its place is free");
+                    }
+                    Some(_) => _ = self.client.posted.remove(&qpn(index).get()),
+                    None => {}
+                }
+            }
+            _ => {
+                self.insert_qp(index);
+                self.connect(index);
+            }
+        }
+    }
+
+    /// Nothing happens to queue pairs that have failed: most begin anew.
+    fn revive(&mut self) {
+        for index in 0..QPS {
+            if self.endpoint.qp(qpn(index)).is_none_or(|qp| qp.state_name() != "RTS") {
+                self.insert_qp(index);
+                self.connect(index);
+            }
+        }
+    }
+
+    fn sges(&mut self) -> Vec<Sge> {
+        (0..self.random.below(5))
+            .map(|_| {
+                let index = if self.random.once_in(40) { self.random.below(8) } else { 0 };
+                Sge {
+                    va: index * 0x10_0000
+                        + if self.random.once_in(100) { self.random.next() } else { self.random.below(4000) },
+                    length: match self.random.below(200) {
+                        0 => self.random.next() as u32,
+                        1 => u32::MAX,
+                        2..20 => 0,
+                        _ => self.random.below(4000) as u32,
+                    },
+                    lkey: (index as u32) << 8 | 1,
+                }
+            })
+            .collect()
+    }
+
+    fn post(&mut self) {
+        let index = self.random.below(QPS.into()) as u32;
+        let (qpn, wr_id) = (qpn(index), self.wr_id);
+        let sges = self.sges();
+        let in_reset = self.endpoint.qp(qpn).is_none_or(|qp| qp.state_name() == "RESET");
+        if self.random.once_in(2) {
+            if self.endpoint.recv_room(qpn) > 0 {
+                self.endpoint.post_recv(qpn, &RecvWork { wr_id, sges: &sges }).expect("there");
+                if !in_reset {
+                    self.client.posted.get_mut(&qpn.get()).expect("there").recvs.push_back(wr_id);
+                }
+            }
+        } else if self.endpoint.send_room(qpn) > 0 {
+            let op = self.random.of(&[SendOp::Write, SendOp::WriteImm, SendOp::Send, SendOp::SendImm, SendOp::Read]);
+            let inline = [7; INLINE_BYTES_MAX as usize];
+            let mut flags = self.random.below(8) as u8;
+            let data = if op != SendOp::Read && self.random.once_in(5) {
+                flags |= send_flags::INLINE;
+                WorkData::Inline(&inline[..self.random.below(65) as usize])
+            } else {
+                WorkData::Sges(&sges)
+            };
+            let (remote_va, rkey) = (self.random.next(), self.random.next() as u32);
+            let work = SendWork { wr_id, op, flags, imm: [1; 4], remote_va, rkey, data };
+            self.endpoint.post_send(qpn, &work).expect("there");
+            if !in_reset {
+                let posted = self.client.posted.get_mut(&qpn.get()).expect("there");
+                posted.sends.push_back((wr_id, flags & send_flags::SIGNALED != 0));
+            }
+        }
+        self.wr_id += 1;
+    }
+
+    fn time(&mut self) {
+        let step = self.random.of(&[1, 1_000, 10_000, 700_000, 70_000_000, 5_000_000_000]);
+        self.now = self.now + Nanos(step);
+        let fired = self.endpoint.on_timeout(self.now, 64, &mut self.client);
+        assert!(fired < 64, "timers of {QPS} queue pairs come to an end");
+    }
+
+    fn transmit(&mut self) {
+        self.tap.room = self.random.of(&[0, 1, 3, 100]);
+        let budget = self.random.of(&[1, 5, 64]);
+        self.endpoint.poll_transmit(self.now, budget, &mut self.client, &mut self.tap);
+    }
+
+    /// Nothing comes any more: there is an end to what it sends.
+    fn rest(&mut self) {
+        self.tap.room = usize::MAX;
+        for _ in 0..20_000 {
+            if !self.endpoint.wants_transmit() {
+                return;
+            }
+            self.endpoint.poll_transmit(self.now, 64, &mut self.client, &mut self.tap);
+        }
+        panic!("it comes to rest");
+    }
+
+    fn end(&mut self) {
+        self.rest();
+        let error = QpAttributes { state: state::ERR, ..QpAttributes::default() };
+        for index in 0..QPS {
+            // It may be gone.
+            _ = self.endpoint.modify_qp(qpn(index), attribute::STATE, &error, None);
+        }
+        self.rest();
+        for posted in self.client.posted.values() {
+            assert!(posted.recvs.is_empty(), "all receives end");
+            let silent = posted.sends.iter().all(|(_, signaled)| !signaled && !posted.signal_all);
+            assert!(silent, "all sends end, or were done without a word");
+        }
+        for index in 0..QPS {
+            let room = (self.endpoint.send_room(qpn(index)), self.endpoint.recv_room(qpn(index)));
+            assert!(self.endpoint.qp(qpn(index)).is_none() || room == (SIZES.send_wrs, SIZES.recv_wrs));
+        }
+        let events = std::iter::from_fn(|| self.endpoint.poll_event()).count();
+        assert!(events <= 2 * QPS as usize, "one of a kind for each queue pair");
+    }
+}
+
+#[test]
+fn whatever_comes_the_endpoint_keeps_its_promises() {
+    let seeds = std::env::var("ROCED_HOSTILE_SEEDS").map_or(4000, |seeds| seeds.parse().expect("a number of seeds"));
+    let first = std::env::var("ROCED_HOSTILE_FIRST").map_or(0, |seed| seed.parse().expect("a seed"));
+    let (mut frames, mut accepted) = (0, 0);
+    for seed in first..first + seeds {
+        let outcome = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed);
+            for _ in 0..200 {
+                match world.random.below(16) {
+                    0..7 => world.frame(),
+                    7..10 => world.post(),
+                    10..14 => world.transmit(),
+                    14 => world.time(),
+                    _ if world.random.once_in(4) => world.control(),
+                    _ => world.revive(),
+                }
+            }
+            world.end();
+            (world.frames, world.accepted)
+        });
+        let Ok(counts) = outcome else { panic!("seed {seed}") };
+        (frames, accepted) = (frames + counts.0, accepted + counts.1);
+    }
+    // A test of what is dropped at the door would be none.
+    assert!(accepted * 5 > frames, "{accepted} of {frames} accepted");
+}

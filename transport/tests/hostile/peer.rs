@@ -1,0 +1,137 @@
+//! What peers send: mostly what goes on where they are, sometimes anything at all. The ICRC is always right.
+
+use roced_shared::ids::Qpn;
+use roced_transport::{
+    io::FrameMut,
+    mr::MrKey,
+    psn::Psn,
+    reject::{Disposition, DropReason},
+    wire::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Headers, Ieth, Opcode, Operation, Position, Reth, opcode},
+};
+
+use crate::{PEER, QPS, STRANGER, US, World, path, qpn};
+
+impl World {
+    pub(crate) fn frame(&mut self) {
+        let index = self.random.below(QPS.into()) as u32;
+        let peer = 0x100 + index;
+        let mtu = self.tap.mtus.get(&peer).copied().unwrap_or(256);
+        let polite = !self.random.once_in(20);
+        let (opcode, is_request) = self.opcode(index, polite);
+        let info = opcode.info().expect("known");
+        let near = if is_request { self.tap.answered.get(&peer) } else { self.tap.requested.get(&peer) };
+        let near = near.copied().unwrap_or_default();
+        let psn = match self.random.below(if polite { 40 } else { 10 }) {
+            0 => Psn::new(self.random.next() as u32),
+            1 => near.plus(self.random.below(20) as u32),
+            2..5 => near.minus(self.random.below(20) as u32),
+            _ if is_request => near,
+            _ => near.minus(1 + self.random.below(4) as u32),
+        };
+        let payload = match (info.payload, info.position) {
+            (false, _) => 0,
+            (_, Position::First | Position::Middle) if polite => mtu.min(4096),
+            (_, Position::Last) if polite => self.message[index as usize].map_or(1, |(_, left)| left.min(mtu)),
+            _ => self.random.below(mtu.min(4096) as u64 + if polite { 1 } else { 40 }) as usize,
+        };
+        let length = match self.random.below(if polite { 300 } else { 8 }) {
+            0 => u32::MAX,
+            1 => 1 << 31,
+            2 => 0,
+            3 => self.random.next() as u32,
+            _ if info.position == Position::Only && info.payload => payload as u32,
+            _ if info.position == Position::First => (payload + 1) as u32 + self.random.below(1000) as u32,
+            _ => self.random.below(6000) as u32,
+        };
+        let mr = if polite { 0 } else { self.random.below(5) };
+        let va =
+            0x10_0000 * mr + if self.random.once_in(30) { self.random.next() << 40 } else { self.random.below(2000) };
+        let reth = Reth { va, rkey: MrKey((mr as u32) << 8 | 1), length };
+        let aeth = Aeth::from_bytes(&[
+            if self.random.once_in(8) {
+                self.random.of(&[
+                    0x20, 0x21, 0x21, 0x21, 0x3f, 0x60, 0x60, 0x60, 0x60, 0x60, 0x61, 0x62, 0x63, 0x64, 0x7f, 0xff,
+                ])
+            } else {
+                0x1f
+            },
+            0,
+            0,
+            9,
+        ]);
+        let headers = Headers {
+            bth: Bth {
+                solicited: self.random.once_in(2),
+                pkey: if polite { 0xffff } else { 0x7fff },
+                ack_request: self.random.once_in(2),
+                ..Bth::new(opcode, qpn(if self.random.once_in(50) { 7 } else { index }), psn)
+            },
+            deth: info.has_deth.then_some(Deth { qkey: 1, source_qpn: Qpn::GSI }),
+            reth: info.has_reth.then_some(reth),
+            atomic: info.has_atomic.then_some(AtomicEth { va, rkey: reth.rkey, swap_or_add: 1, compare: 2 }),
+            aeth: info.has_aeth.then_some(aeth),
+            atomic_ack: info.has_atomic_ack.then_some(AtomicAck { original: 5 }),
+            imm: info.has_imm.then_some([4; 4]),
+            ieth: info.has_ieth.then_some(Ieth { rkey: reth.rkey }),
+        };
+        let stranger = self.random.once_in(20);
+        let path = path(if stranger { STRANGER } else { PEER }, if self.random.once_in(50) { STRANGER } else { US });
+        let mut bytes = vec![3; path.frame_bytes(&headers, payload)];
+        path.fill(&mut FrameMut::single(&mut bytes), &headers, payload, |_| Ok(())).expect("filled");
+        let disposition = self.endpoint.on_frame(self.now, &[&bytes], &mut self.client);
+        self.frames += 1;
+        self.accepted += u64::from(disposition == Disposition::Accepted);
+        assert!(!stranger || matches!(disposition, Disposition::Dropped(_)), "a stranger is not heard");
+        if is_request && disposition == Disposition::Accepted {
+            let packets = if info.operation == Operation::ReadRequest { length.div_ceil(mtu as u32).max(1) } else { 1 };
+            self.tap.answered.insert(peer, psn.plus(packets));
+            let left = match self.message[index as usize] {
+                Some((_, left)) => left.saturating_sub(payload),
+                None => (length as usize).saturating_sub(payload),
+            };
+            self.message[index as usize] = Some((info.operation, left))
+                .filter(|_| info.payload && matches!(info.position, Position::First | Position::Middle));
+        }
+        assert_ne!(disposition, Disposition::Dropped(DropReason::BadIcrc), "all have a right ICRC");
+    }
+
+    /// One that fits what the peer is at, if it is polite.
+    fn opcode(&mut self, index: u32, polite: bool) -> (Opcode, bool) {
+        let opcode = if polite {
+            match (self.random.below(3), self.message[index as usize]) {
+                (0, _) => self.random.of(&[
+                    opcode::RC_ACK,
+                    opcode::RC_ACK,
+                    opcode::RC_READ_RESPONSE_FIRST,
+                    opcode::RC_READ_RESPONSE_MIDDLE,
+                    opcode::RC_READ_RESPONSE_LAST,
+                    opcode::RC_READ_RESPONSE_ONLY,
+                ]),
+                (_, Some((operation, left))) => {
+                    let mtu = self.tap.mtus.get(&(0x100 + index)).copied().unwrap_or(256);
+                    let position = if left > mtu { Position::Middle } else { Position::Last };
+                    opcode::rc(operation, position, position == Position::Last && self.random.once_in(2))
+                }
+                _ => self.random.of(&[
+                    opcode::RC_SEND_FIRST,
+                    opcode::RC_SEND_ONLY,
+                    opcode::RC_SEND_ONLY_IMM,
+                    opcode::RC_WRITE_FIRST,
+                    opcode::RC_WRITE_ONLY,
+                    opcode::RC_WRITE_ONLY_IMM,
+                    opcode::RC_READ_REQUEST,
+                ]),
+            }
+        } else {
+            loop {
+                let codes = self.random.of(&[0x20, 0x20, 0x20, 0x100]);
+                let opcode = Opcode(self.random.below(codes) as u8);
+                // Those that nothing builds yet.
+                if opcode.info().is_some_and(|info| !(info.has_rdeth || info.has_xrceth || info.has_feth)) {
+                    break opcode;
+                }
+            }
+        };
+        (opcode, !opcode.info().expect("known").operation.is_response())
+    }
+}
