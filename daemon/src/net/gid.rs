@@ -161,6 +161,8 @@ fn is_usable(message: &AddressMessage) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_route::link::{InfoData, InfoVlan, LinkAttribute, LinkInfo, LinkMessage};
+
     use super::*;
 
     fn gid(last: u8) -> GidEntry {
@@ -181,5 +183,71 @@ mod tests {
         assert_eq!(table.get(1), Some(&gid(4)), "an empty place is given to a new one");
         assert_eq!(table.len(), 3);
         assert!(table.contains(gid(4).address) && !table.contains(gid(2).address));
+    }
+
+    fn message(last: u8, attributes: &[AddressAttribute]) -> AddressMessage {
+        let mut message = AddressMessage::default();
+        message.header.index = 2;
+        message.header.prefix_len = 24;
+        message.attributes.push(AddressAttribute::Address(gid(last).address));
+        message.attributes.extend_from_slice(attributes);
+        message
+    }
+
+    #[test]
+    fn an_address_is_our_own_and_not_the_other_end_of_a_point_to_point_link() {
+        let mut addresses = Addresses::default();
+        addresses.set(&message(9, &[AddressAttribute::Local(gid(1).address)]));
+        assert_eq!(addresses.gids(2, &Links::default()), [gid(1)]);
+        assert_eq!(addresses.gids(3, &Links::default()), []);
+        addresses.remove(&message(9, &[AddressAttribute::Local(gid(1).address)]));
+        assert_eq!(addresses.gids(2, &Links::default()), []);
+    }
+
+    #[test]
+    fn an_address_that_may_be_anothers_is_none_and_a_deprecated_one_still_is() {
+        let mut addresses = Addresses::default();
+        for (flags, usable) in [
+            (AddressFlags::Permanent, true),
+            (AddressFlags::Deprecated, true),
+            (AddressFlags::Tentative, false),
+            (AddressFlags::Permanent, true),
+            (AddressFlags::Dadfailed | AddressFlags::Permanent, false),
+        ] {
+            addresses.set(&message(1, &[AddressAttribute::Flags(flags)]));
+            assert_eq!(!addresses.gids(2, &Links::default()).is_empty(), usable, "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn link_local_addresses_come_first_and_ipv4_before_ipv6() {
+        let mut addresses = Addresses::default();
+        for address in ["fd00::1", "10.0.0.1", "fe80::1", "10.0.0.0"] {
+            let mut message = AddressMessage::default();
+            message.header.index = 2;
+            message.attributes.push(AddressAttribute::Address(address.parse().expect("an address")));
+            addresses.set(&message);
+        }
+        let gids = addresses.gids(2, &Links::default());
+        let order: Vec<String> = gids.iter().map(|gid| gid.address.to_string()).collect();
+        assert_eq!(order, ["fe80::1", "10.0.0.0", "10.0.0.1", "fd00::1"]);
+    }
+
+    #[test]
+    fn addresses_of_a_vlan_interface_are_gids_with_its_tag() {
+        let mut vlan = LinkMessage::default();
+        vlan.header.index = 7;
+        let infos = vec![LinkInfo::Data(InfoData::Vlan(vec![InfoVlan::Id(5)]))];
+        vlan.attributes = vec![LinkAttribute::Link(2), LinkAttribute::LinkInfo(infos)];
+        let mut links = Links::default();
+        links.set(&vlan);
+        let mut addresses = Addresses::default();
+        for (index, last) in [(7, 1), (2, 2), (8, 3)] {
+            let mut message = message(last, &[]);
+            message.header.index = index;
+            addresses.set(&message);
+        }
+        let tagged = GidEntry { ifindex: 7, vlan: Some(5), ..gid(1) };
+        assert_eq!(addresses.gids(2, &links), [gid(2), tagged]);
     }
 }

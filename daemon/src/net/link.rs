@@ -114,3 +114,81 @@ pub(super) fn speed_mbit_per_s(index: u32, name: &str) -> u32 {
     };
     if read("ifindex") == Some(index) { read("speed").unwrap_or(0) } else { 0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLAGS: LinkFlags = LinkFlags::Up.union(LinkFlags::LowerUp);
+
+    fn message(index: u32, name: &str, attributes: &[LinkAttribute]) -> LinkMessage {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.header.link_layer_type = LinkLayerType::Ether;
+        message.header.flags = FLAGS;
+        message.attributes = vec![
+            LinkAttribute::IfName(name.to_owned()),
+            LinkAttribute::Mtu(1500),
+            LinkAttribute::Address(vec![2, 0, 0, 0, 0, index as u8]),
+        ];
+        message.attributes.extend_from_slice(attributes);
+        message
+    }
+
+    fn vlan(id: u16, protocol: VlanProtocol) -> LinkAttribute {
+        let infos = vec![InfoVlan::Protocol(protocol), InfoVlan::Id(id)];
+        LinkAttribute::LinkInfo(vec![LinkInfo::Data(InfoData::Vlan(infos))])
+    }
+
+    fn links(messages: &[LinkMessage]) -> Links {
+        let mut links = Links::default();
+        messages.iter().for_each(|message| links.set(message));
+        links
+    }
+
+    #[test]
+    fn an_interface_is_what_the_message_says() {
+        let mut down = message(3, "eth1", &[]);
+        down.header.flags = LinkFlags::Up;
+        let links = links(&[message(2, "eth0", &[]), down]);
+        let (index, link) = links.by_name("eth0").expect("it was told of");
+        assert_eq!((index, link.mac, link.mtu_bytes, link.up), (2, [2, 0, 0, 0, 0, 2], 1500, true));
+        assert!(!links.get(3).expect("it was told of").up, "up without a carrier is down");
+        assert!(links.by_name("eth2").is_none());
+    }
+
+    #[test]
+    fn a_vlan_is_one_of_its_parent_only() {
+        let tagged = message(3, "eth0.5", &[LinkAttribute::Link(2), vlan(5, VlanProtocol::Ieee8021Q)]);
+        let links = links(&[message(2, "eth0", &[]), tagged]);
+        assert_eq!((links.vlan_on(3, 2), links.vlan_on(2, 2)), (Some(Some(5)), Some(None)));
+        assert_eq!((links.vlan_on(3, 4), links.vlan_on(2, 3), links.vlan_on(9, 2)), (None, None, None));
+    }
+
+    #[test]
+    fn a_vlan_that_we_cannot_tag_or_whose_parent_is_elsewhere_is_none_of_ours() {
+        let service = message(3, "eth0.5", &[LinkAttribute::Link(2), vlan(5, VlanProtocol::Ieee8021Ad)]);
+        let elsewhere = [LinkAttribute::Link(2), LinkAttribute::LinkNetNsId(0), vlan(6, VlanProtocol::Ieee8021Q)];
+        let veth = message(5, "veth", &[LinkAttribute::Link(2)]);
+        let links = links(&[message(2, "eth0", &[]), service, message(4, "moved", &elsewhere), veth]);
+        assert!([3, 4, 5].iter().all(|index| links.vlan_on(*index, 2).is_none()));
+    }
+
+    #[test]
+    fn a_bridge_speaking_of_its_port_says_nothing_of_the_interface() {
+        let mut links = links(&[message(2, "eth0", &[LinkAttribute::Link(9), vlan(5, VlanProtocol::Ieee8021Q)])]);
+        let before = links.get(2).cloned();
+        let mut port = message(2, "eth0", &[]);
+        port.header.interface_family = AddressFamily::Bridge;
+        links.set(&port);
+        links.remove(&port);
+        assert_eq!(links.get(2).cloned(), before);
+        links.remove(&message(2, "eth0", &[]));
+        assert_eq!(links.get(2), None);
+    }
+
+    #[test]
+    fn the_speed_is_not_that_of_a_namesake() {
+        assert_eq!(speed_mbit_per_s(u32::MAX, "lo"), 0);
+    }
+}

@@ -97,3 +97,63 @@ pub(super) fn ask(requests: &mut Requests, ifindex: u32, address: IpAddr) -> io:
     }));
     requests.create(RouteNetlinkMessage::NewNeighbour(question))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+    fn message(state: NeighbourState, mac: Option<[u8; 6]>) -> NeighbourMessage {
+        let mut message = NeighbourMessage::default();
+        message.header.ifindex = 3;
+        message.header.state = state;
+        message.attributes.push(NeighbourAttribute::Destination(ADDRESS.into()));
+        message.attributes.extend(mac.map(|mac| NeighbourAttribute::LinkLayerAddress(mac.to_vec())));
+        message
+    }
+
+    fn after(state: NeighbourState, mac: Option<[u8; 6]>) -> Option<Neighbor> {
+        let mut neighbors = Neighbors::default();
+        neighbors.set(&message(state, mac));
+        assert_eq!(neighbors.get(4, ADDRESS), None, "not on another interface");
+        neighbors.get(3, ADDRESS)
+    }
+
+    #[test]
+    fn the_states_that_have_an_address_are_usable_and_no_others() {
+        use NeighbourState as S;
+        for state in [S::Reachable, S::Delay, S::Probe, S::Permanent, S::Noarp] {
+            assert_eq!(after(state, Some(MAC)), Some(Neighbor::Known { mac: MAC, stale: false }), "{state}");
+        }
+        assert_eq!(after(S::Stale, Some(MAC)), Some(Neighbor::Known { mac: MAC, stale: true }));
+        // The kernel remembers the last address of one that fails.
+        assert_eq!(after(S::Failed, Some(MAC)), Some(Neighbor::Silent));
+        assert_eq!(after(S::Incomplete, Some(MAC)), Some(Neighbor::Asked));
+        assert_eq!(after(S::Reachable, None), Some(Neighbor::Asked));
+    }
+
+    #[test]
+    fn an_entry_for_others_is_no_neighbor() {
+        let mut neighbors = Neighbors::default();
+        let mut proxy = message(NeighbourState::Permanent, Some(MAC));
+        proxy.header.flags = NeighbourFlags::Proxy;
+        neighbors.set(&proxy);
+        assert_eq!(neighbors.get(3, ADDRESS), None);
+    }
+
+    #[test]
+    fn being_asked_ends_an_older_verdict_and_is_done_once_for_a_stale_one() {
+        let mut neighbors = Neighbors::default();
+        neighbors.set(&message(NeighbourState::Failed, None));
+        neighbors.set_asked(3, ADDRESS);
+        assert_eq!(neighbors.get(3, ADDRESS), Some(Neighbor::Asked));
+        neighbors.set(&message(NeighbourState::Stale, Some(MAC)));
+        assert!(!neighbors.is_confirmed(3, ADDRESS));
+        neighbors.set_asked(3, ADDRESS);
+        assert!(neighbors.is_confirmed(3, ADDRESS), "the kernel tells when it turns out otherwise");
+        neighbors.remove(&message(NeighbourState::Stale, Some(MAC)));
+        assert_eq!(neighbors.get(3, ADDRESS), None);
+    }
+}

@@ -4,7 +4,7 @@ use std::{io, net::IpAddr};
 
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
-    route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType, RouteVia},
+    route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia},
 };
 
 use super::socket::Requests;
@@ -28,6 +28,21 @@ pub(super) fn find(
     destination: IpAddr,
     out: Option<u32>,
 ) -> io::Result<Option<Hop>> {
+    let mut question = question(source, destination, out);
+    // Where no route fits a given interface, IPv4 "assumes that the destination is on link" (ip_route_output_key_hash_rcu). We
+    // do not: the table itself must have a route.
+    if destination.is_ipv4() && out.is_some() {
+        question.header.flags = RouteFlags::FibMatch;
+        if first_route(requests, question.clone())?.is_none() {
+            return Ok(None);
+        }
+        question.header.flags = RouteFlags::empty();
+    }
+    let route = first_route(requests, question)?;
+    Ok(route.and_then(|route| hop_of(&route, destination)))
+}
+
+fn question(source: IpAddr, destination: IpAddr, out: Option<u32>) -> RouteMessage {
     let mut question = RouteMessage::default();
     let (family, bits) = match destination {
         IpAddr::V4(_) => (AddressFamily::Inet, 32),
@@ -39,9 +54,13 @@ pub(super) fn find(
     question.attributes.push(RouteAttribute::Destination(destination.into()));
     question.attributes.push(RouteAttribute::Source(source.into()));
     question.attributes.extend(out.map(RouteAttribute::Oif));
+    question
+}
+
+fn first_route(requests: &mut Requests, question: RouteMessage) -> io::Result<Option<RouteMessage>> {
     match requests.get(RouteNetlinkMessage::GetRoute(question)) {
-        Ok(answers) => Ok(answers.iter().find_map(|answer| match answer {
-            RouteNetlinkMessage::NewRoute(route) => hop_of(route, destination),
+        Ok(answers) => Ok(answers.into_iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewRoute(route) => Some(route),
             _ => None,
         })),
         // No route, prohibited, unreachable; a source that is not ours any more.
@@ -78,4 +97,46 @@ fn hop_of(route: &RouteMessage, destination: IpAddr) -> Option<Hop> {
         }
     }
     (hop.ifindex != 0).then_some(hop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    const DESTINATION: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 2, 0, 1));
+
+    fn hop(kind: RouteType, attributes: &[RouteAttribute]) -> Option<Hop> {
+        let mut route = RouteMessage::default();
+        route.header.kind = kind;
+        route.attributes = attributes.to_vec();
+        hop_of(&route, DESTINATION)
+    }
+
+    #[test]
+    fn a_route_without_gateway_leads_to_the_destination_itself() {
+        let expected = Hop { ifindex: 3, neighbor: DESTINATION, mtu_bytes: None };
+        assert_eq!(hop(RouteType::Unicast, &[RouteAttribute::Oif(3)]), Some(expected));
+        assert_eq!(hop(RouteType::Unicast, &[]), None, "it leads out by no interface");
+        for kind in [RouteType::Local, RouteType::Broadcast, RouteType::Multicast, RouteType::Unreachable] {
+            assert_eq!(hop(kind, &[RouteAttribute::Oif(3)]), None, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_gateway_of_either_family_and_an_mtu_are_taken() {
+        let v4 = Ipv4Addr::new(10, 0, 0, 254);
+        let v6 = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+        let mtu = RouteAttribute::Metrics(vec![RouteMetric::Hoplimit(64), RouteMetric::Mtu(1300)]);
+        let gateways: [(RouteAttribute, IpAddr); 3] = [
+            (RouteAttribute::Gateway(v4.into()), v4.into()),
+            (RouteAttribute::Via(RouteVia::Inet6(v6)), v6.into()),
+            (RouteAttribute::Gateway(v6.into()), v6.into()),
+        ];
+        for (attribute, neighbor) in gateways {
+            let expected = Hop { ifindex: 3, neighbor, mtu_bytes: Some(1300) };
+            assert_eq!(hop(RouteType::Unicast, &[attribute, RouteAttribute::Oif(3), mtu.clone()]), Some(expected));
+        }
+    }
 }

@@ -221,3 +221,57 @@ impl Iterator for Messages<'_> {
 fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(payload: NetlinkPayload<RouteNetlinkMessage>, sequence: u32) -> Vec<u8> {
+        let mut header = NetlinkHeader::default();
+        header.sequence_number = sequence;
+        let mut message = NetlinkMessage::new(header, payload);
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    fn link(sequence: u32) -> Vec<u8> {
+        let mut link = netlink_packet_route::link::LinkMessage::default();
+        link.attributes.push(netlink_packet_route::link::LinkAttribute::IfName("eth0".to_owned()));
+        bytes(NetlinkPayload::from(RouteNetlinkMessage::NewLink(link)), sequence)
+    }
+
+    /// The sequence numbers of what could be read, 0 for what could not.
+    fn read(datagram: &[u8]) -> Vec<u32> {
+        Messages(datagram).map(|message| message.map_or(0, |message| message.header.sequence_number)).collect()
+    }
+
+    #[test]
+    fn every_message_of_a_datagram_is_read() {
+        let mut odd = bytes(NetlinkPayload::Overrun(vec![1, 2, 3]), 2);
+        assert_eq!(odd.len() % 4, 3, "the next one begins after a byte of padding");
+        odd.push(0);
+        assert_eq!(read(&[link(1), odd.clone(), link(3)].concat()), [1, 2, 3]);
+        odd.pop();
+        assert_eq!(read(&[link(1), odd].concat()), [1, 2], "the last one may lack its padding");
+        assert!(read(&[]).is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_read_does_not_hide_what_follows() {
+        let mut strange = link(2);
+        strange[4..6].copy_from_slice(&999_u16.to_ne_bytes());
+        assert_eq!(read(&[link(1), strange, link(3)].concat()), [1, 0, 3]);
+    }
+
+    #[test]
+    fn a_message_longer_than_its_datagram_or_shorter_than_its_header_ends_it() {
+        for length in [0, 15, 10_000, u32::MAX] {
+            let mut wrong = link(2);
+            wrong[..4].copy_from_slice(&length.to_ne_bytes());
+            assert_eq!(read(&[link(1), wrong].concat()), [1, 0], "{length}");
+        }
+        assert_eq!(read(&link(1)[..20]), [0]);
+    }
+}
