@@ -1,1 +1,314 @@
-//! To be written.
+//! The daemon as a whole: the only module that knows every part.
+//!
+//! ```text
+//!   config ─► network looked at, everything checked ─► XDP programs, queues ─► workers ─► sockets ─► addresses ─► ready
+//!
+//!   control thread, one epoll set:
+//!     clients · netlink · operators · workers' events · signals · deadlines
+//! ```
+//!
+//! The control thread makes and frees every object; workers only use them. It waits for nobody but a worker, and for that not
+//! without a deadline.
+
+mod answers;
+mod reports;
+mod start;
+mod watchdog;
+
+use std::{
+    net::IpAddr,
+    os::fd::{AsFd, BorrowedFd},
+    process,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use nix::{
+    errno::Errno,
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        signal::{SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
+    },
+};
+use roced_shared::ids::WorkerId;
+use tracing::{error, info, warn};
+
+use self::{
+    start::{ServedDevice, Started},
+    watchdog::{Health, Watchdog},
+};
+use crate::{
+    admin::Admin,
+    clients::{Clients, DeviceSetup, listener::Listener, outside::Outside},
+    config::Config,
+    net::{Change, Net},
+    systemd::ServiceManager,
+    worker::{command::Command, events::EventReceiver, turn::Worker, workers::Workers},
+    xdp::NicQueue,
+};
+
+/// What the epoll set watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+enum Source {
+    Signals,
+    Network,
+    Workers,
+    Clients,
+    Operators,
+}
+
+impl Source {
+    const ALL: [Self; 5] = [Self::Signals, Self::Network, Self::Workers, Self::Clients, Self::Operators];
+}
+
+/// Longest wait of the control thread: the watchdog looks at least that often.
+const WAIT_MAX: Duration = watchdog::PERIOD;
+
+/// Serves the devices of `config` until SIGTERM or SIGINT.
+///
+/// # Errors
+/// What keeps it from serving, or from going on, as a chain that ends in a next step.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    // Before any thread is made, so that every thread has them blocked and the control thread reads them.
+    let signals = block_signals().context("cannot take signals")?;
+    run_until(config, signals)
+}
+
+fn run_until(config: Config, signals: SignalFd) -> anyhow::Result<()> {
+    let mut daemon = Daemon::start(config, signals)?;
+    let served = daemon.open_up().and_then(|()| daemon.serve());
+    daemon.stop();
+    served
+}
+
+fn block_signals() -> Result<SignalFd, Errno> {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGTERM);
+    set.add(Signal::SIGINT);
+    set.thread_block()?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+}
+
+/// Everything, while it serves.
+struct Daemon {
+    config: Config,
+    epoll: Epoll,
+    signals: SignalFd,
+    net: Net,
+    devices: Vec<ServedDevice>,
+    workers: Workers,
+    threads: Vec<JoinHandle<Worker<NicQueue>>>,
+    events: EventReceiver,
+    clients: Clients,
+    admin: Admin,
+    service: ServiceManager,
+    watchdog: Watchdog,
+    watchdog_due: Instant,
+    since: Instant,
+}
+
+impl Daemon {
+    /// Starts everything but the traffic.
+    fn start(config: Config, signals: SignalFd) -> anyhow::Result<Self> {
+        let checked = start::check(&config)?;
+        // First the sockets: another roced that serves is not disturbed, and clients that come now wait.
+        let control = &config.control;
+        let listener = Listener::bind(&control.socket, control.group.as_deref(), control.mode)?;
+        let admin = Admin::open(&config.admin.socket)
+            .with_context(|| format!("cannot listen for operators at {}", config.admin.socket.display()))?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let Started { devices, mut workers, threads, events, board } = start::start(&config, &checked)?;
+        let setups = devices.iter().map(|device| device_setup(device, &config, &workers)).collect();
+        let clients = Clients::new(listener, setups, config.limits.clone(), board)
+            .inspect_err(|_| stop_workers(&mut workers, Vec::new()))?;
+        let now = Instant::now();
+        Ok(Self {
+            config,
+            epoll,
+            signals,
+            net: checked.net,
+            devices,
+            workers,
+            threads,
+            events,
+            clients,
+            admin,
+            service: ServiceManager::from_environment(),
+            watchdog: Watchdog::default(),
+            watchdog_due: now + watchdog::PERIOD,
+            since: now,
+        })
+    }
+
+    /// Watches everything, and takes frames from the kernel: whoever they are for is served now.
+    fn open_up(&mut self) -> anyhow::Result<()> {
+        for source in Source::ALL {
+            self.epoll.add(self.fd(source), EpollEvent::new(EpollFlags::EPOLLIN, source as u64))?;
+        }
+        for device in 0..self.devices.len() {
+            self.set_addresses(device)?;
+        }
+        Ok(())
+    }
+
+    fn fd(&self, source: Source) -> BorrowedFd<'_> {
+        match source {
+            Source::Signals => self.signals.as_fd(),
+            Source::Network => self.net.fd(),
+            Source::Workers => self.events.as_fd(),
+            Source::Clients => self.clients.as_fd(),
+            Source::Operators => self.admin.as_fd(),
+        }
+    }
+
+    /// Serves until a signal says stop.
+    fn serve(&mut self) -> anyhow::Result<()> {
+        let status = format!("serving {} device(s) on {} worker(s)", self.devices.len(), self.workers.len());
+        self.service.ready(Instant::now(), &status);
+        info!("{status}");
+        loop {
+            let mut events = [EpollEvent::empty(); Source::ALL.len()];
+            let ready = match self.epoll.wait(&mut events, self.wait()) {
+                Ok(ready) => ready,
+                Err(Errno::EINTR) => 0,
+                Err(errno) => return Err(errno).context("the control thread cannot wait"),
+            };
+            let is_ready = |source| events[..ready].iter().any(|event| event.data() == source as u64);
+            if is_ready(Source::Signals)
+                && let Some(signal) = self.signals.read_signal().context("cannot read signals")?
+            {
+                info!(signal = signal.ssi_signo, "told to stop");
+                return Ok(());
+            }
+            if is_ready(Source::Workers) {
+                self.on_worker_events();
+            }
+            if is_ready(Source::Network) {
+                let changes = self.net.on_readable()?;
+                self.on_changes(&changes)?;
+            }
+            if is_ready(Source::Clients) {
+                let mut outside = Outside { workers: &mut self.workers, network: &mut self.net };
+                self.clients.on_readable(&mut outside);
+            }
+            if is_ready(Source::Operators) {
+                self.answer_operators();
+            }
+            self.on_deadlines()?;
+        }
+    }
+
+    /// How long nothing needs to be done unless something happens.
+    fn wait(&self) -> EpollTimeout {
+        let now = Instant::now();
+        let deadlines = [Some(self.watchdog_due), self.net.deadline(), self.admin.deadline(), self.service.deadline()];
+        let until = deadlines.into_iter().flatten().min().map_or(WAIT_MAX, |next| next.saturating_duration_since(now));
+        // Rounded up, so that a deadline has passed when we wake for it.
+        let millis = until.min(WAIT_MAX).as_nanos().div_ceil(1_000_000);
+        EpollTimeout::from(millis as u16)
+    }
+
+    fn on_deadlines(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        if self.net.deadline().is_some_and(|due| due <= now) {
+            let changes = self.net.on_deadline();
+            self.on_changes(&changes)?;
+        }
+        if self.admin.deadline().is_some_and(|due| due <= now) {
+            self.answer_operators();
+        }
+        if self.watchdog_due <= now {
+            self.watchdog_due = now + watchdog::PERIOD;
+            self.watch_workers(now);
+        }
+        Ok(())
+    }
+
+    fn watch_workers(&mut self, now: Instant) {
+        match self.watchdog.look(now, self.workers.find_stuck()) {
+            Health::Good => {}
+            Health::Stuck(worker, so_far) => {
+                warn!(worker = worker.0, seconds = so_far.as_secs(), "a worker does not turn: does it get its core?");
+                return;
+            }
+            Health::Dead(worker, so_far) => {
+                error!(
+                    worker = worker.0,
+                    seconds = so_far.as_secs(),
+                    "a worker does not turn any more; the daemon ends itself"
+                );
+                process::abort();
+            }
+        }
+        // Not while a worker is stuck: then systemd's watchdog runs out.
+        self.service.on_deadline(now);
+    }
+
+    fn on_worker_events(&mut self) {
+        self.events.clear();
+        let mut outside = Outside { workers: &mut self.workers, network: &mut self.net };
+        while let Some(event) = self.events.pop() {
+            self.clients.on_worker_event(event, &mut outside);
+        }
+    }
+
+    fn on_changes(&mut self, changes: &[Change]) -> anyhow::Result<()> {
+        for change in changes {
+            if let Change::Gids(device) = change {
+                self.set_addresses(device.0 as usize)?;
+            }
+        }
+        let mut outside = Outside { workers: &mut self.workers, network: &mut self.net };
+        self.clients.on_changes(changes, &mut outside);
+        Ok(())
+    }
+
+    /// Makes the addresses whose frames are ours those of the device's GIDs.
+    fn set_addresses(&mut self, device: usize) -> anyhow::Result<()> {
+        let device = &mut self.devices[device];
+        let mut addresses: Vec<IpAddr> =
+            self.net.device(device.id).gids.entries().map(|(_, gid)| gid.address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        device.program.set_addresses(&addresses).with_context(|| format!("device {}", device.config.name))
+    }
+
+    /// Ends everything in the order in which nobody is left waiting: clients, workers, XDP programs, sockets' files.
+    fn stop(self) {
+        self.service.stopping();
+        let Self { mut net, mut workers, threads, mut clients, devices, admin, .. } = self;
+        clients.stop(&mut Outside { workers: &mut workers, network: &mut net });
+        drop(clients);
+        stop_workers(&mut workers, threads);
+        drop(devices);
+        drop(admin);
+        info!("stopped");
+    }
+}
+
+fn stop_workers(workers: &mut Workers, threads: Vec<JoinHandle<Worker<NicQueue>>>) {
+    for number in 0..workers.len() as u32 {
+        if let Err(error) = workers.call(WorkerId(number), Command::Stop) {
+            // It cannot be waited for either: the process ends, and the kernel takes everything back.
+            error!(worker = number, %error, "a worker does not stop");
+            process::abort();
+        }
+    }
+    for thread in threads {
+        // Its queues are closed here. A worker that panicked has aborted the process.
+        drop(thread.join());
+    }
+}
+
+fn device_setup(device: &ServedDevice, config: &Config, workers: &Workers) -> DeviceSetup {
+    DeviceSetup {
+        id: device.id,
+        name: device.config.name.clone(),
+        window_packets: device.config.window_packets,
+        endpoints: workers.of_device(device.id).collect(),
+        qps_per_endpoint: config.limits.device.qps,
+    }
+}

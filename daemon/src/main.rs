@@ -1,3 +1,7 @@
-//! The daemon's binary: see `roced::cli`.
+//! The daemon's binary: the command line is in `roced::cli`, everything else in `roced::app`.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    roced::cli::main(roced::app::run)
+}

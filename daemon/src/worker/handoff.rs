@@ -95,6 +95,21 @@ pub struct HandoffCounters {
     pub taken_in: u64,
 }
 
+impl HandoffCounters {
+    /// Every name with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("handoff_out", self.forwarded),
+            ("handoff_dropped", self.forward_full),
+            ("handoff_in", self.taken_in),
+            ("local_frames", self.handed_over),
+            ("local_full", self.hand_over_full),
+            ("local_lost", self.hand_over_lost),
+        ]
+        .into_iter()
+    }
+}
+
 /// One worker's end of all exchanges.
 #[derive(Debug)]
 pub struct Handoff {

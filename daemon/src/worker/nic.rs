@@ -4,6 +4,8 @@ use std::os::fd::BorrowedFd;
 
 use roced_transport::io::{Segments, Wire};
 
+use crate::xdp::NicQueue;
+
 /// An RX and TX queue of one device, owned by one worker.
 pub trait Nic: Wire {
     /// Number of the RX queue.
@@ -23,4 +25,30 @@ pub trait Nic: Wire {
 
     /// Names every counter with its value.
     fn counters(&self, count: &mut impl FnMut(&'static str, u64));
+}
+
+impl Nic for NicQueue {
+    fn queue(&self) -> u32 {
+        Self::queue(self)
+    }
+
+    fn rx_burst(&mut self, budget: usize, on_frame: impl FnMut(&Segments<'_>)) -> usize {
+        Self::rx_burst(self, budget, on_frame)
+    }
+
+    fn flush(&mut self) {
+        Self::flush(self);
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        Self::prepare_sleep(self)
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        Self::socket(self)
+    }
+
+    fn counters(&self, count: &mut impl FnMut(&'static str, u64)) {
+        Self::counters(self, count);
+    }
 }

@@ -327,7 +327,8 @@ impl<N: Nic> Worker<N> {
         // The clock is read again: the turn may have been long, and a timer must not be slept over.
         let at_most = (deadline - monotonic_now()).min(limit);
         if frames_there || at_most == Nanos(0) {
-            return;
+            // There may be nothing to do but wait for a driver that is slow to take frames.
+            return std::thread::yield_now();
         }
         let inbox = self.inbox.as_ref().expect("in its place between turns");
         let has_work =

@@ -18,6 +18,7 @@
 //! Wherever memory is shared with the kernel the code is `unsafe` and small: `sys`, `umem`, `socket`, `receive`,
 //! `transmit`.
 
+mod channels;
 mod error;
 mod program;
 mod queue;
@@ -27,6 +28,7 @@ mod sys;
 mod transmit;
 mod umem;
 
+pub use channels::rx_queues;
 pub use error::XdpError;
 pub use program::{AttachedMode, XdpProgram};
 pub use queue::{NicQueue, NicQueueConfig};

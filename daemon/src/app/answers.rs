@@ -1,0 +1,163 @@
+//! Answers to operators, from every part that knows something.
+
+use std::time::{Duration, Instant};
+
+use roced_shared::{
+    ids::{DeviceId, WorkerId},
+    report::{
+        DeviceReport, GidReport, Problem, QpsReport, Question, QueueReport, SessionReport, StatusReport, WorkerReport,
+    },
+    steer::Verdict,
+};
+use roced_transport::wire::largest_path_mtu;
+use serde::Serialize;
+
+use super::{
+    Daemon,
+    reports::{self, DeviceCounts},
+    start::ServedDevice,
+};
+use crate::{
+    config::Config,
+    metrics::WorkerSnapshot,
+    net::Net,
+    worker::{
+        command::{Answer, Command},
+        workers::Workers,
+    },
+};
+
+impl Daemon {
+    /// Answers operators as far as that goes without waiting for them.
+    pub(super) fn answer_operators(&mut self) {
+        let Self { config, net, devices, workers, clients, admin, since, .. } = self;
+        admin.serve(Instant::now(), |question| {
+            let sessions = clients.reports().collect();
+            let mut asked = Asked { config, net, devices, workers, sessions, uptime: since.elapsed() };
+            match question {
+                Question::Status => asked.status().and_then(|report| json(&report)),
+                Question::Qps => asked.queue_pairs().and_then(|report| json(&report)),
+                Question::Counters => asked.counters().and_then(|report| json(&report)),
+            }
+        });
+    }
+}
+
+fn json(report: &impl Serialize) -> Result<String, Problem> {
+    serde_json::to_string(report).map_err(problem)
+}
+
+fn problem(error: impl ToString) -> Problem {
+    Problem { problem: error.to_string() }
+}
+
+/// What an answer is made from.
+struct Asked<'a> {
+    config: &'a Config,
+    net: &'a Net,
+    devices: &'a [ServedDevice],
+    workers: &'a mut Workers,
+    sessions: Vec<SessionReport>,
+    uptime: Duration,
+}
+
+impl Asked<'_> {
+    fn status(&mut self) -> Result<StatusReport, Problem> {
+        let snapshots = self.snapshots()?;
+        let workers = (0..).zip(&self.config.workers).zip(&snapshots);
+        Ok(StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_s: self.uptime.as_secs_f64(),
+            sessions: std::mem::take(&mut self.sessions),
+            devices: self.devices.iter().map(|device| self.device(device)).collect(),
+            workers: workers
+                .map(|((number, config), snapshot)| WorkerReport {
+                    worker: number,
+                    core: config.core,
+                    idle: config.idle.to_string(),
+                    turns: snapshot.worker.turns,
+                    sleeps: snapshot.worker.sleeps,
+                })
+                .collect(),
+        })
+    }
+
+    fn device(&self, device: &ServedDevice) -> DeviceReport {
+        let link = self.net.device(device.id);
+        let gids = link.gids.entries().map(|(index, gid)| GidReport {
+            index,
+            address: gid.address.to_string(),
+            vlan: gid.vlan,
+        });
+        let queues = device.queues.iter().map(|queue| QueueReport {
+            queue: queue.owner.queue,
+            worker: queue.owner.worker,
+            mode: if queue.zerocopy { "zerocopy" } else { "copy" }.to_owned(),
+        });
+        DeviceReport {
+            name: device.config.name.clone(),
+            interface: device.config.interface.clone(),
+            xdp_mode: device.program.mode().to_string(),
+            link_up: link.link_up,
+            link_mtu_bytes: link.link_mtu_bytes,
+            path_mtu_bytes: largest_path_mtu(link.link_mtu_bytes, false).unwrap_or(0),
+            mac: reports::mac_text(link.mac),
+            gids: gids.collect(),
+            queues: queues.collect(),
+        }
+    }
+
+    fn counters(&mut self) -> Result<roced_shared::report::CountersReport, Problem> {
+        let snapshots = self.snapshots()?;
+        let mut devices = Vec::new();
+        for device in self.devices {
+            let verdicts: [u64; Verdict::ALL.len()] = device.program.verdicts().map_err(problem)?;
+            devices.push(DeviceCounts { name: &device.config.name, verdicts });
+        }
+        Ok(reports::counters(&devices, &snapshots))
+    }
+
+    fn queue_pairs(&mut self) -> Result<QpsReport, Problem> {
+        let mut qps = Vec::new();
+        for number in 0..self.workers.len() as u32 {
+            let worker = WorkerId(number);
+            let mut from = Some(0);
+            while from.is_some() {
+                let snapshot = self.snapshot(worker, WorkerSnapshot::new(0, 0, from))?;
+                qps.extend(snapshot.qps.iter().map(|qp| {
+                    let place = self.workers.of_qpn(qp.qpn).expect("a queue pair that is there lives somewhere");
+                    reports::queue_pair(qp, self.device_name(place.device), self.pid_of(qp.session.0), worker)
+                }));
+                from = snapshot.next_seat;
+            }
+        }
+        qps.sort_by_key(|qp| qp.qpn);
+        Ok(QpsReport { qps })
+    }
+
+    fn device_name(&self, id: DeviceId) -> &str {
+        &self.devices[id.0 as usize].config.name
+    }
+
+    fn pid_of(&self, session: u32) -> i32 {
+        self.sessions.iter().find(|known| known.session == session).map_or(0, |known| known.pid)
+    }
+
+    /// What every worker counted, without queue pairs.
+    fn snapshots(&mut self) -> Result<Vec<WorkerSnapshot>, Problem> {
+        let queues = self.devices.iter().map(|device| device.queues.len()).sum();
+        let endpoints = self.devices.len();
+        (0..self.workers.len() as u32)
+            .map(|number| self.snapshot(WorkerId(number), WorkerSnapshot::new(endpoints, queues, None)))
+            .collect()
+    }
+
+    fn snapshot(&mut self, worker: WorkerId, empty: WorkerSnapshot) -> Result<WorkerSnapshot, Problem> {
+        match self.workers.call(worker, Command::Snapshot(Box::new(empty))) {
+            Ok(Answer::Snapshot(filled)) => Ok(*filled),
+            Ok(_) => Err(problem(format!("worker {} gave another answer than it was asked for", worker.0))),
+            Err(error) => Err(problem(format!("worker {}: {error}", worker.0))),
+        }
+    }
+}

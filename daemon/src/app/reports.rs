@@ -1,0 +1,143 @@
+//! What workers and devices counted, in the words of an operator's report.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use roced_shared::{
+    ids::WorkerId,
+    report::{CountersReport, QpReport},
+    steer::{Verdict, key_address},
+};
+use roced_transport::{counters::QpCounters, reject::DropCounters};
+
+use crate::metrics::{QpSnapshot, WorkerSnapshot};
+
+/// A device as far as counters go.
+#[derive(Clone, Debug)]
+pub(super) struct DeviceCounts<'a> {
+    pub(super) name: &'a str,
+    /// Frames by [`Verdict`].
+    pub(super) verdicts: [u64; Verdict::ALL.len()],
+}
+
+/// Every counter of devices and workers, devices and workers by their numbers.
+pub(super) fn counters(devices: &[DeviceCounts<'_>], workers: &[WorkerSnapshot]) -> CountersReport {
+    let mut counters = BTreeMap::new();
+    for (number, device) in devices.iter().enumerate() {
+        let mut sum = QpCounters::default();
+        let mut drops = DropCounters::default();
+        for (worker, snapshot) in workers.iter().enumerate() {
+            for endpoint in snapshot.endpoints.iter().filter(|endpoint| endpoint.device.0 as usize == number) {
+                sum.add_all(&endpoint.counters);
+                drops.add_all(&endpoint.drops);
+                let group = format!("device/{}/worker/{worker}", device.name);
+                counters.insert(group, named(endpoint.counters.iter().chain(endpoint.drops.iter())));
+            }
+            for queue in snapshot.queues.iter().filter(|queue| queue.device.0 as usize == number) {
+                counters.insert(format!("device/{}/queue/{}", device.name, queue.queue), named(queue.iter()));
+            }
+        }
+        let verdicts = Verdict::ALL.iter().map(|verdict| (verdict.name(), device.verdicts[*verdict as usize]));
+        counters.insert(format!("device/{}", device.name), named(verdicts.chain(sum.iter()).chain(drops.iter())));
+    }
+    for (worker, snapshot) in workers.iter().enumerate() {
+        counters.insert(format!("worker/{worker}"), named(snapshot.worker.iter().chain(snapshot.handoff.iter())));
+    }
+    CountersReport { counters }
+}
+
+/// A queue pair of `device` that belongs to process `pid`.
+pub(super) fn queue_pair(qp: &QpSnapshot, device: &str, pid: i32, worker: WorkerId) -> QpReport {
+    // Before RTR there is no peer.
+    let connected = qp.path_mtu_bytes != 0;
+    QpReport {
+        qpn: qp.qpn.get(),
+        device: device.to_owned(),
+        session: qp.session.0,
+        pid,
+        worker: worker.0,
+        state: qp.state.to_owned(),
+        peer: if connected { address_text(qp.peer) } else { String::new() },
+        dest_qpn: qp.dest_qpn,
+        path_mtu_bytes: qp.path_mtu_bytes,
+        path: if connected { qp.path.to_owned() } else { String::new() },
+        counters: named(qp.counters.iter()),
+    }
+}
+
+/// A GID as the address it stands for.
+pub(super) fn address_text(gid: [u8; 16]) -> String {
+    let address: IpAddr = key_address(gid);
+    address.to_string()
+}
+
+/// `aa:bb:cc:dd:ee:ff`.
+pub(super) fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+fn named(counters: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {
+    counters.map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use roced_shared::ids::{DeviceId, EndpointId, Qpn, SessionId};
+    use roced_transport::{counters::QpCount, reject::DropReason};
+
+    use super::*;
+    use crate::metrics::{EndpointSnapshot, QueueSnapshot};
+
+    fn snapshot(endpoint: usize, device: u32, packets: u64) -> WorkerSnapshot {
+        let mut snapshot = WorkerSnapshot::new(1, 1, None);
+        let mut counters = QpCounters::default();
+        counters.add(QpCount::RequestPackets, packets);
+        let mut drops = DropCounters::default();
+        drops.count(DropReason::BadIcrc);
+        let endpoint = EndpointId::new(endpoint).expect("below 64");
+        snapshot.endpoints.push(EndpointSnapshot { endpoint, device: DeviceId(device), counters, drops });
+        let mut queue = QueueSnapshot::new(DeviceId(device), 3);
+        queue.put("rx_frames", packets + 1);
+        snapshot.queues.push(queue);
+        snapshot.handoff.forwarded = 5;
+        snapshot
+    }
+
+    #[test]
+    fn a_devices_counters_are_the_sum_of_its_workers_and_each_has_its_group() {
+        let mut verdicts = [0; Verdict::ALL.len()];
+        verdicts[Verdict::Redirected as usize] = 9;
+        let devices = [
+            DeviceCounts { name: "roce0", verdicts },
+            DeviceCounts { name: "roce1", verdicts: [0; Verdict::ALL.len()] },
+        ];
+        let report = counters(&devices, &[snapshot(0, 0, 10), snapshot(1, 0, 20), snapshot(2, 1, 40)]).counters;
+        assert_eq!(report["device/roce0"]["request_packets"], 30);
+        assert_eq!(report["device/roce0"]["drop_bad_icrc"], 2);
+        assert_eq!(report["device/roce0"]["xdp_redirected"], 9);
+        assert_eq!(report["device/roce0/worker/1"]["request_packets"], 20);
+        assert_eq!(report["device/roce1"]["request_packets"], 40);
+        assert_eq!(report["device/roce1/queue/3"]["rx_frames"], 41);
+        assert_eq!(report["worker/2"]["handoff_out"], 5);
+        assert!(!report.contains_key("device/roce1/worker/0"));
+    }
+
+    #[test]
+    fn a_queue_pair_without_a_peer_says_nothing_of_one() {
+        let mut qp = QpSnapshot {
+            qpn: Qpn::from_wire(7),
+            session: SessionId(2),
+            state: "INIT",
+            path: "resolving",
+            peer: [0; 16],
+            dest_qpn: 0,
+            path_mtu_bytes: 0,
+            counters: QpCounters::default(),
+        };
+        let report = queue_pair(&qp, "roce0", 17, WorkerId(1));
+        assert_eq!((report.peer.as_str(), report.path.as_str(), report.pid), ("", "", 17));
+        qp = QpSnapshot { path_mtu_bytes: 1024, peer: roced_shared::steer::address_key([10, 0, 0, 2].into()), ..qp };
+        let report = queue_pair(&qp, "roce0", 17, WorkerId(1));
+        assert_eq!((report.peer.as_str(), report.path.as_str()), ("10.0.0.2", "resolving"));
+        assert_eq!(mac_text([2, 0, 0, 0, 0xab, 1]), "02:00:00:00:ab:01");
+    }
+}

@@ -1,0 +1,312 @@
+//! From a config to workers that turn: everything is looked at before anything is changed, and what is wrong is said in words
+//! that a person can act on.
+
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use anyhow::{Context, bail, ensure};
+use caps::{CapSet, Capability};
+use roced_shared::ids::{DeviceId, WorkerId};
+use roced_transport::{
+    clock::Nanos,
+    endpoint::{Endpoint, EndpointConfig},
+    wire::largest_path_mtu,
+};
+use tracing::{info, warn};
+
+use crate::{
+    clients::queues::SleepBoard,
+    config::{self, Config, Idle, QueueOwner},
+    net::{DeviceInterface, Net},
+    worker::{
+        endpoints::{Endpoints, Place},
+        events::{EventReceiver, EventSender, events},
+        handoff::{Handoff, exchange},
+        idle::Policy,
+        mailbox::mailbox,
+        pin,
+        turn::{Station, Worker, WorkerParts},
+        wake::Waker,
+        workers::{WorkerHandle, Workers, spawn},
+    },
+    xdp::{NicQueue, NicQueueConfig, XdpProgram, rx_queues},
+};
+
+/// Completion queues that a worker can complete into, at most: beyond it a client is told that a limit is reached. The table's
+/// memory is touched only as far as it is used.
+const LANES_MAX: u32 = 1 << 16;
+
+/// What roced needs to be allowed, and why.
+const CAPABILITIES: [(Capability, &str); 4] = [
+    (Capability::CAP_NET_ADMIN, "to attach the XDP program and to ask the kernel for neighbors"),
+    (Capability::CAP_NET_RAW, "to open AF_XDP sockets"),
+    (Capability::CAP_BPF, "to load the XDP program"),
+    (Capability::CAP_IPC_LOCK, "to lock the memory that frames and clients' data lie in"),
+];
+
+/// A device that is served.
+#[derive(Debug)]
+pub(super) struct ServedDevice {
+    pub(super) id: DeviceId,
+    pub(super) config: config::Device,
+    pub(super) program: XdpProgram,
+    pub(super) queues: Vec<ServedQueue>,
+}
+
+/// One of its queues, which a worker has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServedQueue {
+    pub(super) owner: QueueOwner,
+    pub(super) zerocopy: bool,
+}
+
+/// The kernel's network, looked at and found good enough.
+pub(super) struct Checked {
+    pub(super) net: Net,
+    /// Who owns which queue, device by device.
+    owners: Vec<Vec<QueueOwner>>,
+    endpoints: Arc<Endpoints>,
+}
+
+/// Workers that turn.
+pub(super) struct Started {
+    pub(super) devices: Vec<ServedDevice>,
+    pub(super) workers: Workers,
+    pub(super) threads: Vec<JoinHandle<Worker<NicQueue>>>,
+    pub(super) events: EventReceiver,
+    pub(super) board: SleepBoard,
+}
+
+/// Looks at everything that the config names; changes nothing.
+pub(super) fn check(config: &Config) -> anyhow::Result<Checked> {
+    check_capabilities()?;
+    for (number, worker) in config.workers.iter().enumerate() {
+        if let Some(core) = worker.core {
+            pin::check_core(core).with_context(|| format!("worker {number} cannot be pinned"))?;
+        }
+    }
+    let interfaces: Vec<_> =
+        devices(config).map(|(device, config)| DeviceInterface { device, name: config.interface.clone() }).collect();
+    let timeout = Duration::from_millis(config.net.resolve_timeout_ms.into());
+    let net = Net::open(&interfaces, timeout).context("cannot follow the network")?;
+    let mut owners = Vec::new();
+    for (id, device) in devices(config) {
+        check_link(&net, id, device)?;
+        owners.push(check_queues(device, config.workers.len() as u32)?);
+    }
+    let served = devices(config).zip(&owners).flat_map(|((id, _), owners)| {
+        let mut workers: Vec<u32> = owners.iter().map(|owner| owner.worker).collect();
+        workers.sort_unstable();
+        workers.dedup();
+        workers.into_iter().map(move |worker| (id, WorkerId(worker)))
+    });
+    let endpoints = Endpoints::new(served)
+        .context("more than 64 pairs of device and worker: give the devices' queues to fewer workers")?;
+    Ok(Checked { net, owners, endpoints: Arc::new(endpoints) })
+}
+
+/// Devices by number.
+pub(super) fn devices(config: &Config) -> impl Iterator<Item = (DeviceId, &config::Device)> {
+    (0..).map(DeviceId).zip(&config.devices)
+}
+
+fn check_capabilities() -> anyhow::Result<()> {
+    let held = caps::read(None, CapSet::Effective).context("cannot read this process's capabilities")?;
+    let missing: Vec<_> = CAPABILITIES
+        .iter()
+        .filter(|(capability, _)| !held.contains(capability))
+        .map(|(capability, why)| format!("{capability} ({why})"))
+        .collect();
+    ensure!(
+        missing.is_empty(),
+        "missing {}: run roced as root, or let its unit grant them (AmbientCapabilities=)",
+        missing.join(", ")
+    );
+    Ok(())
+}
+
+fn check_link(net: &Net, id: DeviceId, device: &config::Device) -> anyhow::Result<()> {
+    let link = net.device(id);
+    if largest_path_mtu(link.link_mtu_bytes, true).is_none() {
+        bail!(
+            "device {}: the MTU of {}, {} bytes, is too small for RoCE: the smallest path MTU, 256, needs a link MTU of {}",
+            device.name,
+            device.interface,
+            link.link_mtu_bytes,
+            (256..1024).find(|mtu| largest_path_mtu(*mtu, true).is_some()).expect("1024 is plenty for 256")
+        );
+    }
+    if !link.link_up {
+        warn!(device = device.name, interface = device.interface, "the link is down; served when it comes up");
+    }
+    if link.gids.is_empty() {
+        warn!(device = device.name, interface = device.interface, "no address yet, so no GID");
+    }
+    Ok(())
+}
+
+/// Who owns which queue of the device, checked against what the interface has.
+fn check_queues(device: &config::Device, workers: u32) -> anyhow::Result<Vec<QueueOwner>> {
+    let there = rx_queues(&device.interface)
+        .with_context(|| format!("device {}: cannot ask {} for its queues", device.name, device.interface))?;
+    let owners = device.queues.owners(there, workers);
+    if let Some(owner) = owners.iter().find(|owner| owner.queue >= there) {
+        bail!(
+            "device {}: {} has no queue {}, only {there} (numbered from 0): `ethtool -l {}` shows them",
+            device.name,
+            device.interface,
+            owner.queue,
+            device.interface
+        );
+    }
+    if (owners.len() as u32) < there {
+        warn!(
+            device = device.name,
+            interface = device.interface,
+            queues = there,
+            served = owners.len(),
+            "RoCE frames that arrive on the other queues are the kernel's and lost to roced: list them, or steer with ethtool"
+        );
+    }
+    Ok(owners)
+}
+
+/// Attaches, binds and starts. When it fails halfway, what was done is undone.
+pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Started> {
+    let mut stations: Vec<Vec<Station<NicQueue>>> = config.workers.iter().map(|_| Vec::new()).collect();
+    let mut served = Vec::new();
+    for ((id, device), owners) in devices(config).zip(&checked.owners) {
+        let (device, queues) = open_device(id, device, owners).with_context(|| format!("device {}", device.name))?;
+        add_stations(&mut stations, config, checked, &device, queues);
+        served.push(device);
+    }
+    let count = config.workers.len() as u32;
+    let board = SleepBoard::create(count).context("no memory for the workers' states")?;
+    let wakers: Vec<_> = (0..count).map(|_| Waker::new().map(Arc::new)).collect::<Result<_, _>>()?;
+    let (receiver, senders) = events(wakers.len())?;
+    let (mut handles, mut workers) = (Vec::new(), Vec::new());
+    let parts = stations.into_iter().zip(&wakers).zip(exchange(&wakers)).zip(senders);
+    for (number, (((stations, waker), handoff), events)) in (0..).zip(parts) {
+        let make = Make { config, checked, board: &board, id: WorkerId(number) };
+        let (handle, worker) = make.worker(stations, Arc::clone(waker), handoff, events)?;
+        handles.push(handle);
+        workers.push(worker);
+    }
+    let mut threads = Vec::new();
+    for (worker, config) in workers.into_iter().zip(&config.workers) {
+        threads.push(spawn(worker, config.core).context("no thread for a worker")?);
+    }
+    let workers = Workers::new(handles, Arc::clone(&checked.endpoints));
+    Ok(Started { devices: served, workers, threads, events: receiver, board })
+}
+
+fn open_device(
+    id: DeviceId,
+    device: &config::Device,
+    owners: &[QueueOwner],
+) -> anyhow::Result<(ServedDevice, Vec<NicQueue>)> {
+    let mut program = XdpProgram::attach(&device.interface, device.xdp_mode)?;
+    let mut queues = Vec::new();
+    for owner in owners {
+        let queue = NicQueue::open(&queue_config(device, owner.queue))?;
+        program.bind_socket(owner.queue, queue.socket())?;
+        queues.push(queue);
+    }
+    let served = owners
+        .iter()
+        .zip(&queues)
+        .map(|(owner, queue)| ServedQueue { owner: *owner, zerocopy: queue.is_zerocopy() })
+        .collect();
+    info!(device = device.name, interface = device.interface, mode = %program.mode(), queues = queues.len(), "serving");
+    Ok((ServedDevice { id, config: device.clone(), program, queues: served }, queues))
+}
+
+fn queue_config(device: &config::Device, queue: u32) -> NicQueueConfig {
+    NicQueueConfig {
+        interface: device.interface.as_str().into(),
+        queue,
+        copy_mode: device.copy_mode,
+        umem_frames: device.umem_frames,
+        chunk_bytes: device.chunk_bytes,
+        rx_ring_entries: device.rx_ring_entries,
+        tx_ring_entries: device.tx_ring_entries,
+        fill_ring_entries: device.fill_ring_entries,
+        completion_ring_entries: device.completion_ring_entries,
+        busy_deadline: Duration::from_millis(device.queue_busy_ms.into()),
+    }
+}
+
+/// Gives each worker its endpoint of `device` with its share of `queues`.
+fn add_stations(
+    stations: &mut [Vec<Station<NicQueue>>],
+    config: &Config,
+    checked: &Checked,
+    device: &ServedDevice,
+    queues: Vec<NicQueue>,
+) {
+    for place in checked.endpoints.of_device(device.id) {
+        stations[place.worker.0 as usize].push(station(place, config));
+    }
+    for (queue, served) in queues.into_iter().zip(&device.queues) {
+        let mut of_worker = stations[served.owner.worker as usize].iter_mut();
+        let station = of_worker.find(|station| station.place.device == device.id);
+        station.expect("an owner of a queue has an endpoint of its device").queues.push(queue);
+    }
+}
+
+fn station(place: Place, config: &Config) -> Station<NicQueue> {
+    let limits = &config.limits.device;
+    let endpoint = Endpoint::new(EndpointConfig { id: place.endpoint, max_mrs: limits.mrs, max_qps: limits.qps });
+    Station { place, endpoint, queues: Vec::new(), max_qps: limits.qps }
+}
+
+/// What goes into one worker.
+struct Make<'a> {
+    config: &'a Config,
+    checked: &'a Checked,
+    board: &'a SleepBoard,
+    id: WorkerId,
+}
+
+impl Make<'_> {
+    fn worker(
+        &self,
+        stations: Vec<Station<NicQueue>>,
+        waker: Arc<Waker>,
+        handoff: Handoff,
+        events: EventSender,
+    ) -> anyhow::Result<(WorkerHandle, Worker<NicQueue>)> {
+        let limits = &self.config.limits;
+        let (mailbox, inbox) = mailbox(Arc::clone(&waker));
+        let heartbeat = Arc::new(AtomicU64::new(0));
+        let handle = WorkerHandle { mailbox, waker: Arc::clone(&waker), heartbeat: Arc::clone(&heartbeat) };
+        let worker = Worker::new(WorkerParts {
+            id: self.id,
+            policy: policy(&self.config.workers[self.id.0 as usize]),
+            stations,
+            endpoints: Arc::clone(&self.checked.endpoints),
+            inbox,
+            handoff,
+            events,
+            waker,
+            state: self.board.worker(self.id.0),
+            heartbeat,
+            max_sessions: limits.clients,
+            max_regions: limits.device.mrs.saturating_mul(self.config.devices.len() as u32),
+            max_lanes: limits.clients.saturating_mul(limits.client.cqs).min(LANES_MAX),
+        })
+        .context("a worker cannot watch its sockets")?;
+        Ok((handle, worker))
+    }
+}
+
+fn policy(worker: &config::Worker) -> Policy {
+    match worker.idle {
+        Idle::Spin => Policy::Spin,
+        Idle::Yield => Policy::Yield,
+        Idle::Sleep => Policy::Sleep { spin: Nanos::from_micros(worker.spin_us.into()) },
+    }
+}
