@@ -1,0 +1,451 @@
+//! The daemon's control thread and its workers in this process, without NIC and netlink: peers are on this host, by hand-over, and the
+//! network is what the test says.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::{
+    collections::BTreeMap,
+    io::IoSlice,
+    net::IpAddr,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, poll},
+    sys::{
+        eventfd::EventFd,
+        socket::{
+            AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg, socket,
+        },
+    },
+};
+use roced::{
+    clients::{
+        Clients, DeviceSetup,
+        listener::Listener,
+        outside::{Network, Outside, Port},
+        queues::SleepBoard,
+    },
+    config::Limits,
+    net::{Change, FollowId, GidEntry, NextHop, NoRoute},
+    worker::{
+        command::Command,
+        endpoints::Endpoints,
+        events::events,
+        handoff::exchange,
+        idle::Policy,
+        mailbox::mailbox,
+        nic::Nic,
+        turn::{Station, Worker, WorkerParts},
+        wake::Waker,
+        workers::{WorkerHandle, Workers},
+    },
+};
+use roced_shared::{
+    abi::control::{Call, Hello, HelloRequest, MESSAGE_BYTES, Message, Refusal},
+    ids::{DeviceId, WorkerId},
+};
+use roced_transport::{
+    clock::Nanos,
+    endpoint::{Endpoint, EndpointConfig},
+    io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The name of the only device.
+pub(crate) const DEVICE: &str = "test0";
+
+/// Queue pairs of each worker.
+const QPS: u32 = 64;
+
+/// A NIC queue that nobody has: workers here hand over to one another.
+pub(crate) enum NoNic {}
+
+impl Wire for NoNic {
+    fn emit(
+        &mut self,
+        _: Via,
+        _: usize,
+        _: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        match *self {}
+    }
+}
+
+impl Nic for NoNic {
+    fn queue(&self) -> u32 {
+        match *self {}
+    }
+
+    fn rx_burst(&mut self, _: usize, _: impl FnMut(&Segments<'_>)) -> usize {
+        match *self {}
+    }
+
+    fn flush(&mut self) {
+        match *self {}
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        match *self {}
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        match *self {}
+    }
+
+    fn counters(&self, _: &mut impl FnMut(&'static str, u64)) {
+        match *self {}
+    }
+}
+
+/// What the test says of the network.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) port: Port,
+    pub(crate) gids: Vec<Option<GidEntry>>,
+    /// How other hosts are reached; `None`: there is no route.
+    pub(crate) elsewhere: Option<NextHop>,
+    /// Followed destinations, with the number of followers.
+    pub(crate) followed: BTreeMap<FollowId, (IpAddr, u32)>,
+}
+
+impl Told {
+    fn new() -> Self {
+        let gid = |address: &str| {
+            Some(GidEntry { address: address.parse().expect("an address"), ifindex: 7, vlan: None, prefix_len: 24 })
+        };
+        Self {
+            port: Port {
+                mac: [2, 0, 0, 0, 0, 1],
+                link_up: true,
+                link_mtu_bytes: 4200,
+                speed_mbit_per_s: 10_000,
+                gid_entries: 3,
+            },
+            gids: vec![gid("10.9.0.1"), None, gid("fd00:9::1")],
+            elsewhere: Some(NextHop::Unreachable),
+            followed: BTreeMap::new(),
+        }
+    }
+}
+
+struct FakeNetwork {
+    told: Arc<Mutex<Told>>,
+    last: u64,
+}
+
+impl Network for FakeNetwork {
+    fn port(&self, _: DeviceId) -> Port {
+        self.told.lock().expect("no test panics here").port
+    }
+
+    fn gid(&self, _: DeviceId, index: u32) -> Option<GidEntry> {
+        self.told.lock().expect("no test panics here").gids.get(index as usize).copied().flatten()
+    }
+
+    fn follow(&mut self, device: DeviceId, source: GidEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
+        let mut told = self.told.lock().expect("no test panics here");
+        let local = told.gids.iter().flatten().any(|gid| gid.address == to);
+        let next = if local { Some(NextHop::Local(device)) } else { told.elsewhere };
+        let next = next.ok_or(NoRoute { from: source.address, destination: to })?;
+        let known = told.followed.iter().find(|(_, (address, _))| *address == to).map(|(id, _)| *id);
+        let id = known.unwrap_or_else(|| {
+            self.last += 1;
+            FollowId(self.last)
+        });
+        told.followed.entry(id).or_insert((to, 0)).1 += 1;
+        Ok((id, next))
+    }
+
+    fn unfollow(&mut self, id: FollowId) {
+        let mut told = self.told.lock().expect("no test panics here");
+        let followers = &mut told.followed.get_mut(&id).expect("it is followed").1;
+        *followers -= 1;
+        if *followers == 0 {
+            told.followed.remove(&id);
+        }
+    }
+}
+
+/// Something that the control thread does for the test.
+type Job = Box<dyn FnOnce(&mut Clients, &mut Outside<'_>) + Send>;
+
+/// A daemon without a NIC.
+pub(crate) struct Served {
+    pub(crate) socket: PathBuf,
+    pub(crate) told: Arc<Mutex<Told>>,
+    jobs: mpsc::Sender<Job>,
+    bell: Arc<EventFd>,
+    /// Ends as if by SIGKILL: nobody is told.
+    abandon: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    _folder: tempfile::TempDir,
+}
+
+/// How it is made.
+#[derive(Clone)]
+pub(crate) struct How {
+    pub(crate) workers: u32,
+    pub(crate) policy: Policy,
+    pub(crate) limits: Limits,
+}
+
+impl Default for How {
+    fn default() -> Self {
+        Self { workers: 2, policy: Policy::Sleep { spin: Nanos::from_micros(20) }, limits: Limits::default() }
+    }
+}
+
+impl Served {
+    pub(crate) fn start() -> Self {
+        Self::start_as(How::default())
+    }
+
+    pub(crate) fn start_as(how: How) -> Self {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let socket = folder.path().join("roced.sock");
+        let listener = Listener::bind(&socket, None, 0o600).expect("a free path");
+        let told = Arc::new(Mutex::new(Told::new()));
+        let (jobs, todo) = mpsc::channel();
+        let bell = Arc::new(EventFd::new().expect("an eventfd"));
+        let abandon = Arc::new(AtomicBool::new(false));
+        let network = FakeNetwork { told: Arc::clone(&told), last: 0 };
+        let control = Control { how, network, todo, bell: Arc::clone(&bell), abandon: Arc::clone(&abandon) };
+        let thread = std::thread::spawn(move || control.run(listener));
+        Self { socket, told, jobs, bell, abandon, thread: Some(thread), _folder: folder }
+    }
+
+    /// Does something on the control thread.
+    pub(crate) fn on_control_thread<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut Clients, &mut Outside<'_>) -> T + Send + 'static,
+    ) -> T {
+        let (done, result) = mpsc::channel();
+        let job: Job = Box::new(move |clients, outside| {
+            // The test that does not wait for its result has failed already.
+            let _ = done.send(act(clients, outside));
+        });
+        self.jobs.send(job).expect("the control thread lives");
+        self.bell.write(1).expect("room");
+        result.recv_timeout(Duration::from_secs(20)).expect("the control thread turns")
+    }
+
+    /// The network changes.
+    pub(crate) fn change(&self, changes: Vec<Change>) {
+        self.on_control_thread(move |clients, outside| clients.on_changes(&changes, outside));
+    }
+
+    /// Sessions that there are.
+    pub(crate) fn sessions(&self) -> usize {
+        self.on_control_thread(|clients, _| clients.len())
+    }
+
+    /// Waits until the daemon has noticed that its clients went.
+    pub(crate) fn wait_until_empty(&self) {
+        eventually("every session ended", || self.sessions() == 0);
+    }
+
+    /// Ends at once, as a killed daemon does: sockets close, nothing is said.
+    pub(crate) fn kill(mut self) {
+        self.abandon.store(true, Ordering::Relaxed);
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let (nobody, _) = mpsc::channel();
+        self.jobs = nobody;
+        self.bell.write(1).expect("room");
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the control thread ended well");
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.end();
+        }
+    }
+}
+
+/// What the control thread starts with.
+struct Control {
+    how: How,
+    network: FakeNetwork,
+    todo: mpsc::Receiver<Job>,
+    bell: Arc<EventFd>,
+    abandon: Arc<AtomicBool>,
+}
+
+impl Control {
+    fn run(mut self, listener: Listener) {
+        let how = self.how.clone();
+        let device = DeviceId(0);
+        let endpoints = Endpoints::new((0..how.workers).map(|worker| (device, WorkerId(worker))));
+        let endpoints = Arc::new(endpoints.expect("few workers"));
+        let wakers: Vec<_> = (0..how.workers).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
+        let (events, senders) = events(how.workers as usize).expect("an eventfd");
+        let board = SleepBoard::create(how.workers).expect("a memfd");
+        let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        for (((number, waker), handoff), events) in (0..).zip(&wakers).zip(exchange(&wakers)).zip(senders) {
+            let (mailbox, inbox) = mailbox(Arc::clone(waker));
+            let heartbeat = Arc::new(AtomicU64::new(0));
+            let stations = endpoints.of_worker(WorkerId(number)).map(|place| Station::<NoNic> {
+                place,
+                endpoint: Endpoint::new(EndpointConfig {
+                    id: place.endpoint,
+                    max_mrs: how.limits.device.mrs,
+                    max_qps: QPS,
+                }),
+                queues: Vec::new(),
+                max_qps: QPS,
+            });
+            let mut worker = Worker::new(WorkerParts {
+                id: WorkerId(number),
+                policy: how.policy,
+                stations: stations.collect(),
+                endpoints: Arc::clone(&endpoints),
+                inbox,
+                handoff,
+                events,
+                waker: Arc::clone(waker),
+                state: board.worker(number),
+                heartbeat: Arc::clone(&heartbeat),
+                max_sessions: how.limits.clients,
+                max_regions: 256,
+                max_lanes: 256,
+            })
+            .expect("a worker");
+            handles.push(WorkerHandle { mailbox, waker: Arc::clone(waker), heartbeat });
+            threads.push(std::thread::spawn(move || worker.run()));
+        }
+        let setup = DeviceSetup {
+            id: device,
+            name: DEVICE.into(),
+            window_packets: 64,
+            endpoints: endpoints.of_device(device).collect(),
+            qps_per_endpoint: QPS,
+        };
+        let mut workers = Workers::new(handles, endpoints);
+        let mut clients = Clients::new(listener, vec![setup], how.limits, board).expect("an epoll set");
+        loop {
+            let mut fds =
+                [clients.as_fd(), events.as_fd(), self.bell.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            poll(&mut fds, 1000u16).expect("poll");
+            let jobs_wait = fds[2].any() == Some(true);
+            let mut outside = Outside { workers: &mut workers, network: &mut self.network };
+            clients.on_readable(&mut outside);
+            events.clear();
+            while let Some(event) = events.pop() {
+                clients.on_worker_event(event, &mut outside);
+            }
+            if jobs_wait {
+                let _ = self.bell.read().expect("it was readable");
+                loop {
+                    match self.todo.try_recv() {
+                        Ok(job) => job(&mut clients, &mut outside),
+                        Err(mpsc::TryRecvError::Empty) => break,
+                        Err(mpsc::TryRecvError::Disconnected) => {
+                            if !self.abandon.load(Ordering::Relaxed) {
+                                clients.stop(&mut outside);
+                            }
+                            drop(clients);
+                            for worker in 0..threads.len() {
+                                workers.call(WorkerId(worker as u32), Command::Stop).expect("it turns");
+                            }
+                            threads.into_iter().for_each(|thread| thread.join().expect("the worker ended well"));
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Waits until `what` holds.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A client that says whatever it likes.
+pub(crate) struct Raw {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+impl Raw {
+    pub(crate) fn connect(path: &Path) -> Self {
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+        connect(fd.as_raw_fd(), &UnixAddr::new(path).expect("short")).expect("somebody listens");
+        Self { socket: fd, sequence: 0 }
+    }
+
+    /// One that has shaken hands.
+    pub(crate) fn greeted(path: &Path) -> Self {
+        let mut raw = Self::connect(path);
+        raw.call::<Hello>(HelloRequest { version: roced_shared::abi::VERSION }).expect("the right version");
+        raw
+    }
+
+    /// Sends bytes as one message, with file descriptors.
+    pub(crate) fn put(&self, bytes: &[u8], fds: &[RawFd]) {
+        let rights = [ControlMessage::ScmRights(fds)];
+        let control = if fds.is_empty() { &[][..] } else { &rights[..] };
+        let flags = MsgFlags::MSG_NOSIGNAL;
+        sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).expect("room");
+    }
+
+    /// The next message, or `None` when the daemon has closed.
+    pub(crate) fn get(&self) -> Option<Message> {
+        let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut fds, 20_000u16), Ok(1), "the daemon answers or closes");
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
+            Ok(0) | Err(nix::errno::Errno::ECONNRESET) => None,
+            Ok(length) => Some(Message::read_from_bytes(&bytes[..length]).expect("a whole message")),
+            Err(error) => panic!("recv: {error}"),
+        }
+    }
+
+    /// A call; file descriptors beside its reply are dropped.
+    pub(crate) fn call<C: Call>(&mut self, request: C::Request) -> Result<C::Reply, (Refusal, [u64; 2])> {
+        let reply = self.say(C::OP, &request).expect("the session lives");
+        match Refusal::from_status(reply.header.status) {
+            None => Ok(reply.body()),
+            Some(refusal) => Err((refusal, reply.body())),
+        }
+    }
+
+    /// Any operation with any body.
+    pub(crate) fn say<B: IntoBytes + zerocopy::Immutable>(&mut self, op: u32, body: &B) -> Option<Message> {
+        self.sequence += 1;
+        self.put(Message::new(op, self.sequence, body).as_bytes(), &[]);
+        let reply = self.get()?;
+        assert_eq!((reply.header.op, reply.header.sequence), (op, self.sequence));
+        Some(reply)
+    }
+
+    /// True when the daemon has closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.get().is_none()
+    }
+}
+
+impl AsFd for Raw {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
