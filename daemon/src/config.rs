@@ -337,12 +337,12 @@ impl Device {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the config file {}", path.display())]
+    #[error("cannot read the config file {}: {error}: config/roced.toml of the sources is one to start from", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        error: io::Error,
     },
     /// The file says something wrong.
     #[error("{} mistake(s) in the config file {}:\n{}", problems.len(), path.display(), listed(path, problems))]
@@ -365,7 +365,7 @@ impl Config {
     /// # Errors
     /// When it cannot be read, or with everything that is wrong in it.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let text = fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.into(), error })?;
         Self::parse(&text, &online_cores()).map_err(|problems| ConfigError::Invalid { path: path.into(), problems })
     }
 

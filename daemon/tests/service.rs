@@ -1,6 +1,14 @@
 //! The unit file: systemd takes it, and it gives the daemon no more than it needs.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    env, fs,
+    os::unix::net::UnixDatagram,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use roced::systemd::ServiceManager;
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/roced.service");
 const SYSUSERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/roced.sysusers");
@@ -53,4 +61,38 @@ fn the_user_of_the_unit_is_the_one_that_sysusers_makes() {
     assert!(unit.contains("\nUser=roced\n") && users.contains("\nu roced "));
     let Some((good, text)) = run("systemd-sysusers", &["--dry-run", SYSUSERS]) else { return };
     assert!(good && !text.contains("ignoring"), "{text}");
+}
+
+/// This test runs itself once more as a child with the environment that systemd gives to a service.
+#[test]
+fn systemd_hears_ready_alive_and_stopping() {
+    const TEST: &str = "systemd_hears_ready_alive_and_stopping";
+    if env::var_os("NOTIFY_SOCKET").is_some() {
+        let start = Instant::now();
+        let mut manager = ServiceManager::from_environment();
+        manager.ready(start, "1 device");
+        assert_eq!(manager.deadline(), Some(start + Duration::from_secs(5)));
+        manager.on_deadline(start + Duration::from_secs(5));
+        manager.status("2 clients");
+        manager.stopping();
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a scratch socket");
+    let child = Command::new(env::current_exe().expect("this test is a program"))
+        .args(["--exact", TEST])
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "10000000")
+        .env_remove("WATCHDOG_PID")
+        .output()
+        .expect("it runs once more");
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+    socket.set_nonblocking(true).expect("it is a socket");
+    let mut heard = Vec::new();
+    let mut buffer = [0; 256];
+    while let Ok(length) = socket.recv(&mut buffer) {
+        heard.push(String::from_utf8_lossy(&buffer[..length]).trim_end().to_owned());
+    }
+    assert_eq!(heard, ["READY=1\nSTATUS=1 device", "WATCHDOG=1", "STATUS=2 clients", "STOPPING=1"]);
 }

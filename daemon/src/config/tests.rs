@@ -207,5 +207,6 @@ fn sockets_need_their_own_absolute_paths() {
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
     let error = Config::load(Path::new("/nowhere/roced.toml")).expect_err("it does not exist");
-    assert_eq!(error.to_string(), "cannot read the config file /nowhere/roced.toml");
+    let text = error.to_string();
+    assert!(text.starts_with("cannot read the config file /nowhere/roced.toml: No such file"), "{text}");
 }
