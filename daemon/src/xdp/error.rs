@@ -177,3 +177,28 @@ pub(super) fn errno(error: &(dyn Error + 'static)) -> Option<i32> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_errno_is_found_wherever_it_lies() {
+        let inner = io::Error::from_raw_os_error(libc::EBUSY);
+        assert_eq!(errno(&inner), Some(libc::EBUSY));
+        let outer = XdpError::QueueRefused { interface: "eth0".into(), queue: 3, source: inner };
+        assert_eq!(errno(&outer), Some(libc::EBUSY));
+        assert_eq!(errno(&XdpError::Load(Box::new(outer))), Some(libc::EBUSY));
+        assert_eq!(errno(&XdpError::NoInterface { interface: "eth0".into() }), None);
+        assert_eq!(errno(&io::Error::other("no number")), None);
+    }
+
+    #[test]
+    fn a_busy_queue_is_named_with_what_to_look_for() {
+        let busy = XdpError::QueueBusy { interface: "eth0".into(), queue: 3, waited: Duration::from_millis(3001) };
+        assert_eq!(
+            busy.to_string(),
+            "queue 3 of eth0 is in use: is another AF_XDP socket bound to it? (tried for 3001 ms)"
+        );
+    }
+}

@@ -103,6 +103,24 @@ fn several_queues_do_not_mix() {
     }
 }
 
+/// Tags are in the bytes that the program sees and in those that arrive.
+#[test]
+fn tagged_frames_arrive_with_their_tags() {
+    needs_root!();
+    let pair = Pair::new(4200, 1, 1);
+    for mode in MODES {
+        let (mut a, mut b) = (pair.a.serve(mode, 1), pair.b.serve(mode, 1));
+        for tags in [&[0x81, 0x00, 0x60, 0x64][..], &[0x88, 0xa8, 0, 7, 0x81, 0x00, 0xe0, 0x64]] {
+            for length in [64, 4154] {
+                let mut bytes = frame(pair.b.address, length, 1);
+                bytes.splice(12..12, tags.iter().copied());
+                send(&mut a.queues[0], &bytes);
+                assert!(receive(&mut b.queues[0], 1) == [bytes], "{tags:x?}, {length} bytes, {mode:?}");
+            }
+        }
+    }
+}
+
 /// A frame in more chunks than the engine takes is dropped whole and counted, and the frames around it are not harmed.
 #[test]
 fn a_frame_of_too_many_chunks_is_dropped_and_counted() {

@@ -1,9 +1,12 @@
 //! `roced::xdp` on real interfaces: veth pairs between network namespaces that each test makes and removes. Needs root.
 
+mod allocation;
 mod attach;
 mod exchange;
+mod fallback;
 mod frame;
 mod kill;
+mod rate;
 mod refusals;
 mod veth;
 
