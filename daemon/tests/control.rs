@@ -24,7 +24,7 @@ use roced_shared::{
     },
     steer::address_key,
 };
-use served::{DEVICE, How, Raw, Served, eventually};
+use served::{DEVICE, How, Raw, Served, eventually, is_alone};
 use zerocopy::IntoBytes;
 
 fn opened(served: &Served) -> Raw {
@@ -384,18 +384,9 @@ fn holdings() -> (usize, usize) {
     (fds, maps.lines().filter(|line| line.contains("/memfd:roced")).count())
 }
 
-/// Runs alone in its process: it counts what the process holds.
 #[test]
 fn a_client_that_goes_leaves_nothing_behind() {
-    if std::env::var_os("ROCED_TEST_ALONE").is_none() {
-        let me = std::env::current_exe().expect("a test");
-        let name = "a_client_that_goes_leaves_nothing_behind";
-        let alone = std::process::Command::new(me)
-            .args(["--exact", name, "--nocapture"])
-            .env("ROCED_TEST_ALONE", "1")
-            .output()
-            .expect("this test runs");
-        assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
+    if !is_alone("a_client_that_goes_leaves_nothing_behind") {
         return;
     }
     let served = Served::start();

@@ -112,6 +112,8 @@ pub(crate) struct Told {
     pub(crate) gids: Vec<Option<GidEntry>>,
     /// How other hosts are reached; `None`: there is no route.
     pub(crate) elsewhere: Option<NextHop>,
+    /// Our own addresses are reached like others.
+    pub(crate) hide_local: bool,
     /// Followed destinations, with the number of followers.
     pub(crate) followed: BTreeMap<FollowId, (IpAddr, u32)>,
 }
@@ -131,6 +133,7 @@ impl Told {
             },
             gids: vec![gid("10.9.0.1"), None, gid("fd00:9::1")],
             elsewhere: Some(NextHop::Unreachable),
+            hide_local: false,
             followed: BTreeMap::new(),
         }
     }
@@ -152,7 +155,7 @@ impl Network for FakeNetwork {
 
     fn follow(&mut self, device: DeviceId, source: GidEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
         let mut told = self.told.lock().expect("no test panics here");
-        let local = told.gids.iter().flatten().any(|gid| gid.address == to);
+        let local = !told.hide_local && told.gids.iter().flatten().any(|gid| gid.address == to);
         let next = if local { Some(NextHop::Local(device)) } else { told.elsewhere };
         let next = next.ok_or(NoRoute { from: source.address, destination: to })?;
         let known = told.followed.iter().find(|(_, (address, _))| *address == to).map(|(id, _)| *id);
@@ -378,6 +381,19 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "never: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Runs the test `name` in a process of its own, where nothing else maps or opens anything; true in that process.
+pub(crate) fn is_alone(name: &str) -> bool {
+    const VARIABLE: &str = "ROCED_TEST_ALONE";
+    if std::env::var_os(VARIABLE).is_some() {
+        return true;
+    }
+    let me = std::env::current_exe().expect("a test");
+    let mut alone = std::process::Command::new(me);
+    let output = alone.args(["--exact", name, "--nocapture"]).env(VARIABLE, "1").output().expect("this test runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    false
 }
 
 /// A client that says whatever it likes.
