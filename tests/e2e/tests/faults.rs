@@ -106,7 +106,8 @@ pub(crate) fn a_lost_last_frame_is_sent_again(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch"])?;
     let _server = Server::start(&lab, Host::B, &[])?;
     let cases = [
-        ("write", "rc_write_last"),
+        // roce-perf ends each batch of WRITEs with an immediate, and with a depth of 1 every one.
+        ("write", "rc_write_last_imm"),
         ("write", "rc_write_first"),
         ("write", "rc_ack"),
         ("send", "rc_send_last"),
