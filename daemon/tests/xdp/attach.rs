@@ -112,27 +112,28 @@ fn a_closed_socket_leaves_its_place() {
     let pair = Pair::new(1500, 1, 1);
     for mode in MODES {
         let (mut a, mut b) = (pair.a.serve(mode, 1), pair.b.serve(mode, 1));
+        let mut sent = 0;
         for seed in 0..5 {
             let bytes = frame(pair.b.address, 64, seed);
             send(&mut a.queues[0], &bytes);
             assert!(receive(&mut b.queues[0], 1) == [bytes.clone()]);
+            sent += 1;
             b.queues.clear();
-            send(&mut a.queues[0], &bytes); // to the kernel
-            // Generic XDP sees a frame when the backlog is worked off, which may be later.
-            wait_until(|| b.program.verdicts().expect("counters")[1] == u64::from(seed) + 1);
+            // To the kernel: at once, unless another thread is starting a program, which has the socket too until it runs.
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while b.program.verdicts().expect("counters")[1] <= u64::from(seed) {
+                assert!(Instant::now() < deadline, "frames go on to a closed socket");
+                send(&mut a.queues[0], &bytes);
+                sent += 1;
+                thread::sleep(Duration::from_millis(5));
+            }
             b.queues.extend(iter::once(pair.b.open(&config())));
             b.program.bind_socket(0, b.queues[0].socket()).expect("its place is free");
         }
         let [redirected, no_socket, ..] = b.program.verdicts().expect("counters");
-        assert_eq!((redirected, no_socket), (5, 5), "{mode:?}");
-    }
-}
-
-/// Waits for what must come soon.
-fn wait_until(mut come: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while !come() {
-        assert!(Instant::now() < deadline, "it does not come");
-        thread::sleep(Duration::from_millis(1));
+        assert!(
+            redirected >= 5 && no_socket >= 5 && redirected + no_socket <= sent,
+            "{redirected} {no_socket} {mode:?}"
+        );
     }
 }
