@@ -212,7 +212,7 @@ impl Completer {
         }
         let next = psn.plus(1);
         if ends_chunk {
-            requester.on_read_done(next);
+            requester.on_read_done();
         }
         self.unacknowledged = next;
         if ends_entry {

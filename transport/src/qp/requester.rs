@@ -121,11 +121,9 @@ impl Requester {
         }
     }
 
-    /// The responses of a READ request that ends before `end` are all here.
-    pub(crate) fn on_read_done(&mut self, end: Psn) {
-        if self.psn.distance_from(end) >= 0 {
-            self.reads_in_flight = self.reads_in_flight.saturating_sub(1);
-        }
+    /// The responses of the oldest READ request are all here. None counts when it is behind the cursor: it was to be sent again.
+    pub(crate) fn on_read_done(&mut self) {
+        self.reads_in_flight = self.reads_in_flight.saturating_sub(1);
     }
 
     /// The receiver was not ready: nothing is sent before `until`.
@@ -183,7 +181,7 @@ impl Requester {
         let sent = if entry.is_read() {
             self.send_read_request(link, &entry, in_flight, wire)
         } else {
-            self.send_packet(link, queue, &entry, in_flight, turn, wire)
+            self.send_packet(link, queue, &entry, turn, wire)
         };
         let packets = match sent {
             Ok(packets) => packets,
@@ -256,7 +254,6 @@ impl Requester {
         link: &mut Link,
         queue: &SendQueue,
         entry: &SendEntry,
-        in_flight: u32,
         turn: &mut Turn<'_, A>,
         wire: &mut W,
     ) -> Result<u32, Visit> {
@@ -273,9 +270,8 @@ impl Requester {
             SendOp::Write | SendOp::Read => (Operation::Write, None),
         };
         let imm = imm.filter(|_| is_last);
-        // The end of a message asks; so does what fills the window, or nothing would ever open it.
-        let ack_request =
-            is_last || self.unasked + 1 >= self.window / ACK_REQUESTS_PER_WINDOW || in_flight + 1 >= self.window;
+        // The end of a message asks; so does a part of the window, or nothing would ever open it.
+        let ack_request = is_last || self.unasked + 1 >= self.window / ACK_REQUESTS_PER_WINDOW;
         let headers = Headers {
             reth: (is_first && operation == Operation::Write).then_some(Reth {
                 va: entry.remote_va,

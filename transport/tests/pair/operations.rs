@@ -6,7 +6,10 @@ use roced_shared::abi::{
 };
 use roced_transport::{
     counters::QpCount,
-    wire::opcode::{self, Operation},
+    wire::{
+        opcode::{self, Operation},
+        parse,
+    },
     work::{SendWork, WorkData},
 };
 
@@ -218,6 +221,47 @@ fn never_more_than_the_window_is_in_flight() {
         assert!(most <= window, "{most} in flight with a window of {window}");
         assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
     }
+}
+
+#[test]
+fn reads_ask_for_no_more_than_the_window() {
+    for window in [4, 5, 9, 11, 64] {
+        let mut pair = Pair::new(Settings { mtu: 256, window, rd_atomic: 4, psn: 0, ..Settings::default() });
+        pair.hosts[1].nic.room = 0;
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 500_000));
+        pair.hosts[0].post(&work(2, SendOp::Read, &[sge(0, 100 * 256)], 500_000));
+        for _ in 0..5 {
+            pair.turn(&mut no_fault);
+        }
+        let (_, opcode, last) = *pair.trace.last().expect("it asked");
+        assert_eq!(opcode, opcode::RC_READ_REQUEST);
+        assert!(last + window / 4 <= window, "{last} with a window of {window}");
+        pair.hosts[1].nic.room = 100;
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
+    }
+}
+
+#[test]
+fn the_end_of_a_message_is_solicited_and_asks_and_so_does_what_is_sent_again() {
+    let mut pair = Pair::new(Settings::default());
+    let four = [sge(0, 4000)];
+    let solicited = work(1, SendOp::Send, &four, 0);
+    pair.hosts[0].post(&SendWork { flags: send_flags::SOLICITED, ..solicited });
+    let mut sent = || -> Vec<(bool, bool)> {
+        let host = &mut pair.hosts[0];
+        host.endpoint.on_timeout(pair.now, 1, &mut host.app);
+        host.endpoint.poll_transmit(pair.now, 32, &mut host.app, &mut host.nic);
+        pair.now = pair.now + roced_transport::clock::Nanos::from_millis(100);
+        let frames: Vec<_> = host.nic.frames.drain(..).collect();
+        frames
+            .iter()
+            .map(|frame| parse(&[frame]).expect("ours").bth)
+            .map(|bth| (bth.solicited, bth.ack_request))
+            .collect()
+    };
+    assert_eq!(sent(), [(false, false), (false, false), (false, false), (true, true)]);
+    assert_eq!(sent(), [(false, true), (false, false), (false, false), (true, true)]);
 }
 
 #[test]

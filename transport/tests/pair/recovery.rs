@@ -109,6 +109,18 @@ fn a_lost_read_response_is_asked_for_from_the_middle() {
 }
 
 #[test]
+fn after_a_time_out_a_gap_is_asked_for_anew() {
+    let mut responses = 0;
+    let pair = survives(SendOp::Read, |from, _, _| {
+        responses += from;
+        // The second; all four of the repetition; the first one of the next, whose others show the gap.
+        if from == 1 && matches!(responses, 2 | 6..=10) { Fate::Drop } else { Fate::Deliver }
+    });
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 1);
+    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 2);
+}
+
+#[test]
 fn a_lost_last_read_response_is_found_by_the_timer() {
     let pair = survives(SendOp::Read, one(1, opcode::RC_READ_RESPONSE_LAST, 0, Fate::Drop));
     assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 1);

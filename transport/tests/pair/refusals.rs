@@ -17,7 +17,7 @@ use roced_transport::{
     wire::{
         bth::Bth,
         headers::Headers,
-        opcode::{self, Opcode},
+        opcode::{self, Opcode, Operation},
         reth::Reth,
     },
     work::SendWork,
@@ -305,6 +305,30 @@ fn a_read_response_of_the_wrong_length_fails_the_read() {
 }
 
 #[test]
+fn a_nak_is_no_read_response() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[1].post(&work(1, SendOp::Read, &[sge(0, 100)], 0));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    let syndrome = roced_transport::wire::Syndrome::Nak(roced_transport::wire::NakCode::RemoteAccess);
+    let aeth = Some(roced_transport::wire::Aeth { syndrome, msn: 0 });
+    let headers = Headers { aeth, ..Headers::new(bth(&pair, opcode::RC_READ_RESPONSE_ONLY)) };
+    let frame = forged(&pair, &headers, &[0; 100]);
+    pair.deliver(1, &frame);
+    assert_eq!(pair.hosts[1].take(), [(1, Status::BadResponse)]);
+    assert!(pair.hosts[1].app.writes.is_empty());
+}
+
+#[test]
+fn a_read_where_none_are_allowed_fails_here() {
+    let mut pair = Pair::new(Settings { rd_atomic: 0, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 100)], 0));
+    pair.hosts[0].post(&work(2, SendOp::Read, &[sge(0, 100)], 0));
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::LocalQpOperation)]);
+    assert_eq!(pair.sent(0, Operation::ReadRequest), 0);
+}
+
+#[test]
 fn more_reads_at_a_time_than_agreed_are_invalid() {
     let mut pair = Pair::new(Settings { rd_atomic: 2, ..Settings::default() });
     let mut last = Disposition::Accepted;
@@ -324,7 +348,7 @@ fn nothing_is_answered_in_a_state_that_does_not_receive() {
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
     pair.run(Nanos::from_millis(1), no_fault);
     assert_eq!(pair.hosts[1].drops()["drop_wrong_state"], 1);
-    assert_eq!(pair.sent(1, opcode::Operation::Ack), 0);
+    assert_eq!(pair.sent(1, Operation::Ack), 0);
     // A late start is as good as a lost packet.
     pair.connect_one(1);
     pair.settle();
