@@ -44,7 +44,7 @@ pub(crate) fn a_killed_daemon(settings: &Settings) -> Result<()> {
         let line = client.line(SOON).with_context(|| format!("the client that waits by {waiting}"))?;
         let learned: u64 = line.strip_prefix("learned ").with_context(|| line.clone())?.parse()?;
         let took = Duration::from_nanos(learned).saturating_sub(killed);
-        println!("    a client that waits by {waiting} learned of it after {took:.1?}");
+        print!("\n    a client that waits by {waiting} learned of it after {took:.1?}");
         ensure!(took < A_SECOND, "the client that waits by {waiting} learned of it after {took:?}");
         client.end(SOON)?.success()?;
     }

@@ -51,7 +51,7 @@ impl<'a> Counted<'a> {
     fn end(&self, title: &str, check: impl Fn(&dyn Fn(&str) -> u64) -> bool) -> Result<()> {
         let counts = self.so_far()?;
         let list: Vec<_> = iter::zip(NAMES, &counts).map(|(name, count)| format!("{name} {count}")).collect();
-        println!("    {title}: {}", list.join(", "));
+        print!("\n    {title}: {}", list.join(", "));
         let count = |wanted: &str| counts[NAMES.iter().position(|name| *name == wanted).expect("one of NAMES")];
         ensure!(check(&count), "{title}: the counters do not say so: {}", list.join(", "));
         Ok(())

@@ -26,7 +26,7 @@ pub(crate) fn an_idle_daemon_sleeps(settings: &Settings) -> Result<()> {
     let (before, begin) = (cpu_time(daemon)?, Instant::now());
     thread::sleep(Duration::from_secs(5));
     let share = (cpu_time(daemon)? - before).as_secs_f64() / begin.elapsed().as_secs_f64();
-    println!("    an idle daemon takes {:.3} % of a core", share * 100.0);
+    print!("\n    an idle daemon takes {:.3} % of a core", share * 100.0);
     ensure!(share < 0.01, "an idle daemon takes {:.1} % of a core", share * 100.0);
     Ok(())
 }
@@ -86,7 +86,7 @@ pub(crate) fn xdp_counters_account_for_every_frame(settings: &Settings) -> Resul
         let sent = lab.counter(from, "device/*/queue/*", "nic_tx_frames")?;
         let redirected = lab.counter(to, "device/*", "xdp_redirected")?;
         let received = lab.counter(to, "device/*/queue/*", "nic_rx_frames")?;
-        println!("    {from} sent {sent} frames, XDP redirected {redirected} on {to}, which received {received}");
+        print!("\n    {from} sent {sent} frames, XDP redirected {redirected} on {to}, which received {received}");
         ensure!(sent > 0 && sent == redirected && sent == received, "frames went missing");
     }
     Ok(())

@@ -71,7 +71,7 @@ pub(crate) fn others_understand_our_frames(settings: &Settings) -> Result<()> {
         ensure!(syndromes.iter().any(|seen| seen == syndrome), "no NAK {what} in {:?}", kinds(&syndromes));
     }
     let verdict = icrc_check(&[&file])?.end(SOON)?.success()?;
-    println!("    {} frames; {}", opcodes.len(), verdict.trim());
+    print!("\n    {} frames; {}", opcodes.len(), verdict.trim());
     ensure!(verdict.starts_with(&format!("{0} of {0} ", opcodes.len())), "{verdict}");
     Ok(())
 }
