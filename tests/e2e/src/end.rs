@@ -50,7 +50,8 @@ impl End {
         Ok(self.qp.endpoint(self.gid.index)?)
     }
 
-    /// Tells the peer of us and of `exposed`, hears of it and connects. Receives are posted before.
+    /// Tells the peer of us and of `exposed`, hears of it, connects, and goes on when the peer has connected too: what is sent
+    /// before would find a queue pair on its way to RTS. Receives are posted before.
     pub(crate) fn meet(&self, exposed: Option<&MemoryRegion>, options: &ConnectOptions) -> Result<RemoteMemory> {
         let memory = exposed.map(MemoryRegion::remote).unwrap_or_default();
         say(&format!("here {} {} {} {}", self.endpoint()?, memory.va, memory.length, memory.rkey))?;
@@ -58,6 +59,7 @@ impl End {
         let (endpoint, memory) = read_here(&line).with_context(|| format!("the peer said '{line}'"))?;
         self.qp.connect(&endpoint, options)?;
         say("connected")?;
+        ensure!(hear()? == "both connected", "the test says something else");
         Ok(memory)
     }
 

@@ -30,13 +30,15 @@ pub(crate) fn the_last_byte_never_comes_before_an_older_one(settings: &Settings)
     Ok(())
 }
 
-/// Carries the word of where each is to the other, and waits until both are connected.
+/// Carries the word of where each is to the other, and lets both go on when both are connected.
 pub(crate) fn introduce(one: &mut Program, other: &mut Program) -> Result<()> {
     let (first, second) = (one.line(SOON)?, other.line(SOON)?);
     one.say(&second)?;
     other.say(&first)?;
     one.expect("connected", SOON)?;
-    other.expect("connected", SOON)
+    other.expect("connected", SOON)?;
+    one.say("both connected")?;
+    other.say("both connected")
 }
 
 /// A memory region that goes away under a transfer ends it with a protection error; the daemons live and serve.
