@@ -124,12 +124,16 @@ impl Daemon {
         let setups = devices.iter().map(|device| device_setup(device, &config, &workers)).collect();
         let clients = Clients::new(listener, setups, config.limits.clone(), board)
             .inspect_err(|_| stop_workers(&mut workers, Vec::new()))?;
+        let mut net = checked.net;
+        for device in &devices {
+            net.limit_packets(device.id, device.packet_bytes_max);
+        }
         let now = Instant::now();
         Ok(Self {
             config,
             epoll,
             signals,
-            net: checked.net,
+            net,
             devices,
             workers,
             threads,

@@ -101,7 +101,7 @@ impl Asked<'_> {
             xdp_mode: device.program.mode().to_string(),
             link_up: link.link_up,
             link_mtu_bytes: link.link_mtu_bytes,
-            path_mtu_bytes: largest_path_mtu(link.link_mtu_bytes, false).unwrap_or(0),
+            path_mtu_bytes: largest_path_mtu(link.usable_mtu_bytes(), false).unwrap_or(0),
             mac: reports::mac_text(link.mac),
             gids: gids.collect(),
             queues: queues.collect(),

@@ -39,6 +39,12 @@ use crate::{
 /// memory is touched only as far as it is used.
 const LANES_MAX: u32 = 1 << 16;
 
+/// IBTA v1 table 27: no path MTU is larger.
+const PATH_MTU_BYTES_MAX: u32 = 4096;
+
+const ETHERNET_BYTES: usize = 14;
+const VLAN_TAG_BYTES: usize = 4;
+
 /// What roced needs to be allowed, and why.
 const CAPABILITIES: [(Capability, &str); 4] = [
     (Capability::CAP_NET_ADMIN, "to attach the XDP program and to ask the kernel for neighbors"),
@@ -54,6 +60,8 @@ pub(super) struct ServedDevice {
     pub(super) config: config::Device,
     pub(super) program: XdpProgram,
     pub(super) queues: Vec<ServedQueue>,
+    /// The longest IP packet that all queues take, bytes.
+    pub(super) packet_bytes_max: u32,
 }
 
 /// One of its queues, which a worker has.
@@ -221,7 +229,22 @@ fn open_device(
         .map(|(owner, queue)| ServedQueue { owner: *owner, zerocopy: queue.is_zerocopy() })
         .collect();
     info!(device = device.name, interface = device.interface, mode = %program.mode(), queues = queues.len(), "serving");
-    Ok((ServedDevice { id, config: device.clone(), program, queues: served }, queues))
+    let packet_bytes_max = packet_bytes_max(&queues);
+    if let Some(path_mtu) = largest_path_mtu(packet_bytes_max, false).filter(|mtu| *mtu < PATH_MTU_BYTES_MAX) {
+        warn!(
+            device = device.name,
+            interface = device.interface,
+            path_mtu,
+            "the kernel (before Linux 6.6) or the driver takes no frame in several chunks: path MTUs up to this one"
+        );
+    }
+    Ok((ServedDevice { id, config: device.clone(), program, queues: served, packet_bytes_max }, queues))
+}
+
+/// The longest IP packet that all queues take, behind an Ethernet header with one VLAN tag.
+fn packet_bytes_max(queues: &[NicQueue]) -> u32 {
+    let frame_bytes = queues.iter().map(NicQueue::frame_bytes_max).min().unwrap_or(0);
+    frame_bytes.saturating_sub(ETHERNET_BYTES + VLAN_TAG_BYTES) as u32
 }
 
 fn queue_config(device: &config::Device, queue: u32) -> NicQueueConfig {

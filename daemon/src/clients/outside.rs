@@ -36,7 +36,7 @@ pub struct Port {
     pub mac: [u8; 6],
     /// Up, with a carrier.
     pub link_up: bool,
-    /// MTU of the link, bytes.
+    /// MTU of the link, or what the device's queues take if that is less, bytes.
     pub link_mtu_bytes: u32,
     /// Speed, Mbit/s, 0 when not known.
     pub speed_mbit_per_s: u32,
@@ -83,7 +83,7 @@ impl Network for Net {
         Port {
             mac: seen.mac,
             link_up: seen.link_up,
-            link_mtu_bytes: seen.link_mtu_bytes,
+            link_mtu_bytes: seen.usable_mtu_bytes(),
             speed_mbit_per_s: seen.speed_mbit_per_s,
             gid_entries: seen.gids.len() as u32,
         }

@@ -67,10 +67,19 @@ pub struct DeviceNet {
     pub link_up: bool,
     /// MTU of the link, bytes.
     pub link_mtu_bytes: u32,
+    /// The longest IP packet that the device's queues take, bytes, see [`Net::limit_packets`].
+    pub packet_bytes_max: u32,
     /// Speed, Mbit/s, 0 when not known.
     pub speed_mbit_per_s: u32,
     /// Its GIDs.
     pub gids: GidTable,
+}
+
+impl DeviceNet {
+    /// MTU of the link, or what the device's queues take if that is less, bytes.
+    pub fn usable_mtu_bytes(&self) -> u32 {
+        self.link_mtu_bytes.min(self.packet_bytes_max)
+    }
 }
 
 /// Something is not as it was.
@@ -160,6 +169,7 @@ impl Net {
                 mac: link.mac,
                 link_up: link.up,
                 link_mtu_bytes: link.mtu_bytes,
+                packet_bytes_max: u32::MAX,
                 speed_mbit_per_s: link::speed_mbit_per_s(ifindex, name),
                 gids: GidTable::default(),
             };
@@ -184,6 +194,15 @@ impl Net {
             .find(|(id, _)| *id == device)
             .map(|(_, seen)| seen)
             .expect("devices do not come and go while the daemon runs")
+    }
+
+    /// The device's queues take IP packets of at most `bytes`, whatever its link's MTU is.
+    ///
+    /// # Panics
+    /// As [`Self::device`].
+    pub fn limit_packets(&mut self, device: DeviceId, bytes: u32) {
+        let seen = self.devices.iter_mut().find(|(id, _)| *id == device);
+        seen.expect("devices do not come and go while the daemon runs").1.packet_bytes_max = bytes;
     }
 
     /// Takes what netlink has to say.

@@ -24,7 +24,7 @@ pub enum XdpError {
         purpose: &'static str,
     },
     /// The kernel refuses the program or its maps.
-    #[error("the kernel does not take the XDP program (it needs Linux 6.6 or newer)")]
+    #[error("the kernel does not take the XDP program (it needs Linux 5.18 or newer)")]
     Load(#[source] Box<dyn Error + Send + Sync>),
     /// Somebody else's program is on the interface.
     #[error(

@@ -2,7 +2,7 @@
 
 use std::{os::fd::BorrowedFd, time::Duration};
 
-use roced_transport::io::{Abort, EmitError, FrameMut, SEGMENTS_MAX, Segments, Via, Wire};
+use roced_transport::io::{Abort, EmitError, FrameMut, Segments, Via, Wire};
 use tracing::info;
 
 use super::{
@@ -45,7 +45,7 @@ pub struct NicQueue {
     transmit: Transmit,
     queue: u32,
     zerocopy: bool,
-    usable_bytes: usize,
+    frame_bytes_max: usize,
 }
 
 impl NicQueue {
@@ -56,9 +56,9 @@ impl NicQueue {
     /// # Errors
     /// [`XdpError`], when sizes do not go together, the kernel refuses or the queue stays busy.
     pub fn open(config: &NicQueueConfig) -> Result<Self, XdpError> {
-        let Bound { receive, transmit, zerocopy, usable_bytes } = socket::bind(config)?;
-        info!(interface = &*config.interface, queue = config.queue, zerocopy, "queue bound");
-        Ok(Self { receive, transmit, queue: config.queue, zerocopy, usable_bytes })
+        let Bound { receive, transmit, zerocopy, frame_bytes_max } = socket::bind(config)?;
+        info!(interface = &*config.interface, queue = config.queue, zerocopy, frame_bytes_max, "queue bound");
+        Ok(Self { receive, transmit, queue: config.queue, zerocopy, frame_bytes_max })
     }
 
     /// Its number.
@@ -76,9 +76,9 @@ impl NicQueue {
         self.transmit.socket()
     }
 
-    /// The longest frame that [`Wire::emit`] takes and [`Self::rx_burst`] gives.
+    /// The longest frame that may be given to [`Wire::emit`], and the longest that [`Self::rx_burst`] gives.
     pub fn frame_bytes_max(&self) -> usize {
-        SEGMENTS_MAX * self.usable_bytes
+        self.frame_bytes_max
     }
 
     /// Lends up to `budget` frames that arrived to `on_frame`, one after the other, and says how many there were. Fewer than

@@ -15,6 +15,7 @@ use nix::{
     fcntl::{FcntlArg, FdFlag, fcntl},
     sys::socket::{setsockopt, sockopt},
 };
+use roced_transport::io::SEGMENTS_MAX;
 use tracing::debug;
 use xsk_rs::{
     CompQueue, FillQueue, RxQueue, Socket, TxQueue,
@@ -46,22 +47,22 @@ pub(super) struct Bound {
     pub receive: Receive,
     pub transmit: Transmit,
     pub zerocopy: bool,
-    /// Bytes of a frame that one chunk holds.
-    pub usable_bytes: usize,
+    /// The longest frame that it sends and receives.
+    pub frame_bytes_max: usize,
 }
 
 /// Makes the UMEM, binds a socket to the queue and gives it its chunks.
 pub(super) fn bind(config: &NicQueueConfig) -> Result<Bound, XdpError> {
     let sizes = sizes(config)?;
     let Dealt { umem, rx, tx } = Umem::create(&sizes).map_err(|refused| umem_error(config, &sizes, refused))?;
-    let (tx_queue, rx_queue, fill, completion) = bind_until_free(config, &umem)?;
-    let usable_bytes = umem.usable_bytes();
+    let (tx_queue, rx_queue, fill, completion, chunks) = bind_with_most_chunks(config, &umem)?;
+    let frame_bytes_max = chunks * umem.usable_bytes();
     // SAFETY: rings and chunks are those of one UMEM, just made, and nobody else has them; `rx` are the receiving chunks.
     let receive = unsafe { Receive::new(umem.clone(), fill, rx_queue, rx) };
     // SAFETY: as above; `tx` are the sending chunks, and `bind_once` asked for a TX ring of that size.
     let transmit = unsafe { Transmit::new(umem, tx_queue, completion, config.tx_ring_entries, tx) };
     let zerocopy = set_up(transmit.socket(), config).map_err(|source| queue_refused(config, source))?;
-    Ok(Bound { receive, transmit, zerocopy, usable_bytes })
+    Ok(Bound { receive, transmit, zerocopy, frame_bytes_max })
 }
 
 /// How the chunks are dealt: as many to send as the TX ring has entries, the rest to receive.
@@ -80,18 +81,38 @@ fn sizes(config: &NicQueueConfig) -> Result<UmemSizes, XdpError> {
 
 type Rings = (TxQueue, RxQueue, FillQueue, CompQueue);
 
-/// Binds, and tries again for as long as the config allows when the queue is busy: after a restart it is for a moment.
-fn bind_until_free(config: &NicQueueConfig, umem: &Umem) -> Result<Rings, XdpError> {
-    let begin = Instant::now();
-    loop {
-        let error = match bind_once(config, umem)? {
-            Ok(rings) => return Ok(rings),
-            Err(error) => error,
-        };
-        let waited = begin.elapsed();
-        if error.raw_os_error() != Some(libc::EBUSY) {
+/// Binds for frames of several chunks, always when that can be had: link MTUs change while we run, and path MTU 4096 needs two
+/// chunks. Kernels before Linux 6.6 do not know it, and some drivers do not with zero-copy: then a frame is one chunk at most.
+/// Also says how many chunks.
+fn bind_with_most_chunks(
+    config: &NicQueueConfig,
+    umem: &Umem,
+) -> Result<(TxQueue, RxQueue, FillQueue, CompQueue, usize), XdpError> {
+    let refused = match bind_until_free(config, umem, BindFlags::XDP_USE_SG)? {
+        Ok((tx, rx, fill, completion)) => return Ok((tx, rx, fill, completion, SEGMENTS_MAX)),
+        Err(error) if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
             return Err(bind_error(config, error));
         }
+        Err(error) => error,
+    };
+    match bind_until_free(config, umem, BindFlags::empty())? {
+        Ok((tx, rx, fill, completion)) => Ok((tx, rx, fill, completion, 1)),
+        // It was for another reason.
+        Err(_) => Err(bind_error(config, refused)),
+    }
+}
+
+/// Binds, and tries again for as long as the config allows when the queue is busy: after a restart it is for a moment. The
+/// inner error is any other that the kernel gave.
+fn bind_until_free(config: &NicQueueConfig, umem: &Umem, flags: BindFlags) -> Result<io::Result<Rings>, XdpError> {
+    let begin = Instant::now();
+    loop {
+        let bound = bind_once(config, umem, flags)?;
+        let busy = matches!(&bound, Err(error) if error.raw_os_error() == Some(libc::EBUSY));
+        if !busy {
+            return Ok(bound);
+        }
+        let waited = begin.elapsed();
         if waited >= config.busy_deadline {
             return Err(XdpError::QueueBusy { interface: config.interface.clone(), queue: config.queue, waited });
         }
@@ -100,7 +121,7 @@ fn bind_until_free(config: &NicQueueConfig, umem: &Umem) -> Result<Rings, XdpErr
 }
 
 /// One try. The outer error is ours, the inner one the kernel's.
-fn bind_once(config: &NicQueueConfig, umem: &Umem) -> Result<io::Result<Rings>, XdpError> {
+fn bind_once(config: &NicQueueConfig, umem: &Umem, flags: BindFlags) -> Result<io::Result<Rings>, XdpError> {
     let ring = |entries| QueueSize::new(entries).map_err(|_| bad_sizes(config, "a ring has a power of two entries"));
     let name = CString::new(&*config.interface).map_err(|_| no_interface(config))?;
     let socket_config = SocketConfig::builder()
@@ -108,7 +129,7 @@ fn bind_once(config: &NicQueueConfig, umem: &Umem) -> Result<io::Result<Rings>, 
         .tx_queue_size(ring(config.tx_ring_entries)?)
         // Ours is attached already, or will be.
         .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
-        .bind_flags(bind_flags(config.copy_mode))
+        .bind_flags(flags | bind_flags(config.copy_mode))
         .build();
     // SAFETY: the UMEM is shared with no other socket, and even then the flag set above is all that is asked for.
     let made = unsafe { Socket::new(socket_config, umem.inner(), &Interface::new(name), config.queue) };
@@ -119,14 +140,13 @@ fn bind_once(config: &NicQueueConfig, umem: &Umem) -> Result<io::Result<Rings>, 
     })
 }
 
-/// Frames of several chunks always: link MTUs change while we run, and path MTU 4096 needs two chunks.
 fn bind_flags(mode: CopyMode) -> BindFlags {
     let how = match mode {
         CopyMode::Auto => BindFlags::empty(),
         CopyMode::Zerocopy => BindFlags::XDP_ZEROCOPY,
         CopyMode::Copy => BindFlags::XDP_COPY,
     };
-    BindFlags::XDP_USE_NEED_WAKEUP | BindFlags::XDP_USE_SG | how
+    BindFlags::XDP_USE_NEED_WAKEUP | how
 }
 
 /// Sets the options of a bound socket. Says whether it is zero-copy.

@@ -1,9 +1,10 @@
 //! The other side of `ibv_rc_pingpong`, a program of rdma-core that everybody has: SENDs of 4096 bytes, there and back.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -19,10 +20,13 @@ const PATH_MTU_BYTES: u32 = 1024;
 /// Its message: LID, QPN, PSN and GID in hexadecimal, with colons between and a zero at the end.
 const MESSAGE_BYTES: usize = "0000:000000:000000:00000000000000000000000000000000".len() + 1;
 
+/// Longest time until it listens: it is started anew after each connection, under an emulator.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(60);
+
 /// Plays `ibv_rc_pingpong ADDRESS`.
 pub(crate) fn run(address: IpAddr, port: u16) -> Result<()> {
     let peer = SocketAddr::new(address, port);
-    let mut stream = TcpStream::connect_timeout(&peer, Duration::from_secs(10)).with_context(|| peer.to_string())?;
+    let mut stream = connect(peer).with_context(|| format!("no ibv_rc_pingpong at {peer}"))?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     let end = End::toward(Gid::from(address))?;
     let (ping, pong) = (end.pd.allocate(BYTES, Access::NONE)?, end.pd.allocate(BYTES, Access::LOCAL_WRITE)?);
@@ -62,4 +66,17 @@ pub(crate) fn run(address: IpAddr, port: u16) -> Result<()> {
         }
     }
     say(&format!("  ibv_rc_pingpong: {ROUNDS} rounds"))
+}
+
+/// Connects to the one that listens, or will soon.
+fn connect(peer: SocketAddr) -> io::Result<TcpStream> {
+    let deadline = Instant::now() + LISTEN_PATIENCE;
+    loop {
+        match TcpStream::connect_timeout(&peer, Duration::from_secs(10)) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(100));
+            }
+            connected => return connected,
+        }
+    }
 }
