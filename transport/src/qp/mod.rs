@@ -1,18 +1,17 @@
-//! One queue pair of a reliable connection: three roles, each with its own PSNs.
+//! One queue pair: what every service has (state, attributes, queues, completions), and the service that it gives.
 //!
 //! ```text
-//!   work ──► SendQueue ──► Requester ──► frames          what to send next
-//!               ▲                │
-//!               └── Completer ◄──┴────── ACKs, responses   what is done, what to send again
-//!
-//!   RecvQueue ──► Responder ◄─────────── requests        what to execute
-//!                     └────────────────► ACKs, NAKs, READ responses
+//!              ┌── Reliable     reliable connection: requester, completer, responder
+//!   Qp ────────┤
+//!  (link,      └── ...
+//!   queues)
 //! ```
 //!
-//! `on_packet` never sends: it leaves what is owed with the responder, and `transmit` is the only way out.
+//! `on_packet` never sends: it leaves what is owed with its service, and `transmit` is the only way out.
 
 mod completer;
 mod recv_queue;
+mod reliable;
 mod replay;
 mod requester;
 mod responder;
@@ -32,10 +31,8 @@ use roced_shared::{
 };
 
 use self::{
-    completer::Completer,
     recv_queue::RecvQueue,
-    requester::Requester,
-    responder::Responder,
+    reliable::Reliable,
     send_queue::{SendEntry, SendQueue},
 };
 pub use self::{replay::DEPTH_MAX as RD_ATOMIC_MAX, state::State};
@@ -44,7 +41,6 @@ use crate::{
     counters::{QpCount, QpCounters},
     io::{Abort, App, EmitError, Wire},
     mr::MrTable,
-    psn::Psn,
     reject::{Disposition, DropReason, Reject},
     wire::{frame::Packet, headers::Headers, opcode::Service, path::Path},
     work::{RecvWork, SendWork},
@@ -112,7 +108,7 @@ pub(crate) enum Visit {
     Full,
 }
 
-/// What all three roles need.
+/// What every role needs.
 #[derive(Debug)]
 pub(crate) struct Link {
     config: QpConfig,
@@ -130,9 +126,7 @@ pub struct Qp {
     link: Link,
     send_queue: SendQueue,
     recv_queue: RecvQueue,
-    requester: Requester,
-    completer: Completer,
-    responder: Responder,
+    roles: Reliable,
     /// Somebody found this queue full and wants to be told when it is not.
     pub(crate) send_room_wanted: bool,
     /// See above.
@@ -141,8 +135,6 @@ pub struct Qp {
     pub(crate) scheduled: bool,
     /// It stands in its endpoint's list of events.
     pub(crate) event_listed: bool,
-    /// Whose turn it is to send: the requester's, or the responder's.
-    requests_first: bool,
 }
 
 /// Flushed completions of one visit: enough to be quick, few enough for the other queue pairs of the turn.
@@ -162,14 +154,11 @@ impl Qp {
             },
             send_queue: SendQueue::new(&config.sizes),
             recv_queue: RecvQueue::new(&config.sizes),
-            requester: Requester::new(config.window_packets),
-            completer: Completer::default(),
-            responder: Responder::new(),
+            roles: Reliable::new(config.window_packets),
             send_room_wanted: false,
             recv_room_wanted: false,
             scheduled: false,
             event_listed: false,
-            requests_first: false,
         }
     }
 
@@ -250,19 +239,13 @@ impl Qp {
             self.link.path = path;
         }
         if mask & attribute::RATE_LIMIT != 0 {
-            self.requester.set_rate(attributes.rate_limit_bytes_per_s);
+            self.roles.set_rate(attributes.rate_limit_bytes_per_s);
         }
         self.link.state = to;
         match (from, to) {
             (_, State::Reset) => self.reset(),
-            (State::Init, State::ReadyToReceive) => {
-                self.responder.begin(Psn::new(attributes.rq_psn), attributes.max_dest_rd_atomic);
-            }
-            (State::ReadyToReceive, State::ReadyToSend) => {
-                let psn = Psn::new(attributes.sq_psn);
-                self.requester.begin(psn, self.send_queue.head());
-                self.completer.begin(psn, &self.link);
-            }
+            (State::Init, State::ReadyToReceive) => self.roles.begin_to_receive(&self.link),
+            (State::ReadyToReceive, State::ReadyToSend) => self.roles.begin_to_send(&self.link, &self.send_queue),
             _ => {}
         }
         Ok(())
@@ -291,11 +274,7 @@ impl Qp {
             (State::ReadyToSend, true) | (State::ReadyToSend | State::ReadyToReceive, false) => {}
             _ => return Err(DropReason::WrongState),
         }
-        if is_answer {
-            self.completer.on_packet(packet, &mut self.link, &mut self.send_queue, &mut self.requester, turn)
-        } else {
-            self.responder.on_packet(packet, &mut self.link, &mut self.recv_queue, turn)
-        }
+        self.roles.on_packet(packet, &mut self.link, &mut self.send_queue, &mut self.recv_queue, turn)
     }
 
     /// Checks that hold for any packet and need no ICRC: service and addresses. A forged packet must know them, and changes
@@ -320,18 +299,13 @@ impl Qp {
     /// Its timer ran out, or was looked at early.
     pub(crate) fn on_timeout<A: App>(&mut self, turn: &mut Turn<'_, A>) {
         if self.link.state == State::ReadyToSend {
-            self.requester.on_timeout(turn.now);
-            self.completer.on_timeout(&mut self.link, &mut self.send_queue, &mut self.requester, turn);
+            self.roles.on_timeout(&mut self.link, &mut self.send_queue, turn);
         }
     }
 
     /// When [`Self::on_timeout`] wants to be called.
     pub(crate) fn deadline(&self) -> Nanos {
-        if self.link.state == State::ReadyToSend {
-            self.completer.deadline().min(self.requester.deadline())
-        } else {
-            Nanos::NEVER
-        }
+        if self.link.state == State::ReadyToSend { self.roles.deadline() } else { Nanos::NEVER }
     }
 
     /// Sends one frame, or flushes a burst of work in state ERR.
@@ -342,31 +316,11 @@ impl Qp {
         if self.link.state == State::Error {
             // The flush does not wait for the wire.
             return match self.flush(turn) {
-                Visit::Idle => self.responder.transmit(&mut self.link, turn, wire),
+                Visit::Idle => self.roles.transmit_last_words(&mut self.link, turn, wire),
                 visit => visit,
             };
         }
-        // Requests and answers take turns: neither a peer that reads without end nor a client that always has work shuts the
-        // other direction out.
-        self.requests_first = !self.requests_first;
-        let requests_first = self.requests_first;
-        match self.transmit_one(requests_first, turn, wire) {
-            Visit::Idle => self.transmit_one(!requests_first, turn, wire),
-            visit => visit,
-        }
-    }
-
-    fn transmit_one<A: App, W: Wire>(&mut self, request: bool, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
-        if !request {
-            return self.responder.transmit(&mut self.link, turn, wire);
-        }
-        if self.link.state != State::ReadyToSend {
-            return Visit::Idle;
-        }
-        let visit = self.requester.transmit(&mut self.link, &mut self.completer, &mut self.send_queue, turn, wire);
-        // A request that cannot be sent fails when all before it are done.
-        self.completer.fail_refused(&mut self.link, &mut self.send_queue, &self.requester, turn);
-        visit
+        self.roles.transmit(&mut self.link, &mut self.send_queue, turn, wire)
     }
 
     /// There is an event that nobody was told of yet.
@@ -397,9 +351,7 @@ impl Qp {
     fn reset(&mut self) {
         self.send_queue.clear();
         self.recv_queue.clear();
-        self.requester = Requester::new(self.link.config.window_packets);
-        self.completer = Completer::default();
-        self.responder.reset();
+        self.roles.reset(self.link.config.window_packets);
         self.link.attributes = QpAttributes::default();
         self.link.path = PathState::Resolving;
         self.link.events = 0;

@@ -1,0 +1,136 @@
+//! The reliable connection: three roles, each with its own PSNs.
+//!
+//! ```text
+//!   work ──► SendQueue ──► Requester ──► frames          what to send next
+//!               ▲                │
+//!               └── Completer ◄──┴────── ACKs, responses   what is done, what to send again
+//!
+//!   RecvQueue ──► Responder ◄─────────── requests        what to execute
+//!                     └────────────────► ACKs, NAKs, READ responses
+//! ```
+
+use super::{
+    Link, State, Turn, Visit, completer::Completer, recv_queue::RecvQueue, requester::Requester, responder::Responder,
+    send_queue::SendQueue,
+};
+use crate::{
+    clock::Nanos,
+    io::{App, Wire},
+    psn::Psn,
+    reject::DropReason,
+    wire::frame::Packet,
+};
+
+/// The roles of one end.
+#[derive(Debug)]
+pub(crate) struct Reliable {
+    requester: Requester,
+    completer: Completer,
+    responder: Responder,
+    /// Whose turn it is to send: the requester's, or the responder's.
+    requests_first: bool,
+}
+
+impl Reliable {
+    pub(crate) fn new(window_packets: u32) -> Self {
+        Self {
+            requester: Requester::new(window_packets),
+            completer: Completer::default(),
+            responder: Responder::new(),
+            requests_first: false,
+        }
+    }
+
+    pub(crate) fn reset(&mut self, window_packets: u32) {
+        self.requester = Requester::new(window_packets);
+        self.completer = Completer::default();
+        self.responder.reset();
+    }
+
+    /// To RTR: its attributes are set.
+    pub(crate) fn begin_to_receive(&mut self, link: &Link) {
+        self.responder.begin(Psn::new(link.attributes.rq_psn), link.attributes.max_dest_rd_atomic);
+    }
+
+    /// To RTS: its attributes are set.
+    pub(crate) fn begin_to_send(&mut self, link: &Link, queue: &SendQueue) {
+        let psn = Psn::new(link.attributes.sq_psn);
+        self.requester.begin(psn, queue.head());
+        self.completer.begin(psn, link);
+    }
+
+    pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
+        self.requester.set_rate(bytes_per_s);
+    }
+
+    pub(crate) fn on_packet<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        send_queue: &mut SendQueue,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<(), DropReason> {
+        if packet.info.operation.is_response() {
+            self.completer.on_packet(packet, link, send_queue, &mut self.requester, turn)
+        } else {
+            self.responder.on_packet(packet, link, recv_queue, turn)
+        }
+    }
+
+    pub(crate) fn on_timeout<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
+        self.requester.on_timeout(turn.now);
+        self.completer.on_timeout(link, queue, &mut self.requester, turn);
+    }
+
+    pub(crate) fn deadline(&self) -> Nanos {
+        self.completer.deadline().min(self.requester.deadline())
+    }
+
+    /// Sends one frame. Requests and answers take turns: neither a peer that reads without end nor a client that always has work
+    /// shuts the other direction out.
+    pub(crate) fn transmit<A: App, W: Wire>(
+        &mut self,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
+        self.requests_first = !self.requests_first;
+        let requests_first = self.requests_first;
+        match self.transmit_one(requests_first, link, queue, turn, wire) {
+            Visit::Idle => self.transmit_one(!requests_first, link, queue, turn, wire),
+            visit => visit,
+        }
+    }
+
+    /// A queue pair that has failed says why.
+    pub(crate) fn transmit_last_words<A: App, W: Wire>(
+        &mut self,
+        link: &mut Link,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
+        self.responder.transmit(link, turn, wire)
+    }
+
+    fn transmit_one<A: App, W: Wire>(
+        &mut self,
+        request: bool,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
+        if !request {
+            return self.responder.transmit(link, turn, wire);
+        }
+        if link.state != State::ReadyToSend {
+            return Visit::Idle;
+        }
+        let visit = self.requester.transmit(link, &mut self.completer, queue, turn, wire);
+        // A request that cannot be sent fails when all before it are done.
+        self.completer.fail_refused(link, queue, &self.requester, turn);
+        visit
+    }
+}
