@@ -360,6 +360,40 @@ fn a_path_is_checked_before_it_is_taken_and_followed_only_while_it_is_used() {
 }
 
 #[test]
+fn a_worker_that_does_not_answer_is_told_of_and_calls_may_be_tried_again() {
+    let served = Served::start();
+    let set_stuck = |stuck| served.told.lock().expect("nobody panicked").stuck = stuck;
+    let mut raw = opened(&served);
+    let (pd, cq, qp) = with_qp(&mut raw);
+    let memory = raw.call::<AllocMemory>(MemoryRequest { bytes: 4096 }).expect("memory").handle;
+    let region = RegMrRequest { pd, memory, length: 4096, ..RegMrRequest::default() };
+    let mr = raw.call::<RegMr>(region).expect("a region").handle;
+
+    set_stuck(true);
+    assert_eq!(why(raw.call::<DeregMr>(Handle { handle: mr })), Refusal::WorkerTimeout);
+    assert_eq!(why(raw.call::<RegMr>(region)), Refusal::WorkerTimeout);
+    assert_eq!(why(raw.call::<DestroyQp>(Handle { handle: qp })), Refusal::WorkerTimeout);
+    assert_eq!(why(raw.call::<CreateQp>(qp_request(pd, cq))), Refusal::WorkerTimeout);
+    assert_eq!(why(raw.call::<QueryQp>(Handle { handle: qp })), Refusal::WorkerTimeout);
+    assert_eq!(why(raw.call::<AllocMemory>(MemoryRequest { bytes: 4096 })), Refusal::WorkerTimeout);
+    // What no worker has a part in goes on.
+    raw.call::<AllocPd>(Nothing {}).expect("below the limit");
+    set_stuck(false);
+    assert_eq!(raw.call::<FreeMemory>(Handle { handle: memory }), Err((Refusal::InUse, [1, 0])));
+    raw.call::<DeregMr>(Handle { handle: mr }).expect("second try");
+    raw.call::<FreeMemory>(Handle { handle: memory }).expect("unused now");
+    raw.call::<DestroyQp>(Handle { handle: qp }).expect("second try");
+
+    // A client that goes while a worker is stuck is gone all the same, and the next is served.
+    let gone = opened(&served);
+    set_stuck(true);
+    drop((raw, gone));
+    served.wait_until_empty();
+    set_stuck(false);
+    with_qp(&mut opened(&served));
+}
+
+#[test]
 fn who_does_not_read_its_replies_is_dropped() {
     let served = Served::start();
     let mut other = opened(&served);

@@ -49,6 +49,8 @@ pub(crate) struct Registry {
     pub(crate) mrs: Numbers,
     pub(crate) channels: Numbers,
     pub(crate) cqs: Numbers,
+    /// Link states that sessions know of.
+    pub(crate) links: BTreeMap<DeviceId, bool>,
     /// Whose paths lead to a followed destination.
     pub(crate) followers: BTreeMap<FollowId, Vec<(SessionId, Qpn)>>,
 }
@@ -64,6 +66,7 @@ impl Registry {
             mrs: Numbers::default(),
             channels: Numbers::default(),
             cqs: Numbers::default(),
+            links: BTreeMap::new(),
             followers: BTreeMap::new(),
         }
     }
@@ -164,35 +167,35 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Ends everything that the session owns: first what uses others, then what is used. What a worker does not give up stays with it,
-    /// and its numbers stay in use.
+    /// Ends everything that the session owns: first what uses others, then what is used. When a worker does not answer it stops there:
+    /// what that worker has stays with it, numbers stay in use, and the watchdog decides what becomes of the daemon.
     pub(crate) fn end_everything(mut self) {
-        let mut stuck = 0;
-        let mut end = |ended: Result<(), Refused>| stuck += u32::from(ended.is_err());
+        if let Err(refused) = self.try_to_end_everything() {
+            error!(session = %self.session, why = ?refused.why, "a worker did not give up what a client had");
+        }
+    }
+
+    fn try_to_end_everything(&mut self) -> Result<(), Refused> {
         for number in numbers_of(&self.objects.qps) {
-            end(self.end_qp(number));
+            self.end_qp(number)?;
         }
         for number in numbers_of(&self.objects.mrs) {
-            end(self.end_mr(number));
+            self.end_mr(number)?;
         }
         for number in numbers_of(&self.objects.memories) {
-            end(self.end_memory(number));
+            self.end_memory(number)?;
         }
         for number in numbers_of(&self.objects.cqs) {
-            end(self.end_cq(number));
+            self.end_cq(number)?;
         }
         for number in numbers_of(&self.objects.channels) {
-            end(self.end_channel(number));
+            self.end_channel(number)?;
         }
         for number in numbers_of(&self.objects.pds) {
-            end(self.end_pd(number));
+            self.end_pd(number)?;
         }
-        for place in self.places() {
-            end(self.take_back(place.worker, Command::DetachSession(self.session)));
-        }
-        if stuck > 0 {
-            error!(session = %self.session, objects = stuck, "workers did not give up all that a client had");
-        }
+        let session = self.session;
+        self.take_back_from_all(|| Command::DetachSession(session))
     }
 
     /// The workers of the session's device.

@@ -77,9 +77,8 @@ pub struct Clients {
     sessions: BTreeMap<u32, Session>,
     last_session: u32,
     registry: Registry,
-    /// Link states that sessions were told.
-    links: BTreeMap<DeviceId, bool>,
-    quiet: Quiet,
+    faults: Quiet,
+    comings: Quiet,
 }
 
 /// Why a session ends.
@@ -113,8 +112,8 @@ impl Clients {
             sessions,
             last_session: 0,
             registry,
-            links: BTreeMap::new(),
-            quiet: Quiet::default(),
+            faults: Quiet::default(),
+            comings: Quiet::default(),
         })
     }
 
@@ -213,13 +212,15 @@ impl Clients {
         let limit = self.registry.limits.clients as usize;
         let stage = if self.sessions.len() < limit { Stage::Connected } else { Stage::OneTooMany };
         if self.sessions.len() >= limit + ONE_TOO_MANY {
-            self.note(|held_back| warn!(pid = peer.pid, limit, held_back, "too many clients: turned away"));
+            self.note_fault(|held_back| warn!(pid = peer.pid, limit, held_back, "too many clients: turned away"));
             return;
         }
         let number = self.next_number();
         let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
         if let Err(errno) = self.epoll.add(&connection, EpollEvent::new(interest, number.into())) {
-            self.note(|held_back| warn!(pid = peer.pid, %errno, held_back, "a client cannot be watched: turned away"));
+            self.note_fault(
+                |held_back| warn!(pid = peer.pid, %errno, held_back, "a client cannot be watched: turned away"),
+            );
             return;
         }
         debug!(session = number, pid = peer.pid, uid = peer.uid, "client connected");
@@ -238,12 +239,21 @@ impl Clients {
     fn serve(&mut self, number: u32, outside: &mut Outside<'_>) {
         for _ in 0..MESSAGES_A_TURN {
             let Some(session) = self.sessions.get_mut(&number) else { return };
+            let was_open = matches!(session.stage, Stage::Open(_));
             let end = match session.connection.receive() {
                 Received::Message(message) => serve_message(&mut self.registry, session, &message, outside),
                 Received::Nothing => return,
                 Received::Closed => Some(End::Closed),
                 Received::Broken(what) => Some(End::Fault(what.into())),
             };
+            if let Stage::Open(objects) = &session.stage
+                && !was_open
+            {
+                let (id, peer, device) = (session.id, session.connection.peer(), objects.device);
+                self.note_coming(|held_back| {
+                    info!(session = %id, pid = peer.pid, uid = peer.uid, %device, held_back, "client opened a device");
+                });
+            }
             if let Some(end) = end {
                 return self.end(number, &end, outside);
             }
@@ -260,9 +270,9 @@ impl Clients {
             desk.end_everything();
         }
         match why {
-            End::Closed => info!(session = %id, pid = peer.pid, "client gone"),
-            End::Stopping => info!(session = %id, pid = peer.pid, "client's session ends with the daemon"),
-            End::Fault(what) => self.note(|held_back| {
+            End::Closed => self.note_coming(|held_back| info!(session = %id, pid = peer.pid, held_back, "client gone")),
+            End::Stopping => debug!(session = %id, pid = peer.pid, "client's session ends with the daemon"),
+            End::Fault(what) => self.note_fault(|held_back| {
                 warn!(session = %id, pid = peer.pid, uid = peer.uid, fault = what, held_back, "client's session ended: its fault");
             }),
         }
@@ -270,7 +280,7 @@ impl Clients {
 
     fn on_link(&mut self, device: DeviceId, outside: &mut Outside<'_>) {
         let port = outside.network.port(device);
-        if self.links.insert(device, port.link_up) != Some(port.link_up) {
+        if self.registry.links.insert(device, port.link_up) != Some(port.link_up) {
             let kind = if port.link_up { event::PORT_ACTIVE } else { event::PORT_DOWN };
             self.tell_all(device, Event { kind, handle: 0 });
         }
@@ -331,9 +341,16 @@ impl Clients {
         }
     }
 
-    /// Writes a log line that clients can cause, unless there were many.
-    fn note(&mut self, write: impl FnOnce(u64)) {
-        if let Some(held_back) = self.quiet.admit(Instant::now()) {
+    /// Writes a log line about a fault, unless there were many.
+    fn note_fault(&mut self, write: impl FnOnce(u64)) {
+        if let Some(held_back) = self.faults.admit(Instant::now()) {
+            write(held_back);
+        }
+    }
+
+    /// Writes a log line about somebody who comes or goes, unless there were many.
+    fn note_coming(&mut self, write: impl FnOnce(u64)) {
+        if let Some(held_back) = self.comings.admit(Instant::now()) {
             write(held_back);
         }
     }
@@ -353,13 +370,8 @@ fn serve_message(
     message: &Message,
     outside: &mut Outside<'_>,
 ) -> Option<End> {
-    let was_open = matches!(session.stage, Stage::Open(_));
     let (reply, fds) = control::answer(registry, session, message, outside);
     debug!(session = %session.id, call = call_name(message.header.op), refused = reply.header.status, "call");
-    if !was_open && let Stage::Open(objects) = &session.stage {
-        let peer = session.connection.peer();
-        info!(session = %session.id, pid = peer.pid, uid = peer.uid, device = %objects.device, "client opened a device");
-    }
     match session.connection.send(&reply, &fds) {
         Sent::Yes if matches!(session.stage, Stage::OneTooMany) => Some(End::Closed),
         Sent::Yes => None,

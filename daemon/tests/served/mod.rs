@@ -30,22 +30,22 @@ use roced::{
     clients::{
         Clients, DeviceSetup,
         listener::Listener,
-        outside::{Network, Outside, Port},
+        outside::{Network, Outside, Port, Workers},
         queues::SleepBoard,
     },
     config::Limits,
     net::{Change, FollowId, GidEntry, NextHop, NoRoute},
     worker::{
-        command::Command,
+        command::{Answer, Command},
         endpoints::Endpoints,
         events::events,
         handoff::exchange,
         idle::Policy,
-        mailbox::mailbox,
+        mailbox::{CallError, mailbox},
         nic::Nic,
         turn::{Station, Worker, WorkerParts},
         wake::Waker,
-        workers::{WorkerHandle, Workers},
+        workers::{self, WorkerHandle},
     },
 };
 use roced_shared::{
@@ -114,6 +114,8 @@ pub(crate) struct Told {
     pub(crate) elsewhere: Option<NextHop>,
     /// Our own addresses are reached like others.
     pub(crate) hide_local: bool,
+    /// Workers do not answer.
+    pub(crate) stuck: bool,
     /// Followed destinations, with the number of followers.
     pub(crate) followed: BTreeMap<FollowId, (IpAddr, u32)>,
 }
@@ -134,6 +136,7 @@ impl Told {
             gids: vec![gid("10.9.0.1"), None, gid("fd00:9::1")],
             elsewhere: Some(NextHop::Unreachable),
             hide_local: false,
+            stuck: false,
             followed: BTreeMap::new(),
         }
     }
@@ -174,6 +177,19 @@ impl Network for FakeNetwork {
         if *followers == 0 {
             told.followed.remove(&id);
         }
+    }
+}
+
+/// Workers that answer unless the test says otherwise.
+struct MaybeStuck {
+    workers: workers::Workers,
+    told: Arc<Mutex<Told>>,
+}
+
+impl Workers for MaybeStuck {
+    fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
+        let stuck = self.told.lock().expect("no test panics here").stuck;
+        if stuck { Err(CallError::Timeout) } else { self.workers.call(worker, command) }
     }
 }
 
@@ -337,7 +353,8 @@ impl Control {
             endpoints: endpoints.of_device(device).collect(),
             qps_per_endpoint: QPS,
         };
-        let mut workers = Workers::new(handles, endpoints);
+        let told = Arc::clone(&self.network.told);
+        let mut workers = MaybeStuck { workers: workers::Workers::new(handles, endpoints), told };
         let mut clients = Clients::new(listener, vec![setup], how.limits, board).expect("an epoll set");
         loop {
             let mut fds =

@@ -48,7 +48,11 @@ impl Desk<'_, '_> {
         check_limit(&self.objects.cqs, limits.cqs)?;
         let channel = match request.channel {
             0 => None,
-            number => Some(Arc::clone(&find(&mut self.objects.channels, number)?.channel)),
+            number => {
+                let ChannelObject { channel, users } = find(&mut self.objects.channels, number)?;
+                channel.make_room(*users + 1)?;
+                Some(Arc::clone(channel))
+            }
         };
         let lanes = self.objects.bells.len() as u32;
         let layout = CqLayout::new(request.entries, lanes).ok_or(Refused::argument(0, request.entries))?;

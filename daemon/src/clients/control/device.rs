@@ -107,6 +107,8 @@ impl Registry {
                 return Err(refused);
             }
         }
+        // It can ask how the link is; from now on it is told of changes.
+        self.links.entry(objects.device).or_insert_with(|| outside.network.port(objects.device).link_up);
         let mut reply = OpenDeviceReply { workers, workers_in_daemon: self.board.workers(), worker_ids: [0; 64] };
         for (id, place) in reply.worker_ids.iter_mut().zip(places) {
             *id = u8::try_from(place.worker.0).expect("a daemon has at most 64 endpoints, so fewer workers than that");
