@@ -4,6 +4,9 @@
 #![expect(unsafe_code, reason = "counts for the system's allocator")]
 
 mod rig;
+#[path = "xdp/veth.rs"]
+#[allow(dead_code, reason = "made for the tests of xdp")]
+mod veth;
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -14,11 +17,14 @@ use std::{
 
 use rig::{Client, Rig};
 use roced::worker::{idle::Policy, nic::Nic, turn::Worker};
-use roced_shared::abi::wqe::SendOp;
+use roced_shared::{abi::wqe::SendOp, steer::address_key};
 use roced_transport::{
     clock::Nanos,
     io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
+    qp::PathState,
+    wire::path::{Path, PathSpec},
 };
+use veth::{Host, INTERFACE, MODES, Pair};
 
 struct Counting;
 
@@ -89,7 +95,7 @@ impl Nic for NoNic {
     }
 }
 
-fn run_counted(worker: &mut Worker<NoNic>) {
+fn run_counted<N: Nic>(worker: &mut Worker<N>) {
     CALLS.with(|calls| calls.set(Some(0)));
     worker.run();
     let calls = CALLS.with(Cell::take).expect("it was counting");
@@ -127,7 +133,7 @@ fn exchange(client: &mut Client, rounds: u64, bytes: u32) {
 }
 
 fn check(served: &[(u32, u32)], policy: Policy, on: &[usize]) {
-    let mut rig = Rig::start(served, policy, |_| Vec::new(), run_counted);
+    let mut rig = Rig::start(served, policy, |_| Vec::new(), run_counted::<NoNic>);
     let mut client = rig.client(0, 1 << 20, on);
     rig.connect(&client.qps[0], &client.qps[1], Via::HandOver);
     exchange(&mut client, 50, 60_000);
@@ -159,4 +165,58 @@ fn two_workers_move_data_without_allocation() {
 #[test]
 fn a_worker_that_sleeps_is_woken_for_each_message_and_allocates_nothing() {
     check(&[(0, 0), (0, 1)], Policy::Sleep { spin: Nanos(0) }, &[0, 1]);
+}
+
+#[test]
+fn two_hosts_move_data_through_af_xdp_without_allocation() {
+    if !nix::unistd::Uid::effective().is_root() {
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), "SKIPPED, needs root: a test in {}:{}", file!(), line!());
+        return;
+    }
+    let pair = Pair::new(4200, 1, 1);
+    let (mut here, mut there) = (pair.a.serve(MODES[0], 1), pair.b.serve(MODES[0], 1));
+    let policy = Policy::Sleep { spin: Nanos::from_micros(50) };
+    let mut rig_here = Rig::start(&[(0, 0)], policy, |_| std::mem::take(&mut here.queues), run_counted);
+    let mut rig_there = Rig::start(&[(0, 0)], policy, |_| std::mem::take(&mut there.queues), run_counted);
+    let (mut a, b) = (rig_here.client(0, 1 << 20, &[0]), rig_there.client(0, 1 << 20, &[0]));
+    let path = |from: &Host, to: &Host| {
+        let spec = PathSpec {
+            via: Via::Nic { flow: 0 },
+            source_mac: mac(from),
+            dest_mac: mac(to),
+            vlan: None,
+            source: address_key(from.address),
+            destination: address_key(to.address),
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            udp_source_port: 0xc000,
+        };
+        PathState::Ready(Path::new(&spec).expect("both are IPv4"))
+    };
+    rig_here.connect_one(&a.qps[0], b.qps[0].qpn, address_key(pair.b.address), path(&pair.a, &pair.b));
+    rig_there.connect_one(&b.qps[0], a.qps[0].qpn, address_key(pair.a.address), path(&pair.b, &pair.a));
+    for (round, bytes) in [(1, 100_000), (2, 64), (3, 400_000)] {
+        let data: Vec<u8> = (0..bytes).map(|at: u32| (at * round) as u8).collect();
+        a.memory.write(0, &data);
+        let (key, remote) = (a.key, (0, b.key));
+        a.qps[0].post_send(SendOp::Write, key, 0, bytes, remote);
+        assert_eq!(a.wait().status, 0);
+        a.qps[0].post_send(SendOp::Read, key, 500_000, bytes, remote);
+        assert_eq!(a.wait().status, 0);
+        let mut arrived = [vec![0; bytes as usize], vec![0; bytes as usize]];
+        b.memory.read(0, &mut arrived[0]);
+        a.memory.read(500_000, &mut arrived[1]);
+        assert!(arrived.iter().all(|arrived| *arrived == data), "round {round}");
+    }
+    rig_here.stop();
+    rig_there.stop();
+}
+
+fn mac(host: &Host) -> [u8; 6] {
+    let shown = host.ip(&["-o", "link", "show", INTERFACE]);
+    let text = shown.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).expect("an Ethernet interface");
+    let bytes: Vec<u8> = text.split(':').map(|byte| u8::from_str_radix(byte, 16).expect("hexadecimal")).collect();
+    bytes.try_into().expect("six bytes")
 }

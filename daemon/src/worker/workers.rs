@@ -44,13 +44,16 @@ pub struct Workers {
     endpoints: Arc<Endpoints>,
     /// Turns of each worker when the watchdog looked last.
     last_turns: Vec<u64>,
+    /// Turns of each worker that let a call time out, when it did.
+    silent_since: Vec<Option<u64>>,
 }
 
 impl Workers {
     /// Workers by number, and who serves what.
     pub fn new(handles: Vec<WorkerHandle>, endpoints: Arc<Endpoints>) -> Self {
         let last_turns = vec![u64::MAX; handles.len()];
-        Self { handles, endpoints, last_turns }
+        let silent_since = vec![None; handles.len()];
+        Self { handles, endpoints, last_turns, silent_since }
     }
 
     /// Number of workers.
@@ -73,7 +76,9 @@ impl Workers {
         self.endpoints.of_qpn(qpn)
     }
 
-    /// Tells `worker` what to do and waits for its answer, at most [`ANSWER_TIMEOUT`].
+    /// Tells `worker` what to do and waits for its answer, at most [`ANSWER_TIMEOUT`]. One that let a call time out and has not
+    /// turned since is not waited for again: a session with a thousand objects must not hold up the control thread, and with it
+    /// the watchdog, a thousand times.
     ///
     /// # Errors
     /// [`CallError`] when there is none.
@@ -81,7 +86,13 @@ impl Workers {
     /// # Panics
     /// When there is no such worker.
     pub fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
-        self.handles[worker.0 as usize].mailbox.call(command, Instant::now() + ANSWER_TIMEOUT)
+        let number = worker.0 as usize;
+        let handle = &mut self.handles[number];
+        let turns = handle.heartbeat.load(Ordering::Relaxed);
+        let wait = if self.silent_since[number] == Some(turns) { Duration::ZERO } else { ANSWER_TIMEOUT };
+        let answer = handle.mailbox.call(command, Instant::now() + wait);
+        self.silent_since[number] = matches!(answer, Err(CallError::Timeout)).then_some(turns);
+        answer
     }
 
     /// The first worker that has neither turned since the last call nor sleeps: it is stuck, or its core is taken from it.
@@ -126,4 +137,49 @@ pub fn spawn<N: Nic + Send + 'static>(mut worker: Worker<N>, core: Option<u32>) 
         worker.run();
         worker
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::mailbox::mailbox;
+
+    #[test]
+    fn a_silent_worker_is_waited_for_once_and_again_when_it_turned() {
+        let waker = Arc::new(Waker::new().expect("an eventfd"));
+        let (mailbox, _inbox) = mailbox(Arc::clone(&waker));
+        let heartbeat = Arc::new(AtomicU64::new(7));
+        let handle = WorkerHandle { mailbox, waker, heartbeat: Arc::clone(&heartbeat) };
+        let endpoints = Arc::new(Endpoints::new([(DeviceId(0), WorkerId(0))]).expect("one endpoint"));
+        let mut workers = Workers::new(vec![handle], endpoints);
+        let mut time = || {
+            let begin = Instant::now();
+            let answer = workers.call(WorkerId(0), Command::QueryQp(Qpn::GSI));
+            assert!(matches!(answer, Err(CallError::Timeout)), "{answer:?}");
+            begin.elapsed()
+        };
+        assert!(time() >= ANSWER_TIMEOUT);
+        assert!(time() < ANSWER_TIMEOUT / 2);
+        assert!(time() < ANSWER_TIMEOUT / 2);
+        heartbeat.store(8, Ordering::Relaxed);
+        assert!(time() >= ANSWER_TIMEOUT);
+    }
+
+    #[test]
+    fn a_worker_that_neither_turns_nor_sleeps_is_stuck() {
+        let waker = Arc::new(Waker::new().expect("an eventfd"));
+        let (mailbox, _inbox) = mailbox(Arc::clone(&waker));
+        let heartbeat = Arc::new(AtomicU64::new(0));
+        let handle = WorkerHandle { mailbox, waker: Arc::clone(&waker), heartbeat: Arc::clone(&heartbeat) };
+        let endpoints = Arc::new(Endpoints::new([(DeviceId(0), WorkerId(0))]).expect("one endpoint"));
+        let mut workers = Workers::new(vec![handle], endpoints);
+        assert_eq!(workers.find_stuck(), None, "it has just begun");
+        assert_eq!(workers.find_stuck(), Some(WorkerId(0)));
+        heartbeat.store(1, Ordering::Relaxed);
+        assert_eq!(workers.find_stuck(), None);
+        waker.announce_sleep();
+        assert_eq!(workers.find_stuck(), None);
+        waker.announce_awake();
+        assert_eq!(workers.find_stuck(), Some(WorkerId(0)));
+    }
 }

@@ -240,7 +240,8 @@ impl<N: Nic + Send + 'static> Rig<N> {
         }
     }
 
-    fn connect_one(&mut self, qp: &ClientQp, peer: Qpn, dgid: [u8; 16], path: PathState) {
+    /// Takes a queue pair to RTS toward queue pair `peer` of `dgid`, reached by `path`.
+    pub(crate) fn connect_one(&mut self, qp: &ClientQp, peer: Qpn, dgid: [u8; 16], path: PathState) {
         let attributes = QpAttributes {
             access: access::ALL,
             path_mtu_bytes: 4096,

@@ -90,14 +90,24 @@ impl Drop for Pair {
 impl Host {
     /// What `work` gives on this host: interfaces are looked up in the namespace of the thread.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let namespace = File::open(format!("/var/run/netns/{}", self.namespace)).expect("the namespace is there");
         thread::scope(|scope| {
             let thread = scope.spawn(move || {
-                setns(namespace, CloneFlags::CLONE_NEWNET).expect("root enters a namespace");
+                self.enter();
                 work()
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
+    }
+
+    /// The calling thread is on this host from now on.
+    pub(crate) fn enter(&self) {
+        let namespace = File::open(self.namespace_path()).expect("the namespace is there");
+        setns(namespace, CloneFlags::CLONE_NEWNET).expect("root enters a namespace");
+    }
+
+    /// Where its network namespace can be opened.
+    pub(crate) fn namespace_path(&self) -> String {
+        format!("/var/run/netns/{}", self.namespace)
     }
 
     /// `program` to be run on this host, as one process.
