@@ -109,10 +109,6 @@ impl Addresses {
         }
     }
 
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-
     /// The GIDs of the device on interface `ifindex`: link-local IPv6 first, then IPv4, then other IPv6, as Linux orders those
     /// of an adapter.
     pub(super) fn gids(&self, ifindex: u32, links: &Links) -> Vec<GidEntry> {

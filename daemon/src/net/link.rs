@@ -64,10 +64,6 @@ impl Links {
         }
     }
 
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-
     pub(super) fn get(&self, index: u32) -> Option<&Link> {
         self.0.get(&index)
     }

@@ -122,14 +122,17 @@ pub struct NoRoute {
     pub destination: IpAddr,
 }
 
-/// The mirror.
+/// The pause before everything is read anew once more. A guess: long enough for a swarm of changes to pass.
+const READ_AGAIN_PAUSE: Duration = Duration::from_millis(100);
+
+/// The kernel's network, and what the daemon makes of it.
 #[derive(Debug)]
 pub struct Net {
     requests: Requests,
     events: Events,
-    links: Links,
-    addresses: Addresses,
-    neighbors: Neighbors,
+    mirror: Mirror,
+    /// Changes were lost and reading everything anew did not succeed yet: when it is tried again.
+    read_again_at: Option<Instant>,
     devices: Vec<(DeviceId, DeviceNet)>,
     follows: BTreeMap<FollowId, Follow>,
     next_id: u64,
@@ -145,21 +148,21 @@ impl Net {
         let failed = |what| move |source| NetError::Netlink { what, source };
         // Events first: what changes while everything is read is heard afterward, and hearing it twice does no harm.
         let events = Events::open().map_err(failed("cannot be listened to"))?;
-        let requests = Requests::open().map_err(failed("cannot be asked"))?;
+        let mut requests = Requests::open().map_err(failed("cannot be asked"))?;
+        let mirror = Mirror::read(&mut requests).map_err(failed("dump failed"))?;
         let mut net = Self {
             requests,
             events,
-            links: Links::default(),
-            addresses: Addresses::default(),
-            neighbors: Neighbors::default(),
+            mirror,
+            read_again_at: None,
             devices: Vec::new(),
             follows: BTreeMap::new(),
             next_id: 1,
             resolve_timeout,
         };
-        net.read_all().map_err(failed("dump failed"))?;
         for DeviceInterface { device, name } in interfaces {
-            let (ifindex, link) = net.links.by_name(name).ok_or_else(|| NetError::NoSuchInterface(name.clone()))?;
+            let (ifindex, link) =
+                net.mirror.links.by_name(name).ok_or_else(|| NetError::NoSuchInterface(name.clone()))?;
             if !link.is_ethernet {
                 return Err(NetError::NotEthernet(name.clone()));
             }
@@ -173,7 +176,7 @@ impl Net {
                 speed_mbit_per_s: link::speed_mbit_per_s(ifindex, name),
                 gids: GidTable::default(),
             };
-            seen.gids.update(&net.addresses.gids(ifindex, &net.links));
+            seen.gids.update(&net.mirror.addresses.gids(ifindex, &net.mirror.links));
             net.devices.push((*device, seen));
         }
         Ok(net)
@@ -215,31 +218,31 @@ impl Net {
         match self.events.drain().map_err(failed)? {
             Heard::Changes(messages) => {
                 for message in &messages {
-                    routes_changed |= self.take(message);
+                    routes_changed |= self.mirror.take(message);
                 }
             }
             Heard::Lost => {
                 info!("netlink lost changes; reading everything anew");
-                self.read_all().map_err(failed)?;
-                routes_changed = true;
+                routes_changed |= self.read_again();
             }
         }
-        let mut changes = self.refresh_devices();
-        routes_changed |= !changes.is_empty();
-        changes.extend(self.refresh_follows(routes_changed));
+        let mut changes = self.refresh(routes_changed);
         changes.extend(self.on_deadline());
         Ok(changes)
     }
 
     /// When [`Self::on_deadline`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
-        self.follows.values().filter_map(Follow::deadline).min()
+        self.follows.values().filter_map(Follow::deadline).chain(self.read_again_at).min()
     }
 
     /// Time has passed: neighbors are asked again, and given up.
     pub fn on_deadline(&mut self) -> Vec<Change> {
         let now = Instant::now();
         let mut changes = Vec::new();
+        if self.read_again_at.is_some_and(|at| at <= now) && self.read_again() {
+            changes.extend(self.refresh(true));
+        }
         for (id, follow) in &mut self.follows {
             let (ask, gave_up) = follow.on_time(now);
             if gave_up {
@@ -247,7 +250,7 @@ impl Net {
                 changes.push(Change::NextHop(*id, NextHop::Unreachable));
             }
             if let Some(hop) = follow.hop.filter(|_| ask) {
-                ask_for(&mut self.requests, &mut self.neighbors, hop);
+                ask_for(&mut self.requests, &mut self.mirror.neighbors, hop);
             }
         }
         changes
@@ -279,7 +282,7 @@ impl Net {
         // A neighbor not known yet is asked for at once.
         let (ask, _) = follow.on_time(now);
         if let Some(hop) = follow.hop.filter(|_| ask) {
-            ask_for(&mut self.requests, &mut self.neighbors, hop);
+            ask_for(&mut self.requests, &mut self.mirror.neighbors, hop);
         }
         let (id, next) = (FollowId(self.next_id), follow.next);
         self.next_id += 1;
@@ -297,48 +300,32 @@ impl Net {
         }
     }
 
-    /// Takes one message into the mirror; says whether routes may lead elsewhere now.
-    fn take(&mut self, message: &RouteNetlinkMessage) -> bool {
-        use RouteNetlinkMessage as M;
-        match message {
-            M::NewLink(link) => self.links.set(link),
-            M::DelLink(link) => self.links.remove(link),
-            M::NewAddress(address) => self.addresses.set(address),
-            M::DelAddress(address) => self.addresses.remove(address),
-            M::NewNeighbour(neighbor) => {
-                self.neighbors.set(neighbor);
-                return false;
+    /// Reads everything anew after changes were lost; says whether that succeeded. It may not while much is changing.
+    fn read_again(&mut self) -> bool {
+        match Mirror::read(&mut self.requests) {
+            Ok(mirror) => {
+                (self.mirror, self.read_again_at) = (mirror, None);
+                true
             }
-            M::DelNeighbour(neighbor) => {
-                self.neighbors.remove(neighbor);
-                return false;
+            Err(error) => {
+                warn!(%error, "the network could not be read anew; it is tried again soon");
+                self.read_again_at = Some(Instant::now() + READ_AGAIN_PAUSE);
+                false
             }
-            M::NewRoute(_) | M::DelRoute(_) | M::NewRule(_) | M::DelRule(_) => {}
-            _ => return false,
         }
-        true
     }
 
-    fn read_all(&mut self) -> io::Result<()> {
-        self.links.clear();
-        self.addresses.clear();
-        self.neighbors.clear();
-        for question in [
-            RouteNetlinkMessage::GetLink(LinkMessage::default()),
-            RouteNetlinkMessage::GetAddress(AddressMessage::default()),
-            RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
-        ] {
-            for answer in self.requests.dump(question)? {
-                self.take(&answer);
-            }
-        }
-        Ok(())
+    fn refresh(&mut self, routes_changed: bool) -> Vec<Change> {
+        let mut changes = self.refresh_devices();
+        let routes_changed = routes_changed || !changes.is_empty();
+        changes.extend(self.refresh_follows(routes_changed));
+        changes
     }
 
     fn refresh_devices(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for (device, seen) in &mut self.devices {
-            let link = self.links.get(seen.ifindex);
+            let link = self.mirror.links.get(seen.ifindex);
             let (mac, up, mtu) =
                 link.map_or((seen.mac, false, seen.link_mtu_bytes), |link| (link.mac, link.up, link.mtu_bytes));
             if (mac, up, mtu) != (seen.mac, seen.link_up, seen.link_mtu_bytes) {
@@ -347,7 +334,7 @@ impl Net {
                 info!(interface = seen.name, up, mtu, "link changed");
                 changes.push(Change::Link(*device));
             }
-            if seen.gids.update(&self.addresses.gids(seen.ifindex, &self.links)) {
+            if seen.gids.update(&self.mirror.addresses.gids(seen.ifindex, &self.mirror.links)) {
                 info!(interface = seen.name, gids = seen.gids.entries().count(), "GIDs changed");
                 changes.push(Change::Gids(*device));
             }
@@ -384,9 +371,9 @@ impl Net {
             follow.set_hop(hop, now);
         }
         let Some(hop) = follow.hop else { return View::NoWay };
-        let Some(link) = self.links.get(hop.ifindex).filter(|link| link.up) else { return View::NoWay };
-        let vlan = self.links.vlan_on(hop.ifindex, self.device(follow.device).ifindex).flatten();
-        match self.neighbors.get(hop.ifindex, hop.neighbor) {
+        let Some(link) = self.mirror.links.get(hop.ifindex).filter(|link| link.up) else { return View::NoWay };
+        let vlan = self.mirror.links.vlan_on(hop.ifindex, self.device(follow.device).ifindex).flatten();
+        match self.mirror.neighbors.get(hop.ifindex, hop.neighbor) {
             Some(Neighbor::Known { mac, .. }) => View::Known(NextHop::Reachable {
                 mac,
                 vlan,
@@ -421,12 +408,59 @@ impl Net {
         let any = (!is_link_local(follow.destination)).then_some(None);
         for out in any.into_iter().chain([Some(source.ifindex)]) {
             match route::find(&mut self.requests, source.address, follow.destination, out) {
-                Ok(Some(hop)) if self.links.vlan_on(hop.ifindex, ifindex).is_some() => return Some(hop),
+                Ok(Some(hop)) if self.mirror.links.vlan_on(hop.ifindex, ifindex).is_some() => return Some(hop),
                 Ok(_) => {}
                 Err(error) => warn!(destination = %follow.destination, %error, "the kernel would not tell a route"),
             }
         }
         None
+    }
+}
+
+/// What netlink has told so far.
+#[derive(Debug, Default)]
+struct Mirror {
+    links: Links,
+    addresses: Addresses,
+    neighbors: Neighbors,
+}
+
+impl Mirror {
+    /// As everything is now.
+    fn read(requests: &mut Requests) -> io::Result<Self> {
+        let mut mirror = Self::default();
+        for question in [
+            RouteNetlinkMessage::GetLink(LinkMessage::default()),
+            RouteNetlinkMessage::GetAddress(AddressMessage::default()),
+            RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
+        ] {
+            for answer in requests.dump(question)? {
+                mirror.take(&answer);
+            }
+        }
+        Ok(mirror)
+    }
+
+    /// Takes one message; says whether routes may lead elsewhere now.
+    fn take(&mut self, message: &RouteNetlinkMessage) -> bool {
+        use RouteNetlinkMessage as M;
+        match message {
+            M::NewLink(link) => self.links.set(link),
+            M::DelLink(link) => self.links.remove(link),
+            M::NewAddress(address) => self.addresses.set(address),
+            M::DelAddress(address) => self.addresses.remove(address),
+            M::NewNeighbour(neighbor) => {
+                self.neighbors.set(neighbor);
+                return false;
+            }
+            M::DelNeighbour(neighbor) => {
+                self.neighbors.remove(neighbor);
+                return false;
+            }
+            M::NewRoute(_) | M::DelRoute(_) | M::NewRule(_) | M::DelRule(_) => {}
+            _ => return false,
+        }
+        true
     }
 }
 

@@ -50,10 +50,6 @@ impl Neighbors {
         }
     }
 
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-
     pub(super) fn get(&self, ifindex: u32, address: IpAddr) -> Option<Neighbor> {
         self.0.get(&(ifindex, address)).copied()
     }
