@@ -144,7 +144,7 @@ impl<'s, 'a> Section<'s, 'a> {
             Some(value) => match value.get_ref() {
                 DeValue::Table(table) => (table, value.span()),
                 other => {
-                    self.refuse(key, format!("a {} where a table [{key}] belongs", other.type_str()));
+                    self.refuse(key, format!("{} where a table [{key}] belongs", other.type_str()));
                     (&empty, value.span())
                 }
             },
@@ -159,7 +159,7 @@ impl<'s, 'a> Section<'s, 'a> {
     pub(super) fn sections<T>(&self, key: &str, mut read: impl FnMut(&Section<'_, 'a>) -> T) -> Vec<T> {
         let Some(value) = self.take(key) else { return Vec::new() };
         let Some(array) = value.get_ref().as_array() else {
-            self.refuse(key, format!("a {} where sections [[{key}]] belong", value.get_ref().type_str()));
+            self.refuse(key, format!("{} where sections [[{key}]] belong", value.get_ref().type_str()));
             return Vec::new();
         };
         let mut values = Vec::new();
@@ -172,7 +172,7 @@ impl<'s, 'a> Section<'s, 'a> {
                     section.refuse_unknown();
                 }
                 other => {
-                    let message = format!("a {} where a table belongs", other.type_str());
+                    let message = format!("{} where a table belongs", other.type_str());
                     self.reader.refuse(&element.span(), path, message);
                 }
             }
@@ -305,7 +305,7 @@ impl<'s, 'a> Section<'s, 'a> {
     fn integer<N: Number>(&self, key: &str, allowed: &str, good: impl FnOnce(N) -> bool) -> Option<N> {
         let value = self.take(key)?.get_ref();
         let DeValue::Integer(integer) = value else {
-            self.refuse(key, format!("a {} where a whole number belongs: {allowed}", value.type_str()));
+            self.refuse(key, format!("{} where a whole number belongs: {allowed}", value.type_str()));
             return None;
         };
         let number =
@@ -320,7 +320,7 @@ impl<'s, 'a> Section<'s, 'a> {
     fn string(&self, key: &str, allowed: &str) -> Option<&'s str> {
         let value = self.take(key)?.get_ref();
         if value.as_str().is_none() {
-            self.refuse(key, format!("a {} where a string belongs: {allowed}", value.type_str()));
+            self.refuse(key, format!("{} where a string belongs: {allowed}", value.type_str()));
         }
         value.as_str()
     }

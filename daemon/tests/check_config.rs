@@ -1,0 +1,67 @@
+//! `roced check-config` and `roced run` with files that are right, wrong and not there, as an operator meets them.
+
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+const DOCUMENTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/roced.toml");
+
+const EIGHT_MISTAKES: &str = r#"[log]
+level = "loud"
+colour = true
+[limits.client]
+qps = 0
+[[worker]]
+core = 4095
+[[device]]
+name = "roce 0"
+rx_ring_entries = 1000
+queues = [0, { queue = 1, worker = 1 }]
+"#;
+
+/// Runs roced; gives its exit code and what it wrote to standard error.
+fn roced(arguments: &[&str]) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } =
+        Command::new(env!("CARGO_BIN_EXE_roced")).args(arguments).output().expect("roced was built");
+    (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+#[test]
+fn the_documented_config_is_good() {
+    assert_eq!(roced(&["check-config", DOCUMENTED]), (Some(0), String::new()));
+}
+
+#[test]
+fn every_mistake_is_told_with_its_line_and_keeps_the_daemon_from_starting() {
+    let file = tempfile::NamedTempFile::new().expect("a scratch file");
+    fs::write(file.path(), EIGHT_MISTAKES).expect("the scratch file can be written");
+    let path = file.path().to_str().expect("a scratch path is UTF-8");
+    let expected = [
+        (2, "log.level: "),
+        (3, "log.colour: "),
+        (5, "limits.client.qps: "),
+        (7, "worker[0].core: "),
+        (8, "device[0].interface: "),
+        (9, "device[0].name: "),
+        (10, "device[0].rx_ring_entries: "),
+        (11, "device[0].queues[1].worker: "),
+    ];
+    for arguments in [["check-config", path].as_slice(), &["run", "--config", path]] {
+        let (code, text) = roced(arguments);
+        assert_eq!(code, Some(1), "{text}");
+        assert_eq!(text.lines().count(), 1 + expected.len(), "{text}");
+        for (line, (number, key)) in text.lines().skip(1).zip(expected) {
+            assert!(line.starts_with(&format!("  {path}:{number}:")) && line.contains(key), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_an_error() {
+    for arguments in [["check-config", "/nowhere/roced.toml"].as_slice(), &["run", "--config", "/nowhere/roced.toml"]] {
+        let (code, text) = roced(arguments);
+        assert_eq!(code, Some(1));
+        assert!(text.contains("/nowhere/roced.toml: No such file"), "{text}");
+    }
+}
