@@ -1,13 +1,11 @@
 //! `roce-perf ping` and `roce-perf bw`: agree with the server, measure, report.
 
-use std::time::Duration;
-
 use anyhow::{Context, bail, ensure};
 
 use crate::{
     bw,
     cli::{Bandwidth, Common, Ping, default_depth},
-    control::{ANSWER_PATIENCE, Channel, DEFAULT_PORT, Kind, Message, QpAddress, Ready, Run, Setup, Verdict},
+    control::{Channel, DEFAULT_PORT, Kind, Message, QpAddress, Ready, Run, Setup, Verdict, WORK_PATIENCE},
     pattern,
     peer::Peer,
     ping,
@@ -15,12 +13,6 @@ use crate::{
     report::{Measured, Report},
     session::{Needs, Opened, Session},
 };
-
-/// How long the server may take to make its queue pairs: 1024 of them with large buffers take seconds.
-const READY_PATIENCE: Duration = Duration::from_secs(15);
-
-/// How long the server may take for its verdict: it may have to compare the last messages yet.
-const VERDICT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// `roce-perf ping`.
 ///
@@ -133,7 +125,7 @@ fn agree(
         mtu_asked: common.mtu,
         qps: session.addresses(|_| offer)?,
     }))?;
-    let ready = match channel.listen(READY_PATIENCE)? {
+    let ready = match channel.listen(WORK_PATIENCE)? {
         Message::Ready(ready) => ready,
         other => bail!("the server answered {other:?}"),
     };
@@ -146,7 +138,7 @@ fn agree(
 /// Tells the server how many messages there were, and hears what it found.
 fn finish(channel: &mut Channel, messages: Vec<u64>) -> anyhow::Result<Verdict> {
     channel.say(&Message::Finish { messages })?;
-    match channel.listen(VERDICT_PATIENCE.max(ANSWER_PATIENCE)).context("waiting for the server's verdict")? {
+    match channel.listen(WORK_PATIENCE).context("waiting for the server's verdict")? {
         Message::Verdict(Verdict { mismatch: Some(mismatch), .. }) => Err(mismatch.into()),
         Message::Verdict(verdict) => Ok(verdict),
         other => bail!("the server answered {other:?} where a verdict was due"),

@@ -12,11 +12,17 @@
 //! ```
 //!
 //! Either side may say `Failed {problem}` instead of anything. Nothing waits without a deadline: not connecting, not an
-//! answer, not silence in the middle of a run.
+//! answer, not silence in the middle of a run. A thread of its own says `Alive`, so that a side that is busy for seconds with
+//! gigabytes is not taken for dead, and one that is stopped or cut off is.
 
 use std::{
-    io::{ErrorKind, Read, Write},
-    net::{IpAddr, SocketAddr, TcpStream},
+    io::{self, ErrorKind, Read, Write},
+    net::{IpAddr, Shutdown, SocketAddr, TcpStream},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -36,10 +42,13 @@ pub(crate) const DEFAULT_PORT: u16 = 18515;
 /// Version of this protocol. Both sides must have the same.
 const PROTOCOL: u32 = 1;
 
-/// How long connecting and each answer may take.
+/// How long connecting and hellos may take.
 pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often each side says that it is alive while data moves.
+/// How long a peer that is alive may work on something: gigabytes of memory to be made or compared, on a busy machine.
+pub(crate) const WORK_PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often each side says that it is alive.
 const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// After how much silence the peer is taken for dead. Far above [`ALIVE_INTERVAL`], for TCP itself may have to repeat a lost
@@ -172,10 +181,49 @@ pub(crate) struct Verdict {
 #[derive(Debug)]
 pub(crate) struct Channel {
     stream: TcpStream,
+    mouth: Arc<Mouth>,
+    heart: Option<JoinHandle<()>>,
     /// Bytes received that are no whole line yet, and lines not looked at yet.
     received: Vec<u8>,
     last_heard: Instant,
-    last_said: Instant,
+}
+
+/// What says things: one line at a time, whichever thread it is.
+#[derive(Debug)]
+struct Mouth {
+    stream: Mutex<TcpStream>,
+    closed: AtomicBool,
+}
+
+impl Mouth {
+    fn say(&self, message: &Message) -> io::Result<()> {
+        let line = serde_json::to_string(message)? + "\n";
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        stream.write_all(line.as_bytes())
+    }
+
+    /// Says `Alive` until the channel is closed, or cannot be spoken into.
+    fn beat(&self) {
+        loop {
+            thread::park_timeout(ALIVE_INTERVAL);
+            // Whoever speaks or listens next learns why it cannot be.
+            if self.closed.load(Ordering::Acquire) || self.say(&Message::Alive).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.mouth.closed.store(true, Ordering::Release);
+        if let Some(heart) = self.heart.take() {
+            heart.thread().unpark();
+            // Fails when the peer has closed already. What was said before is still sent.
+            let _ = self.stream.shutdown(Shutdown::Write);
+            heart.join().expect("it has nothing to panic about");
+        }
+    }
 }
 
 impl Channel {
@@ -222,14 +270,18 @@ impl Channel {
     fn over(stream: TcpStream) -> anyhow::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
-        let now = Instant::now();
-        Ok(Self { stream, received: Vec::new(), last_heard: now, last_said: now })
+        let mouth = Arc::new(Mouth { stream: Mutex::new(stream.try_clone()?), closed: AtomicBool::new(false) });
+        Ok(Self { stream, mouth, heart: None, received: Vec::new(), last_heard: Instant::now() })
     }
 
     fn hello(&mut self) -> anyhow::Result<()> {
         self.say(&Message::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").into() })?;
         match self.listen(ANSWER_PATIENCE)? {
-            Message::Hello { protocol: PROTOCOL, .. } => Ok(()),
+            Message::Hello { protocol: PROTOCOL, .. } => {
+                let mouth = Arc::clone(&self.mouth);
+                self.heart = Some(thread::Builder::new().name("heart".into()).spawn(move || mouth.beat())?);
+                Ok(())
+            }
             Message::Hello { protocol, version } => bail!(
                 "the peer is roce-perf {version} with protocol {protocol}, this is {} with protocol {PROTOCOL}: \
                  use one version on both sides",
@@ -254,16 +306,13 @@ impl Channel {
     /// # Errors
     /// When the peer is gone or does not listen.
     pub(crate) fn say(&mut self, message: &Message) -> anyhow::Result<()> {
-        let line = serde_json::to_string(message)? + "\n";
-        self.stream.write_all(line.as_bytes()).map_err(|error| {
+        self.mouth.say(message).map_err(|error| {
             // What the peer said before it went explains more than the broken pipe does.
             match self.hear() {
                 Ok(Some(Message::Failed { problem })) => anyhow!("the peer says: {problem}"),
                 _ => anyhow!("the peer is gone: {error}"),
             }
-        })?;
-        self.last_said = Instant::now();
-        Ok(())
+        })
     }
 
     /// Tells the peer that this is the end. It may be gone already, and then there is nobody to tell.
@@ -279,39 +328,44 @@ impl Channel {
     pub(crate) fn listen(&mut self, patience: Duration) -> anyhow::Result<Message> {
         let deadline = Instant::now() + patience;
         loop {
-            if let Some(message) = self.next_line()? {
-                return Ok(message);
+            match self.parse_line()? {
+                Some(Message::Failed { problem }) => bail!("the peer says: {problem}"),
+                Some(message) => return Ok(message),
+                None => {}
             }
             let rest = deadline.saturating_duration_since(Instant::now());
             if rest.is_zero() {
                 bail!("the peer gave no answer within {} s", patience.as_secs());
             }
-            self.stream.set_read_timeout(Some(rest))?;
+            self.stream.set_read_timeout(Some(rest.min(ALIVE_INTERVAL)))?;
             self.receive()?;
+            // Only now: this side may have been busy for longer than that, and what the peer said meanwhile counts.
+            self.check_silence()?;
         }
     }
 
-    /// To be called now and then while data moves: says that this side is alive when it is time to, and gives what the peer
-    /// said, if anything.
+    /// To be called now and then while data moves: gives what the peer said, if anything.
     ///
     /// # Errors
     /// When the peer is gone, silent for too long, or says that it failed.
-    pub(crate) fn keep_alive(&mut self) -> anyhow::Result<Option<Message>> {
-        if self.last_said.elapsed() >= ALIVE_INTERVAL {
-            self.say(&Message::Alive)?;
-        }
-        let heard = self.hear()?;
-        if heard.is_none() && self.last_heard.elapsed() > SILENCE_MAX {
-            bail!("the peer has been silent for {} s", SILENCE_MAX.as_secs());
-        }
-        match heard {
+    pub(crate) fn look(&mut self) -> anyhow::Result<Option<Message>> {
+        match self.hear()? {
             Some(Message::Failed { problem }) => bail!("the peer says: {problem}"),
+            None => self.check_silence().map(|()| None),
             heard => Ok(heard),
         }
     }
 
+    fn check_silence(&self) -> anyhow::Result<()> {
+        if self.last_heard.elapsed() > SILENCE_MAX {
+            bail!("the peer has been silent for {} s: it hangs, or the network between us does", SILENCE_MAX.as_secs());
+        }
+        Ok(())
+    }
+
     /// What the peer said, without waiting. [`Message::Failed`] is given like any other.
     fn hear(&mut self) -> anyhow::Result<Option<Message>> {
+        // The heart's stream is the same open file. It would notice only with a full send buffer, hours of a peer that does not listen.
         self.stream.set_nonblocking(true)?;
         let received = self.receive();
         self.stream.set_nonblocking(false)?;
@@ -319,13 +373,6 @@ impl Channel {
         match self.parse_line()? {
             Some(message) => Ok(Some(message)),
             None => received.map(|()| None),
-        }
-    }
-
-    fn next_line(&mut self) -> anyhow::Result<Option<Message>> {
-        match self.parse_line()? {
-            Some(Message::Failed { problem }) => bail!("the peer says: {problem}"),
-            message => Ok(message),
         }
     }
 
@@ -461,25 +508,40 @@ mod tests {
         }
         let error = server.listen(Duration::from_millis(50)).expect_err("nothing was said");
         assert!(error.to_string().contains("no answer"), "{error}");
-        assert_eq!(server.keep_alive().expect("the client is there"), None);
+        assert_eq!(server.look().expect("the client is there"), None);
     }
 
     #[test]
-    fn a_sign_of_life_is_given_when_it_is_time() {
+    fn a_side_that_is_busy_gives_signs_of_life() {
+        let (_client, mut server) = channel();
+        let before = server.last_heard;
+        let error = server.listen(ALIVE_INTERVAL * 3).expect_err("nothing else was said");
+        assert!(error.to_string().contains("no answer"), "{error}");
+        assert!(server.last_heard > before, "the client was alive");
+    }
+
+    #[test]
+    fn the_peer_is_not_silent_while_nobody_listens() {
         let (mut client, mut server) = channel();
-        client.last_said -= ALIVE_INTERVAL;
-        client.keep_alive().expect("the server is there");
-        server.last_heard -= SILENCE_MAX - Duration::from_secs(1);
-        server.stream.set_read_timeout(Some(ANSWER_PATIENCE)).expect("a socket");
-        server.receive().expect("the sign of life");
-        assert!(server.last_heard.elapsed() < Duration::from_secs(5), "silence is over");
+        client.say(&Message::Finish { messages: Vec::new() }).expect("the server is there");
+        server.last_heard -= 2 * SILENCE_MAX;
+        server.listen(ANSWER_PATIENCE).expect("what it said lies there");
+        server.last_heard -= 2 * SILENCE_MAX;
+        thread::sleep(ALIVE_INTERVAL * 2);
+        assert_eq!(server.look().expect("signs of life lie there"), None);
     }
 
     #[test]
     fn silence_is_not_borne_for_ever() {
-        let (mut client, _server) = channel();
-        client.last_heard -= SILENCE_MAX;
-        let error = client.keep_alive().expect_err("silent for too long");
+        let (client, mut server) = channel();
+        // As if it was stopped: nothing says anything any more.
+        client.mouth.closed.store(true, Ordering::Release);
+        thread::sleep(ALIVE_INTERVAL + Duration::from_millis(100));
+        server.look().expect("not silent for long");
+        server.last_heard -= SILENCE_MAX;
+        let error = server.look().expect_err("silent for too long");
+        assert!(error.to_string().contains("silent for 10 s"), "{error}");
+        let error = server.listen(WORK_PATIENCE).expect_err("silent for too long");
         assert!(error.to_string().contains("silent for 10 s"), "{error}");
     }
 
@@ -488,18 +550,18 @@ mod tests {
         let (mut client, mut server) = channel();
         server.say_failed(&anyhow!("out of cheese").context("making the queue pairs"));
         drop(server);
-        let error = client.keep_alive().expect_err("the server failed");
+        let error = client.look().expect_err("the server failed");
         assert_eq!(error.to_string(), "the peer says: making the queue pairs: out of cheese");
     }
 
     #[test]
     fn a_peer_that_goes_is_noticed_in_the_middle() {
         let (mut client, server) = channel();
-        assert_eq!(client.keep_alive().expect("the server is there"), None);
+        assert_eq!(client.look().expect("the server is there"), None);
         drop(server);
         let error = client.listen(ANSWER_PATIENCE).expect_err("the server is gone");
         assert!(error.to_string().contains("closed the connection"), "{error}");
-        client.keep_alive().expect_err("and stays gone");
+        client.look().expect_err("and stays gone");
     }
 
     #[test]
@@ -518,9 +580,8 @@ mod tests {
     fn a_line_without_end_is_refused() {
         let (mut client, server) = channel();
         let flood = thread::spawn(move || {
-            let mut stream = &server.stream;
             // Fails when the other side has heard enough.
-            while stream.write_all(&[b'x'; 65536]).is_ok() {}
+            while (&server.stream).write_all(&[b'x'; 65536]).is_ok() {}
         });
         let error = client.listen(ANSWER_PATIENCE).expect_err("this is no line");
         assert!(error.to_string().contains("without the end of a line"), "{error}");

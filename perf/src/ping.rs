@@ -269,7 +269,7 @@ impl<'a> Echo<'a> {
     pub(crate) fn run(self, channel: &mut Channel) -> anyhow::Result<()> {
         let mut side = self.0;
         for sequence in 0.. {
-            let came = side.await_message(sequence, || match channel.keep_alive()? {
+            let came = side.await_message(sequence, || match channel.look()? {
                 None => Ok(true),
                 Some(Message::Finish { .. }) => Ok(false),
                 Some(other) => bail!("the client said {other:?} in the middle of the run"),

@@ -14,7 +14,7 @@ use anyhow::{Context, bail, ensure};
 use crate::{
     bw,
     cli::{MESSAGE_BYTES_MAX, Op, QPS_MAX, Serve},
-    control::{ANSWER_PATIENCE, Channel, DEFAULT_PORT, Kind, Message, Ready, Setup, Verdict},
+    control::{ANSWER_PATIENCE, Channel, DEFAULT_PORT, Kind, Message, Ready, Setup, Verdict, WORK_PATIENCE},
     pattern::{DEPTH_MAX, Mismatch, tape_bytes},
     peer::Peer,
     ping,
@@ -102,7 +102,7 @@ fn serve_client(channel: &mut Channel, device: &str, from: SocketAddr) -> anyhow
 
 /// One run from the client's wish to our verdict; gives a line about it.
 fn run(channel: &mut Channel, device: &str) -> anyhow::Result<String> {
-    let setup = match channel.listen(ANSWER_PATIENCE)? {
+    let setup = match channel.listen(WORK_PATIENCE)? {
         Message::Setup(setup) => setup,
         other => bail!("the client began with {other:?}"),
     };
@@ -143,7 +143,7 @@ fn describe(setup: &Setup, mtu: u32, compared_bytes: u64) -> String {
         Kind::Bw => "bw",
     };
     let compared =
-        if compared_bytes > 0 { format!(", {} compared", size::show(compared_bytes)) } else { String::new() };
+        if compared_bytes > 0 { format!(", {} compared", size::about(compared_bytes)) } else { String::new() };
     let plural = if setup.qps.len() == 1 { "" } else { "s" };
     let (op, size, qps) = (run.op, size::show(run.size), setup.qps.len());
     format!("{kind} {op} of {size} on {qps} queue pair{plural}, path MTU {mtu}: done{compared}")
@@ -181,8 +181,8 @@ fn check(setup: &Setup) -> anyhow::Result<()> {
     let bytes = needs(setup).memory_bytes + tape_bytes(run.size);
     ensure!(
         bytes <= RUN_BYTES_MAX,
-        "the run needs {bytes} bytes of the server's memory, more than the {} that it gives: \
-         lower --size, --depth or --qps",
+        "the run needs {} of the server's memory, more than the {} that it gives: lower --size, --depth or --qps",
+        size::about(bytes),
         size::show(RUN_BYTES_MAX)
     );
     Ok(())

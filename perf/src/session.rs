@@ -12,6 +12,7 @@ use crate::{
     cli::PathOptions,
     control::{self, QpAddress},
     gid::{self, Gid},
+    size,
     statistics::Statistics,
 };
 
@@ -147,7 +148,7 @@ impl Session {
         let bytes = usize::try_from(needs.memory_bytes)?;
         let memory = pd
             .allocate(bytes, needs.access)
-            .with_context(|| format!("making {} of memory for the messages", crate::size::show(needs.memory_bytes)))?;
+            .with_context(|| format!("making {} of memory for the messages", size::about(needs.memory_bytes)))?;
         let cq = opened.device.completion_queue(needs.completions()?)?;
         let qps = (0..needs.qps)
             .map(|_| {

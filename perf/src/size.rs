@@ -27,6 +27,14 @@ pub(crate) fn show(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// A size as a person compares it: `1.5 GiB`.
+pub(crate) fn about(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    // Whole steps of 1024; 2^64 bytes would be 16 EiB, so the last unit is enough.
+    let unit = (bytes.max(1).ilog2() / 10) as usize;
+    if unit == 0 { show(bytes) } else { format!("{:.1} {}", bytes as f64 / (1u64 << (10 * unit)) as f64, UNITS[unit]) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +65,13 @@ mod tests {
     fn sizes_are_shown_exactly() {
         for (bytes, shown) in [(0, "0 B"), (1500, "1500 B"), (65536, "64 KiB"), (1 << 30, "1 GiB"), (1025, "1025 B")] {
             assert_eq!(show(bytes), shown);
+        }
+    }
+
+    #[test]
+    fn sizes_are_compared_with_one_digit() {
+        for (bytes, shown) in [(1023, "1023 B"), (1536, "1.5 KiB"), (65 << 30, "65.0 GiB"), (u64::MAX, "16.0 EiB")] {
+            assert_eq!(about(bytes), shown);
         }
     }
 }

@@ -23,6 +23,10 @@ use crate::{
 /// Messages posted with one doorbell.
 const POST_BURST: usize = 16;
 
+/// Longest time without any completion: a 2 GiB message takes that long at 60 Mbit/s. That a peer or a daemon is gone is known
+/// long before; this is for what nobody has thought of.
+const NOTHING_MAX: Duration = Duration::from_secs(300);
+
 /// The client's half of a run.
 #[derive(Debug)]
 pub(crate) struct Client<'a> {
@@ -107,7 +111,7 @@ impl<'a> Client<'a> {
         let progress = Progress::new(goal, self.run.size);
         let mut events = Vec::new();
         let begin = Instant::now();
-        let mut looked = begin;
+        let (mut looked, mut moved) = (begin, begin);
         let mut end = match goal {
             Goal::Time(time) => Some(begin + time),
             Goal::Messages(_) => None,
@@ -124,10 +128,12 @@ impl<'a> Client<'a> {
             now = Instant::now();
             for event in &events {
                 self.on_event(*event, now)?;
+                moved = now;
             }
             if now.duration_since(looked) >= TICK {
                 looked = now;
                 look_after(channel)?;
+                ensure!(now.duration_since(moved) < NOTHING_MAX, "nothing came for {} s", NOTHING_MAX.as_secs());
                 progress.show(self.completed());
             }
         }
@@ -229,7 +235,7 @@ impl<'a> Client<'a> {
 
 /// Looks after the control channel in the middle of a run.
 pub(crate) fn look_after(channel: &mut Channel) -> anyhow::Result<()> {
-    match channel.keep_alive()? {
+    match channel.look()? {
         None => Ok(()),
         Some(Message::Verdict(Verdict { mismatch: Some(mismatch), .. })) => Err(mismatch.into()),
         Some(other) => bail!("the server said {other:?} in the middle of the run"),

@@ -70,7 +70,7 @@ impl<'a> Server<'a> {
             }
             if now.duration_since(looked) >= TICK || events.is_empty() {
                 looked = now;
-                match channel.keep_alive()? {
+                match channel.look()? {
                     None => {}
                     Some(Message::Finish { messages }) if finish.is_none() && messages.len() == self.qps.len() => {
                         (finish, moved) = (Some(messages), now);
