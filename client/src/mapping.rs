@@ -8,7 +8,7 @@ use std::{
     ptr::NonNull,
     sync::{
         Arc,
-        atomic::{AtomicU8, AtomicU32, Ordering},
+        atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -103,6 +103,14 @@ impl Mapping {
     pub(crate) fn byte(&self, offset: usize) -> u8 {
         // SAFETY: `at` checked that the byte is mapped, for as long as `self` lives; a byte is always aligned.
         unsafe { self.at(offset, 1).cast::<AtomicU8>().as_ref() }.load(Ordering::Acquire)
+    }
+
+    /// The eight bytes at `offset`, a multiple of eight, as an atomic.
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8), "an atomic operation at {offset}, which is no multiple of eight");
+        // SAFETY: `at` checked that they are mapped, for as long as `self` lives, and the line above that they are aligned, for a mapping
+        // begins on a page. Nobody has a Rust reference to them but as atomics, or by an unsafe call that rules this out.
+        unsafe { self.at(offset, 8).cast().as_ref() }
     }
 
     /// The word at the start, as an atomic.

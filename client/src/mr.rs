@@ -6,7 +6,7 @@
 
 use std::{
     ops::{BitOr, Bound, RangeBounds},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU64},
 };
 
 use roced_shared::abi::{
@@ -34,6 +34,8 @@ impl Access {
     pub const REMOTE_WRITE: Self = Self(access::REMOTE_WRITE | access::LOCAL_WRITE);
     /// Peers may read.
     pub const REMOTE_READ: Self = Self(access::REMOTE_READ);
+    /// Peers may use atomic operations. Includes [`Self::LOCAL_WRITE`], as verbs demand.
+    pub const REMOTE_ATOMIC: Self = Self(access::REMOTE_ATOMIC | access::LOCAL_WRITE);
     /// All of these.
     pub const ALL: Self = Self(access::ALL);
 
@@ -94,7 +96,7 @@ impl Drop for MemoryInner {
     }
 }
 
-/// Where a peer finds a memory region: what it needs for a WRITE or READ.
+/// Where a peer finds a memory region: what it needs for a WRITE, READ or atomic operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// Address of the first byte.
@@ -244,6 +246,15 @@ impl MemoryRegion {
     /// When it lies outside.
     pub fn byte(&self, offset: usize) -> u8 {
         self.mapping().byte(self.inside(offset, 1))
+    }
+
+    /// The eight bytes at `offset` as an atomic, in this machine's byte order: peers' atomic operations and those of this program hold
+    /// against one another.
+    ///
+    /// # Panics
+    /// When they lie outside, or not on a multiple of eight.
+    pub fn atomic(&self, offset: usize) -> &AtomicU64 {
+        self.mapping().word(self.inside(offset, 8))
     }
 
     /// The address of the first byte, for those who must use pointers. What lies there changes as peers please.

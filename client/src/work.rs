@@ -14,6 +14,7 @@ use crate::mr::RemoteMemory;
 /// # let (sges, theirs) = ([Sge { va: 0, length: 8, lkey: 1 }], RemoteMemory::default());
 /// let hello = SendRequest::send(&sges).id(7).signaled();
 /// let write = SendRequest::write(&sges, theirs).imm([0, 0, 0, 1]).id(8).fence();
+/// let ticket = SendRequest::fetch_add(&sges, theirs, 1).id(9).signaled();
 /// let small = SendRequest::send_inline(b"no buffer needed");
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,8 @@ pub struct SendRequest<'a> {
     flags: u8,
     imm: [u8; 4],
     remote: RemoteMemory,
+    swap_or_add: u64,
+    compare: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +38,7 @@ pub(crate) enum Data<'a> {
 
 impl<'a> SendRequest<'a> {
     const fn new(op: SendOp, data: Data<'a>, remote: RemoteMemory) -> Self {
-        Self { op, data, wr_id: 0, flags: 0, imm: [0; 4], remote }
+        Self { op, data, wr_id: 0, flags: 0, imm: [0; 4], remote, swap_or_add: 0, compare: 0 }
     }
 
     /// SEND: the data goes where the peer's next receive says.
@@ -63,6 +66,18 @@ impl<'a> SendRequest<'a> {
         Self::new(SendOp::Read, Data::Sges(sges), from)
     }
 
+    /// Atomic compare and swap of the first eight bytes of `at`, whose address is a multiple of eight: if they are `compare`, they are
+    /// `swap` from then on. What was there before comes to `sges`, eight bytes together, in the byte order of this machine; it was done if that
+    /// is `compare`. The peer's bytes are a number in the byte order of the peer's machine.
+    pub const fn compare_swap(sges: &'a [Sge], at: RemoteMemory, compare: u64, swap: u64) -> Self {
+        Self { swap_or_add: swap, compare, ..Self::new(SendOp::CompareSwap, Data::Sges(sges), at) }
+    }
+
+    /// Atomic addition of `add`, that wraps at 2^64, to the first eight bytes of `at`; otherwise as [`Self::compare_swap`].
+    pub const fn fetch_add(sges: &'a [Sge], at: RemoteMemory, add: u64) -> Self {
+        Self { swap_or_add: add, ..Self::new(SendOp::FetchAdd, Data::Sges(sges), at) }
+    }
+
     /// Comes back in the completion.
     pub const fn id(self, wr_id: u64) -> Self {
         Self { wr_id, ..self }
@@ -71,12 +86,13 @@ impl<'a> SendRequest<'a> {
     /// Hands over 32 bits, in the order in which they go to the wire. With a WRITE this takes one of the peer's receives.
     ///
     /// # Panics
-    /// For a READ.
+    /// For a READ or an atomic operation.
     pub const fn imm(self, imm: [u8; 4]) -> Self {
         let op = match self.op {
             SendOp::Send | SendOp::SendImm => SendOp::SendImm,
             SendOp::Write | SendOp::WriteImm => SendOp::WriteImm,
             SendOp::Read => panic!("a READ has no immediate data"),
+            SendOp::CompareSwap | SendOp::FetchAdd => panic!("an atomic operation has no immediate data"),
         };
         Self { op, imm, ..self }
     }
@@ -92,7 +108,7 @@ impl<'a> SendRequest<'a> {
         self.flag(send_flags::SOLICITED)
     }
 
-    /// Begins only when all earlier READs of the queue are done.
+    /// Begins only when all earlier READs and atomic operations of the queue are done.
     pub const fn fence(self) -> Self {
         self.flag(send_flags::FENCE)
     }
@@ -111,6 +127,8 @@ impl<'a> SendRequest<'a> {
             SendOp::Send | SendOp::SendImm => CompletionOp::Send,
             SendOp::Write | SendOp::WriteImm => CompletionOp::Write,
             SendOp::Read => CompletionOp::Read,
+            SendOp::CompareSwap => CompletionOp::CompareSwap,
+            SendOp::FetchAdd => CompletionOp::FetchAdd,
         }
     }
 
@@ -129,6 +147,8 @@ impl<'a> SendRequest<'a> {
             remote_va: self.remote.va,
             rkey: self.remote.rkey,
             inline_bytes,
+            swap_or_add: self.swap_or_add,
+            compare: self.compare,
             ..SendWqe::default()
         }
     }

@@ -102,7 +102,7 @@ fn run_counted<N: Nic>(worker: &mut Worker<N>) {
     assert_eq!(calls, 0, "calls of the allocator on the worker's thread");
 }
 
-/// SEND, WRITE and READ of `bytes` between the client's two queue pairs, `rounds` times, data compared.
+/// SEND, WRITE and READ of `bytes`, and an atomic operation, between the client's two queue pairs, `rounds` times, data compared.
 fn exchange(client: &mut Client, rounds: u64, bytes: u32) {
     let (key, half) = (client.key, client.memory.len() / 2);
     let mut data = vec![0; bytes as usize];
@@ -129,6 +129,9 @@ fn exchange(client: &mut Client, rounds: u64, bytes: u32) {
             client.memory.read(target, &mut arrived);
             assert!(arrived == data, "{op:?} of round {round}");
         }
+        client.qps[0].post_send(SendOp::FetchAdd, key, 0, 8, (half, key));
+        let completion = client.wait();
+        assert_eq!(completion.status, 0, "{completion:?}");
     }
 }
 

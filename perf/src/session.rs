@@ -240,7 +240,8 @@ impl Session {
                     bytes: completion.byte_len,
                     imm: completion.imm.map(u32::from_be_bytes),
                 },
-                CompletionOp::Send | CompletionOp::Write | CompletionOp::Read => Event::Sent { qp },
+                // Everything else is a send of its own kind.
+                _ => Event::Sent { qp },
             });
         }
         Ok(())

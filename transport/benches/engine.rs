@@ -17,7 +17,7 @@ use roced_shared::{
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
-    io::{Abort, App, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
+    io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
     mr::{MemSpan, Mr, MrKey},
     qp::{PathState, Qp, QpConfig},
     wire::path::{Path, PathSpec},
@@ -42,6 +42,13 @@ impl App for Client {
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
         into.copy_from_slice(&self.memory[from.offset() as usize..][..into.len()]);
         Ok(())
+    }
+
+    fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault> {
+        let word = &mut self.memory[at.offset() as usize..][..8];
+        let before = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
+        word.copy_from_slice(&operation.after(before).to_ne_bytes());
+        Ok(before)
     }
 
     fn complete(&mut self, _: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {
@@ -160,6 +167,8 @@ fn measure(op: SendOp, mtu: u32, messages: u64) {
         imm: [0; 4],
         remote_va: 0,
         rkey: KEY.0,
+        swap_or_add: 0,
+        compare: 0,
         data: WorkData::Sges(&sges),
     };
     let start = Instant::now();

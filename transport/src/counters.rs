@@ -82,7 +82,7 @@ named_counters! {
         AckTimeout "local_ack_timeout_err",
         /// NAK "PSN sequence error" received.
         SequenceNakReceived "packet_seq_err",
-        /// An ACK or response implied that a READ response was lost.
+        /// An ACK or response implied that a READ response or an ATOMIC ACK was lost.
         ImpliedNak "implied_nak_seq_err",
         /// NAK "PSN sequence error" sent.
         SequenceNakSent "out_of_sequence",
@@ -98,6 +98,8 @@ named_counters! {
         DuplicateRequest "duplicate_request",
         /// READ requests executed, replays included.
         ReadRequests "rx_read_requests",
+        /// Atomic operations executed; a duplicate is answered, never executed.
+        AtomicRequests "rx_atomic_requests",
         /// WRITE requests begun.
         WriteRequests "rx_write_requests",
         /// SEND requests begun.

@@ -27,11 +27,47 @@ pub trait App {
     /// [`MemoryFault`] when this kind of memory turned out not to be there.
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault>;
 
+    /// Carries out an atomic operation on eight bytes of client memory, in the byte order of this machine, and gives what was there
+    /// before. Atomic against everything that reaches this memory by the processor's own atomics: other endpoints, and the
+    /// client's program itself. Both the address that the peer named and the span's offset are multiples of eight.
+    ///
+    /// # Errors
+    /// [`MemoryFault`] when this kind of memory turned out not to be there; nothing was changed then.
+    fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault>;
+
     /// Puts a completion into a completion queue.
     ///
     /// # Errors
     /// [`CqOverrun`] when the queue has no room or is gone; the engine then fails the queue pair.
     fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun>;
+}
+
+/// What an atomic request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOperation {
+    /// Puts `swap` there if `compare` is there.
+    CompareSwap {
+        /// What must be there.
+        compare: u64,
+        /// What is there afterward.
+        swap: u64,
+    },
+    /// Adds, and wraps at 2^64.
+    FetchAdd {
+        /// How much.
+        add: u64,
+    },
+}
+
+impl AtomicOperation {
+    /// What is there afterward, when `before` was there before.
+    pub const fn after(self, before: u64) -> u64 {
+        match self {
+            Self::CompareSwap { compare, swap } if before == compare => swap,
+            Self::CompareSwap { .. } => before,
+            Self::FetchAdd { add } => before.wrapping_add(add),
+        }
+    }
 }
 
 /// Client memory that a checked span named is not there after all (a process that died; never shared memory).

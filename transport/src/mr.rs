@@ -35,6 +35,8 @@ pub enum Right {
     RemoteRead,
     /// A peer's WRITE.
     RemoteWrite,
+    /// A peer's atomic operation.
+    RemoteAtomic,
 }
 
 impl Right {
@@ -44,6 +46,7 @@ impl Right {
             Self::LocalWrite => access::LOCAL_WRITE,
             Self::RemoteRead => access::REMOTE_READ,
             Self::RemoteWrite => access::REMOTE_WRITE,
+            Self::RemoteAtomic => access::REMOTE_ATOMIC,
         }
     }
 }

@@ -40,7 +40,7 @@ named_counters! {
         OutOfSequence "drop_out_of_sequence",
         /// A request that was executed before (answered again).
         Duplicate "drop_duplicate",
-        /// A duplicate READ that matches nothing kept for replay.
+        /// A duplicate READ or atomic operation that matches nothing kept for replay.
         UnknownDuplicate "drop_unknown_duplicate",
         /// A request that broke the rules of its operation (answered by a NAK).
         InvalidRequest "drop_invalid_request",
@@ -86,7 +86,7 @@ pub enum ClientFault {
         /// Of the queue pair.
         limit: u32,
     },
-    /// More inline data than the queue pair has room for, or inline data on a READ.
+    /// More inline data than the queue pair has room for, or inline data on what brings data in: a READ, an atomic operation.
     #[error("{asked} bytes of inline data where {limit} are allowed")]
     InlineTooLong {
         /// In the work request.

@@ -26,10 +26,14 @@ pub struct SendWork<'a> {
     pub flags: u8,
     /// Immediate data in wire order.
     pub imm: [u8; 4],
-    /// Remote address of a WRITE or READ.
+    /// Remote address of a WRITE, READ or atomic operation.
     pub remote_va: u64,
-    /// Remote key of a WRITE or READ.
+    /// Remote key of a WRITE, READ or atomic operation.
     pub rkey: u32,
+    /// What an atomic operation puts there, or adds.
+    pub swap_or_add: u64,
+    /// What must be there before, for compare and swap.
+    pub compare: u64,
     /// Where the data lies.
     pub data: WorkData<'a>,
 }
@@ -56,8 +60,10 @@ impl<'a> SendWork<'a> {
             return Err(ClientFault::UnknownFlags(wqe.flags));
         }
         let data = if wqe.flags & send_flags::INLINE != 0 {
-            let limit = if op == SendOp::Read { 0 } else { sizes.inline_bytes.min(INLINE_BYTES_MAX) };
-            if wqe.inline_bytes > limit || op == SendOp::Read {
+            // Inline data goes out; what these bring in has no place in an entry.
+            let brings_in = matches!(op, SendOp::Read | SendOp::CompareSwap | SendOp::FetchAdd);
+            let limit = if brings_in { 0 } else { sizes.inline_bytes.min(INLINE_BYTES_MAX) };
+            if wqe.inline_bytes > limit || brings_in {
                 return Err(ClientFault::InlineTooLong { asked: wqe.inline_bytes, limit });
             }
             WorkData::Inline(&rest[..wqe.inline_bytes as usize])
@@ -71,6 +77,8 @@ impl<'a> SendWork<'a> {
             imm: wqe.imm,
             remote_va: wqe.remote_va,
             rkey: wqe.rkey,
+            swap_or_add: wqe.swap_or_add,
+            compare: wqe.compare,
             data,
         })
     }
@@ -134,10 +142,12 @@ mod tests {
             check(SendWqe { flags: send_flags::INLINE, inline_bytes: u32::MAX, ..SendWqe::default() }),
             ClientFault::InlineTooLong { asked: u32::MAX, limit: 64 }
         );
-        assert_eq!(
-            check(SendWqe { opcode: SendOp::Read as u8, flags: send_flags::INLINE, ..SendWqe::default() }),
-            ClientFault::InlineTooLong { asked: 0, limit: 0 }
-        );
+        for op in [SendOp::Read, SendOp::CompareSwap, SendOp::FetchAdd] {
+            assert_eq!(
+                check(SendWqe { opcode: op as u8, flags: send_flags::INLINE, ..SendWqe::default() }),
+                ClientFault::InlineTooLong { asked: 0, limit: 0 }
+            );
+        }
     }
 
     #[test]
@@ -170,7 +180,7 @@ mod tests {
         fn nothing_behind_the_stride_is_read(
             mut send in any::<[u8; SEND_SLOT_WORDS_MAX * 8]>(),
             recv in any::<[u8; RECV_SLOT_WORDS_MAX * 8]>(),
-            opcode in 0u8..6,
+            opcode in 0u8..9,
             flags in 0u8..17,
             inline_bytes in prop_oneof![0u32..600, any::<u32>()],
             num_sge in prop_oneof![0u8..40, any::<u8>()],

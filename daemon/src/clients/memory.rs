@@ -23,6 +23,7 @@ use nix::{
     },
     unistd::ftruncate,
 };
+use roced_transport::io::AtomicOperation;
 
 /// Who besides the daemon may write to a memfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +178,28 @@ impl ClientMemory {
         unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
     }
 
+    /// Carries out an atomic operation on the eight bytes at `offset`, and gives what was there before. Atomic against every worker
+    /// and against the client's own atomics: all map the same pages.
+    ///
+    /// # Panics
+    /// When they do not lie inside, as [`Self::write`], or `offset` is no multiple of eight: the engine checks that.
+    pub fn atomic(&self, offset: u64, operation: AtomicOperation) -> u64 {
+        assert!(offset.is_multiple_of(8), "an atomic operation is aligned");
+        let at = self.at(offset, 8);
+        // SAFETY: `at` checked that 8 bytes are mapped from there, for as long as `self` lives; a mapping begins on a page, so a multiple
+        // of eight in it is aligned. Nobody in this process has a Rust reference to these bytes but as atomics.
+        let word: &AtomicU64 = unsafe { at.cast().as_ref() };
+        // What peers wrote before is there for whoever sees the new value, and the other way round.
+        match operation {
+            AtomicOperation::CompareSwap { compare, swap } => {
+                let (Ok(before) | Err(before)) =
+                    word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
+                before
+            }
+            AtomicOperation::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
+        }
+    }
+
     fn at(&self, offset: u64, bytes: usize) -> NonNull<u8> {
         self.mapping.at(usize::try_from(offset).unwrap_or(usize::MAX), bytes)
     }
@@ -271,6 +294,29 @@ mod tests {
         assert!(outside(&|| memory.read(4096, &mut [0])));
         assert!(outside(&|| memory.write(u64::MAX, &[1])));
         assert!(outside(&|| memory.write(u64::MAX - 1, &[0; 16])));
+    }
+
+    /// Two mappings of one memfd, as two processes have them: no operation of either is lost.
+    #[test]
+    fn atomic_operations_hold_against_another_mapping() {
+        const ROUNDS: u64 = 100_000;
+        let (memory, fd) = ClientMemory::create(4096).expect("a page");
+        let theirs = map(&fd, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).expect("a client can map it");
+        // SAFETY: the second word of a page that is mapped until the end of the process, used only as an atomic.
+        let word: &AtomicU64 = unsafe { theirs.cast::<AtomicU64>().add(1).as_ref() };
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..ROUNDS).for_each(|_| _ = word.fetch_add(1, Ordering::Relaxed)));
+            scope.spawn(|| (0..ROUNDS).for_each(|_| _ = memory.atomic(8, AtomicOperation::FetchAdd { add: 1 })));
+            let mut swapped = 0;
+            while swapped < ROUNDS {
+                let compare = word.load(Ordering::Relaxed);
+                let swap = AtomicOperation::CompareSwap { compare, swap: compare + 1 };
+                swapped += u64::from(memory.atomic(8, swap) == compare);
+            }
+        });
+        assert_eq!(word.load(Ordering::Relaxed), 3 * ROUNDS);
+        let refused = std::panic::catch_unwind(|| memory.atomic(4, AtomicOperation::FetchAdd { add: 1 }));
+        assert!(refused.is_err(), "not aligned");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use roced_shared::{
     ids::{Cqn, RegionId},
 };
 use roced_transport::{
-    io::{App, CqOverrun, MemoryFault},
+    io::{App, AtomicOperation, CqOverrun, MemoryFault},
     mr::MemSpan,
 };
 
@@ -89,6 +89,10 @@ impl App for Holdings {
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
         self.regions.get(from.region().0).ok_or(MemoryFault)?.read(from.offset(), into);
         Ok(())
+    }
+
+    fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault> {
+        Ok(self.regions.get(at.region().0).ok_or(MemoryFault)?.atomic(at.offset(), operation))
     }
 
     fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {

@@ -284,7 +284,7 @@ bodies! {
         max_pds: u32,
         /// Largest memory region, bytes.
         max_mr_bytes: u64,
-        /// READs that a queue pair answers, or has outstanding, at a time.
+        /// READs and atomic operations that a queue pair answers, or has outstanding, at a time.
         max_rd_atomic: u32,
         /// Largest message, bytes.
         max_message_bytes: u32,
@@ -426,9 +426,9 @@ bodies! {
         rq_psn: u32,
         /// First PSN sent.
         sq_psn: u32,
-        /// READs that we have outstanding at most.
+        /// READs and atomic operations that we have outstanding at most, 0 to 128.
         max_rd_atomic: u32,
-        /// READs that we answer at a time.
+        /// READs and atomic operations that we answer at a time, 0 to 128.
         max_dest_rd_atomic: u32,
         /// Code of the RNR NAK timer that we ask of the peer, 0 to 31.
         min_rnr_timer: u32,
@@ -548,8 +548,10 @@ pub mod access {
     pub const REMOTE_WRITE: u32 = 1 << 1;
     /// Peers may read it.
     pub const REMOTE_READ: u32 = 1 << 2;
+    /// Peers may use atomic operations on it.
+    pub const REMOTE_ATOMIC: u32 = 1 << 3;
     /// All that exist.
-    pub const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
+    pub const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 }
 
 /// Transport services, with the numbers of verbs (`ibv_qp_type`).

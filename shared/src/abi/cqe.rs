@@ -53,7 +53,7 @@ impl Status {
     }
 }
 
-/// What was completed; the byte in [`Cqe::opcode`].
+/// What was completed; the byte in [`Cqe::opcode`]. Numbers are those of verbs (`ibv_wc_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CompletionOp {
@@ -63,6 +63,10 @@ pub enum CompletionOp {
     Write = 1,
     /// An RDMA READ.
     Read = 2,
+    /// An atomic compare and swap.
+    CompareSwap = 3,
+    /// An atomic fetch and add.
+    FetchAdd = 4,
     /// A SEND arrived.
     Recv = 128,
     /// The immediate of an RDMA WRITE arrived.
@@ -76,6 +80,8 @@ impl CompletionOp {
             0 => Some(Self::Send),
             1 => Some(Self::Write),
             2 => Some(Self::Read),
+            3 => Some(Self::CompareSwap),
+            4 => Some(Self::FetchAdd),
             128 => Some(Self::Recv),
             129 => Some(Self::RecvWriteImm),
             _ => None,

@@ -7,7 +7,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What a send work request asks for; the byte in [`SendWqe::opcode`].
+/// What a send work request asks for; the byte in [`SendWqe::opcode`]. Numbers are those of verbs (`ibv_wr_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SendOp {
@@ -21,6 +21,10 @@ pub enum SendOp {
     SendImm = 3,
     /// RDMA READ.
     Read = 4,
+    /// Atomic compare and swap of eight remote bytes.
+    CompareSwap = 5,
+    /// Atomic fetch and add of eight remote bytes.
+    FetchAdd = 6,
 }
 
 impl SendOp {
@@ -32,6 +36,8 @@ impl SendOp {
             2 => Some(Self::Send),
             3 => Some(Self::SendImm),
             4 => Some(Self::Read),
+            5 => Some(Self::CompareSwap),
+            6 => Some(Self::FetchAdd),
             _ => None,
         }
     }
@@ -39,7 +45,7 @@ impl SendOp {
 
 /// Bits of [`SendWqe::flags`].
 pub mod send_flags {
-    /// Begin only when all earlier READs of this queue are complete.
+    /// Begin only when all earlier READs and atomic operations of this queue are complete.
     pub const FENCE: u8 = 1 << 0;
     /// Make a completion also on success.
     pub const SIGNALED: u8 = 1 << 1;
@@ -67,14 +73,18 @@ pub struct SendWqe {
     pub reserved0: u8,
     /// Immediate data, in the order in which the bytes stand on the wire.
     pub imm: [u8; 4],
-    /// Remote virtual address of a WRITE or READ.
+    /// Remote virtual address of a WRITE, READ or atomic operation.
     pub remote_va: u64,
-    /// Remote key of a WRITE or READ.
+    /// Remote key of a WRITE, READ or atomic operation.
     pub rkey: u32,
     /// Bytes of inline data behind this header, with [`send_flags::INLINE`].
     pub inline_bytes: u32,
-    /// Zero; room for atomic operands, address handle, remote QPN and Q_Key.
-    pub reserved1: [u64; 4],
+    /// What an atomic operation puts there, or adds.
+    pub swap_or_add: u64,
+    /// What must be there before, for compare and swap.
+    pub compare: u64,
+    /// Zero; room for address handle, remote QPN and Q_Key.
+    pub reserved1: [u64; 2],
 }
 
 /// The fixed part of a receive work request.

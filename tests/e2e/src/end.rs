@@ -45,6 +45,15 @@ impl End {
         Ok(Self { gid, pd, cq, qp })
     }
 
+    /// A queue pair more in the same protection domain, with a completion queue of its own.
+    pub(crate) fn another(&self) -> Result<Self> {
+        let (gid, pd) = (self.gid, self.pd.clone());
+        let cq = pd.device().completion_queue(256)?;
+        let qp = pd.queue_pair(&cq, &cq).create()?;
+        qp.to_init(Access::ALL)?;
+        Ok(Self { gid, pd, cq, qp })
+    }
+
     /// What the peer must know of us.
     pub(crate) fn endpoint(&self) -> Result<Endpoint> {
         Ok(self.qp.endpoint(self.gid.index)?)

@@ -1,5 +1,6 @@
 //! `e2e-client`: the programs that the tests run on the lab's hosts, each an ordinary client of roced.
 
+mod atomics;
 mod bereft;
 mod end;
 mod hello;
@@ -42,6 +43,18 @@ enum Program {
         /// Path MTU, bytes.
         mtu: u32,
     },
+    /// Have a number that peers change by atomic operations, and change it too.
+    KeepNumber {
+        /// Peers.
+        peers: usize,
+        /// How often to add 1.
+        rounds: u64,
+    },
+    /// Change a peer's number by atomic operations.
+    Count {
+        /// How often to add 1.
+        rounds: u64,
+    },
     /// Expose memory, and deregister it when told.
     Expose {
         /// How much.
@@ -81,6 +94,8 @@ fn main() -> Result<()> {
         Program::Bereft { waiting } => bereft::wait(waiting),
         Program::Write { rounds, mtu } => polled::write(rounds, mtu),
         Program::Watch { rounds, mtu } => polled::watch(rounds, mtu),
+        Program::KeepNumber { peers, rounds } => atomics::keep_number(peers, rounds),
+        Program::Count { rounds } => atomics::count(rounds),
         Program::Expose { bytes } => region::expose(bytes),
         Program::Transfer { direction, bytes } => region::transfer(direction, bytes),
         Program::Hello { version } => hello::say_hello(version),

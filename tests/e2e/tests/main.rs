@@ -2,6 +2,7 @@
 //! `scripts/lab` makes. One test at a time, for the machine may be small. Needs root; without it every test counts as ignored.
 //! With ROCED_FULL=1 in the environment the runs are long.
 
+mod atomics;
 mod deaths;
 mod faults;
 mod lab;
@@ -68,6 +69,7 @@ const TESTS: &[(&str, Test)] = tests! {
     faults: a_lost_last_frame_is_sent_again one_frame_in_a_hundred_lost one_frame_in_a_hundred_twice
         one_frame_in_a_hundred_damaged;
     memory: the_last_byte_never_comes_before_an_older_one deregistering_under_way_is_a_protection_error;
+    atomics: a_number_that_all_change_counts_every_change_once;
     deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop;
     refusals: configs_that_cannot_be_served check_config_says_all_that_is_wrong a_missing_capability
         an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;

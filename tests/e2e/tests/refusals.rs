@@ -4,6 +4,7 @@ use std::{fs, time::Duration};
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
+use roced_shared::abi::VERSION;
 
 use crate::{
     PEER_IPV4, Settings,
@@ -86,12 +87,13 @@ pub(crate) fn an_mtu_that_is_too_small(_: &Settings) -> Result<()> {
 
 pub(crate) fn another_version_of_the_client_abi(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
-    lab.run(Host::A, settings.client, &["hello", "1"], SOON)?.success()?;
-    for version in ["0", "2", "4294967295"] {
-        let message = lab.run(Host::A, settings.client, &["hello", version], SOON)?.failure()?;
-        says(&message, &["Version", &format!("[1, {version}]")])?;
+    let ours = VERSION.to_string();
+    lab.run(Host::A, settings.client, &["hello", &ours], SOON)?.success()?;
+    for version in [0, VERSION - 1, VERSION + 1, u32::MAX] {
+        let message = lab.run(Host::A, settings.client, &["hello", &version.to_string()], SOON)?.failure()?;
+        says(&message, &["Version", &format!("[{ours}, {version}]")])?;
     }
-    lab.run(Host::A, settings.client, &["hello", "1"], SOON)?.success().map(drop)
+    lab.run(Host::A, settings.client, &["hello", &ours], SOON)?.success().map(drop)
 }
 
 pub(crate) fn a_peer_that_never_answers(_: &Settings) -> Result<()> {

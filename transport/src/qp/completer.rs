@@ -1,7 +1,7 @@
 //! The completer: what the peer's answers say about work that was sent.
 //!
 //! It owns the oldest unacknowledged PSN and everything about trying again: the ACK timer, the two retry counts. A lost READ
-//! response shows as an answer beyond it (an implied NAK, IBTA v1 9.7.5.1.4); what is lost is asked for once, and after that
+//! response or ATOMIC ACK shows as an answer beyond it (an implied NAK, IBTA v1 9.7.5.1.4); what is lost is asked for once, and after that
 //! only the timer asks again.
 
 use roced_shared::abi::cqe::Status;
@@ -11,7 +11,7 @@ use super::{
     requester::Requester,
     retry::{RNR_RETRY_FOREVER, ack_timeout},
     scatter::{LocalFault, SgeCursor},
-    send_queue::SendQueue,
+    send_queue::{SendEntry, SendQueue},
 };
 use crate::{
     clock::Nanos,
@@ -50,7 +50,7 @@ impl Default for Completer {
     }
 }
 
-/// An answer lies beyond a READ whose responses are not all here.
+/// An answer lies beyond a READ or atomic operation that is not all answered.
 struct Gap;
 
 impl Completer {
@@ -97,6 +97,7 @@ impl Completer {
         }
         match packet.info.operation {
             Operation::ReadResponse => self.on_read_response(packet, link, queue, requester, turn),
+            Operation::AtomicAck => self.on_atomic_ack(packet, link, queue, requester, turn),
             Operation::Ack => self.on_ack(packet, link, queue, requester, turn),
             // The answer to what we never ask.
             _ => Err(DropReason::UnexpectedResponse),
@@ -212,7 +213,7 @@ impl Completer {
         }
         let next = psn.plus(1);
         if ends_chunk {
-            requester.on_read_done();
+            requester.on_answered();
         }
         self.unacknowledged = next;
         if ends_entry {
@@ -224,7 +225,47 @@ impl Completer {
         Ok(())
     }
 
-    /// Everything before `to` is acknowledged, but for READs: those end with their last response only.
+    fn on_atomic_ack<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        requester: &mut Requester,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<(), DropReason> {
+        let psn = packet.bth.psn;
+        if self.advance(psn, link, queue, requester, turn).is_err() {
+            self.on_gap(link, queue, requester, turn)?;
+            return Err(DropReason::ResponseGap);
+        }
+        let position = queue.head();
+        let entry = (!queue.is_empty()).then(|| *queue.entry(position)).filter(SendEntry::is_atomic);
+        let (Some(entry), Some(answer)) = (entry, packet.atomic_ack) else {
+            return Err(DropReason::UnexpectedResponse);
+        };
+        if !is_ack(packet) {
+            self.fail_oldest(link, queue, Status::BadResponse, turn);
+            return Err(DropReason::UnexpectedResponse);
+        }
+        if let WorkData::Sges(sges) = queue.data(position) {
+            // As verbs define it: in the byte order of this host, as the operation itself was in the other's.
+            let original = answer.original.to_ne_bytes();
+            if SgeCursor::new(sges, 0).write(turn.mrs, link.pd(), turn.app, &original).is_err() {
+                link.counters.count(QpCount::LocalProtection);
+                self.fail_oldest(link, queue, Status::LocalProtection, turn);
+                return Ok(());
+            }
+        }
+        requester.on_answered();
+        self.unacknowledged = psn.plus(1);
+        queue.pop();
+        link.complete_send(&entry, Status::Success, turn);
+        self.on_progress(link, queue, requester, turn.now);
+        self.fail_refused(link, queue, requester, turn);
+        Ok(())
+    }
+
+    /// Everything before `to` is acknowledged, but for READs and atomic operations: those end with their own last answer only.
     fn advance<A: App>(
         &mut self,
         to: Psn,
@@ -237,7 +278,7 @@ impl Completer {
         let mut gap = Ok(());
         while self.unacknowledged.distance_from(to) < 0 {
             let entry = *queue.entry(queue.head());
-            if entry.is_read() {
+            if entry.wants_answer() {
                 gap = Err(Gap);
                 break;
             }
@@ -368,7 +409,7 @@ impl Completer {
                 // The READ itself, in its middle.
                 break;
             }
-            // A READ before it that will not be answered any more.
+            // A READ or atomic operation before it that will not be answered any more.
             queue.pop();
             self.unacknowledged = entry.end_psn();
             link.complete_send(&entry, Status::WorkRequestFlushed, turn);
@@ -397,19 +438,16 @@ impl Completer {
 
 /// A response must be as long as its place says, and end where a request of ours ended. Whether it begins one we do not mind: a
 /// request that was repeated from its middle begins anew there.
-fn check_response(
-    packet: &Packet<'_>,
-    entry: &super::send_queue::SendEntry,
-    at: u32,
-    ends_chunk: bool,
-    mtu: usize,
-) -> Result<(), Status> {
+fn check_response(packet: &Packet<'_>, entry: &SendEntry, at: u32, ends_chunk: bool, mtu: usize) -> Result<(), Status> {
     let expected = (entry.length - u64::from(at) * mtu as u64).min(mtu as u64);
     let ends = matches!(packet.info.position, Position::Last | Position::Only);
-    let is_ack = packet.aeth.is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
-    if packet.payload_len() as u64 == expected && ends == ends_chunk && is_ack {
+    if packet.payload_len() as u64 == expected && ends == ends_chunk && is_ack(packet) {
         Ok(())
     } else {
         Err(Status::BadResponse)
     }
+}
+
+fn is_ack(packet: &Packet<'_>) -> bool {
+    packet.aeth.is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }))
 }

@@ -9,6 +9,7 @@
 //!
 //! `on_packet` never sends: it leaves what is owed with its service, and `transmit` is the only way out.
 
+mod atomic;
 mod completer;
 mod recv_queue;
 mod reliable;
@@ -411,8 +412,10 @@ impl Link {
             SendOp::Send | SendOp::SendImm => CompletionOp::Send,
             SendOp::Write | SendOp::WriteImm => CompletionOp::Write,
             SendOp::Read => CompletionOp::Read,
+            SendOp::CompareSwap => CompletionOp::CompareSwap,
+            SendOp::FetchAdd => CompletionOp::FetchAdd,
         };
-        let byte_len = if entry.is_read() && status == Status::Success { entry.length as u32 } else { 0 };
+        let byte_len = if entry.wants_answer() && status == Status::Success { entry.length as u32 } else { 0 };
         let cqe = Cqe { opcode: op as u8, byte_len, ..self.cqe(entry.wr_id, status, turn.now) };
         self.complete(self.config.send_cq, &cqe, turn);
     }

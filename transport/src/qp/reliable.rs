@@ -6,7 +6,7 @@
 //!               └── Completer ◄──┴────── ACKs, responses   what is done, what to send again
 //!
 //!   RecvQueue ──► Responder ◄─────────── requests        what to execute
-//!                     └────────────────► ACKs, NAKs, READ responses
+//!                     └────────────────► ACKs, NAKs, READ responses, ATOMIC ACKs
 //! ```
 
 use super::{

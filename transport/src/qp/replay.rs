@@ -1,19 +1,23 @@
-//! READ requests that the responder keeps: those it answers now, and those it may have to answer again.
+//! Requests with answers of their own (READs, atomic operations) that the responder keeps: those it answers now, and those it
+//! may have to answer again.
 //!
 //! A ring of `max_dest_rd_atomic` requests in PSN order. A new one takes the place of the oldest, which the requester has been
-//! answered by then (or it broke its promise). A duplicate is answered from here, from any packet of the message on.
+//! answered by then (or it broke its promise). A duplicate is answered from here: a READ from any packet of the message on, out of
+//! memory as it is now; an atomic operation by what it found when it was executed, the only time.
 
 use alloc::{boxed::Box, vec};
+use core::ops::Range;
 
-use crate::{mr::MrKey, psn::Psn};
+use crate::{mr::MrKey, psn::Psn, wire::opcode::Operation};
 
-/// Most requests kept for one queue pair, so the most READs that a peer may have outstanding, and we. As many as the adapters
-/// that we know of; more costs 56 bytes each in every queue pair.
-pub const DEPTH_MAX: u32 = 16;
+/// Most requests kept for one queue pair, so the most READs and atomic operations that a peer may have outstanding, and we. Each costs
+/// 64 bytes in every queue pair.
+pub const DEPTH_MAX: u32 = 128;
 
-/// A READ request that was accepted.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ReadRequest {
+/// A request that was accepted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) operation: Operation,
     pub(crate) first_psn: Psn,
     pub(crate) packets: u32,
     pub(crate) va: u64,
@@ -21,6 +25,21 @@ pub(crate) struct ReadRequest {
     pub(crate) length: u32,
     /// Message sequence number of its responses.
     pub(crate) msn: u32,
+    /// What an atomic operation found.
+    pub(crate) original: u64,
+}
+
+impl Request {
+    const EMPTY: Self = Self {
+        operation: Operation::ReadRequest,
+        first_psn: Psn::new(0),
+        packets: 0,
+        va: 0,
+        key: MrKey(0),
+        length: 0,
+        msn: 0,
+        original: 0,
+    };
 }
 
 /// Responses still to be sent, as packet numbers within the request.
@@ -34,17 +53,18 @@ pub(crate) struct Pending {
     pub(crate) end: u32,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Slot {
-    request: ReadRequest,
+    request: Request,
     pending: Option<Pending>,
     /// It was answered to its end before; what is pending now is a repetition.
     answered: bool,
 }
 
-/// What a duplicate READ asks for, within a request that is kept.
+/// What a duplicate asks for, within a request that is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Duplicate {
+    pub(crate) operation: Operation,
     pub(crate) psn: Psn,
     pub(crate) packets: u32,
     pub(crate) va: u64,
@@ -54,45 +74,49 @@ pub(crate) struct Duplicate {
 
 /// The ring.
 #[derive(Debug)]
-pub(crate) struct ReadReplay {
+pub(crate) struct Replay {
     slots: Box<[Slot]>,
     depth: usize,
-    /// Requests ever accepted; the newest lies at `(count - 1) % depth`.
+    /// Requests ever accepted; number `n` lies at `n % depth` while it is kept.
     count: usize,
     pending: u32,
+    /// No request before this number has responses to be sent.
+    first: usize,
 }
 
-impl ReadReplay {
+impl Replay {
     /// An empty ring that keeps nothing before [`Self::reset`] gave it a depth.
     pub(crate) fn new() -> Self {
-        Self { slots: vec![Slot::default(); DEPTH_MAX as usize].into_boxed_slice(), depth: 0, count: 0, pending: 0 }
+        let empty = Slot { request: Request::EMPTY, pending: None, answered: false };
+        Self { slots: vec![empty; DEPTH_MAX as usize].into_boxed_slice(), depth: 0, count: 0, pending: 0, first: 0 }
     }
 
     /// Forgets all and keeps `depth` requests from now on.
     pub(crate) fn reset(&mut self, depth: u32) {
-        (self.depth, self.count, self.pending) = (depth.min(DEPTH_MAX) as usize, 0, 0);
+        (self.depth, self.count, self.pending, self.first) = (depth.min(DEPTH_MAX) as usize, 0, 0, 0);
     }
 
-    /// Responses wait to be sent.
-    pub(crate) const fn has_pending(&self) -> bool {
-        self.pending > 0
+    /// [`Self::push`] would accept a request: fewer than `depth` wait for their answer.
+    pub(crate) fn has_room(&self) -> bool {
+        let Some(slot) = self.count.checked_rem(self.depth).map(|at| &self.slots[at]) else { return false };
+        self.count < self.depth || slot.pending.is_none() || slot.answered
     }
 
     /// Accepts a request; false when `depth` others were not answered yet. A repetition that is still under way gives way: the
     /// requester has the responses, or it would not ask for more.
-    pub(crate) fn push(&mut self, request: ReadRequest) -> bool {
-        if self.depth == 0 {
+    pub(crate) fn push(&mut self, request: Request) -> bool {
+        if !self.has_room() {
             return false;
         }
         let slot = &mut self.slots[self.count % self.depth];
         if self.count >= self.depth && slot.pending.is_some() {
-            if !slot.answered {
-                return false;
-            }
             self.pending -= 1;
         }
         let pending = Some(Pending { start: 0, next: 0, end: request.packets });
         *slot = Slot { request, pending, answered: false };
+        if self.pending == 0 {
+            self.first = self.count;
+        }
         self.count += 1;
         self.pending += 1;
         true
@@ -100,10 +124,11 @@ impl ReadReplay {
 
     /// Answers a duplicate again; false when it fits no request that is kept.
     pub(crate) fn replay(&mut self, duplicate: &Duplicate, mtu: usize) -> bool {
-        let Some(at) = self.kept().find(|at| self.slots[*at].request.covers(duplicate, mtu)) else {
+        // The newest first: PSNs come again after 2^24 packets, and requests of then may still be here.
+        let Some(number) = self.kept().rev().find(|number| self.slot(*number).request.covers(duplicate, mtu)) else {
             return false;
         };
-        let slot = &mut self.slots[at];
+        let slot = &mut self.slots[number % self.depth];
         let start = duplicate.psn.offset_from(slot.request.first_psn);
         let end = start + duplicate.packets;
         match &mut slot.pending {
@@ -112,6 +137,7 @@ impl ReadReplay {
             Some(pending) => *pending = Pending { start, next: start, end: end.max(pending.end) },
             none => {
                 *none = Some(Pending { start, next: start, end });
+                self.first = if self.pending == 0 { number } else { self.first.min(number) };
                 self.pending += 1;
             }
         }
@@ -119,44 +145,53 @@ impl ReadReplay {
     }
 
     /// The oldest request with responses to be sent.
-    pub(crate) fn front(&self) -> Option<(ReadRequest, Pending)> {
-        if self.pending == 0 {
-            return None;
-        }
-        self.kept().find_map(|at| self.slots[at].pending.map(|pending| (self.slots[at].request, pending)))
+    pub(crate) fn front(&self) -> Option<(Request, Pending)> {
+        let slot = self.slot(self.front_number()?);
+        slot.pending.map(|pending| (slot.request, pending))
     }
 
     /// One response of [`Self::front`] was sent.
     pub(crate) fn advance(&mut self) {
-        let Some(at) = self.kept().find(|at| self.slots[*at].pending.is_some()) else {
-            return;
-        };
-        let slot = &mut self.slots[at];
+        let Some(number) = self.front_number() else { return };
+        self.first = number;
+        let slot = &mut self.slots[number % self.depth];
         if let Some(pending) = &mut slot.pending {
             pending.next += 1;
             if pending.next == pending.end {
                 slot.pending = None;
                 slot.answered = true;
                 self.pending -= 1;
+                self.first += 1;
             }
         }
     }
 
-    /// Places of the requests kept, oldest first.
-    fn kept(&self) -> impl Iterator<Item = usize> + use<> {
-        let (depth, count) = (self.depth, self.count);
-        (count.saturating_sub(depth)..count).map(move |at| at % depth)
+    fn front_number(&self) -> Option<usize> {
+        if self.pending == 0 {
+            return None;
+        }
+        (self.first.max(self.kept().start)..self.count).find(|number| self.slot(*number).pending.is_some())
+    }
+
+    fn slot(&self, number: usize) -> &Slot {
+        &self.slots[number % self.depth]
+    }
+
+    /// Numbers of the requests kept, oldest first.
+    const fn kept(&self) -> Range<usize> {
+        self.count.saturating_sub(self.depth)..self.count
     }
 }
 
-impl ReadRequest {
-    /// The duplicate asks for a part of this very request: same key, and its address is where its PSN says (IBTA v1 C9-107).
+impl Request {
+    /// The duplicate asks for a part of this very request: same operation and key, and its address is where its PSN says (IBTA v1 C9-107).
     fn covers(&self, duplicate: &Duplicate, mtu: usize) -> bool {
         let skip = duplicate.psn.offset_from(self.first_psn);
         let Some(bytes) = u64::from(skip).checked_mul(mtu as u64) else {
             return false;
         };
         skip < self.packets
+            && duplicate.operation == self.operation
             && duplicate.packets <= self.packets - skip
             && duplicate.key == self.key
             && duplicate.va == self.va.wrapping_add(bytes)
@@ -170,19 +205,22 @@ mod tests {
 
     const MTU: usize = 1024;
 
-    fn request(psn: u32, packets: u32) -> ReadRequest {
-        ReadRequest {
+    fn request(psn: u32, packets: u32) -> Request {
+        Request {
+            operation: Operation::ReadRequest,
             first_psn: Psn::new(psn),
             packets,
             va: 0x1000,
             key: MrKey(5),
             length: packets * MTU as u32,
             msn: 1,
+            original: 0,
         }
     }
 
     fn duplicate(psn: u32, packets: u32, skip: u64) -> Duplicate {
         Duplicate {
+            operation: Operation::ReadRequest,
             psn: Psn::new(psn),
             packets,
             va: 0x1000 + skip * MTU as u64,
@@ -193,20 +231,20 @@ mod tests {
 
     #[test]
     fn an_answered_request_is_answered_again_from_its_middle() {
-        let mut replay = ReadReplay::new();
+        let mut replay = Replay::new();
         replay.reset(1);
         assert!(replay.push(request(0x00ff_fffe, 4)));
         for _ in 0..4 {
             replay.advance();
         }
-        assert!(!replay.has_pending());
+        assert!(replay.front().is_none());
         assert!(replay.replay(&duplicate(0, 2, 2), MTU));
         assert_eq!(replay.front().expect("pending").1, Pending { start: 2, next: 2, end: 4 });
     }
 
     #[test]
     fn what_was_not_asked_before_is_not_answered() {
-        let mut replay = ReadReplay::new();
+        let mut replay = Replay::new();
         replay.reset(2);
         assert!(replay.push(request(100, 4)));
         assert!(!replay.replay(&duplicate(99, 1, 0), MTU));
@@ -219,7 +257,7 @@ mod tests {
 
     #[test]
     fn more_than_the_depth_at_a_time_is_refused() {
-        let mut replay = ReadReplay::new();
+        let mut replay = Replay::new();
         replay.reset(2);
         assert!(replay.push(request(0, 1)) && replay.push(request(1, 1)));
         assert!(!replay.push(request(2, 1)));
@@ -231,7 +269,7 @@ mod tests {
     /// The requester asked again, then the first answer came after all, and it asks for more.
     #[test]
     fn a_repetition_under_way_gives_way_to_a_new_request() {
-        let mut replay = ReadReplay::new();
+        let mut replay = Replay::new();
         replay.reset(1);
         assert!(replay.push(request(0, 2)));
         assert!(!replay.push(request(2, 2)), "not answered yet");
@@ -242,12 +280,12 @@ mod tests {
         assert_eq!(replay.front().expect("the new one").0.first_psn, Psn::new(2));
         replay.advance();
         replay.advance();
-        assert!(!replay.has_pending());
+        assert!(replay.front().is_none());
     }
 
     #[test]
     fn a_duplicate_of_the_answer_under_way_begins_it_anew() {
-        let mut replay = ReadReplay::new();
+        let mut replay = Replay::new();
         replay.reset(2);
         assert!(replay.push(request(0, 8)));
         for _ in 0..5 {
@@ -257,5 +295,44 @@ mod tests {
         assert_eq!(replay.front().expect("pending").1, Pending { start: 0, next: 5, end: 8 });
         assert!(replay.replay(&duplicate(2, 6, 2), MTU));
         assert_eq!(replay.front().expect("pending").1, Pending { start: 2, next: 2, end: 8 });
+    }
+
+    #[test]
+    fn an_operation_is_answered_only_as_what_it_was() {
+        let fetch_add =
+            |psn, original| Request { operation: Operation::FetchAdd, length: 8, original, ..request(psn, 1) };
+        let again = Duplicate { operation: Operation::FetchAdd, length: 8, ..duplicate(7, 1, 0) };
+        let mut replay = Replay::new();
+        replay.reset(3);
+        assert!(replay.push(fetch_add(7, 1)));
+        replay.advance();
+        for other in [Operation::ReadRequest, Operation::CompareSwap] {
+            assert!(!replay.replay(&Duplicate { operation: other, ..again }, MTU), "{other:?}");
+        }
+        // 2^24 packets later there is one with the same PSN.
+        assert!(replay.push(fetch_add(7, 2)));
+        replay.advance();
+        assert!(replay.replay(&again, MTU));
+        assert_eq!(replay.front().map(|(request, _)| request.original), Some(2), "the newer one");
+    }
+
+    /// Whatever is asked in whatever order: the front is the oldest with responses to be sent, as a look at all of them says.
+    #[test]
+    fn the_front_is_the_oldest_that_waits() {
+        let mut replay = Replay::new();
+        replay.reset(5);
+        let (mut psn, mut seed) = (0, 1u32);
+        for _ in 0..10_000 {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            match seed >> 16 & 3 {
+                0 if replay.push(request(psn, 2)) => psn += 2,
+                1 => _ = replay.replay(&duplicate((psn.saturating_sub(seed >> 20 & 15)) & !1, 2, 0), MTU),
+                _ => replay.advance(),
+            }
+            let slots = replay.kept().map(|number| replay.slot(number));
+            let oldest = slots.clone().find(|slot| slot.pending.is_some()).map(|slot| slot.request.first_psn);
+            assert_eq!(replay.front().map(|(request, _)| request.first_psn), oldest);
+            assert_eq!(slots.filter(|slot| slot.pending.is_some()).count(), replay.pending as usize);
+        }
     }
 }

@@ -10,6 +10,7 @@ use roced_shared::abi::{cqe::Status, wqe::SendOp};
 
 use super::{
     Link, Turn, Visit,
+    atomic::{self, ATOMIC_BYTES},
     completer::Completer,
     packets,
     scatter::SgeCursor,
@@ -47,8 +48,8 @@ pub(crate) struct Requester {
     psn: Psn,
     /// The PSN after the highest ever sent.
     frontier: Psn,
-    /// READ requests before the cursor whose responses are not all here.
-    reads_in_flight: u32,
+    /// READ and atomic requests before the cursor that are not all answered.
+    unanswered: u32,
     /// Packets since one asked for an ACK.
     unasked: u32,
     rnr_until: Option<Nanos>,
@@ -67,7 +68,7 @@ impl Requester {
             packet: 0,
             psn: Psn::default(),
             frontier: Psn::default(),
-            reads_in_flight: 0,
+            unanswered: 0,
             unasked: 0,
             rnr_until: None,
             paced_until: None,
@@ -106,7 +107,7 @@ impl Requester {
     /// Everything from `psn`, packet `packet` of the entry at `position`, is sent again.
     pub(crate) fn rewind(&mut self, position: u32, packet: u32, psn: Psn) {
         (self.entry, self.packet, self.psn) = (position, packet, psn);
-        self.reads_in_flight = 0;
+        self.unanswered = 0;
         self.refused = None;
         // The first packet again asks for an ACK: the sooner we know.
         self.unasked = self.window;
@@ -121,9 +122,9 @@ impl Requester {
         }
     }
 
-    /// The responses of the oldest READ request are all here. None counts when it is behind the cursor: it was to be sent again.
-    pub(crate) fn on_read_done(&mut self) {
-        self.reads_in_flight = self.reads_in_flight.saturating_sub(1);
+    /// The oldest READ or atomic request is all answered. None counts when it is behind the cursor: it was to be sent again.
+    pub(crate) fn on_answered(&mut self) {
+        self.unanswered = self.unanswered.saturating_sub(1);
     }
 
     /// The receiver was not ready: nothing is sent before `until`.
@@ -180,6 +181,8 @@ impl Requester {
         let entry = *queue.entry(self.entry);
         let sent = if entry.is_read() {
             self.send_read_request(link, &entry, in_flight, wire)
+        } else if entry.is_atomic() {
+            self.send_atomic_request(link, &entry, wire)
         } else {
             self.send_packet(link, queue, &entry, turn, wire)
         };
@@ -199,14 +202,17 @@ impl Requester {
             return Ok(());
         }
         let entry = queue.entry_mut(self.entry);
-        // IBTA v1 C10-110: a fenced request begins when all READs before it are complete.
-        if entry.is_fenced() && self.reads_in_flight > 0 {
+        // IBTA v1 C10-110: a fenced request begins when all READs and atomic operations before it are complete.
+        if entry.is_fenced() && self.unanswered > 0 {
             return Err(Visit::Idle);
         }
         if entry.length > MESSAGE_BYTES_MAX {
             return Err(self.refuse(Status::LocalLength));
         }
-        if entry.is_read() && link.attributes.max_rd_atomic == 0 {
+        if entry.is_atomic() && entry.length != ATOMIC_BYTES as u64 {
+            return Err(self.refuse(Status::LocalLength));
+        }
+        if entry.wants_answer() && link.attributes.max_rd_atomic == 0 {
             return Err(self.refuse(Status::LocalQpOperation));
         }
         entry.first_psn = self.psn;
@@ -228,7 +234,7 @@ impl Requester {
         in_flight: u32,
         wire: &mut W,
     ) -> Result<u32, Visit> {
-        if self.reads_in_flight >= link.attributes.max_rd_atomic {
+        if self.unanswered >= link.attributes.max_rd_atomic {
             return Err(Visit::Idle);
         }
         let chunk = self.read_chunk(link.attributes.max_rd_atomic);
@@ -244,9 +250,20 @@ impl Requester {
             ..Headers::new(Bth { ack_request: true, ..Bth::new(opcode::RC_READ_REQUEST, link.dest_qpn(), self.psn) })
         };
         link.emit(wire, &headers, 0, |_| Ok(())).map_err(|_| Visit::Full)?;
-        self.reads_in_flight += 1;
+        self.unanswered += 1;
         self.unasked = 0;
         Ok(packets)
+    }
+
+    fn send_atomic_request<W: Wire>(&mut self, link: &mut Link, entry: &SendEntry, wire: &mut W) -> Result<u32, Visit> {
+        if self.unanswered >= link.attributes.max_rd_atomic {
+            return Err(Visit::Idle);
+        }
+        let headers = atomic::request(entry, link, self.psn);
+        link.emit(wire, &headers, 0, |_| Ok(())).map_err(|_| Visit::Full)?;
+        self.unanswered += 1;
+        self.unasked = 0;
+        Ok(1)
     }
 
     fn send_packet<A: App, W: Wire>(
@@ -267,7 +284,7 @@ impl Requester {
             SendOp::Send => (Operation::Send, None),
             SendOp::SendImm => (Operation::Send, Some(entry.imm)),
             SendOp::WriteImm => (Operation::Write, Some(entry.imm)),
-            SendOp::Write | SendOp::Read => (Operation::Write, None),
+            SendOp::Write | SendOp::Read | SendOp::CompareSwap | SendOp::FetchAdd => (Operation::Write, None),
         };
         let imm = imm.filter(|_| is_last);
         // The end of a message asks; so does a part of the window, or nothing would ever open it.

@@ -9,9 +9,11 @@ use roced_shared::abi::{
 };
 
 use super::{
-    Link, Received, State, Turn, Visit, packets,
+    Link, Received, State, Turn, Visit,
+    atomic::{self, ATOMIC_BYTES},
+    packets,
     recv_queue::RecvQueue,
-    replay::{Duplicate, ReadReplay, ReadRequest},
+    replay::{Duplicate, Pending, Replay, Request},
     requester::position,
     scatter::SgeCursor,
     send_queue::MESSAGE_BYTES_MAX,
@@ -24,6 +26,7 @@ use crate::{
     reject::DropReason,
     wire::{
         aeth::{Aeth, NakCode, Syndrome},
+        atomic::AtomicAck,
         bth::Bth,
         frame::Packet,
         headers::Headers,
@@ -63,19 +66,20 @@ pub(crate) struct Responder {
     owed: Owed,
     /// A NAK for the expected PSN was given; what comes ahead of it is dropped without another.
     nak_given: bool,
-    reads: ReadReplay,
+    /// READs and atomic operations that are answered now, or may have to be again.
+    replay: Replay,
 }
 
 /// Why a request is refused.
-enum Refused {
+pub(super) enum Refused {
     /// No receive work: try again later.
     NotReady,
     /// Broken rules, key, range or right: the queue pair ends. The local receive, if one was taken, ends with this status.
     Fatal(NakCode, Status),
 }
 
-const INVALID: Refused = Refused::Fatal(NakCode::InvalidRequest, Status::WorkRequestFlushed);
-const ACCESS: Refused = Refused::Fatal(NakCode::RemoteAccess, Status::WorkRequestFlushed);
+pub(super) const INVALID: Refused = Refused::Fatal(NakCode::InvalidRequest, Status::WorkRequestFlushed);
+pub(super) const ACCESS: Refused = Refused::Fatal(NakCode::RemoteAccess, Status::WorkRequestFlushed);
 
 impl Responder {
     pub(crate) fn new() -> Self {
@@ -85,7 +89,7 @@ impl Responder {
             message: Message::None,
             owed: Owed::Nothing,
             nak_given: false,
-            reads: ReadReplay::new(),
+            replay: Replay::new(),
         }
     }
 
@@ -93,11 +97,11 @@ impl Responder {
         self.begin(Psn::default(), 0);
     }
 
-    /// Ready to receive: the first request will have `psn`; `reads` READs at a time are answered.
-    pub(crate) fn begin(&mut self, psn: Psn, reads: u32) {
+    /// Ready to receive: the first request will have `psn`; `depth` READs and atomic operations at a time are answered.
+    pub(crate) fn begin(&mut self, psn: Psn, depth: u32) {
         (self.expected, self.msn, self.message, self.owed, self.nak_given) =
             (psn, 0, Message::None, Owed::Nothing, false);
-        self.reads.reset(reads);
+        self.replay.reset(depth);
     }
 
     /// A request.
@@ -148,23 +152,16 @@ impl Responder {
 
     /// A request behind the expected PSN was executed: it is only answered again.
     fn on_duplicate(&mut self, packet: &Packet<'_>, link: &mut Link) -> DropReason {
-        match (packet.info.operation, packet.reth) {
-            (Operation::ReadRequest, Some(reth)) => {
-                let duplicate = Duplicate {
-                    psn: packet.bth.psn,
-                    packets: packets(reth.length.into(), link.mtu()),
-                    va: reth.va,
-                    key: reth.rkey,
-                    length: reth.length,
-                };
-                if !self.reads.replay(&duplicate, link.mtu()) {
-                    return DropReason::UnknownDuplicate;
-                }
+        if let Some(duplicate) = duplicate_of(packet, link.mtu()) {
+            if !self.replay.replay(&duplicate, link.mtu()) {
+                return DropReason::UnknownDuplicate;
+            }
+            if duplicate.operation == Operation::ReadRequest {
                 link.counters.count(QpCount::ReadRequests);
             }
+        } else if self.owed == Owed::Nothing {
             // IBTA v1 C9-105: a duplicate SEND or WRITE is only acknowledged again, up to the newest.
-            _ if self.owed == Owed::Nothing => self.owed = Owed::Ack,
-            _ => {}
+            self.owed = Owed::Ack;
         }
         link.counters.count(QpCount::DuplicateRequest);
         DropReason::Duplicate
@@ -184,6 +181,7 @@ impl Responder {
             Operation::Send if !packet.info.has_ieth => self.on_send(packet, link, recv_queue, turn),
             Operation::Write => self.on_write(packet, link, recv_queue, turn),
             Operation::ReadRequest => self.on_read(packet, link, turn),
+            Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(packet, link, turn),
             // Operations that this responder does not have (IBTA v1 9.9.3: unsupported opcode).
             _ => Err(INVALID),
         }
@@ -295,20 +293,50 @@ impl Responder {
         let psns = packets(reth.length.into(), link.mtu());
         // IBTA v1 C9-148: a READ counts when it begins to be answered.
         let msn = (self.msn + 1) & 0x00ff_ffff;
-        let request = ReadRequest {
+        let request = Request {
+            operation: Operation::ReadRequest,
             first_psn: packet.bth.psn,
             packets: psns,
             va: reth.va,
             key: reth.rkey,
             length: reth.length,
             msn,
+            original: 0,
         };
-        if !self.reads.push(request) {
+        if !self.replay.push(request) {
             return Err(INVALID);
         }
         self.msn = msn;
         link.counters.count(QpCount::ReadRequests);
         Ok(psns)
+    }
+
+    fn on_atomic<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<u32, Refused> {
+        let atomic = packet.atomic.ok_or(INVALID)?;
+        // Asked first: what is executed must be kept, or its duplicate could not be answered.
+        if !self.replay.has_room() {
+            return Err(INVALID);
+        }
+        let operation = packet.info.operation;
+        let original = atomic::execute(&atomic, operation, link, turn)?;
+        self.msn = (self.msn + 1) & 0x00ff_ffff;
+        self.replay.push(Request {
+            operation,
+            first_psn: packet.bth.psn,
+            packets: 1,
+            va: atomic.va,
+            key: atomic.rkey,
+            length: ATOMIC_BYTES as u32,
+            msn: self.msn,
+            original,
+        });
+        link.counters.count(QpCount::AtomicRequests);
+        Ok(1)
     }
 
     /// The last packet of a message that takes receive work.
@@ -353,12 +381,16 @@ impl Responder {
         reason
     }
 
-    /// Sends one READ response, or else what is owed.
+    /// Sends one READ response or ATOMIC ACK, or else what is owed.
     pub(crate) fn transmit<A: App, W: Wire>(&mut self, link: &mut Link, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
         let failed = link.state == State::Error;
         // An ACK for what came after a READ would say that its responses are lost: they go first.
-        if self.reads.has_pending() && !failed {
-            return self.send_read_response(link, turn, wire);
+        if !failed && let Some((request, pending)) = self.replay.front() {
+            return if request.operation == Operation::ReadRequest {
+                self.send_read_response(&request, pending, link, turn, wire)
+            } else {
+                self.send_atomic_ack(&request, link, wire)
+            };
         }
         let (syndrome, psn) = match self.owed {
             Owed::Nothing => return Visit::Idle,
@@ -381,10 +413,14 @@ impl Responder {
         Visit::Progress
     }
 
-    fn send_read_response<A: App, W: Wire>(&mut self, link: &mut Link, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
-        let Some((request, pending)) = self.reads.front() else {
-            return Visit::Idle;
-        };
+    fn send_read_response<A: App, W: Wire>(
+        &mut self,
+        request: &Request,
+        pending: Pending,
+        link: &mut Link,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
         let mtu = link.mtu();
         let place = position(pending.next - pending.start, pending.end - pending.start);
         let skip = pending.next * mtu as u32;
@@ -413,12 +449,7 @@ impl Responder {
         };
         match emitted {
             Ok(()) => {
-                link.counters.count(QpCount::ResponsePackets);
-                self.reads.advance();
-                if self.owed == Owed::Ack && psn.plus(1) == self.expected {
-                    // The response has said it.
-                    self.owed = Owed::Nothing;
-                }
+                self.on_answered(psn, link);
                 Visit::Progress
             }
             Err(EmitError::Full) => Visit::Full,
@@ -430,6 +461,45 @@ impl Responder {
                 Visit::Progress
             }
         }
+    }
+
+    fn send_atomic_ack<W: Wire>(&mut self, request: &Request, link: &mut Link, wire: &mut W) -> Visit {
+        let headers = Headers {
+            aeth: Some(Aeth { syndrome: Syndrome::ACK, msn: request.msn }),
+            atomic_ack: Some(AtomicAck { original: request.original }),
+            ..Headers::new(Bth::new(opcode::RC_ATOMIC_ACK, link.dest_qpn(), request.first_psn))
+        };
+        if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
+            return Visit::Full;
+        }
+        self.on_answered(request.first_psn, link);
+        Visit::Progress
+    }
+
+    /// The answer with this PSN was sent.
+    fn on_answered(&mut self, psn: Psn, link: &mut Link) {
+        link.counters.count(QpCount::ResponsePackets);
+        self.replay.advance();
+        if self.owed == Owed::Ack && psn.plus(1) == self.expected {
+            // It has said that, too.
+            self.owed = Owed::Nothing;
+        }
+    }
+}
+
+/// What a request with an answer of its own asks for again; `None` for one that is only acknowledged.
+fn duplicate_of(packet: &Packet<'_>, mtu: usize) -> Option<Duplicate> {
+    let (operation, psn) = (packet.info.operation, packet.bth.psn);
+    match (operation, packet.reth, packet.atomic) {
+        (Operation::ReadRequest, Some(reth), _) => {
+            let packets = packets(reth.length.into(), mtu);
+            Some(Duplicate { operation, psn, packets, va: reth.va, key: reth.rkey, length: reth.length })
+        }
+        (Operation::CompareSwap | Operation::FetchAdd, _, Some(atomic)) => {
+            let length = ATOMIC_BYTES as u32;
+            Some(Duplicate { operation, psn, packets: 1, va: atomic.va, key: atomic.rkey, length })
+        }
+        _ => None,
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct SendEntry {
     pub(crate) imm: [u8; 4],
     pub(crate) remote_va: u64,
     pub(crate) rkey: u32,
+    pub(crate) swap_or_add: u64,
+    pub(crate) compare: u64,
     sges: u8,
     /// Bytes of the message; may be more than [`MESSAGE_BYTES_MAX`], which fails when its turn comes.
     pub(crate) length: u64,
@@ -41,6 +43,8 @@ impl SendEntry {
         imm: [0; 4],
         remote_va: 0,
         rkey: 0,
+        swap_or_add: 0,
+        compare: 0,
         sges: 0,
         length: 0,
         first_psn: Psn::new(0),
@@ -61,6 +65,15 @@ impl SendEntry {
 
     pub(crate) const fn is_read(&self) -> bool {
         matches!(self.op, SendOp::Read)
+    }
+
+    pub(crate) const fn is_atomic(&self) -> bool {
+        matches!(self.op, SendOp::CompareSwap | SendOp::FetchAdd)
+    }
+
+    /// It ends with an answer of its own; no ACK acknowledges it.
+    pub(crate) const fn wants_answer(&self) -> bool {
+        self.is_read() || self.is_atomic()
     }
 
     /// The PSN after its last one.
@@ -138,6 +151,8 @@ impl SendQueue {
             imm: work.imm,
             remote_va: work.remote_va,
             rkey: work.rkey,
+            swap_or_add: work.swap_or_add,
+            compare: work.compare,
             sges,
             length,
             first_psn: Psn::new(0),

@@ -10,7 +10,7 @@ use roced_shared::{
     ids::Cqn,
 };
 use roced_transport::{
-    io::{App, CqOverrun, MemoryFault},
+    io::{App, AtomicOperation, CqOverrun, MemoryFault},
     mr::{MemSpan, Mr},
 };
 
@@ -66,6 +66,11 @@ impl App for Client {
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
         into.fill(0);
         self.access(from, into.len(), 0)
+    }
+
+    fn atomic(&mut self, at: MemSpan<'_>, _: AtomicOperation) -> Result<u64, MemoryFault> {
+        assert!(at.offset().is_multiple_of(8));
+        self.access(at, 8, access::REMOTE_ATOMIC).map(|()| 1)
     }
 
     fn complete(&mut self, cqn: Cqn, cqe: &Cqe) -> Result<(), CqOverrun> {

@@ -118,11 +118,11 @@ impl World {
         let mr = Mr {
             key: MrKey(index << 8 | 1),
             pd: if index == 3 { Pdn(2) } else { PD },
-            access: if index == 0 { access::ALL } else { self.random.below(8) as u32 },
+            access: if index == 0 { access::ALL } else { self.random.below(16) as u32 },
             va: if index == 2 { u64::MAX - 20_000 } else { 0x10_0000 * u64::from(index) },
             length: [8192, 1, 20_000, 8192][index as usize],
             region: RegionId(index),
-            offset: 100,
+            offset: 104,
         };
         if self.endpoint.insert_mr(mr).is_ok() {
             self.client.mrs.push(mr);
@@ -173,13 +173,13 @@ impl World {
         let path_mtu_bytes = random.of(&[256, 256, 1024, 4096, 1500]);
         let attributes = QpAttributes {
             state,
-            access: if random.once_in(10) { random.below(8) as u32 } else { access::ALL },
+            access: if random.once_in(10) { random.below(16) as u32 } else { access::ALL },
             path_mtu_bytes: if random.once_in(30) { random.next() as u32 } else { path_mtu_bytes.min(4096) },
             dest_qpn: 0x100 + index,
             rq_psn: 0x00ff_fff0 + random.below(17) as u32,
             sq_psn: 0x00ff_fff0 + random.below(16) as u32,
-            max_rd_atomic: random.below(17) as u32,
-            max_dest_rd_atomic: random.below(17) as u32,
+            max_rd_atomic: random.below(129) as u32,
+            max_dest_rd_atomic: random.of(&[0, 1, 2, 16, 128]),
             min_rnr_timer: random.below(32) as u32,
             timeout: random.of(&[0, 1, 8, 14, 31]),
             retry_cnt: random.below(8) as u32,
@@ -294,17 +294,31 @@ impl World {
                 }
             }
         } else if self.endpoint.send_room(qpn) > 0 {
-            let op = self.random.of(&[SendOp::Write, SendOp::WriteImm, SendOp::Send, SendOp::SendImm, SendOp::Read]);
+            let op = self.random.of(&[
+                SendOp::Write,
+                SendOp::WriteImm,
+                SendOp::Send,
+                SendOp::SendImm,
+                SendOp::Read,
+                SendOp::CompareSwap,
+                SendOp::FetchAdd,
+            ]);
+            let is_atomic = matches!(op, SendOp::CompareSwap | SendOp::FetchAdd);
+            let sges = if is_atomic && !self.random.once_in(5) {
+                vec![Sge { va: self.random.below(4000), length: 8, lkey: 1 }]
+            } else {
+                sges
+            };
             let inline = [7; INLINE_BYTES_MAX as usize];
             let mut flags = self.random.below(8) as u8;
-            let data = if op != SendOp::Read && self.random.once_in(5) {
+            let data = if op != SendOp::Read && !is_atomic && self.random.once_in(5) {
                 flags |= send_flags::INLINE;
                 WorkData::Inline(&inline[..self.random.below(65) as usize])
             } else {
                 WorkData::Sges(&sges)
             };
             let (remote_va, rkey) = (self.random.next(), self.random.next() as u32);
-            let work = SendWork { wr_id, op, flags, imm: [1; 4], remote_va, rkey, data };
+            let work = SendWork { wr_id, op, flags, imm: [1; 4], remote_va, rkey, swap_or_add: 1, compare: 2, data };
             self.endpoint.post_send(qpn, &work).expect("there");
             if !in_reset {
                 let posted = self.client.posted.get_mut(&qpn.get()).expect("there");

@@ -59,6 +59,7 @@ impl World {
             0,
             9,
         ]);
+        let alignment = if self.random.once_in(20) { 0 } else { 7 };
         let headers = Headers {
             bth: Bth {
                 solicited: self.random.once_in(2),
@@ -68,7 +69,12 @@ impl World {
             },
             deth: info.has_deth.then_some(Deth { qkey: 1, source_qpn: Qpn::GSI }),
             reth: info.has_reth.then_some(reth),
-            atomic: info.has_atomic.then_some(AtomicEth { va, rkey: reth.rkey, swap_or_add: 1, compare: 2 }),
+            atomic: info.has_atomic.then_some(AtomicEth {
+                va: va & !alignment,
+                rkey: reth.rkey,
+                swap_or_add: 1,
+                compare: 2,
+            }),
             aeth: info.has_aeth.then_some(aeth),
             atomic_ack: info.has_atomic_ack.then_some(AtomicAck { original: 5 }),
             imm: info.has_imm.then_some([4; 4]),
@@ -106,6 +112,7 @@ impl World {
                     opcode::RC_READ_RESPONSE_MIDDLE,
                     opcode::RC_READ_RESPONSE_LAST,
                     opcode::RC_READ_RESPONSE_ONLY,
+                    opcode::RC_ATOMIC_ACK,
                 ]),
                 (_, Some((operation, left))) => {
                     let mtu = self.tap.mtus.get(&(0x100 + index)).copied().unwrap_or(256);
@@ -120,6 +127,8 @@ impl World {
                     opcode::RC_WRITE_ONLY,
                     opcode::RC_WRITE_ONLY_IMM,
                     opcode::RC_READ_REQUEST,
+                    opcode::RC_COMPARE_SWAP,
+                    opcode::RC_FETCH_ADD,
                 ]),
             }
         } else {

@@ -42,7 +42,7 @@ impl Wire for Tap {
             Operation::Ack if !matches!(packet.aeth.expect("has one").syndrome, Syndrome::Ack { .. }) => {
                 self.answered.insert(peer, packet.bth.psn);
             }
-            Operation::Ack | Operation::ReadResponse => _ = self.answered.insert(peer, next),
+            Operation::Ack | Operation::ReadResponse | Operation::AtomicAck => _ = self.answered.insert(peer, next),
             Operation::ReadRequest => {
                 let packets = packet.reth.expect("has one").length.div_ceil(self.mtus[&peer] as u32).max(1);
                 self.requested.insert(peer, packet.bth.psn.plus(packets));

@@ -7,10 +7,10 @@ use roced_transport::{clock::Nanos, wire::opcode::Opcode};
 use crate::host::{Fate, Pair, Settings, sge, work};
 
 /// A small generator (xorshift64*): the same seed, the same run.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

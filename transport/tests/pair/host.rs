@@ -15,7 +15,7 @@ use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
-    io::{Abort, App, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
+    io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
     mr::{MemSpan, Mr, MrKey},
     psn::Psn,
     qp::{PathState, Qp, QpConfig},
@@ -49,6 +49,8 @@ pub(crate) struct Application {
     pub(crate) cq_room: usize,
     /// Each write as (offset, length), in order.
     pub(crate) writes: Vec<(u64, usize)>,
+    /// What each atomic operation found, in order.
+    pub(crate) originals: Vec<u64>,
 }
 
 impl App for Application {
@@ -63,6 +65,15 @@ impl App for Application {
         assert_eq!((from.region(), from.len()), (MEMORY, into.len()));
         into.copy_from_slice(&self.memory[from.offset() as usize..][..into.len()]);
         Ok(())
+    }
+
+    fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault> {
+        assert_eq!((at.region(), at.len(), at.offset() % 8), (MEMORY, 8, 0));
+        let word = &mut self.memory[at.offset() as usize..][..8];
+        let before = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
+        word.copy_from_slice(&operation.after(before).to_ne_bytes());
+        self.originals.push(before);
+        Ok(before)
     }
 
     fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {
@@ -452,6 +463,8 @@ pub(crate) fn work<'a>(wr_id: u64, op: SendOp, sges: &'a [Sge], remote: u64) -> 
         imm: [1, 2, 3, 4],
         remote_va: VA + remote,
         rkey: KEY.0,
+        swap_or_add: 0,
+        compare: 0,
         data: WorkData::Sges(sges),
     }
 }

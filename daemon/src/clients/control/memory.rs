@@ -173,9 +173,10 @@ fn check_range(request: &RegMrRequest, memory_bytes: u64) -> Result<(), Refused>
     Ok(())
 }
 
-/// As verbs: who lets peers write lets its own work requests write.
+/// As verbs: who lets peers write or use atomic operations lets its own work requests write.
 fn check_access(bits: u32) -> Result<(), Refused> {
-    let remote_only = bits & (access::REMOTE_WRITE | access::LOCAL_WRITE) == access::REMOTE_WRITE;
+    let peers_change = bits & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
+    let remote_only = peers_change && bits & access::LOCAL_WRITE == 0;
     if bits & !access::ALL != 0 || remote_only { Err(Refused::argument(5, bits)) } else { Ok(()) }
 }
 
@@ -201,7 +202,8 @@ mod tests {
         for good in [0, access::LOCAL_WRITE, access::REMOTE_READ, access::ALL] {
             assert_eq!(check_access(good), Ok(()));
         }
-        for bad in [access::REMOTE_WRITE, access::REMOTE_WRITE | access::REMOTE_READ, 1 << 3, u32::MAX] {
+        let remote_only = [access::REMOTE_WRITE, access::REMOTE_ATOMIC, access::REMOTE_WRITE | access::REMOTE_READ];
+        for bad in remote_only.into_iter().chain([access::ALL + 1, u32::MAX]) {
             assert!(check_access(bad).is_err(), "{bad:x}");
         }
     }
