@@ -403,16 +403,19 @@ impl Completer {
             _ => (Status::RemoteInvalidRequest, QpCount::RemoteInvalidReceived),
         };
         link.counters.count(count);
-        while self.advance(psn, link, queue, requester, turn).is_err() {
-            let entry = *queue.entry(queue.head());
-            if psn.distance_from(entry.end_psn()) < 0 {
-                // The READ itself, in its middle.
-                break;
+        if self.advance(psn, link, queue, requester, turn).is_err() {
+            // A READ or atomic operation, before it or it itself, that will not be answered any more. Nothing succeeds behind a
+            // request that did not, so what lies between is flushed too.
+            while self.unacknowledged.distance_from(psn) < 0 {
+                let entry = *queue.entry(queue.head());
+                if psn.distance_from(entry.end_psn()) < 0 {
+                    // The request itself, in its middle.
+                    break;
+                }
+                queue.pop();
+                self.unacknowledged = entry.end_psn();
+                link.complete_send(&entry, Status::WorkRequestFlushed, turn);
             }
-            // A READ or atomic operation before it that will not be answered any more.
-            queue.pop();
-            self.unacknowledged = entry.end_psn();
-            link.complete_send(&entry, Status::WorkRequestFlushed, turn);
         }
         self.fail_oldest(link, queue, status, turn);
     }

@@ -321,7 +321,9 @@ impl Qp {
                 visit => visit,
             };
         }
-        self.roles.transmit(&mut self.link, &mut self.send_queue, turn, wire)
+        let visit = self.roles.transmit(&mut self.link, &mut self.send_queue, turn, wire);
+        // One that has failed just now did something: what is behind it is flushed by the next visit.
+        if self.link.state == State::Error && visit == Visit::Idle { Visit::Progress } else { visit }
     }
 
     /// There is an event that nobody was told of yet.

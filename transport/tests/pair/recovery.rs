@@ -345,3 +345,33 @@ fn what_follows_a_request_that_failed_is_flushed_even_if_it_would_fail_too() {
     pair.settle();
     assert_eq!(pair.hosts[0].take(), [(1, Status::RemoteAccess), (2, Status::WorkRequestFlushed)]);
 }
+
+/// The peer has executed the WRITE, but the READ before it can have no answer any more.
+#[test]
+fn nothing_succeeds_behind_a_read_that_was_flushed() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 2000)], 600_000));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(5000, 10)], 700_000));
+    pair.hosts[0].post(&work(3, SendOp::Write, &[sge(5000, 10)], u64::MAX / 2));
+    pair.hosts[0].post(&work(4, SendOp::Write, &[sge(5000, 10)], 700_000));
+    assert!(pair.run(LIMIT, |_, opcode, _| {
+        let response = opcode.info().expect("known").operation == Operation::ReadResponse;
+        if response { Fate::Drop } else { Fate::Deliver }
+    }));
+    let flushed = Status::WorkRequestFlushed;
+    assert_eq!(pair.hosts[0].take(), [(1, flushed), (2, flushed), (3, Status::RemoteAccess), (4, flushed)]);
+}
+
+#[test]
+fn what_follows_a_local_fault_is_flushed_at_once() {
+    for sound in [0, 1024, 2048] {
+        let mut pair = Pair::new(Settings::default());
+        let wrong = Sge { lkey: 1, ..sge(0, 10) };
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, sound), wrong], 700_000));
+        pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 10)], 700_000));
+        pair.hosts[0].post_recv(3, &[]);
+        pair.turn(&mut no_fault);
+        let flushed = Status::WorkRequestFlushed;
+        assert_eq!(pair.hosts[0].take(), [(1, Status::LocalProtection), (2, flushed), (3, flushed)]);
+    }
+}
