@@ -1,0 +1,286 @@
+//! What applications do: post work and receives while a connection is open, and see to it that it ends.
+
+use roced_shared::{
+    abi::wqe::{SendOp, Sge, send_flags},
+    ids::Qpn,
+};
+use roced_transport::work::{RecvWork, SendWork, WorkData};
+
+use crate::{
+    connection::Phase,
+    host,
+    layout::{RECV_AT, RECV_BYTES, RECV_SLOTS, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_VA},
+    message::{Kind, Message, Outcome},
+    model::RECEIVE_ID,
+    operation::{Composer, FATAL, Operation, SOUND, row_bit},
+    pattern::{Pieces, SOURCE_BYTES, sea},
+    stream::Receive,
+    world::World,
+};
+
+/// Work requests of a queue pair that may wait, besides those of one more operation.
+const ROOM: u64 = host::WORK_REQUESTS as u64 - 2;
+
+impl World {
+    /// A connection's applications look at it.
+    pub(crate) fn visit(&mut self, at: usize) {
+        let connection = &self.model.connections[at];
+        match connection.phase {
+            Phase::Open => {
+                let broken = connection.ends.iter().any(|end| end.failed || end.gone);
+                if broken || connection.frames_left == 0 || self.has_enough() {
+                    self.model.connections[at].phase = Phase::Closing { since: self.now };
+                    return self.visit(at);
+                }
+                for end in 0..2 {
+                    self.post_receives(at, end);
+                    self.post_sends(at, end);
+                    let since = self.model.connections[at].ends[end].stream.alive_at;
+                    if !self.model.connections[at].ends[end].stream.is_drained() {
+                        let checked = self.check_patience(since, "no request went forward");
+                        self.model.note(checked);
+                    }
+                }
+            }
+            Phase::Closing { since } => {
+                for end in 0..2 {
+                    self.post_receives(at, end);
+                }
+                let done = |end: &crate::connection::End| end.gone || end.stream.is_drained();
+                if self.model.connections[at].ends.iter().all(done) {
+                    self.end(at);
+                } else {
+                    let checked = self.check_patience(since, "a connection does not end");
+                    self.model.note(checked);
+                }
+            }
+            Phase::Flushing { since } => {
+                let connection = &self.model.connections[at];
+                if connection.ends.iter().all(|end| end.gone || end.receives.list.is_empty()) {
+                    self.close(at);
+                } else {
+                    let checked = self.check_patience(since, "receives are not flushed");
+                    self.model.note(checked);
+                }
+            }
+            Phase::Closed { until } if until <= self.now && !self.has_enough() => {
+                let settings = connection.settings;
+                self.model.connections[at] = self.connect(at, Some(&settings));
+                self.visit(at);
+            }
+            Phase::Closed { .. } => {}
+        }
+    }
+
+    /// Both ends go to the error state.
+    fn end(&mut self, at: usize) {
+        for host in 0..2 {
+            let end = &mut self.model.connections[at].ends[host];
+            if end.gone {
+                continue;
+            }
+            end.may_fail = true;
+            host::end(&mut self.endpoints[host], Qpn::from_wire(end.qpn));
+        }
+        self.model.connections[at].phase = Phase::Flushing { since: self.now };
+        self.model.activity = true;
+    }
+
+    /// Both queue pairs go away.
+    fn close(&mut self, at: usize) {
+        for host in 0..2 {
+            let end = &self.model.connections[at].ends[host];
+            if end.gone {
+                continue;
+            }
+            let qpn = Qpn::from_wire(end.qpn);
+            self.endpoints[host].remove_qp(qpn).expect("there until now");
+            self.model.hosts[host].by_index[qpn.index() as usize] = None;
+        }
+        let until = self.now + self.random.pick(&[1_000, 100_000, 2_000_000]);
+        self.model.connections[at].phase = Phase::Closed { until };
+    }
+
+    fn post_receives(&mut self, at: usize, host: usize) {
+        let connection = &mut self.model.connections[at];
+        let (settings, slot) = (connection.settings, connection.slot);
+        let end = &mut connection.ends[host];
+        if end.gone || end.failed {
+            return;
+        }
+        let lacking = settings.receives - (end.receives.posted - end.receives.completed);
+        if lacking == 0 {
+            return;
+        }
+        // Those that are late come all at once.
+        if settings.receive_late > 0 {
+            if end.receive_at == 0 {
+                end.receive_at = self.now + 1 + self.random.below(settings.receive_late);
+            }
+            if end.receive_at > self.now {
+                return;
+            }
+            end.receive_at = 0;
+        }
+        let mut sges = [Sge::default(); 32];
+        for _ in 0..lacking {
+            let end = &mut self.model.connections[at].ends[host];
+            let buffer = end.receives.posted as u32 % RECV_SLOTS;
+            let base = slot as u32 * SLOT_BYTES + RECV_AT + buffer * RECV_BYTES;
+            let into = split(&mut self.random, base, RECV_BYTES, settings.sges);
+            for (sge, (offset, bytes)) in sges.iter_mut().zip(into.iter()) {
+                *sge = Sge { va: SINK_VA + u64::from(offset), length: bytes, lkey: SINK_KEY };
+            }
+            let wr_id = RECEIVE_ID + end.receives.posted;
+            let work = RecvWork { wr_id, sges: &sges[..into.len()] };
+            end.receives.posted += 1;
+            end.receives.list.push_back(Receive { wr_id, into });
+            self.endpoints[host].post_recv(Qpn::from_wire(end.qpn), &work).expect("a queue pair that is there");
+        }
+    }
+
+    fn post_sends(&mut self, at: usize, host: usize) {
+        loop {
+            let connection = &self.model.connections[at];
+            let end = &connection.ends[host];
+            let depth = connection.settings.depth;
+            let waiting = end.stream.posted() - end.stream.complete;
+            if end.gone || end.failed || end.stream.outstanding().count() as u64 >= depth || waiting >= ROOM {
+                return;
+            }
+            if self.endpoints[host].send_room(Qpn::from_wire(end.qpn)) < 2 {
+                return;
+            }
+            self.post_operation(at, host);
+        }
+    }
+
+    /// Draws an operation and posts its work.
+    fn post_operation(&mut self, at: usize, host: usize) {
+        let fatal = self.fatal_every > 0 && self.random.one_in(self.fatal_every);
+        let table = if fatal { FATAL } else { SOUND };
+        let place = draw(&mut self.random, table);
+        let row = row_bit(if fatal { SOUND.len() + place } else { place });
+        let connection = &mut self.model.connections[at];
+        let settings = connection.settings;
+        let end = &mut connection.ends[host];
+        let mut composer = Composer {
+            random: &mut self.random,
+            mtu: settings.mtu,
+            host,
+            slot: connection.slot,
+            inline_bytes: settings.inline_bytes,
+            sges: settings.sges,
+            write_at: &mut end.write_at,
+            read_at: &mut end.read_at,
+            back_is_free: end.stream.complete >= end.back_until,
+            generation: self.model.hosts[1 - host].generations[connection.slot],
+            take_back: false,
+            messages: Vec::new(),
+        };
+        (table[place].compose)(&mut composer);
+        let (take_back, messages) = (composer.take_back, composer.messages);
+        if messages.len() > 1 {
+            end.back_until = end.stream.posted() + messages.len() as u64;
+        }
+        if take_back && !connection.ends[1 - host].gone {
+            self.take_key_back(1 - host, at);
+        }
+        for message in messages {
+            self.post(at, host, Message { rows: message.rows | row, ..message });
+        }
+        if fatal && self.weather.peer_restart > 0 && self.restart_at == u64::MAX && self.random.one_in(4) {
+            self.restart_at = self.now + self.random.below(200_000);
+        }
+    }
+
+    fn post(&mut self, at: usize, host: usize, message: Message) {
+        let trace = self.model.trace;
+        let end = &mut self.model.connections[at].ends[host];
+        let qpn = Qpn::from_wire(end.qpn);
+        let message = end.stream.post(message, self.now);
+        if trace {
+            println!(
+                "{:>12} host {host}   posts {:#x} on {qpn}: {:?} of {} bytes, PSN {}, {:?}",
+                self.now,
+                message.wr_id,
+                message.kind,
+                message.length,
+                message.first & 0xff_ffff,
+                message.outcome
+            );
+        }
+        let mut sges = [Sge::default(); 32];
+        let data = if message.inline {
+            let (offset, bytes) = message.data.iter().next().unwrap_or_default();
+            WorkData::Inline(&sea()[offset as usize..][..bytes as usize])
+        } else {
+            WorkData::Sges(fill_sges(&mut sges, message, host))
+        };
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let work = SendWork {
+            wr_id: message.wr_id,
+            op: match (message.kind, message.imm) {
+                (Kind::Send, None) => SendOp::Send,
+                (Kind::Send, Some(_)) => SendOp::SendImm,
+                (Kind::Write, None) => SendOp::Write,
+                (Kind::Write, Some(_)) => SendOp::WriteImm,
+                (Kind::Read, _) => SendOp::Read,
+            },
+            flags: flag(message.signaled, send_flags::SIGNALED)
+                | flag(message.solicited, send_flags::SOLICITED)
+                | flag(message.fenced, send_flags::FENCE)
+                | flag(message.inline, send_flags::INLINE),
+            imm: message.imm.unwrap_or_default(),
+            remote_va: message.remote_va,
+            rkey: message.rkey,
+            swap_or_add: 0,
+            compare: 0,
+            data,
+        };
+        self.endpoints[host].post_send(qpn, &work).expect("a queue pair that is there");
+    }
+}
+
+/// The local side of a message: source memory, or for a READ the sink.
+fn fill_sges<'s>(sges: &'s mut [Sge; 32], message: &Message, host: usize) -> &'s [Sge] {
+    let (pieces, base) = match message.kind {
+        Kind::Read => (&message.into, SINK_VA),
+        _ => (&message.data, SOURCE_VA.wrapping_sub((host * SOURCE_BYTES) as u64)),
+    };
+    for (at, (offset, bytes)) in pieces.iter().enumerate() {
+        let lkey = if message.kind == Kind::Read { SINK_KEY } else { crate::layout::SOURCE_KEY };
+        // Of work that fails here the first piece opens, so that its first packets leave.
+        let wrong = message.outcome == Outcome::LocalProtection && at > 0;
+        let lkey = if wrong { message.lkey } else { lkey };
+        sges[at] = Sge { va: base.wrapping_add(offset.into()), length: bytes, lkey };
+    }
+    &sges[..pieces.len()]
+}
+
+/// A receive buffer in up to `most` pieces.
+fn split(random: &mut crate::random::Random, base: u32, bytes: u32, most: u32) -> Pieces {
+    let count = if most > 1 && random.one_in(2) { random.within(2, most.into()) as u32 } else { 1 };
+    let mut pieces = Pieces::default();
+    let mut done = 0;
+    for piece in 1..=count {
+        let now = if piece == count { bytes - done } else { random.below(u64::from(bytes - done) / 2 + 1) as u32 };
+        pieces.push(base + done, now);
+        done += now;
+    }
+    pieces
+}
+
+/// A place in the table, by weight.
+fn draw(random: &mut crate::random::Random, table: &[Operation]) -> usize {
+    let all: u32 = table.iter().map(|operation| operation.weight).sum();
+    let mut left = random.below(all.into()) as u32;
+    table
+        .iter()
+        .position(|operation| {
+            let here = left < operation.weight;
+            left = left.wrapping_sub(if here { 0 } else { operation.weight });
+            here
+        })
+        .expect("less than the sum of all weights")
+}

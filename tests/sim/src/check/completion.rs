@@ -1,0 +1,165 @@
+//! Completions: once, in order, and only of what is true.
+
+use roced_shared::abi::cqe::{CompletionOp, Cqe, Status, cqe_flags};
+
+use crate::{
+    connection::End,
+    message::{Kind, Message, Outcome},
+    violation::{Checked, demand},
+};
+
+/// A completion in the send queue of `own`, connected to `peer`.
+pub(crate) fn check_send(own: &mut End, peer: &mut End, cqe: &Cqe, now: u64) -> Checked {
+    let status = Status::from_byte(cqe.status);
+    let first = own.stream.complete;
+    demand!(cqe.wr_id >= first, "completion-once", "request {} completes again", cqe.wr_id);
+    demand!(cqe.wr_id < own.stream.posted(), "completion-once", "request {} completes and was never posted", cqe.wr_id);
+    for id in first..cqe.wr_id {
+        let message = own.stream.message(id).expect("incomplete messages are kept");
+        demand!(!message.signaled, "completion-order", "request {} completes before {id}", cqe.wr_id);
+        check_success(own, peer, id)?;
+    }
+    own.stream.complete = cqe.wr_id + 1;
+    own.stream.alive_at = now;
+    let message = own.stream.message(cqe.wr_id).expect("kept");
+    match status {
+        Some(Status::Success) => {
+            demand!(message.signaled, "completion-once", "request {} completes and should be silent", cqe.wr_id);
+            let (op, bytes) = match message.kind {
+                Kind::Send => (CompletionOp::Send, 0),
+                Kind::Write => (CompletionOp::Write, 0),
+                Kind::Read => (CompletionOp::Read, message.length),
+            };
+            demand!(
+                (cqe.opcode, cqe.byte_len) == (op as u8, bytes),
+                "completion-status",
+                "request {} completes as {} with {} bytes: {message:?}",
+                cqe.wr_id,
+                cqe.opcode,
+                cqe.byte_len
+            );
+            check_success(own, peer, cqe.wr_id)
+        }
+        _ => {
+            check_failure(own, message, status)?;
+            (own.may_fail, own.send_failed, own.failed) = (true, true, true);
+            Ok(())
+        }
+    }
+}
+
+/// A request that is done must be: executed, and its ACK here.
+fn check_success(own: &mut End, peer: &mut End, id: u64) -> Checked {
+    own.stream.skip_executed();
+    let stream = &own.stream;
+    let message = stream.message(id).expect("kept");
+    demand!(!own.send_failed, "completion-order", "request {id} succeeds after one that failed");
+    demand!(message.outcome == Outcome::Success, "completion-status", "request {id} succeeds: {message:?}");
+    demand!(
+        message.end() <= stream.una,
+        "completion-ack",
+        "request {id} completes; its last PSN is {}, acknowledged up to {}",
+        (message.end() - 1) & 0xff_ffff,
+        stream.una & 0xff_ffff
+    );
+    demand!(
+        stream.executed.id > id && message.end() <= stream.covered,
+        "completion-status",
+        "request {id} succeeds and was not executed: {message:?}"
+    );
+    demand!(
+        message.kind != Kind::Read || stream.is_placed(id),
+        "completion-status",
+        "READ {id} succeeds and its bytes are not there: {message:?}"
+    );
+    demand!(
+        message.recv.is_none_or(|index| peer.receives.completed > index),
+        "completion-status",
+        "request {id} succeeds and its receive is not complete: {message:?}"
+    );
+    Ok(())
+}
+
+/// A request that failed must have had a reason.
+fn check_failure(own: &End, message: &Message, status: Option<Status>) -> Checked {
+    let (stream, settings) = (&own.stream, &own.stream.settings);
+    let plausible = match status {
+        Some(Status::WorkRequestFlushed) => own.may_fail,
+        Some(Status::RemoteAccess) => message.outcome == Outcome::RemoteAccess || message.may_fail,
+        Some(Status::RemoteInvalidRequest) => message.outcome == Outcome::RemoteInvalid,
+        Some(Status::LocalProtection) => message.outcome == Outcome::LocalProtection,
+        Some(Status::TransportRetryExceeded) => {
+            demand!(
+                stream.attempts >= settings.retry_cnt,
+                "retry",
+                "request {} gives up after {} tries, retry_cnt is {}",
+                message.wr_id,
+                stream.attempts,
+                settings.retry_cnt
+            );
+            true
+        }
+        Some(Status::RnrRetryExceeded) => {
+            demand!(
+                settings.rnr_retry < 7 && stream.rnr_naks > settings.rnr_retry,
+                "rnr",
+                "request {} gives up after {} RNR NAKs, rnr_retry is {}",
+                message.wr_id,
+                stream.rnr_naks,
+                settings.rnr_retry
+            );
+            true
+        }
+        _ => false,
+    };
+    demand!(plausible, "completion-status", "request {} ends with {status:?}: {message:?}", message.wr_id);
+    Ok(())
+}
+
+/// A completion in the receive queue of `own`, connected to `peer`.
+pub(crate) fn check_recv(own: &mut End, peer: &mut End, cqe: &Cqe) -> Checked {
+    let Some(receive) = own.receives.list.pop_front() else {
+        demand!(false, "completion-once", "receive {} completes and none is posted", cqe.wr_id);
+        return Ok(());
+    };
+    own.receives.completed += 1;
+    demand!(
+        cqe.wr_id == receive.wr_id,
+        "completion-order",
+        "receive {} completes where {} is next",
+        cqe.wr_id,
+        receive.wr_id
+    );
+    let status = Status::from_byte(cqe.status);
+    let taker = peer.stream.takers.pop_front();
+    let message = taker.and_then(|id| peer.stream.message(id));
+    if status != Some(Status::Success) {
+        let short = status == Some(Status::LocalLength)
+            && message.is_some_and(|message| message.outcome == Outcome::RemoteInvalid);
+        let flushed = status == Some(Status::WorkRequestFlushed) && own.may_fail;
+        demand!(short || flushed, "completion-status", "receive {} ends with {status:?}", cqe.wr_id);
+        own.failed = true;
+        return Ok(());
+    }
+    peer.stream.skip_executed();
+    let (Some(id), Some(message)) = (taker, taker.and_then(|id| peer.stream.message(id))) else {
+        demand!(false, "completion-status", "receive {} completes and nothing was sent", cqe.wr_id);
+        return Ok(());
+    };
+    demand!(
+        peer.stream.executed.id > id && message.end() <= peer.stream.covered,
+        "completion-status",
+        "receive {} completes before its message is there: {message:?}",
+        cqe.wr_id
+    );
+    let op = if message.kind == Kind::Send { CompletionOp::Recv } else { CompletionOp::RecvWriteImm };
+    let flags = if message.imm.is_some() { cqe_flags::IMM } else { 0 }
+        | if message.solicited { cqe_flags::SOLICITED } else { 0 };
+    demand!(
+        (cqe.opcode, cqe.byte_len, cqe.flags) == (op as u8, message.length, flags)
+            && message.imm.is_none_or(|imm| imm == cqe.imm),
+        "completion-status",
+        "receive completes as {cqe:?}: {message:?}"
+    );
+    Ok(())
+}

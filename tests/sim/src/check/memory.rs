@@ -1,0 +1,104 @@
+//! What reaches memory: each byte of each message, in order, once, where it belongs, and nothing else.
+
+use crate::{
+    message::{Kind, Outcome},
+    pattern::Pieces,
+    stream::{Place, Receives, Stream},
+    violation::{Checked, demand},
+};
+
+impl Stream {
+    /// Bytes of a WRITE or SEND reach the responder's sink at `at`.
+    pub(crate) fn check_write(&mut self, receives: &Receives, at: u32, bytes: &[u8]) -> Checked {
+        self.skip_executed();
+        let (mtu, place) = (self.mtu(), self.executed);
+        let Some(message) = self.message(place.id) else {
+            demand!(false, "memory", "{} bytes at {at}: all that was posted is there already", bytes.len());
+            return Ok(());
+        };
+        let done = place.done + bytes.len() as u32;
+        demand!(!message.stale, "stale-key", "{} bytes at {at} by a key that was taken back: {message:?}", bytes.len());
+        demand!(
+            done <= message.writable || message.outcome != Outcome::RemoteAccess,
+            "access",
+            "{} bytes at {at} for a request that must be refused: {message:?}",
+            bytes.len()
+        );
+        demand!(
+            done <= message.writable,
+            "memory",
+            "{} bytes at {at}, more than the message has: {message:?}",
+            bytes.len()
+        );
+        let into = match message.kind {
+            Kind::Write => Some((message.remote + place.done, message.length - place.done)),
+            Kind::Send => {
+                message.recv.and_then(|index| receives.get(index)).and_then(|receive| receive.into.at(place.done))
+            }
+            Kind::Read => None,
+        };
+        demand!(
+            into.is_some_and(|(offset, run)| offset == at && bytes.len() as u32 <= run),
+            "memory",
+            "{} bytes at {at}, the next belong to {into:?}: message {} at byte {}",
+            bytes.len(),
+            place.id,
+            place.done
+        );
+        demand!(
+            message.data.holds(place.done, bytes),
+            "memory",
+            "wrong bytes at {at}: message {} at byte {}",
+            place.id,
+            place.done
+        );
+        let written = message.first + u64::from(done.div_ceil(mtu));
+        demand!(
+            written <= self.covered,
+            "memory",
+            "message {} is executed up to byte {done}, before it arrived",
+            place.id
+        );
+        self.executed.done = done;
+        self.written = written;
+        Ok(())
+    }
+
+    /// Bytes of a READ response reach the requester's sink at `at`.
+    pub(crate) fn check_placed(&mut self, at: u32, bytes: &[u8]) -> Checked {
+        while let Some(message) = self.message(self.placed.id)
+            && (message.kind != Kind::Read || self.placed.done == message.length)
+        {
+            self.placed = Place { id: self.placed.id + 1, done: 0 };
+        }
+        let place = self.placed;
+        let Some(message) = self.message(place.id) else {
+            demand!(false, "memory", "{} bytes at {at}: all READs that were posted are done", bytes.len());
+            return Ok(());
+        };
+        let into: Option<(u32, u32)> = Pieces::at(&message.into, place.done);
+        demand!(
+            into.is_some_and(|(offset, run)| offset == at && bytes.len() as u32 <= run),
+            "memory",
+            "{} bytes at {at}, the next of a READ belong to {into:?}: message {} at byte {}",
+            bytes.len(),
+            place.id,
+            place.done
+        );
+        demand!(
+            message.data.holds(place.done, bytes),
+            "memory",
+            "wrong bytes of a READ at {at}: message {} at byte {}",
+            place.id,
+            place.done
+        );
+        self.placed.done += bytes.len() as u32;
+        Ok(())
+    }
+
+    /// Every byte of a READ is in memory.
+    pub(crate) fn is_placed(&self, id: u64) -> bool {
+        let message = self.message(id).expect("a message that is not complete is kept");
+        message.length == 0 || self.placed.id > id || (self.placed.id == id && self.placed.done == message.length)
+    }
+}

@@ -1,0 +1,207 @@
+//! What a requester sends, and what it may believe of the answers that reach it.
+
+use crate::{
+    frame::{Kind as FrameKind, Seen},
+    message::{Kind, Outcome},
+    stream::Stream,
+    violation::{Checked, demand},
+};
+
+/// RNR timer codes in units of 10 us (IBTA v1 table 45).
+const RNR_UNITS: [u64; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
+    6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// What a request on the wire was.
+pub(crate) struct Sent {
+    pub(crate) rows: u64,
+    pub(crate) again: bool,
+}
+
+impl Stream {
+    /// A request leaves: it must be the packet of the message that its PSN says, and its turn.
+    pub(crate) fn check_request(&mut self, seen: &Seen<'_>, now: u64) -> Result<Sent, crate::violation::Violation> {
+        let psn = self.unwrap_psn(seen.psn);
+        demand!(psn <= self.frontier, "psn", "PSN {} sent where {} comes next", seen.psn, self.frontier & 0xff_ffff);
+        demand!(psn >= self.una, "go-back", "PSN {} sent again, acknowledged up to {}", seen.psn, self.una & 0xff_ffff);
+        let Some((id, at)) = self.find(psn) else {
+            demand!(false, "psn", "PSN {} is of no message that was posted", seen.psn);
+            unreachable!()
+        };
+        let packets = self.check_packet(id, at, seen)?;
+        let again = psn < self.frontier;
+        let behind = psn + u64::from(packets);
+        if !again && (at == 0 || seen.kind == FrameKind::ReadRequest) {
+            let message = self.message(id).expect("found");
+            self.note_request(if message.kind == Kind::Read { behind } else { message.end() });
+        }
+        self.frontier = self.frontier.max(behind);
+        let window = u64::from(self.settings.window.max(packets));
+        demand!(
+            self.frontier - self.una <= window,
+            "window",
+            "{} PSNs in flight, window {window}",
+            self.frontier - self.una
+        );
+        demand!(
+            now >= self.rnr_until,
+            "rnr",
+            "PSN {} sent {} ns before the receiver is ready",
+            seen.psn,
+            self.rnr_until - now
+        );
+        demand!(
+            !self.go_back || psn == self.una,
+            "go-back",
+            "PSN {} is the first after a NAK or time-out, and should be {}",
+            seen.psn,
+            self.una & 0xff_ffff
+        );
+        (self.go_back, self.waiting) = (false, false);
+        if psn == self.una {
+            if self.attempts == 0 {
+                self.timer_from = now;
+            }
+            self.attempts += 1;
+        }
+        Ok(Sent { rows: self.message(id).expect("found").rows, again })
+    }
+
+    /// Packet `at` of the message has the opcode, headers and bytes of its place; gives the PSNs that it takes.
+    fn check_packet(&self, id: u64, at: u32, seen: &Seen<'_>) -> Result<u32, crate::violation::Violation> {
+        let message = self.message(id).expect("found");
+        let mtu = self.mtu();
+        demand!(
+            seen.opcode == message.opcode(at),
+            "psn",
+            "PSN {} has opcode 0x{:02x}, packet {at} of {} is 0x{:02x}",
+            seen.psn,
+            seen.opcode,
+            message.packets,
+            message.opcode(at)
+        );
+        let skip = at * mtu;
+        if message.kind == Kind::Read {
+            let reth = seen.reth.expect("a READ request has one");
+            let (va, key) = (message.remote_va.wrapping_add(skip.into()), message.rkey);
+            demand!(
+                (reth.va, reth.rkey) == (va, key),
+                "payload",
+                "READ of key 0x{:08x} at 0x{:x}, message says 0x{key:08x} at 0x{va:x}",
+                reth.rkey,
+                reth.va
+            );
+            let packets = reth.length.div_ceil(mtu).max(1);
+            let whole = at + packets == message.packets && skip + reth.length == message.length;
+            let inner = at + packets < message.packets && reth.length.is_multiple_of(mtu);
+            demand!(whole || inner, "payload", "READ of {} bytes at {skip} of {}", reth.length, message.length);
+            return Ok(packets);
+        }
+        if let Some(reth) = seen.reth {
+            demand!(
+                (reth.va, reth.rkey, reth.length) == (message.remote_va, message.rkey, message.length),
+                "payload",
+                "RETH {reth:x?} on a WRITE of {} bytes, key 0x{:08x} at 0x{:x}",
+                message.length,
+                message.rkey,
+                message.remote_va
+            );
+        }
+        let last = at + 1 == message.packets;
+        demand!(
+            seen.imm == message.imm.filter(|_| last) && seen.solicited == (last && message.solicited),
+            "payload",
+            "immediate {:?} and solicited {} on packet {at} of {}",
+            seen.imm,
+            seen.solicited,
+            message.packets
+        );
+        let bytes = (message.length - skip).min(mtu) as usize;
+        demand!(
+            seen.payload.len() == bytes && message.data.holds(skip, seen.payload),
+            "payload",
+            "PSN {}: {} bytes that are not the {bytes} of the message at {skip}",
+            seen.psn,
+            seen.payload.len()
+        );
+        demand!(
+            message.outcome != Outcome::LocalProtection || skip + bytes as u32 <= message.writable,
+            "payload",
+            "PSN {} is of memory that does not open",
+            seen.psn
+        );
+        Ok(1)
+    }
+
+    /// An answer reaches the requester. Gives what NAK or RNR NAK it must have counted.
+    pub(crate) fn on_answer(&mut self, seen: &Seen<'_>, now: u64) -> Option<u8> {
+        let psn = self.unwrap_psn(seen.psn);
+        if psn < self.una || psn >= self.frontier {
+            return None;
+        }
+        let syndrome = seen.aeth.map_or(0, |aeth| aeth.syndrome);
+        if seen.kind == FrameKind::ReadResponse {
+            self.acknowledge(psn, now);
+            let is_read =
+                self.find(psn).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.kind == Kind::Read);
+            if self.una == psn && is_read {
+                self.progress(psn + 1, now);
+            }
+            return None;
+        }
+        match syndrome >> 5 {
+            0 => self.acknowledge(psn + 1, now),
+            1 => {
+                self.acknowledge(psn, now);
+                if self.una == psn {
+                    self.rnr_naks += 1;
+                    self.go_back = true;
+                    // One that comes while nothing was sent since the last says nothing new.
+                    if !self.waiting {
+                        self.waiting = true;
+                        self.rnr_until = now + RNR_UNITS[usize::from(syndrome & 31)] * 10_000;
+                    }
+                }
+            }
+            _ => {
+                self.acknowledge(psn, now);
+                self.go_back |= syndrome == 0x60 && self.una == psn;
+            }
+        }
+        Some(syndrome)
+    }
+
+    /// All before `to` is acknowledged, but for READs: those end with their responses.
+    fn acknowledge(&mut self, to: u64, now: u64) {
+        let mut reached = self.una;
+        while reached < to {
+            let Some((id, _)) = self.find(reached) else { break };
+            let message = self.message(id).expect("found");
+            if message.kind == Kind::Read {
+                break;
+            }
+            reached = message.end().min(to);
+        }
+        self.progress(reached, now);
+    }
+
+    fn progress(&mut self, una: u64, now: u64) {
+        if una > self.una {
+            self.una = una;
+            (self.attempts, self.rnr_naks) = (0, 0);
+            (self.timer_from, self.alive_at) = (now, now);
+        }
+    }
+
+    /// The engine says that the ACK timer ran out.
+    pub(crate) fn on_timeout(&mut self, now: u64) -> Checked {
+        let ran = now - self.timer_from;
+        let timeout = self.settings.ack_timeout();
+        demand!(ran >= timeout, "timer", "the ACK timer of {timeout} ns ran out after {ran} ns at most");
+        demand!(self.una < self.frontier, "timer", "the ACK timer ran out and nothing is in flight");
+        self.timer_from = now;
+        self.go_back = true;
+        Ok(())
+    }
+}

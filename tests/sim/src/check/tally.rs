@@ -1,0 +1,56 @@
+//! The engine's counters against what was seen on the wire.
+
+use roced_transport::{
+    counters::{QpCount, QpCounters},
+    reject::{DropCounters, DropReason},
+};
+
+use crate::violation::{Checked, demand};
+
+/// What one endpoint did, as seen from outside.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Frames given to it.
+    pub(crate) given: u64,
+    pub(crate) given_corrupt: u64,
+    pub(crate) requests: u64,
+    pub(crate) retransmitted: u64,
+    pub(crate) answers: u64,
+    pub(crate) payload_bytes: u64,
+    pub(crate) sequence_naks_sent: u64,
+    pub(crate) rnr_naks_sent: u64,
+    pub(crate) sequence_naks_taken: u64,
+    pub(crate) rnr_naks_taken: u64,
+    /// Requests given to it that were behind all that had arrived.
+    pub(crate) behind: u64,
+}
+
+impl Tally {
+    /// Everything that was counted was seen, and the other way round.
+    pub(crate) fn check(&self, counters: &QpCounters, drops: &DropCounters) -> Checked {
+        let dropped: u64 = DropReason::ALL.iter().map(|reason| drops.get(*reason)).sum();
+        let exact = [
+            ("request_packets", counters.get(QpCount::RequestPackets), self.requests),
+            ("response_packets", counters.get(QpCount::ResponsePackets), self.answers),
+            ("sent_bytes", counters.get(QpCount::SentBytes), self.payload_bytes),
+            ("retransmitted_packets", counters.get(QpCount::RetransmittedPackets), self.retransmitted),
+            ("drop_bad_icrc", drops.get(DropReason::BadIcrc), self.given_corrupt),
+            ("received_packets and drops", counters.get(QpCount::ReceivedPackets) + dropped, self.given),
+            ("packet_seq_err", counters.get(QpCount::SequenceNakReceived), self.sequence_naks_taken),
+            ("rnr_nak_received", counters.get(QpCount::RnrNakReceived), self.rnr_naks_taken),
+        ];
+        for (name, counted, seen) in exact {
+            demand!(counted == seen, "counters", "{name} is {counted}, on the wire it was {seen}");
+        }
+        // A NAK that becomes needless before it leaves is counted and not seen.
+        let at_least = [
+            ("out_of_sequence", counters.get(QpCount::SequenceNakSent), self.sequence_naks_sent),
+            ("rnr_nak_sent", counters.get(QpCount::RnrNakSent), self.rnr_naks_sent),
+            ("duplicate_request", self.behind, counters.get(QpCount::DuplicateRequest)),
+        ];
+        for (name, most, least) in at_least {
+            demand!(most >= least, "counters", "{name}: {most} and {least} do not agree");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! A connection between the two hosts: its settings, and what is known of either end.
+
+use crate::{
+    random::Random,
+    stream::{Receives, Stream},
+};
+
+/// Settings of a connection, the same at both ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) mtu: u32,
+    pub(crate) ipv6: bool,
+    pub(crate) timeout: u32,
+    pub(crate) retry_cnt: u32,
+    pub(crate) rnr_retry: u32,
+    pub(crate) min_rnr_timer: u32,
+    pub(crate) rd_atomic: u32,
+    pub(crate) window: u32,
+    pub(crate) signal_all: bool,
+    pub(crate) inline_bytes: u32,
+    pub(crate) sges: u32,
+    /// Work requests that each end has under way.
+    pub(crate) depth: u64,
+    /// Receives that each end keeps posted, and how late it puts new ones there, in nanoseconds.
+    pub(crate) receives: u64,
+    pub(crate) receive_late: u64,
+}
+
+impl Settings {
+    pub(crate) fn draw(random: &mut Random) -> Self {
+        Self {
+            mtu: random.pick(&[256, 512, 1024, 1024, 2048, 4096]),
+            ipv6: random.one_in(3),
+            timeout: random.within(8, 10) as u32,
+            retry_cnt: if random.one_in(8) { random.below(4) as u32 } else { 7 },
+            rnr_retry: if random.one_in(8) { random.below(7) as u32 } else { 7 },
+            min_rnr_timer: random.within(1, 14) as u32,
+            rd_atomic: random.pick(&[1, 2, 4, 16]),
+            window: random.pick(&[1, 4, 16, 64, 256]),
+            signal_all: random.one_in(4),
+            inline_bytes: random.pick(&[0, 64, 256]),
+            sges: random.pick(&[1, 2, 4, 32]),
+            depth: random.pick(&[1, 3, 8, 24]),
+            receives: random.pick(&[1, 4, 16]),
+            receive_late: random.pick(&[0, 0, 0, 50_000, 1_000_000]),
+        }
+    }
+
+    /// The ACK timeout in nanoseconds: 4.096 us * 2^code (IBTA v1 9.7.6.1.3).
+    pub(crate) fn ack_timeout(&self) -> u64 {
+        4096 << self.timeout
+    }
+}
+
+/// One end.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) qpn: u32,
+    /// Its requests.
+    pub(crate) stream: Stream,
+    pub(crate) receives: Receives,
+    /// Where its next WRITE and READ put their bytes.
+    pub(crate) write_at: u32,
+    pub(crate) read_at: u32,
+    /// The id of the last message that reads back.
+    pub(crate) back_until: u64,
+    /// It has failed, or may have: flushed work is no surprise.
+    pub(crate) may_fail: bool,
+    /// A send of it did not succeed: none does any more.
+    pub(crate) send_failed: bool,
+    /// Its application knows that it has failed.
+    pub(crate) failed: bool,
+    /// Its endpoint went away.
+    pub(crate) gone: bool,
+    /// When it posts receives again, if it lacks some.
+    pub(crate) receive_at: u64,
+}
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Work is posted.
+    Open,
+    /// No new work; what is there comes to its end.
+    Closing { since: u64 },
+    /// Both ends flush.
+    Flushing { since: u64 },
+    /// Not there until this moment.
+    Closed { until: u64 },
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) slot: usize,
+    pub(crate) settings: Settings,
+    pub(crate) ends: [End; 2],
+    pub(crate) phase: Phase,
+    /// It has another MTU than the one before it in its slot.
+    pub(crate) mtu_changed: bool,
+    /// Frames that it still has, if it is to end by itself.
+    pub(crate) frames_left: u64,
+}
+
+impl End {
+    pub(crate) fn new(qpn: u32, stream: Stream) -> Self {
+        Self {
+            qpn,
+            stream,
+            receives: Receives::default(),
+            write_at: 0,
+            read_at: 0,
+            back_until: 0,
+            may_fail: false,
+            send_failed: false,
+            failed: false,
+            gone: false,
+            receive_at: 0,
+        }
+    }
+}

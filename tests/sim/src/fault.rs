@@ -1,0 +1,109 @@
+//! What can go wrong on the way, as a table, and a seed's share of it.
+
+use crate::random::Random;
+
+/// One kind of fault: a column of the table that a run prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Fault {
+    /// A frame is lost.
+    Loss,
+    /// Several in a row are.
+    BurstLoss,
+    /// A frame arrives twice.
+    Duplicate,
+    /// A frame is overtaken.
+    Reorder,
+    /// All frames of one direction are slow for a while.
+    Delay,
+    /// Bits flip.
+    Corrupt,
+    /// A switch marks "congestion experienced".
+    CeMark,
+    /// Nothing gets through for a while.
+    LinkDown,
+    /// A peer's endpoint goes away with all queue pairs; they are made anew.
+    PeerRestart,
+    /// The next connection has another path MTU.
+    MtuChange,
+}
+
+impl Fault {
+    /// All of them, with the names that the table shows.
+    pub(crate) const ALL: [(Self, &'static str); 10] = [
+        (Self::Loss, "loss"),
+        (Self::BurstLoss, "burst loss"),
+        (Self::Duplicate, "duplicate"),
+        (Self::Reorder, "reorder"),
+        (Self::Delay, "delay"),
+        (Self::Corrupt, "corrupt"),
+        (Self::CeMark, "CE mark"),
+        (Self::LinkDown, "link down"),
+        (Self::PeerRestart, "restart"),
+        (Self::MtuChange, "MTU change"),
+    ];
+}
+
+/// What a seed's network does, in parts per million of frames; 0 is never.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weather {
+    pub(crate) loss: u32,
+    pub(crate) burst_loss: u32,
+    pub(crate) duplicate: u32,
+    pub(crate) reorder: u32,
+    pub(crate) delay: u32,
+    pub(crate) corrupt: u32,
+    pub(crate) ce_mark: u32,
+    pub(crate) link_down: u32,
+    /// Of turns of the whole.
+    pub(crate) peer_restart: u32,
+    /// Of connections.
+    pub(crate) mtu_change: u32,
+}
+
+impl Weather {
+    /// One seed in ten is calm; the others have each fault or not, at their own rate.
+    pub(crate) fn forecast(random: &mut Random) -> Self {
+        if random.one_in(10) {
+            return Self { mtu_change: 500_000, ..Self::default() };
+        }
+        // Few seeds have all: what two faults do together is seen best when a third does not hide it.
+        let keep = random.pick(&[2, 3, 4, 6]);
+        let mut rate = |rates: &[u32]| if random.one_in(6 / keep.min(5) + 1) { random.pick(rates) } else { 0 };
+        Self {
+            loss: rate(&[1_000, 5_000, 20_000, 50_000]),
+            burst_loss: rate(&[500, 2_000, 5_000]),
+            duplicate: rate(&[2_000, 10_000, 50_000]),
+            reorder: rate(&[2_000, 10_000, 50_000]),
+            delay: rate(&[200, 1_000]),
+            corrupt: rate(&[2_000, 10_000, 30_000]),
+            ce_mark: rate(&[10_000, 200_000]),
+            link_down: rate(&[300, 1_000]),
+            peer_restart: rate(&[200, 1_000]),
+            mtu_change: rate(&[500_000, 1_000_000]),
+        }
+    }
+}
+
+/// What becomes of one frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fate {
+    /// Bit of each fault that hit it, by [`Fault`].
+    pub(crate) hits: u32,
+    pub(crate) lost: bool,
+    pub(crate) twice: bool,
+    pub(crate) corrupt: bool,
+    pub(crate) marked: bool,
+    /// Nanoseconds later than frames before and after it.
+    pub(crate) late: u64,
+}
+
+impl Fate {
+    pub(crate) fn hit(&mut self, fault: Fault) {
+        self.hits |= 1 << fault as usize;
+    }
+
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        Fault::ALL.iter().filter(|(fault, _)| self.hits >> *fault as usize & 1 != 0).map(|(_, name)| *name).collect()
+    }
+}

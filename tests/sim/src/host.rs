@@ -1,0 +1,197 @@
+//! What a host is made of besides its model: addresses, memory regions, queue pairs as a client takes them to RTS.
+
+use roced_shared::{
+    abi::{
+        control::{QpAttributes, access, attribute, state},
+        layout::QpSizes,
+    },
+    ids::{EndpointId, Qpn},
+};
+use roced_transport::{
+    endpoint::{Endpoint, EndpointConfig},
+    io::{Abort, EmitError, FrameMut, Via, Wire},
+    mr::{Mr, MrKey},
+    qp::{PathState, Qp, QpConfig},
+    wire::path::{Path, PathSpec, udp_source_port},
+};
+
+use crate::{
+    connection::Settings,
+    layout::{
+        FORBIDDEN, OTHER_PD, OTHER_PD_KEY, PD, READ_KEY, SINK, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE, SOURCE_KEY,
+        SOURCE_VA, slot_key, slot_region,
+    },
+    model::{RECV_CQ, SEND_CQ},
+    pattern::SOURCE_BYTES,
+};
+
+/// Queue pairs that one host can make in a seed; numbers are not used again.
+pub(crate) const QPS_MAX: u32 = 1024;
+
+/// Send and receive work requests of a queue pair.
+pub(crate) const WORK_REQUESTS: u32 = 32;
+
+/// The endpoint of a host with memory for `slots` connections.
+pub(crate) fn endpoint(host: usize, slots: usize, generations: &[u32]) -> Endpoint {
+    let id = EndpointId::new(host + 1).expect("a small number");
+    let mut endpoint = Endpoint::new(EndpointConfig { id, max_mrs: 16, max_qps: QPS_MAX });
+    let sink_bytes = slots as u64 * u64::from(SLOT_BYTES);
+    let source = Mr {
+        key: MrKey(SOURCE_KEY),
+        pd: PD,
+        access: access::REMOTE_READ,
+        va: SOURCE_VA,
+        length: SOURCE_BYTES as u64,
+        region: SOURCE,
+        offset: 0,
+    };
+    let sink =
+        Mr { key: MrKey(SINK_KEY), access: access::ALL, va: SINK_VA, length: sink_bytes, region: SINK, ..source };
+    let regions = [
+        source,
+        sink,
+        Mr { key: MrKey(READ_KEY), access: access::REMOTE_READ, ..sink },
+        Mr { key: MrKey(OTHER_PD_KEY), pd: OTHER_PD, region: FORBIDDEN, ..sink },
+    ];
+    for mr in regions {
+        endpoint.insert_mr(mr).expect("room");
+    }
+    for (slot, generation) in generations.iter().enumerate() {
+        insert_slot_key(&mut endpoint, slots, slot, *generation);
+    }
+    endpoint
+}
+
+/// Opens the sink by the slot's key of this generation.
+pub(crate) fn insert_slot_key(endpoint: &mut Endpoint, slots: usize, slot: usize, generation: u32) {
+    endpoint
+        .insert_mr(Mr {
+            key: MrKey(slot_key(slot, generation)),
+            pd: PD,
+            access: access::ALL,
+            va: SINK_VA,
+            length: slots as u64 * u64::from(SLOT_BYTES),
+            region: slot_region(slot, generation),
+            offset: 0,
+        })
+        .expect("room");
+}
+
+/// The number of a host's queue pair.
+pub(crate) fn qpn(host: usize, index: u32) -> Qpn {
+    Qpn::new(EndpointId::new(host + 1).expect("a small number"), index)
+}
+
+fn gid(host: usize, ipv6: bool) -> [u8; 16] {
+    let mut gid = [0; 16];
+    if ipv6 {
+        gid[0] = 0xfd;
+    } else {
+        gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 10]);
+    }
+    gid[15] = host as u8 + 1;
+    gid
+}
+
+/// Makes a queue pair and takes it to RTS.
+pub(crate) fn connect(endpoint: &mut Endpoint, host: usize, own: Qpn, peer: Qpn, settings: &Settings, psns: [u32; 2]) {
+    let sizes = QpSizes {
+        send_wrs: WORK_REQUESTS,
+        recv_wrs: WORK_REQUESTS,
+        send_sges: settings.sges.max(2),
+        recv_sges: settings.sges.max(2),
+        inline_bytes: settings.inline_bytes,
+    };
+    let config = QpConfig {
+        qpn: own,
+        pd: PD,
+        send_cq: SEND_CQ,
+        recv_cq: RECV_CQ,
+        sizes,
+        signal_all: settings.signal_all,
+        window_packets: settings.window,
+    };
+    endpoint.insert_qp(Box::new(Qp::new(config))).map_err(|(_, reject)| reject).expect("a number that is free");
+    let path = Path::new(&PathSpec {
+        via: Via::Nic { flow: 1 },
+        source_mac: [2, 0, 0, 0, 0, host as u8],
+        dest_mac: [2, 0, 0, 0, 0, 1 - host as u8],
+        vlan: None,
+        source: gid(host, settings.ipv6),
+        destination: gid(1 - host, settings.ipv6),
+        traffic_class: 2,
+        hop_limit: 64,
+        flow_label: 0,
+        udp_source_port: udp_source_port(0, own, peer),
+    })
+    .expect("one address family");
+    let attributes = QpAttributes {
+        access: access::ALL,
+        path_mtu_bytes: settings.mtu,
+        dest_qpn: peer.get(),
+        sq_psn: psns[host],
+        rq_psn: psns[1 - host],
+        max_rd_atomic: settings.rd_atomic,
+        max_dest_rd_atomic: settings.rd_atomic,
+        min_rnr_timer: settings.min_rnr_timer,
+        timeout: settings.timeout,
+        retry_cnt: settings.retry_cnt,
+        rnr_retry: settings.rnr_retry,
+        dgid: gid(1 - host, settings.ipv6),
+        ..QpAttributes::default()
+    };
+    use attribute::*;
+    let steps = [
+        (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, None),
+        (
+            state::RTR,
+            AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
+            Some(PathState::Ready(path)),
+        ),
+        (state::RTS, TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC, None),
+    ];
+    for (state, mask, path) in steps {
+        endpoint
+            .modify_qp(own, STATE | mask, &QpAttributes { state, ..attributes }, path)
+            .expect("all attributes are given");
+    }
+}
+
+/// Takes a queue pair to the error state.
+pub(crate) fn end(endpoint: &mut Endpoint, own: Qpn) {
+    let error = QpAttributes { state: state::ERR, ..QpAttributes::default() };
+    endpoint.modify_qp(own, attribute::STATE, &error, None).expect("from anywhere");
+}
+
+/// A NIC with room for so many frames.
+pub(crate) struct Nic<'n> {
+    pub(crate) room: usize,
+    pub(crate) spare: &'n mut Vec<Vec<u8>>,
+    pub(crate) frames: &'n mut Vec<Vec<u8>>,
+}
+
+impl Wire for Nic<'_> {
+    fn emit(
+        &mut self,
+        _via: Via,
+        frame_bytes: usize,
+        fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        if self.frames.len() >= self.room {
+            return Err(EmitError::Full);
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.resize(frame_bytes, 0);
+        let filled = {
+            // A long frame lies in two pieces, as in AF_XDP chunks.
+            let mut frame = FrameMut::over(bytes.chunks_mut(3840));
+            fill(&mut frame)
+        };
+        if filled.is_err() {
+            self.spare.push(bytes);
+            return Err(EmitError::Aborted);
+        }
+        self.frames.push(bytes);
+        Ok(())
+    }
+}

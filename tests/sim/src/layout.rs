@@ -1,0 +1,66 @@
+//! Where things lie in a host's memory, and which keys open it.
+//!
+//! ```text
+//!   source region   the host's half of the sea, never written
+//!   sink region     for each slot (one queue pair at a time):
+//!                   | WRITEs land here | written, then read back | receive buffers | READs land here |
+//! ```
+//!
+//! A slot has a key of its own over its part of the sink that is taken back now and then; each such key opens a region of another
+//! number, so that whoever uses an old one is seen.
+
+use roced_shared::ids::{Pdn, RegionId};
+
+use crate::pattern::SOURCE_BYTES;
+
+pub(crate) const PD: Pdn = Pdn(1);
+pub(crate) const OTHER_PD: Pdn = Pdn(2);
+
+pub(crate) const SOURCE: RegionId = RegionId(1);
+pub(crate) const SINK: RegionId = RegionId(2);
+/// Nothing ever opens it.
+pub(crate) const FORBIDDEN: RegionId = RegionId(3);
+
+pub(crate) const SOURCE_VA: u64 = 0x1000_0000;
+pub(crate) const SINK_VA: u64 = 0x7000_0000;
+
+pub(crate) const SOURCE_KEY: u32 = 0x0050_0001;
+pub(crate) const SINK_KEY: u32 = 0x0051_0002;
+/// Opens the sink for reading only.
+pub(crate) const READ_KEY: u32 = 0x0052_0003;
+/// Of another protection domain.
+pub(crate) const OTHER_PD_KEY: u32 = 0x0053_0004;
+/// Opens nothing.
+pub(crate) const NO_KEY: u32 = 0x0077_7701;
+
+pub(crate) const WRITE_BYTES: u32 = 48 << 10;
+pub(crate) const BACK_BYTES: u32 = 16 << 10;
+pub(crate) const RECV_SLOTS: u32 = 16;
+pub(crate) const RECV_BYTES: u32 = 8 << 10;
+pub(crate) const READ_BYTES: u32 = 64 << 10;
+
+/// Where the parts of a slot begin.
+pub(crate) const BACK_AT: u32 = WRITE_BYTES;
+pub(crate) const RECV_AT: u32 = BACK_AT + BACK_BYTES;
+pub(crate) const READ_AT: u32 = RECV_AT + RECV_SLOTS * RECV_BYTES;
+pub(crate) const SLOT_BYTES: u32 = READ_AT + READ_BYTES;
+
+/// Longest WRITE or READ.
+pub(crate) const MESSAGE_BYTES: u32 = 14 << 10;
+
+const _: () = assert!(MESSAGE_BYTES <= BACK_BYTES && SOURCE_BYTES > MESSAGE_BYTES as usize);
+
+/// The key of that generation over a slot.
+pub(crate) const fn slot_key(slot: usize, generation: u32) -> u32 {
+    ((0xe000 + slot as u32) << 8) | generation & 0xff
+}
+
+/// The region that such a key opens.
+pub(crate) const fn slot_region(slot: usize, generation: u32) -> RegionId {
+    RegionId(1 << 31 | (slot as u32) << 24 | generation & 0x00ff_ffff)
+}
+
+/// (slot, generation) of such a region.
+pub(crate) const fn region_slot(region: RegionId) -> Option<(usize, u32)> {
+    if region.0 >> 31 == 0 { None } else { Some(((region.0 >> 24 & 0x7f) as usize, region.0 & 0x00ff_ffff)) }
+}

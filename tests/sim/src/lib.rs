@@ -1,0 +1,53 @@
+//! Whole endpoints in a simulated network, by seed.
+//!
+//! ```text
+//!   applications ─► work ─► Endpoint ─► frames ─► Network (weather) ─► frames ─► Endpoint ─► memory, completions
+//!                                          │                              │                        │
+//!                                          └───────────── checkers (check/, message by message) ───┘
+//! ```
+//!
+//! A seed decides everything: connections and their settings, what applications ask for, what the network does to each frame.
+//! Time is virtual; nothing else is simulated: the engine is the one that ships. The model of an application knows for each work
+//! request which packets it must become, which bytes must reach which place in which order, and how it must end; the checkers
+//! compare that with what leaves the endpoints, what reaches them, and what they say.
+
+mod application;
+mod check;
+mod connection;
+mod fault;
+mod frame;
+mod host;
+mod layout;
+mod message;
+mod model;
+mod network;
+mod operation;
+mod pattern;
+mod random;
+mod stream;
+mod table;
+mod violation;
+mod world;
+
+pub use self::{table::Table, violation::Violation};
+
+/// What one seed came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Frames that left either host.
+    pub frames: u64,
+    /// Queue pairs that were there at a time.
+    pub qps: usize,
+    /// Which faults hit which operations, and how often.
+    pub table: Table,
+    /// The first rule that was broken.
+    pub violation: Option<Violation>,
+}
+
+/// Frames that a seed has at the least.
+pub const FRAMES: u64 = 2_000;
+
+/// Runs a seed to its end, or to the first violation. With `trace` it prints each frame and event.
+pub fn run(seed: u64, trace: bool) -> Outcome {
+    world::World::new(seed, trace).run()
+}

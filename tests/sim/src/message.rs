@@ -1,0 +1,87 @@
+//! One send work request, as the model knows it: what its packets are, where its bytes belong, how it must end.
+
+use crate::pattern::Pieces;
+
+/// What a message does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Send,
+    Write,
+    Read,
+}
+
+/// How a message must end, if the connection lives that long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Success,
+    RemoteAccess,
+    RemoteInvalid,
+    LocalProtection,
+}
+
+/// A send work request.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) wr_id: u64,
+    /// A bit for each row of the table that it belongs to.
+    pub(crate) rows: u64,
+    pub(crate) kind: Kind,
+    pub(crate) imm: Option<[u8; 4]>,
+    pub(crate) solicited: bool,
+    pub(crate) signaled: bool,
+    pub(crate) fenced: bool,
+    pub(crate) inline: bool,
+    /// Its bytes, in the sea.
+    pub(crate) data: Pieces,
+    pub(crate) length: u32,
+    /// Where a READ puts them, in our sink.
+    pub(crate) into: Pieces,
+    /// Where a WRITE puts them, in the peer's sink.
+    pub(crate) remote: u32,
+    pub(crate) remote_va: u64,
+    pub(crate) rkey: u32,
+    pub(crate) lkey: u32,
+    pub(crate) outcome: Outcome,
+    /// It may end with "remote access error": its key was taken back meanwhile.
+    pub(crate) may_fail: bool,
+    /// Its key is one that is taken back now and then: of this generation.
+    pub(crate) generation: Option<u32>,
+    /// Its key was taken back before it was posted.
+    pub(crate) stale: bool,
+    /// Bytes of it that may be written at all.
+    pub(crate) writable: u32,
+    /// PSN of its first packet, counted without end, and how many it takes.
+    pub(crate) first: u64,
+    pub(crate) packets: u32,
+    /// Which receive it takes.
+    pub(crate) recv: Option<u64>,
+}
+
+impl Message {
+    /// The PSN behind its last one.
+    pub(crate) fn end(&self) -> u64 {
+        self.first + u64::from(self.packets)
+    }
+
+    pub(crate) fn takes_receive(&self) -> bool {
+        self.kind == Kind::Send || self.imm.is_some()
+    }
+
+    /// Its place in the opcode table of a reliable connection: packet `at` of `packets`.
+    pub(crate) fn opcode(&self, at: u32) -> u8 {
+        let (first, last) = (at == 0, at + 1 == self.packets);
+        let base = match self.kind {
+            Kind::Send => 0x00,
+            Kind::Write => 0x06,
+            Kind::Read => return 0x0c,
+        };
+        base + match (first, last, self.imm.is_some()) {
+            (true, false, _) => 0,
+            (false, false, _) => 1,
+            (false, true, false) => 2,
+            (false, true, true) => 3,
+            (true, true, false) => 4,
+            (true, true, true) => 5,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What the applications of both hosts are: their memory, and everything that is known of their connections. The engine reaches
+//! it through [`AppView`]; each thing that it does there is checked at once.
+
+use roced_shared::{
+    abi::cqe::Cqe,
+    ids::{Cqn, Qpn},
+};
+use roced_transport::{
+    io::{App, AtomicOperation, CqOverrun, MemoryFault},
+    mr::MemSpan,
+};
+
+use crate::{
+    check::{Tally, completion},
+    connection::{Connection, Phase},
+    fault::Fault,
+    layout::{READ_AT, SINK, SLOT_BYTES, SOURCE, region_slot},
+    pattern::{SOURCE_BYTES, sea},
+    violation::{Checked, Violation, demand},
+};
+
+pub(crate) const SEND_CQ: Cqn = Cqn(1);
+pub(crate) const RECV_CQ: Cqn = Cqn(2);
+
+/// The wr_id of receive 0: no send work request has it.
+pub(crate) const RECEIVE_ID: u64 = 1 << 40;
+
+/// One host's side of it.
+#[derive(Debug)]
+pub(crate) struct HostModel {
+    pub(crate) sink: Vec<u8>,
+    /// Generation of each slot's key that is good now.
+    pub(crate) generations: Vec<u32>,
+    /// Which connection has the queue pair of that index.
+    pub(crate) by_index: Vec<Option<usize>>,
+    pub(crate) tally: Tally,
+}
+
+/// Both.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) now: u64,
+    pub(crate) hosts: [HostModel; 2],
+    /// One in each slot.
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) violation: Option<Violation>,
+    /// Something completed since this was last taken.
+    pub(crate) activity: bool,
+    pub(crate) trace: bool,
+    /// Hits of each fault on each row.
+    pub(crate) cells: Vec<[u64; Fault::ALL.len()]>,
+}
+
+impl Model {
+    /// Keeps the first violation.
+    pub(crate) fn note(&mut self, checked: Checked) {
+        if let Err(violation) = checked {
+            self.violation.get_or_insert(violation);
+        }
+    }
+
+    pub(crate) fn count_hits(&mut self, rows: u64, hits: u32) {
+        for row in (0..self.cells.len()).filter(|row| rows >> row & 1 != 0) {
+            for fault in (0..Fault::ALL.len()).filter(|fault| hits >> fault & 1 != 0) {
+                self.cells[row][fault] += 1;
+            }
+        }
+    }
+
+    /// The connection whose queue pair of `host` has this number.
+    pub(crate) fn connection_of(&self, host: usize, qpn: u32) -> Option<usize> {
+        self.hosts[host].by_index.get(Qpn::from_wire(qpn).index() as usize).copied().flatten()
+    }
+
+    fn on_write(&mut self, host: usize, span: MemSpan<'_>, bytes: &[u8]) -> Checked {
+        let offset = span.offset() as u32;
+        self.check_region(host, span)?;
+        demand!(span.region() != SOURCE, "memory", "{} bytes into source memory at {offset}", bytes.len());
+        let slot = (offset / SLOT_BYTES) as usize;
+        demand!(slot < self.connections.len(), "memory", "{} bytes outside of all memory at {offset}", bytes.len());
+        let connection = &mut self.connections[slot];
+        demand!(
+            !matches!(connection.phase, Phase::Closed { .. }),
+            "memory",
+            "{} bytes at {offset} of a connection that is no more",
+            bytes.len()
+        );
+        let [first, second] = &mut connection.ends;
+        let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
+        if offset % SLOT_BYTES >= READ_AT {
+            own.stream.check_placed(offset, bytes)?;
+        } else {
+            peer.stream.check_write(&own.receives, offset, bytes)?;
+        }
+        self.hosts[host].sink[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        if self.trace {
+            println!("{:>12} host {host}   {} bytes at {offset}", self.now, bytes.len());
+        }
+        Ok(())
+    }
+
+    /// The region's key is good.
+    fn check_region(&self, host: usize, span: MemSpan<'_>) -> Checked {
+        if let Some((slot, generation)) = region_slot(span.region()) {
+            let good = self.hosts[host].generations[slot];
+            demand!(
+                generation == good,
+                "stale-key",
+                "memory of key {generation} of slot {slot} is used, {good} is good"
+            );
+        } else {
+            let region = span.region();
+            demand!(region == SOURCE || region == SINK, "access", "memory that no key opens is used");
+        }
+        Ok(())
+    }
+
+    fn on_read(&mut self, host: usize, span: MemSpan<'_>, into: &mut [u8]) -> Checked {
+        self.check_region(host, span)?;
+        let from = if span.region() == SOURCE { &sea()[host * SOURCE_BYTES..] } else { &self.hosts[host].sink };
+        into.copy_from_slice(&from[span.offset() as usize..][..into.len()]);
+        Ok(())
+    }
+
+    fn on_complete(&mut self, host: usize, cqn: Cqn, cqe: &Cqe) -> Checked {
+        self.activity = true;
+        if self.trace {
+            println!(
+                "{:>12} host {host}   completion of {:#x} on {}: status {}, qp {:#x}",
+                self.now, cqe.wr_id, cqn, cqe.status, cqe.qpn
+            );
+        }
+        let Some(at) = self.connection_of(host, cqe.qpn) else {
+            demand!(false, "completion-once", "{:#x} completes on a queue pair that is gone", cqe.wr_id);
+            return Ok(());
+        };
+        let [first, second] = &mut self.connections[at].ends;
+        let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
+        match cqn {
+            SEND_CQ => completion::check_send(own, peer, cqe, self.now),
+            _ => completion::check_recv(own, peer, cqe),
+        }
+    }
+}
+
+/// One host's memory and completion queues, as its endpoint sees them.
+pub(crate) struct AppView<'m> {
+    pub(crate) model: &'m mut Model,
+    pub(crate) host: usize,
+}
+
+impl App for AppView<'_> {
+    fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault> {
+        let checked = self.model.on_write(self.host, to, bytes);
+        self.model.note(checked);
+        Ok(())
+    }
+
+    fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
+        let checked = self.model.on_read(self.host, from, into);
+        self.model.note(checked);
+        Ok(())
+    }
+
+    fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault> {
+        let text = format!("{operation:?} at {}, and nobody asks for atomic operations", at.offset());
+        self.model.note(Err(Violation { checker: "atomic", text }));
+        Err(MemoryFault)
+    }
+
+    fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {
+        let checked = self.model.on_complete(self.host, cqn, completion);
+        self.model.note(checked);
+        Ok(())
+    }
+}

@@ -1,0 +1,216 @@
+//! The way between the two hosts: two directions, each with a delay, and the weather.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use crate::{
+    fault::{Fate, Fault, Weather},
+    frame,
+    random::Random,
+};
+
+/// A frame that arrives.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) to: usize,
+    pub(crate) bytes: Vec<u8>,
+    /// Bits were flipped on its way.
+    pub(crate) corrupt: bool,
+}
+
+/// One direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Direction {
+    /// No frame but one that is overtaken arrives before this.
+    latest: u64,
+    /// Frames that a burst still takes.
+    burst: u32,
+    slow_until: u64,
+    slow_by: u64,
+}
+
+/// Frames on their way.
+#[derive(Debug)]
+pub(crate) struct Network {
+    weather: Weather,
+    random: Random,
+    delay: u64,
+    jitter: u64,
+    /// Frames arrive at multiples of this: what arrives at once is one turn of the receiver.
+    grid: u64,
+    directions: [Direction; 2],
+    down_until: u64,
+    heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    flying: Vec<Option<Arrival>>,
+    free: Vec<usize>,
+    sent: u64,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Network {
+    pub(crate) fn new(weather: Weather, mut random: Random) -> Self {
+        Self {
+            weather,
+            delay: random.pick(&[1_000, 5_000, 20_000, 100_000]),
+            jitter: random.pick(&[0, 500, 5_000]),
+            grid: random.pick(&[1, 1, 2_000, 10_000]),
+            random,
+            directions: Default::default(),
+            down_until: 0,
+            heap: BinaryHeap::new(),
+            flying: Vec::new(),
+            free: Vec::new(),
+            sent: 0,
+            spare: Vec::new(),
+        }
+    }
+
+    /// A buffer that is not needed any more, if there is one.
+    pub(crate) fn spare_buffer(&mut self) -> Option<Vec<u8>> {
+        self.spare.pop()
+    }
+
+    /// A frame was taken in; its memory can be used again.
+    pub(crate) fn give_back(&mut self, buffer: Vec<u8>) {
+        self.spare.push(buffer);
+    }
+
+    /// When the next frame arrives.
+    pub(crate) fn next(&self) -> u64 {
+        self.heap.peek().map_or(u64::MAX, |Reverse((at, ..))| *at)
+    }
+
+    /// The next frame that has arrived by `now`.
+    pub(crate) fn arrived(&mut self, now: u64) -> Option<Arrival> {
+        let Reverse((at, ..)) = *self.heap.peek()?;
+        if at > now {
+            return None;
+        }
+        let Reverse((_, _, place)) = self.heap.pop()?;
+        self.free.push(place);
+        self.flying[place].take()
+    }
+
+    /// A frame leaves from host `from`; says what becomes of it.
+    pub(crate) fn send(&mut self, now: u64, from: usize, mut bytes: Vec<u8>) -> Fate {
+        let fate = self.decide(now, from);
+        if fate.marked {
+            mark(&mut bytes);
+        }
+        if fate.lost {
+            self.give_back(bytes);
+            return fate;
+        }
+        let direction = &mut self.directions[from];
+        let slow = if now < direction.slow_until { direction.slow_by } else { 0 };
+        let mut at = now + self.delay + slow + self.random.below(self.jitter + 1) + bytes.len() as u64 / 8;
+        if fate.late > 0 {
+            at += fate.late;
+        } else {
+            at = at.max(direction.latest);
+            direction.latest = at;
+        }
+        if fate.twice {
+            let again = at + self.random.pick(&[0, 1_000, 50_000, 3_000_000]);
+            let mut copy = self.spare.pop().unwrap_or_default();
+            copy.clear();
+            copy.extend_from_slice(&bytes);
+            self.put(again, Arrival { to: 1 - from, bytes: copy, corrupt: false });
+        }
+        if fate.corrupt {
+            self.corrupt(&mut bytes);
+        }
+        self.put(at, Arrival { to: 1 - from, bytes, corrupt: fate.corrupt });
+        fate
+    }
+
+    fn put(&mut self, at: u64, arrival: Arrival) {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.flying.push(None);
+            self.flying.len() - 1
+        });
+        self.flying[place] = Some(arrival);
+        self.sent += 1;
+        self.heap.push(Reverse((at.next_multiple_of(self.grid), self.sent, place)));
+    }
+
+    fn decide(&mut self, now: u64, from: usize) -> Fate {
+        let (weather, random) = (&self.weather, &mut self.random);
+        let mut fate = Fate::default();
+        if random.chance(weather.link_down) && now >= self.down_until {
+            self.down_until = now + random.pick(&[20_000, 500_000, 5_000_000, 50_000_000]);
+        }
+        if now < self.down_until {
+            fate.lost = true;
+            fate.hit(Fault::LinkDown);
+            return fate;
+        }
+        let direction = &mut self.directions[from];
+        if random.chance(weather.burst_loss) {
+            direction.burst = random.within(2, 24) as u32;
+        }
+        if direction.burst > 0 {
+            direction.burst -= 1;
+            fate.lost = true;
+            fate.hit(Fault::BurstLoss);
+            return fate;
+        }
+        if random.chance(weather.loss) {
+            fate.lost = true;
+            fate.hit(Fault::Loss);
+            return fate;
+        }
+        if random.chance(weather.delay) {
+            direction.slow_until = now + random.within(10_000, 300_000);
+            direction.slow_by = random.pick(&[30_000, 300_000, 3_000_000]);
+        }
+        if now < direction.slow_until {
+            fate.hit(Fault::Delay);
+        }
+        if random.chance(weather.ce_mark) {
+            fate.marked = true;
+            fate.hit(Fault::CeMark);
+        }
+        if random.chance(weather.duplicate) {
+            fate.twice = true;
+            fate.hit(Fault::Duplicate);
+        }
+        if random.chance(weather.reorder) {
+            fate.late = random.pick(&[300, 3_000, 30_000, 300_000]);
+            fate.hit(Fault::Reorder);
+        }
+        if random.chance(weather.corrupt) {
+            fate.corrupt = true;
+            fate.hit(Fault::Corrupt);
+        }
+        fate
+    }
+
+    /// Changes one or two bytes from the PSN on: all of it is covered by the ICRC, and the frame still finds its queue pair.
+    fn corrupt(&mut self, bytes: &mut [u8]) {
+        let from = frame::bth_at(bytes) + 9;
+        let places = (bytes.len() - from) as u64;
+        let first = self.random.below(places);
+        bytes[from + first as usize] ^= self.random.within(1, 255) as u8;
+        if self.random.one_in(2) {
+            let second = (first + self.random.within(1, places - 1)) % places;
+            bytes[from + second as usize] ^= 1 << self.random.below(8);
+        }
+    }
+}
+
+/// Sets ECN to "congestion experienced" (RFC 3168), and the IPv4 checksum with it.
+fn mark(bytes: &mut [u8]) {
+    let ip = 14;
+    if bytes[12] != 0x08 {
+        // The traffic class is bits 4 to 11 of the IPv6 header.
+        bytes[ip + 1] |= 0x30;
+        return;
+    }
+    bytes[ip + 1] |= 3;
+    bytes[ip + 10..ip + 12].fill(0);
+    let mut sum: u32 = bytes[ip..ip + 20].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    bytes[ip + 10..ip + 12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}

@@ -1,0 +1,61 @@
+//! Keys: one that comes and goes, and those that a responder must refuse.
+
+use super::{Composer, Operation, refused};
+use crate::{
+    layout::{NO_KEY, OTHER_PD_KEY, READ_KEY, SINK_VA, SOURCE_KEY},
+    message::Message,
+};
+
+pub(super) const NEW_KEY: Operation = Operation { name: "new rkey", weight: 8, compose: new_key };
+pub(super) const WRONG_RKEY: Operation = Operation { name: "wrong rkey", weight: 10, compose: wrong_rkey };
+pub(super) const OUT_OF_RANGE: Operation = Operation { name: "out of range", weight: 10, compose: out_of_range };
+pub(super) const NO_RIGHT: Operation = Operation { name: "no right", weight: 10, compose: no_right };
+pub(super) const OTHER_DOMAIN: Operation = Operation { name: "other PD", weight: 10, compose: other_domain };
+pub(super) const STALE_KEY: Operation = Operation { name: "stale rkey", weight: 20, compose: stale_key };
+
+fn new_key(composer: &mut Composer<'_>) {
+    let length = composer.length(composer.longest());
+    let message = composer.write(length);
+    let message = composer.by_slot_key(message);
+    composer.post(message);
+}
+
+fn wrong_rkey(composer: &mut Composer<'_>) {
+    let message = write_or_read(composer);
+    composer.post(refused(Message { rkey: NO_KEY, ..message }));
+}
+
+fn out_of_range(composer: &mut Composer<'_>) {
+    let message = write_or_read(composer);
+    // The last byte lies one behind the end, or the address wraps.
+    let remote_va = if composer.random.one_in(2) { SINK_VA - 1 } else { u64::MAX - 1 };
+    composer.post(refused(Message { remote_va, ..message }));
+}
+
+fn no_right(composer: &mut Composer<'_>) {
+    let length = composer.some_length(composer.longest());
+    let message = composer.write(length);
+    let (rkey, remote_va) =
+        if composer.random.one_in(2) { (READ_KEY, message.remote_va) } else { (SOURCE_KEY, crate::layout::SOURCE_VA) };
+    composer.post(refused(Message { rkey, remote_va, ..message }));
+}
+
+fn other_domain(composer: &mut Composer<'_>) {
+    let message = write_or_read(composer);
+    composer.post(refused(Message { rkey: OTHER_PD_KEY, remote_va: SINK_VA, ..message }));
+}
+
+/// Now and then behind a WRITE by the same key that is under way when it is taken back.
+fn stale_key(composer: &mut Composer<'_>) {
+    let message = write_or_read(composer);
+    let sound = composer.by_slot_key(message);
+    composer.take_back = true;
+    composer.post(refused(Message { stale: true, ..sound }));
+}
+
+/// A WRITE to the sink, or a READ of as many bytes of it.
+fn write_or_read(composer: &mut Composer<'_>) -> Message {
+    let length = composer.some_length(composer.longest());
+    let write = composer.write(length);
+    if composer.random.one_in(2) { write } else { composer.read_back(&write) }
+}

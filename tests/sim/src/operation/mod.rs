@@ -1,0 +1,256 @@
+//! What applications ask for, as a table: one small file an operation, or a family of them. A row has a name, how often it is
+//! drawn, and a function that composes its work requests.
+
+mod keys;
+mod local;
+mod read;
+mod send;
+mod write;
+
+use crate::{
+    layout::{
+        BACK_AT, MESSAGE_BYTES, READ_AT, READ_BYTES, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA, WRITE_BYTES,
+        slot_key,
+    },
+    message::{Kind, Message, Outcome},
+    pattern::{Pieces, SOURCE_BYTES},
+    random::Random,
+};
+
+/// An operation: a row of the table that a run prints.
+#[derive(Clone, Copy)]
+pub(crate) struct Operation {
+    pub(crate) name: &'static str,
+    /// How often it is drawn, beside the others of its table.
+    pub(crate) weight: u32,
+    pub(crate) compose: fn(&mut Composer<'_>),
+}
+
+/// Operations that succeed.
+pub(crate) const SOUND: &[Operation] =
+    &[send::SEND, send::SEND_IMM, write::WRITE, write::WRITE_IMM, read::READ, read::READ_BACK, keys::NEW_KEY];
+
+/// Operations that end their connection.
+pub(crate) const FATAL: &[Operation] = &[
+    keys::WRONG_RKEY,
+    keys::OUT_OF_RANGE,
+    keys::NO_RIGHT,
+    keys::OTHER_DOMAIN,
+    keys::STALE_KEY,
+    local::WRONG_LKEY,
+    send::TOO_LONG,
+];
+
+/// What may be said of a message besides its operation; rows of their own.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum Trait {
+    Inline,
+    SeveralSges,
+    ReceiverNotReady,
+}
+
+const TRAITS: [&str; 3] = ["inline", "several SGEs", "RNR"];
+
+/// The rows of the table.
+pub(crate) fn rows() -> impl Iterator<Item = &'static str> {
+    SOUND.iter().chain(FATAL).map(|operation| operation.name).chain(TRAITS)
+}
+
+/// The bit of an operation: its place in [`SOUND`], or behind those in [`FATAL`].
+pub(crate) const fn row_bit(place: usize) -> u64 {
+    1 << place
+}
+
+/// The bit of a trait.
+pub(crate) const fn trait_bit(which: Trait) -> u64 {
+    1 << (SOUND.len() + FATAL.len() + which as usize)
+}
+
+/// What composing needs and gives.
+pub(crate) struct Composer<'c> {
+    pub(crate) random: &'c mut Random,
+    pub(crate) mtu: u32,
+    pub(crate) host: usize,
+    /// Which part of the sinks is this connection's.
+    pub(crate) slot: usize,
+    pub(crate) inline_bytes: u32,
+    pub(crate) sges: u32,
+    /// Where the next WRITE and the next READ put their bytes.
+    pub(crate) write_at: &'c mut u32,
+    pub(crate) read_at: &'c mut u32,
+    /// Nothing that was posted before reads what was written to be read back.
+    pub(crate) back_is_free: bool,
+    /// Generation of the peer's key that is taken back now and then.
+    pub(crate) generation: u32,
+    /// Set: the peer takes that key back, and makes another, before this is posted.
+    pub(crate) take_back: bool,
+    pub(crate) messages: Vec<Message>,
+}
+
+impl Composer<'_> {
+    /// A length that is interesting: nothing, a byte, around the MTU, or anything up to `most`.
+    pub(crate) fn length(&mut self, most: u32) -> u32 {
+        let mtu = self.mtu;
+        let length = match self.random.below(8) {
+            0 => self.random.below(9) as u32,
+            1 | 2 => mtu * self.random.within(1, 3) as u32,
+            3 => mtu * self.random.within(1, 3) as u32 + self.random.below(5) as u32 - 2,
+            4 | 5 => self.random.below(u64::from(mtu) * 6) as u32,
+            _ => self.random.below(u64::from(most.min(24 * mtu)) + 1) as u32,
+        };
+        length.min(most)
+    }
+
+    /// As [`Self::length`], but not nothing.
+    pub(crate) fn some_length(&mut self, most: u32) -> u32 {
+        self.length(most).max(1)
+    }
+
+    /// Any bytes of `host`'s source, in up to as many pieces as a work request has.
+    fn source(&mut self, host: usize, length: u32, pieces_max: u32) -> Pieces {
+        let base = host * SOURCE_BYTES;
+        let most = pieces_max.min(32);
+        let count = if most > 1 && self.random.one_in(3) { self.random.within(2, u64::from(most)) } else { 1 };
+        let mut pieces = Pieces::default();
+        let mut left = length;
+        for piece in 0..count {
+            let bytes = if piece + 1 == count { left } else { self.random.below(u64::from(left) + 1) as u32 };
+            let offset = self.random.below((SOURCE_BYTES - bytes as usize) as u64) as usize;
+            pieces.push((base + offset) as u32, bytes);
+            left -= bytes;
+        }
+        pieces
+    }
+
+    fn message(&mut self, kind: Kind, length: u32, data: Pieces) -> Message {
+        Message {
+            wr_id: 0,
+            rows: 0,
+            kind,
+            imm: None,
+            solicited: self.random.one_in(4),
+            signaled: !self.random.one_in(3),
+            fenced: self.random.one_in(10),
+            inline: false,
+            data,
+            length,
+            into: Pieces::default(),
+            remote: 0,
+            remote_va: 0,
+            rkey: 0,
+            lkey: SOURCE_KEY,
+            outcome: Outcome::Success,
+            may_fail: false,
+            generation: None,
+            stale: false,
+            writable: length,
+            first: 0,
+            packets: 0,
+            recv: None,
+        }
+    }
+
+    /// The data of an outgoing message: inline now and then, if it is short enough.
+    fn outgoing(&mut self, kind: Kind, length: u32) -> Message {
+        let inline = length <= self.inline_bytes && self.random.one_in(2);
+        let data = self.source(self.host, length, if inline { 1 } else { self.sges });
+        let mut message = self.message(kind, length, data);
+        message.inline = inline;
+        if inline {
+            message.rows |= trait_bit(Trait::Inline);
+        }
+        if message.data.len() > 1 {
+            message.rows |= trait_bit(Trait::SeveralSges);
+        }
+        message
+    }
+
+    pub(crate) fn send(&mut self, length: u32) -> Message {
+        self.outgoing(Kind::Send, length)
+    }
+
+    /// A WRITE to the next place of the peer's sink, or once more to where the last began.
+    pub(crate) fn write(&mut self, length: u32) -> Message {
+        if *self.write_at + length > WRITE_BYTES {
+            *self.write_at = 0;
+        }
+        let at = *self.write_at;
+        if !self.random.one_in(8) {
+            *self.write_at += length;
+        }
+        self.write_to(at, length)
+    }
+
+    pub(crate) fn write_to(&mut self, at: u32, length: u32) -> Message {
+        let remote = self.slot as u32 * SLOT_BYTES + at;
+        let remote_va = SINK_VA + u64::from(remote);
+        Message { remote, remote_va, rkey: SINK_KEY, ..self.outgoing(Kind::Write, length) }
+    }
+
+    /// A WRITE in two pieces, the first of `sound` bytes.
+    pub(crate) fn write_in_two(&mut self, sound: u32, length: u32) -> Message {
+        let message = self.write(length);
+        let mut data = self.source(self.host, sound, 1);
+        let (offset, _) = self.source(self.host, length - sound, 1).iter().next().unwrap_or_default();
+        data.push(offset, length - sound);
+        Message { data, inline: false, rows: trait_bit(Trait::SeveralSges), ..message }
+    }
+
+    /// A READ of the peer's source.
+    pub(crate) fn read(&mut self, length: u32) -> Message {
+        let data = self.source(1 - self.host, length, 1);
+        let (offset, _) = data.iter().next().unwrap_or_default();
+        let remote_va = SOURCE_VA + u64::from(offset) - ((1 - self.host) * SOURCE_BYTES) as u64;
+        self.read_of(data, length, remote_va, SOURCE_KEY)
+    }
+
+    /// A READ of what a WRITE before it has put there.
+    pub(crate) fn read_back(&mut self, written: &Message) -> Message {
+        self.read_of(written.data.clone(), written.length, written.remote_va, SINK_KEY)
+    }
+
+    fn read_of(&mut self, data: Pieces, length: u32, remote_va: u64, rkey: u32) -> Message {
+        if *self.read_at + length > READ_BYTES {
+            *self.read_at = 0;
+        }
+        let base = self.slot as u32 * SLOT_BYTES + READ_AT + *self.read_at;
+        *self.read_at += length;
+        let mut into = Pieces::default();
+        let split = if self.sges > 1 && self.random.one_in(3) { self.random.below(u64::from(length) + 1) } else { 0 };
+        if split > 0 {
+            into.push(base, split as u32);
+        }
+        into.push(base + split as u32, length - split as u32);
+        let several = if into.len() > 1 { trait_bit(Trait::SeveralSges) } else { 0 };
+        let message = self.message(Kind::Read, length, data);
+        Message { into, remote_va, rkey, lkey: SINK_KEY, rows: several, ..message }
+    }
+
+    /// With immediate data.
+    pub(crate) fn with_imm(&mut self, message: Message) -> Message {
+        Message { imm: Some((self.random.next() as u32).to_be_bytes()), ..message }
+    }
+
+    /// By the key that is taken back now and then.
+    pub(crate) fn by_slot_key(&self, message: Message) -> Message {
+        Message { rkey: slot_key(self.slot, self.generation), generation: Some(self.generation), ..message }
+    }
+
+    pub(crate) fn post(&mut self, message: Message) {
+        self.messages.push(message);
+    }
+
+    pub(crate) const fn longest(&self) -> u32 {
+        MESSAGE_BYTES
+    }
+
+    pub(crate) const fn back_at(&self) -> u32 {
+        BACK_AT
+    }
+}
+
+/// A message that the responder refuses for its key, range or right, whatever it would have done.
+pub(crate) fn refused(message: Message) -> Message {
+    Message { outcome: Outcome::RemoteAccess, writable: 0, ..message }
+}

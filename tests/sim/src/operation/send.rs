@@ -1,0 +1,31 @@
+//! SEND, with and without immediate, and one that is longer than the receive buffer.
+
+use super::{Composer, Operation};
+use crate::{
+    layout::RECV_BYTES,
+    message::{Message, Outcome},
+};
+
+pub(super) const SEND: Operation = Operation { name: "SEND", weight: 20, compose: send };
+pub(super) const SEND_IMM: Operation = Operation { name: "SEND imm", weight: 10, compose: send_imm };
+pub(super) const TOO_LONG: Operation = Operation { name: "SEND too long", weight: 10, compose: too_long };
+
+fn send(composer: &mut Composer<'_>) {
+    let length = composer.length(RECV_BYTES);
+    let message = composer.send(length);
+    composer.post(message);
+}
+
+fn send_imm(composer: &mut Composer<'_>) {
+    let length = composer.length(RECV_BYTES);
+    let message = composer.send(length);
+    let message = composer.with_imm(message);
+    composer.post(message);
+}
+
+/// IBTA v1 9.7.5.2.5: what no longer fits the receive buffer is an invalid request. All before it has arrived.
+fn too_long(composer: &mut Composer<'_>) {
+    let length = RECV_BYTES + composer.random.within(1, 2000) as u32;
+    let message = composer.send(length);
+    composer.post(Message { outcome: Outcome::RemoteInvalid, writable: RECV_BYTES, ..message });
+}

@@ -1,0 +1,259 @@
+//! All requests of one queue pair, from posted to completed, as an observer outside knows them: by the frames that leave and
+//! arrive, the bytes that reach memory, and the completions. The rules are in [`crate::check`], each file an `impl` of this.
+
+use std::collections::VecDeque;
+
+use crate::{
+    connection::Settings,
+    message::{Message, Outcome},
+    pattern::Pieces,
+};
+
+/// Messages kept behind the last that is needed: late frames are checked against them.
+const KEPT: usize = 128;
+
+/// A receive work request.
+#[derive(Clone, Debug)]
+pub(crate) struct Receive {
+    pub(crate) wr_id: u64,
+    pub(crate) into: Pieces,
+}
+
+/// A place in the messages: which, and bytes of it that are done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) id: u64,
+    pub(crate) done: u32,
+}
+
+/// A request as the wire shows it, for the MSN: a message, or a part of a READ that was asked for at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WireRequest {
+    pub(crate) end: u64,
+}
+
+/// The requests of one queue pair to its peer.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) settings: Settings,
+    pub(crate) messages: VecDeque<Message>,
+    /// Id of the first of `messages`.
+    base: u64,
+    /// PSNs are counted without end here; the low 24 bits are on the wire. This one is behind all that was posted.
+    pub(crate) end: u64,
+
+    // What the requester did.
+    /// The PSN behind the highest that was sent.
+    pub(crate) frontier: u64,
+    /// The oldest that no answer has acknowledged to it.
+    pub(crate) una: u64,
+    /// Frames with PSN `una` since that made progress, and RNR NAKs.
+    pub(crate) attempts: u32,
+    pub(crate) rnr_naks: u32,
+    /// No request before this moment; set until one is sent.
+    pub(crate) rnr_until: u64,
+    pub(crate) waiting: bool,
+    /// The next request must be `una`.
+    pub(crate) go_back: bool,
+    /// The ACK timer cannot have begun before this moment.
+    pub(crate) timer_from: u64,
+    pub(crate) timeouts: u64,
+    /// When something last went forward.
+    pub(crate) alive_at: u64,
+    /// The next message whose completion is due.
+    pub(crate) complete: u64,
+    /// The READ that is placed next.
+    pub(crate) placed: Place,
+
+    // What the responder did.
+    /// All before this arrived; ranges beyond it that did.
+    pub(crate) covered: u64,
+    pub(crate) beyond: Vec<(u64, u64)>,
+    /// The message that is executed next, as far as memory shows, and the PSN behind the last packet that wrote.
+    pub(crate) executed: Place,
+    pub(crate) written: u64,
+    pub(crate) last_ack: Option<u64>,
+    pub(crate) last_nak: Option<u64>,
+    pub(crate) requests: VecDeque<WireRequest>,
+    /// Requests before the first of `requests`.
+    pub(crate) requests_base: u64,
+    /// Ids of messages that take receives, in order, from receive `receives.completed` on.
+    pub(crate) takers: VecDeque<u64>,
+    pub(crate) takers_posted: u64,
+    /// The PSN up to which the responder may have refused something: it may have failed.
+    pub(crate) refusal_arrived: bool,
+}
+
+impl Stream {
+    pub(crate) fn new(settings: &Settings, psn: u32, now: u64) -> Self {
+        let start = (1 << 32) + u64::from(psn);
+        Self {
+            settings: *settings,
+            messages: VecDeque::new(),
+            base: 0,
+            end: start,
+            frontier: start,
+            una: start,
+            attempts: 0,
+            rnr_naks: 0,
+            rnr_until: 0,
+            waiting: false,
+            go_back: false,
+            timer_from: now,
+            timeouts: 0,
+            alive_at: now,
+            complete: 0,
+            placed: Place::default(),
+            covered: start,
+            beyond: Vec::new(),
+            executed: Place::default(),
+            written: start,
+            last_ack: None,
+            last_nak: None,
+            requests: VecDeque::new(),
+            requests_base: 0,
+            takers: VecDeque::new(),
+            takers_posted: 0,
+            refusal_arrived: false,
+        }
+    }
+
+    pub(crate) fn mtu(&self) -> u32 {
+        self.settings.mtu
+    }
+
+    /// The id that the next message gets.
+    pub(crate) fn posted(&self) -> u64 {
+        self.base + self.messages.len() as u64
+    }
+
+    pub(crate) fn message(&self, id: u64) -> Option<&Message> {
+        self.messages.get(id.checked_sub(self.base)? as usize)
+    }
+
+    /// A message is posted: gives it its number, PSNs and receive.
+    pub(crate) fn post(&mut self, mut message: Message, now: u64) -> &Message {
+        let id = self.posted();
+        message.wr_id = id;
+        message.first = self.end;
+        message.packets = message.length.div_ceil(self.mtu()).max(1);
+        message.signaled |= self.settings.signal_all;
+        self.end = message.end();
+        if message.takes_receive() {
+            message.recv = Some(self.takers_posted);
+            self.takers.push_back(id);
+            self.takers_posted += 1;
+        }
+        if self.is_drained() {
+            self.alive_at = now;
+        }
+        self.trim();
+        self.messages.push_back(message);
+        self.messages.back().expect("just pushed")
+    }
+
+    fn trim(&mut self) {
+        let needed = self.complete.min(self.executed.id).min(self.placed.id);
+        while self.messages.len() > KEPT && self.base < needed {
+            self.messages.pop_front();
+            self.base += 1;
+        }
+    }
+
+    /// The PSN of the wire nearest to what is being sent.
+    pub(crate) fn unwrap_psn(&self, psn: u32) -> u64 {
+        let distance = ((psn.wrapping_sub(self.frontier as u32) << 8) as i32) >> 8;
+        self.frontier.wrapping_add_signed(distance.into())
+    }
+
+    /// The message that has this PSN, and which of its packets.
+    pub(crate) fn find(&self, psn: u64) -> Option<(u64, u32)> {
+        let place = self.messages.partition_point(|message| message.end() <= psn);
+        let message = self.messages.get(place)?;
+        (message.first <= psn).then(|| (self.base + place as u64, (psn - message.first) as u32))
+    }
+
+    /// Rows of the message that has this PSN.
+    pub(crate) fn rows_at(&self, psn: u64) -> u64 {
+        self.find(psn).and_then(|(id, _)| self.message(id)).map_or(0, |message| message.rows)
+    }
+
+    pub(crate) fn message_mut(&mut self, id: u64) -> Option<&mut Message> {
+        self.messages.get_mut(id.checked_sub(self.base)? as usize)
+    }
+
+    /// Messages that are not acknowledged.
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = &Message> {
+        let from = self.messages.partition_point(|message| message.end() <= self.una);
+        self.messages.range(from..)
+    }
+
+    /// Messages whose completion is not decided yet.
+    pub(crate) fn incomplete(&self) -> impl Iterator<Item = &Message> {
+        self.messages.range((self.complete - self.base) as usize..)
+    }
+
+    /// Nothing that was posted waits for anything: what is not complete is silent and acknowledged.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.incomplete()
+            .all(|message| !message.signaled && message.end() <= self.una && message.outcome == Outcome::Success)
+    }
+
+    /// Counts a request on the wire that had not been there before.
+    pub(crate) fn note_request(&mut self, end: u64) {
+        if self.requests.len() > 4 * KEPT {
+            self.requests.pop_front();
+            self.requests_base += 1;
+        }
+        self.requests.push_back(WireRequest { end });
+    }
+
+    /// Requests that end at or before this PSN: the MSN of who has executed all before it. `None` when that is forgotten.
+    pub(crate) fn msn_at(&self, psn: u64) -> Option<u32> {
+        let count = self.requests.partition_point(|request| request.end <= psn);
+        if count == 0 && self.requests_base > 0 {
+            return None;
+        }
+        Some((self.requests_base + count as u64) as u32 & 0x00ff_ffff)
+    }
+
+    /// The end of the request on the wire that has this PSN.
+    pub(crate) fn request_end(&self, psn: u64) -> Option<u64> {
+        self.requests.get(self.requests.partition_point(|request| request.end <= psn)).map(|request| request.end)
+    }
+
+    /// Steps over what memory does not show (READs, messages of no bytes) and over what is done.
+    pub(crate) fn skip_executed(&mut self) {
+        while let Some(message) = self.message(self.executed.id) {
+            let silent = message.kind == crate::message::Kind::Read || message.length == 0;
+            if message.outcome != Outcome::Success || !(silent || self.executed.done == message.length) {
+                return;
+            }
+            self.executed = Place { id: self.executed.id + 1, done: 0 };
+        }
+    }
+
+    /// The PSN of the next packet that will show in memory, or must not: nothing from it on was executed.
+    pub(crate) fn unexecuted(&mut self) -> u64 {
+        self.skip_executed();
+        match self.message(self.executed.id) {
+            None => self.end,
+            Some(message) => message.first + u64::from(self.executed.done / self.mtu()),
+        }
+    }
+}
+
+/// Receive work of one queue pair.
+#[derive(Debug, Default)]
+pub(crate) struct Receives {
+    pub(crate) posted: u64,
+    pub(crate) completed: u64,
+    /// From `completed` on.
+    pub(crate) list: VecDeque<Receive>,
+}
+
+impl Receives {
+    pub(crate) fn get(&self, index: u64) -> Option<&Receive> {
+        self.list.get(index.checked_sub(self.completed)? as usize)
+    }
+}
