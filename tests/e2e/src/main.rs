@@ -79,6 +79,10 @@ enum Program {
         address: IpAddr,
         /// Its port.
         port: u16,
+        /// Wrong keys, too. Not where frames are lost: the NAK is given once, and a requester that misses it ends otherwise
+        /// (rdma_rxe with a retry count of 7 never).
+        #[arg(long)]
+        wrong_keys: bool,
     },
     /// Be the other side of `ibv_rc_pingpong`.
     Pingpong {
@@ -99,7 +103,7 @@ fn main() -> Result<()> {
         Program::Expose { bytes } => region::expose(bytes),
         Program::Transfer { direction, bytes } => region::transfer(direction, bytes),
         Program::Hello { version } => hello::say_hello(version),
-        Program::Rxe { address, port } => rxe::run(address, port),
+        Program::Rxe { address, port, wrong_keys } => rxe::run(address, port, wrong_keys),
         Program::Pingpong { address, port } => pingpong::run(address, port),
     }
 }
