@@ -1,0 +1,286 @@
+//! Target `completer`: work of a client, then any sequence of ACKs, NAKs, READ responses, ATOMIC ACKs and time, every packet with a right ICRC.
+//!
+//! PSNs follow from what was posted, so what each request packet must say is known from outside, and so is what must have been answered
+//! before a send may succeed. Data of a READ goes where that READ was told to put it, and nowhere else.
+
+use roced_shared::abi::wqe::{SendOp, Sge, send_flags};
+use roced_transport::{
+    psn::Psn,
+    wire::{Opcode, Operation, Packet, Position, Service, Syndrome},
+    work::{SendWork, WorkData},
+};
+
+use crate::{
+    client::{Ended, Posted},
+    input::Input,
+    packet::{Step, flags},
+    world::{SIZES, World, mr, mr_key, qpn},
+};
+
+/// Steps of one run.
+const STEPS_MAX: usize = 300;
+/// Longest message of the standard.
+const MESSAGE_BYTES_MAX: u64 = 1 << 31;
+
+const OPS: [SendOp; 7] = [
+    SendOp::Write,
+    SendOp::Send,
+    SendOp::Read,
+    SendOp::WriteImm,
+    SendOp::SendImm,
+    SendOp::CompareSwap,
+    SendOp::FetchAdd,
+];
+
+/// What a step is, by its first byte.
+pub(crate) mod kind {
+    pub(crate) const ANSWER: u8 = 0;
+    pub(crate) const POST: u8 = 8;
+    pub(crate) const TRANSMIT: u8 = 10;
+    pub(crate) const TIME: u8 = 13;
+}
+
+/// A send as the client knows it.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    wr_id: u64,
+    op: SendOp,
+    length: u64,
+    remote_va: u64,
+    rkey: u32,
+    /// Its PSNs, as offsets from the first of all.
+    first: u32,
+    packets: u32,
+}
+
+/// What the client posted, and what the peer has answered.
+#[derive(Debug)]
+struct Model {
+    first: Psn,
+    mtu: usize,
+    sent: Vec<Sent>,
+    /// Behind the last PSN of all that was posted, and that anything was sent of.
+    posted: u32,
+    seen: u32,
+    /// Some message cannot be sent: nothing behind it ever has a PSN.
+    unsent: bool,
+    /// Behind the last PSN that an answer acknowledged; PSNs of READ responses and ATOMIC ACKs.
+    acknowledged: u32,
+    responses: Vec<u32>,
+    reads: bool,
+}
+
+/// One run.
+pub(crate) fn run(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let mut world = World::new(&mut input);
+    world.client.only_into = Some(Vec::new());
+    let mut model = Model::new(&world);
+    for _ in 0..STEPS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        match input.byte() % 16 {
+            0..8 => model.answer(&mut world, Step::read(&mut input)),
+            kind::POST..10 => model.post(&mut world, &mut input),
+            kind::TRANSMIT..13 => world.transmit(input.byte(), |packet| model.hear(packet)),
+            kind::TIME => world.time(input.byte()),
+            14 => world.control(input.byte()),
+            _ if world.state() == "ERR" => {
+                world.rest(|packet| model.hear(packet));
+                model.check(&world.client.ended);
+                world.connect();
+                world.client.ended.clear();
+                world.client.only_into = Some(Vec::new());
+                model = Model::new(&world);
+            }
+            _ => {}
+        }
+    }
+    world.end(|packet| model.hear(packet));
+    model.check(&world.client.ended);
+}
+
+impl Model {
+    fn new(world: &World) -> Self {
+        Self {
+            first: world.first_psn(),
+            mtu: world.mtu(),
+            sent: Vec::new(),
+            posted: 0,
+            seen: 0,
+            unsent: false,
+            acknowledged: 0,
+            responses: Vec::new(),
+            reads: world.max_rd_atomic() > 0,
+        }
+    }
+
+    fn post(&mut self, world: &mut World, input: &mut Input<'_>) {
+        let op = input.of(&OPS);
+        let brings_in = matches!(op, SendOp::Read | SendOp::CompareSwap | SendOp::FetchAdd);
+        let mut flags = input.byte() & 7;
+        let count = input.byte();
+        let (remote_va, rkey) = (u64::from(input.u16()) << 3, u32::from(input.byte()));
+        let inline = [7; SIZES.inline_bytes as usize];
+        let mut sges = World::sges(input, count);
+        if matches!(op, SendOp::CompareSwap | SendOp::FetchAdd) && count & 0x40 == 0 {
+            sges = vec![Sge { va: mr(0).va, length: 8, lkey: mr_key(0).0 }];
+        }
+        let data = if count & 0x80 != 0 && !brings_in {
+            flags |= send_flags::INLINE;
+            WorkData::Inline(&inline[..usize::from(count & 0x3f)])
+        } else {
+            WorkData::Sges(&sges)
+        };
+        if world.endpoint.send_room(qpn()) == 0 {
+            return;
+        }
+        let wr_id = world.wr_id;
+        let work = SendWork {
+            wr_id,
+            op,
+            flags,
+            imm: [1; 4],
+            remote_va,
+            rkey,
+            swap_or_add: remote_va ^ 5,
+            compare: wr_id,
+            data,
+        };
+        world.endpoint.post_send(qpn(), &work).expect("there");
+        world.wr_id += 1;
+        let signaled = flags & send_flags::SIGNALED != 0 || world.signal_all;
+        world.client.sends.push_back(Posted { wr_id, signaled });
+        if brings_in {
+            world.client.only_into.get_or_insert_default().extend(&sges);
+        }
+        self.remember(&work);
+    }
+
+    fn remember(&mut self, work: &SendWork<'_>) {
+        let length = match work.data {
+            WorkData::Inline(bytes) => bytes.len() as u64,
+            WorkData::Sges(sges) => sges.iter().map(|sge: &Sge| u64::from(sge.length)).sum(),
+        };
+        let is_atomic = matches!(work.op, SendOp::CompareSwap | SendOp::FetchAdd);
+        self.unsent |= length > MESSAGE_BYTES_MAX
+            || (is_atomic && length != 8)
+            || ((is_atomic || work.op == SendOp::Read) && !self.reads);
+        if self.unsent {
+            return;
+        }
+        let packets = length.div_ceil(self.mtu as u64).max(1) as u32;
+        let SendWork { wr_id, op, remote_va, rkey, .. } = *work;
+        // Offsets do not wrap: a few hundred messages, of which eight are outstanding; PSNs are compared modulo 2^24.
+        self.sent.push(Sent { wr_id, op, length, remote_va, rkey, first: self.posted, packets });
+        self.posted = self.posted.wrapping_add(packets);
+    }
+
+    /// An answer. Its PSN counts from behind what was sent last, or from what is acknowledged.
+    fn answer(&mut self, world: &mut World, step: Step) {
+        let base = if step.number & 0x80 != 0 { self.seen } else { self.acknowledged };
+        let offset = base.wrapping_add(i32::from(step.psn).cast_unsigned());
+        let psn = if step.flags & flags::ABSOLUTE != 0 { Psn::new(step.length) } else { self.first.plus(offset) };
+        let payload = match step.payload {
+            Step::MTU => self.mtu,
+            // As long as a response at that place is.
+            Step::LEFT => self
+                .at(offset)
+                .map_or(0, |(sent, at)| (sent.length - u64::from(at) * self.mtu as u64).min(self.mtu as u64) as usize),
+            bytes => usize::from(bytes) % (self.mtu + 64),
+        };
+        if let Some(info) = Opcode(step.opcode).info() {
+            // Requests are the responder's business, which has a target of its own.
+            if info.service == Service::Rc && !info.operation.is_response() {
+                return;
+            }
+            let offset = psn.offset_from(self.first);
+            match info.operation {
+                Operation::ReadResponse | Operation::AtomicAck => {
+                    self.responses.push(offset);
+                    self.acknowledge(offset);
+                }
+                Operation::Ack if matches!(Syndrome::from_byte(step.syndrome), Syndrome::Ack { .. }) => {
+                    self.acknowledge(offset + 1)
+                }
+                Operation::Ack => self.acknowledge(offset),
+                _ => {}
+            }
+        }
+        world.deliver(step, psn, payload);
+    }
+
+    /// All before `to` is acknowledged, if it was sent: an answer to what was not is nobody's.
+    fn acknowledge(&mut self, to: u32) {
+        if to <= self.seen {
+            self.acknowledged = self.acknowledged.max(to);
+        }
+    }
+
+    /// The message that a PSN lies in, and which of its packets it is.
+    fn at(&self, offset: u32) -> Option<(&Sent, u32)> {
+        let sent = self.sent.iter().find(|sent| offset.wrapping_sub(sent.first) < sent.packets)?;
+        Some((sent, offset - sent.first))
+    }
+
+    /// A request says what was posted.
+    fn hear(&mut self, packet: &Packet<'_>) {
+        let info = packet.info;
+        assert!(!info.operation.is_response(), "nobody asked anything of it");
+        let offset = packet.bth.psn.offset_from(self.first);
+        let (sent, at) = self.at(offset).expect("a PSN of a message");
+        let skip = u64::from(at) * self.mtu as u64;
+        let mut packets = 1;
+        if sent.op == SendOp::Read {
+            let reth = packet.reth.expect("a READ request has one");
+            assert_eq!(info.operation, Operation::ReadRequest);
+            assert_eq!((reth.va, reth.rkey.0), (sent.remote_va.wrapping_add(skip), sent.rkey));
+            assert!(u64::from(reth.length) <= sent.length - skip && (reth.length > 0 || sent.length == 0));
+            packets = reth.length.div_ceil(self.mtu as u32).max(1);
+        } else if matches!(sent.op, SendOp::CompareSwap | SendOp::FetchAdd) {
+            let atomic = packet.atomic.expect("an atomic request has one");
+            let operation = if sent.op == SendOp::FetchAdd { Operation::FetchAdd } else { Operation::CompareSwap };
+            assert_eq!(info.operation, operation);
+            assert_eq!((atomic.va, atomic.rkey.0), (sent.remote_va, sent.rkey));
+            assert_eq!((atomic.swap_or_add, atomic.compare), (sent.remote_va ^ 5, sent.wr_id));
+        } else {
+            let position = match (at == 0, at + 1 == sent.packets) {
+                (true, true) => Position::Only,
+                (true, false) => Position::First,
+                (false, true) => Position::Last,
+                (false, false) => Position::Middle,
+            };
+            let (operation, immediate) = match sent.op {
+                SendOp::Send => (Operation::Send, false),
+                SendOp::SendImm => (Operation::Send, true),
+                SendOp::WriteImm => (Operation::Write, true),
+                _ => (Operation::Write, false),
+            };
+            assert_eq!((info.operation, info.position), (operation, position));
+            assert_eq!(packet.imm.is_some(), immediate && position.ends());
+            assert_eq!(packet.payload_len() as u64, (sent.length - skip).min(self.mtu as u64));
+            if operation == Operation::Write && position.begins() {
+                let reth = packet.reth.expect("a WRITE's first packet has one");
+                assert_eq!((reth.va, reth.rkey.0, u64::from(reth.length)), (sent.remote_va, sent.rkey, sent.length));
+            }
+        }
+        self.seen = self.seen.max(offset + packets);
+    }
+
+    /// What succeeded was answered.
+    fn check(&mut self, ended: &[Ended]) {
+        self.responses.sort_unstable();
+        for Ended { wr_id, .. } in ended.iter().filter(|ended| ended.success) {
+            let sent = self.sent.iter().find(|sent| sent.wr_id == *wr_id).expect("it could be sent");
+            let end = sent.first + sent.packets;
+            assert!(end <= self.seen, "{sent:?} succeeded and was not sent to its end");
+            if matches!(sent.op, SendOp::Read | SendOp::CompareSwap | SendOp::FetchAdd) {
+                let answered = (sent.first..end).all(|offset| self.responses.binary_search(&offset).is_ok());
+                assert!(answered, "{sent:?} succeeded, and not all its answers came");
+            } else {
+                assert!(end <= self.acknowledged, "{sent:?} succeeded, {} is acknowledged", self.acknowledged);
+            }
+        }
+    }
+}

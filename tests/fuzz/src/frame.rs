@@ -1,0 +1,131 @@
+//! Target `frame`: any bytes as a frame.
+//!
+//! It parses or it does not; cut into pieces it does the same. What parses has the destination that [`dest_qpn`] says, payload
+//! pieces that add up, the ICRC that a second calculation gives or a refusal, and can be built again from its own fields.
+
+use roced_transport::{
+    io::{FrameMut, Via},
+    reject::DropReason,
+    wire::{Headers, Packet, Path, PathSpec, dest_qpn, parse},
+};
+
+use crate::{input::Input, packet};
+
+/// Longest headers: two VLAN tags, IPv4 with all options, UDP, and the longest that the table has. They lie in the first piece.
+const FIRST_PIECE_BYTES: usize = 14 + 8 + 60 + 8 + 80;
+
+/// A jumbo frame; longer ones say nothing new.
+const FRAME_BYTES_MAX: usize = 9100;
+
+/// One run.
+pub(crate) fn run(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let control = input.byte();
+    let cuts = [input.u16(), input.u16()].map(usize::from);
+    let mut frame = input.take(FRAME_BYTES_MAX).to_vec();
+    check(&frame, cuts);
+    if control & 1 != 0 && packet::seal(&mut frame).is_some() {
+        check(&frame, cuts);
+    }
+}
+
+fn check(frame: &[u8], cuts: [usize; 2]) {
+    let whole = [frame];
+    let parsed = parse(&whole);
+    let pieces = cut(frame, cuts);
+    let in_pieces = parse(&pieces);
+    assert_eq!(parsed.as_ref().err(), in_pieces.as_ref().err(), "cut or whole, the same is wrong");
+    let _anything = dest_qpn(&pieces);
+    let (Ok(packet), Ok(in_pieces)) = (parsed, in_pieces) else { return };
+    assert_eq!(dest_qpn(&whole), Some(packet.bth.dest_qpn));
+    assert_eq!(fields(&packet), fields(&in_pieces));
+    let payload = payload_of(&packet);
+    assert_eq!(payload, payload_of(&in_pieces), "the payload does not change with the cuts");
+    assert!(packet.info.payload || payload.is_empty());
+    let integrity = packet.check_integrity();
+    assert_eq!(integrity, in_pieces.check_integrity());
+    if integrity != Err(DropReason::BadUdpChecksum) {
+        let right = packet::icrc(frame).expect("what parses has a place for it");
+        let end = frame.len() - behind(&packet, frame);
+        assert_eq!(integrity.is_ok(), frame[end - 4..end] == right, "a second calculation agrees");
+    }
+    build_again(&packet, &payload);
+}
+
+/// Bytes of Ethernet padding behind the packet: the lengths that `parse` believed say where it ends.
+fn behind(packet: &Packet<'_>, frame: &[u8]) -> usize {
+    let mut ip = 12;
+    while matches!(frame[ip..ip + 2], [0x81, 0] | [0x88, 0xa8]) {
+        ip += 4;
+    }
+    ip += 2;
+    let ip_bytes = if frame[ip] >> 4 == 4 { usize::from(frame[ip] & 15) * 4 } else { 40 };
+    let body = packet.payload_len() + usize::from(packet.bth.pad);
+    frame.len() - (ip + ip_bytes + 8 + packet.info.header_bytes + body + 4)
+}
+
+/// Up to three pieces; the headers stay in the first.
+fn cut(frame: &[u8], cuts: [usize; 2]) -> Vec<&[u8]> {
+    let (first, rest) = frame.split_at((FIRST_PIECE_BYTES + cuts[0]).min(frame.len()));
+    let (second, third) = rest.split_at(cuts[1].min(rest.len()));
+    vec![first, second, third]
+}
+
+fn payload_of(packet: &Packet<'_>) -> Vec<u8> {
+    assert!(packet.payload().all(|piece| !piece.is_empty()), "no piece is empty");
+    let payload: Vec<u8> = packet.payload().flatten().copied().collect();
+    assert_eq!(payload.len(), packet.payload_len());
+    payload
+}
+
+/// Everything else that a packet says.
+fn fields(packet: &Packet<'_>) -> (Headers, PathSpec) {
+    let headers = Headers {
+        bth: packet.bth,
+        deth: packet.deth,
+        reth: packet.reth,
+        atomic: packet.atomic,
+        aeth: packet.aeth,
+        atomic_ack: packet.atomic_ack,
+        imm: packet.imm,
+        ieth: packet.ieth,
+    };
+    let spec = PathSpec {
+        via: Via::HandOver,
+        source_mac: [2; 6],
+        dest_mac: [4; 6],
+        vlan: None,
+        source: packet.source,
+        destination: packet.destination,
+        traffic_class: packet.traffic_class,
+        hop_limit: packet.hop_limit,
+        flow_label: 0,
+        udp_source_port: packet.udp_source_port,
+    };
+    (headers, spec)
+}
+
+/// What the builder makes of a packet's fields parses to the same fields.
+fn build_again(packet: &Packet<'_>, payload: &[u8]) {
+    let (headers, spec) = fields(packet);
+    let info = packet.info;
+    if info.has_rdeth || info.has_xrceth || info.has_feth {
+        return;
+    }
+    // IPv6 packets may carry a mapped IPv4 address on one side; nobody builds those.
+    let Ok(path) = Path::new(&spec) else { return };
+    let mut built = vec![0; path.frame_bytes(&headers, payload.len())];
+    let mut rest = payload;
+    path.fill(&mut FrameMut::single(&mut built), &headers, payload.len(), |piece| {
+        let (now, later) = rest.split_at(piece.len());
+        piece.copy_from_slice(now);
+        rest = later;
+        Ok(())
+    })
+    .expect("nobody gave up");
+    let pieces = [&built[..]];
+    let again = parse(&pieces).expect("what we build parses");
+    again.check_integrity().expect("what we build is whole");
+    assert_eq!(fields(&again), (headers, spec));
+    assert_eq!(payload_of(&again), payload);
+}

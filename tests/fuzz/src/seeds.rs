@@ -1,0 +1,130 @@
+//! Where the runs begin: the recorded frames, as they are for `frame`, and as steps for the targets of the engine.
+
+use roced_captures::{CapturedFrame, files, frames_of};
+use roced_transport::wire::{Operation, Packet, parse};
+
+use crate::{
+    completer,
+    packet::{Step, flags},
+    responder,
+};
+
+/// A run to begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seed {
+    /// What it was made from.
+    pub name: String,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Every capture as one run of `of`, which may have none.
+fn captures(of: impl Fn(&[CapturedFrame]) -> Option<Vec<u8>>) -> Vec<Seed> {
+    files()
+        .into_iter()
+        .filter_map(|name| {
+            let bytes = of(&frames_of(&name))?;
+            Some(Seed { name: name.trim_end_matches(".pcap").to_owned(), bytes })
+        })
+        .collect()
+}
+
+/// Every recorded frame.
+pub(crate) fn frame() -> Vec<Seed> {
+    let of = |frame: CapturedFrame| {
+        let name = format!("{}-{}", frame.file.trim_end_matches(".pcap"), frame.index);
+        Seed { name, bytes: [&[1, 0, 0, 0, 0], &frame.bytes[..]].concat() }
+    };
+    roced_captures::frames().into_iter().map(of).collect()
+}
+
+/// The first bytes of a run of the engine's targets: which path MTU, and the rest as is usual.
+fn settings(mtu: usize) -> Vec<u8> {
+    let mtu = [256, 1024, 512, 2048, 4096].iter().position(|known| *known == mtu).unwrap_or(1);
+    vec![0, mtu as u8, 0x7f, 0, 0, 0, 0, 0, 0]
+}
+
+/// The path MTU of a conversation: what its first packets that are followed by others carry.
+fn mtu_of(frames: &[CapturedFrame]) -> usize {
+    let payload = |frame: &CapturedFrame| parse(&[&frame.bytes]).map_or(0, |packet| packet.payload_len());
+    frames.iter().map(payload).max().unwrap_or(0).next_power_of_two().clamp(256, 4096)
+}
+
+/// What the packet says, as a step.
+fn step(packet: &Packet<'_>, psn: i16, payload: u16) -> Step {
+    let bth = packet.bth;
+    let reth = packet.reth;
+    Step {
+        opcode: bth.opcode.0,
+        flags: if bth.solicited { flags::SOLICITED } else { 0 } | if bth.ack_request { flags::ACK_REQUEST } else { 0 },
+        psn,
+        payload,
+        length: reth.map_or(8, |reth| reth.length),
+        syndrome: packet.aeth.map_or(0, |aeth| aeth.syndrome.to_byte()),
+        ..Step::default()
+    }
+}
+
+/// The requests of each capture, sent one after the other; receives are there, answers are sent.
+pub(crate) fn responder() -> Vec<Seed> {
+    captures(|frames| {
+        let mut run = settings(mtu_of(frames));
+        let mut next = None;
+        for frame in frames {
+            let pieces = [&frame.bytes[..]];
+            let Ok(packet) = parse(&pieces) else { continue };
+            if packet.info.operation.is_response() {
+                run.extend([responder::kind::TRANSMIT, 0]);
+                continue;
+            }
+            if packet.info.operation == Operation::Send || packet.imm.is_some() {
+                // One entry of 8 KiB in the first region.
+                run.extend([responder::kind::RECV, 1, 0, 0, 0x20, 0]);
+            }
+            let psn = next.map_or(0, |next| packet.bth.psn.distance_from(next));
+            let step = step(&packet, psn.clamp(-100, 100) as i16, packet.payload_len() as u16);
+            run.push(responder::kind::PACKET);
+            step.write(&mut run);
+            let packets = match (packet.info.operation, packet.reth) {
+                (Operation::ReadRequest, Some(reth)) => reth.length.div_ceil(mtu_of(frames) as u32).max(1),
+                _ => 1,
+            };
+            next = Some(packet.bth.psn.plus(packets));
+        }
+        // And once as it was, byte for byte.
+        for frame in frames.iter().take(4) {
+            run.push(responder::kind::RECORDED);
+            run.extend((frame.bytes.len() as u16).to_le_bytes());
+            run.push(0);
+            run.extend(&frame.bytes);
+        }
+        (run.len() > 20).then_some(run)
+    })
+}
+
+/// Work of every kind, and the answers of each capture to it.
+pub(crate) fn completer() -> Vec<Seed> {
+    captures(|frames| {
+        let mut run = settings(mtu_of(frames));
+        for op in [0, 2, 1, 2, 5, 6, 3, 4] {
+            // Signaled, one entry of 1.5 KiB, or of 3 KiB for a READ.
+            run.extend([completer::kind::POST, op, 2, 1, 0x10, 0, 9]);
+            run.extend([0, 0, if op == 2 { 0x0c } else { 0x06 }, 0]);
+        }
+        run.extend([completer::kind::TRANSMIT, 0]);
+        let mut answers = 0;
+        for frame in frames {
+            let pieces = [&frame.bytes[..]];
+            let Ok(packet) = parse(&pieces) else { continue };
+            if !packet.info.operation.is_response() {
+                run.extend([completer::kind::TRANSMIT, 0]);
+                continue;
+            }
+            answers += 1;
+            run.push(completer::kind::ANSWER);
+            step(&packet, 0, Step::LEFT).write(&mut run);
+        }
+        run.extend([completer::kind::TIME, 0x70, completer::kind::TRANSMIT, 0]);
+        (answers > 0).then_some(run)
+    })
+}
