@@ -226,6 +226,8 @@ impl World {
                 (Kind::Write, None) => SendOp::Write,
                 (Kind::Write, Some(_)) => SendOp::WriteImm,
                 (Kind::Read, _) => SendOp::Read,
+                (Kind::CompareSwap, _) => SendOp::CompareSwap,
+                (Kind::FetchAdd, _) => SendOp::FetchAdd,
             },
             flags: flag(message.signaled, send_flags::SIGNALED)
                 | flag(message.solicited, send_flags::SOLICITED)
@@ -234,22 +236,22 @@ impl World {
             imm: message.imm.unwrap_or_default(),
             remote_va: message.remote_va,
             rkey: message.rkey,
-            swap_or_add: 0,
-            compare: 0,
+            swap_or_add: message.swap_or_add,
+            compare: message.compare,
             data,
         };
         self.endpoints[host].post_send(qpn, &work).expect("a queue pair that is there");
     }
 }
 
-/// The local side of a message: source memory, or for a READ the sink.
+/// The local side of a message: source memory, or the sink for what a READ or atomic operation brings.
 fn fill_sges<'s>(sges: &'s mut [Sge; 32], message: &Message, host: usize) -> &'s [Sge] {
     let (pieces, base) = match message.kind {
-        Kind::Read => (&message.into, SINK_VA),
+        Kind::Read | Kind::CompareSwap | Kind::FetchAdd => (&message.into, SINK_VA),
         _ => (&message.data, SOURCE_VA.wrapping_sub((host * SOURCE_BYTES) as u64)),
     };
     for (at, (offset, bytes)) in pieces.iter().enumerate() {
-        let lkey = if message.kind == Kind::Read { SINK_KEY } else { crate::layout::SOURCE_KEY };
+        let lkey = if message.kind.wants_answer() { SINK_KEY } else { crate::layout::SOURCE_KEY };
         // Of work that fails here the first piece opens, so that its first packets leave.
         let wrong = message.outcome == Outcome::LocalProtection && at > 0;
         let lkey = if wrong { message.lkey } else { lkey };

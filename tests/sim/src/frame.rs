@@ -9,6 +9,8 @@ pub(crate) enum Kind {
     ReadRequest,
     ReadResponse,
     Ack,
+    Atomic,
+    AtomicAck,
 }
 
 /// An ACK extended transport header.
@@ -26,6 +28,15 @@ pub(crate) struct Reth {
     pub(crate) length: u32,
 }
 
+/// An atomic extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AtomicEth {
+    pub(crate) va: u64,
+    pub(crate) rkey: u32,
+    pub(crate) swap_or_add: u64,
+    pub(crate) compare: u64,
+}
+
 /// What a frame says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'f> {
@@ -39,6 +50,9 @@ pub(crate) struct Seen<'f> {
     pub(crate) psn: u32,
     pub(crate) reth: Option<Reth>,
     pub(crate) aeth: Option<Aeth>,
+    pub(crate) atomic: Option<AtomicEth>,
+    /// What an atomic operation found.
+    pub(crate) original: Option<u64>,
     pub(crate) imm: Option<[u8; 4]>,
     pub(crate) payload: &'f [u8],
 }
@@ -46,7 +60,7 @@ pub(crate) struct Seen<'f> {
 impl Seen<'_> {
     /// A request, not an answer.
     pub(crate) const fn is_request(&self) -> bool {
-        !matches!(self.kind, Kind::ReadResponse | Kind::Ack)
+        !matches!(self.kind, Kind::ReadResponse | Kind::Ack | Kind::AtomicAck)
     }
 }
 
@@ -57,7 +71,7 @@ pub(crate) fn bth_at(frame: &[u8]) -> usize {
 
 /// (kind, begins, ends, RETH, AETH, immediate) of an opcode of a reliable connection.
 const fn describe(opcode: u8) -> Option<(Kind, bool, bool, bool, bool, bool)> {
-    use Kind::{Ack, ReadRequest, ReadResponse, Send, Write};
+    use Kind::{Ack, Atomic, AtomicAck, ReadRequest, ReadResponse, Send, Write};
     Some(match opcode {
         0x00 => (Send, true, false, false, false, false),
         0x01 => (Send, false, false, false, false, false),
@@ -77,6 +91,8 @@ const fn describe(opcode: u8) -> Option<(Kind, bool, bool, bool, bool, bool)> {
         0x0f => (ReadResponse, false, true, false, true, false),
         0x10 => (ReadResponse, true, true, false, true, false),
         0x11 => (Ack, true, true, false, true, false),
+        0x12 => (AtomicAck, true, true, false, true, false),
+        0x13 | 0x14 => (Atomic, true, true, false, false, false),
         _ => return None,
     })
 }
@@ -100,12 +116,24 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
     } else {
         None
     };
+    let atomic = if kind == Kind::Atomic {
+        let bytes = take(28)?;
+        Some(AtomicEth {
+            va: number(&bytes[..8]),
+            rkey: number(&bytes[8..12]) as u32,
+            swap_or_add: number(&bytes[12..20]),
+            compare: number(&bytes[20..]),
+        })
+    } else {
+        None
+    };
     let aeth = if has_aeth {
         let bytes = take(4)?;
         Some(Aeth { syndrome: bytes[0], msn: number(&bytes[1..]) as u32 })
     } else {
         None
     };
+    let original = if kind == Kind::AtomicAck { Some(number(take(8)?)) } else { None };
     let imm = if has_imm { take(4)?.first_chunk().copied() } else { None };
     let payload = frame.get(next..frame.len().checked_sub(4 + pad)?)?;
     Some(Seen {
@@ -119,6 +147,8 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
         psn: number(&bth[9..12]) as u32,
         reth,
         aeth,
+        atomic,
+        original,
         imm,
         payload,
     })

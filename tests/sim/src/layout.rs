@@ -3,7 +3,7 @@
 //! ```text
 //!   source region   the host's half of the sea, never written
 //!   sink region     for each slot (one queue pair at a time):
-//!                   | WRITEs land here | written, then read back | receive buffers | READs land here |
+//!                   | WRITEs land here | written, then read back | receive buffers | READs land here | words for atomic operations |
 //! ```
 //!
 //! A slot has a key of its own over its part of the sink that is taken back now and then; each such key opens a region of another
@@ -38,12 +38,14 @@ pub(crate) const BACK_BYTES: u32 = 16 << 10;
 pub(crate) const RECV_SLOTS: u32 = 16;
 pub(crate) const RECV_BYTES: u32 = 8 << 10;
 pub(crate) const READ_BYTES: u32 = 64 << 10;
+pub(crate) const WORDS: u32 = 8;
 
 /// Where the parts of a slot begin.
 pub(crate) const BACK_AT: u32 = WRITE_BYTES;
 pub(crate) const RECV_AT: u32 = BACK_AT + BACK_BYTES;
 pub(crate) const READ_AT: u32 = RECV_AT + RECV_SLOTS * RECV_BYTES;
-pub(crate) const SLOT_BYTES: u32 = READ_AT + READ_BYTES;
+pub(crate) const WORDS_AT: u32 = READ_AT + READ_BYTES;
+pub(crate) const SLOT_BYTES: u32 = WORDS_AT + WORDS * 8;
 
 /// Longest WRITE or READ.
 pub(crate) const MESSAGE_BYTES: u32 = 14 << 10;

@@ -8,6 +8,19 @@ pub(crate) enum Kind {
     Send,
     Write,
     Read,
+    CompareSwap,
+    FetchAdd,
+}
+
+impl Kind {
+    pub(crate) const fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap | Self::FetchAdd)
+    }
+
+    /// Has an answer of its own; no ACK ends it.
+    pub(crate) const fn wants_answer(self) -> bool {
+        matches!(self, Self::Read | Self::CompareSwap | Self::FetchAdd)
+    }
 }
 
 /// How a message must end, if the connection lives that long.
@@ -34,13 +47,17 @@ pub(crate) struct Message {
     /// Its bytes, in the sea.
     pub(crate) data: Pieces,
     pub(crate) length: u32,
-    /// Where a READ puts them, in our sink.
+    /// Where a READ puts them, or an atomic operation what it found, in our sink.
     pub(crate) into: Pieces,
     /// Where a WRITE puts them, in the peer's sink.
     pub(crate) remote: u32,
     pub(crate) remote_va: u64,
     pub(crate) rkey: u32,
     pub(crate) lkey: u32,
+    /// Operands of an atomic operation, and what it found when it was executed.
+    pub(crate) swap_or_add: u64,
+    pub(crate) compare: u64,
+    pub(crate) found: Option<u64>,
     pub(crate) outcome: Outcome,
     /// It may end with "remote access error": its key was taken back meanwhile.
     pub(crate) may_fail: bool,
@@ -55,6 +72,8 @@ pub(crate) struct Message {
     pub(crate) packets: u32,
     /// Which receive it takes.
     pub(crate) recv: Option<u64>,
+    /// The PSN behind the last READ or atomic operation before it.
+    pub(crate) answered_until: u64,
 }
 
 impl Message {
@@ -74,6 +93,8 @@ impl Message {
             Kind::Send => 0x00,
             Kind::Write => 0x06,
             Kind::Read => return 0x0c,
+            Kind::CompareSwap => return 0x13,
+            Kind::FetchAdd => return 0x14,
         };
         base + match (first, last, self.imm.is_some()) {
             (true, false, _) => 0,

@@ -122,6 +122,25 @@ impl Model {
         Ok(())
     }
 
+    /// Gives what was there before.
+    fn on_atomic(&mut self, host: usize, span: MemSpan<'_>, operation: AtomicOperation) -> (u64, Checked) {
+        let checked = self.check_region(host, span);
+        let offset = span.offset() as u32;
+        let slot = (offset / SLOT_BYTES) as usize;
+        let Some(connection) = self.connections.get_mut(slot) else { return (0, checked) };
+        let word = &mut self.hosts[host].sink[offset as usize..][..8];
+        let before = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
+        let stream = &mut connection.ends[1 - host].stream;
+        let checked = checked.and_then(|()| stream.check_atomic(offset, operation, before)).map(|after| {
+            word.copy_from_slice(&after.to_ne_bytes());
+        });
+        self.hosts[host].tally.atomics += 1;
+        if self.trace {
+            println!("{:>12} host {host}   {operation:?} at {offset} found {before}", self.now);
+        }
+        (before, checked)
+    }
+
     fn on_complete(&mut self, host: usize, cqn: Cqn, cqe: &Cqe) -> Checked {
         self.activity = true;
         if self.trace {
@@ -163,9 +182,9 @@ impl App for AppView<'_> {
     }
 
     fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault> {
-        let text = format!("{operation:?} at {}, and nobody asks for atomic operations", at.offset());
-        self.model.note(Err(Violation { checker: "atomic", text }));
-        Err(MemoryFault)
+        let (before, checked) = self.model.on_atomic(self.host, at, operation);
+        self.model.note(checked);
+        Ok(before)
     }
 
     fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {

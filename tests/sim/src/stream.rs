@@ -82,6 +82,8 @@ pub(crate) struct Stream {
     pub(crate) takers_posted: u64,
     /// The PSN up to which the responder may have refused something: it may have failed.
     pub(crate) refusal_arrived: bool,
+    /// The PSN behind the last READ or atomic operation that was posted.
+    answered_until: u64,
 }
 
 impl Stream {
@@ -115,6 +117,7 @@ impl Stream {
             takers: VecDeque::new(),
             takers_posted: 0,
             refusal_arrived: false,
+            answered_until: start,
         }
     }
 
@@ -139,6 +142,10 @@ impl Stream {
         message.packets = message.length.div_ceil(self.mtu()).max(1);
         message.signaled |= self.settings.signal_all;
         self.end = message.end();
+        message.answered_until = self.answered_until;
+        if message.kind.wants_answer() {
+            self.answered_until = self.end;
+        }
         if message.takes_receive() {
             message.recv = Some(self.takers_posted);
             self.takers.push_back(id);

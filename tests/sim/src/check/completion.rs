@@ -29,6 +29,8 @@ pub(crate) fn check_send(own: &mut End, peer: &mut End, cqe: &Cqe, now: u64) -> 
                 Kind::Send => (CompletionOp::Send, 0),
                 Kind::Write => (CompletionOp::Write, 0),
                 Kind::Read => (CompletionOp::Read, message.length),
+                Kind::CompareSwap => (CompletionOp::CompareSwap, message.length),
+                Kind::FetchAdd => (CompletionOp::FetchAdd, message.length),
             };
             demand!(
                 (cqe.opcode, cqe.byte_len) == (op as u8, bytes),
@@ -68,7 +70,7 @@ fn check_success(own: &mut End, peer: &mut End, id: u64) -> Checked {
         "request {id} succeeds and was not executed: {message:?}"
     );
     demand!(
-        message.kind != Kind::Read || stream.is_placed(id),
+        !message.kind.wants_answer() || stream.is_placed(id),
         "completion-status",
         "READ {id} succeeds and its bytes are not there: {message:?}"
     );

@@ -1,5 +1,7 @@
 //! What reaches memory: each byte of each message, in order, once, where it belongs, and nothing else.
 
+use roced_transport::io::AtomicOperation;
+
 use crate::{
     message::{Kind, Outcome},
     pattern::Pieces,
@@ -35,7 +37,7 @@ impl Stream {
             Kind::Send => {
                 message.recv.and_then(|index| receives.get(index)).and_then(|receive| receive.into.at(place.done))
             }
-            Kind::Read => None,
+            Kind::Read | Kind::CompareSwap | Kind::FetchAdd => None,
         };
         demand!(
             into.is_some_and(|(offset, run)| offset == at && bytes.len() as u32 <= run),
@@ -64,10 +66,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Bytes of a READ response reach the requester's sink at `at`.
+    /// Bytes of a READ response, or what an atomic operation found, reach the requester's sink at `at`.
     pub(crate) fn check_placed(&mut self, at: u32, bytes: &[u8]) -> Checked {
         while let Some(message) = self.message(self.placed.id)
-            && (message.kind != Kind::Read || self.placed.done == message.length)
+            && (!message.kind.wants_answer() || self.placed.done == message.length)
         {
             self.placed = Place { id: self.placed.id + 1, done: 0 };
         }
@@ -85,15 +87,55 @@ impl Stream {
             place.id,
             place.done
         );
+        let right = if message.kind.is_atomic() {
+            message.found.is_some_and(|found| found.to_ne_bytes()[place.done as usize..][..bytes.len()] == *bytes)
+        } else {
+            message.data.holds(place.done, bytes)
+        };
         demand!(
-            message.data.holds(place.done, bytes),
+            right,
             "memory",
-            "wrong bytes of a READ at {at}: message {} at byte {}",
+            "wrong bytes of a READ or atomic operation at {at}: message {} at byte {}",
             place.id,
             place.done
         );
         self.placed.done += bytes.len() as u32;
         Ok(())
+    }
+
+    /// An atomic operation is executed on the word at `at`, where `before` is. Gives what is there afterward.
+    pub(crate) fn check_atomic(
+        &mut self,
+        at: u32,
+        operation: AtomicOperation,
+        before: u64,
+    ) -> Result<u64, crate::violation::Violation> {
+        self.skip_executed();
+        let id = self.executed.id;
+        let Some(message) = self.message(id) else {
+            demand!(false, "atomic", "{operation:?} at {at}: all that was posted is executed already");
+            return Ok(before);
+        };
+        demand!(!message.stale, "stale-key", "{operation:?} at {at} by a key that was taken back: {message:?}");
+        demand!(message.outcome == Outcome::Success, "access", "{operation:?} at {at} must be refused: {message:?}");
+        let (meant, after) = match message.kind {
+            Kind::CompareSwap => {
+                let (compare, swap) = (message.compare, message.swap_or_add);
+                (AtomicOperation::CompareSwap { compare, swap }, if before == compare { swap } else { before })
+            }
+            _ => (AtomicOperation::FetchAdd { add: message.swap_or_add }, before.wrapping_add(message.swap_or_add)),
+        };
+        demand!(
+            message.kind.is_atomic() && (message.remote, meant) == (at, operation),
+            "atomic",
+            "{operation:?} at {at} is executed, the next is {message:?}"
+        );
+        let end = message.end();
+        demand!(end <= self.covered, "atomic", "message {id} is executed before it arrived");
+        self.message_mut(id).expect("there").found = Some(before);
+        self.executed.done = 8;
+        self.written = end;
+        Ok(after)
     }
 
     /// Every byte of a READ is in memory.

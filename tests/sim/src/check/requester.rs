@@ -31,6 +31,14 @@ impl Stream {
         };
         let packets = self.check_packet(id, at, seen)?;
         let again = psn < self.frontier;
+        let message = self.message(id).expect("found");
+        // IBTA v1 C10-110: a fenced request begins when all READs and atomic operations before it are complete.
+        demand!(
+            again || at > 0 || !message.fenced || self.una >= message.answered_until,
+            "fence",
+            "fenced request {id} begins; a READ or atomic operation before it has no answer, acknowledged up to {}",
+            self.una & 0xff_ffff
+        );
         let behind = psn + u64::from(packets);
         if !again && (at == 0 || seen.kind == FrameKind::ReadRequest) {
             let message = self.message(id).expect("found");
@@ -82,6 +90,12 @@ impl Stream {
             message.opcode(at)
         );
         let skip = at * mtu;
+        if let Some(atomic) = seen.atomic {
+            let said = (atomic.va, atomic.rkey, atomic.swap_or_add, atomic.compare);
+            let meant = (message.remote_va, message.rkey, message.swap_or_add, message.compare);
+            demand!(said == meant, "payload", "PSN {} asks for {said:x?}, the message for {meant:x?}", seen.psn);
+            return Ok(1);
+        }
         if message.kind == Kind::Read {
             let reth = seen.reth.expect("a READ request has one");
             let (va, key) = (message.remote_va.wrapping_add(skip.into()), message.rkey);
@@ -141,11 +155,12 @@ impl Stream {
             return None;
         }
         let syndrome = seen.aeth.map_or(0, |aeth| aeth.syndrome);
-        if seen.kind == FrameKind::ReadResponse {
+        if matches!(seen.kind, FrameKind::ReadResponse | FrameKind::AtomicAck) {
             self.acknowledge(psn, now);
-            let is_read =
-                self.find(psn).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.kind == Kind::Read);
-            if self.una == psn && is_read {
+            let atomic = seen.kind == FrameKind::AtomicAck;
+            let fits = |kind: Kind| if atomic { kind.is_atomic() } else { kind == Kind::Read };
+            let asked = self.find(psn).and_then(|(id, _)| self.message(id)).is_some_and(|message| fits(message.kind));
+            if self.una == psn && asked {
                 self.progress(psn + 1, now);
             }
             return None;
@@ -172,13 +187,13 @@ impl Stream {
         Some(syndrome)
     }
 
-    /// All before `to` is acknowledged, but for READs: those end with their responses.
+    /// All before `to` is acknowledged, but for READs and atomic operations: those end with their own answers.
     fn acknowledge(&mut self, to: u64, now: u64) {
         let mut reached = self.una;
         while reached < to {
             let Some((id, _)) = self.find(reached) else { break };
             let message = self.message(id).expect("found");
-            if message.kind == Kind::Read {
+            if message.kind.wants_answer() {
                 break;
             }
             reached = message.end().min(to);

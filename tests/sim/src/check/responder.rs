@@ -44,6 +44,10 @@ impl Stream {
             self.check_response(seen, psn)?;
             return Ok(self.rows_at(psn));
         }
+        if seen.kind == FrameKind::AtomicAck {
+            self.check_atomic_ack(seen, psn)?;
+            return Ok(self.rows_at(psn));
+        }
         let aeth = seen.aeth.expect("an ACK has one");
         // The PSN that the answer says is next.
         let next = if aeth.syndrome >> 5 == 0 { psn + 1 } else { psn };
@@ -117,6 +121,28 @@ impl Stream {
         };
         demand!(expected, "refusal", "NAK 0x{syndrome:02x} of PSN {} for {message:?}", seen.psn);
         self.check_expected(seen, psn)
+    }
+
+    /// What an atomic operation found the one time that it was executed.
+    fn check_atomic_ack(&mut self, seen: &Seen<'_>, psn: u64) -> Checked {
+        let Some((id, _)) = self.find(psn) else { return Ok(()) };
+        let message = self.message(id).expect("found");
+        demand!(
+            message.kind.is_atomic() && message.found.is_some() && message.found == seen.original,
+            "atomic",
+            "ATOMIC ACK of PSN {} with {:x?}: {message:x?}",
+            seen.psn,
+            seen.original
+        );
+        let msn = self.msn_at(psn + 1);
+        demand!(
+            seen.aeth.is_some_and(|aeth| msn.is_none_or(|msn| msn == aeth.msn)),
+            "msn",
+            "ATOMIC ACK of PSN {}: {:?}, and the request is message {msn:?}",
+            seen.psn,
+            seen.aeth
+        );
+        Ok(())
     }
 
     fn check_response(&mut self, seen: &Seen<'_>, psn: u64) -> Checked {

@@ -3,7 +3,7 @@
 use super::{Composer, Operation, refused};
 use crate::{
     layout::{NO_KEY, OTHER_PD_KEY, READ_KEY, SINK_VA, SOURCE_KEY},
-    message::Message,
+    message::{Kind, Message},
 };
 
 pub(super) const NEW_KEY: Operation = Operation { name: "new rkey", weight: 8, compose: new_key };
@@ -27,8 +27,8 @@ fn wrong_rkey(composer: &mut Composer<'_>) {
 
 fn out_of_range(composer: &mut Composer<'_>) {
     let message = write_or_read(composer);
-    // The last byte lies one behind the end, or the address wraps.
-    let remote_va = if composer.random.one_in(2) { SINK_VA - 1 } else { u64::MAX - 1 };
+    // It begins before the region, or at the end of all addresses (at multiples of eight, for atomic operations).
+    let remote_va = if composer.random.one_in(2) { SINK_VA - 8 } else { u64::MAX - 7 };
     composer.post(refused(Message { remote_va, ..message }));
 }
 
@@ -53,9 +53,13 @@ fn stale_key(composer: &mut Composer<'_>) {
     composer.post(refused(Message { stale: true, ..sound }));
 }
 
-/// A WRITE to the sink, or a READ of as many bytes of it.
+/// A WRITE to the sink, a READ of as many bytes of it, or an atomic operation.
 fn write_or_read(composer: &mut Composer<'_>) -> Message {
     let length = composer.some_length(composer.longest());
     let write = composer.write(length);
-    if composer.random.one_in(2) { write } else { composer.read_back(&write) }
+    match composer.random.below(5) {
+        0 => composer.atomic(Kind::FetchAdd),
+        1 | 2 => composer.read_back(&write),
+        _ => write,
+    }
 }

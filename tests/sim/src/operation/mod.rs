@@ -1,6 +1,7 @@
 //! What applications ask for, as a table: one small file an operation, or a family of them. A row has a name, how often it is
 //! drawn, and a function that composes its work requests.
 
+mod atomic;
 mod keys;
 mod local;
 mod read;
@@ -9,8 +10,8 @@ mod write;
 
 use crate::{
     layout::{
-        BACK_AT, MESSAGE_BYTES, READ_AT, READ_BYTES, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA, WRITE_BYTES,
-        slot_key,
+        BACK_AT, MESSAGE_BYTES, READ_AT, READ_BYTES, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA, WORDS,
+        WORDS_AT, WRITE_BYTES, slot_key,
     },
     message::{Kind, Message, Outcome},
     pattern::{Pieces, SOURCE_BYTES},
@@ -27,8 +28,17 @@ pub(crate) struct Operation {
 }
 
 /// Operations that succeed.
-pub(crate) const SOUND: &[Operation] =
-    &[send::SEND, send::SEND_IMM, write::WRITE, write::WRITE_IMM, read::READ, read::READ_BACK, keys::NEW_KEY];
+pub(crate) const SOUND: &[Operation] = &[
+    send::SEND,
+    send::SEND_IMM,
+    write::WRITE,
+    write::WRITE_IMM,
+    read::READ,
+    read::READ_BACK,
+    keys::NEW_KEY,
+    atomic::COMPARE_SWAP,
+    atomic::FETCH_ADD,
+];
 
 /// Operations that end their connection.
 pub(crate) const FATAL: &[Operation] = &[
@@ -39,6 +49,7 @@ pub(crate) const FATAL: &[Operation] = &[
     keys::STALE_KEY,
     local::WRONG_LKEY,
     send::TOO_LONG,
+    atomic::MISALIGNED,
 ];
 
 /// What may be said of a message besides its operation; rows of their own.
@@ -140,6 +151,9 @@ impl Composer<'_> {
             remote_va: 0,
             rkey: 0,
             lkey: SOURCE_KEY,
+            swap_or_add: 0,
+            compare: 0,
+            found: None,
             outcome: Outcome::Success,
             may_fail: false,
             generation: None,
@@ -148,6 +162,7 @@ impl Composer<'_> {
             first: 0,
             packets: 0,
             recv: None,
+            answered_until: 0,
         }
     }
 
@@ -208,6 +223,18 @@ impl Composer<'_> {
     /// A READ of what a WRITE before it has put there.
     pub(crate) fn read_back(&mut self, written: &Message) -> Message {
         self.read_of(written.data.clone(), written.length, written.remote_va, SINK_KEY)
+    }
+
+    /// An atomic operation on one of the peer's words: the even ones are swapped, the odd ones added to.
+    pub(crate) fn atomic(&mut self, kind: Kind) -> Message {
+        let word = self.random.below(u64::from(WORDS) / 2) as u32 * 2 + u32::from(kind == Kind::FetchAdd);
+        let remote = self.slot as u32 * SLOT_BYTES + WORDS_AT + word * 8;
+        let message = self.read_of(Pieces::default(), 8, SINK_VA + u64::from(remote), SINK_KEY);
+        // Few values, so that what is compared with is there now and then.
+        let swap = kind == Kind::CompareSwap;
+        let swap_or_add = if swap { self.random.below(3) } else { self.random.next() };
+        let compare = if swap { self.random.below(3) } else { 0 };
+        Message { kind, remote, swap_or_add, compare, ..message }
     }
 
     fn read_of(&mut self, data: Pieces, length: u32, remote_va: u64, rkey: u32) -> Message {
