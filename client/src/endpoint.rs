@@ -51,7 +51,8 @@ impl FromStr for Endpoint {
     }
 }
 
-/// How a connection is made. The defaults suit a data-center network.
+/// How a connection is made. The defaults suit a data-center network. An unreliable connection does not look at what only
+/// acknowledgements need: the two `rd_atomic`, `timeout`, the two retries, `min_rnr_timer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// Which of our GIDs. `None`: the one that fits the peer's ([`crate::Device::gid_toward`]).

@@ -107,6 +107,14 @@ pub enum Error {
     /// A READ with inline data.
     #[error("a READ brings data in: give it scatter/gather entries, not inline data")]
     InlineRead,
+    /// An operation that the queue pair's service does not have.
+    #[error("a queue pair of service {service} has no {operation}: its service was chosen when it was made")]
+    WrongService {
+        /// Its service.
+        service: &'static str,
+        /// What was asked of it.
+        operation: &'static str,
+    },
     /// The queue pair takes no such work in its state.
     #[error("the queue pair takes no {queue} work in this state: connect it first")]
     NotReady {
@@ -232,6 +240,7 @@ fn state_name(state: u64) -> &'static str {
         1 => "INIT",
         2 => "RTR",
         3 => "RTS",
+        5 => "SQE",
         6 => "ERR",
         _ => "unknown",
     }

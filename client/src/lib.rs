@@ -27,6 +27,7 @@ mod mr;
 mod outstanding;
 mod pd;
 mod qp;
+mod service;
 mod socket;
 mod work;
 
@@ -45,6 +46,7 @@ pub use roced_shared::abi::{
     layout::QpSizes,
     wqe::Sge,
 };
+pub use service::ServiceType;
 pub use work::{RecvRequest, SendRequest};
 
 /// Every object may be used by any thread.

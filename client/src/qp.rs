@@ -1,4 +1,4 @@
-//! Queue pairs: one end of a reliable connection.
+//! Queue pairs: one end of a connection.
 
 use std::{
     sync::{
@@ -13,7 +13,7 @@ pub use roced_shared::abi::control::{QpAttributes, QpStatistics};
 use roced_shared::abi::{
     control::{
         CreateQp, CreateQpRequest, DestroyQp, Handle, ModifyQp, ModifyQpRequest, QueryQp, QueryQpStatistics, attribute,
-        service, state,
+        state,
     },
     layout::{QpLayout, QpSizes, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX},
     wqe::{RecvWqe, SendOp},
@@ -29,6 +29,7 @@ use crate::{
     mr::Access,
     outstanding::{Cookie, Outstanding, Queue},
     pd::{PdInner, ProtectionDomain},
+    service::ServiceType,
     socket::lock,
     work::{Data, RecvRequest, SendRequest},
 };
@@ -43,6 +44,7 @@ pub struct QpBuilder<'a> {
     pd: &'a ProtectionDomain,
     send_cq: &'a CompletionQueue,
     recv_cq: &'a CompletionQueue,
+    service: ServiceType,
     sizes: QpSizes,
     signal_all: bool,
 }
@@ -54,7 +56,13 @@ impl<'a> QpBuilder<'a> {
         recv_cq: &'a CompletionQueue,
     ) -> Self {
         let sizes = QpSizes { send_wrs: 64, recv_wrs: 64, send_sges: 4, recv_sges: 4, inline_bytes: 64 };
-        Self { pd, send_cq, recv_cq, sizes, signal_all: false }
+        Self { pd, send_cq, recv_cq, service: ServiceType::Rc, sizes, signal_all: false }
+    }
+
+    /// What it promises (a reliable connection).
+    pub const fn service(mut self, service: ServiceType) -> Self {
+        self.service = service;
+        self
     }
 
     /// Send work requests outstanding at a time (64).
@@ -109,6 +117,7 @@ pub struct QueuePair {
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
     qpn: u32,
+    service: ServiceType,
     worker: u32,
     bell: u32,
     sizes: QpSizes,
@@ -154,7 +163,7 @@ impl QueuePair {
             pd: pd.handle,
             send_cq: send_cq.cqn(),
             recv_cq: recv_cq.cqn(),
-            service: service::RC,
+            service: builder.service.number(),
             send_wrs: builder.sizes.send_wrs,
             recv_wrs: builder.sizes.recv_wrs,
             send_sges: builder.sizes.send_sges,
@@ -188,6 +197,7 @@ impl QueuePair {
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
             qpn: reply.qpn,
+            service: builder.service,
             worker: reply.worker,
             bell: reply.bell,
             sizes,
@@ -202,6 +212,11 @@ impl QueuePair {
     /// Its number.
     pub fn qpn(&self) -> u32 {
         self.qpn
+    }
+
+    /// What it promises.
+    pub fn service(&self) -> ServiceType {
+        self.service
     }
 
     /// The sizes that it got, at least those asked for.
@@ -276,13 +291,16 @@ impl QueuePair {
             Some(bytes) => bytes,
             None => device.port()?.active_mtu_bytes.min(remote.mtu_bytes),
         };
+        let acknowledged = match self.service {
+            ServiceType::Rc => attribute::MAX_DEST_RD_ATOMIC | attribute::MIN_RNR_TIMER,
+            ServiceType::Uc => 0,
+        };
         let mask = attribute::STATE
             | attribute::AV
             | attribute::PATH_MTU
             | attribute::DEST_QPN
             | attribute::RQ_PSN
-            | attribute::MAX_DEST_RD_ATOMIC
-            | attribute::MIN_RNR_TIMER;
+            | acknowledged;
         self.modify(
             mask,
             &QpAttributes {
@@ -308,12 +326,13 @@ impl QueuePair {
     /// # Errors
     /// Another state; the daemon is gone.
     pub fn to_rts(&self, options: &ConnectOptions) -> Result<()> {
-        let mask = attribute::STATE
-            | attribute::TIMEOUT
-            | attribute::RETRY_CNT
-            | attribute::RNR_RETRY
-            | attribute::SQ_PSN
-            | attribute::MAX_QP_RD_ATOMIC;
+        let acknowledged = match self.service {
+            ServiceType::Rc => {
+                attribute::TIMEOUT | attribute::RETRY_CNT | attribute::RNR_RETRY | attribute::MAX_QP_RD_ATOMIC
+            }
+            ServiceType::Uc => 0,
+        };
+        let mask = attribute::STATE | attribute::SQ_PSN | acknowledged;
         self.modify(
             mask,
             &QpAttributes {
@@ -433,6 +452,9 @@ impl QueuePair {
     fn push_send(&self, side: &mut PostSide<SEND_SLOT_WORDS_MAX>, request: &SendRequest<'_>) -> Result<()> {
         if !matches!(self.state.load(Ordering::Acquire), state::RTS | state::ERR) {
             return Err(Error::NotReady { queue: "send" });
+        }
+        if !self.service.has(request.op) {
+            return Err(Error::WrongService { service: self.service.name(), operation: request.name() });
         }
         let data = match request.data {
             Data::Sges(sges) if sges.len() > self.sizes.send_sges as usize => {

@@ -121,6 +121,15 @@ impl<'a> SendRequest<'a> {
         self.wr_id
     }
 
+    /// What it is called in messages.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self.op {
+            SendOp::Send | SendOp::SendImm => "SEND",
+            SendOp::Write | SendOp::WriteImm => "WRITE",
+            SendOp::Read => "READ",
+        }
+    }
+
     /// What its completion says it was.
     pub(crate) const fn completion_op(&self) -> CompletionOp {
         match self.op {

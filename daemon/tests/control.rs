@@ -264,7 +264,7 @@ fn numbers_out_of_range_name_their_field() {
     let base = qp_request(pd, cq);
     assert_eq!(told(raw.call::<CreateQp>(CreateQpRequest { send_sges: 33, ..base })), wrong(6, 33));
     assert_eq!(told(raw.call::<CreateQp>(CreateQpRequest { signal_all: 2, ..base })), wrong(9, 2));
-    assert_eq!(why(raw.call::<CreateQp>(CreateQpRequest { service: 3, ..base })), Refusal::NotSupported);
+    assert_eq!(why(raw.call::<CreateQp>(CreateQpRequest { service: 9, ..base })), Refusal::NotSupported);
     assert_eq!(
         told(raw.call::<CreateCq>(CreateCqRequest { entries: u32::MAX, channel: 0 })),
         wrong(0, u32::MAX.into())

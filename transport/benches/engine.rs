@@ -19,7 +19,7 @@ use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
     mr::{MemSpan, Mr, MrKey},
-    qp::{PathState, Qp, QpConfig},
+    qp::{PathState, Qp, QpConfig, ServiceType},
     wire::path::{Path, PathSpec},
     work::{SendWork, WorkData},
 };
@@ -99,7 +99,16 @@ fn end(number: usize, mtu: u32) -> End {
     let sizes = QpSizes { send_wrs: 16, recv_wrs: 16, send_sges: 1, recv_sges: 1, inline_bytes: 0 };
     let qpn = Qpn::new(id, 9);
     let (send_cq, recv_cq) = (Cqn(1), Cqn(1));
-    let qp = Qp::new(QpConfig { qpn, pd: Pdn(1), send_cq, recv_cq, sizes, signal_all: true, window_packets: WINDOW });
+    let qp = Qp::new(QpConfig {
+        qpn,
+        service: ServiceType::Rc,
+        pd: Pdn(1),
+        send_cq,
+        recv_cq,
+        sizes,
+        signal_all: true,
+        window_packets: WINDOW,
+    });
     endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject).expect("free");
     let gid = |number: usize| {
         let mut gid = [0; 16];

@@ -44,7 +44,7 @@ use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     io::Via,
     mr::{Mr, MrKey},
-    qp::{PathState, Qp, QpConfig},
+    qp::{PathState, Qp, QpConfig, ServiceType},
     wire::path::{Path, PathSpec},
 };
 use zerocopy::{FromBytes, IntoBytes};
@@ -188,6 +188,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
         let (rings, fd) = new_qp(qpn, client.session, bell, sizes).expect("rings");
         let config = QpConfig {
             qpn,
+            service: ServiceType::Rc,
             pd: client.pd,
             send_cq: client.cqn,
             recv_cq: client.cqn,

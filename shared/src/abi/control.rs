@@ -456,8 +456,8 @@ bodies! {
         rate_limit_bytes_per_s: u64,
         /// In a query: 1 while the next hop's address is still being resolved.
         path_resolving: u32,
-        /// Zero.
-        reserved: u32,
+        /// Q_Key that datagrams must have to be let in, of a UD queue pair.
+        qkey: u32,
     }
     /// What a queue pair has counted since it was made; `rocectl qps --counters` has more.
     QpStatistics {
@@ -558,6 +558,10 @@ pub mod access {
 pub mod service {
     /// Reliable connection.
     pub const RC: u32 = 2;
+    /// Unreliable connection.
+    pub const UC: u32 = 3;
+    /// Unreliable datagram.
+    pub const UD: u32 = 4;
 }
 
 /// States of a queue pair, with the numbers of verbs (`ibv_qp_state`).
@@ -570,6 +574,8 @@ pub mod state {
     pub const RTR: u32 = 2;
     /// Ready to send.
     pub const RTS: u32 = 3;
+    /// A send of a UC or UD queue pair failed: sends are flushed, receives go on.
+    pub const SQE: u32 = 5;
     /// Failed; all work is flushed.
     pub const ERR: u32 = 6;
 }
@@ -584,6 +590,8 @@ pub mod attribute {
     pub const PKEY_INDEX: u32 = 1 << 4;
     /// Port; there is one.
     pub const PORT: u32 = 1 << 5;
+    /// `qkey`.
+    pub const QKEY: u32 = 1 << 6;
     /// `dgid`, `sgid_index`, `flow_label`, `hop_limit`, `traffic_class`, `service_level`.
     pub const AV: u32 = 1 << 7;
     /// `path_mtu_bytes`.

@@ -95,6 +95,9 @@ pub mod cqe_flags {
     pub const IMM: u8 = 1 << 0;
     /// The message asked for a solicited event.
     pub const SOLICITED: u8 = 1 << 1;
+    /// A datagram: the first 40 bytes of the buffer are the place of a GRH, and `byte_len` counts them. An IPv6 header fills it, an
+    /// IPv4 header its last 20 bytes.
+    pub const GRH: u8 = 1 << 2;
 }
 
 /// One completion.

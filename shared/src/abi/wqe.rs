@@ -83,8 +83,14 @@ pub struct SendWqe {
     pub swap_or_add: u64,
     /// What must be there before, for compare and swap.
     pub compare: u64,
-    /// Zero; room for address handle, remote QPN and Q_Key.
-    pub reserved1: [u64; 2],
+    /// Of a datagram: the address handle.
+    pub ah: u32,
+    /// Of a datagram: the queue pair that it is for, 24 bits.
+    pub remote_qpn: u32,
+    /// Of a datagram: its Q_Key; with the top bit set, that of the sending queue pair is used.
+    pub qkey: u32,
+    /// Zero.
+    pub reserved1: u32,
 }
 
 /// The fixed part of a receive work request.

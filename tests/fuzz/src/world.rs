@@ -14,7 +14,7 @@ use roced_transport::{
     io::Via,
     mr::{Mr, MrKey},
     psn::Psn,
-    qp::{PathState, Qp, QpConfig},
+    qp::{PathState, Qp, QpConfig, ServiceType},
     wire::{Packet, Path, PathSpec},
     work::RecvWork,
 };
@@ -124,6 +124,7 @@ impl World {
         (0..MRS).for_each(|index| world.insert_mr(index));
         let config = QpConfig {
             qpn: qpn(),
+            service: ServiceType::Rc,
             pd: PD,
             send_cq: SEND_CQ,
             recv_cq: RECV_CQ,

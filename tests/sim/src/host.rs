@@ -11,7 +11,7 @@ use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, EmitError, FrameMut, Via, Wire},
     mr::{Mr, MrKey},
-    qp::{PathState, Qp, QpConfig},
+    qp::{PathState, Qp, QpConfig, ServiceType},
     wire::path::{Path, PathSpec, udp_source_port},
 };
 
@@ -104,6 +104,7 @@ pub(crate) fn connect(endpoint: &mut Endpoint, host: usize, own: Qpn, peer: Qpn,
     };
     let config = QpConfig {
         qpn: own,
+        service: ServiceType::Rc,
         pd: PD,
         send_cq: SEND_CQ,
         recv_cq: RECV_CQ,

@@ -1,3 +1,4 @@
 //! How fast a queue pair may send. `poll_transmit` asks before each frame.
 
+pub mod gate;
 pub mod pacing;

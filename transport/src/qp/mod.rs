@@ -1,9 +1,9 @@
 //! One queue pair: what every service has (state, attributes, queues, completions), and the service that it gives.
 //!
 //! ```text
-//!              ┌── Reliable     reliable connection: requester, completer, responder
+//!              ┌── Reliable      reliable connection: requester, completer, responder
 //!   Qp ────────┤
-//!  (link,      └── ...
+//!  (link,      └── Unreliable    unreliable connection: sender, receiver
 //!   queues)
 //! ```
 //!
@@ -18,8 +18,11 @@ mod requester;
 mod responder;
 mod retry;
 mod scatter;
+mod segment;
 mod send_queue;
+mod service;
 mod state;
+mod unreliable;
 
 use roced_shared::{
     abi::{
@@ -33,17 +36,17 @@ use roced_shared::{
 
 use self::{
     recv_queue::RecvQueue,
-    reliable::Reliable,
     send_queue::{SendEntry, SendQueue},
+    service::Roles,
 };
-pub use self::{replay::DEPTH_MAX as RD_ATOMIC_MAX, state::State};
+pub use self::{replay::DEPTH_MAX as RD_ATOMIC_MAX, service::ServiceType, state::State};
 use crate::{
     clock::Nanos,
     counters::{QpCount, QpCounters},
     io::{Abort, App, EmitError, Wire},
     mr::MrTable,
     reject::{Disposition, DropReason, Reject},
-    wire::{frame::Packet, headers::Headers, opcode::Service, path::Path},
+    wire::{frame::Packet, headers::Headers, path::Path},
     work::{RecvWork, SendWork},
 };
 
@@ -52,6 +55,8 @@ use crate::{
 pub struct QpConfig {
     /// Its number.
     pub qpn: Qpn,
+    /// What it promises.
+    pub service: ServiceType,
     /// Whose memory regions it may name.
     pub pd: Pdn,
     /// Where sends complete.
@@ -127,7 +132,7 @@ pub struct Qp {
     link: Link,
     send_queue: SendQueue,
     recv_queue: RecvQueue,
-    roles: Reliable,
+    roles: Roles,
     /// Somebody found this queue full and wants to be told when it is not.
     pub(crate) send_room_wanted: bool,
     /// See above.
@@ -155,7 +160,7 @@ impl Qp {
             },
             send_queue: SendQueue::new(&config.sizes),
             recv_queue: RecvQueue::new(&config.sizes),
-            roles: Reliable::new(config.window_packets),
+            roles: Roles::new(config.service, config.window_packets),
             send_room_wanted: false,
             recv_room_wanted: false,
             scheduled: false,
@@ -234,7 +239,7 @@ impl Qp {
         path: Option<PathState>,
     ) -> Result<(), Reject> {
         let from = self.link.state;
-        let to = state::check_change(from, mask, attributes)?;
+        let to = state::check_change(self.link.config.service, from, mask, attributes)?;
         state::apply(mask, attributes, &mut self.link.attributes);
         if let Some(path) = path {
             self.link.path = path;
@@ -272,7 +277,8 @@ impl Qp {
     fn try_packet<A: App>(&mut self, packet: &Packet<'_>, turn: &mut Turn<'_, A>) -> Result<(), DropReason> {
         let is_answer = packet.info.operation.is_response();
         match (self.link.state, is_answer) {
-            (State::ReadyToSend, true) | (State::ReadyToSend | State::ReadyToReceive, false) => {}
+            (State::ReadyToSend, true)
+            | (State::ReadyToSend | State::ReadyToReceive | State::SendQueueError, false) => {}
             _ => return Err(DropReason::WrongState),
         }
         self.roles.on_packet(packet, &mut self.link, &mut self.send_queue, &mut self.recv_queue, turn)
@@ -281,7 +287,7 @@ impl Qp {
     /// Checks that hold for any packet and need no ICRC: service and addresses. A forged packet must know them, and changes
     /// nothing if it does not.
     pub(crate) fn check_origin(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
-        if packet.info.service != Service::Rc {
+        if packet.info.service != self.link.config.service.wire() {
             return Err(DropReason::WrongService);
         }
         if matches!(self.link.state, State::Reset | State::Init | State::Error) {
@@ -309,21 +315,21 @@ impl Qp {
         if self.link.state == State::ReadyToSend { self.roles.deadline() } else { Nanos::NEVER }
     }
 
-    /// Sends one frame, or flushes a burst of work in state ERR.
+    /// Sends one frame, or flushes a burst of work in states ERR and SQE.
     pub(crate) fn transmit<A: App, W: Wire>(&mut self, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
-        if matches!(self.link.path, PathState::Resolving) && self.link.state != State::Error {
-            return Visit::Idle;
-        }
-        if self.link.state == State::Error {
+        match self.link.state {
             // The flush does not wait for the wire.
-            return match self.flush(turn) {
+            State::Error => match self.flush(turn) {
                 Visit::Idle => self.roles.transmit_last_words(&mut self.link, turn, wire),
                 visit => visit,
-            };
+            },
+            State::SendQueueError => self.flush_sends(turn),
+            _ => {
+                let visit = self.roles.transmit(&mut self.link, &mut self.send_queue, turn, wire);
+                // One that has failed just now did something: what is behind it is flushed by the next visit.
+                if self.link.state == State::Error && visit == Visit::Idle { Visit::Progress } else { visit }
+            }
         }
-        let visit = self.roles.transmit(&mut self.link, &mut self.send_queue, turn, wire);
-        // One that has failed just now did something: what is behind it is flushed by the next visit.
-        if self.link.state == State::Error && visit == Visit::Idle { Visit::Progress } else { visit }
     }
 
     /// There is an event that nobody was told of yet.
@@ -347,6 +353,14 @@ impl Qp {
             } else {
                 return Visit::Idle;
             }
+        }
+        Visit::Progress
+    }
+
+    fn flush_sends<A: App>(&mut self, turn: &mut Turn<'_, A>) -> Visit {
+        for _ in 0..FLUSH_BURST {
+            let Some(entry) = self.send_queue.pop() else { return Visit::Idle };
+            self.link.complete_send(&entry, Status::WorkRequestFlushed, turn);
         }
         Visit::Progress
     }
@@ -400,6 +414,34 @@ impl Link {
     fn fail_with_event(&mut self, kind: u32) {
         self.fail();
         self.events |= 1 << kind;
+    }
+
+    /// The oldest send fails, and with it the send queue alone: what an unreliable service promises its receiver is not touched
+    /// (IBTA v1 10.3.1, state SQE).
+    fn fail_oldest_send<A: App>(&mut self, status: Status, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
+        self.state = State::SendQueueError;
+        if let Some(entry) = queue.pop() {
+            self.complete_send(&entry, status, turn);
+        }
+    }
+
+    /// The oldest receive names memory that it may not, or that is gone: the queue pair ends.
+    fn fail_recv<A: App>(&mut self, queue: &mut RecvQueue, turn: &mut Turn<'_, A>) {
+        self.counters.count(QpCount::LocalProtection);
+        self.fail_with_event(event::QP_FATAL);
+        if let Some(wr_id) = queue.pop() {
+            self.complete_recv(&Received::failed(wr_id, Status::LocalProtection), turn);
+        }
+    }
+
+    /// The next hop's address is not known yet: nothing can leave.
+    const fn is_resolving(&self) -> bool {
+        matches!(self.path, PathState::Resolving)
+    }
+
+    /// The next hop does not answer.
+    const fn is_unreachable(&self) -> bool {
+        matches!(self.path, PathState::Unreachable)
     }
 
     /// Completes a send; one that was not asked to be signaled is silent on success.
@@ -480,10 +522,4 @@ impl Link {
             PathState::Unreachable | PathState::Resolving => 0,
         }
     }
-}
-
-/// PSNs that a message of `length` bytes takes: one at least.
-fn packets(length: u64, mtu: usize) -> u32 {
-    // A message is at most 2^31 bytes and an MTU at least 256, so this fits 24 bits.
-    length.div_ceil(mtu as u64).max(1) as u32
 }

@@ -96,6 +96,9 @@ impl Reliable {
         turn: &mut Turn<'_, A>,
         wire: &mut W,
     ) -> Visit {
+        if link.is_resolving() {
+            return Visit::Idle;
+        }
         self.requests_first = !self.requests_first;
         let requests_first = self.requests_first;
         match self.transmit_one(requests_first, link, queue, turn, wire) {

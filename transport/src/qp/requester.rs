@@ -12,15 +12,14 @@ use super::{
     Link, Turn, Visit,
     atomic::{self, ATOMIC_BYTES},
     completer::Completer,
-    packets,
-    scatter::SgeCursor,
+    segment::{packets, position},
     send_queue::{MESSAGE_BYTES_MAX, SendEntry, SendQueue},
 };
 use crate::{
     clock::Nanos,
     congestion::pacing::Pacer,
     counters::QpCount,
-    io::{Abort, App, EmitError, Wire},
+    io::{App, EmitError, Wire},
     mr::MrKey,
     psn::Psn,
     wire::{
@@ -29,7 +28,6 @@ use crate::{
         opcode::{self, Operation, Position},
         reth::Reth,
     },
-    work::WorkData,
 };
 
 /// A window is asked to be acknowledged this many times over, so that it opens again before it is closed.
@@ -302,23 +300,7 @@ impl Requester {
                 ..Bth::new(opcode::rc(operation, position, imm.is_some()), link.dest_qpn(), self.psn)
             })
         };
-        let pd = link.pd();
-        let (mrs, app) = (turn.mrs, &mut *turn.app);
-        let emitted = match queue.data(self.entry) {
-            WorkData::Inline(bytes) => {
-                let mut rest = &bytes[skip as usize..];
-                link.emit(wire, &headers, payload, |piece| {
-                    let (now, later) = rest.split_at(piece.len());
-                    piece.copy_from_slice(now);
-                    rest = later;
-                    Ok(())
-                })
-            }
-            WorkData::Sges(sges) => {
-                let mut cursor = SgeCursor::new(sges, skip);
-                link.emit(wire, &headers, payload, |piece| cursor.read(mrs, pd, app, piece).map_err(|_| Abort))
-            }
-        };
+        let emitted = link.emit_data(wire, &headers, queue.data(self.entry), skip, payload, turn);
         match emitted {
             Ok(()) => {
                 self.unasked = if ack_request { 0 } else { self.unasked + 1 };
@@ -350,15 +332,5 @@ impl Requester {
         if self.packet == entry.packets {
             (self.entry, self.packet) = (self.entry.wrapping_add(1), 0);
         }
-    }
-}
-
-/// Where packet `packet` of `packets` stands in its message.
-pub(crate) const fn position(packet: u32, packets: u32) -> Position {
-    match (packet == 0, packet + 1 == packets) {
-        (true, true) => Position::Only,
-        (true, false) => Position::First,
-        (false, true) => Position::Last,
-        (false, false) => Position::Middle,
     }
 }

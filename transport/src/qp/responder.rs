@@ -11,11 +11,10 @@ use roced_shared::abi::{
 use super::{
     Link, Received, State, Turn, Visit,
     atomic::{self, ATOMIC_BYTES},
-    packets,
     recv_queue::RecvQueue,
     replay::{Duplicate, Pending, Replay, Request},
-    requester::position,
     scatter::SgeCursor,
+    segment::{length_fits, packets, position},
     send_queue::MESSAGE_BYTES_MAX,
 };
 use crate::{
@@ -176,7 +175,9 @@ impl Responder {
         turn: &mut Turn<'_, A>,
     ) -> Result<u32, Refused> {
         self.check_order(packet)?;
-        check_length(packet, link.mtu())?;
+        if !length_fits(packet, link.mtu()) {
+            return Err(INVALID);
+        }
         match packet.info.operation {
             Operation::Send if !packet.info.has_ieth => self.on_send(packet, link, recv_queue, turn),
             Operation::Write => self.on_write(packet, link, recv_queue, turn),
@@ -505,17 +506,6 @@ fn duplicate_of(packet: &Packet<'_>, mtu: usize) -> Option<Duplicate> {
 
 fn ends(packet: &Packet<'_>) -> bool {
     matches!(packet.info.position, Position::Last | Position::Only)
-}
-
-/// FIRST and MIDDLE carry the path MTU, LAST at least one byte, none more than the MTU (IBTA v1 9.7.4.1.6).
-fn check_length(packet: &Packet<'_>, mtu: usize) -> Result<(), Refused> {
-    let payload = packet.payload_len();
-    let fits = match packet.info.position {
-        Position::First | Position::Middle => payload == mtu,
-        Position::Last => (1..=mtu).contains(&payload),
-        Position::Only => payload <= mtu,
-    };
-    if fits { Ok(()) } else { Err(INVALID) }
 }
 
 /// May the peer do this to the whole range that it names? A request of no bytes names none (IBTA v1 C9-88).

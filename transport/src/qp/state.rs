@@ -2,7 +2,7 @@
 
 use roced_shared::abi::control::{QpAttributes, access, attribute, state};
 
-use super::retry::RETRY_MAX;
+use super::{retry::RETRY_MAX, service::ServiceType};
 use crate::reject::Reject;
 
 /// Where a queue pair is in its life (IBTA v1 10.3.1).
@@ -16,6 +16,8 @@ pub enum State {
     ReadyToReceive,
     /// Ready to send.
     ReadyToSend,
+    /// A send of an unreliable service failed: sends are flushed, receives go on.
+    SendQueueError,
     /// Failed: all work is flushed.
     Error,
 }
@@ -28,6 +30,7 @@ impl State {
             Self::Init => state::INIT,
             Self::ReadyToReceive => state::RTR,
             Self::ReadyToSend => state::RTS,
+            Self::SendQueueError => state::SQE,
             Self::Error => state::ERR,
         }
     }
@@ -39,6 +42,7 @@ impl State {
             state::INIT => Some(Self::Init),
             state::RTR => Some(Self::ReadyToReceive),
             state::RTS => Some(Self::ReadyToSend),
+            state::SQE => Some(Self::SendQueueError),
             state::ERR => Some(Self::Error),
             _ => None,
         }
@@ -51,12 +55,14 @@ impl State {
             Self::Init => "INIT",
             Self::ReadyToReceive => "RTR",
             Self::ReadyToSend => "RTS",
+            Self::SendQueueError => "SQE",
             Self::Error => "ERR",
         }
     }
 }
 
-/// What one change of state demands and allows for a reliable connection (IBTA v1 table 91; verbs' `ibv_modify_qp`).
+/// What one change of state demands and allows (IBTA v1 table 91; verbs' `ibv_modify_qp`).
+#[derive(Clone, Copy)]
 struct Change {
     from: State,
     to: State,
@@ -64,7 +70,7 @@ struct Change {
     optional: u32,
 }
 
-const CHANGES: [Change; 6] = [
+const RC: [Change; 6] = [
     Change {
         from: State::Reset,
         to: State::Init,
@@ -107,11 +113,49 @@ const CHANGES: [Change; 6] = [
     Change { from: State::ReadyToReceive, to: State::ReadyToReceive, required: 0, optional: 0 },
 ];
 
+/// As [`RC`] without what only acknowledgements need, and with the way back from SQE.
+const UC: [Change; 7] = [
+    RC[0],
+    RC[1],
+    Change {
+        from: State::Init,
+        to: State::ReadyToReceive,
+        required: attribute::AV | attribute::PATH_MTU | attribute::DEST_QPN | attribute::RQ_PSN,
+        optional: attribute::PKEY_INDEX | attribute::ACCESS_FLAGS,
+    },
+    Change {
+        from: State::ReadyToReceive,
+        to: State::ReadyToSend,
+        required: attribute::SQ_PSN,
+        optional: attribute::ACCESS_FLAGS | attribute::RATE_LIMIT,
+    },
+    Change {
+        from: State::ReadyToSend,
+        to: State::ReadyToSend,
+        required: 0,
+        optional: attribute::ACCESS_FLAGS | attribute::RATE_LIMIT,
+    },
+    Change { from: State::SendQueueError, to: State::ReadyToSend, required: 0, optional: attribute::ACCESS_FLAGS },
+    RC[5],
+];
+
+const fn changes(service: ServiceType) -> &'static [Change] {
+    match service {
+        ServiceType::Rc => &RC,
+        ServiceType::Uc => &UC,
+    }
+}
+
 /// Checks a change from `from` with these attributes; gives the new state.
 ///
 /// # Errors
 /// [`Reject`]: the first thing that is wrong. Nothing may be changed then.
-pub(crate) fn check_change(from: State, mask: u32, attributes: &QpAttributes) -> Result<State, Reject> {
+pub(crate) fn check_change(
+    service: ServiceType,
+    from: State,
+    mask: u32,
+    attributes: &QpAttributes,
+) -> Result<State, Reject> {
     let to = if mask & attribute::STATE == 0 {
         from
     } else {
@@ -122,7 +166,7 @@ pub(crate) fn check_change(from: State, mask: u32, attributes: &QpAttributes) ->
     let (required, optional) = match to {
         // From anywhere, with nothing else.
         State::Reset | State::Error => (0, 0),
-        _ => CHANGES
+        _ => changes(service)
             .iter()
             .find(|change| change.from == from && change.to == to)
             .map(|change| (change.required, change.optional))
@@ -210,38 +254,65 @@ mod tests {
 
     #[test]
     fn a_change_of_state_wants_exactly_its_attributes() {
-        let full = attribute::STATE | CHANGES[2].required;
-        assert_eq!(check_change(State::Init, full, &to(state::RTR)), Ok(State::ReadyToReceive));
-        for bit in (0..32).map(|bit| 1 << bit).filter(|bit| CHANGES[2].required & bit != 0) {
+        let full = attribute::STATE | RC[2].required;
+        assert_eq!(check_change(ServiceType::Rc, State::Init, full, &to(state::RTR)), Ok(State::ReadyToReceive));
+        for bit in (0..32).map(|bit| 1 << bit).filter(|bit| RC[2].required & bit != 0) {
             assert_eq!(
-                check_change(State::Init, full & !bit, &to(state::RTR)),
+                check_change(ServiceType::Rc, State::Init, full & !bit, &to(state::RTR)),
                 Err(Reject::InvalidMask { missing: bit, excess: 0 })
             );
         }
         assert_eq!(
-            check_change(State::Init, full | attribute::TIMEOUT, &to(state::RTR)),
+            check_change(ServiceType::Rc, State::Init, full | attribute::TIMEOUT, &to(state::RTR)),
             Err(Reject::InvalidMask { missing: 0, excess: attribute::TIMEOUT })
         );
     }
 
     #[test]
+    fn an_unreliable_connection_wants_nothing_that_only_acknowledgements_need() {
+        let check = |from, mask, state| check_change(ServiceType::Uc, from, attribute::STATE | mask, &to(state));
+        let to_rtr = attribute::AV | attribute::PATH_MTU | attribute::DEST_QPN | attribute::RQ_PSN;
+        assert_eq!(check(State::Init, to_rtr, state::RTR), Ok(State::ReadyToReceive));
+        for excess in [attribute::MIN_RNR_TIMER, attribute::MAX_DEST_RD_ATOMIC] {
+            let refused = Err(Reject::InvalidMask { missing: 0, excess });
+            assert_eq!(check(State::Init, to_rtr | excess, state::RTR), refused);
+        }
+        assert_eq!(check(State::ReadyToReceive, attribute::SQ_PSN, state::RTS), Ok(State::ReadyToSend));
+        for excess in [attribute::TIMEOUT, attribute::RETRY_CNT, attribute::RNR_RETRY, attribute::MAX_QP_RD_ATOMIC] {
+            let refused = Err(Reject::InvalidMask { missing: 0, excess });
+            assert_eq!(check(State::ReadyToReceive, attribute::SQ_PSN | excess, state::RTS), refused);
+        }
+        let missing = Err(Reject::InvalidMask { missing: attribute::SQ_PSN, excess: 0 });
+        assert_eq!(check(State::ReadyToReceive, 0, state::RTS), missing);
+    }
+
+    #[test]
+    fn only_an_unreliable_service_comes_back_from_sqe_and_nobody_asks_for_it() {
+        let check = |service, from, state| check_change(service, from, attribute::STATE, &to(state));
+        assert_eq!(check(ServiceType::Uc, State::SendQueueError, state::RTS), Ok(State::ReadyToSend));
+        assert!(check(ServiceType::Rc, State::SendQueueError, state::RTS).is_err());
+        assert!(check(ServiceType::Uc, State::ReadyToSend, state::SQE).is_err());
+        assert_eq!(check(ServiceType::Uc, State::SendQueueError, state::ERR), Ok(State::Error));
+    }
+
+    #[test]
     fn states_are_not_skipped() {
         assert!(matches!(
-            check_change(State::Reset, attribute::STATE, &to(state::RTS)),
+            check_change(ServiceType::Rc, State::Reset, attribute::STATE, &to(state::RTS)),
             Err(Reject::InvalidState { from: 0, to: 3 })
         ));
-        assert!(check_change(State::ReadyToSend, attribute::STATE, &to(state::INIT)).is_err());
-        assert!(check_change(State::Error, attribute::STATE, &to(state::RTS)).is_err());
+        assert!(check_change(ServiceType::Rc, State::ReadyToSend, attribute::STATE, &to(state::INIT)).is_err());
+        assert!(check_change(ServiceType::Rc, State::Error, attribute::STATE, &to(state::RTS)).is_err());
         for from in [State::Reset, State::Init, State::ReadyToReceive, State::ReadyToSend, State::Error] {
-            assert_eq!(check_change(from, attribute::STATE, &to(state::RESET)), Ok(State::Reset));
-            assert_eq!(check_change(from, attribute::STATE, &to(state::ERR)), Ok(State::Error));
+            assert_eq!(check_change(ServiceType::Rc, from, attribute::STATE, &to(state::RESET)), Ok(State::Reset));
+            assert_eq!(check_change(ServiceType::Rc, from, attribute::STATE, &to(state::ERR)), Ok(State::Error));
         }
     }
 
     #[test]
     fn values_out_of_range_are_named() {
-        let mask = attribute::STATE | CHANGES[2].required;
-        let check = |attributes| check_change(State::Init, mask, &attributes).unwrap_err();
+        let mask = attribute::STATE | RC[2].required;
+        let check = |attributes| check_change(ServiceType::Rc, State::Init, mask, &attributes).unwrap_err();
         let rtr = to(state::RTR);
         assert_eq!(
             check(QpAttributes { path_mtu_bytes: 1500, ..rtr }),

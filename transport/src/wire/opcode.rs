@@ -362,8 +362,20 @@ pub const fn rc(operation: Operation, position: Position, imm: bool) -> Opcode {
     }
 }
 
+/// The UC opcode of a SEND or WRITE that stands at `position` of its message, with immediate data or without.
+///
+/// # Panics
+/// As [`rc`], and for a READ response: an unreliable connection has none.
+pub const fn uc(operation: Operation, position: Position, imm: bool) -> Opcode {
+    assert!(matches!(operation, Operation::Send | Operation::Write), "UC has no such packet");
+    // The same operations in the same order; the high bits are the service.
+    Opcode(UC_SEND_FIRST.0 | rc(operation, position, imm).0)
+}
+
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
 
     /// The header lengths as the specification's table 38 and annexes A14, A17 and A19 give them, opcode by opcode.
@@ -418,6 +430,15 @@ mod tests {
                 + usize::from(info.has_atomic) * 28
                 + usize::from(service == Service::Cnp) * 16;
             assert_eq!(bytes, info.header_bytes, "opcode 0x{code:02x}");
+        }
+    }
+
+    #[test]
+    fn uc_gives_every_opcode_of_the_service() {
+        let all: std::vec::Vec<_> = (0x20..0x40).filter_map(|code| Some((code, Opcode(code).info()?))).collect();
+        assert_eq!(all.len(), 12);
+        for (code, info) in all {
+            assert_eq!(uc(info.operation, info.position, info.has_imm), Opcode(code));
         }
     }
 

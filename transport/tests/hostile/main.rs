@@ -25,7 +25,7 @@ use roced_transport::{
     io::Via,
     mr::{Mr, MrKey},
     psn::Psn,
-    qp::{PathState, Qp, QpConfig},
+    qp::{PathState, Qp, QpConfig, ServiceType},
     wire::{Operation, Path, PathSpec},
     work::{RecvWork, SendWork, WorkData},
 };
@@ -139,6 +139,7 @@ impl World {
         let signal_all = self.random.once_in(2);
         let config = QpConfig {
             qpn: qpn(index),
+            service: self.random.of(&[ServiceType::Rc, ServiceType::Rc, ServiceType::Uc]),
             pd: PD,
             send_cq: Cqn(1),
             recv_cq: Cqn(2),
@@ -154,11 +155,15 @@ impl World {
     /// The usual way to RTS, or a part of it.
     fn connect(&mut self, index: u32) {
         use attribute::*;
+        let (to_rtr, to_rts) = match self.service(index) {
+            ServiceType::Rc => (MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC),
+            ServiceType::Uc => (0, 0),
+        };
         for (state, mask) in [
             (state::RESET, 0),
             (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS),
-            (state::RTR, AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER),
-            (state::RTS, TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC),
+            (state::RTR, AV | PATH_MTU | DEST_QPN | RQ_PSN | to_rtr),
+            (state::RTS, SQ_PSN | to_rts),
         ] {
             let path = PathState::Ready(path(US, PEER));
             self.modify(index, STATE | mask, state, Some(path).filter(|_| mask & AV != 0));
@@ -166,6 +171,10 @@ impl World {
                 break;
             }
         }
+    }
+
+    fn service(&self, index: u32) -> ServiceType {
+        self.endpoint.qp(qpn(index)).map_or(ServiceType::Rc, |qp| qp.config().service)
     }
 
     fn modify(&mut self, index: u32, mask: u32, state: u32, path: Option<PathState>) {

@@ -5,6 +5,7 @@ use roced_transport::{
     io::FrameMut,
     mr::MrKey,
     psn::Psn,
+    qp::ServiceType,
     reject::{Disposition, DropReason},
     wire::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Headers, Ieth, Opcode, Operation, Position, Reth, opcode},
 };
@@ -103,7 +104,19 @@ impl World {
 
     /// One that fits what the peer is at, if it is polite.
     fn opcode(&mut self, index: u32, polite: bool) -> (Opcode, bool) {
-        let opcode = if polite {
+        let opcode = if polite && self.service(index) == ServiceType::Uc {
+            let (operation, position) = match self.message[index as usize] {
+                Some((operation, left)) => {
+                    let mtu = self.tap.mtus.get(&(0x100 + index)).copied().unwrap_or(256);
+                    (operation, if left > mtu { Position::Middle } else { Position::Last })
+                }
+                None => {
+                    let operation = self.random.of(&[Operation::Send, Operation::Write]);
+                    (operation, self.random.of(&[Position::First, Position::Only]))
+                }
+            };
+            opcode::uc(operation, position, position.ends() && self.random.once_in(2))
+        } else if polite {
             match (self.random.below(3), self.message[index as usize]) {
                 (0, _) => self.random.of(&[
                     opcode::RC_ACK,
@@ -133,7 +146,7 @@ impl World {
             }
         } else {
             loop {
-                let codes = self.random.of(&[0x20, 0x20, 0x20, 0x100]);
+                let codes = self.random.of(&[0x20, 0x20, 0x30, 0x100]);
                 let opcode = Opcode(self.random.below(codes) as u8);
                 // Those that nothing builds yet.
                 if opcode.info().is_some_and(|info| !(info.has_rdeth || info.has_xrceth || info.has_feth)) {

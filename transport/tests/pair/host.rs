@@ -18,7 +18,7 @@ use roced_transport::{
     io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
     mr::{MemSpan, Mr, MrKey},
     psn::Psn,
-    qp::{PathState, Qp, QpConfig},
+    qp::{PathState, Qp, QpConfig, ServiceType},
     reject::Disposition,
     wire::{
         bth::Bth,
@@ -204,6 +204,7 @@ pub(crate) enum Fate {
 /// Settings of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
+    pub(crate) service: ServiceType,
     pub(crate) mtu: u32,
     pub(crate) ipv6: bool,
     pub(crate) psn: u32,
@@ -220,6 +221,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            service: ServiceType::Rc,
             mtu: 1024,
             ipv6: false,
             psn: 0x00ff_fff0,
@@ -270,6 +272,7 @@ impl Pair {
         for host in &mut self.hosts {
             let config = QpConfig {
                 qpn: host.qpn,
+                service: self.settings.service,
                 pd: PD,
                 send_cq: CQ,
                 recv_cq: CQ,
@@ -324,14 +327,15 @@ impl Pair {
             ..QpAttributes::default()
         };
         use attribute::*;
+        // What only acknowledgements need.
+        let (to_rtr, to_rts) = match settings.service {
+            ServiceType::Rc => (MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC),
+            ServiceType::Uc => (0, 0),
+        };
         let steps = [
             (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, None),
-            (
-                state::RTR,
-                AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
-                Some(PathState::Ready(path)),
-            ),
-            (state::RTS, TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC, None),
+            (state::RTR, AV | PATH_MTU | DEST_QPN | RQ_PSN | to_rtr, Some(PathState::Ready(path))),
+            (state::RTS, SQ_PSN | to_rts, None),
         ];
         for (state, mask, path) in steps {
             host.endpoint

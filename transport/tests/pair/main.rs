@@ -9,3 +9,4 @@ mod limits;
 mod operations;
 mod recovery;
 mod refusals;
+mod unreliable;

@@ -4,7 +4,7 @@ use roced_shared::{
     abi::{
         control::{
             CreateQp, CreateQpReply, CreateQpRequest, DestroyQp, Handle, ModifyQp, ModifyQpRequest, QpStatistics,
-            QueryQp, QueryQpStatistics, Refusal, attribute, service, state,
+            QueryQp, QueryQpStatistics, Refusal, attribute, state,
         },
         layout::{QpLayout, QpSizes},
     },
@@ -12,7 +12,7 @@ use roced_shared::{
 };
 use roced_transport::{
     counters::{QpCount, QpCounters},
-    qp::{PathState, Qp, QpConfig},
+    qp::{PathState, Qp, QpConfig, ServiceType},
 };
 use tracing::debug;
 
@@ -44,9 +44,7 @@ impl Desk<'_, '_> {
     pub(super) fn create_qp(&mut self, request: CreateQpRequest) -> Reply<CreateQp> {
         let limits = &self.registry.limits;
         check_limit(&self.objects.qps, limits.client.qps)?;
-        if request.service != service::RC {
-            return Err(Refused::plain(Refusal::NotSupported));
-        }
+        let service = ServiceType::from_number(request.service).ok_or(Refused::plain(Refusal::NotSupported))?;
         if request.signal_all > 1 {
             return Err(Refused::argument(9, request.signal_all));
         }
@@ -57,7 +55,7 @@ impl Desk<'_, '_> {
         let bytes = QpLayout::new(sizes).bytes as u64;
         self.objects.charge(bytes, &limits.client)?;
         let made = self.find_home().and_then(|home| {
-            let made = self.make_qp(&request, sizes, &home, bytes);
+            let made = self.make_qp(service, &request, sizes, &home, bytes);
             if let Err(refused) = &made {
                 self.leave_home(&home, refused);
             }
@@ -102,11 +100,19 @@ impl Desk<'_, '_> {
         self.objects.bells[lane].give_back(bell);
     }
 
-    fn make_qp(&mut self, request: &CreateQpRequest, sizes: QpSizes, home: &Home, bytes: u64) -> Reply<CreateQp> {
+    fn make_qp(
+        &mut self,
+        service: ServiceType,
+        request: &CreateQpRequest,
+        sizes: QpSizes,
+        home: &Home,
+        bytes: u64,
+    ) -> Reply<CreateQp> {
         let &Home { lane, place, qpn, bell } = home;
         let window_packets = self.registry.device(self.objects.device).setup.window_packets;
         let config = QpConfig {
             qpn,
+            service,
             pd: find(&mut self.objects.pds, request.pd)?.pdn,
             send_cq: find(&mut self.objects.cqs, request.send_cq)?.cqn,
             recv_cq: find(&mut self.objects.cqs, request.recv_cq)?.cqn,

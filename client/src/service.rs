@@ -1,0 +1,39 @@
+//! Transport services.
+
+use roced_shared::abi::{control::service, wqe::SendOp};
+
+/// What a queue pair promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ServiceType {
+    /// Reliable connection: SEND, WRITE and READ to one peer. What completes with success has arrived, in order, once.
+    #[default]
+    Rc,
+    /// Unreliable connection: SEND and WRITE to one peer, in order. A send completes when it has left; a message of which the network lost a
+    /// part is lost whole, and nobody is told.
+    Uc,
+}
+
+impl ServiceType {
+    /// The number of `abi::control::service`.
+    pub(crate) const fn number(self) -> u32 {
+        match self {
+            Self::Rc => service::RC,
+            Self::Uc => service::UC,
+        }
+    }
+
+    /// The short name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+        }
+    }
+
+    pub(crate) const fn has(self, op: SendOp) -> bool {
+        match self {
+            Self::Rc => true,
+            Self::Uc => matches!(op, SendOp::Send | SendOp::SendImm | SendOp::Write | SendOp::WriteImm),
+        }
+    }
+}

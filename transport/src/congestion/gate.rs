@@ -1,0 +1,60 @@
+//! A [`Pacer`] with somebody who waits for it.
+
+use super::pacing::Pacer;
+use crate::clock::Nanos;
+
+/// Lets a sender through at its rate, and says when to look again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gate {
+    pacer: Pacer,
+    closed_until: Option<Nanos>,
+}
+
+impl Gate {
+    /// Sets the rate; 0 for no limit.
+    pub fn set_rate(&mut self, rate_bytes_per_s: u64) {
+        self.pacer.set_rate(rate_bytes_per_s);
+        self.closed_until = None;
+    }
+
+    /// Whether nothing may leave at `now`. If so, [`Self::deadline`] says until when.
+    pub fn is_closed(&mut self, now: Nanos) -> bool {
+        self.closed_until = Some(self.pacer.next_send()).filter(|next| *next > now);
+        self.closed_until.is_some()
+    }
+
+    /// A frame of `bytes` left at `now`.
+    pub fn on_sent(&mut self, now: Nanos, bytes: usize) {
+        self.pacer.on_sent(now, bytes);
+    }
+
+    /// Time has passed.
+    pub fn on_timeout(&mut self, now: Nanos) {
+        self.closed_until = self.closed_until.filter(|until| *until > now);
+    }
+
+    /// When somebody who was held up may go on; [`Nanos::NEVER`] when nobody was.
+    pub fn deadline(&self) -> Nanos {
+        self.closed_until.unwrap_or(Nanos::NEVER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_held_up_is_told_until_when() {
+        let mut gate = Gate::default();
+        gate.set_rate(1_000_000);
+        let now = Nanos::from_millis(5);
+        assert!(!gate.is_closed(now));
+        assert_eq!(gate.deadline(), Nanos::NEVER);
+        gate.on_sent(now, 1000);
+        assert!(gate.is_closed(now));
+        let until = gate.deadline();
+        assert!(now < until && until <= now + Nanos::from_millis(1));
+        gate.on_timeout(until);
+        assert_eq!((gate.deadline(), gate.is_closed(until)), (Nanos::NEVER, false));
+    }
+}

@@ -1,0 +1,141 @@
+//! The transport service of a queue pair, and what gives it.
+
+use roced_shared::abi::control::service;
+
+use super::{
+    Link, Turn, Visit, recv_queue::RecvQueue, reliable::Reliable, send_queue::SendQueue, unreliable::Unreliable,
+};
+use crate::{
+    clock::Nanos,
+    io::{App, Wire},
+    reject::DropReason,
+    wire::{frame::Packet, opcode::Service},
+};
+
+/// What a queue pair promises, chosen when it is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServiceType {
+    /// Reliable connection: SEND, WRITE and READ, each acknowledged, in order, once.
+    #[default]
+    Rc,
+    /// Unreliable connection: SEND and WRITE; a message may be lost whole.
+    Uc,
+}
+
+impl ServiceType {
+    /// The service of that number of `abi::control::service`.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            service::RC => Some(Self::Rc),
+            service::UC => Some(Self::Uc),
+            _ => None,
+        }
+    }
+
+    /// The service that its packets' opcodes name.
+    pub const fn wire(self) -> Service {
+        match self {
+            Self::Rc => Service::Rc,
+            Self::Uc => Service::Uc,
+        }
+    }
+}
+
+/// What gives the service. Each has its own file.
+#[derive(Debug)]
+pub(super) enum Roles {
+    Reliable(Reliable),
+    Unreliable(Unreliable),
+}
+
+/// The same call to whichever it is.
+macro_rules! each {
+    ($roles:expr, $it:ident => $call:expr) => {
+        match $roles {
+            Roles::Reliable($it) => $call,
+            Roles::Unreliable($it) => $call,
+        }
+    };
+}
+
+impl Roles {
+    pub(super) fn new(service: ServiceType, window_packets: u32) -> Self {
+        match service {
+            ServiceType::Rc => Self::Reliable(Reliable::new(window_packets)),
+            ServiceType::Uc => Self::Unreliable(Unreliable::default()),
+        }
+    }
+
+    pub(super) fn reset(&mut self, window_packets: u32) {
+        match self {
+            Self::Reliable(it) => it.reset(window_packets),
+            Self::Unreliable(it) => *it = Unreliable::default(),
+        }
+    }
+
+    /// To RTR: its attributes are set.
+    pub(super) fn begin_to_receive(&mut self, link: &Link) {
+        each!(self, it => it.begin_to_receive(link));
+    }
+
+    /// To RTS: its attributes are set.
+    pub(super) fn begin_to_send(&mut self, link: &Link, queue: &SendQueue) {
+        match self {
+            Self::Reliable(it) => it.begin_to_send(link, queue),
+            Self::Unreliable(it) => it.begin_to_send(link),
+        }
+    }
+
+    pub(super) fn set_rate(&mut self, bytes_per_s: u64) {
+        each!(self, it => it.set_rate(bytes_per_s));
+    }
+
+    pub(super) fn on_packet<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        send_queue: &mut SendQueue,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<(), DropReason> {
+        match self {
+            Self::Reliable(it) => it.on_packet(packet, link, send_queue, recv_queue, turn),
+            Self::Unreliable(it) => it.on_packet(packet, link, recv_queue, turn),
+        }
+    }
+
+    pub(super) fn on_timeout<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
+        match self {
+            Self::Reliable(it) => it.on_timeout(link, queue, turn),
+            Self::Unreliable(it) => it.on_timeout(turn.now),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Nanos {
+        each!(self, it => it.deadline())
+    }
+
+    /// Sends one frame.
+    pub(super) fn transmit<A: App, W: Wire>(
+        &mut self,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
+        each!(self, it => it.transmit(link, queue, turn, wire))
+    }
+
+    /// A queue pair that has failed says why, if its service has words for it.
+    pub(super) fn transmit_last_words<A: App, W: Wire>(
+        &mut self,
+        link: &mut Link,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
+        match self {
+            Self::Reliable(it) => it.transmit_last_words(link, turn, wire),
+            Self::Unreliable(_) => Visit::Idle,
+        }
+    }
+}

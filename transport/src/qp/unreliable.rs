@@ -1,0 +1,348 @@
+//! The unreliable connection: messages in packets, nothing acknowledged, nothing sent again (IBTA v1 9.8).
+//!
+//! ```text
+//!   work ──► SendQueue ──► Sender ──► frames        complete when the last packet has left
+//!   RecvQueue ──► Receiver ◄───────── frames        a gap loses the message, and only that
+//! ```
+//!
+//! Nothing that arrives is answered, and nothing wrong with it harms the queue pair: the message is dropped, and its receive work
+//! waits for the next one.
+
+use roced_shared::abi::{
+    control::access,
+    cqe::{CompletionOp, Status},
+    wqe::SendOp,
+};
+
+use super::{
+    Link, Received, State, Turn, Visit,
+    recv_queue::RecvQueue,
+    scatter::SgeCursor,
+    segment::{length_fits, packets, position},
+    send_queue::{MESSAGE_BYTES_MAX, SendQueue},
+};
+use crate::{
+    clock::Nanos,
+    congestion::gate::Gate,
+    counters::QpCount,
+    io::{App, EmitError, Wire},
+    mr::{MrKey, Right},
+    psn::Psn,
+    reject::DropReason,
+    wire::{
+        bth::Bth,
+        frame::Packet,
+        headers::Headers,
+        opcode::{self, Operation},
+        reth::Reth,
+    },
+};
+
+/// Both directions of one end.
+#[derive(Debug, Default)]
+pub(crate) struct Unreliable {
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl Unreliable {
+    pub(crate) fn begin_to_receive(&mut self, link: &Link) {
+        self.receiver = Receiver { expected: Psn::new(link.attributes.rq_psn), message: Message::None };
+    }
+
+    pub(crate) fn begin_to_send(&mut self, link: &Link) {
+        (self.sender.psn, self.sender.packet) = (Psn::new(link.attributes.sq_psn), 0);
+    }
+
+    pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
+        self.sender.gate.set_rate(bytes_per_s);
+    }
+
+    pub(crate) fn on_packet<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<(), DropReason> {
+        self.receiver.on_packet(packet, link, recv_queue, turn)
+    }
+
+    pub(crate) fn on_timeout(&mut self, now: Nanos) {
+        self.sender.gate.on_timeout(now);
+    }
+
+    pub(crate) fn deadline(&self) -> Nanos {
+        self.sender.gate.deadline()
+    }
+
+    pub(crate) fn transmit<A: App, W: Wire>(
+        &mut self,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
+        self.sender.transmit(link, queue, turn, wire)
+    }
+}
+
+/// Cuts the oldest send into packets.
+#[derive(Debug, Default)]
+struct Sender {
+    /// Of the next packet.
+    psn: Psn,
+    /// Packets of the oldest entry that have left.
+    packet: u32,
+    gate: Gate,
+}
+
+impl Sender {
+    fn transmit<A: App, W: Wire>(
+        &mut self,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
+        if link.state != State::ReadyToSend || queue.is_empty() || link.is_resolving() || self.gate.is_closed(turn.now)
+        {
+            return Visit::Idle;
+        }
+        let entry = *queue.entry(queue.head());
+        let (operation, imm) = match entry.op {
+            SendOp::Send => (Operation::Send, None),
+            SendOp::SendImm => (Operation::Send, Some(entry.imm)),
+            SendOp::Write => (Operation::Write, None),
+            SendOp::WriteImm => (Operation::Write, Some(entry.imm)),
+            // IBTA v1 table 34: an unreliable connection has no other operations.
+            _ => return self.fail(Status::LocalQpOperation, link, queue, turn),
+        };
+        if entry.length > MESSAGE_BYTES_MAX {
+            return self.fail(Status::LocalLength, link, queue, turn);
+        }
+        let mtu = link.mtu();
+        let packets = packets(entry.length, mtu);
+        if link.is_unreachable() {
+            // The rest of the message is as good as sent: not packet by packet, of which there may be millions.
+            link.counters.count(QpCount::Unreachable);
+            self.psn = self.psn.plus(packets - self.packet);
+            self.packet = 0;
+            queue.pop();
+            link.complete_send(&entry, Status::Success, turn);
+            return Visit::Progress;
+        }
+        let position = position(self.packet, packets);
+        let (begins, ends) = (position.begins(), position.ends());
+        let skip = u64::from(self.packet) * mtu as u64;
+        let payload_bytes = (entry.length - skip).min(mtu as u64) as usize;
+        let imm = imm.filter(|_| ends);
+        let headers = Headers {
+            reth: (begins && operation == Operation::Write).then_some(Reth {
+                va: entry.remote_va,
+                rkey: MrKey(entry.rkey),
+                length: entry.length as u32,
+            }),
+            imm,
+            ..Headers::new(Bth {
+                solicited: ends && entry.is_solicited(),
+                ..Bth::new(opcode::uc(operation, position, imm.is_some()), link.dest_qpn(), self.psn)
+            })
+        };
+        match link.emit_data(wire, &headers, queue.data(queue.head()), skip, payload_bytes, turn) {
+            Ok(()) => {}
+            Err(EmitError::Full) => return Visit::Full,
+            Err(EmitError::Aborted) => {
+                link.counters.count(QpCount::LocalProtection);
+                return self.fail(Status::LocalProtection, link, queue, turn);
+            }
+        }
+        link.counters.count(QpCount::RequestPackets);
+        self.gate.on_sent(turn.now, payload_bytes + link.overhead());
+        self.psn = self.psn.plus(1);
+        self.packet += 1;
+        if ends {
+            self.packet = 0;
+            queue.pop();
+            // IBTA v1 9.8.3: done when its last packet has left.
+            link.complete_send(&entry, Status::Success, turn);
+        }
+        Visit::Progress
+    }
+
+    /// The oldest send cannot be sent, or not to its end: the send queue stops.
+    fn fail<A: App>(
+        &mut self,
+        status: Status,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+    ) -> Visit {
+        self.packet = 0;
+        link.fail_oldest_send(status, queue, turn);
+        Visit::Progress
+    }
+}
+
+/// The message under way.
+#[derive(Clone, Copy, Debug, Default)]
+enum Message {
+    /// None, or one that is lost: only a first packet helps.
+    #[default]
+    None,
+    Send {
+        received: u32,
+    },
+    Write {
+        key: MrKey,
+        va: u64,
+        length: u32,
+        done: u32,
+    },
+}
+
+/// Takes what arrives.
+#[derive(Debug, Default)]
+struct Receiver {
+    expected: Psn,
+    message: Message,
+}
+
+impl Receiver {
+    fn on_packet<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<(), DropReason> {
+        // The message under way ends here unless this packet takes it on.
+        let message = core::mem::take(&mut self.message);
+        let message = if packet.info.position.begins() {
+            // IBTA v1 9.8.2.2: whatever was lost, a first packet begins anew, in place of a message that is not complete.
+            Message::None
+        } else if packet.bth.psn == self.expected {
+            message
+        } else {
+            return Err(DropReason::OutOfSequence);
+        };
+        self.expected = packet.bth.psn.plus(1);
+        if !length_fits(packet, link.mtu()) {
+            return Err(DropReason::InvalidRequest);
+        }
+        self.message = match (packet.info.operation, message) {
+            (Operation::Send, Message::Send { received }) => on_send(packet, received, link, recv_queue, turn)?,
+            (Operation::Send, Message::None) if packet.info.position.begins() => {
+                link.counters.count(QpCount::SendRequests);
+                on_send(packet, 0, link, recv_queue, turn)?
+            }
+            (Operation::Write, message @ Message::Write { .. }) => on_write(packet, message, link, recv_queue, turn)?,
+            (Operation::Write, Message::None) => {
+                // A first packet has a RETH, and no other.
+                let reth = packet.reth.ok_or(DropReason::OutOfSequence)?;
+                check_range(&reth, link, turn)?;
+                link.counters.count(QpCount::WriteRequests);
+                let message = Message::Write { key: reth.rkey, va: reth.va, length: reth.length, done: 0 };
+                on_write(packet, message, link, recv_queue, turn)?
+            }
+            // In the middle of a message that is lost, or of another.
+            (_, Message::None) => return Err(DropReason::OutOfSequence),
+            _ => return Err(DropReason::InvalidRequest),
+        };
+        Ok(())
+    }
+}
+
+/// One packet of a SEND, `received` bytes of which are here.
+fn on_send<A: App>(
+    packet: &Packet<'_>,
+    received: u32,
+    link: &mut Link,
+    recv_queue: &mut RecvQueue,
+    turn: &mut Turn<'_, A>,
+) -> Result<Message, DropReason> {
+    let sges = recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
+    let mut cursor = SgeCursor::new(sges, received.into());
+    let payload = packet.payload_len();
+    if payload as u64 > cursor.remaining() || u64::from(received) + payload as u64 > MESSAGE_BYTES_MAX {
+        return Err(DropReason::InvalidRequest);
+    }
+    let placed = packet.payload().try_for_each(|piece| cursor.write(turn.mrs, link.pd(), turn.app, piece));
+    if placed.is_err() {
+        link.fail_recv(recv_queue, turn);
+        return Err(DropReason::InvalidRequest);
+    }
+    let received = received + payload as u32;
+    if !packet.info.position.ends() {
+        return Ok(Message::Send { received });
+    }
+    finish(packet, CompletionOp::Recv, received, link, recv_queue, turn);
+    Ok(Message::None)
+}
+
+/// One packet of a WRITE.
+fn on_write<A: App>(
+    packet: &Packet<'_>,
+    message: Message,
+    link: &mut Link,
+    recv_queue: &mut RecvQueue,
+    turn: &mut Turn<'_, A>,
+) -> Result<Message, DropReason> {
+    let Message::Write { key, va, length, done } = message else { return Err(DropReason::InvalidRequest) };
+    let (payload, left, ends) = (packet.payload_len(), (length - done) as usize, packet.info.position.ends());
+    // The last packet brings exactly what is left, the others less.
+    if (ends && payload != left) || (!ends && payload >= left) {
+        return Err(DropReason::InvalidRequest);
+    }
+    if packet.imm.is_some() && recv_queue.is_empty() {
+        return Err(DropReason::ReceiverNotReady);
+    }
+    if payload > 0 {
+        // Each packet checks its own piece: the region may be gone since the first.
+        let at = va.wrapping_add(done.into());
+        let denied = |_| DropReason::RemoteAccess;
+        let mut span = turn.mrs.check(link.pd(), key, Right::RemoteWrite, at, payload).map_err(denied)?;
+        for piece in packet.payload() {
+            let (now, later) = span.split_at(piece.len());
+            turn.app.write(now, piece).map_err(|_| DropReason::RemoteAccess)?;
+            span = later;
+        }
+    }
+    if !ends {
+        return Ok(Message::Write { key, va, length, done: done + payload as u32 });
+    }
+    if packet.imm.is_some() {
+        finish(packet, CompletionOp::RecvWriteImm, length, link, recv_queue, turn);
+    }
+    Ok(Message::None)
+}
+
+/// May the peer write to the whole range that it names? A WRITE of no bytes names none (IBTA v1 C9-88).
+fn check_range<A: App>(reth: &Reth, link: &Link, turn: &Turn<'_, A>) -> Result<(), DropReason> {
+    if link.attributes.access & access::REMOTE_WRITE == 0 {
+        return Err(DropReason::RemoteAccess);
+    }
+    if u64::from(reth.length) > MESSAGE_BYTES_MAX {
+        return Err(DropReason::InvalidRequest);
+    }
+    if reth.length > 0 {
+        let whole = turn.mrs.check(link.pd(), reth.rkey, Right::RemoteWrite, reth.va, reth.length as usize);
+        whole.map_err(|_| DropReason::RemoteAccess)?;
+    }
+    Ok(())
+}
+
+/// The last packet of a message that takes receive work.
+fn finish<A: App>(
+    packet: &Packet<'_>,
+    op: CompletionOp,
+    bytes: u32,
+    link: &mut Link,
+    recv_queue: &mut RecvQueue,
+    turn: &mut Turn<'_, A>,
+) {
+    if let Some(wr_id) = recv_queue.pop() {
+        let (imm, solicited) = (packet.imm, packet.bth.solicited);
+        link.complete_recv(&Received { wr_id, status: Status::Success, op, bytes, imm, solicited }, turn);
+    }
+}
