@@ -127,6 +127,7 @@ impl<'a> SendRequest<'a> {
             SendOp::Send | SendOp::SendImm => "SEND",
             SendOp::Write | SendOp::WriteImm => "WRITE",
             SendOp::Read => "READ",
+            SendOp::CompareSwap | SendOp::FetchAdd => "atomic operation",
         }
     }
 

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use roced_client::{
     Access, Completion, CompletionQueue, ConnectOptions, Device, Endpoint, Gid, GidEntry, MemoryRegion,
-    ProtectionDomain, QueuePair, RemoteMemory,
+    ProtectionDomain, QueuePair, RemoteMemory, ServiceType,
 };
 
 /// Longer than any run with losses takes, so that a test fails with a reason and not by its own time limit.
@@ -30,17 +30,26 @@ pub(crate) struct End {
 impl End {
     /// On the first device, toward the lab's other host.
     pub(crate) fn open() -> Result<Self> {
-        Self::toward(std::env::var("LAB_PEER_IPV4").context("run by scripts/lab exec")?.parse()?)
+        Self::of(ServiceType::Rc)
+    }
+
+    /// As [`Self::open`], of another service.
+    pub(crate) fn of(service: ServiceType) -> Result<Self> {
+        Self::make(std::env::var("LAB_PEER_IPV4").context("run by scripts/lab exec")?.parse()?, service)
     }
 
     /// On the first device, with its address in the network of `peer`.
     pub(crate) fn toward(peer: Gid) -> Result<Self> {
+        Self::make(peer, ServiceType::Rc)
+    }
+
+    fn make(peer: Gid, service: ServiceType) -> Result<Self> {
         let name = Device::list()?.into_iter().next().context("the daemon has no device")?;
         let device = Device::open(&name)?;
         let gid = device.gid_toward(peer)?;
         let pd = device.protection_domain()?;
         let cq = device.completion_queue(256)?;
-        let qp = pd.queue_pair(&cq, &cq).create()?;
+        let qp = pd.queue_pair(&cq, &cq).service(service).create()?;
         qp.to_init(Access::ALL)?;
         Ok(Self { gid, pd, cq, qp })
     }

@@ -8,6 +8,7 @@ mod pingpong;
 mod polled;
 mod region;
 mod rxe;
+mod unreliable;
 
 use std::net::IpAddr;
 
@@ -55,6 +56,18 @@ enum Program {
         /// How often to add 1.
         rounds: u64,
     },
+    /// Send messages over an unreliable connection.
+    UcSend {
+        /// Messages.
+        messages: u32,
+        /// Path MTU, bytes.
+        mtu: u32,
+    },
+    /// Receive them.
+    UcReceive {
+        /// Path MTU, bytes.
+        mtu: u32,
+    },
     /// Expose memory, and deregister it when told.
     Expose {
         /// How much.
@@ -100,6 +113,8 @@ fn main() -> Result<()> {
         Program::Watch { rounds, mtu } => polled::watch(rounds, mtu),
         Program::KeepNumber { peers, rounds } => atomics::keep_number(peers, rounds),
         Program::Count { rounds } => atomics::count(rounds),
+        Program::UcSend { messages, mtu } => unreliable::send(messages, mtu),
+        Program::UcReceive { mtu } => unreliable::receive(mtu),
         Program::Expose { bytes } => region::expose(bytes),
         Program::Transfer { direction, bytes } => region::transfer(direction, bytes),
         Program::Hello { version } => hello::say_hello(version),

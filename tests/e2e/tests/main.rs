@@ -12,6 +12,7 @@ mod program;
 mod quiet;
 mod refusals;
 mod transfers;
+mod unreliable;
 mod wire;
 
 use std::{env, process::Command};
@@ -38,6 +39,11 @@ impl Settings {
     /// Of a transfer that only has to be right.
     pub(crate) fn bytes(self) -> &'static str {
         if self.full { "256M" } else { "16M" }
+    }
+
+    /// Messages one by one.
+    pub(crate) fn rounds(self) -> u32 {
+        if self.full { 20_000 } else { 800 }
     }
 
     /// Of a transfer through faults.
@@ -73,6 +79,7 @@ const TESTS: &[(&str, Test)] = tests! {
     deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop;
     refusals: configs_that_cannot_be_served check_config_says_all_that_is_wrong a_missing_capability
         an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;
+    unreliable: every_message_of_a_connection_arrives what_arrives_through_losses_is_whole;
     quiet: an_idle_daemon_sleeps a_lab_leaves_nothing xdp_counters_account_for_every_frame;
 };
 
