@@ -106,7 +106,27 @@ pub enum DeviceEvent {
         /// Which.
         qpn: u32,
     },
-    /// A completion queue lost a completion, for it was full.
+    /// It did so for the peer sent a request that breaks the rules.
+    QpRequestError {
+        /// Which.
+        qpn: u32,
+    },
+    /// It did so for the peer sent a request whose key, range or right does not hold.
+    QpAccessError {
+        /// Which.
+        qpn: u32,
+    },
+    /// The first request of the peer has come to a queue pair that only receives as yet: the peer is ready to send.
+    CommunicationEstablished {
+        /// Which.
+        qpn: u32,
+    },
+    /// A queue pair in SQD has nothing under way any more ([`crate::QueuePair::to_sqd`]).
+    SqDrained {
+        /// Which.
+        qpn: u32,
+    },
+    /// A completion queue lost a completion, for it was full; the queue pair of that completion has failed.
     CqError {
         /// Which.
         cqn: u32,
@@ -329,6 +349,10 @@ impl Device {
         while let Some(Event { kind, handle }) = self.inner.session.next_event()? {
             return Ok(Some(match kind {
                 event::QP_FATAL => DeviceEvent::QpFatal { qpn: handle },
+                event::QP_REQUEST_ERROR => DeviceEvent::QpRequestError { qpn: handle },
+                event::QP_ACCESS_ERROR => DeviceEvent::QpAccessError { qpn: handle },
+                event::COMMUNICATION_ESTABLISHED => DeviceEvent::CommunicationEstablished { qpn: handle },
+                event::SQ_DRAINED => DeviceEvent::SqDrained { qpn: handle },
                 event::CQ_ERROR => DeviceEvent::CqError { cqn: handle },
                 event::PORT_ACTIVE => DeviceEvent::PortActive,
                 event::PORT_DOWN => DeviceEvent::PortDown,

@@ -240,6 +240,7 @@ fn state_name(state: u64) -> &'static str {
         1 => "INIT",
         2 => "RTR",
         3 => "RTS",
+        4 => "SQD",
         5 => "SQE",
         6 => "ERR",
         _ => "unknown",

@@ -347,6 +347,28 @@ impl QueuePair {
         )
     }
 
+    /// From RTS to SQD: the sends that were begun go on to their end, no other begins; receiving goes on. With `event` the device
+    /// tells when all are done ([`crate::DeviceEvent::SqDrained`]); [`Self::query`] says so too (`sq_draining`).
+    /// From then on attributes can be changed ([`Self::modify`]), and [`Self::resume`] leads back.
+    ///
+    /// # Errors
+    /// Another state; the daemon is gone.
+    pub fn to_sqd(&self, event: bool) -> Result<()> {
+        self.modify(
+            attribute::STATE | attribute::SQ_DRAINED_EVENT,
+            &QpAttributes { state: state::SQD, sq_drained_event: event.into(), ..QpAttributes::default() },
+        )
+    }
+
+    /// From SQD back to RTS: sends go on.
+    ///
+    /// # Errors
+    /// Sends are still under way; another state; the daemon is gone.
+    pub fn resume(&self) -> Result<()> {
+        let attributes = QpAttributes { state: state::RTS, current_state: state::SQD, ..QpAttributes::default() };
+        self.modify(attribute::STATE | attribute::CURRENT_STATE, &attributes)
+    }
+
     /// To the error state: all work is flushed to the completion queues.
     ///
     /// # Errors
@@ -450,7 +472,7 @@ impl QueuePair {
     }
 
     fn push_send(&self, side: &mut PostSide<SEND_SLOT_WORDS_MAX>, request: &SendRequest<'_>) -> Result<()> {
-        if !matches!(self.state.load(Ordering::Acquire), state::RTS | state::ERR) {
+        if !matches!(self.state.load(Ordering::Acquire), state::RTS | state::SQD | state::ERR) {
             return Err(Error::NotReady { queue: "send" });
         }
         if !self.service.has(request.op) {

@@ -350,7 +350,7 @@ fn failures_say_whose_doing_they_were() {
     assert_eq!(done[0].op, CompletionOp::Write);
     eventually(
         "the event came",
-        || matches!(pair.device.next_event().expect("alive"), Some(DeviceEvent::QpFatal { qpn }) if [pair.a.qpn(), pair.b.qpn()].contains(&qpn)),
+        || matches!(pair.device.next_event().expect("alive"), Some(DeviceEvent::QpAccessError { qpn }) if qpn == pair.b.qpn()),
     );
     assert_eq!(pair.a.query().expect("alive").state, state::ERR);
 

@@ -21,7 +21,7 @@ use crate::{
     counters::QpCounters,
     io::{App, Segments, Wire},
     mr::{Mr, MrKey, MrTable},
-    qp::{PathState, Qp, State, Turn, Visit},
+    qp::{PathState, Qp, QpEvent, State, Turn, Visit},
     reject::{ClientFault, Disposition, DropCounters, DropReason, Reject},
     timers::Timers,
     wire::frame::{self, Packet},
@@ -44,15 +44,6 @@ pub struct EndpointConfig {
     pub max_mrs: u32,
     /// Queue pairs that it can hold: indices below this.
     pub max_qps: u32,
-}
-
-/// Something that a client must be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpEvent {
-    /// The queue pair.
-    pub qpn: Qpn,
-    /// An `abi::control::event`.
-    pub kind: u32,
 }
 
 /// The transport of one worker on one device.
@@ -240,8 +231,8 @@ impl Endpoint {
             } else {
                 qp.event_listed = false;
             }
-            if let Some(kind) = event {
-                return Some(QpEvent { qpn: qp.qpn(), kind });
+            if event.is_some() {
+                return event;
             }
         }
         None

@@ -137,7 +137,7 @@ impl Clients {
     pub fn on_worker_event(&mut self, event: WorkerEvent, outside: &mut Outside<'_>) {
         match event {
             WorkerEvent::Fault { session, fault } => self.end(session.0, &End::Fault(fault.to_string()), outside),
-            WorkerEvent::Qp { session, qpn, kind } => self.tell(session.0, Event { kind, handle: qpn.get() }),
+            WorkerEvent::News { session, handle, kind } => self.tell(session.0, Event { kind, handle }),
         }
     }
 

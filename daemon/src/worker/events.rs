@@ -11,7 +11,7 @@ use std::{
 
 use crossbeam::queue::ArrayQueue;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use roced_shared::ids::{Qpn, SessionId};
+use roced_shared::ids::SessionId;
 use roced_transport::reject::ClientFault;
 
 /// Events that wait at a time. The control thread empties the queue within microseconds unless it is stuck; a guess.
@@ -27,12 +27,12 @@ pub enum WorkerEvent {
         /// What.
         fault: ClientFault,
     },
-    /// A queue pair has news for its client.
-    Qp {
+    /// An object has news for its client.
+    News {
         /// Whose.
         session: SessionId,
-        /// Which.
-        qpn: Qpn,
+        /// The number by which its client knows it.
+        handle: u32,
         /// An `abi::control::event`.
         kind: u32,
     },
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     fn event(number: u32) -> WorkerEvent {
-        WorkerEvent::Qp { session: SessionId(1), qpn: Qpn::from_wire(number), kind: 1 }
+        WorkerEvent::News { session: SessionId(1), handle: number, kind: 1 }
     }
 
     #[test]

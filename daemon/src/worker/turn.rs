@@ -305,7 +305,8 @@ impl<N: Nic> Worker<N> {
                 let Some(event) = station.endpoint.poll_event() else { break };
                 let Some(session) = self.seats.session_of(seat_of(*first_seat, event.qpn)) else { continue };
                 // Another worker may take the last place meanwhile; an event of a queue pair then is lost, its completions are not.
-                told += usize::from(self.events.push(WorkerEvent::Qp { session, qpn: event.qpn, kind: event.kind }));
+                let news = WorkerEvent::News { session, handle: event.subject.number(), kind: event.kind };
+                told += usize::from(self.events.push(news));
             }
         }
         self.events.announce();

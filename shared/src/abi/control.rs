@@ -458,6 +458,14 @@ bodies! {
         path_resolving: u32,
         /// Q_Key that datagrams must have to be let in, of a UD queue pair.
         qkey: u32,
+        /// Of a change: the state that the client takes the queue pair to be in; another one refuses the change.
+        current_state: u32,
+        /// In a query: 1 in state SQD while requests that were begun are not done.
+        sq_draining: u32,
+        /// Of a change to SQD: 1 asks for the event [`event::SQ_DRAINED`].
+        sq_drained_event: u32,
+        /// Zero.
+        reserved: u32,
     }
     /// What a queue pair has counted since it was made; `rocectl qps --counters` has more.
     QpStatistics {
@@ -574,6 +582,8 @@ pub mod state {
     pub const RTR: u32 = 2;
     /// Ready to send.
     pub const RTS: u32 = 3;
+    /// Sends that were begun go on to their end, no other begins.
+    pub const SQD: u32 = 4;
     /// A send of a UC or UD queue pair failed: sends are flushed, receives go on.
     pub const SQE: u32 = 5;
     /// Failed; all work is flushed.
@@ -584,6 +594,10 @@ pub mod state {
 pub mod attribute {
     /// `state`.
     pub const STATE: u32 = 1 << 0;
+    /// `current_state`.
+    pub const CURRENT_STATE: u32 = 1 << 1;
+    /// `sq_drained_event`.
+    pub const SQ_DRAINED_EVENT: u32 = 1 << 2;
     /// `access`.
     pub const ACCESS_FLAGS: u32 = 1 << 3;
     /// `pkey_index`.
@@ -618,16 +632,25 @@ pub mod attribute {
     pub const RATE_LIMIT: u32 = 1 << 25;
 }
 
-/// Kinds of [`Event`].
+/// Kinds of [`Event`], with the numbers of verbs (`ibv_event_type`). Of those about a queue pair `handle` is its number, likewise of those
+/// about a completion queue.
 pub mod event {
-    /// A queue pair went to the error state by itself.
+    /// A completion queue lost a completion: its lane was full. The queue pair of that completion has failed.
+    pub const CQ_ERROR: u32 = 0;
+    /// A queue pair went to the error state by itself, and no completion says why.
     pub const QP_FATAL: u32 = 1;
-    /// A completion queue lost a completion: its lane was full.
-    pub const CQ_ERROR: u32 = 2;
+    /// As [`QP_FATAL`]: the peer sent a request that breaks the rules.
+    pub const QP_REQUEST_ERROR: u32 = 2;
+    /// As [`QP_FATAL`]: the peer sent a request whose key, range or right does not hold.
+    pub const QP_ACCESS_ERROR: u32 = 3;
+    /// The first request of the peer has come to a queue pair in state RTR: the peer is ready to send.
+    pub const COMMUNICATION_ESTABLISHED: u32 = 4;
+    /// A queue pair in state SQD has nothing under way any more.
+    pub const SQ_DRAINED: u32 = 5;
     /// The device's link came up.
-    pub const PORT_ACTIVE: u32 = 3;
+    pub const PORT_ACTIVE: u32 = 9;
     /// The device's link went down.
-    pub const PORT_DOWN: u32 = 4;
+    pub const PORT_DOWN: u32 = 10;
     /// The GID table changed.
-    pub const GID_CHANGE: u32 = 5;
+    pub const GID_CHANGE: u32 = 18;
 }

@@ -2,6 +2,7 @@
 
 mod atomics;
 mod bereft;
+mod drain;
 mod end;
 mod hello;
 mod pingpong;
@@ -68,6 +69,13 @@ enum Program {
         /// Path MTU, bytes.
         mtu: u32,
     },
+    /// Let the send queue drain under load, and go on.
+    Drain {
+        /// How often.
+        rounds: u64,
+    },
+    /// Be written to until the test says that it is enough.
+    Expect,
     /// Expose memory, and deregister it when told.
     Expose {
         /// How much.
@@ -115,6 +123,8 @@ fn main() -> Result<()> {
         Program::Count { rounds } => atomics::count(rounds),
         Program::UcSend { messages, mtu } => unreliable::send(messages, mtu),
         Program::UcReceive { mtu } => unreliable::receive(mtu),
+        Program::Drain { rounds } => drain::drain(rounds),
+        Program::Expect => drain::expect(),
         Program::Expose { bytes } => region::expose(bytes),
         Program::Transfer { direction, bytes } => region::transfer(direction, bytes),
         Program::Hello { version } => hello::say_hello(version),

@@ -7,7 +7,7 @@
 use roced_shared::abi::cqe::Status;
 
 use super::{
-    Link, State, Turn,
+    Link, Turn,
     requester::Requester,
     retry::{RNR_RETRY_FOREVER, ack_timeout},
     scatter::{LocalFault, SgeCursor},
@@ -57,7 +57,7 @@ impl Completer {
     /// Ready to send: the first packet will have `psn`.
     pub(crate) fn begin(&mut self, psn: Psn, link: &Link) {
         *self = Self { unacknowledged: psn, ..Self::default() };
-        self.restore_retries(link);
+        self.renew_retries(link);
     }
 
     /// The oldest PSN that waits for an answer.
@@ -130,7 +130,7 @@ impl Completer {
     ) {
         if let Some((position, status)) = requester.refused()
             && position == queue.head()
-            && link.state == State::ReadyToSend
+            && link.state.sends()
         {
             self.fail_oldest(link, queue, status, turn);
         }
@@ -297,7 +297,7 @@ impl Completer {
     }
 
     fn on_progress(&mut self, link: &Link, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
-        self.restore_retries(link);
+        self.renew_retries(link);
         self.gap_asked = None;
         let (position, packet) = self.place(queue);
         requester.skip_to(position, packet, self.unacknowledged);
@@ -433,7 +433,8 @@ impl Completer {
         self.ack_deadline = now + ack_timeout(link.attributes.timeout);
     }
 
-    fn restore_retries(&mut self, link: &Link) {
+    /// As many retries as the attributes say.
+    pub(crate) fn renew_retries(&mut self, link: &Link) {
         self.retries_left = link.attributes.retry_cnt;
         self.rnr_retries_left = link.attributes.rnr_retry;
     }

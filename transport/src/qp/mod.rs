@@ -11,6 +11,7 @@
 
 mod atomic;
 mod completer;
+mod events;
 mod recv_queue;
 mod reliable;
 mod replay;
@@ -34,7 +35,9 @@ use roced_shared::{
     ids::{Cqn, Pdn, Qpn},
 };
 
+pub use self::events::{QpEvent, Subject};
 use self::{
+    events::Events,
     recv_queue::RecvQueue,
     send_queue::{SendEntry, SendQueue},
     service::Roles,
@@ -122,8 +125,11 @@ pub(crate) struct Link {
     attributes: QpAttributes,
     path: PathState,
     counters: QpCounters,
-    /// Kinds of `abi::control::event` that nobody was told of yet, a bit each.
-    events: u32,
+    events: Events,
+    /// The client wants to hear when the send queue has drained.
+    tell_drained: bool,
+    /// A request has come since the queue pair began to receive.
+    established: bool,
 }
 
 /// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is made.
@@ -156,7 +162,9 @@ impl Qp {
                 attributes: QpAttributes::default(),
                 path: PathState::Resolving,
                 counters: QpCounters::default(),
-                events: 0,
+                events: Events::default(),
+                tell_drained: false,
+                established: false,
             },
             send_queue: SendQueue::new(&config.sizes),
             recv_queue: RecvQueue::new(&config.sizes),
@@ -203,6 +211,7 @@ impl Qp {
         QpAttributes {
             state: self.link.state.number(),
             path_resolving: u32::from(matches!(self.link.path, PathState::Resolving)),
+            sq_draining: u32::from(self.is_draining()),
             ..self.link.attributes
         }
     }
@@ -240,6 +249,10 @@ impl Qp {
     ) -> Result<(), Reject> {
         let from = self.link.state;
         let to = state::check_change(self.link.config.service, from, mask, attributes)?;
+        // IBTA v1 10.3.1.5: while the queue drains there is no way but to RESET and to ERR.
+        if self.is_draining() && !matches!(to, State::Reset | State::Error) {
+            return Err(Reject::InvalidState { from: from.number(), to: to.number() });
+        }
         state::apply(mask, attributes, &mut self.link.attributes);
         if let Some(path) = path {
             self.link.path = path;
@@ -252,9 +265,27 @@ impl Qp {
             (_, State::Reset) => self.reset(),
             (State::Init, State::ReadyToReceive) => self.roles.begin_to_receive(&self.link),
             (State::ReadyToReceive, State::ReadyToSend) => self.roles.begin_to_send(&self.link, &self.send_queue),
+            (State::ReadyToSend, State::SendQueueDrain) => {
+                self.link.tell_drained = mask & attribute::SQ_DRAINED_EVENT != 0 && attributes.sq_drained_event == 1;
+                self.tell_if_drained();
+            }
+            (State::SendQueueDrain, State::SendQueueDrain) => self.roles.renew_attributes(mask, &self.link),
             _ => {}
         }
         Ok(())
+    }
+
+    /// In SQD, with requests that are not done.
+    fn is_draining(&self) -> bool {
+        self.link.state == State::SendQueueDrain && !self.roles.is_drained()
+    }
+
+    /// In SQD: has the last request that was begun been done?
+    fn tell_if_drained(&mut self) {
+        if self.link.tell_drained && self.link.state == State::SendQueueDrain && self.roles.is_drained() {
+            self.link.tell_drained = false;
+            self.link.events.add(event::SQ_DRAINED);
+        }
     }
 
     /// The next hop changed.
@@ -264,8 +295,11 @@ impl Qp {
 
     /// A packet for this queue pair whose ICRC holds. Its source is checked before anything changes.
     pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, turn: &mut Turn<'_, A>) -> Disposition {
-        match self.try_packet(packet, turn) {
+        let outcome = self.try_packet(packet, turn);
+        self.tell_if_drained();
+        match outcome {
             Ok(()) => {
+                self.link.note_established();
                 self.link.counters.count(QpCount::ReceivedPackets);
                 self.link.counters.add(QpCount::ReceivedBytes, packet.payload_len() as u64);
                 Disposition::Accepted
@@ -276,10 +310,9 @@ impl Qp {
 
     fn try_packet<A: App>(&mut self, packet: &Packet<'_>, turn: &mut Turn<'_, A>) -> Result<(), DropReason> {
         let is_answer = packet.info.operation.is_response();
-        match (self.link.state, is_answer) {
-            (State::ReadyToSend, true)
-            | (State::ReadyToSend | State::ReadyToReceive | State::SendQueueError, false) => {}
-            _ => return Err(DropReason::WrongState),
+        let state = self.link.state;
+        if !(if is_answer { state.sends() } else { state.receives() }) {
+            return Err(DropReason::WrongState);
         }
         self.roles.on_packet(packet, &mut self.link, &mut self.send_queue, &mut self.recv_queue, turn)
     }
@@ -290,7 +323,7 @@ impl Qp {
         if packet.info.service != self.link.config.service.wire() {
             return Err(DropReason::WrongService);
         }
-        if matches!(self.link.state, State::Reset | State::Init | State::Error) {
+        if !self.link.state.receives() {
             return Err(DropReason::WrongState);
         }
         let to_us = match &self.link.path {
@@ -305,19 +338,19 @@ impl Qp {
 
     /// Its timer ran out, or was looked at early.
     pub(crate) fn on_timeout<A: App>(&mut self, turn: &mut Turn<'_, A>) {
-        if self.link.state == State::ReadyToSend {
+        if self.link.state.sends() {
             self.roles.on_timeout(&mut self.link, &mut self.send_queue, turn);
         }
     }
 
     /// When [`Self::on_timeout`] wants to be called.
     pub(crate) fn deadline(&self) -> Nanos {
-        if self.link.state == State::ReadyToSend { self.roles.deadline() } else { Nanos::NEVER }
+        if self.link.state.sends() { self.roles.deadline() } else { Nanos::NEVER }
     }
 
     /// Sends one frame, or flushes a burst of work in states ERR and SQE.
     pub(crate) fn transmit<A: App, W: Wire>(&mut self, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
-        match self.link.state {
+        let visit = match self.link.state {
             // The flush does not wait for the wire.
             State::Error => match self.flush(turn) {
                 Visit::Idle => self.roles.transmit_last_words(&mut self.link, turn, wire),
@@ -329,19 +362,19 @@ impl Qp {
                 // One that has failed just now did something: what is behind it is flushed by the next visit.
                 if self.link.state == State::Error && visit == Visit::Idle { Visit::Progress } else { visit }
             }
-        }
+        };
+        self.tell_if_drained();
+        visit
     }
 
     /// There is an event that nobody was told of yet.
     pub(crate) const fn has_event(&self) -> bool {
-        self.link.events != 0
+        !self.link.events.is_empty()
     }
 
     /// An event that nobody was told of yet.
-    pub(crate) fn take_event(&mut self) -> Option<u32> {
-        let kind = self.has_event().then(|| self.link.events.trailing_zeros())?;
-        self.link.events &= !(1 << kind);
-        Some(kind)
+    pub(crate) fn take_event(&mut self) -> Option<QpEvent> {
+        self.link.events.take(&self.link.config)
     }
 
     fn flush<A: App>(&mut self, turn: &mut Turn<'_, A>) -> Visit {
@@ -371,7 +404,8 @@ impl Qp {
         self.roles.reset(self.link.config.window_packets);
         self.link.attributes = QpAttributes::default();
         self.link.path = PathState::Resolving;
-        self.link.events = 0;
+        self.link.events = Events::default();
+        (self.link.tell_drained, self.link.established) = (false, false);
     }
 }
 
@@ -413,7 +447,15 @@ impl Link {
     /// The queue pair has failed and no completion says so.
     fn fail_with_event(&mut self, kind: u32) {
         self.fail();
-        self.events |= 1 << kind;
+        self.events.add(kind);
+    }
+
+    /// The first request that comes while we only receive says that the peer is ready to send (IBTA v1 11.6.3.1).
+    fn note_established(&mut self) {
+        if !self.established && self.state == State::ReadyToReceive {
+            self.established = true;
+            self.events.add(event::COMMUNICATION_ESTABLISHED);
+        }
     }
 
     /// The oldest send fails, and with it the send queue alone: what an unreliable service promises its receiver is not touched
@@ -492,7 +534,10 @@ impl Link {
         if turn.app.complete(cqn, cqe).is_err() {
             // A completion is lost, so the client no longer knows where its buffers are: the queue pair ends.
             self.counters.count(QpCount::CqOverrun);
-            self.fail_with_event(event::CQ_ERROR);
+            if self.state != State::Error {
+                self.fail_with_event(event::QP_FATAL);
+            }
+            self.events.add_cq_error(cqn == self.config.send_cq);
         }
     }
 

@@ -9,8 +9,10 @@
 //!                     └────────────────► ACKs, NAKs, READ responses, ATOMIC ACKs
 //! ```
 
+use roced_shared::abi::control::attribute;
+
 use super::{
-    Link, State, Turn, Visit, completer::Completer, recv_queue::RecvQueue, requester::Requester, responder::Responder,
+    Link, Turn, Visit, completer::Completer, recv_queue::RecvQueue, requester::Requester, responder::Responder,
     send_queue::SendQueue,
 };
 use crate::{
@@ -57,6 +59,19 @@ impl Reliable {
         let psn = Psn::new(link.attributes.sq_psn);
         self.requester.begin(psn, queue.head());
         self.completer.begin(psn, link);
+    }
+
+    /// Attributes changed while the send queue is drained.
+    pub(crate) fn renew_attributes(&mut self, mask: u32, link: &Link) {
+        self.completer.renew_retries(link);
+        if mask & attribute::MAX_DEST_RD_ATOMIC != 0 {
+            self.responder.renew_depth(link.attributes.max_dest_rd_atomic);
+        }
+    }
+
+    /// All that was begun is done.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.requester.is_between_requests() && self.completer.unacknowledged() == self.requester.frontier()
     }
 
     pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
@@ -128,7 +143,7 @@ impl Reliable {
         if !request {
             return self.responder.transmit(link, turn, wire);
         }
-        if link.state != State::ReadyToSend {
+        if !link.state.sends() {
             return Visit::Idle;
         }
         let visit = self.requester.transmit(link, &mut self.completer, queue, turn, wire);

@@ -9,7 +9,7 @@
 use roced_shared::abi::{cqe::Status, wqe::SendOp};
 
 use super::{
-    Link, Turn, Visit,
+    Link, State, Turn, Visit,
     atomic::{self, ATOMIC_BYTES},
     completer::Completer,
     segment::{packets, position},
@@ -92,6 +92,11 @@ impl Requester {
     /// The PSN that is sent next.
     pub(crate) const fn cursor(&self) -> Psn {
         self.psn
+    }
+
+    /// The cursor stands before a request that was never begun.
+    pub(crate) fn is_between_requests(&self) -> bool {
+        self.packet == 0 && self.psn == self.frontier
     }
 
     /// The position of the entry that cannot be sent, and why.
@@ -196,8 +201,12 @@ impl Requester {
 
     /// Gives an entry its PSNs when its first packet is due for the first time.
     fn start_entry(&mut self, link: &Link, queue: &mut SendQueue) -> Result<(), Visit> {
-        if self.packet != 0 || self.psn != self.frontier {
+        if !self.is_between_requests() {
             return Ok(());
+        }
+        // IBTA v1 10.3.1.5: a queue that drains begins nothing.
+        if link.state == State::SendQueueDrain {
+            return Err(Visit::Idle);
         }
         let entry = queue.entry_mut(self.entry);
         // IBTA v1 C10-110: a fenced request begins when all READs and atomic operations before it are complete.

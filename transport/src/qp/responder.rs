@@ -103,6 +103,12 @@ impl Responder {
         self.replay.reset(depth);
     }
 
+    /// Another number of READs and atomic operations at a time is answered from now on. Those of before are forgotten: whoever
+    /// changes the number sees to it that the peer has none outstanding.
+    pub(crate) fn renew_depth(&mut self, depth: u32) {
+        self.replay.reset(depth);
+    }
+
     /// A request.
     pub(crate) fn on_packet<A: App>(
         &mut self,
@@ -367,7 +373,11 @@ impl Responder {
         turn: &mut Turn<'_, A>,
     ) -> DropReason {
         self.owed = Owed::Nak(code, self.expected);
-        link.fail_with_event(event::QP_FATAL);
+        link.fail_with_event(match code {
+            NakCode::RemoteAccess => event::QP_ACCESS_ERROR,
+            NakCode::InvalidRequest => event::QP_REQUEST_ERROR,
+            _ => event::QP_FATAL,
+        });
         if status != Status::WorkRequestFlushed
             && let Some(wr_id) = recv_queue.pop()
         {
@@ -458,7 +468,7 @@ impl Responder {
                 // IBTA v1 9.7.5.2.6: a NAK takes the place of the response that cannot be given.
                 self.owed = Owed::Nak(NakCode::RemoteAccess, psn);
                 link.counters.count(QpCount::RemoteAccessSent);
-                link.fail_with_event(event::QP_FATAL);
+                link.fail_with_event(event::QP_ACCESS_ERROR);
                 Visit::Progress
             }
         }

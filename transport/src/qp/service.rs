@@ -86,6 +86,20 @@ impl Roles {
         }
     }
 
+    /// Attributes changed while the send queue is drained.
+    pub(super) fn renew_attributes(&mut self, mask: u32, link: &Link) {
+        match self {
+            Self::Reliable(it) => it.renew_attributes(mask, link),
+            // It keeps no copies of any.
+            Self::Unreliable(_) => {}
+        }
+    }
+
+    /// All that was begun is done.
+    pub(super) fn is_drained(&self) -> bool {
+        each!(self, it => it.is_drained())
+    }
+
     pub(super) fn set_rate(&mut self, bytes_per_s: u64) {
         each!(self, it => it.set_rate(bytes_per_s));
     }

@@ -16,6 +16,8 @@ pub enum State {
     ReadyToReceive,
     /// Ready to send.
     ReadyToSend,
+    /// The requests that were begun go on to their end, no other begins; receiving goes on.
+    SendQueueDrain,
     /// A send of an unreliable service failed: sends are flushed, receives go on.
     SendQueueError,
     /// Failed: all work is flushed.
@@ -30,6 +32,7 @@ impl State {
             Self::Init => state::INIT,
             Self::ReadyToReceive => state::RTR,
             Self::ReadyToSend => state::RTS,
+            Self::SendQueueDrain => state::SQD,
             Self::SendQueueError => state::SQE,
             Self::Error => state::ERR,
         }
@@ -42,6 +45,7 @@ impl State {
             state::INIT => Some(Self::Init),
             state::RTR => Some(Self::ReadyToReceive),
             state::RTS => Some(Self::ReadyToSend),
+            state::SQD => Some(Self::SendQueueDrain),
             state::SQE => Some(Self::SendQueueError),
             state::ERR => Some(Self::Error),
             _ => None,
@@ -55,13 +59,25 @@ impl State {
             Self::Init => "INIT",
             Self::ReadyToReceive => "RTR",
             Self::ReadyToSend => "RTS",
+            Self::SendQueueDrain => "SQD",
             Self::SendQueueError => "SQE",
             Self::Error => "ERR",
         }
     }
+
+    /// Requests that were begun are sent, answers to them are taken.
+    pub(crate) const fn sends(self) -> bool {
+        matches!(self, Self::ReadyToSend | Self::SendQueueDrain)
+    }
+
+    /// The peer's requests are taken.
+    pub(crate) const fn receives(self) -> bool {
+        matches!(self, Self::ReadyToReceive | Self::ReadyToSend | Self::SendQueueDrain | Self::SendQueueError)
+    }
 }
 
-/// What one change of state demands and allows (IBTA v1 table 91; verbs' `ibv_modify_qp`).
+/// What one change of state demands and allows (IBTA v1 table 91; verbs' `ibv_modify_qp`). Alternate paths are not had, so their
+/// attributes belong to no change.
 #[derive(Clone, Copy)]
 struct Change {
     from: State,
@@ -70,7 +86,8 @@ struct Change {
     optional: u32,
 }
 
-const RC: [Change; 6] = [
+/// Of a reliable connection. To RESET and to ERR leads a way from anywhere, with no attributes.
+const RC: [Change; 8] = [
     Change {
         from: State::Reset,
         to: State::Init,
@@ -102,19 +119,41 @@ const RC: [Change; 6] = [
             | attribute::RNR_RETRY
             | attribute::SQ_PSN
             | attribute::MAX_QP_RD_ATOMIC,
-        optional: attribute::ACCESS_FLAGS | attribute::MIN_RNR_TIMER | attribute::RATE_LIMIT,
+        optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS | attribute::MIN_RNR_TIMER | attribute::RATE_LIMIT,
     },
     Change {
         from: State::ReadyToSend,
         to: State::ReadyToSend,
         required: 0,
-        optional: attribute::ACCESS_FLAGS | attribute::MIN_RNR_TIMER | attribute::RATE_LIMIT,
+        optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS | attribute::MIN_RNR_TIMER | attribute::RATE_LIMIT,
     },
-    Change { from: State::ReadyToReceive, to: State::ReadyToReceive, required: 0, optional: 0 },
+    Change { from: State::ReadyToSend, to: State::SendQueueDrain, required: 0, optional: attribute::SQ_DRAINED_EVENT },
+    Change {
+        from: State::SendQueueDrain,
+        to: State::ReadyToSend,
+        required: 0,
+        optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS | attribute::MIN_RNR_TIMER | attribute::RATE_LIMIT,
+    },
+    Change {
+        from: State::SendQueueDrain,
+        to: State::SendQueueDrain,
+        required: 0,
+        optional: attribute::PKEY_INDEX
+            | attribute::PORT
+            | attribute::ACCESS_FLAGS
+            | attribute::AV
+            | attribute::TIMEOUT
+            | attribute::RETRY_CNT
+            | attribute::RNR_RETRY
+            | attribute::MAX_QP_RD_ATOMIC
+            | attribute::MAX_DEST_RD_ATOMIC
+            | attribute::MIN_RNR_TIMER
+            | attribute::RATE_LIMIT,
+    },
 ];
 
-/// As [`RC`] without what only acknowledgements need, and with the way back from SQE.
-const UC: [Change; 7] = [
+/// Of an unreliable connection: as [`RC`] without what only acknowledgements need, and with the way back from SQE.
+const UC: [Change; 9] = [
     RC[0],
     RC[1],
     Change {
@@ -127,16 +166,37 @@ const UC: [Change; 7] = [
         from: State::ReadyToReceive,
         to: State::ReadyToSend,
         required: attribute::SQ_PSN,
-        optional: attribute::ACCESS_FLAGS | attribute::RATE_LIMIT,
+        optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS | attribute::RATE_LIMIT,
     },
     Change {
         from: State::ReadyToSend,
         to: State::ReadyToSend,
         required: 0,
-        optional: attribute::ACCESS_FLAGS | attribute::RATE_LIMIT,
+        optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS | attribute::RATE_LIMIT,
     },
-    Change { from: State::SendQueueError, to: State::ReadyToSend, required: 0, optional: attribute::ACCESS_FLAGS },
     RC[5],
+    Change {
+        from: State::SendQueueDrain,
+        to: State::ReadyToSend,
+        required: 0,
+        optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS | attribute::RATE_LIMIT,
+    },
+    Change {
+        from: State::SendQueueDrain,
+        to: State::SendQueueDrain,
+        required: 0,
+        optional: attribute::PKEY_INDEX
+            | attribute::PORT
+            | attribute::ACCESS_FLAGS
+            | attribute::AV
+            | attribute::RATE_LIMIT,
+    },
+    Change {
+        from: State::SendQueueError,
+        to: State::ReadyToSend,
+        required: 0,
+        optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS,
+    },
 ];
 
 const fn changes(service: ServiceType) -> &'static [Change] {
@@ -176,12 +236,17 @@ pub(crate) fn check_change(
     if missing | excess != 0 {
         return Err(Reject::InvalidMask { missing, excess });
     }
+    if given & attribute::CURRENT_STATE != 0 && attributes.current_state != from.number() {
+        let value = attributes.current_state.into();
+        return Err(Reject::InvalidAttribute { attribute: attribute::CURRENT_STATE, value });
+    }
     check_values(given, attributes)?;
     Ok(to)
 }
 
 fn check_values(given: u32, attributes: &QpAttributes) -> Result<(), Reject> {
     let ranges = [
+        (attribute::SQ_DRAINED_EVENT, attributes.sq_drained_event, 1),
         (attribute::ACCESS_FLAGS, attributes.access & !access::ALL, 0),
         (attribute::PKEY_INDEX, attributes.pkey_index, 0),
         (attribute::DEST_QPN, attributes.dest_qpn, 0x00ff_ffff),
@@ -246,73 +311,133 @@ pub(crate) fn apply(mask: u32, new: &QpAttributes, to: &mut QpAttributes) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        ServiceType::{Rc, Uc},
+        *,
+    };
+
+    const ALL: [State; 7] = [
+        State::Reset,
+        State::Init,
+        State::ReadyToReceive,
+        State::ReadyToSend,
+        State::SendQueueDrain,
+        State::SendQueueError,
+        State::Error,
+    ];
 
     fn to(state: u32) -> QpAttributes {
         QpAttributes { state, path_mtu_bytes: 1024, ..QpAttributes::default() }
     }
 
+    /// The table of the specification as it is printed, against every pair of states and every attribute by itself.
     #[test]
-    fn a_change_of_state_wants_exactly_its_attributes() {
-        let full = attribute::STATE | RC[2].required;
-        assert_eq!(check_change(ServiceType::Rc, State::Init, full, &to(state::RTR)), Ok(State::ReadyToReceive));
-        for bit in (0..32).map(|bit| 1 << bit).filter(|bit| RC[2].required & bit != 0) {
-            assert_eq!(
-                check_change(ServiceType::Rc, State::Init, full & !bit, &to(state::RTR)),
-                Err(Reject::InvalidMask { missing: bit, excess: 0 })
-            );
+    fn every_change_wants_exactly_the_attributes_of_the_specification() {
+        const NAMES: [(&str, u32); 20] = [
+            ("cur", attribute::CURRENT_STATE),
+            ("sqd_event", attribute::SQ_DRAINED_EVENT),
+            ("access", attribute::ACCESS_FLAGS),
+            ("pkey", attribute::PKEY_INDEX),
+            ("port", attribute::PORT),
+            ("qkey", 1 << 6),
+            ("av", attribute::AV),
+            ("mtu", attribute::PATH_MTU),
+            ("timeout", attribute::TIMEOUT),
+            ("retry", attribute::RETRY_CNT),
+            ("rnr_retry", attribute::RNR_RETRY),
+            ("rq_psn", attribute::RQ_PSN),
+            ("rd", attribute::MAX_QP_RD_ATOMIC),
+            ("alt_path", 1 << 14),
+            ("rnr_timer", attribute::MIN_RNR_TIMER),
+            ("sq_psn", attribute::SQ_PSN),
+            ("dest_rd", attribute::MAX_DEST_RD_ATOMIC),
+            ("path_mig", 1 << 18),
+            ("dest", attribute::DEST_QPN),
+            ("rate", attribute::RATE_LIMIT),
+        ];
+        const TABLE: [(&[ServiceType], &str, &str, &str, &str); 14] = [
+            (&[Rc, Uc], "RESET", "INIT", "pkey port access", ""),
+            (&[Rc, Uc], "INIT", "INIT", "", "pkey port access"),
+            (&[Rc], "INIT", "RTR", "av mtu dest rq_psn dest_rd rnr_timer", "pkey access"),
+            (&[Uc], "INIT", "RTR", "av mtu dest rq_psn", "pkey access"),
+            (&[Rc], "RTR", "RTS", "timeout retry rnr_retry sq_psn rd", "cur access rnr_timer rate"),
+            (&[Uc], "RTR", "RTS", "sq_psn", "cur access rate"),
+            (&[Rc], "RTS", "RTS", "", "cur access rnr_timer rate"),
+            (&[Uc], "RTS", "RTS", "", "cur access rate"),
+            (&[Rc, Uc], "RTS", "SQD", "", "sqd_event"),
+            (&[Rc], "SQD", "RTS", "", "cur access rnr_timer rate"),
+            (&[Uc], "SQD", "RTS", "", "cur access rate"),
+            (&[Rc], "SQD", "SQD", "", "pkey port access av timeout retry rnr_retry rd dest_rd rnr_timer rate"),
+            (&[Uc], "SQD", "SQD", "", "pkey port access av rate"),
+            (&[Uc], "SQE", "RTS", "", "cur access"),
+        ];
+        let bits = |names: &str| -> u32 {
+            let bit = |name| NAMES.iter().find(|known| known.0 == name).expect("a name of the list").1;
+            names.split_whitespace().map(bit).sum()
+        };
+        let changes = ALL.into_iter().flat_map(|from| ALL.map(|to| (from, to)));
+        for (service, (from, to)) in changes.flat_map(|change| [Rc, Uc].map(|service| (service, change))) {
+            let row = TABLE.iter().find(|row| row.0.contains(&service) && (row.1, row.2) == (from.name(), to.name()));
+            let anywhere = matches!(to, State::Reset | State::Error);
+            let attributes = QpAttributes { current_state: from.number(), ..self::to(to.number()) };
+            let check = |mask| check_change(service, from, attribute::STATE | mask, &attributes);
+            if row.is_none() && !anywhere {
+                let refused = Reject::InvalidState { from: from.number(), to: to.number() };
+                assert_eq!(check(0), Err(refused), "{service:?} {from:?} {to:?}");
+                continue;
+            }
+            let (required, optional) = row.map_or((0, 0), |row| (bits(row.3), bits(row.4)));
+            assert_eq!(check(required), Ok(to));
+            assert_eq!(check(required | optional), Ok(to));
+            for (name, bit) in NAMES {
+                let expected = if required & bit != 0 {
+                    Err(Reject::InvalidMask { missing: bit, excess: 0 })
+                } else if optional & bit == 0 {
+                    Err(Reject::InvalidMask { missing: 0, excess: bit })
+                } else {
+                    Ok(to)
+                };
+                assert_eq!(check(required ^ bit), expected, "{service:?} {from:?} {to:?} {name}");
+            }
         }
-        assert_eq!(
-            check_change(ServiceType::Rc, State::Init, full | attribute::TIMEOUT, &to(state::RTR)),
-            Err(Reject::InvalidMask { missing: 0, excess: attribute::TIMEOUT })
-        );
     }
 
     #[test]
-    fn an_unreliable_connection_wants_nothing_that_only_acknowledgements_need() {
-        let check = |from, mask, state| check_change(ServiceType::Uc, from, attribute::STATE | mask, &to(state));
-        let to_rtr = attribute::AV | attribute::PATH_MTU | attribute::DEST_QPN | attribute::RQ_PSN;
-        assert_eq!(check(State::Init, to_rtr, state::RTR), Ok(State::ReadyToReceive));
-        for excess in [attribute::MIN_RNR_TIMER, attribute::MAX_DEST_RD_ATOMIC] {
-            let refused = Err(Reject::InvalidMask { missing: 0, excess });
-            assert_eq!(check(State::Init, to_rtr | excess, state::RTR), refused);
-        }
-        assert_eq!(check(State::ReadyToReceive, attribute::SQ_PSN, state::RTS), Ok(State::ReadyToSend));
-        for excess in [attribute::TIMEOUT, attribute::RETRY_CNT, attribute::RNR_RETRY, attribute::MAX_QP_RD_ATOMIC] {
-            let refused = Err(Reject::InvalidMask { missing: 0, excess });
-            assert_eq!(check(State::ReadyToReceive, attribute::SQ_PSN | excess, state::RTS), refused);
-        }
-        let missing = Err(Reject::InvalidMask { missing: attribute::SQ_PSN, excess: 0 });
-        assert_eq!(check(State::ReadyToReceive, 0, state::RTS), missing);
+    fn a_client_that_is_mistaken_about_the_state_is_told() {
+        let mask = attribute::CURRENT_STATE;
+        let sure = |current_state| QpAttributes { current_state, ..QpAttributes::default() };
+        assert_eq!(check_change(Rc, State::ReadyToSend, mask, &sure(state::RTS)), Ok(State::ReadyToSend));
+        let refused = Reject::InvalidAttribute { attribute: mask, value: state::SQD.into() };
+        assert_eq!(check_change(Rc, State::ReadyToSend, mask, &sure(state::SQD)), Err(refused));
     }
 
     #[test]
     fn only_an_unreliable_service_comes_back_from_sqe_and_nobody_asks_for_it() {
         let check = |service, from, state| check_change(service, from, attribute::STATE, &to(state));
-        assert_eq!(check(ServiceType::Uc, State::SendQueueError, state::RTS), Ok(State::ReadyToSend));
-        assert!(check(ServiceType::Rc, State::SendQueueError, state::RTS).is_err());
-        assert!(check(ServiceType::Uc, State::ReadyToSend, state::SQE).is_err());
-        assert_eq!(check(ServiceType::Uc, State::SendQueueError, state::ERR), Ok(State::Error));
+        assert_eq!(check(Uc, State::SendQueueError, state::RTS), Ok(State::ReadyToSend));
+        assert!(check(Rc, State::SendQueueError, state::RTS).is_err());
+        assert!(check(Uc, State::ReadyToSend, state::SQE).is_err());
+        assert_eq!(check(Uc, State::SendQueueError, state::ERR), Ok(State::Error));
     }
 
     #[test]
     fn states_are_not_skipped() {
         assert!(matches!(
-            check_change(ServiceType::Rc, State::Reset, attribute::STATE, &to(state::RTS)),
+            check_change(Rc, State::Reset, attribute::STATE, &to(state::RTS)),
             Err(Reject::InvalidState { from: 0, to: 3 })
         ));
-        assert!(check_change(ServiceType::Rc, State::ReadyToSend, attribute::STATE, &to(state::INIT)).is_err());
-        assert!(check_change(ServiceType::Rc, State::Error, attribute::STATE, &to(state::RTS)).is_err());
-        for from in [State::Reset, State::Init, State::ReadyToReceive, State::ReadyToSend, State::Error] {
-            assert_eq!(check_change(ServiceType::Rc, from, attribute::STATE, &to(state::RESET)), Ok(State::Reset));
-            assert_eq!(check_change(ServiceType::Rc, from, attribute::STATE, &to(state::ERR)), Ok(State::Error));
+        assert!(check_change(Rc, State::ReadyToSend, attribute::STATE, &to(state::INIT)).is_err());
+        assert!(check_change(Rc, State::Error, attribute::STATE, &to(state::RTS)).is_err());
+        for from in ALL {
+            assert_eq!(check_change(Rc, from, attribute::STATE, &to(state::RESET)), Ok(State::Reset));
+            assert_eq!(check_change(Rc, from, attribute::STATE, &to(state::ERR)), Ok(State::Error));
         }
     }
 
     #[test]
     fn values_out_of_range_are_named() {
         let mask = attribute::STATE | RC[2].required;
-        let check = |attributes| check_change(ServiceType::Rc, State::Init, mask, &attributes).unwrap_err();
+        let check = |attributes| check_change(Rc, State::Init, mask, &attributes).unwrap_err();
         let rtr = to(state::RTR);
         assert_eq!(
             check(QpAttributes { path_mtu_bytes: 1500, ..rtr }),

@@ -54,6 +54,11 @@ impl Unreliable {
         (self.sender.psn, self.sender.packet) = (Psn::new(link.attributes.sq_psn), 0);
     }
 
+    /// All that was begun is done.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.sender.packet == 0
+    }
+
     pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
         self.sender.gate.set_rate(bytes_per_s);
     }
@@ -105,8 +110,9 @@ impl Sender {
         turn: &mut Turn<'_, A>,
         wire: &mut W,
     ) -> Visit {
-        if link.state != State::ReadyToSend || queue.is_empty() || link.is_resolving() || self.gate.is_closed(turn.now)
-        {
+        // IBTA v1 10.3.1.5: a queue that drains begins nothing.
+        let may_send = link.state == State::ReadyToSend || link.state == State::SendQueueDrain && self.packet > 0;
+        if !may_send || queue.is_empty() || link.is_resolving() || self.gate.is_closed(turn.now) {
             return Visit::Idle;
         }
         let entry = *queue.entry(queue.head());

@@ -86,7 +86,8 @@ fn is_refused(settings: Settings, refused: &SendWork<'_>, status: Status, counte
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (refused.wr_id, status)]);
     assert_eq!(pair.hosts[1].count(counted), 1);
     assert_eq!((pair.hosts[0].state(), pair.hosts[1].state()), ("ERR", "ERR"));
-    assert_eq!(pair.hosts[1].endpoint.poll_event().map(|event| event.kind), Some(event::QP_FATAL));
+    let told = if status == Status::RemoteAccess { event::QP_ACCESS_ERROR } else { event::QP_REQUEST_ERROR };
+    assert_eq!(pair.hosts[1].endpoint.poll_event().map(|event| event.kind), Some(told));
     assert!(pair.hosts[1].app.originals.is_empty(), "nothing was executed");
 }
 

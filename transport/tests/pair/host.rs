@@ -308,6 +308,15 @@ impl Pair {
     }
 
     pub(crate) fn connect_one(&mut self, at: usize) {
+        self.take_to(at, state::RTS);
+    }
+
+    /// Takes one queue pair to RTR.
+    pub(crate) fn connect_to_rtr(&mut self, at: usize) {
+        self.take_to(at, state::RTR);
+    }
+
+    fn take_to(&mut self, at: usize, last: u32) {
         let (settings, path) = (self.settings, self.path(at));
         let peer = (self.hosts[1 - at].qpn, self.hosts[1 - at].gid);
         let host = &mut self.hosts[at];
@@ -337,7 +346,7 @@ impl Pair {
             (state::RTR, AV | PATH_MTU | DEST_QPN | RQ_PSN | to_rtr, Some(PathState::Ready(path))),
             (state::RTS, SQ_PSN | to_rts, None),
         ];
-        for (state, mask, path) in steps {
+        for (state, mask, path) in steps.into_iter().filter(|(state, ..)| *state <= last) {
             host.endpoint
                 .modify_qp(host.qpn, STATE | mask, &QpAttributes { state, ..attributes }, path)
                 .expect("all attributes are given");

@@ -9,4 +9,5 @@ mod limits;
 mod operations;
 mod recovery;
 mod refusals;
+mod states;
 mod unreliable;

@@ -38,7 +38,7 @@ fn is_refused(settings: Settings, refused: &SendWork<'_>, status: Status, counte
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (refused.wr_id, status), (3, Status::WorkRequestFlushed)]);
     assert_eq!(pair.hosts[1].count(counted), 1);
     assert_eq!((pair.hosts[0].state(), pair.hosts[1].state()), ("ERR", "ERR"));
-    assert_eq!(pair.hosts[1].endpoint.poll_event().map(|event| event.kind), Some(event::QP_FATAL));
+    assert_eq!(pair.hosts[1].endpoint.poll_event().map(|event| event.kind), Some(event::QP_ACCESS_ERROR));
     assert!(pair.hosts[1].app.memory == before, "nothing was written");
     assert_eq!(pair.hosts[1].take(), [(8, Status::Success), (9, Status::WorkRequestFlushed)]);
 }
