@@ -1,7 +1,7 @@
 //! All requests of one queue pair, from posted to completed, as an observer outside knows them: by the frames that leave and
 //! arrive, the bytes that reach memory, and the completions. The rules are in [`crate::check`], each file an `impl` of this.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::{
     connection::Settings,
@@ -45,9 +45,14 @@ pub(crate) struct Stream {
     // What the requester did.
     /// The PSN behind the highest that was sent.
     pub(crate) frontier: u64,
-    /// The oldest that no answer has acknowledged to it.
+    /// The oldest that no answer has acknowledged to it, if it keeps answers that come before their turn; and if it keeps none. What
+    /// it believes lies between the two: where they differ it has the benefit of the doubt.
     pub(crate) una: u64,
-    /// Frames with PSN `una` since that made progress, and RNR NAKs.
+    pub(crate) una_at_least: u64,
+    /// All before this is acknowledged, but for READs and atomic operations; PSNs of their answers that came, from `una` on.
+    pub(crate) acknowledged: u64,
+    pub(crate) answered: BTreeSet<u64>,
+    /// Frames with the oldest PSN since that made progress, and RNR NAKs.
     pub(crate) attempts: u32,
     pub(crate) rnr_naks: u32,
     /// No request before this moment; set until one is sent.
@@ -96,6 +101,9 @@ impl Stream {
             end: start,
             frontier: start,
             una: start,
+            una_at_least: start,
+            acknowledged: start,
+            answered: BTreeSet::new(),
             attempts: 0,
             rnr_naks: 0,
             rnr_until: 0,

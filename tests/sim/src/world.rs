@@ -221,10 +221,15 @@ impl World {
             stream.on_request(seen);
             ends[to].may_fail |= ends[1 - to].stream.refusal_arrived;
         } else {
-            let syndrome = ends[to].stream.on_answer(seen, self.now);
-            tally.sequence_naks_taken += u64::from(syndrome == Some(0x60));
-            tally.rnr_naks_taken += u64::from(matches!(syndrome, Some(0x20..0x40)));
-            ends[to].may_fail |= syndrome.is_some_and(|syndrome| syndrome > 0x60);
+            let Some((syndrome, fresh)) = ends[to].stream.on_answer(seen, self.now) else { return };
+            let taken = match syndrome {
+                0x60 => &mut tally.sequence_naks_taken,
+                0x20..0x40 => &mut tally.rnr_naks_taken,
+                _ => &mut [0; 2],
+            };
+            taken[0] += u64::from(fresh);
+            taken[1] += 1;
+            ends[to].may_fail |= syndrome > 0x60;
         }
     }
 

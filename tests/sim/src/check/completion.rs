@@ -79,6 +79,8 @@ fn check_success(own: &mut End, peer: &mut End, id: u64) -> Checked {
         "completion-status",
         "request {id} succeeds and its receive is not complete: {message:?}"
     );
+    let end = message.end();
+    own.stream.on_complete(end);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     frame::{Kind as FrameKind, Seen},
-    message::{Kind, Outcome},
+    message::{Kind, Message, Outcome},
     stream::Stream,
     violation::{Checked, demand},
 };
@@ -24,7 +24,13 @@ impl Stream {
     pub(crate) fn check_request(&mut self, seen: &Seen<'_>, now: u64) -> Result<Sent, crate::violation::Violation> {
         let psn = self.unwrap_psn(seen.psn);
         demand!(psn <= self.frontier, "psn", "PSN {} sent where {} comes next", seen.psn, self.frontier & 0xff_ffff);
-        demand!(psn >= self.una, "go-back", "PSN {} sent again, acknowledged up to {}", seen.psn, self.una & 0xff_ffff);
+        demand!(
+            psn >= self.una_at_least,
+            "go-back",
+            "PSN {} sent again, acknowledged up to {}",
+            seen.psn,
+            self.una_at_least & 0xff_ffff
+        );
         let Some((id, at)) = self.find(psn) else {
             demand!(false, "psn", "PSN {} is of no message that was posted", seen.psn);
             unreachable!()
@@ -44,7 +50,8 @@ impl Stream {
             let message = self.message(id).expect("found");
             self.note_request(if message.kind == Kind::Read { behind } else { message.end() });
         }
-        self.frontier = self.frontier.max(behind);
+        let before = self.frontier;
+        self.frontier = before.max(behind);
         let window = u64::from(self.settings.window.max(packets));
         demand!(
             self.frontier - self.una <= window,
@@ -59,19 +66,19 @@ impl Stream {
             seen.psn,
             self.rnr_until - now
         );
+        let oldest = (self.una_at_least..=self.una).contains(&psn);
         demand!(
-            !self.go_back || psn == self.una,
+            !self.go_back || oldest,
             "go-back",
             "PSN {} is the first after a NAK or time-out, and should be {}",
             seen.psn,
             self.una & 0xff_ffff
         );
         (self.go_back, self.waiting) = (false, false);
-        if psn == self.una {
-            if self.attempts == 0 {
-                self.timer_from = now;
-            }
-            self.attempts += 1;
+        self.attempts += u32::from(oldest);
+        if before == self.una_at_least {
+            // Nothing else was in flight: the timer begins.
+            self.timer_from = now;
         }
         Ok(Sent { rows: self.message(id).expect("found").rows, again })
     }
@@ -148,29 +155,25 @@ impl Stream {
         Ok(1)
     }
 
-    /// An answer reaches the requester. Gives what NAK or RNR NAK it must have counted.
-    pub(crate) fn on_answer(&mut self, seen: &Seen<'_>, now: u64) -> Option<u8> {
+    /// An answer reaches the requester. Gives its syndrome, and whether it is one that the requester must have looked at; `None` for
+    /// one that it cannot have.
+    pub(crate) fn on_answer(&mut self, seen: &Seen<'_>, now: u64) -> Option<(u8, bool)> {
         let psn = self.unwrap_psn(seen.psn);
-        if psn < self.una || psn >= self.frontier {
+        if psn < self.una_at_least || psn >= self.frontier {
             return None;
         }
+        let fresh = psn >= self.una;
         let syndrome = seen.aeth.map_or(0, |aeth| aeth.syndrome);
-        if matches!(seen.kind, FrameKind::ReadResponse | FrameKind::AtomicAck) {
-            self.acknowledge(psn, now);
-            let atomic = seen.kind == FrameKind::AtomicAck;
-            let fits = |kind: Kind| if atomic { kind.is_atomic() } else { kind == Kind::Read };
-            let asked = self.find(psn).and_then(|(id, _)| self.message(id)).is_some_and(|message| fits(message.kind));
-            if self.una == psn && asked {
-                self.progress(psn + 1, now);
-            }
-            return None;
-        }
+        let own = matches!(seen.kind, FrameKind::ReadResponse | FrameKind::AtomicAck);
+        let next = if !own && syndrome >> 5 == 0 { psn + 1 } else { psn };
+        self.acknowledge(next, own.then_some((psn, seen.kind)), now);
+        let named = self.una == psn && self.una_at_least == psn;
         match syndrome >> 5 {
-            0 => self.acknowledge(psn + 1, now),
+            _ if own => return None,
+            0 => {}
             1 => {
-                self.acknowledge(psn, now);
-                if self.una == psn {
-                    self.rnr_naks += 1;
+                self.rnr_naks += 1;
+                if named {
                     self.go_back = true;
                     // One that comes while nothing was sent since the last says nothing new.
                     if !self.waiting {
@@ -179,34 +182,63 @@ impl Stream {
                     }
                 }
             }
-            _ => {
-                self.acknowledge(psn, now);
-                self.go_back |= syndrome == 0x60 && self.una == psn;
-            }
+            // Who keeps what comes early knows NAKs that the network repeated.
+            _ => self.go_back |= syndrome == 0x60 && named && !self.settings.keeps,
         }
-        Some(syndrome)
+        Some((syndrome, fresh))
     }
 
-    /// All before `to` is acknowledged, but for READs and atomic operations: those end with their own answers.
-    fn acknowledge(&mut self, to: u64, now: u64) {
-        let mut reached = self.una;
-        while reached < to {
-            let Some((id, _)) = self.find(reached) else { break };
+    /// All before `to` is acknowledged, but for READs and atomic operations; and perhaps a packet of one of those.
+    fn acknowledge(&mut self, to: u64, own: Option<(u64, FrameKind)>, now: u64) {
+        let certain = self.una == self.una_at_least;
+        let own = own.filter(|(psn, kind)| {
+            let fits = |message: &Message| match kind {
+                FrameKind::AtomicAck => message.kind.is_atomic(),
+                _ => message.kind == Kind::Read,
+            };
+            self.find(*psn).and_then(|(id, _)| self.message(id)).is_some_and(fits)
+        });
+        let at_least = self.reach(self.una_at_least, to, |psn| own.is_some_and(|(own, _)| own == psn));
+        if self.settings.keeps {
+            self.acknowledged = self.acknowledged.max(to);
+            self.answered.extend(own.map(|(psn, _)| psn));
+            self.una = self.reach(self.una, self.acknowledged, |psn| self.answered.contains(&psn));
+            self.answered = self.answered.split_off(&self.una);
+        } else {
+            self.una = at_least;
+        }
+        let went_on = at_least > self.una_at_least;
+        self.una_at_least = at_least;
+        if went_on {
+            self.alive_at = now;
+        }
+        if went_on && certain && self.una == at_least {
+            (self.attempts, self.rnr_naks, self.timer_from) = (0, 0, now);
+        }
+    }
+
+    /// How far `from` gets when all before `to` is acknowledged, and these PSNs have answers of their own.
+    fn reach(&self, from: u64, to: u64, is_answered: impl Fn(u64) -> bool) -> u64 {
+        let mut reached = from;
+        while let Some((id, _)) = self.find(reached) {
             let message = self.message(id).expect("found");
             if message.kind.wants_answer() {
+                if reached > to || !is_answered(reached) {
+                    break;
+                }
+                reached += 1;
+            } else if reached < to {
+                reached = message.end().min(to);
+            } else {
                 break;
             }
-            reached = message.end().min(to);
         }
-        self.progress(reached, now);
+        reached
     }
 
-    fn progress(&mut self, una: u64, now: u64) {
-        if una > self.una {
-            self.una = una;
-            (self.attempts, self.rnr_naks) = (0, 0);
-            (self.timer_from, self.alive_at) = (now, now);
-        }
+    /// A request completed: all of it is acknowledged, and all before it.
+    pub(crate) fn on_complete(&mut self, end: u64) {
+        self.una_at_least = self.una_at_least.max(end);
     }
 
     /// The engine says that the ACK timer ran out.
@@ -214,7 +246,7 @@ impl Stream {
         let ran = now - self.timer_from;
         let timeout = self.settings.ack_timeout();
         demand!(ran >= timeout, "timer", "the ACK timer of {timeout} ns ran out after {ran} ns at most");
-        demand!(self.una < self.frontier, "timer", "the ACK timer ran out and nothing is in flight");
+        demand!(self.una_at_least < self.frontier, "timer", "the ACK timer ran out and nothing is in flight");
         self.timer_from = now;
         self.go_back = true;
         Ok(())

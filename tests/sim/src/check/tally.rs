@@ -20,8 +20,9 @@ pub(crate) struct Tally {
     pub(crate) atomics: u64,
     pub(crate) sequence_naks_sent: u64,
     pub(crate) rnr_naks_sent: u64,
-    pub(crate) sequence_naks_taken: u64,
-    pub(crate) rnr_naks_taken: u64,
+    /// NAKs given to it: those that it cannot have taken for old ones, and all that it need not.
+    pub(crate) sequence_naks_taken: [u64; 2],
+    pub(crate) rnr_naks_taken: [u64; 2],
     /// Requests given to it that were behind all that had arrived.
     pub(crate) behind: u64,
 }
@@ -38,8 +39,6 @@ impl Tally {
             ("retransmitted_packets", counters.get(QpCount::RetransmittedPackets), self.retransmitted),
             ("drop_bad_icrc", drops.get(DropReason::BadIcrc), self.given_corrupt),
             ("received_packets and drops", counters.get(QpCount::ReceivedPackets) + dropped, self.given),
-            ("packet_seq_err", counters.get(QpCount::SequenceNakReceived), self.sequence_naks_taken),
-            ("rnr_nak_received", counters.get(QpCount::RnrNakReceived), self.rnr_naks_taken),
         ];
         for (name, counted, seen) in exact {
             demand!(counted == seen, "counters", "{name} is {counted}, on the wire it was {seen}");
@@ -50,6 +49,13 @@ impl Tally {
             ("rnr_nak_sent", counters.get(QpCount::RnrNakSent), self.rnr_naks_sent),
             ("duplicate_request", self.behind, counters.get(QpCount::DuplicateRequest)),
         ];
+        let between = [
+            ("packet_seq_err", counters.get(QpCount::SequenceNakReceived), self.sequence_naks_taken),
+            ("rnr_nak_received", counters.get(QpCount::RnrNakReceived), self.rnr_naks_taken),
+        ];
+        for (name, counted, [least, most]) in between {
+            demand!((least..=most).contains(&counted), "counters", "{name} is {counted}, it was {least} to {most}");
+        }
         for (name, most, least) in at_least {
             demand!(most >= least, "counters", "{name}: {most} and {least} do not agree");
         }
