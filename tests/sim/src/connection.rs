@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     pub(crate) rd_atomic: u32,
     pub(crate) window: u32,
     pub(crate) signal_all: bool,
-    /// The endpoints may keep what comes before its turn.
+    /// The endpoints may keep what comes before its turn: what a requester takes for acknowledged is known within bounds only.
     pub(crate) keeps: bool,
     pub(crate) inline_bytes: u32,
     pub(crate) sges: u32,

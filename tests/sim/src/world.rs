@@ -104,7 +104,7 @@ impl World {
         }
         for at in 0..2 {
             if self.model.violation.is_none() {
-                self.check_counters(at);
+                self.check_counters(at, false);
             }
         }
         let Model { cells, violation, .. } = self.model;
@@ -360,7 +360,7 @@ impl World {
         if self.model.trace {
             println!("{:>12} host {at}   restarts", self.now);
         }
-        self.check_counters(at);
+        self.check_counters(at, true);
         let slots = self.model.connections.len();
         self.endpoints[at] = host::endpoint(at, slots, &self.model.hosts[at].generations);
         self.model.hosts[at].tally = Tally::default();
@@ -378,8 +378,9 @@ impl World {
         }
     }
 
-    pub(crate) fn check_counters(&mut self, at: usize) {
-        let checked = self.model.hosts[at].tally.check(&self.endpoints[at].counters(), self.endpoints[at].drops());
+    pub(crate) fn check_counters(&mut self, at: usize, holds: bool) {
+        let checked =
+            self.model.hosts[at].tally.check(&self.endpoints[at].counters(), self.endpoints[at].drops(), holds);
         self.model.note(
             checked.map_err(|violation| Violation { text: format!("host {at}: {}", violation.text), ..violation }),
         );
@@ -439,8 +440,11 @@ impl World {
             }
         }
         // What of them arrived before is refused now, or will be.
+        let arrived = |first: u64, end: u64| {
+            first < stream.covered || stream.beyond.iter().any(|(from, to)| *from < end && first < *to)
+        };
         stream.refusal_arrived |=
-            stream.messages.iter().any(|message| message.may_fail && message.first < stream.covered);
+            stream.messages.iter().any(|message| message.may_fail && arrived(message.first, message.end()));
     }
 
     /// Something takes longer than anything can.
