@@ -4,6 +4,7 @@
 //! order, between queue pairs no order is promised.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc, Condvar, Mutex, PoisonError, Weak,
         atomic::{AtomicU32, Ordering},
@@ -14,9 +15,10 @@ use std::{
 
 use roced_shared::abi::{
     arm::{Wanted, arm},
-    control::{CreateCq, CreateCqRequest, DestroyCq, Handle},
+    control::{CreateCq, CreateCqRequest, DestroyCq, Handle, ResizeCq, ResizeCqRequest},
     cqe::{CompletionOp, Cqe, Status, cqe_flags},
     layout::CqLayout,
+    ring::RingCorrupt,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -137,8 +139,9 @@ pub(crate) struct CqInner {
     /// The channel is nobody else's.
     own_channel: bool,
     pub(crate) cqn: u32,
-    entries: u32,
+    entries: AtomicU32,
     spin: Duration,
+    /// What it was made with: its arm word lies there.
     mapping: Arc<Mapping>,
     state: Mutex<Reaping>,
     empty_polls: AtomicU32,
@@ -151,10 +154,40 @@ pub(crate) struct CqInner {
 /// What a poll works on.
 #[derive(Debug)]
 struct Reaping {
-    lanes: Vec<Emptied>,
+    lanes: Vec<Lane>,
     first: usize,
     /// By queue pair number.
     work: Vec<(u32, Arc<Work>)>,
+}
+
+/// The completions of one worker. All but the last ring are of before a resize: they are emptied first, and nothing more comes by them.
+#[derive(Debug)]
+struct Lane {
+    rings: VecDeque<Emptied>,
+}
+
+impl Lane {
+    fn new(ring: Emptied) -> Self {
+        Self { rings: VecDeque::from([ring]) }
+    }
+
+    /// The next completion's words; false when there is none.
+    fn pop(&mut self, words: &mut [u64]) -> std::result::Result<bool, RingCorrupt> {
+        loop {
+            if self.rings[0].pop(words)? {
+                return Ok(true);
+            }
+            if self.rings.len() == 1 {
+                return Ok(false);
+            }
+            self.rings.pop_front();
+        }
+    }
+
+    /// Gives the worker room for what was popped.
+    fn release(&self) {
+        self.rings[0].release();
+    }
 }
 
 /// The outstanding work of a queue pair.
@@ -189,9 +222,13 @@ impl CompletionQueue {
             device: Arc::clone(device),
             own_channel: options.channel.is_none(),
             cqn: reply.cqn,
-            entries: layout.lane.entries(),
+            entries: AtomicU32::new(layout.lane.entries()),
             spin: options.spin,
-            state: Mutex::new(Reaping { lanes: cq_lanes(&mapping, layout), first: 0, work: Vec::new() }),
+            state: Mutex::new(Reaping {
+                lanes: cq_lanes(&mapping, layout).into_iter().map(Lane::new).collect(),
+                first: 0,
+                work: Vec::new(),
+            }),
             mapping,
             empty_polls: AtomicU32::new(0),
             looked: Mutex::new(Instant::now()),
@@ -210,7 +247,33 @@ impl CompletionQueue {
 
     /// Completions of each worker that it holds.
     pub fn entries(&self) -> u32 {
-        self.inner.entries
+        self.inner.entries.load(Ordering::Relaxed)
+    }
+
+    /// Makes it hold at least `entries` completions of each worker, more than before or fewer, while it is in use. What lies in it stays
+    /// there, in its order; polls by other threads wait for the daemon's answer, some tens of microseconds.
+    ///
+    /// # Errors
+    /// The session's limit; no memory; the daemon is gone. The queue is as it was then.
+    pub fn resize(&self, entries: u32) -> Result<()> {
+        let inner = &*self.inner;
+        let device = &inner.device;
+        // A worker may complete by its new lane before the answer is here: nobody may look at the lanes and go to wait in between.
+        let mut state = lock(&inner.state);
+        let request = ResizeCqRequest { cqn: inner.cqn, entries };
+        let (reply, [fd]) = device.session.call_with_fds::<ResizeCq, 1>(request)?;
+        let broken = || {
+            // Completions go where we cannot see them.
+            device.session.set_gone();
+            Error::Protocol { what: "an impossible completion queue" }
+        };
+        let layout = CqLayout::new(reply.entries, device.workers.len() as u32).ok_or_else(broken)?;
+        let mapping = Mapping::new(&fd, layout.bytes, Mode::Populated).inspect_err(|_| device.session.set_gone())?;
+        for (lane, ring) in state.lanes.iter_mut().zip(cq_lanes(&mapping, layout)) {
+            lane.rings.push_back(ring);
+        }
+        inner.entries.store(layout.lane.entries(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Takes the completions that are there, at most as many as `into` holds, and says how many. Never waits, never allocates.

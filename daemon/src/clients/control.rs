@@ -14,7 +14,7 @@ use roced_shared::{
     abi::control::{
         AllocMemory, AllocPd, Call, CreateChannel, CreateCq, CreateQp, DeallocPd, DeregMr, DestroyChannel, DestroyCq,
         DestroyQp, FreeMemory, Hello, ListDevice, Message, ModifyQp, OpenDevice, QueryDevice, QueryGid, QueryPort,
-        QueryQp, QueryQpStatistics, Refusal, RegMr,
+        QueryQp, QueryQpStatistics, Refusal, RegMr, ResizeCq,
     },
     ids::{Cqn, DeviceId, Qpn, SessionId, WorkerId},
 };
@@ -158,6 +158,7 @@ impl Desk<'_, '_> {
             CreateChannel => create_channel,
             DestroyChannel => destroy_channel,
             CreateCq => create_cq,
+            ResizeCq => resize_cq,
             DestroyCq => destroy_cq,
             CreateQp => create_qp,
             ModifyQp => modify_qp,

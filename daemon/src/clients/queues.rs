@@ -73,11 +73,28 @@ pub fn new_qp(qpn: Qpn, session: SessionId, bell: u32, sizes: QpSizes) -> Result
 #[derive(Debug)]
 pub struct CqLane {
     cqn: Cqn,
-    ring: Producer<MappedRing<Arc<Mapping>>>,
+    ring: LaneRing,
     arm: ArmWord,
     channel: Option<Arc<Channel>>,
     unpublished: bool,
     solicited: bool,
+}
+
+/// Where the completions of one lane lie.
+pub type LaneRing = Producer<MappedRing<Arc<Mapping>>>;
+
+/// Makes other rings for the lanes of a completion queue, and the memfd for the client.
+///
+/// # Errors
+/// What the kernel said.
+pub fn new_lane_rings(layout: CqLayout) -> Result<(Vec<LaneRing>, OwnedFd), Errno> {
+    let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both)?;
+    let mapping = Arc::new(mapping);
+    Ok((lane_rings(&mapping, layout).collect(), fd))
+}
+
+fn lane_rings(mapping: &Arc<Mapping>, layout: CqLayout) -> impl Iterator<Item = LaneRing> {
+    (0..layout.lanes).map(move |index| Producer::new(ring_at(mapping, layout.lane_offset(index), layout.lane)))
 }
 
 /// Makes a completion queue: one lane for each worker, in their order, and the memfd for the client.
@@ -87,15 +104,15 @@ pub struct CqLane {
 pub fn new_cq(cqn: Cqn, layout: CqLayout, channel: Option<&Arc<Channel>>) -> Result<(Vec<CqLane>, OwnedFd), Errno> {
     let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both)?;
     let mapping = Arc::new(mapping);
-    let lane = |index| CqLane {
+    let lane = |ring| CqLane {
         cqn,
-        ring: Producer::new(ring_at(&mapping, layout.lane_offset(index), layout.lane)),
+        ring,
         arm: ArmWord::new(&mapping),
         channel: channel.cloned(),
         unpublished: false,
         solicited: false,
     };
-    Ok(((0..layout.lanes).map(lane).collect(), fd))
+    Ok((lane_rings(&mapping, layout).map(lane).collect(), fd))
 }
 
 impl CqLane {
@@ -117,6 +134,12 @@ impl CqLane {
         self.unpublished = true;
         self.solicited |= completion.flags & cqe_flags::SOLICITED != 0 || completion.status != Status::Success as u8;
         Ok(())
+    }
+
+    /// Completions go to `ring` from now on; gives the one of before, whose client sees all that is in it. The request for an event stays.
+    pub fn change_ring(&mut self, ring: LaneRing) -> LaneRing {
+        self.publish();
+        std::mem::replace(&mut self.ring, ring)
     }
 
     /// Lets the client see all that was pushed, and sends the event that it asked for, if it did. Cheap when nothing was pushed.

@@ -21,7 +21,7 @@ use super::mailbox;
 use crate::{
     clients::{
         memory::ClientMemory,
-        queues::{CqLane, QpRings, WorkerSession},
+        queues::{CqLane, LaneRing, QpRings, WorkerSession},
     },
     metrics::WorkerSnapshot,
 };
@@ -45,6 +45,8 @@ pub enum Command {
     UnmapRegion(RegionId),
     /// This worker's lane of a completion queue. [`Answer::Done`].
     AddLane(Cqn, CqLane),
+    /// Another ring for this worker's lane. [`Answer::Ring`].
+    ChangeRing(Cqn, LaneRing),
     /// No queue pair uses it any more. [`Answer::Lane`].
     DropLane(Cqn),
     /// A memory region for the queue pairs of a device. [`Answer::Done`].
@@ -89,6 +91,8 @@ pub enum Answer {
     Region(Arc<ClientMemory>),
     /// A lane that this worker does not write any more.
     Lane(CqLane),
+    /// The ring that a lane had before; this worker does not write it any more.
+    Ring(LaneRing),
     /// A memory region that nothing of this worker reaches any more.
     Mr(Mr),
     /// A queue pair that ended.

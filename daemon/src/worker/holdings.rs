@@ -12,7 +12,10 @@ use roced_transport::{
 };
 
 use super::table::IdTable;
-use crate::clients::{memory::ClientMemory, queues::CqLane};
+use crate::clients::{
+    memory::ClientMemory,
+    queues::{CqLane, LaneRing},
+};
 
 #[derive(Debug)]
 struct Lane {
@@ -65,6 +68,17 @@ impl Holdings {
     pub fn remove_lane(&mut self, cqn: Cqn) -> Option<CqLane> {
         self.publish();
         self.lanes.remove(cqn.0).map(|lane| lane.lane)
+    }
+
+    /// Gives a lane another ring; gives the one of before.
+    ///
+    /// # Errors
+    /// Gives `ring` back when there is no such lane.
+    pub fn change_ring(&mut self, cqn: Cqn, ring: LaneRing) -> Result<LaneRing, LaneRing> {
+        match self.lanes.get_mut(cqn.0) {
+            Some(lane) => Ok(lane.lane.change_ring(ring)),
+            None => Err(ring),
+        }
     }
 
     /// Lets clients see every completion so far, and sends the events that they asked for. Says how many lanes there were.

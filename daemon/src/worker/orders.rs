@@ -50,6 +50,10 @@ impl<N: Nic> Worker<N> {
                 .holdings
                 .add_lane(cqn, lane)
                 .map_or_else(|lane| no_room(Command::AddLane(cqn, lane)), |()| Answer::Done),
+            Command::ChangeRing(cqn, ring) => match self.holdings.change_ring(cqn, ring) {
+                Ok(before) => Answer::Ring(before),
+                Err(ring) => Answer::Refused(Refused::NoSuchObject, Some(Command::ChangeRing(cqn, ring))),
+            },
             Command::DropLane(cqn) => self.holdings.remove_lane(cqn).map_or_else(missing, Answer::Lane),
             Command::AddMr(device, mr) => match self.endpoint_of(device) {
                 Some(endpoint) => done_or_refused(endpoint.insert_mr(mr)),

@@ -192,6 +192,9 @@ calls! {
     22 CreateCq(CreateCqRequest) -> CreateCqReply;
     /// Ends one that no queue pair uses.
     23 DestroyCq(Handle) -> Nothing;
+    /// Gives a completion queue other lanes. Beside the reply: their memfd. When the reply is there, nothing more comes by the lanes of before;
+    /// what is in them is older than what is in the new ones. The arm word stays in the first memfd.
+    24 ResizeCq(ResizeCqRequest) -> CreateCqReply;
     /// Makes a queue pair in state RESET. Beside the reply: its memfd (see [`super::layout::QpLayout`]).
     30 CreateQp(CreateQpRequest) -> CreateQpReply;
     /// Changes a queue pair's state or attributes.
@@ -359,6 +362,13 @@ bodies! {
         /// Its number, also its handle.
         cqn: u32,
         /// Entries it got.
+        entries: u32,
+    }
+    /// Another size for a completion queue.
+    ResizeCqRequest {
+        /// Which.
+        cqn: u32,
+        /// Entries of each lane, at least; a power of two is given.
         entries: u32,
     }
     /// A queue pair to make.

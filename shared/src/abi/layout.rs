@@ -87,6 +87,7 @@ pub const RECV_SLOT_WORDS_MAX: usize = (size_of::<RecvWqe>() + SGE_MAX as usize 
 ///   +0   armed  u32   0 no, 1 for solicited completions, 2 for any; whoever fires takes it by compare-exchange
 ///   +64  lane of worker 0, lane of worker 1, ...   each a ring as deep as the queue
 /// ```
+/// The memfd of a queue that was resized has the same layout; the arm word there is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqLayout {
     /// The shape of every lane.

@@ -6,6 +6,7 @@ use roced_shared::{
     abi::{
         control::{
             CreateChannel, CreateCq, CreateCqReply, CreateCqRequest, DestroyChannel, DestroyCq, Handle, Nothing,
+            ResizeCq, ResizeCqRequest,
         },
         layout::CqLayout,
     },
@@ -14,7 +15,7 @@ use roced_shared::{
 
 use super::{
     super::{
-        queues::{Channel, new_cq},
+        queues::{Channel, new_cq, new_lane_rings},
         refused::Refused,
         session::{ChannelObject, CqObject, check_limit, find},
     },
@@ -78,7 +79,7 @@ impl Desk<'_, '_> {
             find(&mut self.objects.channels, channel)?.users += 1;
         }
         let bytes = layout.bytes as u64;
-        self.objects.cqs.insert(handle_of(cqn), CqObject { cqn, channel: shared, bytes, users: 0 });
+        self.objects.cqs.insert(handle_of(cqn), CqObject { cqn, channel: shared, bytes, resized_bytes: 0, users: 0 });
         Ok((CreateCqReply { cqn: number, entries: layout.lane.entries() }, vec![fd]))
     }
 
@@ -92,16 +93,39 @@ impl Desk<'_, '_> {
         Ok(fd)
     }
 
+    pub(super) fn resize_cq(&mut self, request: ResizeCqRequest) -> Reply<ResizeCq> {
+        find(&mut self.objects.cqs, request.cqn)?;
+        let lanes = self.objects.bells.len() as u32;
+        let layout = CqLayout::new(request.entries, lanes).ok_or(Refused::argument(1, request.entries))?;
+        let bytes = layout.bytes as u64;
+        // For a moment there are both, and they count as both.
+        self.objects.charge(bytes, &self.registry.limits.client)?;
+        let fd = self.change_rings(Cqn(request.cqn), layout).inspect_err(|_| self.objects.bytes -= bytes)?;
+        let before = std::mem::replace(&mut find(&mut self.objects.cqs, request.cqn)?.resized_bytes, bytes);
+        self.objects.bytes -= before;
+        Ok((CreateCqReply { cqn: request.cqn, entries: layout.lane.entries() }, vec![fd]))
+    }
+
+    /// Makes other rings and gives each worker its own, in the place of the one that it has. A worker that does not answer leaves
+    /// the queue half changed: as with every such worker, the watchdog decides what becomes of the daemon.
+    fn change_rings(&mut self, cqn: Cqn, layout: CqLayout) -> Result<OwnedFd, Refused> {
+        let (rings, fd) = new_lane_rings(layout)?;
+        for (place, ring) in self.places().into_iter().zip(rings) {
+            self.tell(place.worker, Command::ChangeRing(cqn, ring), 0)?;
+        }
+        Ok(fd)
+    }
+
     pub(super) fn destroy_cq(&mut self, request: Handle) -> Reply<DestroyCq> {
         self.end_cq(request.handle).map(nothing)
     }
 
     pub(super) fn end_cq(&mut self, number: u32) -> Result<(), Refused> {
-        let &mut CqObject { cqn, channel, bytes, users } = find(&mut self.objects.cqs, number)?;
+        let &mut CqObject { cqn, channel, bytes, resized_bytes, users } = find(&mut self.objects.cqs, number)?;
         check_unused(users)?;
         self.take_back_from_all(|| Command::DropLane(cqn))?;
         self.objects.cqs.remove(&number);
-        self.objects.bytes -= bytes;
+        self.objects.bytes -= bytes + resized_bytes;
         self.registry.cqs.give_back(number);
         if let Some(channel) = channel {
             find(&mut self.objects.channels, channel)?.users -= 1;

@@ -1,0 +1,139 @@
+//! One completion queue, two workers that complete into it: it grows and shrinks meanwhile, and a request makes one event.
+
+mod served;
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use roced_client::{
+    Completion, CompletionChannel, CompletionQueue, ConnectOptions, CqOptions, Device, Error, Notify, QueuePair,
+    Refusal, SendRequest,
+};
+use roced_shared::abi::COMPLETIONS_MAX;
+use served::{DEVICE, Served, eventually};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Two queue pairs connected to one another, of different workers, that complete into one queue.
+struct Pair {
+    device: Device,
+    cq: CompletionQueue,
+    qps: [QueuePair; 2],
+}
+
+impl Pair {
+    fn new(served: &Served, channel: impl FnOnce(&Device) -> Option<CompletionChannel>) -> Self {
+        let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
+        let pd = device.protection_domain().expect("a domain");
+        let channel = channel(&device);
+        let options = CqOptions { entries: 128, channel: channel.as_ref(), ..CqOptions::default() };
+        let cq = device.completion_queue_with(&options).expect("a queue");
+        let qps = [0, 1].map(|_| pd.queue_pair(&cq, &cq).send_wrs(64).create().expect("a queue pair"));
+        for at in 0..2 {
+            qps[at].connect(&qps[1 - at].endpoint(0).expect("a GID"), &ConnectOptions::default()).expect("it is here");
+        }
+        Self { device, cq, qps }
+    }
+
+    fn post(&self, at: usize, wr_id: u64) -> Result<(), Error> {
+        self.qps[at].post_send(&SendRequest::write_inline(b"", Default::default()).id(wr_id).signaled())
+    }
+}
+
+/// Queue pairs of both workers work without a pause while the queue changes its size, to one that holds nothing but what is under way
+/// and back. Each completion comes once, and those of a queue pair in order.
+#[test]
+fn a_queue_that_changes_its_size_loses_and_reorders_nothing() {
+    const ROUNDS: u32 = 200;
+    let served = Served::start();
+    let pair = Pair::new(&served, |_| None);
+    let end = AtomicBool::new(false);
+    let reaped = thread::scope(|scope| {
+        for at in 0..2 {
+            let (pair, end) = (&pair, &end);
+            scope.spawn(move || {
+                let mut next = 0;
+                while !end.load(Ordering::Relaxed) {
+                    match pair.post(at, next) {
+                        Ok(()) => next += 1,
+                        Err(Error::QueueFull { .. }) => thread::yield_now(),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+        let resizing = scope.spawn(|| {
+            for round in 0..ROUNDS {
+                let entries = [64, 4096, 65, 1000][round as usize % 4];
+                pair.cq.resize(entries).expect("within limits");
+                assert_eq!(pair.cq.entries(), entries.next_power_of_two());
+                thread::yield_now();
+            }
+            end.store(true, Ordering::Relaxed);
+        });
+        let mut next: BTreeMap<u32, u64> = pair.qps.iter().map(|qp| (qp.qpn(), 0)).collect();
+        let mut done = [Completion::EMPTY; 32];
+        loop {
+            let idle = resizing.is_finished() && pair.qps.iter().all(|qp| qp.sends_outstanding() == 0);
+            let count = pair.cq.wait(&mut done, Duration::from_millis(20)).expect("alive");
+            for completion in &done[..count] {
+                let next = next.get_mut(&completion.qpn).expect("one of two");
+                assert_eq!(completion.ok().expect("done").wr_id, *next, "of {}", completion.qpn);
+                *next += 1;
+            }
+            if idle && count == 0 {
+                break next;
+            }
+        }
+    });
+    assert!(reaped.values().all(|count| *count > u64::from(ROUNDS)), "both worked meanwhile: {reaped:?}");
+    assert!(pair.qps.iter().all(|qp| qp.sends_outstanding() == 0));
+}
+
+#[test]
+fn a_size_beyond_the_limits_is_refused_and_changes_nothing() {
+    let served = Served::start();
+    let pair = Pair::new(&served, |_| None);
+    let refused = pair.cq.resize(COMPLETIONS_MAX + 1);
+    assert!(matches!(refused, Err(Error::Refused { refusal: Refusal::InvalidArgument, .. })), "{refused:?}");
+    assert_eq!(pair.cq.entries(), 128);
+    pair.post(0, 7).expect("room");
+    let mut one = [Completion::EMPTY];
+    assert_eq!(pair.cq.wait(&mut one, SOON).expect("alive"), 1);
+}
+
+/// The request of before a resize is answered by a completion after it, of whichever worker.
+#[test]
+fn one_request_makes_one_event_with_two_workers_and_over_a_resize() {
+    let served = Served::start();
+    let mut channel = None;
+    let pair = Pair::new(&served, |device| {
+        channel = Some(device.channel().expect("a channel"));
+        channel.clone()
+    });
+    let channel = channel.expect("made above");
+    let mut done = [Completion::EMPTY; 64];
+    for round in 0..50 {
+        pair.cq.arm(Notify::Any);
+        if round % 2 == 1 {
+            pair.cq.resize(64 + round * 10).expect("within limits");
+        }
+        for wr_id in 0..8 {
+            pair.post(0, wr_id).expect("room");
+            pair.post(1, wr_id).expect("room");
+        }
+        let told = channel.wait(SOON).expect("alive").expect("an event");
+        assert_eq!(told.cqn(), pair.cq.cqn());
+        let mut reaped = 0;
+        eventually("all completed", || {
+            reaped += pair.cq.poll(&mut done).expect("alive");
+            reaped == 16
+        });
+        assert!(channel.next_event().expect("alive").is_none(), "one request, one event");
+    }
+    assert!(pair.device.is_alive());
+}
