@@ -160,6 +160,14 @@ pub struct Device {
     pub queue_busy_ms: u32,
     /// Packets that one queue pair has in flight at most.
     pub window_packets: u32,
+    /// How losses are made good.
+    pub recovery: Recovery,
+    /// How long a packet may come late before it counts as lost.
+    pub reorder_delay_us: u32,
+    /// The least time without an answer before a probe is sent.
+    pub probe_floor_us: u32,
+    /// Packets that each worker can hold until their turn.
+    pub held_packets: u32,
 }
 
 /// `device.queues`.
@@ -260,6 +268,13 @@ choices! {
         /// The kernel copies.
         Copy = "copy",
     }
+    /// `device.recovery`.
+    Recovery {
+        /// What comes early is held, only what is missing is sent again, probes find what was lost last.
+        Selective = "selective",
+        /// What comes early is dropped, all behind a loss is sent again.
+        GoBackN = "go-back-n",
+    }
 }
 
 impl Default for Log {
@@ -329,6 +344,10 @@ impl Device {
             completion_ring_entries: 2048,
             queue_busy_ms: 3000,
             window_packets: 128,
+            recovery: Recovery::Selective,
+            reorder_delay_us: 0,
+            probe_floor_us: 100,
+            held_packets: 1024,
         }
     }
 }

@@ -20,6 +20,7 @@ use roced_transport::{
     io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
     mr::{MemSpan, Mr, MrKey},
     qp::{PathState, Qp, QpConfig, ServiceType},
+    recovery::RecoveryConfig,
     wire::path::{Path, PathSpec},
     work::{SendWork, WorkData},
 };
@@ -92,7 +93,8 @@ struct End {
 
 fn end(number: usize, mtu: u32) -> End {
     let id = EndpointId::new(number).expect("a small number");
-    let mut endpoint = Endpoint::new(EndpointConfig { id, max_mrs: 64, max_qps: 64 });
+    let mut endpoint =
+        Endpoint::new(EndpointConfig { id, max_mrs: 64, max_qps: 64, recovery: RecoveryConfig::default() });
     let length = MESSAGE as u64;
     let mr = Mr { key: KEY, pd: Pdn(1), access: access::ALL, va: 0, length, region: RegionId(1), offset: 0 };
     endpoint.insert_mr(mr).expect("room");

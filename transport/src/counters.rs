@@ -86,6 +86,10 @@ named_counters! {
         ImpliedNak "implied_nak_seq_err",
         /// NAK "PSN sequence error" sent.
         SequenceNakSent "out_of_sequence",
+        /// Packets sent again because an answer was late, before the ACK timer ran out.
+        AdaptiveRetransmission "roce_adp_retrans",
+        /// Packets that came before their turn and were kept for it.
+        OutOfOrderHeld "out_of_order_held",
         /// RNR NAK received.
         RnrNakReceived "rnr_nak_received",
         /// RNR NAK sent.

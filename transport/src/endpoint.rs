@@ -19,9 +19,12 @@ use roced_shared::{
 use crate::{
     clock::Nanos,
     counters::QpCounters,
+    held::{HeldPackets, NotHeld, Side},
     io::{App, Segments, Wire},
     mr::{Mr, MrKey, MrTable},
+    psn::Psn,
     qp::{PathState, Qp, QpEvent, State, Turn, Visit},
+    recovery::RecoveryConfig,
     reject::{ClientFault, Disposition, DropCounters, DropReason, Reject},
     timers::Timers,
     wire::frame::{self, Packet},
@@ -44,6 +47,8 @@ pub struct EndpointConfig {
     pub max_mrs: u32,
     /// Queue pairs that it can hold: indices below this.
     pub max_qps: u32,
+    /// How losses are made good.
+    pub recovery: RecoveryConfig,
 }
 
 /// The transport of one worker on one device.
@@ -55,6 +60,9 @@ pub struct Endpoint {
     live: Vec<u32>,
     mrs: MrTable,
     timers: Timers,
+    recovery: RecoveryConfig,
+    /// Packets of all queue pairs that came before their turn.
+    held: HeldPackets,
     /// Queue pairs that may have something to send.
     senders: VecDeque<u32>,
     /// Queue pairs with room where there was none.
@@ -80,6 +88,8 @@ impl Endpoint {
             live: Vec::with_capacity(qps),
             mrs: MrTable::new(config.max_mrs),
             timers: Timers::new(qps),
+            recovery: config.recovery,
+            held: HeldPackets::new(if config.recovery.is_selective() { config.recovery.held_packets } else { 0 }),
             senders: VecDeque::with_capacity(qps),
             unblocked: VecDeque::with_capacity(2 * qps),
             events: VecDeque::with_capacity(qps),
@@ -93,7 +103,13 @@ impl Endpoint {
         let disposition = match self.admit(frame) {
             Ok((packet, index)) => {
                 let qp = self.qps[index as usize].as_mut().expect("admitted to a queue pair that is there");
-                let disposition = qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, app });
+                let mut disposition = qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, app });
+                if let Disposition::Dropped(reason) = disposition
+                    && let Some(side) = qp.may_hold(&packet, reason)
+                {
+                    disposition = self.hold(index, side, packet.bth.psn, now, frame, app);
+                }
+                self.after_packet(index, now, app);
                 self.after(index);
                 disposition
             }
@@ -116,6 +132,48 @@ impl Endpoint {
         qp.check_origin(&packet)?;
         packet.check_integrity()?;
         Ok((packet, index))
+    }
+
+    /// Keeps a packet that came before its turn.
+    #[cold]
+    fn hold(
+        &mut self,
+        index: u32,
+        side: Side,
+        psn: Psn,
+        now: Nanos,
+        frame: &Segments<'_>,
+        app: &mut impl App,
+    ) -> Disposition {
+        let qp = self.qps[index as usize].as_mut().expect("it was just spoken to");
+        match qp.hold(&mut self.held, side, psn, frame, now) {
+            Ok(()) => Disposition::Held,
+            Err(NotHeld::NoRoom) => Disposition::Dropped(DropReason::NoRoomToHold),
+            Err(NotHeld::Twice) => {
+                qp.on_held_twice(side, psn, &mut Turn { now, mrs: &self.mrs, app });
+                Disposition::Dropped(DropReason::Duplicate)
+            }
+        }
+    }
+
+    /// A packet was taken: those held behind it may have their turn now. They take the road of any packet, but for the ICRC, which
+    /// was checked when they came.
+    fn after_packet(&mut self, index: u32, now: Nanos, app: &mut impl App) {
+        let Some(qp) = self.qps[index as usize].as_mut().filter(|qp| qp.holds_any()) else { return };
+        while let Some((side, slot)) = qp.next_held(&self.held) {
+            let frame = [self.held.frame(slot)];
+            let packet = frame::parse(&frame).and_then(|packet| qp.check_origin(&packet).map(|()| packet));
+            let disposition = match packet {
+                Ok(packet) => qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, app }),
+                Err(reason) => Disposition::Dropped(reason),
+            };
+            if let Disposition::Dropped(reason) = disposition {
+                self.drops.count(reason);
+            }
+            qp.release(&mut self.held, side, slot);
+        }
+        self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
+        qp.on_exposed(&self.held, &mut Turn { now, mrs: &self.mrs, app });
     }
 
     /// Takes send work for a queue pair; the caller asked [`Self::send_room`].
@@ -242,7 +300,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// The queue pair back: its number is not of this endpoint ([`Reject::NoSuchQp`]) or taken ([`Reject::NoRoom`]).
-    pub fn insert_qp(&mut self, qp: Box<Qp>) -> Result<(), (Box<Qp>, Reject)> {
+    pub fn insert_qp(&mut self, mut qp: Box<Qp>) -> Result<(), (Box<Qp>, Reject)> {
         let Some(index) = self.index(qp.qpn()) else {
             let qpn = qp.qpn();
             return Err((qp, Reject::NoSuchQp(qpn)));
@@ -251,6 +309,7 @@ impl Endpoint {
         if place.is_some() {
             return Err((qp, Reject::NoRoom));
         }
+        qp.set_recovery(self.recovery);
         *place = Some(qp);
         self.live.push(index);
         self.after(index);
@@ -262,6 +321,7 @@ impl Endpoint {
         let index = self.index(qpn)?;
         let mut qp = self.qps[index as usize].take()?;
         (qp.scheduled, qp.event_listed) = (false, false);
+        self.drops.add(DropReason::HeldInVain, qp.forget_all_held(&mut self.held).into());
         self.timers.cancel(index);
         self.live.retain(|live| *live != index);
         self.senders.retain(|sender| *sender != index);
@@ -370,6 +430,9 @@ impl Endpoint {
     /// Brings timers, events and waiting posters up to a queue pair's state.
     fn settle(&mut self, index: u32) {
         let Some(qp) = self.qps[index as usize].as_mut() else { return };
+        if qp.holds_any() {
+            self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
+        }
         self.timers.ensure(index, qp.deadline());
         let send = qp.send_room_wanted && qp.send_room() > 0;
         let recv = qp.recv_room_wanted && qp.recv_room() > 0;

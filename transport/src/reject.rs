@@ -38,6 +38,10 @@ named_counters! {
         WrongState "drop_wrong_state",
         /// A request ahead of the expected PSN (answered by one NAK).
         OutOfSequence "drop_out_of_sequence",
+        /// Ahead of its turn, and no room to hold it until then (asked for again).
+        NoRoomToHold "drop_no_room_to_hold",
+        /// Held until its turn, which did not come: RNR NAK, error, change of state.
+        HeldInVain "drop_held_in_vain",
         /// A request that was executed before (answered again).
         Duplicate "drop_duplicate",
         /// A duplicate READ or atomic operation that matches nothing kept for replay.
@@ -62,6 +66,8 @@ named_counters! {
 pub enum Disposition {
     /// It did what it was sent for.
     Accepted,
+    /// It came before its turn and is kept for it; what it does then is counted then.
+    Held,
     /// It did nothing, for this reason.
     Dropped(DropReason),
 }

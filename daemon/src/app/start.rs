@@ -13,6 +13,7 @@ use roced_shared::ids::{DeviceId, WorkerId};
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
+    recovery::{Recovery, RecoveryConfig},
     wire::largest_path_mtu,
 };
 use tracing::{info, warn};
@@ -271,7 +272,7 @@ fn add_stations(
     queues: Vec<NicQueue>,
 ) {
     for place in checked.endpoints.of_device(device.id) {
-        stations[place.worker.0 as usize].push(station(place, config));
+        stations[place.worker.0 as usize].push(station(place, &device.config, config));
     }
     for (queue, served) in queues.into_iter().zip(&device.queues) {
         let mut of_worker = stations[served.owner.worker as usize].iter_mut();
@@ -280,10 +281,27 @@ fn add_stations(
     }
 }
 
-fn station(place: Place, config: &Config) -> Station<NicQueue> {
+fn station(place: Place, device: &config::Device, config: &Config) -> Station<NicQueue> {
     let limits = &config.limits.device;
-    let endpoint = Endpoint::new(EndpointConfig { id: place.endpoint, max_mrs: limits.mrs, max_qps: limits.qps });
+    let endpoint = Endpoint::new(EndpointConfig {
+        id: place.endpoint,
+        max_mrs: limits.mrs,
+        max_qps: limits.qps,
+        recovery: recovery(device),
+    });
     Station { place, endpoint, queues: Vec::new(), max_qps: limits.qps }
+}
+
+fn recovery(device: &config::Device) -> RecoveryConfig {
+    RecoveryConfig {
+        kind: match device.recovery {
+            config::Recovery::Selective => Recovery::Selective,
+            config::Recovery::GoBackN => Recovery::GoBackN,
+        },
+        reorder_delay: Nanos::from_micros(device.reorder_delay_us.into()),
+        probe_floor: Nanos::from_micros(device.probe_floor_us.into()),
+        held_packets: device.held_packets,
+    }
 }
 
 /// What goes into one worker.

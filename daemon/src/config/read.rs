@@ -219,6 +219,10 @@ fn device(section: &Section<'_, '_>, workers: u32) -> Device {
         completion_ring_entries: ring("completion_ring_entries", default.completion_ring_entries),
         queue_busy_ms: section.number("queue_busy_ms", "ms", default.queue_busy_ms, 0..=60_000),
         window_packets: section.number("window_packets", "packets", default.window_packets, 1..=8192),
+        recovery: section.choice("recovery", default.recovery),
+        reorder_delay_us: section.number("reorder_delay_us", "us", default.reorder_delay_us, 0..=1_000_000),
+        probe_floor_us: section.number("probe_floor_us", "us", default.probe_floor_us, 10..=1_000_000),
+        held_packets: section.number("held_packets", "packets", default.held_packets, 0..=65_536),
         name: default.name,
         interface: default.interface,
     };

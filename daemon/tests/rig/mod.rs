@@ -45,6 +45,7 @@ use roced_transport::{
     io::Via,
     mr::{Mr, MrKey},
     qp::{PathState, Qp, QpConfig, ServiceType},
+    recovery::RecoveryConfig,
     wire::path::{Path, PathSpec},
 };
 use zerocopy::{FromBytes, IntoBytes};
@@ -82,7 +83,12 @@ impl<N: Nic + Send + 'static> Rig<N> {
             let heartbeat = Arc::new(AtomicU64::new(0));
             let station = |place: Place| Station {
                 place,
-                endpoint: Endpoint::new(EndpointConfig { id: place.endpoint, max_mrs: 32, max_qps: MAX_QPS }),
+                endpoint: Endpoint::new(EndpointConfig {
+                    id: place.endpoint,
+                    max_mrs: 32,
+                    max_qps: MAX_QPS,
+                    recovery: RecoveryConfig::default(),
+                }),
                 queues: queues_of(place),
                 max_qps: MAX_QPS,
             };

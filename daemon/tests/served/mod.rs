@@ -56,6 +56,7 @@ use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
+    recovery::RecoveryConfig,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -323,6 +324,7 @@ impl Control {
                     id: place.endpoint,
                     max_mrs: how.limits.device.mrs,
                     max_qps: QPS,
+                    recovery: RecoveryConfig::default(),
                 }),
                 queues: Vec::new(),
                 max_qps: QPS,

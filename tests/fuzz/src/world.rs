@@ -15,6 +15,7 @@ use roced_transport::{
     mr::{Mr, MrKey},
     psn::Psn,
     qp::{PathState, Qp, QpConfig, ServiceType},
+    recovery::RecoveryConfig,
     wire::{Packet, Path, PathSpec},
     work::RecvWork,
 };
@@ -108,7 +109,12 @@ impl World {
         let window_packets = input.of(&[64, 1, 5, 0, 4096]);
         let countdowns = [input.byte(), input.byte()];
         let mut world = Self {
-            endpoint: Endpoint::new(EndpointConfig { id, max_mrs: MRS, max_qps: INDEX + 1 }),
+            endpoint: Endpoint::new(EndpointConfig {
+                id,
+                max_mrs: MRS,
+                max_qps: INDEX + 1,
+                recovery: RecoveryConfig::default(),
+            }),
             client: Client {
                 overrun_in: countdowns[0].saturating_sub(200).into(),
                 fault_in: countdowns[1].saturating_sub(100).into(),

@@ -12,6 +12,7 @@ use roced_transport::{
     io::{Abort, EmitError, FrameMut, Via, Wire},
     mr::{Mr, MrKey},
     qp::{PathState, Qp, QpConfig, ServiceType},
+    recovery::RecoveryConfig,
     wire::path::{Path, PathSpec, udp_source_port},
 };
 
@@ -34,7 +35,8 @@ pub(crate) const WORK_REQUESTS: u32 = 32;
 /// The endpoint of a host with memory for `slots` connections.
 pub(crate) fn endpoint(host: usize, slots: usize, generations: &[u32]) -> Endpoint {
     let id = EndpointId::new(host + 1).expect("a small number");
-    let mut endpoint = Endpoint::new(EndpointConfig { id, max_mrs: 16, max_qps: QPS_MAX });
+    let mut endpoint =
+        Endpoint::new(EndpointConfig { id, max_mrs: 16, max_qps: QPS_MAX, recovery: RecoveryConfig::default() });
     let sink_bytes = slots as u64 * u64::from(SLOT_BYTES);
     let source = Mr {
         key: MrKey(SOURCE_KEY),

@@ -1,16 +1,17 @@
 //! The completer: what the peer's answers say about work that was sent.
 //!
 //! It owns the oldest unacknowledged PSN and everything about trying again: the ACK timer, the two retry counts. A lost READ
-//! response or ATOMIC ACK shows as an answer beyond it (an implied NAK, IBTA v1 9.7.5.1.4); what is lost is asked for once, and after that
-//! only the timer asks again.
+//! response or ATOMIC ACK shows as an answer beyond it (an implied NAK, IBTA v1 9.7.5.1.4); what is lost is asked for once, and after
+//! that only the timer asks again. How little is sent again, and how soon, is told in `selective.rs`.
 
 use roced_shared::abi::cqe::Status;
 
 use super::{
     Link, Turn,
-    requester::Requester,
+    requester::{Requester, Sent},
     retry::{RNR_RETRY_FOREVER, ack_timeout},
     scatter::{LocalFault, SgeCursor},
+    selective::Selective,
     send_queue::{SendEntry, SendQueue},
 };
 use crate::{
@@ -36,6 +37,8 @@ pub(crate) struct Completer {
     ack_deadline: Nanos,
     /// An implied NAK was acted upon at this PSN; only progress or the timer allows another.
     gap_asked: Option<Psn>,
+    /// What it knows beyond what go-back-N needs.
+    pub(super) selective: Selective,
 }
 
 impl Default for Completer {
@@ -46,17 +49,18 @@ impl Default for Completer {
             rnr_retries_left: 0,
             ack_deadline: Nanos::NEVER,
             gap_asked: None,
+            selective: Selective::new(Psn::default()),
         }
     }
 }
 
 /// An answer lies beyond a READ or atomic operation that is not all answered.
-struct Gap;
+pub(super) struct Gap;
 
 impl Completer {
     /// Ready to send: the first packet will have `psn`.
     pub(crate) fn begin(&mut self, psn: Psn, link: &Link) {
-        *self = Self { unacknowledged: psn, ..Self::default() };
+        *self = Self { unacknowledged: psn, selective: Selective::new(psn), ..Self::default() };
         self.renew_retries(link);
     }
 
@@ -65,16 +69,22 @@ impl Completer {
         self.unacknowledged
     }
 
-    /// When the ACK timer runs out.
-    pub(crate) const fn deadline(&self) -> Nanos {
-        self.ack_deadline
+    /// When a timer runs out.
+    pub(crate) fn deadline(&self) -> Nanos {
+        self.ack_deadline.min(self.selective.deadline())
     }
 
     /// A request was sent: the timer runs from the first that waits.
-    pub(crate) fn on_sent(&mut self, link: &Link, now: Nanos) {
+    pub(crate) fn on_sent(&mut self, sent: &Sent, link: &Link, now: Nanos) {
         if self.ack_deadline == Nanos::NEVER {
             self.restart_timer(link, now);
         }
+        self.selective.on_sent(sent, link, now);
+    }
+
+    /// The oldest request was sent again, and nothing else.
+    pub(crate) fn on_sent_again(&mut self, packets: u32, wants_answer: bool, frontier: Psn, link: &Link, now: Nanos) {
+        self.selective.on_sent_again(self.unacknowledged, packets, wants_answer, frontier, link, now);
     }
 
     /// An ACK, NAK or READ response.
@@ -112,7 +122,12 @@ impl Completer {
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) {
-        if self.ack_deadline > turn.now || requester.is_waiting_for_receiver() {
+        if requester.is_waiting_for_receiver() {
+            self.selective.stop();
+            return;
+        }
+        if self.ack_deadline > turn.now {
+            self.on_selective_timeout(link, queue, requester, turn);
             return;
         }
         link.counters.count(QpCount::AckTimeout);
@@ -149,15 +164,19 @@ impl Completer {
             return Err(DropReason::BadLength);
         };
         match aeth.syndrome {
-            Syndrome::Ack { .. } => {
-                self.advance(psn.plus(1), link, queue, requester, turn)
-                    .or_else(|Gap| self.on_gap(link, queue, requester, turn))?;
-            }
+            Syndrome::Ack { .. } => match self.advance(psn.plus(1), link, queue, requester, turn) {
+                Ok(()) => self.on_plain_ack(queue, requester, turn.now),
+                Err(Gap) => self.on_gap(link, queue, requester, turn)?,
+            },
             Syndrome::Nak(NakCode::PsnSequence) => {
                 link.counters.count(QpCount::SequenceNakReceived);
                 match self.advance(psn, link, queue, requester, turn) {
+                    Ok(()) if link.recovery.is_selective() => self.on_sequence_nak(link, queue, requester, turn),
                     Ok(()) => self.retry(link, queue, requester, turn),
-                    Err(Gap) => self.on_gap(link, queue, requester, turn)?,
+                    Err(Gap) => {
+                        self.selective.remember_nak(psn);
+                        self.on_gap(link, queue, requester, turn)?;
+                    }
                 }
             }
             Syndrome::Rnr { timer } => {
@@ -221,6 +240,7 @@ impl Completer {
             link.complete_send(&entry, Status::Success, turn);
         }
         self.on_progress(link, queue, requester, turn.now);
+        self.on_gap_filled(link, queue, requester, turn);
         self.fail_refused(link, queue, requester, turn);
         Ok(())
     }
@@ -261,12 +281,13 @@ impl Completer {
         queue.pop();
         link.complete_send(&entry, Status::Success, turn);
         self.on_progress(link, queue, requester, turn.now);
+        self.on_gap_filled(link, queue, requester, turn);
         self.fail_refused(link, queue, requester, turn);
         Ok(())
     }
 
     /// Everything before `to` is acknowledged, but for READs and atomic operations: those end with their own last answer only.
-    fn advance<A: App>(
+    pub(super) fn advance<A: App>(
         &mut self,
         to: Psn,
         link: &mut Link,
@@ -280,6 +301,7 @@ impl Completer {
             let entry = *queue.entry(queue.head());
             if entry.wants_answer() {
                 gap = Err(Gap);
+                self.selective.remember_acknowledged(to);
                 break;
             }
             if to.distance_from(entry.end_psn()) < 0 {
@@ -299,17 +321,19 @@ impl Completer {
     fn on_progress(&mut self, link: &Link, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
         self.renew_retries(link);
         self.gap_asked = None;
+        self.selective.on_progress(self.unacknowledged, requester, link, now);
         let (position, packet) = self.place(queue);
         requester.skip_to(position, packet, self.unacknowledged);
         if requester.cursor() == self.unacknowledged {
             self.ack_deadline = Nanos::NEVER;
+            self.selective.stop();
         } else {
             self.restart_timer(link, now);
         }
     }
 
     /// Where the oldest unacknowledged PSN lies in the queue.
-    fn place(&self, queue: &SendQueue) -> (u32, u32) {
+    pub(super) fn place(&self, queue: &SendQueue) -> (u32, u32) {
         let position = queue.head();
         if queue.is_empty() {
             return (position, 0);
@@ -327,6 +351,10 @@ impl Completer {
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) -> Result<(), DropReason> {
+        if link.recovery.is_selective() {
+            self.on_hole(turn.now, link, queue, requester, turn);
+            return Ok(());
+        }
         if self.gap_asked == Some(self.unacknowledged) {
             return Err(DropReason::ResponseGap);
         }
@@ -345,17 +373,32 @@ impl Completer {
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) {
-        if requester.cursor() == self.unacknowledged {
-            return;
+        if requester.cursor() != self.unacknowledged && self.spend_retry(link, queue, turn) {
+            self.go_back(queue, requester);
         }
-        if self.retries_left == 0 {
+    }
+
+    /// Takes one of the retries that are left; without one the oldest request fails.
+    pub(super) fn spend_retry<A: App>(
+        &mut self,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+    ) -> bool {
+        let Some(left) = self.retries_left.checked_sub(1) else {
             link.counters.count(QpCount::RetryExceeded);
             self.fail_oldest(link, queue, Status::TransportRetryExceeded, turn);
-            return;
-        }
-        self.retries_left -= 1;
+            return false;
+        };
+        self.retries_left = left;
+        true
+    }
+
+    /// The cursor goes back to the oldest unacknowledged packet.
+    pub(super) fn go_back(&mut self, queue: &SendQueue, requester: &mut Requester) {
         let (position, packet) = self.place(queue);
         requester.rewind(position, packet, self.unacknowledged);
+        self.selective.on_gone_back();
         // Nothing is outstanding now; the timer starts with the next packet.
         self.ack_deadline = Nanos::NEVER;
     }
@@ -380,10 +423,8 @@ impl Completer {
             }
             self.rnr_retries_left -= 1;
         }
-        let (position, packet) = self.place(queue);
-        requester.rewind(position, packet, self.unacknowledged);
+        self.go_back(queue, requester);
         requester.wait_for_receiver(turn.now + rnr_delay(timer));
-        self.ack_deadline = Nanos::NEVER;
     }
 
     /// The responder refused the request with this PSN and does no more.
@@ -423,6 +464,7 @@ impl Completer {
     /// The oldest request fails, and the queue pair with it; the rest is flushed.
     fn fail_oldest<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, status: Status, turn: &mut Turn<'_, A>) {
         self.ack_deadline = Nanos::NEVER;
+        self.selective.stop();
         link.fail();
         if let Some(entry) = queue.pop() {
             link.complete_send(&entry, status, turn);

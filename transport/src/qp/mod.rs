@@ -11,15 +11,19 @@
 
 mod atomic;
 mod completer;
+mod early;
 mod events;
+mod probe;
 mod recv_queue;
 mod reliable;
 mod replay;
 mod requester;
 mod responder;
 mod retry;
+mod rtt;
 mod scatter;
 mod segment;
+mod selective;
 mod send_queue;
 mod service;
 mod state;
@@ -37,6 +41,7 @@ use roced_shared::{
 
 pub use self::events::{QpEvent, Subject};
 use self::{
+    early::Early,
     events::Events,
     recv_queue::RecvQueue,
     send_queue::{SendEntry, SendQueue},
@@ -48,6 +53,7 @@ use crate::{
     counters::{QpCount, QpCounters},
     io::{Abort, App, EmitError, Wire},
     mr::MrTable,
+    recovery::RecoveryConfig,
     reject::{Disposition, DropReason, Reject},
     wire::{frame::Packet, headers::Headers, path::Path},
     work::{RecvWork, SendWork},
@@ -121,6 +127,7 @@ pub(crate) enum Visit {
 #[derive(Debug)]
 pub(crate) struct Link {
     config: QpConfig,
+    recovery: RecoveryConfig,
     state: State,
     attributes: QpAttributes,
     path: PathState,
@@ -139,6 +146,8 @@ pub struct Qp {
     send_queue: SendQueue,
     recv_queue: RecvQueue,
     roles: Roles,
+    /// Packets that came before their turn.
+    early: Early,
     /// Somebody found this queue full and wants to be told when it is not.
     pub(crate) send_room_wanted: bool,
     /// See above.
@@ -158,6 +167,7 @@ impl Qp {
         Self {
             link: Link {
                 config,
+                recovery: RecoveryConfig::GO_BACK_N,
                 state: State::Reset,
                 attributes: QpAttributes::default(),
                 path: PathState::Resolving,
@@ -169,6 +179,7 @@ impl Qp {
             send_queue: SendQueue::new(&config.sizes),
             recv_queue: RecvQueue::new(&config.sizes),
             roles: Roles::new(config.service, config.window_packets),
+            early: Early::new(config.qpn),
             send_room_wanted: false,
             recv_room_wanted: false,
             scheduled: false,
@@ -288,6 +299,11 @@ impl Qp {
         }
     }
 
+    /// It belongs to an endpoint now, which makes losses good in this way.
+    pub(crate) fn set_recovery(&mut self, recovery: RecoveryConfig) {
+        self.link.recovery = recovery;
+    }
+
     /// The next hop changed.
     pub(crate) fn set_path(&mut self, path: PathState) {
         self.link.path = path;
@@ -338,14 +354,14 @@ impl Qp {
 
     /// Its timer ran out, or was looked at early.
     pub(crate) fn on_timeout<A: App>(&mut self, turn: &mut Turn<'_, A>) {
-        if self.link.state.sends() {
+        if self.link.state.receives() {
             self.roles.on_timeout(&mut self.link, &mut self.send_queue, turn);
         }
     }
 
     /// When [`Self::on_timeout`] wants to be called.
     pub(crate) fn deadline(&self) -> Nanos {
-        if self.link.state.sends() { self.roles.deadline() } else { Nanos::NEVER }
+        if self.link.state.receives() { self.roles.deadline(&self.link) } else { Nanos::NEVER }
     }
 
     /// Sends one frame, or flushes a burst of work in states ERR and SQE.
@@ -558,6 +574,11 @@ impl Link {
             PathState::Unreachable | PathState::Resolving => self.counters.count(QpCount::Unreachable),
         }
         Ok(())
+    }
+
+    /// Frames get to the next hop, as far as is known.
+    const fn is_reachable(&self) -> bool {
+        matches!(self.path, PathState::Ready(_))
     }
 
     /// Bytes of a frame around a full packet, for pacing.

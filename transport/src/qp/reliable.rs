@@ -26,9 +26,9 @@ use crate::{
 /// The roles of one end.
 #[derive(Debug)]
 pub(crate) struct Reliable {
-    requester: Requester,
-    completer: Completer,
-    responder: Responder,
+    pub(super) requester: Requester,
+    pub(super) completer: Completer,
+    pub(super) responder: Responder,
     /// Whose turn it is to send: the requester's, or the responder's.
     requests_first: bool,
 }
@@ -94,12 +94,16 @@ impl Reliable {
     }
 
     pub(crate) fn on_timeout<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
-        self.requester.on_timeout(turn.now);
-        self.completer.on_timeout(link, queue, &mut self.requester, turn);
+        self.responder.on_timeout(link, turn.now);
+        if link.state.sends() {
+            self.requester.on_timeout(turn.now);
+            self.completer.on_timeout(link, queue, &mut self.requester, turn);
+        }
     }
 
-    pub(crate) fn deadline(&self) -> Nanos {
-        self.completer.deadline().min(self.requester.deadline())
+    pub(crate) fn deadline(&self, link: &Link) -> Nanos {
+        let answers = self.responder.deadline();
+        if link.state.sends() { answers.min(self.completer.deadline()).min(self.requester.deadline()) } else { answers }
     }
 
     /// Sends one frame. Requests and answers take turns: neither a peer that reads without end nor a client that always has work

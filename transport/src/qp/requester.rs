@@ -1,7 +1,8 @@
 //! The requester: cuts work into packets and decides what is sent next.
 //!
 //! It keeps a cursor into the send queue. What lies before the cursor and behind the completer's oldest unacknowledged PSN is in
-//! flight; [`Requester::rewind`] puts the cursor back there, and everything from it on is sent again (go-back-N).
+//! flight; [`Requester::rewind`] puts the cursor back there, and everything from it on is sent again (go-back-N), or
+//! [`Requester::send_oldest_again`] leaves the cursor where it is and sends the oldest packet once more.
 //!
 //! READs are asked for in chunks, each a READ request of its own on the wire, so that the responses on their way to us never
 //! are more than the window either: nothing else holds a responder back.
@@ -44,10 +45,16 @@ pub(crate) struct Requester {
     entry: u32,
     packet: u32,
     psn: Psn,
-    /// The PSN after the highest ever sent.
+    /// The PSN after the highest ever sent, and its place in the queue.
     frontier: Psn,
-    /// READ and atomic requests before the cursor that are not all answered.
-    unanswered: u32,
+    frontier_place: (u32, u32),
+    /// READ and atomic requests that were all answered, ever; and those before the cursor and before the frontier, which count the
+    /// same way, for they begin at fixed packets.
+    answered: u32,
+    wanting_before_cursor: u32,
+    wanting_before_frontier: u32,
+    /// The oldest packet that waits for an answer is sent once more before anything else.
+    oldest_again: bool,
     /// Packets since one asked for an ACK.
     unasked: u32,
     rnr_until: Option<Nanos>,
@@ -58,6 +65,17 @@ pub(crate) struct Requester {
     pacer: Pacer,
 }
 
+/// A packet that was sent.
+pub(crate) struct Sent {
+    pub(crate) psn: Psn,
+    /// PSNs that it takes.
+    pub(crate) packets: u32,
+    /// For the first time.
+    pub(crate) is_new: bool,
+    /// It asks for an answer.
+    pub(crate) asks: bool,
+}
+
 impl Requester {
     pub(crate) fn new(window_packets: u32) -> Self {
         Self {
@@ -66,7 +84,11 @@ impl Requester {
             packet: 0,
             psn: Psn::default(),
             frontier: Psn::default(),
-            unanswered: 0,
+            frontier_place: (0, 0),
+            answered: 0,
+            wanting_before_cursor: 0,
+            wanting_before_frontier: 0,
+            oldest_again: false,
             unasked: 0,
             rnr_until: None,
             paced_until: None,
@@ -78,6 +100,7 @@ impl Requester {
     /// Ready to send: the first packet of the entry at `position` will have `psn`.
     pub(crate) fn begin(&mut self, psn: Psn, position: u32) {
         (self.entry, self.packet, self.psn, self.frontier) = (position, 0, psn, psn);
+        self.frontier_place = (position, 0);
     }
 
     pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
@@ -110,7 +133,8 @@ impl Requester {
     /// Everything from `psn`, packet `packet` of the entry at `position`, is sent again.
     pub(crate) fn rewind(&mut self, position: u32, packet: u32, psn: Psn) {
         (self.entry, self.packet, self.psn) = (position, packet, psn);
-        self.unanswered = 0;
+        self.wanting_before_cursor = self.answered;
+        self.oldest_again = false;
         self.refused = None;
         // The first packet again asks for an ACK: the sooner we know.
         self.unasked = self.window;
@@ -120,14 +144,47 @@ impl Requester {
     pub(crate) fn skip_to(&mut self, position: u32, packet: u32, psn: Psn) {
         if self.psn.distance_from(psn) < 0 {
             (self.entry, self.packet, self.psn) = (position, packet, psn);
+            self.wanting_before_cursor = self.answered;
             // It was sent before, and that has arrived.
             self.refused = None;
         }
     }
 
+    /// What was sent from the cursor on need not be sent again.
+    pub(crate) fn skip_to_frontier(&mut self) {
+        if self.psn != self.frontier {
+            ((self.entry, self.packet), self.psn) = (self.frontier_place, self.frontier);
+            self.wanting_before_cursor = self.wanting_before_frontier;
+            self.refused = None;
+        }
+    }
+
+    /// The oldest packet that waits for an answer is sent once more, whatever the cursor does.
+    pub(crate) fn send_oldest_again(&mut self) {
+        self.oldest_again = true;
+    }
+
+    /// The packet with `oldest`, the oldest that waits for an answer, is the next to be sent.
+    pub(crate) fn is_about_to_send(&self, oldest: Psn) -> bool {
+        self.oldest_again || self.psn == oldest
+    }
+
+    /// It was answered: whatever is the oldest now was not meant.
+    pub(crate) fn forget_oldest(&mut self) {
+        self.oldest_again = false;
+    }
+
     /// The oldest READ or atomic request is all answered. None counts when it is behind the cursor: it was to be sent again.
     pub(crate) fn on_answered(&mut self) {
-        self.unanswered = self.unanswered.saturating_sub(1);
+        self.answered = self.answered.wrapping_add(1);
+        if self.unanswered() > u32::MAX / 2 {
+            self.wanting_before_cursor = self.answered;
+        }
+    }
+
+    /// READ and atomic requests before the cursor that are not all answered.
+    const fn unanswered(&self) -> u32 {
+        self.wanting_before_cursor.wrapping_sub(self.answered)
     }
 
     /// The receiver was not ready: nothing is sent before `until`.
@@ -163,7 +220,11 @@ impl Requester {
         turn: &mut Turn<'_, A>,
         wire: &mut W,
     ) -> Visit {
-        if self.refused.is_some() || self.entry == queue.tail() {
+        let oldest = completer.unacknowledged();
+        // When the cursor is there it is sent anyway.
+        self.oldest_again &= oldest != self.psn;
+        let again = self.oldest_again;
+        if !again && (self.refused.is_some() || self.entry == queue.tail()) {
             return Visit::Idle;
         }
         self.on_timeout(turn.now);
@@ -174,7 +235,10 @@ impl Requester {
             self.paced_until = Some(self.pacer.next_send());
             return Visit::Idle;
         }
-        let in_flight = self.psn.offset_from(completer.unacknowledged());
+        if again {
+            return self.send_oldest(link, completer, queue, turn, wire);
+        }
+        let in_flight = self.psn.offset_from(oldest);
         if in_flight >= self.window {
             return Visit::Idle;
         }
@@ -182,21 +246,68 @@ impl Requester {
             return visit;
         }
         let entry = *queue.entry(self.entry);
-        let sent = if entry.is_read() {
-            self.send_read_request(link, &entry, in_flight, wire)
-        } else if entry.is_atomic() {
-            self.send_atomic_request(link, &entry, wire)
-        } else {
-            self.send_packet(link, queue, &entry, turn, wire)
-        };
-        let packets = match sent {
+        let packets = match self.send_at_cursor(link, queue, &entry, in_flight, turn, wire) {
             Ok(packets) => packets,
             Err(visit) => return visit,
         };
-        self.count(link, packets, turn.now);
+        let sent = Sent { psn: self.psn, packets, is_new: self.psn == self.frontier, asks: self.unasked == 0 };
         self.advance(&entry, packets);
-        completer.on_sent(link, turn.now);
+        completer.on_sent(&sent, link, turn.now);
         Visit::Progress
+    }
+
+    /// Sends the oldest packet that waits for an answer, or asks for the rest of the READ request that it is in. The cursor is
+    /// there for that moment only.
+    fn send_oldest<A: App, W: Wire>(
+        &mut self,
+        link: &mut Link,
+        completer: &mut Completer,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
+        let cursor = (self.entry, self.packet, self.psn);
+        let (wanting, refused) = (self.wanting_before_cursor, self.refused.take());
+        ((self.entry, self.packet), self.psn) = (completer.place(queue), completer.unacknowledged());
+        self.wanting_before_cursor = self.answered;
+        self.unasked = self.window;
+        let entry = *queue.entry(self.entry);
+        let sent = self.send_at_cursor(link, queue, &entry, 0, turn, wire);
+        if self.refused.is_some() {
+            // It cannot be sent any more, and it is the oldest: the cursor stays with it, and it fails.
+            self.oldest_again = false;
+            return Visit::Idle;
+        }
+        (self.entry, self.packet, self.psn) = cursor;
+        (self.wanting_before_cursor, self.refused) = (wanting, refused);
+        match sent {
+            Ok(packets) => {
+                self.oldest_again = false;
+                completer.on_sent_again(packets, entry.wants_answer(), self.frontier, link, turn.now);
+                Visit::Progress
+            }
+            Err(visit) => visit,
+        }
+    }
+
+    fn send_at_cursor<A: App, W: Wire>(
+        &mut self,
+        link: &mut Link,
+        queue: &SendQueue,
+        entry: &SendEntry,
+        in_flight: u32,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Result<u32, Visit> {
+        let packets = if entry.is_read() {
+            self.send_read_request(link, entry, in_flight, wire)
+        } else if entry.is_atomic() {
+            self.send_atomic_request(link, entry, wire)
+        } else {
+            self.send_packet(link, queue, entry, turn, wire)
+        }?;
+        self.count(link, packets, turn.now);
+        Ok(packets)
     }
 
     /// Gives an entry its PSNs when its first packet is due for the first time.
@@ -210,7 +321,7 @@ impl Requester {
         }
         let entry = queue.entry_mut(self.entry);
         // IBTA v1 C10-110: a fenced request begins when all READs and atomic operations before it are complete.
-        if entry.is_fenced() && self.unanswered > 0 {
+        if entry.is_fenced() && self.unanswered() > 0 {
             return Err(Visit::Idle);
         }
         if entry.length > MESSAGE_BYTES_MAX {
@@ -241,7 +352,7 @@ impl Requester {
         in_flight: u32,
         wire: &mut W,
     ) -> Result<u32, Visit> {
-        if self.unanswered >= link.attributes.max_rd_atomic {
+        if self.unanswered() >= link.attributes.max_rd_atomic {
             return Err(Visit::Idle);
         }
         let chunk = self.read_chunk(link.attributes.max_rd_atomic);
@@ -257,18 +368,18 @@ impl Requester {
             ..Headers::new(Bth { ack_request: true, ..Bth::new(opcode::RC_READ_REQUEST, link.dest_qpn(), self.psn) })
         };
         link.emit(wire, &headers, 0, |_| Ok(())).map_err(|_| Visit::Full)?;
-        self.unanswered += 1;
+        self.wanting_before_cursor = self.wanting_before_cursor.wrapping_add(1);
         self.unasked = 0;
         Ok(packets)
     }
 
     fn send_atomic_request<W: Wire>(&mut self, link: &mut Link, entry: &SendEntry, wire: &mut W) -> Result<u32, Visit> {
-        if self.unanswered >= link.attributes.max_rd_atomic {
+        if self.unanswered() >= link.attributes.max_rd_atomic {
             return Err(Visit::Idle);
         }
         let headers = atomic::request(entry, link, self.psn);
         link.emit(wire, &headers, 0, |_| Ok(())).map_err(|_| Visit::Full)?;
-        self.unanswered += 1;
+        self.wanting_before_cursor = self.wanting_before_cursor.wrapping_add(1);
         self.unasked = 0;
         Ok(1)
     }
@@ -335,11 +446,12 @@ impl Requester {
     fn advance(&mut self, entry: &SendEntry, packets: u32) {
         self.packet += packets;
         self.psn = self.psn.plus(packets);
-        if self.psn.distance_from(self.frontier) > 0 {
-            self.frontier = self.psn;
-        }
         if self.packet == entry.packets {
             (self.entry, self.packet) = (self.entry.wrapping_add(1), 0);
+        }
+        if self.psn.distance_from(self.frontier) > 0 {
+            (self.frontier, self.frontier_place) = (self.psn, (self.entry, self.packet));
+            self.wanting_before_frontier = self.wanting_before_cursor;
         }
     }
 }

@@ -18,6 +18,7 @@ use super::{
     send_queue::MESSAGE_BYTES_MAX,
 };
 use crate::{
+    clock::Nanos,
     counters::QpCount,
     io::{Abort, App, EmitError, Wire},
     mr::{MrKey, Right},
@@ -63,8 +64,12 @@ pub(crate) struct Responder {
     msn: u32,
     message: Message,
     owed: Owed,
-    /// A NAK for the expected PSN was given; what comes ahead of it is dropped without another.
+    /// A NAK for the expected PSN was given: there is no other for it.
     nak_given: bool,
+    /// It was an RNR NAK.
+    not_ready: bool,
+    /// When the NAK for the expected PSN is to be given, if that does not come before.
+    nak_due: Nanos,
     /// READs and atomic operations that are answered now, or may have to be again.
     replay: Replay,
 }
@@ -88,6 +93,8 @@ impl Responder {
             message: Message::None,
             owed: Owed::Nothing,
             nak_given: false,
+            not_ready: false,
+            nak_due: Nanos::NEVER,
             replay: Replay::new(),
         }
     }
@@ -98,8 +105,8 @@ impl Responder {
 
     /// Ready to receive: the first request will have `psn`; `depth` READs and atomic operations at a time are answered.
     pub(crate) fn begin(&mut self, psn: Psn, depth: u32) {
-        (self.expected, self.msn, self.message, self.owed, self.nak_given) =
-            (psn, 0, Message::None, Owed::Nothing, false);
+        (self.expected, self.msn, self.message, self.owed) = (psn, 0, Message::None, Owed::Nothing);
+        self.expect_anew();
         self.replay.reset(depth);
     }
 
@@ -107,6 +114,49 @@ impl Responder {
     /// changes the number sees to it that the peer has none outstanding.
     pub(crate) fn renew_depth(&mut self, depth: u32) {
         self.replay.reset(depth);
+    }
+
+    /// The request that is executed next.
+    pub(crate) const fn expected(&self) -> Psn {
+        self.expected
+    }
+
+    /// The expected request found no receive work: it and all that follow will come again.
+    pub(crate) const fn is_waiting_for_receiver(&self) -> bool {
+        self.not_ready
+    }
+
+    /// When [`Self::on_timeout`] wants to be called.
+    pub(crate) const fn deadline(&self) -> Nanos {
+        self.nak_due
+    }
+
+    /// The expected request was only late, or it is lost.
+    pub(crate) fn on_timeout(&mut self, link: &mut Link, now: Nanos) {
+        if self.nak_due <= now {
+            self.give_sequence_nak(link);
+        }
+    }
+
+    /// Requests behind the expected one came, the first of those that are still held at `since`.
+    pub(crate) fn on_hole(&mut self, since: Nanos, link: &mut Link, now: Nanos) {
+        if self.nak_given || self.nak_due != Nanos::NEVER {
+            return;
+        }
+        let delay = if link.recovery.is_selective() { link.recovery.reorder_delay } else { Nanos(0) };
+        self.nak_due = since + delay;
+        self.on_timeout(link, now);
+    }
+
+    fn give_sequence_nak(&mut self, link: &mut Link) {
+        (self.nak_given, self.nak_due) = (true, Nanos::NEVER);
+        self.owed = Owed::SequenceNak;
+        link.counters.count(QpCount::SequenceNakSent);
+    }
+
+    /// Nothing was said about the expected PSN yet.
+    fn expect_anew(&mut self) {
+        (self.nak_given, self.not_ready, self.nak_due) = (false, false, Nanos::NEVER);
     }
 
     /// A request.
@@ -117,11 +167,11 @@ impl Responder {
         recv_queue: &mut RecvQueue,
         turn: &mut Turn<'_, A>,
     ) -> Result<(), DropReason> {
-        self.check_psn(packet, link)?;
+        self.check_psn(packet, link, turn.now)?;
         match self.execute(packet, link, recv_queue, turn) {
             Ok(psns) => {
                 self.expected = self.expected.plus(psns);
-                self.nak_given = false;
+                self.expect_anew();
                 // What a NAK complained of has come; it may have stood for an ACK.
                 if packet.bth.ack_request || self.owed != Owed::Nothing {
                     self.owed = Owed::Ack;
@@ -132,21 +182,17 @@ impl Responder {
                 link.counters.count(QpCount::RnrNakSent);
                 self.owed = Owed::RnrNak;
                 // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1 9.7.5.2.8).
-                self.nak_given = true;
+                (self.nak_given, self.not_ready, self.nak_due) = (true, true, Nanos::NEVER);
                 Err(DropReason::ReceiverNotReady)
             }
             Err(Refused::Fatal(code, status)) => Err(self.refuse(code, status, link, recv_queue, turn)),
         }
     }
 
-    fn check_psn(&mut self, packet: &Packet<'_>, link: &mut Link) -> Result<(), DropReason> {
+    fn check_psn(&mut self, packet: &Packet<'_>, link: &mut Link, now: Nanos) -> Result<(), DropReason> {
         let ahead = packet.bth.psn.distance_from(self.expected);
         if ahead > 0 {
-            if !self.nak_given {
-                self.nak_given = true;
-                self.owed = Owed::SequenceNak;
-                link.counters.count(QpCount::SequenceNakSent);
-            }
+            self.on_hole(now, link, now);
             return Err(DropReason::OutOfSequence);
         }
         if ahead < 0 {

@@ -43,6 +43,10 @@ impl ServiceType {
 
 /// What gives the service. Each has its own file.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a pointer would cost each packet of a reliable connection, and most are"
+)]
 pub(super) enum Roles {
     Reliable(Reliable),
     Unreliable(Unreliable),
@@ -121,12 +125,25 @@ impl Roles {
     pub(super) fn on_timeout<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
         match self {
             Self::Reliable(it) => it.on_timeout(link, queue, turn),
-            Self::Unreliable(it) => it.on_timeout(turn.now),
+            Self::Unreliable(it) if link.state.sends() => it.on_timeout(turn.now),
+            Self::Unreliable(_) => {}
         }
     }
 
-    pub(super) fn deadline(&self) -> Nanos {
-        each!(self, it => it.deadline())
+    pub(super) fn deadline(&self, link: &Link) -> Nanos {
+        match self {
+            Self::Reliable(it) => it.deadline(link),
+            Self::Unreliable(it) if link.state.sends() => it.deadline(),
+            Self::Unreliable(_) => Nanos::NEVER,
+        }
+    }
+
+    /// The roles of a reliable connection.
+    pub(super) const fn reliable(&self) -> Option<&Reliable> {
+        match self {
+            Self::Reliable(it) => Some(it),
+            Self::Unreliable(_) => None,
+        }
     }
 
     /// Sends one frame.

@@ -26,6 +26,7 @@ use roced_transport::{
     mr::{Mr, MrKey},
     psn::Psn,
     qp::{PathState, Qp, QpConfig, ServiceType},
+    recovery::{Recovery, RecoveryConfig},
     wire::{Operation, Path, PathSpec},
     work::{RecvWork, SendWork, WorkData},
 };
@@ -93,9 +94,15 @@ impl World {
             fault: random.of(&[0, 0, 0, 50]),
             ..Client::default()
         };
+        let recovery = RecoveryConfig {
+            kind: random.of(&[Recovery::Selective, Recovery::Selective, Recovery::GoBackN]),
+            reorder_delay: Nanos::from_micros(random.of(&[0, 0, 20, 1000])),
+            held_packets: random.of(&[0, 1, 8, 64]),
+            ..RecoveryConfig::default()
+        };
         let mut world = Self {
             random,
-            endpoint: Endpoint::new(EndpointConfig { id, max_mrs: 4, max_qps: QPS }),
+            endpoint: Endpoint::new(EndpointConfig { id, max_mrs: 4, max_qps: QPS, recovery }),
             client,
             tap: Tap::default(),
             now: Nanos::from_millis(1),

@@ -10,6 +10,7 @@ use roced_transport::{
     counters::QpCount,
     mr::MrKey,
     psn::Psn,
+    recovery::RecoveryConfig,
     reject::{Disposition, DropReason},
     wire::{
         AtomicAck, AtomicEth, Syndrome,
@@ -175,7 +176,11 @@ fn a_place_for_the_answer_that_does_not_open_fails_the_request() {
 
 /// Three additions under one fault: each is executed once, and each gets its own answer.
 fn survives(fate: impl FnMut(usize, opcode::Opcode, usize) -> Fate) -> Pair {
-    let mut pair = Pair::new(Settings::default());
+    survives_with(RecoveryConfig::default(), fate)
+}
+
+fn survives_with(recovery: RecoveryConfig, fate: impl FnMut(usize, opcode::Opcode, usize) -> Fate) -> Pair {
+    let mut pair = Pair::new(Settings { recovery: [recovery; 2], ..Settings::default() });
     set_number(&mut pair, 100);
     let here: Vec<[Sge; 1]> = (0..3).map(|at| [sge(64 + at * 8, 8)]).collect();
     for at in 0..3 {
@@ -195,8 +200,7 @@ fn a_lost_request_is_asked_for() {
     let pair = survives(one(0, opcode::RC_FETCH_ADD, 1, Fate::Drop));
     assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 1);
     assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
-    let pair = survives(one(0, opcode::RC_FETCH_ADD, 2, Fate::Drop));
-    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 1);
+    found_at_last(0, opcode::RC_FETCH_ADD);
 }
 
 #[test]
@@ -205,8 +209,24 @@ fn a_lost_answer_is_an_implied_nak_and_is_given_again_not_executed_again() {
     assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
     assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
     assert!(pair.hosts[1].count(QpCount::DuplicateRequest) > 0);
-    let pair = survives(one(1, opcode::RC_ATOMIC_ACK, 2, Fate::Drop));
-    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 1, "nothing comes behind the last");
+    found_at_last(1, opcode::RC_ATOMIC_ACK);
+}
+
+/// Nothing comes behind the last frame of its kind: a probe finds its loss, or with plain go-back-N the ACK timer.
+fn found_at_last(from: usize, opcode: opcode::Opcode) {
+    for (recovery, time_outs) in [(RecoveryConfig::default(), 0), (RecoveryConfig::GO_BACK_N, 1)] {
+        let pair = survives_with(recovery, one(from, opcode, 2, Fate::Drop));
+        assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), time_outs);
+        assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 1 - time_outs);
+    }
+}
+
+/// Answers behind the one that was lost wait for it, and are not asked for again.
+#[test]
+fn answers_behind_a_lost_one_are_held() {
+    let pair = survives(one(1, opcode::RC_ATOMIC_ACK, 0, Fate::Drop));
+    assert_eq!(pair.hosts[0].count(QpCount::OutOfOrderHeld), 2);
+    assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 1);
 }
 
 #[test]

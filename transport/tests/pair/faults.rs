@@ -1,8 +1,9 @@
 //! Many messages of all kinds in both directions over a network that drops, repeats, corrupts and delays by a seed. Whatever it
-//! does, every byte arrives, every request completes once and in order, and nothing hangs.
+//! does, and whichever way each end makes losses good, every byte arrives, every request completes once and in order, and nothing
+//! hangs.
 
 use roced_shared::abi::{cqe::Status, wqe::SendOp};
-use roced_transport::{clock::Nanos, wire::opcode::Opcode};
+use roced_transport::{clock::Nanos, recovery::RecoveryConfig, wire::opcode::Opcode};
 
 use crate::host::{Fate, Pair, Settings, sge, work};
 
@@ -22,6 +23,18 @@ const MESSAGES: u64 = 40;
 /// Each message has its own piece of memory at either end, so that what arrived can be told apart.
 const PIECE: u64 = 12_000;
 
+/// Go-back-N or selective, one as likely as the other; then mostly with room for what the window can bring, and any reorder delay.
+fn recovery(random: &mut Random) -> RecoveryConfig {
+    if random.below(2) == 0 {
+        return RecoveryConfig::GO_BACK_N;
+    }
+    RecoveryConfig {
+        reorder_delay: Nanos::from_micros([0, 0, 30, 200][random.below(4) as usize]),
+        held_packets: [1024, 1024, 3, 0][random.below(4) as usize],
+        ..RecoveryConfig::default()
+    }
+}
+
 fn run(seed: u64) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let settings = Settings {
@@ -32,6 +45,7 @@ fn run(seed: u64) {
         rd_atomic: [1, 2, 16][random.below(3) as usize],
         min_rnr_timer: 1,
         ipv6: random.below(2) == 1,
+        recovery: [recovery(&mut random), recovery(&mut random)],
         ..Settings::default()
     };
     let mut pair = Pair::new(settings);

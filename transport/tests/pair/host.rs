@@ -19,6 +19,7 @@ use roced_transport::{
     mr::{MemSpan, Mr, MrKey},
     psn::Psn,
     qp::{PathState, Qp, QpConfig, ServiceType},
+    recovery::RecoveryConfig,
     reject::Disposition,
     wire::{
         bth::Bth,
@@ -124,9 +125,10 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    fn new(number: u8, ipv6: bool) -> Self {
+    fn new(number: u8, settings: &Settings) -> Self {
         let id = EndpointId::new(number.into()).expect("a small number");
-        let mut endpoint = Endpoint::new(EndpointConfig { id, max_mrs: 16, max_qps: 16 });
+        let recovery = settings.recovery[usize::from(number) - 1];
+        let mut endpoint = Endpoint::new(EndpointConfig { id, max_mrs: 16, max_qps: 16, recovery });
         let mut memory = vec![0; MEMORY_BYTES];
         memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + (at >> 8) * 3) as u8 ^ number);
         endpoint
@@ -141,7 +143,7 @@ impl Host {
             })
             .expect("room");
         let mut gid = [0; 16];
-        if ipv6 {
+        if settings.ipv6 {
             gid[0] = 0xfd;
         } else {
             gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 10]);
@@ -216,6 +218,8 @@ pub(crate) struct Settings {
     pub(crate) window: u32,
     pub(crate) signal_all: bool,
     pub(crate) access: u32,
+    /// Of each host.
+    pub(crate) recovery: [RecoveryConfig; 2],
 }
 
 impl Default for Settings {
@@ -233,6 +237,7 @@ impl Default for Settings {
             window: 64,
             signal_all: false,
             access: access::ALL,
+            recovery: [RecoveryConfig::default(); 2],
         }
     }
 }
@@ -257,7 +262,7 @@ impl Pair {
 
     pub(crate) fn unconnected(settings: Settings) -> Self {
         let mut pair = Self {
-            hosts: [Host::new(1, settings.ipv6), Host::new(2, settings.ipv6)],
+            hosts: [Host::new(1, &settings), Host::new(2, &settings)],
             now: Nanos::from_millis(1),
             settings,
             flying: Default::default(),

@@ -4,10 +4,12 @@
 mod atomics;
 mod fairness;
 mod faults;
+mod goodput;
 mod host;
 mod limits;
 mod operations;
 mod recovery;
 mod refusals;
+mod selective;
 mod states;
 mod unreliable;

@@ -1,4 +1,5 @@
-//! One thing goes wrong, and what each side does about it: the scenarios of the recorded captures and more.
+//! One thing goes wrong, and what each side does about it with plain go-back-N, as adapters do and the recorded captures show.
+//! What is done beyond it is in `selective.rs`.
 
 use roced_shared::abi::{
     control::{QpAttributes, attribute},
@@ -9,6 +10,7 @@ use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     mr::{Mr, MrKey},
+    recovery::RecoveryConfig,
     wire::{
         bth::Bth,
         headers::Headers,
@@ -20,9 +22,13 @@ use crate::host::{Fate, KEY, Pair, Settings, bth, forged, no_fault, one, sge, wo
 
 const LIMIT: Nanos = Nanos::from_millis(10_000);
 
+fn go_back_n() -> Settings {
+    Settings { recovery: [RecoveryConfig::GO_BACK_N; 2], ..Settings::default() }
+}
+
 /// A message of five packets of this operation, under one fault; checks data and completion.
 fn survives(op: SendOp, fate: impl FnMut(usize, Opcode, usize) -> Fate) -> Pair {
-    let mut pair = Pair::new(Settings::default());
+    let mut pair = Pair::new(go_back_n());
     pair.hosts[1].post_recv(9, &[sge(300_000, 8000)]);
     let to = if op == SendOp::Send { 300_000 } else { 600_000 };
     pair.hosts[0].post(&work(1, op, &[sge(11, 5000)], 600_000));
@@ -141,7 +147,7 @@ fn the_retransmission_may_be_lost_too() {
 
 #[test]
 fn an_ack_behind_a_read_whose_responses_are_lost_implies_a_nak() {
-    let mut pair = Pair::new(Settings::default());
+    let mut pair = Pair::new(go_back_n());
     pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 2000)], 600_000));
     pair.hosts[0].post(&work(2, SendOp::Write, &[sge(5000, 10)], 700_000));
     assert!(pair.run(LIMIT, |from, opcode, nth| {
@@ -156,7 +162,7 @@ fn an_ack_behind_a_read_whose_responses_are_lost_implies_a_nak() {
 
 #[test]
 fn a_receiver_that_is_not_ready_is_waited_for() {
-    let mut pair = Pair::new(Settings { min_rnr_timer: 12, ..Settings::default() });
+    let mut pair = Pair::new(Settings { min_rnr_timer: 12, ..go_back_n() });
     pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 3000)], 0));
     let start = pair.now;
     assert!(!pair.run(Nanos::from_millis(2), no_fault), "it waits");
@@ -174,7 +180,7 @@ fn a_receiver_that_is_not_ready_is_waited_for() {
 
 #[test]
 fn a_write_with_immediate_waits_for_receive_work_at_its_end() {
-    let mut pair = Pair::new(Settings::default());
+    let mut pair = Pair::new(go_back_n());
     pair.hosts[0].post(&work(1, SendOp::WriteImm, &[sge(0, 3000)], 50_000));
     pair.run(Nanos::from_millis(1), no_fault);
     assert!(pair.hosts[1].count(QpCount::RnrNakSent) > 0);
@@ -186,7 +192,7 @@ fn a_write_with_immediate_waits_for_receive_work_at_its_end() {
 #[test]
 fn retries_run_out_as_often_as_was_said() {
     for retry_cnt in [0, 2, 7] {
-        let mut pair = Pair::new(Settings { retry_cnt, ..Settings::default() });
+        let mut pair = Pair::new(Settings { retry_cnt, ..go_back_n() });
         pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
         pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 10)], 0));
         assert!(pair.run(LIMIT, |_, _, _| Fate::Drop));
@@ -199,13 +205,13 @@ fn retries_run_out_as_often_as_was_said() {
 #[test]
 fn rnr_retries_run_out_as_often_as_was_said_and_seven_never_do() {
     for rnr_retry in [0, 2, 6] {
-        let mut pair = Pair::new(Settings { rnr_retry, ..Settings::default() });
+        let mut pair = Pair::new(Settings { rnr_retry, ..go_back_n() });
         pair.hosts[0].post(&work(1, SendOp::Send, &[], 0));
         pair.settle();
         assert_eq!(pair.hosts[0].take(), [(1, Status::RnrRetryExceeded)]);
         assert_eq!(pair.hosts[1].count(QpCount::RnrNakSent), u64::from(rnr_retry) + 1);
     }
-    let mut pair = Pair::new(Settings { rnr_retry: 7, min_rnr_timer: 1, ..Settings::default() });
+    let mut pair = Pair::new(Settings { rnr_retry: 7, min_rnr_timer: 1, ..go_back_n() });
     pair.hosts[0].post(&work(1, SendOp::Send, &[], 0));
     assert!(!pair.run(Nanos::from_millis(100), no_fault));
     assert!(pair.hosts[1].count(QpCount::RnrNakSent) > 100);
@@ -214,7 +220,7 @@ fn rnr_retries_run_out_as_often_as_was_said_and_seven_never_do() {
 
 #[test]
 fn progress_gives_the_retries_back() {
-    let mut pair = Pair::new(Settings { retry_cnt: 1, mtu: 256, window: 16, ..Settings::default() });
+    let mut pair = Pair::new(Settings { retry_cnt: 1, mtu: 256, window: 16, ..go_back_n() });
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 400 * 256)], 500_000));
     let mut sent = 0;
     assert!(pair.run(LIMIT, |from, _, _| {
@@ -226,7 +232,7 @@ fn progress_gives_the_retries_back() {
 
 #[test]
 fn no_timer_runs_when_nothing_is_outstanding() {
-    let mut pair = Pair::new(Settings::default());
+    let mut pair = Pair::new(go_back_n());
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
     pair.settle();
     pair.run(Nanos::from_millis(10_000), no_fault);
@@ -246,7 +252,7 @@ fn a_frame_that_was_overtaken_is_recovered_from() {
 #[test]
 fn retries_are_spent_on_what_was_sent_again_only() {
     // 100 ms a packet, time-outs after 1 ms.
-    let mut pair = Pair::new(Settings { timeout: 8, retry_cnt: 1, ..Settings::default() });
+    let mut pair = Pair::new(Settings { timeout: 8, retry_cnt: 1, ..go_back_n() });
     let host = &mut pair.hosts[0];
     let limit = QpAttributes { rate_limit_bytes_per_s: 10_000, ..QpAttributes::default() };
     host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
@@ -266,7 +272,7 @@ fn retries_are_spent_on_what_was_sent_again_only() {
 
 #[test]
 fn a_late_ack_for_what_cannot_be_sent_again_fails_nothing() {
-    let mut pair = Pair::new(Settings::default());
+    let mut pair = Pair::new(go_back_n());
     let other = Mr { key: MrKey(0x0055_5501), ..pair.hosts[0].endpoint.remove_mr(KEY).expect("there") };
     for mr in [other, Mr { key: KEY, ..other }] {
         pair.hosts[0].endpoint.insert_mr(mr).expect("room");
@@ -286,7 +292,7 @@ fn a_late_ack_for_what_cannot_be_sent_again_fails_nothing() {
 
 #[test]
 fn an_rnr_nak_that_comes_twice_counts_once() {
-    let mut pair = Pair::new(Settings { rnr_retry: 1, ..Settings::default() });
+    let mut pair = Pair::new(Settings { rnr_retry: 1, ..go_back_n() });
     pair.hosts[0].post(&work(1, SendOp::Send, &[], 0));
     let mut naks = 0;
     pair.run(Nanos::from_micros(300), |from, _, _| {
@@ -301,7 +307,7 @@ fn an_rnr_nak_that_comes_twice_counts_once() {
 
 #[test]
 fn a_nak_that_comes_twice_sends_again_once() {
-    let mut pair = Pair::new(Settings { retry_cnt: 1, ..Settings::default() });
+    let mut pair = Pair::new(Settings { retry_cnt: 1, ..go_back_n() });
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 5000)], 0));
     assert!(pair.run(LIMIT, |from, opcode, nth| match (from, opcode, nth) {
         (0, opcode::RC_WRITE_MIDDLE, 0) => Fate::Drop,
@@ -316,7 +322,7 @@ fn a_nak_that_comes_twice_sends_again_once() {
 /// NAK that is not needed any more.
 #[test]
 fn an_ack_that_is_owed_survives_a_nak_that_became_needless() {
-    let mut pair = Pair::new(Settings::default());
+    let mut pair = Pair::new(go_back_n());
     pair.hosts[1].post_recv(1, &[sge(0, 10)]);
     pair.hosts[1].post_recv(2, &[sge(0, 2000)]);
     for (opcode, after, payload) in
@@ -334,12 +340,12 @@ fn an_ack_that_is_owed_survives_a_nak_that_became_needless() {
 
 #[test]
 fn what_follows_a_request_that_failed_is_flushed_even_if_it_would_fail_too() {
-    let mut pair = Pair::new(Settings { retry_cnt: 0, ..Settings::default() });
+    let mut pair = Pair::new(Settings { retry_cnt: 0, ..go_back_n() });
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
     pair.hosts[0].post(&work(2, SendOp::Write, &[Sge { lkey: 1, ..sge(0, 10) }], 0));
     pair.run(LIMIT, |_, _, _| Fate::Drop);
     assert_eq!(pair.hosts[0].take(), [(1, Status::TransportRetryExceeded), (2, Status::WorkRequestFlushed)]);
-    let mut pair = Pair::new(Settings::default());
+    let mut pair = Pair::new(go_back_n());
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], u64::MAX / 2));
     pair.hosts[0].post(&work(2, SendOp::Write, &[Sge { lkey: 1, ..sge(0, 10) }], 0));
     pair.settle();

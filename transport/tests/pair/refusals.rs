@@ -13,6 +13,7 @@ use roced_transport::{
     counters::QpCount,
     mr::MrKey,
     psn::Psn,
+    recovery::RecoveryConfig,
     reject::{Disposition, DropReason},
     wire::{
         bth::Bth,
@@ -243,7 +244,7 @@ fn what_is_not_for_this_queue_pair_is_dropped_for_its_reason() {
     let pair = Pair::new(Settings::default());
     let good = bth(&pair, opcode::RC_SEND_ONLY);
     let check = |bth: Bth, reason| {
-        let mut pair = Pair::new(Settings::default());
+        let mut pair = Pair::new(Settings { recovery: [RecoveryConfig::GO_BACK_N; 2], ..Settings::default() });
         let frame = forged(&pair, &Headers::new(bth), &[]);
         assert_eq!(pair.deliver(1, &frame), Disposition::Dropped(reason), "{bth:?}");
         assert_eq!(pair.hosts[1].state(), "RTS");

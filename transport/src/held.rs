@@ -1,0 +1,336 @@
+//! Packets that came before their turn, as whole frames, until it comes.
+//!
+//! The endpoint has one pool of slots for all its queue pairs; each queue pair has two lists in it, of requests and of responses.
+//! A frame is copied here once (the frames of a NIC queue go back to it), after its ICRC and origin were checked, and is read again
+//! like any frame when its turn comes. Nothing here looks into it.
+//!
+//! ```text
+//!   buckets  PSN ──► slot ─► slot        the one whose turn it is: by queue pair, side and PSN
+//!   list     first ◄──► ... ◄──► last    what a queue pair holds, in the order of arrival
+//!   free     slot ─► slot ─► ...
+//! ```
+//!
+//! A queue pair may hold as many packets as are free: alone, half of the pool; of `n` that want all they can get, each a part in
+//! `n + 1`. So there is always room for one more to begin.
+
+use alloc::{boxed::Box, vec};
+
+use crate::{clock::Nanos, io::Segments, psn::Psn};
+
+/// Longest frame that is held: path MTU 4096 and room for headers, tags included.
+const SLOT_BYTES: usize = 4352;
+
+/// How far ahead of its turn a packet may be. A READ takes a PSN for each of its responses, so this is more than the packets that
+/// a window has; beyond it lies nothing but lies.
+const WINDOW: u32 = 1 << 15;
+
+const NOBODY: u32 = u32::MAX;
+
+/// What is held for a queue pair: requests for its responder, or responses for its completer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Requests,
+    Responses,
+}
+
+/// What a queue pair holds on one side.
+#[derive(Debug)]
+pub(crate) struct HeldList {
+    owner: Owner,
+    first: u32,
+    last: u32,
+    count: u32,
+    /// The packet farthest ahead.
+    farthest: Psn,
+}
+
+/// A queue pair's table index, and the side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner(u32);
+
+impl HeldList {
+    /// An empty list of the queue pair at `index` of its endpoint's table.
+    pub(crate) const fn new(index: u32, side: Side) -> Self {
+        let owner = Owner(index << 1 | side as u32);
+        Self { owner, first: NOBODY, last: NOBODY, count: 0, farthest: Psn::new(0) }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// All that is held lies behind `psn`: no turn will come for it.
+    pub(crate) const fn is_behind(&self, psn: Psn) -> bool {
+        self.farthest.distance_from(psn) < 0
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    owner: Owner,
+    psn: Psn,
+    frame_bytes: u32,
+    arrived: Nanos,
+    /// In the list of its owner.
+    previous: u32,
+    next: u32,
+    /// In its bucket, or among the free.
+    link: u32,
+}
+
+/// Why a packet is not held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotHeld {
+    /// The pool or the queue pair's share of it is full, or the packet is too far ahead or too long.
+    NoRoom,
+    /// It is held already.
+    Twice,
+}
+
+/// The pool.
+#[derive(Debug)]
+pub(crate) struct HeldPackets {
+    frames: Box<[u8]>,
+    slots: Box<[Slot]>,
+    buckets: Box<[u32]>,
+    free: u32,
+    free_count: u32,
+}
+
+impl HeldPackets {
+    /// Room for `capacity` packets.
+    pub(crate) fn new(capacity: u32) -> Self {
+        let empty = Slot {
+            owner: Owner(0),
+            psn: Psn::new(0),
+            frame_bytes: 0,
+            arrived: Nanos(0),
+            previous: NOBODY,
+            next: NOBODY,
+            link: NOBODY,
+        };
+        let mut slots = vec![empty; capacity as usize].into_boxed_slice();
+        let count = slots.len() as u32;
+        for (at, slot) in slots.iter_mut().enumerate().take(capacity.saturating_sub(1) as usize) {
+            slot.link = at as u32 + 1;
+        }
+        Self {
+            // Zeroed memory is the kernel's until it is written to, so what is never held costs nothing.
+            frames: vec![0; capacity as usize * SLOT_BYTES].into_boxed_slice(),
+            slots,
+            buckets: vec![NOBODY; capacity.next_power_of_two() as usize].into_boxed_slice(),
+            free: if count == 0 { NOBODY } else { 0 },
+            free_count: count,
+        }
+    }
+
+    /// Copies the frame of a packet that is ahead of `turn`.
+    pub(crate) fn hold(
+        &mut self,
+        list: &mut HeldList,
+        psn: Psn,
+        turn: Psn,
+        frame: &Segments<'_>,
+        now: Nanos,
+    ) -> Result<(), NotHeld> {
+        if self.find(list, psn).is_some() {
+            return Err(NotHeld::Twice);
+        }
+        let frame_bytes = frame.iter().map(|piece| piece.len()).sum::<usize>();
+        let ahead = psn.offset_from(turn);
+        if list.count >= self.free_count || ahead > WINDOW || frame_bytes > SLOT_BYTES {
+            return Err(NotHeld::NoRoom);
+        }
+        let at = self.free;
+        let mut into = &mut self.frames[at as usize * SLOT_BYTES..][..frame_bytes];
+        for piece in frame {
+            let (now, later) = into.split_at_mut(piece.len());
+            now.copy_from_slice(piece);
+            into = later;
+        }
+        let bucket = self.bucket(list.owner, psn);
+        let slot = &mut self.slots[at as usize];
+        (self.free, self.free_count) = (slot.link, self.free_count - 1);
+        *slot = Slot {
+            owner: list.owner,
+            psn,
+            frame_bytes: frame_bytes as u32,
+            arrived: now,
+            previous: list.last,
+            next: NOBODY,
+            link: self.buckets[bucket],
+        };
+        self.buckets[bucket] = at;
+        match list.last {
+            NOBODY => list.first = at,
+            last => self.slots[last as usize].next = at,
+        }
+        list.last = at;
+        if list.count == 0 || psn.distance_from(list.farthest) > 0 {
+            list.farthest = psn;
+        }
+        list.count += 1;
+        Ok(())
+    }
+
+    /// The slot that holds the packet with this PSN.
+    pub(crate) fn find(&self, list: &HeldList, psn: Psn) -> Option<u32> {
+        if list.count == 0 {
+            return None;
+        }
+        let mut at = self.buckets[self.bucket(list.owner, psn)];
+        while at != NOBODY {
+            let slot = &self.slots[at as usize];
+            if slot.owner == list.owner && slot.psn == psn {
+                return Some(at);
+            }
+            at = slot.link;
+        }
+        None
+    }
+
+    /// The frame in a slot.
+    pub(crate) fn frame(&self, at: u32) -> &[u8] {
+        &self.frames[at as usize * SLOT_BYTES..][..self.slots[at as usize].frame_bytes as usize]
+    }
+
+    /// When the oldest of what is still held came.
+    pub(crate) fn oldest_arrival(&self, list: &HeldList) -> Option<Nanos> {
+        (list.count > 0).then(|| self.slots[list.first as usize].arrived)
+    }
+
+    /// Frees a slot of `list`.
+    pub(crate) fn release(&mut self, list: &mut HeldList, at: u32) {
+        let Slot { owner, psn, previous, next, link, .. } = self.slots[at as usize];
+        debug_assert_eq!(owner, list.owner, "a slot of this list");
+        let bucket = self.bucket(owner, psn);
+        if self.buckets[bucket] == at {
+            self.buckets[bucket] = link;
+        } else {
+            let mut before = self.buckets[bucket];
+            while self.slots[before as usize].link != at {
+                before = self.slots[before as usize].link;
+            }
+            self.slots[before as usize].link = link;
+        }
+        match previous {
+            NOBODY => list.first = next,
+            previous => self.slots[previous as usize].next = next,
+        }
+        match next {
+            NOBODY => list.last = previous,
+            next => self.slots[next as usize].previous = previous,
+        }
+        list.count -= 1;
+        self.slots[at as usize].link = self.free;
+        (self.free, self.free_count) = (at, self.free_count + 1);
+    }
+
+    /// Frees all that `list` holds; gives how many.
+    pub(crate) fn release_all(&mut self, list: &mut HeldList) -> u32 {
+        let held = list.count;
+        while list.count > 0 {
+            self.release(list, list.first);
+        }
+        held
+    }
+
+    /// PSNs of one list that lie together fall into buckets of their own; other lists begin elsewhere. So a chain is no longer
+    /// than there are lists with something in it, [`WINDOW`] by the number of buckets times.
+    fn bucket(&self, owner: Owner, psn: Psn) -> usize {
+        owner.0.wrapping_mul(0x9e37_79b1).wrapping_add(psn.get()) as usize & (self.buckets.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::{collections::BTreeMap, vec::Vec};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_queue_pair_alone_may_hold_half_and_others_still_begin() {
+        let mut pool = HeldPackets::new(12);
+        let mut lists = [0, 1, 2].map(|index| HeldList::new(index, Side::Requests));
+        let mut fill = |list: &mut HeldList| {
+            (1..20).take_while(|psn| pool.hold(list, Psn::new(*psn), Psn::new(0), &[&[1]], Nanos(0)).is_ok()).count()
+        };
+        let counts: Vec<usize> = lists.iter_mut().map(&mut fill).collect();
+        assert_eq!(counts, [6, 3, 2]);
+    }
+
+    #[test]
+    fn what_is_too_far_or_too_long_or_there_already_is_not_held() {
+        let mut pool = HeldPackets::new(8);
+        let mut list = HeldList::new(3, Side::Responses);
+        let turn = Psn::new(0x00ff_fff0);
+        let mut hold = |ahead: u32, frame: &[u8]| pool.hold(&mut list, turn.plus(ahead), turn, &[frame], Nanos(0));
+        assert_eq!(hold(WINDOW + 1, &[1]), Err(NotHeld::NoRoom));
+        assert_eq!(hold(5, &[0; SLOT_BYTES + 1]), Err(NotHeld::NoRoom));
+        assert_eq!(hold(WINDOW, &[1]), Ok(()));
+        assert_eq!(hold(5, &[0; SLOT_BYTES]), Ok(()));
+        assert_eq!(hold(5, &[1]), Err(NotHeld::Twice));
+    }
+
+    #[test]
+    fn a_frame_in_pieces_comes_back_whole() {
+        let mut pool = HeldPackets::new(4);
+        let mut list = HeldList::new(0, Side::Requests);
+        pool.hold(&mut list, Psn::new(7), Psn::new(5), &[&[1, 2], &[], &[3]], Nanos(9)).expect("room");
+        assert_eq!(pool.frame(pool.find(&list, Psn::new(7)).expect("held")), [1, 2, 3]);
+        assert_eq!(pool.oldest_arrival(&list), Some(Nanos(9)));
+        assert!(list.is_behind(Psn::new(8)) && !list.is_behind(Psn::new(7)));
+    }
+
+    #[test]
+    fn a_pool_of_nothing_holds_nothing() {
+        let mut pool = HeldPackets::new(0);
+        let mut list = HeldList::new(0, Side::Requests);
+        assert_eq!(pool.hold(&mut list, Psn::new(1), Psn::new(0), &[&[1]], Nanos(0)), Err(NotHeld::NoRoom));
+        assert_eq!((pool.find(&list, Psn::new(1)), pool.release_all(&mut list)), (None, 0));
+    }
+
+    proptest! {
+        /// Against a map from list and PSN to what is in the frame.
+        #[test]
+        fn the_pool_is_a_map(steps in proptest::collection::vec((0usize..4, 0u32..40, 0u8..8), 1..300)) {
+            let mut pool = HeldPackets::new(16);
+            let mut lists = [(0, Side::Requests), (0, Side::Responses), (1, Side::Requests), (77, Side::Requests)]
+                .map(|(index, side)| HeldList::new(index, side));
+            let mut model: BTreeMap<(usize, u32), u8> = BTreeMap::new();
+            for (number, (list, ahead, action)) in steps.into_iter().enumerate() {
+                let (turn, mark) = (Psn::new(0x00ff_fff0), number as u8);
+                let psn = turn.plus(ahead);
+                let count = model.keys().filter(|(of, _)| *of == list).count();
+                match action {
+                    0..=4 => {
+                        let expected = match model.contains_key(&(list, ahead)) {
+                            true => Err(NotHeld::Twice),
+                            false if count >= 16 - model.len() => Err(NotHeld::NoRoom),
+                            false => Ok(()),
+                        };
+                        prop_assert_eq!(pool.hold(&mut lists[list], psn, turn, &[&[mark]], Nanos(number as u64)), expected);
+                        if expected.is_ok() {
+                            model.insert((list, ahead), mark);
+                        }
+                    }
+                    5 | 6 => {
+                        let found = pool.find(&lists[list], psn);
+                        prop_assert_eq!(found.map(|at| pool.frame(at)[0]), model.remove(&(list, ahead)));
+                        found.into_iter().for_each(|at| pool.release(&mut lists[list], at));
+                    }
+                    _ => {
+                        prop_assert_eq!(pool.release_all(&mut lists[list]) as usize, count);
+                        model.retain(|(of, _), _| *of != list);
+                    }
+                }
+                for (at, list) in lists.iter().enumerate() {
+                    prop_assert_eq!(list.is_empty(), !model.keys().any(|(of, _)| *of == at));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The tail probe: when an answer that was asked for does not come, the oldest packet is sent again, long before the ACK timer
+//! of the specification runs out.
+//!
+//! That timer begins at milliseconds, its base and its count (`retry_cnt`) belong to the client, and it stays what it is. The probe
+//! waits as long as round trips were measured to take, twice as long each time, and gives up after [`PROBES_MAX`].
+
+use super::rtt::RoundTrip;
+use crate::{clock::Nanos, psn::Psn};
+
+/// Probes without an answer before the rest is left to the ACK timer: the last waits 128 times as long as the first.
+const PROBES_MAX: u32 = 8;
+
+/// When to probe.
+#[derive(Debug)]
+pub(crate) struct TailProbe {
+    rtt: RoundTrip,
+    /// The last PSN that an answer was asked for.
+    asked: Psn,
+    /// A packet whose answer is a measurement, and when it was sent.
+    timed: Option<(Psn, Nanos)>,
+    deadline: Nanos,
+    /// Probes since the last answer.
+    sent: u32,
+}
+
+impl TailProbe {
+    /// The first packet will have `psn`.
+    pub(crate) fn new(psn: Psn) -> Self {
+        Self { rtt: RoundTrip::default(), asked: psn.minus(1), timed: None, deadline: Nanos::NEVER, sent: 0 }
+    }
+
+    pub(crate) const fn rtt(&self) -> &RoundTrip {
+        &self.rtt
+    }
+
+    pub(crate) const fn deadline(&self) -> Nanos {
+        self.deadline
+    }
+
+    /// A packet that asks for an answer was sent for the first time: PSNs `first` to `last`.
+    pub(crate) fn on_asked(&mut self, first: Psn, last: Psn, now: Nanos, floor: Nanos) {
+        self.asked = last;
+        if self.timed.is_none() {
+            self.timed = Some((first, now));
+        }
+        self.on_asked_again(now, floor);
+    }
+
+    /// A packet that asks for an answer was sent when all from the oldest on is sent anew.
+    pub(crate) fn on_asked_again(&mut self, now: Nanos, floor: Nanos) {
+        if self.deadline == Nanos::NEVER {
+            self.restart(now, floor);
+        }
+    }
+
+    /// The oldest packet was sent again, whoever wanted it.
+    pub(crate) fn on_sent_again(&mut self, now: Nanos, floor: Nanos) {
+        self.timed = None;
+        self.restart(now, floor);
+    }
+
+    /// An answer: the oldest that waits is now `oldest`.
+    pub(crate) fn on_progress(&mut self, oldest: Psn, now: Nanos, floor: Nanos) {
+        self.sent = 0;
+        if let Some((psn, at)) = self.timed
+            && oldest.distance_from(psn) > 0
+        {
+            self.rtt.add(now - at);
+            self.timed = None;
+        }
+        if self.asked.distance_from(oldest) >= 0 {
+            self.restart(now, floor);
+        } else {
+            self.deadline = Nanos::NEVER;
+        }
+    }
+
+    /// All that is outstanding is about to be sent anew: there is nothing to wait for.
+    pub(crate) fn stop(&mut self) {
+        (self.timed, self.deadline) = (None, Nanos::NEVER);
+    }
+
+    /// Time to probe. It stops here; the probe's being sent starts it again.
+    pub(crate) fn take_due(&mut self, now: Nanos) -> bool {
+        if self.deadline > now {
+            return false;
+        }
+        self.deadline = Nanos::NEVER;
+        self.sent += 1;
+        true
+    }
+
+    fn restart(&mut self, now: Nanos, floor: Nanos) {
+        self.deadline = if self.sent < PROBES_MAX {
+            now + Nanos(self.rtt.patience().max(floor).0.saturating_mul(1 << self.sent))
+        } else {
+            Nanos::NEVER
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLOOR: Nanos = Nanos::from_micros(100);
+    const PSN: Psn = Psn::new(0x00ff_ffff);
+
+    #[test]
+    fn each_probe_waits_twice_as_long_and_eight_are_enough() {
+        let mut probe = TailProbe::new(PSN);
+        probe.on_asked(PSN, PSN, Nanos(0), FLOOR);
+        probe.on_progress(PSN.plus(1), Nanos(10_000), FLOOR);
+        assert_eq!(probe.deadline(), Nanos::NEVER, "all is answered");
+        let mut now = Nanos::from_millis(1);
+        probe.on_asked(PSN.plus(1), PSN.plus(1), now, FLOOR);
+        for number in 0..8 {
+            assert_eq!(probe.deadline(), now + Nanos(100_000 << number));
+            now = probe.deadline();
+            assert!(!probe.take_due(now - Nanos(1)) && probe.take_due(now));
+            probe.on_sent_again(now, FLOOR);
+        }
+        assert_eq!(probe.deadline(), Nanos::NEVER);
+    }
+
+    #[test]
+    fn what_was_sent_twice_measures_nothing() {
+        let mut probe = TailProbe::new(PSN);
+        probe.on_asked(PSN, PSN, Nanos(0), FLOOR);
+        probe.on_sent_again(Nanos(5000), FLOOR);
+        probe.on_progress(PSN.plus(1), Nanos(6000), FLOOR);
+        assert_eq!(probe.rtt().least(), Nanos(0));
+    }
+}

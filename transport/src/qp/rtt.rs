@@ -1,0 +1,73 @@
+//! The round trip of a queue pair, measured by what is sent anyway: one packet at a time that asks for an ACK and was sent once
+//! only. The turn's moment stands for both ends, so a measurement costs no clock.
+
+use crate::clock::Nanos;
+
+/// What a round trip takes, and how much that varies.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RoundTrip {
+    smooth: Nanos,
+    variation: Nanos,
+    least: Nanos,
+}
+
+/// Before anything was measured: longer than a round trip in one building, busy hosts included. A guess.
+const UNKNOWN: Nanos = Nanos::from_millis(1);
+
+impl RoundTrip {
+    /// One was measured.
+    pub(crate) fn add(&mut self, sample: Nanos) {
+        // At least 1, so that 0 says "none yet".
+        let sample = Nanos(sample.0.max(1));
+        if self.smooth == Nanos(0) {
+            *self = Self { smooth: sample, variation: Nanos(sample.0 / 2), least: sample };
+            return;
+        }
+        // The weights are those of TCP (RFC 6298): an eighth of the new for the mean, a quarter for the variation.
+        let off = sample.0.abs_diff(self.smooth.0);
+        self.variation = Nanos(self.variation.0 - self.variation.0 / 4 + off / 4);
+        self.smooth = Nanos(self.smooth.0 - self.smooth.0 / 8 + sample.0 / 8);
+        self.least = self.least.min(sample);
+    }
+
+    /// The shortest so far; 0 when there was none. What comes sooner after a packet is no answer to it.
+    pub(crate) const fn least(&self) -> Nanos {
+        self.least
+    }
+
+    /// After so long without an answer it, or what it answers, was probably lost.
+    pub(crate) fn patience(&self) -> Nanos {
+        if self.smooth == Nanos(0) {
+            return UNKNOWN;
+        }
+        self.smooth + self.smooth.max(Nanos(self.variation.0.saturating_mul(4)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_is_two_steady_round_trips() {
+        let mut rtt = RoundTrip::default();
+        assert_eq!((rtt.patience(), rtt.least()), (UNKNOWN, Nanos(0)));
+        for _ in 0..100 {
+            rtt.add(Nanos(50_000));
+        }
+        assert_eq!((rtt.patience(), rtt.least()), (Nanos(100_000), Nanos(50_000)));
+    }
+
+    #[test]
+    fn patience_grows_with_what_varies_and_comes_back() {
+        let mut rtt = RoundTrip::default();
+        for at in 0..100 {
+            rtt.add(Nanos(if at % 2 == 0 { 20_000 } else { 180_000 }));
+        }
+        assert!((300_000..600_000).contains(&rtt.patience().0), "{:?}", rtt.patience());
+        for _ in 0..100 {
+            rtt.add(Nanos(20_000));
+        }
+        assert!(rtt.patience() < Nanos(45_000), "{:?}", rtt.patience());
+    }
+}

@@ -1,0 +1,322 @@
+//! Sending as little again as can be: what the completer knows beyond what go-back-N needs.
+//!
+//! The standard's wire has no word for "I have what follows". But a peer that keeps what follows a loss says so when the loss is
+//! repaired: its ACK covers more than can have been sent again and arrived. So the first NAK sends everything again from the packet
+//! that it names; an ACK beyond the cursor, or for a packet that left less than a round trip ago, moves the cursor on to where
+//! sending had come, and marks the peer as one that keeps. To such a peer a NAK sends one packet again. Two signs end that:
+//!
+//! * a NAK for the very next packet: several were lost in a row, so all goes again until an ACK beyond the cursor says enough;
+//! * an ACK for the packet that was sent again and not one more: nothing behind it is there, and the mark is taken back.
+//!
+//! READ responses are placed in order. Those ahead of a gap are held by the endpoint, as requests are at a responder; the READ
+//! request is sent again from the lowest missing PSN to its end (part of a READ cannot be asked for otherwise, and responders drop
+//! a repetition that begins lower than one before). One repetition serves every gap that it covers.
+
+use super::{
+    Link, Turn,
+    completer::Completer,
+    probe::TailProbe,
+    requester::{Requester, Sent},
+    send_queue::SendQueue,
+};
+use crate::{clock::Nanos, counters::QpCount, io::App, psn::Psn};
+
+/// What was learned about peer and path, and what is under way.
+#[derive(Debug)]
+pub(crate) struct Selective {
+    probe: TailProbe,
+    /// The peer was seen to keep what follows a loss.
+    keeps: bool,
+    /// The cursor went back for a NAK, and the peer may be seen to keep what was sent before.
+    went_back: Option<WentBack>,
+    /// The last NAK that was acted upon.
+    nak: Option<(Psn, Nanos)>,
+    /// One packet was sent again, and nothing is known of it yet.
+    again: Option<Again>,
+    /// Responses with these PSNs, the end not included, were asked for again.
+    repeated: Option<(Psn, Psn)>,
+    /// When the response that is missing is asked for again, if it does not come before.
+    gap_due: Nanos,
+    /// Behind READs that are not complete all before this PSN is acknowledged.
+    acknowledged: Option<Psn>,
+    /// Behind READs that are not complete this PSN is missing.
+    missing: Option<Psn>,
+}
+
+/// The cursor went back for a NAK at `at`.
+#[derive(Clone, Copy, Debug)]
+struct WentBack {
+    at: Nanos,
+    /// A packet that was sent again half a round trip later at least, and when. The ACK of the packet that the NAK named comes before
+    /// this one can be answered.
+    late: Option<(Psn, Nanos)>,
+}
+
+/// A packet that was sent again alone.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    psn: Psn,
+    at: Nanos,
+    /// The frontier of that moment.
+    frontier: Psn,
+}
+
+impl Selective {
+    /// The first packet will have `psn`.
+    pub(crate) fn new(psn: Psn) -> Self {
+        Self {
+            probe: TailProbe::new(psn),
+            keeps: false,
+            went_back: None,
+            nak: None,
+            again: None,
+            repeated: None,
+            gap_due: Nanos::NEVER,
+            acknowledged: None,
+            missing: None,
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Nanos {
+        self.probe.deadline().min(self.gap_due)
+    }
+
+    /// A packet was sent at the cursor.
+    pub(crate) fn on_sent(&mut self, sent: &Sent, link: &Link, now: Nanos) {
+        if let Some(back) = &mut self.went_back
+            && back.late.is_none()
+            && !sent.is_new
+            && now - back.at >= Nanos(self.probe.rtt().least().0 / 2)
+        {
+            back.late = Some((sent.psn, now));
+        }
+        let floor = link.recovery.probe_floor;
+        if !sent.asks || !link.recovery.is_selective() {
+            return;
+        }
+        if sent.is_new {
+            self.probe.on_asked(sent.psn, sent.psn.plus(sent.packets - 1), now, floor);
+        } else {
+            self.probe.on_asked_again(now, floor);
+        }
+    }
+
+    /// The oldest request was sent again, alone.
+    pub(crate) fn on_sent_again(
+        &mut self,
+        psn: Psn,
+        packets: u32,
+        wants_answer: bool,
+        frontier: Psn,
+        link: &Link,
+        now: Nanos,
+    ) {
+        self.probe.on_sent_again(now, link.recovery.probe_floor);
+        if wants_answer {
+            self.repeated = Some((psn, psn.plus(packets)));
+        } else {
+            self.again = Some(Again { psn, at: now, frontier });
+        }
+    }
+
+    /// The oldest that waits is now `oldest`.
+    pub(crate) fn on_progress(&mut self, oldest: Psn, requester: &mut Requester, link: &Link, now: Nanos) {
+        if !link.recovery.is_selective() {
+            return;
+        }
+        let is_behind = |psn: Psn| psn.distance_from(oldest) < 0;
+        let soon = self.probe.rtt().least();
+        if let Some(back) = self.went_back
+            && (is_behind(requester.cursor()) || back.late.is_some_and(|(psn, at)| is_behind(psn) && now - at < soon))
+        {
+            (self.keeps, self.went_back) = (true, None);
+            requester.skip_to_frontier();
+        }
+        requester.forget_oldest();
+        self.gap_due = Nanos::NEVER;
+        self.nak = None;
+        self.again = self.again.filter(|again| !is_behind(again.frontier) && again.frontier != oldest);
+        self.repeated = self.repeated.filter(|(_, end)| !is_behind(*end) && *end != oldest);
+        self.acknowledged = self.acknowledged.filter(|to| !is_behind(*to) && *to != oldest);
+        self.missing = self.missing.filter(|psn| !is_behind(*psn));
+        self.probe.on_progress(oldest, now, link.recovery.probe_floor);
+    }
+
+    /// The cursor went back: everything is sent again.
+    pub(crate) fn on_gone_back(&mut self) {
+        (self.went_back, self.again, self.repeated, self.gap_due) = (None, None, None, Nanos::NEVER);
+        self.probe.stop();
+    }
+
+    /// Nothing is outstanding.
+    pub(crate) fn stop(&mut self) {
+        self.gap_due = Nanos::NEVER;
+        self.probe.stop();
+    }
+
+    /// Work behind a READ that is not complete is acknowledged, up to `to`.
+    pub(crate) fn remember_acknowledged(&mut self, to: Psn) {
+        if self.acknowledged.is_none_or(|known| to.distance_from(known) > 0) {
+            self.acknowledged = Some(to);
+        }
+    }
+
+    /// Work behind a READ that is not complete is missing at the peer.
+    pub(crate) fn remember_nak(&mut self, psn: Psn) {
+        self.missing = Some(psn);
+    }
+
+    fn is_repeated(&self, psn: Psn) -> bool {
+        self.repeated.is_some_and(|(from, end)| psn.distance_from(from) >= 0 && psn.distance_from(end) < 0)
+    }
+}
+
+impl Completer {
+    /// The peer misses the oldest packet.
+    pub(super) fn on_sequence_nak<A: App>(
+        &mut self,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        requester: &mut Requester,
+        turn: &mut Turn<'_, A>,
+    ) {
+        let psn = self.unacknowledged();
+        let state = &mut self.selective;
+        let soon = state.probe.rtt().least();
+        // It cannot speak of what was sent again less than a round trip ago: the network repeated it.
+        let twice = state.nak.is_some_and(|(before, at)| before == psn && turn.now - at < soon);
+        if twice || requester.is_about_to_send(psn) {
+            return;
+        }
+        state.nak = Some((psn, turn.now));
+        let in_a_row = state.again.take().is_some_and(|again| again.psn.plus(1) == psn);
+        if !self.spend_retry(link, queue, turn) {
+            return;
+        }
+        if self.selective.keeps && !in_a_row {
+            requester.send_oldest_again();
+        } else {
+            self.go_back(queue, requester);
+            self.selective.went_back = Some(WentBack { at: turn.now, late: None });
+        }
+    }
+
+    /// An ACK that complains of nothing. When it answers a packet that was sent again alone, and not all that was sent before that,
+    /// the rest is lost: the peer has nothing behind, or it would complain. Where it covers that one packet and not one more, all is
+    /// sent again; where it covers others, which may only have been slow to be answered, the next alone.
+    pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
+        let oldest = self.unacknowledged();
+        let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
+        self.selective.again = None;
+        // Sooner than a round trip it is the ACK of the first sending.
+        if now - again.at < self.selective.probe.rtt().least() {
+            return;
+        }
+        if oldest == again.psn.plus(1) {
+            self.selective.keeps = false;
+            self.go_back(queue, requester);
+        } else {
+            requester.send_oldest_again();
+        }
+    }
+
+    /// Answers came that lie behind a READ response that did not, the first of those that are still held at `since`.
+    pub(super) fn on_hole<A: App>(
+        &mut self,
+        since: Nanos,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        requester: &mut Requester,
+        turn: &mut Turn<'_, A>,
+    ) {
+        let oldest = self.unacknowledged();
+        if self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest) {
+            return;
+        }
+        self.selective.gap_due = self.selective.gap_due.min(since + link.recovery.reorder_delay);
+        if self.selective.gap_due <= turn.now {
+            self.ask_again(link, queue, requester, turn);
+        }
+    }
+
+    /// A response came that is held already, so it is from a repetition. When that has passed the oldest, it is lost once more.
+    pub(super) fn on_held_twice<A: App>(
+        &mut self,
+        psn: Psn,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        requester: &mut Requester,
+        turn: &mut Turn<'_, A>,
+    ) {
+        if self.selective.is_repeated(self.unacknowledged()) && self.selective.is_repeated(psn) {
+            self.selective.repeated = None;
+            self.on_hole(turn.now, link, queue, requester, turn);
+        }
+    }
+
+    /// A READ is complete, or goes on: what is known of the work behind it holds now. Another READ behind it has lost its responses,
+    /// unless they are held: then their turn comes before the timer does.
+    pub(super) fn on_gap_filled<A: App>(
+        &mut self,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        requester: &mut Requester,
+        turn: &mut Turn<'_, A>,
+    ) {
+        if !link.recovery.is_selective() {
+            return;
+        }
+        if let Some(to) = self.selective.acknowledged
+            && !self.is_inside_read(queue)
+            && self.advance(to, link, queue, requester, turn).is_err()
+        {
+            let asked = requester.is_about_to_send(self.unacknowledged());
+            self.selective.gap_due = if asked { Nanos::NEVER } else { turn.now + link.recovery.reorder_delay };
+        }
+        if self.selective.missing == Some(self.unacknowledged()) && link.state.sends() {
+            self.selective.missing = None;
+            self.on_sequence_nak(link, queue, requester, turn);
+        }
+    }
+
+    /// A timer other than the ACK timer may have run out.
+    pub(super) fn on_selective_timeout<A: App>(
+        &mut self,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        requester: &mut Requester,
+        turn: &mut Turn<'_, A>,
+    ) {
+        if self.selective.gap_due <= turn.now {
+            self.ask_again(link, queue, requester, turn);
+        }
+        let is_due = self.selective.probe.take_due(turn.now);
+        if is_due && !requester.is_about_to_send(self.unacknowledged()) && link.is_reachable() {
+            link.counters.count(QpCount::AdaptiveRetransmission);
+            requester.send_oldest_again();
+        }
+    }
+
+    /// A READ response is missing: an implied NAK (IBTA v1 9.7.5.1.4).
+    fn ask_again<A: App>(
+        &mut self,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        requester: &mut Requester,
+        turn: &mut Turn<'_, A>,
+    ) {
+        self.selective.gap_due = Nanos::NEVER;
+        if requester.is_about_to_send(self.unacknowledged()) {
+            return;
+        }
+        link.counters.count(QpCount::ImpliedNak);
+        if self.spend_retry(link, queue, turn) {
+            requester.send_oldest_again();
+        }
+    }
+
+    /// The oldest that waits lies in the middle of a READ.
+    fn is_inside_read(&self, queue: &SendQueue) -> bool {
+        !queue.is_empty() && queue.entry(queue.head()).is_read() && self.place(queue).1 > 0
+    }
+}

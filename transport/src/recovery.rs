@@ -1,0 +1,57 @@
+//! How an endpoint makes good what the network loses: what it is told about it when it is made.
+//!
+//! The wire is the standard's either way. With [`Recovery::GoBackN`] a packet ahead of its turn is dropped, and a loss sends
+//! everything again from the packet that was lost; nothing but a NAK or the ACK timer finds a loss. With [`Recovery::Selective`]
+//! what comes early is held (`held.rs`) and executed in its turn, to a peer that was seen to do the same only what was lost is
+//! sent again, and a probe finds the loss of a last packet within a few round trips (`qp/probe.rs`).
+
+use crate::clock::Nanos;
+
+/// Which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// Early packets are held, only what is missing is sent again, probes find lost tails.
+    Selective,
+    /// As most adapters do without more: what comes early is dropped, all behind a loss is sent again. For comparison.
+    GoBackN,
+}
+
+/// What an endpoint is told about recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryConfig {
+    /// Which way. With [`Recovery::GoBackN`] the rest has no meaning.
+    pub kind: Recovery,
+    /// How long a packet may come late before it counts as lost. 0 asks for it at once, as adapters do; on a network that takes
+    /// several ways to a peer, the difference between them.
+    pub reorder_delay: Nanos,
+    /// The least time without an answer before a probe is sent; more than that is measured. Answers of a peer whose threads sleep
+    /// or wait for a core come late without being lost.
+    pub probe_floor: Nanos,
+    /// Packets that the endpoint can hold. Their memory is reserved at once and used when it is needed.
+    pub held_packets: u32,
+}
+
+impl RecoveryConfig {
+    /// Plain go-back-N.
+    pub const GO_BACK_N: Self = Self { kind: Recovery::GoBackN, ..Self::SELECTIVE };
+
+    /// The default.
+    const SELECTIVE: Self = Self {
+        kind: Recovery::Selective,
+        reorder_delay: Nanos(0),
+        // A guess: some round trips of a software peer, and little beside the shortest ACK timeout in use (4 ms and up).
+        probe_floor: Nanos::from_micros(100),
+        // Half of them may be one queue pair's: four windows of the usual 128 packets.
+        held_packets: 1024,
+    };
+
+    pub(crate) const fn is_selective(&self) -> bool {
+        matches!(self.kind, Recovery::Selective)
+    }
+}
+
+impl Default for RecoveryConfig {
+    fn default() -> Self {
+        Self::SELECTIVE
+    }
+}

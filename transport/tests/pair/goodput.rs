@@ -1,0 +1,101 @@
+//! What losses cost, in virtual time: WRITEs of 1 MiB at path MTU 1024 over a link of 10 Gbit/s and a round trip of 50 us that loses
+//! one frame in a thousand or in a hundred, either way. Each ratio is to the same link without losses.
+//!
+//! `cargo test -p roced-transport --test pair goodput -- --nocapture` prints them.
+
+use std::collections::VecDeque;
+
+use roced_shared::abi::{cqe::Status, wqe::SendOp};
+use roced_transport::{clock::Nanos, counters::QpCount, recovery::RecoveryConfig};
+
+use crate::{
+    faults::Random,
+    host::{Pair, Settings, sge, work},
+};
+
+const MESSAGE: usize = 1 << 20;
+const ONE_WAY: Nanos = Nanos::from_micros(25);
+/// Of a frame on a link of 10 Gbit/s: eight tenths of a nanosecond a byte, and 24 bytes of preamble, checksum and gap.
+const fn duration(frame_bytes: usize) -> Nanos {
+    Nanos((frame_bytes as u64 + 24) * 8 / 10)
+}
+/// Frames that wait for the link at most, so that the engine decides late what is sent next.
+const NIC_QUEUE: usize = 8;
+
+/// One direction of the link.
+#[derive(Default)]
+struct Direction {
+    /// When it has sent all that was given to it.
+    free_at: Nanos,
+    /// Frames under way, with their arrival.
+    frames: VecDeque<(Nanos, Vec<u8>)>,
+}
+
+/// Sends `messages` WRITEs, four at a time, of which a frame in `loss` is lost (0: none). Gives the time that they took.
+fn transfer(recovery: RecoveryConfig, window: u32, loss: u64, messages: u64, seed: u64) -> (Nanos, Pair) {
+    let settings = Settings { recovery: [recovery; 2], window, signal_all: true, ..Settings::default() };
+    let mut pair = Pair::new(settings);
+    let mut random = Random(seed);
+    let mut directions = [Direction::default(), Direction::default()];
+    let (start, mut posted, mut done) = (pair.now, 0, 0);
+    while done < messages {
+        while posted < messages && posted < done + 4 {
+            pair.hosts[0].post(&work(posted, SendOp::Write, &[sge(0, MESSAGE)], 0));
+            posted += 1;
+        }
+        for at in 0..2 {
+            while directions[1 - at].frames.front().is_some_and(|(arrival, _)| *arrival <= pair.now) {
+                let (_, frame) = directions[1 - at].frames.pop_front().expect("it is there");
+                pair.deliver(at, &frame);
+            }
+            let (now, host, link) = (pair.now, &mut pair.hosts[at], &mut directions[at]);
+            host.endpoint.on_timeout(now, 16, &mut host.app);
+            let waiting = (link.free_at - now).0.div_ceil(duration(1086).0) as usize;
+            host.nic.room = NIC_QUEUE.saturating_sub(waiting);
+            host.endpoint.poll_transmit(now, 32, &mut host.app, &mut host.nic);
+            for frame in host.nic.frames.drain(..) {
+                link.free_at = link.free_at.max(now) + duration(frame.len());
+                if loss == 0 || random.below(loss) != 0 {
+                    link.frames.push_back((link.free_at + ONE_WAY, frame));
+                }
+            }
+        }
+        let completions = pair.hosts[0].take();
+        assert!(completions.iter().all(|(_, status)| *status == Status::Success), "{completions:?}");
+        done += completions.len() as u64;
+        pair.hosts[1].app.writes.clear();
+        pair.hosts[0].last.clear();
+        pair.hosts[1].last.clear();
+        pair.now = pair.now + Nanos::from_micros(1);
+    }
+    (pair.now - start, pair)
+}
+
+#[test]
+fn losses_cost_little() {
+    const MESSAGES: u64 = 24;
+    for window in [128, 256] {
+        let (whole, _) = transfer(RecoveryConfig::default(), window, 0, MESSAGES, 1);
+        let gbit_per_s = (MESSAGES * MESSAGE as u64 * 8) as f64 / whole.0 as f64;
+        println!("window {window}: {gbit_per_s:.2} Gbit/s without loss");
+        assert!(gbit_per_s > 9.0);
+        for (loss, least) in [(1000, 0.9), (100, 0.6)] {
+            let ratio = |recovery| {
+                let (took, pair) = transfer(recovery, window, loss, MESSAGES, 7);
+                let host = &pair.hosts[0];
+                let ratio = whole.0 as f64 / took.0 as f64;
+                println!(
+                    "  one in {loss:4}: {:5.1} % of that, {} packets sent again, {} probes, {} time-outs",
+                    ratio * 100.0,
+                    host.count(QpCount::RetransmittedPackets),
+                    host.count(QpCount::AdaptiveRetransmission),
+                    host.count(QpCount::AckTimeout)
+                );
+                ratio
+            };
+            let (ours, go_back_n) = (ratio(RecoveryConfig::default()), ratio(RecoveryConfig::GO_BACK_N));
+            assert!(ours >= least, "{ours} at a window of {window}, one in {loss}");
+            assert!(ours > go_back_n + 0.02, "{ours} and {go_back_n}");
+        }
+    }
+}

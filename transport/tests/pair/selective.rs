@@ -1,0 +1,661 @@
+//! Sending as little again as can be, on the standard's wire: packets that come early are held until their turn, a peer that holds
+//! them is sent only what is missing, probes find what was lost last. Each rule by one scenario, over particular losses.
+
+use roced_shared::abi::{
+    control::{QpAttributes, attribute, state},
+    cqe::Status,
+    wqe::SendOp,
+};
+use roced_transport::{
+    clock::Nanos,
+    counters::QpCount,
+    recovery::RecoveryConfig,
+    reject::{Disposition, DropReason},
+    wire::{
+        Aeth, NakCode, Syndrome,
+        bth::Bth,
+        headers::Headers,
+        opcode::{self, Opcode, Operation},
+        reth::Reth,
+    },
+};
+
+use crate::host::{Fate, KEY, Pair, Settings, VA, bth, forged, no_fault, one, sge, work};
+
+const LIMIT: Nanos = Nanos::from_millis(10_000);
+const HELD: Disposition = Disposition::Held;
+
+const fn dropped(reason: DropReason) -> Disposition {
+    Disposition::Dropped(reason)
+}
+
+/// Whether the packets sent again, the time-outs and the probes of host 0 are these, and what they are.
+fn repairs(pair: &Pair) -> [u64; 3] {
+    [QpCount::RetransmittedPackets, QpCount::AckTimeout, QpCount::AdaptiveRetransmission]
+        .map(|what| pair.hosts[0].count(what))
+}
+
+/// Gives host 1 a WRITE of one packet, `bytes` to `offset`, that is `ahead` of the first PSN.
+fn give_write(pair: &mut Pair, ahead: u32, offset: u64, bytes: &[u8]) -> Disposition {
+    let first = bth(pair, opcode::RC_WRITE_ONLY);
+    let reth = Some(Reth { va: VA + offset, rkey: KEY, length: bytes.len() as u32 });
+    let bth = Bth { psn: first.psn.plus(ahead), ack_request: true, ..first };
+    let frame = forged(pair, &Headers { reth, ..Headers::new(bth) }, bytes);
+    pair.deliver(1, &frame)
+}
+
+/// The same, a SEND.
+fn give_send(pair: &mut Pair, ahead: u32) -> Disposition {
+    let first = bth(pair, opcode::RC_SEND_ONLY);
+    let bth = Bth { psn: first.psn.plus(ahead), ack_request: true, ..first };
+    let frame = forged(pair, &Headers::new(bth), &[7; 10]);
+    pair.deliver(1, &frame)
+}
+
+/// What host 1 has to say now: each syndrome with its PSN, counted from the first.
+fn answers(pair: &mut Pair) -> Vec<(Syndrome, u32)> {
+    let mut said = Vec::new();
+    let first = bth(pair, opcode::RC_ACK).psn;
+    let host = &mut pair.hosts[1];
+    host.endpoint.on_timeout(pair.now, 16, &mut host.app);
+    host.endpoint.poll_transmit(pair.now, 32, &mut host.app, &mut host.nic);
+    for frame in host.nic.frames.drain(..) {
+        let pieces = [&frame[..]];
+        let packet = roced_transport::wire::parse(&pieces).expect("what we build parses");
+        said.push((packet.aeth.expect("an ACK").syndrome, packet.bth.psn.offset_from(first)));
+    }
+    said
+}
+
+const NAK: Syndrome = Syndrome::Nak(NakCode::PsnSequence);
+
+fn with(recovery: RecoveryConfig) -> Settings {
+    Settings { recovery: [recovery; 2], ..Settings::default() }
+}
+
+fn with_delay(micros: u64) -> Settings {
+    with(RecoveryConfig { reorder_delay: Nanos::from_micros(micros), ..RecoveryConfig::default() })
+}
+
+fn with_room(held_packets: u32) -> Settings {
+    with(RecoveryConfig { held_packets, ..RecoveryConfig::default() })
+}
+
+/// A message of `bytes` from host 0 under one fault; checks data and completions. Gives how long it took.
+fn survives(pair: &mut Pair, op: SendOp, bytes: usize, fate: impl FnMut(usize, Opcode, usize) -> Fate) -> Nanos {
+    let start = pair.now;
+    if op == SendOp::Send {
+        pair.hosts[1].post_recv(9, &[sge(600_000, bytes)]);
+    }
+    pair.hosts[0].post(&work(1, op, &[sge(11, bytes)], 600_000));
+    assert!(pair.run(LIMIT, fate), "it comes to rest");
+    let end = pair.hosts[0].app.completions.first().map(|completion| Nanos(completion.timestamp_ns));
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    let (here, there) = (&pair.hosts[0].app.memory, &pair.hosts[1].app.memory);
+    assert!(here[11..11 + bytes] == there[600_000..600_000 + bytes], "every byte is there");
+    if op == SendOp::Send {
+        assert_eq!(pair.hosts[1].take(), [(9, Status::Success)]);
+    }
+    end.expect("there was one") - start
+}
+
+/// A pair that has measured its round trip.
+fn warm(settings: Settings) -> Pair {
+    let mut pair = Pair::new(settings);
+    for wr_id in 0..20 {
+        pair.hosts[0].post(&work(wr_id, SendOp::Write, &[sge(0, 10)], 0));
+        pair.settle();
+    }
+    pair.hosts[0].take();
+    pair.hosts[1].app.writes.clear();
+    pair
+}
+
+// What the responder does.
+
+#[test]
+fn an_early_packet_has_no_effect_before_its_turn() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[1].post_recv(1, &[sge(100, 10)]);
+    pair.hosts[1].post_recv(2, &[sge(200, 10)]);
+    assert_eq!(give_write(&mut pair, 2, 500, &[2; 8]), HELD);
+    assert_eq!(give_send(&mut pair, 1), HELD);
+    assert_eq!(answers(&mut pair), [(NAK, 0)]);
+    assert!(pair.hosts[1].app.writes.is_empty() && pair.hosts[1].take().is_empty());
+    assert_eq!(give_write(&mut pair, 0, 500, &[1; 8]), Disposition::Accepted);
+    assert_eq!(pair.hosts[1].app.writes, [(500, 8), (100, 10), (500, 8)], "each in its turn");
+    assert_eq!(pair.hosts[1].app.memory[500..508], [2; 8], "the later WRITE wins");
+    assert_eq!(pair.hosts[1].take(), [(1, Status::Success)]);
+    assert_eq!(answers(&mut pair), [(Syndrome::ACK, 2)]);
+    assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderHeld), 2);
+    assert_eq!(pair.hosts[1].count(QpCount::ReceivedPackets), 3);
+    assert!(pair.hosts[1].drops().is_empty());
+}
+
+#[test]
+fn each_hole_is_complained_of_once_and_the_next_as_soon_as_it_shows() {
+    let mut pair = Pair::new(Settings::default());
+    for ahead in [1, 2, 5, 4, 7] {
+        assert_eq!(give_write(&mut pair, ahead, 0, &[1]), HELD);
+    }
+    assert_eq!(answers(&mut pair), [(NAK, 0)]);
+    assert_eq!(give_write(&mut pair, 0, 0, &[1]), Disposition::Accepted);
+    assert_eq!(answers(&mut pair), [(NAK, 3)]);
+    assert_eq!(give_write(&mut pair, 8, 0, &[1]), HELD);
+    assert_eq!(answers(&mut pair), []);
+    assert_eq!(give_write(&mut pair, 3, 0, &[1]), Disposition::Accepted);
+    assert_eq!(answers(&mut pair), [(NAK, 6)]);
+    assert_eq!(give_write(&mut pair, 6, 0, &[1]), Disposition::Accepted);
+    assert_eq!(answers(&mut pair), [(Syndrome::ACK, 8)]);
+    assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 3);
+    assert_eq!(pair.hosts[1].app.writes.len(), 9);
+}
+
+#[test]
+fn a_hole_that_fills_within_the_reorder_delay_is_not_complained_of() {
+    let mut pair = Pair::new(with_delay(100));
+    assert_eq!(give_write(&mut pair, 1, 0, &[1]), HELD);
+    pair.now = pair.now + Nanos::from_micros(60);
+    assert_eq!(give_write(&mut pair, 3, 0, &[1]), HELD);
+    assert_eq!(answers(&mut pair), []);
+    assert_eq!(give_write(&mut pair, 0, 0, &[1]), Disposition::Accepted);
+    // The delay of the hole that is left runs since what lies behind it came.
+    pair.now = pair.now + Nanos::from_micros(90);
+    assert_eq!(answers(&mut pair), [(Syndrome::ACK, 1)]);
+    pair.now = pair.now + Nanos::from_micros(20);
+    assert_eq!(answers(&mut pair), [(NAK, 2)]);
+    pair.now = pair.now + Nanos::from_micros(1000);
+    assert_eq!(answers(&mut pair), []);
+}
+
+#[test]
+fn an_rnr_nak_frees_what_is_held_and_nothing_is_until_the_packet_comes_again() {
+    let mut pair = Pair::new(Settings::default());
+    assert_eq!(give_send(&mut pair, 1), HELD);
+    assert_eq!(give_send(&mut pair, 0), dropped(DropReason::ReceiverNotReady));
+    assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 1);
+    assert_eq!(answers(&mut pair), [(Syndrome::Rnr { timer: 12 }, 0)]);
+    assert_eq!(give_send(&mut pair, 1), dropped(DropReason::OutOfSequence));
+    assert_eq!(answers(&mut pair), []);
+    for wr_id in 1..=3 {
+        pair.hosts[1].post_recv(wr_id, &[sge(0, 10)]);
+    }
+    assert_eq!(give_send(&mut pair, 0), Disposition::Accepted);
+    assert_eq!(give_send(&mut pair, 2), HELD);
+    assert_eq!(give_send(&mut pair, 1), Disposition::Accepted);
+    assert_eq!(pair.hosts[1].take().len(), 3);
+}
+
+/// The held packet itself finds no receive work when its turn comes: what is behind it goes.
+#[test]
+fn a_held_packet_may_find_the_receiver_not_ready() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[1].post_recv(1, &[sge(0, 10)]);
+    assert_eq!((give_send(&mut pair, 1), give_send(&mut pair, 2)), (HELD, HELD));
+    assert_eq!(give_send(&mut pair, 0), Disposition::Accepted);
+    assert_eq!(answers(&mut pair), [(Syndrome::Rnr { timer: 12 }, 1)]);
+    assert_eq!(pair.hosts[1].drops()["drop_receiver_not_ready"], 1);
+    assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 1);
+}
+
+#[test]
+fn errors_changes_of_state_and_removal_free_what_is_held() {
+    let fill = || {
+        let mut pair = Pair::new(with_room(2));
+        assert_eq!(give_write(&mut pair, 1, 0, &[1]), HELD);
+        assert_eq!(give_write(&mut pair, 2, 0, &[1]), dropped(DropReason::NoRoomToHold));
+        pair
+    };
+    // A request without right fails the queue pair.
+    let mut pair = fill();
+    assert_eq!(give_write(&mut pair, 0, 1 << 40, &[1]), dropped(DropReason::RemoteAccess));
+    assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 1);
+    for to in [state::ERR, state::RESET] {
+        let mut pair = fill();
+        let host = &mut pair.hosts[1];
+        let attributes = QpAttributes { state: to, ..QpAttributes::default() };
+        host.endpoint.modify_qp(host.qpn, attribute::STATE, &attributes, None).expect("from anywhere");
+        assert_eq!(host.drops()["drop_held_in_vain"], 1);
+        if to == state::RESET {
+            pair.connect_one(1);
+            assert_eq!(give_write(&mut pair, 1, 0, &[1]), HELD, "there is room again");
+            assert_eq!(give_write(&mut pair, 0, 0, &[1]), Disposition::Accepted);
+            assert_eq!(pair.hosts[1].app.writes.len(), 2, "nothing of before");
+        }
+    }
+    let mut pair = fill();
+    let host = &mut pair.hosts[1];
+    host.endpoint.remove_qp(host.qpn).expect("there");
+    assert_eq!(host.drops()["drop_held_in_vain"], 1);
+}
+
+#[test]
+fn past_its_share_a_packet_is_dropped_and_comes_again() {
+    let mut pair = Pair::new(with_room(4));
+    let dispositions: Vec<_> = (1..=4).map(|ahead| give_write(&mut pair, ahead, 0, &[1])).collect();
+    let full = dropped(DropReason::NoRoomToHold);
+    assert_eq!(dispositions, [HELD, HELD, full, full]);
+    assert_eq!(answers(&mut pair), [(NAK, 0)]);
+    assert_eq!(give_write(&mut pair, 0, 0, &[1]), Disposition::Accepted);
+    assert_eq!(answers(&mut pair), [(Syndrome::ACK, 2)], "it knows of nothing behind");
+    assert_eq!(give_write(&mut pair, 4, 0, &[1]), HELD);
+    assert_eq!(answers(&mut pair), [(NAK, 3)]);
+}
+
+#[test]
+fn a_held_packet_that_comes_again_is_a_duplicate_and_not_answered() {
+    let mut pair = Pair::new(Settings::default());
+    assert_eq!(give_write(&mut pair, 1, 0, &[1]), HELD);
+    assert_eq!(answers(&mut pair), [(NAK, 0)]);
+    assert_eq!(give_write(&mut pair, 1, 0, &[1]), dropped(DropReason::Duplicate));
+    assert_eq!(answers(&mut pair), []);
+    assert_eq!(give_write(&mut pair, 0, 0, &[1]), Disposition::Accepted);
+    assert_eq!(pair.hosts[1].app.writes.len(), 2, "executed once");
+}
+
+/// A READ takes a PSN for each response; a peer that lies puts other requests there.
+#[test]
+fn what_a_liar_hides_behind_its_turn_is_freed() {
+    let mut pair = Pair::new(with_room(2));
+    assert_eq!(give_write(&mut pair, 2, 0, &[1]), HELD);
+    let read = bth(&pair, opcode::RC_READ_REQUEST);
+    let reth = Some(Reth { va: VA, rkey: KEY, length: 5000 });
+    let frame = forged(&pair, &Headers { reth, ..Headers::new(read) }, &[]);
+    assert_eq!(pair.deliver(1, &frame), Disposition::Accepted);
+    assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 1);
+    assert_eq!(give_write(&mut pair, 6, 0, &[1]), HELD);
+}
+
+#[test]
+fn early_packets_of_every_kind_are_executed_in_order() {
+    for op in [SendOp::Send, SendOp::Write, SendOp::WriteImm] {
+        for lost in 0..3 {
+            let mut pair = Pair::new(Settings::default());
+            let middle = if op == SendOp::Send { opcode::RC_SEND_MIDDLE } else { opcode::RC_WRITE_MIDDLE };
+            if op == SendOp::WriteImm {
+                pair.hosts[1].post_recv(9, &[]);
+            }
+            survives(&mut pair, op, 5000, one(0, middle, lost, Fate::Drop));
+            assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderHeld), 3 - lost as u64);
+            assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 1);
+            let order: Vec<u64> = pair.hosts[1].app.writes.iter().map(|(offset, _)| *offset).collect();
+            assert!(order.len() == 5 && order.is_sorted(), "{order:?}");
+        }
+    }
+}
+
+// What the requester does.
+
+/// A path of 40 us there and little back. Of the packets that host 0 sends those with these numbers are lost.
+fn far(lost: &[usize]) -> impl FnMut(usize, Opcode, usize) -> Fate + use<'_> {
+    let mut sent = 0;
+    move |from, _, _| {
+        sent += 1 - from;
+        match from {
+            0 if lost.contains(&(sent - 1)) => Fate::Drop,
+            0 => Fate::Late(8),
+            _ => Fate::Deliver,
+        }
+    }
+}
+
+/// A WRITE of `packets` packets from host 0, eight in 5 us, of which those with these numbers are lost. Gives what it took beyond
+/// what every WRITE takes: packets sent again, time-outs, probes; and how long it was.
+fn write_far_in(pair: &mut Pair, packets: usize, lost: &[usize]) -> ([u64; 3], Nanos) {
+    let before = repairs(pair);
+    pair.hosts[0].nic.room = 8;
+    let took = survives(pair, SendOp::Write, packets * 1024, far(lost));
+    let after = repairs(pair);
+    (std::array::from_fn(|at| after[at] - before[at]), took)
+}
+
+fn write_far(pair: &mut Pair, packets: usize, lost: &[usize]) -> [u64; 3] {
+    write_far_in(pair, packets, lost).0
+}
+
+/// 400 packets over that path: fifty turns, and there and back.
+const WHOLE: Nanos = Nanos::from_micros(400 / 8 * 5 + 50);
+
+/// A connection over that path that knows its round trip.
+fn known(recovery: [RecoveryConfig; 2]) -> Pair {
+    let mut pair = Pair::new(Settings { window: 128, recovery, ..Settings::default() });
+    for _ in 0..10 {
+        assert_eq!(write_far(&mut pair, 10, &[]), [0; 3]);
+    }
+    pair
+}
+
+#[test]
+fn a_peer_that_keeps_is_found_out_and_sent_one_packet_again() {
+    let mut pair = known([RecoveryConfig::default(); 2]);
+    let [again, 0, 0] = write_far(&mut pair, 400, &[100]) else { panic!("the NAK is enough: {:?}", repairs(&pair)) };
+    assert!((2..=90).contains(&again), "what was under way, at most: {again}");
+    assert_eq!(write_far(&mut pair, 400, &[100]), [1, 0, 0]);
+    assert_eq!(write_far(&mut pair, 400, &[30, 60, 230]), [3, 0, 0]);
+    assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 5);
+}
+
+#[test]
+fn a_peer_that_does_not_keep_is_sent_everything_again() {
+    let mut pair = known([RecoveryConfig::default(), RecoveryConfig::GO_BACK_N]);
+    for _ in 0..3 {
+        let [again, 0, 0] = write_far(&mut pair, 400, &[100]) else { panic!("a NAK is enough: {:?}", repairs(&pair)) };
+        assert!(again >= 60, "all that was under way: {again}");
+    }
+    assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 3);
+    assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderHeld), 0);
+}
+
+#[test]
+fn a_burst_of_losses_is_not_repaired_one_round_trip_a_packet() {
+    let mut pair = known([RecoveryConfig::default(); 2]);
+    write_far(&mut pair, 400, &[100]);
+    let lost: Vec<usize> = (100..140).collect();
+    let (repairs, took) = write_far_in(&mut pair, 400, &lost);
+    let [40..140, 0, 0] = repairs else { panic!("NAKs are enough: {repairs:?}") };
+    assert!(took < WHOLE + Nanos::from_micros(4 * 50), "{took:?}");
+}
+
+/// The end of a message is lost, so nobody complains. A probe tells how far the peer is; the ACK of the packet from there on
+/// covers that one and nothing else: go back.
+#[test]
+fn an_ack_for_one_packet_and_not_one_more_says_that_nothing_is_kept() {
+    let mut pair = known([RecoveryConfig::default(); 2]);
+    write_far(&mut pair, 400, &[100]);
+    // Packet 95 was the last that asked for an ACK and got it.
+    let lost: Vec<usize> = (100..200).collect();
+    let (repairs, took) = write_far_in(&mut pair, 200, &lost);
+    assert_eq!(repairs, [101, 0, 1], "the probe, and what was lost, once");
+    assert!(took < WHOLE + Nanos::from_micros(6 * 50), "{took:?}");
+}
+
+#[test]
+fn the_packet_that_is_sent_again_may_be_lost_too() {
+    let mut lost = vec![100];
+    for probes in 0..4 {
+        let mut pair = known([RecoveryConfig::default(); 2]);
+        write_far(&mut pair, 400, &[100]);
+        let begin = pair.trace.len();
+        let (repairs, took) = write_far_in(&mut pair, 400, &lost);
+        assert_eq!(repairs, [probes + 1, 0, probes]);
+        // Each probe waits twice as long as the one before, the first some two round trips.
+        assert!(took < WHOLE + Nanos::from_micros((1 << probes) * 120), "{probes}: {took:?}");
+        let sent: Vec<u32> = pair.trace[begin..].iter().filter(|(from, ..)| *from == 0).map(|(.., psn)| *psn).collect();
+        lost.push(sent.iter().rposition(|psn| *psn == sent[100]).expect("it was sent"));
+    }
+}
+
+#[test]
+fn a_nak_that_comes_twice_is_acted_upon_once() {
+    let mut pair = Pair::new(Settings { window: 128, retry_cnt: 1, ..Settings::default() });
+    for _ in 0..10 {
+        write_far(&mut pair, 10, &[]);
+    }
+    write_far(&mut pair, 400, &[100]);
+    let mut there = far(&[100]);
+    let before = repairs(&pair);
+    survives(
+        &mut pair,
+        SendOp::Write,
+        400 * 1024,
+        |from, opcode, nth| {
+            if from == 1 { Fate::Duplicate } else { there(from, opcode, nth) }
+        },
+    );
+    assert_eq!(repairs(&pair), [before[0] + 1, before[1], before[2]]);
+}
+
+#[test]
+fn a_packet_late_within_the_reorder_delay_costs_nothing() {
+    for turns in [1, 2, 5, 15] {
+        for (op, from, late) in [
+            (SendOp::Write, 0, opcode::RC_WRITE_MIDDLE),
+            (SendOp::Write, 0, opcode::RC_WRITE_FIRST),
+            (SendOp::Send, 0, opcode::RC_SEND_MIDDLE),
+            (SendOp::Read, 1, opcode::RC_READ_RESPONSE_MIDDLE),
+            (SendOp::Read, 1, opcode::RC_READ_RESPONSE_FIRST),
+        ] {
+            let mut pair = warm(with_delay(100));
+            survives(&mut pair, op, 9000, one(from, late, 0, Fate::Late(turns)));
+            assert_eq!(repairs(&pair), [0; 3], "{op:?} {turns}");
+            let asked = [0, 1]
+                .map(|at| pair.hosts[at].count(QpCount::SequenceNakSent) + pair.hosts[at].count(QpCount::ImpliedNak));
+            assert_eq!(asked, [0; 2], "{op:?} {turns}");
+            assert!(pair.hosts[1 - from].count(QpCount::OutOfOrderHeld) >= 7, "{op:?} {turns}");
+        }
+    }
+}
+
+#[test]
+fn all_packets_in_any_order_within_the_reorder_delay_cost_nothing() {
+    let mut pair = warm(with_delay(200));
+    let mut turns = [7, 0, 3, 11, 1, 9, 5].into_iter().cycle();
+    let mut fate = move |_: usize, _: Opcode, _: usize| Fate::Late(turns.next().expect("for ever"));
+    for op in [SendOp::Write, SendOp::Send, SendOp::Read] {
+        survives(&mut pair, op, 60_000, &mut fate);
+    }
+    assert_eq!(repairs(&pair), [0; 3]);
+}
+
+#[test]
+fn what_is_later_than_the_reorder_delay_is_asked_for_once() {
+    let mut pair = warm(with_delay(100));
+    survives(&mut pair, SendOp::Write, 9000, one(0, opcode::RC_WRITE_MIDDLE, 0, Fate::Late(40)));
+    assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 1);
+    let mut pair = warm(with_delay(100));
+    survives(&mut pair, SendOp::Read, 9000, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 0, Fate::Late(40)));
+    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
+}
+
+// Probes.
+
+/// What is lost last, or answers to it: found within some round trips, not by the ACK timer, and no retry is spent.
+#[test]
+fn lost_tails_are_found_by_a_probe_and_spend_no_retry() {
+    for (op, from, lost) in [
+        (SendOp::Write, 0, opcode::RC_WRITE_LAST),
+        (SendOp::Send, 0, opcode::RC_SEND_LAST),
+        (SendOp::Write, 1, opcode::RC_ACK),
+        (SendOp::Send, 1, opcode::RC_ACK),
+        (SendOp::Read, 0, opcode::RC_READ_REQUEST),
+        (SendOp::Read, 1, opcode::RC_READ_RESPONSE_LAST),
+    ] {
+        let mut pair = warm(Settings { retry_cnt: 0, ..Settings::default() });
+        let mut left = 1;
+        let took = survives(&mut pair, op, 5000, |sender, opcode, _| {
+            if (sender, opcode) == (from, lost) && left > 0 {
+                left -= 1;
+                return Fate::Drop;
+            }
+            Fate::Deliver
+        });
+        // The probe, and the last packet where the probe was another.
+        let [1..=2, 0, 1] = repairs(&pair) else { panic!("{op:?} without {lost}: {:?}", repairs(&pair)) };
+        assert!(took < Nanos::from_micros(200), "{op:?} without {lost}: {took:?}");
+        let written: usize = pair.hosts.iter().flat_map(|host| &host.app.writes).map(|(_, length)| length).sum();
+        assert_eq!(written, 5000, "nothing is executed twice");
+    }
+}
+
+#[test]
+fn the_first_packet_of_a_connection_may_be_the_lost_one() {
+    let mut pair = Pair::new(Settings { retry_cnt: 0, ..Settings::default() });
+    let took = survives(&mut pair, SendOp::Write, 10, one(0, opcode::RC_WRITE_ONLY, 0, Fate::Drop));
+    assert_eq!(repairs(&pair), [1, 0, 1]);
+    assert!(took < Nanos::from_micros(1100), "{took:?}");
+}
+
+/// Eight probes, each after twice the time; what is left is the ACK timer's, with all the retries it has.
+#[test]
+fn probes_come_slower_and_end() {
+    let mut pair = warm(Settings { timeout: 0, ..Settings::default() });
+    let begin = pair.trace.len();
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+    let start = pair.now;
+    let mut times = Vec::new();
+    while pair.now - start < Nanos::from_millis(60) {
+        if pair.turn(&mut |_, _, _| Fate::Drop) {
+            times.push((pair.now - start).0 / 1000);
+        }
+        pair.now = pair.now + Nanos::from_micros(5);
+    }
+    assert_eq!(pair.trace.len() - begin, 9);
+    let gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    for (number, gap) in gaps.iter().enumerate() {
+        let expected = 100 << number;
+        assert!((expected..=expected + 20).contains(gap), "{gaps:?}");
+    }
+    assert_eq!(repairs(&pair), [8, 0, 8]);
+    pair.settle();
+    assert!(pair.hosts[0].take().is_empty(), "no timer is left, and no answer came");
+}
+
+#[test]
+fn the_ack_timer_counts_as_it_did() {
+    for retry_cnt in [0, 2, 7] {
+        let mut pair = Pair::new(Settings { retry_cnt, timeout: 10, ..Settings::default() });
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+        assert!(pair.run(LIMIT, |_, _, _| Fate::Drop));
+        assert_eq!(pair.hosts[0].take(), [(1, Status::TransportRetryExceeded)]);
+        assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), u64::from(retry_cnt) + 1);
+    }
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_not_probed() {
+    let mut pair = warm(Settings { min_rnr_timer: 20, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 10)], 0));
+    pair.run(Nanos::from_millis(9), no_fault);
+    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
+    assert_eq!(pair.hosts[0].count(QpCount::RnrNakReceived), 1);
+    pair.hosts[1].post_recv(2, &[sge(0, 10)]);
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+}
+
+#[test]
+fn slow_sending_is_no_missing_answer() {
+    let mut pair = warm(Settings::default());
+    let host = &mut pair.hosts[0];
+    let limit = QpAttributes { rate_limit_bytes_per_s: 1_000_000, ..QpAttributes::default() };
+    host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
+    survives(&mut pair, SendOp::Write, 9000, no_fault);
+    assert_eq!(repairs(&pair), [0; 3]);
+}
+
+// READ.
+
+/// A READ of one chunk of 16 packets; responses with these numbers are lost.
+fn read_without(lost: &[usize]) -> Pair {
+    let mut pair = warm(Settings::default());
+    let mut seen = 0;
+    survives(&mut pair, SendOp::Read, 16 * 1024, |from, _, _| {
+        seen += from;
+        if from == 1 && lost.contains(&(seen - 1)) { Fate::Drop } else { Fate::Deliver }
+    });
+    let order: Vec<u64> = pair.hosts[0].app.writes.iter().map(|(offset, _)| *offset).collect();
+    assert!(order.len() == 16 && order.is_sorted(), "each once and in order: {order:?}");
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+    pair
+}
+
+#[test]
+fn read_responses_behind_a_gap_are_held() {
+    let pair = read_without(&[5]);
+    assert_eq!(pair.hosts[0].count(QpCount::OutOfOrderHeld), 10);
+    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
+    let requests: Vec<u32> =
+        pair.trace.iter().filter(|(_, opcode, _)| *opcode == opcode::RC_READ_REQUEST).map(|(.., psn)| *psn).collect();
+    let [first, second] = requests[..] else { panic!("asked once again: {requests:?}") };
+    assert_eq!(second, (first + 5) & 0x00ff_ffff, "from the lowest that is missing");
+    assert_eq!(pair.sent(1, Operation::ReadResponse), 16 + 11, "to its end");
+}
+
+#[test]
+fn one_repetition_serves_every_gap_of_a_read() {
+    for lost in [&[5, 9][..], &[5, 6, 7], &[0, 15], &[1, 3, 5, 7, 9, 11, 13]] {
+        let pair = read_without(lost);
+        assert_eq!(pair.sent(0, Operation::ReadRequest), 2, "without {lost:?}");
+        assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
+    }
+}
+
+#[test]
+fn a_repeated_response_may_be_lost_too() {
+    // Responses 5 to 15 come again as numbers 16 to 26. A later one of them, held already, shows the loss of the first.
+    let pair = read_without(&[5, 16]);
+    assert_eq!(pair.sent(0, Operation::ReadRequest), 3);
+    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 2);
+    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
+    // Without any of them a probe does.
+    let all: Vec<usize> = [5].into_iter().chain(16..27).collect();
+    let pair = read_without(&all);
+    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 1);
+}
+
+#[test]
+fn an_ack_behind_a_gap_is_not_forgotten() {
+    let mut pair = warm(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 3000)], 600_000));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(5000, 9000)], 700_000));
+    pair.hosts[0].post(&work(3, SendOp::Read, &[sge(20_000, 3000)], 600_000));
+    assert!(pair.run(LIMIT, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 0, Fate::Drop)));
+    assert_eq!(pair.hosts[0].take(), [1, 2, 3].map(|wr_id| (wr_id, Status::Success)));
+    assert_eq!(repairs(&pair), [1, 0, 0], "the READ request, and nothing behind it");
+    assert_eq!(pair.sent(0, Operation::ReadRequest), 3);
+    assert!(pair.hosts[0].app.memory[20_000..23_000] == pair.hosts[1].app.memory[600_000..603_000]);
+}
+
+#[test]
+fn a_nak_behind_a_gap_is_not_forgotten() {
+    let mut pair = warm(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 3000)], 600_000));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(5000, 9000)], 700_000));
+    let mut lost = 0;
+    assert!(pair.run(LIMIT, |_, opcode, nth| {
+        if nth == 0 && matches!(opcode, opcode::RC_READ_RESPONSE_MIDDLE | opcode::RC_WRITE_MIDDLE) {
+            lost += 1;
+            return Fate::Drop;
+        }
+        Fate::Deliver
+    }));
+    assert_eq!(lost, 2);
+    assert_eq!(pair.hosts[0].take(), [1, 2].map(|wr_id| (wr_id, Status::Success)));
+    let [_, 0, 0] = repairs(&pair) else { panic!("no timer: {:?}", repairs(&pair)) };
+    assert!(pair.hosts[1].app.memory[700_000..709_000] == pair.hosts[0].app.memory[5000..14_000]);
+}
+
+#[test]
+fn gaps_in_several_reads_are_filled_one_after_the_other_without_a_timer() {
+    let mut pair = warm(Settings { rd_atomic: 16, ..Settings::default() });
+    for wr_id in 0..8 {
+        pair.hosts[0].post(&work(wr_id, SendOp::Read, &[sge(wr_id * 8000, 8000)], 600_000));
+    }
+    let mut seen = 0;
+    assert!(pair.run(LIMIT, |from, _, _| {
+        seen += from;
+        if from == 1 && seen < 64 && seen % 5 == 3 { Fate::Drop } else { Fate::Deliver }
+    }));
+    assert_eq!(pair.hosts[0].take().len(), 8);
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+    for at in 0..8 {
+        assert!(pair.hosts[0].app.memory[at * 8000..][..8000] == pair.hosts[1].app.memory[600_000..608_000]);
+    }
+}
+
+#[test]
+fn a_forged_answer_behind_a_gap_is_nothing_when_its_turn_comes() {
+    let mut pair = warm(Settings::default());
+    pair.hosts[1].post(&work(1, SendOp::Read, &[sge(0, 1000)], 0));
+    pair.hosts[1].post(&work(2, SendOp::Write, &[sge(0, 2000)], 0));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    let first = bth(&pair, opcode::RC_READ_RESPONSE_ONLY);
+    let aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: 0 });
+    let headers = Headers { aeth, ..Headers::new(Bth { psn: first.psn.plus(1), ..first }) };
+    let frame = forged(&pair, &headers, &[9; 100]);
+    assert_eq!(pair.deliver(1, &frame), HELD);
+    pair.settle();
+    assert_eq!(pair.hosts[1].take(), [(1, Status::Success), (2, Status::Success)]);
+    assert_eq!(pair.hosts[1].drops()["drop_unexpected_response"], 1);
+    assert!(pair.hosts[1].app.memory[..1000] == pair.hosts[0].app.memory[..1000]);
+}
