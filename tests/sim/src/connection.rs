@@ -17,8 +17,6 @@ pub(crate) struct Settings {
     pub(crate) rd_atomic: u32,
     pub(crate) window: u32,
     pub(crate) signal_all: bool,
-    /// The endpoints may keep what comes before its turn: what a requester takes for acknowledged is known within bounds only.
-    pub(crate) keeps: bool,
     pub(crate) inline_bytes: u32,
     pub(crate) sges: u32,
     /// Work requests that each end has under way.
@@ -40,7 +38,6 @@ impl Settings {
             rd_atomic: random.pick(&[1, 2, 4, 16]),
             window: random.pick(&[1, 4, 16, 64, 256]),
             signal_all: random.one_in(4),
-            keeps: true,
             inline_bytes: random.pick(&[0, 64, 256]),
             sges: random.pick(&[1, 2, 4, 32]),
             depth: random.pick(&[1, 3, 8, 24]),

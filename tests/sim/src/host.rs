@@ -8,11 +8,12 @@ use roced_shared::{
     ids::{EndpointId, Qpn},
 };
 use roced_transport::{
+    clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, EmitError, FrameMut, Via, Wire},
     mr::{Mr, MrKey},
     qp::{PathState, Qp, QpConfig, ServiceType},
-    recovery::RecoveryConfig,
+    recovery::{Recovery, RecoveryConfig},
     wire::path::{Path, PathSpec, udp_source_port},
 };
 
@@ -24,6 +25,7 @@ use crate::{
     },
     model::{RECV_CQ, SEND_CQ},
     pattern::SOURCE_BYTES,
+    random::Random,
 };
 
 /// Queue pairs that one host can make in a seed; numbers are not used again.
@@ -33,10 +35,9 @@ pub(crate) const QPS_MAX: u32 = 1024;
 pub(crate) const WORK_REQUESTS: u32 = 32;
 
 /// The endpoint of a host with memory for `slots` connections.
-pub(crate) fn endpoint(host: usize, slots: usize, generations: &[u32]) -> Endpoint {
+pub(crate) fn endpoint(host: usize, slots: usize, generations: &[u32], recovery: RecoveryConfig) -> Endpoint {
     let id = EndpointId::new(host + 1).expect("a small number");
-    let mut endpoint =
-        Endpoint::new(EndpointConfig { id, max_mrs: 16, max_qps: QPS_MAX, recovery: RecoveryConfig::default() });
+    let mut endpoint = Endpoint::new(EndpointConfig { id, max_mrs: 16, max_qps: QPS_MAX, recovery });
     let sink_bytes = slots as u64 * u64::from(SLOT_BYTES);
     let source = Mr {
         key: MrKey(SOURCE_KEY),
@@ -62,6 +63,16 @@ pub(crate) fn endpoint(host: usize, slots: usize, generations: &[u32]) -> Endpoi
         insert_slot_key(&mut endpoint, slots, slot, *generation);
     }
     endpoint
+}
+
+/// How a host makes good what is lost: one in three as go-back-N does; the others with room for few packets or many.
+pub(crate) fn draw_recovery(random: &mut Random) -> RecoveryConfig {
+    RecoveryConfig {
+        kind: if random.one_in(3) { Recovery::GoBackN } else { Recovery::Selective },
+        reorder_delay: Nanos(random.pick(&[0, 0, 5_000, 100_000])),
+        probe_floor: Nanos(random.pick(&[20_000, 100_000, 1_000_000])),
+        held_packets: random.pick(&[8, 64, 1_024]),
+    }
 }
 
 /// Opens the sink by the slot's key of this generation.

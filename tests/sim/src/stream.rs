@@ -36,6 +36,8 @@ pub(crate) struct WireRequest {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) settings: Settings,
+    /// The requester may keep answers that come before their turn.
+    pub(crate) keeps: bool,
     pub(crate) messages: VecDeque<Message>,
     /// Id of the first of `messages`.
     base: u64,
@@ -92,10 +94,11 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(settings: &Settings, psn: u32, now: u64) -> Self {
+    pub(crate) fn new(settings: &Settings, keeps: bool, psn: u32, now: u64) -> Self {
         let start = (1 << 32) + u64::from(psn);
         Self {
             settings: *settings,
+            keeps,
             messages: VecDeque::new(),
             base: 0,
             end: start,

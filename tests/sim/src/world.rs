@@ -4,7 +4,14 @@
 //! jumps to the next thing that can happen.
 
 use roced_shared::ids::Qpn;
-use roced_transport::{clock::Nanos, counters::QpCount, endpoint::Endpoint, mr::MrKey, qp::State};
+use roced_transport::{
+    clock::Nanos,
+    counters::QpCount,
+    endpoint::Endpoint,
+    mr::MrKey,
+    qp::State,
+    recovery::{Recovery, RecoveryConfig},
+};
 
 use crate::{
     FRAMES, Outcome,
@@ -29,12 +36,16 @@ const BURST: usize = 32;
 /// are: eight time-outs of 4.2 ms, a link that is down for 50 ms, receives that are late.
 const PATIENCE: u64 = 1_500_000_000;
 
+/// More frames than any seed needs.
+const FRAMES_MAX: u64 = 100 * FRAMES;
+
 /// Everything of a seed.
 pub(crate) struct World {
     pub(crate) endpoints: [Endpoint; 2],
     pub(crate) model: Model,
     pub(crate) network: Network,
     pub(crate) weather: Weather,
+    recovery: [RecoveryConfig; 2],
     pub(crate) random: Random,
     pub(crate) now: u64,
     /// Frames that left, and with how many no more work is posted.
@@ -72,9 +83,11 @@ impl World {
             trace,
             cells: Table::default().cells,
         };
+        let recovery = [(); 2].map(|()| host::draw_recovery(&mut random));
         let network = Network::new(weather, Random::new(random.next()));
         let mut world = Self {
-            endpoints: [0, 1].map(|at| host::endpoint(at, slots, &model.hosts[at].generations)),
+            endpoints: [0, 1].map(|at| host::endpoint(at, slots, &model.hosts[at].generations, recovery[at])),
+            recovery,
             model,
             network,
             weather,
@@ -146,6 +159,10 @@ impl World {
             if !self.model.activity || self.model.violation.is_some() {
                 break;
             }
+        }
+        if self.sent > FRAMES_MAX {
+            let text = format!("{} frames and no end: {}", self.sent, self.waiting());
+            self.model.note(Err(Violation { checker: "hang", text }));
         }
         let next = self.next_moment();
         if next == u64::MAX && !self.is_over() {
@@ -362,7 +379,7 @@ impl World {
         }
         self.check_counters(at, true);
         let slots = self.model.connections.len();
-        self.endpoints[at] = host::endpoint(at, slots, &self.model.hosts[at].generations);
+        self.endpoints[at] = host::endpoint(at, slots, &self.model.hosts[at].generations, self.recovery[at]);
         self.model.hosts[at].tally = Tally::default();
         self.model.hosts[at].by_index.fill(None);
         for slot in 0..slots {
@@ -407,12 +424,18 @@ impl World {
             self.model.hosts[at].by_index[index as usize] = Some(slot);
         }
         if self.model.trace {
-            println!("{:>12} slot {slot}   connection {index}, PSNs {psns:?}, {settings:?}", self.now);
+            println!(
+                "{:>12} slot {slot}   connection {index}, PSNs {psns:?}, {settings:?}, {:?}",
+                self.now, self.recovery
+            );
         }
+        let keeps = self.recovery.map(|recovery| recovery.kind == Recovery::Selective);
+        let stream = |at: usize| Stream::new(&settings, keeps[at], psns[at], self.now);
+        let ends = [0, 1].map(|at| End::new(qpns[at].get(), stream(at)));
         Connection {
             slot,
             settings,
-            ends: [0, 1].map(|at| End::new(qpns[at].get(), Stream::new(&settings, psns[at], self.now))),
+            ends,
             phase: Phase::Open,
             mtu_changed: before.is_some_and(|before| before.mtu != settings.mtu),
             frames_left: self.random.within(200, 2_000),

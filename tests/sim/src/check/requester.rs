@@ -183,7 +183,7 @@ impl Stream {
                 }
             }
             // Who keeps what comes early knows NAKs that the network repeated.
-            _ => self.go_back |= syndrome == 0x60 && named && !self.settings.keeps,
+            _ => self.go_back |= syndrome == 0x60 && named && !self.keeps,
         }
         Some((syndrome, fresh))
     }
@@ -199,7 +199,7 @@ impl Stream {
             self.find(*psn).and_then(|(id, _)| self.message(id)).is_some_and(fits)
         });
         let at_least = self.reach(self.una_at_least, to, |psn| own.is_some_and(|(own, _)| own == psn));
-        if self.settings.keeps {
+        if self.keeps {
             self.acknowledged = self.acknowledged.max(to);
             self.answered.extend(own.map(|(psn, _)| psn));
             self.una = self.reach(self.una, self.acknowledged, |psn| self.answered.contains(&psn));
