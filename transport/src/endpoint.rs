@@ -107,7 +107,7 @@ impl Endpoint {
                 if let Disposition::Dropped(reason) = disposition
                     && let Some(side) = qp.may_hold(&packet, reason)
                 {
-                    disposition = self.hold(index, side, packet.bth.psn, now, frame, app);
+                    disposition = self.hold(index, side, packet.bth.psn, now, frame);
                 }
                 self.after_packet(index, now, app);
                 self.after(index);
@@ -136,23 +136,12 @@ impl Endpoint {
 
     /// Keeps a packet that came before its turn.
     #[cold]
-    fn hold(
-        &mut self,
-        index: u32,
-        side: Side,
-        psn: Psn,
-        now: Nanos,
-        frame: &Segments<'_>,
-        app: &mut impl App,
-    ) -> Disposition {
+    fn hold(&mut self, index: u32, side: Side, psn: Psn, now: Nanos, frame: &Segments<'_>) -> Disposition {
         let qp = self.qps[index as usize].as_mut().expect("it was just spoken to");
         match qp.hold(&mut self.held, side, psn, frame, now) {
             Ok(()) => Disposition::Held,
             Err(NotHeld::NoRoom) => Disposition::Dropped(DropReason::NoRoomToHold),
-            Err(NotHeld::Twice) => {
-                qp.on_held_twice(side, psn, &mut Turn { now, mrs: &self.mrs, app });
-                Disposition::Dropped(DropReason::Duplicate)
-            }
+            Err(NotHeld::Twice) => Disposition::Dropped(DropReason::Duplicate),
         }
     }
 

@@ -78,14 +78,6 @@ impl Qp {
         Ok(())
     }
 
-    /// A packet came that is held already.
-    pub(crate) fn on_held_twice<A: App>(&mut self, side: Side, psn: Psn, turn: &mut Turn<'_, A>) {
-        if let (Roles::Reliable(roles), Side::Responses) = (&mut self.roles, side) {
-            let Reliable { completer, requester, .. } = roles;
-            completer.on_held_twice(psn, &mut self.link, &mut self.send_queue, requester, turn);
-        }
-    }
-
     /// The slot of a packet whose turn it is.
     pub(crate) fn next_held(&self, pool: &HeldPackets) -> Option<(Side, u32)> {
         let find = |side, list| Some((side, pool.find(list, self.turn_of(side)?)?));

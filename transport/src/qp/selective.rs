@@ -10,7 +10,8 @@
 //!
 //! READ responses are placed in order. Those ahead of a gap are held by the endpoint, as requests are at a responder; the READ
 //! request is sent again from the lowest missing PSN to its end (part of a READ cannot be asked for otherwise, and responders drop
-//! a repetition that begins lower than one before). One repetition serves every gap that it covers.
+//! a repetition that begins lower than one before). One repetition serves every gap that it covers; a probe finds that it was lost.
+//! A response that is held already says nothing of that: it may be of the first answer, of an earlier repetition or the network's.
 
 use super::{
     Link, Turn,
@@ -236,21 +237,6 @@ impl Completer {
         self.selective.gap_due = self.selective.gap_due.min(since + link.recovery.reorder_delay);
         if self.selective.gap_due <= turn.now {
             self.ask_again(link, queue, requester, turn);
-        }
-    }
-
-    /// A response came that is held already, so it is from a repetition. When that has passed the oldest, it is lost once more.
-    pub(super) fn on_held_twice<A: App>(
-        &mut self,
-        psn: Psn,
-        link: &mut Link,
-        queue: &mut SendQueue,
-        requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
-    ) {
-        if self.selective.is_repeated(self.unacknowledged()) && self.selective.is_repeated(psn) {
-            self.selective.repeated = None;
-            self.on_hole(turn.now, link, queue, requester, turn);
         }
     }
 
