@@ -74,6 +74,8 @@ pub struct Completion {
     pub byte_len: u32,
     /// Immediate data that came with it, as the bytes stood on the wire.
     pub imm: Option<[u8; 4]>,
+    /// The key of ours that a SEND with invalidate took back.
+    pub invalidated: Option<u32>,
     /// It was a solicited one.
     pub solicited: bool,
     /// The remote queue pair.
@@ -93,6 +95,7 @@ impl Completion {
         op: CompletionOp::Send,
         byte_len: 0,
         imm: None,
+        invalidated: None,
         solicited: false,
         src_qpn: 0,
         timestamp_ns: 0,
@@ -506,6 +509,7 @@ fn completion(work: &[(u32, Arc<Work>)], cqe: &Cqe) -> Option<Completion> {
         op: if status == Status::Success { CompletionOp::from_byte(cqe.opcode).unwrap_or(op) } else { op },
         byte_len: cqe.byte_len,
         imm: (cqe.flags & cqe_flags::IMM != 0).then_some(cqe.imm),
+        invalidated: (cqe.flags & cqe_flags::INVALIDATED != 0).then(|| u32::from_ne_bytes(cqe.imm)),
         solicited: cqe.flags & cqe_flags::SOLICITED != 0,
         src_qpn: cqe.src_qpn,
         timestamp_ns: cqe.timestamp_ns,

@@ -282,6 +282,9 @@ const fn status_text(status: Status) -> &'static str {
             "a local key, range or right did not hold: is the memory region still there, with LOCAL_WRITE?"
         }
         Status::WorkRequestFlushed => "flushed, for the queue pair failed before: look at the first failure",
+        Status::WindowBind => {
+            "the memory window could not be bound: is it made invalid before, the region WINDOW_BIND, the range inside it?"
+        }
         Status::BadResponse => "the peer answered something that fits no request",
         Status::RemoteInvalidRequest => {
             "the peer found it invalid: is its receive buffer long enough, are its rights on?"

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Device ─► ProtectionDomain ─► MemoryRegion          memory that peers may reach
+//!     │              ├──────────► MemoryWindow          a part of it, for a while
 //!     │              └──────────► QueuePair             one end of a connection
 //!     └─────► CompletionQueue ◄──────┘                  how work ended
 //!                 └► CompletionChannel                  an fd that tells when
@@ -29,6 +30,7 @@ mod pd;
 mod qp;
 mod service;
 mod socket;
+mod window;
 mod work;
 
 pub use channel::CompletionChannel;
@@ -37,7 +39,7 @@ pub use device::{Device, DeviceAttributes, DeviceEvent, PortAttributes};
 pub use endpoint::{ConnectOptions, Endpoint, NotAnEndpoint};
 pub use error::{Error, Result, Side, WorkError};
 pub use gid::{Gid, GidEntry};
-pub use mr::{Access, Memory, MemoryRegion, RemoteMemory};
+pub use mr::{Access, Memory, MemoryRegion, RemoteMemory, Reregistration};
 pub use pd::ProtectionDomain;
 pub use qp::{QpAttributes, QpBuilder, QpStatistics, QueuePair};
 pub use roced_shared::abi::{
@@ -47,6 +49,7 @@ pub use roced_shared::abi::{
     wqe::Sge,
 };
 pub use service::ServiceType;
+pub use window::{MemoryWindow, WindowBinding, WindowKind};
 pub use work::{RecvRequest, SendRequest};
 
 /// Every object may be used by any thread.
@@ -55,6 +58,7 @@ const _: () = {
     _every_object_is_shared::<Device>();
     _every_object_is_shared::<ProtectionDomain>();
     _every_object_is_shared::<MemoryRegion>();
+    _every_object_is_shared::<MemoryWindow>();
     _every_object_is_shared::<CompletionChannel>();
     _every_object_is_shared::<CompletionQueue>();
     _every_object_is_shared::<QueuePair>();

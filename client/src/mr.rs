@@ -10,7 +10,7 @@ use std::{
 };
 
 use roced_shared::abi::{
-    control::{DeregMr, FreeMemory, Handle, RegMr, RegMrRequest, access},
+    control::{DeregMr, FreeMemory, Handle, RegMr, RegMrRequest, ReregMr, ReregMrRequest, access, rereg},
     wqe::Sge,
 };
 
@@ -18,7 +18,7 @@ use crate::{
     device::DeviceInner,
     error::{Error, Result},
     mapping::{Mapping, Mode},
-    pd::PdInner,
+    pd::{PdInner, ProtectionDomain},
 };
 
 /// What may be done to a memory region, or what a peer may do over a queue pair. Reading by local work requests is always allowed.
@@ -36,6 +36,8 @@ impl Access {
     pub const REMOTE_READ: Self = Self(access::REMOTE_READ);
     /// Peers may use atomic operations. Includes [`Self::LOCAL_WRITE`], as verbs demand.
     pub const REMOTE_ATOMIC: Self = Self(access::REMOTE_ATOMIC | access::LOCAL_WRITE);
+    /// Memory windows may be bound to it.
+    pub const WINDOW_BIND: Self = Self(access::WINDOW_BIND);
     /// All of these.
     pub const ALL: Self = Self(access::ALL);
 
@@ -89,6 +91,20 @@ impl Memory {
     }
 }
 
+impl Memory {
+    /// The address of a range that is to be registered.
+    fn address(&self, pd: &PdInner, offset: usize, length: usize) -> Result<u64> {
+        if !Arc::ptr_eq(&pd.device, &self.inner.device) {
+            return Err(Error::OtherDevice);
+        }
+        let size = self.len();
+        if offset.checked_add(length).is_none_or(|end| end > size) {
+            return Err(Error::OutOfRange { offset, length, size });
+        }
+        Ok(self.inner.mapping.at(offset, length).as_ptr().addr() as u64)
+    }
+}
+
 impl Drop for MemoryInner {
     fn drop(&mut self) {
         // Fails only when the session is over, and then the daemon has dropped it.
@@ -119,7 +135,8 @@ impl RemoteMemory {
     }
 }
 
-/// A registered range of memory. Dropping it ends the registration: work that still names it fails.
+/// A registered range of memory. Dropping it ends the registration: work that still names it fails. While a memory window is bound to it the
+/// registration lives on, to the end of the session.
 #[derive(Debug)]
 pub struct MemoryRegion {
     pd: Arc<PdInner>,
@@ -139,14 +156,7 @@ impl MemoryRegion {
         length: usize,
         access: Access,
     ) -> Result<Self> {
-        if !Arc::ptr_eq(&pd.device, &memory.inner.device) {
-            return Err(Error::OtherDevice);
-        }
-        let size = memory.len();
-        if offset.checked_add(length).is_none_or(|end| end > size) {
-            return Err(Error::OutOfRange { offset, length, size });
-        }
-        let va = memory.inner.mapping.at(offset, length).as_ptr().addr() as u64;
+        let va = memory.address(pd, offset, length)?;
         let reply = pd.device.session.call::<RegMr>(RegMrRequest {
             pd: pd.handle,
             memory: memory.inner.handle,
@@ -158,6 +168,48 @@ impl MemoryRegion {
         })?;
         let (handle, lkey, rkey) = (reply.handle, reply.lkey, reply.rkey);
         Ok(Self { pd: Arc::clone(pd), memory: memory.clone(), offset, length, handle, lkey, rkey })
+    }
+
+    /// Changes the registration; the keys stay. Work and peers' requests that are under way on it may fail.
+    ///
+    /// # Errors
+    /// Memory windows bound to it; objects of another device; a range outside the memory; the daemon is gone. Nothing was changed then.
+    pub fn reregister(&mut self, change: &Reregistration<'_>) -> Result<()> {
+        let pd = change.pd.map_or(&self.pd, |pd| &pd.inner);
+        let (memory, offset, length) = change.range.unwrap_or((&self.memory, self.offset, self.length));
+        let va = memory.address(pd, offset, length)?;
+        let bit = |there: bool, bit: u32| if there { bit } else { 0 };
+        self.pd.device.session.call::<ReregMr>(ReregMrRequest {
+            handle: self.handle,
+            changes: bit(change.pd.is_some(), rereg::PD)
+                | bit(change.range.is_some(), rereg::TRANSLATION)
+                | bit(change.access.is_some(), rereg::ACCESS),
+            pd: pd.handle,
+            memory: memory.inner.handle,
+            offset: offset as u64,
+            length: length as u64,
+            va,
+            access: change.access.unwrap_or_default().bits(),
+            reserved: 0,
+        })?;
+        let (pd, memory) = (Arc::clone(pd), memory.clone());
+        (self.pd, self.memory, self.offset, self.length) = (pd, memory, offset, length);
+        Ok(())
+    }
+
+    /// Ends the registration, as dropping it does, but says when it cannot be.
+    ///
+    /// # Errors
+    /// The region back: memory windows are bound to it, or the daemon is gone.
+    pub fn deregister(self) -> std::result::Result<(), (Self, Error)> {
+        match self.pd.device.session.call::<DeregMr>(Handle { handle: self.handle }) {
+            Ok(_) => {
+                // The call that its end makes finds nothing any more.
+                drop(self);
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
     }
 
     /// Bytes.
@@ -190,17 +242,7 @@ impl MemoryRegion {
     /// # Panics
     /// When the range lies outside, as slices do, or is 4 GiB or longer.
     pub fn sge(&self, range: impl RangeBounds<usize>) -> Sge {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before + 1,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last + 1,
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.length,
-        };
-        assert!(start <= end && end <= self.length, "bytes {start} to {end} of a region of {}", self.length);
+        let (start, end) = range_of(range, self.length);
         let length = u32::try_from(end - start).expect("a scatter/gather entry is shorter than 4 GiB");
         Sge { va: self.va() + start as u64, length, lkey: self.lkey }
     }
@@ -302,6 +344,33 @@ impl MemoryRegion {
         );
         self.offset + offset
     }
+}
+
+/// Where a range of a region of `length` bytes begins and ends.
+pub(crate) fn range_of(range: impl RangeBounds<usize>, length: usize) -> (usize, usize) {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before + 1,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last + 1,
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => length,
+    };
+    assert!(start <= end && end <= length, "bytes {start} to {end} of a region of {length}");
+    (start, end)
+}
+
+/// What changes of a registration; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reregistration<'a> {
+    /// Its protection domain.
+    pub pd: Option<&'a ProtectionDomain>,
+    /// Its memory: from which byte, how many.
+    pub range: Option<(&'a Memory, usize, usize)>,
+    /// Its rights.
+    pub access: Option<Access>,
 }
 
 impl Drop for MemoryRegion {

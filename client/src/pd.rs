@@ -10,6 +10,7 @@ use crate::{
     error::Result,
     mr::{Access, Memory, MemoryRegion},
     qp::QpBuilder,
+    window::{MemoryWindow, WindowKind},
 };
 
 /// A protection domain. Clones name the same one; it ends when the last clone and everything made from it are gone.
@@ -48,6 +49,14 @@ impl ProtectionDomain {
     /// A range outside the memory; the session's limit; the daemon is gone.
     pub fn register(&self, memory: &Memory, offset: usize, length: usize, access: Access) -> Result<MemoryRegion> {
         MemoryRegion::register(&self.inner, memory, offset, length, access)
+    }
+
+    /// Makes a memory window, bound to nothing.
+    ///
+    /// # Errors
+    /// The session's limit, which regions and windows share; the daemon is gone.
+    pub fn memory_window(&self, kind: WindowKind) -> Result<MemoryWindow> {
+        MemoryWindow::allocate(&self.inner, kind)
     }
 
     /// Begins a queue pair whose sends complete into `send_cq` and whose receives into `recv_cq`.

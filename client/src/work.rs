@@ -5,7 +5,7 @@ use roced_shared::abi::{
     wqe::{SendOp, SendWqe, Sge, send_flags},
 };
 
-use crate::mr::RemoteMemory;
+use crate::{mr::RemoteMemory, window::WindowBinding};
 
 /// A send work request.
 ///
@@ -28,6 +28,7 @@ pub struct SendRequest<'a> {
     remote: RemoteMemory,
     swap_or_add: u64,
     compare: u64,
+    rkey: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,7 @@ pub(crate) enum Data<'a> {
 
 impl<'a> SendRequest<'a> {
     const fn new(op: SendOp, data: Data<'a>, remote: RemoteMemory) -> Self {
-        Self { op, data, wr_id: 0, flags: 0, imm: [0; 4], remote, swap_or_add: 0, compare: 0 }
+        Self { op, data, wr_id: 0, flags: 0, imm: [0; 4], remote, swap_or_add: 0, compare: 0, rkey: remote.rkey }
     }
 
     /// SEND: the data goes where the peer's next receive says.
@@ -78,6 +79,32 @@ impl<'a> SendRequest<'a> {
         Self { swap_or_add: add, ..Self::new(SendOp::FetchAdd, Data::Sges(sges), at) }
     }
 
+    /// Binds a memory window. Work behind it begins when it is bound, and may tell the peer of it.
+    pub const fn bind(binding: &WindowBinding) -> Self {
+        let window = &binding.window;
+        let remote = RemoteMemory { va: window.va, length: window.length, rkey: binding.rkey };
+        Self {
+            swap_or_add: window.length,
+            compare: window.compare(),
+            ..Self::new(SendOp::BindWindow, Data::Sges(&[]), remote)
+        }
+    }
+
+    /// Makes the key of a memory window of type 2 open nothing any more. It begins when all work before it is done.
+    pub const fn local_invalidate(rkey: u32) -> Self {
+        Self { rkey, ..Self::new(SendOp::LocalInvalidate, Data::Sges(&[]), NOWHERE) }
+    }
+
+    /// Makes a SEND take back a key of the peer's: that of a memory window of type 2 that the peer bound on this connection. The peer's
+    /// completion says so when the key opens nothing any more.
+    ///
+    /// # Panics
+    /// For anything but a SEND without immediate data.
+    pub const fn invalidate(self, rkey: u32) -> Self {
+        assert!(matches!(self.op, SendOp::Send), "only a SEND without immediate data takes back a key");
+        Self { op: SendOp::SendInvalidate, rkey, ..self }
+    }
+
     /// Comes back in the completion.
     pub const fn id(self, wr_id: u64) -> Self {
         Self { wr_id, ..self }
@@ -86,13 +113,12 @@ impl<'a> SendRequest<'a> {
     /// Hands over 32 bits, in the order in which they go to the wire. With a WRITE this takes one of the peer's receives.
     ///
     /// # Panics
-    /// For a READ or an atomic operation.
+    /// For anything but a SEND or WRITE.
     pub const fn imm(self, imm: [u8; 4]) -> Self {
         let op = match self.op {
             SendOp::Send | SendOp::SendImm => SendOp::SendImm,
             SendOp::Write | SendOp::WriteImm => SendOp::WriteImm,
-            SendOp::Read => panic!("a READ has no immediate data"),
-            SendOp::CompareSwap | SendOp::FetchAdd => panic!("an atomic operation has no immediate data"),
+            _ => panic!("only SEND and WRITE have immediate data"),
         };
         Self { op, imm, ..self }
     }
@@ -125,20 +151,25 @@ impl<'a> SendRequest<'a> {
     pub(crate) const fn name(&self) -> &'static str {
         match self.op {
             SendOp::Send | SendOp::SendImm => "SEND",
+            SendOp::SendInvalidate => "SEND with invalidate",
             SendOp::Write | SendOp::WriteImm => "WRITE",
             SendOp::Read => "READ",
             SendOp::CompareSwap | SendOp::FetchAdd => "atomic operation",
+            SendOp::LocalInvalidate => "LOCAL_INV",
+            SendOp::BindWindow => "BIND_MW",
         }
     }
 
     /// What its completion says it was.
     pub(crate) const fn completion_op(&self) -> CompletionOp {
         match self.op {
-            SendOp::Send | SendOp::SendImm => CompletionOp::Send,
+            SendOp::Send | SendOp::SendImm | SendOp::SendInvalidate => CompletionOp::Send,
             SendOp::Write | SendOp::WriteImm => CompletionOp::Write,
             SendOp::Read => CompletionOp::Read,
             SendOp::CompareSwap => CompletionOp::CompareSwap,
             SendOp::FetchAdd => CompletionOp::FetchAdd,
+            SendOp::LocalInvalidate => CompletionOp::LocalInvalidate,
+            SendOp::BindWindow => CompletionOp::BindWindow,
         }
     }
 
@@ -155,7 +186,7 @@ impl<'a> SendRequest<'a> {
             num_sge,
             imm: self.imm,
             remote_va: self.remote.va,
-            rkey: self.remote.rkey,
+            rkey: self.rkey,
             inline_bytes,
             swap_or_add: self.swap_or_add,
             compare: self.compare,

@@ -18,7 +18,7 @@ use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
-    mr::{MemSpan, Mr, MrKey},
+    mr::{MemSpan, Mr, MrKey, Scope},
     qp::{PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
     wire::path::{Path, PathSpec},
@@ -96,7 +96,16 @@ fn end(number: usize, mtu: u32) -> End {
     let mut endpoint =
         Endpoint::new(EndpointConfig { id, max_mrs: 64, max_qps: 64, recovery: RecoveryConfig::default() });
     let length = MESSAGE as u64;
-    let mr = Mr { key: KEY, pd: Pdn(1), access: access::ALL, va: 0, length, region: RegionId(1), offset: 0 };
+    let mr = Mr {
+        key: KEY,
+        pd: Pdn(1),
+        access: access::ALL,
+        va: 0,
+        length,
+        region: RegionId(1),
+        offset: 0,
+        scope: Scope::Region,
+    };
     endpoint.insert_mr(mr).expect("room");
     let sizes = QpSizes { send_wrs: 16, recv_wrs: 16, send_sges: 1, recv_sges: 1, inline_bytes: 0 };
     let qpn = Qpn::new(id, 9);

@@ -23,7 +23,7 @@ use crate::{
     io::{App, Segments, Wire},
     mr::{Mr, MrKey, MrTable},
     psn::Psn,
-    qp::{PathState, Qp, QpEvent, State, Turn, Visit},
+    qp::{KeyChange, PathState, Qp, QpEvent, State, Turn, Visit},
     recovery::RecoveryConfig,
     reject::{ClientFault, Disposition, DropCounters, DropReason, Reject},
     timers::Timers,
@@ -69,6 +69,10 @@ pub struct Endpoint {
     unblocked: VecDeque<Qpn>,
     /// Queue pairs with an event that nobody was told of, each once.
     events: VecDeque<u32>,
+    /// Queue pairs that wait for a change of keys that nobody was told of, each once.
+    key_changes: VecDeque<u32>,
+    /// The ticket of the last change of keys.
+    ticket: u64,
     drops: DropCounters,
     /// Counters of queue pairs that are gone.
     retired: QpCounters,
@@ -93,6 +97,8 @@ impl Endpoint {
             senders: VecDeque::with_capacity(qps),
             unblocked: VecDeque::with_capacity(2 * qps),
             events: VecDeque::with_capacity(qps),
+            key_changes: VecDeque::with_capacity(qps),
+            ticket: 0,
             drops: DropCounters::default(),
             retired: QpCounters::default(),
         }
@@ -285,6 +291,37 @@ impl Endpoint {
         None
     }
 
+    /// A change of keys that a queue pair waits for. It is to be made in the table of every endpoint of the device, this one too, and then
+    /// [`Self::finish_key_change`] to be called here; until then the queue pair waits, and no other.
+    pub fn poll_key_change(&mut self) -> Option<KeyChange> {
+        while let Some(index) = self.key_changes.pop_front() {
+            let Some(qp) = self.qps[index as usize].as_mut() else { continue };
+            let ticket = self.ticket + 1;
+            let wish = qp.take_key_wish(ticket);
+            if qp.has_key_wish() {
+                self.key_changes.push_back(index);
+            } else {
+                qp.key_change_listed = false;
+            }
+            if let Some(wish) = wish {
+                self.ticket = ticket;
+                return Some(KeyChange { qpn: qp.qpn(), ticket, wish });
+            }
+        }
+        None
+    }
+
+    /// A change of keys was made everywhere (`done`), or cannot be made: its work fails. Nothing happens when nobody waits for it any more.
+    pub fn finish_key_change(&mut self, now: Nanos, qpn: Qpn, ticket: u64, done: bool, app: &mut impl App) {
+        let Some(index) = self.index(qpn) else { return };
+        if let Some(qp) = self.qps[index as usize].as_mut() {
+            qp.finish_key_change(ticket, done, &mut Turn { now, mrs: &self.mrs, app });
+            // What came while a SEND with invalidate waited may have its turn now.
+            self.after_packet(index, now, app);
+            self.after(index);
+        }
+    }
+
     /// Adds a queue pair.
     ///
     /// # Errors
@@ -309,13 +346,14 @@ impl Endpoint {
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let index = self.index(qpn)?;
         let mut qp = self.qps[index as usize].take()?;
-        (qp.scheduled, qp.event_listed) = (false, false);
+        (qp.scheduled, qp.event_listed, qp.key_change_listed) = (false, false, false);
         self.drops.add(DropReason::HeldInVain, qp.forget_all_held(&mut self.held).into());
         self.timers.cancel(index);
         self.live.retain(|live| *live != index);
         self.senders.retain(|sender| *sender != index);
         self.unblocked.retain(|unblocked| *unblocked != qpn);
         self.events.retain(|listed| *listed != index);
+        self.key_changes.retain(|listed| *listed != index);
         self.retired.add_all(qp.counters());
         Some(qp)
     }
@@ -370,6 +408,14 @@ impl Endpoint {
     /// [`Reject::NoRoom`].
     pub fn insert_mr(&mut self, mr: Mr) -> Result<(), Reject> {
         self.mrs.insert(mr)
+    }
+
+    /// Puts a memory region or window in the place of the one with its key's index, or adds it.
+    ///
+    /// # Errors
+    /// [`Reject::NoRoom`].
+    pub fn set_mr(&mut self, mr: Mr) -> Result<(), Reject> {
+        self.mrs.set(mr)
     }
 
     /// Removes a memory region: from now on nothing reaches it.
@@ -429,6 +475,10 @@ impl Endpoint {
             qp.send_room_wanted &= !send;
             qp.recv_room_wanted &= !recv;
             self.unblocked.push_back(qp.qpn());
+        }
+        if qp.has_key_wish() && !qp.key_change_listed {
+            qp.key_change_listed = true;
+            self.key_changes.push_back(index);
         }
         if qp.has_event() && !qp.event_listed {
             qp.event_listed = true;

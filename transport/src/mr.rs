@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 
 use roced_shared::{
     abi::control::access,
-    ids::{Pdn, RegionId},
+    ids::{Pdn, Qpn, RegionId},
 };
 
 use crate::reject::Reject;
@@ -40,6 +40,10 @@ pub enum Right {
 }
 
 impl Right {
+    const fn is_local(self) -> bool {
+        matches!(self, Self::LocalRead | Self::LocalWrite)
+    }
+
     const fn needed(self) -> u32 {
         match self {
             Self::LocalRead => 0,
@@ -68,6 +72,20 @@ pub struct Mr {
     pub region: RegionId,
     /// Where in that memory it begins.
     pub offset: u64,
+    /// To whom.
+    pub scope: Scope,
+}
+
+/// To whom of its protection domain a key opens its range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// A memory region: to local work requests, and to peers of every queue pair.
+    #[default]
+    Region,
+    /// A memory window of type 1: to peers of every queue pair.
+    Window,
+    /// A memory window of type 2: to peers of the queue pair that bound it.
+    WindowOf(Qpn),
 }
 
 /// A piece of client memory that was checked in this turn.
@@ -124,6 +142,8 @@ pub enum Denied {
     NoRight,
     /// The range is not all inside the region.
     OutOfRange,
+    /// A memory window where a region is wanted, or one of another queue pair.
+    WrongScope,
 }
 
 /// Every memory region that the queue pairs of one endpoint may name. Its room is made once; nothing here allocates later.
@@ -177,6 +197,24 @@ impl MrTable {
         Ok(())
     }
 
+    /// Puts a region in the place of the one with its key's index, whose other eight bits may be others, or adds it.
+    ///
+    /// # Errors
+    /// [`Reject::NoRoom`] when there was none and the table is full; it is unchanged then.
+    pub fn set(&mut self, mr: Mr) -> Result<(), Reject> {
+        let mut slot = self.home(mr.key);
+        while self.slots[slot] != Self::EMPTY {
+            let old = &mut self.regions[self.slots[slot] as usize];
+            if old.key.index() == mr.key.index() {
+                // Its home is that of the index: it stays where it is.
+                *old = mr;
+                return Ok(());
+            }
+            slot = self.after(slot);
+        }
+        self.insert(mr)
+    }
+
     /// Removes the region that `key` opens.
     pub fn remove(&mut self, key: MrKey) -> Option<Mr> {
         let slot = self.find(key)?;
@@ -195,15 +233,68 @@ impl MrTable {
         Some(removed)
     }
 
-    /// The span of `length` bytes at `va`, if `key` opens it to `pd` with `right`.
+    /// The span of `length` bytes at `va`, if `key` opens it to `pd` with `right`, whichever queue pair it is.
     ///
     /// # Errors
     /// [`Denied`]: the first check that failed.
     pub fn check(&self, pd: Pdn, key: MrKey, right: Right, va: u64, length: usize) -> Result<MemSpan<'_>, Denied> {
+        self.check_scope(pd, None, key, right, va, length)
+    }
+
+    /// As [`Self::check`], for the peer of queue pair `qpn`.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn check_peer(
+        &self,
+        pd: Pdn,
+        qpn: Qpn,
+        key: MrKey,
+        right: Right,
+        va: u64,
+        length: usize,
+    ) -> Result<MemSpan<'_>, Denied> {
+        self.check_scope(pd, Some(qpn), key, right, va, length)
+    }
+
+    /// May `key` be made to open nothing, by queue pair `qpn` or its peer? Only that of a memory window of type 2 may.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn check_invalidate(&self, pd: Pdn, qpn: Qpn, key: MrKey) -> Result<(), Denied> {
+        let mr = self.get(key)?;
+        match mr.scope {
+            _ if mr.pd != pd => Err(Denied::WrongDomain),
+            Scope::WindowOf(owner) if owner == qpn => Ok(()),
+            _ => Err(Denied::WrongScope),
+        }
+    }
+
+    fn get(&self, key: MrKey) -> Result<&Mr, Denied> {
         let slot = self.find(key).ok_or(Denied::NoSuchKey)?;
-        let mr = &self.regions[self.slots[slot] as usize];
+        Ok(&self.regions[self.slots[slot] as usize])
+    }
+
+    fn check_scope(
+        &self,
+        pd: Pdn,
+        qpn: Option<Qpn>,
+        key: MrKey,
+        right: Right,
+        va: u64,
+        length: usize,
+    ) -> Result<MemSpan<'_>, Denied> {
+        let mr = self.get(key)?;
         if mr.pd != pd {
             return Err(Denied::WrongDomain);
+        }
+        let in_scope = match mr.scope {
+            Scope::Region => true,
+            Scope::Window => !right.is_local(),
+            Scope::WindowOf(owner) => !right.is_local() && qpn == Some(owner),
+        };
+        if !in_scope {
+            return Err(Denied::WrongScope);
         }
         if mr.access & right.needed() != right.needed() {
             return Err(Denied::NoRight);
@@ -275,6 +366,7 @@ mod tests {
             length: 0x100,
             region: RegionId(key),
             offset: 0x40,
+            scope: Scope::Region,
         }
     }
 
@@ -302,6 +394,44 @@ mod tests {
         assert_eq!(check(PD, 0x1234_5601, Right::LocalWrite), Err(Denied::NoRight));
         assert_eq!(check(Pdn(8), 0x1234_5601, Right::RemoteRead), Err(Denied::WrongDomain));
         assert_eq!(check(PD, 0x1234_5602, Right::RemoteRead), Err(Denied::NoSuchKey));
+    }
+
+    #[test]
+    fn a_window_opens_to_whom_it_is_bound_and_to_no_local_work() {
+        let (ours, other) = (Qpn::from_wire(5), Qpn::from_wire(6));
+        let mut table = MrTable::new(4);
+        table.insert(Mr { scope: Scope::Window, ..mr(0x100) }).expect("room");
+        table.insert(Mr { scope: Scope::WindowOf(ours), ..mr(0x200) }).expect("room");
+        table.insert(mr(0x300)).expect("room");
+        let peer = |qpn, key| table.check_peer(PD, qpn, MrKey(key), Right::RemoteRead, 0x1000, 1).map(|_| ());
+        for (key, right_one, other_one) in
+            [(0x100, Ok(()), Ok(())), (0x200, Ok(()), Err(Denied::WrongScope)), (0x300, Ok(()), Ok(()))]
+        {
+            assert_eq!((peer(ours, key), peer(other, key)), (right_one, other_one), "{key:x}");
+        }
+        for key in [0x100, 0x200] {
+            for right in [Right::LocalRead, Right::LocalWrite] {
+                assert_eq!(table.check(PD, MrKey(key), right, 0x1000, 1).unwrap_err(), Denied::WrongScope);
+            }
+        }
+        let invalidate = |pd, qpn, key| table.check_invalidate(pd, qpn, MrKey(key));
+        assert_eq!(invalidate(PD, ours, 0x200), Ok(()));
+        assert_eq!(invalidate(PD, other, 0x200), Err(Denied::WrongScope));
+        assert_eq!(invalidate(Pdn(8), ours, 0x200), Err(Denied::WrongDomain));
+        assert_eq!(invalidate(PD, ours, 0x201), Err(Denied::NoSuchKey));
+        assert_eq!([0x100, 0x300].map(|key| invalidate(PD, ours, key)), [Err(Denied::WrongScope); 2]);
+    }
+
+    #[test]
+    fn what_is_set_takes_the_place_of_its_index() {
+        let mut table = MrTable::new(2);
+        table.set(mr(0x101)).expect("room");
+        table.set(Mr { length: 5, ..mr(0x102) }).expect("in its place");
+        table.set(mr(0x200)).expect("room");
+        assert_eq!(table.set(mr(0x300)), Err(Reject::NoRoom));
+        let opens = |key, length| table.check(PD, MrKey(key), Right::LocalRead, 0x1000, length).map(|_| ());
+        assert_eq!((table.len(), opens(0x101, 1), opens(0x102, 5)), (2, Err(Denied::NoSuchKey), Ok(())));
+        assert_eq!(opens(0x102, 6), Err(Denied::OutOfRange));
     }
 
     #[test]

@@ -26,9 +26,9 @@ pub struct SendWork<'a> {
     pub flags: u8,
     /// Immediate data in wire order.
     pub imm: [u8; 4],
-    /// Remote address of a WRITE, READ or atomic operation.
+    /// Remote address of a WRITE, READ or atomic operation. This and the next three as in `SendWqe`.
     pub remote_va: u64,
-    /// Remote key of a WRITE, READ or atomic operation.
+    /// Remote key of a WRITE, READ or atomic operation, and whatever key other operations name.
     pub rkey: u32,
     /// What an atomic operation puts there, or adds.
     pub swap_or_add: u64,
@@ -60,10 +60,10 @@ impl<'a> SendWork<'a> {
             return Err(ClientFault::UnknownFlags(wqe.flags));
         }
         let data = if wqe.flags & send_flags::INLINE != 0 {
-            // Inline data goes out; what these bring in has no place in an entry.
-            let brings_in = matches!(op, SendOp::Read | SendOp::CompareSwap | SendOp::FetchAdd);
-            let limit = if brings_in { 0 } else { sizes.inline_bytes.min(INLINE_BYTES_MAX) };
-            if wqe.inline_bytes > limit || brings_in {
+            // Inline data goes out; what these bring in has no place in an entry, and local operations have none.
+            let takes_none = matches!(op, SendOp::Read | SendOp::CompareSwap | SendOp::FetchAdd) || op.is_local();
+            let limit = if takes_none { 0 } else { sizes.inline_bytes.min(INLINE_BYTES_MAX) };
+            if wqe.inline_bytes > limit || takes_none {
                 return Err(ClientFault::InlineTooLong { asked: wqe.inline_bytes, limit });
             }
             WorkData::Inline(&rest[..wqe.inline_bytes as usize])
@@ -180,7 +180,7 @@ mod tests {
         fn nothing_behind_the_stride_is_read(
             mut send in any::<[u8; SEND_SLOT_WORDS_MAX * 8]>(),
             recv in any::<[u8; RECV_SLOT_WORDS_MAX * 8]>(),
-            opcode in 0u8..9,
+            opcode in 0u8..12,
             flags in 0u8..17,
             inline_bytes in prop_oneof![0u32..600, any::<u32>()],
             num_sge in prop_oneof![0u8..40, any::<u8>()],

@@ -7,14 +7,15 @@ mod completion;
 mod device;
 mod memory;
 mod queue_pair;
+mod window;
 
 use std::{collections::BTreeMap, os::fd::OwnedFd};
 
 use roced_shared::{
     abi::control::{
-        AllocMemory, AllocPd, Call, CreateChannel, CreateCq, CreateQp, DeallocPd, DeregMr, DestroyChannel, DestroyCq,
-        DestroyQp, FreeMemory, Hello, ListDevice, Message, ModifyQp, OpenDevice, QueryDevice, QueryGid, QueryPort,
-        QueryQp, QueryQpStatistics, Refusal, RegMr, ResizeCq,
+        AllocMemory, AllocMw, AllocPd, Call, CreateChannel, CreateCq, CreateQp, DeallocMw, DeallocPd, DeregMr,
+        DestroyChannel, DestroyCq, DestroyQp, FreeMemory, Hello, ListDevice, Message, ModifyQp, OpenDevice,
+        QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, Refusal, RegMr, ReregMr, ResizeCq,
     },
     ids::{Cqn, DeviceId, Qpn, SessionId, WorkerId},
 };
@@ -155,6 +156,9 @@ impl Desk<'_, '_> {
             FreeMemory => free_memory,
             RegMr => reg_mr,
             DeregMr => dereg_mr,
+            AllocMw => alloc_mw,
+            DeallocMw => dealloc_mw,
+            ReregMr => rereg_mr,
             CreateChannel => create_channel,
             DestroyChannel => destroy_channel,
             CreateCq => create_cq,
@@ -179,6 +183,9 @@ impl Desk<'_, '_> {
     fn try_to_end_everything(&mut self) -> Result<(), Refused> {
         for number in numbers_of(&self.objects.qps) {
             self.end_qp(number)?;
+        }
+        for number in numbers_of(&self.objects.mws) {
+            self.end_mw(number)?;
         }
         for number in numbers_of(&self.objects.mrs) {
             self.end_mr(number)?;

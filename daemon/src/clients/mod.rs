@@ -137,6 +137,12 @@ impl Clients {
     pub fn on_worker_event(&mut self, event: WorkerEvent, outside: &mut Outside<'_>) {
         match event {
             WorkerEvent::Fault { session, fault } => self.end(session.0, &End::Fault(fault.to_string()), outside),
+            WorkerEvent::Key { session, change } => {
+                let Some(Session { stage: Stage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else {
+                    return;
+                };
+                Desk { registry: &mut self.registry, session, objects, outside }.change_key(change);
+            }
             WorkerEvent::News { session, handle, kind } => self.tell(session.0, Event { kind, handle }),
         }
     }

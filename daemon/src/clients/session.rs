@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use roced_shared::ids::{Cqn, DeviceId, Pdn, Qpn, RegionId, SessionId, WorkerId};
-use roced_transport::mr::MrKey;
+use roced_transport::mr::{Mr, MrKey};
 
 use super::{
     connection::Connection, memory::ClientMemory, numbers::BellBoard, path::QpPath, queues::Channel, refused::Refused,
@@ -42,6 +42,8 @@ pub(crate) struct Objects {
     pub(crate) pds: BTreeMap<u32, PdObject>,
     pub(crate) memories: BTreeMap<u32, MemoryObject>,
     pub(crate) mrs: BTreeMap<u32, MrObject>,
+    /// By the index of their keys.
+    pub(crate) mws: BTreeMap<u32, MwObject>,
     pub(crate) channels: BTreeMap<u32, ChannelObject>,
     pub(crate) cqs: BTreeMap<u32, CqObject>,
     pub(crate) qps: BTreeMap<u32, QpObject>,
@@ -55,7 +57,7 @@ pub(crate) struct Objects {
 #[derive(Debug)]
 pub(crate) struct PdObject {
     pub(crate) pdn: Pdn,
-    /// Memory regions and queue pairs in it.
+    /// Memory regions, memory windows and queue pairs in it.
     pub(crate) users: u32,
 }
 
@@ -71,9 +73,39 @@ pub(crate) struct MemoryObject {
 /// A memory region.
 #[derive(Debug)]
 pub(crate) struct MrObject {
-    pub(crate) key: MrKey,
+    /// As it stands in every worker's table.
+    pub(crate) mr: Mr,
     pub(crate) pd: u32,
     pub(crate) memory: u32,
+    /// Memory windows bound to it.
+    pub(crate) windows: u32,
+}
+
+/// A memory window.
+#[derive(Debug)]
+pub(crate) struct MwObject {
+    /// The name that it was given last.
+    pub(crate) key: MrKey,
+    pub(crate) kind: MwKind,
+    pub(crate) pd: u32,
+    pub(crate) bound: Option<Bound>,
+}
+
+/// To whom a memory window opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MwKind {
+    /// Type 1: to its protection domain.
+    One,
+    /// Type 2B: to the queue pair that bound it, in its protection domain.
+    Two,
+}
+
+/// What a memory window is bound to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    pub(crate) mr: u32,
+    /// The queue pair that it opens to, of a window of type 2.
+    pub(crate) qpn: Option<Qpn>,
 }
 
 /// A completion channel.
@@ -124,6 +156,7 @@ impl Objects {
             pds: BTreeMap::new(),
             memories: BTreeMap::new(),
             mrs: BTreeMap::new(),
+            mws: BTreeMap::new(),
             channels: BTreeMap::new(),
             cqs: BTreeMap::new(),
             qps: BTreeMap::new(),

@@ -51,6 +51,8 @@ pub enum Command {
     DropLane(Cqn),
     /// A memory region for the queue pairs of a device. [`Answer::Done`].
     AddMr(DeviceId, Mr),
+    /// A memory region or window in the place of the one with its key's index, or a new one. [`Answer::Done`].
+    SetMr(DeviceId, Mr),
     /// When the answer is there, nothing of this worker reaches the region any more. [`Answer::Mr`].
     DropMr(DeviceId, MrKey),
     /// A queue pair with its rings; its session is attached. [`Answer::Done`].
@@ -65,6 +67,15 @@ pub enum Command {
         attributes: QpAttributes,
         /// Given when the address vector is.
         path: Option<PathState>,
+    },
+    /// A change of keys for which a queue pair waits was made on every worker, or cannot be made. [`Answer::Done`].
+    FinishKeyChange {
+        /// Which.
+        qpn: Qpn,
+        /// Of the `KeyChange`.
+        ticket: u64,
+        /// It was made.
+        done: bool,
     },
     /// The next hop of a queue pair changed. [`Answer::Done`].
     SetPath(Qpn, PathState),

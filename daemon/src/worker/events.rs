@@ -12,7 +12,7 @@ use std::{
 use crossbeam::queue::ArrayQueue;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use roced_shared::ids::SessionId;
-use roced_transport::reject::ClientFault;
+use roced_transport::{qp::KeyChange, reject::ClientFault};
 
 /// Events that wait at a time. The control thread empties the queue within microseconds unless it is stuck; a guess.
 const DEPTH: usize = 4096;
@@ -26,6 +26,13 @@ pub enum WorkerEvent {
         session: SessionId,
         /// What.
         fault: ClientFault,
+    },
+    /// A queue pair waits for a change of keys.
+    Key {
+        /// Whose.
+        session: SessionId,
+        /// What.
+        change: KeyChange,
     },
     /// An object has news for its client.
     News {

@@ -18,7 +18,7 @@ use super::{
     command::{Answer, Command, Refused},
     nic::Nic,
     seats::seat_of,
-    turn::{Station, Worker},
+    turn::{Station, Worker, monotonic_now},
 };
 use crate::{
     clients::queues::{QpRings, WorkerSession},
@@ -59,9 +59,14 @@ impl<N: Nic> Worker<N> {
                 Some(endpoint) => done_or_refused(endpoint.insert_mr(mr)),
                 None => missing(),
             },
+            Command::SetMr(device, mr) => match self.endpoint_of(device) {
+                Some(endpoint) => done_or_refused(endpoint.set_mr(mr)),
+                None => missing(),
+            },
             Command::DropMr(device, key) => self.drop_mr(device, key),
             Command::AddQp(qp, rings) => self.add_qp(qp, rings),
             Command::ModifyQp { qpn, mask, attributes, path } => self.modify_qp(qpn, mask, &attributes, path),
+            Command::FinishKeyChange { qpn, ticket, done } => self.finish_key_change(qpn, ticket, done),
             Command::SetPath(qpn, path) => match self.station_of(qpn) {
                 Some(station) => done_or_refused(self.stations[station].endpoint.set_path(qpn, path)),
                 None => missing(),
@@ -115,6 +120,13 @@ impl<N: Nic> Worker<N> {
     fn drop_mr(&mut self, device: DeviceId, key: MrKey) -> Answer {
         let mr = self.endpoint_of(device).and_then(|endpoint| endpoint.remove_mr(key));
         mr.map_or_else(|| refuse(Refused::NoSuchObject), Answer::Mr)
+    }
+
+    fn finish_key_change(&mut self, qpn: Qpn, ticket: u64, done: bool) -> Answer {
+        let Some(station) = self.station_of(qpn) else { return refuse(Refused::NoSuchObject) };
+        let endpoint = &mut self.stations[station].endpoint;
+        endpoint.finish_key_change(monotonic_now(), qpn, ticket, done, &mut self.holdings);
+        Answer::Done
     }
 
     fn add_qp(&mut self, qp: Box<Qp>, rings: QpRings) -> Answer {

@@ -123,6 +123,8 @@ pub struct Worker<N> {
     heartbeat: Arc<AtomicU64>,
     /// A fault that the control thread was not told of yet, for lack of room.
     fault: Option<WorkerEvent>,
+    /// A change of keys, as above.
+    key_change: Option<WorkerEvent>,
 }
 
 /// CLOCK_MONOTONIC now.
@@ -164,6 +166,7 @@ impl<N: Nic> Worker<N> {
             idle: Idle::new(parts.policy, monotonic_now()),
             heartbeat: parts.heartbeat,
             fault: None,
+            key_change: None,
         })
     }
 
@@ -300,6 +303,7 @@ impl<N: Nic> Worker<N> {
             self.fault = None;
             told += 1;
         }
+        told += self.tell_key_changes();
         for (station, first_seat) in self.stations.iter_mut().zip(&self.first_seats) {
             while told < EVENTS && !self.events.is_full() {
                 let Some(event) = station.endpoint.poll_event() else { break };
@@ -313,6 +317,29 @@ impl<N: Nic> Worker<N> {
         told
     }
 
+    /// A queue pair waits for each of them: none is lost.
+    fn tell_key_changes(&mut self) -> usize {
+        for told in 0..EVENTS {
+            let Some(waiting) = self.key_change.take().or_else(|| self.next_key_change()) else { return told };
+            if !self.events.push(waiting) {
+                self.key_change = Some(waiting);
+                return told;
+            }
+        }
+        EVENTS
+    }
+
+    fn next_key_change(&mut self) -> Option<WorkerEvent> {
+        for (station, first_seat) in self.stations.iter_mut().zip(&self.first_seats) {
+            while let Some(change) = station.endpoint.poll_key_change() {
+                if let Some(session) = self.seats.session_of(seat_of(*first_seat, change.qpn)) {
+                    return Some(WorkerEvent::Key { session, change });
+                }
+            }
+        }
+        None
+    }
+
     fn sleep(&mut self) {
         let mut frames_there = false;
         let mut wants_transmit = false;
@@ -324,7 +351,8 @@ impl<N: Nic> Worker<N> {
             wants_transmit |= station.endpoint.wants_transmit();
             deadline = deadline.min(station.endpoint.poll_timeout());
         }
-        let limit = if wants_transmit || self.fault.is_some() { SLEEP_FULL } else { SLEEP_MAX };
+        let limit =
+            if wants_transmit || self.fault.is_some() || self.key_change.is_some() { SLEEP_FULL } else { SLEEP_MAX };
         // The clock is read again: the turn may have been long, and a timer must not be slept over.
         let at_most = (deadline - monotonic_now()).min(limit);
         if frames_there || at_most == Nanos(0) {

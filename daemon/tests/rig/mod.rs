@@ -43,7 +43,7 @@ use roced_shared::{
 use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     io::Via,
-    mr::{Mr, MrKey},
+    mr::{Mr, MrKey, Scope},
     qp::{PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
     wire::path::{Path, PathSpec},
@@ -154,7 +154,8 @@ impl<N: Nic + Send + 'static> Rig<N> {
         let (lanes, cq_fd) = new_cq(cqn, cq_layout, None).expect("a completion queue");
         let key = MrKey(self.number() << 8);
         let pd = Pdn(self.number());
-        let mr = Mr { key, pd, access: access::ALL, va: 0, length: memory.len(), region, offset: 0 };
+        let mr =
+            Mr { key, pd, access: access::ALL, va: 0, length: memory.len(), region, offset: 0, scope: Scope::Region };
         for ((place, half), lane) in places.iter().zip(halves).zip(lanes) {
             self.tell(place.worker, Command::AttachSession(half));
             self.tell(place.worker, Command::MapRegion(region, Arc::clone(&memory)));

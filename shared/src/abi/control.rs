@@ -182,8 +182,14 @@ calls! {
     13 FreeMemory(Handle) -> Nothing;
     /// Registers a part of such memory. The client has touched its pages.
     14 RegMr(RegMrRequest) -> RegMrReply;
-    /// Ends a registration. When the reply is there, nothing of the daemon touches the range any more.
+    /// Ends a registration that no memory window is bound to. When the reply is there, nothing of the daemon touches the range any more.
     15 DeregMr(Handle) -> Nothing;
+    /// Makes a memory window, bound to nothing.
+    16 AllocMw(AllocMwRequest) -> AllocMwReply;
+    /// Ends a memory window, bound or not. When the reply is there, its key opens nothing.
+    17 DeallocMw(Handle) -> Nothing;
+    /// Changes a registration that no memory window is bound to; its keys stay. What is under way on it may fail.
+    18 ReregMr(ReregMrRequest) -> Nothing;
     /// Makes a completion channel. Beside the reply: the client's end of a socket pair; each event is one [`super::control::ChannelEvent`].
     20 CreateChannel(Nothing) -> Handle;
     /// Ends one that no completion queue uses.
@@ -349,6 +355,41 @@ bodies! {
         lkey: u32,
         /// Remote key.
         rkey: u32,
+    }
+    /// A memory window to make.
+    AllocMwRequest {
+        /// Of [`AllocPd`].
+        pd: u32,
+        /// 1: opens to the queue pairs of its protection domain. 2: to the one queue pair that bound it.
+        kind: u32,
+    }
+    /// A memory window.
+    AllocMwReply {
+        /// For [`DeallocMw`].
+        handle: u32,
+        /// A key of it that opens nothing: BIND_MW names the window by its upper 24 bits, and gives it other lower 8 bits.
+        rkey: u32,
+    }
+    /// A change of a registration.
+    ReregMrRequest {
+        /// Of [`RegMr`].
+        handle: u32,
+        /// What changes: [`rereg`] bits. Fields of what does not are 0.
+        changes: u32,
+        /// See [`RegMrRequest`].
+        pd: u32,
+        /// See [`RegMrRequest`].
+        memory: u32,
+        /// See [`RegMrRequest`].
+        offset: u64,
+        /// See [`RegMrRequest`].
+        length: u64,
+        /// See [`RegMrRequest`].
+        va: u64,
+        /// See [`RegMrRequest`].
+        access: u32,
+        /// Zero.
+        reserved: u32,
     }
     /// A completion queue to make.
     CreateCqRequest {
@@ -568,8 +609,26 @@ pub mod access {
     pub const REMOTE_READ: u32 = 1 << 2;
     /// Peers may use atomic operations on it.
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
+    /// Memory windows may be bound to it.
+    pub const WINDOW_BIND: u32 = 1 << 4;
+    /// Of a memory window of type 2: peers name its bytes from 0 on, not by their address.
+    pub const ZERO_BASED: u32 = 1 << 5;
+    /// What peers may be given.
+    pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+    /// All that a memory region can have.
+    pub const ALL: u32 = LOCAL_WRITE | REMOTE | WINDOW_BIND;
+}
+
+/// Bits of [`ReregMrRequest::changes`], with those of verbs (`ibv_rereg_mr_flags`).
+pub mod rereg {
+    /// `memory`, `offset`, `length`, `va`.
+    pub const TRANSLATION: u32 = 1 << 0;
+    /// `pd`.
+    pub const PD: u32 = 1 << 1;
+    /// `access`.
+    pub const ACCESS: u32 = 1 << 2;
     /// All that exist.
-    pub const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+    pub const ALL: u32 = TRANSLATION | PD | ACCESS;
 }
 
 /// Transport services, with the numbers of verbs (`ibv_qp_type`).

@@ -16,6 +16,8 @@ pub enum Status {
     LocalProtection = 4,
     /// The queue pair went to the error state before this request was done.
     WorkRequestFlushed = 5,
+    /// A memory window could not be bound.
+    WindowBind = 6,
     /// An answer came that fits no request.
     BadResponse = 7,
     /// The responder found the request invalid.
@@ -41,6 +43,7 @@ impl Status {
             2 => Self::LocalQpOperation,
             4 => Self::LocalProtection,
             5 => Self::WorkRequestFlushed,
+            6 => Self::WindowBind,
             7 => Self::BadResponse,
             9 => Self::RemoteInvalidRequest,
             10 => Self::RemoteAccess,
@@ -67,6 +70,10 @@ pub enum CompletionOp {
     CompareSwap = 3,
     /// An atomic fetch and add.
     FetchAdd = 4,
+    /// A memory window was bound.
+    BindWindow = 5,
+    /// A key was made to open nothing any more.
+    LocalInvalidate = 6,
     /// A SEND arrived.
     Recv = 128,
     /// The immediate of an RDMA WRITE arrived.
@@ -82,6 +89,8 @@ impl CompletionOp {
             2 => Some(Self::Read),
             3 => Some(Self::CompareSwap),
             4 => Some(Self::FetchAdd),
+            5 => Some(Self::BindWindow),
+            6 => Some(Self::LocalInvalidate),
             128 => Some(Self::Recv),
             129 => Some(Self::RecvWriteImm),
             _ => None,
@@ -98,6 +107,8 @@ pub mod cqe_flags {
     /// A datagram: the first 40 bytes of the buffer are the place of a GRH, and `byte_len` counts them. An IPv6 header fills it, an
     /// IPv4 header its last 20 bytes.
     pub const GRH: u8 = 1 << 2;
+    /// `imm` holds a key of ours that opens nothing any more, in this machine's byte order.
+    pub const INVALIDATED: u8 = 1 << 3;
 }
 
 /// One completion.
@@ -118,7 +129,7 @@ pub struct Cqe {
     pub reserved0: u8,
     /// Bytes received or read.
     pub byte_len: u32,
-    /// Immediate data in wire order (later also an invalidated rkey).
+    /// Immediate data in wire order; with [`cqe_flags::INVALIDATED`] the key.
     pub imm: [u8; 4],
     /// Remote queue pair of a datagram; of a connected one, its peer.
     pub src_qpn: u32,

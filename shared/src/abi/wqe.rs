@@ -25,9 +25,20 @@ pub enum SendOp {
     CompareSwap = 5,
     /// Atomic fetch and add of eight remote bytes.
     FetchAdd = 6,
+    /// Makes a key of ours open nothing any more (LOCAL_INV).
+    LocalInvalidate = 7,
+    /// Binds a memory window (BIND_MW); see [`BindWindow`].
+    BindWindow = 8,
+    /// SEND that makes a key of the receiver's open nothing any more.
+    SendInvalidate = 9,
 }
 
 impl SendOp {
+    /// Nothing of it goes to the peer.
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::LocalInvalidate | Self::BindWindow)
+    }
+
     /// The operation that a byte from a ring names.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
@@ -38,6 +49,9 @@ impl SendOp {
             4 => Some(Self::Read),
             5 => Some(Self::CompareSwap),
             6 => Some(Self::FetchAdd),
+            7 => Some(Self::LocalInvalidate),
+            8 => Some(Self::BindWindow),
+            9 => Some(Self::SendInvalidate),
             _ => None,
         }
     }
@@ -73,15 +87,16 @@ pub struct SendWqe {
     pub reserved0: u8,
     /// Immediate data, in the order in which the bytes stand on the wire.
     pub imm: [u8; 4],
-    /// Remote virtual address of a WRITE, READ or atomic operation.
+    /// Remote virtual address of a WRITE, READ or atomic operation. Of BIND_MW: [`BindWindow::va`].
     pub remote_va: u64,
-    /// Remote key of a WRITE, READ or atomic operation.
+    /// Remote key of a WRITE, READ or atomic operation. Of LOCAL_INV and SEND with invalidate: the key that opens nothing any more. Of
+    /// BIND_MW: the key that the window has afterward.
     pub rkey: u32,
     /// Bytes of inline data behind this header, with [`send_flags::INLINE`].
     pub inline_bytes: u32,
-    /// What an atomic operation puts there, or adds.
+    /// What an atomic operation puts there, or adds. Of BIND_MW: [`BindWindow::length`].
     pub swap_or_add: u64,
-    /// What must be there before, for compare and swap.
+    /// What must be there before, for compare and swap. Of BIND_MW: [`BindWindow::lkey`] in the lower half, [`BindWindow::access`] in the upper.
     pub compare: u64,
     /// Of a datagram: the address handle.
     pub ah: u32,
@@ -91,6 +106,31 @@ pub struct SendWqe {
     pub qkey: u32,
     /// Zero.
     pub reserved1: u32,
+}
+
+/// What a memory window opens: a part of a memory region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BindWindow {
+    /// Address of its first byte, as the region was registered.
+    pub va: u64,
+    /// Bytes; 0 unbinds a window of type 1.
+    pub length: u64,
+    /// Local key of the region.
+    pub lkey: u32,
+    /// [`super::control::access`] bits.
+    pub access: u32,
+}
+
+impl BindWindow {
+    /// As [`SendWqe::compare`] carries it.
+    pub const fn compare(&self) -> u64 {
+        (self.access as u64) << 32 | self.lkey as u64
+    }
+
+    /// From [`SendWqe::remote_va`], [`SendWqe::swap_or_add`] and [`SendWqe::compare`].
+    pub const fn from_operands(remote_va: u64, swap_or_add: u64, compare: u64) -> Self {
+        Self { va: remote_va, length: swap_or_add, lkey: compare as u32, access: (compare >> 32) as u32 }
+    }
 }
 
 /// The fixed part of a receive work request.

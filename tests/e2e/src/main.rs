@@ -10,6 +10,7 @@ mod polled;
 mod region;
 mod rxe;
 mod unreliable;
+mod windows;
 
 use std::net::IpAddr;
 
@@ -51,6 +52,16 @@ enum Program {
         peers: usize,
         /// How often to add 1.
         rounds: u64,
+    },
+    /// Lend memory by memory windows.
+    Lend {
+        /// How often.
+        rounds: usize,
+    },
+    /// Write to memory that is lent.
+    Borrow {
+        /// How often.
+        rounds: usize,
     },
     /// Change a peer's number by atomic operations.
     Count {
@@ -120,6 +131,8 @@ fn main() -> Result<()> {
         Program::Write { rounds, mtu } => polled::write(rounds, mtu),
         Program::Watch { rounds, mtu } => polled::watch(rounds, mtu),
         Program::KeepNumber { peers, rounds } => atomics::keep_number(peers, rounds),
+        Program::Lend { rounds } => windows::lend(rounds),
+        Program::Borrow { rounds } => windows::borrow(rounds),
         Program::Count { rounds } => atomics::count(rounds),
         Program::UcSend { messages, mtu } => unreliable::send(messages, mtu),
         Program::UcReceive { mtu } => unreliable::receive(mtu),

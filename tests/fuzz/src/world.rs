@@ -12,7 +12,7 @@ use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::Via,
-    mr::{Mr, MrKey},
+    mr::{Mr, MrKey, Scope},
     psn::Psn,
     qp::{PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
@@ -65,7 +65,16 @@ pub(crate) fn mr(index: u32) -> Mr {
     };
     // The fourth is somebody else's.
     let pd = if index == 3 { Pdn(2) } else { PD };
-    Mr { key: mr_key(index), pd, access: rights, va, length, region: RegionId(index), offset: 104 }
+    Mr {
+        key: mr_key(index),
+        pd,
+        access: rights,
+        va,
+        length,
+        region: RegionId(index),
+        offset: 104,
+        scope: Scope::Region,
+    }
 }
 
 fn path() -> Path {

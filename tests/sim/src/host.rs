@@ -11,7 +11,7 @@ use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, EmitError, FrameMut, Via, Wire},
-    mr::{Mr, MrKey},
+    mr::{Mr, MrKey, Scope},
     qp::{PathState, Qp, QpConfig, ServiceType},
     recovery::{Recovery, RecoveryConfig},
     wire::path::{Path, PathSpec, udp_source_port},
@@ -47,6 +47,7 @@ pub(crate) fn endpoint(host: usize, slots: usize, generations: &[u32], recovery:
         length: SOURCE_BYTES as u64,
         region: SOURCE,
         offset: 0,
+        scope: Scope::Region,
     };
     let sink =
         Mr { key: MrKey(SINK_KEY), access: access::ALL, va: SINK_VA, length: sink_bytes, region: SINK, ..source };
@@ -86,6 +87,7 @@ pub(crate) fn insert_slot_key(endpoint: &mut Endpoint, slots: usize, slot: usize
             length: slots as u64 * u64::from(SLOT_BYTES),
             region: slot_region(slot, generation),
             offset: 0,
+            scope: Scope::Region,
         })
         .expect("room");
 }

@@ -54,7 +54,7 @@ pub(crate) fn execute<A: App>(
     if !atomic.va.is_multiple_of(ATOMIC_BYTES as u64) {
         return Err(INVALID);
     }
-    let span = turn.mrs.check(link.pd(), atomic.rkey, Right::RemoteAtomic, atomic.va, ATOMIC_BYTES);
+    let span = link.check_peer(turn.mrs, atomic.rkey, Right::RemoteAtomic, atomic.va, ATOMIC_BYTES);
     let span = span.map_err(|_| ACCESS)?;
     // A region whose addresses are not aligned as its memory is: the processor could not do it in one piece.
     if !span.offset().is_multiple_of(ATOMIC_BYTES as u64) {

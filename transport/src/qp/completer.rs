@@ -4,7 +4,7 @@
 //! response or ATOMIC ACK shows as an answer beyond it (an implied NAK, IBTA v1 9.7.5.1.4); what is lost is asked for once, and after
 //! that only the timer asks again. How little is sent again, and how soon, is told in `selective.rs`.
 
-use roced_shared::abi::cqe::Status;
+use roced_shared::abi::{cqe::Status, wqe::SendOp};
 
 use super::{
     Link, Turn,
@@ -133,6 +133,20 @@ impl Completer {
         link.counters.count(QpCount::AckTimeout);
         self.gap_asked = None;
         self.retry(link, queue, requester, turn);
+    }
+
+    /// The local operation that is the oldest entry is done.
+    pub(crate) fn complete_local<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
+        if let Some(entry) = queue.pop() {
+            link.complete_send(&entry, Status::Success, turn);
+        }
+    }
+
+    /// The local operation that is the oldest entry cannot be carried out.
+    pub(crate) fn fail_local<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
+        let bind = !queue.is_empty() && queue.entry(queue.head()).op == SendOp::BindWindow;
+        let status = if bind { Status::WindowBind } else { Status::LocalQpOperation };
+        self.fail_oldest(link, queue, status, turn);
     }
 
     /// When the entry that cannot be sent is the oldest, it fails.

@@ -13,6 +13,7 @@ mod atomic;
 mod completer;
 mod early;
 mod events;
+mod key_change;
 mod probe;
 mod recv_queue;
 mod reliable;
@@ -43,16 +44,22 @@ pub use self::events::{QpEvent, Subject};
 use self::{
     early::Early,
     events::Events,
+    key_change::{KeyChanges, Waiter},
     recv_queue::RecvQueue,
     send_queue::{SendEntry, SendQueue},
     service::Roles,
 };
-pub use self::{replay::DEPTH_MAX as RD_ATOMIC_MAX, service::ServiceType, state::State};
+pub use self::{
+    key_change::{KeyChange, KeyWish},
+    replay::DEPTH_MAX as RD_ATOMIC_MAX,
+    service::ServiceType,
+    state::State,
+};
 use crate::{
     clock::Nanos,
     counters::{QpCount, QpCounters},
     io::{Abort, App, EmitError, Wire},
-    mr::MrTable,
+    mr::{Denied, MemSpan, MrKey, MrTable, Right},
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason, Reject},
     wire::{frame::Packet, headers::Headers, path::Path},
@@ -137,6 +144,7 @@ pub(crate) struct Link {
     tell_drained: bool,
     /// A request has come since the queue pair began to receive.
     established: bool,
+    keys: KeyChanges,
 }
 
 /// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is made.
@@ -156,6 +164,8 @@ pub struct Qp {
     pub(crate) scheduled: bool,
     /// It stands in its endpoint's list of events.
     pub(crate) event_listed: bool,
+    /// It stands in its endpoint's list of key changes.
+    pub(crate) key_change_listed: bool,
 }
 
 /// Flushed completions of one visit: enough to be quick, few enough for the other queue pairs of the turn.
@@ -175,6 +185,7 @@ impl Qp {
                 events: Events::default(),
                 tell_drained: false,
                 established: false,
+                keys: KeyChanges::default(),
             },
             send_queue: SendQueue::new(&config.sizes),
             recv_queue: RecvQueue::new(&config.sizes),
@@ -184,6 +195,7 @@ impl Qp {
             recv_room_wanted: false,
             scheduled: false,
             event_listed: false,
+            key_change_listed: false,
         }
     }
 
@@ -288,12 +300,17 @@ impl Qp {
 
     /// In SQD, with requests that are not done.
     fn is_draining(&self) -> bool {
-        self.link.state == State::SendQueueDrain && !self.roles.is_drained()
+        self.link.state == State::SendQueueDrain && !self.is_drained()
+    }
+
+    /// All that was begun is done, local operations too.
+    fn is_drained(&self) -> bool {
+        self.roles.is_drained() && !self.link.keys.waits(Waiter::Requester)
     }
 
     /// In SQD: has the last request that was begun been done?
     fn tell_if_drained(&mut self) {
-        if self.link.tell_drained && self.link.state == State::SendQueueDrain && self.roles.is_drained() {
+        if self.link.tell_drained && self.link.state == State::SendQueueDrain && self.is_drained() {
             self.link.tell_drained = false;
             self.link.events.add(event::SQ_DRAINED);
         }
@@ -383,6 +400,27 @@ impl Qp {
         visit
     }
 
+    /// There is a change of keys that it waits for and nobody was told of.
+    pub(crate) const fn has_key_wish(&self) -> bool {
+        self.link.keys.has_wish()
+    }
+
+    /// A change of keys that it waits for and nobody was told of; it goes under `ticket`.
+    pub(crate) fn take_key_wish(&mut self, ticket: u64) -> Option<KeyWish> {
+        self.link.keys.take_wish(ticket)
+    }
+
+    /// The change under `ticket` was made in every table, or cannot be made.
+    pub(crate) fn finish_key_change<A: App>(&mut self, ticket: u64, done: bool, turn: &mut Turn<'_, A>) {
+        let Some(waiter) = self.link.keys.finish(ticket) else { return };
+        // Nobody waits for it in a queue pair that has failed meanwhile: its work is flushed.
+        if self.link.state.receives() {
+            let (send, recv) = (&mut self.send_queue, &mut self.recv_queue);
+            self.roles.on_key_change(waiter, done, &mut self.link, send, recv, turn);
+        }
+        self.tell_if_drained();
+    }
+
     /// There is an event that nobody was told of yet.
     pub(crate) const fn has_event(&self) -> bool {
         !self.link.events.is_empty()
@@ -422,6 +460,7 @@ impl Qp {
         self.link.path = PathState::Resolving;
         self.link.events = Events::default();
         (self.link.tell_drained, self.link.established) = (false, false);
+        self.link.keys.clear();
     }
 }
 
@@ -434,17 +473,31 @@ struct Received {
     bytes: u32,
     imm: Option<[u8; 4]>,
     solicited: bool,
+    /// A key of ours that opens nothing any more.
+    invalidated: Option<MrKey>,
 }
 
 impl Received {
     const fn failed(wr_id: u64, status: Status) -> Self {
-        Self { wr_id, status, op: CompletionOp::Recv, bytes: 0, imm: None, solicited: false }
+        Self { wr_id, status, op: CompletionOp::Recv, bytes: 0, imm: None, solicited: false, invalidated: None }
     }
 }
 
 impl Link {
     fn pd(&self) -> Pdn {
         self.config.pd
+    }
+
+    /// What a peer may touch.
+    fn check_peer<'t>(
+        &self,
+        mrs: &'t MrTable,
+        key: MrKey,
+        right: Right,
+        va: u64,
+        length: usize,
+    ) -> Result<MemSpan<'t>, Denied> {
+        mrs.check_peer(self.config.pd, self.config.qpn, key, right, va, length)
     }
 
     fn mtu(&self) -> usize {
@@ -511,11 +564,13 @@ impl Link {
             }
         }
         let op = match entry.op {
-            SendOp::Send | SendOp::SendImm => CompletionOp::Send,
+            SendOp::Send | SendOp::SendImm | SendOp::SendInvalidate => CompletionOp::Send,
             SendOp::Write | SendOp::WriteImm => CompletionOp::Write,
             SendOp::Read => CompletionOp::Read,
             SendOp::CompareSwap => CompletionOp::CompareSwap,
             SendOp::FetchAdd => CompletionOp::FetchAdd,
+            SendOp::LocalInvalidate => CompletionOp::LocalInvalidate,
+            SendOp::BindWindow => CompletionOp::BindWindow,
         };
         let byte_len = if entry.wants_answer() && status == Status::Success { entry.length as u32 } else { 0 };
         let cqe = Cqe { opcode: op as u8, byte_len, ..self.cqe(entry.wr_id, status, turn.now) };
@@ -523,12 +578,15 @@ impl Link {
     }
 
     fn complete_recv<A: App>(&mut self, received: &Received, turn: &mut Turn<'_, A>) {
-        use roced_shared::abi::cqe::cqe_flags::{IMM, SOLICITED};
-        let flags = if received.imm.is_some() { IMM } else { 0 } | if received.solicited { SOLICITED } else { 0 };
+        use roced_shared::abi::cqe::cqe_flags::{IMM, INVALIDATED, SOLICITED};
+        let flags = if received.imm.is_some() { IMM } else { 0 }
+            | if received.solicited { SOLICITED } else { 0 }
+            | if received.invalidated.is_some() { INVALIDATED } else { 0 };
+        let key = received.invalidated.map(|key| key.0.to_ne_bytes());
         let cqe = Cqe {
             opcode: received.op as u8,
             byte_len: received.bytes,
-            imm: received.imm.unwrap_or_default(),
+            imm: received.imm.or(key).unwrap_or_default(),
             flags,
             ..self.cqe(received.wr_id, received.status, turn.now)
         };

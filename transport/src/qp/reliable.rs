@@ -12,8 +12,8 @@
 use roced_shared::abi::control::attribute;
 
 use super::{
-    Link, Turn, Visit, completer::Completer, recv_queue::RecvQueue, requester::Requester, responder::Responder,
-    send_queue::SendQueue,
+    Link, Turn, Visit, completer::Completer, key_change::Waiter, recv_queue::RecvQueue, requester::Requester,
+    responder::Responder, send_queue::SendQueue,
 };
 use crate::{
     clock::Nanos,
@@ -98,6 +98,26 @@ impl Reliable {
         if link.state.sends() {
             self.requester.on_timeout(turn.now);
             self.completer.on_timeout(link, queue, &mut self.requester, turn);
+        }
+    }
+
+    /// A change of keys that one of the roles waited for was made in every table, or cannot be made.
+    pub(crate) fn on_key_change<A: App>(
+        &mut self,
+        waiter: Waiter,
+        done: bool,
+        link: &mut Link,
+        send_queue: &mut SendQueue,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) {
+        match waiter {
+            Waiter::Requester if done => {
+                self.requester.on_local_done();
+                self.completer.complete_local(link, send_queue, turn);
+            }
+            Waiter::Requester => self.completer.fail_local(link, send_queue, turn),
+            Waiter::Responder => self.responder.on_invalidated(done, link, recv_queue, turn),
         }
     }
 

@@ -11,6 +11,7 @@ use roced_shared::abi::{
 use super::{
     Link, Received, State, Turn, Visit,
     atomic::{self, ATOMIC_BYTES},
+    key_change::{KeyWish, Waiter},
     recv_queue::RecvQueue,
     replay::{Duplicate, Pending, Replay, Request},
     scatter::SgeCursor,
@@ -30,6 +31,7 @@ use crate::{
         bth::Bth,
         frame::Packet,
         headers::Headers,
+        ieth::Ieth,
         opcode::{self, Operation, Position},
         reth::Reth,
     },
@@ -70,20 +72,46 @@ pub(crate) struct Responder {
     not_ready: bool,
     /// When the NAK for the expected PSN is to be given, if that does not come before.
     nak_due: Nanos,
+    /// The last packet of a SEND has been executed but for the key that it makes invalid.
+    invalidating: Option<Invalidating>,
     /// READs and atomic operations that are answered now, or may have to be again.
     replay: Replay,
+}
+
+/// A SEND with invalidate that waits until no table opens the key. Its packet stays the expected one; what comes meanwhile is too early.
+#[derive(Clone, Copy, Debug)]
+struct Invalidating {
+    key: MrKey,
+    received: u32,
+    solicited: bool,
+    /// Something came meanwhile.
+    overtaken: bool,
+}
+
+/// A message that takes receive work and is all here.
+#[derive(Clone, Copy, Debug)]
+struct Finished {
+    op: CompletionOp,
+    bytes: u32,
+    imm: Option<[u8; 4]>,
+    solicited: bool,
+    invalidated: Option<MrKey>,
 }
 
 /// Why a request is refused.
 pub(super) enum Refused {
     /// No receive work: try again later.
     NotReady,
+    /// Nothing is refused: the rest of it follows by [`Responder::on_invalidated`].
+    Later,
     /// Broken rules, key, range or right: the queue pair ends. The local receive, if one was taken, ends with this status.
     Fatal(NakCode, Status),
 }
 
 pub(super) const INVALID: Refused = Refused::Fatal(NakCode::InvalidRequest, Status::WorkRequestFlushed);
 pub(super) const ACCESS: Refused = Refused::Fatal(NakCode::RemoteAccess, Status::WorkRequestFlushed);
+/// A key that the peer may not make invalid.
+const UNKNOWN_KEY: Refused = Refused::Fatal(NakCode::RemoteAccess, Status::RemoteInvalidRequest);
 
 impl Responder {
     pub(crate) fn new() -> Self {
@@ -95,6 +123,7 @@ impl Responder {
             nak_given: false,
             not_ready: false,
             nak_due: Nanos::NEVER,
+            invalidating: None,
             replay: Replay::new(),
         }
     }
@@ -107,6 +136,7 @@ impl Responder {
     pub(crate) fn begin(&mut self, psn: Psn, depth: u32) {
         (self.expected, self.msn, self.message, self.owed) = (psn, 0, Message::None, Owed::Nothing);
         self.expect_anew();
+        self.invalidating = None;
         self.replay.reset(depth);
     }
 
@@ -140,7 +170,8 @@ impl Responder {
 
     /// Requests behind the expected one came, the first of those that are still held at `since`.
     pub(crate) fn on_hole(&mut self, since: Nanos, link: &mut Link, now: Nanos) {
-        if self.nak_given || self.nak_due != Nanos::NEVER {
+        // The expected one has come when it is being executed.
+        if self.nak_given || self.nak_due != Nanos::NEVER || self.invalidating.is_some() {
             return;
         }
         let delay = if link.recovery.is_selective() { link.recovery.reorder_delay } else { Nanos(0) };
@@ -178,6 +209,7 @@ impl Responder {
                 }
                 Ok(())
             }
+            Err(Refused::Later) => Ok(()),
             Err(Refused::NotReady) => {
                 link.counters.count(QpCount::RnrNakSent);
                 self.owed = Owed::RnrNak;
@@ -191,6 +223,13 @@ impl Responder {
 
     fn check_psn(&mut self, packet: &Packet<'_>, link: &mut Link, now: Nanos) -> Result<(), DropReason> {
         let ahead = packet.bth.psn.distance_from(self.expected);
+        if let Some(invalidating) = &mut self.invalidating
+            && ahead >= 0
+        {
+            // Being executed, or too early: held, or asked for when that is done.
+            invalidating.overtaken |= ahead > 0;
+            return Err(if ahead == 0 { DropReason::Duplicate } else { DropReason::OutOfSequence });
+        }
         if ahead > 0 {
             self.on_hole(now, link, now);
             return Err(DropReason::OutOfSequence);
@@ -231,7 +270,7 @@ impl Responder {
             return Err(INVALID);
         }
         match packet.info.operation {
-            Operation::Send if !packet.info.has_ieth => self.on_send(packet, link, recv_queue, turn),
+            Operation::Send => self.on_send(packet, link, recv_queue, turn),
             Operation::Write => self.on_write(packet, link, recv_queue, turn),
             Operation::ReadRequest => self.on_read(packet, link, turn),
             Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(packet, link, turn),
@@ -266,6 +305,10 @@ impl Responder {
                 0
             }
         };
+        if let Some(ieth) = packet.ieth {
+            // Before any effect, as far as this endpoint can know.
+            turn.mrs.check_invalidate(link.pd(), link.config.qpn, ieth.rkey).map_err(|_| UNKNOWN_KEY)?;
+        }
         let payload = packet.payload_len();
         let mut cursor = SgeCursor::new(sges, received.into());
         if payload as u64 > cursor.remaining() || u64::from(received) + payload as u64 > MESSAGE_BYTES_MAX {
@@ -277,11 +320,45 @@ impl Responder {
             .map_err(|_| Refused::Fatal(NakCode::RemoteOperation, Status::LocalProtection))?;
         let received = received + payload as u32;
         self.message = Message::Send { received };
-        if ends(packet) {
-            self.message = Message::None;
-            self.finish(packet, CompletionOp::Recv, received, link, recv_queue, turn);
+        if !ends(packet) {
+            return Ok(1);
         }
+        self.message = Message::None;
+        let (solicited, imm) = (packet.bth.solicited, packet.imm);
+        if let Some(Ieth { rkey: key }) = packet.ieth {
+            self.invalidating = Some(Invalidating { key, received, solicited, overtaken: false });
+            link.keys.want(Waiter::Responder, KeyWish::InvalidateRemotely(key));
+            return Err(Refused::Later);
+        }
+        let message = Finished { op: CompletionOp::Recv, bytes: received, imm, solicited, invalidated: None };
+        self.finish(message, link, recv_queue, turn);
         Ok(1)
+    }
+
+    /// No table opens the key of a SEND with invalidate any more, or it is none that the peer may make invalid.
+    pub(crate) fn on_invalidated<A: App>(
+        &mut self,
+        done: bool,
+        link: &mut Link,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) {
+        let Some(Invalidating { key, received, solicited, overtaken }) = self.invalidating.take() else { return };
+        if !done {
+            // Counted as refused; the packet itself was taken some time ago.
+            let _reason = self.refuse(NakCode::RemoteAccess, Status::RemoteInvalidRequest, link, recv_queue, turn);
+            return;
+        }
+        self.expected = self.expected.plus(1);
+        self.expect_anew();
+        self.owed = Owed::Ack;
+        if overtaken && !link.recovery.is_selective() {
+            // Nothing of it is held.
+            self.give_sequence_nak(link);
+        }
+        let message =
+            Finished { op: CompletionOp::Recv, bytes: received, imm: None, solicited, invalidated: Some(key) };
+        self.finish(message, link, recv_queue, turn);
     }
 
     fn on_write<A: App>(
@@ -313,7 +390,7 @@ impl Responder {
         if payload > 0 {
             // The first packet's check was of this turn; the region may be gone since, so each packet checks its own piece.
             let at = va.wrapping_add(done.into());
-            let mut span = turn.mrs.check(link.pd(), key, Right::RemoteWrite, at, payload).map_err(|_| ACCESS)?;
+            let mut span = link.check_peer(turn.mrs, key, Right::RemoteWrite, at, payload).map_err(|_| ACCESS)?;
             for piece in packet.payload() {
                 let (now, later) = span.split_at(piece.len());
                 turn.app.write(now, piece).map_err(|_| ACCESS)?;
@@ -327,7 +404,10 @@ impl Responder {
         if ends(packet) {
             self.message = Message::None;
             if immediate {
-                self.finish(packet, CompletionOp::RecvWriteImm, length, link, recv_queue, turn);
+                let (imm, solicited) = (packet.imm, packet.bth.solicited);
+                let op = CompletionOp::RecvWriteImm;
+                let message = Finished { op, bytes: length, imm, solicited, invalidated: None };
+                self.finish(message, link, recv_queue, turn);
             } else {
                 self.msn = (self.msn + 1) & 0x00ff_ffff;
             }
@@ -395,17 +475,18 @@ impl Responder {
     /// The last packet of a message that takes receive work.
     fn finish<A: App>(
         &mut self,
-        packet: &Packet<'_>,
-        op: CompletionOp,
-        bytes: u32,
+        message: Finished,
         link: &mut Link,
         recv_queue: &mut RecvQueue,
         turn: &mut Turn<'_, A>,
     ) {
         self.msn = (self.msn + 1) & 0x00ff_ffff;
         if let Some(wr_id) = recv_queue.pop() {
-            let (imm, solicited) = (packet.imm, packet.bth.solicited);
-            link.complete_recv(&Received { wr_id, status: Status::Success, op, bytes, imm, solicited }, turn);
+            let Finished { op, bytes, imm, solicited, invalidated } = message;
+            link.complete_recv(
+                &Received { wr_id, status: Status::Success, op, bytes, imm, solicited, invalidated },
+                turn,
+            );
         }
     }
 
@@ -487,12 +568,12 @@ impl Responder {
             aeth: (place != Position::Middle).then_some(Aeth { syndrome: Syndrome::ACK, msn: request.msn }),
             ..Headers::new(Bth::new(opcode::rc(Operation::ReadResponse, place, false), link.dest_qpn(), psn))
         };
-        let (pd, va) = (link.pd(), request.va.wrapping_add(skip.into()));
+        let va = request.va.wrapping_add(skip.into());
         let emitted = if payload == 0 {
             link.emit(wire, &headers, 0, |_| Ok(()))
         } else {
             // Checked anew for each packet: the region may be gone since the request.
-            match turn.mrs.check(pd, request.key, Right::RemoteRead, va, payload) {
+            match link.check_peer(turn.mrs, request.key, Right::RemoteRead, va, payload) {
                 Err(_) => Err(EmitError::Aborted),
                 Ok(span) => {
                     let (mut rest, app) = (span, &mut *turn.app);
@@ -579,7 +660,7 @@ fn check_remote<A: App>(
         return Err(INVALID);
     }
     if reth.length > 0 {
-        turn.mrs.check(link.pd(), reth.rkey, right, reth.va, reth.length as usize).map_err(|_| ACCESS)?;
+        link.check_peer(turn.mrs, reth.rkey, right, reth.va, reth.length as usize).map_err(|_| ACCESS)?;
     }
     Ok(())
 }

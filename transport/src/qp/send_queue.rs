@@ -71,6 +71,11 @@ impl SendEntry {
         matches!(self.op, SendOp::CompareSwap | SendOp::FetchAdd)
     }
 
+    /// Nothing of it goes to the peer.
+    pub(crate) const fn is_local(&self) -> bool {
+        self.op.is_local()
+    }
+
     /// It ends with an answer of its own; no ACK acknowledges it.
     pub(crate) const fn wants_answer(&self) -> bool {
         self.is_read() || self.is_atomic()

@@ -3,7 +3,8 @@
 use roced_shared::abi::control::service;
 
 use super::{
-    Link, Turn, Visit, recv_queue::RecvQueue, reliable::Reliable, send_queue::SendQueue, unreliable::Unreliable,
+    Link, Turn, Visit, key_change::Waiter, recv_queue::RecvQueue, reliable::Reliable, send_queue::SendQueue,
+    unreliable::Unreliable,
 };
 use crate::{
     clock::Nanos,
@@ -126,6 +127,23 @@ impl Roles {
         match self {
             Self::Reliable(it) => it.on_timeout(link, queue, turn),
             Self::Unreliable(it) if link.state.sends() => it.on_timeout(turn.now),
+            Self::Unreliable(_) => {}
+        }
+    }
+
+    /// A change of keys that one of the roles waited for was made in every table, or cannot be made.
+    pub(super) fn on_key_change<A: App>(
+        &mut self,
+        waiter: Waiter,
+        done: bool,
+        link: &mut Link,
+        send_queue: &mut SendQueue,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) {
+        match self {
+            Self::Reliable(it) => it.on_key_change(waiter, done, link, send_queue, recv_queue, turn),
+            // It asks for none.
             Self::Unreliable(_) => {}
         }
     }

@@ -307,7 +307,7 @@ fn on_write<A: App>(
         // Each packet checks its own piece: the region may be gone since the first.
         let at = va.wrapping_add(done.into());
         let denied = |_| DropReason::RemoteAccess;
-        let mut span = turn.mrs.check(link.pd(), key, Right::RemoteWrite, at, payload).map_err(denied)?;
+        let mut span = link.check_peer(turn.mrs, key, Right::RemoteWrite, at, payload).map_err(denied)?;
         for piece in packet.payload() {
             let (now, later) = span.split_at(piece.len());
             turn.app.write(now, piece).map_err(|_| DropReason::RemoteAccess)?;
@@ -332,7 +332,7 @@ fn check_range<A: App>(reth: &Reth, link: &Link, turn: &Turn<'_, A>) -> Result<(
         return Err(DropReason::InvalidRequest);
     }
     if reth.length > 0 {
-        let whole = turn.mrs.check(link.pd(), reth.rkey, Right::RemoteWrite, reth.va, reth.length as usize);
+        let whole = link.check_peer(turn.mrs, reth.rkey, Right::RemoteWrite, reth.va, reth.length as usize);
         whole.map_err(|_| DropReason::RemoteAccess)?;
     }
     Ok(())
@@ -349,6 +349,9 @@ fn finish<A: App>(
 ) {
     if let Some(wr_id) = recv_queue.pop() {
         let (imm, solicited) = (packet.imm, packet.bth.solicited);
-        link.complete_recv(&Received { wr_id, status: Status::Success, op, bytes, imm, solicited }, turn);
+        link.complete_recv(
+            &Received { wr_id, status: Status::Success, op, bytes, imm, solicited, invalidated: None },
+            turn,
+        );
     }
 }

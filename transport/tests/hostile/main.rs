@@ -23,9 +23,9 @@ use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::Via,
-    mr::{Mr, MrKey},
+    mr::{Mr, MrKey, Scope},
     psn::Psn,
-    qp::{PathState, Qp, QpConfig, ServiceType},
+    qp::{KeyChange, KeyWish, PathState, Qp, QpConfig, ServiceType},
     recovery::{Recovery, RecoveryConfig},
     wire::{Operation, Path, PathSpec},
     work::{RecvWork, SendWork, WorkData},
@@ -60,6 +60,8 @@ struct World {
     wr_id: u64,
     /// The message that each peer is in, and the bytes that are left of it.
     message: [Option<(Operation, usize)>; QPS as usize],
+    /// Changes of keys that wait.
+    changes: Vec<KeyChange>,
     frames: u64,
     accepted: u64,
 }
@@ -108,6 +110,7 @@ impl World {
             now: Nanos::from_millis(1),
             wr_id: 0,
             message: [None; QPS as usize],
+            changes: Vec::new(),
             frames: 0,
             accepted: 0,
         };
@@ -130,6 +133,11 @@ impl World {
             length: [8192, 1, 20_000, 8192][index as usize],
             region: RegionId(index),
             offset: 104,
+            scope: match index {
+                1 => Scope::WindowOf(qpn(self.random.below(QPS.into()) as u32)),
+                3 => self.random.of(&[Scope::Region, Scope::Window]),
+                _ => Scope::Region,
+            },
         };
         if self.endpoint.insert_mr(mr).is_ok() {
             self.client.mrs.push(mr);
@@ -318,6 +326,9 @@ impl World {
                 SendOp::Read,
                 SendOp::CompareSwap,
                 SendOp::FetchAdd,
+                SendOp::SendInvalidate,
+                SendOp::LocalInvalidate,
+                SendOp::BindWindow,
             ]);
             let is_atomic = matches!(op, SendOp::CompareSwap | SendOp::FetchAdd);
             let sges = if is_atomic && !self.random.once_in(5) {
@@ -327,7 +338,7 @@ impl World {
             };
             let inline = [7; INLINE_BYTES_MAX as usize];
             let mut flags = self.random.below(8) as u8;
-            let data = if op != SendOp::Read && !is_atomic && self.random.once_in(5) {
+            let data = if op != SendOp::Read && !is_atomic && !op.is_local() && self.random.once_in(5) {
                 flags |= send_flags::INLINE;
                 WorkData::Inline(&inline[..self.random.below(65) as usize])
             } else {
@@ -349,6 +360,30 @@ impl World {
         self.now = self.now + Nanos(step);
         let fired = self.endpoint.on_timeout(self.now, 64, &mut self.client);
         assert!(fired < 64, "timers of {QPS} queue pairs come to an end");
+    }
+
+    /// The control side makes changes of keys, or not, now or later, and some twice.
+    fn change_keys(&mut self) {
+        while let Some(change) = self.endpoint.poll_key_change() {
+            self.changes.push(change);
+        }
+        self.changes.truncate(100);
+        while let Some(KeyChange { qpn, ticket, wish }) = self.changes.last().copied() {
+            if !self.random.once_in(5) {
+                self.changes.pop();
+            }
+            let done = match wish {
+                KeyWish::InvalidateLocally(key) | KeyWish::InvalidateRemotely(key) => {
+                    self.remove_mr(key.0 >> 8);
+                    true
+                }
+                KeyWish::Bind { .. } => !self.random.once_in(10),
+            };
+            self.endpoint.finish_key_change(self.now, qpn, ticket, done, &mut self.client);
+            if self.random.once_in(9) {
+                break;
+            }
+        }
     }
 
     fn transmit(&mut self) {
@@ -403,7 +438,10 @@ fn whatever_comes_the_endpoint_keeps_its_promises() {
                 match world.random.below(16) {
                     0..7 => world.frame(),
                     7..10 => world.post(),
-                    10..14 => world.transmit(),
+                    10..14 => {
+                        world.transmit();
+                        world.change_keys();
+                    }
                     14 => world.time(),
                     _ if world.random.once_in(4) => world.control(),
                     _ => world.revive(),

@@ -79,7 +79,7 @@ impl World {
             aeth: info.has_aeth.then_some(aeth),
             atomic_ack: info.has_atomic_ack.then_some(AtomicAck { original: 5 }),
             imm: info.has_imm.then_some([4; 4]),
-            ieth: info.has_ieth.then_some(Ieth { rkey: reth.rkey }),
+            ieth: info.has_ieth.then_some(Ieth { rkey: if polite { MrKey(1 << 8 | 1) } else { reth.rkey } }),
         };
         let stranger = self.random.once_in(20);
         let path = path(if stranger { STRANGER } else { PEER }, if self.random.once_in(50) { STRANGER } else { US });
@@ -132,6 +132,8 @@ impl World {
                     let position = if left > mtu { Position::Middle } else { Position::Last };
                     opcode::rc(operation, position, position == Position::Last && self.random.once_in(2))
                 }
+                // It ends the queue pair more often than not: its key is seldom there.
+                _ if self.random.once_in(40) => opcode::RC_SEND_ONLY_INVALIDATE,
                 _ => self.random.of(&[
                     opcode::RC_SEND_FIRST,
                     opcode::RC_SEND_ONLY,

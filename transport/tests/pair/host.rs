@@ -16,9 +16,9 @@ use roced_transport::{
     counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
-    mr::{MemSpan, Mr, MrKey},
+    mr::{MemSpan, Mr, MrKey, Scope},
     psn::Psn,
-    qp::{PathState, Qp, QpConfig, ServiceType},
+    qp::{KeyChange, KeyWish, PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
     reject::Disposition,
     wire::{
@@ -122,6 +122,10 @@ pub(crate) struct Host {
     pub(crate) gid: [u8; 16],
     mac: [u8; 6],
     pub(crate) last: Vec<Disposition>,
+    /// Changes of keys that wait for the control side.
+    pub(crate) key_changes: VecDeque<KeyChange>,
+    /// The control side takes its time.
+    pub(crate) holds_keys: bool,
 }
 
 impl Host {
@@ -140,6 +144,7 @@ impl Host {
                 length: MEMORY_BYTES as u64,
                 region: MEMORY,
                 offset: 0,
+                scope: Scope::Region,
             })
             .expect("room");
         let mut gid = [0; 16];
@@ -157,6 +162,8 @@ impl Host {
             gid,
             mac: [2, 0, 0, 0, 0, number],
             last: Vec::new(),
+            key_changes: VecDeque::new(),
+            holds_keys: false,
         }
     }
 
@@ -177,6 +184,42 @@ impl Host {
             .drain(..)
             .map(|cqe| (cqe.wr_id, Status::from_byte(cqe.status).expect("a status")))
             .collect()
+    }
+
+    /// Does what the control side of a daemon does about keys, unless it takes its time. Windows of an even index are of type 2.
+    fn change_keys(&mut self, now: Nanos) -> bool {
+        while let Some(change) = self.endpoint.poll_key_change() {
+            self.key_changes.push_back(change);
+        }
+        if self.holds_keys {
+            return false;
+        }
+        let mut changed = false;
+        while let Some(KeyChange { qpn, ticket, wish }) = self.key_changes.pop_front() {
+            changed = true;
+            let done = match wish {
+                KeyWish::InvalidateLocally(key) | KeyWish::InvalidateRemotely(key) => {
+                    self.endpoint.remove_mr(key).is_some()
+                }
+                KeyWish::Bind { key, window } => {
+                    let skip = window.va - VA;
+                    let scope = if key.0 >> 8 & 1 == 0 { Scope::WindowOf(qpn) } else { Scope::Window };
+                    let mr = Mr {
+                        key,
+                        pd: PD,
+                        access: window.access,
+                        va: window.va,
+                        length: window.length,
+                        region: MEMORY,
+                        offset: skip,
+                        scope,
+                    };
+                    window.lkey == KEY.0 && self.endpoint.set_mr(mr).is_ok()
+                }
+            };
+            self.endpoint.finish_key_change(now, qpn, ticket, done, &mut self.app);
+        }
+        changed
     }
 
     pub(crate) fn count(&self, what: QpCount) -> u64 {
@@ -395,6 +438,7 @@ impl Pair {
             let host = &mut self.hosts[at];
             host.endpoint.on_timeout(self.now, 16, &mut host.app);
             host.endpoint.poll_transmit(self.now, 32, &mut host.app, &mut host.nic);
+            moved |= self.hosts[at].change_keys(self.now);
             while let Some(frame) = self.hosts[at].nic.frames.pop_front() {
                 moved = true;
                 self.send(at, frame, fate);

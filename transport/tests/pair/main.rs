@@ -6,6 +6,7 @@ mod fairness;
 mod faults;
 mod goodput;
 mod host;
+mod keys;
 mod limits;
 mod operations;
 mod recovery;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use roced_shared::{
     abi::control::{
         AllocMemory, AllocPd, DeallocPd, DeregMr, FreeMemory, Handle, MemoryRequest, Nothing, Refusal, RegMr,
-        RegMrReply, RegMrRequest, access,
+        RegMrReply, RegMrRequest, ReregMr, ReregMrRequest, access, rereg,
     },
     ids::{Pdn, RegionId},
 };
-use roced_transport::mr::Mr;
+use roced_transport::mr::{Mr, Scope};
 
 use super::{
     super::{
@@ -91,7 +91,8 @@ impl Desk<'_, '_> {
     pub(super) fn reg_mr(&mut self, request: RegMrRequest) -> Reply<RegMr> {
         let limits = &self.registry.limits;
         let (client_limit, device_limit) = (limits.client.mrs, limits.device.mrs);
-        check_limit(&self.objects.mrs, client_limit)?;
+        // Memory windows count too.
+        check_limit(&self.objects.mrs, client_limit.saturating_sub(self.objects.mws.len() as u32))?;
         let pd = find(&mut self.objects.pds, request.pd)?.pdn;
         let memory = find(&mut self.objects.memories, request.memory)?;
         let region = memory.region;
@@ -111,6 +112,7 @@ impl Desk<'_, '_> {
             length: request.length,
             region,
             offset: request.offset,
+            scope: Scope::Region,
         };
         let device = self.objects.device;
         let given =
@@ -126,7 +128,7 @@ impl Desk<'_, '_> {
         find(&mut self.objects.pds, request.pd)?.users += 1;
         find(&mut self.objects.memories, request.memory)?.users += 1;
         let handle = self.registry.mrs.take();
-        self.objects.mrs.insert(handle, MrObject { key, pd: request.pd, memory: request.memory });
+        self.objects.mrs.insert(handle, MrObject { mr, pd: request.pd, memory: request.memory, windows: 0 });
         Ok((RegMrReply { handle, lkey: key.0, rkey: key.0 }, Vec::new()))
     }
 
@@ -134,8 +136,49 @@ impl Desk<'_, '_> {
         self.end_mr(request.handle).map(nothing)
     }
 
+    /// Changes a region in every worker's table, in place: its keys stay.
+    pub(super) fn rereg_mr(&mut self, request: ReregMrRequest) -> Reply<ReregMr> {
+        let &mut MrObject { mr: old, pd: old_pd, memory: old_memory, windows } =
+            find(&mut self.objects.mrs, request.handle)?;
+        check_unused(windows)?;
+        if request.changes & !rereg::ALL != 0 {
+            return Err(Refused::argument(1, request.changes));
+        }
+        let changes = |what| request.changes & what != 0;
+        let (mut mr, mut pd, mut memory) = (old, old_pd, old_memory);
+        if changes(rereg::PD) {
+            pd = request.pd;
+            mr.pd = find(&mut self.objects.pds, pd)?.pdn;
+        }
+        if changes(rereg::TRANSLATION) {
+            memory = request.memory;
+            let object = find(&mut self.objects.memories, memory)?;
+            let ReregMrRequest { offset, length, va, .. } = request;
+            let range = RegMrRequest { offset, length, va, ..RegMrRequest::default() };
+            // The fields stand two places further on in this call.
+            check_range(&range, object.memory.len())
+                .map_err(|refused| Refused { detail: [refused.detail[0] + 2, refused.detail[1]], ..refused })?;
+            (mr.region, mr.offset, mr.length, mr.va) = (object.region, offset, length, va);
+        }
+        if changes(rereg::ACCESS) {
+            check_access(request.access).map_err(|_| Refused::argument(7, request.access))?;
+            mr.access = request.access;
+        }
+        let device = self.objects.device;
+        // Who refuses or does not answer has the region as it was, as far as anybody can know; so have the others then.
+        self.give_to_all(0, |_| Command::SetMr(device, mr), || Command::SetMr(device, old))?;
+        find(&mut self.objects.pds, old_pd)?.users -= 1;
+        find(&mut self.objects.pds, pd)?.users += 1;
+        find(&mut self.objects.memories, old_memory)?.users -= 1;
+        find(&mut self.objects.memories, memory)?.users += 1;
+        let object = find(&mut self.objects.mrs, request.handle)?;
+        (object.mr, object.pd, object.memory) = (mr, pd, memory);
+        Ok(nothing(()))
+    }
+
     pub(super) fn end_mr(&mut self, number: u32) -> Result<(), Refused> {
-        let &mut MrObject { key, pd, memory } = find(&mut self.objects.mrs, number)?;
+        let &mut MrObject { mr: Mr { key, .. }, pd, memory, windows } = find(&mut self.objects.mrs, number)?;
+        check_unused(windows)?;
         let device = self.objects.device;
         // Each worker's answer says that nothing of it reaches the region any more.
         self.take_back_from_all(|| Command::DropMr(device, key))?;
@@ -203,7 +246,7 @@ mod tests {
             assert_eq!(check_access(good), Ok(()));
         }
         let remote_only = [access::REMOTE_WRITE, access::REMOTE_ATOMIC, access::REMOTE_WRITE | access::REMOTE_READ];
-        for bad in remote_only.into_iter().chain([access::ALL + 1, u32::MAX]) {
+        for bad in remote_only.into_iter().chain([access::ZERO_BASED, u32::MAX]) {
             assert!(check_access(bad).is_err(), "{bad:x}");
         }
     }

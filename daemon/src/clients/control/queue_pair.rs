@@ -227,6 +227,8 @@ impl Desk<'_, '_> {
     pub(super) fn end_qp(&mut self, number: u32) -> Result<(), Refused> {
         let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, number)?;
         self.take_back(worker, Command::DropQp(qpn))?;
+        // The next queue pair of that number must not have its windows.
+        self.unbind_all_of(qpn)?;
         let object = self.objects.qps.remove(&number).expect("found a few lines up");
         self.unfollow(qpn, object.path);
         self.give_back_numbers(object.lane, qpn, object.bell);

@@ -1,0 +1,124 @@
+//! Memory that is lent by a window: bound, told to the peer, written by the peer, taken back.
+
+use anyhow::{Context as _, Result, ensure};
+use roced_client::{
+    Access, CompletionOp, ConnectOptions, MemoryRegion, RecvRequest, RemoteMemory, SendRequest, Status, WindowKind,
+};
+
+use crate::end::{End, hear, say};
+
+/// Bytes of a loan.
+const BYTES: usize = 5000;
+
+/// What the borrower writes in a round.
+fn byte(round: usize, at: usize) -> u8 {
+    (round * 29 + at * 3) as u8
+}
+
+/// Two connections in one protection domain, and a buffer for notes.
+struct Party {
+    ends: [End; 2],
+    note: MemoryRegion,
+}
+
+impl Party {
+    fn open() -> Result<Self> {
+        let first = End::open()?;
+        let second = first.another()?;
+        let note = first.pd.allocate(64, Access::LOCAL_WRITE)?;
+        let party = Self { ends: [first, second], note };
+        for end in &party.ends {
+            end.meet(None, &ConnectOptions::default())?;
+        }
+        Ok(party)
+    }
+
+    /// A note that the peer will write; to be asked for before the peer may write it.
+    fn expect_note(&self) -> Result<()> {
+        Ok(self.ends[0].qp.post_recv(&RecvRequest::new(&[self.note.sge(..)]))?)
+    }
+
+    fn write_note(&self, loan: RemoteMemory) -> Result<()> {
+        let numbers = [loan.va, loan.length, loan.rkey.into()];
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
+        Ok(self.ends[0].qp.post_send(&SendRequest::send_inline(&bytes))?)
+    }
+
+    fn read_note(&self) -> Result<RemoteMemory> {
+        let received = self.ends[0].completion()?.ok()?;
+        ensure!((received.op, received.byte_len) == (CompletionOp::Recv, 24), "no note: {received:?}");
+        let number = |at: usize| u64::from_be_bytes(self.note.to_vec(at * 8, 8).try_into().expect("eight bytes"));
+        Ok(RemoteMemory { va: number(0), length: number(1), rkey: u32::try_from(number(2))? })
+    }
+}
+
+/// Lends memory `rounds` times by a window of type 2, which the borrower's SEND takes back; then once by a window of type 1, which is bound by one
+/// queue pair, used by another, and bound to nothing.
+pub(crate) fn lend(rounds: usize) -> Result<()> {
+    let party = Party::open()?;
+    let end = &party.ends[0];
+    let region = end.pd.allocate(2 * BYTES, Access::WINDOW_BIND | Access::LOCAL_WRITE)?;
+    let window = end.pd.memory_window(WindowKind::Two)?;
+    for round in 0..rounds {
+        party.expect_note()?;
+        let binding = window.bind(&region, 100..100 + BYTES, Access::REMOTE_WRITE);
+        end.qp.post_send(&SendRequest::bind(&binding))?;
+        // Behind the bind in the queue: the window is open when the peer reads this.
+        party.write_note(binding.remote())?;
+        let received = end.completion()?.ok()?;
+        let key = binding.remote().rkey;
+        ensure!(received.invalidated == Some(key), "round {round}: {received:?} does not take back 0x{key:08x}");
+        let bytes = region.to_vec(100, BYTES);
+        let wrong = (0..BYTES).find(|&at| bytes[at] != byte(round, at));
+        ensure!(wrong.is_none(), "round {round}: byte {wrong:?} is wrong");
+    }
+    drop(window);
+    let window = end.pd.memory_window(WindowKind::One)?;
+    party.expect_note()?;
+    let binding = window.bind(&region, .., Access::REMOTE_WRITE);
+    end.qp.post_send(&SendRequest::bind(&binding))?;
+    party.write_note(binding.remote())?;
+    party.read_note().context("the borrower has written")?;
+    let nothing = window.bind(&region, 0..0, Access::NONE);
+    end.qp.post_send(&SendRequest::bind(&nothing).signaled())?;
+    ensure!(end.completion()?.ok()?.op == CompletionOp::BindWindow);
+    region.fill(0, region.len(), 0);
+    // A refusal that gets lost is not said twice: from here on the network is to be good.
+    say("taken back")?;
+    hear()?;
+    party.expect_note()?;
+    party.write_note(binding.remote())?;
+    party.read_note().context("the borrower has tried again")?;
+    ensure!(region.to_vec(0, region.len()).iter().all(|byte| *byte == 0), "somebody wrote behind the taking back");
+    say("lent")
+}
+
+/// Writes to what is lent.
+pub(crate) fn borrow(rounds: usize) -> Result<()> {
+    let party = Party::open()?;
+    let [first, second] = &party.ends;
+    let data = first.pd.allocate(BYTES, Access::NONE)?;
+    let write = |end: &End, loan| -> Result<Status> {
+        end.qp.post_send(&SendRequest::write(&[data.sge(..)], loan).signaled())?;
+        Ok(end.completion()?.status)
+    };
+    for round in 0..rounds {
+        party.expect_note()?;
+        let loan = party.read_note()?;
+        let bytes: Vec<u8> = (0..BYTES).map(|at| byte(round, at)).collect();
+        data.write_at(0, &bytes);
+        let sges = [data.sge(..)];
+        first.qp.post_send(&SendRequest::write(&sges, loan))?;
+        first.qp.post_send(&SendRequest::send(&[]).invalidate(loan.rkey).signaled())?;
+        first.completion()?.ok()?;
+    }
+    party.expect_note()?;
+    let loan = party.read_note()?;
+    ensure!(write(second, loan)? == Status::Success, "bound by the one, used by the other");
+    party.expect_note()?;
+    party.write_note(loan)?;
+    let loan = party.read_note()?;
+    ensure!(write(second, loan)? == Status::RemoteAccess, "bound to nothing, and still open");
+    party.write_note(loan)?;
+    say("borrowed")
+}

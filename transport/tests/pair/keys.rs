@@ -1,0 +1,369 @@
+//! Keys that change while packets are under way: memory windows, LOCAL_INV, SEND with invalidate.
+
+use roced_shared::abi::{
+    control::access,
+    cqe::{CompletionOp, Status, cqe_flags},
+    wqe::{BindWindow, SendOp, Sge},
+};
+use roced_transport::{
+    clock::Nanos,
+    counters::QpCount,
+    mr::{Mr, MrKey, Scope},
+    recovery::{Recovery, RecoveryConfig},
+    reject::{Disposition, DropReason},
+    wire::{
+        headers::Headers,
+        ieth::Ieth,
+        opcode::{self, Opcode, Operation},
+    },
+    work::SendWork,
+};
+
+use crate::host::{Fate, KEY, Pair, Settings, VA, bth, forged, no_fault, one, sge, work};
+
+/// Of a window of type 2 (its index is even), and what it is called after the next bind.
+const WINDOW: MrKey = MrKey(0x0011_2201);
+const NEXT: MrKey = MrKey(0x0011_2202);
+/// Of a window of type 1.
+const SHARED: MrKey = MrKey(0x0011_2301);
+/// Where a window begins, and how long it is.
+const AT: u64 = 5000;
+const BYTES: u64 = 3000;
+const LIMIT: Nanos = Nanos::from_millis(10_000);
+
+fn bind(wr_id: u64, key: MrKey) -> SendWork<'static> {
+    let window = BindWindow { va: VA + AT, length: BYTES, lkey: KEY.0, access: access::REMOTE };
+    SendWork {
+        rkey: key.0,
+        swap_or_add: window.length,
+        compare: window.compare(),
+        ..work(wr_id, SendOp::BindWindow, &[], AT)
+    }
+}
+
+fn invalidate(wr_id: u64, key: MrKey) -> SendWork<'static> {
+    SendWork { rkey: key.0, ..work(wr_id, SendOp::LocalInvalidate, &[], 0) }
+}
+
+fn send_invalidate<'a>(wr_id: u64, sges: &'a [Sge], key: MrKey) -> SendWork<'a> {
+    SendWork { rkey: key.0, ..work(wr_id, SendOp::SendInvalidate, sges, 0) }
+}
+
+fn write<'a>(wr_id: u64, sges: &'a [Sge], key: MrKey, to: u64) -> SendWork<'a> {
+    SendWork { rkey: key.0, ..work(wr_id, SendOp::Write, sges, to) }
+}
+
+/// Host 1 has bound a window with this key.
+fn bound(key: MrKey) -> Pair {
+    bound_by(key, Settings::default())
+}
+
+fn bound_by(key: MrKey, settings: Settings) -> Pair {
+    let mut pair = Pair::new(settings);
+    pair.hosts[1].post(&bind(1, key));
+    pair.settle();
+    assert_eq!(pair.hosts[1].take(), [(1, Status::Success)]);
+    pair
+}
+
+/// What becomes of a WRITE of `length` bytes to `to` by that key, and of host 1's queue pair.
+fn write_ends(pair: &mut Pair, key: MrKey, to: u64, length: usize) -> Status {
+    pair.hosts[0].post(&write(77, &[sge(0, length)], key, to));
+    pair.settle();
+    let ended = pair.hosts[0].take();
+    assert_eq!((ended.len(), ended[0].0), (1, 77));
+    ended[0].1
+}
+
+#[test]
+fn a_window_opens_its_part_of_the_region_and_no_byte_more() {
+    for key in [WINDOW, SHARED] {
+        for (to, length, status) in [
+            (AT, BYTES as usize, Status::Success),
+            (AT + BYTES - 1, 1, Status::Success),
+            (AT - 1, 1, Status::RemoteAccess),
+            (AT + BYTES, 1, Status::RemoteAccess),
+            (AT, BYTES as usize + 1, Status::RemoteAccess),
+        ] {
+            assert_eq!(write_ends(&mut bound(key), key, to, length), status, "{length} bytes at {to}");
+        }
+        // The other eight bits of the key count.
+        assert_eq!(write_ends(&mut bound(key), MrKey(key.0 + 1), AT, 1), Status::RemoteAccess);
+    }
+}
+
+#[test]
+fn a_window_is_no_place_for_local_work() {
+    let mut pair = bound(WINDOW);
+    pair.hosts[1].post(&work(2, SendOp::Write, &[Sge { lkey: WINDOW.0, ..sge(AT, 10) }], 0));
+    pair.settle();
+    assert_eq!(pair.hosts[1].take(), [(2, Status::LocalProtection)]);
+}
+
+#[test]
+fn a_window_of_type_two_opens_to_the_queue_pair_that_bound_it() {
+    for (key, status) in [(WINDOW, Status::RemoteAccess), (SHARED, Status::Success)] {
+        let mut pair = bound(key);
+        pair.connect_another(6);
+        assert_eq!(write_ends(&mut pair, key, AT, 10), status);
+    }
+    // Nor may another queue pair's peer take it back.
+    let mut pair = bound(WINDOW);
+    pair.connect_another(6);
+    pair.hosts[1].post_recv(9, &[sge(0, 100)]);
+    pair.hosts[0].post(&send_invalidate(1, &[], WINDOW));
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::RemoteAccess)]);
+    pair.turn_to(5);
+    assert_eq!(write_ends(&mut pair, WINDOW, AT, 10), Status::Success);
+}
+
+#[test]
+fn what_was_made_invalid_opens_nothing() {
+    let mut pair = bound(WINDOW);
+    assert_eq!(write_ends(&mut pair, WINDOW, AT, 10), Status::Success);
+    pair.hosts[1].post(&invalidate(2, WINDOW));
+    pair.settle();
+    let cqe = pair.hosts[1].app.completions[0];
+    assert_eq!((cqe.wr_id, cqe.status, cqe.opcode), (2, 0, CompletionOp::LocalInvalidate as u8));
+    assert_eq!(write_ends(&mut pair, WINDOW, AT, 10), Status::RemoteAccess);
+
+    let mut pair = bound(WINDOW);
+    pair.hosts[1].post(&invalidate(2, WINDOW));
+    pair.hosts[1].post(&bind(3, NEXT));
+    pair.settle();
+    assert_eq!(pair.hosts[1].take(), [(2, Status::Success), (3, Status::Success)]);
+    assert_eq!(write_ends(&mut pair, NEXT, AT, 10), Status::Success);
+    assert_eq!(write_ends(&mut pair, WINDOW, AT, 10), Status::RemoteAccess, "its name of before");
+}
+
+#[test]
+fn a_change_that_cannot_be_made_fails_its_work() {
+    let wrong_region = SendWork { compare: u64::from(KEY.0 ^ 0x100), ..bind(2, WINDOW) };
+    for (work, status) in [(wrong_region, Status::WindowBind), (invalidate(2, WINDOW), Status::LocalQpOperation)] {
+        let mut pair = Pair::new(Settings::default());
+        pair.hosts[0].post(&write(1, &[sge(0, 5000)], KEY, 0));
+        pair.hosts[0].post(&work);
+        pair.hosts[0].post(&write(3, &[], KEY, 0));
+        pair.settle();
+        let expected = [(1, Status::Success), (2, status), (3, Status::WorkRequestFlushed)];
+        assert_eq!((pair.hosts[0].take(), pair.hosts[0].state()), (expected.to_vec(), "ERR"));
+    }
+}
+
+/// Everything before is complete when it begins, nothing behind begins before it is done.
+#[test]
+fn a_local_operation_keeps_its_place() {
+    let mut pair = bound(WINDOW);
+    pair.hosts[1].holds_keys = true;
+    pair.hosts[1].post(&write(2, &[sge(0, 5000)], KEY, 0));
+    pair.hosts[1].post(&work(3, SendOp::Read, &[sge(20_000, 5000)], 0));
+    pair.hosts[1].post(&invalidate(4, WINDOW));
+    pair.hosts[1].post(&write(5, &[sge(0, 10)], KEY, 0));
+    while pair.hosts[1].key_changes.is_empty() {
+        pair.now = pair.now + Nanos::from_micros(5);
+        pair.turn(&mut no_fault);
+    }
+    assert_eq!(pair.hosts[1].take(), [(2, Status::Success), (3, Status::Success)]);
+    assert!(!pair.run(LIMIT, no_fault) || pair.sent(1, Operation::Write) == 5);
+    assert_eq!(pair.sent(1, Operation::Write), 5, "what stands behind waits");
+    // Meanwhile the other direction goes on.
+    assert_eq!(write_ends(&mut pair, KEY, 0, 3000), Status::Success);
+    pair.hosts[1].holds_keys = false;
+    pair.settle();
+    assert_eq!(pair.hosts[1].take(), [(4, Status::Success), (5, Status::Success)]);
+    assert_eq!(pair.hosts[1].count(QpCount::AckTimeout), 0);
+}
+
+#[test]
+fn a_send_with_invalidate_brings_its_data_and_takes_the_key() {
+    for (length, last) in [(0, opcode::RC_SEND_ONLY_INVALIDATE), (3000, opcode::RC_SEND_LAST_INVALIDATE)] {
+        let mut pair = bound(WINDOW);
+        pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
+        pair.hosts[0].post(&send_invalidate(2, &[sge(11, length)], WINDOW));
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(2, Status::Success)]);
+        assert!(pair.trace.iter().any(|(_, opcode, _)| *opcode == last));
+        let cqe = pair.hosts[1].app.completions[0];
+        assert_eq!((cqe.wr_id, cqe.status, cqe.opcode, cqe.byte_len), (9, 0, CompletionOp::Recv as u8, length as u32));
+        assert_eq!((cqe.flags, u32::from_ne_bytes(cqe.imm)), (cqe_flags::INVALIDATED, WINDOW.0));
+        let (here, there) = (&pair.hosts[0].app.memory, &pair.hosts[1].app.memory);
+        assert!(here[11..11 + length] == there[300_000..300_000 + length]);
+        assert_eq!(write_ends(&mut pair, WINDOW, AT, 10), Status::RemoteAccess);
+    }
+}
+
+#[test]
+fn a_key_that_is_not_the_peers_to_take_is_refused() {
+    let refused = |pair: &mut Pair, key| {
+        pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
+        pair.hosts[1].app.writes.clear();
+        pair.hosts[0].post(&send_invalidate(2, &[sge(11, 100)], key));
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(2, Status::RemoteAccess)]);
+        let recv = pair.hosts[1].take();
+        assert_eq!(recv.last(), Some(&(9, Status::RemoteInvalidRequest)));
+        assert!(pair.hosts[1].app.writes.is_empty(), "nothing was placed");
+    };
+    refused(&mut Pair::new(Settings::default()), WINDOW);
+    refused(&mut bound(WINDOW), NEXT);
+    // Not a region, nor a window that all may use.
+    refused(&mut bound(WINDOW), KEY);
+    refused(&mut bound(SHARED), SHARED);
+    // The control side knows better than the endpoint.
+    let mut pair = bound(WINDOW);
+    pair.hosts[1].holds_keys = true;
+    pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
+    pair.hosts[0].post(&send_invalidate(2, &[sge(11, 100)], WINDOW));
+    while pair.hosts[1].key_changes.is_empty() {
+        pair.turn(&mut no_fault);
+    }
+    pair.hosts[1].endpoint.remove_mr(WINDOW).expect("there");
+    pair.hosts[1].holds_keys = false;
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(2, Status::RemoteAccess)]);
+    assert_eq!(pair.hosts[1].take(), [(9, Status::RemoteInvalidRequest)]);
+    assert_eq!(pair.hosts[1].state(), "ERR");
+}
+
+/// What comes while a key is being made invalid is not executed early, nor acknowledged. It is held, or comes again by itself.
+#[test]
+fn what_comes_meanwhile_has_its_turn_when_the_key_is_gone() {
+    for (held_turns, recovery) in [0, 1, 5, 40]
+        .into_iter()
+        .flat_map(|turns| [(turns, RecoveryConfig::default()), (turns, RecoveryConfig::GO_BACK_N)])
+    {
+        let mut pair = bound_by(WINDOW, Settings { recovery: [recovery; 2], ..Settings::default() });
+        pair.hosts[1].holds_keys = true;
+        for at in 0..3 {
+            pair.hosts[1].post_recv(90 + at, &[sge(300_000 + at * 4000, 4000)]);
+        }
+        pair.hosts[0].post(&send_invalidate(2, &[sge(11, 2000)], WINDOW));
+        // By the key, behind: refused. Then nothing is executed any more.
+        pair.hosts[0].post(&work(3, SendOp::Send, &[sge(11, 3000)], 0));
+        pair.hosts[0].post(&write(4, &[sge(0, 10)], WINDOW, AT));
+        for _ in 0..held_turns + 6 {
+            pair.now = pair.now + Nanos::from_micros(5);
+            pair.turn(&mut no_fault);
+        }
+        assert_eq!(pair.hosts[1].key_changes.len(), 1);
+        assert_eq!((pair.hosts[0].take(), pair.hosts[1].take()), (vec![], vec![]), "not complete on either side");
+        assert!(pair.hosts[1].app.writes.iter().all(|(at, _)| *at < 304_000), "nothing behind it is executed");
+        pair.hosts[1].holds_keys = false;
+        pair.settle();
+        assert_eq!(
+            pair.hosts[0].take(),
+            [(2, Status::Success), (3, Status::Success), (4, Status::RemoteAccess)],
+            "held for {held_turns} turns"
+        );
+        assert_eq!(pair.hosts[1].take()[..2], [(90, Status::Success), (91, Status::Success)]);
+        assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+        let naks = u64::from(recovery.kind == Recovery::GoBackN);
+        assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), naks, "{recovery:?}");
+    }
+}
+
+#[test]
+fn a_send_with_invalidate_is_executed_once_whatever_is_lost() {
+    type Lost = (usize, Opcode);
+    let lost: [Lost; 3] = [(0, opcode::RC_SEND_LAST_INVALIDATE), (1, opcode::RC_ACK), (0, opcode::RC_SEND_FIRST)];
+    for (from, opcode) in lost {
+        for fate in [Fate::Drop, Fate::Duplicate, Fate::Late(3)] {
+            let mut pair = bound(WINDOW);
+            pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
+            pair.hosts[0].post(&send_invalidate(2, &[sge(11, 3000)], WINDOW));
+            assert!(pair.run(LIMIT, one(from, opcode, 0, fate)));
+            assert_eq!(pair.hosts[0].take(), [(2, Status::Success)], "{opcode} {fate:?}");
+            assert_eq!(pair.hosts[1].take(), [(9, Status::Success)]);
+            assert_eq!(pair.hosts[1].state(), "RTS");
+        }
+    }
+}
+
+#[test]
+fn a_duplicate_of_what_is_being_executed_is_dropped() {
+    let mut pair = bound(WINDOW);
+    pair.hosts[1].holds_keys = true;
+    pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
+    let headers =
+        Headers { ieth: Some(Ieth { rkey: WINDOW }), ..Headers::new(bth(&pair, opcode::RC_SEND_ONLY_INVALIDATE)) };
+    let frame = forged(&pair, &headers, &[1; 10]);
+    assert_eq!(pair.deliver(1, &frame), Disposition::Accepted);
+    assert_eq!(pair.deliver(1, &frame), Disposition::Dropped(DropReason::Duplicate));
+    pair.turn(&mut no_fault);
+    assert_eq!(pair.hosts[1].key_changes.len(), 1, "asked for once");
+    assert_eq!(pair.sent(1, Operation::Ack), 0);
+}
+
+/// An answer that comes too late finds nobody: not after a reset, not in a queue pair of the same number.
+#[test]
+fn a_late_answer_is_nobodys() {
+    for removed in [false, true] {
+        let mut pair = bound(WINDOW);
+        pair.hosts[1].holds_keys = true;
+        pair.hosts[1].post(&invalidate(2, WINDOW));
+        while pair.hosts[1].key_changes.is_empty() {
+            pair.turn(&mut no_fault);
+        }
+        let late = pair.hosts[1].key_changes.pop_front().expect("asked for");
+        let host = &mut pair.hosts[1];
+        if removed {
+            let qp = host.endpoint.remove_qp(host.qpn).expect("there");
+            host.endpoint.insert_qp(Box::new(roced_transport::qp::Qp::new(*qp.config()))).expect("free");
+        } else {
+            use roced_shared::abi::control::{QpAttributes, attribute, state};
+            let reset = QpAttributes { state: state::RESET, ..QpAttributes::default() };
+            host.endpoint.modify_qp(host.qpn, attribute::STATE, &reset, None).expect("from anywhere");
+        }
+        pair.connect_one(1);
+        pair.hosts[1].post(&invalidate(3, WINDOW));
+        let host = &mut pair.hosts[1];
+        host.endpoint.finish_key_change(pair.now, late.qpn, late.ticket, true, &mut host.app);
+        while pair.hosts[1].key_changes.is_empty() {
+            pair.turn(&mut no_fault);
+        }
+        let host = &mut pair.hosts[1];
+        host.endpoint.finish_key_change(pair.now, late.qpn, late.ticket, true, &mut host.app);
+        assert_eq!(pair.hosts[1].take(), [], "3 has not been answered");
+        pair.hosts[1].holds_keys = false;
+        pair.turn(&mut no_fault);
+        assert_eq!(pair.hosts[1].take(), [(3, Status::Success)]);
+    }
+}
+
+#[test]
+fn a_queue_pair_that_fails_meanwhile_flushes_what_waited() {
+    let mut pair = bound(WINDOW);
+    pair.hosts[1].holds_keys = true;
+    pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
+    pair.hosts[0].post(&send_invalidate(2, &[], WINDOW));
+    pair.hosts[1].post(&invalidate(3, WINDOW));
+    while pair.hosts[1].key_changes.len() < 2 {
+        pair.turn(&mut no_fault);
+    }
+    use roced_shared::abi::control::{QpAttributes, attribute, state};
+    let host = &mut pair.hosts[1];
+    let failed = QpAttributes { state: state::ERR, ..QpAttributes::default() };
+    host.endpoint.modify_qp(host.qpn, attribute::STATE, &failed, None).expect("from anywhere");
+    host.holds_keys = false;
+    pair.turn(&mut no_fault);
+    pair.turn(&mut no_fault);
+    let mut ended = pair.hosts[1].take();
+    ended.sort_unstable_by_key(|(wr_id, _)| *wr_id);
+    assert_eq!(ended, [(3, Status::WorkRequestFlushed), (9, Status::WorkRequestFlushed)]);
+}
+
+/// A table entry of a window is like any other to the engine: what the control side sets is what opens.
+#[test]
+fn what_the_control_side_sets_opens_at_once() {
+    let mut pair = Pair::new(Settings::default());
+    let qpn = pair.hosts[1].qpn;
+    let region = pair.hosts[1].endpoint.remove_mr(KEY).expect("there");
+    let zero_based = Mr { key: WINDOW, va: 0, length: 64, offset: AT, scope: Scope::WindowOf(qpn), ..region };
+    pair.hosts[1].endpoint.set_mr(zero_based).expect("room");
+    pair.hosts[0].post(&SendWork { remote_va: 60, rkey: WINDOW.0, ..work(1, SendOp::Write, &[sge(0, 4)], 0) });
+    pair.hosts[0].post(&SendWork { remote_va: 61, rkey: WINDOW.0, ..work(2, SendOp::Write, &[sge(0, 4)], 0) });
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::RemoteAccess)]);
+    assert_eq!(pair.hosts[1].app.writes, [(AT + 60, 4)]);
+}
