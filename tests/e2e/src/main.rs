@@ -5,6 +5,7 @@ mod bereft;
 mod drain;
 mod end;
 mod hello;
+mod operation;
 mod pingpong;
 mod polled;
 mod region;
@@ -80,6 +81,24 @@ enum Program {
         /// Path MTU, bytes.
         mtu: u32,
     },
+    /// Do an operation, once for each length.
+    Request {
+        /// Of the connection.
+        #[arg(value_enum)]
+        service: operation::Service,
+        /// What to do.
+        #[arg(value_enum)]
+        operation: operation::Operation,
+    },
+    /// Let it be done, and look at what came of it.
+    Respond {
+        /// Of the connection.
+        #[arg(value_enum)]
+        service: operation::Service,
+        /// What will be done.
+        #[arg(value_enum)]
+        operation: operation::Operation,
+    },
     /// Let the send queue drain under load, and go on.
     Drain {
         /// How often.
@@ -136,6 +155,8 @@ fn main() -> Result<()> {
         Program::Count { rounds } => atomics::count(rounds),
         Program::UcSend { messages, mtu } => unreliable::send(messages, mtu),
         Program::UcReceive { mtu } => unreliable::receive(mtu),
+        Program::Request { service, operation } => operation::request(service, operation),
+        Program::Respond { service, operation } => operation::respond(service, operation),
         Program::Drain { rounds } => drain::drain(rounds),
         Program::Expect => drain::expect(),
         Program::Expose { bytes } => region::expose(bytes),

@@ -15,6 +15,11 @@ fn byte(round: usize, at: usize) -> u8 {
     (round * 29 + at * 3) as u8
 }
 
+/// The borrower leaves it to the lender to take the loan back. Where neither did, the window could not be bound anew.
+const fn is_left(round: usize) -> bool {
+    round % 3 == 2
+}
+
 /// Two connections in one protection domain, and a buffer for notes.
 struct Party {
     ends: [End; 2],
@@ -52,8 +57,8 @@ impl Party {
     }
 }
 
-/// Lends memory `rounds` times by a window of type 2, which the borrower's SEND takes back; then once by a window of type 1, which is bound by one
-/// queue pair, used by another, and bound to nothing.
+/// Lends memory `rounds` times by a window of type 2, which the borrower's SEND takes back or a LOCAL_INV; then once by a window
+/// of type 1, which is bound by one queue pair, used by another, and bound to nothing.
 pub(crate) fn lend(rounds: usize) -> Result<()> {
     let party = Party::open()?;
     let end = &party.ends[0];
@@ -67,7 +72,12 @@ pub(crate) fn lend(rounds: usize) -> Result<()> {
         party.write_note(binding.remote())?;
         let received = end.completion()?.ok()?;
         let key = binding.remote().rkey;
-        ensure!(received.invalidated == Some(key), "round {round}: {received:?} does not take back 0x{key:08x}");
+        let taken_back = (!is_left(round)).then_some(key);
+        ensure!(received.invalidated == taken_back, "round {round}: {received:?}, key 0x{key:08x}");
+        if is_left(round) {
+            end.qp.post_send(&SendRequest::local_invalidate(key).signaled())?;
+            ensure!(end.completion()?.ok()?.op == CompletionOp::LocalInvalidate);
+        }
         let bytes = region.to_vec(100, BYTES);
         let wrong = (0..BYTES).find(|&at| bytes[at] != byte(round, at));
         ensure!(wrong.is_none(), "round {round}: byte {wrong:?} is wrong");
@@ -109,7 +119,8 @@ pub(crate) fn borrow(rounds: usize) -> Result<()> {
         data.write_at(0, &bytes);
         let sges = [data.sge(..)];
         first.qp.post_send(&SendRequest::write(&sges, loan))?;
-        first.qp.post_send(&SendRequest::send(&[]).invalidate(loan.rkey).signaled())?;
+        let word = SendRequest::send(&[]);
+        first.qp.post_send(&if is_left(round) { word } else { word.invalidate(loan.rkey) }.signaled())?;
         first.completion()?.ok()?;
     }
     party.expect_note()?;

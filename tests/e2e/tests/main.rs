@@ -7,6 +7,7 @@ mod deaths;
 mod faults;
 mod lab;
 mod memory;
+mod operations;
 mod perf;
 mod program;
 mod quiet;
@@ -68,6 +69,8 @@ macro_rules! tests {
 }
 
 const TESTS: &[(&str, Test)] = tests! {
+    operations: the_table_names_a_test_for_each_cell rc_send rc_send_with_immediate rc_write rc_write_with_immediate
+        rc_read rc_compare_and_swap rc_fetch_and_add uc_send uc_send_with_immediate uc_write uc_write_with_immediate;
     transfers: by_ipv6 at_every_path_mtu a_link_of_1500_carries_a_path_mtu_of_1024 through_a_router_by_ipv4_and_ipv6
         a_peer_on_this_very_host four_queues_on_one_worker two_queues_on_two_workers two_devices_on_one_worker
         frames_on_the_wrong_queue_are_handed_over;
@@ -104,7 +107,7 @@ fn main() -> Result<()> {
         }
     }
     let trials = TESTS.iter().map(|(name, test)| {
-        let skipped = !root || name.contains("vlan") && !vlans;
+        let skipped = !root && !name.contains("the_table") || name.contains("vlan") && !vlans;
         let run = move || test(&settings).map_err(|error| Failed::from(format!("{error:#}")));
         Trial::test(*name, run).with_ignored_flag(skipped)
     });

@@ -1,0 +1,207 @@
+//! One operation of one service, at every length around the edges of packets: the requester's part and the responder's.
+//!
+//! Whatever arrives is looked at when the requester has said that all is done, but for the completions that tell of it.
+
+use std::{
+    sync::atomic::Ordering,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::ValueEnum;
+use roced_client::{
+    Access, CompletionOp, ConnectOptions, MemoryRegion, RecvRequest, RemoteMemory, SendRequest, ServiceType,
+};
+
+use crate::end::{End, hear, say};
+
+/// Bytes of a packet's payload.
+const PATH_MTU: u32 = 1024;
+const LENGTHS: [usize; 9] = [0, 1, 8, 1023, 1024, 1025, 2048, 5000, 40_000];
+/// Each message has its place.
+const ROOM: usize = 40_000;
+const BYTES: usize = ROOM * LENGTHS.len();
+/// For what arrives without a completion, and takes microseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The services of connections.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Service {
+    Rc,
+    Uc,
+}
+
+impl From<Service> for ServiceType {
+    fn from(service: Service) -> Self {
+        match service {
+            Service::Rc => Self::Rc,
+            Service::Uc => Self::Uc,
+        }
+    }
+}
+
+/// What is done.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub(crate) enum Operation {
+    Send,
+    SendImm,
+    Write,
+    WriteImm,
+    Read,
+    CompareSwap,
+    FetchAdd,
+}
+
+impl Operation {
+    const fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap | Self::FetchAdd)
+    }
+
+    /// What the requester's completions and, if there are any, the responder's say.
+    const fn completions(self) -> (CompletionOp, Option<CompletionOp>) {
+        match self {
+            Self::Send | Self::SendImm => (CompletionOp::Send, Some(CompletionOp::Recv)),
+            Self::Write => (CompletionOp::Write, None),
+            Self::WriteImm => (CompletionOp::Write, Some(CompletionOp::RecvWriteImm)),
+            Self::Read => (CompletionOp::Read, None),
+            Self::CompareSwap => (CompletionOp::CompareSwap, None),
+            Self::FetchAdd => (CompletionOp::FetchAdd, None),
+        }
+    }
+}
+
+/// What stands in place `number` of the side with that `seed`.
+fn contents(seed: u8, number: usize) -> Vec<u8> {
+    (0..ROOM).map(|at| (at * 11 + at / 251 + number * 17) as u8 ^ seed).collect()
+}
+
+const fn imm(number: usize) -> [u8; 4] {
+    (0x0a0b_0c00 + number as u32).to_be_bytes()
+}
+
+/// What atomic operation `number` finds, and what it leaves.
+const fn number_before(number: usize) -> u64 {
+    0xfedc_ba98_0000_0000 + number as u64
+}
+
+const fn number_after(number: usize) -> u64 {
+    number_before(number).wrapping_add(u64::MAX / 3)
+}
+
+const REQUESTER: u8 = 0x5a;
+const RESPONDER: u8 = 0x33;
+
+fn memory(end: &End, seed: u8) -> Result<MemoryRegion> {
+    let region = end.pd.allocate(BYTES, Access::ALL)?;
+    for number in 0..LENGTHS.len() {
+        region.write_at(number * ROOM, &contents(seed, number));
+    }
+    Ok(region)
+}
+
+fn options() -> ConnectOptions {
+    ConnectOptions { path_mtu_bytes: Some(PATH_MTU), ..ConnectOptions::default() }
+}
+
+/// Does it once for each length, one after the other, and says so.
+pub(crate) fn request(service: Service, operation: Operation) -> Result<()> {
+    let end = End::of(service.into())?;
+    let here = memory(&end, REQUESTER)?;
+    let there = end.meet(None, &options())?;
+    for (number, length) in LENGTHS.into_iter().enumerate() {
+        one(&end, &here, there, operation, number, length)
+            .with_context(|| format!("number {number}, {length} bytes"))?;
+    }
+    say("done")
+}
+
+fn one(
+    end: &End,
+    here: &MemoryRegion,
+    there: RemoteMemory,
+    operation: Operation,
+    number: usize,
+    length: usize,
+) -> Result<()> {
+    let length = if operation.is_atomic() { 8 } else { length };
+    let start = number * ROOM;
+    let sges = [here.sge(start..start + length)];
+    let there = there.at(start as u64);
+    let request = match operation {
+        Operation::Send => SendRequest::send(&sges),
+        Operation::SendImm => SendRequest::send(&sges).imm(imm(number)),
+        Operation::Write => SendRequest::write(&sges, there),
+        Operation::WriteImm => SendRequest::write(&sges, there).imm(imm(number)),
+        Operation::Read => SendRequest::read(&sges, there),
+        Operation::CompareSwap => SendRequest::compare_swap(&sges, there, number_before(number), number_after(number)),
+        Operation::FetchAdd => SendRequest::fetch_add(&sges, there, u64::MAX / 3),
+    };
+    end.qp.post_send(&request.id(number as u64).signaled())?;
+    let done = end.completion()?.ok()?;
+    let wanted = (number as u64, operation.completions().0);
+    ensure!((done.wr_id, done.op) == wanted, "{done:?} is no completion of {wanted:?}");
+    match operation {
+        Operation::Read => {
+            let all = [&contents(RESPONDER, number)[..length], &contents(REQUESTER, number)[length..]].concat();
+            ensure!(here.to_vec(start, ROOM) == all, "what was read is not what is there");
+        }
+        Operation::CompareSwap | Operation::FetchAdd => {
+            let found = here.atomic(start).load(Ordering::Relaxed);
+            ensure!(found == number_before(number), "found {found:#x}, not {:#x}", number_before(number));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Lets it be done, and looks at what came of it when told.
+pub(crate) fn respond(service: Service, operation: Operation) -> Result<()> {
+    let end = End::of(service.into())?;
+    let (exposed, inbox) = (memory(&end, RESPONDER)?, memory(&end, RESPONDER)?);
+    if operation.is_atomic() {
+        (0..LENGTHS.len()).for_each(|at| exposed.atomic(at * ROOM).store(number_before(at), Ordering::Relaxed));
+    }
+    for number in 0..LENGTHS.len() {
+        let room = [inbox.sge(number * ROOM..(number + 1) * ROOM)];
+        end.qp.post_recv(&RecvRequest::new(&room).id(number as u64))?;
+    }
+    end.meet(Some(&exposed), &options())?;
+    if operation.completions().1.is_some() {
+        for (number, length) in LENGTHS.into_iter().enumerate() {
+            received(&end, operation, number, length).with_context(|| format!("number {number}, {length} bytes"))?;
+        }
+    }
+    hear()?;
+    let into = if matches!(operation, Operation::Send | Operation::SendImm) { &inbox } else { &exposed };
+    for (number, length) in LENGTHS.into_iter().enumerate() {
+        arrived(into, operation, number, length).with_context(|| format!("number {number}, {length} bytes"))?;
+    }
+    say("right")
+}
+
+/// The next completion tells of this message.
+fn received(end: &End, operation: Operation, number: usize, length: usize) -> Result<()> {
+    let done = end.completion()?.ok()?;
+    let with_imm = matches!(operation, Operation::SendImm | Operation::WriteImm).then_some(imm(number));
+    ensure!(Some(done.op) == operation.completions().1 && done.imm == with_imm, "{done:?}");
+    ensure!((done.wr_id, done.byte_len as usize) == (number as u64, length), "{done:?}");
+    Ok(())
+}
+
+/// Place `number` holds what it should, and nothing behind it was touched. Of an unreliable connection it may still be on its way.
+fn arrived(memory: &MemoryRegion, operation: Operation, number: usize, length: usize) -> Result<()> {
+    if operation.is_atomic() {
+        let left = memory.atomic(number * ROOM).load(Ordering::Relaxed);
+        ensure!(left == number_after(number), "left {left:#x}, not {:#x}", number_after(number));
+        return Ok(());
+    }
+    let length = if operation == Operation::Read { 0 } else { length };
+    let wanted = [&contents(REQUESTER, number)[..length], &contents(RESPONDER, number)[length..]].concat();
+    let end = Instant::now() + PATIENCE;
+    while memory.to_vec(number * ROOM, ROOM) != wanted {
+        ensure!(Instant::now() < end, "what is there is not what was sent");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
