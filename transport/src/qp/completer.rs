@@ -79,7 +79,7 @@ impl Completer {
         if self.ack_deadline == Nanos::NEVER {
             self.restart_timer(link, now);
         }
-        self.selective.on_sent(sent, link, now);
+        self.selective.on_sent(sent, self.unacknowledged, link, now);
     }
 
     /// The oldest request was sent again, and nothing else.

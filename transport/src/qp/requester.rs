@@ -77,6 +77,8 @@ pub(crate) struct Sent {
     pub(crate) packets: u32,
     /// For the first time.
     pub(crate) is_new: bool,
+    /// A READ or an atomic operation.
+    pub(crate) wants_answer: bool,
     /// It asks for an answer.
     pub(crate) asks: bool,
 }
@@ -265,7 +267,13 @@ impl Requester {
             Ok(packets) => packets,
             Err(visit) => return visit,
         };
-        let sent = Sent { psn: self.psn, packets, is_new: self.psn == self.frontier, asks: self.unasked == 0 };
+        let sent = Sent {
+            psn: self.psn,
+            packets,
+            is_new: self.psn == self.frontier,
+            wants_answer: entry.wants_answer(),
+            asks: self.unasked == 0,
+        };
         self.advance(&entry, packets);
         completer.on_sent(&sent, link, turn.now);
         Visit::Progress

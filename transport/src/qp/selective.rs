@@ -83,7 +83,11 @@ impl Selective {
     }
 
     /// A packet was sent at the cursor.
-    pub(crate) fn on_sent(&mut self, sent: &Sent, link: &Link, now: Nanos) {
+    pub(crate) fn on_sent(&mut self, sent: &Sent, oldest: Psn, link: &Link, now: Nanos) {
+        if !sent.is_new && sent.wants_answer && sent.psn == oldest {
+            // Its answers are on their way once more: what is still held from the first time shows no other loss.
+            self.repeated = Some((sent.psn, sent.psn.plus(sent.packets)));
+        }
         if let Some(back) = &mut self.went_back
             && back.late.is_none()
             && !sent.is_new

@@ -611,6 +611,34 @@ fn a_response_that_is_held_already_asks_for_nothing() {
     assert_eq!(pair.sent(0, Operation::ReadRequest), 3);
 }
 
+/// Once a time-out forgot that it had asked again: the next packet of any kind that came asked once more, and spent another retry.
+#[test]
+fn what_is_held_asks_for_nothing_after_a_time_out() {
+    let mut pair = warm(Settings { timeout: 8, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(11, 16 * 1024)], 600_000));
+    let mut seen = 0;
+    // Response 5 is lost, and then all that asks for it, while the peer's own requests go on.
+    let mut fate = |from, opcode, nth| {
+        let is_response = from == 1 && opcode != opcode::RC_WRITE_ONLY && opcode != opcode::RC_ACK;
+        seen += usize::from(is_response);
+        match (from, opcode) {
+            (0, opcode::RC_READ_REQUEST) if nth > 0 => Fate::Drop,
+            (1, _) if is_response && seen == 6 => Fate::Drop,
+            _ => Fate::Deliver,
+        }
+    };
+    while pair.hosts[0].count(QpCount::AckTimeout) < 5 {
+        pair.hosts[1].post(&work(9, SendOp::Write, &[sge(0, 10)], 0));
+        pair.turn(&mut fate);
+        pair.now = pair.now + Nanos::from_micros(20);
+        assert!(pair.hosts[0].take().is_empty(), "it is not given up");
+    }
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
+    assert!(pair.hosts[0].app.memory[11..11 + 16 * 1024] == pair.hosts[1].app.memory[600_000..600_000 + 16 * 1024]);
+}
+
 #[test]
 fn an_ack_behind_a_gap_is_not_forgotten() {
     let mut pair = warm(Settings::default());
