@@ -96,11 +96,18 @@ pub(crate) struct Fate {
     pub(crate) marked: bool,
     /// Nanoseconds later than frames before and after it.
     pub(crate) late: u64,
+    /// Nanoseconds until it arrives, if it does.
+    pub(crate) under_way: u64,
 }
 
 impl Fate {
     pub(crate) fn hit(&mut self, fault: Fault) {
         self.hits |= 1 << fault as usize;
+    }
+
+    /// An answer may be late, or not come, or mean something else, because of it: one that is waited for so long.
+    pub(crate) fn disturbs(&self, timeout: u64) -> bool {
+        self.lost || self.twice || self.corrupt || self.late > 0 || self.under_way > timeout / 4
     }
 
     pub(crate) fn names(&self) -> Vec<&'static str> {

@@ -33,11 +33,11 @@ pub(crate) const OTHER_PD_KEY: u32 = 0x0053_0004;
 /// Opens nothing.
 pub(crate) const NO_KEY: u32 = 0x0077_7701;
 
-pub(crate) const WRITE_BYTES: u32 = 48 << 10;
-pub(crate) const BACK_BYTES: u32 = 16 << 10;
+pub(crate) const WRITE_BYTES: u32 = 64 << 10;
+pub(crate) const BACK_BYTES: u32 = 40 << 10;
 pub(crate) const RECV_SLOTS: u32 = 16;
 pub(crate) const RECV_BYTES: u32 = 8 << 10;
-pub(crate) const READ_BYTES: u32 = 64 << 10;
+pub(crate) const READ_BYTES: u32 = 96 << 10;
 pub(crate) const WORDS: u32 = 8;
 
 /// Where the parts of a slot begin.
@@ -48,7 +48,7 @@ pub(crate) const WORDS_AT: u32 = READ_AT + READ_BYTES;
 pub(crate) const SLOT_BYTES: u32 = WORDS_AT + WORDS * 8;
 
 /// Longest WRITE or READ.
-pub(crate) const MESSAGE_BYTES: u32 = 14 << 10;
+pub(crate) const MESSAGE_BYTES: u32 = 40 << 10;
 
 const _: () = assert!(MESSAGE_BYTES <= BACK_BYTES && SOURCE_BYTES > MESSAGE_BYTES as usize);
 

@@ -35,6 +35,9 @@ pub(crate) struct Network {
     random: Random,
     delay: u64,
     jitter: u64,
+    /// What a link's rate makes of it: frames follow each other no closer than so many nanoseconds for each KiB. Without a rate what
+    /// left in one turn arrives in one turn.
+    spacing: u64,
     /// Frames arrive at multiples of this: what arrives at once is one turn of the receiver.
     grid: u64,
     directions: [Direction; 2],
@@ -52,6 +55,7 @@ impl Network {
             weather,
             delay: random.pick(&[1_000, 5_000, 20_000, 100_000]),
             jitter: random.pick(&[0, 500, 5_000]),
+            spacing: random.pick(&[0, 0, 80, 320]),
             grid: random.pick(&[1, 1, 2_000, 10_000]),
             random,
             directions: Default::default(),
@@ -74,6 +78,11 @@ impl Network {
         self.spare.push(buffer);
     }
 
+    /// No answer comes sooner than this.
+    pub(crate) const fn round_trip(&self) -> u64 {
+        2 * self.delay
+    }
+
     /// When the next frame arrives.
     pub(crate) fn next(&self) -> u64 {
         self.heap.peek().map_or(u64::MAX, |Reverse((at, ..))| *at)
@@ -92,7 +101,7 @@ impl Network {
 
     /// A frame leaves from host `from`; says what becomes of it.
     pub(crate) fn send(&mut self, now: u64, from: usize, mut bytes: Vec<u8>) -> Fate {
-        let fate = self.decide(now, from);
+        let mut fate = self.decide(now, from);
         if fate.marked {
             mark(&mut bytes);
         }
@@ -106,7 +115,7 @@ impl Network {
         if fate.late > 0 {
             at += fate.late;
         } else {
-            at = at.max(direction.latest);
+            at = at.max(direction.latest + bytes.len() as u64 * self.spacing / 1024);
             direction.latest = at;
         }
         if fate.twice {
@@ -119,6 +128,7 @@ impl Network {
         if fate.corrupt {
             self.corrupt(&mut bytes);
         }
+        fate.under_way = at - now;
         self.put(at, Arrival { to: 1 - from, bytes, corrupt: fate.corrupt });
         fate
     }

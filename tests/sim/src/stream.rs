@@ -54,9 +54,14 @@ pub(crate) struct Stream {
     /// All before this is acknowledged, but for READs and atomic operations; PSNs of their answers that came, from `una` on.
     pub(crate) acknowledged: u64,
     pub(crate) answered: BTreeSet<u64>,
-    /// Frames with the oldest PSN since that made progress, and RNR NAKs.
+    /// Since it went forward: how often the oldest PSN was sent, when that last counted, and RNR NAKs.
     pub(crate) attempts: u32,
+    pub(crate) attempted_at: u64,
     pub(crate) rnr_naks: u32,
+    /// PSNs of frames of either direction that the network did something to, from the oldest unacknowledged on.
+    pub(crate) disturbed: Vec<u64>,
+    /// No answer comes sooner than this, in nanoseconds.
+    pub(crate) round_trip: u64,
     /// No request before this moment; set until one is sent.
     pub(crate) rnr_until: u64,
     pub(crate) waiting: bool,
@@ -94,7 +99,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(settings: &Settings, keeps: bool, psn: u32, now: u64) -> Self {
+    pub(crate) fn new(settings: &Settings, keeps: bool, round_trip: u64, psn: u32, now: u64) -> Self {
         let start = (1 << 32) + u64::from(psn);
         Self {
             settings: *settings,
@@ -108,7 +113,10 @@ impl Stream {
             acknowledged: start,
             answered: BTreeSet::new(),
             attempts: 0,
+            attempted_at: 0,
             rnr_naks: 0,
+            disturbed: Vec::new(),
+            round_trip,
             rnr_until: 0,
             waiting: false,
             go_back: false,

@@ -63,6 +63,17 @@ pub(crate) struct World {
     spare: Vec<Vec<u8>>,
 }
 
+/// What a frame belongs to.
+struct Known {
+    /// Rows of the table.
+    rows: u64,
+    connection: usize,
+    /// Whose request it is, or is an answer to.
+    requester: usize,
+    /// Its last.
+    psn: u64,
+}
+
 impl World {
     pub(crate) fn new(seed: u64, trace: bool) -> Self {
         let mut random = Random::new(seed);
@@ -295,23 +306,27 @@ impl World {
     /// A frame leaves a host: it is checked, counted, and given to the network.
     fn send(&mut self, from: usize, bytes: Vec<u8>) {
         self.sent += 1;
-        let rows = match self.check_frame(from, &bytes) {
-            Ok(rows) => rows,
+        let known = match self.check_frame(from, &bytes) {
+            Ok(known) => known,
             Err(violation) => {
                 if self.model.trace {
                     println!("{:>12} host {from} -> {}", self.now, line(&bytes));
                 }
                 self.model.violation.get_or_insert(violation);
-                (0, false)
+                return;
             }
         };
         let line = if self.model.trace { line(&bytes) } else { String::new() };
         let mut fate = self.network.send(self.now, from, bytes);
-        if rows.1 {
+        let connection = &mut self.model.connections[known.connection];
+        if connection.mtu_changed {
             fate.hit(Fault::MtuChange);
         }
+        if fate.disturbs(connection.settings.ack_timeout()) {
+            connection.ends[known.requester].stream.on_disturbed(known.psn);
+        }
         self.trace_sent(from, &line, &fate);
-        self.model.count_hits(rows.0, fate.hits);
+        self.model.count_hits(known.rows, fate.hits);
         if self.random.chance(self.weather.peer_restart) && self.restart_at == u64::MAX && !self.has_enough() {
             self.restart_at = self.now + self.random.below(200_000);
         }
@@ -326,8 +341,7 @@ impl World {
         }
     }
 
-    /// Rows of the table that the frame belongs to, and whether its connection has another MTU than the one before.
-    fn check_frame(&mut self, from: usize, bytes: &[u8]) -> Result<(u64, bool), Violation> {
+    fn check_frame(&mut self, from: usize, bytes: &[u8]) -> Result<Known, Violation> {
         let unknown = || Violation { checker: "frame", text: format!("host {from} sends {bytes:02x?}") };
         let seen = frame::parse(bytes).ok_or_else(unknown)?;
         let at = self.model.connection_of(1 - from, seen.dest_qpn).or_else(|| {
@@ -337,23 +351,25 @@ impl World {
         let at = at.ok_or_else(unknown)?;
         let (tally, connection) = (&mut self.model.hosts[from].tally, &mut self.model.connections[at]);
         tally.payload_bytes += seen.payload.len() as u64;
-        let rows = if seen.is_request() {
+        let requester = if seen.is_request() { from } else { 1 - from };
+        let (rows, psn) = if seen.is_request() {
             let sent = connection.ends[from].stream.check_request(&seen, self.now)?;
             tally.requests += 1;
             tally.retransmitted += u64::from(sent.again);
-            sent.rows
+            (sent.rows, sent.end - 1)
         } else {
-            let rows = connection.ends[1 - from].stream.check_answer(&seen)?;
+            let stream = &mut connection.ends[1 - from].stream;
+            let (psn, rows) = (stream.unwrap_psn(seen.psn), stream.check_answer(&seen)?);
             tally.answers += 1;
             if seen.kind == Kind::Ack {
                 let syndrome = seen.aeth.map_or(0, |aeth| aeth.syndrome);
                 tally.sequence_naks_sent += u64::from(syndrome == 0x60);
                 tally.rnr_naks_sent += u64::from((0x20..0x40).contains(&syndrome));
             }
-            rows
+            (rows, psn)
         };
         connection.frames_left = connection.frames_left.saturating_sub(1);
-        Ok((rows, connection.mtu_changed))
+        Ok(Known { rows, connection: at, requester, psn })
     }
 
     fn take_events(&mut self, at: usize) {
@@ -430,7 +446,7 @@ impl World {
             );
         }
         let keeps = self.recovery.map(|recovery| recovery.kind == Recovery::Selective);
-        let stream = |at: usize| Stream::new(&settings, keeps[at], psns[at], self.now);
+        let stream = |at: usize| Stream::new(&settings, keeps[at], self.network.round_trip(), psns[at], self.now);
         let ends = [0, 1].map(|at| End::new(qpns[at].get(), stream(at)));
         Connection {
             slot,

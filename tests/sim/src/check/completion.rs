@@ -43,7 +43,7 @@ pub(crate) fn check_send(own: &mut End, peer: &mut End, cqe: &Cqe, now: u64) -> 
             check_success(own, peer, cqe.wr_id)
         }
         _ => {
-            check_failure(own, message, status)?;
+            check_failure(own, peer, message, status)?;
             (own.may_fail, own.send_failed, own.failed) = (true, true, true);
             Ok(())
         }
@@ -85,7 +85,7 @@ fn check_success(own: &mut End, peer: &mut End, id: u64) -> Checked {
 }
 
 /// A request that failed must have had a reason.
-fn check_failure(own: &End, message: &Message, status: Option<Status>) -> Checked {
+fn check_failure(own: &End, peer: &End, message: &Message, status: Option<Status>) -> Checked {
     let (stream, settings) = (&own.stream, &own.stream.settings);
     let plausible = match status {
         Some(Status::WorkRequestFlushed) => own.may_fail,
@@ -100,6 +100,15 @@ fn check_failure(own: &End, message: &Message, status: Option<Status>) -> Checke
                 message.wr_id,
                 stream.attempts,
                 settings.retry_cnt
+            );
+            let silent = peer.gone || peer.may_fail;
+            demand!(
+                silent || stream.disturbed.len() >= settings.retry_cnt as usize,
+                "retry",
+                "request {} gives up, retry_cnt is {}; the peer is there, and {} frames did not get through as they should",
+                message.wr_id,
+                settings.retry_cnt,
+                stream.disturbed.len()
             );
             true
         }

@@ -17,6 +17,8 @@ const RNR_UNITS: [u64; 32] = [
 pub(crate) struct Sent {
     pub(crate) rows: u64,
     pub(crate) again: bool,
+    /// The PSN behind its last one.
+    pub(crate) end: u64,
 }
 
 impl Stream {
@@ -75,12 +77,16 @@ impl Stream {
             self.una & 0xff_ffff
         );
         (self.go_back, self.waiting) = (false, false);
-        self.attempts += u32::from(oldest);
+        // One that leaves before the last can have been answered is the same attempt. Who goes back believes NAKs that come twice.
+        if oldest && (!self.keeps || self.attempts == 0 || now - self.attempted_at >= self.round_trip) {
+            self.attempts += 1;
+            self.attempted_at = now;
+        }
         if before == self.una_at_least {
             // Nothing else was in flight: the timer begins.
             self.timer_from = now;
         }
-        Ok(Sent { rows: self.message(id).expect("found").rows, again })
+        Ok(Sent { rows: self.message(id).expect("found").rows, again, end: behind })
     }
 
     /// Packet `at` of the message has the opcode, headers and bytes of its place; gives the PSNs that it takes.
@@ -177,10 +183,10 @@ impl Stream {
                     self.go_back = true;
                     // One that comes while nothing was sent since the last says nothing new.
                     if !self.waiting {
-                        self.waiting = true;
                         self.rnr_until = now + RNR_UNITS[usize::from(syndrome & 31)] * 10_000;
                     }
                 }
+                self.waiting |= (self.una_at_least..=self.una).contains(&psn);
             }
             // Who keeps what comes early knows NAKs that the network repeated.
             _ => self.go_back |= syndrome == 0x60 && named && !self.keeps,
@@ -211,6 +217,7 @@ impl Stream {
         self.una_at_least = at_least;
         if went_on {
             self.alive_at = now;
+            self.disturbed.retain(|psn| *psn >= at_least);
         }
         if went_on && certain && self.una == at_least {
             (self.attempts, self.rnr_naks, self.timer_from) = (0, 0, now);
@@ -234,6 +241,11 @@ impl Stream {
             }
         }
         reached
+    }
+
+    /// The network did something to a request whose last PSN is this one, or to an answer to that.
+    pub(crate) fn on_disturbed(&mut self, psn: u64) {
+        self.disturbed.push(psn);
     }
 
     /// A request completed: all of it is acknowledged, and all before it.

@@ -100,15 +100,16 @@ pub(crate) struct Composer<'c> {
 }
 
 impl Composer<'_> {
-    /// A length that is interesting: nothing, a byte, around the MTU, or anything up to `most`.
+    /// A length that is interesting: nothing, a byte, around the MTU, some packets, or anything up to `most`.
     pub(crate) fn length(&mut self, most: u32) -> u32 {
         let mtu = self.mtu;
-        let length = match self.random.below(8) {
+        let length = match self.random.below(9) {
             0 => self.random.below(9) as u32,
             1 | 2 => mtu * self.random.within(1, 3) as u32,
             3 => mtu * self.random.within(1, 3) as u32 + self.random.below(5) as u32 - 2,
             4 | 5 => self.random.below(u64::from(mtu) * 6) as u32,
-            _ => self.random.below(u64::from(most.min(24 * mtu)) + 1) as u32,
+            6 | 7 => self.random.below(u64::from(most.min(24 * mtu)) + 1) as u32,
+            _ => self.random.below(u64::from(most) + 1) as u32,
         };
         length.min(most)
     }
