@@ -80,6 +80,8 @@ pub struct Completion {
     pub solicited: bool,
     /// The remote queue pair.
     pub src_qpn: u32,
+    /// A datagram: the first [`crate::GRH_BYTES`] of its buffer are the header that brought it.
+    pub has_grh: bool,
     /// When the daemon saw it end, nanoseconds of CLOCK_MONOTONIC; 0 when it did not.
     pub timestamp_ns: u64,
     /// More about an error, for support; 0 when there is none.
@@ -98,6 +100,7 @@ impl Completion {
         invalidated: None,
         solicited: false,
         src_qpn: 0,
+        has_grh: false,
         timestamp_ns: 0,
         vendor_error: 0,
     };
@@ -512,6 +515,7 @@ fn completion(work: &[(u32, Arc<Work>)], cqe: &Cqe) -> Option<Completion> {
         invalidated: (cqe.flags & cqe_flags::INVALIDATED != 0).then(|| u32::from_ne_bytes(cqe.imm)),
         solicited: cqe.flags & cqe_flags::SOLICITED != 0,
         src_qpn: cqe.src_qpn,
+        has_grh: cqe.flags & cqe_flags::GRH != 0,
         timestamp_ns: cqe.timestamp_ns,
         vendor_error: cqe.vendor_error,
     })

@@ -80,6 +80,8 @@ pub struct DeviceAttributes {
     pub max_rd_atomic: u32,
     /// Largest message, bytes.
     pub max_message_bytes: u32,
+    /// Address handles of a session.
+    pub max_ahs: u32,
 }
 
 /// How a device's port is.
@@ -237,6 +239,7 @@ impl Device {
             max_mr_bytes: it.max_mr_bytes,
             max_rd_atomic: it.max_rd_atomic,
             max_message_bytes: it.max_message_bytes,
+            max_ahs: it.max_ahs,
         })
     }
 

@@ -115,6 +115,9 @@ pub enum Error {
         /// What was asked of it.
         operation: &'static str,
     },
+    /// A datagram that does not say where it goes.
+    #[error("a datagram needs to know where it goes: say so with SendRequest::to")]
+    NoAddress,
     /// The queue pair takes no such work in its state.
     #[error("the queue pair takes no {queue} work in this state: connect it first")]
     NotReady {

@@ -3,7 +3,8 @@
 //! ```text
 //!   Device ─► ProtectionDomain ─► MemoryRegion          memory that peers may reach
 //!     │              ├──────────► MemoryWindow          a part of it, for a while
-//!     │              └──────────► QueuePair             one end of a connection
+//!     │              ├──────────► AddressHandle         where datagrams go
+//!     │              └──────────► QueuePair             one end of a connection, or of datagrams
 //!     └─────► CompletionQueue ◄──────┘                  how work ended
 //!                 └► CompletionChannel                  an fd that tells when
 //! ```
@@ -17,6 +18,7 @@
 //!
 //! A first program, two queue pairs of one process: `examples/first.rs`.
 
+mod ah;
 mod channel;
 mod cq;
 mod device;
@@ -33,6 +35,7 @@ mod socket;
 mod window;
 mod work;
 
+pub use ah::{AddressHandle, AddressOptions};
 pub use channel::CompletionChannel;
 pub use cq::{Completion, CompletionQueue, CqOptions, Notify};
 pub use device::{Device, DeviceAttributes, DeviceEvent, PortAttributes};
@@ -48,7 +51,7 @@ pub use roced_shared::abi::{
     layout::QpSizes,
     wqe::Sge,
 };
-pub use service::ServiceType;
+pub use service::{GRH_BYTES, ServiceType};
 pub use window::{MemoryWindow, WindowBinding, WindowKind};
 pub use work::{RecvRequest, SendRequest};
 
@@ -57,6 +60,7 @@ const fn _every_object_is_shared<T: Send + Sync>() {}
 const _: () = {
     _every_object_is_shared::<Device>();
     _every_object_is_shared::<ProtectionDomain>();
+    _every_object_is_shared::<AddressHandle>();
     _every_object_is_shared::<MemoryRegion>();
     _every_object_is_shared::<MemoryWindow>();
     _every_object_is_shared::<CompletionChannel>();

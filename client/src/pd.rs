@@ -5,6 +5,7 @@ use std::sync::Arc;
 use roced_shared::abi::control::{DeallocPd, Handle};
 
 use crate::{
+    ah::{AddressHandle, AddressOptions},
     cq::CompletionQueue,
     device::{Device, DeviceInner},
     error::Result,
@@ -57,6 +58,14 @@ impl ProtectionDomain {
     /// The session's limit, which regions and windows share; the daemon is gone.
     pub fn memory_window(&self, kind: WindowKind) -> Result<MemoryWindow> {
         MemoryWindow::allocate(&self.inner, kind)
+    }
+
+    /// Makes an address handle, by which datagrams say where they go.
+    ///
+    /// # Errors
+    /// No route; no GID to come from; the session's limit; the daemon is gone. Whether anybody is there never shows.
+    pub fn address_handle(&self, options: &AddressOptions) -> Result<AddressHandle> {
+        AddressHandle::create(self, options)
     }
 
     /// Begins a queue pair whose sends complete into `send_cq` and whose receives into `recv_cq`.

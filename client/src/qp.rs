@@ -293,7 +293,7 @@ impl QueuePair {
         };
         let acknowledged = match self.service {
             ServiceType::Rc => attribute::MAX_DEST_RD_ATOMIC | attribute::MIN_RNR_TIMER,
-            ServiceType::Uc => 0,
+            ServiceType::Uc | ServiceType::Ud => 0,
         };
         let mask = attribute::STATE
             | attribute::AV
@@ -330,7 +330,7 @@ impl QueuePair {
             ServiceType::Rc => {
                 attribute::TIMEOUT | attribute::RETRY_CNT | attribute::RNR_RETRY | attribute::MAX_QP_RD_ATOMIC
             }
-            ServiceType::Uc => 0,
+            ServiceType::Uc | ServiceType::Ud => 0,
         };
         let mask = attribute::STATE | attribute::SQ_PSN | acknowledged;
         self.modify(
@@ -367,6 +367,20 @@ impl QueuePair {
     pub fn resume(&self) -> Result<()> {
         let attributes = QpAttributes { state: state::RTS, current_state: state::SQD, ..QpAttributes::default() };
         self.modify(attribute::STATE | attribute::CURRENT_STATE, &attributes)
+    }
+
+    /// A datagram queue pair from RESET to RTS: datagrams that have `qkey` are let in from now on. One that comes before a receive is
+    /// posted is lost.
+    ///
+    /// # Errors
+    /// Another state or service; the daemon is gone.
+    pub fn activate(&self, qkey: u32) -> Result<()> {
+        let attributes = QpAttributes { state: state::INIT, qkey, ..QpAttributes::default() };
+        let mask = attribute::STATE | attribute::PKEY_INDEX | attribute::PORT | attribute::QKEY;
+        self.modify(mask, &attributes)?;
+        self.modify(attribute::STATE, &QpAttributes { state: state::RTR, ..attributes })?;
+        let to_rts = attribute::STATE | attribute::SQ_PSN;
+        self.modify(to_rts, &QpAttributes { state: state::RTS, sq_psn: self.psn, ..attributes })
     }
 
     /// To the error state: all work is flushed to the completion queues.
@@ -477,6 +491,9 @@ impl QueuePair {
         }
         if !self.service.has(request.op) {
             return Err(Error::WrongService { service: self.service.name(), operation: request.name() });
+        }
+        if self.service == ServiceType::Ud && !request.has_address() {
+            return Err(Error::NoAddress);
         }
         let data = match request.data {
             Data::Sges(sges) if sges.len() > self.sizes.send_sges as usize => {

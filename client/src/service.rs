@@ -11,7 +11,14 @@ pub enum ServiceType {
     /// Unreliable connection: SEND and WRITE to one peer, in order. A send completes when it has left; a message of which the network lost a
     /// part is lost whole, and nobody is told.
     Uc,
+    /// Unreliable datagram: SENDs of one packet each to anybody ([`crate::AddressHandle`]), from anybody who knows the Q_Key. A send
+    /// completes when it has left. In front of what arrives stands the place of a GRH ([`crate::GRH_BYTES`]).
+    Ud,
 }
+
+/// Bytes in front of a datagram in its receive buffer: an IPv6 header, or an IPv4 header in the last 20 of them. A completion's
+/// `byte_len` counts them.
+pub const GRH_BYTES: usize = 40;
 
 impl ServiceType {
     /// The number of `abi::control::service`.
@@ -19,6 +26,7 @@ impl ServiceType {
         match self {
             Self::Rc => service::RC,
             Self::Uc => service::UC,
+            Self::Ud => service::UD,
         }
     }
 
@@ -27,12 +35,14 @@ impl ServiceType {
         match self {
             Self::Rc => "RC",
             Self::Uc => "UC",
+            Self::Ud => "UD",
         }
     }
 
     pub(crate) const fn has(self, op: SendOp) -> bool {
         match self {
             Self::Rc => true,
+            Self::Ud => matches!(op, SendOp::Send | SendOp::SendImm),
             Self::Uc => matches!(op, SendOp::Send | SendOp::SendImm | SendOp::Write | SendOp::WriteImm),
         }
     }

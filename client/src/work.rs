@@ -5,7 +5,7 @@ use roced_shared::abi::{
     wqe::{SendOp, SendWqe, Sge, send_flags},
 };
 
-use crate::{mr::RemoteMemory, window::WindowBinding};
+use crate::{ah::AddressHandle, mr::RemoteMemory, window::WindowBinding};
 
 /// A send work request.
 ///
@@ -26,6 +26,7 @@ pub struct SendRequest<'a> {
     flags: u8,
     imm: [u8; 4],
     remote: RemoteMemory,
+    to: To,
     swap_or_add: u64,
     compare: u64,
     rkey: u32,
@@ -37,9 +38,22 @@ pub(crate) enum Data<'a> {
     Inline(&'a [u8]),
 }
 
+/// Where a datagram goes. No address handle has number 0.
+#[derive(Clone, Copy, Debug)]
+struct To {
+    ah: u32,
+    qpn: u32,
+    qkey: u32,
+}
+
+impl To {
+    const NOWHERE: Self = Self { ah: 0, qpn: 0, qkey: 0 };
+}
+
 impl<'a> SendRequest<'a> {
     const fn new(op: SendOp, data: Data<'a>, remote: RemoteMemory) -> Self {
-        Self { op, data, wr_id: 0, flags: 0, imm: [0; 4], remote, swap_or_add: 0, compare: 0, rkey: remote.rkey }
+        let (to, rkey) = (To::NOWHERE, remote.rkey);
+        Self { op, data, wr_id: 0, flags: 0, imm: [0; 4], remote, to, swap_or_add: 0, compare: 0, rkey }
     }
 
     /// SEND: the data goes where the peer's next receive says.
@@ -123,6 +137,16 @@ impl<'a> SendRequest<'a> {
         Self { op, imm, ..self }
     }
 
+    /// Of a datagram: to queue pair `qpn` at the address `ah`, with `qkey`. With the top bit of `qkey` set, the sending queue pair's own
+    /// is used.
+    pub fn to(self, ah: &AddressHandle, qpn: u32, qkey: u32) -> Self {
+        Self { to: To { ah: ah.number(), qpn: qpn & 0x00ff_ffff, qkey }, ..self }
+    }
+
+    pub(crate) const fn has_address(&self) -> bool {
+        self.to.ah != 0
+    }
+
     /// Makes a completion also on success. Requests without are known to be done when a later one of the same queue completes;
     /// a queue full of them never gets room again.
     pub const fn signaled(self) -> Self {
@@ -188,6 +212,9 @@ impl<'a> SendRequest<'a> {
             remote_va: self.remote.va,
             rkey: self.rkey,
             inline_bytes,
+            ah: self.to.ah,
+            remote_qpn: self.to.qpn,
+            qkey: self.to.qkey,
             swap_or_add: self.swap_or_add,
             compare: self.compare,
             ..SendWqe::default()

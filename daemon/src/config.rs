@@ -100,6 +100,8 @@ pub struct ClientLimits {
     pub mrs: u32,
     /// Protection domains.
     pub pds: u32,
+    /// Address handles.
+    pub ahs: u32,
     /// Memory that the daemon maps and locks for it, MiB.
     pub memory_mib: u64,
 }
@@ -118,6 +120,8 @@ pub struct DeviceLimits {
     pub qps: u32,
     /// Memory regions.
     pub mrs: u32,
+    /// Address handles.
+    pub ahs: u32,
 }
 
 /// `[[worker]]`: a thread that moves packets.
@@ -310,13 +314,13 @@ impl Default for Limits {
 
 impl Default for ClientLimits {
     fn default() -> Self {
-        Self { qps: 1024, cqs: 1024, channels: 256, mrs: 4096, pds: 256, memory_mib: 4096 }
+        Self { qps: 1024, cqs: 1024, channels: 256, mrs: 4096, pds: 256, ahs: 1024, memory_mib: 4096 }
     }
 }
 
 impl Default for DeviceLimits {
     fn default() -> Self {
-        Self { qps: 16_384, mrs: 65_536 }
+        Self { qps: 16_384, mrs: 65_536, ahs: 16_384 }
     }
 }
 

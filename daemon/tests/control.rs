@@ -15,11 +15,11 @@ use roced_shared::{
     abi::{
         VERSION, WORK_REQUESTS_MAX,
         control::{
-            AllocMemory, AllocPd, CreateChannel, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, DeallocPd,
-            DeregMr, DestroyChannel, DestroyCq, DestroyQp, DeviceName, FreeMemory, Handle, Header, Hello, HelloRequest,
-            Index, ListDevice, MESSAGE_BYTES, MemoryRequest, Message, ModifyQp, ModifyQpRequest, Nothing, OpenDevice,
-            QpAttributes, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, Refusal, RegMr, RegMrRequest,
-            access, attribute, service, state,
+            AllocMemory, AllocPd, CreateAh, CreateAhRequest, CreateChannel, CreateCq, CreateCqRequest, CreateQp,
+            CreateQpRequest, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DeviceName,
+            FreeMemory, Handle, Header, Hello, HelloRequest, Index, ListDevice, MESSAGE_BYTES, MemoryRequest, Message,
+            ModifyQp, ModifyQpRequest, Nothing, OpenDevice, QpAttributes, QueryDevice, QueryGid, QueryPort, QueryQp,
+            QueryQpStatistics, Refusal, RegMr, RegMrRequest, access, attribute, service, state,
         },
     },
     steer::address_key,
@@ -114,7 +114,7 @@ fn an_unknown_call_is_refused_and_a_broken_message_ends_the_session() {
 
 #[test]
 fn every_limit_is_a_limit_and_what_ends_makes_room() {
-    let served = small(ClientLimits { qps: 2, cqs: 2, channels: 2, mrs: 2, pds: 2, memory_mib: 1 });
+    let served = small(ClientLimits { qps: 2, cqs: 2, channels: 2, mrs: 2, pds: 2, ahs: 2, memory_mib: 1 });
     let mut raw = opened(&served);
     let refused = |limit: u64| (Refusal::Limit, [limit, 0]);
 
@@ -141,6 +141,54 @@ fn every_limit_is_a_limit_and_what_ends_makes_room() {
         raw.call::<RegMr>(mr).expect("below the limit");
     }
     assert_eq!(told(raw.call::<RegMr>(mr)), refused(2));
+
+    let ah = CreateAhRequest { pd: pds[0], dgid: mapped([10, 9, 0, 1]), ..CreateAhRequest::default() };
+    let ahs = [(); 2].map(|()| raw.call::<CreateAh>(ah).expect("below the limit").handle);
+    assert_eq!(told(raw.call::<CreateAh>(ah)), refused(2));
+    raw.call::<DestroyAh>(Handle { handle: ahs[0] }).expect("it is there");
+    assert_eq!(why(raw.call::<DestroyAh>(Handle { handle: ahs[0] })), Refusal::NoSuchObject);
+    raw.call::<CreateAh>(ah).expect("room again");
+}
+
+const fn mapped([a, b, c, d]: [u8; 4]) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+}
+
+#[test]
+fn an_address_is_checked_before_it_is_taken_and_followed_only_while_it_is_used() {
+    let served = Served::start();
+    let (mut raw, mut stranger) = (opened(&served), opened(&served));
+    let pd = raw.call::<AllocPd>(Nothing {}).expect("a domain").handle;
+    let good = CreateAhRequest { pd, dgid: mapped([10, 9, 0, 5]), ..CreateAhRequest::default() };
+    for (wrong, refusal) in [
+        (CreateAhRequest { pd: pd + 1, ..good }, Refusal::NoSuchObject),
+        (CreateAhRequest { sgid_index: 1, ..good }, Refusal::NoSuchGid),
+        (CreateAhRequest { sgid_index: 2, ..good }, Refusal::InvalidArgument),
+        (CreateAhRequest { dgid: [0; 16], ..good }, Refusal::InvalidArgument),
+        (CreateAhRequest { flow_label: 1 << 20, ..good }, Refusal::InvalidArgument),
+        (CreateAhRequest { hop_limit: 256, ..good }, Refusal::InvalidArgument),
+        (CreateAhRequest { traffic_class: 256, ..good }, Refusal::InvalidArgument),
+        (CreateAhRequest { service_level: 8, ..good }, Refusal::InvalidArgument),
+    ] {
+        assert_eq!(why(raw.call::<CreateAh>(wrong)), refusal, "{wrong:?}");
+    }
+    assert_eq!(why(stranger.call::<CreateAh>(good)), Refusal::NoSuchObject, "another client's domain");
+    let followed = || served.told.lock().expect("nobody panicked").followed.len();
+    assert_eq!(followed(), 0, "what was refused is not followed");
+    let ah = raw.call::<CreateAh>(good).expect("a route").handle;
+    assert_eq!(followed(), 1);
+    assert_eq!(why(stranger.call::<DestroyAh>(Handle { handle: ah })), Refusal::NoSuchObject);
+    assert_eq!(told(raw.call::<DeallocPd>(Handle { handle: pd })), (Refusal::InUse, [1, 0]));
+    raw.call::<DestroyAh>(Handle { handle: ah }).expect("it is there");
+    assert_eq!(followed(), 0);
+    raw.call::<CreateAh>(good).expect("a route");
+    served.told.lock().expect("nobody panicked").elsewhere = None;
+    let nobody = CreateAhRequest { dgid: mapped([10, 9, 0, 6]), ..good };
+    assert_eq!(why(raw.call::<CreateAh>(nobody)), Refusal::NoRoute);
+    // A client that goes leaves nothing behind.
+    drop((raw, stranger));
+    served.wait_until_empty();
+    assert_eq!(followed(), 0);
 }
 
 #[test]
@@ -170,7 +218,7 @@ fn all_memory_counts_against_one_limit() {
 
 #[test]
 fn a_device_is_shared_within_its_limits() {
-    let device = DeviceLimits { qps: 1, mrs: 1 };
+    let device = DeviceLimits { qps: 1, mrs: 1, ahs: 1 };
     let limits = Limits { device, clients: 2, ..Limits::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let (mut first, mut second) = (opened(&served), opened(&served));

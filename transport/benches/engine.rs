@@ -22,7 +22,7 @@ use roced_transport::{
     qp::{PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
     wire::path::{Path, PathSpec},
-    work::{SendWork, WorkData},
+    work::{DatagramTo, SendWork, WorkData},
 };
 
 const KEY: MrKey = MrKey(0x0012_3401);
@@ -94,7 +94,7 @@ struct End {
 fn end(number: usize, mtu: u32) -> End {
     let id = EndpointId::new(number).expect("a small number");
     let mut endpoint =
-        Endpoint::new(EndpointConfig { id, max_mrs: 64, max_qps: 64, recovery: RecoveryConfig::default() });
+        Endpoint::new(EndpointConfig { id, max_mrs: 64, max_ahs: 0, max_qps: 64, recovery: RecoveryConfig::default() });
     let length = MESSAGE as u64;
     let mr = Mr {
         key: KEY,
@@ -189,6 +189,7 @@ fn measure(op: SendOp, mtu: u32, messages: u64) {
         rkey: KEY.0,
         swap_or_add: 0,
         compare: 0,
+        to: DatagramTo::NOWHERE,
         data: WorkData::Sges(&sges),
     };
     let start = Instant::now();

@@ -17,6 +17,7 @@ use roced_shared::{
 };
 
 use crate::{
+    ah::{AddressHandle, AhTable},
     clock::Nanos,
     counters::QpCounters,
     held::{HeldPackets, NotHeld, Side},
@@ -45,6 +46,8 @@ pub struct EndpointConfig {
     pub id: EndpointId,
     /// Memory regions that it can hold.
     pub max_mrs: u32,
+    /// Address handles that it can hold: numbers below this.
+    pub max_ahs: u32,
     /// Queue pairs that it can hold: indices below this.
     pub max_qps: u32,
     /// How losses are made good.
@@ -59,6 +62,7 @@ pub struct Endpoint {
     /// Indices of the queue pairs that are there, in no order.
     live: Vec<u32>,
     mrs: MrTable,
+    ahs: AhTable,
     timers: Timers,
     recovery: RecoveryConfig,
     /// Packets of all queue pairs that came before their turn.
@@ -91,6 +95,7 @@ impl Endpoint {
             qps: core::iter::repeat_with(|| None).take(qps).collect(),
             live: Vec::with_capacity(qps),
             mrs: MrTable::new(config.max_mrs),
+            ahs: AhTable::new(config.max_ahs),
             timers: Timers::new(qps),
             recovery: config.recovery,
             held: HeldPackets::new(if config.recovery.is_selective() { config.recovery.held_packets } else { 0 }),
@@ -109,7 +114,7 @@ impl Endpoint {
         let disposition = match self.admit(frame) {
             Ok((packet, index)) => {
                 let qp = self.qps[index as usize].as_mut().expect("admitted to a queue pair that is there");
-                let mut disposition = qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, app });
+                let mut disposition = qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, app });
                 if let Disposition::Dropped(reason) = disposition
                     && let Some(side) = qp.may_hold(&packet, reason)
                 {
@@ -159,7 +164,7 @@ impl Endpoint {
             let frame = [self.held.frame(slot)];
             let packet = frame::parse(&frame).and_then(|packet| qp.check_origin(&packet).map(|()| packet));
             let disposition = match packet {
-                Ok(packet) => qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, app }),
+                Ok(packet) => qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, app }),
                 Err(reason) => Disposition::Dropped(reason),
             };
             if let Disposition::Dropped(reason) = disposition {
@@ -168,7 +173,7 @@ impl Endpoint {
             qp.release(&mut self.held, side, slot);
         }
         self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
-        qp.on_exposed(&self.held, &mut Turn { now, mrs: &self.mrs, app });
+        qp.on_exposed(&self.held, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, app });
     }
 
     /// Takes send work for a queue pair; the caller asked [`Self::send_room`].
@@ -221,7 +226,7 @@ impl Endpoint {
         for fired in 0..budget {
             let Some(index) = self.timers.poll(now) else { return fired };
             if let Some(qp) = self.qps[index as usize].as_mut() {
-                qp.on_timeout(&mut Turn { now, mrs: &self.mrs, app });
+                qp.on_timeout(&mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, app });
                 self.after(index);
             }
         }
@@ -241,7 +246,7 @@ impl Endpoint {
             let Some(index) = self.senders.pop_front() else { break };
             let Some(qp) = self.qps[index as usize].as_mut() else { continue };
             let before = sent;
-            let mut turn = Turn { now, mrs: &self.mrs, app };
+            let mut turn = Turn { now, mrs: &self.mrs, ahs: &self.ahs, app };
             let mut visit = Visit::Progress;
             let mut left = QUANTUM.min(budget - sent);
             while left > 0 && visit == Visit::Progress {
@@ -315,7 +320,7 @@ impl Endpoint {
     pub fn finish_key_change(&mut self, now: Nanos, qpn: Qpn, ticket: u64, done: bool, app: &mut impl App) {
         let Some(index) = self.index(qpn) else { return };
         if let Some(qp) = self.qps[index as usize].as_mut() {
-            qp.finish_key_change(ticket, done, &mut Turn { now, mrs: &self.mrs, app });
+            qp.finish_key_change(ticket, done, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, app });
             // What came while a SEND with invalidate waited may have its turn now.
             self.after_packet(index, now, app);
             self.after(index);
@@ -423,6 +428,28 @@ impl Endpoint {
         self.mrs.remove(key)
     }
 
+    /// Adds an address handle under a number.
+    ///
+    /// # Errors
+    /// [`Reject::NoRoom`].
+    pub fn insert_ah(&mut self, number: u32, handle: AddressHandle) -> Result<(), Reject> {
+        self.ahs.insert(number, handle)
+    }
+
+    /// The way to an address handle's destination changed; false when there is no such handle.
+    pub fn set_ah_path(&mut self, number: u32, path: PathState, mtu_bytes: u32) -> bool {
+        let there = self.ahs.set_path(number, path, mtu_bytes);
+        self.schedule_waiting();
+        there
+    }
+
+    /// Removes an address handle: nothing is sent by it any more.
+    pub fn remove_ah(&mut self, number: u32) -> Option<AddressHandle> {
+        let removed = self.ahs.remove(number);
+        self.schedule_waiting();
+        removed
+    }
+
     /// What all queue pairs counted, those that are gone included. Walks them all: for snapshots.
     pub fn counters(&self) -> QpCounters {
         let mut sum = self.retired;
@@ -451,6 +478,16 @@ impl Endpoint {
     fn after(&mut self, index: u32) {
         self.schedule(index);
         self.settle(index);
+    }
+
+    /// Lets those look again whose sends wait for an address handle. Walks all queue pairs: handles change rarely.
+    fn schedule_waiting(&mut self) {
+        for at in 0..self.live.len() {
+            let index = self.live[at];
+            if self.qps[index as usize].as_ref().is_some_and(|qp| qp.waits_for_path()) {
+                self.schedule(index);
+            }
+        }
     }
 
     fn schedule(&mut self, index: u32) {

@@ -7,6 +7,7 @@
 
 extern crate alloc;
 
+pub mod ah;
 pub mod clock;
 pub mod congestion;
 pub mod counters;

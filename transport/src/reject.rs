@@ -52,6 +52,8 @@ named_counters! {
         RemoteAccess "drop_remote_access",
         /// A request for which no receive work request was there (answered by an RNR NAK).
         ReceiverNotReady "drop_receiver_not_ready",
+        /// A datagram whose Q_Key is not the queue pair's.
+        BadQkey "drop_bad_qkey",
         /// A response or ACK that fits no outstanding request.
         UnexpectedResponse "drop_unexpected_response",
         /// A response to a request that was answered before.
@@ -100,6 +102,9 @@ pub enum ClientFault {
         /// Allowed here.
         limit: u32,
     },
+    /// A datagram for a queue pair whose number has more than 24 bits.
+    #[error("remote queue pair 0x{0:x} has more than 24 bits")]
+    RemoteQpn(u32),
     /// A bell for a queue pair that is not there.
     #[error("no queue pair {0}")]
     NoSuchQp(Qpn),

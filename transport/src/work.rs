@@ -1,9 +1,12 @@
 //! Work requests as the engine keeps them: copied from a client's ring once, checked once.
 
-use roced_shared::abi::{
-    INLINE_BYTES_MAX, SGE_MAX,
-    layout::{QpSizes, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX},
-    wqe::{RecvWqe, SendOp, SendWqe, Sge, send_flags},
+use roced_shared::{
+    abi::{
+        INLINE_BYTES_MAX, SGE_MAX,
+        layout::{QpSizes, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX},
+        wqe::{RecvWqe, SendOp, SendWqe, Sge, send_flags},
+    },
+    ids::Qpn,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -34,8 +37,26 @@ pub struct SendWork<'a> {
     pub swap_or_add: u64,
     /// What must be there before, for compare and swap.
     pub compare: u64,
+    /// Of a datagram: where to.
+    pub to: DatagramTo,
     /// Where the data lies.
     pub data: WorkData<'a>,
+}
+
+/// Where a datagram goes. Of other services: zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramTo {
+    /// Number of the address handle; whether there is one is checked when it is sent.
+    pub ah: u32,
+    /// The receiver.
+    pub qpn: Qpn,
+    /// The Q_Key; with the top bit set, the sending queue pair's own.
+    pub qkey: u32,
+}
+
+impl DatagramTo {
+    /// Nowhere: of no datagram.
+    pub const NOWHERE: Self = Self { ah: 0, qpn: Qpn::from_wire(0), qkey: 0 };
 }
 
 /// Where the data of a work request lies.
@@ -70,6 +91,9 @@ impl<'a> SendWork<'a> {
         } else {
             WorkData::Sges(check_sges(rest, wqe.num_sge, sizes.send_sges)?)
         };
+        if wqe.remote_qpn > Qpn::MULTICAST.get() {
+            return Err(ClientFault::RemoteQpn(wqe.remote_qpn));
+        }
         Ok(Self {
             wr_id: wqe.wr_id,
             op,
@@ -79,6 +103,7 @@ impl<'a> SendWork<'a> {
             rkey: wqe.rkey,
             swap_or_add: wqe.swap_or_add,
             compare: wqe.compare,
+            to: DatagramTo { ah: wqe.ah, qpn: Qpn::from_wire(wqe.remote_qpn), qkey: wqe.qkey },
             data,
         })
     }
@@ -133,6 +158,7 @@ mod tests {
     fn what_no_library_writes_is_the_clients_fault() {
         let check = |wqe| SendWork::check(&slot(wqe), &SIZES).map(|_| ()).unwrap_err();
         assert_eq!(check(SendWqe { opcode: 99, ..SendWqe::default() }), ClientFault::UnknownOpcode(99));
+        assert_eq!(check(SendWqe { remote_qpn: 1 << 24, ..SendWqe::default() }), ClientFault::RemoteQpn(1 << 24));
         assert_eq!(check(SendWqe { flags: 0x80, ..SendWqe::default() }), ClientFault::UnknownFlags(0x80));
         assert_eq!(
             check(SendWqe { num_sge: 255, ..SendWqe::default() }),

@@ -286,6 +286,8 @@ fn station(place: Place, device: &config::Device, config: &Config) -> Station<Ni
     let endpoint = Endpoint::new(EndpointConfig {
         id: place.endpoint,
         max_mrs: limits.mrs,
+        // Their numbers begin at 1.
+        max_ahs: limits.ahs + 1,
         max_qps: limits.qps,
         recovery: recovery(device),
     });

@@ -3,6 +3,7 @@
 //! A call is carried out whole or not at all: what was done before a step failed is undone. Workers are told one after the
 //! other, each answers within a turn.
 
+mod address;
 mod completion;
 mod device;
 mod memory;
@@ -13,11 +14,11 @@ use std::{collections::BTreeMap, os::fd::OwnedFd};
 
 use roced_shared::{
     abi::control::{
-        AllocMemory, AllocMw, AllocPd, Call, CreateChannel, CreateCq, CreateQp, DeallocMw, DeallocPd, DeregMr,
-        DestroyChannel, DestroyCq, DestroyQp, FreeMemory, Hello, ListDevice, Message, ModifyQp, OpenDevice,
-        QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, Refusal, RegMr, ReregMr, ResizeCq,
+        AllocMemory, AllocMw, AllocPd, Call, CreateAh, CreateChannel, CreateCq, CreateQp, DeallocMw, DeallocPd,
+        DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, FreeMemory, Hello, ListDevice, Message, ModifyQp,
+        OpenDevice, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, Refusal, RegMr, ReregMr, ResizeCq,
     },
-    ids::{Cqn, DeviceId, Qpn, SessionId, WorkerId},
+    ids::{Cqn, DeviceId, SessionId, WorkerId},
 };
 use tracing::error;
 
@@ -26,6 +27,7 @@ pub use self::device::DeviceSetup;
 use super::{
     numbers::Numbers,
     outside::Outside,
+    path::Follower,
     queues::SleepBoard,
     refused::Refused,
     session::{Objects, Session, Stage},
@@ -53,13 +55,13 @@ pub(crate) struct Registry {
     /// Link states that sessions know of.
     pub(crate) links: BTreeMap<DeviceId, bool>,
     /// Whose paths lead to a followed destination.
-    pub(crate) followers: BTreeMap<FollowId, Vec<(SessionId, Qpn)>>,
+    pub(crate) followers: BTreeMap<FollowId, Vec<(SessionId, Follower)>>,
 }
 
 impl Registry {
     pub(crate) fn new(devices: Vec<DeviceSetup>, limits: Limits, board: SleepBoard) -> Self {
         Self {
-            devices: devices.into_iter().map(Device::new).collect(),
+            devices: devices.into_iter().map(|setup| Device::new(setup, limits.device.ahs)).collect(),
             limits,
             board,
             pds: Numbers::default(),
@@ -169,6 +171,8 @@ impl Desk<'_, '_> {
             QueryQp => query_qp,
             DestroyQp => destroy_qp,
             QueryQpStatistics => query_qp_statistics,
+            CreateAh => create_ah,
+            DestroyAh => destroy_ah,
         }
     }
 
@@ -186,6 +190,9 @@ impl Desk<'_, '_> {
         }
         for number in numbers_of(&self.objects.mws) {
             self.end_mw(number)?;
+        }
+        for number in numbers_of(&self.objects.ahs) {
+            self.end_ah(number)?;
         }
         for number in numbers_of(&self.objects.mrs) {
             self.end_mr(number)?;

@@ -47,6 +47,7 @@ use self::{
     control::{Desk, Registry},
     listener::Listener,
     outside::Outside,
+    path::Follower,
     queues::SleepBoard,
     quiet::Quiet,
     session::{Objects, Session, Stage},
@@ -307,13 +308,32 @@ impl Clients {
                     warn!(%qpn, "a worker does not take a queue pair's new path");
                 }
             }
+            // What an address handle carries at most is the link's affair, too.
+            for number in objects.ahs.keys().copied().collect::<Vec<_>>() {
+                let mut desk = Desk { registry: &mut self.registry, session: id, objects, outside };
+                if desk.set_ah_next(number, None).is_err() {
+                    warn!(ah = number, "a worker does not take an address handle's new path");
+                }
+            }
         }
     }
 
     fn on_next_hop(&mut self, follow: FollowId, next: NextHop, outside: &mut Outside<'_>) {
         let followers = self.registry.followers.get(&follow).cloned().unwrap_or_default();
-        for (session, qpn) in followers {
-            self.set_next_hop(session, qpn, next, outside);
+        for (session, follower) in followers {
+            match follower {
+                Follower::Qp(qpn) => self.set_next_hop(session, qpn, next, outside),
+                Follower::Ah(number) => self.set_ah_next_hop(session, number, next, outside),
+            }
+        }
+    }
+
+    fn set_ah_next_hop(&mut self, session: SessionId, number: u32, next: NextHop, outside: &mut Outside<'_>) {
+        let Some(Session { stage: Stage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else { return };
+        debug!(ah = number, ?next, "next hop changed");
+        let mut desk = Desk { registry: &mut self.registry, session, objects, outside };
+        if desk.set_ah_next(number, Some(next)).is_err() {
+            warn!(ah = number, "a worker does not take an address handle's new path");
         }
     }
 

@@ -30,6 +30,34 @@ impl Numbers {
     }
 }
 
+/// Numbers from 1 up to a limit, handed out in order, so that one that a client kept too long names nothing for as long as possible.
+#[derive(Debug)]
+pub(crate) struct Places {
+    limit: u32,
+    last: u32,
+    used: BTreeSet<u32>,
+}
+
+impl Places {
+    /// The numbers up to `limit`.
+    pub(crate) fn new(limit: u32) -> Self {
+        Self { limit, last: 0, used: BTreeSet::new() }
+    }
+
+    /// A free number; `None` when all are in use.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        let number = (self.last + 1..=self.limit).chain(1..=self.last).find(|number| !self.used.contains(number))?;
+        self.used.insert(number);
+        self.last = number;
+        Some(number)
+    }
+
+    /// Gives a number back.
+    pub(crate) fn give_back(&mut self, number: u32) {
+        self.used.remove(&number);
+    }
+}
+
 /// The keys of one device's memory regions.
 #[derive(Debug, Default)]
 pub(crate) struct MrKeys {
@@ -126,6 +154,15 @@ mod tests {
     use roced_shared::abi::doorbell::BELLS;
 
     use super::*;
+
+    #[test]
+    fn a_place_is_taken_again_as_late_as_can_be() {
+        let mut places = Places::new(3);
+        assert_eq!([(); 4].map(|()| places.take()), [Some(1), Some(2), Some(3), None]);
+        places.give_back(3);
+        places.give_back(1);
+        assert_eq!((places.take(), places.take(), places.take()), (Some(1), Some(3), None));
+    }
 
     #[test]
     fn a_key_has_an_index_of_its_own_that_is_not_0() {

@@ -16,18 +16,32 @@ use roced_transport::{
 use super::{outside::Port, refused::Refused};
 use crate::net::{FollowId, GidEntry, NextHop};
 
-/// A queue pair's path: what was asked for, and how the peer is reached.
+/// Who follows how a destination is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Follower {
+    /// A queue pair, to its peer.
+    Qp(Qpn),
+    /// An address handle, to wherever it leads.
+    Ah(u32),
+}
+
+/// The way of a queue pair or an address handle: what was asked for, and how the destination is reached.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct QpPath {
+pub(crate) struct Way {
     pub(crate) follow: FollowId,
     pub(crate) next: NextHop,
     pub(crate) wish: Wish,
 }
 
-impl QpPath {
+impl Way {
     /// What the worker works with.
     pub(crate) fn state(&self, port: &Port) -> PathState {
         self.wish.path(self.next, port)
+    }
+
+    /// The longest packet payload that it carries, bytes.
+    pub(crate) fn mtu_bytes(&self, port: &Port) -> u32 {
+        self.wish.largest_mtu(self.next, port)
     }
 }
 
@@ -88,15 +102,19 @@ impl Wish {
     /// # Errors
     /// It is less than `asked_bytes`.
     pub(crate) fn check_mtu(&self, asked_bytes: u32, next: NextHop, port: &Port) -> Result<(), Refused> {
-        let link_mtu_bytes = match next {
-            NextHop::Reachable { mtu_bytes, .. } => mtu_bytes.min(port.link_mtu_bytes),
-            NextHop::Local(_) | NextHop::Resolving | NextHop::Unreachable => port.link_mtu_bytes,
-        };
-        let largest = largest_path_mtu(link_mtu_bytes, self.source.address.is_ipv4()).unwrap_or(0);
+        let largest = self.largest_mtu(next, port);
         if asked_bytes > largest {
             return Err(Refused::with(Refusal::PathMtu, asked_bytes, largest));
         }
         Ok(())
+    }
+
+    fn largest_mtu(&self, next: NextHop, port: &Port) -> u32 {
+        let link_mtu_bytes = match next {
+            NextHop::Reachable { mtu_bytes, .. } => mtu_bytes.min(port.link_mtu_bytes),
+            NextHop::Local(_) | NextHop::Resolving | NextHop::Unreachable => port.link_mtu_bytes,
+        };
+        largest_path_mtu(link_mtu_bytes, self.source.address.is_ipv4()).unwrap_or(0)
     }
 
     /// The path by `next`.

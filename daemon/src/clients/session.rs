@@ -10,7 +10,7 @@ use roced_shared::ids::{Cqn, DeviceId, Pdn, Qpn, RegionId, SessionId, WorkerId};
 use roced_transport::mr::{Mr, MrKey};
 
 use super::{
-    connection::Connection, memory::ClientMemory, numbers::BellBoard, path::QpPath, queues::Channel, refused::Refused,
+    connection::Connection, memory::ClientMemory, numbers::BellBoard, path::Way, queues::Channel, refused::Refused,
 };
 use crate::config::ClientLimits;
 
@@ -47,6 +47,7 @@ pub(crate) struct Objects {
     pub(crate) channels: BTreeMap<u32, ChannelObject>,
     pub(crate) cqs: BTreeMap<u32, CqObject>,
     pub(crate) qps: BTreeMap<u32, QpObject>,
+    pub(crate) ahs: BTreeMap<u32, AhObject>,
     /// One for each worker of the device.
     pub(crate) bells: Vec<BellBoard>,
     /// All memory that we map for it.
@@ -57,7 +58,7 @@ pub(crate) struct Objects {
 #[derive(Debug)]
 pub(crate) struct PdObject {
     pub(crate) pdn: Pdn,
-    /// Memory regions, memory windows and queue pairs in it.
+    /// Memory regions, memory windows, queue pairs and address handles in it.
     pub(crate) users: u32,
 }
 
@@ -140,7 +141,14 @@ pub(crate) struct QpObject {
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
     pub(crate) bytes: u64,
-    pub(crate) path: Option<QpPath>,
+    pub(crate) path: Option<Way>,
+}
+
+/// An address handle.
+#[derive(Debug)]
+pub(crate) struct AhObject {
+    pub(crate) pd: u32,
+    pub(crate) way: Way,
 }
 
 /// One of the numbers by which a client names its objects, and what they are in.
@@ -160,6 +168,7 @@ impl Objects {
             channels: BTreeMap::new(),
             cqs: BTreeMap::new(),
             qps: BTreeMap::new(),
+            ahs: BTreeMap::new(),
             bells: (0..workers).map(|_| BellBoard::default()).collect(),
             bytes: 0,
         }

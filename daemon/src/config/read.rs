@@ -97,6 +97,7 @@ fn client_limits(section: &Section<'_, '_>, default: &ClientLimits) -> ClientLim
         qps: section.number("qps", "queue pairs", default.qps, 1..=Qpn::INDEX_COUNT),
         cqs: section.number("cqs", "completion queues", default.cqs, 1..=Qpn::INDEX_COUNT),
         channels: section.number("channels", "channels", default.channels, 1..=65_536),
+        ahs: section.number("ahs", "address handles", default.ahs, 1..=1_048_576),
         mrs: section.number("mrs", "memory regions", default.mrs, 1..=1_048_576),
         pds: section.number("pds", "protection domains", default.pds, 1..=65_536),
         memory_mib: section.number("memory_mib", "MiB", default.memory_mib, 1..=16_777_216),
@@ -106,6 +107,7 @@ fn client_limits(section: &Section<'_, '_>, default: &ClientLimits) -> ClientLim
 fn device_limits(section: &Section<'_, '_>, default: &DeviceLimits) -> DeviceLimits {
     DeviceLimits {
         qps: section.number("qps", "queue pairs", default.qps, 1..=Qpn::INDEX_COUNT),
+        ahs: section.number("ahs", "address handles", default.ahs, 1..=1_048_576),
         mrs: section.number("mrs", "memory regions", default.mrs, 1..=1_048_576),
     }
 }

@@ -10,6 +10,7 @@ use roced_shared::{
     ids::{Cqn, DeviceId, Qpn, RegionId, SessionId},
 };
 use roced_transport::{
+    ah::AddressHandle,
     counters::QpCounters,
     mr::{Mr, MrKey},
     qp::{PathState, Qp},
@@ -55,6 +56,21 @@ pub enum Command {
     SetMr(DeviceId, Mr),
     /// When the answer is there, nothing of this worker reaches the region any more. [`Answer::Mr`].
     DropMr(DeviceId, MrKey),
+    /// An address handle under a number, for the queue pairs of a device. [`Answer::Done`].
+    AddAh(DeviceId, u32, AddressHandle),
+    /// The way to an address handle's destination changed. [`Answer::Done`].
+    SetAhPath {
+        /// Whose.
+        device: DeviceId,
+        /// Its number.
+        number: u32,
+        /// How frames get there now.
+        path: PathState,
+        /// The longest message that gets there.
+        mtu_bytes: u32,
+    },
+    /// Nothing is sent by it any more. [`Answer::Done`].
+    DropAh(DeviceId, u32),
     /// A queue pair with its rings; its session is attached. [`Answer::Done`].
     AddQp(Box<Qp>, QpRings),
     /// Change a queue pair. [`Answer::Done`].

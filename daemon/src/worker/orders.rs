@@ -64,6 +64,19 @@ impl<N: Nic> Worker<N> {
                 None => missing(),
             },
             Command::DropMr(device, key) => self.drop_mr(device, key),
+            Command::AddAh(device, number, handle) => match self.endpoint_of(device) {
+                Some(endpoint) => done_or_refused(endpoint.insert_ah(number, handle)),
+                None => missing(),
+            },
+            Command::SetAhPath { device, number, path, mtu_bytes } => {
+                let endpoint = self.endpoint_of(device);
+                let there = endpoint.is_some_and(|endpoint| endpoint.set_ah_path(number, path, mtu_bytes));
+                if there { Answer::Done } else { missing() }
+            }
+            Command::DropAh(device, number) => {
+                let removed = self.endpoint_of(device).and_then(|endpoint| endpoint.remove_ah(number));
+                removed.map_or_else(missing, |_| Answer::Done)
+            }
             Command::AddQp(qp, rings) => self.add_qp(qp, rings),
             Command::ModifyQp { qpn, mask, attributes, path } => self.modify_qp(qpn, mask, &attributes, path),
             Command::FinishKeyChange { qpn, ticket, done } => self.finish_key_change(qpn, ticket, done),
@@ -215,7 +228,7 @@ impl<N: Nic> Worker<N> {
                 qpn: rings.qpn,
                 session: rings.session,
                 state: qp.state_name(),
-                path: qp.path().name(),
+                path: qp.path_name(),
                 peer: attributes.dgid,
                 dest_qpn: attributes.dest_qpn,
                 path_mtu_bytes: attributes.path_mtu_bytes,

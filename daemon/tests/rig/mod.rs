@@ -86,6 +86,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
                 endpoint: Endpoint::new(EndpointConfig {
                     id: place.endpoint,
                     max_mrs: 32,
+                    max_ahs: 8,
                     max_qps: MAX_QPS,
                     recovery: RecoveryConfig::default(),
                 }),

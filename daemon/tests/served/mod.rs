@@ -323,6 +323,7 @@ impl Control {
                 endpoint: Endpoint::new(EndpointConfig {
                     id: place.endpoint,
                     max_mrs: how.limits.device.mrs,
+                    max_ahs: how.limits.device.ahs + 1,
                     max_qps: QPS,
                     recovery: RecoveryConfig::default(),
                 }),

@@ -211,6 +211,10 @@ calls! {
     33 DestroyQp(Handle) -> Nothing;
     /// What a queue pair has counted so far.
     34 QueryQpStatistics(Handle) -> QpStatistics;
+    /// Makes an address handle, which datagrams name to say where they go.
+    40 CreateAh(CreateAhRequest) -> Handle;
+    /// Ends one. Sends that still wait with it fail.
+    41 DestroyAh(Handle) -> Nothing;
 }
 
 /// An empty body.
@@ -297,6 +301,10 @@ bodies! {
         max_rd_atomic: u32,
         /// Largest message, bytes.
         max_message_bytes: u32,
+        /// Address handles of a session.
+        max_ahs: u32,
+        /// Zero.
+        reserved: u32,
     }
     /// How a port is.
     PortAttributes {
@@ -390,6 +398,23 @@ bodies! {
         access: u32,
         /// Zero.
         reserved: u32,
+    }
+    /// Where datagrams go.
+    CreateAhRequest {
+        /// Protection domain: only its queue pairs may name the handle.
+        pd: u32,
+        /// Index of the source GID.
+        sgid_index: u32,
+        /// The destination's GID.
+        dgid: [u8; 16],
+        /// Flow label, 20 bits; also makes the UDP source port when not 0.
+        flow_label: u32,
+        /// IP time to live or hop limit; 0 means 64.
+        hop_limit: u32,
+        /// IP traffic class: DSCP in the upper six bits.
+        traffic_class: u32,
+        /// Service level, 0 to 7: the priority in the VLAN tag, where there is one.
+        service_level: u32,
     }
     /// A completion queue to make.
     CreateCqRequest {

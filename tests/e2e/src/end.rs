@@ -1,5 +1,5 @@
-//! One end of a connection, and how two programs on two hosts meet: each prints a line that the other reads. Who carries the
-//! lines is the test that started both.
+//! One end of a connection or of datagrams, and how two programs on two hosts meet: each prints a line that the other reads.
+//! Who carries the lines is the test that started both.
 //!
 //! ```text
 //!   here 10.10.0.1/0x040005/123456/4096 140000000 1048576 77     endpoint, then address, length and key of exposed memory
@@ -12,12 +12,15 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use roced_client::{
-    Access, Completion, CompletionQueue, ConnectOptions, Device, Endpoint, Gid, GidEntry, MemoryRegion,
-    ProtectionDomain, QueuePair, RemoteMemory, ServiceType,
+    Access, AddressHandle, AddressOptions, Completion, CompletionQueue, ConnectOptions, Device, Endpoint, Gid,
+    GidEntry, MemoryRegion, ProtectionDomain, QueuePair, RemoteMemory, SendRequest, ServiceType,
 };
 
 /// Longer than any run with losses takes, so that a test fails with a reason and not by its own time limit.
 const PATIENCE: Duration = Duration::from_secs(110);
+
+/// What lets datagrams in.
+const QKEY: u32 = 0x1111_1111;
 
 /// A queue pair and what belongs to it.
 pub(crate) struct End {
@@ -39,8 +42,8 @@ impl End {
     }
 
     /// On the first device, with its address in the network of `peer`.
-    pub(crate) fn toward(peer: Gid) -> Result<Self> {
-        Self::make(peer, ServiceType::Rc)
+    pub(crate) fn toward(peer: Gid, service: ServiceType) -> Result<Self> {
+        Self::make(peer, service)
     }
 
     fn make(peer: Gid, service: ServiceType) -> Result<Self> {
@@ -50,7 +53,10 @@ impl End {
         let pd = device.protection_domain()?;
         let cq = device.completion_queue(256)?;
         let qp = pd.queue_pair(&cq, &cq).service(service).create()?;
-        qp.to_init(Access::ALL)?;
+        match service {
+            ServiceType::Ud => qp.activate(QKEY)?,
+            ServiceType::Rc | ServiceType::Uc => qp.to_init(Access::ALL)?,
+        }
         Ok(Self { gid, pd, cq, qp })
     }
 
@@ -71,14 +77,32 @@ impl End {
     /// Tells the peer of us and of `exposed`, hears of it, connects, and goes on when the peer has connected too: what is sent
     /// before would find a queue pair on its way to RTS. Receives are posted before.
     pub(crate) fn meet(&self, exposed: Option<&MemoryRegion>, options: &ConnectOptions) -> Result<RemoteMemory> {
+        let (peer, memory) = self.introduce(exposed)?;
+        self.qp.connect(&peer, options)?;
+        wait_for_peer()?;
+        Ok(memory)
+    }
+
+    /// As [`Self::meet`], of datagrams.
+    pub(crate) fn meet_for_datagrams(&self) -> Result<Address> {
+        let (peer, _) = self.introduce(None)?;
+        let address = Address { handle: self.address_handle(peer.gid)?, gid: peer.gid, qpn: peer.qpn };
+        // A worker that answers has taken the receives that were posted before.
+        self.qp.query()?;
+        wait_for_peer()?;
+        Ok(address)
+    }
+
+    /// To where datagrams go.
+    pub(crate) fn address_handle(&self, gid: Gid) -> Result<AddressHandle> {
+        Ok(self.pd.address_handle(&AddressOptions::new(gid))?)
+    }
+
+    fn introduce(&self, exposed: Option<&MemoryRegion>) -> Result<(Endpoint, RemoteMemory)> {
         let memory = exposed.map(MemoryRegion::remote).unwrap_or_default();
         say(&format!("here {} {} {} {}", self.endpoint()?, memory.va, memory.length, memory.rkey))?;
         let line = hear()?;
-        let (endpoint, memory) = read_here(&line).with_context(|| format!("the peer said '{line}'"))?;
-        self.qp.connect(&endpoint, options)?;
-        say("connected")?;
-        ensure!(hear()? == "both connected", "the test says something else");
-        Ok(memory)
+        read_here(&line).with_context(|| format!("the peer said '{line}'"))
     }
 
     /// The next completion.
@@ -88,6 +112,31 @@ impl End {
         ensure!(count == 1, "no completion within {} s", PATIENCE.as_secs());
         Ok(one[0])
     }
+}
+
+/// Where datagrams for a peer go.
+pub(crate) struct Address {
+    pub(crate) handle: AddressHandle,
+    pub(crate) gid: Gid,
+    pub(crate) qpn: u32,
+}
+
+impl Address {
+    /// A request that goes there.
+    pub(crate) fn of<'a>(&self, request: SendRequest<'a>) -> SendRequest<'a> {
+        to(&self.handle, self.qpn, request)
+    }
+}
+
+/// A request that goes to a queue pair that [`End::of`] made.
+pub(crate) fn to<'a>(handle: &AddressHandle, qpn: u32, request: SendRequest<'a>) -> SendRequest<'a> {
+    request.to(handle, qpn, QKEY)
+}
+
+fn wait_for_peer() -> Result<()> {
+    say("connected")?;
+    ensure!(hear()? == "both connected", "the test says something else");
+    Ok(())
 }
 
 fn read_here(line: &str) -> Result<(Endpoint, RemoteMemory)> {

@@ -2,6 +2,7 @@
 
 mod atomics;
 mod bereft;
+mod datagrams;
 mod drain;
 mod end;
 mod hello;
@@ -13,10 +14,11 @@ mod rxe;
 mod unreliable;
 mod windows;
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use roced_client::Gid;
 
 /// Programs of the end-to-end tests.
 #[derive(Parser)]
@@ -68,6 +70,25 @@ enum Program {
     Count {
         /// How often to add 1.
         rounds: u64,
+    },
+    /// Ask by datagrams.
+    Ask {
+        /// The host that answers.
+        peer: IpAddr,
+        /// How often.
+        questions: u32,
+        /// How long to wait for each answer before asking again, ms.
+        patience_ms: u64,
+    },
+    /// Send a datagram to where nobody is.
+    SendToNobody {
+        /// Where.
+        nobody: IpAddr,
+    },
+    /// Answer datagrams.
+    Answer {
+        /// A host that asks.
+        peer: IpAddr,
     },
     /// Send messages over an unreliable connection.
     UcSend {
@@ -153,6 +174,11 @@ fn main() -> Result<()> {
         Program::Lend { rounds } => windows::lend(rounds),
         Program::Borrow { rounds } => windows::borrow(rounds),
         Program::Count { rounds } => atomics::count(rounds),
+        Program::Ask { peer, questions, patience_ms } => {
+            datagrams::ask(Gid::from(peer), questions, Duration::from_millis(patience_ms))
+        }
+        Program::SendToNobody { nobody } => datagrams::send_to_nobody(Gid::from(nobody)),
+        Program::Answer { peer } => datagrams::answer(Gid::from(peer)),
         Program::UcSend { messages, mtu } => unreliable::send(messages, mtu),
         Program::UcReceive { mtu } => unreliable::receive(mtu),
         Program::Request { service, operation } => operation::request(service, operation),

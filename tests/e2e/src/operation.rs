@@ -11,13 +11,14 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 use roced_client::{
-    Access, CompletionOp, ConnectOptions, MemoryRegion, RecvRequest, RemoteMemory, SendRequest, ServiceType,
+    Access, CompletionOp, ConnectOptions, GRH_BYTES, MemoryRegion, RecvRequest, RemoteMemory, SendRequest, ServiceType,
 };
 
-use crate::end::{End, hear, say};
+use crate::end::{Address, End, hear, say};
 
 /// Bytes of a packet's payload.
 const PATH_MTU: u32 = 1024;
+const DATAGRAM_BYTES_MAX: usize = 4096;
 const LENGTHS: [usize; 9] = [0, 1, 8, 1023, 1024, 1025, 2048, 5000, 40_000];
 /// Each message has its place.
 const ROOM: usize = 40_000;
@@ -25,11 +26,20 @@ const BYTES: usize = ROOM * LENGTHS.len();
 /// For what arrives without a completion, and takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The services of connections.
-#[derive(Clone, Copy, ValueEnum)]
+/// The services.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub(crate) enum Service {
     Rc,
     Uc,
+    Ud,
+}
+
+impl Service {
+    /// The lengths of messages, each with its number. Datagrams are as long as the lab's path MTU at most.
+    fn lengths(self) -> impl Iterator<Item = (usize, usize)> {
+        let max = if self == Self::Ud { DATAGRAM_BYTES_MAX } else { ROOM };
+        LENGTHS.into_iter().enumerate().filter(move |(_, length)| *length <= max)
+    }
 }
 
 impl From<Service> for ServiceType {
@@ -37,6 +47,7 @@ impl From<Service> for ServiceType {
         match service {
             Service::Rc => Self::Rc,
             Service::Uc => Self::Uc,
+            Service::Ud => Self::Ud,
         }
     }
 }
@@ -104,13 +115,24 @@ fn options() -> ConnectOptions {
     ConnectOptions { path_mtu_bytes: Some(PATH_MTU), ..ConnectOptions::default() }
 }
 
+/// Where it is done.
+enum There {
+    /// The peer of a connection exposes this.
+    Memory(RemoteMemory),
+    Address(Address),
+}
+
 /// Does it once for each length, one after the other, and says so.
 pub(crate) fn request(service: Service, operation: Operation) -> Result<()> {
     let end = End::of(service.into())?;
     let here = memory(&end, REQUESTER)?;
-    let there = end.meet(None, &options())?;
-    for (number, length) in LENGTHS.into_iter().enumerate() {
-        one(&end, &here, there, operation, number, length)
+    let there = if service == Service::Ud {
+        There::Address(end.meet_for_datagrams()?)
+    } else {
+        There::Memory(end.meet(None, &options())?)
+    };
+    for (number, length) in service.lengths() {
+        one(&end, &here, &there, operation, number, length)
             .with_context(|| format!("number {number}, {length} bytes"))?;
     }
     say("done")
@@ -119,7 +141,7 @@ pub(crate) fn request(service: Service, operation: Operation) -> Result<()> {
 fn one(
     end: &End,
     here: &MemoryRegion,
-    there: RemoteMemory,
+    there: &There,
     operation: Operation,
     number: usize,
     length: usize,
@@ -127,15 +149,22 @@ fn one(
     let length = if operation.is_atomic() { 8 } else { length };
     let start = number * ROOM;
     let sges = [here.sge(start..start + length)];
-    let there = there.at(start as u64);
+    let memory = match there {
+        There::Memory(memory) => memory.at(start as u64),
+        There::Address(_) => RemoteMemory::default(),
+    };
     let request = match operation {
         Operation::Send => SendRequest::send(&sges),
         Operation::SendImm => SendRequest::send(&sges).imm(imm(number)),
-        Operation::Write => SendRequest::write(&sges, there),
-        Operation::WriteImm => SendRequest::write(&sges, there).imm(imm(number)),
-        Operation::Read => SendRequest::read(&sges, there),
-        Operation::CompareSwap => SendRequest::compare_swap(&sges, there, number_before(number), number_after(number)),
-        Operation::FetchAdd => SendRequest::fetch_add(&sges, there, u64::MAX / 3),
+        Operation::Write => SendRequest::write(&sges, memory),
+        Operation::WriteImm => SendRequest::write(&sges, memory).imm(imm(number)),
+        Operation::Read => SendRequest::read(&sges, memory),
+        Operation::CompareSwap => SendRequest::compare_swap(&sges, memory, number_before(number), number_after(number)),
+        Operation::FetchAdd => SendRequest::fetch_add(&sges, memory, u64::MAX / 3),
+    };
+    let request = match there {
+        There::Memory(_) => request,
+        There::Address(address) => address.of(request),
     };
     end.qp.post_send(&request.id(number as u64).signaled())?;
     let done = end.completion()?.ok()?;
@@ -162,30 +191,39 @@ pub(crate) fn respond(service: Service, operation: Operation) -> Result<()> {
     if operation.is_atomic() {
         (0..LENGTHS.len()).for_each(|at| exposed.atomic(at * ROOM).store(number_before(at), Ordering::Relaxed));
     }
+    let header = end.pd.allocate(GRH_BYTES, Access::LOCAL_WRITE)?;
     for number in 0..LENGTHS.len() {
-        let room = [inbox.sge(number * ROOM..(number + 1) * ROOM)];
-        end.qp.post_recv(&RecvRequest::new(&room).id(number as u64))?;
+        let room = [header.sge(..), inbox.sge(number * ROOM..(number + 1) * ROOM)];
+        let room = if service == Service::Ud { &room } else { &room[1..] };
+        end.qp.post_recv(&RecvRequest::new(room).id(number as u64))?;
     }
-    end.meet(Some(&exposed), &options())?;
+    if service == Service::Ud {
+        end.meet_for_datagrams()?;
+    } else {
+        end.meet(Some(&exposed), &options())?;
+    }
     if operation.completions().1.is_some() {
-        for (number, length) in LENGTHS.into_iter().enumerate() {
-            received(&end, operation, number, length).with_context(|| format!("number {number}, {length} bytes"))?;
+        for (number, length) in service.lengths() {
+            received(&end, service, operation, number, length)
+                .with_context(|| format!("number {number}, {length} bytes"))?;
         }
     }
     hear()?;
     let into = if matches!(operation, Operation::Send | Operation::SendImm) { &inbox } else { &exposed };
-    for (number, length) in LENGTHS.into_iter().enumerate() {
+    for (number, length) in service.lengths() {
         arrived(into, operation, number, length).with_context(|| format!("number {number}, {length} bytes"))?;
     }
     say("right")
 }
 
 /// The next completion tells of this message.
-fn received(end: &End, operation: Operation, number: usize, length: usize) -> Result<()> {
+fn received(end: &End, service: Service, operation: Operation, number: usize, length: usize) -> Result<()> {
     let done = end.completion()?.ok()?;
     let with_imm = matches!(operation, Operation::SendImm | Operation::WriteImm).then_some(imm(number));
     ensure!(Some(done.op) == operation.completions().1 && done.imm == with_imm, "{done:?}");
-    ensure!((done.wr_id, done.byte_len as usize) == (number as u64, length), "{done:?}");
+    let header_bytes = if service == Service::Ud { GRH_BYTES } else { 0 };
+    ensure!((done.wr_id, done.byte_len as usize) == (number as u64, header_bytes + length), "{done:?}");
+    ensure!(done.has_grh == (service == Service::Ud), "{done:?}");
     Ok(())
 }
 

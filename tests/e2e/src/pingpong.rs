@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use roced_client::{Access, CompletionOp, ConnectOptions, Endpoint, Gid, RecvRequest, SendRequest};
+use roced_client::{Access, CompletionOp, ConnectOptions, Endpoint, Gid, RecvRequest, SendRequest, ServiceType};
 
 use crate::end::{End, say};
 
@@ -28,7 +28,7 @@ pub(crate) fn run(address: IpAddr, port: u16) -> Result<()> {
     let peer = SocketAddr::new(address, port);
     let mut stream = connect(peer).with_context(|| format!("no ibv_rc_pingpong at {peer}"))?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    let end = End::toward(Gid::from(address))?;
+    let end = End::toward(Gid::from(address), ServiceType::Rc)?;
     let (ping, pong) = (end.pd.allocate(BYTES, Access::NONE)?, end.pd.allocate(BYTES, Access::LOCAL_WRITE)?);
     ping.fill(0, BYTES, b'{');
     let (data, room) = ([ping.sge(..)], [pong.sge(..)]);

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use roced_client::{
-    Access, ConnectOptions, Endpoint, Gid, MemoryRegion, RecvRequest, RemoteMemory, SendRequest, Status,
+    Access, ConnectOptions, Endpoint, Gid, MemoryRegion, RecvRequest, RemoteMemory, SendRequest, ServiceType, Status,
 };
 
 use crate::end::{End, say};
@@ -65,7 +65,7 @@ impl Pair {
         let stream =
             TcpStream::connect_timeout(&address, PATIENCE).with_context(|| format!("rxe-peer at {address}"))?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let end = End::toward(gid)?;
+        let end = End::toward(gid, ServiceType::Rc)?;
         let local = end.pd.allocate(BYTES_MAX, Access::LOCAL_WRITE)?;
         let exposed = end.pd.allocate(BYTES_MAX, Access::ALL)?;
         let mut pair = Self { end, local, exposed, theirs: RemoteMemory::default(), peer: BufReader::new(stream) };

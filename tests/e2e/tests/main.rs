@@ -70,7 +70,8 @@ macro_rules! tests {
 
 const TESTS: &[(&str, Test)] = tests! {
     operations: the_table_names_a_test_for_each_cell rc_send rc_send_with_immediate rc_write rc_write_with_immediate
-        rc_read rc_compare_and_swap rc_fetch_and_add uc_send uc_send_with_immediate uc_write uc_write_with_immediate;
+        rc_read rc_compare_and_swap rc_fetch_and_add uc_send uc_send_with_immediate uc_write uc_write_with_immediate
+        ud_send ud_send_with_immediate;
     transfers: by_ipv6 at_every_path_mtu a_link_of_1500_carries_a_path_mtu_of_1024 through_a_router_by_ipv4_and_ipv6
         a_peer_on_this_very_host four_queues_on_one_worker two_queues_on_two_workers two_devices_on_one_worker
         frames_on_the_wrong_queue_are_handed_over;
@@ -86,7 +87,9 @@ const TESTS: &[(&str, Test)] = tests! {
     deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop;
     refusals: configs_that_cannot_be_served check_config_says_all_that_is_wrong a_missing_capability
         an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;
-    unreliable: every_message_of_a_connection_arrives what_arrives_through_losses_is_whole;
+    unreliable: every_message_of_a_connection_arrives what_arrives_through_losses_is_whole
+        datagrams_are_answered_by_ipv4_ipv6_and_through_a_router datagrams_between_two_workers_and_on_one_host
+        lost_datagrams_cost_time_and_nothing_else a_datagram_to_nobody_is_lost_and_others_go_on;
     quiet: an_idle_daemon_sleeps a_lab_leaves_nothing xdp_counters_account_for_every_frame;
 };
 

@@ -1,4 +1,4 @@
-//! Every operation of every service of connections, one test a cell of docs/operations.md, and that table itself.
+//! Every operation of every service, one test a cell of docs/operations.md, and that table itself.
 
 use std::fs;
 
@@ -30,6 +30,8 @@ cells! {
     uc_send_with_immediate: "uc" "send-imm";
     uc_write: "uc" "write";
     uc_write_with_immediate: "uc" "write-imm";
+    ud_send: "ud" "send";
+    ud_send_with_immediate: "ud" "send-imm";
 }
 
 fn run(settings: &Settings, service: &str, operation: &str) -> Result<()> {
@@ -51,7 +53,8 @@ pub(crate) fn the_table_names_a_test_for_each_cell(_: &Settings) -> Result<()> {
         ensure!(TESTS.iter().any(|(test, _)| test == name), "docs/operations.md names {name}, which is no test");
     }
     let forgotten = TESTS.iter().find(|(test, _)| {
-        (test.starts_with("operations::rc_") || test.starts_with("operations::uc_")) && !named.contains(test)
+        let is_cell = ["rc_", "uc_", "ud_"].iter().any(|service| test.starts_with(&format!("operations::{service}")));
+        is_cell && !named.contains(test)
     });
     ensure!(forgotten.is_none(), "docs/operations.md does not name {}", forgotten.expect("some").0);
     let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);

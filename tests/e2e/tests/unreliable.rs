@@ -1,4 +1,4 @@
-//! The services that promise less: unreliable connections.
+//! The services that promise less: unreliable connections and datagrams.
 
 use std::time::Duration;
 
@@ -44,4 +44,66 @@ fn messages_arrive(lab: &Lab, settings: &Settings, messages: u32, mtu: &str) -> 
     let line = receiver.line(SOON)?;
     let arrived = line.strip_prefix("received ").with_context(|| line.clone())?;
     Ok(arrived.parse()?)
+}
+
+pub(crate) fn datagrams_are_answered_by_ipv4_ipv6_and_through_a_router(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    all_are_answered(&lab, settings, Host::A, ("10.10.0.1", "10.10.0.2"))?;
+    all_are_answered(&lab, settings, Host::A, ("fd00:10::1", "fd00:10::2"))?;
+    drop(lab);
+    let lab = Lab::up(&["--routed"])?;
+    all_are_answered(&lab, settings, Host::A, ("10.10.0.1", "10.20.0.2"))?;
+    Ok(())
+}
+
+pub(crate) fn datagrams_between_two_workers_and_on_one_host(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--queues", "2", "--workers", "2"])?;
+    all_are_answered(&lab, settings, Host::A, ("10.10.0.1", "10.10.0.2"))?;
+    // Both on host b: by hand-over.
+    let before = lab.counter(Host::B, "worker/*", "local_frames")?;
+    all_are_answered(&lab, settings, Host::B, ("10.10.0.2", "10.10.0.2"))?;
+    ensure!(lab.counter(Host::B, "worker/*", "local_frames")? > before, "nothing was handed over");
+    Ok(())
+}
+
+pub(crate) fn lost_datagrams_cost_time_and_nothing_else(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--switch"])?;
+    lab.fault(&["--drop", "5%"])?;
+    let ends = ("10.10.0.1", "10.10.0.2");
+    ensure!(in_vain(&lab, settings, Host::A, ends, Duration::from_millis(50))? > 0, "nothing was lost");
+    Ok(())
+}
+
+/// Questions from `asker` to host b, which knows it by the first address and is known by the second: none is asked twice.
+fn all_are_answered(lab: &Lab, settings: &Settings, asker: Host, ends: (&str, &str)) -> Result<()> {
+    let in_vain = in_vain(lab, settings, asker, ends, Duration::from_secs(10))?;
+    ensure!(in_vain == 0, "{in_vain} datagrams were lost");
+    Ok(())
+}
+
+/// As above, but who has waited so long asks again; how often that was.
+fn in_vain(lab: &Lab, settings: &Settings, asker: Host, (from, to): (&str, &str), patience: Duration) -> Result<u32> {
+    let rounds = settings.rounds();
+    let mut answer = lab.start(Host::B, settings.client, &["answer", from])?;
+    let how = [to, &rounds.to_string(), &patience.as_millis().to_string()];
+    let mut ask = lab.start(asker, settings.client, &[&["ask"], &how[..]].concat())?;
+    introduce(&mut ask, &mut answer)?;
+    let line = ask.line(LIMIT)?;
+    let in_vain = line.strip_prefix("in vain ").with_context(|| line.clone())?.parse()?;
+    answer.say("enough")?;
+    let line = answer.line(SOON)?;
+    let answered: u32 = line.strip_prefix("answered ").with_context(|| line.clone())?.parse()?;
+    ensure!(answered >= rounds, "{line} of {rounds}");
+    Ok(in_vain)
+}
+
+/// The neighbor that is nobody costs the send that names it, and holds nobody else up.
+pub(crate) fn a_datagram_to_nobody_is_lost_and_others_go_on(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let mut lost = lab.start(Host::A, settings.client, &["send-to-nobody", "10.10.0.99"])?;
+    lost.expect("waits", SOON)?;
+    all_are_answered(&lab, settings, Host::A, ("10.10.0.1", "10.10.0.2"))?;
+    lost.expect("complete", SOON)?;
+    ensure!(lab.counter(Host::A, "device/*", "unreachable")? == 1, "that was no loss");
+    Ok(())
 }

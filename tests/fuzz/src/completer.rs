@@ -7,7 +7,7 @@ use roced_shared::abi::wqe::{SendOp, Sge, send_flags};
 use roced_transport::{
     psn::Psn,
     wire::{Opcode, Operation, Packet, Position, Service, Syndrome},
-    work::{SendWork, WorkData},
+    work::{DatagramTo, SendWork, WorkData},
 };
 
 use crate::{
@@ -146,6 +146,7 @@ impl Model {
             rkey,
             swap_or_add: remote_va ^ 5,
             compare: wr_id,
+            to: DatagramTo::NOWHERE,
             data,
         };
         world.endpoint.post_send(qpn(), &work).expect("there");

@@ -121,6 +121,7 @@ impl World {
             endpoint: Endpoint::new(EndpointConfig {
                 id,
                 max_mrs: MRS,
+                max_ahs: 0,
                 max_qps: INDEX + 1,
                 recovery: RecoveryConfig::default(),
             }),

@@ -4,7 +4,7 @@ use roced_shared::{
     abi::wqe::{SendOp, Sge, send_flags},
     ids::Qpn,
 };
-use roced_transport::work::{RecvWork, SendWork, WorkData};
+use roced_transport::work::{DatagramTo, RecvWork, SendWork, WorkData};
 
 use crate::{
     connection::Phase,
@@ -238,6 +238,7 @@ impl World {
             rkey: message.rkey,
             swap_or_add: message.swap_or_add,
             compare: message.compare,
+            to: DatagramTo::NOWHERE,
             data,
         };
         self.endpoints[host].post_send(qpn, &work).expect("a queue pair that is there");

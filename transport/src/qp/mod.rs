@@ -3,14 +3,15 @@
 //! ```text
 //!              ┌── Reliable      reliable connection: requester, completer, responder
 //!   Qp ────────┤
-//!  (link,      └── Unreliable    unreliable connection: sender, receiver
-//!   queues)
+//!  (link,      ├── Unreliable    unreliable connection: sender, receiver
+//!   queues)    └── Datagram      unreliable datagram
 //! ```
 //!
 //! `on_packet` never sends: it leaves what is owed with its service, and `transmit` is the only way out.
 
 mod atomic;
 mod completer;
+mod datagram;
 mod early;
 mod events;
 mod key_change;
@@ -56,6 +57,7 @@ pub use self::{
     state::State,
 };
 use crate::{
+    ah::AhTable,
     clock::Nanos,
     counters::{QpCount, QpCounters},
     io::{Abort, App, EmitError, Wire},
@@ -116,6 +118,7 @@ impl PathState {
 pub(crate) struct Turn<'t, A> {
     pub(crate) now: Nanos,
     pub(crate) mrs: &'t MrTable,
+    pub(crate) ahs: &'t AhTable,
     pub(crate) app: &'t mut A,
 }
 
@@ -219,6 +222,14 @@ impl Qp {
         self.link.state.name()
     }
 
+    /// How frames get to its peer, in a word. A datagram's way is its address handle's affair.
+    pub const fn path_name(&self) -> &'static str {
+        match self.link.config.service {
+            ServiceType::Ud => "datagram",
+            ServiceType::Rc | ServiceType::Uc => self.link.path.name(),
+        }
+    }
+
     /// How frames get to its peer.
     pub const fn path(&self) -> &PathState {
         &self.link.path
@@ -233,7 +244,7 @@ impl Qp {
     pub fn attributes(&self) -> QpAttributes {
         QpAttributes {
             state: self.link.state.number(),
-            path_resolving: u32::from(matches!(self.link.path, PathState::Resolving)),
+            path_resolving: u32::from(self.link.config.service != ServiceType::Ud && self.link.is_resolving()),
             sq_draining: u32::from(self.is_draining()),
             ..self.link.attributes
         }
@@ -359,6 +370,10 @@ impl Qp {
         if !self.link.state.receives() {
             return Err(DropReason::WrongState);
         }
+        if self.link.config.service == ServiceType::Ud {
+            // From anybody. What was sent to a multicast group is for no single queue pair.
+            return if is_group(&packet.destination) { Err(DropReason::WrongAddress) } else { Ok(()) };
+        }
         let to_us = match &self.link.path {
             PathState::Ready(path) => packet.destination == *path.source(),
             PathState::Resolving | PathState::Unreachable => true,
@@ -374,6 +389,11 @@ impl Qp {
         if self.link.state.receives() {
             self.roles.on_timeout(&mut self.link, &mut self.send_queue, turn);
         }
+    }
+
+    /// Its oldest send waits for an address handle's next hop.
+    pub(crate) const fn waits_for_path(&self) -> bool {
+        matches!(&self.roles, Roles::Datagram(datagram) if datagram.waits_for_path())
     }
 
     /// When [`Self::on_timeout`] wants to be called.
@@ -464,6 +484,14 @@ impl Qp {
     }
 }
 
+/// The GID is that of a multicast group.
+const fn is_group(gid: &[u8; 16]) -> bool {
+    match gid {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, first, ..] => *first >> 4 == 0xe,
+        [first, ..] => *first == 0xff,
+    }
+}
+
 /// A receive work request that ends.
 #[derive(Clone, Copy, Debug)]
 struct Received {
@@ -475,11 +503,14 @@ struct Received {
     solicited: bool,
     /// A key of ours that opens nothing any more.
     invalidated: Option<MrKey>,
+    /// Of a datagram: who sent it. A GRH stands in front of it then.
+    source: Option<Qpn>,
 }
 
 impl Received {
     const fn failed(wr_id: u64, status: Status) -> Self {
-        Self { wr_id, status, op: CompletionOp::Recv, bytes: 0, imm: None, solicited: false, invalidated: None }
+        let op = CompletionOp::Recv;
+        Self { wr_id, status, op, bytes: 0, imm: None, solicited: false, invalidated: None, source: None }
     }
 }
 
@@ -578,16 +609,19 @@ impl Link {
     }
 
     fn complete_recv<A: App>(&mut self, received: &Received, turn: &mut Turn<'_, A>) {
-        use roced_shared::abi::cqe::cqe_flags::{IMM, INVALIDATED, SOLICITED};
+        use roced_shared::abi::cqe::cqe_flags::{GRH, IMM, INVALIDATED, SOLICITED};
         let flags = if received.imm.is_some() { IMM } else { 0 }
             | if received.solicited { SOLICITED } else { 0 }
-            | if received.invalidated.is_some() { INVALIDATED } else { 0 };
+            | if received.invalidated.is_some() { INVALIDATED } else { 0 }
+            | if received.source.is_some() { GRH } else { 0 };
         let key = received.invalidated.map(|key| key.0.to_ne_bytes());
+        let src_qpn = received.source.map_or(self.attributes.dest_qpn, Qpn::get);
         let cqe = Cqe {
             opcode: received.op as u8,
             byte_len: received.bytes,
             imm: received.imm.or(key).unwrap_or_default(),
             flags,
+            src_qpn,
             ..self.cqe(received.wr_id, received.status, turn.now)
         };
         self.complete(self.config.recv_cq, &cqe, turn);

@@ -17,7 +17,7 @@ use super::{
     atomic::{self, ATOMIC_BYTES},
     completer::Completer,
     key_change::{KeyWish, Waiter},
-    segment::{packets, position},
+    segment::{Part, packets, position},
     send_queue::{MESSAGE_BYTES_MAX, SendEntry, SendQueue},
 };
 use crate::{
@@ -469,7 +469,8 @@ impl Requester {
                 ..Bth::new(opcode, link.dest_qpn(), self.psn)
             })
         };
-        let emitted = link.emit_data(wire, &headers, queue.data(self.entry), skip, payload, turn);
+        let part = Part { data: queue.data(self.entry), skip, bytes: payload };
+        let emitted = link.emit_part(wire, &headers, part, turn);
         match emitted {
             Ok(()) => {
                 self.unasked = if ack_request { 0 } else { self.unasked + 1 };

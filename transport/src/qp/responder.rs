@@ -484,7 +484,7 @@ impl Responder {
         if let Some(wr_id) = recv_queue.pop() {
             let Finished { op, bytes, imm, solicited, invalidated } = message;
             link.complete_recv(
-                &Received { wr_id, status: Status::Success, op, bytes, imm, solicited, invalidated },
+                &Received { wr_id, status: Status::Success, op, bytes, imm, solicited, invalidated, source: None },
                 turn,
             );
         }

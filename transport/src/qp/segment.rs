@@ -1,9 +1,12 @@
 //! A message in packets: what every connected service does alike.
 
-use super::{Link, Turn, scatter::SgeCursor};
+use roced_shared::ids::Pdn;
+
+use super::{Link, PathState, Turn, scatter::SgeCursor};
 use crate::{
+    counters::QpCount,
     io::{Abort, App, EmitError, Wire},
-    wire::{frame::Packet, headers::Headers, opcode::Position},
+    wire::{frame::Packet, headers::Headers, opcode::Position, path::Path},
     work::WorkData,
 };
 
@@ -33,33 +36,62 @@ pub(super) fn length_fits(packet: &Packet<'_>, mtu: usize) -> bool {
     }
 }
 
+/// A part of a work request's data.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) data: WorkData<'a>,
+    /// Bytes in front of it.
+    pub(super) skip: u64,
+    pub(super) bytes: usize,
+}
+
+/// Sends one frame by `path` with a part of the data of a work request of a queue pair in `pd`.
+pub(super) fn emit_part<A: App, W: Wire>(
+    path: &Path,
+    pd: Pdn,
+    wire: &mut W,
+    headers: &Headers,
+    part: Part<'_>,
+    turn: &mut Turn<'_, A>,
+) -> Result<(), EmitError> {
+    let (mrs, app) = (turn.mrs, &mut *turn.app);
+    let frame_bytes = path.frame_bytes(headers, part.bytes);
+    match part.data {
+        WorkData::Inline(bytes) => {
+            let mut rest = &bytes[part.skip as usize..];
+            let copy = |piece: &mut [u8]| {
+                let (now, later) = rest.split_at(piece.len());
+                piece.copy_from_slice(now);
+                rest = later;
+                Ok(())
+            };
+            wire.emit(path.via(), frame_bytes, |frame| path.fill(frame, headers, part.bytes, copy))
+        }
+        WorkData::Sges(sges) => {
+            let mut cursor = SgeCursor::new(sges, part.skip);
+            let gather = |piece: &mut [u8]| cursor.read(mrs, pd, app, piece).map_err(|_| Abort);
+            wire.emit(path.via(), frame_bytes, |frame| path.fill(frame, headers, part.bytes, gather))
+        }
+    }
+}
+
 impl Link {
-    /// Sends one frame with `payload_bytes` of a work request's data, from byte `skip` on.
-    pub(super) fn emit_data<A: App, W: Wire>(
+    /// Sends one frame on the path with a part of a work request's data. One whose next hop cannot be reached is counted and as
+    /// good as sent.
+    pub(super) fn emit_part<A: App, W: Wire>(
         &mut self,
         wire: &mut W,
         headers: &Headers,
-        data: WorkData<'_>,
-        skip: u64,
-        payload_bytes: usize,
+        part: Part<'_>,
         turn: &mut Turn<'_, A>,
     ) -> Result<(), EmitError> {
-        let pd = self.pd();
-        let (mrs, app) = (turn.mrs, &mut *turn.app);
-        match data {
-            WorkData::Inline(bytes) => {
-                let mut rest = &bytes[skip as usize..];
-                self.emit(wire, headers, payload_bytes, |piece| {
-                    let (now, later) = rest.split_at(piece.len());
-                    piece.copy_from_slice(now);
-                    rest = later;
-                    Ok(())
-                })
+        match &self.path {
+            PathState::Ready(path) => {
+                emit_part(path, self.pd(), wire, headers, part, turn)?;
+                self.counters.add(QpCount::SentBytes, part.bytes as u64);
             }
-            WorkData::Sges(sges) => {
-                let mut cursor = SgeCursor::new(sges, skip);
-                self.emit(wire, headers, payload_bytes, |piece| cursor.read(mrs, pd, app, piece).map_err(|_| Abort))
-            }
+            PathState::Unreachable | PathState::Resolving => self.counters.count(QpCount::Unreachable),
         }
+        Ok(())
     }
 }

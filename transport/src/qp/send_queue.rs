@@ -9,7 +9,7 @@ use roced_shared::abi::{
 
 use crate::{
     psn::Psn,
-    work::{SendWork, WorkData},
+    work::{DatagramTo, SendWork, WorkData},
 };
 
 /// Longest message (IBTA v1 9.7.1: 2^31).
@@ -26,6 +26,7 @@ pub(crate) struct SendEntry {
     pub(crate) rkey: u32,
     pub(crate) swap_or_add: u64,
     pub(crate) compare: u64,
+    pub(crate) to: DatagramTo,
     sges: u8,
     /// Bytes of the message; may be more than [`MESSAGE_BYTES_MAX`], which fails when its turn comes.
     pub(crate) length: u64,
@@ -45,6 +46,7 @@ impl SendEntry {
         rkey: 0,
         swap_or_add: 0,
         compare: 0,
+        to: DatagramTo::NOWHERE,
         sges: 0,
         length: 0,
         first_psn: Psn::new(0),
@@ -156,6 +158,7 @@ impl SendQueue {
             imm: work.imm,
             remote_va: work.remote_va,
             rkey: work.rkey,
+            to: work.to,
             swap_or_add: work.swap_or_add,
             compare: work.compare,
             sges,

@@ -3,8 +3,8 @@
 use roced_shared::abi::control::service;
 
 use super::{
-    Link, Turn, Visit, key_change::Waiter, recv_queue::RecvQueue, reliable::Reliable, send_queue::SendQueue,
-    unreliable::Unreliable,
+    Link, Turn, Visit, datagram::Datagram, key_change::Waiter, recv_queue::RecvQueue, reliable::Reliable,
+    send_queue::SendQueue, unreliable::Unreliable,
 };
 use crate::{
     clock::Nanos,
@@ -21,6 +21,8 @@ pub enum ServiceType {
     Rc,
     /// Unreliable connection: SEND and WRITE; a message may be lost whole.
     Uc,
+    /// Unreliable datagram: SEND of one packet to anybody; each may be lost.
+    Ud,
 }
 
 impl ServiceType {
@@ -29,6 +31,7 @@ impl ServiceType {
         match number {
             service::RC => Some(Self::Rc),
             service::UC => Some(Self::Uc),
+            service::UD => Some(Self::Ud),
             _ => None,
         }
     }
@@ -38,6 +41,7 @@ impl ServiceType {
         match self {
             Self::Rc => Service::Rc,
             Self::Uc => Service::Uc,
+            Self::Ud => Service::Ud,
         }
     }
 }
@@ -51,6 +55,7 @@ impl ServiceType {
 pub(super) enum Roles {
     Reliable(Reliable),
     Unreliable(Unreliable),
+    Datagram(Datagram),
 }
 
 /// The same call to whichever it is.
@@ -59,6 +64,7 @@ macro_rules! each {
         match $roles {
             Roles::Reliable($it) => $call,
             Roles::Unreliable($it) => $call,
+            Roles::Datagram($it) => $call,
         }
     };
 }
@@ -68,6 +74,7 @@ impl Roles {
         match service {
             ServiceType::Rc => Self::Reliable(Reliable::new(window_packets)),
             ServiceType::Uc => Self::Unreliable(Unreliable::default()),
+            ServiceType::Ud => Self::Datagram(Datagram::default()),
         }
     }
 
@@ -75,12 +82,17 @@ impl Roles {
         match self {
             Self::Reliable(it) => it.reset(window_packets),
             Self::Unreliable(it) => *it = Unreliable::default(),
+            Self::Datagram(it) => *it = Datagram::default(),
         }
     }
 
     /// To RTR: its attributes are set.
     pub(super) fn begin_to_receive(&mut self, link: &Link) {
-        each!(self, it => it.begin_to_receive(link));
+        match self {
+            Self::Reliable(it) => it.begin_to_receive(link),
+            Self::Unreliable(it) => it.begin_to_receive(link),
+            Self::Datagram(_) => {}
+        }
     }
 
     /// To RTS: its attributes are set.
@@ -88,6 +100,7 @@ impl Roles {
         match self {
             Self::Reliable(it) => it.begin_to_send(link, queue),
             Self::Unreliable(it) => it.begin_to_send(link),
+            Self::Datagram(it) => it.begin_to_send(link),
         }
     }
 
@@ -95,14 +108,19 @@ impl Roles {
     pub(super) fn renew_attributes(&mut self, mask: u32, link: &Link) {
         match self {
             Self::Reliable(it) => it.renew_attributes(mask, link),
-            // It keeps no copies of any.
-            Self::Unreliable(_) => {}
+            // They keep no copies of any.
+            Self::Unreliable(_) | Self::Datagram(_) => {}
         }
     }
 
     /// All that was begun is done.
     pub(super) fn is_drained(&self) -> bool {
-        each!(self, it => it.is_drained())
+        match self {
+            Self::Reliable(it) => it.is_drained(),
+            Self::Unreliable(it) => it.is_drained(),
+            // A datagram leaves whole or not at all.
+            Self::Datagram(_) => true,
+        }
     }
 
     pub(super) fn set_rate(&mut self, bytes_per_s: u64) {
@@ -120,6 +138,7 @@ impl Roles {
         match self {
             Self::Reliable(it) => it.on_packet(packet, link, send_queue, recv_queue, turn),
             Self::Unreliable(it) => it.on_packet(packet, link, recv_queue, turn),
+            Self::Datagram(it) => it.on_packet(packet, link, recv_queue, turn),
         }
     }
 
@@ -127,7 +146,8 @@ impl Roles {
         match self {
             Self::Reliable(it) => it.on_timeout(link, queue, turn),
             Self::Unreliable(it) if link.state.sends() => it.on_timeout(turn.now),
-            Self::Unreliable(_) => {}
+            Self::Datagram(it) if link.state.sends() => it.on_timeout(turn.now),
+            Self::Unreliable(_) | Self::Datagram(_) => {}
         }
     }
 
@@ -143,8 +163,8 @@ impl Roles {
     ) {
         match self {
             Self::Reliable(it) => it.on_key_change(waiter, done, link, send_queue, recv_queue, turn),
-            // It asks for none.
-            Self::Unreliable(_) => {}
+            // They ask for none.
+            Self::Unreliable(_) | Self::Datagram(_) => {}
         }
     }
 
@@ -152,7 +172,8 @@ impl Roles {
         match self {
             Self::Reliable(it) => it.deadline(link),
             Self::Unreliable(it) if link.state.sends() => it.deadline(),
-            Self::Unreliable(_) => Nanos::NEVER,
+            Self::Datagram(it) if link.state.sends() => it.deadline(),
+            Self::Unreliable(_) | Self::Datagram(_) => Nanos::NEVER,
         }
     }
 
@@ -160,7 +181,7 @@ impl Roles {
     pub(super) const fn reliable(&self) -> Option<&Reliable> {
         match self {
             Self::Reliable(it) => Some(it),
-            Self::Unreliable(_) => None,
+            Self::Unreliable(_) | Self::Datagram(_) => None,
         }
     }
 
@@ -184,7 +205,7 @@ impl Roles {
     ) -> Visit {
         match self {
             Self::Reliable(it) => it.transmit_last_words(link, turn, wire),
-            Self::Unreliable(_) => Visit::Idle,
+            Self::Unreliable(_) | Self::Datagram(_) => Visit::Idle,
         }
     }
 }

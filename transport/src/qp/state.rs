@@ -199,10 +199,64 @@ const UC: [Change; 9] = [
     },
 ];
 
+/// Of datagrams: nobody is its peer.
+const UD: [Change; 9] = [
+    Change {
+        from: State::Reset,
+        to: State::Init,
+        required: attribute::PKEY_INDEX | attribute::PORT | attribute::QKEY,
+        optional: 0,
+    },
+    Change {
+        from: State::Init,
+        to: State::Init,
+        required: 0,
+        optional: attribute::PKEY_INDEX | attribute::PORT | attribute::QKEY,
+    },
+    Change {
+        from: State::Init,
+        to: State::ReadyToReceive,
+        required: 0,
+        optional: attribute::PKEY_INDEX | attribute::QKEY,
+    },
+    Change {
+        from: State::ReadyToReceive,
+        to: State::ReadyToSend,
+        required: attribute::SQ_PSN,
+        optional: attribute::CURRENT_STATE | attribute::QKEY | attribute::RATE_LIMIT,
+    },
+    Change {
+        from: State::ReadyToSend,
+        to: State::ReadyToSend,
+        required: 0,
+        optional: attribute::CURRENT_STATE | attribute::QKEY | attribute::RATE_LIMIT,
+    },
+    RC[5],
+    Change {
+        from: State::SendQueueDrain,
+        to: State::ReadyToSend,
+        required: 0,
+        optional: attribute::CURRENT_STATE | attribute::QKEY | attribute::RATE_LIMIT,
+    },
+    Change {
+        from: State::SendQueueDrain,
+        to: State::SendQueueDrain,
+        required: 0,
+        optional: attribute::PKEY_INDEX | attribute::QKEY | attribute::RATE_LIMIT,
+    },
+    Change {
+        from: State::SendQueueError,
+        to: State::ReadyToSend,
+        required: 0,
+        optional: attribute::CURRENT_STATE | attribute::QKEY,
+    },
+];
+
 const fn changes(service: ServiceType) -> &'static [Change] {
     match service {
         ServiceType::Rc => &RC,
         ServiceType::Uc => &UC,
+        ServiceType::Ud => &UD,
     }
 }
 
@@ -277,7 +331,8 @@ fn check_values(given: u32, attributes: &QpAttributes) -> Result<(), Reject> {
 
 /// Copies the attributes that `mask` names.
 pub(crate) fn apply(mask: u32, new: &QpAttributes, to: &mut QpAttributes) {
-    let fields: [(u32, &mut u32, u32); 14] = [
+    let fields: [(u32, &mut u32, u32); 15] = [
+        (attribute::QKEY, &mut to.qkey, new.qkey),
         (attribute::ACCESS_FLAGS, &mut to.access, new.access),
         (attribute::PKEY_INDEX, &mut to.pkey_index, new.pkey_index),
         (attribute::PATH_MTU, &mut to.path_mtu_bytes, new.path_mtu_bytes),
@@ -312,7 +367,7 @@ pub(crate) fn apply(mask: u32, new: &QpAttributes, to: &mut QpAttributes) {
 #[cfg(test)]
 mod tests {
     use super::{
-        ServiceType::{Rc, Uc},
+        ServiceType::{Rc, Uc, Ud},
         *,
     };
 
@@ -339,7 +394,7 @@ mod tests {
             ("access", attribute::ACCESS_FLAGS),
             ("pkey", attribute::PKEY_INDEX),
             ("port", attribute::PORT),
-            ("qkey", 1 << 6),
+            ("qkey", attribute::QKEY),
             ("av", attribute::AV),
             ("mtu", attribute::PATH_MTU),
             ("timeout", attribute::TIMEOUT),
@@ -355,7 +410,7 @@ mod tests {
             ("dest", attribute::DEST_QPN),
             ("rate", attribute::RATE_LIMIT),
         ];
-        const TABLE: [(&[ServiceType], &str, &str, &str, &str); 14] = [
+        const TABLE: [(&[ServiceType], &str, &str, &str, &str); 22] = [
             (&[Rc, Uc], "RESET", "INIT", "pkey port access", ""),
             (&[Rc, Uc], "INIT", "INIT", "", "pkey port access"),
             (&[Rc], "INIT", "RTR", "av mtu dest rq_psn dest_rd rnr_timer", "pkey access"),
@@ -364,7 +419,15 @@ mod tests {
             (&[Uc], "RTR", "RTS", "sq_psn", "cur access rate"),
             (&[Rc], "RTS", "RTS", "", "cur access rnr_timer rate"),
             (&[Uc], "RTS", "RTS", "", "cur access rate"),
-            (&[Rc, Uc], "RTS", "SQD", "", "sqd_event"),
+            (&[Ud], "RESET", "INIT", "pkey port qkey", ""),
+            (&[Ud], "INIT", "INIT", "", "pkey port qkey"),
+            (&[Ud], "INIT", "RTR", "", "pkey qkey"),
+            (&[Ud], "RTR", "RTS", "sq_psn", "cur qkey rate"),
+            (&[Ud], "RTS", "RTS", "", "cur qkey rate"),
+            (&[Ud], "SQD", "RTS", "", "cur qkey rate"),
+            (&[Ud], "SQD", "SQD", "", "pkey qkey rate"),
+            (&[Ud], "SQE", "RTS", "", "cur qkey"),
+            (&[Rc, Uc, Ud], "RTS", "SQD", "", "sqd_event"),
             (&[Rc], "SQD", "RTS", "", "cur access rnr_timer rate"),
             (&[Uc], "SQD", "RTS", "", "cur access rate"),
             (&[Rc], "SQD", "SQD", "", "pkey port access av timeout retry rnr_retry rd dest_rd rnr_timer rate"),
@@ -376,7 +439,7 @@ mod tests {
             names.split_whitespace().map(bit).sum()
         };
         let changes = ALL.into_iter().flat_map(|from| ALL.map(|to| (from, to)));
-        for (service, (from, to)) in changes.flat_map(|change| [Rc, Uc].map(|service| (service, change))) {
+        for (service, (from, to)) in changes.flat_map(|change| [Rc, Uc, Ud].map(|service| (service, change))) {
             let row = TABLE.iter().find(|row| row.0.contains(&service) && (row.1, row.2) == (from.name(), to.name()));
             let anywhere = matches!(to, State::Reset | State::Error);
             let attributes = QpAttributes { current_state: from.number(), ..self::to(to.number()) };

@@ -18,7 +18,7 @@ use super::{
     Link, Received, State, Turn, Visit,
     recv_queue::RecvQueue,
     scatter::SgeCursor,
-    segment::{length_fits, packets, position},
+    segment::{Part, length_fits, packets, position},
     send_queue::{MESSAGE_BYTES_MAX, SendQueue},
 };
 use crate::{
@@ -155,7 +155,8 @@ impl Sender {
                 ..Bth::new(opcode::uc(operation, position, imm.is_some()), link.dest_qpn(), self.psn)
             })
         };
-        match link.emit_data(wire, &headers, queue.data(queue.head()), skip, payload_bytes, turn) {
+        let part = Part { data: queue.data(queue.head()), skip, bytes: payload_bytes };
+        match link.emit_part(wire, &headers, part, turn) {
             Ok(()) => {}
             Err(EmitError::Full) => return Visit::Full,
             Err(EmitError::Aborted) => {
@@ -349,9 +350,8 @@ fn finish<A: App>(
 ) {
     if let Some(wr_id) = recv_queue.pop() {
         let (imm, solicited) = (packet.imm, packet.bth.solicited);
-        link.complete_recv(
-            &Received { wr_id, status: Status::Success, op, bytes, imm, solicited, invalidated: None },
-            turn,
-        );
+        let status = Status::Success;
+        let (invalidated, source) = (None, None);
+        link.complete_recv(&Received { wr_id, status, op, bytes, imm, solicited, invalidated, source }, turn);
     }
 }

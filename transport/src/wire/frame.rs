@@ -11,7 +11,7 @@ use roced_shared::ids::Qpn;
 use super::{
     Aeth, AtomicAck, AtomicEth, Bth, Deth, Ieth, Imm, OpcodeInfo, Reth, bytes_at,
     icrc::{ICRC_BYTES, Icrc},
-    network::{Network, UDP_BYTES, peek_udp, udp_checksum_holds},
+    network::{IPV4_BYTES, IPV6_BYTES, Network, UDP_BYTES, peek_udp, udp_checksum_holds},
 };
 use crate::{
     io::{SEGMENTS_MAX, Segments},
@@ -64,6 +64,12 @@ impl<'a> Packet<'a> {
     /// Bytes of payload, without the pad.
     pub const fn payload_len(&self) -> usize {
         self.payload_bytes
+    }
+
+    /// The IP header, without the options that an IPv4 header may have.
+    pub fn ip_header(&self) -> &'a [u8] {
+        let bytes = if self.head[0] >> 4 == 4 { IPV4_BYTES } else { IPV6_BYTES };
+        &self.head[..bytes]
     }
 
     /// The payload, piece by piece: [`Self::payload_len`] bytes in all, no piece empty.

@@ -20,6 +20,7 @@ use roced_shared::{
     ids::{Cqn, EndpointId, Pdn, Qpn, RegionId},
 };
 use roced_transport::{
+    ah::AddressHandle,
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::Via,
@@ -28,7 +29,7 @@ use roced_transport::{
     qp::{KeyChange, KeyWish, PathState, Qp, QpConfig, ServiceType},
     recovery::{Recovery, RecoveryConfig},
     wire::{Operation, Path, PathSpec},
-    work::{RecvWork, SendWork, WorkData},
+    work::{DatagramTo, RecvWork, SendWork, WorkData},
 };
 
 use crate::{
@@ -41,6 +42,11 @@ const QPS: u32 = 3;
 const PD: Pdn = Pdn(1);
 const SIZES: QpSizes = QpSizes { send_wrs: 8, recv_wrs: 8, send_sges: 4, recv_sges: 4, inline_bytes: 64 };
 const ENDPOINT: usize = 3;
+const OUR_QKEY: u32 = 0x77;
+/// Whom datagrams are for.
+const DATAGRAM_PEER: u32 = 0x200;
+/// A multicast group.
+const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 0, 0, 1];
 const US: [u8; 16] = gid(1);
 const PEER: [u8; 16] = gid(2);
 const STRANGER: [u8; 16] = gid(9);
@@ -104,7 +110,7 @@ impl World {
         };
         let mut world = Self {
             random,
-            endpoint: Endpoint::new(EndpointConfig { id, max_mrs: 4, max_qps: QPS, recovery }),
+            endpoint: Endpoint::new(EndpointConfig { id, max_mrs: 4, max_ahs: 3, max_qps: QPS, recovery }),
             client,
             tap: Tap::default(),
             now: Nanos::from_millis(1),
@@ -117,6 +123,11 @@ impl World {
         for index in 0..4 {
             world.insert_mr(index);
         }
+        for _ in 0..6 {
+            world.change_handle();
+        }
+        // What address handles allow at most.
+        world.tap.mtus.insert(DATAGRAM_PEER, 4096);
         for index in 0..QPS {
             world.insert_qp(index);
             world.connect(index);
@@ -154,7 +165,7 @@ impl World {
         let signal_all = self.random.once_in(2);
         let config = QpConfig {
             qpn: qpn(index),
-            service: self.random.of(&[ServiceType::Rc, ServiceType::Rc, ServiceType::Uc]),
+            service: self.random.of(&[ServiceType::Rc, ServiceType::Rc, ServiceType::Uc, ServiceType::Ud]),
             pd: PD,
             send_cq: Cqn(1),
             recv_cq: Cqn(2),
@@ -173,6 +184,7 @@ impl World {
         let (to_rtr, to_rts) = match self.service(index) {
             ServiceType::Rc => (MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC),
             ServiceType::Uc => (0, 0),
+            ServiceType::Ud => return self.open(index),
         };
         for (state, mask) in [
             (state::RESET, 0),
@@ -185,6 +197,29 @@ impl World {
             if self.random.once_in(50) {
                 break;
             }
+        }
+    }
+
+    /// The usual way to RTS of a datagram queue pair.
+    fn open(&mut self, index: u32) {
+        use attribute::*;
+        let steps = [(state::RESET, 0), (state::INIT, PKEY_INDEX | PORT | QKEY), (state::RTR, 0), (state::RTS, SQ_PSN)];
+        for (state, mask) in steps {
+            self.modify(index, STATE | mask, state, None);
+        }
+    }
+
+    /// Address handles come, change and go.
+    fn change_handle(&mut self) {
+        let number = self.random.below(4) as u32;
+        let paths = [PathState::Resolving, PathState::Unreachable, PathState::Ready(path(US, PEER))];
+        let (path, mtu_bytes) = (self.random.of(&paths), self.random.of(&[256, 1024, 4096]));
+        let pd = if self.random.once_in(4) { Pdn(2) } else { PD };
+        match self.random.below(4) {
+            0 => _ = self.endpoint.remove_ah(number),
+            1 => _ = self.endpoint.set_ah_path(number, path, mtu_bytes),
+            // One that is taken is refused.
+            _ => _ = self.endpoint.insert_ah(number, AddressHandle { pd, path, mtu_bytes }),
         }
     }
 
@@ -209,6 +244,7 @@ impl World {
             retry_cnt: random.below(8) as u32,
             rnr_retry: random.below(8) as u32,
             dgid: PEER,
+            qkey: OUR_QKEY,
             rate_limit_bytes_per_s: random.of(&[0, 1, 1_000_000, u64::MAX]),
             ..QpAttributes::default()
         };
@@ -234,9 +270,10 @@ impl World {
 
     fn control(&mut self) {
         let index = self.random.below(QPS.into()) as u32;
-        match self.random.below(24) {
+        match self.random.below(28) {
+            24.. => self.change_handle(),
             0..3 => {
-                let bits = [0, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 20, 25, 31];
+                let bits = [0, 3, 4, 6, 5, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 20, 25, 31];
                 let mask = (0..self.random.below(4)).fold(0, |mask, _| mask | 1 << self.random.of(&bits));
                 let state = self.random.below(8) as u32;
                 self.modify(index, mask, state, None);
@@ -345,7 +382,13 @@ impl World {
                 WorkData::Sges(&sges)
             };
             let (remote_va, rkey) = (self.random.next(), self.random.next() as u32);
-            let work = SendWork { wr_id, op, flags, imm: [1; 4], remote_va, rkey, swap_or_add: 1, compare: 2, data };
+            let to = DatagramTo {
+                ah: self.random.below(4) as u32,
+                qpn: Qpn::from_wire(DATAGRAM_PEER),
+                qkey: self.random.of(&[OUR_QKEY, 1 << 31, 9]),
+            };
+            let (swap_or_add, compare) = (1, 2);
+            let work = SendWork { wr_id, op, flags, imm: [1; 4], remote_va, rkey, swap_or_add, compare, to, data };
             self.endpoint.post_send(qpn, &work).expect("there");
             if !in_reset {
                 let posted = self.client.posted.get_mut(&qpn.get()).expect("there");

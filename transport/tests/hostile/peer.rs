@@ -7,10 +7,10 @@ use roced_transport::{
     psn::Psn,
     qp::ServiceType,
     reject::{Disposition, DropReason},
-    wire::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Headers, Ieth, Opcode, Operation, Position, Reth, opcode},
+    wire::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Headers, Ieth, Opcode, Operation, Position, Reth, Service, opcode},
 };
 
-use crate::{PEER, QPS, STRANGER, US, World, path, qpn};
+use crate::{GROUP, OUR_QKEY, PEER, QPS, STRANGER, US, World, path, qpn};
 
 impl World {
     pub(crate) fn frame(&mut self) {
@@ -61,14 +61,20 @@ impl World {
             9,
         ]);
         let alignment = if self.random.once_in(20) { 0 } else { 7 };
+        let to_group = info.has_deth && self.random.once_in(4);
+        let dest_qpn = match self.random.below(50) {
+            0 => qpn(7),
+            1..26 if to_group => Qpn::MULTICAST,
+            _ => qpn(index),
+        };
         let headers = Headers {
             bth: Bth {
                 solicited: self.random.once_in(2),
                 pkey: if polite { 0xffff } else { 0x7fff },
                 ack_request: self.random.once_in(2),
-                ..Bth::new(opcode, qpn(if self.random.once_in(50) { 7 } else { index }), psn)
+                ..Bth::new(opcode, dest_qpn, psn)
             },
-            deth: info.has_deth.then_some(Deth { qkey: 1, source_qpn: Qpn::GSI }),
+            deth: info.has_deth.then_some(Deth { qkey: if polite { OUR_QKEY } else { 1 }, source_qpn: Qpn::GSI }),
             reth: info.has_reth.then_some(reth),
             atomic: info.has_atomic.then_some(AtomicEth {
                 va: va & !alignment,
@@ -82,12 +88,21 @@ impl World {
             ieth: info.has_ieth.then_some(Ieth { rkey: if polite { MrKey(1 << 8 | 1) } else { reth.rkey } }),
         };
         let stranger = self.random.once_in(20);
-        let path = path(if stranger { STRANGER } else { PEER }, if self.random.once_in(50) { STRANGER } else { US });
+        let destination = match self.random.once_in(50) {
+            _ if to_group => GROUP,
+            true => STRANGER,
+            false => US,
+        };
+        let path = path(if stranger { STRANGER } else { PEER }, destination);
         let mut bytes = vec![3; path.frame_bytes(&headers, payload)];
         path.fill(&mut FrameMut::single(&mut bytes), &headers, payload, |_| Ok(())).expect("filled");
         let disposition = self.endpoint.on_frame(self.now, &[&bytes], &mut self.client);
         self.frames += 1;
         self.accepted += u64::from(disposition == Disposition::Accepted);
+        assert!(!to_group || matches!(disposition, Disposition::Dropped(_)), "nobody is of a group");
+        if info.service == Service::Ud {
+            return;
+        }
         assert!(!stranger || matches!(disposition, Disposition::Dropped(_)), "a stranger is not heard");
         if is_request && disposition == Disposition::Accepted {
             let packets = if info.operation == Operation::ReadRequest { length.div_ceil(mtu as u32).max(1) } else { 1 };
@@ -104,7 +119,9 @@ impl World {
 
     /// One that fits what the peer is at, if it is polite.
     fn opcode(&mut self, index: u32, polite: bool) -> (Opcode, bool) {
-        let opcode = if polite && self.service(index) == ServiceType::Uc {
+        let opcode = if polite && self.service(index) == ServiceType::Ud {
+            self.random.of(&[opcode::UD_SEND_ONLY, opcode::UD_SEND_ONLY_IMM])
+        } else if polite && self.service(index) == ServiceType::Uc {
             let (operation, position) = match self.message[index as usize] {
                 Some((operation, left)) => {
                     let mtu = self.tap.mtus.get(&(0x100 + index)).copied().unwrap_or(256);

@@ -12,6 +12,7 @@ use roced_shared::{
     ids::{Cqn, EndpointId, Pdn, Qpn, RegionId},
 };
 use roced_transport::{
+    ah::AddressHandle,
     clock::Nanos,
     counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
@@ -28,7 +29,7 @@ use roced_transport::{
         parse,
         path::{Path, PathSpec, udp_source_port},
     },
-    work::{RecvWork, SendWork, WorkData},
+    work::{DatagramTo, RecvWork, SendWork, WorkData},
 };
 
 pub(crate) const PD: Pdn = Pdn(1);
@@ -36,6 +37,9 @@ pub(crate) const CQ: Cqn = Cqn(1);
 pub(crate) const MEMORY: RegionId = RegionId(9);
 pub(crate) const MEMORY_BYTES: usize = 1 << 20;
 pub(crate) const VA: u64 = 0x7000_0000;
+pub(crate) const OUR_QKEY: u32 = 0x1122_3344;
+/// Number of the address handle of the other host.
+pub(crate) const AH: u32 = 2;
 pub(crate) const KEY: MrKey = MrKey(0x00ab_cd01);
 
 pub(crate) const SIZES: QpSizes =
@@ -132,7 +136,7 @@ impl Host {
     fn new(number: u8, settings: &Settings) -> Self {
         let id = EndpointId::new(number.into()).expect("a small number");
         let recovery = settings.recovery[usize::from(number) - 1];
-        let mut endpoint = Endpoint::new(EndpointConfig { id, max_mrs: 16, max_qps: 16, recovery });
+        let mut endpoint = Endpoint::new(EndpointConfig { id, max_mrs: 16, max_ahs: 4, max_qps: 16, recovery });
         let mut memory = vec![0; MEMORY_BYTES];
         memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + (at >> 8) * 3) as u8 ^ number);
         endpoint
@@ -369,6 +373,7 @@ impl Pair {
         let peer = (self.hosts[1 - at].qpn, self.hosts[1 - at].gid);
         let host = &mut self.hosts[at];
         let attributes = QpAttributes {
+            qkey: OUR_QKEY,
             access: settings.access,
             path_mtu_bytes: settings.mtu,
             dest_qpn: peer.0.get(),
@@ -387,8 +392,19 @@ impl Pair {
         // What only acknowledgements need.
         let (to_rtr, to_rts) = match settings.service {
             ServiceType::Rc => (MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC),
-            ServiceType::Uc => (0, 0),
+            ServiceType::Uc | ServiceType::Ud => (0, 0),
         };
+        if settings.service == ServiceType::Ud {
+            let handle = AddressHandle { pd: PD, path: PathState::Ready(path), mtu_bytes: settings.mtu };
+            // One of an earlier connection leads to the same host.
+            host.endpoint.remove_ah(AH);
+            host.endpoint.insert_ah(AH, handle).expect("its number is free");
+            for (state, mask) in [(state::INIT, PKEY_INDEX | PORT | QKEY), (state::RTR, 0), (state::RTS, SQ_PSN)] {
+                let attributes = QpAttributes { state, ..attributes };
+                host.endpoint.modify_qp(host.qpn, STATE | mask, &attributes, None).expect("all that it wants");
+            }
+            return;
+        }
         let steps = [
             (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, None),
             (state::RTR, AV | PATH_MTU | DEST_QPN | RQ_PSN | to_rtr, Some(PathState::Ready(path))),
@@ -406,6 +422,11 @@ impl Pair {
     }
 
     pub(crate) fn path_via(&self, at: usize, via: Via) -> Path {
+        self.path_to(at, via, self.hosts[1 - at].gid)
+    }
+
+    /// A path of host `at` to any GID.
+    pub(crate) fn path_to(&self, at: usize, via: Via, destination: [u8; 16]) -> Path {
         let (from, to) = (&self.hosts[at], &self.hosts[1 - at]);
         Path::new(&PathSpec {
             via,
@@ -413,7 +434,7 @@ impl Pair {
             dest_mac: to.mac,
             vlan: None,
             source: from.gid,
-            destination: to.gid,
+            destination,
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
@@ -527,6 +548,7 @@ pub(crate) fn work<'a>(wr_id: u64, op: SendOp, sges: &'a [Sge], remote: u64) -> 
         rkey: KEY.0,
         swap_or_add: 0,
         compare: 0,
+        to: DatagramTo::NOWHERE,
         data: WorkData::Sges(sges),
     }
 }

@@ -19,7 +19,7 @@ use roced_transport::qp::RD_ATOMIC_MAX;
 
 use super::{
     super::{
-        numbers::{MrKeys, Qpns},
+        numbers::{MrKeys, Places, Qpns},
         outside::Outside,
         queues::new_session,
         refused::Refused,
@@ -59,12 +59,13 @@ pub(crate) struct Device {
     pub(crate) qpns: Vec<Qpns>,
     pub(crate) qps: u32,
     pub(crate) mrs: u32,
+    pub(crate) ahs: Places,
 }
 
 impl Device {
-    pub(super) fn new(setup: DeviceSetup) -> Self {
+    pub(super) fn new(setup: DeviceSetup, max_ahs: u32) -> Self {
         let qpns = setup.endpoints.iter().map(|place| Qpns::new(place.endpoint, setup.qps_per_endpoint)).collect();
-        Self { setup, keys: MrKeys::default(), qpns, qps: 0, mrs: 0 }
+        Self { setup, keys: MrKeys::default(), qpns, qps: 0, mrs: 0, ahs: Places::new(max_ahs) }
     }
 }
 
@@ -134,6 +135,8 @@ impl Desk<'_, '_> {
             max_mr_bytes: limits.memory_bytes(),
             max_rd_atomic: RD_ATOMIC_MAX,
             max_message_bytes: MESSAGE_BYTES_MAX,
+            max_ahs: limits.ahs,
+            reserved: 0,
         };
         Ok((attributes, Vec::new()))
     }

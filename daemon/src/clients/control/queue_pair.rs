@@ -19,7 +19,7 @@ use tracing::debug;
 use super::{
     super::{
         numbers::random,
-        path::{QpPath, Wish},
+        path::{Follower, Way},
         queues::new_qp,
         refused::Refused,
         session::{QpObject, check_limit, find},
@@ -159,49 +159,30 @@ impl Desk<'_, '_> {
         let port = self.outside.network.port(self.objects.device);
         let command = Command::ModifyQp { qpn, mask, attributes, path: path.map(|path| path.state(&port)) };
         if let Err(refused) = self.tell(worker, command, 0) {
-            self.unfollow(qpn, path);
+            self.unfollow(Follower::Qp(qpn), path);
             return Err(refused);
         }
         let forgets = mask & attribute::STATE != 0 && attributes.state == state::RESET;
         if path.is_some() || forgets {
             let object = find(&mut self.objects.qps, qpn.get())?;
             let old = std::mem::replace(&mut object.path, path);
-            self.unfollow(qpn, old);
+            self.unfollow(Follower::Qp(qpn), old);
         }
         debug!(session = %self.session, %qpn, mask = format_args!("0x{mask:x}"), state = attributes.state, "queue pair changed");
         Ok(nothing(()))
     }
 
     /// The path that the address vector of `request` asks for; its destination is followed from now on.
-    fn find_path(&mut self, qpn: Qpn, request: &ModifyQpRequest) -> Result<QpPath, Refused> {
+    fn find_path(&mut self, qpn: Qpn, request: &ModifyQpRequest) -> Result<Way, Refused> {
         let attributes = &request.attributes;
-        let device = self.objects.device;
-        let gid = self.outside.network.gid(device, attributes.sgid_index);
-        let gid = gid.ok_or(Refused::with(Refusal::NoSuchGid, attributes.sgid_index, 0u64))?;
-        let wish = Wish::check(qpn, attributes, &gid)?;
-        let followed = self.outside.network.follow(device, wish.source, wish.destination);
-        let (follow, next) = followed.map_err(|_no_route| Refused::plain(Refusal::NoRoute))?;
-        let path = QpPath { follow, next, wish };
-        self.registry.followers.entry(follow).or_default().push((self.session, qpn));
+        let way = self.follow(Follower::Qp(qpn), qpn, attributes)?;
         if request.mask & attribute::PATH_MTU != 0 {
-            let port = self.outside.network.port(device);
-            wish.check_mtu(attributes.path_mtu_bytes, next, &port).inspect_err(|_| self.unfollow(qpn, Some(path)))?;
+            let port = self.outside.network.port(self.objects.device);
+            way.wish
+                .check_mtu(attributes.path_mtu_bytes, way.next, &port)
+                .inspect_err(|_| self.unfollow(Follower::Qp(qpn), Some(way)))?;
         }
-        Ok(path)
-    }
-
-    /// A queue pair has this path no more.
-    fn unfollow(&mut self, qpn: Qpn, path: Option<QpPath>) {
-        let Some(QpPath { follow, .. }) = path else { return };
-        self.outside.network.unfollow(follow);
-        if let Some(followers) = self.registry.followers.get_mut(&follow) {
-            if let Some(at) = followers.iter().position(|follower| *follower == (self.session, qpn)) {
-                followers.swap_remove(at);
-            }
-            if followers.is_empty() {
-                self.registry.followers.remove(&follow);
-            }
-        }
+        Ok(way)
     }
 
     pub(super) fn query_qp(&mut self, request: Handle) -> Reply<QueryQp> {
@@ -230,7 +211,7 @@ impl Desk<'_, '_> {
         // The next queue pair of that number must not have its windows.
         self.unbind_all_of(qpn)?;
         let object = self.objects.qps.remove(&number).expect("found a few lines up");
-        self.unfollow(qpn, object.path);
+        self.unfollow(Follower::Qp(qpn), object.path);
         self.give_back_numbers(object.lane, qpn, object.bell);
         self.objects.bytes -= object.bytes;
         find(&mut self.objects.pds, object.pd)?.users -= 1;

@@ -1,0 +1,86 @@
+//! Address handles: where datagrams can be sent, each an object of a protection domain.
+//!
+//! A work request names one by its number. Whoever holds an [`AddressHandle`] from [`AhTable::find`] knows that its protection domain
+//! is the queue pair's, whatever number a client wrote.
+
+use alloc::{boxed::Box, vec};
+
+use roced_shared::ids::Pdn;
+
+use crate::{qp::PathState, reject::Reject};
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressHandle {
+    /// Only queue pairs of this protection domain.
+    pub pd: Pdn,
+    /// How frames get there.
+    pub path: PathState,
+    /// The longest message that gets there, bytes: the path MTU of the way.
+    pub mtu_bytes: u32,
+}
+
+/// The address handles of an endpoint, by number. Its room is made once.
+#[derive(Debug)]
+pub struct AhTable {
+    handles: Box<[Option<AddressHandle>]>,
+}
+
+impl AhTable {
+    /// A table for the numbers below `capacity`.
+    pub fn new(capacity: u32) -> Self {
+        Self { handles: vec![None; capacity as usize].into_boxed_slice() }
+    }
+
+    /// Adds a handle.
+    ///
+    /// # Errors
+    /// [`Reject::NoRoom`] when the number is taken or beyond the table.
+    pub fn insert(&mut self, number: u32, handle: AddressHandle) -> Result<(), Reject> {
+        match self.handles.get_mut(number as usize) {
+            Some(place @ None) => {
+                *place = Some(handle);
+                Ok(())
+            }
+            _ => Err(Reject::NoRoom),
+        }
+    }
+
+    /// Changes how a handle's destination is reached; false when there is no such handle.
+    pub fn set_path(&mut self, number: u32, path: PathState, mtu_bytes: u32) -> bool {
+        let Some(Some(handle)) = self.handles.get_mut(number as usize) else { return false };
+        (handle.path, handle.mtu_bytes) = (path, mtu_bytes);
+        true
+    }
+
+    /// Removes a handle.
+    pub fn remove(&mut self, number: u32) -> Option<AddressHandle> {
+        self.handles.get_mut(number as usize)?.take()
+    }
+
+    /// The handle of that number, if it is of this protection domain.
+    pub fn find(&self, pd: Pdn, number: u32) -> Option<&AddressHandle> {
+        self.handles.get(number as usize)?.as_ref().filter(|handle| handle.pd == pd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_found_by_its_number_and_its_domain_alone() {
+        let mut table = AhTable::new(2);
+        let handle = AddressHandle { pd: Pdn(7), path: PathState::Resolving, mtu_bytes: 1024 };
+        assert_eq!(table.insert(2, handle), Err(Reject::NoRoom), "beyond the table");
+        table.insert(1, handle).expect("room");
+        assert_eq!(table.insert(1, handle), Err(Reject::NoRoom), "taken");
+        assert!(table.find(Pdn(7), 1).is_some());
+        for (pd, number) in [(8, 1), (7, 0), (7, 2), (7, u32::MAX)] {
+            assert!(table.find(Pdn(pd), number).is_none(), "pd {pd}, number {number}");
+        }
+        assert!(table.set_path(1, PathState::Unreachable, 512) && !table.set_path(0, PathState::Unreachable, 512));
+        assert_eq!(table.find(Pdn(7), 1).map(|handle| handle.mtu_bytes), Some(512));
+        assert!(table.remove(1).is_some() && table.remove(1).is_none() && table.find(Pdn(7), 1).is_none());
+    }
+}

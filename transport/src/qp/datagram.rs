@@ -1,0 +1,191 @@
+//! The unreliable datagram: messages of one packet each, to anybody and from anybody who knows the Q_Key (IBTA v1 9.8.3 and 10.2).
+//!
+//! ```text
+//!   work with address handle ──► transmit ──► frame      complete when it has left
+//!   RecvQueue ──► on_packet ◄──────────────── frame      40 bytes for a GRH, then the message
+//! ```
+//!
+//! A bad datagram never harms the queue pair: it is dropped and counted.
+
+use roced_shared::abi::{
+    cqe::{CompletionOp, Status},
+    wqe::SendOp,
+};
+
+use super::{
+    Link, PathState, Received, State, Turn, Visit,
+    recv_queue::RecvQueue,
+    scatter::SgeCursor,
+    segment::{Part, emit_part},
+    send_queue::SendQueue,
+};
+use crate::{
+    clock::Nanos,
+    congestion::gate::Gate,
+    counters::QpCount,
+    io::{App, EmitError, Wire},
+    psn::Psn,
+    reject::DropReason,
+    wire::{Deth, bth::Bth, frame::Packet, headers::Headers, opcode},
+};
+
+/// Bytes in front of a message in its receive buffer, the place of a GRH: an IPv6 header, or an IPv4 header behind 20 bytes of zeros
+/// (annex A17).
+const GRH_BYTES: usize = 40;
+
+/// In a work request's Q_Key: that of the queue pair is to be used, so that programs without privilege can use a privileged one that they
+/// were given.
+const OWN_QKEY: u32 = 1 << 31;
+
+/// Both directions.
+#[derive(Debug, Default)]
+pub(crate) struct Datagram {
+    /// Of the next datagram. Nobody looks at it.
+    psn: Psn,
+    gate: Gate,
+    /// The oldest send waits for its address handle's next hop to be found.
+    waits_for_path: bool,
+}
+
+impl Datagram {
+    pub(crate) fn begin_to_send(&mut self, link: &Link) {
+        self.psn = Psn::new(link.attributes.sq_psn);
+    }
+
+    pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
+        self.gate.set_rate(bytes_per_s);
+    }
+
+    pub(crate) fn on_timeout(&mut self, now: Nanos) {
+        self.gate.on_timeout(now);
+    }
+
+    pub(crate) fn deadline(&self) -> Nanos {
+        self.gate.deadline()
+    }
+
+    /// A send waits for an address handle to change.
+    pub(crate) const fn waits_for_path(&self) -> bool {
+        self.waits_for_path
+    }
+
+    pub(crate) fn on_packet<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        recv_queue: &mut RecvQueue,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<(), DropReason> {
+        // Every opcode of this service has one.
+        let deth = packet.deth.ok_or(DropReason::BadLength)?;
+        if deth.qkey != link.attributes.qkey {
+            return Err(DropReason::BadQkey);
+        }
+        let sges = recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
+        let mut cursor = SgeCursor::new(sges, 0);
+        let bytes = GRH_BYTES + packet.payload_len();
+        if bytes as u64 > cursor.remaining() {
+            return Err(DropReason::InvalidRequest);
+        }
+        let pd = link.pd();
+        let placed = cursor.write(turn.mrs, pd, turn.app, &grh(packet));
+        let placed =
+            placed.and_then(|()| packet.payload().try_for_each(|piece| cursor.write(turn.mrs, pd, turn.app, piece)));
+        if placed.is_err() {
+            // Not the datagram's fault, but the receive's.
+            link.fail_recv(recv_queue, turn);
+            return Err(DropReason::InvalidRequest);
+        }
+        link.counters.count(QpCount::SendRequests);
+        if let Some(wr_id) = recv_queue.pop() {
+            let received = Received {
+                wr_id,
+                status: Status::Success,
+                op: CompletionOp::Recv,
+                bytes: bytes as u32,
+                imm: packet.imm,
+                solicited: packet.bth.solicited,
+                invalidated: None,
+                source: Some(deth.source_qpn),
+            };
+            link.complete_recv(&received, turn);
+        }
+        Ok(())
+    }
+
+    /// Sends the oldest datagram.
+    pub(crate) fn transmit<A: App, W: Wire>(
+        &mut self,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
+        self.waits_for_path = false;
+        if link.state != State::ReadyToSend || queue.is_empty() || self.gate.is_closed(turn.now) {
+            return Visit::Idle;
+        }
+        let entry = *queue.entry(queue.head());
+        let imm = match entry.op {
+            SendOp::Send => None,
+            SendOp::SendImm => Some(entry.imm),
+            // IBTA v1 table 34: datagrams have no other operation.
+            _ => return fail(Status::LocalQpOperation, link, queue, turn),
+        };
+        // A number that names nothing of this protection domain is a mistake of the program's.
+        let Some(to) = turn.ahs.find(link.pd(), entry.to.ah) else {
+            return fail(Status::LocalQpOperation, link, queue, turn);
+        };
+        if entry.length > u64::from(to.mtu_bytes) {
+            return fail(Status::LocalLength, link, queue, turn);
+        }
+        let bytes = entry.length as usize;
+        match &to.path {
+            PathState::Resolving => {
+                self.waits_for_path = true;
+                return Visit::Idle;
+            }
+            PathState::Unreachable => link.counters.count(QpCount::Unreachable),
+            PathState::Ready(path) => {
+                let qkey = if entry.to.qkey & OWN_QKEY != 0 { link.attributes.qkey } else { entry.to.qkey };
+                let opcode = if imm.is_some() { opcode::UD_SEND_ONLY_IMM } else { opcode::UD_SEND_ONLY };
+                let headers = Headers {
+                    deth: Some(Deth { qkey, source_qpn: link.config.qpn }),
+                    imm,
+                    ..Headers::new(Bth { solicited: entry.is_solicited(), ..Bth::new(opcode, entry.to.qpn, self.psn) })
+                };
+                let part = Part { data: queue.data(queue.head()), skip: 0, bytes };
+                match emit_part(path, link.pd(), wire, &headers, part, turn) {
+                    Ok(()) => {}
+                    Err(EmitError::Full) => return Visit::Full,
+                    Err(EmitError::Aborted) => {
+                        link.counters.count(QpCount::LocalProtection);
+                        return fail(Status::LocalProtection, link, queue, turn);
+                    }
+                }
+                link.counters.count(QpCount::RequestPackets);
+                link.counters.add(QpCount::SentBytes, bytes as u64);
+                self.gate.on_sent(turn.now, bytes + path.overhead_bytes());
+                self.psn = self.psn.plus(1);
+            }
+        }
+        queue.pop();
+        link.complete_send(&entry, Status::Success, turn);
+        Visit::Progress
+    }
+}
+
+/// The oldest send cannot be sent: the send queue stops.
+fn fail<A: App>(status: Status, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) -> Visit {
+    link.fail_oldest_send(status, queue, turn);
+    Visit::Progress
+}
+
+/// What stands in front of the message in its buffer.
+fn grh(packet: &Packet<'_>) -> [u8; GRH_BYTES] {
+    let mut grh = [0; GRH_BYTES];
+    // Without the options that an IPv4 header may have: there is no place for them.
+    let ip = packet.ip_header();
+    grh[GRH_BYTES - ip.len()..].copy_from_slice(ip);
+    grh
+}
