@@ -10,7 +10,7 @@ use std::{
         atomic::{AtomicU32, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::sched::{CloneFlags, setns};
@@ -129,8 +129,18 @@ impl Host {
         self.ip(&["-d", "link", "show", INTERFACE]).contains("xdp")
     }
 
+    /// The program on this host. A process that another test starts has all our descriptors until its exec closes them, and is told
+    /// of as started before that: a program that this test gave up may stay for that long.
     pub(crate) fn attach(&self, mode: XdpMode) -> XdpProgram {
-        self.run(|| XdpProgram::attach(INTERFACE, mode)).unwrap_or_else(|error| panic!("{error}: {error:?}"))
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            match self.run(|| XdpProgram::attach(INTERFACE, mode)) {
+                Err(XdpError::ProgramPresent { .. }) if Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                attached => return attached.unwrap_or_else(|error| panic!("{error}: {error:?}")),
+            }
+        }
     }
 
     pub(crate) fn open(&self, config: &NicQueueConfig) -> NicQueue {
