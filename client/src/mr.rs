@@ -36,6 +36,8 @@ impl Access {
     pub const REMOTE_READ: Self = Self(access::REMOTE_READ);
     /// Peers may use atomic operations. Includes [`Self::LOCAL_WRITE`], as verbs demand.
     pub const REMOTE_ATOMIC: Self = Self(access::REMOTE_ATOMIC | access::LOCAL_WRITE);
+    /// Peers may flush what they wrote.
+    pub const FLUSH_GLOBAL: Self = Self(access::FLUSH_GLOBAL);
     /// Memory windows may be bound to it.
     pub const WINDOW_BIND: Self = Self(access::WINDOW_BIND);
     /// All of these.

@@ -2,7 +2,7 @@
 
 use roced_shared::abi::{
     cqe::CompletionOp,
-    wqe::{SendOp, SendWqe, Sge, send_flags},
+    wqe::{SendOp, SendWqe, Sge, flush, send_flags},
 };
 
 use crate::{ah::AddressHandle, mr::RemoteMemory, window::WindowBinding};
@@ -93,6 +93,28 @@ impl<'a> SendRequest<'a> {
         Self { swap_or_add: add, ..Self::new(SendOp::FetchAdd, Data::Sges(sges), at) }
     }
 
+    /// Atomic WRITE: `bytes` to the first eight bytes of `at`, whose address is a multiple of eight, all at once. They are copied when
+    /// it is posted. It counts as a READ does, and ends when the peer has them.
+    pub const fn atomic_write(bytes: [u8; 8], at: RemoteMemory) -> Self {
+        Self { swap_or_add: u64::from_ne_bytes(bytes), ..Self::new(SendOp::AtomicWrite, Data::Sges(&[]), at) }
+    }
+
+    /// FLUSH of all that this queue pair wrote to `range` before: when it is complete, every processor of the peer's sees it. The range has less than
+    /// 2^32 bytes. It counts as a READ does.
+    pub const fn flush(range: RemoteMemory) -> Self {
+        Self {
+            swap_or_add: range.length,
+            compare: flush::operand(flush::GLOBAL, flush::RANGE),
+            ..Self::new(SendOp::Flush, Data::Sges(&[]), range)
+        }
+    }
+
+    /// As [`Self::flush`], of all the region or window that `rkey` opens.
+    pub const fn flush_region(rkey: u32) -> Self {
+        let compare = flush::operand(flush::GLOBAL, flush::REGION);
+        Self { compare, rkey, ..Self::new(SendOp::Flush, Data::Sges(&[]), NOWHERE) }
+    }
+
     /// Binds a memory window. Work behind it begins when it is bound, and may tell the peer of it.
     pub const fn bind(binding: &WindowBinding) -> Self {
         let window = &binding.window;
@@ -179,6 +201,8 @@ impl<'a> SendRequest<'a> {
             SendOp::Write | SendOp::WriteImm => "WRITE",
             SendOp::Read => "READ",
             SendOp::CompareSwap | SendOp::FetchAdd => "atomic operation",
+            SendOp::Flush => "FLUSH",
+            SendOp::AtomicWrite => "atomic WRITE",
             SendOp::LocalInvalidate => "LOCAL_INV",
             SendOp::BindWindow => "BIND_MW",
         }
@@ -192,6 +216,8 @@ impl<'a> SendRequest<'a> {
             SendOp::Read => CompletionOp::Read,
             SendOp::CompareSwap => CompletionOp::CompareSwap,
             SendOp::FetchAdd => CompletionOp::FetchAdd,
+            SendOp::Flush => CompletionOp::Flush,
+            SendOp::AtomicWrite => CompletionOp::AtomicWrite,
             SendOp::LocalInvalidate => CompletionOp::LocalInvalidate,
             SendOp::BindWindow => CompletionOp::BindWindow,
         }

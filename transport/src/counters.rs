@@ -104,6 +104,10 @@ named_counters! {
         ReadRequests "rx_read_requests",
         /// Atomic operations executed; a duplicate is answered, never executed.
         AtomicRequests "rx_atomic_requests",
+        /// FLUSH requests executed; a duplicate is answered.
+        FlushRequests "rx_flush_requests",
+        /// Atomic WRITEs executed; a duplicate is answered, never executed.
+        AtomicWriteRequests "rx_atomic_write_requests",
         /// WRITE requests begun.
         WriteRequests "rx_write_requests",
         /// SEND requests begun.

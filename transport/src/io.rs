@@ -57,6 +57,11 @@ pub enum AtomicOperation {
         /// How much.
         add: u64,
     },
+    /// Puts `value` there, whatever is there.
+    Write {
+        /// What is there afterward.
+        value: u64,
+    },
 }
 
 impl AtomicOperation {
@@ -66,6 +71,7 @@ impl AtomicOperation {
             Self::CompareSwap { compare, swap } if before == compare => swap,
             Self::CompareSwap { .. } => before,
             Self::FetchAdd { add } => before.wrapping_add(add),
+            Self::Write { value } => value,
         }
     }
 }

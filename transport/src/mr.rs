@@ -37,6 +37,8 @@ pub enum Right {
     RemoteWrite,
     /// A peer's atomic operation.
     RemoteAtomic,
+    /// A peer's FLUSH for global visibility.
+    Flush,
 }
 
 impl Right {
@@ -51,6 +53,7 @@ impl Right {
             Self::RemoteRead => access::REMOTE_READ,
             Self::RemoteWrite => access::REMOTE_WRITE,
             Self::RemoteAtomic => access::REMOTE_ATOMIC,
+            Self::Flush => access::FLUSH_GLOBAL,
         }
     }
 }
@@ -257,6 +260,14 @@ impl MrTable {
         self.check_scope(pd, Some(qpn), key, right, va, length)
     }
 
+    /// As [`Self::check_peer`], for whatever range it is.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn check_peer_key(&self, pd: Pdn, qpn: Qpn, key: MrKey, right: Right) -> Result<(), Denied> {
+        self.open(pd, Some(qpn), key, right).map(|_| ())
+    }
+
     /// May `key` be made to open nothing, by queue pair `qpn` or its peer? Only that of a memory window of type 2 may.
     ///
     /// # Errors
@@ -284,6 +295,18 @@ impl MrTable {
         va: u64,
         length: usize,
     ) -> Result<MemSpan<'_>, Denied> {
+        let mr = self.open(pd, qpn, key, right)?;
+        // Distances inside the region, so that nothing wraps at the end of the address space.
+        let skip = va.checked_sub(mr.va).ok_or(Denied::OutOfRange)?;
+        let room = mr.length.checked_sub(skip).ok_or(Denied::OutOfRange)?;
+        if length as u64 > room {
+            return Err(Denied::OutOfRange);
+        }
+        // Cannot overflow: the control side registers only ranges with offset + length inside the memory.
+        Ok(MemSpan { region: mr.region, offset: mr.offset + skip, length, turn: PhantomData })
+    }
+
+    fn open(&self, pd: Pdn, qpn: Option<Qpn>, key: MrKey, right: Right) -> Result<&Mr, Denied> {
         let mr = self.get(key)?;
         if mr.pd != pd {
             return Err(Denied::WrongDomain);
@@ -299,14 +322,7 @@ impl MrTable {
         if mr.access & right.needed() != right.needed() {
             return Err(Denied::NoRight);
         }
-        // Distances inside the region, so that nothing wraps at the end of the address space.
-        let skip = va.checked_sub(mr.va).ok_or(Denied::OutOfRange)?;
-        let room = mr.length.checked_sub(skip).ok_or(Denied::OutOfRange)?;
-        if length as u64 > room {
-            return Err(Denied::OutOfRange);
-        }
-        // Cannot overflow: the control side registers only ranges with offset + length inside the memory.
-        Ok(MemSpan { region: mr.region, offset: mr.offset + skip, length, turn: PhantomData })
+        Ok(mr)
     }
 
     fn home(&self, key: MrKey) -> usize {

@@ -82,7 +82,7 @@ impl<'a> SendWork<'a> {
         }
         let data = if wqe.flags & send_flags::INLINE != 0 {
             // Inline data goes out; what these bring in has no place in an entry, and local operations have none.
-            let takes_none = matches!(op, SendOp::Read | SendOp::CompareSwap | SendOp::FetchAdd) || op.is_local();
+            let takes_none = !op.carries_data();
             let limit = if takes_none { 0 } else { sizes.inline_bytes.min(INLINE_BYTES_MAX) };
             if wqe.inline_bytes > limit || takes_none {
                 return Err(ClientFault::InlineTooLong { asked: wqe.inline_bytes, limit });

@@ -197,6 +197,7 @@ impl ClientMemory {
                 before
             }
             AtomicOperation::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
+            AtomicOperation::Write { value } => word.swap(value, Ordering::AcqRel),
         }
     }
 

@@ -74,6 +74,10 @@ pub enum CompletionOp {
     BindWindow = 5,
     /// A key was made to open nothing any more.
     LocalInvalidate = 6,
+    /// A FLUSH.
+    Flush = 8,
+    /// An atomic WRITE.
+    AtomicWrite = 9,
     /// A SEND arrived.
     Recv = 128,
     /// The immediate of an RDMA WRITE arrived.
@@ -91,6 +95,8 @@ impl CompletionOp {
             4 => Some(Self::FetchAdd),
             5 => Some(Self::BindWindow),
             6 => Some(Self::LocalInvalidate),
+            8 => Some(Self::Flush),
+            9 => Some(Self::AtomicWrite),
             128 => Some(Self::Recv),
             129 => Some(Self::RecvWriteImm),
             _ => None,

@@ -31,12 +31,21 @@ pub enum SendOp {
     BindWindow = 8,
     /// SEND that makes a key of the receiver's open nothing any more.
     SendInvalidate = 9,
+    /// Makes earlier WRITEs to remote memory visible there; see [`flush`].
+    Flush = 14,
+    /// Writes eight remote bytes at once.
+    AtomicWrite = 15,
 }
 
 impl SendOp {
     /// Nothing of it goes to the peer.
     pub const fn is_local(self) -> bool {
         matches!(self, Self::LocalInvalidate | Self::BindWindow)
+    }
+
+    /// It takes data of ours to the peer.
+    pub const fn carries_data(self) -> bool {
+        matches!(self, Self::Write | Self::WriteImm | Self::Send | Self::SendImm | Self::SendInvalidate)
     }
 
     /// The operation that a byte from a ring names.
@@ -52,6 +61,8 @@ impl SendOp {
             7 => Some(Self::LocalInvalidate),
             8 => Some(Self::BindWindow),
             9 => Some(Self::SendInvalidate),
+            14 => Some(Self::Flush),
+            15 => Some(Self::AtomicWrite),
             _ => None,
         }
     }
@@ -71,6 +82,23 @@ pub mod send_flags {
     pub const ALL: u8 = FENCE | SIGNALED | SOLICITED | INLINE;
 }
 
+/// What a FLUSH asks for (annex A19), with the numbers of verbs (`ibv_placement_type`, `ibv_selectivity_level`).
+pub mod flush {
+    /// Placement: every processor and device of the responder sees it.
+    pub const GLOBAL: u8 = 1 << 0;
+    /// Placement: it outlives a power failure. No memory here does.
+    pub const PERSISTENT: u8 = 1 << 1;
+    /// Selectivity: the range that the request names.
+    pub const RANGE: u8 = 0;
+    /// Selectivity: the whole memory region.
+    pub const REGION: u8 = 1;
+
+    /// As [`super::SendWqe::compare`] carries it.
+    pub const fn operand(placement: u8, selectivity: u8) -> u64 {
+        (selectivity as u64) << 4 | placement as u64
+    }
+}
+
 /// The fixed part of a send work request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -87,16 +115,17 @@ pub struct SendWqe {
     pub reserved0: u8,
     /// Immediate data, in the order in which the bytes stand on the wire.
     pub imm: [u8; 4],
-    /// Remote virtual address of a WRITE, READ or atomic operation. Of BIND_MW: [`BindWindow::va`].
+    /// Remote virtual address of a WRITE, READ, FLUSH or atomic operation. Of BIND_MW: [`BindWindow::va`].
     pub remote_va: u64,
-    /// Remote key of a WRITE, READ or atomic operation. Of LOCAL_INV and SEND with invalidate: the key that opens nothing any more. Of
+    /// Remote key of a WRITE, READ, FLUSH or atomic operation. Of LOCAL_INV and SEND with invalidate: the key that opens nothing any more. Of
     /// BIND_MW: the key that the window has afterward.
     pub rkey: u32,
     /// Bytes of inline data behind this header, with [`send_flags::INLINE`].
     pub inline_bytes: u32,
-    /// What an atomic operation puts there, or adds. Of BIND_MW: [`BindWindow::length`].
+    /// What an atomic operation puts there, or adds. Of an atomic WRITE: the eight bytes, as they lie in memory. Of a FLUSH: bytes, below
+    /// 2^32. Of BIND_MW: [`BindWindow::length`].
     pub swap_or_add: u64,
-    /// What must be there before, for compare and swap. Of BIND_MW: [`BindWindow::lkey`] in the lower half, [`BindWindow::access`] in the upper.
+    /// What must be there before, for compare and swap. Of a FLUSH: [`flush::operand`]. Of BIND_MW: [`BindWindow::lkey`] in the lower half, [`BindWindow::access`] in the upper.
     pub compare: u64,
     /// Of a datagram: the address handle.
     pub ah: u32,

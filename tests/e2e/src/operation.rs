@@ -62,11 +62,14 @@ pub(crate) enum Operation {
     Read,
     CompareSwap,
     FetchAdd,
+    AtomicWrite,
+    /// A WRITE without a completion, and the FLUSH that tells of it.
+    Flush,
 }
 
 impl Operation {
     const fn is_atomic(self) -> bool {
-        matches!(self, Self::CompareSwap | Self::FetchAdd)
+        matches!(self, Self::CompareSwap | Self::FetchAdd | Self::AtomicWrite)
     }
 
     /// What the requester's completions and, if there are any, the responder's say.
@@ -78,6 +81,8 @@ impl Operation {
             Self::Read => (CompletionOp::Read, None),
             Self::CompareSwap => (CompletionOp::CompareSwap, None),
             Self::FetchAdd => (CompletionOp::FetchAdd, None),
+            Self::AtomicWrite => (CompletionOp::AtomicWrite, None),
+            Self::Flush => (CompletionOp::Flush, None),
         }
     }
 }
@@ -161,6 +166,13 @@ fn one(
         Operation::Read => SendRequest::read(&sges, memory),
         Operation::CompareSwap => SendRequest::compare_swap(&sges, memory, number_before(number), number_after(number)),
         Operation::FetchAdd => SendRequest::fetch_add(&sges, memory, u64::MAX / 3),
+        Operation::AtomicWrite => SendRequest::atomic_write(number_after(number).to_ne_bytes(), memory),
+        Operation::Flush => {
+            end.qp.post_send(&SendRequest::write(&sges, memory))?;
+            // By the range, and by the region's key, in turn.
+            let range = RemoteMemory { length: length as u64, ..memory };
+            if number.is_multiple_of(2) { SendRequest::flush(range) } else { SendRequest::flush_region(memory.rkey) }
+        }
     };
     let request = match there {
         There::Memory(_) => request,

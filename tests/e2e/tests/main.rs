@@ -70,7 +70,7 @@ macro_rules! tests {
 
 const TESTS: &[(&str, Test)] = tests! {
     operations: the_table_names_a_test_for_each_cell rc_send rc_send_with_immediate rc_write rc_write_with_immediate
-        rc_read rc_compare_and_swap rc_fetch_and_add uc_send uc_send_with_immediate uc_write uc_write_with_immediate
+        rc_read rc_compare_and_swap rc_fetch_and_add rc_atomic_write rc_flush uc_send uc_send_with_immediate uc_write uc_write_with_immediate
         ud_send ud_send_with_immediate;
     transfers: by_ipv6 at_every_path_mtu a_link_of_1500_carries_a_path_mtu_of_1024 through_a_router_by_ipv4_and_ipv6
         a_peer_on_this_very_host four_queues_on_one_worker two_queues_on_two_workers two_devices_on_one_worker

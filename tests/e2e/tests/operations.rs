@@ -26,6 +26,8 @@ cells! {
     rc_read: "rc" "read";
     rc_compare_and_swap: "rc" "compare-swap";
     rc_fetch_and_add: "rc" "fetch-add";
+    rc_atomic_write: "rc" "atomic-write";
+    rc_flush: "rc" "flush";
     uc_send: "uc" "send";
     uc_send_with_immediate: "uc" "send-imm";
     uc_write: "uc" "write";

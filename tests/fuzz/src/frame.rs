@@ -83,6 +83,7 @@ fn fields(packet: &Packet<'_>) -> (Headers, PathSpec) {
     let headers = Headers {
         bth: packet.bth,
         deth: packet.deth,
+        feth: packet.feth,
         reth: packet.reth,
         atomic: packet.atomic,
         aeth: packet.aeth,
@@ -109,7 +110,7 @@ fn fields(packet: &Packet<'_>) -> (Headers, PathSpec) {
 fn build_again(packet: &Packet<'_>, payload: &[u8]) {
     let (headers, spec) = fields(packet);
     let info = packet.info;
-    if info.has_rdeth || info.has_xrceth || info.has_feth {
+    if info.has_rdeth || info.has_xrceth {
         return;
     }
     // IPv6 packets may carry a mapped IPv4 address on one side; nobody builds those.

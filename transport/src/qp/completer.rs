@@ -221,7 +221,8 @@ impl Completer {
             self.on_gap(link, queue, requester, turn)?;
             return Err(DropReason::ResponseGap);
         }
-        if queue.is_empty() || !queue.entry(queue.head()).is_read() {
+        let answers = |entry: &SendEntry| entry.is_read() || entry.is_placement();
+        if queue.is_empty() || !answers(queue.entry(queue.head())) {
             return Err(DropReason::UnexpectedResponse);
         }
         let position = queue.head();

@@ -15,6 +15,7 @@ mod datagram;
 mod early;
 mod events;
 mod key_change;
+mod placement;
 mod probe;
 mod recv_queue;
 mod reliable;
@@ -531,6 +532,11 @@ impl Link {
         mrs.check_peer(self.config.pd, self.config.qpn, key, right, va, length)
     }
 
+    /// May a peer do that to whatever the key opens?
+    fn check_peer_key(&self, mrs: &MrTable, key: MrKey, right: Right) -> Result<(), Denied> {
+        mrs.check_peer_key(self.config.pd, self.config.qpn, key, right)
+    }
+
     fn mtu(&self) -> usize {
         self.attributes.path_mtu_bytes as usize
     }
@@ -602,6 +608,8 @@ impl Link {
             SendOp::FetchAdd => CompletionOp::FetchAdd,
             SendOp::LocalInvalidate => CompletionOp::LocalInvalidate,
             SendOp::BindWindow => CompletionOp::BindWindow,
+            SendOp::Flush => CompletionOp::Flush,
+            SendOp::AtomicWrite => CompletionOp::AtomicWrite,
         };
         let byte_len = if entry.wants_answer() && status == Status::Success { entry.length as u32 } else { 0 };
         let cqe = Cqe { opcode: op as u8, byte_len, ..self.cqe(entry.wr_id, status, turn.now) };

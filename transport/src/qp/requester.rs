@@ -17,6 +17,7 @@ use super::{
     atomic::{self, ATOMIC_BYTES},
     completer::Completer,
     key_change::{KeyWish, Waiter},
+    placement,
     segment::{Part, packets, position},
     send_queue::{MESSAGE_BYTES_MAX, SendEntry, SendQueue},
 };
@@ -324,8 +325,8 @@ impl Requester {
     ) -> Result<u32, Visit> {
         let packets = if entry.is_read() {
             self.send_read_request(link, entry, in_flight, wire)
-        } else if entry.is_atomic() {
-            self.send_atomic_request(link, entry, wire)
+        } else if entry.wants_answer() {
+            self.send_operation(link, entry, wire)
         } else {
             self.send_packet(link, queue, entry, turn, wire)
         }?;
@@ -350,7 +351,10 @@ impl Requester {
         if entry.length > MESSAGE_BYTES_MAX {
             return Err(self.refuse(Status::LocalLength));
         }
-        if entry.is_atomic() && entry.length != ATOMIC_BYTES as u64 {
+        let wrong_length = entry.is_atomic() && entry.length != ATOMIC_BYTES as u64
+            || entry.is_placement() && entry.length != 0
+            || entry.op == SendOp::Flush && entry.swap_or_add > u32::MAX.into();
+        if wrong_length {
             return Err(self.refuse(Status::LocalLength));
         }
         if entry.wants_answer() && link.attributes.max_rd_atomic == 0 {
@@ -414,12 +418,17 @@ impl Requester {
         Ok(packets)
     }
 
-    fn send_atomic_request<W: Wire>(&mut self, link: &mut Link, entry: &SendEntry, wire: &mut W) -> Result<u32, Visit> {
+    /// Sends a request of one packet that has an answer of its own.
+    fn send_operation<W: Wire>(&mut self, link: &mut Link, entry: &SendEntry, wire: &mut W) -> Result<u32, Visit> {
         if self.unanswered() >= link.attributes.max_rd_atomic {
             return Err(Visit::Idle);
         }
-        let headers = atomic::request(entry, link, self.psn);
-        link.emit(wire, &headers, 0, |_| Ok(())).map_err(|_| Visit::Full)?;
+        let sent = if entry.is_placement() {
+            placement::send(entry, link, self.psn, wire)
+        } else {
+            link.emit(wire, &atomic::request(entry, link, self.psn), 0, |_| Ok(()))
+        };
+        sent.map_err(|_| Visit::Full)?;
         self.wanting_before_cursor = self.wanting_before_cursor.wrapping_add(1);
         self.unasked = 0;
         Ok(1)

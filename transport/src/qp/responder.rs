@@ -12,6 +12,7 @@ use super::{
     Link, Received, State, Turn, Visit,
     atomic::{self, ATOMIC_BYTES},
     key_change::{KeyWish, Waiter},
+    placement,
     recv_queue::RecvQueue,
     replay::{Duplicate, Pending, Replay, Request},
     scatter::SgeCursor,
@@ -274,6 +275,7 @@ impl Responder {
             Operation::Write => self.on_write(packet, link, recv_queue, turn),
             Operation::ReadRequest => self.on_read(packet, link, turn),
             Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(packet, link, turn),
+            Operation::Flush | Operation::AtomicWrite => self.on_placement(packet, link, turn),
             // Operations that this responder does not have (IBTA v1 9.9.3: unsupported opcode).
             _ => Err(INVALID),
         }
@@ -472,6 +474,28 @@ impl Responder {
         Ok(1)
     }
 
+    /// A FLUSH or an atomic WRITE.
+    fn on_placement<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        turn: &mut Turn<'_, A>,
+    ) -> Result<u32, Refused> {
+        // Asked first, as for an atomic operation.
+        if !self.replay.has_room() {
+            return Err(INVALID);
+        }
+        let (request, count) = if packet.info.operation == Operation::Flush {
+            (placement::check_flush(packet, link, turn)?, QpCount::FlushRequests)
+        } else {
+            (placement::write(packet, link, turn)?, QpCount::AtomicWriteRequests)
+        };
+        self.msn = (self.msn + 1) & 0x00ff_ffff;
+        self.replay.push(Request { msn: self.msn, ..request });
+        link.counters.count(count);
+        Ok(1)
+    }
+
     /// The last packet of a message that takes receive work.
     fn finish<A: App>(
         &mut self,
@@ -524,10 +548,10 @@ impl Responder {
         let failed = link.state == State::Error;
         // An ACK for what came after a READ would say that its responses are lost: they go first.
         if !failed && let Some((request, pending)) = self.replay.front() {
-            return if request.operation == Operation::ReadRequest {
-                self.send_read_response(&request, pending, link, turn, wire)
-            } else {
+            return if matches!(request.operation, Operation::CompareSwap | Operation::FetchAdd) {
                 self.send_atomic_ack(&request, link, wire)
+            } else {
+                self.send_read_response(&request, pending, link, turn, wire)
             };
         }
         let (syndrome, psn) = match self.owed {
@@ -632,6 +656,9 @@ fn duplicate_of(packet: &Packet<'_>, mtu: usize) -> Option<Duplicate> {
         (Operation::ReadRequest, Some(reth), _) => {
             let packets = packets(reth.length.into(), mtu);
             Some(Duplicate { operation, psn, packets, va: reth.va, key: reth.rkey, length: reth.length })
+        }
+        (Operation::Flush | Operation::AtomicWrite, Some(reth), _) => {
+            Some(Duplicate { operation, psn, packets: 1, va: reth.va, key: reth.rkey, length: 0 })
         }
         (Operation::CompareSwap | Operation::FetchAdd, _, Some(atomic)) => {
             let length = ATOMIC_BYTES as u32;

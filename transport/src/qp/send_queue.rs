@@ -73,6 +73,11 @@ impl SendEntry {
         matches!(self.op, SendOp::CompareSwap | SendOp::FetchAdd)
     }
 
+    /// A FLUSH or an atomic WRITE: answered by a READ response of no bytes.
+    pub(crate) const fn is_placement(&self) -> bool {
+        matches!(self.op, SendOp::Flush | SendOp::AtomicWrite)
+    }
+
     /// Nothing of it goes to the peer.
     pub(crate) const fn is_local(&self) -> bool {
         self.op.is_local()
@@ -80,7 +85,7 @@ impl SendEntry {
 
     /// It ends with an answer of its own; no ACK acknowledges it.
     pub(crate) const fn wants_answer(&self) -> bool {
-        self.is_read() || self.is_atomic()
+        self.is_read() || self.is_atomic() || self.is_placement()
     }
 
     /// The PSN after its last one.

@@ -9,7 +9,7 @@
 use roced_shared::ids::Qpn;
 
 use super::{
-    Aeth, AtomicAck, AtomicEth, Bth, Deth, Ieth, Imm, OpcodeInfo, Reth, bytes_at,
+    Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Ieth, Imm, OpcodeInfo, Reth, bytes_at,
     icrc::{ICRC_BYTES, Icrc},
     network::{IPV4_BYTES, IPV6_BYTES, Network, UDP_BYTES, peek_udp, udp_checksum_holds},
 };
@@ -39,7 +39,9 @@ pub struct Packet<'a> {
     pub udp_source_port: u16,
     /// Of a datagram.
     pub deth: Option<Deth>,
-    /// Of a READ request, and of the first packet of a WRITE.
+    /// Of a FLUSH.
+    pub feth: Option<Feth>,
+    /// Of a READ request, a FLUSH, an atomic WRITE, and of the first packet of a WRITE.
     pub reth: Option<Reth>,
     /// Of an atomic request.
     pub atomic: Option<AtomicEth>,
@@ -140,7 +142,8 @@ pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
     let mut rest = Extensions(&head[head.len() - info.header_bytes + Bth::BYTES..]);
     rest.skip(usize::from(info.has_rdeth) * 4);
     let deth = rest.take_if(info.has_deth).map(Deth::from_bytes);
-    rest.skip(usize::from(info.has_xrceth) * 4 + usize::from(info.has_feth) * 4);
+    rest.skip(usize::from(info.has_xrceth) * 4);
+    let feth = rest.take_if(info.has_feth).map(Feth::from_bytes);
     let reth = rest.take_if(info.has_reth).map(Reth::from_bytes);
     let atomic = rest.take_if(info.has_atomic).map(AtomicEth::from_bytes);
     let aeth = rest.take_if(info.has_aeth).map(Aeth::from_bytes);
@@ -159,6 +162,7 @@ pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
         vlan: network.vlan,
         udp_source_port: network.udp_source_port,
         deth,
+        feth,
         reth,
         atomic,
         aeth,

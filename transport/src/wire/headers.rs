@@ -1,6 +1,8 @@
 //! What a frame to be built says in front of its payload.
 
-use super::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Ieth, Imm, OpcodeInfo, Reth, imm::IMM_BYTES, opcode::Service};
+use super::{
+    Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Ieth, Imm, OpcodeInfo, Reth, imm::IMM_BYTES, opcode::Service,
+};
 
 /// The headers of a packet to be sent: BTH, and just those extension headers that its opcode has.
 ///
@@ -17,7 +19,9 @@ pub struct Headers {
     pub bth: Bth,
     /// Of a datagram.
     pub deth: Option<Deth>,
-    /// Of a READ request, and of the first packet of a WRITE.
+    /// Of a FLUSH.
+    pub feth: Option<Feth>,
+    /// Of a READ request, a FLUSH, an atomic WRITE, and of the first packet of a WRITE.
     pub reth: Option<Reth>,
     /// Of an atomic request.
     pub atomic: Option<AtomicEth>,
@@ -34,7 +38,17 @@ pub struct Headers {
 impl Headers {
     /// A BTH and nothing more.
     pub const fn new(bth: Bth) -> Self {
-        Self { bth, deth: None, reth: None, atomic: None, aeth: None, atomic_ack: None, imm: None, ieth: None }
+        Self {
+            bth,
+            deth: None,
+            feth: None,
+            reth: None,
+            atomic: None,
+            aeth: None,
+            atomic_ack: None,
+            imm: None,
+            ieth: None,
+        }
     }
 
     /// What the table says about the opcode.
@@ -58,6 +72,9 @@ impl Headers {
         put(&mut rest, bth.to_bytes());
         if let Some(deth) = self.deth {
             put(&mut rest, deth.to_bytes());
+        }
+        if let Some(feth) = self.feth {
+            put(&mut rest, feth.to_bytes());
         }
         if let Some(reth) = self.reth {
             put(&mut rest, reth.to_bytes());
@@ -84,9 +101,10 @@ impl Headers {
     }
 
     fn fits(&self, info: &OpcodeInfo) -> bool {
-        // Not built before something sends them: RDETH, XRCETH, FETH.
-        !(info.has_rdeth || info.has_xrceth || info.has_feth)
+        // Not built before something sends them: RDETH, XRCETH.
+        !(info.has_rdeth || info.has_xrceth)
             && self.deth.is_some() == info.has_deth
+            && self.feth.is_some() == info.has_feth
             && self.reth.is_some() == info.has_reth
             && self.atomic.is_some() == info.has_atomic
             && self.aeth.is_some() == info.has_aeth

@@ -366,16 +366,20 @@ impl World {
                 SendOp::SendInvalidate,
                 SendOp::LocalInvalidate,
                 SendOp::BindWindow,
+                SendOp::Flush,
+                SendOp::AtomicWrite,
             ]);
             let is_atomic = matches!(op, SendOp::CompareSwap | SendOp::FetchAdd);
             let sges = if is_atomic && !self.random.once_in(5) {
                 vec![Sge { va: self.random.below(4000), length: 8, lkey: 1 }]
+            } else if matches!(op, SendOp::Flush | SendOp::AtomicWrite) && !self.random.once_in(5) {
+                Vec::new()
             } else {
                 sges
             };
             let inline = [7; INLINE_BYTES_MAX as usize];
             let mut flags = self.random.below(8) as u8;
-            let data = if op != SendOp::Read && !is_atomic && !op.is_local() && self.random.once_in(5) {
+            let data = if op.carries_data() && self.random.once_in(5) {
                 flags |= send_flags::INLINE;
                 WorkData::Inline(&inline[..self.random.below(65) as usize])
             } else {

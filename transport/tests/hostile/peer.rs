@@ -7,7 +7,7 @@ use roced_transport::{
     psn::Psn,
     qp::ServiceType,
     reject::{Disposition, DropReason},
-    wire::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Headers, Ieth, Opcode, Operation, Position, Reth, Service, opcode},
+    wire::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Headers, Ieth, Opcode, Operation, Position, Reth, Service, opcode},
 };
 
 use crate::{GROUP, OUR_QKEY, PEER, QPS, STRANGER, US, World, path, qpn};
@@ -75,6 +75,9 @@ impl World {
                 ..Bth::new(opcode, dest_qpn, psn)
             },
             deth: info.has_deth.then_some(Deth { qkey: if polite { OUR_QKEY } else { 1 }, source_qpn: Qpn::GSI }),
+            feth: info
+                .has_feth
+                .then(|| Feth::from_bytes(&[0, 0, 0, self.random.of(&[1, 1, 1, 0x11, 0, 2, 0x21, 0xff])])),
             reth: info.has_reth.then_some(reth),
             atomic: info.has_atomic.then_some(AtomicEth {
                 va: va & !alignment,
@@ -161,6 +164,8 @@ impl World {
                     opcode::RC_READ_REQUEST,
                     opcode::RC_COMPARE_SWAP,
                     opcode::RC_FETCH_ADD,
+                    opcode::RC_FLUSH,
+                    opcode::RC_ATOMIC_WRITE,
                 ]),
             }
         } else {
@@ -168,7 +173,7 @@ impl World {
                 let codes = self.random.of(&[0x20, 0x20, 0x30, 0x100]);
                 let opcode = Opcode(self.random.below(codes) as u8);
                 // Those that nothing builds yet.
-                if opcode.info().is_some_and(|info| !(info.has_rdeth || info.has_xrceth || info.has_feth)) {
+                if opcode.info().is_some_and(|info| !(info.has_rdeth || info.has_xrceth)) {
                     break opcode;
                 }
             }

@@ -6,7 +6,7 @@ use roced_transport::{
     io::{FrameMut, Via},
     mr::MrKey,
     psn::Psn,
-    wire::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Headers, Ieth, Opcode, Path, PathSpec, Reth, Syndrome, Vlan},
+    wire::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Headers, Ieth, Opcode, Path, PathSpec, Reth, Syndrome, Vlan},
 };
 
 use super::cut_mut;
@@ -46,8 +46,7 @@ impl Recipe {
 
 /// Opcodes that the builder can make.
 pub(crate) fn buildable() -> Vec<Opcode> {
-    let info =
-        |opcode: &Opcode| opcode.info().is_some_and(|info| !info.has_rdeth && !info.has_xrceth && !info.has_feth);
+    let info = |opcode: &Opcode| opcode.info().is_some_and(|info| !info.has_rdeth && !info.has_xrceth);
     (0..=255).map(Opcode).filter(info).collect()
 }
 
@@ -122,6 +121,7 @@ fn headers() -> impl Strategy<Value = Headers> {
         Headers {
             bth,
             deth: info.has_deth.then(|| Deth { qkey, source_qpn: Qpn::from_wire(source) }),
+            feth: info.has_feth.then_some(Feth { placement: syndrome & 15, selectivity: syndrome >> 6 }),
             reth: info.has_reth.then_some(Reth { va, rkey: MrKey(rkey), length }),
             atomic: info.has_atomic.then_some(AtomicEth { va, rkey: MrKey(rkey), swap_or_add, compare }),
             aeth: info.has_aeth.then_some(Aeth { syndrome: Syndrome::from_byte(syndrome), msn: msn & 0x00ff_ffff }),

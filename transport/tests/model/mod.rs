@@ -115,6 +115,7 @@ pub(crate) fn headers_of(packet: &Packet<'_>) -> Headers {
     Headers {
         bth: packet.bth,
         deth: packet.deth,
+        feth: packet.feth,
         reth: packet.reth,
         atomic: packet.atomic,
         aeth: packet.aeth,

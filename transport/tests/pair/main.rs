@@ -10,6 +10,7 @@ mod host;
 mod keys;
 mod limits;
 mod operations;
+mod placement;
 mod recovery;
 mod refusals;
 mod selective;

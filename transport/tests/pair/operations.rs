@@ -7,13 +7,14 @@ use roced_shared::abi::{
 use roced_transport::{
     counters::QpCount,
     wire::{
+        Bth, Headers, Reth,
         opcode::{self, Operation},
         parse,
     },
     work::{SendWork, WorkData},
 };
 
-use crate::host::{MEMORY_BYTES, Pair, SIZES, Settings, VA, no_fault, sge, work};
+use crate::host::{KEY, MEMORY_BYTES, Pair, SIZES, Settings, VA, bth, forged, no_fault, sge, work};
 
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
@@ -289,4 +290,40 @@ fn the_whole_memory_goes_and_comes() {
     pair.hosts[0].post(&work(2, SendOp::Read, &all, 0));
     pair.settle();
     assert!(pair.hosts[0].app.memory == mine);
+}
+
+/// What host 1 answers now: message sequence numbers, in the order of the packets that have one.
+fn msns(pair: &mut Pair) -> Vec<u32> {
+    let host = &mut pair.hosts[1];
+    host.endpoint.poll_transmit(pair.now, 32, &mut host.app, &mut host.nic);
+    let frames: Vec<_> = host.nic.frames.drain(..).collect();
+    let msn = |frame: &Vec<u8>| parse(&[frame]).expect("what we build parses").aeth.map(|aeth| aeth.msn);
+    frames.iter().filter_map(msn).collect()
+}
+
+#[test]
+fn msn_counts_messages_and_a_read_when_it_begins() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[1].post_recv(1, &[sge(0, 4000)]);
+    let give = |pair: &mut Pair, ahead: u32, opcode, reth: Option<u32>, payload: &[u8]| {
+        let first = bth(pair, opcode);
+        let bth = Bth { psn: first.psn.plus(ahead), ack_request: true, ..first };
+        let reth = reth.map(|length| Reth { va: VA, rkey: KEY, length });
+        let frame = forged(pair, &Headers { reth, ..Headers::new(bth) }, payload);
+        pair.deliver(1, &frame)
+    };
+    give(&mut pair, 0, opcode::RC_WRITE_ONLY, Some(5), &[1; 5]);
+    assert_eq!(msns(&mut pair), [1]);
+    // Three responses, of which two have an AETH; behind it a WRITE that is complete before the READ is answered.
+    give(&mut pair, 1, opcode::RC_READ_REQUEST, Some(3000), &[]);
+    give(&mut pair, 4, opcode::RC_WRITE_ONLY, Some(5), &[1; 5]);
+    assert_eq!(msns(&mut pair), [2, 2, 3]);
+    give(&mut pair, 4, opcode::RC_WRITE_ONLY, Some(5), &[1; 5]);
+    assert_eq!(msns(&mut pair), [3], "a duplicate is no message more");
+    give(&mut pair, 5, opcode::RC_SEND_FIRST, None, &[1; 1024]);
+    assert_eq!(msns(&mut pair), [3], "a message counts when it is complete");
+    give(&mut pair, 6, opcode::RC_SEND_LAST, None, &[1; 5]);
+    assert_eq!(msns(&mut pair), [4]);
+    give(&mut pair, 1, opcode::RC_READ_REQUEST, Some(3000), &[]);
+    assert_eq!(msns(&mut pair), [2, 2], "a READ that is answered again has the number that it had");
 }

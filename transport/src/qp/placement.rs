@@ -1,0 +1,107 @@
+//! Memory placement extensions: FLUSH and atomic WRITE (annex A19).
+//!
+//! Both take one PSN, count against `max_rd_atomic` and are answered by a READ response of no bytes. What the peer wrote before lies
+//! in memory that every processor sees the moment its packet is executed, so a FLUSH for global visibility has nothing left to
+//! do in its turn; memory that outlives a power failure is not what clients share with us, so nobody has the right to a FLUSH for
+//! persistence.
+
+use roced_shared::abi::{
+    control::access,
+    wqe::{SendOp, flush},
+};
+
+use super::{
+    Link, Turn,
+    atomic::ATOMIC_BYTES,
+    replay::Request,
+    responder::{ACCESS, INVALID, Refused},
+    send_queue::SendEntry,
+};
+use crate::{
+    io::{App, AtomicOperation, EmitError, Wire},
+    mr::{MrKey, Right},
+    psn::Psn,
+    wire::{bth::Bth, feth::Feth, frame::Packet, headers::Headers, opcode, reth::Reth},
+};
+
+/// Sends the request that `entry` makes.
+pub(super) fn send<W: Wire>(entry: &SendEntry, link: &mut Link, psn: Psn, wire: &mut W) -> Result<(), EmitError> {
+    let is_flush = entry.op == SendOp::Flush;
+    let opcode = if is_flush { opcode::RC_FLUSH } else { opcode::RC_ATOMIC_WRITE };
+    // A FLUSH has its operands where an atomic operation has them: how much, and of what kind.
+    let length = if is_flush { entry.swap_or_add as u32 } else { ATOMIC_BYTES as u32 };
+    let headers = Headers {
+        feth: is_flush.then(|| Feth::from_bytes(&(entry.compare as u32).to_be_bytes())),
+        reth: Some(Reth { va: entry.remote_va, rkey: MrKey(entry.rkey), length }),
+        ..Headers::new(Bth { ack_request: true, ..Bth::new(opcode, link.dest_qpn(), psn) })
+    };
+    let bytes = entry.swap_or_add.to_ne_bytes();
+    let mut rest = if is_flush { &[][..] } else { &bytes };
+    link.emit(wire, &headers, rest.len(), |piece| {
+        let (now, later) = rest.split_at(piece.len());
+        piece.copy_from_slice(now);
+        rest = later;
+        Ok(())
+    })
+}
+
+/// Writes the eight bytes of an atomic WRITE at once.
+pub(super) fn write<A: App>(packet: &Packet<'_>, link: &Link, turn: &mut Turn<'_, A>) -> Result<Request, Refused> {
+    let reth = packet.reth.ok_or(INVALID)?;
+    if link.attributes.access & access::REMOTE_WRITE == 0 {
+        return Err(ACCESS);
+    }
+    let mut bytes = [0; ATOMIC_BYTES];
+    let aligned = reth.va.is_multiple_of(ATOMIC_BYTES as u64);
+    if packet.payload_len() != bytes.len() || reth.length as usize != bytes.len() || !aligned {
+        return Err(INVALID);
+    }
+    let mut at = 0;
+    for piece in packet.payload() {
+        bytes[at..at + piece.len()].copy_from_slice(piece);
+        at += piece.len();
+    }
+    let span = link.check_peer(turn.mrs, reth.rkey, Right::RemoteWrite, reth.va, bytes.len()).map_err(|_| ACCESS)?;
+    // A region whose addresses are not aligned as its memory is: the processor could not do it in one piece.
+    if !span.offset().is_multiple_of(ATOMIC_BYTES as u64) {
+        return Err(INVALID);
+    }
+    let operation = AtomicOperation::Write { value: u64::from_ne_bytes(bytes) };
+    turn.app.atomic(span, operation).map_err(|_| ACCESS)?;
+    Ok(request(packet, &reth))
+}
+
+/// Checks a FLUSH; all before it has been executed.
+pub(super) fn check_flush<A: App>(packet: &Packet<'_>, link: &Link, turn: &Turn<'_, A>) -> Result<Request, Refused> {
+    let (Some(feth), Some(reth)) = (packet.feth, packet.reth) else { return Err(INVALID) };
+    if feth.placement == 0 || feth.placement & !(flush::GLOBAL | flush::PERSISTENT) != 0 {
+        return Err(INVALID);
+    }
+    if feth.placement & flush::PERSISTENT != 0 || link.attributes.access & access::FLUSH_GLOBAL == 0 {
+        return Err(ACCESS);
+    }
+    match feth.selectivity {
+        flush::RANGE if reth.length == 0 => {}
+        flush::RANGE => {
+            link.check_peer(turn.mrs, reth.rkey, Right::Flush, reth.va, reth.length as usize).map_err(|_| ACCESS)?;
+        }
+        flush::REGION => link.check_peer_key(turn.mrs, reth.rkey, Right::Flush).map_err(|_| ACCESS)?,
+        _ => return Err(INVALID),
+    }
+    Ok(request(packet, &reth))
+}
+
+/// What is kept of it, for the answer that it is given again.
+const fn request(packet: &Packet<'_>, reth: &Reth) -> Request {
+    Request {
+        operation: packet.info.operation,
+        first_psn: packet.bth.psn,
+        packets: 1,
+        va: reth.va,
+        key: reth.rkey,
+        // Of the answer.
+        length: 0,
+        msn: 0,
+        original: 0,
+    }
+}
