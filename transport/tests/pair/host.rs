@@ -468,6 +468,21 @@ impl Pair {
         moved
     }
 
+    /// A frame as host `from` would send it to the other.
+    pub(crate) fn frame(&self, from: usize, headers: &Headers, payload: &[u8]) -> Vec<u8> {
+        let path = self.path(from);
+        let mut bytes = vec![0; path.frame_bytes(headers, payload.len())];
+        let mut rest = payload;
+        path.fill(&mut FrameMut::single(&mut bytes), headers, payload.len(), |piece| {
+            let (now, later) = rest.split_at(piece.len());
+            piece.copy_from_slice(now);
+            rest = later;
+            Ok(())
+        })
+        .expect("filled");
+        bytes
+    }
+
     /// A frame arrives at host `at`, in pieces as AF_XDP would give them.
     pub(crate) fn deliver(&mut self, at: usize, frame: &[u8]) -> Disposition {
         let host = &mut self.hosts[at];
@@ -567,17 +582,7 @@ pub(crate) fn one(from: usize, opcode: Opcode, nth: usize, fate: Fate) -> impl F
 
 /// A frame as host 0 would send it to host 1, but with these headers.
 pub(crate) fn forged(pair: &Pair, headers: &Headers, payload: &[u8]) -> Vec<u8> {
-    let path = pair.path(0);
-    let mut bytes = vec![0; path.frame_bytes(headers, payload.len())];
-    let mut rest = payload;
-    path.fill(&mut FrameMut::single(&mut bytes), headers, payload.len(), |piece| {
-        let (now, later) = rest.split_at(piece.len());
-        piece.copy_from_slice(now);
-        rest = later;
-        Ok(())
-    })
-    .expect("filled");
-    bytes
+    pair.frame(0, headers, payload)
 }
 
 /// A BTH from host 0 to host 1 with the first PSN.

@@ -11,6 +11,7 @@ mod keys;
 mod limits;
 mod operations;
 mod placement;
+mod recorded;
 mod recovery;
 mod refusals;
 mod selective;
