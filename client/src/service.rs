@@ -43,7 +43,9 @@ impl ServiceType {
         match self {
             Self::Rc => true,
             Self::Ud => matches!(op, SendOp::Send | SendOp::SendImm),
-            Self::Uc => matches!(op, SendOp::Send | SendOp::SendImm | SendOp::Write | SendOp::WriteImm),
+            Self::Uc => {
+                op.is_local() || matches!(op, SendOp::Send | SendOp::SendImm | SendOp::Write | SendOp::WriteImm)
+            }
         }
     }
 }

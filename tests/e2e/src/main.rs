@@ -66,6 +66,10 @@ enum Program {
         /// How often.
         rounds: usize,
     },
+    /// Lend memory over an unreliable connection.
+    LendUnreliably,
+    /// Write to it, in time and too late.
+    BorrowUnreliably,
     /// Change a peer's number by atomic operations.
     Count {
         /// How often to add 1.
@@ -173,6 +177,8 @@ fn main() -> Result<()> {
         Program::KeepNumber { peers, rounds } => atomics::keep_number(peers, rounds),
         Program::Lend { rounds } => windows::lend(rounds),
         Program::Borrow { rounds } => windows::borrow(rounds),
+        Program::LendUnreliably => windows::lend_unreliably(),
+        Program::BorrowUnreliably => windows::borrow_unreliably(),
         Program::Count { rounds } => atomics::count(rounds),
         Program::Ask { peer, questions, patience_ms } => {
             datagrams::ask(Gid::from(peer), questions, Duration::from_millis(patience_ms))

@@ -1,8 +1,9 @@
 //! Memory that is lent by a window: bound, told to the peer, written by the peer, taken back.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use roced_client::{
-    Access, CompletionOp, ConnectOptions, MemoryRegion, RecvRequest, RemoteMemory, SendRequest, Status, WindowKind,
+    Access, CompletionOp, ConnectOptions, MemoryRegion, RecvRequest, RemoteMemory, SendRequest, ServiceType, Status,
+    WindowKind,
 };
 
 use crate::end::{End, hear, say};
@@ -131,5 +132,55 @@ pub(crate) fn borrow(rounds: usize) -> Result<()> {
     let loan = party.read_note()?;
     ensure!(write(second, loan)? == Status::RemoteAccess, "bound to nothing, and still open");
     party.write_note(loan)?;
+    say("borrowed")
+}
+
+/// Lends memory over an unreliable connection, takes it back by LOCAL_INV, and sees that nobody writes to it any more.
+pub(crate) fn lend_unreliably() -> Result<()> {
+    let end = End::of(ServiceType::Uc)?;
+    let region = end.pd.allocate(BYTES, Access::WINDOW_BIND | Access::LOCAL_WRITE)?;
+    let window = end.pd.memory_window(WindowKind::Two)?;
+    // For the immediate of the WRITE, and for the word behind the one that is too late.
+    for _ in 0..2 {
+        end.qp.post_recv(&RecvRequest::new(&[]))?;
+    }
+    end.meet(None, &ConnectOptions::default())?;
+    let binding = window.bind(&region, .., Access::REMOTE_WRITE);
+    end.qp.post_send(&SendRequest::bind(&binding).signaled())?;
+    ensure!(end.completion()?.ok()?.op == CompletionOp::BindWindow);
+    let loan = binding.remote();
+    say(&format!("lent {} {} {}", loan.va, loan.length, loan.rkey))?;
+    ensure!(end.completion()?.ok()?.op == CompletionOp::RecvWriteImm);
+    let wrong = (0..BYTES).find(|&at| region.to_vec(at, 1)[0] != byte(1, at));
+    ensure!(wrong.is_none(), "byte {wrong:?} is wrong");
+    end.qp.post_send(&SendRequest::local_invalidate(loan.rkey).signaled())?;
+    ensure!(end.completion()?.ok()?.op == CompletionOp::LocalInvalidate);
+    region.fill(0, region.len(), 0);
+    say("taken back")?;
+    let word = end.completion()?.ok()?;
+    ensure!(word.op == CompletionOp::Recv, "{word:?} came through a window that is closed");
+    ensure!(region.to_vec(0, BYTES).iter().all(|byte| *byte == 0), "somebody wrote behind the taking back");
+    say("nothing came")
+}
+
+/// Writes to what is lent, and once more when it was taken back.
+pub(crate) fn borrow_unreliably() -> Result<()> {
+    let end = End::of(ServiceType::Uc)?;
+    let data = end.pd.allocate(BYTES, Access::NONE)?;
+    data.write_at(0, &(0..BYTES).map(|at| byte(1, at)).collect::<Vec<_>>());
+    end.meet(None, &ConnectOptions::default())?;
+    let line = hear()?;
+    let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [va, length, rkey] = numbers[..] else { bail!("'{line}' is no loan") };
+    let sges = [data.sge(..)];
+    let loan = RemoteMemory { va, length, rkey: u32::try_from(rkey)? };
+    let write = SendRequest::write(&sges, loan).imm([1; 4]).signaled();
+    end.qp.post_send(&write)?;
+    end.completion()?.ok()?;
+    hear()?;
+    end.qp.post_send(&write)?;
+    end.qp.post_send(&SendRequest::send(&[]).signaled())?;
+    end.completion()?.ok()?;
+    end.completion()?.ok()?;
     say("borrowed")
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use crate::{
     Settings,
-    lab::{Host, Lab},
+    lab::{Host, Lab, SOON},
     memory::introduce,
 };
 
@@ -32,5 +32,21 @@ pub(crate) fn what_is_lent_is_open_and_what_is_taken_back_is_closed(settings: &S
     lender.expect("lent", LIMIT)?;
     let refused = lab.counter(Host::B, "device/roce0", "resp_remote_access_errors")?;
     ensure!(refused == 1, "one request was to be refused, and {refused} were");
+    Ok(())
+}
+
+/// An unreliable connection lends and takes back, too; who comes too late is not told.
+pub(crate) fn an_unreliable_connection_lends_and_takes_back(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let mut lender = lab.start(Host::B, settings.client, &["lend-unreliably"])?;
+    let mut borrower = lab.start(Host::A, settings.client, &["borrow-unreliably"])?;
+    introduce(&mut lender, &mut borrower)?;
+    borrower.say(&lender.line(SOON)?)?;
+    lender.expect("taken back", SOON)?;
+    borrower.say("go on")?;
+    borrower.expect("borrowed", SOON)?;
+    lender.expect("nothing came", SOON)?;
+    let refused = lab.counter(Host::B, "device/roce0", "drop_remote_access")?;
+    ensure!(refused > 0, "no packet was refused");
     Ok(())
 }

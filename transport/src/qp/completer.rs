@@ -4,10 +4,11 @@
 //! response or ATOMIC ACK shows as an answer beyond it (an implied NAK, IBTA v1 9.7.5.1.4); what is lost is asked for once, and after
 //! that only the timer asks again. How little is sent again, and how soon, is told in `selective.rs`.
 
-use roced_shared::abi::{cqe::Status, wqe::SendOp};
+use roced_shared::abi::cqe::Status;
 
 use super::{
     Link, Turn,
+    key_change::KeyWish,
     requester::{Requester, Sent},
     retry::{RNR_RETRY_FOREVER, ack_timeout},
     scatter::{LocalFault, SgeCursor},
@@ -144,9 +145,10 @@ impl Completer {
 
     /// The local operation that is the oldest entry cannot be carried out.
     pub(crate) fn fail_local<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
-        let bind = !queue.is_empty() && queue.entry(queue.head()).op == SendOp::BindWindow;
-        let status = if bind { Status::WindowBind } else { Status::LocalQpOperation };
-        self.fail_oldest(link, queue, status, turn);
+        if !queue.is_empty() {
+            let status = KeyWish::refusal(queue.entry(queue.head()));
+            self.fail_oldest(link, queue, status, turn);
+        }
     }
 
     /// When the entry that cannot be sent is the oldest, it fails.

@@ -11,8 +11,15 @@
 //! So once a completion says that a key is invalid, no table opens it, whichever queue pair of whichever worker it is tried on; and once a
 //! completion says that a window is bound, every table opens it.
 
-use roced_shared::{abi::wqe::BindWindow, ids::Qpn};
+use roced_shared::{
+    abi::{
+        cqe::Status,
+        wqe::{BindWindow, SendOp},
+    },
+    ids::Qpn,
+};
 
+use super::send_queue::SendEntry;
 use crate::mr::MrKey;
 
 /// What a queue pair wants to be changed.
@@ -29,6 +36,28 @@ pub enum KeyWish {
     InvalidateLocally(MrKey),
     /// SEND with invalidate: the same, for a peer.
     InvalidateRemotely(MrKey),
+}
+
+impl KeyWish {
+    /// What BIND_MW or LOCAL_INV asks for.
+    pub(super) const fn of_work(entry: &SendEntry) -> Self {
+        let key = MrKey(entry.rkey);
+        match entry.op {
+            SendOp::BindWindow => {
+                let window = BindWindow::from_operands(entry.remote_va, entry.swap_or_add, entry.compare);
+                Self::Bind { key, window }
+            }
+            _ => Self::InvalidateLocally(key),
+        }
+    }
+
+    /// How that work ends when it cannot be done.
+    pub(super) const fn refusal(entry: &SendEntry) -> Status {
+        match entry.op {
+            SendOp::BindWindow => Status::WindowBind,
+            _ => Status::LocalQpOperation,
+        }
+    }
 }
 
 /// A wish, and who waits for it.

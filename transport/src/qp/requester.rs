@@ -7,10 +7,7 @@
 //! READs are asked for in chunks, each a READ request of its own on the wire, so that the responses on their way to us never
 //! are more than the window either: nothing else holds a responder back.
 
-use roced_shared::abi::{
-    cqe::Status,
-    wqe::{BindWindow, SendOp},
-};
+use roced_shared::abi::{cqe::Status, wqe::SendOp};
 
 use super::{
     Link, State, Turn, Visit,
@@ -370,15 +367,7 @@ impl Requester {
     fn start_local(&self, link: &mut Link, queue: &SendQueue) -> Visit {
         let begins = self.entry == queue.head() && link.state == State::ReadyToSend;
         if begins && !link.keys.waits(Waiter::Requester) {
-            let entry = queue.entry(self.entry);
-            let key = MrKey(entry.rkey);
-            let wish = if entry.op == SendOp::BindWindow {
-                let window = BindWindow::from_operands(entry.remote_va, entry.swap_or_add, entry.compare);
-                KeyWish::Bind { key, window }
-            } else {
-                KeyWish::InvalidateLocally(key)
-            };
-            link.keys.want(Waiter::Requester, wish);
+            link.keys.want(Waiter::Requester, KeyWish::of_work(queue.entry(self.entry)));
         }
         Visit::Idle
     }

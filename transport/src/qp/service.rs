@@ -163,8 +163,9 @@ impl Roles {
     ) {
         match self {
             Self::Reliable(it) => it.on_key_change(waiter, done, link, send_queue, recv_queue, turn),
-            // They ask for none.
-            Self::Unreliable(_) | Self::Datagram(_) => {}
+            Self::Unreliable(it) => it.on_key_change(done, link, send_queue, turn),
+            // It asks for none.
+            Self::Datagram(_) => {}
         }
     }
 

@@ -16,6 +16,7 @@ use roced_shared::abi::{
 
 use super::{
     Link, Received, State, Turn, Visit,
+    key_change::{KeyWish, Waiter},
     recv_queue::RecvQueue,
     scatter::SgeCursor,
     segment::{Part, length_fits, packets, position},
@@ -73,6 +74,26 @@ impl Unreliable {
         self.receiver.on_packet(packet, link, recv_queue, turn)
     }
 
+    /// The BIND_MW or LOCAL_INV that is the oldest send was carried out, or cannot be.
+    pub(crate) fn on_key_change<A: App>(
+        &mut self,
+        done: bool,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+    ) {
+        if queue.is_empty() {
+            return;
+        }
+        let entry = *queue.entry(queue.head());
+        if done {
+            queue.pop();
+            link.complete_send(&entry, Status::Success, turn);
+        } else {
+            link.fail_oldest_send(KeyWish::refusal(&entry), queue, turn);
+        }
+    }
+
     pub(crate) fn on_timeout(&mut self, now: Nanos) {
         self.sender.gate.on_timeout(now);
     }
@@ -116,6 +137,12 @@ impl Sender {
             return Visit::Idle;
         }
         let entry = *queue.entry(queue.head());
+        if entry.is_local() {
+            if !link.keys.waits(Waiter::Requester) {
+                link.keys.want(Waiter::Requester, KeyWish::of_work(&entry));
+            }
+            return Visit::Idle;
+        }
         let (operation, imm) = match entry.op {
             SendOp::Send => (Operation::Send, None),
             SendOp::SendImm => (Operation::Send, Some(entry.imm)),

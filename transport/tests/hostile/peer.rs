@@ -7,7 +7,9 @@ use roced_transport::{
     psn::Psn,
     qp::ServiceType,
     reject::{Disposition, DropReason},
-    wire::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Headers, Ieth, Opcode, Operation, Position, Reth, Service, opcode},
+    wire::{
+        Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Headers, Ieth, Opcode, Operation, Position, Reth, Service, opcode,
+    },
 };
 
 use crate::{GROUP, OUR_QKEY, PEER, QPS, STRANGER, US, World, path, qpn};
@@ -31,6 +33,7 @@ impl World {
         };
         let payload = match (info.payload, info.position) {
             (false, _) => 0,
+            _ if polite && info.operation == Operation::AtomicWrite => 8,
             (_, Position::First | Position::Middle) if polite => mtu.min(4096),
             (_, Position::Last) if polite => self.message[index as usize].map_or(1, |(_, left)| left.min(mtu)),
             _ => self.random.below(mtu.min(4096) as u64 + if polite { 1 } else { 40 }) as usize,
@@ -44,9 +47,12 @@ impl World {
             _ if info.position == Position::First => (payload + 1) as u32 + self.random.below(1000) as u32,
             _ => self.random.below(6000) as u32,
         };
+        let length = if polite && info.operation == Operation::Flush { length.min(1000) } else { length };
         let mr = if polite { 0 } else { self.random.below(5) };
         let va =
             0x10_0000 * mr + if self.random.once_in(30) { self.random.next() << 40 } else { self.random.below(2000) };
+        let alignment = if self.random.once_in(20) { 0 } else { 7 };
+        let va = if info.operation == Operation::AtomicWrite { va & !alignment } else { va };
         let reth = Reth { va, rkey: MrKey((mr as u32) << 8 | 1), length };
         let aeth = Aeth::from_bytes(&[
             if self.random.once_in(8) {
@@ -60,7 +66,6 @@ impl World {
             0,
             9,
         ]);
-        let alignment = if self.random.once_in(20) { 0 } else { 7 };
         let to_group = info.has_deth && self.random.once_in(4);
         let dest_qpn = match self.random.below(50) {
             0 => qpn(7),
@@ -75,9 +80,9 @@ impl World {
                 ..Bth::new(opcode, dest_qpn, psn)
             },
             deth: info.has_deth.then_some(Deth { qkey: if polite { OUR_QKEY } else { 1 }, source_qpn: Qpn::GSI }),
-            feth: info
-                .has_feth
-                .then(|| Feth::from_bytes(&[0, 0, 0, self.random.of(&[1, 1, 1, 0x11, 0, 2, 0x21, 0xff])])),
+            feth: info.has_feth.then(|| {
+                Feth::from_bytes(&[0, 0, 0, if polite { 1 } else { self.random.of(&[0x11, 0, 2, 0x21, 0xff]) }])
+            }),
             reth: info.has_reth.then_some(reth),
             atomic: info.has_atomic.then_some(AtomicEth {
                 va: va & !alignment,

@@ -9,6 +9,7 @@ use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     mr::{Mr, MrKey, Scope},
+    qp::ServiceType,
     recovery::{Recovery, RecoveryConfig},
     reject::{Disposition, DropReason},
     wire::{
@@ -366,4 +367,38 @@ fn what_the_control_side_sets_opens_at_once() {
     pair.settle();
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::RemoteAccess)]);
     assert_eq!(pair.hosts[1].app.writes, [(AT + 60, 4)]);
+}
+
+/// An unreliable connection lends and takes back as a reliable one does; who comes too late is not told.
+#[test]
+fn an_unreliable_connection_has_windows() {
+    let settings = Settings { service: ServiceType::Uc, ..Settings::default() };
+    for key in [WINDOW, SHARED] {
+        let mut pair = bound_by(key, settings);
+        let before = pair.hosts[1].app.memory.clone();
+        assert_eq!(write_ends(&mut pair, key, AT + BYTES - 10, 10), Status::Success);
+        assert!(pair.hosts[1].app.memory != before, "it arrived");
+        let after = pair.hosts[1].app.memory.clone();
+        assert_eq!(write_ends(&mut pair, key, AT + BYTES - 10, 11), Status::Success, "it has left");
+        assert!(pair.hosts[1].app.memory == after, "not a byte behind the window, nor before that");
+        pair.hosts[1].post(&invalidate(2, key));
+        pair.hosts[1].post(&work(3, SendOp::Send, &[], 0));
+        pair.settle();
+        assert_eq!(pair.hosts[1].take(), [(2, Status::Success), (3, Status::Success)]);
+        assert_eq!(write_ends(&mut pair, key, AT, 10), Status::Success, "it has left");
+        assert!(pair.hosts[1].app.memory == after, "the window is closed");
+        assert_eq!((pair.hosts[0].state(), pair.hosts[1].state()), ("RTS", "RTS"));
+    }
+}
+
+#[test]
+fn a_change_that_cannot_be_made_stops_the_send_queue_of_an_unreliable_connection() {
+    let mut pair = Pair::new(Settings { service: ServiceType::Uc, ..Settings::default() });
+    pair.hosts[1].post(&work(1, SendOp::Send, &[], 0));
+    pair.hosts[1].post(&invalidate(2, WINDOW));
+    pair.hosts[1].post(&work(3, SendOp::Send, &[], 0));
+    pair.settle();
+    let flushed = (3, Status::WorkRequestFlushed);
+    assert_eq!(pair.hosts[1].take(), [(1, Status::Success), (2, Status::LocalQpOperation), flushed]);
+    assert_eq!(pair.hosts[1].state(), "SQE");
 }
