@@ -467,6 +467,10 @@ impl Qp {
 
     fn flush_sends<A: App>(&mut self, turn: &mut Turn<'_, A>) -> Visit {
         for _ in 0..FLUSH_BURST {
+            // One whose completion found no room has ended the queue pair: the receives are flushed too.
+            if self.link.state != State::SendQueueError {
+                return Visit::Progress;
+            }
             let Some(entry) = self.send_queue.pop() else { return Visit::Idle };
             self.link.complete_send(&entry, Status::WorkRequestFlushed, turn);
         }

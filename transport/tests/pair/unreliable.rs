@@ -21,7 +21,7 @@ use roced_transport::{
     work::{SendWork, WorkData},
 };
 
-use crate::host::{Fate, KEY, MEMORY_BYTES, Pair, Settings, VA, forged, no_fault, one, sge, work};
+use crate::host::{Fate, KEY, MEMORY_BYTES, Pair, SIZES, Settings, VA, forged, no_fault, one, sge, work};
 
 fn settings() -> Settings {
     Settings { service: ServiceType::Uc, ..Settings::default() }
@@ -291,6 +291,20 @@ fn work_that_cannot_be_sent_stops_the_send_queue_alone() {
         pair.settle();
         assert_eq!((pair.hosts[0].take(), pair.hosts[1].app.completions.len()), (vec![(6, Status::Success)], 2));
     }
+}
+
+/// The send queue has stopped, and the last of what it flushes finds no room: the receives are flushed too.
+#[test]
+fn a_completion_queue_without_room_for_flushed_sends_ends_the_queue_pair() {
+    let mut pair = Pair::new(settings());
+    pair.hosts[0].app.cq_room = 1;
+    pair.hosts[0].post_recv(7, &[sge(0, 100)]);
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 10)], 0));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[], 0));
+    pair.settle();
+    let host = &mut pair.hosts[0];
+    assert_eq!((host.take(), host.state()), (vec![(1, Status::LocalQpOperation)], "ERR"));
+    assert_eq!(host.endpoint.recv_room(host.qpn), SIZES.recv_wrs);
 }
 
 #[test]
