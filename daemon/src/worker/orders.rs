@@ -35,7 +35,8 @@ fn done_or_refused(result: Result<(), Reject>) -> Answer {
 }
 
 impl<N: Nic> Worker<N> {
-    pub(super) fn carry_out(&mut self, command: Command) -> Answer {
+    /// Does what the control thread asks: what a turn does with each command that it finds, and the whole of it.
+    pub fn carry_out(&mut self, command: Command) -> Answer {
         let no_room = |command| Answer::Refused(Refused::NoRoom, Some(command));
         let missing = || refuse(Refused::NoSuchObject);
         match command {

@@ -113,8 +113,13 @@ impl App for Client {
         self.access(from, into.len(), 0)
     }
 
-    fn atomic(&mut self, at: MemSpan<'_>, _: AtomicOperation) -> Result<u64, MemoryFault> {
+    fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault> {
         assert!(at.offset().is_multiple_of(8), "{at:?} is aligned");
+        if matches!(operation, AtomicOperation::Write { .. }) {
+            self.access(at, 8, access::REMOTE_WRITE)?;
+            self.written += 8;
+            return Ok(0);
+        }
         self.access(at, 8, access::REMOTE_ATOMIC)?;
         self.atomics += 1;
         Ok(self.atomics)

@@ -3,9 +3,13 @@
 //! PSNs follow from what was posted, so what each request packet must say is known from outside, and so is what must have been answered
 //! before a send may succeed. Data of a READ goes where that READ was told to put it, and nowhere else.
 
-use roced_shared::abi::wqe::{SendOp, Sge, send_flags};
+use roced_shared::{
+    abi::wqe::{SendOp, Sge, send_flags},
+    ids::Qpn,
+};
 use roced_transport::{
     psn::Psn,
+    qp::ServiceType,
     wire::{Opcode, Operation, Packet, Position, Service, Syndrome},
     work::{DatagramTo, SendWork, WorkData},
 };
@@ -14,7 +18,7 @@ use crate::{
     client::{Ended, Posted},
     input::Input,
     packet::{Step, flags},
-    world::{SIZES, World, mr, mr_key, qpn},
+    world::{OUR_QKEY, PEER_QPN, SIZES, World, mr, mr_key, qpn},
 };
 
 /// Steps of one run.
@@ -22,7 +26,7 @@ const STEPS_MAX: usize = 300;
 /// Longest message of the standard.
 const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
-const OPS: [SendOp; 7] = [
+const OPS: [SendOp; 12] = [
     SendOp::Write,
     SendOp::Send,
     SendOp::Read,
@@ -30,6 +34,11 @@ const OPS: [SendOp; 7] = [
     SendOp::SendImm,
     SendOp::CompareSwap,
     SendOp::FetchAdd,
+    SendOp::LocalInvalidate,
+    SendOp::BindWindow,
+    SendOp::SendInvalidate,
+    SendOp::Flush,
+    SendOp::AtomicWrite,
 ];
 
 /// What a step is, by its first byte.
@@ -38,6 +47,11 @@ pub(crate) mod kind {
     pub(crate) const POST: u8 = 8;
     pub(crate) const TRANSMIT: u8 = 10;
     pub(crate) const TIME: u8 = 13;
+}
+
+/// It ends with an answer of its own.
+const fn wants_answer(op: SendOp) -> bool {
+    matches!(op, SendOp::Read | SendOp::CompareSwap | SendOp::FetchAdd | SendOp::Flush | SendOp::AtomicWrite)
 }
 
 /// A send as the client knows it.
@@ -55,13 +69,16 @@ struct Sent {
 
 /// What the client posted, and what the peer has answered.
 #[derive(Debug)]
-struct Model {
+pub(crate) struct Model {
+    service: ServiceType,
     first: Psn,
     mtu: usize,
     sent: Vec<Sent>,
     /// Behind the last PSN of all that was posted, and that anything was sent of.
     posted: u32,
     seen: u32,
+    /// Any of it may have been sent without being seen.
+    pub(crate) unseen: bool,
     /// Some message cannot be sent: nothing behind it ever has a PSN.
     unsent: bool,
     /// Behind the last PSN that an answer acknowledged; PSNs of READ responses and ATOMIC ACKs.
@@ -73,9 +90,9 @@ struct Model {
 /// One run.
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input(bytes);
-    let mut world = World::new(&mut input);
+    let mut world = World::new(ServiceType::Rc, &mut input);
     world.client.only_into = Some(Vec::new());
-    let mut model = Model::new(&world);
+    let mut model = Model::new(ServiceType::Rc, &world);
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
             break;
@@ -85,38 +102,43 @@ pub(crate) fn run(bytes: &[u8]) {
             kind::POST..10 => model.post(&mut world, &mut input),
             kind::TRANSMIT..13 => world.transmit(input.byte(), |packet| model.hear(packet)),
             kind::TIME => world.time(input.byte()),
-            14 => world.control(input.byte()),
-            _ if world.state() == "ERR" => {
+            14 => {
+                world.control(input.byte());
+                model.unseen |= world.unreachable;
+            }
+            _ if world.has_failed() => {
                 world.rest(|packet| model.hear(packet));
-                model.check(&world.client.ended);
+                model.check(&world.client.ended, world.local_done);
                 world.connect();
                 world.client.ended.clear();
                 world.client.only_into = Some(Vec::new());
-                model = Model::new(&world);
+                model = Model::new(ServiceType::Rc, &world);
             }
             _ => {}
         }
     }
     world.end(|packet| model.hear(packet));
-    model.check(&world.client.ended);
+    model.check(&world.client.ended, world.local_done);
 }
 
 impl Model {
-    fn new(world: &World) -> Self {
+    pub(crate) fn new(service: ServiceType, world: &World) -> Self {
         Self {
+            service,
             first: world.first_psn(),
             mtu: world.mtu(),
             sent: Vec::new(),
             posted: 0,
             seen: 0,
+            unseen: world.unreachable,
             unsent: false,
             acknowledged: 0,
             responses: Vec::new(),
-            reads: world.max_rd_atomic() > 0,
+            reads: service == ServiceType::Rc && world.max_rd_atomic() > 0,
         }
     }
 
-    fn post(&mut self, world: &mut World, input: &mut Input<'_>) {
+    pub(crate) fn post(&mut self, world: &mut World, input: &mut Input<'_>) {
         let op = input.of(&OPS);
         let brings_in = matches!(op, SendOp::Read | SendOp::CompareSwap | SendOp::FetchAdd);
         let mut flags = input.byte() & 7;
@@ -127,7 +149,11 @@ impl Model {
         if matches!(op, SendOp::CompareSwap | SendOp::FetchAdd) && count & 0x40 == 0 {
             sges = vec![Sge { va: mr(0).va, length: 8, lkey: mr_key(0).0 }];
         }
-        let data = if count & 0x80 != 0 && !brings_in {
+        let is_bare = op.is_local() || matches!(op, SendOp::Flush | SendOp::AtomicWrite);
+        if is_bare {
+            sges.clear();
+        }
+        let data = if count & 0x80 != 0 && !brings_in && !is_bare {
             flags |= send_flags::INLINE;
             WorkData::Inline(&inline[..usize::from(count & 0x3f)])
         } else {
@@ -146,32 +172,48 @@ impl Model {
             rkey,
             swap_or_add: remote_va ^ 5,
             compare: wr_id,
-            to: DatagramTo::NOWHERE,
+            to: self.destination(rkey),
             data,
         };
         world.endpoint.post_send(qpn(), &work).expect("there");
         world.wr_id += 1;
         let signaled = flags & send_flags::SIGNALED != 0 || world.signal_all;
         world.client.sends.push_back(Posted { wr_id, signaled });
-        if brings_in {
-            world.client.only_into.get_or_insert_default().extend(&sges);
+        if brings_in && let Some(into) = &mut world.client.only_into {
+            into.extend(&sges);
         }
-        self.remember(&work);
+        self.remember(&work, world);
     }
 
-    fn remember(&mut self, work: &SendWork<'_>) {
+    /// Where a datagram goes: by one of the address handles, or one that there is none of, with the Q_Key of the queue pair or one that
+    /// is the same.
+    fn destination(&self, which: u32) -> DatagramTo {
+        if self.service != ServiceType::Ud {
+            return DatagramTo::NOWHERE;
+        }
+        let qkey = if which & 4 != 0 { 1 << 31 } else { OUR_QKEY };
+        DatagramTo { ah: which & 3, qpn: Qpn::from_wire(PEER_QPN), qkey }
+    }
+
+    fn remember(&mut self, work: &SendWork<'_>, world: &World) {
         let length = match work.data {
             WorkData::Inline(bytes) => bytes.len() as u64,
             WorkData::Sges(sges) => sges.iter().map(|sge: &Sge| u64::from(sge.length)).sum(),
         };
         let is_atomic = matches!(work.op, SendOp::CompareSwap | SendOp::FetchAdd);
+        let is_reliable_only = matches!(work.op, SendOp::SendInvalidate | SendOp::Flush | SendOp::AtomicWrite);
+        self.unsent |= self.service == ServiceType::Ud
+            && (!matches!(work.op, SendOp::Send | SendOp::SendImm)
+                || matches!(work.to.ah, 1 | 2)
+                || length > u64::from(world.ah_mtu(work.to.ah)));
         self.unsent |= length > MESSAGE_BYTES_MAX
+            || (is_reliable_only && self.service != ServiceType::Rc)
             || (is_atomic && length != 8)
-            || ((is_atomic || work.op == SendOp::Read) && !self.reads);
+            || (wants_answer(work.op) && !self.reads);
         if self.unsent {
             return;
         }
-        let packets = length.div_ceil(self.mtu as u64).max(1) as u32;
+        let packets = if work.op.is_local() { 0 } else { length.div_ceil(self.mtu as u64).max(1) as u32 };
         let SendWork { wr_id, op, remote_va, rkey, .. } = *work;
         // Offsets do not wrap: a few hundred messages, of which eight are outstanding; PSNs are compared modulo 2^24.
         self.sent.push(Sent { wr_id, op, length, remote_va, rkey, first: self.posted, packets });
@@ -214,9 +256,14 @@ impl Model {
 
     /// All before `to` is acknowledged, if it was sent: an answer to what was not is nobody's.
     fn acknowledge(&mut self, to: u32) {
-        if to <= self.seen {
+        if to <= self.sent_to() {
             self.acknowledged = self.acknowledged.max(to);
         }
+    }
+
+    /// Behind the last PSN that may have been sent.
+    const fn sent_to(&self) -> u32 {
+        if self.unseen { self.posted } else { self.seen }
     }
 
     /// The message that a PSN lies in, and which of its packets it is.
@@ -226,10 +273,18 @@ impl Model {
     }
 
     /// A request says what was posted.
-    fn hear(&mut self, packet: &Packet<'_>) {
+    pub(crate) fn hear(&mut self, packet: &Packet<'_>) {
         let info = packet.info;
         assert!(!info.operation.is_response(), "nobody asked anything of it");
+        assert_eq!(info.service == Service::Rc, self.service == ServiceType::Rc);
         let offset = packet.bth.psn.offset_from(self.first);
+        if self.service == ServiceType::Ud {
+            let deth = packet.deth.expect("a datagram has one");
+            assert_eq!((deth.qkey, deth.source_qpn, packet.bth.dest_qpn), (OUR_QKEY, qpn(), Qpn::from_wire(PEER_QPN)));
+        }
+        if self.service != ServiceType::Rc {
+            assert!(offset == self.seen || (self.unseen && offset > self.seen), "each is sent once, in order");
+        }
         let (sent, at) = self.at(offset).expect("a PSN of a message");
         let skip = u64::from(at) * self.mtu as u64;
         let mut packets = 1;
@@ -245,6 +300,15 @@ impl Model {
             assert_eq!(info.operation, operation);
             assert_eq!((atomic.va, atomic.rkey.0), (sent.remote_va, sent.rkey));
             assert_eq!((atomic.swap_or_add, atomic.compare), (sent.remote_va ^ 5, sent.wr_id));
+        } else if sent.op == SendOp::Flush {
+            let reth = packet.reth.expect("a FLUSH has one");
+            assert_eq!((info.operation, packet.feth.is_some()), (Operation::Flush, true));
+            assert_eq!((reth.va, reth.rkey.0), (sent.remote_va, sent.rkey));
+            assert_eq!(u64::from(reth.length), sent.remote_va ^ 5);
+        } else if sent.op == SendOp::AtomicWrite {
+            let reth = packet.reth.expect("an atomic WRITE has one");
+            assert_eq!((info.operation, packet.payload_len()), (Operation::AtomicWrite, 8));
+            assert_eq!((reth.va, reth.rkey.0, reth.length), (sent.remote_va, sent.rkey, 8));
         } else {
             let position = match (at == 0, at + 1 == sent.packets) {
                 (true, true) => Position::Only,
@@ -253,13 +317,15 @@ impl Model {
                 (false, false) => Position::Middle,
             };
             let (operation, immediate) = match sent.op {
-                SendOp::Send => (Operation::Send, false),
+                SendOp::Send | SendOp::SendInvalidate => (Operation::Send, false),
                 SendOp::SendImm => (Operation::Send, true),
                 SendOp::WriteImm => (Operation::Write, true),
                 _ => (Operation::Write, false),
             };
             assert_eq!((info.operation, info.position), (operation, position));
             assert_eq!(packet.imm.is_some(), immediate && position.ends());
+            let invalidates = (sent.op == SendOp::SendInvalidate && position.ends()).then_some(sent.rkey);
+            assert_eq!(packet.ieth.map(|ieth| ieth.rkey.0), invalidates);
             assert_eq!(packet.payload_len() as u64, (sent.length - skip).min(self.mtu as u64));
             if operation == Operation::Write && position.begins() {
                 let reth = packet.reth.expect("a WRITE's first packet has one");
@@ -269,19 +335,22 @@ impl Model {
         self.seen = self.seen.max(offset + packets);
     }
 
-    /// What succeeded was answered.
-    fn check(&mut self, ended: &[Ended]) {
+    /// What succeeded was answered; what is local was done.
+    pub(crate) fn check(&mut self, ended: &[Ended], local_done: u64) {
         self.responses.sort_unstable();
+        let mut local = 0;
         for Ended { wr_id, .. } in ended.iter().filter(|ended| ended.success) {
             let sent = self.sent.iter().find(|sent| sent.wr_id == *wr_id).expect("it could be sent");
             let end = sent.first + sent.packets;
-            assert!(end <= self.seen, "{sent:?} succeeded and was not sent to its end");
-            if matches!(sent.op, SendOp::Read | SendOp::CompareSwap | SendOp::FetchAdd) {
+            local += u64::from(sent.op.is_local());
+            assert!(end <= self.sent_to(), "{sent:?} succeeded and was not sent to its end");
+            if wants_answer(sent.op) {
                 let answered = (sent.first..end).all(|offset| self.responses.binary_search(&offset).is_ok());
                 assert!(answered, "{sent:?} succeeded, and not all its answers came");
-            } else {
+            } else if self.service == ServiceType::Rc {
                 assert!(end <= self.acknowledged, "{sent:?} succeeded, {} is acknowledged", self.acknowledged);
             }
         }
+        assert!(local <= local_done, "{local} local work requests succeeded, {local_done} were done");
     }
 }

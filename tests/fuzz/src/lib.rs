@@ -10,9 +10,13 @@
 //! in the code under test knows that it is tested.
 
 mod client;
+mod client_rings;
 mod completer;
+mod control;
+mod datagram;
 mod frame;
 mod input;
+mod machine;
 mod packet;
 mod responder;
 mod seeds;
@@ -42,6 +46,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "frame", run: frame::run, seeds: seeds::frame },
     Target { name: "responder", run: responder::run, seeds: seeds::responder },
     Target { name: "completer", run: completer::run, seeds: seeds::completer },
+    Target { name: "datagram", run: datagram::run, seeds: seeds::datagram },
+    Target { name: "control", run: control::run, seeds: control::seeds },
+    Target { name: "client_rings", run: client_rings::run, seeds: client_rings::seeds },
 ];
 
 impl Target {

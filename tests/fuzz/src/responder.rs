@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use roced_shared::abi::control::access;
 use roced_transport::{
     psn::Psn,
+    qp::ServiceType,
     reject::Disposition,
     wire::{Opcode, Operation, Packet, Position, Syndrome},
 };
@@ -48,6 +49,8 @@ struct Peer {
     mtu: usize,
     /// Where an orderly peer would go on.
     next: Psn,
+    /// Packets that wait for their turn, and behind which it would go on: PSN and PSNs that it takes.
+    held: BTreeMap<u32, u32>,
     /// PSNs that were offered, as ranges of offsets from the first; those that leave no gap are in `whole`.
     offered: Vec<(u32, u32)>,
     whole: u32,
@@ -66,7 +69,7 @@ struct Peer {
 /// One run.
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input(bytes);
-    let mut world = World::new(&mut input);
+    let mut world = World::new(ServiceType::Rc, &mut input);
     let mut peer = Peer::new(&world);
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
@@ -78,7 +81,7 @@ pub(crate) fn run(bytes: &[u8]) {
             kind::TRANSMIT..12 => world.transmit(input.byte(), |packet| peer.hear(packet)),
             12 => world.time(input.byte()),
             13 => world.control(input.byte()),
-            14 if world.state() == "ERR" => {
+            14 if world.has_failed() => {
                 world.connect();
                 world.tap.drain(|_| ());
                 peer = Peer::new(&world);
@@ -99,6 +102,7 @@ impl Peer {
             first: world.first_psn(),
             mtu: world.mtu(),
             next: world.first_psn(),
+            held: BTreeMap::new(),
             offered: Vec::new(),
             whole: 0,
             acknowledged: 0,
@@ -130,6 +134,11 @@ impl Peer {
                 self.asked.push(Asked { psn, packets, mr, skip, length: step.length });
                 packets
             }
+            Some(info) if matches!(info.operation, Operation::Flush | Operation::AtomicWrite) => {
+                // Answered by a READ response of no bytes.
+                self.asked.push(Asked { psn, packets: 1, mr: u32::from(step.mr & 7), skip: 0, length: 0 });
+                1
+            }
             _ => 1,
         };
         if info.is_some_and(|info| info.has_atomic) && !self.atomics.contains(&psn) {
@@ -137,8 +146,15 @@ impl Peer {
         }
         self.offer(psn, packets);
         self.sent_bytes += payload as u64;
-        if world.deliver(step, psn, payload) == Disposition::Accepted && psn == self.next {
+        let disposition = world.deliver(step, psn, payload);
+        if disposition == Disposition::Held {
+            self.held.insert(psn.get(), packets);
+        }
+        if disposition == Disposition::Accepted && psn == self.next {
             self.next = psn.plus(packets);
+            while let Some(packets) = self.held.remove(&self.next.get()) {
+                self.next = self.next.plus(packets);
+            }
             let total = if info.is_some_and(|info| info.position == Position::First) {
                 step.length as usize
             } else {
@@ -174,6 +190,10 @@ impl Peer {
                     length: reth.length,
                 });
                 packets
+            }
+            (Operation::Flush | Operation::AtomicWrite, Some(reth)) => {
+                self.asked.push(Asked { psn, packets: 1, mr: reth.rkey.0 >> 8, skip: 0, length: 0 });
+                1
             }
             _ => 1,
         };

@@ -1,10 +1,10 @@
 //! Where the runs begin: the recorded frames, as they are for `frame`, and as steps for the targets of the engine.
 
 use roced_captures::{CapturedFrame, files, frames_of};
-use roced_transport::wire::{Operation, Packet, parse};
+use roced_transport::wire::{Operation, Packet, Service, parse};
 
 use crate::{
-    completer,
+    completer, datagram,
     packet::{Step, flags},
     responder,
 };
@@ -126,5 +126,44 @@ pub(crate) fn completer() -> Vec<Seed> {
         }
         run.extend([completer::kind::TIME, 0x70, completer::kind::TRANSMIT, 0]);
         (answers > 0).then_some(run)
+    })
+}
+
+/// Work of every kind, then the packets of each capture of a service that answers nothing.
+pub(crate) fn datagram() -> Vec<Seed> {
+    captures(|frames| {
+        let mut run = settings(mtu_of(frames));
+        // Of the service of its last packet.
+        let is_datagram = frames.iter().any(|frame| {
+            let pieces = [&frame.bytes[..]];
+            parse(&pieces).is_ok_and(|packet| packet.info.service == Service::Ud)
+        });
+        run[0] |= u8::from(is_datagram) << 3;
+        for op in [0, 1, 3, 4] {
+            // Signaled, one entry of 1.5 KiB.
+            run.extend([datagram::kind::POST, op, 2, 1, 0x10, 0, 9, 0, 0, 6, 0]);
+        }
+        run.extend([datagram::kind::TRANSMIT, 0]);
+        let mut next = None;
+        for frame in frames {
+            let pieces = [&frame.bytes[..]];
+            let Ok(packet) = parse(&pieces) else { continue };
+            if !matches!(packet.info.service, Service::Uc | Service::Ud) {
+                return None;
+            }
+            // One entry of 8 KiB in the first region.
+            run.extend([datagram::kind::RECV, 1, 0, 0, 0x20, 0]);
+            let psn = next.map_or(0, |next| packet.bth.psn.distance_from(next));
+            run.push(datagram::kind::PACKET);
+            step(&packet, psn.clamp(-100, 100) as i16, packet.payload_len() as u16).write(&mut run);
+            next = Some(packet.bth.psn.plus(1));
+        }
+        for frame in frames.iter().take(2) {
+            run.push(datagram::kind::RECORDED);
+            run.extend((frame.bytes.len() as u16).to_le_bytes());
+            run.push(0);
+            run.extend(&frame.bytes);
+        }
+        Some(run)
     })
 }

@@ -8,9 +8,6 @@ use std::{
 
 use roced_fuzz::{Seed, TARGETS, Target};
 
-/// Mutated runs of each target: a second or two in a debug build. `ROCED_FUZZ_RUNS` asks for another number.
-const RUNS: u64 = 20_000;
-
 /// xorshift64*: the same seed, the same runs.
 struct Random(u64);
 
@@ -60,14 +57,15 @@ fn run(target: &Target, name: &str, bytes: &[u8]) {
     }
 }
 
-fn replay(name: &str) {
+/// `runs` mutations; `ROCED_FUZZ_RUNS` asks for another number.
+fn replay(name: &str, runs: u64) {
     let target = Target::named(name).expect("a target");
     let seeds = (target.seeds)();
     assert!(seeds.len() >= 5, "{} seeds", seeds.len());
     for Seed { name, bytes } in seeds.iter().chain(&target.regressions()) {
         run(target, name, bytes);
     }
-    let runs = env::var("ROCED_FUZZ_RUNS").map_or(RUNS, |runs| runs.parse().expect("a number of runs"));
+    let runs = env::var("ROCED_FUZZ_RUNS").map_or(runs, |runs| runs.parse().expect("a number of runs"));
     let mut random = Random(0x5eed);
     for number in 0..runs {
         let mut bytes = seeds[random.below(seeds.len())].bytes.clone();
@@ -78,11 +76,11 @@ fn replay(name: &str) {
 }
 
 macro_rules! targets {
-    ($($name:ident)*) => {
+    ($($name:ident: $runs:literal)*) => {
         $(
             #[test]
             fn $name() {
-                replay(stringify!($name));
+                replay(stringify!($name), $runs);
             }
         )*
 
@@ -94,4 +92,5 @@ macro_rules! targets {
     };
 }
 
-targets! { frame responder completer }
+// A second or two of each in a debug build; the last two ask the kernel for memory and sockets in each run.
+targets! { frame: 20_000 responder: 20_000 completer: 20_000 datagram: 20_000 control: 1_000 client_rings: 1_000 }

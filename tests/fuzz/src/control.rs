@@ -1,0 +1,475 @@
+//! Target `control`: messages on the daemon's socket, from up to three clients, whose sessions are served as the daemon serves them.
+//!
+//! Every whole message is answered, by its number, with a reply or a refusal that has a name; a broken one ends its session and no
+//! other. What the daemon reports of a client is what its replies said. When all have gone, nothing is left behind.
+
+use std::{
+    os::fd::{AsRawFd, OwnedFd},
+    path::PathBuf,
+};
+
+use nix::{
+    errno::Errno,
+    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket},
+};
+use roced::{
+    clients::{Clients, DeviceSetup, listener::Listener, outside::Outside, queues::SleepBoard},
+    config::{ClientLimits, DeviceLimits, Limits},
+    net::{Change, FollowId, NextHop},
+};
+use roced_shared::abi::{
+    VERSION,
+    control::{
+        AllocMemory, AllocMw, AllocPd, Call, CreateAh, CreateChannel, CreateCq, CreateQp, DeallocMw, DeallocPd,
+        DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DeviceName, EVENT, FreeMemory, Hello, HelloRequest,
+        ListDevice, MAGIC, MESSAGE_BYTES, Message, ModifyQp, ModifyQpRequest, OpenDevice, QpAttributes, QueryDevice,
+        QueryGid, QueryPort, QueryQp, QueryQpStatistics, Refusal, RegMr, ReregMr, ResizeCq, access, attribute, state,
+    },
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::{
+    input::Input,
+    machine::{Crew, DEVICE, Net, QPS},
+    seeds::Seed,
+};
+
+const NAME: &str = "fuzz0";
+/// Steps of one run.
+const STEPS_MAX: usize = 60;
+const CLIENTS: usize = 3;
+
+/// Kinds of objects that a client names by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Pd,
+    Memory,
+    Mr,
+    Mw,
+    Ah,
+    Channel,
+    Cq,
+    Qp,
+}
+
+/// A call: its request's length, which of its numbers name objects (offset, kind), and what it makes or ends.
+#[derive(Clone, Copy)]
+struct Shape {
+    op: u32,
+    bytes: usize,
+    names: &'static [(usize, Kind)],
+    makes: Option<Kind>,
+    ends: Option<Kind>,
+}
+
+const fn shape<C: Call>(names: &'static [(usize, Kind)], makes: Option<Kind>, ends: Option<Kind>) -> Shape {
+    Shape { op: C::OP, bytes: size_of::<C::Request>(), names, makes, ends }
+}
+
+const SHAPES: [Shape; 27] = [
+    shape::<Hello>(&[], None, None),
+    shape::<ListDevice>(&[], None, None),
+    shape::<OpenDevice>(&[], None, None),
+    shape::<QueryDevice>(&[], None, None),
+    shape::<QueryPort>(&[], None, None),
+    shape::<QueryGid>(&[], None, None),
+    shape::<AllocPd>(&[], Some(Kind::Pd), None),
+    shape::<DeallocPd>(&[(0, Kind::Pd)], None, Some(Kind::Pd)),
+    shape::<AllocMemory>(&[], Some(Kind::Memory), None),
+    shape::<FreeMemory>(&[(0, Kind::Memory)], None, Some(Kind::Memory)),
+    shape::<RegMr>(&[(0, Kind::Pd), (4, Kind::Memory)], Some(Kind::Mr), None),
+    shape::<DeregMr>(&[(0, Kind::Mr)], None, Some(Kind::Mr)),
+    shape::<CreateChannel>(&[], Some(Kind::Channel), None),
+    shape::<DestroyChannel>(&[(0, Kind::Channel)], None, Some(Kind::Channel)),
+    shape::<CreateCq>(&[(4, Kind::Channel)], Some(Kind::Cq), None),
+    shape::<ResizeCq>(&[(0, Kind::Cq)], None, None),
+    shape::<DestroyCq>(&[(0, Kind::Cq)], None, Some(Kind::Cq)),
+    shape::<CreateQp>(&[(0, Kind::Pd), (4, Kind::Cq), (8, Kind::Cq)], Some(Kind::Qp), None),
+    shape::<ModifyQp>(&[(0, Kind::Qp)], None, None),
+    shape::<QueryQp>(&[(0, Kind::Qp)], None, None),
+    shape::<DestroyQp>(&[(0, Kind::Qp)], None, Some(Kind::Qp)),
+    shape::<QueryQpStatistics>(&[(0, Kind::Qp)], None, None),
+    shape::<AllocMw>(&[(0, Kind::Pd)], Some(Kind::Mw), None),
+    shape::<DeallocMw>(&[(0, Kind::Mw)], None, Some(Kind::Mw)),
+    shape::<CreateAh>(&[(0, Kind::Pd)], Some(Kind::Ah), None),
+    shape::<DestroyAh>(&[(0, Kind::Ah)], None, Some(Kind::Ah)),
+    shape::<ReregMr>(&[(0, Kind::Mr), (8, Kind::Pd), (12, Kind::Memory)], None, None),
+];
+
+/// Bits of the byte behind a call's place in [`SHAPES`].
+mod how {
+    /// Numbers of objects are places among those that there are.
+    pub(super) const BY_PLACE: u8 = 1;
+    /// A `ModifyQp` whose mask and attributes are what the usual change to a state wants; the state is the first byte behind the QPN.
+    pub(super) const USUAL: u8 = 2;
+    /// The number of the call is another.
+    pub(super) const OTHER_OP: u8 = 4;
+}
+
+/// A client and what its replies said.
+struct Raw {
+    socket: OwnedFd,
+    sequence: u32,
+    objects: Vec<(Kind, u32)>,
+}
+
+/// A daemon without a NIC, in this thread.
+struct Daemon {
+    clients: Clients,
+    crew: Crew,
+    net: Net,
+    raws: [Option<Raw>; CLIENTS],
+    socket: PathBuf,
+}
+
+thread_local! {
+    /// Where the socket lies: made once, a run takes long enough.
+    static FOLDER: tempfile::TempDir = tempfile::tempdir().expect("a scratch folder");
+}
+
+/// One run.
+pub(crate) fn run(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let mut daemon = Daemon::new();
+    if input.byte() & 1 == 0 {
+        daemon.call(0, &SHAPES[0], HelloRequest { version: VERSION }.as_bytes(), 0);
+        daemon.call(0, &SHAPES[2], DeviceName::new(NAME).as_bytes(), 0);
+    }
+    for _ in 0..STEPS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        let step = input.byte();
+        let client = usize::from(step >> 4) % CLIENTS;
+        match step % 16 {
+            0..11 => daemon.any_call(client, &mut input),
+            11 => daemon.broken(client, &mut input),
+            12 => daemon.raws[client] = None,
+            13 => daemon.turn(input.byte()),
+            _ => daemon.change(input.byte()),
+        }
+        daemon.check_reports();
+    }
+    daemon.end();
+}
+
+/// The request at the front of `bytes`, or of as many zeros as are missing.
+fn padded(bytes: &[u8], length: usize) -> Vec<u8> {
+    let mut body = bytes.to_vec();
+    body.resize(length, 0);
+    body
+}
+
+impl Daemon {
+    fn new() -> Self {
+        let socket = FOLDER.with(|folder| folder.path().join("socket"));
+        let listener = Listener::bind(&socket, None, 0o600).expect("a path of our own");
+        let limits = Limits {
+            clients: 2,
+            client: ClientLimits { qps: 4, cqs: 4, channels: 2, mrs: 4, pds: 3, ahs: 3, memory_mib: 4 },
+            device: DeviceLimits { qps: 6, mrs: 6, ahs: 4 },
+        };
+        let crew = Crew::hire(2, limits.device.mrs);
+        // Not the one that the workers write: nobody sleeps here.
+        let board = SleepBoard::create(2).expect("a memfd");
+        let setup = DeviceSetup {
+            id: DEVICE,
+            name: NAME.into(),
+            window_packets: 64,
+            endpoints: crew.places.clone(),
+            qps_per_endpoint: QPS,
+        };
+        let clients = Clients::new(listener, vec![setup], limits, board).expect("an epoll set");
+        Self { clients, crew, net: Net::new(), raws: [const { None }; CLIENTS], socket }
+    }
+
+    fn with_outside(&mut self, act: impl FnOnce(&mut Clients, &mut Outside<'_>)) {
+        act(&mut self.clients, &mut Outside { workers: &mut self.crew, network: &mut self.net });
+    }
+
+    fn serve(&mut self) {
+        self.with_outside(Clients::on_readable);
+    }
+
+    /// The client of that number, which connects if it has not.
+    fn raw(&mut self, client: usize) -> &mut Raw {
+        if self.raws[client].is_none() {
+            let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+            connect(fd.as_raw_fd(), &UnixAddr::new(&self.socket).expect("short")).expect("somebody listens");
+            self.serve();
+            self.raws[client] = Some(Raw { socket: fd, sequence: 0, objects: Vec::new() });
+        }
+        self.raws[client].as_mut().expect("made above")
+    }
+
+    fn any_call(&mut self, client: usize, input: &mut Input<'_>) {
+        let shape = &SHAPES[usize::from(input.byte()) % SHAPES.len()];
+        let how = input.byte();
+        let other = if how & how::OTHER_OP != 0 { u32::from(input.u16()) } else { 0 };
+        let is_usual = shape.op == ModifyQp::OP && how & how::USUAL != 0;
+        let mut body = padded(input.take(if is_usual { 6 } else { shape.bytes }), shape.bytes);
+        if how & how::BY_PLACE != 0 {
+            let raw = self.raw(client);
+            for (at, kind) in shape.names {
+                let known: Vec<u32> =
+                    raw.objects.iter().filter(|(other, _)| other == kind).map(|(_, name)| *name).collect();
+                let place = usize::from(body[*at]);
+                // The last place stands for none.
+                let name = known.get(place % (known.len() + 1)).copied().unwrap_or(0);
+                body[*at..at + 4].copy_from_slice(&name.to_le_bytes());
+            }
+        }
+        if is_usual {
+            body = usual(&body);
+        }
+        self.call(client, shape, &body, other);
+    }
+
+    /// Says something and takes the answer.
+    fn call(&mut self, client: usize, shape: &Shape, body: &[u8], other: u32) {
+        let raw = self.raw(client);
+        raw.sequence = raw.sequence.wrapping_add(0x1000_0001);
+        let mut message = Message::new(shape.op ^ other, raw.sequence, &[0u8; 0]);
+        message.body[..body.len()].copy_from_slice(body);
+        raw.put(message.as_bytes());
+        self.serve();
+        let raw = self.raws[client].as_mut().expect("it has just spoken");
+        let Some(reply) = raw.reply() else {
+            // One too many: it was told so, and that was all.
+            self.raws[client] = None;
+            return;
+        };
+        assert_eq!((reply.header.op, reply.header.sequence), (message.header.op, raw.sequence));
+        if reply.header.status != 0 {
+            Refusal::from_status(reply.header.status).expect("a refusal has a name");
+        } else if let Some(shape) = SHAPES.iter().find(|shape| shape.op == message.header.op) {
+            raw.remember(shape, &message.body, &reply);
+        }
+    }
+
+    /// A message that is none.
+    fn broken(&mut self, client: usize, input: &mut Input<'_>) {
+        let length = usize::from(input.u16()) % 300;
+        let mut bytes = padded(input.take(length), length);
+        if bytes.len() == MESSAGE_BYTES && bytes[..4] == MAGIC.to_le_bytes() {
+            bytes.pop();
+        }
+        let raw = self.raw(client);
+        raw.put(&bytes);
+        self.serve();
+        assert!(self.raws[client].as_mut().expect("it has just spoken").reply().is_none(), "its session ends");
+        self.raws[client] = None;
+    }
+
+    /// Workers turn, and what they have to say is heard.
+    fn turn(&mut self, what: u8) {
+        self.crew.now = self.crew.now + roced_transport::clock::Nanos(1 << (what % 40));
+        for _ in 0..4 {
+            self.crew.turn();
+        }
+        self.crew.events.clear();
+        while let Some(event) = self.crew.events.pop() {
+            self.with_outside(|clients, outside| clients.on_worker_event(event, outside));
+        }
+    }
+
+    /// The network is not as it was.
+    fn change(&mut self, what: u8) {
+        let next = match what >> 4 & 3 {
+            0 => NextHop::Resolving,
+            1 => NextHop::Unreachable,
+            2 => NextHop::Local(DEVICE),
+            _ => NextHop::Reachable { mac: [4; 6], vlan: None, source_mac: [2; 6], mtu_bytes: 1500 },
+        };
+        let change = match what & 3 {
+            0 => {
+                self.net.port.link_up = !self.net.port.link_up;
+                Change::Link(DEVICE)
+            }
+            1 => Change::Gids(DEVICE),
+            2 => {
+                self.net.elsewhere = (what & 0x80 == 0).then_some(next);
+                return;
+            }
+            _ => Change::NextHop(FollowId(u64::from(what >> 6)), next),
+        };
+        self.with_outside(|clients, outside| clients.on_changes(&[change], outside));
+    }
+
+    /// What the daemon says of its clients is what they were told.
+    fn check_reports(&self) {
+        let mut reported: Vec<_> = self.clients.reports().map(|report| (report.qps, report.mrs)).collect();
+        let count = |raw: &Raw, kind| raw.objects.iter().filter(|(other, _)| *other == kind).count() as u32;
+        for raw in self.raws.iter().flatten() {
+            let told = (count(raw, Kind::Qp), count(raw, Kind::Mr));
+            let at = reported.iter().position(|report| *report == told);
+            assert!(at.is_some() || told == (0, 0), "{told:?} queue pairs and regions are not reported: {reported:?}");
+            at.map(|at| reported.swap_remove(at));
+        }
+    }
+
+    /// All go, and nothing is left.
+    fn end(mut self) {
+        self.turn(0);
+        self.raws = [const { None }; CLIENTS];
+        for _ in 0..4 {
+            self.serve();
+        }
+        assert!(self.clients.is_empty(), "all sessions end");
+        assert!(self.net.followed.is_empty(), "nothing is followed for nobody: {:?}", self.net.followed);
+        assert!(self.clients.reports().next().is_none());
+        // A new client gets all that the limits give: what the others had was given back.
+        self.call(0, &SHAPES[0], HelloRequest { version: VERSION }.as_bytes(), 0);
+        self.call(0, &SHAPES[2], DeviceName::new(NAME).as_bytes(), 0);
+        for step in everything() {
+            let mut input = Input(&step);
+            let before = self.raws[0].as_ref().expect("it is there").objects.len();
+            self.any_call(0, &mut input);
+            let after = self.raws[0].as_ref().expect("it is there").objects.len();
+            assert_eq!(after, before + 1, "{step:?} makes something");
+        }
+        self.raws[0] = None;
+        self.serve();
+        assert!(self.clients.is_empty());
+        self.crew.release();
+    }
+}
+
+impl Raw {
+    fn put(&self, bytes: &[u8]) {
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        match send(self.socket.as_raw_fd(), bytes, flags) {
+            Ok(_) | Err(Errno::EPIPE | Errno::ECONNRESET) => {}
+            Err(error) => panic!("there is room for a message: {error}"),
+        }
+    }
+
+    /// What answers the last message, events passed over; `None` when the session has ended. Descriptors beside it are dropped.
+    fn reply(&self) -> Option<Message> {
+        loop {
+            let mut bytes = [0; MESSAGE_BYTES + 1];
+            match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) | Err(Errno::ECONNRESET) => return None,
+                Ok(length) => {
+                    let message = Message::read_from_bytes(&bytes[..length]).expect("a whole message");
+                    if message.header.op != EVENT || message.header.sequence != 0 {
+                        return Some(message);
+                    }
+                }
+                Err(error) => panic!("the daemon answers at once: {error}"),
+            }
+        }
+    }
+
+    fn remember(&mut self, shape: &Shape, body: &[u8], reply: &Message) {
+        if let Some(kind) = shape.makes {
+            // Every reply that names a new object begins with its number.
+            let name = u32::from_le_bytes([reply.body[0], reply.body[1], reply.body[2], reply.body[3]]);
+            assert!(!self.objects.contains(&(kind, name)), "{kind:?} {name} is new");
+            self.objects.push((kind, name));
+        }
+        if let Some(kind) = shape.ends {
+            let name = u32::from_le_bytes([body[0], body[1], body[2], body[3]]);
+            let at = self.objects.iter().position(|object| *object == (kind, name));
+            self.objects.swap_remove(at.expect("it was there"));
+        }
+    }
+}
+
+/// The usual change of a queue pair to a state, from its number, the state, and a byte that says what else.
+fn usual(body: &[u8]) -> Vec<u8> {
+    use attribute::*;
+    let what = body[5];
+    let (state, mask) = match body[4] % 6 {
+        0 => (state::RESET, 0),
+        1 if what & 16 != 0 => (state::INIT, PKEY_INDEX | PORT | QKEY),
+        2 if what & 16 != 0 => (state::RTR, 0),
+        3 if what & 16 != 0 => (state::RTS, SQ_PSN),
+        1 => (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS),
+        2 => (state::RTR, AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER),
+        3 => (state::RTS, TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC),
+        4 => (state::ERR, 0),
+        _ => (u32::from(what & 7), u32::from(what) << (what & 15)),
+    };
+    let mut dgid = OURS;
+    dgid[15] ^= what >> 5;
+    let request = ModifyQpRequest {
+        qpn: u32::from_le_bytes([body[0], body[1], body[2], body[3]]),
+        mask: mask | STATE,
+        attributes: QpAttributes {
+            state,
+            access: access::ALL,
+            path_mtu_bytes: 1024,
+            dest_qpn: 0x102,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            hop_limit: 64,
+            dgid,
+            ..QpAttributes::default()
+        },
+    };
+    request.as_bytes().to_vec()
+}
+
+/// The first address of the network, as a GID.
+const OURS: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1];
+
+/// Calls that make one of everything, and of queue pairs as many as a client may have: place in [`SHAPES`], how, request.
+fn everything() -> Vec<Vec<u8>> {
+    let call = |place: u8, body: &[u8]| [&[place, how::BY_PLACE], body].concat();
+    let at = |op: u32| SHAPES.iter().position(|shape| shape.op == op).expect("all calls are there") as u8;
+    let queue_pair = {
+        let numbers = [0u32, 0, 0, 2, 4, 4, 1, 1, 0, 0];
+        call(at(CreateQp::OP), numbers.as_bytes())
+    };
+    let mut calls = vec![
+        call(at(AllocPd::OP), &[]),
+        call(at(AllocMemory::OP), &8192u64.to_le_bytes()),
+        call(at(CreateChannel::OP), &[]),
+        call(at(CreateCq::OP), [16u32, 0].as_bytes()),
+        call(at(CreateAh::OP), &[&[0; 8][..], &OURS, &[0; 16]].concat()),
+        call(at(AllocMw::OP), [0u32, 2].as_bytes()),
+        call(at(RegMr::OP), &[&[0; 16][..], &4096u64.to_le_bytes(), &[0; 8], &[7, 0, 0, 0]].concat()),
+    ];
+    calls.extend(vec![queue_pair; 4]);
+    calls
+}
+
+/// An orderly client, and how each call fares on its own.
+pub(crate) fn seeds() -> Vec<Seed> {
+    let at = |op: u32| SHAPES.iter().position(|shape| shape.op == op).expect("all calls are there") as u8;
+    let mut orderly = vec![0];
+    for call in everything() {
+        orderly.push(0);
+        // Requests are padded with zeros only at the end of a run.
+        let bytes = SHAPES[usize::from(call[0])].bytes;
+        orderly.extend(padded(&call, bytes + 2));
+    }
+    for state in [1, 2, 3, 4, 0] {
+        orderly.extend([0, at(ModifyQp::OP), how::BY_PLACE | how::USUAL, 0, 0, 0, 0, state, 0]);
+        orderly.extend([13, 10]);
+    }
+    for op in [
+        QueryQp::OP,
+        QueryQpStatistics::OP,
+        DestroyQp::OP,
+        DestroyCq::OP,
+        DeregMr::OP,
+        DeallocMw::OP,
+        DestroyAh::OP,
+        FreeMemory::OP,
+        DeallocPd::OP,
+    ] {
+        orderly.extend([0, at(op), how::BY_PLACE, 0, 0, 0, 0]);
+    }
+    let alone = SHAPES.iter().enumerate().map(|(place, shape)| {
+        let bytes =
+            [&[0, 0, place as u8, how::BY_PLACE], &vec![1; shape.bytes][..], &[11, 3, 0, 1, 2, 3, 13, 5]].concat();
+        Seed { name: format!("call-{}", shape.op), bytes }
+    });
+    let ungreeted = Seed { name: "ungreeted".into(), bytes: [&[1, 0, 6, 0][..], &[0, 0, 0, 1, 0, 0, 0]].concat() };
+    alone.chain([Seed { name: "orderly".into(), bytes: orderly }, ungreeted]).collect()
+}

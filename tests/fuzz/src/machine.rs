@@ -1,0 +1,226 @@
+//! Workers of the daemon in this thread, without NIC and network: they turn when they are told to, and by a clock that stands still between.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    net::IpAddr,
+    os::fd::BorrowedFd,
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use roced::{
+    clients::{
+        outside::{Network, Port, Workers},
+        queues::SleepBoard,
+    },
+    net::{FollowId, GidEntry, NextHop, NoRoute},
+    worker::{
+        command::{Answer, Command},
+        endpoints::{Endpoints, Place},
+        events::{EventReceiver, events},
+        handoff::exchange,
+        idle::Policy,
+        mailbox::{CallError, mailbox},
+        nic::Nic,
+        turn::{Station, Worker, WorkerParts},
+        wake::Waker,
+    },
+};
+use roced_shared::ids::{DeviceId, WorkerId};
+use roced_transport::{
+    clock::Nanos,
+    endpoint::{Endpoint, EndpointConfig},
+    io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
+    recovery::RecoveryConfig,
+};
+
+/// The only device.
+pub(crate) const DEVICE: DeviceId = DeviceId(0);
+/// Queue pairs of each worker.
+pub(crate) const QPS: u32 = 16;
+/// Numbers of address handles, 0 included, which none has.
+const AHS: u32 = 8;
+
+/// A NIC queue that nobody has: workers hand over to themselves and one another.
+#[derive(Debug)]
+pub(crate) enum NoNic {}
+
+impl Wire for NoNic {
+    fn emit(
+        &mut self,
+        _: Via,
+        _: usize,
+        _: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), EmitError> {
+        match *self {}
+    }
+}
+
+impl Nic for NoNic {
+    fn queue(&self) -> u32 {
+        match *self {}
+    }
+
+    fn rx_burst(&mut self, _: usize, _: impl FnMut(&Segments<'_>)) -> usize {
+        match *self {}
+    }
+
+    fn flush(&mut self) {
+        match *self {}
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        match *self {}
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        match *self {}
+    }
+
+    fn counters(&self, _: &mut impl FnMut(&'static str, u64)) {
+        match *self {}
+    }
+}
+
+/// The workers.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    workers: Vec<Worker<NoNic>>,
+    pub(crate) places: Vec<Place>,
+    pub(crate) events: EventReceiver,
+    pub(crate) now: Nanos,
+}
+
+thread_local! {
+    /// A crew that no client uses any more: to make one takes longer than a run.
+    static SPARE: Cell<Option<Crew>> = const { Cell::new(None) };
+}
+
+impl Crew {
+    /// `count` workers of the device.
+    pub(crate) fn hire(count: u32, max_mrs: u32) -> Self {
+        let mut crew = SPARE.take().unwrap_or_else(|| Self::new(count, max_mrs));
+        assert_eq!(crew.workers.len(), count as usize, "a thread runs one target");
+        crew.now = Nanos::from_millis(1);
+        crew
+    }
+
+    /// The next run may have it. Whatever was given to the workers was taken back.
+    pub(crate) fn release(self) {
+        SPARE.set(Some(self));
+    }
+
+    fn new(count: u32, max_mrs: u32) -> Self {
+        let endpoints = Endpoints::new((0..count).map(|worker| (DEVICE, WorkerId(worker)))).expect("few workers");
+        let endpoints = Arc::new(endpoints);
+        let wakers: Vec<_> = (0..count).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
+        let (receiver, senders) = events(count as usize).expect("an eventfd");
+        let board = SleepBoard::create(count).expect("a memfd");
+        let recovery = RecoveryConfig { held_packets: 32, ..RecoveryConfig::default() };
+        let worker = |(((number, waker), handoff), events): (((u32, &Arc<Waker>), _), _)| {
+            let station = |place: Place| Station {
+                place,
+                endpoint: Endpoint::new(EndpointConfig {
+                    id: place.endpoint,
+                    max_mrs,
+                    max_ahs: AHS,
+                    max_qps: QPS,
+                    recovery,
+                }),
+                queues: Vec::new(),
+                max_qps: QPS,
+            };
+            Worker::new(WorkerParts {
+                id: WorkerId(number),
+                policy: Policy::Yield,
+                stations: endpoints.of_worker(WorkerId(number)).map(station).collect(),
+                endpoints: Arc::clone(&endpoints),
+                inbox: mailbox(Arc::clone(waker)).1,
+                handoff,
+                events,
+                waker: Arc::clone(waker),
+                state: board.worker(number),
+                heartbeat: Arc::new(AtomicU64::new(0)),
+                max_sessions: 4,
+                max_regions: 32,
+                max_lanes: 32,
+            })
+            .expect("a worker")
+        };
+        let workers = (0..).zip(&wakers).zip(exchange(&wakers)).zip(senders).map(worker).collect();
+        let places = endpoints.of_device(DEVICE).collect();
+        Self { workers, places, events: receiver, now: Nanos::default() }
+    }
+
+    /// Every worker turns once. True when any had something to do.
+    pub(crate) fn turn(&mut self) -> bool {
+        // No short circuit: all turn.
+        self.workers.iter_mut().fold(false, |did, worker| worker.turn(self.now) | did)
+    }
+}
+
+impl Workers for Crew {
+    fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
+        Ok(self.workers[worker.0 as usize].carry_out(command))
+    }
+}
+
+/// A network with two addresses of ours.
+#[derive(Debug)]
+pub(crate) struct Net {
+    pub(crate) port: Port,
+    /// How others are reached; `None`: not at all.
+    pub(crate) elsewhere: Option<NextHop>,
+    /// Destinations that are followed, with the number of followers.
+    pub(crate) followed: BTreeMap<FollowId, (IpAddr, u32)>,
+    last: u64,
+}
+
+impl Net {
+    pub(crate) fn new() -> Self {
+        let port = Port {
+            mac: [2, 0, 0, 0, 0, 1],
+            link_up: true,
+            link_mtu_bytes: 4200,
+            speed_mbit_per_s: 10_000,
+            gid_entries: 3,
+        };
+        Self { port, elsewhere: Some(NextHop::Resolving), followed: BTreeMap::new(), last: 0 }
+    }
+}
+
+impl Network for Net {
+    fn port(&self, _: DeviceId) -> Port {
+        self.port
+    }
+
+    fn gid(&self, _: DeviceId, index: u32) -> Option<GidEntry> {
+        let address = match index {
+            0 => IpAddr::from([10, 9, 0, 1]),
+            2 => IpAddr::from([0xfd00, 9, 0, 0, 0, 0, 0, 1]),
+            _ => return None,
+        };
+        Some(GidEntry { address, ifindex: 7, vlan: None, prefix_len: 24 })
+    }
+
+    fn follow(&mut self, device: DeviceId, source: GidEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
+        let local = [0, 2].iter().any(|index| self.gid(device, *index).is_some_and(|gid| gid.address == to));
+        let next = if local { Some(NextHop::Local(device)) } else { self.elsewhere };
+        let next = next.ok_or(NoRoute { from: source.address, destination: to })?;
+        let known = self.followed.iter().find(|(_, (address, _))| *address == to).map(|(id, _)| *id);
+        let id = known.unwrap_or_else(|| {
+            self.last += 1;
+            FollowId(self.last)
+        });
+        self.followed.entry(id).or_insert((to, 0)).1 += 1;
+        Ok((id, next))
+    }
+
+    fn unfollow(&mut self, id: FollowId) {
+        let followers = &mut self.followed.get_mut(&id).expect("it is followed").1;
+        *followers -= 1;
+        if *followers == 0 {
+            self.followed.remove(&id);
+        }
+    }
+}
