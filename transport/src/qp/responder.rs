@@ -210,7 +210,14 @@ impl Responder {
                 }
                 Ok(())
             }
-            Err(Refused::Later) => Ok(()),
+            Err(Refused::Later) => {
+                // It has come, so nothing is to be complained of; an ACK is owed when it is done.
+                self.nak_due = Nanos::NEVER;
+                if self.owed == Owed::SequenceNak {
+                    self.owed = Owed::Nothing;
+                }
+                Ok(())
+            }
             Err(Refused::NotReady) => {
                 link.counters.count(QpCount::RnrNakSent);
                 self.owed = Owed::RnrNak;

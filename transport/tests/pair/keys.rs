@@ -13,6 +13,7 @@ use roced_transport::{
     recovery::{Recovery, RecoveryConfig},
     reject::{Disposition, DropReason},
     wire::{
+        bth::Bth,
         headers::Headers,
         ieth::Ieth,
         opcode::{self, Opcode, Operation},
@@ -294,6 +295,27 @@ fn a_duplicate_of_what_is_being_executed_is_dropped() {
     pair.turn(&mut no_fault);
     assert_eq!(pair.hosts[1].key_changes.len(), 1, "asked for once");
     assert_eq!(pair.sent(1, Operation::Ack), 0);
+}
+
+/// What follows came first, and the NAK had not left yet.
+#[test]
+fn a_send_with_invalidate_that_was_overtaken_is_not_complained_of() {
+    let mut pair = bound(WINDOW);
+    pair.hosts[1].holds_keys = true;
+    pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
+    pair.hosts[1].post_recv(10, &[sge(304_000, 4000)]);
+    let first = bth(&pair, opcode::RC_SEND_ONLY_INVALIDATE);
+    let headers = Headers { ieth: Some(Ieth { rkey: WINDOW }), ..Headers::new(first) };
+    let invalidating = forged(&pair, &headers, &[1; 10]);
+    let behind = Headers::new(Bth { opcode: opcode::RC_SEND_ONLY, psn: first.psn.plus(1), ..first });
+    let behind = forged(&pair, &behind, &[2; 10]);
+    assert_eq!(pair.deliver(1, &behind), Disposition::Held);
+    assert_eq!(pair.deliver(1, &invalidating), Disposition::Accepted);
+    pair.turn(&mut no_fault);
+    assert_eq!(pair.sent(1, Operation::Ack), 0, "neither NAK nor ACK");
+    pair.hosts[1].holds_keys = false;
+    pair.turn(&mut no_fault);
+    assert_eq!(pair.hosts[1].take(), [(9, Status::Success), (10, Status::Success)]);
 }
 
 /// An answer that comes too late finds nobody: not after a reset, not in a queue pair of the same number.
