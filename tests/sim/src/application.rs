@@ -174,6 +174,7 @@ impl World {
             write_at: &mut end.write_at,
             read_at: &mut end.read_at,
             back_is_free: end.stream.complete >= end.back_until,
+            key_is_free: end.stream.complete >= end.key_until,
             generation: self.model.hosts[1 - host].generations[connection.slot],
             take_back: false,
             messages: Vec::new(),
@@ -182,6 +183,9 @@ impl World {
         let (take_back, messages) = (composer.take_back, composer.messages);
         if messages.len() > 1 {
             end.back_until = end.stream.posted() + messages.len() as u64;
+        }
+        if messages.iter().any(|message| message.invalidates) {
+            end.key_until = end.stream.posted() + messages.len() as u64;
         }
         if take_back && !connection.ends[1 - host].gone {
             self.take_key_back(1 - host, at);
@@ -221,6 +225,7 @@ impl World {
         let work = SendWork {
             wr_id: message.wr_id,
             op: match (message.kind, message.imm) {
+                (Kind::Send, None) if message.invalidates => SendOp::SendInvalidate,
                 (Kind::Send, None) => SendOp::Send,
                 (Kind::Send, Some(_)) => SendOp::SendImm,
                 (Kind::Write, None) => SendOp::Write,

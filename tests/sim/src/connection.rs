@@ -64,6 +64,8 @@ pub(crate) struct End {
     pub(crate) read_at: u32,
     /// The id of the last message that reads back.
     pub(crate) back_until: u64,
+    /// The id behind that of the last message that makes a key invalid.
+    pub(crate) key_until: u64,
     /// It has failed, or may have: flushed work is no surprise.
     pub(crate) may_fail: bool,
     /// A send of it did not succeed: none does any more.
@@ -111,6 +113,7 @@ impl End {
             write_at: 0,
             read_at: 0,
             back_until: 0,
+            key_until: 0,
             may_fail: false,
             send_failed: false,
             failed: false,

@@ -54,6 +54,8 @@ pub(crate) struct Seen<'f> {
     /// What an atomic operation found.
     pub(crate) original: Option<u64>,
     pub(crate) imm: Option<[u8; 4]>,
+    /// A key that is to open nothing any more.
+    pub(crate) ieth: Option<u32>,
     pub(crate) payload: &'f [u8],
 }
 
@@ -92,6 +94,8 @@ const fn describe(opcode: u8) -> Option<(Kind, bool, bool, bool, bool, bool)> {
         0x10 => (ReadResponse, true, true, false, true, false),
         0x11 => (Ack, true, true, false, true, false),
         0x12 => (AtomicAck, true, true, false, true, false),
+        0x16 => (Send, false, true, false, false, false),
+        0x17 => (Send, true, true, false, false, false),
         0x13 | 0x14 => (Atomic, true, true, false, false, false),
         _ => return None,
     })
@@ -135,6 +139,7 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
     };
     let original = if kind == Kind::AtomicAck { Some(number(take(8)?)) } else { None };
     let imm = if has_imm { take(4)?.first_chunk().copied() } else { None };
+    let ieth = if matches!(opcode, 0x16 | 0x17) { Some(number(take(4)?) as u32) } else { None };
     let payload = frame.get(next..frame.len().checked_sub(4 + pad)?)?;
     Some(Seen {
         opcode,
@@ -150,6 +155,7 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
         atomic,
         original,
         imm,
+        ieth,
         payload,
     })
 }

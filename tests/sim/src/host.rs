@@ -61,7 +61,7 @@ pub(crate) fn endpoint(host: usize, slots: usize, generations: &[u32], recovery:
         endpoint.insert_mr(mr).expect("room");
     }
     for (slot, generation) in generations.iter().enumerate() {
-        insert_slot_key(&mut endpoint, slots, slot, *generation);
+        insert_slot_key(&mut endpoint, slots, slot, *generation, Scope::Region);
     }
     endpoint
 }
@@ -77,7 +77,7 @@ pub(crate) fn draw_recovery(random: &mut Random) -> RecoveryConfig {
 }
 
 /// Opens the sink by the slot's key of this generation.
-pub(crate) fn insert_slot_key(endpoint: &mut Endpoint, slots: usize, slot: usize, generation: u32) {
+pub(crate) fn insert_slot_key(endpoint: &mut Endpoint, slots: usize, slot: usize, generation: u32, scope: Scope) {
     endpoint
         .insert_mr(Mr {
             key: MrKey(slot_key(slot, generation)),
@@ -87,7 +87,7 @@ pub(crate) fn insert_slot_key(endpoint: &mut Endpoint, slots: usize, slot: usize
             length: slots as u64 * u64::from(SLOT_BYTES),
             region: slot_region(slot, generation),
             offset: 0,
-            scope: Scope::Region,
+            scope,
         })
         .expect("room");
 }

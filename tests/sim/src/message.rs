@@ -53,6 +53,9 @@ pub(crate) struct Message {
     pub(crate) remote: u32,
     pub(crate) remote_va: u64,
     pub(crate) rkey: u32,
+    /// It makes `rkey` open nothing any more; the responder has seen to that.
+    pub(crate) invalidates: bool,
+    pub(crate) invalidated: bool,
     pub(crate) lkey: u32,
     /// Operands of an atomic operation, and what it found when it was executed.
     pub(crate) swap_or_add: u64,
@@ -96,6 +99,9 @@ impl Message {
             Kind::CompareSwap => return 0x13,
             Kind::FetchAdd => return 0x14,
         };
+        if self.invalidates && last {
+            return if first { 0x17 } else { 0x16 };
+        }
         base + match (first, last, self.imm.is_some()) {
             (true, false, _) => 0,
             (false, false, _) => 1,

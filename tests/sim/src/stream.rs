@@ -208,6 +208,14 @@ impl Stream {
         self.messages.get_mut(id.checked_sub(self.base)? as usize)
     }
 
+    /// The responder's key that the next message names which makes one invalid opens nothing any more.
+    pub(crate) fn on_invalidated(&mut self, key: u32) {
+        let waits = |message: &&mut Message| message.invalidates && !message.invalidated && message.rkey == key;
+        if let Some(message) = self.messages.iter_mut().find(waits) {
+            message.invalidated = true;
+        }
+    }
+
     /// Messages that are not acknowledged.
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = &Message> {
         let from = self.messages.partition_point(|message| message.end() <= self.una);
@@ -252,7 +260,8 @@ impl Stream {
     pub(crate) fn skip_executed(&mut self) {
         while let Some(message) = self.message(self.executed.id) {
             let silent = message.kind == crate::message::Kind::Read || message.length == 0;
-            if message.outcome != Outcome::Success || !(silent || self.executed.done == message.length) {
+            let waits = message.invalidates && !message.invalidated;
+            if message.outcome != Outcome::Success || waits || !(silent || self.executed.done == message.length) {
                 return;
             }
             self.executed = Place { id: self.executed.id + 1, done: 0 };
@@ -264,7 +273,7 @@ impl Stream {
         self.skip_executed();
         match self.message(self.executed.id) {
             None => self.end,
-            Some(message) => message.first + u64::from(self.executed.done / self.mtu()),
+            Some(message) => (message.first + u64::from(self.executed.done / self.mtu())).min(message.end() - 1),
         }
     }
 }

@@ -8,8 +8,8 @@ use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     endpoint::Endpoint,
-    mr::MrKey,
-    qp::State,
+    mr::{MrKey, Scope},
+    qp::{KeyChange, KeyWish, State},
     recovery::{Recovery, RecoveryConfig},
 };
 
@@ -59,6 +59,8 @@ pub(crate) struct World {
     /// NICs that have room for few frames at a time.
     small_nic: bool,
     look_again: [u64; 2],
+    /// Changes of keys that queue pairs wait for: when they are made, and on which host.
+    changing: Vec<(u64, usize, KeyChange)>,
     out: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
 }
@@ -110,6 +112,7 @@ impl World {
             restart_at: u64::MAX,
             small_nic: random.one_in(6),
             look_again: [u64::MAX; 2],
+            changing: Vec::new(),
             out: Vec::new(),
             spare: Vec::new(),
             random,
@@ -163,6 +166,7 @@ impl World {
             for at in 0..self.model.connections.len() {
                 self.visit(at);
             }
+            self.change_keys();
             for at in 0..2 {
                 self.transmit(at);
                 self.take_events(at);
@@ -191,7 +195,8 @@ impl World {
             _ => connection.ends.iter().map(|end| end.receive_at).filter(|at| *at > self.now).min().unwrap_or(u64::MAX),
         });
         let others = [self.network.next(), self.restart_at, self.look_again[0], self.look_again[1]];
-        timers.chain(waits).chain(others).min().unwrap_or(u64::MAX)
+        let changes = self.changing.iter().map(|(due, ..)| *due);
+        timers.chain(waits).chain(others).chain(changes).min().unwrap_or(u64::MAX)
     }
 
     /// What is not at its end, for a person.
@@ -386,6 +391,43 @@ impl World {
         }
     }
 
+    /// What queue pairs want of keys is done as a control side does it: some time later, for all.
+    fn change_keys(&mut self) {
+        for at in 0..2 {
+            while let Some(change) = self.endpoints[at].poll_key_change() {
+                let due = self.now + self.random.pick(&[0, 0, 3_000, 100_000]);
+                self.changing.push((due, at, change));
+            }
+        }
+        while let Some(place) = self.changing.iter().position(|(due, ..)| *due <= self.now) {
+            let (_, at, change) = self.changing.swap_remove(place);
+            self.change_key(at, change);
+            self.model.activity = true;
+        }
+    }
+
+    fn change_key(&mut self, at: usize, change: KeyChange) {
+        let KeyWish::InvalidateRemotely(MrKey(key)) = change.wish else {
+            let text = format!("host {at} wants {change:?}, which nobody asked for");
+            return self.model.note(Err(Violation { checker: "frame", text }));
+        };
+        let connection = self.model.connection_of(at, change.qpn.get());
+        let slot = connection.map(|connection| self.model.connections[connection].slot);
+        let done = slot.filter(|slot| slot_key(*slot, self.model.hosts[at].generations[*slot]) == key);
+        if let (Some(slot), Some(connection)) = (done, connection) {
+            self.renew_key(at, slot, change.qpn);
+            self.model.connections[connection].ends[1 - at].stream.on_invalidated(key);
+        }
+        if let (None, Some(connection)) = (done, connection) {
+            // The key was taken back meanwhile: what names it is refused.
+            let [first, second] = &mut self.model.connections[connection].ends;
+            let (own, peer) = if at == 0 { (first, second) } else { (second, first) };
+            own.may_fail |= peer.stream.refusal_arrived;
+        }
+        let mut app = AppView { model: &mut self.model, host: at };
+        self.endpoints[at].finish_key_change(Nanos(self.now), change.qpn, change.ticket, done.is_some(), &mut app);
+    }
+
     /// A host goes away with all that its endpoint knew, and comes back empty.
     fn restart(&mut self) {
         self.restart_at = u64::MAX;
@@ -394,6 +436,7 @@ impl World {
             println!("{:>12} host {at}   restarts", self.now);
         }
         self.check_counters(at, true);
+        self.changing.retain(|(_, host, _)| *host != at);
         let slots = self.model.connections.len();
         self.endpoints[at] = host::endpoint(at, slots, &self.model.hosts[at].generations, self.recovery[at]);
         self.model.hosts[at].tally = Tally::default();
@@ -438,6 +481,7 @@ impl World {
         for at in 0..2 {
             host::connect(&mut self.endpoints[at], at, qpns[at], qpns[1 - at], &settings, psns);
             self.model.hosts[at].by_index[index as usize] = Some(slot);
+            self.renew_key(at, slot, qpns[at]);
         }
         if self.model.trace {
             println!(
@@ -460,20 +504,14 @@ impl World {
 
     /// The slot's key of a host is taken back, and another is made.
     pub(crate) fn take_key_back(&mut self, at: usize, slot: usize) {
-        let slots = self.model.connections.len();
-        let generation = self.model.hosts[at].generations[slot];
-        self.endpoints[at].remove_mr(MrKey(slot_key(slot, generation))).expect("it is good");
-        host::insert_slot_key(&mut self.endpoints[at], slots, slot, generation + 1);
-        self.model.hosts[at].generations[slot] = generation + 1;
-        if self.model.trace {
-            println!("{:>12} host {at}   takes back key {generation} of slot {slot}", self.now);
-        }
+        let owner = Qpn::from_wire(self.model.connections[slot].ends[at].qpn);
+        let generation = self.renew_key(at, slot, owner);
         let stream = &mut self.model.connections[slot].ends[1 - at].stream;
         let complete = stream.complete;
         for id in complete.min(stream.executed.id)..stream.posted() {
             if let Some(message) = stream.message_mut(id)
-                && message.generation == Some(generation)
-                && message.length > 0
+                && (message.generation == Some(generation) && message.length > 0
+                    || message.invalidates && message.rkey == slot_key(slot, generation))
             {
                 message.may_fail = true;
             }
@@ -484,6 +522,19 @@ impl World {
         };
         stream.refusal_arrived |=
             stream.messages.iter().any(|message| message.may_fail && arrived(message.first, message.end()));
+    }
+
+    /// Another key opens a slot's sink, to that queue pair's peer; gives the generation of the one that does no more.
+    fn renew_key(&mut self, at: usize, slot: usize, owner: Qpn) -> u32 {
+        let slots = self.model.hosts[at].generations.len();
+        let generation = self.model.hosts[at].generations[slot];
+        self.endpoints[at].remove_mr(MrKey(slot_key(slot, generation))).expect("it is good");
+        host::insert_slot_key(&mut self.endpoints[at], slots, slot, generation + 1, Scope::WindowOf(owner));
+        self.model.hosts[at].generations[slot] = generation + 1;
+        if self.model.trace {
+            println!("{:>12} host {at}   takes back key {generation} of slot {slot}", self.now);
+        }
+        generation
     }
 
     /// Something takes longer than anything can.

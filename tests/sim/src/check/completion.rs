@@ -150,7 +150,9 @@ pub(crate) fn check_recv(own: &mut End, peer: &mut End, cqe: &Cqe) -> Checked {
         let short = status == Some(Status::LocalLength)
             && message.is_some_and(|message| message.outcome == Outcome::RemoteInvalid);
         let flushed = status == Some(Status::WorkRequestFlushed) && own.may_fail;
-        demand!(short || flushed, "completion-status", "receive {} ends with {status:?}", cqe.wr_id);
+        let refused = status == Some(Status::RemoteInvalidRequest)
+            && message.is_some_and(|message| message.invalidates && message.may_fail);
+        demand!(short || flushed || refused, "completion-status", "receive {} ends with {status:?}", cqe.wr_id);
         own.failed = true;
         return Ok(());
     }
@@ -167,10 +169,12 @@ pub(crate) fn check_recv(own: &mut End, peer: &mut End, cqe: &Cqe) -> Checked {
     );
     let op = if message.kind == Kind::Send { CompletionOp::Recv } else { CompletionOp::RecvWriteImm };
     let flags = if message.imm.is_some() { cqe_flags::IMM } else { 0 }
-        | if message.solicited { cqe_flags::SOLICITED } else { 0 };
+        | if message.solicited { cqe_flags::SOLICITED } else { 0 }
+        | if message.invalidates { cqe_flags::INVALIDATED } else { 0 };
+    let said = if message.invalidates { Some(message.rkey.to_ne_bytes()) } else { message.imm };
     demand!(
         (cqe.opcode, cqe.byte_len, cqe.flags) == (op as u8, message.length, flags)
-            && message.imm.is_none_or(|imm| imm == cqe.imm),
+            && said.is_none_or(|said| said == cqe.imm),
         "completion-status",
         "receive completes as {cqe:?}: {message:?}"
     );

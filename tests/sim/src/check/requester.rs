@@ -144,6 +144,14 @@ impl Stream {
             seen.solicited,
             message.packets
         );
+        let invalidates = (last && message.invalidates).then_some(message.rkey);
+        demand!(
+            seen.ieth == invalidates,
+            "payload",
+            "key {:x?} to be invalid on packet {at} of {}, the message has {invalidates:x?}",
+            seen.ieth,
+            message.packets
+        );
         let bytes = (message.length - skip).min(mtu) as usize;
         demand!(
             seen.payload.len() == bytes && message.data.holds(skip, seen.payload),

@@ -94,7 +94,10 @@ impl Stream {
 
     fn check_sequence_nak(&mut self, seen: &Seen<'_>, psn: u64) -> Checked {
         self.check_expected(seen, psn)?;
-        let ahead = self.beyond.iter().any(|(first, _)| *first > psn) || self.covered > psn + 1;
+        // Who makes a key invalid may have had to drop the next meanwhile.
+        let is_behind =
+            self.find(psn - 1).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.invalidates);
+        let ahead = self.beyond.iter().any(|(first, _)| *first > psn) || self.covered > psn + u64::from(!is_behind);
         demand!(ahead, "nak-psn", "NAK of PSN {} and nothing came ahead of it", seen.psn);
         let last = self.last_nak.replace(psn);
         demand!(last.is_none_or(|last| psn > last), "nak-once", "a second NAK of PSN {}", seen.psn);
@@ -120,6 +123,10 @@ impl Stream {
             _ => syndrome == 0x62 && message.may_fail,
         };
         demand!(expected, "refusal", "NAK 0x{syndrome:02x} of PSN {} for {message:?}", seen.psn);
+        // A key that is none any more is found out when all bytes of the message are there.
+        if message.invalidates && psn + 1 == message.end() {
+            return Ok(());
+        }
         self.check_expected(seen, psn)
     }
 

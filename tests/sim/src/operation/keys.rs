@@ -16,7 +16,7 @@ pub(super) const STALE_KEY: Operation = Operation { name: "stale rkey", weight: 
 fn new_key(composer: &mut Composer<'_>) {
     let length = composer.length(composer.longest());
     let message = composer.write(length);
-    let message = composer.by_slot_key(message);
+    let message = if composer.key_is_free { composer.by_slot_key(message) } else { message };
     composer.post(message);
 }
 

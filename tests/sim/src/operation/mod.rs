@@ -31,6 +31,7 @@ pub(crate) struct Operation {
 pub(crate) const SOUND: &[Operation] = &[
     send::SEND,
     send::SEND_IMM,
+    send::SEND_INVALIDATE,
     write::WRITE,
     write::WRITE_IMM,
     read::READ,
@@ -92,6 +93,8 @@ pub(crate) struct Composer<'c> {
     pub(crate) read_at: &'c mut u32,
     /// Nothing that was posted before reads what was written to be read back.
     pub(crate) back_is_free: bool,
+    /// Nothing that was posted before makes the peer's key invalid that is taken back now and then.
+    pub(crate) key_is_free: bool,
     /// Generation of the peer's key that is taken back now and then.
     pub(crate) generation: u32,
     /// Set: the peer takes that key back, and makes another, before this is posted.
@@ -151,6 +154,8 @@ impl Composer<'_> {
             remote: 0,
             remote_va: 0,
             rkey: 0,
+            invalidates: false,
+            invalidated: false,
             lkey: SOURCE_KEY,
             swap_or_add: 0,
             compare: 0,

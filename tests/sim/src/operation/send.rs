@@ -8,6 +8,7 @@ use crate::{
 
 pub(super) const SEND: Operation = Operation { name: "SEND", weight: 20, compose: send };
 pub(super) const SEND_IMM: Operation = Operation { name: "SEND imm", weight: 10, compose: send_imm };
+pub(super) const SEND_INVALIDATE: Operation = Operation { name: "SEND inv", weight: 6, compose: send_invalidate };
 pub(super) const TOO_LONG: Operation = Operation { name: "SEND too long", weight: 10, compose: too_long };
 
 fn send(composer: &mut Composer<'_>) {
@@ -21,6 +22,17 @@ fn send_imm(composer: &mut Composer<'_>) {
     let message = composer.send(length);
     let message = composer.with_imm(message);
     composer.post(message);
+}
+
+/// The key of the slot opens nothing any more when this is complete; until then nothing uses it.
+fn send_invalidate(composer: &mut Composer<'_>) {
+    if !composer.key_is_free {
+        return send(composer);
+    }
+    let length = composer.length(RECV_BYTES);
+    let message = composer.send(length);
+    let Message { rkey, .. } = composer.by_slot_key(message.clone());
+    composer.post(Message { rkey, invalidates: true, ..message });
 }
 
 /// IBTA v1 9.7.5.2.5: what no longer fits the receive buffer is an invalid request. All before it has arrived.
