@@ -67,6 +67,9 @@ impl Source {
 /// Longest wait of the control thread: the watchdog looks at least that often.
 const WAIT_MAX: Duration = watchdog::PERIOD;
 
+/// Events of workers before everything else has its turn. Some take a command to each worker.
+const WORKER_EVENTS: usize = 64;
+
 /// Serves the devices of `config` until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -252,11 +255,8 @@ impl Daemon {
     }
 
     fn on_worker_events(&mut self) {
-        self.events.clear();
         let mut outside = Outside { workers: &mut self.workers, network: &mut self.net };
-        while let Some(event) = self.events.pop() {
-            self.clients.on_worker_event(event, &mut outside);
-        }
+        self.events.drain(WORKER_EVENTS, |event| self.clients.on_worker_event(event, &mut outside));
     }
 
     fn on_changes(&mut self, changes: &[Change]) -> anyhow::Result<()> {

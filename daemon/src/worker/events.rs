@@ -104,6 +104,18 @@ impl EventReceiver {
         self.shared.queue.pop()
     }
 
+    /// Takes up to `budget` events. When some are left the fd stays readable: a client can have its queue pairs ask for one change of
+    /// keys after the other, and must not keep the control thread from everybody else by that.
+    pub fn drain(&self, budget: usize, mut on_event: impl FnMut(WorkerEvent)) {
+        self.clear();
+        for _ in 0..budget {
+            let Some(event) = self.pop() else { return };
+            on_event(event);
+        }
+        // A counter that is full (EAGAIN) is as readable as can be.
+        let _ = self.shared.bell.write(1);
+    }
+
     /// Makes the fd unreadable until the next event; before popping, so that none is overlooked.
     pub fn clear(&self) {
         // EAGAIN when nothing was announced.
@@ -124,6 +136,26 @@ mod tests {
 
     fn event(number: u32) -> WorkerEvent {
         WorkerEvent::News { session: SessionId(1), handle: number, kind: 1 }
+    }
+
+    #[test]
+    fn who_has_news_without_end_leaves_time_for_others() {
+        let (receiver, mut senders) = events(1).expect("an eventfd");
+        let sender = &mut senders[0];
+        assert!(sender.push(event(0)));
+        sender.announce();
+        // Each that is taken brings another, as a queue pair with a ring full of BIND_MWs does.
+        for _ in 0..3 {
+            let mut taken = 0;
+            receiver.drain(8, |_| {
+                taken += 1;
+                assert!(sender.push(event(taken)));
+            });
+            assert_eq!(taken, 8, "no more than its turn");
+            assert_eq!(receiver.shared.bell.read(), Ok(1), "and it has another");
+        }
+        receiver.drain(8, |_| {});
+        assert_eq!(receiver.shared.bell.read(), Err(nix::errno::Errno::EAGAIN), "nothing is left");
     }
 
     #[test]
