@@ -3,12 +3,18 @@
 //!
 //! That timer begins at milliseconds, its base and its count (`retry_cnt`) belong to the client, and it stays what it is. The probe
 //! waits as long as round trips were measured to take, twice as long each time, and gives up after [`PROBES_MAX`].
+//!
+//! What was sent twice measures nothing, so a path that takes longer than the wait would never be measured: each probe ends the measurement
+//! that would have told. Therefore the wait stays as long as the last probe made it until a round trip was measured (as RFC 6298 has it).
 
 use super::rtt::RoundTrip;
 use crate::{clock::Nanos, psn::Psn};
 
 /// Probes without an answer before the rest is left to the ACK timer: the last waits 128 times as long as the first.
 const PROBES_MAX: u32 = 8;
+
+/// How often the wait is doubled at most: beyond any path there is, some seconds with the usual floor.
+const DOUBLINGS_MAX: u32 = 16;
 
 /// When to probe.
 #[derive(Debug)]
@@ -21,12 +27,21 @@ pub(crate) struct TailProbe {
     deadline: Nanos,
     /// Probes since the last answer.
     sent: u32,
+    /// How often the wait was doubled since a round trip was measured.
+    doublings: u32,
 }
 
 impl TailProbe {
     /// The first packet will have `psn`.
     pub(crate) fn new(psn: Psn) -> Self {
-        Self { rtt: RoundTrip::default(), asked: psn.minus(1), timed: None, deadline: Nanos::NEVER, sent: 0 }
+        Self {
+            rtt: RoundTrip::default(),
+            asked: psn.minus(1),
+            timed: None,
+            deadline: Nanos::NEVER,
+            sent: 0,
+            doublings: 0,
+        }
     }
 
     pub(crate) const fn rtt(&self) -> &RoundTrip {
@@ -66,7 +81,7 @@ impl TailProbe {
             && oldest.distance_from(psn) > 0
         {
             self.rtt.add(now - at);
-            self.timed = None;
+            (self.timed, self.doublings) = (None, 0);
         }
         if self.asked.distance_from(oldest) >= 0 {
             self.restart(now, floor);
@@ -87,12 +102,13 @@ impl TailProbe {
         }
         self.deadline = Nanos::NEVER;
         self.sent += 1;
+        self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
         true
     }
 
     fn restart(&mut self, now: Nanos, floor: Nanos) {
         self.deadline = if self.sent < PROBES_MAX {
-            now + Nanos(self.rtt.patience().max(floor).0.saturating_mul(1 << self.sent))
+            now + Nanos(self.rtt.patience().max(floor).0.saturating_mul(1 << self.doublings))
         } else {
             Nanos::NEVER
         };
@@ -101,6 +117,9 @@ impl TailProbe {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
     use super::*;
 
     const FLOOR: Nanos = Nanos::from_micros(100);
@@ -121,6 +140,27 @@ mod tests {
             probe.on_sent_again(now, FLOOR);
         }
         assert_eq!(probe.deadline(), Nanos::NEVER);
+    }
+
+    #[test]
+    fn a_path_that_takes_longer_than_the_wait_is_measured_all_the_same() {
+        let mut probe = TailProbe::new(PSN);
+        let (mut now, mut psn, mut probes) = (Nanos(0), PSN, Vec::new());
+        // Then it grows longer once more, by four hundred times.
+        for path in [[Nanos::from_micros(50); 4], [Nanos::from_millis(20); 4]].concat() {
+            probe.on_asked(psn, psn, now, FLOOR);
+            let mut count = 0;
+            while probe.deadline() < now + path {
+                let due = probe.deadline();
+                assert!(probe.take_due(due));
+                probe.on_sent_again(due, FLOOR);
+                count += 1;
+            }
+            (now, psn) = (now + path, psn.plus(1));
+            probe.on_progress(psn, now, FLOOR);
+            probes.push(count);
+        }
+        assert_eq!(probes, [0, 0, 0, 0, 7, 1, 0, 0], "until the wait is longer than the path");
     }
 
     #[test]

@@ -543,6 +543,27 @@ fn slow_sending_is_no_missing_answer() {
     assert_eq!(repairs(&pair), [0; 3]);
 }
 
+/// A path that takes longer than anything that was measured, and than what is thought before anything is: what was probed for measures
+/// nothing, so the wait stays long until there is something to learn from.
+#[test]
+fn a_long_path_is_probed_until_it_is_measured_and_not_ever_after() {
+    for op in [SendOp::Write, SendOp::Read] {
+        let mut pair = Pair::new(Settings { timeout: 18, ..Settings::default() });
+        // Ten milliseconds each way.
+        let far = |_: usize, _: Opcode, _: usize| Fate::Late(2000);
+        for _ in 0..2 {
+            survives(&mut pair, op, 3000, far);
+        }
+        let [_, 0, 1..=5] = repairs(&pair) else { panic!("{:?}", repairs(&pair)) };
+        let begin = (repairs(&pair), pair.trace.len());
+        for _ in 0..5 {
+            survives(&mut pair, op, 3000, far);
+        }
+        assert_eq!(repairs(&pair), begin.0);
+        assert_eq!(pair.trace.len() - begin.1, 5 * 4, "three packets one way, one the other");
+    }
+}
+
 // READ.
 
 /// A READ of one chunk of 16 packets; responses with these numbers are lost.
