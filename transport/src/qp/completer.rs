@@ -35,6 +35,8 @@ pub(crate) struct Completer {
     unacknowledged: Psn,
     retries_left: u32,
     rnr_retries_left: u32,
+    /// The highest PSN that an answer was asked for.
+    asked: Psn,
     ack_deadline: Nanos,
     /// An implied NAK was acted upon at this PSN; only progress or the timer allows another.
     gap_asked: Option<Psn>,
@@ -48,6 +50,7 @@ impl Default for Completer {
             unacknowledged: Psn::default(),
             retries_left: 0,
             rnr_retries_left: 0,
+            asked: Psn::default(),
             ack_deadline: Nanos::NEVER,
             gap_asked: None,
             selective: Selective::new(Psn::default()),
@@ -61,7 +64,7 @@ pub(super) struct Gap;
 impl Completer {
     /// Ready to send: the first packet will have `psn`.
     pub(crate) fn begin(&mut self, psn: Psn, link: &Link) {
-        *self = Self { unacknowledged: psn, selective: Selective::new(psn), ..Self::default() };
+        *self = Self { unacknowledged: psn, asked: psn.minus(1), selective: Selective::new(psn), ..Self::default() };
         self.renew_retries(link);
     }
 
@@ -75,17 +78,30 @@ impl Completer {
         self.ack_deadline.min(self.selective.deadline())
     }
 
-    /// A request was sent: the timer runs from the first that waits.
+    /// A request was sent.
     pub(crate) fn on_sent(&mut self, sent: &Sent, link: &Link, now: Nanos) {
-        if self.ack_deadline == Nanos::NEVER {
-            self.restart_timer(link, now);
+        if sent.asks {
+            self.on_asked(sent.psn.plus(sent.packets - 1), link, now);
         }
         self.selective.on_sent(sent, self.unacknowledged, link, now);
     }
 
     /// The oldest request was sent again, and nothing else.
     pub(crate) fn on_sent_again(&mut self, packets: u32, wants_answer: bool, frontier: Psn, link: &Link, now: Nanos) {
+        // What is sent again always asks.
+        self.on_asked(self.unacknowledged.plus(packets - 1), link, now);
         self.selective.on_sent_again(self.unacknowledged, packets, wants_answer, frontier, link, now);
+    }
+
+    /// An answer was asked for, up to `last`: the timer runs from the first that is missing (IBTA v1 9.7.6.1.3). Nobody answers before he is
+    /// asked, however long it takes until a packet that asks may leave: a rate, a wire without room.
+    fn on_asked(&mut self, last: Psn, link: &Link, now: Nanos) {
+        if last.distance_from(self.asked) > 0 {
+            self.asked = last;
+        }
+        if self.ack_deadline == Nanos::NEVER {
+            self.restart_timer(link, now);
+        }
     }
 
     /// An ACK, NAK or READ response.
@@ -344,8 +360,11 @@ impl Completer {
         if requester.cursor() == self.unacknowledged {
             self.ack_deadline = Nanos::NEVER;
             self.selective.stop();
-        } else {
+        } else if self.asked.distance_from(self.unacknowledged) >= 0 {
             self.restart_timer(link, now);
+        } else {
+            // What waits was not asked for yet.
+            self.ack_deadline = Nanos::NEVER;
         }
     }
 

@@ -230,6 +230,42 @@ fn progress_gives_the_retries_back() {
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
 }
 
+/// Packets of a long message leave more slowly than the ACK timer runs, and the peer is asked at the message's end only.
+#[test]
+fn the_timer_runs_for_what_the_peer_was_asked() {
+    for recovery in [RecoveryConfig::GO_BACK_N, RecoveryConfig::default()] {
+        // 10 ms a packet, 4 ms a time-out.
+        let settings = Settings { retry_cnt: 0, timeout: 10, recovery: [recovery; 2], ..Settings::default() };
+        let mut pair = Pair::new(settings);
+        let host = &mut pair.hosts[0];
+        let limit = QpAttributes { rate_limit_bytes_per_s: 100_000, ..QpAttributes::default() };
+        host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
+        host.post(&work(1, SendOp::Write, &[sge(0, 7000)], 0));
+        assert!(pair.run(Nanos::from_millis(1000), no_fault));
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+        let counts = [QpCount::AckTimeout, QpCount::RetransmittedPackets].map(|what| pair.hosts[0].count(what));
+        assert_eq!(counts, [0, 0]);
+    }
+}
+
+/// The packet that a NAK asks for is sent again before the peer was asked anything, and is lost: the timer finds that.
+#[test]
+fn what_is_sent_again_has_a_timer() {
+    let mut pair = Pair::new(go_back_n());
+    let host = &mut pair.hosts[0];
+    let limit = QpAttributes { rate_limit_bytes_per_s: 100_000, ..QpAttributes::default() };
+    host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
+    host.post(&work(1, SendOp::Write, &[sge(0, 7000)], 0));
+    // The first packet twice; the NAK is for the second.
+    let mut firsts = 0;
+    let lost = |from: usize, opcode: Opcode, _: usize| {
+        firsts += usize::from(from == 0 && opcode == opcode::RC_WRITE_FIRST);
+        if from == 0 && opcode == opcode::RC_WRITE_FIRST && firsts <= 2 { Fate::Drop } else { Fate::Deliver }
+    };
+    assert!(pair.run(Nanos::from_millis(10_000), lost));
+    assert_eq!((pair.hosts[0].take(), pair.hosts[0].count(QpCount::AckTimeout)), (vec![(1, Status::Success)], 1));
+}
+
 #[test]
 fn no_timer_runs_when_nothing_is_outstanding() {
     let mut pair = Pair::new(go_back_n());
