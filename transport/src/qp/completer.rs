@@ -459,6 +459,9 @@ impl Completer {
             }
             self.rnr_retries_left -= 1;
         }
+        // The peer answers, if only to put us off: time-outs between two such answers are not of one row. However long the receiver takes,
+        // what is lost meanwhile does not add up.
+        self.retries_left = link.attributes.retry_cnt;
         self.go_back(queue, requester);
         requester.wait_for_receiver(turn.now + rnr_delay(timer));
     }

@@ -218,6 +218,25 @@ fn rnr_retries_run_out_as_often_as_was_said_and_seven_never_do() {
     assert_eq!(pair.hosts[0].state(), "RTS");
 }
 
+/// The receiver takes long, and of each two packets that ask whether it is ready one is lost.
+#[test]
+fn an_rnr_nak_gives_the_retries_back() {
+    for recovery in [RecoveryConfig::GO_BACK_N, RecoveryConfig::default()] {
+        let settings =
+            Settings { timeout: 8, retry_cnt: 1, min_rnr_timer: 1, recovery: [recovery; 2], ..Settings::default() };
+        let mut pair = Pair::new(settings);
+        pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 10)], 0));
+        let lost =
+            |from: usize, _: Opcode, nth: usize| if from == 0 && nth % 2 == 1 { Fate::Drop } else { Fate::Deliver };
+        assert!(!pair.run(Nanos::from_millis(50), lost));
+        assert!(pair.hosts[1].count(QpCount::RnrNakSent) > 10);
+        pair.hosts[1].post_recv(9, &[sge(100, 10)]);
+        assert!(pair.run(LIMIT, lost));
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+        assert_eq!(pair.hosts[1].take(), [(9, Status::Success)]);
+    }
+}
+
 #[test]
 fn progress_gives_the_retries_back() {
     let mut pair = Pair::new(Settings { retry_cnt: 1, mtu: 256, window: 16, ..go_back_n() });
