@@ -439,6 +439,13 @@ impl Completer {
         self.ack_deadline = Nanos::NEVER;
     }
 
+    /// The oldest unacknowledged packet is sent once more, for a retry. As when all is: the timer starts when it has left, so that a wire
+    /// without room or a rate do not use up another.
+    pub(super) fn send_oldest_again(&mut self, requester: &mut Requester) {
+        requester.send_oldest_again();
+        self.ack_deadline = Nanos::NEVER;
+    }
+
     fn on_rnr<A: App>(
         &mut self,
         timer: u8,

@@ -199,7 +199,7 @@ impl Completer {
             return;
         }
         if self.selective.keeps && !in_a_row {
-            requester.send_oldest_again();
+            self.send_oldest_again(requester);
         } else {
             self.go_back(queue, requester);
             self.selective.went_back = Some(WentBack { at: turn.now, late: None });
@@ -301,7 +301,7 @@ impl Completer {
         }
         link.counters.count(QpCount::ImpliedNak);
         if self.spend_retry(link, queue, turn) {
-            requester.send_oldest_again();
+            self.send_oldest_again(requester);
         }
     }
 

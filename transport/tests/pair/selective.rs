@@ -601,6 +601,18 @@ fn one_repetition_serves_every_gap_of_a_read() {
     }
 }
 
+/// The rate lets nothing leave for longer than the ACK timer runs: the one retry is spent on the repetition, not on waiting for it.
+#[test]
+fn a_retry_is_spent_on_what_was_asked_again_only() {
+    let mut pair = warm(Settings { retry_cnt: 1, timeout: 10, ..Settings::default() });
+    let host = &mut pair.hosts[0];
+    // 17 ms for the request, whose answer is what it costs.
+    let limit = QpAttributes { rate_limit_bytes_per_s: 1_000_000, ..QpAttributes::default() };
+    host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
+    survives(&mut pair, SendOp::Read, 16 * 1024, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 4, Fate::Drop));
+    assert_eq!((pair.hosts[0].count(QpCount::ImpliedNak), repairs(&pair)), (1, [1, 0, 0]));
+}
+
 #[test]
 fn a_repeated_response_may_be_lost_too() {
     // Responses 5 to 15 come again as numbers 16 to 26: the first of them is lost, or all.
