@@ -29,6 +29,7 @@ use crate::{
     mapping::{Emptied, Mapping, Mode, cq_lanes},
     outstanding::{Cookie, Outstanding, Queue},
     socket::lock,
+    srq::SharedWork,
 };
 
 /// Entries taken from one lane before the next has its turn.
@@ -164,6 +165,8 @@ struct Reaping {
     first: usize,
     /// By queue pair number.
     work: Vec<(u32, Arc<Work>)>,
+    /// Shared receives of queue pairs that are gone: what they left here is done, though nobody hears of it.
+    orphaned: Vec<Weak<SharedWork>>,
 }
 
 /// The completions of one worker. All but the last ring are of before a resize: they are emptied first, and nothing more comes by them.
@@ -202,6 +205,8 @@ pub(crate) struct Work {
     pub(crate) tag: u32,
     pub(crate) send: Outstanding,
     pub(crate) recv: Outstanding,
+    /// In place of `recv`, with a shared receive queue.
+    pub(crate) shared: Option<Arc<SharedWork>>,
     pub(crate) send_cq: Weak<CqInner>,
     pub(crate) recv_cq: Weak<CqInner>,
 }
@@ -234,6 +239,7 @@ impl CompletionQueue {
                 lanes: cq_lanes(&mapping, layout).into_iter().map(Lane::new).collect(),
                 first: 0,
                 work: Vec::new(),
+                orphaned: Vec::new(),
             }),
             mapping,
             empty_polls: AtomicU32::new(0),
@@ -371,7 +377,13 @@ impl CqInner {
 
     /// It does not any more.
     pub(crate) fn remove(&self, qpn: u32) {
-        lock(&self.state).work.retain(|(other, _)| *other != qpn);
+        let mut state = lock(&self.state);
+        let Ok(at) = state.work.binary_search_by_key(&qpn, |(qpn, _)| *qpn) else { return };
+        let (_, work) = state.work.remove(at);
+        if let Some(shared) = &work.shared {
+            state.orphaned.retain(|other| other.strong_count() > 0 && other.as_ptr() != Arc::as_ptr(shared));
+            state.orphaned.push(Arc::downgrade(shared));
+        }
     }
 
     /// Forgets a queue pair's outstanding work, with no poll under way.
@@ -428,6 +440,7 @@ impl Drop for Sleeper<'_> {
 impl Drop for CqInner {
     fn drop(&mut self) {
         self.channel.remove(self.cqn);
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).complete_orphans();
         // Fails only when the session is over, and then the queue is too.
         let _ = self.device.session.call::<DestroyCq>(Handle { handle: self.cqn });
     }
@@ -463,12 +476,28 @@ impl Reaping {
             if let Some(completion) = completion(&self.work, &cqe) {
                 into[found] = completion;
                 found += 1;
+            } else {
+                complete_orphan(&self.orphaned, &cqe);
             }
         }
         if moved {
             self.lanes[lane].release();
         }
         Some((found, moved))
+    }
+
+    /// Shared receives whose completions lie here and will not be reaped are done all the same: their queue has room again.
+    fn complete_orphans(&mut self) {
+        if self.orphaned.is_empty() {
+            return;
+        }
+        let mut words = [0; size_of::<Cqe>() / 8];
+        for lane in &mut self.lanes {
+            while matches!(lane.pop(&mut words), Ok(true)) {
+                let cqe = Cqe::read_from_bytes(words.as_bytes()).expect("a completion is a whole number of words");
+                complete_orphan(&self.orphaned, &cqe);
+            }
+        }
     }
 
     /// Gives out what was under way when the daemon went.
@@ -491,18 +520,24 @@ impl Reaping {
     }
 }
 
+/// What a queue pair left that is gone: nobody hears of it, but a shared receive is done.
+fn complete_orphan(orphaned: &[Weak<SharedWork>], cqe: &Cqe) {
+    for shared in orphaned.iter().filter_map(Weak::upgrade) {
+        // Of another queue, as the tag says, or not a shared receive at all: nothing.
+        let _wr_id = shared.complete(Cookie(cqe.wr_id));
+    }
+}
+
 fn completion(work: &[(u32, Arc<Work>)], cqe: &Cqe) -> Option<Completion> {
     let at = work.binary_search_by_key(&cqe.qpn, |(qpn, _)| *qpn).ok()?;
     let work = &work[at].1;
     let cookie = Cookie(cqe.wr_id);
-    if cookie.tag() != work.tag {
-        return None;
-    }
-    let outstanding = match cookie.queue() {
-        Queue::Send => &work.send,
-        Queue::Recv => &work.recv,
+    let (wr_id, op) = match (cookie.queue(), &work.shared) {
+        (Queue::Recv, Some(shared)) => (shared.complete(cookie)?, 0),
+        _ if cookie.tag() != work.tag => return None,
+        (Queue::Send, _) => work.send.complete(cookie.sequence())?,
+        (Queue::Recv, None) => work.recv.complete(cookie.sequence())?,
     };
-    let (wr_id, op) = outstanding.complete(cookie.sequence())?;
     let status = Status::from_byte(cqe.status).unwrap_or(Status::Fatal);
     let op = operation(cookie.queue(), op);
     Some(Completion {

@@ -82,6 +82,8 @@ pub struct DeviceAttributes {
     pub max_message_bytes: u32,
     /// Address handles of a session.
     pub max_ahs: u32,
+    /// Shared receive queues of a session.
+    pub max_srqs: u32,
 }
 
 /// How a device's port is.
@@ -127,6 +129,17 @@ pub enum DeviceEvent {
     SqDrained {
         /// Which.
         qpn: u32,
+    },
+    /// A queue pair with a shared receive queue has failed: it takes no more from there, and what it had taken is flushed. When its
+    /// completions are reaped, it may be reset or dropped without loss.
+    LastWqe {
+        /// Which.
+        qpn: u32,
+    },
+    /// A shared receive queue has fewer receives than its limit, which is disarmed by this.
+    SrqLimit {
+        /// Which.
+        srqn: u32,
     },
     /// A completion queue lost a completion, for it was full; the queue pair of that completion has failed.
     CqError {
@@ -240,6 +253,7 @@ impl Device {
             max_rd_atomic: it.max_rd_atomic,
             max_message_bytes: it.max_message_bytes,
             max_ahs: it.max_ahs,
+            max_srqs: it.max_srqs,
         })
     }
 
@@ -356,6 +370,8 @@ impl Device {
                 event::QP_ACCESS_ERROR => DeviceEvent::QpAccessError { qpn: handle },
                 event::COMMUNICATION_ESTABLISHED => DeviceEvent::CommunicationEstablished { qpn: handle },
                 event::SQ_DRAINED => DeviceEvent::SqDrained { qpn: handle },
+                event::QP_LAST_WQE => DeviceEvent::LastWqe { qpn: handle },
+                event::SRQ_LIMIT => DeviceEvent::SrqLimit { srqn: handle },
                 event::CQ_ERROR => DeviceEvent::CqError { cqn: handle },
                 event::PORT_ACTIVE => DeviceEvent::PortActive,
                 event::PORT_DOWN => DeviceEvent::PortDown,

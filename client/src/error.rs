@@ -118,6 +118,9 @@ pub enum Error {
     /// A datagram that does not say where it goes.
     #[error("a datagram needs to know where it goes: say so with SendRequest::to")]
     NoAddress,
+    /// The queue pair takes its receives from a shared queue.
+    #[error("the queue pair takes its receives from a shared receive queue: post them there")]
+    SharedReceives,
     /// The queue pair takes no such work in its state.
     #[error("the queue pair takes no {queue} work in this state: connect it first")]
     NotReady {

@@ -3,6 +3,7 @@
 //! ```text
 //!   Device ─► ProtectionDomain ─► MemoryRegion          memory that peers may reach
 //!     │              ├──────────► MemoryWindow          a part of it, for a while
+//!     │              ├──────────► SharedReceiveQueue    receives for many queue pairs
 //!     │              ├──────────► AddressHandle         where datagrams go
 //!     │              └──────────► QueuePair             one end of a connection, or of datagrams
 //!     └─────► CompletionQueue ◄──────┘                  how work ended
@@ -32,6 +33,7 @@ mod pd;
 mod qp;
 mod service;
 mod socket;
+mod srq;
 mod window;
 mod work;
 
@@ -52,6 +54,7 @@ pub use roced_shared::abi::{
     wqe::Sge,
 };
 pub use service::{GRH_BYTES, ServiceType};
+pub use srq::SharedReceiveQueue;
 pub use window::{MemoryWindow, WindowBinding, WindowKind};
 pub use work::{RecvRequest, SendRequest};
 
@@ -66,4 +69,5 @@ const _: () = {
     _every_object_is_shared::<CompletionChannel>();
     _every_object_is_shared::<CompletionQueue>();
     _every_object_is_shared::<QueuePair>();
+    _every_object_is_shared::<SharedReceiveQueue>();
 };

@@ -18,7 +18,7 @@ use nix::sys::{
 };
 use roced_shared::abi::{
     doorbell::{BELL_PAGE_BYTES, MappedBells, WORKER_STATE_BYTES, WorkerState},
-    layout::{CqLayout, QpLayout, bell_page_offset, worker_state_offset},
+    layout::{CqLayout, QpLayout, SrqLayout, bell_page_offset, worker_state_offset},
     ring::{Consumer, MappedRing, Producer, RingShape},
 };
 
@@ -138,6 +138,11 @@ pub(crate) type Emptied = Consumer<MappedRing<Arc<Mapping>>>;
 pub(crate) fn qp_rings(mapping: &Arc<Mapping>, layout: QpLayout) -> (Filled, Filled) {
     let send = ring_at(mapping, 0, layout.send);
     (Producer::new(send), Producer::new(ring_at(mapping, layout.recv_offset, layout.recv)))
+}
+
+/// The ring of a shared receive queue.
+pub(crate) fn srq_ring(mapping: &Arc<Mapping>, layout: SrqLayout) -> Filled {
+    Producer::new(ring_at(mapping, 0, layout.recv))
 }
 
 /// The lanes of a completion queue.

@@ -11,6 +11,7 @@ use crate::{
     error::Result,
     mr::{Access, Memory, MemoryRegion},
     qp::QpBuilder,
+    srq::SharedReceiveQueue,
     window::{MemoryWindow, WindowKind},
 };
 
@@ -66,6 +67,15 @@ impl ProtectionDomain {
     /// No route; no GID to come from; the session's limit; the daemon is gone. Whether anybody is there never shows.
     pub fn address_handle(&self, options: &AddressOptions) -> Result<AddressHandle> {
         AddressHandle::create(self, options)
+    }
+
+    /// Makes a shared receive queue for at least `wrs` receives of at most `sges` scatter/gather entries (32 at most), whose memory is of
+    /// this domain.
+    ///
+    /// # Errors
+    /// Sizes or the session's limits; no memory; the daemon is gone.
+    pub fn shared_receive_queue(&self, wrs: u32, sges: u32) -> Result<SharedReceiveQueue> {
+        SharedReceiveQueue::create(self, wrs, sges)
     }
 
     /// Begins a queue pair whose sends complete into `send_cq` and whose receives into `recv_cq`.

@@ -31,6 +31,7 @@ use crate::{
     pd::{PdInner, ProtectionDomain},
     service::ServiceType,
     socket::lock,
+    srq::SharedReceiveQueue,
     work::{Data, RecvRequest, SendRequest},
 };
 
@@ -47,6 +48,7 @@ pub struct QpBuilder<'a> {
     service: ServiceType,
     sizes: QpSizes,
     signal_all: bool,
+    srq: Option<&'a SharedReceiveQueue>,
 }
 
 impl<'a> QpBuilder<'a> {
@@ -56,7 +58,7 @@ impl<'a> QpBuilder<'a> {
         recv_cq: &'a CompletionQueue,
     ) -> Self {
         let sizes = QpSizes { send_wrs: 64, recv_wrs: 64, send_sges: 4, recv_sges: 4, inline_bytes: 64 };
-        Self { pd, send_cq, recv_cq, service: ServiceType::Rc, sizes, signal_all: false }
+        Self { pd, send_cq, recv_cq, service: ServiceType::Rc, sizes, signal_all: false, srq: None }
     }
 
     /// What it promises (a reliable connection).
@@ -101,6 +103,12 @@ impl<'a> QpBuilder<'a> {
         self
     }
 
+    /// It takes its receives from a shared queue; the sizes of receives do not count then.
+    pub const fn shared_receives(mut self, srq: &'a SharedReceiveQueue) -> Self {
+        self.srq = Some(srq);
+        self
+    }
+
     /// Makes it, in state RESET.
     ///
     /// # Errors
@@ -116,6 +124,7 @@ pub struct QueuePair {
     pd: Arc<PdInner>,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
+    srq: Option<SharedReceiveQueue>,
     qpn: u32,
     service: ServiceType,
     worker: u32,
@@ -130,18 +139,18 @@ pub struct QueuePair {
 
 /// A ring and room to write an entry before it goes there.
 #[derive(Debug)]
-struct PostSide<const WORDS: usize> {
-    ring: Filled,
+pub(crate) struct PostSide<const WORDS: usize> {
+    pub(crate) ring: Filled,
     slot: [u64; WORDS],
 }
 
 impl<const WORDS: usize> PostSide<WORDS> {
-    fn new(ring: Filled) -> Mutex<Self> {
+    pub(crate) fn new(ring: Filled) -> Mutex<Self> {
         Mutex::new(Self { ring, slot: [0; WORDS] })
     }
 
     /// Writes `parts`, whole words together, into the next entry of the ring; false when there is none.
-    fn push(&mut self, parts: [&[u8]; 2]) -> Result<bool> {
+    pub(crate) fn push(&mut self, parts: [&[u8]; 2]) -> Result<bool> {
         let bytes = self.slot.as_mut_bytes();
         let (head, rest) = bytes.split_at_mut(parts[0].len());
         head.copy_from_slice(parts[0]);
@@ -156,6 +165,9 @@ impl QueuePair {
         let pd = &builder.pd.inner;
         let device = &pd.device;
         let (send_cq, recv_cq) = (builder.send_cq, builder.recv_cq);
+        if builder.srq.is_some_and(|srq| !Arc::ptr_eq(&srq.inner.pd.device, device)) {
+            return Err(Error::OtherDevice);
+        }
         if [send_cq, recv_cq].iter().any(|cq| !Arc::ptr_eq(&cq.inner.device, device)) {
             return Err(Error::OtherDevice);
         }
@@ -170,6 +182,7 @@ impl QueuePair {
             recv_sges: builder.sizes.recv_sges,
             inline_bytes: builder.sizes.inline_bytes,
             signal_all: builder.signal_all.into(),
+            srq: builder.srq.map_or(0, SharedReceiveQueue::srqn),
         })?;
         // From here on the daemon has it: whatever fails must end it there too.
         let ended = |error| {
@@ -187,6 +200,7 @@ impl QueuePair {
             tag: device.next_tag() & 0x7fff_ffff,
             send: Outstanding::new(sizes.send_wrs),
             recv: Outstanding::new(sizes.recv_wrs),
+            shared: builder.srq.map(|srq| Arc::clone(&srq.inner.work)),
             send_cq: Arc::downgrade(&send_cq.inner),
             recv_cq: Arc::downgrade(&recv_cq.inner),
         });
@@ -196,6 +210,7 @@ impl QueuePair {
             pd: Arc::clone(pd),
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
+            srq: builder.srq.cloned(),
             qpn: reply.qpn,
             service: builder.service,
             worker: reply.worker,
@@ -232,6 +247,11 @@ impl QueuePair {
     /// Where receives complete.
     pub fn recv_cq(&self) -> &CompletionQueue {
         &self.recv_cq
+    }
+
+    /// Where its receives come from, if not from its own queue.
+    pub fn srq(&self) -> Option<&SharedReceiveQueue> {
+        self.srq.as_ref()
     }
 
     /// Sends that have not been reaped yet.
@@ -391,7 +411,8 @@ impl QueuePair {
         self.modify(attribute::STATE, &QpAttributes { state: state::ERR, ..QpAttributes::default() })
     }
 
-    /// Back to RESET: all work is forgotten, without completions.
+    /// Back to RESET: all work is forgotten, without completions. A receive that it had taken from a shared queue and not completed goes back
+    /// there.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -470,7 +491,7 @@ impl QueuePair {
     /// Posts a receive work request.
     ///
     /// # Errors
-    /// As [`Self::post_send`].
+    /// As [`Self::post_send`]; a shared receive queue, where receives are to be posted instead.
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<()> {
         self.post_recvs(std::slice::from_ref(request)).map(drop)
     }
@@ -512,6 +533,9 @@ impl QueuePair {
     }
 
     fn push_recv(&self, side: &mut PostSide<RECV_SLOT_WORDS_MAX>, request: &RecvRequest<'_>) -> Result<()> {
+        if self.srq.is_some() {
+            return Err(Error::SharedReceives);
+        }
         if self.state.load(Ordering::Acquire) == state::RESET {
             return Err(Error::NotReady { queue: "receive" });
         }
@@ -582,7 +606,7 @@ impl Drop for QueuePair {
 }
 
 /// Posts requests until one cannot be; an error only when that is the first.
-fn all_that_fit<R>(requests: &[R], mut post: impl FnMut(&R) -> Result<()>) -> Result<usize> {
+pub(crate) fn all_that_fit<R>(requests: &[R], mut post: impl FnMut(&R) -> Result<()>) -> Result<usize> {
     for (posted, request) in requests.iter().enumerate() {
         match post(request) {
             Ok(()) => {}

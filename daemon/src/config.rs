@@ -102,6 +102,8 @@ pub struct ClientLimits {
     pub pds: u32,
     /// Address handles.
     pub ahs: u32,
+    /// Shared receive queues.
+    pub srqs: u32,
     /// Memory that the daemon maps and locks for it, MiB.
     pub memory_mib: u64,
 }
@@ -122,6 +124,8 @@ pub struct DeviceLimits {
     pub mrs: u32,
     /// Address handles.
     pub ahs: u32,
+    /// Shared receive queues.
+    pub srqs: u32,
 }
 
 /// `[[worker]]`: a thread that moves packets.
@@ -314,13 +318,20 @@ impl Default for Limits {
 
 impl Default for ClientLimits {
     fn default() -> Self {
-        Self { qps: 1024, cqs: 1024, channels: 256, mrs: 4096, pds: 256, ahs: 1024, memory_mib: 4096 }
+        Self { qps: 1024, cqs: 1024, channels: 256, mrs: 4096, pds: 256, ahs: 1024, srqs: 256, memory_mib: 4096 }
+    }
+}
+
+impl DeviceLimits {
+    /// Places for shared receive queues in each endpoint: the first endpoint does not use those of queue pairs 0 and 1.
+    pub const fn srq_places(&self) -> u32 {
+        self.srqs + 2
     }
 }
 
 impl Default for DeviceLimits {
     fn default() -> Self {
-        Self { qps: 16_384, mrs: 65_536, ahs: 16_384 }
+        Self { qps: 16_384, mrs: 65_536, ahs: 16_384, srqs: 4096 }
     }
 }
 

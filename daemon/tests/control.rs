@@ -16,10 +16,11 @@ use roced_shared::{
         VERSION, WORK_REQUESTS_MAX,
         control::{
             AllocMemory, AllocPd, CreateAh, CreateAhRequest, CreateChannel, CreateCq, CreateCqRequest, CreateQp,
-            CreateQpRequest, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DeviceName,
-            FreeMemory, Handle, Header, Hello, HelloRequest, Index, ListDevice, MESSAGE_BYTES, MemoryRequest, Message,
-            ModifyQp, ModifyQpRequest, Nothing, OpenDevice, QpAttributes, QueryDevice, QueryGid, QueryPort, QueryQp,
-            QueryQpStatistics, Refusal, RegMr, RegMrRequest, access, attribute, service, state,
+            CreateQpRequest, CreateSrq, CreateSrqRequest, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq,
+            DestroyQp, DestroySrq, DeviceName, FreeMemory, Handle, Header, Hello, HelloRequest, Index, ListDevice,
+            MESSAGE_BYTES, MemoryRequest, Message, ModifyQp, ModifyQpRequest, ModifySrq, ModifySrqRequest, Nothing,
+            OpenDevice, QpAttributes, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal,
+            RegMr, RegMrRequest, access, attribute, service, state,
         },
     },
     steer::address_key,
@@ -114,7 +115,7 @@ fn an_unknown_call_is_refused_and_a_broken_message_ends_the_session() {
 
 #[test]
 fn every_limit_is_a_limit_and_what_ends_makes_room() {
-    let served = small(ClientLimits { qps: 2, cqs: 2, channels: 2, mrs: 2, pds: 2, ahs: 2, memory_mib: 1 });
+    let served = small(ClientLimits { qps: 2, cqs: 2, channels: 2, mrs: 2, pds: 2, ahs: 2, srqs: 2, memory_mib: 1 });
     let mut raw = opened(&served);
     let refused = |limit: u64| (Refusal::Limit, [limit, 0]);
 
@@ -218,7 +219,7 @@ fn all_memory_counts_against_one_limit() {
 
 #[test]
 fn a_device_is_shared_within_its_limits() {
-    let device = DeviceLimits { qps: 1, mrs: 1, ahs: 1 };
+    let device = DeviceLimits { qps: 1, mrs: 1, ahs: 1, srqs: 1 };
     let limits = Limits { device, clients: 2, ..Limits::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let (mut first, mut second) = (opened(&served), opened(&served));
@@ -417,7 +418,14 @@ fn a_worker_that_does_not_answer_is_told_of_and_calls_may_be_tried_again() {
     let region = RegMrRequest { pd, memory, length: 4096, ..RegMrRequest::default() };
     let mr = raw.call::<RegMr>(region).expect("a region").handle;
 
+    let srq = CreateSrqRequest { pd, wrs: 4, sges: 1 };
+    let srqn = raw.call::<CreateSrq>(srq).expect("below the limit").srqn;
+
     set_stuck(true);
+    assert_eq!(why(raw.call::<CreateSrq>(srq)), Refusal::WorkerTimeout);
+    assert_eq!(why(raw.call::<ModifySrq>(ModifySrqRequest { srqn, limit: 1 })), Refusal::WorkerTimeout);
+    assert_eq!(why(raw.call::<QuerySrq>(Handle { handle: srqn })), Refusal::WorkerTimeout);
+    assert_eq!(why(raw.call::<DestroySrq>(Handle { handle: srqn })), Refusal::WorkerTimeout);
     assert_eq!(why(raw.call::<DeregMr>(Handle { handle: mr })), Refusal::WorkerTimeout);
     assert_eq!(why(raw.call::<RegMr>(region)), Refusal::WorkerTimeout);
     assert_eq!(why(raw.call::<DestroyQp>(Handle { handle: qp })), Refusal::WorkerTimeout);
@@ -431,6 +439,7 @@ fn a_worker_that_does_not_answer_is_told_of_and_calls_may_be_tried_again() {
     raw.call::<DeregMr>(Handle { handle: mr }).expect("second try");
     raw.call::<FreeMemory>(Handle { handle: memory }).expect("unused now");
     raw.call::<DestroyQp>(Handle { handle: qp }).expect("second try");
+    raw.call::<DestroySrq>(Handle { handle: srqn }).expect("second try");
 
     // A client that goes while a worker is stuck is gone all the same, and the next is served.
     let gone = opened(&served);
@@ -476,7 +485,8 @@ fn a_client_that_goes_leaves_nothing_behind() {
         let (pd, ..) = with_qp(raw);
         let channel = raw.call::<CreateChannel>(Nothing {}).expect("a channel").handle;
         let cq = raw.call::<CreateCq>(CreateCqRequest { entries: 4, channel }).expect("a queue").cqn;
-        raw.call::<CreateQp>(qp_request(pd, cq)).expect("a queue pair");
+        let srq = raw.call::<CreateSrq>(CreateSrqRequest { pd, wrs: 4, sges: 1 }).expect("a shared queue").srqn;
+        raw.call::<CreateQp>(CreateQpRequest { srq, ..qp_request(pd, cq) }).expect("a queue pair");
         let memory = raw.call::<AllocMemory>(MemoryRequest { bytes: 8192 }).expect("memory").handle;
         raw.call::<RegMr>(RegMrRequest { pd, memory, length: 8192, ..RegMrRequest::default() }).expect("a region");
     };

@@ -16,7 +16,7 @@ use std::{
 };
 
 use rig::{Client, Rig};
-use roced::worker::{idle::Policy, nic::Nic, turn::Worker};
+use roced::worker::{command::Command, idle::Policy, nic::Nic, turn::Worker};
 use roced_shared::{abi::wqe::SendOp, steer::address_key};
 use roced_transport::{
     clock::Nanos,
@@ -116,7 +116,10 @@ fn exchange(client: &mut Client, rounds: u64, bytes: u32) {
                 SendOp::Read => client.qps[0].post_send(op, key, target, bytes, (source, key)),
                 SendOp::Write => client.qps[0].post_send(op, key, source, bytes, (target, key)),
                 _ => {
-                    client.qps[1].post_recv(key, target, bytes);
+                    match &mut client.srq {
+                        Some(srq) => srq.post_recv(key, target, bytes),
+                        None => client.qps[1].post_recv(key, target, bytes),
+                    }
                     client.qps[0].post_send(op, key, source, bytes, (0, key));
                     completions = 2;
                 }
@@ -137,13 +140,18 @@ fn exchange(client: &mut Client, rounds: u64, bytes: u32) {
 
 fn check(served: &[(u32, u32)], policy: Policy, on: &[usize]) {
     let mut rig = Rig::start(served, policy, |_| Vec::new(), run_counted::<NoNic>);
-    let mut client = rig.client(0, 1 << 20, on);
-    rig.connect(&client.qps[0], &client.qps[1], Via::HandOver);
-    exchange(&mut client, 50, 60_000);
-    exchange(&mut client, 50, 0);
-    exchange(&mut client, 50, 64);
-    for (worker, qp) in client.qps.iter().map(|qp| (qp.worker, qp.qpn)) {
-        rig.tell(worker, roced::worker::command::Command::DropQp(qp));
+    let clients = [rig.client(0, 1 << 20, on), rig.sharing_client(0, 1 << 20, on)];
+    for mut client in clients {
+        rig.connect(&client.qps[0], &client.qps[1], Via::HandOver);
+        exchange(&mut client, 50, 60_000);
+        exchange(&mut client, 50, 0);
+        exchange(&mut client, 50, 64);
+        for (worker, qp) in client.qps.iter().map(|qp| (qp.worker, qp.qpn)) {
+            rig.tell(worker, Command::DropQp(qp));
+        }
+        if let Some(srq) = &client.srq {
+            rig.tell(client.qps[1].worker, Command::DropSrq(srq.config.srqn));
+        }
     }
     rig.stop();
 }

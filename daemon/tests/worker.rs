@@ -188,6 +188,26 @@ fn a_client_that_breaks_the_rules_is_muted_and_named_and_others_go_on() {
 }
 
 #[test]
+fn work_that_a_shared_receive_queue_cannot_have_is_a_fault() {
+    let mut rig = looped(&[(0, 0)]);
+    for own in [true, false] {
+        let mut broken = rig.sharing_client(0, 1 << 16, &[0]);
+        let qpn = broken.qps[0].qpn;
+        let expected = if own {
+            // Its receives are the shared queue's.
+            broken.qps[0].post_recv(broken.key, 0, 1);
+            ClientFault::ReceiveOnShared(qpn)
+        } else {
+            broken.srq.as_mut().expect("it shares").post_nonsense();
+            ClientFault::TooManySges { asked: 99, limit: 1 }
+        };
+        let fault = wait_for(|| rig.events.pop());
+        assert_eq!(fault, WorkerEvent::Fault { session: broken.session, fault: expected });
+    }
+    rig.stop();
+}
+
+#[test]
 fn a_client_that_floods_does_not_stop_another() {
     let mut rig = looped(&[(0, 0)]);
     let mut flood = rig.client(0, 1 << 20, &[0, 0, 0, 0]);

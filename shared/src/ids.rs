@@ -70,6 +70,42 @@ impl fmt::Display for Qpn {
     }
 }
 
+/// A shared receive queue: the endpoint that its queue pairs belong to, and a place in that endpoint's table, in 24 bits as those of
+/// queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Srqn(u32);
+
+impl Srqn {
+    /// The queue `index` of `endpoint`.
+    ///
+    /// # Panics
+    /// As [`Qpn::new`].
+    pub const fn new(endpoint: EndpointId, index: u32) -> Self {
+        Self(Qpn::new(endpoint, index).0)
+    }
+
+    /// The 24 bits as a number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The endpoint that owns it.
+    pub const fn endpoint(self) -> EndpointId {
+        Qpn(self.0).endpoint()
+    }
+
+    /// The place in that endpoint's table.
+    pub const fn index(self) -> u32 {
+        Qpn(self.0).index()
+    }
+}
+
+impl fmt::Display for Srqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "srq 0x{:06x}", self.0)
+    }
+}
+
 /// One worker's half of one device: the unit that owns queue pairs. At most [`EndpointId::COUNT`] in a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(u8);

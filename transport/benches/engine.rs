@@ -93,8 +93,14 @@ struct End {
 
 fn end(number: usize, mtu: u32) -> End {
     let id = EndpointId::new(number).expect("a small number");
-    let mut endpoint =
-        Endpoint::new(EndpointConfig { id, max_mrs: 64, max_ahs: 0, max_qps: 64, recovery: RecoveryConfig::default() });
+    let mut endpoint = Endpoint::new(EndpointConfig {
+        id,
+        max_mrs: 64,
+        max_ahs: 0,
+        max_srqs: 0,
+        max_qps: 64,
+        recovery: RecoveryConfig::default(),
+    });
     let length = MESSAGE as u64;
     let mr = Mr {
         key: KEY,

@@ -13,7 +13,7 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use roced_shared::{
     abi::control::QpAttributes,
-    ids::{EndpointId, Qpn},
+    ids::{EndpointId, Qpn, Srqn},
 };
 
 use crate::{
@@ -27,6 +27,7 @@ use crate::{
     qp::{KeyChange, PathState, Qp, QpEvent, State, Turn, Visit},
     recovery::RecoveryConfig,
     reject::{ClientFault, Disposition, DropCounters, DropReason, Reject},
+    srq::{Srq, Srqs},
     timers::Timers,
     wire::frame::{self, Packet},
     work::{RecvWork, SendWork},
@@ -48,6 +49,8 @@ pub struct EndpointConfig {
     pub max_mrs: u32,
     /// Address handles that it can hold: numbers below this.
     pub max_ahs: u32,
+    /// Shared receive queues that it can hold: indices below this.
+    pub max_srqs: u32,
     /// Queue pairs that it can hold: indices below this.
     pub max_qps: u32,
     /// How losses are made good.
@@ -63,6 +66,7 @@ pub struct Endpoint {
     live: Vec<u32>,
     mrs: MrTable,
     ahs: AhTable,
+    srqs: Srqs,
     timers: Timers,
     recovery: RecoveryConfig,
     /// Packets of all queue pairs that came before their turn.
@@ -86,9 +90,9 @@ impl Endpoint {
     /// An endpoint without queue pairs.
     ///
     /// # Panics
-    /// When `max_qps` is more than a queue pair number can tell apart.
+    /// When `max_qps` or `max_srqs` is more than a number can tell apart.
     pub fn new(config: EndpointConfig) -> Self {
-        assert!(config.max_qps <= Qpn::INDEX_COUNT, "indices have {} bits", Qpn::INDEX_BITS);
+        assert!(config.max_qps.max(config.max_srqs) <= Qpn::INDEX_COUNT, "indices have {} bits", Qpn::INDEX_BITS);
         let qps = config.max_qps as usize;
         Self {
             id: config.id,
@@ -96,6 +100,7 @@ impl Endpoint {
             live: Vec::with_capacity(qps),
             mrs: MrTable::new(config.max_mrs),
             ahs: AhTable::new(config.max_ahs),
+            srqs: Srqs::new(config.max_srqs),
             timers: Timers::new(qps),
             recovery: config.recovery,
             held: HeldPackets::new(if config.recovery.is_selective() { config.recovery.held_packets } else { 0 }),
@@ -109,12 +114,18 @@ impl Endpoint {
         }
     }
 
+    /// Shared receive queues that there is room for.
+    pub const fn max_srqs(&self) -> u32 {
+        self.srqs.capacity()
+    }
+
     /// A frame arrived.
     pub fn on_frame(&mut self, now: Nanos, frame: &Segments<'_>, app: &mut impl App) -> Disposition {
         let disposition = match self.admit(frame) {
             Ok((packet, index)) => {
                 let qp = self.qps[index as usize].as_mut().expect("admitted to a queue pair that is there");
-                let mut disposition = qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, app });
+                let mut disposition =
+                    qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
                 if let Disposition::Dropped(reason) = disposition
                     && let Some(side) = qp.may_hold(&packet, reason)
                 {
@@ -164,7 +175,9 @@ impl Endpoint {
             let frame = [self.held.frame(slot)];
             let packet = frame::parse(&frame).and_then(|packet| qp.check_origin(&packet).map(|()| packet));
             let disposition = match packet {
-                Ok(packet) => qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, app }),
+                Ok(packet) => {
+                    qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app })
+                }
                 Err(reason) => Disposition::Dropped(reason),
             };
             if let Disposition::Dropped(reason) = disposition {
@@ -173,7 +186,7 @@ impl Endpoint {
             qp.release(&mut self.held, side, slot);
         }
         self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
-        qp.on_exposed(&self.held, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, app });
+        qp.on_exposed(&self.held, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
     }
 
     /// Takes send work for a queue pair; the caller asked [`Self::send_room`].
@@ -198,6 +211,60 @@ impl Endpoint {
             self.schedule(index);
         }
         Ok(())
+    }
+
+    /// Takes receive work for a shared queue; the caller asked [`Self::srq_room`].
+    ///
+    /// # Errors
+    /// As [`Self::post_send`], for no such queue.
+    pub fn post_srq_recv(&mut self, srqn: Srqn, work: &RecvWork<'_>) -> Result<(), ClientFault> {
+        if srqn.endpoint() == self.id && self.srqs.post(srqn, work) {
+            Ok(())
+        } else {
+            Err(ClientFault::NoSuchSrq(srqn))
+        }
+    }
+
+    /// How much receive work may be posted to a shared queue. After a 0, [`Self::take_unblocked_srq`] names it when there is room.
+    pub fn srq_room(&mut self, srqn: Srqn) -> u32 {
+        if srqn.endpoint() == self.id { self.srqs.room(srqn) } else { 0 }
+    }
+
+    /// A shared queue that had no room when it was asked and has some now.
+    pub fn take_unblocked_srq(&mut self) -> Option<Srqn> {
+        self.srqs.take_unblocked()
+    }
+
+    /// A shared queue that fell below its limit, once for each [`Self::set_srq_limit`].
+    pub fn poll_srq_limit(&mut self) -> Option<Srqn> {
+        self.srqs.poll_event()
+    }
+
+    /// Adds a shared receive queue.
+    ///
+    /// # Errors
+    /// The queue back: its number is not of this endpoint ([`Reject::NoSuchSrq`]) or taken ([`Reject::NoRoom`]).
+    pub fn insert_srq(&mut self, srq: Box<Srq>) -> Result<(), (Box<Srq>, Reject)> {
+        let srqn = srq.config().srqn;
+        if srqn.endpoint() == self.id { self.srqs.insert(srq) } else { Err((srq, Reject::NoSuchSrq(srqn))) }
+    }
+
+    /// Removes a shared receive queue, which no queue pair has any more: one that has would find no receive work.
+    pub fn remove_srq(&mut self, srqn: Srqn) -> Option<Box<Srq>> {
+        if srqn.endpoint() == self.id { self.srqs.remove(srqn) } else { None }
+    }
+
+    /// A shared receive queue.
+    pub fn srq(&self, srqn: Srqn) -> Option<&Srq> {
+        self.srqs.get(srqn).filter(|_| srqn.endpoint() == self.id)
+    }
+
+    /// With fewer than `limit` entries there is one event from now on; 0 for none.
+    ///
+    /// # Errors
+    /// [`Reject::NoSuchSrq`].
+    pub fn set_srq_limit(&mut self, srqn: Srqn, limit: u32) -> Result<(), Reject> {
+        if srqn.endpoint() == self.id { self.srqs.set_limit(srqn, limit) } else { Err(Reject::NoSuchSrq(srqn)) }
     }
 
     /// How much send work may be posted. After a 0, [`Self::take_unblocked`] names the queue pair when there is room.
@@ -226,7 +293,7 @@ impl Endpoint {
         for fired in 0..budget {
             let Some(index) = self.timers.poll(now) else { return fired };
             if let Some(qp) = self.qps[index as usize].as_mut() {
-                qp.on_timeout(&mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, app });
+                qp.on_timeout(&mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
                 self.after(index);
             }
         }
@@ -246,7 +313,7 @@ impl Endpoint {
             let Some(index) = self.senders.pop_front() else { break };
             let Some(qp) = self.qps[index as usize].as_mut() else { continue };
             let before = sent;
-            let mut turn = Turn { now, mrs: &self.mrs, ahs: &self.ahs, app };
+            let mut turn = Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app };
             let mut visit = Visit::Progress;
             let mut left = QUANTUM.min(budget - sent);
             while left > 0 && visit == Visit::Progress {
@@ -320,7 +387,11 @@ impl Endpoint {
     pub fn finish_key_change(&mut self, now: Nanos, qpn: Qpn, ticket: u64, done: bool, app: &mut impl App) {
         let Some(index) = self.index(qpn) else { return };
         if let Some(qp) = self.qps[index as usize].as_mut() {
-            qp.finish_key_change(ticket, done, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, app });
+            qp.finish_key_change(
+                ticket,
+                done,
+                &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app },
+            );
             // What came while a SEND with invalidate waited may have its turn now.
             self.after_packet(index, now, app);
             self.after(index);
@@ -330,12 +401,16 @@ impl Endpoint {
     /// Adds a queue pair.
     ///
     /// # Errors
-    /// The queue pair back: its number is not of this endpoint ([`Reject::NoSuchQp`]) or taken ([`Reject::NoRoom`]).
+    /// The queue pair back: its number is not of this endpoint ([`Reject::NoSuchQp`]) or taken ([`Reject::NoRoom`]), or its shared
+    /// receive queue is not here ([`Reject::NoSuchSrq`]).
     pub fn insert_qp(&mut self, mut qp: Box<Qp>) -> Result<(), (Box<Qp>, Reject)> {
         let Some(index) = self.index(qp.qpn()) else {
             let qpn = qp.qpn();
             return Err((qp, Reject::NoSuchQp(qpn)));
         };
+        if let Err(reject) = qp.check_srq(&self.srqs) {
+            return Err((qp, reject));
+        }
         let place = &mut self.qps[index as usize];
         if place.is_some() {
             return Err((qp, Reject::NoRoom));
@@ -353,6 +428,7 @@ impl Endpoint {
         let mut qp = self.qps[index as usize].take()?;
         (qp.scheduled, qp.event_listed, qp.key_change_listed) = (false, false, false);
         self.drops.add(DropReason::HeldInVain, qp.forget_all_held(&mut self.held).into());
+        qp.return_receive(&mut self.srqs);
         self.timers.cancel(index);
         self.live.retain(|live| *live != index);
         self.senders.retain(|sender| *sender != index);
@@ -374,8 +450,9 @@ impl Endpoint {
         attributes: &QpAttributes,
         path: Option<PathState>,
     ) -> Result<(), Reject> {
-        let (index, qp) = self.find_mut(qpn)?;
-        qp.modify(mask, attributes, path)?;
+        let index = self.index(qpn).ok_or(Reject::NoSuchQp(qpn))?;
+        let qp = self.qps[index as usize].as_deref_mut().ok_or(Reject::NoSuchQp(qpn))?;
+        qp.modify(mask, attributes, path, &mut self.srqs)?;
         self.schedule(index);
         self.settle(index);
         Ok(())

@@ -19,6 +19,7 @@ pub mod psn;
 pub mod qp;
 pub mod recovery;
 pub mod reject;
+pub mod srq;
 pub mod timers;
 pub mod wire;
 pub mod work;

@@ -4,7 +4,7 @@
 //! * [`ClientFault`]: the client's. Its session ends.
 //! * [`Reject`]: a control call that cannot be carried out. The caller is told and goes on.
 
-use roced_shared::ids::Qpn;
+use roced_shared::ids::{Qpn, Srqn};
 use thiserror::Error;
 
 use crate::counters::named_counters;
@@ -105,6 +105,15 @@ pub enum ClientFault {
     /// A datagram for a queue pair whose number has more than 24 bits.
     #[error("remote queue pair 0x{0:x} has more than 24 bits")]
     RemoteQpn(u32),
+    /// As [`Self::RingCorrupt`], of a shared receive queue.
+    #[error("a ring index of {0} cannot be true")]
+    SharedRingCorrupt(Srqn),
+    /// Receive work for a queue pair that takes its own from a shared queue.
+    #[error("receive work for queue pair {0}, which has a shared receive queue")]
+    ReceiveOnShared(Qpn),
+    /// Work for a shared receive queue that is not there.
+    #[error("no {0}")]
+    NoSuchSrq(Srqn),
     /// A bell for a queue pair that is not there.
     #[error("no queue pair {0}")]
     NoSuchQp(Qpn),
@@ -116,6 +125,9 @@ pub enum Reject {
     /// No queue pair of that number.
     #[error("no queue pair {0}")]
     NoSuchQp(Qpn),
+    /// No shared receive queue of that number.
+    #[error("no {0}")]
+    NoSuchSrq(Srqn),
     /// The state does not allow the change.
     #[error("a queue pair in state {from} cannot go to state {to}")]
     InvalidState {

@@ -288,6 +288,7 @@ fn station(place: Place, device: &config::Device, config: &Config) -> Station<Ni
         max_mrs: limits.mrs,
         // Their numbers begin at 1.
         max_ahs: limits.ahs + 1,
+        max_srqs: limits.srq_places(),
         max_qps: limits.qps,
         recovery: recovery(device),
     });

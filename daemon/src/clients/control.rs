@@ -8,15 +8,17 @@ mod completion;
 mod device;
 mod memory;
 mod queue_pair;
+mod shared_receive;
 mod window;
 
 use std::{collections::BTreeMap, os::fd::OwnedFd};
 
 use roced_shared::{
     abi::control::{
-        AllocMemory, AllocMw, AllocPd, Call, CreateAh, CreateChannel, CreateCq, CreateQp, DeallocMw, DeallocPd,
-        DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, FreeMemory, Hello, ListDevice, Message, ModifyQp,
-        OpenDevice, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, Refusal, RegMr, ReregMr, ResizeCq,
+        AllocMemory, AllocMw, AllocPd, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq, DeallocMw,
+        DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, FreeMemory, Hello, ListDevice,
+        Message, ModifyQp, ModifySrq, OpenDevice, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics,
+        QuerySrq, Refusal, RegMr, ReregMr, ResizeCq,
     },
     ids::{Cqn, DeviceId, SessionId, WorkerId},
 };
@@ -61,7 +63,7 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) fn new(devices: Vec<DeviceSetup>, limits: Limits, board: SleepBoard) -> Self {
         Self {
-            devices: devices.into_iter().map(|setup| Device::new(setup, limits.device.ahs)).collect(),
+            devices: devices.into_iter().map(|setup| Device::new(setup, &limits.device)).collect(),
             limits,
             board,
             pds: Numbers::default(),
@@ -166,6 +168,10 @@ impl Desk<'_, '_> {
             CreateCq => create_cq,
             ResizeCq => resize_cq,
             DestroyCq => destroy_cq,
+            CreateSrq => create_srq,
+            ModifySrq => modify_srq,
+            QuerySrq => query_srq,
+            DestroySrq => destroy_srq,
             CreateQp => create_qp,
             ModifyQp => modify_qp,
             QueryQp => query_qp,
@@ -187,6 +193,9 @@ impl Desk<'_, '_> {
     fn try_to_end_everything(&mut self) -> Result<(), Refused> {
         for number in numbers_of(&self.objects.qps) {
             self.end_qp(number)?;
+        }
+        for number in numbers_of(&self.objects.srqs) {
+            self.end_srq(number)?;
         }
         for number in numbers_of(&self.objects.mws) {
             self.end_mw(number)?;

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!   new_qp       QpRings   -> the worker that owns the queue pair      memfd -> client
+//!   new_srq      SrqRing   -> the worker that owns the queue        memfd -> client
 //!   new_cq       CqLane    -> each worker of the device                memfd -> client
 //!   new_session  WorkerSession -> each worker of the device            memfd, wake eventfds -> client
 //!   SleepBoard   WorkerState   -> each worker of the daemon            memfd (read-only) -> every client
@@ -29,10 +30,12 @@ use roced_shared::{
         control::ChannelEvent,
         cqe::{Cqe, Status, cqe_flags},
         doorbell::{BELL_PAGE_BYTES, MappedBells, WORKER_STATE_BYTES, WorkerState},
-        layout::{CqLayout, QpLayout, QpSizes, bell_page_offset, session_bytes, state_bytes, worker_state_offset},
+        layout::{
+            CqLayout, QpLayout, QpSizes, SrqLayout, bell_page_offset, session_bytes, state_bytes, worker_state_offset,
+        },
         ring::{Consumer, MappedRing, Producer, RingShape},
     },
-    ids::{Cqn, Qpn, SessionId},
+    ids::{Cqn, Qpn, SessionId, Srqn},
 };
 use roced_transport::io::CqOverrun;
 use zerocopy::{FromBytes, IntoBytes};
@@ -52,8 +55,36 @@ pub struct QpRings {
     pub sizes: QpSizes,
     /// Send work requests.
     pub send: Consumer<MappedRing<Arc<Mapping>>>,
+    /// Receive work requests; none comes with a shared receive queue.
+    pub recv: Consumer<MappedRing<Arc<Mapping>>>,
+    /// It takes from a shared receive queue.
+    pub shared: bool,
+}
+
+/// The ring of a shared receive queue, for the worker that owns it.
+#[derive(Debug)]
+pub struct SrqRing {
+    /// Which.
+    pub srqn: Srqn,
+    /// Whose.
+    pub session: SessionId,
+    /// The bell that its client rings, on the worker's page of that session.
+    pub bell: u32,
+    /// Limits of its work requests.
+    pub sizes: QpSizes,
     /// Receive work requests.
     pub recv: Consumer<MappedRing<Arc<Mapping>>>,
+}
+
+/// Makes the ring of a shared receive queue; `sizes` is what [`QpSizes::granted`] gave. The fd is for the client.
+///
+/// # Errors
+/// What the kernel said.
+pub fn new_srq(srqn: Srqn, session: SessionId, bell: u32, sizes: QpSizes) -> Result<(SrqRing, OwnedFd), Errno> {
+    let layout = SrqLayout::new(sizes);
+    let (mapping, fd) = Mapping::create(c"roced-srq", layout.bytes, Writers::Both)?;
+    let recv = Consumer::new(ring_at(&Arc::new(mapping), 0, layout.recv));
+    Ok((SrqRing { srqn, session, bell, sizes, recv }, fd))
 }
 
 /// Makes the rings of a queue pair; `sizes` is what [`QpSizes::granted`] gave. The fd is for the client.
@@ -66,7 +97,7 @@ pub fn new_qp(qpn: Qpn, session: SessionId, bell: u32, sizes: QpSizes) -> Result
     let mapping = Arc::new(mapping);
     let send = Consumer::new(ring_at(&mapping, 0, layout.send));
     let recv = Consumer::new(ring_at(&mapping, layout.recv_offset, layout.recv));
-    Ok((QpRings { qpn, session, bell, sizes, send, recv }, fd))
+    Ok((QpRings { qpn, session, bell, sizes, send, recv, shared: false }, fd))
 }
 
 /// One worker's lane of a completion queue.

@@ -47,6 +47,7 @@ impl Refused {
                 Self::with(Refusal::InvalidArgument, attribute, value)
             }
             Worker::Rejected(Reject::NoSuchQp(qpn)) => Self::no_object(qpn.get()),
+            Worker::Rejected(Reject::NoSuchSrq(srqn)) => Self::no_object(srqn.get()),
             Worker::Rejected(Reject::NoRoom) | Worker::NoRoom => Self::limit(limit),
             Worker::NoSuchObject => Self::plain(Refusal::NoSuchObject),
             Worker::InUse => Self::plain(Refusal::InUse),

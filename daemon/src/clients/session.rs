@@ -7,7 +7,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use roced_shared::ids::{Cqn, DeviceId, Pdn, Qpn, RegionId, SessionId, WorkerId};
-use roced_transport::mr::{Mr, MrKey};
+use roced_transport::{
+    mr::{Mr, MrKey},
+    srq::SrqConfig,
+};
 
 use super::{
     connection::Connection, memory::ClientMemory, numbers::BellBoard, path::Way, queues::Channel, refused::Refused,
@@ -48,6 +51,7 @@ pub(crate) struct Objects {
     pub(crate) cqs: BTreeMap<u32, CqObject>,
     pub(crate) qps: BTreeMap<u32, QpObject>,
     pub(crate) ahs: BTreeMap<u32, AhObject>,
+    pub(crate) srqs: BTreeMap<u32, SrqObject>,
     /// One for each worker of the device.
     pub(crate) bells: Vec<BellBoard>,
     /// All memory that we map for it.
@@ -140,6 +144,7 @@ pub(crate) struct QpObject {
     pub(crate) pd: u32,
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
+    pub(crate) srq: Option<u32>,
     pub(crate) bytes: u64,
     pub(crate) path: Option<Way>,
 }
@@ -149,6 +154,20 @@ pub(crate) struct QpObject {
 pub(crate) struct AhObject {
     pub(crate) pd: u32,
     pub(crate) way: Way,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct SrqObject {
+    pub(crate) config: SrqConfig,
+    pub(crate) worker: WorkerId,
+    /// The worker's place among those of the device.
+    pub(crate) lane: usize,
+    pub(crate) bell: u32,
+    pub(crate) pd: u32,
+    pub(crate) bytes: u64,
+    /// Queue pairs that take from it.
+    pub(crate) users: u32,
 }
 
 /// One of the numbers by which a client names its objects, and what they are in.
@@ -169,6 +188,7 @@ impl Objects {
             cqs: BTreeMap::new(),
             qps: BTreeMap::new(),
             ahs: BTreeMap::new(),
+            srqs: BTreeMap::new(),
             bells: (0..workers).map(|_| BellBoard::default()).collect(),
             bytes: 0,
         }

@@ -100,6 +100,7 @@ fn client_limits(section: &Section<'_, '_>, default: &ClientLimits) -> ClientLim
         ahs: section.number("ahs", "address handles", default.ahs, 1..=1_048_576),
         mrs: section.number("mrs", "memory regions", default.mrs, 1..=1_048_576),
         pds: section.number("pds", "protection domains", default.pds, 1..=65_536),
+        srqs: section.number("srqs", "shared receive queues", default.srqs, 1..=65_536),
         memory_mib: section.number("memory_mib", "MiB", default.memory_mib, 1..=16_777_216),
     }
 }
@@ -109,6 +110,7 @@ fn device_limits(section: &Section<'_, '_>, default: &DeviceLimits) -> DeviceLim
         qps: section.number("qps", "queue pairs", default.qps, 1..=Qpn::INDEX_COUNT),
         ahs: section.number("ahs", "address handles", default.ahs, 1..=1_048_576),
         mrs: section.number("mrs", "memory regions", default.mrs, 1..=1_048_576),
+        srqs: section.number("srqs", "shared receive queues", default.srqs, 1..=65_536),
     }
 }
 

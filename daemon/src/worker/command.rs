@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use roced_shared::{
     abi::control::QpAttributes,
-    ids::{Cqn, DeviceId, Qpn, RegionId, SessionId},
+    ids::{Cqn, DeviceId, Qpn, RegionId, SessionId, Srqn},
 };
 use roced_transport::{
     ah::AddressHandle,
@@ -15,6 +15,7 @@ use roced_transport::{
     mr::{Mr, MrKey},
     qp::{PathState, Qp},
     reject::Reject,
+    srq::Srq,
 };
 use thiserror::Error;
 
@@ -22,7 +23,7 @@ use super::mailbox;
 use crate::{
     clients::{
         memory::ClientMemory,
-        queues::{CqLane, LaneRing, QpRings, WorkerSession},
+        queues::{CqLane, LaneRing, QpRings, SrqRing, WorkerSession},
     },
     metrics::WorkerSnapshot,
 };
@@ -73,6 +74,14 @@ pub enum Command {
     DropAh(DeviceId, u32),
     /// A queue pair with its rings; its session is attached. [`Answer::Done`].
     AddQp(Box<Qp>, QpRings),
+    /// A shared receive queue with its ring; its session is attached. [`Answer::Done`].
+    AddSrq(Box<Srq>, SrqRing),
+    /// Arm its limit, after all that its client has posted was taken. [`Answer::Done`].
+    SetSrqLimit(Srqn, u32),
+    /// [`Answer::SrqLimit`].
+    SrqLimit(Srqn),
+    /// No queue pair uses it any more. [`Answer::Srq`].
+    DropSrq(Srqn),
     /// Change a queue pair. [`Answer::Done`].
     ModifyQp {
         /// Which.
@@ -124,6 +133,10 @@ pub enum Answer {
     Mr(Mr),
     /// A queue pair that ended.
     Qp(Box<Qp>, QpRings),
+    /// A shared receive queue that ended.
+    Srq(Box<Srq>, SrqRing),
+    /// The limit that is armed, or 0.
+    SrqLimit(u32),
     /// A queue pair's attributes.
     Attributes(QpAttributes),
     /// What a queue pair has counted.

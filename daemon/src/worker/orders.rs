@@ -5,13 +5,14 @@ use std::os::fd::AsFd;
 use nix::errno::Errno;
 use roced_shared::{
     abi::control::QpAttributes,
-    ids::{DeviceId, Qpn, SessionId},
+    ids::{DeviceId, Qpn, SessionId, Srqn},
 };
 use roced_transport::{
     endpoint::Endpoint,
     mr::MrKey,
     qp::{PathState, Qp},
     reject::Reject,
+    srq::Srq,
 };
 
 use super::{
@@ -21,7 +22,7 @@ use super::{
     turn::{Station, Worker, monotonic_now},
 };
 use crate::{
-    clients::queues::{QpRings, WorkerSession},
+    clients::queues::{QpRings, SrqRing, WorkerSession},
     metrics::{EndpointSnapshot, QPS_A_SNAPSHOT, QpSnapshot, QueueSnapshot, WorkerSnapshot},
 };
 
@@ -79,6 +80,13 @@ impl<N: Nic> Worker<N> {
                 removed.map_or_else(missing, |_| Answer::Done)
             }
             Command::AddQp(qp, rings) => self.add_qp(qp, rings),
+            Command::AddSrq(srq, ring) => self.add_srq(srq, ring),
+            Command::SetSrqLimit(srqn, limit) => self.set_srq_limit(srqn, limit),
+            Command::SrqLimit(srqn) => {
+                let srq = self.station(srqn.endpoint()).and_then(|at| self.stations[at].endpoint.srq(srqn));
+                srq.map_or_else(missing, |srq| Answer::SrqLimit(srq.limit()))
+            }
+            Command::DropSrq(srqn) => self.drop_srq(srqn),
             Command::ModifyQp { qpn, mask, attributes, path } => self.modify_qp(qpn, mask, &attributes, path),
             Command::FinishKeyChange { qpn, ticket, done } => self.finish_key_change(qpn, ticket, done),
             Command::SetPath(qpn, path) => match self.station_of(qpn) {
@@ -159,6 +167,55 @@ impl<N: Nic> Worker<N> {
                 Answer::Done
             }
             Err((qp, why)) => give_back(why.into(), qp, rings),
+        }
+    }
+
+    fn add_srq(&mut self, srq: Box<Srq>, ring: SrqRing) -> Answer {
+        let srqn = ring.srqn;
+        let station = self.station(srqn.endpoint()).filter(|_| srq.config().srqn == srqn);
+        let Some(station) = station else {
+            return Answer::Refused(Refused::NoSuchObject, Some(Command::AddSrq(srq, ring)));
+        };
+        let index = self.first_srqs[station] + srqn.index();
+        let endpoint = &mut self.stations[station].endpoint;
+        if srqn.index() >= endpoint.max_srqs() || !self.seats.has_srq_room(index, &ring) {
+            return Answer::Refused(Refused::NoRoom, Some(Command::AddSrq(srq, ring)));
+        }
+        match endpoint.insert_srq(srq) {
+            Ok(()) => {
+                self.seats.add_srq(index, ring);
+                Answer::Done
+            }
+            Err((srq, why)) => Answer::Refused(why.into(), Some(Command::AddSrq(srq, ring))),
+        }
+    }
+
+    fn set_srq_limit(&mut self, srqn: Srqn, limit: u32) -> Answer {
+        let Some(station) = self.station(srqn.endpoint()) else { return refuse(Refused::NoSuchObject) };
+        let index = self.first_srqs[station] + srqn.index();
+        let short = |endpoint: &Endpoint| endpoint.srq(srqn).is_some_and(|srq| srq.len() < limit);
+        // What was posted counts, though its bell was not heard yet: as much as the limit asks for, which is no more than a ring.
+        while short(&self.stations[station].endpoint) && !self.has_fault() {
+            let served = self.seats.serve_srq(index, &mut self.stations[station].endpoint);
+            if let Some((session, fault)) = served.fault {
+                self.note_fault(session, fault);
+                break;
+            }
+            if served.taken == 0 {
+                break;
+            }
+        }
+        done_or_refused(self.stations[station].endpoint.set_srq_limit(srqn, limit))
+    }
+
+    fn drop_srq(&mut self, srqn: Srqn) -> Answer {
+        let Some(station) = self.station(srqn.endpoint()) else { return refuse(Refused::NoSuchObject) };
+        match self.stations[station].endpoint.remove_srq(srqn) {
+            Some(srq) => {
+                let ring = self.seats.remove_srq(self.first_srqs[station] + srqn.index());
+                Answer::Srq(srq, ring.expect("a shared receive queue of an endpoint has a seat"))
+            }
+            None => refuse(Refused::NoSuchObject),
         }
     }
 

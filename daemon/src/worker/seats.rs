@@ -10,7 +10,7 @@
 use roced_shared::{
     abi::{
         doorbell::{BELLS, any_bell, drain_bells},
-        layout::{QpLayout, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX},
+        layout::{QpLayout, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX, SrqLayout},
     },
     ids::{Qpn, SessionId},
 };
@@ -21,10 +21,13 @@ use roced_transport::{
 };
 
 use super::ready::ReadyList;
-use crate::clients::queues::{QpRings, WorkerSession};
+use crate::clients::queues::{QpRings, SrqRing, WorkerSession};
 
 /// Work requests of each direction that a queue pair may post before the next has its turn; a guess.
 const QUANTUM: u32 = 16;
+
+/// Work requests that a shared receive queue may post before the next has its turn: it feeds several queue pairs; a guess.
+const SHARED_QUANTUM: u32 = 4 * QUANTUM;
 
 /// Bell `bell` of the session in `slot` in the table of bells.
 const fn bell_place(slot: u32, bell: u32) -> usize {
@@ -34,8 +37,17 @@ const fn bell_place(slot: u32, bell: u32) -> usize {
 #[derive(Debug)]
 struct SessionSeat {
     session: WorkerSession,
-    qps: u32,
+    /// Queue pairs and shared receive queues.
+    users: u32,
     muted: bool,
+}
+
+/// A shared receive queue; its seat is behind those of all queue pairs.
+#[derive(Debug)]
+struct SrqSeat {
+    ring: SrqRing,
+    words: usize,
+    session_slot: u32,
 }
 
 #[derive(Debug)]
@@ -53,6 +65,7 @@ pub struct Seats {
     /// Occupied slots of `sessions`, in no order.
     live: Vec<u32>,
     qps: Vec<Option<QpSeat>>,
+    srqs: Vec<Option<SrqSeat>>,
     /// Seat of each session slot's bells, plus one; 0 where there is none.
     bells: Box<[u32]>,
     ready: ReadyList,
@@ -72,13 +85,14 @@ pub struct Served {
 
 impl Seats {
     /// Empty seats for that many.
-    pub fn new(max_sessions: u32, max_qps: u32) -> Self {
+    pub fn new(max_sessions: u32, max_qps: u32, max_srqs: u32) -> Self {
         Self {
             sessions: (0..max_sessions).map(|_| None).collect(),
             live: Vec::with_capacity(max_sessions as usize),
             qps: (0..max_qps).map(|_| None).collect(),
+            srqs: (0..max_srqs).map(|_| None).collect(),
             bells: vec![0; bell_place(max_sessions, 0)].into_boxed_slice(),
-            ready: ReadyList::new(max_qps, max_sessions),
+            ready: ReadyList::new(max_qps + max_srqs, max_sessions),
             send_slot: [0; SEND_SLOT_WORDS_MAX],
             recv_slot: [0; RECV_SLOT_WORDS_MAX],
         }
@@ -92,14 +106,14 @@ impl Seats {
         let free = self.sessions.iter().position(Option::is_none);
         let (Some(slot), None) = (free, self.slot_of(session.session)) else { return Err(session) };
         self.live.push(slot as u32);
-        self.sessions[slot] = Some(SessionSeat { session, qps: 0, muted: false });
+        self.sessions[slot] = Some(SessionSeat { session, users: 0, muted: false });
         Ok(())
     }
 
     /// Takes a session away; `None` when it is not here or has queue pairs.
     pub fn remove_session(&mut self, session: SessionId) -> Option<WorkerSession> {
         let slot = self.slot_of(session)?;
-        let seat = self.sessions[slot as usize].take_if(|seat| seat.qps == 0)?;
+        let seat = self.sessions[slot as usize].take_if(|seat| seat.users == 0)?;
         self.live.retain(|live| *live != slot);
         Some(seat.session)
     }
@@ -111,10 +125,62 @@ impl Seats {
 
     /// True when the queue pair with these rings could be seated in `seat`.
     pub fn has_room(&self, seat: u32, rings: &QpRings) -> bool {
-        let Some(slot) = self.slot_of(rings.session) else { return false };
-        self.qps.get(seat as usize).is_some_and(Option::is_none)
-            && rings.bell < BELLS
-            && self.bells[bell_place(slot, rings.bell)] == 0
+        self.qps.get(seat as usize).is_some_and(Option::is_none) && self.has_bell(rings.session, rings.bell)
+    }
+
+    fn has_bell(&self, session: SessionId, bell: u32) -> bool {
+        self.slot_of(session).is_some_and(|slot| bell < BELLS && self.bells[bell_place(slot, bell)] == 0)
+    }
+
+    /// True when the shared receive queue with this ring could be seated as number `index` of them.
+    pub fn has_srq_room(&self, index: u32, ring: &SrqRing) -> bool {
+        self.srqs.get(index as usize).is_some_and(Option::is_none) && self.has_bell(ring.session, ring.bell)
+    }
+
+    /// Seats a shared receive queue as number `index` of them.
+    ///
+    /// # Panics
+    /// Unless [`Self::has_srq_room`] said that it may.
+    pub fn add_srq(&mut self, index: u32, ring: SrqRing) {
+        assert!(self.has_srq_room(index, &ring), "a free seat, a free bell");
+        let slot = self.slot_of(ring.session).expect("has_srq_room found it");
+        let seat = self.srq_seat(index);
+        self.bells[bell_place(slot, ring.bell)] = seat + 1;
+        self.sessions[slot as usize].as_mut().expect("an occupied slot").users += 1;
+        let words = SrqLayout::new(ring.sizes).recv.stride_words();
+        self.srqs[index as usize] = Some(SrqSeat { ring, words, session_slot: slot });
+        // It may have been rung for before it sat here.
+        self.ready.push(seat, slot);
+    }
+
+    /// Takes shared receive queue number `index` away.
+    pub fn remove_srq(&mut self, index: u32) -> Option<SrqRing> {
+        let srq = self.srqs.get_mut(index as usize)?.take()?;
+        self.ready.remove(self.srq_seat(index));
+        self.bells[bell_place(srq.session_slot, srq.ring.bell)] = 0;
+        self.sessions[srq.session_slot as usize].as_mut().expect("sessions outlive their queues").users -= 1;
+        Some(srq.ring)
+    }
+
+    /// The session of shared receive queue number `index`.
+    pub fn session_of_srq(&self, index: u32) -> Option<SessionId> {
+        Some(self.srqs.get(index as usize)?.as_ref()?.ring.session)
+    }
+
+    /// Shared receive queue number `index` wants a turn.
+    pub fn want_srq_turn(&mut self, index: u32) {
+        if let Some(Some(srq)) = self.srqs.get(index as usize) {
+            self.ready.push(self.srq_seat(index), srq.session_slot);
+        }
+    }
+
+    /// The number among shared receive queues of the one in `seat`; `None` when a queue pair sits there.
+    pub fn srq_in(&self, seat: u32) -> Option<u32> {
+        seat.checked_sub(self.qps.len() as u32)
+    }
+
+    fn srq_seat(&self, index: u32) -> u32 {
+        self.qps.len() as u32 + index
     }
 
     /// Seats a queue pair in `seat`.
@@ -126,7 +192,7 @@ impl Seats {
         let slot = self.slot_of(rings.session).expect("has_room found it");
         let layout = QpLayout::new(rings.sizes);
         self.bells[bell_place(slot, rings.bell)] = seat + 1;
-        self.sessions[slot as usize].as_mut().expect("an occupied slot").qps += 1;
+        self.sessions[slot as usize].as_mut().expect("an occupied slot").users += 1;
         let qp = QpSeat {
             send_words: layout.send.stride_words(),
             recv_words: layout.recv.stride_words(),
@@ -143,7 +209,7 @@ impl Seats {
         let qp = self.qps.get_mut(seat as usize)?.take()?;
         self.ready.remove(seat);
         self.bells[bell_place(qp.session_slot, qp.rings.bell)] = 0;
-        self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs").qps -= 1;
+        self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs").users -= 1;
         Some(qp.rings)
     }
 
@@ -231,6 +297,30 @@ impl Seats {
         served
     }
 
+    /// As [`Self::serve`], for shared receive queue number `index`.
+    pub fn serve_srq(&mut self, index: u32, endpoint: &mut Endpoint) -> Served {
+        let mut served = Served { taken: 0, fault: None };
+        let seat = self.srq_seat(index);
+        let Some(srq) = &mut self.srqs[index as usize] else { return served };
+        let session = self.sessions[srq.session_slot as usize].as_mut().expect("sessions outlive their queues");
+        if session.muted {
+            return served;
+        }
+        match drain_shared(srq, endpoint, &mut self.recv_slot) {
+            Ok(drained) => {
+                served.taken = drained.taken;
+                if drained.more {
+                    self.ready.push(seat, srq.session_slot);
+                }
+            }
+            Err(fault) => {
+                session.muted = true;
+                served.fault = Some((srq.ring.session, fault));
+            }
+        }
+        served
+    }
+
     fn slot_of(&self, session: SessionId) -> Option<u32> {
         self.live
             .iter()
@@ -264,15 +354,34 @@ fn drain_sends(qp: &mut QpSeat, endpoint: &mut Endpoint, slot: &mut SendSlot) ->
 }
 
 fn drain_recvs(qp: &mut QpSeat, endpoint: &mut Endpoint, slot: &mut RecvSlot) -> Result<Drained, ClientFault> {
-    let QpRings { qpn, sizes, recv, .. } = &mut qp.rings;
+    let QpRings { qpn, sizes, recv, shared, .. } = &mut qp.rings;
     let corrupt = |_| ClientFault::RingCorrupt(*qpn);
     if recv.available().map_err(corrupt)? == 0 {
         return Ok(Drained { taken: 0, more: false });
+    }
+    if *shared {
+        return Err(ClientFault::ReceiveOnShared(*qpn));
     }
     let quota = endpoint.recv_room(*qpn).min(QUANTUM);
     let mut taken = 0;
     while taken < quota && recv.pop(&mut slot[..qp.recv_words]).map_err(corrupt)? {
         endpoint.post_recv(*qpn, &RecvWork::check(slot, sizes)?)?;
+        taken += 1;
+    }
+    recv.release();
+    Ok(Drained { taken, more: quota > 0 && taken == quota })
+}
+
+fn drain_shared(srq: &mut SrqSeat, endpoint: &mut Endpoint, slot: &mut RecvSlot) -> Result<Drained, ClientFault> {
+    let SrqRing { srqn, sizes, recv, .. } = &mut srq.ring;
+    let corrupt = |_| ClientFault::SharedRingCorrupt(*srqn);
+    if recv.available().map_err(corrupt)? == 0 {
+        return Ok(Drained { taken: 0, more: false });
+    }
+    let quota = endpoint.srq_room(*srqn).min(SHARED_QUANTUM);
+    let mut taken = 0;
+    while taken < quota && recv.pop(&mut slot[..srq.words]).map_err(corrupt)? {
+        endpoint.post_srq_recv(*srqn, &RecvWork::check(slot, sizes)?)?;
         taken += 1;
     }
     recv.release();

@@ -18,10 +18,10 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 use roced_shared::{
-    abi::doorbell::WorkerState,
-    ids::{EndpointId, Qpn, WorkerId},
+    abi::{control::event, doorbell::WorkerState},
+    ids::{EndpointId, Qpn, SessionId, WorkerId},
 };
-use roced_transport::{clock::Nanos, endpoint::Endpoint, wire::frame::dest_qpn};
+use roced_transport::{clock::Nanos, endpoint::Endpoint, reject::ClientFault, wire::frame::dest_qpn};
 
 use super::{
     command::Inbox,
@@ -110,6 +110,8 @@ pub struct Worker<N> {
     pub(super) stations: Vec<Station<N>>,
     /// The first seat of each station's queue pairs.
     pub(super) first_seats: Vec<u32>,
+    /// The first number of each station's shared receive queues, likewise.
+    pub(super) first_srqs: Vec<u32>,
     pub(super) endpoints: Arc<Endpoints>,
     pub(super) seats: Seats,
     pub(super) holdings: Holdings,
@@ -141,11 +143,13 @@ impl<N: Nic> Worker<N> {
     /// The kernel's, when it gives no epoll set or refuses a socket in it.
     pub fn new(parts: WorkerParts<N>) -> io::Result<Self> {
         let bed = Bed::new(parts.waker, parts.state)?;
-        let mut first_seats = Vec::new();
-        let mut seats = 0;
+        let (mut first_seats, mut first_srqs) = (Vec::new(), Vec::new());
+        let (mut seats, mut srqs) = (0, 0);
         for station in &parts.stations {
             first_seats.push(seats);
             seats += station.max_qps;
+            first_srqs.push(srqs);
+            srqs += station.endpoint.max_srqs();
             for queue in &station.queues {
                 bed.add_socket(queue.socket())?;
             }
@@ -154,8 +158,9 @@ impl<N: Nic> Worker<N> {
             id: parts.id,
             stations: parts.stations,
             first_seats,
+            first_srqs,
             endpoints: parts.endpoints,
-            seats: Seats::new(parts.max_sessions, seats),
+            seats: Seats::new(parts.max_sessions, seats, srqs),
             holdings: Holdings::new(parts.max_regions, parts.max_lanes),
             handoff: parts.handoff,
             events: parts.events,
@@ -220,6 +225,12 @@ impl<N: Nic> Worker<N> {
     fn take_bells(&mut self) -> usize {
         let mut bells = self.seats.drain_bells();
         self.counters.bells += bells as u64;
+        for (station, first_srq) in self.stations.iter_mut().zip(&self.first_srqs) {
+            while let Some(srqn) = station.endpoint.take_unblocked_srq() {
+                self.seats.want_srq_turn(first_srq + srqn.index());
+                bells += 1;
+            }
+        }
         for (station, first_seat) in self.stations.iter_mut().zip(&self.first_seats) {
             // At most one entry for each queue pair.
             while let Some(qpn) = station.endpoint.take_unblocked() {
@@ -236,13 +247,31 @@ impl<N: Nic> Worker<N> {
         while taken < WORK_REQUESTS && visits < VISITS && self.fault.is_none() {
             let Some(seat) = self.seats.next_turn() else { break };
             visits += 1;
-            let station = self.first_seats.partition_point(|first| *first <= seat) - 1;
-            let served = self.seats.serve(seat, &mut self.stations[station].endpoint);
+            let served = match self.seats.srq_in(seat) {
+                None => {
+                    let station = self.first_seats.partition_point(|first| *first <= seat) - 1;
+                    self.seats.serve(seat, &mut self.stations[station].endpoint)
+                }
+                Some(index) => {
+                    let station = self.first_srqs.partition_point(|first| *first <= index) - 1;
+                    self.seats.serve_srq(index, &mut self.stations[station].endpoint)
+                }
+            };
             taken += served.taken;
             self.fault = served.fault.map(|(session, fault)| WorkerEvent::Fault { session, fault });
         }
         self.counters.work_requests += u64::from(taken);
         taken as usize
+    }
+
+    /// A fault waits to be told: no ring is looked at before that, so that a second does not take its place.
+    pub(super) const fn has_fault(&self) -> bool {
+        self.fault.is_some()
+    }
+
+    /// A session did what no client may do; it is muted already.
+    pub(super) fn note_fault(&mut self, session: SessionId, fault: ClientFault) {
+        self.fault = Some(WorkerEvent::Fault { session, fault });
     }
 
     fn take_frames(&mut self, now: Nanos) -> usize {
@@ -313,6 +342,14 @@ impl<N: Nic> Worker<N> {
                 told += usize::from(self.events.push(news));
             }
         }
+        for (station, first_srq) in self.stations.iter_mut().zip(&self.first_srqs) {
+            while told < EVENTS && !self.events.is_full() {
+                let Some(srqn) = station.endpoint.poll_srq_limit() else { break };
+                let Some(session) = self.seats.session_of_srq(first_srq + srqn.index()) else { continue };
+                let news = WorkerEvent::News { session, handle: srqn.get(), kind: event::SRQ_LIMIT };
+                told += usize::from(self.events.push(news));
+            }
+        }
         self.events.announce();
         told
     }
@@ -371,7 +408,7 @@ impl<N: Nic> Worker<N> {
         self.station(qpn.endpoint())
     }
 
-    fn station(&self, endpoint: EndpointId) -> Option<usize> {
+    pub(super) fn station(&self, endpoint: EndpointId) -> Option<usize> {
         // A few at most: one for each device.
         self.stations.iter().position(|station| station.place.endpoint == endpoint)
     }

@@ -14,7 +14,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use roced::{
     clients::{
         memory::ClientMemory,
-        queues::{SleepBoard, new_cq, new_qp, new_session},
+        queues::{SleepBoard, new_cq, new_qp, new_session, new_srq},
     },
     worker::{
         command::{Answer, Command},
@@ -34,11 +34,11 @@ use roced_shared::{
         control::{QpAttributes, access, attribute, state},
         cqe::Cqe,
         doorbell::{MappedBells, must_wake, ring_bell},
-        layout::{CqLayout, QpLayout, QpSizes, bell_page_offset, session_bytes},
+        layout::{CqLayout, QpLayout, QpSizes, SrqLayout, bell_page_offset, session_bytes},
         ring::{Consumer, MappedRing, Producer, RingShape},
         wqe::{RecvWqe, SendOp, SendWqe, Sge, send_flags},
     },
-    ids::{Cqn, DeviceId, EndpointId, Pdn, Qpn, RegionId, SessionId, WorkerId},
+    ids::{Cqn, DeviceId, EndpointId, Pdn, Qpn, RegionId, SessionId, Srqn, WorkerId},
 };
 use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
@@ -46,12 +46,16 @@ use roced_transport::{
     mr::{Mr, MrKey, Scope},
     qp::{PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
+    srq::{Srq, SrqConfig},
     wire::path::{Path, PathSpec},
 };
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Queue pairs of each endpoint.
 const MAX_QPS: u32 = 32;
+
+/// Sizes of its queues.
+const SIZES: QpSizes = QpSizes { send_wrs: 32, recv_wrs: 32, send_sges: 2, recv_sges: 1, inline_bytes: 32 };
 
 /// Workers that turn in threads of their own.
 pub(crate) struct Rig<N> {
@@ -87,6 +91,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
                     id: place.endpoint,
                     max_mrs: 32,
                     max_ahs: 8,
+                    max_srqs: MAX_QPS,
                     max_qps: MAX_QPS,
                     recovery: RecoveryConfig::default(),
                 }),
@@ -142,6 +147,15 @@ impl<N: Nic + Send + 'static> Rig<N> {
     /// A client of `device` with one memory region of `bytes`, one completion queue and one queue pair on each endpoint of `on`,
     /// all of them ready to be connected.
     pub(crate) fn client(&mut self, device: u32, bytes: u64, on: &[usize]) -> Client {
+        self.client_as(device, bytes, on, false)
+    }
+
+    /// As [`Self::client`]; its last queue pair takes from a shared receive queue.
+    pub(crate) fn sharing_client(&mut self, device: u32, bytes: u64, on: &[usize]) -> Client {
+        self.client_as(device, bytes, on, true)
+    }
+
+    fn client_as(&mut self, device: u32, bytes: u64, on: &[usize], shares: bool) -> Client {
         let device = DeviceId(device);
         let places: Vec<Place> = self.workers.of_device(device).collect();
         let session = SessionId(self.number());
@@ -169,31 +183,44 @@ impl<N: Nic + Send + 'static> Rig<N> {
             // SAFETY: the layout places the lane inside the mapping, which is never unmapped.
             Consumer::new(unsafe { MappedRing::new(cq.add(cq_layout.lane_offset(index)), cq_layout.lane, ()) })
         });
-        let mut client = Client { session, memory, key, cqn, pd, lanes: lanes.collect(), qps: Vec::new() };
-        for (bell, on) in (0..).zip(on) {
+        let lanes = lanes.collect();
+        let mut client = Client { session, memory, key, cqn, pd, lanes, qps: Vec::new(), srq: None };
+        for (at, endpoint) in on.iter().enumerate() {
             let number =
-                places.iter().position(|place| place.endpoint.get() == *on).expect("an endpoint of the device");
+                places.iter().position(|place| place.endpoint.get() == *endpoint).expect("an endpoint of the device");
             let place = places[number];
-            let qpn = Qpn::new(EndpointId::new(*on).expect("few endpoints"), 2 + self.number() % (MAX_QPS - 2));
-            // SAFETY: the layout places the page inside the mapping, which is never unmapped.
-            let page = unsafe { MappedBells::new(bells.add(bell_page_offset(number as u32)), ()) };
-            let wake = wakes[number].try_clone().expect("an fd");
-            client.qps.push(self.queue_pair(&client, place, qpn, bell, page, wake));
+            let index = 2 + self.number() % (MAX_QPS - 2);
+            let endpoint = EndpointId::new(*endpoint).expect("few endpoints");
+            let state = || self.board.worker(place.worker.0);
+            let bell = |bell| Bell {
+                bell: bell as u32,
+                // SAFETY: the layout places the page inside the mapping, which is never unmapped.
+                page: unsafe { MappedBells::new(bells.add(bell_page_offset(number as u32)), ()) },
+                wake: wakes[number].try_clone().expect("an fd"),
+                state: state(),
+            };
+            let (own, shared) = (bell(at), bell(on.len()));
+            if shares && at + 1 == on.len() {
+                client.srq = Some(self.shared_queue(&client, place, Srqn::new(endpoint, index), shared));
+            }
+            client.qps.push(self.queue_pair(&client, place, Qpn::new(endpoint, index), own));
         }
         client
     }
 
-    fn queue_pair(
-        &mut self,
-        client: &Client,
-        place: Place,
-        qpn: Qpn,
-        bell: u32,
-        page: MappedBells<()>,
-        wake: OwnedFd,
-    ) -> ClientQp {
-        let sizes = QpSizes { send_wrs: 32, recv_wrs: 32, send_sges: 2, recv_sges: 1, inline_bytes: 32 };
-        let (rings, fd) = new_qp(qpn, client.session, bell, sizes).expect("rings");
+    fn shared_queue(&mut self, client: &Client, place: Place, srqn: Srqn, bell: Bell) -> ClientSrq {
+        let config = SrqConfig { srqn, pd: client.pd, sizes: SIZES };
+        let (ring, fd) = new_srq(srqn, client.session, bell.bell, SIZES).expect("a ring");
+        self.tell(place.worker, Command::AddSrq(Box::new(Srq::new(config)), ring));
+        let layout = SrqLayout::new(SIZES);
+        // SAFETY: the ring is all of the mapping, which is never unmapped.
+        let recv = unsafe { MappedRing::new(map(&fd, layout.bytes), layout.recv, ()) };
+        ClientSrq { config, bell, recv: Producer::new(recv) }
+    }
+
+    fn queue_pair(&mut self, client: &Client, place: Place, qpn: Qpn, bell: Bell) -> ClientQp {
+        let sizes = SIZES;
+        let (mut rings, fd) = new_qp(qpn, client.session, bell.bell, sizes).expect("rings");
         let config = QpConfig {
             qpn,
             service: ServiceType::Rc,
@@ -204,7 +231,12 @@ impl<N: Nic + Send + 'static> Rig<N> {
             signal_all: true,
             window_packets: 64,
         };
-        self.tell(place.worker, Command::AddQp(Box::new(Qp::new(config)), rings));
+        let mut qp = Qp::new(config);
+        if let Some(srq) = &client.srq {
+            qp = qp.with_srq(&srq.config);
+            rings.shared = true;
+        }
+        self.tell(place.worker, Command::AddQp(Box::new(qp), rings));
         let layout = QpLayout::new(sizes);
         let base = map(&fd, layout.bytes);
         // SAFETY: the layout places both rings inside the mapping, which is never unmapped.
@@ -215,9 +247,6 @@ impl<N: Nic + Send + 'static> Rig<N> {
             qpn,
             worker: place.worker,
             bell,
-            page,
-            wake,
-            state: self.board.worker(place.worker.0),
             send: Producer::new(send),
             recv: Producer::new(recv),
             shapes: (layout.send, layout.recv),
@@ -298,16 +327,30 @@ pub(crate) struct Client {
     pub(crate) pd: Pdn,
     lanes: Vec<Consumer<MappedRing<()>>>,
     pub(crate) qps: Vec<ClientQp>,
+    /// Where the last of them takes its receives from.
+    pub(crate) srq: Option<ClientSrq>,
+}
+
+/// How a queue's worker is told of work.
+struct Bell {
+    bell: u32,
+    page: MappedBells<()>,
+    wake: OwnedFd,
+    state: roced_shared::abi::doorbell::WorkerState<Arc<roced::clients::memory::Mapping>>,
+}
+
+/// The client's side of a shared receive queue.
+pub(crate) struct ClientSrq {
+    pub(crate) config: SrqConfig,
+    bell: Bell,
+    recv: Producer<MappedRing<()>>,
 }
 
 /// The client's side of a queue pair.
 pub(crate) struct ClientQp {
     pub(crate) qpn: Qpn,
     pub(crate) worker: WorkerId,
-    bell: u32,
-    page: MappedBells<()>,
-    wake: OwnedFd,
-    state: roced_shared::abi::doorbell::WorkerState<Arc<roced::clients::memory::Mapping>>,
+    bell: Bell,
     send: Producer<MappedRing<()>>,
     recv: Producer<MappedRing<()>>,
     shapes: (RingShape, RingShape),
@@ -358,25 +401,45 @@ impl ClientQp {
         sge.write_to_suffix(words.as_mut_bytes()).expect("room");
         assert!(words.len() <= self.shapes.0.stride_words());
         push(&mut self.send, &words);
-        self.ring();
+        self.bell.ring();
     }
 
     /// Posts one receive work request.
     pub(crate) fn post_recv(&mut self, key: MrKey, local: u64, length: u32) {
-        let mut words = [0; 4];
-        let wqe = RecvWqe { wr_id: local, num_sge: 1, ..RecvWqe::default() };
-        wqe.write_to_prefix(words.as_mut_bytes()).expect("room");
-        Sge { va: local, length, lkey: key.0 }.write_to_suffix(words.as_mut_bytes()).expect("room");
-        push(&mut self.recv, &words);
-        self.ring();
+        push(&mut self.recv, &recv_words(key, local, length));
+        self.bell.ring();
+    }
+}
+
+impl ClientSrq {
+    /// Posts one receive work request.
+    pub(crate) fn post_recv(&mut self, key: MrKey, local: u64, length: u32) {
+        push(&mut self.recv, &recv_words(key, local, length));
+        self.bell.ring();
     }
 
+    /// Posts one that names more scatter/gather entries than there can be.
+    pub(crate) fn post_nonsense(&mut self) {
+        push(&mut self.recv, &[0, u64::from_ne_bytes([99; 8]), 0, 0]);
+        self.bell.ring();
+    }
+}
+
+impl Bell {
     fn ring(&self) {
         ring_bell(&self.page, self.bell);
         if must_wake(self.state.asleep()) {
             nix::unistd::write(&self.wake, &1u64.to_ne_bytes()).expect("an eventfd");
         }
     }
+}
+
+fn recv_words(key: MrKey, local: u64, length: u32) -> [u64; 4] {
+    let mut words = [0; 4];
+    let wqe = RecvWqe { wr_id: local, num_sge: 1, ..RecvWqe::default() };
+    wqe.write_to_prefix(words.as_mut_bytes()).expect("room");
+    Sge { va: local, length, lkey: key.0 }.write_to_suffix(words.as_mut_bytes()).expect("room");
+    words
 }
 
 fn push(ring: &mut Producer<MappedRing<()>>, words: &[u64]) {

@@ -324,6 +324,7 @@ impl Control {
                     id: place.endpoint,
                     max_mrs: how.limits.device.mrs,
                     max_ahs: how.limits.device.ahs + 1,
+                    max_srqs: how.limits.device.srq_places(),
                     max_qps: QPS,
                     recovery: RecoveryConfig::default(),
                 }),

@@ -215,6 +215,14 @@ calls! {
     40 CreateAh(CreateAhRequest) -> Handle;
     /// Ends one. Sends that still wait with it fail.
     41 DestroyAh(Handle) -> Nothing;
+    /// Makes a shared receive queue. Beside the reply: its memfd (see [`super::layout::SrqLayout`]).
+    50 CreateSrq(CreateSrqRequest) -> CreateSrqReply;
+    /// Arms or disarms its limit.
+    51 ModifySrq(ModifySrqRequest) -> Nothing;
+    /// A shared receive queue's attributes.
+    52 QuerySrq(Handle) -> SrqAttributes;
+    /// Ends one that no queue pair uses; its work completes nothing.
+    53 DestroySrq(Handle) -> Nothing;
 }
 
 /// An empty body.
@@ -303,8 +311,8 @@ bodies! {
         max_message_bytes: u32,
         /// Address handles of a session.
         max_ahs: u32,
-        /// Zero.
-        reserved: u32,
+        /// Shared receive queues of a session.
+        max_srqs: u32,
     }
     /// How a port is.
     PortAttributes {
@@ -459,6 +467,8 @@ bodies! {
         inline_bytes: u32,
         /// 1: every send makes a completion, as if it were signaled.
         signal_all: u32,
+        /// Shared receive queue, or 0. With one, the sizes of receives do not count.
+        srq: u32,
     }
     /// A queue pair.
     CreateQpReply {
@@ -478,6 +488,44 @@ bodies! {
         recv_sges: u32,
         /// See above.
         inline_bytes: u32,
+    }
+    /// A shared receive queue to make.
+    CreateSrqRequest {
+        /// Protection domain of the regions that its work names.
+        pd: u32,
+        /// Work requests.
+        wrs: u32,
+        /// Scatter/gather entries of each.
+        sges: u32,
+    }
+    /// A shared receive queue. Every queue pair that takes from it lives on its worker.
+    CreateSrqReply {
+        /// Its number, also its handle.
+        srqn: u32,
+        /// The worker that owns it: an index into `OpenDeviceReply::worker_ids`.
+        worker: u32,
+        /// Its bell in that worker's page.
+        bell: u32,
+        /// Work requests that it got.
+        wrs: u32,
+        /// Scatter/gather entries that it got.
+        sges: u32,
+    }
+    /// A change to a shared receive queue.
+    ModifySrqRequest {
+        /// Which.
+        srqn: u32,
+        /// With fewer work requests than this there is one [`event::SRQ_LIMIT`]; 0 for none.
+        limit: u32,
+    }
+    /// Attributes of a shared receive queue.
+    SrqAttributes {
+        /// Work requests that it holds.
+        wrs: u32,
+        /// Scatter/gather entries of each.
+        sges: u32,
+        /// The limit; 0 when none is armed.
+        limit: u32,
     }
     /// A change to a queue pair.
     ModifyQpRequest {
@@ -592,6 +640,13 @@ impl CreateQpRequest {
             recv_sges: self.recv_sges,
             inline_bytes: self.inline_bytes,
         }
+    }
+}
+
+impl CreateSrqRequest {
+    /// The sizes asked for; nothing is sent.
+    pub const fn sizes(&self) -> QpSizes {
+        QpSizes { send_wrs: 0, recv_wrs: self.wrs, send_sges: 0, recv_sges: self.sges, inline_bytes: 0 }
     }
 }
 
@@ -747,6 +802,10 @@ pub mod event {
     pub const PORT_ACTIVE: u32 = 9;
     /// The device's link went down.
     pub const PORT_DOWN: u32 = 10;
+    /// A shared receive queue has fewer entries than its limit, which is disarmed by this.
+    pub const SRQ_LIMIT: u32 = 15;
+    /// A queue pair with a shared receive queue has failed; it takes no more from there, and what it had taken is flushed.
+    pub const QP_LAST_WQE: u32 = 16;
     /// The GID table changed.
     pub const GID_CHANGE: u32 = 18;
 }

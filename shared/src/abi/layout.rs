@@ -75,6 +75,23 @@ impl QpLayout {
     }
 }
 
+/// The ring of a shared receive queue in its memfd, at offset 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqLayout {
+    /// Its shape: slots as those of a queue pair's receive ring.
+    pub recv: RingShape,
+    /// Bytes of the memfd.
+    pub bytes: usize,
+}
+
+impl SrqLayout {
+    /// The layout for sizes that [`QpSizes::granted`] gave; those of receives count.
+    pub const fn new(granted: QpSizes) -> Self {
+        let recv = QpLayout::new(granted).recv;
+        Self { recv, bytes: page_rounded(recv.bytes()) }
+    }
+}
+
 /// Words of the largest send slot.
 pub const SEND_SLOT_WORDS_MAX: usize = (size_of::<SendWqe>() + INLINE_BYTES_MAX as usize) / 8;
 

@@ -13,11 +13,11 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use roced_client::{
     Access, AddressHandle, AddressOptions, Completion, CompletionQueue, ConnectOptions, Device, Endpoint, Gid,
-    GidEntry, MemoryRegion, ProtectionDomain, QueuePair, RemoteMemory, SendRequest, ServiceType,
+    GidEntry, MemoryRegion, ProtectionDomain, QueuePair, RemoteMemory, SendRequest, ServiceType, SharedReceiveQueue,
 };
 
 /// Longer than any run with losses takes, so that a test fails with a reason and not by its own time limit.
-const PATIENCE: Duration = Duration::from_secs(110);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(110);
 
 /// What lets datagrams in.
 const QKEY: u32 = 0x1111_1111;
@@ -53,10 +53,7 @@ impl End {
         let pd = device.protection_domain()?;
         let cq = device.completion_queue(256)?;
         let qp = pd.queue_pair(&cq, &cq).service(service).create()?;
-        match service {
-            ServiceType::Ud => qp.activate(QKEY)?,
-            ServiceType::Rc | ServiceType::Uc => qp.to_init(Access::ALL)?,
-        }
+        prepare(&qp, service)?;
         Ok(Self { gid, pd, cq, qp })
     }
 
@@ -66,6 +63,14 @@ impl End {
         let cq = pd.device().completion_queue(256)?;
         let qp = pd.queue_pair(&cq, &cq).create()?;
         qp.to_init(Access::ALL)?;
+        Ok(Self { gid, pd, cq, qp })
+    }
+
+    /// A queue pair more in the same protection domain and on the same completion queue, which takes its receives from `srq`.
+    pub(crate) fn sharing(&self, srq: &SharedReceiveQueue, service: ServiceType) -> Result<Self> {
+        let (gid, pd, cq) = (self.gid, self.pd.clone(), self.cq.clone());
+        let qp = pd.queue_pair(&cq, &cq).service(service).shared_receives(srq).create()?;
+        prepare(&qp, service)?;
         Ok(Self { gid, pd, cq, qp })
     }
 
@@ -112,6 +117,15 @@ impl End {
         ensure!(count == 1, "no completion within {} s", PATIENCE.as_secs());
         Ok(one[0])
     }
+}
+
+/// Lets it take receives, and datagrams.
+fn prepare(qp: &QueuePair, service: ServiceType) -> Result<()> {
+    match service {
+        ServiceType::Ud => qp.activate(QKEY)?,
+        ServiceType::Rc | ServiceType::Uc => qp.to_init(Access::ALL)?,
+    }
+    Ok(())
 }
 
 /// Where datagrams for a peer go.

@@ -11,6 +11,7 @@ mod pingpong;
 mod polled;
 mod region;
 mod rxe;
+mod srq;
 mod unreliable;
 mod windows;
 
@@ -70,6 +71,27 @@ enum Program {
     LendUnreliably,
     /// Write to it, in time and too late.
     BorrowUnreliably,
+    /// Receive messages of many peers from one shared receive queue.
+    Gather {
+        /// Peers.
+        peers: usize,
+        /// Messages of each.
+        messages: u32,
+        /// Datagrams of one more.
+        datagrams: u32,
+    },
+    /// Send datagrams to who gathers them, each until it is answered.
+    ScatterDatagrams {
+        /// How many.
+        datagrams: u32,
+    },
+    /// Send messages to who gathers them.
+    Scatter {
+        /// Which of the peers this is.
+        peer: usize,
+        /// Messages.
+        messages: u32,
+    },
     /// Change a peer's number by atomic operations.
     Count {
         /// How often to add 1.
@@ -179,6 +201,9 @@ fn main() -> Result<()> {
         Program::Borrow { rounds } => windows::borrow(rounds),
         Program::LendUnreliably => windows::lend_unreliably(),
         Program::BorrowUnreliably => windows::borrow_unreliably(),
+        Program::Gather { peers, messages, datagrams } => srq::gather(peers, messages, datagrams),
+        Program::ScatterDatagrams { datagrams } => srq::scatter_datagrams(datagrams),
+        Program::Scatter { peer, messages } => srq::scatter(peer, messages),
         Program::Count { rounds } => atomics::count(rounds),
         Program::Ask { peer, questions, patience_ms } => {
             datagrams::ask(Gid::from(peer), questions, Duration::from_millis(patience_ms))

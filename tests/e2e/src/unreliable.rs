@@ -139,7 +139,7 @@ fn check(message: u32, done: &Completion, sent: &MemoryRegion, exposed: &MemoryR
 }
 
 /// True from the next line on.
-fn listen() -> Arc<AtomicBool> {
+pub(crate) fn listen() -> Arc<AtomicBool> {
     let heard = Arc::new(AtomicBool::new(false));
     let tell = Arc::clone(&heard);
     thread::spawn(move || {

@@ -12,6 +12,7 @@ mod perf;
 mod program;
 mod quiet;
 mod refusals;
+mod srq;
 mod states;
 mod transfers;
 mod unreliable;
@@ -83,6 +84,7 @@ const TESTS: &[(&str, Test)] = tests! {
     memory: the_last_byte_never_comes_before_an_older_one deregistering_under_way_is_a_protection_error;
     atomics: a_number_that_all_change_counts_every_change_once;
     states: a_send_queue_drains_and_goes_on;
+    srq: many_queue_pairs_take_from_one_receive_queue;
     windows: what_is_lent_is_open_and_what_is_taken_back_is_closed an_unreliable_connection_lends_and_takes_back;
     deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop;
     refusals: configs_that_cannot_be_served check_config_says_all_that_is_wrong a_missing_capability

@@ -20,17 +20,18 @@ use roced::{
 use roced_shared::abi::{
     VERSION,
     control::{
-        AllocMemory, AllocMw, AllocPd, Call, CreateAh, CreateChannel, CreateCq, CreateQp, DeallocMw, DeallocPd,
-        DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DeviceName, EVENT, FreeMemory, Hello, HelloRequest,
-        ListDevice, MAGIC, MESSAGE_BYTES, Message, ModifyQp, ModifyQpRequest, OpenDevice, QpAttributes, QueryDevice,
-        QueryGid, QueryPort, QueryQp, QueryQpStatistics, Refusal, RegMr, ReregMr, ResizeCq, access, attribute, state,
+        AllocMemory, AllocMw, AllocPd, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq, DeallocMw,
+        DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, DeviceName, EVENT, FreeMemory,
+        Hello, HelloRequest, ListDevice, MAGIC, MESSAGE_BYTES, Message, ModifyQp, ModifyQpRequest, ModifySrq,
+        OpenDevice, QpAttributes, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal,
+        RegMr, ReregMr, ResizeCq, access, attribute, state,
     },
 };
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
     input::Input,
-    machine::{Crew, DEVICE, Net, QPS},
+    machine::{Crew, DEVICE, Net, QPS, SRQS},
     seeds::Seed,
 };
 
@@ -50,6 +51,7 @@ enum Kind {
     Channel,
     Cq,
     Qp,
+    Srq,
 }
 
 /// A call: its request's length, which of its numbers name objects (offset, kind), and what it makes or ends.
@@ -66,7 +68,7 @@ const fn shape<C: Call>(names: &'static [(usize, Kind)], makes: Option<Kind>, en
     Shape { op: C::OP, bytes: size_of::<C::Request>(), names, makes, ends }
 }
 
-const SHAPES: [Shape; 27] = [
+const SHAPES: [Shape; 31] = [
     shape::<Hello>(&[], None, None),
     shape::<ListDevice>(&[], None, None),
     shape::<OpenDevice>(&[], None, None),
@@ -84,7 +86,7 @@ const SHAPES: [Shape; 27] = [
     shape::<CreateCq>(&[(4, Kind::Channel)], Some(Kind::Cq), None),
     shape::<ResizeCq>(&[(0, Kind::Cq)], None, None),
     shape::<DestroyCq>(&[(0, Kind::Cq)], None, Some(Kind::Cq)),
-    shape::<CreateQp>(&[(0, Kind::Pd), (4, Kind::Cq), (8, Kind::Cq)], Some(Kind::Qp), None),
+    shape::<CreateQp>(&[(0, Kind::Pd), (4, Kind::Cq), (8, Kind::Cq), (40, Kind::Srq)], Some(Kind::Qp), None),
     shape::<ModifyQp>(&[(0, Kind::Qp)], None, None),
     shape::<QueryQp>(&[(0, Kind::Qp)], None, None),
     shape::<DestroyQp>(&[(0, Kind::Qp)], None, Some(Kind::Qp)),
@@ -94,6 +96,10 @@ const SHAPES: [Shape; 27] = [
     shape::<CreateAh>(&[(0, Kind::Pd)], Some(Kind::Ah), None),
     shape::<DestroyAh>(&[(0, Kind::Ah)], None, Some(Kind::Ah)),
     shape::<ReregMr>(&[(0, Kind::Mr), (8, Kind::Pd), (12, Kind::Memory)], None, None),
+    shape::<CreateSrq>(&[(0, Kind::Pd)], Some(Kind::Srq), None),
+    shape::<ModifySrq>(&[(0, Kind::Srq)], None, None),
+    shape::<QuerySrq>(&[(0, Kind::Srq)], None, None),
+    shape::<DestroySrq>(&[(0, Kind::Srq)], None, Some(Kind::Srq)),
 ];
 
 /// Bits of the byte behind a call's place in [`SHAPES`].
@@ -166,8 +172,8 @@ impl Daemon {
         let listener = Listener::bind(&socket, None, 0o600).expect("a path of our own");
         let limits = Limits {
             clients: 2,
-            client: ClientLimits { qps: 4, cqs: 4, channels: 2, mrs: 4, pds: 3, ahs: 3, memory_mib: 4 },
-            device: DeviceLimits { qps: 6, mrs: 6, ahs: 4 },
+            client: ClientLimits { qps: 4, cqs: 4, channels: 2, mrs: 4, pds: 3, ahs: 3, srqs: 2, memory_mib: 4 },
+            device: DeviceLimits { qps: 6, mrs: 6, ahs: 4, srqs: SRQS },
         };
         let crew = Crew::hire(2, limits.device.mrs);
         // Not the one that the workers write: nobody sleeps here.
@@ -421,8 +427,9 @@ const OURS: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1];
 fn everything() -> Vec<Vec<u8>> {
     let call = |place: u8, body: &[u8]| [&[place, how::BY_PLACE], body].concat();
     let at = |op: u32| SHAPES.iter().position(|shape| shape.op == op).expect("all calls are there") as u8;
-    let queue_pair = {
-        let numbers = [0u32, 0, 0, 2, 4, 4, 1, 1, 0, 0];
+    // The last number is the place of a shared receive queue, of which there is one, or none.
+    let queue_pair = |srq| {
+        let numbers = [0u32, 0, 0, 2, 4, 4, 1, 1, 0, 0, srq];
         call(at(CreateQp::OP), numbers.as_bytes())
     };
     let mut calls = vec![
@@ -434,7 +441,8 @@ fn everything() -> Vec<Vec<u8>> {
         call(at(AllocMw::OP), [0u32, 2].as_bytes()),
         call(at(RegMr::OP), &[&[0; 16][..], &4096u64.to_le_bytes(), &[0; 8], &[7, 0, 0, 0]].concat()),
     ];
-    calls.extend(vec![queue_pair; 4]);
+    calls.push(call(at(CreateSrq::OP), [0u32, 4, 1].as_bytes()));
+    calls.extend([0, 1, 0, 1].map(queue_pair));
     calls
 }
 
@@ -455,7 +463,9 @@ pub(crate) fn seeds() -> Vec<Seed> {
     for op in [
         QueryQp::OP,
         QueryQpStatistics::OP,
+        QuerySrq::OP,
         DestroyQp::OP,
+        DestroySrq::OP,
         DestroyCq::OP,
         DeregMr::OP,
         DeallocMw::OP,

@@ -40,6 +40,8 @@ pub(crate) const DEVICE: DeviceId = DeviceId(0);
 pub(crate) const QPS: u32 = 16;
 /// Numbers of address handles, 0 included, which none has.
 const AHS: u32 = 8;
+/// Shared receive queues of the device.
+pub(crate) const SRQS: u32 = 3;
 
 /// A NIC queue that nobody has: workers hand over to themselves and one another.
 #[derive(Debug)]
@@ -124,6 +126,8 @@ impl Crew {
                     id: place.endpoint,
                     max_mrs,
                     max_ahs: AHS,
+                    // Two places are reserved.
+                    max_srqs: SRQS + 2,
                     max_qps: QPS,
                     recovery,
                 }),

@@ -138,7 +138,14 @@ impl World {
         let window_packets = input.of(&[64, 1, 5, 0, 4096]);
         let countdowns = [input.byte(), input.byte()];
         let mut world = Self {
-            endpoint: Endpoint::new(EndpointConfig { id, max_mrs: MRS, max_ahs: AHS, max_qps: INDEX + 1, recovery }),
+            endpoint: Endpoint::new(EndpointConfig {
+                id,
+                max_mrs: MRS,
+                max_ahs: AHS,
+                max_srqs: 0,
+                max_qps: INDEX + 1,
+                recovery,
+            }),
             client: Client {
                 overrun_in: countdowns[0].saturating_sub(200).into(),
                 fault_in: countdowns[1].saturating_sub(100).into(),

@@ -81,13 +81,15 @@ impl Datagram {
         if deth.qkey != link.attributes.qkey {
             return Err(DropReason::BadQkey);
         }
+        link.provide_receive(recv_queue, turn);
         let sges = recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
         let mut cursor = SgeCursor::new(sges, 0);
         let bytes = GRH_BYTES + packet.payload_len();
         if bytes as u64 > cursor.remaining() {
+            link.return_receive(recv_queue, turn);
             return Err(DropReason::InvalidRequest);
         }
-        let pd = link.pd();
+        let pd = link.recv_pd();
         let placed = cursor.write(turn.mrs, pd, turn.app, &grh(packet));
         let placed =
             placed.and_then(|()| packet.payload().try_for_each(|piece| cursor.write(turn.mrs, pd, turn.app, piece)));

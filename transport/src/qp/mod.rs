@@ -43,11 +43,11 @@ use roced_shared::{
 };
 
 pub use self::events::{QpEvent, Subject};
+pub(crate) use self::recv_queue::RecvQueue;
 use self::{
     early::Early,
     events::Events,
     key_change::{KeyChanges, Waiter},
-    recv_queue::RecvQueue,
     send_queue::{SendEntry, SendQueue},
     service::Roles,
 };
@@ -65,6 +65,7 @@ use crate::{
     mr::{Denied, MemSpan, MrKey, MrTable, Right},
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason, Reject},
+    srq::{SrqConfig, Srqs},
     wire::{frame::Packet, headers::Headers, path::Path},
     work::{RecvWork, SendWork},
 };
@@ -120,6 +121,7 @@ pub(crate) struct Turn<'t, A> {
     pub(crate) now: Nanos,
     pub(crate) mrs: &'t MrTable,
     pub(crate) ahs: &'t AhTable,
+    pub(crate) srqs: &'t mut Srqs,
     pub(crate) app: &'t mut A,
 }
 
@@ -149,6 +151,10 @@ pub(crate) struct Link {
     /// A request has come since the queue pair began to receive.
     established: bool,
     keys: KeyChanges,
+    /// Where its receive work comes from, if not from its own queue.
+    srq: Option<SrqConfig>,
+    /// It has failed, and the client was told that it takes no more from there.
+    last_wqe_told: bool,
 }
 
 /// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is made.
@@ -190,6 +196,8 @@ impl Qp {
                 tell_drained: false,
                 established: false,
                 keys: KeyChanges::default(),
+                srq: None,
+                last_wqe_told: false,
             },
             send_queue: SendQueue::new(&config.sizes),
             recv_queue: RecvQueue::new(&config.sizes),
@@ -201,6 +209,18 @@ impl Qp {
             event_listed: false,
             key_change_listed: false,
         }
+    }
+
+    /// It takes receive work from this shared queue of its endpoint. Its own queue then holds what it has taken: granted sizes of one
+    /// receive, with as many scatter/gather entries as the shared queue has.
+    ///
+    /// # Panics
+    /// With fewer scatter/gather entries.
+    #[must_use]
+    pub fn with_srq(mut self, srq: &SrqConfig) -> Self {
+        assert!(self.link.config.sizes.recv_sges >= srq.sizes.recv_sges, "what is taken must fit");
+        self.link.srq = Some(*srq);
+        self
     }
 
     /// Its number.
@@ -281,6 +301,7 @@ impl Qp {
         mask: u32,
         attributes: &QpAttributes,
         path: Option<PathState>,
+        srqs: &mut Srqs,
     ) -> Result<(), Reject> {
         let from = self.link.state;
         let to = state::check_change(self.link.config.service, from, mask, attributes)?;
@@ -297,7 +318,10 @@ impl Qp {
         }
         self.link.state = to;
         match (from, to) {
-            (_, State::Reset) => self.reset(),
+            (_, State::Reset) => {
+                self.return_receive(srqs);
+                self.reset();
+            }
             (State::Init, State::ReadyToReceive) => self.roles.begin_to_receive(&self.link),
             (State::ReadyToReceive, State::ReadyToSend) => self.roles.begin_to_send(&self.link, &self.send_queue),
             (State::ReadyToSend, State::SendQueueDrain) => {
@@ -331,6 +355,23 @@ impl Qp {
     /// It belongs to an endpoint now, which makes losses good in this way.
     pub(crate) fn set_recovery(&mut self, recovery: RecoveryConfig) {
         self.link.recovery = recovery;
+    }
+
+    /// The shared queue that it takes from, if it does, is here.
+    pub(crate) fn check_srq(&self, srqs: &Srqs) -> Result<(), Reject> {
+        match self.link.srq {
+            Some(srq) if srqs.get(srq.srqn).is_none() || srq.srqn.endpoint() != self.qpn().endpoint() => {
+                Err(Reject::NoSuchSrq(srq.srqn))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What it has taken from a shared queue and not used goes back there.
+    pub(crate) fn return_receive(&mut self, srqs: &mut Srqs) {
+        if let Some(srq) = self.link.srq {
+            srqs.put_back(srq.srqn, &mut self.recv_queue);
+        }
     }
 
     /// The next hop changed.
@@ -459,6 +500,7 @@ impl Qp {
             } else if let Some(wr_id) = self.recv_queue.pop() {
                 self.link.complete_recv(&Received::failed(wr_id, Status::WorkRequestFlushed), turn);
             } else {
+                self.link.tell_last_wqe();
                 return Visit::Idle;
             }
         }
@@ -484,7 +526,7 @@ impl Qp {
         self.link.attributes = QpAttributes::default();
         self.link.path = PathState::Resolving;
         self.link.events = Events::default();
-        (self.link.tell_drained, self.link.established) = (false, false);
+        (self.link.tell_drained, self.link.established, self.link.last_wqe_told) = (false, false, false);
         self.link.keys.clear();
     }
 }
@@ -539,6 +581,35 @@ impl Link {
     /// May a peer do that to whatever the key opens?
     fn check_peer_key(&self, mrs: &MrTable, key: MrKey, right: Right) -> Result<(), Denied> {
         mrs.check_peer_key(self.config.pd, self.config.qpn, key, right)
+    }
+
+    /// Whose memory regions receive work may name.
+    fn recv_pd(&self) -> Pdn {
+        self.srq.map_or(self.config.pd, |srq| srq.pd)
+    }
+
+    /// A message begins that takes receive work, or one goes on that has it: with a shared queue, the next entry there becomes ours.
+    fn provide_receive<A: App>(&self, queue: &mut RecvQueue, turn: &mut Turn<'_, A>) {
+        if let Some(srq) = &self.srq
+            && queue.is_empty()
+        {
+            turn.srqs.take(srq.srqn, queue);
+        }
+    }
+
+    /// A message that had not begun yet does not fit: what was taken for it goes back to the shared queue.
+    fn return_receive<A: App>(&self, queue: &mut RecvQueue, turn: &mut Turn<'_, A>) {
+        if let Some(srq) = &self.srq {
+            turn.srqs.put_back(srq.srqn, queue);
+        }
+    }
+
+    /// IBTA v1 11.6.3.1: a queue pair that has failed takes no more from its shared queue, and what it had is flushed.
+    fn tell_last_wqe(&mut self) {
+        if self.srq.is_some() && !self.last_wqe_told {
+            self.last_wqe_told = true;
+            self.events.add(event::QP_LAST_WQE);
+        }
     }
 
     fn mtu(&self) -> usize {

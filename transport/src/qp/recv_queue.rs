@@ -12,7 +12,7 @@ struct RecvEntry {
     sges: u8,
 }
 
-/// A ring of receive work; its memory is made with the queue pair.
+/// A ring of receive work; its memory is made with the queue pair, or with the shared receive queue.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
     entries: Box<[RecvEntry]>,
@@ -36,8 +36,12 @@ impl RecvQueue {
         }
     }
 
+    pub(crate) const fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
     pub(crate) const fn room(&self) -> u32 {
-        self.entries.len() as u32 - self.tail.wrapping_sub(self.head)
+        self.entries.len() as u32 - self.len()
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -75,6 +79,27 @@ impl RecvQueue {
         Some(wr_id)
     }
 
+    /// Moves the oldest entry to the end of `to`, which has room; false when there is none.
+    pub(crate) fn move_oldest(&mut self, to: &mut Self) -> bool {
+        let Some(sges) = self.front() else { return false };
+        to.push(&RecvWork { wr_id: self.entries[self.slot(self.head)].wr_id, sges });
+        self.head = self.head.wrapping_add(1);
+        true
+    }
+
+    /// Moves the oldest entry of `from` before ours, if there is one, and room for it.
+    pub(crate) fn put_back(&mut self, from: &mut Self) {
+        if self.room() == 0 || from.is_empty() {
+            return;
+        }
+        // As if the slot before the oldest were the last.
+        let tail = self.tail;
+        self.head = self.head.wrapping_sub(1);
+        self.tail = self.head;
+        from.move_oldest(self);
+        self.tail = tail;
+    }
+
     /// Removes all.
     pub(crate) fn clear(&mut self) {
         self.head = self.tail;
@@ -82,5 +107,46 @@ impl RecvQueue {
 
     const fn slot(&self, position: u32) -> usize {
         position as usize & (self.entries.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(wrs: u32) -> RecvQueue {
+        RecvQueue::new(&QpSizes { send_wrs: 1, recv_wrs: wrs, send_sges: 1, recv_sges: 2, inline_bytes: 0 })
+    }
+
+    fn ids(queue: &mut RecvQueue) -> vec::Vec<u64> {
+        core::iter::from_fn(|| queue.pop()).collect()
+    }
+
+    #[test]
+    fn an_entry_moves_whole_and_comes_back_before_the_others() {
+        let (mut shared, mut own) = (queue(2), queue(1));
+        let sges = [Sge { va: 1, length: 2, lkey: 3 }, Sge { va: 4, length: 5, lkey: 6 }];
+        shared.push(&RecvWork { wr_id: 10, sges: &sges });
+        shared.push(&RecvWork { wr_id: 11, sges: &[] });
+        assert!(shared.move_oldest(&mut own));
+        assert_eq!((own.front(), shared.len(), own.len()), (Some(&sges[..]), 1, 1));
+        shared.put_back(&mut own);
+        assert!(own.is_empty());
+        assert_eq!((shared.front(), shared.room()), (Some(&sges[..]), 0));
+        assert_eq!(ids(&mut shared), [10, 11]);
+        assert!(!shared.move_oldest(&mut own));
+    }
+
+    #[test]
+    fn an_entry_that_finds_its_place_taken_stays_where_it_is() {
+        let (mut shared, mut own) = (queue(1), queue(1));
+        shared.push(&RecvWork { wr_id: 10, sges: &[] });
+        shared.move_oldest(&mut own);
+        shared.put_back(&mut own);
+        assert_eq!((shared.len(), own.len()), (1, 0), "an empty queue takes it");
+        shared.move_oldest(&mut own);
+        shared.push(&RecvWork { wr_id: 11, sges: &[] });
+        shared.put_back(&mut own);
+        assert_eq!((ids(&mut shared), ids(&mut own)), (vec![11], vec![10]));
     }
 }

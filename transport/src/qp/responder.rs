@@ -306,6 +306,7 @@ impl Responder {
         recv_queue: &mut RecvQueue,
         turn: &mut Turn<'_, A>,
     ) -> Result<u32, Refused> {
+        link.provide_receive(recv_queue, turn);
         let sges = recv_queue.front().ok_or(Refused::NotReady)?;
         let received = match self.message {
             Message::Send { received } => received,
@@ -325,7 +326,7 @@ impl Responder {
         }
         packet
             .payload()
-            .try_for_each(|piece| cursor.write(turn.mrs, link.pd(), turn.app, piece))
+            .try_for_each(|piece| cursor.write(turn.mrs, link.recv_pd(), turn.app, piece))
             .map_err(|_| Refused::Fatal(NakCode::RemoteOperation, Status::LocalProtection))?;
         let received = received + payload as u32;
         self.message = Message::Send { received };
@@ -393,8 +394,11 @@ impl Responder {
             return Err(INVALID);
         }
         let immediate = packet.imm.is_some();
-        if immediate && recv_queue.is_empty() {
-            return Err(Refused::NotReady);
+        if immediate {
+            link.provide_receive(recv_queue, turn);
+            if recv_queue.is_empty() {
+                return Err(Refused::NotReady);
+            }
         }
         if payload > 0 {
             // The first packet's check was of this turn; the region may be gone since, so each packet checks its own piece.

@@ -295,13 +295,14 @@ fn on_send<A: App>(
     recv_queue: &mut RecvQueue,
     turn: &mut Turn<'_, A>,
 ) -> Result<Message, DropReason> {
+    link.provide_receive(recv_queue, turn);
     let sges = recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
     let mut cursor = SgeCursor::new(sges, received.into());
     let payload = packet.payload_len();
     if payload as u64 > cursor.remaining() || u64::from(received) + payload as u64 > MESSAGE_BYTES_MAX {
         return Err(DropReason::InvalidRequest);
     }
-    let placed = packet.payload().try_for_each(|piece| cursor.write(turn.mrs, link.pd(), turn.app, piece));
+    let placed = packet.payload().try_for_each(|piece| cursor.write(turn.mrs, link.recv_pd(), turn.app, piece));
     if placed.is_err() {
         link.fail_recv(recv_queue, turn);
         return Err(DropReason::InvalidRequest);
@@ -328,8 +329,11 @@ fn on_write<A: App>(
     if (ends && payload != left) || (!ends && payload >= left) {
         return Err(DropReason::InvalidRequest);
     }
-    if packet.imm.is_some() && recv_queue.is_empty() {
-        return Err(DropReason::ReceiverNotReady);
+    if packet.imm.is_some() {
+        link.provide_receive(recv_queue, turn);
+        if recv_queue.is_empty() {
+            return Err(DropReason::ReceiverNotReady);
+        }
     }
     if payload > 0 {
         // Each packet checks its own piece: the region may be gone since the first.

@@ -110,7 +110,7 @@ impl World {
         };
         let mut world = Self {
             random,
-            endpoint: Endpoint::new(EndpointConfig { id, max_mrs: 4, max_ahs: 3, max_qps: QPS, recovery }),
+            endpoint: Endpoint::new(EndpointConfig { id, max_mrs: 4, max_ahs: 3, max_srqs: 0, max_qps: QPS, recovery }),
             client,
             tap: Tap::default(),
             now: Nanos::from_millis(1),

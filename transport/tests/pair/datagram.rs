@@ -45,7 +45,7 @@ fn modify(pair: &mut Pair, at: usize, mask: u32, attributes: &QpAttributes) {
 }
 
 /// A datagram of host 0's queue pair, and its disposition at host 1.
-fn inject(pair: &mut Pair, dest_qpn: Qpn, qkey: u32, payload: &[u8]) -> Disposition {
+pub(crate) fn inject(pair: &mut Pair, dest_qpn: Qpn, qkey: u32, payload: &[u8]) -> Disposition {
     let headers = Headers {
         deth: Some(Deth { qkey, source_qpn: pair.hosts[0].qpn }),
         ..Headers::new(Bth::new(opcode::UD_SEND_ONLY, dest_qpn, Psn::new(9)))

@@ -9,7 +9,7 @@ use roced_shared::{
         layout::QpSizes,
         wqe::{SendOp, Sge, send_flags},
     },
-    ids::{Cqn, EndpointId, Pdn, Qpn, RegionId},
+    ids::{Cqn, EndpointId, Pdn, Qpn, RegionId, Srqn},
 };
 use roced_transport::{
     ah::AddressHandle,
@@ -22,6 +22,7 @@ use roced_transport::{
     qp::{KeyChange, KeyWish, PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
     reject::Disposition,
+    srq::{Srq, SrqConfig},
     wire::{
         bth::Bth,
         headers::Headers,
@@ -136,7 +137,8 @@ impl Host {
     fn new(number: u8, settings: &Settings) -> Self {
         let id = EndpointId::new(number.into()).expect("a small number");
         let recovery = settings.recovery[usize::from(number) - 1];
-        let mut endpoint = Endpoint::new(EndpointConfig { id, max_mrs: 16, max_ahs: 4, max_qps: 16, recovery });
+        let mut endpoint =
+            Endpoint::new(EndpointConfig { id, max_mrs: 16, max_ahs: 4, max_srqs: 2, max_qps: 16, recovery });
         let mut memory = vec![0; MEMORY_BYTES];
         memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + (at >> 8) * 3) as u8 ^ number);
         endpoint
@@ -267,6 +269,8 @@ pub(crate) struct Settings {
     pub(crate) access: u32,
     /// Of each host.
     pub(crate) recovery: [RecoveryConfig; 2],
+    /// Host 1's queue pairs take from one shared receive queue, whose work may name the regions of this domain.
+    pub(crate) srq: Option<Pdn>,
 }
 
 impl Default for Settings {
@@ -285,6 +289,7 @@ impl Default for Settings {
             signal_all: false,
             access: access::ALL,
             recovery: [RecoveryConfig::default(); 2],
+            srq: None,
         }
     }
 }
@@ -316,12 +321,22 @@ impl Pair {
             seen: BTreeMap::new(),
             trace: Vec::new(),
         };
+        if let Some(pd) = settings.srq {
+            let srq = SrqConfig { srqn: pair.srqn(), pd, sizes: SIZES };
+            pair.hosts[1].endpoint.insert_srq(Box::new(Srq::new(srq))).map_err(|(_, reject)| reject).expect("free");
+        }
         pair.insert_qps();
         pair
     }
 
+    /// The shared receive queue of host 1.
+    pub(crate) fn srqn(&self) -> Srqn {
+        Srqn::new(self.hosts[1].qpn.endpoint(), 1)
+    }
+
     fn insert_qps(&mut self) {
-        for host in &mut self.hosts {
+        let srqn = self.srqn();
+        for (at, host) in self.hosts.iter_mut().enumerate() {
             let config = QpConfig {
                 qpn: host.qpn,
                 service: self.settings.service,
@@ -332,7 +347,12 @@ impl Pair {
                 signal_all: self.settings.signal_all,
                 window_packets: self.settings.window,
             };
-            host.endpoint.insert_qp(Box::new(Qp::new(config))).map_err(|(_, reject)| reject).expect("free");
+            let mut qp = Qp::new(config);
+            if at == 1 && self.settings.srq.is_some() {
+                let srq = host.endpoint.srq(srqn).expect("made before");
+                qp = Qp::new(QpConfig { sizes: QpSizes { recv_wrs: 1, ..SIZES }, ..config }).with_srq(srq.config());
+            }
+            host.endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject).expect("free");
         }
     }
 

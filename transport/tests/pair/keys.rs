@@ -24,7 +24,7 @@ use roced_transport::{
 use crate::host::{Fate, KEY, Pair, Settings, VA, bth, forged, no_fault, one, sge, work};
 
 /// Of a window of type 2 (its index is even), and what it is called after the next bind.
-const WINDOW: MrKey = MrKey(0x0011_2201);
+pub(crate) const WINDOW: MrKey = MrKey(0x0011_2201);
 const NEXT: MrKey = MrKey(0x0011_2202);
 /// Of a window of type 1.
 const SHARED: MrKey = MrKey(0x0011_2301);
@@ -60,7 +60,7 @@ fn bound(key: MrKey) -> Pair {
     bound_by(key, Settings::default())
 }
 
-fn bound_by(key: MrKey, settings: Settings) -> Pair {
+pub(crate) fn bound_by(key: MrKey, settings: Settings) -> Pair {
     let mut pair = Pair::new(settings);
     pair.hosts[1].post(&bind(1, key));
     pair.settle();

@@ -15,5 +15,6 @@ mod recorded;
 mod recovery;
 mod refusals;
 mod selective;
+mod srq;
 mod states;
 mod unreliable;

@@ -27,7 +27,10 @@ use super::{
     },
     Desk, Registry, Reply, take_back, tell,
 };
-use crate::worker::{command::Command, endpoints::Place};
+use crate::{
+    config::DeviceLimits,
+    worker::{command::Command, endpoints::Place},
+};
 
 /// The largest message (IBTA v1 9.7.1: 2^31 bytes).
 const MESSAGE_BYTES_MAX: u32 = 1 << 31;
@@ -60,12 +63,16 @@ pub(crate) struct Device {
     pub(crate) qps: u32,
     pub(crate) mrs: u32,
     pub(crate) ahs: Places,
+    /// Of shared receive queues, one for each endpoint.
+    pub(crate) srqns: Vec<Qpns>,
+    pub(crate) srqs: u32,
 }
 
 impl Device {
-    pub(super) fn new(setup: DeviceSetup, max_ahs: u32) -> Self {
-        let qpns = setup.endpoints.iter().map(|place| Qpns::new(place.endpoint, setup.qps_per_endpoint)).collect();
-        Self { setup, keys: MrKeys::default(), qpns, qps: 0, mrs: 0, ahs: Places::new(max_ahs) }
+    pub(super) fn new(setup: DeviceSetup, limits: &DeviceLimits) -> Self {
+        let numbers = |capacity| setup.endpoints.iter().map(|place| Qpns::new(place.endpoint, capacity)).collect();
+        let (qpns, srqns) = (numbers(setup.qps_per_endpoint), numbers(limits.srq_places()));
+        Self { setup, keys: MrKeys::default(), qpns, qps: 0, mrs: 0, ahs: Places::new(limits.ahs), srqns, srqs: 0 }
     }
 }
 
@@ -136,7 +143,7 @@ impl Desk<'_, '_> {
             max_rd_atomic: RD_ATOMIC_MAX,
             max_message_bytes: MESSAGE_BYTES_MAX,
             max_ahs: limits.ahs,
-            reserved: 0,
+            max_srqs: limits.srqs,
         };
         Ok((attributes, Vec::new()))
     }

@@ -48,13 +48,24 @@ impl Desk<'_, '_> {
         if request.signal_all > 1 {
             return Err(Refused::argument(9, request.signal_all));
         }
+        let srq = match request.srq {
+            0 => None,
+            number => Some(find(&mut self.objects.srqs, number)?),
+        };
+        let lane = srq.as_ref().map(|srq| srq.lane);
+        // With a shared queue its own holds what it has taken from there, one at a time.
+        let request = srq.map_or(request, |srq| CreateQpRequest {
+            recv_wrs: 0,
+            recv_sges: srq.config.sizes.recv_sges,
+            ..request
+        });
         let sizes = check_sizes(&request)?;
         find(&mut self.objects.pds, request.pd)?;
         find(&mut self.objects.cqs, request.send_cq)?;
         find(&mut self.objects.cqs, request.recv_cq)?;
         let bytes = QpLayout::new(sizes).bytes as u64;
         self.objects.charge(bytes, &limits.client)?;
-        let made = self.find_home().and_then(|home| {
+        let made = self.find_home(lane).and_then(|home| {
             let made = self.make_qp(service, &request, sizes, &home, bytes);
             if let Err(refused) = &made {
                 self.leave_home(&home, refused);
@@ -67,14 +78,14 @@ impl Desk<'_, '_> {
         made
     }
 
-    /// A free number and bell on the worker with the fewest queue pairs of the device.
-    fn find_home(&mut self) -> Result<Home, Refused> {
+    /// A free number and bell on the worker at `lane`, if one must be, or else the one with the fewest queue pairs of the device.
+    fn find_home(&mut self, lane: Option<usize>) -> Result<Home, Refused> {
         let limit = self.registry.limits.device.qps;
         let device = self.registry.device(self.objects.device);
         if device.qps >= limit {
             return Err(Refused::limit(limit));
         }
-        let lanes = device.qpns.iter_mut().enumerate();
+        let lanes = device.qpns.iter_mut().enumerate().filter(|(at, _)| lane.is_none_or(|lane| lane == *at));
         let (lane, qpns) = lanes.min_by_key(|(_, qpns)| qpns.len()).expect("a device has a worker");
         let qpn = random().and_then(|bits| qpns.take(bits)).ok_or(Refused::limit(limit))?;
         let place = device.setup.endpoints[lane];
@@ -120,12 +131,21 @@ impl Desk<'_, '_> {
             signal_all: request.signal_all == 1,
             window_packets,
         };
-        let (rings, fd) = new_qp(qpn, self.session, bell, sizes)?;
+        let (mut rings, fd) = new_qp(qpn, self.session, bell, sizes)?;
+        let mut qp = Qp::new(config);
+        let srq = (request.srq != 0).then_some(request.srq);
+        if let Some(number) = srq {
+            qp = qp.with_srq(&find(&mut self.objects.srqs, number)?.config);
+            rings.shared = true;
+        }
         let limit = self.registry.limits.device.qps.into();
-        self.tell(place.worker, Command::AddQp(Box::new(Qp::new(config)), rings), limit)?;
+        self.tell(place.worker, Command::AddQp(Box::new(qp), rings), limit)?;
         find(&mut self.objects.pds, request.pd)?.users += 1;
         find(&mut self.objects.cqs, request.send_cq)?.users += 1;
         find(&mut self.objects.cqs, request.recv_cq)?.users += 1;
+        if let Some(number) = srq {
+            find(&mut self.objects.srqs, number)?.users += 1;
+        }
         let object = QpObject {
             qpn,
             worker: place.worker,
@@ -134,6 +154,7 @@ impl Desk<'_, '_> {
             pd: request.pd,
             send_cq: request.send_cq,
             recv_cq: request.recv_cq,
+            srq,
             bytes,
             path: None,
         };
@@ -217,6 +238,9 @@ impl Desk<'_, '_> {
         find(&mut self.objects.pds, object.pd)?.users -= 1;
         find(&mut self.objects.cqs, object.send_cq)?.users -= 1;
         find(&mut self.objects.cqs, object.recv_cq)?.users -= 1;
+        if let Some(number) = object.srq {
+            find(&mut self.objects.srqs, number)?.users -= 1;
+        }
         debug!(session = %self.session, %qpn, "queue pair ended");
         Ok(())
     }

@@ -1,0 +1,268 @@
+//! Shared receive queues: receives that many queue pairs take from.
+
+use std::sync::{Arc, Mutex};
+
+use roced_shared::abi::{
+    control::{CreateSrq, CreateSrqRequest, DestroySrq, Handle, ModifySrq, ModifySrqRequest, QuerySrq},
+    layout::{QpSizes, RECV_SLOT_WORDS_MAX, SrqLayout},
+    wqe::RecvWqe,
+};
+use zerocopy::IntoBytes;
+
+use crate::{
+    error::{Error, Result},
+    mapping::{Mapping, Mode, srq_ring},
+    outstanding::{Cookie, Queue},
+    pd::{PdInner, ProtectionDomain},
+    qp::{PostSide, all_that_fit},
+    socket::lock,
+    work::RecvRequest,
+};
+
+/// Receives that all queue pairs made with [`crate::QpBuilder::shared_receives`] take from, each the oldest when a message for it begins. A
+/// receive completes in the completion queue of the queue pair that took it. Clones name the same queue; it ends when the last clone and
+/// every queue pair on it are gone, and then its receives complete nothing; nor do they when the daemon dies.
+///
+/// A queue pair that fails flushes the receive that it had taken, if it had one, and no other; the device tells when that is
+/// done ([`crate::DeviceEvent::LastWqe`]).
+#[derive(Clone, Debug)]
+pub struct SharedReceiveQueue {
+    pub(crate) inner: Arc<SrqInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct SrqInner {
+    pub(crate) pd: Arc<PdInner>,
+    srqn: u32,
+    worker: u32,
+    bell: u32,
+    sizes: QpSizes,
+    pub(crate) work: Arc<SharedWork>,
+    side: Mutex<PostSide<RECV_SLOT_WORDS_MAX>>,
+}
+
+impl SharedReceiveQueue {
+    pub(crate) fn create(pd: &ProtectionDomain, wrs: u32, sges: u32) -> Result<Self> {
+        let pd = &pd.inner;
+        let device = &pd.device;
+        let request = CreateSrqRequest { pd: pd.handle, wrs, sges };
+        let (reply, [fd]) = device.session.call_with_fds::<CreateSrq, 1>(request)?;
+        // From here on the daemon has it: whatever fails must end it there too.
+        let ended = |error| {
+            let _ = device.session.call::<DestroySrq>(Handle { handle: reply.srqn });
+            error
+        };
+        let got = CreateSrqRequest { pd: pd.handle, wrs: reply.wrs, sges: reply.sges };
+        let sizes = got.sizes().granted().filter(|sizes| (sizes.recv_wrs, sizes.recv_sges) == (reply.wrs, reply.sges));
+        let sizes = sizes.filter(|_| (reply.worker as usize) < device.workers.len());
+        let sizes = sizes.ok_or_else(|| ended(Error::Protocol { what: "an impossible shared receive queue" }))?;
+        let layout = SrqLayout::new(sizes);
+        let mapping = Mapping::new(&fd, layout.bytes, Mode::Populated).map_err(ended)?;
+        let inner = SrqInner {
+            pd: Arc::clone(pd),
+            srqn: reply.srqn,
+            worker: reply.worker,
+            bell: reply.bell,
+            sizes,
+            work: Arc::new(SharedWork::new(device.next_tag() & 0x7fff_ffff, sizes.recv_wrs)),
+            side: PostSide::new(srq_ring(&mapping, layout)),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Its number.
+    pub fn srqn(&self) -> u32 {
+        self.inner.srqn
+    }
+
+    /// Receives that it holds, at least as many as asked for.
+    pub fn wrs(&self) -> u32 {
+        self.inner.sizes.recv_wrs
+    }
+
+    /// Scatter/gather entries of each.
+    pub fn sges(&self) -> u32 {
+        self.inner.sizes.recv_sges
+    }
+
+    /// Receives that have not been reaped yet.
+    pub fn outstanding(&self) -> u32 {
+        self.inner.work.len()
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// A full queue; more scatter/gather entries than it has; the daemon is gone. Nothing was posted then.
+    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<()> {
+        self.post_recvs(std::slice::from_ref(request)).map(drop)
+    }
+
+    /// Posts receives, in order, with one doorbell. Says how many: fewer than given when the queue is full or one of them is wrong; post
+    /// the rest again to learn why.
+    ///
+    /// # Errors
+    /// As [`Self::post_recv`], when not even the first could be posted.
+    pub fn post_recvs(&self, requests: &[RecvRequest<'_>]) -> Result<usize> {
+        let inner = &*self.inner;
+        let mut side = lock(&inner.side);
+        let posted = all_that_fit(requests, |request| inner.push(&mut side, request));
+        if matches!(posted, Ok(1..)) {
+            side.ring.publish();
+            inner.pd.device.ring(inner.worker, inner.bell);
+        }
+        posted
+    }
+
+    /// Asks to be told, once, when it has fewer than `limit` receives ([`crate::DeviceEvent::SrqLimit`]); 0 for not to be told. One that
+    /// has fewer already tells at once: post before you ask again.
+    ///
+    /// # Errors
+    /// More than it can hold; the daemon is gone.
+    pub fn arm_limit(&self, limit: u32) -> Result<()> {
+        self.inner.pd.device.session.call::<ModifySrq>(ModifySrqRequest { srqn: self.inner.srqn, limit }).map(drop)
+    }
+
+    /// The limit that is armed; 0 when it has fired or none was set.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn limit(&self) -> Result<u32> {
+        Ok(self.inner.pd.device.session.call::<QuerySrq>(Handle { handle: self.inner.srqn })?.limit)
+    }
+}
+
+impl SrqInner {
+    fn push(&self, side: &mut PostSide<RECV_SLOT_WORDS_MAX>, request: &RecvRequest<'_>) -> Result<()> {
+        if request.sges.len() > self.sizes.recv_sges as usize {
+            return Err(Error::TooManySges { asked: request.sges.len(), limit: self.sizes.recv_sges });
+        }
+        if self.pd.device.session.is_gone() {
+            return Err(Error::DaemonGone);
+        }
+        let full = || Error::QueueFull { queue: "shared receive", depth: self.sizes.recv_wrs };
+        let number = self.work.add(request.wr_id).ok_or_else(full)?;
+        let cookie = Cookie::new(Queue::Recv, self.work.tag, number);
+        let wqe = RecvWqe { wr_id: cookie.0, num_sge: request.sges.len() as u8, ..RecvWqe::default() };
+        match side.push([wqe.as_bytes(), request.sges.as_bytes()]) {
+            Ok(true) => Ok(()),
+            // A completion may be here before the daemon has given its slot back: then the ring is full for an instant.
+            Ok(false) => {
+                self.work.complete(cookie);
+                Err(full())
+            }
+            Err(error) => {
+                self.work.complete(cookie);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        // Fails only when the session is over, and then the queue is too.
+        let _ = self.pd.device.session.call::<DestroySrq>(Handle { handle: self.srqn });
+    }
+}
+
+/// The outstanding receives of a shared queue. They complete in any order, for several queue pairs take them; each has a slot.
+#[derive(Debug)]
+pub(crate) struct SharedWork {
+    pub(crate) tag: u32,
+    slots: Mutex<Slots>,
+}
+
+#[derive(Debug)]
+struct Slots {
+    /// The program's wr_id of each that is outstanding, and the number under which the daemon knows it: the slot in the low bits, and
+    /// above them how often it was used, so that an old number names nothing.
+    slots: Box<[Slot]>,
+    free: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    wr_id: u64,
+    number: u32,
+    outstanding: bool,
+}
+
+impl SharedWork {
+    /// Room for `depth`, a power of two.
+    fn new(tag: u32, depth: u32) -> Self {
+        assert!(depth.is_power_of_two(), "granted sizes are powers of two");
+        let slot = |number| Slot { wr_id: 0, number, outstanding: false };
+        let slots = Slots { slots: (0..depth).map(slot).collect(), free: (0..depth).rev().collect() };
+        Self { tag, slots: Mutex::new(slots) }
+    }
+
+    fn len(&self) -> u32 {
+        let slots = lock(&self.slots);
+        (slots.slots.len() - slots.free.len()) as u32
+    }
+
+    /// Remembers a receive; the number for the daemon, or `None` when there is no room.
+    fn add(&self, wr_id: u64) -> Option<u32> {
+        let mut slots = lock(&self.slots);
+        let at = slots.free.pop()?;
+        let slot = &mut slots.slots[at as usize];
+        (slot.wr_id, slot.outstanding) = (wr_id, true);
+        Some(slot.number)
+    }
+
+    /// The receive of `cookie` is done: its wr_id. `None` when it is not outstanding, or of another queue.
+    pub(crate) fn complete(&self, cookie: Cookie) -> Option<u64> {
+        if cookie.queue() != Queue::Recv || cookie.tag() != self.tag {
+            return None;
+        }
+        let mut slots = lock(&self.slots);
+        let depth = slots.slots.len() as u32;
+        let at = cookie.sequence() & (depth - 1);
+        let slot = &mut slots.slots[at as usize];
+        if !slot.outstanding || slot.number != cookie.sequence() {
+            return None;
+        }
+        slot.outstanding = false;
+        slot.number = slot.number.wrapping_add(depth);
+        let wr_id = slot.wr_id;
+        slots.free.push(at);
+        Some(wr_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cookie(number: u32) -> Cookie {
+        Cookie::new(Queue::Recv, 5, number)
+    }
+
+    #[test]
+    fn receives_complete_in_any_order_each_once() {
+        let work = SharedWork::new(5, 4);
+        let numbers: Vec<_> = (10..14).map(|wr_id| work.add(wr_id).expect("room")).collect();
+        assert_eq!((work.add(14), work.len()), (None, 4));
+        assert_eq!(work.complete(cookie(numbers[2])), Some(12));
+        assert_eq!(work.complete(cookie(numbers[2])), None, "done before");
+        assert_eq!(work.complete(Cookie::new(Queue::Recv, 6, numbers[1])), None, "of another queue");
+        assert_eq!(work.complete(Cookie::new(Queue::Send, 5, numbers[1])), None, "no receive");
+        assert_eq!((work.complete(cookie(numbers[0])), work.len()), (Some(10), 2));
+        // The slot is used again, under another number.
+        let again = work.add(20).expect("room");
+        assert!(!numbers.contains(&again));
+        assert_eq!(work.complete(cookie(numbers[0])), None, "an old number");
+        assert_eq!(work.complete(cookie(again)), Some(20));
+    }
+
+    #[test]
+    fn numbers_wrap() {
+        let work = SharedWork::new(5, 1);
+        for wr_id in 0..3 {
+            lock(&work.slots).slots[0].number = u32::MAX - 1 + wr_id as u32 % 2;
+            let number = work.add(wr_id).expect("room");
+            assert_eq!(work.complete(cookie(number)), Some(wr_id));
+        }
+    }
+}
