@@ -5,7 +5,7 @@
 
 use roced_shared::ids::Qpn;
 
-use super::{Qp, Turn, reliable::Reliable, service::Roles};
+use super::{Qp, Turn, reliable::Reliable, responder::is_plain, service::Roles};
 use crate::{
     clock::Nanos,
     counters::QpCount,
@@ -49,14 +49,15 @@ impl Qp {
         !self.early.is_empty()
     }
 
-    /// A packet dropped for this reason is to be held instead. Only a reliable connection makes good what is missing.
+    /// A packet dropped for this reason is to be held instead. Only a reliable connection makes good what is missing. Nothing is held
+    /// for a plain peer: what is held is acknowledged before it is sent again.
     pub(crate) fn may_hold(&self, packet: &Packet<'_>, reason: DropReason) -> Option<Side> {
         if !self.link.recovery.is_selective() {
             return None;
         }
         let is_answer = matches!(packet.info.operation, Operation::ReadResponse | Operation::AtomicAck);
         let side = match reason {
-            DropReason::OutOfSequence => Side::Requests,
+            DropReason::OutOfSequence if !is_plain(packet) => Side::Requests,
             DropReason::ResponseGap if is_answer => Side::Responses,
             _ => return None,
         };

@@ -172,6 +172,8 @@ impl Scenario {
 fn carried(pair: &Pair, from: usize, frame: &Recorded) -> Vec<u8> {
     let mut headers = frame.headers;
     headers.bth.dest_qpn = pair.hosts[1 - from].qpn;
+    // As of an adapter: what we do for rxe's sake is told in `selective.rs`.
+    headers.bth.mig_req = true;
     let mut bytes = pair.frame(from, &headers, &frame.payload);
     if !frame.is_whole {
         let at = bytes.len() - 9;

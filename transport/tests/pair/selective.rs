@@ -52,6 +52,17 @@ fn give_send(pair: &mut Pair, ahead: u32) -> Disposition {
     pair.deliver(1, &frame)
 }
 
+/// What a packet of a WRITE of two packets comes to, when the peer is one that sends MigReq as 0.
+fn give_plain(pair: &mut Pair, ahead: u32) -> Disposition {
+    let opcode = if ahead.is_multiple_of(2) { opcode::RC_WRITE_FIRST } else { opcode::RC_WRITE_LAST };
+    let first = bth(pair, opcode);
+    let reth = ahead.is_multiple_of(2).then_some(Reth { va: VA, rkey: KEY, length: 1100 });
+    let bth = Bth { psn: first.psn.plus(ahead), mig_req: false, ack_request: true, ..first };
+    let payload = if reth.is_some() { 1024 } else { 76 };
+    let frame = forged(pair, &Headers { reth, ..Headers::new(bth) }, &vec![1; payload]);
+    pair.deliver(1, &frame)
+}
+
 /// What host 1 has to say now: each syndrome with its PSN, counted from the first.
 fn answers(pair: &mut Pair) -> Vec<(Syndrome, u32)> {
     let mut said = Vec::new();
@@ -227,6 +238,23 @@ fn errors_changes_of_state_and_removal_free_what_is_held() {
     let host = &mut pair.hosts[1];
     host.endpoint.remove_qp(host.qpn).expect("there");
     assert_eq!(host.drops()["drop_held_in_vain"], 1);
+}
+
+#[test]
+fn a_plain_peer_is_acknowledged_a_message_when_it_has_sent_all_of_it() {
+    let mut pair = Pair::new(Settings::default());
+    assert_eq!(give_plain(&mut pair, 0), Disposition::Accepted);
+    assert_eq!(give_plain(&mut pair, 2), dropped(DropReason::OutOfSequence), "not held");
+    assert_eq!(answers(&mut pair), [(NAK, 1)]);
+    for ahead in 1..4 {
+        assert_eq!(give_plain(&mut pair, ahead), Disposition::Accepted);
+    }
+    assert_eq!(answers(&mut pair), [(Syndrome::ACK, 3)]);
+    // Its ACK is lost: it sends all again.
+    for (ahead, acknowledged) in [(0, None), (1, Some((Syndrome::ACK, 3))), (2, None), (3, Some((Syndrome::ACK, 3)))] {
+        assert_eq!(give_plain(&mut pair, ahead), dropped(DropReason::Duplicate));
+        assert_eq!(answers(&mut pair), Vec::from_iter(acknowledged));
+    }
 }
 
 #[test]
