@@ -26,8 +26,10 @@ const WINDOW: u32 = 8;
 const BYTES_MAX: usize = 24_000;
 /// Places for messages: none is used again before its last message was looked at.
 const SLOTS: usize = 4 * WINDOW as usize;
-/// How long the sender waits for credit.
-const CREDIT_PATIENCE: Duration = Duration::from_millis(20);
+/// How long the sender waits for credit: longer than a busy machine takes, for what comes later finds the receiver behind.
+const CREDIT_PATIENCE: Duration = Duration::from_millis(200);
+/// How long for a send to complete, which nothing in the network holds up.
+const SEND_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Every length around the edges of packets comes up.
 fn length(message: u32) -> usize {
@@ -75,7 +77,8 @@ fn await_credit(end: &End, credit: &[roced_client::Sge], window_ends: bool) -> R
     let (mut left, mut credited) = (false, !window_ends);
     while !(left && credited) {
         let mut one = [Completion::EMPTY];
-        if end.cq.wait(&mut one, CREDIT_PATIENCE)? == 0 {
+        let patience = if left { CREDIT_PATIENCE } else { SEND_PATIENCE };
+        if end.cq.wait(&mut one, patience)? == 0 {
             // Its word was lost, or the end of the window was.
             ensure!(left, "a send does not complete");
             return Ok(());
