@@ -174,7 +174,8 @@ pub(crate) struct Capture {
 impl Capture {
     /// Ends it; every frame is then in its file.
     pub(crate) fn stop(self) -> Result<()> {
-        self.program.signal(Signal::SIGINT)?;
+        // Not SIGINT: where that is ignored, as in the background of a script, no shell can trap it.
+        self.program.signal(Signal::SIGTERM)?;
         self.program.end(SOON)?.success().map(drop)
     }
 }
