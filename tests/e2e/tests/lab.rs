@@ -17,6 +17,8 @@ use crate::program::{Ended, Program};
 
 /// How long anything may take that moves no data.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
+/// Hosts, interfaces and daemons are made: in an emulated guest that takes half a minute by itself.
+const UP: Duration = Duration::from_secs(180);
 
 /// Where the runs of all labs lie.
 const RUNS: &str = "/run/roced-lab";
@@ -53,7 +55,7 @@ impl Lab {
         let lab = Self { name: format!("{PREFIX}{}-{number}", std::process::id()) };
         let mut up = lab.command("up");
         up.args(options);
-        Program::run(up, SOON)?.success()?;
+        Program::run(up, UP)?.success()?;
         Ok(lab)
     }
 
