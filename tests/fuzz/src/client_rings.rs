@@ -86,6 +86,8 @@ struct Client {
     qps: Vec<ClientQp>,
     /// Completions taken.
     consumed: u32,
+    /// It said that it took others than it did: what is written over completions is its own affair.
+    lied: bool,
     _events: OwnedFd,
 }
 
@@ -184,6 +186,7 @@ impl Client {
             layout,
             qps,
             consumed: 0,
+            lied: false,
             _events: events,
         };
         client.connect(crew);
@@ -279,6 +282,7 @@ impl Client {
             10 => {
                 let value = if is_send { input.u32() } else { self.produced().wrapping_add(input.byte().into()) };
                 write(&self.lanes, self.layout.lane_offset(0) as u64 + 64, &value.to_le_bytes());
+                self.lied = true;
             }
             11 => while self.poll().is_some() {},
             12 | 13 => {
@@ -347,8 +351,8 @@ impl Client {
     fn poll(&mut self) -> Option<Cqe> {
         let base = self.layout.lane_offset(0) as u64;
         let behind = self.produced().wrapping_sub(self.consumed);
-        assert!(behind <= CQ_ENTRIES, "no completion is written over one that was not taken");
-        if behind == 0 {
+        assert!(behind <= CQ_ENTRIES || self.lied, "no completion is written over one that was not taken");
+        if behind == 0 || behind > CQ_ENTRIES {
             return None;
         }
         let mut bytes = [0; size_of::<Cqe>()];
