@@ -178,7 +178,7 @@ impl Error {
             Self::Refused { refusal, .. } => match refusal {
                 Refusal::NoRoute => Side::Peer,
                 Refusal::Memory => Side::Kernel,
-                Refusal::Version | Refusal::NotPermitted | Refusal::Stopping | Refusal::WorkerTimeout => Side::Daemon,
+                Refusal::Version | Refusal::Stopping | Refusal::WorkerTimeout => Side::Daemon,
                 _ => Side::Yours,
             },
             Self::Kernel { .. } => Side::Kernel,
@@ -228,7 +228,7 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         Refusal::Memory => {
             format!("the daemon got no memory ({}): check its LimitMEMLOCK and the machine's free memory", errno(first))
         }
-        Refusal::NotPermitted => "the daemon's config does not let this user in".into(),
+        Refusal::NotPermitted => "only root may: a Q_Key with the top bit set is the connection manager's".into(),
         Refusal::Stopping => "the daemon is stopping".into(),
         Refusal::WorkerTimeout => "a worker of the daemon did not answer in time: is the machine overloaded?".into(),
         Refusal::NotSupported => "this version of roced does not have that".into(),

@@ -108,7 +108,8 @@ pub(crate) fn answer(
         }
         Stage::Greeted if op == OpenDevice::OP => {
             let opened = registry.open_device(session.id, &message.body(), outside);
-            let reply = opened.map(|(objects, reply, fds)| {
+            let reply = opened.map(|(mut objects, reply, fds)| {
+                objects.is_privileged = session.connection.peer().uid == 0;
                 session.stage = Stage::Open(Box::new(objects));
                 (reply, fds)
             });

@@ -42,6 +42,8 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(crate) device: DeviceId,
+    /// The client is root's.
+    pub(crate) is_privileged: bool,
     pub(crate) pds: BTreeMap<u32, PdObject>,
     pub(crate) memories: BTreeMap<u32, MemoryObject>,
     pub(crate) mrs: BTreeMap<u32, MrObject>,
@@ -180,6 +182,7 @@ impl Objects {
     pub(crate) fn new(device: DeviceId, workers: usize) -> Self {
         Self {
             device,
+            is_privileged: false,
             pds: BTreeMap::new(),
             memories: BTreeMap::new(),
             mrs: BTreeMap::new(),

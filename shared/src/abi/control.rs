@@ -106,7 +106,7 @@ pub enum Refusal {
     NoSuchGid = 13,
     /// The kernel had no memory or would not lock it `[errno]`.
     Memory = 14,
-    /// The user is not one whom the config lets in.
+    /// Only root may: a Q_Key with the top bit set.
     NotPermitted = 15,
     /// The daemon is stopping.
     Stopping = 16,
@@ -712,6 +712,10 @@ pub mod rereg {
     /// All that exist.
     pub const ALL: u32 = TRANSLATION | PD | ACCESS;
 }
+
+/// A Q_Key with this bit is a privileged one: that of connection managers and of subnet management. In a work request it stands for the queue
+/// pair's own Q_Key, so that a program without privilege can use one that its queue pair was given.
+pub const PRIVILEGED_QKEY: u32 = 1 << 31;
 
 /// Transport services, with the numbers of verbs (`ibv_qp_type`).
 pub mod service {

@@ -8,6 +8,7 @@
 //! A bad datagram never harms the queue pair: it is dropped and counted.
 
 use roced_shared::abi::{
+    control::PRIVILEGED_QKEY,
     cqe::{CompletionOp, Status},
     wqe::SendOp,
 };
@@ -32,10 +33,6 @@ use crate::{
 /// Bytes in front of a message in its receive buffer, the place of a GRH: an IPv6 header, or an IPv4 header behind 20 bytes of zeros
 /// (annex A17).
 const GRH_BYTES: usize = 40;
-
-/// In a work request's Q_Key: that of the queue pair is to be used, so that programs without privilege can use a privileged one that they
-/// were given.
-const OWN_QKEY: u32 = 1 << 31;
 
 /// Both directions.
 #[derive(Debug, Default)]
@@ -149,7 +146,7 @@ impl Datagram {
             }
             PathState::Unreachable => link.counters.count(QpCount::Unreachable),
             PathState::Ready(path) => {
-                let qkey = if entry.to.qkey & OWN_QKEY != 0 { link.attributes.qkey } else { entry.to.qkey };
+                let qkey = if entry.to.qkey & PRIVILEGED_QKEY != 0 { link.attributes.qkey } else { entry.to.qkey };
                 let opcode = if imm.is_some() { opcode::UD_SEND_ONLY_IMM } else { opcode::UD_SEND_ONLY };
                 let headers = Headers {
                     deth: Some(Deth { qkey, source_qpn: link.config.qpn }),

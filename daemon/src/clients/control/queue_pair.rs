@@ -3,8 +3,8 @@
 use roced_shared::{
     abi::{
         control::{
-            CreateQp, CreateQpReply, CreateQpRequest, DestroyQp, Handle, ModifyQp, ModifyQpRequest, QpStatistics,
-            QueryQp, QueryQpStatistics, Refusal, attribute, state,
+            CreateQp, CreateQpReply, CreateQpRequest, DestroyQp, Handle, ModifyQp, ModifyQpRequest, PRIVILEGED_QKEY,
+            QpStatistics, QueryQp, QueryQpStatistics, Refusal, attribute, state,
         },
         layout::{QpLayout, QpSizes},
     },
@@ -176,6 +176,7 @@ impl Desk<'_, '_> {
     pub(super) fn modify_qp(&mut self, request: ModifyQpRequest) -> Reply<ModifyQp> {
         let ModifyQpRequest { qpn, mask, attributes } = request;
         let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, qpn)?;
+        check_qkey(&request, self.objects.is_privileged)?;
         let path = if mask & attribute::AV != 0 { Some(self.find_path(qpn, &request)?) } else { None };
         let port = self.outside.network.port(self.objects.device);
         let command = Command::ModifyQp { qpn, mask, attributes, path: path.map(|path| path.state(&port)) };
@@ -289,11 +290,32 @@ fn statistics(counters: &QpCounters) -> QpStatistics {
     }
 }
 
+/// A Q_Key with the top bit set is the connection managers' and subnet management's: a program that had one for its own could
+/// speak to those of other hosts as one of them. Linux asks for a privilege, too.
+fn check_qkey(request: &ModifyQpRequest, is_privileged: bool) -> Result<(), Refused> {
+    let asks = request.mask & attribute::QKEY != 0 && request.attributes.qkey & PRIVILEGED_QKEY != 0;
+    if asks && !is_privileged { Err(Refused::plain(Refusal::NotPermitted)) } else { Ok(()) }
+}
+
 #[cfg(test)]
 mod tests {
-    use roced_shared::abi::{INLINE_BYTES_MAX, SGE_MAX, WORK_REQUESTS_MAX};
+    use roced_shared::abi::{INLINE_BYTES_MAX, SGE_MAX, WORK_REQUESTS_MAX, control::QpAttributes};
 
     use super::*;
+
+    #[test]
+    fn only_root_has_a_privileged_qkey() {
+        let ask = |mask, qkey| ModifyQpRequest {
+            mask,
+            attributes: QpAttributes { qkey, ..QpAttributes::default() },
+            ..ModifyQpRequest::default()
+        };
+        let refused = |request, privileged| check_qkey(&request, privileged).err().map(|refused| refused.why);
+        assert_eq!(refused(ask(attribute::QKEY, 0x8001_0000), false), Some(Refusal::NotPermitted));
+        assert_eq!(refused(ask(attribute::QKEY, 0x8001_0000), true), None);
+        assert_eq!(refused(ask(attribute::QKEY, 0x7fff_ffff), false), None);
+        assert_eq!(refused(ask(attribute::STATE, u32::MAX), false), None, "it is not taken over");
+    }
 
     #[test]
     fn the_size_that_is_too_much_is_named() {
