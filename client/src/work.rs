@@ -210,17 +210,7 @@ impl<'a> SendRequest<'a> {
 
     /// What its completion says it was.
     pub(crate) const fn completion_op(&self) -> CompletionOp {
-        match self.op {
-            SendOp::Send | SendOp::SendImm | SendOp::SendInvalidate => CompletionOp::Send,
-            SendOp::Write | SendOp::WriteImm => CompletionOp::Write,
-            SendOp::Read => CompletionOp::Read,
-            SendOp::CompareSwap => CompletionOp::CompareSwap,
-            SendOp::FetchAdd => CompletionOp::FetchAdd,
-            SendOp::Flush => CompletionOp::Flush,
-            SendOp::AtomicWrite => CompletionOp::AtomicWrite,
-            SendOp::LocalInvalidate => CompletionOp::LocalInvalidate,
-            SendOp::BindWindow => CompletionOp::BindWindow,
-        }
+        self.op.completion()
     }
 
     /// The fixed part of its slot.

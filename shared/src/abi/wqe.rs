@@ -7,6 +7,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::cqe::CompletionOp;
+
 /// What a send work request asks for; the byte in [`SendWqe::opcode`]. Numbers are those of verbs (`ibv_wr_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -46,6 +48,21 @@ impl SendOp {
     /// It takes data of ours to the peer.
     pub const fn carries_data(self) -> bool {
         matches!(self, Self::Write | Self::WriteImm | Self::Send | Self::SendImm | Self::SendInvalidate)
+    }
+
+    /// What its completion says it was.
+    pub const fn completion(self) -> CompletionOp {
+        match self {
+            Self::Send | Self::SendImm | Self::SendInvalidate => CompletionOp::Send,
+            Self::Write | Self::WriteImm => CompletionOp::Write,
+            Self::Read => CompletionOp::Read,
+            Self::CompareSwap => CompletionOp::CompareSwap,
+            Self::FetchAdd => CompletionOp::FetchAdd,
+            Self::LocalInvalidate => CompletionOp::LocalInvalidate,
+            Self::BindWindow => CompletionOp::BindWindow,
+            Self::Flush => CompletionOp::Flush,
+            Self::AtomicWrite => CompletionOp::AtomicWrite,
+        }
     }
 
     /// The operation that a byte from a ring names.

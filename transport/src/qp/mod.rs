@@ -37,7 +37,6 @@ use roced_shared::{
         control::{QpAttributes, attribute, event},
         cqe::{CompletionOp, Cqe, Status},
         layout::QpSizes,
-        wqe::SendOp,
     },
     ids::{Cqn, Pdn, Qpn},
 };
@@ -675,19 +674,9 @@ impl Link {
                 return;
             }
         }
-        let op = match entry.op {
-            SendOp::Send | SendOp::SendImm | SendOp::SendInvalidate => CompletionOp::Send,
-            SendOp::Write | SendOp::WriteImm => CompletionOp::Write,
-            SendOp::Read => CompletionOp::Read,
-            SendOp::CompareSwap => CompletionOp::CompareSwap,
-            SendOp::FetchAdd => CompletionOp::FetchAdd,
-            SendOp::LocalInvalidate => CompletionOp::LocalInvalidate,
-            SendOp::BindWindow => CompletionOp::BindWindow,
-            SendOp::Flush => CompletionOp::Flush,
-            SendOp::AtomicWrite => CompletionOp::AtomicWrite,
-        };
         let byte_len = if entry.wants_answer() && status == Status::Success { entry.length as u32 } else { 0 };
-        let cqe = Cqe { opcode: op as u8, byte_len, ..self.cqe(entry.wr_id, status, turn.now) };
+        let opcode = entry.op.completion() as u8;
+        let cqe = Cqe { opcode, byte_len, ..self.cqe(entry.wr_id, status, turn.now) };
         self.complete(self.config.send_cq, &cqe, turn);
     }
 
