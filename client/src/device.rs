@@ -87,7 +87,7 @@ pub struct DeviceAttributes {
 }
 
 /// How a device's port is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
     /// The link is up.
     pub active: bool,
@@ -99,6 +99,8 @@ pub struct PortAttributes {
     pub link_mtu_bytes: u32,
     /// Speed of the link, Mbit/s, where it is known.
     pub speed_mbit_per_s: Option<u32>,
+    /// Partition keys, by index: 15 bits name the partition, the highest is set for its full members.
+    pub pkeys: Vec<u16>,
 }
 
 /// Something that happened without being asked for.
@@ -269,6 +271,7 @@ impl Device {
             gid_entries: it.gid_entries,
             link_mtu_bytes: it.link_mtu_bytes,
             speed_mbit_per_s: (it.speed_mbit_per_s != 0).then_some(it.speed_mbit_per_s),
+            pkeys: it.pkeys.iter().take(it.pkey_entries as usize).copied().collect(),
         })
     }
 

@@ -49,6 +49,7 @@ pub struct QpBuilder<'a> {
     sizes: QpSizes,
     signal_all: bool,
     srq: Option<&'a SharedReceiveQueue>,
+    pkey_index: u32,
 }
 
 impl<'a> QpBuilder<'a> {
@@ -58,7 +59,7 @@ impl<'a> QpBuilder<'a> {
         recv_cq: &'a CompletionQueue,
     ) -> Self {
         let sizes = QpSizes { send_wrs: 64, recv_wrs: 64, send_sges: 4, recv_sges: 4, inline_bytes: 64 };
-        Self { pd, send_cq, recv_cq, service: ServiceType::Rc, sizes, signal_all: false, srq: None }
+        Self { pd, send_cq, recv_cq, service: ServiceType::Rc, sizes, signal_all: false, srq: None, pkey_index: 0 }
     }
 
     /// What it promises (a reliable connection).
@@ -109,6 +110,12 @@ impl<'a> QpBuilder<'a> {
         self
     }
 
+    /// Its partition: an index of [`crate::PortAttributes::pkeys`] (0).
+    pub const fn pkey_index(mut self, index: u32) -> Self {
+        self.pkey_index = index;
+        self
+    }
+
     /// Makes it, in state RESET.
     ///
     /// # Errors
@@ -127,6 +134,7 @@ pub struct QueuePair {
     srq: Option<SharedReceiveQueue>,
     qpn: u32,
     service: ServiceType,
+    pkey_index: u32,
     worker: u32,
     bell: u32,
     sizes: QpSizes,
@@ -213,6 +221,7 @@ impl QueuePair {
             srq: builder.srq.cloned(),
             qpn: reply.qpn,
             service: builder.service,
+            pkey_index: builder.pkey_index,
             worker: reply.worker,
             bell: reply.bell,
             sizes,
@@ -294,7 +303,11 @@ impl QueuePair {
     /// Another state; the daemon is gone.
     pub fn to_init(&self, access: Access) -> Result<()> {
         let mask = attribute::STATE | attribute::PKEY_INDEX | attribute::PORT | attribute::ACCESS_FLAGS;
-        self.modify(mask, &QpAttributes { state: state::INIT, access: access.bits(), ..QpAttributes::default() })
+        let pkey_index = self.pkey_index;
+        self.modify(
+            mask,
+            &QpAttributes { state: state::INIT, access: access.bits(), pkey_index, ..QpAttributes::default() },
+        )
     }
 
     /// From INIT to RTR: ready to receive from `remote`.
@@ -395,7 +408,8 @@ impl QueuePair {
     /// # Errors
     /// Another state or service; the daemon is gone.
     pub fn activate(&self, qkey: u32) -> Result<()> {
-        let attributes = QpAttributes { state: state::INIT, qkey, ..QpAttributes::default() };
+        let pkey_index = self.pkey_index;
+        let attributes = QpAttributes { state: state::INIT, qkey, pkey_index, ..QpAttributes::default() };
         let mask = attribute::STATE | attribute::PKEY_INDEX | attribute::PORT | attribute::QKEY;
         self.modify(mask, &attributes)?;
         self.modify(attribute::STATE, &QpAttributes { state: state::RTR, ..attributes })?;

@@ -309,6 +309,7 @@ fn stop_workers(workers: &mut Workers, threads: Vec<JoinHandle<Worker<NicQueue>>
 
 fn device_setup(device: &ServedDevice, config: &Config, workers: &Workers) -> DeviceSetup {
     DeviceSetup {
+        pkeys: device.config.pkeys.clone(),
         id: device.id,
         name: device.config.name.clone(),
         window_packets: device.config.window_packets,

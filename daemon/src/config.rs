@@ -13,6 +13,7 @@ use std::{
 };
 
 use roced_shared::{abi::DEFAULT_SOCKET, ids::EndpointId, report::DEFAULT_ADMIN_SOCKET};
+use roced_transport::partition::Pkey;
 
 use self::reader::{Choice, Reader};
 pub use self::reader::{Key, Problem};
@@ -168,6 +169,8 @@ pub struct Device {
     pub queue_busy_ms: u32,
     /// Packets that one queue pair has in flight at most.
     pub window_packets: u32,
+    /// Its partition keys, at least one, in the order of their indices.
+    pub pkeys: Vec<Pkey>,
     /// How losses are made good.
     pub recovery: Recovery,
     /// How long a packet may come late before it counts as lost.
@@ -359,6 +362,7 @@ impl Device {
             completion_ring_entries: 2048,
             queue_busy_ms: 3000,
             window_packets: 128,
+            pkeys: vec![Pkey::DEFAULT],
             recovery: Recovery::Selective,
             reorder_delay_us: 0,
             probe_floor_us: 100,

@@ -19,6 +19,7 @@ use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
     mr::{MemSpan, Mr, MrKey, Scope},
+    partition::Partitions,
     qp::{PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
     wire::path::{Path, PathSpec},
@@ -100,6 +101,7 @@ fn end(number: usize, mtu: u32) -> End {
         max_srqs: 0,
         max_qps: 64,
         recovery: RecoveryConfig::default(),
+        partitions: Partitions::default(),
     });
     let length = MESSAGE as u64;
     let mr = Mr {

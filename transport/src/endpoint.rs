@@ -23,6 +23,7 @@ use crate::{
     held::{HeldPackets, NotHeld, Side},
     io::{App, Segments, Wire},
     mr::{Mr, MrKey, MrTable},
+    partition::Partitions,
     psn::Psn,
     qp::{KeyChange, PathState, Qp, QpEvent, State, Turn, Visit},
     recovery::RecoveryConfig,
@@ -55,6 +56,8 @@ pub struct EndpointConfig {
     pub max_qps: u32,
     /// How losses are made good.
     pub recovery: RecoveryConfig,
+    /// The partitions that the device is in.
+    pub partitions: Partitions,
 }
 
 /// The transport of one worker on one device.
@@ -69,6 +72,7 @@ pub struct Endpoint {
     srqs: Srqs,
     timers: Timers,
     recovery: RecoveryConfig,
+    partitions: Partitions,
     /// Packets of all queue pairs that came before their turn.
     held: HeldPackets,
     /// Queue pairs that may have something to send.
@@ -103,6 +107,7 @@ impl Endpoint {
             srqs: Srqs::new(config.max_srqs),
             timers: Timers::new(qps),
             recovery: config.recovery,
+            partitions: config.partitions,
             held: HeldPackets::new(if config.recovery.is_selective() { config.recovery.held_packets } else { 0 }),
             senders: VecDeque::with_capacity(qps),
             unblocked: VecDeque::with_capacity(2 * qps),
@@ -146,9 +151,6 @@ impl Endpoint {
     /// Everything that must hold before a packet may change anything.
     fn admit<'f>(&self, frame: &'f Segments<'f>) -> Result<(Packet<'f>, u32), DropReason> {
         let packet = frame::parse(frame)?;
-        if !packet.bth.is_default_partition() {
-            return Err(DropReason::BadPkey);
-        }
         let index = self.index(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
         let qp = self.qps[index as usize].as_ref().ok_or(DropReason::NoSuchQp)?;
         qp.check_origin(&packet)?;
@@ -452,7 +454,7 @@ impl Endpoint {
     ) -> Result<(), Reject> {
         let index = self.index(qpn).ok_or(Reject::NoSuchQp(qpn))?;
         let qp = self.qps[index as usize].as_deref_mut().ok_or(Reject::NoSuchQp(qpn))?;
-        qp.modify(mask, attributes, path, &mut self.srqs)?;
+        qp.modify(mask, attributes, path, &self.partitions, &mut self.srqs)?;
         self.schedule(index);
         self.settle(index);
         Ok(())

@@ -10,6 +10,7 @@ use roced_captures::{CapturedFrame, directory, files, frames, frames_of, log_of}
 use roced_shared::ids::Qpn;
 use roced_transport::{
     io::{FrameMut, Via},
+    partition::Pkey,
     reject::DropReason,
     wire::{
         Headers, NakCode, OpcodeInfo, Operation, Packet, Path, PathSpec, Position, Service, Syndrome, dest_qpn, parse,
@@ -31,7 +32,7 @@ fn every_frame_is_read_and_only_the_corrupted_one_refused() {
     for frame in frames() {
         let packet = parsed(&frame);
         assert_eq!(dest_qpn(&[&frame.bytes]), Some(packet.bth.dest_qpn));
-        assert!(packet.bth.is_default_partition());
+        assert_eq!(packet.bth.pkey, Pkey::DEFAULT);
         let wire = &frame.bytes[frame.bytes.len() - 4..];
         if (frame.file.as_str(), frame.index) == CORRUPTED {
             assert_eq!(packet.check_integrity(), Err(DropReason::BadIcrc));

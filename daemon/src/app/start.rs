@@ -13,6 +13,7 @@ use roced_shared::ids::{DeviceId, WorkerId};
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
+    partition::Partitions,
     recovery::{Recovery, RecoveryConfig},
     wire::largest_path_mtu,
 };
@@ -291,6 +292,7 @@ fn station(place: Place, device: &config::Device, config: &Config) -> Station<Ni
         max_srqs: limits.srq_places(),
         max_qps: limits.qps,
         recovery: recovery(device),
+        partitions: Partitions::new(&device.pkeys),
     });
     Station { place, endpoint, queues: Vec::new(), max_qps: limits.qps }
 }

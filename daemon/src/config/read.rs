@@ -11,6 +11,7 @@ use roced_shared::{
     report::DEFAULT_ADMIN_SOCKET,
     steer::QUEUES_MAX,
 };
+use roced_transport::partition::{Partitions, Pkey};
 
 use super::{
     Admin, ClientLimits, Config, Control, Device, DeviceLimits, Limits, Log, Net, QueueOwner, Queues, WORKERS_MAX,
@@ -223,6 +224,7 @@ fn device(section: &Section<'_, '_>, workers: u32) -> Device {
         completion_ring_entries: ring("completion_ring_entries", default.completion_ring_entries),
         queue_busy_ms: section.number("queue_busy_ms", "ms", default.queue_busy_ms, 0..=60_000),
         window_packets: section.number("window_packets", "packets", default.window_packets, 1..=8192),
+        pkeys: pkeys(section, default.pkeys),
         recovery: section.choice("recovery", default.recovery),
         reorder_delay_us: section.number("reorder_delay_us", "us", default.reorder_delay_us, 0..=1_000_000),
         probe_floor_us: section.number("probe_floor_us", "us", default.probe_floor_us, 10..=1_000_000),
@@ -265,6 +267,33 @@ fn queues(section: &Section<'_, '_>, workers: u32) -> Queues {
         owners.push(owner);
     }
     Queues::Listed(owners)
+}
+
+const PKEYS_ALLOWED: &str =
+    "an array of 1 to 16 numbers: 0x8001 to 0xffff, a full member, or 0x0001 to 0x7fff, a limited one";
+
+fn pkeys(section: &Section<'_, '_>, default: Vec<Pkey>) -> Vec<Pkey> {
+    section.note("pkeys", "[0xffff]", PKEYS_ALLOWED);
+    if section.take("pkeys").is_none() {
+        return default;
+    }
+    let Some(array) = section.array("pkeys").filter(|array| (1..=Partitions::MAX).contains(&array.len())) else {
+        section.refuse("pkeys", format!("not allowed: it must be {PKEYS_ALLOWED}"));
+        return default;
+    };
+    let mut keys: Vec<Pkey> = Vec::new();
+    for (index, element) in array.iter().enumerate() {
+        let number = element.get_ref().as_integer();
+        let key = number.and_then(|number| u16::from_str_radix(number.as_str(), number.radix()).ok()).map(Pkey);
+        match key.filter(|key| key.is_valid()) {
+            None => section.refuse_element("pkeys", index, format!("not a P_Key: it must be {PKEYS_ALLOWED}")),
+            Some(key) if keys.contains(&key) => {
+                section.refuse_element("pkeys", index, format!("{:#06x} stands in the list already", key.0));
+            }
+            Some(key) => keys.push(key),
+        }
+    }
+    if keys.is_empty() { default } else { keys }
 }
 
 /// Element `index` of the array: a queue number, whose worker is then its place in the list modulo the workers, or both.

@@ -140,6 +140,27 @@ fn numbers_are_taken_up_to_their_last_allowed_value() {
 }
 
 #[test]
+fn partition_keys_are_numbers_of_partitions_each_once() {
+    let keys = |text: &str| parsed(&device(&format!("pkeys = {text}"))).devices[0].pkeys.clone();
+    assert_eq!(keys("[0xffff, 0x8001, 2]"), [Pkey(0xffff), Pkey(0x8001), Pkey(2)]);
+    assert_eq!(keys("[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]").len(), 16);
+    for (wrong, key) in [
+        ("[]", "pkeys"),
+        ("0xffff", "pkeys"),
+        ("[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]", "pkeys"),
+        ("[0xffff, 0x8000]", "pkeys[1]"),
+        ("[0]", "pkeys[0]"),
+        ("[0x10000]", "pkeys[0]"),
+        ("['0xffff']", "pkeys[0]"),
+        ("[-1]", "pkeys[0]"),
+        ("[7, 7]", "pkeys[1]"),
+    ] {
+        let found = problems(&device(&format!("pkeys = {wrong}")));
+        assert_eq!((found.len(), &*found[0].1), (1, &*format!("device[0].{key}")), "{wrong}: {found:?}");
+    }
+}
+
+#[test]
 fn a_core_runs_one_worker_and_must_exist() {
     let text = format!("[[worker]]\n[[worker]]\ncore = 1\n[[worker]]\ncore = 1\n{}", device(""));
     assert_eq!(

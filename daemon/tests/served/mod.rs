@@ -56,9 +56,13 @@ use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
+    partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
 };
 use zerocopy::{FromBytes, IntoBytes};
+
+/// Partition keys of the only device.
+const PKEYS: [Pkey; 2] = [Pkey::DEFAULT, Pkey(0x8001)];
 
 /// The name of the only device.
 pub(crate) const DEVICE: &str = "test0";
@@ -327,6 +331,7 @@ impl Control {
                     max_srqs: how.limits.device.srq_places(),
                     max_qps: QPS,
                     recovery: RecoveryConfig::default(),
+                    partitions: Partitions::new(&PKEYS),
                 }),
                 queues: Vec::new(),
                 max_qps: QPS,
@@ -354,6 +359,7 @@ impl Control {
             id: device,
             name: DEVICE.into(),
             window_packets: 64,
+            pkeys: PKEYS.to_vec(),
             endpoints: endpoints.of_device(device).collect(),
             qps_per_endpoint: QPS,
         };

@@ -20,6 +20,9 @@ pub const MESSAGE_BYTES: usize = 256;
 /// Bytes of a body.
 pub const BODY_BYTES: usize = MESSAGE_BYTES - size_of::<Header>();
 
+/// Most entries of a port's table of partition keys.
+pub const PKEYS_MAX: usize = 16;
+
 /// Stands in [`Header::magic`]: "roce", so that a stranger on the socket is told apart from a wrong version.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"roce");
 
@@ -330,6 +333,10 @@ bodies! {
         link_mtu_bytes: u32,
         /// Speed of the link, Mbit/s, 0 when not known.
         speed_mbit_per_s: u32,
+        /// Entries of the table of partition keys, at least 1.
+        pkey_entries: u32,
+        /// That table, then zeros.
+        pkeys: [u16; PKEYS_MAX],
     }
     /// A GID.
     GidEntry {
@@ -566,7 +573,7 @@ bodies! {
         retry_cnt: u32,
         /// Retries after RNR NAK, 0 to 6, 7 for ever.
         rnr_retry: u32,
-        /// P_Key index; 0 is the only one.
+        /// Which entry of the port's table of partition keys.
         pkey_index: u32,
         /// Flow label, 20 bits; also makes the UDP source port when not 0.
         flow_label: u32,

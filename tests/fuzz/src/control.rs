@@ -182,6 +182,7 @@ impl Daemon {
             id: DEVICE,
             name: NAME.into(),
             window_packets: 64,
+            pkeys: vec![roced_transport::partition::Pkey::DEFAULT],
             endpoints: crew.places.clone(),
             qps_per_endpoint: QPS,
         };

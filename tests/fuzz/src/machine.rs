@@ -31,6 +31,7 @@ use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
+    partition::Partitions,
     recovery::RecoveryConfig,
 };
 
@@ -130,6 +131,7 @@ impl Crew {
                     max_srqs: SRQS + 2,
                     max_qps: QPS,
                     recovery,
+                    partitions: Partitions::default(),
                 }),
                 queues: Vec::new(),
                 max_qps: QPS,

@@ -14,6 +14,7 @@ use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     io::Via,
     mr::{Mr, MrKey, Scope},
+    partition::Partitions,
     psn::Psn,
     qp::{KeyChange, KeyWish, PathState, Qp, QpConfig, ServiceType},
     recovery::{Recovery, RecoveryConfig},
@@ -145,6 +146,7 @@ impl World {
                 max_srqs: 0,
                 max_qps: INDEX + 1,
                 recovery,
+                partitions: Partitions::default(),
             }),
             client: Client {
                 overrun_in: countdowns[0].saturating_sub(200).into(),

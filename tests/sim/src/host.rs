@@ -12,6 +12,7 @@ use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, EmitError, FrameMut, Via, Wire},
     mr::{Mr, MrKey, Scope},
+    partition::Partitions,
     qp::{PathState, Qp, QpConfig, ServiceType},
     recovery::{Recovery, RecoveryConfig},
     wire::path::{Path, PathSpec, udp_source_port},
@@ -37,8 +38,15 @@ pub(crate) const WORK_REQUESTS: u32 = 32;
 /// The endpoint of a host with memory for `slots` connections.
 pub(crate) fn endpoint(host: usize, slots: usize, generations: &[u32], recovery: RecoveryConfig) -> Endpoint {
     let id = EndpointId::new(host + 1).expect("a small number");
-    let mut endpoint =
-        Endpoint::new(EndpointConfig { id, max_mrs: 16, max_ahs: 0, max_srqs: 0, max_qps: QPS_MAX, recovery });
+    let mut endpoint = Endpoint::new(EndpointConfig {
+        id,
+        max_mrs: 16,
+        max_ahs: 0,
+        max_srqs: 0,
+        max_qps: QPS_MAX,
+        recovery,
+        partitions: Partitions::default(),
+    });
     let sink_bytes = slots as u64 * u64::from(SLOT_BYTES);
     let source = Mr {
         key: MrKey(SOURCE_KEY),

@@ -36,7 +36,7 @@ pub(crate) fn request(entry: &SendEntry, link: &Link, psn: Psn) -> Headers {
             swap_or_add: entry.swap_or_add,
             compare: entry.compare,
         }),
-        ..Headers::new(Bth { ack_request: true, ..Bth::new(opcode, link.dest_qpn(), psn) })
+        ..Headers::new(Bth { ack_request: true, ..link.bth(opcode, psn) })
     }
 }
 

@@ -151,7 +151,11 @@ impl Datagram {
                 let headers = Headers {
                     deth: Some(Deth { qkey, source_qpn: link.config.qpn }),
                     imm,
-                    ..Headers::new(Bth { solicited: entry.is_solicited(), ..Bth::new(opcode, entry.to.qpn, self.psn) })
+                    ..Headers::new(Bth {
+                        solicited: entry.is_solicited(),
+                        pkey: link.pkey,
+                        ..Bth::new(opcode, entry.to.qpn, self.psn)
+                    })
                 };
                 let part = Part { data: queue.data(queue.head()), skip: 0, bytes };
                 match emit_part(path, link.pd(), wire, &headers, part, turn) {

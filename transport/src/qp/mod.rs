@@ -62,10 +62,12 @@ use crate::{
     counters::{QpCount, QpCounters},
     io::{Abort, App, EmitError, Wire},
     mr::{Denied, MemSpan, MrKey, MrTable, Right},
+    partition::{Partitions, Pkey},
+    psn::Psn,
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason, Reject},
     srq::{SrqConfig, Srqs},
-    wire::{frame::Packet, headers::Headers, path::Path},
+    wire::{bth::Bth, frame::Packet, headers::Headers, opcode::Opcode, path::Path},
     work::{RecvWork, SendWork},
 };
 
@@ -142,6 +144,8 @@ pub(crate) struct Link {
     recovery: RecoveryConfig,
     state: State,
     attributes: QpAttributes,
+    /// The partition that it is in.
+    pkey: Pkey,
     path: PathState,
     counters: QpCounters,
     events: Events,
@@ -189,6 +193,7 @@ impl Qp {
                 recovery: RecoveryConfig::GO_BACK_N,
                 state: State::Reset,
                 attributes: QpAttributes::default(),
+                pkey: Pkey::DEFAULT,
                 path: PathState::Resolving,
                 counters: QpCounters::default(),
                 events: Events::default(),
@@ -300,15 +305,26 @@ impl Qp {
         mask: u32,
         attributes: &QpAttributes,
         path: Option<PathState>,
+        partitions: &Partitions,
         srqs: &mut Srqs,
     ) -> Result<(), Reject> {
         let from = self.link.state;
         let to = state::check_change(self.link.config.service, from, mask, attributes)?;
+        let pkey = if mask & attribute::PKEY_INDEX == 0 {
+            Some(self.link.pkey)
+        } else {
+            partitions.get(attributes.pkey_index)
+        };
+        let pkey = pkey.ok_or(Reject::InvalidAttribute {
+            attribute: attribute::PKEY_INDEX,
+            value: attributes.pkey_index.into(),
+        })?;
         // IBTA v1 10.3.1.5: while the queue drains there is no way but to RESET and to ERR.
         if self.is_draining() && !matches!(to, State::Reset | State::Error) {
             return Err(Reject::InvalidState { from: from.number(), to: to.number() });
         }
         state::apply(mask, attributes, &mut self.link.attributes);
+        self.link.pkey = pkey;
         if let Some(path) = path {
             self.link.path = path;
         }
@@ -410,6 +426,9 @@ impl Qp {
         }
         if !self.link.state.receives() {
             return Err(DropReason::WrongState);
+        }
+        if !packet.bth.pkey.may_speak_to(self.link.pkey) {
+            return Err(DropReason::BadPkey);
         }
         if self.link.config.service == ServiceType::Ud {
             // From anybody. What was sent to a multicast group is for no single queue pair.
@@ -617,6 +636,11 @@ impl Link {
 
     fn dest_qpn(&self) -> Qpn {
         Qpn::from_wire(self.attributes.dest_qpn)
+    }
+
+    /// The header of a packet to the peer.
+    fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
+        Bth { pkey: self.pkey, ..Bth::new(opcode, self.dest_qpn(), psn) }
     }
 
     /// The queue pair has failed; its work is flushed from now on.

@@ -33,7 +33,7 @@ pub(super) fn send<W: Wire>(entry: &SendEntry, link: &mut Link, psn: Psn, wire: 
     let headers = Headers {
         feth: is_flush.then(|| Feth::from_bytes(&(entry.compare as u32).to_be_bytes())),
         reth: Some(Reth { va: entry.remote_va, rkey: MrKey(entry.rkey), length }),
-        ..Headers::new(Bth { ack_request: true, ..Bth::new(opcode, link.dest_qpn(), psn) })
+        ..Headers::new(Bth { ack_request: true, ..link.bth(opcode, psn) })
     };
     let bytes = entry.swap_or_add.to_ne_bytes();
     let mut rest = if is_flush { &[][..] } else { &bytes };

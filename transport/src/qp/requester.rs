@@ -399,7 +399,7 @@ impl Requester {
         let length = (u64::from(packets) * link.mtu() as u64).min(entry.length - skip);
         let headers = Headers {
             reth: Some(Reth { va: entry.remote_va.wrapping_add(skip), rkey: MrKey(entry.rkey), length: length as u32 }),
-            ..Headers::new(Bth { ack_request: true, ..Bth::new(opcode::RC_READ_REQUEST, link.dest_qpn(), self.psn) })
+            ..Headers::new(Bth { ack_request: true, ..link.bth(opcode::RC_READ_REQUEST, self.psn) })
         };
         link.emit(wire, &headers, 0, |_| Ok(())).map_err(|_| Visit::Full)?;
         self.wanting_before_cursor = self.wanting_before_cursor.wrapping_add(1);
@@ -464,7 +464,7 @@ impl Requester {
             ..Headers::new(Bth {
                 solicited: is_last && entry.is_solicited(),
                 ack_request,
-                ..Bth::new(opcode, link.dest_qpn(), self.psn)
+                ..link.bth(opcode, self.psn)
             })
         };
         let part = Part { data: queue.data(self.entry), skip, bytes: payload };

@@ -29,7 +29,6 @@ use crate::{
     wire::{
         aeth::{Aeth, NakCode, Syndrome},
         atomic::AtomicAck,
-        bth::Bth,
         frame::Packet,
         headers::Headers,
         ieth::Ieth,
@@ -574,10 +573,8 @@ impl Responder {
             Owed::RnrNak => (Syndrome::Rnr { timer: link.attributes.min_rnr_timer as u8 }, self.expected),
             Owed::Nak(code, psn) => (Syndrome::Nak(code), psn),
         };
-        let headers = Headers {
-            aeth: Some(Aeth { syndrome, msn: self.msn }),
-            ..Headers::new(Bth::new(opcode::RC_ACK, link.dest_qpn(), psn))
-        };
+        let headers =
+            Headers { aeth: Some(Aeth { syndrome, msn: self.msn }), ..Headers::new(link.bth(opcode::RC_ACK, psn)) };
         if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
             return Visit::Full;
         }
@@ -601,7 +598,7 @@ impl Responder {
         let psn = request.first_psn.plus(pending.next);
         let headers = Headers {
             aeth: (place != Position::Middle).then_some(Aeth { syndrome: Syndrome::ACK, msn: request.msn }),
-            ..Headers::new(Bth::new(opcode::rc(Operation::ReadResponse, place, false), link.dest_qpn(), psn))
+            ..Headers::new(link.bth(opcode::rc(Operation::ReadResponse, place, false), psn))
         };
         let va = request.va.wrapping_add(skip.into());
         let emitted = if payload == 0 {
@@ -640,7 +637,7 @@ impl Responder {
         let headers = Headers {
             aeth: Some(Aeth { syndrome: Syndrome::ACK, msn: request.msn }),
             atomic_ack: Some(AtomicAck { original: request.original }),
-            ..Headers::new(Bth::new(opcode::RC_ATOMIC_ACK, link.dest_qpn(), request.first_psn))
+            ..Headers::new(link.bth(opcode::RC_ATOMIC_ACK, request.first_psn))
         };
         if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
             return Visit::Full;

@@ -302,7 +302,6 @@ fn check_values(given: u32, attributes: &QpAttributes) -> Result<(), Reject> {
     let ranges = [
         (attribute::SQ_DRAINED_EVENT, attributes.sq_drained_event, 1),
         (attribute::ACCESS_FLAGS, attributes.access & !access::ALL, 0),
-        (attribute::PKEY_INDEX, attributes.pkey_index, 0),
         (attribute::DEST_QPN, attributes.dest_qpn, 0x00ff_ffff),
         (attribute::RQ_PSN, attributes.rq_psn, 0x00ff_ffff),
         (attribute::SQ_PSN, attributes.sq_psn, 0x00ff_ffff),

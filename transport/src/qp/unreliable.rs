@@ -179,7 +179,7 @@ impl Sender {
             imm,
             ..Headers::new(Bth {
                 solicited: ends && entry.is_solicited(),
-                ..Bth::new(opcode::uc(operation, position, imm.is_some()), link.dest_qpn(), self.psn)
+                ..link.bth(opcode::uc(operation, position, imm.is_some()), self.psn)
             })
         };
         let part = Part { data: queue.data(queue.head()), skip, bytes: payload_bytes };

@@ -9,10 +9,7 @@
 use roced_shared::ids::Qpn;
 
 use super::opcode::Opcode;
-use crate::psn::Psn;
-
-/// The partition every port belongs to, as a full member.
-pub const DEFAULT_PKEY: u16 = 0xffff;
+use crate::{partition::Pkey, psn::Psn};
 
 /// A base transport header. Its version is 0, the only one there is; reserved bits are sent as 0 and not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +22,8 @@ pub struct Bth {
     pub mig_req: bool,
     /// Zero bytes behind the payload, 0 to 3.
     pub pad: u8,
-    /// Partition key.
-    pub pkey: u16,
+    /// Partition key of the sender.
+    pub pkey: Pkey,
     /// Forward congestion notification.
     pub fecn: bool,
     /// Backward congestion notification.
@@ -50,7 +47,7 @@ impl Bth {
             solicited: false,
             mig_req: true,
             pad: 0,
-            pkey: DEFAULT_PKEY,
+            pkey: Pkey::DEFAULT,
             fecn: false,
             becn: false,
             dest_qpn,
@@ -73,7 +70,7 @@ impl Bth {
             solicited: flags & 0x80 != 0,
             mig_req: flags & 0x40 != 0,
             pad: flags >> 4 & 3,
-            pkey: u16::from_be_bytes([pkey0, pkey1]),
+            pkey: Pkey(u16::from_be_bytes([pkey0, pkey1])),
             fecn: congestion & 0x80 != 0,
             becn: congestion & 0x40 != 0,
             dest_qpn: Qpn::from_wire(u32::from_be_bytes([0, qpn0, qpn1, qpn2])),
@@ -86,18 +83,12 @@ impl Bth {
     #[inline]
     pub const fn to_bytes(self) -> [u8; Self::BYTES] {
         let flags = (self.solicited as u8) << 7 | (self.mig_req as u8) << 6 | (self.pad & 3) << 4;
-        let [pkey0, pkey1] = self.pkey.to_be_bytes();
+        let [pkey0, pkey1] = self.pkey.0.to_be_bytes();
         let congestion = (self.fecn as u8) << 7 | (self.becn as u8) << 6;
         let [_, qpn0, qpn1, qpn2] = self.dest_qpn.get().to_be_bytes();
         let [_, psn0, psn1, psn2] = self.psn.get().to_be_bytes();
         let ack = (self.ack_request as u8) << 7;
         [self.opcode.0, flags, pkey0, pkey1, congestion, qpn0, qpn1, qpn2, ack, psn0, psn1, psn2]
-    }
-
-    /// The packet belongs to the default partition. A limited member (high bit 0) may speak to a full one, which we are
-    /// (IBTA v1 10.9.3).
-    pub const fn is_default_partition(&self) -> bool {
-        self.pkey & 0x7fff == DEFAULT_PKEY & 0x7fff
     }
 }
 
@@ -113,7 +104,7 @@ mod tests {
             solicited: true,
             mig_req: true,
             pad: 3,
-            pkey: 0xabcd,
+            pkey: Pkey(0xabcd),
             fecn: true,
             becn: true,
             dest_qpn: Qpn::from_wire(0x01_0203),
@@ -139,11 +130,5 @@ mod tests {
     fn what_we_send_is_migrated_and_of_the_default_partition() {
         let bytes = Bth::new(Opcode(4), Qpn::from_wire(0x01_0203), Psn::new(0x04_0506)).to_bytes();
         assert_eq!(bytes, [0x04, 0x40, 0xff, 0xff, 0, 1, 2, 3, 0, 4, 5, 6]);
-    }
-
-    #[test]
-    fn a_limited_member_may_speak_to_us() {
-        let of = |pkey| Bth { pkey, ..Bth::new(Opcode(4), Qpn::GSI, Psn::new(0)) }.is_default_partition();
-        assert!(of(0xffff) && of(0x7fff) && !of(0xfffe) && !of(0x8001) && !of(0));
     }
 }

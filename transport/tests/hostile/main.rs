@@ -25,6 +25,7 @@ use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     io::Via,
     mr::{Mr, MrKey, Scope},
+    partition::Partitions,
     psn::Psn,
     qp::{KeyChange, KeyWish, PathState, Qp, QpConfig, ServiceType},
     recovery::{Recovery, RecoveryConfig},
@@ -110,7 +111,15 @@ impl World {
         };
         let mut world = Self {
             random,
-            endpoint: Endpoint::new(EndpointConfig { id, max_mrs: 4, max_ahs: 3, max_srqs: 0, max_qps: QPS, recovery }),
+            endpoint: Endpoint::new(EndpointConfig {
+                id,
+                max_mrs: 4,
+                max_ahs: 3,
+                max_srqs: 0,
+                max_qps: QPS,
+                recovery,
+                partitions: Partitions::default(),
+            }),
             client,
             tap: Tap::default(),
             now: Nanos::from_millis(1),

@@ -4,6 +4,7 @@ use roced_shared::ids::Qpn;
 use roced_transport::{
     io::FrameMut,
     mr::MrKey,
+    partition::Pkey,
     psn::Psn,
     qp::ServiceType,
     reject::{Disposition, DropReason},
@@ -75,7 +76,7 @@ impl World {
         let headers = Headers {
             bth: Bth {
                 solicited: self.random.once_in(2),
-                pkey: if polite { 0xffff } else { 0x7fff },
+                pkey: Pkey(if polite { 0xffff } else { self.random.of(&[0x7fff, 0x7ffe, 0]) }),
                 ack_request: self.random.once_in(2),
                 ..Bth::new(opcode, dest_qpn, psn)
             },

@@ -5,6 +5,7 @@ use roced_shared::ids::Qpn;
 use roced_transport::{
     io::{FrameMut, Via},
     mr::MrKey,
+    partition::Pkey,
     psn::Psn,
     wire::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Headers, Ieth, Opcode, Path, PathSpec, Reth, Syndrome, Vlan},
 };
@@ -107,7 +108,7 @@ fn headers() -> impl Strategy<Value = Headers> {
         solicited,
         mig_req,
         pad: 0,
-        pkey,
+        pkey: Pkey(pkey),
         fecn,
         becn,
         dest_qpn: Qpn::from_wire(qpn),

@@ -18,6 +18,7 @@ use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
     mr::{MemSpan, Mr, MrKey, Scope},
+    partition::{Partitions, Pkey},
     psn::Psn,
     qp::{KeyChange, KeyWish, PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
@@ -118,6 +119,9 @@ impl Wire for Nic {
     }
 }
 
+/// Partition keys of both hosts: the default one, a full and a limited member of one partition, another partition.
+pub(crate) const PKEYS: [Pkey; 4] = [Pkey::DEFAULT, Pkey(0x8007), Pkey(0x0007), Pkey(0x8008)];
+
 /// One end.
 pub(crate) struct Host {
     pub(crate) endpoint: Endpoint,
@@ -137,8 +141,15 @@ impl Host {
     fn new(number: u8, settings: &Settings) -> Self {
         let id = EndpointId::new(number.into()).expect("a small number");
         let recovery = settings.recovery[usize::from(number) - 1];
-        let mut endpoint =
-            Endpoint::new(EndpointConfig { id, max_mrs: 16, max_ahs: 4, max_srqs: 2, max_qps: 16, recovery });
+        let mut endpoint = Endpoint::new(EndpointConfig {
+            id,
+            max_mrs: 16,
+            max_ahs: 4,
+            max_srqs: 2,
+            max_qps: 16,
+            recovery,
+            partitions: Partitions::new(&PKEYS),
+        });
         let mut memory = vec![0; MEMORY_BYTES];
         memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + (at >> 8) * 3) as u8 ^ number);
         endpoint
@@ -271,6 +282,8 @@ pub(crate) struct Settings {
     pub(crate) recovery: [RecoveryConfig; 2],
     /// Host 1's queue pairs take from one shared receive queue, whose work may name the regions of this domain.
     pub(crate) srq: Option<Pdn>,
+    /// Of each host: which of [`PKEYS`].
+    pub(crate) pkey_index: [u32; 2],
 }
 
 impl Default for Settings {
@@ -290,6 +303,7 @@ impl Default for Settings {
             access: access::ALL,
             recovery: [RecoveryConfig::default(); 2],
             srq: None,
+            pkey_index: [0; 2],
         }
     }
 }
@@ -406,6 +420,7 @@ impl Pair {
             retry_cnt: settings.retry_cnt,
             rnr_retry: settings.rnr_retry,
             dgid: peer.1,
+            pkey_index: settings.pkey_index[at],
             ..QpAttributes::default()
         };
         use attribute::*;

@@ -10,6 +10,7 @@ mod host;
 mod keys;
 mod limits;
 mod operations;
+mod partitions;
 mod placement;
 mod recorded;
 mod recovery;

@@ -8,14 +8,14 @@ use roced_shared::{
         COMPLETIONS_MAX, INLINE_BYTES_MAX, SGE_MAX, VERSION, WORK_REQUESTS_MAX,
         control::{
             DeviceAttributes, DeviceName, GidEntry, Hello, HelloReply, HelloRequest, Index, ListDevice, Nothing,
-            OpenDeviceReply, PortAttributes, QueryDevice, QueryGid, QueryPort, Refusal,
+            OpenDeviceReply, PKEYS_MAX, PortAttributes, QueryDevice, QueryGid, QueryPort, Refusal,
         },
         layout::session_bytes,
     },
     ids::{DeviceId, SessionId},
     steer::address_key,
 };
-use roced_transport::qp::RD_ATOMIC_MAX;
+use roced_transport::{partition::Pkey, qp::RD_ATOMIC_MAX};
 
 use super::{
     super::{
@@ -47,6 +47,8 @@ pub struct DeviceSetup {
     pub name: String,
     /// Packets that one queue pair has in flight at most.
     pub window_packets: u32,
+    /// Its partition keys, by index.
+    pub pkeys: Vec<Pkey>,
     /// Its endpoints, by worker: the order of lanes and bell pages.
     pub endpoints: Vec<Place>,
     /// Queue pairs that each endpoint has room for.
@@ -150,12 +152,17 @@ impl Desk<'_, '_> {
 
     pub(super) fn query_port(&mut self, _: Nothing) -> Reply<QueryPort> {
         let port = self.outside.network.port(self.objects.device);
+        let keys = &self.registry.device(self.objects.device).setup.pkeys;
+        let mut pkeys = [0; PKEYS_MAX];
+        pkeys.iter_mut().zip(keys).for_each(|(place, key)| *place = key.0);
         let attributes = PortAttributes {
             active: port.link_up.into(),
             active_mtu_bytes: port.path_mtu_bytes(),
             gid_entries: port.gid_entries,
             link_mtu_bytes: port.link_mtu_bytes,
             speed_mbit_per_s: port.speed_mbit_per_s,
+            pkey_entries: keys.len() as u32,
+            pkeys,
         };
         Ok((attributes, Vec::new()))
     }
