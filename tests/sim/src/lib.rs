@@ -17,7 +17,9 @@ mod connection;
 mod fault;
 mod frame;
 mod host;
+mod keys;
 mod layout;
+mod life;
 mod message;
 mod model;
 mod network;
@@ -26,6 +28,7 @@ mod pattern;
 mod random;
 mod stream;
 mod table;
+mod traffic;
 mod violation;
 mod world;
 

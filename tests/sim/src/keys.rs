@@ -1,0 +1,84 @@
+//! Keys that come and go: changed as a control side does it, or taken back by the application.
+
+use roced_shared::ids::Qpn;
+use roced_transport::{
+    clock::Nanos,
+    mr::{MrKey, Scope},
+    qp::{KeyChange, KeyWish},
+};
+
+use crate::{host, layout::slot_key, model::AppView, violation::Violation, world::World};
+
+impl World {
+    /// What queue pairs want of keys is done as a control side does it: some time later, for all.
+    pub(crate) fn change_keys(&mut self) {
+        for at in 0..2 {
+            while let Some(change) = self.endpoints[at].poll_key_change() {
+                let due = self.now + self.random.pick(&[0, 0, 3_000, 100_000]);
+                self.changing.push((due, at, change));
+            }
+        }
+        while let Some(place) = self.changing.iter().position(|(due, ..)| *due <= self.now) {
+            let (_, at, change) = self.changing.swap_remove(place);
+            self.change_key(at, change);
+            self.model.activity = true;
+        }
+    }
+
+    fn change_key(&mut self, at: usize, change: KeyChange) {
+        let KeyWish::InvalidateRemotely(MrKey(key)) = change.wish else {
+            let text = format!("host {at} wants {change:?}, which nobody asked for");
+            return self.model.note(Err(Violation { checker: "frame", text }));
+        };
+        let connection = self.model.connection_of(at, change.qpn.get());
+        let slot = connection.map(|connection| self.model.connections[connection].slot);
+        let done = slot.filter(|slot| slot_key(*slot, self.model.hosts[at].generations[*slot]) == key);
+        if let (Some(slot), Some(connection)) = (done, connection) {
+            self.renew_key(at, slot, change.qpn);
+            self.model.connections[connection].ends[1 - at].stream.on_invalidated(key);
+        }
+        if let (None, Some(connection)) = (done, connection) {
+            // The key was taken back meanwhile: what names it is refused.
+            let [first, second] = &mut self.model.connections[connection].ends;
+            let (own, peer) = if at == 0 { (first, second) } else { (second, first) };
+            own.may_fail |= peer.stream.refusal_arrived;
+        }
+        let mut app = AppView { model: &mut self.model, host: at };
+        self.endpoints[at].finish_key_change(Nanos(self.now), change.qpn, change.ticket, done.is_some(), &mut app);
+    }
+
+    /// The slot's key of a host is taken back, and another is made.
+    pub(crate) fn take_key_back(&mut self, at: usize, slot: usize) {
+        let owner = Qpn::from_wire(self.model.connections[slot].ends[at].qpn);
+        let generation = self.renew_key(at, slot, owner);
+        let stream = &mut self.model.connections[slot].ends[1 - at].stream;
+        let complete = stream.complete;
+        for id in complete.min(stream.executed.id)..stream.posted() {
+            if let Some(message) = stream.message_mut(id)
+                && (message.generation == Some(generation) && message.length > 0
+                    || message.invalidates && message.rkey == slot_key(slot, generation))
+            {
+                message.may_fail = true;
+            }
+        }
+        // What of them arrived before is refused now, or will be.
+        let arrived = |first: u64, end: u64| {
+            first < stream.covered || stream.beyond.iter().any(|(from, to)| *from < end && first < *to)
+        };
+        stream.refusal_arrived |=
+            stream.messages.iter().any(|message| message.may_fail && arrived(message.first, message.end()));
+    }
+
+    /// Another key opens a slot's sink, to that queue pair's peer; gives the generation of the one that does no more.
+    pub(crate) fn renew_key(&mut self, at: usize, slot: usize, owner: Qpn) -> u32 {
+        let slots = self.model.hosts[at].generations.len();
+        let generation = self.model.hosts[at].generations[slot];
+        self.endpoints[at].remove_mr(MrKey(slot_key(slot, generation))).expect("it is good");
+        host::insert_slot_key(&mut self.endpoints[at], slots, slot, generation + 1, Scope::WindowOf(owner));
+        self.model.hosts[at].generations[slot] = generation + 1;
+        if self.model.trace {
+            println!("{:>12} host {at}   takes back key {generation} of slot {slot}", self.now);
+        }
+        generation
+    }
+}

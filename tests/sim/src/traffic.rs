@@ -1,0 +1,187 @@
+//! Frames: what leaves a host is checked and given to the network, what arrives is given to an endpoint.
+
+use roced_shared::ids::Qpn;
+use roced_transport::{clock::Nanos, qp::State};
+
+use crate::{
+    fault::{Fate, Fault},
+    frame::{self, Kind},
+    host::Nic,
+    model::AppView,
+    network::Arrival,
+    violation::Violation,
+    world::World,
+};
+
+/// Frames of a host that leave in one call, and how late it looks again when its NIC had no room.
+const BURST: usize = 32;
+
+/// What a frame belongs to.
+struct Known {
+    /// Rows of the table.
+    rows: u64,
+    connection: usize,
+    /// Whose request it is, or is an answer to.
+    requester: usize,
+    /// Its last.
+    psn: u64,
+}
+
+impl World {
+    pub(crate) fn deliver(&mut self, arrival: Arrival) {
+        let Arrival { to, bytes, corrupt } = arrival;
+        let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
+        let state = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn)).map(|qp| qp.state());
+        let hears = matches!(state, Some(State::ReadyToReceive | State::ReadyToSend));
+        let tally = &mut self.model.hosts[to].tally;
+        tally.given += 1;
+        tally.given_corrupt += u64::from(corrupt && hears);
+        if hears && !corrupt {
+            self.believe(to, &seen);
+        }
+        let (first, rest) = bytes.split_at(bytes.len().min(3840));
+        let (one, two) = ([first], [first, rest]);
+        let pieces: &[&[u8]] = if rest.is_empty() { &one } else { &two };
+        let mut app = AppView { model: &mut self.model, host: to };
+        let disposition = self.endpoints[to].on_frame(Nanos(self.now), pieces, &mut app);
+        if self.model.trace {
+            println!("{:>12} host {to} <- {} {disposition:?}", self.now, describe(&seen));
+        }
+        self.network.give_back(bytes);
+    }
+
+    /// A whole frame reaches a queue pair that listens: what is known of it from now on.
+    fn believe(&mut self, to: usize, seen: &frame::Seen<'_>) {
+        let Some(at) = self.model.connection_of(to, seen.dest_qpn) else { return };
+        let ends = &mut self.model.connections[at].ends;
+        let tally = &mut self.model.hosts[to].tally;
+        if seen.is_request() {
+            let stream = &mut ends[1 - to].stream;
+            tally.behind += u64::from(stream.unwrap_psn(seen.psn) < stream.unexecuted().min(stream.covered));
+            stream.on_request(seen);
+            ends[to].may_fail |= ends[1 - to].stream.refusal_arrived;
+        } else {
+            let Some((syndrome, fresh)) = ends[to].stream.on_answer(seen, self.now) else { return };
+            let taken = match syndrome {
+                0x60 => &mut tally.sequence_naks_taken,
+                0x20..0x40 => &mut tally.rnr_naks_taken,
+                _ => &mut [0; 2],
+            };
+            taken[0] += u64::from(fresh);
+            taken[1] += 1;
+            ends[to].may_fail |= syndrome > 0x60;
+        }
+    }
+
+    pub(crate) fn transmit(&mut self, at: usize) {
+        self.look_again[at] = u64::MAX;
+        let mut room = if self.small_nic { self.random.within(1, 8) as usize } else { usize::MAX };
+        while self.endpoints[at].wants_transmit() {
+            if room == 0 {
+                self.look_again[at] = self.now + self.random.pick(&[1_000, 20_000]);
+                return;
+            }
+            let mut nic = Nic { room, spare: &mut self.spare, frames: &mut self.out };
+            let mut app = AppView { model: &mut self.model, host: at };
+            let visits = self.endpoints[at].poll_transmit(Nanos(self.now), BURST, &mut app, &mut nic);
+            let mut frames = std::mem::take(&mut self.out);
+            room -= frames.len();
+            for bytes in frames.drain(..) {
+                self.send(at, bytes);
+            }
+            self.out = frames;
+            if self.model.violation.is_some() || (visits == 0 && room > 0) {
+                return;
+            }
+        }
+    }
+
+    /// A frame leaves a host: it is checked, counted, and given to the network.
+    fn send(&mut self, from: usize, bytes: Vec<u8>) {
+        self.sent += 1;
+        let known = match self.check_frame(from, &bytes) {
+            Ok(known) => known,
+            Err(violation) => {
+                if self.model.trace {
+                    println!("{:>12} host {from} -> {}", self.now, line(&bytes));
+                }
+                self.model.violation.get_or_insert(violation);
+                return;
+            }
+        };
+        let line = if self.model.trace { line(&bytes) } else { String::new() };
+        let mut fate = self.network.send(self.now, from, bytes);
+        let connection = &mut self.model.connections[known.connection];
+        if connection.mtu_changed {
+            fate.hit(Fault::MtuChange);
+        }
+        if fate.disturbs(connection.settings.ack_timeout()) {
+            connection.ends[known.requester].stream.on_disturbed(known.psn);
+        }
+        self.trace_sent(from, &line, &fate);
+        self.model.count_hits(known.rows, fate.hits);
+        if self.random.chance(self.weather.peer_restart) && self.restart_at == u64::MAX && !self.has_enough() {
+            self.restart_at = self.now + self.random.below(200_000);
+        }
+        if let Some(buffer) = self.network.spare_buffer() {
+            self.spare.push(buffer);
+        }
+    }
+
+    fn trace_sent(&self, from: usize, line: &str, fate: &Fate) {
+        if self.model.trace {
+            println!("{:>12} host {from} -> {line} {}", self.now, fate.names().join(", "));
+        }
+    }
+
+    fn check_frame(&mut self, from: usize, bytes: &[u8]) -> Result<Known, Violation> {
+        let unknown = || Violation { checker: "frame", text: format!("host {from} sends {bytes:02x?}") };
+        let seen = frame::parse(bytes).ok_or_else(unknown)?;
+        let at = self.model.connection_of(1 - from, seen.dest_qpn).or_else(|| {
+            // The peer has gone away; its connection is still this one.
+            self.model.connections.iter().position(|c| c.ends[1 - from].qpn == seen.dest_qpn)
+        });
+        let at = at.ok_or_else(unknown)?;
+        let (tally, connection) = (&mut self.model.hosts[from].tally, &mut self.model.connections[at]);
+        tally.payload_bytes += seen.payload.len() as u64;
+        let requester = if seen.is_request() { from } else { 1 - from };
+        let (rows, psn) = if seen.is_request() {
+            let sent = connection.ends[from].stream.check_request(&seen, self.now)?;
+            tally.requests += 1;
+            tally.retransmitted += u64::from(sent.again);
+            (sent.rows, sent.end - 1)
+        } else {
+            let stream = &mut connection.ends[1 - from].stream;
+            let (psn, rows) = (stream.unwrap_psn(seen.psn), stream.check_answer(&seen)?);
+            tally.answers += 1;
+            if seen.kind == Kind::Ack {
+                let syndrome = seen.aeth.map_or(0, |aeth| aeth.syndrome);
+                tally.sequence_naks_sent += u64::from(syndrome == 0x60);
+                tally.rnr_naks_sent += u64::from((0x20..0x40).contains(&syndrome));
+            }
+            (rows, psn)
+        };
+        connection.frames_left = connection.frames_left.saturating_sub(1);
+        Ok(Known { rows, connection: at, requester, psn })
+    }
+}
+
+fn describe(seen: &frame::Seen<'_>) -> String {
+    let aeth = seen.aeth.map(|aeth| format!(" syndrome {:#04x} msn {}", aeth.syndrome, aeth.msn)).unwrap_or_default();
+    let reth = seen.reth.map(|reth| format!(" va {:#x} key {:#x} of {}", reth.va, reth.rkey, reth.length));
+    format!(
+        "{:#08x} {:?}{}{} psn {}{}{} {} bytes",
+        seen.dest_qpn,
+        seen.kind,
+        if seen.begins { " first" } else { "" },
+        if seen.ends { " last" } else { "" },
+        seen.psn,
+        if seen.ack_request { " A" } else { "" },
+        aeth + &reth.unwrap_or_default(),
+        seen.payload.len()
+    )
+}
+
+fn line(bytes: &[u8]) -> String {
+    frame::parse(bytes).map(|seen| describe(&seen)).unwrap_or_default()
+}
