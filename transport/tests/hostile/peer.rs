@@ -113,7 +113,13 @@ impl World {
             return;
         }
         assert!(!stranger || matches!(disposition, Disposition::Dropped(_)), "a stranger is not heard");
-        if is_request && disposition == Disposition::Accepted {
+        if info.service == Service::Uc && disposition != Disposition::Accepted {
+            // Whoever is not answered goes on, whatever becomes of what was sent; what is late or repeated is of before.
+            if disposition != Disposition::Dropped(DropReason::Duplicate) {
+                self.tap.answered.insert(peer, psn.plus(1));
+                self.message[index as usize] = None;
+            }
+        } else if is_request && disposition == Disposition::Accepted {
             let packets = if info.operation == Operation::ReadRequest { length.div_ceil(mtu as u32).max(1) } else { 1 };
             self.tap.answered.insert(peer, psn.plus(packets));
             let left = match self.message[index as usize] {

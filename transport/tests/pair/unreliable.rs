@@ -165,6 +165,32 @@ fn packets_of_two_messages_do_not_mix() {
     nobody_minds(&mut pair);
 }
 
+/// A network that repeats frames or lets them overtake each other makes no message of what was taken or lost already, and does not lose
+/// the one under way by it.
+#[test]
+fn what_comes_late_or_twice_is_dropped_and_harms_nothing() {
+    let mut pair = Pair::new(settings());
+    for wr_id in 0..3 {
+        pair.hosts[1].post_recv(wr_id, &[sge(0, 5000)]);
+    }
+    let late = lost(DropReason::Duplicate);
+    let full = [7; 1024];
+    assert_eq!(inject(&mut pair, opcode::UC_SEND_ONLY, 1, None, b"second"), Disposition::Accepted);
+    assert_eq!(inject(&mut pair, opcode::UC_SEND_ONLY, 1, None, b"second"), late, "a second time");
+    assert_eq!(inject(&mut pair, opcode::UC_SEND_ONLY, 0, None, b"first"), late, "overtaken");
+    assert_eq!(inject(&mut pair, opcode::UC_SEND_FIRST, 2, None, &full), Disposition::Accepted);
+    assert_eq!(inject(&mut pair, opcode::UC_SEND_MIDDLE, 3, None, &full), Disposition::Accepted);
+    for (opcode, ahead) in [(opcode::UC_SEND_FIRST, 2), (opcode::UC_SEND_MIDDLE, 3), (opcode::UC_SEND_ONLY, 1)] {
+        assert_eq!(inject(&mut pair, opcode, ahead, None, &full), late, "in the middle of a message");
+    }
+    assert_eq!(inject(&mut pair, opcode::UC_SEND_LAST, 4, None, b"end"), Disposition::Accepted);
+    let lengths: Vec<_> = pair.hosts[1].app.completions.iter().map(|cqe| cqe.byte_len).collect();
+    assert_eq!(lengths, [6, 2051]);
+    nobody_minds(&mut pair);
+    // So far behind is nothing late: millions of packets were lost.
+    assert_eq!(inject(&mut pair, opcode::UC_SEND_ONLY, (1 << 24) - (1 << 20), None, b"far"), Disposition::Accepted);
+}
+
 #[test]
 fn without_a_receive_a_message_is_dropped_to_its_end() {
     let mut pair = Pair::new(settings());
