@@ -9,10 +9,10 @@ use roced_transport::work::{DatagramTo, RecvWork, SendWork, WorkData};
 use crate::{
     connection::Phase,
     host,
-    layout::{RECV_AT, RECV_BYTES, RECV_SLOTS, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_VA},
+    layout::{MESSAGE_BYTES, RECV_AT, RECV_BYTES, RECV_SLOTS, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_VA},
     message::{Kind, Message, Outcome},
     model::RECEIVE_ID,
-    operation::{Composer, FATAL, Operation, SOUND, row_bit},
+    operation::{self, Composer},
     pattern::{Pieces, SOURCE_BYTES, sea},
     stream::Receive,
     world::World,
@@ -140,10 +140,17 @@ impl World {
     }
 
     fn post_sends(&mut self, at: usize, host: usize) {
-        loop {
+        let connection = &mut self.model.connections[at];
+        if !connection.settings.service.is_reliable() {
+            if connection.ends[host].send_at > self.now {
+                return;
+            }
+            connection.ends[host].send_at = self.now + self.random.pick(&[2_000, 20_000, 100_000]);
+        }
+        let depth = connection.settings.depth;
+        for _ in 0..depth {
             let connection = &self.model.connections[at];
             let end = &connection.ends[host];
-            let depth = connection.settings.depth;
             let waiting = end.stream.posted() - end.stream.complete;
             if end.gone || end.failed || end.stream.outstanding().count() as u64 >= depth || waiting >= ROOM {
                 return;
@@ -158,15 +165,14 @@ impl World {
     /// Draws an operation and posts its work.
     fn post_operation(&mut self, at: usize, host: usize) {
         let fatal = self.fatal_every > 0 && self.random.one_in(self.fatal_every);
-        let table = if fatal { FATAL } else { SOUND };
-        let place = draw(&mut self.random, table);
-        let row = row_bit(if fatal { SOUND.len() + place } else { place });
         let connection = &mut self.model.connections[at];
         let settings = connection.settings;
+        let (operation, row) = operation::draw(&mut self.random, settings.service, fatal);
         let end = &mut connection.ends[host];
         let mut composer = Composer {
             random: &mut self.random,
             mtu: settings.mtu,
+            longest: if settings.service.is_reliable() { MESSAGE_BYTES } else { MESSAGE_BYTES.min(12 * settings.mtu) },
             host,
             slot: connection.slot,
             inline_bytes: settings.inline_bytes,
@@ -179,7 +185,7 @@ impl World {
             take_back: false,
             messages: Vec::new(),
         };
-        (table[place].compose)(&mut composer);
+        (operation.compose)(&mut composer);
         let (take_back, messages) = (composer.take_back, composer.messages);
         if messages.len() > 1 {
             end.back_until = end.stream.posted() + messages.len() as u64;
@@ -277,18 +283,4 @@ fn split(random: &mut crate::random::Random, base: u32, bytes: u32, most: u32) -
         done += now;
     }
     pieces
-}
-
-/// A place in the table, by weight.
-fn draw(random: &mut crate::random::Random, table: &[Operation]) -> usize {
-    let all: u32 = table.iter().map(|operation| operation.weight).sum();
-    let mut left = random.below(all.into()) as u32;
-    table
-        .iter()
-        .position(|operation| {
-            let here = left < operation.weight;
-            left = left.wrapping_sub(if here { 0 } else { operation.weight });
-            here
-        })
-        .expect("less than the sum of all weights")
 }

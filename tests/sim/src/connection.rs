@@ -2,12 +2,14 @@
 
 use crate::{
     random::Random,
+    service::Service,
     stream::{Receives, Stream},
 };
 
 /// Settings of a connection, the same at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
+    pub(crate) service: Service,
     pub(crate) mtu: u32,
     pub(crate) ipv6: bool,
     pub(crate) timeout: u32,
@@ -27,8 +29,9 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn draw(random: &mut Random) -> Self {
+    pub(crate) fn draw(random: &mut Random, service: Service) -> Self {
         Self {
+            service,
             mtu: random.pick(&[256, 512, 1024, 1024, 2048, 4096]),
             ipv6: random.one_in(3),
             timeout: random.within(8, 10) as u32,
@@ -74,6 +77,8 @@ pub(crate) struct End {
     pub(crate) failed: bool,
     /// Its endpoint went away.
     pub(crate) gone: bool,
+    /// Nobody answers it, so that it waits by itself: it posts sends again at this moment.
+    pub(crate) send_at: u64,
     /// When it posts receives again, if it lacks some.
     pub(crate) receive_at: u64,
 }
@@ -118,6 +123,7 @@ impl End {
             send_failed: false,
             failed: false,
             gone: false,
+            send_at: 0,
             receive_at: 0,
         }
     }

@@ -1,7 +1,9 @@
 //! A small parser of its own, so that no checker believes what the engine's parser says. It takes what the engine sends apart by
 //! fixed places: Ethernet, IPv4 without options or IPv6, UDP, BTH and what the opcode demands.
 
-/// Kinds of packets of a reliable connection, by the low five bits of the opcode (IBTA v1 table 38).
+use crate::service::Service;
+
+/// Kinds of packets, by the low five bits of the opcode (IBTA v1 table 38).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Send,
@@ -40,6 +42,7 @@ pub(crate) struct AtomicEth {
 /// What a frame says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'f> {
+    pub(crate) service: Service,
     pub(crate) opcode: u8,
     pub(crate) kind: Kind,
     pub(crate) begins: bool,
@@ -71,7 +74,7 @@ pub(crate) fn bth_at(frame: &[u8]) -> usize {
     14 + if frame[12] == 0x08 { 20 } else { 40 } + 8
 }
 
-/// (kind, begins, ends, RETH, AETH, immediate) of an opcode of a reliable connection.
+/// (kind, begins, ends, RETH, AETH, immediate) of the low bits of an opcode.
 const fn describe(opcode: u8) -> Option<(Kind, bool, bool, bool, bool, bool)> {
     use Kind::{Ack, Atomic, AtomicAck, ReadRequest, ReadResponse, Send, Write};
     Some(match opcode {
@@ -106,7 +109,12 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
     let at = bth_at(frame);
     let bth = frame.get(at..at + 12)?;
     let opcode = bth[0];
-    let (kind, begins, ends, has_reth, has_aeth, has_imm) = describe(opcode)?;
+    let service = Service::of_opcode(opcode)?;
+    let (kind, begins, ends, has_reth, has_aeth, has_imm) = describe(opcode & 0x1f)?;
+    // Without answers there is but SEND and WRITE.
+    if !service.is_reliable() && (!matches!(kind, Kind::Send | Kind::Write) || matches!(opcode & 0x1f, 0x16 | 0x17)) {
+        return None;
+    }
     let pad = usize::from(bth[1] >> 4 & 3);
     let mut next = at + 12;
     let mut take = |bytes: usize| {
@@ -142,6 +150,7 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
     let ieth = if matches!(opcode, 0x16 | 0x17) { Some(number(take(4)?) as u32) } else { None };
     let payload = frame.get(next..frame.len().checked_sub(4 + pad)?)?;
     Some(Seen {
+        service,
         opcode,
         kind,
         begins,

@@ -13,7 +13,7 @@ use roced_transport::{
     io::{Abort, EmitError, FrameMut, Via, Wire},
     mr::{Mr, MrKey, Scope},
     partition::Partitions,
-    qp::{PathState, Qp, QpConfig, ServiceType},
+    qp::{PathState, Qp, QpConfig},
     recovery::{Recovery, RecoveryConfig},
     wire::path::{Path, PathSpec, udp_source_port},
 };
@@ -27,6 +27,7 @@ use crate::{
     model::{RECV_CQ, SEND_CQ},
     pattern::SOURCE_BYTES,
     random::Random,
+    service::Service,
 };
 
 /// Queue pairs that one host can make in a seed; numbers are not used again.
@@ -128,7 +129,7 @@ pub(crate) fn connect(endpoint: &mut Endpoint, host: usize, own: Qpn, peer: Qpn,
     };
     let config = QpConfig {
         qpn: own,
-        service: ServiceType::Rc,
+        service: settings.service.kind(),
         pd: PD,
         send_cq: SEND_CQ,
         recv_cq: RECV_CQ,
@@ -166,14 +167,15 @@ pub(crate) fn connect(endpoint: &mut Endpoint, host: usize, own: Qpn, peer: Qpn,
         ..QpAttributes::default()
     };
     use attribute::*;
+    // IBTA v1 table 91: what only answers need is no attribute of a service without them.
+    let (to_receive, to_send) = match settings.service {
+        Service::Reliable => (MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC),
+        Service::Unreliable => (0, 0),
+    };
     let steps = [
         (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, None),
-        (
-            state::RTR,
-            AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
-            Some(PathState::Ready(path)),
-        ),
-        (state::RTS, TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC, None),
+        (state::RTR, AV | PATH_MTU | DEST_QPN | RQ_PSN | to_receive, Some(PathState::Ready(path))),
+        (state::RTS, SQ_PSN | to_send, None),
     ];
     for (state, mask, path) in steps {
         endpoint

@@ -12,6 +12,7 @@
 //! compare that with what leaves the endpoints, what reaches them, and what they say.
 
 mod application;
+mod arriving;
 mod check;
 mod connection;
 mod fault;
@@ -26,6 +27,7 @@ mod network;
 mod operation;
 mod pattern;
 mod random;
+mod service;
 mod stream;
 mod table;
 mod traffic;

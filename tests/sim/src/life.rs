@@ -6,7 +6,8 @@ use crate::{
     check::Tally,
     connection::{Connection, End, Phase, Settings},
     fault::Fault,
-    host,
+    frame, host,
+    service::Service,
     stream::Stream,
     world::World,
 };
@@ -32,7 +33,14 @@ impl World {
             }
             connection.ends[at].gone = true;
             let under_way = connection.ends.iter().flat_map(|end| end.stream.outstanding().map(|message| message.rows));
-            for rows in under_way.collect::<Vec<_>>() {
+            // Where nothing is answered, what is under way are frames.
+            let flying = self.network.flying().filter_map(frame::parse).filter_map(|seen| {
+                let mut ends = connection.ends.iter().zip([1, 0]);
+                let (_, from) = ends.find(|(end, _)| end.qpn == seen.dest_qpn && !seen.service.is_reliable())?;
+                let stream = &connection.ends[from].stream;
+                Some(stream.rows_at(stream.unwrap_psn(seen.psn)))
+            });
+            for rows in under_way.chain(flying).collect::<Vec<_>>() {
                 self.model.count_hits(rows, 1 << Fault::PeerRestart as usize);
             }
         }
@@ -40,7 +48,8 @@ impl World {
 
     /// Makes the connection of a slot, after the one that was there.
     pub(crate) fn connect(&mut self, slot: usize, before: Option<&Settings>) -> Connection {
-        let mut settings = Settings::draw(&mut self.random);
+        let service = if self.mixed && self.random.one_in(2) { Service::Unreliable } else { Service::Reliable };
+        let mut settings = Settings::draw(&mut self.random, service);
         if let Some(before) = before
             && !self.random.chance(self.weather.mtu_change)
         {

@@ -11,6 +11,7 @@ use roced_transport::{
 };
 
 use crate::{
+    arriving::Arriving,
     check::{Tally, completion},
     connection::{Connection, Phase},
     fault::Fault,
@@ -43,6 +44,10 @@ pub(crate) struct Model {
     pub(crate) hosts: [HostModel; 2],
     /// One in each slot.
     pub(crate) connections: Vec<Connection>,
+    /// A frame that nobody answers and that an endpoint is being given.
+    pub(crate) arriving: Option<Arriving>,
+    /// Sends that were completed in the call in which their last frame left: they are looked at when the frame was.
+    pub(crate) left: Vec<Cqe>,
     pub(crate) violation: Option<Violation>,
     /// Something completed since this was last taken.
     pub(crate) activity: bool,
@@ -67,6 +72,17 @@ impl Model {
         }
     }
 
+    /// The frames of a call are looked at; now the sends that completed in it.
+    pub(crate) fn judge_left(&mut self, host: usize) {
+        for cqe in std::mem::take(&mut self.left) {
+            let Some(at) = self.connection_of(host, cqe.qpn) else { continue };
+            let [first, second] = &mut self.connections[at].ends;
+            let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
+            let checked = completion::check_send(own, peer, &cqe, self.now);
+            self.note(checked);
+        }
+    }
+
     /// The connection whose queue pair of `host` has this number.
     pub(crate) fn connection_of(&self, host: usize, qpn: u32) -> Option<usize> {
         self.hosts[host].by_index.get(Qpn::from_wire(qpn).index() as usize).copied().flatten()
@@ -87,7 +103,9 @@ impl Model {
         );
         let [first, second] = &mut connection.ends;
         let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
-        if offset % SLOT_BYTES >= READ_AT {
+        if let Some(arriving) = &mut self.arriving {
+            arriving.check_write(offset, bytes)?;
+        } else if offset % SLOT_BYTES >= READ_AT {
             own.stream.check_placed(offset, bytes)?;
         } else {
             peer.stream.check_write(&own.receives, offset, bytes)?;
@@ -153,10 +171,15 @@ impl Model {
             demand!(false, "completion-once", "{:#x} completes on a queue pair that is gone", cqe.wr_id);
             return Ok(());
         };
+        if cqn == SEND_CQ && !self.connections[at].settings.service.is_reliable() {
+            self.left.push(*cqe);
+            return Ok(());
+        }
         let [first, second] = &mut self.connections[at].ends;
         let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
         match cqn {
             SEND_CQ => completion::check_send(own, peer, cqe, self.now),
+            _ if let Some(arriving) = &mut self.arriving => arriving.check_recv(own, cqe),
             _ => completion::check_recv(own, peer, cqe),
         }
     }

@@ -83,6 +83,11 @@ impl Network {
         2 * self.delay
     }
 
+    /// Frames on their way.
+    pub(crate) fn flying(&self) -> impl Iterator<Item = &[u8]> {
+        self.flying.iter().flatten().map(|arrival| &arrival.bytes[..])
+    }
+
     /// When the next frame arrives.
     pub(crate) fn next(&self) -> u64 {
         self.heap.peek().map_or(u64::MAX, |Reverse((at, ..))| *at)

@@ -40,6 +40,11 @@ impl Pieces {
         self.list.len()
     }
 
+    /// All bytes.
+    pub(crate) fn bytes(&self) -> u32 {
+        self.iter().map(|(_, bytes)| bytes).sum()
+    }
+
     /// The place of byte `skip`, and how many bytes follow there in one run; `None` at the end.
     pub(crate) fn at(&self, mut skip: u32) -> Option<(u32, u32)> {
         for (offset, bytes) in self.iter() {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::{
+    check::Inbox,
     connection::Settings,
     message::{Message, Outcome},
     pattern::Pieces,
@@ -94,6 +95,8 @@ pub(crate) struct Stream {
     pub(crate) takers_posted: u64,
     /// The PSN up to which the responder may have refused something: it may have failed.
     pub(crate) refusal_arrived: bool,
+    /// What the receiver of an unreliable connection is in the middle of.
+    pub(crate) inbox: Inbox,
     /// The PSN behind the last READ or atomic operation that was posted.
     answered_until: u64,
 }
@@ -136,6 +139,7 @@ impl Stream {
             takers: VecDeque::new(),
             takers_posted: 0,
             refusal_arrived: false,
+            inbox: Inbox { expected: start, under_way: None },
             answered_until: start,
         }
     }
@@ -165,7 +169,7 @@ impl Stream {
         if message.kind.wants_answer() {
             self.answered_until = self.end;
         }
-        if message.takes_receive() {
+        if message.takes_receive() && self.settings.service.is_reliable() {
             message.recv = Some(self.takers_posted);
             self.takers.push_back(id);
             self.takers_posted += 1;
@@ -183,6 +187,15 @@ impl Stream {
         while self.messages.len() > KEPT && self.base < needed {
             self.messages.pop_front();
             self.base += 1;
+        }
+    }
+
+    /// It cannot succeed. Where nothing is answered only what goes wrong before it leaves is known.
+    pub(crate) fn must_fail(&self, message: &Message) -> bool {
+        match message.outcome {
+            Outcome::Success => false,
+            Outcome::RemoteAccess | Outcome::RemoteInvalid => self.settings.service.is_reliable(),
+            Outcome::LocalProtection => true,
         }
     }
 
@@ -229,8 +242,7 @@ impl Stream {
 
     /// Nothing that was posted waits for anything: what is not complete is silent and acknowledged.
     pub(crate) fn is_drained(&self) -> bool {
-        self.incomplete()
-            .all(|message| !message.signaled && message.end() <= self.una && message.outcome == Outcome::Success)
+        self.incomplete().all(|message| !message.signaled && message.end() <= self.una && !self.must_fail(message))
     }
 
     /// Counts a request on the wire that had not been there before.
@@ -288,6 +300,13 @@ pub(crate) struct Receives {
 }
 
 impl Receives {
+    /// The oldest completes.
+    pub(crate) fn take(&mut self) -> Option<Receive> {
+        let receive = self.list.pop_front()?;
+        self.completed += 1;
+        Some(receive)
+    }
+
     pub(crate) fn get(&self, index: u64) -> Option<&Receive> {
         self.list.get(index.checked_sub(self.completed)? as usize)
     }

@@ -4,11 +4,13 @@ use roced_shared::ids::Qpn;
 use roced_transport::{clock::Nanos, qp::State};
 
 use crate::{
+    arriving::Arriving,
     fault::{Fate, Fault},
     frame::{self, Kind},
     host::Nic,
     model::AppView,
     network::Arrival,
+    service::Service,
     violation::Violation,
     world::World,
 };
@@ -32,18 +34,24 @@ impl World {
         let Arrival { to, bytes, corrupt } = arrival;
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
         let state = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn)).map(|qp| qp.state());
-        let hears = matches!(state, Some(State::ReadyToReceive | State::ReadyToSend));
+        let hears = matches!(state, Some(State::ReadyToReceive | State::ReadyToSend | State::SendQueueError));
         let tally = &mut self.model.hosts[to].tally;
         tally.given += 1;
         tally.given_corrupt += u64::from(corrupt && hears);
-        if hears && !corrupt {
-            self.believe(to, &seen);
+        match (seen.service, hears && !corrupt) {
+            (Service::Reliable, true) => self.believe(to, &seen),
+            (Service::Unreliable, true) => self.model.arriving = Some(self.model.expect_unreliable(to, &seen)),
+            (Service::Unreliable, false) => self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn)),
+            (Service::Reliable, false) => {}
         }
         let (first, rest) = bytes.split_at(bytes.len().min(3840));
         let (one, two) = ([first], [first, rest]);
         let pieces: &[&[u8]] = if rest.is_empty() { &one } else { &two };
         let mut app = AppView { model: &mut self.model, host: to };
         let disposition = self.endpoints[to].on_frame(Nanos(self.now), pieces, &mut app);
+        if let Some(arriving) = self.model.arriving.take() {
+            self.model.note(arriving.check_done());
+        }
         if self.model.trace {
             println!("{:>12} host {to} <- {} {disposition:?}", self.now, describe(&seen));
         }
@@ -90,6 +98,7 @@ impl World {
                 self.send(at, bytes);
             }
             self.out = frames;
+            self.model.judge_left(at);
             if self.model.violation.is_some() || (visits == 0 && room > 0) {
                 return;
             }
@@ -115,7 +124,7 @@ impl World {
         if connection.mtu_changed {
             fate.hit(Fault::MtuChange);
         }
-        if fate.disturbs(connection.settings.ack_timeout()) {
+        if connection.settings.service.is_reliable() && fate.disturbs(connection.settings.ack_timeout()) {
             connection.ends[known.requester].stream.on_disturbed(known.psn);
         }
         self.trace_sent(from, &line, &fate);
@@ -145,7 +154,11 @@ impl World {
         let (tally, connection) = (&mut self.model.hosts[from].tally, &mut self.model.connections[at]);
         tally.payload_bytes += seen.payload.len() as u64;
         let requester = if seen.is_request() { from } else { 1 - from };
-        let (rows, psn) = if seen.is_request() {
+        let (rows, psn) = if !seen.service.is_reliable() {
+            let sent = connection.ends[from].stream.check_unanswered(&seen, self.now)?;
+            tally.requests += 1;
+            (sent.rows, sent.end - 1)
+        } else if seen.is_request() {
             let sent = connection.ends[from].stream.check_request(&seen, self.now)?;
             tally.requests += 1;
             tally.retransmitted += u64::from(sent.again);

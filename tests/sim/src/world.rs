@@ -44,6 +44,8 @@ pub(crate) struct World {
     pub(crate) fatal_every: u64,
     /// A host goes away at this moment.
     pub(crate) restart_at: u64,
+    /// Connections may be of any service.
+    pub(crate) mixed: bool,
     /// NICs that have room for few frames at a time.
     pub(crate) small_nic: bool,
     pub(crate) look_again: [u64; 2],
@@ -68,6 +70,8 @@ impl World {
             now: 0,
             hosts: [host(), host()],
             connections: Vec::new(),
+            arriving: None,
+            left: Vec::new(),
             violation: None,
             activity: false,
             trace,
@@ -87,6 +91,7 @@ impl World {
             next_index: 2,
             fatal_every: random.pick(&[0, 15, 40, 100]),
             restart_at: u64::MAX,
+            mixed: random.one_in(2),
             small_nic: random.one_in(6),
             look_again: [u64::MAX; 2],
             changing: Vec::new(),
@@ -169,7 +174,10 @@ impl World {
         let waits = self.model.connections.iter().map(|connection| match connection.phase {
             Phase::Closed { .. } if self.has_enough() => u64::MAX,
             Phase::Closed { until } => until,
-            _ => connection.ends.iter().map(|end| end.receive_at).filter(|at| *at > self.now).min().unwrap_or(u64::MAX),
+            _ => {
+                let moments = connection.ends.iter().flat_map(|end| [end.receive_at, end.send_at]);
+                moments.filter(|at| *at > self.now).min().unwrap_or(u64::MAX)
+            }
         });
         let others = [self.network.next(), self.restart_at, self.look_again[0], self.look_again[1]];
         let changes = self.changing.iter().map(|(due, ..)| *due);

@@ -56,7 +56,7 @@ fn check_success(own: &mut End, peer: &mut End, id: u64) -> Checked {
     let stream = &own.stream;
     let message = stream.message(id).expect("kept");
     demand!(!own.send_failed, "completion-order", "request {id} succeeds after one that failed");
-    demand!(message.outcome == Outcome::Success, "completion-status", "request {id} succeeds: {message:?}");
+    demand!(!stream.must_fail(message), "completion-status", "request {id} succeeds: {message:?}");
     demand!(
         message.end() <= stream.una,
         "completion-ack",
@@ -64,6 +64,9 @@ fn check_success(own: &mut End, peer: &mut End, id: u64) -> Checked {
         (message.end() - 1) & 0xff_ffff,
         stream.una & 0xff_ffff
     );
+    if !stream.settings.service.is_reliable() {
+        return Ok(());
+    }
     demand!(
         stream.executed.id > id && message.end() <= stream.covered,
         "completion-status",
@@ -131,11 +134,10 @@ fn check_failure(own: &End, peer: &End, message: &Message, status: Option<Status
 
 /// A completion in the receive queue of `own`, connected to `peer`.
 pub(crate) fn check_recv(own: &mut End, peer: &mut End, cqe: &Cqe) -> Checked {
-    let Some(receive) = own.receives.list.pop_front() else {
+    let Some(receive) = own.receives.take() else {
         demand!(false, "completion-once", "receive {} completes and none is posted", cqe.wr_id);
         return Ok(());
     };
-    own.receives.completed += 1;
     demand!(
         cqe.wr_id == receive.wr_id,
         "completion-order",

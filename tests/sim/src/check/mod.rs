@@ -6,5 +6,7 @@ mod memory;
 mod requester;
 mod responder;
 mod tally;
+mod unreliable;
 
 pub(crate) use tally::Tally;
+pub(crate) use unreliable::Inbox;

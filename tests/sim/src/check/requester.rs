@@ -90,17 +90,17 @@ impl Stream {
     }
 
     /// Packet `at` of the message has the opcode, headers and bytes of its place; gives the PSNs that it takes.
-    fn check_packet(&self, id: u64, at: u32, seen: &Seen<'_>) -> Result<u32, crate::violation::Violation> {
+    pub(crate) fn check_packet(&self, id: u64, at: u32, seen: &Seen<'_>) -> Result<u32, crate::violation::Violation> {
         let message = self.message(id).expect("found");
         let mtu = self.mtu();
         demand!(
-            seen.opcode == message.opcode(at),
+            seen.opcode == message.opcode(at) | self.settings.service.opcodes(),
             "psn",
             "PSN {} has opcode 0x{:02x}, packet {at} of {} is 0x{:02x}",
             seen.psn,
             seen.opcode,
             message.packets,
-            message.opcode(at)
+            message.opcode(at) | self.settings.service.opcodes()
         );
         let skip = at * mtu;
         if let Some(atomic) = seen.atomic {

@@ -6,16 +6,18 @@ mod keys;
 mod local;
 mod read;
 mod send;
+mod unreliable;
 mod write;
 
 use crate::{
     layout::{
-        BACK_AT, MESSAGE_BYTES, READ_AT, READ_BYTES, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA, WORDS,
-        WORDS_AT, WRITE_BYTES, slot_key,
+        BACK_AT, READ_AT, READ_BYTES, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA, WORDS, WORDS_AT,
+        WRITE_BYTES, slot_key,
     },
     message::{Kind, Message, Outcome},
     pattern::{Pieces, SOURCE_BYTES},
     random::Random,
+    service::Service,
 };
 
 /// An operation: a row of the table that a run prints.
@@ -27,8 +29,8 @@ pub(crate) struct Operation {
     pub(crate) compose: fn(&mut Composer<'_>),
 }
 
-/// Operations that succeed.
-pub(crate) const SOUND: &[Operation] = &[
+/// Operations of a reliable connection that succeed.
+const SOUND: &[Operation] = &[
     send::SEND,
     send::SEND_IMM,
     send::SEND_INVALIDATE,
@@ -41,8 +43,8 @@ pub(crate) const SOUND: &[Operation] = &[
     atomic::FETCH_ADD,
 ];
 
-/// Operations that end their connection.
-pub(crate) const FATAL: &[Operation] = &[
+/// Operations that end a reliable connection.
+const FATAL: &[Operation] = &[
     keys::WRONG_RKEY,
     keys::OUT_OF_RANGE,
     keys::NO_RIGHT,
@@ -52,6 +54,24 @@ pub(crate) const FATAL: &[Operation] = &[
     send::TOO_LONG,
     atomic::MISALIGNED,
 ];
+
+/// Operations of an unreliable connection that its sender completes, whatever becomes of them.
+const UNRELIABLE: &[Operation] = &[
+    unreliable::SEND,
+    unreliable::SEND_IMM,
+    unreliable::WRITE,
+    unreliable::WRITE_IMM,
+    unreliable::NEW_KEY,
+    unreliable::REFUSED,
+    unreliable::STALE_KEY,
+    unreliable::TOO_LONG,
+];
+
+/// Operations that end an unreliable connection.
+const UNRELIABLE_FATAL: &[Operation] = &[unreliable::WRONG_LKEY];
+
+/// All of them, in the order of the rows.
+const ALL: [&[Operation]; 4] = [SOUND, FATAL, UNRELIABLE, UNRELIABLE_FATAL];
 
 /// What may be said of a message besides its operation; rows of their own.
 #[derive(Clone, Copy)]
@@ -66,23 +86,39 @@ const TRAITS: [&str; 3] = ["inline", "several SGEs", "RNR"];
 
 /// The rows of the table.
 pub(crate) fn rows() -> impl Iterator<Item = &'static str> {
-    SOUND.iter().chain(FATAL).map(|operation| operation.name).chain(TRAITS)
-}
-
-/// The bit of an operation: its place in [`SOUND`], or behind those in [`FATAL`].
-pub(crate) const fn row_bit(place: usize) -> u64 {
-    1 << place
+    ALL.into_iter().flatten().map(|operation| operation.name).chain(TRAITS)
 }
 
 /// The bit of a trait.
-pub(crate) const fn trait_bit(which: Trait) -> u64 {
-    1 << (SOUND.len() + FATAL.len() + which as usize)
+pub(crate) fn trait_bit(which: Trait) -> u64 {
+    1 << (ALL.iter().map(|set| set.len()).sum::<usize>() + which as usize)
+}
+
+/// Draws an operation of that service, by weight; gives the bit of its row too.
+pub(crate) fn draw(random: &mut Random, service: Service, fatal: bool) -> (&'static Operation, u64) {
+    let set = match (service, fatal) {
+        (Service::Reliable, false) => 0,
+        (Service::Reliable, true) => 1,
+        (Service::Unreliable, false) => 2,
+        (Service::Unreliable, true) => 3,
+    };
+    let mut left = random.below(ALL[set].iter().map(|operation| u64::from(operation.weight)).sum());
+    let before: usize = ALL[..set].iter().map(|set| set.len()).sum();
+    for (place, operation) in ALL[set].iter().enumerate() {
+        match left.checked_sub(operation.weight.into()) {
+            Some(rest) => left = rest,
+            None => return (operation, 1 << (before + place)),
+        }
+    }
+    unreachable!("less than the sum of all weights")
 }
 
 /// What composing needs and gives.
 pub(crate) struct Composer<'c> {
     pub(crate) random: &'c mut Random,
     pub(crate) mtu: u32,
+    /// The longest WRITE or READ.
+    pub(crate) longest: u32,
     pub(crate) host: usize,
     /// Which part of the sinks is this connection's.
     pub(crate) slot: usize,
@@ -275,7 +311,7 @@ impl Composer<'_> {
     }
 
     pub(crate) const fn longest(&self) -> u32 {
-        MESSAGE_BYTES
+        self.longest
     }
 
     pub(crate) const fn back_at(&self) -> u32 {

@@ -1,0 +1,164 @@
+//! What a frame must do that nobody answers, from the moment that an endpoint is given it until it gives it back: these bytes to
+//! that place and this completion, or nothing.
+
+use std::fmt;
+
+use roced_shared::abi::cqe::{CompletionOp, Cqe, Status, cqe_flags};
+
+use crate::{
+    connection::End,
+    frame::Seen,
+    message::{Kind, Message, Outcome},
+    model::Model,
+    pattern::Pieces,
+    stream::Receives,
+    violation::{Checked, Violation, demand},
+};
+
+/// A frame that an endpoint is being given.
+pub(crate) struct Arriving {
+    /// The checker that has something to say when it does what it must not.
+    checker: &'static str,
+    psn: u32,
+    /// Its bytes, and their place: from byte `start` of these pieces on. None when it must do nothing.
+    bytes: Vec<u8>,
+    into: Pieces,
+    start: u32,
+    /// Bytes that were written.
+    done: u32,
+    /// Of the receive that it completes.
+    completes: Option<Cqe>,
+    completed: bool,
+}
+
+impl fmt::Debug for Arriving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, into, start, done, .. } = self;
+        write!(f, "{done} of {} bytes done, at {start} of {into:?}, ", bytes.len())?;
+        write!(f, "completed {}, as it must: {:?}", self.completed, self.completes)
+    }
+}
+
+impl Arriving {
+    /// One that must do nothing.
+    pub(crate) fn nothing(checker: &'static str, psn: u32) -> Self {
+        Self {
+            checker,
+            psn,
+            bytes: Vec::new(),
+            into: Pieces::default(),
+            start: 0,
+            done: 0,
+            completes: None,
+            completed: false,
+        }
+    }
+
+    fn violation(&self, text: &str) -> Violation {
+        Violation { checker: self.checker, text: format!("PSN {}: {text}: {self:?}", self.psn) }
+    }
+
+    /// Bytes reach the receiver's sink at `at`.
+    pub(crate) fn check_write(&mut self, at: u32, bytes: &[u8]) -> Checked {
+        let (done, end) = (self.done as usize, self.done as usize + bytes.len());
+        if end > self.bytes.len() {
+            return Err(self.violation(&format!("{} bytes at {at}, and there are no more to write", bytes.len())));
+        }
+        let place = self.into.at(self.start + self.done);
+        demand!(
+            place.is_some_and(|(offset, run)| offset == at && bytes.len() as u32 <= run),
+            "memory",
+            "{} bytes at {at}, the next belong to {place:?}: {self:?}",
+            bytes.len()
+        );
+        demand!(self.bytes[done..end] == *bytes, "memory", "wrong bytes at {at}: {self:?}");
+        self.done = end as u32;
+        Ok(())
+    }
+
+    /// A receive of `own` completes.
+    pub(crate) fn check_recv(&mut self, own: &mut End, cqe: &Cqe) -> Checked {
+        let Some(meant) = self.completes.filter(|_| !self.completed) else {
+            return Err(self.violation("a receive completes"));
+        };
+        demand!(self.done as usize == self.bytes.len(), "memory", "a receive completes before its bytes are there");
+        let receive = own.receives.take();
+        demand!(
+            receive.is_some_and(|receive| receive.wr_id == cqe.wr_id),
+            "completion-order",
+            "receive {} completes, and is not the oldest",
+            cqe.wr_id
+        );
+        let said = (cqe.opcode, cqe.byte_len, cqe.flags, cqe.imm, cqe.src_qpn, cqe.status);
+        let true_of = (meant.opcode, meant.byte_len, meant.flags, meant.imm, meant.src_qpn, meant.status);
+        if said != true_of {
+            return Err(self.violation(&format!("a receive completes as {cqe:?}")));
+        }
+        self.completed = true;
+        Ok(())
+    }
+
+    /// The endpoint is done with it.
+    pub(crate) fn check_done(&self) -> Checked {
+        demand!(
+            self.done as usize == self.bytes.len() && self.completed == self.completes.is_some(),
+            "delivery",
+            "a frame arrived and was not taken, or not all of it: {self:?}"
+        );
+        Ok(())
+    }
+}
+
+impl Model {
+    /// What a frame of an unreliable connection must do at `host`, whose queue pair listens.
+    pub(crate) fn expect_unreliable(&mut self, host: usize, seen: &Seen<'_>) -> Arriving {
+        let nothing = Arriving::nothing("unreliable", seen.psn);
+        let Some(at) = self.connection_of(host, seen.dest_qpn) else { return nothing };
+        let connection = &mut self.connections[at];
+        let good = self.hosts[host].generations[connection.slot];
+        let [first, second] = &mut connection.ends;
+        let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
+        let Some((id, packet)) = peer.stream.admit(seen) else { return nothing };
+        let message = peer.stream.message(id).expect("found");
+        let (start, last) = (packet * peer.stream.mtu(), packet + 1 == message.packets);
+        let place = place(message, start, seen.payload.len() as u32, last, good, &own.receives);
+        let Some(into) = place else {
+            peer.stream.inbox.under_way = None;
+            return nothing;
+        };
+        let op = if message.kind == Kind::Send { CompletionOp::Recv } else { CompletionOp::RecvWriteImm };
+        let completes = (last && message.takes_receive()).then(|| Cqe {
+            opcode: op as u8,
+            byte_len: message.length,
+            flags: flags(seen),
+            imm: seen.imm.unwrap_or_default(),
+            src_qpn: peer.qpn,
+            status: Status::Success as u8,
+            ..Cqe::default()
+        });
+        if last {
+            peer.stream.inbox.under_way = None;
+        }
+        Arriving { bytes: seen.payload.to_vec(), into, start, completes, ..nothing }
+    }
+}
+
+/// Where a message's bytes go; `None` when this packet of it must be dropped.
+fn place(message: &Message, start: u32, bytes: u32, last: bool, good: u32, receives: &Receives) -> Option<Pieces> {
+    let receive = receives.get(receives.completed);
+    if message.kind == Kind::Send {
+        return receive.map(|receive| &receive.into).filter(|into| start + bytes <= into.bytes()).cloned();
+    }
+    let opens = message.outcome != Outcome::RemoteAccess && message.generation.is_none_or(|it| it == good);
+    let taken = !(last && message.imm.is_some()) || receive.is_some();
+    // IBTA v1 C9-88: no bytes, no check of the key.
+    let opens = opens || message.length == 0;
+    let mut into = Pieces::default();
+    into.push(message.remote, message.length);
+    (opens && taken).then_some(into)
+}
+
+fn flags(seen: &Seen<'_>) -> u8 {
+    let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+    flag(seen.imm.is_some(), cqe_flags::IMM) | flag(seen.solicited, cqe_flags::SOLICITED)
+}

@@ -1,0 +1,52 @@
+//! An unreliable connection: what its sender sends, and which packets its receiver takes. Each packet leaves once, in its turn. A
+//! message goes on where the one before ended, or it is lost; what comes late or twice is not there.
+
+use super::requester::Sent;
+use crate::{
+    frame::Seen,
+    stream::Stream,
+    violation::{Violation, demand},
+};
+
+/// What the receiver is in the middle of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inbox {
+    /// The PSN behind the last that it listened to.
+    pub(crate) expected: u64,
+    /// The message whose packets it has so far.
+    pub(crate) under_way: Option<u64>,
+}
+
+impl Stream {
+    /// A packet leaves that nobody answers.
+    pub(crate) fn check_unanswered(&mut self, seen: &Seen<'_>, now: u64) -> Result<Sent, Violation> {
+        let psn = self.unwrap_psn(seen.psn);
+        demand!(psn == self.frontier, "psn", "PSN {} sent where {} comes next", seen.psn, self.frontier & 0xff_ffff);
+        let Some((id, at)) = self.find(psn) else {
+            demand!(false, "psn", "PSN {} is of no message that was posted", seen.psn);
+            unreachable!()
+        };
+        self.check_packet(id, at, seen)?;
+        let end = psn + 1;
+        // Nobody says that it arrived: it is done.
+        (self.frontier, self.una, self.una_at_least, self.alive_at) = (end, end, end, now);
+        Ok(Sent { rows: self.message(id).expect("found").rows, again: false, end })
+    }
+
+    /// A packet reaches the receiver, whole. Gives the message that it goes on with, and which of its packets it is.
+    pub(crate) fn admit(&mut self, seen: &Seen<'_>) -> Option<(u64, u32)> {
+        let psn = self.unwrap_psn(seen.psn);
+        let inbox = self.inbox;
+        if psn < inbox.expected {
+            return None;
+        }
+        let (id, at) = self.find(psn).expect("messages that nobody answers are kept");
+        let follows = psn == inbox.expected;
+        let goes_on = at == 0 || follows && inbox.under_way == Some(id);
+        self.inbox.under_way = goes_on.then_some(id);
+        if at == 0 || follows {
+            self.inbox.expected = psn + 1;
+        }
+        goes_on.then_some((id, at))
+    }
+}

@@ -1,0 +1,43 @@
+//! What a connection promises.
+
+use roced_transport::qp::ServiceType;
+
+/// A transport service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Everything arrives once and in order, or the connection ends.
+    Reliable,
+    /// A message arrives whole or not at all.
+    Unreliable,
+}
+
+impl Service {
+    /// The service that the high bits of an opcode name (IBTA v1 table 38).
+    pub(crate) const fn of_opcode(opcode: u8) -> Option<Self> {
+        match opcode >> 5 {
+            0 => Some(Self::Reliable),
+            1 => Some(Self::Unreliable),
+            _ => None,
+        }
+    }
+
+    /// The high bits of its opcodes.
+    pub(crate) const fn opcodes(self) -> u8 {
+        match self {
+            Self::Reliable => 0x00,
+            Self::Unreliable => 0x20,
+        }
+    }
+
+    pub(crate) const fn kind(self) -> ServiceType {
+        match self {
+            Self::Reliable => ServiceType::Rc,
+            Self::Unreliable => ServiceType::Uc,
+        }
+    }
+
+    /// Something is answered.
+    pub(crate) const fn is_reliable(self) -> bool {
+        matches!(self, Self::Reliable)
+    }
+}
