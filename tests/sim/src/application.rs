@@ -4,16 +4,17 @@ use roced_shared::{
     abi::wqe::{SendOp, Sge, send_flags},
     ids::Qpn,
 };
-use roced_transport::work::{DatagramTo, RecvWork, SendWork, WorkData};
+use roced_transport::work::{RecvWork, SendWork, WorkData};
 
 use crate::{
-    connection::Phase,
+    connection::{Connection, Phase},
     host,
     layout::{MESSAGE_BYTES, RECV_AT, RECV_BYTES, RECV_SLOTS, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_VA},
     message::{Kind, Message, Outcome},
     model::RECEIVE_ID,
     operation::{self, Composer},
     pattern::{Pieces, SOURCE_BYTES, sea},
+    service::Service,
     stream::Receive,
     world::World,
 };
@@ -127,7 +128,10 @@ impl World {
             let end = &mut self.model.connections[at].ends[host];
             let buffer = end.receives.posted as u32 % RECV_SLOTS;
             let base = slot as u32 * SLOT_BYTES + RECV_AT + buffer * RECV_BYTES;
-            let into = split(&mut self.random, base, RECV_BYTES, settings.sges);
+            // Some have room for the shortest datagrams only.
+            let short = settings.service == Service::Datagram && self.random.one_in(12);
+            let bytes = if short { self.random.below(100) as u32 } else { RECV_BYTES };
+            let into = split(&mut self.random, base, bytes, settings.sges);
             for (sge, (offset, bytes)) in sges.iter_mut().zip(into.iter()) {
                 *sge = Sge { va: SINK_VA + u64::from(offset), length: bytes, lkey: SINK_KEY };
             }
@@ -165,6 +169,7 @@ impl World {
     /// Draws an operation and posts its work.
     fn post_operation(&mut self, at: usize, host: usize) {
         let fatal = self.fatal_every > 0 && self.random.one_in(self.fatal_every);
+        let (partners, strangers) = self.others(host);
         let connection = &mut self.model.connections[at];
         let settings = connection.settings;
         let (operation, row) = operation::draw(&mut self.random, settings.service, fatal);
@@ -177,6 +182,9 @@ impl World {
             slot: connection.slot,
             inline_bytes: settings.inline_bytes,
             sges: settings.sges,
+            partners,
+            strangers,
+            qkey: settings.qkey,
             write_at: &mut end.write_at,
             read_at: &mut end.read_at,
             back_is_free: end.stream.complete >= end.back_until,
@@ -202,6 +210,18 @@ impl World {
         if fatal && self.weather.peer_restart > 0 && self.restart_at == u64::MAX && self.random.one_in(4) {
             self.restart_at = self.now + self.random.below(200_000);
         }
+    }
+
+    /// Queue pairs of the other host that take datagrams, with their Q_Keys, and others that do not, one of them not there.
+    fn others(&self, host: usize) -> (Vec<(u32, u32)>, Vec<u32>) {
+        let (mut partners, mut strangers) = (Vec::new(), vec![host::qpn(1 - host, host::QPS_MAX - 1).get()]);
+        for Connection { ends, settings, .. } in &self.model.connections {
+            match settings.service {
+                Service::Datagram => partners.push((ends[1 - host].qpn, settings.qkey)),
+                _ => strangers.push(ends[1 - host].qpn),
+            }
+        }
+        (partners, strangers)
     }
 
     fn post(&mut self, at: usize, host: usize, message: Message) {
@@ -249,7 +269,7 @@ impl World {
             rkey: message.rkey,
             swap_or_add: message.swap_or_add,
             compare: message.compare,
-            to: DatagramTo::NOWHERE,
+            to: message.to,
             data,
         };
         self.endpoints[host].post_send(qpn, &work).expect("a queue pair that is there");

@@ -7,7 +7,7 @@ use roced_shared::abi::cqe::{CompletionOp, Cqe, Status, cqe_flags};
 
 use crate::{
     connection::End,
-    frame::Seen,
+    frame::{self, Seen},
     message::{Kind, Message, Outcome},
     model::Model,
     pattern::Pieces,
@@ -140,6 +140,32 @@ impl Model {
             peer.stream.inbox.under_way = None;
         }
         Arriving { bytes: seen.payload.to_vec(), into, start, completes, ..nothing }
+    }
+}
+
+impl Model {
+    /// What a datagram must do at `host`, whose queue pair of that number takes some.
+    pub(crate) fn expect_datagram(&mut self, host: usize, seen: &Seen<'_>, frame: &[u8]) -> Arriving {
+        let nothing = Arriving::nothing("datagram", seen.psn);
+        let deth = seen.deth.expect("of this service");
+        let Some(at) = self.connection_of(host, seen.dest_qpn) else { return nothing };
+        let connection = &self.connections[at];
+        let receives = &connection.ends[host].receives;
+        let Some(receive) = receives.get(receives.completed) else { return nothing };
+        let bytes = [&frame::grh(frame), seen.payload].concat();
+        if deth.qkey != connection.settings.qkey || bytes.len() as u32 > receive.into.bytes() {
+            return nothing;
+        }
+        let completes = Some(Cqe {
+            opcode: CompletionOp::Recv as u8,
+            byte_len: bytes.len() as u32,
+            flags: flags(seen) | cqe_flags::GRH,
+            imm: seen.imm.unwrap_or_default(),
+            src_qpn: deth.source_qpn,
+            status: Status::Success as u8,
+            ..Cqe::default()
+        });
+        Arriving { bytes, into: receive.into.clone(), completes, ..nothing }
     }
 }
 

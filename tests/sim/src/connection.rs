@@ -10,6 +10,8 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) service: Service,
+    /// Of datagrams.
+    pub(crate) qkey: u32,
     pub(crate) mtu: u32,
     pub(crate) ipv6: bool,
     pub(crate) timeout: u32,
@@ -32,6 +34,7 @@ impl Settings {
     pub(crate) fn draw(random: &mut Random, service: Service) -> Self {
         Self {
             service,
+            qkey: random.next() as u32 >> 1,
             mtu: random.pick(&[256, 512, 1024, 1024, 2048, 4096]),
             ipv6: random.one_in(3),
             timeout: random.within(8, 10) as u32,

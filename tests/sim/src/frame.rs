@@ -15,6 +15,13 @@ pub(crate) enum Kind {
     AtomicAck,
 }
 
+/// A datagram extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deth {
+    pub(crate) qkey: u32,
+    pub(crate) source_qpn: u32,
+}
+
 /// An ACK extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Aeth {
@@ -51,6 +58,7 @@ pub(crate) struct Seen<'f> {
     pub(crate) ack_request: bool,
     pub(crate) dest_qpn: u32,
     pub(crate) psn: u32,
+    pub(crate) deth: Option<Deth>,
     pub(crate) reth: Option<Reth>,
     pub(crate) aeth: Option<Aeth>,
     pub(crate) atomic: Option<AtomicEth>,
@@ -72,6 +80,14 @@ impl Seen<'_> {
 /// Where the BTH begins.
 pub(crate) fn bth_at(frame: &[u8]) -> usize {
     14 + if frame[12] == 0x08 { 20 } else { 40 } + 8
+}
+
+/// What a receiver of this frame finds in front of a datagram: an IPv6 header, or an IPv4 header behind zeros (annex A17).
+pub(crate) fn grh(frame: &[u8]) -> [u8; 40] {
+    let ip = &frame[14..bth_at(frame) - 8];
+    let mut grh = [0; 40];
+    grh[40 - ip.len()..].copy_from_slice(ip);
+    grh
 }
 
 /// (kind, begins, ends, RETH, AETH, immediate) of the low bits of an opcode.
@@ -115,6 +131,9 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
     if !service.is_reliable() && (!matches!(kind, Kind::Send | Kind::Write) || matches!(opcode & 0x1f, 0x16 | 0x17)) {
         return None;
     }
+    if service == Service::Datagram && !(begins && ends && kind == Kind::Send) {
+        return None;
+    }
     let pad = usize::from(bth[1] >> 4 & 3);
     let mut next = at + 12;
     let mut take = |bytes: usize| {
@@ -122,6 +141,12 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
         frame.get(next - bytes..next)
     };
     let number = |bytes: &[u8]| bytes.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+    let deth = if service == Service::Datagram {
+        let bytes = take(8)?;
+        Some(Deth { qkey: number(&bytes[..4]) as u32, source_qpn: number(&bytes[5..]) as u32 })
+    } else {
+        None
+    };
     let reth = if has_reth {
         let bytes = take(16)?;
         Some(Reth { va: number(&bytes[..8]), rkey: number(&bytes[8..12]) as u32, length: number(&bytes[12..]) as u32 })
@@ -159,6 +184,7 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
         ack_request: bth[8] & 0x80 != 0,
         dest_qpn: number(&bth[5..8]) as u32,
         psn: number(&bth[9..12]) as u32,
+        deth,
         reth,
         aeth,
         atomic,

@@ -8,6 +8,7 @@ use roced_shared::{
     ids::{EndpointId, Qpn},
 };
 use roced_transport::{
+    ah::AddressHandle,
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, EmitError, FrameMut, Via, Wire},
@@ -21,8 +22,8 @@ use roced_transport::{
 use crate::{
     connection::Settings,
     layout::{
-        FORBIDDEN, OTHER_PD, OTHER_PD_KEY, PD, READ_KEY, SINK, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE, SOURCE_KEY,
-        SOURCE_VA, slot_key, slot_region,
+        FORBIDDEN, HANDLES, OTHER_PD, OTHER_PD_AH, OTHER_PD_KEY, PD, READ_KEY, SINK, SINK_KEY, SINK_VA, SLOT_BYTES,
+        SOURCE, SOURCE_KEY, SOURCE_VA, slot_key, slot_region,
     },
     model::{RECV_CQ, SEND_CQ},
     pattern::SOURCE_BYTES,
@@ -42,7 +43,7 @@ pub(crate) fn endpoint(host: usize, slots: usize, generations: &[u32], recovery:
     let mut endpoint = Endpoint::new(EndpointConfig {
         id,
         max_mrs: 16,
-        max_ahs: 0,
+        max_ahs: HANDLES,
         max_srqs: 0,
         max_qps: QPS_MAX,
         recovery,
@@ -119,7 +120,16 @@ fn gid(host: usize, ipv6: bool) -> [u8; 16] {
 }
 
 /// Makes a queue pair and takes it to RTS.
-pub(crate) fn connect(endpoint: &mut Endpoint, host: usize, own: Qpn, peer: Qpn, settings: &Settings, psns: [u32; 2]) {
+///
+/// `slot` is the number of its address handle, if it sends datagrams.
+pub(crate) fn connect(
+    endpoint: &mut Endpoint,
+    (host, slot): (usize, usize),
+    own: Qpn,
+    peer: Qpn,
+    settings: &Settings,
+    psns: [u32; 2],
+) {
     let sizes = QpSizes {
         send_wrs: WORK_REQUESTS,
         recv_wrs: WORK_REQUESTS,
@@ -163,6 +173,7 @@ pub(crate) fn connect(endpoint: &mut Endpoint, host: usize, own: Qpn, peer: Qpn,
         timeout: settings.timeout,
         retry_cnt: settings.retry_cnt,
         rnr_retry: settings.rnr_retry,
+        qkey: settings.qkey,
         dgid: gid(1 - host, settings.ipv6),
         ..QpAttributes::default()
     };
@@ -170,13 +181,23 @@ pub(crate) fn connect(endpoint: &mut Endpoint, host: usize, own: Qpn, peer: Qpn,
     // IBTA v1 table 91: what only answers need is no attribute of a service without them.
     let (to_receive, to_send) = match settings.service {
         Service::Reliable => (MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC),
-        Service::Unreliable => (0, 0),
+        Service::Unreliable | Service::Datagram => (0, 0),
     };
-    let steps = [
+    if settings.service == Service::Datagram {
+        let handle = AddressHandle { pd: PD, path: PathState::Ready(path), mtu_bytes: settings.mtu };
+        for (number, pd) in [(slot as u32, PD), (OTHER_PD_AH, OTHER_PD)] {
+            endpoint.remove_ah(number);
+            endpoint.insert_ah(number, AddressHandle { pd, ..handle }).expect("just removed");
+        }
+    }
+    let mut steps = [
         (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, None),
         (state::RTR, AV | PATH_MTU | DEST_QPN | RQ_PSN | to_receive, Some(PathState::Ready(path))),
         (state::RTS, SQ_PSN | to_send, None),
     ];
+    if settings.service == Service::Datagram {
+        steps = [(state::INIT, PKEY_INDEX | PORT | QKEY, None), (state::RTR, 0, None), (state::RTS, SQ_PSN, None)];
+    }
     for (state, mask, path) in steps {
         endpoint
             .modify_qp(own, STATE | mask, &QpAttributes { state, ..attributes }, path)

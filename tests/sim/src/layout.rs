@@ -30,6 +30,10 @@ pub(crate) const SINK_KEY: u32 = 0x0051_0002;
 pub(crate) const READ_KEY: u32 = 0x0052_0003;
 /// Of another protection domain.
 pub(crate) const OTHER_PD_KEY: u32 = 0x0053_0004;
+/// An address handle of that domain. Those of the slots have the slots' numbers.
+pub(crate) const OTHER_PD_AH: u32 = 7;
+/// Address handles of a host.
+pub(crate) const HANDLES: u32 = 8;
 /// Opens nothing.
 pub(crate) const NO_KEY: u32 = 0x0077_7701;
 

@@ -12,6 +12,9 @@ use crate::{
     world::World,
 };
 
+/// Of connections, in seeds that have others than reliable ones.
+const SERVICES: [Service; 4] = [Service::Reliable, Service::Reliable, Service::Unreliable, Service::Datagram];
+
 impl World {
     /// A host goes away with all that its endpoint knew, and comes back empty.
     pub(crate) fn restart(&mut self) {
@@ -36,7 +39,11 @@ impl World {
             // Where nothing is answered, what is under way are frames.
             let flying = self.network.flying().filter_map(frame::parse).filter_map(|seen| {
                 let mut ends = connection.ends.iter().zip([1, 0]);
-                let (_, from) = ends.find(|(end, _)| end.qpn == seen.dest_qpn && !seen.service.is_reliable())?;
+                let from = match (seen.service, seen.deth) {
+                    (Service::Reliable, _) => return None,
+                    (_, Some(deth)) => connection.ends.iter().position(|end| end.qpn == deth.source_qpn)?,
+                    (_, None) => ends.find(|(end, _)| end.qpn == seen.dest_qpn)?.1,
+                };
                 let stream = &connection.ends[from].stream;
                 Some(stream.rows_at(stream.unwrap_psn(seen.psn)))
             });
@@ -48,7 +55,7 @@ impl World {
 
     /// Makes the connection of a slot, after the one that was there.
     pub(crate) fn connect(&mut self, slot: usize, before: Option<&Settings>) -> Connection {
-        let service = if self.mixed && self.random.one_in(2) { Service::Unreliable } else { Service::Reliable };
+        let service = if self.mixed { self.random.pick(&SERVICES) } else { Service::Reliable };
         let mut settings = Settings::draw(&mut self.random, service);
         if let Some(before) = before
             && !self.random.chance(self.weather.mtu_change)
@@ -64,7 +71,7 @@ impl World {
         });
         let qpns = [0, 1].map(|at| host::qpn(at, index));
         for at in 0..2 {
-            host::connect(&mut self.endpoints[at], at, qpns[at], qpns[1 - at], &settings, psns);
+            host::connect(&mut self.endpoints[at], (at, slot), qpns[at], qpns[1 - at], &settings, psns);
             self.model.hosts[at].by_index[index as usize] = Some(slot);
             self.renew_key(at, slot, qpns[at]);
         }

@@ -1,5 +1,7 @@
 //! One send work request, as the model knows it: what its packets are, where its bytes belong, how it must end.
 
+use roced_transport::work::DatagramTo;
+
 use crate::pattern::Pieces;
 
 /// What a message does.
@@ -30,6 +32,8 @@ pub(crate) enum Outcome {
     RemoteAccess,
     RemoteInvalid,
     LocalProtection,
+    LocalLength,
+    LocalOperation,
 }
 
 /// A send work request.
@@ -39,6 +43,8 @@ pub(crate) struct Message {
     /// A bit for each row of the table that it belongs to.
     pub(crate) rows: u64,
     pub(crate) kind: Kind,
+    /// Of a datagram: where to.
+    pub(crate) to: DatagramTo,
     pub(crate) imm: Option<[u8; 4]>,
     pub(crate) solicited: bool,
     pub(crate) signaled: bool,

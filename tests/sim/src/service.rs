@@ -9,6 +9,8 @@ pub(crate) enum Service {
     Reliable,
     /// A message arrives whole or not at all.
     Unreliable,
+    /// Messages of one packet to anybody.
+    Datagram,
 }
 
 impl Service {
@@ -17,6 +19,7 @@ impl Service {
         match opcode >> 5 {
             0 => Some(Self::Reliable),
             1 => Some(Self::Unreliable),
+            3 => Some(Self::Datagram),
             _ => None,
         }
     }
@@ -26,6 +29,7 @@ impl Service {
         match self {
             Self::Reliable => 0x00,
             Self::Unreliable => 0x20,
+            Self::Datagram => 0x60,
         }
     }
 
@@ -33,6 +37,7 @@ impl Service {
         match self {
             Self::Reliable => ServiceType::Rc,
             Self::Unreliable => ServiceType::Uc,
+            Self::Datagram => ServiceType::Ud,
         }
     }
 

@@ -195,7 +195,7 @@ impl Stream {
         match message.outcome {
             Outcome::Success => false,
             Outcome::RemoteAccess | Outcome::RemoteInvalid => self.settings.service.is_reliable(),
-            Outcome::LocalProtection => true,
+            Outcome::LocalProtection | Outcome::LocalLength | Outcome::LocalOperation => true,
         }
     }
 

@@ -33,7 +33,8 @@ impl World {
     pub(crate) fn deliver(&mut self, arrival: Arrival) {
         let Arrival { to, bytes, corrupt } = arrival;
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
-        let state = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn)).map(|qp| qp.state());
+        let qp = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn));
+        let state = qp.filter(|qp| qp.config().service == seen.service.kind()).map(|qp| qp.state());
         let hears = matches!(state, Some(State::ReadyToReceive | State::ReadyToSend | State::SendQueueError));
         let tally = &mut self.model.hosts[to].tally;
         tally.given += 1;
@@ -42,6 +43,8 @@ impl World {
             (Service::Reliable, true) => self.believe(to, &seen),
             (Service::Unreliable, true) => self.model.arriving = Some(self.model.expect_unreliable(to, &seen)),
             (Service::Unreliable, false) => self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn)),
+            (Service::Datagram, true) => self.model.arriving = Some(self.model.expect_datagram(to, &seen, &bytes)),
+            (Service::Datagram, false) => self.model.arriving = Some(Arriving::nothing("datagram", seen.psn)),
             (Service::Reliable, false) => {}
         }
         let (first, rest) = bytes.split_at(bytes.len().min(3840));
@@ -146,7 +149,12 @@ impl World {
     fn check_frame(&mut self, from: usize, bytes: &[u8]) -> Result<Known, Violation> {
         let unknown = || Violation { checker: "frame", text: format!("host {from} sends {bytes:02x?}") };
         let seen = frame::parse(bytes).ok_or_else(unknown)?;
-        let at = self.model.connection_of(1 - from, seen.dest_qpn).or_else(|| {
+        let at = if let Some(deth) = seen.deth {
+            self.model.connection_of(from, deth.source_qpn)
+        } else {
+            self.model.connection_of(1 - from, seen.dest_qpn)
+        };
+        let at = at.or_else(|| {
             // The peer has gone away; its connection is still this one.
             self.model.connections.iter().position(|c| c.ends[1 - from].qpn == seen.dest_qpn)
         });

@@ -94,6 +94,8 @@ fn check_failure(own: &End, peer: &End, message: &Message, status: Option<Status
         Some(Status::WorkRequestFlushed) => own.may_fail,
         Some(Status::RemoteAccess) => message.outcome == Outcome::RemoteAccess || message.may_fail,
         Some(Status::RemoteInvalidRequest) => message.outcome == Outcome::RemoteInvalid,
+        Some(Status::LocalLength) => message.outcome == Outcome::LocalLength,
+        Some(Status::LocalQpOperation) => message.outcome == Outcome::LocalOperation,
         Some(Status::LocalProtection) => message.outcome == Outcome::LocalProtection,
         Some(Status::TransportRetryExceeded) => {
             demand!(

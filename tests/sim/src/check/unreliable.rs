@@ -1,11 +1,11 @@
-//! An unreliable connection: what its sender sends, and which packets its receiver takes. Each packet leaves once, in its turn. A
+//! Services without answers: what leaves, once and in its turn. An unreliable connection: what its sender sends, and which packets its receiver takes. Each packet leaves once, in its turn. A
 //! message goes on where the one before ended, or it is lost; what comes late or twice is not there.
 
 use super::requester::Sent;
 use crate::{
     frame::Seen,
     stream::Stream,
-    violation::{Violation, demand},
+    violation::{Checked, Violation, demand},
 };
 
 /// What the receiver is in the middle of.
@@ -27,10 +27,27 @@ impl Stream {
             unreachable!()
         };
         self.check_packet(id, at, seen)?;
+        self.check_destination(id, seen)?;
         let end = psn + 1;
         // Nobody says that it arrived: it is done.
         (self.frontier, self.una, self.una_at_least, self.alive_at) = (end, end, end, now);
         Ok(Sent { rows: self.message(id).expect("found").rows, again: false, end })
+    }
+
+    /// A datagram goes where it was posted to, with the Q_Key that is asked for.
+    fn check_destination(&self, id: u64, seen: &Seen<'_>) -> Checked {
+        let Some(deth) = seen.deth else { return Ok(()) };
+        let to = self.message(id).expect("found").to;
+        // The top bit asks for the queue pair's own.
+        let qkey = if to.qkey >> 31 == 0 { to.qkey } else { self.settings.qkey };
+        demand!(
+            (seen.dest_qpn, deth.qkey) == (to.qpn.get(), qkey),
+            "datagram",
+            "PSN {} goes to {:#x} with {deth:?}, posted to {to:?}",
+            seen.psn,
+            seen.dest_qpn
+        );
+        Ok(())
     }
 
     /// A packet reaches the receiver, whole. Gives the message that it goes on with, and which of its packets it is.

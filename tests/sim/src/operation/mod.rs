@@ -2,12 +2,16 @@
 //! drawn, and a function that composes its work requests.
 
 mod atomic;
+mod datagram;
 mod keys;
 mod local;
 mod read;
 mod send;
 mod unreliable;
 mod write;
+
+use roced_shared::ids::Qpn;
+use roced_transport::work::DatagramTo;
 
 use crate::{
     layout::{
@@ -70,8 +74,14 @@ const UNRELIABLE: &[Operation] = &[
 /// Operations that end an unreliable connection.
 const UNRELIABLE_FATAL: &[Operation] = &[unreliable::WRONG_LKEY];
 
-/// All of them, in the order of the rows.
-const ALL: [&[Operation]; 4] = [SOUND, FATAL, UNRELIABLE, UNRELIABLE_FATAL];
+/// Datagrams, which their sender completes, whoever gets them.
+const DATAGRAM: &[Operation] = &[datagram::SEND, datagram::SEND_IMM, datagram::WRONG_QKEY, datagram::WRONG_QP];
+
+/// Datagrams that cannot be sent: no frame shows them, and they have no row.
+const DATAGRAM_FATAL: &[Operation] = &[datagram::WRONG_LKEY, datagram::TOO_LONG, datagram::NO_HANDLE, datagram::WRITE];
+
+/// All that have rows, in the order of the rows.
+const ALL: [&[Operation]; 5] = [SOUND, FATAL, UNRELIABLE, UNRELIABLE_FATAL, DATAGRAM];
 
 /// What may be said of a message besides its operation; rows of their own.
 #[derive(Clone, Copy)]
@@ -94,20 +104,24 @@ pub(crate) fn trait_bit(which: Trait) -> u64 {
     1 << (ALL.iter().map(|set| set.len()).sum::<usize>() + which as usize)
 }
 
-/// Draws an operation of that service, by weight; gives the bit of its row too.
+/// Draws an operation of that service, by weight; gives the bit of its row too, 0 if it has none.
 pub(crate) fn draw(random: &mut Random, service: Service, fatal: bool) -> (&'static Operation, u64) {
     let set = match (service, fatal) {
-        (Service::Reliable, false) => 0,
-        (Service::Reliable, true) => 1,
-        (Service::Unreliable, false) => 2,
-        (Service::Unreliable, true) => 3,
+        (Service::Reliable, false) => SOUND,
+        (Service::Reliable, true) => FATAL,
+        (Service::Unreliable, false) => UNRELIABLE,
+        (Service::Unreliable, true) => UNRELIABLE_FATAL,
+        (Service::Datagram, false) => DATAGRAM,
+        (Service::Datagram, true) => DATAGRAM_FATAL,
     };
-    let mut left = random.below(ALL[set].iter().map(|operation| u64::from(operation.weight)).sum());
-    let before: usize = ALL[..set].iter().map(|set| set.len()).sum();
-    for (place, operation) in ALL[set].iter().enumerate() {
+    let mut left = random.below(set.iter().map(|operation| u64::from(operation.weight)).sum());
+    for operation in set {
         match left.checked_sub(operation.weight.into()) {
             Some(rest) => left = rest,
-            None => return (operation, 1 << (before + place)),
+            None => {
+                let row = ALL.into_iter().flatten().position(|row| row.name == operation.name);
+                return (operation, row.map_or(0, |row| 1 << row));
+            }
         }
     }
     unreachable!("less than the sum of all weights")
@@ -124,6 +138,10 @@ pub(crate) struct Composer<'c> {
     pub(crate) slot: usize,
     pub(crate) inline_bytes: u32,
     pub(crate) sges: u32,
+    /// Of datagrams: queue pairs of the other host that take them, with their Q_Keys, and some that do not; the own Q_Key.
+    pub(crate) partners: Vec<(u32, u32)>,
+    pub(crate) strangers: Vec<u32>,
+    pub(crate) qkey: u32,
     /// Where the next WRITE and the next READ put their bytes.
     pub(crate) write_at: &'c mut u32,
     pub(crate) read_at: &'c mut u32,
@@ -179,6 +197,7 @@ impl Composer<'_> {
             wr_id: 0,
             rows: 0,
             kind,
+            to: DatagramTo::NOWHERE,
             imm: None,
             solicited: self.random.one_in(4),
             signaled: !self.random.one_in(3),
@@ -225,6 +244,16 @@ impl Composer<'_> {
 
     pub(crate) fn send(&mut self, length: u32) -> Message {
         self.outgoing(Kind::Send, length)
+    }
+
+    /// A datagram to somebody who takes it.
+    pub(crate) fn datagram(&mut self) -> Message {
+        let length = self.length(self.mtu);
+        let (qpn, qkey) = self.random.pick(&self.partners);
+        // The top bit asks for the queue pair's own.
+        let qkey = if qkey == self.qkey && self.random.one_in(3) { 1 << 31 | self.random.next() as u32 } else { qkey };
+        let to = DatagramTo { ah: self.slot as u32, qpn: Qpn::from_wire(qpn), qkey };
+        Message { to, ..self.send(length) }
     }
 
     /// A WRITE to the next place of the peer's sink, or once more to where the last began.
