@@ -155,6 +155,40 @@ pub enum Error {
         /// What there is.
         size: usize,
     },
+    /// A range of the program where nothing is mapped, or of no bytes.
+    #[error("nothing is mapped at 0x{address:x}, or it is no bytes that were asked for")]
+    NotMapped {
+        /// The first address where there is nothing.
+        address: usize,
+    },
+    /// Memory of the program that cannot be shared with the daemon.
+    #[error(
+        "memory at 0x{address:x} ({}) cannot be registered: only private memory of no file can, and what the program shares as memfd or tmpfs file",
+        if .name.is_empty() { "without a name" } else { .name }
+    )]
+    OtherMemory {
+        /// Where it begins.
+        address: usize,
+        /// What `/proc/self/maps` calls it.
+        name: String,
+    },
+    /// Memory that the program may not read, or not write where that was asked for.
+    #[error("the program itself may not do at 0x{address:x} what it would let the device do there")]
+    NoRights {
+        /// Where it begins.
+        address: usize,
+    },
+    /// The kernel does not let pages be exchanged under the program.
+    #[error(
+        "the program's own memory cannot be shared ({errno}): that needs Linux 5.19 with userfaultfd, allowed by seccomp, and no limit on the size of files; memory of Device::allocate goes without"
+    )]
+    NoPageExchange {
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// A forked child uses what its parent opened.
+    #[error("this was opened by the process that forked this one: open the device again here")]
+    OtherProcess,
     /// The kernel said no.
     #[error("{call}: {errno}")]
     Kernel {
@@ -181,7 +215,7 @@ impl Error {
                 Refusal::Version | Refusal::Stopping | Refusal::WorkerTimeout => Side::Daemon,
                 _ => Side::Yours,
             },
-            Self::Kernel { .. } => Side::Kernel,
+            Self::Kernel { .. } | Self::NoPageExchange { .. } => Side::Kernel,
             _ => Side::Yours,
         }
     }
@@ -231,6 +265,10 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         Refusal::NotPermitted => "only root may: a Q_Key with the top bit set is the connection manager's".into(),
         Refusal::Stopping => "the daemon is stopping".into(),
         Refusal::WorkerTimeout => "a worker of the daemon did not answer in time: is the machine overloaded?".into(),
+        Refusal::BadFile => format!(
+            "the memory's file cannot be mapped by the daemon ({}): it must be a memfd or tmpfs file that cannot shrink, open for what is asked",
+            errno(first)
+        ),
         Refusal::NotSupported => "this version of roced does not have that".into(),
     };
     format!("{call} refused: {why}")
@@ -323,7 +361,7 @@ mod tests {
                 assert!(matches!(error, Error::Protocol { .. }), "{status}");
             }
         }
-        assert_eq!(known, 18);
+        assert_eq!(known, 19);
         let side = |refusal| Error::Refused { call: "", refusal, detail: [0; 2] }.side();
         assert_eq!((side(Refusal::NoRoute), side(Refusal::InUse)), (Side::Peer, Side::Yours));
     }

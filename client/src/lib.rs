@@ -30,6 +30,7 @@ mod mapping;
 mod mr;
 mod outstanding;
 mod pd;
+mod program;
 mod qp;
 mod service;
 mod socket;

@@ -33,11 +33,13 @@ pub(crate) enum Mode {
     Populated,
 }
 
-/// The pages of a memfd, mapped for as long as this lives.
+/// The pages of a memfd, mapped for as long as this lives, or memory of the program.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    /// Mapped by us.
+    ours: bool,
 }
 
 // SAFETY: the mapping belongs to no thread, and `base` and `bytes` never change; what lies behind is reached through atomics and
@@ -63,7 +65,16 @@ impl Mapping {
         };
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe { mmap(None, length, protection, flags, fd, 0) }.map_err(Error::kernel("mmap"))?;
-        Ok(Arc::new(Self { base: base.cast(), bytes }))
+        Ok(Arc::new(Self { base: base.cast(), bytes, ours: true }))
+    }
+
+    /// Memory that the program has mapped.
+    ///
+    /// # Safety
+    /// `bytes` bytes from `base` stay mapped, for reading and whatever is done to them by this, for as long as this lives, and the program
+    /// does not have references to them that rule out what is done.
+    pub(crate) unsafe fn of_program(base: NonNull<u8>, bytes: usize) -> Arc<Self> {
+        Arc::new(Self { base, bytes, ours: false })
     }
 
     /// Byte `offset`'s address.
@@ -107,9 +118,9 @@ impl Mapping {
 
     /// The eight bytes at `offset`, a multiple of eight, as an atomic.
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8), "an atomic operation at {offset}, which is no multiple of eight");
-        // SAFETY: `at` checked that they are mapped, for as long as `self` lives, and the line above that they are aligned, for a mapping
-        // begins on a page. Nobody has a Rust reference to them but as atomics, or by an unsafe call that rules this out.
+        let aligned = self.base.as_ptr().addr().wrapping_add(offset).is_multiple_of(8);
+        assert!(aligned, "an atomic operation at {offset}, where no multiple of eight is");
+        // SAFETY: `at` checked that they are mapped, for as long as `self` lives, and the line above that they are aligned. Nobody has a Rust reference to them but as atomics, or by an unsafe call that rules this out.
         unsafe { self.at(offset, 8).cast().as_ref() }
     }
 
@@ -123,6 +134,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if !self.ours {
+            return;
+        }
         // SAFETY: exactly what `new` mapped; whoever was given an address keeps `self` alive.
         let unmapped = unsafe { munmap(self.base.cast::<c_void>(), self.bytes) };
         debug_assert_eq!(unmapped, Ok(()), "unmapping a whole mapping of ours");
@@ -178,7 +192,7 @@ pub(crate) fn worker_state(mapping: &Arc<Mapping>, index: u32) -> WorkerState<Ar
 ///
 /// # Safety
 /// Both ranges must be mapped and not overlap.
-unsafe fn racing_copy(from: NonNull<u8>, to: NonNull<u8>, bytes: usize) {
+pub(crate) unsafe fn racing_copy(from: NonNull<u8>, to: NonNull<u8>, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: reads and writes exactly the two ranges that the caller vouches for; the direction flag is clear on entry to `asm!`.
     unsafe {

@@ -5,12 +5,17 @@
 //! mixture of old and new bytes, never more harm than that.
 
 use std::{
-    ops::{BitOr, Bound, RangeBounds},
+    ops::{BitOr, Bound, Range, RangeBounds},
+    os::fd::AsFd,
+    ptr::NonNull,
     sync::{Arc, atomic::AtomicU64},
 };
 
 use roced_shared::abi::{
-    control::{DeregMr, FreeMemory, Handle, RegMr, RegMrRequest, ReregMr, ReregMrRequest, access, rereg},
+    control::{
+        DeregMr, FreeMemory, Handle, MapMemory, MapMemoryRequest, Refusal, RegMr, RegMrRequest, ReregMr,
+        ReregMrRequest, access, origin, rereg,
+    },
     wqe::Sge,
 };
 
@@ -19,6 +24,7 @@ use crate::{
     error::{Error, Result},
     mapping::{Mapping, Mode},
     pd::{PdInner, ProtectionDomain},
+    program::Held,
 };
 
 /// What may be done to a memory region, or what a peer may do over a queue pair. Reading by local work requests is always allowed.
@@ -45,6 +51,16 @@ impl Access {
 
     pub(crate) const fn bits(self) -> u32 {
         self.0
+    }
+
+    /// Something may write.
+    const fn writes(self) -> bool {
+        self.0 & access::LOCAL_WRITE != 0
+    }
+
+    /// A registration with these rights, of nothing yet.
+    fn asked(self) -> RegMrRequest {
+        RegMrRequest { access: self.0, ..RegMrRequest::default() }
     }
 }
 
@@ -114,6 +130,43 @@ impl Drop for MemoryInner {
     }
 }
 
+/// Memory of the program that the daemon maps.
+#[derive(Debug)]
+struct ProgramMemory {
+    device: Arc<DeviceInner>,
+    handle: u32,
+    /// The first address.
+    start: usize,
+    /// Until the end.
+    held: Option<Held>,
+}
+
+impl ProgramMemory {
+    fn new(device: &Arc<DeviceInner>, range: &Range<usize>, access: Access) -> Result<Self> {
+        let held = Held::new(range, access.writes())?;
+        let pages = held.range();
+        let request = MapMemoryRequest {
+            offset: pages.start as u64,
+            bytes: pages.len() as u64,
+            writable: 1,
+            origin: origin::REPLACED,
+        };
+        let handle = device.session.call_with::<MapMemory>(request, held.file()?.as_fd())?.handle;
+        Ok(Self { device: Arc::clone(device), handle, start: pages.start, held: Some(held) })
+    }
+}
+
+impl Drop for ProgramMemory {
+    fn drop(&mut self) {
+        let freed = self.device.session.call::<FreeMemory>(Handle { handle: self.handle });
+        if matches!(freed, Err(Error::Refused { refusal: Refusal::InUse, .. })) {
+            // A region that could not be deregistered, for a memory window is bound to it, lives on: and the pages with it.
+            std::mem::forget(self.held.take());
+        }
+        // Any other failure means that the session is over, and then the daemon does not map it.
+    }
+}
+
 /// Where a peer finds a memory region: what it needs for a WRITE, READ or atomic operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
@@ -142,12 +195,46 @@ impl RemoteMemory {
 #[derive(Debug)]
 pub struct MemoryRegion {
     pd: Arc<PdInner>,
-    memory: Memory,
-    offset: usize,
+    place: Place,
     length: usize,
+    /// By which work requests and peers name the first byte.
+    iova: u64,
     handle: u32,
     lkey: u32,
     rkey: u32,
+}
+
+/// Where a region's bytes lie.
+#[derive(Clone, Debug)]
+struct Place {
+    /// Keeps the daemon's mapping, by this handle.
+    memory: Backing,
+    mapping: Arc<Mapping>,
+    /// In `mapping`.
+    offset: usize,
+}
+
+/// What a region lies in.
+#[derive(Clone, Debug)]
+enum Backing {
+    Memory(Memory),
+    Program(Arc<ProgramMemory>),
+}
+
+impl Place {
+    fn in_memory(memory: &Memory, offset: usize) -> Self {
+        let mapping = Arc::clone(&memory.inner.mapping);
+        Self { memory: Backing::Memory(memory.clone()), mapping, offset }
+    }
+}
+
+impl Backing {
+    fn handle(&self) -> u32 {
+        match self {
+            Self::Memory(memory) => memory.inner.handle,
+            Self::Program(memory) => memory.handle,
+        }
+    }
 }
 
 impl MemoryRegion {
@@ -158,18 +245,37 @@ impl MemoryRegion {
         length: usize,
         access: Access,
     ) -> Result<Self> {
-        let va = memory.address(pd, offset, length)?;
-        let reply = pd.device.session.call::<RegMr>(RegMrRequest {
-            pd: pd.handle,
-            memory: memory.inner.handle,
-            offset: offset as u64,
-            length: length as u64,
-            va,
-            access: access.bits(),
-            reserved: 0,
-        })?;
+        let iova = memory.address(pd, offset, length)?;
+        let place = Place::in_memory(memory, offset);
+        Self::over(pd, place, RegMrRequest { offset: offset as u64, length: length as u64, va: iova, ..access.asked() })
+    }
+
+    /// # Safety
+    /// As [`ProtectionDomain::register_at`].
+    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
+    pub(crate) unsafe fn register_program(
+        pd: &Arc<PdInner>,
+        address: *mut u8,
+        length: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Self> {
+        let start = address.expose_provenance();
+        let base = NonNull::new(address).ok_or(Error::NotMapped { address: 0 })?;
+        let end = start.checked_add(length).ok_or(Error::NotMapped { address: start })?;
+        let memory = Arc::new(ProgramMemory::new(&pd.device, &(start..end), access)?);
+        let offset = (start - memory.start) as u64;
+        // SAFETY: the caller says that the range stays mapped until the region is dropped, which keeps the mapping; and who may write there.
+        let mapping = unsafe { Mapping::of_program(base, length) };
+        let place = Place { memory: Backing::Program(memory), mapping, offset: 0 };
+        Self::over(pd, place, RegMrRequest { offset, length: length as u64, va: iova, ..access.asked() })
+    }
+
+    fn over(pd: &Arc<PdInner>, place: Place, request: RegMrRequest) -> Result<Self> {
+        let (memory, length, iova) = (place.memory.handle(), request.length as usize, request.va);
+        let reply = pd.device.session.call::<RegMr>(RegMrRequest { pd: pd.handle, memory, ..request })?;
         let (handle, lkey, rkey) = (reply.handle, reply.lkey, reply.rkey);
-        Ok(Self { pd: Arc::clone(pd), memory: memory.clone(), offset, length, handle, lkey, rkey })
+        Ok(Self { pd: Arc::clone(pd), place, length, iova, handle, lkey, rkey })
     }
 
     /// Changes the registration; the keys stay. Work and peers' requests that are under way on it may fail.
@@ -178,25 +284,35 @@ impl MemoryRegion {
     /// Memory windows bound to it; objects of another device; a range outside the memory; the daemon is gone. Nothing was changed then.
     pub fn reregister(&mut self, change: &Reregistration<'_>) -> Result<()> {
         let pd = change.pd.map_or(&self.pd, |pd| &pd.inner);
-        let (memory, offset, length) = change.range.unwrap_or((&self.memory, self.offset, self.length));
-        let va = memory.address(pd, offset, length)?;
+        if !Arc::ptr_eq(&pd.device, &self.pd.device) {
+            return Err(Error::OtherDevice);
+        }
+        let mut request = ReregMrRequest { pd: pd.handle, ..self.unchanged() };
+        let moved = match change.range {
+            Some((memory, offset, length)) => {
+                request.va = memory.address(pd, offset, length)?;
+                (request.offset, request.length) = (offset as u64, length as u64);
+                Some(Place::in_memory(memory, offset))
+            }
+            None => None,
+        };
+        request.memory = moved.as_ref().unwrap_or(&self.place).memory.handle();
         let bit = |there: bool, bit: u32| if there { bit } else { 0 };
-        self.pd.device.session.call::<ReregMr>(ReregMrRequest {
-            handle: self.handle,
-            changes: bit(change.pd.is_some(), rereg::PD)
-                | bit(change.range.is_some(), rereg::TRANSLATION)
-                | bit(change.access.is_some(), rereg::ACCESS),
-            pd: pd.handle,
-            memory: memory.inner.handle,
-            offset: offset as u64,
-            length: length as u64,
-            va,
-            access: change.access.unwrap_or_default().bits(),
-            reserved: 0,
-        })?;
-        let (pd, memory) = (Arc::clone(pd), memory.clone());
-        (self.pd, self.memory, self.offset, self.length) = (pd, memory, offset, length);
+        request.changes = bit(change.pd.is_some(), rereg::PD)
+            | bit(change.range.is_some(), rereg::TRANSLATION)
+            | bit(change.access.is_some(), rereg::ACCESS);
+        request.access = change.access.unwrap_or_default().bits();
+        self.pd.device.session.call::<ReregMr>(request)?;
+        let pd = Arc::clone(pd);
+        self.pd = pd;
+        if let Some(place) = moved {
+            (self.place, self.length, self.iova) = (place, request.length as usize, request.va);
+        }
         Ok(())
+    }
+
+    fn unchanged(&self) -> ReregMrRequest {
+        ReregMrRequest { handle: self.handle, ..ReregMrRequest::default() }
     }
 
     /// Ends the registration, as dropping it does, but says when it cannot be.
@@ -236,7 +352,7 @@ impl MemoryRegion {
 
     /// What a peer needs to reach all of it.
     pub fn remote(&self) -> RemoteMemory {
-        RemoteMemory { va: self.va(), length: self.length as u64, rkey: self.rkey }
+        RemoteMemory { va: self.iova, length: self.length as u64, rkey: self.rkey }
     }
 
     /// The scatter/gather entry for a range of it.
@@ -246,7 +362,7 @@ impl MemoryRegion {
     pub fn sge(&self, range: impl RangeBounds<usize>) -> Sge {
         let (start, end) = range_of(range, self.length);
         let length = u32::try_from(end - start).expect("a scatter/gather entry is shorter than 4 GiB");
-        Sge { va: self.va() + start as u64, length, lkey: self.lkey }
+        Sge { va: self.iova + start as u64, length, lkey: self.lkey }
     }
 
     /// Copies `bytes` to `offset`.
@@ -303,7 +419,7 @@ impl MemoryRegion {
 
     /// The address of the first byte, for those who must use pointers. What lies there changes as peers please.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.mapping().at(self.offset, self.length).as_ptr()
+        self.mapping().at(self.place.offset, self.length).as_ptr()
     }
 
     /// All of it as a slice.
@@ -329,12 +445,8 @@ impl MemoryRegion {
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.length) }
     }
 
-    fn va(&self) -> u64 {
-        self.as_ptr().addr() as u64
-    }
-
     fn mapping(&self) -> &Mapping {
-        &self.memory.inner.mapping
+        &self.place.mapping
     }
 
     /// The place of a range of the region in its memory.
@@ -344,7 +456,7 @@ impl MemoryRegion {
             "{length} bytes at {offset} lie outside a region of {}",
             self.length
         );
-        self.offset + offset
+        self.place.offset + offset
     }
 }
 

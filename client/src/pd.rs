@@ -53,6 +53,28 @@ impl ProtectionDomain {
         MemoryRegion::register(&self.inner, memory, offset, length, access)
     }
 
+    /// Registers `length` bytes of this program's own memory from `address`, whatever they lie in: heap, stack, a large allocation. Work requests and
+    /// peers name the first byte by `iova`, which is usually `address`. `docs/memory.md` says what happens to the pages.
+    ///
+    /// # Safety
+    /// Until the region is dropped, the range stays mapped, as it is now, and nobody has a Rust reference there that rules out what peers and
+    /// work requests may do with these rights, or that [`MemoryRegion`]'s methods do.
+    ///
+    /// # Errors
+    /// No bytes; memory of a kind that cannot be shared; rights that the program itself does not have; the session's limits; a kernel that does not
+    /// let pages be exchanged; the daemon is gone.
+    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
+    pub unsafe fn register_at(
+        &self,
+        address: *mut u8,
+        length: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<MemoryRegion> {
+        // SAFETY: the caller vouches for the same.
+        unsafe { MemoryRegion::register_program(&self.inner, address, length, iova, access) }
+    }
+
     /// Makes a memory window, bound to nothing.
     ///
     /// # Errors

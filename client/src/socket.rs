@@ -4,9 +4,10 @@
 use std::{
     collections::VecDeque,
     env,
-    io::IoSliceMut,
+    io::{IoSlice, IoSliceMut},
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     path::{Path, PathBuf},
+    process,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -22,7 +23,8 @@ use nix::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
         eventfd::{EfdFlags, EventFd},
         socket::{
-            AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect, recvmsg, send, socket,
+            AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect,
+            recvmsg, sendmsg, socket,
         },
     },
 };
@@ -52,6 +54,8 @@ pub(crate) fn default_path() -> PathBuf {
 #[derive(Debug)]
 pub(crate) struct Session {
     socket: OwnedFd,
+    /// The process that opened it. A forked child that spoke here would take its parent's replies.
+    pid: u32,
     /// Sequence number of the last call; whoever holds it may receive.
     calls: Mutex<u32>,
     events: Mutex<VecDeque<Event>>,
@@ -90,6 +94,7 @@ impl Session {
             .map_err(Error::kernel("epoll_ctl"))?;
         let session = Self {
             socket,
+            pid: process::id(),
             calls: Mutex::new(0),
             events: Mutex::default(),
             event_bell,
@@ -122,11 +127,28 @@ impl Session {
 
     /// A call whose reply says how many file descriptors it brings.
     pub(crate) fn call_with_any_fds<C: Call>(&self, request: C::Request) -> Result<(C::Reply, Vec<OwnedFd>)> {
+        self.call_beside::<C>(request, None)
+    }
+
+    /// A call with a file descriptor beside it.
+    pub(crate) fn call_with<C: Call>(&self, request: C::Request, fd: BorrowedFd<'_>) -> Result<C::Reply> {
+        let (reply, _none) = self.call_beside::<C>(request, Some(fd))?;
+        Ok(reply)
+    }
+
+    fn call_beside<C: Call>(
+        &self,
+        request: C::Request,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(C::Reply, Vec<OwnedFd>)> {
+        if self.pid != process::id() {
+            return Err(Error::OtherProcess);
+        }
         let mut sequence = lock(&self.calls);
         *sequence = sequence.wrapping_add(1);
         let message = Message::new(C::OP, *sequence, &request);
         let deadline = Instant::now() + Duration::from_secs(CALL_SECONDS);
-        self.send(&message, call_name(C::OP), deadline)?;
+        self.send(&message, fd, call_name(C::OP), deadline)?;
         loop {
             let (reply, fds) = self.receive(call_name(C::OP), deadline)?;
             if reply.header.op == control::EVENT {
@@ -222,13 +244,16 @@ impl Session {
         let _ = self.event_bell.write(1);
     }
 
-    fn send(&self, message: &Message, call: &'static str, deadline: Instant) -> Result<()> {
+    fn send(&self, message: &Message, fd: Option<BorrowedFd<'_>>, call: &'static str, deadline: Instant) -> Result<()> {
+        let raw = fd.map(|fd| [fd.as_raw_fd()]);
+        let rights = raw.as_ref().map(|raw| ControlMessage::ScmRights(raw));
         loop {
             if self.is_gone() {
                 return Err(Error::DaemonGone);
             }
             let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-            match send(self.socket.as_raw_fd(), message.as_bytes(), flags) {
+            let pieces = [IoSlice::new(message.as_bytes())];
+            match sendmsg::<()>(self.socket.as_raw_fd(), &pieces, rights.as_slice(), flags, None) {
                 Ok(_) => return Ok(()),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => self.wait(PollFlags::POLLOUT, call, deadline)?,

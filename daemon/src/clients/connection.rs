@@ -1,16 +1,18 @@
 //! One client's socket: messages in and out, whole, without ever waiting.
 
 use std::{
-    io::{IoSlice, IoSliceMut},
+    io::IoSlice,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
 use nix::{
     errno::Errno,
-    sys::socket::{ControlMessage, MsgFlags, recvmsg, sendmsg},
+    sys::socket::{ControlMessage, MsgFlags, sendmsg},
 };
-use roced_shared::abi::control::{MAGIC, MESSAGE_BYTES, Message};
+use roced_shared::abi::control::{Call, MAGIC, MESSAGE_BYTES, MapMemory, Message};
 use zerocopy::{FromBytes, IntoBytes};
+
+use super::descriptor::{self, Descriptor, Incoming};
 
 /// Who is at the other end, as the kernel said when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +26,8 @@ pub struct Peer {
 /// What lay on the socket.
 #[derive(Debug)]
 pub enum Received {
-    /// A request.
-    Message(Box<Message>),
+    /// A request, and the file descriptor beside it, which only [`MapMemory`] may have.
+    Message(Box<Message>, Option<Descriptor>),
     /// Nothing, for now.
     Nothing,
     /// The client has closed.
@@ -67,20 +69,23 @@ impl Connection {
     pub fn receive(&self) -> Received {
         // One byte more than a message, so that a longer one is told apart.
         let mut bytes = [0; MESSAGE_BYTES + 1];
-        let mut pieces = [IoSliceMut::new(&mut bytes)];
-        // No room for control messages: descriptors that a client attaches never become ours, the kernel closes them.
-        let (length, flags) = match recvmsg::<()>(self.socket.as_raw_fd(), &mut pieces, None, MsgFlags::MSG_DONTWAIT) {
-            Ok(received) => (received.bytes, received.flags),
+        let incoming = match descriptor::receive(&self.socket, &mut bytes, self.peer.uid) {
+            Ok(incoming) => incoming,
             Err(Errno::EAGAIN | Errno::EINTR) => return Received::Nothing,
             Err(_) => return Received::Closed,
         };
-        if flags.contains(MsgFlags::MSG_CTRUNC) {
-            return Received::Broken("file descriptors in a request");
+        let Incoming { length, truncated, mut descriptors } = incoming;
+        let descriptor = descriptors.pop();
+        if truncated || !descriptors.is_empty() {
+            return Received::Broken("more file descriptors than a request may have");
         }
         match (length, Message::read_from_bytes(&bytes[..length])) {
             (0, _) => Received::Closed,
-            (_, Ok(message)) if message.header.magic == MAGIC => Received::Message(Box::new(message)),
-            (_, Ok(_)) => Received::Broken("a message that is not roced's"),
+            (_, Ok(message)) if message.header.magic != MAGIC => Received::Broken("a message that is not roced's"),
+            (_, Ok(message)) if descriptor.is_some() && message.header.op != MapMemory::OP => {
+                Received::Broken("a file descriptor beside a request that takes none")
+            }
+            (_, Ok(message)) => Received::Message(Box::new(message), descriptor),
             (_, Err(_)) => Received::Broken("a message of another length"),
         }
     }
@@ -117,6 +122,11 @@ impl AsFd for Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        thread,
+        time::{Duration, Instant},
+    };
+
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, send, socketpair};
 
     use super::*;
@@ -134,7 +144,7 @@ mod tests {
         assert!(matches!(connection.receive(), Received::Nothing));
         let message = Message::new(1, 2, &7u32);
         put(message.as_bytes());
-        assert!(matches!(connection.receive(), Received::Message(got) if *got == message));
+        assert!(matches!(connection.receive(), Received::Message(got, None) if *got == message));
         put(&message.as_bytes()[..MESSAGE_BYTES - 1]);
         assert!(matches!(connection.receive(), Received::Broken(_)));
         put(&[message.as_bytes(), &[0]].concat());
@@ -146,18 +156,39 @@ mod tests {
         assert_eq!(connection.send(&message, &[]), Sent::Closed);
     }
 
-    #[test]
-    fn descriptors_from_a_client_never_arrive() {
-        let (connection, theirs) = pair();
-        let message = Message::new(1, 2, &7u32);
-        let raw = [theirs.as_raw_fd()];
-        let rights = [ControlMessage::ScmRights(&raw)];
+    fn put_with(theirs: &OwnedFd, op: u32, raw: &[RawFd]) {
+        let message = Message::new(op, 2, &7u32);
+        let rights = [ControlMessage::ScmRights(raw)];
         sendmsg::<()>(theirs.as_raw_fd(), &[IoSlice::new(message.as_bytes())], &rights, MsgFlags::empty(), None)
             .expect("room");
-        assert!(matches!(connection.receive(), Received::Broken(_)));
+    }
+
+    #[test]
+    fn descriptors_come_one_at_a_time_and_only_where_they_belong() {
+        let (mut connection, theirs) = pair();
+        // A user of this test's own.
+        connection.peer.uid = 4_000_000_003;
+        let raw = theirs.as_raw_fd();
+        let until = |what: &str, holds: &dyn Fn() -> bool| {
+            let begin = Instant::now();
+            while !holds() {
+                assert!(begin.elapsed() < Duration::from_secs(20), "never: {what}");
+                thread::yield_now();
+            }
+        };
+        for (op, raw) in [(1, &[raw][..]), (1, &[raw, raw, raw]), (MapMemory::OP, &[raw, raw])] {
+            put_with(&theirs, op, raw);
+            assert!(matches!(connection.receive(), Received::Broken(_)), "{op} {raw:?}");
+            // All that came is closed on the side, for nobody looked what it is; too much at a time would be refused.
+            until("all are closed", &|| descriptor::closing_of(connection.peer.uid) == 0);
+        }
+        put_with(&theirs, MapMemory::OP, &[raw]);
+        let Received::Message(_, Some(ours)) = connection.receive() else { panic!("it belongs there") };
         drop(theirs);
-        // Had it arrived, our copy would keep the other end open.
-        assert!(matches!(connection.receive(), Received::Closed));
+        // Our copy keeps the other end open, that of the last one and no other.
+        assert!(matches!(connection.receive(), Received::Nothing));
+        drop(ours);
+        until("our copy is closed", &|| matches!(connection.receive(), Received::Closed));
     }
 
     #[test]

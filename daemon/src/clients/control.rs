@@ -17,8 +17,8 @@ use roced_shared::{
     abi::control::{
         AllocMemory, AllocMw, AllocPd, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq, DeallocMw,
         DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, FreeMemory, Hello, ListDevice,
-        Message, ModifyQp, ModifySrq, OpenDevice, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics,
-        QuerySrq, Refusal, RegMr, ReregMr, ResizeCq,
+        MapMemory, Message, ModifyQp, ModifySrq, OpenDevice, QueryDevice, QueryGid, QueryPort, QueryQp,
+        QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr, ResizeCq,
     },
     ids::{Cqn, DeviceId, SessionId, WorkerId},
 };
@@ -27,6 +27,7 @@ use tracing::error;
 pub(crate) use self::device::Device;
 pub use self::device::DeviceSetup;
 use super::{
+    descriptor::Descriptor,
     numbers::Numbers,
     outside::Outside,
     path::Follower,
@@ -84,11 +85,12 @@ impl Registry {
 /// What a call answers: a body, and file descriptors beside it.
 type Reply<C> = Result<(<C as Call>::Reply, Vec<OwnedFd>), Refused>;
 
-/// Carries out the call in `message`: the reply, and the file descriptors beside it.
+/// Carries out the call in `message`, with the descriptor beside it: the reply, and the file descriptors beside it.
 pub(crate) fn answer(
     registry: &mut Registry,
     session: &mut Session,
     message: &Message,
+    descriptor: Option<Descriptor>,
     outside: &mut Outside<'_>,
 ) -> (Message, Vec<OwnedFd>) {
     let op = message.header.op;
@@ -116,7 +118,13 @@ pub(crate) fn answer(
             made::<OpenDevice>(message, reply)
         }
         Stage::Greeted => refusal(message, Refused::plain(Refusal::OutOfOrder)),
-        Stage::Open(objects) => Desk { registry, session: session.id, objects, outside }.answer(message),
+        Stage::Open(objects) => {
+            let mut desk = Desk { registry, session: session.id, objects, outside };
+            if op == MapMemory::OP {
+                return made::<MapMemory>(message, desk.map_memory(message.body(), descriptor));
+            }
+            desk.answer(message)
+        }
     }
 }
 

@@ -1,7 +1,7 @@
-//! Memory that a client and the daemon both map: sealed memfds that the daemon makes.
+//! Memory that a client and the daemon both map: sealed memfds that the daemon makes, or files in memory that a client brings.
 //!
-//! A [`Mapping`] is a memfd's pages in our address space. It is sealed against shrinking, so that no access of ours can meet a
-//! missing page (SIGBUS), and against more seals, so that a client cannot take the write right from us. [`ClientMemory`] is a mapping that
+//! A [`Mapping`] is a file's pages in our address space. It is sealed against shrinking, so that no access of ours can meet a
+//! missing page (SIGBUS); a memfd that we make is sealed against more seals, too. No seal takes the write right from a mapping that there is. [`ClientMemory`] is a mapping that
 //! memory regions lie in: bytes go in and out by bounds-checked copies, never by a Rust reference, for the client's threads write
 //! there at any moment.
 #![expect(unsafe_code, reason = "maps memory that is shared with clients, and copies to and from it")]
@@ -9,6 +9,7 @@
 use std::{
     ffi::{CStr, c_void},
     num::NonZeroUsize,
+    ops::Range,
     os::fd::OwnedFd,
     ptr::NonNull,
     sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
@@ -20,10 +21,13 @@ use nix::{
     sys::{
         memfd::{MFdFlags, memfd_create},
         mman::{MapFlags, ProtFlags, mmap, munmap},
+        stat::fstat,
     },
     unistd::ftruncate,
 };
 use roced_transport::io::AtomicOperation;
+
+use super::descriptor::SteadyFile;
 
 /// Who besides the daemon may write to a memfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,10 +114,14 @@ impl Drop for Mapping {
     }
 }
 
-/// What kind of memory a region is.
+/// Whose memory it was before we mapped it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// A sealed memfd that both map.
+    /// We made it for the client.
+    Made,
+    /// Private memory of the program, whose pages the client library has replaced by shared ones.
+    Replaced,
+    /// The program shared it already.
     Shared,
 }
 
@@ -121,6 +129,8 @@ pub enum MemoryKind {
 #[derive(Debug)]
 pub struct ClientMemory {
     mapping: Mapping,
+    kind: MemoryKind,
+    writable: bool,
 }
 
 impl ClientMemory {
@@ -132,7 +142,31 @@ impl ClientMemory {
         let bytes = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_next_multiple_of(4096));
         let (mapping, fd) = Mapping::create(c"roced-memory", bytes.ok_or(Errno::EFBIG)?, Writers::Both)?;
         mapping.lock()?;
-        Ok((Self { mapping }, fd))
+        Ok((Self { mapping, kind: MemoryKind::Made, writable: true }, fd))
+    }
+
+    /// Maps a part of a client's file; its pages are locked as they are touched.
+    ///
+    /// # Errors
+    /// `EOVERFLOW` when the part does not lie inside; `EACCES` when the client may not write there but would have us do so; what else the kernel
+    /// said.
+    pub(crate) fn map(file: &SteadyFile, part: Range<u64>, writable: bool, kind: MemoryKind) -> Result<Self, Errno> {
+        let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
+        if part.end > size {
+            return Err(Errno::EOVERFLOW);
+        }
+        if writable && !file.writable {
+            return Err(Errno::EACCES);
+        }
+        let offset = libc::off_t::try_from(part.start).map_err(|_| Errno::EOVERFLOW)?;
+        let bytes = part.end.checked_sub(part.start).and_then(|bytes| usize::try_from(bytes).ok());
+        let length = bytes.and_then(NonZeroUsize::new).ok_or(Errno::EINVAL)?;
+        let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file, offset)? };
+        let mapping = Mapping { base: base.cast(), bytes: length.get() };
+        mapping.lock()?;
+        Ok(Self { mapping, kind, writable })
     }
 
     /// Bytes.
@@ -147,14 +181,19 @@ impl ClientMemory {
 
     /// What kind of memory it is.
     pub fn kind(&self) -> MemoryKind {
-        MemoryKind::Shared
+        self.kind
+    }
+
+    /// May anything be written there? If not, no region in it has rights to write: nothing else keeps [`Self::write`] from it.
+    pub fn is_writable(&self) -> bool {
+        self.writable
     }
 
     /// Copies `bytes` to `offset`. A program that polls the last byte, or the last aligned 2, 4 or 8 bytes, sees all older bytes of this
     /// call and of every earlier one once it sees those.
     ///
     /// # Panics
-    /// When they do not fit: a `MemSpan` was checked against the registered range, and that against [`Self::len`].
+    /// When they do not fit: a `MemSpan` was checked against the registered range, and that against [`Self::len`] and [`Self::is_writable`].
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         let (body, tail) = bytes.split_at(bytes.len().saturating_sub(8));

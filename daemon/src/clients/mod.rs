@@ -14,6 +14,7 @@
 
 mod connection;
 mod control;
+mod descriptor;
 pub mod listener;
 pub mod memory;
 mod numbers;
@@ -45,6 +46,7 @@ pub use self::control::DeviceSetup;
 use self::{
     connection::{Connection, Received, Sent},
     control::{Desk, Registry},
+    descriptor::Descriptor,
     listener::Listener,
     outside::Outside,
     path::Follower,
@@ -248,7 +250,9 @@ impl Clients {
             let Some(session) = self.sessions.get_mut(&number) else { return };
             let was_open = matches!(session.stage, Stage::Open(_));
             let end = match session.connection.receive() {
-                Received::Message(message) => serve_message(&mut self.registry, session, &message, outside),
+                Received::Message(message, descriptor) => {
+                    serve_message(&mut self.registry, session, &message, descriptor, outside)
+                }
                 Received::Nothing => return,
                 Received::Closed => Some(End::Closed),
                 Received::Broken(what) => Some(End::Fault(what.into())),
@@ -394,9 +398,10 @@ fn serve_message(
     registry: &mut Registry,
     session: &mut Session,
     message: &Message,
+    descriptor: Option<Descriptor>,
     outside: &mut Outside<'_>,
 ) -> Option<End> {
-    let (reply, fds) = control::answer(registry, session, message, outside);
+    let (reply, fds) = control::answer(registry, session, message, descriptor, outside);
     debug!(session = %session.id, call = call_name(message.header.op), refused = reply.header.status, "call");
     match session.connection.send(&reply, &fds) {
         Sent::Yes if matches!(session.stage, Stage::OneTooMany) => Some(End::Closed),

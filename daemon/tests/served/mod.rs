@@ -465,7 +465,16 @@ impl Raw {
 
     /// A call; file descriptors beside its reply are dropped.
     pub(crate) fn call<C: Call>(&mut self, request: C::Request) -> Result<C::Reply, (Refusal, [u64; 2])> {
-        let reply = self.say(C::OP, &request).expect("the session lives");
+        self.call_with::<C>(request, &[])
+    }
+
+    /// A call with file descriptors beside it.
+    pub(crate) fn call_with<C: Call>(
+        &mut self,
+        request: C::Request,
+        fds: &[RawFd],
+    ) -> Result<C::Reply, (Refusal, [u64; 2])> {
+        let reply = self.say_with(C::OP, &request, fds).expect("the session lives");
         match Refusal::from_status(reply.header.status) {
             None => Ok(reply.body()),
             Some(refusal) => Err((refusal, reply.body())),
@@ -474,8 +483,18 @@ impl Raw {
 
     /// Any operation with any body.
     pub(crate) fn say<B: IntoBytes + zerocopy::Immutable>(&mut self, op: u32, body: &B) -> Option<Message> {
+        self.say_with(op, body, &[])
+    }
+
+    /// Any operation with any body and any file descriptors.
+    pub(crate) fn say_with<B: IntoBytes + zerocopy::Immutable>(
+        &mut self,
+        op: u32,
+        body: &B,
+        fds: &[RawFd],
+    ) -> Option<Message> {
         self.sequence += 1;
-        self.put(Message::new(op, self.sequence, body).as_bytes(), &[]);
+        self.put(Message::new(op, self.sequence, body).as_bytes(), fds);
         let reply = self.get()?;
         assert_eq!((reply.header.op, reply.header.sequence), (op, self.sequence));
         Some(reply)

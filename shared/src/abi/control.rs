@@ -12,7 +12,7 @@ use super::layout::QpSizes;
 
 mod numbers;
 
-pub use numbers::{PRIVILEGED_QKEY, access, attribute, event, rereg, service, state};
+pub use numbers::{PRIVILEGED_QKEY, access, attribute, event, origin, rereg, service, state};
 
 /// Bytes of every message in either direction.
 pub const MESSAGE_BYTES: usize = 256;
@@ -121,6 +121,8 @@ pub enum Refusal {
     WorkerTimeout = 17,
     /// What was asked for is known, but this version of roced does not have it.
     NotSupported = 18,
+    /// The file descriptor beside the call is missing, or is of no file that can be mapped so: see [`MapMemory`] `[errno]`.
+    BadFile = 19,
 }
 
 impl Refusal {
@@ -197,6 +199,9 @@ calls! {
     17 DeallocMw(Handle) -> Nothing;
     /// Changes a registration that no memory window is bound to; its keys stay. What is under way on it may fail.
     18 ReregMr(ReregMrRequest) -> Nothing;
+    /// Maps a part of a file of the client, whose descriptor rides beside this request (no other takes one): a tmpfs file or memfd that cannot
+    /// shrink, opened for what is asked. It is memory as that of [`AllocMemory`]; the client has touched its pages.
+    19 MapMemory(MapMemoryRequest) -> Handle;
     /// Makes a completion channel. Beside the reply: the client's end of a socket pair; each event is one [`super::control::ChannelEvent`].
     20 CreateChannel(Nothing) -> Handle;
     /// Ends one that no completion queue uses.
@@ -356,6 +361,17 @@ bodies! {
     MemoryRequest {
         /// Bytes; rounded up to whole pages.
         bytes: u64,
+    }
+    /// A part of a file to map.
+    MapMemoryRequest {
+        /// Where it begins in the file: a multiple of 4096.
+        offset: u64,
+        /// Bytes: a multiple of 4096, all inside the file.
+        bytes: u64,
+        /// 1: for reading and writing. 0: for reading; no region with rights to write lies in it.
+        writable: u32,
+        /// [`origin`]: what it is to the client. For operators only.
+        origin: u32,
     }
     /// A memory region to register.
     RegMrRequest {

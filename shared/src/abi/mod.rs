@@ -14,7 +14,7 @@
 //!   memory memfds   what memory regions lie in             (both)
 //! ```
 //!
-//! The daemon makes and seals every memfd. Everything in them can be changed by the client at any moment, so the daemon
+//! The daemon makes and seals every memfd, but for memory that a client brings ([`control::MapMemory`]). Everything in them can be changed by the client at any moment, so the daemon
 //! copies once, checks the copy, and keeps no state of its own there.
 
 pub mod arm;
@@ -26,7 +26,7 @@ pub mod ring;
 pub mod wqe;
 
 /// Version of everything in this module. Client and daemon must have the same; the hand-shake says so before anything else.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Where the daemon listens for clients unless the config says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/roced/roced.sock";

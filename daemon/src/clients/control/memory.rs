@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use nix::errno::Errno;
 use roced_shared::{
     abi::control::{
-        AllocMemory, AllocPd, DeallocPd, DeregMr, FreeMemory, Handle, MemoryRequest, Nothing, Refusal, RegMr,
-        RegMrReply, RegMrRequest, ReregMr, ReregMrRequest, access, rereg,
+        AllocMemory, AllocPd, DeallocPd, DeregMr, FreeMemory, Handle, MapMemory, MapMemoryRequest, MemoryRequest,
+        Nothing, Refusal, RegMr, RegMrReply, RegMrRequest, ReregMr, ReregMrRequest, access, origin, rereg,
     },
     ids::{Pdn, RegionId},
 };
@@ -13,7 +14,8 @@ use roced_transport::mr::{Mr, Scope};
 
 use super::{
     super::{
-        memory::ClientMemory,
+        descriptor::Descriptor,
+        memory::{ClientMemory, MemoryKind},
         numbers::random,
         refused::Refused,
         session::{MemoryObject, MrObject, PdObject, check_limit, find},
@@ -57,6 +59,47 @@ impl Desk<'_, '_> {
 
     fn make_memory(&mut self, bytes: u64) -> Reply<AllocMemory> {
         let (memory, fd) = ClientMemory::create(bytes)?;
+        Ok((self.add_memory(memory)?, vec![fd]))
+    }
+
+    /// Maps memory that the client brings.
+    pub(in crate::clients) fn map_memory(
+        &mut self,
+        request: MapMemoryRequest,
+        descriptor: Option<Descriptor>,
+    ) -> Reply<MapMemory> {
+        let bad_file = |errno| Refused::with(Refusal::BadFile, errno as u32, 0u64);
+        let file = descriptor.ok_or(Errno::EBADF).and_then(Descriptor::into_steady_file).map_err(bad_file)?;
+        let MapMemoryRequest { offset, bytes, writable, origin } = request;
+        let whole = |number: u64| number.is_multiple_of(4096);
+        let end = offset.checked_add(bytes).filter(|_| whole(bytes) && bytes > 0);
+        let end = end.ok_or(Refused::argument(1, bytes))?;
+        if !whole(offset) {
+            return Err(Refused::argument(0, offset));
+        }
+        if writable > 1 {
+            return Err(Refused::argument(2, writable));
+        }
+        let kind = match origin {
+            origin::REPLACED => MemoryKind::Replaced,
+            origin::SHARED => MemoryKind::Shared,
+            other => return Err(Refused::argument(3, other)),
+        };
+        let limits = &self.registry.limits.client;
+        check_limit(&self.objects.memories, limits.mrs)?;
+        self.objects.charge(bytes, limits)?;
+        let mapped = ClientMemory::map(&file, offset..end, writable == 1, kind).map_err(|errno| match errno {
+            Errno::ENOMEM | Errno::EAGAIN => Refused::from(errno),
+            errno => bad_file(errno),
+        });
+        let made = mapped.and_then(|memory| self.add_memory(memory));
+        if made.is_err() {
+            self.objects.bytes -= bytes;
+        }
+        Ok((made?, Vec::new()))
+    }
+
+    fn add_memory(&mut self, memory: ClientMemory) -> Result<Handle, Refused> {
         let memory = Arc::new(memory);
         let number = self.registry.regions.take();
         let region = RegionId(number);
@@ -70,7 +113,7 @@ impl Desk<'_, '_> {
             return Err(refused);
         }
         self.objects.memories.insert(number, MemoryObject { region, memory, users: 0 });
-        Ok((Handle { handle: number }, vec![fd]))
+        Ok(Handle { handle: number })
     }
 
     pub(super) fn free_memory(&mut self, request: Handle) -> Reply<FreeMemory> {
@@ -97,7 +140,7 @@ impl Desk<'_, '_> {
         let memory = find(&mut self.objects.memories, request.memory)?;
         let region = memory.region;
         check_range(&request, memory.memory.len())?;
-        check_access(request.access)?;
+        check_access(request.access, &memory.memory)?;
 
         let device = self.registry.device(self.objects.device);
         if device.mrs >= device_limit {
@@ -161,9 +204,11 @@ impl Desk<'_, '_> {
             (mr.region, mr.offset, mr.length, mr.va) = (object.region, offset, length, va);
         }
         if changes(rereg::ACCESS) {
-            check_access(request.access).map_err(|_| Refused::argument(7, request.access))?;
             mr.access = request.access;
         }
+        // Other memory may not bear the rights of before.
+        let object = find(&mut self.objects.memories, memory)?;
+        check_access(mr.access, &object.memory).map_err(|_| Refused::argument(7, mr.access))?;
         let device = self.objects.device;
         // Who refuses or does not answer has the region as it was, as far as anybody can know; so have the others then.
         self.give_to_all(0, |_| Command::SetMr(device, mr), || Command::SetMr(device, old))?;
@@ -216,11 +261,12 @@ fn check_range(request: &RegMrRequest, memory_bytes: u64) -> Result<(), Refused>
     Ok(())
 }
 
-/// As verbs: who lets peers write or use atomic operations lets its own work requests write.
-fn check_access(bits: u32) -> Result<(), Refused> {
+/// As verbs: who lets peers write or use atomic operations lets its own work requests write. And nobody writes where the client may not.
+fn check_access(bits: u32, memory: &ClientMemory) -> Result<(), Refused> {
     let peers_change = bits & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
     let remote_only = peers_change && bits & access::LOCAL_WRITE == 0;
-    if bits & !access::ALL != 0 || remote_only { Err(Refused::argument(5, bits)) } else { Ok(()) }
+    let not_writable = bits & access::LOCAL_WRITE != 0 && !memory.is_writable();
+    if bits & !access::ALL != 0 || remote_only || not_writable { Err(Refused::argument(5, bits)) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -242,12 +288,13 @@ mod tests {
 
     #[test]
     fn rights_are_those_of_verbs() {
+        let (memory, _fd) = ClientMemory::create(1).expect("a page");
         for good in [0, access::LOCAL_WRITE, access::REMOTE_READ, access::ALL] {
-            assert_eq!(check_access(good), Ok(()));
+            assert_eq!(check_access(good, &memory), Ok(()));
         }
         let remote_only = [access::REMOTE_WRITE, access::REMOTE_ATOMIC, access::REMOTE_WRITE | access::REMOTE_READ];
         for bad in remote_only.into_iter().chain([access::ZERO_BASED, u32::MAX]) {
-            assert!(check_access(bad).is_err(), "{bad:x}");
+            assert!(check_access(bad, &memory).is_err(), "{bad:x}");
         }
     }
 }

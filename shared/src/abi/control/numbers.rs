@@ -38,6 +38,14 @@ pub mod rereg {
 /// pair's own Q_Key, so that a program without privilege can use one that its queue pair was given.
 pub const PRIVILEGED_QKEY: u32 = 1 << 31;
 
+/// What memory that a client brings is to it.
+pub mod origin {
+    /// Private memory of the program, whose pages the client library has replaced by those of its own file.
+    pub const REPLACED: u32 = 1;
+    /// Memory that the program itself shares.
+    pub const SHARED: u32 = 2;
+}
+
 /// Transport services, with the numbers of verbs (`ibv_qp_type`).
 pub mod service {
     /// Reliable connection.

@@ -1,0 +1,189 @@
+//! Puts other pages under addresses that the program's threads use, without losing a byte that they write meanwhile.
+//!
+//! ```text
+//!   fresh pages elsewhere ── write-protect the old ones ── copy ── move the fresh ones over them ── let writers go on
+//!                            └──────────── whoever writes there waits, whoever reads does not ────────────┘
+//! ```
+//!
+//! The kernel's userfaultfd holds the writers, and does not hold readers: so nothing is ever missing, whatever becomes of us on the way. (The
+//! other way, to move the old pages off and to hold whoever touches the empty place, costs the same, holds readers too, and a process
+//! that is forked from within sees nothing there.) It is done in chunks, so that nobody waits for long.
+//!
+//! Between the protection and the move this code writes to nothing but its own stack and the fresh pages, for what it works on may be the page
+//! that anything else lies on. So it runs on a thread of its own. It makes system calls itself: libraries that want to know
+//! what a program maps replace the functions of libc, and this is not theirs to see.
+#![expect(unsafe_code, reason = "maps, moves and unmaps memory of the program by system calls")]
+
+use std::{
+    ops::Range,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    ptr::NonNull,
+    time::{Duration, Instant},
+};
+
+use libc::{c_int, c_long};
+use nix::errno::Errno;
+
+use super::{PAGE_BYTES, areas::Area, userfaultfd as uffd};
+use crate::{
+    error::{Error, Result},
+    mapping::racing_copy,
+};
+
+/// Most bytes that are write-protected at a time. Copying them takes some tenths of a millisecond; the chunk ends where huge pages do.
+const CHUNK_BYTES: usize = 2 << 20;
+
+/// Exchanges pages of this process.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    faults: OwnedFd,
+    /// The longest that writers may have waited.
+    pub(super) longest: Duration,
+}
+
+impl Exchange {
+    /// # Errors
+    /// The kernel does not have what is needed, or not for this program.
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self { faults: uffd::open()?, longest: Duration::ZERO })
+    }
+
+    /// Puts the bytes of `area`, which is private, into `file`, at the offset that is their address, and shows the file there.
+    pub(super) fn share(&mut self, area: &Area, file: BorrowedFd<'_>) -> Result<()> {
+        self.in_chunks(area, |chunk| {
+            populate_read(chunk)?;
+            Fresh::map(chunk.len(), libc::MAP_SHARED, file.as_raw_fd(), chunk.start)
+        })
+    }
+
+    /// Puts the bytes of `area`, which is shared, into private pages, and those into its place.
+    pub(super) fn unshare(&mut self, area: &Area) -> Result<()> {
+        self.in_chunks(area, |chunk| Fresh::private(chunk.len()))
+    }
+
+    fn in_chunks(&mut self, area: &Area, make: impl Fn(&Range<usize>) -> Result<Fresh>) -> Result<()> {
+        let here = 0u8;
+        assert!(!area.range.contains(&(&raw const here).addr()), "this thread's stack is nobody else's memory");
+        let mut start = area.range.start;
+        while start < area.range.end {
+            let chunk = start..((start / CHUNK_BYTES + 1) * CHUNK_BYTES).min(area.range.end);
+            start = chunk.end;
+            let fresh = make(&chunk)?;
+            self.one(&chunk, area, fresh)?;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, chunk: &Range<usize>, area: &Area, fresh: Fresh) -> Result<()> {
+        let faults = self.faults.as_fd();
+        uffd::register(faults, chunk)?;
+        let begin = Instant::now();
+        let done = uffd::write_protect(faults, chunk).and_then(|()| {
+            // SAFETY: `chunk` is mapped, as the caller of `register_at` promised, and may be read, as was looked up. Other threads read
+            // there, none writes now.
+            unsafe { fresh.copy_from(chunk.start) };
+            fresh.move_to(chunk, area)
+        });
+        let done = match done {
+            // What was protected is gone: those who wait for it have to be told.
+            Ok(()) => uffd::wake(faults, chunk),
+            // Takes the protection off and tells them.
+            Err(error) => uffd::unregister(faults, chunk).and(Err(error)),
+        };
+        self.longest = self.longest.max(begin.elapsed());
+        done
+    }
+}
+
+/// Pages that nobody knows yet.
+#[derive(Debug)]
+pub(super) struct Fresh {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Fresh {
+    pub(super) fn private(bytes: usize) -> Result<Self> {
+        Self::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
+    fn map(bytes: usize, flags: c_int, fd: c_int, offset: usize) -> Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // Populated before writers are held, so that they wait for a copy only.
+        let flags = flags | libc::MAP_POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe { libc::syscall(libc::SYS_mmap, 0usize, bytes, protection, flags, fd, offset) };
+        let base = checked("mmap", base)?;
+        Ok(Self { base: pointer(base as usize), bytes })
+    }
+
+    /// Copies what lies at `address` there.
+    ///
+    /// # Safety
+    /// As many bytes are mapped for reading there.
+    pub(super) unsafe fn copy_from(&self, address: usize) {
+        // SAFETY: the caller vouches for one range; the other is a mapping of our own that nobody else knows, so they do not overlap.
+        unsafe { racing_copy(pointer(address), self.base, self.bytes) };
+    }
+
+    /// Puts it in the place of `chunk`, with the protection of `area`.
+    pub(super) fn move_to(self, chunk: &Range<usize>, area: &Area) -> Result<()> {
+        let at = self.base.as_ptr().addr();
+        let rights = |there: bool, right: c_int| if there { right } else { 0 };
+        let protection = rights(area.readable, libc::PROT_READ)
+            | rights(area.writable, libc::PROT_WRITE)
+            | rights(area.executable, libc::PROT_EXEC);
+        if protection != libc::PROT_READ | libc::PROT_WRITE {
+            // SAFETY: our own mapping, which nobody else knows.
+            let result = unsafe { libc::syscall(libc::SYS_mprotect, at, self.bytes, protection) };
+            checked("mprotect", result)?;
+        }
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: `self` is a mapping that nobody else knows. In its new place lies memory with the same bytes, which nobody writes now; the
+        // kernel does it in one step for all other threads.
+        let result = unsafe { libc::syscall(libc::SYS_mremap, at, self.bytes, self.bytes, flags, chunk.start) };
+        checked("mremap", result)?;
+        // It is not ours to unmap any more.
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which nobody else knows. It fails only where the kernel has no memory to split mappings, and
+        // then it stays, to no harm.
+        unsafe { libc::syscall(libc::SYS_munmap, self.base.as_ptr().addr(), self.bytes) };
+    }
+}
+
+/// Maps every page of `range` that has none yet, for reading: what is not mapped cannot be protected.
+fn populate_read(range: &Range<usize>) -> Result<()> {
+    // SAFETY: it changes no byte.
+    let result = unsafe { libc::syscall(libc::SYS_madvise, range.start, range.len(), libc::MADV_POPULATE_READ) };
+    checked("madvise", result).map(drop)
+}
+
+/// Says whether a forked child has a mapping at `range`.
+pub(super) fn fork_with(range: &Range<usize>, there: bool) {
+    let advice = if there { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
+    // SAFETY: it changes no byte of this process. What fails leaves things as they are: there is nobody to tell.
+    unsafe { libc::syscall(libc::SYS_madvise, range.start, range.len(), advice) };
+}
+
+/// Forgets what `file` has at `range`.
+pub(super) fn punch(file: BorrowedFd<'_>, range: &Range<usize>) -> Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: it touches only the file, and the caller says that nobody maps this part of it.
+    let result = unsafe { libc::syscall(libc::SYS_fallocate, file.as_raw_fd(), mode, range.start, range.len()) };
+    checked("fallocate", result).map(drop)
+}
+
+fn checked(call: &'static str, result: c_long) -> Result<c_long> {
+    Errno::result(result).map_err(Error::kernel(call))
+}
+
+fn pointer(address: usize) -> NonNull<u8> {
+    debug_assert!(address >= PAGE_BYTES, "nothing is mapped at 0");
+    NonNull::new(std::ptr::with_exposed_provenance_mut(address)).expect("nothing is mapped at 0")
+}

@@ -1,0 +1,137 @@
+//! A forked child has memory of its own, as if nothing had been shared.
+//!
+//! Shared pages stay shared across fork: parent and child would see each other's writes. So whoever forks, by the C library, first copies what is
+//! shared, and the child puts the copies in its place before anything of the program runs there. The child has nothing of the parent's
+//! registrations; what it opens it opens anew. (vfork, posix_spawn and what is built on them have no such copy and need none: the child shares all
+//! memory with its parent until it is another program.)
+//!
+//! The pages of the stack on which fork itself runs cannot be shared while it does, for parent and child would run on the same bytes: they are
+//! private until the parent goes on, and what peers write there meanwhile is lost.
+#![expect(unsafe_code, reason = "registers functions with the C library, and copies memory that is mapped")]
+
+use std::{
+    cell::RefCell,
+    ops::Range,
+    os::fd::AsFd,
+    sync::{MutexGuard, Once},
+};
+
+use super::{
+    PAGE_BYTES, PAGES, Pages,
+    areas::{self, Area},
+    exchange::{Exchange, Fresh, fork_with},
+    on_a_thread,
+};
+use crate::{error::Result, socket::lock};
+
+/// Bytes on both sides of the stack pointer that fork and its handlers may use.
+const STACK_BYTES: usize = 4 * PAGE_BYTES;
+
+/// What goes on between the calls of the C library.
+struct Forking {
+    /// Nobody exchanges pages meanwhile, and the child finds the lock free.
+    pages: MutexGuard<'static, Option<Pages>>,
+    /// For the child.
+    copies: Vec<(Fresh, Area)>,
+    /// What there was no memory to copy: the child has nothing there.
+    withheld: Vec<Range<usize>>,
+    /// Parts of the stack that were shared.
+    stack: Vec<Range<usize>>,
+}
+
+thread_local! {
+    static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
+}
+
+/// From now on children have memory of their own.
+pub(super) fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the functions are there as long as the process, or this library.
+        // It fails only without memory, and then children share: no other call here would have told.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
+}
+
+extern "C" fn before() {
+    let pages = lock(&PAGES);
+    let mut forking = Forking { pages, copies: Vec::new(), withheld: Vec::new(), stack: Vec::new() };
+    if let Some(pages) = forking.pages.as_ref().filter(|pages| pages.pid == std::process::id()) {
+        let here = 0u8;
+        let sp = (&raw const here).addr() / PAGE_BYTES * PAGE_BYTES;
+        let used = sp.saturating_sub(STACK_BYTES)..sp + STACK_BYTES;
+        let stack = pages.counts.all().map(|range| range.start.max(used.start)..range.end.min(used.end));
+        forking.stack = stack.filter(|range| !range.is_empty()).collect();
+        if !forking.stack.is_empty() {
+            // What fails leaves the stack shared, as it was: there is nobody to tell.
+            let _ = exchange_all(pages, &forking.stack, |exchange, area| exchange.unshare(area));
+        }
+        // Without a look at what is mapped nothing can be copied; so it is withheld.
+        let shared = areas::all().map(|areas| shared_of(pages, &areas));
+        match shared {
+            Ok(shared) => shared.into_iter().for_each(|area| match copy(&area) {
+                Ok(fresh) => forking.copies.push((fresh, area)),
+                Err(_) => forking.withheld.push(area.range),
+            }),
+            Err(_) => forking.withheld.extend(pages.counts.all()),
+        }
+        forking.withheld.iter().for_each(|range| fork_with(range, false));
+    }
+    FORKING.with_borrow_mut(|slot| *slot = Some(forking));
+}
+
+extern "C" fn in_parent() {
+    let Some(forking) = FORKING.take() else { return };
+    forking.withheld.iter().for_each(|range| fork_with(range, true));
+    if let Some(pages) = forking.pages.as_ref().filter(|_| !forking.stack.is_empty()) {
+        // What fails leaves the stack private: peers write to what nobody sees. There is nobody to tell.
+        let file = pages.file.as_fd();
+        let _ = exchange_all(pages, &forking.stack, |exchange, area| exchange.share(area, file));
+    }
+}
+
+extern "C" fn in_child() {
+    let Some(mut forking) = FORKING.take() else { return };
+    for (fresh, area) in forking.copies.drain(..) {
+        let range = area.range.clone();
+        // It cannot fail: no mapping is split or added by it. If it did, the child would share with its parent what it must not.
+        fresh.move_to(&range, &area).expect("a mapping can be moved over another of the same size");
+    }
+    // Descriptors and registrations are the parent's.
+    *forking.pages = None;
+}
+
+/// Parts of the program that show the file and that registrations lie over.
+fn shared_of(pages: &Pages, areas: &[Area]) -> Vec<Area> {
+    let cut = |range: &Range<usize>, area: &Area| {
+        let part = area.range.start.max(range.start)..area.range.end.min(range.end);
+        (!part.is_empty()).then(|| Area { range: part, ..area.clone() })
+    };
+    let mirrors = areas.iter().filter(|area| area.mirrors(pages.inode));
+    mirrors.flat_map(|area| pages.counts.all().filter_map(|range| cut(&range, area)).collect::<Vec<_>>()).collect()
+}
+
+fn exchange_all(
+    pages: &Pages,
+    ranges: &[Range<usize>],
+    act: impl Fn(&mut Exchange, &Area) -> Result<()> + Sync,
+) -> Result<()> {
+    let areas = areas::all()?;
+    on_a_thread(|| {
+        let mut exchange = Exchange::new()?;
+        for range in ranges {
+            let parts = areas::within(&areas, range)?;
+            let fit = parts.iter().filter(|area| area.is_plain() || area.mirrors(pages.inode));
+            fit.into_iter().try_for_each(|area| act(&mut exchange, area))?;
+        }
+        Ok(exchange.longest)
+    })
+    .map(drop)
+}
+
+fn copy(area: &Area) -> Result<Fresh> {
+    let fresh = Fresh::private(area.range.len())?;
+    // SAFETY: the area is mapped and may be read, as was looked up, for the caller of `register_at` promised that it stays.
+    unsafe { fresh.copy_from(area.range.start) };
+    Ok(fresh)
+}

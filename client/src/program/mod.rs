@@ -1,0 +1,219 @@
+//! Memory of the program itself, whatever it is, made such that the daemon can map it.
+//!
+//! Private memory becomes pages of one memfd of this process, which is as large as the address space: **what lies at an address
+//! lies in the file at that offset.** So each page has one place, however many registrations lie over it and whichever device they are of; a
+//! registration of any range is one range of one file; the mappings that `/proc/self/maps` shows say what has become of an address
+//! without any record of ours; and the program goes on using its memory as it did.
+//!
+//! ```text
+//!   program   ── 0x7f.. ┌──────┐            memfd "roced-program", sparse, sealed      daemon
+//!   threads             │ page │ ◄─ mapped ─ ... │ 0x7f.. │ ... ── mapped ──►  a region
+//!                       └──────┘
+//! ```
+//!
+//! When the last registration over a page is gone, its bytes go back to private memory and out of the file.
+
+mod areas;
+mod counts;
+mod exchange;
+mod fork;
+mod userfaultfd;
+
+use std::{
+    ops::Range,
+    os::fd::{AsFd, OwnedFd},
+    process,
+    sync::Mutex,
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, SealFlag, fcntl},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        resource::{RLIM_INFINITY, Resource, getrlimit},
+        signal::{SigSet, SigmaskHow},
+        stat::fstat,
+    },
+    unistd::ftruncate,
+};
+
+use self::{areas::Area, counts::Counts, exchange::Exchange};
+use crate::{
+    error::{Error, Result},
+    socket::lock,
+};
+
+/// Bytes of a page.
+pub(crate) const PAGE_BYTES: usize = 4096;
+
+/// Beyond this no program has memory, and the file ends: 2^47 is the end of user space on most machines.
+const FILE_BYTES: usize = 1 << 48;
+
+/// The pages of this process that are shared. Whoever holds it may exchange pages.
+static PAGES: Mutex<Option<Pages>> = Mutex::new(None);
+
+#[derive(Debug)]
+struct Pages {
+    /// The process that it is of: a forked child has its parent's until it looks.
+    pid: u32,
+    file: OwnedFd,
+    inode: u64,
+    counts: Counts,
+}
+
+/// Memory of the program that is shared for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pid: u32,
+    range: Range<usize>,
+}
+
+impl Held {
+    /// Shares the whole pages on which `range` lies, where they are not yet. `write`: the program must be able to write there.
+    ///
+    /// # Errors
+    /// There is memory of another kind, or none; the kernel said no. Then all is as it was.
+    pub(crate) fn new(range: &Range<usize>, write: bool) -> Result<Self> {
+        let pages = &mut *lock(&PAGES);
+        if pages.as_ref().is_none_or(|pages| pages.pid != process::id()) {
+            fork::watch();
+            *pages = Some(Pages::new()?);
+        }
+        let pages = pages.as_mut().expect("made above");
+        let range = whole_pages(range)?;
+        pages.hold(&range, write)?;
+        Ok(Self { pid: pages.pid, range })
+    }
+
+    /// The whole pages.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// The file in which they lie, each at the offset that is its address.
+    pub(crate) fn file(&self) -> Result<OwnedFd> {
+        let pages = lock(&PAGES);
+        let pages = pages.as_ref().filter(|pages| pages.pid == self.pid).ok_or(Error::OtherProcess)?;
+        pages
+            .file
+            .try_clone()
+            .map_err(|error| Error::Kernel { call: "dup", errno: Errno::from_raw(error.raw_os_error().unwrap_or(0)) })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let pages = &mut *lock(&PAGES);
+        if let Some(pages) = pages.as_mut().filter(|pages| pages.pid == self.pid && self.pid == process::id()) {
+            pages.release(&self.range);
+        }
+    }
+}
+
+impl Pages {
+    fn new() -> Result<Self> {
+        let limit = getrlimit(Resource::RLIMIT_FSIZE).map_err(Error::kernel("getrlimit"))?.0;
+        // The kernel would not only refuse but send a signal that ends the program.
+        if limit != RLIM_INFINITY && limit < FILE_BYTES as u64 {
+            return Err(Error::NoPageExchange { errno: Errno::EFBIG });
+        }
+        let file = memfd_create(c"roced-program", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)
+            .map_err(Error::kernel("memfd_create"))?;
+        ftruncate(&file, FILE_BYTES as i64).map_err(Error::kernel("ftruncate"))?;
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(Error::kernel("fcntl"))?;
+        let inode = fstat(&file).map_err(Error::kernel("fstat"))?.st_ino;
+        Ok(Self { pid: process::id(), file, inode, counts: Counts::new() })
+    }
+
+    fn hold(&mut self, range: &Range<usize>, write: bool) -> Result<()> {
+        let parts = areas::within(&areas::all()?, range)?;
+        if let Some(unfit) = parts.iter().find(|area| !(area.is_plain() || area.mirrors(self.inode))) {
+            return Err(Error::OtherMemory { address: unfit.range.start, name: unfit.name.clone() });
+        }
+        if let Some(unfit) = parts.iter().find(|area| !area.readable || write && !area.writable) {
+            return Err(Error::NoRights { address: unfit.range.start });
+        }
+        let private: Vec<_> = parts.into_iter().filter(Area::is_plain).collect();
+        self.counts.add(range);
+        if private.is_empty() {
+            return Ok(());
+        }
+        let shared = on_a_thread(|| {
+            let mut exchange = Exchange::new()?;
+            private.iter().try_for_each(|area| exchange.share(area, self.file.as_fd()))?;
+            Ok(exchange.longest)
+        });
+        shared.map(drop).inspect_err(|_| self.release(range))
+    }
+
+    /// Undoes a [`Self::hold`].
+    fn release(&mut self, range: &Range<usize>) {
+        let free = self.counts.remove(range);
+        if free.is_empty() {
+            return;
+        }
+        // What cannot be made private again stays shared: the program does not see a difference, only its memory is counted otherwise.
+        let _ = on_a_thread(|| {
+            let areas = areas::all()?;
+            let mut exchange = Exchange::new()?;
+            for range in &free {
+                self.make_private(&mut exchange, &areas, range)?;
+            }
+            Ok(exchange.longest)
+        });
+    }
+
+    /// What of `range` still shows the file becomes private. The program may have unmapped it meanwhile, or mapped something else there.
+    fn make_private(&self, exchange: &mut Exchange, areas: &[Area], range: &Range<usize>) -> Result<()> {
+        let overlap = |area: &Area| area.range.start.max(range.start)..area.range.end.min(range.end);
+        for area in areas.iter().filter(|area| area.mirrors(self.inode)) {
+            let part = overlap(area);
+            if !part.is_empty() {
+                exchange.unshare(&Area { range: part, ..area.clone() })?;
+            }
+        }
+        // Memory that the program has moved shows the file elsewhere: that is all that is left of its bytes.
+        let moved = areas.iter().filter(|area| area.shared && area.inode == self.inode && !area.mirrors(self.inode));
+        let shown = |area: &Area| {
+            area.offset < range.end as u64 && (range.start as u64) < area.offset + area.range.len() as u64
+        };
+        if moved.into_iter().any(shown) { Ok(()) } else { exchange::punch(self.file.as_fd(), range) }
+    }
+}
+
+/// Does `work` on a thread of its own, with no signal coming to that or to this one: what is exchanged may be this one's stack, where the kernel
+/// would write what a signal handler needs, and this one sleeps meanwhile.
+fn on_a_thread(work: impl FnOnce() -> Result<Duration> + Send) -> Result<Duration> {
+    let mut before = SigSet::empty();
+    nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))
+        .map_err(Error::kernel("pthread_sigmask"))?;
+    let result = thread::scope(|scope| {
+        let thread = thread::Builder::new().name("roced-memory".into()).spawn_scoped(scope, work);
+        match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(error) => {
+                Err(Error::Kernel { call: "pthread_create", errno: Errno::from_raw(error.raw_os_error().unwrap_or(0)) })
+            }
+        }
+    });
+    nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)
+        .expect("a mask that the kernel gave can be set");
+    result
+}
+
+/// The whole pages on which `range` lies.
+fn whole_pages(range: &Range<usize>) -> Result<Range<usize>> {
+    let end = range.end.checked_next_multiple_of(PAGE_BYTES).filter(|end| *end <= FILE_BYTES);
+    let end = end.ok_or(Error::NotMapped { address: range.end })?;
+    if range.is_empty() {
+        return Err(Error::NotMapped { address: range.start });
+    }
+    Ok(range.start / PAGE_BYTES * PAGE_BYTES..end)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! File descriptors that clients pass.
+//!
+//! A descriptor may be of anything: closing the last one of a socket may linger, closing one of a FUSE file waits for an answer of
+//! whoever serves it, which may be the client. So the control thread closes none itself before it has seen that it is of a tmpfs file.
+#![expect(unsafe_code, reason = "takes ownership of file descriptors that came by SCM_RIGHTS")]
+
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    sync::{Mutex, PoisonError},
+    thread,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, SealFlag, fcntl},
+    sys::statfs::{TMPFS_MAGIC, fstatfs},
+};
+
+/// Descriptors of a user that are being closed on the side; beyond that no more are taken from it.
+const CLOSING_OF_A_USER: u32 = 4;
+
+/// The same of all users together: a bound on threads.
+const CLOSING_OF_ALL: u32 = 64;
+
+/// How many are being closed, by user.
+static CLOSING: Mutex<BTreeMap<u32, u32>> = Mutex::new(BTreeMap::new());
+
+fn closing<T>(look: impl FnOnce(&mut BTreeMap<u32, u32>) -> T) -> T {
+    look(&mut CLOSING.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// May this user pass descriptors now?
+pub(crate) fn welcome(uid: u32) -> bool {
+    closing_of(uid) < CLOSING_OF_A_USER && closing(|counts| counts.values().sum::<u32>()) < CLOSING_OF_ALL
+}
+
+/// Descriptors of this user that are being closed.
+pub(crate) fn closing_of(uid: u32) -> u32 {
+    closing(|counts| counts.get(&uid).copied().unwrap_or(0))
+}
+
+/// A descriptor from a client, of whatever.
+#[derive(Debug)]
+pub struct Descriptor {
+    /// Gone when it was taken or is being closed.
+    fd: Option<OwnedFd>,
+    uid: u32,
+}
+
+/// A message from a client's socket.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    /// Bytes of it.
+    pub(crate) length: usize,
+    /// There were more descriptors than we take, or more than this process may have.
+    pub(crate) truncated: bool,
+    /// What came beside it: one where we take any, or two, as the room is rounded up.
+    pub(crate) descriptors: Vec<Descriptor>,
+}
+
+/// Receives a message and what lies beside it, without waiting. The kernel drops the descriptors for which there is no room, and all of a user who is
+/// not [`welcome`].
+///
+/// A system call of our own, for the library's wrapper forgets the descriptors that there are when some are missing, and they would stay open.
+pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<Incoming, Errno> {
+    /// Of a control message with one descriptor, in words.
+    const WORDS: usize = 3;
+    const { assert!(size_of::<[u64; WORDS]>() == size_of::<libc::cmsghdr>() + 8, "a header and a padded descriptor") };
+    let mut room = [0u64; WORDS];
+    let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all zeros is a message header without pointers.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
+    if welcome(uid) {
+        (header.msg_control, header.msg_controllen) = ((&raw mut room).cast(), size_of_val(&room));
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the header names `bytes` and `room` with their lengths, and both live through the call.
+    let length = Errno::result(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) })?;
+    let mut descriptors = Vec::new();
+    // SAFETY: the kernel filled the header, whose control buffer lives and is aligned for its messages; there is room for one.
+    if let Some(message) = unsafe { libc::CMSG_FIRSTHDR(&raw const header).as_ref() }
+        && (message.cmsg_level, message.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
+    {
+        let count = (message.cmsg_len - size_of::<libc::cmsghdr>()) / size_of::<RawFd>();
+        // SAFETY: the message's data, `count` descriptors, follow its header.
+        let all = unsafe { std::slice::from_raw_parts(libc::CMSG_DATA(message).cast::<RawFd>(), count) };
+        // SAFETY: the kernel made each for this process a moment ago and nobody else knows of it.
+        descriptors.extend(all.iter().map(|fd| Descriptor { fd: Some(unsafe { OwnedFd::from_raw_fd(*fd) }), uid }));
+    }
+    let length = usize::try_from(length).expect("an error was told apart above");
+    Ok(Incoming { length, truncated: header.msg_flags & libc::MSG_CTRUNC != 0, descriptors })
+}
+
+impl Descriptor {
+    /// The descriptor, if it is of a tmpfs file or memfd that cannot shrink, so that no access of ours meets a missing page (SIGBUS).
+    pub(crate) fn into_steady_file(mut self) -> Result<SteadyFile, Errno> {
+        let fd = self.fd.as_ref().expect("it is there until it is taken or dropped");
+        // Nothing here waits, whatever it is: only shared memory answers this question, all else is EINVAL, or EBADF for O_PATH.
+        let seals = fcntl(fd, FcntlArg::F_GET_SEALS)?;
+        // The other kind that answers is hugetlbfs, where a hole may stay one.
+        if fstatfs(fd)?.filesystem_type() != TMPFS_MAGIC {
+            return Err(Errno::ENODEV);
+        }
+        let fd = self.fd.take().expect("it is there until it is taken or dropped");
+        if !SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let mode = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
+        Ok(SteadyFile { fd, writable: mode == OFlag::O_RDWR })
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        let (Some(fd), uid) = (self.fd.take(), self.uid) else { return };
+        closing(|counts| *counts.entry(uid).or_default() += 1);
+        let close = move || {
+            drop(fd);
+            closing(|counts| {
+                let count = counts.get_mut(&uid).expect("counted above");
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(&uid);
+                }
+            });
+        };
+        // Without a thread the closure is dropped here, and closes: it may wait, but there is nothing else left to do.
+        let _ = thread::Builder::new().name("roced-close".into()).spawn(close);
+    }
+}
+
+/// A tmpfs file or memfd of a client, which cannot shrink.
+#[derive(Debug)]
+pub(crate) struct SteadyFile {
+    fd: OwnedFd,
+    /// The client has it open for reading and writing.
+    pub(crate) writable: bool,
+}
+
+impl AsFd for SteadyFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        time::{Duration, Instant},
+    };
+
+    use nix::{
+        sys::memfd::{MFdFlags, memfd_create},
+        unistd::{dup, ftruncate},
+    };
+
+    use super::*;
+
+    fn descriptor(fd: OwnedFd, uid: u32) -> Descriptor {
+        Descriptor { fd: Some(fd), uid }
+    }
+
+    #[test]
+    fn only_memory_that_cannot_shrink_is_taken() {
+        let made = || {
+            let fd = memfd_create(c"test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).expect("a memfd");
+            ftruncate(&fd, 4096).expect("a page");
+            fd
+        };
+        let sealed = made();
+        fcntl(&sealed, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).expect("it can be sealed");
+        assert!(descriptor(dup(&sealed).expect("a copy"), 1).into_steady_file().expect("it cannot shrink").writable);
+        let refused = |fd: OwnedFd| descriptor(fd, 1).into_steady_file().map(drop).expect_err("it is refused");
+        assert_eq!(refused(made()), Errno::EOPNOTSUPP);
+        assert_eq!(refused(File::open("/proc/self/maps").expect("there").into()), Errno::EINVAL);
+        let path = nix::fcntl::open("/dev/shm", OFlag::O_PATH, nix::sys::stat::Mode::empty()).expect("there");
+        assert_eq!(refused(path), Errno::EBADF);
+    }
+
+    #[test]
+    fn who_passes_what_does_not_close_passes_no_more() {
+        // Users of this test's own.
+        let (this, other) = (4_000_000_001, 4_000_000_002);
+        closing(|counts| counts.insert(this, CLOSING_OF_A_USER));
+        assert!(!welcome(this) && welcome(other));
+        closing(|counts| counts.remove(&this));
+        let file = || File::open("/proc/self/maps").expect("there").into();
+        drop((descriptor(file(), this), descriptor(file(), this)));
+        let begin = Instant::now();
+        while closing(|counts| counts.contains_key(&this)) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "they are not closed");
+            thread::yield_now();
+        }
+    }
+}
