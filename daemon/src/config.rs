@@ -12,7 +12,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use roced_shared::{abi::DEFAULT_SOCKET, ids::EndpointId, report::DEFAULT_ADMIN_SOCKET};
+use roced_shared::{
+    abi::DEFAULT_SOCKET,
+    ids::{EndpointId, Qpn},
+    report::DEFAULT_ADMIN_SOCKET,
+};
 use roced_transport::partition::Pkey;
 
 use self::reader::{Choice, Reader};
@@ -326,6 +330,11 @@ impl Default for ClientLimits {
 }
 
 impl DeviceLimits {
+    /// Places for queue pairs in each endpoint: any may have all, as far as its numbers reach, and the first does not use 0 and 1.
+    pub fn qp_places(&self) -> u32 {
+        (self.qps + 2).min(Qpn::INDEX_COUNT)
+    }
+
     /// Places for shared receive queues in each endpoint: the first endpoint does not use those of queue pairs 0 and 1.
     pub const fn srq_places(&self) -> u32 {
         self.srqs + 2

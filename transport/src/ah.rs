@@ -3,11 +3,9 @@
 //! A work request names one by its number. Whoever holds an [`AddressHandle`] from [`AhTable::find`] knows that its protection domain
 //! is the queue pair's, whatever number a client wrote.
 
-use alloc::{boxed::Box, vec};
-
 use roced_shared::ids::Pdn;
 
-use crate::{qp::PathState, reject::Reject};
+use crate::{qp::PathState, reject::Reject, table::Table};
 
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug)]
@@ -20,16 +18,16 @@ pub struct AddressHandle {
     pub mtu_bytes: u32,
 }
 
-/// The address handles of an endpoint, by number. Its room is made once.
+/// The address handles of an endpoint, by number.
 #[derive(Debug)]
 pub struct AhTable {
-    handles: Box<[Option<AddressHandle>]>,
+    handles: Table<AddressHandle>,
 }
 
 impl AhTable {
     /// A table for the numbers below `capacity`.
     pub fn new(capacity: u32) -> Self {
-        Self { handles: vec![None; capacity as usize].into_boxed_slice() }
+        Self { handles: Table::new(capacity) }
     }
 
     /// Adds a handle.
@@ -37,30 +35,24 @@ impl AhTable {
     /// # Errors
     /// [`Reject::NoRoom`] when the number is taken or beyond the table.
     pub fn insert(&mut self, number: u32, handle: AddressHandle) -> Result<(), Reject> {
-        match self.handles.get_mut(number as usize) {
-            Some(place @ None) => {
-                *place = Some(handle);
-                Ok(())
-            }
-            _ => Err(Reject::NoRoom),
-        }
+        self.handles.insert(number, handle).map_err(|_| Reject::NoRoom)
     }
 
     /// Changes how a handle's destination is reached; false when there is no such handle.
     pub fn set_path(&mut self, number: u32, path: PathState, mtu_bytes: u32) -> bool {
-        let Some(Some(handle)) = self.handles.get_mut(number as usize) else { return false };
+        let Some(handle) = self.handles.get_mut(number) else { return false };
         (handle.path, handle.mtu_bytes) = (path, mtu_bytes);
         true
     }
 
     /// Removes a handle.
     pub fn remove(&mut self, number: u32) -> Option<AddressHandle> {
-        self.handles.get_mut(number as usize)?.take()
+        self.handles.remove(number)
     }
 
     /// The handle of that number, if it is of this protection domain.
     pub fn find(&self, pd: Pdn, number: u32) -> Option<&AddressHandle> {
-        self.handles.get(number as usize)?.as_ref().filter(|handle| handle.pd == pd)
+        self.handles.get(number).filter(|handle| handle.pd == pd)
     }
 }
 

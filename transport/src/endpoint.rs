@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A call that gives a queue pair something to do puts it at the end of the list of senders; [`Endpoint::poll_transmit`] visits
-//! them in turn, a few frames each. All memory is made by [`Endpoint::new`] and by whoever makes a [`Qp`].
+//! them in turn, a few frames each. All memory is made by [`Endpoint::new`], by whoever makes a [`Qp`], and by what inserts one.
 
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
@@ -29,6 +29,7 @@ use crate::{
     recovery::RecoveryConfig,
     reject::{ClientFault, Disposition, DropCounters, DropReason, Reject},
     srq::{Srq, Srqs},
+    table::Table,
     timers::Timers,
     wire::frame::{self, Packet},
     work::{RecvWork, SendWork},
@@ -64,7 +65,7 @@ pub struct EndpointConfig {
 #[derive(Debug)]
 pub struct Endpoint {
     id: EndpointId,
-    qps: Vec<Option<Box<Qp>>>,
+    qps: Table<Box<Qp>>,
     /// Indices of the queue pairs that are there, in no order.
     live: Vec<u32>,
     mrs: MrTable,
@@ -100,12 +101,12 @@ impl Endpoint {
         let qps = config.max_qps as usize;
         Self {
             id: config.id,
-            qps: core::iter::repeat_with(|| None).take(qps).collect(),
+            qps: Table::new(config.max_qps),
             live: Vec::with_capacity(qps),
             mrs: MrTable::new(config.max_mrs),
             ahs: AhTable::new(config.max_ahs),
             srqs: Srqs::new(config.max_srqs),
-            timers: Timers::new(qps),
+            timers: Timers::new(config.max_qps),
             recovery: config.recovery,
             partitions: config.partitions,
             held: HeldPackets::new(if config.recovery.is_selective() { config.recovery.held_packets } else { 0 }),
@@ -128,7 +129,7 @@ impl Endpoint {
     pub fn on_frame(&mut self, now: Nanos, frame: &Segments<'_>, app: &mut impl App) -> Disposition {
         let disposition = match self.admit(frame) {
             Ok((packet, index)) => {
-                let qp = self.qps[index as usize].as_mut().expect("admitted to a queue pair that is there");
+                let qp = self.qps.get_mut(index).expect("admitted to a queue pair that is there");
                 let mut disposition =
                     qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
                 if let Disposition::Dropped(reason) = disposition
@@ -152,7 +153,7 @@ impl Endpoint {
     fn admit<'f>(&self, frame: &'f Segments<'f>) -> Result<(Packet<'f>, u32), DropReason> {
         let packet = frame::parse(frame)?;
         let index = self.index(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
-        let qp = self.qps[index as usize].as_ref().ok_or(DropReason::NoSuchQp)?;
+        let qp = self.qps.get(index).ok_or(DropReason::NoSuchQp)?;
         qp.check_origin(&packet)?;
         packet.check_integrity()?;
         Ok((packet, index))
@@ -161,7 +162,7 @@ impl Endpoint {
     /// Keeps a packet that came before its turn.
     #[cold]
     fn hold(&mut self, index: u32, side: Side, psn: Psn, now: Nanos, frame: &Segments<'_>) -> Disposition {
-        let qp = self.qps[index as usize].as_mut().expect("it was just spoken to");
+        let qp = self.qps.get_mut(index).expect("it was just spoken to");
         match qp.hold(&mut self.held, side, psn, frame, now) {
             Ok(()) => Disposition::Held,
             Err(NotHeld::NoRoom) => Disposition::Dropped(DropReason::NoRoomToHold),
@@ -172,7 +173,7 @@ impl Endpoint {
     /// A packet was taken: those held behind it may have their turn now. They take the road of any packet, but for the ICRC, which
     /// was checked when they came.
     fn after_packet(&mut self, index: u32, now: Nanos, app: &mut impl App) {
-        let Some(qp) = self.qps[index as usize].as_mut().filter(|qp| qp.holds_any()) else { return };
+        let Some(qp) = self.qps.get_mut(index).filter(|qp| qp.holds_any()) else { return };
         while let Some((side, slot)) = qp.next_held(&self.held) {
             let frame = [self.held.frame(slot)];
             let packet = frame::parse(&frame).and_then(|packet| qp.check_origin(&packet).map(|()| packet));
@@ -294,7 +295,7 @@ impl Endpoint {
     pub fn on_timeout(&mut self, now: Nanos, budget: usize, app: &mut impl App) -> usize {
         for fired in 0..budget {
             let Some(index) = self.timers.poll(now) else { return fired };
-            if let Some(qp) = self.qps[index as usize].as_mut() {
+            if let Some(qp) = self.qps.get_mut(index) {
                 qp.on_timeout(&mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
                 self.after(index);
             }
@@ -313,7 +314,7 @@ impl Endpoint {
         let (mut held_up, mut full) = ([0; FULL_MAX], 0);
         while sent < budget && full < FULL_MAX {
             let Some(index) = self.senders.pop_front() else { break };
-            let Some(qp) = self.qps[index as usize].as_mut() else { continue };
+            let Some(qp) = self.qps.get_mut(index) else { continue };
             let before = sent;
             let mut turn = Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app };
             let mut visit = Visit::Progress;
@@ -351,7 +352,7 @@ impl Endpoint {
     /// Something that a client must be told.
     pub fn poll_event(&mut self) -> Option<QpEvent> {
         while let Some(index) = self.events.pop_front() {
-            let Some(qp) = self.qps[index as usize].as_mut() else { continue };
+            let Some(qp) = self.qps.get_mut(index) else { continue };
             let event = qp.take_event();
             if qp.has_event() {
                 self.events.push_back(index);
@@ -369,7 +370,7 @@ impl Endpoint {
     /// [`Self::finish_key_change`] to be called here; until then the queue pair waits, and no other.
     pub fn poll_key_change(&mut self) -> Option<KeyChange> {
         while let Some(index) = self.key_changes.pop_front() {
-            let Some(qp) = self.qps[index as usize].as_mut() else { continue };
+            let Some(qp) = self.qps.get_mut(index) else { continue };
             let ticket = self.ticket + 1;
             let wish = qp.take_key_wish(ticket);
             if qp.has_key_wish() {
@@ -388,7 +389,7 @@ impl Endpoint {
     /// A change of keys was made everywhere (`done`), or cannot be made: its work fails. Nothing happens when nobody waits for it any more.
     pub fn finish_key_change(&mut self, now: Nanos, qpn: Qpn, ticket: u64, done: bool, app: &mut impl App) {
         let Some(index) = self.index(qpn) else { return };
-        if let Some(qp) = self.qps[index as usize].as_mut() {
+        if let Some(qp) = self.qps.get_mut(index) {
             qp.finish_key_change(
                 ticket,
                 done,
@@ -413,12 +414,9 @@ impl Endpoint {
         if let Err(reject) = qp.check_srq(&self.srqs) {
             return Err((qp, reject));
         }
-        let place = &mut self.qps[index as usize];
-        if place.is_some() {
-            return Err((qp, Reject::NoRoom));
-        }
         qp.set_recovery(self.recovery);
-        *place = Some(qp);
+        self.qps.insert(index, qp).map_err(|qp| (qp, Reject::NoRoom))?;
+        self.timers.add(index);
         self.live.push(index);
         self.after(index);
         Ok(())
@@ -427,11 +425,11 @@ impl Endpoint {
     /// Removes a queue pair; it completes nothing any more.
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let index = self.index(qpn)?;
-        let mut qp = self.qps[index as usize].take()?;
+        let mut qp = self.qps.remove(index)?;
         (qp.scheduled, qp.event_listed, qp.key_change_listed) = (false, false, false);
         self.drops.add(DropReason::HeldInVain, qp.forget_all_held(&mut self.held).into());
         qp.return_receive(&mut self.srqs);
-        self.timers.cancel(index);
+        self.timers.remove(index);
         self.live.retain(|live| *live != index);
         self.senders.retain(|sender| *sender != index);
         self.unblocked.retain(|unblocked| *unblocked != qpn);
@@ -453,7 +451,7 @@ impl Endpoint {
         path: Option<PathState>,
     ) -> Result<(), Reject> {
         let index = self.index(qpn).ok_or(Reject::NoSuchQp(qpn))?;
-        let qp = self.qps[index as usize].as_deref_mut().ok_or(Reject::NoSuchQp(qpn))?;
+        let qp = self.qps.get_mut(index).ok_or(Reject::NoSuchQp(qpn))?;
         qp.modify(mask, attributes, path, &self.partitions, &mut self.srqs)?;
         self.schedule(index);
         self.settle(index);
@@ -473,12 +471,12 @@ impl Endpoint {
 
     /// A queue pair.
     pub fn qp(&self, qpn: Qpn) -> Option<&Qp> {
-        self.qps[self.index(qpn)? as usize].as_deref()
+        self.qps.get(self.index(qpn)?).map(|qp| &**qp)
     }
 
     /// Every queue pair, in no order.
     pub fn qps(&self) -> impl Iterator<Item = &Qp> {
-        self.live.iter().filter_map(|index| self.qps[*index as usize].as_deref())
+        self.live.iter().filter_map(|index| self.qps.get(*index)).map(|qp| &**qp)
     }
 
     /// A queue pair's attributes.
@@ -544,12 +542,12 @@ impl Endpoint {
     }
 
     fn index(&self, qpn: Qpn) -> Option<u32> {
-        (qpn.endpoint() == self.id && (qpn.index() as usize) < self.qps.len()).then_some(qpn.index())
+        (qpn.endpoint() == self.id && qpn.index() < self.qps.capacity()).then_some(qpn.index())
     }
 
     fn find_mut(&mut self, qpn: Qpn) -> Result<(u32, &mut Qp), Reject> {
         let index = self.index(qpn).ok_or(Reject::NoSuchQp(qpn))?;
-        let qp = self.qps[index as usize].as_deref_mut().ok_or(Reject::NoSuchQp(qpn))?;
+        let qp = self.qps.get_mut(index).ok_or(Reject::NoSuchQp(qpn))?;
         Ok((index, qp))
     }
 
@@ -563,14 +561,14 @@ impl Endpoint {
     fn schedule_waiting(&mut self) {
         for at in 0..self.live.len() {
             let index = self.live[at];
-            if self.qps[index as usize].as_ref().is_some_and(|qp| qp.waits_for_path()) {
+            if self.qps.get(index).is_some_and(|qp| qp.waits_for_path()) {
                 self.schedule(index);
             }
         }
     }
 
     fn schedule(&mut self, index: u32) {
-        if let Some(qp) = self.qps[index as usize].as_mut()
+        if let Some(qp) = self.qps.get_mut(index)
             && !qp.scheduled
         {
             qp.scheduled = true;
@@ -580,7 +578,7 @@ impl Endpoint {
 
     /// Brings timers, events and waiting posters up to a queue pair's state.
     fn settle(&mut self, index: u32) {
-        let Some(qp) = self.qps[index as usize].as_mut() else { return };
+        let Some(qp) = self.qps.get_mut(index) else { return };
         if qp.holds_any() {
             self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
         }

@@ -21,6 +21,7 @@ pub mod qp;
 pub mod recovery;
 pub mod reject;
 pub mod srq;
+pub mod table;
 pub mod timers;
 pub mod wire;
 pub mod work;

@@ -155,12 +155,13 @@ pub struct MrTable {
     regions: Vec<Mr>,
     /// Most regions. (A `Vec` may have more room than was asked for; the slots may not be as full as that.)
     capacity: usize,
-    /// Open addressing by the key's random index, linear probing; [`Self::EMPTY`] or an index into `regions`.
+    /// Open addressing by the key's random index, linear probing; [`Self::EMPTY`], or one more than an index into `regions`. Zero is
+    /// empty, so that the kernel gives memory for what is used only.
     slots: Box<[u32]>,
 }
 
 impl MrTable {
-    const EMPTY: u32 = u32::MAX;
+    const EMPTY: u32 = 0;
 
     /// A table with room for `capacity` regions.
     pub fn new(capacity: u32) -> Self {
@@ -190,13 +191,13 @@ impl MrTable {
         }
         let mut slot = self.home(mr.key);
         while self.slots[slot] != Self::EMPTY {
-            if self.regions[self.slots[slot] as usize].key.index() == mr.key.index() {
+            if self.regions[self.region_at(slot)].key.index() == mr.key.index() {
                 return Err(Reject::NoRoom);
             }
             slot = self.after(slot);
         }
-        self.slots[slot] = self.regions.len() as u32;
         self.regions.push(mr);
+        self.slots[slot] = self.regions.len() as u32;
         Ok(())
     }
 
@@ -207,7 +208,8 @@ impl MrTable {
     pub fn set(&mut self, mr: Mr) -> Result<(), Reject> {
         let mut slot = self.home(mr.key);
         while self.slots[slot] != Self::EMPTY {
-            let old = &mut self.regions[self.slots[slot] as usize];
+            let at = self.region_at(slot);
+            let old = &mut self.regions[at];
             if old.key.index() == mr.key.index() {
                 // Its home is that of the index: it stays where it is.
                 *old = mr;
@@ -221,17 +223,17 @@ impl MrTable {
     /// Removes the region that `key` opens.
     pub fn remove(&mut self, key: MrKey) -> Option<Mr> {
         let slot = self.find(key)?;
-        let at = self.slots[slot] as usize;
+        let at = self.region_at(slot);
         self.close_gap(slot);
         let removed = self.regions.swap_remove(at);
         if let Some(moved) = self.regions.get(at) {
             // The last one took the removed one's place: its slot still holds its old place.
-            let old = self.regions.len() as u32;
+            let old = self.regions.len() as u32 + 1;
             let mut slot = self.home(moved.key);
             while self.slots[slot] != old {
                 slot = self.after(slot);
             }
-            self.slots[slot] = at as u32;
+            self.slots[slot] = at as u32 + 1;
         }
         Some(removed)
     }
@@ -283,7 +285,7 @@ impl MrTable {
 
     fn get(&self, key: MrKey) -> Result<&Mr, Denied> {
         let slot = self.find(key).ok_or(Denied::NoSuchKey)?;
-        Ok(&self.regions[self.slots[slot] as usize])
+        Ok(&self.regions[self.region_at(slot)])
     }
 
     fn check_scope(
@@ -330,6 +332,11 @@ impl MrTable {
         key.index() as usize & (self.slots.len() - 1)
     }
 
+    /// Which region an occupied slot names.
+    fn region_at(&self, slot: usize) -> usize {
+        (self.slots[slot] - 1) as usize
+    }
+
     fn after(&self, slot: usize) -> usize {
         (slot + 1) & (self.slots.len() - 1)
     }
@@ -337,7 +344,7 @@ impl MrTable {
     fn find(&self, key: MrKey) -> Option<usize> {
         let mut slot = self.home(key);
         while self.slots[slot] != Self::EMPTY {
-            if self.regions[self.slots[slot] as usize].key == key {
+            if self.regions[self.region_at(slot)].key == key {
                 return Some(slot);
             }
             slot = self.after(slot);
@@ -349,7 +356,7 @@ impl MrTable {
     fn close_gap(&mut self, mut gap: usize) {
         let mut slot = self.after(gap);
         while self.slots[slot] != Self::EMPTY {
-            let home = self.home(self.regions[self.slots[slot] as usize].key);
+            let home = self.home(self.regions[self.region_at(slot)].key);
             let mask = self.slots.len() - 1;
             // It may move to the gap unless its home lies after the gap (cyclically).
             if slot.wrapping_sub(home) & mask >= slot.wrapping_sub(gap) & mask {

@@ -8,14 +8,14 @@
 //! An entry is in one place at any time, so it is never taken twice. A queue pair that fails flushes the entry that it has; those here
 //! are for the others. One that is reset or ends in the middle of a message gives its entry back.
 
-use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque};
 
 use roced_shared::{
     abi::layout::QpSizes,
     ids::{Pdn, Srqn},
 };
 
-use crate::{qp::RecvQueue, reject::Reject, work::RecvWork};
+use crate::{qp::RecvQueue, reject::Reject, table::Table, work::RecvWork};
 
 /// What a shared receive queue is made of; it does not change in its life.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ impl Srq {
 /// The shared receive queues of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Srqs {
-    table: Vec<Option<Box<Srq>>>,
+    table: Table<Box<Srq>>,
     /// Queues with room where there was none, each once.
     unblocked: VecDeque<Srqn>,
     /// Queues that fell below their limit, each once.
@@ -80,9 +80,10 @@ pub(crate) struct Srqs {
 
 impl Srqs {
     pub(crate) fn new(max: u32) -> Self {
+        let table = Table::new(max);
         let max = max as usize;
         Self {
-            table: core::iter::repeat_with(|| None).take(max).collect(),
+            table,
             unblocked: VecDeque::with_capacity(max),
             // Setting a limit first takes out what the one before left.
             events: VecDeque::with_capacity(max),
@@ -90,35 +91,29 @@ impl Srqs {
     }
 
     pub(crate) const fn capacity(&self) -> u32 {
-        self.table.len() as u32
+        self.table.capacity()
     }
 
     pub(crate) fn insert(&mut self, srq: Box<Srq>) -> Result<(), (Box<Srq>, Reject)> {
         let srqn = srq.config.srqn;
-        match self.table.get_mut(srqn.index() as usize) {
-            Some(place) if place.is_none() => {
-                *place = Some(srq);
-                Ok(())
-            }
-            Some(_) => Err((srq, Reject::NoRoom)),
-            None => Err((srq, Reject::NoSuchSrq(srqn))),
-        }
+        let reject = if srqn.index() < self.table.capacity() { Reject::NoRoom } else { Reject::NoSuchSrq(srqn) };
+        self.table.insert(srqn.index(), srq).map_err(|srq| (srq, reject))
     }
 
     pub(crate) fn remove(&mut self, srqn: Srqn) -> Option<Box<Srq>> {
         self.unblocked.retain(|other| *other != srqn);
         self.events.retain(|other| *other != srqn);
-        let mut srq = self.table.get_mut(srqn.index() as usize)?.take()?;
+        let mut srq = self.table.remove(srqn.index())?;
         (srq.room_wanted, srq.unblocked) = (false, false);
         Some(srq)
     }
 
     pub(crate) fn get(&self, srqn: Srqn) -> Option<&Srq> {
-        self.table.get(srqn.index() as usize)?.as_deref()
+        self.table.get(srqn.index()).map(|srq| &**srq)
     }
 
     fn get_mut(&mut self, srqn: Srqn) -> Option<&mut Srq> {
-        self.table.get_mut(srqn.index() as usize)?.as_deref_mut()
+        self.table.get_mut(srqn.index()).map(|srq| &mut **srq)
     }
 
     pub(crate) fn room(&mut self, srqn: Srqn) -> u32 {

@@ -4,9 +4,7 @@
 //! thousand, and nothing allocates. A queue pair's deadline mostly moves later (each ACK restarts the timer), so the wheel is
 //! lazy: [`Timers::ensure`] touches it only for an earlier deadline, and whoever is fired too early arms anew.
 
-use alloc::{vec, vec::Vec};
-
-use crate::clock::Nanos;
+use crate::{clock::Nanos, table::Table};
 
 /// As many as a 64-bit time in ticks has digits.
 const LEVELS: usize = (64 - TICK_BITS).div_ceil(SLOT_BITS) as usize;
@@ -26,6 +24,10 @@ struct Node {
 
 impl Node {
     const IDLE: u16 = u16::MAX;
+
+    const fn idle() -> Self {
+        Self { next: NOBODY, previous: NOBODY, tick: 0, place: Self::IDLE }
+    }
 }
 
 /// The deadlines of all queue pairs of an endpoint, by table index.
@@ -34,14 +36,31 @@ pub struct Timers {
     now: u64,
     occupied: [u64; LEVELS],
     heads: [[u32; SLOTS]; LEVELS],
-    nodes: Vec<Node>,
+    nodes: Table<Node>,
 }
 
 impl Timers {
     /// Timers for the indices below `capacity`.
-    pub fn new(capacity: usize) -> Self {
-        let idle = Node { next: NOBODY, previous: NOBODY, tick: 0, place: Node::IDLE };
-        Self { now: 0, occupied: [0; LEVELS], heads: [[NOBODY; SLOTS]; LEVELS], nodes: vec![idle; capacity] }
+    pub fn new(capacity: u32) -> Self {
+        let nodes = Table::new(capacity);
+        Self { now: 0, occupied: [0; LEVELS], heads: [[NOBODY; SLOTS]; LEVELS], nodes }
+    }
+
+    /// Knows `index` from now on, which is below the capacity.
+    pub fn add(&mut self, index: u32) {
+        let _ = self.nodes.insert(index, Node::idle());
+    }
+
+    /// Forgets `index`, armed or not.
+    pub fn remove(&mut self, index: u32) {
+        if self.nodes.get(index).is_some() {
+            self.cancel(index);
+            self.nodes.remove(index);
+        }
+    }
+
+    fn node(&mut self, index: u32) -> &mut Node {
+        self.nodes.get_mut(index).expect("an index that was added")
     }
 
     /// Makes sure that `index` is fired at `deadline` or earlier.
@@ -51,7 +70,7 @@ impl Timers {
         }
         // Rounded up: a timer may fire late by a tick, never early.
         let tick = (deadline.0 >> TICK_BITS) + 1;
-        let node = self.nodes[index as usize];
+        let node = *self.node(index);
         if node.place != Node::IDLE {
             if node.tick <= tick {
                 return;
@@ -61,9 +80,9 @@ impl Timers {
         self.link(index, tick);
     }
 
-    /// Forgets `index`.
-    pub fn cancel(&mut self, index: u32) {
-        if self.nodes[index as usize].place != Node::IDLE {
+    /// Disarms `index`.
+    fn cancel(&mut self, index: u32) {
+        if self.node(index).place != Node::IDLE {
             self.unlink(index);
         }
     }
@@ -87,7 +106,7 @@ impl Timers {
                 return Some(index);
             }
             // Time came down to this slot: its entries go to finer ones.
-            let tick = self.nodes[index as usize].tick;
+            let tick = self.node(index).tick;
             self.link(index, tick);
         }
     }
@@ -119,16 +138,16 @@ impl Timers {
         let level = ((63 - digits.leading_zeros()) / SLOT_BITS) as usize;
         let slot = ((place_tick >> (SLOT_BITS * level as u32)) as usize) & (SLOTS - 1);
         let head = self.heads[level][slot];
-        self.nodes[index as usize] = Node { next: head, previous: NOBODY, tick, place: (level * SLOTS + slot) as u16 };
+        *self.node(index) = Node { next: head, previous: NOBODY, tick, place: (level * SLOTS + slot) as u16 };
         if head != NOBODY {
-            self.nodes[head as usize].previous = index;
+            self.node(head).previous = index;
         }
         self.heads[level][slot] = index;
         self.occupied[level] |= 1 << slot;
     }
 
     fn unlink(&mut self, index: u32) {
-        let Node { next, previous, place, .. } = self.nodes[index as usize];
+        let Node { next, previous, place, .. } = *self.node(index);
         let (level, slot) = (place as usize / SLOTS, place as usize % SLOTS);
         if previous == NOBODY {
             self.heads[level][slot] = next;
@@ -136,12 +155,12 @@ impl Timers {
                 self.occupied[level] &= !(1 << slot);
             }
         } else {
-            self.nodes[previous as usize].next = next;
+            self.node(previous).next = next;
         }
         if next != NOBODY {
-            self.nodes[next as usize].previous = previous;
+            self.node(next).previous = previous;
         }
-        self.nodes[index as usize].place = Node::IDLE;
+        self.node(index).place = Node::IDLE;
     }
 }
 
@@ -159,6 +178,7 @@ mod tests {
     #[test]
     fn a_timer_fires_once_and_not_early() {
         let mut timers = Timers::new(4);
+        timers.add(2);
         timers.ensure(2, Nanos::from_millis(67));
         assert_eq!(timers.poll(Nanos::from_millis(67)), None);
         assert!(timers.next() <= Nanos(Nanos::from_millis(67).0 + TICK));
@@ -170,6 +190,7 @@ mod tests {
     #[test]
     fn a_deadline_at_the_end_of_time_has_a_place() {
         let mut timers = Timers::new(1);
+        timers.add(0);
         let far = Nanos(u64::MAX - 2 * TICK);
         timers.ensure(0, far);
         assert_eq!(timers.poll(Nanos(far.0 - TICK)), None);
@@ -181,6 +202,7 @@ mod tests {
         #[test]
         fn the_wheel_is_a_map(steps in proptest::collection::vec((0u32..16, 0u64..1 << 36, 0u64..1 << 34, 0u8..3), 1..200)) {
             let mut timers = Timers::new(16);
+            (0..16).for_each(|index| timers.add(index));
             let mut model: BTreeMap<u32, u64> = BTreeMap::new();
             let mut now = 0;
             for (index, delay, step, action) in steps {

@@ -290,11 +290,11 @@ fn station(place: Place, device: &config::Device, config: &Config) -> Station<Ni
         // Their numbers begin at 1.
         max_ahs: limits.ahs + 1,
         max_srqs: limits.srq_places(),
-        max_qps: limits.qps,
+        max_qps: limits.qp_places(),
         recovery: recovery(device),
         partitions: Partitions::new(&device.pkeys),
     });
-    Station { place, endpoint, queues: Vec::new(), max_qps: limits.qps }
+    Station { place, endpoint, queues: Vec::new(), max_qps: limits.qp_places() }
 }
 
 fn recovery(device: &config::Device) -> RecoveryConfig {

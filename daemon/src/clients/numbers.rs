@@ -84,18 +84,25 @@ impl MrKeys {
     }
 }
 
-/// The queue pair numbers of one endpoint.
+/// The queue pair numbers of one endpoint: random ones, but no more than twice as far apart as they must be, for the memory of an
+/// endpoint's tables comes by segments.
 #[derive(Debug)]
 pub(crate) struct Qpns {
     endpoint: EndpointId,
     capacity: u32,
+    /// They are below this.
+    opened: u32,
     used: BTreeSet<u32>,
 }
 
 impl Qpns {
+    /// Numbers to choose from when none is in use.
+    const FIRST: u32 = 1024;
+
     /// Of an endpoint with room for `capacity` queue pairs.
     pub(crate) fn new(endpoint: EndpointId, capacity: u32) -> Self {
-        Self { endpoint, capacity: capacity.min(Qpn::INDEX_COUNT), used: BTreeSet::new() }
+        let capacity = capacity.min(Qpn::INDEX_COUNT);
+        Self { endpoint, capacity, opened: Self::FIRST.min(capacity), used: BTreeSet::new() }
     }
 
     /// Queue pairs in use.
@@ -105,8 +112,11 @@ impl Qpns {
 
     /// A free number, the first from a random place on; `None` when all are in use.
     pub(crate) fn take(&mut self, random: u32) -> Option<Qpn> {
-        let start = random.checked_rem(self.capacity)?;
-        let index = (start..self.capacity)
+        if self.used.len() as u32 >= self.opened / 2 {
+            self.opened = (self.opened * 2).min(self.capacity);
+        }
+        let start = random.checked_rem(self.opened)?;
+        let index = (start..self.opened)
             .chain(0..start)
             .find(|index| !self.used.contains(index) && !Qpn::new(self.endpoint, *index).is_reserved())?;
         self.used.insert(index);
@@ -182,6 +192,7 @@ mod tests {
         let given: BTreeSet<_> = (0..).map_while(|_| first.take(0)).map(Qpn::get).collect();
         assert_eq!(given, [2, 3].into());
         let mut last = Qpns::new(EndpointId::new(63).expect("the last"), u32::MAX);
+        last.opened = Qpn::INDEX_COUNT;
         assert_eq!(last.take(Qpn::INDEX_COUNT - 1).map(Qpn::index), Some(0), "the multicast number is skipped");
     }
 
@@ -202,6 +213,19 @@ mod tests {
         assert_eq!(board.take(), None);
         board.give_back(1234);
         assert_eq!(board.take(), Some(1234));
+    }
+
+    /// In segments of 256 there are then never more than four times the places that are used, plus those of the first numbers.
+    #[test]
+    fn queue_pair_numbers_stay_close_together() {
+        let mut qpns = Qpns::new(EndpointId::new(3).expect("an endpoint"), Qpn::INDEX_COUNT);
+        let mut random = 1u32;
+        for used in 0..20_000u32 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let qpn = qpns.take(random >> 3).expect("a free number");
+            assert!(qpn.index() < (4 * used).max(1024), "{qpn} of {used}");
+        }
+        assert_eq!(qpns.len(), 20_000);
     }
 
     #[test]

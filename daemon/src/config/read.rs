@@ -19,6 +19,9 @@ use super::{
     reader::{Section, TextRule},
 };
 
+/// As many as there are numbers.
+const QPS_MAX: u32 = Qpn::INDEX_COUNT * EndpointId::COUNT as u32;
+
 const ABSOLUTE_PATH: TextRule = TextRule {
     allowed: "an absolute path of at most 107 bytes",
     holds: |path| path.starts_with('/') && path.len() <= 107 && !path.contains('\0'),
@@ -108,7 +111,7 @@ fn client_limits(section: &Section<'_, '_>, default: &ClientLimits) -> ClientLim
 
 fn device_limits(section: &Section<'_, '_>, default: &DeviceLimits) -> DeviceLimits {
     DeviceLimits {
-        qps: section.number("qps", "queue pairs", default.qps, 1..=Qpn::INDEX_COUNT),
+        qps: section.number("qps", "queue pairs", default.qps, 1..=QPS_MAX),
         ahs: section.number("ahs", "address handles", default.ahs, 1..=1_048_576),
         mrs: section.number("mrs", "memory regions", default.mrs, 1..=1_048_576),
         srqs: section.number("srqs", "shared receive queues", default.srqs, 1..=65_536),

@@ -6,7 +6,9 @@
 //!              └─► q1 ─► q9 ─► q4
 //! ```
 //!
-//! The lists run through arrays that are made once; each queue pair stands in at most one place.
+//! The lists run through tables; each queue pair stands in at most one place.
+
+use roced_transport::table::Table;
 
 const NONE: u32 = u32::MAX;
 
@@ -28,7 +30,7 @@ struct Group {
 /// Members (queue pairs) of groups (sessions) that want a turn, each by its number.
 #[derive(Debug)]
 pub struct ReadyList {
-    members: Box<[Member]>,
+    members: Table<Member>,
     groups: Box<[Group]>,
     first: u32,
     last: u32,
@@ -38,7 +40,7 @@ impl ReadyList {
     /// Room for members and groups below these numbers; nobody wants a turn.
     pub fn new(members: u32, groups: u32) -> Self {
         Self {
-            members: vec![Member { next: NONE, group: NONE, listed: false }; members as usize].into_boxed_slice(),
+            members: Table::new(members),
             groups: vec![Group { first: NONE, last: NONE, next: NONE, listed: false }; groups as usize]
                 .into_boxed_slice(),
             first: NONE,
@@ -46,12 +48,21 @@ impl ReadyList {
         }
     }
 
+    /// Knows `member` from now on, whose number is below the one given to [`Self::new`].
+    pub fn add(&mut self, member: u32) {
+        let _ = self.members.insert(member, Member { next: NONE, group: NONE, listed: false });
+    }
+
+    fn member(&mut self, member: u32) -> &mut Member {
+        self.members.get_mut(member).expect("a member that was added")
+    }
+
     /// Puts `member` of `group` at the end of its group, unless it waits already.
     ///
     /// # Panics
-    /// When a number is not below the one given to [`Self::new`].
+    /// When the member was never added, or the group's number is not below the one given to [`Self::new`].
     pub fn push(&mut self, member: u32, group: u32) {
-        let place = &mut self.members[member as usize];
+        let place = self.member(member);
         if place.listed {
             return;
         }
@@ -60,7 +71,7 @@ impl ReadyList {
         if list.first == NONE {
             list.first = member;
         } else {
-            self.members[list.last as usize].next = member;
+            self.members.get_mut(list.last).expect("it waits").next = member;
         }
         list.last = member;
         self.list_group(group);
@@ -81,7 +92,7 @@ impl ReadyList {
             if member == NONE {
                 continue;
             }
-            let place = &mut self.members[member as usize];
+            let place = self.members.get_mut(member).expect("it waits");
             place.listed = false;
             list.first = place.next;
             if list.first == NONE {
@@ -94,13 +105,9 @@ impl ReadyList {
         None
     }
 
-    /// Takes `member` out, wherever it waits. Walks its group.
+    /// Forgets `member`, wherever it waits. Walks its group.
     pub fn remove(&mut self, member: u32) {
-        let Member { next, group, listed } = self.members[member as usize];
-        if !listed {
-            return;
-        }
-        self.members[member as usize].listed = false;
+        let Some(Member { next, group, listed: true }) = self.members.remove(member) else { return };
         let list = &mut self.groups[group as usize];
         if list.first == member {
             list.first = next;
@@ -110,13 +117,13 @@ impl ReadyList {
             return;
         }
         let mut before = list.first;
-        while self.members[before as usize].next != member {
-            before = self.members[before as usize].next;
+        while self.members.get(before).expect("it waits").next != member {
+            before = self.members.get(before).expect("it waits").next;
         }
-        self.members[before as usize].next = next;
         if list.last == member {
             list.last = before;
         }
+        self.member(before).next = next;
     }
 
     /// Nobody waits. May say false when only groups wait whose members were removed.
@@ -151,6 +158,7 @@ mod tests {
     #[test]
     fn a_session_with_many_queue_pairs_gets_no_more_turns_than_one_with_few() {
         let mut ready = ReadyList::new(8, 2);
+        (0..8).for_each(|member| ready.add(member));
         for member in 0..5 {
             ready.push(member, 0);
         }
@@ -168,6 +176,7 @@ mod tests {
         #[test]
         fn the_list_is_a_queue_of_queues(steps in proptest::collection::vec((0u8..4, 0u32..12), 1..200)) {
             let mut ready = ReadyList::new(12, 3);
+            (0..12).for_each(|member| ready.add(member));
             let mut order: VecDeque<u32> = VecDeque::new();
             let mut groups = [const { VecDeque::<u32>::new() }; 3];
             for (step, member) in steps {
@@ -196,6 +205,7 @@ mod tests {
                     }
                     _ => {
                         ready.remove(member);
+                        ready.add(member);
                         groups[group].retain(|other| *other != member);
                     }
                 }

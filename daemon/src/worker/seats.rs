@@ -17,6 +17,7 @@ use roced_shared::{
 use roced_transport::{
     endpoint::Endpoint,
     reject::ClientFault,
+    table::Table,
     work::{RecvSlot, RecvWork, SendSlot, SendWork},
 };
 
@@ -64,8 +65,8 @@ pub struct Seats {
     sessions: Vec<Option<SessionSeat>>,
     /// Occupied slots of `sessions`, in no order.
     live: Vec<u32>,
-    qps: Vec<Option<QpSeat>>,
-    srqs: Vec<Option<SrqSeat>>,
+    qps: Table<QpSeat>,
+    srqs: Table<SrqSeat>,
     /// Seat of each session slot's bells, plus one; 0 where there is none.
     bells: Box<[u32]>,
     ready: ReadyList,
@@ -89,8 +90,8 @@ impl Seats {
         Self {
             sessions: (0..max_sessions).map(|_| None).collect(),
             live: Vec::with_capacity(max_sessions as usize),
-            qps: (0..max_qps).map(|_| None).collect(),
-            srqs: (0..max_srqs).map(|_| None).collect(),
+            qps: Table::new(max_qps),
+            srqs: Table::new(max_srqs),
             bells: vec![0; bell_place(max_sessions, 0)].into_boxed_slice(),
             ready: ReadyList::new(max_qps + max_srqs, max_sessions),
             send_slot: [0; SEND_SLOT_WORDS_MAX],
@@ -125,7 +126,7 @@ impl Seats {
 
     /// True when the queue pair with these rings could be seated in `seat`.
     pub fn has_room(&self, seat: u32, rings: &QpRings) -> bool {
-        self.qps.get(seat as usize).is_some_and(Option::is_none) && self.has_bell(rings.session, rings.bell)
+        self.qps.has_room(seat) && self.has_bell(rings.session, rings.bell)
     }
 
     fn has_bell(&self, session: SessionId, bell: u32) -> bool {
@@ -134,7 +135,7 @@ impl Seats {
 
     /// True when the shared receive queue with this ring could be seated as number `index` of them.
     pub fn has_srq_room(&self, index: u32, ring: &SrqRing) -> bool {
-        self.srqs.get(index as usize).is_some_and(Option::is_none) && self.has_bell(ring.session, ring.bell)
+        self.srqs.has_room(index) && self.has_bell(ring.session, ring.bell)
     }
 
     /// Seats a shared receive queue as number `index` of them.
@@ -148,14 +149,15 @@ impl Seats {
         self.bells[bell_place(slot, ring.bell)] = seat + 1;
         self.sessions[slot as usize].as_mut().expect("an occupied slot").users += 1;
         let words = SrqLayout::new(ring.sizes).recv.stride_words();
-        self.srqs[index as usize] = Some(SrqSeat { ring, words, session_slot: slot });
+        let _ = self.srqs.insert(index, SrqSeat { ring, words, session_slot: slot });
+        self.ready.add(seat);
         // It may have been rung for before it sat here.
         self.ready.push(seat, slot);
     }
 
     /// Takes shared receive queue number `index` away.
     pub fn remove_srq(&mut self, index: u32) -> Option<SrqRing> {
-        let srq = self.srqs.get_mut(index as usize)?.take()?;
+        let srq = self.srqs.remove(index)?;
         self.ready.remove(self.srq_seat(index));
         self.bells[bell_place(srq.session_slot, srq.ring.bell)] = 0;
         self.sessions[srq.session_slot as usize].as_mut().expect("sessions outlive their queues").users -= 1;
@@ -164,23 +166,23 @@ impl Seats {
 
     /// The session of shared receive queue number `index`.
     pub fn session_of_srq(&self, index: u32) -> Option<SessionId> {
-        Some(self.srqs.get(index as usize)?.as_ref()?.ring.session)
+        Some(self.srqs.get(index)?.ring.session)
     }
 
     /// Shared receive queue number `index` wants a turn.
     pub fn want_srq_turn(&mut self, index: u32) {
-        if let Some(Some(srq)) = self.srqs.get(index as usize) {
+        if let Some(srq) = self.srqs.get(index) {
             self.ready.push(self.srq_seat(index), srq.session_slot);
         }
     }
 
     /// The number among shared receive queues of the one in `seat`; `None` when a queue pair sits there.
     pub fn srq_in(&self, seat: u32) -> Option<u32> {
-        seat.checked_sub(self.qps.len() as u32)
+        seat.checked_sub(self.qps.capacity())
     }
 
     fn srq_seat(&self, index: u32) -> u32 {
-        self.qps.len() as u32 + index
+        self.qps.capacity() + index
     }
 
     /// Seats a queue pair in `seat`.
@@ -199,14 +201,15 @@ impl Seats {
             session_slot: slot,
             rings,
         };
-        self.qps[seat as usize] = Some(qp);
+        let _ = self.qps.insert(seat, qp);
+        self.ready.add(seat);
         // It may have been rung for before it sat here.
         self.ready.push(seat, slot);
     }
 
     /// Takes a queue pair away.
     pub fn remove_qp(&mut self, seat: u32) -> Option<QpRings> {
-        let qp = self.qps.get_mut(seat as usize)?.take()?;
+        let qp = self.qps.remove(seat)?;
         self.ready.remove(seat);
         self.bells[bell_place(qp.session_slot, qp.rings.bell)] = 0;
         self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs").users -= 1;
@@ -215,16 +218,12 @@ impl Seats {
 
     /// The rings of every queue pair from seat `from` on, in the order of seats.
     pub fn occupied(&self, from: u32) -> impl Iterator<Item = (u32, &QpRings)> {
-        self.qps
-            .iter()
-            .enumerate()
-            .skip(from as usize)
-            .filter_map(|(seat, qp)| Some((seat as u32, &qp.as_ref()?.rings)))
+        (from..self.qps.capacity()).filter_map(|seat| Some((seat, &self.qps.get(seat)?.rings)))
     }
 
     /// The session of the queue pair in `seat`.
     pub fn session_of(&self, seat: u32) -> Option<SessionId> {
-        Some(self.qps.get(seat as usize)?.as_ref()?.rings.session)
+        Some(self.qps.get(seat)?.rings.session)
     }
 
     /// Takes every bell that was rung: their queue pairs want a turn. Says how many there were.
@@ -256,7 +255,7 @@ impl Seats {
 
     /// The queue pair in `seat` wants a turn.
     pub fn want_turn(&mut self, seat: u32) {
-        if let Some(Some(qp)) = self.qps.get(seat as usize) {
+        if let Some(qp) = self.qps.get(seat) {
             self.ready.push(seat, qp.session_slot);
         }
     }
@@ -275,7 +274,7 @@ impl Seats {
     /// the endpoint has room for. When there may be more it wants another turn.
     pub fn serve(&mut self, seat: u32, endpoint: &mut Endpoint) -> Served {
         let mut served = Served { taken: 0, fault: None };
-        let Some(qp) = &mut self.qps[seat as usize] else { return served };
+        let Some(qp) = self.qps.get_mut(seat) else { return served };
         let session = self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs");
         if session.muted {
             return served;
@@ -301,7 +300,7 @@ impl Seats {
     pub fn serve_srq(&mut self, index: u32, endpoint: &mut Endpoint) -> Served {
         let mut served = Served { taken: 0, fault: None };
         let seat = self.srq_seat(index);
-        let Some(srq) = &mut self.srqs[index as usize] else { return served };
+        let Some(srq) = self.srqs.get_mut(index) else { return served };
         let session = self.sessions[srq.session_slot as usize].as_mut().expect("sessions outlive their queues");
         if session.muted {
             return served;
