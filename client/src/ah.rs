@@ -68,8 +68,8 @@ impl AddressHandle {
         Ok(Self { inner: Arc::new(AhInner { pd: Arc::clone(&pd.inner), handle }) })
     }
 
-    /// Its number.
-    pub(crate) fn number(&self) -> u32 {
+    /// Its number in this session.
+    pub fn number(&self) -> u32 {
         self.inner.handle
     }
 }

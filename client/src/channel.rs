@@ -58,6 +58,16 @@ impl CompletionChannel {
         Ok(None)
     }
 
+    /// The number of the next completion queue that reports. It waits unless the fd is one that does not wait (O_NONBLOCK), as reading from it would;
+    /// the queue may be gone meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::next_event`]; EAGAIN; EINTR.
+    pub fn receive(&self) -> Result<u32> {
+        let next = self.inner.receive(MsgFlags::empty())?;
+        next.ok_or(Error::Kernel { call: "recv", errno: Errno::EAGAIN })
+    }
+
     /// The next completion queue that reports, waited for.
     ///
     /// # Errors
@@ -94,19 +104,25 @@ impl ChannelInner {
 
     /// The number of the next queue that reported.
     pub(crate) fn next_cqn(&self) -> Result<Option<u32>> {
-        let mut event = ChannelEvent::new_zeroed();
         loop {
-            return match recv(self.socket.as_raw_fd(), event.as_mut_bytes(), MsgFlags::MSG_DONTWAIT) {
-                Ok(length) if length == size_of::<ChannelEvent>() => Ok(Some(event.cqn)),
-                Err(Errno::EAGAIN) => Ok(None),
-                Err(Errno::EINTR) => continue,
-                Ok(0) | Err(Errno::ECONNRESET) => {
-                    self.device.session.set_gone();
-                    Err(Error::DaemonGone)
-                }
-                Ok(_) => Err(Error::Protocol { what: "a channel event of another length" }),
-                Err(errno) => Err(Error::Kernel { call: "recv", errno }),
-            };
+            match self.receive(MsgFlags::MSG_DONTWAIT) {
+                Err(Error::Kernel { errno: Errno::EINTR, .. }) => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn receive(&self, flags: MsgFlags) -> Result<Option<u32>> {
+        let mut event = ChannelEvent::new_zeroed();
+        match recv(self.socket.as_raw_fd(), event.as_mut_bytes(), flags) {
+            Ok(length) if length == size_of::<ChannelEvent>() => Ok(Some(event.cqn)),
+            Err(Errno::EAGAIN) => Ok(None),
+            Ok(0) | Err(Errno::ECONNRESET) => {
+                self.device.session.set_gone();
+                Err(Error::DaemonGone)
+            }
+            Ok(_) => Err(Error::Protocol { what: "a channel event of another length" }),
+            Err(errno) => Err(Error::Kernel { call: "recv", errno }),
         }
     }
 

@@ -49,6 +49,8 @@ pub struct CqOptions<'a> {
     pub entries: u32,
     /// Where it reports. `None`: to itself, for [`CompletionQueue::wait`].
     pub channel: Option<&'a CompletionChannel>,
+    /// It reports nowhere, and is only polled: this saves a socket. `channel` is `None` then.
+    pub silent: bool,
     /// How long [`CompletionQueue::wait`] polls (and yields the core) before it sleeps. Sleeping and waking costs 2 to 20 us.
     pub spin: Duration,
 }
@@ -56,7 +58,7 @@ pub struct CqOptions<'a> {
 impl Default for CqOptions<'_> {
     fn default() -> Self {
         // The default of `spin` is a guess: about twice what a wake-up costs on a virtual machine.
-        Self { entries: 256, channel: None, spin: Duration::from_micros(50) }
+        Self { entries: 256, channel: None, silent: false, spin: Duration::from_micros(50) }
     }
 }
 
@@ -142,7 +144,8 @@ pub struct CompletionQueue {
 #[derive(Debug)]
 pub(crate) struct CqInner {
     pub(crate) device: Arc<DeviceInner>,
-    channel: Arc<ChannelInner>,
+    /// None: it is only polled.
+    channel: Option<Arc<ChannelInner>>,
     /// The channel is nobody else's.
     own_channel: bool,
     pub(crate) cqn: u32,
@@ -193,6 +196,11 @@ impl Lane {
         }
     }
 
+    /// Completions that lie in it.
+    fn waiting(&mut self) -> std::result::Result<u32, RingCorrupt> {
+        self.rings.iter_mut().map(Emptied::available).sum()
+    }
+
     /// Gives the worker room for what was popped.
     fn release(&self) {
         self.rings[0].release();
@@ -215,11 +223,13 @@ impl CompletionQueue {
     pub(crate) fn create(device: &Device, options: &CqOptions<'_>) -> Result<Self> {
         let channel = match options.channel {
             Some(shared) if !Arc::ptr_eq(&shared.inner.device, &device.inner) => return Err(Error::OtherDevice),
-            Some(shared) => Arc::clone(&shared.inner),
-            None => device.channel()?.inner,
+            Some(shared) => Some(Arc::clone(&shared.inner)),
+            None if options.silent => None,
+            None => Some(device.channel()?.inner),
         };
         let device = &device.inner;
-        let request = CreateCqRequest { entries: options.entries, channel: channel.handle };
+        let handle = channel.as_ref().map_or(0, |channel| channel.handle);
+        let request = CreateCqRequest { entries: options.entries, channel: handle };
         let (reply, [fd]) = device.session.call_with_fds::<CreateCq, 1>(request)?;
         // From here on the daemon has it: whatever fails must end it there too.
         let ended = |error| {
@@ -231,7 +241,7 @@ impl CompletionQueue {
         let mapping = Mapping::new(&fd, layout.bytes, Mode::Populated).map_err(ended)?;
         let inner = Arc::new(CqInner {
             device: Arc::clone(device),
-            own_channel: options.channel.is_none(),
+            own_channel: options.channel.is_none() && !options.silent,
             cqn: reply.cqn,
             entries: AtomicU32::new(layout.lane.entries()),
             spin: options.spin,
@@ -248,7 +258,9 @@ impl CompletionQueue {
             sleeper_left: Condvar::new(),
             channel,
         });
-        inner.channel.add(inner.cqn, &inner);
+        if let Some(channel) = &inner.channel {
+            channel.add(inner.cqn, &inner);
+        }
         Ok(Self { inner })
     }
 
@@ -288,6 +300,17 @@ impl CompletionQueue {
         Ok(())
     }
 
+    /// Completions that lie in it now.
+    ///
+    /// # Errors
+    /// The daemon broke its own rules.
+    pub fn waiting(&self) -> Result<usize> {
+        let mut state = lock(&self.inner.state);
+        let counts = state.lanes.iter_mut().map(Lane::waiting);
+        let count: std::result::Result<u32, RingCorrupt> = counts.sum();
+        count.map(|count| count as usize).map_err(|_| self.inner.broken())
+    }
+
     /// Takes the completions that are there, at most as many as `into` holds, and says how many. Never waits, never allocates.
     ///
     /// # Errors
@@ -312,11 +335,11 @@ impl CompletionQueue {
     /// `timeout` came first.
     ///
     /// # Errors
-    /// As [`Self::poll`]; [`Error::SharedChannel`] when the queue reports to a channel given to it.
+    /// As [`Self::poll`]; [`Error::SharedChannel`] when the queue reports to a channel given to it, or nowhere.
     pub fn wait(&self, into: &mut [Completion], timeout: Duration) -> Result<usize> {
-        if !self.inner.own_channel {
+        let Some(channel) = self.inner.channel.as_ref().filter(|_| self.inner.own_channel) else {
             return Err(Error::SharedChannel);
-        }
+        };
         let begin = Instant::now();
         let deadline = begin.checked_add(timeout);
         let spin_end = begin + self.inner.spin.min(timeout);
@@ -340,7 +363,7 @@ impl CompletionQueue {
             if taken > 0 {
                 return Ok(taken);
             }
-            match self.inner.channel.wait_readable(deadline) {
+            match channel.wait_readable(deadline) {
                 Ok(true) => {}
                 Ok(false) => return self.poll(into),
                 // The poll knows what there is to say.
@@ -348,7 +371,7 @@ impl CompletionQueue {
                 Err(error) => return Err(error),
             }
             // Other events of this queue are old ones.
-            while let Ok(Some(_)) = self.inner.channel.next_cqn() {}
+            while let Ok(Some(_)) = channel.next_cqn() {}
             let taken = self.poll(into)?;
             if taken > 0 {
                 return Ok(taken);
@@ -390,6 +413,11 @@ impl CqInner {
     pub(crate) fn forget(&self, outstanding: &Outstanding) {
         let _reaping = lock(&self.state);
         outstanding.clear();
+    }
+
+    fn broken(&self) -> Error {
+        self.device.session.set_gone();
+        Error::Protocol { what: "a lane index that cannot be true" }
     }
 
     /// True when the daemon is known to be gone; looks for it after some polls in vain.
@@ -439,7 +467,9 @@ impl Drop for Sleeper<'_> {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        self.channel.remove(self.cqn);
+        if let Some(channel) = &self.channel {
+            channel.remove(self.cqn);
+        }
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner).complete_orphans();
         // Fails only when the session is over, and then the queue is too.
         let _ = self.device.session.call::<DestroyCq>(Handle { handle: self.cqn });
@@ -453,10 +483,8 @@ impl Reaping {
         let mut idle_lanes = 0;
         while taken < into.len() && idle_lanes < self.lanes.len() {
             let turn = (into.len() - taken).min(LANE_TURN);
-            let (found, moved) = self.take_from(self.first, &mut into[taken..taken + turn]).ok_or_else(|| {
-                cq.device.session.set_gone();
-                Error::Protocol { what: "a lane index that cannot be true" }
-            })?;
+            let (found, moved) =
+                self.take_from(self.first, &mut into[taken..taken + turn]).ok_or_else(|| cq.broken())?;
             taken += found;
             idle_lanes = if moved { 0 } else { idle_lanes + 1 };
             self.first = (self.first + 1) % self.lanes.len();

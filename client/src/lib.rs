@@ -17,9 +17,12 @@
 //! When the daemon dies, everything learns of it within a second: work that was under way completes with [`Status::Fatal`], waiting
 //! threads wake, file descriptors turn readable, and calls give [`Error::DaemonGone`].
 //!
+//! Programs that know nothing of roced load `libibverbs.so.1` (`verbs/`), which is made of this.
+//!
 //! A first program, two queue pairs of one process: `examples/first.rs`.
 
 mod ah;
+mod batch;
 mod channel;
 mod cq;
 mod device;
@@ -39,6 +42,7 @@ mod window;
 mod work;
 
 pub use ah::{AddressHandle, AddressOptions};
+pub use batch::SendBatch;
 pub use channel::CompletionChannel;
 pub use cq::{Completion, CompletionQueue, CqOptions, Notify};
 pub use device::{Device, DeviceAttributes, DeviceEvent, PortAttributes};
@@ -49,7 +53,7 @@ pub use mr::{Access, Memory, MemoryRegion, RemoteMemory, Reregistration};
 pub use pd::ProtectionDomain;
 pub use qp::{QpAttributes, QpBuilder, QpStatistics, QueuePair};
 pub use roced_shared::abi::{
-    control::{Refusal, attribute, state},
+    control::{PKEYS_MAX, Refusal, attribute, state},
     cqe::{CompletionOp, Status},
     layout::QpSizes,
     wqe::Sge,

@@ -49,8 +49,14 @@ impl Access {
     /// All of these.
     pub const ALL: Self = Self(access::ALL);
 
-    pub(crate) const fn bits(self) -> u32 {
+    /// The bits of verbs (`ibv_access_flags`).
+    pub const fn bits(self) -> u32 {
         self.0
+    }
+
+    /// From bits of verbs; `None` when one of them means nothing here. Nothing is included that is not asked for.
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        if bits & !(access::ALL | access::ZERO_BASED) == 0 { Some(Self(bits)) } else { None }
     }
 
     /// Something may write.
@@ -226,6 +232,36 @@ impl Place {
         let mapping = Arc::clone(&memory.inner.mapping);
         Self { memory: Backing::Memory(memory.clone()), mapping, offset }
     }
+
+    /// Memory of the program, and where in the daemon's mapping of it the first byte lies.
+    ///
+    /// # Safety
+    /// As [`ProtectionDomain::register_at`].
+    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
+    unsafe fn in_program(
+        device: &Arc<DeviceInner>,
+        address: *mut u8,
+        length: usize,
+        access: Access,
+    ) -> Result<(Self, u64)> {
+        let start = address.expose_provenance();
+        let base = NonNull::new(address).ok_or(Error::NotMapped { address: 0 })?;
+        let end = start.checked_add(length).ok_or(Error::NotMapped { address: start })?;
+        let memory = Arc::new(ProgramMemory::new(device, &(start..end), access)?);
+        let offset = (start - memory.start) as u64;
+        // SAFETY: the caller says that the range stays mapped until the region is dropped, which keeps the mapping; and who may write there.
+        let mapping = unsafe { Mapping::of_program(base, length) };
+        Ok((Self { memory: Backing::Program(memory), mapping, offset: 0 }, offset))
+    }
+}
+
+/// Another range for a region.
+struct Moved {
+    place: Place,
+    /// Of its first byte, in what the daemon maps.
+    offset: u64,
+    length: usize,
+    va: u64,
 }
 
 impl Backing {
@@ -260,14 +296,8 @@ impl MemoryRegion {
         iova: u64,
         access: Access,
     ) -> Result<Self> {
-        let start = address.expose_provenance();
-        let base = NonNull::new(address).ok_or(Error::NotMapped { address: 0 })?;
-        let end = start.checked_add(length).ok_or(Error::NotMapped { address: start })?;
-        let memory = Arc::new(ProgramMemory::new(&pd.device, &(start..end), access)?);
-        let offset = (start - memory.start) as u64;
-        // SAFETY: the caller says that the range stays mapped until the region is dropped, which keeps the mapping; and who may write there.
-        let mapping = unsafe { Mapping::of_program(base, length) };
-        let place = Place { memory: Backing::Program(memory), mapping, offset: 0 };
+        // SAFETY: the caller vouches for the same.
+        let (place, offset) = unsafe { Place::in_program(&pd.device, address, length, access) }?;
         Self::over(pd, place, RegMrRequest { offset, length: length as u64, va: iova, ..access.asked() })
     }
 
@@ -283,36 +313,60 @@ impl MemoryRegion {
     /// # Errors
     /// Memory windows bound to it; objects of another device; a range outside the memory; the daemon is gone. Nothing was changed then.
     pub fn reregister(&mut self, change: &Reregistration<'_>) -> Result<()> {
+        let moved = match change.range {
+            Some((memory, offset, length)) => {
+                let pd = change.pd.map_or(&self.pd, |pd| &pd.inner);
+                let va = memory.address(pd, offset, length)?;
+                Some(Moved { place: Place::in_memory(memory, offset), offset: offset as u64, length, va })
+            }
+            None => None,
+        };
+        self.change(change, moved)
+    }
+
+    /// As [`Self::reregister`], with memory of the program in place of `change.range`, as [`ProtectionDomain::register_at`] takes it.
+    ///
+    /// # Safety
+    /// As [`ProtectionDomain::register_at`].
+    ///
+    /// # Errors
+    /// As of both.
+    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
+    pub unsafe fn reregister_at(
+        &mut self,
+        change: &Reregistration<'_>,
+        address: *mut u8,
+        length: usize,
+        iova: u64,
+    ) -> Result<()> {
+        // Rights that stay are not known here; what may be written is mapped for writing.
+        let access = change.access.unwrap_or(Access::NONE);
+        // SAFETY: the caller vouches for the same.
+        let (place, offset) = unsafe { Place::in_program(&self.pd.device, address, length, access) }?;
+        self.change(change, Some(Moved { place, offset, length, va: iova }))
+    }
+
+    fn change(&mut self, change: &Reregistration<'_>, moved: Option<Moved>) -> Result<()> {
         let pd = change.pd.map_or(&self.pd, |pd| &pd.inner);
         if !Arc::ptr_eq(&pd.device, &self.pd.device) {
             return Err(Error::OtherDevice);
         }
-        let mut request = ReregMrRequest { pd: pd.handle, ..self.unchanged() };
-        let moved = match change.range {
-            Some((memory, offset, length)) => {
-                request.va = memory.address(pd, offset, length)?;
-                (request.offset, request.length) = (offset as u64, length as u64);
-                Some(Place::in_memory(memory, offset))
-            }
-            None => None,
-        };
-        request.memory = moved.as_ref().unwrap_or(&self.place).memory.handle();
         let bit = |there: bool, bit: u32| if there { bit } else { 0 };
+        let mut request = ReregMrRequest { handle: self.handle, pd: pd.handle, ..ReregMrRequest::default() };
         request.changes = bit(change.pd.is_some(), rereg::PD)
-            | bit(change.range.is_some(), rereg::TRANSLATION)
+            | bit(moved.is_some(), rereg::TRANSLATION)
             | bit(change.access.is_some(), rereg::ACCESS);
         request.access = change.access.unwrap_or_default().bits();
+        request.memory = moved.as_ref().map_or(&self.place, |moved| &moved.place).memory.handle();
+        if let Some(Moved { offset, length, va, .. }) = &moved {
+            (request.offset, request.length, request.va) = (*offset, *length as u64, *va);
+        }
         self.pd.device.session.call::<ReregMr>(request)?;
-        let pd = Arc::clone(pd);
-        self.pd = pd;
-        if let Some(place) = moved {
-            (self.place, self.length, self.iova) = (place, request.length as usize, request.va);
+        self.pd = Arc::clone(pd);
+        if let Some(Moved { place, length, va, .. }) = moved {
+            (self.place, self.length, self.iova) = (place, length, va);
         }
         Ok(())
-    }
-
-    fn unchanged(&self) -> ReregMrRequest {
-        ReregMrRequest { handle: self.handle, ..ReregMrRequest::default() }
     }
 
     /// Ends the registration, as dropping it does, but says when it cannot be.

@@ -104,6 +104,13 @@ impl Outstanding {
         self.complete(self.oldest.load(Ordering::Relaxed))
     }
 
+    /// Forgets the last `requests` that were added, which the daemon has not seen. One poster at a time.
+    pub(crate) fn take_back(&self, requests: u32) {
+        // When the daemon is gone, a reaper may have given up on some of them.
+        let requests = requests.min(self.len());
+        self.next.store(self.next.load(Ordering::Relaxed).wrapping_sub(requests), Ordering::Release);
+    }
+
     /// Forgets all, when the queue pair was reset.
     pub(crate) fn clear(&self) {
         self.oldest.store(self.next.load(Ordering::Acquire), Ordering::Release);
@@ -131,6 +138,20 @@ mod tests {
         assert_eq!(queue.complete(2), None, "completed before");
         assert_eq!(queue.complete(1), None, "done when 2 was");
         assert_eq!((queue.give_up(), queue.give_up()), (Some((13, 1)), None));
+    }
+
+    #[test]
+    fn what_is_taken_back_was_never_there() {
+        let queue = Outstanding::new(4);
+        for wr_id in 10..14 {
+            queue.add(wr_id, 1);
+        }
+        assert_eq!(queue.complete(0), Some((10, 1)));
+        queue.take_back(2);
+        assert_eq!((queue.len(), queue.complete(2)), (1, None));
+        assert_eq!((queue.add(20, 2), queue.complete(2)), (Some(2), Some((20, 2))));
+        queue.take_back(1);
+        assert_eq!(queue.len(), 0, "nothing is left to take back");
     }
 
     #[test]

@@ -37,6 +37,11 @@ impl ProtectionDomain {
         Device { inner: Arc::clone(&self.inner.device) }
     }
 
+    /// Its number in this session.
+    pub fn handle(&self) -> u32 {
+        self.inner.handle
+    }
+
     /// Makes `bytes` of zeroed memory and registers all of it.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ use roced_shared::abi::{
 use zerocopy::IntoBytes;
 
 use crate::{
+    batch::SendBatch,
     cq::{CompletionQueue, Work},
     device::{Device, DeviceInner},
     endpoint::{ConnectOptions, Endpoint},
@@ -520,7 +521,12 @@ impl QueuePair {
         self.finish(&side.ring, posted)
     }
 
-    fn push_send(&self, side: &mut PostSide<SEND_SLOT_WORDS_MAX>, request: &SendRequest<'_>) -> Result<()> {
+    /// Begins to post send work requests that go out together. Nobody else posts sends of this queue pair until it is done with.
+    pub fn send_batch(&self) -> SendBatch<'_> {
+        SendBatch::new(self, lock(&self.send))
+    }
+
+    pub(crate) fn push_send(&self, side: &mut PostSide<SEND_SLOT_WORDS_MAX>, request: &SendRequest<'_>) -> Result<()> {
         if !matches!(self.state.load(Ordering::Acquire), state::RTS | state::SQD | state::ERR) {
             return Err(Error::NotReady { queue: "send" });
         }
@@ -595,6 +601,18 @@ impl QueuePair {
             self.inner().ring(self.worker, self.bell);
         }
         posted
+    }
+
+    /// Lets the daemon see sends that were pushed.
+    pub(crate) fn publish_sends(&self, side: &PostSide<SEND_SLOT_WORDS_MAX>) {
+        side.ring.publish();
+        self.inner().ring(self.worker, self.bell);
+    }
+
+    /// Forgets the last sends that were pushed.
+    pub(crate) fn take_back_sends(&self, side: &mut PostSide<SEND_SLOT_WORDS_MAX>, requests: u32) {
+        side.ring.take_back(requests);
+        self.work.send.take_back(requests);
     }
 
     fn inner(&self) -> &DeviceInner {

@@ -97,6 +97,13 @@ pub struct WindowBinding {
 }
 
 impl WindowBinding {
+    /// A binding whose key and place the caller keeps account of: `rkey` is the window's, with other lower 8 bits than before; `lkey` and `va` are
+    /// those of the region. Whether they fit, the work request's end tells.
+    pub const fn new(rkey: u32, lkey: u32, va: u64, length: u64, access: Access) -> Self {
+        let access = access.bits() & (access::REMOTE | access::ZERO_BASED);
+        Self { rkey, window: wqe::BindWindow { va, length, lkey, access } }
+    }
+
     /// Lets peers name its bytes from 0 on, not by their address. Only for a window of type 2.
     pub const fn zero_based(mut self) -> Self {
         self.window.access |= access::ZERO_BASED;

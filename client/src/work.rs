@@ -141,6 +141,16 @@ impl<'a> SendRequest<'a> {
         Self { op: SendOp::SendInvalidate, rkey, ..self }
     }
 
+    /// The same with other data: these pieces.
+    pub const fn with_sges(&self, sges: &'a [Sge]) -> Self {
+        Self { data: Data::Sges(sges), ..*self }
+    }
+
+    /// The same with other data: copied when it is posted.
+    pub const fn with_inline(&self, data: &'a [u8]) -> Self {
+        Self { data: Data::Inline(data), ..*self }
+    }
+
     /// Comes back in the completion.
     pub const fn id(self, wr_id: u64) -> Self {
         Self { wr_id, ..self }

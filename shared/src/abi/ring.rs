@@ -126,6 +126,12 @@ impl<M: RingMemory> Producer<M> {
         Ok(true)
     }
 
+    /// Takes back the last `entries` that were pushed and not published.
+    /// What was published cannot be: the caller counts what it pushed since.
+    pub const fn take_back(&mut self, entries: u32) {
+        self.next = self.next.wrapping_sub(entries);
+    }
+
     /// Lets the consumer see all that was pushed.
     pub fn publish(&self) {
         self.memory.produced().store(self.next, Ordering::Release);

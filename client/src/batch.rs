@@ -1,0 +1,52 @@
+//! Send work requests that go out together.
+
+use std::sync::MutexGuard;
+
+use roced_shared::abi::layout::SEND_SLOT_WORDS_MAX;
+
+use crate::{
+    error::Result,
+    qp::{PostSide, QueuePair},
+    work::SendRequest,
+};
+
+/// Send work requests that the daemon sees all at once, with one doorbell, when [`Self::commit`] says so. What was not committed was never posted.
+#[derive(Debug)]
+#[must_use = "nothing is posted before it is committed"]
+pub struct SendBatch<'a> {
+    qp: &'a QueuePair,
+    side: MutexGuard<'a, PostSide<SEND_SLOT_WORDS_MAX>>,
+    pushed: u32,
+}
+
+impl<'a> SendBatch<'a> {
+    pub(crate) const fn new(qp: &'a QueuePair, side: MutexGuard<'a, PostSide<SEND_SLOT_WORDS_MAX>>) -> Self {
+        Self { qp, side, pushed: 0 }
+    }
+
+    /// One more.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_send`]. Those before it stay in the batch.
+    pub fn push(&mut self, request: &SendRequest<'_>) -> Result<()> {
+        self.qp.push_send(&mut self.side, request)?;
+        self.pushed += 1;
+        Ok(())
+    }
+
+    /// Posts them.
+    pub fn commit(mut self) {
+        if self.pushed > 0 {
+            self.qp.publish_sends(&self.side);
+            self.pushed = 0;
+        }
+    }
+}
+
+impl Drop for SendBatch<'_> {
+    fn drop(&mut self) {
+        if self.pushed > 0 {
+            self.qp.take_back_sends(&mut self.side, self.pushed);
+        }
+    }
+}
