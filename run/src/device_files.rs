@@ -1,0 +1,91 @@
+//! What kernels with RDMA show of a device: `/dev/infiniband/uverbs0`, `/sys/class/infiniband/NAME/...`.
+//!
+//! They are written when the program starts, and stay: addresses that come later are seen through the library, not here.
+
+use std::{
+    ffi::CStr,
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+use roced_client::{Device, GidEntry, PortAttributes};
+
+use crate::namespace::{bind, cover, enter, write};
+
+/// Shows them.
+pub(crate) fn show() -> Result<()> {
+    let names = Device::list()?;
+    let devices: Vec<_> = names.iter().map(|name| Device::open(name)).collect::<Result<_, _>>()?;
+    enter()?;
+    cover(Path::new("/dev"))?;
+    cover(Path::new("/sys/class"))?;
+    fs::create_dir_all("/dev/infiniband")?;
+    write("/sys/class/infiniband_verbs/abi_version".into(), "6")?;
+    for (index, device) in devices.iter().enumerate() {
+        character_device(&format!("/dev/infiniband/uverbs{index}"))?;
+        let verbs = PathBuf::from(format!("/sys/class/infiniband_verbs/uverbs{index}"));
+        write(verbs.join("ibdev"), device.name())?;
+        write(verbs.join("abi_version"), "1")?;
+        device_folder(device)?;
+    }
+    Ok(())
+}
+
+/// Programs look whether it is there, and theirs to open; nobody speaks to it.
+fn character_device(path: &str) -> Result<()> {
+    fs::write(path, "")?;
+    bind(Path::new("/dev/null"), Path::new(path))
+}
+
+fn device_folder(device: &Device) -> Result<()> {
+    let folder = Path::new("/sys/class/infiniband").join(device.name());
+    let (attributes, port, gids) = (device.attributes()?, device.port()?, device.gids()?);
+    let guid = attributes.node_guid.chunks(2).map(|two| format!("{:02x}{:02x}", two[0], two[1])).collect::<Vec<_>>();
+    write(folder.join("node_type"), "1: CA")?;
+    write(folder.join("node_guid"), &guid.join(":"))?;
+    write(folder.join("sys_image_guid"), &guid.join(":"))?;
+    write(folder.join("fw_ver"), env!("CARGO_PKG_VERSION"))?;
+    port_folder(&folder.join("ports/1"), &port, &gids)?;
+    // The folder of the adapter, where programs look for its interface and its place in the machine.
+    let net = folder.join("device/net");
+    write(folder.join("device/numa_node"), "-1")?;
+    fs::create_dir_all(&net)?;
+    if let Some(interface) = gids.first().and_then(|gid| interface_name(gid.ifindex)) {
+        symlink(Path::new("/sys/class/net").join(&interface), net.join(&interface)).context("its interface")?;
+    }
+    Ok(())
+}
+
+fn port_folder(folder: &Path, port: &PortAttributes, gids: &[GidEntry]) -> Result<()> {
+    write(folder.join("state"), if port.active { "4: ACTIVE" } else { "1: DOWN" })?;
+    write(folder.join("phys_state"), if port.active { "5: LinkUp" } else { "3: Disabled" })?;
+    write(folder.join("link_layer"), "Ethernet")?;
+    write(folder.join("rate"), &format!("{} Gb/sec (1X)", port.speed_mbit_per_s.unwrap_or(2_500).div_ceil(1_000)))?;
+    for file in ["lid", "sm_lid"] {
+        write(folder.join(file), "0x0")?;
+    }
+    for (index, key) in port.pkeys.iter().enumerate() {
+        write(folder.join(format!("pkeys/{index}")), &format!("0x{key:04x}"))?;
+    }
+    for gid in gids {
+        let groups = gid.gid.0.chunks(2).map(|two| format!("{:02x}{:02x}", two[0], two[1])).collect::<Vec<_>>();
+        write(folder.join(format!("gids/{}", gid.index)), &groups.join(":"))?;
+        write(folder.join(format!("gid_attrs/types/{}", gid.index)), "RoCE v2")?;
+        if let Some(name) = interface_name(gid.ifindex) {
+            write(folder.join(format!("gid_attrs/ndevs/{}", gid.index)), &name)?;
+        }
+    }
+    Ok(())
+}
+
+/// The name of an interface.
+#[expect(unsafe_code, reason = "a call of the C library that fills a buffer")]
+fn interface_name(index: u32) -> Option<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the length that the call asks for.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    // SAFETY: where the call succeeded, the buffer holds a text that ends.
+    (!found.is_null()).then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+}

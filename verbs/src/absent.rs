@@ -1,0 +1,25 @@
+//! What roced does not have: each answers, none crashes. They are called by names of many signatures; in the C ABI a function may ignore
+//! arguments that it was given.
+
+use std::{ffi::c_int, ptr};
+
+use crate::errno::{self, Errno};
+
+/// An error number.
+pub(crate) extern "C" fn unsupported() -> c_int {
+    errno::number(Err(Errno::UNSUPPORTED))
+}
+
+/// No object.
+pub(crate) extern "C" fn null() -> *mut () {
+    errno::set(Errno::UNSUPPORTED);
+    ptr::null_mut()
+}
+
+/// 0.
+pub(crate) extern "C" fn zero() -> c_int {
+    0
+}
+
+/// Nothing.
+pub(crate) extern "C" fn nothing() {}

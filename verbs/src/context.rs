@@ -1,0 +1,133 @@
+//! Opened devices.
+#![expect(unsafe_code, reason = "the struct that the inlines of the header call through")]
+
+use std::{
+    collections::HashMap,
+    ffi::c_int,
+    mem,
+    os::fd::{AsFd as _, AsRawFd as _},
+    ptr,
+    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+};
+
+use roced_client::{Device as ClientDevice, DeviceAttributes};
+
+use crate::{
+    abi::context::{Context as Face, ContextOps, Device as DeviceFace, VerbsContext},
+    cq,
+    cq::Cq,
+    cq_ex,
+    device::Device,
+    domain,
+    errno::{self, Result},
+    object::{Object, Pointer},
+    post,
+    qp::{self, Qp},
+    query,
+    srq::{self, Srq},
+    window,
+};
+
+/// An opened device: a session with the daemon.
+pub(crate) type Context = Object<VerbsContext, Own>;
+
+/// What we know of it.
+pub(crate) struct Own {
+    pub(crate) device: ClientDevice,
+    /// They do not change while the session lasts.
+    pub(crate) attributes: DeviceAttributes,
+    /// Whom events are about.
+    pub(crate) objects: Mutex<Objects>,
+    /// A program was told that the device is lost.
+    pub(crate) told_fatal: AtomicBool,
+}
+
+/// Objects by their numbers.
+#[derive(Default)]
+pub(crate) struct Objects {
+    pub(crate) qps: HashMap<u32, Pointer<Qp>>,
+    pub(crate) cqs: HashMap<u32, Pointer<Cq>>,
+    pub(crate) srqs: HashMap<u32, Pointer<Srq>>,
+}
+
+impl Own {
+    /// The table of objects.
+    pub(crate) fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The context that a program's pointer names, which points to the last part of it.
+///
+/// # Safety
+/// It came from `ibv_open_device` and was not closed.
+pub(crate) unsafe fn of<'a>(context: *mut Face) -> &'a Own {
+    // SAFETY: the caller vouches that it is one of ours.
+    &unsafe { Context::of(whole(context)) }.own
+}
+
+fn whole(context: *mut Face) -> *mut VerbsContext {
+    context.wrapping_byte_sub(mem::offset_of!(VerbsContext, context)).cast()
+}
+
+/// `ibv_open_device`.
+pub(crate) unsafe extern "C" fn open(device: *mut DeviceFace) -> *mut Face {
+    // SAFETY: the program's device is one of ours.
+    errno::pointer(unsafe { open_session(device) })
+}
+
+unsafe fn open_session(device: *mut DeviceFace) -> Result<*mut Face> {
+    // SAFETY: the caller vouches for it.
+    let session = unsafe { Device::of(device) }.own.open()?;
+    let attributes = session.attributes()?;
+    let async_fd = session.as_fd().as_raw_fd();
+    let own = Own { device: session, attributes, objects: Mutex::default(), told_fatal: AtomicBool::new(false) };
+    let context = Context::leak(face(device, async_fd), own);
+    // SAFETY: it was made one line up.
+    Ok(unsafe { &raw mut (*(*context).face()).context })
+}
+
+fn face(device: *mut DeviceFace, async_fd: c_int) -> VerbsContext {
+    // SAFETY: zeros are numbers, null pointers, and operations that are not there.
+    let mut face: VerbsContext = unsafe { mem::zeroed() };
+    face.query_port = Some(query::port);
+    face.alloc_parent_domain = Some(domain::alloc_parent);
+    face.alloc_td = Some(domain::alloc_td);
+    face.dealloc_td = Some(domain::dealloc_td);
+    face.query_rt_values = Some(query::clock);
+    face.create_cq_ex = Some(cq_ex::create);
+    face.query_device_ex = Some(query::device_ex);
+    face.create_qp_ex = Some(qp::create_ex);
+    face.get_srq_num = Some(srq::number);
+    face.create_srq_ex = Some(srq::create_ex);
+    face.sz = size_of::<VerbsContext>();
+    face.context = Face {
+        device,
+        ops: ContextOps {
+            alloc_mw: Some(window::alloc),
+            bind_mw: Some(window::bind),
+            dealloc_mw: Some(window::dealloc),
+            poll_cq: Some(cq::poll),
+            req_notify_cq: Some(cq::req_notify),
+            post_srq_recv: Some(post::srq_recv),
+            post_send: Some(post::send),
+            post_recv: Some(post::recv),
+            ..face.context.ops
+        },
+        // There is no file of the kernel's behind it; but some programs expect one that is open.
+        cmd_fd: async_fd,
+        async_fd,
+        num_comp_vectors: 1,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        // Says that there is a `verbs_context` around it.
+        abi_compat: ptr::without_provenance_mut(usize::MAX),
+    };
+    face
+}
+
+/// `ibv_close_device`. The session ends when the last object made of it does.
+pub(crate) unsafe extern "C" fn close(context: *mut Face) -> c_int {
+    // SAFETY: it is one of ours, and the program does not use it any more.
+    drop(unsafe { Context::free(whole(context)) });
+    0
+}

@@ -1,0 +1,118 @@
+//! Protection domains, thread domains, and parent domains that join them.
+#![expect(unsafe_code, reason = "objects of C")]
+
+use std::ffi::c_int;
+
+use roced_client::ProtectionDomain;
+
+use crate::{
+    abi::{
+        attributes::{ParentDomainInitAttr, TdInitAttr},
+        context::Context as Face,
+        object::{Pd as PdFace, Td as TdFace},
+    },
+    context,
+    errno::{self, Errno, Result},
+    object::{Object, Pointer, Users},
+};
+
+/// A protection domain, or a parent domain, which is one under another name.
+pub(crate) type Pd = Object<PdFace, Own>;
+
+/// A thread domain: a promise of the program that one thread at a time uses what is made in it. Nothing is gained by it here yet.
+pub(crate) type Td = Object<TdFace, Users>;
+
+/// What we know of one.
+pub(crate) struct Own {
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) users: Users,
+    /// Of a parent domain: what it was made of.
+    parent: Option<(Pointer<Pd>, Option<Pointer<Td>>)>,
+}
+
+/// `ibv_alloc_pd`.
+pub(crate) unsafe extern "C" fn alloc(context: *mut Face) -> *mut PdFace {
+    let made = || -> Result<*mut PdFace> {
+        // SAFETY: the program's context is ours.
+        let pd = unsafe { context::of(context) }.device.protection_domain()?;
+        Ok(new(context, Own { pd, users: Users::default(), parent: None }))
+    };
+    errno::pointer(made())
+}
+
+fn new(context: *mut Face, own: Own) -> *mut PdFace {
+    let handle = own.pd.handle();
+    Pd::leak(PdFace { context, handle }, own).cast()
+}
+
+/// `ibv_dealloc_pd`.
+pub(crate) unsafe extern "C" fn dealloc(pd: *mut PdFace) -> c_int {
+    let ended = || -> Result<()> {
+        // SAFETY: the program's domain is ours, and nobody uses it when nothing is made from it.
+        let own = unsafe {
+            Pd::of(pd).own.users.none()?;
+            Pd::free(pd)
+        };
+        if let Some((Pointer(pd), td)) = own.parent {
+            // SAFETY: what a parent domain was made of cannot end before it.
+            unsafe {
+                (*pd).own.users.remove();
+                if let Some(Pointer(td)) = td {
+                    (*td).own.remove();
+                }
+            }
+        }
+        Ok(())
+    };
+    errno::number(ended())
+}
+
+/// `ibv_alloc_parent_domain`. Memory that it would allocate by the program's functions is the daemon's here.
+pub(crate) unsafe extern "C" fn alloc_parent(context: *mut Face, attr: *mut ParentDomainInitAttr) -> *mut PdFace {
+    /// Allocators, and their context.
+    const KNOWN: u32 = 1 << 0 | 1 << 1;
+    let made = || -> Result<*mut PdFace> {
+        // SAFETY: the program gave attributes, whose domains are ours.
+        let attr = unsafe { &*attr };
+        if attr.pd.is_null() {
+            return Err(Errno::INVALID);
+        }
+        if attr.comp_mask & !KNOWN != 0 {
+            return Err(Errno::UNSUPPORTED);
+        }
+        // SAFETY: as above.
+        let pd = unsafe { Pd::of(attr.pd) };
+        pd.own.users.add();
+        let td = (!attr.td.is_null()).then(|| {
+            // SAFETY: as above.
+            let td = unsafe { Td::of(attr.td) };
+            td.own.add();
+            Pointer(std::ptr::from_ref(td))
+        });
+        let parent = Some((Pointer(std::ptr::from_ref(pd)), td));
+        Ok(new(context, Own { pd: pd.own.pd.clone(), users: Users::default(), parent }))
+    };
+    errno::pointer(made())
+}
+
+/// `ibv_alloc_td`.
+pub(crate) unsafe extern "C" fn alloc_td(context: *mut Face, attr: *mut TdInitAttr) -> *mut TdFace {
+    // SAFETY: the program gave attributes, or none.
+    if !attr.is_null() && unsafe { (*attr).comp_mask } != 0 {
+        return errno::pointer(Err(Errno::INVALID));
+    }
+    Td::leak(TdFace { context }, Users::default()).cast()
+}
+
+/// `ibv_dealloc_td`.
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut TdFace) -> c_int {
+    let ended = || -> Result<()> {
+        // SAFETY: the program's domain is ours, and nobody uses it when no parent domain does.
+        unsafe {
+            Td::of(td).own.none()?;
+            Td::free(td);
+        }
+        Ok(())
+    };
+    errno::number(ended())
+}

@@ -1,0 +1,90 @@
+//! Errors as C knows them.
+#![expect(unsafe_code, reason = "errno is a variable of C")]
+
+use std::ffi::c_int;
+
+use roced_client::{Error, Refusal};
+
+/// A number of errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+/// What the library's own functions give.
+pub(crate) type Result<T> = std::result::Result<T, Errno>;
+
+impl Errno {
+    /// An argument that cannot be.
+    pub(crate) const INVALID: Self = Self(libc::EINVAL);
+    /// Something that roced does not have.
+    pub(crate) const UNSUPPORTED: Self = Self(libc::EOPNOTSUPP);
+    /// Something else still uses it.
+    pub(crate) const BUSY: Self = Self(libc::EBUSY);
+}
+
+impl From<Error> for Errno {
+    fn from(error: Error) -> Self {
+        Self(match error {
+            Error::NoDaemon { .. } => libc::ENODEV,
+            Error::NotPermitted { .. } => libc::EACCES,
+            Error::Version { .. } => libc::EPROTO,
+            Error::DaemonGone | Error::DaemonSilent { .. } | Error::Protocol { .. } => libc::EIO,
+            Error::Refused { refusal, .. } => refused(refusal),
+            Error::QueueFull { .. } => libc::ENOMEM,
+            Error::Kernel { errno, .. } => errno as c_int,
+            Error::NotMapped { .. } => libc::EFAULT,
+            Error::NoRights { .. } => libc::EACCES,
+            Error::NoPageExchange { .. } => libc::EOPNOTSUPP,
+            _ => libc::EINVAL,
+        })
+    }
+}
+
+fn refused(refusal: Refusal) -> c_int {
+    match refusal {
+        Refusal::UnknownCall | Refusal::NotSupported => libc::EOPNOTSUPP,
+        Refusal::NoSuchDevice => libc::ENODEV,
+        Refusal::InUse => libc::EBUSY,
+        Refusal::Limit | Refusal::Memory => libc::ENOMEM,
+        Refusal::NoRoute => libc::ENETUNREACH,
+        Refusal::NotPermitted => libc::EPERM,
+        Refusal::WorkerTimeout => libc::ETIMEDOUT,
+        Refusal::Stopping => libc::EIO,
+        _ => libc::EINVAL,
+    }
+}
+
+/// Sets errno.
+pub(crate) fn set(errno: Errno) {
+    // SAFETY: the C library gives each thread its own variable, which is always there.
+    unsafe { *libc::__errno_location() = errno.0 };
+}
+
+/// 0 or the number of the error, as most verbs give it. Sets errno too, which some programs look at.
+pub(crate) fn number(result: Result<()>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(errno) => {
+            set(errno);
+            errno.0
+        }
+    }
+}
+
+/// 0 or -1 and errno.
+pub(crate) fn minus_one(result: Result<()>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(errno) => {
+            set(errno);
+            -1
+        }
+    }
+}
+
+/// A new object, or null and errno.
+pub(crate) fn pointer<T>(result: Result<*mut T>) -> *mut T {
+    result.unwrap_or_else(|errno| {
+        set(errno);
+        std::ptr::null_mut()
+    })
+}

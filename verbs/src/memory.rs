@@ -1,0 +1,155 @@
+//! Memory regions: any memory of the program, which `roced-client` makes reachable for the daemon.
+#![expect(unsafe_code, reason = "objects of C, and memory of the program")]
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::{Mutex, PoisonError},
+};
+
+use roced_client::{Access, MemoryRegion, Reregistration};
+
+use crate::{
+    abi::object::{Mr as Face, Pd as PdFace},
+    domain::Pd,
+    errno::{self, Errno, Result},
+    object::Object,
+};
+
+/// Bits of `enum ibv_access_flags` that need nothing from us: huge pages, and those that the header calls optional, of which relaxed
+/// ordering is the first.
+const IGNORED: u32 = 1 << 7 | 0x3ff << 20;
+/// `IBV_ACCESS_ZERO_BASED`.
+const ZERO_BASED: u32 = 1 << 5;
+/// `IBV_ACCESS_ON_DEMAND`.
+const ON_DEMAND: u32 = 1 << 6;
+/// Who lets peers write lets local work write, too (IBTA v1 C10-57).
+const NEEDS_LOCAL_WRITE: u32 = 1 << 1 | 1 << 3;
+const LOCAL_WRITE: u32 = 1 << 0;
+
+/// A memory region. It is there until the program ends it.
+pub(crate) type Mr = Object<Face, Mutex<Option<MemoryRegion>>>;
+
+/// `ibv_reg_mr`.
+pub(crate) unsafe extern "C" fn register(
+    pd: *mut PdFace,
+    address: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut Face {
+    // SAFETY: as the program vouches.
+    unsafe { register_iova(pd, address, length, address.addr() as u64, access.cast_unsigned()) }
+}
+
+/// `ibv_reg_mr_iova`, `ibv_reg_mr_iova2`.
+pub(crate) unsafe extern "C" fn register_iova(
+    pd: *mut PdFace,
+    address: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: u32,
+) -> *mut Face {
+    let made = || -> Result<*mut Face> {
+        let access = rights(flags)?;
+        let iova = if flags & ZERO_BASED == 0 { iova } else { 0 };
+        // SAFETY: the program's domain is ours, and it vouches for the memory until the region ends, as verbs demand.
+        let (domain, region) = unsafe {
+            let domain = Pd::of(pd);
+            (domain, domain.own.pd.register_at(address.cast(), length, iova, access)?)
+        };
+        domain.own.users.add();
+        let (lkey, rkey) = (region.lkey(), region.rkey());
+        // SAFETY: as above.
+        let context = unsafe { (*pd).context };
+        let face = Face { context, pd, addr: address, length, handle: lkey >> 8, lkey, rkey };
+        Ok(Mr::leak(face, Mutex::new(Some(region))).cast())
+    };
+    errno::pointer(made())
+}
+
+fn rights(flags: u32) -> Result<Access> {
+    if flags & ON_DEMAND != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    if flags & NEEDS_LOCAL_WRITE != 0 && flags & LOCAL_WRITE == 0 {
+        return Err(Errno::INVALID);
+    }
+    Access::from_bits(flags & !(IGNORED | ZERO_BASED)).ok_or(Errno::INVALID)
+}
+
+/// `ibv_rereg_mr`: 0, or a negative number that says whether the region is as it was.
+pub(crate) unsafe extern "C" fn reregister(
+    mr: *mut Face,
+    flags: c_int,
+    pd: *mut PdFace,
+    address: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    /// `IBV_REREG_MR_ERR_INPUT`: the region is as it was. So it always is with us.
+    const AS_IT_WAS: c_int = -1;
+    const TRANSLATION: c_int = 1 << 0;
+    const PD: c_int = 1 << 1;
+    const ACCESS: c_int = 1 << 2;
+    let changed = || -> Result<()> {
+        let has = |bit| flags & bit != 0;
+        if flags & !(TRANSLATION | PD | ACCESS) != 0 || flags == 0 {
+            return Err(Errno::INVALID);
+        }
+        if has(PD) && pd.is_null() || has(TRANSLATION) && (address.is_null() || length == 0) {
+            return Err(Errno::INVALID);
+        }
+        let access = if has(ACCESS) { Some(rights(access.cast_unsigned())?) } else { None };
+        // SAFETY: region and domains are ours.
+        let (object, before, after) = unsafe { (Mr::of(mr), Pd::of((*mr).pd), has(PD).then(|| Pd::of(pd))) };
+        let mut region = object.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let region = region.as_mut().ok_or(Errno::INVALID)?;
+        let change = Reregistration { pd: after.map(|after| &after.own.pd), access, ..Reregistration::default() };
+        if has(TRANSLATION) {
+            // SAFETY: the program vouches for the memory until the region ends, as verbs demand.
+            unsafe { region.reregister_at(&change, address.cast(), length, address.addr() as u64) }?;
+        } else {
+            region.reregister(&change)?;
+        }
+        // SAFETY: as above.
+        unsafe {
+            if let Some(after) = after {
+                after.own.users.add();
+                before.own.users.remove();
+                (*mr).pd = pd;
+            }
+            if has(TRANSLATION) {
+                ((*mr).addr, (*mr).length) = (address, length);
+            }
+        }
+        Ok(())
+    };
+    changed().map_or_else(
+        |error| {
+            errno::set(error);
+            AS_IT_WAS
+        },
+        |()| 0,
+    )
+}
+
+/// `ibv_dereg_mr`. A region that a memory window is bound to stays.
+pub(crate) unsafe extern "C" fn deregister(mr: *mut Face) -> c_int {
+    let ended = || -> Result<()> {
+        // SAFETY: the program's region is ours, and so is its domain.
+        let (object, domain) = unsafe { (Mr::of(mr), Pd::of((*mr).pd)) };
+        let mut own = object.own.lock().unwrap_or_else(PoisonError::into_inner);
+        match own.take().ok_or(Errno::INVALID)?.deregister() {
+            // With the daemon, regions are gone.
+            Err((region, error)) if !error.is_fatal() => {
+                *own = Some(region);
+                return Err(error.into());
+            }
+            _ => drop(own),
+        }
+        // SAFETY: the program does not use it any more.
+        drop(unsafe { Mr::free(mr) });
+        domain.own.users.remove();
+        Ok(())
+    };
+    errno::number(ended())
+}
