@@ -11,7 +11,7 @@
 use alloc::{boxed::Box, collections::VecDeque};
 
 use roced_shared::{
-    abi::layout::QpSizes,
+    abi::{layout::QpSizes, wqe::Sge},
     ids::{Pdn, Srqn},
 };
 
@@ -139,6 +139,11 @@ impl Srqs {
         self.events.retain(|other| *other != srqn);
         self.check_limit(srqn);
         Ok(())
+    }
+
+    /// The buffers of the oldest entry.
+    pub(crate) fn front(&self, srqn: Srqn) -> Option<&[Sge]> {
+        self.get(srqn)?.queue.front()
     }
 
     /// Moves the oldest entry to `to`; false when there is none.

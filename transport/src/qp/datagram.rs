@@ -78,14 +78,15 @@ impl Datagram {
         if deth.qkey != link.attributes.qkey {
             return Err(DropReason::BadQkey);
         }
+        // Looked at before it is taken: one that is too short stays, and a shared queue has not fallen below its limit.
+        let sges = link.next_receive(recv_queue, turn.srqs).ok_or(DropReason::ReceiverNotReady)?;
+        let bytes = GRH_BYTES + packet.payload_len();
+        if bytes as u64 > SgeCursor::new(sges, 0).remaining() {
+            return Err(DropReason::InvalidRequest);
+        }
         link.provide_receive(recv_queue, turn);
         let sges = recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
         let mut cursor = SgeCursor::new(sges, 0);
-        let bytes = GRH_BYTES + packet.payload_len();
-        if bytes as u64 > cursor.remaining() {
-            link.return_receive(recv_queue, turn);
-            return Err(DropReason::InvalidRequest);
-        }
         let pd = link.recv_pd();
         let placed = cursor.write(turn.mrs, pd, turn.app, &grh(packet));
         let placed =

@@ -37,6 +37,7 @@ use roced_shared::{
         control::{QpAttributes, attribute, event},
         cqe::{CompletionOp, Cqe, Status},
         layout::QpSizes,
+        wqe::Sge,
     },
     ids::{Cqn, Pdn, Qpn},
 };
@@ -615,11 +616,9 @@ impl Link {
         }
     }
 
-    /// A message that had not begun yet does not fit: what was taken for it goes back to the shared queue.
-    fn return_receive<A: App>(&self, queue: &mut RecvQueue, turn: &mut Turn<'_, A>) {
-        if let Some(srq) = &self.srq {
-            turn.srqs.put_back(srq.srqn, queue);
-        }
+    /// The buffers that [`Self::provide_receive`] would have in front.
+    fn next_receive<'q>(&self, queue: &'q RecvQueue, srqs: &'q Srqs) -> Option<&'q [Sge]> {
+        queue.front().or_else(|| srqs.front(self.srq.as_ref()?.srqn))
     }
 
     /// IBTA v1 11.6.3.1: a queue pair that has failed takes no more from its shared queue, and what it had is flushed.

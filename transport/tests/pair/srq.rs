@@ -336,9 +336,14 @@ fn datagrams_take_from_a_shared_queue_too() {
     assert_eq!(inject(&mut pair, qpn, OUR_QKEY, b"nobody waits"), dropped(DropReason::ReceiverNotReady));
     post(&mut pair, 1, &[]);
     post(&mut pair, 2, &[sge(500_000, 100)]);
+    set_limit(&mut pair, 2);
     assert_eq!(inject(&mut pair, qpn, OUR_QKEY ^ 1, b"hello"), dropped(DropReason::BadQkey));
     assert_eq!(inject(&mut pair, qpn, OUR_QKEY, b"too long"), dropped(DropReason::InvalidRequest));
-    assert_eq!(left(&pair), 2);
+    assert_eq!(
+        (left(&pair), limit_events(&mut pair)),
+        (2, vec![]),
+        "nothing is taken, so nothing fell below the limit"
+    );
 
     let mut pair = with(PD);
     pair.connect_another(6);
