@@ -12,7 +12,7 @@ use crate::{
     layout::{MESSAGE_BYTES, RECV_AT, RECV_BYTES, RECV_SLOTS, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_VA},
     message::{Kind, Message, Outcome},
     model::RECEIVE_ID,
-    operation::{self, Composer},
+    operation::{self, Composer, Trait, trait_bit},
     pattern::{Pieces, SOURCE_BYTES, sea},
     service::Service,
     stream::Receive,
@@ -57,7 +57,7 @@ impl World {
             }
             Phase::Flushing { since } => {
                 let connection = &self.model.connections[at];
-                if connection.ends.iter().all(|end| end.gone || end.receives.list.is_empty()) {
+                if connection.ends.iter().all(|end| end.gone || end.is_flushed()) {
                     self.close(at);
                 } else {
                     let checked = self.check_patience(since, "receives are not flushed");
@@ -106,7 +106,7 @@ impl World {
         let connection = &mut self.model.connections[at];
         let (settings, slot) = (connection.settings, connection.slot);
         let end = &mut connection.ends[host];
-        if end.gone || end.failed {
+        if end.gone || end.failed || end.is_shared {
             return;
         }
         let lacking = settings.receives - (end.receives.posted - end.receives.completed);
@@ -138,7 +138,7 @@ impl World {
             let wr_id = RECEIVE_ID + end.receives.posted;
             let work = RecvWork { wr_id, sges: &sges[..into.len()] };
             end.receives.posted += 1;
-            end.receives.list.push_back(Receive { wr_id, into });
+            end.receives.list.push_back(Receive { wr_id, into, buffer });
             self.endpoints[host].post_recv(Qpn::from_wire(end.qpn), &work).expect("a queue pair that is there");
         }
     }
@@ -169,6 +169,7 @@ impl World {
     /// Draws an operation and posts its work.
     fn post_operation(&mut self, at: usize, host: usize) {
         let fatal = self.fatal_every > 0 && self.random.one_in(self.fatal_every);
+        let shares = self.model.connections[at].ends[1 - host].is_shared;
         let (partners, strangers) = self.others(host);
         let connection = &mut self.model.connections[at];
         let settings = connection.settings;
@@ -182,6 +183,7 @@ impl World {
             slot: connection.slot,
             inline_bytes: settings.inline_bytes,
             sges: settings.sges,
+            shares,
             partners,
             strangers,
             qkey: settings.qkey,
@@ -205,7 +207,8 @@ impl World {
             self.take_key_back(1 - host, at);
         }
         for message in messages {
-            self.post(at, host, Message { rows: message.rows | row, ..message });
+            let shared = if shares && message.takes_receive() { trait_bit(Trait::SharedReceive) } else { 0 };
+            self.post(at, host, Message { rows: message.rows | row | shared, ..message });
         }
         if fatal && self.weather.peer_restart > 0 && self.restart_at == u64::MAX && self.random.one_in(4) {
             self.restart_at = self.now + self.random.below(200_000);
@@ -293,7 +296,7 @@ fn fill_sges<'s>(sges: &'s mut [Sge; 32], message: &Message, host: usize) -> &'s
 }
 
 /// A receive buffer in up to `most` pieces.
-fn split(random: &mut crate::random::Random, base: u32, bytes: u32, most: u32) -> Pieces {
+pub(crate) fn split(random: &mut crate::random::Random, base: u32, bytes: u32, most: u32) -> Pieces {
     let count = if most > 1 && random.one_in(2) { random.within(2, most.into()) as u32 } else { 1 };
     let mut pieces = Pieces::default();
     let mut done = 0;

@@ -11,7 +11,8 @@ use crate::{
     message::{Kind, Message, Outcome},
     model::Model,
     pattern::Pieces,
-    stream::Receives,
+    shared::Shared,
+    stream::Receive,
     violation::{Checked, Violation, demand},
 };
 
@@ -24,6 +25,8 @@ pub(crate) struct Arriving {
     bytes: Vec<u8>,
     into: Pieces,
     start: u32,
+    /// They go to a receive.
+    takes: bool,
     /// Bytes that were written.
     done: u32,
     /// Of the receive that it completes.
@@ -48,6 +51,7 @@ impl Arriving {
             bytes: Vec::new(),
             into: Pieces::default(),
             start: 0,
+            takes: false,
             done: 0,
             completes: None,
             completed: false,
@@ -59,7 +63,7 @@ impl Arriving {
     }
 
     /// Bytes reach the receiver's sink at `at`.
-    pub(crate) fn check_write(&mut self, at: u32, bytes: &[u8]) -> Checked {
+    pub(crate) fn check_write(&mut self, own: &mut End, shared: Option<&mut Shared>, at: u32, bytes: &[u8]) -> Checked {
         let (done, end) = (self.done as usize, self.done as usize + bytes.len());
         if end > self.bytes.len() {
             return Err(self.violation(&format!("{} bytes at {at}, and there are no more to write", bytes.len())));
@@ -71,24 +75,21 @@ impl Arriving {
             "{} bytes at {at}, the next belong to {place:?}: {self:?}",
             bytes.len()
         );
+        if self.takes {
+            own.claim(shared);
+        }
         demand!(self.bytes[done..end] == *bytes, "memory", "wrong bytes at {at}: {self:?}");
         self.done = end as u32;
         Ok(())
     }
 
     /// A receive of `own` completes.
-    pub(crate) fn check_recv(&mut self, own: &mut End, cqe: &Cqe) -> Checked {
+    pub(crate) fn check_recv(&mut self, own: &mut End, shared: Option<&mut Shared>, cqe: &Cqe) -> Checked {
         let Some(meant) = self.completes.filter(|_| !self.completed) else {
             return Err(self.violation("a receive completes"));
         };
         demand!(self.done as usize == self.bytes.len(), "memory", "a receive completes before its bytes are there");
-        let receive = own.receives.take();
-        demand!(
-            receive.is_some_and(|receive| receive.wr_id == cqe.wr_id),
-            "completion-order",
-            "receive {} completes, and is not the oldest",
-            cqe.wr_id
-        );
+        own.finish_receive(shared, cqe.wr_id)?;
         let said = (cqe.opcode, cqe.byte_len, cqe.flags, cqe.imm, cqe.src_qpn, cqe.status);
         let true_of = (meant.opcode, meant.byte_len, meant.flags, meant.imm, meant.src_qpn, meant.status);
         if said != true_of {
@@ -121,7 +122,8 @@ impl Model {
         let Some((id, packet)) = peer.stream.admit(seen) else { return nothing };
         let message = peer.stream.message(id).expect("found");
         let (start, last) = (packet * peer.stream.mtu(), packet + 1 == message.packets);
-        let place = place(message, start, seen.payload.len() as u32, last, good, &own.receives);
+        let receive = own.next_receive(self.hosts[host].shared.as_ref());
+        let place = place(message, start, seen.payload.len() as u32, last, good, receive);
         let Some(into) = place else {
             peer.stream.inbox.under_way = None;
             return nothing;
@@ -136,10 +138,11 @@ impl Model {
             status: Status::Success as u8,
             ..Cqe::default()
         });
+        let takes = message.kind == Kind::Send;
         if last {
             peer.stream.inbox.under_way = None;
         }
-        Arriving { bytes: seen.payload.to_vec(), into, start, completes, ..nothing }
+        Arriving { bytes: seen.payload.to_vec(), into, start, takes, completes, ..nothing }
     }
 }
 
@@ -150,8 +153,9 @@ impl Model {
         let deth = seen.deth.expect("of this service");
         let Some(at) = self.connection_of(host, seen.dest_qpn) else { return nothing };
         let connection = &self.connections[at];
-        let receives = &connection.ends[host].receives;
-        let Some(receive) = receives.get(receives.completed) else { return nothing };
+        let Some(receive) = connection.ends[host].next_receive(self.hosts[host].shared.as_ref()) else {
+            return nothing;
+        };
         let bytes = [&frame::grh(frame), seen.payload].concat();
         if deth.qkey != connection.settings.qkey || bytes.len() as u32 > receive.into.bytes() {
             return nothing;
@@ -165,13 +169,19 @@ impl Model {
             status: Status::Success as u8,
             ..Cqe::default()
         });
-        Arriving { bytes, into: receive.into.clone(), completes, ..nothing }
+        Arriving { bytes, into: receive.into.clone(), takes: true, completes, ..nothing }
     }
 }
 
 /// Where a message's bytes go; `None` when this packet of it must be dropped.
-fn place(message: &Message, start: u32, bytes: u32, last: bool, good: u32, receives: &Receives) -> Option<Pieces> {
-    let receive = receives.get(receives.completed);
+fn place(
+    message: &Message,
+    start: u32,
+    bytes: u32,
+    last: bool,
+    good: u32,
+    receive: Option<&Receive>,
+) -> Option<Pieces> {
     if message.kind == Kind::Send {
         return receive.map(|receive| &receive.into).filter(|into| start + bytes <= into.bytes()).cloned();
     }

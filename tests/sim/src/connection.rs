@@ -3,7 +3,7 @@
 use crate::{
     random::Random,
     service::Service,
-    stream::{Receives, Stream},
+    stream::{Receive, Receives, Stream},
 };
 
 /// Settings of a connection, the same at both ends.
@@ -65,6 +65,10 @@ pub(crate) struct End {
     /// Its requests.
     pub(crate) stream: Stream,
     pub(crate) receives: Receives,
+    /// It takes receives from its host's shared queue instead; the one that it has; it was told that it takes no more.
+    pub(crate) is_shared: bool,
+    pub(crate) taken: Option<Receive>,
+    pub(crate) last_wqe: bool,
     /// Where its next WRITE and READ put their bytes.
     pub(crate) write_at: u32,
     pub(crate) read_at: u32,
@@ -113,11 +117,14 @@ pub(crate) struct Connection {
 }
 
 impl End {
-    pub(crate) fn new(qpn: u32, stream: Stream) -> Self {
+    pub(crate) fn new(qpn: u32, is_shared: bool, stream: Stream) -> Self {
         Self {
             qpn,
             stream,
             receives: Receives::default(),
+            is_shared,
+            taken: None,
+            last_wqe: false,
             write_at: 0,
             read_at: 0,
             back_until: 0,

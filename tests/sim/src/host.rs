@@ -16,16 +16,17 @@ use roced_transport::{
     partition::Partitions,
     qp::{PathState, Qp, QpConfig},
     recovery::{Recovery, RecoveryConfig},
+    srq::SrqConfig,
     wire::path::{Path, PathSpec, udp_source_port},
 };
 
 use crate::{
     connection::Settings,
     layout::{
-        FORBIDDEN, HANDLES, OTHER_PD, OTHER_PD_AH, OTHER_PD_KEY, PD, READ_KEY, SINK, SINK_KEY, SINK_VA, SLOT_BYTES,
-        SOURCE, SOURCE_KEY, SOURCE_VA, slot_key, slot_region,
+        FORBIDDEN, HANDLES, OTHER_PD, OTHER_PD_AH, OTHER_PD_KEY, PD, READ_KEY, SINK, SINK_KEY, SINK_VA, SOURCE,
+        SOURCE_KEY, SOURCE_VA, sink_bytes, slot_key, slot_region,
     },
-    model::{RECV_CQ, SEND_CQ},
+    model::{HostModel, RECV_CQ, SEND_CQ},
     pattern::SOURCE_BYTES,
     random::Random,
     service::Service,
@@ -38,18 +39,18 @@ pub(crate) const QPS_MAX: u32 = 1024;
 pub(crate) const WORK_REQUESTS: u32 = 32;
 
 /// The endpoint of a host with memory for `slots` connections.
-pub(crate) fn endpoint(host: usize, slots: usize, generations: &[u32], recovery: RecoveryConfig) -> Endpoint {
+pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: RecoveryConfig) -> Endpoint {
     let id = EndpointId::new(host + 1).expect("a small number");
     let mut endpoint = Endpoint::new(EndpointConfig {
         id,
         max_mrs: 16,
         max_ahs: HANDLES,
-        max_srqs: 0,
+        max_srqs: 1,
         max_qps: QPS_MAX,
         recovery,
         partitions: Partitions::default(),
     });
-    let sink_bytes = slots as u64 * u64::from(SLOT_BYTES);
+    let sink_bytes = sink_bytes(slots) as u64;
     let source = Mr {
         key: MrKey(SOURCE_KEY),
         pd: PD,
@@ -71,8 +72,11 @@ pub(crate) fn endpoint(host: usize, slots: usize, generations: &[u32], recovery:
     for mr in regions {
         endpoint.insert_mr(mr).expect("room");
     }
-    for (slot, generation) in generations.iter().enumerate() {
+    for (slot, generation) in model.generations.iter().enumerate() {
         insert_slot_key(&mut endpoint, slots, slot, *generation, Scope::Region);
+    }
+    if let Some(shared) = &model.shared {
+        endpoint.insert_srq(shared.make(host)).map_err(|(_, reject)| reject).expect("room");
     }
     endpoint
 }
@@ -95,7 +99,7 @@ pub(crate) fn insert_slot_key(endpoint: &mut Endpoint, slots: usize, slot: usize
             pd: PD,
             access: access::ALL,
             va: SINK_VA,
-            length: slots as u64 * u64::from(SLOT_BYTES),
+            length: sink_bytes(slots) as u64,
             region: slot_region(slot, generation),
             offset: 0,
             scope,
@@ -129,12 +133,16 @@ pub(crate) fn connect(
     peer: Qpn,
     settings: &Settings,
     psns: [u32; 2],
+    srq: Option<&SrqConfig>,
 ) {
+    // Of a shared queue it has one receive at a time.
+    let recv_wrs = if srq.is_some() { 1 } else { WORK_REQUESTS };
+    let recv_sges = srq.map_or(settings.sges.max(2), |srq| srq.sizes.recv_sges);
     let sizes = QpSizes {
         send_wrs: WORK_REQUESTS,
-        recv_wrs: WORK_REQUESTS,
+        recv_wrs,
         send_sges: settings.sges.max(2),
-        recv_sges: settings.sges.max(2),
+        recv_sges,
         inline_bytes: settings.inline_bytes,
     };
     let config = QpConfig {
@@ -147,7 +155,9 @@ pub(crate) fn connect(
         signal_all: settings.signal_all,
         window_packets: settings.window,
     };
-    endpoint.insert_qp(Box::new(Qp::new(config))).map_err(|(_, reject)| reject).expect("a number that is free");
+    let qp = Qp::new(config);
+    let qp = if let Some(srq) = srq { qp.with_srq(srq) } else { qp };
+    endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject).expect("a number that is free");
     let path = Path::new(&PathSpec {
         via: Via::Nic { flow: 1 },
         source_mac: [2, 0, 0, 0, 0, host as u8],

@@ -43,6 +43,7 @@ impl World {
             let (own, peer) = if at == 0 { (first, second) } else { (second, first) };
             own.may_fail |= peer.stream.refusal_arrived;
         }
+        self.model.served = connection;
         let mut app = AppView { model: &mut self.model, host: at };
         self.endpoints[at].finish_key_change(Nanos(self.now), change.qpn, change.ticket, done.is_some(), &mut app);
     }

@@ -4,6 +4,7 @@
 //!   source region   the host's half of the sea, never written
 //!   sink region     for each slot (one queue pair at a time):
 //!                   | WRITEs land here | written, then read back | receive buffers | READs land here | words for atomic operations |
+//!   behind all slots: | buffers of the shared receive queue |
 //! ```
 //!
 //! A slot has a key of its own over its part of the sink that is taken back now and then; each such key opens a region of another
@@ -41,6 +42,8 @@ pub(crate) const WRITE_BYTES: u32 = 64 << 10;
 pub(crate) const BACK_BYTES: u32 = 40 << 10;
 pub(crate) const RECV_SLOTS: u32 = 16;
 pub(crate) const RECV_BYTES: u32 = 8 << 10;
+/// Buffers of a host's shared receive queue, behind all slots.
+pub(crate) const SHARED_BUFFERS: u32 = 32;
 pub(crate) const READ_BYTES: u32 = 96 << 10;
 pub(crate) const WORDS: u32 = 8;
 
@@ -50,6 +53,11 @@ pub(crate) const RECV_AT: u32 = BACK_AT + BACK_BYTES;
 pub(crate) const READ_AT: u32 = RECV_AT + RECV_SLOTS * RECV_BYTES;
 pub(crate) const WORDS_AT: u32 = READ_AT + READ_BYTES;
 pub(crate) const SLOT_BYTES: u32 = WORDS_AT + WORDS * 8;
+
+/// Bytes of a host's sink with so many slots.
+pub(crate) const fn sink_bytes(slots: usize) -> usize {
+    slots * SLOT_BYTES as usize + (SHARED_BUFFERS * RECV_BYTES) as usize
+}
 
 /// Longest WRITE or READ.
 pub(crate) const MESSAGE_BYTES: u32 = 40 << 10;

@@ -28,6 +28,7 @@ mod operation;
 mod pattern;
 mod random;
 mod service;
+mod shared;
 mod stream;
 mod table;
 mod traffic;

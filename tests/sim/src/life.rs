@@ -8,6 +8,7 @@ use crate::{
     fault::Fault,
     frame, host,
     service::Service,
+    shared::Shared,
     stream::Stream,
     world::World,
 };
@@ -26,7 +27,10 @@ impl World {
         self.check_counters(at, true);
         self.changing.retain(|(_, host, _)| *host != at);
         let slots = self.model.connections.len();
-        self.endpoints[at] = host::endpoint(at, slots, &self.model.hosts[at].generations, self.recovery[at]);
+        if let Some(shared) = &mut self.model.hosts[at].shared {
+            shared.begin_anew();
+        }
+        self.endpoints[at] = host::endpoint(at, slots, &self.model.hosts[at], self.recovery[at]);
         self.model.hosts[at].tally = Tally::default();
         self.model.hosts[at].by_index.fill(None);
         for slot in 0..slots {
@@ -70,8 +74,13 @@ impl World {
             0x00ff_ffff - self.random.below(below) as u32
         });
         let qpns = [0, 1].map(|at| host::qpn(at, index));
+        let mut is_shared = [false; 2];
         for at in 0..2 {
-            host::connect(&mut self.endpoints[at], (at, slot), qpns[at], qpns[1 - at], &settings, psns);
+            let fits = |shared: &&Shared| !shared.for_datagrams || service == Service::Datagram;
+            let shared = self.model.hosts[at].shared.as_ref().filter(fits).filter(|_| !self.random.one_in(3));
+            let srq = shared.map(|shared| shared.config(at));
+            is_shared[at] = srq.is_some();
+            host::connect(&mut self.endpoints[at], (at, slot), qpns[at], qpns[1 - at], &settings, psns, srq.as_ref());
             self.model.hosts[at].by_index[index as usize] = Some(slot);
             self.renew_key(at, slot, qpns[at]);
         }
@@ -83,7 +92,7 @@ impl World {
         }
         let keeps = self.recovery.map(|recovery| recovery.kind == Recovery::Selective);
         let stream = |at: usize| Stream::new(&settings, keeps[at], self.network.round_trip(), psns[at], self.now);
-        let ends = [0, 1].map(|at| End::new(qpns[at].get(), stream(at)));
+        let ends = [0, 1].map(|at| End::new(qpns[at].get(), is_shared[at], stream(at)));
         Connection {
             slot,
             settings,

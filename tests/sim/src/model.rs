@@ -17,6 +17,7 @@ use crate::{
     fault::Fault,
     layout::{READ_AT, SINK, SLOT_BYTES, SOURCE, region_slot},
     pattern::{SOURCE_BYTES, sea},
+    shared::Shared,
     violation::{Checked, Violation, demand},
 };
 
@@ -34,6 +35,7 @@ pub(crate) struct HostModel {
     pub(crate) generations: Vec<u32>,
     /// Which connection has the queue pair of that index.
     pub(crate) by_index: Vec<Option<usize>>,
+    pub(crate) shared: Option<Shared>,
     pub(crate) tally: Tally,
 }
 
@@ -44,6 +46,8 @@ pub(crate) struct Model {
     pub(crate) hosts: [HostModel; 2],
     /// One in each slot.
     pub(crate) connections: Vec<Connection>,
+    /// The connection whose queue pair an endpoint is working on.
+    pub(crate) served: Option<usize>,
     /// A frame that nobody answers and that an endpoint is being given.
     pub(crate) arriving: Option<Arriving>,
     /// Sends that were completed in the call in which their last frame left: they are looked at when the frame was.
@@ -92,7 +96,10 @@ impl Model {
         let offset = span.offset() as u32;
         self.check_region(host, span)?;
         demand!(span.region() != SOURCE, "memory", "{} bytes into source memory at {offset}", bytes.len());
+        let slots = self.connections.len();
         let slot = (offset / SLOT_BYTES) as usize;
+        // Buffers of the shared queue are whoever's has taken them.
+        let slot = if slot >= slots { self.served.unwrap_or(slots) } else { slot };
         demand!(slot < self.connections.len(), "memory", "{} bytes outside of all memory at {offset}", bytes.len());
         let connection = &mut self.connections[slot];
         demand!(
@@ -104,11 +111,11 @@ impl Model {
         let [first, second] = &mut connection.ends;
         let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
         if let Some(arriving) = &mut self.arriving {
-            arriving.check_write(offset, bytes)?;
-        } else if offset % SLOT_BYTES >= READ_AT {
+            arriving.check_write(own, self.hosts[host].shared.as_mut(), offset, bytes)?;
+        } else if offset % SLOT_BYTES >= READ_AT && offset < slots as u32 * SLOT_BYTES {
             own.stream.check_placed(offset, bytes)?;
         } else {
-            peer.stream.check_write(&own.receives, offset, bytes)?;
+            peer.stream.check_write(own, self.hosts[host].shared.as_mut(), offset, bytes)?;
         }
         self.hosts[host].sink[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         if self.trace {
@@ -177,10 +184,11 @@ impl Model {
         }
         let [first, second] = &mut self.connections[at].ends;
         let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
+        let shared = self.hosts[host].shared.as_mut();
         match cqn {
             SEND_CQ => completion::check_send(own, peer, cqe, self.now),
-            _ if let Some(arriving) = &mut self.arriving => arriving.check_recv(own, cqe),
-            _ => completion::check_recv(own, peer, cqe),
+            _ if let Some(arriving) = &mut self.arriving => arriving.check_recv(own, shared, cqe),
+            _ => completion::check_recv(own, peer, shared, cqe),
         }
     }
 }

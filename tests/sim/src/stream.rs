@@ -18,6 +18,8 @@ const KEPT: usize = 128;
 pub(crate) struct Receive {
     pub(crate) wr_id: u64,
     pub(crate) into: Pieces,
+    /// Which of a shared queue's buffers.
+    pub(crate) buffer: u32,
 }
 
 /// A place in the messages: which, and bytes of it that are done.

@@ -50,6 +50,7 @@ impl World {
         let (first, rest) = bytes.split_at(bytes.len().min(3840));
         let (one, two) = ([first], [first, rest]);
         let pieces: &[&[u8]] = if rest.is_empty() { &one } else { &two };
+        self.model.served = self.model.connection_of(to, seen.dest_qpn);
         let mut app = AppView { model: &mut self.model, host: to };
         let disposition = self.endpoints[to].on_frame(Nanos(self.now), pieces, &mut app);
         if let Some(arriving) = self.model.arriving.take() {
@@ -164,6 +165,8 @@ impl World {
         let requester = if seen.is_request() { from } else { 1 - from };
         let (rows, psn) = if !seen.service.is_reliable() {
             let sent = connection.ends[from].stream.check_unanswered(&seen, self.now)?;
+            // A silent one is done with that: nothing else says so.
+            self.model.activity = true;
             tally.requests += 1;
             (sent.rows, sent.end - 1)
         } else if seen.is_request() {

@@ -3,7 +3,7 @@
 //! A step of time: frames that have arrived go in, timers that have run out fire, applications post, frames leave. Then time
 //! jumps to the next thing that can happen.
 
-use roced_shared::ids::Qpn;
+use roced_shared::{abi::control::event, ids::Qpn};
 use roced_transport::{clock::Nanos, counters::QpCount, endpoint::Endpoint, qp::KeyChange, recovery::RecoveryConfig};
 
 use crate::{
@@ -12,10 +12,11 @@ use crate::{
     connection::Phase,
     fault::Weather,
     host,
-    layout::SLOT_BYTES,
+    layout::sink_bytes,
     model::{AppView, HostModel, Model},
     network::Network,
     random::Random,
+    shared::Shared,
     table::Table,
     violation::{Checked, Violation},
 };
@@ -60,8 +61,9 @@ impl World {
         let mut random = Random::new(seed);
         let weather = Weather::forecast(&mut random);
         let slots = random.within(1, 4) as usize;
-        let host = || HostModel {
-            sink: vec![0; slots * SLOT_BYTES as usize],
+        let mut host = || HostModel {
+            shared: random.one_in(3).then(|| Shared::draw(&mut random)),
+            sink: vec![0; sink_bytes(slots)],
             generations: vec![0; slots],
             by_index: vec![None; host::QPS_MAX as usize],
             tally: Tally::default(),
@@ -70,6 +72,7 @@ impl World {
             now: 0,
             hosts: [host(), host()],
             connections: Vec::new(),
+            served: None,
             arriving: None,
             left: Vec::new(),
             violation: None,
@@ -80,7 +83,7 @@ impl World {
         let recovery = [(); 2].map(|()| host::draw_recovery(&mut random));
         let network = Network::new(weather, Random::new(random.next()));
         let mut world = Self {
-            endpoints: [0, 1].map(|at| host::endpoint(at, slots, &model.hosts[at].generations, recovery[at])),
+            endpoints: [0, 1].map(|at| host::endpoint(at, slots, &model.hosts[at], recovery[at])),
             recovery,
             model,
             network,
@@ -148,10 +151,12 @@ impl World {
             for at in 0..self.model.connections.len() {
                 self.visit(at);
             }
+            (0..2).for_each(|at| self.post_shared(at));
             self.change_keys();
             for at in 0..2 {
                 self.transmit(at);
                 self.take_events(at);
+                self.take_limit_events(at);
             }
             if !self.model.activity || self.model.violation.is_some() {
                 break;
@@ -180,8 +185,10 @@ impl World {
             }
         });
         let others = [self.network.next(), self.restart_at, self.look_again[0], self.look_again[1]];
+        let shared = self.model.hosts.iter().filter_map(|host| host.shared.as_ref());
+        let posts = shared.map(|shared| shared.post_at).filter(|at| *at > self.now);
         let changes = self.changing.iter().map(|(due, ..)| *due);
-        timers.chain(waits).chain(others).chain(changes).min().unwrap_or(u64::MAX)
+        timers.chain(waits).chain(others).chain(changes).chain(posts).min().unwrap_or(u64::MAX)
     }
 
     /// What is not at its end, for a person.
@@ -230,6 +237,11 @@ impl World {
             self.model.activity = true;
             let Some(connection) = self.model.connection_of(at, event.qpn.get()) else { continue };
             let end = &mut self.model.connections[connection].ends[at];
+            if event.kind == event::QP_LAST_WQE {
+                let checked = end.check_last_wqe();
+                self.model.note(checked);
+                continue;
+            }
             end.failed = true;
             if !end.may_fail {
                 let text =

@@ -5,6 +5,7 @@ use roced_shared::abi::cqe::{CompletionOp, Cqe, Status, cqe_flags};
 use crate::{
     connection::End,
     message::{Kind, Message, Outcome},
+    shared::Shared,
     violation::{Checked, demand},
 };
 
@@ -135,18 +136,8 @@ fn check_failure(own: &End, peer: &End, message: &Message, status: Option<Status
 }
 
 /// A completion in the receive queue of `own`, connected to `peer`.
-pub(crate) fn check_recv(own: &mut End, peer: &mut End, cqe: &Cqe) -> Checked {
-    let Some(receive) = own.receives.take() else {
-        demand!(false, "completion-once", "receive {} completes and none is posted", cqe.wr_id);
-        return Ok(());
-    };
-    demand!(
-        cqe.wr_id == receive.wr_id,
-        "completion-order",
-        "receive {} completes where {} is next",
-        cqe.wr_id,
-        receive.wr_id
-    );
+pub(crate) fn check_recv(own: &mut End, peer: &mut End, shared: Option<&mut Shared>, cqe: &Cqe) -> Checked {
+    own.finish_receive(shared, cqe.wr_id)?;
     let status = Status::from_byte(cqe.status);
     let taker = peer.stream.takers.pop_front();
     let message = taker.and_then(|id| peer.stream.message(id));

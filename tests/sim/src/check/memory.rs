@@ -3,15 +3,17 @@
 use roced_transport::io::AtomicOperation;
 
 use crate::{
+    connection::End,
     message::{Kind, Outcome},
     pattern::Pieces,
-    stream::{Place, Receives, Stream},
+    shared::Shared,
+    stream::{Place, Stream},
     violation::{Checked, demand},
 };
 
 impl Stream {
     /// Bytes of a WRITE or SEND reach the responder's sink at `at`.
-    pub(crate) fn check_write(&mut self, receives: &Receives, at: u32, bytes: &[u8]) -> Checked {
+    pub(crate) fn check_write(&mut self, own: &mut End, shared: Option<&mut Shared>, at: u32, bytes: &[u8]) -> Checked {
         self.skip_executed();
         let (mtu, place) = (self.mtu(), self.executed);
         let Some(message) = self.message(place.id) else {
@@ -35,12 +37,25 @@ impl Stream {
         let into = match message.kind {
             Kind::Write => Some((message.remote + place.done, message.length - place.done)),
             Kind::Send => {
-                message.recv.and_then(|index| receives.get(index)).and_then(|receive| receive.into.at(place.done))
+                let index = message.recv.filter(|_| !own.is_shared);
+                let receive = match index {
+                    Some(index) => own.receives.get(index),
+                    None => own.next_receive(shared.as_deref()),
+                };
+                receive.and_then(|receive| receive.into.at(place.done))
             }
             Kind::Read | Kind::CompareSwap | Kind::FetchAdd => None,
         };
+        let right = into.is_some_and(|(offset, run)| offset == at && bytes.len() as u32 <= run);
         demand!(
-            into.is_some_and(|(offset, run)| offset == at && bytes.len() as u32 <= run),
+            right || !own.is_shared || message.kind != Kind::Send || place.done > 0,
+            "shared-receive",
+            "{} bytes at {at}, the receive that is taken next is at {into:?}: message {}",
+            bytes.len(),
+            place.id
+        );
+        demand!(
+            right,
             "memory",
             "{} bytes at {at}, the next belong to {into:?}: message {} at byte {}",
             bytes.len(),
@@ -61,6 +76,9 @@ impl Stream {
             "message {} is executed up to byte {done}, before it arrived",
             place.id
         );
+        if message.kind == Kind::Send {
+            own.claim(shared);
+        }
         self.executed.done = done;
         self.written = written;
         Ok(())

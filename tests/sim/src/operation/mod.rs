@@ -90,9 +90,10 @@ pub(crate) enum Trait {
     Inline,
     SeveralSges,
     ReceiverNotReady,
+    SharedReceive,
 }
 
-const TRAITS: [&str; 3] = ["inline", "several SGEs", "RNR"];
+const TRAITS: [&str; 4] = ["inline", "several SGEs", "RNR", "shared receive"];
 
 /// The rows of the table.
 pub(crate) fn rows() -> impl Iterator<Item = &'static str> {
@@ -138,6 +139,8 @@ pub(crate) struct Composer<'c> {
     pub(crate) slot: usize,
     pub(crate) inline_bytes: u32,
     pub(crate) sges: u32,
+    /// The peer takes its receives from a queue that it shares.
+    pub(crate) shares: bool,
     /// Of datagrams: queue pairs of the other host that take them, with their Q_Keys, and some that do not; the own Q_Key.
     pub(crate) partners: Vec<(u32, u32)>,
     pub(crate) strangers: Vec<u32>,

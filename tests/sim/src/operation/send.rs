@@ -29,7 +29,8 @@ fn send_invalidate(composer: &mut Composer<'_>) {
     if !composer.key_is_free {
         return send(composer);
     }
-    let length = composer.length(RECV_BYTES);
+    // One without bytes that waits for its key would have a shared receive, and nobody could see which.
+    let length = composer.length(RECV_BYTES).max(u32::from(composer.shares));
     let message = composer.send(length);
     let Message { rkey, .. } = composer.by_slot_key(message.clone());
     composer.post(Message { rkey, invalidates: true, ..message });
