@@ -191,6 +191,8 @@ impl World {
             read_at: &mut end.read_at,
             back_is_free: end.stream.complete >= end.back_until,
             key_is_free: end.stream.complete >= end.key_until,
+            own_key_is_free: end.stream.complete >= end.own_key_until,
+            own_generation: self.model.hosts[host].own_generations[connection.slot],
             generation: self.model.hosts[1 - host].generations[connection.slot],
             take_back: false,
             messages: Vec::new(),
@@ -203,6 +205,9 @@ impl World {
         if messages.iter().any(|message| message.invalidates) {
             end.key_until = end.stream.posted() + messages.len() as u64;
         }
+        if messages.iter().any(|message| message.kind == Kind::LocalInvalidate) {
+            end.own_key_until = end.stream.posted() + messages.len() as u64;
+        }
         if take_back && !connection.ends[1 - host].gone {
             self.take_key_back(1 - host, at);
         }
@@ -211,7 +216,9 @@ impl World {
             self.post(at, host, Message { rows: message.rows | row | shared, ..message });
         }
         if fatal && self.weather.peer_restart > 0 && self.restart_at == u64::MAX && self.random.one_in(4) {
-            self.restart_at = self.now + self.random.below(200_000);
+            // What nobody answers is soon over.
+            let soon = if settings.service.is_reliable() { 200_000 } else { 5_000 };
+            self.restart_at = self.now + self.random.below(soon);
         }
     }
 
@@ -262,6 +269,9 @@ impl World {
                 (Kind::Read, _) => SendOp::Read,
                 (Kind::CompareSwap, _) => SendOp::CompareSwap,
                 (Kind::FetchAdd, _) => SendOp::FetchAdd,
+                (Kind::Flush, _) => SendOp::Flush,
+                (Kind::AtomicWrite, _) => SendOp::AtomicWrite,
+                (Kind::LocalInvalidate, _) => SendOp::LocalInvalidate,
             },
             flags: flag(message.signaled, send_flags::SIGNALED)
                 | flag(message.solicited, send_flags::SOLICITED)
@@ -281,12 +291,12 @@ impl World {
 
 /// The local side of a message: source memory, or the sink for what a READ or atomic operation brings.
 fn fill_sges<'s>(sges: &'s mut [Sge; 32], message: &Message, host: usize) -> &'s [Sge] {
-    let (pieces, base) = match message.kind {
-        Kind::Read | Kind::CompareSwap | Kind::FetchAdd => (&message.into, SINK_VA),
-        _ => (&message.data, SOURCE_VA.wrapping_sub((host * SOURCE_BYTES) as u64)),
+    let (pieces, base) = match message.kind.brings() {
+        true => (&message.into, SINK_VA),
+        false => (&message.data, SOURCE_VA.wrapping_sub((host * SOURCE_BYTES) as u64)),
     };
     for (at, (offset, bytes)) in pieces.iter().enumerate() {
-        let lkey = if message.kind.wants_answer() { SINK_KEY } else { crate::layout::SOURCE_KEY };
+        let lkey = if message.kind.brings() { message.lkey } else { crate::layout::SOURCE_KEY };
         // Of work that fails here the first piece opens, so that its first packets leave.
         let wrong = message.outcome == Outcome::LocalProtection && at > 0;
         let lkey = if wrong { message.lkey } else { lkey };

@@ -76,6 +76,8 @@ pub(crate) struct End {
     pub(crate) back_until: u64,
     /// The id behind that of the last message that makes a key invalid.
     pub(crate) key_until: u64,
+    /// The same, of the own key.
+    pub(crate) own_key_until: u64,
     /// It has failed, or may have: flushed work is no surprise.
     pub(crate) may_fail: bool,
     /// A send of it did not succeed: none does any more.
@@ -129,6 +131,7 @@ impl End {
             read_at: 0,
             back_until: 0,
             key_until: 0,
+            own_key_until: 0,
             may_fail: false,
             send_failed: false,
             failed: false,

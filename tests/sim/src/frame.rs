@@ -13,6 +13,8 @@ pub(crate) enum Kind {
     Ack,
     Atomic,
     AtomicAck,
+    Flush,
+    AtomicWrite,
 }
 
 /// A datagram extended transport header.
@@ -60,6 +62,8 @@ pub(crate) struct Seen<'f> {
     pub(crate) psn: u32,
     pub(crate) deth: Option<Deth>,
     pub(crate) reth: Option<Reth>,
+    /// What a FLUSH asks for.
+    pub(crate) feth: Option<u32>,
     pub(crate) aeth: Option<Aeth>,
     pub(crate) atomic: Option<AtomicEth>,
     /// What an atomic operation found.
@@ -92,7 +96,7 @@ pub(crate) fn grh(frame: &[u8]) -> [u8; 40] {
 
 /// (kind, begins, ends, RETH, AETH, immediate) of the low bits of an opcode.
 const fn describe(opcode: u8) -> Option<(Kind, bool, bool, bool, bool, bool)> {
-    use Kind::{Ack, Atomic, AtomicAck, ReadRequest, ReadResponse, Send, Write};
+    use Kind::{Ack, Atomic, AtomicAck, AtomicWrite, Flush, ReadRequest, ReadResponse, Send, Write};
     Some(match opcode {
         0x00 => (Send, true, false, false, false, false),
         0x01 => (Send, false, false, false, false, false),
@@ -115,6 +119,8 @@ const fn describe(opcode: u8) -> Option<(Kind, bool, bool, bool, bool, bool)> {
         0x12 => (AtomicAck, true, true, false, true, false),
         0x16 => (Send, false, true, false, false, false),
         0x17 => (Send, true, true, false, false, false),
+        0x1c => (Flush, true, true, true, false, false),
+        0x1d => (AtomicWrite, true, true, true, false, false),
         0x13 | 0x14 => (Atomic, true, true, false, false, false),
         _ => return None,
     })
@@ -147,6 +153,7 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
     } else {
         None
     };
+    let feth = if kind == Kind::Flush { Some(number(take(4)?) as u32) } else { None };
     let reth = if has_reth {
         let bytes = take(16)?;
         Some(Reth { va: number(&bytes[..8]), rkey: number(&bytes[8..12]) as u32, length: number(&bytes[12..]) as u32 })
@@ -186,6 +193,7 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
         psn: number(&bth[9..12]) as u32,
         deth,
         reth,
+        feth,
         aeth,
         atomic,
         original,

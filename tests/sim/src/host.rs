@@ -24,7 +24,7 @@ use crate::{
     connection::Settings,
     layout::{
         FORBIDDEN, HANDLES, OTHER_PD, OTHER_PD_AH, OTHER_PD_KEY, PD, READ_KEY, SINK, SINK_KEY, SINK_VA, SOURCE,
-        SOURCE_KEY, SOURCE_VA, sink_bytes, slot_key, slot_region,
+        SOURCE_KEY, SOURCE_VA, own_key, own_region, sink_bytes, slot_key, slot_region,
     },
     model::{HostModel, RECV_CQ, SEND_CQ},
     pattern::SOURCE_BYTES,
@@ -75,6 +75,9 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
     for (slot, generation) in model.generations.iter().enumerate() {
         insert_slot_key(&mut endpoint, slots, slot, *generation, Scope::Region);
     }
+    for (slot, generation) in model.own_generations.iter().enumerate() {
+        insert_own_key(&mut endpoint, slots, slot, *generation);
+    }
     if let Some(shared) = &model.shared {
         endpoint.insert_srq(shared.make(host)).map_err(|(_, reject)| reject).expect("room");
     }
@@ -103,6 +106,22 @@ pub(crate) fn insert_slot_key(endpoint: &mut Endpoint, slots: usize, slot: usize
             region: slot_region(slot, generation),
             offset: 0,
             scope,
+        })
+        .expect("room");
+}
+
+/// Opens the sink by the host's own key of this generation.
+pub(crate) fn insert_own_key(endpoint: &mut Endpoint, slots: usize, slot: usize, generation: u32) {
+    endpoint
+        .insert_mr(Mr {
+            key: MrKey(own_key(slot, generation)),
+            pd: PD,
+            access: access::LOCAL_WRITE,
+            va: SINK_VA,
+            length: sink_bytes(slots) as u64,
+            region: own_region(slot, generation),
+            offset: 0,
+            scope: Scope::Region,
         })
         .expect("room");
 }

@@ -7,7 +7,13 @@ use roced_transport::{
     qp::{KeyChange, KeyWish},
 };
 
-use crate::{host, layout::slot_key, model::AppView, violation::Violation, world::World};
+use crate::{
+    host,
+    layout::{own_key, slot_key},
+    model::AppView,
+    violation::Violation,
+    world::World,
+};
 
 impl World {
     /// What queue pairs want of keys is done as a control side does it: some time later, for all.
@@ -26,9 +32,13 @@ impl World {
     }
 
     fn change_key(&mut self, at: usize, change: KeyChange) {
-        let KeyWish::InvalidateRemotely(MrKey(key)) = change.wish else {
-            let text = format!("host {at} wants {change:?}, which nobody asked for");
-            return self.model.note(Err(Violation { checker: "frame", text }));
+        let key = match change.wish {
+            KeyWish::InvalidateRemotely(MrKey(key)) => key,
+            KeyWish::InvalidateLocally(MrKey(key)) => return self.invalidate_own_key(at, change, key),
+            KeyWish::Bind { .. } => {
+                let text = format!("host {at} wants {change:?}, which nobody asked for");
+                return self.model.note(Err(Violation { checker: "frame", text }));
+            }
         };
         let connection = self.model.connection_of(at, change.qpn.get());
         let slot = connection.map(|connection| self.model.connections[connection].slot);
@@ -46,6 +56,27 @@ impl World {
         self.model.served = connection;
         let mut app = AppView { model: &mut self.model, host: at };
         self.endpoints[at].finish_key_change(Nanos(self.now), change.qpn, change.ticket, done.is_some(), &mut app);
+    }
+
+    /// A host's own key opens nothing any more, and another is made.
+    fn invalidate_own_key(&mut self, at: usize, change: KeyChange, key: u32) {
+        let connection = self.model.connection_of(at, change.qpn.get());
+        let slots = self.model.hosts[at].generations.len();
+        let good = |slot: &usize| own_key(*slot, self.model.hosts[at].own_generations[*slot]) == key;
+        let slot = connection.filter(good);
+        if let Some(slot) = slot {
+            let generation = self.model.hosts[at].own_generations[slot];
+            self.endpoints[at].remove_mr(MrKey(key)).expect("it is good");
+            host::insert_own_key(&mut self.endpoints[at], slots, slot, generation + 1);
+            self.model.hosts[at].own_generations[slot] = generation + 1;
+            self.model.connections[slot].ends[at].stream.on_invalidated(key);
+            if self.model.trace {
+                println!("{:>12} host {at}   makes its own key {generation} of slot {slot} invalid", self.now);
+            }
+        }
+        self.model.served = connection;
+        let mut app = AppView { model: &mut self.model, host: at };
+        self.endpoints[at].finish_key_change(Nanos(self.now), change.qpn, change.ticket, slot.is_some(), &mut app);
     }
 
     /// The slot's key of a host is taken back, and another is made.

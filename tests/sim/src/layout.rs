@@ -69,12 +69,25 @@ pub(crate) const fn slot_key(slot: usize, generation: u32) -> u32 {
     ((0xe000 + slot as u32) << 8) | generation & 0xff
 }
 
+/// A host's own key of that generation over a slot, which it makes invalid itself.
+pub(crate) const fn own_key(slot: usize, generation: u32) -> u32 {
+    ((0xd000 + slot as u32) << 8) | generation & 0xff
+}
+
 /// The region that such a key opens.
+pub(crate) const fn own_region(slot: usize, generation: u32) -> RegionId {
+    RegionId(1 << 30 | slot_region(slot, generation).0)
+}
+
+/// The region that a slot's key opens.
 pub(crate) const fn slot_region(slot: usize, generation: u32) -> RegionId {
     RegionId(1 << 31 | (slot as u32) << 24 | generation & 0x00ff_ffff)
 }
 
-/// (slot, generation) of such a region.
-pub(crate) const fn region_slot(region: RegionId) -> Option<(usize, u32)> {
-    if region.0 >> 31 == 0 { None } else { Some(((region.0 >> 24 & 0x7f) as usize, region.0 & 0x00ff_ffff)) }
+/// (slot, generation) of such a region, and whether it is the host's own key's.
+pub(crate) const fn region_slot(region: RegionId) -> Option<(usize, u32, bool)> {
+    if region.0 >> 31 == 0 {
+        return None;
+    }
+    Some(((region.0 >> 24 & 0x3f) as usize, region.0 & 0x00ff_ffff, region.0 >> 30 & 1 != 0))
 }

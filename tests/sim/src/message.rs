@@ -12,6 +12,10 @@ pub(crate) enum Kind {
     Read,
     CompareSwap,
     FetchAdd,
+    Flush,
+    AtomicWrite,
+    /// Takes no PSN.
+    LocalInvalidate,
 }
 
 impl Kind {
@@ -19,9 +23,19 @@ impl Kind {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }
 
+    /// Changes eight bytes at once.
+    pub(crate) const fn is_of_a_word(self) -> bool {
+        self.is_atomic() || matches!(self, Self::AtomicWrite)
+    }
+
+    /// Its answer puts something into memory.
+    pub(crate) const fn brings(self) -> bool {
+        self.is_atomic() || matches!(self, Self::Read)
+    }
+
     /// Has an answer of its own; no ACK ends it.
     pub(crate) const fn wants_answer(self) -> bool {
-        matches!(self, Self::Read | Self::CompareSwap | Self::FetchAdd)
+        self.brings() || matches!(self, Self::Flush | Self::AtomicWrite)
     }
 }
 
@@ -59,7 +73,7 @@ pub(crate) struct Message {
     pub(crate) remote: u32,
     pub(crate) remote_va: u64,
     pub(crate) rkey: u32,
-    /// It makes `rkey` open nothing any more; the responder has seen to that.
+    /// It makes `rkey` open nothing any more; the responder has seen to that (of LOCAL_INV: our own side).
     pub(crate) invalidates: bool,
     pub(crate) invalidated: bool,
     pub(crate) lkey: u32,
@@ -104,6 +118,10 @@ impl Message {
             Kind::Read => return 0x0c,
             Kind::CompareSwap => return 0x13,
             Kind::FetchAdd => return 0x14,
+            Kind::Flush => return 0x1c,
+            Kind::AtomicWrite => return 0x1d,
+            // It has none, as no packet has all bits.
+            Kind::LocalInvalidate => return 0xff,
         };
         if self.invalidates && last {
             return if first { 0x17 } else { 0x16 };

@@ -33,6 +33,8 @@ pub(crate) struct HostModel {
     pub(crate) sink: Vec<u8>,
     /// Generation of each slot's key that is good now.
     pub(crate) generations: Vec<u32>,
+    /// As `generations`, of the keys that the host makes invalid itself.
+    pub(crate) own_generations: Vec<u32>,
     /// Which connection has the queue pair of that index.
     pub(crate) by_index: Vec<Option<usize>>,
     pub(crate) shared: Option<Shared>,
@@ -126,8 +128,9 @@ impl Model {
 
     /// The region's key is good.
     fn check_region(&self, host: usize, span: MemSpan<'_>) -> Checked {
-        if let Some((slot, generation)) = region_slot(span.region()) {
-            let good = self.hosts[host].generations[slot];
+        if let Some((slot, generation, own)) = region_slot(span.region()) {
+            let HostModel { generations, own_generations, .. } = &self.hosts[host];
+            let good = if own { own_generations[slot] } else { generations[slot] };
             demand!(
                 generation == good,
                 "stale-key",
@@ -159,7 +162,11 @@ impl Model {
         let checked = checked.and_then(|()| stream.check_atomic(offset, operation, before)).map(|after| {
             word.copy_from_slice(&after.to_ne_bytes());
         });
-        self.hosts[host].tally.atomics += 1;
+        let tally = &mut self.hosts[host].tally;
+        match operation {
+            AtomicOperation::Write { .. } => tally.atomic_writes += 1,
+            _ => tally.atomics += 1,
+        }
         if self.trace {
             println!("{:>12} host {host}   {operation:?} at {offset} found {before}", self.now);
         }

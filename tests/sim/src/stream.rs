@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::{
     check::Inbox,
     connection::Settings,
-    message::{Message, Outcome},
+    message::{Kind, Message, Outcome},
     pattern::Pieces,
 };
 
@@ -164,7 +164,10 @@ impl Stream {
         let id = self.posted();
         message.wr_id = id;
         message.first = self.end;
-        message.packets = message.length.div_ceil(self.mtu()).max(1);
+        message.packets = match message.kind {
+            Kind::LocalInvalidate => 0,
+            _ => message.length.div_ceil(self.mtu()).max(1),
+        };
         message.signaled |= self.settings.signal_all;
         self.end = message.end();
         message.answered_until = self.answered_until;
@@ -223,9 +226,12 @@ impl Stream {
         self.messages.get_mut(id.checked_sub(self.base)? as usize)
     }
 
-    /// The responder's key that the next message names which makes one invalid opens nothing any more.
+    /// The key that the next message names which makes one invalid opens nothing any more.
     pub(crate) fn on_invalidated(&mut self, key: u32) {
-        let waits = |message: &&mut Message| message.invalidates && !message.invalidated && message.rkey == key;
+        let waits = |message: &&mut Message| {
+            let it_is = message.invalidates || message.kind == Kind::LocalInvalidate;
+            it_is && !message.invalidated && message.rkey == key
+        };
         if let Some(message) = self.messages.iter_mut().find(waits) {
             message.invalidated = true;
         }
@@ -273,9 +279,12 @@ impl Stream {
     /// Steps over what memory does not show (READs, messages of no bytes) and over what is done.
     pub(crate) fn skip_executed(&mut self) {
         while let Some(message) = self.message(self.executed.id) {
-            let silent = message.kind == crate::message::Kind::Read || message.length == 0;
+            let silent = message.kind == Kind::Read || message.length == 0;
             let waits = message.invalidates && !message.invalidated;
-            if message.outcome != Outcome::Success || waits || !(silent || self.executed.done == message.length) {
+            // A READ that fails on our side was executed over there.
+            let executes = message.outcome == Outcome::Success
+                || message.kind == Kind::Read && message.outcome == Outcome::LocalProtection;
+            if !executes || waits || !(silent || self.executed.done == message.length) {
                 return;
             }
             self.executed = Place { id: self.executed.id + 1, done: 0 };

@@ -65,6 +65,7 @@ impl World {
             shared: random.one_in(3).then(|| Shared::draw(&mut random)),
             sink: vec![0; sink_bytes(slots)],
             generations: vec![0; slots],
+            own_generations: vec![0; slots],
             by_index: vec![None; host::QPS_MAX as usize],
             tally: Tally::default(),
         };
@@ -152,12 +153,12 @@ impl World {
                 self.visit(at);
             }
             (0..2).for_each(|at| self.post_shared(at));
-            self.change_keys();
             for at in 0..2 {
                 self.transmit(at);
                 self.take_events(at);
                 self.take_limit_events(at);
             }
+            self.change_keys();
             if !self.model.activity || self.model.violation.is_some() {
                 break;
             }

@@ -5,7 +5,7 @@ use roced_sim::{FRAMES, Table, run};
 #[test]
 fn no_rule_is_broken() {
     let mut table = Table::default();
-    for seed in 0..200 {
+    for seed in 0..400 {
         let outcome = run(seed, false);
         if let Some(violation) = outcome.violation {
             panic!("violation of {}: seed {seed}: {}", violation.checker, violation.text);

@@ -32,6 +32,9 @@ pub(crate) fn check_send(own: &mut End, peer: &mut End, cqe: &Cqe, now: u64) -> 
                 Kind::Read => (CompletionOp::Read, message.length),
                 Kind::CompareSwap => (CompletionOp::CompareSwap, message.length),
                 Kind::FetchAdd => (CompletionOp::FetchAdd, message.length),
+                Kind::Flush => (CompletionOp::Flush, 0),
+                Kind::AtomicWrite => (CompletionOp::AtomicWrite, 0),
+                Kind::LocalInvalidate => (CompletionOp::LocalInvalidate, 0),
             };
             demand!(
                 (cqe.opcode, cqe.byte_len) == (op as u8, bytes),
@@ -72,6 +75,11 @@ fn check_success(own: &mut End, peer: &mut End, id: u64) -> Checked {
         stream.executed.id > id && message.end() <= stream.covered,
         "completion-status",
         "request {id} succeeds and was not executed: {message:?}"
+    );
+    demand!(
+        message.kind != Kind::LocalInvalidate || message.invalidated,
+        "stale-key",
+        "request {id} is done, and its key opens still: {message:?}"
     );
     demand!(
         !message.kind.wants_answer() || stream.is_placed(id),

@@ -44,7 +44,7 @@ impl Stream {
                 };
                 receive.and_then(|receive| receive.into.at(place.done))
             }
-            Kind::Read | Kind::CompareSwap | Kind::FetchAdd => None,
+            _ => None,
         };
         let right = into.is_some_and(|(offset, run)| offset == at && bytes.len() as u32 <= run);
         demand!(
@@ -87,7 +87,7 @@ impl Stream {
     /// Bytes of a READ response, or what an atomic operation found, reach the requester's sink at `at`.
     pub(crate) fn check_placed(&mut self, at: u32, bytes: &[u8]) -> Checked {
         while let Some(message) = self.message(self.placed.id)
-            && (!message.kind.wants_answer() || self.placed.done == message.length)
+            && (!message.kind.brings() || self.placed.done == message.length)
         {
             self.placed = Place { id: self.placed.id + 1, done: 0 };
         }
@@ -97,6 +97,12 @@ impl Stream {
             return Ok(());
         };
         let into: Option<(u32, u32)> = Pieces::at(&message.into, place.done);
+        demand!(
+            message.outcome == Outcome::Success,
+            "access",
+            "{} bytes at {at} of an answer that must go nowhere: {message:?}",
+            bytes.len()
+        );
         demand!(
             into.is_some_and(|(offset, run)| offset == at && bytes.len() as u32 <= run),
             "memory",
@@ -141,10 +147,11 @@ impl Stream {
                 let (compare, swap) = (message.compare, message.swap_or_add);
                 (AtomicOperation::CompareSwap { compare, swap }, if before == compare { swap } else { before })
             }
+            Kind::AtomicWrite => (AtomicOperation::Write { value: message.swap_or_add }, message.swap_or_add),
             _ => (AtomicOperation::FetchAdd { add: message.swap_or_add }, before.wrapping_add(message.swap_or_add)),
         };
         demand!(
-            message.kind.is_atomic() && (message.remote, meant) == (at, operation),
+            message.kind.is_of_a_word() && (message.remote, meant) == (at, operation),
             "atomic",
             "{operation:?} at {at} is executed, the next is {message:?}"
         );
@@ -159,6 +166,9 @@ impl Stream {
     /// Every byte of a READ is in memory.
     pub(crate) fn is_placed(&self, id: u64) -> bool {
         let message = self.message(id).expect("a message that is not complete is kept");
-        message.length == 0 || self.placed.id > id || (self.placed.id == id && self.placed.done == message.length)
+        !message.kind.brings()
+            || message.length == 0
+            || self.placed.id > id
+            || (self.placed.id == id && self.placed.done == message.length)
     }
 }

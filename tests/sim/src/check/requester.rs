@@ -109,6 +109,23 @@ impl Stream {
             demand!(said == meant, "payload", "PSN {} asks for {said:x?}, the message for {meant:x?}", seen.psn);
             return Ok(1);
         }
+        if let (Kind::Flush | Kind::AtomicWrite, Some(reth)) = (message.kind, seen.reth) {
+            let value = message.swap_or_add.to_ne_bytes();
+            let (length, feth, payload) = match message.kind {
+                Kind::Flush => (message.swap_or_add as u32, Some(message.compare as u32), &[][..]),
+                _ => (8, None, &value[..]),
+            };
+            demand!(
+                (reth.va, reth.rkey, reth.length) == (message.remote_va, message.rkey, length)
+                    && (seen.feth, seen.payload) == (feth, payload),
+                "payload",
+                "PSN {} is {reth:x?}, FETH {:?} and {:?} of {message:x?}",
+                seen.psn,
+                seen.feth,
+                seen.payload
+            );
+            return Ok(1);
+        }
         if message.kind == Kind::Read {
             let reth = seen.reth.expect("a READ request has one");
             let (va, key) = (message.remote_va.wrapping_add(skip.into()), message.rkey);
@@ -208,7 +225,7 @@ impl Stream {
         let own = own.filter(|(psn, kind)| {
             let fits = |message: &Message| match kind {
                 FrameKind::AtomicAck => message.kind.is_atomic(),
-                _ => message.kind == Kind::Read,
+                _ => message.kind.wants_answer() && !message.kind.is_atomic(),
             };
             self.find(*psn).and_then(|(id, _)| self.message(id)).is_some_and(fits)
         });

@@ -161,12 +161,35 @@ impl Stream {
         );
         let Some((id, at)) = self.find(psn) else { return Ok(()) };
         let message = self.message(id).expect("found");
-        demand!(message.kind == Kind::Read, "read-response", "READ response of PSN {}, which is no READ", seen.psn);
+        let answers = message.kind.wants_answer() && !message.kind.is_atomic();
+        demand!(answers, "read-response", "READ response of PSN {}, which is no READ", seen.psn);
         demand!(
-            message.outcome == Outcome::Success,
+            !matches!(message.outcome, Outcome::RemoteAccess | Outcome::RemoteInvalid),
             "stale-key",
             "a READ that must be refused is answered: {message:?}"
         );
+        self.skip_executed();
+        // Annex A19: what a FLUSH covers, and the eight bytes of an atomic WRITE, are there before the answer is. A READ, too, sees all
+        // that comes before it.
+        demand!(
+            self.executed.id > id,
+            "placement",
+            "PSN {} is answered, and message {} is executed next: {:?}",
+            seen.psn,
+            self.executed.id,
+            self.message(id)
+        );
+        let message = self.message(id).expect("found");
+        if message.kind != Kind::Read {
+            demand!(
+                seen.payload.is_empty() && seen.begins && seen.ends,
+                "read-response",
+                "PSN {} is answered by {} bytes: {message:?}",
+                seen.psn,
+                seen.payload.len()
+            );
+            return self.check_response_msn(seen, message.end());
+        }
         let skip = at * self.mtu();
         let bytes = (message.length - skip).min(self.mtu()) as usize;
         // What the requester has had already may have been overwritten since.
@@ -187,6 +210,11 @@ impl Stream {
             seen.opcode,
             end & 0xff_ffff
         );
+        self.check_response_msn(seen, end)
+    }
+
+    /// The MSN of a response to the request that ends there.
+    fn check_response_msn(&self, seen: &Seen<'_>, end: u64) -> Checked {
         let msn = self.msn_at(end);
         demand!(
             seen.aeth.is_none_or(|aeth| msn.is_none_or(|msn| msn == aeth.msn)),

@@ -18,6 +18,7 @@ pub(crate) struct Tally {
     pub(crate) answers: u64,
     pub(crate) payload_bytes: u64,
     pub(crate) atomics: u64,
+    pub(crate) atomic_writes: u64,
     pub(crate) sequence_naks_sent: u64,
     pub(crate) rnr_naks_sent: u64,
     /// NAKs given to it: those that it cannot have taken for old ones, and all that it need not.
@@ -37,6 +38,7 @@ impl Tally {
             ("response_packets", counters.get(QpCount::ResponsePackets), self.answers),
             ("sent_bytes", counters.get(QpCount::SentBytes), self.payload_bytes),
             ("rx_atomic_requests", counters.get(QpCount::AtomicRequests), self.atomics),
+            ("rx_atomic_write_requests", counters.get(QpCount::AtomicWriteRequests), self.atomic_writes),
             ("retransmitted_packets", counters.get(QpCount::RetransmittedPackets), self.retransmitted),
             ("drop_bad_icrc", drops.get(DropReason::BadIcrc), self.given_corrupt),
         ];

@@ -19,7 +19,8 @@ fn fetch_add(composer: &mut Composer<'_>) {
 
 /// IBTA v1 9.7.4: an address that is not a multiple of eight is an invalid request.
 fn misaligned(composer: &mut Composer<'_>) {
-    let message = composer.atomic(Kind::FetchAdd);
+    let kind = composer.random.pick(&[Kind::FetchAdd, Kind::AtomicWrite]);
+    let message = composer.atomic(kind);
     let remote_va = message.remote_va + composer.random.within(1, 7);
     composer.post(Message { remote_va, outcome: Outcome::RemoteInvalid, writable: 0, ..message });
 }

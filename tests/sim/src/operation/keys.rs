@@ -1,5 +1,7 @@
 //! Keys: one that comes and goes, and those that a responder must refuse.
 
+use roced_shared::abi::wqe::flush;
+
 use super::{Composer, Operation, refused};
 use crate::{
     layout::{NO_KEY, OTHER_PD_KEY, READ_KEY, SINK_VA, SOURCE_KEY},
@@ -26,7 +28,11 @@ fn wrong_rkey(composer: &mut Composer<'_>) {
 }
 
 fn out_of_range(composer: &mut Composer<'_>) {
-    let message = write_or_read(composer);
+    let mut message = write_or_read(composer);
+    if message.kind == Kind::Flush {
+        // One of all that the key opens has no range.
+        message.compare = flush::operand(flush::GLOBAL, flush::RANGE);
+    }
     // It begins before the region, or at the end of all addresses (at multiples of eight, for atomic operations).
     let remote_va = if composer.random.one_in(2) { SINK_VA - 8 } else { u64::MAX - 7 };
     composer.post(refused(Message { remote_va, ..message }));
@@ -53,13 +59,15 @@ fn stale_key(composer: &mut Composer<'_>) {
     composer.post(refused(Message { stale: true, ..sound }));
 }
 
-/// A WRITE to the sink, a READ of as many bytes of it, or an atomic operation.
+/// A WRITE to the sink, a READ of as many bytes of it, an atomic operation, an atomic WRITE or a FLUSH.
 fn write_or_read(composer: &mut Composer<'_>) -> Message {
     let length = composer.some_length(composer.longest());
     let write = composer.write(length);
-    match composer.random.below(5) {
+    match composer.random.below(7) {
         0 => composer.atomic(Kind::FetchAdd),
         1 | 2 => composer.read_back(&write),
+        3 => composer.atomic(Kind::AtomicWrite),
+        4 => composer.flush(&write),
         _ => write,
     }
 }

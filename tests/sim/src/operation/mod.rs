@@ -5,18 +5,19 @@ mod atomic;
 mod datagram;
 mod keys;
 mod local;
+mod placement;
 mod read;
 mod send;
 mod unreliable;
 mod write;
 
-use roced_shared::ids::Qpn;
+use roced_shared::{abi::wqe::flush, ids::Qpn};
 use roced_transport::work::DatagramTo;
 
 use crate::{
     layout::{
         BACK_AT, READ_AT, READ_BYTES, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA, WORDS, WORDS_AT,
-        WRITE_BYTES, slot_key,
+        WRITE_BYTES, own_key, slot_key,
     },
     message::{Kind, Message, Outcome},
     pattern::{Pieces, SOURCE_BYTES},
@@ -45,6 +46,9 @@ const SOUND: &[Operation] = &[
     keys::NEW_KEY,
     atomic::COMPARE_SWAP,
     atomic::FETCH_ADD,
+    local::INVALIDATE,
+    placement::FLUSH,
+    placement::ATOMIC_WRITE,
 ];
 
 /// Operations that end a reliable connection.
@@ -57,6 +61,8 @@ const FATAL: &[Operation] = &[
     local::WRONG_LKEY,
     send::TOO_LONG,
     atomic::MISALIGNED,
+    local::STALE_LKEY,
+    placement::PERSISTENT,
 ];
 
 /// Operations of an unreliable connection that its sender completes, whatever becomes of them.
@@ -152,6 +158,9 @@ pub(crate) struct Composer<'c> {
     pub(crate) back_is_free: bool,
     /// Nothing that was posted before makes the peer's key invalid that is taken back now and then.
     pub(crate) key_is_free: bool,
+    /// Nothing that was posted before makes our own key invalid that comes and goes; its generation.
+    pub(crate) own_key_is_free: bool,
+    pub(crate) own_generation: u32,
     /// Generation of the peer's key that is taken back now and then.
     pub(crate) generation: u32,
     /// Set: the peer takes that key back, and makes another, before this is posted.
@@ -299,11 +308,39 @@ impl Composer<'_> {
         self.read_of(written.data.clone(), written.length, written.remote_va, SINK_KEY)
     }
 
-    /// An atomic operation on one of the peer's words: the even ones are swapped, the odd ones added to.
+    /// A FLUSH of what a WRITE before it puts there, or of all that its key opens.
+    pub(crate) fn flush(&mut self, written: &Message) -> Message {
+        let level = self.random.pick(&[flush::RANGE, flush::REGION]);
+        Message {
+            remote_va: written.remote_va,
+            rkey: written.rkey,
+            swap_or_add: written.length.into(),
+            compare: flush::operand(flush::GLOBAL, level),
+            ..self.message(Kind::Flush, 0, Pieces::default())
+        }
+    }
+
+    /// A LOCAL_INV.
+    pub(crate) fn invalidate(&mut self, key: u32) -> Message {
+        Message { rkey: key, ..self.message(Kind::LocalInvalidate, 0, Pieces::default()) }
+    }
+
+    /// Our own key that comes and goes.
+    pub(crate) fn own_key(&self) -> u32 {
+        own_key(self.slot, self.own_generation)
+    }
+
+    /// An atomic operation on one of the peer's words: the even ones are swapped or written, the odd ones added to.
     pub(crate) fn atomic(&mut self, kind: Kind) -> Message {
         let word = self.random.below(u64::from(WORDS) / 2) as u32 * 2 + u32::from(kind == Kind::FetchAdd);
         let remote = self.slot as u32 * SLOT_BYTES + WORDS_AT + word * 8;
-        let message = self.read_of(Pieces::default(), 8, SINK_VA + u64::from(remote), SINK_KEY);
+        let remote_va = SINK_VA + u64::from(remote);
+        if kind == Kind::AtomicWrite {
+            let swap_or_add = self.random.pick(&[0, 1, 2, u64::MAX]) ^ self.random.next() >> 62;
+            let message = self.message(kind, 8, Pieces::default());
+            return Message { remote, remote_va, rkey: SINK_KEY, swap_or_add, ..message };
+        }
+        let message = self.read_of(Pieces::default(), 8, remote_va, SINK_KEY);
         // Few values, so that what is compared with is there now and then.
         let swap = kind == Kind::CompareSwap;
         let swap_or_add = if swap { self.random.below(3) } else { self.random.next() };
