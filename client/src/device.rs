@@ -84,6 +84,8 @@ pub struct DeviceAttributes {
     pub max_ahs: u32,
     /// Shared receive queues of a session.
     pub max_srqs: u32,
+    /// Attachments of a session's queue pairs to multicast groups.
+    pub max_attachments: u32,
 }
 
 /// How a device's port is.
@@ -256,6 +258,7 @@ impl Device {
             max_message_bytes: it.max_message_bytes,
             max_ahs: it.max_ahs,
             max_srqs: it.max_srqs,
+            max_attachments: it.max_attachments,
         })
     }
 

@@ -211,7 +211,7 @@ impl Error {
             | Self::DaemonSilent { .. } => Side::Daemon,
             Self::Refused { refusal, .. } => match refusal {
                 Refusal::NoRoute => Side::Peer,
-                Refusal::Memory => Side::Kernel,
+                Refusal::Memory | Refusal::Multicast => Side::Kernel,
                 Refusal::Version | Refusal::Stopping | Refusal::WorkerTimeout => Side::Daemon,
                 _ => Side::Yours,
             },
@@ -269,6 +269,9 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
             "the memory's file cannot be mapped by the daemon ({}): it must be a memfd or tmpfs file that cannot shrink, open for what is asked",
             errno(first)
         ),
+        Refusal::Multicast => {
+            format!("the kernel does not join the multicast group: {}", std::io::Error::from_raw_os_error(first as i32))
+        }
         Refusal::NotSupported => "this version of roced does not have that".into(),
     };
     format!("{call} refused: {why}")
@@ -361,7 +364,7 @@ mod tests {
                 assert!(matches!(error, Error::Protocol { .. }), "{status}");
             }
         }
-        assert_eq!(known, 19);
+        assert_eq!(known, 20);
         let side = |refusal| Error::Refused { call: "", refusal, detail: [0; 2] }.side();
         assert_eq!((side(Refusal::NoRoute), side(Refusal::InUse)), (Side::Peer, Side::Yours));
     }

@@ -58,7 +58,7 @@ pub use roced_shared::abi::{
     layout::QpSizes,
     wqe::Sge,
 };
-pub use service::{GRH_BYTES, ServiceType};
+pub use service::{GRH_BYTES, MULTICAST_QPN, ServiceType};
 pub use srq::SharedReceiveQueue;
 pub use window::{MemoryWindow, WindowBinding, WindowKind};
 pub use work::{RecvRequest, SendRequest};

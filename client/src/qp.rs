@@ -12,8 +12,8 @@ use std::{
 pub use roced_shared::abi::control::{QpAttributes, QpStatistics};
 use roced_shared::abi::{
     control::{
-        CreateQp, CreateQpRequest, DestroyQp, Handle, ModifyQp, ModifyQpRequest, QueryQp, QueryQpStatistics, attribute,
-        state,
+        AttachMulticast, CreateQp, CreateQpRequest, DestroyQp, DetachMulticast, Handle, ModifyQp, ModifyQpRequest,
+        MulticastRequest, QueryQp, QueryQpStatistics, attribute, state,
     },
     layout::{QpLayout, QpSizes, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX},
     wqe::{RecvWqe, SendOp},
@@ -26,6 +26,7 @@ use crate::{
     device::{Device, DeviceInner},
     endpoint::{ConnectOptions, Endpoint},
     error::{Error, Result},
+    gid::Gid,
     mapping::{Filled, Mapping, Mode, qp_rings},
     mr::Access,
     outstanding::{Cookie, Outstanding, Queue},
@@ -416,6 +417,30 @@ impl QueuePair {
         self.modify(attribute::STATE, &QpAttributes { state: state::RTR, ..attributes })?;
         let to_rts = attribute::STATE | attribute::SQ_PSN;
         self.modify(to_rts, &QpAttributes { state: state::RTS, sq_psn: self.psn, ..attributes })
+    }
+
+    /// Attaches a datagram queue pair to a multicast group: what is sent to it, here or elsewhere, arrives from now on. `sgid_index` says
+    /// which of our GIDs' interface joins it; `None`: the one that fits ([`Device::gid_toward`]). Send to it with an [`crate::AddressHandle`] of the
+    /// group and queue pair number [`crate::MULTICAST_QPN`].
+    ///
+    /// # Errors
+    /// No multicast group; another service; the session's limit; the kernel does not join it; the daemon is gone.
+    pub fn attach(&self, group: Gid, sgid_index: Option<u32>) -> Result<()> {
+        let sgid_index = match sgid_index {
+            Some(index) => index,
+            None => self.device().gid_toward(group)?.index,
+        };
+        self.session().call::<AttachMulticast>(MulticastRequest { qpn: self.qpn, sgid_index, group: group.0 })?;
+        Ok(())
+    }
+
+    /// Detaches it from a group.
+    ///
+    /// # Errors
+    /// It is not attached; the daemon is gone.
+    pub fn detach(&self, group: Gid) -> Result<()> {
+        self.session().call::<DetachMulticast>(MulticastRequest { qpn: self.qpn, sgid_index: 0, group: group.0 })?;
+        Ok(())
     }
 
     /// To the error state: all work is flushed to the completion queues.

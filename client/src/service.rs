@@ -20,6 +20,9 @@ pub enum ServiceType {
 /// `byte_len` counts them.
 pub const GRH_BYTES: usize = 40;
 
+/// The receiver of a datagram to a multicast group.
+pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
+
 impl ServiceType {
     /// The number of `abi::control::service`.
     pub(crate) const fn number(self) -> u32 {

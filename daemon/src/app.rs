@@ -11,12 +11,12 @@
 //! without a deadline.
 
 mod answers;
+mod ground;
 mod reports;
 mod start;
 mod watchdog;
 
 use std::{
-    net::IpAddr,
     os::fd::{AsFd, BorrowedFd},
     process,
     thread::JoinHandle,
@@ -36,6 +36,7 @@ use roced_shared::ids::WorkerId;
 use tracing::{error, info, warn};
 
 use self::{
+    ground::Ground,
     start::{ServedDevice, Started},
     watchdog::{Health, Watchdog},
 };
@@ -155,9 +156,9 @@ impl Daemon {
         for source in Source::ALL {
             self.epoll.add(self.fd(source), EpollEvent::new(EpollFlags::EPOLLIN, source as u64))?;
         }
-        for device in 0..self.devices.len() {
-            self.set_addresses(device)?;
-        }
+        let devices: Vec<_> = self.devices.iter().map(|device| device.id).collect();
+        let mut ground = Ground { net: &mut self.net, devices: &mut self.devices };
+        devices.into_iter().try_for_each(|device| ground.set_addresses(device))?;
         Ok(())
     }
 
@@ -198,7 +199,8 @@ impl Daemon {
                 self.on_changes(&changes)?;
             }
             if is_ready(Source::Clients) {
-                let mut outside = Outside { workers: &mut self.workers, network: &mut self.net };
+                let mut ground = Ground { net: &mut self.net, devices: &mut self.devices };
+                let mut outside = Outside { workers: &mut self.workers, network: &mut ground };
                 self.clients.on_readable(&mut outside);
             }
             if is_ready(Source::Operators) {
@@ -255,36 +257,29 @@ impl Daemon {
     }
 
     fn on_worker_events(&mut self) {
-        let mut outside = Outside { workers: &mut self.workers, network: &mut self.net };
+        let mut ground = Ground { net: &mut self.net, devices: &mut self.devices };
+        let mut outside = Outside { workers: &mut self.workers, network: &mut ground };
         self.events.drain(WORKER_EVENTS, |event| self.clients.on_worker_event(event, &mut outside));
     }
 
     fn on_changes(&mut self, changes: &[Change]) -> anyhow::Result<()> {
+        let mut ground = Ground { net: &mut self.net, devices: &mut self.devices };
         for change in changes {
             if let Change::Gids(device) = change {
-                self.set_addresses(device.0 as usize)?;
+                ground.set_addresses(*device)?;
             }
         }
-        let mut outside = Outside { workers: &mut self.workers, network: &mut self.net };
+        let mut outside = Outside { workers: &mut self.workers, network: &mut ground };
         self.clients.on_changes(changes, &mut outside);
         Ok(())
-    }
-
-    /// Makes the addresses whose frames are ours those of the device's GIDs.
-    fn set_addresses(&mut self, device: usize) -> anyhow::Result<()> {
-        let device = &mut self.devices[device];
-        let mut addresses: Vec<IpAddr> =
-            self.net.device(device.id).gids.entries().map(|(_, gid)| gid.address).collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        device.program.set_addresses(&addresses).with_context(|| format!("device {}", device.config.name))
     }
 
     /// Ends everything in the order in which nobody is left waiting: clients, workers, XDP programs, sockets' files.
     fn stop(self) {
         self.service.stopping();
-        let Self { mut net, mut workers, threads, mut clients, devices, admin, .. } = self;
-        clients.stop(&mut Outside { workers: &mut workers, network: &mut net });
+        let Self { mut net, mut workers, threads, mut clients, mut devices, admin, .. } = self;
+        let mut ground = Ground { net: &mut net, devices: &mut devices };
+        clients.stop(&mut Outside { workers: &mut workers, network: &mut ground });
         drop(clients);
         stop_workers(&mut workers, threads);
         drop(devices);

@@ -109,6 +109,8 @@ pub struct ClientLimits {
     pub ahs: u32,
     /// Shared receive queues.
     pub srqs: u32,
+    /// Attachments to multicast groups.
+    pub attachments: u32,
     /// Memory that the daemon maps and locks for it, MiB.
     pub memory_mib: u64,
 }
@@ -131,6 +133,8 @@ pub struct DeviceLimits {
     pub ahs: u32,
     /// Shared receive queues.
     pub srqs: u32,
+    /// Attachments to multicast groups.
+    pub attachments: u32,
 }
 
 /// `[[worker]]`: a thread that moves packets.
@@ -325,7 +329,17 @@ impl Default for Limits {
 
 impl Default for ClientLimits {
     fn default() -> Self {
-        Self { qps: 1024, cqs: 1024, channels: 256, mrs: 4096, pds: 256, ahs: 1024, srqs: 256, memory_mib: 4096 }
+        Self {
+            qps: 1024,
+            cqs: 1024,
+            channels: 256,
+            mrs: 4096,
+            pds: 256,
+            ahs: 1024,
+            srqs: 256,
+            attachments: 64,
+            memory_mib: 4096,
+        }
     }
 }
 
@@ -343,7 +357,7 @@ impl DeviceLimits {
 
 impl Default for DeviceLimits {
     fn default() -> Self {
-        Self { qps: 16_384, mrs: 65_536, ahs: 16_384, srqs: 4096 }
+        Self { qps: 16_384, mrs: 65_536, ahs: 16_384, srqs: 4096, attachments: 1024 }
     }
 }
 

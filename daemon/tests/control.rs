@@ -115,7 +115,9 @@ fn an_unknown_call_is_refused_and_a_broken_message_ends_the_session() {
 
 #[test]
 fn every_limit_is_a_limit_and_what_ends_makes_room() {
-    let served = small(ClientLimits { qps: 2, cqs: 2, channels: 2, mrs: 2, pds: 2, ahs: 2, srqs: 2, memory_mib: 1 });
+    let client =
+        ClientLimits { qps: 2, cqs: 2, channels: 2, mrs: 2, pds: 2, ahs: 2, srqs: 2, attachments: 2, memory_mib: 1 };
+    let served = small(client);
     let mut raw = opened(&served);
     let refused = |limit: u64| (Refusal::Limit, [limit, 0]);
 
@@ -219,7 +221,7 @@ fn all_memory_counts_against_one_limit() {
 
 #[test]
 fn a_device_is_shared_within_its_limits() {
-    let device = DeviceLimits { qps: 1, mrs: 1, ahs: 1, srqs: 1 };
+    let device = DeviceLimits { qps: 1, mrs: 1, ahs: 1, srqs: 1, attachments: 1 };
     let limits = Limits { device, clients: 2, ..Limits::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let (mut first, mut second) = (opened(&served), opened(&served));

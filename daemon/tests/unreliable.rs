@@ -4,14 +4,17 @@ mod served;
 
 use std::time::Duration;
 
-use roced::net::{Change, NextHop};
+use roced::{
+    config::{ClientLimits, DeviceLimits, Limits},
+    net::{Change, NextHop},
+};
 use roced_client::{
-    Access, AddressHandle, AddressOptions, Completion, CompletionOp, CompletionQueue, ConnectOptions, Device, Error,
-    GRH_BYTES, MemoryRegion, ProtectionDomain, QpAttributes, QueuePair, RecvRequest, SendRequest, ServiceType, Sge,
-    Status, attribute, state,
+    Access, AddressHandle, AddressOptions, Completion, CompletionOp, CompletionQueue, ConnectOptions, Device, Endpoint,
+    Error, GRH_BYTES, Gid, MULTICAST_QPN, MemoryRegion, ProtectionDomain, QpAttributes, QueuePair, RecvRequest,
+    Refusal, SendRequest, ServiceType, Sge, Status, attribute, state,
 };
 use roced_shared::ids::Qpn;
-use served::{DEVICE, Served, eventually};
+use served::{DEVICE, How, Served, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -261,4 +264,171 @@ fn a_send_waits_for_the_next_hop_and_the_handle_follows_it() {
     assert_eq!(program.reap(1)[0].ok().map(|done| done.wr_id), Ok(1), "as good as sent");
     drop(ah);
     assert!(served.told.lock().expect("nobody panicked").followed.is_empty());
+}
+
+/// Posts a receive on each, all into the same place: what arrives there is the same.
+fn receive_all(program: &Program, qps: &[&QueuePair]) {
+    (0..).zip(qps).for_each(|(id, qp)| receive(qp, &[program.memory.sge(..100)], id));
+}
+
+#[test]
+fn what_is_sent_to_a_group_reaches_all_that_are_attached_on_every_worker() {
+    let served = Served::start();
+    let (program, other) = (Program::new(&served), Program::new(&served));
+    let [sender, a, b, c] = [(); 4].map(|()| active(&program));
+    let theirs = active(&other);
+    for (group, elsewhere) in [("239.1.2.3", "239.1.2.4"), ("ff0e::77", "ff0e::78")] {
+        let address: Gid = group.parse().expect("an address");
+        let elsewhere: Gid = elsewhere.parse().expect("an address");
+        let ah = handle(&program, group);
+        let send = || {
+            let request = SendRequest::send_inline(b"to all").to(&ah, MULTICAST_QPN, QKEY).id(9).signaled();
+            sender.post_send(&request).expect("room");
+        };
+        a.attach(address, None).expect("room");
+        a.attach(address, None).expect("twice is once");
+        b.attach(address, None).expect("room");
+        c.attach(elsewhere, None).expect("room");
+        theirs.attach(address, None).expect("room");
+        receive_all(&program, &[&a, &b]);
+        receive_all(&other, &[&theirs]);
+        send();
+        let ends: Vec<_> = program.reap(3).iter().map(|one| one.ok().map(|one| (one.wr_id, one.has_grh))).collect();
+        assert_eq!(ends, [Ok((0, true)), Ok((1, true)), Ok((9, false))], "{group}");
+        assert_eq!(program.memory.to_vec(GRH_BYTES, 6), b"to all");
+        assert_eq!(other.reap(1)[0].ok().map(|one| one.src_qpn), Ok(sender.qpn()));
+        let joined = served.told.lock().expect("nobody panicked").joined.len();
+        assert_eq!(joined, 4, "each queue pair once");
+        // Who leaves has no more of it; who ends leaves.
+        b.detach(address).expect("it is attached");
+        assert!(matches!(b.detach(address), Err(Error::Refused { refusal: Refusal::NoSuchObject, .. })));
+        theirs.detach(address).expect("it is attached");
+        receive_all(&program, &[&a]);
+        send();
+        let ids: Vec<_> = program.reap(2).iter().map(|one| one.ok().map(|one| one.wr_id)).collect();
+        assert_eq!(ids, [Ok(0), Ok(9)]);
+        a.detach(address).expect("it is attached");
+        // Nobody: as good as sent.
+        send();
+        assert_eq!(program.reap(1)[0].ok().map(|one| one.wr_id), Ok(9));
+        c.detach(elsewhere).expect("it is attached");
+        assert!(served.told.lock().expect("nobody panicked").joined.is_empty());
+    }
+}
+
+/// The specification's multicast: who is of a group hears what it sends to it. Queue pairs that share receives take one each.
+#[test]
+fn a_sender_hears_itself_and_members_that_share_receives_take_one_each() {
+    let served = Served::start();
+    let program = Program::new(&served);
+    let sender = active(&program);
+    let srq = program.pd.shared_receive_queue(8, 1).expect("a shared queue");
+    let sharing = [(); 2].map(|()| {
+        let builder = program.pd.queue_pair(&program.cq, &program.cq).service(ServiceType::Ud);
+        let qp = builder.shared_receives(&srq).create().expect("a queue pair");
+        qp.activate(QKEY).expect("it may");
+        qp
+    });
+    let elsewhere = [(); 2].map(|()| active(&program));
+    let worker = |qp: &QueuePair| Qpn::from_wire(qp.qpn()).endpoint();
+    assert!(elsewhere.iter().any(|qp| worker(qp) != worker(&sharing[0])), "workers take turns");
+    let group: Gid = "ff0e::77".parse().expect("an address");
+    for qp in [&sender].into_iter().chain(&sharing).chain(&elsewhere) {
+        qp.attach(group, None).expect("room");
+    }
+    receive_all(&program, &[&sender, &elsewhere[0], &elsewhere[1]]);
+    for id in [10, 11] {
+        srq.post_recv(&RecvRequest::new(&[program.memory.sge(200..300)]).id(id)).expect("room");
+    }
+    // As with receives of their own: the worker has them now.
+    srq.limit().expect("there");
+    let ah = handle(&program, "ff0e::77");
+    let request = SendRequest::send_inline(b"to all").to(&ah, MULTICAST_QPN, QKEY).id(99).signaled();
+    sender.post_send(&request).expect("room");
+    let ends = program.reap(6);
+    let ids: Vec<_> = ends.iter().map(|one| one.ok().map(|one| (one.wr_id, one.has_grh))).collect();
+    assert_eq!(ids, [0, 1, 2, 10, 11, 99].map(|id| Ok((id, id != 99))));
+    let takers: Vec<_> = ends[3..5].iter().map(|one| one.qpn).collect();
+    assert!(sharing.iter().all(|qp| takers.contains(&qp.qpn())), "{takers:?}");
+    let from: Vec<_> = ends[..5].iter().map(|one| one.src_qpn).collect();
+    assert_eq!(from, [sender.qpn(); 5]);
+    assert_eq!(program.memory.to_vec(GRH_BYTES, 6), program.memory.to_vec(200 + GRH_BYTES, 6));
+    assert_eq!(srq.outstanding(), 0);
+}
+
+#[test]
+fn a_client_that_dies_while_no_worker_answers_leaves_its_groups() {
+    let served = Served::start();
+    let program = Program::new(&served);
+    let qps = [(); 2].map(|()| active(&program));
+    for (qp, group) in [(&qps[0], "239.1.1.1"), (&qps[1], "239.1.1.1"), (&qps[1], "ff0e::1")] {
+        qp.attach(group.parse().expect("an address"), None).expect("room");
+    }
+    let joined = || served.told.lock().expect("nobody panicked").joined.len();
+    assert_eq!(joined(), 3);
+    served.told.lock().expect("nobody panicked").stuck = true;
+    drop((qps, program));
+    served.wait_until_empty();
+    assert_eq!(joined(), 0);
+    served.told.lock().expect("nobody panicked").stuck = false;
+}
+
+#[test]
+fn a_queue_pair_that_ends_leaves_its_groups_and_a_session_all() {
+    let served = Served::start();
+    let program = Program::new(&served);
+    let [a, b] = [(); 2].map(|()| active(&program));
+    for group in ["239.1.1.1", "239.1.1.2"] {
+        let group = group.parse().expect("an address");
+        a.attach(group, None).expect("room");
+        b.attach(group, Some(0)).expect("room");
+    }
+    let joined = || served.told.lock().expect("nobody panicked").joined.len();
+    assert_eq!(joined(), 4);
+    drop(a);
+    assert_eq!(joined(), 2);
+    drop((b, program));
+    served.wait_until_empty();
+    assert_eq!(joined(), 0);
+}
+
+#[test]
+fn only_datagram_queue_pairs_join_only_groups_and_only_so_many() {
+    let client = ClientLimits { attachments: 2, ..ClientLimits::default() };
+    let device = DeviceLimits { attachments: 3, ..DeviceLimits::default() };
+    let served = Served::start_as(How { limits: Limits { client, device, ..Limits::default() }, ..How::default() });
+    let (program, other) = (Program::new(&served), Program::new(&served));
+    let (datagram, connected, theirs) = (active(&program), program.qp(ServiceType::Uc), active(&other));
+    let gid = |address: &str| address.parse::<Gid>().expect("an address");
+    let refused = |qp: &QueuePair, group: Gid, sgid_index| match qp.attach(group, Some(sgid_index)) {
+        Err(Error::Refused { refusal, .. }) => refusal,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(&connected, gid("239.1.1.1"), 0), Refusal::InvalidArgument, "a connection");
+    assert_eq!(refused(&datagram, gid("10.9.0.1"), 0), Refusal::InvalidArgument, "no group");
+    assert_eq!(refused(&datagram, gid("ff0e::1"), 0), Refusal::InvalidArgument, "by an address of the other family");
+    assert_eq!(refused(&datagram, gid("239.1.1.1"), 1), Refusal::NoSuchGid);
+    served.told.lock().expect("nobody panicked").joins_nothing = true;
+    assert_eq!(refused(&datagram, gid("239.1.1.1"), 0), Refusal::Multicast);
+    served.told.lock().expect("nobody panicked").joins_nothing = false;
+    for (qp, group) in [(&datagram, "239.1.1.1"), (&datagram, "239.1.1.2"), (&theirs, "239.1.1.1")] {
+        qp.attach(gid(group), Some(0)).expect("room");
+    }
+    assert_eq!(refused(&datagram, gid("239.1.1.3"), 0), Refusal::Limit, "the client's");
+    assert_eq!(refused(&theirs, gid("239.1.1.3"), 0), Refusal::Limit, "the device's");
+    datagram.detach(gid("239.1.1.1")).expect("it is attached");
+    theirs.attach(gid("239.1.1.3"), Some(0)).expect("room");
+    // A group is nobody's peer.
+    let to_group = Endpoint { gid: gid("239.1.1.1"), ..theirs.endpoint(0).expect("a GID") };
+    assert!(matches!(
+        connected.connect(&to_group, &ConnectOptions::default()),
+        Err(Error::Refused { refusal: Refusal::InvalidArgument, .. })
+    ));
+    // Workers that do not answer: it is not joined.
+    let before = served.told.lock().expect("nobody panicked").joined.len();
+    theirs.detach(gid("239.1.1.3")).expect("it is attached");
+    served.told.lock().expect("nobody panicked").stuck = true;
+    assert_eq!(refused(&theirs, gid("239.1.1.3"), 0), Refusal::WorkerTimeout);
+    served.told.lock().expect("nobody panicked").stuck = false;
+    assert_eq!(served.told.lock().expect("nobody panicked").joined.len(), before - 1);
 }

@@ -9,8 +9,8 @@
 /* UDP destination port of RoCEv2. */
 #define ROCE_UDP_PORT 4791
 
-/* Most addresses of one device. */
-#define ADDRESSES_MAX 1024
+/* Most addresses of one device, and multicast groups. */
+#define ADDRESSES_MAX 5120
 
 /* Most RX queues of one device. */
 #define QUEUES_MAX 256

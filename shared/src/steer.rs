@@ -12,14 +12,21 @@ pub const PROGRAM: &str = "roced_xdp";
 /// `BPF_MAP_TYPE_XSKMAP`: RX queue number (u32) to AF_XDP socket.
 pub const MAP_SOCKETS: &str = "sockets";
 
-/// `BPF_MAP_TYPE_HASH`: [`AddressKey`] to a u8 that is always 1. The daemon keeps it equal to the addresses of the device.
+/// `BPF_MAP_TYPE_HASH`: [`AddressKey`] to a u8 that is always 1. The daemon keeps it equal to the addresses of the device and the multicast
+/// groups that its queue pairs are attached to.
 pub const MAP_ADDRESSES: &str = "addresses";
 
 /// `BPF_MAP_TYPE_PERCPU_ARRAY`: [`Verdict`] as u32 to a u64 count of frames.
 pub const MAP_VERDICTS: &str = "verdicts";
 
+/// Most addresses of its own that a device has in the address map.
+pub const GIDS_MAX: u32 = 1024;
+
+/// Most multicast groups of a device in the address map: they never take the room of its own addresses.
+pub const GROUPS_MAX: u32 = 4096;
+
 /// Most addresses of one device that the address map holds.
-pub const ADDRESSES_MAX: u32 = 1024;
+pub const ADDRESSES_MAX: u32 = GIDS_MAX + GROUPS_MAX;
 
 /// Most RX queues of one device.
 pub const QUEUES_MAX: u32 = 256;

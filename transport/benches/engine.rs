@@ -99,6 +99,7 @@ fn end(number: usize, mtu: u32) -> End {
         max_mrs: 64,
         max_ahs: 0,
         max_srqs: 0,
+        max_attachments: 0,
         max_qps: 64,
         recovery: RecoveryConfig::default(),
         partitions: Partitions::default(),

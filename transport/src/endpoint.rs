@@ -9,6 +9,8 @@
 //! A call that gives a queue pair something to do puts it at the end of the list of senders; [`Endpoint::poll_transmit`] visits
 //! them in turn, a few frames each. All memory is made by [`Endpoint::new`], by whoever makes a [`Qp`], and by what inserts one.
 
+mod groups;
+
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use roced_shared::{
@@ -23,6 +25,7 @@ use crate::{
     held::{HeldPackets, NotHeld, Side},
     io::{App, Segments, Wire},
     mr::{Mr, MrKey, MrTable},
+    multicast::Groups,
     partition::Partitions,
     psn::Psn,
     qp::{KeyChange, PathState, Qp, QpEvent, State, Turn, Visit},
@@ -53,12 +56,22 @@ pub struct EndpointConfig {
     pub max_ahs: u32,
     /// Shared receive queues that it can hold: indices below this.
     pub max_srqs: u32,
+    /// Attachments of queue pairs of the whole device to multicast groups that it can hold.
+    pub max_attachments: u32,
     /// Queue pairs that it can hold: indices below this.
     pub max_qps: u32,
     /// How losses are made good.
     pub recovery: RecoveryConfig,
     /// The partitions that the device is in.
     pub partitions: Partitions,
+}
+
+/// Whom a packet is for.
+enum To {
+    /// The queue pair of that index.
+    Qp(u32),
+    /// Those that are attached to the group of its destination.
+    Group,
 }
 
 /// The transport of one worker on one device.
@@ -71,6 +84,7 @@ pub struct Endpoint {
     mrs: MrTable,
     ahs: AhTable,
     srqs: Srqs,
+    groups: Groups,
     timers: Timers,
     recovery: RecoveryConfig,
     partitions: Partitions,
@@ -106,6 +120,7 @@ impl Endpoint {
             mrs: MrTable::new(config.max_mrs),
             ahs: AhTable::new(config.max_ahs),
             srqs: Srqs::new(config.max_srqs),
+            groups: Groups::new(config.max_attachments),
             timers: Timers::new(config.max_qps),
             recovery: config.recovery,
             partitions: config.partitions,
@@ -128,19 +143,8 @@ impl Endpoint {
     /// A frame arrived.
     pub fn on_frame(&mut self, now: Nanos, frame: &Segments<'_>, app: &mut impl App) -> Disposition {
         let disposition = match self.admit(frame) {
-            Ok((packet, index)) => {
-                let qp = self.qps.get_mut(index).expect("admitted to a queue pair that is there");
-                let mut disposition =
-                    qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
-                if let Disposition::Dropped(reason) = disposition
-                    && let Some(side) = qp.may_hold(&packet, reason)
-                {
-                    disposition = self.hold(index, side, packet.bth.psn, now, frame);
-                }
-                self.after_packet(index, now, app);
-                self.after(index);
-                disposition
-            }
+            Ok((packet, To::Qp(index))) => self.deliver(now, &packet, index, frame, app),
+            Ok((packet, To::Group)) => self.deliver_to_group(now, &packet, frame, app),
             Err(reason) => Disposition::Dropped(reason),
         };
         if let Disposition::Dropped(reason) = disposition {
@@ -149,14 +153,42 @@ impl Endpoint {
         disposition
     }
 
+    fn deliver(
+        &mut self,
+        now: Nanos,
+        packet: &Packet<'_>,
+        index: u32,
+        frame: &Segments<'_>,
+        app: &mut impl App,
+    ) -> Disposition {
+        let qp = self.qps.get_mut(index).expect("admitted to a queue pair that is there");
+        let mut disposition =
+            qp.on_packet(packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
+        if let Disposition::Dropped(reason) = disposition
+            && let Some(side) = qp.may_hold(packet, reason)
+        {
+            disposition = self.hold(index, side, packet.bth.psn, now, frame);
+        }
+        self.after_packet(index, now, app);
+        self.after(index);
+        disposition
+    }
+
     /// Everything that must hold before a packet may change anything.
-    fn admit<'f>(&self, frame: &'f Segments<'f>) -> Result<(Packet<'f>, u32), DropReason> {
+    fn admit<'f>(&self, frame: &'f Segments<'f>) -> Result<(Packet<'f>, To), DropReason> {
         let packet = frame::parse(frame)?;
+        if packet.bth.dest_qpn == Qpn::MULTICAST {
+            if self.groups.members(&packet.destination).is_empty() {
+                return Err(DropReason::NoSuchGroup);
+            }
+            packet.check_integrity()?;
+            return Ok((packet, To::Group));
+        }
         let index = self.index(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
         let qp = self.qps.get(index).ok_or(DropReason::NoSuchQp)?;
         qp.check_origin(&packet)?;
         packet.check_integrity()?;
-        Ok((packet, index))
+        Ok((packet, To::Qp(index)))
     }
 
     /// Keeps a packet that came before its turn.
@@ -435,6 +467,7 @@ impl Endpoint {
         self.unblocked.retain(|unblocked| *unblocked != qpn);
         self.events.retain(|listed| *listed != index);
         self.key_changes.retain(|listed| *listed != index);
+        self.groups.forget(qpn);
         self.retired.add_all(qp.counters());
         Some(qp)
     }

@@ -94,6 +94,11 @@ pub enum Via {
     },
     /// By hand-over: the destination is a device of this daemon.
     HandOver,
+    /// To a multicast group: by the NIC, and to those of the device itself that are attached.
+    Group {
+        /// As of [`Via::Nic`].
+        flow: u32,
+    },
 }
 
 /// Why a frame did not leave.

@@ -15,6 +15,7 @@ pub mod endpoint;
 mod held;
 pub mod io;
 pub mod mr;
+mod multicast;
 pub mod partition;
 pub mod psn;
 pub mod qp;

@@ -54,6 +54,8 @@ named_counters! {
         ReceiverNotReady "drop_receiver_not_ready",
         /// A datagram whose Q_Key is not the queue pair's.
         BadQkey "drop_bad_qkey",
+        /// A datagram to a multicast group to which no queue pair is attached.
+        NoSuchGroup "drop_no_such_group",
         /// A response or ACK that fits no outstanding request.
         UnexpectedResponse "drop_unexpected_response",
         /// A response to a request that was answered before.

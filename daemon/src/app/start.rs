@@ -290,6 +290,7 @@ fn station(place: Place, device: &config::Device, config: &Config) -> Station<Ni
         // Their numbers begin at 1.
         max_ahs: limits.ahs + 1,
         max_srqs: limits.srq_places(),
+        max_attachments: limits.attachments,
         max_qps: limits.qp_places(),
         recovery: recovery(device),
         partitions: Partitions::new(&device.pkeys),

@@ -7,6 +7,7 @@ mod address;
 mod completion;
 mod device;
 mod memory;
+mod multicast;
 mod queue_pair;
 mod shared_receive;
 mod window;
@@ -15,10 +16,10 @@ use std::{collections::BTreeMap, os::fd::OwnedFd};
 
 use roced_shared::{
     abi::control::{
-        AllocMemory, AllocMw, AllocPd, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq, DeallocMw,
-        DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, FreeMemory, Hello, ListDevice,
-        MapMemory, Message, ModifyQp, ModifySrq, OpenDevice, QueryDevice, QueryGid, QueryPort, QueryQp,
-        QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr, ResizeCq,
+        AllocMemory, AllocMw, AllocPd, AttachMulticast, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq,
+        DeallocMw, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, DetachMulticast,
+        FreeMemory, Hello, ListDevice, MapMemory, Message, ModifyQp, ModifySrq, OpenDevice, QueryDevice, QueryGid,
+        QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr, ResizeCq,
     },
     ids::{Cqn, DeviceId, SessionId, WorkerId},
 };
@@ -188,6 +189,8 @@ impl Desk<'_, '_> {
             QueryQpStatistics => query_qp_statistics,
             CreateAh => create_ah,
             DestroyAh => destroy_ah,
+            AttachMulticast => attach_multicast,
+            DetachMulticast => detach_multicast,
         }
     }
 
@@ -197,6 +200,8 @@ impl Desk<'_, '_> {
         if let Err(refused) = self.try_to_end_everything() {
             error!(session = %self.session, why = ?refused.why, "a worker did not give up what a client had");
         }
+        // Groups that a worker did not give up: nobody is left who would hear them.
+        self.leave_all();
     }
 
     fn try_to_end_everything(&mut self) -> Result<(), Refused> {

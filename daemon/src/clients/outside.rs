@@ -1,12 +1,12 @@
 //! What client sessions need of the rest of the daemon: its workers, and its view of the network.
 
-use std::net::IpAddr;
+use std::{io, net::IpAddr};
 
 use roced_shared::ids::{DeviceId, WorkerId};
 use roced_transport::wire::path::largest_path_mtu;
 
 use crate::{
-    net::{FollowId, GidEntry, Net, NextHop, NoRoute},
+    net::{FollowId, GidEntry, NextHop, NoRoute},
     worker::{
         command::{Answer, Command},
         mailbox::CallError,
@@ -75,36 +75,16 @@ pub trait Network {
 
     /// One follower less.
     fn unfollow(&mut self, id: FollowId);
-}
 
-impl Network for Net {
-    fn port(&self, device: DeviceId) -> Port {
-        let seen = self.device(device);
-        Port {
-            mac: seen.mac,
-            link_up: seen.link_up,
-            link_mtu_bytes: seen.usable_mtu_bytes(),
-            speed_mbit_per_s: seen.speed_mbit_per_s,
-            gid_entries: seen.gids.len() as u32,
-        }
-    }
+    /// Joins a multicast group by the interface of `source`, a GID of `device`: from now on its frames come. Each call wants a
+    /// [`Self::leave`].
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn join(&mut self, device: DeviceId, source: GidEntry, group: IpAddr) -> io::Result<()>;
 
-    fn gid(&self, device: DeviceId, index: u32) -> Option<GidEntry> {
-        self.device(device).gids.get(index).copied()
-    }
-
-    fn follow(
-        &mut self,
-        device: DeviceId,
-        source: GidEntry,
-        destination: IpAddr,
-    ) -> Result<(FollowId, NextHop), NoRoute> {
-        Self::follow(self, device, source, destination)
-    }
-
-    fn unfollow(&mut self, id: FollowId) {
-        Self::unfollow(self, id);
-    }
+    /// One member less.
+    fn leave(&mut self, device: DeviceId, source: GidEntry, group: IpAddr);
 }
 
 /// Both, lent for one step of the control thread.

@@ -28,7 +28,8 @@ pub(crate) enum Follower {
 /// The way of a queue pair or an address handle: what was asked for, and how the destination is reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    pub(crate) follow: FollowId,
+    /// `None` of a multicast group: nobody needs to be asked for the way there.
+    pub(crate) follow: Option<FollowId>,
     pub(crate) next: NextHop,
     pub(crate) wish: Wish,
 }
@@ -36,7 +37,8 @@ pub(crate) struct Way {
 impl Way {
     /// What the worker works with.
     pub(crate) fn state(&self, port: &Port) -> PathState {
-        self.wish.path(self.next, port)
+        // Nobody tells a group's way when the device has another MAC address.
+        self.wish.path(self.wish.group_hop(port).unwrap_or(self.next), port)
     }
 
     /// The longest packet payload that it carries, bytes.
@@ -70,10 +72,7 @@ impl Wish {
         let destination = key_address(attributes.dgid);
         let wrong = |value: u32| Refused::argument(attribute::AV.into(), value);
         let byte = |value: u32| u8::try_from(value).map_err(|_| wrong(value));
-        if destination.is_unspecified()
-            || destination.is_multicast()
-            || destination.is_ipv4() != source.address.is_ipv4()
-        {
+        if destination.is_unspecified() || destination.is_ipv4() != source.address.is_ipv4() {
             return Err(wrong(attributes.sgid_index));
         }
         if attributes.flow_label > 0x000f_ffff {
@@ -95,6 +94,25 @@ impl Wish {
             flow_label: attributes.flow_label,
             service_level: byte(attributes.service_level)?,
         })
+    }
+
+    /// The way to its destination when that is a multicast group: nobody is asked.
+    pub(crate) fn group_hop(&self, port: &Port) -> Option<NextHop> {
+        let mac = match self.destination {
+            group if !group.is_multicast() => return None,
+            // RFC 1112 6.4: the lower 23 bits.
+            IpAddr::V4(group) => {
+                let [_, a, b, c] = group.octets();
+                [0x01, 0x00, 0x5e, a & 0x7f, b, c]
+            }
+            // RFC 2464 7: the last four bytes.
+            IpAddr::V6(group) => {
+                let [.., a, b, c, d] = group.octets();
+                [0x33, 0x33, a, b, c, d]
+            }
+        };
+        // The MTU is the link's, as it is at any time.
+        Some(NextHop::Reachable { mac, vlan: self.source.vlan, source_mac: port.mac, mtu_bytes: u32::MAX })
     }
 
     /// The path MTU that the way to the peer carries: that of the link, or of the route where it is known to be less.
@@ -125,7 +143,9 @@ impl Wish {
             // The frame goes to a worker of ours, which does not look at Ethernet; it is a frame all the same.
             NextHop::Local(_) => (Via::HandOver, port.mac, port.mac, None),
             NextHop::Reachable { mac, vlan, source_mac, mtu_bytes: _ } => {
-                (Via::Nic { flow: self.local.get() }, source_mac, mac, vlan)
+                let flow = self.local.get();
+                let via = if self.destination.is_multicast() { Via::Group { flow } } else { Via::Nic { flow } };
+                (via, source_mac, mac, vlan)
             }
         };
         let spec = PathSpec {
@@ -147,6 +167,11 @@ impl Wish {
 #[cfg(test)]
 mod tests {
     use roced_shared::ids::DeviceId;
+    use roced_transport::{
+        io::FrameMut,
+        psn::Psn,
+        wire::{bth::Bth, headers::Headers, opcode::UC_SEND_ONLY},
+    };
 
     use super::*;
 
@@ -169,7 +194,7 @@ mod tests {
     #[test]
     fn a_peer_that_can_be_nobody_is_refused() {
         assert!(check(&attributes("10.0.0.2")).is_ok());
-        for peer in ["0.0.0.0", "::", "224.0.0.1", "fd00::2"] {
+        for peer in ["0.0.0.0", "::", "fd00::2"] {
             assert_eq!(
                 check(&attributes(peer)).map_err(|refused| refused.why),
                 Err(Refusal::InvalidArgument),
@@ -184,6 +209,35 @@ mod tests {
         ] {
             assert_eq!(check(&wrong).map_err(|refused| refused.why), Err(Refusal::InvalidArgument), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn the_way_to_a_group_is_its_own_mac_address() {
+        let mac = |attributes: &QpAttributes, source: &str| {
+            let wish = Wish::check(Qpn::from_wire(3), attributes, &gid(source)).expect("of one family");
+            match wish.group_hop(&PORT)? {
+                NextHop::Reachable { mac, source_mac, .. } => Some((mac, source_mac)),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(mac(&attributes("239.129.2.3"), "10.0.0.1"), Some(([1, 0, 0x5e, 1, 2, 3], PORT.mac)));
+        assert_eq!(mac(&attributes("ff0e::1:203"), "fd00::1"), Some(([0x33, 0x33, 0, 1, 2, 3], PORT.mac)));
+        assert_eq!(mac(&attributes("10.0.0.2"), "10.0.0.1"), None);
+        let wish = check(&attributes("239.1.2.3")).expect("of one family");
+        let next = wish.group_hop(&PORT).expect("a group");
+        let PathState::Ready(path) = wish.path(next, &PORT) else { panic!("it is known") };
+        assert_eq!((path.via(), wish.largest_mtu(next, &PORT)), (Via::Group { flow: 3 }, 1024));
+        // Nobody follows it, and yet it comes from the device's MAC address as it is now.
+        let way = Way { follow: None, next, wish };
+        let source_mac = |port: &Port| {
+            let PathState::Ready(path) = way.state(port) else { panic!("it is known") };
+            let headers = Headers::new(Bth::new(UC_SEND_ONLY, Qpn::MULTICAST, Psn::new(0)));
+            let mut frame = vec![0; path.frame_bytes(&headers, 0)];
+            path.fill(&mut FrameMut::single(&mut frame), &headers, 0, |_| Ok(())).expect("nothing to copy");
+            frame[6..12].to_vec()
+        };
+        assert_eq!(source_mac(&PORT), PORT.mac);
+        assert_eq!(source_mac(&Port { mac: [8; 6], ..PORT }), [8; 6]);
     }
 
     #[test]

@@ -9,13 +9,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use roced_shared::ids::{Cqn, DeviceId, Pdn, Qpn, RegionId, SessionId, WorkerId};
 use roced_transport::{
     mr::{Mr, MrKey},
+    qp::ServiceType,
     srq::SrqConfig,
 };
 
 use super::{
     connection::Connection, memory::ClientMemory, numbers::BellBoard, path::Way, queues::Channel, refused::Refused,
 };
-use crate::config::ClientLimits;
+use crate::{config::ClientLimits, net::GidEntry};
 
 /// A connected client.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub(crate) struct Objects {
     pub(crate) qps: BTreeMap<u32, QpObject>,
     pub(crate) ahs: BTreeMap<u32, AhObject>,
     pub(crate) srqs: BTreeMap<u32, SrqObject>,
+    /// By queue pair and multicast group: the GID by whose interface it was joined.
+    pub(crate) attachments: BTreeMap<(u32, [u8; 16]), GidEntry>,
     /// One for each worker of the device.
     pub(crate) bells: Vec<BellBoard>,
     /// All memory that we map for it.
@@ -139,6 +142,7 @@ pub(crate) struct CqObject {
 #[derive(Debug)]
 pub(crate) struct QpObject {
     pub(crate) qpn: Qpn,
+    pub(crate) service: ServiceType,
     pub(crate) worker: WorkerId,
     /// The worker's place among those of the device.
     pub(crate) lane: usize,
@@ -192,6 +196,7 @@ impl Objects {
             qps: BTreeMap::new(),
             ahs: BTreeMap::new(),
             srqs: BTreeMap::new(),
+            attachments: BTreeMap::new(),
             bells: (0..workers).map(|_| BellBoard::default()).collect(),
             bytes: 0,
         }

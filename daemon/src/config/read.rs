@@ -9,7 +9,7 @@ use roced_shared::{
     abi::DEFAULT_SOCKET,
     ids::{EndpointId, Qpn},
     report::DEFAULT_ADMIN_SOCKET,
-    steer::QUEUES_MAX,
+    steer::{self, QUEUES_MAX},
 };
 use roced_transport::partition::{Partitions, Pkey};
 
@@ -102,6 +102,7 @@ fn client_limits(section: &Section<'_, '_>, default: &ClientLimits) -> ClientLim
         cqs: section.number("cqs", "completion queues", default.cqs, 1..=Qpn::INDEX_COUNT),
         channels: section.number("channels", "channels", default.channels, 1..=65_536),
         ahs: section.number("ahs", "address handles", default.ahs, 1..=1_048_576),
+        attachments: section.number("attachments", "attachments", default.attachments, 1..=steer::GROUPS_MAX),
         mrs: section.number("mrs", "memory regions", default.mrs, 1..=1_048_576),
         pds: section.number("pds", "protection domains", default.pds, 1..=65_536),
         srqs: section.number("srqs", "shared receive queues", default.srqs, 1..=65_536),
@@ -113,6 +114,8 @@ fn device_limits(section: &Section<'_, '_>, default: &DeviceLimits) -> DeviceLim
     DeviceLimits {
         qps: section.number("qps", "queue pairs", default.qps, 1..=QPS_MAX),
         ahs: section.number("ahs", "address handles", default.ahs, 1..=1_048_576),
+        // Each may be another group, and each group has its place in the XDP program's map.
+        attachments: section.number("attachments", "attachments", default.attachments, 1..=steer::GROUPS_MAX),
         mrs: section.number("mrs", "memory regions", default.mrs, 1..=1_048_576),
         srqs: section.number("srqs", "shared receive queues", default.srqs, 1..=65_536),
     }

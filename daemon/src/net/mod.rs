@@ -13,6 +13,7 @@
 mod follow;
 mod gid;
 mod link;
+mod membership;
 mod neighbor;
 mod route;
 mod socket;
@@ -36,6 +37,7 @@ use self::{
     follow::{Follow, View},
     gid::Addresses,
     link::Links,
+    membership::Memberships,
     neighbor::{Neighbor, Neighbors},
     route::Hop,
     socket::{Events, Heard, Requests},
@@ -135,6 +137,7 @@ pub struct Net {
     read_again_at: Option<Instant>,
     devices: Vec<(DeviceId, DeviceNet)>,
     follows: BTreeMap<FollowId, Follow>,
+    memberships: Memberships,
     next_id: u64,
     resolve_timeout: Duration,
 }
@@ -157,6 +160,7 @@ impl Net {
             read_again_at: None,
             devices: Vec::new(),
             follows: BTreeMap::new(),
+            memberships: Memberships::default(),
             next_id: 1,
             resolve_timeout,
         };
@@ -298,6 +302,24 @@ impl Net {
                 self.follows.remove(&id);
             }
         }
+    }
+
+    /// Makes the kernel a member of a multicast group on the interface of `source`, a GID of `device`. Each call wants a [`Self::leave`].
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn join(&mut self, device: DeviceId, source: &GidEntry, group: IpAddr) -> io::Result<()> {
+        self.memberships.join(device, source, group)
+    }
+
+    /// One member less.
+    pub fn leave(&mut self, device: DeviceId, source: &GidEntry, group: IpAddr) {
+        self.memberships.leave(device, source, group);
+    }
+
+    /// The multicast groups that a device is a member of, each at least once.
+    pub fn groups(&self, device: DeviceId) -> impl Iterator<Item = IpAddr> {
+        self.memberships.groups(device)
     }
 
     /// Reads everything anew after changes were lost; says whether that succeeded. It may not while much is changing.

@@ -72,6 +72,24 @@ pub enum Command {
     },
     /// Nothing is sent by it any more. [`Answer::Done`].
     DropAh(DeviceId, u32),
+    /// A datagram queue pair of a device, on whichever worker, is of a multicast group. [`Answer::Done`].
+    Attach {
+        /// Whose.
+        device: DeviceId,
+        /// Which queue pair.
+        qpn: Qpn,
+        /// Which group.
+        group: [u8; 16],
+    },
+    /// It is not any more. [`Answer::Done`].
+    Detach {
+        /// Whose.
+        device: DeviceId,
+        /// Which queue pair.
+        qpn: Qpn,
+        /// Which group.
+        group: [u8; 16],
+    },
     /// A queue pair with its rings; its session is attached. [`Answer::Done`].
     AddQp(Box<Qp>, QpRings),
     /// A shared receive queue with its ring; its session is attached. [`Answer::Done`].

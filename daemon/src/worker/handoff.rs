@@ -18,6 +18,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use crossbeam::queue::ArrayQueue;
+use roced_shared::ids::DeviceId;
 use roced_transport::io::{Abort, EmitError, FrameMut, Segments};
 
 use super::wake::Waker;
@@ -42,13 +43,14 @@ pub enum Kind {
 pub struct Parcel {
     home: usize,
     kind: Kind,
+    group_of: Option<DeviceId>,
     length: usize,
     bytes: Box<[u8]>,
 }
 
 impl Parcel {
     fn new(home: usize, kind: Kind) -> Self {
-        Self { home, kind, length: 0, bytes: vec![0; FRAME_BYTES_MAX].into_boxed_slice() }
+        Self { home, kind, group_of: None, length: 0, bytes: vec![0; FRAME_BYTES_MAX].into_boxed_slice() }
     }
 
     /// The frame.
@@ -59,6 +61,11 @@ impl Parcel {
     /// How it came to be here.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// It is for a multicast group of that device. Otherwise its queue pair number says whose it is.
+    pub fn group_of(&self) -> Option<DeviceId> {
+        self.group_of
     }
 }
 
@@ -167,6 +174,21 @@ impl Handoff {
     /// # Panics
     /// When there is no worker `to`.
     pub fn forward(&mut self, to: usize, frame: &Segments<'_>) -> Result<(), Full> {
+        self.copy_to(to, None, frame)
+    }
+
+    /// As [`Self::forward`], to a worker that has queue pairs of the frame's multicast group on `device`.
+    ///
+    /// # Errors
+    /// As [`Self::forward`].
+    ///
+    /// # Panics
+    /// As [`Self::forward`].
+    pub fn forward_to_group(&mut self, to: usize, device: DeviceId, frame: &Segments<'_>) -> Result<(), Full> {
+        self.copy_to(to, Some(device), frame)
+    }
+
+    fn copy_to(&mut self, to: usize, group_of: Option<DeviceId>, frame: &Segments<'_>) -> Result<(), Full> {
         let length = frame.iter().map(|piece| piece.len()).sum::<usize>();
         let parcel = if length <= FRAME_BYTES_MAX { self.take_buffer(Kind::Forwarded) } else { None };
         let Some(mut parcel) = parcel else {
@@ -178,7 +200,7 @@ impl Handoff {
             parcel.bytes[at..at + piece.len()].copy_from_slice(piece);
             at += piece.len();
         }
-        parcel.length = length;
+        (parcel.length, parcel.group_of) = (length, group_of);
         self.counters.forwarded += 1;
         self.deliver(to, parcel);
         Ok(())
@@ -207,7 +229,7 @@ impl Handoff {
             self.give_back(parcel);
             return Err(EmitError::Aborted);
         }
-        parcel.length = frame_bytes;
+        (parcel.length, parcel.group_of) = (frame_bytes, None);
         self.counters.handed_over += 1;
         match owner(&[parcel.frame()]) {
             Some(to) => self.deliver(to, parcel),
@@ -216,6 +238,34 @@ impl Handoff {
                 self.give_back(parcel);
             }
         }
+        Ok(())
+    }
+
+    /// Sends a frame to a multicast group by `send`, which leaves a copy of it in the buffer that it is lent. The copy comes to this worker, as
+    /// a frame for a group of `device`.
+    ///
+    /// # Errors
+    /// [`EmitError::Full`] when all buffers are under way; what `send` gives.
+    ///
+    /// # Panics
+    /// As [`Self::hand_over`].
+    pub fn loop_back(
+        &mut self,
+        device: DeviceId,
+        frame_bytes: usize,
+        send: impl FnOnce(&mut [u8]) -> Result<(), EmitError>,
+    ) -> Result<(), EmitError> {
+        assert!(frame_bytes <= FRAME_BYTES_MAX, "a frame of {frame_bytes} bytes is longer than any path MTU makes");
+        let Some(mut parcel) = self.take_buffer(Kind::HandedOver) else {
+            self.counters.hand_over_full += 1;
+            return Err(EmitError::Full);
+        };
+        if let Err(error) = send(&mut parcel.bytes[..frame_bytes]) {
+            self.give_back(parcel);
+            return Err(error);
+        }
+        (parcel.length, parcel.group_of) = (frame_bytes, Some(device));
+        self.deliver(self.me, parcel);
         Ok(())
     }
 
@@ -372,6 +422,36 @@ mod tests {
         }
         assert!(!ends[0].has_arrivals());
         assert_eq!(ends[0].counters().hand_over_lost, 2 * PARCELS as u64);
+    }
+
+    #[test]
+    fn a_frame_for_a_group_says_of_which_device_and_the_next_in_its_buffer_does_not() {
+        let mut ends = ends(2);
+        for _ in 0..PARCELS {
+            ends[0].forward_to_group(1, DeviceId(5), &[&[1]]).expect("room");
+            let sent = ends[0].loop_back(DeviceId(6), 2, |copy| {
+                copy.fill(7);
+                Ok(())
+            });
+            assert_eq!(sent, Ok(()));
+        }
+        assert_eq!(ends[0].loop_back(DeviceId(6), 2, |_| panic!("there is no room")), Err(EmitError::Full));
+        for _ in 0..PARCELS {
+            let parcel = ends[1].take_in().expect("it arrived");
+            assert_eq!(
+                (parcel.group_of(), parcel.kind(), parcel.frame()),
+                (Some(DeviceId(5)), Kind::Forwarded, &[1][..])
+            );
+            ends[1].give_back(parcel);
+            let own = ends[0].take_in().expect("it came back");
+            assert_eq!((own.group_of(), own.kind(), own.frame()), (Some(DeviceId(6)), Kind::HandedOver, &[7, 7][..]));
+            ends[0].give_back(own);
+        }
+        assert_eq!(ends[0].loop_back(DeviceId(6), 2, |_| Err(EmitError::Aborted)), Err(EmitError::Aborted));
+        ends[0].forward(1, &[&[1]]).expect("room");
+        ends[0].hand_over(1, fill_with(&[1]), |_| Some(0)).expect("room");
+        let (forwarded, own) = (ends[1].take_in().expect("it arrived"), ends[0].take_in().expect("it came back"));
+        assert_eq!((forwarded.group_of(), own.group_of()), (None, None));
     }
 
     #[test]

@@ -79,6 +79,14 @@ impl<N: Nic> Worker<N> {
                 let removed = self.endpoint_of(device).and_then(|endpoint| endpoint.remove_ah(number));
                 removed.map_or_else(missing, |_| Answer::Done)
             }
+            Command::Attach { device, qpn, group } => match self.endpoint_of(device) {
+                Some(endpoint) => done_or_refused(endpoint.attach(qpn, group)),
+                None => missing(),
+            },
+            Command::Detach { device, qpn, group } => {
+                let there = self.endpoint_of(device).is_some_and(|endpoint| endpoint.detach(qpn, group));
+                if there { Answer::Done } else { missing() }
+            }
             Command::AddQp(qp, rings) => self.add_qp(qp, rings),
             Command::AddSrq(srq, ring) => self.add_srq(srq, ring),
             Command::SetSrqLimit(srqn, limit) => self.set_srq_limit(srqn, limit),

@@ -1,5 +1,6 @@
 //! The way out of an endpoint: its device's NIC queues, or hand-over to another endpoint of this daemon.
 
+use roced_shared::ids::DeviceId;
 use roced_transport::{
     io::{Abort, EmitError, FrameMut, Via, Wire},
     wire::frame::dest_qpn,
@@ -10,7 +11,9 @@ use super::{endpoints::Endpoints, handoff::Handoff};
 /// One endpoint's way out during a turn.
 #[derive(Debug)]
 pub struct Outlet<'a, N> {
-    /// This worker's queues of the endpoint's device.
+    /// The endpoint's device.
+    pub device: DeviceId,
+    /// This worker's queues of it.
     pub queues: &'a mut [N],
     /// To workers of this daemon, this one included.
     pub handoff: &'a mut Handoff,
@@ -36,6 +39,20 @@ impl<N: Wire> Wire for Outlet<'_, N> {
                 let place = self.endpoints.of_qpn(dest_qpn(frame)?)?;
                 Some(place.worker.0 as usize)
             }),
+            Via::Group { flow } => {
+                let count = self.queues.len().max(1);
+                let queue = self.queues.get_mut(flow as usize % count);
+                self.handoff.loop_back(self.device, frame_bytes, |copy| match queue {
+                    Some(queue) => queue.emit(via, frame_bytes, |frame| {
+                        fill(frame)?;
+                        let mut copy = FrameMut::single(copy);
+                        frame.filled().for_each(|piece| copy.put(piece));
+                        Ok(())
+                    }),
+                    // Without a NIC this host is all there is.
+                    None => fill(&mut FrameMut::single(copy)).map_err(|Abort| EmitError::Aborted),
+                })
+            }
         }
     }
 }

@@ -21,13 +21,19 @@ use roced_shared::{
     abi::{control::event, doorbell::WorkerState},
     ids::{EndpointId, Qpn, SessionId, WorkerId},
 };
-use roced_transport::{clock::Nanos, endpoint::Endpoint, reject::ClientFault, wire::frame::dest_qpn};
+use roced_transport::{
+    clock::Nanos,
+    endpoint::Endpoint,
+    io::Segments,
+    reject::ClientFault,
+    wire::frame::{dest_qpn, destination},
+};
 
 use super::{
     command::Inbox,
     endpoints::{Endpoints, Place},
     events::{EventSender, WorkerEvent},
-    handoff::Handoff,
+    handoff::{Handoff, Kind},
     holdings::Holdings,
     idle::{Bed, Idle, Policy, Rest},
     nic::Nic,
@@ -279,7 +285,13 @@ impl<N: Nic> Worker<N> {
         for Station { place, endpoint, queues, .. } in &mut self.stations {
             for queue in queues {
                 frames += queue.rx_burst(FRAMES_IN, |frame| {
-                    let owner = dest_qpn(frame).and_then(|qpn| self.endpoints.of_qpn(qpn));
+                    let dest_qpn = dest_qpn(frame);
+                    if dest_qpn == Some(Qpn::MULTICAST) {
+                        share(frame, place, endpoint, &self.endpoints, &mut self.handoff);
+                        endpoint.on_frame(now, frame, &mut self.holdings);
+                        return;
+                    }
+                    let owner = dest_qpn.and_then(|qpn| self.endpoints.of_qpn(qpn));
                     match owner {
                         Some(owner) if owner.device == place.device && owner.worker != place.worker => {
                             // Counted when there is no room; the peer sends it again.
@@ -302,10 +314,18 @@ impl<N: Nic> Worker<N> {
             let Some(parcel) = self.handoff.take_in() else { break };
             taken += 1;
             let frame: &[&[u8]] = &[parcel.frame()];
-            let station = dest_qpn(frame).and_then(|qpn| self.station_of(qpn));
-            // Whoever handed it over looked up the owner by the same number.
+            let station = match parcel.group_of() {
+                Some(device) => self.stations.iter().position(|station| station.place.device == device),
+                // Whoever handed it over looked up the owner by the same number.
+                None => dest_qpn(frame).and_then(|qpn| self.station_of(qpn)),
+            };
             if let Some(station) = station {
-                self.stations[station].endpoint.on_frame(now, frame, &mut self.holdings);
+                let Station { place, endpoint, .. } = &mut self.stations[station];
+                // What was sent to a group by a queue pair of this worker goes to all; maybe nobody here wants it.
+                let is_own = parcel.group_of().is_some() && parcel.kind() == Kind::HandedOver;
+                if !is_own || share(frame, place, endpoint, &self.endpoints, &mut self.handoff) {
+                    endpoint.on_frame(now, frame, &mut self.holdings);
+                }
             }
             self.handoff.give_back(parcel);
         }
@@ -314,8 +334,9 @@ impl<N: Nic> Worker<N> {
 
     fn send_frames(&mut self, now: Nanos) -> usize {
         let mut sent = 0;
-        for Station { endpoint, queues, .. } in &mut self.stations {
-            let mut outlet = Outlet { queues, handoff: &mut self.handoff, endpoints: &self.endpoints };
+        for Station { place, endpoint, queues, .. } in &mut self.stations {
+            let mut outlet =
+                Outlet { device: place.device, queues, handoff: &mut self.handoff, endpoints: &self.endpoints };
             sent += endpoint.poll_transmit(now, FRAMES_OUT, &mut self.holdings, &mut outlet);
             for queue in queues {
                 queue.flush();
@@ -412,4 +433,25 @@ impl<N: Nic> Worker<N> {
         // A few at most: one for each device.
         self.stations.iter().position(|station| station.place.endpoint == endpoint)
     }
+}
+
+/// Gives every other worker that has queue pairs of the frame's multicast group a copy; says whether anybody is of that group.
+fn share(
+    frame: &Segments<'_>,
+    place: &Place,
+    endpoint: &Endpoint,
+    endpoints: &Endpoints,
+    handoff: &mut Handoff,
+) -> bool {
+    let Some(group) = destination(frame) else { return false };
+    let mut last = None;
+    for owner in endpoint.members(&group).filter_map(|qpn| endpoints.of_qpn(qpn)) {
+        // Those of one worker stand together.
+        if last != Some(owner.worker) && owner.worker != place.worker {
+            // Counted when there is no room.
+            let _dropped = handoff.forward_to_group(owner.worker.0 as usize, place.device, frame);
+        }
+        last = Some(owner.worker);
+    }
+    last.is_some()
 }

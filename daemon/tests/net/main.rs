@@ -2,7 +2,7 @@
 
 mod namespace;
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use namespace::{Namespace, Watched};
 use roced::net::{Change, FollowId, GidEntry, NetError, NextHop};
@@ -249,6 +249,55 @@ fn addresses_of_our_own_devices_are_local() {
     net.net.follow(DeviceId(0), source, [127, 0, 0, 1].into()).expect_err("loopback is no device");
     a.ip("address del 10.3.0.1/24 dev eth1");
     net.until("it is nobody's now", |net| net.hop(other) == NextHop::Unreachable);
+}
+
+#[test]
+fn the_kernel_is_a_member_of_a_group_as_long_as_somebody_wants_it() {
+    let Some((a, b)) = two_hosts() else { return };
+    a.join("eth1", &b, "eth1");
+    a.ip("address add 10.3.0.1/24 dev eth1");
+    a.ip("address add fd03::1/64 dev eth1");
+    let mut net = a.open(&["eth0", "eth1"], PATIENCE).expect("both are there");
+    for (sources, group) in [(["10.1.0.1", "10.3.0.1"], "239.1.2.3"), (["fd01::1", "fd03::1"], "ff0e::1:203")] {
+        let places = [0, 1].map(|device| (DeviceId(device), net.gid(device, sources[device as usize])));
+        let address: IpAddr = group.parse().expect("an address");
+        let [(first, source), (second, other)] = places;
+        let is_member = || [a.is_member(group, "eth0"), a.is_member(group, "eth1")];
+        a.inside(|| net.net.join(first, &source, address)).expect("the kernel joins");
+        a.inside(|| net.net.join(first, &source, address)).expect("it has joined");
+        assert_eq!(is_member(), [true, false], "{group}");
+        a.inside(|| net.net.join(second, &other, address)).expect("the kernel joins");
+        assert_eq!(is_member(), [true, true], "{group}");
+        let is_ours = |net: &Watched| net.net.groups(first).any(|group| group == address);
+        assert!(is_ours(&net));
+        net.net.leave(first, &source, address);
+        assert_eq!(is_member(), [true, true], "one wants it still");
+        net.net.leave(first, &source, address);
+        assert_eq!((is_member(), is_ours(&net)), ([false, true], false), "{group}");
+        // Whatever happens to us: the sockets are all that there is.
+        a.inside(|| net.net.join(first, &source, address)).expect("the kernel joins");
+    }
+    drop(net);
+    for group in ["239.1.2.3", "ff0e::1:203"] {
+        assert!(!a.is_member(group, "eth0") && !a.is_member(group, "eth1"), "{group}");
+    }
+}
+
+/// The kernel gives a socket twenty groups of IPv4 unless told otherwise; that is no limit of ours.
+#[test]
+fn there_may_be_more_groups_than_one_socket_has_and_a_refusal_is_told() {
+    let Some((a, _b)) = two_hosts() else { return };
+    let mut net = open(&a);
+    let source = net.gid(0, "10.1.0.1");
+    for last in 1..=50 {
+        a.inside(|| net.net.join(DeviceId(0), &source, [239, 9, 9, last].into())).expect("the kernel joins");
+    }
+    assert_eq!(net.net.groups(DeviceId(0)).count(), 50);
+    assert!(a.is_member("239.9.9.1", "eth0") && a.is_member("239.9.9.50", "eth0"));
+    a.sysctl("net.ipv4.igmp_max_memberships=0");
+    let refused = a.inside(|| net.net.join(DeviceId(0), &source, [239, 9, 9, 51].into()));
+    assert_eq!(refused.map_err(|error| error.raw_os_error()), Err(Some(libc::ENOBUFS)));
+    assert!(!a.is_member("239.9.9.51", "eth0") && net.net.groups(DeviceId(0)).count() == 50);
 }
 
 #[test]

@@ -92,18 +92,33 @@ impl Namespace {
 
     /// The network of this namespace as a daemon in it sees it, with a device for each interface.
     pub(crate) fn open(&self, interfaces: &[&str], resolve_timeout: Duration) -> Result<Watched, NetError> {
-        let namespace = File::open(format!("/run/netns/{}", self.name)).expect("the namespace is there");
         let interfaces: Vec<DeviceInterface> = (0..)
             .zip(interfaces)
             .map(|(id, name)| DeviceInterface { device: DeviceId(id), name: (*name).to_owned() })
             .collect();
-        // Only this thread's namespace changes, and it ends at once. What was opened stays where it was opened.
-        let opened = thread::spawn(move || {
-            setns(namespace, CloneFlags::CLONE_NEWNET).expect("root may enter it");
-            Net::open(&interfaces, resolve_timeout)
-        });
-        let net = opened.join().expect("the thread does not panic")?;
+        let net = self.inside(|| Net::open(&interfaces, resolve_timeout))?;
         Ok(Watched { net, heard: Vec::new(), hops: HashMap::new() })
+    }
+
+    /// Does something in it. What is opened there stays there.
+    pub(crate) fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(format!("/run/netns/{}", self.name)).expect("the namespace is there");
+        // Only that thread's namespace changes, and it ends at once.
+        thread::scope(|scope| {
+            let acting = scope.spawn(move || {
+                setns(namespace, CloneFlags::CLONE_NEWNET).expect("root may enter it");
+                act()
+            });
+            acting.join().expect("the thread does not panic")
+        })
+    }
+
+    /// Whether the kernel is a member of a multicast group on an interface.
+    pub(crate) fn is_member(&self, group: &str, interface: &str) -> bool {
+        let output = Command::new("ip").args(["-n", &self.name, "maddr", "show", "dev", interface]).output();
+        let text = String::from_utf8(output.expect("iproute2 is installed").stdout).expect("it writes ASCII");
+        // More users of a group stand behind it.
+        text.lines().any(|line| line.split_whitespace().nth(1) == Some(group))
     }
 }
 

@@ -93,6 +93,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
                     max_mrs: 32,
                     max_ahs: 8,
                     max_srqs: MAX_QPS,
+                    max_attachments: 8,
                     max_qps: MAX_QPS,
                     recovery: RecoveryConfig::default(),
                     partitions: Partitions::default(),

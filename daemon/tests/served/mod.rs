@@ -4,7 +4,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::IoSlice,
+    io::{self, IoSlice},
     net::IpAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     path::{Path, PathBuf},
@@ -123,6 +123,10 @@ pub(crate) struct Told {
     pub(crate) stuck: bool,
     /// Followed destinations, with the number of followers.
     pub(crate) followed: BTreeMap<FollowId, (IpAddr, u32)>,
+    /// Multicast groups that were joined, each as often as it was.
+    pub(crate) joined: Vec<IpAddr>,
+    /// No group can be joined.
+    pub(crate) joins_nothing: bool,
 }
 
 impl Told {
@@ -143,6 +147,8 @@ impl Told {
             hide_local: false,
             stuck: false,
             followed: BTreeMap::new(),
+            joined: Vec::new(),
+            joins_nothing: false,
         }
     }
 }
@@ -182,6 +188,21 @@ impl Network for FakeNetwork {
         if *followers == 0 {
             told.followed.remove(&id);
         }
+    }
+
+    fn join(&mut self, _: DeviceId, _: GidEntry, group: IpAddr) -> io::Result<()> {
+        let mut told = self.told.lock().expect("no test panics here");
+        if told.joins_nothing {
+            return Err(nix::errno::Errno::ENOBUFS.into());
+        }
+        told.joined.push(group);
+        Ok(())
+    }
+
+    fn leave(&mut self, _: DeviceId, _: GidEntry, group: IpAddr) {
+        let mut told = self.told.lock().expect("no test panics here");
+        let at = told.joined.iter().position(|joined| *joined == group).expect("it was joined");
+        told.joined.swap_remove(at);
     }
 }
 
@@ -329,6 +350,7 @@ impl Control {
                     max_mrs: how.limits.device.mrs,
                     max_ahs: how.limits.device.ahs + 1,
                     max_srqs: how.limits.device.srq_places(),
+                    max_attachments: how.limits.device.attachments,
                     max_qps: QPS,
                     recovery: RecoveryConfig::default(),
                     partitions: Partitions::new(&PKEYS),

@@ -123,6 +123,8 @@ pub enum Refusal {
     NotSupported = 18,
     /// The file descriptor beside the call is missing, or is of no file that can be mapped so: see [`MapMemory`] `[errno]`.
     BadFile = 19,
+    /// The kernel does not join the multicast group `[errno]`.
+    Multicast = 20,
 }
 
 impl Refusal {
@@ -227,6 +229,10 @@ calls! {
     40 CreateAh(CreateAhRequest) -> Handle;
     /// Ends one. Sends that still wait with it fail.
     41 DestroyAh(Handle) -> Nothing;
+    /// Attaches a datagram queue pair to a multicast group: when the reply is there, what is sent to it arrives. Twice is once.
+    42 AttachMulticast(MulticastRequest) -> Nothing;
+    /// Detaches it; ending a queue pair does that, too.
+    43 DetachMulticast(MulticastRequest) -> Nothing;
     /// Makes a shared receive queue. Beside the reply: its memfd (see [`super::layout::SrqLayout`]).
     50 CreateSrq(CreateSrqRequest) -> CreateSrqReply;
     /// Arms or disarms its limit.
@@ -325,6 +331,10 @@ bodies! {
         max_ahs: u32,
         /// Shared receive queues of a session.
         max_srqs: u32,
+        /// Attachments of a session's queue pairs to multicast groups.
+        max_attachments: u32,
+        /// Zero.
+        reserved: u32,
     }
     /// How a port is.
     PortAttributes {
@@ -450,6 +460,15 @@ bodies! {
         traffic_class: u32,
         /// Service level, 0 to 7: the priority in the VLAN tag, where there is one.
         service_level: u32,
+    }
+    /// A multicast group and who is of it.
+    MulticastRequest {
+        /// A datagram queue pair.
+        qpn: u32,
+        /// Index of the GID by whose interface the group is joined; not looked at when it is left.
+        sgid_index: u32,
+        /// The group: an IPv4 or IPv6 multicast address.
+        group: [u8; 16],
     }
     /// A completion queue to make.
     CreateCqRequest {

@@ -74,6 +74,13 @@ impl End {
         Ok(Self { gid, pd, cq, qp })
     }
 
+    /// A queue pair more for datagrams, with the same completion queue.
+    pub(crate) fn another_for_datagrams(&self) -> Result<QueuePair> {
+        let qp = self.pd.queue_pair(&self.cq, &self.cq).service(ServiceType::Ud).create()?;
+        qp.activate(QKEY)?;
+        Ok(qp)
+    }
+
     /// What the peer must know of us.
     pub(crate) fn endpoint(&self) -> Result<Endpoint> {
         Ok(self.qp.endpoint(self.gid.index)?)

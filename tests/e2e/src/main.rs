@@ -5,6 +5,7 @@ mod bereft;
 mod datagrams;
 mod drain;
 mod end;
+mod groups;
 mod hello;
 mod operation;
 mod pingpong;
@@ -105,6 +106,18 @@ enum Program {
         questions: u32,
         /// How long to wait for each answer before asking again, ms.
         patience_ms: u64,
+    },
+    /// Hear all that is sent to a multicast group.
+    Listen {
+        /// Which.
+        group: IpAddr,
+        /// Queue pairs that listen.
+        listeners: usize,
+    },
+    /// Send to a multicast group.
+    Speak {
+        /// Which.
+        group: IpAddr,
     },
     /// Send a datagram to where nobody is.
     SendToNobody {
@@ -208,6 +221,8 @@ fn main() -> Result<()> {
         Program::Ask { peer, questions, patience_ms } => {
             datagrams::ask(Gid::from(peer), questions, Duration::from_millis(patience_ms))
         }
+        Program::Listen { group, listeners } => groups::listen(Gid::from(group), listeners),
+        Program::Speak { group } => groups::speak(Gid::from(group)),
         Program::SendToNobody { nobody } => datagrams::send_to_nobody(Gid::from(nobody)),
         Program::Answer { peer } => datagrams::answer(Gid::from(peer)),
         Program::UcSend { messages, mtu } => unreliable::send(messages, mtu),

@@ -91,7 +91,8 @@ const TESTS: &[(&str, Test)] = tests! {
         an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;
     unreliable: every_message_of_a_connection_arrives what_arrives_through_losses_is_whole
         datagrams_are_answered_by_ipv4_ipv6_and_through_a_router datagrams_between_two_workers_and_on_one_host
-        lost_datagrams_cost_time_and_nothing_else a_datagram_to_nobody_is_lost_and_others_go_on;
+        lost_datagrams_cost_time_and_nothing_else a_datagram_to_nobody_is_lost_and_others_go_on
+        what_is_said_to_a_group_is_heard_by_all_of_it a_listener_that_dies_leaves_its_groups;
     quiet: an_idle_daemon_sleeps a_lab_leaves_nothing xdp_counters_account_for_every_frame;
 };
 

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 
 use crate::{
     Settings,
     lab::{Host, Lab, SOON},
     memory::introduce,
+    program::within,
 };
 
 /// No run takes longer, with credit lost on the way.
@@ -106,4 +108,79 @@ pub(crate) fn a_datagram_to_nobody_is_lost_and_others_go_on(settings: &Settings)
     lost.expect("complete", SOON)?;
     ensure!(lab.counter(Host::A, "device/*", "unreachable")? == 1, "that was no loss");
     Ok(())
+}
+
+/// On the other host and on the speaker's own, on both workers of each.
+pub(crate) fn what_is_said_to_a_group_is_heard_by_all_of_it(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--queues", "2", "--workers", "2"])?;
+    for group in ["239.77.1.2", "ff0e::77:2"] {
+        let mut there = lab.start(Host::B, settings.client, &["listen", group, "3"])?;
+        let mut here = lab.start(Host::A, settings.client, &["listen", group, "2"])?;
+        there.expect("attached", SOON)?;
+        here.expect("attached", SOON)?;
+        ensure!(
+            is_member(&lab, Host::A, group)? && is_member(&lab, Host::B, group)?,
+            "the kernel has not joined {group}"
+        );
+        let mut speaker = lab.start(Host::A, settings.client, &["speak", group])?;
+        speaker.expect("spoken", SOON)?;
+        there.expect("heard", SOON)?;
+        here.expect("heard", SOON)?;
+        there.say("leave")?;
+        there.expect("detached", SOON)?;
+        ensure!(!is_member(&lab, Host::B, group)?, "the kernel has not left {group}");
+        here.say("leave")?;
+        here.expect("detached", SOON)?;
+        there.say("end")?;
+        here.say("end")?;
+    }
+    ensure!(lab.counter(Host::B, "device/*", "drop_no_such_group")? == 0, "somebody was forgotten");
+    Ok(())
+}
+
+/// Whoever dies leaves: the kernel is no member, and the group's frames are the kernel's. A daemon that dies leaves all.
+pub(crate) fn a_listener_that_dies_leaves_its_groups(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--queues", "2", "--workers", "2"])?;
+    let groups = ["239.77.1.3", "ff0e::77:3"];
+    for group in groups {
+        let mut one = lab.start(Host::B, settings.client, &["listen", group, "2"])?;
+        let mut other = lab.start(Host::B, settings.client, &["listen", group, "1"])?;
+        one.expect("attached", SOON)?;
+        other.expect("attached", SOON)?;
+        one.signal(Signal::SIGKILL)?;
+        let sessions = || anyhow::Ok(lab.ctl(Host::B, "status")?["sessions"].as_array().context("sessions")?.len());
+        ensure!(within(SOON, || Ok(sessions()? == 1))?, "the dead one has a session");
+        ensure!(is_member(&lab, Host::B, group)?, "one lives, and the kernel has left {group}");
+        other.signal(Signal::SIGKILL)?;
+        ensure!(
+            within(SOON, || Ok(!is_member(&lab, Host::B, group)?))?,
+            "the kernel is a member of {group} for nobody"
+        );
+        // What is said to it now does not come to the daemon.
+        let [passed, redirected] = ["xdp_pass_not_ours", "xdp_redirected"];
+        let before = [lab.counter(Host::B, "device/*", passed)?, lab.counter(Host::B, "device/*", redirected)?];
+        let mut speaker = lab.start(Host::A, settings.client, &["speak", group])?;
+        speaker.expect("spoken", SOON)?;
+        let now = || lab.counter(Host::B, "device/*", passed);
+        ensure!(within(SOON, || Ok(now()? >= before[0] + 48))?, "{} of 48 frames passed", now()? - before[0]);
+        ensure!(lab.counter(Host::B, "device/*", redirected)? == before[1], "roced takes frames of {group} for nobody");
+    }
+    let mut listeners = Vec::new();
+    for group in groups {
+        let mut listener = lab.start(Host::B, settings.client, &["listen", group, "1"])?;
+        listener.expect("attached", SOON)?;
+        listeners.push(listener);
+    }
+    lab.stop_daemon(Host::B, Signal::SIGKILL)?;
+    for group in groups {
+        ensure!(
+            within(SOON, || Ok(!is_member(&lab, Host::B, group)?))?,
+            "the kernel is a member of {group} for nobody"
+        );
+    }
+    Ok(())
+}
+
+fn is_member(lab: &Lab, host: Host, group: &str) -> Result<bool> {
+    Ok(lab.run(host, "ip", &["maddr", "show", "dev", "eth0"], SOON)?.success()?.contains(group))
 }

@@ -20,11 +20,11 @@ use roced::{
 use roced_shared::abi::{
     VERSION,
     control::{
-        AllocMemory, AllocMw, AllocPd, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq, DeallocMw,
-        DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, DeviceName, EVENT, FreeMemory,
-        Hello, HelloRequest, ListDevice, MAGIC, MESSAGE_BYTES, Message, ModifyQp, ModifyQpRequest, ModifySrq,
-        OpenDevice, QpAttributes, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal,
-        RegMr, ReregMr, ResizeCq, access, attribute, state,
+        AllocMemory, AllocMw, AllocPd, AttachMulticast, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq,
+        DeallocMw, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, DetachMulticast,
+        DeviceName, EVENT, FreeMemory, Hello, HelloRequest, ListDevice, MAGIC, MESSAGE_BYTES, Message, ModifyQp,
+        ModifyQpRequest, ModifySrq, OpenDevice, QpAttributes, QueryDevice, QueryGid, QueryPort, QueryQp,
+        QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr, ResizeCq, access, attribute, service, state,
     },
 };
 use zerocopy::{FromBytes, IntoBytes};
@@ -68,7 +68,7 @@ const fn shape<C: Call>(names: &'static [(usize, Kind)], makes: Option<Kind>, en
     Shape { op: C::OP, bytes: size_of::<C::Request>(), names, makes, ends }
 }
 
-const SHAPES: [Shape; 31] = [
+const SHAPES: [Shape; 33] = [
     shape::<Hello>(&[], None, None),
     shape::<ListDevice>(&[], None, None),
     shape::<OpenDevice>(&[], None, None),
@@ -100,6 +100,8 @@ const SHAPES: [Shape; 31] = [
     shape::<ModifySrq>(&[(0, Kind::Srq)], None, None),
     shape::<QuerySrq>(&[(0, Kind::Srq)], None, None),
     shape::<DestroySrq>(&[(0, Kind::Srq)], None, Some(Kind::Srq)),
+    shape::<AttachMulticast>(&[(0, Kind::Qp)], None, None),
+    shape::<DetachMulticast>(&[(0, Kind::Qp)], None, None),
 ];
 
 /// Bits of the byte behind a call's place in [`SHAPES`].
@@ -172,8 +174,18 @@ impl Daemon {
         let listener = Listener::bind(&socket, None, 0o600).expect("a path of our own");
         let limits = Limits {
             clients: 2,
-            client: ClientLimits { qps: 4, cqs: 4, channels: 2, mrs: 4, pds: 3, ahs: 3, srqs: 2, memory_mib: 4 },
-            device: DeviceLimits { qps: 6, mrs: 6, ahs: 4, srqs: SRQS },
+            client: ClientLimits {
+                qps: 4,
+                cqs: 4,
+                channels: 2,
+                mrs: 4,
+                pds: 3,
+                ahs: 3,
+                srqs: 2,
+                attachments: 3,
+                memory_mib: 4,
+            },
+            device: DeviceLimits { qps: 6, mrs: 6, ahs: 4, srqs: SRQS, attachments: 4 },
         };
         let crew = Crew::hire(2, limits.device.mrs);
         // Not the one that the workers write: nobody sleeps here.
@@ -324,6 +336,7 @@ impl Daemon {
         }
         assert!(self.clients.is_empty(), "all sessions end");
         assert!(self.net.followed.is_empty(), "nothing is followed for nobody: {:?}", self.net.followed);
+        assert!(self.net.joined.is_empty(), "no group is joined for nobody: {:?}", self.net.joined);
         assert!(self.clients.reports().next().is_none());
         // A new client gets all that the limits give: what the others had was given back.
         self.call(0, &SHAPES[0], HelloRequest { version: VERSION }.as_bytes(), 0);
@@ -421,6 +434,9 @@ fn usual(body: &[u8]) -> Vec<u8> {
     request.as_bytes().to_vec()
 }
 
+/// A multicast group, as a GID.
+const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 0, 0, 1];
+
 /// The first address of the network, as a GID.
 const OURS: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1];
 
@@ -481,6 +497,20 @@ pub(crate) fn seeds() -> Vec<Seed> {
             [&[0, 0, place as u8, how::BY_PLACE], &vec![1; shape.bytes][..], &[11, 3, 0, 1, 2, 3, 13, 5]].concat();
         Seed { name: format!("call-{}", shape.op), bytes }
     });
+    let mut group = vec![0];
+    let datagrams = [0u32, 0, 0, service::UD, 4, 4, 1, 1, 0, 0];
+    let queue_pair = [&[at(CreateQp::OP), how::BY_PLACE], datagrams.as_bytes()].concat();
+    for call in everything().into_iter().take(4).chain([queue_pair]) {
+        group.push(0);
+        group.extend(padded(&call, SHAPES[usize::from(call[0])].bytes + 2));
+    }
+    for op in [AttachMulticast::OP, AttachMulticast::OP, DetachMulticast::OP, AttachMulticast::OP, DestroyQp::OP] {
+        group.extend([0, at(op), how::BY_PLACE, 0, 0, 0, 0]);
+        if op != DestroyQp::OP {
+            group.extend([&[0; 4][..], &GROUP].concat());
+        }
+    }
+    let group = Seed { name: "group".into(), bytes: group };
     let ungreeted = Seed { name: "ungreeted".into(), bytes: [&[1, 0, 6, 0][..], &[0, 0, 0, 1, 0, 0, 0]].concat() };
-    alone.chain([Seed { name: "orderly".into(), bytes: orderly }, ungreeted]).collect()
+    alone.chain([Seed { name: "orderly".into(), bytes: orderly }, group, ungreeted]).collect()
 }

@@ -3,6 +3,7 @@
 use std::{
     cell::Cell,
     collections::BTreeMap,
+    io,
     net::IpAddr,
     os::fd::BorrowedFd,
     sync::{Arc, atomic::AtomicU64},
@@ -43,6 +44,7 @@ pub(crate) const QPS: u32 = 16;
 const AHS: u32 = 8;
 /// Shared receive queues of the device.
 pub(crate) const SRQS: u32 = 3;
+const ATTACHMENTS: u32 = 4;
 
 /// A NIC queue that nobody has: workers hand over to themselves and one another.
 #[derive(Debug)]
@@ -129,6 +131,7 @@ impl Crew {
                     max_ahs: AHS,
                     // Two places are reserved.
                     max_srqs: SRQS + 2,
+                    max_attachments: ATTACHMENTS,
                     max_qps: QPS,
                     recovery,
                     partitions: Partitions::default(),
@@ -179,6 +182,8 @@ pub(crate) struct Net {
     pub(crate) elsewhere: Option<NextHop>,
     /// Destinations that are followed, with the number of followers.
     pub(crate) followed: BTreeMap<FollowId, (IpAddr, u32)>,
+    /// Multicast groups that were joined, each as often as it was.
+    pub(crate) joined: Vec<IpAddr>,
     last: u64,
 }
 
@@ -191,7 +196,7 @@ impl Net {
             speed_mbit_per_s: 10_000,
             gid_entries: 3,
         };
-        Self { port, elsewhere: Some(NextHop::Resolving), followed: BTreeMap::new(), last: 0 }
+        Self { port, elsewhere: Some(NextHop::Resolving), followed: BTreeMap::new(), joined: Vec::new(), last: 0 }
     }
 }
 
@@ -228,5 +233,15 @@ impl Network for Net {
         if *followers == 0 {
             self.followed.remove(&id);
         }
+    }
+
+    fn join(&mut self, _: DeviceId, _: GidEntry, group: IpAddr) -> io::Result<()> {
+        self.joined.push(group);
+        Ok(())
+    }
+
+    fn leave(&mut self, _: DeviceId, _: GidEntry, group: IpAddr) {
+        let at = self.joined.iter().position(|joined| *joined == group).expect("it was joined");
+        self.joined.swap_remove(at);
     }
 }

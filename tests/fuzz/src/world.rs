@@ -144,6 +144,7 @@ impl World {
                 max_mrs: MRS,
                 max_ahs: AHS,
                 max_srqs: 0,
+                max_attachments: 0,
                 max_qps: INDEX + 1,
                 recovery,
                 partitions: Partitions::default(),

@@ -46,6 +46,7 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
         max_mrs: 16,
         max_ahs: HANDLES,
         max_srqs: 1,
+        max_attachments: 0,
         max_qps: QPS_MAX,
         recovery,
         partitions: Partitions::default(),

@@ -81,6 +81,14 @@ impl Program {
         self.map(steer::MAP_ADDRESSES).update(&key, &[1], MapFlags::ANY).expect("room for an address");
     }
 
+    /// Makes `address` none of ours.
+    ///
+    /// # Panics
+    /// When it was none.
+    pub fn remove_address(&mut self, address: IpAddr) {
+        self.map(steer::MAP_ADDRESSES).delete(&steer::address_key(address)).expect("it is ours");
+    }
+
     /// Puts an AF_XDP socket at `queue`.
     ///
     /// # Panics

@@ -110,7 +110,7 @@ impl PathState {
         match self {
             Self::Resolving => "resolving",
             Self::Ready(path) => match path.via() {
-                crate::io::Via::Nic { .. } => "nic",
+                crate::io::Via::Nic { .. } | crate::io::Via::Group { .. } => "nic",
                 crate::io::Via::HandOver => "local",
             },
             Self::Unreachable => "unreachable",
@@ -432,8 +432,9 @@ impl Qp {
             return Err(DropReason::BadPkey);
         }
         if self.link.config.service == ServiceType::Ud {
-            // From anybody. What was sent to a multicast group is for no single queue pair.
-            return if is_group(&packet.destination) { Err(DropReason::WrongAddress) } else { Ok(()) };
+            // From anybody; what was sent to a group has its number for queue pairs, too.
+            let to_group = packet.bth.dest_qpn == Qpn::MULTICAST;
+            return if is_group(&packet.destination) == to_group { Ok(()) } else { Err(DropReason::WrongAddress) };
         }
         let to_us = match &self.link.path {
             PathState::Ready(path) => packet.destination == *path.source(),

@@ -225,3 +225,9 @@ pub fn dest_qpn(frame: &Segments<'_>) -> Option<Qpn> {
     let bth: &[u8; Bth::BYTES] = bytes_at(first, peek_udp(first)? + UDP_BYTES)?;
     Some(Bth::from_bytes(bth).dest_qpn)
 }
+
+/// The GID that a frame is for, or `None` when its headers do not hold.
+pub fn destination(frame: &Segments<'_>) -> Option<[u8; 16]> {
+    let frame_bytes = frame.iter().map(|piece| piece.len()).sum();
+    Some(Network::read(frame.first()?, frame_bytes).ok()?.destination)
+}

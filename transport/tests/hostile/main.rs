@@ -116,6 +116,7 @@ impl World {
                 max_mrs: 4,
                 max_ahs: 3,
                 max_srqs: 0,
+                max_attachments: 2,
                 max_qps: QPS,
                 recovery,
                 partitions: Partitions::default(),
@@ -215,6 +216,10 @@ impl World {
         let steps = [(state::RESET, 0), (state::INIT, PKEY_INDEX | PORT | QKEY), (state::RTR, 0), (state::RTS, SQ_PSN)];
         for (state, mask) in steps {
             self.modify(index, STATE | mask, state, None);
+        }
+        if self.random.once_in(2) {
+            // A third one has no room.
+            _ = self.endpoint.attach(qpn(index), GROUP);
         }
     }
 

@@ -12,7 +12,6 @@ use roced_transport::{
     ah::AddressHandle,
     clock::Nanos,
     counters::QpCount,
-    io::{FrameMut, Via},
     psn::Psn,
     qp::{PathState, ServiceType},
     reject::{Disposition, DropReason},
@@ -314,35 +313,4 @@ fn no_datagram_is_taken_before_rtr_and_none_sent_before_rts() {
     modify(&mut pair, 1, attribute::STATE, &QpAttributes { state: state::RTR, ..QpAttributes::default() });
     assert_eq!(inject(&mut pair, qpn, OUR_QKEY, b"x"), Disposition::Accepted);
     assert_eq!(pair.hosts[1].endpoint.query_qp(qpn).map(|now| (now.qkey, now.path_resolving)), Some((OUR_QKEY, 0)));
-}
-
-/// An IPv4 or IPv6 multicast group as a GID.
-fn group(ipv6: bool) -> [u8; 16] {
-    let mut gid = [0; 16];
-    if ipv6 {
-        gid[..2].copy_from_slice(&[0xff, 0x0e]);
-    } else {
-        gid[10..14].copy_from_slice(&[0xff, 0xff, 239, 1]);
-    }
-    gid[15] = 1;
-    gid
-}
-
-#[test]
-fn what_was_sent_to_a_group_is_for_no_single_queue_pair() {
-    for ipv6 in [false, true] {
-        let mut pair = Pair::new(Settings { ipv6, ..settings() });
-        let (qpn, gid) = (pair.hosts[1].qpn, group(ipv6));
-        pair.hosts[1].post_recv(1, &[sge(0, 100)]);
-        let headers = Headers {
-            deth: Some(Deth { qkey: OUR_QKEY, source_qpn: pair.hosts[0].qpn }),
-            ..Headers::new(Bth::new(opcode::UD_SEND_ONLY, qpn, Psn::new(9)))
-        };
-        let path = pair.path_to(0, Via::Nic { flow: 0 }, gid);
-        let mut frame = vec![0; path.frame_bytes(&headers, 0)];
-        path.fill(&mut FrameMut::single(&mut frame), &headers, 0, |_| Ok(())).expect("filled");
-        assert_eq!(pair.deliver(1, &frame), Disposition::Dropped(DropReason::WrongAddress));
-        assert_eq!(inject(&mut pair, Qpn::MULTICAST, OUR_QKEY, b"x"), Disposition::Dropped(DropReason::NoSuchQp));
-        still_serves(&mut pair);
-    }
 }

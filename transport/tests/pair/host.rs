@@ -146,6 +146,7 @@ impl Host {
             max_mrs: 16,
             max_ahs: 4,
             max_srqs: 2,
+            max_attachments: 5,
             max_qps: 16,
             recovery,
             partitions: Partitions::new(&PKEYS),

@@ -9,6 +9,7 @@ mod goodput;
 mod host;
 mod keys;
 mod limits;
+mod multicast;
 mod operations;
 mod partitions;
 mod placement;

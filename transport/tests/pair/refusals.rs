@@ -253,7 +253,7 @@ fn what_is_not_for_this_queue_pair_is_dropped_for_its_reason() {
     };
     check(Bth { dest_qpn: Qpn::from_wire(good.dest_qpn.get() + 1), ..good }, DropReason::NoSuchQp);
     check(Bth { dest_qpn: Qpn::from_wire(0), ..good }, DropReason::NoSuchQp);
-    check(Bth { dest_qpn: Qpn::MULTICAST, ..good }, DropReason::NoSuchQp);
+    check(Bth { dest_qpn: Qpn::MULTICAST, ..good }, DropReason::NoSuchGroup);
     check(Bth { pkey: Pkey(0x1234), ..good }, DropReason::BadPkey);
     check(Bth { opcode: opcode::UC_SEND_ONLY, ..good }, DropReason::WrongService);
     check(Bth { psn: Psn::new(good.psn.get() + 5), ..good }, DropReason::OutOfSequence);

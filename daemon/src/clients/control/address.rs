@@ -87,15 +87,19 @@ impl Desk<'_, '_> {
         let gid = self.outside.network.gid(device, asked.sgid_index);
         let gid = gid.ok_or(Refused::with(Refusal::NoSuchGid, asked.sgid_index, 0u64))?;
         let wish = Wish::check(local, asked, &gid)?;
+        let port = self.outside.network.port(device);
+        if let Some(next) = wish.group_hop(&port) {
+            return Ok(Way { follow: None, next, wish });
+        }
         let followed = self.outside.network.follow(device, wish.source, wish.destination);
         let (follow, next) = followed.map_err(|_no_route| Refused::plain(Refusal::NoRoute))?;
         self.registry.followers.entry(follow).or_default().push((self.session, follower));
-        Ok(Way { follow, next, wish })
+        Ok(Way { follow: Some(follow), next, wish })
     }
 
     /// The follower has this way no more.
     pub(super) fn unfollow(&mut self, follower: Follower, way: Option<Way>) {
-        let Some(Way { follow, .. }) = way else { return };
+        let Some(Way { follow: Some(follow), .. }) = way else { return };
         self.outside.network.unfollow(follow);
         if let Some(followers) = self.registry.followers.get_mut(&follow) {
             if let Some(at) = followers.iter().position(|known| *known == (self.session, follower)) {

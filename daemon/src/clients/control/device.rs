@@ -68,13 +68,16 @@ pub(crate) struct Device {
     /// Of shared receive queues, one for each endpoint.
     pub(crate) srqns: Vec<Qpns>,
     pub(crate) srqs: u32,
+    /// Of queue pairs to multicast groups.
+    pub(crate) attachments: u32,
 }
 
 impl Device {
     pub(super) fn new(setup: DeviceSetup, limits: &DeviceLimits) -> Self {
         let numbers = |capacity| setup.endpoints.iter().map(|place| Qpns::new(place.endpoint, capacity)).collect();
         let (qpns, srqns) = (numbers(setup.qps_per_endpoint), numbers(limits.srq_places()));
-        Self { setup, keys: MrKeys::default(), qpns, qps: 0, mrs: 0, ahs: Places::new(limits.ahs), srqns, srqs: 0 }
+        let (keys, ahs) = (MrKeys::default(), Places::new(limits.ahs));
+        Self { setup, keys, qpns, qps: 0, mrs: 0, ahs, srqns, srqs: 0, attachments: 0 }
     }
 }
 
@@ -146,6 +149,8 @@ impl Desk<'_, '_> {
             max_message_bytes: MESSAGE_BYTES_MAX,
             max_ahs: limits.ahs,
             max_srqs: limits.srqs,
+            max_attachments: limits.attachments,
+            reserved: 0,
         };
         Ok((attributes, Vec::new()))
     }

@@ -9,6 +9,7 @@ use roced_shared::{
         layout::{QpLayout, QpSizes},
     },
     ids::Qpn,
+    steer::key_address,
 };
 use roced_transport::{
     counters::{QpCount, QpCounters},
@@ -148,6 +149,7 @@ impl Desk<'_, '_> {
         }
         let object = QpObject {
             qpn,
+            service,
             worker: place.worker,
             lane,
             bell,
@@ -197,6 +199,10 @@ impl Desk<'_, '_> {
     /// The path that the address vector of `request` asks for; its destination is followed from now on.
     fn find_path(&mut self, qpn: Qpn, request: &ModifyQpRequest) -> Result<Way, Refused> {
         let attributes = &request.attributes;
+        // A group is no peer.
+        if key_address(attributes.dgid).is_multicast() {
+            return Err(Refused::argument(attribute::AV.into(), attributes.sgid_index));
+        }
         let way = self.follow(Follower::Qp(qpn), qpn, attributes)?;
         if request.mask & attribute::PATH_MTU != 0 {
             let port = self.outside.network.port(self.objects.device);
@@ -229,6 +235,7 @@ impl Desk<'_, '_> {
 
     pub(super) fn end_qp(&mut self, number: u32) -> Result<(), Refused> {
         let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, number)?;
+        self.detach_from_all(qpn)?;
         self.take_back(worker, Command::DropQp(qpn))?;
         // The next queue pair of that number must not have its windows.
         self.unbind_all_of(qpn)?;

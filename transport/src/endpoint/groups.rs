@@ -1,0 +1,62 @@
+//! Datagrams to a multicast group: one frame, and each queue pair of this endpoint that is attached has its copy.
+
+use roced_shared::ids::Qpn;
+
+use super::Endpoint;
+use crate::{
+    clock::Nanos,
+    io::{App, Segments},
+    reject::{Disposition, Reject},
+    wire::frame::Packet,
+};
+
+impl Endpoint {
+    /// Attaches a datagram queue pair of this endpoint, or of another of the device, to a multicast group; twice is once.
+    ///
+    /// # Errors
+    /// [`Reject::NoSuchQp`], [`Reject::NoRoom`].
+    pub fn attach(&mut self, qpn: Qpn, group: [u8; 16]) -> Result<(), Reject> {
+        if qpn.endpoint() == self.id {
+            self.find_mut(qpn)?;
+        }
+        self.groups.attach(group, qpn)
+    }
+
+    /// Detaches a queue pair from a multicast group; false when it was not attached.
+    pub fn detach(&mut self, qpn: Qpn, group: [u8; 16]) -> bool {
+        self.groups.detach(group, qpn)
+    }
+
+    /// The queue pairs of the device that are attached to a multicast group; those of one endpoint stand together.
+    pub fn members(&self, group: &[u8; 16]) -> impl Iterator<Item = Qpn> {
+        self.groups.members(group).map(|place| self.groups.member(place))
+    }
+
+    /// Each queue pair of the group that is ours has its copy: accepted if one takes it, or none is ours. What the others say is
+    /// counted here.
+    pub(super) fn deliver_to_group(
+        &mut self,
+        now: Nanos,
+        packet: &Packet<'_>,
+        frame: &Segments<'_>,
+        app: &mut impl App,
+    ) -> Disposition {
+        let mut sum = None;
+        for place in self.groups.members(&packet.destination) {
+            let Some(index) = self.index(self.groups.member(place)) else { continue };
+            let qp = self.qps.get(index).expect("a queue pair that goes leaves its groups");
+            let disposition = match qp.check_origin(packet) {
+                Ok(()) => self.deliver(now, packet, index, frame, app),
+                Err(reason) => Disposition::Dropped(reason),
+            };
+            sum = match (sum, disposition) {
+                (Some(Disposition::Dropped(reason)), other) | (Some(other), Disposition::Dropped(reason)) => {
+                    self.drops.count(reason);
+                    Some(other)
+                }
+                (_, disposition) => Some(disposition),
+            };
+        }
+        sum.unwrap_or(Disposition::Accepted)
+    }
+}
