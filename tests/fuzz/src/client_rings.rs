@@ -1,5 +1,6 @@
 //! Target `client_rings`: memory that a hostile client shares with a worker, written as nobody should: ring indices, work requests, bells,
-//! arm words, lane indices. Beside it a client of good manners on the same worker.
+//! arm words, lane indices; of queue pairs with receives of their own and of some that share a receive queue. Beside it a client of good
+//! manners on the same worker.
 //!
 //! The worker ends at most the hostile session, once, and looks at its rings no more; it touches nothing outside a region, its own client's
 //! or another's; and the other client's work is done all the same.
@@ -14,7 +15,7 @@ use roced::{
     clients::{
         memory::ClientMemory,
         outside::Workers,
-        queues::{Channel, new_cq, new_qp, new_session},
+        queues::{Channel, new_cq, new_qp, new_session, new_srq},
     },
     worker::{
         command::{Answer, Command},
@@ -25,26 +26,27 @@ use roced_shared::{
     abi::{
         control::{QpAttributes, access, attribute, state},
         cqe::Cqe,
-        layout::{CqLayout, QpLayout, QpSizes},
+        layout::{CqLayout, QpLayout, QpSizes, SrqLayout},
         ring::RingShape,
         wqe::{RecvWqe, SendOp, SendWqe, Sge, send_flags},
     },
-    ids::{Cqn, Pdn, Qpn, RegionId, SessionId, WorkerId},
+    ids::{Cqn, Pdn, Qpn, RegionId, SessionId, Srqn, WorkerId},
 };
 use roced_transport::{
     clock::Nanos,
     io::Via,
     mr::{Mr, MrKey, Scope},
     qp::{KeyChange, PathState, Qp, QpConfig, ServiceType},
+    srq::{Srq, SrqConfig},
     wire::{Path, PathSpec},
 };
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
+    client_ring::{Ring, read_u32, write},
     input::Input,
     machine::{Crew, DEVICE},
     packet::{US, gid},
-    seeds::Seed,
 };
 
 /// Steps of one run.
@@ -61,12 +63,10 @@ const UNTOUCHED: u8 = 0xa7;
 const HOSTILE: u32 = 1;
 const POLITE: u32 = 2;
 
-/// A ring as its client writes it.
-struct Ring {
-    shape: RingShape,
-    offset: u64,
-    next: u32,
-}
+/// Queue pairs of a client: the first two, and the other two, are each other's peers.
+const QPS: u32 = 4;
+/// From this one on they share a receive queue, whose bell is behind theirs.
+const SHARERS: std::ops::Range<u32> = 2..QPS;
 
 /// A queue pair as its client has it.
 struct ClientQp {
@@ -84,6 +84,8 @@ struct Client {
     lanes: File,
     layout: CqLayout,
     qps: Vec<ClientQp>,
+    shared: File,
+    shared_ring: Ring,
     /// Completions taken.
     consumed: u32,
     /// It said that it took others than it did: what is written over completions is its own affair.
@@ -97,6 +99,11 @@ fn key(number: u32) -> MrKey {
 
 fn qpn(crew: &Crew, number: u32, index: u32) -> Qpn {
     Qpn::new(crew.places[0].endpoint, number * 4 + index)
+}
+
+fn srq(crew: &Crew, number: u32) -> SrqConfig {
+    let srqn = Srqn::new(crew.places[0].endpoint, number);
+    SrqConfig { srqn, pd: Pdn(number), sizes: SIZES.granted().expect("within every limit") }
 }
 
 fn tell(crew: &mut Crew, command: Command) {
@@ -153,7 +160,7 @@ fn faults_of(crew: &mut Crew) -> u32 {
 }
 
 impl Client {
-    /// One with two queue pairs, each the other's peer.
+    /// One with all its queue pairs.
     fn new(crew: &mut Crew, number: u32) -> Self {
         let (halves, session, _wakes) = new_session(SessionId(number), 1).expect("a small session");
         let (memory, _memory_fd) = ClientMemory::create(MEMORY_BYTES).expect("memory");
@@ -177,7 +184,10 @@ impl Client {
         tell(crew, Command::MapRegion(RegionId(number), Arc::clone(&memory)));
         lanes.into_iter().for_each(|lane| tell(crew, Command::AddLane(Cqn(number), lane)));
         tell(crew, Command::AddMr(DEVICE, mr));
-        let qps = (0..2).map(|index| ClientQp::new(crew, number, index)).collect();
+        let config = srq(crew, number);
+        let (ring, shared) = new_srq(config.srqn, SessionId(number), QPS, config.sizes).expect("a small ring");
+        tell(crew, Command::AddSrq(Box::new(Srq::new(config)), ring));
+        let qps = (0..QPS).map(|index| ClientQp::new(crew, number, index)).collect();
         let client = Self {
             number,
             session: session.into(),
@@ -185,6 +195,8 @@ impl Client {
             lanes: lanes_fd.into(),
             layout,
             qps,
+            shared: shared.into(),
+            shared_ring: Ring { shape: SrqLayout::new(config.sizes).recv, offset: 0, next: 0 },
             consumed: 0,
             lied: false,
             _events: events,
@@ -193,7 +205,7 @@ impl Client {
         client
     }
 
-    /// Both queue pairs from wherever they are to RTS.
+    /// All queue pairs from wherever they are to RTS.
     fn connect(&self, crew: &mut Crew) {
         use attribute::*;
         let spec = PathSpec {
@@ -209,7 +221,7 @@ impl Client {
             udp_source_port: 0xc001,
         };
         let path = Path::new(&spec).expect("one family");
-        for index in 0..2 {
+        for index in 0..QPS {
             for (state, mask) in [
                 (state::RESET, 0),
                 (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS),
@@ -220,7 +232,7 @@ impl Client {
                     state,
                     access: access::ALL,
                     path_mtu_bytes: 1024,
-                    dest_qpn: qpn(crew, self.number, 1 - index).get(),
+                    dest_qpn: qpn(crew, self.number, index ^ 1).get(),
                     max_rd_atomic: 4,
                     max_dest_rd_atomic: 4,
                     timeout: 14,
@@ -238,10 +250,11 @@ impl Client {
 
     /// Whatever it did, all that it had can be taken from the worker.
     fn leave(self, crew: &mut Crew) {
-        for index in 0..2 {
+        for index in 0..QPS {
             let qpn = qpn(crew, self.number, index);
             tell(crew, Command::DropQp(qpn));
         }
+        tell(crew, Command::DropSrq(srq(crew, self.number).srqn));
         tell(crew, Command::DropMr(DEVICE, key(self.number)));
         tell(crew, Command::UnmapRegion(RegionId(self.number)));
         tell(crew, Command::DropLane(Cqn(self.number)));
@@ -251,27 +264,30 @@ impl Client {
     /// What a step of the input does.
     fn step(&mut self, crew: &mut Crew, other: &mut Self, input: &mut Input<'_>) {
         let step = input.byte();
-        let index = usize::from(step >> 7);
+        let index = usize::from(step >> 7 | step >> 3 & 2);
         let is_send = step & 0x40 != 0;
+        let is_shared = step & 0x20 != 0;
         match step % 16 {
             0..3 => self.post_send(index, input),
-            3 => self.post_recv(index, input),
+            3 => self.post_recv(if is_shared { None } else { Some(index) }, input),
             4 | 5 => {
-                let qp = &self.qps[index];
-                let at = u64::from(input.u16()) % qp.bytes;
+                let (file, bytes) = if is_shared {
+                    (&self.shared, SrqLayout::new(SIZES.granted().expect("within every limit")).bytes as u64)
+                } else {
+                    (&self.qps[index].rings, self.qps[index].bytes)
+                };
+                let at = u64::from(input.u16()) % bytes;
                 let count = usize::from(input.byte() % 80);
-                write(&qp.rings, at, input.take(count.min((qp.bytes - at) as usize)));
+                write(file, at, input.take(count.min((bytes - at) as usize)));
             }
             6 => {
-                let qp = &mut self.qps[index];
-                let ring = if is_send { &mut qp.send } else { &mut qp.recv };
+                let (file, ring) = self.any_ring(index, is_send, is_shared);
                 ring.next = ring.next.wrapping_add(i32::from(input.byte().cast_signed()).cast_unsigned());
-                write(&qp.rings, ring.offset, &ring.next.to_le_bytes());
+                write(file, ring.offset, &ring.next.to_le_bytes());
             }
             7 => {
-                let qp = &self.qps[index];
-                let ring = if is_send { &qp.send } else { &qp.recv };
-                write(&qp.rings, ring.offset, &input.array::<4>());
+                let (file, ring) = self.any_ring(index, is_send, is_shared);
+                write(file, ring.offset, &input.array::<4>());
             }
             8 => {
                 let word = u64::from(input.byte() % 65);
@@ -289,9 +305,22 @@ impl Client {
                 crew.now = crew.now + Nanos(1 << (input.byte() % 34));
                 crew.turn();
             }
+            14 if is_shared => {
+                let limit = u32::from(input.byte() % 10);
+                tell(crew, Command::SetSrqLimit(srq(crew, self.number).srqn, limit));
+            }
             14 => other.transfer(crew),
             _ => self.connect(crew),
         }
+    }
+
+    /// A ring of a queue pair, or the shared one.
+    fn any_ring(&mut self, index: usize, is_send: bool, is_shared: bool) -> (&File, &mut Ring) {
+        if is_shared {
+            return (&self.shared, &mut self.shared_ring);
+        }
+        let qp = &mut self.qps[index];
+        (&qp.rings, if is_send { &mut qp.send } else { &mut qp.recv })
     }
 
     fn sge(&self, input: &mut Input<'_>) -> Sge {
@@ -323,7 +352,8 @@ impl Client {
         self.ring(index);
     }
 
-    fn post_recv(&mut self, index: usize, input: &mut Input<'_>) {
+    /// A receive of a queue pair's own, or one of the shared queue.
+    fn post_recv(&mut self, index: Option<usize>, input: &mut Input<'_>) {
         let count = input.byte();
         let wqe = RecvWqe {
             wr_id: u64::from(count),
@@ -331,13 +361,18 @@ impl Client {
             ..RecvWqe::default()
         };
         let sges = [self.sge(input), self.sge(input)];
+        let entry = [wqe.as_bytes(), sges.as_bytes()].concat();
+        let Some(index) = index else {
+            self.shared_ring.push(&self.shared, &entry);
+            return self.ring(QPS as usize);
+        };
         let qp = &mut self.qps[index];
-        qp.recv.push(&qp.rings, &[wqe.as_bytes(), sges.as_bytes()].concat());
+        qp.recv.push(&qp.rings, &entry);
         self.ring(index);
     }
 
     fn ring(&self, index: usize) {
-        // Both bells lie in the first word; the other's is rung as well, which is noise and no more.
+        // All bells lie in the first word; another's is rung as well, which is noise and no more.
         write(&self.session, 64, &[1 << index | 1, 0, 0, 0, 0, 0, 0, 0]);
         write(&self.session, 0, &[1, 0, 0, 0, 0, 0, 0, 0]);
     }
@@ -398,10 +433,11 @@ impl Client {
     fn check_muted(&mut self, crew: &mut Crew) {
         let taken = |client: &Self| {
             let rings = client.qps.iter().flat_map(|qp| [(&qp.rings, qp.send.offset), (&qp.rings, qp.recv.offset)]);
+            let rings = rings.chain([(&client.shared, 0)]);
             rings.map(|(file, offset)| read_u32(file, offset + 64)).collect::<Vec<_>>()
         };
         let before = taken(self);
-        for qp in 0..2 {
+        for qp in [Some(0), Some(1), None] {
             self.post_recv(qp, &mut Input(&[]));
         }
         (0..4).for_each(|_| _ = crew.turn());
@@ -421,9 +457,11 @@ impl Client {
 
 impl ClientQp {
     fn new(crew: &mut Crew, number: u32, index: u32) -> Self {
-        let sizes = SIZES.granted().expect("within every limit");
+        let shares = SHARERS.contains(&index);
+        let sizes = if shares { QpSizes { recv_wrs: 1, ..SIZES } } else { SIZES };
+        let sizes = sizes.granted().expect("within every limit");
         let qpn = qpn(crew, number, index);
-        let (rings, fd) = new_qp(qpn, SessionId(number), index, sizes).expect("small rings");
+        let (mut rings, fd) = new_qp(qpn, SessionId(number), index, sizes).expect("small rings");
         let config = QpConfig {
             qpn,
             service: ServiceType::Rc,
@@ -434,7 +472,10 @@ impl ClientQp {
             signal_all: false,
             window_packets: 64,
         };
-        tell(crew, Command::AddQp(Box::new(Qp::new(config)), rings));
+        rings.shared = shares;
+        let qp = Qp::new(config);
+        let qp = if shares { qp.with_srq(&srq(crew, number)) } else { qp };
+        tell(crew, Command::AddQp(Box::new(qp), rings));
         let layout = QpLayout::new(sizes);
         Self {
             rings: fd.into(),
@@ -443,50 +484,4 @@ impl ClientQp {
             recv: Ring { shape: layout.recv, offset: layout.recv_offset as u64, next: 0 },
         }
     }
-}
-
-impl Ring {
-    /// Fills the next slot and publishes it, whether the worker has emptied it or not.
-    fn push(&mut self, file: &File, entry: &[u8]) {
-        let stride = self.shape.stride_words() as u64 * 8;
-        let slot = u64::from(self.next % self.shape.entries()) * stride;
-        write(file, self.offset + RingShape::INDEX_BYTES as u64 + slot, &entry[..entry.len().min(stride as usize)]);
-        self.next = self.next.wrapping_add(1);
-        write(file, self.offset, &self.next.to_le_bytes());
-    }
-}
-
-fn write(file: &File, at: u64, bytes: &[u8]) {
-    file.write_all_at(bytes, at).expect("inside the file");
-}
-
-fn read_u32(file: &File, at: u64) -> u32 {
-    let mut bytes = [0; 4];
-    file.read_exact_at(&mut bytes, at).expect("inside the file");
-    u32::from_le_bytes(bytes)
-}
-
-/// Each step on its own between work that is done.
-pub(crate) fn seeds() -> Vec<Seed> {
-    let send = |op: u8| vec![0, op, send_flags::SIGNALED, 1, 0, 8, 0, 100, 0, 0, 0, 0];
-    let turn = [12, 20];
-    let mut seeds: Vec<Seed> = (0..16)
-        .map(|op| Seed {
-            name: format!("op-{op}"),
-            bytes: [&[0x83, 1, 0, 200, 0, 0, 0, 0][..], &send(op), &turn, &turn, &turn, &[11, 14]].concat(),
-        })
-        .collect();
-    let step = |name: &str, bytes: &[u8]| Seed {
-        name: name.into(),
-        bytes: [&send(0), bytes, &turn, &turn, &[15], &send(2), &turn, &[11], &turn].concat(),
-    };
-    seeds.extend([
-        step("words", &[4, 80, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]),
-        step("index", &[0x46, 9]),
-        step("any-index", &[7, 0xff, 0xff, 0xff, 0xff]),
-        step("bells", &[8, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 8, 1, 0xff, 0, 0, 0, 0, 0, 0, 0]),
-        step("arm", &[9, 2, 0, 0, 0, 9, 77, 0, 0, 0]),
-        step("lane", &[0x4a, 1, 2, 3, 4, 10, 1]),
-    ]);
-    seeds
 }

@@ -10,6 +10,7 @@
 //! in the code under test knows that it is tested.
 
 mod client;
+mod client_ring;
 mod client_rings;
 mod completer;
 mod control;
@@ -20,6 +21,7 @@ mod machine;
 mod packet;
 mod responder;
 mod seeds;
+mod shared;
 mod tap;
 mod world;
 
@@ -48,7 +50,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "completer", run: completer::run, seeds: seeds::completer },
     Target { name: "datagram", run: datagram::run, seeds: seeds::datagram },
     Target { name: "control", run: control::run, seeds: control::seeds },
-    Target { name: "client_rings", run: client_rings::run, seeds: client_rings::seeds },
+    Target { name: "client_rings", run: client_rings::run, seeds: seeds::client_rings },
 ];
 
 impl Target {

@@ -86,6 +86,7 @@ pub(crate) fn run(bytes: &[u8]) {
                 world.tap.drain(|_| ());
                 peer = Peer::new(&world);
             }
+            14 if world.shares => peer.sent_bytes += world.steal(input.byte()),
             14 => {}
             _ => peer.send_recorded(&mut world, &mut input),
         }

@@ -1,6 +1,7 @@
 //! Where the runs begin: the recorded frames, as they are for `frame`, and as steps for the targets of the engine.
 
 use roced_captures::{CapturedFrame, files, frames_of};
+use roced_shared::abi::wqe::send_flags;
 use roced_transport::wire::{Operation, Packet, Service, parse};
 
 use crate::{
@@ -44,6 +45,18 @@ fn settings(mtu: usize) -> Vec<u8> {
     vec![0, mtu as u8, 0x7f, 0, 0, 0, 0, 0, 0]
 }
 
+/// The same runs once more, with receives of a shared queue, from which another queue pair takes some too.
+fn with_shared_receives(seeds: Vec<Seed>) -> Vec<Seed> {
+    let shared = seeds.iter().map(|Seed { name, bytes }| {
+        let mut bytes = bytes.clone();
+        bytes[2] |= 0x80;
+        // Two receives behind the settings, one of which is the other's; and the limit is armed.
+        bytes.splice(9..9, [9, 1, 0, 0, 0x20, 0, 9, 1, 0, 0, 0x20, 0, 13, 0x2e, 14, 60]);
+        Seed { name: format!("{name}-shared"), bytes }
+    });
+    shared.chain(seeds.iter().cloned()).collect()
+}
+
 /// The path MTU of a conversation: what its first packets that are followed by others carry.
 fn mtu_of(frames: &[CapturedFrame]) -> usize {
     let payload = |frame: &CapturedFrame| parse(&[&frame.bytes]).map_or(0, |packet| packet.payload_len());
@@ -67,7 +80,7 @@ fn step(packet: &Packet<'_>, psn: i16, payload: u16) -> Step {
 
 /// The requests of each capture, sent one after the other; receives are there, answers are sent.
 pub(crate) fn responder() -> Vec<Seed> {
-    captures(|frames| {
+    with_shared_receives(captures(|frames| {
         let mut run = settings(mtu_of(frames));
         let mut next = None;
         for frame in frames {
@@ -99,7 +112,7 @@ pub(crate) fn responder() -> Vec<Seed> {
             run.extend(&frame.bytes);
         }
         (run.len() > 20).then_some(run)
-    })
+    }))
 }
 
 /// Work of every kind, and the answers of each capture to it.
@@ -131,7 +144,7 @@ pub(crate) fn completer() -> Vec<Seed> {
 
 /// Work of every kind, then the packets of each capture of a service that answers nothing.
 pub(crate) fn datagram() -> Vec<Seed> {
-    captures(|frames| {
+    with_shared_receives(captures(|frames| {
         let mut run = settings(mtu_of(frames));
         // Of the service of its last packet.
         let is_datagram = frames.iter().any(|frame| {
@@ -165,5 +178,34 @@ pub(crate) fn datagram() -> Vec<Seed> {
             run.extend(&frame.bytes);
         }
         Some(run)
-    })
+    }))
+}
+
+/// Each step of a hostile client on its own between work that is done.
+pub(crate) fn client_rings() -> Vec<Seed> {
+    let send = |op: u8| vec![0, op, send_flags::SIGNALED, 1, 0, 8, 0, 100, 0, 0, 0, 0];
+    let turn = [12, 20];
+    let mut seeds: Vec<Seed> = (0..16)
+        .map(|op| Seed {
+            name: format!("op-{op}"),
+            bytes: [&[0x83, 1, 0, 200, 0, 0, 0, 0][..], &send(op), &turn, &turn, &turn, &[11, 14]].concat(),
+        })
+        .collect();
+    let step = |name: &str, bytes: &[u8]| Seed {
+        name: name.into(),
+        bytes: [&send(0), bytes, &turn, &turn, &[15], &send(2), &turn, &[11], &turn].concat(),
+    };
+    seeds.extend([
+        step("words", &[4, 80, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]),
+        step("index", &[0x46, 9]),
+        step("any-index", &[7, 0xff, 0xff, 0xff, 0xff]),
+        step("bells", &[8, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 8, 1, 0xff, 0, 0, 0, 0, 0, 0, 0]),
+        step("arm", &[9, 2, 0, 0, 0, 9, 77, 0, 0, 0]),
+        step("lane", &[0x4a, 1, 2, 3, 4, 10, 1]),
+        // A receive of the shared queue, and a SEND that takes it.
+        step("shared", &[&[0x23, 1, 0, 200, 0, 0, 0, 0, 0x2e, 3, 0x10][..], &send(2)[1..]].concat()),
+        step("shared-index", &[0x26, 9]),
+        step("shared-words", &[0x24, 80, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]),
+    ]);
+    seeds
 }

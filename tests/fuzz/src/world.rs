@@ -2,7 +2,7 @@
 
 use roced_shared::{
     abi::{
-        control::{QpAttributes, access, attribute, state},
+        control::{QpAttributes, access, attribute, event, state},
         layout::QpSizes,
         wqe::Sge,
     },
@@ -26,6 +26,7 @@ use crate::{
     client::{Client, PD, RECV_CQ, SEND_CQ},
     input::Input,
     packet::{PEER, Recipe, Step, US, flags, gid},
+    shared::{self, Arming},
     tap::Tap,
 };
 
@@ -52,6 +53,9 @@ pub(crate) struct World {
     pub(crate) unreachable: bool,
     /// Local work that was done: keys that the queue pair's own client wanted changed.
     pub(crate) local_done: u64,
+    /// Receives come from a queue that it shares.
+    pub(crate) shares: bool,
+    pub(crate) arming: Arming,
     /// Changes of keys that are under way.
     changing: Vec<KeyChange>,
     service: ServiceType,
@@ -143,7 +147,7 @@ impl World {
                 id,
                 max_mrs: MRS,
                 max_ahs: AHS,
-                max_srqs: 0,
+                max_srqs: 1,
                 max_attachments: 0,
                 max_qps: INDEX + 1,
                 recovery,
@@ -160,6 +164,8 @@ impl World {
             signal_all: few & 0x40 != 0,
             unreachable: false,
             local_done: 0,
+            shares: few & 0x80 != 0,
+            arming: Arming::default(),
             changing: Vec::new(),
             service,
             attributes,
@@ -173,17 +179,24 @@ impl World {
                 world.endpoint.insert_ah(number, handle).expect("room");
             }
         }
+        let sizes = if world.shares { QpSizes { recv_wrs: 1, ..SIZES } } else { SIZES };
         let config = QpConfig {
             qpn: qpn(),
             service,
             pd: PD,
             send_cq: SEND_CQ,
             recv_cq: RECV_CQ,
-            sizes: SIZES,
+            sizes,
             signal_all: world.signal_all,
             window_packets,
         };
-        world.endpoint.insert_qp(Box::new(Qp::new(config))).map_err(|(_, reject)| reject).expect("a free place");
+        let mut qp = Qp::new(config);
+        if world.shares {
+            world.insert_shared();
+            world.client.sharers = shared::SHARERS - 1;
+            qp = qp.with_srq(&shared::config());
+        }
+        world.endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject).expect("a free place");
         world.connect();
         world
     }
@@ -229,7 +242,19 @@ impl World {
         }
         self.unreachable = false;
         self.client.sends.clear();
-        self.client.recvs.clear();
+        // A shared receive that it had goes back.
+        if !self.shares {
+            self.client.recvs.clear();
+        }
+    }
+
+    /// A queue pair of datagrams to RTS.
+    pub(crate) fn connect_datagram(&mut self, qpn: Qpn) {
+        use attribute::*;
+        for (state, mask) in [(state::INIT, PKEY_INDEX | PORT | QKEY), (state::RTR, 0), (state::RTS, SQ_PSN)] {
+            let attributes = QpAttributes { state, ..self.attributes };
+            self.endpoint.modify_qp(qpn, STATE | mask, &attributes, None).expect("the usual way");
+        }
     }
 
     /// The queue pair, or its send queue, has failed.
@@ -281,6 +306,7 @@ impl World {
             11 => self.drain(state::RTS),
             12 => self.begin_key_changes(),
             13 => self.end_key_changes(index & 1 == 0),
+            14 if self.shares => self.arm_limit(index),
             _ => self.set_path(PathState::Ready(path())),
         }
     }
@@ -335,7 +361,9 @@ impl World {
     pub(crate) fn post_recv(&mut self, input: &mut Input<'_>) {
         let count = input.byte();
         let sges = Self::sges(input, count);
-        if self.endpoint.recv_room(qpn()) > 0 {
+        if self.shares {
+            self.post_shared(&sges);
+        } else if self.endpoint.recv_room(qpn()) > 0 {
             self.endpoint.post_recv(qpn(), &RecvWork { wr_id: self.wr_id, sges: &sges }).expect("there");
             self.client.recvs.push_back(self.wr_id);
             self.wr_id += 1;
@@ -378,7 +406,9 @@ impl World {
 
     /// A frame, given to the engine.
     pub(crate) fn give(&mut self, frame: &[&[u8]]) -> roced_transport::reject::Disposition {
-        self.endpoint.on_frame(self.now, frame, &mut self.client)
+        let disposition = self.endpoint.on_frame(self.now, frame, &mut self.client);
+        self.check_limit();
+        disposition
     }
 
     /// Time goes on, by a byte: from nothing to many seconds.
@@ -416,11 +446,15 @@ impl World {
         self.rest(&mut look);
         self.fail();
         self.rest(look);
-        assert!(self.client.recvs.is_empty(), "all receives end");
+        self.check_left();
         assert!(self.client.sends.iter().all(|posted| !posted.signaled), "all sends end, or were done without a word");
         let room = (self.endpoint.send_room(qpn()), self.endpoint.recv_room(qpn()));
-        assert_eq!(room, (SIZES.send_wrs, SIZES.recv_wrs), "both queues are empty");
-        let events = std::iter::from_fn(|| self.endpoint.poll_event()).count();
-        assert!(events <= 7, "one of a kind");
+        let recv_wrs = if self.shares { 1 } else { SIZES.recv_wrs };
+        assert_eq!(room, (SIZES.send_wrs, recv_wrs), "both queues are empty");
+        let events: Vec<_> = std::iter::from_fn(|| self.endpoint.poll_event()).collect();
+        let own = || events.iter().filter(|event| event.qpn == qpn());
+        assert!(own().count() <= 8 && events.len() - own().count() <= 8, "one of a kind");
+        let last_wqe = own().filter(|event| event.kind == event::QP_LAST_WQE).count();
+        assert_eq!(last_wqe, usize::from(self.shares), "it is told that it takes no more");
     }
 }
