@@ -19,8 +19,11 @@ use crate::{
     world::World,
 };
 
+/// Work requests that one operation posts at the most.
+const MOST: u32 = 3;
+
 /// Work requests of a queue pair that may wait, besides those of one more operation.
-const ROOM: u64 = host::WORK_REQUESTS as u64 - 2;
+const ROOM: u64 = (host::WORK_REQUESTS - MOST) as u64;
 
 impl World {
     /// A connection's applications look at it.
@@ -159,7 +162,7 @@ impl World {
             if end.gone || end.failed || end.stream.outstanding().count() as u64 >= depth || waiting >= ROOM {
                 return;
             }
-            if self.endpoints[host].send_room(Qpn::from_wire(end.qpn)) < 2 {
+            if self.endpoints[host].send_room(Qpn::from_wire(end.qpn)) < MOST {
                 return;
             }
             self.post_operation(at, host);
@@ -170,9 +173,10 @@ impl World {
     fn post_operation(&mut self, at: usize, host: usize) {
         let fatal = self.fatal_every > 0 && self.random.one_in(self.fatal_every);
         let shares = self.model.connections[at].ends[1 - host].is_shared;
-        let (partners, strangers) = self.others(host);
+        let settings = self.model.connections[at].settings;
+        let (partners, strangers) =
+            if settings.service == Service::Datagram { self.others(host) } else { Default::default() };
         let connection = &mut self.model.connections[at];
-        let settings = connection.settings;
         let (operation, row) = operation::draw(&mut self.random, settings.service, fatal);
         let end = &mut connection.ends[host];
         let mut composer = Composer {
