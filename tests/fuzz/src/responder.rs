@@ -18,6 +18,7 @@ use crate::{
     client::byte_at,
     input::Input,
     packet::{self, Step, flags},
+    shared::GRH_BYTES,
     world::{World, mr, qpn},
 };
 
@@ -146,7 +147,9 @@ impl Peer {
             self.atomics.push(psn);
         }
         self.offer(psn, packets);
-        self.sent_bytes += payload as u64;
+        // To another queue pair it may be a datagram, which comes behind its header.
+        let header = if step.flags & flags::OTHER_QP != 0 { GRH_BYTES } else { 0 };
+        self.sent_bytes += header + payload as u64;
         let disposition = world.deliver(step, psn, payload);
         if disposition == Disposition::Held {
             self.held.insert(psn.get(), packets);

@@ -21,6 +21,9 @@ use crate::{
 /// Queue pairs that take from it: each may have one receive that it has not used up.
 pub(crate) const SHARERS: usize = 2;
 
+/// What stands in front of a datagram in its buffer.
+pub(crate) const GRH_BYTES: u64 = 40;
+
 /// The limit of a shared queue, as whoever arms it sees it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arming {
@@ -76,7 +79,7 @@ impl World {
         let mut frame = Vec::new();
         recipe.build(&mut frame);
         self.give(&[&frame]);
-        40 + u64::from(bytes)
+        GRH_BYTES + u64::from(bytes)
     }
 
     pub(crate) fn arm_limit(&mut self, limit: u32) {
