@@ -1,10 +1,11 @@
 //! Devices: where everything else comes from.
 
 use std::{
+    collections::BTreeMap,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex, Weak,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -25,7 +26,7 @@ use crate::{
     error::{Error, Result},
     gid::{Gid, GidEntry},
     mapping::{self, Mapping, Mode},
-    mr::Memory,
+    mr::{Memory, MemoryInner},
     pd::ProtectionDomain,
     socket::{Session, default_path},
 };
@@ -42,6 +43,8 @@ pub(crate) struct DeviceInner {
     number: u32,
     pub(crate) session: Session,
     pub(crate) workers: Vec<WorkerSide>,
+    /// Memory that the daemon made, by address.
+    pub(crate) memories: Mutex<BTreeMap<usize, Weak<MemoryInner>>>,
     tags: AtomicU32,
 }
 
@@ -223,7 +226,8 @@ impl Device {
             wake,
         };
         let workers = (0..).zip(ids.iter().zip(wakes)).map(worker).collect();
-        let inner = DeviceInner { name: name.into(), number, session, workers, tags: AtomicU32::new(1) };
+        let (memories, tags) = (Mutex::default(), AtomicU32::new(1));
+        let inner = DeviceInner { name: name.into(), number, session, workers, memories, tags };
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -33,6 +33,7 @@ mod mapping;
 mod mr;
 mod outstanding;
 mod pd;
+mod place;
 mod program;
 mod qp;
 mod service;

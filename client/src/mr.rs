@@ -6,16 +6,11 @@
 
 use std::{
     ops::{BitOr, Bound, Range, RangeBounds},
-    os::fd::AsFd,
-    ptr::NonNull,
     sync::{Arc, atomic::AtomicU64},
 };
 
 use roced_shared::abi::{
-    control::{
-        DeregMr, FreeMemory, Handle, MapMemory, MapMemoryRequest, Refusal, RegMr, RegMrRequest, ReregMr,
-        ReregMrRequest, access, origin, rereg,
-    },
+    control::{DeregMr, FreeMemory, Handle, RegMr, RegMrRequest, ReregMr, ReregMrRequest, access, rereg},
     wqe::Sge,
 };
 
@@ -24,7 +19,8 @@ use crate::{
     error::{Error, Result},
     mapping::{Mapping, Mode},
     pd::{PdInner, ProtectionDomain},
-    program::Held,
+    place::{Move, Place},
+    socket::lock,
 };
 
 /// What may be done to a memory region, or what a peer may do over a queue pair. Reading by local work requests is always allowed.
@@ -60,7 +56,7 @@ impl Access {
     }
 
     /// Something may write.
-    const fn writes(self) -> bool {
+    pub(crate) const fn writes(self) -> bool {
         self.0 & access::LOCAL_WRITE != 0
     }
 
@@ -82,14 +78,14 @@ impl BitOr for Access {
 /// are gone.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    inner: Arc<MemoryInner>,
+    pub(crate) inner: Arc<MemoryInner>,
 }
 
 #[derive(Debug)]
-struct MemoryInner {
+pub(crate) struct MemoryInner {
     device: Arc<DeviceInner>,
-    handle: u32,
-    mapping: Arc<Mapping>,
+    pub(crate) handle: u32,
+    pub(crate) mapping: Arc<Mapping>,
     /// As asked for; the mapping is whole pages.
     bytes: usize,
 }
@@ -101,7 +97,20 @@ impl Memory {
             // The session lives on, so the daemon must not keep it.
             let _ = device.session.call::<FreeMemory>(Handle { handle });
         })?;
-        Ok(Self { inner: Arc::new(MemoryInner { device: Arc::clone(device), handle, mapping, bytes }) })
+        let inner = Arc::new(MemoryInner { device: Arc::clone(device), handle, mapping, bytes });
+        lock(&device.memories).insert(inner.start(), Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+
+    /// The memory of this device that `range` lies in, and where.
+    pub(crate) fn around(device: &DeviceInner, range: &Range<usize>) -> Option<(Self, usize)> {
+        // The lock is not held while what was found may be dropped again, for that takes it.
+        let found =
+            |range| lock(&device.memories).range(range).next_back().map(|(start, inner)| (*start, inner.upgrade()));
+        let (start, inner) = found(..=range.start)?;
+        let (offset, inner) = (range.start - start, inner?);
+        let inside = offset.checked_add(range.len()).is_some_and(|end| end <= inner.bytes);
+        inside.then_some((Self { inner }, offset))
     }
 
     /// Bytes.
@@ -129,47 +138,18 @@ impl Memory {
     }
 }
 
+impl MemoryInner {
+    fn start(&self) -> usize {
+        self.mapping.at(0, self.bytes).as_ptr().addr()
+    }
+}
+
 impl Drop for MemoryInner {
     fn drop(&mut self) {
+        // Before it is unmapped, so that nobody finds another in its place.
+        lock(&self.device.memories).remove(&self.start());
         // Fails only when the session is over, and then the daemon has dropped it.
         let _ = self.device.session.call::<FreeMemory>(Handle { handle: self.handle });
-    }
-}
-
-/// Memory of the program that the daemon maps.
-#[derive(Debug)]
-struct ProgramMemory {
-    device: Arc<DeviceInner>,
-    handle: u32,
-    /// The first address.
-    start: usize,
-    /// Until the end.
-    held: Option<Held>,
-}
-
-impl ProgramMemory {
-    fn new(device: &Arc<DeviceInner>, range: &Range<usize>, access: Access) -> Result<Self> {
-        let held = Held::new(range, access.writes())?;
-        let pages = held.range();
-        let request = MapMemoryRequest {
-            offset: pages.start as u64,
-            bytes: pages.len() as u64,
-            writable: 1,
-            origin: origin::REPLACED,
-        };
-        let handle = device.session.call_with::<MapMemory>(request, held.file()?.as_fd())?.handle;
-        Ok(Self { device: Arc::clone(device), handle, start: pages.start, held: Some(held) })
-    }
-}
-
-impl Drop for ProgramMemory {
-    fn drop(&mut self) {
-        let freed = self.device.session.call::<FreeMemory>(Handle { handle: self.handle });
-        if matches!(freed, Err(Error::Refused { refusal: Refusal::InUse, .. })) {
-            // A region that could not be deregistered, for a memory window is bound to it, lives on: and the pages with it.
-            std::mem::forget(self.held.take());
-        }
-        // Any other failure means that the session is over, and then the daemon does not map it.
     }
 }
 
@@ -205,72 +185,10 @@ pub struct MemoryRegion {
     length: usize,
     /// By which work requests and peers name the first byte.
     iova: u64,
+    access: Access,
     handle: u32,
     lkey: u32,
     rkey: u32,
-}
-
-/// Where a region's bytes lie.
-#[derive(Clone, Debug)]
-struct Place {
-    /// Keeps the daemon's mapping, by this handle.
-    memory: Backing,
-    mapping: Arc<Mapping>,
-    /// In `mapping`.
-    offset: usize,
-}
-
-/// What a region lies in.
-#[derive(Clone, Debug)]
-enum Backing {
-    Memory(Memory),
-    Program(Arc<ProgramMemory>),
-}
-
-impl Place {
-    fn in_memory(memory: &Memory, offset: usize) -> Self {
-        let mapping = Arc::clone(&memory.inner.mapping);
-        Self { memory: Backing::Memory(memory.clone()), mapping, offset }
-    }
-
-    /// Memory of the program, and where in the daemon's mapping of it the first byte lies.
-    ///
-    /// # Safety
-    /// As [`ProtectionDomain::register_at`].
-    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
-    unsafe fn in_program(
-        device: &Arc<DeviceInner>,
-        address: *mut u8,
-        length: usize,
-        access: Access,
-    ) -> Result<(Self, u64)> {
-        let start = address.expose_provenance();
-        let base = NonNull::new(address).ok_or(Error::NotMapped { address: 0 })?;
-        let end = start.checked_add(length).ok_or(Error::NotMapped { address: start })?;
-        let memory = Arc::new(ProgramMemory::new(device, &(start..end), access)?);
-        let offset = (start - memory.start) as u64;
-        // SAFETY: the caller says that the range stays mapped until the region is dropped, which keeps the mapping; and who may write there.
-        let mapping = unsafe { Mapping::of_program(base, length) };
-        Ok((Self { memory: Backing::Program(memory), mapping, offset: 0 }, offset))
-    }
-}
-
-/// Another range for a region.
-struct Moved {
-    place: Place,
-    /// Of its first byte, in what the daemon maps.
-    offset: u64,
-    length: usize,
-    va: u64,
-}
-
-impl Backing {
-    fn handle(&self) -> u32 {
-        match self {
-            Self::Memory(memory) => memory.inner.handle,
-            Self::Program(memory) => memory.handle,
-        }
-    }
 }
 
 impl MemoryRegion {
@@ -297,7 +215,7 @@ impl MemoryRegion {
         access: Access,
     ) -> Result<Self> {
         // SAFETY: the caller vouches for the same.
-        let (place, offset) = unsafe { Place::in_program(&pd.device, address, length, access) }?;
+        let Move { place, offset, .. } = unsafe { Move::to_program(&pd.device, address, length, iova, access) }?;
         Self::over(pd, place, RegMrRequest { offset, length: length as u64, va: iova, ..access.asked() })
     }
 
@@ -305,7 +223,8 @@ impl MemoryRegion {
         let (memory, length, iova) = (place.memory.handle(), request.length as usize, request.va);
         let reply = pd.device.session.call::<RegMr>(RegMrRequest { pd: pd.handle, memory, ..request })?;
         let (handle, lkey, rkey) = (reply.handle, reply.lkey, reply.rkey);
-        Ok(Self { pd: Arc::clone(pd), place, length, iova, handle, lkey, rkey })
+        let access = Access(request.access);
+        Ok(Self { pd: Arc::clone(pd), place, length, iova, access, handle, lkey, rkey })
     }
 
     /// Changes the registration; the keys stay. Work and peers' requests that are under way on it may fail.
@@ -315,13 +234,12 @@ impl MemoryRegion {
     pub fn reregister(&mut self, change: &Reregistration<'_>) -> Result<()> {
         let moved = match change.range {
             Some((memory, offset, length)) => {
-                let pd = change.pd.map_or(&self.pd, |pd| &pd.inner);
-                let va = memory.address(pd, offset, length)?;
-                Some(Moved { place: Place::in_memory(memory, offset), offset: offset as u64, length, va })
+                let iova = memory.address(change.pd.map_or(&self.pd, |pd| &pd.inner), offset, length)?;
+                Some(Move { place: Place::in_memory(memory, offset), offset: offset as u64, length, iova })
             }
             None => None,
         };
-        self.change(change, moved)
+        self.change(change.pd, moved, change.access)
     }
 
     /// As [`Self::reregister`], with memory of the program in place of `change.range`, as [`ProtectionDomain::register_at`] takes it.
@@ -339,32 +257,37 @@ impl MemoryRegion {
         length: usize,
         iova: u64,
     ) -> Result<()> {
-        // Rights that stay are not known here; what may be written is mapped for writing.
-        let access = change.access.unwrap_or(Access::NONE);
+        let access = change.access.unwrap_or(self.access);
         // SAFETY: the caller vouches for the same.
-        let (place, offset) = unsafe { Place::in_program(&self.pd.device, address, length, access) }?;
-        self.change(change, Some(Moved { place, offset, length, va: iova }))
+        let moved = unsafe { Move::to_program(&self.pd.device, address, length, iova, access) }?;
+        self.change(change.pd, Some(moved), change.access)
     }
 
-    fn change(&mut self, change: &Reregistration<'_>, moved: Option<Moved>) -> Result<()> {
-        let pd = change.pd.map_or(&self.pd, |pd| &pd.inner);
-        if !Arc::ptr_eq(&pd.device, &self.pd.device) {
+    fn change(&mut self, pd: Option<&ProtectionDomain>, moved: Option<Move>, access: Option<Access>) -> Result<()> {
+        let new_pd = pd.map_or(&self.pd, |pd| &pd.inner);
+        if !Arc::ptr_eq(&new_pd.device, &self.pd.device) {
             return Err(Error::OtherDevice);
         }
         let bit = |there: bool, bit: u32| if there { bit } else { 0 };
-        let mut request = ReregMrRequest { handle: self.handle, pd: pd.handle, ..ReregMrRequest::default() };
-        request.changes = bit(change.pd.is_some(), rereg::PD)
-            | bit(moved.is_some(), rereg::TRANSLATION)
-            | bit(change.access.is_some(), rereg::ACCESS);
-        request.access = change.access.unwrap_or_default().bits();
-        request.memory = moved.as_ref().map_or(&self.place, |moved| &moved.place).memory.handle();
-        if let Some(Moved { offset, length, va, .. }) = &moved {
-            (request.offset, request.length, request.va) = (*offset, *length as u64, *va);
+        let mut request = ReregMrRequest {
+            handle: self.handle,
+            changes: bit(pd.is_some(), rereg::PD)
+                | bit(moved.is_some(), rereg::TRANSLATION)
+                | bit(access.is_some(), rereg::ACCESS),
+            pd: new_pd.handle,
+            access: access.unwrap_or_default().bits(),
+            ..ReregMrRequest::default()
+        };
+        if let Some(moved) = &moved {
+            (request.memory, request.offset) = (moved.place.memory.handle(), moved.offset);
+            (request.length, request.va) = (moved.length as u64, moved.iova);
         }
         self.pd.device.session.call::<ReregMr>(request)?;
-        self.pd = Arc::clone(pd);
-        if let Some(Moved { place, length, va, .. }) = moved {
-            (self.place, self.length, self.iova) = (place, length, va);
+        self.pd = Arc::clone(new_pd);
+        self.access = access.unwrap_or(self.access);
+        if let Some(Move { place, length, iova, .. }) = moved {
+            // What it lay in before is given up here, now that nothing lies there.
+            (self.place, self.length, self.iova) = (place, length, iova);
         }
         Ok(())
     }

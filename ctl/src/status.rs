@@ -99,6 +99,9 @@ fn clients(sessions: &[SessionReport]) -> Section {
         Number("QPs"),
         Number("MRs"),
         Number("memory"),
+        Number("made"),
+        Number("replaced"),
+        Number("shared"),
     ];
     let mut section = Section::new("Clients", &columns);
     for session in sessions {
@@ -110,6 +113,9 @@ fn clients(sessions: &[SessionReport]) -> Section {
             session.qps.to_string(),
             session.mrs.to_string(),
             units::bytes(session.memory_bytes),
+            units::bytes(session.memory.made_bytes),
+            units::bytes(session.memory.replaced_bytes),
+            units::bytes(session.memory.shared_bytes),
         ]);
     }
     section

@@ -10,8 +10,8 @@ use std::{
 };
 
 use roced_shared::report::{
-    CountersReport, DeviceReport, GidReport, Problem, QpReport, QpsReport, QueueReport, SessionReport, StatusReport,
-    WorkerReport,
+    CountersReport, DeviceReport, GidReport, MemoryReport, Problem, QpReport, QpsReport, QueueReport, SessionReport,
+    StatusReport, WorkerReport,
 };
 use tempfile::TempDir;
 
@@ -67,6 +67,7 @@ fn status() -> StatusReport {
             qps: 2,
             mrs: 1,
             memory_bytes: 64 << 20,
+            memory: MemoryReport { made_bytes: 48 << 20, replaced_bytes: 12 << 20, shared_bytes: 0 },
         }],
         devices: vec![DeviceReport {
             name: "roce0".into(),

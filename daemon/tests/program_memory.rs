@@ -4,28 +4,40 @@
 mod served;
 
 use std::{
-    fs::{File, OpenOptions},
-    os::fd::{AsRawFd, OwnedFd, RawFd},
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
+    fs::{self, File, OpenOptions, Permissions},
+    num::NonZeroUsize,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+        unix::fs::{FileExt, PermissionsExt},
+    },
+    ptr::NonNull,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::{Duration, Instant},
 };
 
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, SealFlag, fcntl},
-    sys::memfd::{MFdFlags, memfd_create},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        mman::{MapFlags, ProtFlags, mmap, munmap},
+        socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket},
+    },
     unistd::ftruncate,
 };
 use roced::config::{ClientLimits, Limits};
 use roced_client::{
-    Access, Completion, CompletionQueue, ConnectOptions, Device, Error, ProtectionDomain, QueuePair, RecvRequest,
-    Refusal, SendRequest, Status,
+    Access, Completion, CompletionQueue, ConnectOptions, Device, Error, MemoryRegion, ProtectionDomain, QueuePair,
+    RecvRequest, Refusal, Reregistration, SendRequest, Status,
 };
-use roced_shared::abi::control::{
-    AllocPd, DeviceName, FreeMemory, Handle, MapMemory, MapMemoryRequest, Nothing, OpenDevice, RegMr, RegMrRequest,
-    ReregMr, ReregMrRequest, access, origin, rereg,
+use roced_shared::{
+    abi::control::{
+        AllocPd, DeviceName, FreeMemory, Handle, MapMemory, MapMemoryRequest, Nothing, OpenDevice, RegMr, RegMrRequest,
+        ReregMr, ReregMrRequest, access, origin, rereg,
+    },
+    report::MemoryReport,
 };
-use served::{DEVICE, How, Raw, Served};
+use served::{DEVICE, How, Raw, Served, is_alone};
 
 /// Two connected queue pairs of one program.
 struct Pair {
@@ -211,7 +223,6 @@ fn what_cannot_be_mapped_is_refused_and_named() {
     assert_eq!(refused(MapMemoryRequest { offset: 4096, ..ALL }, &[fd]), bad(Errno::EOVERFLOW), "beyond the end");
     let too_much = MapMemoryRequest { bytes: 1 << 47, ..ALL };
     assert_eq!(refused(too_much, &[fd]).0, Refusal::Limit);
-    assert_eq!(refused(ALL, &[memfd(SealFlag::empty()).as_raw_fd()]), bad(Errno::EOPNOTSUPP), "it could shrink");
     let unwritable = memfd(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_FUTURE_WRITE);
     assert_eq!(refused(ALL, &[unwritable.as_raw_fd()]), bad(Errno::EPERM));
     let disk = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch file");
@@ -264,4 +275,289 @@ fn what_a_client_may_not_write_the_daemon_does_not_write_for_it() {
     let other = raw.call::<RegMr>(RegMrRequest { memory: writable, ..reg(access::ALL) }).expect("to write").handle;
     assert_eq!(raw.call::<ReregMr>(change(other, rereg::TRANSLATION, 0)), refused);
     raw.call::<ReregMr>(change(other, rereg::TRANSLATION | rereg::ACCESS, access::REMOTE_READ)).expect("to read");
+}
+
+/// Memory that the program maps.
+struct Mapped {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapped {
+    fn new(fd: impl AsFd, offset: i64, bytes: usize, protection: ProtFlags) -> Self {
+        let length = NonZeroUsize::new(bytes).expect("some");
+        // SAFETY: a new mapping touches nothing that exists.
+        let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, fd, offset) };
+        Self { base: base.expect("it can be mapped").cast(), bytes }
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.bytes);
+        self.base.as_ptr().wrapping_add(offset)
+    }
+
+    /// Registers some of it.
+    fn register(
+        &self,
+        pd: &ProtectionDomain,
+        range: std::ops::Range<usize>,
+        access: Access,
+    ) -> Result<MemoryRegion, Error> {
+        // SAFETY: each test drops its regions before its mappings, and looks at the bytes by the regions.
+        unsafe { pd.register_at(self.at(range.start), range.len(), self.at(range.start).addr() as u64, access) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which nobody uses any more.
+        unsafe { munmap(self.base.cast(), self.bytes) }.expect("it is mapped");
+    }
+}
+
+const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
+
+/// Bytes by the way in which the daemon reaches them: made, replaced, shared.
+fn bytes_by_way(served: &Served) -> [u64; 3] {
+    let report = served.on_control_thread(|clients, _| clients.reports().next()).expect("one session");
+    let MemoryReport { made_bytes, replaced_bytes, shared_bytes } = report.memory;
+    [made_bytes, replaced_bytes, shared_bytes]
+}
+
+#[test]
+fn what_the_program_shares_stays_where_it_is() {
+    let served = Served::start();
+    let pair = Pair::new(&served);
+    let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
+    local.write_at(0, b"hello");
+    // By a descriptor that is open, and by a name.
+    let file = memfd(SealFlag::empty());
+    let named = tempfile::NamedTempFile::new_in("/dev/shm").expect("a scratch file");
+    named.as_file().set_len(4 * 4096).expect("four pages");
+    let by_fd = Mapped::new(&file, 4096, 2 * 4096, READ_WRITE);
+    let by_name = Mapped::new(named.as_file(), 0, 4 * 4096, READ_WRITE);
+    let path = named.into_temp_path();
+    for (mapped, file_offset) in [(&by_fd, 4096 + 100), (&by_name, 100)] {
+        let region = mapped.register(&pair.pd, 100..5000, Access::ALL).expect("its file is found");
+        assert_eq!(bytes_by_way(&served), [4096, 0, 8192]);
+        pair.send(&SendRequest::write(&[local.sge(..5)], region.remote())).ok().expect("it arrived");
+        assert_eq!(region.to_vec(0, 5), b"hello");
+        let mut bytes = [0; 5];
+        let from = if file_offset > 4096 {
+            file.try_clone().expect("a copy").into()
+        } else {
+            File::open(&path).expect("there")
+        };
+        from.read_exact_at(&mut bytes, file_offset).expect("inside");
+        assert_eq!(&bytes, b"hello", "the file has it: nothing was replaced");
+    }
+    assert_eq!(bytes_by_way(&served), [4096, 0, 0]);
+    // Memory of the library's own lies where it lies, whoever names it, from its first byte to its last.
+    let address = local.as_ptr();
+    // SAFETY: it lives until the regions are dropped.
+    let register =
+        |offset: usize, length| unsafe { pair.pd.register_at(address.wrapping_add(offset), length, 0, Access::ALL) };
+    let again = register(1, 4095).expect("inside");
+    assert_eq!((again.to_vec(0, 4), bytes_by_way(&served)), (b"ello".to_vec(), [4096, 0, 0]));
+    drop(again);
+    let heap = vec![0u8; 5000];
+    // SAFETY: as above.
+    let replaced = unsafe { pair.pd.register_at(heap.as_ptr().cast_mut(), 1, 0, Access::NONE) }.expect("heap");
+    assert_eq!(bytes_by_way(&served), [4096, 4096, 0]);
+    drop(replaced);
+}
+
+#[test]
+fn a_region_moves_to_other_memory_and_keeps_its_keys() {
+    let served = Served::start();
+    let pair = Pair::new(&served);
+    let (mut first, mut second) = (vec![1u8; 9000], vec![2u8; 9000]);
+    // SAFETY: both live until the region is dropped.
+    let mut region =
+        unsafe { pair.pd.register_at(first.as_mut_ptr(), 9000, 0x1000, Access::REMOTE_READ) }.expect("heap");
+    let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
+    let (old, keys) = (region.remote(), (region.lkey(), region.rkey()));
+    let change = Reregistration { access: Some(Access::ALL), ..Reregistration::default() };
+    // SAFETY: as above.
+    unsafe { region.reregister_at(&change, second.as_mut_ptr(), 8000, 0x5000) }.expect("heap");
+    assert_eq!(((region.lkey(), region.rkey()), region.remote().va, region.len()), (keys, 0x5000, 8000));
+    pair.send(&SendRequest::read(&[local.sge(..10)], region.remote())).ok().expect("it came");
+    assert_eq!(local.to_vec(0, 10), [2; 10]);
+    pair.send(&SendRequest::write(&[local.sge(..10)], region.remote().at(7990))).ok().expect("it may write now");
+    let refused = pair.send(&SendRequest::read(&[local.sge(..10)], old));
+    assert_eq!(refused.ok().expect_err("nothing lies there any more").status, Status::RemoteAccess);
+    drop(region);
+    assert!(first.iter().all(|byte| *byte == 1) && second.iter().all(|byte| *byte == 2));
+}
+
+/// A file that is cut short under the daemon costs its owner the session, and nobody else anything.
+#[test]
+fn a_file_that_shrinks_ends_its_session_and_no_other() {
+    let served = Served::start();
+    let (pair, bystander) = (Pair::new(&served), Pair::new(&served));
+    let file = memfd(SealFlag::empty());
+    let mapped = Mapped::new(&file, 0, 4 * 4096, READ_WRITE);
+    let region = mapped.register(&pair.pd, 0..4 * 4096, Access::ALL).expect("its file is found");
+    let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
+    pair.send(&SendRequest::write(&[local.sge(..)], region.remote())).ok().expect("it arrived");
+    ftruncate(&file, 0).expect("nothing forbids it");
+    pair.a.post_send(&SendRequest::write(&[local.sge(..)], region.remote().at(8192)).signaled()).expect("room");
+    served::eventually("the session ended", || served.sessions() == 1);
+    assert!(matches!(pair.pd.allocate(1, Access::ALL), Err(Error::DaemonGone)));
+    drop(region);
+    let mut bytes = vec![1u8; 100];
+    // SAFETY: it lives until the region is dropped.
+    let other = unsafe { bystander.pd.register_at(bytes.as_mut_ptr(), 100, 0, Access::ALL) }.expect("heap");
+    bystander.send(&SendRequest::write(&[other.sge(..50)], other.remote().at(50))).ok().expect("it is served on");
+}
+
+/// Another user's file that may be read, in a program without privileges: whatever it tries, no peer of it writes there.
+#[test]
+fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
+    const NAME: &str = "a_file_that_a_user_may_only_read_is_not_written_for_it";
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root, to be two users");
+    }
+    if !is_alone(NAME) {
+        return;
+    }
+    let served = Served::start();
+    let file = tempfile::NamedTempFile::new_in("/dev/shm").expect("a scratch file");
+    file.as_file().write_all_at(&[7; 4096], 0).expect("room");
+    fs::set_permissions(file.path(), Permissions::from_mode(0o644)).expect("it is ours");
+    let connect = || {
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+        connect(fd.as_raw_fd(), &UnixAddr::new(&served.socket).expect("short")).expect("somebody listens");
+        fd
+    };
+    let (for_library, for_stranger) = (connect(), connect());
+    let as_nobody = || {
+        // SAFETY: this thread is the only one of the forked child. The library's wrapper would look for others.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+        assert!(OpenOptions::new().write(true).open(file.path()).is_err(), "it may not write");
+        let read_only = File::open(file.path()).expect("it may read");
+        let mapped = Mapped::new(&read_only, 0, 4096, ProtFlags::PROT_READ);
+        let device = Device::open_over(for_library, DEVICE).expect("it is served");
+        let pd = device.protection_domain().expect("a domain");
+        for access in [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC, Access::ALL] {
+            let refused = mapped.register(&pd, 0..4096, access).expect_err("it may not write");
+            assert!(matches!(refused, Error::NoRights { .. }), "{refused}");
+        }
+        let mut region = mapped.register(&pd, 0..4096, Access::REMOTE_READ).expect("to read");
+        let change = Reregistration { access: Some(Access::ALL), ..Reregistration::default() };
+        assert!(matches!(region.reregister(&change), Err(Error::Refused { refusal: Refusal::InvalidArgument, .. })));
+        // Past the library, too.
+        let mut raw = Raw::over(for_stranger);
+        raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("it exists");
+        let request = MapMemoryRequest { bytes: 4096, ..ALL };
+        let refused = raw.call_with::<MapMemory>(request, &[read_only.as_raw_fd()]);
+        assert_eq!(refused, Err((Refusal::BadFile, [Errno::EACCES as u64, 0])));
+    };
+    // SAFETY: the child runs what is above, and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(as_nobody)).is_ok();
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(if good { 42 } else { 1 }) }
+        }
+        child => {
+            let status = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child), None).expect("it ends");
+            assert!(matches!(status, nix::sys::wait::WaitStatus::Exited(_, 42)), "{status:?}");
+        }
+    }
+    let mut bytes = [0; 4096];
+    file.as_file().read_exact_at(&mut bytes, 0).expect("inside");
+    assert_eq!(bytes, [7; 4096]);
+}
+
+/// Sizes to measure with, and how often.
+const MEASURED: [(usize, u32); 4] = [(4096, 200), (1 << 20, 100), (64 << 20, 8), (1 << 30, 2)];
+
+#[test]
+#[ignore = "a measurement: run it on a quiet machine"]
+fn cost_of_registration() {
+    let served = Served::start();
+    let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
+    let pd = device.protection_domain().expect("a domain");
+    println!("{:>12} {:>14} {:>14} {:>14}", "bytes", "register us", "once more us", "deregister us");
+    for (bytes, rounds) in MEASURED {
+        let words: Vec<AtomicU64> = (0..bytes / 8).map(|_| AtomicU64::new(1)).collect();
+        // SAFETY: `words` lives until the regions are dropped, and is made of atomics.
+        let register =
+            || unsafe { pd.register_at(words.as_ptr().cast_mut().cast(), bytes, 0, Access::ALL) }.expect("heap");
+        let mut sums = [Duration::ZERO; 3];
+        let mut timed = |which: usize, begin: Instant| sums[which] += begin.elapsed();
+        for _ in 0..rounds {
+            let begin = Instant::now();
+            let region = register();
+            timed(0, begin);
+            let begin = Instant::now();
+            let second = register();
+            timed(1, begin);
+            drop(second);
+            let begin = Instant::now();
+            drop(region);
+            timed(2, begin);
+        }
+        let [first, again, end] = sums.map(|sum| sum.as_secs_f64() * 1e6 / f64::from(rounds));
+        println!("{bytes:>12} {first:>14.1} {again:>14.1} {end:>14.1}");
+    }
+}
+
+/// How long a registration, or its end, holds up one of two threads that write all over the memory meanwhile. What a thread waits for a core is not counted.
+#[test]
+#[ignore = "a measurement: run it on a quiet machine"]
+fn threads_held_up_by_registration() {
+    let served = Served::start();
+    let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
+    let pd = device.protection_domain().expect("a domain");
+    println!("{:>12} {:>14} {:>14}", "bytes", "times held", "longest us");
+    for (bytes, rounds) in MEASURED {
+        let words: Vec<AtomicU64> = (0..bytes / 8).map(|_| AtomicU64::new(1)).collect();
+        let stop = AtomicBool::new(false);
+        let held = std::thread::scope(|scope| {
+            let hammers = [1, 3].map(|seed| {
+                scope.spawn({
+                    let (words, stop) = (&words, &stop);
+                    move || held_up(words, seed, stop)
+                })
+            });
+            for _ in 0..rounds {
+                // SAFETY: `words` lives until the region is dropped, and is made of atomics.
+                drop(unsafe { pd.register_at(words.as_ptr().cast_mut().cast(), bytes, 0, Access::ALL) }.expect("heap"));
+            }
+            stop.store(true, Ordering::Relaxed);
+            hammers.map(|hammer| hammer.join().expect("it counts"))
+        });
+        let (times, longest) = (held[0].0 + held[1].0, held[0].1.max(held[1].1));
+        println!("{bytes:>12} {times:>14} {:>14.1}", longest.as_secs_f64() * 1e6);
+    }
+}
+
+/// Writes to a word of each page in turn until told to stop: how often a write took more than 20 us, and the most that one took, without what the
+/// thread waited for a core.
+fn held_up(words: &[AtomicU64], seed: usize, stop: &AtomicBool) -> (u32, Duration) {
+    let schedule = File::open("/proc/thread-self/schedstat").expect("the kernel counts");
+    let waited = || {
+        let mut text = [0; 100];
+        let length = schedule.read_at(&mut text, 0).expect("it can be read");
+        let mut fields = std::str::from_utf8(&text[..length]).expect("numbers").split_whitespace();
+        Duration::from_nanos(fields.nth(1).expect("three").parse().expect("a number"))
+    };
+    let (mut times, mut longest, mut at, mut before, mut last) =
+        (0, Duration::ZERO, seed * 64, waited(), Instant::now());
+    while !stop.load(Ordering::Relaxed) {
+        words[at % words.len()].fetch_add(1, Ordering::Relaxed);
+        at += 512 * seed;
+        let took = last.elapsed();
+        if took > Duration::from_micros(20) {
+            let now = waited();
+            let held = took.saturating_sub(now - before);
+            before = now;
+            times += u32::from(held > Duration::from_micros(20));
+            longest = longest.max(held);
+        }
+        last = Instant::now();
+    }
+    (times, longest)
 }

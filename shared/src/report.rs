@@ -64,8 +64,21 @@ pub struct SessionReport {
     pub qps: u32,
     /// Memory regions.
     pub mrs: u32,
-    /// Bytes of memory that the daemon maps and locks for it.
+    /// Bytes of memory that the daemon maps and locks for it, queues included.
     pub memory_bytes: u64,
+    /// How the memory that regions lie in is reached.
+    pub memory: MemoryReport,
+}
+
+/// How a client's memory is reached, by bytes that the daemon maps: those under several regions of the program's own memory count for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// The daemon made it.
+    pub made_bytes: u64,
+    /// Private memory of the program, whose pages were replaced by shared ones.
+    pub replaced_bytes: u64,
+    /// Memory that the program shares itself.
+    pub shared_bytes: u64,
 }
 
 /// A device.

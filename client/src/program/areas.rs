@@ -1,10 +1,24 @@
 //! What the kernel says is mapped where in this process.
 
-use std::{fs, ops::Range, str};
+use std::{fs, ops::Range, os::fd::AsFd};
 
-use nix::errno::Errno;
+use nix::{errno::Errno, sys::stat::fstat};
 
 use crate::error::{Error, Result};
+
+/// What tells a file from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+}
+
+impl Identity {
+    pub(super) fn of(file: impl AsFd) -> Result<Self> {
+        let stat = fstat(file).map_err(Error::kernel("fstat"))?;
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
+    }
+}
 
 /// A mapping of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +30,8 @@ pub(super) struct Area {
     pub(super) shared: bool,
     /// Where it begins in its file.
     pub(super) offset: u64,
-    /// 0: of no file.
-    pub(super) inode: u64,
+    /// Inode 0: of no file.
+    pub(super) identity: Identity,
     /// The file, or a name in brackets, or nothing.
     pub(super) name: String,
 }
@@ -26,12 +40,12 @@ impl Area {
     /// Private memory of no file: what heaps, stacks and large allocations are made of.
     pub(super) fn is_plain(&self) -> bool {
         let named_so = ["", "[heap]", "[stack]"].contains(&self.name.as_str()) || self.name.starts_with("[anon:");
-        !self.shared && self.inode == 0 && named_so
+        !self.shared && self.identity.inode == 0 && named_so
     }
 
-    /// Does it show `inode` at the offsets that are its addresses?
-    pub(super) fn mirrors(&self, inode: u64) -> bool {
-        self.shared && self.inode == inode && self.offset == self.range.start as u64
+    /// Does it show that file at the offsets that are its addresses?
+    pub(super) fn mirrors(&self, file: Identity) -> bool {
+        self.shared && self.identity == file && self.offset == self.range.start as u64
     }
 
     fn parse(line: &str) -> Option<Self> {
@@ -40,8 +54,10 @@ impl Area {
         let hex = |text: &str| usize::from_str_radix(text, 16).ok();
         let rights = fields.next()?.as_bytes();
         let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
-        let _device = fields.next()?;
-        let inode = fields.next()?.parse().ok()?;
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let number = |text: &str| u32::from_str_radix(text, 16).ok();
+        let device = libc::makedev(number(major)?, number(minor)?);
+        let identity = Identity { device, inode: fields.next()?.parse().ok()? };
         Some(Self {
             range: hex(start)?..hex(end)?,
             readable: rights.first() == Some(&b'r'),
@@ -49,7 +65,7 @@ impl Area {
             executable: rights.get(2) == Some(&b'x'),
             shared: rights.get(3) == Some(&b's'),
             offset,
-            inode,
+            identity,
             name: fields.next().unwrap_or("").trim_start().into(),
         })
     }
@@ -95,11 +111,15 @@ mod tests {
             Area::parse("7f0000001000-7f0000003000 rw-s 7f0000001000 00:01 77                 /memfd:a b (deleted)");
         let area = area.expect("a line");
         assert_eq!(
-            (area.range.clone(), area.offset, area.inode),
+            (area.range.clone(), area.offset, area.identity.inode),
             (0x7f00_0000_1000..0x7f00_0000_3000, 0x7f00_0000_1000, 77)
         );
         assert!(
-            area.readable && area.writable && !area.executable && area.shared && area.mirrors(77) && !area.mirrors(78)
+            area.readable
+                && area.writable
+                && !area.executable
+                && area.shared
+                && area.mirrors(Identity { device: 1, inode: 77 })
         );
         assert_eq!(area.name, "/memfd:a b (deleted)");
         for (name, plain) in [("", true), ("[heap]", true), ("[stack]", true), ("[anon:x]", true), ("[vvar]", false)] {
@@ -118,7 +138,7 @@ mod tests {
             executable: false,
             shared: false,
             offset,
-            inode: 0,
+            identity: Identity { device: 0, inode: 0 },
             name: String::new(),
         };
         let areas = [area(0x1000, 0x3000, 0x5000), area(0x3000, 0x4000, 0), area(0x6000, 0x7000, 0)];

@@ -107,7 +107,7 @@ fn shared_of(pages: &Pages, areas: &[Area]) -> Vec<Area> {
         let part = area.range.start.max(range.start)..area.range.end.min(range.end);
         (!part.is_empty()).then(|| Area { range: part, ..area.clone() })
     };
-    let mirrors = areas.iter().filter(|area| area.mirrors(pages.inode));
+    let mirrors = areas.iter().filter(|area| area.mirrors(pages.identity));
     mirrors.flat_map(|area| pages.counts.all().filter_map(|range| cut(&range, area)).collect::<Vec<_>>()).collect()
 }
 
@@ -121,7 +121,7 @@ fn exchange_all(
         let mut exchange = Exchange::new()?;
         for range in ranges {
             let parts = areas::within(&areas, range)?;
-            let fit = parts.iter().filter(|area| area.is_plain() || area.mirrors(pages.inode));
+            let fit = parts.iter().filter(|area| area.is_plain() || area.mirrors(pages.identity));
             fit.into_iter().try_for_each(|area| act(&mut exchange, area))?;
         }
         Ok(exchange.longest)

@@ -12,10 +12,13 @@
 //! ```
 //!
 //! When the last registration over a page is gone, its bytes go back to private memory and out of the file.
+//!
+//! Memory that the program itself shares, as a memfd or a tmpfs file, is left alone: its own file is what the daemon maps.
 
 mod areas;
 mod counts;
 mod exchange;
+mod file;
 mod fork;
 mod userfaultfd;
 
@@ -35,12 +38,17 @@ use nix::{
         memfd::{MFdFlags, memfd_create},
         resource::{RLIM_INFINITY, Resource, getrlimit},
         signal::{SigSet, SigmaskHow},
-        stat::fstat,
     },
     unistd::ftruncate,
 };
 
-use self::{areas::Area, counts::Counts, exchange::Exchange};
+use roced_shared::abi::control::origin;
+
+use self::{
+    areas::{Area, Identity},
+    counts::Counts,
+    exchange::Exchange,
+};
 use crate::{
     error::{Error, Result},
     socket::lock,
@@ -60,8 +68,43 @@ struct Pages {
     /// The process that it is of: a forked child has its parent's until it looks.
     pid: u32,
     file: OwnedFd,
-    inode: u64,
+    identity: Identity,
     counts: Counts,
+}
+
+/// How the daemon can map memory of the program.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    pub(crate) file: OwnedFd,
+    /// The whole pages.
+    pub(crate) pages: Range<usize>,
+    /// Where they begin in the file.
+    pub(crate) offset: u64,
+    pub(crate) writable: bool,
+    pub(crate) origin: u32,
+    /// Keeps private memory shared.
+    pub(crate) held: Option<Held>,
+}
+
+/// Makes `range` such that the daemon can map it, for writing if `write` says so.
+///
+/// # Errors
+/// It is not mapped, of a kind that cannot be shared, or without the rights; the kernel said no. Then all is as it was.
+pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<Reached> {
+    match Held::new(range, write) {
+        Ok(held) => {
+            let (file, pages) = (held.file()?, held.range());
+            let offset = pages.start as u64;
+            Ok(Reached { file, pages, offset, writable: true, origin: origin::REPLACED, held: Some(held) })
+        }
+        // Memory that the program itself shares stays as it is.
+        Err(other @ Error::OtherMemory { .. }) => {
+            let pages = whole_pages(range)?;
+            let (file, offset) = file::behind(&areas::all()?, &pages, write)?.ok_or(other)?;
+            Ok(Reached { file, pages, offset, writable: write, origin: origin::SHARED, held: None })
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Memory of the program that is shared for as long as this lives.
@@ -76,7 +119,7 @@ impl Held {
     ///
     /// # Errors
     /// There is memory of another kind, or none; the kernel said no. Then all is as it was.
-    pub(crate) fn new(range: &Range<usize>, write: bool) -> Result<Self> {
+    fn new(range: &Range<usize>, write: bool) -> Result<Self> {
         let pages = &mut *lock(&PAGES);
         if pages.as_ref().is_none_or(|pages| pages.pid != process::id()) {
             fork::watch();
@@ -89,12 +132,12 @@ impl Held {
     }
 
     /// The whole pages.
-    pub(crate) fn range(&self) -> Range<usize> {
+    fn range(&self) -> Range<usize> {
         self.range.clone()
     }
 
     /// The file in which they lie, each at the offset that is its address.
-    pub(crate) fn file(&self) -> Result<OwnedFd> {
+    fn file(&self) -> Result<OwnedFd> {
         let pages = lock(&PAGES);
         let pages = pages.as_ref().filter(|pages| pages.pid == self.pid).ok_or(Error::OtherProcess)?;
         pages
@@ -125,13 +168,18 @@ impl Pages {
         ftruncate(&file, FILE_BYTES as i64).map_err(Error::kernel("ftruncate"))?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(Error::kernel("fcntl"))?;
-        let inode = fstat(&file).map_err(Error::kernel("fstat"))?.st_ino;
-        Ok(Self { pid: process::id(), file, inode, counts: Counts::new() })
+        let identity = Identity::of(&file)?;
+        Ok(Self { pid: process::id(), file, identity, counts: Counts::new() })
     }
 
     fn hold(&mut self, range: &Range<usize>, write: bool) -> Result<()> {
-        let parts = areas::within(&areas::all()?, range)?;
-        if let Some(unfit) = parts.iter().find(|area| !(area.is_plain() || area.mirrors(self.inode))) {
+        let areas = areas::all()?;
+        let parts = areas::within(&areas, range)?;
+        // The kernel makes the main stack longer below its first page, as long as that is what it was.
+        if let Some(stack) = areas.iter().find(|area| area.name == "[stack]" && range.contains(&area.range.start)) {
+            return Err(Error::OtherMemory { address: stack.range.start, name: "[stack], where it grows".into() });
+        }
+        if let Some(unfit) = parts.iter().find(|area| !(area.is_plain() || area.mirrors(self.identity))) {
             return Err(Error::OtherMemory { address: unfit.range.start, name: unfit.name.clone() });
         }
         if let Some(unfit) = parts.iter().find(|area| !area.readable || write && !area.writable) {
@@ -170,14 +218,15 @@ impl Pages {
     /// What of `range` still shows the file becomes private. The program may have unmapped it meanwhile, or mapped something else there.
     fn make_private(&self, exchange: &mut Exchange, areas: &[Area], range: &Range<usize>) -> Result<()> {
         let overlap = |area: &Area| area.range.start.max(range.start)..area.range.end.min(range.end);
-        for area in areas.iter().filter(|area| area.mirrors(self.inode)) {
+        for area in areas.iter().filter(|area| area.mirrors(self.identity)) {
             let part = overlap(area);
             if !part.is_empty() {
                 exchange.unshare(&Area { range: part, ..area.clone() })?;
             }
         }
         // Memory that the program has moved shows the file elsewhere: that is all that is left of its bytes.
-        let moved = areas.iter().filter(|area| area.shared && area.inode == self.inode && !area.mirrors(self.inode));
+        let moved =
+            areas.iter().filter(|area| area.shared && area.identity == self.identity && !area.mirrors(self.identity));
         let shown = |area: &Area| {
             area.offset < range.end as u64 && (range.start as u64) < area.offset + area.range.len() as u64
         };

@@ -13,7 +13,7 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{FcntlArg, OFlag, SealFlag, fcntl},
+    fcntl::{FcntlArg, OFlag, fcntl},
     sys::statfs::{TMPFS_MAGIC, fstatfs},
 };
 
@@ -94,21 +94,18 @@ pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<In
 }
 
 impl Descriptor {
-    /// The descriptor, if it is of a tmpfs file or memfd that cannot shrink, so that no access of ours meets a missing page (SIGBUS).
-    pub(crate) fn into_steady_file(mut self) -> Result<SteadyFile, Errno> {
+    /// The descriptor, if it is of a tmpfs file or memfd: of pages in memory, so that no access of ours waits for anybody.
+    pub(crate) fn into_shared_file(mut self) -> Result<SharedFile, Errno> {
         let fd = self.fd.as_ref().expect("it is there until it is taken or dropped");
         // Nothing here waits, whatever it is: only shared memory answers this question, all else is EINVAL, or EBADF for O_PATH.
-        let seals = fcntl(fd, FcntlArg::F_GET_SEALS)?;
+        fcntl(fd, FcntlArg::F_GET_SEALS)?;
         // The other kind that answers is hugetlbfs, where a hole may stay one.
         if fstatfs(fd)?.filesystem_type() != TMPFS_MAGIC {
             return Err(Errno::ENODEV);
         }
         let fd = self.fd.take().expect("it is there until it is taken or dropped");
-        if !SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK) {
-            return Err(Errno::EOPNOTSUPP);
-        }
         let mode = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
-        Ok(SteadyFile { fd, writable: mode == OFlag::O_RDWR })
+        Ok(SharedFile { fd, writable: mode == OFlag::O_RDWR })
     }
 }
 
@@ -131,15 +128,15 @@ impl Drop for Descriptor {
     }
 }
 
-/// A tmpfs file or memfd of a client, which cannot shrink.
+/// A tmpfs file or memfd of a client.
 #[derive(Debug)]
-pub(crate) struct SteadyFile {
+pub(crate) struct SharedFile {
     fd: OwnedFd,
     /// The client has it open for reading and writing.
     pub(crate) writable: bool,
 }
 
-impl AsFd for SteadyFile {
+impl AsFd for SharedFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -152,10 +149,7 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    use nix::{
-        sys::memfd::{MFdFlags, memfd_create},
-        unistd::{dup, ftruncate},
-    };
+    use nix::sys::memfd::{MFdFlags, memfd_create};
 
     use super::*;
 
@@ -164,17 +158,12 @@ mod tests {
     }
 
     #[test]
-    fn only_memory_that_cannot_shrink_is_taken() {
-        let made = || {
-            let fd = memfd_create(c"test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).expect("a memfd");
-            ftruncate(&fd, 4096).expect("a page");
-            fd
-        };
-        let sealed = made();
-        fcntl(&sealed, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).expect("it can be sealed");
-        assert!(descriptor(dup(&sealed).expect("a copy"), 1).into_steady_file().expect("it cannot shrink").writable);
-        let refused = |fd: OwnedFd| descriptor(fd, 1).into_steady_file().map(drop).expect_err("it is refused");
-        assert_eq!(refused(made()), Errno::EOPNOTSUPP);
+    fn only_files_in_memory_are_taken() {
+        let made = memfd_create(c"test", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+        let again = File::open(format!("/proc/self/fd/{}", made.as_raw_fd())).expect("to read");
+        assert!(descriptor(made, 1).into_shared_file().expect("it is").writable);
+        assert!(!descriptor(again.into(), 1).into_shared_file().expect("it is").writable);
+        let refused = |fd: OwnedFd| descriptor(fd, 1).into_shared_file().map(drop).expect_err("it is refused");
         assert_eq!(refused(File::open("/proc/self/maps").expect("there").into()), Errno::EINVAL);
         let path = nix::fcntl::open("/dev/shm", OFlag::O_PATH, nix::sys::stat::Mode::empty()).expect("there");
         assert_eq!(refused(path), Errno::EBADF);

@@ -1,13 +1,15 @@
 //! Memory that a client and the daemon both map: sealed memfds that the daemon makes, or files in memory that a client brings.
 //!
-//! A [`Mapping`] is a file's pages in our address space. It is sealed against shrinking, so that no access of ours can meet a
-//! missing page (SIGBUS); a memfd that we make is sealed against more seals, too. No seal takes the write right from a mapping that there is. [`ClientMemory`] is a mapping that
+//! A [`Mapping`] is a file's pages in our address space. A memfd that we make is sealed against shrinking and against more seals; should
+//! an access of ours meet a missing page (SIGBUS) all the same, only that mapping is lost (`lost.rs`). No seal takes the write right from a mapping that
+//! there is. [`ClientMemory`] is a mapping that
 //! memory regions lie in: bytes go in and out by bounds-checked copies, never by a Rust reference, for the client's threads write
 //! there at any moment.
 #![expect(unsafe_code, reason = "maps memory that is shared with clients, and copies to and from it")]
 
 use std::{
     ffi::{CStr, c_void},
+    mem::ManuallyDrop,
     num::NonZeroUsize,
     ops::Range,
     os::fd::OwnedFd,
@@ -27,7 +29,7 @@ use nix::{
 };
 use roced_transport::io::AtomicOperation;
 
-use super::descriptor::SteadyFile;
+use super::{descriptor::SharedFile, lost::Watch};
 
 /// Who besides the daemon may write to a memfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub enum Writers {
 /// Pages that we share with a client, mapped for reading and writing for as long as this lives.
 #[derive(Debug)]
 pub struct Mapping {
+    /// Goes before the mapping does.
+    watch: ManuallyDrop<Watch>,
     base: NonNull<u8>,
     bytes: usize,
 }
@@ -63,7 +67,7 @@ impl Mapping {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &fd, 0)? };
-        let mapping = Self { base: base.cast(), bytes };
+        let mapping = Self::watched(base, bytes)?;
         let mut seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         if writers == Writers::DaemonOnly {
             // Our own mapping is older than the seal and stays writable.
@@ -71,6 +75,16 @@ impl Mapping {
         }
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
         Ok((mapping, fd))
+    }
+
+    /// What was mapped a moment ago.
+    fn watched(base: NonNull<c_void>, bytes: usize) -> Result<Self, Errno> {
+        let start = base.as_ptr().expose_provenance();
+        let watch = Watch::new(&(start..start + bytes)).inspect_err(|_| {
+            // SAFETY: it was mapped a moment ago, and nobody knows of it.
+            unsafe { munmap(base, bytes) }.expect("unmapping a whole mapping of ours cannot fail");
+        })?;
+        Ok(Self { watch: ManuallyDrop::new(watch), base: base.cast(), bytes })
     }
 
     /// Bytes mapped.
@@ -109,6 +123,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // SAFETY: it is dropped here and used nowhere afterward.
+        unsafe { ManuallyDrop::drop(&mut self.watch) };
         // SAFETY: exactly what `create` mapped; `base` is private and those who were given an address keep `self` alive.
         unsafe { munmap(self.base.cast(), self.bytes) }.expect("unmapping a whole mapping of ours cannot fail");
     }
@@ -150,7 +166,7 @@ impl ClientMemory {
     /// # Errors
     /// `EOVERFLOW` when the part does not lie inside; `EACCES` when the client may not write there but would have us do so; what else the kernel
     /// said.
-    pub(crate) fn map(file: &SteadyFile, part: Range<u64>, writable: bool, kind: MemoryKind) -> Result<Self, Errno> {
+    pub(crate) fn map(file: &SharedFile, part: Range<u64>, writable: bool, kind: MemoryKind) -> Result<Self, Errno> {
         let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
         if part.end > size {
             return Err(Errno::EOVERFLOW);
@@ -164,7 +180,7 @@ impl ClientMemory {
         let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file, offset)? };
-        let mapping = Mapping { base: base.cast(), bytes: length.get() };
+        let mapping = Mapping::watched(base, length.get())?;
         mapping.lock()?;
         Ok(Self { mapping, kind, writable })
     }
@@ -187,6 +203,11 @@ impl ClientMemory {
     /// May anything be written there? If not, no region in it has rights to write: nothing else keeps [`Self::write`] from it.
     pub fn is_writable(&self) -> bool {
         self.writable
+    }
+
+    /// Its pages are gone, and zeros are in their place: the client cut its file short, or the kernel had no memory for a hole in it.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.watch.is_lost()
     }
 
     /// Copies `bytes` to `offset`. A program that polls the last byte, or the last aligned 2, 4 or 8 bytes, sees all older bytes of this

@@ -16,6 +16,7 @@ mod connection;
 mod control;
 mod descriptor;
 pub mod listener;
+mod lost;
 pub mod memory;
 mod numbers;
 pub mod outside;
@@ -38,7 +39,7 @@ use nix::{
 use roced_shared::{
     abi::control::{EVENT, Event, Message, call_name, event},
     ids::{DeviceId, Qpn, SessionId},
-    report::SessionReport,
+    report::{MemoryReport, SessionReport},
 };
 use tracing::{debug, info, warn};
 
@@ -48,6 +49,7 @@ use self::{
     control::{Desk, Registry},
     descriptor::Descriptor,
     listener::Listener,
+    memory::MemoryKind,
     outside::Outside,
     path::Follower,
     queues::SleepBoard,
@@ -71,6 +73,9 @@ const EVENTS: usize = 64;
 
 /// In the epoll set: the listener. Sessions stand there under their numbers, which begin at 1.
 const LISTENER: u64 = 0;
+
+/// In the epoll set: memory was lost.
+const LOST: u64 = u64::MAX;
 
 /// All clients.
 #[derive(Debug)]
@@ -107,6 +112,7 @@ impl Clients {
     ) -> Result<Self, Errno> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        epoll.add(lost::bell()?, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, LOST))?;
         let registry = Registry::new(devices, limits, board);
         let sessions = BTreeMap::new();
         Ok(Self {
@@ -131,6 +137,7 @@ impl Clients {
         for event in &events[..ready] {
             match event.data() {
                 LISTENER => self.accept(),
+                LOST => self.end_those_who_lost(outside),
                 number => self.serve(number as u32, outside),
             }
         }
@@ -173,6 +180,7 @@ impl Clients {
                 qps: 0,
                 mrs: 0,
                 memory_bytes: 0,
+                memory: MemoryReport::default(),
             };
             if let Stage::Open(objects) = &session.stage {
                 let name = |device: DeviceId| {
@@ -186,6 +194,13 @@ impl Clients {
                 report.qps = objects.qps.len() as u32;
                 report.mrs = objects.mrs.len() as u32;
                 report.memory_bytes = objects.bytes;
+                for memory in objects.memories.values().map(|object| &object.memory) {
+                    *match memory.kind() {
+                        MemoryKind::Made => &mut report.memory.made_bytes,
+                        MemoryKind::Replaced => &mut report.memory.replaced_bytes,
+                        MemoryKind::Shared => &mut report.memory.shared_bytes,
+                    } += memory.len();
+                }
             }
             report
         })
@@ -286,6 +301,21 @@ impl Clients {
             End::Fault(what) => self.note_fault(|held_back| {
                 warn!(session = %id, pid = peer.pid, uid = peer.uid, fault = what, held_back, "client's session ended: its fault");
             }),
+        }
+    }
+
+    /// Ends the sessions of which memory is not there any more: what peers wrote to it is lost, too.
+    fn end_those_who_lost(&mut self, outside: &mut Outside<'_>) {
+        let lost = |session: &Session| match &session.stage {
+            Stage::Open(objects) => objects.memories.values().any(|object| object.memory.is_lost()),
+            _ => false,
+        };
+        let numbers: Vec<u32> =
+            self.sessions.iter().filter(|(_, session)| lost(session)).map(|(number, _)| *number).collect();
+        for number in numbers {
+            let what =
+                "memory that it registered is gone: its file was cut short, or there was no page for a hole in it";
+            self.end(number, &End::Fault(what.into()), outside);
         }
     }
 

@@ -458,6 +458,13 @@ impl Raw {
         Self { socket: fd, sequence: 0 }
     }
 
+    /// One over a connected socket, that has shaken hands.
+    pub(crate) fn over(socket: OwnedFd) -> Self {
+        let mut raw = Self { socket, sequence: 0 };
+        raw.call::<Hello>(HelloRequest { version: roced_shared::abi::VERSION }).expect("the right version");
+        raw
+    }
+
     /// One that has shaken hands.
     pub(crate) fn greeted(path: &Path) -> Self {
         let mut raw = Self::connect(path);

@@ -69,7 +69,7 @@ impl Desk<'_, '_> {
         descriptor: Option<Descriptor>,
     ) -> Reply<MapMemory> {
         let bad_file = |errno| Refused::with(Refusal::BadFile, errno as u32, 0u64);
-        let file = descriptor.ok_or(Errno::EBADF).and_then(Descriptor::into_steady_file).map_err(bad_file)?;
+        let file = descriptor.ok_or(Errno::EBADF).and_then(Descriptor::into_shared_file).map_err(bad_file)?;
         let MapMemoryRequest { offset, bytes, writable, origin } = request;
         let whole = |number: u64| number.is_multiple_of(4096);
         let end = offset.checked_add(bytes).filter(|_| whole(bytes) && bytes > 0);
