@@ -5,8 +5,8 @@
 //!         └──► static inline of verbs.h ─► ibv_context ops ──┘
 //! ```
 //!
-//! A thin skin: what a call means is decided by `roced-client` and the daemon. Here are C's structs ([`abi`]), the objects that programs
-//! hold by pointer ([`object`]), and errors as numbers of errno ([`errno`]). What roced does not have answers EOPNOTSUPP.
+//! A thin skin: what a call means is decided by `roced-client` and the daemon. Here are C's structs (`abi`), the objects that programs
+//! hold by pointer (`object`), and errors as numbers of errno (`errno`). What roced does not have answers EOPNOTSUPP.
 //!
 //! What programs pass is trusted as every library of C trusts it: a pointer is taken for what verbs say it is. Nothing here unwinds into the
 //! program: functions of the C ABI do not.
