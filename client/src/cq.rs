@@ -85,6 +85,8 @@ pub struct Completion {
     pub src_qpn: u32,
     /// A datagram: the first [`crate::GRH_BYTES`] of its buffer are the header that brought it.
     pub has_grh: bool,
+    /// That header is one of IPv4.
+    pub has_ipv4: bool,
     /// When the daemon saw it end, nanoseconds of CLOCK_MONOTONIC; 0 when it did not.
     pub timestamp_ns: u64,
     /// More about an error, for support; 0 when there is none.
@@ -104,6 +106,7 @@ impl Completion {
         solicited: false,
         src_qpn: 0,
         has_grh: false,
+        has_ipv4: false,
         timestamp_ns: 0,
         vendor_error: 0,
     };
@@ -579,6 +582,7 @@ fn completion(work: &[(u32, Arc<Work>)], cqe: &Cqe) -> Option<Completion> {
         solicited: cqe.flags & cqe_flags::SOLICITED != 0,
         src_qpn: cqe.src_qpn,
         has_grh: cqe.flags & cqe_flags::GRH != 0,
+        has_ipv4: cqe.flags & cqe_flags::IPV4 != 0,
         timestamp_ns: cqe.timestamp_ns,
         vendor_error: cqe.vendor_error,
     })

@@ -108,7 +108,8 @@ unsafe fn back(context: *mut ContextFace, port: u8, wc: &Wc, grh: &Grh) -> Resul
             traffic_class: header.traffic_class,
         },
         dlid: 0,
-        sl: wc.sl,
+        // What stands in the completion is no service level here.
+        sl: 0,
         src_path_bits: 0,
         static_rate: 0,
         is_global: 1,

@@ -267,6 +267,19 @@ pub(crate) fn imm_data(it: &Completion) -> [u8; 4] {
     it.imm.or_else(|| it.invalidated.map(u32::to_ne_bytes)).unwrap_or_default()
 }
 
+/// Of a datagram the kind of header that brought it, as adapters tell it where InfiniBand has the service level (IBTA A17.4.5.1): with UDP, and
+/// by IPv6 or IPv4. UCX reads it.
+pub(crate) fn service_level(it: &Completion) -> u8 {
+    const UDP: u8 = 1 << 3;
+    const IPV6: u8 = 1;
+    const IPV4: u8 = 2;
+    match (it.has_grh, it.has_ipv4) {
+        (false, _) => 0,
+        (true, false) => UDP | IPV6,
+        (true, true) => UDP | IPV4,
+    }
+}
+
 fn wc(it: &Completion) -> Wc {
     Wc {
         wr_id: it.wr_id,
@@ -280,7 +293,7 @@ fn wc(it: &Completion) -> Wc {
         wc_flags: flags(it),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: service_level(it),
         dlid_path_bits: 0,
     }
 }

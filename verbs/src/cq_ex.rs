@@ -61,7 +61,7 @@ pub(crate) fn give_functions(face: &mut Face) {
     face.read_src_qp = Some(read_src_qp);
     face.read_wc_flags = Some(read_wc_flags);
     face.read_slid = Some(read_slid);
-    face.read_sl = Some(read_none);
+    face.read_sl = Some(read_sl);
     face.read_dlid_path_bits = Some(read_none);
     face.read_completion_ts = Some(read_completion_ts);
     face.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
@@ -141,11 +141,12 @@ readers! {
     read_qp_num -> u32: it => it.qpn;
     read_src_qp -> u32: it => it.src_qpn;
     read_wc_flags -> u32: it => cq::flags(it);
+    read_sl -> u8: it => cq::service_level(it);
     read_completion_ts -> u64: it => it.timestamp_ns;
     read_completion_wallclock_ns -> u64: it => wall_clock(it.timestamp_ns);
 }
 
-/// LIDs, service levels and path bits are of InfiniBand.
+/// LIDs and path bits are of InfiniBand.
 extern "C" fn read_slid(_face: *mut Face) -> u32 {
     0
 }

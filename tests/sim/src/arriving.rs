@@ -163,7 +163,7 @@ impl Model {
         let completes = Some(Cqe {
             opcode: CompletionOp::Recv as u8,
             byte_len: bytes.len() as u32,
-            flags: flags(seen) | cqe_flags::GRH,
+            flags: flags(seen) | cqe_flags::GRH | if frame::is_ipv4(frame) { cqe_flags::IPV4 } else { 0 },
             imm: seen.imm.unwrap_or_default(),
             src_qpn: deth.source_qpn,
             status: Status::Success as u8,

@@ -94,6 +94,11 @@ pub(crate) fn grh(frame: &[u8]) -> [u8; 40] {
     grh
 }
 
+/// Whether its IP header is that of IPv4.
+pub(crate) fn is_ipv4(frame: &[u8]) -> bool {
+    frame[14] >> 4 == 4
+}
+
 /// (kind, begins, ends, RETH, AETH, immediate) of the low bits of an opcode.
 const fn describe(opcode: u8) -> Option<(Kind, bool, bool, bool, bool, bool)> {
     use Kind::{Ack, Atomic, AtomicAck, AtomicWrite, Flush, ReadRequest, ReadResponse, Send, Write};

@@ -106,7 +106,7 @@ impl Datagram {
                 imm: packet.imm,
                 solicited: packet.bth.solicited,
                 invalidated: None,
-                source: Some(deth.source_qpn),
+                source: Some((deth.source_qpn, packet.is_ipv4())),
             };
             link.complete_recv(&received, turn);
         }

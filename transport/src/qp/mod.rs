@@ -570,8 +570,8 @@ struct Received {
     solicited: bool,
     /// A key of ours that opens nothing any more.
     invalidated: Option<MrKey>,
-    /// Of a datagram: who sent it. A GRH stands in front of it then.
-    source: Option<Qpn>,
+    /// Of a datagram: who sent it, and whether by IPv4. A GRH stands in front of it then.
+    source: Option<(Qpn, bool)>,
 }
 
 impl Received {
@@ -705,13 +705,13 @@ impl Link {
     }
 
     fn complete_recv<A: App>(&mut self, received: &Received, turn: &mut Turn<'_, A>) {
-        use roced_shared::abi::cqe::cqe_flags::{GRH, IMM, INVALIDATED, SOLICITED};
+        use roced_shared::abi::cqe::cqe_flags::{GRH, IMM, INVALIDATED, IPV4, SOLICITED};
         let flags = if received.imm.is_some() { IMM } else { 0 }
             | if received.solicited { SOLICITED } else { 0 }
             | if received.invalidated.is_some() { INVALIDATED } else { 0 }
-            | if received.source.is_some() { GRH } else { 0 };
+            | received.source.map_or(0, |(_, ipv4)| if ipv4 { GRH | IPV4 } else { GRH });
         let key = received.invalidated.map(|key| key.0.to_ne_bytes());
-        let src_qpn = received.source.map_or(self.attributes.dest_qpn, Qpn::get);
+        let src_qpn = received.source.map_or(self.attributes.dest_qpn, |(qpn, _)| qpn.get());
         let cqe = Cqe {
             opcode: received.op as u8,
             byte_len: received.bytes,

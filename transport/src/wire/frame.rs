@@ -70,8 +70,13 @@ impl<'a> Packet<'a> {
 
     /// The IP header, without the options that an IPv4 header may have.
     pub fn ip_header(&self) -> &'a [u8] {
-        let bytes = if self.head[0] >> 4 == 4 { IPV4_BYTES } else { IPV6_BYTES };
+        let bytes = if self.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
         &self.head[..bytes]
+    }
+
+    /// Whether it came by IPv4.
+    pub fn is_ipv4(&self) -> bool {
+        self.head[0] >> 4 == 4
     }
 
     /// The payload, piece by piece: [`Self::payload_len`] bytes in all, no piece empty.

@@ -85,7 +85,8 @@ fn a_datagram_arrives_behind_the_header_that_brought_it() {
         let cqe = one(&mut pair, 1);
         assert_eq!((cqe.wr_id, cqe.status, cqe.opcode), (7, 0, CompletionOp::Recv as u8));
         assert_eq!(cqe.byte_len as usize, GRH + length);
-        assert_eq!(cqe.flags, cqe_flags::GRH | cqe_flags::IMM | cqe_flags::SOLICITED);
+        let family = if ipv6 { 0 } else { cqe_flags::IPV4 };
+        assert_eq!(cqe.flags, cqe_flags::GRH | cqe_flags::IMM | cqe_flags::SOLICITED | family);
         assert_eq!((cqe.src_qpn, cqe.imm), (pair.hosts[0].qpn.get(), [1, 2, 3, 4]));
         let memory = &pair.hosts[1].app.memory;
         let (source, dest) = (pair.hosts[0].gid, pair.hosts[1].gid);

@@ -149,7 +149,8 @@ fn each_copy_stands_behind_the_header_that_brought_it() {
         assert_eq!(completions.len(), 2);
         for cqe in completions {
             assert_eq!((cqe.status, cqe.opcode, cqe.byte_len as usize), (0, CompletionOp::Recv as u8, GRH + 30));
-            assert_eq!(cqe.flags, cqe_flags::GRH | cqe_flags::IMM | cqe_flags::SOLICITED);
+            let family = if ipv6 { 0 } else { cqe_flags::IPV4 };
+            assert_eq!(cqe.flags, cqe_flags::GRH | cqe_flags::IMM | cqe_flags::SOLICITED | family);
             assert_eq!((cqe.src_qpn, cqe.imm), (sender.get(), [1, 2, 3, 4]));
             assert_eq!(cqe.qpn, Qpn::new(pair.hosts[1].qpn.endpoint(), cqe.wr_id as u32).get());
             let header = &pair.hosts[1].app.memory[cqe.wr_id as usize * 1000..][..GRH];
