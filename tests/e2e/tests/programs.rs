@@ -1,0 +1,271 @@
+//! Programs that know nothing of roced, as the distribution has them: those of libibverbs, perftest, and rdma-core's own tests.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+
+use crate::{
+    Settings,
+    lab::{Host, Lab, SOON},
+    program::{Ended, Program, within},
+};
+
+/// Host b as they are told of it.
+const PEER: &str = crate::PEER_IPV4;
+/// The GID of IPv4: of index 0 is the link-local one.
+const GID: &str = "1";
+/// Where they listen.
+const PORT: u16 = 18515;
+/// How long a run of any of them may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// `program` over our library, on a host.
+fn start(lab: &Lab, host: Host, program: &str, arguments: &[&str]) -> Result<Program> {
+    lab.start(host, "roce-run", &[&[program], arguments].concat())
+}
+
+fn run(lab: &Lab, host: Host, program: &str, arguments: &[&str]) -> Result<Ended> {
+    start(lab, host, program, arguments)?.end(LIMIT)
+}
+
+/// A server on b, and then its client on a, with the same options: what the client prints, when both end well.
+fn pair(lab: &Lab, program: &str, options: &[&str]) -> Result<String> {
+    let mut server = start(lab, Host::B, program, options)?;
+    let listens = || listens(&mut server);
+    ensure!(within(SOON, listens)?, "{program} {options:?}: does not listen");
+    let client = run(lab, Host::A, program, &[options, &[PEER]].concat());
+    let server = server.end(LIMIT);
+    match (client, server) {
+        (Ok(client), Ok(server)) => {
+            ensure!(server.status.success() && client.status.success(), "{client}\n{server}");
+            Ok(client.output)
+        }
+        (Err(error), Ok(ended)) => Err(error.context(ended.to_string())),
+        (Ok(ended), Err(error)) => Err(error.context(ended.to_string())),
+        (Err(client), Err(server)) => Err(client.context(format!("{server:#}"))),
+    }
+}
+
+/// Whether a program listens on the port; a program that has ended never will.
+fn listens(program: &mut Program) -> Result<bool> {
+    ensure!(program.runs()?, "the server ended early");
+    let listening = |table: &str| {
+        let path = format!("/proc/{}/net/{table}", program.pid());
+        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+        let is_it = |line: &str| {
+            let mut fields = line.split_whitespace().skip(1);
+            let local = fields.next().unwrap_or_default();
+            local.ends_with(&format!(":{PORT:04X}")) && fields.nth(1) == Some("0A")
+        };
+        anyhow::Ok(text.lines().any(is_it))
+    };
+    Ok(listening("tcp")? || listening("tcp6")?)
+}
+
+/// ibv_devices and ibv_devinfo show the device and its addresses.
+pub(crate) fn devices_are_listed(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let listed = run(&lab, Host::A, "ibv_devices", &[])?.success()?;
+    ensure!(listed.contains("roce0"), "{listed}");
+    let told = run(&lab, Host::A, "ibv_devinfo", &["-v"])?.success()?;
+    for wanted in ["PORT_ACTIVE (4)", "4096 (5)", "GID[  1]:\t\t::ffff:10.10.0.1, RoCE v2", "ATOMIC_GLOB"] {
+        ensure!(told.contains(wanted), "no {wanted} in {told}");
+    }
+    Ok(())
+}
+
+/// The examples of libibverbs, at two path MTUs, each byte of what they receive looked at.
+pub(crate) fn pingpongs(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let rounds = if settings.full { "1000" } else { "100" };
+    for mtu in ["1024", "4096"] {
+        for more in [&[][..], &["-e"], &["-N"], &["-t"], &["-e", "-N"]] {
+            pingpong(&lab, "ibv_rc_pingpong", &[&["-m", mtu, "-n", rounds, "-c"], more].concat())?;
+        }
+        for more in [&[][..], &["-e"]] {
+            pingpong(&lab, "ibv_uc_pingpong", &[&["-m", mtu, "-n", rounds, "-c"], more].concat())?;
+            pingpong(&lab, "ibv_srq_pingpong", &[&["-m", mtu, "-n", rounds, "-c"], more].concat())?;
+        }
+    }
+    for more in [&[][..], &["-e"]] {
+        pingpong(&lab, "ibv_ud_pingpong", &[&["-n", rounds, "-c"], more].concat())?;
+    }
+    Ok(())
+}
+
+fn pingpong(lab: &Lab, program: &str, options: &[&str]) -> Result<()> {
+    let told = pair(lab, program, &[&["-g", GID], options].concat())?;
+    ensure!(told.contains("iters in") && !told.contains("invalid data"), "{program} {options:?}: {told}");
+    Ok(())
+}
+
+/// perftest: each operation, bandwidth and latency, over each service that has it, with events, both ways, with several queue pairs and with a
+/// shared receive queue; bandwidths at all sizes from 2 bytes to 8 MiB.
+pub(crate) fn perftest(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let runs: &[(&str, &[&str])] = &[
+        ("ib_send_bw", &["-a", "-n", "64"]),
+        ("ib_write_bw", &["-a", "-n", "64"]),
+        ("ib_read_bw", &["-a", "-n", "64"]),
+        ("ib_send_bw", &["-e", "-n", "64"]),
+        ("ib_send_bw", &["-b", "-n", "64"]),
+        ("ib_write_bw", &["-q", "4", "-n", "64"]),
+        ("ib_read_bw", &["-q", "4", "-n", "64"]),
+        ("ib_send_bw", &["--use-srq", "-q", "4", "-n", "64"]),
+        ("ib_send_bw", &["-c", "UC", "-n", "64"]),
+        ("ib_write_bw", &["-c", "UC", "-n", "64"]),
+        ("ib_send_bw", &["-c", "UD", "-n", "64"]),
+        ("ib_atomic_bw", &["-A", "FETCH_AND_ADD", "-n", "64"]),
+        ("ib_atomic_bw", &["-A", "CMP_AND_SWAP", "-n", "64"]),
+        ("ib_send_lat", &["-s", "4096", "-n", "64"]),
+        ("ib_send_lat", &["-e", "-n", "64"]),
+        ("ib_send_lat", &["-c", "UC", "-n", "64"]),
+        ("ib_send_lat", &["-c", "UD", "-n", "64"]),
+        ("ib_write_lat", &["-n", "16"]),
+        ("ib_read_lat", &["-n", "64"]),
+        ("ib_atomic_lat", &["-n", "64"]),
+    ];
+    for (program, options) in runs {
+        let told = pair(&lab, program, &[&["-F", "-x", GID], *options].concat())?;
+        let sizes = told.lines().filter(|line| line.trim_start().starts_with(|it: char| it.is_ascii_digit())).count();
+        let wanted = if options.contains(&"-a") { 23 } else { 1 };
+        ensure!(sizes == wanted, "{program} {options:?}: {told}");
+    }
+    Ok(())
+}
+
+/// rdma-core's own tests, as the package of pyverbs brings them. A test that is skipped for what roced does not have counts as not run.
+pub(crate) fn the_tests_of_rdma_core(_: &Settings) -> Result<()> {
+    /// Tests that pass, by module; `docs/verbs.md` says why the others do not run.
+    const PASSING: &[(&str, usize)] = &[
+        ("addr", 3),
+        ("atomic", 7),
+        ("cq", 3),
+        ("cq_events", 2),
+        ("cqex", 4),
+        ("device", 12),
+        ("fork", 1),
+        ("mr", 12),
+        ("parent_domain", 5),
+        ("pd", 4),
+        ("qp", 21),
+        ("qpex", 18),
+        ("relaxed_ordering", 2),
+    ];
+    let lab = Lab::up(&[])?;
+    let folder = tempfile::tempdir()?;
+    let tests = unpack_tests(folder.path())?;
+    for (module, wanted) in PASSING {
+        let mut arguments = vec![tests.as_str(), "-v", "--dev", "roce0", "--port", "1", "--gid", GID];
+        let name = format!("tests.test_{module}");
+        arguments.push(&name);
+        // It prints all on stderr.
+        let told = run(&lab, Host::A, "/usr/bin/python3", &arguments)?.errors;
+        let ends = |how: &str| told.lines().filter(|line| line.ends_with(how)).count();
+        let failed = told.lines().filter(|line| line.ends_with("... FAIL") || line.ends_with("... ERROR")).count();
+        // Whether it fails depends on how fast seven datagrams are on their way: it wants their completions to be there at once.
+        let allowed = usize::from(told.contains("FAIL: test_resize_cq "));
+        ensure!(ends("... ok") >= *wanted && failed <= allowed, "{module}: {} of {wanted}\n{told}", ends("... ok"));
+    }
+    Ok(())
+}
+
+/// The tests lie compressed among the package's documents; the program to be run.
+fn unpack_tests(folder: &Path) -> Result<String> {
+    let there = "/usr/share/doc/rdma-core/tests";
+    ensure!(
+        Path::new(there).exists(),
+        "no tests in {there}: is python3-pyverbs there with its documents (scripts/setup)?"
+    );
+    let copied = Command::new("cp").args(["-r", there]).arg(folder).status()?;
+    let tests = folder.join("tests");
+    let compressed = fs::read_dir(&tests)?.filter_map(|file| Some(file.ok()?.path()));
+    let compressed: Vec<_> = compressed.filter(|path| path.extension().is_some_and(|end| end == "gz")).collect();
+    let unpacked = Command::new("gunzip").args(compressed).status()?;
+    ensure!(copied.success() && unpacked.success(), "unpacking the tests of rdma-core");
+    Ok(tests.join("run_tests.py").display().to_string())
+}
+
+/// A program that uses no RDMA is the same with the library and without: no thread, no file descriptor.
+pub(crate) fn a_program_without_rdma_notices_nothing(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let look = "ls /proc/self/fd | wc -l; grep Threads /proc/self/status; grep -c libibverbs /proc/self/maps";
+    let (plain, loaded) =
+        (lab.run(Host::A, "sh", &["-c", look], SOON)?.output, run(&lab, Host::A, "sh", &["-c", look])?.output);
+    let (plain, loaded): (Vec<_>, Vec<_>) = (plain.lines().collect(), loaded.lines().collect());
+    ensure!(plain[..2] == loaded[..2], "{plain:?} became {loaded:?}");
+    ensure!(plain[2] == "0" && loaded[2] != "0", "the library was not loaded: {loaded:?}");
+    Ok(())
+}
+
+/// When the daemon dies, programs that wait by polling or by events end with an error, and do not hang.
+pub(crate) fn a_dead_daemon_ends_programs(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    for waiting in [&[][..], &["-e"]] {
+        let options = [&["-g", GID, "-n", "100000000"], waiting].concat();
+        let mut server = start(&lab, Host::B, "ibv_rc_pingpong", &options)?;
+        ensure!(within(SOON, || listens(&mut server))?, "it does not listen");
+        let mut client = start(&lab, Host::A, "ibv_rc_pingpong", &[&options[..], &[PEER]].concat())?;
+        let moves = || Ok(lab.counter(Host::A, "device/*", "request_packets")? > 100 || !client.runs()?);
+        ensure!(within(SOON, moves)?, "nothing moves");
+        lab.stop_daemon(Host::A, Signal::SIGKILL)?;
+        client.end(SOON)?.failure()?;
+        lab.start_daemon(Host::A)?;
+        // It retries for a while, then knows that its peer is gone; the example may wait for the other's word then.
+        drop(server);
+    }
+    Ok(())
+}
+
+/// Eight threads on two queue pairs, one completion queue and one shared receive queue: every byte is looked at, each message arrives once.
+pub(crate) fn eight_threads_on_the_same_objects(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--workers", "2", "--queues", "2"])?;
+    let folder = tempfile::tempdir()?;
+    let program = folder.path().join("threads").display().to_string();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("threads.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Werror", "-o", &program]).arg(source).args(["-libverbs", "-lpthread"]);
+    Program::run(compiler, LIMIT)?.success()?;
+    let seconds = if settings.full { "60" } else { "5" };
+    run(&lab, Host::A, &program, &["roce0", GID, seconds])?.success().map(drop)
+}
+
+/// A user who is in the group that the config names, and has no right besides, runs programs; one who is not sees no device.
+pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    for host in [Host::A, Host::B] {
+        let config = lab.config(host);
+        let text = fs::read_to_string(&config)?;
+        fs::write(&config, text.replacen("[control]\n", "[control]\ngroup = \"nogroup\"\n", 1))?;
+        lab.stop_daemon(host, Signal::SIGTERM)?;
+        lab.start_daemon(host)?;
+    }
+    // Programs that any user may read: those of the build may lie in somebody's home.
+    let folder = tempfile::tempdir()?;
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
+    let which = lab.run(Host::A, "sh", &["-c", "command -v roce-run"], SOON)?.success()?;
+    let built = Path::new(which.trim()).parent().context("a folder")?;
+    for name in ["roce-run", "libibverbs.so"] {
+        fs::copy(built.join(name), folder.path().join(name)).with_context(|| name.to_owned())?;
+    }
+    let ours = folder.path().join("roce-run").display().to_string();
+    let as_user = |host, group: &str, words: &[&str]| {
+        let user = ["--reuid=65534", group, "--clear-groups", "--bounding-set=-all", ours.as_str()];
+        lab.start(host, "setpriv", &[&user, words].concat())
+    };
+    let member = "--regid=nogroup";
+    let mut server = as_user(Host::B, member, &["ibv_rc_pingpong", "-g", GID, "-c", "-e"])?;
+    ensure!(within(SOON, || listens(&mut server))?, "it does not listen");
+    as_user(Host::A, member, &["ibv_rc_pingpong", "-g", GID, "-c", "-e", PEER])?.end(LIMIT)?.success()?;
+    server.end(LIMIT)?.success()?;
+    let stranger = as_user(Host::A, "--regid=daemon", &["ibv_devinfo"])?.end(SOON)?;
+    ensure!(stranger.errors.contains("No IB devices found"), "{stranger}");
+    Ok(())
+}
