@@ -29,6 +29,7 @@ mod exports;
 mod fork;
 mod memory;
 mod modify;
+mod multicast;
 mod object;
 mod post;
 mod qp;
