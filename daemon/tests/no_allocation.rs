@@ -22,7 +22,10 @@ use roced_transport::{
     clock::Nanos,
     io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
     qp::PathState,
-    wire::path::{Path, PathSpec},
+    wire::{
+        Roce,
+        path::{Path, PathSpec},
+    },
 };
 use veth::{Host, INTERFACE, MODES, Pair};
 
@@ -202,7 +205,7 @@ fn two_hosts_move_data_through_af_xdp_without_allocation() {
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
-            udp_source_port: 0xc000,
+            roce: Roce::V2 { udp_source_port: 0xc000 },
         };
         PathState::Ready(Path::new(&spec).expect("both are IPv4"))
     };

@@ -22,7 +22,10 @@ use roced_transport::{
     partition::Partitions,
     qp::{PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
-    wire::path::{Path, PathSpec},
+    wire::{
+        Roce,
+        path::{Path, PathSpec},
+    },
     work::{DatagramTo, SendWork, WorkData},
 };
 
@@ -145,7 +148,7 @@ fn end(number: usize, mtu: u32) -> End {
         traffic_class: 0,
         hop_limit: 64,
         flow_label: 0,
-        udp_source_port: 0xc000,
+        roce: Roce::V2 { udp_source_port: 0xc000 },
     })
     .expect("both IPv4");
     use attribute::*;

@@ -13,7 +13,7 @@ use roced_transport::{
     io::{FrameMut, Via},
     mr::MrKey,
     psn::Psn,
-    wire::{Aeth, Bth, Headers, Path, PathSpec, Reth, Syndrome, dest_qpn, opcode, parse},
+    wire::{Aeth, Bth, Headers, Path, PathSpec, Reth, Roce, Syndrome, dest_qpn, opcode, parse},
 };
 
 fn main() {
@@ -50,7 +50,7 @@ fn path(prefix: [u8; 10]) -> Path {
         traffic_class: 0,
         hop_limit: 64,
         flow_label: 0,
-        udp_source_port: 0xc000,
+        roce: Roce::V2 { udp_source_port: 0xc000 },
     };
     Path::new(&spec).expect("both GIDs are of one family")
 }

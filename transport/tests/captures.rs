@@ -13,8 +13,8 @@ use roced_transport::{
     partition::Pkey,
     reject::DropReason,
     wire::{
-        Headers, NakCode, OpcodeInfo, Operation, Packet, Path, PathSpec, Position, Service, Syndrome, dest_qpn, parse,
-        udp_source_port,
+        Headers, NakCode, OpcodeInfo, Operation, Packet, Path, PathSpec, Position, Roce, Service, Syndrome, dest_qpn,
+        parse, udp_source_port,
     },
 };
 
@@ -144,7 +144,7 @@ fn source_ports_are_those_that_linux_chose() {
                 continue;
             }
             if let Some(port) = ports.get(&packet.bth.dest_qpn) {
-                assert_eq!(packet.udp_source_port, *port, "{file} {}", frame.index);
+                assert_eq!(packet.roce, Roce::V2 { udp_source_port: *port }, "{file} {}", frame.index);
                 compared += 1;
             }
         }
@@ -258,7 +258,7 @@ fn path_spec(bytes: &[u8], packet: &Packet<'_>) -> PathSpec {
         traffic_class: packet.traffic_class,
         hop_limit: packet.hop_limit,
         flow_label: u32::from_be_bytes(bytes[ip..ip + 4].try_into().expect("four bytes")),
-        udp_source_port: packet.udp_source_port,
+        roce: packet.roce,
     }
 }
 

@@ -10,7 +10,7 @@ use roced_transport::{
     io::Via,
     psn::Psn,
     reject::DropReason::{self, BadIcrc, BadIpChecksum, BadLength, BadVersion, NotRoce, UnknownOpcode},
-    wire::{Aeth, Bth, Headers, Opcode, PathSpec, Syndrome, Vlan, dest_qpn, opcode, parse},
+    wire::{Aeth, Bth, Headers, Opcode, PathSpec, Roce, Syndrome, Vlan, dest_qpn, opcode, parse},
 };
 
 fn take(pieces: &[&[u8]]) -> Result<(), DropReason> {
@@ -28,7 +28,7 @@ fn frame(gids: ([u8; 16], [u8; 16]), vlan: Option<Vlan>, headers: Headers, paylo
         traffic_class: 0,
         hop_limit: 64,
         flow_label: 0,
-        udp_source_port: 0xc000,
+        roce: Roce::V2 { udp_source_port: 0xc000 },
     };
     let frame = Recipe { spec, headers, payload: payload.to_vec() }.build(&[]);
     assert_eq!(take(&[&frame]), Ok(()));

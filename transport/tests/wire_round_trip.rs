@@ -5,7 +5,7 @@ mod model;
 use model::{
     bth_at, cut, fix_udp_checksum,
     frames::{Recipe, buildable, recipe},
-    headers_of, ip_at, ip_end, udp_at,
+    headers_of, ip_at, ip_end, is_v1, udp_at,
 };
 use proptest::{prelude::*, sample::Index};
 use roced_shared::ids::Qpn;
@@ -15,8 +15,8 @@ use roced_transport::{
     psn::Psn,
     reject::DropReason,
     wire::{
-        Bth, Deth, Headers, Opcode, Packet, Path, PathSpec, Reth, Service, Vlan, dest_qpn, largest_path_mtu, opcode,
-        pad_bytes, parse, udp_source_port,
+        Bth, Deth, Headers, Opcode, Packet, Path, PathSpec, Reth, Roce, Service, Vlan, dest_qpn, largest_path_mtu,
+        opcode, pad_bytes, parse, udp_source_port,
     },
 };
 
@@ -35,7 +35,7 @@ fn assert_is(packet: &Packet<'_>, recipe: &Recipe) {
     assert_eq!((packet.source, packet.destination), (spec.source, spec.destination));
     assert_eq!((packet.traffic_class, packet.hop_limit), (spec.traffic_class, spec.hop_limit));
     assert_eq!(packet.vlan, spec.vlan.map(|vlan| u16::from(vlan.priority) * 8192 + vlan.id));
-    assert_eq!(packet.udp_source_port, spec.udp_source_port);
+    assert_eq!(packet.roce, spec.roce);
     assert_eq!(packet.payload_len(), payload.len());
     assert!(packet.payload().all(|piece| !piece.is_empty()));
     assert_eq!(&packet.payload().flatten().copied().collect::<Vec<_>>(), payload);
@@ -54,8 +54,12 @@ proptest! {
         prop_assert_eq!(&frame, &whole);
         prop_assert_eq!(&frame[frame.len() - 4..], model::icrc(&frame));
         prop_assert_eq!(ip_end(&frame), frame.len());
-        prop_assert_eq!(&frame[udp_at(&frame) + 6..bth_at(&frame)], [0, 0]);
         let ip = ip_at(&frame);
+        if is_v1(&frame) {
+            prop_assert_eq!((frame[ip + 6], bth_at(&frame)), (0x1b, ip + 40));
+        } else {
+            prop_assert_eq!(&frame[udp_at(&frame) + 6..bth_at(&frame)], [0, 0]);
+        }
         if frame[ip] >> 4 == 6 {
             let label = [frame[ip + 1] & 0x0f, frame[ip + 2], frame[ip + 3]];
             prop_assert_eq!(&label, &(recipe.spec.flow_label % (1 << 20)).to_be_bytes()[1..]);
@@ -77,6 +81,7 @@ proptest! {
         off in 1..=0xffffu16,
     ) {
         let mut frame = recipe.build(&[]);
+        prop_assume!(!is_v1(&frame));
         fix_udp_checksum(&mut frame);
         let cuts = places(&read, recipe.body_at(), frame.len());
         let packet = cut(&frame, &cuts);
@@ -178,7 +183,7 @@ fn sample() -> Recipe {
             traffic_class: 0x6a,
             hop_limit: 64,
             flow_label: 0,
-            udp_source_port: 0xc123,
+            roce: Roce::V2 { udp_source_port: 0xc123 },
         },
         headers: Headers {
             reth: Some(Reth { va: 0x1000, rkey: MrKey(0x77), length: 5 }),

@@ -10,7 +10,10 @@ use roced_shared::{
 use roced_transport::{
     io::Via,
     qp::PathState,
-    wire::path::{Path, PathSpec, Vlan, largest_path_mtu, udp_source_port},
+    wire::{
+        Roce,
+        path::{Path, PathSpec, Vlan, largest_path_mtu, udp_source_port},
+    },
 };
 
 use super::{outside::Port, refused::Refused};
@@ -158,7 +161,7 @@ impl Wish {
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
             flow_label: self.flow_label,
-            udp_source_port: udp_source_port(self.flow_label, self.local, self.remote),
+            roce: Roce::V2 { udp_source_port: udp_source_port(self.flow_label, self.local, self.remote) },
         };
         PathState::Ready(Path::new(&spec).expect("both addresses are of one family, `check` saw to it"))
     }

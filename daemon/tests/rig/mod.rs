@@ -48,7 +48,10 @@ use roced_transport::{
     qp::{PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
     srq::{Srq, SrqConfig},
-    wire::path::{Path, PathSpec},
+    wire::{
+        Roce,
+        path::{Path, PathSpec},
+    },
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -274,7 +277,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
                 traffic_class: 0,
                 hop_limit: 64,
                 flow_label: 0,
-                udp_source_port: 0xc000,
+                roce: Roce::V2 { udp_source_port: 0xc000 },
             });
             let path = PathState::Ready(path.expect("both are IPv4"));
             self.connect_one(from, to.qpn, destination, path);

@@ -38,7 +38,7 @@ use roced_transport::{
     mr::{Mr, MrKey, Scope},
     qp::{KeyChange, PathState, Qp, QpConfig, ServiceType},
     srq::{Srq, SrqConfig},
-    wire::{Path, PathSpec},
+    wire::{Path, PathSpec, Roce},
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -218,7 +218,7 @@ impl Client {
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
-            udp_source_port: 0xc001,
+            roce: Roce::V2 { udp_source_port: 0xc001 },
         };
         let path = Path::new(&spec).expect("one family");
         for index in 0..QPS {

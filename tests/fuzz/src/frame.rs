@@ -101,7 +101,7 @@ fn fields(packet: &Packet<'_>) -> (Headers, PathSpec) {
         traffic_class: packet.traffic_class,
         hop_limit: packet.hop_limit,
         flow_label: 0,
-        udp_source_port: packet.udp_source_port,
+        roce: packet.roce,
     };
     (headers, spec)
 }

@@ -18,7 +18,7 @@ use roced_transport::{
     psn::Psn,
     qp::{KeyChange, KeyWish, PathState, Qp, QpConfig, ServiceType},
     recovery::{Recovery, RecoveryConfig},
-    wire::{Packet, Path, PathSpec},
+    wire::{Packet, Path, PathSpec, Roce},
     work::RecvWork,
 };
 
@@ -105,7 +105,7 @@ fn path() -> Path {
         traffic_class: 0,
         hop_limit: 64,
         flow_label: 0,
-        udp_source_port: 50_000,
+        roce: Roce::V2 { udp_source_port: 50_000 },
     })
     .expect("one family")
 }

@@ -17,7 +17,10 @@ use roced_transport::{
     qp::{PathState, Qp, QpConfig},
     recovery::{Recovery, RecoveryConfig},
     srq::SrqConfig,
-    wire::path::{Path, PathSpec, udp_source_port},
+    wire::{
+        Roce,
+        path::{Path, PathSpec, udp_source_port},
+    },
 };
 
 use crate::{
@@ -188,7 +191,7 @@ pub(crate) fn connect(
         traffic_class: 2,
         hop_limit: 64,
         flow_label: 0,
-        udp_source_port: udp_source_port(0, own, peer),
+        roce: Roce::V2 { udp_source_port: udp_source_port(0, own, peer) },
     })
     .expect("one address family");
     let attributes = QpAttributes {

@@ -437,7 +437,7 @@ impl Qp {
             return if is_group(&packet.destination) == to_group { Ok(()) } else { Err(DropReason::WrongAddress) };
         }
         let to_us = match &self.link.path {
-            PathState::Ready(path) => packet.destination == *path.source(),
+            PathState::Ready(path) => packet.destination == *path.source() && packet.roce.is_same_version(path.roce()),
             PathState::Resolving | PathState::Unreachable => true,
         };
         if packet.source != self.link.attributes.dgid || !to_us {

@@ -11,7 +11,7 @@ use roced_shared::ids::Qpn;
 use super::{
     Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Ieth, Imm, OpcodeInfo, Reth, bytes_at,
     icrc::{ICRC_BYTES, Icrc},
-    network::{IPV4_BYTES, IPV6_BYTES, Network, UDP_BYTES, peek_udp, udp_checksum_holds},
+    network::{IPV4_BYTES, IPV6_BYTES, Network, Roce, peek_bth, udp_checksum_holds},
 };
 use crate::{
     io::{SEGMENTS_MAX, Segments},
@@ -35,8 +35,8 @@ pub struct Packet<'a> {
     pub hop_limit: u8,
     /// Tag control information of the VLAN tag next to the IP header.
     pub vlan: Option<u16>,
-    /// UDP source port.
-    pub udp_source_port: u16,
+    /// Which RoCE it is.
+    pub roce: Roce,
     /// Of a datagram.
     pub deth: Option<Deth>,
     /// Of a FLUSH.
@@ -53,7 +53,7 @@ pub struct Packet<'a> {
     pub imm: Option<Imm>,
     /// Of the last packet of a SEND that takes back a key.
     pub ieth: Option<Ieth>,
-    /// IP header to last extension header.
+    /// IP header or GRH to last extension header.
     head: &'a [u8],
     ip_header_bytes: usize,
     /// Payload and pad, in pieces that may be empty.
@@ -68,7 +68,7 @@ impl<'a> Packet<'a> {
         self.payload_bytes
     }
 
-    /// The IP header, without the options that an IPv4 header may have.
+    /// The IP header, without the options that an IPv4 header may have, or the GRH.
     pub fn ip_header(&self) -> &'a [u8] {
         let bytes = if self.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
         &self.head[..bytes]
@@ -99,10 +99,11 @@ impl<'a> Packet<'a> {
     /// [`DropReason::BadUdpChecksum`] or [`DropReason::BadIcrc`].
     pub fn check_integrity(&self) -> Result<(), DropReason> {
         let pieces = self.body.into_iter();
-        if !udp_checksum_holds(self.head, self.ip_header_bytes, pieces.chain([&self.icrc[..]])) {
+        let has_udp = matches!(self.roce, Roce::V2 { .. });
+        if has_udp && !udp_checksum_holds(self.head, self.ip_header_bytes, pieces.chain([&self.icrc[..]])) {
             return Err(DropReason::BadUdpChecksum);
         }
-        let mut icrc = Icrc::over_headers(self.head, self.ip_header_bytes);
+        let mut icrc = Icrc::over_headers(self.head, self.ip_header_bytes, self.roce);
         for piece in self.body.iter().filter(|piece| !piece.is_empty()) {
             icrc.add(piece);
         }
@@ -124,7 +125,7 @@ pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
     let frame_bytes = first.len() + further.iter().map(|piece| piece.len()).sum::<usize>();
     let network = Network::read(first, frame_bytes)?;
 
-    let bth_at = network.udp_at + UDP_BYTES;
+    let bth_at = network.bth_at;
     let bytes: &[u8; Bth::BYTES] = bytes_at(first, bth_at).ok_or(DropReason::BadLength)?;
     if bth_at + Bth::BYTES + ICRC_BYTES > network.end {
         return Err(DropReason::BadLength);
@@ -165,7 +166,7 @@ pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
         traffic_class: network.traffic_class,
         hop_limit: network.hop_limit,
         vlan: network.vlan,
-        udp_source_port: network.udp_source_port,
+        roce: network.roce,
         deth,
         feth,
         reth,
@@ -175,7 +176,7 @@ pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
         imm,
         ieth,
         head,
-        ip_header_bytes: network.udp_at - network.ip_at,
+        ip_header_bytes: network.bth_at - network.roce.udp_bytes() - network.ip_at,
         body,
         payload_bytes,
         icrc,
@@ -227,7 +228,7 @@ fn cut<'a>(first: &'a [u8], further: &Segments<'a>, body_bytes: usize) -> ([&'a 
 /// Whom a frame is for, or `None` when it is not RoCE. For every frame that [`parse`] takes it says the same as the parsed packet.
 pub fn dest_qpn(frame: &Segments<'_>) -> Option<Qpn> {
     let first = frame.first()?;
-    let bth: &[u8; Bth::BYTES] = bytes_at(first, peek_udp(first)? + UDP_BYTES)?;
+    let bth: &[u8; Bth::BYTES] = bytes_at(first, peek_bth(first)?)?;
     Some(Bth::from_bytes(bth).dest_qpn)
 }
 

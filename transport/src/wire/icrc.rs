@@ -1,12 +1,12 @@
 //! The invariant CRC: over everything that a router may not change (IBTA v1 annex A17.3.2).
 //!
-//! A reflected CRC-32 over eight bytes of ones (where InfiniBand has its local header), then IP header, UDP header, BTH and the rest
+//! A reflected CRC-32 over eight bytes of ones (where InfiniBand has its local header), then IP header and UDP header (of RoCEv1: GRH), BTH and the rest
 //! up to the ICRC itself. What a router may change is taken as ones. Ethernet and VLAN are outside.
 
 use crc32fast::Hasher;
 
 use super::{
-    network::{IP_BYTES_MAX, UDP_BYTES},
+    network::{IP_BYTES_MAX, Roce, UDP_BYTES},
     opcode::HEADER_BYTES_MAX,
 };
 
@@ -23,11 +23,11 @@ const AFTER_ONES: u32 = crc_of_ones(8);
 pub(super) struct Icrc(Hasher);
 
 impl Icrc {
-    /// Over `head`: IP header of `ip_header_bytes`, UDP header, BTH and extension headers.
+    /// Over `head`: IP header or GRH of `ip_header_bytes`, UDP header if it is RoCEv2, BTH and extension headers.
     ///
     /// # Panics
     /// When `head` ends before the BTH or is longer than [`HEAD_BYTES_MAX`].
-    pub(super) fn over_headers(head: &[u8], ip_header_bytes: usize) -> Self {
+    pub(super) fn over_headers(head: &[u8], ip_header_bytes: usize, roce: Roce) -> Self {
         let mut masked = [0; HEAD_BYTES_MAX];
         let masked = &mut masked[..head.len()];
         masked.copy_from_slice(head);
@@ -41,8 +41,11 @@ impl Icrc {
             ip[1..4].fill(0xff);
             ip[7] = 0xff; // hop limit
         }
-        datagram[6..8].fill(0xff); // UDP checksum
-        datagram[UDP_BYTES + 4] = 0xff; // FECN, BECN, reserved
+        let udp_bytes = roce.udp_bytes();
+        if udp_bytes > 0 {
+            datagram[6..8].fill(0xff); // UDP checksum
+        }
+        datagram[udp_bytes + 4] = 0xff; // FECN, BECN, reserved
         let mut hasher = Hasher::new_with_initial(AFTER_ONES);
         hasher.update(masked);
         Self(hasher)

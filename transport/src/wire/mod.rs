@@ -35,6 +35,7 @@ pub use frame::{Packet, dest_qpn, parse};
 pub use headers::Headers;
 pub use ieth::Ieth;
 pub use imm::Imm;
+pub use network::Roce;
 pub use opcode::{Opcode, OpcodeInfo, Operation, Position, Service};
 pub use path::{MixedFamilies, Path, PathSpec, Vlan, largest_path_mtu, udp_source_port};
 pub use reth::Reth;

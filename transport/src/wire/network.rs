@@ -1,4 +1,6 @@
-//! What lies in front of the BTH: Ethernet, VLAN tags, IPv4 or IPv6, UDP.
+//! What lies in front of the BTH: Ethernet, VLAN tags, and IPv4 or IPv6 with UDP (RoCEv2), or a GRH (RoCEv1).
+//!
+//! A GRH has the fields of an IPv6 header in the same places (IBTA v1 8.3), and says "BTH" where that names the next header.
 
 use roced_shared::steer::ROCE_UDP_PORT;
 
@@ -9,7 +11,10 @@ pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
 pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
 pub(super) const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
+pub(super) const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 pub(super) const PROTOCOL_UDP: u8 = 17;
+/// The next header of a GRH: a BTH (IBTA v1 8.3).
+pub(super) const PROTOCOL_BTH: u8 = 0x1b;
 
 pub(super) const ETHERNET_BYTES: usize = 14;
 pub(super) const VLAN_BYTES: usize = 4;
@@ -20,6 +25,33 @@ pub(super) const UDP_BYTES: usize = 8;
 /// An IPv4 header with all the options it can have.
 pub(super) const IP_BYTES_MAX: usize = 60;
 
+/// Which RoCE a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Roce {
+    /// Behind a GRH, with an Ethernet type of its own (annex A16): for one Ethernet segment.
+    V1,
+    /// Behind IP and UDP (annex A17): routable.
+    V2 {
+        /// UDP source port.
+        udp_source_port: u16,
+    },
+}
+
+impl Roce {
+    /// They are of one version.
+    pub const fn is_same_version(self, other: Self) -> bool {
+        matches!((self, other), (Self::V1, Self::V1) | (Self::V2 { .. }, Self::V2 { .. }))
+    }
+
+    /// Bytes between the IP header, or GRH, and the BTH.
+    pub(super) const fn udp_bytes(self) -> usize {
+        match self {
+            Self::V1 => 0,
+            Self::V2 { .. } => UDP_BYTES,
+        }
+    }
+}
+
 /// The headers in front of the BTH, checked against one another and against the frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Network {
@@ -28,12 +60,12 @@ pub(super) struct Network {
     pub(super) destination: [u8; 16],
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
-    pub(super) udp_source_port: u16,
-    /// Where the IP header begins in the frame.
+    pub(super) roce: Roce,
+    /// Where the IP header or GRH begins in the frame.
     pub(super) ip_at: usize,
-    /// Where the UDP header begins in the frame.
-    pub(super) udp_at: usize,
-    /// Where the IP packet ends in the frame; behind it is Ethernet padding.
+    /// Where the BTH begins in the frame.
+    pub(super) bth_at: usize,
+    /// Where the packet ends in the frame; behind it is Ethernet padding.
     pub(super) end: usize,
 }
 
@@ -45,7 +77,8 @@ impl Network {
         let link = Link::read(first)?;
         let ip = match link.ethertype {
             ETHERTYPE_IPV4 => Ip::read_v4(first, link.ip_at)?,
-            ETHERTYPE_IPV6 => Ip::read_v6(first, link.ip_at)?,
+            ETHERTYPE_IPV6 => Ip::read_v6(first, link.ip_at, PROTOCOL_UDP)?,
+            ETHERTYPE_ROCE_V1 => return Self::read_v1(first, &link, frame_bytes),
             _ => return Err(DropReason::NotRoce),
         };
         let udp_at = link.ip_at + ip.header_bytes;
@@ -65,16 +98,36 @@ impl Network {
             destination: ip.destination,
             traffic_class: ip.traffic_class,
             hop_limit: ip.hop_limit,
-            udp_source_port: u16::from_be_bytes([s0, s1]),
+            roce: Roce::V2 { udp_source_port: u16::from_be_bytes([s0, s1]) },
             ip_at: link.ip_at,
-            udp_at,
+            bth_at: udp_at + UDP_BYTES,
+            end,
+        })
+    }
+
+    fn read_v1(first: &[u8], link: &Link, frame_bytes: usize) -> Result<Self, DropReason> {
+        let grh = Ip::read_v6(first, link.ip_at, PROTOCOL_BTH)?;
+        let bth_at = link.ip_at + grh.header_bytes;
+        let end = bth_at + grh.payload_bytes;
+        if end > frame_bytes {
+            return Err(DropReason::BadLength);
+        }
+        Ok(Self {
+            vlan: link.vlan,
+            source: grh.source,
+            destination: grh.destination,
+            traffic_class: grh.traffic_class,
+            hop_limit: grh.hop_limit,
+            roce: Roce::V1,
+            ip_at: link.ip_at,
+            bth_at,
             end,
         })
     }
 }
 
-/// Where the UDP header of a RoCE frame begins, without checking more than that takes.
-pub(super) fn peek_udp(first: &[u8]) -> Option<usize> {
+/// Where the BTH of a RoCE frame begins, without checking more than that takes.
+pub(super) fn peek_bth(first: &[u8]) -> Option<usize> {
     let link = Link::read(first).ok()?;
     let (protocol, header_bytes) = match link.ethertype {
         ETHERTYPE_IPV4 => {
@@ -82,11 +135,15 @@ pub(super) fn peek_udp(first: &[u8]) -> Option<usize> {
             (header[9], usize::from(header[0] & 0x0f) * 4)
         }
         ETHERTYPE_IPV6 => (bytes_at::<IPV6_BYTES>(first, link.ip_at)?[6], IPV6_BYTES),
+        ETHERTYPE_ROCE_V1 => {
+            let next_header = bytes_at::<IPV6_BYTES>(first, link.ip_at)?[6];
+            return (next_header == PROTOCOL_BTH).then_some(link.ip_at + IPV6_BYTES);
+        }
         _ => return None,
     };
     let udp_at = link.ip_at + header_bytes;
     let &[_, _, d0, d1, ..] = bytes_at::<UDP_BYTES>(first, udp_at)?;
-    (protocol == PROTOCOL_UDP && u16::from_be_bytes([d0, d1]) == ROCE_UDP_PORT).then_some(udp_at)
+    (protocol == PROTOCOL_UDP && u16::from_be_bytes([d0, d1]) == ROCE_UDP_PORT).then_some(udp_at + UDP_BYTES)
 }
 
 /// Ethernet and up to two VLAN tags.
@@ -113,7 +170,7 @@ impl Link {
     }
 }
 
-/// An IP header that carries UDP.
+/// An IP header that carries UDP, or a GRH that carries a BTH.
 struct Ip {
     source: [u8; 16],
     destination: [u8; 16],
@@ -159,11 +216,11 @@ impl Ip {
     }
 
     #[inline(always)]
-    fn read_v6(first: &[u8], at: usize) -> Result<Self, DropReason> {
+    fn read_v6(first: &[u8], at: usize, protocol: u8) -> Result<Self, DropReason> {
         let header: &[u8; IPV6_BYTES] = bytes_at(first, at).ok_or(DropReason::BadLength)?;
         let &[version, flow, _, _, l0, l1, next_header, hop_limit, ..] = header;
         // Extension headers, fragments among them, are not for us: the XDP program leaves them to the kernel.
-        if version >> 4 != 6 || next_header != PROTOCOL_UDP {
+        if version >> 4 != 6 || next_header != protocol {
             return Err(DropReason::NotRoce);
         }
         let &[_, _, _, _, _, _, _, _, ref addresses @ ..] = header;

@@ -7,8 +7,8 @@ use super::{
     Headers,
     icrc::{ICRC_BYTES, Icrc},
     network::{
-        ETHERNET_BYTES, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, IPV4_BYTES, IPV6_BYTES, PROTOCOL_UDP,
-        UDP_BYTES, VLAN_BYTES, fold, sum_words, unmapped,
+        ETHERNET_BYTES, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, ETHERTYPE_VLAN, IPV4_BYTES, IPV6_BYTES,
+        PROTOCOL_BTH, PROTOCOL_UDP, Roce, UDP_BYTES, VLAN_BYTES, fold, sum_words, unmapped,
     },
     opcode::{self, HEADER_BYTES_MAX, Opcode},
     pad_bytes,
@@ -36,8 +36,8 @@ pub struct PathSpec {
     pub hop_limit: u8,
     /// IPv6 flow label, the low 20 bits.
     pub flow_label: u32,
-    /// UDP source port, see [`udp_source_port`].
-    pub udp_source_port: u16,
+    /// Which RoCE; for its UDP source port see [`udp_source_port`].
+    pub roce: Roce,
 }
 
 /// A VLAN tag.
@@ -62,7 +62,8 @@ pub struct Path {
     template: [u8; TEMPLATE_BYTES_MAX],
     template_bytes: usize,
     ip_at: usize,
-    /// Sum of the IPv4 header's words without the length; `None` for IPv6, which has no checksum.
+    roce: Roce,
+    /// Sum of the IPv4 header's words without the length; `None` for IPv6 and a GRH, which have no checksum.
     ipv4_sum: Option<u32>,
     source: [u8; 16],
     destination: [u8; 16],
@@ -70,7 +71,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// The path that `spec` describes: IPv4 if both GIDs are mapped IPv4 addresses, IPv6 if neither is.
+    /// The path that `spec` describes: of RoCEv2 over IPv4 if both GIDs are mapped IPv4 addresses, IPv6 if neither is.
     ///
     /// # Errors
     /// [`MixedFamilies`].
@@ -84,33 +85,46 @@ impl Path {
             template.put(&control.to_be_bytes());
         }
         let ip_at = template.used + 2;
-        let ipv4_sum = match (unmapped(&spec.source), unmapped(&spec.destination)) {
-            (Some(source), Some(destination)) => {
+        let ipv4_sum = match (spec.roce, unmapped(&spec.source), unmapped(&spec.destination)) {
+            (Roce::V1, Some(_), Some(_)) | (Roce::V1, None, None) => {
+                template.put(&ETHERTYPE_ROCE_V1.to_be_bytes());
+                template.put(&ipv6_header(spec, PROTOCOL_BTH));
+                None
+            }
+            (Roce::V2 { .. }, Some(source), Some(destination)) => {
                 let header = ipv4_header(spec, source, destination);
                 template.put(&ETHERTYPE_IPV4.to_be_bytes());
                 template.put(&header);
                 Some(sum_words(&header))
             }
-            (None, None) => {
+            (Roce::V2 { .. }, None, None) => {
                 template.put(&ETHERTYPE_IPV6.to_be_bytes());
-                template.put(&ipv6_header(spec));
+                template.put(&ipv6_header(spec, PROTOCOL_UDP));
                 None
             }
             _ => return Err(MixedFamilies),
         };
-        template.put(&spec.udp_source_port.to_be_bytes());
-        template.put(&ROCE_UDP_PORT.to_be_bytes());
-        // Length: for each frame. Checksum: none, as usual for RoCE: the ICRC says more.
-        template.put(&[0; 4]);
+        if let Roce::V2 { udp_source_port } = spec.roce {
+            template.put(&udp_source_port.to_be_bytes());
+            template.put(&ROCE_UDP_PORT.to_be_bytes());
+            // Length: for each frame. Checksum: none, as usual for RoCE: the ICRC says more.
+            template.put(&[0; 4]);
+        }
         Ok(Self {
             template: template.bytes,
             template_bytes: template.used,
             ip_at,
+            roce: spec.roce,
             ipv4_sum,
             source: spec.source,
             destination: spec.destination,
             via: spec.via,
         })
+    }
+
+    /// Which RoCE its frames are.
+    pub const fn roce(&self) -> Roce {
+        self.roce
     }
 
     /// Which way frames leave.
@@ -128,7 +142,7 @@ impl Path {
         &self.destination
     }
 
-    /// Bytes of a frame besides BTH, extension headers, payload and pad: Ethernet to UDP, and the ICRC.
+    /// Bytes of a frame besides BTH, extension headers, payload and pad: Ethernet to UDP or GRH, and the ICRC.
     pub const fn overhead_bytes(&self) -> usize {
         self.template_bytes + ICRC_BYTES
     }
@@ -167,14 +181,14 @@ impl Path {
         let mut head = [0; TEMPLATE_BYTES_MAX + HEADER_BYTES_MAX];
         head[..TEMPLATE_BYTES_MAX].copy_from_slice(&self.template);
         let transport_bytes = headers.write(&mut head[self.template_bytes..], pad);
-        let udp_bytes = UDP_BYTES + transport_bytes + payload_bytes + pad + ICRC_BYTES;
-        self.patch_lengths(&mut head[..self.template_bytes], udp_bytes);
+        let ip_payload_bytes = self.roce.udp_bytes() + transport_bytes + payload_bytes + pad + ICRC_BYTES;
+        self.patch_lengths(&mut head[..self.template_bytes], ip_payload_bytes);
         let head = &head[..self.template_bytes + transport_bytes];
 
         frame.put(head);
         frame.put_with(payload_bytes, payload)?;
         frame.put(&[0; 3][..pad]);
-        let mut icrc = Icrc::over_headers(&head[self.ip_at..], self.ip_header_bytes());
+        let mut icrc = Icrc::over_headers(&head[self.ip_at..], self.ip_header_bytes(), self.roce);
         let mut skip = head.len();
         for piece in frame.filled() {
             let (_, behind) = piece.split_at(skip.min(piece.len()));
@@ -192,17 +206,20 @@ impl Path {
     }
 
     /// Writes the lengths into a copy of the template, and the IPv4 checksum.
-    fn patch_lengths(&self, template: &mut [u8], udp_bytes: usize) {
+    fn patch_lengths(&self, template: &mut [u8], ip_payload_bytes: usize) {
         let (front, udp) = template.split_at_mut(self.ip_at + self.ip_header_bytes());
         let ip = &mut front[self.ip_at..];
         let length = |bytes: usize| u16::try_from(bytes).expect("a packet is a path MTU and some headers");
-        udp[4..6].copy_from_slice(&length(udp_bytes).to_be_bytes());
+        let said = length(ip_payload_bytes);
+        if let Some(udp_length) = udp.get_mut(4..6) {
+            udp_length.copy_from_slice(&said.to_be_bytes());
+        }
         if let Some(sum) = self.ipv4_sum {
-            let total = length(IPV4_BYTES + udp_bytes);
+            let total = length(IPV4_BYTES + ip_payload_bytes);
             ip[2..4].copy_from_slice(&total.to_be_bytes());
             ip[10..12].copy_from_slice(&(!fold(sum + u32::from(total))).to_be_bytes());
         } else {
-            ip[4..6].copy_from_slice(&length(udp_bytes).to_be_bytes());
+            ip[4..6].copy_from_slice(&said.to_be_bytes());
         }
     }
 }
@@ -228,12 +245,12 @@ fn ipv4_header(spec: &PathSpec, source: [u8; 4], destination: [u8; 4]) -> [u8; I
     [0x45, tos, 0, 0, 0, 0, dont_fragment, 0, ttl, PROTOCOL_UDP, 0, 0, s0, s1, s2, s3, d0, d1, d2, d3]
 }
 
-/// Without length.
-fn ipv6_header(spec: &PathSpec) -> [u8; IPV6_BYTES] {
+/// Without length. A GRH is the same with another next header.
+fn ipv6_header(spec: &PathSpec, next_header: u8) -> [u8; IPV6_BYTES] {
     let version = 6 << 28 | u32::from(spec.traffic_class) << 20 | spec.flow_label & 0x000f_ffff;
     let mut header = [0; IPV6_BYTES];
     header[..4].copy_from_slice(&version.to_be_bytes());
-    header[6] = PROTOCOL_UDP;
+    header[6] = next_header;
     header[7] = spec.hop_limit;
     header[8..24].copy_from_slice(&spec.source);
     header[24..].copy_from_slice(&spec.destination);

@@ -29,7 +29,7 @@ use roced_transport::{
     psn::Psn,
     qp::{KeyChange, KeyWish, PathState, Qp, QpConfig, ServiceType},
     recovery::{Recovery, RecoveryConfig},
-    wire::{Operation, Path, PathSpec},
+    wire::{Operation, Path, PathSpec, Roce},
     work::{DatagramTo, RecvWork, SendWork, WorkData},
 };
 
@@ -88,7 +88,7 @@ fn path(source: [u8; 16], destination: [u8; 16]) -> Path {
         traffic_class: 0,
         hop_limit: 64,
         flow_label: 0,
-        udp_source_port: 50_000,
+        roce: Roce::V2 { udp_source_port: 50_000 },
     })
     .expect("one family")
 }

@@ -7,7 +7,9 @@ use roced_transport::{
     mr::MrKey,
     partition::Pkey,
     psn::Psn,
-    wire::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Headers, Ieth, Opcode, Path, PathSpec, Reth, Syndrome, Vlan},
+    wire::{
+        Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Headers, Ieth, Opcode, Path, PathSpec, Reth, Roce, Syndrome, Vlan,
+    },
 };
 
 use super::cut_mut;
@@ -74,21 +76,24 @@ fn spec() -> impl Strategy<Value = PathSpec> {
         any::<([u8; 15], [u8; 15])>().prop_map(|(source, destination)| (global(source), global(destination))),
     ];
     let vlan = option::of((0..4096u16, 0..8u8).prop_map(|(id, priority)| Vlan { id, priority }));
-    (gids, vlan, any::<([u8; 6], [u8; 6], u8, u8, u32, u16)>()).prop_map(|((source, destination), vlan, rest)| {
-        let (source_mac, dest_mac, traffic_class, hop_limit, flow_label, udp_source_port) = rest;
-        PathSpec {
-            via: Via::HandOver,
-            source_mac,
-            dest_mac,
-            vlan,
-            source,
-            destination,
-            traffic_class,
-            hop_limit,
-            flow_label,
-            udp_source_port,
-        }
-    })
+    (gids, vlan, any::<([u8; 6], [u8; 6], u8, u8, u32, Option<u16>)>()).prop_map(
+        |((source, destination), vlan, rest)| {
+            let (source_mac, dest_mac, traffic_class, hop_limit, flow_label, udp_source_port) = rest;
+            let roce = udp_source_port.map_or(Roce::V1, |udp_source_port| Roce::V2 { udp_source_port });
+            PathSpec {
+                via: Via::HandOver,
+                source_mac,
+                dest_mac,
+                vlan,
+                source,
+                destination,
+                traffic_class,
+                hop_limit,
+                flow_label,
+                roce,
+            }
+        },
+    )
 }
 
 fn mapped(address: [u8; 4]) -> [u8; 16] {

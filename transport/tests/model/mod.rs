@@ -21,6 +21,12 @@ pub(crate) fn ip_end(frame: &[u8]) -> usize {
     if frame[ip] >> 4 == 4 { ip + word(2) } else { ip + 40 + word(4) }
 }
 
+/// It is RoCEv1: it has a GRH and no UDP.
+pub(crate) fn is_v1(frame: &[u8]) -> bool {
+    let ip = ip_at(frame);
+    frame[ip - 2..ip] == [0x89, 0x15]
+}
+
 /// Where the UDP header begins.
 pub(crate) fn udp_at(frame: &[u8]) -> usize {
     let ip = ip_at(frame);
@@ -29,18 +35,19 @@ pub(crate) fn udp_at(frame: &[u8]) -> usize {
 
 /// Where the BTH begins.
 pub(crate) fn bth_at(frame: &[u8]) -> usize {
-    udp_at(frame) + 8
+    if is_v1(frame) { ip_at(frame) + 40 } else { udp_at(frame) + 8 }
 }
 
 /// The ICRC that a frame should end with, one bit at a time: the definition (IBTA v1 annex A17.3.2), nothing clever.
 pub(crate) fn icrc(frame: &[u8]) -> [u8; 4] {
-    let (ip, udp, end) = (ip_at(frame), udp_at(frame), ip_end(frame) - 4);
+    let (ip, bth, end) = (ip_at(frame), bth_at(frame), ip_end(frame) - 4);
+    let udp_checksum = if is_v1(frame) { 0..0 } else { bth - 2..bth };
     let v4 = frame[ip] >> 4 == 4;
     let masked = |at: usize| {
         let in_ip = at - ip;
         match at {
-            _ if at == udp + 6 || at == udp + 7 || at == udp + 12 => 0xff,
-            _ if at >= udp => frame[at],
+            _ if udp_checksum.contains(&at) || at == bth + 4 => 0xff,
+            _ if at >= udp_at(frame) => frame[at],
             _ if v4 && [1, 8, 10, 11].contains(&in_ip) => 0xff,
             _ if v4 => frame[at],
             _ if in_ip == 0 => frame[at] | 0x0f,

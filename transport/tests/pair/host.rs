@@ -25,6 +25,7 @@ use roced_transport::{
     reject::Disposition,
     srq::{Srq, SrqConfig},
     wire::{
+        Roce,
         bth::Bth,
         headers::Headers,
         opcode::{Opcode, Operation},
@@ -474,7 +475,7 @@ impl Pair {
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
-            udp_source_port: udp_source_port(0, from.qpn, to.qpn),
+            roce: Roce::V2 { udp_source_port: udp_source_port(0, from.qpn, to.qpn) },
         })
         .expect("one address family")
     }
