@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The first decision about a frame: RoCEv2 for one of our addresses, whole and no fragment? Then it goes to the
+ * The first decision about a frame: RoCE for one of our addresses, whole and no fragment? Then it goes to the
  * AF_XDP socket of the RX queue that it arrived on. Everything else is the kernel's, untouched.
  *
  * The program only reads. It looks at the headers in the linear part (in the first buffer of a frame that lies in
@@ -19,10 +19,14 @@
 #define TYPE_VLAN 0x8100
 #define TYPE_IPV6 0x86dd
 #define TYPE_VLAN_SERVICE 0x88a8
+#define TYPE_ROCE_V1 0x8915
 
 /* IP protocols. */
 #define PROTOCOL_UDP 17
 #define PROTOCOL_IPV6_FRAGMENT 44
+
+/* What a GRH says of the base transport header behind it. */
+#define NEXT_HEADER_BTH 0x1b
 
 /* Outer and inner tag (IEEE 802.1ad). */
 #define VLAN_TAGS_MAX 2
@@ -58,6 +62,7 @@ struct ipv4_header {
 	__u8 destination[4];
 } __attribute__((packed));
 
+/* A GRH of RoCEv1 has the same fields in the same places. */
 struct ipv6_header {
 	__be32 version_class_flow;
 	__be16 payload_bytes;
@@ -82,7 +87,7 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
-/* Our addresses; the value is always 1. */
+/* Our addresses; the value says by which RoCE: bits of `enum roce`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, ADDRESSES_MAX);
@@ -97,6 +102,13 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } verdicts SEC(".maps");
+
+static __always_inline enum verdict judge_destination(const struct address_key *destination, __u8 roce)
+{
+	__u8 *ours = bpf_map_lookup_elem(&addresses, destination);
+
+	return ours && (*ours & roce) ? REDIRECTED : PASS_NOT_OURS;
+}
 
 /* REDIRECTED stands for "ours": whether a socket takes it is not known here. */
 static __always_inline enum verdict judge_udp(void *at, void *linear_end, __u32 room_bytes,
@@ -113,9 +125,7 @@ static __always_inline enum verdict judge_udp(void *at, void *linear_end, __u32 
 
 	if (udp_bytes < sizeof(*udp) || udp_bytes > room_bytes)
 		return PASS_MALFORMED;
-	if (!bpf_map_lookup_elem(&addresses, destination))
-		return PASS_NOT_OURS;
-	return REDIRECTED;
+	return judge_destination(destination, ROCE_V2);
 }
 
 static __always_inline enum verdict judge_ipv4(void *at, void *linear_end, __u32 room_bytes)
@@ -171,6 +181,25 @@ static __always_inline enum verdict judge_ipv6(void *at, void *linear_end, __u32
 	return judge_udp(ip + 1, linear_end, payload_bytes, &destination);
 }
 
+static __always_inline enum verdict judge_grh(void *at, void *linear_end, __u32 room_bytes)
+{
+	struct ipv6_header *grh = at;
+
+	if ((void *)(grh + 1) > linear_end)
+		return PASS_MALFORMED;
+	if (bpf_ntohl(grh->version_class_flow) >> 28 != 6)
+		return PASS_MALFORMED;
+	if (grh->next_header != NEXT_HEADER_BTH)
+		return PASS_NOT_ROCE;
+	if (bpf_ntohs(grh->payload_bytes) > room_bytes - sizeof(*grh))
+		return PASS_MALFORMED;
+
+	struct address_key destination;
+
+	__builtin_memcpy(destination.words, grh->destination, sizeof(grh->destination));
+	return judge_destination(&destination, ROCE_V1);
+}
+
 static __always_inline enum verdict judge(struct xdp_md *frame)
 {
 	void *start = (void *)(long)frame->data;
@@ -202,6 +231,8 @@ static __always_inline enum verdict judge(struct xdp_md *frame)
 		return judge_ipv4(at, linear_end, room_bytes);
 	if (type == bpf_htons(TYPE_IPV6))
 		return judge_ipv6(at, linear_end, room_bytes);
+	if (type == bpf_htons(TYPE_ROCE_V1))
+		return judge_grh(at, linear_end, room_bytes);
 	return PASS_NOT_IP;
 }
 

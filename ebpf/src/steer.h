@@ -20,6 +20,12 @@ struct address_key {
 	unsigned int words[4];
 };
 
+/* By which RoCE an address of ours is spoken to. */
+enum roce {
+	ROCE_V2 = 1,
+	ROCE_V1 = 2,
+};
+
 /* What was done with a frame and why; the index into the map `verdicts`. */
 enum verdict {
 	REDIRECTED = 0,

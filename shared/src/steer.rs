@@ -6,14 +6,20 @@ use core::net::{IpAddr, Ipv6Addr};
 /// UDP destination port of RoCEv2 (IANA; IBTA annex A17).
 pub const ROCE_UDP_PORT: u16 = 4791;
 
+/// Bit of an address's value: RoCEv2 for it is ours.
+pub const ROCE_V2: u8 = 1;
+
+/// Bit of an address's value: RoCEv1 for it is ours.
+pub const ROCE_V1: u8 = 2;
+
 /// Name of the program in the object file.
 pub const PROGRAM: &str = "roced_xdp";
 
 /// `BPF_MAP_TYPE_XSKMAP`: RX queue number (u32) to AF_XDP socket.
 pub const MAP_SOCKETS: &str = "sockets";
 
-/// `BPF_MAP_TYPE_HASH`: [`AddressKey`] to a u8 that is always 1. The daemon keeps it equal to the addresses of the device and the multicast
-/// groups that its queue pairs are attached to.
+/// `BPF_MAP_TYPE_HASH`: [`AddressKey`] to a u8 of [`ROCE_V2`] and [`ROCE_V1`]. The daemon keeps it equal to the addresses of the device and
+/// the multicast groups that its queue pairs are attached to.
 pub const MAP_ADDRESSES: &str = "addresses";
 
 /// `BPF_MAP_TYPE_PERCPU_ARRAY`: [`Verdict`] as u32 to a u64 count of frames.
@@ -55,7 +61,7 @@ pub enum Verdict {
     Redirected = 0,
     /// RoCE for us, but no socket is bound on its RX queue: passed to the kernel.
     PassNoSocket = 1,
-    /// Not IPv4 or IPv6, or more than two VLAN tags: passed.
+    /// Neither IPv4 nor IPv6 nor RoCEv1, or more than two VLAN tags: passed.
     PassNotIp = 2,
     /// IP, but not UDP to port 4791 (IPv6 extension headers included): passed.
     PassNotRoce = 3,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use roced_shared::steer::ROCE_UDP_PORT;
+use roced_shared::steer::{ROCE_UDP_PORT, address_key};
 
 /// What a frame shall look like. [`Default`] is a RoCE frame as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,14 +11,16 @@ pub struct Frame {
     pub tags: Vec<(u16, u16)>,
     /// Another Ethernet type than the address's family asks for.
     pub ether_type: Option<u16>,
+    /// RoCEv1: a GRH, and no IP, no UDP. Options, fragment and port do not count then.
+    pub grh: bool,
     /// Where it goes; also decides between IPv4 and IPv6. The source is the same.
     pub destination: IpAddr,
     /// IPv4 options, a multiple of four bytes.
     pub options: Vec<u8>,
     /// IPv4 flags and fragment offset.
     pub fragment: u16,
-    /// IPv4 protocol or IPv6 next header.
-    pub protocol: u8,
+    /// IPv4 protocol, or IPv6's or the GRH's next header; `None` for the right one.
+    pub protocol: Option<u8>,
     /// UDP destination port.
     pub port: u16,
     /// Bytes after the UDP header.
@@ -36,10 +38,11 @@ impl Default for Frame {
         Self {
             tags: Vec::new(),
             ether_type: None,
+            grh: false,
             destination: "10.77.0.2".parse().expect("an address"),
             options: Vec::new(),
             fragment: 0x4000, // do not fragment
-            protocol: 17,
+            protocol: None,
             port: ROCE_UDP_PORT,
             payload: (0..60).collect(),
             ip_length_lie: 0,
@@ -57,7 +60,17 @@ impl Frame {
             bytes.extend(kind.to_be_bytes());
             bytes.extend(tag.to_be_bytes());
         }
-        let udp = self.udp();
+        if self.grh {
+            bytes.extend(self.ether_type.unwrap_or(0x8915).to_be_bytes());
+            bytes.extend([0x60, 0, 0, 0]);
+            bytes.extend(lie(self.payload.len(), self.ip_length_lie));
+            bytes.extend([self.protocol.unwrap_or(0x1b), 64]);
+            bytes.extend([address_key(self.destination); 2].as_flattened());
+            bytes.extend(&self.payload);
+            bytes.resize(bytes.len() + self.padding, 0);
+            return bytes;
+        }
+        let (udp, protocol) = (self.udp(), self.protocol.unwrap_or(17));
         match self.destination {
             IpAddr::V4(address) => {
                 bytes.extend(self.ether_type.unwrap_or(0x0800).to_be_bytes());
@@ -66,7 +79,7 @@ impl Frame {
                 bytes.extend(lie(header_bytes + udp.len(), self.ip_length_lie));
                 bytes.extend([0, 0]);
                 bytes.extend(self.fragment.to_be_bytes());
-                bytes.extend([64, self.protocol, 0, 0]);
+                bytes.extend([64, protocol, 0, 0]);
                 bytes.extend(address.octets());
                 bytes.extend(address.octets());
                 bytes.extend(&self.options);
@@ -75,7 +88,7 @@ impl Frame {
                 bytes.extend(self.ether_type.unwrap_or(0x86dd).to_be_bytes());
                 bytes.extend([0x60, 0, 0, 0]);
                 bytes.extend(lie(udp.len(), self.ip_length_lie));
-                bytes.extend([self.protocol, 64]);
+                bytes.extend([protocol, 64]);
                 bytes.extend(address.octets());
                 bytes.extend(address.octets());
             }

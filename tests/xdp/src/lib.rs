@@ -72,13 +72,21 @@ impl Program {
         MapHandle::try_from(&map).expect("a second handle")
     }
 
-    /// Makes `address` one of ours.
+    /// Makes `address` one of ours, by RoCEv2.
     ///
     /// # Panics
     /// When the map does not take it.
     pub fn add_address(&mut self, address: IpAddr) {
+        self.add_address_by(address, steer::ROCE_V2);
+    }
+
+    /// Makes `address` one of ours, by these RoCEs.
+    ///
+    /// # Panics
+    /// When the map does not take it.
+    pub fn add_address_by(&mut self, address: IpAddr, roce: u8) {
         let key = steer::address_key(address);
-        self.map(steer::MAP_ADDRESSES).update(&key, &[1], MapFlags::ANY).expect("room for an address");
+        self.map(steer::MAP_ADDRESSES).update(&key, &[roce], MapFlags::ANY).expect("room for an address");
     }
 
     /// Makes `address` none of ours.

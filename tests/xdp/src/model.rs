@@ -4,12 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use roced_shared::steer::{ROCE_UDP_PORT, Verdict};
 
-/// The verdict on a frame that lies in one buffer, when a socket is bound on its queue.
-pub fn judge(frame: &[u8], ours: &[IpAddr]) -> Verdict {
-    judge_or_reason(frame, ours).err().unwrap_or(Verdict::Redirected)
+/// The verdict on a frame that lies in one buffer, when a socket is bound on its queue; `v1` when RoCEv1 is taken, too.
+pub fn judge(frame: &[u8], ours: &[IpAddr], v1: bool) -> Verdict {
+    judge_or_reason(frame, ours, v1).err().unwrap_or(Verdict::Redirected)
 }
 
-fn judge_or_reason(frame: &[u8], ours: &[IpAddr]) -> Result<(), Verdict> {
+fn judge_or_reason(frame: &[u8], ours: &[IpAddr], v1: bool) -> Result<(), Verdict> {
     let (mut ether_type, mut rest) = (number(take(frame, 12, 2)?), after(frame, 14)?);
     let mut tags = 0;
     while matches!(ether_type, 0x8100 | 0x88a8) && tags < 2 {
@@ -19,6 +19,10 @@ fn judge_or_reason(frame: &[u8], ours: &[IpAddr]) -> Result<(), Verdict> {
     let (destination, udp) = match ether_type {
         0x0800 => ipv4(rest)?,
         0x86dd => ipv6(rest)?,
+        0x8915 => {
+            let destination = grh(rest)?;
+            return if v1 && ours.contains(&destination) { Ok(()) } else { Err(Verdict::PassNotOurs) };
+        }
         _ => return Err(Verdict::PassNotIp),
     };
     let header = take(udp.headers, 0, 8)?;
@@ -75,6 +79,20 @@ fn ipv6(packet: &[u8]) -> Result<(IpAddr, Payload<'_>), Verdict> {
     let destination = Ipv6Addr::from(<[u8; 16]>::try_from(&header[24..40]).expect("sixteen bytes"));
     // Not `to_canonical`: an IPv4 address mapped into IPv6 has no business on the wire and is none of ours.
     Ok((destination.into(), Payload { headers: &packet[40..], bytes: payload_bytes }))
+}
+
+/// Its address may be IPv4: then it is mapped.
+fn grh(packet: &[u8]) -> Result<IpAddr, Verdict> {
+    let header = take(packet, 0, 40)?;
+    match (header[0] >> 4, header[6]) {
+        (6, 27) if number(&header[4..6]) <= packet.len() - 40 => {
+            let destination = Ipv6Addr::from(<[u8; 16]>::try_from(&header[24..40]).expect("sixteen bytes"));
+            Ok(destination.to_canonical())
+        }
+        (6, 27) => Err(Verdict::PassMalformed),
+        (6, _) => Err(Verdict::PassNotRoce),
+        _ => Err(Verdict::PassMalformed),
+    }
 }
 
 fn take(bytes: &[u8], at: usize, length: usize) -> Result<&[u8], Verdict> {

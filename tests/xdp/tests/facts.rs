@@ -38,6 +38,8 @@ fn the_header_says_what_shared_steer_says() {
     assert_eq!(facts.remove("ROCE_UDP_PORT"), Some(steer::ROCE_UDP_PORT.into()));
     assert_eq!(facts.remove("ADDRESSES_MAX"), Some(steer::ADDRESSES_MAX));
     assert_eq!(facts.remove("QUEUES_MAX"), Some(steer::QUEUES_MAX));
+    assert_eq!(facts.remove("ROCE_V2"), Some(steer::ROCE_V2.into()));
+    assert_eq!(facts.remove("ROCE_V1"), Some(steer::ROCE_V1.into()));
     assert_eq!(facts.remove("VERDICTS"), Some(Verdict::ALL.len() as u32));
     for (index, (name, verdict)) in VERDICTS.into_iter().enumerate() {
         assert_eq!(facts.remove(name), Some(verdict as u32), "{name}");

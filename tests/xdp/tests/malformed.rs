@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use roced_captures::frames_of;
-use roced_shared::steer::Verdict;
+use roced_shared::steer::{ROCE_V1, ROCE_V2, Verdict};
 use roced_xdp_tests::{Program, frame::Frame, is_root, model};
 
 const OURS: [&str; 3] = ["10.77.0.2", "fd00:77::2", "fe80::5054:ff:fe77:2"];
@@ -17,7 +17,7 @@ fn ours() -> Vec<IpAddr> {
 fn program() -> Program {
     let mut program = Program::load();
     for address in ours() {
-        program.add_address(address);
+        program.add_address_by(address, ROCE_V1 | ROCE_V2);
     }
     program.add_socket(0);
     program
@@ -47,6 +47,9 @@ fn right_frames() -> Vec<Frame> {
         Frame { destination: v6(), padding: 4, ..Frame::default() },
         // The kernel's own UDP takes a datagram that ends before its IP packet; what it means is for the transport to say.
         Frame { udp_length_lie: -4, ..Frame::default() },
+        Frame { grh: true, ..Frame::default() },
+        Frame { grh: true, destination: v6(), ..tagged(&[(0x8100, 100)]) },
+        Frame { grh: true, payload: vec![9; 4], padding: 14, ..Frame::default() },
     ]
 }
 
@@ -54,23 +57,30 @@ fn right_frames() -> Vec<Frame> {
 fn wrong_frames() -> Vec<(Frame, Verdict)> {
     let frame = Frame::default;
     let v6 = || Frame { destination: v6(), ..Frame::default() };
+    let grh = || Frame { grh: true, ..Frame::default() };
     let to = |address: &str| Frame { destination: address.parse().expect("an address"), ..Frame::default() };
     vec![
         (Frame { tags: vec![(0x88a8, 1), (0x8100, 2), (0x8100, 3)], ..frame() }, Verdict::PassNotIp),
         (Frame { tags: vec![(0x9100, 1)], ..frame() }, Verdict::PassNotIp),
         (Frame { ether_type: Some(0x0806), ..frame() }, Verdict::PassNotIp), // ARP
-        (Frame { ether_type: Some(0x8915), ..frame() }, Verdict::PassNotIp), // RoCEv1
-        (Frame { ether_type: Some(60), ..frame() }, Verdict::PassNotIp),     // a length (IEEE 802.3), not a type
+        (Frame { ether_type: Some(0x8915), ..frame() }, Verdict::PassMalformed), // IPv4 that says it is a GRH
+        (Frame { ether_type: Some(0x8915), ..v6() }, Verdict::PassNotRoce),  // UDP in a GRH
+        (Frame { ether_type: Some(0x86dd), ..grh() }, Verdict::PassNotRoce), // a BTH in IPv6
+        (Frame { protocol: Some(59), ..grh() }, Verdict::PassNotRoce),
+        (Frame { destination: "10.77.0.1".parse().expect("an address"), ..grh() }, Verdict::PassNotOurs),
+        (Frame { ip_length_lie: 1, ..grh() }, Verdict::PassMalformed),
+        (Frame { ip_length_lie: 5, padding: 4, ..grh() }, Verdict::PassMalformed),
+        (Frame { ether_type: Some(60), ..frame() }, Verdict::PassNotIp), // a length (IEEE 802.3), not a type
         (Frame { port: 4790, ..frame() }, Verdict::PassNotRoce),
         (Frame { port: 4791_u16.swap_bytes(), ..frame() }, Verdict::PassNotRoce),
         (Frame { port: 53, ..v6() }, Verdict::PassNotRoce),
-        (Frame { protocol: 6, ..frame() }, Verdict::PassNotRoce),
-        (Frame { protocol: 1, ..frame() }, Verdict::PassNotRoce),
-        (Frame { protocol: 6, ..v6() }, Verdict::PassNotRoce),
-        (Frame { protocol: 0, ..v6() }, Verdict::PassNotRoce), // hop-by-hop options
-        (Frame { protocol: 43, ..v6() }, Verdict::PassNotRoce), // routing
-        (Frame { protocol: 60, ..v6() }, Verdict::PassNotRoce), // destination options
-        (Frame { protocol: 51, ..v6() }, Verdict::PassNotRoce), // authentication
+        (Frame { protocol: Some(6), ..frame() }, Verdict::PassNotRoce),
+        (Frame { protocol: Some(1), ..frame() }, Verdict::PassNotRoce),
+        (Frame { protocol: Some(6), ..v6() }, Verdict::PassNotRoce),
+        (Frame { protocol: Some(0), ..v6() }, Verdict::PassNotRoce), // hop-by-hop options
+        (Frame { protocol: Some(43), ..v6() }, Verdict::PassNotRoce), // routing
+        (Frame { protocol: Some(60), ..v6() }, Verdict::PassNotRoce), // destination options
+        (Frame { protocol: Some(51), ..v6() }, Verdict::PassNotRoce), // authentication
         (to("10.77.0.1"), Verdict::PassNotOurs),
         (to("2.0.77.10"), Verdict::PassNotOurs),
         (to("255.255.255.255"), Verdict::PassNotOurs),
@@ -81,8 +91,8 @@ fn wrong_frames() -> Vec<(Frame, Verdict)> {
         (Frame { fragment: 0x2000, ..frame() }, Verdict::PassFragment), // the first
         (Frame { fragment: 0x2001, ..frame() }, Verdict::PassFragment), // one between
         (Frame { fragment: 0x1fff, ..frame() }, Verdict::PassFragment), // the last
-        (Frame { fragment: 0x0001, protocol: 6, ..frame() }, Verdict::PassFragment),
-        (Frame { protocol: 44, ..v6() }, Verdict::PassFragment),
+        (Frame { fragment: 0x0001, protocol: Some(6), ..frame() }, Verdict::PassFragment),
+        (Frame { protocol: Some(44), ..v6() }, Verdict::PassFragment),
         (Frame { ip_length_lie: 1, ..frame() }, Verdict::PassMalformed),
         (Frame { ip_length_lie: 1, ..v6() }, Verdict::PassMalformed),
         (Frame { ip_length_lie: 65_000, ..frame() }, Verdict::PassMalformed),
@@ -107,7 +117,7 @@ fn what_is_roce_for_us_is_redirected() {
     let mut program = program();
     for frame in right_frames() {
         assert_eq!(program.run(&frame.bytes()), Verdict::Redirected, "{frame:?}");
-        assert_eq!(model::judge(&frame.bytes(), &ours()), Verdict::Redirected, "the model on {frame:?}");
+        assert_eq!(model::judge(&frame.bytes(), &ours(), true), Verdict::Redirected, "the model on {frame:?}");
     }
 }
 
@@ -119,7 +129,7 @@ fn what_is_not_stays_the_kernels_under_its_reason() {
     let mut program = program();
     for (frame, verdict) in wrong_frames() {
         assert_eq!(program.run(&frame.bytes()), verdict, "{frame:?}");
-        assert_eq!(model::judge(&frame.bytes(), &ours()), verdict, "the model on {frame:?}");
+        assert_eq!(model::judge(&frame.bytes(), &ours(), true), verdict, "the model on {frame:?}");
     }
 }
 
@@ -182,7 +192,7 @@ fn a_wrong_byte_anywhere_is_judged_as_the_model_judges_it() {
             for wrong in [0, 1, 6, 8, 17, 44, 0x20, 0x45, 0x60, 0x81, 0xff, right[at] ^ 1, right[at] ^ 0x80] {
                 let mut bytes = right.clone();
                 bytes[at] = wrong;
-                let expected = model::judge(&bytes, &ours);
+                let expected = model::judge(&bytes, &ours, true);
                 assert_eq!(program.run(&bytes), expected, "byte {at} is {wrong:#x} in {frame:?}");
                 seen[expected as usize] += 1;
             }
@@ -190,4 +200,22 @@ fn a_wrong_byte_anywhere_is_judged_as_the_model_judges_it() {
     }
     let unseen: Vec<_> = Verdict::ALL.into_iter().filter(|&verdict| seen[verdict as usize] == 0).collect();
     assert_eq!(unseen, [Verdict::PassNoSocket], "every verdict that a frame alone can cause occurs");
+}
+
+#[test]
+fn each_roce_is_taken_where_it_was_asked_for() {
+    if !is_root("each_roce_is_taken_where_it_was_asked_for") {
+        return;
+    }
+    let frames = [Frame::default(), Frame { grh: true, ..Frame::default() }];
+    let verdicts = |roce| {
+        let mut program = Program::load();
+        program.add_socket(0);
+        program.add_address_by(ours()[0], roce);
+        frames.each_ref().map(|frame| program.run(&frame.bytes()))
+    };
+    assert_eq!(verdicts(ROCE_V2), [Verdict::Redirected, Verdict::PassNotOurs]);
+    assert_eq!(verdicts(ROCE_V1), [Verdict::PassNotOurs, Verdict::Redirected]);
+    assert_eq!(verdicts(ROCE_V1 | ROCE_V2), [Verdict::Redirected; 2]);
+    assert_eq!(model::judge(&frames[1].bytes(), &ours(), false), Verdict::PassNotOurs);
 }

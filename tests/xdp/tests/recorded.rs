@@ -24,7 +24,7 @@ fn run_all(frames: &[CapturedFrame], ours: &[IpAddr], with_socket: bool) -> [u64
         program.add_socket(0);
     }
     for frame in frames {
-        let expected = match model::judge(&frame.bytes, ours) {
+        let expected = match model::judge(&frame.bytes, ours, false) {
             Verdict::Redirected if !with_socket => Verdict::PassNoSocket,
             verdict => verdict,
         };
