@@ -24,7 +24,7 @@ use crate::{
     channel::CompletionChannel,
     cq::{CompletionQueue, CqOptions},
     error::{Error, Result},
-    gid::{Gid, GidEntry},
+    gid::{Gid, GidEntry, RoceVersion},
     mapping::{self, Mapping, Mode},
     mr::{Memory, MemoryInner},
     pd::ProtectionDomain,
@@ -296,6 +296,7 @@ impl Device {
             gid: Gid(it.gid),
             ifindex: it.ifindex,
             vlan: u16::try_from(it.vlan).ok().filter(|vlan| *vlan < 4096),
+            roce: if it.gid_type == control::gid_type::ROCE_V1 { RoceVersion::V1 } else { RoceVersion::V2 },
         };
         Ok((entry.gid != Gid::default()).then_some(entry))
     }
@@ -309,7 +310,7 @@ impl Device {
         (0..entries).filter_map(|index| self.gid(index).transpose()).collect()
     }
 
-    /// The GID to reach `peer` from: of the same address family, link-local for a link-local one; the device's own before those
+    /// The GID to reach `peer` from: for RoCEv2, of the same address family, link-local for a link-local one; the device's own before those
     /// of its VLANs.
     ///
     /// # Errors
@@ -319,7 +320,8 @@ impl Device {
             entry.gid == peer
                 || entry.gid.is_ipv4() == peer.is_ipv4() && entry.gid.is_link_local() == peer.is_link_local()
         };
-        let gids = self.gids()?;
+        let mut gids = self.gids()?;
+        gids.retain(|entry| entry.roce == RoceVersion::V2);
         let plain_first = gids.iter().filter(|entry| entry.vlan.is_none()).chain(&gids);
         plain_first.copied().find(fits).ok_or(Error::NoSourceGid { gid: peer })
     }

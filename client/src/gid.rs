@@ -54,6 +54,15 @@ impl fmt::Debug for Gid {
     }
 }
 
+/// By which RoCE a GID speaks; the numbers are those of verbs (`ibv_gid_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoceVersion {
+    /// RoCEv1: an Ethernet type of its own, for peers on the same segment.
+    V1 = 1,
+    /// RoCEv2: by UDP over IP.
+    V2 = 2,
+}
+
 /// An entry of a device's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
@@ -65,4 +74,6 @@ pub struct GidEntry {
     pub ifindex: u32,
     /// VLAN of that interface, if it is one.
     pub vlan: Option<u16>,
+    /// By which RoCE it speaks.
+    pub roce: RoceVersion,
 }

@@ -49,7 +49,7 @@ pub use cq::{Completion, CompletionQueue, CqOptions, Notify};
 pub use device::{Device, DeviceAttributes, DeviceEvent, PortAttributes};
 pub use endpoint::{ConnectOptions, Endpoint, NotAnEndpoint};
 pub use error::{Error, Result, Side, WorkError};
-pub use gid::{Gid, GidEntry};
+pub use gid::{Gid, GidEntry, RoceVersion};
 pub use mr::{Access, Memory, MemoryRegion, RemoteMemory, Reregistration};
 pub use pd::ProtectionDomain;
 pub use qp::{QpAttributes, QpBuilder, QpStatistics, QueuePair};

@@ -61,13 +61,15 @@ fn queues(devices: &[DeviceReport]) -> Section {
 }
 
 fn gids(devices: &[DeviceReport]) -> Section {
-    let mut section = Section::new("GIDs", &[Text("device"), Number("index"), Text("address"), Text("VLAN")]);
+    let mut section =
+        Section::new("GIDs", &[Text("device"), Number("index"), Text("address"), Text("RoCE"), Text("VLAN")]);
     for device in devices {
         for gid in &device.gids {
             section.row([
                 device.name.clone(),
                 gid.index.to_string(),
                 gid.address.clone(),
+                format!("v{}", gid.roce),
                 gid.vlan.map_or_else(String::new, |vlan| vlan.to_string()),
             ]);
         }

@@ -78,8 +78,8 @@ fn status() -> StatusReport {
             path_mtu_bytes: 4096,
             mac: "02:00:00:00:00:01".into(),
             gids: vec![
-                GidReport { index: 0, address: "10.10.0.1".into(), vlan: None },
-                GidReport { index: 1, address: "fd00:10::1".into(), vlan: Some(7) },
+                GidReport { index: 0, address: "10.10.0.1".into(), vlan: None, roce: 1 },
+                GidReport { index: 1, address: "fd00:10::1".into(), vlan: Some(7), roce: 2 },
             ],
             queues: vec![QueueReport { queue: 0, worker: 0, mode: "copy".into() }],
         }],
@@ -130,7 +130,7 @@ fn status_names_every_thing_with_its_unit() {
         "roced 0.1.0, pid 4242, up 1 h 2 min",
         "roce0   eth1       up      4200 B    4096 B  native",
         "copy",
-        "fd00:10::1  7",
+        "fd00:10::1  v2    7",
         "1,000,000",
         "64 MiB",
     ] {

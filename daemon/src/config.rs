@@ -177,6 +177,8 @@ pub struct Device {
     pub queue_busy_ms: u32,
     /// Packets that one queue pair has in flight at most.
     pub window_packets: u32,
+    /// Which RoCE its addresses speak.
+    pub roce: RoceVersions,
     /// Its partition keys, at least one, in the order of their indices.
     pub pkeys: Vec<Pkey>,
     /// How losses are made good.
@@ -287,6 +289,13 @@ choices! {
         /// The kernel copies.
         Copy = "copy",
     }
+    /// `device.roce`.
+    RoceVersions {
+        /// RoCEv2 alone.
+        V2 = "v2",
+        /// RoCEv1, too.
+        Both = "v1+v2",
+    }
     /// `device.recovery`.
     Recovery {
         /// What comes early is held, only what is missing is sent again, probes find what was lost last.
@@ -385,6 +394,7 @@ impl Device {
             completion_ring_entries: 2048,
             queue_busy_ms: 3000,
             window_packets: 128,
+            roce: RoceVersions::V2,
             pkeys: vec![Pkey::DEFAULT],
             recovery: Recovery::Selective,
             reorder_delay_us: 0,

@@ -143,6 +143,11 @@ pub(crate) struct Common {
 /// How packets travel, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Args, Serialize, Deserialize)]
 pub(crate) struct PathOptions {
+    /// By RoCEv1, which both devices must have been given (`device.roce`); else by RoCEv2.
+    #[arg(long)]
+    #[serde(default)]
+    pub(crate) rocev1: bool,
+
     /// IP traffic class: DSCP in the upper six bits, 0 to 255.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<0xff>)]
     pub(crate) traffic_class: u32,

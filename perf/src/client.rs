@@ -112,7 +112,7 @@ fn agree(
     run: &Run,
     qps: u32,
 ) -> anyhow::Result<(Session, Ready)> {
-    let gid = opened.gid(common.gid_index, channel.local_ip()?, channel.peer_ip()?)?;
+    let gid = opened.gid(common.gid_index, run.path.rocev1, channel.local_ip()?, channel.peer_ip()?)?;
     let (needs, offer): (Needs, _) = match run.kind {
         Kind::Ping => (ping::needs(run), ping::offer(run)),
         Kind::Bw => (bw::client_needs(run, qps), None),

@@ -465,6 +465,7 @@ mod tests {
                 verify: true,
                 seed: u64::MAX,
                 path: PathOptions {
+                    rocev1: false,
                     traffic_class: 255,
                     hop_limit: 1,
                     service_level: 7,

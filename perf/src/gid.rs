@@ -10,12 +10,14 @@ pub(crate) struct Gid {
     pub(crate) index: u32,
     /// The address.
     pub(crate) address: IpAddr,
+    /// It speaks RoCEv1, not RoCEv2.
+    pub(crate) rocev1: bool,
 }
 
-/// The GID for a control connection between `local` and `remote`, which is the peer's GID where that is known: the one that
+/// The GID of this version of RoCE for a control connection between `local` and `remote`, which is the peer's GID where that is known: the one that
 /// is `local`, else, where control runs over another network, the one of the same family nearest to `remote`.
-pub(crate) fn choose(gids: &[Gid], local: IpAddr, remote: IpAddr) -> Option<Gid> {
-    let same_family = || gids.iter().filter(|gid| gid.address.is_ipv4() == remote.is_ipv4());
+pub(crate) fn choose(gids: &[Gid], rocev1: bool, local: IpAddr, remote: IpAddr) -> Option<Gid> {
+    let same_family = || gids.iter().filter(|gid| gid.rocev1 == rocev1 && gid.address.is_ipv4() == remote.is_ipv4());
     same_family()
         .find(|gid| gid.address == local)
         .or_else(|| same_family().max_by_key(|gid| (common_bits(gid.address, remote), std::cmp::Reverse(gid.index))))
@@ -43,12 +45,12 @@ mod tests {
         ["10.10.0.1", "fe80::1", "fd00:10::1", "192.168.7.1", "fd00:20::1"]
             .iter()
             .zip([0, 1, 2, 5, 6])
-            .map(|(address, index)| Gid { index, address: ip(address) })
+            .map(|(address, index)| Gid { index, address: ip(address), rocev1: false })
             .collect()
     }
 
     fn chosen(local: &str, remote: &str) -> Option<u32> {
-        choose(&table(), ip(local), ip(remote)).map(|gid| gid.index)
+        choose(&table(), false, ip(local), ip(remote)).map(|gid| gid.index)
     }
 
     #[test]
@@ -68,7 +70,16 @@ mod tests {
 
     #[test]
     fn no_address_of_the_family_is_no_gid() {
-        assert_eq!(choose(&table()[..1], ip("::1"), ip("::2")), None);
-        assert_eq!(choose(&[], ip("10.0.0.1"), ip("10.0.0.2")), None);
+        assert_eq!(choose(&table()[..1], false, ip("::1"), ip("::2")), None);
+        assert_eq!(choose(&[], false, ip("10.0.0.1"), ip("10.0.0.2")), None);
+    }
+
+    #[test]
+    fn the_version_of_roce_is_that_which_was_asked_for() {
+        let table: Vec<Gid> =
+            (0..).zip([true, false]).map(|(index, rocev1)| Gid { index, address: ip("10.0.0.1"), rocev1 }).collect();
+        let chosen = |rocev1| choose(&table, rocev1, ip("10.0.0.1"), ip("10.0.0.2")).map(|gid| gid.index);
+        assert_eq!((chosen(true), chosen(false)), (Some(0), Some(1)));
+        assert_eq!(choose(&table[1..], true, ip("10.0.0.1"), ip("10.0.0.2")), None);
     }
 }

@@ -188,8 +188,15 @@ mod tests {
     use super::*;
     use crate::cli::PathOptions;
 
-    const PATH: PathOptions =
-        PathOptions { traffic_class: 0, hop_limit: 64, service_level: 0, flow_label: 0, timeout: 14, retry: 7 };
+    const PATH: PathOptions = PathOptions {
+        rocev1: false,
+        traffic_class: 0,
+        hop_limit: 64,
+        service_level: 0,
+        flow_label: 0,
+        timeout: 14,
+        retry: 7,
+    };
 
     fn run(verify: bool) -> Run {
         Run { kind: Kind::Bw, op: Op::Read, size: 1000, depth: 4, verify, seed: 1, path: PATH }

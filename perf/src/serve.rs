@@ -110,7 +110,7 @@ fn run(channel: &mut Channel, device: &str) -> anyhow::Result<String> {
     let run = &setup.run;
     let opened = Opened::new(Some(device))?;
     let mtu = agree_on_mtu(&setup, &opened)?;
-    let gid = opened.gid(None, channel.local_ip()?, setup.gid)?;
+    let gid = opened.gid(None, run.path.rocev1, channel.local_ip()?, setup.gid)?;
     let mut session = Session::new(&opened, gid, &needs(&setup))?;
     let served = match run.kind {
         Kind::Ping => {
@@ -204,8 +204,15 @@ mod tests {
     };
 
     fn setup(size: u64, depth: u32, qps: usize) -> Setup {
-        let path =
-            PathOptions { traffic_class: 0, hop_limit: 64, service_level: 0, flow_label: 0, timeout: 14, retry: 7 };
+        let path = PathOptions {
+            rocev1: false,
+            traffic_class: 0,
+            hop_limit: 64,
+            service_level: 0,
+            flow_label: 0,
+            timeout: 14,
+            retry: 7,
+        };
         Setup {
             run: Run { kind: Kind::Bw, op: Op::Write, size, depth, verify: true, seed: 1, path },
             gid: IpAddr::from([10, 0, 0, 1]),

@@ -5,7 +5,7 @@ use std::{collections::HashMap, net::IpAddr, time::Duration};
 use anyhow::{Context, bail};
 use roced_client::{
     Access, Completion, CompletionOp, CompletionQueue, ConnectOptions, Device, Endpoint, MemoryRegion, QueuePair,
-    RecvRequest, RemoteMemory,
+    RecvRequest, RemoteMemory, RoceVersion,
 };
 
 use crate::{
@@ -48,21 +48,29 @@ impl Opened {
         if !port.active {
             bail!("the link of {name} is down");
         }
-        let gids =
-            device.gids()?.iter().map(|entry| Gid { index: entry.index, address: entry.gid.address() }).collect();
+        let gids = device
+            .gids()?
+            .iter()
+            .map(|entry| Gid {
+                index: entry.index,
+                address: entry.gid.address(),
+                rocev1: entry.roce == RoceVersion::V1,
+            })
+            .collect();
         Ok(Self { device, name, mtu: port.active_mtu_bytes, gids })
     }
 
     /// The GID that the user named, or the one that [`gid::choose`] finds.
-    pub(crate) fn gid(&self, asked: Option<u32>, local: IpAddr, remote: IpAddr) -> anyhow::Result<Gid> {
+    pub(crate) fn gid(&self, asked: Option<u32>, rocev1: bool, local: IpAddr, remote: IpAddr) -> anyhow::Result<Gid> {
         let name = &self.name;
         if let Some(index) = asked {
             let found = self.gids.iter().find(|gid| gid.index == index).copied();
             return found.with_context(|| format!("{name} has no GID {index}: `rocectl status` lists them"));
         }
         let family = if remote.is_ipv4() { "IPv4" } else { "IPv6" };
-        gid::choose(&self.gids, local, remote)
-            .with_context(|| format!("{name} has no {family} address from which {remote} could be reached"))
+        let version = if rocev1 { " and RoCEv1 (its config says by `roce` what it has)" } else { "" };
+        gid::choose(&self.gids, rocev1, local, remote)
+            .with_context(|| format!("{name} has no GID of {family}{version} from which {remote} could be reached"))
     }
 
     /// Refuses a path MTU that the link does not carry.

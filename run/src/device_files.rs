@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use roced_client::{Device, GidEntry, PortAttributes};
+use roced_client::{Device, GidEntry, PortAttributes, RoceVersion};
 
 use crate::namespace::{bind, cover, enter, write};
 
@@ -72,12 +72,20 @@ fn port_folder(folder: &Path, port: &PortAttributes, gids: &[GidEntry]) -> Resul
     for gid in gids {
         let groups = gid.gid.0.chunks(2).map(|two| format!("{:02x}{:02x}", two[0], two[1])).collect::<Vec<_>>();
         write(folder.join(format!("gids/{}", gid.index)), &groups.join(":"))?;
-        write(folder.join(format!("gid_attrs/types/{}", gid.index)), "RoCE v2")?;
+        write(folder.join(format!("gid_attrs/types/{}", gid.index)), roce_type(gid.roce))?;
         if let Some(name) = interface_name(gid.ifindex) {
             write(folder.join(format!("gid_attrs/ndevs/{}", gid.index)), &name)?;
         }
     }
     Ok(())
+}
+
+/// In the words of sysfs.
+const fn roce_type(version: RoceVersion) -> &'static str {
+    match version {
+        RoceVersion::V1 => "IB/RoCE v1",
+        RoceVersion::V2 => "RoCE v2",
+    }
 }
 
 /// The name of an interface.

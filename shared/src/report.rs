@@ -113,6 +113,8 @@ pub struct GidReport {
     pub address: String,
     /// VLAN, if any.
     pub vlan: Option<u16>,
+    /// By which RoCE it speaks: 1 or 2.
+    pub roce: u8,
 }
 
 /// An RX queue with its AF_XDP socket.

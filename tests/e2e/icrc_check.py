@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the ICRC of every RoCEv2 frame in pcap files, with nothing of roced's: zlib's CRC-32 and the rules of IBTA annex A17.
+"""Checks the ICRC of every RoCE frame in pcap files, with nothing of roced's: zlib's CRC-32 and the rules of IBTA annexes A16, A17.
 
 usage: icrc_check.py FILE.pcap...     prints what it found; exit code 0 when every frame's ICRC holds, 1 otherwise
 """
@@ -39,7 +39,7 @@ def ones(data, *places):
 
 
 def icrc_holds(frame):
-    """True or false for a RoCEv2 frame, None for any other."""
+    """True or false for a RoCE frame, None for any other."""
     at, kind = 14, struct.unpack(">H", frame[12:14])[0]
     while kind in (0x8100, 0x88A8):
         kind = struct.unpack(">H", frame[at + 2 : at + 4])[0]
@@ -54,6 +54,10 @@ def icrc_holds(frame):
         packet = packet[: header + struct.unpack(">H", packet[4:6])[0]]
         # traffic class and flow label (all of the first word but the version), hop limit
         covered = bytes([packet[0] | 0x0F]) + ones(packet[1:header], 0, 1, 2, 6)
+    elif kind == 0x8915 and packet[6] == 0x1B:
+        packet = packet[: 40 + struct.unpack(">H", packet[4:6])[0]]
+        covered = bytes([packet[0] | 0x0F]) + ones(packet[1:40], 0, 1, 2, 6) + ones(packet[40:-4], 4)
+        return struct.pack("<I", zlib.crc32(b"\xff" * 8 + covered)) == packet[-4:]
     else:
         return None
     udp = packet[header:]

@@ -3,7 +3,7 @@
 
 use std::{ffi::c_int, mem, ptr};
 
-use roced_client::{DeviceAttributes, Gid, PKEYS_MAX, PortAttributes};
+use roced_client::{DeviceAttributes, Gid, PKEYS_MAX, PortAttributes, RoceVersion};
 
 use crate::{
     abi::{
@@ -241,9 +241,10 @@ unsafe fn entry(context: *mut Face, port: u32, index: c_int) -> Result<GidEntry>
     if port != u32::from(PORT) || index >= device.port()?.gid_entries {
         return Err(Errno::INVALID);
     }
-    let (gid, ifindex) = device.gid(index)?.map_or((Gid::default(), 0), |entry| (entry.gid, entry.ifindex));
-    // IBV_GID_TYPE_ROCE_V2
-    Ok(GidEntry { gid: Gid8(gid.0), gid_index: index, port_num: port, gid_type: 2, ndev_ifindex: ifindex })
+    let found = device.gid(index)?;
+    let (gid, ifindex) = found.map_or((Gid::default(), 0), |entry| (entry.gid, entry.ifindex));
+    let gid_type = found.map_or(RoceVersion::V2, |entry| entry.roce) as u32;
+    Ok(GidEntry { gid: Gid8(gid.0), gid_index: index, port_num: port, gid_type, ndev_ifindex: ifindex })
 }
 
 /// `_ibv_query_gid_ex`.
@@ -294,7 +295,7 @@ pub(crate) unsafe extern "C" fn gid_table(
             gid: Gid8(it.gid.0),
             gid_index: it.index,
             port_num: PORT.into(),
-            gid_type: 2,
+            gid_type: it.roce as u32,
             ndev_ifindex: it.ifindex,
         };
         // SAFETY: `place < room`, and there is room for so many entries of `bytes`.
@@ -303,11 +304,11 @@ pub(crate) unsafe extern "C" fn gid_table(
     gids.len() as isize
 }
 
-/// `ibv_query_gid_type`: 1 is RoCE v2 in the numbers of sysfs, which this one uses.
+/// `ibv_query_gid_type`: in the numbers of sysfs, which this one uses, 0 is RoCEv1 and 1 RoCEv2.
 pub(crate) unsafe extern "C" fn gid_type(context: *mut Face, port: u8, index: u32, to: *mut u32) -> c_int {
     let index = c_int::try_from(index).unwrap_or(-1);
     // SAFETY: the program's context is ours, and it gave room for the number.
-    errno::minus_one(unsafe { entry(context, port.into(), index) }.map(|_| unsafe { to.write(1) }))
+    errno::minus_one(unsafe { entry(context, port.into(), index) }.map(|entry| unsafe { to.write(entry.gid_type - 1) }))
 }
 
 /// `ibv_query_pkey`, in wire order.

@@ -13,7 +13,7 @@ use roced_transport::wire::largest_path_mtu;
 use serde::Serialize;
 
 use super::{
-    Daemon,
+    Daemon, ground,
     reports::{self, DeviceCounts},
     start::ServedDevice,
 };
@@ -85,10 +85,14 @@ impl Asked<'_> {
 
     fn device(&self, device: &ServedDevice) -> DeviceReport {
         let link = self.net.device(device.id);
-        let gids = link.gids.entries().map(|(index, gid)| GidReport {
-            index,
-            address: gid.address.to_string(),
-            vlan: gid.vlan,
+        let versions = ground::versions(device.config.roce);
+        let gids = link.gids.entries().flat_map(|(at, gid)| {
+            (at * versions.len() as u32..).zip(versions).map(|(index, roce)| GidReport {
+                index,
+                address: gid.address.to_string(),
+                vlan: gid.vlan,
+                roce: *roce as u8,
+            })
         });
         let queues = device.queues.iter().map(|queue| QueueReport {
             queue: queue.owner.queue,

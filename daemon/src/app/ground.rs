@@ -10,7 +10,8 @@ use tracing::warn;
 use super::start::ServedDevice;
 use crate::{
     clients::outside::{Network, Port},
-    net::{FollowId, GidEntry, Net, NextHop, NoRoute},
+    config::RoceVersions,
+    net::{FollowId, GidEntry, Net, NextHop, NoRoute, RoceVersion},
 };
 
 /// Both, lent for one step of the control thread.
@@ -19,7 +20,21 @@ pub(super) struct Ground<'a> {
     pub(super) devices: &'a mut [ServedDevice],
 }
 
+/// The GIDs that each address has, in the order of their indices. With RoCEv1 there are two, that one's first: the order of Linux, which programs
+/// have learned by heart.
+pub(super) const fn versions(roce: RoceVersions) -> &'static [RoceVersion] {
+    match roce {
+        RoceVersions::V2 => &[RoceVersion::V2],
+        RoceVersions::Both => &[RoceVersion::V1, RoceVersion::V2],
+    }
+}
+
 impl Ground<'_> {
+    fn versions(&self, device: DeviceId) -> &'static [RoceVersion] {
+        let served = self.devices.iter().find(|served| served.id == device);
+        versions(served.expect("devices do not come and go while the daemon runs").config.roce)
+    }
+
     /// Makes the addresses whose frames are ours those of the device's GIDs and groups.
     pub(super) fn set_addresses(&mut self, device: DeviceId) -> anyhow::Result<()> {
         let served = self.devices.iter_mut().find(|served| served.id == device);
@@ -33,7 +48,11 @@ impl Ground<'_> {
             steer::GIDS_MAX
         );
         let addresses: Vec<IpAddr> = gids.iter().copied().chain(self.net.groups(device)).collect();
-        served.program.set_addresses(&addresses).with_context(|| format!("device {}", served.config.name))
+        let roce = match served.config.roce {
+            RoceVersions::V2 => steer::ROCE_V2,
+            RoceVersions::Both => steer::ROCE_V1 | steer::ROCE_V2,
+        };
+        served.program.set_addresses(&addresses, roce).with_context(|| format!("device {}", served.config.name))
     }
 }
 
@@ -45,12 +64,15 @@ impl Network for Ground<'_> {
             link_up: seen.link_up,
             link_mtu_bytes: seen.usable_mtu_bytes(),
             speed_mbit_per_s: seen.speed_mbit_per_s,
-            gid_entries: seen.gids.len() as u32,
+            gid_entries: (seen.gids.len() * self.versions(device).len()) as u32,
         }
     }
 
     fn gid(&self, device: DeviceId, index: u32) -> Option<GidEntry> {
-        self.net.device(device).gids.get(index).copied()
+        let versions = self.versions(device);
+        let count = versions.len() as u32;
+        let entry = *self.net.device(device).gids.get(index / count)?;
+        Some(GidEntry { roce: versions[(index % count) as usize], ..entry })
     }
 
     fn follow(

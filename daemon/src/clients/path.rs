@@ -17,7 +17,7 @@ use roced_transport::{
 };
 
 use super::{outside::Port, refused::Refused};
-use crate::net::{FollowId, GidEntry, NextHop};
+use crate::net::{FollowId, GidEntry, NextHop, RoceVersion};
 
 /// Who follows how a destination is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +78,10 @@ impl Wish {
         if destination.is_unspecified() || destination.is_ipv4() != source.address.is_ipv4() {
             return Err(wrong(attributes.sgid_index));
         }
+        if source.roce == RoceVersion::V1 && !destination.is_multicast() && !is_on_link(source, destination) {
+            // RoCEv1 has no IP header that a router could read (annex A16).
+            return Err(Refused::plain(Refusal::NoRoute));
+        }
         if attributes.flow_label > 0x000f_ffff {
             return Err(wrong(attributes.flow_label));
         }
@@ -135,7 +139,9 @@ impl Wish {
             NextHop::Reachable { mtu_bytes, .. } => mtu_bytes.min(port.link_mtu_bytes),
             NextHop::Local(_) | NextHop::Resolving | NextHop::Unreachable => port.link_mtu_bytes,
         };
-        largest_path_mtu(link_mtu_bytes, self.source.address.is_ipv4()).unwrap_or(0)
+        // A GRH is as long as an IPv6 header.
+        let ipv4 = self.source.address.is_ipv4() && self.source.roce == RoceVersion::V2;
+        largest_path_mtu(link_mtu_bytes, ipv4).unwrap_or(0)
     }
 
     /// The path by `next`.
@@ -161,10 +167,25 @@ impl Wish {
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
             flow_label: self.flow_label,
-            roce: Roce::V2 { udp_source_port: udp_source_port(self.flow_label, self.local, self.remote) },
+            roce: match self.source.roce {
+                RoceVersion::V1 => Roce::V1,
+                RoceVersion::V2 => {
+                    Roce::V2 { udp_source_port: udp_source_port(self.flow_label, self.local, self.remote) }
+                }
+            },
         };
         PathState::Ready(Path::new(&spec).expect("both addresses are of one family, `check` saw to it"))
     }
+}
+
+/// Both addresses are of one network.
+fn is_on_link(source: &GidEntry, destination: IpAddr) -> bool {
+    let differ = match (source.address, destination) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        _ => return false,
+    };
+    differ >= source.prefix_len.into()
 }
 
 #[cfg(test)]
@@ -182,7 +203,13 @@ mod tests {
     const REACHABLE: NextHop = NextHop::Reachable { mac: [4; 6], vlan: Some(7), source_mac: [6; 6], mtu_bytes: 9000 };
 
     fn gid(address: &str) -> GidEntry {
-        GidEntry { address: address.parse().expect("an address"), ifindex: 1, vlan: None, prefix_len: 24 }
+        GidEntry {
+            address: address.parse().expect("an address"),
+            ifindex: 1,
+            vlan: None,
+            prefix_len: 24,
+            roce: RoceVersion::V2,
+        }
     }
 
     fn attributes(peer: &str) -> QpAttributes {
@@ -241,6 +268,21 @@ mod tests {
         };
         assert_eq!(source_mac(&PORT), PORT.mac);
         assert_eq!(source_mac(&Port { mac: [8; 6], ..PORT }), [8; 6]);
+    }
+
+    #[test]
+    fn rocev1_stays_on_its_segment() {
+        let check = |peer| {
+            let source = GidEntry { roce: RoceVersion::V1, ..gid("10.0.0.1") };
+            Wish::check(Qpn::from_wire(3), &attributes(peer), &source)
+        };
+        assert_eq!(check("10.0.1.2").map_err(|refused| refused.why), Err(Refusal::NoRoute));
+        let wish = check("10.0.0.255").expect("on the link");
+        let PathState::Ready(path) = wish.path(REACHABLE, &PORT) else { panic!("it is reachable") };
+        assert_eq!(path.roce(), Roce::V1);
+        let link_mtu = |bytes| Port { link_mtu_bytes: bytes, ..PORT };
+        assert_eq!(wish.largest_mtu(NextHop::Resolving, &link_mtu(4160)), 2048, "a GRH is longer than an IPv4 header");
+        assert_eq!(wish.largest_mtu(NextHop::Resolving, &link_mtu(4180)), 4096);
     }
 
     #[test]

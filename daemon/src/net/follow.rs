@@ -202,6 +202,7 @@ impl Follow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::RoceVersion;
 
     const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -213,7 +214,13 @@ mod tests {
 
     impl Bench {
         fn new() -> Self {
-            let source = GidEntry { address: [10, 0, 0, 1].into(), ifindex: 2, vlan: None, prefix_len: 24 };
+            let source = GidEntry {
+                address: [10, 0, 0, 1].into(),
+                ifindex: 2,
+                vlan: None,
+                prefix_len: 24,
+                roce: RoceVersion::V2,
+            };
             Self { follow: Follow::new(DeviceId(0), source, [10, 0, 0, 2].into()), now: Instant::now() }
         }
 

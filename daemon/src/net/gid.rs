@@ -6,6 +6,15 @@ use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeade
 
 use super::link::Links;
 
+/// By which RoCE a GID speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoceVersion {
+    /// RoCEv1.
+    V1 = 1,
+    /// RoCEv2.
+    V2 = 2,
+}
+
 /// A GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
@@ -17,6 +26,8 @@ pub struct GidEntry {
     pub vlan: Option<u16>,
     /// Length of the address's network prefix.
     pub prefix_len: u8,
+    /// By which RoCE it speaks. A [`GidTable`] has each address once, for RoCEv2.
+    pub roce: RoceVersion,
 }
 
 /// The GIDs of a device. Clients name them by index, so an index stays with its address; one that went away leaves its index
@@ -117,7 +128,13 @@ impl Addresses {
             .iter()
             .filter_map(|((index, address), prefix_len)| {
                 let vlan = links.vlan_on(*index, ifindex)?;
-                Some(GidEntry { address: *address, ifindex: *index, vlan, prefix_len: *prefix_len })
+                Some(GidEntry {
+                    address: *address,
+                    ifindex: *index,
+                    vlan,
+                    prefix_len: *prefix_len,
+                    roce: RoceVersion::V2,
+                })
             })
             .collect();
         gids.sort_by_key(|gid| {
@@ -162,7 +179,13 @@ mod tests {
     use super::*;
 
     fn gid(last: u8) -> GidEntry {
-        GidEntry { address: IpAddr::from([10, 0, 0, last]), ifindex: 2, vlan: None, prefix_len: 24 }
+        GidEntry {
+            address: IpAddr::from([10, 0, 0, last]),
+            ifindex: 2,
+            vlan: None,
+            prefix_len: 24,
+            roce: RoceVersion::V2,
+        }
     }
 
     #[test]

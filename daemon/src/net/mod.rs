@@ -44,7 +44,7 @@ use self::{
 };
 pub use self::{
     follow::{FollowId, NextHop},
-    gid::{GidEntry, GidTable},
+    gid::{GidEntry, GidTable, RoceVersion},
 };
 
 /// A device and its interface.

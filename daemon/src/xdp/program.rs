@@ -117,12 +117,12 @@ impl XdpProgram {
         &self.interface
     }
 
-    /// Makes `addresses` the ones whose RoCE frames are ours. What stays is not touched, so its traffic is not disturbed.
+    /// Makes `addresses` the ones whose frames of these versions of RoCE ([`steer::ROCE_V1`], [`steer::ROCE_V2`]) are ours. What stays is not touched, so its traffic is not disturbed.
     ///
     /// # Errors
     /// When the map refuses, as it does beyond [`steer::ADDRESSES_MAX`]. Then some may be set and others not; a later call
     /// goes on from there.
-    pub fn set_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), XdpError> {
+    pub fn set_addresses(&mut self, addresses: &[IpAddr], roce: u8) -> Result<(), XdpError> {
         let failed = map_error(steer::MAP_ADDRESSES);
         let wanted: BTreeSet<_> = addresses.iter().copied().map(steer::address_key).collect();
         // The old ones first: they may be what the new ones need room for.
@@ -131,7 +131,7 @@ impl XdpProgram {
             self.held.remove(&key);
         }
         for key in wanted.difference(&self.held).copied().collect::<Vec<_>>() {
-            self.addresses.insert(key, 1, 0).map_err(failed)?;
+            self.addresses.insert(key, roce, 0).map_err(failed)?;
             self.held.insert(key);
         }
         Ok(())

@@ -34,7 +34,7 @@ use roced::{
         queues::SleepBoard,
     },
     config::Limits,
-    net::{Change, FollowId, GidEntry, NextHop, NoRoute},
+    net::{Change, FollowId, GidEntry, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},
         endpoints::Endpoints,
@@ -132,7 +132,13 @@ pub(crate) struct Told {
 impl Told {
     fn new() -> Self {
         let gid = |address: &str| {
-            Some(GidEntry { address: address.parse().expect("an address"), ifindex: 7, vlan: None, prefix_len: 24 })
+            Some(GidEntry {
+                address: address.parse().expect("an address"),
+                ifindex: 7,
+                vlan: None,
+                prefix_len: 24,
+                roce: RoceVersion::V2,
+            })
         };
         Self {
             port: Port {

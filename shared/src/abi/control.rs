@@ -12,7 +12,7 @@ use super::layout::QpSizes;
 
 mod numbers;
 
-pub use numbers::{PRIVILEGED_QKEY, access, attribute, event, origin, rereg, service, state};
+pub use numbers::{PRIVILEGED_QKEY, access, attribute, event, gid_type, origin, rereg, service, state};
 
 /// Bytes of every message in either direction.
 pub const MESSAGE_BYTES: usize = 256;
@@ -361,6 +361,8 @@ bodies! {
         ifindex: u32,
         /// VLAN of that interface, or 0xffff.
         vlan: u32,
+        /// By which RoCE it speaks: [`gid_type`].
+        gid_type: u32,
     }
     /// A number that names an object of the session.
     Handle {

@@ -26,7 +26,7 @@ pub mod ring;
 pub mod wqe;
 
 /// Version of everything in this module. Client and daemon must have the same; the hand-shake says so before anything else.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Where the daemon listens for clients unless the config says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/roced/roced.sock";

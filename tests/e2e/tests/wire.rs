@@ -76,6 +76,50 @@ pub(crate) fn others_understand_our_frames(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// One device, both versions: each run has its own frames, and those of RoCEv1 hold before others, too.
+pub(crate) fn rocev1_and_rocev2_on_one_device_at_once(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--switch", "--rocev1"])?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("versions.pcap");
+    let capture = lab.capture(&file)?;
+    let _servers = [Server::start(&lab, Host::B, &[])?, Server::start_at(&lab, Host::B, "18516", &[])?];
+    let run = |peer: &str, version: &[&str]| -> Result<()> {
+        for op in ["send", "write", "read"] {
+            let arguments = ["bw", peer, "--op", op, "--size", "100000", "--bytes", "4M", "--mtu", "1024"];
+            perf::run(&lab, Host::A, &[&arguments, version].concat(), SOON)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| run(PEER_IPV4, &["--rocev1"]));
+        run("10.10.0.2:18516", &[])?;
+        first.join().expect("no panic")
+    })?;
+    perf::run(&lab, Host::A, &["ping", PEER_IPV6, "--rocev1", "--count", "50"], SOON)?;
+    capture.stop()?;
+
+    for (version, filter) in [("RoCEv1", "eth.type == 0x8915"), ("RoCEv2", "udp.dstport == 4791")] {
+        let opcodes = tshark(&file, filter, &["infiniband.bth.opcode"])?;
+        ensure!(opcodes.len() > 3 * 4096, "{version}: only {} frames", opcodes.len());
+        ensure!(
+            opcodes.iter().all(|opcode| !opcode.is_empty()),
+            "tshark takes a frame of {version} for something else"
+        );
+    }
+    ensure!(tshark(&file, "_ws.malformed", &["frame.number"])?.is_empty(), "tshark finds malformed frames");
+    let verdict = icrc_check(&[&file])?.end(SOON)?.success()?;
+    print!("\n    {}", verdict.trim());
+
+    // It is an option.
+    drop(lab);
+    let lab = Lab::up(&[])?;
+    let _server = Server::start(&lab, Host::B, &[])?;
+    let arguments = ["bw", PEER_IPV4, "--op", "send", "--rocev1", "--bytes", settings.bytes(), "--json"];
+    let refused = lab.run(Host::A, "roce-perf", &arguments, SOON)?;
+    ensure!(refused.errors.contains("no GID of IPv4 and RoCEv1"), "{refused}");
+    Ok(())
+}
+
 fn kinds(values: &[String]) -> Vec<&String> {
     let mut kinds: Vec<_> = values.iter().collect();
     kinds.sort();

@@ -14,7 +14,7 @@ use roced::{
         outside::{Network, Port, Workers},
         queues::SleepBoard,
     },
-    net::{FollowId, GidEntry, NextHop, NoRoute},
+    net::{FollowId, GidEntry, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},
         endpoints::{Endpoints, Place},
@@ -211,7 +211,7 @@ impl Network for Net {
             2 => IpAddr::from([0xfd00, 9, 0, 0, 0, 0, 0, 1]),
             _ => return None,
         };
-        Some(GidEntry { address, ifindex: 7, vlan: None, prefix_len: 24 })
+        Some(GidEntry { address, ifindex: 7, vlan: None, prefix_len: 24, roce: RoceVersion::V2 })
     }
 
     fn follow(&mut self, device: DeviceId, source: GidEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {

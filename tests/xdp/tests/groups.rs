@@ -45,14 +45,14 @@ fn frames_of_a_group_are_ours_from_the_first_member_to_the_last() {
         // Nothing else of that group is.
         assert_eq!(program.run(&Frame { port: 5353, ..plain.clone() }.bytes()), Verdict::PassNotRoce, "{group}");
         let igmp_or_icmp = if plain.destination.is_ipv4() { 2 } else { 58 };
-        assert_eq!(program.run(&Frame { protocol: igmp_or_icmp, ..plain.clone() }.bytes()), Verdict::PassNotRoce);
+        assert_eq!(program.run(&Frame { protocol: Some(igmp_or_icmp), ..plain.clone() }.bytes()), Verdict::PassNotRoce);
         assert_eq!(program.run(&Frame { udp_length_lie: 1, ..plain.clone() }.bytes()), Verdict::PassMalformed);
         for other in OTHERS {
             assert_eq!(program.run(&frame_to(other).bytes()), Verdict::PassNotOurs, "{other} is not {group}");
         }
         let known: Vec<_> = OURS.into_iter().chain([group]).map(address).collect();
         for frame in [plain.bytes(), tagged.bytes()] {
-            assert_eq!(model::judge(&frame, &known), Verdict::Redirected);
+            assert_eq!(model::judge(&frame, &known, false), Verdict::Redirected);
         }
         program.remove_address(address(group));
         assert_eq!(program.run(&plain.bytes()), Verdict::PassNotOurs, "{group} has no member any more");

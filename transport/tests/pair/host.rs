@@ -286,6 +286,8 @@ pub(crate) struct Settings {
     pub(crate) srq: Option<Pdn>,
     /// Of each host: which of [`PKEYS`].
     pub(crate) pkey_index: [u32; 2],
+    /// Of each host: it speaks RoCEv1.
+    pub(crate) rocev1: [bool; 2],
 }
 
 impl Default for Settings {
@@ -306,6 +308,7 @@ impl Default for Settings {
             recovery: [RecoveryConfig::default(); 2],
             srq: None,
             pkey_index: [0; 2],
+            rocev1: [false; 2],
         }
     }
 }
@@ -475,7 +478,11 @@ impl Pair {
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
-            roce: Roce::V2 { udp_source_port: udp_source_port(0, from.qpn, to.qpn) },
+            roce: if self.settings.rocev1[at] {
+                Roce::V1
+            } else {
+                Roce::V2 { udp_source_port: udp_source_port(0, from.qpn, to.qpn) }
+            },
         })
         .expect("one address family")
     }

@@ -16,6 +16,7 @@ mod placement;
 mod recorded;
 mod recovery;
 mod refusals;
+mod rocev1;
 mod selective;
 mod srq;
 mod states;

@@ -8,7 +8,7 @@ use roced_shared::{
         COMPLETIONS_MAX, INLINE_BYTES_MAX, SGE_MAX, VERSION, WORK_REQUESTS_MAX,
         control::{
             DeviceAttributes, DeviceName, GidEntry, Hello, HelloReply, HelloRequest, Index, ListDevice, Nothing,
-            OpenDeviceReply, PKEYS_MAX, PortAttributes, QueryDevice, QueryGid, QueryPort, Refusal,
+            OpenDeviceReply, PKEYS_MAX, PortAttributes, QueryDevice, QueryGid, QueryPort, Refusal, gid_type,
         },
         layout::session_bytes,
     },
@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     config::DeviceLimits,
+    net::RoceVersion,
     worker::{command::Command, endpoints::Place},
 };
 
@@ -182,6 +183,10 @@ impl Desk<'_, '_> {
             gid: address_key(entry.address),
             ifindex: entry.ifindex,
             vlan: entry.vlan.map_or(NO_VLAN, u32::from),
+            gid_type: match entry.roce {
+                RoceVersion::V1 => gid_type::ROCE_V1,
+                RoceVersion::V2 => gid_type::ROCE_V2,
+            },
         });
         Ok((reply, Vec::new()))
     }

@@ -46,6 +46,14 @@ pub mod origin {
     pub const SHARED: u32 = 2;
 }
 
+/// Types of a GID, with the numbers of verbs (`ibv_gid_type`).
+pub mod gid_type {
+    /// RoCEv1.
+    pub const ROCE_V1: u32 = 1;
+    /// RoCEv2.
+    pub const ROCE_V2: u32 = 2;
+}
+
 /// Transport services, with the numbers of verbs (`ibv_qp_type`).
 pub mod service {
     /// Reliable connection.
