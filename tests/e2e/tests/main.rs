@@ -5,6 +5,7 @@
 mod atomics;
 mod deaths;
 mod faults;
+mod frameworks;
 mod lab;
 mod memory;
 mod operations;
@@ -96,6 +97,7 @@ const TESTS: &[(&str, Test)] = tests! {
         what_is_said_to_a_group_is_heard_by_all_of_it a_listener_that_dies_leaves_its_groups;
     programs: devices_are_listed pingpongs perftest the_tests_of_rdma_core a_program_without_rdma_notices_nothing a_dead_daemon_ends_programs
         eight_threads_on_the_same_objects an_ordinary_user_of_the_group;
+    frameworks: ucx open_mpi;
     quiet: an_idle_daemon_sleeps a_lab_leaves_nothing xdp_counters_account_for_every_frame;
 };
 

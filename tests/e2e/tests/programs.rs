@@ -38,7 +38,7 @@ fn run(lab: &Lab, host: Host, program: &str, arguments: &[&str]) -> Result<Ended
 /// A server on b, and then its client on a, with the same options: what the client prints, when both end well.
 fn pair(lab: &Lab, program: &str, options: &[&str]) -> Result<String> {
     let mut server = start(lab, Host::B, program, options)?;
-    let listens = || listens(&mut server);
+    let listens = || listens(&mut server, PORT);
     ensure!(within(SOON, listens)?, "{program} {options:?}: does not listen");
     let client = run(lab, Host::A, program, &[options, &[PEER]].concat());
     let server = server.end(LIMIT);
@@ -53,8 +53,8 @@ fn pair(lab: &Lab, program: &str, options: &[&str]) -> Result<String> {
     }
 }
 
-/// Whether a program listens on the port; a program that has ended never will.
-fn listens(program: &mut Program) -> Result<bool> {
+/// Whether a program's host has a listener on a TCP port; a program that has ended never will.
+pub(crate) fn listens(program: &mut Program, port: u16) -> Result<bool> {
     ensure!(program.runs()?, "the server ended early");
     let listening = |table: &str| {
         let path = format!("/proc/{}/net/{table}", program.pid());
@@ -62,7 +62,7 @@ fn listens(program: &mut Program) -> Result<bool> {
         let is_it = |line: &str| {
             let mut fields = line.split_whitespace().skip(1);
             let local = fields.next().unwrap_or_default();
-            local.ends_with(&format!(":{PORT:04X}")) && fields.nth(1) == Some("0A")
+            local.ends_with(&format!(":{port:04X}")) && fields.nth(1) == Some("0A")
         };
         anyhow::Ok(text.lines().any(is_it))
     };
@@ -122,6 +122,7 @@ pub(crate) fn perftest(_: &Settings) -> Result<()> {
         ("ib_send_bw", &["-c", "UC", "-n", "64"]),
         ("ib_write_bw", &["-c", "UC", "-n", "64"]),
         ("ib_send_bw", &["-c", "UD", "-n", "64"]),
+        ("ib_send_bw", &["-c", "UD", "-g", "-M", "0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3", "-n", "64"]),
         ("ib_atomic_bw", &["-A", "FETCH_AND_ADD", "-n", "64"]),
         ("ib_atomic_bw", &["-A", "CMP_AND_SWAP", "-n", "64"]),
         ("ib_send_lat", &["-s", "4096", "-n", "64"]),
@@ -179,12 +180,10 @@ pub(crate) fn the_tests_of_rdma_core(_: &Settings) -> Result<()> {
 
 /// The tests lie compressed among the package's documents; the program to be run.
 fn unpack_tests(folder: &Path) -> Result<String> {
-    let there = "/usr/share/doc/rdma-core/tests";
-    ensure!(
-        Path::new(there).exists(),
-        "no tests in {there}: is python3-pyverbs there with its documents (scripts/setup)?"
-    );
-    let copied = Command::new("cp").args(["-r", there]).arg(folder).status()?;
+    let places = ["/usr/share/doc/rdma-core/tests", "/var/cache/roced-tests/usr/share/doc/rdma-core/tests"];
+    let there = places.iter().find(|place| Path::new(place).exists());
+    let there = there.with_context(|| format!("no tests of rdma-core in {places:?}: run scripts/setup"))?;
+    let copied = Command::new("cp").args(["-r", *there]).arg(folder).status()?;
     let tests = folder.join("tests");
     let compressed = fs::read_dir(&tests)?.filter_map(|file| Some(file.ok()?.path()));
     let compressed: Vec<_> = compressed.filter(|path| path.extension().is_some_and(|end| end == "gz")).collect();
@@ -211,7 +210,7 @@ pub(crate) fn a_dead_daemon_ends_programs(_: &Settings) -> Result<()> {
     for waiting in [&[][..], &["-e"]] {
         let options = [&["-g", GID, "-n", "100000000"], waiting].concat();
         let mut server = start(&lab, Host::B, "ibv_rc_pingpong", &options)?;
-        ensure!(within(SOON, || listens(&mut server))?, "it does not listen");
+        ensure!(within(SOON, || listens(&mut server, PORT))?, "it does not listen");
         let mut client = start(&lab, Host::A, "ibv_rc_pingpong", &[&options[..], &[PEER]].concat())?;
         let moves = || Ok(lab.counter(Host::A, "device/*", "request_packets")? > 100 || !client.runs()?);
         ensure!(within(SOON, moves)?, "nothing moves");
@@ -262,7 +261,7 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
     };
     let member = "--regid=nogroup";
     let mut server = as_user(Host::B, member, &["ibv_rc_pingpong", "-g", GID, "-c", "-e"])?;
-    ensure!(within(SOON, || listens(&mut server))?, "it does not listen");
+    ensure!(within(SOON, || listens(&mut server, PORT))?, "it does not listen");
     as_user(Host::A, member, &["ibv_rc_pingpong", "-g", GID, "-c", "-e", PEER])?.end(LIMIT)?.success()?;
     server.end(LIMIT)?.success()?;
     let stranger = as_user(Host::A, "--regid=daemon", &["ibv_devinfo"])?.end(SOON)?;
