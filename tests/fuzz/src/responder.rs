@@ -11,7 +11,7 @@ use roced_transport::{
     psn::Psn,
     qp::ServiceType,
     reject::Disposition,
-    wire::{Opcode, Operation, Packet, Position, Syndrome},
+    wire::{NakCode, Opcode, Operation, Packet, Position, Syndrome},
 };
 
 use crate::{
@@ -225,7 +225,14 @@ impl Peer {
         let psn = packet.bth.psn;
         match packet.info.operation {
             Operation::Ack => {
-                let is_ack = matches!(packet.aeth.expect("an ACK has one").syndrome, Syndrome::Ack { .. });
+                let syndrome = packet.aeth.expect("an ACK has one").syndrome;
+                // IBTA v1 9.7.5.2.6: in the place of a READ response that cannot be given, also where the READ is asked for again.
+                if syndrome == Syndrome::Nak(NakCode::RemoteAccess)
+                    && self.asked.iter().any(|asked| psn.offset_from(asked.psn) < asked.packets)
+                {
+                    return;
+                }
+                let is_ack = matches!(syndrome, Syndrome::Ack { .. });
                 let next = if is_ack { psn.plus(1) } else { psn }.offset_from(self.first);
                 assert!(next <= self.whole, "{next} of {} is acknowledged", self.whole);
                 assert!(next >= self.acknowledged, "after {} it goes back to {next}", self.acknowledged);
