@@ -20,7 +20,7 @@ use super::{
     PAGE_BYTES, PAGES, Pages,
     areas::{self, Area},
     exchange::{Exchange, Fresh, fork_with},
-    on_a_thread,
+    helper::on_a_thread,
 };
 use crate::{error::Result, socket::lock};
 
@@ -117,7 +117,7 @@ fn exchange_all(
     act: impl Fn(&mut Exchange, &Area) -> Result<()> + Sync,
 ) -> Result<()> {
     let areas = areas::all()?;
-    on_a_thread(|| {
+    on_a_thread(ranges, || {
         let mut exchange = Exchange::new()?;
         for range in ranges {
             let parts = areas::within(&areas, range)?;

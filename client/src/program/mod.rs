@@ -20,15 +20,14 @@ mod counts;
 mod exchange;
 mod file;
 mod fork;
+mod helper;
 mod userfaultfd;
 
 use std::{
     ops::Range,
     os::fd::{AsFd, OwnedFd},
-    process,
+    process, slice,
     sync::Mutex,
-    thread,
-    time::Duration,
 };
 
 use nix::{
@@ -37,7 +36,6 @@ use nix::{
     sys::{
         memfd::{MFdFlags, memfd_create},
         resource::{RLIM_INFINITY, Resource, getrlimit},
-        signal::{SigSet, SigmaskHow},
     },
     unistd::ftruncate,
 };
@@ -48,6 +46,7 @@ use self::{
     areas::{Area, Identity},
     counts::Counts,
     exchange::Exchange,
+    helper::on_a_thread,
 };
 use crate::{
     error::{Error, Result},
@@ -190,7 +189,7 @@ impl Pages {
         if private.is_empty() {
             return Ok(());
         }
-        let shared = on_a_thread(|| {
+        let shared = on_a_thread(slice::from_ref(range), || {
             let mut exchange = Exchange::new()?;
             private.iter().try_for_each(|area| exchange.share(area, self.file.as_fd()))?;
             Ok(exchange.longest)
@@ -205,7 +204,7 @@ impl Pages {
             return;
         }
         // What cannot be made private again stays shared: the program does not see a difference, only its memory is counted otherwise.
-        let _ = on_a_thread(|| {
+        let _ = on_a_thread(&free, || {
             let areas = areas::all()?;
             let mut exchange = Exchange::new()?;
             for range in &free {
@@ -232,26 +231,6 @@ impl Pages {
         };
         if moved.into_iter().any(shown) { Ok(()) } else { exchange::punch(self.file.as_fd(), range) }
     }
-}
-
-/// Does `work` on a thread of its own, with no signal coming to that or to this one: what is exchanged may be this one's stack, where the kernel
-/// would write what a signal handler needs, and this one sleeps meanwhile.
-fn on_a_thread(work: impl FnOnce() -> Result<Duration> + Send) -> Result<Duration> {
-    let mut before = SigSet::empty();
-    nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))
-        .map_err(Error::kernel("pthread_sigmask"))?;
-    let result = thread::scope(|scope| {
-        let thread = thread::Builder::new().name("roced-memory".into()).spawn_scoped(scope, work);
-        match thread {
-            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            Err(error) => {
-                Err(Error::Kernel { call: "pthread_create", errno: Errno::from_raw(error.raw_os_error().unwrap_or(0)) })
-            }
-        }
-    });
-    nix::sys::signal::pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)
-        .expect("a mask that the kernel gave can be set");
-    result
 }
 
 /// The whole pages on which `range` lies.

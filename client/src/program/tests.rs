@@ -4,6 +4,7 @@
 use std::{
     ptr::{self, NonNull},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
 };
 
 use super::*;
@@ -327,4 +328,34 @@ fn a_child_has_its_own() {
     let mut bytes = [0; 8];
     assert_eq!(nix::sys::uio::pread(&file, &mut bytes, stack_at as i64), Ok(8));
     assert_eq!((on_stack.load(Ordering::Relaxed), u64::from_ne_bytes(bytes)), (70, 70), "the stack, too");
+}
+
+/// Without privileges the kernel refuses its own writes to a page under exchange, and holds only those of the program.
+#[test]
+fn a_program_without_privileges_exchanges_pages_too() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root, to give it up");
+    }
+    let memory = Plain::new(2 << 20);
+    let (words, stop) = (memory.bytes / 8, AtomicBool::new(false));
+    in_child(|| {
+        // SAFETY: this thread is the only one of the child. The library's wrapper would look for others.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+        thread::scope(|scope| {
+            let hammer = scope.spawn(|| {
+                let mut done = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    memory.word(done as usize * 512 % words).fetch_add(1, Ordering::Relaxed);
+                    done += 1;
+                }
+                done
+            });
+            for _ in 0..100 {
+                drop(Held::new(&memory.range(), true).expect("it needs no privilege"));
+            }
+            stop.store(true, Ordering::Relaxed);
+            let done: u64 = hammer.join().expect("it counts");
+            done > 0 && (0..words).map(|index| memory.word(index).load(Ordering::Relaxed)).sum::<u64>() == done
+        })
+    });
 }
