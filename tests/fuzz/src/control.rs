@@ -4,13 +4,21 @@
 //! other. What the daemon reports of a client is what its replies said. When all have gone, nothing is left behind.
 
 use std::{
-    os::fd::{AsRawFd, OwnedFd},
+    fs::File,
+    io::IoSlice,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     path::PathBuf,
 };
 
 use nix::{
     errno::Errno,
-    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        socket::{
+            AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg, socket,
+        },
+    },
+    unistd::ftruncate,
 };
 use roced::{
     clients::{Clients, DeviceSetup, listener::Listener, outside::Outside, queues::SleepBoard},
@@ -22,9 +30,10 @@ use roced_shared::abi::{
     control::{
         AllocMemory, AllocMw, AllocPd, AttachMulticast, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq,
         DeallocMw, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, DetachMulticast,
-        DeviceName, EVENT, FreeMemory, Hello, HelloRequest, ListDevice, MAGIC, MESSAGE_BYTES, Message, ModifyQp,
-        ModifyQpRequest, ModifySrq, OpenDevice, QpAttributes, QueryDevice, QueryGid, QueryPort, QueryQp,
-        QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr, ResizeCq, access, attribute, service, state,
+        DeviceName, EVENT, FreeMemory, Hello, HelloRequest, ListDevice, MAGIC, MESSAGE_BYTES, MapMemory,
+        MapMemoryRequest, Message, ModifyQp, ModifyQpRequest, ModifySrq, OpenDevice, QpAttributes, QueryDevice,
+        QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, RegMrRequest, ReregMr, ResizeCq,
+        access, attribute, service, state,
     },
 };
 use zerocopy::{FromBytes, IntoBytes};
@@ -68,7 +77,7 @@ const fn shape<C: Call>(names: &'static [(usize, Kind)], makes: Option<Kind>, en
     Shape { op: C::OP, bytes: size_of::<C::Request>(), names, makes, ends }
 }
 
-const SHAPES: [Shape; 33] = [
+const SHAPES: [Shape; 34] = [
     shape::<Hello>(&[], None, None),
     shape::<ListDevice>(&[], None, None),
     shape::<OpenDevice>(&[], None, None),
@@ -102,6 +111,7 @@ const SHAPES: [Shape; 33] = [
     shape::<DestroySrq>(&[(0, Kind::Srq)], None, Some(Kind::Srq)),
     shape::<AttachMulticast>(&[(0, Kind::Qp)], None, None),
     shape::<DetachMulticast>(&[(0, Kind::Qp)], None, None),
+    shape::<MapMemory>(&[], Some(Kind::Memory), None),
 ];
 
 /// Bits of the byte behind a call's place in [`SHAPES`].
@@ -133,6 +143,13 @@ struct Daemon {
 thread_local! {
     /// Where the socket lies: made once, a run takes long enough.
     static FOLDER: tempfile::TempDir = tempfile::tempdir().expect("a scratch folder");
+    /// Four pages that clients bring: to write, and to read.
+    static FILES: [OwnedFd; 2] = {
+        let file = memfd_create(c"fuzz", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+        ftruncate(&file, 4 * 4096).expect("four pages");
+        let to_read = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("it can be opened");
+        [file, to_read.into()]
+    };
 }
 
 /// One run.
@@ -250,7 +267,9 @@ impl Daemon {
         raw.sequence = raw.sequence.wrapping_add(0x1000_0001);
         let mut message = Message::new(shape.op ^ other, raw.sequence, &[0u8; 0]);
         message.body[..body.len()].copy_from_slice(body);
-        raw.put(message.as_bytes());
+        // A file beside the one call that takes one, by the last number of its request: none, to write, to read.
+        let which = if message.header.op == MapMemory::OP { usize::from(message.body[20]) % 3 } else { 0 };
+        FILES.with(|files| raw.put(message.as_bytes(), which.checked_sub(1).map(|which| files[which].as_raw_fd())));
         self.serve();
         let raw = self.raws[client].as_mut().expect("it has just spoken");
         let Some(reply) = raw.reply() else {
@@ -274,7 +293,7 @@ impl Daemon {
             bytes.pop();
         }
         let raw = self.raw(client);
-        raw.put(&bytes);
+        raw.put(&bytes, None);
         self.serve();
         assert!(self.raws[client].as_mut().expect("it has just spoken").reply().is_none(), "its session ends");
         self.raws[client] = None;
@@ -356,9 +375,11 @@ impl Daemon {
 }
 
 impl Raw {
-    fn put(&self, bytes: &[u8]) {
+    fn put(&self, bytes: &[u8], file: Option<RawFd>) {
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-        match send(self.socket.as_raw_fd(), bytes, flags) {
+        let raw = file.map(|file| [file]);
+        let rights = raw.as_ref().map(|raw| ControlMessage::ScmRights(raw));
+        match sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(bytes)], rights.as_slice(), flags, None) {
             Ok(_) | Err(Errno::EPIPE | Errno::ECONNRESET) => {}
             Err(error) => panic!("there is room for a message: {error}"),
         }
@@ -511,6 +532,18 @@ pub(crate) fn seeds() -> Vec<Seed> {
         }
     }
     let group = Seed { name: "group".into(), bytes: group };
+    // Memory that the client brings, to write and to read, with regions in it that may and may not be.
+    let mut brought = vec![0, 0, at(AllocPd::OP), 0];
+    for (writable, origin, access) in [(1, 1, access::ALL), (0, 2, access::REMOTE_READ), (0, 2, access::ALL)] {
+        let map = MapMemoryRequest { offset: 4096, bytes: 2 * 4096, writable, origin };
+        brought.extend([&[0, at(MapMemory::OP), 0][..], map.as_bytes()].concat());
+        let region = RegMrRequest { length: 5000, access, ..RegMrRequest::default() };
+        brought.extend([&[0, at(RegMr::OP), how::BY_PLACE][..], region.as_bytes()].concat());
+        brought.extend([0, at(FreeMemory::OP), how::BY_PLACE, 0, 0, 0, 0]);
+        brought.extend([0, at(DeregMr::OP), how::BY_PLACE, 0, 0, 0, 0]);
+        brought.extend([0, at(FreeMemory::OP), how::BY_PLACE, 0, 0, 0, 0]);
+    }
+    let brought = Seed { name: "brought".into(), bytes: brought };
     let ungreeted = Seed { name: "ungreeted".into(), bytes: [&[1, 0, 6, 0][..], &[0, 0, 0, 1, 0, 0, 0]].concat() };
-    alone.chain([Seed { name: "orderly".into(), bytes: orderly }, group, ungreeted]).collect()
+    alone.chain([Seed { name: "orderly".into(), bytes: orderly }, group, brought, ungreeted]).collect()
 }
