@@ -85,7 +85,7 @@ pub(crate) fn rocev1_and_rocev2_on_one_device_at_once(settings: &Settings) -> Re
     let _servers = [Server::start(&lab, Host::B, &[])?, Server::start_at(&lab, Host::B, "18516", &[])?];
     let run = |peer: &str, version: &[&str]| -> Result<()> {
         for op in ["send", "write", "read"] {
-            let arguments = ["bw", peer, "--op", op, "--size", "100000", "--bytes", "600K", "--mtu", "1024"];
+            let arguments = ["bw", peer, "--op", op, "--size", "100000", "--bytes", "1M", "--mtu", "1024"];
             perf::run(&lab, Host::A, &[&arguments, version].concat(), SOON)?;
         }
         Ok(())
@@ -100,7 +100,7 @@ pub(crate) fn rocev1_and_rocev2_on_one_device_at_once(settings: &Settings) -> Re
 
     for (version, filter) in [("RoCEv1", "eth.type == 0x8915"), ("RoCEv2", "udp.dstport == 4791")] {
         let opcodes = tshark(&file, filter, &["infiniband.bth.opcode"])?;
-        ensure!(opcodes.len() > 3 * 600, "{version}: only {} frames", opcodes.len());
+        ensure!(opcodes.len() > 3 * 1024, "{version}: only {} frames", opcodes.len());
         ensure!(
             opcodes.iter().all(|opcode| !opcode.is_empty()),
             "tshark takes a frame of {version} for something else"
