@@ -303,6 +303,13 @@ impl CompletionQueue {
         Ok(())
     }
 
+    /// Sends that complete here and have not been reaped, whether they have completed or not.
+    pub fn sends_outstanding(&self) -> usize {
+        let state = lock(&self.inner.state);
+        let sends_here = |work: &Work| std::ptr::eq(work.send_cq.as_ptr(), Arc::as_ptr(&self.inner));
+        state.work.iter().filter(|(_, work)| sends_here(work)).map(|(_, work)| work.send.len() as usize).sum()
+    }
+
     /// Completions that lie in it now.
     ///
     /// # Errors

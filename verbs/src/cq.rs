@@ -7,6 +7,7 @@ use std::{
     mem,
     sync::atomic::{AtomicU32, Ordering},
     thread,
+    time::{Duration, Instant},
 };
 
 use roced_client::{Completion, CompletionQueue, CqOptions, Notify};
@@ -162,8 +163,7 @@ pub(crate) unsafe extern "C" fn resize(cq: *mut CqFace, entries: c_int) -> c_int
         if entries == 0 || entries > own.attributes.max_cqes {
             return Err(Errno::INVALID);
         }
-        // What lies in it would stay; but programs are promised that a queue too small for it is refused.
-        if queue.own.cq.waiting()? > entries as usize {
+        if is_too_small(&queue.own.cq, entries as usize)? {
             return Err(Errno::INVALID);
         }
         queue.own.cq.resize(entries)?;
@@ -172,6 +172,22 @@ pub(crate) unsafe extern "C" fn resize(cq: *mut CqFace, entries: c_int) -> c_int
         Ok(())
     };
     errno::number(resized())
+}
+
+/// How long a queue that is to become smaller waits for what was posted before. A send completes within microseconds where the daemon has a core.
+const SHRINK_PATIENCE: Duration = Duration::from_millis(50);
+
+/// More completions lie in the queue than `entries`. They would stay; but programs are promised that a queue too small for them is refused,
+/// and that those of datagrams which they have just posted count.
+fn is_too_small(cq: &CompletionQueue, entries: usize) -> Result<bool> {
+    let deadline = Instant::now() + SHRINK_PATIENCE;
+    while cq.waiting()? <= entries {
+        if cq.sends_outstanding() <= entries || Instant::now() > deadline {
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_micros(100));
+    }
+    Ok(true)
 }
 
 /// `ibv_destroy_cq`: waits until its events are acknowledged.

@@ -174,7 +174,7 @@ unsafe fn port_attr(context: *mut Face, port: u8) -> Result<PortAttr> {
         state: if it.active { 4 } else { 1 },
         max_mtu: 5,
         active_mtu: mtu_code(it.active_mtu_bytes),
-        gid_tbl_len: c_int::try_from(it.gid_entries).unwrap_or(c_int::MAX),
+        gid_tbl_len: c_int::try_from(gid_places(&it)).unwrap_or(c_int::MAX),
         // IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS.
         port_cap_flags: 1 << 16 | 1 << 26,
         max_msg_sz: own.attributes.max_message_bytes,
@@ -233,12 +233,17 @@ pub(crate) unsafe extern "C" fn gid(context: *mut Face, port: u8, index: c_int, 
     errno::minus_one(unsafe { entry(context, port.into(), index) }.map(|entry| unsafe { gid.write(entry.gid.0) }))
 }
 
+/// Places of the GID table: there is always an empty one, as addresses come and go.
+fn gid_places(port: &PortAttributes) -> u32 {
+    (port.gid_entries + 1).next_multiple_of(16)
+}
+
 /// An entry of the table, zeros when it is empty.
 unsafe fn entry(context: *mut Face, port: u32, index: c_int) -> Result<GidEntry> {
     // SAFETY: the caller vouches for it.
     let device = &unsafe { context::of(context) }.device;
     let index = u32::try_from(index).map_err(|_| Errno::INVALID)?;
-    if port != u32::from(PORT) || index >= device.port()?.gid_entries {
+    if port != u32::from(PORT) || index >= gid_places(&device.port()?) {
         return Err(Errno::INVALID);
     }
     let found = device.gid(index)?;
