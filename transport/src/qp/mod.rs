@@ -15,6 +15,7 @@ mod datagram;
 mod early;
 mod events;
 mod key_change;
+mod link;
 mod placement;
 mod probe;
 mod recv_queue;
@@ -35,9 +36,8 @@ mod unreliable;
 use roced_shared::{
     abi::{
         control::{QpAttributes, attribute, event},
-        cqe::{CompletionOp, Cqe, Status},
+        cqe::Status,
         layout::QpSizes,
-        wqe::Sge,
     },
     ids::{Cqn, Pdn, Qpn},
 };
@@ -48,7 +48,8 @@ use self::{
     early::Early,
     events::Events,
     key_change::{KeyChanges, Waiter},
-    send_queue::{SendEntry, SendQueue},
+    link::{Link, Received},
+    send_queue::SendQueue,
     service::Roles,
 };
 pub use self::{
@@ -61,14 +62,13 @@ use crate::{
     ah::AhTable,
     clock::Nanos,
     counters::{QpCount, QpCounters},
-    io::{Abort, App, EmitError, Wire},
-    mr::{Denied, MemSpan, MrKey, MrTable, Right},
+    io::{App, Wire},
+    mr::MrTable,
     partition::{Partitions, Pkey},
-    psn::Psn,
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason, Reject},
     srq::{SrqConfig, Srqs},
-    wire::{bth::Bth, frame::Packet, headers::Headers, opcode::Opcode, path::Path},
+    wire::{frame::Packet, path::Path},
     work::{RecvWork, SendWork},
 };
 
@@ -136,29 +136,6 @@ pub(crate) enum Visit {
     Idle,
     /// The wire has no room.
     Full,
-}
-
-/// What every role needs.
-#[derive(Debug)]
-pub(crate) struct Link {
-    config: QpConfig,
-    recovery: RecoveryConfig,
-    state: State,
-    attributes: QpAttributes,
-    /// The partition that it is in.
-    pkey: Pkey,
-    path: PathState,
-    counters: QpCounters,
-    events: Events,
-    /// The client wants to hear when the send queue has drained.
-    tell_drained: bool,
-    /// A request has come since the queue pair began to receive.
-    established: bool,
-    keys: KeyChanges,
-    /// Where its receive work comes from, if not from its own queue.
-    srq: Option<SrqConfig>,
-    /// It has failed, and the client was told that it takes no more from there.
-    last_wqe_told: bool,
 }
 
 /// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is made.
@@ -556,224 +533,5 @@ const fn is_group(gid: &[u8; 16]) -> bool {
     match gid {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, first, ..] => *first >> 4 == 0xe,
         [first, ..] => *first == 0xff,
-    }
-}
-
-/// A receive work request that ends.
-#[derive(Clone, Copy, Debug)]
-struct Received {
-    wr_id: u64,
-    status: Status,
-    op: CompletionOp,
-    bytes: u32,
-    imm: Option<[u8; 4]>,
-    solicited: bool,
-    /// A key of ours that opens nothing any more.
-    invalidated: Option<MrKey>,
-    /// Of a datagram: who sent it, and whether by IPv4. A GRH stands in front of it then.
-    source: Option<(Qpn, bool)>,
-}
-
-impl Received {
-    const fn failed(wr_id: u64, status: Status) -> Self {
-        let op = CompletionOp::Recv;
-        Self { wr_id, status, op, bytes: 0, imm: None, solicited: false, invalidated: None, source: None }
-    }
-}
-
-impl Link {
-    fn pd(&self) -> Pdn {
-        self.config.pd
-    }
-
-    /// What a peer may touch.
-    fn check_peer<'t>(
-        &self,
-        mrs: &'t MrTable,
-        key: MrKey,
-        right: Right,
-        va: u64,
-        length: usize,
-    ) -> Result<MemSpan<'t>, Denied> {
-        mrs.check_peer(self.config.pd, self.config.qpn, key, right, va, length)
-    }
-
-    /// May a peer do that to whatever the key opens?
-    fn check_peer_key(&self, mrs: &MrTable, key: MrKey, right: Right) -> Result<(), Denied> {
-        mrs.check_peer_key(self.config.pd, self.config.qpn, key, right)
-    }
-
-    /// Whose memory regions receive work may name.
-    fn recv_pd(&self) -> Pdn {
-        self.srq.map_or(self.config.pd, |srq| srq.pd)
-    }
-
-    /// A message begins that takes receive work, or one goes on that has it: with a shared queue, the next entry there becomes ours.
-    fn provide_receive<A: App>(&self, queue: &mut RecvQueue, turn: &mut Turn<'_, A>) {
-        if let Some(srq) = &self.srq
-            && queue.is_empty()
-        {
-            turn.srqs.take(srq.srqn, queue);
-        }
-    }
-
-    /// The buffers that [`Self::provide_receive`] would have in front.
-    fn next_receive<'q>(&self, queue: &'q RecvQueue, srqs: &'q Srqs) -> Option<&'q [Sge]> {
-        queue.front().or_else(|| srqs.front(self.srq.as_ref()?.srqn))
-    }
-
-    /// IBTA v1 11.6.3.1: a queue pair that has failed takes no more from its shared queue, and what it had is flushed.
-    fn tell_last_wqe(&mut self) {
-        if self.srq.is_some() && !self.last_wqe_told {
-            self.last_wqe_told = true;
-            self.events.add(event::QP_LAST_WQE);
-        }
-    }
-
-    fn mtu(&self) -> usize {
-        self.attributes.path_mtu_bytes as usize
-    }
-
-    fn dest_qpn(&self) -> Qpn {
-        Qpn::from_wire(self.attributes.dest_qpn)
-    }
-
-    /// The header of a packet to the peer.
-    fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
-        Bth { pkey: self.pkey, ..Bth::new(opcode, self.dest_qpn(), psn) }
-    }
-
-    /// The queue pair has failed; its work is flushed from now on.
-    fn fail(&mut self) {
-        self.state = State::Error;
-    }
-
-    /// The queue pair has failed and no completion says so.
-    fn fail_with_event(&mut self, kind: u32) {
-        self.fail();
-        self.events.add(kind);
-    }
-
-    /// The first request that comes while we only receive says that the peer is ready to send (IBTA v1 11.6.3.1).
-    fn note_established(&mut self) {
-        if !self.established && self.state == State::ReadyToReceive {
-            self.established = true;
-            self.events.add(event::COMMUNICATION_ESTABLISHED);
-        }
-    }
-
-    /// The oldest send fails, and with it the send queue alone: what an unreliable service promises its receiver is not touched
-    /// (IBTA v1 10.3.1, state SQE).
-    fn fail_oldest_send<A: App>(&mut self, status: Status, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
-        self.state = State::SendQueueError;
-        if let Some(entry) = queue.pop() {
-            self.complete_send(&entry, status, turn);
-        }
-    }
-
-    /// The oldest receive names memory that it may not, or that is gone: the queue pair ends.
-    fn fail_recv<A: App>(&mut self, queue: &mut RecvQueue, turn: &mut Turn<'_, A>) {
-        self.counters.count(QpCount::LocalProtection);
-        self.fail_with_event(event::QP_FATAL);
-        if let Some(wr_id) = queue.pop() {
-            self.complete_recv(&Received::failed(wr_id, Status::LocalProtection), turn);
-        }
-    }
-
-    /// The next hop's address is not known yet: nothing can leave.
-    const fn is_resolving(&self) -> bool {
-        matches!(self.path, PathState::Resolving)
-    }
-
-    /// The next hop does not answer.
-    const fn is_unreachable(&self) -> bool {
-        matches!(self.path, PathState::Unreachable)
-    }
-
-    /// Completes a send; one that was not asked to be signaled is silent on success.
-    fn complete_send<A: App>(&mut self, entry: &SendEntry, status: Status, turn: &mut Turn<'_, A>) {
-        if status == Status::Success {
-            self.counters.count(QpCount::CompletedRequests);
-            if !entry.is_signaled() && !self.config.signal_all {
-                return;
-            }
-        }
-        let byte_len = if entry.wants_answer() && status == Status::Success { entry.length as u32 } else { 0 };
-        let opcode = entry.op.completion() as u8;
-        let cqe = Cqe { opcode, byte_len, ..self.cqe(entry.wr_id, status, turn.now) };
-        self.complete(self.config.send_cq, &cqe, turn);
-    }
-
-    fn complete_recv<A: App>(&mut self, received: &Received, turn: &mut Turn<'_, A>) {
-        use roced_shared::abi::cqe::cqe_flags::{GRH, IMM, INVALIDATED, IPV4, SOLICITED};
-        let flags = if received.imm.is_some() { IMM } else { 0 }
-            | if received.solicited { SOLICITED } else { 0 }
-            | if received.invalidated.is_some() { INVALIDATED } else { 0 }
-            | received.source.map_or(0, |(_, ipv4)| if ipv4 { GRH | IPV4 } else { GRH });
-        let key = received.invalidated.map(|key| key.0.to_ne_bytes());
-        let src_qpn = received.source.map_or(self.attributes.dest_qpn, |(qpn, _)| qpn.get());
-        let cqe = Cqe {
-            opcode: received.op as u8,
-            byte_len: received.bytes,
-            imm: received.imm.or(key).unwrap_or_default(),
-            flags,
-            src_qpn,
-            ..self.cqe(received.wr_id, received.status, turn.now)
-        };
-        self.complete(self.config.recv_cq, &cqe, turn);
-    }
-
-    fn cqe(&self, wr_id: u64, status: Status, now: Nanos) -> Cqe {
-        Cqe {
-            wr_id,
-            qpn: self.config.qpn.get(),
-            status: status as u8,
-            src_qpn: self.attributes.dest_qpn,
-            timestamp_ns: now.0,
-            ..Cqe::default()
-        }
-    }
-
-    fn complete<A: App>(&mut self, cqn: Cqn, cqe: &Cqe, turn: &mut Turn<'_, A>) {
-        if turn.app.complete(cqn, cqe).is_err() {
-            // A completion is lost, so the client no longer knows where its buffers are: the queue pair ends.
-            self.counters.count(QpCount::CqOverrun);
-            if self.state != State::Error {
-                self.fail_with_event(event::QP_FATAL);
-            }
-            self.events.add_cq_error(cqn == self.config.send_cq);
-        }
-    }
-
-    /// Sends one frame on the path. One whose next hop cannot be reached is counted and as good as sent.
-    fn emit<W: Wire>(
-        &mut self,
-        wire: &mut W,
-        headers: &Headers,
-        payload_bytes: usize,
-        payload: impl FnMut(&mut [u8]) -> Result<(), Abort>,
-    ) -> Result<(), EmitError> {
-        match &self.path {
-            PathState::Ready(path) => {
-                let bytes = path.frame_bytes(headers, payload_bytes);
-                wire.emit(path.via(), bytes, |frame| path.fill(frame, headers, payload_bytes, payload))?;
-                self.counters.add(QpCount::SentBytes, payload_bytes as u64);
-            }
-            PathState::Unreachable | PathState::Resolving => self.counters.count(QpCount::Unreachable),
-        }
-        Ok(())
-    }
-
-    /// Frames get to the next hop, as far as is known.
-    const fn is_reachable(&self) -> bool {
-        matches!(self.path, PathState::Ready(_))
-    }
-
-    /// Bytes of a frame around a full packet, for pacing.
-    fn overhead(&self) -> usize {
-        match &self.path {
-            PathState::Ready(path) => path.overhead_bytes(),
-            PathState::Unreachable | PathState::Resolving => 0,
-        }
     }
 }

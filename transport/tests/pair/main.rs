@@ -13,6 +13,8 @@ mod multicast;
 mod operations;
 mod partitions;
 mod placement;
+mod probes;
+mod read_gaps;
 mod recorded;
 mod recovery;
 mod refusals;

@@ -12,25 +12,25 @@ use roced_transport::{
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason},
     wire::{
-        Aeth, NakCode, Syndrome,
+        NakCode, Syndrome,
         bth::Bth,
         headers::Headers,
-        opcode::{self, Opcode, Operation},
+        opcode::{self, Opcode},
         reth::Reth,
     },
 };
 
-use crate::host::{Fate, KEY, Pair, Settings, VA, bth, forged, no_fault, one, sge, work};
+use crate::host::{Fate, KEY, Pair, Settings, VA, bth, forged, one, sge, work};
 
-const LIMIT: Nanos = Nanos::from_millis(10_000);
-const HELD: Disposition = Disposition::Held;
+pub(crate) const LIMIT: Nanos = Nanos::from_millis(10_000);
+pub(crate) const HELD: Disposition = Disposition::Held;
 
-const fn dropped(reason: DropReason) -> Disposition {
+pub(crate) const fn dropped(reason: DropReason) -> Disposition {
     Disposition::Dropped(reason)
 }
 
 /// Whether the packets sent again, the time-outs and the probes of host 0 are these, and what they are.
-fn repairs(pair: &Pair) -> [u64; 3] {
+pub(crate) fn repairs(pair: &Pair) -> [u64; 3] {
     [QpCount::RetransmittedPackets, QpCount::AckTimeout, QpCount::AdaptiveRetransmission]
         .map(|what| pair.hosts[0].count(what))
 }
@@ -64,7 +64,7 @@ fn give_plain(pair: &mut Pair, ahead: u32) -> Disposition {
 }
 
 /// What host 1 has to say now: each syndrome with its PSN, counted from the first.
-fn answers(pair: &mut Pair) -> Vec<(Syndrome, u32)> {
+pub(crate) fn answers(pair: &mut Pair) -> Vec<(Syndrome, u32)> {
     let mut said = Vec::new();
     let first = bth(pair, opcode::RC_ACK).psn;
     let host = &mut pair.hosts[1];
@@ -80,7 +80,7 @@ fn answers(pair: &mut Pair) -> Vec<(Syndrome, u32)> {
 
 const NAK: Syndrome = Syndrome::Nak(NakCode::PsnSequence);
 
-fn with(recovery: RecoveryConfig) -> Settings {
+pub(crate) fn with(recovery: RecoveryConfig) -> Settings {
     Settings { recovery: [recovery; 2], ..Settings::default() }
 }
 
@@ -93,7 +93,12 @@ fn with_room(held_packets: u32) -> Settings {
 }
 
 /// A message of `bytes` from host 0 under one fault; checks data and completions. Gives how long it took.
-fn survives(pair: &mut Pair, op: SendOp, bytes: usize, fate: impl FnMut(usize, Opcode, usize) -> Fate) -> Nanos {
+pub(crate) fn survives(
+    pair: &mut Pair,
+    op: SendOp,
+    bytes: usize,
+    fate: impl FnMut(usize, Opcode, usize) -> Fate,
+) -> Nanos {
     let start = pair.now;
     if op == SendOp::Send {
         pair.hosts[1].post_recv(9, &[sge(600_000, bytes)]);
@@ -111,7 +116,7 @@ fn survives(pair: &mut Pair, op: SendOp, bytes: usize, fate: impl FnMut(usize, O
 }
 
 /// A pair that has measured its round trip.
-fn warm(settings: Settings) -> Pair {
+pub(crate) fn warm(settings: Settings) -> Pair {
     let mut pair = Pair::new(settings);
     for wr_id in 0..20 {
         pair.hosts[0].post(&work(wr_id, SendOp::Write, &[sge(0, 10)], 0));
@@ -315,7 +320,7 @@ fn early_packets_of_every_kind_are_executed_in_order() {
 // What the requester does.
 
 /// A path of 40 us there and little back. Of the packets that host 0 sends those with these numbers are lost.
-fn far(lost: &[usize]) -> impl FnMut(usize, Opcode, usize) -> Fate + use<'_> {
+pub(crate) fn far(lost: &[usize]) -> impl FnMut(usize, Opcode, usize) -> Fate + use<'_> {
     let mut sent = 0;
     move |from, _, _| {
         sent += 1 - from;
@@ -473,296 +478,4 @@ fn what_is_later_than_the_reorder_delay_is_asked_for_once() {
     let mut pair = warm(with_delay(100));
     survives(&mut pair, SendOp::Read, 9000, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 0, Fate::Late(40)));
     assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
-}
-
-// Probes.
-
-/// What is lost last, or answers to it: found within some round trips, not by the ACK timer, and no retry is spent.
-#[test]
-fn lost_tails_are_found_by_a_probe_and_spend_no_retry() {
-    for (op, from, lost) in [
-        (SendOp::Write, 0, opcode::RC_WRITE_LAST),
-        (SendOp::Send, 0, opcode::RC_SEND_LAST),
-        (SendOp::Write, 1, opcode::RC_ACK),
-        (SendOp::Send, 1, opcode::RC_ACK),
-        (SendOp::Read, 0, opcode::RC_READ_REQUEST),
-        (SendOp::Read, 1, opcode::RC_READ_RESPONSE_LAST),
-    ] {
-        let mut pair = warm(Settings { retry_cnt: 0, ..Settings::default() });
-        let mut left = 1;
-        let took = survives(&mut pair, op, 5000, |sender, opcode, _| {
-            if (sender, opcode) == (from, lost) && left > 0 {
-                left -= 1;
-                return Fate::Drop;
-            }
-            Fate::Deliver
-        });
-        // The probe, and the last packet where the probe was another.
-        let [1..=2, 0, 1] = repairs(&pair) else { panic!("{op:?} without {lost}: {:?}", repairs(&pair)) };
-        assert!(took < Nanos::from_micros(200), "{op:?} without {lost}: {took:?}");
-        let written: usize = pair.hosts.iter().flat_map(|host| &host.app.writes).map(|(_, length)| length).sum();
-        assert_eq!(written, 5000, "nothing is executed twice");
-    }
-}
-
-#[test]
-fn the_first_packet_of_a_connection_may_be_the_lost_one() {
-    let mut pair = Pair::new(Settings { retry_cnt: 0, ..Settings::default() });
-    let took = survives(&mut pair, SendOp::Write, 10, one(0, opcode::RC_WRITE_ONLY, 0, Fate::Drop));
-    assert_eq!(repairs(&pair), [1, 0, 1]);
-    assert!(took < Nanos::from_micros(1100), "{took:?}");
-}
-
-/// Eight probes, each after twice the time; what is left is the ACK timer's, with all the retries it has.
-#[test]
-fn probes_come_slower_and_end() {
-    let mut pair = warm(Settings { timeout: 0, ..Settings::default() });
-    let begin = pair.trace.len();
-    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
-    let start = pair.now;
-    let mut times = Vec::new();
-    while pair.now - start < Nanos::from_millis(60) {
-        if pair.turn(&mut |_, _, _| Fate::Drop) {
-            times.push((pair.now - start).0 / 1000);
-        }
-        pair.now = pair.now + Nanos::from_micros(5);
-    }
-    assert_eq!(pair.trace.len() - begin, 9);
-    let gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    for (number, gap) in gaps.iter().enumerate() {
-        let expected = 100 << number;
-        assert!((expected..=expected + 20).contains(gap), "{gaps:?}");
-    }
-    assert_eq!(repairs(&pair), [8, 0, 8]);
-    pair.settle();
-    assert!(pair.hosts[0].take().is_empty(), "no timer is left, and no answer came");
-}
-
-#[test]
-fn the_ack_timer_counts_as_it_did() {
-    for retry_cnt in [0, 2, 7] {
-        let mut pair = Pair::new(Settings { retry_cnt, timeout: 10, ..Settings::default() });
-        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
-        assert!(pair.run(LIMIT, |_, _, _| Fate::Drop));
-        assert_eq!(pair.hosts[0].take(), [(1, Status::TransportRetryExceeded)]);
-        assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), u64::from(retry_cnt) + 1);
-    }
-}
-
-#[test]
-fn a_receiver_that_is_not_ready_is_not_probed() {
-    let mut pair = warm(Settings { min_rnr_timer: 20, ..Settings::default() });
-    pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 10)], 0));
-    pair.run(Nanos::from_millis(9), no_fault);
-    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
-    assert_eq!(pair.hosts[0].count(QpCount::RnrNakReceived), 1);
-    pair.hosts[1].post_recv(2, &[sge(0, 10)]);
-    pair.settle();
-    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
-}
-
-#[test]
-fn slow_sending_is_no_missing_answer() {
-    let mut pair = warm(Settings::default());
-    let host = &mut pair.hosts[0];
-    let limit = QpAttributes { rate_limit_bytes_per_s: 1_000_000, ..QpAttributes::default() };
-    host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
-    survives(&mut pair, SendOp::Write, 9000, no_fault);
-    assert_eq!(repairs(&pair), [0; 3]);
-}
-
-/// A path that takes longer than anything that was measured, and than what is thought before anything is: what was probed for measures
-/// nothing, so the wait stays long until there is something to learn from.
-#[test]
-fn a_long_path_is_probed_until_it_is_measured_and_not_ever_after() {
-    for op in [SendOp::Write, SendOp::Read] {
-        let mut pair = Pair::new(Settings { timeout: 18, ..Settings::default() });
-        // Ten milliseconds each way.
-        let far = |_: usize, _: Opcode, _: usize| Fate::Late(2000);
-        for _ in 0..2 {
-            survives(&mut pair, op, 3000, far);
-        }
-        let [_, 0, 1..=5] = repairs(&pair) else { panic!("{:?}", repairs(&pair)) };
-        let begin = (repairs(&pair), pair.trace.len());
-        for _ in 0..5 {
-            survives(&mut pair, op, 3000, far);
-        }
-        assert_eq!(repairs(&pair), begin.0);
-        assert_eq!(pair.trace.len() - begin.1, 5 * 4, "three packets one way, one the other");
-    }
-}
-
-// READ.
-
-/// A READ of one chunk of 16 packets; responses with these numbers are lost.
-fn read_without(lost: &[usize]) -> Pair {
-    let mut pair = warm(Settings::default());
-    let mut seen = 0;
-    survives(&mut pair, SendOp::Read, 16 * 1024, |from, _, _| {
-        seen += from;
-        if from == 1 && lost.contains(&(seen - 1)) { Fate::Drop } else { Fate::Deliver }
-    });
-    let order: Vec<u64> = pair.hosts[0].app.writes.iter().map(|(offset, _)| *offset).collect();
-    assert!(order.len() == 16 && order.is_sorted(), "each once and in order: {order:?}");
-    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
-    pair
-}
-
-#[test]
-fn read_responses_behind_a_gap_are_held() {
-    let pair = read_without(&[5]);
-    assert_eq!(pair.hosts[0].count(QpCount::OutOfOrderHeld), 10);
-    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
-    let requests: Vec<u32> =
-        pair.trace.iter().filter(|(_, opcode, _)| *opcode == opcode::RC_READ_REQUEST).map(|(.., psn)| *psn).collect();
-    let [first, second] = requests[..] else { panic!("asked once again: {requests:?}") };
-    assert_eq!(second, (first + 5) & 0x00ff_ffff, "from the lowest that is missing");
-    assert_eq!(pair.sent(1, Operation::ReadResponse), 16 + 11, "to its end");
-}
-
-#[test]
-fn one_repetition_serves_every_gap_of_a_read() {
-    for lost in [&[5, 9][..], &[5, 6, 7], &[0, 15], &[1, 3, 5, 7, 9, 11, 13]] {
-        let pair = read_without(lost);
-        assert_eq!(pair.sent(0, Operation::ReadRequest), 2, "without {lost:?}");
-        assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
-    }
-}
-
-/// The rate lets nothing leave for longer than the ACK timer runs: the one retry is spent on the repetition, not on waiting for it.
-#[test]
-fn a_retry_is_spent_on_what_was_asked_again_only() {
-    let mut pair = warm(Settings { retry_cnt: 1, timeout: 10, ..Settings::default() });
-    let host = &mut pair.hosts[0];
-    // 17 ms for the request, whose answer is what it costs.
-    let limit = QpAttributes { rate_limit_bytes_per_s: 1_000_000, ..QpAttributes::default() };
-    host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
-    survives(&mut pair, SendOp::Read, 16 * 1024, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 4, Fate::Drop));
-    assert_eq!((pair.hosts[0].count(QpCount::ImpliedNak), repairs(&pair)), (1, [1, 0, 0]));
-}
-
-#[test]
-fn a_repeated_response_may_be_lost_too() {
-    // Responses 5 to 15 come again as numbers 16 to 26: the first of them is lost, or all.
-    for again in [16..17, 16..27] {
-        let lost: Vec<usize> = [5].into_iter().chain(again).collect();
-        let pair = read_without(&lost);
-        assert_eq!(pair.sent(0, Operation::ReadRequest), 3);
-        assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
-        assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 1);
-    }
-}
-
-/// Once each of these was taken for an answer to the last request, asked again and spent a retry.
-#[test]
-fn a_response_that_is_held_already_asks_for_nothing() {
-    let mut pair = warm(Settings::default());
-    let mut seen = 0;
-    // Response 5 is lost, and 5 of the repetition; those behind either come one by one, while the requester has its turns.
-    survives(&mut pair, SendOp::Read, 16 * 1024, |from, _, _| {
-        seen += from;
-        match (from, seen - from) {
-            (1, 5 | 16) => Fate::Drop,
-            (1, number @ 6..27) => Fate::Late(number - 5),
-            _ => Fate::Deliver,
-        }
-    });
-    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
-    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 1);
-    assert_eq!(pair.sent(0, Operation::ReadRequest), 3);
-}
-
-/// Once a time-out forgot that it had asked again: the next packet of any kind that came asked once more, and spent another retry.
-#[test]
-fn what_is_held_asks_for_nothing_after_a_time_out() {
-    let mut pair = warm(Settings { timeout: 8, ..Settings::default() });
-    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(11, 16 * 1024)], 600_000));
-    let mut seen = 0;
-    // Response 5 is lost, and then all that asks for it, while the peer's own requests go on.
-    let mut fate = |from, opcode, nth| {
-        let is_response = from == 1 && opcode != opcode::RC_WRITE_ONLY && opcode != opcode::RC_ACK;
-        seen += usize::from(is_response);
-        match (from, opcode) {
-            (0, opcode::RC_READ_REQUEST) if nth > 0 => Fate::Drop,
-            (1, _) if is_response && seen == 6 => Fate::Drop,
-            _ => Fate::Deliver,
-        }
-    };
-    while pair.hosts[0].count(QpCount::AckTimeout) < 5 {
-        pair.hosts[1].post(&work(9, SendOp::Write, &[sge(0, 10)], 0));
-        pair.turn(&mut fate);
-        pair.now = pair.now + Nanos::from_micros(20);
-        assert!(pair.hosts[0].take().is_empty(), "it is not given up");
-    }
-    pair.settle();
-    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
-    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
-    assert!(pair.hosts[0].app.memory[11..11 + 16 * 1024] == pair.hosts[1].app.memory[600_000..600_000 + 16 * 1024]);
-}
-
-#[test]
-fn an_ack_behind_a_gap_is_not_forgotten() {
-    let mut pair = warm(Settings::default());
-    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 3000)], 600_000));
-    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(5000, 9000)], 700_000));
-    pair.hosts[0].post(&work(3, SendOp::Read, &[sge(20_000, 3000)], 600_000));
-    assert!(pair.run(LIMIT, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 0, Fate::Drop)));
-    assert_eq!(pair.hosts[0].take(), [1, 2, 3].map(|wr_id| (wr_id, Status::Success)));
-    assert_eq!(repairs(&pair), [1, 0, 0], "the READ request, and nothing behind it");
-    assert_eq!(pair.sent(0, Operation::ReadRequest), 3);
-    assert!(pair.hosts[0].app.memory[20_000..23_000] == pair.hosts[1].app.memory[600_000..603_000]);
-}
-
-#[test]
-fn a_nak_behind_a_gap_is_not_forgotten() {
-    let mut pair = warm(Settings::default());
-    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 3000)], 600_000));
-    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(5000, 9000)], 700_000));
-    let mut lost = 0;
-    assert!(pair.run(LIMIT, |_, opcode, nth| {
-        if nth == 0 && matches!(opcode, opcode::RC_READ_RESPONSE_MIDDLE | opcode::RC_WRITE_MIDDLE) {
-            lost += 1;
-            return Fate::Drop;
-        }
-        Fate::Deliver
-    }));
-    assert_eq!(lost, 2);
-    assert_eq!(pair.hosts[0].take(), [1, 2].map(|wr_id| (wr_id, Status::Success)));
-    let [_, 0, 0] = repairs(&pair) else { panic!("no timer: {:?}", repairs(&pair)) };
-    assert!(pair.hosts[1].app.memory[700_000..709_000] == pair.hosts[0].app.memory[5000..14_000]);
-}
-
-#[test]
-fn gaps_in_several_reads_are_filled_one_after_the_other_without_a_timer() {
-    let mut pair = warm(Settings { rd_atomic: 16, ..Settings::default() });
-    for wr_id in 0..8 {
-        pair.hosts[0].post(&work(wr_id, SendOp::Read, &[sge(wr_id * 8000, 8000)], 600_000));
-    }
-    let mut seen = 0;
-    assert!(pair.run(LIMIT, |from, _, _| {
-        seen += from;
-        if from == 1 && seen < 64 && seen % 5 == 3 { Fate::Drop } else { Fate::Deliver }
-    }));
-    assert_eq!(pair.hosts[0].take().len(), 8);
-    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
-    for at in 0..8 {
-        assert!(pair.hosts[0].app.memory[at * 8000..][..8000] == pair.hosts[1].app.memory[600_000..608_000]);
-    }
-}
-
-#[test]
-fn a_forged_answer_behind_a_gap_is_nothing_when_its_turn_comes() {
-    let mut pair = warm(Settings::default());
-    pair.hosts[1].post(&work(1, SendOp::Read, &[sge(0, 1000)], 0));
-    pair.hosts[1].post(&work(2, SendOp::Write, &[sge(0, 2000)], 0));
-    pair.turn(&mut |_, _, _| Fate::Drop);
-    let first = bth(&pair, opcode::RC_READ_RESPONSE_ONLY);
-    let aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: 0 });
-    let headers = Headers { aeth, ..Headers::new(Bth { psn: first.psn.plus(1), ..first }) };
-    let frame = forged(&pair, &headers, &[9; 100]);
-    assert_eq!(pair.deliver(1, &frame), HELD);
-    pair.settle();
-    assert_eq!(pair.hosts[1].take(), [(1, Status::Success), (2, Status::Success)]);
-    assert_eq!(pair.hosts[1].drops()["drop_unexpected_response"], 1);
-    assert!(pair.hosts[1].app.memory[..1000] == pair.hosts[0].app.memory[..1000]);
 }

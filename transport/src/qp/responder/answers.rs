@@ -1,0 +1,127 @@
+//! What the responder sends: ACKs and NAKs, READ responses, atomic ACKs.
+
+use roced_shared::abi::control::event;
+
+use super::{Owed, Responder};
+use crate::{
+    counters::QpCount,
+    io::{Abort, App, EmitError, Wire},
+    mr::Right,
+    psn::Psn,
+    qp::{
+        Link, State, Turn, Visit,
+        replay::{Pending, Request},
+        segment::position,
+    },
+    wire::{
+        aeth::{Aeth, NakCode, Syndrome},
+        atomic::AtomicAck,
+        headers::Headers,
+        opcode::{self, Operation, Position},
+    },
+};
+
+impl Responder {
+    /// Sends one READ response or ATOMIC ACK, or else what is owed.
+    pub(crate) fn transmit<A: App, W: Wire>(&mut self, link: &mut Link, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
+        let failed = link.state == State::Error;
+        // An ACK for what came after a READ would say that its responses are lost: they go first.
+        if !failed && let Some((request, pending)) = self.replay.front() {
+            return if matches!(request.operation, Operation::CompareSwap | Operation::FetchAdd) {
+                self.send_atomic_ack(&request, link, wire)
+            } else {
+                self.send_read_response(&request, pending, link, turn, wire)
+            };
+        }
+        let (syndrome, psn) = match self.owed {
+            Owed::Nothing => return Visit::Idle,
+            // A queue pair that has failed says why, and nothing else.
+            Owed::Ack | Owed::SequenceNak | Owed::RnrNak if failed => return Visit::Idle,
+            Owed::Ack => (Syndrome::ACK, self.expected.minus(1)),
+            Owed::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.expected),
+            Owed::RnrNak => (Syndrome::Rnr { timer: link.attributes.min_rnr_timer as u8 }, self.expected),
+            Owed::Nak(code, psn) => (Syndrome::Nak(code), psn),
+        };
+        let headers =
+            Headers { aeth: Some(Aeth { syndrome, msn: self.msn }), ..Headers::new(link.bth(opcode::RC_ACK, psn)) };
+        if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
+            return Visit::Full;
+        }
+        link.counters.count(QpCount::ResponsePackets);
+        self.owed = Owed::Nothing;
+        Visit::Progress
+    }
+
+    fn send_read_response<A: App, W: Wire>(
+        &mut self,
+        request: &Request,
+        pending: Pending,
+        link: &mut Link,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
+        let mtu = link.mtu();
+        let place = position(pending.next - pending.start, pending.end - pending.start);
+        let skip = pending.next * mtu as u32;
+        let payload = (request.length - skip).min(mtu as u32) as usize;
+        let psn = request.first_psn.plus(pending.next);
+        let headers = Headers {
+            aeth: (place != Position::Middle).then_some(Aeth { syndrome: Syndrome::ACK, msn: request.msn }),
+            ..Headers::new(link.bth(opcode::rc(Operation::ReadResponse, place, false), psn))
+        };
+        let va = request.va.wrapping_add(skip.into());
+        let emitted = if payload == 0 {
+            link.emit(wire, &headers, 0, |_| Ok(()))
+        } else {
+            // Checked anew for each packet: the region may be gone since the request.
+            match link.check_peer(turn.mrs, request.key, Right::RemoteRead, va, payload) {
+                Err(_) => Err(EmitError::Aborted),
+                Ok(span) => {
+                    let (mut rest, app) = (span, &mut *turn.app);
+                    link.emit(wire, &headers, payload, |piece| {
+                        let (now, later) = rest.split_at(piece.len());
+                        rest = later;
+                        app.read(now, piece).map_err(|_| Abort)
+                    })
+                }
+            }
+        };
+        match emitted {
+            Ok(()) => {
+                self.on_answered(psn, link);
+                Visit::Progress
+            }
+            Err(EmitError::Full) => Visit::Full,
+            Err(EmitError::Aborted) => {
+                // IBTA v1 9.7.5.2.6: a NAK takes the place of the response that cannot be given.
+                self.owed = Owed::Nak(NakCode::RemoteAccess, psn);
+                link.counters.count(QpCount::RemoteAccessSent);
+                link.fail_with_event(event::QP_ACCESS_ERROR);
+                Visit::Progress
+            }
+        }
+    }
+
+    fn send_atomic_ack<W: Wire>(&mut self, request: &Request, link: &mut Link, wire: &mut W) -> Visit {
+        let headers = Headers {
+            aeth: Some(Aeth { syndrome: Syndrome::ACK, msn: request.msn }),
+            atomic_ack: Some(AtomicAck { original: request.original }),
+            ..Headers::new(link.bth(opcode::RC_ATOMIC_ACK, request.first_psn))
+        };
+        if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
+            return Visit::Full;
+        }
+        self.on_answered(request.first_psn, link);
+        Visit::Progress
+    }
+
+    /// The answer with this PSN was sent.
+    fn on_answered(&mut self, psn: Psn, link: &mut Link) {
+        link.counters.count(QpCount::ResponsePackets);
+        self.replay.advance();
+        if self.owed == Owed::Ack && psn.plus(1) == self.expected {
+            // It has said that, too.
+            self.owed = Owed::Nothing;
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Probes: what was lost last is found without a timer, and nobody is probed in vain.
+
+use roced_shared::abi::{
+    control::{QpAttributes, attribute},
+    cqe::Status,
+    wqe::SendOp,
+};
+use roced_transport::{
+    clock::Nanos,
+    counters::QpCount,
+    wire::opcode::{self, Opcode},
+};
+
+use crate::host::{Fate, Pair, Settings, no_fault, one, sge, work};
+use crate::selective::{LIMIT, repairs, survives, warm};
+
+/// What is lost last, or answers to it: found within some round trips, not by the ACK timer, and no retry is spent.
+#[test]
+fn lost_tails_are_found_by_a_probe_and_spend_no_retry() {
+    for (op, from, lost) in [
+        (SendOp::Write, 0, opcode::RC_WRITE_LAST),
+        (SendOp::Send, 0, opcode::RC_SEND_LAST),
+        (SendOp::Write, 1, opcode::RC_ACK),
+        (SendOp::Send, 1, opcode::RC_ACK),
+        (SendOp::Read, 0, opcode::RC_READ_REQUEST),
+        (SendOp::Read, 1, opcode::RC_READ_RESPONSE_LAST),
+    ] {
+        let mut pair = warm(Settings { retry_cnt: 0, ..Settings::default() });
+        let mut left = 1;
+        let took = survives(&mut pair, op, 5000, |sender, opcode, _| {
+            if (sender, opcode) == (from, lost) && left > 0 {
+                left -= 1;
+                return Fate::Drop;
+            }
+            Fate::Deliver
+        });
+        // The probe, and the last packet where the probe was another.
+        let [1..=2, 0, 1] = repairs(&pair) else { panic!("{op:?} without {lost}: {:?}", repairs(&pair)) };
+        assert!(took < Nanos::from_micros(200), "{op:?} without {lost}: {took:?}");
+        let written: usize = pair.hosts.iter().flat_map(|host| &host.app.writes).map(|(_, length)| length).sum();
+        assert_eq!(written, 5000, "nothing is executed twice");
+    }
+}
+
+#[test]
+fn the_first_packet_of_a_connection_may_be_the_lost_one() {
+    let mut pair = Pair::new(Settings { retry_cnt: 0, ..Settings::default() });
+    let took = survives(&mut pair, SendOp::Write, 10, one(0, opcode::RC_WRITE_ONLY, 0, Fate::Drop));
+    assert_eq!(repairs(&pair), [1, 0, 1]);
+    assert!(took < Nanos::from_micros(1100), "{took:?}");
+}
+
+/// Eight probes, each after twice the time; what is left is the ACK timer's, with all the retries it has.
+#[test]
+fn probes_come_slower_and_end() {
+    let mut pair = warm(Settings { timeout: 0, ..Settings::default() });
+    let begin = pair.trace.len();
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+    let start = pair.now;
+    let mut times = Vec::new();
+    while pair.now - start < Nanos::from_millis(60) {
+        if pair.turn(&mut |_, _, _| Fate::Drop) {
+            times.push((pair.now - start).0 / 1000);
+        }
+        pair.now = pair.now + Nanos::from_micros(5);
+    }
+    assert_eq!(pair.trace.len() - begin, 9);
+    let gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    for (number, gap) in gaps.iter().enumerate() {
+        let expected = 100 << number;
+        assert!((expected..=expected + 20).contains(gap), "{gaps:?}");
+    }
+    assert_eq!(repairs(&pair), [8, 0, 8]);
+    pair.settle();
+    assert!(pair.hosts[0].take().is_empty(), "no timer is left, and no answer came");
+}
+
+#[test]
+fn the_ack_timer_counts_as_it_did() {
+    for retry_cnt in [0, 2, 7] {
+        let mut pair = Pair::new(Settings { retry_cnt, timeout: 10, ..Settings::default() });
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+        assert!(pair.run(LIMIT, |_, _, _| Fate::Drop));
+        assert_eq!(pair.hosts[0].take(), [(1, Status::TransportRetryExceeded)]);
+        assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), u64::from(retry_cnt) + 1);
+    }
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_not_probed() {
+    let mut pair = warm(Settings { min_rnr_timer: 20, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 10)], 0));
+    pair.run(Nanos::from_millis(9), no_fault);
+    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
+    assert_eq!(pair.hosts[0].count(QpCount::RnrNakReceived), 1);
+    pair.hosts[1].post_recv(2, &[sge(0, 10)]);
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+}
+
+#[test]
+fn slow_sending_is_no_missing_answer() {
+    let mut pair = warm(Settings::default());
+    let host = &mut pair.hosts[0];
+    let limit = QpAttributes { rate_limit_bytes_per_s: 1_000_000, ..QpAttributes::default() };
+    host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
+    survives(&mut pair, SendOp::Write, 9000, no_fault);
+    assert_eq!(repairs(&pair), [0; 3]);
+}
+
+/// A path that takes longer than anything that was measured, and than what is thought before anything is: what was probed for measures
+/// nothing, so the wait stays long until there is something to learn from.
+#[test]
+fn a_long_path_is_probed_until_it_is_measured_and_not_ever_after() {
+    for op in [SendOp::Write, SendOp::Read] {
+        let mut pair = Pair::new(Settings { timeout: 18, ..Settings::default() });
+        // Ten milliseconds each way.
+        let far = |_: usize, _: Opcode, _: usize| Fate::Late(2000);
+        for _ in 0..2 {
+            survives(&mut pair, op, 3000, far);
+        }
+        let [_, 0, 1..=5] = repairs(&pair) else { panic!("{:?}", repairs(&pair)) };
+        let begin = (repairs(&pair), pair.trace.len());
+        for _ in 0..5 {
+            survives(&mut pair, op, 3000, far);
+        }
+        assert_eq!(repairs(&pair), begin.0);
+        assert_eq!(pair.trace.len() - begin.1, 5 * 4, "three packets one way, one the other");
+    }
+}

@@ -1,0 +1,193 @@
+//! READ: gaps between responses, and what is held behind them.
+
+use roced_shared::abi::{
+    control::{QpAttributes, attribute},
+    cqe::Status,
+    wqe::SendOp,
+};
+use roced_transport::{
+    clock::Nanos,
+    counters::QpCount,
+    wire::{
+        Aeth, Syndrome,
+        bth::Bth,
+        headers::Headers,
+        opcode::{self, Operation},
+    },
+};
+
+use crate::host::{Fate, Pair, Settings, bth, forged, one, sge, work};
+use crate::selective::{HELD, LIMIT, repairs, survives, warm};
+
+/// A READ of one chunk of 16 packets; responses with these numbers are lost.
+fn read_without(lost: &[usize]) -> Pair {
+    let mut pair = warm(Settings::default());
+    let mut seen = 0;
+    survives(&mut pair, SendOp::Read, 16 * 1024, |from, _, _| {
+        seen += from;
+        if from == 1 && lost.contains(&(seen - 1)) { Fate::Drop } else { Fate::Deliver }
+    });
+    let order: Vec<u64> = pair.hosts[0].app.writes.iter().map(|(offset, _)| *offset).collect();
+    assert!(order.len() == 16 && order.is_sorted(), "each once and in order: {order:?}");
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+    pair
+}
+
+#[test]
+fn read_responses_behind_a_gap_are_held() {
+    let pair = read_without(&[5]);
+    assert_eq!(pair.hosts[0].count(QpCount::OutOfOrderHeld), 10);
+    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
+    let requests: Vec<u32> =
+        pair.trace.iter().filter(|(_, opcode, _)| *opcode == opcode::RC_READ_REQUEST).map(|(.., psn)| *psn).collect();
+    let [first, second] = requests[..] else { panic!("asked once again: {requests:?}") };
+    assert_eq!(second, (first + 5) & 0x00ff_ffff, "from the lowest that is missing");
+    assert_eq!(pair.sent(1, Operation::ReadResponse), 16 + 11, "to its end");
+}
+
+#[test]
+fn one_repetition_serves_every_gap_of_a_read() {
+    for lost in [&[5, 9][..], &[5, 6, 7], &[0, 15], &[1, 3, 5, 7, 9, 11, 13]] {
+        let pair = read_without(lost);
+        assert_eq!(pair.sent(0, Operation::ReadRequest), 2, "without {lost:?}");
+        assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
+    }
+}
+
+/// The rate lets nothing leave for longer than the ACK timer runs: the one retry is spent on the repetition, not on waiting for it.
+#[test]
+fn a_retry_is_spent_on_what_was_asked_again_only() {
+    let mut pair = warm(Settings { retry_cnt: 1, timeout: 10, ..Settings::default() });
+    let host = &mut pair.hosts[0];
+    // 17 ms for the request, whose answer is what it costs.
+    let limit = QpAttributes { rate_limit_bytes_per_s: 1_000_000, ..QpAttributes::default() };
+    host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
+    survives(&mut pair, SendOp::Read, 16 * 1024, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 4, Fate::Drop));
+    assert_eq!((pair.hosts[0].count(QpCount::ImpliedNak), repairs(&pair)), (1, [1, 0, 0]));
+}
+
+#[test]
+fn a_repeated_response_may_be_lost_too() {
+    // Responses 5 to 15 come again as numbers 16 to 26: the first of them is lost, or all.
+    for again in [16..17, 16..27] {
+        let lost: Vec<usize> = [5].into_iter().chain(again).collect();
+        let pair = read_without(&lost);
+        assert_eq!(pair.sent(0, Operation::ReadRequest), 3);
+        assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
+        assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 1);
+    }
+}
+
+/// Once each of these was taken for an answer to the last request, asked again and spent a retry.
+#[test]
+fn a_response_that_is_held_already_asks_for_nothing() {
+    let mut pair = warm(Settings::default());
+    let mut seen = 0;
+    // Response 5 is lost, and 5 of the repetition; those behind either come one by one, while the requester has its turns.
+    survives(&mut pair, SendOp::Read, 16 * 1024, |from, _, _| {
+        seen += from;
+        match (from, seen - from) {
+            (1, 5 | 16) => Fate::Drop,
+            (1, number @ 6..27) => Fate::Late(number - 5),
+            _ => Fate::Deliver,
+        }
+    });
+    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
+    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 1);
+    assert_eq!(pair.sent(0, Operation::ReadRequest), 3);
+}
+
+/// Once a time-out forgot that it had asked again: the next packet of any kind that came asked once more, and spent another retry.
+#[test]
+fn what_is_held_asks_for_nothing_after_a_time_out() {
+    let mut pair = warm(Settings { timeout: 8, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(11, 16 * 1024)], 600_000));
+    let mut seen = 0;
+    // Response 5 is lost, and then all that asks for it, while the peer's own requests go on.
+    let mut fate = |from, opcode, nth| {
+        let is_response = from == 1 && opcode != opcode::RC_WRITE_ONLY && opcode != opcode::RC_ACK;
+        seen += usize::from(is_response);
+        match (from, opcode) {
+            (0, opcode::RC_READ_REQUEST) if nth > 0 => Fate::Drop,
+            (1, _) if is_response && seen == 6 => Fate::Drop,
+            _ => Fate::Deliver,
+        }
+    };
+    while pair.hosts[0].count(QpCount::AckTimeout) < 5 {
+        pair.hosts[1].post(&work(9, SendOp::Write, &[sge(0, 10)], 0));
+        pair.turn(&mut fate);
+        pair.now = pair.now + Nanos::from_micros(20);
+        assert!(pair.hosts[0].take().is_empty(), "it is not given up");
+    }
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
+    assert!(pair.hosts[0].app.memory[11..11 + 16 * 1024] == pair.hosts[1].app.memory[600_000..600_000 + 16 * 1024]);
+}
+
+#[test]
+fn an_ack_behind_a_gap_is_not_forgotten() {
+    let mut pair = warm(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 3000)], 600_000));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(5000, 9000)], 700_000));
+    pair.hosts[0].post(&work(3, SendOp::Read, &[sge(20_000, 3000)], 600_000));
+    assert!(pair.run(LIMIT, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 0, Fate::Drop)));
+    assert_eq!(pair.hosts[0].take(), [1, 2, 3].map(|wr_id| (wr_id, Status::Success)));
+    assert_eq!(repairs(&pair), [1, 0, 0], "the READ request, and nothing behind it");
+    assert_eq!(pair.sent(0, Operation::ReadRequest), 3);
+    assert!(pair.hosts[0].app.memory[20_000..23_000] == pair.hosts[1].app.memory[600_000..603_000]);
+}
+
+#[test]
+fn a_nak_behind_a_gap_is_not_forgotten() {
+    let mut pair = warm(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 3000)], 600_000));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(5000, 9000)], 700_000));
+    let mut lost = 0;
+    assert!(pair.run(LIMIT, |_, opcode, nth| {
+        if nth == 0 && matches!(opcode, opcode::RC_READ_RESPONSE_MIDDLE | opcode::RC_WRITE_MIDDLE) {
+            lost += 1;
+            return Fate::Drop;
+        }
+        Fate::Deliver
+    }));
+    assert_eq!(lost, 2);
+    assert_eq!(pair.hosts[0].take(), [1, 2].map(|wr_id| (wr_id, Status::Success)));
+    let [_, 0, 0] = repairs(&pair) else { panic!("no timer: {:?}", repairs(&pair)) };
+    assert!(pair.hosts[1].app.memory[700_000..709_000] == pair.hosts[0].app.memory[5000..14_000]);
+}
+
+#[test]
+fn gaps_in_several_reads_are_filled_one_after_the_other_without_a_timer() {
+    let mut pair = warm(Settings { rd_atomic: 16, ..Settings::default() });
+    for wr_id in 0..8 {
+        pair.hosts[0].post(&work(wr_id, SendOp::Read, &[sge(wr_id * 8000, 8000)], 600_000));
+    }
+    let mut seen = 0;
+    assert!(pair.run(LIMIT, |from, _, _| {
+        seen += from;
+        if from == 1 && seen < 64 && seen % 5 == 3 { Fate::Drop } else { Fate::Deliver }
+    }));
+    assert_eq!(pair.hosts[0].take().len(), 8);
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+    for at in 0..8 {
+        assert!(pair.hosts[0].app.memory[at * 8000..][..8000] == pair.hosts[1].app.memory[600_000..608_000]);
+    }
+}
+
+#[test]
+fn a_forged_answer_behind_a_gap_is_nothing_when_its_turn_comes() {
+    let mut pair = warm(Settings::default());
+    pair.hosts[1].post(&work(1, SendOp::Read, &[sge(0, 1000)], 0));
+    pair.hosts[1].post(&work(2, SendOp::Write, &[sge(0, 2000)], 0));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    let first = bth(&pair, opcode::RC_READ_RESPONSE_ONLY);
+    let aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: 0 });
+    let headers = Headers { aeth, ..Headers::new(Bth { psn: first.psn.plus(1), ..first }) };
+    let frame = forged(&pair, &headers, &[9; 100]);
+    assert_eq!(pair.deliver(1, &frame), HELD);
+    pair.settle();
+    assert_eq!(pair.hosts[1].take(), [(1, Status::Success), (2, Status::Success)]);
+    assert_eq!(pair.hosts[1].drops()["drop_unexpected_response"], 1);
+    assert!(pair.hosts[1].app.memory[..1000] == pair.hosts[0].app.memory[..1000]);
+}
