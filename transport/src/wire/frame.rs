@@ -112,7 +112,7 @@ impl<'a> Packet<'a> {
 }
 
 /// Takes a frame apart, and checks that all its lengths agree. It looks at nothing that covers the payload: see
-/// [`Packet::check_integrity`]; nor at the partition key: see [`Bth::is_default_partition`].
+/// [`Packet::check_integrity`]; nor at the partition key, which is the queue pair's affair.
 ///
 /// # Errors
 /// [`DropReason::NotRoce`], [`DropReason::BadIpChecksum`], [`DropReason::BadVersion`], [`DropReason::UnknownOpcode`] or
