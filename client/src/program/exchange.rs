@@ -18,14 +18,13 @@ use std::{
     ops::Range,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
-    thread,
     time::{Duration, Instant},
 };
 
 use libc::{c_int, c_long};
 use nix::errno::Errno;
 
-use super::{PAGE_BYTES, areas::Area, userfaultfd as uffd};
+use super::{PAGE_BYTES, areas::Area, turns::Turns, userfaultfd as uffd};
 use crate::{
     error::{Error, Result},
     mapping::racing_copy,
@@ -38,6 +37,7 @@ const CHUNK_BYTES: usize = 2 << 20;
 #[derive(Debug)]
 pub(super) struct Exchange {
     faults: OwnedFd,
+    turns: Turns,
     /// The longest that writers may have waited.
     pub(super) longest: Duration,
 }
@@ -48,8 +48,7 @@ impl Exchange {
     /// # Errors
     /// The kernel does not have what is needed, or not for this program.
     pub(super) fn new() -> Result<Self> {
-        take_short_turns();
-        Ok(Self { faults: uffd::open()?, longest: Duration::ZERO })
+        Ok(Self { faults: uffd::open()?, turns: Turns::take(), longest: Duration::ZERO })
     }
 
     /// Puts the bytes of `area`, which is private, into `file`, at the offset that is their address, and shows the file there.
@@ -81,8 +80,7 @@ impl Exchange {
     fn one(&mut self, chunk: &Range<usize>, area: &Area, fresh: Fresh) -> Result<()> {
         let faults = self.faults.as_fd();
         uffd::register(faults, chunk)?;
-        // What follows takes less than a thread's turn, if it begins with all of that: else writers would wait for others' turns, too.
-        thread::yield_now();
+        self.turns.begin_urgent();
         let begin = Instant::now();
         let done = uffd::write_protect(faults, chunk).and_then(|()| {
             // SAFETY: `chunk` is mapped, as the caller of `register_at` promised, and may be read, as was looked up. Other threads read
@@ -97,36 +95,8 @@ impl Exchange {
             Err(error) => uffd::unregister(faults, chunk).and(Err(error)),
         };
         self.longest = self.longest.max(begin.elapsed());
+        self.turns.end_urgent();
         done
-    }
-}
-
-/// Asks the scheduler for short turns that come soon rather than for long ones (Linux 6.12; older ones do not listen): so the turn in which writers are
-/// held is seldom taken from this thread before its time. Measured on 2 cores with 10 busy threads besides: the longest hold for 1 GiB is 4 to 19 ms instead of 17 to 45.
-fn take_short_turns() {
-    /// `linux/sched/types.h`.
-    #[repr(C)]
-    #[derive(Default)]
-    struct Attributes {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime_ns: u64,
-        deadline_ns: u64,
-        period_ns: u64,
-    }
-    const TURN_NS: u64 = 500_000;
-    let mut now = Attributes::default();
-    let size = size_of::<Attributes>() as u32;
-    // SAFETY: the kernel fills the structure, which has the size that it is told, for this thread.
-    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, size, 0) } == 0;
-    // Who has another policy than the usual has chosen it.
-    if known && now.policy == libc::SCHED_OTHER as u32 {
-        let asked = Attributes { size, runtime_ns: TURN_NS, ..now };
-        // SAFETY: as above. That it is refused changes nothing.
-        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const asked, 0) };
     }
 }
 

@@ -21,6 +21,7 @@ mod exchange;
 mod file;
 mod fork;
 mod helper;
+mod turns;
 mod userfaultfd;
 
 use std::{
