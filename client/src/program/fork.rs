@@ -5,8 +5,9 @@
 //! registrations; what it opens it opens anew. (vfork, posix_spawn and what is built on them have no such copy and need none: the child shares all
 //! memory with its parent until it is another program.)
 //!
-//! The pages of the stack on which fork itself runs cannot be shared while it does, for parent and child would run on the same bytes: they are
-//! private until the parent goes on, and what peers write there meanwhile is lost.
+//! What the C library writes to in the child before it asks us cannot be shared while it does, for it would write to the parent's: the stack on which fork
+//! runs, and what may lie beside a registered buffer on the same page. Those pages are private until the parent goes on, and what peers write there meanwhile
+//! is lost.
 #![expect(unsafe_code, reason = "registers functions with the C library, and copies memory that is mapped")]
 
 use std::{
@@ -35,8 +36,8 @@ struct Forking {
     copies: Vec<(Fresh, Area)>,
     /// What there was no memory to copy: the child has nothing there.
     withheld: Vec<Range<usize>>,
-    /// Parts of the stack that were shared.
-    stack: Vec<Range<usize>>,
+    /// What the C library may write to in the child before we are asked: private meanwhile.
+    in_use: Vec<Range<usize>>,
 }
 
 thread_local! {
@@ -55,16 +56,13 @@ pub(super) fn watch() {
 
 extern "C" fn before() {
     let pages = lock(&PAGES);
-    let mut forking = Forking { pages, copies: Vec::new(), withheld: Vec::new(), stack: Vec::new() };
+    let mut forking = Forking { pages, copies: Vec::new(), withheld: Vec::new(), in_use: Vec::new() };
     if let Some(pages) = forking.pages.as_ref().filter(|pages| pages.pid == std::process::id()) {
-        let here = 0u8;
-        let sp = (&raw const here).addr() / PAGE_BYTES * PAGE_BYTES;
-        let used = sp.saturating_sub(STACK_BYTES)..sp + STACK_BYTES;
-        let stack = pages.counts.all().map(|range| range.start.max(used.start)..range.end.min(used.end));
-        forking.stack = stack.filter(|range| !range.is_empty()).collect();
-        if !forking.stack.is_empty() {
-            // What fails leaves the stack shared, as it was: there is nobody to tell.
-            let _ = exchange_all(pages, &forking.stack, |exchange, area| exchange.unshare(area));
+        // First, so that no copy of them is taken, which would be older than what the child finds there.
+        forking.in_use = in_use(pages);
+        if !forking.in_use.is_empty() {
+            // What fails leaves them shared, as they were: there is nobody to tell.
+            let _ = exchange_all(pages, &forking.in_use, |exchange, area| exchange.unshare(area));
         }
         // Without a look at what is mapped nothing can be copied; so it is withheld.
         let shared = areas::all().map(|areas| shared_of(pages, &areas));
@@ -83,10 +81,10 @@ extern "C" fn before() {
 extern "C" fn in_parent() {
     let Some(forking) = FORKING.take() else { return };
     forking.withheld.iter().for_each(|range| fork_with(range, true));
-    if let Some(pages) = forking.pages.as_ref().filter(|_| !forking.stack.is_empty()) {
-        // What fails leaves the stack private: peers write to what nobody sees. There is nobody to tell.
+    if let Some(pages) = forking.pages.as_ref().filter(|_| !forking.in_use.is_empty()) {
+        // What fails leaves them private: peers write to what nobody sees. There is nobody to tell.
         let file = pages.file.as_fd();
-        let _ = exchange_all(pages, &forking.stack, |exchange, area| exchange.share(area, file));
+        let _ = exchange_all(pages, &forking.in_use, |exchange, area| exchange.share(area, file));
     }
 }
 
@@ -99,6 +97,16 @@ extern "C" fn in_child() {
     }
     // Descriptors and registrations are the parent's.
     *forking.pages = None;
+}
+
+/// Shared pages that the C library itself may use, which it does in the child before we are asked: the stack on which fork runs, and pages of which only
+/// a part is registered, for on the rest its own records may lie, of heaps, threads or streams.
+fn in_use(pages: &Pages) -> Vec<Range<usize>> {
+    let here = 0u8;
+    let sp = (&raw const here).addr() / PAGE_BYTES * PAGE_BYTES;
+    let used = sp.saturating_sub(STACK_BYTES)..sp + STACK_BYTES;
+    let stack = pages.counts.all().map(|range| range.start.max(used.start)..range.end.min(used.end));
+    stack.filter(|range| !range.is_empty()).chain(pages.edges.all()).collect()
 }
 
 /// Parts of the program that show the file and that registrations lie over.

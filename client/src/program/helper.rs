@@ -72,6 +72,7 @@ mod tests {
     /// What lies beside a thread's own record is on its page: a program that registers it lives on.
     #[test]
     fn the_record_of_the_asking_thread_may_be_exchanged() {
+        let _no_fork = super::super::tests::no_fork();
         let asking = thread::spawn(|| {
             let beside = [7u8; 16];
             let at = beside.as_ptr().expose_provenance();

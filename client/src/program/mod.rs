@@ -70,6 +70,8 @@ struct Pages {
     file: OwnedFd,
     identity: Identity,
     counts: Counts,
+    /// Pages of which only a part is registered: the rest may be anybody's.
+    edges: Counts,
 }
 
 /// How the daemon can map memory of the program.
@@ -112,6 +114,7 @@ pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<Reached> {
 pub(crate) struct Held {
     pid: u32,
     range: Range<usize>,
+    edges: Vec<Range<usize>>,
 }
 
 impl Held {
@@ -126,9 +129,11 @@ impl Held {
             *pages = Some(Pages::new()?);
         }
         let pages = pages.as_mut().expect("made above");
-        let range = whole_pages(range)?;
+        let (asked, range) = (range, whole_pages(range)?);
         pages.hold(&range, write)?;
-        Ok(Self { pid: pages.pid, range })
+        let edges = edges_of(asked, &range);
+        edges.iter().for_each(|edge| pages.edges.add(edge));
+        Ok(Self { pid: pages.pid, range, edges })
     }
 
     /// The whole pages.
@@ -151,6 +156,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         let pages = &mut *lock(&PAGES);
         if let Some(pages) = pages.as_mut().filter(|pages| pages.pid == self.pid && self.pid == process::id()) {
+            self.edges.iter().for_each(|edge| drop(pages.edges.remove(edge)));
             pages.release(&self.range);
         }
     }
@@ -169,7 +175,7 @@ impl Pages {
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(Error::kernel("fcntl"))?;
         let identity = Identity::of(&file)?;
-        Ok(Self { pid: process::id(), file, identity, counts: Counts::new() })
+        Ok(Self { pid: process::id(), file, identity, counts: Counts::new(), edges: Counts::new() })
     }
 
     fn hold(&mut self, range: &Range<usize>, write: bool) -> Result<()> {
@@ -232,6 +238,13 @@ impl Pages {
         };
         if moved.into_iter().any(shown) { Ok(()) } else { exchange::punch(self.file.as_fd(), range) }
     }
+}
+
+/// The first and the last page of `pages`, if `range` covers only a part of them.
+fn edges_of(range: &Range<usize>, pages: &Range<usize>) -> Vec<Range<usize>> {
+    let first = (range.start != pages.start).then_some(pages.start);
+    let last = (range.end != pages.end).then_some(pages.end - PAGE_BYTES).filter(|last| Some(*last) != first);
+    first.into_iter().chain(last).map(|page| page..page + PAGE_BYTES).collect()
 }
 
 /// The whole pages on which `range` lies.

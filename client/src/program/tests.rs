@@ -9,6 +9,13 @@ use std::{
 
 use super::*;
 
+/// Whoever forks has it alone: a child is made of whatever all threads do, and tests share more than a program would.
+pub(super) static FORKS: std::sync::RwLock<()> = std::sync::RwLock::new(());
+
+pub(super) fn no_fork() -> std::sync::RwLockReadGuard<'static, ()> {
+    FORKS.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// Private memory of no file.
 struct Plain {
     base: NonNull<u8>,
@@ -73,6 +80,7 @@ fn pages_in_file(range: &Range<usize>) -> usize {
 
 #[test]
 fn private_memory_becomes_shared_and_private_again_with_its_bytes() {
+    let _no_fork = no_fork();
     let memory = Plain::new(5 << 20);
     let words = memory.bytes / 8;
     // Every second page is never touched before.
@@ -111,6 +119,7 @@ fn private_memory_becomes_shared_and_private_again_with_its_bytes() {
 
 #[test]
 fn pages_stay_shared_while_anything_lies_over_them() {
+    let _no_fork = no_fork();
     let memory = Plain::new(8 * PAGE_BYTES);
     (0..8).for_each(|page| memory.word(512 * page).store(page as u64 + 1, Ordering::Relaxed));
     let part = |pages: Range<usize>| {
@@ -136,6 +145,7 @@ fn pages_stay_shared_while_anything_lies_over_them() {
 /// Two threads count all the time while the pages under their counters come and go.
 #[test]
 fn no_update_is_lost() {
+    let _no_fork = no_fork();
     const ROUNDS: usize = 60;
     let memory = Plain::new(3 << 20);
     let words = memory.bytes / 8;
@@ -178,6 +188,7 @@ fn no_update_is_lost() {
 
 #[test]
 fn the_stack_and_parts_of_heap_pages_can_be_shared() {
+    let _no_fork = no_fork();
     let on_stack = [5u8; 3000];
     let at = on_stack.as_ptr().expose_provenance();
     let on_heap: Vec<Box<[u8; 100]>> = (0..100).map(|index| Box::new([index; 100])).collect();
@@ -197,6 +208,7 @@ fn the_stack_and_parts_of_heap_pages_can_be_shared() {
 
 #[test]
 fn what_cannot_be_shared_is_refused_and_left_alone() {
+    let _no_fork = no_fork();
     let memory = Plain::new(4 * PAGE_BYTES);
     let start = memory.range().start;
     let refused = |range: Range<usize>, write| Held::new(&range, write).expect_err("it is refused");
@@ -231,6 +243,7 @@ fn what_cannot_be_shared_is_refused_and_left_alone() {
 /// A program that unmaps what is registered breaks its word, but nobody else may suffer.
 #[test]
 fn memory_that_was_unmapped_or_moved_is_not_touched() {
+    let _no_fork = no_fork();
     let memory = Plain::new(4 * PAGE_BYTES);
     let range = memory.range();
     let held = Held::new(&range, true).expect("it can be shared");
@@ -282,6 +295,7 @@ fn in_child(act: impl FnOnce() -> bool) {
 
 #[test]
 fn a_child_has_its_own() {
+    let _alone = FORKS.write().unwrap_or_else(std::sync::PoisonError::into_inner);
     let memory = Plain::new(4 * PAGE_BYTES);
     let steps = Plain::new(PAGE_BYTES);
     // SAFETY: our own mapping: a page that both see, to take turns by.
@@ -333,6 +347,7 @@ fn a_child_has_its_own() {
 /// Without privileges the kernel refuses its own writes to a page under exchange, and holds only those of the program.
 #[test]
 fn a_program_without_privileges_exchanges_pages_too() {
+    let _alone = FORKS.write().unwrap_or_else(std::sync::PoisonError::into_inner);
     if !nix::unistd::geteuid().is_root() {
         return println!("skipped: needs root, to give it up");
     }
