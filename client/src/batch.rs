@@ -1,11 +1,10 @@
 //! Send work requests that go out together.
 
-use std::sync::MutexGuard;
-
 use roced_shared::abi::layout::SEND_SLOT_WORDS_MAX;
 
 use crate::{
     error::Result,
+    exclusive::Entered,
     qp::{PostSide, QueuePair},
     work::SendRequest,
 };
@@ -15,12 +14,12 @@ use crate::{
 #[must_use = "nothing is posted before it is committed"]
 pub struct SendBatch<'a> {
     qp: &'a QueuePair,
-    side: MutexGuard<'a, PostSide<SEND_SLOT_WORDS_MAX>>,
+    side: Entered<'a, PostSide<SEND_SLOT_WORDS_MAX>>,
     pushed: u32,
 }
 
 impl<'a> SendBatch<'a> {
-    pub(crate) const fn new(qp: &'a QueuePair, side: MutexGuard<'a, PostSide<SEND_SLOT_WORDS_MAX>>) -> Self {
+    pub(crate) const fn new(qp: &'a QueuePair, side: Entered<'a, PostSide<SEND_SLOT_WORDS_MAX>>) -> Self {
         Self { qp, side, pushed: 0 }
     }
 

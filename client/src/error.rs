@@ -104,8 +104,8 @@ pub enum Error {
         /// Of the queue pair.
         limit: u32,
     },
-    /// A READ with inline data.
-    #[error("a READ brings data in: give it scatter/gather entries, not inline data")]
+    /// Inline data for an operation that takes none to the peer.
+    #[error("a READ or an atomic operation brings data in, a local one has none: inline data is for SEND and WRITE")]
     InlineRead,
     /// An operation that the queue pair's service does not have.
     #[error("a queue pair of service {service} has no {operation}: its service was chosen when it was made")]

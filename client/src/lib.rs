@@ -28,6 +28,7 @@ mod cq;
 mod device;
 mod endpoint;
 mod error;
+mod exclusive;
 mod gid;
 mod mapping;
 mod mr;

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     thread,
@@ -16,7 +16,7 @@ use roced_shared::abi::{
         MulticastRequest, QueryQp, QueryQpStatistics, attribute, state,
     },
     layout::{QpLayout, QpSizes, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX},
-    wqe::{RecvWqe, SendOp},
+    wqe::RecvWqe,
 };
 use zerocopy::IntoBytes;
 
@@ -26,13 +26,13 @@ use crate::{
     device::{Device, DeviceInner},
     endpoint::{ConnectOptions, Endpoint},
     error::{Error, Result},
+    exclusive::Exclusive,
     gid::Gid,
     mapping::{Filled, Mapping, Mode, qp_rings},
     mr::Access,
     outstanding::{Cookie, Outstanding, Queue},
     pd::{PdInner, ProtectionDomain},
     service::ServiceType,
-    socket::lock,
     srq::SharedReceiveQueue,
     work::{Data, RecvRequest, SendRequest},
 };
@@ -51,6 +51,7 @@ pub struct QpBuilder<'a> {
     sizes: QpSizes,
     signal_all: bool,
     srq: Option<&'a SharedReceiveQueue>,
+    single_threaded: bool,
     pkey_index: u32,
 }
 
@@ -61,7 +62,17 @@ impl<'a> QpBuilder<'a> {
         recv_cq: &'a CompletionQueue,
     ) -> Self {
         let sizes = QpSizes { send_wrs: 64, recv_wrs: 64, send_sges: 4, recv_sges: 4, inline_bytes: 64 };
-        Self { pd, send_cq, recv_cq, service: ServiceType::Rc, sizes, signal_all: false, srq: None, pkey_index: 0 }
+        Self {
+            pd,
+            send_cq,
+            recv_cq,
+            service: ServiceType::Rc,
+            sizes,
+            signal_all: false,
+            srq: None,
+            single_threaded: false,
+            pkey_index: 0,
+        }
     }
 
     /// What it promises (a reliable connection).
@@ -118,6 +129,27 @@ impl<'a> QpBuilder<'a> {
         self
     }
 
+    /// Leaves out its locks, some ten nanoseconds for each call that posts.
+    ///
+    /// # Safety
+    /// One thread at a time posts to it, modifies it, or has a [`SendBatch`] of it, and none does the one in the middle of the other.
+    #[expect(unsafe_code, reason = "the caller promises what no type can show")]
+    pub const unsafe fn single_threaded(mut self) -> Self {
+        self.single_threaded = true;
+        self
+    }
+
+    #[expect(unsafe_code, reason = "passes on what was promised")]
+    fn exclusive<T>(&self, value: T) -> Exclusive<T> {
+        if self.single_threaded {
+            // SAFETY: whoever called `single_threaded` promised it; each of our methods gives it up before it returns, but for the batch that
+            // the promise names.
+            unsafe { Exclusive::promised(value) }
+        } else {
+            Exclusive::locked(value)
+        }
+    }
+
     /// Makes it, in state RESET.
     ///
     /// # Errors
@@ -143,8 +175,8 @@ pub struct QueuePair {
     psn: u32,
     state: AtomicU32,
     work: Arc<Work>,
-    send: Mutex<PostSide<SEND_SLOT_WORDS_MAX>>,
-    recv: Mutex<PostSide<RECV_SLOT_WORDS_MAX>>,
+    send: Exclusive<PostSide<SEND_SLOT_WORDS_MAX>>,
+    recv: Exclusive<PostSide<RECV_SLOT_WORDS_MAX>>,
 }
 
 /// A ring and room to write an entry before it goes there.
@@ -155,8 +187,8 @@ pub(crate) struct PostSide<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> PostSide<WORDS> {
-    pub(crate) fn new(ring: Filled) -> Mutex<Self> {
-        Mutex::new(Self { ring, slot: [0; WORDS] })
+    pub(crate) const fn new(ring: Filled) -> Self {
+        Self { ring, slot: [0; WORDS] }
     }
 
     /// Writes `parts`, whole words together, into the next entry of the ring; false when there is none.
@@ -230,8 +262,8 @@ impl QueuePair {
             psn: random_psn().map_err(ended)?,
             state: AtomicU32::new(state::RESET),
             work,
-            send: PostSide::new(send),
-            recv: PostSide::new(recv),
+            send: builder.exclusive(PostSide::new(send)),
+            recv: builder.exclusive(PostSide::new(recv)),
         })
     }
 
@@ -475,7 +507,7 @@ impl QueuePair {
             return Ok(());
         }
         // Nobody posts while the rings are emptied.
-        let (mut send, mut recv) = (lock(&self.send), lock(&self.recv));
+        let (mut send, mut recv) = (self.send.enter(), self.recv.enter());
         self.session().call::<ModifyQp>(request)?;
         self.state.store(state::RESET, Ordering::Release);
         let deadline = Instant::now() + DRAIN_TIMEOUT;
@@ -523,7 +555,7 @@ impl QueuePair {
     /// # Errors
     /// As [`Self::post_send`], when not even the first could be posted.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<usize> {
-        let mut side = lock(&self.send);
+        let mut side = self.send.enter();
         let posted = all_that_fit(requests, |request| self.push_send(&mut side, request));
         self.finish(&side.ring, posted)
     }
@@ -541,14 +573,14 @@ impl QueuePair {
     /// # Errors
     /// As [`Self::post_sends`].
     pub fn post_recvs(&self, requests: &[RecvRequest<'_>]) -> Result<usize> {
-        let mut side = lock(&self.recv);
+        let mut side = self.recv.enter();
         let posted = all_that_fit(requests, |request| self.push_recv(&mut side, request));
         self.finish(&side.ring, posted)
     }
 
     /// Begins to post send work requests that go out together. Nobody else posts sends of this queue pair until it is done with.
     pub fn send_batch(&self) -> SendBatch<'_> {
-        SendBatch::new(self, lock(&self.send))
+        SendBatch::new(self, self.send.enter())
     }
 
     pub(crate) fn push_send(&self, side: &mut PostSide<SEND_SLOT_WORDS_MAX>, request: &SendRequest<'_>) -> Result<()> {
@@ -565,7 +597,7 @@ impl QueuePair {
             Data::Sges(sges) if sges.len() > self.sizes.send_sges as usize => {
                 return Err(Error::TooManySges { asked: sges.len(), limit: self.sizes.send_sges });
             }
-            Data::Inline(_) if request.op == SendOp::Read => return Err(Error::InlineRead),
+            Data::Inline(_) if !request.op.carries_data() => return Err(Error::InlineRead),
             Data::Inline(bytes) if bytes.len() > self.sizes.inline_bytes as usize => {
                 return Err(Error::InlineTooLong { asked: bytes.len(), limit: self.sizes.inline_bytes });
             }

@@ -11,6 +11,7 @@ use zerocopy::IntoBytes;
 
 use crate::{
     error::{Error, Result},
+    exclusive::Exclusive,
     mapping::{Mapping, Mode, srq_ring},
     outstanding::{Cookie, Queue},
     pd::{PdInner, ProtectionDomain},
@@ -38,7 +39,7 @@ pub(crate) struct SrqInner {
     bell: u32,
     sizes: QpSizes,
     pub(crate) work: Arc<SharedWork>,
-    side: Mutex<PostSide<RECV_SLOT_WORDS_MAX>>,
+    side: Exclusive<PostSide<RECV_SLOT_WORDS_MAX>>,
 }
 
 impl SharedReceiveQueue {
@@ -65,7 +66,7 @@ impl SharedReceiveQueue {
             bell: reply.bell,
             sizes,
             work: Arc::new(SharedWork::new(device.next_tag() & 0x7fff_ffff, sizes.recv_wrs)),
-            side: PostSide::new(srq_ring(&mapping, layout)),
+            side: Exclusive::locked(PostSide::new(srq_ring(&mapping, layout))),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -105,7 +106,7 @@ impl SharedReceiveQueue {
     /// As [`Self::post_recv`], when not even the first could be posted.
     pub fn post_recvs(&self, requests: &[RecvRequest<'_>]) -> Result<usize> {
         let inner = &*self.inner;
-        let mut side = lock(&inner.side);
+        let mut side = inner.side.enter();
         let posted = all_that_fit(requests, |request| inner.push(&mut side, request));
         if matches!(posted, Ok(1..)) {
             side.ring.publish();

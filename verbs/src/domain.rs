@@ -19,7 +19,7 @@ use crate::{
 /// A protection domain, or a parent domain, which is one under another name.
 pub(crate) type Pd = Object<PdFace, Own>;
 
-/// A thread domain: a promise of the program that one thread at a time uses what is made in it. Nothing is gained by it here yet.
+/// A thread domain: a promise of the program that one thread at a time uses what is made in it. Queue pairs have no locks then.
 pub(crate) type Td = Object<TdFace, Users>;
 
 /// What we know of one.
@@ -28,6 +28,13 @@ pub(crate) struct Own {
     pub(crate) users: Users,
     /// Of a parent domain: what it was made of.
     parent: Option<(Pointer<Pd>, Option<Pointer<Td>>)>,
+}
+
+impl Own {
+    /// The program promised that one thread at a time uses what is made in it.
+    pub(crate) const fn is_of_one_thread(&self) -> bool {
+        matches!(&self.parent, Some((_, Some(_))))
+    }
 }
 
 /// `ibv_alloc_pd`.

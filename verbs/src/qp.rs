@@ -130,6 +130,10 @@ unsafe fn make(wanted: &Wanted<'_>) -> Result<(*mut QpFace, QpCap)> {
         Some(srq) => builder.recv_wrs(0).recv_sges(0).shared_receives(&srq.own.srq),
         None => builder.recv_wrs(cap.max_recv_wr).recv_sges(cap.max_recv_sge),
     };
+    if domain.own.is_of_one_thread() {
+        // SAFETY: the program made the domain with a thread domain: by that it promises that one thread at a time uses what is made in it.
+        builder = unsafe { builder.single_threaded() };
+    }
     let signal_all = init.sq_sig_all != 0;
     let qp = if signal_all { builder.signal_all() } else { builder }.create()?;
     let granted = granted(&qp);

@@ -1,0 +1,99 @@
+//! One thread at a time: a lock, or the program's promise that it needs none.
+#![expect(unsafe_code, reason = "gives out what the program promised to use by one thread at a time")]
+
+use std::{
+    cell::UnsafeCell,
+    fmt,
+    ops::{Deref, DerefMut},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// What one thread at a time may use.
+pub(crate) struct Exclusive<T> {
+    lock: Mutex<()>,
+    /// The program promised to be one thread at a time, so the lock is left alone.
+    promised: bool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: threads take turns, by the lock or as the program promised; so each `T` is only sent from one to the next.
+unsafe impl<T: Send> Sync for Exclusive<T> {}
+
+impl<T> Exclusive<T> {
+    /// Behind a lock.
+    pub(crate) const fn locked(value: T) -> Self {
+        Self { lock: Mutex::new(()), promised: false, value: UnsafeCell::new(value) }
+    }
+
+    /// Without one.
+    ///
+    /// # Safety
+    /// What [`Self::enter`] gives is given up before it is called again, by this thread or another.
+    pub(crate) const unsafe fn promised(value: T) -> Self {
+        Self { lock: Mutex::new(()), promised: true, value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for others, where there may be any.
+    pub(crate) fn enter(&self) -> Entered<'_, T> {
+        // A lock whose holder panicked is still good: what is behind it is consistent between statements.
+        let lock = (!self.promised).then(|| self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        Entered { exclusive: self, _lock: lock }
+    }
+}
+
+impl<T> fmt::Debug for Exclusive<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exclusive").field("promised", &self.promised).finish_non_exhaustive()
+    }
+}
+
+/// The use of it, by one thread.
+#[derive(Debug)]
+pub(crate) struct Entered<'a, T> {
+    exclusive: &'a Exclusive<T>,
+    _lock: Option<MutexGuard<'a, ()>>,
+}
+
+impl<T> Deref for Entered<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held, or whoever made this promised that nobody else is here.
+        unsafe { &*self.exclusive.value.get() }
+    }
+}
+
+impl<T> DerefMut for Entered<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and `self` is borrowed alone.
+        unsafe { &mut *self.exclusive.value.get() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn threads_take_turns() {
+        let count = Exclusive::locked(0_u64);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| *count.enter() += 1));
+            }
+        });
+        assert_eq!(*count.enter(), 40_000);
+    }
+
+    #[test]
+    fn without_a_lock_one_thread_may_come_back_after_another() {
+        // SAFETY: the threads below run one after the other.
+        let count = unsafe { Exclusive::promised(0_u64) };
+        for _ in 0..3 {
+            thread::scope(|scope| drop(scope.spawn(|| *count.enter() += 1)));
+        }
+        assert_eq!(*count.enter(), 3);
+    }
+}
