@@ -95,7 +95,7 @@ const TESTS: &[(&str, Test)] = tests! {
         datagrams_are_answered_by_ipv4_ipv6_and_through_a_router datagrams_between_two_workers_and_on_one_host
         lost_datagrams_cost_time_and_nothing_else a_datagram_to_nobody_is_lost_and_others_go_on
         what_is_said_to_a_group_is_heard_by_all_of_it a_listener_that_dies_leaves_its_groups;
-    programs: devices_are_listed pingpongs perftest the_tests_of_rdma_core a_program_without_rdma_notices_nothing a_dead_daemon_ends_programs
+    programs: devices_are_listed the_library_as_a_drop_in events_are_told pingpongs perftest the_tests_of_rdma_core a_program_without_rdma_notices_nothing a_dead_daemon_ends_programs
         eight_threads_on_the_same_objects an_ordinary_user_of_the_group;
     frameworks: ucx open_mpi;
     quiet: an_idle_daemon_sleeps a_lab_leaves_nothing xdp_counters_account_for_every_frame;

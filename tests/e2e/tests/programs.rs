@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, Permissions},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::Path,
     process::Command,
     time::Duration,
@@ -78,6 +78,43 @@ pub(crate) fn devices_are_listed(_: &Settings) -> Result<()> {
     for wanted in ["PORT_ACTIVE (4)", "4096 (5)", "GID[  1]:\t\t::ffff:10.10.0.1, RoCE v2", "ATOMIC_GLOB"] {
         ensure!(told.contains(wanted), "no {wanted} in {told}");
     }
+    Ok(())
+}
+
+/// The library in a folder that comes before the system's: under its SONAME it is taken, without any preloading.
+pub(crate) fn the_library_as_a_drop_in(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let folder = tempfile::tempdir()?;
+    let which = lab.run(Host::A, "sh", &["-c", "command -v roce-run"], SOON)?.success()?;
+    let library = Path::new(which.trim()).parent().context("a folder")?.join("libibverbs.so");
+    symlink(library, folder.path().join("libibverbs.so.1"))?;
+    let path = format!("LD_LIBRARY_PATH={}", folder.path().display());
+    let listed = lab.run(Host::A, "env", &[&path, "ibv_devices"], SOON)?.success()?;
+    ensure!(listed.contains("roce0"), "{listed}");
+    Ok(())
+}
+
+/// A program that waits for asynchronous events hears of the link, of addresses, and once, at the end, that the device is lost.
+pub(crate) fn events_are_told(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let mut watch = start(&lab, Host::A, "ibv_asyncwatch", &["-d", "roce0"])?;
+    let has_opened = || Ok(lab.ctl(Host::A, "status")?["sessions"][0]["device"] == "roce0");
+    ensure!(within(SOON, has_opened)?, "it does not open the device");
+    for (state, active) in [("down", false), ("up", true)] {
+        lab.run(Host::A, "ip", &["link", "set", "eth0", state], SOON)?.success()?;
+        let seen = || {
+            let told = run(&lab, Host::A, "ibv_devinfo", &[])?.success()?;
+            Ok(told.contains("PORT_ACTIVE") == active)
+        };
+        ensure!(within(SOON, seen)?, "the port is not {state}");
+    }
+    ensure!(watch.runs()?, "it ended early");
+    lab.stop_daemon(Host::A, Signal::SIGKILL)?;
+    let told = watch.end(SOON)?.output;
+    let kinds: Vec<_> = told.lines().filter_map(|line| line.split("IBV_EVENT_").nth(1)?.split(' ').next()).collect();
+    ensure!(kinds.contains(&"PORT_ERR") && kinds.contains(&"PORT_ACTIVE"), "{told}");
+    ensure!(kinds.iter().filter(|kind| **kind == "DEVICE_FATAL").count() == 1, "{told}");
+    ensure!(kinds.last() == Some(&"DEVICE_FATAL"), "{told}");
     Ok(())
 }
 
