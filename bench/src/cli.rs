@@ -1,0 +1,83 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// Compares roced with raw AF_XDP, the limit, and with TCP, in two network namespaces of this machine. Started by scripts/bench.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "roced-bench")]
+pub(crate) struct Cli {
+    /// Only who is in a main ratio, three rounds, half a second each.
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Write everything as JSON into this file; "-" is stdout.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Draw into this folder, as SVG.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plot: Option<PathBuf>,
+
+    /// Write a page for people into this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) document: Option<PathBuf>,
+
+    /// Only contestants whose name contains one of these, comma-separated. Ratios need both of theirs.
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+
+    /// Rounds [default: 7, quick 3].
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<usize>,
+
+    /// Seconds of each measurement [default: 1, quick 0.5].
+    #[arg(long, value_name = "S")]
+    pub(crate) seconds: Option<f64>,
+
+    /// Leave out 10,000 queue pairs and 100 clients.
+    #[arg(long)]
+    pub(crate) no_scale: bool,
+
+    /// A line for `[[device]]` in the daemons' config, such as 'window_packets = 64'; may be repeated.
+    #[arg(long, value_name = "LINE")]
+    pub(crate) device: Vec<String>,
+
+    /// A line for `[[worker]]`, likewise.
+    #[arg(long, value_name = "LINE")]
+    pub(crate) worker: Vec<String>,
+
+    /// The machine does something else, too: says so wherever the figures stand.
+    #[arg(long)]
+    pub(crate) shared: bool,
+
+    /// MTU of every link.
+    #[arg(long, value_name = "N", default_value_t = 4200)]
+    pub(crate) mtu: u32,
+
+    /// Name of the network namespaces, without their -a and -b.
+    #[arg(long, value_name = "NAME", default_value = "roced-bench")]
+    pub(crate) name: String,
+
+    /// List the contestants and end.
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
+impl Cli {
+    /// How many rounds.
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 3 } else { 7 }).max(1)
+    }
+
+    /// How long a measurement takes.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.seconds.unwrap_or(if self.quick { 0.5 } else { 1.0 }).clamp(0.05, 600.0)
+    }
+
+    /// Whether a contestant takes part.
+    pub(crate) fn wants(&self, name: &str, in_ratios: bool) -> bool {
+        if self.only.is_empty() { in_ratios || !self.quick } else { self.only.iter().any(|part| name.contains(part)) }
+    }
+}

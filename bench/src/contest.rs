@@ -1,0 +1,62 @@
+//! The rounds: everybody once in each, and each round begins with another.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Serialize;
+
+use crate::{
+    contestants::{Arena, Contestant},
+    sample::Sample,
+};
+
+/// What everybody did, by name, round after round.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Results(BTreeMap<String, Vec<Sample>>);
+
+impl Results {
+    /// The samples of a contestant.
+    pub(crate) fn of(&self, name: &str) -> Option<&[Sample]> {
+        self.0.get(name).map(Vec::as_slice)
+    }
+}
+
+/// Has everybody measured `rounds` times. A contestant who fails ends it: a comparison without it would be another one.
+pub(crate) fn run(
+    arena: &Arena<'_>,
+    contestants: &[Contestant],
+    rounds: usize,
+    time: Duration,
+) -> anyhow::Result<Results> {
+    let mut results = Results::default();
+    for round in 0..rounds {
+        eprintln!("round {} of {rounds}", round + 1);
+        // By a few at a time, so that those who are compared mostly stay together.
+        let first = round * contestants.len() / rounds;
+        let (late, early) = contestants.split_at(first);
+        for contestant in early.iter().chain(late) {
+            let sample = arena.measure(contestant.what, time);
+            let sample = sample.map_err(|error| error.context(format!("measuring {}", contestant.name)))?;
+            eprintln!("   {:24} {}", contestant.name, in_short(&sample));
+            results.0.entry(contestant.name.clone()).or_default().push(sample);
+        }
+    }
+    Ok(results)
+}
+
+fn in_short(sample: &Sample) -> String {
+    let mut text = Vec::new();
+    if let Some(rtt) = &sample.rtt_us {
+        text.push(format!("p50 {:.1} us, p99 {:.1} us", rtt.p50, rtt.p99));
+    }
+    if let Some(speed) = sample.gbit_per_s {
+        text.push(format!("{speed:.2} Gbit/s"));
+    }
+    if let Some(rate) = sample.messages_per_s {
+        text.push(format!("{rate:.0} /s"));
+    }
+    if let Some(again @ 1..) = sample.retransmitted {
+        text.push(format!("{again} sent again or lost"));
+    }
+    text.join(", ")
+}

@@ -1,0 +1,186 @@
+//! Who takes part, and how each is measured.
+
+use std::{net::IpAddr, time::Duration};
+
+use crate::{
+    network::{Pair, Side},
+    programs::{Bandwidth, Programs},
+    raw::Raw,
+    rdma::{Drive, Ends, Pairs, Work, drive},
+    samehost::{MESSAGE_BYTES, PLACES, SameHost},
+    sample::Sample,
+    tcp::{Connection, Stream, Waiting, pingpong, stream},
+};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Raw frames one way.
+    Raw(usize),
+    /// Raw frames there and back.
+    RawPing(usize),
+    /// TCP one way, 1 MiB at a time.
+    Tcp(Pair, Waiting),
+    /// TCP there and back, 64 bytes.
+    TcpPing(Waiting),
+    /// `roce-perf bw`.
+    Bandwidth(Bandwidth),
+    /// `roce-perf ping` of 64 bytes.
+    Ping(&'static str),
+    /// Fetch-and-add.
+    Atomics,
+    /// perftest's WRITE: size, depth.
+    Perftest(u64, u32),
+    /// WRITE to the same host.
+    SameHost,
+    /// A copy in memory.
+    Copy,
+    /// TCP over the loopback.
+    Loopback,
+}
+
+/// A contestant.
+#[derive(Clone, Debug)]
+pub(crate) struct Contestant {
+    /// By which it is named in ratios, JSON and tables.
+    pub(crate) name: String,
+    /// What it does.
+    pub(crate) what: What,
+    /// Some ratio needs it, so that it takes part with `--quick`, too.
+    pub(crate) in_ratios: bool,
+}
+
+fn named(name: impl Into<String>, what: What, in_ratios: bool) -> Contestant {
+    Contestant { name: name.into(), what, in_ratios }
+}
+
+fn bandwidth(op: &'static str, size: u64, mtu: u32, qps: u32, depth: u32) -> What {
+    What::Bandwidth(Bandwidth { op, size, mtu, qps, depth })
+}
+
+/// Everybody, in the order of a round. Those that are compared with one another stand together, for a machine is faster in one
+/// second than in the next.
+pub(crate) fn all() -> Vec<Contestant> {
+    use Waiting::{Blocking, Busy};
+    const MIB: u64 = 1 << 20;
+    let mut all = vec![
+        named("raw_4154", What::Raw(4154), true),
+        named("write_1m_mtu4096", bandwidth("write", MIB, 4096, 1, 0), true),
+        named("read_1m_mtu4096", bandwidth("read", MIB, 4096, 1, 0), true),
+        named("tcp_no_offload", What::Tcp(Pair::TcpPlain, Blocking), true),
+        named("tcp", What::Tcp(Pair::Tcp, Blocking), true),
+        named("perftest_write_1m", What::Perftest(MIB, 16), true),
+        named("send_1m_mtu4096", bandwidth("send", MIB, 4096, 1, 0), false),
+        named("tcp_no_offload_busy", What::Tcp(Pair::TcpPlain, Busy), false),
+        named("tcp_busy", What::Tcp(Pair::Tcp, Busy), false),
+        named("raw_1082", What::Raw(1082), true),
+        named("write_1m_mtu1024", bandwidth("write", MIB, 1024, 1, 0), true),
+        named("read_1m_mtu1024", bandwidth("read", MIB, 1024, 1, 0), false),
+        named("send_1m_mtu1024", bandwidth("send", MIB, 1024, 1, 0), false),
+        named("raw_64", What::Raw(64), true),
+        named("write_64", bandwidth("write", 64, 4096, 1, 256), true),
+        named("send_64", bandwidth("send", 64, 4096, 1, 256), true),
+        named("fetch_add", What::Atomics, false),
+        named("raw_ping_64", What::RawPing(64), true),
+        named("ping_send_64", What::Ping("send"), true),
+        named("tcp_ping_64", What::TcpPing(Blocking), true),
+        named("tcp_ping_64_busy", What::TcpPing(Busy), true),
+        named("ping_write_64", What::Ping("write"), false),
+        named("samehost_write_1m", What::SameHost, true),
+        named("memcpy_1m", What::Copy, true),
+        named("tcp_loopback_1m", What::Loopback, true),
+        // The same memory in both: 2000 messages of 16 KiB.
+        named("qps_1000", bandwidth("write", 16 << 10, 4096, 1000, 2), true),
+        named("qps_1", bandwidth("write", 16 << 10, 4096, 1, 2000), true),
+        named("qps_10", bandwidth("write", 16 << 10, 4096, 10, 200), false),
+        named("qps_100", bandwidth("write", 16 << 10, 4096, 100, 20), false),
+        named("perftest_write_64k", What::Perftest(64 << 10, 64), false),
+    ];
+    for op in ["write", "read", "send"] {
+        for (name, size) in [("64", 64), ("512", 512), ("4k", 4 << 10), ("64k", 64 << 10), ("8m", 8 << 20)] {
+            let full = format!("{op}_{name}");
+            if !all.iter().any(|there| there.name == full) {
+                all.push(named(full, bandwidth(op, size, 4096, 1, 0), false));
+            }
+        }
+    }
+    all
+}
+
+/// The hosts and what else contestants need.
+#[derive(Debug)]
+pub(crate) struct Arena<'a> {
+    /// Programs of their own.
+    pub(crate) programs: Programs<'a>,
+    /// Raw frames.
+    pub(crate) raw: Raw,
+    /// Two queue pairs on one daemon.
+    pub(crate) same_host: SameHost,
+    /// For atomic operations.
+    atomics: [Pairs; 1],
+}
+
+/// Fetch-and-adds under way.
+const ATOMICS_DEPTH: u32 = 64;
+
+impl<'a> Arena<'a> {
+    /// Opens what stays open from the first round to the last.
+    pub(crate) fn new(programs: Programs<'a>) -> anyhow::Result<Self> {
+        let sockets = [programs.a.socket(), programs.b.socket()];
+        let ends = Ends {
+            sockets: [&sockets[0], &sockets[1]],
+            addresses: Side::BOTH.map(|side| IpAddr::V4(Pair::Roce.address(side))),
+        };
+        Ok(Self {
+            raw: Raw::new(programs.network)?,
+            same_host: SameHost::new(programs.a)?,
+            atomics: [Pairs::new(ends, 1, ATOMICS_DEPTH, 4096)?],
+            programs,
+        })
+    }
+
+    /// One round of one contestant.
+    pub(crate) fn measure(&self, what: What, time: Duration) -> anyhow::Result<Sample> {
+        const WRITE_BYTES: usize = 1 << 20;
+        let (programs, network) = (&self.programs, self.programs.network);
+        match what {
+            What::Raw(bytes) => self.raw.stream(bytes, time),
+            What::RawPing(bytes) => self.raw.pingpong(bytes, time),
+            What::Tcp(pair, waiting) => {
+                let what = Stream { message_bytes: WRITE_BYTES, places: 1 };
+                stream(Connection::over(network, pair, waiting)?, what, time)
+            }
+            What::TcpPing(waiting) => pingpong(Connection::over(network, Pair::Tcp, waiting)?, 64, time),
+            What::Bandwidth(run) => programs.bandwidth(run, time),
+            What::Ping(op) => programs.pingpong(op, 64, time),
+            What::Atomics => {
+                let before = programs.a.cpu() + programs.b.cpu();
+                let work = Drive { work: Work::FetchAdd, message_bytes: 8, depth: ATOMICS_DEPTH, time };
+                let mut sample = drive(&self.atomics, work)?;
+                let gigabytes = sample.gbit_per_s.unwrap_or_default() / 8.0 * time.as_secs_f64();
+                let daemons = (programs.a.cpu() + programs.b.cpu() - before).as_secs_f64();
+                sample.cpu_s_per_gb = sample.cpu_s_per_gb.map(|own| own + daemons / gigabytes);
+                Ok(sample)
+            }
+            What::Perftest(size, depth) => programs.perftest_write(size, 4096, depth, time),
+            What::SameHost => self.same_host.write(programs.a, time),
+            What::Copy => Ok(self.same_host.copy(time)),
+            What::Loopback => {
+                let what = Stream { message_bytes: MESSAGE_BYTES, places: PLACES };
+                stream(Connection::over_loopback(network, Waiting::Blocking)?, what, time)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_there_once() {
+        let all = all();
+        let names: std::collections::BTreeSet<_> = all.iter().map(|one| &one.name).collect();
+        assert_eq!(names.len(), all.len());
+    }
+}

@@ -1,0 +1,46 @@
+//! Processor time, of threads of ours and of other processes.
+
+use std::time::Duration;
+
+use nix::{
+    sys::resource::{UsageWho, getrusage},
+    time::{ClockId, clock_getcpuclockid, clock_gettime},
+    unistd::Pid,
+};
+
+/// Processor time of the calling thread.
+pub(crate) fn of_this_thread() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// Processor time of a process, all its threads together; zero when it is gone.
+pub(crate) fn of_process(pid: u32) -> Duration {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()));
+    clock.and_then(clock_gettime).map_or(Duration::ZERO, Duration::from)
+}
+
+/// Processor time of the children that have ended and were waited for.
+pub(crate) fn of_ended_children() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN);
+    usage.map_or(Duration::ZERO, |usage| {
+        let both = [usage.user_time(), usage.system_time()];
+        both.iter().map(|time| Duration::from_micros(time.tv_sec() as u64 * 1_000_000 + time.tv_usec() as u64)).sum()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_thread_uses_time_and_a_process_that_is_not_there_none() {
+        let before = of_this_thread();
+        let mut sum = 0u64;
+        while of_this_thread() - before < Duration::from_millis(2) {
+            sum = std::hint::black_box(sum + 1);
+        }
+        assert!(of_process(std::process::id()) >= Duration::from_millis(2));
+        // Above the largest number that Linux gives to a process.
+        assert_eq!(of_process((1 << 22) + 1), Duration::ZERO);
+    }
+}

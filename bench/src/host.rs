@@ -1,0 +1,226 @@
+//! A host's daemon and the programs that serve on it: started, asked, and ended with this process.
+
+use std::{
+    fs,
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use roced_client::Device;
+use serde_json::Value;
+
+use crate::{
+    cpu,
+    network::{Network, Pair, Side},
+};
+
+/// How long starting and ending anything may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where `roce-perf serve` listens.
+const PERF_PORT: u16 = 18515;
+
+/// Lines of the config that are not the default.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// For the section `[[device]]`.
+    pub(crate) device: Vec<String>,
+    /// For the section `[[worker]]`.
+    pub(crate) worker: Vec<String>,
+}
+
+/// A process of ours that is ended when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Its number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.0.try_wait().is_ok_and(|status| status.is_none())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself: then there is nobody to be told.
+        let _ = kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
+        let deadline = Instant::now() + Duration::from_secs(3);
+        while self.runs() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a command whose output goes to `log`.
+pub(crate) fn start(mut command: Command, log: &Path) -> anyhow::Result<Running> {
+    let to = fs::File::options().create(true).append(true).open(log).with_context(|| log.display().to_string())?;
+    command.stdin(Stdio::null()).stdout(to.try_clone()?).stderr(to);
+    Ok(Running(command.spawn().with_context(|| format!("starting {command:?}"))?))
+}
+
+/// Waits for `what` to come true.
+pub(crate) fn within(patience: Duration, mut what: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + patience;
+    while !what() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// A host with a daemon that serves, and a `roce-perf serve`.
+#[derive(Debug)]
+pub(crate) struct Host {
+    // Before the daemon: it ends first.
+    perf: Running,
+    daemon: Running,
+    folder: PathBuf,
+    programs: PathBuf,
+}
+
+impl Host {
+    /// Starts the daemon of a host and waits until it serves. Its files come to lie in `folder`.
+    pub(crate) fn new(
+        network: &Network,
+        side: Side,
+        programs: &Path,
+        folder: &Path,
+        settings: &Settings,
+    ) -> anyhow::Result<Self> {
+        let folder = folder.join(side.letter().to_string());
+        fs::create_dir_all(&folder)?;
+        let config = folder.join("roced.toml");
+        fs::write(&config, config_text(&folder, settings))?;
+        let log = folder.join("log");
+        let mut command = network.command(side, programs.join("roced"));
+        command.args(["run", "--config"]).arg(&config);
+        let mut daemon = start(command, &log)?;
+        let serves = || Device::list_at(&folder.join("roced.sock")).is_ok_and(|devices| !devices.is_empty());
+        let there = within(PATIENCE, || serves() || !daemon.runs());
+        ensure!(there && daemon.runs(), "roced does not serve:\n{}", fs::read_to_string(&log).unwrap_or_default());
+
+        let mut command = network.command(side, programs.join("roce-perf"));
+        command.arg("serve").env("ROCED_SOCKET", folder.join("roced.sock"));
+        let perf = start(command, &folder.join("perf.log"))?;
+        let address = (Pair::Roce.address(side), PERF_PORT);
+        let listens = || network.on(side, || Ok(TcpStream::connect(address)?)).is_ok();
+        ensure!(within(PATIENCE, listens), "roce-perf serve does not listen: {}", folder.join("perf.log").display());
+        Ok(Self { perf, daemon, folder, programs: programs.to_owned() })
+    }
+
+    /// The socket that programs connect to.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.join("roced.sock")
+    }
+
+    /// What has ended though it should not, with what it said.
+    pub(crate) fn fallen(&mut self) -> Option<String> {
+        let said = |file: &str| fs::read_to_string(self.folder.join(file)).unwrap_or_default();
+        let ended = [(&mut self.daemon, "roced", "log"), (&mut self.perf, "roce-perf serve", "perf.log")];
+        let ended = ended.into_iter().filter_map(|(running, name, log)| {
+            let status = running.0.try_wait().ok()??;
+            Some(format!("{name} has ended, {status}:\n{}", said(log)))
+        });
+        let all: Vec<_> = ended.collect();
+        (!all.is_empty()).then(|| all.join("\n"))
+    }
+
+    /// The daemon's process.
+    pub(crate) fn daemon_pid(&self) -> u32 {
+        self.daemon.pid()
+    }
+
+    /// The processes that serve here.
+    pub(crate) fn pids(&self) -> [u32; 2] {
+        [self.daemon.pid(), self.perf.pid()]
+    }
+
+    /// Processor time of daemon and server.
+    pub(crate) fn cpu(&self) -> Duration {
+        self.pids().map(cpu::of_process).iter().sum()
+    }
+
+    /// What the daemon says of itself.
+    pub(crate) fn status(&self) -> anyhow::Result<Value> {
+        self.ask("status")
+    }
+
+    fn ask(&self, what: &str) -> anyhow::Result<Value> {
+        let mut command = Command::new(self.programs.join("rocectl"));
+        command.args(["--json", what]).env("ROCED_ADMIN_SOCKET", self.folder.join("admin.sock"));
+        let output = command.output().context("starting rocectl")?;
+        if !output.status.success() {
+            bail!("rocectl {what}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// Memory of the daemon in bytes, as the kernel shares it out.
+    pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
+        let path = format!("/proc/{}/smaps_rollup", self.daemon.pid());
+        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+        let field = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name));
+            let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+            kib.map(|kib| kib * 1024).with_context(|| format!("{path} has no {name}"))
+        };
+        Ok(Memory { rss: field("Rss:")?, pss: field("Pss:")?, anonymous: field("Anonymous:")? })
+    }
+}
+
+/// Bytes of memory.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub(crate) struct Memory {
+    /// Resident.
+    pub(crate) rss: u64,
+    /// Resident, of what is shared its share.
+    pub(crate) pss: u64,
+    /// Of no file: the daemon's alone.
+    pub(crate) anonymous: u64,
+}
+
+fn config_text(folder: &Path, settings: &Settings) -> String {
+    let file = |name: &str| folder.join(name).display().to_string();
+    format!(
+        "[log]\nlevel = \"warn\"\n\n[control]\nsocket = \"{}\"\n\n[admin]\nsocket = \"{}\"\n\n[[worker]]\n{}\n\n\
+         [[device]]\nname = \"roce0\"\ninterface = \"{}\"\n{}\n",
+        file("roced.sock"),
+        file("admin.sock"),
+        settings.worker.join("\n"),
+        Pair::Roce.interface(),
+        settings.device.join("\n"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use roced::config::Config;
+
+    use super::*;
+
+    #[test]
+    fn the_config_is_the_default_but_for_what_is_said() {
+        let settings = Settings { device: vec!["window_packets = 64".into()], worker: vec!["spin_us = 7".into()] };
+        let config = Config::parse(&config_text(Path::new("/run/x"), &settings), &[0]).expect("valid");
+        assert_eq!((config.devices[0].window_packets, config.workers[0].spin_us), (64, 7));
+        let plain = Config::parse(&config_text(Path::new("/run/x"), &Settings::default()), &[0]).expect("valid");
+        assert_eq!(plain.devices[0], roced::config::Device::new("roce0", "eth0"));
+    }
+}

@@ -1,0 +1,100 @@
+//! The limit: raw AF_XDP frames of the size that RoCE's would have, on a link like RoCE's.
+//!
+//! Sender and receiver share with the daemon only its lowest layer ([`roced::xdp`]): the same sockets, rings and sizes, the same
+//! XDP program in the same mode. There is no protocol, no client, no checksum, and no payload is copied: a frame's bytes behind its
+//! headers are whatever lies in the chunk. As with RDMA, what is in flight is limited: the receiver sends a small frame back now
+//! and then that says how far it came.
+
+mod frame;
+mod pingpong;
+mod stream;
+
+use std::{
+    net::IpAddr,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::Context;
+use roced::{
+    config::{Device, XdpMode},
+    xdp::{NicQueue, NicQueueConfig, XdpProgram},
+};
+use roced_shared::steer::ROCE_V2;
+
+use self::frame::Template;
+use crate::{
+    network::{Network, Pair, Side},
+    sample::Sample,
+};
+
+/// One host's end of the link.
+#[derive(Debug)]
+struct End {
+    queue: NicQueue,
+    template: Template,
+    // Last: the socket goes before the program that feeds it.
+    _program: XdpProgram,
+}
+
+/// Both ends of the link, open from the first round to the last.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    ends: Mutex<[End; 2]>,
+}
+
+impl Raw {
+    /// Opens both ends with the daemon's defaults.
+    pub(crate) fn new(network: &Network) -> anyhow::Result<Self> {
+        let open = |side| network.on(side, || End::open(side)).context("raw AF_XDP");
+        Ok(Self { ends: Mutex::new([open(Side::A)?, open(Side::B)?]) })
+    }
+
+    /// One way, as many frames as go in `time`.
+    pub(crate) fn stream(&self, frame_bytes: usize, time: Duration) -> anyhow::Result<Sample> {
+        let [a, b] = &mut *self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        stream::run(a, b, frame_bytes, time)
+    }
+
+    /// There and back, one frame at a time, both ends looking all the time.
+    pub(crate) fn pingpong(&self, frame_bytes: usize, time: Duration) -> anyhow::Result<Sample> {
+        let [a, b] = &mut *self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        pingpong::run(a, b, frame_bytes, time)
+    }
+}
+
+impl End {
+    fn open(side: Side) -> anyhow::Result<Self> {
+        let pair = Pair::Raw;
+        let mut program = XdpProgram::attach(&pair.interface(), XdpMode::Auto)?;
+        program.set_addresses(&[IpAddr::V4(pair.address(side))], ROCE_V2)?;
+        let queue = NicQueue::open(&queue_config(&pair.interface()))?;
+        program.bind_socket(0, queue.socket())?;
+        let template =
+            Template::new([pair.mac(side), pair.mac(side.peer())], [pair.address(side), pair.address(side.peer())]);
+        Ok(Self { queue, template, _program: program })
+    }
+
+    /// Takes what an earlier round left behind.
+    fn drain(&mut self) {
+        self.queue.flush();
+        while self.queue.rx_burst(64, |_| {}) > 0 {}
+    }
+}
+
+/// A queue as the daemon opens it when its config says nothing.
+fn queue_config(interface: &str) -> NicQueueConfig {
+    let device = Device::new("raw", interface);
+    NicQueueConfig {
+        interface: interface.into(),
+        queue: 0,
+        copy_mode: device.copy_mode,
+        umem_frames: device.umem_frames,
+        chunk_bytes: device.chunk_bytes,
+        rx_ring_entries: device.rx_ring_entries,
+        tx_ring_entries: device.tx_ring_entries,
+        fill_ring_entries: device.fill_ring_entries,
+        completion_ring_entries: device.completion_ring_entries,
+        busy_deadline: Duration::from_millis(device.queue_busy_ms.into()),
+    }
+}

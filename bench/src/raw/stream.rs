@@ -1,0 +1,103 @@
+//! Raw frames one way.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+
+use super::{
+    End,
+    frame::{FRAME_BYTES_MIN, number, roce_payload},
+};
+use crate::{cpu, sample::Sample};
+
+/// Frames in flight at most. AFXDP's measured loss begins beyond 512; more than this gained nothing on veth.
+const WINDOW: u64 = 256;
+
+/// Frames sent with one flush.
+const BURST: u64 = 64;
+
+/// The receiver says how far it came each so many frames: a fraction of the window, so that the sender never waits for it.
+const CREDIT_EVERY: u64 = 32;
+
+/// After so long without a word the frames in flight count as lost. A thousand round trips.
+const SILENCE: Duration = Duration::from_millis(20);
+
+/// Sends from `a` to `b` for `time`.
+pub(super) fn run(a: &mut End, b: &mut End, frame_bytes: usize, time: Duration) -> anyhow::Result<Sample> {
+    a.drain();
+    b.drain();
+    let stop = AtomicBool::new(false);
+    let (sent, received) = thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive(b, &stop));
+        let sender = scope.spawn(|| {
+            let sent = send(a, frame_bytes, time);
+            stop.store(true, Ordering::Release);
+            sent
+        });
+        (sender.join().expect("no panic"), receiver.join().expect("no panic"))
+    });
+    ensure!(received.frames > 0, "no raw frame of {frame_bytes} bytes arrived");
+    let mut sample = Sample::stream(received.frames, roce_payload(frame_bytes), sent.elapsed, sent.cpu + received.cpu);
+    sample.retransmitted = Some(sent.frames - received.frames);
+    Ok(sample)
+}
+
+/// What one end did.
+struct Done {
+    frames: u64,
+    elapsed: Duration,
+    cpu: Duration,
+}
+
+fn send(end: &mut End, frame_bytes: usize, time: Duration) -> Done {
+    let template = end.template.sized(frame_bytes);
+    let (begin, cpu) = (Instant::now(), cpu::of_this_thread());
+    let (mut sent, mut acknowledged, mut heard) = (0, 0, begin);
+    loop {
+        let now = Instant::now();
+        if now - begin >= time && (sent == acknowledged || now - begin >= time + SILENCE) {
+            return Done { frames: sent, elapsed: now - begin, cpu: cpu::of_this_thread() - cpu };
+        }
+        if end.queue.rx_burst(64, |frame| acknowledged = number(frame).unwrap_or(0).clamp(acknowledged, sent)) > 0 {
+            heard = now;
+        } else if now - heard > SILENCE {
+            (acknowledged, heard) = (sent, now);
+        }
+        let room = if now - begin < time { (WINDOW - (sent - acknowledged)).min(BURST) } else { 0 };
+        let wanted = sent + room;
+        while sent < wanted && template.emit(&mut end.queue, frame_bytes, sent + 1).is_ok() {
+            sent += 1;
+        }
+        end.queue.flush();
+        if room == 0 {
+            thread::yield_now();
+        }
+    }
+}
+
+fn receive(end: &mut End, stop: &AtomicBool) -> Done {
+    let template = end.template.sized(FRAME_BYTES_MIN);
+    let (begin, cpu) = (Instant::now(), cpu::of_this_thread());
+    let (mut frames, mut highest, mut told) = (0, 0, 0);
+    loop {
+        let came = end.queue.rx_burst(64, |frame| highest = number(frame).unwrap_or(0).max(highest)) as u64;
+        frames += came;
+        // When nothing more comes for the moment, what is left over is told, too.
+        if highest - told >= CREDIT_EVERY || came == 0 && highest > told {
+            if template.emit(&mut end.queue, FRAME_BYTES_MIN, highest).is_ok() {
+                told = highest;
+            }
+            end.queue.flush();
+        }
+        if came == 0 {
+            if stop.load(Ordering::Acquire) {
+                return Done { frames, elapsed: begin.elapsed(), cpu: cpu::of_this_thread() - cpu };
+            }
+            thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The page for people, in Markdown.
+
+use std::fmt::Write as _;
+
+use super::{
+    Report,
+    table::{COLUMNS, scale_lines},
+};
+
+const HEAD: &str = "# Performance\n\nMade by `scripts/bench --document docs/performance.md`; not edited by hand. Each ratio is of two contestants in the same \
+                    round, and what stands here is the median of the rounds, with the least and the most. Raw AF_XDP is the limit: frames of the \
+                    same size on the same kind of link, as many in flight as RDMA would have, through the daemon's lowest layer and nothing else.\n";
+
+impl Report {
+    /// The page.
+    pub(super) fn document(&self) -> String {
+        let mut text = String::from(HEAD);
+        let mut line = |values: std::fmt::Arguments<'_>| writeln!(text, "{values}").expect("a string takes all");
+        if self.shared {
+            line(format_args!(
+                "\n**The machine was shared with other work during this run: take the figures as hints only.**"
+            ));
+        }
+        if self.baselines().iter().any(super::Baseline::is_weak) {
+            line(format_args!("\n**Baseline weak: raw AF_XDP was slower than it is on a quiet machine.**"));
+        }
+        line(format_args!("\n## Ratios\n\n| ratio | median | least to most | goal |\n|---|---|---|---|"));
+        for (ratio, spread) in self.ratios() {
+            let verdict = match ratio.goal.is_met(spread.median) {
+                Some(true) => ", met",
+                Some(false) => ", **not met**",
+                None => "",
+            };
+            line(format_args!(
+                "| `{}` | {:.3} | {:.3} to {:.3} | {}{verdict} |",
+                ratio.name,
+                spread.median,
+                spread.min,
+                spread.max,
+                ratio.goal.text()
+            ));
+        }
+        line(format_args!("\n## Machine and settings\n\n- {}\n- {}", self.machine.line(), self.machine.revision()));
+        self.settings.iter().for_each(|(name, value)| line(format_args!("- {name}: {value}")));
+        for baseline in self.baselines() {
+            let (name, mpps, reference) = (baseline.name, baseline.mpps, baseline.reference);
+            line(format_args!("- `{name}`: {mpps:.3} million frames a second; on a quiet machine {reference:.2}"));
+        }
+        if let Some(scale) = &self.scale {
+            line(format_args!("\n## Scale\n\n| | |\n|---|---|"));
+            scale_lines(scale).iter().for_each(|(name, value)| line(format_args!("| {name} | {value} |")));
+        }
+        line(format_args!(
+            "\n## Figures\n\n| contestant | {} |\n|---|{}",
+            COLUMNS.join(" | "),
+            "---|".repeat(COLUMNS.len())
+        ));
+        for row in self.rows() {
+            line(format_args!("| `{}` | {} |", row.name, row.cells.join(" | ")));
+        }
+        text
+    }
+}

@@ -1,0 +1,130 @@
+//! What a run found, for a person and for programs.
+
+mod document;
+mod plot;
+mod table;
+
+use std::{fs, io::Write as _, path::Path};
+
+use anyhow::Context;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    cli::Cli,
+    contest::Results,
+    machine::Machine,
+    ratios::{Figure, RATIOS, Ratio},
+    sample::Spread,
+    scale::Scale,
+};
+
+/// Raw AF_XDP on a machine that is known to be quiet: contestant, and millions of frames a second.
+const REFERENCES: [(&str, f64); 2] = [("raw_4154", 0.43), ("raw_64", 0.80)];
+
+/// Below this part of them a run proves nothing.
+const WEAK_BELOW: f64 = 0.9;
+
+/// One run.
+#[derive(Debug)]
+pub(crate) struct Report {
+    machine: Machine,
+    results: Results,
+    scale: Option<Scale>,
+    settings: Vec<(&'static str, String)>,
+    shared: bool,
+}
+
+/// Raw AF_XDP beside its reference.
+struct Baseline {
+    name: &'static str,
+    mpps: f64,
+    reference: f64,
+}
+
+impl Baseline {
+    fn is_weak(&self) -> bool {
+        self.mpps < WEAK_BELOW * self.reference
+    }
+}
+
+impl Report {
+    /// Of everything that was measured; `status` is what a daemon says of itself.
+    pub(crate) fn new(cli: &Cli, machine: Machine, results: Results, scale: Option<Scale>, status: &Value) -> Self {
+        let own: Vec<&str> = cli.device.iter().chain(&cli.worker).map(String::as_str).collect();
+        let own = if own.is_empty() { "defaults".to_owned() } else { format!("defaults, but {}", own.join(", ")) };
+        let device = &status["devices"][0];
+        let word = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
+        let settings = vec![
+            ("rounds", cli.rounds().to_string()),
+            ("seconds of each measurement", cli.seconds().to_string()),
+            ("links", format!("veth pairs between two namespaces, MTU {}, 1 queue", cli.mtu)),
+            ("XDP mode", word(&device["xdp_mode"])),
+            ("AF_XDP mode", word(&device["queues"][0]["mode"])),
+            ("daemons' config", own),
+            ("cores", "nobody is pinned: daemons, programs, raw frames and TCP share all cores".into()),
+            ("scheduling", "the ordinary class for everybody".into()),
+        ];
+        Self { machine, results, scale, settings, shared: cli.shared }
+    }
+
+    fn ratios(&self) -> impl Iterator<Item = (&'static Ratio, Spread)> {
+        RATIOS.iter().filter_map(|ratio| Some((ratio, ratio.over(&self.results)?)))
+    }
+
+    fn median(&self, name: &str, figure: Figure) -> Option<f64> {
+        let samples = self.results.of(name)?;
+        Spread::of(samples.iter().filter_map(|sample| figure.of(sample))).map(|spread| spread.median)
+    }
+
+    fn baselines(&self) -> Vec<Baseline> {
+        let one = |&(name, reference): &(&'static str, f64)| {
+            Some(Baseline { name, mpps: self.median(name, Figure::Rate)? * 1e-6, reference })
+        };
+        REFERENCES.iter().filter_map(one).collect()
+    }
+
+    fn json(&self) -> Value {
+        let ratios: Map<String, Value> =
+            self.ratios().map(|(ratio, spread)| (ratio.name.to_owned(), json!(spread.median))).collect();
+        let spreads: Map<String, Value> =
+            self.ratios().map(|(ratio, spread)| (ratio.name.to_owned(), json!(spread))).collect();
+        let settings: Map<String, Value> =
+            self.settings.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+        let baselines: Map<String, Value> = self
+            .baselines()
+            .iter()
+            .map(|it| (it.name.to_owned(), json!({ "mpps": it.mpps, "reference_mpps": it.reference })))
+            .collect();
+        json!({
+            "ratios": ratios,
+            "ratio_spreads": spreads,
+            "baseline": baselines,
+            "baseline_weak": self.baselines().iter().any(Baseline::is_weak),
+            "shared_machine": self.shared,
+            "machine": self.machine,
+            "settings": settings,
+            "scale": self.scale,
+            "samples": self.results,
+        })
+    }
+
+    /// Writes whatever files were asked for.
+    pub(crate) fn write(&self, cli: &Cli) -> anyhow::Result<()> {
+        if let Some(path) = &cli.json {
+            let text = serde_json::to_string_pretty(&self.json())? + "\n";
+            if path == Path::new("-") {
+                std::io::stdout().write_all(text.as_bytes())?;
+            } else {
+                fs::write(path, text).with_context(|| path.display().to_string())?;
+            }
+        }
+        if let Some(folder) = &cli.plot {
+            fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+            self.plot(folder)?;
+        }
+        if let Some(path) = &cli.document {
+            fs::write(path, self.document()).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    }
+}

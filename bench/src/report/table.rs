@@ -1,0 +1,103 @@
+//! For a terminal: ratios first.
+
+use std::fmt::Write as _;
+
+use super::Report;
+use crate::{
+    sample::{Sample, Spread},
+    scale::Scale,
+};
+
+/// A row of the table of figures: a contestant's medians, each with least and most of the rounds.
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) cells: Vec<String>,
+}
+
+/// What the cells are.
+pub(super) const COLUMNS: [&str; 6] = ["Gbit/s", "1000/s", "p50 us", "p99 us", "CPU s/GB", "again"];
+
+impl Report {
+    /// Everything.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::from("\nRatios: medians over the rounds (least to most)\n");
+        let mut line = |values: std::fmt::Arguments<'_>| writeln!(text, "{values}").expect("a string takes all");
+        for (ratio, spread) in self.ratios() {
+            let verdict = match ratio.goal.is_met(spread.median) {
+                Some(true) => "ok",
+                Some(false) => "SHORT",
+                None => "",
+            };
+            let Spread { median, min, max, .. } = spread;
+            let (name, goal) = (ratio.name, ratio.goal.text());
+            line(format_args!("  {name:42} {median:7.3}  ({min:.3} to {max:.3})   {goal:15} {verdict}"));
+        }
+        line(format_args!("\nThe baseline: raw AF_XDP, million frames a second"));
+        for baseline in self.baselines() {
+            let verdict = if baseline.is_weak() { "BASELINE WEAK" } else { "" };
+            let (name, mpps, reference) = (baseline.name, baseline.mpps, baseline.reference);
+            line(format_args!("  {name:12} {mpps:.3}   on a quiet machine {reference:.2}   {verdict}"));
+        }
+        if let Some(scale) = &self.scale {
+            line(format_args!("\nScale"));
+            scale_lines(scale).iter().for_each(|(name, value)| line(format_args!("  {name:60} {value}")));
+        }
+        line(format_args!("\nFigures: medians"));
+        line(format_args!("  {:24} {}", "", COLUMNS.map(|name| format!("{name:>12}")).join(" ")));
+        for Row { name, cells } in self.rows() {
+            let cells: Vec<_> = cells.iter().map(|cell| format!("{cell:>12}")).collect();
+            line(format_args!("  {name:24} {}", cells.join(" ")));
+        }
+        line(format_args!("\n  {}\n  {}", self.machine.line(), self.machine.revision()));
+        self.settings.iter().for_each(|(name, value)| line(format_args!("  {name}: {value}")));
+        if self.shared {
+            line(format_args!("  THE MACHINE WAS SHARED: no figure here is more than a hint"));
+        }
+        text
+    }
+
+    /// The figures of everybody who took part.
+    pub(super) fn rows(&self) -> Vec<Row> {
+        let all = crate::contestants::all();
+        let row = |name: &str| {
+            let samples = self.results.of(name)?;
+            let median = |of: &dyn Fn(&Sample) -> Option<f64>, digits: usize| {
+                let spread = Spread::of(samples.iter().filter_map(of));
+                spread.map_or_else(|| "-".into(), |it| format!("{:.digits$}", it.median))
+            };
+            let rtt = |of: fn(&crate::sample::Rtt) -> f64| move |sample: &Sample| sample.rtt_us.as_ref().map(of);
+            let cells = vec![
+                median(&|sample| sample.gbit_per_s, 2),
+                median(&|sample| sample.messages_per_s.map(|rate| rate / 1000.0), 1),
+                median(&rtt(|rtt| rtt.p50), 1),
+                median(&rtt(|rtt| rtt.p99), 1),
+                median(&|sample| sample.cpu_s_per_gb, 3),
+                median(&|sample| sample.retransmitted.map(|count| count as f64), 0),
+            ];
+            Some(Row { name: name.to_owned(), cells })
+        };
+        all.iter().filter_map(|one| row(&one.name)).collect()
+    }
+}
+
+/// What there is to say of scale.
+pub(super) fn scale_lines(scale: &Scale) -> Vec<(String, String)> {
+    let ratio = |spread: Option<Spread>| {
+        spread.map_or_else(|| "-".into(), |it| format!("{:.3} ({:.3} to {:.3})", it.median, it.min, it.max))
+    };
+    let qps = scale.qps;
+    let memory = scale.bytes_per_qp;
+    vec![
+        (format!("{qps} queue pairs made and connected by one side, s"), format!("{:.2}", scale.made_in_s)),
+        ("... and by both sides".into(), format!("{:.2}", scale.both_made_in_s)),
+        ("daemon memory for each idle queue pair, bytes: PSS".into(), memory.pss.to_string()),
+        ("... RSS".into(), memory.rss.to_string()),
+        ("... anonymous".into(), memory.anonymous.to_string()),
+        ("processor share of a daemon that has them, idle".into(), format!("{:.4}", scale.idle_cpu_share)),
+        ("WRITE 1 MiB beside them, to without them".into(), ratio(scale.throughput_beside_idle_qps)),
+        (
+            format!("WRITE 64 KiB by {} clients, to one client", scale.clients),
+            ratio(scale.throughput_of_clients_vs_one),
+        ),
+    ]
+}
