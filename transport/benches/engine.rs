@@ -189,37 +189,56 @@ fn carry(from: &mut End, to: &mut End, now: Nanos) {
     }
 }
 
-fn measure(op: SendOp, mtu: u32, messages: u64) {
-    let (mut a, mut b) = (end(1, mtu), end(2, mtu));
-    let sges = [Sge { va: 0, length: MESSAGE as u32, lkey: KEY.0 }];
-    let work = SendWork {
-        wr_id: 0,
-        op,
-        flags: send_flags::SIGNALED,
-        imm: [0; 4],
-        remote_va: 0,
-        rkey: KEY.0,
-        swap_or_add: 0,
-        compare: 0,
-        to: DatagramTo::NOWHERE,
-        data: WorkData::Sges(&sges),
-    };
-    let start = Instant::now();
-    let mut posted = 0;
-    while a.client.completed < messages {
-        while posted < messages && posted - a.client.completed < 8 {
-            a.endpoint.post_send(a.qpn, &work).expect("there");
-            posted += 1;
-        }
-        let now = Nanos(start.elapsed().as_nanos() as u64);
-        a.endpoint.on_timeout(now, 16, &mut a.client);
-        a.endpoint.poll_transmit(now, 64, &mut a.client, &mut a.frames);
-        carry(&mut a, &mut b, now);
-        b.endpoint.poll_transmit(now, 64, &mut b.client, &mut b.frames);
-        carry(&mut b, &mut a, now);
+/// Two ends, connected.
+pub(crate) struct Pair {
+    a: End,
+    b: End,
+}
+
+impl Pair {
+    /// With that path MTU.
+    pub(crate) fn new(mtu: u32) -> Self {
+        Self { a: end(1, mtu), b: end(2, mtu) }
     }
+
+    /// Moves so many messages of 1 MiB, from the first of them to the last one's completion, by that clock.
+    pub(crate) fn carry_messages(&mut self, op: SendOp, messages: u64, mut clock: impl FnMut() -> Nanos) {
+        let Self { a, b } = self;
+        let sges = [Sge { va: 0, length: MESSAGE as u32, lkey: KEY.0 }];
+        let work = SendWork {
+            wr_id: 0,
+            op,
+            flags: send_flags::SIGNALED,
+            imm: [0; 4],
+            remote_va: 0,
+            rkey: KEY.0,
+            swap_or_add: 0,
+            compare: 0,
+            to: DatagramTo::NOWHERE,
+            data: WorkData::Sges(&sges),
+        };
+        let mut posted = 0;
+        while a.client.completed < messages {
+            while posted < messages && posted - a.client.completed < 8 {
+                a.endpoint.post_send(a.qpn, &work).expect("there");
+                posted += 1;
+            }
+            let now = clock();
+            a.endpoint.on_timeout(now, 16, &mut a.client);
+            a.endpoint.poll_transmit(now, 64, &mut a.client, &mut a.frames);
+            carry(a, b, now);
+            b.endpoint.poll_transmit(now, 64, &mut b.client, &mut b.frames);
+            carry(b, a, now);
+        }
+    }
+}
+
+fn measure(op: SendOp, mtu: u32, messages: u64) {
+    let mut pair = Pair::new(mtu);
+    let start = Instant::now();
+    pair.carry_messages(op, messages, || Nanos(start.elapsed().as_nanos() as u64));
     let took = start.elapsed().as_secs_f64();
-    assert!(a.client.memory == b.client.memory, "what was moved is there");
+    assert!(pair.a.client.memory == pair.b.client.memory, "what was moved is there");
     let packets = messages as f64 * (MESSAGE as f64 / f64::from(mtu));
     println!(
         "{:5} mtu {mtu:4}: {:6.1} ns a packet, {:6.1} Gbit/s",
