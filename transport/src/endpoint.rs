@@ -28,7 +28,7 @@ use crate::{
     multicast::Groups,
     partition::Partitions,
     psn::Psn,
-    qp::{KeyChange, PathState, Qp, QpEvent, State, Turn, Visit},
+    qp::{KeyChange, PathState, Qp, QpEvent, ReplayMemory, State, Turn, Visit},
     recovery::RecoveryConfig,
     reject::{ClientFault, Disposition, DropCounters, DropReason, Reject},
     srq::{Srq, Srqs},
@@ -485,6 +485,14 @@ impl Endpoint {
     ) -> Result<(), Reject> {
         let index = self.index(qpn).ok_or(Reject::NoSuchQp(qpn))?;
         let qp = self.qps.get_mut(index).ok_or(Reject::NoSuchQp(qpn))?;
+    /// Memory for a change of a queue pair that follows; gives back what it does not need. Without it [`Self::modify_qp`] allocates.
+    pub fn provide(&mut self, qpn: Qpn, memory: ReplayMemory) -> ReplayMemory {
+        match self.find_mut(qpn) {
+            Ok((_, qp)) => qp.provide(memory),
+            Err(_) => memory,
+        }
+    }
+
         qp.modify(mask, attributes, path, &self.partitions, &mut self.srqs)?;
         self.schedule(index);
         self.settle(index);

@@ -13,7 +13,7 @@ use roced_transport::{
     ah::AddressHandle,
     counters::QpCounters,
     mr::{Mr, MrKey},
-    qp::{PathState, Qp},
+    qp::{PathState, Qp, ReplayMemory},
     reject::Reject,
     srq::Srq,
 };
@@ -100,7 +100,7 @@ pub enum Command {
     SrqLimit(Srqn),
     /// No queue pair uses it any more. [`Answer::Srq`].
     DropSrq(Srqn),
-    /// Change a queue pair. [`Answer::Done`].
+    /// Change a queue pair. [`Answer::Changed`].
     ModifyQp {
         /// Which.
         qpn: Qpn,
@@ -110,6 +110,8 @@ pub enum Command {
         attributes: QpAttributes,
         /// Given when the address vector is.
         path: Option<PathState>,
+        /// What it needs for the change.
+        replay: ReplayMemory,
     },
     /// A change of keys for which a queue pair waits was made on every worker, or cannot be made. [`Answer::Done`].
     FinishKeyChange {
@@ -151,6 +153,8 @@ pub enum Answer {
     Mr(Mr),
     /// A queue pair that ended.
     Qp(Box<Qp>, QpRings),
+    /// A queue pair was changed; memory that it did not need.
+    Changed(ReplayMemory),
     /// A shared receive queue that ended.
     Srq(Box<Srq>, SrqRing),
     /// The limit that is armed, or 0.

@@ -10,7 +10,7 @@ use roced_shared::{
 use roced_transport::{
     endpoint::Endpoint,
     mr::MrKey,
-    qp::{PathState, Qp},
+    qp::{PathState, Qp, ReplayMemory},
     reject::Reject,
     srq::Srq,
 };
@@ -95,7 +95,9 @@ impl<N: Nic> Worker<N> {
                 srq.map_or_else(missing, |srq| Answer::SrqLimit(srq.limit()))
             }
             Command::DropSrq(srqn) => self.drop_srq(srqn),
-            Command::ModifyQp { qpn, mask, attributes, path } => self.modify_qp(qpn, mask, &attributes, path),
+            Command::ModifyQp { qpn, mask, attributes, path, replay } => {
+                self.modify_qp(qpn, mask, attributes, path, replay)
+            }
             Command::FinishKeyChange { qpn, ticket, done } => self.finish_key_change(qpn, ticket, done),
             Command::SetPath(qpn, path) => match self.station_of(qpn) {
                 Some(station) => done_or_refused(self.stations[station].endpoint.set_path(qpn, path)),
@@ -227,12 +229,26 @@ impl<N: Nic> Worker<N> {
         }
     }
 
-    fn modify_qp(&mut self, qpn: Qpn, mask: u32, attributes: &QpAttributes, path: Option<PathState>) -> Answer {
-        let Some(station) = self.station_of(qpn) else { return refuse(Refused::NoSuchObject) };
-        let answer = done_or_refused(self.stations[station].endpoint.modify_qp(qpn, mask, attributes, path));
-        // A new state may take work that waits in the rings.
-        self.seats.want_turn(seat_of(self.first_seats[station], qpn));
-        answer
+    fn modify_qp(
+        &mut self,
+        qpn: Qpn,
+        mask: u32,
+        attributes: QpAttributes,
+        path: Option<PathState>,
+        replay: ReplayMemory,
+    ) -> Answer {
+        let (why, replay) = match self.station_of(qpn) {
+            None => (Refused::NoSuchObject, replay),
+            Some(station) => {
+                let endpoint = &mut self.stations[station].endpoint;
+                let replay = endpoint.provide(qpn, replay);
+                match endpoint.modify_qp(qpn, mask, &attributes, path) {
+                    Ok(()) => return Answer::Changed(replay),
+                    Err(why) => (why.into(), replay),
+                }
+            }
+        };
+        Answer::Refused(why, Some(Command::ModifyQp { qpn, mask, attributes, path, replay }))
     }
 
     fn drop_qp(&mut self, qpn: Qpn) -> Answer {

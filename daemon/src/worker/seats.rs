@@ -202,9 +202,8 @@ impl Seats {
             rings,
         };
         let _ = self.qps.insert(seat, qp);
+        // Its client hears of it after this: nothing is in its rings, whose memory we touch when there is.
         self.ready.add(seat);
-        // It may have been rung for before it sat here.
-        self.ready.push(seat, slot);
     }
 
     /// Takes a queue pair away.

@@ -45,7 +45,7 @@ use roced_transport::{
     io::Via,
     mr::{Mr, MrKey, Scope},
     partition::Partitions,
-    qp::{PathState, Qp, QpConfig, ServiceType},
+    qp::{PathState, Qp, QpConfig, ReplayMemory, ServiceType},
     recovery::RecoveryConfig,
     srq::{Srq, SrqConfig},
     wire::{
@@ -313,12 +313,9 @@ impl<N: Nic + Send + 'static> Rig<N> {
             | attribute::SQ_PSN
             | attribute::MAX_QP_RD_ATOMIC;
         for (state, mask, path) in [(state::INIT, init, None), (state::RTR, rtr, Some(path)), (state::RTS, rts, None)] {
-            let command = Command::ModifyQp {
-                qpn: qp.qpn,
-                mask: mask | attribute::STATE,
-                attributes: QpAttributes { state, ..attributes },
-                path,
-            };
+            let replay = ReplayMemory::for_change(mask, &attributes);
+            let attributes = QpAttributes { state, ..attributes };
+            let command = Command::ModifyQp { qpn: qp.qpn, mask: mask | attribute::STATE, attributes, path, replay };
             self.tell(qp.worker, command);
         }
     }

@@ -36,7 +36,7 @@ use roced_transport::{
     clock::Nanos,
     io::Via,
     mr::{Mr, MrKey, Scope},
-    qp::{KeyChange, PathState, Qp, QpConfig, ServiceType},
+    qp::{KeyChange, PathState, Qp, QpConfig, ReplayMemory, ServiceType},
     srq::{Srq, SrqConfig},
     wire::{Path, PathSpec, Roce},
 };
@@ -243,7 +243,8 @@ impl Client {
                 };
                 let path = (mask & AV != 0).then_some(PathState::Ready(path));
                 let qpn = qpn(crew, self.number, index);
-                tell(crew, Command::ModifyQp { qpn, mask: mask | STATE, attributes, path });
+                let replay = ReplayMemory::for_change(mask, &attributes);
+                tell(crew, Command::ModifyQp { qpn, mask: mask | STATE, attributes, path, replay });
             }
         }
     }

@@ -49,12 +49,13 @@ use self::{
     events::Events,
     key_change::{KeyChanges, Waiter},
     link::{Link, Received},
+    reliable::Reliable,
     send_queue::SendQueue,
     service::Roles,
 };
 pub use self::{
     key_change::{KeyChange, KeyWish},
-    replay::DEPTH_MAX as RD_ATOMIC_MAX,
+    replay::{DEPTH_MAX as RD_ATOMIC_MAX, ReplayMemory},
     service::ServiceType,
     state::State,
 };
@@ -138,7 +139,8 @@ pub(crate) enum Visit {
     Full,
 }
 
-/// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is made.
+/// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is made, but for what it keeps of READs
+/// and atomic operations, whose number it is told later ([`ReplayMemory`]).
 #[derive(Debug)]
 pub struct Qp {
     link: Link,
@@ -283,6 +285,14 @@ impl Qp {
         mask: u32,
         attributes: &QpAttributes,
         path: Option<PathState>,
+    /// Memory for a change that follows; gives back what is not needed.
+    pub(crate) fn provide(&mut self, memory: ReplayMemory) -> ReplayMemory {
+        match &mut self.roles {
+            Roles::Reliable(Reliable { responder, .. }) => responder.provide(memory),
+            Roles::Unreliable(_) | Roles::Datagram(_) => memory,
+        }
+    }
+
         partitions: &Partitions,
         srqs: &mut Srqs,
     ) -> Result<(), Reject> {

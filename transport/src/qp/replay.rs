@@ -4,14 +4,18 @@
 //! A ring of `max_dest_rd_atomic` requests in PSN order. A new one takes the place of the oldest, which the requester has been
 //! answered by then (or it broke its promise). A duplicate is answered from here: a READ from any packet of the message on, out of
 //! memory as it is now; an atomic operation by what it found when it was executed, the only time.
+//!
+//! Most queue pairs answer few at a time, or none, so the ring's memory comes with the number ([`ReplayMemory`]), not with the queue pair.
 
-use alloc::{boxed::Box, vec};
+use alloc::vec::Vec;
 use core::ops::Range;
+
+use roced_shared::abi::control::{QpAttributes, attribute};
 
 use crate::{mr::MrKey, psn::Psn, wire::opcode::Operation};
 
 /// Most requests kept for one queue pair, so the most READs and atomic operations that a peer may have outstanding, and we. Each costs
-/// 64 bytes in every queue pair.
+/// a queue pair that is given as many 64 bytes.
 pub const DEPTH_MAX: u32 = 128;
 
 /// A request that was accepted.
@@ -27,19 +31,6 @@ pub(crate) struct Request {
     pub(crate) msn: u32,
     /// What an atomic operation found.
     pub(crate) original: u64,
-}
-
-impl Request {
-    const EMPTY: Self = Self {
-        operation: Operation::ReadRequest,
-        first_psn: Psn::new(0),
-        packets: 0,
-        va: 0,
-        key: MrKey(0),
-        length: 0,
-        msn: 0,
-        original: 0,
-    };
 }
 
 /// Responses still to be sent, as packet numbers within the request.
@@ -72,10 +63,23 @@ pub(crate) struct Duplicate {
     pub(crate) length: u32,
 }
 
+/// Room for the requests that a queue pair keeps, made by whoever changes it, for the thread that has it does not allocate.
+#[derive(Debug, Default)]
+pub struct ReplayMemory(Vec<Slot>);
+
+impl ReplayMemory {
+    /// As much as a queue pair needs after a change of these attributes: none when it answers as many at a time as before.
+    pub fn for_change(mask: u32, attributes: &QpAttributes) -> Self {
+        let depth = if mask & attribute::MAX_DEST_RD_ATOMIC == 0 { 0 } else { attributes.max_dest_rd_atomic };
+        Self(Vec::with_capacity(depth.min(DEPTH_MAX) as usize))
+    }
+}
+
 /// The ring.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    slots: Box<[Slot]>,
+    /// Filled from the front, up to `depth`.
+    slots: Vec<Slot>,
     depth: usize,
     /// Requests ever accepted; number `n` lies at `n % depth` while it is kept.
     count: usize,
@@ -87,19 +91,30 @@ pub(crate) struct Replay {
 impl Replay {
     /// An empty ring that keeps nothing before [`Self::reset`] gave it a depth.
     pub(crate) fn new() -> Self {
-        let empty = Slot { request: Request::EMPTY, pending: None, answered: false };
-        Self { slots: vec![empty; DEPTH_MAX as usize].into_boxed_slice(), depth: 0, count: 0, pending: 0, first: 0 }
+        Self { slots: Vec::new(), depth: 0, count: 0, pending: 0, first: 0 }
     }
 
-    /// Forgets all and keeps `depth` requests from now on.
+    /// Takes `memory` where it is more than what is there, and gives back what is left over. Nothing is forgotten by it.
+    pub(crate) fn provide(&mut self, memory: ReplayMemory) -> ReplayMemory {
+        let ReplayMemory(mut slots) = memory;
+        if slots.capacity() > self.slots.capacity() {
+            slots.append(&mut self.slots);
+            core::mem::swap(&mut self.slots, &mut slots);
+        }
+        ReplayMemory(slots)
+    }
+
+    /// Forgets all and keeps `depth` requests from now on, in memory that was provided, or else allocates it.
     pub(crate) fn reset(&mut self, depth: u32) {
         (self.depth, self.count, self.pending, self.first) = (depth.min(DEPTH_MAX) as usize, 0, 0, 0);
+        self.slots.clear();
+        self.slots.reserve_exact(self.depth);
     }
 
     /// [`Self::push`] would accept a request: fewer than `depth` wait for their answer.
     pub(crate) fn has_room(&self) -> bool {
-        let Some(slot) = self.count.checked_rem(self.depth).map(|at| &self.slots[at]) else { return false };
-        self.count < self.depth || slot.pending.is_none() || slot.answered
+        let next = self.count.checked_rem(self.depth);
+        next.is_some_and(|at| self.slots.get(at).is_none_or(|slot| slot.pending.is_none() || slot.answered))
     }
 
     /// Accepts a request; false when `depth` others were not answered yet. A repetition that is still under way gives way: the
@@ -108,12 +123,15 @@ impl Replay {
         if !self.has_room() {
             return false;
         }
-        let slot = &mut self.slots[self.count % self.depth];
-        if self.count >= self.depth && slot.pending.is_some() {
-            self.pending -= 1;
-        }
         let pending = Some(Pending { start: 0, next: 0, end: request.packets });
-        *slot = Slot { request, pending, answered: false };
+        let new = Slot { request, pending, answered: false };
+        match self.slots.get_mut(self.count % self.depth) {
+            Some(slot) => {
+                self.pending -= u32::from(slot.pending.is_some());
+                *slot = new;
+            }
+            None => self.slots.push(new),
+        }
         if self.pending == 0 {
             self.first = self.count;
         }
@@ -314,6 +332,30 @@ mod tests {
         replay.advance();
         assert!(replay.replay(&again, MTU));
         assert_eq!(replay.front().map(|(request, _)| request.original), Some(2), "the newer one");
+    }
+
+    #[test]
+    fn memory_that_was_provided_is_used_and_the_rest_comes_back() {
+        let depth = |depth| ReplayMemory(Vec::with_capacity(depth));
+        let mut replay = Replay::new();
+        assert_eq!(replay.provide(depth(4)).0.capacity(), 0);
+        let provided = replay.slots.as_ptr();
+        replay.reset(4);
+        assert!((0..4).all(|psn| replay.push(request(psn, 1))) && !replay.push(request(4, 1)));
+        assert_eq!(replay.slots.as_ptr(), provided, "nothing was allocated");
+        assert_eq!(replay.provide(depth(3)).0.capacity(), 3, "it has more");
+        assert_eq!(replay.provide(depth(8)).0.capacity(), 4);
+        assert!(replay.replay(&duplicate(2, 1, 0), MTU), "nothing is forgotten");
+    }
+
+    #[test]
+    fn only_a_change_of_the_number_brings_memory() {
+        let attributes = QpAttributes { max_dest_rd_atomic: 16, ..QpAttributes::default() };
+        let room = |mask| ReplayMemory::for_change(mask, &attributes).0.capacity();
+        assert_eq!((room(attribute::MAX_DEST_RD_ATOMIC | attribute::AV), room(attribute::AV)), (16, 0));
+        let absurd = QpAttributes { max_dest_rd_atomic: u32::MAX, ..attributes };
+        let most = ReplayMemory::for_change(attribute::MAX_DEST_RD_ATOMIC, &absurd).0.capacity();
+        assert_eq!(most, DEPTH_MAX as usize);
     }
 
     /// Whatever is asked in whatever order: the front is the oldest with responses to be sent, as a look at all of them says.

@@ -16,7 +16,7 @@ use super::{
     key_change::{KeyWish, Waiter},
     placement,
     recv_queue::RecvQueue,
-    replay::{Duplicate, Replay, Request},
+    replay::{Duplicate, Replay, ReplayMemory, Request},
     scatter::SgeCursor,
     segment::{length_fits, packets},
     send_queue::MESSAGE_BYTES_MAX,
@@ -144,6 +144,11 @@ impl Responder {
     /// changes the number sees to it that the peer has none outstanding.
     pub(crate) fn renew_depth(&mut self, depth: u32) {
         self.replay.reset(depth);
+    }
+
+    /// Memory for the requests that it keeps; gives back what it does not need.
+    pub(crate) fn provide(&mut self, memory: ReplayMemory) -> ReplayMemory {
+        self.replay.provide(memory)
     }
 
     /// The request that is executed next.

@@ -13,7 +13,7 @@ use roced_shared::{
 };
 use roced_transport::{
     counters::{QpCount, QpCounters},
-    qp::{PathState, Qp, QpConfig, ServiceType},
+    qp::{PathState, Qp, QpConfig, ReplayMemory, ServiceType},
 };
 use tracing::debug;
 
@@ -181,7 +181,8 @@ impl Desk<'_, '_> {
         check_qkey(&request, self.objects.is_privileged)?;
         let path = if mask & attribute::AV != 0 { Some(self.find_path(qpn, &request)?) } else { None };
         let port = self.outside.network.port(self.objects.device);
-        let command = Command::ModifyQp { qpn, mask, attributes, path: path.map(|path| path.state(&port)) };
+        let (path_state, replay) = (path.map(|path| path.state(&port)), ReplayMemory::for_change(mask, &attributes));
+        let command = Command::ModifyQp { qpn, mask, attributes, path: path_state, replay };
         if let Err(refused) = self.tell(worker, command, 0) {
             self.unfollow(Follower::Qp(qpn), path);
             return Err(refused);
