@@ -14,7 +14,8 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    thread,
+    time::{Duration, Instant},
 };
 
 use crossbeam::{
@@ -27,6 +28,10 @@ use super::wake::Waker;
 
 /// Commands that wait at a time. One is the rule, for calls wait; the rest is room for calls that were given up.
 const DEPTH: usize = 64;
+
+/// How long a call looks for its answer, yielding, before it sleeps: a worker that is awake answers within a turn, a few microseconds, and
+/// being woken costs ten times that.
+const LOOK: Duration = Duration::from_micros(50);
 
 /// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -87,6 +92,7 @@ impl<C, A> Mailbox<C, A> {
             return Err(if self.has_ended() { CallError::Gone } else { CallError::Timeout });
         }
         self.waker.wake();
+        let look_until = Instant::now() + LOOK;
         loop {
             // Before the answers, so that a worker that answered and then ended is not taken for one that only ended.
             let ended = self.has_ended();
@@ -99,10 +105,15 @@ impl<C, A> Mailbox<C, A> {
             if ended {
                 return Err(CallError::Gone);
             }
-            if Instant::now() >= deadline {
+            let now = Instant::now();
+            if now >= deadline {
                 return Err(CallError::Timeout);
             }
-            self.answered.park_deadline(deadline);
+            if now < look_until {
+                thread::yield_now();
+            } else {
+                self.answered.park_deadline(deadline);
+            }
         }
     }
 
@@ -146,8 +157,6 @@ impl<C, A> Drop for Inbox<C, A> {
 
 #[cfg(test)]
 mod tests {
-    use std::{thread, time::Duration};
-
     use super::*;
 
     type Number = Box<u32>;
