@@ -177,6 +177,8 @@ pub struct Device {
     pub queue_busy_ms: u32,
     /// Packets that one queue pair has in flight at most.
     pub window_packets: u32,
+    /// Packets of all queue pairs of a worker together in flight at most.
+    pub total_window_packets: u32,
     /// Which RoCE its addresses speak.
     pub roce: RoceVersions,
     /// Its partition keys, at least one, in the order of their indices.
@@ -394,6 +396,7 @@ impl Device {
             completion_ring_entries: 2048,
             queue_busy_ms: 3000,
             window_packets: 128,
+            total_window_packets: 512,
             roce: RoceVersions::V2,
             pkeys: vec![Pkey::DEFAULT],
             recovery: Recovery::Selective,

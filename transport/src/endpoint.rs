@@ -21,6 +21,7 @@ use roced_shared::{
 use crate::{
     ah::{AddressHandle, AhTable},
     clock::Nanos,
+    congestion::under_way::UnderWay,
     counters::QpCounters,
     held::{HeldPackets, NotHeld, Side},
     io::{App, Segments, Wire},
@@ -60,6 +61,8 @@ pub struct EndpointConfig {
     pub max_attachments: u32,
     /// Queue pairs that it can hold: indices below this.
     pub max_qps: u32,
+    /// Packets of all queue pairs together that may be under way; what each may have is [`crate::qp::QpConfig::window_packets`].
+    pub window_packets: u32,
     /// How losses are made good.
     pub recovery: RecoveryConfig,
     /// The partitions that the device is in.
@@ -92,6 +95,7 @@ pub struct Endpoint {
     held: HeldPackets,
     /// Queue pairs that may have something to send.
     senders: VecDeque<u32>,
+    under_way: UnderWay,
     /// Queue pairs with room where there was none.
     unblocked: VecDeque<Qpn>,
     /// Queue pairs with an event that nobody was told of, each once.
@@ -126,6 +130,7 @@ impl Endpoint {
             partitions: config.partitions,
             held: HeldPackets::new(if config.recovery.is_selective() { config.recovery.held_packets } else { 0 }),
             senders: VecDeque::with_capacity(qps),
+            under_way: UnderWay::new(config.window_packets, QUANTUM as u32, qps),
             unblocked: VecDeque::with_capacity(2 * qps),
             events: VecDeque::with_capacity(qps),
             key_changes: VecDeque::with_capacity(qps),
@@ -337,24 +342,31 @@ impl Endpoint {
 
     /// When [`Self::on_timeout`] wants to be called, at the latest; [`Nanos::NEVER`] when no timer runs.
     pub fn poll_timeout(&self) -> Nanos {
-        self.timers.next()
+        self.timers.next().min(self.under_way.deadline())
     }
 
     /// Sends at most `budget` frames; gives how many visits did something.
     pub fn poll_transmit(&mut self, now: Nanos, budget: usize, app: &mut impl App, wire: &mut impl Wire) -> usize {
         let mut sent = 0;
         let (mut held_up, mut full) = ([0; FULL_MAX], 0);
+        self.under_way.on_time(now);
         while sent < budget && full < FULL_MAX {
+            self.admit_from_line();
             let Some(index) = self.senders.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(index) else { continue };
             let before = sent;
             let mut turn = Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app };
             let mut visit = Visit::Progress;
             let mut left = QUANTUM.min(budget - sent);
+            let grant = self.under_way.grant(&mut qp.share);
+            qp.set_grant(grant);
             while left > 0 && visit == Visit::Progress {
                 visit = qp.transmit(&mut turn, wire);
                 sent += usize::from(visit == Visit::Progress);
                 left -= 1;
+            }
+            if qp.wants_grant() {
+                self.under_way.stand_in_line(index, &mut qp.share);
             }
             match visit {
                 Visit::Idle => qp.scheduled = false,
@@ -378,7 +390,7 @@ impl Endpoint {
 
     /// Something may be there to send: do not sleep.
     pub fn wants_transmit(&self) -> bool {
-        !self.senders.is_empty()
+        !self.senders.is_empty() || self.under_way.can_admit()
     }
 
     /// Something that a client must be told.
@@ -459,6 +471,7 @@ impl Endpoint {
         let index = self.index(qpn)?;
         let mut qp = self.qps.remove(index)?;
         (qp.scheduled, qp.event_listed, qp.key_change_listed) = (false, false, false);
+        self.under_way.remove(index, &mut qp.share);
         self.drops.add(DropReason::HeldInVain, qp.forget_all_held(&mut self.held).into());
         qp.return_receive(&mut self.srqs);
         self.timers.remove(index);
@@ -470,6 +483,14 @@ impl Endpoint {
         self.groups.forget(qpn);
         self.retired.add_all(qp.counters());
         Some(qp)
+    }
+
+    /// Memory for a change of a queue pair that follows; gives back what it does not need. Without it [`Self::modify_qp`] allocates.
+    pub fn provide(&mut self, qpn: Qpn, memory: ReplayMemory) -> ReplayMemory {
+        match self.find_mut(qpn) {
+            Ok((_, qp)) => qp.provide(memory),
+            Err(_) => memory,
+        }
     }
 
     /// Changes a queue pair's state or attributes. `path` is given when the address vector is.
@@ -485,14 +506,6 @@ impl Endpoint {
     ) -> Result<(), Reject> {
         let index = self.index(qpn).ok_or(Reject::NoSuchQp(qpn))?;
         let qp = self.qps.get_mut(index).ok_or(Reject::NoSuchQp(qpn))?;
-    /// Memory for a change of a queue pair that follows; gives back what it does not need. Without it [`Self::modify_qp`] allocates.
-    pub fn provide(&mut self, qpn: Qpn, memory: ReplayMemory) -> ReplayMemory {
-        match self.find_mut(qpn) {
-            Ok((_, qp)) => qp.provide(memory),
-            Err(_) => memory,
-        }
-    }
-
         qp.modify(mask, attributes, path, &self.partitions, &mut self.srqs)?;
         self.schedule(index);
         self.settle(index);
@@ -608,6 +621,16 @@ impl Endpoint {
         }
     }
 
+    /// Those who stood in line go to the end of the list of senders, as many as there is room for.
+    fn admit_from_line(&mut self) {
+        while let Some(index) = self.under_way.next_in_line() {
+            if let Some(qp) = self.qps.get_mut(index) {
+                self.under_way.admit(&mut qp.share);
+                self.schedule(index);
+            }
+        }
+    }
+
     fn schedule(&mut self, index: u32) {
         if let Some(qp) = self.qps.get_mut(index)
             && !qp.scheduled
@@ -624,6 +647,8 @@ impl Endpoint {
             self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
         }
         self.timers.ensure(index, qp.deadline());
+        let packets = qp.under_way();
+        self.under_way.count(&mut qp.share, packets);
         let send = qp.send_room_wanted && qp.send_room() > 0;
         let recv = qp.recv_room_wanted && qp.recv_room() > 0;
         if send || recv {

@@ -292,6 +292,7 @@ fn station(place: Place, device: &config::Device, config: &Config) -> Station<Ni
         max_srqs: limits.srq_places(),
         max_attachments: limits.attachments,
         max_qps: limits.qp_places(),
+        window_packets: device.total_window_packets,
         recovery: recovery(device),
         partitions: Partitions::new(&device.pkeys),
     });

@@ -230,6 +230,12 @@ fn device(section: &Section<'_, '_>, workers: u32) -> Device {
         completion_ring_entries: ring("completion_ring_entries", default.completion_ring_entries),
         queue_busy_ms: section.number("queue_busy_ms", "ms", default.queue_busy_ms, 0..=60_000),
         window_packets: section.number("window_packets", "packets", default.window_packets, 1..=8192),
+        total_window_packets: section.number(
+            "total_window_packets",
+            "packets",
+            default.total_window_packets,
+            1..=1_048_576,
+        ),
         roce: section.choice("roce", default.roce),
         pkeys: pkeys(section, default.pkeys),
         recovery: section.choice("recovery", default.recovery),

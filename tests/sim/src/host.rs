@@ -51,6 +51,8 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
         max_srqs: 1,
         max_attachments: 0,
         max_qps: QPS_MAX,
+        // Less than the windows of all its queue pairs together.
+        window_packets: 96,
         recovery,
         partitions: Partitions::default(),
     });

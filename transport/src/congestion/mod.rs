@@ -2,3 +2,4 @@
 
 pub mod gate;
 pub mod pacing;
+pub(crate) mod under_way;

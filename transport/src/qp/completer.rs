@@ -73,6 +73,11 @@ impl Completer {
         self.unacknowledged
     }
 
+    /// An answer was asked for that covers all before `psn`.
+    pub(crate) const fn has_asked(&self, psn: Psn) -> bool {
+        self.asked.distance_from(psn) >= -1
+    }
+
     /// When a timer runs out.
     pub(crate) fn deadline(&self) -> Nanos {
         self.ack_deadline.min(self.selective.deadline())

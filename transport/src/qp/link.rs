@@ -46,6 +46,10 @@ pub(crate) struct Link {
     pub(super) keys: KeyChanges,
     /// Where its receive work comes from, if not from its own queue.
     pub(super) srq: Option<SrqConfig>,
+    /// How many packets it may add to what is under way in this visit.
+    pub(super) grant: u32,
+    /// That was too few.
+    pub(super) wants_grant: bool,
     /// It has failed, and the client was told that it takes no more from there.
     pub(super) last_wqe_told: bool,
 }

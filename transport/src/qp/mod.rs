@@ -62,6 +62,7 @@ pub use self::{
 use crate::{
     ah::AhTable,
     clock::Nanos,
+    congestion::under_way::Share,
     counters::{QpCount, QpCounters},
     io::{App, Wire},
     mr::MrTable,
@@ -155,6 +156,8 @@ pub struct Qp {
     pub(crate) recv_room_wanted: bool,
     /// It stands in its endpoint's list of senders.
     pub(crate) scheduled: bool,
+    /// Its part of what is under way.
+    pub(crate) share: Share,
     /// It stands in its endpoint's list of events.
     pub(crate) event_listed: bool,
     /// It stands in its endpoint's list of key changes.
@@ -181,6 +184,8 @@ impl Qp {
                 established: false,
                 keys: KeyChanges::default(),
                 srq: None,
+                grant: 0,
+                wants_grant: false,
                 last_wqe_told: false,
             },
             send_queue: SendQueue::new(&config.sizes),
@@ -190,6 +195,7 @@ impl Qp {
             send_room_wanted: false,
             recv_room_wanted: false,
             scheduled: false,
+            share: Share::default(),
             event_listed: false,
             key_change_listed: false,
         }
@@ -279,12 +285,6 @@ impl Qp {
         }
     }
 
-    /// Changes state or attributes. `path` is given with the address vector.
-    pub(crate) fn modify(
-        &mut self,
-        mask: u32,
-        attributes: &QpAttributes,
-        path: Option<PathState>,
     /// Memory for a change that follows; gives back what is not needed.
     pub(crate) fn provide(&mut self, memory: ReplayMemory) -> ReplayMemory {
         match &mut self.roles {
@@ -293,6 +293,12 @@ impl Qp {
         }
     }
 
+    /// Changes state or attributes. `path` is given with the address vector.
+    pub(crate) fn modify(
+        &mut self,
+        mask: u32,
+        attributes: &QpAttributes,
+        path: Option<PathState>,
         partitions: &Partitions,
         srqs: &mut Srqs,
     ) -> Result<(), Reject> {
@@ -448,6 +454,25 @@ impl Qp {
     /// When [`Self::on_timeout`] wants to be called.
     pub(crate) fn deadline(&self) -> Nanos {
         if self.link.state.receives() { self.roles.deadline(&self.link) } else { Nanos::NEVER }
+    }
+
+    /// How many packets it may add to what is under way until it is told otherwise.
+    pub(crate) const fn set_grant(&mut self, packets: u32) {
+        (self.link.grant, self.link.wants_grant) = (packets, false);
+    }
+
+    /// It would have sent more than it was granted.
+    pub(crate) const fn wants_grant(&self) -> bool {
+        self.link.wants_grant
+    }
+
+    /// Packets that left, or are to come as responses, and are not acknowledged.
+    pub(crate) fn under_way(&self) -> u32 {
+        match &self.roles {
+            Roles::Reliable(it) if self.link.state.sends() => it.under_way(),
+            // Nobody says what became of them.
+            _ => 0,
+        }
     }
 
     /// Sends one frame, or flushes a burst of work in states ERR and SQE.

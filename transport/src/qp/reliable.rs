@@ -74,6 +74,11 @@ impl Reliable {
         self.requester.is_between_requests() && self.completer.unacknowledged() == self.requester.frontier()
     }
 
+    /// Packets before the cursor that are not acknowledged.
+    pub(crate) fn under_way(&self) -> u32 {
+        self.requester.cursor().offset_from(self.completer.unacknowledged())
+    }
+
     pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
         self.requester.set_rate(bytes_per_s);
     }

@@ -257,6 +257,11 @@ impl Requester {
         if in_flight >= self.window {
             return Visit::Idle;
         }
+        // What is under way and was not asked about would count for ever: one more packet asks.
+        if link.grant == 0 && self.psn == self.frontier && (in_flight == 0 || completer.has_asked(self.psn)) {
+            link.wants_grant = true;
+            return Visit::Idle;
+        }
         if let Err(visit) = self.start_entry(link, queue) {
             return visit;
         }
@@ -272,6 +277,7 @@ impl Requester {
             wants_answer: entry.wants_answer(),
             asks: self.unasked == 0,
         };
+        link.grant = link.grant.saturating_sub(packets);
         self.advance(&entry, packets);
         completer.on_sent(&sent, link, turn.now);
         Visit::Progress
@@ -446,8 +452,9 @@ impl Requester {
         };
         let imm = imm.filter(|_| is_last);
         let ieth = (is_last && entry.op == SendOp::SendInvalidate).then_some(Ieth { rkey: MrKey(entry.rkey) });
-        // The end of a message asks; so does a part of the window, or nothing would ever open it.
-        let ack_request = is_last || self.unasked + 1 >= self.window / ACK_REQUESTS_PER_WINDOW;
+        // The end of a message asks; so does a part of the window, or nothing would ever open it, and the last packet that may leave.
+        let is_last_granted = link.grant <= 1 && self.psn == self.frontier;
+        let ack_request = is_last || is_last_granted || self.unasked + 1 >= self.window / ACK_REQUESTS_PER_WINDOW;
         let opcode = match (ieth, position) {
             (None, _) => opcode::rc(operation, position, imm.is_some()),
             (Some(_), Position::Only) => opcode::RC_SEND_ONLY_INVALIDATE,

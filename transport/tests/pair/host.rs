@@ -149,6 +149,7 @@ impl Host {
             max_srqs: 2,
             max_attachments: 5,
             max_qps: 16,
+            window_packets: settings.total_window,
             recovery,
             partitions: Partitions::new(&PKEYS),
         });
@@ -278,6 +279,8 @@ pub(crate) struct Settings {
     pub(crate) min_rnr_timer: u32,
     pub(crate) rd_atomic: u32,
     pub(crate) window: u32,
+    /// Of all queue pairs of a host together.
+    pub(crate) total_window: u32,
     pub(crate) signal_all: bool,
     pub(crate) access: u32,
     /// Of each host.
@@ -303,6 +306,7 @@ impl Default for Settings {
             min_rnr_timer: 12,
             rd_atomic: 16,
             window: 64,
+            total_window: u32::MAX,
             signal_all: false,
             access: access::ALL,
             recovery: [RecoveryConfig::default(); 2],

@@ -22,4 +22,5 @@ mod rocev1;
 mod selective;
 mod srq;
 mod states;
+mod together;
 mod unreliable;

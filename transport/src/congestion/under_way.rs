@@ -1,0 +1,203 @@
+//! What all queue pairs of an endpoint have under way together.
+//!
+//! Each has a window of its own, made for a connection that is alone. A thousand of them are a thousand windows, more than any
+//! receiver's rings hold: what is too much is lost, and costs more than it would have to wait. So packets under way are counted for
+//! all of them, and when there are as many as may be, those with something new to send stand in line:
+//!
+//! ```text
+//!   senders ─► visit ─► nothing may be added ─► line ─► room: admitted ─► senders, a quantum each
+//! ```
+//!
+//! What is sent again, and answers, do not stand in line. A peer that is dead must not keep the others waiting: what was not answered
+//! for a while is on no ring any more and does not count, and nothing is added to it while others wait. For that there are two
+//! generations of counts: whoever gets on counts in the present one, and the one before is dropped after its time.
+
+use alloc::collections::VecDeque;
+
+use crate::clock::Nanos;
+
+/// How long a generation is. A guess: twice what 512 packets take at 1 Gbit/s, and well under the shortest ACK timeouts in use.
+const GENERATION: Nanos = Nanos::from_millis(10);
+
+/// What one queue pair counts for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Share {
+    packets: u32,
+    generation: u64,
+    /// It stands in line.
+    pub(crate) waits: bool,
+    /// It stood in line, and may add to what is under way at its next visit.
+    admitted: bool,
+}
+
+/// The sum, and the line.
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    limit: u64,
+    quantum: u32,
+    generation: u64,
+    began: Nanos,
+    /// Of this generation and of the one before, each at its parity.
+    counts: [u64; 2],
+    line: VecDeque<u32>,
+    /// Admitted and not visited yet.
+    admitted: u32,
+}
+
+impl UnderWay {
+    /// At most `limit` packets, which are given out `quantum` at a time, for `qps` queue pairs.
+    pub(crate) fn new(limit: u32, quantum: u32, qps: usize) -> Self {
+        let line = VecDeque::with_capacity(qps);
+        Self { limit: limit.max(1).into(), quantum, generation: 1, began: Nanos(0), counts: [0; 2], line, admitted: 0 }
+    }
+
+    /// Packets that may be added.
+    fn room(&self) -> u32 {
+        // No more than the limit, which has 32 bits.
+        self.limit.saturating_sub(self.counts[0] + self.counts[1]) as u32
+    }
+
+    /// It has as many packets under way now.
+    pub(crate) fn count(&mut self, share: &mut Share, packets: u32) {
+        // Not what is sent again: only who gets on counts anew.
+        if share.packets == packets {
+            return;
+        }
+        if self.is_counted(share) {
+            self.counts[(share.generation & 1) as usize] -= u64::from(share.packets);
+        }
+        (share.packets, share.generation) = (packets, self.generation);
+        self.counts[(self.generation & 1) as usize] += u64::from(packets);
+    }
+
+    const fn is_counted(&self, share: &Share) -> bool {
+        share.generation + 1 >= self.generation
+    }
+
+    /// It has something under way that was not answered for so long that it does not count any more.
+    const fn is_unanswered(&self, share: &Share) -> bool {
+        share.packets > 0 && !self.is_counted(share)
+    }
+
+    /// Time goes on.
+    pub(crate) fn on_time(&mut self, now: Nanos) {
+        for _ in 0..self.counts.len() {
+            if now - self.began < GENERATION {
+                return;
+            }
+            self.began = self.began + GENERATION;
+            self.generation += 1;
+            self.counts[(self.generation & 1) as usize] = 0;
+        }
+        self.began = now;
+    }
+
+    /// When those in line are to be looked at again, though nothing has come.
+    pub(crate) fn deadline(&self) -> Nanos {
+        if self.line.is_empty() { Nanos::NEVER } else { self.began + GENERATION }
+    }
+
+    /// Somebody in line could go on.
+    pub(crate) fn can_admit(&self) -> bool {
+        !self.line.is_empty() && self.admitted.saturating_mul(self.quantum) < self.room()
+    }
+
+    /// The first in line; it is to be passed to [`Self::admit`] and visited, unless it is gone.
+    pub(crate) fn next_in_line(&mut self) -> Option<u32> {
+        if self.can_admit() { self.line.pop_front() } else { None }
+    }
+
+    /// It has left the line, and its next visit may add to what is under way.
+    pub(crate) fn admit(&mut self, share: &mut Share) {
+        (share.waits, share.admitted) = (false, true);
+        self.admitted += 1;
+    }
+
+    /// It is visited: how many packets it may add.
+    pub(crate) fn grant(&mut self, share: &mut Share) -> u32 {
+        let admitted = core::mem::take(&mut share.admitted);
+        self.admitted -= u32::from(admitted);
+        // Whoever was not in line does not pass by those who are, and where nothing is answered no more is added while others wait.
+        let may_add = self.line.is_empty() || admitted && !self.is_unanswered(share);
+        if may_add { self.room() } else { 0 }
+    }
+
+    /// It would have sent more than it may. One that waits for an answer is visited again when that comes.
+    pub(crate) fn stand_in_line(&mut self, index: u32, share: &mut Share) {
+        if !share.waits && !self.is_unanswered(share) {
+            share.waits = true;
+            self.line.push_back(index);
+        }
+    }
+
+    /// It is gone.
+    pub(crate) fn remove(&mut self, index: u32, share: &mut Share) {
+        self.count(share, 0);
+        let _nothing = self.grant(share);
+        if core::mem::take(&mut share.waits) {
+            self.line.retain(|waiting| *waiting != index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Nanos {
+        Nanos::from_millis(millis)
+    }
+
+    #[test]
+    fn those_in_line_come_before_others_and_in_their_order() {
+        let mut all = UnderWay::new(32, 16, 4);
+        let mut shares = [Share::default(); 4];
+        assert_eq!(all.grant(&mut shares[0]), 32);
+        all.count(&mut shares[0], 32);
+        for index in [1, 2] {
+            assert_eq!(all.grant(&mut shares[index]), 0);
+            all.stand_in_line(index as u32, &mut shares[index]);
+            all.stand_in_line(index as u32, &mut shares[index]);
+        }
+        assert_eq!(all.next_in_line(), None);
+        all.count(&mut shares[0], 20);
+        assert_eq!((all.grant(&mut shares[0]), all.grant(&mut shares[3])), (0, 0), "others wait");
+        assert_eq!(all.next_in_line(), Some(1));
+        all.admit(&mut shares[1]);
+        assert_eq!(all.next_in_line(), None, "what there is, is promised");
+        assert_eq!(all.grant(&mut shares[1]), 12);
+        assert_eq!(all.next_in_line(), Some(2));
+    }
+
+    #[test]
+    fn what_is_neither_sent_nor_answered_for_a_while_does_not_count() {
+        let mut all = UnderWay::new(32, 16, 2);
+        let [mut dead, mut alive] = [Share::default(); 2];
+        all.on_time(at(1000));
+        all.count(&mut dead, 32);
+        all.stand_in_line(1, &mut alive);
+        assert_eq!(all.deadline(), at(1010));
+        all.on_time(at(1010));
+        assert!(!all.can_admit());
+        all.on_time(at(1020));
+        assert!(all.can_admit());
+        all.count(&mut alive, 30);
+        all.count(&mut dead, 0);
+        assert_eq!(all.room(), 2, "it is not taken off twice");
+    }
+
+    #[test]
+    fn whoever_is_gone_leaves_nothing_behind() {
+        let mut all = UnderWay::new(32, 16, 4);
+        let mut shares = [Share::default(); 3];
+        all.count(&mut shares[0], 40);
+        all.stand_in_line(1, &mut shares[1]);
+        all.stand_in_line(2, &mut shares[2]);
+        all.remove(0, &mut shares[0]);
+        assert_eq!(all.next_in_line(), Some(1));
+        all.admit(&mut shares[1]);
+        all.remove(1, &mut shares[1]);
+        all.remove(2, &mut shares[2]);
+        assert_eq!((all.room(), all.admitted, all.deadline()), (32, 0, Nanos::NEVER));
+    }
+}
