@@ -40,9 +40,17 @@ pub(crate) struct Cli {
     #[arg(long)]
     pub(crate) no_scale: bool,
 
+    /// Leave out the counting of system calls.
+    #[arg(long)]
+    pub(crate) no_syscalls: bool,
+
     /// A line for `[[device]]` in the daemons' config, such as 'window_packets = 64'; may be repeated.
     #[arg(long, value_name = "LINE")]
     pub(crate) device: Vec<String>,
+
+    /// A line for `[[device]]` that moves the receiver's NAPI, such as 'napi = "..."': two more daemons have it, beside those without.
+    #[arg(long, value_name = "LINE")]
+    pub(crate) napi: Option<String>,
 
     /// A line for `[[worker]]`, likewise.
     #[arg(long, value_name = "LINE")]
@@ -59,6 +67,10 @@ pub(crate) struct Cli {
     /// Name of the network namespaces, without their -a and -b.
     #[arg(long, value_name = "NAME", default_value = "roced-bench")]
     pub(crate) name: String,
+
+    /// Where sockets, configs and logs come to lie.
+    #[arg(long, value_name = "DIR", default_value = "/run/roced-bench")]
+    pub(crate) folder: PathBuf,
 
     /// List the contestants and end.
     #[arg(long)]

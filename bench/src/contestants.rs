@@ -2,6 +2,8 @@
 
 use std::{net::IpAddr, time::Duration};
 
+use anyhow::Context as _;
+
 use crate::{
     network::{Pair, Side},
     programs::{Bandwidth, Programs},
@@ -27,8 +29,12 @@ pub(crate) enum What {
     Bandwidth(Bandwidth),
     /// `roce-perf ping` of 64 bytes.
     Ping(&'static str),
-    /// Fetch-and-add.
-    Atomics,
+    /// `roce-perf bw`, the receiver's NAPI moved.
+    NapiBandwidth(Bandwidth),
+    /// `roce-perf ping` of 64 bytes, likewise.
+    NapiPing(&'static str),
+    /// Atomic operations.
+    Atomics(Work),
     /// perftest's WRITE: size, depth.
     Perftest(u64, u32),
     /// WRITE to the same host.
@@ -48,6 +54,13 @@ pub(crate) struct Contestant {
     pub(crate) what: What,
     /// Some ratio needs it, so that it takes part with `--quick`, too.
     pub(crate) in_ratios: bool,
+}
+
+impl What {
+    /// Whether it takes daemons that have the receiver's NAPI moved.
+    pub(crate) const fn needs_napi(self) -> bool {
+        matches!(self, Self::NapiBandwidth(_) | Self::NapiPing(_))
+    }
 }
 
 fn named(name: impl Into<String>, what: What, in_ratios: bool) -> Contestant {
@@ -73,6 +86,16 @@ pub(crate) fn all() -> Vec<Contestant> {
         named("send_1m_mtu4096", bandwidth("send", MIB, 4096, 1, 0), false),
         named("tcp_no_offload_busy", What::Tcp(Pair::TcpPlain, Busy), false),
         named("tcp_busy", What::Tcp(Pair::Tcp, Busy), false),
+        named(
+            "napi_write_1m",
+            What::NapiBandwidth(Bandwidth { op: "write", size: MIB, mtu: 4096, qps: 1, depth: 0 }),
+            true,
+        ),
+        named(
+            "napi_read_1m",
+            What::NapiBandwidth(Bandwidth { op: "read", size: MIB, mtu: 4096, qps: 1, depth: 0 }),
+            true,
+        ),
         named("raw_1082", What::Raw(1082), true),
         named("write_1m_mtu1024", bandwidth("write", MIB, 1024, 1, 0), true),
         named("read_1m_mtu1024", bandwidth("read", MIB, 1024, 1, 0), false),
@@ -80,9 +103,11 @@ pub(crate) fn all() -> Vec<Contestant> {
         named("raw_64", What::Raw(64), true),
         named("write_64", bandwidth("write", 64, 4096, 1, 256), true),
         named("send_64", bandwidth("send", 64, 4096, 1, 256), true),
-        named("fetch_add", What::Atomics, false),
+        named("fetch_add", What::Atomics(Work::FetchAdd), false),
+        named("compare_swap", What::Atomics(Work::CompareSwap), false),
         named("raw_ping_64", What::RawPing(64), true),
         named("ping_send_64", What::Ping("send"), true),
+        named("napi_ping_send_64", What::NapiPing("send"), true),
         named("tcp_ping_64", What::TcpPing(Blocking), true),
         named("tcp_ping_64_busy", What::TcpPing(Busy), true),
         named("ping_write_64", What::Ping("write"), false),
@@ -98,9 +123,12 @@ pub(crate) fn all() -> Vec<Contestant> {
     ];
     for op in ["write", "read", "send"] {
         for (name, size) in [("64", 64), ("512", 512), ("4k", 4 << 10), ("64k", 64 << 10), ("8m", 8 << 20)] {
-            let full = format!("{op}_{name}");
-            if !all.iter().any(|there| there.name == full) {
-                all.push(named(full, bandwidth(op, size, 4096, 1, 0), false));
+            for (mtu, suffix) in [(4096, ""), (1024, "_mtu1024")] {
+                let full = format!("{op}_{name}{suffix}");
+                // A message of one packet is the same at both.
+                if size > 512 || mtu == 4096 && !all.iter().any(|there| there.name == full) {
+                    all.push(named(full, bandwidth(op, size, mtu, 1, 0), false));
+                }
             }
         }
     }
@@ -112,6 +140,8 @@ pub(crate) fn all() -> Vec<Contestant> {
 pub(crate) struct Arena<'a> {
     /// Programs of their own.
     pub(crate) programs: Programs<'a>,
+    /// As above, with daemons that have the receiver's NAPI moved; only with `--napi`.
+    napi: Option<Programs<'a>>,
     /// Raw frames.
     pub(crate) raw: Raw,
     /// Two queue pairs on one daemon.
@@ -120,29 +150,42 @@ pub(crate) struct Arena<'a> {
     atomics: [Pairs; 1],
 }
 
+/// Who needs such daemons takes part only where they are.
+const NO_NAPI: &str = "no daemons with the receiver's NAPI moved";
+
 /// Fetch-and-adds under way.
 const ATOMICS_DEPTH: u32 = 64;
 
 impl<'a> Arena<'a> {
     /// Opens what stays open from the first round to the last.
-    pub(crate) fn new(programs: Programs<'a>) -> anyhow::Result<Self> {
+    pub(crate) fn new(programs: Programs<'a>, napi: Option<Programs<'a>>) -> anyhow::Result<Self> {
         let sockets = [programs.a.socket(), programs.b.socket()];
         let ends = Ends {
             sockets: [&sockets[0], &sockets[1]],
             addresses: Side::BOTH.map(|side| IpAddr::V4(Pair::Roce.address(side))),
         };
         Ok(Self {
-            raw: Raw::new(programs.network)?,
+            raw: Raw::new(programs.place.network)?,
             same_host: SameHost::new(programs.a)?,
             atomics: [Pairs::new(ends, 1, ATOMICS_DEPTH, 4096)?],
             programs,
+            napi,
         })
+    }
+
+    /// Every process that takes part but for those that a round starts.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let programs = [Some(self.programs), self.napi].into_iter().flatten();
+        [std::process::id()]
+            .into_iter()
+            .chain(programs.flat_map(|it| it.a.pids().into_iter().chain(it.b.pids())))
+            .collect()
     }
 
     /// One round of one contestant.
     pub(crate) fn measure(&self, what: What, time: Duration) -> anyhow::Result<Sample> {
         const WRITE_BYTES: usize = 1 << 20;
-        let (programs, network) = (&self.programs, self.programs.network);
+        let (programs, network) = (&self.programs, self.programs.place.network);
         match what {
             What::Raw(bytes) => self.raw.stream(bytes, time),
             What::RawPing(bytes) => self.raw.pingpong(bytes, time),
@@ -153,9 +196,11 @@ impl<'a> Arena<'a> {
             What::TcpPing(waiting) => pingpong(Connection::over(network, Pair::Tcp, waiting)?, 64, time),
             What::Bandwidth(run) => programs.bandwidth(run, time),
             What::Ping(op) => programs.pingpong(op, 64, time),
-            What::Atomics => {
+            What::NapiBandwidth(run) => self.napi.as_ref().context(NO_NAPI)?.bandwidth(run, time),
+            What::NapiPing(op) => self.napi.as_ref().context(NO_NAPI)?.pingpong(op, 64, time),
+            What::Atomics(work) => {
                 let before = programs.a.cpu() + programs.b.cpu();
-                let work = Drive { work: Work::FetchAdd, message_bytes: 8, depth: ATOMICS_DEPTH, time };
+                let work = Drive { work, message_bytes: 8, depth: ATOMICS_DEPTH, time };
                 let mut sample = drive(&self.atomics, work)?;
                 let gigabytes = sample.gbit_per_s.unwrap_or_default() / 8.0 * time.as_secs_f64();
                 let daemons = (programs.a.cpu() + programs.b.cpu() - before).as_secs_f64();

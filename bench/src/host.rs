@@ -96,18 +96,18 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Starts the daemon of a host and waits until it serves. Its files come to lie in `folder`.
+    /// Starts a daemon on a host's interface of `pair` and waits until it serves. Its files come to lie in `folder`.
     pub(crate) fn new(
         network: &Network,
-        side: Side,
+        (pair, side): (Pair, Side),
         programs: &Path,
         folder: &Path,
         settings: &Settings,
     ) -> anyhow::Result<Self> {
-        let folder = folder.join(side.letter().to_string());
+        let folder = folder.join(format!("{}{}", side.letter(), pair.interface()));
         fs::create_dir_all(&folder)?;
         let config = folder.join("roced.toml");
-        fs::write(&config, config_text(&folder, settings))?;
+        fs::write(&config, config_text(&folder, &pair.interface(), settings))?;
         let log = folder.join("log");
         let mut command = network.command(side, programs.join("roced"));
         command.args(["run", "--config"]).arg(&config);
@@ -117,9 +117,9 @@ impl Host {
         ensure!(there && daemon.runs(), "roced does not serve:\n{}", fs::read_to_string(&log).unwrap_or_default());
 
         let mut command = network.command(side, programs.join("roce-perf"));
-        command.arg("serve").env("ROCED_SOCKET", folder.join("roced.sock"));
+        let address = (pair.address(side), PERF_PORT);
+        command.args(["serve", "--bind", &address.0.to_string()]).env("ROCED_SOCKET", folder.join("roced.sock"));
         let perf = start(command, &folder.join("perf.log"))?;
-        let address = (Pair::Roce.address(side), PERF_PORT);
         let listens = || network.on(side, || Ok(TcpStream::connect(address)?)).is_ok();
         ensure!(within(PATIENCE, listens), "roce-perf serve does not listen: {}", folder.join("perf.log").display());
         Ok(Self { perf, daemon, folder, programs: programs.to_owned() })
@@ -196,7 +196,7 @@ pub(crate) struct Memory {
     pub(crate) anonymous: u64,
 }
 
-fn config_text(folder: &Path, settings: &Settings) -> String {
+fn config_text(folder: &Path, interface: &str, settings: &Settings) -> String {
     let file = |name: &str| folder.join(name).display().to_string();
     format!(
         "[log]\nlevel = \"warn\"\n\n[control]\nsocket = \"{}\"\n\n[admin]\nsocket = \"{}\"\n\n[[worker]]\n{}\n\n\
@@ -204,7 +204,7 @@ fn config_text(folder: &Path, settings: &Settings) -> String {
         file("roced.sock"),
         file("admin.sock"),
         settings.worker.join("\n"),
-        Pair::Roce.interface(),
+        interface,
         settings.device.join("\n"),
     )
 }
@@ -218,9 +218,10 @@ mod tests {
     #[test]
     fn the_config_is_the_default_but_for_what_is_said() {
         let settings = Settings { device: vec!["window_packets = 64".into()], worker: vec!["spin_us = 7".into()] };
-        let config = Config::parse(&config_text(Path::new("/run/x"), &settings), &[0]).expect("valid");
+        let config = Config::parse(&config_text(Path::new("/run/x"), "eth0", &settings), &[0]).expect("valid");
         assert_eq!((config.devices[0].window_packets, config.workers[0].spin_us), (64, 7));
-        let plain = Config::parse(&config_text(Path::new("/run/x"), &Settings::default()), &[0]).expect("valid");
+        let plain =
+            Config::parse(&config_text(Path::new("/run/x"), "eth0", &Settings::default()), &[0]).expect("valid");
         assert_eq!(plain.devices[0], roced::config::Device::new("roce0", "eth0"));
     }
 }

@@ -7,6 +7,7 @@
 //!     raw frames                   eth1 ═══ veth ═══ eth1    raw frames
 //!     TCP without offloads         eth2 ═══ veth ═══ eth2    TCP
 //!     TCP with veth's offloads     eth3 ═══ veth ═══ eth3    TCP
+//!     as the first, with --napi    eth4 ═══ veth ═══ eth4    as the first
 //! ```
 //!
 //! All pairs have one queue and the same MTU; nobody is pinned to a core, and everybody has the ordinary scheduling class, as the daemon has
@@ -27,6 +28,7 @@ mod report;
 mod samehost;
 mod sample;
 mod scale;
+mod syscalls;
 mod tcp;
 
 use std::{path::Path, time::Duration};
@@ -36,19 +38,21 @@ use clap::Parser as _;
 
 use crate::{
     cli::Cli,
-    contest::Results,
     contestants::{Arena, Contestant},
     host::{Host, Settings},
     machine::Machine,
-    network::{Network, Side},
-    programs::Programs,
-    report::Report,
-    scale::Scale,
+    network::{Network, Pair, Side},
+    programs::{Place, Programs},
+    report::{Found, Report},
 };
+
+/// How long each is run to count its system calls.
+const SYSCALLS_TIME: Duration = Duration::from_millis(300);
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    let wanted = |one: &Contestant| cli.wants(&one.name, one.in_ratios);
+    let can = |one: &Contestant| cli.napi.is_some() || !one.what.needs_napi();
+    let wanted = |one: &Contestant| can(one) && cli.wants(&one.name, one.in_ratios);
     let contestants: Vec<_> = contestants::all().into_iter().filter(wanted).collect();
     if cli.list {
         contestants.iter().for_each(|one| println!("{}", one.name));
@@ -62,31 +66,61 @@ fn main() -> anyhow::Result<()> {
 fn measure(cli: &Cli, contestants: &[Contestant]) -> anyhow::Result<Report> {
     let machine = Machine::look();
     let built = std::env::current_exe()?.parent().context("this program lies in a folder")?.to_owned();
-    let scratch = tempfile::tempdir()?;
     let network = Network::new(&cli.name, cli.mtu)?;
     let settings = Settings { device: cli.device.clone(), worker: cli.worker.clone() };
-    let host = |side| start_host(&network, side, &built, scratch.path(), &settings);
-    let (mut a, mut b) = (host(Side::A)?, host(Side::B)?);
-    let found =
-        compare(cli, contestants, &Programs { network: &network, a: &a, b: &b, built: &built, folder: scratch.path() });
-    let (results, scale) = found.map_err(|error| {
-        let fallen = [&mut a, &mut b].into_iter().filter_map(Host::fallen);
+    let hosts = |pair, settings: &Settings| start_hosts(&network, pair, &built, &cli.folder, settings);
+    let mut plain = hosts(Pair::Roce, &settings)?;
+    let with_napi = |line: &String| {
+        let device = cli.device.iter().chain([line]).cloned().collect();
+        hosts(Pair::RoceNapi, &Settings { device, ..settings.clone() })
+    };
+    let mut moved = cli.napi.as_ref().map(with_napi).transpose()?;
+    let place = Place { network: &network, built: &built, folder: &cli.folder };
+    let napi = moved.as_ref().map(|hosts| Programs::new(place, Pair::RoceNapi, hosts));
+    let found = compare(cli, contestants, Programs::new(place, Pair::Roce, &plain), napi);
+    let found = found.map_err(|error| {
+        let fallen = plain.iter_mut().chain(moved.iter_mut().flatten()).filter_map(Host::fallen);
         fallen.fold(error, |error, fallen| error.context(fallen))
     })?;
-    let status = a.status()?;
-    Ok(Report::new(cli, machine, results, scale, &status))
+    let status = plain[0].status()?;
+    Ok(Report::new(cli, machine, found, &status))
 }
 
-fn compare(cli: &Cli, contestants: &[Contestant], programs: &Programs<'_>) -> anyhow::Result<(Results, Option<Scale>)> {
+fn compare(
+    cli: &Cli,
+    contestants: &[Contestant],
+    programs: Programs<'_>,
+    napi: Option<Programs<'_>>,
+) -> anyhow::Result<Found> {
     let time = Duration::from_secs_f64(cli.seconds());
-    let results = contest::run(&Arena::new(*programs)?, contestants, cli.rounds(), time)?;
-    if cli.no_scale || !cli.only.is_empty() {
-        return Ok((results, None));
+    let arena = Arena::new(programs, napi)?;
+    let results = contest::run(&arena, contestants, cli.rounds(), time)?;
+    let mut found = Found { results, ..Found::default() };
+    if !cli.no_syscalls {
+        eprintln!("system calls");
+        let counted = contestants.iter().filter(|one| syscalls::is_counted(&one.name, &found.results));
+        let counted: Vec<_> = counted.cloned().collect();
+        found.syscalls = syscalls::per_packet(&arena, &counted, programs.place.folder, time.min(SYSCALLS_TIME))?;
     }
-    eprintln!("10,000 queue pairs, 100 clients");
-    Ok((results, Some(scale::measure(programs, cli.rounds().min(3), time)?)))
+    drop(arena);
+    if !cli.no_scale && cli.only.is_empty() {
+        eprintln!("10,000 queue pairs, 100 clients");
+        found.scale = Some(scale::measure(&programs, cli.rounds().min(3), time)?);
+    }
+    Ok(found)
 }
 
-fn start_host(network: &Network, side: Side, built: &Path, folder: &Path, settings: &Settings) -> anyhow::Result<Host> {
-    Host::new(network, side, built, folder, settings).with_context(|| format!("host {}", side.letter()))
+/// A daemon on each host, on the same pair and with the same settings.
+fn start_hosts(
+    network: &Network,
+    pair: Pair,
+    built: &Path,
+    folder: &Path,
+    settings: &Settings,
+) -> anyhow::Result<[Host; 2]> {
+    let start = |side: Side| {
+        let host = Host::new(network, (pair, side), built, folder, settings);
+        host.with_context(|| format!("host {}", side.letter()))
+    };
+    Ok([start(Side::A)?, start(Side::B)?])
 }

@@ -56,10 +56,12 @@ pub(crate) enum Pair {
     TcpPlain,
     /// TCP with the offloads that veth has by default.
     Tcp,
+    /// Daemons that have the receiver's NAPI moved (`--napi`): made as the first pair, and theirs alone, for such a setting is the device's.
+    RoceNapi,
 }
 
 impl Pair {
-    const ALL: [Self; 4] = [Self::Roce, Self::Raw, Self::TcpPlain, Self::Tcp];
+    const ALL: [Self; 5] = [Self::Roce, Self::Raw, Self::TcpPlain, Self::Tcp, Self::RoceNapi];
 
     const fn number(self) -> u8 {
         self as u8
@@ -83,7 +85,7 @@ impl Pair {
     /// What `ethtool -K` is told. Of frames that XDP reads, checksums are finished and VLAN tags stand in the bytes.
     const fn features(self) -> &'static [&'static str] {
         match self {
-            Self::Roce | Self::Raw => &["tx", "off", "txvlan", "off", "rxvlan", "off"],
+            Self::Roce | Self::Raw | Self::RoceNapi => &["tx", "off", "txvlan", "off", "rxvlan", "off"],
             Self::TcpPlain => &["tso", "off", "gso", "off", "gro", "off", "tx", "off"],
             Self::Tcp => &[],
         }

@@ -1,10 +1,6 @@
 //! Contestants that are programs of their own: `roce-perf`, and perftest over our libibverbs.
 
-use std::{
-    path::Path,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{path::Path, process::Command, time::Duration};
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
@@ -40,19 +36,35 @@ pub(crate) struct Bandwidth {
     pub(crate) depth: u32,
 }
 
-/// Both hosts and their programs.
+/// What programs are run in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Programs<'a> {
+pub(crate) struct Place<'a> {
     /// Between the hosts.
     pub(crate) network: &'a Network,
-    /// Where clients run.
-    pub(crate) a: &'a Host,
-    /// Where servers run.
-    pub(crate) b: &'a Host,
     /// Where the programs lie.
     pub(crate) built: &'a Path,
     /// Where logs go.
     pub(crate) folder: &'a Path,
+}
+
+/// Both hosts and their programs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Programs<'a> {
+    /// What they are run in.
+    pub(crate) place: Place<'a>,
+    /// Where clients run.
+    pub(crate) a: &'a Host,
+    /// Where servers run.
+    pub(crate) b: &'a Host,
+    /// The pair of interfaces that their daemons serve.
+    pub(crate) pair: Pair,
+}
+
+impl<'a> Programs<'a> {
+    /// Those of these hosts, whose daemons serve that pair.
+    pub(crate) const fn new(place: Place<'a>, pair: Pair, [a, b]: &'a [Host; 2]) -> Self {
+        Self { place, a, b, pair }
+    }
 }
 
 impl Programs<'_> {
@@ -75,6 +87,7 @@ impl Programs<'_> {
             messages_per_s: Some(number("messages_per_s")?),
             cpu_s_per_gb: Some(cpu.as_secs_f64() / (bytes * 1e-9)),
             retransmitted: report["retransmitted_packets"].as_u64(),
+            payload_packets: Some(bytes / size as f64 * size.div_ceil(mtu.into()) as f64),
             ..Sample::default()
         })
     }
@@ -99,57 +112,69 @@ impl Programs<'_> {
 
     /// `roce-perf` on host a against the server on host b: what it says, and the processor time of all who took part.
     fn perf(&self, options: &[String]) -> anyhow::Result<(Value, Duration)> {
-        let mut command = self.network.command(Side::A, self.built.join("roce-perf"));
+        let mut command = self.place.network.command(Side::A, self.place.built.join("roce-perf"));
         let (mode, options) = options.split_first().context("a command")?;
-        command.arg(mode).arg(Pair::Roce.address(Side::B).to_string()).args(options).arg("--json");
+        command.arg(mode).arg(self.pair.address(Side::B).to_string()).args(options).arg("--json");
         command.env("ROCED_SOCKET", self.a.socket());
-        let (text, cpu) = self.measured(command)?;
+        let before = self.cpu();
+        let text = output(command)?;
+        let cpu = self.cpu() - before;
         Ok((serde_json::from_str(&text).context("roce-perf's report")?, cpu))
     }
 
-    /// Runs a client to its end; what it printed, and the processor time of it and the hosts.
-    fn measured(&self, mut client: Command) -> anyhow::Result<(String, Duration)> {
-        let before = self.a.cpu() + self.b.cpu() + cpu::of_ended_children();
-        let output = client.output().with_context(|| format!("starting {client:?}"))?;
-        let cpu = self.a.cpu() + self.b.cpu() + cpu::of_ended_children() - before;
-        let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        ensure!(output.status.success(), "{client:?}: {text}{errors}");
-        Ok((text.into_owned(), cpu))
+    /// Processor time of both hosts and of the programs that have ended.
+    fn cpu(&self) -> Duration {
+        self.a.cpu() + self.b.cpu() + cpu::of_ended_children()
     }
 
     /// WRITE by perftest: as much as should take about `time` at 1.25 GB/s.
     pub(crate) fn perftest_write(&self, size: u64, mtu: u32, depth: u32, time: Duration) -> anyhow::Result<Sample> {
-        let count = (time.as_secs_f64() * 1.25e9 / size as f64).max(f64::from(2 * depth)) as u64;
-        let numbers = [size.to_string(), mtu.to_string(), depth.to_string(), count.to_string()];
-        let [size_text, mtu, depth, count] = &numbers;
+        let messages = (time.as_secs_f64() * 1.25e9 / size as f64).max(f64::from(2 * depth)) as u64;
+        let numbers = [size, mtu.into(), depth.into(), messages].map(|number| number.to_string());
+        let [size_text, mtu_text, depth_text, messages_text] = &numbers;
         let options = [
-            ["-s", size_text, "-m", mtu],
-            ["-t", depth, "-n", count],
+            ["-s", size_text, "-m", mtu_text],
+            ["-t", depth_text, "-n", messages_text],
             ["-x", GID, "-p", PERFTEST_PORT],
             ["-F", "--report_gbits", "-Q", "1"],
         ];
         let on = |host: &Host, side| {
-            let mut command = self.network.command(side, self.built.join("roce-run"));
+            let mut command = self.place.network.command(side, self.place.built.join("roce-run"));
             command.arg("ib_write_bw").args(options.concat()).env("ROCED_SOCKET", host.socket());
             command
         };
-        let mut server = start(on(self.b, Side::B), &self.folder.join("perftest.log"))?;
-        let begin = Instant::now();
+        let before = self.cpu();
+        let mut server = start(on(self.b, Side::B), &self.place.folder.join("perftest.log"))?;
         ensure!(within(PATIENCE, || self.listens() || !server.runs()) && server.runs(), "ib_write_bw does not listen");
         let mut client = on(self.a, Side::A);
-        client.arg(Pair::Roce.address(Side::B).to_string());
-        let (text, _) = self.measured(client).with_context(|| format!("after {:?}", begin.elapsed()))?;
-        within(PATIENCE, || !server.runs());
+        client.arg(self.pair.address(Side::B).to_string());
+        let text = output(client)?;
+        ensure!(within(PATIENCE, || !server.runs()), "the server of ib_write_bw does not end");
+        let cpu = self.cpu() - before;
         let gbit_per_s = average_of_perftest(&text).with_context(|| format!("ib_write_bw says no average: {text}"))?;
-        let messages_per_s = Some(gbit_per_s * 1e9 / 8.0 / size as f64);
-        Ok(Sample { gbit_per_s: Some(gbit_per_s), messages_per_s, ..Sample::default() })
+        let (bytes, packets) = ((messages * size) as f64, messages * size.div_ceil(mtu.into()));
+        Ok(Sample {
+            gbit_per_s: Some(gbit_per_s),
+            messages_per_s: Some(gbit_per_s * 1e9 / 8.0 / size as f64),
+            cpu_s_per_gb: Some(cpu.as_secs_f64() / (bytes * 1e-9)),
+            payload_packets: Some(packets as f64),
+            ..Sample::default()
+        })
     }
 
     fn listens(&self) -> bool {
-        let mut command = self.network.command(Side::B, "ss");
+        let mut command = self.place.network.command(Side::B, "ss");
         let output = command.args(["-Hltn", &format!("sport = :{PERFTEST_PORT}")]).output();
         output.is_ok_and(|output| !output.stdout.is_empty())
     }
+}
+
+/// What a program prints that ends well.
+fn output(mut command: Command) -> anyhow::Result<String> {
+    let output = command.output().with_context(|| format!("starting {command:?}"))?;
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{command:?}: {text}{errors}");
+    Ok(text.into_owned())
 }
 
 /// The average in a table of perftest's: the fourth column (bytes, iterations, peak, average, rate of messages).

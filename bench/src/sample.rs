@@ -20,6 +20,9 @@ pub(crate) struct Sample {
     /// Processor seconds of everybody who takes part (both daemons, both programs) for 10^9 bytes of payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_s_per_gb: Option<f64>,
+    /// Packets that the payload went in; of what has none, as many as it would be at path MTU 4096.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) payload_packets: Option<f64>,
     /// Packets sent again, or raw frames lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retransmitted: Option<u64>,
@@ -75,11 +78,13 @@ impl Times {
 impl Sample {
     /// Of so many `messages` of `bytes` payload each in `elapsed`, on which `cpu` was spent.
     pub(crate) fn stream(messages: u64, bytes: u64, elapsed: Duration, cpu: Duration) -> Self {
+        const PACKET: u64 = 4096;
         let (seconds, total) = (elapsed.as_secs_f64().max(1e-9), (messages * bytes) as f64);
         Self {
             gbit_per_s: Some(total * 8e-9 / seconds),
             messages_per_s: Some(messages as f64 / seconds),
             cpu_s_per_gb: (total > 0.0).then(|| cpu.as_secs_f64() / (total * 1e-9)),
+            payload_packets: Some((messages * bytes.div_ceil(PACKET).max(1)) as f64),
             ..Self::default()
         }
     }
@@ -129,6 +134,7 @@ mod tests {
         assert_eq!(sample.gbit_per_s, Some(4.0));
         assert_eq!(sample.messages_per_s, Some(500.0));
         assert_eq!(sample.cpu_s_per_gb, Some(3.0));
+        assert_eq!(sample.payload_packets, Some(245_000.0));
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub(crate) struct Report {
     pub(crate) messages_per_s: f64,
     /// Time of a message: for `ping` of the round trip, for `bw` from posting to completion under load.
     pub(crate) rtt_us: Percentiles,
+    /// Steps of their distribution: a share of all, and the microseconds that it took at most.
+    pub(crate) rtt_quantiles_us: Vec<(f64, f64)>,
     /// True when every byte that arrived was compared with what was sent, and was the same.
     pub(crate) verified: bool,
     /// Packets sent again, both sides together.
@@ -78,6 +80,12 @@ impl Times {
     /// One more.
     pub(crate) fn record(&mut self, time: Duration) {
         self.0.saturating_record(time.as_nanos().max(1) as u64);
+    }
+
+    /// Four steps from each halving of what is left to the next.
+    fn quantiles(&self) -> Vec<(f64, f64)> {
+        let steps = self.0.iter_quantiles(4);
+        steps.map(|step| (step.quantile(), step.value_iterated_to() as f64 / 1000.0)).collect()
     }
 
     fn percentiles(&self) -> Percentiles {
@@ -121,6 +129,7 @@ impl Report {
             gbit_per_s: bytes as f64 * 8e-9 / seconds,
             messages_per_s: measured.messages as f64 / seconds,
             rtt_us: measured.times.percentiles(),
+            rtt_quantiles_us: measured.times.quantiles(),
             // Not what was asked for but what was done: nothing is verified unless every byte was compared.
             verified: run.verify && bytes > 0 && measured.verified_bytes == bytes,
             retransmitted_packets: measured.client.retransmitted_packets + measured.server.retransmitted_packets,
@@ -228,6 +237,8 @@ mod tests {
             let value = json["rtt_us"][field].as_f64().expect("a number");
             assert!((value - us).abs() <= us * 0.002, "{field}: {value}");
         }
+        let steps = json["rtt_quantiles_us"].as_array().expect("steps");
+        assert!(steps.len() > 10 && steps.last().expect("one")[0] == 1.0, "{steps:?}");
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(crate) enum Work {
     Write,
     /// Fetch-and-add of 8 bytes.
     FetchAdd,
+    /// Compare-and-swap of 8 bytes.
+    CompareSwap,
 }
 
 /// What is to be done.
@@ -89,6 +91,7 @@ impl<'a> Lane<'a> {
         let request = match self.what.work {
             Work::Write => SendRequest::write(&sges, remote),
             Work::FetchAdd => SendRequest::fetch_add(&sges, remote, 1),
+            Work::CompareSwap => SendRequest::compare_swap(&sges, remote, 0, 1),
         };
         self.pairs.qps()[qp].post_send(&request)?;
         self.posted += 1;

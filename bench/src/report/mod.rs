@@ -4,7 +4,7 @@ mod document;
 mod plot;
 mod table;
 
-use std::{fs, io::Write as _, path::Path};
+use std::{collections::BTreeMap, fs, io::Write as _, path::Path};
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};
@@ -29,9 +29,21 @@ const WEAK_BELOW: f64 = 0.9;
 pub(crate) struct Report {
     machine: Machine,
     results: Results,
+    syscalls: BTreeMap<String, f64>,
     scale: Option<Scale>,
     settings: Vec<(&'static str, String)>,
     shared: bool,
+}
+
+/// All that was measured.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// The rounds.
+    pub(crate) results: Results,
+    /// System calls for each packet, by contestant.
+    pub(crate) syscalls: Vec<(String, f64)>,
+    /// Many queue pairs, many clients.
+    pub(crate) scale: Option<Scale>,
 }
 
 /// Raw AF_XDP beside its reference.
@@ -48,10 +60,11 @@ impl Baseline {
 }
 
 impl Report {
-    /// Of everything that was measured; `status` is what a daemon says of itself.
-    pub(crate) fn new(cli: &Cli, machine: Machine, results: Results, scale: Option<Scale>, status: &Value) -> Self {
+    /// Of what was found; `status` is what a daemon says of itself.
+    pub(crate) fn new(cli: &Cli, machine: Machine, found: Found, status: &Value) -> Self {
         let own: Vec<&str> = cli.device.iter().chain(&cli.worker).map(String::as_str).collect();
         let own = if own.is_empty() { "defaults".to_owned() } else { format!("defaults, but {}", own.join(", ")) };
+        let own = cli.napi.iter().fold(own, |own, line| format!("{own}; of those called napi, {line} as well"));
         let device = &status["devices"][0];
         let word = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
         let settings = vec![
@@ -64,7 +77,9 @@ impl Report {
             ("cores", "nobody is pinned: daemons, programs, raw frames and TCP share all cores".into()),
             ("scheduling", "the ordinary class for everybody".into()),
         ];
-        Self { machine, results, scale, settings, shared: cli.shared }
+        let Found { results, syscalls, scale } = found;
+        let syscalls = syscalls.into_iter().collect();
+        Self { machine, results, syscalls, scale, settings, shared: cli.shared }
     }
 
     fn ratios(&self) -> impl Iterator<Item = (&'static Ratio, Spread)> {
@@ -104,6 +119,7 @@ impl Report {
             "machine": self.machine,
             "settings": settings,
             "scale": self.scale,
+            "syscalls_per_packet": self.syscalls,
             "samples": self.results,
         })
     }

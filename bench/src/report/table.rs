@@ -15,7 +15,7 @@ pub(super) struct Row {
 }
 
 /// What the cells are.
-pub(super) const COLUMNS: [&str; 6] = ["Gbit/s", "1000/s", "p50 us", "p99 us", "CPU s/GB", "again"];
+pub(super) const COLUMNS: [&str; 7] = ["Gbit/s", "1000/s", "p50 us", "p99 us", "CPU s/GB", "calls/packet", "again"];
 
 impl Report {
     /// Everything.
@@ -72,6 +72,7 @@ impl Report {
                 median(&rtt(|rtt| rtt.p50), 1),
                 median(&rtt(|rtt| rtt.p99), 1),
                 median(&|sample| sample.cpu_s_per_gb, 3),
+                self.syscalls.get(name).map_or_else(|| "-".into(), |calls| format!("{calls:.3}")),
                 median(&|sample| sample.retransmitted.map(|count| count as f64), 0),
             ];
             Some(Row { name: name.to_owned(), cells })
