@@ -29,6 +29,8 @@ pub struct WorkerCounters {
     pub commands: u64,
     /// Times that completions of one queue were published: at most once a turn for each.
     pub publications: u64,
+    /// Times that acknowledgements waited for clients to answer, so that both leave by one system call.
+    pub acks_waited: u64,
 }
 
 impl WorkerCounters {
@@ -41,6 +43,7 @@ impl WorkerCounters {
             ("work_requests", self.work_requests),
             ("commands", self.commands),
             ("publications", self.publications),
+            ("acks_waited", self.acks_waited),
         ]
         .into_iter()
     }

@@ -145,6 +145,24 @@ fn frames_on_the_wrong_queue_reach_their_queue_pair_and_are_counted() {
 }
 
 #[test]
+fn an_acknowledgement_waits_for_an_answer_where_clients_may_run() {
+    for (policy, waited) in [(Policy::Yield, 1), (Policy::Spin, 0)] {
+        let frames = Arc::new(ArrayQueue::new(256));
+        let mut rig = Rig::start(&[(0, 0)], policy, |place| vec![Loop::new(place.worker.0, &frames)], Worker::run);
+        let mut client = rig.client(0, 1 << 16, &[0, 0]);
+        rig.connect(&client.qps[0], &client.qps[1], Via::Nic { flow: 7 });
+        let key = client.key;
+        client.qps[1].post_recv(key, 0, 64);
+        client.qps[0].post_send(SendOp::Send, key, 64, 64, (0, key));
+        // The receive, and the send: what waits is sent.
+        let done = [client.wait(), client.wait()];
+        assert!(done.iter().all(|completion| completion.status == 0), "{done:?}");
+        assert_eq!(snapshot(&mut rig, 0).worker.acks_waited, waited, "{policy:?}");
+        rig.stop();
+    }
+}
+
+#[test]
 fn a_frame_for_another_device_is_dropped_unless_it_was_handed_over() {
     let mut rig = looped(&[(0, 0), (1, 0)]);
     let mut ours = rig.client(0, 1 << 16, &[0]);

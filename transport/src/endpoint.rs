@@ -12,6 +12,7 @@
 mod groups;
 
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
+use core::ops::AddAssign;
 
 use roced_shared::{
     abi::control::QpAttributes,
@@ -75,6 +76,29 @@ enum To {
     Qp(u32),
     /// Those that are attached to the group of its destination.
     Group,
+}
+
+/// What [`Endpoint::poll_transmit`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transmitted {
+    /// Frames emitted, and other steps of queue pairs that had something to do.
+    pub visits: usize,
+    /// Those of them that were an acknowledgement and nothing else: they harm nobody by waiting for a moment.
+    pub acks: usize,
+}
+
+impl Transmitted {
+    /// There is something, and nothing but acknowledgements.
+    pub const fn is_only_acks(self) -> bool {
+        self.acks > 0 && self.acks == self.visits
+    }
+}
+
+impl AddAssign for Transmitted {
+    fn add_assign(&mut self, more: Self) {
+        self.visits += more.visits;
+        self.acks += more.acks;
+    }
 }
 
 /// The transport of one worker on one device.
@@ -345,24 +369,31 @@ impl Endpoint {
         self.timers.next().min(self.under_way.deadline())
     }
 
-    /// Sends at most `budget` frames; gives how many visits did something.
-    pub fn poll_transmit(&mut self, now: Nanos, budget: usize, app: &mut impl App, wire: &mut impl Wire) -> usize {
-        let mut sent = 0;
+    /// Sends at most `budget` frames.
+    pub fn poll_transmit(
+        &mut self,
+        now: Nanos,
+        budget: usize,
+        app: &mut impl App,
+        wire: &mut impl Wire,
+    ) -> Transmitted {
+        let mut sent = Transmitted::default();
         let (mut held_up, mut full) = ([0; FULL_MAX], 0);
         self.under_way.on_time(now);
-        while sent < budget && full < FULL_MAX {
+        while sent.visits < budget && full < FULL_MAX {
             self.admit_from_line();
             let Some(index) = self.senders.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(index) else { continue };
-            let before = sent;
+            let before = sent.visits;
             let mut turn = Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app };
             let mut visit = Visit::Progress;
-            let mut left = QUANTUM.min(budget - sent);
+            let mut left = QUANTUM.min(budget - sent.visits);
             let grant = self.under_way.grant(&mut qp.share);
             qp.set_grant(grant);
-            while left > 0 && visit == Visit::Progress {
+            while left > 0 && matches!(visit, Visit::Progress | Visit::Acknowledged) {
                 visit = qp.transmit(&mut turn, wire);
-                sent += usize::from(visit == Visit::Progress);
+                sent.visits += usize::from(matches!(visit, Visit::Progress | Visit::Acknowledged));
+                sent.acks += usize::from(visit == Visit::Acknowledged);
                 left -= 1;
             }
             if qp.wants_grant() {
@@ -370,15 +401,15 @@ impl Endpoint {
             }
             match visit {
                 Visit::Idle => qp.scheduled = false,
-                Visit::Full if sent == before => {
+                Visit::Full if sent.visits == before => {
                     held_up[full] = index;
                     full += 1;
                 }
-                Visit::Progress | Visit::Full => self.senders.push_back(index),
+                Visit::Progress | Visit::Acknowledged | Visit::Full => self.senders.push_back(index),
             }
             self.settle(index);
         }
-        if sent > 0 {
+        if sent.visits > 0 {
             // They keep their place; the others have had their turn.
             held_up[..full].iter().rev().for_each(|index| self.senders.push_front(*index));
         } else {

@@ -65,6 +65,11 @@ impl Idle {
         Self { policy, last_work: now }
     }
 
+    /// Whether others may run on its core.
+    pub fn offers_the_core(&self) -> bool {
+        self.policy != Policy::Spin
+    }
+
     /// After the turn that began at `now` and did something, or did not.
     pub fn after_turn(&mut self, now: Nanos, did_something: bool) -> Rest {
         if did_something {

@@ -21,6 +21,7 @@ pub mod mailbox;
 pub mod nic;
 mod orders;
 pub mod outlet;
+pub mod patience;
 pub mod pin;
 pub mod ready;
 pub mod seats;

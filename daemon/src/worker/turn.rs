@@ -2,8 +2,11 @@
 //!
 //! ```text
 //!   commands ─► bells ─► work from rings ─► frames from NIC queues ─► frames from workers ─► timers
-//!       ─► frames out ─► kick NIC queues, wake workers ─► completions to clients ─► events to the control thread
+//!       ─► frames out ─► wake workers ─► completions to clients ─► kick NIC queues ─► events to the control thread
 //! ```
+//!
+//! Clients hear of completions before the system call that sends: it takes longer than they need to answer. Where there is nothing
+//! to send but acknowledgements it may wait for what they answer ([`Patience`]).
 //!
 //! A frame belongs to the endpoint that its destination QPN names. One that arrived by the NIC is for an endpoint of that NIC's device,
 //! on this worker or, forwarded, on another; any other number is dropped and counted by the endpoint of the queue it arrived on.
@@ -23,7 +26,7 @@ use roced_shared::{
 };
 use roced_transport::{
     clock::Nanos,
-    endpoint::Endpoint,
+    endpoint::{Endpoint, Transmitted},
     io::Segments,
     reject::ClientFault,
     wire::frame::{dest_qpn, destination},
@@ -38,6 +41,7 @@ use super::{
     idle::{Bed, Idle, Policy, Rest},
     nic::Nic,
     outlet::Outlet,
+    patience::Patience,
     seats::{Seats, seat_of},
     wake::Waker,
 };
@@ -128,6 +132,7 @@ pub struct Worker<N> {
     pub(super) stopping: bool,
     inbox: Option<Inbox>,
     idle: Idle,
+    patience: Patience,
     heartbeat: Arc<AtomicU64>,
     /// A fault that the control thread was not told of yet, for lack of room.
     fault: Option<WorkerEvent>,
@@ -175,6 +180,7 @@ impl<N: Nic> Worker<N> {
             stopping: false,
             inbox: Some(parts.inbox),
             idle: Idle::new(parts.policy, monotonic_now()),
+            patience: Patience::new(),
             heartbeat: parts.heartbeat,
             fault: None,
             key_change: None,
@@ -192,8 +198,8 @@ impl<N: Nic> Worker<N> {
             let now = monotonic_now();
             let did_something = self.turn(now);
             match self.idle.after_turn(now, did_something) {
-                Rest::Again => std::hint::spin_loop(),
-                Rest::Yield => std::thread::yield_now(),
+                Rest::Again if !self.patience.is_waiting() => std::hint::spin_loop(),
+                Rest::Again | Rest::Yield => std::thread::yield_now(),
                 Rest::Block => self.sleep(),
             }
         }
@@ -203,6 +209,7 @@ impl<N: Nic> Worker<N> {
     pub fn turn(&mut self, now: Nanos) -> bool {
         self.counters.turns += 1;
         self.heartbeat.store(self.counters.turns, Ordering::Relaxed);
+        let waited = self.patience.on_turn(now);
         let mut done = self.carry_out_commands();
         done += self.take_bells();
         done += self.take_work();
@@ -211,10 +218,17 @@ impl<N: Nic> Worker<N> {
         for station in &mut self.stations {
             done += station.endpoint.on_timeout(now, TIMERS, &mut self.holdings);
         }
-        done += self.send_frames(now);
+        let sent = self.emit_frames(now);
+        done += sent.visits;
         self.handoff.wake_receivers();
         let publications = self.holdings.publish();
         self.counters.publications += publications as u64;
+        let may_wait = !waited && publications > 0 && sent.is_only_acks() && self.idle.offers_the_core();
+        if may_wait && self.patience.wait(now) {
+            self.counters.acks_waited += 1;
+        } else {
+            self.kick();
+        }
         done += publications + self.tell_events();
         done > 0
     }
@@ -332,17 +346,19 @@ impl<N: Nic> Worker<N> {
         taken
     }
 
-    fn send_frames(&mut self, now: Nanos) -> usize {
-        let mut sent = 0;
+    /// What is to be sent goes to the NIC queues and other workers.
+    fn emit_frames(&mut self, now: Nanos) -> Transmitted {
+        let mut sent = Transmitted::default();
         for Station { place, endpoint, queues, .. } in &mut self.stations {
             let mut outlet =
                 Outlet { device: place.device, queues, handoff: &mut self.handoff, endpoints: &self.endpoints };
             sent += endpoint.poll_transmit(now, FRAMES_OUT, &mut self.holdings, &mut outlet);
-            for queue in queues {
-                queue.flush();
-            }
         }
         sent
+    }
+
+    fn kick(&mut self) {
+        self.stations.iter_mut().flat_map(|station| &mut station.queues).for_each(Nic::flush);
     }
 
     fn tell_events(&mut self) -> usize {

@@ -95,7 +95,7 @@ impl World {
             }
             let mut nic = Nic { room, spare: &mut self.spare, frames: &mut self.out };
             let mut app = AppView { model: &mut self.model, host: at };
-            let visits = self.endpoints[at].poll_transmit(Nanos(self.now), BURST, &mut app, &mut nic);
+            let sent = self.endpoints[at].poll_transmit(Nanos(self.now), BURST, &mut app, &mut nic);
             let mut frames = std::mem::take(&mut self.out);
             room -= frames.len();
             for bytes in frames.drain(..) {
@@ -103,7 +103,7 @@ impl World {
             }
             self.out = frames;
             self.model.judge_left(at);
-            if self.model.violation.is_some() || (visits == 0 && room > 0) {
+            if self.model.violation.is_some() || (sent.visits == 0 && room > 0) {
                 return;
             }
         }

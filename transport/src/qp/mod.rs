@@ -134,6 +134,8 @@ pub(crate) struct Turn<'t, A> {
 pub(crate) enum Visit {
     /// Something was done; there may be more.
     Progress,
+    /// As above: an acknowledgement was sent, and nothing else.
+    Acknowledged,
     /// Nothing to do until something happens.
     Idle,
     /// The wire has no room.

@@ -48,8 +48,8 @@ impl Responder {
             return Visit::Full;
         }
         link.counters.count(QpCount::ResponsePackets);
-        self.owed = Owed::Nothing;
-        Visit::Progress
+        let was_owed = core::mem::replace(&mut self.owed, Owed::Nothing);
+        if was_owed == Owed::Ack { Visit::Acknowledged } else { Visit::Progress }
     }
 
     fn send_read_response<A: App, W: Wire>(

@@ -1,0 +1,113 @@
+//! When an acknowledgement may wait for company.
+//!
+//! What a turn sends costs one system call, and half of a request and answer between two programs would be acknowledgements alone. A
+//! program that was just told of a message often answers it at once. So a turn that told clients something, and has nothing but
+//! acknowledgements to send, offers the core to them first; what they post leaves by the same call.
+//!
+//! Offering the core may cost a time slice where somebody else computes on it. Who was kept waiting once does not offer for a
+//! while, and for twice as long the next time.
+
+use roced_transport::clock::Nanos;
+
+/// An offer that took longer was taken by somebody who computes. A guess: some times what a client needs to answer.
+const LONG: Nanos = Nanos::from_micros(30);
+/// The first pause without offers: one that was taken for long may have been the beginning of something.
+const SHORTEST: Nanos = Nanos::from_millis(1);
+/// The longest: a thousandth of the time may be lost to offers.
+const LONGEST: Nanos = Nanos::from_millis(1_000);
+
+/// Whether acknowledgements wait, now and in a while.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// When acknowledgements began to wait, if any do.
+    since: Option<Nanos>,
+    /// None wait before that.
+    not_before: Nanos,
+    /// How long none wait after the next disappointment.
+    next_pause: Nanos,
+}
+
+impl Patience {
+    /// Of a worker that has kept nothing waiting yet.
+    pub const fn new() -> Self {
+        Self { since: None, not_before: Nanos(0), next_pause: SHORTEST }
+    }
+
+    /// A turn begins at `now`. Says whether acknowledgements waited for it: they do not wait longer.
+    pub fn on_turn(&mut self, now: Nanos) -> bool {
+        let Some(since) = self.since.take() else { return false };
+        if now - since > LONG {
+            self.not_before = Nanos(now.0.saturating_add(self.next_pause.0));
+            self.next_pause = Nanos(self.next_pause.0 * 2).min(LONGEST);
+        } else {
+            self.next_pause = SHORTEST;
+        }
+        true
+    }
+
+    /// The turn that began at `now` would have its acknowledgements wait for the next. Says whether it may; then the core is to be
+    /// offered.
+    pub fn wait(&mut self, now: Nanos) -> bool {
+        let may = now >= self.not_before;
+        self.since = may.then_some(now);
+        may
+    }
+
+    /// Acknowledgements wait for the next turn.
+    pub const fn is_waiting(&self) -> bool {
+        self.since.is_some()
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn micros(micros: u64) -> Nanos {
+        Nanos::from_micros(micros)
+    }
+
+    #[test]
+    fn what_waited_does_not_wait_again() {
+        let mut patience = Patience::new();
+        assert!(!patience.on_turn(micros(1)));
+        assert!(patience.wait(micros(1)) && patience.is_waiting());
+        assert!(patience.on_turn(micros(2)) && !patience.is_waiting());
+        assert!(!patience.on_turn(micros(3)));
+    }
+
+    /// Offers that are taken for long are made ever more rarely, until one is not.
+    #[test]
+    fn who_was_kept_waiting_does_not_offer_for_a_while() {
+        let (mut patience, mut now) = (Patience::new(), micros(0));
+        for pause_ms in [1, 2, 4] {
+            assert!(patience.wait(now));
+            now = Nanos(now.0 + 3_000_000);
+            assert!(patience.on_turn(now));
+            assert!(!patience.wait(Nanos(now.0 + pause_ms * 1_000_000 - 1)) && !patience.is_waiting());
+            now = Nanos(now.0 + pause_ms * 1_000_000);
+        }
+        assert!(patience.wait(now));
+        now = Nanos(now.0 + 5_000);
+        assert!(patience.on_turn(now) && patience.wait(now), "a short one is no disappointment");
+        now = Nanos(now.0 + 3_000_000);
+        assert!(patience.on_turn(now) && patience.wait(Nanos(now.0 + 1_000_000)), "and makes up for those before");
+    }
+
+    #[test]
+    fn a_pause_has_an_end() {
+        let (mut patience, mut now) = (Patience::new(), micros(0));
+        for _ in 0..40 {
+            assert!(patience.wait(now));
+            now = Nanos(now.0 + 3_000_000);
+            patience.on_turn(now);
+            now = Nanos(now.0 + LONGEST.0);
+        }
+    }
+}
