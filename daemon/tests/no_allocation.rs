@@ -143,9 +143,9 @@ fn exchange(client: &mut Client, rounds: u64, bytes: u32) {
 
 fn check(served: &[(u32, u32)], policy: Policy, on: &[usize]) {
     let mut rig = Rig::start(served, policy, |_| Vec::new(), run_counted::<NoNic>);
-    let clients = [rig.client(0, 1 << 20, on), rig.sharing_client(0, 1 << 20, on)];
-    for mut client in clients {
-        rig.connect(&client.qps[0], &client.qps[1], Via::HandOver);
+    for (via, shares) in [(Via::HandOver, false), (Via::HandOver, true), (Via::Beside, false), (Via::Beside, true)] {
+        let mut client = if shares { rig.sharing_client(0, 1 << 20, on) } else { rig.client(0, 1 << 20, on) };
+        rig.connect(&client.qps[0], &client.qps[1], via);
         exchange(&mut client, 50, 60_000);
         exchange(&mut client, 50, 0);
         exchange(&mut client, 50, 64);

@@ -17,7 +17,7 @@ use roced_shared::{
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
-    io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
+    io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, Loan, MemoryFault, Via, Wire},
     mr::{MemSpan, Mr, MrKey, Scope},
     partition::Partitions,
     qp::{PathState, Qp, QpConfig, ServiceType},
@@ -42,6 +42,10 @@ impl App for Client {
     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault> {
         self.memory[to.offset() as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
+    }
+
+    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), MemoryFault> {
+        Err(MemoryFault)
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {

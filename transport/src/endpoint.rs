@@ -25,7 +25,7 @@ use crate::{
     congestion::under_way::UnderWay,
     counters::QpCounters,
     held::{HeldPackets, NotHeld, Side},
-    io::{App, Segments, Wire},
+    io::{App, Loan, Segments, Wire},
     mr::{Mr, MrKey, MrTable},
     multicast::Groups,
     partition::Partitions,
@@ -172,8 +172,26 @@ impl Endpoint {
     /// A frame arrived.
     pub fn on_frame(&mut self, now: Nanos, frame: &Segments<'_>, app: &mut impl App) -> Disposition {
         let disposition = match self.admit(frame) {
-            Ok((packet, To::Qp(index))) => self.deliver(now, &packet, index, frame, app),
+            Ok((packet, To::Qp(index))) => self.deliver(now, &packet, index, Some(frame), app),
             Ok((packet, To::Group)) => self.deliver_to_group(now, &packet, frame, app),
+            Err(reason) => Disposition::Dropped(reason),
+        };
+        if let Disposition::Dropped(reason) = disposition {
+            self.drops.count(reason);
+        }
+        disposition
+    }
+
+    /// A frame came from a queue pair of this device, which lends its payload ([`crate::io::Via::Beside`]). It is not held: what would be
+    /// copied is what a loan saves, and nothing is lost or overtaken on this way.
+    pub fn on_lent_frame(&mut self, now: Nanos, frame: &[u8], loans: &[Loan], app: &mut impl App) -> Disposition {
+        let admitted = frame::parse_lent(frame, loans).and_then(|packet| {
+            let index = self.index(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
+            self.qps.get(index).ok_or(DropReason::NoSuchQp)?.check_origin(&packet)?;
+            Ok((packet, index))
+        });
+        let disposition = match admitted {
+            Ok((packet, index)) => self.deliver(now, &packet, index, None, app),
             Err(reason) => Disposition::Dropped(reason),
         };
         if let Disposition::Dropped(reason) = disposition {
@@ -187,13 +205,14 @@ impl Endpoint {
         now: Nanos,
         packet: &Packet<'_>,
         index: u32,
-        frame: &Segments<'_>,
+        frame: Option<&Segments<'_>>,
         app: &mut impl App,
     ) -> Disposition {
         let qp = self.qps.get_mut(index).expect("admitted to a queue pair that is there");
         let mut disposition =
             qp.on_packet(packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
         if let Disposition::Dropped(reason) = disposition
+            && let Some(frame) = frame
             && let Some(side) = qp.may_hold(packet, reason)
         {
             disposition = self.hold(index, side, packet.bth.psn, now, frame);

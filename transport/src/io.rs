@@ -3,7 +3,12 @@
 //! Frames come in as [`Segments`], one to [`SEGMENTS_MAX`] pieces: a 4154-byte frame lies in two AF_XDP chunks. Frames go out
 //! through a [`FrameMut`], which the wire lays over memory of its own so that the engine fills it in place.
 
-use roced_shared::{abi::cqe::Cqe, ids::Cqn};
+use alloc::vec::Vec;
+
+use roced_shared::{
+    abi::cqe::Cqe,
+    ids::{Cqn, RegionId},
+};
 
 use crate::mr::MemSpan;
 
@@ -20,6 +25,23 @@ pub trait App {
     /// # Errors
     /// [`MemoryFault`] when this kind of memory turned out not to be there.
     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Copies what a packet lends to client memory, as long as the loan, in the order of [`Self::write`].
+    ///
+    /// # Errors
+    /// [`MemoryFault`] as above, or when what was lent is gone.
+    fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), MemoryFault>;
+
+    /// Brings a piece of a packet's payload to client memory, as long as the piece.
+    ///
+    /// # Errors
+    /// [`MemoryFault`] as [`Self::write`] and [`Self::copy`].
+    fn place(&mut self, to: MemSpan<'_>, from: Payload<'_>) -> Result<(), MemoryFault> {
+        match from {
+            Payload::Bytes(bytes) => self.write(to, bytes),
+            Payload::Loan(loan) => self.copy(to, loan),
+        }
+    }
 
     /// Copies client memory to `into`, as long as the span.
     ///
@@ -92,8 +114,11 @@ pub enum Via {
         /// Anything constant per queue pair.
         flow: u32,
     },
-    /// By hand-over: the destination is a device of this daemon.
+    /// By hand-over: the destination is another device of this daemon.
     HandOver,
+    /// By hand-over to this very device: whoever receives reaches the same memory, so that payload can be lent ([`FrameMut::lend`])
+    /// and is copied once, from client memory to client memory.
+    Beside,
     /// To a multicast group: by the NIC, and to those of the device itself that are attached.
     Group {
         /// As of [`Via::Nic`].
@@ -128,6 +153,97 @@ pub trait Wire {
     ) -> Result<(), EmitError>;
 }
 
+/// Client memory that a packet names instead of carrying a copy. It was checked when the packet was sent, and it is the sender's to
+/// lend until its work completes. Regions are numbered in order: one that is gone meanwhile is found by nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loan {
+    region: RegionId,
+    offset: u64,
+    length: usize,
+}
+
+impl Loan {
+    /// The memory it lies in.
+    pub const fn region(&self) -> RegionId {
+        self.region
+    }
+
+    /// Where it begins in that memory, bytes.
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes.
+    pub const fn len(&self) -> usize {
+        self.length
+    }
+
+    /// No bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The first `bytes` and the rest.
+    ///
+    /// # Panics
+    /// When the loan is shorter.
+    pub fn split_at(self, bytes: usize) -> (Self, Self) {
+        assert!(bytes <= self.length, "a loan is split inside itself");
+        // Cannot overflow: it lies inside its region.
+        (
+            Self { length: bytes, ..self },
+            Self { offset: self.offset + bytes as u64, length: self.length - bytes, ..self },
+        )
+    }
+}
+
+impl From<MemSpan<'_>> for Loan {
+    fn from(span: MemSpan<'_>) -> Self {
+        Self { region: span.region(), offset: span.offset(), length: span.len() }
+    }
+}
+
+/// A piece of a packet's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload<'a> {
+    /// It came in the frame.
+    Bytes(&'a [u8]),
+    /// It lies in the sender's memory still.
+    Loan(Loan),
+}
+
+impl Payload<'_> {
+    /// Bytes.
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Loan(loan) => loan.len(),
+        }
+    }
+
+    /// No bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The first `bytes` and the rest.
+    ///
+    /// # Panics
+    /// When the piece is shorter.
+    pub fn split_at(self, bytes: usize) -> (Self, Self) {
+        match self {
+            Self::Bytes(all) => {
+                let (now, later) = all.split_at(bytes);
+                (Self::Bytes(now), Self::Bytes(later))
+            }
+            Self::Loan(loan) => {
+                let (now, later) = loan.split_at(bytes);
+                (Self::Loan(now), Self::Loan(later))
+            }
+        }
+    }
+}
+
 /// A frame to be filled, front to back.
 #[derive(Debug)]
 pub struct FrameMut<'a> {
@@ -135,12 +251,30 @@ pub struct FrameMut<'a> {
     used: usize,
     segment: usize,
     offset: usize,
+    /// What it lends, on a way that can.
+    loans: Option<&'a mut Vec<Loan>>,
 }
 
 impl<'a> FrameMut<'a> {
     /// A frame over one piece of memory.
     pub fn single(bytes: &'a mut [u8]) -> Self {
-        Self { segments: [bytes, &mut [], &mut [], &mut []], used: 1, segment: 0, offset: 0 }
+        Self { segments: [bytes, &mut [], &mut [], &mut []], used: 1, segment: 0, offset: 0, loans: None }
+    }
+
+    /// As [`Self::single`], on a way on which payload can be lent: it is added to `loans`, which has room for as many pieces as a work
+    /// request may have.
+    pub fn lending(bytes: &'a mut [u8], loans: &'a mut Vec<Loan>) -> Self {
+        Self { loans: Some(loans), ..Self::single(bytes) }
+    }
+
+    /// Lends client memory as the next piece of the payload, in place of its bytes.
+    ///
+    /// # Panics
+    /// On a way on which nothing can be lent, or with more pieces than there is room for: memory is not made here.
+    pub fn lend(&mut self, span: MemSpan<'_>) {
+        let loans = self.loans.as_mut().expect("who lends has looked at the way");
+        assert!(loans.len() < loans.capacity(), "a work request has no more pieces");
+        loans.push(span.into());
     }
 
     /// A frame over several pieces.
@@ -156,7 +290,7 @@ impl<'a> FrameMut<'a> {
             used += 1;
         }
         assert!(used > 0, "a frame has at least one piece");
-        Self { segments, used, segment: 0, offset: 0 }
+        Self { segments, used, segment: 0, offset: 0, loans: None }
     }
 
     /// Bytes not filled yet.

@@ -31,6 +31,9 @@ use roced_transport::io::AtomicOperation;
 
 use super::{descriptor::SharedFile, lost::Watch};
 
+/// How much of what is written is there last of all, in order: what programs poll.
+const TAIL_BYTES: usize = 8;
+
 /// Who besides the daemon may write to a memfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
@@ -217,7 +220,7 @@ impl ClientMemory {
     /// When they do not fit: a `MemSpan` was checked against the registered range, and that against [`Self::len`] and [`Self::is_writable`].
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
-        let (body, tail) = bytes.split_at(bytes.len().saturating_sub(8));
+        let (body, tail) = bytes.split_at(bytes.len().saturating_sub(TAIL_BYTES));
         // SAFETY: `at` checked that `bytes.len()` bytes are mapped from `to`, and `body` is a part of `bytes`; `bytes` is our own memory,
         // which no mapping of a memfd overlaps. That the client's threads may write there too gives wrong bytes, its own; no reference
         // to them exists on our side.
@@ -226,6 +229,26 @@ impl ClientMemory {
         fence(Ordering::Release);
         // SAFETY: `tail` follows `body` inside the range checked above.
         unsafe { store_ascending(to.add(body.len()), tail) };
+    }
+
+    /// Copies `bytes` bytes of `from`, which may be this very memory, to `offset`, in the order of [`Self::write`]. What its client changes
+    /// meanwhile comes out old, new or mixed.
+    ///
+    /// # Panics
+    /// When either range does not lie inside, as [`Self::write`].
+    pub fn copy(&self, offset: u64, from: &Self, from_offset: u64, bytes: usize) {
+        let (to, at) = (self.at(offset, bytes), from.at(from_offset, bytes));
+        let body = bytes.saturating_sub(TAIL_BYTES);
+        let mut tail = [0; TAIL_BYTES];
+        let tail = &mut tail[..bytes - body];
+        // SAFETY: `at` checked that `bytes` bytes are mapped from there; `tail` is as long as what is left behind `body`, and our own memory.
+        unsafe { at.add(body).copy_to_nonoverlapping(NonNull::from(&mut *tail).cast(), tail.len()) };
+        // SAFETY: `bytes` bytes are mapped from both (checked above), and the copy may overlap. That clients' threads may write to both gives
+        // wrong bytes, their own; no reference to either exists on our side.
+        unsafe { to.copy_from(at, body) };
+        fence(Ordering::Release);
+        // SAFETY: `tail` goes behind `body` inside the range checked above.
+        unsafe { store_ascending(to.add(body), tail) };
     }
 
     /// Copies what lies at `offset` to `into`. Bytes that the client changes meanwhile come out old, new or mixed.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use roced_shared::{
     abi::control::{QpAttributes, Refusal, attribute},
-    ids::Qpn,
+    ids::{DeviceId, Qpn},
     steer::{address_key, key_address},
 };
 use roced_transport::{
@@ -53,6 +53,7 @@ impl Way {
 /// The address vector of a queue pair, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wish {
+    device: DeviceId,
     local: Qpn,
     remote: Qpn,
     pub(crate) source: GidEntry,
@@ -67,11 +68,16 @@ pub(crate) struct Wish {
 const HOP_LIMIT_DEFAULT: u8 = 64;
 
 impl Wish {
-    /// What `attributes` ask of the path of `local`, from the GID `source`.
+    /// What `attributes` ask of the path of `local`, from the GID `source` of `device`.
     ///
     /// # Errors
     /// A value out of its range, or a destination that can be nobody's.
-    pub(crate) fn check(local: Qpn, attributes: &QpAttributes, source: &GidEntry) -> Result<Self, Refused> {
+    pub(crate) fn check(
+        device: DeviceId,
+        local: Qpn,
+        attributes: &QpAttributes,
+        source: &GidEntry,
+    ) -> Result<Self, Refused> {
         let destination = key_address(attributes.dgid);
         let wrong = |value: u32| Refused::argument(attribute::AV.into(), value);
         let byte = |value: u32| u8::try_from(value).map_err(|_| wrong(value));
@@ -89,6 +95,7 @@ impl Wish {
             return Err(wrong(attributes.service_level));
         }
         Ok(Self {
+            device,
             local,
             remote: Qpn::from_wire(attributes.dest_qpn),
             source: *source,
@@ -150,6 +157,7 @@ impl Wish {
             NextHop::Resolving => return PathState::Resolving,
             NextHop::Unreachable => return PathState::Unreachable,
             // The frame goes to a worker of ours, which does not look at Ethernet; it is a frame all the same.
+            NextHop::Local(device) if device == self.device => (Via::Beside, port.mac, port.mac, None),
             NextHop::Local(_) => (Via::HandOver, port.mac, port.mac, None),
             NextHop::Reachable { mac, vlan, source_mac, mtu_bytes: _ } => {
                 let flow = self.local.get();
@@ -190,7 +198,6 @@ fn is_on_link(source: &GidEntry, destination: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use roced_shared::ids::DeviceId;
     use roced_transport::{
         io::FrameMut,
         psn::Psn,
@@ -218,7 +225,7 @@ mod tests {
     }
 
     fn check(attributes: &QpAttributes) -> Result<Wish, Refused> {
-        Wish::check(Qpn::from_wire(3), attributes, &gid("10.0.0.1"))
+        Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid("10.0.0.1"))
     }
 
     #[test]
@@ -244,7 +251,7 @@ mod tests {
     #[test]
     fn the_way_to_a_group_is_its_own_mac_address() {
         let mac = |attributes: &QpAttributes, source: &str| {
-            let wish = Wish::check(Qpn::from_wire(3), attributes, &gid(source)).expect("of one family");
+            let wish = Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid(source)).expect("of one family");
             match wish.group_hop(&PORT)? {
                 NextHop::Reachable { mac, source_mac, .. } => Some((mac, source_mac)),
                 other => panic!("{other:?}"),
@@ -274,7 +281,7 @@ mod tests {
     fn rocev1_stays_on_its_segment() {
         let check = |peer| {
             let source = GidEntry { roce: RoceVersion::V1, ..gid("10.0.0.1") };
-            Wish::check(Qpn::from_wire(3), &attributes(peer), &source)
+            Wish::check(DeviceId(0), Qpn::from_wire(3), &attributes(peer), &source)
         };
         assert_eq!(check("10.0.1.2").map_err(|refused| refused.why), Err(Refusal::NoRoute));
         let wish = check("10.0.0.255").expect("on the link");
@@ -305,6 +312,7 @@ mod tests {
         };
         assert_eq!(via(REACHABLE), Some(Via::Nic { flow: 3 }));
         assert_eq!(via(NextHop::Local(DeviceId(1))), Some(Via::HandOver));
+        assert_eq!(via(NextHop::Local(DeviceId(0))), Some(Via::Beside), "the same memory is reached from there");
         assert_eq!(via(NextHop::Resolving), None);
         assert!(matches!(wish.path(NextHop::Unreachable, &PORT), PathState::Unreachable));
     }

@@ -18,8 +18,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use crossbeam::queue::ArrayQueue;
-use roced_shared::ids::DeviceId;
-use roced_transport::io::{Abort, EmitError, FrameMut, Segments};
+use roced_shared::{abi::SGE_MAX, ids::DeviceId};
+use roced_transport::io::{Abort, EmitError, FrameMut, Loan, Segments};
 
 use super::wake::Waker;
 
@@ -46,16 +46,29 @@ pub struct Parcel {
     group_of: Option<DeviceId>,
     length: usize,
     bytes: Box<[u8]>,
+    /// Its payload, when that is lent; with room for as many pieces as a work request may have.
+    loans: Vec<Loan>,
 }
 
 impl Parcel {
     fn new(home: usize, kind: Kind) -> Self {
-        Self { home, kind, group_of: None, length: 0, bytes: vec![0; FRAME_BYTES_MAX].into_boxed_slice() }
+        let bytes = vec![0; FRAME_BYTES_MAX].into_boxed_slice();
+        Self { home, kind, group_of: None, length: 0, bytes, loans: Vec::with_capacity(SGE_MAX as usize) }
     }
 
-    /// The frame.
+    /// The frame, without the payload that is lent.
     pub fn frame(&self) -> &[u8] {
         &self.bytes[..self.length]
+    }
+
+    /// The payload that is lent.
+    pub fn loans(&self) -> &[Loan] {
+        &self.loans
+    }
+
+    /// Bytes to be copied out of it, or with it.
+    pub fn bytes(&self) -> usize {
+        self.length + self.loans.iter().map(Loan::len).sum::<usize>()
     }
 
     /// How it came to be here.
@@ -206,7 +219,7 @@ impl Handoff {
         Ok(())
     }
 
-    /// Lends a buffer of `frame_bytes` to `fill` and gives it to the worker that `owner` names for the finished frame. A frame
+    /// Lends a buffer of `frame_bytes` to `fill`, which may lend payload in turn, and gives it to the worker that `owner` names for the finished frame. A frame
     /// that nobody owns is lost, as it would be on a network.
     ///
     /// # Errors
@@ -225,7 +238,9 @@ impl Handoff {
             self.counters.hand_over_full += 1;
             return Err(EmitError::Full);
         };
-        if fill(&mut FrameMut::single(&mut parcel.bytes[..frame_bytes])).is_err() {
+        let Parcel { bytes, loans, .. } = &mut parcel;
+        loans.clear();
+        if fill(&mut FrameMut::lending(&mut bytes[..frame_bytes], loans)).is_err() {
             self.give_back(parcel);
             return Err(EmitError::Aborted);
         }
@@ -265,6 +280,7 @@ impl Handoff {
             return Err(error);
         }
         (parcel.length, parcel.group_of) = (frame_bytes, Some(device));
+        parcel.loans.clear();
         self.deliver(self.me, parcel);
         Ok(())
     }

@@ -7,7 +7,7 @@ use roced_shared::{
     ids::{Cqn, RegionId},
 };
 use roced_transport::{
-    io::{App, AtomicOperation, CqOverrun, MemoryFault},
+    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault},
     mr::MemSpan,
 };
 
@@ -97,6 +97,13 @@ impl Holdings {
 impl App for Holdings {
     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault> {
         self.regions.get(to.region().0).ok_or(MemoryFault)?.write(to.offset(), bytes);
+        Ok(())
+    }
+
+    fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), MemoryFault> {
+        let source = self.regions.get(from.region().0).ok_or(MemoryFault)?;
+        let target = self.regions.get(to.region().0).ok_or(MemoryFault)?;
+        target.copy(to.offset(), source, from.offset(), from.len());
         Ok(())
     }
 

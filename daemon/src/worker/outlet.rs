@@ -35,7 +35,7 @@ impl<N: Wire> Wire for Outlet<'_, N> {
                 let queue = self.queues.get_mut(flow as usize % count).ok_or(EmitError::Full)?;
                 queue.emit(via, frame_bytes, fill)
             }
-            Via::HandOver => self.handoff.hand_over(frame_bytes, fill, |frame| {
+            Via::HandOver | Via::Beside => self.handoff.hand_over(frame_bytes, fill, |frame| {
                 let place = self.endpoints.of_qpn(dest_qpn(frame)?)?;
                 Some(place.worker.0 as usize)
             }),

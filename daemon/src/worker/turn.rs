@@ -38,7 +38,7 @@ use super::{
     events::{EventSender, WorkerEvent},
     handoff::{Handoff, Kind},
     holdings::Holdings,
-    idle::{Bed, Idle, Policy, Rest},
+    idle::{Bed, Idle, Policy, Rest, SOCKETS_POLLED},
     nic::Nic,
     outlet::Outlet,
     patience::Patience,
@@ -57,6 +57,8 @@ const VISITS: u32 = 64;
 const FRAMES_IN: usize = 64;
 /// Frames taken from other workers, or from this one by hand-over, a turn.
 const PARCELS_IN: usize = 64;
+/// Bytes of them after which no more are taken in a turn: lent payload comes in large pieces. Some tens of microseconds of copying.
+const PARCEL_BYTES_IN: usize = 256 << 10;
 /// Timers of one endpoint fired a turn.
 const TIMERS: usize = 64;
 /// Frames of one endpoint sent a turn. A batch of 32 is what one system call takes (see AF_XDP's TX budget); a few of them.
@@ -154,6 +156,9 @@ impl<N: Nic> Worker<N> {
     /// The kernel's, when it gives no epoll set or refuses a socket in it.
     pub fn new(parts: WorkerParts<N>) -> io::Result<Self> {
         let bed = Bed::new(parts.waker, parts.state)?;
+        for queue in parts.stations.iter().flat_map(|station| &station.queues).skip(SOCKETS_POLLED) {
+            bed.add_socket(queue.socket())?;
+        }
         let (mut first_seats, mut first_srqs) = (Vec::new(), Vec::new());
         let (mut seats, mut srqs) = (0, 0);
         for station in &parts.stations {
@@ -161,9 +166,6 @@ impl<N: Nic> Worker<N> {
             seats += station.max_qps;
             first_srqs.push(srqs);
             srqs += station.endpoint.max_srqs();
-            for queue in &station.queues {
-                bed.add_socket(queue.socket())?;
-            }
         }
         Ok(Self {
             id: parts.id,
@@ -323,10 +325,11 @@ impl<N: Nic> Worker<N> {
     }
 
     fn take_parcels(&mut self, now: Nanos) -> usize {
-        let mut taken = 0;
-        while taken < PARCELS_IN {
+        let (mut taken, mut bytes) = (0, 0);
+        while taken < PARCELS_IN && bytes < PARCEL_BYTES_IN {
             let Some(parcel) = self.handoff.take_in() else { break };
             taken += 1;
+            bytes += parcel.bytes();
             let frame: &[&[u8]] = &[parcel.frame()];
             let station = match parcel.group_of() {
                 Some(device) => self.stations.iter().position(|station| station.place.device == device),
@@ -337,7 +340,9 @@ impl<N: Nic> Worker<N> {
                 let Station { place, endpoint, .. } = &mut self.stations[station];
                 // What was sent to a group by a queue pair of this worker goes to all; maybe nobody here wants it.
                 let is_own = parcel.group_of().is_some() && parcel.kind() == Kind::HandedOver;
-                if !is_own || share(frame, place, endpoint, &self.endpoints, &mut self.handoff) {
+                if !parcel.loans().is_empty() {
+                    endpoint.on_lent_frame(now, parcel.frame(), parcel.loans(), &mut self.holdings);
+                } else if !is_own || share(frame, place, endpoint, &self.endpoints, &mut self.handoff) {
                     endpoint.on_frame(now, frame, &mut self.holdings);
                 }
             }
@@ -436,7 +441,8 @@ impl<N: Nic> Worker<N> {
         let inbox = self.inbox.as_ref().expect("in its place between turns");
         let has_work =
             || !inbox.is_empty() || self.handoff.has_arrivals() || self.seats.any_bell() || self.seats.anyone_ready();
-        self.bed.sleep(at_most, has_work).expect("an epoll set of our own can be polled");
+        let sockets = self.stations.iter().flat_map(|station| &station.queues).map(Nic::socket);
+        self.bed.sleep(at_most, sockets, has_work).expect("sockets and an epoll set of our own can be polled");
         self.counters.sleeps = self.bed.sleeps();
     }
 

@@ -11,7 +11,7 @@ use roced_shared::{
     ids::{Cqn, Pdn, RegionId},
 };
 use roced_transport::{
-    io::{App, AtomicOperation, CqOverrun, MemoryFault},
+    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault},
     mr::{MemSpan, Mr, MrKey},
 };
 
@@ -106,6 +106,11 @@ impl App for Client {
         }
         self.written += bytes.len() as u64;
         self.access(to, bytes.len(), access::LOCAL_WRITE | access::REMOTE_WRITE)
+    }
+
+    /// Nobody here is beside anybody.
+    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), MemoryFault> {
+        Err(MemoryFault)
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {

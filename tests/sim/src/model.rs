@@ -6,7 +6,7 @@ use roced_shared::{
     ids::{Cqn, Qpn},
 };
 use roced_transport::{
-    io::{App, AtomicOperation, CqOverrun, MemoryFault},
+    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault},
     mr::MemSpan,
 };
 
@@ -211,6 +211,11 @@ impl App for AppView<'_> {
         let checked = self.model.on_write(self.host, to, bytes);
         self.model.note(checked);
         Ok(())
+    }
+
+    /// Nobody here is beside anybody.
+    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), MemoryFault> {
+        Err(MemoryFault)
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {

@@ -46,7 +46,7 @@ impl Endpoint {
             let Some(index) = self.index(self.groups.member(place)) else { continue };
             let qp = self.qps.get(index).expect("a queue pair that goes leaves its groups");
             let disposition = match qp.check_origin(packet) {
-                Ok(()) => self.deliver(now, packet, index, frame, app),
+                Ok(()) => self.deliver(now, packet, index, Some(frame), app),
                 Err(reason) => Disposition::Dropped(reason),
             };
             sum = match (sum, disposition) {

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     clock::Nanos,
     counters::QpCount,
-    io::App,
+    io::{App, Payload},
     psn::Psn,
     reject::DropReason,
     wire::{
@@ -261,7 +261,7 @@ impl Completer {
         if let WorkData::Sges(sges) = queue.data(position) {
             let mut cursor = SgeCursor::new(sges, u64::from(at) * link.mtu() as u64);
             let placed: Result<(), LocalFault> =
-                packet.payload().try_for_each(|piece| cursor.write(turn.mrs, link.pd(), turn.app, piece));
+                packet.pieces().try_for_each(|piece| cursor.place(turn.mrs, link.pd(), turn.app, piece));
             if placed.is_err() {
                 link.counters.count(QpCount::LocalProtection);
                 self.fail_oldest(link, queue, Status::LocalProtection, turn);
@@ -308,7 +308,7 @@ impl Completer {
         if let WorkData::Sges(sges) = queue.data(position) {
             // As verbs define it: in the byte order of this host, as the operation itself was in the other's.
             let original = answer.original.to_ne_bytes();
-            if SgeCursor::new(sges, 0).write(turn.mrs, link.pd(), turn.app, &original).is_err() {
+            if SgeCursor::new(sges, 0).place(turn.mrs, link.pd(), turn.app, Payload::Bytes(&original)).is_err() {
                 link.counters.count(QpCount::LocalProtection);
                 self.fail_oldest(link, queue, Status::LocalProtection, turn);
                 return Ok(());

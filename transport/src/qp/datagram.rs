@@ -24,7 +24,7 @@ use crate::{
     clock::Nanos,
     congestion::gate::Gate,
     counters::QpCount,
-    io::{App, EmitError, Wire},
+    io::{App, EmitError, Payload, Wire},
     psn::Psn,
     reject::DropReason,
     wire::{Deth, bth::Bth, frame::Packet, headers::Headers, opcode},
@@ -88,9 +88,9 @@ impl Datagram {
         let sges = recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
         let mut cursor = SgeCursor::new(sges, 0);
         let pd = link.recv_pd();
-        let placed = cursor.write(turn.mrs, pd, turn.app, &grh(packet));
+        let placed = cursor.place(turn.mrs, pd, turn.app, Payload::Bytes(&grh(packet)));
         let placed =
-            placed.and_then(|()| packet.payload().try_for_each(|piece| cursor.write(turn.mrs, pd, turn.app, piece)));
+            placed.and_then(|()| packet.pieces().try_for_each(|piece| cursor.place(turn.mrs, pd, turn.app, piece)));
         if placed.is_err() {
             // Not the datagram's fault, but the receive's.
             link.fail_recv(recv_queue, turn);

@@ -18,14 +18,18 @@ use super::{
 use crate::{
     clock::Nanos,
     counters::{QpCount, QpCounters},
-    io::{Abort, App, EmitError, Wire},
+    io::{Abort, App, EmitError, Via, Wire},
     mr::{Denied, MemSpan, MrKey, MrTable, Right},
     partition::Pkey,
     psn::Psn,
     recovery::RecoveryConfig,
     srq::{SrqConfig, Srqs},
-    wire::{bth::Bth, headers::Headers, opcode::Opcode},
+    wire::{bth::Bth, headers::Headers, opcode::Opcode, path::Path},
 };
+
+/// Payload of a full packet that is lent: no wire bounds it. Some ten times what its headers cost, and little enough that other queue
+/// pairs need not wait long for a turn.
+const LENT_BYTES_MAX: usize = 32 << 10;
 
 /// What every role needs.
 #[derive(Debug)]
@@ -37,6 +41,9 @@ pub(crate) struct Link {
     /// The partition that it is in.
     pub(super) pkey: Pkey,
     pub(super) path: PathState,
+    /// Its peer is beside it, and they lend each other payload. Both know when they begin to receive, and it stays so: both must
+    /// cut messages alike.
+    pub(super) lends: bool,
     pub(super) counters: QpCounters,
     pub(super) events: Events,
     /// The client wants to hear when the send queue has drained.
@@ -125,8 +132,22 @@ impl Link {
         }
     }
 
+    /// Payload of a full packet.
     pub(super) fn mtu(&self) -> usize {
-        self.attributes.path_mtu_bytes as usize
+        if self.lends { LENT_BYTES_MAX } else { self.attributes.path_mtu_bytes as usize }
+    }
+
+    /// The state is RTR: is the peer beside us?
+    pub(super) fn note_way(&mut self) {
+        self.lends = matches!(&self.path, PathState::Ready(path) if path.via() == Via::Beside);
+    }
+
+    /// The path, when frames get anywhere. Packets of lent payload fit no other.
+    pub(super) fn way(&self) -> Option<&Path> {
+        match &self.path {
+            PathState::Ready(path) if !self.lends || path.via() == Via::Beside => Some(path),
+            PathState::Ready(_) | PathState::Unreachable | PathState::Resolving => None,
+        }
     }
 
     pub(super) fn dest_qpn(&self) -> Qpn {
@@ -248,14 +269,45 @@ impl Link {
         payload_bytes: usize,
         payload: impl FnMut(&mut [u8]) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
-        match &self.path {
-            PathState::Ready(path) => {
-                let bytes = path.frame_bytes(headers, payload_bytes);
-                wire.emit(path.via(), bytes, |frame| path.fill(frame, headers, payload_bytes, payload))?;
-                self.counters.add(QpCount::SentBytes, payload_bytes as u64);
-            }
-            PathState::Unreachable | PathState::Resolving => self.counters.count(QpCount::Unreachable),
+        let Some(path) = self.way() else {
+            self.counters.count(QpCount::Unreachable);
+            return Ok(());
+        };
+        let bytes = path.frame_bytes(headers, payload_bytes);
+        wire.emit(path.via(), bytes, |frame| path.fill(frame, headers, payload_bytes, payload))?;
+        self.counters.add(QpCount::SentBytes, payload_bytes as u64);
+        Ok(())
+    }
+
+    /// Sends one frame with a piece of client memory, as [`Self::emit`].
+    pub(super) fn emit_span<A: App, W: Wire>(
+        &mut self,
+        wire: &mut W,
+        headers: &Headers,
+        span: MemSpan<'_>,
+        app: &mut A,
+    ) -> Result<(), EmitError> {
+        let mut rest = span;
+        let read = |piece: &mut [u8]| {
+            let (now, later) = rest.split_at(piece.len());
+            rest = later;
+            app.read(now, piece).map_err(|_| Abort)
+        };
+        if !self.lends {
+            return self.emit(wire, headers, span.len(), read);
         }
+        let Some(path) = self.way() else {
+            self.counters.count(QpCount::Unreachable);
+            return Ok(());
+        };
+        let bytes = path.lent_frame_bytes(headers, span.len());
+        wire.emit(path.via(), bytes, |frame| {
+            path.fill_lent(frame, headers, span.len(), |frame| {
+                frame.lend(span);
+                Ok(())
+            })
+        })?;
+        self.counters.add(QpCount::SentBytes, span.len() as u64);
         Ok(())
     }
 

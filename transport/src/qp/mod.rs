@@ -113,7 +113,7 @@ impl PathState {
             Self::Resolving => "resolving",
             Self::Ready(path) => match path.via() {
                 crate::io::Via::Nic { .. } | crate::io::Via::Group { .. } => "nic",
-                crate::io::Via::HandOver => "local",
+                crate::io::Via::HandOver | crate::io::Via::Beside => "local",
             },
             Self::Unreachable => "unreachable",
         }
@@ -180,6 +180,7 @@ impl Qp {
                 attributes: QpAttributes::default(),
                 pkey: Pkey::DEFAULT,
                 path: PathState::Resolving,
+                lends: false,
                 counters: QpCounters::default(),
                 events: Events::default(),
                 tell_drained: false,
@@ -333,7 +334,10 @@ impl Qp {
                 self.return_receive(srqs);
                 self.reset();
             }
-            (State::Init, State::ReadyToReceive) => self.roles.begin_to_receive(&self.link),
+            (State::Init, State::ReadyToReceive) => {
+                self.link.note_way();
+                self.roles.begin_to_receive(&self.link);
+            }
             (State::ReadyToReceive, State::ReadyToSend) => self.roles.begin_to_send(&self.link, &self.send_queue),
             (State::ReadyToSend, State::SendQueueDrain) => {
                 self.link.tell_drained = mask & attribute::SQ_DRAINED_EVENT != 0 && attributes.sq_drained_event == 1;
@@ -560,6 +564,7 @@ impl Qp {
         self.link.attributes = QpAttributes::default();
         self.link.path = PathState::Resolving;
         self.link.events = Events::default();
+        self.link.lends = false;
         (self.link.tell_drained, self.link.established, self.link.last_wqe_told) = (false, false, false);
         self.link.keys.clear();
     }

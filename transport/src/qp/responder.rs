@@ -329,8 +329,8 @@ impl Responder {
             return Err(Refused::Fatal(NakCode::InvalidRequest, Status::LocalLength));
         }
         packet
-            .payload()
-            .try_for_each(|piece| cursor.write(turn.mrs, link.recv_pd(), turn.app, piece))
+            .pieces()
+            .try_for_each(|piece| cursor.place(turn.mrs, link.recv_pd(), turn.app, piece))
             .map_err(|_| Refused::Fatal(NakCode::RemoteOperation, Status::LocalProtection))?;
         let received = received + payload as u32;
         self.message = Message::Send { received };
@@ -408,9 +408,9 @@ impl Responder {
             // The first packet's check was of this turn; the region may be gone since, so each packet checks its own piece.
             let at = va.wrapping_add(done.into());
             let mut span = link.check_peer(turn.mrs, key, Right::RemoteWrite, at, payload).map_err(|_| ACCESS)?;
-            for piece in packet.payload() {
+            for piece in packet.pieces() {
                 let (now, later) = span.split_at(piece.len());
-                turn.app.write(now, piece).map_err(|_| ACCESS)?;
+                turn.app.place(now, piece).map_err(|_| ACCESS)?;
                 span = later;
             }
         }

@@ -4,7 +4,7 @@
 use roced_shared::{abi::wqe::Sge, ids::Pdn};
 
 use crate::{
-    io::App,
+    io::{App, FrameMut, Payload},
     mr::{MrKey, MrTable, Right},
 };
 
@@ -58,20 +58,36 @@ impl<'a> SgeCursor<'a> {
         Ok(())
     }
 
-    /// Copies `bytes` to client memory from here on, and moves on.
-    pub(crate) fn write(
+    /// Lends the next `bytes` of client memory to a frame, and moves on.
+    pub(crate) fn lend(
+        &mut self,
+        mrs: &MrTable,
+        pd: Pdn,
+        frame: &mut FrameMut<'_>,
+        mut bytes: usize,
+    ) -> Result<(), LocalFault> {
+        while bytes > 0 {
+            let (va, key, length) = self.step(bytes)?;
+            frame.lend(mrs.check(pd, key, Right::LocalRead, va, length).map_err(|_| LocalFault)?);
+            bytes -= length;
+        }
+        Ok(())
+    }
+
+    /// Brings a piece of a packet's payload to client memory from here on, and moves on.
+    pub(crate) fn place(
         &mut self,
         mrs: &MrTable,
         pd: Pdn,
         app: &mut impl App,
-        mut bytes: &[u8],
+        mut piece: Payload<'_>,
     ) -> Result<(), LocalFault> {
-        while !bytes.is_empty() {
-            let (va, key, length) = self.step(bytes.len())?;
+        while !piece.is_empty() {
+            let (va, key, length) = self.step(piece.len())?;
             let span = mrs.check(pd, key, Right::LocalWrite, va, length).map_err(|_| LocalFault)?;
-            let (now, later) = bytes.split_at(length);
-            app.write(span, now).map_err(|_| LocalFault)?;
-            bytes = later;
+            let (now, later) = piece.split_at(length);
+            app.place(span, now).map_err(|_| LocalFault)?;
+            piece = later;
         }
         Ok(())
     }

@@ -2,10 +2,10 @@
 
 use roced_shared::ids::Pdn;
 
-use super::{Link, PathState, Turn, scatter::SgeCursor};
+use super::{Link, Turn, scatter::SgeCursor};
 use crate::{
     counters::QpCount,
-    io::{Abort, App, EmitError, Wire},
+    io::{Abort, App, EmitError, FrameMut, Wire},
     wire::{frame::Packet, headers::Headers, opcode::Position, path::Path},
     work::WorkData,
 };
@@ -43,6 +43,24 @@ pub(super) struct Part<'a> {
     /// Bytes in front of it.
     pub(super) skip: u64,
     pub(super) bytes: usize,
+}
+
+/// Sends one frame by `path`, which leads beside us, and lends it a part of the data of a work request of a queue pair in `pd`.
+fn lend_part<A: App, W: Wire>(
+    path: &Path,
+    pd: Pdn,
+    wire: &mut W,
+    headers: &Headers,
+    part: Part<'_>,
+    turn: &mut Turn<'_, A>,
+) -> Result<(), EmitError> {
+    // Inline data is nobody's to lend, and no part at all lends nothing.
+    let WorkData::Sges(sges) = part.data else { return emit_part(path, pd, wire, headers, part, turn) };
+    let mut cursor = SgeCursor::new(sges, part.skip);
+    wire.emit(path.via(), path.lent_frame_bytes(headers, part.bytes), |frame| {
+        let lend = |frame: &mut FrameMut<'_>| cursor.lend(turn.mrs, pd, frame, part.bytes).map_err(|_| Abort);
+        path.fill_lent(frame, headers, part.bytes, lend)
+    })
 }
 
 /// Sends one frame by `path` with a part of the data of a work request of a queue pair in `pd`.
@@ -85,13 +103,13 @@ impl Link {
         part: Part<'_>,
         turn: &mut Turn<'_, A>,
     ) -> Result<(), EmitError> {
-        match &self.path {
-            PathState::Ready(path) => {
-                emit_part(path, self.pd(), wire, headers, part, turn)?;
-                self.counters.add(QpCount::SentBytes, part.bytes as u64);
-            }
-            PathState::Unreachable | PathState::Resolving => self.counters.count(QpCount::Unreachable),
-        }
+        let Some(path) = self.way() else {
+            self.counters.count(QpCount::Unreachable);
+            return Ok(());
+        };
+        let emit = if self.lends && part.bytes > 0 { lend_part } else { emit_part };
+        emit(path, self.pd(), wire, headers, part, turn)?;
+        self.counters.add(QpCount::SentBytes, part.bytes as u64);
         Ok(())
     }
 }

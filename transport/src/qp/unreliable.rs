@@ -313,7 +313,7 @@ fn on_send<A: App>(
     if payload as u64 > cursor.remaining() || u64::from(received) + payload as u64 > MESSAGE_BYTES_MAX {
         return Err(DropReason::InvalidRequest);
     }
-    let placed = packet.payload().try_for_each(|piece| cursor.write(turn.mrs, link.recv_pd(), turn.app, piece));
+    let placed = packet.pieces().try_for_each(|piece| cursor.place(turn.mrs, link.recv_pd(), turn.app, piece));
     if placed.is_err() {
         link.fail_recv(recv_queue, turn);
         return Err(DropReason::InvalidRequest);
@@ -351,9 +351,9 @@ fn on_write<A: App>(
         let at = va.wrapping_add(done.into());
         let denied = |_| DropReason::RemoteAccess;
         let mut span = link.check_peer(turn.mrs, key, Right::RemoteWrite, at, payload).map_err(denied)?;
-        for piece in packet.payload() {
+        for piece in packet.pieces() {
             let (now, later) = span.split_at(piece.len());
-            turn.app.write(now, piece).map_err(|_| DropReason::RemoteAccess)?;
+            turn.app.place(now, piece).map_err(|_| DropReason::RemoteAccess)?;
             span = later;
         }
     }

@@ -14,7 +14,7 @@ use super::{
     network::{IPV4_BYTES, IPV6_BYTES, Network, Roce, peek_bth, udp_checksum_holds},
 };
 use crate::{
-    io::{SEGMENTS_MAX, Segments},
+    io::{Loan, Payload, SEGMENTS_MAX, Segments},
     reject::DropReason,
 };
 
@@ -58,6 +58,8 @@ pub struct Packet<'a> {
     ip_header_bytes: usize,
     /// Payload and pad, in pieces that may be empty.
     body: [&'a [u8]; SEGMENTS_MAX],
+    /// The payload, if its sender lends it.
+    loans: &'a [Loan],
     payload_bytes: usize,
     icrc: [u8; ICRC_BYTES],
 }
@@ -80,8 +82,13 @@ impl<'a> Packet<'a> {
     }
 
     /// The payload, piece by piece: [`Self::payload_len`] bytes in all, no piece empty.
+    pub fn pieces(&self) -> impl Iterator<Item = Payload<'a>> + use<'a> {
+        self.payload().map(Payload::Bytes).chain(self.loans.iter().copied().map(Payload::Loan))
+    }
+
+    /// The payload that is in the frame, piece by piece, no piece empty: [`Self::payload_len`] bytes in all, or none if it is lent.
     pub fn payload(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let mut left = self.payload_bytes;
+        let mut left = if self.loans.is_empty() { self.payload_bytes } else { 0 };
         self.body
             .into_iter()
             .map(move |piece| {
@@ -118,11 +125,26 @@ impl<'a> Packet<'a> {
 /// [`DropReason::NotRoce`], [`DropReason::BadIpChecksum`], [`DropReason::BadVersion`], [`DropReason::UnknownOpcode`] or
 /// [`DropReason::BadLength`].
 pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
+    parse_with(frame, &[])
+}
+
+/// As [`parse`], of a frame whose payload is lent: in `frame` pad and ICRC follow the headers. It never was on a wire, so that nothing in
+/// it covers the payload.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_lent<'a>(frame: &'a [u8], loans: &'a [Loan]) -> Result<Packet<'a>, DropReason> {
+    parse_with(&[frame], loans)
+}
+
+#[inline(always)]
+fn parse_with<'a>(frame: &Segments<'a>, loans: &'a [Loan]) -> Result<Packet<'a>, DropReason> {
     let [first, further @ ..] = frame else { return Err(DropReason::BadLength) };
     if further.len() >= SEGMENTS_MAX {
         return Err(DropReason::BadLength);
     }
-    let frame_bytes = first.len() + further.iter().map(|piece| piece.len()).sum::<usize>();
+    let lent_bytes = loans.iter().map(Loan::len).sum::<usize>();
+    let frame_bytes = first.len() + further.iter().map(|piece| piece.len()).sum::<usize>() + lent_bytes;
     let network = Network::read(first, frame_bytes)?;
 
     let bth_at = network.bth_at;
@@ -140,8 +162,9 @@ pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
     let head = first.get(network.ip_at..body_at).ok_or(DropReason::BadLength)?;
     let body_bytes = network.end.checked_sub(body_at + ICRC_BYTES).ok_or(DropReason::BadLength)?;
     let payload_bytes = body_bytes.checked_sub(usize::from(bth.pad)).ok_or(DropReason::BadLength)?;
-    // The ICRC lies on a multiple of four, and what has no payload has none.
-    if body_bytes % 4 != 0 || (body_bytes > 0 && !info.payload) {
+    // The ICRC lies on a multiple of four, and what has no payload has none. All of it is lent, or nothing.
+    let lent = lent_bytes == 0 || lent_bytes == payload_bytes;
+    if body_bytes % 4 != 0 || (body_bytes > 0 && !info.payload) || !lent {
         return Err(DropReason::BadLength);
     }
 
@@ -157,7 +180,7 @@ pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
     let imm = rest.take_if(info.has_imm).copied();
     let ieth = rest.take_if(info.has_ieth).map(Ieth::from_bytes);
 
-    let (body, icrc) = cut(&first[body_at..], further, body_bytes);
+    let (body, icrc) = cut(&first[body_at..], further, body_bytes - lent_bytes);
     Ok(Packet {
         bth,
         info,
@@ -178,6 +201,7 @@ pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
         head,
         ip_header_bytes: network.bth_at - network.roce.udp_bytes() - network.ip_at,
         body,
+        loans,
         payload_bytes,
         icrc,
     })

@@ -178,13 +178,8 @@ impl Path {
         payload: impl FnMut(&mut [u8]) -> Result<(), Abort>,
     ) -> Result<(), Abort> {
         let pad = pad_bytes(payload_bytes);
-        let mut head = [0; TEMPLATE_BYTES_MAX + HEADER_BYTES_MAX];
-        head[..TEMPLATE_BYTES_MAX].copy_from_slice(&self.template);
-        let transport_bytes = headers.write(&mut head[self.template_bytes..], pad);
-        let ip_payload_bytes = self.roce.udp_bytes() + transport_bytes + payload_bytes + pad + ICRC_BYTES;
-        self.patch_lengths(&mut head[..self.template_bytes], ip_payload_bytes);
-        let head = &head[..self.template_bytes + transport_bytes];
-
+        let (head, head_bytes) = self.head(headers, payload_bytes);
+        let head = &head[..head_bytes];
         frame.put(head);
         frame.put_with(payload_bytes, payload)?;
         frame.put(&[0; 3][..pad]);
@@ -199,6 +194,46 @@ impl Path {
         }
         frame.put(&icrc.finish());
         Ok(())
+    }
+
+    /// Bytes of the frame that [`Self::fill_lent`] fills.
+    ///
+    /// # Panics
+    /// As [`Self::frame_bytes`].
+    pub fn lent_frame_bytes(&self, headers: &Headers, payload_bytes: usize) -> usize {
+        self.frame_bytes(headers, 0) + pad_bytes(payload_bytes)
+    }
+
+    /// Fills a frame whose payload `lend` lends. Its ICRC is nothing: it never comes to a wire.
+    ///
+    /// # Errors
+    /// [`Abort`] when `lend` gave up; the frame is not to be sent then.
+    ///
+    /// # Panics
+    /// As [`Self::fill`], of [`Self::lent_frame_bytes`].
+    pub fn fill_lent(
+        &self,
+        frame: &mut FrameMut<'_>,
+        headers: &Headers,
+        payload_bytes: usize,
+        lend: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+    ) -> Result<(), Abort> {
+        let (head, head_bytes) = self.head(headers, payload_bytes);
+        frame.put(&head[..head_bytes]);
+        lend(frame)?;
+        frame.put(&[0; 3 + ICRC_BYTES][..pad_bytes(payload_bytes) + ICRC_BYTES]);
+        Ok(())
+    }
+
+    /// The headers of a frame with that much payload, and how many bytes they have.
+    fn head(&self, headers: &Headers, payload_bytes: usize) -> ([u8; TEMPLATE_BYTES_MAX + HEADER_BYTES_MAX], usize) {
+        let pad = pad_bytes(payload_bytes);
+        let mut head = [0; TEMPLATE_BYTES_MAX + HEADER_BYTES_MAX];
+        head[..TEMPLATE_BYTES_MAX].copy_from_slice(&self.template);
+        let transport_bytes = headers.write(&mut head[self.template_bytes..], pad);
+        let ip_payload_bytes = self.roce.udp_bytes() + transport_bytes + payload_bytes + pad + ICRC_BYTES;
+        self.patch_lengths(&mut head[..self.template_bytes], ip_payload_bytes);
+        (head, self.template_bytes + transport_bytes)
     }
 
     const fn ip_header_bytes(&self) -> usize {

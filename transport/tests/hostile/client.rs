@@ -10,7 +10,7 @@ use roced_shared::{
     ids::Cqn,
 };
 use roced_transport::{
-    io::{App, AtomicOperation, CqOverrun, MemoryFault},
+    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault},
     mr::{MemSpan, Mr},
 };
 
@@ -61,6 +61,11 @@ impl Client {
 impl App for Client {
     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault> {
         self.access(to, bytes.len(), access::LOCAL_WRITE | access::REMOTE_WRITE)
+    }
+
+    /// Nobody here is beside anybody.
+    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), MemoryFault> {
+        Err(MemoryFault)
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {

@@ -16,7 +16,7 @@ use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
-    io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, MemoryFault, Via, Wire},
+    io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, Loan, MemoryFault, Via, Wire},
     mr::{MemSpan, Mr, MrKey, Scope},
     partition::{Partitions, Pkey},
     psn::Psn,
@@ -67,6 +67,13 @@ impl App for Application {
         self.memory[to.offset() as usize..][..bytes.len()].copy_from_slice(bytes);
         self.writes.push((to.offset(), bytes.len()));
         Ok(())
+    }
+
+    fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), MemoryFault> {
+        assert_eq!((from.region(), from.len()), (MEMORY, to.len()), "there is one memory here");
+        let begin = from.offset() as usize;
+        let lent = self.memory[begin..begin + from.len()].to_vec();
+        self.write(to, &lent)
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {

@@ -86,7 +86,7 @@ impl Desk<'_, '_> {
         let device = self.objects.device;
         let gid = self.outside.network.gid(device, asked.sgid_index);
         let gid = gid.ok_or(Refused::with(Refusal::NoSuchGid, asked.sgid_index, 0u64))?;
-        let wish = Wish::check(local, asked, &gid)?;
+        let wish = Wish::check(self.objects.device, local, asked, &gid)?;
         let port = self.outside.network.port(device);
         if let Some(next) = wish.group_hop(&port) {
             return Ok(Way { follow: None, next, wish });

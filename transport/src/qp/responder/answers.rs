@@ -5,7 +5,7 @@ use roced_shared::abi::control::event;
 use super::{Owed, Responder};
 use crate::{
     counters::QpCount,
-    io::{Abort, App, EmitError, Wire},
+    io::{App, EmitError, Wire},
     mr::Right,
     psn::Psn,
     qp::{
@@ -76,14 +76,7 @@ impl Responder {
             // Checked anew for each packet: the region may be gone since the request.
             match link.check_peer(turn.mrs, request.key, Right::RemoteRead, va, payload) {
                 Err(_) => Err(EmitError::Aborted),
-                Ok(span) => {
-                    let (mut rest, app) = (span, &mut *turn.app);
-                    link.emit(wire, &headers, payload, |piece| {
-                        let (now, later) = rest.split_at(piece.len());
-                        rest = later;
-                        app.read(now, piece).map_err(|_| Abort)
-                    })
-                }
+                Ok(span) => link.emit_span(wire, &headers, span, turn.app),
             }
         };
         match emitted {
