@@ -209,7 +209,7 @@ impl Client {
     fn connect(&self, crew: &mut Crew) {
         use attribute::*;
         let spec = PathSpec {
-            via: Via::HandOver,
+            via: Via::Beside,
             source_mac: [2; 6],
             dest_mac: [2; 6],
             vlan: None,
