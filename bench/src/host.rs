@@ -26,7 +26,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where `roce-perf serve` listens.
-const PERF_PORT: u16 = 18515;
+const PERF_PORT: u16 = 18511;
 
 /// Lines of the config that are not the default.
 #[derive(Clone, Debug, Default)]

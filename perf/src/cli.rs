@@ -45,7 +45,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) once: bool,
 
-    /// Address, or address and port, where peers find this server [default: any, port 18515].
+    /// Address, or address and port, where peers find this server [default: any, port 18511].
     #[arg(long, value_name = "ADDR")]
     pub(crate) bind: Option<String>,
 

@@ -36,8 +36,9 @@ use crate::{
     statistics::Statistics,
 };
 
-/// Where `roce-perf serve` listens: the port of perftest, so that firewalls that know one know the other.
-pub(crate) const DEFAULT_PORT: u16 = 18515;
+/// Where `roce-perf serve` listens. Not 18515, where perftest and the pingpongs do: who runs both would hear from either that the other is
+/// of a wrong version.
+pub(crate) const DEFAULT_PORT: u16 = 18511;
 
 /// Version of this protocol. Both sides must have the same.
 const PROTOCOL: u32 = 1;

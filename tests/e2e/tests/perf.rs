@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The port of `roce-perf serve` unless it is told another.
-const PORT: &str = "18515";
+const PORT: &str = "18511";
 
 /// `roce-perf serve` on a host; ends with the value.
 pub(crate) struct Server {
