@@ -73,6 +73,7 @@ fn status() -> StatusReport {
             name: "roce0".into(),
             interface: "eth1".into(),
             xdp_mode: "native".into(),
+            napi: "driver".into(),
             link_up: true,
             link_mtu_bytes: 4200,
             path_mtu_bytes: 4096,
@@ -128,7 +129,7 @@ fn status_names_every_thing_with_its_unit() {
     let shown = text(&output.stdout);
     for part in [
         "roced 0.1.0, pid 4242, up 1 h 2 min",
-        "roce0   eth1       up      4200 B    4096 B  native",
+        "roce0   eth1       up      4200 B    4096 B  native  driver",
         "copy",
         "fd00:10::1  v2    7",
         "1,000,000",

@@ -159,6 +159,8 @@ pub struct Device {
     pub xdp_mode: XdpMode,
     /// How frames get between NIC and UMEM.
     pub copy_mode: CopyMode,
+    /// Where the kernel polls the queues.
+    pub napi: Napi,
     /// Which RX queues, and whose they are.
     pub queues: Queues,
     /// Frames in the UMEM of each queue.
@@ -291,6 +293,13 @@ choices! {
         /// The kernel copies.
         Copy = "copy",
     }
+    /// `device.napi`.
+    Napi {
+        /// Where the driver does it.
+        Driver = "driver",
+        /// In a kernel thread on the core of the queue's worker.
+        Threaded = "threaded",
+    }
     /// `device.roce`.
     RoceVersions {
         /// RoCEv2 alone.
@@ -387,6 +396,7 @@ impl Device {
             interface: interface.into(),
             xdp_mode: XdpMode::Auto,
             copy_mode: CopyMode::Auto,
+            napi: Napi::Driver,
             queues: Queues::All,
             umem_frames: 4096,
             chunk_bytes: 4096,
@@ -396,7 +406,7 @@ impl Device {
             completion_ring_entries: 2048,
             queue_busy_ms: 3000,
             window_packets: 128,
-            total_window_packets: 512,
+            total_window_packets: 192,
             roce: RoceVersions::V2,
             pkeys: vec![Pkey::DEFAULT],
             recovery: Recovery::Selective,

@@ -90,6 +90,8 @@ pub struct DeviceReport {
     pub interface: String,
     /// "native" or "generic": how the XDP program is attached.
     pub xdp_mode: String,
+    /// "driver" or "threaded": where the kernel polls the queues.
+    pub napi: String,
     /// Link up.
     pub link_up: bool,
     /// MTU of the link, bytes.

@@ -103,6 +103,7 @@ impl Asked<'_> {
             name: device.config.name.clone(),
             interface: device.config.interface.clone(),
             xdp_mode: device.program.mode().to_string(),
+            napi: device.config.napi.to_string(),
             link_up: link.link_up,
             link_mtu_bytes: link.link_mtu_bytes,
             path_mtu_bytes: largest_path_mtu(link.usable_mtu_bytes(), false).unwrap_or(0),

@@ -34,7 +34,7 @@ use crate::{
         wake::Waker,
         workers::{WorkerHandle, Workers, spawn},
     },
-    xdp::{NicQueue, NicQueueConfig, XdpProgram, rx_queues},
+    xdp::{NicQueue, NicQueueConfig, ThreadedNapi, XdpProgram, rx_queues},
 };
 
 /// Completion queues that a worker can complete into, at most: beyond it a client is told that a limit is reached. The table's
@@ -60,6 +60,8 @@ const CAPABILITIES: [(Capability, &str); 4] = [
 pub(super) struct ServedDevice {
     pub(super) id: DeviceId,
     pub(super) config: config::Device,
+    /// Before the program, for it ends before that.
+    _napi: Option<ThreadedNapi>,
     pub(super) program: XdpProgram,
     pub(super) queues: Vec<ServedQueue>,
     /// The longest IP packet that all queues take, bytes.
@@ -189,7 +191,8 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
     let mut stations: Vec<Vec<Station<NicQueue>>> = config.workers.iter().map(|_| Vec::new()).collect();
     let mut served = Vec::new();
     for ((id, device), owners) in devices(config).zip(&checked.owners) {
-        let (device, queues) = open_device(id, device, owners).with_context(|| format!("device {}", device.name))?;
+        let (device, queues) =
+            open_device(id, device, owners, &config.workers).with_context(|| format!("device {}", device.name))?;
         add_stations(&mut stations, config, checked, &device, queues);
         served.push(device);
     }
@@ -217,6 +220,7 @@ fn open_device(
     id: DeviceId,
     device: &config::Device,
     owners: &[QueueOwner],
+    workers: &[config::Worker],
 ) -> anyhow::Result<(ServedDevice, Vec<NicQueue>)> {
     let mut program = XdpProgram::attach(&device.interface, device.xdp_mode)?;
     let mut queues = Vec::new();
@@ -225,6 +229,10 @@ fn open_device(
         program.bind_socket(owner.queue, queue.socket())?;
         queues.push(queue);
     }
+    let napi = match device.napi {
+        config::Napi::Driver => None,
+        config::Napi::Threaded => Some(ThreadedNapi::start(&device.interface, &cores(owners, workers))?),
+    };
     let served = owners
         .iter()
         .zip(&queues)
@@ -240,7 +248,18 @@ fn open_device(
             "the kernel (before Linux 6.6) or the driver takes no frame in several chunks: path MTUs up to this one"
         );
     }
-    Ok((ServedDevice { id, config: device.clone(), program, queues: served, packet_bytes_max }, queues))
+    let config = device.clone();
+    Ok((ServedDevice { id, config, _napi: napi, program, queues: served, packet_bytes_max }, queues))
+}
+
+/// The core of each queue's worker, by queue.
+fn cores(owners: &[QueueOwner], workers: &[config::Worker]) -> Vec<Option<u32>> {
+    let queues = owners.iter().map(|owner| owner.queue + 1).max().unwrap_or(0);
+    let core = |queue| {
+        let owner = owners.iter().find(|owner| owner.queue == queue)?;
+        workers.get(owner.worker as usize)?.core
+    };
+    (0..queues).map(core).collect()
 }
 
 /// The longest IP packet that all queues take, behind an Ethernet header with one VLAN tag.

@@ -221,6 +221,7 @@ fn device(section: &Section<'_, '_>, workers: u32) -> Device {
     let device = Device {
         xdp_mode: section.choice("xdp_mode", default.xdp_mode),
         copy_mode: section.choice("copy_mode", default.copy_mode),
+        napi: section.choice("napi", default.napi),
         queues: queues(section, workers),
         umem_frames: section.number("umem_frames", "frames", default.umem_frames, 128..=1_048_576),
         chunk_bytes: section.power_of_two("chunk_bytes", "bytes", default.chunk_bytes, 2048..=4096),

@@ -15,11 +15,15 @@
 //! can starve the other. A frame longer than a chunk lies in several. Nothing here allocates after a queue is open, and
 //! nothing waits: what the kernel does not take now is tried in the next turn.
 //!
+//! Where the kernel polls the queues is `napi`'s affair.
+//!
 //! Wherever memory is shared with the kernel the code is `unsafe` and small: `sys`, `umem`, `socket`, `receive`,
 //! `transmit`.
 
-mod channels;
 mod error;
+mod ethtool;
+mod napi;
+mod netdev;
 mod program;
 mod queue;
 mod receive;
@@ -28,7 +32,8 @@ mod sys;
 mod transmit;
 mod umem;
 
-pub use channels::rx_queues;
 pub use error::XdpError;
+pub use ethtool::rx_queues;
+pub use napi::{NapiError, ThreadedNapi};
 pub use program::{AttachedMode, XdpProgram};
 pub use queue::{NicQueue, NicQueueConfig};

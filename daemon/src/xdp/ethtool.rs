@@ -1,0 +1,115 @@
+//! What the drivers of interfaces tell and are told.
+#![expect(unsafe_code, reason = "ioctl(2) with the structures of ethtool")]
+
+use std::{
+    ffi::c_char,
+    io,
+    os::fd::{AsRawFd as _, OwnedFd},
+};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+/// `ETHTOOL_GCHANNELS` of `linux/ethtool.h`.
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
+/// `ETHTOOL_GGRO` and `ETHTOOL_SGRO`.
+const ETHTOOL_GGRO: u32 = 0x2b;
+const ETHTOOL_SGRO: u32 = 0x2c;
+
+/// `SIOCETHTOOL` of `linux/sockios.h`.
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+/// `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    cmd: u32,
+    max_rx: u32,
+    max_tx: u32,
+    max_other: u32,
+    max_combined: u32,
+    rx_count: u32,
+    tx_count: u32,
+    other_count: u32,
+    combined_count: u32,
+}
+
+/// `struct ethtool_value`.
+#[repr(C)]
+#[derive(Default)]
+struct Value {
+    cmd: u32,
+    data: u32,
+}
+
+/// A structure of ethtool that begins with the command, which says which structure it is.
+///
+/// # Safety
+/// For every command that it is made with, it is what the kernel reads and writes.
+unsafe trait Structure {}
+
+// SAFETY: made with ETHTOOL_GCHANNELS only.
+unsafe impl Structure for Channels {}
+// SAFETY: made with ETHTOOL_GGRO and ETHTOOL_SGRO only.
+unsafe impl Structure for Value {}
+
+/// Carries out the command in `what` on an interface.
+fn ethtool<T: Structure>(interface: &str, what: &mut T) -> io::Result<()> {
+    let socket: OwnedFd = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    // SAFETY: all bytes zero are a valid `ifreq`: numbers, arrays and a null pointer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if interface.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, byte) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = byte as c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut *what).cast();
+    // SAFETY: SIOCETHTOOL takes an `ifreq` whose data points to what its command says, which `Structure` promises; both live until
+    // the call returns, and the kernel keeps neither.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// RX queues in use now, as `ethtool -l` shows them. A driver that does not say has one.
+///
+/// # Errors
+/// The kernel's; `ENODEV` when there is no such interface.
+pub fn rx_queues(interface: &str) -> io::Result<u32> {
+    let mut channels = Channels { cmd: ETHTOOL_GCHANNELS, ..Channels::default() };
+    match ethtool(interface, &mut channels) {
+        // Cannot overflow in earnest: a NIC has a few hundred.
+        Ok(()) => Ok(channels.rx_count.saturating_add(channels.combined_count).max(1)),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether received packets are joined to larger ones (`ethtool -k`: generic-receive-offload).
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn gro(interface: &str) -> io::Result<bool> {
+    let mut value = Value { cmd: ETHTOOL_GGRO, data: 0 };
+    ethtool(interface, &mut value).map(|()| value.data != 0)
+}
+
+/// Switches [`gro`].
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn set_gro(interface: &str, on: bool) -> io::Result<()> {
+    ethtool(interface, &mut Value { cmd: ETHTOOL_SGRO, data: on.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_has_one_queue_and_an_interface_that_is_not_there_none() {
+        assert_eq!(rx_queues("lo").expect("the loopback is always there"), 1);
+        assert_eq!(rx_queues("none-such-if").expect_err("not there").raw_os_error(), Some(libc::ENODEV));
+        assert_eq!(rx_queues("a-name-far-too-long").expect_err("not there").raw_os_error(), Some(libc::ENODEV));
+    }
+}

@@ -1,0 +1,210 @@
+//! Where the kernel polls an interface's queues (its NAPI), and how to move that.
+//!
+//! The driver's way is an interrupt's context, and on veth that of whoever sends: one core then does the work of both hosts. With
+//! `napi = "threaded"` each NAPI instance has a kernel thread, which is pinned to the core of the worker that owns the queue. What was
+//! before comes back when this is dropped; after a SIGKILL it does not.
+
+use std::{fs, io};
+
+use nix::{
+    errno::Errno,
+    net::if_::if_nametoindex,
+    sched::{CpuSet, sched_setaffinity},
+    unistd::Pid,
+};
+use thiserror::Error;
+use tracing::{info, warn};
+
+use super::{
+    ethtool::{gro, set_gro},
+    netdev::{Napi, Netdev},
+};
+
+/// Why an interface's NAPI cannot be moved.
+#[derive(Debug, Error)]
+pub enum NapiError {
+    /// GRO, without which veth does not use NAPI for all frames, cannot be switched on.
+    #[error("cannot switch GRO of {interface} on: {error}; napi = \"driver\" needs nothing")]
+    Gro {
+        /// Which.
+        interface: String,
+        /// The kernel's.
+        error: io::Error,
+    },
+    /// The kernel does not say which NAPI instances there are.
+    #[error(
+        "the kernel does not list the NAPI instances of {interface}: {error} (Linux 6.8 and later do); napi = \"driver\" needs nothing"
+    )]
+    Unlisted {
+        /// Which.
+        interface: String,
+        /// The kernel's.
+        error: io::Error,
+    },
+    /// There are none.
+    #[error("{interface} has no NAPI instance: is it up? napi = \"driver\" needs nothing")]
+    None {
+        /// Which.
+        interface: String,
+    },
+    /// It cannot be given a thread.
+    #[error(
+        "cannot give NAPI of {interface} a thread: {error} (Linux 6.17 and later, or a writable /sys/class/net/{interface}/threaded)"
+    )]
+    Thread {
+        /// Which.
+        interface: String,
+        /// The kernel's.
+        error: io::Error,
+    },
+    /// The thread cannot be pinned.
+    #[error(
+        "cannot pin the thread napi/{interface}-{id} to core {core}: {errno} (it takes CAP_SYS_NICE and the first PID namespace; workers without `core` leave it free)"
+    )]
+    Pin {
+        /// Which interface.
+        interface: String,
+        /// Number of the NAPI instance.
+        id: u32,
+        /// Where to.
+        core: u32,
+        /// The kernel's.
+        errno: Errno,
+    },
+}
+
+/// An interface whose NAPI runs in threads.
+#[derive(Debug)]
+pub struct ThreadedNapi {
+    interface: String,
+    netdev: Netdev,
+    /// GRO was off.
+    gro_was_off: bool,
+    /// Instances that had no thread.
+    were_plain: Vec<u32>,
+    /// All of them were switched together, by sysfs.
+    by_sysfs: bool,
+}
+
+impl ThreadedNapi {
+    /// Gives each NAPI instance of `interface` a thread. The one of queue `k` is pinned to `cores[k]`, if that is a core.
+    ///
+    /// # Errors
+    /// [`NapiError`]; then everything is as it was.
+    pub fn start(interface: &str, cores: &[Option<u32>]) -> Result<Self, NapiError> {
+        let name = || interface.to_owned();
+        let unlisted = |error: io::Error| NapiError::Unlisted { interface: name(), error };
+        let ifindex = if_nametoindex(interface).map_err(|errno| unlisted(errno.into()))?;
+        let netdev = Netdev::open().map_err(unlisted)?;
+        let mut this = Self { interface: name(), netdev, gro_was_off: false, were_plain: Vec::new(), by_sysfs: false };
+        let refused = |error| NapiError::Gro { interface: name(), error };
+        if !gro(interface).map_err(refused)? {
+            set_gro(interface, true).map_err(refused)?;
+            this.gro_was_off = true;
+        }
+        for napi in this.napis(ifindex)? {
+            this.switch_on(&napi)?;
+        }
+        // Their threads are there now.
+        let napis = this.napis(ifindex)?;
+        for (napi, core) in napis.iter().zip(cores) {
+            if let Some(core) = *core {
+                this.pin(napi, core)?;
+            }
+        }
+        let threads: Vec<_> = napis.iter().map(|napi| format!("napi/{interface}-{}", napi.id)).collect();
+        info!(interface, threads = threads.join(","), "NAPI runs in threads");
+        Ok(this)
+    }
+
+    fn napis(&mut self, ifindex: u32) -> Result<Vec<Napi>, NapiError> {
+        let interface = &self.interface;
+        let napis = self.netdev.napis(ifindex);
+        let napis = napis.map_err(|error| NapiError::Unlisted { interface: interface.clone(), error })?;
+        if napis.is_empty() { Err(NapiError::None { interface: interface.clone() }) } else { Ok(napis) }
+    }
+
+    fn switch_on(&mut self, napi: &Napi) -> Result<(), NapiError> {
+        let refused = |interface: &str, error| NapiError::Thread { interface: interface.to_owned(), error };
+        match napi.threaded {
+            Some(true) => Ok(()),
+            Some(false) => {
+                self.netdev.set_threaded(napi.id, true).map_err(|error| refused(&self.interface, error))?;
+                self.were_plain.push(napi.id);
+                Ok(())
+            }
+            // An older kernel: all at once.
+            None if self.by_sysfs || napi.pid.is_some() => Ok(()),
+            None => {
+                fs::write(self.sysfs(), "1").map_err(|error| refused(&self.interface, error))?;
+                self.by_sysfs = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn sysfs(&self) -> String {
+        format!("/sys/class/net/{}/threaded", self.interface)
+    }
+
+    fn pin(&self, napi: &Napi, core: u32) -> Result<(), NapiError> {
+        let refused = |errno| NapiError::Pin { interface: self.interface.clone(), id: napi.id, core, errno };
+        let pid = napi.pid.ok_or(refused(Errno::ESRCH))?;
+        // In another PID namespace this number is somebody else's.
+        let named =
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| is_thread_of(&name, &self.interface));
+        if !named {
+            return Err(refused(Errno::ESRCH));
+        }
+        let mut only = CpuSet::new();
+        only.set(core as usize).map_err(refused)?;
+        sched_setaffinity(Pid::from_raw(pid as i32), &only).map_err(refused)
+    }
+}
+
+/// The kernel names such a thread `napi/INTERFACE-ID`, cut to 15 characters.
+fn is_thread_of(name: &str, interface: &str) -> bool {
+    let whole = format!("napi/{interface}-");
+    let name = name.trim_end();
+    !name.is_empty() && (name.starts_with(&whole) || name.len() >= 15 && whole.starts_with(name))
+}
+
+impl Drop for ThreadedNapi {
+    fn drop(&mut self) {
+        let threads = self.were_plain.iter().try_for_each(|id| match self.netdev.set_threaded(*id, false) {
+            // It went with its queue.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        });
+        let sysfs = if self.by_sysfs { fs::write(self.sysfs(), "0") } else { Ok(()) };
+        let gro = if self.gro_was_off { set_gro(&self.interface, false) } else { Ok(()) };
+        if let Err(error) = threads.and(sysfs).and(gro) {
+            warn!(interface = self.interface, %error, "NAPI of the interface does not become what it was");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_known_by_its_name() {
+        assert!(is_thread_of("napi/eth0-8193\n", "eth0"));
+        assert!(is_thread_of("napi/a-long-nam\n", "a-long-name0"), "it is cut short");
+        for other in ["", "napi/eth01-81\n", "napi/eth1-8193\n", "bash\n", "napi/e\n"] {
+            assert!(!is_thread_of(other, "eth0"), "{other}");
+        }
+    }
+
+    #[test]
+    fn an_interface_without_napi_says_so() {
+        // Without the family there is nothing to see; the loopback's GRO is on already.
+        if Netdev::open().is_ok() {
+            let refused = ThreadedNapi::start("lo", &[]).expect_err("it has none").to_string();
+            assert!(refused.contains("lo has no NAPI instance"), "{refused}");
+        }
+        let refused = ThreadedNapi::start("none-such-if", &[]).expect_err("not there").to_string();
+        assert!(refused.contains("none-such-if"), "{refused}");
+    }
+}
