@@ -161,9 +161,9 @@ pub enum Error {
         /// The first address where there is nothing.
         address: usize,
     },
-    /// Memory of the program that cannot be shared with the daemon.
+    /// Memory of the program that the daemon can neither map nor have the kernel copy: of a device, or the kernel's own.
     #[error(
-        "memory at 0x{address:x} ({}) cannot be registered: only private memory of no file can, and what the program shares as memfd or tmpfs file",
+        "memory at 0x{address:x} ({}) cannot be registered: nobody but the program itself can reach it",
         if .name.is_empty() { "without a name" } else { .name }
     )]
     OtherMemory {
@@ -271,6 +271,9 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         ),
         Refusal::Multicast => {
             format!("the kernel does not join the multicast group: {}", std::io::Error::from_raw_os_error(first as i32))
+        }
+        Refusal::NotSupported if matches!(call, "RegMr" | "ReregMr") => {
+            "there are no atomic operations on memory that the daemon cannot map: take memory of another kind, or do without REMOTE_ATOMIC".into()
         }
         Refusal::NotSupported => "this version of roced does not have that".into(),
     };

@@ -19,7 +19,7 @@ use crate::{
 /// Where a region's bytes lie.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// Keeps the daemon's mapping, by this handle.
+    /// Keeps what the daemon has of it, by this handle.
     pub(crate) memory: Backing,
     pub(crate) mapping: Arc<Mapping>,
     /// In `mapping`.
@@ -100,10 +100,19 @@ impl ProgramMemory {
         if range.is_empty() {
             return Err(Error::NotMapped { address: range.start });
         }
-        let Reached { file, pages, offset, writable, origin, held } = reach(range, access.writes())?;
+        let Reached { file, pages, offset, writable, origin, held, because } = reach(range, access.writes())?;
         let request = MapMemoryRequest { offset, bytes: pages.len() as u64, writable: writable.into(), origin };
-        let handle = device.session.call_with::<MapMemory>(request, file.as_fd())?.handle;
+        let mapped = device.session.call_with::<MapMemory>(request, file.as_fd());
+        let handle = mapped.map_err(|error| because_of(error, because))?.handle;
         Ok(Self { device: Arc::clone(device), handle, start: pages.start, held })
+    }
+}
+
+/// Where the daemon cannot reach the memory either, the reason is that nothing better could be done.
+fn because_of(error: Error, because: Option<Error>) -> Error {
+    match (error, because) {
+        (Error::Refused { refusal: Refusal::BadFile, .. }, Some(because)) => because,
+        (error, _) => error,
     }
 }
 

@@ -106,6 +106,7 @@ fn clients(sessions: &[SessionReport]) -> Section {
         Number("made"),
         Number("replaced"),
         Number("shared"),
+        Number("kept"),
     ];
     let mut section = Section::new("Clients", &columns);
     for session in sessions {
@@ -120,6 +121,7 @@ fn clients(sessions: &[SessionReport]) -> Section {
             units::bytes(session.memory.made_bytes),
             units::bytes(session.memory.replaced_bytes),
             units::bytes(session.memory.shared_bytes),
+            units::bytes(session.memory.kept_bytes),
         ]);
     }
     section

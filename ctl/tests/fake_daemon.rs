@@ -67,7 +67,12 @@ fn status() -> StatusReport {
             qps: 2,
             mrs: 1,
             memory_bytes: 64 << 20,
-            memory: MemoryReport { made_bytes: 48 << 20, replaced_bytes: 12 << 20, shared_bytes: 0 },
+            memory: MemoryReport {
+                made_bytes: 48 << 20,
+                replaced_bytes: 12 << 20,
+                shared_bytes: 0,
+                kept_bytes: 1 << 20,
+            },
         }],
         devices: vec![DeviceReport {
             name: "roce0".into(),

@@ -13,6 +13,7 @@ use crossbeam::queue::ArrayQueue;
 use nix::sys::eventfd::EventFd;
 use rig::{Client, Rig};
 use roced::{
+    clients::reach::Reach,
     metrics::WorkerSnapshot,
     worker::{
         command::{Answer, Command, Refused},
@@ -265,9 +266,12 @@ fn what_a_worker_cannot_do_it_refuses_and_gives_back() {
         refused(Command::DropMr(DeviceId(3), roced_transport::mr::MrKey(1))),
         (Refused::NoSuchObject, None)
     ));
-    let again = Command::MapRegion(roced_shared::ids::RegionId(client_region(&client)), Arc::clone(&client.memory));
+    let again =
+        Command::MapRegion(roced_shared::ids::RegionId(client_region(&client)), Arc::clone(&client.memory).into());
     match refused(again) {
-        (Refused::NoRoom, Some(Command::MapRegion(_, memory))) => assert!(Arc::ptr_eq(&memory, &client.memory)),
+        (Refused::NoRoom, Some(Command::MapRegion(_, Reach::Mapped(memory)))) => {
+            assert!(Arc::ptr_eq(&memory, &client.memory))
+        }
         other => panic!("{other:?}"),
     }
     let Answer::Qp(qp, rings) = rig.tell(WorkerId(0), Command::DropQp(client.qps[0].qpn)) else {

@@ -79,6 +79,8 @@ pub struct MemoryReport {
     pub replaced_bytes: u64,
     /// Memory that the program shares itself.
     pub shared_bytes: u64,
+    /// Memory of the program that the daemon does not map: the kernel copies each packet.
+    pub kept_bytes: u64,
 }
 
 /// A device.

@@ -101,6 +101,14 @@ pub(super) fn within(areas: &[Area], range: &Range<usize>) -> Result<Vec<Area>> 
     if next == range.end { Ok(parts) } else { Err(Error::NotMapped { address: next }) }
 }
 
+/// May the program itself read all of it, and write there if `write`?
+pub(super) fn check_rights(parts: &[Area], write: bool) -> Result<()> {
+    match parts.iter().find(|area| !area.readable || write && !area.writable) {
+        Some(unfit) => Err(Error::NoRights { address: unfit.range.start }),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

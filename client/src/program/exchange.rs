@@ -164,8 +164,14 @@ impl Drop for Fresh {
 
 /// Maps every page of `range` that has none yet, for reading: what is not mapped cannot be protected.
 fn populate_read(range: &Range<usize>) -> Result<()> {
+    populate(range, false)
+}
+
+/// Maps every page of `range` that has none yet, for writing if `write` says so.
+pub(super) fn populate(range: &Range<usize>, write: bool) -> Result<()> {
+    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     // SAFETY: it changes no byte.
-    let result = unsafe { libc::syscall(libc::SYS_madvise, range.start, range.len(), libc::MADV_POPULATE_READ) };
+    let result = unsafe { libc::syscall(libc::SYS_madvise, range.start, range.len(), advice) };
     checked("madvise", result).map(drop)
 }
 

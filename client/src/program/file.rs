@@ -16,7 +16,7 @@ use std::{
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::areas::{self, Area, Identity};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The file of which `range` shows one piece, opened for reading, or for both with `write`, and where the piece begins. `None` when there is no such
 /// file, or no way to it.
@@ -31,12 +31,15 @@ pub(super) fn behind(all: &[Area], range: &Range<usize>, write: bool) -> Result<
     if !parts.iter().all(goes_on) {
         return Ok(None);
     }
-    if let Some(unfit) = parts.iter().find(|area| !area.readable || write && !area.writable) {
-        return Err(Error::NoRights { address: unfit.range.start });
-    }
+    areas::check_rights(&parts, write)?;
     let whole = all.iter().find(|area| area.range.contains(&range.start)).unwrap_or(first);
     let file = open_already(first, write).or_else(|| by_name(first, write)).or_else(|| by_mapping(whole, write));
     Ok(file.map(|file| (file, first.offset)))
+}
+
+/// This process's memory as a file; `None` where there is no `/proc`, or this process may not look at itself.
+pub(super) fn own_memory() -> Option<OwnedFd> {
+    OpenOptions::new().read(true).write(true).open("/proc/self/mem").ok().map(OwnedFd::from)
 }
 
 /// A descriptor that the program has.

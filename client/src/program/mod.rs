@@ -13,7 +13,8 @@
 //!
 //! When the last registration over a page is gone, its bytes go back to private memory and out of the file.
 //!
-//! Memory that the program itself shares, as a memfd or a tmpfs file, is left alone: its own file is what the daemon maps.
+//! Memory that the program itself shares, as a memfd or a tmpfs file, is left alone: its own file is what the daemon maps. What can neither be
+//! exchanged nor mapped stays where it is, and the daemon has the kernel copy: by a descriptor of `/proc/self/mem`, so that it needs no right but ours.
 
 mod areas;
 mod counts;
@@ -86,27 +87,35 @@ pub(crate) struct Reached {
     pub(crate) origin: u32,
     /// Keeps private memory shared.
     pub(crate) held: Option<Held>,
+    /// Why nothing better could be done, for memory that stays where it is.
+    pub(crate) because: Option<Error>,
 }
 
-/// Makes `range` such that the daemon can map it, for writing if `write` says so.
+/// Makes `range` such that the daemon can reach it, for writing if `write` says so.
 ///
 /// # Errors
-/// It is not mapped, of a kind that cannot be shared, or without the rights; the kernel said no. Then all is as it was.
+/// It is not mapped, or without the rights; the kernel said no. Then all is as it was.
 pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<Reached> {
-    match Held::new(range, write) {
+    let because = match Held::new(range, write) {
         Ok(held) => {
             let (file, pages) = (held.file()?, held.range());
-            let offset = pages.start as u64;
-            Ok(Reached { file, pages, offset, writable: true, origin: origin::REPLACED, held: Some(held) })
+            let (offset, origin) = (pages.start as u64, origin::REPLACED);
+            return Ok(Reached { file, pages, offset, writable: true, origin, held: Some(held), because: None });
         }
-        // Memory that the program itself shares stays as it is.
-        Err(other @ Error::OtherMemory { .. }) => {
-            let pages = whole_pages(range)?;
-            let (file, offset) = file::behind(&areas::all()?, &pages, write)?.ok_or(other)?;
-            Ok(Reached { file, pages, offset, writable: write, origin: origin::SHARED, held: None })
-        }
-        Err(error) => Err(error),
+        Err(other @ (Error::OtherMemory { .. } | Error::NoPageExchange { .. })) => other,
+        Err(error) => return Err(error),
+    };
+    let (pages, areas) = (whole_pages(range)?, areas::all()?);
+    // Memory that the program itself shares stays as it is.
+    if let Some((file, offset)) = file::behind(&areas, &pages, write)? {
+        return Ok(Reached { file, pages, offset, writable: write, origin: origin::SHARED, held: None, because: None });
     }
+    areas::check_rights(&areas::within(&areas, &pages)?, write)?;
+    let Some(file) = file::own_memory() else { return Err(because) };
+    // Else the daemon's first access to a page would be the one to bring it. What cannot be brought now is brought then.
+    let _ = exchange::populate(&pages, write);
+    let (offset, origin) = (pages.start as u64, origin::KEPT);
+    Ok(Reached { file, pages, offset, writable: write, origin, held: None, because: Some(because) })
 }
 
 /// Memory of the program that is shared for as long as this lives.
@@ -188,9 +197,7 @@ impl Pages {
         if let Some(unfit) = parts.iter().find(|area| !(area.is_plain() || area.mirrors(self.identity))) {
             return Err(Error::OtherMemory { address: unfit.range.start, name: unfit.name.clone() });
         }
-        if let Some(unfit) = parts.iter().find(|area| !area.readable || write && !area.writable) {
-            return Err(Error::NoRights { address: unfit.range.start });
-        }
+        areas::check_rights(&parts, write)?;
         let private: Vec<_> = parts.into_iter().filter(Area::is_plain).collect();
         self.counts.add(range);
         if private.is_empty() {

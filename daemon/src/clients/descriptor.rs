@@ -40,6 +40,29 @@ pub(crate) fn closing_of(uid: u32) -> u32 {
     closing(|counts| counts.get(&uid).copied().unwrap_or(0))
 }
 
+/// Counts a descriptor of a user as being closed, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Closing(u32);
+
+impl Closing {
+    pub(crate) fn begin(uid: u32) -> Self {
+        closing(|counts| *counts.entry(uid).or_default() += 1);
+        Self(uid)
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        closing(|counts| {
+            let count = counts.get_mut(&self.0).expect("counted when it began");
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.0);
+            }
+        });
+    }
+}
+
 /// A descriptor from a client, of whatever.
 #[derive(Debug)]
 pub struct Descriptor {
@@ -94,6 +117,16 @@ pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<In
 }
 
 impl Descriptor {
+    /// Who passed it.
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// The descriptor, of whatever it is, and whose it was: for a thread that may be held up by it.
+    pub(crate) fn into_any_file(mut self) -> (OwnedFd, u32) {
+        (self.fd.take().expect("it is there until it is taken or dropped"), self.uid)
+    }
+
     /// The descriptor, if it is of a tmpfs file or memfd: of pages in memory, so that no access of ours waits for anybody.
     pub(crate) fn into_shared_file(mut self) -> Result<SharedFile, Errno> {
         let fd = self.fd.as_ref().expect("it is there until it is taken or dropped");
@@ -116,16 +149,10 @@ impl Drop for Descriptor {
             // Shared memory: closing it waits for nobody.
             return;
         }
-        closing(|counts| *counts.entry(uid).or_default() += 1);
+        let counted = Closing::begin(uid);
         let close = move || {
             drop(fd);
-            closing(|counts| {
-                let count = counts.get_mut(&uid).expect("counted above");
-                *count -= 1;
-                if *count == 0 {
-                    counts.remove(&uid);
-                }
-            });
+            drop(counted);
         };
         // Without a thread the closure is dropped here, and closes: it may wait, but there is nothing else left to do.
         let _ = thread::Builder::new().name("roced-close".into()).spawn(close);

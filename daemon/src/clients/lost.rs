@@ -99,6 +99,15 @@ impl Drop for Watch {
     }
 }
 
+/// Tells the control thread that memory is lost.
+pub(super) fn ring() {
+    // A mapping is watched, or the control thread listens: it was made before.
+    if let Some(handler) = HANDLER.get() {
+        // It fails only when it counts more than it can, and then it was readable long before.
+        let _ = handler.bell.write(ONE);
+    }
+}
+
 /// Turns readable, as an edge, with each loss.
 ///
 /// # Errors

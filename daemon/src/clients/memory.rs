@@ -142,6 +142,8 @@ pub enum MemoryKind {
     Replaced,
     /// The program shared it already.
     Shared,
+    /// Memory of the program that we do not map: `kept.rs`.
+    Kept,
 }
 
 /// Memory that regions lie in.

@@ -14,7 +14,9 @@
 
 mod connection;
 mod control;
+mod credit;
 mod descriptor;
+mod kept;
 pub mod listener;
 mod lost;
 pub mod memory;
@@ -23,6 +25,7 @@ pub mod outside;
 mod path;
 pub mod queues;
 mod quiet;
+pub mod reach;
 mod refused;
 mod session;
 
@@ -199,6 +202,7 @@ impl Clients {
                         MemoryKind::Made => &mut report.memory.made_bytes,
                         MemoryKind::Replaced => &mut report.memory.replaced_bytes,
                         MemoryKind::Shared => &mut report.memory.shared_bytes,
+                        MemoryKind::Kept => &mut report.memory.kept_bytes,
                     } += memory.len();
                 }
             }
@@ -313,8 +317,7 @@ impl Clients {
         let numbers: Vec<u32> =
             self.sessions.iter().filter(|(_, session)| lost(session)).map(|(number, _)| *number).collect();
         for number in numbers {
-            let what =
-                "memory that it registered is gone: its file was cut short, or there was no page for a hole in it";
+            let what = "memory that it registered is gone or takes too long: its file was cut short, there was no page for a hole in it, or its program has unmapped it";
             self.end(number, &End::Fault(what.into()), outside);
         }
     }

@@ -14,7 +14,8 @@ use roced_transport::{
 };
 
 use super::{
-    connection::Connection, memory::ClientMemory, numbers::BellBoard, path::Way, queues::Channel, refused::Refused,
+    connection::Connection, kept::Porter, numbers::BellBoard, path::Way, queues::Channel, reach::Reach,
+    refused::Refused,
 };
 use crate::{config::ClientLimits, net::GidEntry};
 
@@ -47,6 +48,8 @@ pub(crate) struct Objects {
     pub(crate) is_privileged: bool,
     pub(crate) pds: BTreeMap<u32, PdObject>,
     pub(crate) memories: BTreeMap<u32, MemoryObject>,
+    /// Reaches memory that stays where it is, once there is such.
+    pub(crate) porter: Option<Arc<Porter>>,
     pub(crate) mrs: BTreeMap<u32, MrObject>,
     /// By the index of their keys.
     pub(crate) mws: BTreeMap<u32, MwObject>,
@@ -75,7 +78,7 @@ pub(crate) struct PdObject {
 #[derive(Debug)]
 pub(crate) struct MemoryObject {
     pub(crate) region: RegionId,
-    pub(crate) memory: Arc<ClientMemory>,
+    pub(crate) memory: Reach,
     /// Memory regions in it.
     pub(crate) users: u32,
 }
@@ -189,6 +192,7 @@ impl Objects {
             is_privileged: false,
             pds: BTreeMap::new(),
             memories: BTreeMap::new(),
+            porter: None,
             mrs: BTreeMap::new(),
             mws: BTreeMap::new(),
             channels: BTreeMap::new(),

@@ -3,8 +3,6 @@
 //! Whatever a command carries was made by the control thread and comes back to it: in the answer of the command that ends it,
 //! or at once when the worker cannot take it.
 
-use std::sync::Arc;
-
 use roced_shared::{
     abi::control::QpAttributes,
     ids::{Cqn, DeviceId, Qpn, RegionId, SessionId, Srqn},
@@ -22,8 +20,8 @@ use thiserror::Error;
 use super::mailbox;
 use crate::{
     clients::{
-        memory::ClientMemory,
         queues::{CqLane, LaneRing, QpRings, SrqRing, WorkerSession},
+        reach::Reach,
     },
     metrics::WorkerSnapshot,
 };
@@ -42,7 +40,7 @@ pub enum Command {
     /// Stop listening; its queue pairs are gone already. [`Answer::Session`].
     DetachSession(SessionId),
     /// Memory regions may lie in this memory from now on. [`Answer::Done`].
-    MapRegion(RegionId, Arc<ClientMemory>),
+    MapRegion(RegionId, Reach),
     /// None does any more. [`Answer::Region`].
     UnmapRegion(RegionId),
     /// This worker's lane of a completion queue. [`Answer::Done`].
@@ -144,7 +142,7 @@ pub enum Answer {
     /// A detached session.
     Session(WorkerSession),
     /// Memory that this worker does not reach any more.
-    Region(Arc<ClientMemory>),
+    Region(Reach),
     /// A lane that this worker does not write any more.
     Lane(CqLane),
     /// The ring that a lane had before; this worker does not write it any more.

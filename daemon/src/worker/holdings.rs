@@ -1,6 +1,6 @@
 //! What of clients a worker holds: memory that regions lie in, and its lanes of completion queues. It is the worker's [`App`].
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use roced_shared::{
     abi::cqe::Cqe,
@@ -13,9 +13,15 @@ use roced_transport::{
 
 use super::table::IdTable;
 use crate::clients::{
-    memory::ClientMemory,
     queues::{CqLane, LaneRing},
+    reach::Reach,
 };
+
+/// Bytes copied at a time between memory of which one end is not mapped: the largest loan.
+const BOUNCE_BYTES: usize = 32 << 10;
+
+/// Numbers of workers' holdings, the upper part of their turns' numbers. From 1 on: 0 is no turn.
+static HOLDINGS: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
 struct Lane {
@@ -27,7 +33,13 @@ struct Lane {
 /// Client memory and lanes of one worker.
 #[derive(Debug)]
 pub struct Holdings {
-    regions: IdTable<Arc<ClientMemory>>,
+    regions: IdTable<Reach>,
+    /// Memory that was written to and may not show it yet.
+    unsettled: Option<RegionId>,
+    /// What is lent is copied by it where one of both ends is not mapped; as large as the largest loan, so that both may overlap.
+    bounce: Box<[u8]>,
+    /// The number of this turn, which no other turn of any worker has.
+    turn: u64,
     lanes: IdTable<Lane>,
     /// Lanes with completions that their clients do not see yet.
     touched: Vec<Cqn>,
@@ -38,6 +50,9 @@ impl Holdings {
     pub fn new(max_regions: u32, max_lanes: u32) -> Self {
         Self {
             regions: IdTable::new(max_regions),
+            unsettled: None,
+            bounce: vec![0; BOUNCE_BYTES].into_boxed_slice(),
+            turn: HOLDINGS.fetch_add(1, Ordering::Relaxed) << 48,
             lanes: IdTable::new(max_lanes),
             touched: Vec::with_capacity(max_lanes as usize),
         }
@@ -47,12 +62,58 @@ impl Holdings {
     ///
     /// # Errors
     /// Gives it back when there is no room or the number is taken.
-    pub fn add_region(&mut self, id: RegionId, memory: Arc<ClientMemory>) -> Result<(), Arc<ClientMemory>> {
+    pub fn add_region(&mut self, id: RegionId, memory: Reach) -> Result<(), Reach> {
         self.regions.insert(id.0, memory)
     }
 
+    /// What peers have written so far is where their program looks: before anybody is told of it.
+    pub fn settle(&mut self) {
+        if let Some(Reach::Kept(memory)) = self.unsettled.take().and_then(|region| self.regions.get(region.0)) {
+            // What cannot be written is lost, and the session with it.
+            let _ = memory.settle();
+        }
+    }
+
+    /// Something is written to `region`: bytes are seen in the order in which they came, whatever they lie in.
+    fn settle_before(&mut self, region: RegionId) {
+        if self.unsettled.is_some_and(|unsettled| unsettled != region) {
+            self.settle();
+        }
+    }
+
+    fn write_at(&mut self, region: RegionId, offset: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
+        self.settle_before(region);
+        match self.regions.get(region.0).ok_or(MemoryFault)? {
+            Reach::Mapped(memory) => memory.write(offset, bytes),
+            Reach::Kept(memory) => {
+                memory.write(offset, bytes)?;
+                self.unsettled = Some(region);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, region: RegionId, offset: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
+        match self.regions.get(region.0).ok_or(MemoryFault)? {
+            Reach::Mapped(memory) => memory.read(offset, into),
+            Reach::Kept(memory) => memory.read(offset, into, self.turn)?,
+        }
+        Ok(())
+    }
+
+    fn copy_by(&mut self, bounce: &mut [u8], to: MemSpan<'_>, from: Loan) -> Result<(), MemoryFault> {
+        let mut done = 0;
+        while done < from.len() {
+            let piece = bounce.len().min(from.len() - done);
+            self.read_at(from.region(), from.offset() + done as u64, &mut bounce[..piece])?;
+            self.write_at(to.region(), to.offset() + done as u64, &bounce[..piece])?;
+            done += piece;
+        }
+        Ok(())
+    }
+
     /// Lets memory go.
-    pub fn remove_region(&mut self, id: RegionId) -> Option<Arc<ClientMemory>> {
+    pub fn remove_region(&mut self, id: RegionId) -> Option<Reach> {
         self.regions.remove(id.0)
     }
 
@@ -83,6 +144,8 @@ impl Holdings {
 
     /// Lets clients see every completion so far, and sends the events that they asked for. Says how many lanes there were.
     pub fn publish(&mut self) -> usize {
+        self.settle();
+        self.turn += 1;
         let lanes = self.touched.len();
         for cqn in self.touched.drain(..) {
             if let Some(lane) = self.lanes.get_mut(cqn.0) {
@@ -96,24 +159,30 @@ impl Holdings {
 
 impl App for Holdings {
     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault> {
-        self.regions.get(to.region().0).ok_or(MemoryFault)?.write(to.offset(), bytes);
-        Ok(())
+        self.write_at(to.region(), to.offset(), bytes)
     }
 
     fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), MemoryFault> {
-        let source = self.regions.get(from.region().0).ok_or(MemoryFault)?;
-        let target = self.regions.get(to.region().0).ok_or(MemoryFault)?;
-        target.copy(to.offset(), source, from.offset(), from.len());
-        Ok(())
+        self.settle_before(to.region());
+        let find = |region: RegionId| self.regions.get(region.0).ok_or(MemoryFault);
+        if let (Reach::Mapped(source), Reach::Mapped(target)) = (find(from.region())?, find(to.region())?) {
+            target.copy(to.offset(), source, from.offset(), from.len());
+            return Ok(());
+        }
+        // What the kernel copies goes by memory of ours.
+        let mut bounce = std::mem::take(&mut self.bounce);
+        let copied = self.copy_by(&mut bounce, to, from);
+        self.bounce = bounce;
+        copied
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
-        self.regions.get(from.region().0).ok_or(MemoryFault)?.read(from.offset(), into);
-        Ok(())
+        self.read_at(from.region(), from.offset(), into)
     }
 
     fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault> {
-        Ok(self.regions.get(at.region().0).ok_or(MemoryFault)?.atomic(at.offset(), operation))
+        self.settle();
+        self.regions.get(at.region().0).ok_or(MemoryFault)?.atomic(at.offset(), operation)
     }
 
     fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {

@@ -220,6 +220,7 @@ impl<N: Nic> Worker<N> {
         for station in &mut self.stations {
             done += station.endpoint.on_timeout(now, TIMERS, &mut self.holdings);
         }
+        self.holdings.settle();
         let sent = self.emit_frames(now);
         done += sent.visits;
         self.handoff.wake_receivers();

@@ -180,7 +180,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             Mr { key, pd, access: access::ALL, va: 0, length: memory.len(), region, offset: 0, scope: Scope::Region };
         for ((place, half), lane) in places.iter().zip(halves).zip(lanes) {
             self.tell(place.worker, Command::AttachSession(half));
-            self.tell(place.worker, Command::MapRegion(region, Arc::clone(&memory)));
+            self.tell(place.worker, Command::MapRegion(region, Arc::clone(&memory).into()));
             self.tell(place.worker, Command::AddLane(cqn, lane));
             self.tell(place.worker, Command::AddMr(device, mr));
         }

@@ -2,6 +2,8 @@
 //! network is what the test says.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod pair;
+
 use std::{
     collections::BTreeMap,
     io::{self, IoSlice},

@@ -202,7 +202,8 @@ calls! {
     /// Changes a registration that no memory window is bound to; its keys stay. What is under way on it may fail.
     18 ReregMr(ReregMrRequest) -> Nothing;
     /// Maps a part of a file of the client, whose descriptor rides beside this request (no other takes one): a tmpfs file or memfd that cannot
-    /// shrink, opened for what is asked. It is memory as that of [`AllocMemory`]; the client has touched its pages.
+    /// shrink, opened for what is asked. It is memory as that of [`AllocMemory`]; the client has touched its pages. With [`origin::KEPT`] nothing is
+    /// mapped; peers have no atomic operations there.
     19 MapMemory(MapMemoryRequest) -> Handle;
     /// Makes a completion channel. Beside the reply: the client's end of a socket pair; each event is one [`super::control::ChannelEvent`].
     20 CreateChannel(Nothing) -> Handle;
@@ -376,13 +377,13 @@ bodies! {
     }
     /// A part of a file to map.
     MapMemoryRequest {
-        /// Where it begins in the file: a multiple of 4096.
+        /// Where it begins in the file, or its address: a multiple of 4096.
         offset: u64,
         /// Bytes: a multiple of 4096, all inside the file.
         bytes: u64,
         /// 1: for reading and writing. 0: for reading; no region with rights to write lies in it.
         writable: u32,
-        /// [`origin`]: what it is to the client. For operators only.
+        /// [`origin`]: what it is to the client.
         origin: u32,
     }
     /// A memory region to register.

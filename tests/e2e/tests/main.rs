@@ -98,7 +98,7 @@ const TESTS: &[(&str, Test)] = tests! {
         lost_datagrams_cost_time_and_nothing_else a_datagram_to_nobody_is_lost_and_others_go_on
         what_is_said_to_a_group_is_heard_by_all_of_it a_listener_that_dies_leaves_its_groups;
     programs: devices_are_listed the_library_as_a_drop_in events_are_told pingpongs perftest the_tests_of_rdma_core a_program_without_rdma_notices_nothing a_dead_daemon_ends_programs
-        eight_threads_on_the_same_objects an_ordinary_user_of_the_group;
+        memory_that_nobody_else_can_map eight_threads_on_the_same_objects an_ordinary_user_of_the_group;
     frameworks: ucx open_mpi;
     quiet: an_idle_daemon_sleeps a_lab_leaves_nothing xdp_counters_account_for_every_frame;
 };

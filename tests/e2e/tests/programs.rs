@@ -258,15 +258,61 @@ pub(crate) fn a_dead_daemon_ends_programs(_: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// One of the programs in C that lie beside this crate, in `folder`.
+fn compile(name: &str, folder: &Path) -> Result<String> {
+    let program = folder.join(name).display().to_string();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).with_extension("c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Werror", "-o", &program]).arg(source).args(["-libverbs", "-lpthread"]);
+    Program::run(compiler, LIMIT)?.success()?;
+    Ok(program)
+}
+
+/// Huge pages of the machine, some more of them for as long as this lives.
+struct HugePages(String);
+
+impl HugePages {
+    const FILE: &str = "/proc/sys/vm/nr_hugepages";
+
+    fn more() -> Result<Self> {
+        let before = fs::read_to_string(Self::FILE)?;
+        // The kernel gives as many as it can.
+        fs::write(Self::FILE, (before.trim().parse::<u32>()? + 4).to_string())?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        // What cannot be taken back stays the machine's.
+        let _ = fs::write(Self::FILE, &self.0);
+    }
+}
+
+/// Variables with a value, huge pages, and everything where userfaultfd is forbidden, as container runtimes do: no daemon can map them, and all
+/// operations move data to and from them.
+pub(crate) fn memory_that_nobody_else_can_map(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--workers", "2", "--queues", "2"])?;
+    let folder = tempfile::tempdir()?;
+    let program = compile("kept", folder.path())?;
+    let _huge = HugePages::more().inspect_err(|error| println!("without huge pages: {error:#}"));
+    for more in [&[][..], &["no-userfaultfd"]] {
+        let told = run(&lab, Host::A, &program, &[&["roce0", GID], more].concat())?.success()?;
+        for what in ["variable: 300001", "stack: 100000"] {
+            ensure!(told.contains(what), "{more:?}: {told}");
+        }
+        if !told.contains("huge pages") {
+            println!("skipped in part: the machine has no huge page to give");
+        }
+    }
+    Ok(())
+}
+
 /// Eight threads on two queue pairs, one completion queue and one shared receive queue: every byte is looked at, each message arrives once.
 pub(crate) fn eight_threads_on_the_same_objects(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--workers", "2", "--queues", "2"])?;
     let folder = tempfile::tempdir()?;
-    let program = folder.path().join("threads").display().to_string();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("threads.c");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-Wall", "-Werror", "-o", &program]).arg(source).args(["-libverbs", "-lpthread"]);
-    Program::run(compiler, LIMIT)?.success()?;
+    let program = compile("threads", folder.path())?;
     let seconds = if settings.full { "60" } else { "5" };
     run(&lab, Host::A, &program, &["roce0", GID, seconds])?.success().map(drop)
 }
@@ -299,6 +345,8 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
     ensure!(within(SOON, || listens(&mut server, PORT))?, "it does not listen");
     as_user(Host::A, member, &["ibv_rc_pingpong", "-g", GID, "-c", "-e", PEER])?.end(LIMIT)?.success()?;
     server.end(LIMIT)?.success()?;
+    let kept = compile("kept", folder.path())?;
+    as_user(Host::A, member, &[&kept, "roce0", GID])?.end(LIMIT)?.success()?;
     let stranger = as_user(Host::A, "--regid=daemon", &["ibv_devinfo"])?.end(SOON)?;
     ensure!(stranger.errors.contains("No IB devices found"), "{stranger}");
     Ok(())

@@ -181,7 +181,7 @@ impl Client {
             scope: Scope::Region,
         };
         halves.into_iter().for_each(|half| tell(crew, Command::AttachSession(half)));
-        tell(crew, Command::MapRegion(RegionId(number), Arc::clone(&memory)));
+        tell(crew, Command::MapRegion(RegionId(number), Arc::clone(&memory).into()));
         lanes.into_iter().for_each(|lane| tell(crew, Command::AddLane(Cqn(number), lane)));
         tell(crew, Command::AddMr(DEVICE, mr));
         let config = srq(crew, number);

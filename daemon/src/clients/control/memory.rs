@@ -1,6 +1,6 @@
 //! Calls about protection domains, memory and memory regions.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use nix::errno::Errno;
 use roced_shared::{
@@ -15,8 +15,10 @@ use roced_transport::mr::{Mr, Scope};
 use super::{
     super::{
         descriptor::Descriptor,
+        kept::{KeptMemory, Porter},
         memory::{ClientMemory, MemoryKind},
         numbers::random,
+        reach::Reach,
         refused::Refused,
         session::{MemoryObject, MrObject, PdObject, check_limit, find},
     },
@@ -59,7 +61,7 @@ impl Desk<'_, '_> {
 
     fn make_memory(&mut self, bytes: u64) -> Reply<AllocMemory> {
         let (memory, fd) = ClientMemory::create(bytes)?;
-        Ok((self.add_memory(memory)?, vec![fd]))
+        Ok((self.add_memory(Arc::new(memory).into())?, vec![fd]))
     }
 
     /// Maps memory that the client brings.
@@ -69,7 +71,7 @@ impl Desk<'_, '_> {
         descriptor: Option<Descriptor>,
     ) -> Reply<MapMemory> {
         let bad_file = |errno| Refused::with(Refusal::BadFile, errno as u32, 0u64);
-        let file = descriptor.ok_or(Errno::EBADF).and_then(Descriptor::into_shared_file).map_err(bad_file)?;
+        let descriptor = descriptor.ok_or(bad_file(Errno::EBADF))?;
         let MapMemoryRequest { offset, bytes, writable, origin } = request;
         let whole = |number: u64| number.is_multiple_of(4096);
         let end = offset.checked_add(bytes).filter(|_| whole(bytes) && bytes > 0);
@@ -83,29 +85,47 @@ impl Desk<'_, '_> {
         let kind = match origin {
             origin::REPLACED => MemoryKind::Replaced,
             origin::SHARED => MemoryKind::Shared,
+            origin::KEPT => MemoryKind::Kept,
             other => return Err(Refused::argument(3, other)),
         };
         let limits = &self.registry.limits.client;
         check_limit(&self.objects.memories, limits.mrs)?;
         self.objects.charge(bytes, limits)?;
-        let mapped = ClientMemory::map(&file, offset..end, writable == 1, kind).map_err(|errno| match errno {
+        let reached = if kind == MemoryKind::Kept {
+            self.keep(descriptor, offset..end, writable == 1)
+        } else {
+            descriptor.into_shared_file().and_then(|file| {
+                ClientMemory::map(&file, offset..end, writable == 1, kind).map(|memory| Arc::new(memory).into())
+            })
+        };
+        let reached = reached.map_err(|errno| match errno {
             Errno::ENOMEM | Errno::EAGAIN => Refused::from(errno),
             errno => bad_file(errno),
         });
-        let made = mapped.and_then(|memory| self.add_memory(memory));
+        let made = reached.and_then(|memory| self.add_memory(memory));
         if made.is_err() {
             self.objects.bytes -= bytes;
         }
         Ok((made?, Vec::new()))
     }
 
-    fn add_memory(&mut self, memory: ClientMemory) -> Result<Handle, Refused> {
-        let memory = Arc::new(memory);
+    /// Memory that stays where it is. A session has that of one process: the first one's.
+    fn keep(&mut self, descriptor: Descriptor, range: Range<u64>, writable: bool) -> Result<Reach, Errno> {
+        let porter = match &self.objects.porter {
+            Some(porter) => Arc::clone(porter),
+            None => Porter::new(descriptor)?,
+        };
+        let memory = KeptMemory::new(&porter, &range, writable)?;
+        self.objects.porter = Some(porter);
+        Ok(Reach::Kept(Arc::new(memory)))
+    }
+
+    fn add_memory(&mut self, memory: Reach) -> Result<Handle, Refused> {
         let number = self.registry.regions.take();
         let region = RegionId(number);
         let given = self.give_to_all(
             self.registry.limits.client.mrs.into(),
-            |_| Command::MapRegion(region, Arc::clone(&memory)),
+            |_| Command::MapRegion(region, memory.clone()),
             || Command::UnmapRegion(region),
         );
         if let Err(refused) = given {
@@ -208,7 +228,10 @@ impl Desk<'_, '_> {
         }
         // Other memory may not bear the rights of before.
         let object = find(&mut self.objects.memories, memory)?;
-        check_access(mr.access, &object.memory).map_err(|_| Refused::argument(7, mr.access))?;
+        check_access(mr.access, &object.memory).map_err(|refused| match refused.why {
+            Refusal::InvalidArgument => Refused::argument(7, mr.access),
+            _ => refused,
+        })?;
         let device = self.objects.device;
         // Who refuses or does not answer has the region as it was, as far as anybody can know; so have the others then.
         self.give_to_all(0, |_| Command::SetMr(device, mr), || Command::SetMr(device, old))?;
@@ -262,11 +285,15 @@ fn check_range(request: &RegMrRequest, memory_bytes: u64) -> Result<(), Refused>
 }
 
 /// As verbs: who lets peers write or use atomic operations lets its own work requests write. And nobody writes where the client may not.
-fn check_access(bits: u32, memory: &ClientMemory) -> Result<(), Refused> {
+fn check_access(bits: u32, memory: &Reach) -> Result<(), Refused> {
     let peers_change = bits & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
     let remote_only = peers_change && bits & access::LOCAL_WRITE == 0;
     let not_writable = bits & access::LOCAL_WRITE != 0 && !memory.is_writable();
-    if bits & !access::ALL != 0 || remote_only || not_writable { Err(Refused::argument(5, bits)) } else { Ok(()) }
+    match () {
+        () if bits & !access::ALL != 0 || remote_only || not_writable => Err(Refused::argument(5, bits)),
+        () if !memory.bears(bits) => Err(Refused::plain(Refusal::NotSupported)),
+        () => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -289,6 +316,7 @@ mod tests {
     #[test]
     fn rights_are_those_of_verbs() {
         let (memory, _fd) = ClientMemory::create(1).expect("a page");
+        let memory = Reach::from(Arc::new(memory));
         for good in [0, access::LOCAL_WRITE, access::REMOTE_READ, access::ALL] {
             assert_eq!(check_access(good, &memory), Ok(()));
         }

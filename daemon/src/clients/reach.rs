@@ -1,0 +1,73 @@
+//! How memory that regions lie in is reached: by a mapping of ours, or by the kernel's copies.
+
+use std::sync::Arc;
+
+use roced_shared::abi::control::access;
+use roced_transport::io::{AtomicOperation, MemoryFault};
+
+use super::{
+    kept::KeptMemory,
+    memory::{ClientMemory, MemoryKind},
+};
+
+/// Memory that regions lie in. Clones are the same.
+#[derive(Clone, Debug)]
+pub enum Reach {
+    /// We map it.
+    Mapped(Arc<ClientMemory>),
+    /// It stays where it is.
+    Kept(Arc<KeptMemory>),
+}
+
+impl From<Arc<ClientMemory>> for Reach {
+    fn from(memory: Arc<ClientMemory>) -> Self {
+        Self::Mapped(memory)
+    }
+}
+
+impl Reach {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Mapped(memory) => memory.len(),
+            Self::Kept(memory) => memory.len(),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> MemoryKind {
+        match self {
+            Self::Mapped(memory) => memory.kind(),
+            Self::Kept(_) => MemoryKind::Kept,
+        }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        match self {
+            Self::Mapped(memory) => memory.is_lost(),
+            Self::Kept(memory) => memory.is_lost(),
+        }
+    }
+
+    /// May anything be written there?
+    pub(crate) fn is_writable(&self) -> bool {
+        match self {
+            Self::Mapped(memory) => memory.is_writable(),
+            Self::Kept(memory) => memory.is_writable(),
+        }
+    }
+
+    /// Are there atomic operations, if these rights need any? The kernel copies, and no copy is atomic.
+    pub(crate) fn bears(&self, bits: u32) -> bool {
+        matches!(self, Self::Mapped(_)) || bits & access::REMOTE_ATOMIC == 0
+    }
+
+    /// As `ClientMemory::atomic`.
+    ///
+    /// # Errors
+    /// There are none.
+    pub(crate) fn atomic(&self, offset: u64, operation: AtomicOperation) -> Result<u64, MemoryFault> {
+        match self {
+            Self::Mapped(memory) => Ok(memory.atomic(offset, operation)),
+            Self::Kept(_) => Err(MemoryFault),
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! Memory of the program that nobody else can map, registered: it stays where it is. Data by every operation, and what no client gains by it.
+#![expect(unsafe_code, reason = "registers memory that the daemon writes to behind the compiler's back")]
+
+mod served;
+
+use std::{
+    fs::{File, OpenOptions},
+    io::Write,
+    num::NonZeroUsize,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    ptr::NonNull,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        mman::{MapFlags, ProtFlags, mmap, munmap},
+        resource::{Resource, setrlimit},
+    },
+};
+use roced_client::{
+    Access, AddressOptions, Device, Error, GRH_BYTES, MemoryRegion, ProtectionDomain, RecvRequest, Refusal,
+    Reregistration, SendRequest, ServiceType, Status, WindowKind,
+};
+use roced_shared::abi::control::{DeviceName, MapMemory, MapMemoryRequest, OpenDevice, origin};
+use served::{
+    DEVICE, How, Raw, Served, eventually, is_alone,
+    pair::{Pair, pattern},
+};
+
+const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
+
+/// Everything but atomic operations.
+fn all() -> Access {
+    Access::REMOTE_WRITE | Access::REMOTE_READ | Access::WINDOW_BIND
+}
+
+/// A private mapping, of a file unless it says otherwise.
+struct Private {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Private {
+    fn of_file(bytes: usize) -> Self {
+        let mut file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch file");
+        file.write_all(&vec![0x55; bytes]).expect("room");
+        let length = NonZeroUsize::new(bytes).expect("some");
+        // SAFETY: a new mapping touches nothing that exists.
+        let base = unsafe { mmap(None, length, READ_WRITE, MapFlags::MAP_PRIVATE, &file, 0) };
+        Self { base: base.expect("it can be mapped").cast(), bytes }
+    }
+
+    /// Another mapping in its place from `offset` on: of an empty file, so that there is nothing, or of no file. (Nothing at all would be anybody's
+    /// to map there: the daemon is in this process.)
+    fn replace(&self, offset: usize, there: bool) {
+        let at = NonZeroUsize::new(self.base.as_ptr().addr() + offset);
+        let length = NonZeroUsize::new(self.bytes - offset).expect("some");
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
+        let empty = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch file");
+        // SAFETY: over our own mapping, which only the daemon reaches.
+        let mapped = unsafe {
+            if there {
+                nix::sys::mman::mmap_anonymous(at, length, READ_WRITE, flags)
+            } else {
+                mmap(at, length, READ_WRITE, flags, &empty, 0)
+            }
+        };
+        mapped.expect("it can be mapped");
+    }
+
+    fn register(&self, pd: &ProtectionDomain, access: Access) -> Result<MemoryRegion, Error> {
+        let address = self.base.as_ptr().expose_provenance() as u64;
+        // SAFETY: each test drops its regions before its mappings, or has the daemon alone touch them.
+        unsafe { pd.register_at(self.base.as_ptr(), self.bytes, address, access) }
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which nobody uses any more.
+        unsafe { munmap(self.base.cast(), self.bytes) }.expect("it is mapped");
+    }
+}
+
+fn kept_bytes(served: &Served) -> u64 {
+    served.on_control_thread(|clients, _| clients.reports().map(|report| report.memory.kept_bytes).sum())
+}
+
+const DATA_BYTES: usize = 200_000;
+
+/// Begins with something other than zeros, so it lies in the file of this program.
+static mut DATA: [u8; DATA_BYTES] = [0x77; DATA_BYTES];
+
+/// Moves data by every operation between `region` and memory that is mapped, in lengths at which accesses end differently.
+fn every_operation(pair: &Pair, region: &MemoryRegion) {
+    let bytes = region.len();
+    let other = pair.pd.allocate(bytes, Access::ALL).expect("memory");
+    for (round, length) in [1, 7, 8, 9, 1024, 4097, 65_536, 65_537, bytes - 5].into_iter().enumerate() {
+        let skip = round % 5;
+        let (here, there) = ([region.sge(skip..skip + length)], [other.sge(skip..skip + length)]);
+        let same = |what| {
+            assert!(region.to_vec(skip, length) == other.to_vec(skip, length), "{what}, {length} bytes");
+        };
+        other.write_at(skip, &pattern(round, length));
+        pair.send(&SendRequest::write(&there, region.remote().at(skip as u64))).ok().expect("it arrived");
+        same("written to it");
+        region.write_at(skip, &pattern(round + 100, length));
+        pair.send(&SendRequest::write(&here, other.remote().at(skip as u64))).ok().expect("it arrived");
+        same("written from it");
+        region.write_at(skip, &pattern(round + 200, length));
+        pair.send(&SendRequest::read(&there, region.remote().at(skip as u64))).ok().expect("it came");
+        same("read from it");
+        other.write_at(skip, &pattern(round + 300, length));
+        pair.send(&SendRequest::read(&here, other.remote().at(skip as u64))).ok().expect("it came");
+        same("read to it");
+        for (from, to, seed) in [(&here, &there, 400), (&there, &here, 500)] {
+            let source = if seed == 400 { region } else { &other };
+            source.write_at(skip, &pattern(round + seed, length));
+            pair.b.post_recv(&RecvRequest::new(to)).expect("room");
+            pair.a.post_send(&SendRequest::send(from).signaled()).expect("room");
+            for what in ["sent", "received"] {
+                pair.reap().ok().expect(what);
+            }
+            same("sent");
+        }
+    }
+    // The last byte is inside and the next is not; what was not named is as it was.
+    region.fill(0, 10, 3);
+    pair.send(&SendRequest::write(&[other.sge(..1)], region.remote().at(bytes as u64 - 1))).ok().expect("inside");
+    let beyond = pair.send(&SendRequest::write(&[other.sge(..2)], region.remote().at(bytes as u64 - 1)));
+    assert_eq!(beyond.ok().expect_err("outside").status, Status::RemoteAccess);
+    assert_eq!((region.byte(bytes - 1), region.to_vec(0, 10)), (other.byte(0), vec![3; 10]));
+}
+
+#[test]
+fn variables_of_the_program_are_reached_by_every_operation() {
+    let served = Served::start();
+    let pair = Pair::new(&served);
+    let address = (&raw mut DATA).cast::<u8>();
+    // SAFETY: it lives as long as the program, and is looked at by the region's methods.
+    let region = unsafe { pair.pd.register_at(address, DATA_BYTES, 0x1_0000_0001, all()) }.expect("a variable");
+    assert_eq!(region.to_vec(5, 5), [0x77; 5]);
+    assert_eq!(kept_bytes(&served), DATA_BYTES.next_multiple_of(4096) as u64 + 4096, "whole pages");
+    every_operation(&pair, &region);
+    drop(region);
+    assert_eq!(kept_bytes(&served), 0);
+}
+
+#[test]
+fn files_mapped_privately_are_reached_and_not_changed() {
+    let served = Served::start();
+    let (pair, mapped) = (Pair::new(&served), Private::of_file(150_000));
+    let region = mapped.register(&pair.pd, all()).expect("a private mapping");
+    assert!(kept_bytes(&served) > 0);
+    every_operation(&pair, &region);
+}
+
+#[test]
+fn huge_pages_are_reached_by_every_operation() {
+    let served = Served::start();
+    let pair = Pair::new(&served);
+    let length = NonZeroUsize::new(2 << 20).expect("some");
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_HUGETLB;
+    // SAFETY: a new mapping touches nothing that exists.
+    let Ok(base) = (unsafe { nix::sys::mman::mmap_anonymous(None, length, READ_WRITE, flags) }) else {
+        return println!("skipped: no huge pages (sysctl vm.nr_hugepages)");
+    };
+    let mapped = Private { base: base.cast(), bytes: length.get() };
+    let region = mapped.register(&pair.pd, all()).expect("huge pages");
+    assert_eq!(kept_bytes(&served), 2 << 20);
+    every_operation(&pair, &region);
+}
+
+/// Where pages cannot be exchanged, registering costs more and works all the same.
+#[test]
+fn a_program_whose_pages_cannot_be_exchanged_registers_too() {
+    const NAME: &str = "a_program_whose_pages_cannot_be_exchanged_registers_too";
+    if !is_alone(NAME) {
+        return;
+    }
+    // A limit on the size of files rules out the file that is as large as the address space.
+    setrlimit(Resource::RLIMIT_FSIZE, 1 << 40, 1 << 40).expect("it can be lowered");
+    let served = Served::start();
+    let pair = Pair::new(&served);
+    let mut heap = pattern(9, 200_000);
+    // SAFETY: it lives until the region is dropped, and is looked at by the region's methods.
+    let region = unsafe { pair.pd.register_at(heap.as_mut_ptr(), heap.len(), 0, all()) }.expect("heap");
+    assert!(kept_bytes(&served) >= 200_000);
+    every_operation(&pair, &region);
+}
+
+#[test]
+fn there_are_no_atomic_operations_by_any_way() {
+    let served = Served::start();
+    let (pair, mapped) = (Pair::new(&served), Private::of_file(8192));
+    let refused = |error: &Error| matches!(error, Error::Refused { refusal: Refusal::NotSupported, .. });
+    for access in [Access::ALL, Access::REMOTE_ATOMIC] {
+        let error = mapped.register(&pair.pd, access).expect_err("no copy is atomic");
+        assert!(refused(&error) && error.to_string().contains("atomic"), "{error}");
+    }
+    assert_eq!(kept_bytes(&served), 0, "nothing was left");
+    let mut region = mapped.register(&pair.pd, all()).expect("without");
+    let change = Reregistration { access: Some(Access::ALL), ..Reregistration::default() };
+    assert!(refused(&region.reregister(&change).expect_err("no copy is atomic")));
+    // A memory window bears what its region need not.
+    let window = pair.pd.memory_window(WindowKind::Two).expect("below the limit");
+    for (access, done) in [(Access::REMOTE_READ | Access::REMOTE_ATOMIC, false), (Access::REMOTE_READ, true)] {
+        let pair = Pair::of(&pair.pd);
+        let binding = window.bind(&region, 0..4096, access);
+        assert_eq!(pair.send(&SendRequest::bind(&binding)).ok().is_ok(), done, "{access:?}");
+    }
+}
+
+/// Connections on one device lend each other payload; datagrams go in frames, as to other hosts.
+#[test]
+fn frames_carry_it_both_ways() {
+    const QKEY: u32 = 7;
+    let served = Served::start();
+    let (pair, mapped) = (Pair::new(&served), Private::of_file(50_000));
+    let region = mapped.register(&pair.pd, all()).expect("a private mapping");
+    let other = pair.pd.allocate(50_000, all()).expect("memory");
+    let qp = pair.pd.queue_pair(&pair.cq, &pair.cq).service(ServiceType::Ud).create().expect("a queue pair");
+    qp.activate(QKEY).expect("from RESET");
+    let gid = "10.9.0.1".parse().expect("an address");
+    let ah = pair.pd.address_handle(&AddressOptions::new(gid)).expect("a route");
+    for (round, bytes) in [1, 8, 9, 500, 1024, 1024, 1024].into_iter().enumerate() {
+        // Each goes on where the one before stopped, so that bytes are read ahead.
+        let at = 1024 * round;
+        for (from, to) in [(&region, &other), (&other, &region), (&region, &region)] {
+            from.write_at(at, &pattern(round, bytes));
+            let into = 25_000 + at;
+            qp.post_recv(&RecvRequest::new(&[to.sge(into..into + GRH_BYTES), to.sge(into + GRH_BYTES..into + 2000)]))
+                .expect("room");
+            // Its worker has taken it when it answers.
+            qp.query().expect("there");
+            let entry = [from.sge(at..at + bytes)];
+            qp.post_send(&SendRequest::send(&entry).to(&ah, qp.qpn(), QKEY).signaled()).expect("room");
+            for what in ["sent", "received"] {
+                pair.reap().ok().expect(what);
+            }
+            assert!(to.to_vec(into + GRH_BYTES, bytes) == pattern(round, bytes), "round {round}");
+            to.fill(into, 2000, 0);
+        }
+    }
+}
+
+/// What is told of is there, also when it lies in memory of another kind; and the last byte of a WRITE comes last.
+#[test]
+fn nothing_is_seen_before_what_came_first() {
+    let served = Served::start();
+    let (pair, mapped) = (Pair::new(&served), Private::of_file(40_000));
+    let region = mapped.register(&pair.pd, all()).expect("a private mapping");
+    let (source, flag) =
+        (pair.pd.allocate(40_000, all()).expect("memory"), pair.pd.allocate(1, all()).expect("memory"));
+    for round in 1..=100u8 {
+        source.fill(0, 40_000, round);
+        pair.a.post_send(&SendRequest::write(&[source.sge(..)], region.remote())).expect("room");
+        pair.a.post_send(&SendRequest::write_inline(&[round], flag.remote()).signaled()).expect("room");
+        let watched = [(&region, 39_999), (&flag, 0)][usize::from(round % 2)];
+        let begin = Instant::now();
+        while watched.0.byte(watched.1) != round {
+            assert!(begin.elapsed() < Duration::from_secs(20), "it never comes");
+            thread::yield_now();
+        }
+        assert!(region.to_vec(0, 40_000).iter().all(|byte| *byte == round), "round {round}");
+        pair.reap().ok().expect("both arrived");
+    }
+}
+
+/// Both ends go on looking at what they did.
+fn is_served_on(bystander: &Pair) {
+    let memory = bystander.pd.allocate(4096, Access::ALL).expect("it is served on");
+    bystander.send(&SendRequest::write(&[memory.sge(..50)], memory.remote().at(50))).ok().expect("it is served on");
+}
+
+#[test]
+fn memory_that_is_gone_ends_its_session_and_no_other() {
+    let served = Served::start();
+    let (reader, writer, bystander) = (Pair::new(&served), Pair::new(&served), Pair::new(&served));
+    for (left, pair, reads) in [(2, &reader, true), (1, &writer, false)] {
+        let mapped = Private::of_file(4 * 4096);
+        let region = mapped.register(&pair.pd, all()).expect("a private mapping");
+        let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
+        pair.send(&SendRequest::write(&[local.sge(..)], region.remote())).ok().expect("it arrived");
+        mapped.replace(8192, false);
+        let (entry, remote) = ([local.sge(..)], region.remote().at(8192));
+        let request = if reads { SendRequest::read(&entry, remote) } else { SendRequest::write(&entry, remote) };
+        pair.a.post_send(&request.signaled()).expect("room");
+        eventually("the session ended", || served.sessions() == left);
+        assert!(matches!(pair.pd.allocate(1, Access::ALL), Err(Error::DaemonGone)));
+        drop(region);
+    }
+    is_served_on(&bystander);
+}
+
+mod uffd {
+    #[repr(C)]
+    pub(crate) struct Handshake {
+        pub(crate) api: u64,
+        pub(crate) features: u64,
+        pub(crate) ioctls: u64,
+    }
+
+    #[repr(C)]
+    pub(crate) struct Register {
+        pub(crate) start: u64,
+        pub(crate) length: u64,
+        pub(crate) mode: u64,
+        pub(crate) ioctls: u64,
+    }
+
+    nix::ioctl_readwrite!(api, 0xaa, 0x3f, Handshake);
+    nix::ioctl_readwrite!(register, 0xaa, 0x00, Register);
+}
+
+/// From now on nobody gets past a missing page of these.
+fn withhold(mapped: &Private) -> Option<OwnedFd> {
+    // SAFETY: the call takes flags and makes a descriptor.
+    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) }).ok()?;
+    // SAFETY: the kernel made it a moment ago and nobody else knows of it.
+    let fd = unsafe { OwnedFd::from_raw_fd(RawFd::try_from(fd).expect("a descriptor")) };
+    let mut handshake = uffd::Handshake { api: 0xaa, features: 0, ioctls: 0 };
+    // SAFETY: the structure lives through the call.
+    unsafe { uffd::api(fd.as_raw_fd(), &raw mut handshake) }.expect("it is known");
+    let start = mapped.base.as_ptr().addr() as u64;
+    let mut register = uffd::Register { start, length: mapped.bytes as u64, mode: 1, ioctls: 0 };
+    // SAFETY: the structure lives through the call; only the daemon reaches this memory.
+    unsafe { uffd::register(fd.as_raw_fd(), &raw mut register) }.expect("missing pages can be waited for");
+    Some(fd)
+}
+
+/// A page that its program does not let come holds nobody but its own session, and that not for long.
+#[test]
+fn memory_that_does_not_answer_ends_its_session_and_holds_no_other() {
+    const NAME: &str = "memory_that_does_not_answer_ends_its_session_and_holds_no_other";
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root, to hold the kernel's own accesses");
+    }
+    if !is_alone(NAME) {
+        return;
+    }
+    // One worker, which both sessions need.
+    let served = Served::start_as(How { workers: 1, ..How::default() });
+    let (pair, bystander) = (Pair::new(&served), Pair::new(&served));
+    let mapped = Private::of_file(4 * 4096);
+    let region = mapped.register(&pair.pd, all()).expect("a private mapping");
+    let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
+    mapped.replace(0, true);
+    let Some(held) = withhold(&mapped) else { return println!("skipped: no userfaultfd here") };
+    let stop = AtomicBool::new(false);
+    let longest = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let (memory, mut longest) = (bystander.pd.allocate(4096, Access::ALL).expect("memory"), Duration::ZERO);
+            while !stop.load(Ordering::Relaxed) {
+                let begin = Instant::now();
+                bystander.send(&SendRequest::write(&[memory.sge(..50)], memory.remote().at(50))).ok().expect("served");
+                longest = longest.max(begin.elapsed());
+            }
+            longest
+        });
+        pair.a.post_send(&SendRequest::write(&[local.sge(..)], region.remote()).signaled()).expect("room");
+        eventually("the session ended", || served.sessions() == 1);
+        stop.store(true, Ordering::Relaxed);
+        other.join().expect("it is served")
+    });
+    // As long as a starved porter is waited for, and not for ever.
+    assert!(longest < Duration::from_secs(5), "others were held for {longest:?}");
+    drop(region);
+    drop(held);
+    is_served_on(&bystander);
+}
+
+fn whole(fd: &impl AsRawFd, mapped: &Private) -> (MapMemoryRequest, RawFd) {
+    let offset = mapped.base.as_ptr().addr() as u64;
+    (MapMemoryRequest { offset, bytes: 4096, writable: 1, origin: origin::KEPT }, fd.as_raw_fd())
+}
+
+/// The daemon acts on a descriptor that the client has opened, and only if it is of some process's memory.
+#[test]
+fn descriptors_of_anything_else_are_refused() {
+    let served = Served::start();
+    let mut raw = Raw::greeted(&served.socket);
+    raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("it exists");
+    let mapped = Private::of_file(8192);
+    let open = |path: &str, write| OpenOptions::new().read(true).write(write).open(path).expect("it can be opened");
+    let adjustment = || std::fs::read("/proc/self/oom_score_adj").expect("there");
+    let before = adjustment();
+    let (pipe, _other_end) = std::os::unix::net::UnixStream::pair().expect("sockets");
+    let scratch = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch file");
+    let refused: [(&str, OwnedFd); 6] = [
+        ("a device", open("/dev/zero", true).into()),
+        ("memory to read only", open("/proc/self/mem", false).into()),
+        ("another file of procfs", open("/proc/self/oom_score_adj", true).into()),
+        ("a file of procfs that has bytes there", open("/proc/self/pagemap", false).into()),
+        ("a socket", pipe.into()),
+        ("a file", scratch.into()),
+    ];
+    for (what, fd) in refused {
+        let (request, fd) = whole(&fd, &mapped);
+        let refusal = raw.call_with::<MapMemory>(request, &[fd]).expect_err(what).0;
+        assert_eq!(refusal, Refusal::BadFile, "{what}");
+    }
+    assert_eq!(adjustment(), before);
+    let memory = File::options().read(true).write(true).open("/proc/self/mem").expect("our own");
+    let (request, fd) = whole(&memory, &mapped);
+    for request in [
+        MapMemoryRequest { offset: 0, ..request },
+        MapMemoryRequest { offset: 1 << 62, bytes: 1 << 20, ..request },
+        MapMemoryRequest { offset: 64 << 10, ..request },
+    ] {
+        assert_eq!(raw.call_with::<MapMemory>(request, &[fd]).expect_err("nothing is there").0, Refusal::BadFile);
+    }
+    raw.call_with::<MapMemory>(request, &[fd]).expect("memory of this very process");
+}
+
+/// What the program may not do there itself it does not have peers do.
+#[test]
+fn what_the_program_may_not_write_is_not_registered_for_writing() {
+    let served = Served::start();
+    let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
+    let pd = device.protection_domain().expect("a domain");
+    static CONSTANT: [u8; 5000] = [7; 5000];
+    let at = (&raw const CONSTANT).cast_mut().cast::<u8>();
+    // SAFETY: it lives as long as the program, and nobody writes there.
+    let register = |access| unsafe { pd.register_at(at, 5000, 0, access) };
+    for access in [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::ALL] {
+        assert!(matches!(register(access), Err(Error::NoRights { .. })), "{access:?}");
+    }
+    let mut region = register(Access::REMOTE_READ).expect("to read");
+    assert_eq!((region.to_vec(0, 10), kept_bytes(&served) > 0), (vec![7; 10], true));
+    let change = Reregistration { access: Some(Access::REMOTE_WRITE), ..Reregistration::default() };
+    let refused = region.reregister(&change).expect_err("it is constant");
+    assert!(matches!(refused, Error::Refused { refusal: Refusal::InvalidArgument, .. }), "{refused}");
+}

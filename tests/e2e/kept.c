@@ -1,0 +1,165 @@
+/* Memory that no daemon can map, registered by libibverbs: an initialized variable, huge pages where the machine has some, and, where userfaultfd is
+ * forbidden, anything at all. Data goes by WRITE, READ and SEND, to it and from it, and every byte is looked at.
+ *
+ *   kept DEVICE GID_INDEX [no-userfaultfd]
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+enum { VARIABLE_BYTES = 300001, HUGE_BYTES = 2 << 20, BUFFER_BYTES = 100000 };
+
+#define CHECK(what) do { if (!(what)) { fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); exit(1); } } while (0)
+
+/* Begins with something other than zeros, so it lies in the file of this program. */
+static unsigned char variable[VARIABLE_BYTES] = { 1, 2, 3 };
+
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+static struct ibv_qp *qps[2];
+
+static void forbid_userfaultfd(void)
+{
+	struct sock_filter rules[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof rules / sizeof *rules, rules };
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer, union ibv_gid *gid, int gid_index)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num, .rq_psn = 1,
+				   .max_dest_rd_atomic = 4, .min_rnr_timer = 12,
+				   .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = *gid, .sgid_index = gid_index, .hop_limit = 1 } } };
+	CHECK(ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+					      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
+	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .sq_psn = 1, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4 };
+	CHECK(ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+					      IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+}
+
+static void reap(int count)
+{
+	struct ibv_wc done;
+	while (count > 0) {
+		int got = ibv_poll_cq(cq, 1, &done);
+		CHECK(got >= 0);
+		CHECK(got == 0 || done.status == IBV_WC_SUCCESS);
+		count -= got;
+	}
+}
+
+static void post(enum ibv_wr_opcode opcode, struct ibv_mr *local, struct ibv_mr *remote, unsigned skip, unsigned length)
+{
+	struct ibv_sge here = { (uintptr_t)local->addr + skip, length, local->lkey }, there = { (uintptr_t)remote->addr + skip, length, remote->lkey };
+	struct ibv_send_wr send = { .sg_list = &here, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED,
+				    .wr.rdma = { there.addr, remote->rkey } }, *bad_send;
+	struct ibv_recv_wr receive = { .sg_list = &there, .num_sge = 1 }, *bad_receive;
+	int receives = opcode == IBV_WR_SEND;
+	if (receives)
+		CHECK(ibv_post_recv(qps[1], &receive, &bad_receive) == 0);
+	CHECK(ibv_post_send(qps[0], &send, &bad_send) == 0);
+	reap(1 + receives);
+}
+
+static void fill(unsigned char *bytes, unsigned length, unsigned seed)
+{
+	for (unsigned i = 0; i < length; i++)
+		bytes[i] = (unsigned char)(seed * 31 + i * 7 + (i >> 8));
+}
+
+/* Moves `length` bytes from one to the other by each operation. */
+static void move(struct ibv_mr *from, struct ibv_mr *to, unsigned skip, unsigned length, unsigned seed)
+{
+	enum ibv_wr_opcode opcodes[] = { IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_SEND };
+	for (unsigned i = 0; i < 3; i++) {
+		unsigned char *source = (unsigned char *)from->addr, *target = (unsigned char *)to->addr;
+		unsigned char before = target[skip + length];
+		fill(source + skip, length, seed + i);
+		if (opcodes[i] == IBV_WR_RDMA_READ)
+			post(opcodes[i], to, from, skip, length);
+		else
+			post(opcodes[i], from, to, skip, length);
+		CHECK(memcmp(source + skip, target + skip, length) == 0);
+		CHECK(target[skip + length] == before);
+	}
+}
+
+static void use(const char *what, void *bytes, size_t length, int is_kept)
+{
+	int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+	if (is_kept) {
+		errno = 0;
+		CHECK(ibv_reg_mr(pd, bytes, length, rights | IBV_ACCESS_REMOTE_ATOMIC) == NULL && errno == EOPNOTSUPP);
+	}
+	struct ibv_mr *region = ibv_reg_mr(pd, bytes, length, rights);
+	CHECK(region != NULL);
+	unsigned char *buffer = malloc(length);
+	CHECK(buffer != NULL);
+	memset(buffer, 0, length);
+	struct ibv_mr *other = ibv_reg_mr(pd, buffer, length, rights);
+	CHECK(other != NULL);
+	unsigned lengths[] = { 1, 9, 1023, 4096, 65537, length - 8 };
+	for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+		move(region, other, i, lengths[i], 10 * i);
+		move(other, region, i, lengths[i], 10 * i + 5);
+	}
+	CHECK(ibv_dereg_mr(region) == 0 && ibv_dereg_mr(other) == 0);
+	free(buffer);
+	printf("%s: %zu bytes\n", what, length);
+}
+
+int main(int count, char **words)
+{
+	CHECK(count >= 3);
+	int is_forbidden = count > 3;
+	if (is_forbidden)
+		forbid_userfaultfd();
+	struct ibv_device **devices = ibv_get_device_list(NULL), *device = NULL;
+	CHECK(devices != NULL);
+	for (int i = 0; devices[i]; i++)
+		if (!strcmp(ibv_get_device_name(devices[i]), words[1]))
+			device = devices[i];
+	CHECK(device != NULL);
+	struct ibv_context *context = ibv_open_device(device);
+	CHECK(context != NULL);
+	union ibv_gid gid;
+	int gid_index = atoi(words[2]);
+	CHECK(ibv_query_gid(context, 1, gid_index, &gid) == 0);
+	CHECK((pd = ibv_alloc_pd(context)) != NULL);
+	CHECK((cq = ibv_create_cq(context, 16, NULL, NULL, 0)) != NULL);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_init_attr attr = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+						 .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
+		CHECK((qps[i] = ibv_create_qp(pd, &attr)) != NULL);
+	}
+	connect_to(qps[0], qps[1], &gid, gid_index);
+	connect_to(qps[1], qps[0], &gid, gid_index);
+	use("variable", variable, sizeof variable, 1);
+	void *huge = mmap(NULL, HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	if (huge != MAP_FAILED)
+		use("huge pages", huge, HUGE_BYTES, 1);
+	unsigned char on_stack[BUFFER_BYTES];
+	use("stack", on_stack, sizeof on_stack, is_forbidden);
+	for (int i = 0; i < 2; i++)
+		CHECK(ibv_destroy_qp(qps[i]) == 0);
+	CHECK(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
+	ibv_free_device_list(devices);
+	return 0;
+}
