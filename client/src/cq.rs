@@ -26,6 +26,7 @@ use crate::{
     channel::{ChannelInner, CompletionChannel},
     device::{Device, DeviceInner},
     error::{Error, Result, WorkError},
+    exclusive::Exclusive,
     mapping::{Emptied, Mapping, Mode, cq_lanes},
     outstanding::{Cookie, Outstanding, Queue},
     socket::lock,
@@ -156,7 +157,7 @@ pub(crate) struct CqInner {
     spin: Duration,
     /// What it was made with: its arm word lies there.
     mapping: Arc<Mapping>,
-    state: Mutex<Reaping>,
+    state: Exclusive<Reaping>,
     empty_polls: AtomicU32,
     looked: Mutex<Instant>,
     /// A thread sleeps for the channel; the others wait for that one.
@@ -166,7 +167,7 @@ pub(crate) struct CqInner {
 
 /// What a poll works on.
 #[derive(Debug)]
-struct Reaping {
+pub(crate) struct Reaping {
     lanes: Vec<Lane>,
     first: usize,
     /// By queue pair number.
@@ -223,7 +224,12 @@ pub(crate) struct Work {
 }
 
 impl CompletionQueue {
-    pub(crate) fn create(device: &Device, options: &CqOptions<'_>) -> Result<Self> {
+    /// `reaping` makes what keeps threads apart.
+    pub(crate) fn create(
+        device: &Device,
+        options: &CqOptions<'_>,
+        reaping: impl FnOnce(Reaping) -> Exclusive<Reaping>,
+    ) -> Result<Self> {
         let channel = match options.channel {
             Some(shared) if !Arc::ptr_eq(&shared.inner.device, &device.inner) => return Err(Error::OtherDevice),
             Some(shared) => Some(Arc::clone(&shared.inner)),
@@ -248,7 +254,7 @@ impl CompletionQueue {
             cqn: reply.cqn,
             entries: AtomicU32::new(layout.lane.entries()),
             spin: options.spin,
-            state: Mutex::new(Reaping {
+            state: reaping(Reaping {
                 lanes: cq_lanes(&mapping, layout).into_iter().map(Lane::new).collect(),
                 first: 0,
                 work: Vec::new(),
@@ -286,7 +292,7 @@ impl CompletionQueue {
         let inner = &*self.inner;
         let device = &inner.device;
         // A worker may complete by its new lane before the answer is here: nobody may look at the lanes and go to wait in between.
-        let mut state = lock(&inner.state);
+        let mut state = inner.state.enter();
         let request = ResizeCqRequest { cqn: inner.cqn, entries };
         let (reply, [fd]) = device.session.call_with_fds::<ResizeCq, 1>(request)?;
         let broken = || {
@@ -305,7 +311,7 @@ impl CompletionQueue {
 
     /// Sends that complete here and have not been reaped, whether they have completed or not.
     pub fn sends_outstanding(&self) -> usize {
-        let state = lock(&self.inner.state);
+        let state = self.inner.state.enter();
         let sends_here = |work: &Work| std::ptr::eq(work.send_cq.as_ptr(), Arc::as_ptr(&self.inner));
         state.work.iter().filter(|(_, work)| sends_here(work)).map(|(_, work)| work.send.len() as usize).sum()
     }
@@ -315,7 +321,7 @@ impl CompletionQueue {
     /// # Errors
     /// The daemon broke its own rules.
     pub fn waiting(&self) -> Result<usize> {
-        let mut state = lock(&self.inner.state);
+        let mut state = self.inner.state.enter();
         let counts = state.lanes.iter_mut().map(Lane::waiting);
         let count: std::result::Result<u32, RingCorrupt> = counts.sum();
         count.map(|count| count as usize).map_err(|_| self.inner.broken())
@@ -327,7 +333,7 @@ impl CompletionQueue {
     /// [`Error::DaemonGone`] once everything that was under way has been given out as [`Status::Fatal`].
     pub fn poll(&self, into: &mut [Completion]) -> Result<usize> {
         let inner = &*self.inner;
-        let mut state = lock(&inner.state);
+        let mut state = inner.state.enter();
         let taken = state.take(inner, into)?;
         if taken > 0 || into.is_empty() {
             return Ok(taken);
@@ -402,7 +408,7 @@ impl CompletionQueue {
 impl CqInner {
     /// A queue pair's work completes here from now on.
     pub(crate) fn add(&self, qpn: u32, work: &Arc<Work>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.enter();
         if let Err(at) = state.work.binary_search_by_key(&qpn, |(qpn, _)| *qpn) {
             state.work.insert(at, (qpn, Arc::clone(work)));
         }
@@ -410,7 +416,7 @@ impl CqInner {
 
     /// It does not any more.
     pub(crate) fn remove(&self, qpn: u32) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.enter();
         let Ok(at) = state.work.binary_search_by_key(&qpn, |(qpn, _)| *qpn) else { return };
         let (_, work) = state.work.remove(at);
         if let Some(shared) = &work.shared {
@@ -421,7 +427,7 @@ impl CqInner {
 
     /// Forgets a queue pair's outstanding work, with no poll under way.
     pub(crate) fn forget(&self, outstanding: &Outstanding) {
-        let _reaping = lock(&self.state);
+        let _reaping = self.state.enter();
         outstanding.clear();
     }
 
@@ -480,7 +486,7 @@ impl Drop for CqInner {
         if let Some(channel) = &self.channel {
             channel.remove(self.cqn);
         }
-        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).complete_orphans();
+        self.state.enter().complete_orphans();
         // Fails only when the session is over, and then the queue is too.
         let _ = self.device.session.call::<DestroyCq>(Handle { handle: self.cqn });
     }

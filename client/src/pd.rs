@@ -9,6 +9,7 @@ use crate::{
     cq::CompletionQueue,
     device::{Device, DeviceInner},
     error::Result,
+    exclusive::Exclusive,
     mr::{Access, Memory, MemoryRegion},
     qp::QpBuilder,
     srq::SharedReceiveQueue,
@@ -102,7 +103,20 @@ impl ProtectionDomain {
     /// # Errors
     /// Sizes or the session's limits; no memory; the daemon is gone.
     pub fn shared_receive_queue(&self, wrs: u32, sges: u32) -> Result<SharedReceiveQueue> {
-        SharedReceiveQueue::create(self, wrs, sges)
+        SharedReceiveQueue::create(self, wrs, sges, Exclusive::locked)
+    }
+
+    /// As [`Self::shared_receive_queue`], without the lock of those who post.
+    ///
+    /// # Safety
+    /// One thread at a time posts to it. (Any may take completions meanwhile.)
+    ///
+    /// # Errors
+    /// As [`Self::shared_receive_queue`].
+    #[expect(unsafe_code, reason = "the caller promises what no type can show")]
+    pub unsafe fn single_threaded_shared_receive_queue(&self, wrs: u32, sges: u32) -> Result<SharedReceiveQueue> {
+        // SAFETY: the caller promised it; posting gives it up before it returns.
+        SharedReceiveQueue::create(self, wrs, sges, |side| unsafe { Exclusive::promised(side) })
     }
 
     /// Begins a queue pair whose sends complete into `send_cq` and whose receives into `recv_cq`.

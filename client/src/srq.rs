@@ -31,6 +31,9 @@ pub struct SharedReceiveQueue {
     pub(crate) inner: Arc<SrqInner>,
 }
 
+/// Where receives are posted.
+pub(crate) type Side = PostSide<RECV_SLOT_WORDS_MAX>;
+
 #[derive(Debug)]
 pub(crate) struct SrqInner {
     pub(crate) pd: Arc<PdInner>,
@@ -39,11 +42,17 @@ pub(crate) struct SrqInner {
     bell: u32,
     sizes: QpSizes,
     pub(crate) work: Arc<SharedWork>,
-    side: Exclusive<PostSide<RECV_SLOT_WORDS_MAX>>,
+    side: Exclusive<Side>,
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn create(pd: &ProtectionDomain, wrs: u32, sges: u32) -> Result<Self> {
+    /// `exclusive` makes what keeps threads apart.
+    pub(crate) fn create(
+        pd: &ProtectionDomain,
+        wrs: u32,
+        sges: u32,
+        exclusive: impl FnOnce(Side) -> Exclusive<Side>,
+    ) -> Result<Self> {
         let pd = &pd.inner;
         let device = &pd.device;
         let request = CreateSrqRequest { pd: pd.handle, wrs, sges };
@@ -66,7 +75,7 @@ impl SharedReceiveQueue {
             bell: reply.bell,
             sizes,
             work: Arc::new(SharedWork::new(device.next_tag() & 0x7fff_ffff, sizes.recv_wrs)),
-            side: Exclusive::locked(PostSide::new(srq_ring(&mapping, layout))),
+            side: exclusive(PostSide::new(srq_ring(&mapping, layout))),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -121,7 +121,12 @@ pub(crate) unsafe fn make(context: *mut ContextFace, wanted: &Wanted) -> Result<
         silent: channel.is_none(),
         ..CqOptions::default()
     };
-    let queue = own.device.completion_queue_with(&options)?;
+    let queue = if wanted.single_threaded {
+        // SAFETY: by that attribute, or by a thread domain, the program promises that one thread at a time uses it.
+        unsafe { own.device.single_threaded_completion_queue(&options) }
+    } else {
+        own.device.completion_queue_with(&options)
+    }?;
     let cqn = queue.cqn();
     // SAFETY: zeros are numbers, null pointers, and functions that are not there.
     let mut face: Face = unsafe { mem::zeroed() };

@@ -12,13 +12,15 @@ use crate::{
         context::Context as ContextFace,
     },
     cq::{self, Cq, Wanted},
+    domain::Pd,
     errno::{self, Errno, Result},
 };
 
 /// `IBV_WC_EX_WITH_*` that we have: standard ones, both kinds of time stamps.
 const FIELDS: u64 = 0x7f | 1 << 7 | 1 << 11;
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS` and `_PD`.
-const KNOWN: u32 = 1 << 0 | 1 << 1;
+const KNOWN: u32 = 1 << 0 | MASK_PD;
+const MASK_PD: u32 = 1 << 1;
 /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` and `_IGNORE_OVERRUN`, which nobody is obliged to use.
 const FLAGS: u32 = 1 << 0 | 1 << 1;
 const SINGLE_THREADED: u32 = 1 << 0;
@@ -35,12 +37,16 @@ pub(crate) unsafe extern "C" fn create(context: *mut ContextFace, attr: *mut CqI
         if flags & !FLAGS != 0 {
             return Err(Errno::UNSUPPORTED);
         }
+        // SAFETY: the program's domain is ours.
+        let is_of_one_thread = attr.comp_mask & MASK_PD != 0
+            && !attr.parent_domain.is_null()
+            && unsafe { Pd::of(attr.parent_domain) }.own.is_of_one_thread();
         let wanted = Wanted {
             entries: attr.cqe,
             cq_context: attr.cq_context,
             channel: attr.channel,
             vector: attr.comp_vector,
-            single_threaded: flags & SINGLE_THREADED != 0,
+            single_threaded: flags & SINGLE_THREADED != 0 || is_of_one_thread,
         };
         // SAFETY: the program's context and channel are ours.
         unsafe { cq::make(context, &wanted) }

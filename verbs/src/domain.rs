@@ -19,7 +19,7 @@ use crate::{
 /// A protection domain, or a parent domain, which is one under another name.
 pub(crate) type Pd = Object<PdFace, Own>;
 
-/// A thread domain: a promise of the program that one thread at a time uses what is made in it. Queue pairs have no locks then.
+/// A thread domain: a promise of the program that one thread at a time uses what is made in it. Queue pairs, completion queues and shared receive queues have no locks then.
 pub(crate) type Td = Object<TdFace, Users>;
 
 /// What we know of one.

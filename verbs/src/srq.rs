@@ -44,7 +44,13 @@ pub(crate) unsafe extern "C" fn create(pd: *mut PdFace, init: *mut SrqInitAttr) 
         if init.attr.max_wr == 0 || init.attr.max_wr > most.max_qp_wrs || init.attr.max_sge > most.max_sges {
             return Err(Errno::INVALID);
         }
-        let srq = domain.own.pd.shared_receive_queue(init.attr.max_wr, init.attr.max_sge)?;
+        let (pd_of_it, attr) = (&domain.own.pd, &init.attr);
+        let srq = if domain.own.is_of_one_thread() {
+            // SAFETY: the program made the domain with a thread domain: by that it promises that one thread at a time uses what is made in it.
+            unsafe { pd_of_it.single_threaded_shared_receive_queue(attr.max_wr, attr.max_sge) }
+        } else {
+            pd_of_it.shared_receive_queue(attr.max_wr, attr.max_sge)
+        }?;
         domain.own.users.add();
         (init.attr.max_wr, init.attr.max_sge) = (srq.wrs(), srq.sges());
         let srqn = srq.srqn();
