@@ -53,6 +53,7 @@ pub use error::{Error, Result, Side, WorkError};
 pub use gid::{Gid, GidEntry, RoceVersion};
 pub use mr::{Access, Memory, MemoryRegion, RemoteMemory, Reregistration};
 pub use pd::ProtectionDomain;
+pub use program::ExchangeCost;
 pub use qp::{QpAttributes, QpBuilder, QpStatistics, QueuePair};
 pub use roced_shared::abi::{
     control::{PKEYS_MAX, Refusal, attribute, state},

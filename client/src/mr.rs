@@ -20,6 +20,7 @@ use crate::{
     mapping::{Mapping, Mode},
     pd::{PdInner, ProtectionDomain},
     place::{Move, Place},
+    program::ExchangeCost,
     socket::lock,
 };
 
@@ -305,6 +306,11 @@ impl MemoryRegion {
             }
             Err(error) => Err((self, error)),
         }
+    }
+
+    /// What it cost to exchange the pages that it lies on; `None` of memory whose pages were left as they were.
+    pub fn exchange_cost(&self) -> Option<ExchangeCost> {
+        self.place.memory.cost()
     }
 
     /// Bytes.

@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result},
     mapping::Mapping,
     mr::{Access, Memory},
-    program::{Held, Reached, reach},
+    program::{ExchangeCost, Held, Reached, reach},
 };
 
 /// Where a region's bytes lie.
@@ -76,6 +76,14 @@ impl Place {
 }
 
 impl Backing {
+    /// What registering it cost, where its pages had to be exchanged.
+    pub(crate) fn cost(&self) -> Option<ExchangeCost> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Program(memory) => memory.held.as_ref().map(|held| held.cost),
+        }
+    }
+
     pub(crate) fn handle(&self) -> u32 {
         match self {
             Self::Memory(memory) => memory.inner.handle,

@@ -27,7 +27,8 @@ use nix::{
 };
 use roced::config::{ClientLimits, Limits};
 use roced_client::{
-    Access, Device, Error, MemoryRegion, ProtectionDomain, RecvRequest, Refusal, Reregistration, SendRequest, Status,
+    Access, Device, Error, ExchangeCost, MemoryRegion, ProtectionDomain, RecvRequest, Refusal, Reregistration,
+    SendRequest, Status,
 };
 use roced_shared::{
     abi::control::{
@@ -431,6 +432,21 @@ fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
     assert_eq!(bytes, [7; 4096]);
 }
 
+#[test]
+fn what_registering_cost_is_told() {
+    let served = Served::start();
+    let pd = Pair::new(&served).pd;
+    let mut bytes = vec![1u8; 5 << 20];
+    // SAFETY: it lives until the regions are dropped.
+    let mut register =
+        |length| unsafe { pd.register_at(bytes.as_mut_ptr(), length, 0, Access::ALL) }.expect("heap").exchange_cost();
+    let cost = register(5 << 20).expect("its pages were exchanged");
+    assert!(cost.pieces >= 3 && cost.pieces_waited_for <= cost.pieces, "{cost:?}");
+    assert!(cost.longest > Duration::ZERO && cost.longest < cost.took, "{cost:?}");
+    let made = pd.allocate(4096, Access::ALL).expect("memory");
+    assert_eq!(made.exchange_cost(), None);
+}
+
 /// Sizes to measure with, and how often.
 const MEASURED: [(usize, u32); 4] = [(4096, 200), (1 << 20, 100), (64 << 20, 8), (1 << 30, 2)];
 
@@ -472,26 +488,34 @@ fn threads_held_up_by_registration() {
     let served = Served::start();
     let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
     let pd = device.protection_domain().expect("a domain");
-    println!("{:>12} {:>14} {:>14}", "bytes", "times held", "longest us");
+    let columns = ["bytes", "times held", "longest us", "pieces", "waited for", "their longest"];
+    println!("{}", columns.map(|column| format!("{column:>14}")).join(""));
     for (bytes, rounds) in MEASURED {
         let words: Vec<AtomicU64> = (0..bytes / 8).map(|_| AtomicU64::new(1)).collect();
         let stop = AtomicBool::new(false);
-        let held = std::thread::scope(|scope| {
+        let (held, cost) = std::thread::scope(|scope| {
             let hammers = [1, 3].map(|seed| {
                 scope.spawn({
                     let (words, stop) = (&words, &stop);
                     move || held_up(words, seed, stop)
                 })
             });
+            let mut all = ExchangeCost::default();
             for _ in 0..rounds {
                 // SAFETY: `words` lives until the region is dropped, and is made of atomics.
-                drop(unsafe { pd.register_at(words.as_ptr().cast_mut().cast(), bytes, 0, Access::ALL) }.expect("heap"));
+                let region = unsafe { pd.register_at(words.as_ptr().cast_mut().cast(), bytes, 0, Access::ALL) };
+                let cost = region.expect("heap").exchange_cost().expect("its pages were exchanged");
+                all.pieces += cost.pieces;
+                all.pieces_waited_for += cost.pieces_waited_for;
+                all.longest = all.longest.max(cost.longest);
             }
             stop.store(true, Ordering::Relaxed);
-            hammers.map(|hammer| hammer.join().expect("it counts"))
+            (hammers.map(|hammer| hammer.join().expect("it counts")), all)
         });
         let (times, longest) = (held[0].0 + held[1].0, held[0].1.max(held[1].1));
-        println!("{bytes:>12} {times:>14} {:>14.1}", longest.as_secs_f64() * 1e6);
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let (seen, told) = (us(longest), us(cost.longest));
+        println!("{bytes:>14}{times:>14}{seen:>14.1}{:>14}{:>14}{told:>14.1}", cost.pieces, cost.pieces_waited_for);
     }
 }
 

@@ -18,28 +18,37 @@ use std::{
     ops::Range,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
+    thread,
     time::{Duration, Instant},
 };
 
 use libc::{c_int, c_long};
 use nix::errno::Errno;
 
-use super::{PAGE_BYTES, areas::Area, turns::Turns, userfaultfd as uffd};
+use super::{
+    PAGE_BYTES,
+    areas::Area,
+    pace::{ExchangeCost, Pace},
+    turns::Turns,
+    userfaultfd as uffd,
+};
 use crate::{
     error::{Error, Result},
     mapping::racing_copy,
 };
 
-/// Most bytes that are write-protected at a time. Copying them takes some tenths of a millisecond; the chunk ends where huge pages do.
-const CHUNK_BYTES: usize = 2 << 20;
+/// How long those who waited have to go on before the next piece: else they want locks of the address space while we do, and who is preempted
+/// with one holds us up while we hold others.
+const PAUSE: Duration = Duration::from_micros(100);
 
 /// Exchanges pages of this process.
 #[derive(Debug)]
 pub(super) struct Exchange {
     faults: OwnedFd,
     turns: Turns,
-    /// The longest that writers may have waited.
-    pub(super) longest: Duration,
+    pace: Pace,
+    begin: Instant,
+    cost: ExchangeCost,
 }
 
 impl Exchange {
@@ -48,7 +57,13 @@ impl Exchange {
     /// # Errors
     /// The kernel does not have what is needed, or not for this program.
     pub(super) fn new() -> Result<Self> {
-        Ok(Self { faults: uffd::open()?, turns: Turns::take(), longest: Duration::ZERO })
+        let (pace, begin, cost) = (Pace::new(), Instant::now(), ExchangeCost::default());
+        Ok(Self { faults: uffd::open()?, turns: Turns::take(), pace, begin, cost })
+    }
+
+    /// What all of it has cost.
+    pub(super) fn cost(self) -> ExchangeCost {
+        ExchangeCost { took: self.begin.elapsed(), ..self.cost }
     }
 
     /// Puts the bytes of `area`, which is private, into `file`, at the offset that is their address, and shows the file there.
@@ -69,7 +84,7 @@ impl Exchange {
         assert!(!area.range.contains(&(&raw const here).addr()), "this thread's stack is nobody else's memory");
         let mut start = area.range.start;
         while start < area.range.end {
-            let chunk = start..((start / CHUNK_BYTES + 1) * CHUNK_BYTES).min(area.range.end);
+            let chunk = start..self.pace.end(start).min(area.range.end);
             start = chunk.end;
             let fresh = make(&chunk)?;
             self.one(&chunk, area, fresh)?;
@@ -83,19 +98,27 @@ impl Exchange {
         self.turns.begin_urgent();
         let begin = Instant::now();
         let done = uffd::write_protect(faults, chunk).and_then(|()| {
+            let copying = Instant::now();
             // SAFETY: `chunk` is mapped, as the caller of `register_at` promised, and may be read, as was looked up. Other threads read
             // there, none writes now.
             unsafe { fresh.copy_from(chunk.start) };
+            self.pace.copied(chunk.len(), copying.elapsed());
             fresh.move_to(chunk, area)
         });
+        let waited_for = uffd::someone_waits(faults);
         let done = match done {
             // What was protected is gone: those who wait for it have to be told.
             Ok(()) => uffd::wake(faults, chunk),
             // Takes the protection off and tells them.
             Err(error) => uffd::unregister(faults, chunk).and(Err(error)),
         };
-        self.longest = self.longest.max(begin.elapsed());
+        self.cost.longest = self.cost.longest.max(begin.elapsed());
+        self.cost.pieces += 1;
         self.turns.end_urgent();
+        if waited_for {
+            self.cost.pieces_waited_for += 1;
+            thread::sleep(PAUSE);
+        }
         done
     }
 }

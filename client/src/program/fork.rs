@@ -132,7 +132,7 @@ fn exchange_all(
             let fit = parts.iter().filter(|area| area.is_plain() || area.mirrors(pages.identity));
             fit.into_iter().try_for_each(|area| act(&mut exchange, area))?;
         }
-        Ok(exchange.longest)
+        Ok(exchange.cost())
     })
     .map(drop)
 }

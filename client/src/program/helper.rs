@@ -5,7 +5,7 @@
 //! processor that the thread runs on (rseq, near the thread pointer); either would be the end of the program. So the thread that asks takes no signals and sleeps.
 #![expect(unsafe_code, reason = "asks for the thread pointer")]
 
-use std::{fs, ops::Range, thread, time::Duration};
+use std::{fs, ops::Range, thread};
 
 use nix::{
     errno::Errno,
@@ -13,7 +13,7 @@ use nix::{
     unistd::{Pid, gettid},
 };
 
-use super::PAGE_BYTES;
+use super::{PAGE_BYTES, pace::ExchangeCost};
 use crate::error::{Error, Result};
 
 /// What of a thread lies at most this far from its thread pointer: the C library's record of it, with the place for rseq.
@@ -22,8 +22,11 @@ const THREAD_BYTES: usize = PAGE_BYTES;
 /// How often it is looked whether the asking thread sleeps. It was about to, so this is seldom needed and never long.
 const LOOKS: u32 = 10_000;
 
-/// Does `work`, which exchanges `ranges`, on a thread of its own; it says how long writers were held at most.
-pub(super) fn on_a_thread(ranges: &[Range<usize>], work: impl FnOnce() -> Result<Duration> + Send) -> Result<Duration> {
+/// Does `work`, which exchanges `ranges`, on a thread of its own; it says what it cost.
+pub(super) fn on_a_thread(
+    ranges: &[Range<usize>],
+    work: impl FnOnce() -> Result<ExchangeCost> + Send,
+) -> Result<ExchangeCost> {
     // SAFETY: it only tells.
     let record = unsafe { libc::pthread_self() } as usize;
     let record = record.saturating_sub(THREAD_BYTES)..record + THREAD_BYTES;

@@ -22,6 +22,7 @@ mod exchange;
 mod file;
 mod fork;
 mod helper;
+mod pace;
 mod turns;
 mod userfaultfd;
 
@@ -44,6 +45,7 @@ use nix::{
 
 use roced_shared::abi::control::origin;
 
+pub use self::pace::ExchangeCost;
 use self::{
     areas::{Area, Identity},
     counts::Counts,
@@ -124,6 +126,7 @@ pub(crate) struct Held {
     pid: u32,
     range: Range<usize>,
     edges: Vec<Range<usize>>,
+    pub(crate) cost: ExchangeCost,
 }
 
 impl Held {
@@ -139,10 +142,10 @@ impl Held {
         }
         let pages = pages.as_mut().expect("made above");
         let (asked, range) = (range, whole_pages(range)?);
-        pages.hold(&range, write)?;
+        let cost = pages.hold(&range, write)?;
         let edges = edges_of(asked, &range);
         edges.iter().for_each(|edge| pages.edges.add(edge));
-        Ok(Self { pid: pages.pid, range, edges })
+        Ok(Self { pid: pages.pid, range, edges, cost })
     }
 
     /// The whole pages.
@@ -187,7 +190,8 @@ impl Pages {
         Ok(Self { pid: process::id(), file, identity, counts: Counts::new(), edges: Counts::new() })
     }
 
-    fn hold(&mut self, range: &Range<usize>, write: bool) -> Result<()> {
+    /// What it cost; nothing where all was shared already.
+    fn hold(&mut self, range: &Range<usize>, write: bool) -> Result<ExchangeCost> {
         let areas = areas::all()?;
         let parts = areas::within(&areas, range)?;
         // The kernel makes the main stack longer below its first page, as long as that is what it was.
@@ -201,14 +205,14 @@ impl Pages {
         let private: Vec<_> = parts.into_iter().filter(Area::is_plain).collect();
         self.counts.add(range);
         if private.is_empty() {
-            return Ok(());
+            return Ok(ExchangeCost::default());
         }
-        let shared = on_a_thread(slice::from_ref(range), || {
+        let cost = on_a_thread(slice::from_ref(range), || {
             let mut exchange = Exchange::new()?;
             private.iter().try_for_each(|area| exchange.share(area, self.file.as_fd()))?;
-            Ok(exchange.longest)
+            Ok(exchange.cost())
         });
-        shared.map(drop).inspect_err(|_| self.release(range))
+        cost.inspect_err(|_| self.release(range))
     }
 
     /// Undoes a [`Self::hold`].
@@ -224,7 +228,7 @@ impl Pages {
             for range in &free {
                 self.make_private(&mut exchange, &areas, range)?;
             }
-            Ok(exchange.longest)
+            Ok(exchange.cost())
         });
     }
 

@@ -187,6 +187,30 @@ fn no_update_is_lost() {
 }
 
 #[test]
+fn who_waits_is_seen_and_goes_on_when_nothing_was_exchanged() {
+    let _no_fork = no_fork();
+    let memory = Plain::new(PAGE_BYTES);
+    memory.word(0).store(1, Ordering::Relaxed);
+    let faults = userfaultfd::open().expect("it is allowed");
+    let faults = faults.as_fd();
+    userfaultfd::register(faults, &memory.range()).expect("plain memory");
+    userfaultfd::write_protect(faults, &memory.range()).expect("it is registered");
+    assert!(!userfaultfd::someone_waits(faults));
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| memory.word(0).store(2, Ordering::Relaxed));
+        let begin = std::time::Instant::now();
+        while !userfaultfd::someone_waits(faults) && begin.elapsed().as_secs() < 20 {
+            thread::yield_now();
+        }
+        let held = (userfaultfd::someone_waits(faults), writer.is_finished(), memory.word(0).load(Ordering::Relaxed));
+        // It goes on whatever becomes of this test.
+        userfaultfd::unregister(faults, &memory.range()).expect("it is registered");
+        assert_eq!(held, (true, false, 1));
+    });
+    assert!(!userfaultfd::someone_waits(faults) && memory.word(0).load(Ordering::Relaxed) == 2);
+}
+
+#[test]
 fn the_stack_and_parts_of_heap_pages_can_be_shared() {
     let _no_fork = no_fork();
     let on_stack = [5u8; 3000];

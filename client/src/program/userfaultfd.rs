@@ -7,7 +7,10 @@ use std::{
 };
 
 use libc::c_int;
-use nix::errno::Errno;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 
 use crate::error::{Error, Result};
 
@@ -99,7 +102,9 @@ pub(super) fn unregister(fd: BorrowedFd<'_>, range: &Range<usize>) -> Result<()>
     let mut request = span(range);
     // SAFETY: as in `register`.
     let result = unsafe { raw::unregister(fd.as_raw_fd(), &raw mut request) };
-    result.map(drop).map_err(Error::kernel("UFFDIO_UNREGISTER"))
+    result.map(drop).map_err(Error::kernel("UFFDIO_UNREGISTER"))?;
+    // The kernel itself tells only those who wait for missing pages.
+    wake(fd, range)
 }
 
 /// When this returns nobody writes to `range`: whoever wants to waits.
@@ -108,6 +113,13 @@ pub(super) fn write_protect(fd: BorrowedFd<'_>, range: &Range<usize>) -> Result<
     // SAFETY: as in `register`.
     let result = unsafe { raw::write_protect(fd.as_raw_fd(), &raw mut request) };
     result.map(drop).map_err(Error::kernel("UFFDIO_WRITEPROTECT"))
+}
+
+/// Does somebody wait for a page?
+pub(super) fn someone_waits(fd: BorrowedFd<'_>) -> bool {
+    let mut looked = [PollFd::new(fd, PollFlags::POLLIN)];
+    // What cannot be told is not counted.
+    poll(&mut looked, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 /// Those who wait for `range` try again.

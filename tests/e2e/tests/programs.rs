@@ -347,6 +347,14 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
     server.end(LIMIT)?.success()?;
     let kept = compile("kept", folder.path())?;
     as_user(Host::A, member, &[&kept, "roce0", GID])?.end(LIMIT)?.success()?;
+    // Files below /dev and /sys are shown to it in a user namespace of its own, where the system has those for everybody.
+    if fs::read_to_string("/proc/sys/user/max_user_namespaces").is_ok_and(|most| most.trim() != "0") {
+        let listed = as_user(Host::A, member, &["--files", "ucx_info", "-d"])?.end(LIMIT)?.success()?;
+        ensure!(listed.contains("Transport: rc_verbs"), "{listed}");
+        let look = "id -u; ls -l /dev/infiniband/uverbs0; cat /sys/class/infiniband/roce0/node_type; ls /dev/null /sys/class/net/eth0";
+        let seen = as_user(Host::A, member, &["--files", "sh", "-c", look])?.end(SOON)?.success()?;
+        ensure!(seen.starts_with("65534\nc") && seen.contains("1: CA"), "{seen}");
+    }
     let stranger = as_user(Host::A, "--regid=daemon", &["ibv_devinfo"])?.end(SOON)?;
     ensure!(stranger.errors.contains("No IB devices found"), "{stranger}");
     Ok(())
