@@ -4,6 +4,7 @@
 pub(crate) mod attributes;
 pub(crate) mod completion;
 pub(crate) mod context;
+pub(crate) mod kernel;
 pub(crate) mod object;
 pub(crate) mod work;
 

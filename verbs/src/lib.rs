@@ -27,6 +27,7 @@ mod errno;
 mod event;
 mod exports;
 mod fork;
+mod marshal;
 mod memory;
 mod modify;
 mod multicast;

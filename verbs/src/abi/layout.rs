@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, fs, process::Command};
 
-use super::{Layout, attributes::*, completion::*, context::*, object::*, work::*};
+use super::{Layout, attributes::*, completion::*, context::*, kernel::*, object::*, work::*};
 
 const ALL: &[Layout] = &[
     DeviceAttr::LAYOUT,
@@ -58,6 +58,11 @@ const ALL: &[Layout] = &[
     ContextOps::LAYOUT,
     Context::LAYOUT,
     VerbsContext::LAYOUT,
+    KernelRoute::LAYOUT,
+    KernelAhAttr::LAYOUT,
+    KernelQpAttr::LAYOUT,
+    KernelPathRec::LAYOUT,
+    PathRec::LAYOUT,
 ];
 
 /// What the macro cannot see: members of unions inside structs.
@@ -75,6 +80,7 @@ const INSIDE: &[(&str, &str, usize)] = &[
 #[test]
 fn every_struct_lies_as_the_header_has_it() {
     let mut source = String::from("#include <stddef.h>\n#include <time.h>\n#include <infiniband/verbs.h>\n");
+    source.push_str("#include <infiniband/sa.h>\n#include <rdma/ib_user_sa.h>\n#include <rdma/ib_user_verbs.h>\n");
     for Layout { name, bytes, fields } in ALL {
         writeln!(source, "_Static_assert(sizeof({name}) == {bytes}, \"{name}\");").expect("a string");
         for (field, offset) in *fields {
