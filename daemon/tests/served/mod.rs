@@ -69,9 +69,6 @@ const PKEYS: [Pkey; 2] = [Pkey::DEFAULT, Pkey(0x8001)];
 /// The name of the only device.
 pub(crate) const DEVICE: &str = "test0";
 
-/// Queue pairs of each worker.
-const QPS: u32 = 64;
-
 /// A NIC queue that nobody has: workers here hand over to one another.
 pub(crate) enum NoNic {}
 
@@ -248,11 +245,13 @@ pub(crate) struct How {
     pub(crate) workers: u32,
     pub(crate) policy: Policy,
     pub(crate) limits: Limits,
+    /// Queue pairs of each worker.
+    pub(crate) qps: u32,
 }
 
 impl Default for How {
     fn default() -> Self {
-        Self { workers: 2, policy: Policy::Sleep { spin: Nanos::from_micros(20) }, limits: Limits::default() }
+        Self { workers: 2, policy: Policy::Sleep { spin: Nanos::from_micros(20) }, limits: Limits::default(), qps: 64 }
     }
 }
 
@@ -359,13 +358,13 @@ impl Control {
                     max_ahs: how.limits.device.ahs + 1,
                     max_srqs: how.limits.device.srq_places(),
                     max_attachments: how.limits.device.attachments,
-                    max_qps: QPS,
+                    max_qps: how.qps,
                     window_packets: 1024,
                     recovery: RecoveryConfig::default(),
                     partitions: Partitions::new(&PKEYS),
                 }),
                 queues: Vec::new(),
-                max_qps: QPS,
+                max_qps: how.qps,
             });
             let mut worker = Worker::new(WorkerParts {
                 id: WorkerId(number),
@@ -392,7 +391,7 @@ impl Control {
             window_packets: 64,
             pkeys: PKEYS.to_vec(),
             endpoints: endpoints.of_device(device).collect(),
-            qps_per_endpoint: QPS,
+            qps_per_endpoint: how.qps,
         };
         let told = Arc::clone(&self.network.told);
         let mut workers = MaybeStuck { workers: workers::Workers::new(handles, endpoints), told };

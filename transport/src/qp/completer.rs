@@ -536,7 +536,7 @@ impl Completer {
 /// A response must be as long as its place says, and end where a request of ours ended. Whether it begins one we do not mind: a
 /// request that was repeated from its middle begins anew there.
 fn check_response(packet: &Packet<'_>, entry: &SendEntry, at: u32, ends_chunk: bool, mtu: usize) -> Result<(), Status> {
-    let expected = (entry.length - u64::from(at) * mtu as u64).min(mtu as u64);
+    let expected = (entry.length() - u64::from(at) * mtu as u64).min(mtu as u64);
     let ends = matches!(packet.info.position, Position::Last | Position::Only);
     if packet.payload_len() as u64 == expected && ends == ends_chunk && is_ack(packet) {
         Ok(())

@@ -133,13 +133,13 @@ impl Datagram {
             _ => return fail(Status::LocalQpOperation, link, queue, turn),
         };
         // A number that names nothing of this protection domain is a mistake of the program's.
-        let Some(to) = turn.ahs.find(link.pd(), entry.to.ah) else {
+        let Some(to) = turn.ahs.find(link.pd(), entry.to().ah) else {
             return fail(Status::LocalQpOperation, link, queue, turn);
         };
-        if entry.length > u64::from(to.mtu_bytes) {
+        if entry.length() > u64::from(to.mtu_bytes) {
             return fail(Status::LocalLength, link, queue, turn);
         }
-        let bytes = entry.length as usize;
+        let bytes = entry.length() as usize;
         match &to.path {
             PathState::Resolving => {
                 self.waits_for_path = true;
@@ -147,7 +147,7 @@ impl Datagram {
             }
             PathState::Unreachable => link.counters.count(QpCount::Unreachable),
             PathState::Ready(path) => {
-                let qkey = if entry.to.qkey & PRIVILEGED_QKEY != 0 { link.attributes.qkey } else { entry.to.qkey };
+                let qkey = if entry.to().qkey & PRIVILEGED_QKEY != 0 { link.attributes.qkey } else { entry.to().qkey };
                 let opcode = if imm.is_some() { opcode::UD_SEND_ONLY_IMM } else { opcode::UD_SEND_ONLY };
                 let headers = Headers {
                     deth: Some(Deth { qkey, source_qpn: link.config.qpn }),
@@ -155,7 +155,7 @@ impl Datagram {
                     ..Headers::new(Bth {
                         solicited: entry.is_solicited(),
                         pkey: link.pkey,
-                        ..Bth::new(opcode, entry.to.qpn, self.psn)
+                        ..Bth::new(opcode, entry.to().qpn, self.psn)
                     })
                 };
                 let part = Part { data: queue.data(queue.head()), skip: 0, bytes };

@@ -214,7 +214,7 @@ impl Link {
                 return;
             }
         }
-        let byte_len = if entry.wants_answer() && status == Status::Success { entry.length as u32 } else { 0 };
+        let byte_len = if entry.wants_answer() && status == Status::Success { entry.length() as u32 } else { 0 };
         let opcode = entry.op.completion() as u8;
         let cqe = Cqe { opcode, byte_len, ..self.cqe(entry.wr_id, status, turn.now) };
         self.complete(self.config.send_cq, &cqe, turn);

@@ -15,7 +15,7 @@ use roced_shared::abi::control::{QpAttributes, attribute};
 use crate::{mr::MrKey, psn::Psn, wire::opcode::Operation};
 
 /// Most requests kept for one queue pair, so the most READs and atomic operations that a peer may have outstanding, and we. Each costs
-/// a queue pair that is given as many 64 bytes.
+/// a queue pair that is given as many 56 bytes.
 pub const DEPTH_MAX: u32 = 128;
 
 /// A request that was accepted.
@@ -44,12 +44,23 @@ pub(crate) struct Pending {
     pub(crate) end: u32,
 }
 
+impl Pending {
+    const NOTHING: Self = Self { start: 0, next: 0, end: 0 };
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     request: Request,
-    pending: Option<Pending>,
+    /// [`Pending::NOTHING`] when nothing is: no option, whose mark would cost every slot 8 bytes.
+    pending: Pending,
     /// It was answered to its end before; what is pending now is a repetition.
     answered: bool,
+}
+
+impl Slot {
+    fn is_pending(&self) -> bool {
+        self.pending != Pending::NOTHING
+    }
 }
 
 /// What a duplicate asks for, within a request that is kept.
@@ -114,7 +125,7 @@ impl Replay {
     /// [`Self::push`] would accept a request: fewer than `depth` wait for their answer.
     pub(crate) fn has_room(&self) -> bool {
         let next = self.count.checked_rem(self.depth);
-        next.is_some_and(|at| self.slots.get(at).is_none_or(|slot| slot.pending.is_none() || slot.answered))
+        next.is_some_and(|at| self.slots.get(at).is_none_or(|slot| !slot.is_pending() || slot.answered))
     }
 
     /// Accepts a request; false when `depth` others were not answered yet. A repetition that is still under way gives way: the
@@ -123,11 +134,11 @@ impl Replay {
         if !self.has_room() {
             return false;
         }
-        let pending = Some(Pending { start: 0, next: 0, end: request.packets });
+        let pending = Pending { start: 0, next: 0, end: request.packets };
         let new = Slot { request, pending, answered: false };
         match self.slots.get_mut(self.count % self.depth) {
             Some(slot) => {
-                self.pending -= u32::from(slot.pending.is_some());
+                self.pending -= u32::from(slot.is_pending());
                 *slot = new;
             }
             None => self.slots.push(new),
@@ -149,15 +160,13 @@ impl Replay {
         let slot = &mut self.slots[number % self.depth];
         let start = duplicate.psn.offset_from(slot.request.first_psn);
         let end = start + duplicate.packets;
-        match &mut slot.pending {
-            // What it asks for lies ahead in the answer that is under way.
-            Some(pending) if pending.next <= start && end <= pending.end => {}
-            Some(pending) => *pending = Pending { start, next: start, end: end.max(pending.end) },
-            none => {
-                *none = Some(Pending { start, next: start, end });
-                self.first = if self.pending == 0 { number } else { self.first.min(number) };
-                self.pending += 1;
-            }
+        if !slot.is_pending() {
+            slot.pending = Pending { start, next: start, end };
+            self.first = if self.pending == 0 { number } else { self.first.min(number) };
+            self.pending += 1;
+        } else if start < slot.pending.next || slot.pending.end < end {
+            // Else what it asks for lies ahead in the answer that is under way.
+            slot.pending = Pending { start, next: start, end: end.max(slot.pending.end) };
         }
         true
     }
@@ -165,7 +174,7 @@ impl Replay {
     /// The oldest request with responses to be sent.
     pub(crate) fn front(&self) -> Option<(Request, Pending)> {
         let slot = self.slot(self.front_number()?);
-        slot.pending.map(|pending| (slot.request, pending))
+        slot.is_pending().then_some((slot.request, slot.pending))
     }
 
     /// One response of [`Self::front`] was sent.
@@ -173,10 +182,10 @@ impl Replay {
         let Some(number) = self.front_number() else { return };
         self.first = number;
         let slot = &mut self.slots[number % self.depth];
-        if let Some(pending) = &mut slot.pending {
-            pending.next += 1;
-            if pending.next == pending.end {
-                slot.pending = None;
+        if slot.is_pending() {
+            slot.pending.next += 1;
+            if slot.pending.next == slot.pending.end {
+                slot.pending = Pending::NOTHING;
                 slot.answered = true;
                 self.pending -= 1;
                 self.first += 1;
@@ -188,7 +197,7 @@ impl Replay {
         if self.pending == 0 {
             return None;
         }
-        (self.first.max(self.kept().start)..self.count).find(|number| self.slot(*number).pending.is_some())
+        (self.first.max(self.kept().start)..self.count).find(|number| self.slot(*number).is_pending())
     }
 
     fn slot(&self, number: usize) -> &Slot {
@@ -372,9 +381,9 @@ mod tests {
                 _ => replay.advance(),
             }
             let slots = replay.kept().map(|number| replay.slot(number));
-            let oldest = slots.clone().find(|slot| slot.pending.is_some()).map(|slot| slot.request.first_psn);
+            let oldest = slots.clone().find(|slot| slot.is_pending()).map(|slot| slot.request.first_psn);
             assert_eq!(replay.front().map(|(request, _)| request.first_psn), oldest);
-            assert_eq!(slots.filter(|slot| slot.pending.is_some()).count(), replay.pending as usize);
+            assert_eq!(slots.filter(|slot| slot.is_pending()).count(), replay.pending as usize);
         }
     }
 }

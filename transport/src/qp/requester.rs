@@ -351,11 +351,11 @@ impl Requester {
         if entry.is_fenced() && self.unanswered() > 0 {
             return Err(Visit::Idle);
         }
-        if entry.length > MESSAGE_BYTES_MAX {
+        if entry.length() > MESSAGE_BYTES_MAX {
             return Err(self.refuse(Status::LocalLength));
         }
-        let wrong_length = entry.is_atomic() && entry.length != ATOMIC_BYTES as u64
-            || entry.is_placement() && entry.length != 0
+        let wrong_length = entry.is_atomic() && entry.length() != ATOMIC_BYTES as u64
+            || entry.is_placement() && entry.length() != 0
             || entry.op == SendOp::Flush && entry.swap_or_add > u32::MAX.into();
         if wrong_length {
             return Err(self.refuse(Status::LocalLength));
@@ -364,7 +364,7 @@ impl Requester {
             return Err(self.refuse(Status::LocalQpOperation));
         }
         entry.first_psn = self.psn;
-        entry.packets = packets(entry.length, link.mtu());
+        entry.packets = packets(entry.length(), link.mtu());
         Ok(())
     }
 
@@ -402,7 +402,7 @@ impl Requester {
             return Err(Visit::Idle);
         }
         let skip = u64::from(self.packet) * link.mtu() as u64;
-        let length = (u64::from(packets) * link.mtu() as u64).min(entry.length - skip);
+        let length = (u64::from(packets) * link.mtu() as u64).min(entry.length() - skip);
         let headers = Headers {
             reth: Some(Reth { va: entry.remote_va.wrapping_add(skip), rkey: MrKey(entry.rkey), length: length as u32 }),
             ..Headers::new(Bth { ack_request: true, ..link.bth(opcode::RC_READ_REQUEST, self.psn) })
@@ -442,7 +442,7 @@ impl Requester {
         let is_last = matches!(position, Position::Last | Position::Only);
         let is_first = matches!(position, Position::First | Position::Only);
         let skip = u64::from(self.packet) * mtu as u64;
-        let payload = (entry.length - skip).min(mtu as u64) as usize;
+        let payload = (entry.length() - skip).min(mtu as u64) as usize;
         let (operation, imm) = match entry.op {
             SendOp::Send | SendOp::SendInvalidate => (Operation::Send, None),
             SendOp::SendImm => (Operation::Send, Some(entry.imm)),
@@ -464,7 +464,7 @@ impl Requester {
             reth: (is_first && operation == Operation::Write).then_some(Reth {
                 va: entry.remote_va,
                 rkey: MrKey(entry.rkey),
-                length: entry.length as u32,
+                length: entry.length() as u32,
             }),
             imm,
             ieth,

@@ -2,9 +2,12 @@
 
 use alloc::{boxed::Box, vec};
 
-use roced_shared::abi::{
-    layout::QpSizes,
-    wqe::{SendOp, Sge, send_flags},
+use roced_shared::{
+    abi::{
+        layout::QpSizes,
+        wqe::{SendOp, Sge, send_flags},
+    },
+    ids::Qpn,
 };
 
 use crate::{
@@ -26,10 +29,8 @@ pub(crate) struct SendEntry {
     pub(crate) rkey: u32,
     pub(crate) swap_or_add: u64,
     pub(crate) compare: u64,
-    pub(crate) to: DatagramTo,
     sges: u8,
-    /// Bytes of the message; may be more than [`MESSAGE_BYTES_MAX`], which fails when its turn comes.
-    pub(crate) length: u64,
+    length: u32,
     /// Of its first packet; set when that is sent first.
     pub(crate) first_psn: Psn,
     /// PSNs that it takes; set with `first_psn`.
@@ -46,12 +47,25 @@ impl SendEntry {
         rkey: 0,
         swap_or_add: 0,
         compare: 0,
-        to: DatagramTo::NOWHERE,
         sges: 0,
         length: 0,
         first_psn: Psn::new(0),
         packets: 0,
     };
+
+    /// Bytes of the message; may be more than [`MESSAGE_BYTES_MAX`], which fails when its turn comes.
+    pub(crate) const fn length(&self) -> u64 {
+        self.length as u64
+    }
+
+    /// Where a datagram goes. It stands in the place of the operands, of which a SEND has none.
+    pub(crate) const fn to(&self) -> DatagramTo {
+        DatagramTo {
+            ah: (self.swap_or_add >> 32) as u32,
+            qpn: Qpn::from_wire(self.swap_or_add as u32),
+            qkey: self.compare as u32,
+        }
+    }
 
     pub(crate) const fn is_fenced(&self) -> bool {
         self.flags & send_flags::FENCE != 0
@@ -149,12 +163,20 @@ impl SendQueue {
             WorkData::Sges(sges) => {
                 self.sges[slot * self.sges_per_entry..][..sges.len()].copy_from_slice(sges);
                 // Cannot overflow: 32 * 2^32.
-                (sges.len() as u8, sges.iter().map(|sge| u64::from(sge.length)).sum())
+                let bytes: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+                // More is too long however much it is.
+                (sges.len() as u8, u32::try_from(bytes).unwrap_or(u32::MAX))
             }
             WorkData::Inline(bytes) => {
                 self.inline[slot * self.inline_per_entry..][..bytes.len()].copy_from_slice(bytes);
-                (0, bytes.len() as u64)
+                (0, bytes.len() as u32)
             }
+        };
+        let (swap_or_add, compare) = match work.op {
+            SendOp::Send | SendOp::SendImm => {
+                (u64::from(work.to.ah) << 32 | u64::from(work.to.qpn.get()), work.to.qkey.into())
+            }
+            _ => (work.swap_or_add, work.compare),
         };
         self.entries[slot] = SendEntry {
             wr_id: work.wr_id,
@@ -163,9 +185,8 @@ impl SendQueue {
             imm: work.imm,
             remote_va: work.remote_va,
             rkey: work.rkey,
-            to: work.to,
-            swap_or_add: work.swap_or_add,
-            compare: work.compare,
+            swap_or_add,
+            compare,
             sges,
             length,
             first_psn: Psn::new(0),

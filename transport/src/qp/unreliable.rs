@@ -157,11 +157,11 @@ impl Sender {
             // IBTA v1 table 34: an unreliable connection has no other operations.
             _ => return self.fail(Status::LocalQpOperation, link, queue, turn),
         };
-        if entry.length > MESSAGE_BYTES_MAX {
+        if entry.length() > MESSAGE_BYTES_MAX {
             return self.fail(Status::LocalLength, link, queue, turn);
         }
         let mtu = link.mtu();
-        let packets = packets(entry.length, mtu);
+        let packets = packets(entry.length(), mtu);
         if link.is_unreachable() {
             // The rest of the message is as good as sent: not packet by packet, of which there may be millions.
             link.counters.count(QpCount::Unreachable);
@@ -174,13 +174,13 @@ impl Sender {
         let position = position(self.packet, packets);
         let (begins, ends) = (position.begins(), position.ends());
         let skip = u64::from(self.packet) * mtu as u64;
-        let payload_bytes = (entry.length - skip).min(mtu as u64) as usize;
+        let payload_bytes = (entry.length() - skip).min(mtu as u64) as usize;
         let imm = imm.filter(|_| ends);
         let headers = Headers {
             reth: (begins && operation == Operation::Write).then_some(Reth {
                 va: entry.remote_va,
                 rkey: MrKey(entry.rkey),
-                length: entry.length as u32,
+                length: entry.length() as u32,
             }),
             imm,
             ..Headers::new(Bth {

@@ -1,0 +1,143 @@
+//! Very many queue pairs: what each costs the daemon while it is idle, and that nothing is left of it.
+//!
+//! The allocator of this program counts what the control thread, which makes and frees every object, has of it.
+#![expect(unsafe_code, reason = "counts for the system's allocator")]
+
+mod served;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    collections::BTreeMap,
+};
+
+use roced::config::Limits;
+use roced_client::{ConnectOptions, Device, Endpoint, QueuePair};
+use served::{DEVICE, How, Served, eventually};
+
+struct Counting;
+
+thread_local! {
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(bytes: isize) {
+    LIVE.with(|live| live.set(live.get() + bytes));
+}
+
+// SAFETY: everything is the system allocator's; the counter is a thread-local without a destructor, so it needs no memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size as isize - layout.size() as isize);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A session's bells on one worker.
+const QPS_OF_A_CLIENT: usize = 4096;
+
+fn serve(qps: u32) -> Served {
+    let mut limits = Limits::default();
+    (limits.client.qps, limits.device.qps) = (qps, qps);
+    Served::start_as(How { workers: 1, qps: qps.next_power_of_two(), limits, ..How::default() })
+}
+
+fn live(served: &Served) -> isize {
+    served.on_control_thread(|_, _| LIVE.with(Cell::get))
+}
+
+/// Mappings of this process that have this name.
+fn mappings(name: &str) -> usize {
+    std::fs::read_to_string("/proc/self/maps").expect("readable").lines().filter(|line| line.contains(name)).count()
+}
+
+/// `count` queue pairs, each connected to another of them.
+fn connected(device: &Device, count: usize, options: &ConnectOptions) -> Vec<QueuePair> {
+    let pd = device.protection_domain().expect("a domain");
+    let cq = device.completion_queue(16).expect("a queue");
+    let make = |_| {
+        let builder = pd.queue_pair(&cq, &cq).send_wrs(16).recv_wrs(1).send_sges(1).recv_sges(1).inline_bytes(0);
+        builder.create().expect("there is room")
+    };
+    let qps: Vec<_> = (0..count).map(make).collect();
+    let first = qps[0].endpoint(0).expect("a GID");
+    let ends: Vec<_> = qps.iter().map(|qp| Endpoint { qpn: qp.qpn(), ..first }).collect();
+    for (at, qp) in qps.iter().enumerate() {
+        qp.connect(&ends[(at ^ 1).min(count - 1)], options).expect("it is on this host");
+    }
+    qps
+}
+
+fn options() -> ConnectOptions {
+    ConnectOptions { sgid_index: Some(0), path_mtu_bytes: Some(4096), ..ConnectOptions::default() }
+}
+
+/// Of those sizes that a program has who asks for little, and a thousand, so that what tables have in advance does not count.
+#[test]
+fn an_idle_connected_queue_pair_costs_less_than_four_kib() {
+    const QPS: usize = 1000;
+    let served = serve(2 * QPS as u32);
+    let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
+    let warm = connected(&device, 2, &options());
+    let before = live(&served);
+    let qps = connected(&device, QPS, &options());
+    let each = (live(&served) - before) / QPS as isize;
+    println!("{each} bytes each");
+    assert!((1..4096).contains(&each), "an idle queue pair costs {each} bytes");
+    drop((qps, warm));
+}
+
+/// As many as a large machine would have, of several clients; then they are gone, and so is all that they had.
+#[test]
+fn ten_thousand_queue_pairs_come_and_go_and_leave_nothing() {
+    if !served::is_alone("ten_thousand_queue_pairs_come_and_go_and_leave_nothing") {
+        return;
+    }
+    const QPS: usize = 10_000;
+    let served = serve(QPS as u32);
+    drop(connected(&Device::open_at(&served.socket, DEVICE).expect("it is served"), 2, &options()));
+    served.wait_until_empty();
+    let (before, mapped) = (live(&served), mappings("roced-qp"));
+    let mut clients = Vec::new();
+    let mut left = QPS;
+    while left > 0 {
+        let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
+        let count = left.min(QPS_OF_A_CLIENT);
+        clients.push((connected(&device, count, &options()), device));
+        left -= count;
+    }
+    let mut states = BTreeMap::new();
+    for (qps, _) in &clients {
+        for qp in qps.iter().step_by(97) {
+            *states.entry(qp.query().expect("it is there").state).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(states.keys().copied().collect::<Vec<_>>(), [roced_shared::abi::control::state::RTS]);
+    // Each is mapped twice here: by the daemon, and by the client.
+    assert_eq!(mappings("roced-qp") - mapped, 2 * QPS);
+    // One client ends what it has, one after the other; the others go as clients go who die.
+    drop(clients.swap_remove(0));
+    eventually("a client's queue pairs ended", || served.sessions() == clients.len());
+    drop(clients);
+    served.wait_until_empty();
+    assert_eq!(mappings("roced-qp"), mapped);
+    // A list that has grown keeps its room, some 13 bytes of each; whatever was made for a queue pair and forgotten would come on top.
+    let left = live(&served) - before;
+    assert!(left < 16 * QPS as isize, "{left} bytes are left");
+}
