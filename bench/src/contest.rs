@@ -12,16 +12,22 @@ use crate::{
 /// What everybody did, by name, round after round.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Results(BTreeMap<String, Vec<Sample>>);
+pub(crate) struct Results {
+    samples: BTreeMap<String, Vec<Sample>>,
+    /// Measurements that failed and were made again.
+    #[serde(skip)]
+    pub(crate) failures: u32,
+}
 
 impl Results {
     /// The samples of a contestant.
     pub(crate) fn of(&self, name: &str) -> Option<&[Sample]> {
-        self.0.get(name).map(Vec::as_slice)
+        self.samples.get(name).map(Vec::as_slice)
     }
 }
 
-/// Has everybody measured `rounds` times. A contestant who fails ends it: a comparison without it would be another one.
+/// Has everybody measured `rounds` times. Who fails tries once more, which is counted; who fails then ends it, for a comparison without it
+/// would be another one.
 pub(crate) fn run(
     arena: &Arena<'_>,
     contestants: &[Contestant],
@@ -35,10 +41,14 @@ pub(crate) fn run(
         let first = round * contestants.len() / rounds;
         let (late, early) = contestants.split_at(first);
         for contestant in early.iter().chain(late) {
-            let sample = arena.measure(contestant.what, time);
+            let sample = arena.measure(contestant.what, time).or_else(|error| {
+                eprintln!("   {:24} FAILED, tries again: {error:#}", contestant.name);
+                results.failures += 1;
+                arena.measure(contestant.what, time)
+            });
             let sample = sample.map_err(|error| error.context(format!("measuring {}", contestant.name)))?;
             eprintln!("   {:24} {}", contestant.name, in_short(&sample));
-            results.0.entry(contestant.name.clone()).or_default().push(sample);
+            results.samples.entry(contestant.name.clone()).or_default().push(sample);
         }
     }
     Ok(results)

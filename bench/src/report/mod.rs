@@ -76,6 +76,7 @@ impl Report {
             ("daemons' config", own),
             ("cores", "nobody is pinned: daemons, programs, raw frames and TCP share all cores".into()),
             ("scheduling", "the ordinary class for everybody".into()),
+            ("measurements that failed and were made again", found.results.failures.to_string()),
         ];
         let Found { results, syscalls, scale } = found;
         let syscalls = syscalls.into_iter().collect();

@@ -21,14 +21,22 @@ impl Report {
             &self.throughput(),
             &Axes {
                 title: "Throughput by message size, path MTU 4096, one queue pair",
-                x: "bytes of a message (log2)",
+                x: "message",
                 y: "Gbit/s of payload",
+                x_text: size_text,
+                y_text: plain_text,
             },
         )?;
         draw(
             &folder.join("latency.svg"),
             &self.latency(),
-            &Axes { title: "Round trips of 64 bytes", x: "nines: 1 is 90 %, 2 is 99 %, 3 is 99.9 %", y: "us (log10)" },
+            &Axes {
+                title: "Round trips of 64 bytes",
+                x: "share of the round trips that took no longer",
+                y: "us",
+                x_text: share_text,
+                y_text: power_text,
+            },
         )
     }
 
@@ -64,6 +72,30 @@ struct Axes {
     title: &'static str,
     x: &'static str,
     y: &'static str,
+    x_text: fn(&f64) -> String,
+    y_text: fn(&f64) -> String,
+}
+
+fn plain_text(value: &f64) -> String {
+    format!("{value:.0}")
+}
+
+/// Of a size's logarithm to base 2.
+fn size_text(log: &f64) -> String {
+    let log = log.round().clamp(0.0, 40.0) as u32;
+    let (unit, of) = [("MiB", 20), ("KiB", 10)].into_iter().find(|(_, of)| log >= *of).unwrap_or(("B", 0));
+    format!("{} {unit}", 1_u64 << (log - of))
+}
+
+/// Of the number of nines.
+fn share_text(nines: &f64) -> String {
+    format!("{:.3} %", 100.0 * (1.0 - 10_f64.powf(-nines)))
+}
+
+/// Of a logarithm to base 10.
+fn power_text(log: &f64) -> String {
+    let value = 10_f64.powf(*log);
+    if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
 fn draw(path: &Path, lines: &[Line], axes: &Axes) -> anyhow::Result<()> {
@@ -87,7 +119,13 @@ fn try_draw(path: &Path, lines: &[Line], axes: &Axes) -> Result<(), Box<dyn std:
         .x_label_area_size(40)
         .y_label_area_size(55)
         .build_cartesian_2d(ends(|at| at.0), ends(|at| at.1))?;
-    chart.configure_mesh().x_desc(axes.x).y_desc(axes.y).draw()?;
+    chart
+        .configure_mesh()
+        .x_desc(axes.x)
+        .y_desc(axes.y)
+        .x_label_formatter(&axes.x_text)
+        .y_label_formatter(&axes.y_text)
+        .draw()?;
     for (number, (name, points)) in lines.iter().enumerate() {
         let color = Palette99::pick(number).to_rgba();
         let series = chart.draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?;
@@ -96,4 +134,16 @@ fn try_draw(path: &Path, lines: &[Line], axes: &Axes) -> Result<(), Box<dyn std:
     chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?;
     area.present()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_say_what_the_logarithms_stand_for() {
+        assert_eq!([6.0, 12.0, 20.0, 23.0].map(|log| size_text(&log)), ["64 B", "4 KiB", "1 MiB", "8 MiB"]);
+        assert_eq!([1.0, 2.0, 3.0].map(|nines| share_text(&nines)), ["90.000 %", "99.000 %", "99.900 %"]);
+        assert_eq!([0.5, 2.0].map(|log| power_text(&log)), ["3.2", "100"]);
+    }
 }
