@@ -56,6 +56,10 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "LINE")]
     pub(crate) worker: Vec<String>,
 
+    /// Everybody runs in the class SCHED_FIFO, which keeps most of what else the machine does out of the figures.
+    #[arg(long)]
+    pub(crate) fifo: bool,
+
     /// The machine does something else, too: says so wherever the figures stand.
     #[arg(long)]
     pub(crate) shared: bool,

@@ -10,8 +10,8 @@
 //!     as the first, with --napi    eth4 ═══ veth ═══ eth4    as the first
 //! ```
 //!
-//! All pairs have one queue and the same MTU; nobody is pinned to a core, and everybody has the ordinary scheduling class, as the daemon has
-//! by default. What counts are ratios of neighbors in the same round; absolute figures say more about the machine.
+//! All pairs have one queue and the same MTU; nobody is pinned to a core, and everybody has the same scheduling class, by default the ordinary
+//! one, as the daemon has. What counts are ratios of neighbors in the same round; absolute figures say more about the machine.
 
 mod cli;
 mod contest;
@@ -65,6 +65,10 @@ fn main() -> anyhow::Result<()> {
 
 fn measure(cli: &Cli, contestants: &[Contestant]) -> anyhow::Result<Report> {
     let machine = Machine::look();
+    if cli.fifo {
+        // Threads and programs that are started from here on inherit it.
+        network::run("chrt", &["--fifo", "--pid", "1", &std::process::id().to_string()])?;
+    }
     let built = std::env::current_exe()?.parent().context("this program lies in a folder")?.to_owned();
     let network = Network::new(&cli.name, cli.mtu)?;
     let settings = Settings { device: cli.device.clone(), worker: cli.worker.clone() };

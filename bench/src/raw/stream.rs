@@ -14,11 +14,17 @@ use super::{
 };
 use crate::{cpu, sample::Sample};
 
-/// Frames in flight at most. AFXDP's measured loss begins beyond 512; more than this gained nothing on veth.
-const WINDOW: u64 = 256;
+/// Frames in flight at most: beyond 512 veth and the rings begin to lose; with 256 frames of 1082 bytes were up to a fifth slower.
+const WINDOW: u64 = 512;
 
 /// Frames sent with one flush.
-const BURST: u64 = 64;
+const BURST: u64 = 128;
+
+/// With fewer frames than that at a time the receiver lets more come before it looks again. A receiver that looks all the time
+/// takes the rings' cache lines away from the sender with each frame, which then is a fifth to a third slower than it could be: no limit to
+/// compare with. Measured on 2 cores, veth, 64 to 4154 bytes: 0 to 60 us; from 12 us on it is the same.
+const HARVEST: u64 = 32;
+const PAUSE: Duration = Duration::from_micros(18);
 
 /// The receiver says how far it came each so many frames: a fraction of the window, so that the sender never waits for it.
 const CREDIT_EVERY: u64 = 32;
@@ -93,11 +99,14 @@ fn receive(end: &mut End, stop: &AtomicBool) -> Done {
             }
             end.queue.flush();
         }
-        if came == 0 {
-            if stop.load(Ordering::Acquire) {
-                return Done { frames, elapsed: begin.elapsed(), cpu: cpu::of_this_thread() - cpu };
+        if came == 0 && stop.load(Ordering::Acquire) {
+            return Done { frames, elapsed: begin.elapsed(), cpu: cpu::of_this_thread() - cpu };
+        }
+        if came < HARVEST {
+            let pause = Instant::now();
+            while pause.elapsed() < PAUSE {
+                std::hint::spin_loop();
             }
-            thread::yield_now();
         }
     }
 }

@@ -75,7 +75,7 @@ impl Report {
             ("AF_XDP mode", word(&device["queues"][0]["mode"])),
             ("daemons' config", own),
             ("cores", "nobody is pinned: daemons, programs, raw frames and TCP share all cores".into()),
-            ("scheduling", "the ordinary class for everybody".into()),
+            ("scheduling", format!("{} for everybody", if cli.fifo { "SCHED_FIFO" } else { "the ordinary class" })),
             ("measurements that failed and were made again", found.results.failures.to_string()),
         ];
         let Found { results, syscalls, scale } = found;
