@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The faults of the lab: on the ports of the box between two hosts, RoCEv2 frames that arrive are dropped, duplicated or
- * corrupted, by chance or by number, or made to arrive on a queue of our choice. Anything else passes untouched.
+ * The faults of the lab: on the ports of the box between two hosts, RoCE frames of either version that arrive are dropped,
+ * duplicated or corrupted, by chance or by number, or made to arrive on a queue of our choice. Anything else passes untouched.
  *
  * Runs as a tc classifier in direct-action mode at the ingress of every port, so the frame is an skb whose outer VLAN tag
  * the kernel may have taken out of the bytes. Frames may lie in several buffers: everything is read by bpf_skb_load_bytes.
+ * Copies are made at the egress: so a capture on a port shows what its host sent, once, and what it was sent.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -20,13 +21,16 @@
 #define TYPE_IPV4 0x0800
 #define TYPE_VLAN 0x8100
 #define TYPE_IPV6 0x86dd
+#define TYPE_ROCEV1 0x8915
 #define TYPE_VLAN_SERVICE 0x88a8
 #define PROTOCOL_UDP 17
+/* Next header of a GRH: a BTH. */
+#define PROTOCOL_BTH 0x1b
 
 /* Byte 4 of the BTH (FECN, BECN, reserved) is not under the ICRC: flipping it would be no corruption. */
 #define BTH_UNCOVERED_BYTE 4
 
-/* "roce": marks the copy of a frame, which comes by a second time, as done with. */
+/* "roce": marks a frame of which a copy is to be made on its way out. */
 #define COPY_MARK 0x726f6365
 
 struct {
@@ -86,7 +90,17 @@ static __always_inline __u8 load8(struct __sk_buff *frame, __u32 at)
 	return value;
 }
 
-/* True for a whole RoCEv2 frame. */
+/* True for a whole RoCEv1 frame, whose GRH is at `at`. */
+static __always_inline int find_rocev1(struct __sk_buff *frame, __u32 at, struct place *place)
+{
+	place->bth = at + 40;
+	place->bytes = load16(frame, at + 4);
+	place->opcode = load8(frame, place->bth);
+	return load8(frame, at + 6) == PROTOCOL_BTH && place->bytes >= 12 + ICRC_BYTES &&
+	       place->bth + place->bytes <= frame->len;
+}
+
+/* True for a whole RoCE frame. */
 static __always_inline int find_roce(struct __sk_buff *frame, struct place *place)
 {
 	__u32 at = 12;
@@ -112,6 +126,8 @@ static __always_inline int find_roce(struct __sk_buff *frame, struct place *plac
 		if (load8(frame, at + 6) != PROTOCOL_UDP)
 			return 0;
 		at += 40;
+	} else if (type == TYPE_ROCEV1) {
+		return find_rocev1(frame, at, place);
 	} else {
 		return 0;
 	}
@@ -139,18 +155,6 @@ static __always_inline int corrupt(struct __sk_buff *frame, const struct place *
 		return -1;
 	value ^= flip;
 	return bpf_skb_store_bytes(frame, place->bth + offset, &value, sizeof(value), 0);
-}
-
-/* A copy arrives on the same port again, after this frame, and is let through there. */
-static __always_inline int duplicate(struct __sk_buff *frame)
-{
-	__u32 mark = frame->mark;
-
-	frame->mark = COPY_MARK;
-	int failed = bpf_clone_redirect(frame, frame->ifindex, BPF_F_INGRESS);
-
-	frame->mark = mark;
-	return failed;
 }
 
 static __always_inline int happens(__u64 chance)
@@ -196,11 +200,6 @@ int roced_faults(struct __sk_buff *frame)
 
 	if (!wanted || !find_roce(frame, &place))
 		return TC_ACT_OK;
-	if (frame->mark == COPY_MARK) {
-		frame->mark = 0;
-		steer(frame, wanted);
-		return TC_ACT_OK;
-	}
 	count(FRAMES);
 
 	__u32 action = take_rule(wanted, place.opcode);
@@ -211,9 +210,21 @@ int roced_faults(struct __sk_buff *frame)
 	}
 	if ((action == CORRUPT || happens(wanted->corrupt_chance)) && !corrupt(frame, &place))
 		count(CORRUPTED);
-	if ((action == DUPLICATE || happens(wanted->duplicate_chance)) && !duplicate(frame))
-		count(DUPLICATED);
+	if (action == DUPLICATE || happens(wanted->duplicate_chance))
+		frame->mark = COPY_MARK;
 	steer(frame, wanted);
+	return TC_ACT_OK;
+}
+
+/* At the egress of every port. The copy comes by here, too, without the mark. */
+SEC("tc")
+int roced_copies(struct __sk_buff *frame)
+{
+	if (frame->mark != COPY_MARK)
+		return TC_ACT_OK;
+	frame->mark = 0;
+	if (!bpf_clone_redirect(frame, frame->ifindex, 0))
+		count(DUPLICATED);
 	return TC_ACT_OK;
 }
 

@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, ffi::OsStr, io, os::fd::AsFd as _};
 
 use anyhow::{Context as _, Result};
 use libbpf_rs::{
-    ErrorKind, MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut, TC_INGRESS, TcHook, TcHookBuilder,
+    ErrorKind, MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut, TC_EGRESS, TC_INGRESS,
+    TcAttachPoint, TcHook, TcHookBuilder,
     query::{ProgInfoIter, ProgInfoQueryOptions},
 };
 use nix::net::if_::if_nametoindex;
@@ -17,13 +18,16 @@ use crate::layout::{COUNTERS, Config, RULES_MAX};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/faults.bpf.o"));
 
-/// Name of the program in the object.
+/// Name of the program in the object that finds and harms.
 const PROGRAM: &str = "roced_faults";
+
+/// The one that makes copies.
+const COPIES: &str = "roced_copies";
 
 /// Handle and priority of our filter on a port: the first, for nothing else is there.
 const FILTER: (u32, u32) = (1, 1);
 
-/// Puts the program on the ingress of each of `ports`, with no fault set.
+/// Puts the programs on each of `ports`, with no fault set.
 ///
 /// # Errors
 /// When a port does not exist, or the kernel refuses the program.
@@ -31,11 +35,13 @@ pub fn attach(ports: &[String]) -> Result<()> {
     // It complains of a qdisc that is there already, which is no error.
     libbpf_rs::set_print(None);
     let mut object = load()?;
-    let program = program(&mut object)?;
-    for port in ports {
-        let mut hook = hook(&program, port)?;
-        hook.create().with_context(|| format!("clsact on {port}"))?;
-        hook.attach().with_context(|| format!("the faults on {port}"))?;
+    for (name, point) in [(PROGRAM, TC_INGRESS), (COPIES, TC_EGRESS)] {
+        let program = program(&mut object, name)?;
+        for port in ports {
+            let mut hook = hook(&program, port, point)?;
+            hook.create().with_context(|| format!("clsact on {port}"))?;
+            hook.attach().with_context(|| format!("{name} on {port}"))?;
+        }
     }
     Ok(())
 }
@@ -124,17 +130,17 @@ fn load() -> Result<Object> {
     object.load().context("the kernel refuses the switch's BPF program: is this root?")
 }
 
-fn program(object: &mut Object) -> Result<ProgramMut<'_>> {
-    object.progs_mut().find(|program| program.name() == OsStr::new(PROGRAM)).context("no program in the object")
+fn program<'a>(object: &'a mut Object, name: &str) -> Result<ProgramMut<'a>> {
+    object.progs_mut().find(|program| program.name() == OsStr::new(name)).context("no such program in the object")
 }
 
-fn hook(program: &ProgramMut<'_>, port: &str) -> Result<TcHook> {
+fn hook(program: &ProgramMut<'_>, port: &str, point: TcAttachPoint) -> Result<TcHook> {
     Ok(TcHookBuilder::new(program.as_fd())
         .ifindex(index_of(port)?)
         .handle(FILTER.0)
         .priority(FILTER.1)
         .replace(true)
-        .hook(TC_INGRESS))
+        .hook(point))
 }
 
 /// Id of the program on `port`.
@@ -184,14 +190,14 @@ mod tests {
                 return None;
             }
             let mut object = load().expect("the program loads");
-            let id = Program::id_from_fd(program(&mut object).expect("its program").as_fd()).expect("its id");
+            let id = Program::id_from_fd(program(&mut object, PROGRAM).expect("its program").as_fd()).expect("its id");
             Some(Self { object, faults: Faults::of_program(id).expect("its maps") })
         }
 
         /// What the program returns for `frame`, and the frame after it.
         fn run(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
             let mut after = vec![0; frame.len()];
-            let program = program(&mut self.object).expect("its program");
+            let program = program(&mut self.object, PROGRAM).expect("its program");
             let input = ProgramInput { data_in: Some(frame), data_out: Some(&mut after), ..ProgramInput::default() };
             let verdict = program.test_run(input).expect("BPF_PROG_TEST_RUN").return_value;
             (verdict, after)
@@ -255,6 +261,31 @@ mod tests {
         tagged.splice(12..12, [0x81, 0, 0, 100]);
         assert_eq!(bench.run(&tagged).0, SHOT, "a tag in the bytes hides nothing");
         assert_eq!(bench.count("dropped"), 2);
+    }
+
+    /// Made of a frame of RoCEv2 over IPv6: a GRH differs from its header in the next header and in what it counts.
+    #[test]
+    fn rocev1_is_roce() {
+        let Some(mut bench) = Bench::new() else { return };
+        bench.faults.set(&Config { drop_chance: chance(1.0), ..Config::new_zeroed() }).expect("set");
+        let mut frame = roced_captures::frames_of("rc_send_ipv6.pcap").remove(0).bytes;
+        frame.drain(54..62);
+        frame[12..14].copy_from_slice(&[0x89, 0x15]);
+        let bytes = u16::try_from(frame.len() - 54).expect("a frame");
+        frame[18..20].copy_from_slice(&bytes.to_be_bytes());
+        frame[20] = 0x1b;
+        assert_eq!(bench.run(&frame).0, SHOT);
+        let (mut other, mut long) = (frame.clone(), frame.clone());
+        other[20] = 17;
+        long[18..20].copy_from_slice(&(bytes + 1).to_be_bytes());
+        assert_eq!([bench.run(&other).0, bench.run(&long).0], [OK; 2]);
+
+        bench.faults.set(&Config { corrupt_chance: chance(1.0), ..Config::new_zeroed() }).expect("set");
+        for _ in 0..200 {
+            let (_, after) = bench.run(&frame);
+            let changed: Vec<_> = (0..frame.len()).filter(|&at| frame[at] != after[at]).collect();
+            assert!(changed[0] >= 54 && changed[0] != 58 && changed[0] < frame.len() - 4, "byte {}", changed[0]);
+        }
     }
 
     #[test]
