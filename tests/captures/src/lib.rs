@@ -1,4 +1,5 @@
 //! Recorded frames between two Linux rxe hosts: what the wire format is held to. `data/README.md` says how each was made.
+//! Linux has no RoCEv1: its frames, in `rocev1/`, are written by scapy (`rocev1.py` makes them again).
 
 use std::{
     fs::{self, File},
@@ -43,8 +44,21 @@ pub fn files() -> Vec<String> {
 /// # Panics
 /// When it is not there or not a whole Ethernet capture.
 pub fn frames_of(file: &str) -> Vec<CapturedFrame> {
-    let path = directory().join(file);
-    let source = File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    read(&directory().join(file))
+}
+
+/// The frames of RoCEv1 in the capture `file` of `rocev1/`, such as `rc_ipv6.pcap`: what two hosts say that are connected as those of
+/// the transport's pair tests are.
+///
+/// # Panics
+/// When it is not there or not a whole Ethernet capture.
+pub fn rocev1_frames_of(file: &str) -> Vec<CapturedFrame> {
+    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("rocev1").join(file))
+}
+
+fn read(path: &Path) -> Vec<CapturedFrame> {
+    let file = path.file_name().expect("a capture").to_string_lossy().into_owned();
+    let source = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut reader = PcapReader::new(source).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert_eq!(reader.header().datalink, DataLink::ETHERNET, "{file}");
     let mut frames = Vec::new();
@@ -52,7 +66,7 @@ pub fn frames_of(file: &str) -> Vec<CapturedFrame> {
         let packet = packet.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let index = frames.len();
         assert_eq!(packet.data.len(), packet.orig_len as usize, "frame {index} of {file} is whole");
-        frames.push(CapturedFrame { file: file.to_owned(), index, bytes: packet.data.into_owned() });
+        frames.push(CapturedFrame { file: file.clone(), index, bytes: packet.data.into_owned() });
     }
     frames
 }
