@@ -8,7 +8,6 @@ mod end;
 mod groups;
 mod hello;
 mod operation;
-mod pingpong;
 mod polled;
 mod region;
 mod rxe;
@@ -195,13 +194,6 @@ enum Program {
         #[arg(long)]
         wrong_keys: bool,
     },
-    /// Be the other side of `ibv_rc_pingpong`.
-    Pingpong {
-        /// Where it runs.
-        address: IpAddr,
-        /// Its port.
-        port: u16,
-    },
 }
 
 fn main() -> Result<()> {
@@ -235,6 +227,5 @@ fn main() -> Result<()> {
         Program::Transfer { direction, bytes } => region::transfer(direction, bytes),
         Program::Hello { version } => hello::say_hello(version),
         Program::Rxe { address, port, wrong_keys } => rxe::run(address, port, wrong_keys),
-        Program::Pingpong { address, port } => pingpong::run(address, port),
     }
 }

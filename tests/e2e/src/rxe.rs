@@ -65,6 +65,8 @@ impl Pair {
         let stream =
             TcpStream::connect_timeout(&address, PATIENCE).with_context(|| format!("rxe-peer at {address}"))?;
         stream.set_read_timeout(Some(PATIENCE))?;
+        // Each line waits for its answer.
+        stream.set_nodelay(true)?;
         let end = End::toward(gid, ServiceType::Rc)?;
         let local = end.pd.allocate(BYTES_MAX, Access::LOCAL_WRITE)?;
         let exposed = end.pd.allocate(BYTES_MAX, Access::ALL)?;

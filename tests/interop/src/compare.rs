@@ -1,0 +1,208 @@
+//! The same operations, asked by roced and answered by rxe and the other way round: how the frames of the two differ, field by field. Every
+//! difference has its reason here, and in `docs/interop.md`, or is an error.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use crate::{
+    scenario::Side,
+    trace::{Kind, Seen},
+};
+
+/// What is different, in what is asked or answered, and why that is right. A field is named by how it begins.
+const REASONS: [(&str, &str); 4] = [
+    ("BTH MigReq", "we send 1 (\"migrated\", the state without automatic path migration) as adapters do; rxe sends 0"),
+    (
+        "IPv4 identification",
+        "we send 0: it has no meaning in a packet that is whole and not to be cut (RFC 6864); Linux counts",
+    ),
+    (
+        "BTH AckReq within a message",
+        "we ask for an ACK each 16 packets, to measure and to find losses early; rxe each 64",
+    ),
+    ("one ACK", "we answer what lies before us at once, and one ACK covers it all; rxe acknowledges each message"),
+];
+
+/// A field in which the two differ.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    role: &'static str,
+    field: String,
+    /// The values of roced, and of rxe.
+    values: [BTreeSet<String>; 2],
+}
+
+impl Difference {
+    /// Why it is right, if that is known.
+    pub(crate) fn reason(&self) -> Option<&'static str> {
+        REASONS.iter().find(|(field, _)| self.field.starts_with(field)).map(|(_, reason)| *reason)
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said = |values: &BTreeSet<String>| {
+            let values: Vec<_> = values.iter().map(String::as_str).collect();
+            if values.is_empty() { "-".to_owned() } else { values.join(", ") }
+        };
+        let [ours, theirs] = &self.values;
+        write!(f, "| {} | {} | {} | {} |", self.role, self.field, said(ours), said(theirs))
+    }
+}
+
+type Fields = BTreeMap<String, BTreeSet<String>>;
+
+/// Compares two runs of one conversation, each as the two ports of the switch saw it: `asks[0]` is the one in which roced asks.
+pub(crate) fn compare(runs: [&[Vec<Seen>; 2]; 2]) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    for role in ["asks", "answers"] {
+        let fields = Side::BOTH.map(|side| {
+            // Who asks in a run is the side of the same number.
+            let run = if role == "asks" { side } else { side.other() };
+            let frames = &runs[run as usize][side as usize];
+            fields(frames, side, role == "asks")
+        });
+        let [ours, theirs] = fields;
+        let names: BTreeSet<_> = ours.keys().chain(theirs.keys()).cloned().collect();
+        for field in names {
+            let values = [&ours, &theirs].map(|fields| fields.get(&field).cloned().unwrap_or_default());
+            if values[0] != values[1] {
+                differences.push(Difference { role, field, values });
+            }
+        }
+    }
+    differences
+}
+
+/// What `side` says in the frames of its port.
+fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
+    let mut fields = Fields::new();
+    let mut add = |field: String, value: String| {
+        fields.entry(field).or_default().insert(value);
+    };
+    let qpn = |from: Side| frames.iter().find(|seen| seen.from == from).map_or(0, |seen| seen.dest_qpn);
+    let port = source_port(qpn(side), qpn(side.other()));
+    let mut known = BTreeSet::new();
+    let mut sequence = Vec::new();
+    let sent = frames.iter().filter(|seen| seen.from == side && seen.kind.is_response() != asks);
+    for seen in sent {
+        let opcode = format!("0x{:02x}", seen.opcode);
+        add("BTH MigReq".into(), u8::from(seen.mig_req).to_string());
+        add("BTH P_Key".into(), format!("0x{:04x}", seen.pkey));
+        add("BTH FECN, BECN, reserved".into(), seen.byte4.to_string());
+        add("BTH TVer".into(), seen.version.to_string());
+        add("UDP checksum".into(), if seen.udp_checksum == 0 { "0" } else { "set" }.into());
+        add("UDP source port".into(), if seen.source_port == port { "of both QPNs" } else { "another" }.into());
+        add("bytes behind the packet".into(), seen.trailer_bytes.to_string());
+        let ip = seen.ip;
+        let family = if ip.is_v4 { "IPv4" } else { "IPv6" };
+        add(format!("{family} traffic class"), ip.traffic_class.to_string());
+        add(format!("{family} hop limit"), ip.hop_limit.to_string());
+        if ip.is_v4 {
+            add("IPv4 identification".into(), if ip.id == 0 { "0" } else { "counts" }.into());
+            add("IPv4 DF".into(), u8::from(ip.dont_fragment).to_string());
+        } else {
+            add("IPv6 flow label".into(), if ip.flow_label == 0 { "0" } else { "set" }.into());
+        }
+        if let Some(syndrome) = seen.syndrome {
+            add(format!("AETH syndrome of {opcode}"), format!("0x{syndrome:02x}"));
+        }
+        if !known.insert((seen.psn, seen.kind)) {
+            // Sent again.
+            continue;
+        }
+        add(format!("BTH SE of {opcode}"), u8::from(seen.solicited).to_string());
+        add(format!("BTH pad of {opcode}"), seen.pad.to_string());
+        if seen.ends {
+            add(format!("BTH AckReq of {opcode}"), u8::from(seen.ack_request).to_string());
+        } else if asks {
+            add("BTH AckReq within a message".into(), u8::from(seen.ack_request).to_string());
+        }
+        sequence.push(format!("{opcode}:{}:{}", seen.payload_bytes, seen.dma_bytes.unwrap_or(0)));
+    }
+    if asks {
+        let reads = sequence.iter().filter(|packet| packet.starts_with("0x0c")).cloned().collect::<Vec<_>>();
+        add("READ requests".into(), format!("{} of {}", reads.len(), sum(reads.join(" "))));
+        sequence.retain(|packet| !packet.starts_with("0x0c"));
+        add(
+            "other packets, their lengths and order".into(),
+            format!("{} of {}", sequence.len(), sum(sequence.join(" "))),
+        );
+    } else {
+        add("one ACK".into(), coalescing(frames, side).into());
+    }
+    fields
+}
+
+/// Whether each message has an ACK of its own.
+fn coalescing(frames: &[Seen], side: Side) -> &'static str {
+    let acks: BTreeSet<_> =
+        frames.iter().filter(|seen| seen.from == side && seen.kind == Kind::Ack).map(|seen| seen.psn).collect();
+    let is_end = |seen: &&Seen| seen.from != side && seen.ends && matches!(seen.kind, Kind::Send | Kind::Write);
+    if frames.iter().filter(is_end).all(|seen| acks.contains(&seen.psn)) {
+        "for each message"
+    } else {
+        "for several messages"
+    }
+}
+
+/// Tells texts apart.
+fn sum(text: String) -> String {
+    let sum = text.bytes().fold(0xcbf2_9ce4_u32, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("{sum:08x}")
+}
+
+/// Of a connection with flow label 0, as Linux and the drivers of adapters choose it.
+fn source_port(a: u32, b: u32) -> u16 {
+    let mut value = u64::from(a) * u64::from(b);
+    value ^= value >> 20;
+    value ^= value >> 40;
+    let label = (value & 0xf_ffff) as u32;
+    (((label & 0x3fff) ^ ((label & 0xf_c000) >> 14)) | 0xc000) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use roced_captures::directory;
+
+    use super::*;
+    use crate::trace;
+
+    /// Host A of the recordings, which are of two rxe, stands for rxe. With B's part changed where it stands for roced.
+    fn differences(change: impl Fn(&mut Seen)) -> Vec<Difference> {
+        let file = directory().join("rc_mix.pcap");
+        let read = |mac: [u8; 6]| trace::read(&file, mac, &BTreeSet::new()).expect("it is read");
+        let (a, b) = ([0x52, 0x54, 0x00, 0x77, 0x00, 0x01], [0x52, 0x54, 0x00, 0x77, 0x00, 0x02]);
+        // A asks. So where B stands for rxe, roced asks.
+        let mut ours = read(b);
+        let mut theirs = read(a);
+        for seen in ours.iter_mut().chain(&mut theirs).filter(|seen| seen.from == Side::Roced) {
+            change(seen);
+        }
+        compare([&[ours.clone(), ours], &[theirs.clone(), theirs]])
+    }
+
+    #[test]
+    fn two_of_a_kind_do_not_differ() {
+        assert_eq!(differences(|_| ()), []);
+    }
+
+    #[test]
+    fn a_difference_is_found_and_its_reason_if_it_has_one() {
+        let found = differences(|seen| seen.mig_req = true);
+        assert_eq!(
+            found.iter().map(|it| (it.role, it.field.as_str())).collect::<Vec<_>>(),
+            [("asks", "BTH MigReq"), ("answers", "BTH MigReq")]
+        );
+        assert!(found.iter().all(|it| it.reason().is_some()));
+        let found = differences(|seen| seen.ip.hop_limit = 1);
+        assert_eq!(found.len(), 2);
+        assert!(found.iter().all(|it| it.reason().is_none()));
+        let found = differences(|seen| seen.ack_request = seen.kind == Kind::Write && !seen.ends);
+        assert!(
+            found.iter().any(|it| it.field == "BTH AckReq of 0x03") && found.iter().any(|it| it.reason().is_some())
+        );
+    }
+}

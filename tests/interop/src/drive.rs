@@ -1,0 +1,202 @@
+//! Runs one scenario: a server, then its client, and what both say.
+
+use std::{fmt::Write as _, fs, path::Path, thread, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{
+    bench::{Bench, SOON},
+    expect,
+    process::Ended,
+    scenario::{Run, Scenario, Side, Stock},
+};
+
+/// How long a program may take, one without KVM at the other end and 2 % of frames lost.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Where servers listen: each scenario has a port of its own.
+const FIRST_PORT: u16 = 20_000;
+/// What a scenario without faults may move, for the guest is slow.
+const FRAMES: u32 = 4_000;
+/// How many frames the guest sends and receives before its power fails.
+const LOAD: u64 = 1_000;
+
+/// What both ends said.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    client: String,
+    server: String,
+    /// Frames that were dropped, duplicated, corrupted.
+    pub(crate) harmed: [u64; 3],
+    /// What of rxe's is not as it should be, and known.
+    pub(crate) quirks: Vec<String>,
+}
+
+/// Runs it. `number` is its place in the plan; both captures lie in `folder` afterward.
+pub(crate) fn run(bench: &mut Bench, scenario: &Scenario, number: usize, folder: &Path) -> Result<Told> {
+    bench.set_faults(scenario.harm)?;
+    let roced = bench.capture(Side::Roced, &folder.join("roced.pcap"))?;
+    let rxe = bench.capture(Side::Rxe, &folder.join("rxe.pcap"))?;
+    let port = FIRST_PORT + number as u16;
+    let told = match scenario.run {
+        Run::Stock(stock) => stock_pair(bench, scenario, stock, port),
+        Run::Ends(what) => ends_pair(bench, scenario, what, port),
+        Run::Client => client(bench, scenario, port),
+        Run::Reboot => reboot(bench, scenario, port),
+    };
+    let harmed = bench.faults()?;
+    bench.set_faults(None)?;
+    roced.stop()?;
+    rxe.stop()?;
+    bench.within(SOON, Bench::daemon_is_idle)?;
+    let told = told?;
+    fs::write(folder.join("client.txt"), &told.client)?;
+    fs::write(folder.join("server.txt"), &told.server)?;
+    Ok(Told { harmed, ..told })
+}
+
+/// Starts a server, waits until it listens, runs the client.
+fn pair(bench: &Bench, client: Side, commands: [&str; 2], port: u16, limit: Duration) -> Result<[Ended; 2]> {
+    let [client_command, server_command] = commands;
+    let server = client.other();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| bench.run(server, &bench.of_verbs(server, server_command), limit));
+        let listening =
+            format!("until grep -qi ':{port:04x} [0-9a-f]*:0000 0a' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done");
+        let asked = bench.run(server, &listening, SOON).and_then(|ended| {
+            ensure!(ended.code == 0, "does not listen");
+            bench.run(client, &bench.of_verbs(client, client_command), limit)
+        });
+        let served = serving.join().expect("no panic");
+        match (asked, served) {
+            (Ok(asked), Ok(served)) => Ok([asked, served]),
+            (Err(error), Ok(served)) => {
+                Err(error.context(format!("the server, exit code {}:\n{}", served.code, served.output)))
+            }
+            (Ok(asked), Err(error)) => {
+                Err(error.context(format!("the client, exit code {}:\n{}", asked.code, asked.output)))
+            }
+            (Err(asked), Err(served)) => Err(asked.context(format!("the server: {served:#}"))),
+        }
+    })
+}
+
+fn stock_pair(bench: &Bench, scenario: &Scenario, stock: Stock, port: u16) -> Result<Told> {
+    let commands =
+        [scenario.client, scenario.client.other()].map(|side| stock_command(bench, scenario, stock, side, port));
+    let [client, server] = commands;
+    let client = format!("{} {}", client?, Bench::address(scenario.client.other()));
+    let [client, server] = pair(bench, scenario.client, [&client, &server?], port, LIMIT)?;
+    for (ended, who) in [(&client, "client"), (&server, "server")] {
+        ensure!(
+            ended.code == 0 && !ended.output.contains("invalid data"),
+            "the {who}, exit code {}:\n{}\nand the other:\n{}",
+            ended.code,
+            ended.output,
+            if who == "client" { &server.output } else { &client.output }
+        );
+    }
+    Ok(Told { client: client.output, server: server.output, ..Told::default() })
+}
+
+/// The program with its options, as a side runs it.
+fn stock_command(bench: &Bench, scenario: &Scenario, stock: Stock, side: Side, port: u16) -> Result<String> {
+    let gid = bench.gid_index(side, scenario.network)?;
+    let mut command = format!("{} -p {port}", stock.command());
+    let packets = scenario.size.div_ceil(scenario.mtu).max(1);
+    if stock.is_pingpong() {
+        let rounds = (FRAMES / 2 / packets).clamp(2, 50);
+        write!(command, " -g {gid} -s {} -n {rounds} -c", scenario.size)?;
+    } else {
+        let rounds = (FRAMES / packets).clamp(5, 50);
+        write!(command, " -F -x {gid} -n {rounds} -u 16")?;
+        if !stock.is_atomic() {
+            write!(command, " -s {}", scenario.size)?;
+        }
+    }
+    if stock != Stock::UdPingpong {
+        write!(command, " -m {}", scenario.mtu)?;
+    }
+    Ok(command)
+}
+
+fn ends_pair(bench: &Bench, scenario: &Scenario, what: &str, port: u16) -> Result<Told> {
+    let command = |side: Side, program: &str| -> Result<String> {
+        let gid = bench.gid_index(side, scenario.network)?;
+        Ok(format!("{program} -g {gid} -m {} -p {port} {what}", scenario.mtu))
+    };
+    let program = |side: Side| match side {
+        Side::Roced => bench.built("interop-ends"),
+        Side::Rxe => "ends".to_owned(),
+    };
+    let (client, server) = (scenario.client, scenario.client.other());
+    let ask = format!("{} {}", command(client, &program(client))?, Bench::address(server));
+    let [asked, served] = pair(bench, client, [&ask, &command(server, &program(server))?], port, LIMIT)?;
+    ensure!(
+        asked.code == 0 && served.code == 0,
+        "exit codes {} and {}\nclient: {}\nserver: {}",
+        asked.code,
+        served.code,
+        asked.output,
+        served.output
+    );
+    let quirks = expect::check(what, client, &asked.output, &served.output)?;
+    Ok(Told { client: asked.output, server: served.output, quirks, ..Told::default() })
+}
+
+/// Our own client library, every operation in both directions, wrong keys too where nothing else is wrong.
+fn client(bench: &Bench, scenario: &Scenario, port: u16) -> Result<Told> {
+    let program = bench.built("e2e-client");
+    let keys = if scenario.harm.is_none() { " --wrong-keys" } else { "" };
+    let asking = format!("exec {program} rxe {} {port}{keys}", Bench::address(Side::Rxe));
+    thread::scope(|scope| {
+        // It serves for as long as it lives; what it is killed with is no failure.
+        let serving = scope.spawn(|| bench.run(Side::Rxe, &format!("rxe-peer {port}"), LIMIT));
+        let listening = format!("until grep -qi ':{port:04x} [0-9a-f]*:0000 0a' /proc/net/tcp6; do sleep 0.05; done");
+        let asked = bench.run(Side::Rxe, &listening, SOON).and_then(|_| bench.run(Side::Roced, &asking, LIMIT));
+        let ended = bench.run(Side::Rxe, "killall rxe-peer", SOON);
+        let served = serving.join().expect("no panic")?;
+        ended?;
+        let client = asked?.success("e2e-client")?;
+        Ok(Told { client, server: served.output, ..Told::default() })
+    })
+}
+
+/// The guest's power fails under load. Whoever of roced's programs waits for an answer is told; the daemon goes on.
+fn reboot(bench: &mut Bench, scenario: &Scenario, port: u16) -> Result<Told> {
+    let command = |side: Side| -> Result<String> {
+        let gid = bench.gid_index(side, scenario.network)?;
+        // Both ways, so that roced asks for something whichever side is the client.
+        Ok(format!("ib_write_bw -b -D 30 -F -x {gid} -m {} -p {port}", scenario.mtu))
+    };
+    let (host, guest) = (command(Side::Roced)?, command(Side::Rxe)?);
+    let in_background = |command: &str| format!("{command} >/run/load 2>&1 &");
+    let listening =
+        format!("until grep -qi ':{port:04x} [0-9a-f]*:0000 0a' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done");
+    let mut ours = if scenario.client == Side::Roced {
+        bench.run(Side::Rxe, &in_background(&guest), SOON)?.success("the guest's server")?;
+        bench.run(Side::Rxe, &listening, SOON)?.success("the guest's server does not listen")?;
+        bench.start_on_host(&bench.of_verbs(Side::Roced, &format!("{host} {}", Bench::address(Side::Rxe))))?
+    } else {
+        let ours = bench.start_on_host(&bench.of_verbs(Side::Roced, &host))?;
+        bench.run(Side::Roced, &listening, SOON)?.success("the host's server does not listen")?;
+        bench
+            .run(Side::Rxe, &in_background(&format!("{guest} {}", Bench::address(Side::Roced))), SOON)?
+            .success("the guest's client")?;
+        ours
+    };
+    bench.within(SOON, |bench| {
+        ensure!(bench.frames()?[0] > LOAD, "there is no load");
+        Ok(())
+    })?;
+    ensure!(ours.runs()?, "it ended before the guest did: {}", ours.printed()?);
+    bench.cut_power();
+    let ended = ours.end(LIMIT).context("the guest has gone")?;
+    ensure!(
+        ended.code != 0 && ended.output.contains("status 12"),
+        "not told of transport retry exceeded (12), exit code {}: {}",
+        ended.code,
+        ended.output
+    );
+    bench.boot()?;
+    Ok(Told { client: ended.output, ..Told::default() })
+}

@@ -1,0 +1,166 @@
+//! How the questions of `ends.c` must end, at either end (IBTA v1 9.9.2 and 9.9.3, 10.3.1, 11.6.2 and 11.6.3).
+
+use anyhow::{Result, bail};
+
+use crate::scenario::Side;
+
+const FLUSHED: &str = "request Work Request Flushed Error";
+
+const ACCESS_EVENT: &str = "event local access violation work queue error";
+
+/// What each end says.
+struct Ending {
+    client: Vec<&'static str>,
+    server: Vec<&'static str>,
+}
+
+/// What the specification says, whoever is at the ends.
+fn specified(what: &str) -> Option<Ending> {
+    Some(match what {
+        "operations" | "psn-wrap" => {
+            Ending { client: vec!["all operations done"], server: vec!["all operations done"] }
+        }
+        "reuse" => {
+            let mut ending = refused();
+            for end in [&mut ending.client, &mut ending.server] {
+                end.extend(["all operations done", "state RTS"]);
+            }
+            ending
+        }
+        "rnr" => Ending { client: vec!["request success", "state RTS"], server: vec!["receive success", "state RTS"] },
+        // The responder has done nothing but to say that it is not ready.
+        "rnr-exceeded" => {
+            Ending { client: vec!["request RNR retry counter exceeded", "state ERR"], server: vec!["state RTS"] }
+        }
+        "retry-exceeded" => {
+            Ending { client: vec!["request transport retry counter exceeded", "state ERR"], server: vec!["state RTS"] }
+        }
+        // 9.7.4.1.6: longer than the receive is an invalid request.
+        "send-too-long" => Ending {
+            client: vec!["request remote invalid request error", "state ERR"],
+            server: vec!["receive local length error", "state ERR"],
+        },
+        _ if ["wrong-key-", "no-right-", "out-of-bounds-"].iter().any(|start| what.starts_with(start)) => refused(),
+        _ => return None,
+    })
+}
+
+/// NAK "remote access error": the requester's queue pair ends, what is behind the request is flushed; the responder's ends, its
+/// receive is flushed, and it has an event of the access error.
+fn refused() -> Ending {
+    Ending {
+        client: vec!["request remote access error", FLUSHED, "state ERR"],
+        server: vec!["receive Work Request Flushed Error", ACCESS_EVENT, "state ERR"],
+    }
+}
+
+/// What is otherwise, and known to be; mostly of rxe.
+struct Quirk {
+    /// Questions whose name begins so.
+    what: &'static str,
+    /// Who asks when it does.
+    client: Side,
+    /// Whose fact that is.
+    whose: Side,
+    /// What should be said; empty for what is said beside it.
+    expected: &'static str,
+    /// What is said in its place, if anything.
+    instead: Option<&'static str>,
+    told: &'static str,
+}
+
+const NO_EVENT: &str = "rxe: a refused request raises no asynchronous event";
+
+const fn no_event(what: &'static str) -> Quirk {
+    let expected = ACCESS_EVENT;
+    Quirk { what, client: Side::Roced, whose: Side::Rxe, expected, instead: None, told: NO_EVENT }
+}
+
+const fn too_long(
+    client: Side,
+    whose: Side,
+    expected: &'static str,
+    instead: &'static str,
+    told: &'static str,
+) -> Quirk {
+    Quirk { what: "send-too-long", client, whose, expected, instead: Some(instead), told }
+}
+
+const TOO_LONG: &str = "rxe: a SEND longer than its receive is a remote operation error (NAK 0x63)";
+const TOLD_TWICE: &str = "roced: the receive that is too short completes with an error, and there is an event as well";
+
+const QUIRKS: [Quirk; 7] = [
+    no_event("wrong-key-"),
+    no_event("no-right-"),
+    no_event("out-of-bounds-"),
+    no_event("reuse"),
+    too_long(
+        Side::Roced,
+        Side::Roced,
+        "request remote invalid request error",
+        "request remote operation error",
+        TOO_LONG,
+    ),
+    too_long(Side::Roced, Side::Rxe, "receive local length error", "receive local QP operation error", TOO_LONG),
+    // What is told once too often takes nothing's place.
+    too_long(Side::Rxe, Side::Roced, "", "event invalid request local work queue error", TOLD_TWICE),
+];
+
+/// Compares what the ends said with what they must. Gives what is otherwise because of rxe, and known.
+///
+/// # Errors
+/// When something else is otherwise.
+pub(crate) fn check(what: &str, client: Side, asked: &str, served: &str) -> Result<Vec<String>> {
+    let Some(wanted) = specified(what) else { bail!("it is not known how '{what}' must end") };
+    let mut quirks = Vec::new();
+    let mut wrong = Vec::new();
+    for (side, told, wanted) in [(client, asked, wanted.client), (client.other(), served, wanted.server)] {
+        let mut told: Vec<&str> = told.lines().collect();
+        let mut wanted = wanted;
+        for quirk in QUIRKS.iter().filter(|it| what.starts_with(it.what) && it.client == client && it.whose == side) {
+            let at = wanted.iter().position(|fact| *fact == quirk.expected);
+            if !told.contains(&quirk.expected) && (at.is_some() || quirk.expected.is_empty()) {
+                at.map(|at| wanted.remove(at));
+                wanted.extend(quirk.instead);
+                quirks.push(quirk.told.to_owned());
+            }
+        }
+        // Completions and events have no order between them.
+        told.sort_unstable();
+        wanted.sort_unstable();
+        if told != wanted {
+            wrong.push(format!("{side} says {told:?}, not {wanted:?}"));
+        }
+    }
+    if wrong.is_empty() { Ok(quirks) } else { bail!("{}", wrong.join("; ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_specification_says_is_good_and_anything_else_is_not() {
+        let client = "request remote access error\nrequest Work Request Flushed Error\nstate ERR\n";
+        let server = format!("receive Work Request Flushed Error\n{ACCESS_EVENT}\nstate ERR\n");
+        assert!(check("wrong-key-write", Side::Rxe, client, &server).is_ok_and(|quirks| quirks.is_empty()));
+        assert!(check("wrong-key-write", Side::Rxe, client, "state ERR\n").is_err());
+        assert!(check("wrong-key-write", Side::Rxe, "request success\n", &server).is_err());
+        assert!(check("something-else", Side::Rxe, client, &server).is_err());
+    }
+
+    #[test]
+    fn rxe_may_be_silent_about_an_access_error_and_roced_may_not() {
+        let client = "request remote access error\nrequest Work Request Flushed Error\nstate ERR\n";
+        let silent = "receive Work Request Flushed Error\nstate ERR\n";
+        assert_eq!(check("no-right-read", Side::Roced, client, silent).ok(), Some(vec![NO_EVENT.to_owned()]));
+        assert!(check("no-right-read", Side::Rxe, client, silent).is_err());
+    }
+
+    #[test]
+    fn every_question_has_an_ending() {
+        for what in crate::scenario::QUESTIONS {
+            assert!(specified(what).is_some(), "{what}");
+        }
+    }
+}

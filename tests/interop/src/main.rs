@@ -1,0 +1,127 @@
+//! roced against Linux's own RoCE, rdma_rxe, with stock programs at both ends. `scripts/interop` builds what is needed and runs this.
+//!
+//! ```text
+//!   plan ─► for each scenario:  bench: faults, captures ─► drive: server and client ─► both ends' words ─► expect
+//!                                                    └─► verify: tshark, ICRC, rules of the transport ─► table
+//! ```
+
+mod bench;
+mod check;
+mod compare;
+mod drive;
+mod expect;
+mod guest;
+mod plan;
+mod process;
+mod report;
+mod scenario;
+mod trace;
+mod verify;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread::{self, ScopedJoinHandle},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Parser;
+
+use crate::{bench::Bench, report::Outcome, scenario::Scenario};
+
+/// roced against Linux rdma_rxe.
+#[derive(Parser)]
+struct Arguments {
+    /// Where kernel and initrd of the guest lie.
+    #[arg(long, default_value = "target/interop")]
+    image: PathBuf,
+    /// What cargo built for debugging; what it built for release lies beside it.
+    #[arg(long, default_value = "target/debug")]
+    programs: PathBuf,
+    /// Where to keep captures and the report. What is there is overwritten.
+    #[arg(long, default_value = "target/interop/last")]
+    folder: PathBuf,
+    /// A few scenarios instead of all.
+    #[arg(long)]
+    short: bool,
+    /// Those whose line in the list has this in it.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Say which there are, and run none.
+    #[arg(long)]
+    list: bool,
+    /// Look again at the captures in these folders, and run none.
+    #[arg(long, value_name = "FOLDER", num_args = 1..)]
+    look: Vec<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let mut scenarios = if arguments.short { plan::short() } else { plan::all() };
+    if let Some(text) = &arguments.only {
+        scenarios.retain(|scenario| scenario.to_string().contains(text.as_str()));
+    }
+    if arguments.list {
+        scenarios.iter().for_each(|scenario| println!("{scenario}"));
+        return Ok(());
+    }
+    for folder in &arguments.look {
+        let verdict = verify::verify(None, folder)?;
+        println!(
+            "{}: {} frames, ours {:#?}, of rxe {:#?}",
+            folder.display(),
+            verdict.frames,
+            verdict.ours,
+            verdict.theirs
+        );
+    }
+    if !arguments.look.is_empty() {
+        return Ok(());
+    }
+    fs::create_dir_all(&arguments.folder).with_context(|| arguments.folder.display().to_string())?;
+    let started = Instant::now();
+    let mut bench = Bench::up(&arguments.image, &arguments.programs, &arguments.folder)?;
+    println!("interop: the guest is up after {:.1} s; {} scenarios", started.elapsed().as_secs_f32(), scenarios.len());
+    let outcomes = run_all(&mut bench, &scenarios, &arguments.folder)?;
+    drop(bench);
+    report::print(&outcomes, &arguments.folder)?;
+    let without_reason = report::print_differences(&outcomes, &arguments.folder)?;
+    let failed = outcomes.iter().filter(|outcome| !outcome.is_good()).count();
+    println!(
+        "interop: {} of {} scenarios passed, {} s",
+        outcomes.len() - failed,
+        outcomes.len(),
+        started.elapsed().as_secs()
+    );
+    ensure!(failed == 0, "{failed} scenarios failed");
+    ensure!(without_reason == 0, "{without_reason} differences have no reason");
+    Ok(())
+}
+
+/// Runs them; while one runs, what was captured of the one before is looked at.
+fn run_all(bench: &mut Bench, scenarios: &[Scenario], folder: &Path) -> Result<Vec<Outcome>> {
+    thread::scope(|scope| {
+        let mut outcomes = Vec::new();
+        let mut before: Option<ScopedJoinHandle<'_, Outcome>> = None;
+        for (number, scenario) in scenarios.iter().enumerate() {
+            let began = Instant::now();
+            let place = folder.join(format!("{:03}", number + 1));
+            fs::create_dir_all(&place)?;
+            let ended = drive::run(bench, scenario, number, &place);
+            let mended = bench.mend()?;
+            let took = began.elapsed();
+            finish(before.take(), scenarios.len(), &mut outcomes);
+            before = Some(scope.spawn(move || Outcome::new(*scenario, took, ended, mended, &place)));
+        }
+        finish(before, scenarios.len(), &mut outcomes);
+        Ok(outcomes)
+    })
+}
+
+fn finish(outcome: Option<ScopedJoinHandle<'_, Outcome>>, of: usize, outcomes: &mut Vec<Outcome>) {
+    let Some(outcome) = outcome else { return };
+    let outcome = outcome.join().expect("no panic");
+    println!("{:3}/{of} {outcome}", outcomes.len() + 1);
+    outcomes.push(outcome);
+}

@@ -1,0 +1,110 @@
+//! What others say of a scenario's captures: tshark, an ICRC in Python, and the rules of the transport in `check`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    check::{self, FirstPsns},
+    guest, process,
+    scenario::Side,
+    trace::{self, Seen},
+};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    /// Frames that either side sent.
+    pub(crate) frames: usize,
+    /// Frames whose ICRC does not hold.
+    pub(crate) damaged: usize,
+    /// What is ours, and must not be.
+    pub(crate) ours: Vec<String>,
+    /// What is rxe's: rule, how often, the first of them.
+    pub(crate) theirs: BTreeMap<&'static str, (usize, String)>,
+    /// Frames of connections that could not be told apart.
+    pub(crate) unrelated: usize,
+    /// Both ports, roced's first.
+    pub(crate) ports: [Vec<Seen>; 2],
+}
+
+/// Looks at both captures in `folder`. Without `mtu` each connection's is that of its longest packet.
+pub(crate) fn verify(mtu: Option<u32>, folder: &Path) -> Result<Verdict> {
+    let mut verdict = Verdict::default();
+    let mut ports = [Vec::new(), Vec::new()];
+    for side in Side::BOTH {
+        let file = folder.join(format!("{side}.pcap"));
+        let damaged = damaged(&file)?;
+        let frames = trace::read(&file, guest::MAC, &damaged)?;
+        verdict.damaged += damaged.len();
+        let complaints = dissect(&file, side)?;
+        if side == Side::Roced {
+            verdict.ours.extend(complaints.iter().map(|complaint| format!("tshark: frame {complaint}")));
+        } else if let Some(first) = complaints.first() {
+            verdict.theirs.insert("tshark", (complaints.len(), first.clone()));
+        }
+        ports[side as usize] = frames;
+    }
+    judge(&ports, mtu, &mut verdict);
+    verdict.ports = ports;
+    Ok(verdict)
+}
+
+/// Each side by its own port.
+fn judge(ports: &[Vec<Seen>; 2], mtu: Option<u32>, verdict: &mut Verdict) {
+    let firsts: FirstPsns =
+        Side::BOTH.iter().flat_map(|side| check::first_psns(&ports[*side as usize], *side)).collect();
+    for side in Side::BOTH {
+        let findings = check::check(&ports[side as usize], side, mtu, &firsts);
+        verdict.frames += findings.sent;
+        verdict.unrelated += findings.unrelated;
+        for violation in findings.violations {
+            if side == Side::Roced {
+                verdict.ours.push(violation.to_string());
+            } else {
+                verdict.theirs.entry(violation.rule).or_insert_with(|| (0, violation.to_string())).0 += 1;
+            }
+        }
+    }
+}
+
+/// Numbers of the frames whose ICRC does not hold, as Python says.
+fn damaged(file: &Path) -> Result<BTreeSet<usize>> {
+    let mut python = Command::new("python3");
+    python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/icrc_check.py")).arg(file);
+    let ended = process::run(python, &file.with_extension("icrc"), LIMIT)?;
+    ended
+        .output
+        .lines()
+        .last()
+        .filter(|line| line.ends_with("ICRCs hold"))
+        .with_context(|| format!("icrc_check.py: {}", ended.output))?;
+    let number = |line: &str| line.split_once("the ICRC of frame ")?.1.split(' ').next()?.parse().ok();
+    Ok(ended.output.lines().filter_map(number).collect())
+}
+
+/// What tshark finds wrong with frames that `side` sent.
+fn dissect(file: &Path, side: Side) -> Result<Vec<String>> {
+    let mac = guest::MAC.map(|byte| format!("{byte:02x}")).join(":");
+    let is = if side == Side::Rxe { "==" } else { "!=" };
+    let filter = format!("eth.src {is} {mac} && (!infiniband || _ws.malformed || _ws.expert.severity >= 0x00800000)");
+    let mut tshark = Command::new("tshark");
+    // What it would take payloads for, and then find malformed.
+    for guess in ["rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "smc"] {
+        tshark.args(["--disable-protocol", guess]);
+    }
+    tshark.arg("-r").arg(file).args(["-Y", &filter, "-T", "fields", "-e", "frame.number", "-e", "_ws.expert.message"]);
+    let told = process::run(tshark, &file.with_extension("tshark"), LIMIT)?.success("tshark")?;
+    // A UDP checksum of zero over IPv6 is what annex A17 asks for; tshark knows only that IPv6 alone would not have it.
+    let complaints = told
+        .lines()
+        .filter(|line| !line.starts_with("Running as user") && !line.ends_with("\tIllegal checksum value (0)"));
+    Ok(complaints.filter(|line| !line.trim().is_empty()).map(str::to_owned).collect())
+}
