@@ -261,12 +261,18 @@ impl Responder {
             if duplicate.operation == Operation::ReadRequest {
                 link.counters.count(QpCount::ReadRequests);
             }
-        } else if self.owed == Owed::Nothing && (ends(packet) || !is_plain(packet)) {
+        } else if self.owed == Owed::Nothing && (ends(packet) || !is_plain(packet) || self.is_awaited(packet)) {
             // IBTA v1 C9-105: a duplicate SEND or WRITE is only acknowledged again, up to the newest.
             self.owed = Owed::Ack;
         }
         link.counters.count(QpCount::DuplicateRequest);
         DropReason::Duplicate
+    }
+
+    /// A plain peer asks while the newest message is not all here: its window may be shorter than that message, and then it comes to no
+    /// message's end before it has an answer. This answer does not tell it of an end.
+    fn is_awaited(&self, packet: &Packet<'_>) -> bool {
+        packet.bth.ack_request && !matches!(self.message, Message::None)
     }
 
     /// Carries the expected packet out; gives the PSNs that it took.
@@ -579,7 +585,8 @@ fn duplicate_of(packet: &Packet<'_>, mtu: usize) -> Option<Duplicate> {
 }
 
 /// Linux rxe, which sends MigReq as 0, may wait for ever when an ACK for the end of a message comes while it sends that message again,
-/// and the ACK for that second sending gets lost (`docs/conformance.md`). Such a peer is acknowledged a message when it has sent all of it.
+/// and the ACK for that second sending gets lost (`docs/conformance.md`). Such a peer is acknowledged a message when it has sent all of it;
+/// before that only what asks for it, and while the message is not all here.
 pub(super) const fn is_plain(packet: &Packet<'_>) -> bool {
     !packet.bth.mig_req
 }

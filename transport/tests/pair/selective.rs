@@ -262,6 +262,30 @@ fn a_plain_peer_is_acknowledged_a_message_when_it_has_sent_all_of_it() {
     }
 }
 
+/// As Linux rxe does when a message is longer than its window: it asks within, and sends the same again until it has an answer.
+#[test]
+fn a_plain_peer_that_asks_within_a_message_is_answered_each_time() {
+    let mut pair = Pair::new(Settings::default());
+    let give = |pair: &mut Pair, ahead: u32| {
+        let first = bth(pair, if ahead == 0 { opcode::RC_WRITE_FIRST } else { opcode::RC_WRITE_MIDDLE });
+        let reth = (ahead == 0).then_some(Reth { va: VA, rkey: KEY, length: 9000 });
+        let bth = Bth { psn: first.psn.plus(ahead), mig_req: false, ack_request: ahead == 2, ..first };
+        let frame = forged(pair, &Headers { reth, ..Headers::new(bth) }, &[1; 1024]);
+        pair.deliver(1, &frame)
+    };
+    for ahead in 0..4 {
+        assert_eq!(give(&mut pair, ahead), Disposition::Accepted);
+    }
+    assert_eq!(answers(&mut pair), [(Syndrome::ACK, 3)]);
+    // The ACK is lost, and lost again.
+    for _ in 0..2 {
+        for (ahead, acknowledged) in [(0, None), (1, None), (2, Some((Syndrome::ACK, 3))), (3, None)] {
+            assert_eq!(give(&mut pair, ahead), dropped(DropReason::Duplicate));
+            assert_eq!(answers(&mut pair), Vec::from_iter(acknowledged));
+        }
+    }
+}
+
 #[test]
 fn past_its_share_a_packet_is_dropped_and_comes_again() {
     let mut pair = Pair::new(with_room(4));
