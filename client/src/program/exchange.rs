@@ -86,13 +86,20 @@ impl Exchange {
         while start < area.range.end {
             let chunk = start..self.pace.end(start).min(area.range.end);
             start = chunk.end;
-            let fresh = make(&chunk)?;
-            self.one(&chunk, area, fresh)?;
+            // A thread that is preempted while it changes what is mapped keeps others waiting in their faults.
+            self.turns.go_first();
+            let done = make(&chunk).and_then(|fresh| self.one(&chunk, area, fresh));
+            self.turns.end_urgent();
+            if done? {
+                self.cost.pieces_waited_for += 1;
+                thread::sleep(PAUSE);
+            }
         }
         Ok(())
     }
 
-    fn one(&mut self, chunk: &Range<usize>, area: &Area, fresh: Fresh) -> Result<()> {
+    /// Says whether somebody waited.
+    fn one(&mut self, chunk: &Range<usize>, area: &Area, fresh: Fresh) -> Result<bool> {
         let faults = self.faults.as_fd();
         uffd::register(faults, chunk)?;
         self.turns.begin_urgent();
@@ -114,12 +121,7 @@ impl Exchange {
         };
         self.cost.longest = self.cost.longest.max(begin.elapsed());
         self.cost.pieces += 1;
-        self.turns.end_urgent();
-        if waited_for {
-            self.cost.pieces_waited_for += 1;
-            thread::sleep(PAUSE);
-        }
-        done
+        done.map(|()| waited_for)
     }
 }
 

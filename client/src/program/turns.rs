@@ -47,15 +47,17 @@ impl Turns {
         Self { usual: asked.then_some(usual), may_go_first: asked }
     }
 
-    /// What follows, for some tenths of a millisecond, should not be interrupted.
-    pub(super) fn begin_urgent(&mut self) {
-        let Some(usual) = self.usual else { return };
-        if self.may_go_first {
-            let first = Attributes { policy: libc::SCHED_FIFO as u32, priority: 1, nice: 0, runtime_ns: 0, ..usual };
-            // Without the right it is asked once.
-            self.may_go_first = set(&first);
-        }
-        if !self.may_go_first {
+    /// What follows, for about a millisecond, should not be interrupted: it takes locks that faults of other threads want.
+    pub(super) fn go_first(&mut self) {
+        let Some(usual) = self.usual.filter(|_| self.may_go_first) else { return };
+        let first = Attributes { policy: libc::SCHED_FIFO as u32, priority: 1, nice: 0, runtime_ns: 0, ..usual };
+        // Without the right it is asked once.
+        self.may_go_first = set(&first);
+    }
+
+    /// From now on, for some tenths of a millisecond, others are held.
+    pub(super) fn begin_urgent(&self) {
+        if self.usual.is_some() && !self.may_go_first {
             // It begins with a whole turn.
             thread::yield_now();
         }
@@ -93,6 +95,7 @@ mod tests {
             let before = now();
             let mut turns = Turns::take();
             for _ in 0..3 {
+                turns.go_first();
                 turns.begin_urgent();
                 let first = now().policy == libc::SCHED_FIFO as u32;
                 assert_eq!(first, turns.may_go_first);
