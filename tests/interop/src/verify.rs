@@ -97,6 +97,7 @@ fn dissect(file: &Path, side: Side) -> Result<Vec<String>> {
     let filter = format!("eth.src {is} {mac} && (!infiniband || _ws.malformed || _ws.expert.severity >= 0x00800000)");
     let mut tshark = Command::new("tshark");
     // What it would take payloads for, and then find malformed.
+    tshark.args(["--disable-heuristic", "eth_over_ib"]);
     for guess in ["rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "smc"] {
         tshark.args(["--disable-protocol", guess]);
     }
