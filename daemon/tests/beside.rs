@@ -102,7 +102,6 @@ fn every_length_arrives_whole_on_one_worker_and_between_two() {
         connect(&a, &b, &ConnectOptions::default());
         exchange(&a, &b, &["write", "read", "send"]);
         exchange(&b, &a, &["send", "read", "write"]);
-        assert_eq!(a.qp.statistics().expect("it is there").retransmitted_packets, 0);
     }
 }
 

@@ -280,7 +280,8 @@ impl Completer {
         if self.selective.gap_due <= turn.now {
             self.ask_again(link, queue, requester, turn);
         }
-        let is_due = self.selective.probe.take_due(turn.now);
+        // Beside us nothing is lost: what is late is late because this host is busy.
+        let is_due = self.selective.probe.take_due(turn.now) && !link.lends;
         if is_due && !requester.is_about_to_send(self.unacknowledged()) && link.is_reachable() {
             link.counters.count(QpCount::AdaptiveRetransmission);
             requester.send_oldest_again();
