@@ -33,7 +33,8 @@ impl Machine {
             cpu: first(&read("/proc/cpuinfo"), "model name"),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             memory_gib: memory_kib.div_ceil(1 << 20),
-            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            // The version, without what a builder adds to it.
+            kernel: read("/proc/sys/kernel/osrelease").trim().split('-').next().unwrap_or_default().to_owned(),
             commit: said_by("git", &["describe", "--always", "--dirty", "--exclude=*"]),
             date: said_by("date", &["-u", "+%Y-%m-%d"]),
             load: read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),

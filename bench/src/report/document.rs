@@ -9,7 +9,9 @@ use super::{
 
 const HEAD: &str = "# Performance\n\nMade by `scripts/bench --document docs/performance.md`; not edited by hand. Each ratio is of two contestants in the same \
                     round, and what stands here is the median of the rounds, with the least and the most. Raw AF_XDP is the limit: frames of the \
-                    same size on the same kind of link, as many in flight as RDMA would have, through the daemon's lowest layer and nothing else.\n";
+                    same size on the same kind of link, as many in flight as RDMA would have, through the daemon's lowest layer and nothing else.\n\
+                    Why it is so, and what was tried: [performance-notes.md](performance-notes.md). Drawn, with `--plot docs/performance`: \
+                    [throughput](performance/throughput.svg), [latency](performance/latency.svg).\n";
 
 impl Report {
     /// The page.
