@@ -29,9 +29,6 @@ use crate::{
     work::WorkData,
 };
 
-/// How long after a turn began a packet may have come that it looks at: a turn reads one clock. Sending a burst takes that long.
-const TURN: Nanos = Nanos::from_micros(200);
-
 /// What is done.
 #[derive(Debug)]
 pub(crate) struct Completer {
@@ -478,8 +475,7 @@ impl Completer {
         // what is lost meanwhile does not add up.
         self.retries_left = link.attributes.retry_cnt;
         self.go_back(queue, requester);
-        // IBTA v1 9.7.5.2.8: not before that time. The turn's time is that of its beginning, and the NAK may have come after.
-        requester.wait_for_receiver(turn.now + rnr_delay(timer) + TURN);
+        requester.wait_for_receiver(turn.now, rnr_delay(timer));
     }
 
     /// The responder refused the request with this PSN and does no more.

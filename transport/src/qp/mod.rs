@@ -24,6 +24,7 @@ mod replay;
 mod requester;
 mod responder;
 mod retry;
+mod rnr_wait;
 mod rtt;
 mod scatter;
 mod segment;

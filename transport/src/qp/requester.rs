@@ -15,6 +15,7 @@ use super::{
     completer::Completer,
     key_change::{KeyWish, Waiter},
     placement,
+    rnr_wait::RnrWait,
     segment::{Part, packets, position},
     send_queue::{MESSAGE_BYTES_MAX, SendEntry, SendQueue},
 };
@@ -60,7 +61,7 @@ pub(crate) struct Requester {
     oldest_again: bool,
     /// Packets since one asked for an ACK.
     unasked: u32,
-    rnr_until: Option<Nanos>,
+    rnr_wait: Option<RnrWait>,
     /// The rate let nothing leave before this moment.
     paced_until: Option<Nanos>,
     /// The entry at the cursor cannot be sent, for this reason.
@@ -95,7 +96,7 @@ impl Requester {
             wanting_before_frontier: 0,
             oldest_again: false,
             unasked: 0,
-            rnr_until: None,
+            rnr_wait: None,
             paced_until: None,
             refused: None,
             pacer: Pacer::default(),
@@ -192,17 +193,17 @@ impl Requester {
         self.wanting_before_cursor.wrapping_sub(self.answered)
     }
 
-    /// The receiver was not ready: nothing is sent before `until`.
-    pub(crate) fn wait_for_receiver(&mut self, until: Nanos) {
-        self.rnr_until = Some(until);
+    /// The receiver was not ready, as the turn that began at `turn` learns: nothing is sent for `delay`.
+    pub(crate) fn wait_for_receiver(&mut self, turn: Nanos, delay: Nanos) {
+        self.rnr_wait = Some(RnrWait::Heard { turn, delay });
     }
 
     pub(crate) const fn is_waiting_for_receiver(&self) -> bool {
-        self.rnr_until.is_some()
+        self.rnr_wait.is_some()
     }
 
     pub(crate) fn on_timeout(&mut self, now: Nanos) {
-        self.rnr_until = self.rnr_until.filter(|until| *until > now);
+        self.rnr_wait = self.rnr_wait.and_then(|wait| wait.at(now));
         self.paced_until = self.paced_until.filter(|until| *until > now);
     }
 
@@ -215,7 +216,7 @@ impl Requester {
 
     /// When it can go on, if it waits for a moment.
     pub(crate) fn deadline(&self) -> Nanos {
-        self.rnr_until.or(self.paced_until).unwrap_or(Nanos::NEVER)
+        self.rnr_wait.map(RnrWait::deadline).or(self.paced_until).unwrap_or(Nanos::NEVER)
     }
 
     /// Packets of one READ request.
@@ -240,7 +241,7 @@ impl Requester {
             return Visit::Idle;
         }
         self.on_timeout(turn.now);
-        if self.rnr_until.is_some() {
+        if self.rnr_wait.is_some() {
             return Visit::Idle;
         }
         if self.pacer.next_send() > turn.now {
