@@ -9,6 +9,7 @@
 //! A call that gives a queue pair something to do puts it at the end of the list of senders; [`Endpoint::poll_transmit`] visits
 //! them in turn, a few frames each. All memory is made by [`Endpoint::new`], by whoever makes a [`Qp`], and by what inserts one.
 
+mod frames;
 mod groups;
 
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
@@ -24,19 +25,17 @@ use crate::{
     clock::Nanos,
     congestion::under_way::UnderWay,
     counters::QpCounters,
-    held::{HeldPackets, NotHeld, Side},
-    io::{App, Loan, Segments, Wire},
+    held::HeldPackets,
+    io::{App, Wire},
     mr::{Mr, MrKey, MrTable},
     multicast::Groups,
     partition::Partitions,
-    psn::Psn,
     qp::{KeyChange, PathState, Qp, QpEvent, ReplayMemory, State, Turn, Visit},
     recovery::RecoveryConfig,
-    reject::{ClientFault, Disposition, DropCounters, DropReason, Reject},
+    reject::{ClientFault, DropCounters, DropReason, Reject},
     srq::{Srq, Srqs},
     table::Table,
     timers::Timers,
-    wire::frame::{self, Packet},
     work::{RecvWork, SendWork},
 };
 
@@ -68,14 +67,6 @@ pub struct EndpointConfig {
     pub recovery: RecoveryConfig,
     /// The partitions that the device is in.
     pub partitions: Partitions,
-}
-
-/// Whom a packet is for.
-enum To {
-    /// The queue pair of that index.
-    Qp(u32),
-    /// Those that are attached to the group of its destination.
-    Group,
 }
 
 /// What [`Endpoint::poll_transmit`] did.
@@ -167,109 +158,6 @@ impl Endpoint {
     /// Shared receive queues that there is room for.
     pub const fn max_srqs(&self) -> u32 {
         self.srqs.capacity()
-    }
-
-    /// A frame arrived.
-    pub fn on_frame(&mut self, now: Nanos, frame: &Segments<'_>, app: &mut impl App) -> Disposition {
-        let disposition = match self.admit(frame) {
-            Ok((packet, To::Qp(index))) => self.deliver(now, &packet, index, Some(frame), app),
-            Ok((packet, To::Group)) => self.deliver_to_group(now, &packet, frame, app),
-            Err(reason) => Disposition::Dropped(reason),
-        };
-        if let Disposition::Dropped(reason) = disposition {
-            self.drops.count(reason);
-        }
-        disposition
-    }
-
-    /// A frame came from a queue pair of this device, which lends its payload ([`crate::io::Via::Beside`]). It is not held: what would be
-    /// copied is what a loan saves, and nothing is lost or overtaken on this way.
-    pub fn on_lent_frame(&mut self, now: Nanos, frame: &[u8], loans: &[Loan], app: &mut impl App) -> Disposition {
-        let admitted = frame::parse_lent(frame, loans).and_then(|packet| {
-            let index = self.index(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
-            self.qps.get(index).ok_or(DropReason::NoSuchQp)?.check_origin(&packet)?;
-            Ok((packet, index))
-        });
-        let disposition = match admitted {
-            Ok((packet, index)) => self.deliver(now, &packet, index, None, app),
-            Err(reason) => Disposition::Dropped(reason),
-        };
-        if let Disposition::Dropped(reason) = disposition {
-            self.drops.count(reason);
-        }
-        disposition
-    }
-
-    fn deliver(
-        &mut self,
-        now: Nanos,
-        packet: &Packet<'_>,
-        index: u32,
-        frame: Option<&Segments<'_>>,
-        app: &mut impl App,
-    ) -> Disposition {
-        let qp = self.qps.get_mut(index).expect("admitted to a queue pair that is there");
-        let mut disposition =
-            qp.on_packet(packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
-        if let Disposition::Dropped(reason) = disposition
-            && let Some(frame) = frame
-            && let Some(side) = qp.may_hold(packet, reason)
-        {
-            disposition = self.hold(index, side, packet.bth.psn, now, frame);
-        }
-        self.after_packet(index, now, app);
-        self.after(index);
-        disposition
-    }
-
-    /// Everything that must hold before a packet may change anything.
-    fn admit<'f>(&self, frame: &'f Segments<'f>) -> Result<(Packet<'f>, To), DropReason> {
-        let packet = frame::parse(frame)?;
-        if packet.bth.dest_qpn == Qpn::MULTICAST {
-            if self.groups.members(&packet.destination).is_empty() {
-                return Err(DropReason::NoSuchGroup);
-            }
-            packet.check_integrity()?;
-            return Ok((packet, To::Group));
-        }
-        let index = self.index(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
-        let qp = self.qps.get(index).ok_or(DropReason::NoSuchQp)?;
-        qp.check_origin(&packet)?;
-        packet.check_integrity()?;
-        Ok((packet, To::Qp(index)))
-    }
-
-    /// Keeps a packet that came before its turn.
-    #[cold]
-    fn hold(&mut self, index: u32, side: Side, psn: Psn, now: Nanos, frame: &Segments<'_>) -> Disposition {
-        let qp = self.qps.get_mut(index).expect("it was just spoken to");
-        match qp.hold(&mut self.held, side, psn, frame, now) {
-            Ok(()) => Disposition::Held,
-            Err(NotHeld::NoRoom) => Disposition::Dropped(DropReason::NoRoomToHold),
-            Err(NotHeld::Twice) => Disposition::Dropped(DropReason::Duplicate),
-        }
-    }
-
-    /// A packet was taken: those held behind it may have their turn now. They take the road of any packet, but for the ICRC, which
-    /// was checked when they came.
-    fn after_packet(&mut self, index: u32, now: Nanos, app: &mut impl App) {
-        let Some(qp) = self.qps.get_mut(index).filter(|qp| qp.holds_any()) else { return };
-        while let Some((side, slot)) = qp.next_held(&self.held) {
-            let frame = [self.held.frame(slot)];
-            let packet = frame::parse(&frame).and_then(|packet| qp.check_origin(&packet).map(|()| packet));
-            let disposition = match packet {
-                Ok(packet) => {
-                    qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app })
-                }
-                Err(reason) => Disposition::Dropped(reason),
-            };
-            if let Disposition::Dropped(reason) = disposition {
-                self.drops.count(reason);
-            }
-            qp.release(&mut self.held, side, slot);
-        }
-        self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
-        qp.on_exposed(&self.held, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
     }
 
     /// Takes send work for a queue pair; the caller asked [`Self::send_room`].
