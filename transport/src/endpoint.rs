@@ -11,13 +11,15 @@
 
 mod frames;
 mod groups;
+mod keys;
+mod srqs;
 
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use core::ops::AddAssign;
 
 use roced_shared::{
     abi::control::QpAttributes,
-    ids::{EndpointId, Qpn, Srqn},
+    ids::{EndpointId, Qpn},
 };
 
 use crate::{
@@ -27,13 +29,13 @@ use crate::{
     counters::QpCounters,
     held::HeldPackets,
     io::{App, Wire},
-    mr::{Mr, MrKey, MrTable},
+    mr::MrTable,
     multicast::Groups,
     partition::Partitions,
-    qp::{KeyChange, PathState, Qp, QpEvent, ReplayMemory, State, Turn, Visit},
+    qp::{PathState, Qp, QpEvent, ReplayMemory, State, Turn, Visit},
     recovery::RecoveryConfig,
     reject::{ClientFault, DropCounters, DropReason, Reject},
-    srq::{Srq, Srqs},
+    srq::Srqs,
     table::Table,
     timers::Timers,
     work::{RecvWork, SendWork},
@@ -155,11 +157,6 @@ impl Endpoint {
         }
     }
 
-    /// Shared receive queues that there is room for.
-    pub const fn max_srqs(&self) -> u32 {
-        self.srqs.capacity()
-    }
-
     /// Takes send work for a queue pair; the caller asked [`Self::send_room`].
     ///
     /// # Errors
@@ -182,60 +179,6 @@ impl Endpoint {
             self.schedule(index);
         }
         Ok(())
-    }
-
-    /// Takes receive work for a shared queue; the caller asked [`Self::srq_room`].
-    ///
-    /// # Errors
-    /// As [`Self::post_send`], for no such queue.
-    pub fn post_srq_recv(&mut self, srqn: Srqn, work: &RecvWork<'_>) -> Result<(), ClientFault> {
-        if srqn.endpoint() == self.id && self.srqs.post(srqn, work) {
-            Ok(())
-        } else {
-            Err(ClientFault::NoSuchSrq(srqn))
-        }
-    }
-
-    /// How much receive work may be posted to a shared queue. After a 0, [`Self::take_unblocked_srq`] names it when there is room.
-    pub fn srq_room(&mut self, srqn: Srqn) -> u32 {
-        if srqn.endpoint() == self.id { self.srqs.room(srqn) } else { 0 }
-    }
-
-    /// A shared queue that had no room when it was asked and has some now.
-    pub fn take_unblocked_srq(&mut self) -> Option<Srqn> {
-        self.srqs.take_unblocked()
-    }
-
-    /// A shared queue that fell below its limit, once for each [`Self::set_srq_limit`].
-    pub fn poll_srq_limit(&mut self) -> Option<Srqn> {
-        self.srqs.poll_event()
-    }
-
-    /// Adds a shared receive queue.
-    ///
-    /// # Errors
-    /// The queue back: its number is not of this endpoint ([`Reject::NoSuchSrq`]) or taken ([`Reject::NoRoom`]).
-    pub fn insert_srq(&mut self, srq: Box<Srq>) -> Result<(), (Box<Srq>, Reject)> {
-        let srqn = srq.config().srqn;
-        if srqn.endpoint() == self.id { self.srqs.insert(srq) } else { Err((srq, Reject::NoSuchSrq(srqn))) }
-    }
-
-    /// Removes a shared receive queue, which no queue pair has any more: one that has would find no receive work.
-    pub fn remove_srq(&mut self, srqn: Srqn) -> Option<Box<Srq>> {
-        if srqn.endpoint() == self.id { self.srqs.remove(srqn) } else { None }
-    }
-
-    /// A shared receive queue.
-    pub fn srq(&self, srqn: Srqn) -> Option<&Srq> {
-        self.srqs.get(srqn).filter(|_| srqn.endpoint() == self.id)
-    }
-
-    /// With fewer than `limit` entries there is one event from now on; 0 for none.
-    ///
-    /// # Errors
-    /// [`Reject::NoSuchSrq`].
-    pub fn set_srq_limit(&mut self, srqn: Srqn, limit: u32) -> Result<(), Reject> {
-        if srqn.endpoint() == self.id { self.srqs.set_limit(srqn, limit) } else { Err(Reject::NoSuchSrq(srqn)) }
     }
 
     /// How much send work may be posted. After a 0, [`Self::take_unblocked`] names the queue pair when there is room.
@@ -348,41 +291,6 @@ impl Endpoint {
         None
     }
 
-    /// A change of keys that a queue pair waits for. It is to be made in the table of every endpoint of the device, this one too, and then
-    /// [`Self::finish_key_change`] to be called here; until then the queue pair waits, and no other.
-    pub fn poll_key_change(&mut self) -> Option<KeyChange> {
-        while let Some(index) = self.key_changes.pop_front() {
-            let Some(qp) = self.qps.get_mut(index) else { continue };
-            let ticket = self.ticket + 1;
-            let wish = qp.take_key_wish(ticket);
-            if qp.has_key_wish() {
-                self.key_changes.push_back(index);
-            } else {
-                qp.key_change_listed = false;
-            }
-            if let Some(wish) = wish {
-                self.ticket = ticket;
-                return Some(KeyChange { qpn: qp.qpn(), ticket, wish });
-            }
-        }
-        None
-    }
-
-    /// A change of keys was made everywhere (`done`), or cannot be made: its work fails. Nothing happens when nobody waits for it any more.
-    pub fn finish_key_change(&mut self, now: Nanos, qpn: Qpn, ticket: u64, done: bool, app: &mut impl App) {
-        let Some(index) = self.index(qpn) else { return };
-        if let Some(qp) = self.qps.get_mut(index) {
-            qp.finish_key_change(
-                ticket,
-                done,
-                &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app },
-            );
-            // What came while a SEND with invalidate waited may have its turn now.
-            self.after_packet(index, now, app);
-            self.after(index);
-        }
-    }
-
     /// Adds a queue pair.
     ///
     /// # Errors
@@ -474,27 +382,6 @@ impl Endpoint {
     /// A queue pair's attributes.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpAttributes> {
         self.qp(qpn).map(Qp::attributes)
-    }
-
-    /// Adds a memory region.
-    ///
-    /// # Errors
-    /// [`Reject::NoRoom`].
-    pub fn insert_mr(&mut self, mr: Mr) -> Result<(), Reject> {
-        self.mrs.insert(mr)
-    }
-
-    /// Puts a memory region or window in the place of the one with its key's index, or adds it.
-    ///
-    /// # Errors
-    /// [`Reject::NoRoom`].
-    pub fn set_mr(&mut self, mr: Mr) -> Result<(), Reject> {
-        self.mrs.set(mr)
-    }
-
-    /// Removes a memory region: from now on nothing reaches it.
-    pub fn remove_mr(&mut self, key: MrKey) -> Option<Mr> {
-        self.mrs.remove(key)
     }
 
     /// Adds an address handle under a number.
