@@ -1,0 +1,211 @@
+//! How a queue pair is made: what it shall be, the call, and what is mapped of it.
+
+use std::sync::{Arc, atomic::AtomicU32};
+
+use roced_shared::abi::{
+    control::{CreateQp, CreateQpRequest, DestroyQp, Handle, state},
+    layout::{QpLayout, QpSizes},
+};
+
+use super::{PostSide, QueuePair};
+use crate::{
+    cq::{CompletionQueue, Work},
+    error::{Error, Result},
+    exclusive::Exclusive,
+    mapping::{Mapping, Mode, qp_rings},
+    outstanding::Outstanding,
+    pd::ProtectionDomain,
+    service::ServiceType,
+    srq::SharedReceiveQueue,
+};
+
+/// A queue pair to be made.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "it is made by `create`"]
+pub struct QpBuilder<'a> {
+    pd: &'a ProtectionDomain,
+    send_cq: &'a CompletionQueue,
+    recv_cq: &'a CompletionQueue,
+    service: ServiceType,
+    sizes: QpSizes,
+    signal_all: bool,
+    srq: Option<&'a SharedReceiveQueue>,
+    single_threaded: bool,
+    pkey_index: u32,
+}
+
+impl<'a> QpBuilder<'a> {
+    pub(crate) const fn new(
+        pd: &'a ProtectionDomain,
+        send_cq: &'a CompletionQueue,
+        recv_cq: &'a CompletionQueue,
+    ) -> Self {
+        let sizes = QpSizes { send_wrs: 64, recv_wrs: 64, send_sges: 4, recv_sges: 4, inline_bytes: 64 };
+        Self {
+            pd,
+            send_cq,
+            recv_cq,
+            service: ServiceType::Rc,
+            sizes,
+            signal_all: false,
+            srq: None,
+            single_threaded: false,
+            pkey_index: 0,
+        }
+    }
+
+    /// What it promises (a reliable connection).
+    pub const fn service(mut self, service: ServiceType) -> Self {
+        self.service = service;
+        self
+    }
+
+    /// Send work requests outstanding at a time (64).
+    pub const fn send_wrs(mut self, wrs: u32) -> Self {
+        self.sizes.send_wrs = wrs;
+        self
+    }
+
+    /// Receive work requests outstanding at a time (64).
+    pub const fn recv_wrs(mut self, wrs: u32) -> Self {
+        self.sizes.recv_wrs = wrs;
+        self
+    }
+
+    /// Scatter/gather entries of a send (4, at most 32).
+    pub const fn send_sges(mut self, sges: u32) -> Self {
+        self.sizes.send_sges = sges;
+        self
+    }
+
+    /// Scatter/gather entries of a receive (4, at most 32).
+    pub const fn recv_sges(mut self, sges: u32) -> Self {
+        self.sizes.recv_sges = sges;
+        self
+    }
+
+    /// Bytes of inline data of a send (64, at most 512).
+    pub const fn inline_bytes(mut self, bytes: u32) -> Self {
+        self.sizes.inline_bytes = bytes;
+        self
+    }
+
+    /// Every send makes a completion, as if it were signaled.
+    pub const fn signal_all(mut self) -> Self {
+        self.signal_all = true;
+        self
+    }
+
+    /// It takes its receives from a shared queue; the sizes of receives do not count then.
+    pub const fn shared_receives(mut self, srq: &'a SharedReceiveQueue) -> Self {
+        self.srq = Some(srq);
+        self
+    }
+
+    /// Its partition: an index of [`crate::PortAttributes::pkeys`] (0).
+    pub const fn pkey_index(mut self, index: u32) -> Self {
+        self.pkey_index = index;
+        self
+    }
+
+    /// Leaves out its locks, some ten nanoseconds for each call that posts.
+    ///
+    /// # Safety
+    /// One thread at a time posts to it, modifies it, or has a [`SendBatch`](crate::SendBatch) of it, and none does the one in the middle of the other.
+    #[expect(unsafe_code, reason = "the caller promises what no type can show")]
+    pub const unsafe fn single_threaded(mut self) -> Self {
+        self.single_threaded = true;
+        self
+    }
+
+    #[expect(unsafe_code, reason = "passes on what was promised")]
+    fn exclusive<T>(&self, value: T) -> Exclusive<T> {
+        if self.single_threaded {
+            // SAFETY: whoever called `single_threaded` promised it; each of our methods gives it up before it returns, but for the batch that
+            // the promise names.
+            unsafe { Exclusive::promised(value) }
+        } else {
+            Exclusive::locked(value)
+        }
+    }
+
+    /// Makes it, in state RESET.
+    ///
+    /// # Errors
+    /// Sizes or the session's limits; objects of another device; no memory; the daemon is gone.
+    pub fn create(self) -> Result<QueuePair> {
+        QueuePair::create(&self)
+    }
+}
+
+impl QueuePair {
+    fn create(builder: &QpBuilder<'_>) -> Result<Self> {
+        let pd = &builder.pd.inner;
+        let device = &pd.device;
+        let (send_cq, recv_cq) = (builder.send_cq, builder.recv_cq);
+        if builder.srq.is_some_and(|srq| !Arc::ptr_eq(&srq.inner.pd.device, device)) {
+            return Err(Error::OtherDevice);
+        }
+        if [send_cq, recv_cq].iter().any(|cq| !Arc::ptr_eq(&cq.inner.device, device)) {
+            return Err(Error::OtherDevice);
+        }
+        let (reply, [fd]) = device.session.call_with_fds::<CreateQp, 1>(CreateQpRequest {
+            pd: pd.handle,
+            send_cq: send_cq.cqn(),
+            recv_cq: recv_cq.cqn(),
+            service: builder.service.number(),
+            send_wrs: builder.sizes.send_wrs,
+            recv_wrs: builder.sizes.recv_wrs,
+            send_sges: builder.sizes.send_sges,
+            recv_sges: builder.sizes.recv_sges,
+            inline_bytes: builder.sizes.inline_bytes,
+            signal_all: builder.signal_all.into(),
+            srq: builder.srq.map_or(0, SharedReceiveQueue::srqn),
+        })?;
+        // From here on the daemon has it: whatever fails must end it there too.
+        let ended = |error| {
+            let _ = device.session.call::<DestroyQp>(Handle { handle: reply.qpn });
+            error
+        };
+        let sizes = reply.sizes();
+        if sizes.granted() != Some(sizes) || reply.worker as usize >= device.workers.len() {
+            return Err(ended(Error::Protocol { what: "an impossible queue pair" }));
+        }
+        let layout = QpLayout::new(sizes);
+        let mapping = Mapping::new(&fd, layout.bytes, Mode::Populated).map_err(ended)?;
+        let (send, recv) = qp_rings(&mapping, layout);
+        let work = Arc::new(Work {
+            tag: device.next_tag() & 0x7fff_ffff,
+            send: Outstanding::new(sizes.send_wrs),
+            recv: Outstanding::new(sizes.recv_wrs),
+            shared: builder.srq.map(|srq| Arc::clone(&srq.inner.work)),
+            send_cq: Arc::downgrade(&send_cq.inner),
+            recv_cq: Arc::downgrade(&recv_cq.inner),
+        });
+        send_cq.inner.add(reply.qpn, &work);
+        recv_cq.inner.add(reply.qpn, &work);
+        Ok(Self {
+            pd: Arc::clone(pd),
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            srq: builder.srq.cloned(),
+            qpn: reply.qpn,
+            service: builder.service,
+            pkey_index: builder.pkey_index,
+            worker: reply.worker,
+            bell: reply.bell,
+            sizes,
+            psn: random_psn().map_err(ended)?,
+            state: AtomicU32::new(state::RESET),
+            work,
+            send: builder.exclusive(PostSide::new(send)),
+            recv: builder.exclusive(PostSide::new(recv)),
+        })
+    }
+}
+
+/// A PSN that nobody can guess.
+fn random_psn() -> Result<u32> {
+    let random = getrandom::u32().map_err(|_| Error::Kernel { call: "getrandom", errno: nix::errno::Errno::EIO })?;
+    Ok(random & 0x00ff_ffff)
+}

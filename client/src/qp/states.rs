@@ -1,0 +1,237 @@
+//! How a queue pair changes: from state to state, its attributes, the multicast groups that it is in.
+
+use std::{
+    sync::atomic::Ordering,
+    thread,
+    time::{Duration, Instant},
+};
+
+use roced_shared::abi::control::{
+    AttachMulticast, DetachMulticast, ModifyQp, ModifyQpRequest, MulticastRequest, QpAttributes, attribute, state,
+};
+
+use super::QueuePair;
+use crate::{
+    endpoint::{ConnectOptions, Endpoint},
+    error::{Error, Result},
+    gid::Gid,
+    mapping::Filled,
+    mr::Access,
+    service::ServiceType,
+};
+
+/// How long a reset waits until the daemon has emptied the rings. It does so within a few turns, microseconds each.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl QueuePair {
+    /// Connects to `remote`: from RESET to RTS. Receives may be posted before, from [`Self::to_init`] on, and should be.
+    ///
+    /// # Errors
+    /// No route to the peer; a path MTU that the link does not carry; a state other than RESET or INIT; the daemon is gone.
+    /// Whether the peer is there shows when work is posted.
+    pub fn connect(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<()> {
+        if self.state.load(Ordering::Acquire) == state::RESET {
+            self.to_init(options.access)?;
+        }
+        self.to_rtr(remote, options)?;
+        self.to_rts(options)
+    }
+
+    /// From RESET to INIT: receives may be posted from now on.
+    ///
+    /// # Errors
+    /// Another state; the daemon is gone.
+    pub fn to_init(&self, access: Access) -> Result<()> {
+        let mask = attribute::STATE | attribute::PKEY_INDEX | attribute::PORT | attribute::ACCESS_FLAGS;
+        let pkey_index = self.pkey_index;
+        self.modify(
+            mask,
+            &QpAttributes { state: state::INIT, access: access.bits(), pkey_index, ..QpAttributes::default() },
+        )
+    }
+
+    /// From INIT to RTR: ready to receive from `remote`.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn to_rtr(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<()> {
+        let device = self.device();
+        let sgid_index = match options.sgid_index {
+            Some(index) => index,
+            None => device.gid_toward(remote.gid)?.index,
+        };
+        let path_mtu_bytes = match options.path_mtu_bytes {
+            Some(bytes) => bytes,
+            None => device.port()?.active_mtu_bytes.min(remote.mtu_bytes),
+        };
+        let acknowledged = match self.service {
+            ServiceType::Rc => attribute::MAX_DEST_RD_ATOMIC | attribute::MIN_RNR_TIMER,
+            ServiceType::Uc | ServiceType::Ud => 0,
+        };
+        let mask = attribute::STATE
+            | attribute::AV
+            | attribute::PATH_MTU
+            | attribute::DEST_QPN
+            | attribute::RQ_PSN
+            | acknowledged;
+        self.modify(
+            mask,
+            &QpAttributes {
+                state: state::RTR,
+                path_mtu_bytes,
+                dest_qpn: remote.qpn,
+                rq_psn: remote.psn,
+                max_dest_rd_atomic: options.max_dest_rd_atomic,
+                min_rnr_timer: options.min_rnr_timer,
+                sgid_index,
+                dgid: remote.gid.0,
+                hop_limit: options.hop_limit.into(),
+                traffic_class: options.traffic_class.into(),
+                flow_label: options.flow_label,
+                service_level: options.service_level.into(),
+                ..QpAttributes::default()
+            },
+        )
+    }
+
+    /// From RTR to RTS: ready to send.
+    ///
+    /// # Errors
+    /// Another state; the daemon is gone.
+    pub fn to_rts(&self, options: &ConnectOptions) -> Result<()> {
+        let acknowledged = match self.service {
+            ServiceType::Rc => {
+                attribute::TIMEOUT | attribute::RETRY_CNT | attribute::RNR_RETRY | attribute::MAX_QP_RD_ATOMIC
+            }
+            ServiceType::Uc | ServiceType::Ud => 0,
+        };
+        let mask = attribute::STATE | attribute::SQ_PSN | acknowledged;
+        self.modify(
+            mask,
+            &QpAttributes {
+                state: state::RTS,
+                sq_psn: self.psn,
+                max_rd_atomic: options.max_rd_atomic,
+                timeout: options.timeout,
+                retry_cnt: options.retry_cnt,
+                rnr_retry: options.rnr_retry,
+                ..QpAttributes::default()
+            },
+        )
+    }
+
+    /// From RTS to SQD: the sends that were begun go on to their end, no other begins; receiving goes on. With `event` the device
+    /// tells when all are done ([`crate::DeviceEvent::SqDrained`]); [`Self::query`] says so too (`sq_draining`).
+    /// From then on attributes can be changed ([`Self::modify`]), and [`Self::resume`] leads back.
+    ///
+    /// # Errors
+    /// Another state; the daemon is gone.
+    pub fn to_sqd(&self, event: bool) -> Result<()> {
+        self.modify(
+            attribute::STATE | attribute::SQ_DRAINED_EVENT,
+            &QpAttributes { state: state::SQD, sq_drained_event: event.into(), ..QpAttributes::default() },
+        )
+    }
+
+    /// From SQD back to RTS: sends go on.
+    ///
+    /// # Errors
+    /// Sends are still under way; another state; the daemon is gone.
+    pub fn resume(&self) -> Result<()> {
+        let attributes = QpAttributes { state: state::RTS, current_state: state::SQD, ..QpAttributes::default() };
+        self.modify(attribute::STATE | attribute::CURRENT_STATE, &attributes)
+    }
+
+    /// A datagram queue pair from RESET to RTS: datagrams that have `qkey` are let in from now on. One that comes before a receive is
+    /// posted is lost.
+    ///
+    /// # Errors
+    /// Another state or service; the daemon is gone.
+    pub fn activate(&self, qkey: u32) -> Result<()> {
+        let pkey_index = self.pkey_index;
+        let attributes = QpAttributes { state: state::INIT, qkey, pkey_index, ..QpAttributes::default() };
+        let mask = attribute::STATE | attribute::PKEY_INDEX | attribute::PORT | attribute::QKEY;
+        self.modify(mask, &attributes)?;
+        self.modify(attribute::STATE, &QpAttributes { state: state::RTR, ..attributes })?;
+        let to_rts = attribute::STATE | attribute::SQ_PSN;
+        self.modify(to_rts, &QpAttributes { state: state::RTS, sq_psn: self.psn, ..attributes })
+    }
+
+    /// Attaches a datagram queue pair to a multicast group: what is sent to it, here or elsewhere, arrives from now on. `sgid_index` says
+    /// which of our GIDs' interface joins it; `None`: the one that fits ([`crate::Device::gid_toward`]). Send to it with an [`crate::AddressHandle`] of the
+    /// group and queue pair number [`crate::MULTICAST_QPN`].
+    ///
+    /// # Errors
+    /// No multicast group; another service; the session's limit; the kernel does not join it; the daemon is gone.
+    pub fn attach(&self, group: Gid, sgid_index: Option<u32>) -> Result<()> {
+        let sgid_index = match sgid_index {
+            Some(index) => index,
+            None => self.device().gid_toward(group)?.index,
+        };
+        self.session().call::<AttachMulticast>(MulticastRequest { qpn: self.qpn, sgid_index, group: group.0 })?;
+        Ok(())
+    }
+
+    /// Detaches it from a group.
+    ///
+    /// # Errors
+    /// It is not attached; the daemon is gone.
+    pub fn detach(&self, group: Gid) -> Result<()> {
+        self.session().call::<DetachMulticast>(MulticastRequest { qpn: self.qpn, sgid_index: 0, group: group.0 })?;
+        Ok(())
+    }
+
+    /// To the error state: all work is flushed to the completion queues.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn to_error(&self) -> Result<()> {
+        self.modify(attribute::STATE, &QpAttributes { state: state::ERR, ..QpAttributes::default() })
+    }
+
+    /// Back to RESET: all work is forgotten, without completions. A receive that it had taken from a shared queue and not completed goes back
+    /// there.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn reset(&self) -> Result<()> {
+        self.modify(attribute::STATE, &QpAttributes { state: state::RESET, ..QpAttributes::default() })
+    }
+
+    /// Changes state or attributes as `mask` says ([`crate::attribute`] bits).
+    ///
+    /// # Errors
+    /// What the present state does not allow; the daemon is gone.
+    pub fn modify(&self, mask: u32, attributes: &QpAttributes) -> Result<()> {
+        let request = ModifyQpRequest { qpn: self.qpn, mask, attributes: *attributes };
+        let resets = mask & attribute::STATE != 0 && attributes.state == state::RESET;
+        if !resets {
+            self.session().call::<ModifyQp>(request)?;
+            if mask & attribute::STATE != 0 {
+                self.state.store(attributes.state, Ordering::Release);
+            }
+            return Ok(());
+        }
+        // Nobody posts while the rings are emptied.
+        let (mut send, mut recv) = (self.send.enter(), self.recv.enter());
+        self.session().call::<ModifyQp>(request)?;
+        self.state.store(state::RESET, Ordering::Release);
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        while !(is_drained(&mut send.ring, self.sizes.send_wrs)? && is_drained(&mut recv.ring, self.sizes.recv_wrs)?) {
+            if self.session().look() {
+                return Err(Error::DaemonGone);
+            }
+            if Instant::now() > deadline {
+                return Err(Error::DaemonSilent { call: "reset", seconds: DRAIN_TIMEOUT.as_secs() });
+            }
+            thread::yield_now();
+        }
+        self.send_cq.inner.forget(&self.work.send);
+        self.recv_cq.inner.forget(&self.work.recv);
+        Ok(())
+    }
+}
+
+fn is_drained(ring: &mut Filled, entries: u32) -> Result<bool> {
+    ring.room().map(|room| room == entries).map_err(|_| Error::Protocol { what: "a ring index that cannot be true" })
+}
