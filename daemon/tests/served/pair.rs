@@ -1,13 +1,19 @@
-//! Two connected queue pairs of one program.
+//! Two connected queue pairs of one program, and what it does with them.
 
 use std::time::Duration;
 
-use roced_client::{Completion, CompletionQueue, ConnectOptions, Device, ProtectionDomain, QueuePair, SendRequest};
+use roced_client::{
+    Access, Completion, CompletionQueue, ConnectOptions, Device, MemoryRegion, ProtectionDomain, QueuePair, SendRequest,
+};
 
 use super::{DEVICE, Served};
 
+/// Longer than anything that ends takes.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
 /// Two connected queue pairs of one program.
 pub(crate) struct Pair {
+    pub(crate) device: Device,
     pub(crate) pd: ProtectionDomain,
     pub(crate) cq: CompletionQueue,
     pub(crate) a: QueuePair,
@@ -16,37 +22,59 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(served: &Served) -> Self {
-        let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
-        Self::of(&device.protection_domain().expect("a domain"))
+        Self::over(served, 0)
+    }
+
+    /// Over the GID at that index.
+    pub(crate) fn over(served: &Served, gid: u32) -> Self {
+        Self::of(&open(served).protection_domain().expect("a domain"), gid)
     }
 
     /// Of a domain that is there.
-    pub(crate) fn of(pd: &ProtectionDomain) -> Self {
+    pub(crate) fn of(pd: &ProtectionDomain, gid: u32) -> Self {
         let (pd, device) = (pd.clone(), pd.device());
-        let cq = device.completion_queue(64).expect("a queue");
-        let make = || pd.queue_pair(&cq, &cq).create().expect("a queue pair");
+        let cq = device.completion_queue(256).expect("a queue");
+        let make =
+            || pd.queue_pair(&cq, &cq).send_sges(32).recv_sges(32).inline_bytes(512).create().expect("a queue pair");
         let (a, b) = (make(), make());
         let options = ConnectOptions::default();
-        a.connect(&b.endpoint(0).expect("a GID"), &options).expect("b is here");
-        b.connect(&a.endpoint(0).expect("a GID"), &options).expect("a is here");
-        Self { pd, cq, a, b }
+        a.connect(&b.endpoint(gid).expect("a GID"), &options).expect("b is here");
+        b.connect(&a.endpoint(gid).expect("a GID"), &options).expect("a is here");
+        Self { device, pd, cq, a, b }
+    }
+
+    /// Memory that both may do everything with.
+    pub(crate) fn memory(&self) -> MemoryRegion {
+        self.pd.allocate(1 << 20, Access::ALL).expect("memory")
     }
 
     /// Posts, and waits for its end.
     pub(crate) fn send(&self, request: &SendRequest<'_>) -> Completion {
         self.a.post_send(&(*request).signaled()).expect("room");
-        self.reap()
+        self.reap(1)[0]
     }
 
-    pub(crate) fn reap(&self) -> Completion {
-        let mut one = [Completion::EMPTY];
-        assert_eq!(
-            self.cq.wait(&mut one, Duration::from_secs(20)).expect("the daemon lives"),
-            1,
-            "a completion is missing"
-        );
-        one[0]
+    pub(crate) fn reap(&self, count: usize) -> Vec<Completion> {
+        reap(&self.cq, count)
     }
+}
+
+/// The only device, opened.
+pub(crate) fn open(served: &Served) -> Device {
+    Device::open_at(&served.socket, DEVICE).expect("it is served")
+}
+
+/// Waits for `count` completions.
+pub(crate) fn reap(cq: &CompletionQueue, count: usize) -> Vec<Completion> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        let mut some = [Completion::EMPTY; 7];
+        let room = some.len().min(count - all.len());
+        let got = cq.wait(&mut some[..room], SOON).expect("the daemon lives");
+        assert!(got > 0, "completions are missing: {all:?}");
+        all.extend_from_slice(&some[..got]);
+    }
+    all
 }
 
 /// Bytes by which a mistake shows.
