@@ -155,7 +155,7 @@ fn sum(text: String) -> String {
 }
 
 /// Of a connection with flow label 0, as Linux and the drivers of adapters choose it.
-fn source_port(a: u32, b: u32) -> u16 {
+pub(crate) fn source_port(a: u32, b: u32) -> u16 {
     let mut value = u64::from(a) * u64::from(b);
     value ^= value >> 20;
     value ^= value >> 40;

@@ -1,7 +1,12 @@
 //! What was captured at one port of the switch: what one side sent, and what it was sent, as a list. Read by fixed places and
 //! without a line of roced's own parser: Ethernet, IPv4 without options or IPv6, UDP, BTH and what the opcode demands.
 
-use std::{collections::BTreeSet, fs::File, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::Path,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use pcap_file::pcap::PcapReader;
@@ -78,6 +83,8 @@ pub(crate) struct Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ip {
     pub(crate) is_v4: bool,
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
     /// IPv4: identification.
@@ -110,12 +117,16 @@ pub(crate) fn read(file: &Path, rxe_mac: [u8; 6], damaged: &BTreeSet<usize>) -> 
     Ok(frames)
 }
 
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+fn bytes<const COUNT: usize>(frame: &[u8], at: usize) -> Option<[u8; COUNT]> {
+    frame.get(at..)?.first_chunk().copied()
 }
 
-fn be32(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+fn be16(frame: &[u8], at: usize) -> Option<u16> {
+    bytes(frame, at).map(u16::from_be_bytes)
+}
+
+fn be32(frame: &[u8], at: usize) -> Option<u32> {
+    bytes(frame, at).map(u32::from_be_bytes)
 }
 
 /// Side, number, time and whether it holds are for the caller to fill in.
@@ -124,6 +135,8 @@ fn parse(frame: &[u8]) -> Option<Seen> {
         0x0800 => {
             let ip = Ip {
                 is_v4: true,
+                source: Ipv4Addr::from(bytes(frame, 26)?).into(),
+                destination: Ipv4Addr::from(bytes(frame, 30)?).into(),
                 traffic_class: *frame.get(15)?,
                 hop_limit: *frame.get(22)?,
                 id: be16(frame, 18)?,
@@ -136,6 +149,8 @@ fn parse(frame: &[u8]) -> Option<Seen> {
             let word = be32(frame, 14)?;
             let ip = Ip {
                 is_v4: false,
+                source: Ipv6Addr::from(bytes(frame, 22)?).into(),
+                destination: Ipv6Addr::from(bytes(frame, 38)?).into(),
                 traffic_class: (word >> 20) as u8,
                 hop_limit: *frame.get(21)?,
                 id: 0,

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use crate::{
-    check::{self, FirstPsns},
+    check::{self, Lives},
     guest, process,
     scenario::Side,
     trace::{self, Seen},
@@ -59,10 +59,9 @@ pub(crate) fn verify(mtu: Option<u32>, folder: &Path) -> Result<Verdict> {
 
 /// Each side by its own port.
 fn judge(ports: &[Vec<Seen>; 2], mtu: Option<u32>, verdict: &mut Verdict) {
-    let firsts: FirstPsns =
-        Side::BOTH.iter().flat_map(|side| check::first_psns(&ports[*side as usize], *side)).collect();
+    let lives = Lives::of(ports, mtu);
     for side in Side::BOTH {
-        let findings = check::check(&ports[side as usize], side, mtu, &firsts);
+        let findings = check::check(&ports[side as usize], side, &lives);
         verdict.frames += findings.sent;
         verdict.unrelated += findings.unrelated;
         for violation in findings.violations {

@@ -3,29 +3,33 @@
 //! what left has passed for certain; what came in was perhaps not looked at yet, so no rule counts on it.
 //!
 //! ```text
-//!   frames ─► by connection (the UDP source port, the same both ways) ─► life (until PSNs begin anew)
-//!                 ├─ requests of this side, what was answered   requester
-//!                 └─ answers of this side, what was asked       responder
+//!   frames ─► by connection, and its life (until PSNs begin anew)   lives, course
+//!                 ├─ requests of this side, what was answered       requester
+//!                 └─ answers of this side, what was asked           responder
 //! ```
 
+mod course;
+mod lives;
 mod requester;
 mod responder;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::{collections::BTreeMap, fmt};
 
-use self::{requester::Requester, responder::Responder};
+pub(crate) use self::lives::Lives;
+use self::{
+    lives::{LifeId, Place},
+    requester::Requester,
+    responder::Responder,
+};
 use crate::{
     scenario::Side,
-    trace::{Kind, Seen, Service},
+    trace::{Kind, Seen},
 };
 
-/// A PSN that is farther away than this from what is expected begins another life of the queue pair: no window is as large.
-const LIFE: i64 = 1 << 20;
+/// The largest path MTU there is.
+const MTU_MAX: u32 = 4096;
 
 /// How long a side may take to look at what lies before it, by [`Side`]. A machine that has other work to do lets us run half a second late;
 /// what a guest does after this long it does because its timer ran out, and that is worth a line.
@@ -63,24 +67,6 @@ impl Findings {
     }
 }
 
-/// The first PSN of each life of each queue pair that requests go to, in the order in which they came about: taken from the port of
-/// whoever sent them, where none is lost yet.
-pub(crate) type FirstPsns = BTreeMap<(Side, u32), Vec<u32>>;
-
-/// See [`FirstPsns`].
-pub(crate) fn first_psns(frames: &[Seen], of: Side) -> FirstPsns {
-    let mut firsts = FirstPsns::new();
-    let mut last = BTreeMap::new();
-    for seen in frames.iter().filter(|seen| seen.from == of && !seen.kind.is_response()) {
-        let key = (of, seen.dest_qpn);
-        let before = last.insert(key, seen.psn);
-        if before.is_none_or(|before| distance(seen.psn, before).abs() > LIFE) {
-            firsts.entry(key).or_default().push(seen.psn);
-        }
-    }
-    firsts
-}
-
 /// How far a PSN is ahead of another.
 fn distance(psn: u32, base: u32) -> i64 {
     i64::from(((psn.wrapping_sub(base) << 8) as i32) >> 8)
@@ -102,79 +88,41 @@ impl Count {
         let near = self.first.wrapping_add(self.near as u32) & 0xff_ffff;
         self.near + distance(psn, near)
     }
-
-    fn is_near(&self, psn: u32) -> bool {
-        (self.of(psn) - self.near).abs() <= LIFE
-    }
 }
 
-/// One direction of a connection: requests of `side` or to it.
-fn lives<'f>(frames: &[&'f Seen], asks: Side, firsts: &FirstPsns) -> Vec<(u32, Vec<&'f Seen>)> {
-    let Some(qpn) = frames.iter().find(|seen| seen.from == asks && !seen.kind.is_response()).map(|seen| seen.dest_qpn)
-    else {
-        return Vec::new();
-    };
-    let Some(firsts) = firsts.get(&(asks, qpn)) else { return Vec::new() };
-    let mut lives: Vec<(u32, Vec<&Seen>)> = Vec::new();
-    let mut count = None::<Count>;
-    for seen in frames {
-        let is_request = !seen.kind.is_response();
-        if (seen.from == asks) != is_request {
-            continue;
-        }
-        let new = is_request && seen.intact && count.as_ref().is_none_or(|count| !count.is_near(seen.psn));
-        if new {
-            let Some(first) = firsts.get(lives.len()) else { break };
-            count = Some(Count::new(*first));
-            lives.push((*first, Vec::new()));
-        }
-        if let (Some(count), true) = (&mut count, seen.intact && is_request) {
-            count.near = count.of(seen.psn);
-        }
-        if let Some((_, life)) = lives.last_mut() {
-            life.push(seen);
-        }
-    }
-    lives
-}
-
-/// Checks what `side` sent, by what passed its port. Where connections of several path MTUs are, `mtu` is none.
-pub(crate) fn check(frames: &[Seen], side: Side, mtu: Option<u32>, firsts: &FirstPsns) -> Findings {
+/// Checks what `side` sent, by what passed its port.
+pub(crate) fn check(frames: &[Seen], side: Side, lives: &Lives) -> Findings {
     let mut findings = Findings::default();
-    let mut connections: BTreeMap<u16, Vec<&Seen>> = BTreeMap::new();
+    let mut by_life: BTreeMap<LifeId, Vec<&Seen>> = BTreeMap::new();
     for seen in frames {
-        connections.entry(seen.source_port).or_default().push(seen);
-    }
-    for frames in connections.values() {
-        let is_full = |seen: &&&Seen| seen.intact && !seen.ends;
-        let mtu =
-            mtu.unwrap_or_else(|| frames.iter().filter(is_full).map(|seen| seen.payload_bytes).max().unwrap_or(4096));
-        for seen in frames.iter().filter(|seen| seen.from == side) {
+        let place = lives.place(seen);
+        if seen.from == side {
             findings.sent += 1;
+            let mtu = if let Place::In(life) = place { Some(lives.get(life).mtu) } else { None };
             check_alone(seen, mtu, &mut findings);
+            match place {
+                Place::Unknown => findings.unrelated += 1,
+                Place::Unasked => findings.add("answer", seen, "nothing was asked of this queue pair"),
+                Place::In(_) | Place::Nowhere => (),
+            }
         }
-        if frames[0].service == Service::Ud {
-            continue;
+        if let Place::In(life) = place {
+            by_life.entry(life).or_default().push(seen);
         }
-        let qpns = |from: Side| {
-            frames.iter().filter(|it| it.from == from && it.intact).map(|it| it.dest_qpn).collect::<BTreeSet<_>>()
-        };
-        if Side::BOTH.iter().any(|side| qpns(*side).len() > 1) {
-            findings.unrelated += frames.iter().filter(|it| it.from == side).count();
-            continue;
-        }
-        for (first, life) in lives(frames, side, firsts) {
-            Requester::new(first, mtu).check(&life, side, &mut findings);
-        }
-        for (first, life) in lives(frames, side.other(), firsts) {
-            Responder::new(first, mtu).check(&life, side, &mut findings);
+    }
+    for (id, frames) in by_life {
+        let life = lives.get(id);
+        if id.asks == side {
+            Requester::new(life).check(&frames, side, &mut findings);
+        } else {
+            Responder::new(life).check(&frames, side, &mut findings);
         }
     }
     findings
 }
 
 /// What each frame says by itself.
-fn check_alone(seen: &Seen, mtu: u32, findings: &mut Findings) {
+fn check_alone(seen: &Seen, mtu: Option<u32>, findings: &mut Findings) {
     if !seen.intact {
         findings.add("icrc", seen, "the ICRC does not hold");
         return;
@@ -193,14 +141,14 @@ fn check_alone(seen: &Seen, mtu: u32, findings: &mut Findings) {
     let full = carries && !seen.ends;
     let right = match (carries, full) {
         (false, _) => seen.payload_bytes == 0,
-        (true, true) => seen.payload_bytes == mtu,
-        (true, false) => seen.payload_bytes <= mtu && (seen.begins || seen.payload_bytes > 0),
+        (true, true) => mtu.is_none_or(|mtu| seen.payload_bytes == mtu),
+        (true, false) => seen.payload_bytes <= mtu.unwrap_or(MTU_MAX) && (seen.begins || seen.payload_bytes > 0),
     };
     if !right {
         findings.add(
             "length",
             seen,
-            format!("opcode 0x{:02x} with {} bytes, the path MTU is {mtu}", seen.opcode, seen.payload_bytes),
+            format!("opcode 0x{:02x} with {} bytes, the path MTU is {mtu:?}", seen.opcode, seen.payload_bytes),
         );
     }
     if seen.is_only_write() && seen.dma_bytes != Some(seen.payload_bytes) {
@@ -209,6 +157,14 @@ fn check_alone(seen: &Seen, mtu: u32, findings: &mut Findings) {
 }
 
 impl Seen {
+    /// How many PSNs it stands for: a READ request for those of its responses.
+    fn packets(&self, mtu: u32) -> u32 {
+        match self.kind {
+            Kind::ReadRequest => self.dma_bytes.unwrap_or(0).div_ceil(mtu).max(1),
+            _ => 1,
+        }
+    }
+
     fn is_only_write(&self) -> bool {
         self.kind == Kind::Write && self.begins && self.ends
     }

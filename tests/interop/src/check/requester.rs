@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Count, Findings, SLACK_NS};
+use super::{Count, Findings, SLACK_NS, lives::Life};
 use crate::{
     scenario::Side,
     trace::{Kind, Seen, Service},
@@ -27,7 +27,13 @@ struct Sent {
 struct Asked {
     psn: i64,
     frame: Seen,
+    /// When the time that an RNR NAK asks for is over, counted from when it passed the port: the requester had it no sooner. Where more
+    /// came, of the first, for a requester that waits need not mind the others.
     not_before_ns: u64,
+    /// Of the last.
+    expected_ns: u64,
+    /// The PSN was sent before that time was over.
+    early: Option<Seen>,
 }
 
 #[derive(Debug)]
@@ -42,21 +48,27 @@ pub(super) struct Requester {
     answered: BTreeSet<i64>,
     /// NAKs and RNR NAKs whose PSN was not sent since.
     asked: Vec<Asked>,
+    /// What the last RNR NAK asked for was sent too early at first.
+    was_early: bool,
+    /// What follows the last packet that was sent.
+    following: i64,
     /// A message of these has begun.
     under_way: Option<Kind>,
     ended: bool,
 }
 
 impl Requester {
-    pub(super) fn new(first: u32, mtu: u32) -> Self {
+    pub(super) fn new(life: &Life) -> Self {
         Self {
-            count: Count::new(first),
-            mtu,
+            count: Count::new(life.first),
+            mtu: life.mtu,
             sent: Vec::new(),
             acknowledged: 0,
             acknowledged_at_ns: Vec::new(),
             answered: BTreeSet::new(),
             asked: Vec::new(),
+            was_early: false,
+            following: 0,
             under_way: None,
             ended: false,
         }
@@ -66,14 +78,14 @@ impl Requester {
         for seen in life {
             if seen.from == side {
                 self.on_request(seen, findings);
-            } else if seen.intact {
-                self.on_answer(seen);
+            } else {
+                self.on_answer(seen, findings);
             }
         }
         // 9.7.5.2.8: what was asked for again is sent again. Whoever asked last may have asked when all was over.
         let Some(last) = life.last() else { return };
         for asked in self.asked.iter().filter(|it| it.psn >= self.acknowledged && !self.ended) {
-            if last.at_ns > asked.not_before_ns + SLACK_NS[side as usize] {
+            if last.at_ns > asked.expected_ns + SLACK_NS[side as usize] {
                 findings.add("nak-answered", &asked.frame, "what this NAK asks for is never sent again");
             }
         }
@@ -91,26 +103,64 @@ impl Requester {
         } else {
             self.on_again(seen, psn, findings);
         }
-        for at in (0..self.asked.len()).rev() {
-            let asked = &self.asked[at];
-            if asked.psn != psn {
-                continue;
-            }
-            // 9.7.5.2.8: not before the time that the RNR NAK asks for is over.
-            if seen.at_ns < asked.not_before_ns {
-                let early_us = (asked.not_before_ns - seen.at_ns) / 1000;
-                findings.add(
-                    "rnr-timer",
-                    seen,
-                    format!("sent {early_us} us before the RNR timer of frame {} runs out", asked.frame.number),
-                );
-            }
-            if seen.at_ns > asked.not_before_ns + LATE_NS[seen.from as usize] {
-                let late_ms = (seen.at_ns - asked.not_before_ns) / 1_000_000;
+        self.on_asked_for(seen, psn, findings);
+        self.following = psn + i64::from(seen.packets(self.mtu));
+    }
+
+    /// It may be what an answer asked for.
+    fn on_asked_for(&mut self, seen: &Seen, psn: i64, findings: &mut Findings) {
+        let Some(at) = self.asked.iter().position(|asked| asked.psn == psn) else { return };
+        let asked = &mut self.asked[at];
+        if seen.at_ns >= asked.not_before_ns {
+            if seen.at_ns > asked.expected_ns + LATE_NS[seen.from as usize] {
+                let late_ms = (seen.at_ns - asked.expected_ns) / 1_000_000;
                 findings.add("nak-late", &asked.frame, format!("what it asks for is sent again after {late_ms} ms"));
+            }
+            self.settle(at);
+            return;
+        }
+        // Whoever has looked at the RNR NAK begins with this packet: behind the one before it, it was on its way already.
+        let was_on_its_way = self.following == psn;
+        if was_on_its_way {
+            return;
+        }
+        if asked.early.is_some() || self.was_early {
+            asked.add_early(seen, findings);
+        } else {
+            // Once it may have been, because a timer ran out. Then what the RNR NAK leads to is still to come.
+            asked.early = Some(seen.clone());
+        }
+    }
+
+    /// That answer asks no more.
+    fn settle(&mut self, at: usize) {
+        let asked = self.asked.swap_remove(at);
+        if asked.frame.is_rnr_nak() {
+            self.was_early = asked.early.is_some();
+        }
+    }
+
+    /// 9.7.5.2.8: a NAK, or RNR NAK, of a packet.
+    fn on_nak(&mut self, seen: &Seen, psn: i64, findings: &mut Findings) {
+        let delay_ns = if seen.is_rnr_nak() { rnr_delay_ns(seen.syndrome.unwrap_or(0) & 31) } else { 0 };
+        let expected_ns = seen.at_ns + delay_ns;
+        let mut asked = Asked { psn, frame: seen.clone(), not_before_ns: expected_ns, expected_ns, early: None };
+        if let Some(at) = self.asked.iter().position(|asked| asked.psn == psn) {
+            let before = &self.asked[at];
+            match &before.early {
+                // It was refused, and nothing else was sent when the time was over: that is what the one before led to.
+                Some(early) if seen.is_rnr_nak() && seen.at_ns >= before.not_before_ns => {
+                    before.add_early(early, findings);
+                }
+                early if before.frame.is_rnr_nak() == seen.is_rnr_nak() => {
+                    asked.not_before_ns = before.not_before_ns;
+                    asked.early = early.clone();
+                }
+                _ => (),
             }
             self.asked.swap_remove(at);
         }
+        self.asked.push(asked);
     }
 
     /// 9.7.4.1.4: which packet may follow which.
@@ -123,10 +173,7 @@ impl Requester {
             findings.add("opcode-order", seen, format!("opcode 0x{:02x} after {:?}", seen.opcode, self.under_way));
         }
         self.under_way = (!seen.ends).then_some(seen.kind);
-        let packets = match seen.kind {
-            Kind::ReadRequest => seen.dma_bytes.unwrap_or(0).div_ceil(self.mtu).max(1),
-            _ => 1,
-        };
+        let packets = seen.packets(self.mtu);
         let last = self.sent.len() as i64 + i64::from(packets) - 1;
         let sent = Sent {
             kind: seen.kind,
@@ -148,8 +195,7 @@ impl Requester {
         let same = match seen.kind {
             // From its middle on, it ends where it ended.
             Kind::ReadRequest => {
-                sent.kind == Kind::ReadRequest
-                    && psn + i64::from(seen.dma_bytes.unwrap_or(0).div_ceil(self.mtu).max(1)) - 1 <= sent.last
+                sent.kind == Kind::ReadRequest && psn + i64::from(seen.packets(self.mtu)) - 1 <= sent.last
             }
             _ => {
                 (sent.opcode, sent.payload_bytes, sent.payload_sum)
@@ -176,20 +222,17 @@ impl Requester {
         }
     }
 
-    fn on_answer(&mut self, seen: &Seen) {
+    fn on_answer(&mut self, seen: &Seen, findings: &mut Findings) {
         let psn = self.count.of(seen.psn);
+        if psn > self.sent.len() as i64 {
+            // Of another life; its sender is judged by its own port.
+            return;
+        }
         let syndrome = seen.syndrome.unwrap_or(0);
         let acknowledged = match syndrome >> 5 {
             0 => psn + 1,
-            1 => {
-                let not_before_ns = seen.at_ns + rnr_delay_ns(syndrome & 31);
-                self.asked.retain(|asked| asked.psn != psn);
-                self.asked.push(Asked { psn, frame: seen.clone(), not_before_ns });
-                psn
-            }
-            _ if syndrome == 0x60 => {
-                self.asked.retain(|asked| asked.psn != psn);
-                self.asked.push(Asked { psn, frame: seen.clone(), not_before_ns: seen.at_ns });
+            _ if seen.is_rnr_nak() || syndrome == 0x60 => {
+                self.on_nak(seen, psn, findings);
                 psn
             }
             _ => {
@@ -210,8 +253,24 @@ impl Requester {
         }
         if self.acknowledged > before {
             self.acknowledged_at_ns.push((self.acknowledged, seen.at_ns));
-            self.asked.retain(|asked| asked.psn >= self.acknowledged);
+            while let Some(at) = self.asked.iter().position(|asked| asked.psn < self.acknowledged) {
+                self.settle(at);
+            }
         }
+    }
+}
+
+impl Asked {
+    fn add_early(&self, early: &Seen, findings: &mut Findings) {
+        let early_us = (self.not_before_ns - early.at_ns) / 1000;
+        let what = format!("sent {early_us} us before the RNR timer of frame {} runs out", self.frame.number);
+        findings.add("rnr-timer", early, what);
+    }
+}
+
+impl Seen {
+    fn is_rnr_nak(&self) -> bool {
+        self.syndrome.is_some_and(|syndrome| syndrome >> 5 == 1)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Count, Findings, SLACK_NS};
+use super::{Count, Findings, SLACK_NS, lives::Life};
 use crate::{
     scenario::Side,
     trace::{Kind, Seen, Service},
@@ -49,10 +49,10 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    pub(super) fn new(first: u32, mtu: u32) -> Self {
+    pub(super) fn new(life: &Life) -> Self {
         Self {
-            count: Count::new(first),
-            mtu,
+            count: Count::new(life.first),
+            mtu: life.mtu,
             arrived: BTreeMap::new(),
             covered: 0,
             in_turn: 0,
@@ -84,7 +84,7 @@ impl Responder {
     fn on_request(&mut self, seen: &Seen) {
         let psn = self.count.of(seen.psn);
         let bytes = seen.dma_bytes.unwrap_or(0);
-        let packets = if seen.kind == Kind::ReadRequest { bytes.div_ceil(self.mtu).max(1) } else { 1 };
+        let packets = seen.packets(self.mtu);
         let arrived = Arrived {
             kind: seen.kind,
             begins: seen.begins,

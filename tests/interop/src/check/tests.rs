@@ -1,6 +1,8 @@
 //! The rules themselves, held against what two of Linux's rxe once said to each other (`tests/captures`): as it was recorded, and with one
 //! thing made wrong. Host A of the recordings stands for rxe, host B for roced.
 
+mod lives;
+
 use std::collections::BTreeSet;
 
 use roced_captures::directory;
@@ -17,12 +19,12 @@ fn recorded(file: &str) -> Vec<Seen> {
 /// Rules that `frames` break, of A, or on B's port of B.
 fn broken(file: &str, frames: &[Seen]) -> Vec<&'static str> {
     let sides = if file.contains("tapB") { &[Side::Roced][..] } else { &Side::BOTH };
-    let firsts: FirstPsns = Side::BOTH.iter().flat_map(|side| first_psns(frames, *side)).collect();
-    let mut rules: Vec<_> = sides
-        .iter()
-        .flat_map(|side| check(frames, *side, None, &firsts).violations)
-        .map(|violation| violation.rule)
-        .collect();
+    let lives = Lives::of(&[frames.to_vec(), frames.to_vec()], None);
+    rules(sides.iter().map(|side| check(frames, *side, &lives)))
+}
+
+fn rules(found: impl Iterator<Item = Findings>) -> Vec<&'static str> {
+    let mut rules: Vec<_> = found.flat_map(|found| found.violations).map(|violation| violation.rule).collect();
     rules.sort_unstable();
     rules.dedup();
     rules
@@ -83,6 +85,88 @@ fn what_is_sent_before_the_rnr_timer_is_seen() {
         frames[nak + 1].at_ns = frames[nak].at_ns + 500_000;
     });
     assert_eq!(rules, ["rnr-timer"]);
+}
+
+/// A repetition that no RNR NAK was the reason of, for it had not been looked at: a copy of the first SEND, so long after the NAK.
+fn on_its_way(frames: &mut Vec<Seen>, nth: usize, after_ns: u64) {
+    let nak = at(frames, nth, Kind::Ack);
+    let mut again = frames[0].clone();
+    again.at_ns = frames[nak].at_ns + after_ns;
+    frames.insert(nak + 1, again);
+}
+
+#[test]
+fn what_was_on_its_way_when_the_rnr_nak_came_is_not_what_it_led_to() {
+    let rules = changed("nak_rnr.pcap", |frames| on_its_way(frames, 1, 20_000));
+    assert_eq!(rules, [""; 0], "it comes again when the time is over");
+    let rules = changed("nak_rnr.pcap", |frames| {
+        on_its_way(frames, 1, 20_000);
+        let nak = at(frames, 1, Kind::Ack);
+        let mut refused = frames[nak].clone();
+        refused.at_ns += 500_000;
+        frames.insert(nak + 2, refused);
+        // 0.64 ms after the first NAK; the other came while that time ran.
+        frames[nak + 3].at_ns = frames[nak].at_ns + 700_000;
+    });
+    assert_eq!(rules, [""; 0], "it was refused too");
+}
+
+#[test]
+fn an_rnr_nak_that_comes_twice_is_waited_for_once() {
+    let mut frames = recorded("nak_rnr.pcap");
+    let nak = at(&frames, 1, Kind::Ack);
+    // As the switch repeats it; and the repetition, 0.64 ms after the first.
+    let mut again = frames[nak].clone();
+    again.at_ns += 50_000;
+    frames[nak + 1].at_ns = frames[nak].at_ns + 650_000;
+    frames.insert(nak + 1, again);
+    let of_requester = |frames: &[Seen]| {
+        let lives = Lives::of(&[frames.to_vec(), frames.to_vec()], None);
+        rules([check(frames, Side::Rxe, &lives)].into_iter())
+    };
+    assert_eq!(of_requester(&frames), [""; 0]);
+    frames[nak + 2].at_ns = frames[nak].at_ns + 630_000;
+    assert_eq!(of_requester(&frames), ["rnr-timer"]);
+}
+
+#[test]
+fn nobody_has_something_on_its_way_at_every_rnr_nak() {
+    let rules = changed("nak_rnr.pcap", |frames| {
+        on_its_way(frames, 1, 20_000);
+        on_its_way(frames, 2, 20_000);
+    });
+    assert_eq!(rules, ["rnr-timer"]);
+    let rules = changed("nak_rnr.pcap", |frames| {
+        on_its_way(frames, 1, 20_000);
+        on_its_way(frames, 1, 10_000);
+    });
+    assert_eq!(rules, ["rnr-timer"]);
+}
+
+/// All is sent again from an older packet on, as far as the one that is refused just then.
+#[test]
+fn what_follows_an_older_packet_is_not_what_the_rnr_nak_led_to() {
+    let rules = changed("nak_rnr.pcap", |frames| {
+        for seen in frames.iter_mut() {
+            seen.psn += 1;
+            seen.msn += 1;
+        }
+        let mut before = frames[0].clone();
+        before.psn -= 1;
+        let mut acknowledged = frames[9].clone();
+        (acknowledged.psn, acknowledged.msn, acknowledged.at_ns) = (before.psn, 1, frames[1].at_ns - 1);
+        frames.splice(..0, [before.clone()]);
+        frames.insert(2, acknowledged);
+        for nth in [2, 1] {
+            on_its_way(frames, nth, 20_000);
+            let nak = at(frames, nth, Kind::Ack);
+            frames[nak + 1].psn += 1;
+            let mut older = before.clone();
+            older.at_ns = frames[nak].at_ns - 10_000;
+            frames.insert(nak, older);
+        }
+    });
+    assert_eq!(rules, [""; 0]);
 }
 
 #[test]
