@@ -68,7 +68,8 @@ impl End {
         let pair = Pair::Raw;
         let mut program = XdpProgram::attach(&pair.interface(), XdpMode::Auto)?;
         program.set_addresses(&[IpAddr::V4(pair.address(side))], ROCE_V2)?;
-        let queue = NicQueue::open(&queue_config(&pair.interface()))?;
+        // As the daemon opens it when its config says nothing.
+        let queue = NicQueue::open(&NicQueueConfig::of(&Device::new("raw", pair.interface()), 0))?;
         program.bind_socket(0, queue.socket())?;
         let template =
             Template::new([pair.mac(side), pair.mac(side.peer())], [pair.address(side), pair.address(side.peer())]);
@@ -79,22 +80,5 @@ impl End {
     fn drain(&mut self) {
         self.queue.flush();
         while self.queue.rx_burst(64, |_| {}) > 0 {}
-    }
-}
-
-/// A queue as the daemon opens it when its config says nothing.
-fn queue_config(interface: &str) -> NicQueueConfig {
-    let device = Device::new("raw", interface);
-    NicQueueConfig {
-        interface: interface.into(),
-        queue: 0,
-        copy_mode: device.copy_mode,
-        umem_frames: device.umem_frames,
-        chunk_bytes: device.chunk_bytes,
-        rx_ring_entries: device.rx_ring_entries,
-        tx_ring_entries: device.tx_ring_entries,
-        fill_ring_entries: device.fill_ring_entries,
-        completion_ring_entries: device.completion_ring_entries,
-        busy_deadline: Duration::from_millis(device.queue_busy_ms.into()),
     }
 }

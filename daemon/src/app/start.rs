@@ -225,7 +225,7 @@ fn open_device(
     let mut program = XdpProgram::attach(&device.interface, device.xdp_mode)?;
     let mut queues = Vec::new();
     for owner in owners {
-        let queue = NicQueue::open(&queue_config(device, owner.queue))?;
+        let queue = NicQueue::open(&NicQueueConfig::of(device, owner.queue))?;
         program.bind_socket(owner.queue, queue.socket())?;
         queues.push(queue);
     }
@@ -266,21 +266,6 @@ fn cores(owners: &[QueueOwner], workers: &[config::Worker]) -> Vec<Option<u32>> 
 fn packet_bytes_max(queues: &[NicQueue]) -> u32 {
     let frame_bytes = queues.iter().map(NicQueue::frame_bytes_max).min().unwrap_or(0);
     frame_bytes.saturating_sub(ETHERNET_BYTES + VLAN_TAG_BYTES) as u32
-}
-
-fn queue_config(device: &config::Device, queue: u32) -> NicQueueConfig {
-    NicQueueConfig {
-        interface: device.interface.as_str().into(),
-        queue,
-        copy_mode: device.copy_mode,
-        umem_frames: device.umem_frames,
-        chunk_bytes: device.chunk_bytes,
-        rx_ring_entries: device.rx_ring_entries,
-        tx_ring_entries: device.tx_ring_entries,
-        fill_ring_entries: device.fill_ring_entries,
-        completion_ring_entries: device.completion_ring_entries,
-        busy_deadline: Duration::from_millis(device.queue_busy_ms.into()),
-    }
 }
 
 /// Gives each worker its endpoint of `device` with its share of `queues`.

@@ -11,7 +11,7 @@ use super::{
     socket::{self, Bound},
     transmit::Transmit,
 };
-use crate::config::CopyMode;
+use crate::config::{CopyMode, Device};
 
 /// What queue, and how large.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,24 @@ pub struct NicQueueConfig {
     pub completion_ring_entries: u32,
     /// How long a busy queue is tried again.
     pub busy_deadline: Duration,
+}
+
+impl NicQueueConfig {
+    /// A queue of a device, as the config has it.
+    pub fn of(device: &Device, queue: u32) -> Self {
+        Self {
+            interface: device.interface.as_str().into(),
+            queue,
+            copy_mode: device.copy_mode,
+            umem_frames: device.umem_frames,
+            chunk_bytes: device.chunk_bytes,
+            rx_ring_entries: device.rx_ring_entries,
+            tx_ring_entries: device.tx_ring_entries,
+            fill_ring_entries: device.fill_ring_entries,
+            completion_ring_entries: device.completion_ring_entries,
+            busy_deadline: Duration::from_millis(device.queue_busy_ms.into()),
+        }
+    }
 }
 
 /// A bound queue. Its worker owns it; nothing in it is shared with another thread.
