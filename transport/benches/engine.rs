@@ -3,6 +3,8 @@
 //! filled, summed, parsed, checked, placed, acknowledged. No system call is in it, so it is the floor under any figure of the
 //! whole.
 
+pub(crate) mod path;
+
 use std::time::Instant;
 
 use roced_shared::{
@@ -22,12 +24,10 @@ use roced_transport::{
     partition::Partitions,
     qp::{PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
-    wire::{
-        Roce,
-        path::{Path, PathSpec},
-    },
     work::{DatagramTo, SendWork, WorkData},
 };
+
+use self::path::{IPV4, gid, path};
 
 const KEY: MrKey = MrKey(0x0012_3401);
 const MESSAGE: usize = 1 << 20;
@@ -138,24 +138,7 @@ fn end(number: usize, mtu: u32) -> End {
         window_packets: WINDOW,
     });
     endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject).expect("free");
-    let gid = |number: usize| {
-        let mut gid = [0; 16];
-        gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, number as u8]);
-        gid
-    };
-    let path = Path::new(&PathSpec {
-        via: Via::Nic { flow: 0 },
-        source_mac: [2; 6],
-        dest_mac: [4; 6],
-        vlan: None,
-        source: gid(number),
-        destination: gid(3 - number),
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
-        roce: Roce::V2 { udp_source_port: 0xc000 },
-    })
-    .expect("both IPv4");
+    let path = path(IPV4, number as u8, 3 - number as u8);
     use attribute::*;
     for (state, mask, path) in [
         (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, None),
@@ -175,7 +158,7 @@ fn end(number: usize, mtu: u32) -> End {
             max_dest_rd_atomic: 16,
             timeout: 14,
             retry_cnt: 7,
-            dgid: gid(3 - number),
+            dgid: gid(IPV4, 3 - number as u8),
             ..QpAttributes::default()
         };
         endpoint.modify_qp(qpn, STATE | mask, &attributes, path).expect("as the table demands");

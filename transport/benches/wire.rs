@@ -3,6 +3,8 @@
 //! Each figure is the best of many short rounds, so that neighbors on the machine disturb it little; frame and payload lie in the
 //! cache. Compare only figures of one run.
 
+mod path;
+
 use std::{
     hint::black_box,
     time::{Duration, Instant},
@@ -10,11 +12,13 @@ use std::{
 
 use roced_shared::ids::Qpn;
 use roced_transport::{
-    io::{FrameMut, Via},
+    io::FrameMut,
     mr::MrKey,
     psn::Psn,
-    wire::{Aeth, Bth, Headers, Path, PathSpec, Reth, Roce, Syndrome, dest_qpn, opcode, parse},
+    wire::{Aeth, Bth, Headers, Path, Reth, Syndrome, dest_qpn, opcode, parse},
 };
+
+use self::path::{IPV4, path};
 
 fn main() {
     println!("{:<36} {:>9} {:>9} {:>9} {:>9} {:>9}  ns", "", "dest_qpn", "parse", "+check", "fill", "fill GB/s");
@@ -23,36 +27,13 @@ fn main() {
     let reth = Some(Reth { va: 0x1000, rkey: MrKey(7), length: 4096 });
     let write = Headers { reth, ..Headers::new(bth(opcode::RC_WRITE_ONLY)) };
     let middle = Headers::new(bth(opcode::RC_SEND_MIDDLE));
-    for (family, path) in [("IPv4", path([0; 10])), ("IPv6", path([0x20; 10]))] {
+    for (family, path) in [("IPv4", path(IPV4, 1, 2)), ("IPv6", path([0x20; 12], 1, 2))] {
         measure(&format!("{family} ACK"), &path, &ack, 0, 1);
         measure(&format!("{family} SEND middle"), &path, &middle, 1024, 1);
         measure(&format!("{family} SEND middle"), &path, &middle, 4096, 1);
         measure(&format!("{family} WRITE only"), &path, &write, 4096, 1);
         measure(&format!("{family} WRITE only"), &path, &write, 4096, 2);
     }
-}
-
-/// A path between two addresses that begin with `prefix`: of zeros, it makes mapped IPv4 addresses.
-fn path(prefix: [u8; 10]) -> Path {
-    let gid = |last| {
-        let mut gid = [0xff; 16];
-        gid[..10].copy_from_slice(&prefix);
-        gid[15] = last;
-        gid
-    };
-    let spec = PathSpec {
-        via: Via::Nic { flow: 0 },
-        source_mac: [2; 6],
-        dest_mac: [4; 6],
-        vlan: None,
-        source: gid(1),
-        destination: gid(2),
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
-        roce: Roce::V2 { udp_source_port: 0xc000 },
-    };
-    Path::new(&spec).expect("both GIDs are of one family")
 }
 
 fn measure(name: &str, path: &Path, headers: &Headers, payload_bytes: usize, pieces: usize) {

@@ -4,12 +4,15 @@ use std::hint::black_box;
 
 use roced_shared::ids::Qpn;
 use roced_transport::{
-    io::{FrameMut, Segments, Via},
+    io::{FrameMut, Segments},
     psn::Psn,
-    wire::{Aeth, Bth, Headers, Path, PathSpec, Roce, Syndrome, dest_qpn, opcode, parse},
+    wire::{Aeth, Bth, Headers, Path, Syndrome, dest_qpn, opcode, parse},
 };
 
-use crate::TIMES;
+use crate::{
+    TIMES,
+    engine::path::{IPV4, path},
+};
 
 /// Bytes of payload of a middle packet.
 const PAYLOAD: usize = 4096;
@@ -19,7 +22,7 @@ const CHUNK: usize = 3840;
 
 /// Every piece once.
 pub(crate) fn run() {
-    let path = path();
+    let path = path(IPV4, 1, 2);
     let bth = |opcode| Bth::new(opcode, Qpn::from_wire(0x1234), Psn::new(7));
     let middle = Headers::new(bth(opcode::RC_WRITE_MIDDLE));
     let ack = Headers { aeth: Some(Aeth { syndrome: Syndrome::ACK, msn: 7 }), ..Headers::new(bth(opcode::RC_ACK)) };
@@ -33,27 +36,6 @@ pub(crate) fn run() {
     piece_parse_4096(&pieces);
     piece_parse_ack(&[&small]);
     piece_icrc_4096(&pieces);
-}
-
-fn path() -> Path {
-    let gid = |last| {
-        let mut gid = [0; 16];
-        gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, last]);
-        gid
-    };
-    let spec = PathSpec {
-        via: Via::Nic { flow: 0 },
-        source_mac: [2; 6],
-        dest_mac: [4; 6],
-        vlan: None,
-        source: gid(1),
-        destination: gid(2),
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
-        roce: Roce::V2 { udp_source_port: 0xc000 },
-    };
-    Path::new(&spec).expect("both are IPv4")
 }
 
 #[inline(never)]
