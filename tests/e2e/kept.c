@@ -4,21 +4,16 @@
  *   kept DEVICE GID_INDEX [no-userfaultfd]
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <infiniband/verbs.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-enum { VARIABLE_BYTES = 300001, HUGE_BYTES = 2 << 20, BUFFER_BYTES = 100000 };
+#include "loopback.h"
 
-#define CHECK(what) do { if (!(what)) { fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); exit(1); } } while (0)
+enum { VARIABLE_BYTES = 300001, HUGE_BYTES = 2 << 20, BUFFER_BYTES = 100000 };
 
 /* Begins with something other than zeros, so it lies in the file of this program. */
 static unsigned char variable[VARIABLE_BYTES] = { 1, 2, 3 };
@@ -38,20 +33,6 @@ static void forbid_userfaultfd(void)
 	struct sock_fprog program = { sizeof rules / sizeof *rules, rules };
 	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
 	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
-}
-
-static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer, union ibv_gid *gid, int gid_index)
-{
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
-	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
-	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num, .rq_psn = 1,
-				   .max_dest_rd_atomic = 4, .min_rnr_timer = 12,
-				   .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = *gid, .sgid_index = gid_index, .hop_limit = 1 } } };
-	CHECK(ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-					      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
-	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .sq_psn = 1, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4 };
-	CHECK(ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-					      IBV_QP_MAX_QP_RD_ATOMIC) == 0);
 }
 
 static void reap(int count)
@@ -131,17 +112,7 @@ int main(int count, char **words)
 	int is_forbidden = count > 3;
 	if (is_forbidden)
 		forbid_userfaultfd();
-	struct ibv_device **devices = ibv_get_device_list(NULL), *device = NULL;
-	CHECK(devices != NULL);
-	for (int i = 0; devices[i]; i++)
-		if (!strcmp(ibv_get_device_name(devices[i]), words[1]))
-			device = devices[i];
-	CHECK(device != NULL);
-	struct ibv_context *context = ibv_open_device(device);
-	CHECK(context != NULL);
-	union ibv_gid gid;
-	int gid_index = atoi(words[2]);
-	CHECK(ibv_query_gid(context, 1, gid_index, &gid) == 0);
+	struct ibv_context *context = open_device(words[1]);
 	CHECK((pd = ibv_alloc_pd(context)) != NULL);
 	CHECK((cq = ibv_create_cq(context, 16, NULL, NULL, 0)) != NULL);
 	for (int i = 0; i < 2; i++) {
@@ -149,8 +120,7 @@ int main(int count, char **words)
 						 .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
 		CHECK((qps[i] = ibv_create_qp(pd, &attr)) != NULL);
 	}
-	connect_to(qps[0], qps[1], &gid, gid_index);
-	connect_to(qps[1], qps[0], &gid, gid_index);
+	connect_both(qps, atoi(words[2]), IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, 4);
 	use("variable", variable, sizeof variable, 1);
 	void *huge = mmap(NULL, HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 	if (huge != MAP_FAILED)
@@ -160,6 +130,5 @@ int main(int count, char **words)
 	for (int i = 0; i < 2; i++)
 		CHECK(ibv_destroy_qp(qps[i]) == 0);
 	CHECK(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
-	ibv_free_device_list(devices);
 	return 0;
 }

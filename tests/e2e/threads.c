@@ -3,17 +3,13 @@
  *
  *   threads DEVICE GID_INDEX SECONDS
  */
-#include <infiniband/verbs.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-enum { THREADS = 8, SLOTS = 64, RECEIVES = 256, BYTES = 2048, PARTS = 2 };
+#include "loopback.h"
 
-#define CHECK(what) do { if (!(what)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); exit(1); } } while (0)
+enum { THREADS = 8, SLOTS = 64, RECEIVES = 256, BYTES = 2048, PARTS = 2 };
 
 static struct ibv_cq *cq;
 static struct ibv_srq *srq;
@@ -101,34 +97,10 @@ static void *work(void *which)
 	return NULL;
 }
 
-static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer, union ibv_gid *gid, int gid_index)
-{
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
-	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
-	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num, .rq_psn = 1,
-				   .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
-				   .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = *gid, .sgid_index = gid_index, .hop_limit = 1 } } };
-	CHECK(ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-					      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
-	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .sq_psn = 1, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
-	CHECK(ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-					      IBV_QP_MAX_QP_RD_ATOMIC) == 0);
-}
-
 int main(int count, char **words)
 {
 	CHECK(count == 4);
-	struct ibv_device **devices = ibv_get_device_list(NULL), *device = NULL;
-	CHECK(devices != NULL);
-	for (int i = 0; devices[i]; i++)
-		if (!strcmp(ibv_get_device_name(devices[i]), words[1]))
-			device = devices[i];
-	CHECK(device != NULL);
-	struct ibv_context *context = ibv_open_device(device);
-	CHECK(context != NULL);
-	union ibv_gid gid;
-	int gid_index = atoi(words[2]);
-	CHECK(ibv_query_gid(context, 1, gid_index, &gid) == 0);
+	struct ibv_context *context = open_device(words[1]);
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	CHECK(pd != NULL);
 	CHECK((cq = ibv_create_cq(context, THREADS * SLOTS + RECEIVES, NULL, NULL, 0)) != NULL);
@@ -143,8 +115,7 @@ int main(int count, char **words)
 	CHECK((receive_slots = malloc((size_t)RECEIVES * BYTES)) != NULL);
 	CHECK((sends = ibv_reg_mr(pd, send_slots, (size_t)THREADS * SLOTS * BYTES, 0)) != NULL);
 	CHECK((receives = ibv_reg_mr(pd, receive_slots, (size_t)RECEIVES * BYTES, IBV_ACCESS_LOCAL_WRITE)) != NULL);
-	connect_to(qps[0], qps[1], &gid, gid_index);
-	connect_to(qps[1], qps[0], &gid, gid_index);
+	connect_both(qps, atoi(words[2]), 0, 1);
 	for (unsigned slot = 0; slot < RECEIVES; slot++)
 		post_receive(slot);
 	for (int i = 0; i < THREADS; i++)
@@ -166,6 +137,5 @@ int main(int count, char **words)
 	CHECK(ibv_destroy_srq(srq) == 0 && ibv_destroy_cq(cq) == 0);
 	CHECK(ibv_dereg_mr(sends) == 0 && ibv_dereg_mr(receives) == 0);
 	CHECK(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
-	ibv_free_device_list(devices);
 	return 0;
 }
