@@ -8,7 +8,7 @@ use roced_client::{
     Access, Completion, CompletionQueue, ConnectOptions, Device, MemoryRegion, ProtectionDomain, QueuePair,
     RecvRequest, SendRequest, ServiceType, Sge, Status,
 };
-use served::{DEVICE, How, Served};
+use served::{DEVICE, How, Served, pair::NO_ACK_TIMER};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -119,7 +119,7 @@ fn an_unreliable_connection_lends_as_well() {
 fn a_message_is_few_packets_whatever_the_path_mtu() {
     let served = Served::start();
     let (a, b) = (End::new(&served, ServiceType::Rc), End::new(&served, ServiceType::Rc));
-    connect(&a, &b, &ConnectOptions { path_mtu_bytes: Some(256), ..ConnectOptions::default() });
+    connect(&a, &b, &ConnectOptions { path_mtu_bytes: Some(256), timeout: NO_ACK_TIMER, ..ConnectOptions::default() });
     assert_eq!(a.qp.query().expect("it is there").path_mtu_bytes, 256);
     let sge = [a.memory.sge(..1 << 20)];
     a.qp.post_send(&SendRequest::write(&sge, b.memory.remote()).signaled()).expect("room");

@@ -25,7 +25,7 @@ use roced_shared::ids::DeviceId;
 use roced_transport::clock::Nanos;
 use served::{
     How, Served, eventually,
-    pair::{Pair, SOON, open, pattern, reap},
+    pair::{NO_ACK_TIMER, Pair, SOON, open, pattern, reap},
 };
 
 #[test]
@@ -304,7 +304,8 @@ fn a_queue_pair_works_again_after_a_reset() {
 #[test]
 fn statistics_count_what_was_sent() {
     let served = Served::start();
-    let pair = Pair::new(&served);
+    let pd = open(&served).protection_domain().expect("a domain");
+    let pair = Pair::connected(&pd, 0, &ConnectOptions { timeout: NO_ACK_TIMER, ..ConnectOptions::default() });
     let memory = pair.memory();
     let before = pair.a.statistics().expect("alive");
     pair.a

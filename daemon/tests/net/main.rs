@@ -11,7 +11,8 @@ use roced_shared::ids::DeviceId;
 const PATIENCE: Duration = Duration::from_millis(700);
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 
-/// Two hosts joined by a cable: a has 10.1.0.1 and fd01::1 on eth0, b has 10.1.0.2 and fd01::2 and a MAC address that we know.
+/// Two hosts joined by a cable: a has 10.1.0.1 and fd01::1 on eth0, b has 10.1.0.2 and fd01::2 and a MAC address that we know. They
+/// can be used, and so can the link-local ones.
 fn two_hosts() -> Option<(Namespace, Namespace)> {
     let (a, b) = (Namespace::new("a")?, Namespace::new("b")?);
     a.join("eth0", &b, "eth0");
@@ -19,6 +20,10 @@ fn two_hosts() -> Option<(Namespace, Namespace)> {
     for (host, number) in [(&a, 1), (&b, 2)] {
         host.ip(&format!("address add 10.1.0.{number}/24 dev eth0"));
         host.ip(&format!("address add fd01::{number}/64 dev eth0"));
+    }
+    for host in [&a, &b] {
+        // Who opens it later finds them in one piece, so in the order that Linux gives them.
+        open(host).until("the addresses of eth0 can be used", |net| net.addresses().len() == 3);
     }
     Some((a, b))
 }

@@ -156,11 +156,18 @@ impl Watched {
         self.device().gids.entries().map(|(_, gid)| gid.address.to_string()).collect()
     }
 
-    /// The GID of that address.
-    pub(crate) fn gid(&self, device: u32, address: &str) -> GidEntry {
+    /// The GID of that address, which may have been given to the interface just before: the kernel takes a moment to let an IPv6
+    /// address be used, by a thread of its own, even where it does not look for duplicates.
+    pub(crate) fn gid(&mut self, device: u32, address: &str) -> GidEntry {
         let address: IpAddr = address.parse().expect("the test knows addresses");
-        let mut gids = self.net.device(DeviceId(device)).gids.entries();
-        *gids.find(|(_, gid)| gid.address == address).unwrap_or_else(|| panic!("{address} is no GID")).1
+        let find = |net: &Self| {
+            let mut gids = net.net.device(DeviceId(device)).gids.entries();
+            gids.find(|(_, gid)| gid.address == address).map(|(_, gid)| *gid)
+        };
+        if find(self).is_none() {
+            self.until(&format!("{address} is a GID"), |net| find(net).is_some());
+        }
+        find(self).expect("it is")
     }
 
     /// Follows a destination from the GID of the first device that has that address.

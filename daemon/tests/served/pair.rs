@@ -11,6 +11,10 @@ use super::{DEVICE, Served};
 /// Longer than anything that ends takes.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
+/// The code for no ACK timer. For who counts packets: on a busy host a worker may come to its turn later than 67 ms, and then what waits for
+/// its ACK is sent once more.
+pub(crate) const NO_ACK_TIMER: u32 = 0;
+
 /// Two connected queue pairs of one program.
 pub(crate) struct Pair {
     pub(crate) device: Device,
@@ -32,14 +36,18 @@ impl Pair {
 
     /// Of a domain that is there.
     pub(crate) fn of(pd: &ProtectionDomain, gid: u32) -> Self {
+        Self::connected(pd, gid, &ConnectOptions::default())
+    }
+
+    /// Connected so.
+    pub(crate) fn connected(pd: &ProtectionDomain, gid: u32, options: &ConnectOptions) -> Self {
         let (pd, device) = (pd.clone(), pd.device());
         let cq = device.completion_queue(256).expect("a queue");
         let make =
             || pd.queue_pair(&cq, &cq).send_sges(32).recv_sges(32).inline_bytes(512).create().expect("a queue pair");
         let (a, b) = (make(), make());
-        let options = ConnectOptions::default();
-        a.connect(&b.endpoint(gid).expect("a GID"), &options).expect("b is here");
-        b.connect(&a.endpoint(gid).expect("a GID"), &options).expect("a is here");
+        a.connect(&b.endpoint(gid).expect("a GID"), options).expect("b is here");
+        b.connect(&a.endpoint(gid).expect("a GID"), options).expect("a is here");
         Self { device, pd, cq, a, b }
     }
 
