@@ -69,9 +69,10 @@ fn main() -> Result<()> {
     for folder in &arguments.look {
         let verdict = verify::verify(None, folder)?;
         println!(
-            "{}: {} frames, ours {:#?}, of rxe {:#?}",
+            "{}: {} frames, {} of them on connections that cannot be told apart, ours {:#?}, of rxe {:#?}",
             folder.display(),
             verdict.frames,
+            verdict.unrelated,
             verdict.ours,
             verdict.theirs
         );

@@ -12,10 +12,10 @@ use std::{
     net::IpAddr,
 };
 
-use super::{MTU_MAX, course};
+use super::{MTU_MAX, course, distance};
 use crate::{
     compare::source_port,
-    scenario::Side,
+    scenario::{MTUS, Side},
     trace::{Seen, Service},
 };
 
@@ -144,10 +144,20 @@ impl Lives {
     }
 }
 
-/// What the longest packet has of those sent in that time.
+/// What the longest packet has of those sent in that time; where none is as long as the path MTU, what makes a READ as many packets as
+/// lie before the request behind it.
 fn path_mtu(frames: &[&Seen], during: std::ops::Range<u64>) -> u32 {
-    let full = frames.iter().filter(|seen| !seen.ends && during.contains(&seen.at_ns));
-    full.map(|seen| seen.payload_bytes).max().unwrap_or(MTU_MAX)
+    let sent = || frames.iter().filter(|seen| during.contains(&seen.at_ns));
+    if let Some(bytes) = sent().filter(|seen| !seen.ends).map(|seen| seen.payload_bytes).max() {
+        return bytes;
+    }
+    let requests: Vec<_> = sent().filter(|seen| !seen.kind.is_response()).collect();
+    let told = requests.windows(2).find_map(|pair| {
+        let packets = u32::try_from(distance(pair[1].psn, pair[0].psn)).ok()?;
+        let fits = |mtu: &u32| pair[0].packets(*mtu) == packets;
+        (packets > 1 && pair[0].from == pair[1].from).then(|| MTUS.into_iter().rev().find(fits))?
+    });
+    told.unwrap_or(MTU_MAX)
 }
 
 /// The connections, by number. What may belong to several is left out.

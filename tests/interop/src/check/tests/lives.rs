@@ -101,6 +101,19 @@ fn a_long_read_is_no_new_life() {
     assert_eq!(judged(&one(&frames), Some(mtu)), GOOD);
 }
 
+/// A READ that nobody answers tells the path MTU only by the PSNs that it takes.
+#[test]
+fn a_path_mtu_that_no_packet_fills_is_found() {
+    let mut frames = recorded("rc_read_only.pcap");
+    let (response, second) = (at(&frames, 0, Kind::ReadResponse), at(&frames, 1, Kind::ReadRequest));
+    frames[0].dma_bytes = Some(3 * 1024);
+    for seen in &mut frames[second..] {
+        seen.psn += 2;
+    }
+    frames.remove(response);
+    assert_eq!(judged(&one(&frames), None), GOOD);
+}
+
 #[test]
 fn a_hole_in_the_psns_is_no_new_life_even_where_a_message_begins() {
     for packets in [1, 2] {
