@@ -16,7 +16,7 @@ use std::{
     ptr,
     sync::{
         Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
     },
 };
 
@@ -31,14 +31,14 @@ const PLACES: usize = 1 << 16;
 
 /// Where a mapping is; the handler looks here, so there are only atomics. Never touched, it costs no memory.
 struct Place {
-    /// 0: none.
+    /// How often it was taken and left: odd while it is taken. Both ends are of one mapping only if this is the same before and after they were read.
+    version: AtomicUsize,
     start: AtomicUsize,
     end: AtomicUsize,
     lost: AtomicBool,
 }
 
-static TABLE: [Place; PLACES] =
-    [const { Place { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) } }; PLACES];
+static TABLE: [Place; PLACES] = [const { Place::new() }; PLACES];
 
 /// Places from this one on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -54,6 +54,41 @@ struct Handler {
     bell: EventFd,
     /// What was done about SIGBUS before.
     before: libc::sigaction,
+}
+
+impl Place {
+    const fn new() -> Self {
+        Self {
+            version: AtomicUsize::new(0),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            lost: AtomicBool::new(false),
+        }
+    }
+
+    /// For whoever has this place, and one alone has it.
+    fn take(&self, range: &Range<usize>) {
+        self.lost.store(false, Ordering::Relaxed);
+        self.start.store(range.start, Ordering::Relaxed);
+        self.end.store(range.end, Ordering::Relaxed);
+        // Whoever sees this sees the rest.
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    fn leave(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+        // Whoever sees where the next mapping is sees that this one has left.
+        fence(Ordering::Release);
+    }
+
+    /// Where its mapping is, if there is one that has not left meanwhile.
+    fn range(&self) -> Option<Range<usize>> {
+        let version = self.version.load(Ordering::Acquire);
+        let range = self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed);
+        // Before the version is read again.
+        fence(Ordering::Acquire);
+        (version % 2 == 1 && self.version.load(Ordering::Relaxed) == version).then_some(range)
+    }
 }
 
 /// Keeps a loss of a mapping from being the end of the daemon, for as long as this lives.
@@ -77,11 +112,7 @@ impl Watch {
                 USED.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).map_err(|_| Errno::ENOMEM)?
             }
         };
-        let entry = &TABLE[place];
-        entry.lost.store(false, Ordering::Relaxed);
-        entry.end.store(range.end, Ordering::Relaxed);
-        // Whoever sees the start sees the rest.
-        entry.start.store(range.start, Ordering::Release);
+        TABLE[place].take(range);
         Ok(Self { place })
     }
 
@@ -93,8 +124,8 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Nobody touches the mapping any more, so no handler looks for it.
-        TABLE[self.place].start.store(0, Ordering::Release);
+        // Nobody touches the mapping any more, so no handler looks for it; one that looks for another may come by.
+        TABLE[self.place].leave();
         FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.place);
     }
 }
@@ -140,25 +171,22 @@ fn install() -> Result<&'static Handler, Errno> {
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives what SA_SIGINFO promises, and SIGBUS has an address.
     let address = unsafe { (*info).si_addr() }.addr();
-    let hit = |place: &&Place| {
-        let start = place.start.load(Ordering::Acquire);
-        start != 0 && start <= address && address < place.end.load(Ordering::Relaxed)
-    };
-    let place = TABLE[..USED.load(Ordering::Acquire)].iter().find(hit);
-    if !place.is_some_and(replace) {
+    // The mapping that was touched stays where it is while its thread is here, and lies over no other.
+    let hit = |place| Some((place, Place::range(place).filter(|range| range.contains(&address))?));
+    let found = TABLE[..USED.load(Ordering::Acquire)].iter().find_map(hit);
+    if !found.is_some_and(|(place, range)| replace(place, &range)) {
         pass_on(signal, info, context);
     }
 }
 
-/// Puts zeros there, and says so.
-fn replace(place: &Place) -> bool {
-    let start = place.start.load(Ordering::Relaxed);
-    let bytes = place.end.load(Ordering::Relaxed) - start;
+/// Puts zeros to where the mapping of `place` is, and says so.
+fn replace(place: &Place, range: &Range<usize>) -> bool {
     let (protection, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let flags = kind | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // SAFETY: a whole mapping of clients' memory, which stays mapped while the thread that met the signal uses it; what lies there may change at
     // any time anyway.
-    let mapped = unsafe { libc::mmap(ptr::with_exposed_provenance_mut(start), bytes, protection, flags, -1, 0) };
+    let mapped =
+        unsafe { libc::mmap(ptr::with_exposed_provenance_mut(range.start), range.len(), protection, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         return false;
     }
@@ -186,5 +214,35 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
             // SAFETY: the default action; the access is tried again, and ends the process.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// One thread has a place for mappings in turn, as sessions that come and go have; another looks there meanwhile.
+    #[test]
+    fn a_place_never_holds_one_ones_start_and_another_ones_end() {
+        const LOOKS: usize = 10_000_000;
+        let (place, stop) = (Place::new(), AtomicBool::new(false));
+        let ranges = [0x1000..0x2000, 0x8000..0x9000];
+        assert_eq!(place.range(), None);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for range in ranges.iter().cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    place.take(range);
+                    place.leave();
+                }
+            });
+            let mut looks = (0..LOOKS).filter_map(|_| place.range());
+            let wrong = looks.find(|range| !ranges.contains(range));
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(wrong, None, "it is nobody's");
+        });
+        place.take(&ranges[1]);
+        assert_eq!(place.range(), Some(0x8000..0x9000));
     }
 }
