@@ -1,0 +1,163 @@
+//! The thread that reads and writes kept memory, so that no worker does, and what it has in common with them.
+
+use std::{
+    os::fd::AsRawFd,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
+    },
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
+    sys::{
+        resource::{UsageWho, getrusage},
+        statfs::{PROC_SUPER_MAGIC, fstatfs},
+        uio::{pread, pwrite},
+    },
+    unistd::gettid,
+};
+
+use super::ROOM;
+use crate::clients::{
+    descriptor::{Closing, Descriptor},
+    lost,
+};
+
+/// How long the porter looks for more to do before it sleeps; waking it costs up to 20 us.
+const LINGER: Duration = Duration::from_micros(50);
+
+/// What [`Shared::stage`] is: the worker has the slot, or the porter.
+pub(super) const OURS: u32 = 0;
+pub(super) const PORTERS: u32 = 1;
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// [`OURS`] or [`PORTERS`].
+    pub(super) stage: AtomicU32,
+    slot: Mutex<Slot>,
+    pub(super) lost: AtomicBool,
+    pub(super) ending: AtomicBool,
+    /// Set when the porter is given up: until its thread comes back, its user has one descriptor more that does not close.
+    pub(super) given_up: Mutex<Option<Closing>>,
+    /// The porter's thread, to see what it is about.
+    pub(super) tid: AtomicI32,
+}
+
+/// An access, and what became of it.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) writes: bool,
+    pub(super) address: u64,
+    pub(super) length: usize,
+    /// Bytes that were read or written.
+    pub(super) outcome: Result<usize, Errno>,
+    /// How long it blocked.
+    pub(super) blocked: Duration,
+    pub(super) bytes: Box<[u8]>,
+}
+
+impl Shared {
+    /// Has a thread of its own begin with this descriptor; the first thing that it says is what it thinks of it.
+    ///
+    /// # Errors
+    /// No thread.
+    pub(super) fn begin(descriptor: Descriptor) -> Result<(Arc<Self>, Thread), Errno> {
+        let shared = Arc::new(Self {
+            stage: AtomicU32::new(PORTERS),
+            slot: Mutex::new(Slot {
+                writes: false,
+                address: 0,
+                length: 0,
+                outcome: Ok(0),
+                blocked: Duration::ZERO,
+                bytes: vec![0; ROOM].into_boxed_slice(),
+            }),
+            lost: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            given_up: Mutex::new(None),
+            tid: AtomicI32::new(0),
+        });
+        let porters = Arc::clone(&shared);
+        let work = move || carry(&porters, descriptor);
+        let spawned = thread::Builder::new().name("roced-porter".into()).stack_size(128 << 10).spawn(work);
+        let thread = spawned.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?.thread().clone();
+        Ok((shared, thread))
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// From now on nothing of it is touched; the control thread ends the session.
+    pub(super) fn lose(&self) {
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            lost::ring();
+        }
+    }
+
+    /// For whoever has it by [`Self::stage`]: nobody else holds the lock then.
+    pub(super) fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The porter's thread.
+fn carry(shared: &Shared, descriptor: Descriptor) {
+    shared.tid.store(gettid().as_raw(), Ordering::Relaxed);
+    let (memory, uid) = descriptor.into_any_file();
+    let is_memory = check(&memory);
+    shared.slot().outcome = is_memory.map(|()| 0);
+    shared.stage.store(OURS, Ordering::Release);
+    let mut idle_since = Instant::now();
+    while is_memory.is_ok() && !shared.is_lost() {
+        if shared.stage.load(Ordering::Acquire) == PORTERS {
+            access(&mut shared.slot(), &memory);
+            shared.stage.store(OURS, Ordering::Release);
+            idle_since = Instant::now();
+        } else if shared.ending.load(Ordering::Acquire) {
+            break;
+        } else if idle_since.elapsed() < LINGER {
+            thread::yield_now();
+        } else {
+            thread::park();
+        }
+    }
+    // Whatever it turned out to be: closing it may take its time.
+    let _closing = Closing::begin(uid);
+    drop(memory);
+}
+
+/// Is it the memory of a process, open for reading and writing? That it is no other file of procfs shows when bytes are found where such have none.
+fn check(memory: &impl std::os::fd::AsFd) -> Result<(), Errno> {
+    let mode = OFlag::from_bits_retain(fcntl(memory, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
+    let is_memory = mode == OFlag::O_RDWR && fstatfs(memory)?.filesystem_type() == PROC_SUPER_MAGIC;
+    if is_memory { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Carries out what the slot says.
+fn access(slot: &mut Slot, memory: &(impl std::os::fd::AsFd + AsRawFd)) {
+    let waits = || getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches());
+    let (begin, before) = (Instant::now(), waits());
+    let bytes = &mut slot.bytes[..slot.length];
+    // Below i64::MAX, as was looked at when the memory was registered.
+    let at = slot.address as i64;
+    slot.outcome = if slot.writes {
+        let (body, tail) = bytes.split_at(bytes.len().saturating_sub(8));
+        // A program that polls the last bytes sees all others once it sees those: they go by a call of their own.
+        let all = |bytes: &[u8], at| match bytes {
+            [] => Ok(0),
+            bytes => pwrite(memory, bytes, at),
+        };
+        all(body, at).and_then(|count| {
+            let rest = if count == body.len() { all(tail, at + body.len() as i64)? } else { 0 };
+            Ok(count + rest)
+        })
+    } else {
+        pread(memory, bytes, at)
+    };
+    slot.blocked = if waits() == before { Duration::ZERO } else { begin.elapsed() };
+}
