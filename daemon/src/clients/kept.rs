@@ -169,3 +169,65 @@ impl Drop for Porter {
         self.desk().wake_porter();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{self, File},
+        io::IoSlice,
+        os::{
+            fd::{AsRawFd, OwnedFd},
+            unix::net::UnixStream,
+        },
+        process::{Child, Command, Stdio},
+    };
+
+    use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+
+    use super::*;
+    use crate::clients::descriptor::receive;
+
+    /// Memory of that process, as user `uid` would pass it.
+    fn passed(pid: u32, uid: u32) -> Descriptor {
+        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem")).expect("it is ours");
+        let (theirs, ours) = UnixStream::pair().expect("sockets");
+        let rights = [memory.as_raw_fd()];
+        let beside = [ControlMessage::ScmRights(&rights)];
+        sendmsg::<()>(theirs.as_raw_fd(), &[IoSlice::new(b"x")], &beside, MsgFlags::empty(), None).expect("it goes");
+        let mut incoming = receive(&OwnedFd::from(ours), &mut [0], uid).expect("it comes");
+        incoming.descriptors.pop().expect("one")
+    }
+
+    /// A process, and where its stack is.
+    fn process() -> (Child, Range<u64>) {
+        let child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a program that waits");
+        let maps = || fs::read_to_string(format!("/proc/{}/maps", child.id())).expect("it is ours");
+        let stack = || {
+            let maps = maps();
+            let ends = maps.lines().find(|line| line.ends_with("[stack]"))?.split_once(' ')?.0.split_once('-')?;
+            Some(u64::from_str_radix(ends.0, 16).ok()?..u64::from_str_radix(ends.1, 16).ok()?)
+        };
+        let stack = stack().expect("every program has one");
+        (child, stack)
+    }
+
+    /// Its end may be seen by an access before it is by the session's socket.
+    #[test]
+    fn a_process_that_ends_while_peers_reach_it_is_not_at_fault() {
+        let (mut child, stack) = process();
+        let porter = Porter::new(passed(child.id(), 4_000_000_020)).expect("memory of a process");
+        let memory = KeptMemory::new(&porter, &stack, true).expect("a stack");
+        let mut bytes = [0; 100];
+        memory.read(0, &mut bytes, 1).expect("it is there");
+        memory.write(0, &bytes).and_then(|()| memory.settle()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        // As many as have a tail, and fewer.
+        for length in [100, 8, 1] {
+            memory.write(0, &bytes[..length]).expect("nobody looks yet");
+            assert_eq!(memory.settle(), Err(MemoryFault));
+            assert!(!memory.is_lost(), "{length} bytes written");
+        }
+        assert_eq!(memory.read(0, &mut bytes, 2), Err(MemoryFault));
+        assert!(!memory.is_lost());
+    }
+}

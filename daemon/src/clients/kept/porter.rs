@@ -153,8 +153,14 @@ fn access(slot: &mut Slot, memory: &(impl std::os::fd::AsFd + AsRawFd)) {
             bytes => pwrite(memory, bytes, at),
         };
         all(body, at).and_then(|count| {
-            let rest = if count == body.len() { all(tail, at + body.len() as i64)? } else { 0 };
-            Ok(count + rest)
+            if count < body.len() || tail.is_empty() {
+                return Ok(count);
+            }
+            // Where the process has gone in between, nothing of it was written: nobody is left to see it.
+            Ok(match all(tail, at + body.len() as i64)? {
+                0 => 0,
+                rest => count + rest,
+            })
         })
     } else {
         pread(memory, bytes, at)
