@@ -19,6 +19,7 @@ mod descriptor;
 mod kept;
 pub mod listener;
 mod lost;
+pub mod mapping;
 pub mod memory;
 mod numbers;
 pub mod outside;

@@ -40,7 +40,7 @@ use roced_shared::{
 use roced_transport::io::CqOverrun;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::memory::{Mapping, Writers};
+use super::mapping::{Mapping, Writers};
 
 /// The rings of a queue pair, for the worker that owns it.
 #[derive(Debug)]

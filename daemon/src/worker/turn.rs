@@ -45,7 +45,7 @@ use super::{
     seats::{Seats, seat_of},
     wake::Waker,
 };
-use crate::{clients::memory::Mapping, metrics::WorkerCounters};
+use crate::{clients::mapping::Mapping, metrics::WorkerCounters};
 
 /// Commands a turn. The control thread waits for each answer, so more than one is rare.
 const COMMANDS: usize = 8;

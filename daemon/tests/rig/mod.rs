@@ -340,7 +340,7 @@ struct Bell {
     bell: u32,
     page: MappedBells<()>,
     wake: OwnedFd,
-    state: roced_shared::abi::doorbell::WorkerState<Arc<roced::clients::memory::Mapping>>,
+    state: roced_shared::abi::doorbell::WorkerState<Arc<roced::clients::mapping::Mapping>>,
 }
 
 /// The client's side of a shared receive queue.

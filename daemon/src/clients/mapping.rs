@@ -1,0 +1,173 @@
+//! Pages that the daemon and a client both map: sealed memfds that the daemon makes, or parts of files that a client brings.
+//!
+//! A memfd that we make is sealed against shrinking and against more seals; should an access of ours meet a missing page (SIGBUS) all the same, only
+//! that mapping is lost (`lost.rs`). No seal takes the write right from a mapping that there is.
+#![expect(unsafe_code, reason = "maps memory that is shared with clients")]
+
+use std::{
+    ffi::{CStr, c_void},
+    mem::ManuallyDrop,
+    num::NonZeroUsize,
+    ops::Range,
+    os::fd::{AsFd, OwnedFd},
+    ptr::NonNull,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, SealFlag, fcntl},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        mman::{MapFlags, ProtFlags, mmap, munmap},
+    },
+    unistd::ftruncate,
+};
+
+use super::lost::Watch;
+
+/// Who besides the daemon may write to a memfd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writers {
+    /// Whoever has the fd.
+    Both,
+    /// Nobody: the fd can only be mapped for reading.
+    DaemonOnly,
+}
+
+/// Pages that we share with a client, mapped for reading and writing for as long as this lives.
+#[derive(Debug)]
+pub struct Mapping {
+    /// Goes before the mapping does.
+    watch: ManuallyDrop<Watch>,
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to no thread, and `base` and `bytes` never change; what lies behind is reached through atomics or
+// through the copies of `ClientMemory`, which allow for anybody writing there at any time.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Makes a memfd of `bytes` zeros, maps and seals it. The fd is for the client; we do not need it any more.
+    ///
+    /// # Errors
+    /// What the kernel said: no memory, no file descriptors, or `EINVAL` for 0 bytes.
+    pub fn create(name: &CStr, bytes: usize, writers: Writers) -> Result<(Self, OwnedFd), Errno> {
+        let length = NonZeroUsize::new(bytes).ok_or(Errno::EINVAL)?;
+        let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+        ftruncate(&fd, i64::try_from(bytes).map_err(|_| Errno::EFBIG)?)?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &fd, 0)? };
+        let mapping = Self::watched(base, bytes)?;
+        let mut seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        if writers == Writers::DaemonOnly {
+            // Our own mapping is older than the seal and stays writable.
+            seals |= SealFlag::F_SEAL_FUTURE_WRITE;
+        }
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok((mapping, fd))
+    }
+
+    /// Maps a part of a client's file, which is not empty.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub(super) fn of(file: impl AsFd, part: Range<u64>, protection: ProtFlags) -> Result<Self, Errno> {
+        let offset = libc::off_t::try_from(part.start).map_err(|_| Errno::EOVERFLOW)?;
+        let bytes = part.end.checked_sub(part.start).and_then(|bytes| usize::try_from(bytes).ok());
+        let length = bytes.and_then(NonZeroUsize::new).ok_or(Errno::EINVAL)?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file, offset)? };
+        Self::watched(base, length.get())
+    }
+
+    /// What was mapped a moment ago.
+    fn watched(base: NonNull<c_void>, bytes: usize) -> Result<Self, Errno> {
+        let start = base.as_ptr().expose_provenance();
+        let watch = Watch::new(&(start..start + bytes)).inspect_err(|_| {
+            // SAFETY: it was mapped a moment ago, and nobody knows of it.
+            unsafe { munmap(base, bytes) }.expect("unmapping a whole mapping of ours cannot fail");
+        })?;
+        Ok(Self { watch: ManuallyDrop::new(watch), base: base.cast(), bytes })
+    }
+
+    /// Bytes mapped.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Never: a mapping has at least a byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The address of byte `offset`, from which at least `bytes` bytes are mapped for as long as `self` lives.
+    ///
+    /// # Panics
+    /// When they are not: whoever asks has computed the layout that the mapping was made for.
+    pub fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+        assert!(self.contains(offset, bytes), "{bytes} bytes at {offset} lie outside a mapping of {}", self.bytes);
+        // SAFETY: `offset <= self.bytes`, checked one line up, so the result is inside the mapping or one past its end.
+        unsafe { self.base.add(offset) }
+    }
+
+    fn contains(&self, offset: usize, bytes: usize) -> bool {
+        offset.checked_add(bytes).is_some_and(|end| end <= self.bytes)
+    }
+
+    /// Its pages are gone, and zeros are in their place.
+    pub(super) fn is_lost(&self) -> bool {
+        self.watch.is_lost()
+    }
+
+    /// Keeps the pages in memory once they were touched, so that no access of ours waits for a disk.
+    pub(super) fn lock(&self) -> Result<(), Errno> {
+        // SAFETY: mlock2 changes no byte and no address; the range is our own mapping.
+        let result = unsafe {
+            libc::mlock2(self.base.as_ptr().cast::<c_void>(), self.bytes, libc::MLOCK_ONFAULT as libc::c_uint)
+        };
+        Errno::result(result).map(drop)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it is dropped here and used nowhere afterward.
+        unsafe { ManuallyDrop::drop(&mut self.watch) };
+        // SAFETY: exactly what `create` mapped; `base` is private and those who were given an address keep `self` alive.
+        unsafe { munmap(self.base.cast(), self.bytes) }.expect("unmapping a whole mapping of ours cannot fail");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use nix::unistd::write;
+
+    use super::*;
+
+    fn map(fd: impl AsFd, bytes: usize, protection: ProtFlags) -> Result<NonNull<c_void>, Errno> {
+        let length = NonZeroUsize::new(bytes).expect("tests map something");
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, fd, 0) }
+    }
+
+    #[test]
+    fn what_only_the_daemon_writes_cannot_be_written_by_its_fd() {
+        let (mapping, fd) = Mapping::create(c"test", 4096, Writers::DaemonOnly).expect("a page");
+        assert_eq!(map(&fd, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE), Err(Errno::EPERM));
+        assert_eq!(write(&fd, b"x"), Err(Errno::EPERM));
+        let theirs = map(&fd, 4096, ProtFlags::PROT_READ).expect("reading is allowed");
+        // SAFETY: both are a page of the same memfd, aligned, mapped, and only used through atomics.
+        let (ours, theirs) = unsafe { (mapping.at(0, 4).cast::<AtomicU32>().as_ref(), theirs.cast::<AtomicU32>()) };
+        ours.store(7, Ordering::Release);
+        // SAFETY: as above.
+        assert_eq!(unsafe { theirs.as_ref() }.load(Ordering::Acquire), 7);
+        // SAFETY: mapped a few lines up and not used any more.
+        unsafe { munmap(theirs.cast(), 4096) }.expect("it is a mapping");
+    }
+}
