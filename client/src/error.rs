@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use roced_shared::abi::{
     VERSION,
-    control::{Refusal, call_name},
+    control::{Refusal, call_name, limit},
     cqe::Status,
 };
 use thiserror::Error;
@@ -246,9 +246,7 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         Refusal::NoSuchDevice => "no device of that name: `rocectl status` lists them".into(),
         Refusal::NoSuchObject => format!("there is no object {first} (any more)"),
         Refusal::InUse => format!("{first} other objects still use it: end those first"),
-        Refusal::Limit => {
-            format!("the limit of {first} is reached: end something, or raise it under [limits] in the daemon's config")
-        }
+        Refusal::Limit => describe_limit(first, second),
         Refusal::InvalidArgument => format!("argument {first} cannot be {second}"),
         Refusal::InvalidState => {
             format!("a queue pair in state {} cannot go to {}", state_name(first), state_name(second))
@@ -278,6 +276,21 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         Refusal::NotSupported => "this version of roced does not have that".into(),
     };
     format!("{call} refused: {why}")
+}
+
+fn describe_limit(limit: u64, which: u64) -> String {
+    let whose = match which {
+        limit::MAPPINGS_OF_USER => "one user's programs",
+        limit::MAPPINGS => "all programs",
+        _ => {
+            return format!(
+                "the limit of {limit} is reached: end something, or raise it under [limits] in the daemon's config"
+            );
+        }
+    };
+    format!(
+        "the daemon maps {limit} pieces of memory and queues for {whose}, as many as it may: register fewer, larger pieces, end something, or raise vm.max_map_count (sysctl) and restart the daemon"
+    )
 }
 
 fn errno(raw: u64) -> Errno {

@@ -33,6 +33,7 @@ use super::{
     outside::Outside,
     path::Follower,
     queues::SleepBoard,
+    quota::{Quota, Room},
     refused::Refused,
     session::{Objects, Session, Stage},
 };
@@ -51,6 +52,7 @@ pub(crate) struct Registry {
     pub(crate) devices: Vec<Device>,
     pub(crate) limits: Limits,
     pub(crate) board: SleepBoard,
+    pub(crate) quota: Quota,
     pub(crate) pds: Numbers,
     pub(crate) regions: Numbers,
     pub(crate) mrs: Numbers,
@@ -68,6 +70,7 @@ impl Registry {
             devices: devices.into_iter().map(|setup| Device::new(setup, &limits.device)).collect(),
             limits,
             board,
+            quota: Quota::of_kernel(),
             pds: Numbers::default(),
             regions: Numbers::default(),
             mrs: Numbers::default(),
@@ -110,9 +113,9 @@ pub(crate) fn answer(
             made::<ListDevice>(message, registry.list_device(message.body()))
         }
         Stage::Greeted if op == OpenDevice::OP => {
-            let opened = registry.open_device(session.id, &message.body(), outside);
-            let reply = opened.map(|(mut objects, reply, fds)| {
-                objects.is_privileged = session.connection.peer().uid == 0;
+            let uid = session.connection.peer().uid;
+            let opened = registry.open_device(session.id, uid, &message.body(), outside);
+            let reply = opened.map(|(objects, reply, fds)| {
                 session.stage = Stage::Open(Box::new(objects));
                 (reply, fds)
             });
@@ -234,6 +237,11 @@ impl Desk<'_, '_> {
         }
         let session = self.session;
         self.take_back_from_all(|| Command::DetachSession(session))
+    }
+
+    /// Room for so many mappings more.
+    fn room(&self, mappings: u32) -> Result<Room, Refused> {
+        self.registry.quota.take(self.objects.uid, mappings)
     }
 
     /// The workers of the session's device.

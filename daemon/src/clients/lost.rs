@@ -1,7 +1,7 @@
 //! Memory of clients that is not there when we touch it.
 //!
 //! A file that a client shares may be cut short, and a hole in any of its memory may find the kernel without a page to fill it: then an access
-//! of ours is a SIGBUS, which would be the end of the daemon. Instead, the whole mapping is replaced by private zeros on the spot: the access
+//! of ours is a SIGBUS, which would be the end of the daemon. Instead, the whole mapping is replaced by zeros of our own on the spot: the access
 //! goes on, what it writes nobody sees, and the control thread, which is told, ends the session whose memory it was.
 //!
 //! ```text
@@ -26,8 +26,8 @@ use nix::{
     sys::eventfd::{EfdFlags, EventFd},
 };
 
-/// Mappings that can be watched: about as many as a process may have (`vm.max_map_count`).
-const PLACES: usize = 1 << 16;
+/// Mappings that can be watched: no fewer than a process usually may have (`vm.max_map_count`).
+pub(super) const PLACES: usize = 1 << 16;
 
 /// Where a mapping is; the handler looks here, so there are only atomics. Never touched, it costs no memory.
 struct Place {
@@ -181,7 +181,9 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
 
 /// Puts zeros to where the mapping of `place` is, and says so.
 fn replace(place: &Place, range: &Range<usize>) -> bool {
-    let (protection, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // Shared with nobody, yet not private: private pages of ours beside these would become one mapping with them, and at the limit of mappings none can
+    // be taken out of another. So this takes the place of one mapping and is one, and that limit cannot keep it from being made.
+    let (protection, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     let flags = kind | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // SAFETY: a whole mapping of clients' memory, which stays mapped while the thread that met the signal uses it; what lies there may change at
     // any time anyway.

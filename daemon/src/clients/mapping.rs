@@ -2,6 +2,10 @@
 //!
 //! A memfd that we make is sealed against shrinking and against more seals; should an access of ours meet a missing page (SIGBUS) all the same, only
 //! that mapping is lost (`lost.rs`). No seal takes the write right from a mapping that there is.
+//!
+//! Each is one mapping to the kernel, too, for as long as it lives: none is ever merged with another (the kernel does that to neighbours that
+//! show one file's bytes in a row). So unmapping one never splits anything, nor does exchanging its pages, and neither can fail for the number
+//! of mappings that there are, which `quota.rs` counts.
 #![expect(unsafe_code, reason = "maps memory that is shared with clients")]
 
 use std::{
@@ -10,7 +14,8 @@ use std::{
     num::NonZeroUsize,
     ops::Range,
     os::fd::{AsFd, OwnedFd},
-    ptr::NonNull,
+    ptr::{self, NonNull},
+    sync::{Mutex, PoisonError},
 };
 
 use nix::{
@@ -18,12 +23,15 @@ use nix::{
     fcntl::{FcntlArg, SealFlag, fcntl},
     sys::{
         memfd::{MFdFlags, memfd_create},
-        mman::{MapFlags, ProtFlags, mmap, munmap},
+        mman::{MapFlags, ProtFlags, mmap},
     },
     unistd::ftruncate,
 };
 
-use super::lost::Watch;
+use super::{lost::Watch, quota::Room};
+
+/// Bytes of a page, and of what files are mapped in.
+const PAGE: usize = 4096;
 
 /// Who besides the daemon may write to a memfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +49,8 @@ pub struct Mapping {
     watch: ManuallyDrop<Watch>,
     base: NonNull<u8>,
     bytes: usize,
+    /// What it counts as.
+    room: Room,
 }
 
 // SAFETY: the mapping belongs to no thread, and `base` and `bytes` never change; what lies behind is reached through atomics or
@@ -54,14 +64,14 @@ impl Mapping {
     ///
     /// # Errors
     /// What the kernel said: no memory, no file descriptors, or `EINVAL` for 0 bytes.
-    pub fn create(name: &CStr, bytes: usize, writers: Writers) -> Result<(Self, OwnedFd), Errno> {
+    pub fn create(name: &CStr, bytes: usize, writers: Writers, room: Room) -> Result<(Self, OwnedFd), Errno> {
         let length = NonZeroUsize::new(bytes).ok_or(Errno::EINVAL)?;
         let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         ftruncate(&fd, i64::try_from(bytes).map_err(|_| Errno::EFBIG)?)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &fd, 0)? };
-        let mapping = Self::watched(base, bytes)?;
+        let mapping = Self::watched(base, bytes, room)?;
         let mut seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         if writers == Writers::DaemonOnly {
             // Our own mapping is older than the seal and stays writable.
@@ -71,27 +81,28 @@ impl Mapping {
         Ok((mapping, fd))
     }
 
-    /// Maps a part of a client's file, which is not empty.
+    /// Maps a part of a client's file: whole pages, at least one.
     ///
     /// # Errors
     /// What the kernel said.
-    pub(super) fn of(file: impl AsFd, part: Range<u64>, protection: ProtFlags) -> Result<Self, Errno> {
-        let offset = libc::off_t::try_from(part.start).map_err(|_| Errno::EOVERFLOW)?;
+    pub(super) fn of(file: impl AsFd, part: Range<u64>, protection: ProtFlags, room: Room) -> Result<Self, Errno> {
         let bytes = part.end.checked_sub(part.start).and_then(|bytes| usize::try_from(bytes).ok());
-        let length = bytes.and_then(NonZeroUsize::new).ok_or(Errno::EINVAL)?;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file, offset)? };
-        Self::watched(base, length.get())
+        let bytes = bytes.filter(|bytes| *bytes > 0).ok_or(Errno::EINVAL)?;
+        let base = map_apart(file, part.start, bytes, protection)?;
+        Self::watched(base, bytes, room)
     }
 
     /// What was mapped a moment ago.
-    fn watched(base: NonNull<c_void>, bytes: usize) -> Result<Self, Errno> {
+    fn watched(base: NonNull<c_void>, bytes: usize, room: Room) -> Result<Self, Errno> {
         let start = base.as_ptr().expose_provenance();
-        let watch = Watch::new(&(start..start + bytes)).inspect_err(|_| {
-            // SAFETY: it was mapped a moment ago, and nobody knows of it.
-            unsafe { munmap(base, bytes) }.expect("unmapping a whole mapping of ours cannot fail");
-        })?;
-        Ok(Self { watch: ManuallyDrop::new(watch), base: base.cast(), bytes })
+        match Watch::new(&(start..start + bytes)) {
+            Ok(watch) => Ok(Self { watch: ManuallyDrop::new(watch), base: base.cast(), bytes, room }),
+            Err(errno) => {
+                // SAFETY: it was mapped a moment ago, and nobody knows of it.
+                unsafe { Leftover::new(base, bytes, room).unmap() };
+                Err(errno)
+            }
+        }
     }
 
     /// Bytes mapped.
@@ -137,16 +148,82 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: it is dropped here and used nowhere afterward.
         unsafe { ManuallyDrop::drop(&mut self.watch) };
-        // SAFETY: exactly what `create` mapped; `base` is private and those who were given an address keep `self` alive.
-        unsafe { munmap(self.base.cast(), self.bytes) }.expect("unmapping a whole mapping of ours cannot fail");
+        let leftover = Leftover::new(self.base.cast(), self.bytes, std::mem::take(&mut self.room));
+        // SAFETY: exactly what was mapped; `base` is private and those who were given an address keep `self` alive.
+        unsafe { leftover.unmap() };
     }
+}
+
+/// Maps `bytes` bytes of `file` from `offset` on such that the kernel does not make one mapping of it and another of the same file: to unmap either
+/// would be to split them then, which the kernel refuses at its limit of mappings. It is made with a page more on both sides, and
+/// those are given back: so there is a page at least between any two that are made here.
+fn map_apart(file: impl AsFd, offset: u64, bytes: usize, protection: ProtFlags) -> Result<NonNull<c_void>, Errno> {
+    // What begins its file follows nothing.
+    let before = if offset == 0 { 0 } else { PAGE };
+    let first = offset.checked_sub(before as u64).and_then(|first| libc::off_t::try_from(first).ok());
+    let whole = bytes.checked_add(before + PAGE).and_then(NonZeroUsize::new).ok_or(Errno::EOVERFLOW)?;
+    let first = first.ok_or(Errno::EOVERFLOW)?;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let start = unsafe { mmap(None, whole, protection, MapFlags::MAP_SHARED, file, first)? };
+    // SAFETY: the mapping is `before`, `bytes` and a page long.
+    let (base, end) = unsafe { (start.byte_add(before), start.byte_add(before + bytes)) };
+    for (at, length) in [(start, before), (end, PAGE)] {
+        if length > 0 {
+            // SAFETY: of the mapping that was made a moment ago, and nobody knows of it.
+            unsafe { Leftover::new(at, length, Room::default()).unmap() };
+        }
+    }
+    Ok(base)
+}
+
+/// Pages that nobody uses any more.
+#[derive(Debug)]
+struct Leftover {
+    start: usize,
+    bytes: usize,
+    _room: Room,
+}
+
+/// What the kernel would not unmap. It counts on, and is tried again before the next mapping is counted.
+static LEFTOVERS: Mutex<Vec<Leftover>> = Mutex::new(Vec::new());
+
+impl Leftover {
+    fn new(base: NonNull<c_void>, bytes: usize, room: Room) -> Self {
+        Self { start: base.as_ptr().expose_provenance(), bytes, _room: room }
+    }
+
+    /// Unmaps them, or keeps them for later.
+    ///
+    /// # Safety
+    /// They must be mapped, and nobody may use them any more.
+    unsafe fn unmap(self) {
+        // SAFETY: the caller's promise.
+        if unsafe { self.try_to_unmap() }.is_err() {
+            LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+        }
+    }
+
+    /// # Safety
+    /// As [`Self::unmap`].
+    unsafe fn try_to_unmap(&self) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        Errno::result(unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.start), self.bytes) }).map(drop)
+    }
+}
+
+/// Tries again to unmap what is left.
+pub(super) fn unmap_leftovers() {
+    // What is unmapped gives back its room when the list is free again.
+    let all = std::mem::take(&mut *LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner));
+    // SAFETY: what is in there is there by `unmap`, whose caller's promise holds until it is unmapped.
+    all.into_iter().for_each(|left| unsafe { left.unmap() });
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use nix::unistd::write;
+    use nix::{sys::mman::munmap, unistd::write};
 
     use super::*;
 
@@ -158,7 +235,7 @@ mod tests {
 
     #[test]
     fn what_only_the_daemon_writes_cannot_be_written_by_its_fd() {
-        let (mapping, fd) = Mapping::create(c"test", 4096, Writers::DaemonOnly).expect("a page");
+        let (mapping, fd) = Mapping::create(c"test", 4096, Writers::DaemonOnly, Room::default()).expect("a page");
         assert_eq!(map(&fd, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE), Err(Errno::EPERM));
         assert_eq!(write(&fd, b"x"), Err(Errno::EPERM));
         let theirs = map(&fd, 4096, ProtFlags::PROT_READ).expect("reading is allowed");

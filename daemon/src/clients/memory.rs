@@ -18,6 +18,7 @@ use roced_transport::io::AtomicOperation;
 use super::{
     descriptor::SharedFile,
     mapping::{Mapping, Writers},
+    quota::Room,
 };
 
 /// How much of what is written is there last of all, in order: what programs poll.
@@ -49,9 +50,9 @@ impl ClientMemory {
     ///
     /// # Errors
     /// What the kernel said: no memory, more locked memory than it allows us, `EINVAL` for 0 bytes.
-    pub fn create(bytes: u64) -> Result<(Self, OwnedFd), Errno> {
+    pub fn create(bytes: u64, room: Room) -> Result<(Self, OwnedFd), Errno> {
         let bytes = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_next_multiple_of(4096));
-        let (mapping, fd) = Mapping::create(c"roced-memory", bytes.ok_or(Errno::EFBIG)?, Writers::Both)?;
+        let (mapping, fd) = Mapping::create(c"roced-memory", bytes.ok_or(Errno::EFBIG)?, Writers::Both, room)?;
         mapping.lock()?;
         Ok((Self { mapping, kind: MemoryKind::Made, writable: true }, fd))
     }
@@ -61,7 +62,13 @@ impl ClientMemory {
     /// # Errors
     /// `EOVERFLOW` when the part does not lie inside; `EACCES` when the client may not write there but would have us do so; what else the kernel
     /// said.
-    pub(crate) fn map(file: &SharedFile, part: Range<u64>, writable: bool, kind: MemoryKind) -> Result<Self, Errno> {
+    pub(crate) fn map(
+        file: &SharedFile,
+        part: Range<u64>,
+        writable: bool,
+        kind: MemoryKind,
+        room: Room,
+    ) -> Result<Self, Errno> {
         let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
         if part.end > size {
             return Err(Errno::EOVERFLOW);
@@ -70,7 +77,7 @@ impl ClientMemory {
             return Err(Errno::EACCES);
         }
         let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
-        let mapping = Mapping::of(file, part, protection)?;
+        let mapping = Mapping::of(file, part, protection, room)?;
         mapping.lock()?;
         Ok(Self { mapping, kind, writable })
     }
@@ -235,18 +242,18 @@ mod tests {
 
     #[test]
     fn a_client_cannot_resize_or_seal_what_we_map() {
-        let (memory, fd) = ClientMemory::create(5000).expect("two pages");
+        let (memory, fd) = ClientMemory::create(5000, Room::default()).expect("two pages");
         assert_eq!(memory.len(), 8192);
         assert_eq!(ftruncate(&fd, 4096), Err(Errno::EPERM));
         assert_eq!(ftruncate(&fd, 12288), Err(Errno::EPERM));
         assert_eq!(fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE)), Err(Errno::EPERM));
-        assert_eq!(ClientMemory::create(0).map(drop), Err(Errno::EINVAL));
-        assert_eq!(ClientMemory::create(u64::MAX).map(drop), Err(Errno::EFBIG));
+        assert_eq!(ClientMemory::create(0, Room::default()).map(drop), Err(Errno::EINVAL));
+        assert_eq!(ClientMemory::create(u64::MAX, Room::default()).map(drop), Err(Errno::EFBIG));
     }
 
     #[test]
     fn the_last_byte_is_inside_and_the_next_is_not() {
-        let (memory, _fd) = ClientMemory::create(4096).expect("a page");
+        let (memory, _fd) = ClientMemory::create(4096, Room::default()).expect("a page");
         memory.write(4095, &[1]);
         memory.write(4096, &[]);
         let outside = |act: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err();
@@ -260,7 +267,7 @@ mod tests {
     #[test]
     fn atomic_operations_hold_against_another_mapping() {
         const ROUNDS: u64 = 100_000;
-        let (memory, fd) = ClientMemory::create(4096).expect("a page");
+        let (memory, fd) = ClientMemory::create(4096, Room::default()).expect("a page");
         let theirs = map(&fd, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).expect("a client can map it");
         // SAFETY: the second word of a page that is mapped until the end of the process, used only as an atomic.
         let word: &AtomicU64 = unsafe { theirs.cast::<AtomicU64>().add(1).as_ref() };
@@ -282,7 +289,7 @@ mod tests {
     #[test]
     fn dropped_memory_is_unmapped() {
         // A length of its own, so that no other test's mapping is taken for it.
-        let (memory, fd) = ClientMemory::create(123 << 12).expect("123 pages");
+        let (memory, fd) = ClientMemory::create(123 << 12, Room::default()).expect("123 pages");
         let start = memory.at(0, 1).as_ptr().addr();
         let mine = format!("{start:x}-{:x} ", start + (123 << 12));
         let mapped = || std::fs::read_to_string("/proc/self/maps").map(|maps| maps.contains(&mine));
@@ -295,7 +302,7 @@ mod tests {
         /// Against a plain vector: any place and length, so that every alignment of the tail occurs.
         #[test]
         fn bytes_come_back_as_written(writes in proptest::collection::vec((0u64..200, proptest::collection::vec(any::<u8>(), 0..56)), 1..12)) {
-            let (memory, _fd) = ClientMemory::create(4096).map_err(io::Error::from).expect("a page");
+            let (memory, _fd) = ClientMemory::create(4096, Room::default()).map_err(io::Error::from).expect("a page");
             let mut model = vec![0; 4096];
             for (offset, bytes) in writes {
                 memory.write(offset, &bytes);

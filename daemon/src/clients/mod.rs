@@ -26,6 +26,7 @@ pub mod outside;
 mod path;
 pub mod queues;
 mod quiet;
+pub mod quota;
 pub mod reach;
 mod refused;
 mod session;
@@ -58,6 +59,7 @@ use self::{
     path::Follower,
     queues::SleepBoard,
     quiet::Quiet,
+    quota::Quota,
     session::{Objects, Session, Stage},
 };
 use crate::{
@@ -128,6 +130,13 @@ impl Clients {
             faults: Quiet::default(),
             comings: Quiet::default(),
         })
+    }
+
+    /// Lets clients of all users have `most` mappings, and those of one `most_of_a_user`, and not what the kernel's limit gives.
+    #[must_use]
+    pub fn with_mappings(mut self, most: u32, most_of_a_user: u32) -> Self {
+        self.registry.quota = Quota::new(most, most_of_a_user);
+        self
     }
 
     /// Takes connections and serves what clients ask. Call when [`AsFd::as_fd`] is readable; what is left over keeps it so.

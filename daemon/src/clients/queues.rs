@@ -40,7 +40,10 @@ use roced_shared::{
 use roced_transport::io::CqOverrun;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::mapping::{Mapping, Writers};
+use super::{
+    mapping::{Mapping, Writers},
+    quota::Room,
+};
 
 /// The rings of a queue pair, for the worker that owns it.
 #[derive(Debug)]
@@ -80,9 +83,15 @@ pub struct SrqRing {
 ///
 /// # Errors
 /// What the kernel said.
-pub fn new_srq(srqn: Srqn, session: SessionId, bell: u32, sizes: QpSizes) -> Result<(SrqRing, OwnedFd), Errno> {
+pub fn new_srq(
+    srqn: Srqn,
+    session: SessionId,
+    bell: u32,
+    sizes: QpSizes,
+    room: Room,
+) -> Result<(SrqRing, OwnedFd), Errno> {
     let layout = SrqLayout::new(sizes);
-    let (mapping, fd) = Mapping::create(c"roced-srq", layout.bytes, Writers::Both)?;
+    let (mapping, fd) = Mapping::create(c"roced-srq", layout.bytes, Writers::Both, room)?;
     let recv = Consumer::new(ring_at(&Arc::new(mapping), 0, layout.recv));
     Ok((SrqRing { srqn, session, bell, sizes, recv }, fd))
 }
@@ -91,9 +100,15 @@ pub fn new_srq(srqn: Srqn, session: SessionId, bell: u32, sizes: QpSizes) -> Res
 ///
 /// # Errors
 /// What the kernel said.
-pub fn new_qp(qpn: Qpn, session: SessionId, bell: u32, sizes: QpSizes) -> Result<(QpRings, OwnedFd), Errno> {
+pub fn new_qp(
+    qpn: Qpn,
+    session: SessionId,
+    bell: u32,
+    sizes: QpSizes,
+    room: Room,
+) -> Result<(QpRings, OwnedFd), Errno> {
     let layout = QpLayout::new(sizes);
-    let (mapping, fd) = Mapping::create(c"roced-qp", layout.bytes, Writers::Both)?;
+    let (mapping, fd) = Mapping::create(c"roced-qp", layout.bytes, Writers::Both, room)?;
     let mapping = Arc::new(mapping);
     let send = Consumer::new(ring_at(&mapping, 0, layout.send));
     let recv = Consumer::new(ring_at(&mapping, layout.recv_offset, layout.recv));
@@ -118,8 +133,8 @@ pub type LaneRing = Producer<MappedRing<Arc<Mapping>>>;
 ///
 /// # Errors
 /// What the kernel said.
-pub fn new_lane_rings(layout: CqLayout) -> Result<(Vec<LaneRing>, OwnedFd), Errno> {
-    let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both)?;
+pub fn new_lane_rings(layout: CqLayout, room: Room) -> Result<(Vec<LaneRing>, OwnedFd), Errno> {
+    let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both, room)?;
     let mapping = Arc::new(mapping);
     Ok((lane_rings(&mapping, layout).collect(), fd))
 }
@@ -132,8 +147,13 @@ fn lane_rings(mapping: &Arc<Mapping>, layout: CqLayout) -> impl Iterator<Item = 
 ///
 /// # Errors
 /// What the kernel said.
-pub fn new_cq(cqn: Cqn, layout: CqLayout, channel: Option<&Arc<Channel>>) -> Result<(Vec<CqLane>, OwnedFd), Errno> {
-    let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both)?;
+pub fn new_cq(
+    cqn: Cqn,
+    layout: CqLayout,
+    channel: Option<&Arc<Channel>>,
+    room: Room,
+) -> Result<(Vec<CqLane>, OwnedFd), Errno> {
+    let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both, room)?;
     let mapping = Arc::new(mapping);
     let lane = |ring| CqLane {
         cqn,
@@ -275,8 +295,12 @@ pub struct WorkerSession {
 ///
 /// # Errors
 /// What the kernel said.
-pub fn new_session(session: SessionId, workers: u32) -> Result<(Vec<WorkerSession>, OwnedFd, Vec<OwnedFd>), Errno> {
-    let (mapping, fd) = Mapping::create(c"roced-session", session_bytes(workers), Writers::Both)?;
+pub fn new_session(
+    session: SessionId,
+    workers: u32,
+    room: Room,
+) -> Result<(Vec<WorkerSession>, OwnedFd, Vec<OwnedFd>), Errno> {
+    let (mapping, fd) = Mapping::create(c"roced-session", session_bytes(workers), Writers::Both, room)?;
     let mapping = Arc::new(mapping);
     let mut halves = Vec::new();
     let mut wakes = Vec::new();
@@ -306,7 +330,8 @@ impl SleepBoard {
     /// # Errors
     /// What the kernel said.
     pub fn create(workers: u32) -> Result<Self, Errno> {
-        let (mapping, fd) = Mapping::create(c"roced-state", state_bytes(workers), Writers::DaemonOnly)?;
+        let (mapping, fd) =
+            Mapping::create(c"roced-state", state_bytes(workers), Writers::DaemonOnly, Room::default())?;
         Ok(Self { mapping: Arc::new(mapping), fd, workers })
     }
 
@@ -361,7 +386,7 @@ mod tests {
     fn lanes(count: u32) -> (Vec<CqLane>, OwnedFd) {
         let (ours, theirs) = Channel::create().expect("a socket pair");
         let layout = CqLayout::new(4, count).expect("small");
-        let (lanes, _memfd) = new_cq(CQN, layout, Some(&Arc::new(ours))).expect("a memfd");
+        let (lanes, _memfd) = new_cq(CQN, layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
         (lanes, theirs)
     }
 
@@ -425,7 +450,7 @@ mod tests {
         let (ours, theirs) = Channel::create().expect("a socket pair");
         while ours.send(CQN) {}
         let layout = CqLayout::new(4, 1).expect("small");
-        let (mut lanes, _memfd) = new_cq(CQN, layout, Some(&Arc::new(ours))).expect("a memfd");
+        let (mut lanes, _memfd) = new_cq(CQN, layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
         arm::arm(lanes[0].arm.word(), Wanted::Any);
         complete(&mut lanes[0], 0).expect("room");
         lanes[0].publish();
@@ -453,7 +478,7 @@ mod tests {
     #[test]
     fn each_worker_has_its_own_bells_and_wake() {
         use roced_shared::abi::doorbell::{any_bell, drain_bells, ring_bell};
-        let (halves, _memfd, wakes) = new_session(SessionId(1), 3).expect("small");
+        let (halves, _memfd, wakes) = new_session(SessionId(1), 3, Room::default()).expect("small");
         assert_eq!((halves.len(), wakes.len()), (3, 3));
         ring_bell(&halves[1].bells, 4095);
         assert!(!any_bell(&halves[0].bells) && !any_bell(&halves[2].bells));

@@ -1,7 +1,7 @@
 //! Why a call is refused, as the client is told.
 
 use nix::errno::Errno;
-use roced_shared::abi::control::Refusal;
+use roced_shared::abi::control::{Refusal, limit};
 use roced_transport::reject::Reject;
 
 use crate::worker::{command, mailbox::CallError};
@@ -22,8 +22,14 @@ impl Refused {
         Self { why, detail: [first.into(), second.into()] }
     }
 
+    /// A limit of the config is reached.
     pub(crate) fn limit(limit: impl Into<u64>) -> Self {
-        Self::with(Refusal::Limit, limit, 0u64)
+        Self::with(Refusal::Limit, limit, limit::CONFIG)
+    }
+
+    /// A limit is reached that is not of the config: `which` is one of [`limit`].
+    pub(crate) fn limit_of(which: u64, limit: u32) -> Self {
+        Self::with(Refusal::Limit, limit, which)
     }
 
     /// Field number `place` of the call's request, from 0, cannot be `value`.

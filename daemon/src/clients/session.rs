@@ -14,7 +14,7 @@ use roced_transport::{
 };
 
 use super::{
-    connection::Connection, kept::Porter, numbers::BellBoard, path::Way, queues::Channel, reach::Reach,
+    connection::Connection, kept::Porter, numbers::BellBoard, path::Way, queues::Channel, quota::Room, reach::Reach,
     refused::Refused,
 };
 use crate::{config::ClientLimits, net::GidEntry};
@@ -44,12 +44,12 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(crate) device: DeviceId,
-    /// The client is root's.
-    pub(crate) is_privileged: bool,
+    /// Whose the client is.
+    pub(crate) uid: u32,
     pub(crate) pds: BTreeMap<u32, PdObject>,
     pub(crate) memories: BTreeMap<u32, MemoryObject>,
     /// Reaches memory that stays where it is, once there is such.
-    pub(crate) porter: Option<Arc<Porter>>,
+    pub(crate) porter: Option<(Arc<Porter>, Room)>,
     pub(crate) mrs: BTreeMap<u32, MrObject>,
     /// By the index of their keys.
     pub(crate) mws: BTreeMap<u32, MwObject>,
@@ -186,10 +186,10 @@ pub(crate) fn find<T>(objects: &mut BTreeMap<u32, T>, number: u32) -> Result<&mu
 
 impl Objects {
     /// None yet, on a device with `workers` workers.
-    pub(crate) fn new(device: DeviceId, workers: usize) -> Self {
+    pub(crate) fn new(device: DeviceId, workers: usize, uid: u32) -> Self {
         Self {
             device,
-            is_privileged: false,
+            uid,
             pds: BTreeMap::new(),
             memories: BTreeMap::new(),
             porter: None,

@@ -15,6 +15,7 @@ use roced::{
     clients::{
         memory::ClientMemory,
         queues::{SleepBoard, new_cq, new_qp, new_session, new_srq},
+        quota::Room,
     },
     worker::{
         command::{Answer, Command},
@@ -166,14 +167,15 @@ impl<N: Nic + Send + 'static> Rig<N> {
         let device = DeviceId(device);
         let places: Vec<Place> = self.workers.of_device(device).collect();
         let session = SessionId(self.number());
-        let (halves, session_fd, wakes) = new_session(session, places.len() as u32).expect("a session");
+        let (halves, session_fd, wakes) =
+            new_session(session, places.len() as u32, Room::default()).expect("a session");
         let region = RegionId(self.number());
-        let (memory, memory_fd) = ClientMemory::create(bytes).expect("memory");
+        let (memory, memory_fd) = ClientMemory::create(bytes, Room::default()).expect("memory");
         drop(memory_fd);
         let memory = Arc::new(memory);
         let cqn = Cqn(self.number());
         let cq_layout = CqLayout::new(256, places.len() as u32).expect("a small queue");
-        let (lanes, cq_fd) = new_cq(cqn, cq_layout, None).expect("a completion queue");
+        let (lanes, cq_fd) = new_cq(cqn, cq_layout, None, Room::default()).expect("a completion queue");
         let key = MrKey(self.number() << 8);
         let pd = Pdn(self.number());
         let mr =
@@ -217,7 +219,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
 
     fn shared_queue(&mut self, client: &Client, place: Place, srqn: Srqn, bell: Bell) -> ClientSrq {
         let config = SrqConfig { srqn, pd: client.pd, sizes: SIZES };
-        let (ring, fd) = new_srq(srqn, client.session, bell.bell, SIZES).expect("a ring");
+        let (ring, fd) = new_srq(srqn, client.session, bell.bell, SIZES, Room::default()).expect("a ring");
         self.tell(place.worker, Command::AddSrq(Box::new(Srq::new(config)), ring));
         let layout = SrqLayout::new(SIZES);
         // SAFETY: the ring is all of the mapping, which is never unmapped.
@@ -227,7 +229,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
 
     fn queue_pair(&mut self, client: &Client, place: Place, qpn: Qpn, bell: Bell) -> ClientQp {
         let sizes = SIZES;
-        let (mut rings, fd) = new_qp(qpn, client.session, bell.bell, sizes).expect("rings");
+        let (mut rings, fd) = new_qp(qpn, client.session, bell.bell, sizes, Room::default()).expect("rings");
         let config = QpConfig {
             qpn,
             service: ServiceType::Rc,

@@ -247,11 +247,14 @@ pub(crate) struct How {
     pub(crate) limits: Limits,
     /// Queue pairs of each worker.
     pub(crate) qps: u32,
+    /// Mappings of all users, and of one, if not as many as this machine allows.
+    pub(crate) mappings: Option<(u32, u32)>,
 }
 
 impl Default for How {
     fn default() -> Self {
-        Self { workers: 2, policy: Policy::Sleep { spin: Nanos::from_micros(20) }, limits: Limits::default(), qps: 64 }
+        let policy = Policy::Sleep { spin: Nanos::from_micros(20) };
+        Self { workers: 2, policy, limits: Limits::default(), qps: 64, mappings: None }
     }
 }
 
@@ -396,6 +399,9 @@ impl Control {
         let told = Arc::clone(&self.network.told);
         let mut workers = MaybeStuck { workers: workers::Workers::new(handles, endpoints), told };
         let mut clients = Clients::new(listener, vec![setup], how.limits, board).expect("an epoll set");
+        if let Some((most, most_of_a_user)) = how.mappings {
+            clients = clients.with_mappings(most, most_of_a_user);
+        }
         loop {
             let mut fds =
                 [clients.as_fd(), events.as_fd(), self.bell.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));

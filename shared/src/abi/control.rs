@@ -22,7 +22,7 @@ pub use self::{
     calls::*,
     device::*,
     memory::*,
-    numbers::{PRIVILEGED_QKEY, access, attribute, event, gid_type, origin, rereg, service, state},
+    numbers::{PRIVILEGED_QKEY, access, attribute, event, gid_type, limit, origin, rereg, service, state},
     qp::*,
     queues::*,
 };
@@ -107,7 +107,7 @@ pub enum Refusal {
     NoSuchObject = 5,
     /// Other objects still use it `[how many]`.
     InUse = 6,
-    /// A limit of the config is reached `[limit]`.
+    /// A limit is reached `[limit, which]`: see [`limit`].
     Limit = 7,
     /// A number in the call is out of its range `[place of the field in the call, value]`.
     InvalidArgument = 8,

@@ -16,6 +16,7 @@ use roced::{
         memory::ClientMemory,
         outside::Workers,
         queues::{Channel, new_cq, new_qp, new_session, new_srq},
+        quota::Room,
     },
     worker::{
         command::{Answer, Command},
@@ -162,14 +163,15 @@ fn faults_of(crew: &mut Crew) -> u32 {
 impl Client {
     /// One with all its queue pairs.
     fn new(crew: &mut Crew, number: u32) -> Self {
-        let (halves, session, _wakes) = new_session(SessionId(number), 1).expect("a small session");
-        let (memory, _memory_fd) = ClientMemory::create(MEMORY_BYTES).expect("memory");
+        let (halves, session, _wakes) = new_session(SessionId(number), 1, Room::default()).expect("a small session");
+        let (memory, _memory_fd) = ClientMemory::create(MEMORY_BYTES, Room::default()).expect("memory");
         let memory = Arc::new(memory);
         memory.write(0, &[UNTOUCHED; REGION.start as usize]);
         memory.write(REGION.end, &[UNTOUCHED; (MEMORY_BYTES - REGION.end) as usize]);
         let layout = CqLayout::new(CQ_ENTRIES, 1).expect("a small queue");
         let (channel, events) = Channel::create().expect("a socket pair");
-        let (lanes, lanes_fd) = new_cq(Cqn(number), layout, Some(&Arc::new(channel))).expect("a small queue");
+        let (lanes, lanes_fd) =
+            new_cq(Cqn(number), layout, Some(&Arc::new(channel)), Room::default()).expect("a small queue");
         let mr = Mr {
             key: key(number),
             pd: Pdn(number),
@@ -185,7 +187,8 @@ impl Client {
         lanes.into_iter().for_each(|lane| tell(crew, Command::AddLane(Cqn(number), lane)));
         tell(crew, Command::AddMr(DEVICE, mr));
         let config = srq(crew, number);
-        let (ring, shared) = new_srq(config.srqn, SessionId(number), QPS, config.sizes).expect("a small ring");
+        let (ring, shared) =
+            new_srq(config.srqn, SessionId(number), QPS, config.sizes, Room::default()).expect("a small ring");
         tell(crew, Command::AddSrq(Box::new(Srq::new(config)), ring));
         let qps = (0..QPS).map(|index| ClientQp::new(crew, number, index)).collect();
         let client = Self {
@@ -462,7 +465,7 @@ impl ClientQp {
         let sizes = if shares { QpSizes { recv_wrs: 1, ..SIZES } } else { SIZES };
         let sizes = sizes.granted().expect("within every limit");
         let qpn = qpn(crew, number, index);
-        let (mut rings, fd) = new_qp(qpn, SessionId(number), index, sizes).expect("small rings");
+        let (mut rings, fd) = new_qp(qpn, SessionId(number), index, sizes, Room::default()).expect("small rings");
         let config = QpConfig {
             qpn,
             service: ServiceType::Rc,

@@ -85,7 +85,7 @@ impl Desk<'_, '_> {
 
     /// Makes the lanes and gives each worker its own; the memfd is for the client.
     fn give_lanes(&mut self, cqn: Cqn, layout: CqLayout, channel: Option<&Arc<Channel>>) -> Result<OwnedFd, Refused> {
-        let (lanes, fd) = new_cq(cqn, layout, channel)?;
+        let (lanes, fd) = new_cq(cqn, layout, channel, self.room(1)?)?;
         let mut lanes = lanes.into_iter();
         let limit = self.registry.limits.client.cqs.into();
         let add = |_at| Command::AddLane(cqn, lanes.next().expect("a lane for each worker"));
@@ -109,7 +109,7 @@ impl Desk<'_, '_> {
     /// Makes other rings and gives each worker its own, in the place of the one that it has. A worker that does not answer leaves
     /// the queue half changed: as with every such worker, the watchdog decides what becomes of the daemon.
     fn change_rings(&mut self, cqn: Cqn, layout: CqLayout) -> Result<OwnedFd, Refused> {
-        let (rings, fd) = new_lane_rings(layout)?;
+        let (rings, fd) = new_lane_rings(layout, self.room(1)?)?;
         for (place, ring) in self.places().into_iter().zip(rings) {
             self.tell(place.worker, Command::ChangeRing(cqn, ring), 0)?;
         }

@@ -98,6 +98,7 @@ impl Registry {
     pub(super) fn open_device(
         &mut self,
         session: SessionId,
+        uid: u32,
         request: &DeviceName,
         outside: &mut Outside<'_>,
     ) -> Result<(Objects, OpenDeviceReply, Vec<OwnedFd>), Refused> {
@@ -106,10 +107,10 @@ impl Registry {
         let setup = &device.ok_or(Refused::plain(Refusal::NoSuchDevice))?.setup;
         let places = &setup.endpoints;
         let workers = places.len() as u32;
-        let mut objects = Objects::new(setup.id, places.len());
+        let mut objects = Objects::new(setup.id, places.len(), uid);
         objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
 
-        let (halves, bells, wakes) = new_session(session, workers)?;
+        let (halves, bells, wakes) = new_session(session, workers, self.quota.take(uid, 1)?)?;
         let states = self.board.fd().try_clone_to_owned().map_err(|error| errno(&error))?;
         for (at, (place, half)) in places.iter().zip(halves).enumerate() {
             let told = tell(outside, place.worker, Command::AttachSession(half), self.limits.clients.into());

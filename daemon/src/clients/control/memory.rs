@@ -18,6 +18,7 @@ use super::{
         kept::{KeptMemory, Porter},
         memory::{ClientMemory, MemoryKind},
         numbers::random,
+        quota::{self, Room},
         reach::Reach,
         refused::Refused,
         session::{MemoryObject, MrObject, PdObject, check_limit, find},
@@ -60,7 +61,7 @@ impl Desk<'_, '_> {
     }
 
     fn make_memory(&mut self, bytes: u64) -> Reply<AllocMemory> {
-        let (memory, fd) = ClientMemory::create(bytes)?;
+        let (memory, fd) = ClientMemory::create(bytes, self.room(1)?)?;
         Ok((self.add_memory(Arc::new(memory).into())?, vec![fd]))
     }
 
@@ -90,12 +91,17 @@ impl Desk<'_, '_> {
         };
         let limits = &self.registry.limits.client;
         check_limit(&self.objects.memories, limits.mrs)?;
+        let room = self.room(match (kind, &self.objects.porter) {
+            (MemoryKind::Kept, Some(_)) => 0,
+            (MemoryKind::Kept, None) => quota::OF_A_PORTER,
+            _ => 1,
+        })?;
         self.objects.charge(bytes, limits)?;
         let reached = if kind == MemoryKind::Kept {
-            self.keep(descriptor, offset..end, writable == 1)
+            self.keep(descriptor, offset..end, writable == 1, room)
         } else {
             descriptor.into_shared_file().and_then(|file| {
-                ClientMemory::map(&file, offset..end, writable == 1, kind).map(|memory| Arc::new(memory).into())
+                ClientMemory::map(&file, offset..end, writable == 1, kind, room).map(|memory| Arc::new(memory).into())
             })
         };
         let reached = reached.map_err(|errno| match errno {
@@ -110,14 +116,15 @@ impl Desk<'_, '_> {
     }
 
     /// Memory that stays where it is. A session has that of one process: the first one's.
-    fn keep(&mut self, descriptor: Descriptor, range: Range<u64>, writable: bool) -> Result<Reach, Errno> {
-        let porter = match &self.objects.porter {
-            Some(porter) => Arc::clone(porter),
-            None => Porter::new(descriptor)?,
-        };
-        let memory = KeptMemory::new(&porter, &range, writable)?;
-        self.objects.porter = Some(porter);
-        Ok(Reach::Kept(Arc::new(memory)))
+    fn keep(&mut self, descriptor: Descriptor, range: Range<u64>, writable: bool, room: Room) -> Result<Reach, Errno> {
+        let keep = |porter| KeptMemory::new(porter, &range, writable).map(|memory| Reach::Kept(Arc::new(memory)));
+        if let Some((porter, _)) = &self.objects.porter {
+            return keep(porter);
+        }
+        let porter = Porter::new(descriptor)?;
+        let reached = keep(&porter)?;
+        self.objects.porter = Some((porter, room));
+        Ok(reached)
     }
 
     fn add_memory(&mut self, memory: Reach) -> Result<Handle, Refused> {
@@ -315,7 +322,7 @@ mod tests {
 
     #[test]
     fn rights_are_those_of_verbs() {
-        let (memory, _fd) = ClientMemory::create(1).expect("a page");
+        let (memory, _fd) = ClientMemory::create(1, Room::default()).expect("a page");
         let memory = Reach::from(Arc::new(memory));
         for good in [0, access::LOCAL_WRITE, access::REMOTE_READ, access::ALL] {
             assert_eq!(check_access(good, &memory), Ok(()));

@@ -132,7 +132,7 @@ impl Desk<'_, '_> {
             signal_all: request.signal_all == 1,
             window_packets,
         };
-        let (mut rings, fd) = new_qp(qpn, self.session, bell, sizes)?;
+        let (mut rings, fd) = new_qp(qpn, self.session, bell, sizes, self.room(1)?)?;
         let mut qp = Qp::new(config);
         let srq = (request.srq != 0).then_some(request.srq);
         if let Some(number) = srq {
@@ -178,7 +178,7 @@ impl Desk<'_, '_> {
     pub(super) fn modify_qp(&mut self, request: ModifyQpRequest) -> Reply<ModifyQp> {
         let ModifyQpRequest { qpn, mask, attributes } = request;
         let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, qpn)?;
-        check_qkey(&request, self.objects.is_privileged)?;
+        check_qkey(&request, self.objects.uid == 0)?;
         let path = if mask & attribute::AV != 0 { Some(self.find_path(qpn, &request)?) } else { None };
         let port = self.outside.network.port(self.objects.device);
         let (path_state, replay) = (path.map(|path| path.state(&port)), ReplayMemory::for_change(mask, &attributes));

@@ -91,7 +91,7 @@ impl Desk<'_, '_> {
         let &Home { lane, place, srqn, bell } = home;
         let pd = find(&mut self.objects.pds, request.pd)?;
         let config = SrqConfig { srqn, pd: pd.pdn, sizes };
-        let (ring, fd) = new_srq(srqn, self.session, bell, sizes)?;
+        let (ring, fd) = new_srq(srqn, self.session, bell, sizes, self.room(1)?)?;
         let limit = self.registry.limits.device.srqs.into();
         self.tell(place.worker, Command::AddSrq(Box::new(Srq::new(config)), ring), limit)?;
         find(&mut self.objects.pds, request.pd)?.users += 1;

@@ -34,6 +34,16 @@ pub mod rereg {
     pub const ALL: u32 = TRANSLATION | PD | ACCESS;
 }
 
+/// Which limit is reached: the second number of [`Refusal::Limit`](super::Refusal::Limit).
+pub mod limit {
+    /// One under `[limits]` in the daemon's config.
+    pub const CONFIG: u64 = 0;
+    /// Mappings that the daemon has for all clients of the user: each memory, queue and queue pair is one.
+    pub const MAPPINGS_OF_USER: u64 = 1;
+    /// Mappings that the daemon has for clients of all users.
+    pub const MAPPINGS: u64 = 2;
+}
+
 /// A Q_Key with this bit is a privileged one: that of connection managers and of subnet management. In a work request it stands for the queue
 /// pair's own Q_Key, so that a program without privilege can use one that its queue pair was given.
 pub const PRIVILEGED_QKEY: u32 = 1 << 31;

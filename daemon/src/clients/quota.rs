@@ -1,0 +1,122 @@
+//! How many mappings the daemon has for its clients.
+//!
+//! A process may have a limited number of mappings (`vm.max_map_count`). At that limit the kernel maps nothing more for anybody, splits none, and does
+//! not let the heap grow, which is the end of the daemon. So each mapping for a client is counted, for all users together and for
+//! its own, and refused long before. What it counts as lives as long as the mapping does, with whatever worker it stays.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use roced_shared::abi::control::limit;
+
+use super::{lost, mapping::unmap_leftovers, refused::Refused};
+
+/// What Linux has for `vm.max_map_count` where nobody changed it.
+const USUAL_MAX_MAP_COUNT: u32 = 65_530;
+
+/// What a porter has: its stack, that of its signals, and a guard before each.
+pub(crate) const OF_A_PORTER: u32 = 4;
+
+/// Counts mappings. Clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Quota(Arc<Mutex<Counts>>);
+
+#[derive(Debug)]
+struct Counts {
+    most: u32,
+    most_of_a_user: u32,
+    all: u32,
+    users: BTreeMap<u32, u32>,
+}
+
+impl Quota {
+    /// As many as this kernel allows, with a quarter left for everything else: heap, threads, programs, frames. A user may have half of them.
+    pub(crate) fn of_kernel() -> Self {
+        let told = fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+        let allowed = told.and_then(|number| number.trim().parse().ok()).unwrap_or(USUAL_MAX_MAP_COUNT);
+        let most = (allowed / 4 * 3).min(lost::PLACES as u32);
+        Self::new(most, most / 2)
+    }
+
+    pub(crate) fn new(most: u32, most_of_a_user: u32) -> Self {
+        Self(Arc::new(Mutex::new(Counts { most, most_of_a_user, all: 0, users: BTreeMap::new() })))
+    }
+
+    /// Room for so many mappings of user `uid`.
+    pub(crate) fn take(&self, uid: u32, mappings: u32) -> Result<Room, Refused> {
+        unmap_leftovers();
+        let mut counts = self.counts();
+        let of_user = counts.users.get(&uid).copied().unwrap_or(0);
+        if mappings > counts.most_of_a_user.saturating_sub(of_user) {
+            return Err(Refused::limit_of(limit::MAPPINGS_OF_USER, counts.most_of_a_user));
+        }
+        if mappings > counts.most.saturating_sub(counts.all) {
+            return Err(Refused::limit_of(limit::MAPPINGS, counts.most));
+        }
+        if mappings == 0 {
+            return Ok(Room::default());
+        }
+        counts.all += mappings;
+        counts.users.insert(uid, of_user + mappings);
+        drop(counts);
+        Ok(Room(Some(Taken { quota: self.clone(), uid, mappings })))
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Room for mappings, for as long as this lives. By default it counts as nobody's: the daemon's own.
+#[derive(Debug, Default)]
+pub struct Room(#[expect(dead_code, reason = "counts until it is dropped")] Option<Taken>);
+
+#[derive(Debug)]
+struct Taken {
+    quota: Quota,
+    uid: u32,
+    mappings: u32,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut counts = self.quota.counts();
+        counts.all -= self.mappings;
+        let of_user = counts.users.get_mut(&self.uid).expect("counted when it was taken");
+        *of_user -= self.mappings;
+        if *of_user == 0 {
+            counts.users.remove(&self.uid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_a_share_and_all_have_no_more_than_there_is() {
+        let quota = Quota::new(10, 6);
+        let refused = |uid, mappings| quota.take(uid, mappings).map(drop).expect_err("too many");
+        let first = quota.take(1, 5).expect("below its share");
+        assert_eq!(refused(1, 2), Refused::limit_of(limit::MAPPINGS_OF_USER, 6));
+        let last = quota.take(1, 1).expect("the last one of its share");
+        assert_eq!(refused(1, 1), Refused::limit_of(limit::MAPPINGS_OF_USER, 6));
+        let others = quota.take(2, 4).expect("what is left");
+        assert_eq!(refused(2, 1), Refused::limit_of(limit::MAPPINGS, 10));
+        drop((first, others));
+        let again = quota.take(2, 6).expect("room again");
+        drop((last, again));
+        assert!(quota.counts().users.is_empty() && quota.counts().all == 0);
+    }
+
+    #[test]
+    fn the_kernels_limit_is_never_reached() {
+        let quota = Quota::of_kernel();
+        let counts = quota.counts();
+        assert!(counts.most >= 1000 && counts.most <= lost::PLACES as u32 && counts.most_of_a_user == counts.most / 2);
+    }
+}
