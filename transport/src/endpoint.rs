@@ -119,6 +119,8 @@ pub struct Endpoint {
     events: VecDeque<u32>,
     /// Queue pairs that wait for a change of keys that nobody was told of, each once.
     key_changes: VecDeque<u32>,
+    /// Queue pairs of which a send waits for an address handle, or did when these last changed, each once.
+    waiting: Vec<u32>,
     /// The ticket of the last change of keys.
     ticket: u64,
     drops: DropCounters,
@@ -151,6 +153,7 @@ impl Endpoint {
             unblocked: VecDeque::with_capacity(2 * qps),
             events: VecDeque::with_capacity(qps),
             key_changes: VecDeque::with_capacity(qps),
+            waiting: Vec::with_capacity(qps),
             ticket: 0,
             drops: DropCounters::default(),
             retired: QpCounters::default(),
@@ -316,7 +319,7 @@ impl Endpoint {
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let index = self.index(qpn)?;
         let mut qp = self.qps.remove(index)?;
-        (qp.scheduled, qp.event_listed, qp.key_change_listed) = (false, false, false);
+        (qp.scheduled, qp.event_listed, qp.key_change_listed, qp.ah_listed) = (false, false, false, false);
         self.under_way.remove(index, &mut qp.share);
         self.drops.add(DropReason::HeldInVain, qp.forget_all_held(&mut self.held).into());
         qp.return_receive(&mut self.srqs);
@@ -326,6 +329,7 @@ impl Endpoint {
         self.unblocked.retain(|unblocked| *unblocked != qpn);
         self.events.retain(|listed| *listed != index);
         self.key_changes.retain(|listed| *listed != index);
+        self.waiting.retain(|listed| *listed != index);
         self.groups.forget(qpn);
         self.retired.add_all(qp.counters());
         Some(qp)
@@ -395,14 +399,14 @@ impl Endpoint {
     /// The way to an address handle's destination changed; false when there is no such handle.
     pub fn set_ah_path(&mut self, number: u32, path: PathState, mtu_bytes: u32) -> bool {
         let there = self.ahs.set_path(number, path, mtu_bytes);
-        self.schedule_waiting();
+        self.schedule_waiting(number);
         there
     }
 
     /// Removes an address handle: nothing is sent by it any more.
     pub fn remove_ah(&mut self, number: u32) -> Option<AddressHandle> {
         let removed = self.ahs.remove(number);
-        self.schedule_waiting();
+        self.schedule_waiting(number);
         removed
     }
 
@@ -436,12 +440,19 @@ impl Endpoint {
         self.settle(index);
     }
 
-    /// Lets those look again whose sends wait for an address handle. Walks all queue pairs: handles change rarely.
-    fn schedule_waiting(&mut self) {
-        for at in 0..self.live.len() {
-            let index = self.live[at];
-            if self.qps.get(index).is_some_and(|qp| qp.waits_for_path()) {
-                self.schedule(index);
+    /// Lets those look again whose sends wait for this address handle. Walks only queue pairs that wait for one: a client can have handles made
+    /// and removed without end.
+    fn schedule_waiting(&mut self, number: u32) {
+        for at in (0..self.waiting.len()).rev() {
+            let index = self.waiting[at];
+            let Some(qp) = self.qps.get_mut(index) else { continue };
+            match qp.waits_for_ah() {
+                Some(awaited) if awaited == number => self.schedule(index),
+                Some(_) => {}
+                None => {
+                    qp.ah_listed = false;
+                    self.waiting.swap_remove(at);
+                }
             }
         }
     }
@@ -484,6 +495,10 @@ impl Endpoint {
         if qp.has_key_wish() && !qp.key_change_listed {
             qp.key_change_listed = true;
             self.key_changes.push_back(index);
+        }
+        if qp.waits_for_ah().is_some() && !qp.ah_listed {
+            qp.ah_listed = true;
+            self.waiting.push(index);
         }
         if qp.has_event() && !qp.event_listed {
             qp.event_listed = true;

@@ -40,8 +40,8 @@ pub(crate) struct Datagram {
     /// Of the next datagram. Nobody looks at it.
     psn: Psn,
     gate: Gate,
-    /// The oldest send waits for its address handle's next hop to be found.
-    waits_for_path: bool,
+    /// The address handle whose next hop the oldest send waits for.
+    waits_for_ah: Option<u32>,
 }
 
 impl Datagram {
@@ -61,9 +61,9 @@ impl Datagram {
         self.gate.deadline()
     }
 
-    /// A send waits for an address handle to change.
-    pub(crate) const fn waits_for_path(&self) -> bool {
-        self.waits_for_path
+    /// The address handle that a send waits for a change of.
+    pub(crate) const fn waits_for_ah(&self) -> Option<u32> {
+        self.waits_for_ah
     }
 
     pub(crate) fn on_packet<A: App>(
@@ -121,7 +121,7 @@ impl Datagram {
         turn: &mut Turn<'_, A>,
         wire: &mut W,
     ) -> Visit {
-        self.waits_for_path = false;
+        self.waits_for_ah = None;
         if link.state != State::ReadyToSend || queue.is_empty() || self.gate.is_closed(turn.now) {
             return Visit::Idle;
         }
@@ -142,7 +142,7 @@ impl Datagram {
         let bytes = entry.length() as usize;
         match &to.path {
             PathState::Resolving => {
-                self.waits_for_path = true;
+                self.waits_for_ah = Some(entry.to().ah);
                 return Visit::Idle;
             }
             PathState::Unreachable => link.counters.count(QpCount::Unreachable),

@@ -165,6 +165,8 @@ pub struct Qp {
     pub(crate) event_listed: bool,
     /// It stands in its endpoint's list of key changes.
     pub(crate) key_change_listed: bool,
+    /// It stands in its endpoint's list of those that wait for an address handle.
+    pub(crate) ah_listed: bool,
 }
 
 /// Flushed completions of one visit: enough to be quick, few enough for the other queue pairs of the turn.
@@ -202,6 +204,7 @@ impl Qp {
             share: Share::default(),
             event_listed: false,
             key_change_listed: false,
+            ah_listed: false,
         }
     }
 
@@ -453,9 +456,12 @@ impl Qp {
         }
     }
 
-    /// Its oldest send waits for an address handle's next hop.
-    pub(crate) const fn waits_for_path(&self) -> bool {
-        matches!(&self.roles, Roles::Datagram(datagram) if datagram.waits_for_path())
+    /// The address handle whose next hop its oldest send waits for.
+    pub(crate) const fn waits_for_ah(&self) -> Option<u32> {
+        match &self.roles {
+            Roles::Datagram(datagram) => datagram.waits_for_ah(),
+            _ => None,
+        }
     }
 
     /// When [`Self::on_timeout`] wants to be called.

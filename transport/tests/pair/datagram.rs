@@ -255,6 +255,39 @@ fn a_next_hop_that_is_not_known_yet_is_waited_for_and_others_are_not_held_up() {
 }
 
 #[test]
+fn an_address_handle_that_changes_wakes_who_waits_for_it_and_nobody_else() {
+    let mut pair = Pair::new(settings());
+    let (path, data) = (pair.path(0), [sge(0, 10)]);
+    for ah in [0, 1, 3] {
+        let resolving = AddressHandle { pd: PD, path: PathState::Resolving, mtu_bytes: 1024 };
+        pair.hosts[0].endpoint.insert_ah(ah, resolving).expect("room");
+    }
+    let waiting = |pair: &Pair, ah: u32| SendWork { to: DatagramTo { ah, ..to(pair) }, ..send(pair, ah.into(), &data) };
+    let work = waiting(&pair, 1);
+    pair.hosts[0].post(&work);
+    pair.settle();
+    let endpoint = &mut pair.hosts[0].endpoint;
+    endpoint.set_ah_path(0, PathState::Ready(path), 1024);
+    assert!(endpoint.remove_ah(3).is_some() && endpoint.remove_ah(9).is_none());
+    assert!(!endpoint.wants_transmit(), "its own handle is as it was");
+    endpoint.set_ah_path(1, PathState::Ready(path), 1024);
+    assert!(endpoint.wants_transmit());
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    // Once more, after a send that waited for nothing; and one that waits when its queue pair goes.
+    let endpoint = &mut pair.hosts[0].endpoint;
+    endpoint.set_ah_path(0, PathState::Resolving, 1024);
+    let work = waiting(&pair, 0);
+    pair.hosts[0].post(&work);
+    pair.settle();
+    let qpn = pair.hosts[0].qpn;
+    let endpoint = &mut pair.hosts[0].endpoint;
+    assert!(endpoint.remove_qp(qpn).is_some());
+    endpoint.set_ah_path(0, PathState::Ready(path), 1024);
+    assert!(!endpoint.wants_transmit());
+}
+
+#[test]
 fn the_longest_message_is_what_the_way_carries_now() {
     let mut pair = Pair::new(settings());
     let (path, data) = (pair.path(0), [sge(0, 512)]);
