@@ -9,6 +9,7 @@ pub mod clients;
 pub mod config;
 pub mod metrics;
 pub mod net;
+mod netlink;
 pub mod systemd;
 pub mod worker;
 pub mod xdp;

@@ -10,13 +10,13 @@
 //!                   followed destinations ── route? ── neighbor? ──────────────────► Change::NextHop
 //! ```
 
+mod events;
 mod follow;
 mod gid;
 mod link;
 mod membership;
 mod neighbor;
 mod route;
-mod socket;
 
 use std::{
     collections::BTreeMap,
@@ -29,23 +29,25 @@ use std::{
 use netlink_packet_route::{
     RouteNetlinkMessage, address::AddressMessage, link::LinkMessage, neighbour::NeighbourMessage,
 };
+use netlink_sys::protocols::NETLINK_ROUTE;
 use roced_shared::ids::DeviceId;
 use thiserror::Error;
 use tracing::{debug, info, warn};
 
 use self::{
+    events::{Events, Heard},
     follow::{Follow, View},
     gid::Addresses,
     link::Links,
     membership::Memberships,
     neighbor::{Neighbor, Neighbors},
     route::Hop,
-    socket::{Events, Heard, Requests},
 };
 pub use self::{
     follow::{FollowId, NextHop},
     gid::{GidEntry, GidTable, RoceVersion},
 };
+use crate::netlink::Requests;
 
 /// A device and its interface.
 #[derive(Clone, Debug)]
@@ -151,7 +153,7 @@ impl Net {
         let failed = |what| move |source| NetError::Netlink { what, source };
         // Events first: what changes while everything is read is heard afterward, and hearing it twice does no harm.
         let events = Events::open().map_err(failed("cannot be listened to"))?;
-        let mut requests = Requests::open().map_err(failed("cannot be asked"))?;
+        let mut requests = Requests::open(NETLINK_ROUTE).map_err(failed("cannot be asked"))?;
         let mirror = Mirror::read(&mut requests).map_err(failed("dump failed"))?;
         let mut net = Self {
             requests,

@@ -7,7 +7,7 @@ use netlink_packet_route::{
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState},
 };
 
-use super::socket::Requests;
+use crate::netlink::Requests;
 
 /// What the kernel knows of a neighbor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use netlink_packet_route::{
     route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia},
 };
 
-use super::socket::Requests;
+use crate::netlink::Requests;
 
 /// The first step to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,12 @@
-//! Netlink sockets: one to ask on, one that hears of changes.
+//! What every protocol of netlink has in common: how the kernel is asked, and how a datagram falls into messages.
 
 use std::{io, os::fd::AsFd, time::Duration};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::{Socket, SocketAddr};
 use nix::{
     sys::{
         socket::{setsockopt, sockopt},
@@ -17,7 +17,7 @@ use nix::{
 use tracing::warn;
 
 /// Largest datagram that the kernel sends on a dump or as an event.
-const DATAGRAM_BYTES: usize = 1 << 17;
+pub(crate) const DATAGRAM_BYTES: usize = 1 << 17;
 
 /// The kernel answers at once; this only keeps a kernel that does not from hanging us.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,22 +25,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a dump that was overtaken by changes is begun again.
 const DUMPS_MAX: usize = 10;
 
-/// Room for events that we were not told of in time. Beyond it the kernel says so and everything is read anew.
-const EVENT_BUFFER_BYTES: usize = 1 << 20;
+/// A message of some protocol, as question and as answer.
+pub(crate) trait Message: NetlinkSerializable + NetlinkDeserializable + Clone {}
 
-// RTNLGRP_* as bind() takes them: bit (group - 1).
-const GROUPS: u32 = 1 << 0 // links
-    | 1 << 2 // neighbors
-    | 1 << 4 // IPv4 addresses
-    | 1 << 6 // IPv4 routes
-    | 1 << 7 // IPv4 rules
-    | 1 << 8 // IPv6 addresses
-    | 1 << 10 // IPv6 routes
-    | 1 << 18; // IPv6 rules
+impl<M: NetlinkSerializable + NetlinkDeserializable + Clone> Message for M {}
 
 /// Asks the kernel and waits for its answer.
 #[derive(Debug)]
-pub(super) struct Requests {
+pub(crate) struct Requests {
     socket: Socket,
     sequence: u32,
     /// Messages so far that this library could not read.
@@ -48,8 +40,12 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    pub(super) fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
+    /// A socket of a protocol (`NETLINK_*`).
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn open(protocol: isize) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
         let timeout = TimeVal::new(ANSWER_TIMEOUT.as_secs() as i64, 0);
@@ -60,34 +56,50 @@ impl Requests {
     }
 
     /// Everything that a dump gives.
-    pub(super) fn dump(&mut self, what: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    ///
+    /// # Errors
+    /// The kernel's; `ResourceBusy` when the table changes faster than it can be read.
+    pub(crate) fn dump<M: Message>(&mut self, what: M) -> io::Result<Vec<M>> {
         for _ in 0..DUMPS_MAX {
             let (answers, interrupted) = self.ask(what.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
             if !interrupted {
                 return Ok(answers);
             }
         }
-        // The table changes faster than it can be read.
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
     /// The one answer to a question.
-    pub(super) fn get(&mut self, what: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn get<M: Message>(&mut self, what: M) -> io::Result<Vec<M>> {
         self.ask(what, NLM_F_REQUEST | NLM_F_ACK).map(|(answers, _)| answers)
     }
 
+    /// Makes the kernel change something.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn set(&mut self, what: impl Message) -> io::Result<()> {
+        self.ask(what, NLM_F_REQUEST | NLM_F_ACK).map(|_| ())
+    }
+
     /// Makes the kernel create something.
-    pub(super) fn create(&mut self, what: RouteNetlinkMessage) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn create(&mut self, what: impl Message) -> io::Result<()> {
         self.ask(what, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE).map(|_| ())
     }
 
     /// The answers, and whether something changed while the kernel gave them, so that some may be missing.
-    fn ask(&mut self, what: RouteNetlinkMessage, flags: u16) -> io::Result<(Vec<RouteNetlinkMessage>, bool)> {
+    fn ask<M: Message>(&mut self, what: M, flags: u16) -> io::Result<(Vec<M>, bool)> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = flags;
         header.sequence_number = self.sequence;
-        let mut request = NetlinkMessage::new(header, NetlinkPayload::from(what));
+        let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(what));
         request.finalize();
         let mut bytes = vec![0; request.buffer_len()];
         request.serialize(&mut bytes);
@@ -102,7 +114,7 @@ impl Requests {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 received => received?,
             };
-            for message in Messages(&datagram) {
+            for message in messages::<M>(&datagram) {
                 let message = match message {
                     Ok(message) => message,
                     Err(error) => {
@@ -130,92 +142,30 @@ impl Requests {
     }
 }
 
-/// Hears of changes.
-#[derive(Debug)]
-pub(super) struct Events {
-    socket: Socket,
-    datagram: Vec<u8>,
-    /// Messages so far that this library could not read.
-    unreadable: u64,
-}
-
-/// What was heard.
-#[derive(Debug)]
-pub(super) enum Heard {
-    /// These changes, in order.
-    Changes(Vec<RouteNetlinkMessage>),
-    /// Changes were lost: read everything anew.
-    Lost,
-}
-
-impl Events {
-    pub(super) fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind(&SocketAddr::new(0, GROUPS))?;
-        socket.set_non_blocking(true)?;
-        socket.set_rx_buf_sz(EVENT_BUFFER_BYTES as u32)?;
-        Ok(Self { socket, datagram: Vec::with_capacity(DATAGRAM_BYTES), unreadable: 0 })
-    }
-
-    /// For epoll.
-    pub(super) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    /// Takes all that waits.
-    pub(super) fn drain(&mut self) -> io::Result<Heard> {
-        let mut changes = Vec::new();
-        let mut lost = false;
-        loop {
-            self.datagram.clear();
-            match self.socket.recv_from(&mut self.datagram, 0) {
-                Ok((_, from)) if from.port_number() == 0 => {
-                    for message in Messages(&self.datagram) {
-                        match message.map(|message| message.payload) {
-                            Ok(NetlinkPayload::InnerMessage(inner)) => changes.push(inner),
-                            Ok(_) => {}
-                            Err(error) => count_unreadable(&mut self.unreadable, &error),
-                        }
-                    }
-                }
-                // Only the kernel, port 0, tells what is.
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(if lost { Heard::Lost } else { Heard::Changes(changes) });
-                }
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => lost = true,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
 /// Each is a fact that nobody knows, but a log full of them helps nobody either.
-fn count_unreadable(so_far: &mut u64, error: &io::Error) {
+pub(crate) fn count_unreadable(so_far: &mut u64, error: &io::Error) {
     *so_far += 1;
     if so_far.is_power_of_two() {
         warn!(%error, %so_far, "netlink told of something in words that are not understood");
     }
 }
 
-/// The messages of a datagram.
-struct Messages<'a>(&'a [u8]);
-
-impl Iterator for Messages<'_> {
-    type Item = io::Result<NetlinkMessage<RouteNetlinkMessage>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        const HEADER_BYTES: usize = 16;
-        let length = u32::from_ne_bytes(self.0.first_chunk().copied()?) as usize;
-        if length < HEADER_BYTES || length > self.0.len() {
-            self.0 = &[];
+/// The messages of a datagram. One that is not understood is an error among the others.
+pub(crate) fn messages<M: NetlinkDeserializable>(
+    datagram: &[u8],
+) -> impl Iterator<Item = io::Result<NetlinkMessage<M>>> {
+    const HEADER_BYTES: usize = 16;
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        let length = u32::from_ne_bytes(rest.first_chunk().copied()?) as usize;
+        if length < HEADER_BYTES || length > rest.len() {
+            rest = &[];
             return Some(Err(invalid("a netlink message is longer than its datagram")));
         }
-        let (message, rest) = self.0.split_at(length);
-        self.0 = &rest[(length.next_multiple_of(4) - length).min(rest.len())..];
+        let message = &rest[..length];
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some(NetlinkMessage::deserialize(message).map_err(|error| invalid(error.to_string())))
-    }
+    })
 }
 
 fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
@@ -224,6 +174,8 @@ fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Err
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_route::RouteNetlinkMessage;
+
     use super::*;
 
     fn bytes(payload: NetlinkPayload<RouteNetlinkMessage>, sequence: u32) -> Vec<u8> {
@@ -244,7 +196,9 @@ mod tests {
 
     /// The sequence numbers of what could be read, 0 for what could not.
     fn read(datagram: &[u8]) -> Vec<u32> {
-        Messages(datagram).map(|message| message.map_or(0, |message| message.header.sequence_number)).collect()
+        messages::<RouteNetlinkMessage>(datagram)
+            .map(|message| message.map_or(0, |message| message.header.sequence_number))
+            .collect()
     }
 
     #[test]
