@@ -9,7 +9,10 @@ use std::{
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-/// `ETHTOOL_GCHANNELS` of `linux/ethtool.h`.
+/// `ETHTOOL_GDRVINFO` of `linux/ethtool.h`.
+const ETHTOOL_GDRVINFO: u32 = 0x3;
+
+/// `ETHTOOL_GCHANNELS`.
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// `ETHTOOL_GGRO` and `ETHTOOL_SGRO`.
@@ -18,6 +21,15 @@ const ETHTOOL_SGRO: u32 = 0x2c;
 
 /// `SIOCETHTOOL` of `linux/sockios.h`.
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+/// `struct ethtool_drvinfo`: the driver's name, and what nobody here asks for.
+#[repr(C)]
+struct Driver {
+    cmd: u32,
+    name: [u8; 32],
+    others: [u8; 140],
+    numbers: [u32; 5],
+}
 
 /// `struct ethtool_channels`.
 #[repr(C)]
@@ -48,6 +60,8 @@ struct Value {
 /// For every command that it is made with, it is what the kernel reads and writes.
 unsafe trait Structure {}
 
+// SAFETY: made with ETHTOOL_GDRVINFO only.
+unsafe impl Structure for Driver {}
 // SAFETY: made with ETHTOOL_GCHANNELS only.
 unsafe impl Structure for Channels {}
 // SAFETY: made with ETHTOOL_GGRO and ETHTOOL_SGRO only.
@@ -85,6 +99,16 @@ pub fn rx_queues(interface: &str) -> io::Result<u32> {
     }
 }
 
+/// Whether the interface is an end of a veth pair.
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn is_veth(interface: &str) -> io::Result<bool> {
+    let mut driver = Driver { cmd: ETHTOOL_GDRVINFO, name: [0; 32], others: [0; 140], numbers: [0; 5] };
+    ethtool(interface, &mut driver)?;
+    Ok(driver.name.starts_with(b"veth\0"))
+}
+
 /// Whether received packets are joined to larger ones (`ethtool -k`: generic-receive-offload).
 ///
 /// # Errors
@@ -105,6 +129,12 @@ pub(super) fn set_gro(interface: &str, on: bool) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_loopback_is_no_veth() {
+        assert!(!is_veth("lo").unwrap_or(false));
+        assert_eq!(is_veth("none-such-if").expect_err("not there").raw_os_error(), Some(libc::ENODEV));
+    }
 
     #[test]
     fn the_loopback_has_one_queue_and_an_interface_that_is_not_there_none() {

@@ -1,10 +1,10 @@
 //! Where the kernel polls an interface's queues (its NAPI), and how to move that.
 //!
 //! The driver's way is an interrupt's context, and on veth that of whoever sends: one core then does the work of both hosts. With
-//! `napi = "threaded"` each NAPI instance has a kernel thread, which is pinned to the core of the worker that owns the queue. What was
-//! before comes back when this is dropped; after a SIGKILL it does not.
+//! `napi = "threaded"` each NAPI instance has a kernel thread, which is pinned to the core of the worker that owns the queue, where it is
+//! known which instance polls the queue. What was before comes back when this is dropped; after a SIGKILL it does not.
 
-use std::{fs, io};
+use std::{collections::BTreeMap, fs, io};
 
 use nix::{
     errno::Errno,
@@ -16,8 +16,8 @@ use thiserror::Error;
 use tracing::{info, warn};
 
 use super::{
-    ethtool::{gro, set_gro},
-    netdev::{Napi, Netdev},
+    ethtool::{gro, is_veth, set_gro},
+    netdev::{Napi, Netdev, RxQueue},
 };
 
 /// Why an interface's NAPI cannot be moved.
@@ -59,7 +59,7 @@ pub enum NapiError {
     },
     /// The thread cannot be pinned.
     #[error(
-        "cannot pin the thread napi/{interface}-{id} to core {core}: {errno} (it takes CAP_SYS_NICE and the first PID namespace; workers without `core` leave it free)"
+        "cannot pin the thread napi/{interface}-{id} to cores {cores:?}: {errno} (it takes CAP_SYS_NICE and the first PID namespace; workers without `core` leave it free)"
     )]
     Pin {
         /// Which interface.
@@ -67,7 +67,7 @@ pub enum NapiError {
         /// Number of the NAPI instance.
         id: u32,
         /// Where to.
-        core: u32,
+        cores: Vec<u32>,
         /// The kernel's.
         errno: Errno,
     },
@@ -87,7 +87,8 @@ pub struct ThreadedNapi {
 }
 
 impl ThreadedNapi {
-    /// Gives each NAPI instance of `interface` a thread. The one of queue `k` is pinned to `cores[k]`, if that is a core.
+    /// Gives each NAPI instance of `interface` a thread. The one that polls RX queue `k` is pinned to `cores[k]`, if that is a core; one
+    /// that polls several queues, to the cores of all. Where nobody says which one it is, it is left free, with a warning.
     ///
     /// # Errors
     /// [`NapiError`]; then everything is as it was.
@@ -107,10 +108,17 @@ impl ThreadedNapi {
         }
         // Their threads are there now.
         let napis = this.napis(ifindex)?;
-        for (napi, core) in napis.iter().zip(cores) {
-            if let Some(core) = *core {
-                this.pin(napi, core)?;
-            }
+        let mut queues = this.netdev.rx_queues(ifindex).map_err(unlisted)?;
+        // A driver that cannot be asked is not veth.
+        if is_veth(interface).unwrap_or(false) {
+            fill_in_as_on_veth(&mut queues, &napis);
+        }
+        let (pins, unknown) = pins(&queues, cores);
+        for (napi, cores) in napis.iter().filter_map(|napi| Some((napi, pins.get(&napi.id)?))) {
+            this.pin(napi, cores)?;
+        }
+        if !unknown.is_empty() {
+            warn!(interface, queues = ?unknown, "the driver does not say which NAPI instance polls these queues: its thread is not pinned");
         }
         let threads: Vec<_> = napis.iter().map(|napi| format!("napi/{interface}-{}", napi.id)).collect();
         info!(interface, threads = threads.join(","), "NAPI runs in threads");
@@ -147,8 +155,9 @@ impl ThreadedNapi {
         format!("/sys/class/net/{}/threaded", self.interface)
     }
 
-    fn pin(&self, napi: &Napi, core: u32) -> Result<(), NapiError> {
-        let refused = |errno| NapiError::Pin { interface: self.interface.clone(), id: napi.id, core, errno };
+    fn pin(&self, napi: &Napi, cores: &[u32]) -> Result<(), NapiError> {
+        let refused =
+            |errno| NapiError::Pin { interface: self.interface.clone(), id: napi.id, cores: cores.to_vec(), errno };
         let pid = napi.pid.ok_or(refused(Errno::ESRCH))?;
         // In another PID namespace this number is somebody else's.
         let named =
@@ -157,9 +166,30 @@ impl ThreadedNapi {
             return Err(refused(Errno::ESRCH));
         }
         let mut only = CpuSet::new();
-        only.set(core as usize).map_err(refused)?;
+        cores.iter().try_for_each(|core| only.set(*core as usize)).map_err(refused)?;
         sched_setaffinity(Pid::from_raw(pid as i32), &only).map_err(refused)
     }
+}
+
+/// veth does not tell its queues' NAPI instances. It has one for each RX queue and makes them in the order of the queues.
+fn fill_in_as_on_veth(queues: &mut [RxQueue], napis: &[Napi]) {
+    if queues.len() == napis.len() && queues.iter().all(|queue| queue.napi.is_none()) {
+        for (queue, napi) in queues.iter_mut().zip(napis) {
+            queue.napi = Some(napi.id);
+        }
+    }
+}
+
+/// The cores for each NAPI instance, and the queues that have a core and no known instance. Queue `k` has `cores[k]`.
+fn pins(queues: &[RxQueue], cores: &[Option<u32>]) -> (BTreeMap<u32, Vec<u32>>, Vec<u32>) {
+    let (mut pins, mut unknown) = (BTreeMap::<u32, Vec<u32>>::new(), Vec::new());
+    for (queue, core) in (0..).zip(cores).filter_map(|(queue, core)| Some((queue, (*core)?))) {
+        match queues.iter().find(|told| told.queue == queue).and_then(|told| told.napi) {
+            Some(napi) => pins.entry(napi).or_default().push(core),
+            None => unknown.push(queue),
+        }
+    }
+    (pins, unknown)
 }
 
 /// The kernel names such a thread `napi/INTERFACE-ID`, cut to 15 characters.
@@ -197,14 +227,47 @@ mod tests {
         }
     }
 
+    fn told(napis: &[Option<u32>]) -> Vec<RxQueue> {
+        (0..).zip(napis).map(|(queue, napi)| RxQueue { queue, napi: *napi }).collect()
+    }
+
+    fn napis(ids: &[u32]) -> Vec<Napi> {
+        ids.iter().map(|id| Napi { id: *id, ..Napi::default() }).collect()
+    }
+
+    #[test]
+    fn a_thread_goes_where_its_queues_are_served() {
+        let cores = [Some(2), None, Some(3), Some(5)];
+        // In another order than the queues, one for two of them, and some that poll no RX queue.
+        let (goes, unknown) = pins(&told(&[Some(20), Some(30), Some(10), Some(20)]), &cores);
+        assert_eq!((goes, unknown), (BTreeMap::from([(20, vec![2, 5]), (10, vec![3])]), vec![]));
+        let (goes, unknown) = pins(&told(&[Some(20), None, None]), &cores);
+        assert_eq!((goes, unknown), (BTreeMap::from([(20, vec![2])]), vec![2, 3]), "one not told of, one not there");
+    }
+
+    #[test]
+    fn the_order_counts_only_where_each_queue_has_one_and_none_is_told() {
+        let fill_in = |before: &[Option<u32>], ids: &[u32]| {
+            let mut queues = told(before);
+            fill_in_as_on_veth(&mut queues, &napis(ids));
+            queues
+        };
+        assert_eq!(fill_in(&[None, None], &[7, 8]), told(&[Some(7), Some(8)]));
+        for (before, ids) in [(&[None, None][..], &[7][..]), (&[None], &[7, 8]), (&[Some(8), None], &[7, 8])] {
+            assert_eq!(fill_in(before, ids), told(before));
+        }
+    }
+
     #[test]
     fn an_interface_without_napi_says_so() {
-        // Without the family there is nothing to see; the loopback's GRO is on already.
-        if Netdev::open().is_ok() {
-            let refused = ThreadedNapi::start("lo", &[]).expect_err("it has none").to_string();
-            assert!(refused.contains("lo has no NAPI instance"), "{refused}");
-        }
         let refused = ThreadedNapi::start("none-such-if", &[]).expect_err("not there").to_string();
         assert!(refused.contains("none-such-if"), "{refused}");
+        // The family is older than its questions; the loopback's GRO is on already.
+        if let Err(error) = Netdev::open().and_then(|mut netdev| netdev.napis(1)) {
+            println!("skipped in part: this kernel lists no NAPI instances ({error})");
+            return;
+        }
+        let refused = ThreadedNapi::start("lo", &[]).expect_err("it has none").to_string();
+        assert!(refused.contains("lo has no NAPI instance"), "{refused}");
     }
 }

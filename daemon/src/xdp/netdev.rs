@@ -1,4 +1,4 @@
-//! The NAPI instances of an interface, by the kernel's generic netlink family "netdev" (Linux 6.8; to switch threads 6.17).
+//! The queues and NAPI instances of an interface, by the kernel's generic netlink family "netdev" (Linux 6.8; to switch threads 6.17).
 
 use std::{convert::Infallible, io};
 
@@ -18,8 +18,14 @@ const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 
 // `linux/netdev.h`.
+const NETDEV_CMD_QUEUE_GET: u8 = 10;
 const NETDEV_CMD_NAPI_GET: u8 = 11;
 const NETDEV_CMD_NAPI_SET: u8 = 14;
+const NETDEV_A_QUEUE_ID: u16 = 1;
+const NETDEV_A_QUEUE_IFINDEX: u16 = 2;
+const NETDEV_A_QUEUE_TYPE: u16 = 3;
+const NETDEV_A_QUEUE_NAPI_ID: u16 = 4;
+const NETDEV_QUEUE_TYPE_RX: u32 = 0;
 const NETDEV_A_NAPI_IFINDEX: u16 = 1;
 const NETDEV_A_NAPI_ID: u16 = 2;
 const NETDEV_A_NAPI_PID: u16 = 4;
@@ -37,6 +43,15 @@ pub(super) struct Napi {
     pub(super) pid: Option<u32>,
     /// It runs in a thread. `None`: the kernel does not say, nor can it be told here.
     pub(super) threaded: Option<bool>,
+}
+
+/// An RX queue that is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RxQueue {
+    /// Its number.
+    pub(super) queue: u32,
+    /// The number of the NAPI instance that polls it, if the driver tells.
+    pub(super) napi: Option<u32>,
 }
 
 /// Asks and tells the family "netdev".
@@ -67,6 +82,20 @@ impl Netdev {
         })?;
         napis.sort_unstable_by_key(|napi| napi.id);
         Ok(napis)
+    }
+
+    /// The RX queues of an interface, by number.
+    ///
+    /// # Errors
+    /// The kernel's; `EOPNOTSUPP` before Linux 6.8.
+    pub(super) fn rx_queues(&mut self, ifindex: u32) -> io::Result<Vec<RxQueue>> {
+        let mut queues = self.dump(NETDEV_CMD_QUEUE_GET, NETDEV_A_QUEUE_IFINDEX, ifindex, |answer| {
+            let is_rx = answer.number(NETDEV_A_QUEUE_TYPE)? == NETDEV_QUEUE_TYPE_RX;
+            let queue = answer.number(NETDEV_A_QUEUE_ID)?;
+            is_rx.then_some(RxQueue { queue, napi: answer.number(NETDEV_A_QUEUE_NAPI_ID) })
+        })?;
+        queues.sort_unstable_by_key(|queue| queue.queue);
+        Ok(queues)
     }
 
     /// Gives a NAPI instance a thread of its own, or takes it away.

@@ -22,11 +22,14 @@ mod unreliable;
 mod windows;
 mod wire;
 
-use std::{env, process::Command};
+use std::{env, fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
-use nix::unistd::Uid;
+use nix::{
+    sys::statvfs::{FsFlags, statvfs},
+    unistd::Uid,
+};
 
 /// Host b, from host a.
 pub(crate) const PEER_IPV4: &str = "10.10.0.2";
@@ -108,30 +111,38 @@ fn main() -> Result<()> {
     arguments.test_threads = Some(1);
     let root = Uid::effective().is_root();
     let vlans = root && kernel_has_vlans();
+    let threads = kernel_gives_napi_threads();
     let settings = Settings {
         full: env::var_os("ROCED_FULL").is_some_and(|value| value != "0"),
         client: env!("CARGO_BIN_EXE_e2e-client"),
     };
     if !arguments.list {
-        say_what_is_skipped(root, vlans);
+        say_what_is_skipped(root, vlans, threads);
         if root {
             lab::sweep()?;
             build()?;
         }
     }
     let trials = TESTS.iter().map(|(name, test)| {
-        let skipped = !root && !name.contains("the_table") || name.contains("vlan") && !vlans;
+        let skipped = !root && !name.contains("the_table")
+            || name.contains("vlan") && !vlans
+            || name.starts_with("napi::threads") && !threads;
         let run = move || test(&settings).map_err(|error| Failed::from(format!("{error:#}")));
         Trial::test(*name, run).with_ignored_flag(skipped)
     });
     libtest_mimic::run(&arguments, trials.collect()).exit()
 }
 
-fn say_what_is_skipped(root: bool, vlans: bool) {
+fn say_what_is_skipped(root: bool, vlans: bool, threads: bool) {
     if !root {
         println!("skipped: two hosts are network namespaces, which need root");
-    } else if !vlans {
+        return;
+    }
+    if !vlans {
         println!("skipped: tests of VLANs, for this kernel has no VLAN interfaces (CONFIG_VLAN_8021Q)");
+    }
+    if !threads {
+        println!("skipped: NAPI in threads, which takes Linux 6.17, or 6.8 and a /sys that can be written");
     }
 }
 
@@ -145,6 +156,15 @@ fn kernel_has_vlans() -> bool {
         && ip(&["-n", &space, "link", "add", "link", "v0", "name", "v0.1", "type", "vlan", "id", "1"]);
     ip(&["netns", "del", &space]);
     has
+}
+
+/// As docs/tuning.md has it.
+fn kernel_gives_napi_threads() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|at: char| !at.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
+    let release = (numbers.next(), numbers.next());
+    let sys_is_writable = statvfs("/sys").is_ok_and(|sys| !sys.flags().contains(FsFlags::ST_RDONLY));
+    release >= (Some(6), Some(17)) || release >= (Some(6), Some(8)) && sys_is_writable
 }
 
 /// The programs under test, as they ship. `LAB_BUILD=0` says that they are there.
