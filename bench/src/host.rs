@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::{Read as _, Seek as _},
     net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -9,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -71,6 +72,24 @@ pub(crate) fn start(mut command: Command, log: &Path) -> anyhow::Result<Running>
     let to = fs::File::options().create(true).append(true).open(log).with_context(|| log.display().to_string())?;
     command.stdin(Stdio::null()).stdout(to.try_clone()?).stderr(to);
     Ok(Running(command.spawn().with_context(|| format!("starting {command:?}"))?))
+}
+
+/// Runs a command to its end, and gives what it prints. What has not ended within `limit` is ended, and that is an error.
+pub(crate) fn run(mut command: Command, limit: Duration) -> anyhow::Result<String> {
+    // Files, not pipes: nobody need read them while it runs.
+    let [mut output, mut errors] = [tempfile::tempfile()?, tempfile::tempfile()?];
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(errors.try_clone()?);
+    let mut running = Running(command.spawn().with_context(|| format!("starting {command:?}"))?);
+    let has_ended = within(limit, || !running.runs());
+    let status = running.0.try_wait()?;
+    let [text, errors] = [&mut output, &mut errors].map(|file| {
+        let mut bytes = Vec::new();
+        file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map(|_| String::from_utf8_lossy(&bytes).into_owned())
+    });
+    let (text, errors) = (text?, errors?);
+    ensure!(has_ended, "{command:?} has not ended within {} s: {text}{errors}", limit.as_secs_f64());
+    ensure!(status.is_some_and(|status| status.success()), "{command:?}: {text}{errors}");
+    Ok(text)
 }
 
 /// Waits for `what` to come true.
@@ -159,17 +178,9 @@ impl Host {
 
     /// What the daemon says of itself.
     pub(crate) fn status(&self) -> anyhow::Result<Value> {
-        self.ask("status")
-    }
-
-    fn ask(&self, what: &str) -> anyhow::Result<Value> {
         let mut command = Command::new(self.programs.join("rocectl"));
-        command.args(["--json", what]).env("ROCED_ADMIN_SOCKET", self.folder.join("admin.sock"));
-        let output = command.output().context("starting rocectl")?;
-        if !output.status.success() {
-            bail!("rocectl {what}: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(serde_json::from_slice(&output.stdout)?)
+        command.args(["--json", "status"]).env("ROCED_ADMIN_SOCKET", self.folder.join("admin.sock"));
+        Ok(serde_json::from_str(&run(command, PATIENCE)?)?)
     }
 
     /// Memory of the daemon in bytes, as the kernel shares it out.
@@ -214,6 +225,22 @@ mod tests {
     use roced::config::Config;
 
     use super::*;
+
+    #[test]
+    fn a_program_is_waited_for_until_its_limit_and_no_longer() {
+        let shell = |line: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", line]);
+            command
+        };
+        let long = Duration::from_secs(60);
+        assert_eq!(run(shell("echo well; echo apart >&2"), long).expect("it ends well"), "well\n");
+        let failed = run(shell("echo some; echo why >&2; exit 3"), long).expect_err("it fails").to_string();
+        assert!(failed.ends_with("some\nwhy\n"), "{failed}");
+        let begin = Instant::now();
+        let late = run(shell("exec sleep 60"), Duration::from_millis(20)).expect_err("it does not end").to_string();
+        assert!(late.contains("has not ended within 0.02 s") && begin.elapsed() < long, "{late}");
+    }
 
     #[test]
     fn the_config_is_the_default_but_for_what_is_said() {

@@ -1,13 +1,13 @@
 //! Contestants that are programs of their own: `roce-perf`, and perftest over our libibverbs.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use crate::{
     cpu,
-    host::{Host, start, within},
+    host::{Host, run, start, within},
     network::{Network, Pair, Side},
     sample::{Rtt, Sample},
 };
@@ -20,6 +20,11 @@ const GID: &str = "1";
 
 /// How long a server may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a client that is to run for `time` may take. What has a number of messages instead of a time is slower on a slow machine: a guess.
+fn limit(time: Duration) -> Duration {
+    Duration::from_secs(120) + 10 * time
+}
 
 /// A throughput run of `roce-perf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +74,8 @@ impl<'a> Programs<'a> {
 
 impl Programs<'_> {
     /// Throughput by `roce-perf`. The data is not compared: nobody else in the comparison looks at it.
-    pub(crate) fn bandwidth(&self, run: Bandwidth, time: Duration) -> anyhow::Result<Sample> {
-        let Bandwidth { op, size, mtu, qps, depth } = run;
+    pub(crate) fn bandwidth(&self, what: Bandwidth, time: Duration) -> anyhow::Result<Sample> {
+        let Bandwidth { op, size, mtu, qps, depth } = what;
         let mut options = vec!["bw".to_owned(), "--no-verify".into(), "--op".into(), op.into()];
         for (name, value) in [("--size", size), ("--mtu", mtu.into()), ("--qps", qps.into())] {
             options.extend([name.to_owned(), value.to_string()]);
@@ -79,7 +84,7 @@ impl Programs<'_> {
             options.extend(["--depth".to_owned(), depth.to_string()]);
         }
         options.extend(["--seconds".to_owned(), time.as_secs_f64().to_string()]);
-        let (report, cpu) = self.perf(&options)?;
+        let (report, cpu) = self.perf(&options, limit(time))?;
         let number = |name: &str| report[name].as_f64().with_context(|| format!("roce-perf says no {name}"));
         let bytes = number("bytes")?;
         Ok(Sample {
@@ -97,7 +102,7 @@ impl Programs<'_> {
         // At 25 us each; on a slower machine it takes longer.
         let count = (time.as_secs_f64() / 25e-6) as u64;
         let options = ["ping", "--op", op, "--size", &size.to_string(), "--count", &count.to_string()];
-        let (report, _) = self.perf(&options.map(str::to_owned))?;
+        let (report, _) = self.perf(&options.map(str::to_owned), limit(time))?;
         let percentiles = &report["rtt_us"];
         let at = |name: &str| percentiles[name].as_f64().with_context(|| format!("roce-perf says no {name}"));
         let (p50, p90, p99, p999) = (at("p50")?, at("p90")?, at("p99")?, at("p999")?);
@@ -111,13 +116,13 @@ impl Programs<'_> {
     }
 
     /// `roce-perf` on host a against the server on host b: what it says, and the processor time of all who took part.
-    fn perf(&self, options: &[String]) -> anyhow::Result<(Value, Duration)> {
+    fn perf(&self, options: &[String], limit: Duration) -> anyhow::Result<(Value, Duration)> {
         let mut command = self.place.network.command(Side::A, self.place.built.join("roce-perf"));
         let (mode, options) = options.split_first().context("a command")?;
         command.arg(mode).arg(self.pair.address(Side::B).to_string()).args(options).arg("--json");
         command.env("ROCED_SOCKET", self.a.socket());
         let before = self.cpu();
-        let text = output(command)?;
+        let text = run(command, limit)?;
         let cpu = self.cpu() - before;
         Ok((serde_json::from_str(&text).context("roce-perf's report")?, cpu))
     }
@@ -148,7 +153,7 @@ impl Programs<'_> {
         ensure!(within(PATIENCE, || self.listens() || !server.runs()) && server.runs(), "ib_write_bw does not listen");
         let mut client = on(self.a, Side::A);
         client.arg(self.pair.address(Side::B).to_string());
-        let text = output(client)?;
+        let text = run(client, limit(time))?;
         ensure!(within(PATIENCE, || !server.runs()), "the server of ib_write_bw does not end");
         let cpu = self.cpu() - before;
         let gbit_per_s = average_of_perftest(&text).with_context(|| format!("ib_write_bw says no average: {text}"))?;
@@ -167,14 +172,6 @@ impl Programs<'_> {
         let output = command.args(["-Hltn", &format!("sport = :{PERFTEST_PORT}")]).output();
         output.is_ok_and(|output| !output.stdout.is_empty())
     }
-}
-
-/// What a program prints that ends well.
-fn output(mut command: Command) -> anyhow::Result<String> {
-    let output = command.output().with_context(|| format!("starting {command:?}"))?;
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "{command:?}: {text}{errors}");
-    Ok(text.into_owned())
 }
 
 /// The average in a table of perftest's: the fourth column (bytes, iterations, peak, average, rate of messages).
