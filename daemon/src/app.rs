@@ -224,7 +224,13 @@ impl Daemon {
     /// How long nothing needs to be done unless something happens.
     fn wait(&self) -> EpollTimeout {
         let now = Instant::now();
-        let deadlines = [Some(self.watchdog_due), self.net.deadline(), self.admin.deadline(), self.service.deadline()];
+        let deadlines = [
+            Some(self.watchdog_due),
+            self.net.deadline(),
+            self.clients.deadline(),
+            self.admin.deadline(),
+            self.service.deadline(),
+        ];
         let until = deadlines.into_iter().flatten().min().map_or(WAIT_MAX, |next| next.saturating_duration_since(now));
         // Rounded up, so that a deadline has passed when we wake for it.
         let millis = until.min(WAIT_MAX).as_nanos().div_ceil(1_000_000);
@@ -236,6 +242,10 @@ impl Daemon {
         if self.net.deadline().is_some_and(|due| due <= now) {
             let changes = self.net.on_deadline();
             self.on_changes(&changes)?;
+        }
+        if self.clients.deadline().is_some_and(|due| due <= now) {
+            let mut ground = Ground { net: &mut self.net, devices: &mut self.devices };
+            self.clients.on_deadline(now, &mut Outside { workers: &mut self.workers, network: &mut ground });
         }
         if self.admin.deadline().is_some_and(|due| due <= now) {
             self.answer_operators();

@@ -86,6 +86,8 @@ pub struct Net {
 pub struct Limits {
     /// Clients connected at a time.
     pub clients: u32,
+    /// Of them, those of one user.
+    pub clients_of_user: u32,
     /// What each client may have.
     pub client: ClientLimits,
     /// What all clients of a device may have together.
@@ -343,7 +345,7 @@ impl Default for Net {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { clients: 256, client: ClientLimits::default(), device: DeviceLimits::default() }
+        Self { clients: 1024, clients_of_user: 768, client: ClientLimits::default(), device: DeviceLimits::default() }
     }
 }
 

@@ -99,7 +99,7 @@ pub(crate) fn answer(
 ) -> (Message, Vec<OwnedFd>) {
     let op = message.header.op;
     match &mut session.stage {
-        Stage::OneTooMany => refusal(message, Refused::limit(registry.limits.clients)),
+        Stage::OneTooMany(why) => refusal(message, *why),
         Stage::Connected if op == Hello::OP => {
             let reply = registry.hello(session.id, message.body());
             if reply.is_ok() {
@@ -197,46 +197,48 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Ends everything that the session owns: first what uses others, then what is used. When a worker does not answer it stops there:
-    /// what that worker has stays with it, numbers stay in use, and the watchdog decides what becomes of the daemon.
-    pub(crate) fn end_everything(mut self) {
-        if let Err(refused) = self.try_to_end_everything() {
-            error!(session = %self.session, why = ?refused.why, "a worker did not give up what a client had");
+    /// Ends the next object of a session that is over: first what uses others, then what is used. False when nothing is left to end. When a worker
+    /// does not answer it stops there: what that worker has stays with it, numbers stay in use, and the watchdog decides what becomes of
+    /// the daemon.
+    pub(crate) fn end_next(&mut self) -> bool {
+        match self.try_to_end_next() {
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(refused) => {
+                error!(session = %self.session, why = ?refused.why, "a worker did not give up what a client had");
+            }
         }
         // Groups that a worker did not give up: nobody is left who would hear them.
         self.leave_all();
+        false
     }
 
-    fn try_to_end_everything(&mut self) -> Result<(), Refused> {
-        for number in numbers_of(&self.objects.qps) {
+    fn try_to_end_next(&mut self) -> Result<bool, Refused> {
+        let objects = &*self.objects;
+        if let Some(number) = first_of(&objects.qps) {
             self.end_qp(number)?;
-        }
-        for number in numbers_of(&self.objects.srqs) {
+        } else if let Some(number) = first_of(&objects.srqs) {
             self.end_srq(number)?;
-        }
-        for number in numbers_of(&self.objects.mws) {
+        } else if let Some(number) = first_of(&objects.mws) {
             self.end_mw(number)?;
-        }
-        for number in numbers_of(&self.objects.ahs) {
+        } else if let Some(number) = first_of(&objects.ahs) {
             self.end_ah(number)?;
-        }
-        for number in numbers_of(&self.objects.mrs) {
+        } else if let Some(number) = first_of(&objects.mrs) {
             self.end_mr(number)?;
-        }
-        for number in numbers_of(&self.objects.memories) {
+        } else if let Some(number) = first_of(&objects.memories) {
             self.end_memory(number)?;
-        }
-        for number in numbers_of(&self.objects.cqs) {
+        } else if let Some(number) = first_of(&objects.cqs) {
             self.end_cq(number)?;
-        }
-        for number in numbers_of(&self.objects.channels) {
+        } else if let Some(number) = first_of(&objects.channels) {
             self.end_channel(number)?;
-        }
-        for number in numbers_of(&self.objects.pds) {
+        } else if let Some(number) = first_of(&objects.pds) {
             self.end_pd(number)?;
+        } else {
+            let session = self.session;
+            self.take_back_from_all(|| Command::DetachSession(session))?;
+            return Ok(false);
         }
-        let session = self.session;
-        self.take_back_from_all(|| Command::DetachSession(session))
+        Ok(true)
     }
 
     /// Room for so many mappings more.
@@ -308,8 +310,8 @@ fn take_back(outside: &mut Outside<'_>, worker: WorkerId, command: Command) -> R
     }
 }
 
-fn numbers_of<T>(objects: &BTreeMap<u32, T>) -> Vec<u32> {
-    objects.keys().copied().collect()
+fn first_of<T>(objects: &BTreeMap<u32, T>) -> Option<u32> {
+    objects.keys().next().copied()
 }
 
 /// A completion queue's number as its client names it.

@@ -16,7 +16,9 @@ mod connection;
 mod control;
 mod credit;
 mod descriptor;
+mod door;
 mod kept;
+mod leaving;
 pub mod listener;
 mod lost;
 pub mod mapping;
@@ -32,7 +34,7 @@ mod refused;
 mod session;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     os::fd::{AsFd, BorrowedFd},
     time::Instant,
 };
@@ -50,9 +52,10 @@ use tracing::{debug, info, warn};
 
 pub use self::control::DeviceSetup;
 use self::{
-    connection::{Connection, Received, Sent},
+    connection::{Received, Sent},
     control::{Desk, Registry},
     descriptor::Descriptor,
+    leaving::Leaving,
     listener::Listener,
     memory::MemoryKind,
     outside::Outside,
@@ -71,9 +74,6 @@ use crate::{
 /// Messages of one session before the next has its turn.
 const MESSAGES_A_TURN: usize = 16;
 
-/// Sessions beyond the limit that are told so; more are dropped at once.
-const ONE_TOO_MANY: usize = 16;
-
 /// Sockets looked at in one go.
 const EVENTS: usize = 64;
 
@@ -89,6 +89,10 @@ pub struct Clients {
     listener: Listener,
     epoll: Epoll,
     sessions: BTreeMap<u32, Session>,
+    /// Those that are over, of which something is left.
+    leaving: Leaving,
+    /// Until when each has to open a device, in that order; those who have are in there, too.
+    handshakes: VecDeque<(Instant, u32)>,
     last_session: u32,
     registry: Registry,
     faults: Quiet,
@@ -125,6 +129,8 @@ impl Clients {
             listener,
             epoll,
             sessions,
+            leaving: Leaving::default(),
+            handshakes: VecDeque::new(),
             last_session: 0,
             registry,
             faults: Quiet::default(),
@@ -150,16 +156,28 @@ impl Clients {
         for event in &events[..ready] {
             match event.data() {
                 LISTENER => self.accept(),
-                LOST => self.end_those_who_lost(outside),
+                LOST => self.end_those_who_lost(),
                 number => self.serve(number as u32, outside),
             }
         }
+        self.leaving.end_some(&mut self.registry, outside);
+    }
+
+    /// When [`Self::on_deadline`] wants to be called.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.leaving.since().or_else(|| self.handshake_due())
+    }
+
+    /// Goes on with what takes more than one turn, and ends who takes too long to open a device.
+    pub fn on_deadline(&mut self, now: Instant, outside: &mut Outside<'_>) {
+        self.end_handshakes(now);
+        self.leaving.end_some(&mut self.registry, outside);
     }
 
     /// A worker has news.
     pub fn on_worker_event(&mut self, event: WorkerEvent, outside: &mut Outside<'_>) {
         match event {
-            WorkerEvent::Fault { session, fault } => self.end(session.0, &End::Fault(fault.to_string()), outside),
+            WorkerEvent::Fault { session, fault } => self.end(session.0, &End::Fault(fault.to_string())),
             WorkerEvent::Key { session, change } => {
                 let Some(Session { stage: Stage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else {
                     return;
@@ -220,57 +238,24 @@ impl Clients {
         })
     }
 
-    /// Sessions that there are.
+    /// Sessions that there are, those included of which something is left.
     pub fn len(&self) -> usize {
-        self.sessions.len()
+        self.sessions.len() + self.leaving.len()
     }
 
     /// No session.
     pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty()
+        self.len() == 0
     }
 
     /// Ends every session, for the daemon stops. Nobody is let in afterward: drop it.
     pub fn stop(&mut self, outside: &mut Outside<'_>) {
         let numbers: Vec<u32> = self.sessions.keys().copied().collect();
         for number in numbers {
-            self.end(number, &End::Stopping, outside);
+            self.end(number, &End::Stopping);
         }
-    }
-
-    fn accept(&mut self) {
-        // Bounded by the listener's backlog and by ONE_TOO_MANY.
-        while let Some(connection) = self.listener.accept() {
-            self.admit(connection);
-        }
-    }
-
-    fn admit(&mut self, connection: Connection) {
-        let peer = connection.peer();
-        let limit = self.registry.limits.clients as usize;
-        let stage = if self.sessions.len() < limit { Stage::Connected } else { Stage::OneTooMany };
-        if self.sessions.len() >= limit + ONE_TOO_MANY {
-            self.note_fault(|held_back| warn!(pid = peer.pid, limit, held_back, "too many clients: turned away"));
-            return;
-        }
-        let number = self.next_number();
-        let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
-        if let Err(errno) = self.epoll.add(&connection, EpollEvent::new(interest, number.into())) {
-            self.note_fault(
-                |held_back| warn!(pid = peer.pid, %errno, held_back, "a client cannot be watched: turned away"),
-            );
-            return;
-        }
-        debug!(session = number, pid = peer.pid, uid = peer.uid, "client connected");
-        self.sessions.insert(number, Session { id: SessionId(number), connection, stage });
-    }
-
-    fn next_number(&mut self) -> u32 {
-        loop {
-            self.last_session = self.last_session.wrapping_add(1).max(1);
-            if !self.sessions.contains_key(&self.last_session) {
-                return self.last_session;
-            }
+        while !self.leaving.is_empty() {
+            self.leaving.end_some(&mut self.registry, outside);
         }
     }
 
@@ -295,19 +280,19 @@ impl Clients {
                 });
             }
             if let Some(end) = end {
-                return self.end(number, &end, outside);
+                return self.end(number, &end);
             }
         }
     }
 
-    fn end(&mut self, number: u32, why: &End, outside: &mut Outside<'_>) {
+    fn end(&mut self, number: u32, why: &End) {
         let Some(session) = self.sessions.remove(&number) else { return };
         // It cannot fail: the socket was added when the session began, and is open still.
         let _ = self.epoll.delete(&session.connection);
         let (id, peer) = (session.id, session.connection.peer());
-        if let Stage::Open(mut objects) = session.stage {
-            let desk = Desk { registry: &mut self.registry, session: id, objects: &mut objects, outside };
-            desk.end_everything();
+        // Its socket is closed here: it hears of it at once.
+        if let Stage::Open(objects) = session.stage {
+            self.leaving.add(id, objects);
         }
         match why {
             End::Closed => self.note_coming(|held_back| info!(session = %id, pid = peer.pid, held_back, "client gone")),
@@ -319,7 +304,7 @@ impl Clients {
     }
 
     /// Ends the sessions of which memory is not there any more: what peers wrote to it is lost, too.
-    fn end_those_who_lost(&mut self, outside: &mut Outside<'_>) {
+    fn end_those_who_lost(&mut self) {
         let lost = |session: &Session| match &session.stage {
             Stage::Open(objects) => objects.memories.values().any(|object| object.memory.is_lost()),
             _ => false,
@@ -328,7 +313,7 @@ impl Clients {
             self.sessions.iter().filter(|(_, session)| lost(session)).map(|(number, _)| *number).collect();
         for number in numbers {
             let what = "memory that it registered is gone or takes too long: its file was cut short, there was no page for a hole in it, or its program has unmapped it";
-            self.end(number, &End::Fault(what.into()), outside);
+            self.end(number, &End::Fault(what.into()));
         }
     }
 
@@ -447,7 +432,7 @@ fn serve_message(
     let (reply, fds) = control::answer(registry, session, message, descriptor, outside);
     debug!(session = %session.id, call = call_name(message.header.op), refused = reply.header.status, "call");
     match session.connection.send(&reply, &fds) {
-        Sent::Yes if matches!(session.stage, Stage::OneTooMany) => Some(End::Closed),
+        Sent::Yes if matches!(session.stage, Stage::OneTooMany(_)) => Some(End::Closed),
         Sent::Yes => None,
         Sent::Full => Some(End::Fault("it does not read its replies".into())),
         Sent::Closed => Some(End::Closed),

@@ -31,7 +31,7 @@ pub(crate) struct Session {
 #[derive(Debug)]
 pub(crate) enum Stage {
     /// There are as many clients as may be: the first message is answered so.
-    OneTooMany,
+    OneTooMany(Refused),
     /// `Hello` comes first.
     Connected,
     /// `OpenDevice` comes next.

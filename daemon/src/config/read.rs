@@ -91,6 +91,7 @@ fn limits(section: &Section<'_, '_>) -> Limits {
     let default = Limits::default();
     Limits {
         clients: section.number("clients", "clients", default.clients, 1..=65_536),
+        clients_of_user: section.number("clients_of_user", "clients", default.clients_of_user, 1..=65_536),
         client: section.section("client", |section| client_limits(section, &default.client)),
         device: section.section("device", |section| device_limits(section, &default.device)),
     }

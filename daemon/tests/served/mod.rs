@@ -405,10 +405,15 @@ impl Control {
         loop {
             let mut fds =
                 [clients.as_fd(), events.as_fd(), self.bell.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-            poll(&mut fds, 1000u16).expect("poll");
+            let wait =
+                clients.deadline().map_or(Duration::from_secs(1), |due| due.saturating_duration_since(Instant::now()));
+            poll(&mut fds, wait.as_millis().min(1000) as u16).expect("poll");
             let jobs_wait = fds[2].any() == Some(true);
             let mut outside = Outside { workers: &mut workers, network: &mut self.network };
             clients.on_readable(&mut outside);
+            if clients.deadline().is_some_and(|due| due <= Instant::now()) {
+                clients.on_deadline(Instant::now(), &mut outside);
+            }
             events.clear();
             while let Some(event) = events.pop() {
                 clients.on_worker_event(event, &mut outside);

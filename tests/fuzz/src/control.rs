@@ -8,6 +8,7 @@ use std::{
     io::IoSlice,
     os::fd::{AsRawFd, OwnedFd, RawFd},
     path::PathBuf,
+    time::Instant,
 };
 
 use nix::{
@@ -191,6 +192,7 @@ impl Daemon {
         let listener = Listener::bind(&socket, None, 0o600).expect("a path of our own");
         let limits = Limits {
             clients: 2,
+            clients_of_user: 2,
             client: ClientLimits {
                 qps: 4,
                 cqs: 4,
@@ -346,6 +348,13 @@ impl Daemon {
         }
     }
 
+    /// What those who went had is given back, however many pieces that takes.
+    fn give_back(&mut self) {
+        for _ in 0..100 {
+            self.with_outside(|clients, outside| clients.on_deadline(Instant::now(), outside));
+        }
+    }
+
     /// All go, and nothing is left.
     fn end(mut self) {
         self.turn(0);
@@ -353,6 +362,7 @@ impl Daemon {
         for _ in 0..4 {
             self.serve();
         }
+        self.give_back();
         assert!(self.clients.is_empty(), "all sessions end");
         assert!(self.net.followed.is_empty(), "nothing is followed for nobody: {:?}", self.net.followed);
         assert!(self.net.joined.is_empty(), "no group is joined for nobody: {:?}", self.net.joined);
@@ -369,6 +379,7 @@ impl Daemon {
         }
         self.raws[0] = None;
         self.serve();
+        self.give_back();
         assert!(self.clients.is_empty());
         self.crew.release();
     }

@@ -1,0 +1,120 @@
+//! Who gets in.
+//!
+//! There are places for so many clients, and of these one user gets a share, so that others find one. Who connects opens a device within
+//! seconds: who only sits there is shown out.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use roced_shared::ids::SessionId;
+use tracing::{debug, warn};
+
+use super::{
+    Clients, End,
+    connection::{Connection, Peer},
+    refused::Refused,
+    session::{Session, Stage},
+};
+
+/// Sessions beyond the limits that are told so; more are dropped at once.
+const ONE_TOO_MANY: usize = 16;
+
+/// The same of one user.
+const ONE_TOO_MANY_OF_A_USER: usize = 4;
+
+/// From connecting to an open device. The library does all of it in one go; a guess for a machine with far more programs than cores.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+
+/// Sessions of all users and of one.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    all: usize,
+    of_user: usize,
+}
+
+impl Count {
+    fn add(&mut self, is_users: bool) {
+        self.all += 1;
+        self.of_user += usize::from(is_users);
+    }
+}
+
+impl Clients {
+    pub(super) fn accept(&mut self) {
+        // Bounded by the listener's backlog and by what is admitted. While places are being freed, who comes waits for one outside.
+        while self.leaving.is_empty() || self.len() < self.registry.limits.clients as usize {
+            let Some(connection) = self.listener.accept() else { return };
+            self.admit(connection);
+        }
+    }
+
+    fn admit(&mut self, connection: Connection) {
+        let peer = connection.peer();
+        let stage = match self.stage_for(peer) {
+            Ok(stage) => stage,
+            Err(limit) => {
+                let Peer { pid, uid } = peer;
+                self.note_fault(|held_back| warn!(pid, uid, limit, held_back, "too many clients: turned away"));
+                return;
+            }
+        };
+        let number = self.next_number();
+        let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+        if let Err(errno) = self.epoll.add(&connection, EpollEvent::new(interest, number.into())) {
+            self.note_fault(
+                |held_back| warn!(pid = peer.pid, %errno, held_back, "a client cannot be watched: turned away"),
+            );
+            return;
+        }
+        debug!(session = number, pid = peer.pid, uid = peer.uid, "client connected");
+        self.handshakes.push_back((Instant::now() + HANDSHAKE_MAX, number));
+        self.sessions.insert(number, Session { id: SessionId(number), connection, stage });
+    }
+
+    /// Where a client begins; the limit that is reached when there is not even room to tell it.
+    fn stage_for(&self, peer: Peer) -> Result<Stage, u32> {
+        let limits = &self.registry.limits;
+        let (mut inside, mut beyond) = (Count::default(), Count::default());
+        for session in self.sessions.values() {
+            let is_beyond = matches!(session.stage, Stage::OneTooMany(_));
+            let count = if is_beyond { &mut beyond } else { &mut inside };
+            count.add(session.connection.peer().uid == peer.uid);
+        }
+        // Who is leaving has a place with the workers until the end, yet is none of its user's clients any more: the next run of a large job
+        // begins as the last one ends.
+        inside.all += self.leaving.len();
+        let limit = if inside.of_user >= limits.clients_of_user as usize {
+            limits.clients_of_user
+        } else if inside.all >= limits.clients as usize {
+            limits.clients
+        } else {
+            return Ok(Stage::Connected);
+        };
+        let is_room = beyond.all < ONE_TOO_MANY && beyond.of_user < ONE_TOO_MANY_OF_A_USER;
+        if is_room { Ok(Stage::OneTooMany(Refused::limit(limit))) } else { Err(limit) }
+    }
+
+    fn next_number(&mut self) -> u32 {
+        loop {
+            self.last_session = self.last_session.wrapping_add(1).max(1);
+            let number = self.last_session;
+            if !self.sessions.contains_key(&number) && !self.leaving.contains(SessionId(number)) {
+                return number;
+            }
+        }
+    }
+
+    /// When somebody must have opened a device at the latest.
+    pub(super) fn handshake_due(&self) -> Option<Instant> {
+        self.handshakes.front().map(|(due, _)| *due)
+    }
+
+    /// Ends those who have not opened a device in time.
+    pub(super) fn end_handshakes(&mut self, now: Instant) {
+        while let Some((_, number)) = self.handshakes.pop_front_if(|(due, _)| *due <= now) {
+            if self.sessions.get(&number).is_some_and(|session| !matches!(session.stage, Stage::Open(_))) {
+                self.end(number, &End::Fault("it does not open a device".into()));
+            }
+        }
+    }
+}

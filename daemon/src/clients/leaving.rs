@@ -1,0 +1,72 @@
+//! Sessions that are over, while what they had is given back.
+//!
+//! A session may have thousands of objects, each with a round trip to every worker, and hundreds of sessions may end at once. So they wait here, and
+//! each turn of the control thread ends some objects: in between it serves others and tells its watchdog that it lives.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use roced_shared::ids::SessionId;
+
+use super::{
+    control::{Desk, Registry},
+    outside::Outside,
+    session::Objects,
+};
+
+/// Objects that are ended in one go.
+const OBJECTS_AT_ONCE: usize = 64;
+
+/// How long that may take, but for the wait for one worker that does not answer.
+const TIME_AT_ONCE: Duration = Duration::from_millis(5);
+
+/// Sessions without a client, the first to be ended first.
+#[derive(Debug, Default)]
+pub(super) struct Leaving(VecDeque<Left>);
+
+#[derive(Debug)]
+struct Left {
+    session: SessionId,
+    objects: Box<Objects>,
+    since: Instant,
+}
+
+impl Leaving {
+    pub(super) fn add(&mut self, session: SessionId, objects: Box<Objects>) {
+        self.0.push_back(Left { session, objects, since: Instant::now() });
+    }
+
+    /// Ends some of what they have.
+    pub(super) fn end_some(&mut self, registry: &mut Registry, outside: &mut Outside<'_>) {
+        let begin = Instant::now();
+        for _ in 0..OBJECTS_AT_ONCE {
+            let Some(Left { session, objects, .. }) = self.0.front_mut() else { return };
+            let mut desk = Desk { registry: &mut *registry, session: *session, objects, outside: &mut *outside };
+            if !desk.end_next() {
+                self.0.pop_front();
+            }
+            if begin.elapsed() >= TIME_AT_ONCE {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn contains(&self, session: SessionId) -> bool {
+        self.0.iter().any(|left| left.session == session)
+    }
+
+    /// When something was to be done first.
+    pub(super) fn since(&self) -> Option<Instant> {
+        self.0.front().map(|left| left.since)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

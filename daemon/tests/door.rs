@@ -1,0 +1,134 @@
+//! Who gets in, for how long it may do nothing, and how those go who leave all at once.
+
+mod served;
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    time::{Duration, Instant},
+};
+
+use roced::config::Limits;
+use roced_shared::abi::{
+    VERSION,
+    control::{
+        AllocMemory, AllocPd, DeviceName, Hello, HelloRequest, MemoryRequest, Nothing, OpenDevice, Refusal, RegMr,
+        RegMrRequest,
+    },
+};
+use served::{DEVICE, How, Raw, Served, eventually};
+
+fn opened(served: &Served) -> Raw {
+    let mut raw = Raw::greeted(&served.socket);
+    raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("it exists");
+    raw
+}
+
+fn hello(raw: &mut Raw) -> Result<(), (Refusal, [u64; 2])> {
+    raw.call::<Hello>(HelloRequest { version: VERSION }).map(drop)
+}
+
+/// Does something as another user.
+fn as_nobody<T: Send>(served: &Served, act: impl FnOnce() -> T + Send) -> T {
+    let open = |path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+    open(served.socket.as_path(), 0o666);
+    open(served.socket.parent().expect("a folder"), 0o711);
+    let as_other = || {
+        become_nobody();
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(as_other).join()).expect("it ended well")
+}
+
+#[expect(unsafe_code, reason = "the library changes the user of all threads")]
+fn become_nobody() {
+    // SAFETY: it changes the user of this thread, and nothing else.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+}
+
+#[test]
+fn one_user_leaves_places_for_others() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root, to be two users");
+    }
+    let limits = Limits { clients: 4, clients_of_user: 3, ..Limits::default() };
+    let served = Served::start_as(How { limits, ..How::default() });
+    let mut ours = [(); 3].map(|()| opened(&served));
+    // Some are told so, and who asks for more than that is turned away; others find room all the same.
+    let mut beyond: Vec<Raw> = (0..20).map(|_| Raw::connect(&served.socket)).collect();
+    eventually("some were let in to be told", || served.sessions() == 3 + 4);
+    assert_eq!(hello(&mut beyond[0]), Err((Refusal::Limit, [3, 0])));
+    assert!(beyond[0].is_closed());
+    assert!(beyond[19].is_closed());
+    let mut theirs = as_nobody(&served, || {
+        let mut first = opened(&served);
+        let mut second = Raw::connect(&served.socket);
+        assert_eq!(hello(&mut second), Err((Refusal::Limit, [4, 0])), "now all places are taken");
+        first.call::<AllocPd>(Nothing {}).expect("it is served");
+        first
+    });
+    for raw in ours.iter_mut().chain([&mut theirs]) {
+        raw.call::<AllocPd>(Nothing {}).expect("it is served");
+    }
+    drop((ours, beyond));
+    eventually("the others are gone", || served.sessions() == 1);
+    drop([(); 3].map(|()| opened(&served)));
+}
+
+/// What the default config promises.
+#[test]
+fn a_large_job_of_one_user_finds_room() {
+    let limits = Limits::default();
+    assert!(limits.clients_of_user >= 3 * 200 && limits.clients - limits.clients_of_user >= 200);
+}
+
+#[test]
+fn who_does_not_open_a_device_is_shown_out() {
+    let served = Served::start();
+    let silent = Raw::connect(&served.socket);
+    let (greeted, mut open) = (Raw::greeted(&served.socket), opened(&served));
+    eventually("all are in", || served.sessions() == 3);
+    let due = served.on_control_thread(|clients, _| clients.deadline()).expect("somebody has not opened a device");
+    assert!(due <= Instant::now() + Duration::from_secs(10));
+    let on_time = |at: Instant| {
+        served.on_control_thread(move |clients, outside| {
+            clients.on_deadline(at, outside);
+            clients.len()
+        })
+    };
+    assert_eq!(on_time(due.checked_sub(Duration::from_millis(1)).expect("later than 1970")), 3);
+    assert_eq!(on_time(due + Duration::from_secs(10)), 1);
+    assert!(silent.is_closed() && greeted.is_closed());
+    open.call::<AllocPd>(Nothing {}).expect("it is served");
+    assert_eq!(served.on_control_thread(|clients, _| clients.deadline()), None);
+}
+
+/// What a session had is given back in pieces: in between the control thread turns.
+#[test]
+fn who_leaves_much_behind_holds_up_nobody() {
+    const REGIONS: usize = 200;
+    let served = Served::start();
+    let leave = |_| {
+        let mut raw = opened(&served);
+        let pd = raw.call::<AllocPd>(Nothing {}).expect("below the limit").handle;
+        let memory = raw.call::<AllocMemory>(MemoryRequest { bytes: 4096 }).expect("below the limit").handle;
+        for _ in 0..REGIONS {
+            raw.call::<RegMr>(RegMrRequest { pd, memory, ..RegMrRequest::default() }).expect("below the limit");
+        }
+        raw
+    };
+    let all: Vec<Raw> = (0..3).map(leave).collect();
+    let turns = served.on_control_thread(move |clients, outside| {
+        drop(all);
+        let mut turns = 0;
+        // The first sees that they are gone.
+        clients.on_readable(outside);
+        while !clients.is_empty() {
+            assert!(clients.deadline().is_some_and(|due| due <= Instant::now()), "it is to be called again at once");
+            clients.on_deadline(Instant::now(), outside);
+            turns += 1;
+        }
+        turns
+    });
+    assert!(turns >= 3 * REGIONS / 100, "{turns} turns");
+}
