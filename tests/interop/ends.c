@@ -5,7 +5,7 @@
  *   ends [-g GID-INDEX] [-p PORT] [-m MTU] WHAT             waits for the other end, and answers what it asks for
  *   ends [-g GID-INDEX] [-p PORT] [-m MTU] WHAT ADDRESS     asks
  *
- * It says what happened, a fact a line: "request 0 success", "receive local length error", "event QP access error", "state ERR".
+ * It says what happened, a fact a line: "request success", "receive local length error", "event QP access error", "state ERR".
  * Whether that is as it should be is for others to say; only what would make the facts meaningless ends it with an exit code.
  */
 #include <arpa/inet.h>

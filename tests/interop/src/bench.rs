@@ -156,9 +156,7 @@ impl Bench {
         use std::sync::atomic::{AtomicU32, Ordering};
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let log = self.folder.join(format!("host.{}.log", NUMBER.fetch_add(1, Ordering::Relaxed)));
-        let running = Running::start(self.lab_command(&["exec", "a", "--", "sh", "-c", command]), &log)?;
-        // It is open, and read by that.
-        Ok(running)
+        Running::start(self.lab_command(&["exec", "a", "--", "sh", "-c", command]), &log)
     }
 
     /// Where the other side's programs find this one.
