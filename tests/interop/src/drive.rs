@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{
     bench::{Bench, SOON},
-    expect,
+    expect::{self, Quirk},
     process::Ended,
     scenario::{Run, Scenario, Side, Stock},
 };
@@ -27,8 +27,8 @@ pub(crate) struct Told {
     server: String,
     /// Frames that were dropped, duplicated, corrupted.
     pub(crate) harmed: [u64; 3],
-    /// What of rxe's is not as it should be, and known.
-    pub(crate) quirks: Vec<String>,
+    /// What is not as it should be, and known.
+    pub(crate) quirks: Vec<Quirk>,
 }
 
 /// Runs it. `number` is its place in the plan; both captures lie in `folder` afterward.
@@ -60,12 +60,8 @@ fn pair(bench: &Bench, client: Side, commands: [&str; 2], port: u16, limit: Dura
     let server = client.other();
     thread::scope(|scope| {
         let serving = scope.spawn(|| bench.run(server, &bench.of_verbs(server, server_command), limit));
-        let listening =
-            format!("until grep -qi ':{port:04x} [0-9a-f]*:0000 0a' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done");
-        let asked = bench.run(server, &listening, SOON).and_then(|ended| {
-            ensure!(ended.code == 0, "does not listen");
-            bench.run(client, &bench.of_verbs(client, client_command), limit)
-        });
+        let asked = await_listener(bench, server, port)
+            .and_then(|()| bench.run(client, &bench.of_verbs(client, client_command), limit));
         let served = serving.join().expect("no panic");
         match (asked, served) {
             (Ok(asked), Ok(served)) => Ok([asked, served]),
@@ -80,19 +76,27 @@ fn pair(bench: &Bench, client: Side, commands: [&str; 2], port: u16, limit: Dura
     })
 }
 
+/// Waits until a server listens there.
+fn await_listener(bench: &Bench, side: Side, port: u16) -> Result<()> {
+    let is_there = format!(":{port:04x} [0-9a-f]*:0000 0a");
+    let listening = format!("until grep -qi '{is_there}' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done");
+    // It is stopped, in the guest with an exit code, when nobody listens for too long.
+    bench.run(side, &listening, SOON)?.success(&format!("nobody listens at port {port} of {side}")).map(drop)
+}
+
 fn stock_pair(bench: &Bench, scenario: &Scenario, stock: Stock, port: u16) -> Result<Told> {
     let commands =
         [scenario.client, scenario.client.other()].map(|side| stock_command(bench, scenario, stock, side, port));
     let [client, server] = commands;
     let client = format!("{} {}", client?, Bench::address(scenario.client.other()));
     let [client, server] = pair(bench, scenario.client, [&client, &server?], port, LIMIT)?;
-    for (ended, who) in [(&client, "client"), (&server, "server")] {
+    for (ended, who, other) in [(&client, "client", &server), (&server, "server", &client)] {
         ensure!(
             ended.code == 0 && !ended.output.contains("invalid data"),
             "the {who}, exit code {}:\n{}\nand the other:\n{}",
             ended.code,
             ended.output,
-            if who == "client" { &server.output } else { &client.output }
+            other.output
         );
     }
     Ok(Told { client: client.output, server: server.output, ..Told::default() })
@@ -151,8 +155,7 @@ fn client(bench: &Bench, scenario: &Scenario, port: u16) -> Result<Told> {
     thread::scope(|scope| {
         // It serves for as long as it lives; what it is killed with is no failure.
         let serving = scope.spawn(|| bench.run(Side::Rxe, &format!("rxe-peer {port}"), LIMIT));
-        let listening = format!("until grep -qi ':{port:04x} [0-9a-f]*:0000 0a' /proc/net/tcp6; do sleep 0.05; done");
-        let asked = bench.run(Side::Rxe, &listening, SOON).and_then(|_| bench.run(Side::Roced, &asking, LIMIT));
+        let asked = await_listener(bench, Side::Rxe, port).and_then(|()| bench.run(Side::Roced, &asking, LIMIT));
         let ended = bench.run(Side::Rxe, "killall rxe-peer", SOON);
         let served = serving.join().expect("no panic")?;
         ended?;
@@ -170,15 +173,13 @@ fn reboot(bench: &mut Bench, scenario: &Scenario, port: u16) -> Result<Told> {
     };
     let (host, guest) = (command(Side::Roced)?, command(Side::Rxe)?);
     let in_background = |command: &str| format!("{command} >/run/load 2>&1 &");
-    let listening =
-        format!("until grep -qi ':{port:04x} [0-9a-f]*:0000 0a' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done");
     let mut ours = if scenario.client == Side::Roced {
         bench.run(Side::Rxe, &in_background(&guest), SOON)?.success("the guest's server")?;
-        bench.run(Side::Rxe, &listening, SOON)?.success("the guest's server does not listen")?;
+        await_listener(bench, Side::Rxe, port)?;
         bench.start_on_host(&bench.of_verbs(Side::Roced, &format!("{host} {}", Bench::address(Side::Rxe))))?
     } else {
         let ours = bench.start_on_host(&bench.of_verbs(Side::Roced, &host))?;
-        bench.run(Side::Roced, &listening, SOON)?.success("the host's server does not listen")?;
+        await_listener(bench, Side::Roced, port)?;
         bench
             .run(Side::Rxe, &in_background(&format!("{guest} {}", Bench::address(Side::Roced))), SOON)?
             .success("the guest's client")?;

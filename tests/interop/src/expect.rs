@@ -1,5 +1,7 @@
 //! How the questions of `ends.c` must end, at either end (IBTA v1 9.9.2 and 9.9.3, 10.3.1, 11.6.2 and 11.6.3).
 
+use std::fmt;
+
 use anyhow::{Result, bail};
 
 use crate::scenario::Side;
@@ -54,8 +56,22 @@ fn refused() -> Ending {
     }
 }
 
-/// What is otherwise, and known to be; mostly of rxe.
-struct Quirk {
+/// What an end says otherwise than the specification has it, known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quirk {
+    /// Who departs from the specification; whoever is at the other end may be the one who says so.
+    pub(crate) of: Side,
+    pub(crate) told: &'static str,
+}
+
+impl fmt::Display for Quirk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.of, self.told)
+    }
+}
+
+/// Where it shows.
+struct Known {
     /// Questions whose name begins so.
     what: &'static str,
     /// Who asks when it does.
@@ -66,30 +82,28 @@ struct Quirk {
     expected: &'static str,
     /// What is said in its place, if anything.
     instead: Option<&'static str>,
-    told: &'static str,
+    quirk: Quirk,
 }
 
-const NO_EVENT: &str = "rxe: a refused request raises no asynchronous event";
+const NO_EVENT: Quirk = Quirk { of: Side::Rxe, told: "a refused request raises no asynchronous event" };
 
-const fn no_event(what: &'static str) -> Quirk {
+const fn no_event(what: &'static str) -> Known {
     let expected = ACCESS_EVENT;
-    Quirk { what, client: Side::Roced, whose: Side::Rxe, expected, instead: None, told: NO_EVENT }
+    Known { what, client: Side::Roced, whose: Side::Rxe, expected, instead: None, quirk: NO_EVENT }
 }
 
-const fn too_long(
-    client: Side,
-    whose: Side,
-    expected: &'static str,
-    instead: &'static str,
-    told: &'static str,
-) -> Quirk {
-    Quirk { what: "send-too-long", client, whose, expected, instead: Some(instead), told }
+const fn too_long(client: Side, whose: Side, expected: &'static str, instead: &'static str, quirk: Quirk) -> Known {
+    Known { what: "send-too-long", client, whose, expected, instead: Some(instead), quirk }
 }
 
-const TOO_LONG: &str = "rxe: a SEND longer than its receive is a remote operation error (NAK 0x63)";
-const TOLD_TWICE: &str = "roced: the receive that is too short completes with an error, and there is an event as well";
+const TOO_LONG: Quirk =
+    Quirk { of: Side::Rxe, told: "a SEND longer than its receive is a remote operation error (NAK 0x63)" };
+const TOLD_TWICE: Quirk = Quirk {
+    of: Side::Roced,
+    told: "the receive that is too short completes with an error, and there is an event as well",
+};
 
-const QUIRKS: [Quirk; 7] = [
+const KNOWN: [Known; 7] = [
     no_event("wrong-key-"),
     no_event("no-right-"),
     no_event("out-of-bounds-"),
@@ -106,23 +120,23 @@ const QUIRKS: [Quirk; 7] = [
     too_long(Side::Rxe, Side::Roced, "", "event invalid request local work queue error", TOLD_TWICE),
 ];
 
-/// Compares what the ends said with what they must. Gives what is otherwise because of rxe, and known.
+/// Compares what the ends said with what they must. Gives what is otherwise, and known.
 ///
 /// # Errors
 /// When something else is otherwise.
-pub(crate) fn check(what: &str, client: Side, asked: &str, served: &str) -> Result<Vec<String>> {
+pub(crate) fn check(what: &str, client: Side, asked: &str, served: &str) -> Result<Vec<Quirk>> {
     let Some(wanted) = specified(what) else { bail!("it is not known how '{what}' must end") };
     let mut quirks = Vec::new();
     let mut wrong = Vec::new();
     for (side, told, wanted) in [(client, asked, wanted.client), (client.other(), served, wanted.server)] {
         let mut told: Vec<&str> = told.lines().collect();
         let mut wanted = wanted;
-        for quirk in QUIRKS.iter().filter(|it| what.starts_with(it.what) && it.client == client && it.whose == side) {
-            let at = wanted.iter().position(|fact| *fact == quirk.expected);
-            if !told.contains(&quirk.expected) && (at.is_some() || quirk.expected.is_empty()) {
+        for known in KNOWN.iter().filter(|it| what.starts_with(it.what) && it.client == client && it.whose == side) {
+            let at = wanted.iter().position(|fact| *fact == known.expected);
+            if !told.contains(&known.expected) && (at.is_some() || known.expected.is_empty()) {
                 at.map(|at| wanted.remove(at));
-                wanted.extend(quirk.instead);
-                quirks.push(quirk.told.to_owned());
+                wanted.extend(known.instead);
+                quirks.push(known.quirk);
             }
         }
         // Completions and events have no order between them.
@@ -153,7 +167,7 @@ mod tests {
     fn rxe_may_be_silent_about_an_access_error_and_roced_may_not() {
         let client = "request remote access error\nrequest Work Request Flushed Error\nstate ERR\n";
         let silent = "receive Work Request Flushed Error\nstate ERR\n";
-        assert_eq!(check("no-right-read", Side::Roced, client, silent).ok(), Some(vec![NO_EVENT.to_owned()]));
+        assert_eq!(check("no-right-read", Side::Roced, client, silent).ok(), Some(vec![NO_EVENT]));
         assert!(check("no-right-read", Side::Rxe, client, silent).is_err());
     }
 

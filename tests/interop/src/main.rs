@@ -8,6 +8,7 @@
 mod bench;
 mod check;
 mod compare;
+mod document;
 mod drive;
 mod expect;
 mod guest;
@@ -51,6 +52,9 @@ struct Arguments {
     /// Say which there are, and run none.
     #[arg(long)]
     list: bool,
+    /// Write what a full run that went well has found into this page, `docs/interop.md`.
+    #[arg(long, value_name = "PAGE", conflicts_with_all = ["short", "only", "list", "look"])]
+    document: Option<PathBuf>,
     /// Look again at the captures in these folders, and run none.
     #[arg(long, value_name = "FOLDER", num_args = 1..)]
     look: Vec<PathBuf>,
@@ -61,6 +65,7 @@ fn main() -> Result<()> {
     let mut scenarios = if arguments.short { plan::short() } else { plan::all() };
     if let Some(text) = &arguments.only {
         scenarios.retain(|scenario| scenario.to_string().contains(text.as_str()));
+        ensure!(!scenarios.is_empty(), "no scenario has '{text}' in its line; --list says which there are");
     }
     if arguments.list {
         scenarios.iter().for_each(|scenario| println!("{scenario}"));
@@ -69,9 +74,10 @@ fn main() -> Result<()> {
     for folder in &arguments.look {
         let verdict = verify::verify(None, folder)?;
         println!(
-            "{}: {} frames, {} of them on connections that cannot be told apart, ours {:#?}, of rxe {:#?}",
+            "{}: {} frames, {:?} of roced and rxe, {} of them on connections that cannot be told apart, ours {:#?}, of rxe {:#?}",
             folder.display(),
-            verdict.frames,
+            verdict.frames(),
+            verdict.sent,
             verdict.unrelated,
             verdict.ours,
             verdict.theirs
@@ -86,17 +92,23 @@ fn main() -> Result<()> {
     println!("interop: the guest is up after {:.1} s; {} scenarios", started.elapsed().as_secs_f32(), scenarios.len());
     let outcomes = run_all(&mut bench, &scenarios, &arguments.folder)?;
     drop(bench);
-    report::print(&outcomes, &arguments.folder)?;
-    let without_reason = report::print_differences(&outcomes, &arguments.folder)?;
+    let table = report::table(&outcomes);
+    println!("\n{table}");
+    fs::write(arguments.folder.join("table.md"), &table)?;
+    plan::LEFT_OUT.iter().for_each(|left_out| println!("left out: {left_out}"));
+    let (differences, without_reason) = report::differences_table(&outcomes);
+    println!("\nHow the same operations look, of roced and of rxe:\n{differences}");
+    fs::write(arguments.folder.join("differences.md"), &differences)?;
     let failed = outcomes.iter().filter(|outcome| !outcome.is_good()).count();
-    println!(
-        "interop: {} of {} scenarios passed, {} s",
-        outcomes.len() - failed,
-        outcomes.len(),
-        started.elapsed().as_secs()
-    );
+    let (passed, all) = (outcomes.len() - failed, outcomes.len());
+    let summary = format!("{passed} of {all} scenarios passed, {} s", started.elapsed().as_secs());
+    println!("interop: {summary}");
     ensure!(failed == 0, "{failed} scenarios failed");
     ensure!(without_reason == 0, "{without_reason} differences have no reason");
+    if let Some(page) = &arguments.document {
+        let summary = format!("{summary} ({})", document::machine(&arguments.image)?);
+        document::write(page, &differences, &summary, &table)?;
+    }
     Ok(())
 }
 

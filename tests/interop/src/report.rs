@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, fs,
+    fmt,
     path::Path,
     time::Duration,
 };
@@ -12,8 +12,8 @@ use comfy_table::{Table, presets::ASCII_MARKDOWN};
 
 use crate::{
     compare::{Difference, compare},
+    document::DIFFERENCES,
     drive::Told,
-    plan,
     scenario::{Network, Run, Scenario, Side},
     verify::{self, Verdict},
 };
@@ -58,14 +58,7 @@ impl Outcome {
             verdict.ports = Default::default();
         }
         if is_told {
-            errors.extend(verdict.ours.iter().cloned());
-            let corrupted = told.harmed[2];
-            if verdict.damaged as u64 > corrupted {
-                errors.push(format!(
-                    "{} frames were damaged, and {corrupted} were corrupted on purpose",
-                    verdict.damaged
-                ));
-            }
+            errors.extend(wrong_in_captures(&scenario, &told, &verdict));
         }
         Self { scenario, took, errors, told, verdict }
     }
@@ -78,12 +71,30 @@ impl Outcome {
         if self.is_good() { "ok" } else { "FAILED" }
     }
 
-    /// What of rxe is not as it should be.
-    fn theirs(&self) -> String {
+    /// What is not as it should be: rules that rxe broke, and what is known of either.
+    fn otherwise(&self) -> String {
         let rules = self.verdict.theirs.iter().map(|(rule, (count, _))| format!("{rule} {count}"));
-        let quirks = self.told.quirks.iter().map(|_| "as known".to_owned());
+        let quirks = self.told.quirks.iter().map(|quirk| format!("{} as known", quirk.of));
         rules.chain(quirks).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// What must not be, whatever both ends say.
+fn wrong_in_captures(scenario: &Scenario, told: &Told, verdict: &Verdict) -> Vec<String> {
+    let mut wrong = verdict.ours.clone();
+    for side in Side::BOTH {
+        if scenario.speaks(side) && verdict.sent[side as usize] == 0 {
+            wrong.push(format!("no frame of {side} was captured"));
+        }
+    }
+    if verdict.unrelated > 0 {
+        wrong.push(format!("{} frames are of connections that cannot be told apart, and unchecked", verdict.unrelated));
+    }
+    let corrupted = told.harmed[2];
+    if verdict.damaged as u64 > corrupted {
+        wrong.push(format!("{} frames were damaged, and {corrupted} were corrupted on purpose", verdict.damaged));
+    }
+    wrong
 }
 
 impl fmt::Display for Outcome {
@@ -94,7 +105,7 @@ impl fmt::Display for Outcome {
             self.word(),
             self.scenario,
             self.took.as_secs_f32(),
-            self.verdict.frames
+            self.verdict.frames()
         )?;
         let lines = self.errors.iter().flat_map(|error| error.lines());
         lines.take(LINES_MAX).try_for_each(|line| write!(f, "\n        {line}"))
@@ -119,9 +130,9 @@ pub(crate) fn differences(outcomes: &[Outcome]) -> BTreeMap<&'static str, Vec<Di
     found
 }
 
-/// Prints them; gives how many have no reason.
-pub(crate) fn print_differences(outcomes: &[Outcome], folder: &Path) -> Result<usize> {
-    let mut text = String::from("| | field | roced | rxe |\n|---|---|---|---|\n");
+/// A table of them, and how many have no reason; those are told.
+pub(crate) fn differences_table(outcomes: &[Outcome]) -> (String, usize) {
+    let mut text = format!("{DIFFERENCES}|---|---|---|---|\n");
     let mut without_reason = 0;
     let mut told = BTreeSet::new();
     for (network, differences) in differences(outcomes) {
@@ -138,13 +149,11 @@ pub(crate) fn print_differences(outcomes: &[Outcome], folder: &Path) -> Result<u
             }
         }
     }
-    println!("\nHow the same operations look, of roced and of rxe:\n{text}");
-    fs::write(folder.join("differences.md"), text)?;
-    Ok(without_reason)
+    (text, without_reason)
 }
 
-/// Prints the table, what was left out, and what of rxe is otherwise than it should be; the table also goes into `folder`.
-pub(crate) fn print(outcomes: &[Outcome], folder: &Path) -> Result<()> {
+/// The table, and what is otherwise than it should be, a line each.
+pub(crate) fn table(outcomes: &[Outcome]) -> String {
     let mut table = Table::new();
     table.load_preset(ASCII_MARKDOWN);
     table.set_header([
@@ -158,7 +167,7 @@ pub(crate) fn print(outcomes: &[Outcome], folder: &Path) -> Result<()> {
         "frames",
         "harmed",
         "result",
-        "of rxe",
+        "otherwise",
         "s",
     ]);
     for (number, outcome) in outcomes.iter().enumerate() {
@@ -171,34 +180,71 @@ pub(crate) fn print(outcomes: &[Outcome], folder: &Path) -> Result<()> {
             scenario.mtu.to_string(),
             scenario.network.to_string(),
             scenario.faults(),
-            outcome.verdict.frames.to_string(),
+            outcome.verdict.frames().to_string(),
             outcome.told.harmed.iter().sum::<u64>().to_string(),
             outcome.word().to_owned(),
-            outcome.theirs(),
+            outcome.otherwise(),
             format!("{:.1}", outcome.took.as_secs_f32()),
         ]);
     }
-    println!("\n{table}\n");
-    fs::write(folder.join("table.md"), format!("{table}\n"))?;
-    for left_out in plan::LEFT_OUT {
-        println!("left out: {left_out}");
-    }
+    format!("{table}\n\n{}", notes(outcomes).map(|note| format!("- {note}\n")).collect::<String>())
+}
+
+/// What the table has no room for.
+fn notes(outcomes: &[Outcome]) -> impl Iterator<Item = String> {
     let mut theirs = BTreeMap::new();
+    let mut quirks = BTreeMap::<_, Vec<_>>::new();
+    let mut notes = Vec::new();
     for (number, outcome) in outcomes.iter().enumerate() {
+        let number = number + 1;
         for (rule, (count, first)) in &outcome.verdict.theirs {
-            let entry = theirs.entry(*rule).or_insert_with(|| (0, 0, format!("scenario {}: {first}", number + 1)));
+            let entry = theirs.entry(*rule).or_insert_with(|| (0, 0, format!("scenario {number}: {first}")));
             entry.0 += count;
             entry.1 += 1;
         }
         for quirk in &outcome.told.quirks {
-            println!("scenario {}: {quirk}", number + 1);
+            quirks.entry(quirk.to_string()).or_default().push(number.to_string());
         }
     }
-    for (rule, (count, scenarios, first)) in theirs {
-        println!("of rxe, {rule}: {count} times in {scenarios} scenarios, such as in {first}");
-    }
+    let known =
+        |(quirk, scenarios): (String, Vec<String>)| format!("as known, {quirk}: in scenarios {}", scenarios.join(", "));
+    notes.extend(quirks.into_iter().map(known));
+    notes.extend(theirs.into_iter().map(|(rule, (count, scenarios, first))| {
+        format!("of rxe, {rule}: {count} times in {scenarios} scenarios, such as in {first}")
+    }));
     let unrelated: usize = outcomes.iter().map(|outcome| outcome.verdict.unrelated).sum();
-    let frames: usize = outcomes.iter().map(|outcome| outcome.verdict.frames).sum();
-    println!("{frames} frames looked at; {unrelated} of them on connections that cannot be told apart");
-    Ok(())
+    let frames: usize = outcomes.iter().map(|outcome| outcome.verdict.frames()).sum();
+    notes.push(format!("{frames} frames looked at; {unrelated} of them on connections that cannot be told apart"));
+    notes.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Stock;
+
+    fn wrong(run: Run, change: impl FnOnce(&mut Verdict)) -> Vec<String> {
+        let mut verdict = Verdict { sent: [10, 10], ..Verdict::default() };
+        change(&mut verdict);
+        wrong_in_captures(&Scenario::plain(run, Side::Rxe), &Told::default(), &verdict)
+    }
+
+    #[test]
+    fn what_was_not_looked_at_does_not_pass() {
+        let run = Run::Stock(Stock::SendBw);
+        assert!(wrong(run, |_| ()).is_empty());
+        assert_eq!(wrong(run, |it| it.sent = [0, 10]), ["no frame of roced was captured"]);
+        assert_eq!(wrong(run, |it| it.sent = [0, 0]).len(), 2);
+        assert!(wrong(run, |it| it.unrelated = 1)[0].contains("cannot be told apart"));
+        assert!(wrong(run, |it| it.damaged = 1)[0].contains("were damaged"));
+        assert_eq!(wrong(run, |it| it.ours.push("a rule".to_owned())), ["a rule"]);
+    }
+
+    #[test]
+    fn only_a_server_that_owes_nothing_may_be_silent() {
+        for run in [Run::Stock(Stock::UdSendBw), Run::Stock(Stock::UcWriteBw), Run::Ends("retry-exceeded")] {
+            assert!(wrong(run, |it| it.sent = [0, 10]).is_empty(), "{run:?}");
+            assert_eq!(wrong(run, |it| it.sent = [10, 0]), ["no frame of rxe was captured"], "{run:?}");
+        }
+    }
 }

@@ -166,6 +166,11 @@ impl Stock {
         matches!(self, Self::UdPingpong | Self::UdSendBw)
     }
 
+    /// The server sends, too: answers, or messages of its own.
+    pub(crate) fn is_answered(self) -> bool {
+        !matches!(self, Self::UcSendBw | Self::UcWriteBw | Self::UdSendBw)
+    }
+
     /// It ends although messages are lost.
     pub(crate) fn bears_loss(self) -> bool {
         !matches!(self, Self::UcPingpong | Self::UdPingpong | Self::UcSendBw | Self::UdSendBw)
@@ -247,6 +252,17 @@ impl Scenario {
     pub(crate) fn faults(&self) -> String {
         self.harm
             .map_or_else(|| "-".to_owned(), |(harm, rate)| format!("{} {rate}", harm.option().trim_start_matches('-')))
+    }
+
+    /// Whether there must be frames of that side: the client always asks; whom it asks without a promise to be answered may be silent.
+    pub(crate) fn speaks(&self, side: Side) -> bool {
+        let is_answered = match self.run {
+            Run::Stock(stock) => stock.is_answered(),
+            // The other end has no such queue pair.
+            Run::Ends(what) => what != "retry-exceeded",
+            Run::Client | Run::Reboot => true,
+        };
+        side == self.client || is_answered
     }
 
     pub(crate) fn bytes(&self) -> String {

@@ -21,8 +21,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// What was found.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// Frames that either side sent.
-    pub(crate) frames: usize,
+    /// Frames that each side sent, by [`Side`].
+    pub(crate) sent: [usize; 2],
     /// Frames whose ICRC does not hold.
     pub(crate) damaged: usize,
     /// What is ours, and must not be.
@@ -33,6 +33,13 @@ pub(crate) struct Verdict {
     pub(crate) unrelated: usize,
     /// Both ports, roced's first.
     pub(crate) ports: [Vec<Seen>; 2],
+}
+
+impl Verdict {
+    /// Frames that either side sent.
+    pub(crate) fn frames(&self) -> usize {
+        self.sent.iter().sum()
+    }
 }
 
 /// Looks at both captures in `folder`. Without `mtu` each connection's is that of its longest packet.
@@ -62,7 +69,7 @@ fn judge(ports: &[Vec<Seen>; 2], mtu: Option<u32>, verdict: &mut Verdict) {
     let lives = Lives::of(ports, mtu);
     for side in Side::BOTH {
         let findings = check::check(&ports[side as usize], side, &lives);
-        verdict.frames += findings.sent;
+        verdict.sent[side as usize] = findings.sent;
         verdict.unrelated += findings.unrelated;
         for violation in findings.violations {
             if side == Side::Roced {
