@@ -102,5 +102,5 @@ fn ask(agent: &mut BufReader<UnixStream>, command: &str, limit: Duration) -> Res
     let (code, bytes) = line.trim().split_once(' ').with_context(|| format!("answers '{line}'"))?;
     let mut output = vec![0; bytes.parse()?];
     agent.read_exact(&mut output)?;
-    Ok(Ended { code: code.parse()?, output: String::from_utf8_lossy(&output).into_owned() })
+    Ok(Ended::now(code.parse()?, String::from_utf8_lossy(&output).into_owned()))
 }

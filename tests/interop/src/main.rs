@@ -12,6 +12,7 @@ mod document;
 mod drive;
 mod expect;
 mod guest;
+mod parting;
 mod plan;
 mod process;
 mod report;

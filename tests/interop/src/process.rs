@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -21,9 +21,17 @@ pub(crate) struct Ended {
     pub(crate) code: i32,
     /// What it printed, on stdout and stderr.
     pub(crate) output: String,
+    /// When it was seen to have ended, since the epoch.
+    pub(crate) at_ns: u64,
 }
 
 impl Ended {
+    /// Now.
+    pub(crate) fn now(code: i32, output: String) -> Self {
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
+        Self { code, output, at_ns: at.as_nanos() as u64 }
+    }
+
     /// What it printed, if it ended well.
     pub(crate) fn success(self, what: &str) -> Result<String> {
         ensure!(self.code == 0, "{what}: exit code {}\n{}", self.code, self.output.trim_end());
@@ -84,7 +92,7 @@ impl Running {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                return Ok(Ended { code: status.code().unwrap_or(-1), output: self.printed()? });
+                return Ok(Ended::now(status.code().unwrap_or(-1), self.printed()?));
             }
             if Instant::now() > deadline {
                 let printed = self.printed()?;

@@ -11,6 +11,7 @@ use anyhow::Result;
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 
 use crate::{
+    check::last_ack::lost_with_its_sender,
     compare::{Difference, compare},
     document::DIFFERENCES,
     drive::Told,
@@ -27,6 +28,8 @@ pub(crate) struct Outcome {
     took: Duration,
     /// What is wrong.
     errors: Vec<String>,
+    /// Why it is right all the same that an end gave up.
+    last_ack: Vec<String>,
     told: Told,
     verdict: Verdict,
 }
@@ -53,6 +56,16 @@ impl Outcome {
             Err(error) if is_told => errors.push(format!("{error:#}")),
             Err(_) => (),
         }
+        let mut last_ack = Vec::new();
+        if let Some(parting) = &told.parting {
+            match lost_with_its_sender(&verdict.ports, scenario.path_mtu(), parting) {
+                Ok(evidence) => last_ack = evidence,
+                Err(why) => errors.push(format!(
+                    "{} gave up, and not for want of a last ACK that was lost: {why}\nclient: {}\nserver: {}",
+                    parting.left_behind, told.client, told.server
+                )),
+            }
+        }
         if !is_compared {
             // They are many.
             verdict.ports = Default::default();
@@ -60,7 +73,7 @@ impl Outcome {
         if is_told {
             errors.extend(wrong_in_captures(&scenario, &told, &verdict));
         }
-        Self { scenario, took, errors, told, verdict }
+        Self { scenario, took, errors, last_ack, told, verdict }
     }
 
     pub(crate) fn is_good(&self) -> bool {
@@ -68,7 +81,11 @@ impl Outcome {
     }
 
     fn word(&self) -> &'static str {
-        if self.is_good() { "ok" } else { "FAILED" }
+        match (self.is_good(), self.last_ack.is_empty()) {
+            (false, _) => "FAILED",
+            (true, true) => "ok",
+            (true, false) => "ok, last ACK lost",
+        }
     }
 
     /// What is not as it should be: rules that rxe broke, and what is known of either.
@@ -107,7 +124,7 @@ impl fmt::Display for Outcome {
             self.took.as_secs_f32(),
             self.verdict.frames()
         )?;
-        let lines = self.errors.iter().flat_map(|error| error.lines());
+        let lines = self.errors.iter().chain(&self.last_ack).flat_map(|text| text.lines());
         lines.take(LINES_MAX).try_for_each(|line| write!(f, "\n        {line}"))
     }
 }
@@ -205,6 +222,7 @@ fn notes(outcomes: &[Outcome]) -> impl Iterator<Item = String> {
         for quirk in &outcome.told.quirks {
             quirks.entry(quirk.to_string()).or_default().push(number.to_string());
         }
+        notes.extend(outcome.last_ack.iter().map(|evidence| format!("scenario {number}: {evidence}")));
     }
     let known =
         |(quirk, scenarios): (String, Vec<String>)| format!("as known, {quirk}: in scenarios {}", scenarios.join(", "));

@@ -254,6 +254,11 @@ impl Scenario {
             .map_or_else(|| "-".to_owned(), |(harm, rate)| format!("{} {rate}", harm.option().trim_start_matches('-')))
     }
 
+    /// The switch does what keeps frames from arriving whole.
+    pub(crate) fn loses_frames(&self) -> bool {
+        matches!(self.harm, Some((Harm::Drop | Harm::Corrupt, _)))
+    }
+
     /// Whether there must be frames of that side: the client always asks; whom it asks without a promise to be answered may be silent.
     pub(crate) fn speaks(&self, side: Side) -> bool {
         let is_answered = match self.run {

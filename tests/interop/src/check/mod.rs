@@ -6,9 +6,11 @@
 //!   frames ─► by connection, and its life (until PSNs begin anew)   lives, course
 //!                 ├─ requests of this side, what was answered       requester
 //!                 └─ answers of this side, what was asked           responder
+//!   both ports ─► what a side waited for in vain at the end         last_ack
 //! ```
 
 mod course;
+pub(crate) mod last_ack;
 mod lives;
 mod requester;
 mod responder;

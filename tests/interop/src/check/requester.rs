@@ -1,6 +1,6 @@
 //! What a side asks: in PSN order, message by message, and again when it must.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
 use super::{Count, Findings, SLACK_NS, lives::Life};
 use crate::{
@@ -75,18 +75,29 @@ impl Requester {
     }
 
     pub(super) fn check(mut self, life: &[&Seen], side: Side, findings: &mut Findings) {
-        for seen in life {
-            if seen.from == side {
-                self.on_request(seen, findings);
-            } else {
-                self.on_answer(seen, findings);
-            }
-        }
+        self.follow(life, side, findings);
         // 9.7.5.2.8: what was asked for again is sent again. Whoever asked last may have asked when all was over.
         let Some(last) = life.last() else { return };
         for asked in self.asked.iter().filter(|it| it.psn >= self.acknowledged && !self.ended) {
             if last.at_ns > asked.expected_ns + SLACK_NS[side as usize] {
                 findings.add("nak-answered", &asked.frame, "what this NAK asks for is never sent again");
+            }
+        }
+    }
+
+    /// The PSNs that still wait to be acknowledged when all is over; none where a NAK has ended it.
+    pub(super) fn open(mut self, life: &[&Seen], side: Side) -> Range<i64> {
+        self.follow(life, side, &mut Findings::default());
+        let next = self.sent.len() as i64;
+        if self.ended { next..next } else { self.acknowledged..next }
+    }
+
+    fn follow(&mut self, life: &[&Seen], side: Side, findings: &mut Findings) {
+        for seen in life {
+            if seen.from == side {
+                self.on_request(seen, findings);
+            } else {
+                self.on_answer(seen, findings);
             }
         }
     }

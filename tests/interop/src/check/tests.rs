@@ -1,6 +1,7 @@
 //! The rules themselves, held against what two of Linux's rxe once said to each other (`tests/captures`): as it was recorded, and with one
 //! thing made wrong. Host A of the recordings stands for rxe, host B for roced.
 
+mod last_ack;
 mod lives;
 
 use std::collections::BTreeSet;

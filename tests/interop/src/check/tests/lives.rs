@@ -5,10 +5,10 @@ use crate::{compare::source_port, trace::Service};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// PSN of the first packet in every recording that has no name for it.
-const FIRST: u32 = 4096;
+pub(super) const FIRST: u32 = 4096;
 
 /// A recording, between queue pairs `[ours, theirs]` (theirs asks), with PSNs that begin at `first`, at that time.
-fn between([ours, theirs]: [u32; 2], file: &str, first: u32, at_ns: u64) -> Vec<Seen> {
+pub(super) fn between([ours, theirs]: [u32; 2], file: &str, first: u32, at_ns: u64) -> Vec<Seen> {
     let mut frames = recorded(file);
     let began_ns = frames[0].at_ns;
     for seen in &mut frames {
