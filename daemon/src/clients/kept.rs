@@ -9,15 +9,17 @@
 //!      └── waits, but not for long ◄── done ─────┘
 //! ```
 //!
-//! An access may meet a page that somebody has to bring first (a disk, a file system in user space, a userfaultfd), or an address space that its
-//! program keeps locked. All of that may be the client's doing, so no worker does it itself. For what blocks, each user has a credit of time; who uses it
-//! up, or blocks too long at once, loses the memory and with it the session. So the harm to others on the same worker is bounded.
+//! An access may meet a page that somebody has to bring first (a disk, a file system in user space, a userfaultfd) or make (zeros for a huge page), or an
+//! address space that its program keeps locked. All of that may be the client's doing, so no worker does it itself, and a worker waits no longer than the
+//! client's user may have it wait (`credit.rs`). Who uses that up, or blocks too long at once, loses the memory and with it the session. So the harm to
+//! others on the same worker is bounded.
 //!
 //! What can be done together is: pieces that are written one behind the other go in one piece, before anybody is told of them ([`KeptMemory::settle`]); and who
 //! reads on where it stopped finds the bytes read ahead, in the same turn.
 
 mod desk;
 mod porter;
+mod wait;
 
 use std::{
     ops::Range,
@@ -28,7 +30,7 @@ use nix::errno::Errno;
 use roced_transport::io::MemoryFault;
 
 use self::{desk::Desk, porter::Shared};
-use super::{credit::credit_of, descriptor::Descriptor};
+use super::{credit::credit_of, descriptor::Descriptor, reach::Moment};
 
 /// Most bytes of one access: sixteen packets of the largest path MTU.
 const ROOM: usize = 64 << 10;
@@ -54,10 +56,10 @@ impl KeptMemory {
         if range.start < LOWEST || range.end > i64::MAX as u64 || range.is_empty() {
             return Err(Errno::EFAULT);
         }
-        let mut desk = porter.desk();
+        let mut desk = porter.desk(Moment::of_control());
         desk.settle(&porter.shared).map_err(|MemoryFault| Errno::EAGAIN)?;
         for address in [range.start, range.end - 1] {
-            desk.read(&porter.shared, address, 1, 1, 0)?;
+            desk.read(&porter.shared, address, 1, 1)?;
         }
         drop(desk);
         Ok(Self { porter: Arc::clone(porter), address: range.start, bytes: range.end - range.start, writable })
@@ -89,9 +91,9 @@ impl KeptMemory {
     ///
     /// # Panics
     /// When they do not fit, as `ClientMemory::write`.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
+    pub fn write(&self, offset: u64, bytes: &[u8], moment: Moment) -> Result<(), MemoryFault> {
         self.check(offset, bytes.len());
-        let mut desk = self.porter.desk();
+        let mut desk = self.porter.desk(moment);
         let mut address = self.address + offset;
         for piece in bytes.chunks(ROOM) {
             desk.stage(&self.porter.shared, address, piece)?;
@@ -104,8 +106,8 @@ impl KeptMemory {
     ///
     /// # Errors
     /// It cannot be written; the memory is lost.
-    pub fn settle(&self) -> Result<(), MemoryFault> {
-        self.porter.desk().settle(&self.porter.shared)
+    pub fn settle(&self, moment: Moment) -> Result<(), MemoryFault> {
+        self.porter.desk(moment).settle(&self.porter.shared)
     }
 
     /// Copies what lies at `offset` to `into`. What the same moment has read ahead is not read again: whoever asks has another `moment` when the
@@ -116,14 +118,14 @@ impl KeptMemory {
     ///
     /// # Panics
     /// When the range does not lie inside, as [`Self::write`].
-    pub fn read(&self, offset: u64, into: &mut [u8], moment: u64) -> Result<(), MemoryFault> {
+    pub fn read(&self, offset: u64, into: &mut [u8], moment: Moment) -> Result<(), MemoryFault> {
         self.check(offset, into.len());
-        let mut desk = self.porter.desk();
+        let mut desk = self.porter.desk(moment);
         desk.settle(&self.porter.shared)?;
         let mut address = self.address + offset;
         for piece in into.chunks_mut(ROOM) {
             let room = self.address + self.bytes - address;
-            desk.read_ahead(&self.porter.shared, address, piece, room, moment)?;
+            desk.read_ahead(&self.porter.shared, address, piece, room)?;
             address += piece.len() as u64;
         }
         Ok(())
@@ -151,22 +153,25 @@ impl Porter {
         let uid = descriptor.uid();
         let credit = credit_of(uid).ok_or(Errno::EAGAIN)?;
         let (shared, thread) = Shared::begin(descriptor)?;
-        let desk = Desk::new(thread, uid, credit);
+        let mut desk = Desk::new(thread, uid, credit, Moment::of_control());
+        let looked = desk.welcome(&shared);
         let porter = Arc::new(Self { shared, desk: Mutex::new(desk) });
-        // It looks at the descriptor first: to ask what it is of may block, too.
-        porter.desk().wait(&porter.shared)?;
-        Ok(porter)
+        looked.map(|()| porter)
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A place at the desk, for a moment's accesses. Where another worker is there, this waits until it has what it came for; that counts once, for
+    /// the one who is there, and bounds what either waits.
+    fn desk(&self, moment: Moment) -> MutexGuard<'_, Desk> {
+        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        desk.now_is(moment);
+        desk
     }
 }
 
 impl Drop for Porter {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
-        self.desk().wake_porter();
+        self.desk.get_mut().unwrap_or_else(PoisonError::into_inner).wake_porter();
     }
 }
 
@@ -180,12 +185,13 @@ mod tests {
             unix::net::UnixStream,
         },
         process::{Child, Command, Stdio},
+        time::Duration,
     };
 
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
     use super::*;
-    use crate::clients::descriptor::receive;
+    use crate::clients::{credit::GivenUp, descriptor::receive};
 
     /// Memory of that process, as user `uid` would pass it.
     fn passed(pid: u32, uid: u32) -> Descriptor {
@@ -218,16 +224,50 @@ mod tests {
         let porter = Porter::new(passed(child.id(), 4_000_000_020)).expect("memory of a process");
         let memory = KeptMemory::new(&porter, &stack, true).expect("a stack");
         let mut bytes = [0; 100];
-        memory.read(0, &mut bytes, 1).expect("it is there");
-        memory.write(0, &bytes).and_then(|()| memory.settle()).expect("it is there");
+        let mut turn = Moment::first();
+        memory.read(0, &mut bytes, turn).expect("it is there");
+        memory.write(0, &bytes, turn).and_then(|()| memory.settle(turn)).expect("it is there");
         child.kill().and_then(|()| child.wait()).expect("it ends");
         // As many as have a tail, and fewer.
         for length in [100, 8, 1] {
-            memory.write(0, &bytes[..length]).expect("nobody looks yet");
-            assert_eq!(memory.settle(), Err(MemoryFault));
+            memory.write(0, &bytes[..length], turn).expect("nobody looks yet");
+            assert_eq!(memory.settle(turn), Err(MemoryFault));
             assert!(!memory.is_lost(), "{length} bytes written");
         }
-        assert_eq!(memory.read(0, &mut bytes, 2), Err(MemoryFault));
+        turn = turn.next();
+        assert_eq!(memory.read(0, &mut bytes, turn), Err(MemoryFault));
         assert!(!memory.is_lost());
+    }
+
+    /// However it is divided: what single bytes cost beyond what is free in a turn is paid for.
+    #[test]
+    fn very_many_small_pieces_in_a_turn_are_paid_for() {
+        let uid = 4_000_000_022;
+        let (mut child, stack) = process();
+        let porter = Porter::new(passed(child.id(), uid)).expect("memory of a process");
+        let memory = KeptMemory::new(&porter, &stack, true).expect("a stack");
+        // Most of what there is has gone.
+        let (credit, turn) = (credit_of(uid).expect("nearly all of it"), Moment::first());
+        let most = credit.most(turn, 0).expect("none is given up");
+        assert!(credit.spend(turn, most - Duration::from_millis(5)));
+        let ends = [0, memory.len() - 1];
+        let pieces = ends.iter().cycle().take(1_000_000);
+        let done = pieces.take_while(|at| memory.read(**at, &mut [0], turn).is_ok()).count();
+        assert!(memory.is_lost(), "{done} pieces");
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+    }
+
+    #[test]
+    fn nobody_waits_for_one_whose_user_has_too_many_that_do_not_answer() {
+        let uid = 4_000_000_023;
+        let (mut child, stack) = process();
+        let porter = Porter::new(passed(child.id(), uid)).expect("memory of a process");
+        let memory = KeptMemory::new(&porter, &stack, true).expect("a stack");
+        let credit = credit_of(uid).expect("all of it, nearly");
+        let given_up = [(); 4].map(|()| GivenUp::begin(&credit, uid));
+        assert_eq!(memory.read(0, &mut [0], Moment::first()), Err(MemoryFault));
+        assert!(memory.is_lost());
+        drop(given_up);
+        child.kill().and_then(|()| child.wait()).expect("it ends");
     }
 }

@@ -1,7 +1,5 @@
 //! What of clients a worker holds: memory that regions lie in, and its lanes of completion queues. It is the worker's [`App`].
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use roced_shared::{
     abi::cqe::Cqe,
     ids::{Cqn, RegionId},
@@ -14,14 +12,11 @@ use roced_transport::{
 use super::table::IdTable;
 use crate::clients::{
     queues::{CqLane, LaneRing},
-    reach::Reach,
+    reach::{Moment, Reach},
 };
 
 /// Bytes copied at a time between memory of which one end is not mapped: the largest loan.
 const BOUNCE_BYTES: usize = 32 << 10;
-
-/// Numbers of workers' holdings, the upper part of their turns' numbers. From 1 on: 0 is no turn.
-static HOLDINGS: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
 struct Lane {
@@ -38,8 +33,8 @@ pub struct Holdings {
     unsettled: Option<RegionId>,
     /// What is lent is copied by it where one of both ends is not mapped; as large as the largest loan, so that both may overlap.
     bounce: Box<[u8]>,
-    /// The number of this turn, which no other turn of any worker has.
-    turn: u64,
+    /// This turn.
+    turn: Moment,
     lanes: IdTable<Lane>,
     /// Lanes with completions that their clients do not see yet.
     touched: Vec<Cqn>,
@@ -52,7 +47,7 @@ impl Holdings {
             regions: IdTable::new(max_regions),
             unsettled: None,
             bounce: vec![0; BOUNCE_BYTES].into_boxed_slice(),
-            turn: HOLDINGS.fetch_add(1, Ordering::Relaxed) << 48,
+            turn: Moment::first(),
             lanes: IdTable::new(max_lanes),
             touched: Vec::with_capacity(max_lanes as usize),
         }
@@ -70,7 +65,7 @@ impl Holdings {
     pub fn settle(&mut self) {
         if let Some(Reach::Kept(memory)) = self.unsettled.take().and_then(|region| self.regions.get(region.0)) {
             // What cannot be written is lost, and the session with it.
-            let _ = memory.settle();
+            let _ = memory.settle(self.turn);
         }
     }
 
@@ -86,7 +81,7 @@ impl Holdings {
         match self.regions.get(region.0).ok_or(MemoryFault)? {
             Reach::Mapped(memory) => memory.write(offset, bytes),
             Reach::Kept(memory) => {
-                memory.write(offset, bytes)?;
+                memory.write(offset, bytes, self.turn)?;
                 self.unsettled = Some(region);
             }
         }
@@ -145,7 +140,7 @@ impl Holdings {
     /// Lets clients see every completion so far, and sends the events that they asked for. Says how many lanes there were.
     pub fn publish(&mut self) -> usize {
         self.settle();
-        self.turn += 1;
+        self.turn = self.turn.next();
         let lanes = self.touched.len();
         for cqn in self.touched.drain(..) {
             if let Some(lane) = self.lanes.get_mut(cqn.0) {

@@ -2,7 +2,7 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     thread::{self, Thread},
     time::{Duration, Instant},
 };
@@ -12,15 +12,13 @@ use roced_transport::io::MemoryFault;
 
 use super::{
     ROOM,
-    porter::{PORTERS, Shared},
+    porter::{ITSELF, PORTERS, Shared, Used, is_blocked},
+    wait::{Scene, TooLong, wait},
 };
-use crate::clients::{credit::Credit, descriptor::Closing};
-
-/// How long an access may block. A guess: a disk takes less, and a peer's ACK timeout is seldom shorter.
-const BLOCKED_MAX: Duration = Duration::from_millis(20);
-
-/// How long an access may take when it does not block but the machine has no core for it.
-const STARVED_MAX: Duration = Duration::from_millis(500);
+use crate::clients::{
+    credit::{Credit, GivenUp},
+    reach::Moment,
+};
 
 /// Where workers come with what they want, one at a time.
 #[derive(Debug)]
@@ -31,14 +29,22 @@ pub(super) struct Desk {
     /// Addresses whose bytes lie in the slot, to be written.
     staged: Range<u64>,
     /// Addresses whose bytes lie in the slot as they were at that moment.
-    ahead: (Range<u64>, u64),
+    ahead: (Range<u64>, Moment),
     /// Where the last read stopped.
     next: u64,
+    /// Now, for whoever is here.
+    moment: Moment,
+    /// Bytes moved since the porter was last asked for any.
+    moved: u64,
 }
 
 impl Desk {
-    pub(super) fn new(thread: Thread, uid: u32, credit: Arc<Credit>) -> Self {
-        Self { thread, uid, credit, staged: 0..0, ahead: (0..0, 0), next: 0 }
+    pub(super) fn new(thread: Thread, uid: u32, credit: Arc<Credit>, moment: Moment) -> Self {
+        Self { thread, uid, credit, staged: 0..0, ahead: (0..0, moment), next: 0, moment, moved: 0 }
+    }
+
+    pub(super) fn now_is(&mut self, moment: Moment) {
+        self.moment = moment;
     }
 
     pub(super) fn wake_porter(&self) {
@@ -54,6 +60,7 @@ impl Desk {
             return Err(MemoryFault);
         }
         self.ahead.0 = 0..0;
+        self.moved += bytes.len() as u64;
         if self.staged.is_empty() {
             self.staged = address..address;
         }
@@ -79,18 +86,11 @@ impl Desk {
     }
 
     /// Reads `least` bytes, or up to `most`, to the slot.
-    pub(super) fn read(
-        &mut self,
-        shared: &Shared,
-        address: u64,
-        least: usize,
-        most: usize,
-        moment: u64,
-    ) -> Result<(), Errno> {
+    pub(super) fn read(&mut self, shared: &Shared, address: u64, least: usize, most: usize) -> Result<(), Errno> {
         self.ahead.0 = 0..0;
         match self.ask(shared, false, address, most)? {
             there if there >= least => {
-                self.ahead = (address..address + there as u64, moment);
+                self.ahead = (address..address + there as u64, self.moment);
                 Ok(())
             }
             // The process is gone, or is another program; its socket says so, too.
@@ -105,14 +105,14 @@ impl Desk {
         address: u64,
         into: &mut [u8],
         room: u64,
-        moment: u64,
     ) -> Result<(), MemoryFault> {
         let end = address + into.len() as u64;
+        self.moved += into.len() as u64;
         let (ahead, of) = &self.ahead;
-        if !(*of == moment && ahead.start <= address && end <= ahead.end) {
+        if !(*of == self.moment && ahead.start <= address && end <= ahead.end) {
             let goes_on = self.next == address;
             let most = if goes_on { room.min(ROOM as u64) as usize } else { into.len() };
-            self.read(shared, address, into.len(), most, moment).map_err(|errno| {
+            self.read(shared, address, into.len(), most).map_err(|errno| {
                 if errno != Errno::ESRCH {
                     shared.lose();
                 }
@@ -130,43 +130,84 @@ impl Desk {
         if shared.is_lost() {
             return Err(Errno::EAGAIN);
         }
+        let most = self.most(shared)?;
         let mut slot = shared.slot();
         (slot.writes, slot.address, slot.length) = (writes, address, length);
         drop(slot);
         shared.stage.store(PORTERS, Ordering::Release);
         self.thread.unpark();
-        self.wait(shared)
+        self.wait(shared, most)
     }
 
-    pub(super) fn wait(&mut self, shared: &Shared) -> Result<usize, Errno> {
-        let begin = Instant::now();
-        let mut patience = BLOCKED_MAX;
-        while shared.stage.load(Ordering::Acquire) == PORTERS {
-            thread::yield_now();
-            let waited = begin.elapsed();
-            if waited < patience {
-                continue;
+    /// The porter looks at its descriptor before anything else: to ask what it is of may block, too.
+    pub(super) fn welcome(&mut self, shared: &Shared) -> Result<(), Errno> {
+        let most = self.most(shared)?;
+        self.wait(shared, most).map(drop)
+    }
+
+    fn most(&mut self, shared: &Shared) -> Result<Duration, Errno> {
+        let moved = std::mem::take(&mut self.moved);
+        self.credit.most(self.moment, moved).ok_or(Errno::EAGAIN).inspect_err(|_| shared.lose())
+    }
+
+    fn wait(&mut self, shared: &Shared, most: Duration) -> Result<usize, Errno> {
+        let used = Used::by([ITSELF, shared.tid()]);
+        match wait(&mut AtWork { shared, begin: Instant::now(), used, has_our_core: false }, most) {
+            Ok(counts) => {
+                let slot = shared.slot();
+                if !self.credit.spend(self.moment, counts.max(slot.took)) {
+                    shared.lose();
+                }
+                slot.outcome
             }
-            // This is far beyond a turn already.
-            if waited >= STARVED_MAX || is_blocked(shared.tid.load(Ordering::Relaxed)) {
-                self.credit.spend(waited);
-                *shared.given_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Closing::begin(self.uid));
-                shared.lose();
-                return Err(Errno::EAGAIN);
+            Err(TooLong(waited)) => {
+                self.credit.spend(self.moment, waited);
+                shared.give_up(GivenUp::begin(&self.credit, self.uid));
+                Err(Errno::EAGAIN)
             }
-            patience += BLOCKED_MAX;
         }
-        let slot = shared.slot();
-        if !self.credit.spend(slot.blocked) {
-            shared.lose();
-        }
-        slot.outcome
     }
 }
 
-/// Does this thread of ours wait for something other than a core?
-fn is_blocked(tid: i32) -> bool {
-    // "number (name) state ...", and the name is ours.
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
-    !stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
+/// A porter that was asked.
+struct AtWork<'a> {
+    shared: &'a Shared,
+    begin: Instant,
+    used: Used,
+    has_our_core: bool,
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        if self.has_our_core {
+            self.shared.take_core_back();
+        }
+    }
+}
+
+impl Scene for AtWork<'_> {
+    fn step(&mut self) {
+        thread::yield_now();
+    }
+
+    fn lend_core(&mut self) {
+        self.has_our_core = true;
+        self.shared.lend_core();
+    }
+
+    fn is_done(&mut self) -> bool {
+        self.shared.stage.load(Ordering::Acquire) != PORTERS
+    }
+
+    fn waited(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    fn used(&mut self) -> Duration {
+        self.used.so_far()
+    }
+
+    fn is_blocked(&self) -> bool {
+        is_blocked(self.shared.tid())
+    }
 }

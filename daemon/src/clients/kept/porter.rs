@@ -3,7 +3,7 @@
 use std::{
     os::fd::AsRawFd,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
     },
     thread::{self, Thread},
@@ -13,16 +13,19 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
+    sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity},
     sys::{
         resource::{UsageWho, getrusage},
         statfs::{PROC_SUPER_MAGIC, fstatfs},
         uio::{pread, pwrite},
     },
-    unistd::gettid,
+    time::{ClockId, clock_gettime},
+    unistd::{Pid, gettid},
 };
 
-use super::ROOM;
+use super::{ROOM, wait::UNSEEN};
 use crate::clients::{
+    credit::GivenUp,
     descriptor::{Closing, Descriptor},
     lost,
 };
@@ -39,12 +42,14 @@ pub(super) struct Shared {
     /// [`OURS`] or [`PORTERS`].
     pub(super) stage: AtomicU32,
     slot: Mutex<Slot>,
-    pub(super) lost: AtomicBool,
+    lost: AtomicBool,
     pub(super) ending: AtomicBool,
-    /// Set when the porter is given up: until its thread comes back, its user has one descriptor more that does not close.
-    pub(super) given_up: Mutex<Option<Closing>>,
+    /// Set when the porter is given up, until its thread comes back.
+    given_up: Mutex<Option<GivenUp>>,
     /// The porter's thread, to see what it is about.
-    pub(super) tid: AtomicI32,
+    tid: AtomicI32,
+    /// Cores that it may use when none is lent to it.
+    cores: OnceLock<CpuSet>,
 }
 
 /// An access, and what became of it.
@@ -55,8 +60,8 @@ pub(super) struct Slot {
     pub(super) length: usize,
     /// Bytes that were read or written.
     pub(super) outcome: Result<usize, Errno>,
-    /// How long it blocked.
-    pub(super) blocked: Duration,
+    /// How long it blocked, or else computed, if that was long.
+    pub(super) took: Duration,
     pub(super) bytes: Box<[u8]>,
 }
 
@@ -73,13 +78,14 @@ impl Shared {
                 address: 0,
                 length: 0,
                 outcome: Ok(0),
-                blocked: Duration::ZERO,
+                took: Duration::ZERO,
                 bytes: vec![0; ROOM].into_boxed_slice(),
             }),
             lost: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             given_up: Mutex::new(None),
-            tid: AtomicI32::new(0),
+            tid: AtomicI32::new(ITSELF),
+            cores: OnceLock::new(),
         });
         let porters = Arc::clone(&shared);
         let work = move || carry(&porters, descriptor);
@@ -99,6 +105,37 @@ impl Shared {
         }
     }
 
+    /// Nobody waits for its thread any more.
+    pub(super) fn give_up(&self, given_up: GivenUp) {
+        *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(given_up);
+        self.lose();
+    }
+
+    /// Has its thread come to the core of the caller, which offers it: where others compute on the core that it was on, it would wait there for long.
+    pub(super) fn lend_core(&self) {
+        let mut core = CpuSet::new();
+        if self.cores.get().is_some() && sched_getcpu().and_then(|number| core.set(number)).is_ok() {
+            self.move_to(&core);
+        }
+    }
+
+    /// It may go where it likes again.
+    pub(super) fn take_core_back(&self) {
+        if let Some(cores) = self.cores.get() {
+            self.move_to(cores);
+        }
+    }
+
+    fn move_to(&self, cores: &CpuSet) {
+        // Where that fails it stays, and gets on more slowly.
+        let _ = sched_setaffinity(Pid::from_raw(self.tid()), cores);
+    }
+
+    /// Its thread, or [`ITSELF`] if it has not begun.
+    pub(super) fn tid(&self) -> i32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
     /// For whoever has it by [`Self::stage`]: nobody else holds the lock then.
     pub(super) fn slot(&self) -> MutexGuard<'_, Slot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
@@ -108,6 +145,10 @@ impl Shared {
 /// The porter's thread.
 fn carry(shared: &Shared, descriptor: Descriptor) {
     shared.tid.store(gettid().as_raw(), Ordering::Relaxed);
+    if let Ok(cores) = sched_getaffinity(Pid::from_raw(ITSELF)) {
+        // Whoever sees this knows the thread; nobody else sets it.
+        let _ = shared.cores.set(cores);
+    }
     let (memory, uid) = descriptor.into_any_file();
     let is_memory = check(&memory);
     shared.slot().outcome = is_memory.map(|()| 0);
@@ -141,7 +182,7 @@ fn check(memory: &impl std::os::fd::AsFd) -> Result<(), Errno> {
 /// Carries out what the slot says.
 fn access(slot: &mut Slot, memory: &(impl std::os::fd::AsFd + AsRawFd)) {
     let waits = || getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches());
-    let (begin, before) = (Instant::now(), waits());
+    let (begin, computed, before) = (Instant::now(), computed_by(ITSELF), waits());
     let bytes = &mut slot.bytes[..slot.length];
     // Below i64::MAX, as was looked at when the memory was registered.
     let at = slot.address as i64;
@@ -165,5 +206,50 @@ fn access(slot: &mut Slot, memory: &(impl std::os::fd::AsFd + AsRawFd)) {
     } else {
         pread(memory, bytes, at)
     };
-    slot.blocked = if waits() == before { Duration::ZERO } else { begin.elapsed() };
+    slot.took = match begin.elapsed() {
+        elapsed if waits() != before => elapsed,
+        elapsed if elapsed <= UNSEEN => Duration::ZERO,
+        _ => computed_by(ITSELF).saturating_sub(computed),
+    };
+}
+
+/// The calling thread.
+pub(super) const ITSELF: i32 = 0;
+
+/// How long threads of ours have had a core, whichever had it longer.
+pub(super) struct Used {
+    tids: [i32; 2],
+    since: Option<[Duration; 2]>,
+}
+
+impl Used {
+    pub(super) fn by(tids: [i32; 2]) -> Self {
+        Self { tids, since: None }
+    }
+
+    /// Since this was first called.
+    pub(super) fn so_far(&mut self) -> Duration {
+        let now = self.tids.map(computed_by);
+        let since = self.since.get_or_insert(now);
+        now[0].saturating_sub(since[0]).max(now[1].saturating_sub(since[1]))
+    }
+}
+
+/// How long a thread of ours has had a core.
+fn computed_by(tid: i32) -> Duration {
+    // As pthread_getcpuclockid makes it: a thread's clock, of the time that the scheduler has given it.
+    let clock = ClockId::from_raw((!tid << 3) | 6);
+    // One that has ended has no clock any more.
+    clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
+}
+
+/// Does this thread of ours wait for something other than a core?
+pub(super) fn is_blocked(tid: i32) -> bool {
+    // One that has not begun is ready to.
+    if tid == ITSELF {
+        return false;
+    }
+    // "number (name) state ...", and the name is ours.
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+    !stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
 }
