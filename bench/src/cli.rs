@@ -81,6 +81,22 @@ pub(crate) struct Cli {
     pub(crate) list: bool,
 }
 
+/// Options as they were given to scripts/bench, which adds the first two of these.
+pub(crate) fn as_given(arguments: impl IntoIterator<Item = String>) -> String {
+    let mut arguments = arguments.into_iter();
+    let mut given = Vec::new();
+    while let Some(argument) = arguments.next() {
+        if ["--name", "--folder"].contains(&argument.as_str()) {
+            arguments.next();
+        } else if argument.chars().all(|it| it.is_ascii_alphanumeric() || "-_./,=".contains(it)) {
+            given.push(argument);
+        } else {
+            given.push(format!("'{}'", argument.replace('\'', r"'\''")));
+        }
+    }
+    given.join(" ")
+}
+
 impl Cli {
     /// How many rounds.
     pub(crate) fn rounds(&self) -> usize {
@@ -95,5 +111,18 @@ impl Cli {
     /// Whether a contestant takes part.
     pub(crate) fn wants(&self, name: &str, in_ratios: bool) -> bool {
         if self.only.is_empty() { in_ratios || !self.quick } else { self.only.iter().any(|part| name.contains(part)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_shown_as_a_shell_takes_them() {
+        let given = |words: &[&str]| as_given(words.iter().map(|word| (*word).to_owned()));
+        let napi = ["--name", "bench-7", "--folder", "/tmp/x", "--napi", "napi = \"threaded\"", "--seconds", "0.5"];
+        assert_eq!(given(&napi), "--napi 'napi = \"threaded\"' --seconds 0.5");
+        assert_eq!(given(&["--device", "it's"]), r"--device 'it'\''s'");
     }
 }

@@ -94,7 +94,7 @@ pub(crate) fn all() -> Vec<Contestant> {
         named(
             "napi_read_1m",
             What::NapiBandwidth(Bandwidth { op: "read", size: MIB, mtu: 4096, qps: 1, depth: 0 }),
-            true,
+            false,
         ),
         named("raw_1082", What::Raw(1082), true),
         named("write_1m_mtu1024", bandwidth("write", MIB, 1024, 1, 0), true),
@@ -153,7 +153,7 @@ pub(crate) struct Arena<'a> {
 /// Who needs such daemons takes part only where they are.
 const NO_NAPI: &str = "no daemons with the receiver's NAPI moved";
 
-/// Fetch-and-adds under way.
+/// Atomic operations under way.
 const ATOMICS_DEPTH: u32 = 64;
 
 impl<'a> Arena<'a> {

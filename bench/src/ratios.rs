@@ -136,6 +136,14 @@ mod tests {
     }
 
     #[test]
+    fn a_quick_run_measures_nobody_whom_no_ratio_needs() {
+        for one in crate::contestants::all().iter().filter(|one| one.in_ratios) {
+            let is_needed = RATIOS.iter().any(|ratio| [ratio.top.0, ratio.bottom.0].contains(&one.name.as_str()));
+            assert!(is_needed, "{}", one.name);
+        }
+    }
+
+    #[test]
     fn goals_include_their_ends() {
         assert_eq!(AtLeast(0.75).is_met(0.75), Some(true));
         assert_eq!(AtMost(4.0).is_met(4.01), Some(false));

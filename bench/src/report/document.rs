@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use super::{
-    Report,
+    REFERENCE_MACHINE, Report,
     table::{COLUMNS, scale_lines},
 };
 
-const HEAD: &str = "# Performance\n\nMade by `scripts/bench --document docs/performance.md`; not edited by hand. Each ratio is of two contestants in the same \
+const HEAD: &str = "not edited by hand. Each ratio is of two contestants in the same \
                     round, and what stands here is the median of the rounds, with the least and the most. Raw AF_XDP is the limit: frames of the \
                     same size on the same kind of link, as many in flight as RDMA would have, through the daemon's lowest layer and nothing else.\n\
                     Why it is so, and what was tried: [performance-notes.md](performance-notes.md). Drawn, with `--plot docs/performance`: \
@@ -16,7 +16,7 @@ const HEAD: &str = "# Performance\n\nMade by `scripts/bench --document docs/perf
 impl Report {
     /// The page.
     pub(super) fn document(&self) -> String {
-        let mut text = String::from(HEAD);
+        let mut text = format!("# Performance\n\nMade by `scripts/bench {}`; {HEAD}", self.options);
         let mut line = |values: std::fmt::Arguments<'_>| writeln!(text, "{values}").expect("a string takes all");
         if self.shared {
             line(format_args!(
@@ -24,7 +24,7 @@ impl Report {
             ));
         }
         if self.baselines().iter().any(super::Baseline::is_weak) {
-            line(format_args!("\n**Baseline weak: raw AF_XDP was slower than it is on a quiet machine.**"));
+            line(format_args!("\n**Baseline weak: raw AF_XDP was slower than it was on {REFERENCE_MACHINE}.**"));
         }
         line(format_args!("\n## Ratios\n\n| ratio | median | least to most | goal |\n|---|---|---|---|"));
         for (ratio, spread) in self.ratios() {
@@ -46,7 +46,7 @@ impl Report {
         self.settings.iter().for_each(|(name, value)| line(format_args!("- {name}: {value}")));
         for baseline in self.baselines() {
             let (name, mpps, reference) = (baseline.name, baseline.mpps, baseline.reference);
-            line(format_args!("- `{name}`: {mpps:.3} million frames a second; on a quiet machine {reference:.2}"));
+            line(format_args!("- `{name}`: {mpps:.3} million frames a second; on {REFERENCE_MACHINE} {reference:.2}"));
         }
         if let Some(scale) = &self.scale {
             line(format_args!("\n## Scale\n\n| | |\n|---|---|"));

@@ -10,7 +10,7 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    cli::Cli,
+    cli::{Cli, as_given},
     contest::Results,
     machine::Machine,
     ratios::{Figure, RATIOS, Ratio},
@@ -18,10 +18,13 @@ use crate::{
     scale::Scale,
 };
 
-/// Raw AF_XDP on a machine that is known to be quiet: contestant, and millions of frames a second.
+/// Raw AF_XDP on one machine while nothing else ran: contestant, and millions of frames a second. Another kind of machine has others.
 const REFERENCES: [(&str, f64); 2] = [("raw_4154", 0.43), ("raw_64", 0.80)];
 
-/// Below this part of them a run proves nothing.
+/// That machine.
+const REFERENCE_MACHINE: &str = "a quiet machine of 2 cores with Linux 6.18 under SCHED_FIFO";
+
+/// Below this part of them the machine was busy, or is slower; a run proves little then.
 const WEAK_BELOW: f64 = 0.9;
 
 /// One run.
@@ -33,6 +36,8 @@ pub(crate) struct Report {
     scale: Option<Scale>,
     settings: Vec<(&'static str, String)>,
     shared: bool,
+    /// As scripts/bench had them.
+    options: String,
 }
 
 /// All that was measured.
@@ -80,7 +85,8 @@ impl Report {
         ];
         let Found { results, syscalls, scale } = found;
         let syscalls = syscalls.into_iter().collect();
-        Self { machine, results, syscalls, scale, settings, shared: cli.shared }
+        let options = as_given(std::env::args().skip(1));
+        Self { machine, results, syscalls, scale, settings, shared: cli.shared, options }
     }
 
     fn ratios(&self) -> impl Iterator<Item = (&'static Ratio, Spread)> {

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::Report;
+use super::{REFERENCE_MACHINE, Report};
 use crate::{
     sample::{Sample, Spread},
     scale::Scale,
 };
 
-/// A row of the table of figures: a contestant's medians, each with least and most of the rounds.
+/// A row of the table of figures: a contestant's medians over the rounds.
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) cells: Vec<String>,
@@ -32,11 +32,13 @@ impl Report {
             let (name, goal) = (ratio.name, ratio.goal.text());
             line(format_args!("  {name:42} {median:7.3}  ({min:.3} to {max:.3})   {goal:15} {verdict}"));
         }
-        line(format_args!("\nThe baseline: raw AF_XDP, million frames a second"));
+        line(format_args!(
+            "\nThe baseline: raw AF_XDP, million frames a second, and what it was on {REFERENCE_MACHINE}"
+        ));
         for baseline in self.baselines() {
             let verdict = if baseline.is_weak() { "BASELINE WEAK" } else { "" };
             let (name, mpps, reference) = (baseline.name, baseline.mpps, baseline.reference);
-            line(format_args!("  {name:12} {mpps:.3}   on a quiet machine {reference:.2}   {verdict}"));
+            line(format_args!("  {name:12} {mpps:.3}   {reference:.2}   {verdict}"));
         }
         if let Some(scale) = &self.scale {
             line(format_args!("\nScale"));
