@@ -67,8 +67,8 @@ impl ProtectionDomain {
     /// work requests may do with these rights, or that [`MemoryRegion`]'s methods do.
     ///
     /// # Errors
-    /// No bytes; memory of a kind that cannot be shared; rights that the program itself does not have; the session's limits; a kernel that does not
-    /// let pages be exchanged; the daemon is gone.
+    /// No bytes; memory that is not mapped, or is a device's or the kernel's own; rights that the program itself does not have;
+    /// [`Access::REMOTE_ATOMIC`] on memory that stays where it is ("kept" in `docs/memory.md`); the session's limits; the daemon is gone.
     #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
     pub unsafe fn register_at(
         &self,
