@@ -11,6 +11,7 @@
 //! without a deadline.
 
 mod answers;
+mod blame;
 mod ground;
 mod reports;
 mod start;
@@ -36,13 +37,14 @@ use roced_shared::ids::WorkerId;
 use tracing::{error, info, warn};
 
 use self::{
+    blame::Blame,
     ground::Ground,
     start::{ServedDevice, Started},
     watchdog::{Health, Watchdog},
 };
 use crate::{
     admin::Admin,
-    clients::{Clients, DeviceSetup, listener::Listener, outside::Outside},
+    clients::{Clients, DeviceSetup, listener::Listener, outside::Outside, touched},
     config::Config,
     net::{Change, Net},
     systemd::ServiceManager,
@@ -114,6 +116,7 @@ struct Daemon {
     admin: Admin,
     service: ServiceManager,
     watchdog: Watchdog,
+    blame: Blame,
     watchdog_due: Instant,
     since: Instant,
 }
@@ -150,6 +153,7 @@ impl Daemon {
             admin,
             service: ServiceManager::from_environment(),
             watchdog: Watchdog::default(),
+            blame: Blame::default(),
             watchdog_due: now + watchdog::PERIOD,
             since: now,
         })
@@ -258,7 +262,11 @@ impl Daemon {
     }
 
     fn watch_workers(&mut self, now: Instant) {
-        match self.watchdog.look(now, self.workers.find_stuck()) {
+        let stuck = self.workers.find_stuck();
+        if let Some(sessions) = self.blame.look(stuck, touched::who_blocks) {
+            self.clients.on_blocked(sessions);
+        }
+        match self.watchdog.look(now, stuck) {
             Health::Good => {}
             Health::Stuck(worker, so_far) => {
                 warn!(worker = worker.0, seconds = so_far.as_secs(), "a worker does not turn: does it get its core?");

@@ -13,16 +13,21 @@ use nix::{
     errno::Errno,
     sys::{mman::ProtFlags, stat::fstat},
 };
+use roced_shared::ids::SessionId;
 use roced_transport::io::AtomicOperation;
 
 use super::{
     descriptor::SharedFile,
     mapping::{Mapping, Writers},
     quota::Room,
+    touched::touch,
 };
 
 /// How much of what is written is there last of all, in order: what programs poll.
 const TAIL_BYTES: usize = 8;
+
+/// Whose memory is until somebody says so: sessions have numbers from 1 on.
+const NOBODY: SessionId = SessionId(0);
 
 /// Whose memory it was before we mapped it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +48,7 @@ pub struct ClientMemory {
     mapping: Mapping,
     kind: MemoryKind,
     writable: bool,
+    owner: SessionId,
 }
 
 impl ClientMemory {
@@ -54,7 +60,7 @@ impl ClientMemory {
         let bytes = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_next_multiple_of(4096));
         let (mapping, fd) = Mapping::create(c"roced-memory", bytes.ok_or(Errno::EFBIG)?, Writers::Both, room)?;
         mapping.lock()?;
-        Ok((Self { mapping, kind: MemoryKind::Made, writable: true }, fd))
+        Ok((Self { mapping, kind: MemoryKind::Made, writable: true, owner: NOBODY }, fd))
     }
 
     /// Maps a part of a client's file; its pages are locked as they are touched.
@@ -79,7 +85,12 @@ impl ClientMemory {
         let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
         let mapping = Mapping::of(file, part, protection, room)?;
         mapping.lock()?;
-        Ok(Self { mapping, kind, writable })
+        Ok(Self { mapping, kind, writable, owner: NOBODY })
+    }
+
+    /// The same, of that session.
+    pub(crate) fn of(self, owner: SessionId) -> Self {
+        Self { owner, ..self }
     }
 
     /// Bytes.
@@ -114,6 +125,7 @@ impl ClientMemory {
     /// When they do not fit: a `MemSpan` was checked against the registered range, and that against [`Self::len`] and [`Self::is_writable`].
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
+        touch(self.owner, self.owner);
         let (body, tail) = bytes.split_at(bytes.len().saturating_sub(TAIL_BYTES));
         // SAFETY: `at` checked that `bytes.len()` bytes are mapped from `to`, and `body` is a part of `bytes`; `bytes` is our own memory,
         // which no mapping of a memfd overlaps. That the client's threads may write there too gives wrong bytes, its own; no reference
@@ -132,6 +144,7 @@ impl ClientMemory {
     /// When either range does not lie inside, as [`Self::write`].
     pub fn copy(&self, offset: u64, from: &Self, from_offset: u64, bytes: usize) {
         let (to, at) = (self.at(offset, bytes), from.at(from_offset, bytes));
+        touch(from.owner, self.owner);
         let body = bytes.saturating_sub(TAIL_BYTES);
         let mut tail = [0; TAIL_BYTES];
         let tail = &mut tail[..bytes - body];
@@ -151,6 +164,7 @@ impl ClientMemory {
     /// When the range does not lie inside, as [`Self::write`].
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         let from = self.at(offset, into.len());
+        touch(self.owner, self.owner);
         // SAFETY: `at` checked that `into.len()` bytes are mapped from `from`; `into` is our own memory, which no mapping of a memfd overlaps.
         unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
     }
@@ -163,6 +177,7 @@ impl ClientMemory {
     pub fn atomic(&self, offset: u64, operation: AtomicOperation) -> u64 {
         assert!(offset.is_multiple_of(8), "an atomic operation is aligned");
         let at = self.at(offset, 8);
+        touch(self.owner, self.owner);
         // SAFETY: `at` checked that 8 bytes are mapped from there, for as long as `self` lives; a mapping begins on a page, so a multiple
         // of eight in it is aligned. Nobody in this process has a Rust reference to these bytes but as atomics.
         let word: &AtomicU64 = unsafe { at.cast().as_ref() };

@@ -32,6 +32,7 @@ pub mod quota;
 pub mod reach;
 mod refused;
 mod session;
+pub mod touched;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -196,6 +197,21 @@ impl Clients {
                 Change::Gids(device) => self.tell_all(device, Event { kind: event::GID_CHANGE, handle: 0 }),
                 Change::NextHop(follow, next) => self.on_next_hop(follow, next, outside),
             }
+        }
+    }
+
+    /// Memory of one of these had a worker wait, for longer than any turn: it ends. Where they are two of different users nobody can tell which it was, and
+    /// neither may have the other ended.
+    pub fn on_blocked(&mut self, sessions: [SessionId; 2]) {
+        let peers = sessions.map(|session| self.sessions.get(&session.0).map(|session| session.connection.peer()));
+        let uids: Vec<u32> = peers.iter().flatten().map(|peer| peer.uid).collect();
+        if uids.windows(2).any(|pair| pair[0] != pair[1]) {
+            return self.note_fault(|held_back| {
+                warn!(?peers, held_back, "memory of one of two clients had a worker wait for a second or more")
+            });
+        }
+        for session in sessions {
+            self.end(session.0, &End::Fault("memory that it registered had a worker wait for a second or more".into()));
         }
     }
 

@@ -45,7 +45,10 @@ use super::{
     seats::{Seats, seat_of},
     wake::Waker,
 };
-use crate::{clients::mapping::Mapping, metrics::WorkerCounters};
+use crate::{
+    clients::{mapping::Mapping, touched},
+    metrics::WorkerCounters,
+};
 
 /// Commands a turn. The control thread waits for each answer, so more than one is rare.
 const COMMANDS: usize = 8;
@@ -196,6 +199,7 @@ impl<N: Nic> Worker<N> {
 
     /// Turns until the control thread says stop.
     pub fn run(&mut self) {
+        touched::i_am(self.id);
         while !self.stopping {
             let now = monotonic_now();
             let did_something = self.turn(now);

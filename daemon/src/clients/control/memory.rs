@@ -62,7 +62,7 @@ impl Desk<'_, '_> {
 
     fn make_memory(&mut self, bytes: u64) -> Reply<AllocMemory> {
         let (memory, fd) = ClientMemory::create(bytes, self.room(1)?)?;
-        Ok((self.add_memory(Arc::new(memory).into())?, vec![fd]))
+        Ok((self.add_memory(Arc::new(memory.of(self.session)).into())?, vec![fd]))
     }
 
     /// Maps memory that the client brings.
@@ -101,7 +101,8 @@ impl Desk<'_, '_> {
             self.keep(descriptor, offset..end, writable == 1, room)
         } else {
             descriptor.into_shared_file().and_then(|file| {
-                ClientMemory::map(&file, offset..end, writable == 1, kind, room).map(|memory| Arc::new(memory).into())
+                ClientMemory::map(&file, offset..end, writable == 1, kind, room)
+                    .map(|memory| Arc::new(memory.of(self.session)).into())
             })
         };
         let reached = reached.map_err(|errno| match errno {

@@ -1,0 +1,105 @@
+//! A page of a client's memory that is long in coming: whose it is shows while a worker waits for it.
+#![expect(unsafe_code, reason = "maps memory, registers it, and keeps pages of it back")]
+
+mod served;
+
+use std::{
+    num::NonZeroUsize,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        mman::{MapFlags, ProtFlags, mmap},
+    },
+    unistd::ftruncate,
+};
+use roced::clients::touched::who_blocks;
+use roced_client::{Access, SendRequest};
+use roced_shared::ids::{SessionId, WorkerId};
+use served::{How, Served, eventually, is_alone, pair::Pair};
+
+const BYTES: usize = 4 * 4096;
+
+mod uffd {
+    #[repr(C)]
+    pub(crate) struct Handshake {
+        pub(crate) api: u64,
+        pub(crate) features: u64,
+        pub(crate) ioctls: u64,
+    }
+
+    #[repr(C)]
+    pub(crate) struct Register {
+        pub(crate) start: u64,
+        pub(crate) length: u64,
+        pub(crate) mode: u64,
+        pub(crate) ioctls: u64,
+    }
+
+    nix::ioctl_readwrite!(api, 0xaa, 0x3f, Handshake);
+    nix::ioctl_readwrite!(register, 0xaa, 0x00, Register);
+}
+
+/// Until this is closed whoever touches a missing page at `start` waits, as behind somebody who punches a hole there.
+fn withhold(start: usize) -> Option<OwnedFd> {
+    // SAFETY: the call takes flags and makes a descriptor.
+    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) }).ok()?;
+    // SAFETY: the kernel made it a moment ago and nobody else knows of it.
+    let fd = unsafe { OwnedFd::from_raw_fd(RawFd::try_from(fd).expect("a descriptor")) };
+    let mut handshake = uffd::Handshake { api: 0xaa, features: 0, ioctls: 0 };
+    // SAFETY: the structure lives through the call.
+    unsafe { uffd::api(fd.as_raw_fd(), &raw mut handshake) }.expect("it is known");
+    let mut register = uffd::Register { start: start as u64, length: BYTES as u64, mode: 1, ioctls: 0 };
+    // SAFETY: the structure lives through the call; only workers reach this memory.
+    unsafe { uffd::register(fd.as_raw_fd(), &raw mut register) }.expect("missing pages can be waited for");
+    Some(fd)
+}
+
+/// Where this process has mapped the test's file.
+fn mapped() -> Vec<usize> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
+    let ours = maps.lines().filter(|line| line.contains("/memfd:blocked"));
+    let start = |line: &str| usize::from_str_radix(line.split('-').next().expect("a range"), 16).expect("an address");
+    ours.map(start).collect()
+}
+
+#[test]
+fn whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other() {
+    if !is_alone("whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other") {
+        return;
+    }
+    // One worker, which both sessions need.
+    let served = Served::start_as(How { workers: 1, ..How::default() });
+    let bystander = Pair::new(&served);
+    let file = memfd_create(c"blocked", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+    ftruncate(&file, BYTES as i64).expect("four pages");
+    let (length, protection) = (NonZeroUsize::new(BYTES).expect("some"), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
+    // SAFETY: a new mapping touches nothing that exists.
+    let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) }.expect("four pages");
+    let before = mapped();
+    let pair = Pair::new(&served);
+    let sessions = served.on_control_thread(|clients, _| clients.reports().map(|report| report.session).max());
+    let session = SessionId(sessions.expect("two sessions"));
+    // SAFETY: it stays mapped until the process ends, and nobody looks at it.
+    let region =
+        unsafe { pair.pd.register_at(base.cast().as_ptr(), BYTES, 0, Access::ALL) }.expect("its file is found");
+    let daemons = mapped().into_iter().find(|start| !before.contains(start)).expect("the daemon maps it, too");
+    let Some(held) = withhold(daemons) else { return println!("skipped: no userfaultfd here") };
+    let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
+    let worker = WorkerId(0);
+    assert_eq!(who_blocks(worker), None);
+
+    pair.a.post_send(&SendRequest::write(&[local.sge(..)], region.remote()).signaled()).expect("room");
+    eventually("the worker waits", || who_blocks(worker) == Some([session; 2]));
+    drop(held);
+    assert!(pair.reap(1)[0].ok().is_ok(), "it goes on");
+    eventually("it turns or sleeps", || who_blocks(worker).is_none());
+
+    served.on_control_thread(move |clients, _| clients.on_blocked([session; 2]));
+    eventually("the session ended", || served.sessions() == 1);
+    let memory = bystander.pd.allocate(4096, Access::ALL).expect("it is served");
+    bystander.send(&SendRequest::write(&[memory.sge(..5)], memory.remote().at(8))).ok().expect("it arrived");
+}
