@@ -9,7 +9,7 @@ use roced_shared::abi::cqe::Status;
 use super::{
     Link, Turn,
     key_change::KeyWish,
-    requester::{Requester, Sent},
+    requester::{Asks, Requester, Sent},
     retry::{RNR_RETRY_FOREVER, ack_timeout},
     scatter::{LocalFault, SgeCursor},
     selective::Selective,
@@ -35,7 +35,7 @@ pub(crate) struct Completer {
     unacknowledged: Psn,
     retries_left: u32,
     rnr_retries_left: u32,
-    /// The highest PSN that an answer was asked for.
+    /// The highest PSN that an answer was asked for, or will be soon.
     asked: Psn,
     ack_deadline: Nanos,
     /// An implied NAK was acted upon at this PSN; only progress or the timer allows another.
@@ -85,7 +85,8 @@ impl Completer {
 
     /// A request was sent.
     pub(crate) fn on_sent(&mut self, sent: &Sent, link: &Link, now: Nanos) {
-        if sent.asks {
+        // One that does not ask now is as good as asked about: whatever becomes of that, the ACK timer ends it.
+        if sent.asks != Asks::Not {
             self.on_asked(sent.psn.plus(sent.packets - 1), link, now);
         }
         self.selective.on_sent(sent, self.unacknowledged, link, now);

@@ -22,6 +22,8 @@ pub(crate) struct TailProbe {
     rtt: RoundTrip,
     /// The last PSN that an answer was asked for.
     asked: Psn,
+    /// The last PSN that one will be asked for, by a probe if nothing else does.
+    last: Psn,
     /// A packet whose answer is a measurement, and when it was sent.
     timed: Option<(Psn, Nanos)>,
     deadline: Nanos,
@@ -37,6 +39,7 @@ impl TailProbe {
         Self {
             rtt: RoundTrip::default(),
             asked: psn.minus(1),
+            last: psn.minus(1),
             timed: None,
             deadline: Nanos::NEVER,
             sent: 0,
@@ -54,9 +57,17 @@ impl TailProbe {
 
     /// A packet that asks for an answer was sent for the first time: PSNs `first` to `last`.
     pub(crate) fn on_asked(&mut self, first: Psn, last: Psn, now: Nanos, floor: Nanos) {
-        self.asked = last;
+        (self.asked, self.last) = (last, last);
         if self.timed.is_none() {
             self.timed = Some((first, now));
+        }
+        self.on_asked_again(now, floor);
+    }
+
+    /// A message that nobody waits to hear of was sent, with `psn`. If no other asks meanwhile, a probe does.
+    pub(crate) fn on_unasked(&mut self, psn: Psn, now: Nanos, floor: Nanos) {
+        if psn.distance_from(self.last) > 0 {
+            self.last = psn;
         }
         self.on_asked_again(now, floor);
     }
@@ -68,8 +79,9 @@ impl TailProbe {
         }
     }
 
-    /// The oldest packet was sent again, whoever wanted it.
+    /// The oldest packet was sent again, whoever wanted it. It asks for all.
     pub(crate) fn on_sent_again(&mut self, now: Nanos, floor: Nanos) {
+        self.asked = self.last;
         self.timed = None;
         self.restart(now, floor);
     }
@@ -83,7 +95,7 @@ impl TailProbe {
             self.rtt.add(now - at);
             (self.timed, self.doublings) = (None, 0);
         }
-        if self.asked.distance_from(oldest) >= 0 {
+        if self.last.distance_from(oldest) >= 0 {
             self.restart(now, floor);
         } else {
             self.deadline = Nanos::NEVER;
@@ -95,12 +107,16 @@ impl TailProbe {
         (self.timed, self.deadline) = (None, Nanos::NEVER);
     }
 
-    /// Time to probe. It stops here; the probe's being sent starts it again.
-    pub(crate) fn take_due(&mut self, now: Nanos) -> bool {
+    /// Time to probe, where `oldest` is the oldest that waits. It stops here; the probe's being sent starts it again.
+    pub(crate) fn take_due(&mut self, oldest: Psn, now: Nanos) -> bool {
         if self.deadline > now {
             return false;
         }
         self.deadline = Nanos::NEVER;
+        if self.asked.distance_from(oldest) < 0 {
+            // Nobody was asked yet: no answer is late.
+            return true;
+        }
         self.sent += 1;
         self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
         true
@@ -136,7 +152,7 @@ mod tests {
         for number in 0..8 {
             assert_eq!(probe.deadline(), now + Nanos(100_000 << number));
             now = probe.deadline();
-            assert!(!probe.take_due(now - Nanos(1)) && probe.take_due(now));
+            assert!(!probe.take_due(PSN.plus(1), now - Nanos(1)) && probe.take_due(PSN.plus(1), now));
             probe.on_sent_again(now, FLOOR);
         }
         assert_eq!(probe.deadline(), Nanos::NEVER);
@@ -152,7 +168,7 @@ mod tests {
             let mut count = 0;
             while probe.deadline() < now + path {
                 let due = probe.deadline();
-                assert!(probe.take_due(due));
+                assert!(probe.take_due(psn, due));
                 probe.on_sent_again(due, FLOOR);
                 count += 1;
             }
@@ -161,6 +177,29 @@ mod tests {
             probes.push(count);
         }
         assert_eq!(probes, [0, 0, 0, 0, 7, 1, 0, 0], "until the wait is longer than the path");
+    }
+
+    #[test]
+    fn asking_late_is_no_sign_of_a_slow_path() {
+        let mut probe = TailProbe::new(PSN);
+        probe.on_asked(PSN, PSN, Nanos(0), FLOOR);
+        probe.on_progress(PSN.plus(1), Nanos(10_000), FLOOR);
+        let mut now = Nanos(10_000);
+        for psn in 1..20 {
+            let (psn, next) = (PSN.plus(psn), PSN.plus(psn + 1));
+            probe.on_unasked(psn, now, FLOOR);
+            now = now + FLOOR;
+            assert!(probe.take_due(psn, now), "as soon as the first time");
+            probe.on_sent_again(now, FLOOR);
+            assert!(probe.take_due(psn, now + FLOOR), "now an answer is late");
+            probe.on_sent_again(now + FLOOR, FLOOR);
+            assert_eq!(probe.deadline(), now + FLOOR + Nanos(2 * FLOOR.0));
+            now = now + Nanos(2 * FLOOR.0);
+            probe.on_progress(next, now, FLOOR);
+            assert_eq!(probe.deadline(), Nanos::NEVER);
+            // A measurement takes the doubling back.
+            probe.doublings = 0;
+        }
     }
 
     #[test]

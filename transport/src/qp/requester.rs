@@ -15,6 +15,7 @@ use super::{
     completer::Completer,
     key_change::{KeyWish, Waiter},
     placement,
+    retry::ack_timeout,
     rnr_wait::RnrWait,
     segment::{Part, packets, position},
     send_queue::{MESSAGE_BYTES_MAX, SendEntry, SendQueue},
@@ -38,6 +39,13 @@ use crate::{
 /// A window is asked to be acknowledged this many times over, so that it opens again before it is closed.
 const ACK_REQUESTS_PER_WINDOW: u32 = 8;
 
+/// How long an unsignaled message may have gone unasked for before the next one asks: half of what a tail probe waits at least, so that
+/// none is sent while messages follow each other.
+const UNASKED_MAX: Nanos = Nanos::from_micros(50);
+
+/// With a shorter ACK timeout every message asks, or the timer would run out before one does.
+const LATE_ASKER_TIMEOUT_MIN: Nanos = Nanos(8 * UNASKED_MAX.0);
+
 /// Chunks that a READ is cut into per window, when the peer takes that many requests.
 const READ_CHUNKS_PER_WINDOW: u32 = 4;
 
@@ -59,8 +67,9 @@ pub(crate) struct Requester {
     wanting_before_frontier: u32,
     /// The oldest packet that waits for an answer is sent once more before anything else.
     oldest_again: bool,
-    /// Packets since one asked for an ACK.
+    /// Packets since one asked for an ACK, and when the first of them was sent.
     unasked: u32,
+    unasked_since: Nanos,
     rnr_wait: Option<RnrWait>,
     /// The rate let nothing leave before this moment.
     paced_until: Option<Nanos>,
@@ -78,8 +87,18 @@ pub(crate) struct Sent {
     pub(crate) is_new: bool,
     /// A READ or an atomic operation.
     pub(crate) wants_answer: bool,
-    /// It asks for an answer.
-    pub(crate) asks: bool,
+    pub(crate) asks: Asks,
+}
+
+/// Whether a packet asks for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// It does.
+    Now,
+    /// It does not, though it ends a message: one that nobody waits to hear of.
+    Later,
+    /// A packet of the same message will.
+    Not,
 }
 
 impl Requester {
@@ -96,6 +115,7 @@ impl Requester {
             wanting_before_frontier: 0,
             oldest_again: false,
             unasked: 0,
+            unasked_since: Nanos(0),
             rnr_wait: None,
             paced_until: None,
             refused: None,
@@ -276,7 +296,11 @@ impl Requester {
             packets,
             is_new: self.psn == self.frontier,
             wants_answer: entry.wants_answer(),
-            asks: self.unasked == 0,
+            asks: match self.unasked {
+                0 => Asks::Now,
+                _ if entry.packets == 1 => Asks::Later,
+                _ => Asks::Not,
+            },
         };
         link.grant = link.grant.saturating_sub(packets);
         self.advance(&entry, packets);
@@ -455,7 +479,8 @@ impl Requester {
         let ieth = (is_last && entry.op == SendOp::SendInvalidate).then_some(Ieth { rkey: MrKey(entry.rkey) });
         // The end of a message asks; so does a part of the window, or nothing would ever open it, and the last packet that may leave.
         let is_last_granted = link.grant <= 1 && self.psn == self.frontier;
-        let ack_request = is_last || is_last_granted || self.unasked + 1 >= self.window / ACK_REQUESTS_PER_WINDOW;
+        let asks_at_end = is_last && !self.may_stay_unasked(link, entry, turn.now);
+        let ack_request = asks_at_end || is_last_granted || self.unasked + 1 >= self.window / ACK_REQUESTS_PER_WINDOW;
         let opcode = match (ieth, position) {
             (None, _) => opcode::rc(operation, position, imm.is_some()),
             (Some(_), Position::Only) => opcode::RC_SEND_ONLY_INVALIDATE,
@@ -479,6 +504,9 @@ impl Requester {
         let emitted = link.emit_part(wire, &headers, part, turn);
         match emitted {
             Ok(()) => {
+                if self.unasked == 0 {
+                    self.unasked_since = turn.now;
+                }
                 self.unasked = if ack_request { 0 } else { self.unasked + 1 };
                 Ok(1)
             }
@@ -488,6 +516,18 @@ impl Requester {
                 Err(self.refuse(Status::LocalProtection))
             }
         }
+    }
+
+    /// A message of one packet whose completion nobody waits for need not be answered by itself: an ACK costs what a message costs. One
+    /// that follows asks, or a tail probe, where there are any.
+    fn may_stay_unasked(&self, link: &Link, entry: &SendEntry, now: Nanos) -> bool {
+        entry.packets == 1
+            && !entry.is_signaled()
+            && !link.config.signal_all
+            && link.recovery.is_selective()
+            && ack_timeout(link.attributes.timeout) >= LATE_ASKER_TIMEOUT_MIN
+            && !link.lends
+            && (self.unasked == 0 || now - self.unasked_since < UNASKED_MAX)
     }
 
     fn count(&mut self, link: &mut Link, packets: u32, now: Nanos) {

@@ -17,7 +17,7 @@ use super::{
     Link, Turn,
     completer::Completer,
     probe::TailProbe,
-    requester::{Requester, Sent},
+    requester::{Asks, Requester, Sent},
     send_queue::SendQueue,
 };
 use crate::{clock::Nanos, counters::QpCount, io::App, psn::Psn};
@@ -96,13 +96,14 @@ impl Selective {
             back.late = Some((sent.psn, now));
         }
         let floor = link.recovery.probe_floor;
-        if !sent.asks || !link.recovery.is_selective() {
+        if !link.recovery.is_selective() {
             return;
         }
-        if sent.is_new {
-            self.probe.on_asked(sent.psn, sent.psn.plus(sent.packets - 1), now, floor);
-        } else {
-            self.probe.on_asked_again(now, floor);
+        match sent.asks {
+            Asks::Now if sent.is_new => self.probe.on_asked(sent.psn, sent.psn.plus(sent.packets - 1), now, floor),
+            Asks::Now => self.probe.on_asked_again(now, floor),
+            Asks::Later => self.probe.on_unasked(sent.psn, now, floor),
+            Asks::Not => {}
         }
     }
 
@@ -281,7 +282,7 @@ impl Completer {
             self.ask_again(link, queue, requester, turn);
         }
         // Beside us nothing is lost: what is late is late because this host is busy.
-        let is_due = self.selective.probe.take_due(turn.now) && !link.lends;
+        let is_due = self.selective.probe.take_due(self.unacknowledged(), turn.now) && !link.lends;
         if is_due && !requester.is_about_to_send(self.unacknowledged()) && link.is_reachable() {
             link.counters.count(QpCount::AdaptiveRetransmission);
             requester.send_oldest_again();
