@@ -90,14 +90,19 @@ fn exchange(a: &End, b: &End, ops: &[&str]) {
     }
 }
 
-/// Two workers, of which every second queue pair is on the other.
+/// One worker: its queue pairs lend each other payload.
+fn one_worker() -> Served {
+    Served::start_as(How { workers: 1, ..How::default() })
+}
+
+/// Two workers, of which every second queue pair is on the other: they do not.
 fn two_workers() -> Served {
     Served::start_as(How { workers: 2, ..How::default() })
 }
 
 #[test]
 fn every_length_arrives_whole_on_one_worker_and_between_two() {
-    for served in [Served::start(), two_workers()] {
+    for served in [one_worker(), two_workers()] {
         let (a, b) = (End::new(&served, ServiceType::Rc), End::new(&served, ServiceType::Rc));
         connect(&a, &b, &ConnectOptions::default());
         exchange(&a, &b, &["write", "read", "send"]);
@@ -107,17 +112,74 @@ fn every_length_arrives_whole_on_one_worker_and_between_two() {
 
 #[test]
 fn an_unreliable_connection_lends_as_well() {
-    for served in [Served::start(), two_workers()] {
+    for served in [one_worker(), two_workers()] {
         let (a, b) = (End::new(&served, ServiceType::Uc), End::new(&served, ServiceType::Uc));
         connect(&a, &b, &ConnectOptions::default());
         exchange(&a, &b, &["send"]);
     }
 }
 
+/// What is sent is what was there until the completion, whatever the program does with it afterward; with a service that waits for
+/// no answer the completion comes first.
+#[test]
+fn a_buffer_is_its_owners_again_with_the_completion() {
+    const LENGTH: usize = 1 << 20;
+    for (served, service) in [
+        (one_worker(), ServiceType::Uc),
+        (two_workers(), ServiceType::Uc),
+        (one_worker(), ServiceType::Rc),
+        (two_workers(), ServiceType::Rc),
+    ] {
+        let (a, b) = (End::new(&served, service), End::new(&served, service));
+        connect(&a, &b, &ConnectOptions::default());
+        for round in 0..40 {
+            let data = pattern(LENGTH, round);
+            a.memory.write_at(0, &data);
+            b.qp.post_recv(&RecvRequest::new(&[b.memory.sge(..LENGTH)])).expect("room");
+            a.qp.post_send(&SendRequest::send(&[a.memory.sge(..LENGTH)]).signaled()).expect("room");
+            assert_eq!(a.next().status, Status::Success);
+            a.memory.fill(0, LENGTH, 0x5e);
+            assert_eq!(b.next().status, Status::Success);
+            assert!(b.memory.to_vec(0, LENGTH) == data, "{service:?}: what was written after the completion was sent");
+        }
+    }
+}
+
+/// A key that is gone opens nothing, not even to a READ that is being answered: what is written there afterward is nobody's business.
+#[test]
+fn what_is_written_after_the_key_is_gone_is_read_by_nobody() {
+    const LENGTH: usize = 1 << 20;
+    const READS: usize = 16;
+    for served in [one_worker(), two_workers()] {
+        let (a, b) = (End::new(&served, ServiceType::Rc), End::new(&served, ServiceType::Rc));
+        for _ in 0..40 {
+            connect(&a, &b, &ConnectOptions { timeout: 8, ..ConnectOptions::default() });
+            let memory = a.pd.device().allocate(LENGTH).expect("memory");
+            let own = a.pd.register(&memory, 0, LENGTH, Access::LOCAL_WRITE).expect("a region");
+            let open = a.pd.register(&memory, 0, LENGTH, Access::REMOTE_READ).expect("a region");
+            own.fill(0, LENGTH, 1);
+            b.memory.fill(0, LENGTH, 0);
+            for part in 0..READS {
+                let (from, to) = (part * LENGTH / READS, (part + 1) * LENGTH / READS);
+                let sge = [b.memory.sge(from..to)];
+                let request = SendRequest::read(&sge, open.remote().at(from as u64)).signaled();
+                b.qp.post_send(&request).expect("room");
+            }
+            drop(open);
+            own.fill(0, LENGTH, 0x5e);
+            for _ in 0..READS {
+                b.next();
+            }
+            let arrived = b.memory.to_vec(0, LENGTH);
+            assert!(!arrived.contains(&0x5e), "it was read after the key was gone");
+        }
+    }
+}
+
 /// The path MTU that was asked for is what a program hears of, and cuts nothing.
 #[test]
 fn a_message_is_few_packets_whatever_the_path_mtu() {
-    let served = Served::start();
+    let served = one_worker();
     let (a, b) = (End::new(&served, ServiceType::Rc), End::new(&served, ServiceType::Rc));
     connect(&a, &b, &ConnectOptions { path_mtu_bytes: Some(256), timeout: NO_ACK_TIMER, ..ConnectOptions::default() });
     assert_eq!(a.qp.query().expect("it is there").path_mtu_bytes, 256);
@@ -130,17 +192,13 @@ fn a_message_is_few_packets_whatever_the_path_mtu() {
 /// Lent memory that overlaps its target is as if it had been read first, in each packet.
 #[test]
 fn memory_may_be_lent_to_itself() {
-    let served = Served::start();
-    let (a, b) = (End::new(&served, ServiceType::Rc), End::new(&served, ServiceType::Rc));
-    // The peer's memory as the client's own: both are connected, and one does it all.
-    connect(&a, &b, &ConnectOptions::default());
+    let served = one_worker();
+    let b = End::new(&served, ServiceType::Rc);
     for (from, to) in [(100, 164), (164, 100), (100, 100), (100, 101)] {
         let mut expected = pattern(8192, from);
         b.memory.write_at(0, &expected);
         expected.copy_within(from..from + 5000, to);
         let sge = [b.memory.sge(from..from + 5000)];
-        b.qp.post_send(&SendRequest::write(&sge, a.memory.remote()).signaled()).expect("room");
-        assert_eq!(b.next().status, Status::Success);
         // A region of the same memory for the peer to write to: a loopback queue pair of b's own domain.
         let own = b.pd.queue_pair(&b.cq, &b.cq).create().expect("a queue pair");
         let other = b.pd.queue_pair(&b.cq, &b.cq).create().expect("a queue pair");
@@ -155,7 +213,7 @@ fn memory_may_be_lent_to_itself() {
 
 #[test]
 fn what_is_refused_between_hosts_is_refused_here() {
-    for served in [Served::start(), two_workers()] {
+    for served in [one_worker(), two_workers()] {
         let (a, b) = (End::new(&served, ServiceType::Rc), End::new(&served, ServiceType::Rc));
         let options = ConnectOptions { rnr_retry: 1, min_rnr_timer: 1, ..ConnectOptions::default() };
         let sge = [a.memory.sge(..100_000)];
@@ -184,7 +242,7 @@ fn what_is_refused_between_hosts_is_refused_here() {
 /// Memory that its client gave back is lent no more, and nobody waits for ever.
 #[test]
 fn memory_that_is_gone_fails_the_work_that_named_it() {
-    let served = two_workers();
+    let served = one_worker();
     let (a, b) = (End::new(&served, ServiceType::Rc), End::new(&served, ServiceType::Rc));
     for _ in 0..20 {
         connect(&a, &b, &ConnectOptions { timeout: 8, ..ConnectOptions::default() });

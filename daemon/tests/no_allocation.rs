@@ -17,7 +17,7 @@ use std::{
 
 use rig::{Client, Rig};
 use roced::worker::{command::Command, idle::Policy, nic::Nic, turn::Worker};
-use roced_shared::{abi::wqe::SendOp, steer::address_key};
+use roced_shared::{abi::wqe::SendOp, ids::DeviceId, steer::address_key};
 use roced_transport::{
     clock::Nanos,
     io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
@@ -143,7 +143,8 @@ fn exchange(client: &mut Client, rounds: u64, bytes: u32) {
 
 fn check(served: &[(u32, u32)], policy: Policy, on: &[usize]) {
     let mut rig = Rig::start(served, policy, |_| Vec::new(), run_counted::<NoNic>);
-    for (via, shares) in [(Via::HandOver, false), (Via::HandOver, true), (Via::Beside, false), (Via::Beside, true)] {
+    let other = Via::HandOver { to: DeviceId(0) };
+    for (via, shares) in [(other, false), (other, true), (Via::Beside, false), (Via::Beside, true)] {
         let mut client = if shares { rig.sharing_client(0, 1 << 20, on) } else { rig.client(0, 1 << 20, on) };
         rig.connect(&client.qps[0], &client.qps[1], via);
         exchange(&mut client, 50, 60_000);

@@ -19,7 +19,7 @@ use roced_shared::{
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
-    io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, Loan, MemoryFault, Via, Wire},
+    io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, Loan, MemoryFault, PlaceFault, Via, Wire},
     mr::{MemSpan, Mr, MrKey, Scope},
     partition::Partitions,
     qp::{PathState, Qp, QpConfig, ServiceType},
@@ -44,8 +44,8 @@ impl App for Client {
         Ok(())
     }
 
-    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), MemoryFault> {
-        Err(MemoryFault)
+    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), PlaceFault> {
+        Err(PlaceFault::Lender)
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use roced_shared::{
     abi::cqe::Cqe,
-    ids::{Cqn, RegionId},
+    ids::{Cqn, DeviceId, RegionId},
 };
 
 use crate::mr::MemSpan;
@@ -29,16 +29,16 @@ pub trait App {
     /// Copies what a packet lends to client memory, as long as the loan, in the order of [`Self::write`].
     ///
     /// # Errors
-    /// [`MemoryFault`] as above, or when what was lent is gone.
-    fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), MemoryFault>;
+    /// [`PlaceFault`], which says whose memory was not there.
+    fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), PlaceFault>;
 
     /// Brings a piece of a packet's payload to client memory, as long as the piece.
     ///
     /// # Errors
-    /// [`MemoryFault`] as [`Self::write`] and [`Self::copy`].
-    fn place(&mut self, to: MemSpan<'_>, from: Payload<'_>) -> Result<(), MemoryFault> {
+    /// As [`Self::write`] and [`Self::copy`].
+    fn place(&mut self, to: MemSpan<'_>, from: Payload<'_>) -> Result<(), PlaceFault> {
         match from {
-            Payload::Bytes(bytes) => self.write(to, bytes),
+            Payload::Bytes(bytes) => self.write(to, bytes).map_err(|MemoryFault| PlaceFault::Target),
             Payload::Loan(loan) => self.copy(to, loan),
         }
     }
@@ -102,6 +102,15 @@ impl AtomicOperation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFault;
 
+/// Why a packet's payload did not come to client memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceFault {
+    /// The memory that it was for: a [`MemoryFault`] of the receiver's.
+    Target,
+    /// The memory that lent it: the receiver has done nothing wrong.
+    Lender,
+}
+
 /// A completion queue had no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqOverrun;
@@ -115,9 +124,12 @@ pub enum Via {
         flow: u32,
     },
     /// By hand-over: the destination is another device of this daemon.
-    HandOver,
-    /// By hand-over to this very device: whoever receives reaches the same memory, so that payload can be lent ([`FrameMut::lend`])
-    /// and is copied once, from client memory to client memory.
+    HandOver {
+        /// Which. Nobody of a third hears of it, whatever queue pair number stands in the frame.
+        to: DeviceId,
+    },
+    /// By hand-over to this very device. Where the receiver is of the same endpoint, payload can be lent ([`FrameMut::lend`]) and is copied
+    /// once, from client memory to client memory.
     Beside,
     /// To a multicast group: by the NIC, and to those of the device itself that are attached.
     Group {
@@ -153,8 +165,9 @@ pub trait Wire {
     ) -> Result<(), EmitError>;
 }
 
-/// Client memory that a packet names instead of carrying a copy. It was checked when the packet was sent, and it is the sender's to
-/// lend until its work completes. Regions are numbered in order: one that is gone meanwhile is found by nobody.
+/// Client memory that a packet names instead of carrying a copy. It was checked when the packet was sent. Whoever takes it from the wire
+/// hands it to the same endpoint ([`on_lent_frame`](crate::endpoint::Endpoint::on_lent_frame)) before anything else happens there or a client
+/// hears of anything: keys, states and completions are what they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loan {
     region: RegionId,

@@ -42,6 +42,8 @@ named_counters! {
         NoRoomToHold "drop_no_room_to_hold",
         /// Held until its turn, which did not come: RNR NAK, error, change of state.
         HeldInVain "drop_held_in_vain",
+        /// Of a queue pair beside it, which lent memory that is gone.
+        LenderGone "drop_lender_gone",
         /// A request that was executed before (answered again, where anything is answered).
         Duplicate "drop_duplicate",
         /// A duplicate READ or atomic operation that matches nothing kept for replay.

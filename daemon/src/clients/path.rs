@@ -158,7 +158,7 @@ impl Wish {
             NextHop::Unreachable => return PathState::Unreachable,
             // The frame goes to a worker of ours, which does not look at Ethernet; it is a frame all the same.
             NextHop::Local(device) if device == self.device => (Via::Beside, port.mac, port.mac, None),
-            NextHop::Local(_) => (Via::HandOver, port.mac, port.mac, None),
+            NextHop::Local(device) => (Via::HandOver { to: device }, port.mac, port.mac, None),
             NextHop::Reachable { mac, vlan, source_mac, mtu_bytes: _ } => {
                 let flow = self.local.get();
                 let via = if self.destination.is_multicast() { Via::Group { flow } } else { Via::Nic { flow } };
@@ -311,7 +311,7 @@ mod tests {
             PathState::Resolving | PathState::Unreachable => None,
         };
         assert_eq!(via(REACHABLE), Some(Via::Nic { flow: 3 }));
-        assert_eq!(via(NextHop::Local(DeviceId(1))), Some(Via::HandOver));
+        assert_eq!(via(NextHop::Local(DeviceId(1))), Some(Via::HandOver { to: DeviceId(1) }));
         assert_eq!(via(NextHop::Local(DeviceId(0))), Some(Via::Beside), "the same memory is reached from there");
         assert_eq!(via(NextHop::Resolving), None);
         assert!(matches!(wish.path(NextHop::Unreachable, &PORT), PathState::Unreachable));

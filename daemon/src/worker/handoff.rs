@@ -1,11 +1,11 @@
 //! Frames from one worker to another, or to itself.
 //!
-//! Two kinds travel here, both copied once into a buffer of the sender's:
+//! Two kinds travel here, both in a buffer of the sender's:
 //!
 //! * **forwarded**: RSS put a frame on a queue of a worker that does not own its queue pair. No room: dropped and counted, as a NIC
 //!   would.
 //! * **handed over**: a queue pair's peer lives in this very daemon (same worker, another worker, another device). No room: the
-//!   sender is told to try again, nothing is lost.
+//!   sender is told to try again, nothing is lost. To its own endpoint a sender lends its payload: then only the headers are in the buffer.
 //!
 //! ```text
 //!   sender's pool ──fill──► receiver's inbox ──on_frame──► sender's returns ──► sender's pool
@@ -28,6 +28,9 @@ pub const FRAME_BYTES_MAX: usize = 9216;
 
 /// Buffers of each kind that a worker has. At path MTU 4096 about 1 MB in flight, which stays in cache; a guess.
 pub const PARCELS: usize = 256;
+
+/// Bytes that are lent until they are copied, a turn: some tens of microseconds of copying.
+const LENT_BYTES_MAX: usize = 256 << 10;
 
 /// How a frame came to be here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +69,8 @@ impl Parcel {
         &self.loans
     }
 
-    /// Bytes to be copied out of it, or with it.
-    pub fn bytes(&self) -> usize {
-        self.length + self.loans.iter().map(Loan::len).sum::<usize>()
+    fn lent_bytes(&self) -> usize {
+        self.loans.iter().map(Loan::len).sum()
     }
 
     /// How it came to be here.
@@ -138,6 +140,9 @@ pub struct Handoff {
     forward: Pool,
     over: Pool,
     own: VecDeque<Parcel>,
+    /// Frames in `own` that lend, and the bytes that they do.
+    lending: usize,
+    lent_bytes: usize,
     /// Whose turn it was in [`Self::take_in`].
     own_turn: bool,
     /// Workers that got something since [`Self::wake_receivers`], a bit each.
@@ -171,6 +176,8 @@ pub fn exchange(wakers: &[Arc<Waker>]) -> Vec<Handoff> {
             forward: Pool::new(me, Kind::Forwarded),
             over: Pool::new(me, Kind::HandedOver),
             own: VecDeque::with_capacity(PARCELS),
+            lending: 0,
+            lent_bytes: 0,
             own_turn: false,
             touched: 0,
             counters: HandoffCounters::default(),
@@ -219,11 +226,11 @@ impl Handoff {
         Ok(())
     }
 
-    /// Lends a buffer of `frame_bytes` to `fill`, which may lend payload in turn, and gives it to the worker that `owner` names for the finished frame. A frame
-    /// that nobody owns is lost, as it would be on a network.
+    /// Lends a buffer of `frame_bytes` to `fill`, which may lend payload in turn to a queue pair of its own endpoint, and gives it to the worker that
+    /// `owner` names for the finished frame. A frame that nobody owns is lost, as it would be on a network.
     ///
     /// # Errors
-    /// [`EmitError::Full`] before `fill` ran, when all buffers are under way; [`EmitError::Aborted`] when `fill` gave up.
+    /// [`EmitError::Full`] before `fill` ran, when all buffers are under way or enough is lent; [`EmitError::Aborted`] when `fill` gave up.
     ///
     /// # Panics
     /// When `frame_bytes` is more than [`FRAME_BYTES_MAX`], or there is no worker of that number.
@@ -234,7 +241,8 @@ impl Handoff {
         owner: impl FnOnce(&Segments<'_>) -> Option<usize>,
     ) -> Result<(), EmitError> {
         assert!(frame_bytes <= FRAME_BYTES_MAX, "a frame of {frame_bytes} bytes is longer than any path MTU makes");
-        let Some(mut parcel) = self.take_buffer(Kind::HandedOver) else {
+        let buffer = if self.lent_bytes < LENT_BYTES_MAX { self.take_buffer(Kind::HandedOver) } else { None };
+        let Some(mut parcel) = buffer else {
             self.counters.hand_over_full += 1;
             return Err(EmitError::Full);
         };
@@ -247,8 +255,13 @@ impl Handoff {
         (parcel.length, parcel.group_of) = (frame_bytes, None);
         self.counters.handed_over += 1;
         match owner(&[parcel.frame()]) {
-            Some(to) => self.deliver(to, parcel),
-            None => {
+            // A loan does not leave its worker.
+            Some(to) if parcel.loans.is_empty() || to == self.me => {
+                self.lending += usize::from(!parcel.loans.is_empty());
+                self.lent_bytes += parcel.lent_bytes();
+                self.deliver(to, parcel);
+            }
+            _ => {
                 self.counters.hand_over_lost += 1;
                 self.give_back(parcel);
             }
@@ -285,13 +298,22 @@ impl Handoff {
         Ok(())
     }
 
+    /// A frame of this worker to itself, while one of those there are lends: give it back afterward. To be asked until there is none, before anything
+    /// happens that ends a loan.
+    pub fn take_lent(&mut self) -> Option<Parcel> {
+        if self.lending == 0 {
+            return None;
+        }
+        self.take_own()
+    }
+
     /// The next frame that came for this worker: give it back afterward. Its own frames and the others' take turns.
     pub fn take_in(&mut self) -> Option<Parcel> {
         self.own_turn = !self.own_turn;
         if self.own_turn {
-            self.own.pop_front().or_else(|| self.take_from_others())
+            self.take_own().or_else(|| self.take_from_others())
         } else {
-            self.take_from_others().or_else(|| self.own.pop_front())
+            self.take_from_others().or_else(|| self.take_own())
         }
     }
 
@@ -321,6 +343,13 @@ impl Handoff {
     /// What passed so far.
     pub fn counters(&self) -> &HandoffCounters {
         &self.counters
+    }
+
+    fn take_own(&mut self) -> Option<Parcel> {
+        let parcel = self.own.pop_front()?;
+        self.lending -= usize::from(!parcel.loans.is_empty());
+        self.lent_bytes -= parcel.lent_bytes();
+        Some(parcel)
     }
 
     fn take_from_others(&mut self) -> Option<Parcel> {

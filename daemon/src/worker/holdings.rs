@@ -5,7 +5,7 @@ use roced_shared::{
     ids::{Cqn, RegionId},
 };
 use roced_transport::{
-    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault},
+    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault, PlaceFault},
     mr::MemSpan,
 };
 
@@ -96,12 +96,13 @@ impl Holdings {
         Ok(())
     }
 
-    fn copy_by(&mut self, bounce: &mut [u8], to: MemSpan<'_>, from: Loan) -> Result<(), MemoryFault> {
+    fn copy_by(&mut self, bounce: &mut [u8], to: MemSpan<'_>, from: Loan) -> Result<(), PlaceFault> {
         let mut done = 0;
         while done < from.len() {
             let piece = bounce.len().min(from.len() - done);
-            self.read_at(from.region(), from.offset() + done as u64, &mut bounce[..piece])?;
-            self.write_at(to.region(), to.offset() + done as u64, &bounce[..piece])?;
+            let (at, piece_of) = (done as u64, &mut bounce[..piece]);
+            self.read_at(from.region(), from.offset() + at, piece_of).map_err(|MemoryFault| PlaceFault::Lender)?;
+            self.write_at(to.region(), to.offset() + at, piece_of).map_err(|MemoryFault| PlaceFault::Target)?;
             done += piece;
         }
         Ok(())
@@ -157,10 +158,11 @@ impl App for Holdings {
         self.write_at(to.region(), to.offset(), bytes)
     }
 
-    fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), MemoryFault> {
+    fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), PlaceFault> {
         self.settle_before(to.region());
-        let find = |region: RegionId| self.regions.get(region.0).ok_or(MemoryFault);
-        if let (Reach::Mapped(source), Reach::Mapped(target)) = (find(from.region())?, find(to.region())?) {
+        let source = self.regions.get(from.region().0).ok_or(PlaceFault::Lender)?;
+        let target = self.regions.get(to.region().0).ok_or(PlaceFault::Target)?;
+        if let (Reach::Mapped(source), Reach::Mapped(target)) = (source, target) {
             target.copy(to.offset(), source, from.offset(), from.len());
             return Ok(());
         }

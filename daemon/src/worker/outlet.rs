@@ -35,10 +35,13 @@ impl<N: Wire> Wire for Outlet<'_, N> {
                 let queue = self.queues.get_mut(flow as usize % count).ok_or(EmitError::Full)?;
                 queue.emit(via, frame_bytes, fill)
             }
-            Via::HandOver | Via::Beside => self.handoff.hand_over(frame_bytes, fill, |frame| {
-                let place = self.endpoints.of_qpn(dest_qpn(frame)?)?;
-                Some(place.worker.0 as usize)
-            }),
+            Via::HandOver { .. } | Via::Beside => {
+                let device = if let Via::HandOver { to } = via { to } else { self.device };
+                self.handoff.hand_over(frame_bytes, fill, |frame| {
+                    let place = self.endpoints.of_qpn(dest_qpn(frame)?)?;
+                    (place.device == device).then_some(place.worker.0 as usize)
+                })
+            }
             Via::Group { flow } => {
                 let count = self.queues.len().max(1);
                 let queue = self.queues.get_mut(flow as usize % count);

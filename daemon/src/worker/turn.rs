@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   commands ─► bells ─► work from rings ─► frames from NIC queues ─► frames from workers ─► timers
-//!       ─► frames out ─► wake workers ─► completions to clients ─► kick NIC queues ─► events to the control thread
+//!       ─► frames out ─► what they lend ─► wake workers ─► completions to clients ─► kick NIC queues ─► events to the control thread
 //! ```
 //!
 //! Clients hear of completions before the system call that sends: it takes longer than they need to answer. Where there is nothing
@@ -36,7 +36,7 @@ use super::{
     command::Inbox,
     endpoints::{Endpoints, Place},
     events::{EventSender, WorkerEvent},
-    handoff::{Handoff, Kind},
+    handoff::{Handoff, Kind, Parcel},
     holdings::Holdings,
     idle::{Bed, Idle, Policy, Rest, SOCKETS_POLLED},
     nic::Nic,
@@ -60,8 +60,6 @@ const VISITS: u32 = 64;
 const FRAMES_IN: usize = 64;
 /// Frames taken from other workers, or from this one by hand-over, a turn.
 const PARCELS_IN: usize = 64;
-/// Bytes of them after which no more are taken in a turn: lent payload comes in large pieces. Some tens of microseconds of copying.
-const PARCEL_BYTES_IN: usize = 256 << 10;
 /// Timers of one endpoint fired a turn.
 const TIMERS: usize = 64;
 /// Frames of one endpoint sent a turn. A batch of 32 is what one system call takes (see AF_XDP's TX budget); a few of them.
@@ -226,6 +224,7 @@ impl<N: Nic> Worker<N> {
         }
         self.holdings.settle();
         let sent = self.emit_frames(now);
+        self.take_lent(now);
         done += sent.visits;
         self.handoff.wake_receivers();
         let publications = self.holdings.publish();
@@ -330,30 +329,41 @@ impl<N: Nic> Worker<N> {
     }
 
     fn take_parcels(&mut self, now: Nanos) -> usize {
-        let (mut taken, mut bytes) = (0, 0);
-        while taken < PARCELS_IN && bytes < PARCEL_BYTES_IN {
+        let mut taken = 0;
+        while taken < PARCELS_IN {
             let Some(parcel) = self.handoff.take_in() else { break };
             taken += 1;
-            bytes += parcel.bytes();
-            let frame: &[&[u8]] = &[parcel.frame()];
-            let station = match parcel.group_of() {
-                Some(device) => self.stations.iter().position(|station| station.place.device == device),
-                // Whoever handed it over looked up the owner by the same number.
-                None => dest_qpn(frame).and_then(|qpn| self.station_of(qpn)),
-            };
-            if let Some(station) = station {
-                let Station { place, endpoint, .. } = &mut self.stations[station];
-                // What was sent to a group by a queue pair of this worker goes to all; maybe nobody here wants it.
-                let is_own = parcel.group_of().is_some() && parcel.kind() == Kind::HandedOver;
-                if !parcel.loans().is_empty() {
-                    endpoint.on_lent_frame(now, parcel.frame(), parcel.loans(), &mut self.holdings);
-                } else if !is_own || share(frame, place, endpoint, &self.endpoints, &mut self.handoff) {
-                    endpoint.on_frame(now, frame, &mut self.holdings);
-                }
-            }
-            self.handoff.give_back(parcel);
+            self.take_parcel(now, parcel);
         }
         taken
+    }
+
+    /// What is lent is copied before this turn does anything else: a client that hears of a completion, or that a key is gone, finds nobody
+    /// still reading what it had lent.
+    fn take_lent(&mut self, now: Nanos) {
+        while let Some(parcel) = self.handoff.take_lent() {
+            self.take_parcel(now, parcel);
+        }
+    }
+
+    fn take_parcel(&mut self, now: Nanos, parcel: Parcel) {
+        let frame: &[&[u8]] = &[parcel.frame()];
+        let station = match parcel.group_of() {
+            Some(device) => self.stations.iter().position(|station| station.place.device == device),
+            // Whoever handed it over looked up the owner by the same number.
+            None => dest_qpn(frame).and_then(|qpn| self.station_of(qpn)),
+        };
+        if let Some(station) = station {
+            let Station { place, endpoint, .. } = &mut self.stations[station];
+            // What was sent to a group by a queue pair of this worker goes to all; maybe nobody here wants it.
+            let is_own = parcel.group_of().is_some() && parcel.kind() == Kind::HandedOver;
+            if !parcel.loans().is_empty() {
+                endpoint.on_lent_frame(now, parcel.frame(), parcel.loans(), &mut self.holdings);
+            } else if !is_own || share(frame, place, endpoint, &self.endpoints, &mut self.handoff) {
+                endpoint.on_frame(now, frame, &mut self.holdings);
+            }
+        }
+        self.handoff.give_back(parcel);
     }
 
     /// What is to be sent goes to the NIC queues and other workers.

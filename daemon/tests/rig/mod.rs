@@ -270,6 +270,10 @@ impl<N: Nic + Send + 'static> Rig<N> {
         };
         let ends = [(a, address(a), b, address(b)), (b, address(b), a, address(a))];
         for (from, source, to, destination) in ends {
+            let via = match via {
+                Via::HandOver { .. } => Via::HandOver { to: self.workers.of_qpn(to.qpn).expect("an endpoint").device },
+                other => other,
+            };
             let path = Path::new(&PathSpec {
                 via,
                 source_mac: [2, 0, 0, 0, 0, 1],

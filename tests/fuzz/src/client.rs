@@ -11,7 +11,7 @@ use roced_shared::{
     ids::{Cqn, Pdn, RegionId},
 };
 use roced_transport::{
-    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault},
+    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault, PlaceFault},
     mr::{MemSpan, Mr, MrKey},
 };
 
@@ -109,8 +109,8 @@ impl App for Client {
     }
 
     /// Nobody here is beside anybody.
-    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), MemoryFault> {
-        Err(MemoryFault)
+    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), PlaceFault> {
+        Err(PlaceFault::Lender)
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {

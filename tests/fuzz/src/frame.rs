@@ -3,6 +3,7 @@
 //! It parses or it does not; cut into pieces it does the same. What parses has the destination that [`dest_qpn`] says, payload
 //! pieces that add up, the ICRC that a second calculation gives or a refusal, and can be built again from its own fields.
 
+use roced_shared::ids::DeviceId;
 use roced_transport::{
     io::{FrameMut, Via},
     reject::DropReason,
@@ -92,7 +93,7 @@ fn fields(packet: &Packet<'_>) -> (Headers, PathSpec) {
         ieth: packet.ieth,
     };
     let spec = PathSpec {
-        via: Via::HandOver,
+        via: Via::HandOver { to: DeviceId(0) },
         source_mac: [2; 6],
         dest_mac: [4; 6],
         vlan: None,

@@ -6,7 +6,7 @@ use roced_shared::{
     ids::{Cqn, Qpn},
 };
 use roced_transport::{
-    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault},
+    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault, PlaceFault},
     mr::MemSpan,
 };
 
@@ -214,8 +214,8 @@ impl App for AppView<'_> {
     }
 
     /// Nobody here is beside anybody.
-    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), MemoryFault> {
-        Err(MemoryFault)
+    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), PlaceFault> {
+        Err(PlaceFault::Lender)
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {

@@ -35,7 +35,7 @@ impl Endpoint {
         disposition
     }
 
-    /// A frame came from a queue pair of this device, which lends its payload ([`crate::io::Via::Beside`]). It is not held: what would be
+    /// A frame came from a queue pair of this endpoint, which lends its payload ([`crate::io::Loan`] says when). It is not held: what would be
     /// copied is what a loan saves, and nothing is lost or overtaken on this way.
     pub fn on_lent_frame(&mut self, now: Nanos, frame: &[u8], loans: &[Loan], app: &mut impl App) -> Disposition {
         let admitted = frame::parse_lent(frame, loans).and_then(|packet| {

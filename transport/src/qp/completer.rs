@@ -11,14 +11,14 @@ use super::{
     key_change::KeyWish,
     requester::{Asks, Requester, Sent},
     retry::{RNR_RETRY_FOREVER, ack_timeout},
-    scatter::{LocalFault, SgeCursor},
+    scatter::SgeCursor,
     selective::Selective,
     send_queue::{SendEntry, SendQueue},
 };
 use crate::{
     clock::Nanos,
     counters::QpCount,
-    io::{App, Payload},
+    io::{App, Payload, PlaceFault},
     psn::Psn,
     reject::DropReason,
     wire::{
@@ -261,12 +261,15 @@ impl Completer {
         }
         if let WorkData::Sges(sges) = queue.data(position) {
             let mut cursor = SgeCursor::new(sges, u64::from(at) * link.mtu() as u64);
-            let placed: Result<(), LocalFault> =
-                packet.pieces().try_for_each(|piece| cursor.place(turn.mrs, link.pd(), turn.app, piece));
-            if placed.is_err() {
-                link.counters.count(QpCount::LocalProtection);
-                self.fail_oldest(link, queue, Status::LocalProtection, turn);
-                return Ok(());
+            let placed = packet.pieces().try_for_each(|piece| cursor.place(turn.mrs, link.pd(), turn.app, piece));
+            match placed {
+                Ok(()) => {}
+                Err(PlaceFault::Lender) => return Err(DropReason::LenderGone),
+                Err(PlaceFault::Target) => {
+                    link.counters.count(QpCount::LocalProtection);
+                    self.fail_oldest(link, queue, Status::LocalProtection, turn);
+                    return Ok(());
+                }
             }
         }
         let next = psn.plus(1);

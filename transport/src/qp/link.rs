@@ -41,7 +41,7 @@ pub(crate) struct Link {
     /// The partition that it is in.
     pub(super) pkey: Pkey,
     pub(super) path: PathState,
-    /// Its peer is beside it, and they lend each other payload. Both know when they begin to receive, and it stays so: both must
+    /// Its peer is of the same endpoint, and they lend each other payload. Both know when they begin to receive, and it stays so: both must
     /// cut messages alike.
     pub(super) lends: bool,
     pub(super) counters: QpCounters,
@@ -137,9 +137,15 @@ impl Link {
         if self.lends { LENT_BYTES_MAX } else { self.attributes.path_mtu_bytes as usize }
     }
 
-    /// The state is RTR: is the peer beside us?
+    /// The state is RTR: do we and the peer lend each other payload? What is lent is copied before the turn of the endpoint ends, so the peer must
+    /// be of the same one.
     pub(super) fn note_way(&mut self) {
-        self.lends = matches!(&self.path, PathState::Ready(path) if path.via() == Via::Beside);
+        self.lends = self.is_beside() && self.dest_qpn().endpoint() == self.config.qpn.endpoint();
+    }
+
+    /// The peer is of this very device: nothing is lost on the way to it.
+    pub(super) fn is_beside(&self) -> bool {
+        matches!(&self.path, PathState::Ready(path) if path.via() == Via::Beside)
     }
 
     /// The path, when frames get anywhere. Packets of lent payload fit no other.

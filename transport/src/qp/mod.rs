@@ -114,7 +114,7 @@ impl PathState {
             Self::Resolving => "resolving",
             Self::Ready(path) => match path.via() {
                 crate::io::Via::Nic { .. } | crate::io::Via::Group { .. } => "nic",
-                crate::io::Via::HandOver | crate::io::Via::Beside => "local",
+                crate::io::Via::HandOver { .. } | crate::io::Via::Beside => "local",
             },
             Self::Unreachable => "unreachable",
         }

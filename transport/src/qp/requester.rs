@@ -526,7 +526,7 @@ impl Requester {
             && !link.config.signal_all
             && link.recovery.is_selective()
             && ack_timeout(link.attributes.timeout) >= LATE_ASKER_TIMEOUT_MIN
-            && !link.lends
+            && !link.is_beside()
             && (self.unasked == 0 || now - self.unasked_since < UNASKED_MAX)
     }
 

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     clock::Nanos,
     counters::QpCount,
-    io::App,
+    io::{App, PlaceFault},
     mr::{MrKey, Right},
     psn::Psn,
     reject::DropReason,
@@ -102,6 +102,8 @@ struct Finished {
 pub(super) enum Refused {
     /// No receive work: try again later.
     NotReady,
+    /// What it lends is gone: as if it had not been sent.
+    Unsent,
     /// Nothing is refused: the rest of it follows by [`Responder::on_invalidated`].
     Later,
     /// Broken rules, key, range or right: the queue pair ends. The local receive, if one was taken, ends with this status.
@@ -214,6 +216,7 @@ impl Responder {
                 }
                 Ok(())
             }
+            Err(Refused::Unsent) => Err(DropReason::LenderGone),
             Err(Refused::Later) => {
                 // It has come, so nothing is to be complained of; an ACK is owed when it is done.
                 self.nak_due = Nanos::NEVER;
@@ -334,10 +337,12 @@ impl Responder {
         if payload as u64 > cursor.remaining() || u64::from(received) + payload as u64 > MESSAGE_BYTES_MAX {
             return Err(Refused::Fatal(NakCode::InvalidRequest, Status::LocalLength));
         }
-        packet
-            .pieces()
-            .try_for_each(|piece| cursor.place(turn.mrs, link.recv_pd(), turn.app, piece))
-            .map_err(|_| Refused::Fatal(NakCode::RemoteOperation, Status::LocalProtection))?;
+        packet.pieces().try_for_each(|piece| cursor.place(turn.mrs, link.recv_pd(), turn.app, piece)).map_err(
+            |fault| match fault {
+                PlaceFault::Target => Refused::Fatal(NakCode::RemoteOperation, Status::LocalProtection),
+                PlaceFault::Lender => Refused::Unsent,
+            },
+        )?;
         let received = received + payload as u32;
         self.message = Message::Send { received };
         if !ends(packet) {
@@ -416,7 +421,10 @@ impl Responder {
             let mut span = link.check_peer(turn.mrs, key, Right::RemoteWrite, at, payload).map_err(|_| ACCESS)?;
             for piece in packet.pieces() {
                 let (now, later) = span.split_at(piece.len());
-                turn.app.place(now, piece).map_err(|_| ACCESS)?;
+                turn.app.place(now, piece).map_err(|fault| match fault {
+                    PlaceFault::Target => ACCESS,
+                    PlaceFault::Lender => Refused::Unsent,
+                })?;
                 span = later;
             }
         }

@@ -4,7 +4,7 @@
 use roced_shared::{abi::wqe::Sge, ids::Pdn};
 
 use crate::{
-    io::{App, FrameMut, Payload},
+    io::{App, FrameMut, Payload, PlaceFault},
     mr::{MrKey, MrTable, Right},
 };
 
@@ -81,12 +81,12 @@ impl<'a> SgeCursor<'a> {
         pd: Pdn,
         app: &mut impl App,
         mut piece: Payload<'_>,
-    ) -> Result<(), LocalFault> {
+    ) -> Result<(), PlaceFault> {
         while !piece.is_empty() {
-            let (va, key, length) = self.step(piece.len())?;
-            let span = mrs.check(pd, key, Right::LocalWrite, va, length).map_err(|_| LocalFault)?;
+            let (va, key, length) = self.step(piece.len()).map_err(|LocalFault| PlaceFault::Target)?;
+            let span = mrs.check(pd, key, Right::LocalWrite, va, length).map_err(|_| PlaceFault::Target)?;
             let (now, later) = piece.split_at(length);
-            app.place(span, now).map_err(|_| LocalFault)?;
+            app.place(span, now)?;
             piece = later;
         }
         Ok(())

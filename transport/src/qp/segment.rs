@@ -45,7 +45,7 @@ pub(super) struct Part<'a> {
     pub(super) bytes: usize,
 }
 
-/// Sends one frame by `path`, which leads beside us, and lends it a part of the data of a work request of a queue pair in `pd`.
+/// Sends one frame by `path`, which leads to this very endpoint, and lends it a part of the data of a work request of a queue pair in `pd`.
 fn lend_part<A: App, W: Wire>(
     path: &Path,
     pd: Pdn,
@@ -107,8 +107,11 @@ impl Link {
             self.counters.count(QpCount::Unreachable);
             return Ok(());
         };
-        let emit = if self.lends && part.bytes > 0 { lend_part } else { emit_part };
-        emit(path, self.pd(), wire, headers, part, turn)?;
+        if self.lends && part.bytes > 0 {
+            lend_part(path, self.pd(), wire, headers, part, turn)?;
+        } else {
+            emit_part(path, self.pd(), wire, headers, part, turn)?;
+        }
         self.counters.add(QpCount::SentBytes, part.bytes as u64);
         Ok(())
     }

@@ -27,7 +27,7 @@ use crate::{
     clock::Nanos,
     congestion::gate::Gate,
     counters::QpCount,
-    io::{App, EmitError, Wire},
+    io::{App, EmitError, PlaceFault, Wire},
     mr::{MrKey, Right},
     psn::Psn,
     reject::DropReason,
@@ -314,9 +314,13 @@ fn on_send<A: App>(
         return Err(DropReason::InvalidRequest);
     }
     let placed = packet.pieces().try_for_each(|piece| cursor.place(turn.mrs, link.recv_pd(), turn.app, piece));
-    if placed.is_err() {
-        link.fail_recv(recv_queue, turn);
-        return Err(DropReason::InvalidRequest);
+    match placed {
+        Ok(()) => {}
+        Err(PlaceFault::Lender) => return Err(DropReason::LenderGone),
+        Err(PlaceFault::Target) => {
+            link.fail_recv(recv_queue, turn);
+            return Err(DropReason::InvalidRequest);
+        }
     }
     let received = received + payload as u32;
     if !packet.info.position.ends() {
@@ -353,7 +357,10 @@ fn on_write<A: App>(
         let mut span = link.check_peer(turn.mrs, key, Right::RemoteWrite, at, payload).map_err(denied)?;
         for piece in packet.pieces() {
             let (now, later) = span.split_at(piece.len());
-            turn.app.place(now, piece).map_err(|_| DropReason::RemoteAccess)?;
+            turn.app.place(now, piece).map_err(|fault| match fault {
+                PlaceFault::Target => DropReason::RemoteAccess,
+                PlaceFault::Lender => DropReason::LenderGone,
+            })?;
             span = later;
         }
     }

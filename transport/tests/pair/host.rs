@@ -16,7 +16,7 @@ use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
-    io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, Loan, MemoryFault, Via, Wire},
+    io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, Loan, MemoryFault, PlaceFault, Via, Wire},
     mr::{MemSpan, Mr, MrKey, Scope},
     partition::{Partitions, Pkey},
     psn::Psn,
@@ -69,11 +69,11 @@ impl App for Application {
         Ok(())
     }
 
-    fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), MemoryFault> {
+    fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), PlaceFault> {
         assert_eq!((from.region(), from.len()), (MEMORY, to.len()), "there is one memory here");
         let begin = from.offset() as usize;
         let lent = self.memory[begin..begin + from.len()].to_vec();
-        self.write(to, &lent)
+        self.write(to, &lent).map_err(|MemoryFault| PlaceFault::Target)
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
