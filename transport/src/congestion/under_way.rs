@@ -10,7 +10,8 @@
 //!
 //! What is sent again, and answers, do not stand in line. A peer that is dead must not keep the others waiting: what was not answered
 //! for a while is on no ring any more and does not count, and nothing is added to it while others wait. For that there are two
-//! generations of counts: whoever gets on counts in the present one, and the one before is dropped after its time.
+//! generations of counts: what is added counts in the present one, and the one before is dropped after its time. Answers take away the
+//! oldest, so that a peer that answers one packet now and then does not keep the others counted.
 
 use alloc::collections::VecDeque;
 
@@ -22,7 +23,10 @@ const GENERATION: Nanos = Nanos::from_millis(10);
 /// What one queue pair counts for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
+    /// All that it has under way, and what of it was added in `generation` and in the one before. The rest is older and does not count.
     packets: u32,
+    added: u32,
+    added_before: u32,
     generation: u64,
     /// It stands in line.
     pub(crate) waits: bool,
@@ -59,24 +63,48 @@ impl UnderWay {
 
     /// It has as many packets under way now.
     pub(crate) fn count(&mut self, share: &mut Share, packets: u32) {
-        // Not what is sent again: only who gets on counts anew.
         if share.packets == packets {
             return;
         }
-        if self.is_counted(share) {
-            self.counts[(share.generation & 1) as usize] -= u64::from(share.packets);
+        self.age(share);
+        if packets > share.packets {
+            share.added += packets - share.packets;
+            self.counts[self.parity()] += u64::from(packets - share.packets);
+        } else {
+            let older = share.packets - share.added_before - share.added;
+            let counted = (share.packets - packets).saturating_sub(older);
+            let before = counted.min(share.added_before);
+            let now = counted - before;
+            (share.added, share.added_before) = (share.added - now, share.added_before - before);
+            let parity = self.parity();
+            self.counts[parity] -= u64::from(now);
+            self.counts[parity ^ 1] -= u64::from(before);
         }
-        (share.packets, share.generation) = (packets, self.generation);
-        self.counts[(self.generation & 1) as usize] += u64::from(packets);
+        share.packets = packets;
     }
 
-    const fn is_counted(&self, share: &Share) -> bool {
-        share.generation + 1 >= self.generation
+    /// What it added is as old as it is.
+    const fn age(&self, share: &mut Share) {
+        (share.added, share.added_before) = match self.generation - share.generation {
+            0 => (share.added, share.added_before),
+            1 => (0, share.added),
+            _ => (0, 0),
+        };
+        share.generation = self.generation;
     }
 
-    /// It has something under way that was not answered for so long that it does not count any more.
+    const fn parity(&self) -> usize {
+        (self.generation & 1) as usize
+    }
+
+    /// It has something under way that was not answered for so long that nothing of it counts any more.
     const fn is_unanswered(&self, share: &Share) -> bool {
-        share.packets > 0 && !self.is_counted(share)
+        let counted = match self.generation - share.generation {
+            0 => share.added + share.added_before,
+            1 => share.added,
+            _ => 0,
+        };
+        share.packets > 0 && counted == 0
     }
 
     /// Time goes on.
@@ -117,9 +145,16 @@ impl UnderWay {
     pub(crate) fn grant(&mut self, share: &mut Share) -> u32 {
         let admitted = core::mem::take(&mut share.admitted);
         self.admitted -= u32::from(admitted);
-        // Whoever was not in line does not pass by those who are, and where nothing is answered no more is added while others wait.
-        let may_add = self.line.is_empty() || admitted && !self.is_unanswered(share);
-        if may_add { self.room() } else { 0 }
+        // Whoever was not in line does not pass by those who are, nor takes what those who were are promised; where nothing is answered no
+        // more is added while others wait.
+        let promised = self.admitted.saturating_mul(self.quantum);
+        if admitted && !self.is_unanswered(share) {
+            self.room()
+        } else if self.line.is_empty() {
+            self.room().saturating_sub(promised)
+        } else {
+            0
+        }
     }
 
     /// It would have sent more than it may. One that waits for an answer is visited again when that comes.
@@ -184,6 +219,31 @@ mod tests {
         all.count(&mut alive, 30);
         all.count(&mut dead, 0);
         assert_eq!(all.room(), 2, "it is not taken off twice");
+    }
+
+    /// A peer that answers just enough holds what it was sent lately and no more.
+    #[test]
+    fn an_answer_now_and_then_does_not_keep_the_rest_counted() {
+        let mut all = UnderWay::new(32, 16, 2);
+        let [mut slow, mut other] = [Share::default(); 2];
+        all.on_time(at(1000));
+        all.count(&mut slow, 32);
+        all.stand_in_line(1, &mut other);
+        for millis in 1..40 {
+            all.on_time(at(1000 + millis));
+            if millis % 9 == 0 {
+                // One is answered, one is sent.
+                all.count(&mut slow, 31);
+                all.count(&mut slow, 32);
+            }
+        }
+        assert_eq!(all.room(), 32 - 2, "those of the last two generations count");
+        assert_eq!(all.next_in_line(), Some(1));
+        all.admit(&mut other);
+        assert_eq!(all.grant(&mut slow), 30 - 16, "what was promised is kept");
+        assert_eq!(all.grant(&mut other), 30);
+        all.count(&mut slow, 0);
+        assert_eq!(all.room(), 32, "it is not taken off twice");
     }
 
     #[test]
