@@ -14,6 +14,7 @@ mod operations;
 mod partitions;
 mod placement;
 mod probes;
+mod quiet;
 mod read_gaps;
 mod recorded;
 mod recovery;

@@ -22,7 +22,7 @@ use crate::host::{Fate, KEY, Pair, Settings, bth, forged, no_fault, one, sge, wo
 
 const LIMIT: Nanos = Nanos::from_millis(10_000);
 
-fn go_back_n() -> Settings {
+pub(crate) fn go_back_n() -> Settings {
     Settings { recovery: [RecoveryConfig::GO_BACK_N; 2], ..Settings::default() }
 }
 

@@ -1,0 +1,84 @@
+//! Messages that nobody waits to hear of: they ask for no ACK of their own, and are looked after all the same.
+
+use roced_shared::abi::{cqe::Status, wqe::SendOp};
+use roced_transport::{clock::Nanos, counters::QpCount, wire::opcode, work::SendWork};
+
+use crate::host::{Fate, Pair, Settings, no_fault, one, sge, work};
+use crate::selective::{LIMIT, warm};
+
+const BYTES: usize = 64;
+
+/// As posted by a program that waits for none of them.
+fn quiet(wr_id: u64) -> SendWork<'static> {
+    static SGES: std::sync::LazyLock<[roced_shared::abi::wqe::Sge; 1]> = std::sync::LazyLock::new(|| [sge(0, BYTES)]);
+    SendWork { flags: 0, ..work(wr_id, SendOp::Write, &SGES[..], 0) }
+}
+
+/// One each 10 us, as of a program that waits for its peer's answer by other means.
+fn one_by_one(pair: &mut Pair, count: u64, fate: &mut impl FnMut(usize, opcode::Opcode, usize) -> Fate) {
+    for wr_id in 0..count {
+        pair.hosts[0].post(&quiet(wr_id));
+        for _ in 0..2 {
+            pair.turn(fate);
+            pair.now = pair.now + Nanos::from_micros(5);
+        }
+    }
+}
+
+fn acks(pair: &Pair, begin: usize) -> usize {
+    pair.trace[begin..].iter().filter(|(from, opcode, _)| (*from, *opcode) == (1, opcode::RC_ACK)).count()
+}
+
+#[test]
+fn messages_that_follow_each_other_ask_now_and_then() {
+    let mut pair = warm(Settings::default());
+    let begin = pair.trace.len();
+    one_by_one(&mut pair, 1000, &mut no_fault);
+    pair.settle();
+    let acks = acks(&pair, begin);
+    // One in 50 us is one for five or six.
+    assert!((150..=250).contains(&acks), "{acks} ACKs for 1000 messages");
+    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 1, "the last, which none followed");
+    assert!(pair.hosts[0].take().is_empty(), "nobody hears of them");
+}
+
+#[test]
+fn one_that_is_waited_for_asks() {
+    let mut pair = warm(Settings::default());
+    let begin = pair.trace.len();
+    pair.hosts[0].post(&quiet(1));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, BYTES)], 0));
+    pair.settle();
+    assert_eq!((pair.hosts[0].take(), acks(&pair, begin)), (vec![(2, Status::Success)], 1));
+    assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 0);
+}
+
+#[test]
+fn a_lost_one_arrives_though_none_follows() {
+    let mut pair = warm(Settings { retry_cnt: 0, ..Settings::default() });
+    pair.hosts[0].post(&quiet(1));
+    let start = pair.now;
+    assert!(pair.run(LIMIT, one(0, opcode::RC_WRITE_ONLY, 0, Fate::Drop)));
+    assert_eq!(pair.hosts[1].app.writes, [(0, BYTES)]);
+    assert!(pair.now - start < Nanos::from_micros(400), "{:?}", pair.now - start);
+}
+
+#[test]
+fn a_peer_that_is_gone_is_noticed_all_the_same() {
+    for recovery in [Settings::default().recovery, crate::recovery::go_back_n().recovery] {
+        let mut pair = Pair::new(Settings { timeout: 10, retry_cnt: 1, recovery, ..Settings::default() });
+        pair.hosts[0].post(&quiet(1));
+        assert!(pair.run(LIMIT, |_, _, _| Fate::Drop));
+        assert_eq!(pair.hosts[0].take(), [(1, Status::TransportRetryExceeded)]);
+    }
+}
+
+/// Where the ACK timer is short, or where no probe would ask, each message does.
+#[test]
+fn where_nobody_would_ask_later_each_message_asks() {
+    for settings in [Settings { timeout: 5, ..Settings::default() }, crate::recovery::go_back_n()] {
+        let mut pair = Pair::new(settings);
+        one_by_one(&mut pair, 100, &mut no_fault);
+        assert_eq!(acks(&pair, 0), 100);
+    }
+}
