@@ -27,8 +27,11 @@ use crate::{
 /// Buffers for messages that arrive. A receive is posted again as soon as its answer is, so that one is always there.
 const BUFFERS: u64 = 4;
 
-/// Sends under way: one, and room for the completion that is here before its place is free again.
-const SENDS: u32 = 8;
+/// Of so many sends one is signaled, as programs do that count microseconds: the echo says sooner than a completion that a message has arrived.
+const SENDS_PER_SIGNAL: u32 = 16;
+
+/// Sends that are posted and not known to be complete.
+const SENDS: u32 = 4 * SENDS_PER_SIGNAL;
 
 /// Looks at a byte before the clock and the completion queue are looked at.
 const WATCH_BURST: u32 = 16;
@@ -115,6 +118,8 @@ impl<'a> Side<'a> {
             Op::Write => SendRequest::write(&sges, self.remote),
             Op::Send | Op::Read => SendRequest::send(&sges),
         };
+        let signals = (sequence + 1).is_multiple_of(SENDS_PER_SIGNAL.into());
+        let request = if signals { request.signaled() } else { request };
         self.session.qps[0].post_send(&request.id(sequence))?;
         self.sends_under_way += 1;
         Ok(())
@@ -162,9 +167,9 @@ impl<'a> Side<'a> {
         Ok(true)
     }
 
-    /// Waits until fewer than `most` sends are under way.
-    fn await_sends(&mut self, most: u32) -> anyhow::Result<()> {
-        while self.sends_under_way >= most {
+    /// Waits until there is room for another send.
+    fn await_room(&mut self) -> anyhow::Result<()> {
+        while self.sends_under_way == SENDS {
             self.session.reap(&mut self.events)?;
             self.note();
         }
@@ -174,7 +179,8 @@ impl<'a> Side<'a> {
     fn note(&mut self) {
         for event in &self.events {
             match *event {
-                Event::Sent { .. } => self.sends_under_way -= 1,
+                // It, and those since the one before.
+                Event::Sent { .. } => self.sends_under_way -= SENDS_PER_SIGNAL,
                 Event::Received { id, bytes, .. } => self.arrived.push_back((id, bytes)),
             }
         }
@@ -241,8 +247,8 @@ pub(crate) fn client(
         if run.op == Op::Send {
             side.post_receive(sequence + BUFFERS)?;
         }
-        // Then the buffer may change.
-        side.await_sends(1)?;
+        // The buffer may change: the echo shows that the message is there, and what is sent again is not executed again.
+        side.await_room()?;
     }
     Ok(Outcome { sent: warm_up + count, elapsed: begin.elapsed(), times, compared_bytes })
 }
@@ -283,7 +289,7 @@ impl<'a> Echo<'a> {
                 // before it, and so this one; a duplicate of this one, if one is still sent, is never executed.
                 side.post_receive(sequence + BUFFERS)?;
             }
-            side.await_sends(SENDS / 2)?;
+            side.await_room()?;
         }
         unreachable!("a run ends before 2^64 messages")
     }

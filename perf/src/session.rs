@@ -160,7 +160,7 @@ impl Session {
         let cq = opened.device.completion_queue(needs.completions()?)?;
         let qps = (0..needs.qps)
             .map(|_| {
-                let builder = pd.queue_pair(&cq, &cq).send_sges(1).recv_sges(1).inline_bytes(0).signal_all();
+                let builder = pd.queue_pair(&cq, &cq).send_sges(1).recv_sges(1).inline_bytes(0);
                 let qp = builder.send_wrs(needs.sends).recv_wrs(needs.receives).create()?;
                 // The peer may do what the memory allows.
                 qp.to_init(Access::ALL)?;

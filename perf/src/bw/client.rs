@@ -198,7 +198,7 @@ impl<'a> Client<'a> {
                 if post.notice && self.run.verify { write.imm(count.to_be_bytes()) } else { write }
             }
         };
-        request.id(post.sequence)
+        request.id(post.sequence).signaled()
     }
 
     fn on_event(&mut self, event: Event, now: Instant) -> anyhow::Result<()> {

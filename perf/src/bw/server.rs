@@ -163,7 +163,7 @@ impl<'a> Server<'a> {
             return Ok(());
         }
         if let Some(count) = self.qps[qp].next_credit() {
-            let credit = SendRequest::send(&[]).imm(count.to_be_bytes());
+            let credit = SendRequest::send(&[]).imm(count.to_be_bytes()).signaled();
             match self.session.qps[qp].post_send(&credit) {
                 Ok(()) => {}
                 Err(Error::QueueFull { .. }) => bail!("the send queue is full of credits: more than can be under way"),
