@@ -62,7 +62,7 @@ const FRAMES_IN: usize = 64;
 const PARCELS_IN: usize = 64;
 /// Timers of one endpoint fired a turn.
 const TIMERS: usize = 64;
-/// Frames of one endpoint sent a turn. A batch of 32 is what one system call takes (see AF_XDP's TX budget); a few of them.
+/// Frames of one endpoint sent a turn: half of what one system call takes (`xdp::socket` sets that), so that a turn does not get long.
 const FRAMES_OUT: usize = 128;
 /// Events of queue pairs told to the control thread a turn.
 const EVENTS: usize = 64;
