@@ -27,6 +27,8 @@ pub(crate) struct TailProbe {
     /// A packet whose answer is a measurement, and when it was sent.
     timed: Option<(Psn, Nanos)>,
     deadline: Nanos,
+    /// At the deadline nobody was asked yet: no answer is late then.
+    asks_late: bool,
     /// Probes since the last answer.
     sent: u32,
     /// How often the wait was doubled since a round trip was measured.
@@ -42,6 +44,7 @@ impl TailProbe {
             last: psn.minus(1),
             timed: None,
             deadline: Nanos::NEVER,
+            asks_late: false,
             sent: 0,
             doublings: 0,
         }
@@ -69,19 +72,23 @@ impl TailProbe {
         if psn.distance_from(self.last) > 0 {
             self.last = psn;
         }
-        self.on_asked_again(now, floor);
+        if self.deadline == Nanos::NEVER {
+            self.asks_late = true;
+            self.restart(now, floor);
+        }
     }
 
     /// A packet that asks for an answer was sent when all from the oldest on is sent anew.
     pub(crate) fn on_asked_again(&mut self, now: Nanos, floor: Nanos) {
-        if self.deadline == Nanos::NEVER {
+        if self.deadline == Nanos::NEVER || self.asks_late {
+            self.asks_late = false;
             self.restart(now, floor);
         }
     }
 
     /// The oldest packet was sent again, whoever wanted it. It asks for all.
     pub(crate) fn on_sent_again(&mut self, now: Nanos, floor: Nanos) {
-        self.asked = self.last;
+        (self.asked, self.asks_late) = (self.last, false);
         self.timed = None;
         self.restart(now, floor);
     }
@@ -96,10 +103,16 @@ impl TailProbe {
             (self.timed, self.doublings) = (None, 0);
         }
         if self.last.distance_from(oldest) >= 0 {
+            self.asks_late = self.asked.distance_from(oldest) < 0;
             self.restart(now, floor);
         } else {
             self.deadline = Nanos::NEVER;
         }
+    }
+
+    /// The next probe would be the first to ask.
+    pub(crate) const fn asks_late(&self) -> bool {
+        self.asks_late
     }
 
     /// All that is outstanding is about to be sent anew: there is nothing to wait for.
@@ -107,14 +120,13 @@ impl TailProbe {
         (self.timed, self.deadline) = (None, Nanos::NEVER);
     }
 
-    /// Time to probe, where `oldest` is the oldest that waits. It stops here; the probe's being sent starts it again.
-    pub(crate) fn take_due(&mut self, oldest: Psn, now: Nanos) -> bool {
+    /// Time to probe. It stops here; the probe's being sent starts it again.
+    pub(crate) fn take_due(&mut self, now: Nanos) -> bool {
         if self.deadline > now {
             return false;
         }
         self.deadline = Nanos::NEVER;
-        if self.asked.distance_from(oldest) < 0 {
-            // Nobody was asked yet: no answer is late.
+        if self.asks_late {
             return true;
         }
         self.sent += 1;
@@ -152,7 +164,7 @@ mod tests {
         for number in 0..8 {
             assert_eq!(probe.deadline(), now + Nanos(100_000 << number));
             now = probe.deadline();
-            assert!(!probe.take_due(PSN.plus(1), now - Nanos(1)) && probe.take_due(PSN.plus(1), now));
+            assert!(!probe.take_due(now - Nanos(1)) && probe.take_due(now));
             probe.on_sent_again(now, FLOOR);
         }
         assert_eq!(probe.deadline(), Nanos::NEVER);
@@ -168,7 +180,7 @@ mod tests {
             let mut count = 0;
             while probe.deadline() < now + path {
                 let due = probe.deadline();
-                assert!(probe.take_due(psn, due));
+                assert!(probe.take_due(due));
                 probe.on_sent_again(due, FLOOR);
                 count += 1;
             }
@@ -177,6 +189,22 @@ mod tests {
             probes.push(count);
         }
         assert_eq!(probes, [0, 0, 0, 0, 7, 1, 0, 0], "until the wait is longer than the path");
+    }
+
+    /// Who asks after all is given the time that an answer takes.
+    #[test]
+    fn a_question_begins_the_wait_anew() {
+        let mut probe = TailProbe::new(PSN);
+        probe.on_asked(PSN, PSN, Nanos(0), FLOOR);
+        probe.on_progress(PSN.plus(1), Nanos(10_000), FLOOR);
+        probe.on_unasked(PSN.plus(1), Nanos(10_000), FLOOR);
+        probe.on_asked(PSN.plus(2), PSN.plus(2), Nanos(70_000), FLOOR);
+        assert_eq!(probe.deadline(), Nanos(170_000));
+        probe.on_unasked(PSN.plus(3), Nanos(90_000), FLOOR);
+        assert_eq!(probe.deadline(), Nanos(170_000), "what follows does not put it off");
+        probe.on_progress(PSN.plus(3), Nanos(120_000), FLOOR);
+        assert!(probe.asks_late(), "the last was not asked about");
+        assert_eq!(probe.deadline(), Nanos(220_000));
     }
 
     #[test]
@@ -189,9 +217,9 @@ mod tests {
             let (psn, next) = (PSN.plus(psn), PSN.plus(psn + 1));
             probe.on_unasked(psn, now, FLOOR);
             now = now + FLOOR;
-            assert!(probe.take_due(psn, now), "as soon as the first time");
+            assert!(probe.take_due(now), "as soon as the first time");
             probe.on_sent_again(now, FLOOR);
-            assert!(probe.take_due(psn, now + FLOOR), "now an answer is late");
+            assert!(probe.take_due(now + FLOOR), "now an answer is late");
             probe.on_sent_again(now + FLOOR, FLOOR);
             assert_eq!(probe.deadline(), now + FLOOR + Nanos(2 * FLOOR.0));
             now = now + Nanos(2 * FLOOR.0);

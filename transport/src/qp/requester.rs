@@ -43,6 +43,9 @@ const ACK_REQUESTS_PER_WINDOW: u32 = 8;
 /// none is sent while messages follow each other.
 const UNASKED_MAX: Nanos = Nanos::from_micros(50);
 
+/// Where none followed and a probe had to ask, so many messages ask at once before one is left to the next again.
+const ASKING_AFTER_PROBE: u32 = 16;
+
 /// With a shorter ACK timeout every message asks, or the timer would run out before one does.
 const LATE_ASKER_TIMEOUT_MIN: Nanos = Nanos(8 * UNASKED_MAX.0);
 
@@ -70,6 +73,8 @@ pub(crate) struct Requester {
     /// Packets since one asked for an ACK, and when the first of them was sent.
     unasked: u32,
     unasked_since: Nanos,
+    /// Messages that ask, whether somebody waits to hear of them or not.
+    asking: u32,
     rnr_wait: Option<RnrWait>,
     /// The rate let nothing leave before this moment.
     paced_until: Option<Nanos>,
@@ -116,6 +121,7 @@ impl Requester {
             oldest_again: false,
             unasked: 0,
             unasked_since: Nanos(0),
+            asking: 0,
             rnr_wait: None,
             paced_until: None,
             refused: None,
@@ -183,6 +189,11 @@ impl Requester {
             self.wanting_before_cursor = self.wanting_before_frontier;
             self.refused = None;
         }
+    }
+
+    /// Messages come too rarely to leave the asking to the next.
+    pub(crate) fn ask_for_a_while(&mut self) {
+        self.asking = ASKING_AFTER_PROBE;
     }
 
     /// The oldest packet that waits for an answer is sent once more, whatever the cursor does.
@@ -522,6 +533,7 @@ impl Requester {
     /// that follows asks, or a tail probe, where there are any.
     fn may_stay_unasked(&self, link: &Link, entry: &SendEntry, now: Nanos) -> bool {
         entry.packets == 1
+            && self.asking == 0
             && !entry.is_signaled()
             && !link.config.signal_all
             && link.recovery.is_selective()
@@ -544,6 +556,7 @@ impl Requester {
         self.psn = self.psn.plus(packets);
         if self.packet == entry.packets {
             (self.entry, self.packet) = (self.entry.wrapping_add(1), 0);
+            self.asking = self.asking.saturating_sub(1);
         }
         if self.psn.distance_from(self.frontier) > 0 {
             (self.frontier, self.frontier_place) = (self.psn, (self.entry, self.packet));

@@ -282,7 +282,12 @@ impl Completer {
             self.ask_again(link, queue, requester, turn);
         }
         // Beside us nothing is lost: what is late is late because this host is busy.
-        let is_due = self.selective.probe.take_due(self.unacknowledged(), turn.now) && !link.is_beside();
+        let asks_late = self.selective.probe.asks_late();
+        let is_due = self.selective.probe.take_due(turn.now) && !link.is_beside();
+        if is_due && asks_late {
+            // Nothing followed that would have asked: it costs less to do so at once.
+            requester.ask_for_a_while();
+        }
         if is_due && !requester.is_about_to_send(self.unacknowledged()) && link.is_reachable() {
             link.counters.count(QpCount::AdaptiveRetransmission);
             requester.send_oldest_again();

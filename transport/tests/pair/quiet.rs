@@ -42,6 +42,18 @@ fn messages_that_follow_each_other_ask_now_and_then() {
     assert!(pair.hosts[0].take().is_empty(), "nobody hears of them");
 }
 
+/// Where a probe would have to ask each time, the messages do, but for one now and then that finds out.
+#[test]
+fn messages_that_come_rarely_ask_by_themselves() {
+    let mut pair = warm(Settings::default());
+    for wr_id in 0..170 {
+        pair.hosts[0].post(&quiet(wr_id));
+        pair.run(Nanos::from_millis(1), no_fault);
+        pair.now = pair.now + Nanos::from_millis(1);
+    }
+    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 10, "one of 17");
+}
+
 #[test]
 fn one_that_is_waited_for_asks() {
     let mut pair = warm(Settings::default());
