@@ -81,12 +81,12 @@ pub(crate) struct Cli {
     pub(crate) list: bool,
 }
 
-/// Options as they were given to scripts/bench, which adds the first two of these.
+/// Options as they were given to scripts/bench, which adds the first two that are left out. So is where the JSON went: nothing of a page depends on that.
 pub(crate) fn as_given(arguments: impl IntoIterator<Item = String>) -> String {
     let mut arguments = arguments.into_iter();
     let mut given = Vec::new();
     while let Some(argument) = arguments.next() {
-        if ["--name", "--folder"].contains(&argument.as_str()) {
+        if ["--name", "--folder", "--json"].contains(&argument.as_str()) {
             arguments.next();
         } else if argument.chars().all(|it| it.is_ascii_alphanumeric() || "-_./,=".contains(it)) {
             given.push(argument);
@@ -121,7 +121,18 @@ mod tests {
     #[test]
     fn options_are_shown_as_a_shell_takes_them() {
         let given = |words: &[&str]| as_given(words.iter().map(|word| (*word).to_owned()));
-        let napi = ["--name", "bench-7", "--folder", "/tmp/x", "--napi", "napi = \"threaded\"", "--seconds", "0.5"];
+        let napi = [
+            "--name",
+            "bench-7",
+            "--folder",
+            "/tmp/x",
+            "--json",
+            "b.json",
+            "--napi",
+            "napi = \"threaded\"",
+            "--seconds",
+            "0.5",
+        ];
         assert_eq!(given(&napi), "--napi 'napi = \"threaded\"' --seconds 0.5");
         assert_eq!(given(&["--device", "it's"]), r"--device 'it'\''s'");
     }
