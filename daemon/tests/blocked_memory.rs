@@ -1,15 +1,11 @@
 //! A page of a client's memory that is long in coming: whose it is shows while a worker waits for it.
-#![expect(unsafe_code, reason = "maps memory, registers it, and keeps pages of it back")]
+#![expect(unsafe_code, reason = "maps memory and registers it")]
 
 mod served;
 
-use std::{
-    num::NonZeroUsize,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
-};
+use std::num::NonZeroUsize;
 
 use nix::{
-    errno::Errno,
     sys::{
         memfd::{MFdFlags, memfd_create},
         mman::{MapFlags, ProtFlags, mmap},
@@ -19,44 +15,9 @@ use nix::{
 use roced::clients::touched::who_blocks;
 use roced_client::{Access, SendRequest};
 use roced_shared::ids::{SessionId, WorkerId};
-use served::{How, Served, eventually, is_alone, pair::Pair};
+use served::{How, Served, eventually, is_alone, pair::Pair, uffd::withhold};
 
 const BYTES: usize = 4 * 4096;
-
-mod uffd {
-    #[repr(C)]
-    pub(crate) struct Handshake {
-        pub(crate) api: u64,
-        pub(crate) features: u64,
-        pub(crate) ioctls: u64,
-    }
-
-    #[repr(C)]
-    pub(crate) struct Register {
-        pub(crate) start: u64,
-        pub(crate) length: u64,
-        pub(crate) mode: u64,
-        pub(crate) ioctls: u64,
-    }
-
-    nix::ioctl_readwrite!(api, 0xaa, 0x3f, Handshake);
-    nix::ioctl_readwrite!(register, 0xaa, 0x00, Register);
-}
-
-/// Until this is closed whoever touches a missing page at `start` waits, as behind somebody who punches a hole there.
-fn withhold(start: usize) -> Option<OwnedFd> {
-    // SAFETY: the call takes flags and makes a descriptor.
-    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) }).ok()?;
-    // SAFETY: the kernel made it a moment ago and nobody else knows of it.
-    let fd = unsafe { OwnedFd::from_raw_fd(RawFd::try_from(fd).expect("a descriptor")) };
-    let mut handshake = uffd::Handshake { api: 0xaa, features: 0, ioctls: 0 };
-    // SAFETY: the structure lives through the call.
-    unsafe { uffd::api(fd.as_raw_fd(), &raw mut handshake) }.expect("it is known");
-    let mut register = uffd::Register { start: start as u64, length: BYTES as u64, mode: 1, ioctls: 0 };
-    // SAFETY: the structure lives through the call; only workers reach this memory.
-    unsafe { uffd::register(fd.as_raw_fd(), &raw mut register) }.expect("missing pages can be waited for");
-    Some(fd)
-}
 
 /// Where this process has mapped the test's file.
 fn mapped() -> Vec<usize> {
@@ -87,7 +48,7 @@ fn whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other() {
     let region =
         unsafe { pair.pd.register_at(base.cast().as_ptr(), BYTES, 0, Access::ALL) }.expect("its file is found");
     let daemons = mapped().into_iter().find(|start| !before.contains(start)).expect("the daemon maps it, too");
-    let Some(held) = withhold(daemons) else { return println!("skipped: no userfaultfd here") };
+    let Some(held) = withhold(daemons, BYTES) else { return println!("skipped: no userfaultfd here") };
     let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
     let worker = WorkerId(0);
     assert_eq!(who_blocks(worker), None);

@@ -7,19 +7,16 @@ use std::{
     fs::{File, OpenOptions},
     io::Write,
     num::NonZeroUsize,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     ptr::NonNull,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use nix::{
-    errno::Errno,
-    sys::{
-        mman::{MapFlags, ProtFlags, mmap, munmap},
-        resource::{Resource, setrlimit},
-    },
+use nix::sys::{
+    mman::{MapFlags, ProtFlags, mmap, munmap},
+    resource::{Resource, setrlimit},
 };
 use roced_client::{
     Access, AddressOptions, Device, Error, GRH_BYTES, MemoryRegion, ProtectionDomain, RecvRequest, Refusal,
@@ -29,6 +26,7 @@ use roced_shared::abi::control::{DeviceName, MapMemory, MapMemoryRequest, OpenDe
 use served::{
     DEVICE, How, Raw, Served, eventually, is_alone,
     pair::{Pair, pattern},
+    uffd::withhold,
 };
 
 const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
@@ -299,42 +297,6 @@ fn memory_that_is_gone_ends_its_session_and_no_other() {
     is_served_on(&bystander);
 }
 
-mod uffd {
-    #[repr(C)]
-    pub(crate) struct Handshake {
-        pub(crate) api: u64,
-        pub(crate) features: u64,
-        pub(crate) ioctls: u64,
-    }
-
-    #[repr(C)]
-    pub(crate) struct Register {
-        pub(crate) start: u64,
-        pub(crate) length: u64,
-        pub(crate) mode: u64,
-        pub(crate) ioctls: u64,
-    }
-
-    nix::ioctl_readwrite!(api, 0xaa, 0x3f, Handshake);
-    nix::ioctl_readwrite!(register, 0xaa, 0x00, Register);
-}
-
-/// From now on nobody gets past a missing page of these.
-fn withhold(mapped: &Private) -> Option<OwnedFd> {
-    // SAFETY: the call takes flags and makes a descriptor.
-    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) }).ok()?;
-    // SAFETY: the kernel made it a moment ago and nobody else knows of it.
-    let fd = unsafe { OwnedFd::from_raw_fd(RawFd::try_from(fd).expect("a descriptor")) };
-    let mut handshake = uffd::Handshake { api: 0xaa, features: 0, ioctls: 0 };
-    // SAFETY: the structure lives through the call.
-    unsafe { uffd::api(fd.as_raw_fd(), &raw mut handshake) }.expect("it is known");
-    let start = mapped.base.as_ptr().addr() as u64;
-    let mut register = uffd::Register { start, length: mapped.bytes as u64, mode: 1, ioctls: 0 };
-    // SAFETY: the structure lives through the call; only the daemon reaches this memory.
-    unsafe { uffd::register(fd.as_raw_fd(), &raw mut register) }.expect("missing pages can be waited for");
-    Some(fd)
-}
-
 /// A page that its program does not let come holds nobody but its own session, and that not for long.
 #[test]
 fn memory_that_does_not_answer_ends_its_session_and_holds_no_other() {
@@ -352,7 +314,9 @@ fn memory_that_does_not_answer_ends_its_session_and_holds_no_other() {
     let region = mapped.register(&pair.pd, all()).expect("a private mapping");
     let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
     mapped.replace(0, true);
-    let Some(held) = withhold(&mapped) else { return println!("skipped: no userfaultfd here") };
+    let Some(held) = withhold(mapped.base.as_ptr().addr(), mapped.bytes) else {
+        return println!("skipped: no userfaultfd here");
+    };
     let stop = AtomicBool::new(false);
     let longest = thread::scope(|scope| {
         let other = scope.spawn(|| {

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub(crate) mod pair;
+pub(crate) mod uffd;
 
 use std::{
     collections::BTreeMap,
