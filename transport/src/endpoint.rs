@@ -243,9 +243,9 @@ impl Endpoint {
             let mut left = QUANTUM.min(budget - sent.visits);
             let grant = self.under_way.grant(&mut qp.share);
             qp.set_grant(grant);
-            while left > 0 && matches!(visit, Visit::Progress | Visit::Acknowledged) {
+            while left > 0 && visit.is_progress() {
                 visit = qp.transmit(&mut turn, wire);
-                sent.visits += usize::from(matches!(visit, Visit::Progress | Visit::Acknowledged));
+                sent.visits += usize::from(visit.is_progress());
                 sent.acks += usize::from(visit == Visit::Acknowledged);
                 left -= 1;
             }

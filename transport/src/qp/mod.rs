@@ -143,6 +143,13 @@ pub(crate) enum Visit {
     Full,
 }
 
+impl Visit {
+    /// Something was done, whatever it was.
+    pub(crate) const fn is_progress(self) -> bool {
+        matches!(self, Self::Progress | Self::Acknowledged)
+    }
+}
+
 /// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is made, but for what it keeps of READs
 /// and atomic operations, whose number it is told later ([`ReplayMemory`]).
 #[derive(Debug)]
