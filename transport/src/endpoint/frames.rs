@@ -24,29 +24,26 @@ enum To {
 impl Endpoint {
     /// A frame arrived.
     pub fn on_frame(&mut self, now: Nanos, frame: &Segments<'_>, app: &mut impl App) -> Disposition {
-        let disposition = match self.admit(frame) {
-            Ok((packet, To::Qp(index))) => self.deliver(now, &packet, index, Some(frame), app),
-            Ok((packet, To::Group)) => self.deliver_to_group(now, &packet, frame, app),
-            Err(reason) => Disposition::Dropped(reason),
-        };
-        if let Disposition::Dropped(reason) = disposition {
-            self.drops.count(reason);
-        }
-        disposition
+        let taken = frame::parse(frame).and_then(|packet| match self.admit(&packet)? {
+            To::Qp(index) => Ok(self.deliver(now, &packet, index, Some(frame), app)),
+            To::Group => Ok(self.deliver_to_group(now, &packet, frame, app)),
+        });
+        self.counted(taken)
     }
 
     /// A frame came from a queue pair of this endpoint, which lends its payload ([`crate::io::Loan`] says when). It is not held: what would be
     /// copied is what a loan saves, and nothing is lost or overtaken on this way.
     pub fn on_lent_frame(&mut self, now: Nanos, frame: &[u8], loans: &[Loan], app: &mut impl App) -> Disposition {
-        let admitted = frame::parse_lent(frame, loans).and_then(|packet| {
-            let index = self.index(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
-            self.qps.get(index).ok_or(DropReason::NoSuchQp)?.check_origin(&packet)?;
-            Ok((packet, index))
+        let taken = frame::parse_lent(frame, loans).and_then(|packet| {
+            let index = self.admit_to_qp(&packet)?;
+            Ok(self.deliver(now, &packet, index, None, app))
         });
-        let disposition = match admitted {
-            Ok((packet, index)) => self.deliver(now, &packet, index, None, app),
-            Err(reason) => Disposition::Dropped(reason),
-        };
+        self.counted(taken)
+    }
+
+    /// What became of a frame; each drop is counted.
+    fn counted(&mut self, taken: Result<Disposition, DropReason>) -> Disposition {
+        let disposition = taken.unwrap_or_else(Disposition::Dropped);
         if let Disposition::Dropped(reason) = disposition {
             self.drops.count(reason);
         }
@@ -75,21 +72,25 @@ impl Endpoint {
         disposition
     }
 
-    /// Everything that must hold before a packet may change anything.
-    fn admit<'f>(&self, frame: &'f Segments<'f>) -> Result<(Packet<'f>, To), DropReason> {
-        let packet = frame::parse(frame)?;
+    /// Everything that must hold before a packet from the wire may change anything.
+    fn admit(&self, packet: &Packet<'_>) -> Result<To, DropReason> {
         if packet.bth.dest_qpn == Qpn::MULTICAST {
             if self.groups.members(&packet.destination).is_empty() {
                 return Err(DropReason::NoSuchGroup);
             }
             packet.check_integrity()?;
-            return Ok((packet, To::Group));
+            return Ok(To::Group);
         }
-        let index = self.index(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
-        let qp = self.qps.get(index).ok_or(DropReason::NoSuchQp)?;
-        qp.check_origin(&packet)?;
+        let index = self.admit_to_qp(packet)?;
         packet.check_integrity()?;
-        Ok((packet, To::Qp(index)))
+        Ok(To::Qp(index))
+    }
+
+    /// The queue pair that a packet is for, and from whose peer it comes.
+    fn admit_to_qp(&self, packet: &Packet<'_>) -> Result<u32, DropReason> {
+        let index = self.index(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
+        self.qps.get(index).ok_or(DropReason::NoSuchQp)?.check_origin(packet)?;
+        Ok(index)
     }
 
     /// Keeps a packet that came before its turn.
