@@ -2,6 +2,7 @@
 //! network is what the test says.
 #![allow(dead_code, reason = "each test uses its part")]
 
+mod ends;
 pub(crate) mod pair;
 pub(crate) mod uffd;
 
@@ -11,6 +12,7 @@ use std::{
     net::IpAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     path::{Path, PathBuf},
+    process,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -274,7 +276,7 @@ impl Served {
         let abandon = Arc::new(AtomicBool::new(false));
         let network = FakeNetwork { told: Arc::clone(&told), last: 0 };
         let control = Control { how, network, todo, bell: Arc::clone(&bell), abandon: Arc::clone(&abandon) };
-        let thread = std::thread::spawn(move || control.run(listener));
+        let thread = ends::spawn(move || control.run(listener));
         Self { socket, told, jobs, bell, abandon, thread: Some(thread), _folder: folder }
     }
 
@@ -387,7 +389,7 @@ impl Control {
             })
             .expect("a worker");
             handles.push(WorkerHandle { mailbox, waker: Arc::clone(waker), heartbeat });
-            threads.push(std::thread::spawn(move || worker.run()));
+            threads.push(ends::spawn(move || worker.run()));
         }
         let setup = DeviceSetup {
             id: device,
@@ -454,15 +456,21 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Runs the test `name` in a process of its own, where nothing else maps or opens anything; true in that process.
 pub(crate) fn is_alone(name: &str) -> bool {
-    const VARIABLE: &str = "ROCED_TEST_ALONE";
-    if std::env::var_os(VARIABLE).is_some() {
-        return true;
-    }
-    let me = std::env::current_exe().expect("a test");
-    let mut alone = std::process::Command::new(me);
-    let output = alone.args(["--exact", name, "--nocapture"]).env(VARIABLE, "1").output().expect("this test runs");
+    let Some(mut alone) = alone(name) else { return true };
+    let output = alone.arg("--nocapture").output().expect("this test runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     false
+}
+
+/// The test `name`, to be run in a process of its own; nothing in that process.
+pub(crate) fn alone(name: &str) -> Option<process::Command> {
+    const VARIABLE: &str = "ROCED_TEST_ALONE";
+    if std::env::var_os(VARIABLE).is_some() {
+        return None;
+    }
+    let mut alone = process::Command::new(std::env::current_exe().expect("a test"));
+    alone.args(["--exact", name]).env(VARIABLE, "1");
+    Some(alone)
 }
 
 /// A client that says whatever it likes.
