@@ -27,6 +27,11 @@ fn mapped() -> Vec<usize> {
     ours.map(start).collect()
 }
 
+fn newest(served: &Served) -> SessionId {
+    let newest = served.on_control_thread(|clients, _| clients.reports().map(|report| report.session).max());
+    SessionId(newest.expect("there is one"))
+}
+
 #[test]
 fn whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other() {
     if !is_alone("whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other") {
@@ -42,8 +47,7 @@ fn whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other() {
     let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) }.expect("four pages");
     let before = mapped();
     let pair = Pair::new(&served);
-    let sessions = served.on_control_thread(|clients, _| clients.reports().map(|report| report.session).max());
-    let session = SessionId(sessions.expect("two sessions"));
+    let session = newest(&served);
     // SAFETY: it stays mapped until the process ends, and nobody looks at it.
     let region =
         unsafe { pair.pd.register_at(base.cast().as_ptr(), BYTES, 0, Access::ALL) }.expect("its file is found");
@@ -61,6 +65,27 @@ fn whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other() {
 
     served.on_control_thread(move |clients, _| clients.on_blocked([session; 2]));
     eventually("the session ended", || served.sessions() == 1);
+    let memory = bystander.pd.allocate(4096, Access::ALL).expect("it is served");
+    bystander.send(&SendRequest::write(&[memory.sge(..5)], memory.remote().at(8))).ok().expect("it arrived");
+}
+
+/// Whose memory was read and whose was written cannot be told apart by who is left: the guilty one may have left in time.
+#[test]
+fn who_leaves_before_the_worker_goes_on_has_no_other_ended() {
+    let served = Served::start();
+    let bystander = Pair::new(&served);
+    let left_behind = newest(&served);
+    let guilty = Pair::new(&served);
+    let gone = newest(&served);
+    drop(guilty);
+    eventually("it is gone", || served.sessions() == 1);
+    for sessions in [[gone, left_behind], [left_behind, gone], [gone; 2]] {
+        let left = served.on_control_thread(move |clients, _| {
+            clients.on_blocked(sessions);
+            clients.reports().count()
+        });
+        assert_eq!(left, 1, "{sessions:?}");
+    }
     let memory = bystander.pd.allocate(4096, Access::ALL).expect("it is served");
     bystander.send(&SendRequest::write(&[memory.sge(..5)], memory.remote().at(8))).ok().expect("it arrived");
 }

@@ -201,11 +201,10 @@ impl Clients {
     }
 
     /// Memory of one of these had a worker wait, for longer than any turn: it ends. Where they are two of different users nobody can tell which it was, and
-    /// neither may have the other ended.
+    /// neither may have the other ended; nor may one who has left meanwhile, whoever it was.
     pub fn on_blocked(&mut self, sessions: [SessionId; 2]) {
         let peers = sessions.map(|session| self.sessions.get(&session.0).map(|session| session.connection.peer()));
-        let uids: Vec<u32> = peers.iter().flatten().map(|peer| peer.uid).collect();
-        if uids.windows(2).any(|pair| pair[0] != pair[1]) {
+        if !matches!(peers, [Some(one), Some(other)] if one.uid == other.uid) {
             return self.note_fault(|held_back| {
                 warn!(?peers, held_back, "memory of one of two clients had a worker wait for a second or more")
             });
