@@ -3,12 +3,16 @@
 
 mod served;
 
-use std::num::NonZeroUsize;
+use std::{
+    num::NonZeroUsize,
+    os::fd::OwnedFd,
+    ptr::{self, NonNull},
+};
 
 use nix::{
     sys::{
         memfd::{MFdFlags, memfd_create},
-        mman::{MapFlags, ProtFlags, mmap},
+        mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap},
     },
     unistd::ftruncate,
 };
@@ -17,12 +21,14 @@ use roced_client::{Access, SendRequest};
 use roced_shared::ids::{SessionId, WorkerId};
 use served::{How, Served, eventually, is_alone, pair::Pair, uffd::withhold};
 
-const BYTES: usize = 4 * 4096;
+const PAGE: usize = 4096;
 
-/// Where this process has mapped the test's file.
-fn mapped() -> Vec<usize> {
+const BYTES: usize = 4 * PAGE;
+
+/// Where this process, which is daemon and client, has mapped files of that name.
+fn mapped(name: &str) -> Vec<usize> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
-    let ours = maps.lines().filter(|line| line.contains("/memfd:blocked"));
+    let ours = maps.lines().filter(|line| line.contains(&format!("/memfd:{name} ")));
     let start = |line: &str| usize::from_str_radix(line.split('-').next().expect("a range"), 16).expect("an address");
     ours.map(start).collect()
 }
@@ -45,13 +51,13 @@ fn whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other() {
     let (length, protection) = (NonZeroUsize::new(BYTES).expect("some"), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
     // SAFETY: a new mapping touches nothing that exists.
     let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) }.expect("four pages");
-    let before = mapped();
+    let before = mapped("blocked");
     let pair = Pair::new(&served);
     let session = newest(&served);
     // SAFETY: it stays mapped until the process ends, and nobody looks at it.
     let region =
         unsafe { pair.pd.register_at(base.cast().as_ptr(), BYTES, 0, Access::ALL) }.expect("its file is found");
-    let daemons = mapped().into_iter().find(|start| !before.contains(start)).expect("the daemon maps it, too");
+    let daemons = mapped("blocked").into_iter().find(|start| !before.contains(start)).expect("the daemon maps it, too");
     let Some(held) = withhold(daemons, BYTES) else { return println!("skipped: no userfaultfd here") };
     let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
     let worker = WorkerId(0);
@@ -67,6 +73,87 @@ fn whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other() {
     eventually("the session ended", || served.sessions() == 1);
     let memory = bystander.pd.allocate(4096, Access::ALL).expect("it is served");
     bystander.send(&SendRequest::write(&[memory.sge(..5)], memory.remote().at(8))).ok().expect("it arrived");
+}
+
+/// Punches a hole at these places, one file mapped at each, and has whoever goes there wait.
+fn punch(places: &[usize]) -> Option<Vec<OwnedFd>> {
+    let held = places.iter().map(|start| withhold(*start, PAGE)).collect();
+    for start in places {
+        let at = NonNull::new(ptr::with_exposed_provenance_mut(*start)).expect("it is mapped");
+        // SAFETY: a page of rings or bells in which nothing lies that anybody still needs.
+        unsafe { madvise(at, PAGE, MmapAdvise::MADV_REMOVE) }.expect("a hole");
+    }
+    held
+}
+
+/// A pair of a session that maps these files of queues.
+fn pair_with<const N: usize>(served: &Served, names: [&str; N]) -> (Pair, SessionId, [Vec<usize>; N]) {
+    let before = names.map(mapped);
+    let pair = Pair::new(served);
+    let mut places = names.map(mapped);
+    places.iter_mut().zip(&before).for_each(|(places, before)| places.retain(|start| !before.contains(start)));
+    (pair, newest(served), places)
+}
+
+/// Has the worker wait for the second page of the lane of completions at these places; until what is given is closed.
+fn block_by_completions(pair: &Pair, empty: &SendRequest<'_>, lanes: &[usize]) -> Option<Vec<OwnedFd>> {
+    let held = punch(&lanes.iter().map(|start| start + PAGE).collect::<Vec<_>>())?;
+    let complete = |count| (0..count).for_each(|_| pair.a.post_send(empty).expect("room"));
+    complete(50);
+    pair.reap(50);
+    complete(50);
+    eventually("the worker waits", || who_blocks(WorkerId(0)).is_some());
+    Some(held)
+}
+
+/// A client has the files of its queues, too, and can punch holes there: then nobody else is to blame, whose memory was touched before.
+#[test]
+fn whose_queues_have_a_worker_wait_is_known() {
+    if !is_alone("whose_queues_have_a_worker_wait_is_known") {
+        return;
+    }
+    let served = Served::start_as(How { workers: 1, ..How::default() });
+    let bystander = Pair::new(&served);
+    let memory = bystander.memory();
+    let write = |pair: &Pair| {
+        let local = [memory.sge(..5)];
+        pair.a.post_send(&SendRequest::write(&local, memory.remote().at(8)).signaled()).expect("room");
+    };
+    let (guilty, session, [lanes, bells, rings]) = pair_with(&served, ["roced-cq", "roced-session", "roced-qp"]);
+    let (another, session_of_another, [lanes_of_another]) = pair_with(&served, ["roced-cq"]);
+    let blocks = || who_blocks(WorkerId(0));
+    // It touches no memory but that of queues.
+    let empty = SendRequest::write(&[], memory.remote()).signaled();
+
+    write(&bystander);
+    bystander.reap(1);
+    let Some(held) = block_by_completions(&guilty, &empty, &lanes) else {
+        return println!("skipped: no userfaultfd here");
+    };
+    assert_eq!(blocks(), Some([session; 2]), "for completions");
+    drop(held);
+    guilty.reap(50);
+
+    write(&bystander);
+    bystander.reap(1);
+    let held = punch(&bells);
+    write(&bystander);
+    eventually("the worker waits", || blocks().is_some());
+    assert_eq!(blocks(), Some([session; 2]), "for bells");
+    drop(held);
+    bystander.reap(1);
+
+    // Who posts fills the page: the hole is punched while the worker is elsewhere.
+    let elsewhere = block_by_completions(&another, &empty, &lanes_of_another);
+    assert_eq!(blocks(), Some([session_of_another; 2]));
+    guilty.a.post_send(&empty).expect("room");
+    let held = punch(&rings);
+    drop(elsewhere);
+    eventually("the worker waits for another", || blocks().is_some_and(|sessions| sessions != [session_of_another; 2]));
+    assert_eq!(blocks(), Some([session; 2]), "for work");
+    drop(held);
+    write(&bystander);
+    bystander.reap(1);
 }
 
 /// Whose memory was read and whose was written cannot be told apart by who is left: the guilty one may have left in time.

@@ -43,6 +43,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::{
     mapping::{Mapping, Writers},
     quota::Room,
+    touched::touch,
 };
 
 /// The rings of a queue pair, for the worker that owns it.
@@ -119,6 +120,7 @@ pub fn new_qp(
 #[derive(Debug)]
 pub struct CqLane {
     cqn: Cqn,
+    owner: SessionId,
     ring: LaneRing,
     arm: ArmWord,
     channel: Option<Arc<Channel>>,
@@ -143,12 +145,13 @@ fn lane_rings(mapping: &Arc<Mapping>, layout: CqLayout) -> impl Iterator<Item = 
     (0..layout.lanes).map(move |index| Producer::new(ring_at(mapping, layout.lane_offset(index), layout.lane)))
 }
 
-/// Makes a completion queue: one lane for each worker, in their order, and the memfd for the client.
+/// Makes a completion queue of that session: one lane for each worker, in their order, and the memfd for the client.
 ///
 /// # Errors
 /// What the kernel said.
 pub fn new_cq(
     cqn: Cqn,
+    owner: SessionId,
     layout: CqLayout,
     channel: Option<&Arc<Channel>>,
     room: Room,
@@ -157,6 +160,7 @@ pub fn new_cq(
     let mapping = Arc::new(mapping);
     let lane = |ring| CqLane {
         cqn,
+        owner,
         ring,
         arm: ArmWord::new(&mapping),
         channel: channel.cloned(),
@@ -179,6 +183,7 @@ impl CqLane {
     pub fn push(&mut self, completion: &Cqe) -> Result<(), CqOverrun> {
         let words = <[u64; size_of::<Cqe>() / 8]>::read_from_bytes(completion.as_bytes())
             .expect("a completion is a whole number of words");
+        touch(self.owner, self.owner);
         if !self.ring.push(&words).unwrap_or(false) {
             return Err(CqOverrun);
         }
@@ -198,6 +203,7 @@ impl CqLane {
         if !self.unpublished {
             return;
         }
+        touch(self.owner, self.owner);
         self.ring.publish();
         let fired = arm::fire(self.arm.word(), self.solicited);
         self.unpublished = false;
@@ -386,7 +392,8 @@ mod tests {
     fn lanes(count: u32) -> (Vec<CqLane>, OwnedFd) {
         let (ours, theirs) = Channel::create().expect("a socket pair");
         let layout = CqLayout::new(4, count).expect("small");
-        let (lanes, _memfd) = new_cq(CQN, layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
+        let (lanes, _memfd) =
+            new_cq(CQN, SessionId(1), layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
         (lanes, theirs)
     }
 
@@ -450,7 +457,8 @@ mod tests {
         let (ours, theirs) = Channel::create().expect("a socket pair");
         while ours.send(CQN) {}
         let layout = CqLayout::new(4, 1).expect("small");
-        let (mut lanes, _memfd) = new_cq(CQN, layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
+        let (mut lanes, _memfd) =
+            new_cq(CQN, SessionId(1), layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
         arm::arm(lanes[0].arm.word(), Wanted::Any);
         complete(&mut lanes[0], 0).expect("room");
         lanes[0].publish();

@@ -2,7 +2,7 @@
 //!
 //! A page of a client's file may be long in coming: the kernel holds up whoever touches a hole while somebody punches it, and its client has
 //! the file open. Nothing that we do brings such a worker back earlier. But it leaves word, by one store for each access, of whose memory it goes
-//! to, so that the control thread, which sees it stand still, knows whose session to end when it goes on.
+//! to, rings and bells included, so that the control thread, which sees it stand still, knows whose session to end when it goes on.
 
 use std::{
     cell::Cell,
@@ -40,7 +40,7 @@ pub fn i_am(worker: WorkerId) {
 
 /// This thread goes to memory of these two.
 #[inline]
-pub(super) fn touch(reads: SessionId, writes: SessionId) {
+pub(crate) fn touch(reads: SessionId, writes: SessionId) {
     if let Some(mine) = MINE.get() {
         mine.store(u64::from(reads.0) << 32 | u64::from(writes.0), Ordering::Relaxed);
     }

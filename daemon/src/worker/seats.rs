@@ -22,7 +22,10 @@ use roced_transport::{
 };
 
 use super::ready::ReadyList;
-use crate::clients::queues::{QpRings, SrqRing, WorkerSession};
+use crate::clients::{
+    queues::{QpRings, SrqRing, WorkerSession},
+    touched::touch,
+};
 
 /// Work requests of each direction that a queue pair may post before the next has its turn; a guess.
 const QUANTUM: u32 = 16;
@@ -41,6 +44,13 @@ struct SessionSeat {
     /// Queue pairs and shared receive queues.
     users: u32,
     muted: bool,
+}
+
+impl SessionSeat {
+    /// Bells or rings of the session are looked at.
+    fn touch(&self) {
+        touch(self.session.session, self.session.session);
+    }
 }
 
 /// A shared receive queue; its seat is behind those of all queue pairs.
@@ -233,6 +243,7 @@ impl Seats {
             if seat.muted {
                 continue;
             }
+            seat.touch();
             drain_bells(&seat.session.bells, |bell| {
                 // A bell that belongs to no queue pair is a client's noise.
                 if let Some(qp) = self.bells[bell_place(*slot, bell)].checked_sub(1) {
@@ -246,10 +257,12 @@ impl Seats {
 
     /// A bell waits to be drained.
     pub fn any_bell(&self) -> bool {
-        self.live
-            .iter()
-            .filter_map(|slot| self.sessions[*slot as usize].as_ref())
-            .any(|seat| !seat.muted && any_bell(&seat.session.bells))
+        self.live.iter().filter_map(|slot| self.sessions[*slot as usize].as_ref()).filter(|seat| !seat.muted).any(
+            |seat| {
+                seat.touch();
+                any_bell(&seat.session.bells)
+            },
+        )
     }
 
     /// The queue pair in `seat` wants a turn.
@@ -278,6 +291,7 @@ impl Seats {
         if session.muted {
             return served;
         }
+        session.touch();
         let outcome = drain_recvs(qp, endpoint, &mut self.recv_slot)
             .and_then(|recvs| Ok((recvs, drain_sends(qp, endpoint, &mut self.send_slot)?)));
         match outcome {
@@ -304,6 +318,7 @@ impl Seats {
         if session.muted {
             return served;
         }
+        session.touch();
         match drain_shared(srq, endpoint, &mut self.recv_slot) {
             Ok(drained) => {
                 served.taken = drained.taken;

@@ -175,7 +175,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
         let memory = Arc::new(memory);
         let cqn = Cqn(self.number());
         let cq_layout = CqLayout::new(256, places.len() as u32).expect("a small queue");
-        let (lanes, cq_fd) = new_cq(cqn, cq_layout, None, Room::default()).expect("a completion queue");
+        let (lanes, cq_fd) = new_cq(cqn, session, cq_layout, None, Room::default()).expect("a completion queue");
         let key = MrKey(self.number() << 8);
         let pd = Pdn(self.number());
         let mr =

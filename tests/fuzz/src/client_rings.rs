@@ -171,7 +171,8 @@ impl Client {
         let layout = CqLayout::new(CQ_ENTRIES, 1).expect("a small queue");
         let (channel, events) = Channel::create().expect("a socket pair");
         let (lanes, lanes_fd) =
-            new_cq(Cqn(number), layout, Some(&Arc::new(channel)), Room::default()).expect("a small queue");
+            new_cq(Cqn(number), SessionId(number), layout, Some(&Arc::new(channel)), Room::default())
+                .expect("a small queue");
         let mr = Mr {
             key: key(number),
             pd: Pdn(number),

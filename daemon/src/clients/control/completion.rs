@@ -85,7 +85,7 @@ impl Desk<'_, '_> {
 
     /// Makes the lanes and gives each worker its own; the memfd is for the client.
     fn give_lanes(&mut self, cqn: Cqn, layout: CqLayout, channel: Option<&Arc<Channel>>) -> Result<OwnedFd, Refused> {
-        let (lanes, fd) = new_cq(cqn, layout, channel, self.room(1)?)?;
+        let (lanes, fd) = new_cq(cqn, self.session, layout, channel, self.room(1)?)?;
         let mut lanes = lanes.into_iter();
         let limit = self.registry.limits.client.cqs.into();
         let add = |_at| Command::AddLane(cqn, lanes.next().expect("a lane for each worker"));
