@@ -75,6 +75,26 @@ fn one_user_leaves_places_for_others() {
     drop([(); 3].map(|()| opened(&served)));
 }
 
+/// However fast they come: between so many and so many others are served, and the watchdog hears that the control thread lives.
+#[test]
+fn who_comes_in_crowds_comes_in_pieces() {
+    const CROWD: usize = 100;
+    let served = Served::start();
+    let path = served.socket.clone();
+    let (crowd, let_in) = served.on_control_thread(move |clients, outside| {
+        let crowd: Vec<Raw> = (0..CROWD).map(|_| Raw::connect(&path)).collect();
+        let mut let_in = vec![0];
+        while let_in.last() < Some(&CROWD) {
+            clients.on_readable(outside);
+            let_in.push(clients.len());
+        }
+        (crowd, let_in)
+    });
+    assert!(let_in.windows(2).all(|turn| (1..=64).contains(&(turn[1] - turn[0]))), "{let_in:?}");
+    drop(crowd);
+    served.wait_until_empty();
+}
+
 /// What the default config promises.
 #[test]
 fn a_large_job_of_one_user_finds_room() {

@@ -16,6 +16,9 @@ use super::{
     session::{Session, Stage},
 };
 
+/// Who comes in before everybody else has a turn: as many as there are sockets looked at in one.
+const CONNECTIONS_A_TURN: usize = 64;
+
 /// Sessions beyond the limits that are told so; more are dropped at once.
 const ONE_TOO_MANY: usize = 16;
 
@@ -41,8 +44,11 @@ impl Count {
 
 impl Clients {
     pub(super) fn accept(&mut self) {
-        // Bounded by the listener's backlog and by what is admitted. While places are being freed, who comes waits for one outside.
-        while self.leaving.is_empty() || self.len() < self.registry.limits.clients as usize {
+        // No more: what closes as fast as it connects would find us here for ever. While places are being freed, who comes waits for one outside.
+        for _ in 0..CONNECTIONS_A_TURN {
+            if !self.leaving.is_empty() && self.len() >= self.registry.limits.clients as usize {
+                return;
+            }
             let Some(connection) = self.listener.accept() else { return };
             self.admit(connection);
         }
