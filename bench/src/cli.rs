@@ -48,11 +48,12 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "LINE")]
     pub(crate) device: Vec<String>,
 
-    /// A line for `[[device]]` that moves the receiver's NAPI, such as 'napi = "..."': two more daemons have it, beside those without.
+    /// A line for `[[device]]` that moves the receiver's NAPI, such as 'napi = "..."', or that goes with it; may be repeated. Two more daemons
+    /// have them, beside those without, each with its worker on a core of its own.
     #[arg(long, value_name = "LINE")]
-    pub(crate) napi: Option<String>,
+    pub(crate) napi: Vec<String>,
 
-    /// A line for `[[worker]]`, likewise.
+    /// A line for `[[worker]]` of all daemons; may be repeated.
     #[arg(long, value_name = "LINE")]
     pub(crate) worker: Vec<String>,
 

@@ -51,7 +51,7 @@ const SYSCALLS_TIME: Duration = Duration::from_millis(300);
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    let can = |one: &Contestant| cli.napi.is_some() || !one.what.needs_napi();
+    let can = |one: &Contestant| !cli.napi.is_empty() || !one.what.needs_napi();
     let wanted = |one: &Contestant| can(one) && cli.wants(&one.name, one.in_ratios);
     let contestants: Vec<_> = contestants::all().into_iter().filter(wanted).collect();
     if cli.list {
@@ -74,11 +74,11 @@ fn measure(cli: &Cli, contestants: &[Contestant]) -> anyhow::Result<Report> {
     let settings = Settings { device: cli.device.clone(), worker: cli.worker.clone() };
     let hosts = |pair, settings: &Settings| start_hosts(&network, pair, &built, &cli.folder, settings);
     let mut plain = hosts(Pair::Roce, &settings)?;
-    let with_napi = |line: &String| {
-        let device = cli.device.iter().chain([line]).cloned().collect();
+    let with_napi = || {
+        let device = cli.device.iter().chain(&cli.napi).cloned().collect();
         hosts(Pair::RoceNapi, &Settings { device, ..settings.clone() })
     };
-    let mut moved = cli.napi.as_ref().map(with_napi).transpose()?;
+    let mut moved = (!cli.napi.is_empty()).then(with_napi).transpose()?;
     let place = Place { network: &network, built: &built, folder: &cli.folder };
     let napi = moved.as_ref().map(|hosts| Programs::new(place, Pair::RoceNapi, hosts));
     let found = compare(cli, contestants, Programs::new(place, Pair::Roce, &plain), napi);
@@ -114,7 +114,8 @@ fn compare(
     Ok(found)
 }
 
-/// A daemon on each host, on the same pair and with the same settings.
+/// A daemon on each host, on the same pair and with the same settings. Where NAPI is moved, each worker is on a core of its own: its NAPI
+/// goes there, too.
 fn start_hosts(
     network: &Network,
     pair: Pair,
@@ -123,7 +124,11 @@ fn start_hosts(
     settings: &Settings,
 ) -> anyhow::Result<[Host; 2]> {
     let start = |side: Side| {
-        let host = Host::new(network, (pair, side), built, folder, settings);
+        let mut settings = settings.clone();
+        if pair == Pair::RoceNapi {
+            settings.worker.push(format!("core = {}", side.core()));
+        }
+        let host = Host::new(network, (pair, side), built, folder, &settings);
         host.with_context(|| format!("host {}", side.letter()))
     };
     Ok([start(Side::A)?, start(Side::B)?])

@@ -29,6 +29,11 @@ impl Side {
         }
     }
 
+    /// A core of its own, where one is wanted.
+    pub(crate) const fn core(self) -> u8 {
+        self.number() - 1
+    }
+
     const fn number(self) -> u8 {
         match self {
             Self::A => 1,

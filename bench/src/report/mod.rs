@@ -69,7 +69,14 @@ impl Report {
     pub(crate) fn new(cli: &Cli, machine: Machine, found: Found, status: &Value) -> Self {
         let own: Vec<&str> = cli.device.iter().chain(&cli.worker).map(String::as_str).collect();
         let own = if own.is_empty() { "defaults".to_owned() } else { format!("defaults, but {}", own.join(", ")) };
-        let own = cli.napi.iter().fold(own, |own, line| format!("{own}; of those called napi, {line} as well"));
+        let (own, cores) = match cli.napi.as_slice() {
+            [] => (own, "nobody is pinned: daemons, programs, raw frames and TCP share all cores"),
+            lines => (
+                format!("{own}; of those called napi, {} as well", lines.join(", ")),
+                "nobody is pinned but the workers of those called napi, of host a to core 0 and of host b to core 1, with their NAPI threads: \
+                 other daemons, all programs, raw frames and TCP share all cores",
+            ),
+        };
         let device = &status["devices"][0];
         let word = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
         let settings = vec![
@@ -79,7 +86,7 @@ impl Report {
             ("XDP mode", word(&device["xdp_mode"])),
             ("AF_XDP mode", word(&device["queues"][0]["mode"])),
             ("daemons' config", own),
-            ("cores", "nobody is pinned: daemons, programs, raw frames and TCP share all cores".into()),
+            ("cores", cores.into()),
             ("scheduling", format!("{} for everybody", if cli.fifo { "SCHED_FIFO" } else { "the ordinary class" })),
             ("measurements that failed and were made again", found.results.failures.to_string()),
         ];
