@@ -25,14 +25,10 @@ pub(crate) enum What {
     Tcp(Pair, Waiting),
     /// TCP there and back, 64 bytes.
     TcpPing(Waiting),
-    /// `roce-perf bw`.
-    Bandwidth(Bandwidth),
-    /// `roce-perf ping` of 64 bytes.
-    Ping(&'static str),
-    /// `roce-perf bw`, the receiver's NAPI moved.
-    NapiBandwidth(Bandwidth),
+    /// `roce-perf bw`, over the daemons of a pair.
+    Bandwidth(Pair, Bandwidth),
     /// `roce-perf ping` of 64 bytes, likewise.
-    NapiPing(&'static str),
+    Ping(Pair, &'static str),
     /// Atomic operations.
     Atomics(Work),
     /// perftest's WRITE: size, depth.
@@ -57,9 +53,12 @@ pub(crate) struct Contestant {
 }
 
 impl What {
-    /// Whether it takes daemons that have the receiver's NAPI moved.
-    pub(crate) const fn needs_napi(self) -> bool {
-        matches!(self, Self::NapiBandwidth(_) | Self::NapiPing(_))
+    /// The pair whose daemons it goes over, if it is a program that asks them for it.
+    pub(crate) const fn pair(self) -> Option<Pair> {
+        match self {
+            Self::Bandwidth(pair, _) | Self::Ping(pair, _) => Some(pair),
+            _ => None,
+        }
     }
 }
 
@@ -68,14 +67,18 @@ fn named(name: impl Into<String>, what: What, in_ratios: bool) -> Contestant {
 }
 
 fn bandwidth(op: &'static str, size: u64, mtu: u32, qps: u32, depth: u32) -> What {
-    What::Bandwidth(Bandwidth { op, size, mtu, qps, depth })
+    What::Bandwidth(Pair::Roce, Bandwidth { op, size, mtu, qps, depth })
+}
+
+/// 1 MiB over daemons that are not the usual ones.
+fn mebibyte(pair: Pair, op: &'static str, qps: u32) -> What {
+    What::Bandwidth(pair, Bandwidth { op, size: MIB, mtu: 4096, qps, depth: 0 })
 }
 
 /// Everybody, in the order of a round. Those that are compared with one another stand together, for a machine is faster in one
 /// second than in the next.
 pub(crate) fn all() -> Vec<Contestant> {
     use Waiting::{Blocking, Busy};
-    const MIB: u64 = 1 << 20;
     let mut all = vec![
         named("raw_4154", What::Raw(4154), true),
         named("write_1m_mtu4096", bandwidth("write", MIB, 4096, 1, 0), true),
@@ -86,16 +89,11 @@ pub(crate) fn all() -> Vec<Contestant> {
         named("send_1m_mtu4096", bandwidth("send", MIB, 4096, 1, 0), false),
         named("tcp_no_offload_busy", What::Tcp(Pair::TcpPlain, Busy), false),
         named("tcp_busy", What::Tcp(Pair::Tcp, Busy), false),
-        named(
-            "napi_write_1m",
-            What::NapiBandwidth(Bandwidth { op: "write", size: MIB, mtu: 4096, qps: 1, depth: 0 }),
-            true,
-        ),
-        named(
-            "napi_read_1m",
-            What::NapiBandwidth(Bandwidth { op: "read", size: MIB, mtu: 4096, qps: 1, depth: 0 }),
-            false,
-        ),
+        named("napi_write_1m", mebibyte(Pair::RoceNapi, "write", 1), true),
+        named("napi_read_1m", mebibyte(Pair::RoceNapi, "read", 1), false),
+        named("qps_4_write_1m", mebibyte(Pair::Roce, "write", 4), false),
+        named("workers_2_write_1m", mebibyte(Pair::RoceTwo, "write", 4), false),
+        named("workers_2_handed_over", mebibyte(Pair::RoceCrossed, "write", 4), false),
         named("raw_1082", What::Raw(1082), true),
         named("write_1m_mtu1024", bandwidth("write", MIB, 1024, 1, 0), true),
         named("read_1m_mtu1024", bandwidth("read", MIB, 1024, 1, 0), false),
@@ -106,11 +104,11 @@ pub(crate) fn all() -> Vec<Contestant> {
         named("fetch_add", What::Atomics(Work::FetchAdd), false),
         named("compare_swap", What::Atomics(Work::CompareSwap), false),
         named("raw_ping_64", What::RawPing(64), true),
-        named("ping_send_64", What::Ping("send"), true),
-        named("napi_ping_send_64", What::NapiPing("send"), true),
+        named("ping_send_64", What::Ping(Pair::Roce, "send"), true),
+        named("napi_ping_send_64", What::Ping(Pair::RoceNapi, "send"), true),
         named("tcp_ping_64", What::TcpPing(Blocking), true),
         named("tcp_ping_64_busy", What::TcpPing(Busy), true),
-        named("ping_write_64", What::Ping("write"), false),
+        named("ping_write_64", What::Ping(Pair::Roce, "write"), false),
         named("samehost_write_1m", What::SameHost, true),
         named("memcpy_1m", What::Copy, true),
         named("tcp_loopback_1m", What::Loopback, true),
@@ -140,8 +138,8 @@ pub(crate) fn all() -> Vec<Contestant> {
 pub(crate) struct Arena<'a> {
     /// Programs of their own.
     pub(crate) programs: Programs<'a>,
-    /// As above, with daemons that have the receiver's NAPI moved; only with `--napi`.
-    napi: Option<Programs<'a>>,
+    /// As above, over daemons with other settings.
+    others: Vec<Programs<'a>>,
     /// Raw frames.
     pub(crate) raw: Raw,
     /// Two queue pairs on one daemon.
@@ -150,15 +148,15 @@ pub(crate) struct Arena<'a> {
     atomics: [Pairs; 1],
 }
 
-/// Who needs such daemons takes part only where they are.
-const NO_NAPI: &str = "no daemons with the receiver's NAPI moved";
+/// What most contestants move at a time, bytes.
+const MIB: u64 = 1 << 20;
 
 /// Atomic operations under way.
 const ATOMICS_DEPTH: u32 = 64;
 
 impl<'a> Arena<'a> {
     /// Opens what stays open from the first round to the last.
-    pub(crate) fn new(programs: Programs<'a>, napi: Option<Programs<'a>>) -> anyhow::Result<Self> {
+    pub(crate) fn new(programs: Programs<'a>, others: Vec<Programs<'a>>) -> anyhow::Result<Self> {
         let sockets = [programs.a.socket(), programs.b.socket()];
         let ends = Ends {
             sockets: [&sockets[0], &sockets[1]],
@@ -169,17 +167,23 @@ impl<'a> Arena<'a> {
             same_host: SameHost::new(programs.a)?,
             atomics: [Pairs::new(ends, 1, ATOMICS_DEPTH, 4096)?],
             programs,
-            napi,
+            others,
         })
     }
 
     /// Every process that takes part but for those that a round starts.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        let programs = [Some(self.programs), self.napi].into_iter().flatten();
-        [std::process::id()]
-            .into_iter()
-            .chain(programs.flat_map(|it| it.a.pids().into_iter().chain(it.b.pids())))
-            .collect()
+        let programs = self.all_programs().flat_map(|it| it.a.pids().into_iter().chain(it.b.pids()));
+        [std::process::id()].into_iter().chain(programs).collect()
+    }
+
+    fn all_programs(&self) -> impl Iterator<Item = &Programs<'a>> {
+        [&self.programs].into_iter().chain(&self.others)
+    }
+
+    /// Those over the daemons of `pair`. Who needs others than the usual takes part only where they are.
+    fn over(&self, pair: Pair) -> anyhow::Result<&Programs<'a>> {
+        self.all_programs().find(|it| it.pair == pair).with_context(|| format!("no daemons serve {}", pair.interface()))
     }
 
     /// One round of one contestant.
@@ -194,10 +198,8 @@ impl<'a> Arena<'a> {
                 stream(Connection::over(network, pair, waiting)?, what, time)
             }
             What::TcpPing(waiting) => pingpong(Connection::over(network, Pair::Tcp, waiting)?, 64, time),
-            What::Bandwidth(run) => programs.bandwidth(run, time),
-            What::Ping(op) => programs.pingpong(op, 64, time),
-            What::NapiBandwidth(run) => self.napi.as_ref().context(NO_NAPI)?.bandwidth(run, time),
-            What::NapiPing(op) => self.napi.as_ref().context(NO_NAPI)?.pingpong(op, 64, time),
+            What::Bandwidth(pair, run) => self.over(pair)?.bandwidth(run, time),
+            What::Ping(pair, op) => self.over(pair)?.pingpong(op, 64, time),
             What::Atomics(work) => {
                 let before = programs.a.cpu() + programs.b.cpu();
                 let work = Drive { work, message_bytes: 8, depth: ATOMICS_DEPTH, time };

@@ -36,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) device: Vec<String>,
     /// For the section `[[worker]]`.
     pub(crate) worker: Vec<String>,
+    /// Such sections that there are besides the first.
+    pub(crate) more_workers: usize,
 }
 
 /// A process of ours that is ended when this is dropped.
@@ -209,12 +211,13 @@ pub(crate) struct Memory {
 
 fn config_text(folder: &Path, interface: &str, settings: &Settings) -> String {
     let file = |name: &str| folder.join(name).display().to_string();
+    let worker = format!("[[worker]]\n{}\n\n", settings.worker.join("\n"));
     format!(
-        "[log]\nlevel = \"warn\"\n\n[control]\nsocket = \"{}\"\n\n[admin]\nsocket = \"{}\"\n\n[[worker]]\n{}\n\n\
+        "[log]\nlevel = \"warn\"\n\n[control]\nsocket = \"{}\"\n\n[admin]\nsocket = \"{}\"\n\n{}\
          [[device]]\nname = \"roce0\"\ninterface = \"{}\"\n{}\n",
         file("roced.sock"),
         file("admin.sock"),
-        settings.worker.join("\n"),
+        worker.repeat(1 + settings.more_workers),
         interface,
         settings.device.join("\n"),
     )
@@ -244,9 +247,14 @@ mod tests {
 
     #[test]
     fn the_config_is_the_default_but_for_what_is_said() {
-        let settings = Settings { device: vec!["window_packets = 64".into()], worker: vec!["spin_us = 7".into()] };
+        let settings = Settings {
+            device: vec!["window_packets = 64".into()],
+            worker: vec!["spin_us = 7".into()],
+            more_workers: 1,
+        };
         let config = Config::parse(&config_text(Path::new("/run/x"), "eth0", &settings), &[0]).expect("valid");
-        assert_eq!((config.devices[0].window_packets, config.workers[0].spin_us), (64, 7));
+        assert_eq!(config.devices[0].window_packets, 64);
+        assert_eq!(config.workers.iter().map(|worker| worker.spin_us).collect::<Vec<_>>(), [7, 7]);
         let plain =
             Config::parse(&config_text(Path::new("/run/x"), "eth0", &Settings::default()), &[0]).expect("valid");
         assert_eq!(plain.devices[0], roced::config::Device::new("roce0", "eth0"));

@@ -8,9 +8,11 @@
 //!     TCP without offloads         eth2 ═══ veth ═══ eth2    TCP
 //!     TCP with veth's offloads     eth3 ═══ veth ═══ eth3    TCP
 //!     as the first, with --napi    eth4 ═══ veth ═══ eth4    as the first
+//!     ... with two workers         eth5 ═══ veth ═══ eth5    as the first
+//!     ... with two workers         eth6 ═══ veth ═══ eth6    ... whose frames arrive at each other's queue
 //! ```
 //!
-//! All pairs have one queue and the same MTU; nobody is pinned to a core, and everybody has the same scheduling class, by default the ordinary
+//! All pairs have the same MTU, and one queue but for the last two; nobody is pinned to a core but workers with --napi, and everybody has the same scheduling class, by default the ordinary
 //! one, as the daemon has. What counts are ratios of neighbors in the same round; absolute figures say more about the machine.
 
 mod cli;
@@ -51,7 +53,7 @@ const SYSCALLS_TIME: Duration = Duration::from_millis(300);
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    let can = |one: &Contestant| !cli.napi.is_empty() || !one.what.needs_napi();
+    let can = |one: &Contestant| !cli.napi.is_empty() || one.what.pair() != Some(Pair::RoceNapi);
     let wanted = |one: &Contestant| can(one) && cli.wants(&one.name, one.in_ratios);
     let contestants: Vec<_> = contestants::all().into_iter().filter(wanted).collect();
     if cli.list {
@@ -71,19 +73,19 @@ fn measure(cli: &Cli, contestants: &[Contestant]) -> anyhow::Result<Report> {
     }
     let built = std::env::current_exe()?.parent().context("this program lies in a folder")?.to_owned();
     let network = Network::new(&cli.name, cli.mtu)?;
-    let settings = Settings { device: cli.device.clone(), worker: cli.worker.clone() };
-    let hosts = |pair, settings: &Settings| start_hosts(&network, pair, &built, &cli.folder, settings);
-    let mut plain = hosts(Pair::Roce, &settings)?;
-    let with_napi = || {
-        let device = cli.device.iter().chain(&cli.napi).cloned().collect();
-        hosts(Pair::RoceNapi, &Settings { device, ..settings.clone() })
+    let hosts = |pair| {
+        let start = |side| start_host(&network, (pair, side), &built, cli);
+        anyhow::Ok([start(Side::A)?, start(Side::B)?])
     };
-    let mut moved = (!cli.napi.is_empty()).then(with_napi).transpose()?;
+    let mut plain = hosts(Pair::Roce)?;
+    let is_wanted = |pair: &Pair| contestants.iter().any(|one| one.what.pair() == Some(*pair));
+    let others = [Pair::RoceNapi, Pair::RoceTwo, Pair::RoceCrossed].into_iter().filter(is_wanted);
+    let mut others = others.map(|pair| Ok((pair, hosts(pair)?))).collect::<anyhow::Result<Vec<_>>>()?;
     let place = Place { network: &network, built: &built, folder: &cli.folder };
-    let napi = moved.as_ref().map(|hosts| Programs::new(place, Pair::RoceNapi, hosts));
-    let found = compare(cli, contestants, Programs::new(place, Pair::Roce, &plain), napi);
+    let programs = others.iter().map(|(pair, hosts)| Programs::new(place, *pair, hosts)).collect();
+    let found = compare(cli, contestants, Programs::new(place, Pair::Roce, &plain), programs);
     let found = found.map_err(|error| {
-        let fallen = plain.iter_mut().chain(moved.iter_mut().flatten()).filter_map(Host::fallen);
+        let fallen = plain.iter_mut().chain(others.iter_mut().flat_map(|(_, hosts)| hosts)).filter_map(Host::fallen);
         fallen.fold(error, |error, fallen| error.context(fallen))
     })?;
     let status = plain[0].status()?;
@@ -94,10 +96,10 @@ fn compare(
     cli: &Cli,
     contestants: &[Contestant],
     programs: Programs<'_>,
-    napi: Option<Programs<'_>>,
+    others: Vec<Programs<'_>>,
 ) -> anyhow::Result<Found> {
     let time = Duration::from_secs_f64(cli.seconds());
-    let arena = Arena::new(programs, napi)?;
+    let arena = Arena::new(programs, others)?;
     let results = contest::run(&arena, contestants, cli.rounds(), time)?;
     let mut found = Found { results, ..Found::default() };
     if !cli.no_syscalls {
@@ -114,22 +116,21 @@ fn compare(
     Ok(found)
 }
 
-/// A daemon on each host, on the same pair and with the same settings. Where NAPI is moved, each worker is on a core of its own: its NAPI
-/// goes there, too.
-fn start_hosts(
-    network: &Network,
-    pair: Pair,
-    built: &Path,
-    folder: &Path,
-    settings: &Settings,
-) -> anyhow::Result<[Host; 2]> {
-    let start = |side: Side| {
-        let mut settings = settings.clone();
-        if pair == Pair::RoceNapi {
+/// A daemon on a host, with the settings that its pair is there for.
+fn start_host(network: &Network, (pair, side): (Pair, Side), built: &Path, cli: &Cli) -> anyhow::Result<Host> {
+    let mut settings =
+        Settings { device: cli.device.clone(), worker: cli.worker.clone(), more_workers: pair.queues() - 1 };
+    match (pair, side) {
+        // Its NAPI goes where the worker is.
+        (Pair::RoceNapi, _) => {
+            settings.device.extend(cli.napi.iter().cloned());
             settings.worker.push(format!("core = {}", side.core()));
         }
-        let host = Host::new(network, (pair, side), built, folder, &settings);
-        host.with_context(|| format!("host {}", side.letter()))
-    };
-    Ok([start(Side::A)?, start(Side::B)?])
+        (Pair::RoceCrossed, Side::B) => {
+            settings.device.push("queues = [{ queue = 0, worker = 1 }, { queue = 1, worker = 0 }]".to_owned());
+        }
+        _ => {}
+    }
+    let host = Host::new(network, (pair, side), built, &cli.folder, &settings);
+    host.with_context(|| format!("host {}", side.letter()))
 }

@@ -63,10 +63,23 @@ pub(crate) enum Pair {
     Tcp,
     /// Daemons that have the receiver's NAPI moved (`--napi`): made as the first pair, and theirs alone, for such a setting is the device's.
     RoceNapi,
+    /// Daemons of two queues, with a worker for each.
+    RoceTwo,
+    /// The same, but each worker of host b has the queue at which the other's frames arrive: all of them are handed over.
+    RoceCrossed,
 }
 
 impl Pair {
-    const ALL: [Self; 5] = [Self::Roce, Self::Raw, Self::TcpPlain, Self::Tcp, Self::RoceNapi];
+    const ALL: [Self; 7] =
+        [Self::Roce, Self::Raw, Self::TcpPlain, Self::Tcp, Self::RoceNapi, Self::RoceTwo, Self::RoceCrossed];
+
+    /// Queues of the interfaces.
+    pub(crate) const fn queues(self) -> usize {
+        match self {
+            Self::RoceTwo | Self::RoceCrossed => 2,
+            _ => 1,
+        }
+    }
 
     const fn number(self) -> u8 {
         self as u8
@@ -90,7 +103,9 @@ impl Pair {
     /// What `ethtool -K` is told. Of frames that XDP reads, checksums are finished and VLAN tags stand in the bytes.
     const fn features(self) -> &'static [&'static str] {
         match self {
-            Self::Roce | Self::Raw | Self::RoceNapi => &["tx", "off", "txvlan", "off", "rxvlan", "off"],
+            Self::Roce | Self::Raw | Self::RoceNapi | Self::RoceTwo | Self::RoceCrossed => {
+                &["tx", "off", "txvlan", "off", "rxvlan", "off"]
+            }
             Self::TcpPlain => &["tso", "off", "gso", "off", "gro", "off", "tx", "off"],
             Self::Tcp => &[],
         }
@@ -121,7 +136,8 @@ impl Network {
     fn connect(&self, pair: Pair, mtu: u32) -> anyhow::Result<()> {
         let (a, b, interface, mtu) = (self.space(Side::A), self.space(Side::B), pair.interface(), mtu.to_string());
         let [mac_a, mac_b] = Side::BOTH.map(|side| pair.mac(side).map(|byte| format!("{byte:02x}")).join(":"));
-        let queues = ["numtxqueues", "1", "numrxqueues", "1"];
+        let queues = pair.queues().to_string();
+        let queues = ["numtxqueues", &queues, "numrxqueues", &queues];
         let here = ["link", "add", &interface, "netns", &a, "mtu", &mtu, "address", &mac_a];
         let there = ["type", "veth", "peer", "name", &interface, "netns", &b, "mtu", &mtu, "address", &mac_b];
         run("ip", &[&here[..], &queues, &there, &queues].concat())?;

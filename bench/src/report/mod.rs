@@ -82,7 +82,10 @@ impl Report {
         let settings = vec![
             ("rounds", cli.rounds().to_string()),
             ("seconds of each measurement", cli.seconds().to_string()),
-            ("links", format!("veth pairs between two namespaces, MTU {}, 1 queue", cli.mtu)),
+            (
+                "links",
+                format!("veth pairs between two namespaces, MTU {}, 1 queue; of those called workers_2, 2", cli.mtu),
+            ),
             ("XDP mode", word(&device["xdp_mode"])),
             ("AF_XDP mode", word(&device["queues"][0]["mode"])),
             ("daemons' config", own),
