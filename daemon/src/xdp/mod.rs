@@ -20,6 +20,7 @@
 //! Wherever memory is shared with the kernel the code is `unsafe` and small: `sys`, `umem`, `socket`, `receive`,
 //! `transmit`.
 
+mod class;
 mod error;
 mod ethtool;
 mod napi;

@@ -2,7 +2,7 @@
 //!
 //! The driver's way is an interrupt's context, and on veth that of whoever sends: one core then does the work of both hosts. With
 //! `napi = "threaded"` each NAPI instance has a kernel thread, which is pinned to the core of the worker that owns the queue, where it is
-//! known which instance polls the queue. What was before comes back when this is dropped; after a SIGKILL it does not.
+//! known which instance polls the queue, and has the workers' scheduling class. What was before comes back when this is dropped; after a SIGKILL it does not.
 
 use std::{collections::BTreeMap, fs, io};
 
@@ -16,6 +16,7 @@ use thiserror::Error;
 use tracing::{info, warn};
 
 use super::{
+    class::RealTime,
     ethtool::{gro, is_veth, set_gro},
     netdev::{Napi, Netdev, RxQueue},
 };
@@ -71,6 +72,18 @@ pub enum NapiError {
         /// The kernel's.
         errno: Errno,
     },
+    /// The thread cannot be given our scheduling class, and would starve beside workers of a higher one.
+    #[error(
+        "cannot give the thread napi/{interface}-{id} the scheduling class of roced: {errno} (it takes CAP_SYS_NICE and the first PID namespace)"
+    )]
+    Class {
+        /// Which interface.
+        interface: String,
+        /// Number of the NAPI instance.
+        id: u32,
+        /// The kernel's.
+        errno: Errno,
+    },
 }
 
 /// An interface whose NAPI runs in threads.
@@ -117,6 +130,11 @@ impl ThreadedNapi {
         for (napi, cores) in napis.iter().filter_map(|napi| Some((napi, pins.get(&napi.id)?))) {
             this.pin(napi, cores)?;
         }
+        if let Some(class) = RealTime::ours() {
+            for napi in &napis {
+                this.put_into(class, napi)?;
+            }
+        }
         if !unknown.is_empty() {
             warn!(interface, queues = ?unknown, "the driver does not say which NAPI instance polls these queues: its thread is not pinned");
         }
@@ -158,16 +176,21 @@ impl ThreadedNapi {
     fn pin(&self, napi: &Napi, cores: &[u32]) -> Result<(), NapiError> {
         let refused =
             |errno| NapiError::Pin { interface: self.interface.clone(), id: napi.id, cores: cores.to_vec(), errno };
-        let pid = napi.pid.ok_or(refused(Errno::ESRCH))?;
-        // In another PID namespace this number is somebody else's.
-        let named =
-            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| is_thread_of(&name, &self.interface));
-        if !named {
-            return Err(refused(Errno::ESRCH));
-        }
         let mut only = CpuSet::new();
         cores.iter().try_for_each(|core| only.set(*core as usize)).map_err(refused)?;
-        sched_setaffinity(Pid::from_raw(pid as i32), &only).map_err(refused)
+        self.thread_of(napi).and_then(|thread| sched_setaffinity(thread, &only)).map_err(refused)
+    }
+
+    fn put_into(&self, class: RealTime, napi: &Napi) -> Result<(), NapiError> {
+        let refused = |errno| NapiError::Class { interface: self.interface.clone(), id: napi.id, errno };
+        self.thread_of(napi).and_then(|thread| class.give_to(thread)).map_err(refused)
+    }
+
+    fn thread_of(&self, napi: &Napi) -> Result<Pid, Errno> {
+        let pid = napi.pid.ok_or(Errno::ESRCH)?;
+        // In another PID namespace this number is somebody else's.
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).map_err(|_| Errno::ESRCH)?;
+        if is_thread_of(&name, &self.interface) { Ok(Pid::from_raw(pid as i32)) } else { Err(Errno::ESRCH) }
     }
 }
 

@@ -95,7 +95,7 @@ const TESTS: &[(&str, Test)] = tests! {
     deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop;
     refusals: configs_that_cannot_be_served check_config_says_all_that_is_wrong a_missing_capability
         an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;
-    napi: threads_move_data_and_are_gone_afterward the_drivers_way_touches_nothing;
+    napi: threads_move_data_and_are_gone_afterward threads_follow_the_daemon_into_a_real_time_class the_drivers_way_touches_nothing;
     unreliable: every_message_of_a_connection_arrives what_arrives_through_losses_is_whole
         datagrams_are_answered_by_ipv4_ipv6_and_through_a_router datagrams_between_two_workers_and_on_one_host
         lost_datagrams_cost_time_and_nothing_else a_datagram_to_nobody_is_lost_and_others_go_on

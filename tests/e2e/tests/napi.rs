@@ -1,6 +1,6 @@
 //! Where the kernel polls the queues: data is right in either way, and what was before comes back.
 
-use std::{fs, time::Duration};
+use std::{fs, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
@@ -39,6 +39,24 @@ pub(crate) fn threads_move_data_and_are_gone_afterward(settings: &Settings) -> R
         lab.start_daemon(host)?;
     }
     Ok(())
+}
+
+/// A daemon in a real-time class takes the threads along: beside its busy workers those of a lower class would starve.
+pub(crate) fn threads_follow_the_daemon_into_a_real_time_class(_: &Settings) -> Result<()> {
+    const FIFO: u32 = 1;
+    let lab = Lab::up(&["--napi", "threaded"])?;
+    let classes = || threads(&lab, Host::B)?.iter().map(|thread| class(thread)).collect::<Result<Vec<_>>>();
+    ensure!(classes()?.iter().all(|class| *class == Some((0, 0))), "of the ordinary class: {:?}", classes()?);
+    lab.stop_daemon(Host::B, Signal::SIGTERM)?;
+    let start = lab.command("start");
+    let mut higher = Command::new("chrt");
+    higher.args(["--fifo", "7"]).arg(start.get_program()).args(["start", "b"]);
+    higher.envs(start.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Program::run(higher, SOON)?.success()?;
+    let classes: Vec<_> = classes()?.into_iter().flatten().collect();
+    ensure!(classes == [(FIFO, 7)], "a thread for the one queue, in the daemon's class: {classes:?}");
+    let _server = Server::start(&lab, Host::B, &[])?;
+    perf::transfer_all(&lab, PEER_IPV4, "4M", &[])
 }
 
 /// The driver's way changes nothing of the interface; a way that does not exist is refused by name.
@@ -80,6 +98,18 @@ fn pid_of(name: &str) -> Result<Option<u32>> {
         }
     }
     Ok(None)
+}
+
+/// Scheduling policy and real-time priority of a kernel thread, as `/proc/PID/stat` has them, while it is there.
+fn class(name: &str) -> Result<Option<(u32, u32)>> {
+    let Some(pid) = pid_of(name)? else { return Ok(None) };
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // Behind the name, which may have spaces, stands field 3.
+    let (_, fields) = stat.rsplit_once(')').context("a name")?;
+    let mut fields = fields.split_whitespace().skip(40 - 3);
+    let mut next = || fields.next().and_then(|field| field.parse().ok()).context("a number");
+    let (priority, policy) = (next()?, next()?);
+    Ok(Some((policy, priority)))
 }
 
 /// The cores that a thread may run on, as the kernel lists them.
