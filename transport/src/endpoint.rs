@@ -498,6 +498,7 @@ impl Endpoint {
         }
         if qp.waits_for_ah().is_some() && !qp.ah_listed {
             qp.ah_listed = true;
+            assert!(self.waiting.len() < self.waiting.capacity(), "each queue pair is listed once");
             self.waiting.push(index);
         }
         if qp.has_event() && !qp.event_listed {

@@ -274,17 +274,42 @@ fn an_address_handle_that_changes_wakes_who_waits_for_it_and_nobody_else() {
     assert!(endpoint.wants_transmit());
     pair.settle();
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
-    // Once more, after a send that waited for nothing; and one that waits when its queue pair goes.
+    // Once more, after it waited for nothing.
     let endpoint = &mut pair.hosts[0].endpoint;
+    endpoint.set_ah_path(1, PathState::Ready(path), 1024);
+    assert!(!endpoint.wants_transmit(), "it waits no more");
     endpoint.set_ah_path(0, PathState::Resolving, 1024);
     let work = waiting(&pair, 0);
     pair.hosts[0].post(&work);
     pair.settle();
+    pair.hosts[0].endpoint.set_ah_path(0, PathState::Ready(path), 1024);
+    assert!(pair.hosts[0].endpoint.wants_transmit());
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(0, Status::Success)]);
+}
+
+/// It may go while it waits, and come again, as often as it likes.
+#[test]
+fn a_queue_pair_that_goes_while_it_waits_for_an_address_handle_waits_no_more() {
+    let mut pair = Pair::new(settings());
+    let (path, data) = (pair.path(0), [sge(0, 10)]);
+    let resolving = AddressHandle { pd: PD, path: PathState::Resolving, mtu_bytes: 1024 };
+    pair.hosts[0].endpoint.insert_ah(0, resolving).expect("room");
+    let work = SendWork { to: DatagramTo { ah: 0, ..to(&pair) }, ..send(&pair, 1, &data) };
+    pair.hosts[0].post(&work);
     let qpn = pair.hosts[0].qpn;
-    let endpoint = &mut pair.hosts[0].endpoint;
-    assert!(endpoint.remove_qp(qpn).is_some());
-    endpoint.set_ah_path(0, PathState::Ready(path), 1024);
-    assert!(!endpoint.wants_transmit());
+    for _ in 0..100 {
+        pair.settle();
+        let endpoint = &mut pair.hosts[0].endpoint;
+        let qp = endpoint.remove_qp(qpn).expect("it is there");
+        endpoint.set_ah_path(0, PathState::Resolving, 1024);
+        assert!(!endpoint.wants_transmit(), "nobody waits");
+        endpoint.insert_qp(qp).expect("its place is free");
+    }
+    pair.settle();
+    pair.hosts[0].endpoint.set_ah_path(0, PathState::Ready(path), 1024);
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
 }
 
 #[test]
