@@ -246,6 +246,23 @@ mod tests {
         assert_eq!(all.room(), 32, "it is not taken off twice");
     }
 
+    /// What is left is the newest: it counts longer.
+    #[test]
+    fn answers_take_away_the_oldest() {
+        let mut all = UnderWay::new(32, 16, 2);
+        let mut share = Share::default();
+        all.on_time(at(1000));
+        all.count(&mut share, 10);
+        all.on_time(at(1010));
+        all.count(&mut share, 20);
+        all.count(&mut share, 8);
+        assert_eq!(all.room(), 32 - 8);
+        all.on_time(at(1020));
+        assert_eq!(all.room(), 32 - 8, "they are of the generation before");
+        all.on_time(at(1030));
+        assert_eq!(all.room(), 32);
+    }
+
     #[test]
     fn whoever_is_gone_leaves_nothing_behind() {
         let mut all = UnderWay::new(32, 16, 4);

@@ -1,7 +1,7 @@
 //! Messages that nobody waits to hear of: they ask for no ACK of their own, and are looked after all the same.
 
 use roced_shared::abi::{cqe::Status, wqe::SendOp};
-use roced_transport::{clock::Nanos, counters::QpCount, wire::opcode, work::SendWork};
+use roced_transport::{clock::Nanos, counters::QpCount, io::Via, qp::PathState, wire::opcode, work::SendWork};
 
 use crate::host::{Fate, Pair, Settings, no_fault, one, sge, work};
 use crate::selective::{LIMIT, warm};
@@ -85,10 +85,33 @@ fn a_peer_that_is_gone_is_noticed_all_the_same() {
     }
 }
 
-/// Where the ACK timer is short, or where no probe would ask, each message does.
+/// No probe goes where there is no way; the ACK timer runs all the same.
+#[test]
+fn a_peer_that_cannot_be_reached_is_noticed_all_the_same() {
+    let mut pair = warm(Settings { timeout: 10, retry_cnt: 1, ..Settings::default() });
+    let qpn = pair.hosts[0].qpn;
+    pair.hosts[0].endpoint.set_path(qpn, PathState::Unreachable).expect("it is there");
+    pair.hosts[0].post(&quiet(1));
+    assert!(pair.run(LIMIT, no_fault));
+    assert_eq!(pair.hosts[0].take(), [(1, Status::TransportRetryExceeded)]);
+}
+
+/// On the way to a peer on this very device nothing is lost, so that no probe goes there.
+#[test]
+fn beside_us_each_message_asks() {
+    let mut pair = warm(Settings::default());
+    let (qpn, beside) = (pair.hosts[0].qpn, pair.path_via(0, Via::Beside));
+    pair.hosts[0].endpoint.set_path(qpn, PathState::Ready(beside)).expect("it is there");
+    let begin = pair.trace.len();
+    one_by_one(&mut pair, 100, &mut no_fault);
+    assert_eq!(acks(&pair, begin), 100);
+}
+
+/// Where the ACK timer is short, or where no probe would ask, each message does; and where a completion is made for each.
 #[test]
 fn where_nobody_would_ask_later_each_message_asks() {
-    for settings in [Settings { timeout: 5, ..Settings::default() }, crate::recovery::go_back_n()] {
+    let signals_all = Settings { signal_all: true, ..Settings::default() };
+    for settings in [Settings { timeout: 5, ..Settings::default() }, crate::recovery::go_back_n(), signals_all] {
         let mut pair = Pair::new(settings);
         one_by_one(&mut pair, 100, &mut no_fault);
         assert_eq!(acks(&pair, 0), 100);
