@@ -2,11 +2,7 @@
 
 mod served;
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use roced::config::Limits;
 use roced_shared::abi::{
@@ -16,7 +12,7 @@ use roced_shared::abi::{
         RegMrRequest,
     },
 };
-use served::{DEVICE, How, Raw, Served, eventually};
+use served::{DEVICE, How, Raw, Served, eventually, nobody::as_nobody};
 
 fn opened(served: &Served) -> Raw {
     let mut raw = Raw::greeted(&served.socket);
@@ -26,24 +22,6 @@ fn opened(served: &Served) -> Raw {
 
 fn hello(raw: &mut Raw) -> Result<(), (Refusal, [u64; 2])> {
     raw.call::<Hello>(HelloRequest { version: VERSION }).map(drop)
-}
-
-/// Does something as another user.
-fn as_nobody<T: Send>(served: &Served, act: impl FnOnce() -> T + Send) -> T {
-    let open = |path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
-    open(served.socket.as_path(), 0o666);
-    open(served.socket.parent().expect("a folder"), 0o711);
-    let as_other = || {
-        become_nobody();
-        act()
-    };
-    std::thread::scope(|scope| scope.spawn(as_other).join()).expect("it ended well")
-}
-
-#[expect(unsafe_code, reason = "the library changes the user of all threads")]
-fn become_nobody() {
-    // SAFETY: it changes the user of this thread, and nothing else.
-    assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
 }
 
 #[test]
@@ -93,6 +71,30 @@ fn who_comes_in_crowds_comes_in_pieces() {
     assert!(let_in.windows(2).all(|turn| (1..=64).contains(&(turn[1] - turn[0]))), "{let_in:?}");
     drop(crowd);
     served.wait_until_empty();
+}
+
+/// Whoever comes to a full house finds a place when those who leave have left.
+#[test]
+fn who_comes_while_others_leave_waits_for_a_place() {
+    let limits = Limits { clients: 2, clients_of_user: 2, ..Limits::default() };
+    let served = Served::start_as(How { limits, ..How::default() });
+    let leaving = [(); 2].map(|()| {
+        let mut raw = opened(&served);
+        for _ in 0..100 {
+            raw.call::<AllocPd>(Nothing {}).expect("below the limit");
+        }
+        raw
+    });
+    let path = served.socket.clone();
+    let mut next = served.on_control_thread(move |clients, outside| {
+        drop(leaving);
+        let next = Raw::connect(&path);
+        clients.on_readable(outside);
+        assert_eq!(clients.len(), 2, "some of what they had is left");
+        clients.on_readable(outside);
+        next
+    });
+    hello(&mut next).expect("there is a place");
 }
 
 /// What the default config promises.

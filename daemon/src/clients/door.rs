@@ -86,9 +86,8 @@ impl Clients {
             let count = if is_beyond { &mut beyond } else { &mut inside };
             count.add(session.connection.peer().uid == peer.uid);
         }
-        // Who is leaving has a place with the workers until the end, yet is none of its user's clients any more: the next run of a large job
-        // begins as the last one ends.
-        inside.all += self.leaving.len();
+        // Who is leaving is none of its user's clients any more: the next run of a large job begins as the last one ends. (It has a place with the
+        // workers until the end, for which `accept` has who comes wait.)
         let limit = if inside.of_user >= limits.clients_of_user as usize {
             limits.clients_of_user
         } else if inside.all >= limits.clients as usize {

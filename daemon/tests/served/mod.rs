@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 mod ends;
+pub(crate) mod nobody;
 pub(crate) mod pair;
 pub(crate) mod uffd;
 
