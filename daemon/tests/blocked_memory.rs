@@ -17,9 +17,12 @@ use nix::{
     unistd::ftruncate,
 };
 use roced::clients::touched::who_blocks;
-use roced_client::{Access, SendRequest};
-use roced_shared::ids::{SessionId, WorkerId};
-use served::{How, Served, eventually, is_alone, pair::Pair, uffd::withhold};
+use roced_client::{Access, ConnectOptions, MemoryRegion, SendRequest};
+use roced_shared::{
+    abi::control::{AllocPd, DeviceName, Nothing, OpenDevice},
+    ids::{SessionId, WorkerId},
+};
+use served::{DEVICE, How, Raw, Served, eventually, is_alone, nobody::as_nobody, pair::Pair, uffd::withhold};
 
 const PAGE: usize = 4096;
 
@@ -38,6 +41,21 @@ fn newest(served: &Served) -> SessionId {
     SessionId(newest.expect("there is one"))
 }
 
+/// Registers a file of holes, and says where the daemon has mapped it.
+fn register_holes(pair: &Pair) -> (MemoryRegion, usize) {
+    let file = memfd_create(c"blocked", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+    ftruncate(&file, BYTES as i64).expect("four pages");
+    let (length, protection) = (NonZeroUsize::new(BYTES).expect("some"), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
+    // SAFETY: a new mapping touches nothing that exists.
+    let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) }.expect("four pages");
+    let before = mapped("blocked");
+    // SAFETY: it stays mapped until the process ends, and nobody looks at it.
+    let region =
+        unsafe { pair.pd.register_at(base.cast().as_ptr(), BYTES, 0, Access::ALL) }.expect("its file is found");
+    let daemons = mapped("blocked").into_iter().find(|start| !before.contains(start));
+    (region, daemons.expect("the daemon maps it, too"))
+}
+
 #[test]
 fn whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other() {
     if !is_alone("whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other") {
@@ -46,18 +64,9 @@ fn whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other() {
     // One worker, which both sessions need.
     let served = Served::start_as(How { workers: 1, ..How::default() });
     let bystander = Pair::new(&served);
-    let file = memfd_create(c"blocked", MFdFlags::MFD_CLOEXEC).expect("a memfd");
-    ftruncate(&file, BYTES as i64).expect("four pages");
-    let (length, protection) = (NonZeroUsize::new(BYTES).expect("some"), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
-    // SAFETY: a new mapping touches nothing that exists.
-    let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) }.expect("four pages");
-    let before = mapped("blocked");
     let pair = Pair::new(&served);
     let session = newest(&served);
-    // SAFETY: it stays mapped until the process ends, and nobody looks at it.
-    let region =
-        unsafe { pair.pd.register_at(base.cast().as_ptr(), BYTES, 0, Access::ALL) }.expect("its file is found");
-    let daemons = mapped("blocked").into_iter().find(|start| !before.contains(start)).expect("the daemon maps it, too");
+    let (region, daemons) = register_holes(&pair);
     let Some(held) = withhold(daemons, BYTES) else { return println!("skipped: no userfaultfd here") };
     let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
     let worker = WorkerId(0);
@@ -154,6 +163,82 @@ fn whose_queues_have_a_worker_wait_is_known() {
     drop(held);
     write(&bystander);
     bystander.reap(1);
+}
+
+/// Whichever way a worker goes to memory: not who asked it to, nor who was looked at last.
+#[test]
+fn whose_memory_is_written_read_or_changed_is_known() {
+    if !is_alone("whose_memory_is_written_read_or_changed_is_known") {
+        return;
+    }
+    let served = Served::start();
+    // Its second queue pair, which is asked, is the other worker's.
+    let pair = Pair::new(&served);
+    let (session, worker) = (newest(&served), WorkerId(1));
+    let _looked_at_last = Pair::new(&served);
+    let (region, daemons) = register_holes(&pair);
+    let local = pair.pd.allocate(PAGE, Access::ALL).expect("memory");
+    let (all, eight) = ([local.sge(..)], [local.sge(..8)]);
+    let at = |page: usize| region.remote().at((page * PAGE) as u64);
+    let requests =
+        [SendRequest::write(&all, at(0)), SendRequest::read(&all, at(1)), SendRequest::fetch_add(&eight, at(2), 1)];
+    for (page, request) in requests.into_iter().enumerate() {
+        let Some(held) = withhold(daemons + page * PAGE, PAGE) else { return println!("skipped: no userfaultfd here") };
+        pair.a.post_send(&request.signaled()).expect("room");
+        eventually("the worker waits", || who_blocks(worker).is_some());
+        assert_eq!(who_blocks(worker), Some([session; 2]), "page {page}");
+        drop(held);
+        assert!(pair.reap(1)[0].ok().is_ok(), "it goes on");
+    }
+}
+
+#[test]
+fn whose_memory_is_copied_to_and_from_is_known() {
+    if !is_alone("whose_memory_is_copied_to_and_from_is_known") {
+        return;
+    }
+    let served = Served::start_as(How { workers: 1, ..How::default() });
+    let lender = Pair::new(&served);
+    let session_of_lender = newest(&served);
+    let pair = Pair::new(&served);
+    let session = newest(&served);
+    // The first queue pair of each: they are of one worker, so that one lends to the other.
+    let options = ConnectOptions::default();
+    for qp in [&lender.a, &pair.a] {
+        qp.reset().expect("from anywhere");
+    }
+    lender.a.connect(&pair.a.endpoint(0).expect("a GID"), &options).expect("it is here");
+    pair.a.connect(&lender.a.endpoint(0).expect("a GID"), &options).expect("it is here");
+    let (region, daemons) = register_holes(&pair);
+    let local = lender.pd.allocate(PAGE, Access::ALL).expect("memory");
+    let Some(held) = withhold(daemons, PAGE) else { return println!("skipped: no userfaultfd here") };
+    lender.a.post_send(&SendRequest::write(&[local.sge(..)], region.remote()).signaled()).expect("room");
+    eventually("the worker waits", || who_blocks(WorkerId(0)).is_some());
+    assert_eq!(who_blocks(WorkerId(0)), Some([session_of_lender, session]));
+    drop(held);
+    assert!(lender.reap(1)[0].ok().is_ok(), "it goes on");
+}
+
+/// Nobody can tell which of both it was, so nobody has another user's session ended.
+#[test]
+fn of_two_users_neither_has_the_other_ended() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("skipped: needs root, to be two users");
+    }
+    let served = Served::start();
+    let bystander = Pair::new(&served);
+    let ours = newest(&served);
+    let mut other = as_nobody(&served, || {
+        let mut raw = Raw::greeted(&served.socket);
+        raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("it exists");
+        raw
+    });
+    let theirs = newest(&served);
+    served.on_control_thread(move |clients, _| clients.on_blocked([theirs, ours]));
+    other.call::<AllocPd>(Nothing {}).expect("it is served");
+    bystander.pd.allocate(PAGE, Access::ALL).expect("it is served");
+    served.on_control_thread(move |clients, _| clients.on_blocked([theirs; 2]));
+    assert!(other.is_closed(), "it was nobody else");
 }
 
 /// Whose memory was read and whose was written cannot be told apart by who is left: the guilty one may have left in time.
