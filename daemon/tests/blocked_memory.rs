@@ -17,7 +17,7 @@ use nix::{
     unistd::ftruncate,
 };
 use roced::clients::touched::who_blocks;
-use roced_client::{Access, ConnectOptions, MemoryRegion, SendRequest};
+use roced_client::{Access, MemoryRegion, SendRequest};
 use roced_shared::{
     abi::control::{AllocPd, DeviceName, Nothing, OpenDevice},
     ids::{SessionId, WorkerId},
@@ -202,13 +202,7 @@ fn whose_memory_is_copied_to_and_from_is_known() {
     let session_of_lender = newest(&served);
     let pair = Pair::new(&served);
     let session = newest(&served);
-    // The first queue pair of each: they are of one worker, so that one lends to the other.
-    let options = ConnectOptions::default();
-    for qp in [&lender.a, &pair.a] {
-        qp.reset().expect("from anywhere");
-    }
-    lender.a.connect(&pair.a.endpoint(0).expect("a GID"), &options).expect("it is here");
-    pair.a.connect(&lender.a.endpoint(0).expect("a GID"), &options).expect("it is here");
+    lender.connect_first(&pair);
     let (region, daemons) = register_holes(&pair);
     let local = lender.pd.allocate(PAGE, Access::ALL).expect("memory");
     let Some(held) = withhold(daemons, PAGE) else { return println!("skipped: no userfaultfd here") };

@@ -19,10 +19,10 @@ use nix::sys::{
     resource::{Resource, setrlimit},
 };
 use roced_client::{
-    Access, AddressOptions, Device, Error, GRH_BYTES, MemoryRegion, ProtectionDomain, RecvRequest, Refusal,
+    Access, AddressOptions, Completion, Device, Error, GRH_BYTES, MemoryRegion, ProtectionDomain, RecvRequest, Refusal,
     Reregistration, SendRequest, ServiceType, Status, WindowKind,
 };
-use roced_shared::abi::control::{DeviceName, MapMemory, MapMemoryRequest, OpenDevice, origin};
+use roced_shared::abi::control::{DeviceName, MapMemory, MapMemoryRequest, OpenDevice, origin, state};
 use served::{
     DEVICE, How, Raw, Served, eventually, is_alone,
     pair::{Pair, pattern},
@@ -295,6 +295,39 @@ fn memory_that_is_gone_ends_its_session_and_no_other() {
         drop(region);
     }
     is_served_on(&bystander);
+}
+
+/// What is lent is read when it arrives. That it is gone then is its owner's affair: who receives, or has asked for it, loses its peer and nothing else.
+#[test]
+fn memory_that_is_gone_when_it_was_lent_is_no_fault_of_who_receives() {
+    for operation in ["send", "write", "read"] {
+        let served = Served::start_as(How { workers: 1, ..How::default() });
+        let (lender, pair) = (Pair::new(&served), Pair::new(&served));
+        lender.connect_first(&pair);
+        let mapped = Private::of_file(4 * 4096);
+        let region = mapped.register(&lender.pd, all()).expect("a private mapping");
+        let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
+        mapped.replace(8192, false);
+        let (lent, ours) = ([region.sge(8192..12_288)], [local.sge(..)]);
+        let (poster, request) = match operation {
+            "send" => (&lender.a, SendRequest::send(&lent)),
+            "write" => (&lender.a, SendRequest::write(&lent, local.remote())),
+            _ => (&pair.a, SendRequest::read(&ours, region.remote().at(8192))),
+        };
+        pair.a.post_recv(&RecvRequest::new(&ours)).expect("room");
+        poster.post_send(&request.signaled()).expect("room");
+        eventually("the lender's session ended", || served.sessions() == 1);
+        if operation == "read" {
+            let error = pair.reap(1)[0].ok().expect_err("its peer is gone");
+            assert_eq!(error.status, Status::TransportRetryExceeded);
+        } else {
+            // It waits on, as for any peer that says nothing.
+            assert_eq!(pair.cq.poll(&mut [Completion::EMPTY]).expect("the daemon lives"), 0, "{operation}");
+            assert_eq!(pair.a.query().expect("it is there").state, state::RTS, "{operation}");
+        }
+        drop(region);
+        pair.pd.allocate(4096, Access::ALL).expect("it is served on");
+    }
 }
 
 /// A page that its program does not let come holds nobody but its own session, and that not for long.

@@ -51,6 +51,15 @@ impl Pair {
         Self { device, pd, cq, a, b }
     }
 
+    /// The first queue pair of each is connected to the other's: where there is one worker they lend each other payload.
+    pub(crate) fn connect_first(&self, other: &Self) {
+        let ends = [&self.a, &other.a];
+        ends.iter().for_each(|qp| qp.reset().expect("from anywhere"));
+        let [ours, theirs] = ends.map(|qp| qp.endpoint(0).expect("a GID"));
+        self.a.connect(&theirs, &ConnectOptions::default()).expect("it is here");
+        other.a.connect(&ours, &ConnectOptions::default()).expect("it is here");
+    }
+
     /// Memory that both may do everything with.
     pub(crate) fn memory(&self) -> MemoryRegion {
         self.pd.allocate(1 << 20, Access::ALL).expect("memory")
