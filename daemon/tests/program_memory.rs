@@ -1,6 +1,7 @@
 //! Memory of the program itself, registered: data by every operation, and what no client may have the daemon map.
 #![expect(unsafe_code, reason = "registers memory that the daemon writes to behind the compiler's back")]
 
+mod held;
 mod served;
 
 use std::{
@@ -11,10 +12,11 @@ use std::{
         unix::fs::{FileExt, PermissionsExt},
     },
     ptr::NonNull,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
+use held::{By, Doing, LIMIT, Now, both, copy::copy_elsewhere, write_all_over};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, SealFlag, fcntl},
@@ -448,7 +450,7 @@ fn what_registering_cost_is_told() {
 }
 
 /// Sizes to measure with, and how often.
-const MEASURED: [(usize, u32); 4] = [(4096, 200), (1 << 20, 100), (64 << 20, 8), (1 << 30, 2)];
+const MEASURED: [(usize, u32); 4] = [(4096, 200), (1 << 20, 100), (64 << 20, 8), (1 << 30, 3)];
 
 #[test]
 #[ignore = "a measurement: run it on a quiet machine"]
@@ -481,68 +483,63 @@ fn cost_of_registration() {
     }
 }
 
-/// How long a registration, or its end, holds up one of two threads that write all over the memory meanwhile. What a thread waits for a core is not counted.
+/// How long a registration, or its end, holds up one of two threads that write all over the memory meanwhile, and what holds them; and the same while
+/// another thread only copies as much, and while nothing goes on. What a thread waits for a core is not counted.
 #[test]
 #[ignore = "a measurement: run it on a quiet machine"]
 fn threads_held_up_by_registration() {
     let served = Served::start();
     let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
     let pd = device.protection_domain().expect("a domain");
-    let columns = ["bytes", "times held", "longest us", "pieces", "waited for", "their longest"];
-    println!("{}", columns.map(|column| format!("{column:>14}")).join(""));
+    let mut over_limit = 0;
     for (bytes, rounds) in MEASURED {
         let words: Vec<AtomicU64> = (0..bytes / 8).map(|_| AtomicU64::new(1)).collect();
-        let stop = AtomicBool::new(false);
-        let (held, cost) = std::thread::scope(|scope| {
-            let hammers = [1, 3].map(|seed| {
-                scope.spawn({
-                    let (words, stop) = (&words, &stop);
-                    move || held_up(words, seed, stop)
-                })
+        let (now, mut cost, mut lasted) = (Now::default(), ExchangeCost::default(), [Duration::ZERO; 4]);
+        let seen = std::thread::scope(|scope| {
+            let writers = [1, 3].map(|seed| {
+                let (words, now) = (&words, &now);
+                scope.spawn(move || write_all_over(words, seed, now))
             });
-            let mut all = ExchangeCost::default();
             for _ in 0..rounds {
-                // SAFETY: `words` lives until the region is dropped, and is made of atomics.
-                let region = unsafe { pd.register_at(words.as_ptr().cast_mut().cast(), bytes, 0, Access::ALL) };
-                let cost = region.expect("heap").exchange_cost().expect("its pages were exchanged");
-                all.pieces += cost.pieces;
-                all.pieces_waited_for += cost.pieces_waited_for;
-                all.longest = all.longest.max(cost.longest);
+                let mut during = |doing: Doing, act: &mut dyn FnMut()| {
+                    now.set(doing);
+                    let begin = Instant::now();
+                    act();
+                    lasted[doing as usize] += begin.elapsed();
+                    begin.elapsed()
+                };
+                let mut region = None;
+                let took = during(Doing::Registering, &mut || {
+                    // SAFETY: `words` lives until the region is dropped, and is made of atomics.
+                    let made = unsafe { pd.register_at(words.as_ptr().cast_mut().cast(), bytes, 0, Access::ALL) };
+                    region = Some(made.expect("heap"));
+                });
+                let one = region.as_ref().and_then(MemoryRegion::exchange_cost).expect("its pages were exchanged");
+                cost.pieces += one.pieces;
+                cost.pieces_waited_for += one.pieces_waited_for;
+                cost.longest = cost.longest.max(one.longest);
+                during(Doing::Deregistering, &mut || region = None);
+                during(Doing::Copying, &mut || copy_elsewhere(&words));
+                during(Doing::Nothing, &mut || std::thread::sleep(took));
             }
-            stop.store(true, Ordering::Relaxed);
-            (hammers.map(|hammer| hammer.join().expect("it counts")), all)
+            now.end();
+            both(writers.map(|writer| writer.join().expect("it counts")))
         });
-        let (times, longest) = (held[0].0 + held[1].0, held[0].1.max(held[1].1));
-        let us = |time: Duration| time.as_secs_f64() * 1e6;
-        let (seen, told) = (us(longest), us(cost.longest));
-        println!("{bytes:>14}{times:>14}{seen:>14.1}{:>14}{:>14}{told:>14.1}", cost.pieces, cost.pieces_waited_for);
-    }
-}
-
-/// Writes to a word of each page in turn until told to stop: how often a write took more than 20 us, and the most that one took, without what the
-/// thread waited for a core.
-fn held_up(words: &[AtomicU64], seed: usize, stop: &AtomicBool) -> (u32, Duration) {
-    let schedule = File::open("/proc/thread-self/schedstat").expect("the kernel counts");
-    let waited = || {
-        let mut text = [0; 100];
-        let length = schedule.read_at(&mut text, 0).expect("it can be read");
-        let mut fields = std::str::from_utf8(&text[..length]).expect("numbers").split_whitespace();
-        Duration::from_nanos(fields.nth(1).expect("three").parse().expect("a number"))
-    };
-    let (mut times, mut longest, mut at, mut before, mut last) =
-        (0, Duration::ZERO, seed * 64, waited(), Instant::now());
-    while !stop.load(Ordering::Relaxed) {
-        words[at % words.len()].fetch_add(1, Ordering::Relaxed);
-        at += 512 * seed;
-        let took = last.elapsed();
-        if took > Duration::from_micros(20) {
-            let now = waited();
-            let held = took.saturating_sub(now - before);
-            before = now;
-            times += u32::from(held > Duration::from_micros(20));
-            longest = longest.max(held);
+        let (pieces, waited_for) = (cost.pieces, cost.pieces_waited_for);
+        println!("{bytes} bytes: {pieces} pieces, {waited_for} waited for, told as their longest {:?}", cost.longest);
+        println!("{:>16}{:>10}  held by: times, over {LIMIT:?}, longest us", "", "seconds");
+        for doing in Doing::ALL {
+            let held = By::ALL.map(|by| {
+                let holds = seen[doing as usize][by as usize];
+                let text = format!("{by:?}: {}, {}, {}", holds.times, holds.over_limit, holds.longest.as_micros());
+                format!("  {text:<28}")
+            });
+            println!("{:>16}{:>10.2}{}", format!("{doing:?}"), lasted[doing as usize].as_secs_f64(), held.join(""));
         }
-        last = Instant::now();
+        over_limit += [Doing::Registering, Doing::Deregistering]
+            .map(|doing| seen[doing as usize][By::Others as usize].over_limit)
+            .iter()
+            .sum::<u32>();
     }
-    (times, longest)
+    assert_eq!(over_limit, 0, "a thread slept longer than {LIMIT:?} while memory was registered");
 }

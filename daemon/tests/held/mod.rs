@@ -1,0 +1,175 @@
+//! What threads that write to memory all the time are held up for, and by what.
+//!
+//! A clock says that a few writes took long. The kernel says what of that the thread waited for a core, how long it ran, and whether it slept. So what the program, the
+//! kernel and the host of a virtual machine do is told apart; and the same is measured while the same bytes are only copied, and while nothing goes on.
+
+pub(crate) mod copy;
+
+use std::{
+    array,
+    fs::File,
+    os::unix::fs::FileExt,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::resource::{UsageWho, getrusage},
+    time::{ClockId, clock_gettime},
+};
+
+/// What goes on while the threads write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    Nothing,
+    Registering,
+    Deregistering,
+    Copying,
+}
+
+impl Doing {
+    pub(crate) const ALL: [Self; 4] = [Self::Nothing, Self::Registering, Self::Deregistering, Self::Copying];
+    const OVER: usize = Self::ALL.len();
+}
+
+/// What is gone on with now.
+#[derive(Debug, Default)]
+pub(crate) struct Now(AtomicUsize);
+
+impl Now {
+    pub(crate) fn set(&self, doing: Doing) {
+        self.0.store(doing as usize, Ordering::SeqCst);
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.store(Doing::OVER, Ordering::SeqCst);
+    }
+
+    fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Shorter is not counted.
+const SHORTEST: Duration = Duration::from_micros(20);
+
+/// What no thread should be held for.
+pub(crate) const LIMIT: Duration = Duration::from_millis(5);
+
+/// What held a thread that did not wait for a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// It slept: for those who exchange pages, or for a lock.
+    Others,
+    /// It ran, and did not get on: it was in the kernel, on behalf of whomever (interrupts and what follows them count as the thread's), or memory was slow.
+    Kernel,
+    /// It had its core, and did not run: the host had given the core away.
+    Host,
+}
+
+impl By {
+    pub(crate) const ALL: [Self; 3] = [Self::Others, Self::Kernel, Self::Host];
+}
+
+/// Holds, by what they were.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Holds {
+    pub(crate) times: u32,
+    pub(crate) over_limit: u32,
+    pub(crate) longest: Duration,
+}
+
+impl Holds {
+    fn add(&mut self, held: Duration) {
+        *self = self.and(Self { times: 1, over_limit: u32::from(held > LIMIT), longest: held });
+    }
+
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            times: self.times + other.times,
+            over_limit: self.over_limit + other.over_limit,
+            longest: self.longest.max(other.longest),
+        }
+    }
+}
+
+/// For each thing that goes on, for each that holds.
+pub(crate) type Seen = [[Holds; By::ALL.len()]; Doing::ALL.len()];
+
+/// What the kernel knows about this thread.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    at: Instant,
+    ran: Duration,
+    waited_for_core: Duration,
+    sleeps: i64,
+}
+
+impl Times {
+    /// What held the thread since `last`.
+    fn held_by(&self, last: &Self, held: Duration) -> By {
+        match self.ran - last.ran {
+            _ if self.sleeps != last.sleeps => By::Others,
+            ran if ran >= held / 2 => By::Kernel,
+            _ => By::Host,
+        }
+    }
+}
+
+struct Clock {
+    schedule: File,
+}
+
+impl Clock {
+    /// All at one moment.
+    fn now(&self) -> Times {
+        loop {
+            let begin = Instant::now();
+            let mut text = [0; 100];
+            let length = self.schedule.read_at(&mut text, 0).expect("it can be read");
+            let mut fields = std::str::from_utf8(&text[..length]).expect("numbers").split_whitespace();
+            let waited_for_core = Duration::from_nanos(fields.nth(1).expect("three").parse().expect("a number"));
+            let sleeps = getrusage(UsageWho::RUSAGE_THREAD).expect("it is told").voluntary_context_switches();
+            let ran = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("it counts").into();
+            let at = Instant::now();
+            // Else something came between, and who knows what of it is in which number.
+            if at - begin < MOMENT {
+                return Times { at, ran, waited_for_core, sleeps };
+            }
+        }
+    }
+}
+
+/// Looking at the clocks takes a part of it.
+const MOMENT: Duration = Duration::from_micros(15);
+
+/// Writes made between two looks at the clock.
+const WRITES: usize = 32;
+
+/// Writes to a word of each page in turn for as long as something goes on: what it was held by during each.
+pub(crate) fn write_all_over(words: &[AtomicU64], seed: usize, now: &Now) -> Seen {
+    let clock = Clock { schedule: File::open("/proc/thread-self/schedstat").expect("the kernel counts") };
+    let (mut seen, mut at, mut before, mut last) = (Seen::default(), seed * 64, now.get(), clock.now());
+    while before < Doing::OVER {
+        for _ in 0..WRITES {
+            words[at % words.len()].fetch_add(1, Ordering::Relaxed);
+            at += 512 * seed;
+        }
+        let (doing, times) = (now.get(), clock.now());
+        let held = (times.at - last.at).saturating_sub(times.waited_for_core - last.waited_for_core);
+        if held >= SHORTEST {
+            let by = times.held_by(&last, held);
+            seen[before][by as usize].add(held);
+            if doing != before && doing < Doing::OVER {
+                seen[doing][by as usize].add(held);
+            }
+        }
+        (before, last) = (doing, times);
+    }
+    seen
+}
+
+/// Of two threads.
+pub(crate) fn both(seen: [Seen; 2]) -> Seen {
+    array::from_fn(|doing| array::from_fn(|by| seen[0][doing][by].and(seen[1][doing][by])))
+}
