@@ -1,8 +1,8 @@
 //! Puts other pages under addresses that the program's threads use, without losing a byte that they write meanwhile.
 //!
 //! ```text
-//!   fresh pages elsewhere ── write-protect the old ones ── copy ── move the fresh ones over them ── let writers go on
-//!                            └──────────── whoever writes there waits, whoever reads does not ────────────┘
+//!   fresh pages elsewhere ── locks free? ── write-protect the old ones ── copy ── put the fresh ones in their place ── let writers go on
+//!                                           └────────────── whoever writes there waits, whoever reads does not ──────────────┘
 //! ```
 //!
 //! The kernel's userfaultfd holds the writers, and does not hold readers: so nothing is ever missing, whatever becomes of us on the way. (The
@@ -23,7 +23,10 @@ use std::{
 };
 
 use libc::{c_int, c_long};
-use nix::errno::Errno;
+use nix::{
+    errno::Errno,
+    sys::resource::{UsageWho, getrusage},
+};
 
 use super::{
     PAGE_BYTES,
@@ -41,24 +44,43 @@ use crate::{
 /// with one holds us up while we hold others.
 const PAUSE: Duration = Duration::from_micros(100);
 
+/// Which part of the time that a piece took is a pause in any case. The kernel takes the core for 50 ms from threads that go first when they have had it for 950 ms
+/// of a second, and does not ask whom they hold (seen: by 50.0 ms of an idle core).
+const PAUSE_PART: u32 = 12;
+
+/// How often it is tried to find the locks free.
+const LOOKS: u32 = 20;
+
 /// Exchanges pages of this process.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(super) struct Exchange<'f> {
+    /// Of the shared pages: each lies at the offset that is its address.
+    file: BorrowedFd<'f>,
     faults: OwnedFd,
     turns: Turns,
+    /// Before the next piece.
+    pause: Duration,
     pace: Pace,
     begin: Instant,
     cost: ExchangeCost,
 }
 
-impl Exchange {
+/// What the new pages are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Of the file.
+    Shared,
+    Private,
+}
+
+impl<'f> Exchange<'f> {
     /// On the thread that is to do it.
     ///
     /// # Errors
     /// The kernel does not have what is needed, or not for this program.
-    pub(super) fn new() -> Result<Self> {
+    pub(super) fn new(file: BorrowedFd<'f>) -> Result<Self> {
         let (pace, begin, cost) = (Pace::new(), Instant::now(), ExchangeCost::default());
-        Ok(Self { faults: uffd::open()?, turns: Turns::take(), pace, begin, cost })
+        Ok(Self { file, faults: uffd::open()?, turns: Turns::take(), pause: Duration::ZERO, pace, begin, cost })
     }
 
     /// What all of it has cost.
@@ -66,43 +88,48 @@ impl Exchange {
         ExchangeCost { took: self.begin.elapsed(), ..self.cost }
     }
 
-    /// Puts the bytes of `area`, which is private, into `file`, at the offset that is their address, and shows the file there.
-    pub(super) fn share(&mut self, area: &Area, file: BorrowedFd<'_>) -> Result<()> {
-        self.in_chunks(area, |chunk| {
-            populate_read(chunk)?;
-            Fresh::map(chunk.len(), libc::MAP_SHARED, file.as_raw_fd(), chunk.start)
-        })
+    /// Puts the bytes of `area`, which is private, into the file, at the offset that is their address, and shows the file there.
+    pub(super) fn share(&mut self, area: &Area) -> Result<()> {
+        self.in_chunks(area, Kind::Shared)
     }
 
     /// Puts the bytes of `area`, which is shared, into private pages, and those into its place.
     pub(super) fn unshare(&mut self, area: &Area) -> Result<()> {
-        self.in_chunks(area, |chunk| Fresh::private(chunk.len()))
+        self.in_chunks(area, Kind::Private)
     }
 
-    fn in_chunks(&mut self, area: &Area, make: impl Fn(&Range<usize>) -> Result<Fresh>) -> Result<()> {
+    fn in_chunks(&mut self, area: &Area, kind: Kind) -> Result<()> {
         let here = 0u8;
         assert!(!area.range.contains(&(&raw const here).addr()), "this thread's stack is nobody else's memory");
         let mut start = area.range.start;
         while start < area.range.end {
             let chunk = start..self.pace.end(start).min(area.range.end);
             start = chunk.end;
+            thread::sleep(self.pause);
+            let begin = Instant::now();
             // A thread that is preempted while it changes what is mapped keeps others waiting in their faults.
             self.turns.go_first();
-            let done = make(&chunk).and_then(|fresh| self.one(&chunk, area, fresh));
+            let done = self.one(&chunk, area, kind);
             self.turns.end_urgent();
-            if done? {
-                self.cost.pieces_waited_for += 1;
-                thread::sleep(PAUSE);
-            }
+            let waited_for = done?;
+            self.cost.pieces_waited_for += u32::from(waited_for);
+            self.pause = (begin.elapsed() / PAUSE_PART).max(if waited_for { PAUSE } else { Duration::ZERO });
         }
         Ok(())
     }
 
     /// Says whether somebody waited.
-    fn one(&mut self, chunk: &Range<usize>, area: &Area, fresh: Fresh) -> Result<bool> {
-        let faults = self.faults.as_fd();
-        uffd::register(faults, chunk)?;
+    fn one(&mut self, chunk: &Range<usize>, area: &Area, kind: Kind) -> Result<bool> {
+        let fresh = match kind {
+            Kind::Shared => {
+                populate_read(chunk)?;
+                Fresh::map(chunk.len(), libc::MAP_SHARED, self.file.as_raw_fd(), chunk.start)?
+            }
+            Kind::Private => Fresh::private(chunk.len())?,
+        };
         self.turns.begin_urgent();
+        self.register(chunk)?;
+        let faults = self.faults.as_fd();
         let begin = Instant::now();
         let done = uffd::write_protect(faults, chunk).and_then(|()| {
             let copying = Instant::now();
@@ -110,18 +137,39 @@ impl Exchange {
             // there, none writes now.
             unsafe { fresh.copy_from(chunk.start) };
             self.pace.copied(chunk.len(), copying.elapsed());
-            fresh.move_to(chunk, area)
+            match kind {
+                Kind::Shared => show(self.file, chunk, area).map(|()| Some(fresh)),
+                Kind::Private => fresh.move_to(chunk, area).map(|()| None),
+            }
         });
         let waited_for = uffd::someone_waits(faults);
         let done = match done {
             // What was protected is gone: those who wait for it have to be told.
-            Ok(()) => uffd::wake(faults, chunk),
+            Ok(rest) => uffd::wake(faults, chunk).map(|()| rest),
             // Takes the protection off and tells them.
             Err(error) => uffd::unregister(faults, chunk).and(Err(error)),
         };
         self.cost.longest = self.cost.longest.max(begin.elapsed());
         self.cost.pieces += 1;
-        done.map(|()| waited_for)
+        drop(done?);
+        Ok(waited_for)
+    }
+
+    /// Registers `chunk` with userfaultfd, and returns when nobody has a lock that the exchange needs and waits for a core: the kernel gives a lock to those who wait
+    /// for it while they sleep, and they have it until they have run. So locks are taken until that goes without sleeping.
+    fn register(&self, chunk: &Range<usize>) -> Result<()> {
+        let faults = self.faults.as_fd();
+        for _ in 0..LOOKS {
+            let before = sleeps();
+            // Makes a mapping of its own of it: the locks of the old pages.
+            uffd::register(faults, chunk)?;
+            take_locks(self.file, chunk.start)?;
+            if sleeps() == before {
+                return Ok(());
+            }
+            uffd::unregister(faults, chunk)?;
+        }
+        uffd::register(faults, chunk)
     }
 }
 
@@ -159,10 +207,7 @@ impl Fresh {
     /// Puts it in the place of `chunk`, with the protection of `area`.
     pub(super) fn move_to(self, chunk: &Range<usize>, area: &Area) -> Result<()> {
         let at = self.base.as_ptr().addr();
-        let rights = |there: bool, right: c_int| if there { right } else { 0 };
-        let protection = rights(area.readable, libc::PROT_READ)
-            | rights(area.writable, libc::PROT_WRITE)
-            | rights(area.executable, libc::PROT_EXEC);
+        let protection = protection_of(area);
         if protection != libc::PROT_READ | libc::PROT_WRITE {
             // SAFETY: our own mapping, which nobody else knows.
             let result = unsafe { libc::syscall(libc::SYS_mprotect, at, self.bytes, protection) };
@@ -177,6 +222,39 @@ impl Fresh {
         std::mem::forget(self);
         Ok(())
     }
+}
+
+/// Shows `file` in the place of `chunk`, with the protection of `area`. Moving a mapping of it there would take the lock of the file's mappings three times, and who comes for it
+/// meanwhile (the kernel's memory monitor does) gets it in between, and holds us up until it has a core.
+fn show(file: BorrowedFd<'_>, chunk: &Range<usize>, area: &Area) -> Result<()> {
+    // Populated: a thread in a fault has locks, too.
+    let (flags, fd) = (libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE, file.as_raw_fd());
+    // SAFETY: in its place lies memory with the same bytes, which nobody writes now; the kernel does it in one step for all other threads.
+    let result =
+        unsafe { libc::syscall(libc::SYS_mmap, chunk.start, chunk.len(), protection_of(area), flags, fd, chunk.start) };
+    checked("mmap", result).map(drop)
+}
+
+fn protection_of(area: &Area) -> c_int {
+    let rights = |there: bool, right: c_int| if there { right } else { 0 };
+    rights(area.readable, libc::PROT_READ)
+        | rights(area.writable, libc::PROT_WRITE)
+        | rights(area.executable, libc::PROT_EXEC)
+}
+
+/// Takes the locks of the address space and of the file's mappings, and gives them back.
+fn take_locks(file: BorrowedFd<'_>, offset: usize) -> Result<()> {
+    let (protection, fd) = (libc::PROT_READ, file.as_raw_fd());
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let at = unsafe { libc::syscall(libc::SYS_mmap, 0usize, PAGE_BYTES, protection, libc::MAP_SHARED, fd, offset) };
+    let at = checked("mmap", at)?;
+    // SAFETY: it was mapped a moment ago, and nobody else knows it.
+    checked("munmap", unsafe { libc::syscall(libc::SYS_munmap, at, PAGE_BYTES) }).map(drop)
+}
+
+/// How often this thread has waited for anything but a core.
+fn sleeps() -> Option<c_long> {
+    getrusage(UsageWho::RUSAGE_THREAD).ok().map(|usage| usage.voluntary_context_switches())
 }
 
 impl Drop for Fresh {

@@ -83,8 +83,7 @@ extern "C" fn in_parent() {
     forking.withheld.iter().for_each(|range| fork_with(range, true));
     if let Some(pages) = forking.pages.as_ref().filter(|_| !forking.in_use.is_empty()) {
         // What fails leaves them private: peers write to what nobody sees. There is nobody to tell.
-        let file = pages.file.as_fd();
-        let _ = exchange_all(pages, &forking.in_use, |exchange, area| exchange.share(area, file));
+        let _ = exchange_all(pages, &forking.in_use, |exchange, area| exchange.share(area));
     }
 }
 
@@ -122,11 +121,11 @@ fn shared_of(pages: &Pages, areas: &[Area]) -> Vec<Area> {
 fn exchange_all(
     pages: &Pages,
     ranges: &[Range<usize>],
-    act: impl Fn(&mut Exchange, &Area) -> Result<()> + Sync,
+    act: impl Fn(&mut Exchange<'_>, &Area) -> Result<()> + Sync,
 ) -> Result<()> {
     let areas = areas::all()?;
     on_a_thread(ranges, || {
-        let mut exchange = Exchange::new()?;
+        let mut exchange = Exchange::new(pages.file.as_fd())?;
         for range in ranges {
             let parts = areas::within(&areas, range)?;
             let fit = parts.iter().filter(|area| area.is_plain() || area.mirrors(pages.identity));

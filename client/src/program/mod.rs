@@ -208,8 +208,8 @@ impl Pages {
             return Ok(ExchangeCost::default());
         }
         let cost = on_a_thread(slice::from_ref(range), || {
-            let mut exchange = Exchange::new()?;
-            private.iter().try_for_each(|area| exchange.share(area, self.file.as_fd()))?;
+            let mut exchange = Exchange::new(self.file.as_fd())?;
+            private.iter().try_for_each(|area| exchange.share(area))?;
             Ok(exchange.cost())
         });
         cost.inspect_err(|_| self.release(range))
@@ -224,7 +224,7 @@ impl Pages {
         // What cannot be made private again stays shared: the program does not see a difference, only its memory is counted otherwise.
         let _ = on_a_thread(&free, || {
             let areas = areas::all()?;
-            let mut exchange = Exchange::new()?;
+            let mut exchange = Exchange::new(self.file.as_fd())?;
             for range in &free {
                 self.make_private(&mut exchange, &areas, range)?;
             }
@@ -233,7 +233,7 @@ impl Pages {
     }
 
     /// What of `range` still shows the file becomes private. The program may have unmapped it meanwhile, or mapped something else there.
-    fn make_private(&self, exchange: &mut Exchange, areas: &[Area], range: &Range<usize>) -> Result<()> {
+    fn make_private(&self, exchange: &mut Exchange<'_>, areas: &[Area], range: &Range<usize>) -> Result<()> {
         let overlap = |area: &Area| area.range.start.max(range.start)..area.range.end.min(range.end);
         for area in areas.iter().filter(|area| area.mirrors(self.identity)) {
             let part = overlap(area);
