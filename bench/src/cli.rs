@@ -53,6 +53,10 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "LINE")]
     pub(crate) napi: Vec<String>,
 
+    /// A line for `[[worker]]` of those daemons, which goes with it.
+    #[arg(long, value_name = "LINE", requires = "napi")]
+    pub(crate) napi_worker: Vec<String>,
+
     /// A line for `[[worker]]` of all daemons; may be repeated.
     #[arg(long, value_name = "LINE")]
     pub(crate) worker: Vec<String>,

@@ -124,6 +124,7 @@ fn start_host(network: &Network, (pair, side): (Pair, Side), built: &Path, cli: 
         // Its NAPI goes where the worker is.
         (Pair::RoceNapi, _) => {
             settings.device.extend(cli.napi.iter().cloned());
+            settings.worker.extend(cli.napi_worker.iter().cloned());
             settings.worker.push(format!("core = {}", side.core()));
         }
         (Pair::RoceCrossed, Side::B) => {

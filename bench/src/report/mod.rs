@@ -69,7 +69,8 @@ impl Report {
     pub(crate) fn new(cli: &Cli, machine: Machine, found: Found, status: &Value) -> Self {
         let own: Vec<&str> = cli.device.iter().chain(&cli.worker).map(String::as_str).collect();
         let own = if own.is_empty() { "defaults".to_owned() } else { format!("defaults, but {}", own.join(", ")) };
-        let (own, cores) = match cli.napi.as_slice() {
+        let moved: Vec<&str> = cli.napi.iter().chain(&cli.napi_worker).map(String::as_str).collect();
+        let (own, cores) = match moved.as_slice() {
             [] => (own, "nobody is pinned: daemons, programs, raw frames and TCP share all cores"),
             lines => (
                 format!("{own}; of those called napi, {} as well", lines.join(", ")),
