@@ -17,6 +17,8 @@ pub(crate) struct Machine {
     load: String,
     /// Processor time that a hypervisor gave to others since boot, in parts of all.
     steal: Option<f64>,
+    /// Free pages are told to the host of a virtual machine from blocks of 2 to that power on; it may take them back, and bringing them again is slow.
+    page_reporting_order: Option<u32>,
 }
 
 impl Machine {
@@ -39,13 +41,21 @@ impl Machine {
             date: said_by("date", &["-u", "+%Y-%m-%d"]),
             load: read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),
             steal: steal(&read("/proc/stat")),
+            page_reporting_order: read("/sys/module/page_reporting/parameters/page_reporting_order")
+                .trim()
+                .parse()
+                .ok(),
         }
     }
 
     /// In a line.
     pub(crate) fn line(&self) -> String {
         let Self { cpu, cores, memory_gib, kernel, load, .. } = self;
-        format!("{cores} cores of {cpu}, {memory_gib} GiB, Linux {kernel}, load {load} before the first round")
+        let reporting = self.page_reporting_order.map(|order| format!("free page reporting from order {order} on, "));
+        format!(
+            "{cores} cores of {cpu}, {memory_gib} GiB, Linux {kernel}, {}load {load} before the first round",
+            reporting.unwrap_or_default()
+        )
     }
 
     /// What was measured, and when.
