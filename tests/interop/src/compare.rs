@@ -86,6 +86,7 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
     let port = source_port(qpn(side), qpn(side.other()));
     let mut known = BTreeSet::new();
     let mut sequence = Vec::new();
+    let mut reads_asked = Vec::new();
     let sent = frames.iter().filter(|seen| seen.from == side && seen.kind.is_response() != asks);
     for seen in sent {
         let opcode = format!("0x{:02x}", seen.opcode);
@@ -109,9 +110,12 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
         if let Some(syndrome) = seen.syndrome {
             add(format!("AETH syndrome of {opcode}"), format!("0x{syndrome:02x}"));
         }
-        if !known.insert((seen.psn, seen.kind)) {
+        if !known.insert((seen.psn, seen.kind)) || is_rest_of_one(&reads_asked, seen) {
             // Sent again.
             continue;
+        }
+        if seen.kind == Kind::ReadRequest {
+            reads_asked.push((seen.psn, seen.dma_bytes.unwrap_or(0)));
         }
         add(format!("BTH SE of {opcode}"), u8::from(seen.solicited).to_string());
         add(format!("BTH pad of {opcode}"), seen.pad.to_string());
@@ -134,6 +138,19 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
         add("one ACK".into(), coalescing(frames, side).into());
     }
     fields
+}
+
+/// Whether a READ request asks for what is left of an earlier one (PSN, bytes), of which some has come: by whole packets of some path MTU later, and shorter
+/// by as much.
+fn is_rest_of_one(asked: &[(u32, u32)], seen: &Seen) -> bool {
+    const PSN_MASK: u32 = 0xff_ffff;
+    let bytes = seen.dma_bytes.unwrap_or(0);
+    let is_of = |(psn, whole): &(u32, u32)| {
+        let packets = seen.psn.wrapping_sub(*psn) & PSN_MASK;
+        let came = [256, 512, 1024, 2048, 4096].map(|mtu| packets.checked_mul(mtu));
+        packets > 0 && came.into_iter().flatten().any(|came| whole.checked_sub(came) == Some(bytes) && bytes > 0)
+    };
+    seen.kind == Kind::ReadRequest && asked.iter().any(is_of)
 }
 
 /// Whether each message has an ACK of its own.
@@ -187,6 +204,30 @@ mod tests {
     #[test]
     fn two_of_a_kind_do_not_differ() {
         assert_eq!(differences(|_| ()), []);
+    }
+
+    /// As a requester asks that has waited long enough.
+    #[test]
+    fn what_is_left_of_a_read_is_no_other_read() {
+        let file = directory().join("rc_mix.pcap");
+        let trace = trace::read(&file, [0x52, 0x54, 0x00, 0x77, 0x00, 0x02], &BTreeSet::new()).expect("it is read");
+        let read = trace.iter().find(|seen| seen.kind == Kind::ReadRequest).expect("there is one");
+        let at = |psn: u32, bytes| Seen { psn: psn & 0xff_ffff, dma_bytes: Some(bytes), ..read.clone() };
+        let asked = [(0xff_fffe, 3072), (5, 100)];
+        for (psn, bytes, is_rest) in [
+            (0xff_ffff, 2048, true),
+            (0x100_0000, 1024, true),
+            (0xff_fffe, 3072, false),
+            (0xff_ffff, 1024, true),
+            (0xff_ffff, 3072, false),
+            (0x100_0001, 3072, false),
+            (0x100_0000, 2047, false),
+            (0x100_0001, 0, false),
+            (6, 100, false),
+        ] {
+            assert_eq!(is_rest_of_one(&asked, &at(psn, bytes)), is_rest, "{psn:x} {bytes}");
+        }
+        assert!(!is_rest_of_one(&asked, &Seen { kind: Kind::Write, ..at(0xff_ffff, 2048) }));
     }
 
     #[test]
