@@ -49,7 +49,7 @@ pub(crate) struct Cli {
     pub(crate) device: Vec<String>,
 
     /// A line for `[[device]]` that moves the receiver's NAPI, such as 'napi = "..."', or that goes with it; may be repeated. Two more daemons
-    /// have them, beside those without, each with its worker on a core of its own.
+    /// have them, beside those without.
     #[arg(long, value_name = "LINE")]
     pub(crate) napi: Vec<String>,
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nix::{
+    sched::{CpuSet, sched_setaffinity},
     sys::resource::{UsageWho, getrusage},
     time::{ClockId, clock_getcpuclockid, clock_gettime},
     unistd::Pid,
@@ -26,6 +27,15 @@ pub(crate) fn of_ended_children() -> Duration {
         let both = [usage.user_time(), usage.system_time()];
         both.iter().map(|time| Duration::from_micros(time.tv_sec() as u64 * 1_000_000 + time.tv_usec() as u64)).sum()
     })
+}
+
+/// Keeps the calling thread on a core, as `worker.core` keeps a worker. Where that cannot be had it runs as before.
+pub(crate) fn run_on(core: usize) {
+    let mut only = CpuSet::new();
+    let pinned = only.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &only));
+    if let Err(errno) = pinned {
+        eprintln!("a thread cannot be pinned to core {core}: {errno}");
+    }
 }
 
 #[cfg(test)]

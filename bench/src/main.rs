@@ -12,8 +12,9 @@
 //!     ... with two workers         eth6 ═══ veth ═══ eth6    ... whose frames arrive at each other's queue
 //! ```
 //!
-//! All pairs have the same MTU, and one queue but for the last two; nobody is pinned to a core but workers with --napi, and everybody has the same scheduling class, by default the ordinary
-//! one, as the daemon has. What counts are ratios of neighbors in the same round; absolute figures say more about the machine.
+//! All pairs have the same MTU, and one queue but for the last two. Where a host has one worker, that is pinned to a core, host a's to the first and host b's to the
+//! second, and so is the thread that sends or receives raw frames; programs and TCP run wherever the kernel lets them. Everybody has the same scheduling class, by default
+//! the ordinary one, as the daemon has. What counts are ratios of neighbors in the same round; absolute figures say more about the machine.
 
 mod cli;
 mod contest;
@@ -120,12 +121,13 @@ fn compare(
 fn start_host(network: &Network, (pair, side): (Pair, Side), built: &Path, cli: &Cli) -> anyhow::Result<Host> {
     let mut settings =
         Settings { device: cli.device.clone(), worker: cli.worker.clone(), more_workers: pair.queues() - 1 };
+    if pair.queues() == 1 {
+        settings.worker.push(format!("core = {}", side.core()));
+    }
     match (pair, side) {
-        // Its NAPI goes where the worker is.
         (Pair::RoceNapi, _) => {
             settings.device.extend(cli.napi.iter().cloned());
             settings.worker.extend(cli.napi_worker.iter().cloned());
-            settings.worker.push(format!("core = {}", side.core()));
         }
         (Pair::RoceCrossed, Side::B) => {
             settings.device.push("queues = [{ queue = 0, worker = 1 }, { queue = 1, worker = 0 }]".to_owned());

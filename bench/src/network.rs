@@ -29,9 +29,9 @@ impl Side {
         }
     }
 
-    /// A core of its own, where one is wanted.
-    pub(crate) const fn core(self) -> u8 {
-        self.number() - 1
+    /// A core of its own, if there are two.
+    pub(crate) fn core(self) -> usize {
+        usize::from(self.number() - 1) % thread::available_parallelism().map_or(1, usize::from)
     }
 
     const fn number(self) -> u8 {

@@ -9,7 +9,11 @@ use std::{
 use anyhow::ensure;
 
 use super::{End, frame::number};
-use crate::sample::{Sample, Times};
+use crate::{
+    cpu,
+    network::Side,
+    sample::{Sample, Times},
+};
 
 /// Round trips before the ones that count.
 const WARM_UP: u64 = 1000;
@@ -23,8 +27,12 @@ pub(super) fn run(a: &mut End, b: &mut End, frame_bytes: usize, time: Duration) 
     b.drain();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| echo(b, frame_bytes, &stop));
+        scope.spawn(|| {
+            cpu::run_on(Side::B.core());
+            echo(b, frame_bytes, &stop);
+        });
         let sample = scope.spawn(|| {
+            cpu::run_on(Side::A.core());
             let sample = ping(a, frame_bytes, time);
             stop.store(true, Ordering::Release);
             sample

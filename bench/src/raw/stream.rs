@@ -12,7 +12,7 @@ use super::{
     End,
     frame::{FRAME_BYTES_MIN, number, roce_payload},
 };
-use crate::{cpu, sample::Sample};
+use crate::{cpu, network::Side, sample::Sample};
 
 /// Frames in flight at most: beyond 512 veth and the rings begin to lose; with 256 frames of 1082 bytes were up to a fifth slower.
 const WINDOW: u64 = 512;
@@ -38,8 +38,12 @@ pub(super) fn run(a: &mut End, b: &mut End, frame_bytes: usize, time: Duration) 
     b.drain();
     let stop = AtomicBool::new(false);
     let (sent, received) = thread::scope(|scope| {
-        let receiver = scope.spawn(|| receive(b, &stop));
+        let receiver = scope.spawn(|| {
+            cpu::run_on(Side::B.core());
+            receive(b, &stop)
+        });
         let sender = scope.spawn(|| {
+            cpu::run_on(Side::A.core());
             let sent = send(a, frame_bytes, time);
             stop.store(true, Ordering::Release);
             sent

@@ -13,6 +13,7 @@ use crate::{
     cli::{Cli, as_given},
     contest::Results,
     machine::Machine,
+    network::Side,
     ratios::{Figure, RATIOS, Ratio},
     sample::Spread,
     scale::Scale,
@@ -70,13 +71,9 @@ impl Report {
         let own: Vec<&str> = cli.device.iter().chain(&cli.worker).map(String::as_str).collect();
         let own = if own.is_empty() { "defaults".to_owned() } else { format!("defaults, but {}", own.join(", ")) };
         let moved: Vec<&str> = cli.napi.iter().chain(&cli.napi_worker).map(String::as_str).collect();
-        let (own, cores) = match moved.as_slice() {
-            [] => (own, "nobody is pinned: daemons, programs, raw frames and TCP share all cores"),
-            lines => (
-                format!("{own}; of those called napi, {} as well", lines.join(", ")),
-                "nobody is pinned but the workers of those called napi, of host a to core 0 and of host b to core 1, with their NAPI threads: \
-                 other daemons, all programs, raw frames and TCP share all cores",
-            ),
+        let own = match moved.as_slice() {
+            [] => own,
+            lines => format!("{own}; of those called napi, {} as well", lines.join(", ")),
         };
         let device = &status["devices"][0];
         let word = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
@@ -90,7 +87,14 @@ impl Report {
             ("XDP mode", word(&device["xdp_mode"])),
             ("AF_XDP mode", word(&device["queues"][0]["mode"])),
             ("daemons' config", own),
-            ("cores", cores.into()),
+            (
+                "cores",
+                format!(
+                    "the worker of host a is pinned to core {}, that of host b to core {}, and so are the threads of raw frames; workers of hosts with two, programs and TCP are free",
+                    Side::A.core(),
+                    Side::B.core()
+                ),
+            ),
             ("scheduling", format!("{} for everybody", if cli.fifo { "SCHED_FIFO" } else { "the ordinary class" })),
             ("measurements that failed and were made again", found.results.failures.to_string()),
         ];
