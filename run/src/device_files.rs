@@ -1,6 +1,7 @@
 //! What kernels with RDMA show of a device: `/dev/infiniband/uverbs0`, `/sys/class/infiniband/NAME/...`.
 //!
-//! They are written when the program starts, and stay: addresses that come later are seen through the library, not here.
+//! They are written when the program starts, and stay: addresses that come later are seen through the library, not here. Where they are shown is `namespace`'s affair, or
+//! `interposed`'s.
 
 use std::{
     ffi::CStr,
@@ -12,35 +13,27 @@ use std::{
 use anyhow::{Context as _, Result};
 use roced_client::{Device, GidEntry, PortAttributes, RoceVersion};
 
-use crate::namespace::{bind, cover, enter, write};
+/// All that the daemon serves.
+pub(crate) fn devices() -> Result<Vec<Device>> {
+    Ok(Device::list()?.iter().map(|name| Device::open(name)).collect::<Result<_, _>>()?)
+}
 
-/// Shows them.
-pub(crate) fn show() -> Result<()> {
-    let names = Device::list()?;
-    let devices: Vec<_> = names.iter().map(|name| Device::open(name)).collect::<Result<_, _>>()?;
-    enter()?;
-    cover(Path::new("/dev"))?;
-    cover(Path::new("/sys/class"))?;
-    fs::create_dir_all("/dev/infiniband")?;
-    write("/sys/class/infiniband_verbs/abi_version".into(), "6")?;
+/// Makes their files below `root`. Programs look whether there is a character device, and theirs to open; nobody speaks to it: `null` makes another `/dev/null`.
+pub(crate) fn make(devices: &[Device], root: &Path, null: impl Fn(&Path) -> Result<()>) -> Result<()> {
+    let (nodes, verbs) = (root.join("dev/infiniband"), root.join("sys/class/infiniband_verbs"));
+    fs::create_dir_all(&nodes)?;
+    write(verbs.join("abi_version"), "6")?;
     for (index, device) in devices.iter().enumerate() {
-        character_device(&format!("/dev/infiniband/uverbs{index}"))?;
-        let verbs = PathBuf::from(format!("/sys/class/infiniband_verbs/uverbs{index}"));
-        write(verbs.join("ibdev"), device.name())?;
-        write(verbs.join("abi_version"), "1")?;
-        device_folder(device)?;
+        let name = format!("uverbs{index}");
+        null(&nodes.join(&name))?;
+        write(verbs.join(&name).join("ibdev"), device.name())?;
+        write(verbs.join(&name).join("abi_version"), "1")?;
+        device_folder(device, &root.join("sys/class/infiniband").join(device.name()))?;
     }
     Ok(())
 }
 
-/// Programs look whether it is there, and theirs to open; nobody speaks to it.
-fn character_device(path: &str) -> Result<()> {
-    fs::write(path, "")?;
-    bind(Path::new("/dev/null"), Path::new(path))
-}
-
-fn device_folder(device: &Device) -> Result<()> {
-    let folder = Path::new("/sys/class/infiniband").join(device.name());
+fn device_folder(device: &Device, folder: &Path) -> Result<()> {
     let (attributes, port, gids) = (device.attributes()?, device.port()?, device.gids()?);
     let guid = attributes.node_guid.chunks(2).map(|two| format!("{:02x}{:02x}", two[0], two[1])).collect::<Vec<_>>();
     write(folder.join("node_type"), "1: CA")?;
@@ -96,4 +89,12 @@ fn interface_name(index: u32) -> Option<String> {
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
     // SAFETY: where the call succeeded, the buffer holds a text that ends.
     (!found.is_null()).then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// Makes a file, with the folders on the way to it.
+fn write(path: PathBuf, text: &str) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(&path, format!("{text}\n")).with_context(|| path.display().to_string())
 }

@@ -1,21 +1,22 @@
 //! `roce-run CMD...`: runs a program, and all that it starts, with roced's `libibverbs.so.1` in place of the system's.
 //!
 //! Most programs ask nothing but the library. Some (UCX, and so Open MPI) look for `/dev/infiniband` and `/sys/class/infiniband` first: with
-//! `--files` they see such files, in a mount namespace of their own.
+//! `--files` they see such files: in a mount namespace of their own, or, where that cannot be had, by calls of the C library that are replaced.
 
 mod device_files;
+mod interposed;
 mod namespace;
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitCode},
 };
 
 use anyhow::{Context as _, Result, bail};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 /// Names the library where it is not found by itself.
 const LIBRARY_VARIABLE: &str = "ROCED_VERBS";
@@ -25,23 +26,52 @@ const LIBRARY_VARIABLE: &str = "ROCED_VERBS";
 #[command(version)]
 struct Arguments {
     /// Shows it files below /dev/infiniband and /sys/class/infiniband, for programs that look for them (UCX, Open MPI).
-    #[arg(long)]
-    files: bool,
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    files: Option<Files>,
     /// The program, and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
 
-fn main() -> Result<()> {
+/// How files are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Files {
+    /// By mounts where they can be had, else by replaced calls.
+    Auto,
+    /// In a mount namespace, which takes root, or a system that lets users make namespaces.
+    Mount,
+    /// By replaced calls of the C library: not for statically linked programs.
+    Interpose,
+}
+
+fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     let library = library()?;
-    if arguments.files {
-        device_files::show().context("making the files that --files asks for")?;
-    }
     let (program, rest) = arguments.command.split_first().expect("clap asks for one");
+    let mut command = Command::new(program);
+    command.args(rest).env("LD_PRELOAD", preload([&library]));
+    if let Some(how) = arguments.files {
+        let mounts = how == Files::Mount || how == Files::Auto && namespace::can_be_had()?;
+        let devices = device_files::devices()?;
+        if mounts {
+            namespace::show(&devices).context("mounting the files that --files asks for")?;
+        } else {
+            command.env("LD_PRELOAD", preload([&library, &beside(&library)?]));
+            return Ok(interposed::run(command, &devices)?.into());
+        }
+    }
     // It only returns when it failed.
-    let error = Command::new(program).args(rest).env("LD_PRELOAD", preload(&library)).exec();
-    Err(error).with_context(|| format!("running {}", program.display()))
+    Err(command.exec()).with_context(|| format!("running {}", program.display()))
+}
+
+/// What replaces calls, which is installed with the library.
+fn beside(library: &Path) -> Result<PathBuf> {
+    let path = library.with_file_name("libroce_files.so");
+    if path.exists() {
+        Ok(path)
+    } else {
+        bail!("no {}, by which --files shows files where it cannot mount them; as root it can", path.display())
+    }
 }
 
 /// The library: as the environment names it, else beside this program, else where packages put it.
@@ -68,11 +98,8 @@ fn library() -> Result<PathBuf> {
 }
 
 /// In front of what is preloaded anyway.
-fn preload(library: &Path) -> OsString {
-    let mut all = OsString::from(library);
-    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        all.push(":");
-        all.push(others);
-    }
-    all
+fn preload<const N: usize>(libraries: [&PathBuf; N]) -> OsString {
+    let others = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty());
+    let all: Vec<_> = libraries.into_iter().map(OsString::from).chain(others).collect();
+    all.join(OsStr::new(":"))
 }

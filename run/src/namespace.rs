@@ -5,14 +5,45 @@ use std::{
     ffi::CString,
     fs, io,
     os::unix::{ffi::OsStrExt as _, fs::symlink},
-    path::{Path, PathBuf},
+    path::Path,
     ptr,
 };
 
 use anyhow::{Context as _, Result};
+use nix::{
+    sys::wait::{WaitStatus, waitpid},
+    unistd::{ForkResult, fork},
+};
+use roced_client::Device;
+
+use crate::device_files;
+
+/// Whether [`show`] will do: where it does not, half of it may be done, and there is no way back. So a child tries.
+pub(crate) fn can_be_had() -> Result<bool> {
+    // SAFETY: this program has one thread.
+    match unsafe { fork() }.context("trying whether mounts can be had")? {
+        ForkResult::Parent { child } => Ok(matches!(waitpid(child, None)?, WaitStatus::Exited(_, 0))),
+        ForkResult::Child => {
+            let tried = enter().and_then(|()| cover(Path::new("/dev"))).and_then(|()| cover(Path::new("/sys/class")));
+            // SAFETY: it ends this process, which is what is wanted, and nothing that the parent has.
+            unsafe { libc::_exit(i32::from(tried.is_err())) }
+        }
+    }
+}
+
+/// Shows the files of `devices` to this process and to those that it starts.
+pub(crate) fn show(devices: &[Device]) -> Result<()> {
+    enter()?;
+    cover(Path::new("/dev"))?;
+    cover(Path::new("/sys/class"))?;
+    device_files::make(devices, Path::new("/"), |path| {
+        fs::write(path, "")?;
+        bind(Path::new("/dev/null"), path)
+    })
+}
 
 /// A mount namespace of our own. Without the right to make one, in a user namespace of our own, where this user stays this user.
-pub(crate) fn enter() -> Result<()> {
+fn enter() -> Result<()> {
     // SAFETY: these ask the kernel for nothing but numbers.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     if unshare(libc::CLONE_NEWNS).is_err() {
@@ -27,7 +58,7 @@ pub(crate) fn enter() -> Result<()> {
 }
 
 /// A folder under which files can be made, that looks as `path` did: it lies under a `tmpfs` with a link to each of its entries.
-pub(crate) fn cover(path: &Path) -> Result<()> {
+fn cover(path: &Path) -> Result<()> {
     let name = path.file_name().context("a folder that has a name")?;
     let stage = std::env::temp_dir().join(format!("roce-run-{}", std::process::id()));
     fs::create_dir(&stage).with_context(|| stage.display().to_string())?;
@@ -58,7 +89,7 @@ fn cover_from(stage: &Path, path: &Path, name: &Path) -> Result<()> {
 }
 
 /// Shows `from` at `to`, with all that is mounted in it.
-pub(crate) fn bind(from: &Path, to: &Path) -> Result<()> {
+fn bind(from: &Path, to: &Path) -> Result<()> {
     mount(from.to_str(), to, None, libc::MS_BIND | libc::MS_REC, "")
 }
 
@@ -77,12 +108,4 @@ fn mount(from: Option<&str>, to: &Path, kind: Option<&str>, flags: libc::c_ulong
     // SAFETY: every pointer is null where that is allowed, or a text that lives until the call is over.
     let done = unsafe { libc::mount(pointer(&from), target.as_ptr(), pointer(&kind), flags, options.as_ptr().cast()) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()).with_context(|| format!("mount {}", to.display())) }
-}
-
-/// Makes a file below a folder that was covered, with the folders on the way to it.
-pub(crate) fn write(path: PathBuf, text: &str) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    fs::write(&path, format!("{text}\n")).with_context(|| path.display().to_string())
 }

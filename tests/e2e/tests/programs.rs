@@ -336,7 +336,7 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
     let which = lab.run(Host::A, "sh", &["-c", "command -v roce-run"], SOON)?.success()?;
     let built = Path::new(which.trim()).parent().context("a folder")?;
-    for name in ["roce-run", "libibverbs.so"] {
+    for name in ["roce-run", "libibverbs.so", "libroce_files.so"] {
         fs::copy(built.join(name), folder.path().join(name)).with_context(|| name.to_owned())?;
     }
     let ours = folder.path().join("roce-run").display().to_string();
@@ -358,6 +358,32 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
         let look = "id -u; ls -l /dev/infiniband/uverbs0; cat /sys/class/infiniband/roce0/node_type; ls /dev/null /sys/class/net/eth0";
         let seen = as_user(Host::A, member, &["--files", "sh", "-c", look])?.end(SOON)?.success()?;
         ensure!(seen.starts_with("65534\nc") && seen.contains("1: CA"), "{seen}");
+    }
+    // Else by replaced calls; their folder goes with the program.
+    let scratch = folder.path().join("scratch");
+    fs::create_dir(&scratch)?;
+    fs::set_permissions(&scratch, Permissions::from_mode(0o777))?;
+    let scratch_is = format!("TMPDIR={}", scratch.display());
+    let user = ["setpriv", "--reuid=65534", member, "--clear-groups", "--bounding-set=-all"];
+    // In a user namespace that has no room for another, and without rights there.
+    let powerless = "echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --inh-caps=-all --ambient-caps=-all --bounding-set=-all \"$@\"";
+    let refused = ["unshare", "--user", "--map-current-user", "--keep-caps", "sh", "-c", powerless, "-"];
+    for (where_it_runs, files) in [(&[][..], "--files=interpose"), (&refused, "--files")] {
+        let run = |words: &[&str]| {
+            let whole = [&user, where_it_runs, &["env", &scratch_is, &ours, files], words].concat();
+            lab.start(Host::A, whole[0], &whole[1..])?.end(LIMIT)?.success()
+        };
+        let listed = run(&["ucx_info", "-d"])?;
+        ensure!(listed.contains("Transport: rc_verbs"), "{files}: {listed}");
+        let look = "id -u; test -c /dev/infiniband/uverbs0 && cat /sys/class/infiniband/roce0/node_type; ls /sys/class/infiniband/roce0/device/net \
+                    /dev/null; cd /sys/class/infiniband && pwd -P";
+        let seen = run(&["sh", "-c", look])?;
+        ensure!(seen.starts_with("65534\n1: CA") && seen.contains("eth0"), "{files}: {seen}");
+        ensure!(
+            run(&["sh", "-c", "exit 7"]).is_err_and(|error| format!("{error:#}").contains('7')),
+            "{files}: how it ended"
+        );
+        ensure!(fs::read_dir(&scratch)?.next().is_none(), "{files}: a folder is left behind");
     }
     let stranger = as_user(Host::A, "--regid=daemon", &["ibv_devinfo"])?.end(SOON)?;
     ensure!(stranger.errors.contains("No IB devices found"), "{stranger}");
