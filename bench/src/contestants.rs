@@ -17,8 +17,8 @@ use crate::{
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// Raw frames one way.
-    Raw(usize),
+    /// Raw frames one way, over a pair of theirs.
+    Raw(Pair, usize),
     /// Raw frames there and back.
     RawPing(usize),
     /// TCP one way, 1 MiB at a time.
@@ -53,10 +53,10 @@ pub(crate) struct Contestant {
 }
 
 impl What {
-    /// The pair whose daemons it goes over, if it is a program that asks them for it.
+    /// The pair that it goes over, if it is one of several that it could.
     pub(crate) const fn pair(self) -> Option<Pair> {
         match self {
-            Self::Bandwidth(pair, _) | Self::Ping(pair, _) => Some(pair),
+            Self::Bandwidth(pair, _) | Self::Ping(pair, _) | Self::Raw(pair, _) => Some(pair),
             _ => None,
         }
     }
@@ -80,7 +80,7 @@ fn mebibyte(pair: Pair, op: &'static str, qps: u32) -> What {
 pub(crate) fn all() -> Vec<Contestant> {
     use Waiting::{Blocking, Busy};
     let mut all = vec![
-        named("raw_4154", What::Raw(4154), true),
+        named("raw_4154", What::Raw(Pair::Raw, 4154), true),
         named("write_1m_mtu4096", bandwidth("write", MIB, 4096, 1, 0), true),
         named("read_1m_mtu4096", bandwidth("read", MIB, 4096, 1, 0), true),
         named("tcp_no_offload", What::Tcp(Pair::TcpPlain, Blocking), true),
@@ -89,16 +89,17 @@ pub(crate) fn all() -> Vec<Contestant> {
         named("send_1m_mtu4096", bandwidth("send", MIB, 4096, 1, 0), false),
         named("tcp_no_offload_busy", What::Tcp(Pair::TcpPlain, Busy), false),
         named("tcp_busy", What::Tcp(Pair::Tcp, Busy), false),
+        named("napi_raw_4154", What::Raw(Pair::RawNapi, 4154), true),
         named("napi_write_1m", mebibyte(Pair::RoceNapi, "write", 1), true),
         named("napi_read_1m", mebibyte(Pair::RoceNapi, "read", 1), false),
         named("qps_4_write_1m", mebibyte(Pair::Roce, "write", 4), false),
         named("workers_2_write_1m", mebibyte(Pair::RoceTwo, "write", 4), false),
         named("workers_2_handed_over", mebibyte(Pair::RoceCrossed, "write", 4), false),
-        named("raw_1082", What::Raw(1082), true),
+        named("raw_1082", What::Raw(Pair::Raw, 1082), true),
         named("write_1m_mtu1024", bandwidth("write", MIB, 1024, 1, 0), true),
         named("read_1m_mtu1024", bandwidth("read", MIB, 1024, 1, 0), false),
         named("send_1m_mtu1024", bandwidth("send", MIB, 1024, 1, 0), false),
-        named("raw_64", What::Raw(64), true),
+        named("raw_64", What::Raw(Pair::Raw, 64), true),
         named("write_64", bandwidth("write", 64, 4096, 1, 256), true),
         named("send_64", bandwidth("send", 64, 4096, 1, 256), true),
         named("fetch_add", What::Atomics(Work::FetchAdd), false),
@@ -142,6 +143,8 @@ pub(crate) struct Arena<'a> {
     others: Vec<Programs<'a>>,
     /// Raw frames.
     pub(crate) raw: Raw,
+    /// The same with the receiver's NAPI moved.
+    raw_moved: Option<Raw>,
     /// Two queue pairs on one daemon.
     pub(crate) same_host: SameHost,
     /// For atomic operations.
@@ -156,14 +159,23 @@ const ATOMICS_DEPTH: u32 = 64;
 
 impl<'a> Arena<'a> {
     /// Opens what stays open from the first round to the last.
-    pub(crate) fn new(programs: Programs<'a>, others: Vec<Programs<'a>>) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        programs: Programs<'a>,
+        others: Vec<Programs<'a>>,
+        contestants: &[Contestant],
+    ) -> anyhow::Result<Self> {
         let sockets = [programs.a.socket(), programs.b.socket()];
         let ends = Ends {
             sockets: [&sockets[0], &sockets[1]],
             addresses: Side::BOTH.map(|side| IpAddr::V4(Pair::Roce.address(side))),
         };
         Ok(Self {
-            raw: Raw::new(programs.place.network)?,
+            raw: Raw::new(programs.place.network, Pair::Raw)?,
+            raw_moved: if contestants.iter().any(|one| one.what.pair() == Some(Pair::RawNapi)) {
+                Some(Raw::new(programs.place.network, Pair::RawNapi)?)
+            } else {
+                None
+            },
             same_host: SameHost::new(programs.a)?,
             atomics: [Pairs::new(ends, 1, ATOMICS_DEPTH, 4096)?],
             programs,
@@ -191,7 +203,8 @@ impl<'a> Arena<'a> {
         const WRITE_BYTES: usize = 1 << 20;
         let (programs, network) = (&self.programs, self.programs.place.network);
         match what {
-            What::Raw(bytes) => self.raw.stream(bytes, time),
+            What::Raw(Pair::RawNapi, bytes) => self.raw_moved.as_ref().context("nobody opened it")?.stream(bytes, time),
+            What::Raw(_, bytes) => self.raw.stream(bytes, time),
             What::RawPing(bytes) => self.raw.pingpong(bytes, time),
             What::Tcp(pair, waiting) => {
                 let what = Stream { message_bytes: WRITE_BYTES, places: 1 };

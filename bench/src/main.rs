@@ -10,9 +10,10 @@
 //!     as the first, with --napi    eth4 ═══ veth ═══ eth4    as the first
 //!     ... with two workers         eth5 ═══ veth ═══ eth5    as the first
 //!     ... with two workers         eth6 ═══ veth ═══ eth6    ... whose frames arrive at each other's queue
+//!     raw frames, with --napi      eth7 ═══ veth ═══ eth7    raw frames
 //! ```
 //!
-//! All pairs have the same MTU, and one queue but for the last two. Where a host has one worker, that is pinned to a core, host a's to the first and host b's to the
+//! All pairs have the same MTU, and one queue but for those with two workers. Where a host has one worker, that is pinned to a core, host a's to the first and host b's to the
 //! second, and so is the thread that sends or receives raw frames; programs and TCP run wherever the kernel lets them. Everybody has the same scheduling class, by default
 //! the ordinary one, as the daemon has. What counts are ratios of neighbors in the same round; absolute figures say more about the machine.
 
@@ -54,7 +55,7 @@ const SYSCALLS_TIME: Duration = Duration::from_millis(300);
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    let can = |one: &Contestant| !cli.napi.is_empty() || one.what.pair() != Some(Pair::RoceNapi);
+    let can = |one: &Contestant| !cli.napi.is_empty() || !one.what.pair().is_some_and(Pair::moves_napi);
     let wanted = |one: &Contestant| can(one) && cli.wants(&one.name, one.in_ratios);
     let contestants: Vec<_> = contestants::all().into_iter().filter(wanted).collect();
     if cli.list {
@@ -100,7 +101,7 @@ fn compare(
     others: Vec<Programs<'_>>,
 ) -> anyhow::Result<Found> {
     let time = Duration::from_secs_f64(cli.seconds());
-    let arena = Arena::new(programs, others)?;
+    let arena = Arena::new(programs, others, contestants)?;
     let results = contest::run(&arena, contestants, cli.rounds(), time)?;
     let mut found = Found { results, ..Found::default() };
     if !cli.no_syscalls {

@@ -67,11 +67,26 @@ pub(crate) enum Pair {
     RoceTwo,
     /// The same, but each worker of host b has the queue at which the other's frames arrive: all of them are handed over.
     RoceCrossed,
+    /// Raw frames with the receiver's NAPI moved.
+    RawNapi,
 }
 
 impl Pair {
-    const ALL: [Self; 7] =
-        [Self::Roce, Self::Raw, Self::TcpPlain, Self::Tcp, Self::RoceNapi, Self::RoceTwo, Self::RoceCrossed];
+    const ALL: [Self; 8] = [
+        Self::Roce,
+        Self::Raw,
+        Self::TcpPlain,
+        Self::Tcp,
+        Self::RoceNapi,
+        Self::RoceTwo,
+        Self::RoceCrossed,
+        Self::RawNapi,
+    ];
+
+    /// Whether it is there for `--napi` only.
+    pub(crate) const fn moves_napi(self) -> bool {
+        matches!(self, Self::RoceNapi | Self::RawNapi)
+    }
 
     /// Queues of the interfaces.
     pub(crate) const fn queues(self) -> usize {
@@ -103,11 +118,9 @@ impl Pair {
     /// What `ethtool -K` is told. Of frames that XDP reads, checksums are finished and VLAN tags stand in the bytes.
     const fn features(self) -> &'static [&'static str] {
         match self {
-            Self::Roce | Self::Raw | Self::RoceNapi | Self::RoceTwo | Self::RoceCrossed => {
-                &["tx", "off", "txvlan", "off", "rxvlan", "off"]
-            }
             Self::TcpPlain => &["tso", "off", "gso", "off", "gro", "off", "tx", "off"],
             Self::Tcp => &[],
+            _ => &["tx", "off", "txvlan", "off", "rxvlan", "off"],
         }
     }
 }

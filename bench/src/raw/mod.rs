@@ -18,7 +18,7 @@ use std::{
 use anyhow::Context;
 use roced::{
     config::{Device, XdpMode},
-    xdp::{NicQueue, NicQueueConfig, XdpProgram},
+    xdp::{NicQueue, NicQueueConfig, ThreadedNapi, XdpProgram},
 };
 use roced_shared::steer::ROCE_V2;
 
@@ -33,8 +33,9 @@ use crate::{
 struct End {
     queue: NicQueue,
     template: Template,
-    // Last: the socket goes before the program that feeds it.
+    // Last: the socket goes before the program that feeds it, and that before what is left of the interface.
     _program: XdpProgram,
+    napi: Option<ThreadedNapi>,
 }
 
 /// Both ends of the link, open from the first round to the last.
@@ -44,9 +45,9 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Opens both ends with the daemon's defaults.
-    pub(crate) fn new(network: &Network) -> anyhow::Result<Self> {
-        let open = |side| network.on(side, || End::open(side)).context("raw AF_XDP");
+    /// Opens both ends of a pair with the daemon's defaults.
+    pub(crate) fn new(network: &Network, pair: Pair) -> anyhow::Result<Self> {
+        let open = |side| network.on(side, || End::open(pair, side)).context("raw AF_XDP");
         Ok(Self { ends: Mutex::new([open(Side::A)?, open(Side::B)?]) })
     }
 
@@ -64,8 +65,7 @@ impl Raw {
 }
 
 impl End {
-    fn open(side: Side) -> anyhow::Result<Self> {
-        let pair = Pair::Raw;
+    fn open(pair: Pair, side: Side) -> anyhow::Result<Self> {
         let mut program = XdpProgram::attach(&pair.interface(), XdpMode::Auto)?;
         program.set_addresses(&[IpAddr::V4(pair.address(side))], ROCE_V2)?;
         // As the daemon opens it when its config says nothing.
@@ -73,7 +73,10 @@ impl End {
         program.bind_socket(0, queue.socket())?;
         let template =
             Template::new([pair.mac(side), pair.mac(side.peer())], [pair.address(side), pair.address(side.peer())]);
-        Ok(Self { queue, template, _program: program })
+        // As the daemon does it for a worker on that core.
+        let core = u32::try_from(side.core()).ok();
+        let napi = pair.moves_napi().then(|| ThreadedNapi::start(&pair.interface(), &[core])).transpose()?;
+        Ok(Self { queue, template, _program: program, napi })
     }
 
     /// Takes what an earlier round left behind.
