@@ -2,7 +2,8 @@
 //! `/sys/class/infiniband` or `/sys/class/infiniband_verbs` name the file below the folder that `ROCE_RUN_FILES` names instead.
 //!
 //! It is the C library's functions that are replaced. What does not come by them is not redirected: system calls that a program makes itself,
-//! paths relative to an open folder, and the entries of `/dev` and `/sys/class` themselves.
+//! paths relative to an open folder or with `..` in them, and the entries of `/dev` and `/sys/class` themselves. A path that is no memory ends the program where
+//! the kernel would have said `EFAULT`.
 #![expect(unsafe_code, reason = "functions of the C library, by their names")]
 
 use std::{
@@ -13,57 +14,51 @@ use std::{
 
 use libc::{DIR, FILE, dirent, dirent64, mode_t, size_t, ssize_t, stat as Stat, stat64 as Stat64, statx as Statx};
 
-/// What is replaced, with all that lies below.
-const FOLDERS: [&[u8]; 3] = [b"/dev/infiniband", b"/sys/class/infiniband", b"/sys/class/infiniband_verbs"];
+/// What is replaced, with all that lies below, by the names on the way there.
+const FOLDERS: [&[&[u8]]; 3] =
+    [&[b"dev", b"infiniband"], &[b"sys", b"class", b"infiniband"], &[b"sys", b"class", b"infiniband_verbs"]];
 
-/// Names the folder that has them.
+/// Names the folder that has them. It is looked up each time: `roce-run` itself may run under this library, and takes the name away.
 const VARIABLE: &CStr = c"ROCE_RUN_FILES";
 
-/// A path of another file, as the system takes them.
-struct Elsewhere([u8; libc::PATH_MAX as usize]);
+const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
 
-impl Elsewhere {
-    /// The file that stands for `path`; `None` when it stands for itself.
-    ///
-    /// # Safety
-    /// `path` is null or a text that ends.
-    unsafe fn of(path: *const c_char) -> Option<Self> {
-        if path.is_null() {
-            return None;
-        }
-        // SAFETY: it is a text (this function's contract).
-        let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-        if !is_replaced(path) {
-            return None;
-        }
-        // SAFETY: the name is a text, and what is found is used before anything else is called.
-        let root = unsafe { libc::getenv(VARIABLE.as_ptr()) };
-        if root.is_null() {
-            return None;
-        }
-        // SAFETY: what the environment has is a text.
-        Self::below(unsafe { CStr::from_ptr(root) }.to_bytes(), path)
-    }
-
-    /// `None` when that is too long, so that the caller hears it of the path that it gave.
-    fn below(root: &[u8], path: &[u8]) -> Option<Self> {
-        let mut whole = [0; libc::PATH_MAX as usize];
-        let bytes = root.len() + path.len();
-        if bytes >= whole.len() {
-            return None;
-        }
-        whole[..root.len()].copy_from_slice(root);
-        whole[root.len()..bytes].copy_from_slice(path);
-        Some(Self(whole))
-    }
-
-    const fn as_ptr(&self) -> *const c_char {
-        self.0.as_ptr().cast()
-    }
+/// Whether another file stands for this one.
+fn is_replaced(path: &[u8]) -> bool {
+    let names = || path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
+    let lies_in = |folder: &[&[u8]]| {
+        let mut names = names();
+        folder.iter().all(|name| names.next() == Some(*name))
+    };
+    path.first() == Some(&b'/') && FOLDERS.into_iter().any(lies_in) && !names().any(|name| name == b"..")
 }
 
-fn is_replaced(path: &[u8]) -> bool {
-    FOLDERS.iter().any(|folder| path.strip_prefix(*folder).is_some_and(|rest| rest.is_empty() || rest[0] == b'/'))
+/// Calls with the path of the file that stands for `path`; with `path` where none does. Apart, for the sake of the stack of all other calls.
+#[cold]
+#[inline(never)]
+fn elsewhere<R>(path: &CStr, call: impl FnOnce(*const c_char) -> R) -> R {
+    // SAFETY: the name is a text.
+    let root = unsafe { libc::getenv(VARIABLE.as_ptr()) };
+    if root.is_null() {
+        return call(path.as_ptr());
+    }
+    // SAFETY: what the environment has is a text; it is used before anything else is called here.
+    let root = unsafe { CStr::from_ptr(root) };
+    let mut whole = [0; PATH_BYTES_MAX];
+    // One that gets too long is left as it is, so that the caller hears of the path that it gave.
+    let fits = join(root.to_bytes(), path.to_bytes(), &mut whole);
+    call(if fits { whole.as_ptr().cast() } else { path.as_ptr() })
+}
+
+/// Says whether there is room, with a zero behind it.
+fn join(root: &[u8], path: &[u8], whole: &mut [u8; PATH_BYTES_MAX]) -> bool {
+    let bytes = root.len() + path.len();
+    if bytes >= whole.len() {
+        return false;
+    }
+    whole[..root.len()].copy_from_slice(root);
+    whole[root.len()..bytes].copy_from_slice(path);
+    true
 }
 
 /// What a function gives that fails.
@@ -84,37 +79,46 @@ impl<T> Failed for *mut T {
 }
 
 /// A function of the same name behind this library: null until it was looked for, and after that when there is none.
-struct Next(AtomicPtr<c_void>);
+struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
 
 impl Next {
-    fn find(&self, name: &CStr) -> *mut c_void {
-        let known = self.0.load(Ordering::Relaxed);
+    const fn of(name: &'static str) -> Self {
+        match CStr::from_bytes_with_nul(name.as_bytes()) {
+            Ok(name) => Self { name, found: AtomicPtr::new(ptr::null_mut()) },
+            Err(_) => panic!("a name, and a zero"),
+        }
+    }
+
+    fn find(&self) -> *mut c_void {
+        let known = self.found.load(Ordering::Relaxed);
         if !known.is_null() {
             return known;
         }
         // SAFETY: the name is a text.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        self.0.store(found, Ordering::Relaxed);
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.found.store(found, Ordering::Relaxed);
         found
     }
 }
 
-/// Replaces functions that are given a path, some of them behind an open folder.
+/// Replaces functions that are given a path, some of them behind other arguments.
 macro_rules! replace {
-    ($($name:ident($([$before:ident: $of:ty])? path $(, $argument:ident: $type:ty)*) -> $result:ty;)*) => {
+    ($($name:ident($([$($before:ident: $of:ty),+])? path $(, $argument:ident: $type:ty)*) -> $result:ty;)*) => {
         $(
+            mod $name {
+                pub(super) static NEXT: super::Next = super::Next::of(concat!(stringify!($name), "\0"));
+            }
+
             /// As the C library's.
             ///
             /// # Safety
             /// As there.
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($before: $of,)? path: *const c_char $(, $argument: $type)*) -> $result {
-                static NEXT: Next = Next(AtomicPtr::new(ptr::null_mut()));
-                const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => panic!("a name without zeros"),
-                };
-                let next = NEXT.find(NAME);
+            pub unsafe extern "C" fn $name($($($before: $of,)+)? path: *const c_char $(, $argument: $type)*) -> $result {
+                let next = $name::NEXT.find();
                 if next.is_null() {
                     // SAFETY: each thread has its own.
                     unsafe { *libc::__errno_location() = libc::ENOSYS };
@@ -122,18 +126,31 @@ macro_rules! replace {
                 }
                 // SAFETY: it is the function of that name, which has these arguments.
                 let next = unsafe {
-                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($of,)? *const c_char $(, $type)*) -> $result>(next)
+                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($($of,)+)? *const c_char $(, $type)*) -> $result>(next)
                 };
-                // SAFETY: the caller's promise.
-                let elsewhere = unsafe { Elsewhere::of(path) };
-                let path = elsewhere.as_ref().map_or(path, Elsewhere::as_ptr);
-                // SAFETY: the caller's promise; the path is his or ours, which lives until the call is over.
-                unsafe { next($($before,)? path $(, $argument)*) }
+                // SAFETY: the caller's promise; the path is his, or another that lives until the call is over.
+                let call = |path| unsafe { next($($($before,)+)? path $(, $argument)*) };
+                if path.is_null() {
+                    return call(path);
+                }
+                // SAFETY: the caller's promise: it is a text.
+                let named = unsafe { CStr::from_ptr(path) };
+                if is_replaced(named.to_bytes()) { elsewhere(named, call) } else { call(path) }
             }
         )*
+
+        /// Looks for all of them before the program runs: later it may be while another thread has the loader's lock and waits for this one.
+        extern "C" fn find_all() {
+            $( $name::NEXT.find(); )*
+        }
     };
 }
 
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = find_all;
+
+type GlobError = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
 type Select = Option<unsafe extern "C" fn(*const dirent) -> c_int>;
 type Compare = Option<unsafe extern "C" fn(*mut *const dirent, *mut *const dirent) -> c_int>;
 type Select64 = Option<unsafe extern "C" fn(*const dirent64) -> c_int>;
@@ -152,6 +169,8 @@ replace! {
     __openat64_2([folder: c_int] path, flags: c_int) -> c_int;
     fopen(path, mode: *const c_char) -> *mut FILE;
     fopen64(path, mode: *const c_char) -> *mut FILE;
+    freopen(path, mode: *const c_char, file: *mut FILE) -> *mut FILE;
+    freopen64(path, mode: *const c_char, file: *mut FILE) -> *mut FILE;
     access(path, mode: c_int) -> c_int;
     euidaccess(path, mode: c_int) -> c_int;
     eaccess(path, mode: c_int) -> c_int;
@@ -166,6 +185,8 @@ replace! {
     __xstat64([version: c_int] path, into: *mut Stat64) -> c_int;
     __lxstat([version: c_int] path, into: *mut Stat) -> c_int;
     __lxstat64([version: c_int] path, into: *mut Stat64) -> c_int;
+    __fxstatat([version: c_int, folder: c_int] path, into: *mut Stat, flags: c_int) -> c_int;
+    __fxstatat64([version: c_int, folder: c_int] path, into: *mut Stat64, flags: c_int) -> c_int;
     statx([folder: c_int] path, flags: c_int, mask: c_uint, into: *mut Statx) -> c_int;
     opendir(path) -> *mut DIR;
     chdir(path) -> c_int;
@@ -174,6 +195,16 @@ replace! {
     readlink(path, into: *mut c_char, length: size_t) -> ssize_t;
     readlinkat([folder: c_int] path, into: *mut c_char, length: size_t) -> ssize_t;
     __readlink_chk(path, into: *mut c_char, length: size_t, room: size_t) -> ssize_t;
+    getxattr(path, name: *const c_char, into: *mut c_void, length: size_t) -> ssize_t;
+    lgetxattr(path, name: *const c_char, into: *mut c_void, length: size_t) -> ssize_t;
+    listxattr(path, into: *mut c_char, length: size_t) -> ssize_t;
+    llistxattr(path, into: *mut c_char, length: size_t) -> ssize_t;
+    statfs(path, into: *mut c_void) -> c_int;
+    statfs64(path, into: *mut c_void) -> c_int;
+    statvfs(path, into: *mut c_void) -> c_int;
+    statvfs64(path, into: *mut c_void) -> c_int;
+    glob(path, flags: c_int, on_error: Option<GlobError>, into: *mut c_void) -> c_int;
+    glob64(path, flags: c_int, on_error: Option<GlobError>, into: *mut c_void) -> c_int;
     realpath(path, into: *mut c_char) -> *mut c_char;
     __realpath_chk(path, into: *mut c_char, room: size_t) -> *mut c_char;
     canonicalize_file_name(path) -> *mut c_char;
@@ -188,6 +219,7 @@ mod tests {
         for path in [
             "/dev/infiniband",
             "/dev/infiniband/uverbs0",
+            "//dev/./infiniband",
             "/sys/class/infiniband/",
             "/sys/class/infiniband_verbs/abi_version",
         ] {
@@ -196,9 +228,11 @@ mod tests {
         for path in [
             "",
             "/",
+            "/dev",
             "/dev/infiniband0",
             "/dev/infinibandx/uverbs0",
             "/sys/class/infiniband_cm",
+            "/sys/class/infiniband/../net",
             "/sys/class/net",
             "dev/infiniband",
         ] {
@@ -208,13 +242,16 @@ mod tests {
 
     #[test]
     fn a_path_elsewhere_is_whole_or_not_at_all() {
-        let text = |path: &Elsewhere| CStr::from_bytes_until_nul(&path.0).expect("it ends").to_bytes().to_vec();
-        let short = Elsewhere::below(b"/tmp/x", b"/dev/infiniband/uverbs0").expect("short");
-        assert_eq!(text(&short), b"/tmp/x/dev/infiniband/uverbs0");
-        let room = libc::PATH_MAX as usize - 1;
-        let longest = vec![b'a'; room - 15];
-        assert_eq!(Elsewhere::below(&longest, FOLDERS[0]).map(|path| text(&path).len()), Some(room));
-        assert!(Elsewhere::below(&[longest.as_slice(), b"a"].concat(), FOLDERS[0]).is_none());
+        let joined = |root: &[u8], path: &[u8]| {
+            let mut whole = [0; PATH_BYTES_MAX];
+            join(root, path, &mut whole)
+                .then(|| CStr::from_bytes_until_nul(&whole).expect("it ends").to_bytes().to_vec())
+        };
+        assert_eq!(joined(b"/tmp/x", b"/dev/infiniband").as_deref(), Some(&b"/tmp/x/dev/infiniband"[..]));
+        let room = PATH_BYTES_MAX - 1;
+        let longest = vec![b'a'; room - 4];
+        assert_eq!(joined(&longest, b"/dev").map(|path| path.len()), Some(room));
+        assert_eq!(joined(&[longest.as_slice(), b"a"].concat(), b"/dev"), None);
     }
 
     #[test]

@@ -11,43 +11,63 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use nix::{
-    sys::signal::{SigSet, Signal, kill},
+    sys::{
+        prctl::set_pdeathsig,
+        signal::{SigSet, SigmaskHow, Signal, kill},
+        signalfd::SignalFd,
+    },
     unistd::Pid,
 };
 use roced_client::Device;
 
-use crate::device_files;
+use crate::{child_signal::ChildSignal, device_files};
 
 /// Names the folder to the library that replaces the calls.
-const FOLDER_VARIABLE: &str = "ROCE_RUN_FILES";
+pub(crate) const FOLDER_VARIABLE: &str = "ROCE_RUN_FILES";
 
 /// What is handed on to the program.
-const HANDED_ON: [Signal; 4] = [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
-
-/// Whoever presses a key means the program, and it hears that, too.
-const OF_THE_TERMINAL: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
+const HANDED_ON: [Signal; 8] = [
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGXCPU,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+];
 
 /// Runs `command` with the files of `devices`, and says how it ended, as a shell does.
 pub(crate) fn run(mut command: Command, devices: &[Device]) -> Result<u8> {
     let folder = tempfile::Builder::new().prefix("roce-run-").tempdir().context("a folder for the files")?;
     device_files::make(devices, folder.path(), |path| Ok(symlink("/dev/null", path)?))?;
     command.env(FOLDER_VARIABLE, folder.path());
-    let ours: SigSet = HANDED_ON.into_iter().chain(OF_THE_TERMINAL).chain([Signal::SIGCHLD]).collect();
-    let before = ours.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
+    let ours: SigSet = HANDED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
+    let mask = ours.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let child_signal = ChildSignal::take()?;
+    let before = move || {
+        mask.thread_set_mask()?;
+        // Where this program is killed, the other one does not stay behind.
+        set_pdeathsig(Signal::SIGTERM)?;
+        Ok(child_signal.give_back()?)
+    };
     // SAFETY: it calls nothing but the kernel.
-    unsafe { command.pre_exec(move || Ok(before.thread_set_mask()?)) };
+    unsafe { command.pre_exec(before) };
     let child = command.spawn().with_context(|| format!("running {}", command.get_program().display()))?;
-    wait(child, &ours)
+    wait(child, &SignalFd::new(&ours)?)
 }
 
-fn wait(mut child: Child, signals: &SigSet) -> Result<u8> {
+fn wait(mut child: Child, signals: &SignalFd) -> Result<u8> {
     loop {
         if let Some(status) = child.try_wait()? {
             let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
             return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX));
         }
-        let signal = signals.wait()?;
-        if HANDED_ON.contains(&signal) {
+        let Some(came) = signals.read_signal()? else { continue };
+        let signal = HANDED_ON.into_iter().find(|signal| *signal as u32 == came.ssi_signo);
+        // What a key sends, the program has as well.
+        let from_terminal = came.ssi_code == libc::SI_KERNEL;
+        if let Some(signal) = signal.filter(|_| !from_terminal) {
             // It may have ended, which is seen next.
             let _ = kill(Pid::from_raw(child.id().cast_signed()), signal);
         }

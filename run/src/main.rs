@@ -3,6 +3,7 @@
 //! Most programs ask nothing but the library. Some (UCX, and so Open MPI) look for `/dev/infiniband` and `/sys/class/infiniband` first: with
 //! `--files` they see such files: in a mount namespace of their own, or, where that cannot be had, by calls of the C library that are replaced.
 
+mod child_signal;
 mod device_files;
 mod interposed;
 mod namespace;
@@ -46,6 +47,7 @@ enum Files {
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
+    forget_other_files();
     let library = library()?;
     let (program, rest) = arguments.command.split_first().expect("clap asks for one");
     let mut command = Command::new(program);
@@ -64,13 +66,23 @@ fn main() -> Result<ExitCode> {
     Err(command.exec()).with_context(|| format!("running {}", program.display()))
 }
 
+/// Where this runs within another run of itself: what that one shows is neither for us nor for the program.
+#[expect(unsafe_code, reason = "changes the environment")]
+fn forget_other_files() {
+    // SAFETY: this program has one thread.
+    unsafe { env::remove_var(interposed::FOLDER_VARIABLE) };
+}
+
 /// What replaces calls, which is installed with the library.
 fn beside(library: &Path) -> Result<PathBuf> {
     let path = library.with_file_name("libroce_files.so");
     if path.exists() {
         Ok(path)
     } else {
-        bail!("no {}, by which --files shows files where it cannot mount them; as root it can", path.display())
+        bail!(
+            "no {}, by which --files shows files where it cannot mount them: it belongs beside the library",
+            path.display()
+        )
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     ffi::CString,
     fs, io,
     os::unix::{ffi::OsStrExt as _, fs::symlink},
-    path::Path,
+    path::{Path, PathBuf},
     ptr,
 };
 
@@ -16,13 +16,25 @@ use nix::{
 };
 use roced_client::Device;
 
-use crate::device_files;
+use crate::{child_signal::ChildSignal, device_files};
 
 /// Whether [`show`] will do: where it does not, half of it may be done, and there is no way back. So a child tries.
 pub(crate) fn can_be_had() -> Result<bool> {
+    let child_signal = ChildSignal::take()?;
+    let tried = try_in_a_child();
+    child_signal.give_back()?;
+    tried
+}
+
+fn try_in_a_child() -> Result<bool> {
     // SAFETY: this program has one thread.
     match unsafe { fork() }.context("trying whether mounts can be had")? {
-        ForkResult::Parent { child } => Ok(matches!(waitpid(child, None)?, WaitStatus::Exited(_, 0))),
+        ForkResult::Parent { child } => {
+            let ended = waitpid(child, None)?;
+            // Where it was ended half-way.
+            let _ = fs::remove_dir(stage_of(child.as_raw().cast_unsigned()));
+            Ok(matches!(ended, WaitStatus::Exited(_, 0)))
+        }
         ForkResult::Child => {
             let tried = enter().and_then(|()| cover(Path::new("/dev"))).and_then(|()| cover(Path::new("/sys/class")));
             // SAFETY: it ends this process, which is what is wanted, and nothing that the parent has.
@@ -60,12 +72,21 @@ fn enter() -> Result<()> {
 /// A folder under which files can be made, that looks as `path` did: it lies under a `tmpfs` with a link to each of its entries.
 fn cover(path: &Path) -> Result<()> {
     let name = path.file_name().context("a folder that has a name")?;
-    let stage = std::env::temp_dir().join(format!("roce-run-{}", std::process::id()));
+    let stage = stage_of(std::process::id());
     fs::create_dir(&stage).with_context(|| stage.display().to_string())?;
     let covered = cover_from(&stage, path, Path::new(name));
-    // Whatever was mounted there lies elsewhere now, or ends with us.
+    if covered.is_err() {
+        // What was mounted there, if anything was, would keep the folder. SAFETY: the path is a text.
+        let _ = CString::new(stage.as_os_str().as_bytes())
+            .map(|path| unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) });
+    }
     let removed = fs::remove_dir(&stage);
     covered.and(removed.context("removing a folder"))
+}
+
+/// Where a process puts together what it moves to its place then.
+fn stage_of(process: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("roce-run-{process}"))
 }
 
 fn cover_from(stage: &Path, path: &Path, name: &Path) -> Result<()> {

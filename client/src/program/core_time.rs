@@ -1,4 +1,5 @@
-//! What a thread took itself, and what the host of a virtual machine took from it.
+//! What a thread took itself, and what was taken from it by nobody whom the kernel counts: by the host of a virtual machine, or, on kernels that count them apart
+//! (`CONFIG_IRQ_TIME_ACCOUNTING`), by interrupts.
 
 use std::{
     fs::File,
@@ -22,7 +23,8 @@ pub(super) struct CoreTime {
 /// What they say at a moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
-    at: Instant,
+    /// Before the counts were read, and after.
+    around: [Instant; 2],
     ran: Option<Duration>,
     /// How long it has wanted a core that others had.
     waited: Option<Duration>,
@@ -37,8 +39,10 @@ impl CoreTime {
 
     /// Now. Writes to nothing but the stack.
     pub(super) fn now(&self) -> Moment {
+        let begin = Instant::now();
         let ran = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok().map(Duration::from);
-        Moment { ran, waited: self.waited(), slept: sleeps(), at: Instant::now() }
+        let (waited, slept) = (self.waited(), sleeps());
+        Moment { ran, waited, slept, around: [begin, Instant::now()] }
     }
 
     /// Its turns: nanoseconds on a core, nanoseconds in wait for one, how many.
@@ -51,9 +55,9 @@ impl CoreTime {
 }
 
 impl Moment {
-    /// How long it is since `before`.
+    /// How long it is since `before`. Less than the counts are for: whoever comes between two of them is in a count that is too large, not in none.
     pub(super) fn since(&self, before: &Self) -> Duration {
-        self.at - before.at
+        self.around[0] - before.around[1]
     }
 
     /// The same without the time in which the thread had its core and did not run. All of it where the thread has slept, for then nobody
@@ -85,7 +89,7 @@ mod tests {
 
     fn moment(at: Instant, ran_ms: u64, waited_ms: u64, slept: c_long) -> Moment {
         let [ran, waited] = [ran_ms, waited_ms].map(|ms| Some(Duration::from_millis(ms)));
-        Moment { at, ran, waited, slept: Some(slept) }
+        Moment { around: [at; 2], ran, waited, slept: Some(slept) }
     }
 
     #[test]
@@ -100,6 +104,8 @@ mod tests {
         assert_eq!(own(moment(at, 120, 50, 7)), 12, "clocks are not read all at once");
         assert_eq!(own(Moment { waited: None, ..moment(at, 101, 50, 7) }), 12, "the kernel does not say");
         assert_eq!(own(Moment { slept: None, ..moment(at, 101, 50, 7) }), 12);
+        let late = Moment { around: [at, at + Duration::from_millis(9)], ..moment(at, 112, 50, 7) };
+        assert_eq!(own(late), 12, "what comes while the counts are read is nobody's");
     }
 
     #[test]

@@ -14,8 +14,8 @@ pub struct ExchangeCost {
     /// The longest that a thread may have waited. Some of it may be time in which the thread that exchanges had no core, or waited for
     /// a lock of the kernel whose holder had none.
     pub longest: Duration,
-    /// The same without what the host of a virtual machine took: time in which that thread had its core and did not run, as the kernel counts it (in
-    /// `/proc/thread-self/schedstat`; where it does not, nothing is taken off).
+    /// The longest without what the host of a virtual machine took: time in which that thread had its core and did not run, as the kernel counts it (in
+    /// `/proc/thread-self/schedstat`; where it does not, nothing is taken off; where it counts interrupts apart, they are taken off, too).
     pub longest_own: Duration,
 }
 
