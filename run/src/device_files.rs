@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use roced_client::{Device, GidEntry, PortAttributes, RoceVersion};
 
 /// All that the daemon serves.
@@ -24,11 +24,14 @@ pub(crate) fn make(devices: &[Device], root: &Path, null: impl Fn(&Path) -> Resu
     fs::create_dir_all(&nodes)?;
     write(verbs.join("abi_version"), "6")?;
     for (index, device) in devices.iter().enumerate() {
+        // It comes from whoever serves the socket, and names a folder.
+        let own = Path::new(device.name());
+        ensure!(own.file_name() == Some(own.as_os_str()), "a device whose name is no file's: {:?}", device.name());
         let name = format!("uverbs{index}");
         null(&nodes.join(&name))?;
         write(verbs.join(&name).join("ibdev"), device.name())?;
         write(verbs.join(&name).join("abi_version"), "1")?;
-        device_folder(device, &root.join("sys/class/infiniband").join(device.name()))?;
+        device_folder(device, &root.join("sys/class/infiniband").join(own))?;
     }
     Ok(())
 }
