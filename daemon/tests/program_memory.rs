@@ -12,11 +12,11 @@ use std::{
         unix::fs::{FileExt, PermissionsExt},
     },
     ptr::NonNull,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-use held::{By, Doing, Holds, LIMIT, Now, both, copy::copy_elsewhere, write_all_over};
+use held::{By, Doing, LIMIT, Now, both, copy::copy_elsewhere, paused, write_all_over};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, SealFlag, fcntl},
@@ -445,7 +445,6 @@ fn what_registering_cost_is_told() {
     let cost = register(5 << 20).expect("its pages were exchanged");
     assert!(cost.pieces >= 3 && cost.pieces_waited_for <= cost.pieces, "{cost:?}");
     assert!(cost.longest > Duration::ZERO && cost.longest < cost.took, "{cost:?}");
-    assert!(cost.longest_own > Duration::ZERO && cost.longest_own <= cost.longest, "{cost:?}");
     let made = pd.allocate(4096, Access::ALL).expect("memory");
     assert_eq!(made.exchange_cost(), None);
 }
@@ -484,23 +483,22 @@ fn cost_of_registration() {
     }
 }
 
-/// From the end of a piece until a thread that waited for it runs.
-const MOMENT_OF_WAKING: Duration = Duration::from_millis(1);
-
 /// How long a registration, or its end, holds up one of two threads that write all over the memory meanwhile, and what holds them; and the same while
-/// another thread only copies as much, and while nothing goes on. What a thread waits for a core is not counted.
+/// another thread only copies as much, and while nothing goes on. What a thread waits for a core is not counted, and of what holds one for too long, what the host of a
+/// virtual machine took.
 #[test]
 #[ignore = "a measurement: run it on a quiet machine"]
 fn threads_held_up_by_registration() {
     let served = Served::start();
     let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
     let pd = device.protection_domain().expect("a domain");
-    let mut slept = [Holds::default(); 2];
-    let mut told = ExchangeCost::default();
+    let mut longest = Duration::ZERO;
     for (bytes, rounds) in MEASURED {
         let words: Vec<AtomicU64> = (0..bytes / 8).map(|_| AtomicU64::new(1)).collect();
         let (now, mut cost, mut lasted) = (Now::default(), ExchangeCost::default(), [Duration::ZERO; 4]);
-        let seen = std::thread::scope(|scope| {
+        let over = AtomicBool::new(false);
+        let (seen, paused) = std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| paused::watch(&over));
             let writers = [1, 3].map(|seed| {
                 let (words, now) = (&words, &now);
                 scope.spawn(move || write_all_over(words, seed, now))
@@ -523,38 +521,33 @@ fn threads_held_up_by_registration() {
                 cost.pieces += one.pieces;
                 cost.pieces_waited_for += one.pieces_waited_for;
                 cost.longest = cost.longest.max(one.longest);
-                cost.longest_own = cost.longest_own.max(one.longest_own);
                 during(Doing::Deregistering, &mut || region = None);
                 during(Doing::Copying, &mut || copy_elsewhere(&words));
                 during(Doing::Nothing, &mut || std::thread::sleep(took));
             }
             now.end();
-            both(writers.map(|writer| writer.join().expect("it counts")))
+            let seen = both(writers.map(|writer| writer.join().expect("it counts")));
+            over.store(true, Ordering::SeqCst);
+            (seen, watcher.join().expect("it watches"))
         });
         let (pieces, waited_for) = (cost.pieces, cost.pieces_waited_for);
-        println!(
-            "{bytes} bytes: {pieces} pieces, {waited_for} waited for, told as their longest {:?}, without the host's part {:?}",
-            cost.longest, cost.longest_own
-        );
-        println!("{:>16}{:>10}  held by: times, over {LIMIT:?}, longest us", "", "seconds");
+        println!("{bytes} bytes: {pieces} pieces, {waited_for} waited for, told as their longest {:?}", cost.longest);
+        let (times, still) = paused.told();
+        println!("{:>16}{:>10}  cores stood still at {times} looks, in all for {still:.1?}", "", "seconds");
+        println!("{:>26}  held by: times, longest us; over {LIMIT:?}, without what stood still", "");
         for doing in Doing::ALL {
             let held = By::ALL.map(|by| {
-                let holds = seen[doing as usize][by as usize];
-                let text = format!("{by:?}: {}, {}, {}", holds.times, holds.over_limit, holds.longest.as_micros());
-                format!("  {text:<28}")
+                let holds = &seen[doing as usize][by as usize];
+                let (over, without) = (holds.over_limit(), holds.longest_without(&paused).as_micros());
+                let text = format!("{by:?}: {}, {}; {over}, {without}", holds.times, holds.longest.as_micros());
+                format!("  {text:<32}")
             });
             println!("{:>16}{:>10.2}{}", format!("{doing:?}"), lasted[doing as usize].as_secs_f64(), held.join(""));
         }
-        slept = [Doing::Registering, Doing::Deregistering].map(|doing| seen[doing as usize][By::Others as usize]);
-        told = cost;
+        let ours = [Doing::Registering, Doing::Deregistering].map(|doing| &seen[doing as usize]);
+        let held = ours.into_iter().flatten().map(|holds| holds.longest_without(&paused));
+        longest = held.max().unwrap_or_default();
     }
     // Of the largest. With small ones threads sleep more often, and a core that the host gives back late wakes them late.
-    let [registering, deregistering] = slept;
-    // Whoever waits for a piece waits for what the host takes from it, too: then there is a piece that took as long, and no piece did by itself.
-    let the_hosts = registering.longest <= told.longest + MOMENT_OF_WAKING && told.longest_own <= LIMIT;
-    assert!(
-        registering.over_limit == 0 || the_hosts,
-        "a thread slept longer than {LIMIT:?}: {registering:?}, {told:?}"
-    );
-    assert_eq!(deregistering.over_limit, 0, "a thread slept longer than {LIMIT:?} while memory was deregistered");
+    assert!(longest <= LIMIT, "a thread was held for {longest:?} while all cores went on");
 }

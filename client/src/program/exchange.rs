@@ -23,12 +23,14 @@ use std::{
 };
 
 use libc::{c_int, c_long};
-use nix::errno::Errno;
+use nix::{
+    errno::Errno,
+    sys::resource::{UsageWho, getrusage},
+};
 
 use super::{
     PAGE_BYTES,
     areas::Area,
-    core_time::{CoreTime, sleeps},
     pace::{ExchangeCost, Pace},
     turns::Turns,
     userfaultfd as uffd,
@@ -56,7 +58,6 @@ pub(super) struct Exchange<'f> {
     file: BorrowedFd<'f>,
     faults: OwnedFd,
     turns: Turns,
-    time: CoreTime,
     /// Before the next piece.
     pause: Duration,
     pace: Pace,
@@ -79,8 +80,8 @@ impl<'f> Exchange<'f> {
     /// The kernel does not have what is needed, or not for this program.
     pub(super) fn new(file: BorrowedFd<'f>) -> Result<Self> {
         let (pace, begin, cost) = (Pace::new(), Instant::now(), ExchangeCost::default());
-        let (turns, time) = (Turns::take(), CoreTime::of_this_thread());
-        Ok(Self { file, faults: uffd::open()?, turns, time, pause: Duration::ZERO, pace, begin, cost })
+        let turns = Turns::take();
+        Ok(Self { file, faults: uffd::open()?, turns, pause: Duration::ZERO, pace, begin, cost })
     }
 
     /// What all of it has cost.
@@ -130,7 +131,7 @@ impl<'f> Exchange<'f> {
         self.turns.begin_urgent();
         self.register(chunk)?;
         let faults = self.faults.as_fd();
-        let begin = self.time.now();
+        let begin = Instant::now();
         let done = uffd::write_protect(faults, chunk).and_then(|()| {
             let copying = Instant::now();
             // SAFETY: `chunk` is mapped, as the caller of `register_at` promised, and may be read, as was looked up. Other threads read
@@ -149,9 +150,7 @@ impl<'f> Exchange<'f> {
             // Takes the protection off and tells them.
             Err(error) => uffd::unregister(faults, chunk).and(Err(error)),
         };
-        let end = self.time.now();
-        self.cost.longest = self.cost.longest.max(end.since(&begin));
-        self.cost.longest_own = self.cost.longest_own.max(end.own_since(&begin));
+        self.cost.longest = self.cost.longest.max(begin.elapsed());
         self.cost.pieces += 1;
         drop(done?);
         Ok(waited_for)
@@ -242,6 +241,11 @@ fn protection_of(area: &Area) -> c_int {
     rights(area.readable, libc::PROT_READ)
         | rights(area.writable, libc::PROT_WRITE)
         | rights(area.executable, libc::PROT_EXEC)
+}
+
+/// How often this thread has waited for anything but a core.
+fn sleeps() -> Option<c_long> {
+    getrusage(UsageWho::RUSAGE_THREAD).ok().map(|usage| usage.voluntary_context_switches())
 }
 
 /// Takes the locks of the address space and of the file's mappings, and gives them back.

@@ -17,7 +17,6 @@
 //! exchanged nor mapped stays where it is, and the daemon has the kernel copy: by a descriptor of `/proc/self/mem`, so that it needs no right but ours.
 
 mod areas;
-mod core_time;
 mod counts;
 mod exchange;
 mod file;

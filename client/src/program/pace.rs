@@ -12,11 +12,8 @@ pub struct ExchangeCost {
     /// Pieces for which some thread of the program was seen to wait.
     pub pieces_waited_for: u32,
     /// The longest that a thread may have waited. Some of it may be time in which the thread that exchanges had no core, or waited for
-    /// a lock of the kernel whose holder had none.
+    /// a lock of the kernel whose holder had none, or for another core to take note; in a virtual machine, time in which the host had any of them.
     pub longest: Duration,
-    /// The longest without what the host of a virtual machine took: time in which that thread had its core and did not run, as the kernel counts it (in
-    /// `/proc/thread-self/schedstat`; where it does not, nothing is taken off; where it counts interrupts apart, they are taken off, too).
-    pub longest_own: Duration,
 }
 
 /// How large pieces are.

@@ -1,22 +1,26 @@
 //! What threads that write to memory all the time are held up for, and by what.
 //!
-//! A clock says that a few writes took long. The kernel says what of that the thread waited for a core, how long it ran, and whether it slept. So what the program, the
-//! kernel and the host of a virtual machine do is told apart; and the same is measured while the same bytes are only copied, and while nothing goes on.
+//! A clock says that a few writes took long. The kernel says what of that the thread waited for a core, how long it ran, and whether it slept; and the cores are watched
+//! for times in which the host of a virtual machine has one of them. So what the program, the kernel and the host do is told apart; and the same is measured while the same
+//! bytes are only copied, and while nothing goes on.
 
 pub(crate) mod copy;
+pub(crate) mod paused;
 
 use std::{
     array,
     fs::File,
+    ops::Range,
     os::unix::fs::FileExt,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
     sys::resource::{UsageWho, getrusage},
     time::{ClockId, clock_gettime},
 };
+use paused::Paused;
 
 /// What goes on while the threads write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,24 +76,42 @@ impl By {
 }
 
 /// Holds, by what they were.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Holds {
     pub(crate) times: u32,
-    pub(crate) over_limit: u32,
     pub(crate) longest: Duration,
+    /// Those over the limit: when, and for how long.
+    over_limit: Vec<(Range<Duration>, Duration)>,
 }
 
 impl Holds {
-    fn add(&mut self, held: Duration) {
-        *self = self.and(Self { times: 1, over_limit: u32::from(held > LIMIT), longest: held });
+    fn add(&mut self, time: &Range<Duration>, held: Duration) {
+        self.times += 1;
+        self.longest = self.longest.max(held);
+        if held > LIMIT {
+            self.over_limit.push((time.clone(), held));
+        }
     }
 
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self {
-            times: self.times + other.times,
-            over_limit: self.over_limit + other.over_limit,
-            longest: self.longest.max(other.longest),
-        }
+    fn and(mut self, other: &Self) -> Self {
+        self.times += other.times;
+        self.longest = self.longest.max(other.longest);
+        self.over_limit.extend_from_slice(&other.over_limit);
+        self
+    }
+
+    /// How many are over the limit.
+    pub(crate) fn over_limit(&self) -> usize {
+        self.over_limit.len()
+    }
+
+    /// Of those over the limit the longest without the time in which a core stood still.
+    pub(crate) fn longest_without(&self, paused: &Paused) -> Duration {
+        let without = |(time, held): &(Range<Duration>, Duration)| {
+            let moved = time.end - time.start - paused.part_of(time);
+            moved.min(*held)
+        };
+        self.over_limit.iter().map(without).max().unwrap_or_default()
     }
 }
 
@@ -99,7 +121,8 @@ pub(crate) type Seen = [[Holds; By::ALL.len()]; Doing::ALL.len()];
 /// What the kernel knows about this thread.
 #[derive(Clone, Copy, Debug)]
 struct Times {
-    at: Instant,
+    /// By `CLOCK_MONOTONIC`.
+    at: Duration,
     ran: Duration,
     waited_for_core: Duration,
     sleeps: i64,
@@ -124,20 +147,24 @@ impl Clock {
     /// All at one moment.
     fn now(&self) -> Times {
         loop {
-            let begin = Instant::now();
+            let begin = monotonic();
             let mut text = [0; 100];
             let length = self.schedule.read_at(&mut text, 0).expect("it can be read");
             let mut fields = std::str::from_utf8(&text[..length]).expect("numbers").split_whitespace();
             let waited_for_core = Duration::from_nanos(fields.nth(1).expect("three").parse().expect("a number"));
             let sleeps = getrusage(UsageWho::RUSAGE_THREAD).expect("it is told").voluntary_context_switches();
             let ran = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("it counts").into();
-            let at = Instant::now();
+            let at = monotonic();
             // Else something came between, and who knows what of it is in which number.
             if at - begin < MOMENT {
                 return Times { at, ran, waited_for_core, sleeps };
             }
         }
     }
+}
+
+fn monotonic() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).expect("it goes").into()
 }
 
 /// Looking at the clocks takes a part of it.
@@ -158,10 +185,10 @@ pub(crate) fn write_all_over(words: &[AtomicU64], seed: usize, now: &Now) -> See
         let (doing, times) = (now.get(), clock.now());
         let held = (times.at - last.at).saturating_sub(times.waited_for_core - last.waited_for_core);
         if held >= SHORTEST {
-            let by = times.held_by(&last, held);
-            seen[before][by as usize].add(held);
+            let (by, time) = (times.held_by(&last, held), last.at..times.at);
+            seen[before][by as usize].add(&time, held);
             if doing != before && doing < Doing::OVER {
-                seen[doing][by as usize].add(held);
+                seen[doing][by as usize].add(&time, held);
             }
         }
         (before, last) = (doing, times);
@@ -170,6 +197,6 @@ pub(crate) fn write_all_over(words: &[AtomicU64], seed: usize, now: &Now) -> See
 }
 
 /// Of two threads.
-pub(crate) fn both(seen: [Seen; 2]) -> Seen {
-    array::from_fn(|doing| array::from_fn(|by| seen[0][doing][by].and(seen[1][doing][by])))
+pub(crate) fn both([one, other]: [Seen; 2]) -> Seen {
+    array::from_fn(|doing| array::from_fn(|by| one[doing][by].clone().and(&other[doing][by])))
 }
