@@ -48,14 +48,22 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "LINE")]
     pub(crate) device: Vec<String>,
 
-    /// A line for `[[device]]` that moves the receiver's NAPI, such as 'napi = "..."', or that goes with it; may be repeated. Two more daemons
-    /// have them, beside those without.
+    /// A line for `[[device]]` that moves the receiver's NAPI, such as 'napi = "..."', or that goes with it; may be repeated. Host b of two
+    /// more daemons has them, beside those without.
     #[arg(long, value_name = "LINE")]
     pub(crate) napi: Vec<String>,
 
-    /// A line for `[[worker]]` of those daemons, which goes with it.
+    /// A line for `[[worker]]` of that daemon, which goes with it.
     #[arg(long, value_name = "LINE", requires = "napi")]
     pub(crate) napi_worker: Vec<String>,
+
+    /// A line for `[[worker]]` of the daemon that sends to it.
+    #[arg(long, value_name = "LINE", requires = "napi")]
+    pub(crate) napi_sender_worker: Vec<String>,
+
+    /// Touch so many GiB before the first round, and keep one page of each 128 KiB: then the host of a virtual machine cannot have what is free.
+    #[arg(long, value_name = "GIB")]
+    pub(crate) keep_memory: Option<usize>,
 
     /// A line for `[[worker]]` of all daemons; may be repeated.
     #[arg(long, value_name = "LINE")]

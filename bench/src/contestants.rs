@@ -91,7 +91,6 @@ pub(crate) fn all() -> Vec<Contestant> {
         named("tcp_busy", What::Tcp(Pair::Tcp, Busy), false),
         named("napi_raw_4154", What::Raw(Pair::RawNapi, 4154), true),
         named("napi_write_1m", mebibyte(Pair::RoceNapi, "write", 1), true),
-        named("napi_read_1m", mebibyte(Pair::RoceNapi, "read", 1), false),
         named("qps_4_write_1m", mebibyte(Pair::Roce, "write", 4), false),
         named("workers_2_write_1m", mebibyte(Pair::RoceTwo, "write", 4), false),
         named("workers_2_handed_over", mebibyte(Pair::RoceCrossed, "write", 4), false),

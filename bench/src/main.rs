@@ -22,6 +22,7 @@ mod contest;
 mod contestants;
 mod cpu;
 mod host;
+mod kept;
 mod machine;
 mod network;
 mod programs;
@@ -44,6 +45,7 @@ use crate::{
     cli::Cli,
     contestants::{Arena, Contestant},
     host::{Host, Settings},
+    kept::Kept,
     machine::Machine,
     network::{Network, Pair, Side},
     programs::{Place, Programs},
@@ -69,6 +71,7 @@ fn main() -> anyhow::Result<()> {
 
 fn measure(cli: &Cli, contestants: &[Contestant]) -> anyhow::Result<Report> {
     let machine = Machine::look();
+    let _kept = cli.keep_memory.map(Kept::take).transpose()?;
     if cli.fifo {
         // Threads and programs that are started from here on inherit it.
         network::run("chrt", &["--fifo", "--pid", "1", &std::process::id().to_string()])?;
@@ -126,7 +129,8 @@ fn start_host(network: &Network, (pair, side): (Pair, Side), built: &Path, cli: 
         settings.worker.push(format!("core = {}", side.core()));
     }
     match (pair, side) {
-        (Pair::RoceNapi, _) => {
+        (Pair::RoceNapi, Side::A) => settings.worker.extend(cli.napi_sender_worker.iter().cloned()),
+        (Pair::RoceNapi, Side::B) => {
             settings.device.extend(cli.napi.iter().cloned());
             settings.worker.extend(cli.napi_worker.iter().cloned());
         }

@@ -61,7 +61,7 @@ pub(crate) enum Pair {
     TcpPlain,
     /// TCP with the offloads that veth has by default.
     Tcp,
-    /// Daemons that have the receiver's NAPI moved (`--napi`): made as the first pair, and theirs alone, for such a setting is the device's.
+    /// Daemons of which host b, which receives, has its NAPI moved (`--napi`): made as the first pair, and theirs alone, for such a setting is the device's.
     RoceNapi,
     /// Daemons of two queues, with a worker for each.
     RoceTwo,

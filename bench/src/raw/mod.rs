@@ -33,9 +33,11 @@ use crate::{
 struct End {
     queue: NicQueue,
     template: Template,
+    /// The receiver's NAPI is moved, here or at the other end.
+    napi_moved: bool,
     // Last: the socket goes before the program that feeds it, and that before what is left of the interface.
     _program: XdpProgram,
-    napi: Option<ThreadedNapi>,
+    _napi: Option<ThreadedNapi>,
 }
 
 /// Both ends of the link, open from the first round to the last.
@@ -75,8 +77,10 @@ impl End {
             Template::new([pair.mac(side), pair.mac(side.peer())], [pair.address(side), pair.address(side.peer())]);
         // As the daemon does it for a worker on that core.
         let core = u32::try_from(side.core()).ok();
-        let napi = pair.moves_napi().then(|| ThreadedNapi::start(&pair.interface(), &[core])).transpose()?;
-        Ok(Self { queue, template, _program: program, napi })
+        let napi_moved = pair.moves_napi();
+        let here = napi_moved && side == Side::B;
+        let napi = here.then(|| ThreadedNapi::start(&pair.interface(), &[core])).transpose()?;
+        Ok(Self { queue, template, napi_moved, _program: program, _napi: napi })
     }
 
     /// Takes what an earlier round left behind.

@@ -73,7 +73,7 @@ struct Done {
 
 fn send(end: &mut End, frame_bytes: usize, time: Duration) -> Done {
     let template = end.template.sized(frame_bytes);
-    let window = if end.napi.is_some() { WINDOW_MOVED } else { WINDOW };
+    let window = if end.napi_moved { WINDOW_MOVED } else { WINDOW };
     let (begin, cpu) = (Instant::now(), cpu::of_this_thread());
     let (mut sent, mut acknowledged, mut heard) = (0, 0, begin);
     loop {
@@ -115,7 +115,7 @@ fn receive(end: &mut End, stop: &AtomicBool) -> Done {
         if came == 0 && stop.load(Ordering::Acquire) {
             return Done { frames, elapsed: begin.elapsed(), cpu: cpu::of_this_thread() - cpu };
         }
-        if end.napi.is_some() {
+        if end.napi_moved {
             if came == 0 && !end.queue.prepare_sleep() {
                 let mut socket = [PollFd::new(end.queue.socket(), PollFlags::POLLIN)];
                 // What it says is seen at the next look.

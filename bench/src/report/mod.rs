@@ -71,9 +71,23 @@ impl Report {
         let own: Vec<&str> = cli.device.iter().chain(&cli.worker).map(String::as_str).collect();
         let own = if own.is_empty() { "defaults".to_owned() } else { format!("defaults, but {}", own.join(", ")) };
         let moved: Vec<&str> = cli.napi.iter().chain(&cli.napi_worker).map(String::as_str).collect();
-        let own = match moved.as_slice() {
-            [] => own,
-            lines => format!("{own}; of those called napi, {} as well", lines.join(", ")),
+        let own = match (moved.as_slice(), cli.napi_sender_worker.join(", ")) {
+            ([], _) => own,
+            (lines, sender) if sender.is_empty() => {
+                format!("{own}; of those called napi, the one that receives has {} as well", lines.join(", "))
+            }
+            (lines, sender) => {
+                let lines = lines.join(", ");
+                format!(
+                    "{own}; of those called napi, the one that receives has {lines} as well, and the one that sends {sender}"
+                )
+            }
+        };
+        let memory = match cli.keep_memory {
+            None => "as it was".to_owned(),
+            Some(gib) => format!(
+                "{gib} GiB were touched before the first round, and one page of each 128 KiB of them kept, so that what is free stays this machine's"
+            ),
         };
         let device = &status["devices"][0];
         let word = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
@@ -95,6 +109,7 @@ impl Report {
                     Side::B.core()
                 ),
             ),
+            ("memory", memory),
             ("scheduling", format!("{} for everybody", if cli.fifo { "SCHED_FIFO" } else { "the ordinary class" })),
             ("measurements that failed and were made again", found.results.failures.to_string()),
         ];
