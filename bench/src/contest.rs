@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Serialize;
 
 use crate::{
+    apart,
     contestants::{Arena, Contestant},
-    sample::Sample,
+    sample::{Sample, Spread},
 };
 
 /// What everybody did, by name, round after round.
@@ -23,6 +24,11 @@ impl Results {
     /// The samples of a contestant.
     pub(crate) fn of(&self, name: &str) -> Option<&[Sample]> {
         self.samples.get(name).map(Vec::as_slice)
+    }
+
+    /// How far the cores were from one another.
+    pub(crate) fn cores_apart_ns(&self) -> Option<Spread> {
+        Spread::of(self.samples.values().flatten().map(|sample| sample.cores_apart_ns))
     }
 }
 
@@ -41,12 +47,14 @@ pub(crate) fn run(
         let first = round * contestants.len() / rounds;
         let (late, early) = contestants.split_at(first);
         for contestant in early.iter().chain(late) {
+            let before = apart::nanoseconds();
             let sample = arena.measure(contestant.what, time).or_else(|error| {
                 eprintln!("   {:24} FAILED, tries again: {error:#}", contestant.name);
                 results.failures += 1;
                 arena.measure(contestant.what, time)
             });
-            let sample = sample.map_err(|error| error.context(format!("measuring {}", contestant.name)))?;
+            let mut sample = sample.map_err(|error| error.context(format!("measuring {}", contestant.name)))?;
+            sample.cores_apart_ns = before.max(apart::nanoseconds());
             eprintln!("   {:24} {}", contestant.name, in_short(&sample));
             results.samples.entry(contestant.name.clone()).or_default().push(sample);
         }
@@ -68,5 +76,6 @@ fn in_short(sample: &Sample) -> String {
     if let Some(again @ 1..) = sample.retransmitted {
         text.push(format!("{again} sent again or lost"));
     }
+    text.push(format!("cores {:.0} ns apart", sample.cores_apart_ns));
     text.join(", ")
 }

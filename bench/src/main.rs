@@ -17,6 +17,7 @@
 //! second, and so is the thread that sends or receives raw frames; programs and TCP run wherever the kernel lets them. Everybody has the same scheduling class, by default
 //! the ordinary one, as the daemon has. What counts are ratios of neighbors in the same round; absolute figures say more about the machine.
 
+mod apart;
 mod cli;
 mod contest;
 mod contestants;

@@ -1,6 +1,7 @@
 //! What the figures mean: one contestant beside another, in the same round.
 
 use crate::{
+    apart::NEAR_NS,
     contest::Results,
     sample::{Sample, Spread},
 };
@@ -119,9 +120,19 @@ pub(crate) const RATIOS: &[Ratio] = &[
 impl Ratio {
     /// Over all rounds in which both took part.
     pub(crate) fn over(&self, results: &Results) -> Option<Spread> {
+        self.over_those(results, |_| true)
+    }
+
+    /// Over those rounds in which the cores were near one another whenever one of both was measured.
+    pub(crate) fn over_near(&self, results: &Results) -> Option<Spread> {
+        self.over_those(results, |sample| sample.cores_apart_ns < NEAR_NS)
+    }
+
+    fn over_those(&self, results: &Results, counts: impl Fn(&Sample) -> bool) -> Option<Spread> {
         let (top, bottom) = (results.of(self.top.0)?, results.of(self.bottom.0)?);
         let in_round = |(top, bottom): (&Sample, &Sample)| Some(self.top.1.of(top)? / self.bottom.1.of(bottom)?);
-        Spread::of(top.iter().zip(bottom).filter_map(in_round))
+        let those = top.iter().zip(bottom).filter(|(top, bottom)| counts(top) && counts(bottom));
+        Spread::of(those.filter_map(in_round))
     }
 }
 

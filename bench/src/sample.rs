@@ -26,6 +26,8 @@ pub(crate) struct Sample {
     /// Packets sent again, or raw frames lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retransmitted: Option<u64>,
+    /// What a cache line took from one core to the other and back, nanoseconds: the worse of just before and just after.
+    pub(crate) cores_apart_ns: f64,
 }
 
 /// How round trips are spread, microseconds.

@@ -8,7 +8,8 @@ use super::{
 };
 
 const HEAD: &str = "not edited by hand. Each ratio is of two contestants in the same \
-                    round, and what stands here is the median of the rounds, with the least and the most. Raw AF_XDP is the limit: frames of the \
+                    round, and what stands here is the median of the rounds, with the least and the most; \"near\" is \
+                    the median of those rounds in which a core answered the other one quickly before and after both (see below), for a host moves the cores of a virtual machine. Raw AF_XDP is the limit: frames of the \
                     same size on the same kind of link, as many in flight as RDMA would have, through the daemon's lowest layer and nothing else.\n\
                     Why it is so, and what was tried: [performance-notes.md](performance-notes.md). Drawn, with `--plot docs/performance`: \
                     [throughput](performance/throughput.svg), [latency](performance/latency.svg).\n";
@@ -26,7 +27,9 @@ impl Report {
         if self.baselines().iter().any(super::Baseline::is_weak) {
             line(format_args!("\n**Baseline weak: raw AF_XDP was slower than it was on {REFERENCE_MACHINE}.**"));
         }
-        line(format_args!("\n## Ratios\n\n| ratio | median | least to most | goal |\n|---|---|---|---|"));
+        line(format_args!(
+            "\n## Ratios\n\n| ratio | median | least to most | near: median, rounds | goal |\n|---|---|---|---|---|"
+        ));
         for (ratio, spread) in self.ratios() {
             let verdict = match ratio.goal.is_met(spread.median) {
                 Some(true) => ", met",
@@ -34,11 +37,12 @@ impl Report {
                 None => "",
             };
             line(format_args!(
-                "| `{}` | {:.3} | {:.3} to {:.3} | {}{verdict} |",
+                "| `{}` | {:.3} | {:.3} to {:.3} | {} | {}{verdict} |",
                 ratio.name,
                 spread.median,
                 spread.min,
                 spread.max,
+                self.near(ratio),
                 ratio.goal.text()
             ));
         }

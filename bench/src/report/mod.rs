@@ -10,6 +10,7 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 
 use crate::{
+    apart::NEAR_NS,
     cli::{Cli, as_given},
     contest::Results,
     machine::Machine,
@@ -91,7 +92,7 @@ impl Report {
         };
         let device = &status["devices"][0];
         let word = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
-        let settings = vec![
+        let mut settings = vec![
             ("rounds", cli.rounds().to_string()),
             ("seconds of each measurement", cli.seconds().to_string()),
             (
@@ -113,6 +114,12 @@ impl Report {
             ("scheduling", format!("{} for everybody", if cli.fifo { "SCHED_FIFO" } else { "the ordinary class" })),
             ("measurements that failed and were made again", found.results.failures.to_string()),
         ];
+        if let Some(Spread { median, min, max, .. }) = found.results.cores_apart_ns() {
+            let text = format!(
+                "{median:.0} ns for a cache line there and back, {min:.0} to {max:.0}; near is below {NEAR_NS:.0}"
+            );
+            settings.push(("from core to core", text));
+        }
         let Found { results, syscalls, scale } = found;
         let syscalls = syscalls.into_iter().collect();
         let options = as_given(std::env::args().skip(1));
@@ -121,6 +128,13 @@ impl Report {
 
     fn ratios(&self) -> impl Iterator<Item = (&'static Ratio, Spread)> {
         RATIOS.iter().filter_map(|ratio| Some((ratio, ratio.over(&self.results)?)))
+    }
+
+    /// Of a ratio, in the rounds in which the cores were near one another: the median, and how many rounds those were.
+    fn near(&self, ratio: &Ratio) -> String {
+        ratio
+            .over_near(&self.results)
+            .map_or_else(|| "-".into(), |near| format!("{:.3} of {}", near.median, near.rounds))
     }
 
     fn median(&self, name: &str, figure: Figure) -> Option<f64> {
@@ -140,6 +154,8 @@ impl Report {
             self.ratios().map(|(ratio, spread)| (ratio.name.to_owned(), json!(spread.median))).collect();
         let spreads: Map<String, Value> =
             self.ratios().map(|(ratio, spread)| (ratio.name.to_owned(), json!(spread))).collect();
+        let near = |ratio: &Ratio| Some((ratio.name.to_owned(), json!(ratio.over_near(&self.results)?)));
+        let near: Map<String, Value> = RATIOS.iter().filter_map(near).collect();
         let settings: Map<String, Value> =
             self.settings.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
         let baselines: Map<String, Value> = self
@@ -150,6 +166,7 @@ impl Report {
         json!({
             "ratios": ratios,
             "ratio_spreads": spreads,
+            "ratio_spreads_cores_near": near,
             "baseline": baselines,
             "baseline_weak": self.baselines().iter().any(Baseline::is_weak),
             "shared_machine": self.shared,

@@ -20,7 +20,9 @@ pub(super) const COLUMNS: [&str; 7] = ["Gbit/s", "1000/s", "p50 us", "p99 us", "
 impl Report {
     /// Everything.
     pub(crate) fn text(&self) -> String {
-        let mut text = String::from("\nRatios: medians over the rounds (least to most)\n");
+        let mut text = String::from(
+            "\nRatios: medians over the rounds (least to most); near: of those rounds in which the cores were near\n",
+        );
         let mut line = |values: std::fmt::Arguments<'_>| writeln!(text, "{values}").expect("a string takes all");
         for (ratio, spread) in self.ratios() {
             let verdict = match ratio.goal.is_met(spread.median) {
@@ -30,7 +32,10 @@ impl Report {
             };
             let Spread { median, min, max, .. } = spread;
             let (name, goal) = (ratio.name, ratio.goal.text());
-            line(format_args!("  {name:42} {median:7.3}  ({min:.3} to {max:.3})   {goal:15} {verdict}"));
+            let near = self.near(ratio);
+            line(format_args!(
+                "  {name:42} {median:7.3}  ({min:.3} to {max:.3})   near {near:10}   {goal:15} {verdict}"
+            ));
         }
         line(format_args!(
             "\nThe baseline: raw AF_XDP, million frames a second, and what it was on {REFERENCE_MACHINE}"
