@@ -24,9 +24,7 @@ pub(crate) fn make(devices: &[Device], root: &Path, null: impl Fn(&Path) -> Resu
     fs::create_dir_all(&nodes)?;
     write(verbs.join("abi_version"), "6")?;
     for (index, device) in devices.iter().enumerate() {
-        // It comes from whoever serves the socket, and names a folder.
-        let own = Path::new(device.name());
-        ensure!(own.file_name() == Some(own.as_os_str()), "a device whose name is no file's: {:?}", device.name());
+        let own = folder_name(device.name())?;
         let name = format!("uverbs{index}");
         null(&nodes.join(&name))?;
         write(verbs.join(&name).join("ibdev"), device.name())?;
@@ -76,6 +74,13 @@ fn port_folder(folder: &Path, port: &PortAttributes, gids: &[GidEntry]) -> Resul
     Ok(())
 }
 
+/// A device's name comes from whoever serves the socket, and names a folder: it has to be one name, not a way to elsewhere.
+fn folder_name(name: &str) -> Result<&Path> {
+    let own = Path::new(name);
+    ensure!(own.file_name() == Some(own.as_os_str()), "a device whose name is no file's: {name:?}");
+    Ok(own)
+}
+
 /// In the words of sysfs.
 const fn roce_type(version: RoceVersion) -> &'static str {
     match version {
@@ -100,4 +105,17 @@ fn write(path: PathBuf, text: &str) -> Result<()> {
         fs::create_dir_all(folder)?;
     }
     fs::write(&path, format!("{text}\n")).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_no_way_to_elsewhere() {
+        assert!(folder_name("roce0").is_ok() && folder_name("..b").is_ok());
+        for name in ["", ".", "..", "/", "/etc", "a/b", "a/", "../../../root", "a/.."] {
+            assert!(folder_name(name).is_err(), "{name:?}");
+        }
+    }
 }
