@@ -218,3 +218,21 @@ impl Core {
         self.shared(PAGE_BYTES + at as usize % RING_BYTES).load(Ordering::Relaxed)
     }
 }
+
+#[test]
+fn what_several_cores_stood_still_at_once_counts_once() {
+    let ms = Duration::from_millis;
+    let paused = Paused(vec![ms(10)..ms(20), ms(12)..ms(15), ms(18)..ms(25), ms(30)..ms(40)]);
+    assert_eq!(paused.part_of(&(ms(0)..ms(100))), ms(25));
+    assert_eq!(paused.part_of(&(ms(13)..ms(32))), ms(14));
+    assert_eq!(paused.part_of(&(ms(26)..ms(29))), ms(0));
+}
+
+#[test]
+fn a_core_stood_still_that_was_away_or_is_late_where_it_was() {
+    let sample = |us, instruction| Sample { at: Duration::from_micros(us), instruction, thread: 7 };
+    let first = sample(0, 1);
+    let still = [sample(250, 1), sample(600, 2), sample(600, 1), sample(1001, 2)].map(|it| it.still_since(&first));
+    assert_eq!(still, [false, false, true, true]);
+    assert!(!Sample { thread: 8, ..sample(600, 1) }.still_since(&first), "another thread had the core");
+}
