@@ -26,6 +26,11 @@ impl Results {
         self.samples.get(name).map(Vec::as_slice)
     }
 
+    /// One round more of a contestant.
+    pub(crate) fn add(&mut self, name: &str, sample: Sample) {
+        self.samples.entry(name.to_owned()).or_default().push(sample);
+    }
+
     /// How far the cores were from one another.
     pub(crate) fn cores_apart_ns(&self) -> Option<Spread> {
         Spread::of(self.samples.values().flatten().map(|sample| sample.cores_apart_ns))
@@ -56,7 +61,7 @@ pub(crate) fn run(
             let mut sample = sample.map_err(|error| error.context(format!("measuring {}", contestant.name)))?;
             sample.cores_apart_ns = before.max(apart::nanoseconds());
             eprintln!("   {:24} {}", contestant.name, in_short(&sample));
-            results.samples.entry(contestant.name.clone()).or_default().push(sample);
+            results.add(&contestant.name, sample);
         }
     }
     Ok(results)

@@ -160,6 +160,20 @@ mod tests {
     }
 
     #[test]
+    fn near_rounds_are_those_in_which_both_were_measured_near() {
+        let sample = |speed, apart| Sample { gbit_per_s: Some(speed), cores_apart_ns: apart, ..Sample::default() };
+        let mut results = Results::default();
+        for (top, bottom) in [((2.0, 50.0), (1.0, 60.0)), ((3.0, 400.0), (1.0, 60.0)), ((4.0, 50.0), (1.0, 400.0))] {
+            results.add("top", sample(top.0, top.1));
+            results.add("bottom", sample(bottom.0, bottom.1));
+        }
+        let ratio = ratio("test", Throughput, "top", "bottom", Told);
+        let median = |spread: Option<Spread>| spread.map(|it| (it.median, it.rounds));
+        assert_eq!(median(ratio.over(&results)), Some((3.0, 3)));
+        assert_eq!(median(ratio.over_near(&results)), Some((2.0, 1)));
+    }
+
+    #[test]
     fn goals_include_their_ends() {
         assert_eq!(AtLeast(0.75).is_met(0.75), Some(true));
         assert_eq!(AtMost(4.0).is_met(4.01), Some(false));

@@ -72,17 +72,13 @@ impl Report {
         let own: Vec<&str> = cli.device.iter().chain(&cli.worker).map(String::as_str).collect();
         let own = if own.is_empty() { "defaults".to_owned() } else { format!("defaults, but {}", own.join(", ")) };
         let moved: Vec<&str> = cli.napi.iter().chain(&cli.napi_worker).map(String::as_str).collect();
-        let own = match (moved.as_slice(), cli.napi_sender_worker.join(", ")) {
-            ([], _) => own,
-            (lines, sender) if sender.is_empty() => {
-                format!("{own}; of those called napi, the one that receives has {} as well", lines.join(", "))
-            }
-            (lines, sender) => {
-                let lines = lines.join(", ");
-                format!(
-                    "{own}; of those called napi, the one that receives has {lines} as well, and the one that sends {sender}"
-                )
-            }
+        let own = match moved.as_slice() {
+            [] => own,
+            lines => format!("{own}; of those called napi, the one that receives has {} as well", lines.join(", ")),
+        };
+        let own = match cli.napi_sender_worker.as_slice() {
+            [] => own,
+            lines => format!("{own}, and the one that sends {}", lines.join(", ")),
         };
         let memory = match cli.keep_memory {
             None => "as it was".to_owned(),
