@@ -88,6 +88,8 @@ named_counters! {
         SequenceNakSent "out_of_sequence",
         /// Packets sent again because an answer was late, before the ACK timer ran out.
         AdaptiveRetransmission "roce_adp_retrans",
+        /// Duplicates of no bytes sent to have messages acknowledged that asked for nothing.
+        AckSolicited "ack_solicited",
         /// Packets that came before their turn and were kept for it.
         OutOfOrderHeld "out_of_order_held",
         /// RNR NAK received.

@@ -211,6 +211,7 @@ impl Endpoint {
             let Some(index) = self.timers.poll(now) else { return fired };
             if let Some(qp) = self.qps.get_mut(index) {
                 qp.on_timeout(&mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
+                self.drops.add(DropReason::HeldInVain, qp.forget_old(&mut self.held, now).into());
                 self.after(index);
             }
         }

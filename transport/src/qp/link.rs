@@ -50,6 +50,8 @@ pub(crate) struct Link {
     pub(super) tell_drained: bool,
     /// A request has come since the queue pair began to receive.
     pub(super) established: bool,
+    /// How often it has begun to receive.
+    pub(super) lives: u32,
     pub(super) keys: KeyChanges,
     /// Where its receive work comes from, if not from its own queue.
     pub(super) srq: Option<SrqConfig>,
@@ -174,6 +176,11 @@ impl Link {
     pub(super) fn fail_with_event(&mut self, kind: u32) {
         self.fail();
         self.events.add(kind);
+    }
+
+    /// An earlier life of this queue pair is over.
+    pub(super) const fn is_later_life(&self) -> bool {
+        self.lives > 1
     }
 
     /// The first request that comes while we only receive says that the peer is ready to send (IBTA v1 11.6.3.1).

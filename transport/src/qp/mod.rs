@@ -10,11 +10,13 @@
 //! `on_packet` never sends: it leaves what is owed with its service, and `transmit` is the only way out.
 
 mod atomic;
+mod behind;
 mod completer;
 mod datagram;
 mod early;
 mod events;
 mod key_change;
+mod life;
 mod link;
 mod placement;
 mod probe;
@@ -56,6 +58,7 @@ use self::{
 };
 pub use self::{
     key_change::{KeyChange, KeyWish},
+    life::QUARANTINE,
     replay::{DEPTH_MAX as RD_ATOMIC_MAX, ReplayMemory},
     service::ServiceType,
     state::State,
@@ -195,6 +198,7 @@ impl Qp {
                 events: Events::default(),
                 tell_drained: false,
                 established: false,
+                lives: 0,
                 keys: KeyChanges::default(),
                 srq: None,
                 grant: 0,
@@ -347,6 +351,7 @@ impl Qp {
             }
             (State::Init, State::ReadyToReceive) => {
                 self.link.note_way();
+                self.link.lives = self.link.lives.saturating_add(1);
                 self.roles.begin_to_receive(&self.link);
             }
             (State::ReadyToReceive, State::ReadyToSend) => self.roles.begin_to_send(&self.link, &self.send_queue),
@@ -473,7 +478,10 @@ impl Qp {
 
     /// When [`Self::on_timeout`] wants to be called.
     pub(crate) fn deadline(&self) -> Nanos {
-        if self.link.state.receives() { self.roles.deadline(&self.link) } else { Nanos::NEVER }
+        if !self.link.state.receives() {
+            return Nanos::NEVER;
+        }
+        self.roles.deadline(&self.link).min(self.early.deadline(&self.link.recovery))
     }
 
     /// How many packets it may add to what is under way until it is told otherwise.
