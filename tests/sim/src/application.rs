@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Work requests that one operation posts at the most.
-const MOST: u32 = 3;
+const MOST: u32 = operation::MOST;
 
 /// Work requests of a queue pair that may wait, besides those of one more operation.
 const ROOM: u64 = (host::WORK_REQUESTS - MOST) as u64;
@@ -198,6 +198,7 @@ impl World {
             own_key_is_free: end.stream.complete >= end.own_key_until,
             own_generation: self.model.hosts[host].own_generations[connection.slot],
             generation: self.model.hosts[1 - host].generations[connection.slot],
+            next_receive: (!shares).then_some(end.stream.takers_posted),
             take_back: false,
             messages: Vec::new(),
         };

@@ -15,6 +15,7 @@ mod application;
 mod arriving;
 mod check;
 mod connection;
+mod counting;
 mod fault;
 mod frame;
 mod host;

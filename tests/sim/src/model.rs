@@ -14,8 +14,9 @@ use crate::{
     arriving::Arriving,
     check::{Tally, completion},
     connection::{Connection, Phase},
+    counting,
     fault::Fault,
-    layout::{READ_AT, SINK, SLOT_BYTES, SOURCE, region_slot},
+    layout::{COUNTING, READ_AT, SINK, SLOT_BYTES, SOURCE, region_slot},
     pattern::{SOURCE_BYTES, sea},
     shared::Shared,
     violation::{Checked, Violation, demand},
@@ -45,6 +46,8 @@ pub(crate) struct HostModel {
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) now: u64,
+    /// Calls of either engine: what words that count up have come to.
+    pub(crate) calls: u64,
     pub(crate) hosts: [HostModel; 2],
     /// One in each slot.
     pub(crate) connections: Vec<Connection>,
@@ -97,7 +100,12 @@ impl Model {
     fn on_write(&mut self, host: usize, span: MemSpan<'_>, bytes: &[u8]) -> Checked {
         let offset = span.offset() as u32;
         self.check_region(host, span)?;
-        demand!(span.region() != SOURCE, "memory", "{} bytes into source memory at {offset}", bytes.len());
+        demand!(
+            ![SOURCE, COUNTING].contains(&span.region()),
+            "memory",
+            "{} bytes into source memory at {offset}",
+            bytes.len()
+        );
         let slots = self.connections.len();
         let slot = (offset / SLOT_BYTES) as usize;
         // Buffers of the shared queue are whoever's has taken them.
@@ -138,13 +146,17 @@ impl Model {
             );
         } else {
             let region = span.region();
-            demand!(region == SOURCE || region == SINK, "access", "memory that no key opens is used");
+            demand!([SOURCE, SINK, COUNTING].contains(&region), "access", "memory that no key opens is used");
         }
         Ok(())
     }
 
     fn on_read(&mut self, host: usize, span: MemSpan<'_>, into: &mut [u8]) -> Checked {
         self.check_region(host, span)?;
+        if span.region() == COUNTING {
+            counting::fill(span.offset() as u32, self.calls, into);
+            return Ok(());
+        }
         let from = if span.region() == SOURCE { &sea()[host * SOURCE_BYTES..] } else { &self.hosts[host].sink };
         into.copy_from_slice(&from[span.offset() as usize..][..into.len()]);
         Ok(())

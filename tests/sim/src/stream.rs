@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::{
-    check::Inbox,
+    check::{Inbox, ReadOrder},
     connection::Settings,
     message::{Kind, Message, Outcome},
     pattern::Pieces,
@@ -79,6 +79,7 @@ pub(crate) struct Stream {
     pub(crate) complete: u64,
     /// The READ that is placed next.
     pub(crate) placed: Place,
+    pub(crate) read_order: ReadOrder,
 
     // What the responder did.
     /// All before this arrived; ranges beyond it that did.
@@ -130,6 +131,7 @@ impl Stream {
             alive_at: now,
             complete: 0,
             placed: Place::default(),
+            read_order: ReadOrder::default(),
             covered: start,
             beyond: Vec::new(),
             executed: Place::default(),

@@ -31,7 +31,7 @@ struct Known {
 
 impl World {
     pub(crate) fn deliver(&mut self, arrival: Arrival) {
-        let Arrival { to, bytes, corrupt } = arrival;
+        let Arrival { to, bytes, corrupt, sequence } = arrival;
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
         let qp = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn));
         let state = qp.filter(|qp| qp.config().service == seen.service.kind()).map(|qp| qp.state());
@@ -40,7 +40,7 @@ impl World {
         tally.given += 1;
         tally.given_corrupt += u64::from(corrupt && hears);
         match (seen.service, hears && !corrupt) {
-            (Service::Reliable, true) => self.believe(to, &seen),
+            (Service::Reliable, true) => self.believe(to, &seen, sequence),
             (Service::Unreliable, true) => self.model.arriving = Some(self.model.expect_unreliable(to, &seen)),
             (Service::Unreliable, false) => self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn)),
             (Service::Datagram, true) => self.model.arriving = Some(self.model.expect_datagram(to, &seen, &bytes)),
@@ -51,6 +51,7 @@ impl World {
         let (one, two) = ([first], [first, rest]);
         let pieces: &[&[u8]] = if rest.is_empty() { &one } else { &two };
         self.model.served = self.model.connection_of(to, seen.dest_qpn);
+        self.model.calls += 1;
         let mut app = AppView { model: &mut self.model, host: to };
         let disposition = self.endpoints[to].on_frame(Nanos(self.now), pieces, &mut app);
         if let Some(arriving) = self.model.arriving.take() {
@@ -63,7 +64,7 @@ impl World {
     }
 
     /// A whole frame reaches a queue pair that listens: what is known of it from now on.
-    fn believe(&mut self, to: usize, seen: &frame::Seen<'_>) {
+    fn believe(&mut self, to: usize, seen: &frame::Seen<'_>, sequence: u64) {
         let Some(at) = self.model.connection_of(to, seen.dest_qpn) else { return };
         let ends = &mut self.model.connections[at].ends;
         let tally = &mut self.model.hosts[to].tally;
@@ -73,6 +74,9 @@ impl World {
             stream.on_request(seen);
             ends[to].may_fail |= ends[1 - to].stream.refusal_arrived;
         } else {
+            if seen.kind == Kind::ReadResponse {
+                ends[to].stream.on_response_order(seen.psn, sequence);
+            }
             let Some((syndrome, fresh)) = ends[to].stream.on_answer(seen, self.now) else { return };
             let taken = match syndrome {
                 0x60 => &mut tally.sequence_naks_taken,
@@ -93,6 +97,7 @@ impl World {
                 self.look_again[at] = self.now + self.random.pick(&[1_000, 20_000]);
                 return;
             }
+            self.model.calls += 1;
             let mut nic = Nic { room, spare: &mut self.spare, frames: &mut self.out };
             let mut app = AppView { model: &mut self.model, host: at };
             let sent = self.endpoints[at].poll_transmit(Nanos(self.now), BURST, &mut app, &mut nic);

@@ -71,6 +71,7 @@ impl World {
         };
         let model = Model {
             now: 0,
+            calls: 0,
             hosts: [host(), host()],
             connections: Vec::new(),
             served: None,

@@ -3,10 +3,12 @@
 
 pub(crate) mod completion;
 mod memory;
+mod read_order;
 mod requester;
 mod responder;
 mod tally;
 mod unreliable;
 
+pub(crate) use read_order::ReadOrder;
 pub(crate) use tally::Tally;
 pub(crate) use unreliable::Inbox;

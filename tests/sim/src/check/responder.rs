@@ -195,7 +195,7 @@ impl Stream {
         // What the requester has had already may have been overwritten since.
         let wanted = psn >= self.una;
         demand!(
-            seen.payload.len() == bytes && (!wanted || message.data.holds(skip, seen.payload)),
+            seen.payload.len() == bytes && (!wanted || self.may_bring(id, skip, seen.payload)),
             "read-response",
             "PSN {}: {} bytes that are not the {bytes} of the READ at {skip}",
             seen.psn,

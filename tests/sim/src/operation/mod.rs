@@ -2,6 +2,7 @@
 //! drawn, and a function that composes its work requests.
 
 mod atomic;
+mod counting;
 mod datagram;
 mod keys;
 mod local;
@@ -16,14 +17,17 @@ use roced_transport::work::DatagramTo;
 
 use crate::{
     layout::{
-        BACK_AT, READ_AT, READ_BYTES, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA, WORDS, WORDS_AT,
+        BACK_AT, BACK_WORD_AT, COUNTING_KEY, COUNTING_VA, READ_AT, RECV_AT, RECV_BYTES, RECV_SLOTS, READ_BYTES, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA, WORDS, WORDS_AT,
         WRITE_BYTES, own_key, slot_key,
     },
-    message::{Kind, Message, Outcome},
+    message::{Expected, Kind, Message, Outcome},
     pattern::{Pieces, SOURCE_BYTES},
     random::Random,
     service::Service,
 };
+
+/// Work requests that one operation posts at the most.
+pub(crate) const MOST: u32 = counting::MOST;
 
 /// An operation: a row of the table that a run prints.
 #[derive(Clone, Copy)]
@@ -43,6 +47,8 @@ const SOUND: &[Operation] = &[
     write::WRITE_IMM,
     read::READ,
     read::READ_BACK,
+    counting::COUNTING,
+    counting::BEHIND,
     keys::NEW_KEY,
     atomic::COMPARE_SWAP,
     atomic::FETCH_ADD,
@@ -163,6 +169,8 @@ pub(crate) struct Composer<'c> {
     pub(crate) own_generation: u32,
     /// Generation of the peer's key that is taken back now and then.
     pub(crate) generation: u32,
+    /// The index of the receive that the next SEND takes; `None` if nobody knows.
+    pub(crate) next_receive: Option<u64>,
     /// Set: the peer takes that key back, and makes another, before this is posted.
     pub(crate) take_back: bool,
     pub(crate) messages: Vec<Message>,
@@ -217,6 +225,7 @@ impl Composer<'_> {
             inline: false,
             data,
             length,
+            expected: Expected::Sea,
             into: Pieces::default(),
             remote: 0,
             remote_va: 0,
@@ -306,6 +315,30 @@ impl Composer<'_> {
     /// A READ of what a WRITE before it has put there.
     pub(crate) fn read_back(&mut self, written: &Message) -> Message {
         self.read_of(written.data.clone(), written.length, written.remote_va, SINK_KEY)
+    }
+
+    /// A READ of words that count up, from byte `offset` of them on.
+    pub(crate) fn read_counts(&mut self, offset: u32, length: u32) -> Message {
+        let message =
+            self.read_of(Pieces::default(), length, COUNTING_VA + u64::from(offset), COUNTING_KEY);
+        Message { expected: Expected::Counting(offset), ..message }
+    }
+
+    /// A READ of what a SEND before it puts into the receive of that index.
+    pub(crate) fn read_received(&mut self, sent: &Message, index: u64) -> Message {
+        let buffer = (index % u64::from(RECV_SLOTS)) as u32;
+        let remote = self.slot as u32 * SLOT_BYTES + RECV_AT + buffer * RECV_BYTES;
+        let message = self.read_of(sent.data.clone(), sent.length, SINK_VA + u64::from(remote), SINK_KEY);
+        Message { expected: Expected::Receive(index), ..message }
+    }
+
+    /// An atomic operation on the word that is read back, and the READ.
+    pub(crate) fn atomic_and_back(&mut self, kind: Kind) -> [Message; 2] {
+        let remote = self.slot as u32 * SLOT_BYTES + BACK_WORD_AT;
+        let remote_va = SINK_VA + u64::from(remote);
+        let message = self.atomic(kind);
+        let read = self.read_of(Pieces::default(), 8, remote_va, SINK_KEY);
+        [Message { remote, remote_va, ..message }, Message { expected: Expected::Word, ..read }]
     }
 
     /// A FLUSH of what a WRITE before it puts there, or of all that its key opens.
