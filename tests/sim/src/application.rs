@@ -83,7 +83,7 @@ impl World {
             if end.gone {
                 continue;
             }
-            end.may_fail = true;
+            (end.may_fail, end.ended) = (true, true);
             host::end(&mut self.endpoints[host], Qpn::from_wire(end.qpn));
         }
         self.model.connections[at].phase = Phase::Flushing { since: self.now };

@@ -80,6 +80,10 @@ pub(crate) struct End {
     pub(crate) own_key_until: u64,
     /// It has failed, or may have: flushed work is no surprise.
     pub(crate) may_fail: bool,
+    /// It was ended from outside.
+    pub(crate) ended: bool,
+    /// Something reached it that it must refuse, or may have: it fails as a responder.
+    pub(crate) refuses: bool,
     /// A send of it did not succeed: none does any more.
     pub(crate) send_failed: bool,
     /// Its application knows that it has failed.
@@ -119,6 +123,12 @@ pub(crate) struct Connection {
 }
 
 impl End {
+    /// A request of the peer may have been refused.
+    pub(crate) fn on_refusable(&mut self, peer: &Stream) {
+        self.may_fail |= peer.refusal_arrived;
+        self.refuses |= peer.refusal_arrived;
+    }
+
     pub(crate) fn new(qpn: u32, is_shared: bool, stream: Stream) -> Self {
         Self {
             qpn,
@@ -133,6 +143,8 @@ impl End {
             key_until: 0,
             own_key_until: 0,
             may_fail: false,
+            ended: false,
+            refuses: false,
             send_failed: false,
             failed: false,
             gone: false,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::{
-    check::{Inbox, ReadOrder},
+    check::{Inbox, Owed, ReadOrder},
     connection::Settings,
     message::{Kind, Message, Outcome},
     pattern::Pieces,
@@ -80,6 +80,7 @@ pub(crate) struct Stream {
     /// The READ that is placed next.
     pub(crate) placed: Place,
     pub(crate) read_order: ReadOrder,
+    pub(crate) owed: Owed,
 
     // What the responder did.
     /// All before this arrived; ranges beyond it that did.
@@ -132,6 +133,7 @@ impl Stream {
             complete: 0,
             placed: Place::default(),
             read_order: ReadOrder::default(),
+            owed: Owed::from(start),
             covered: start,
             beyond: Vec::new(),
             executed: Place::default(),

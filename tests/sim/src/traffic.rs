@@ -27,6 +27,8 @@ struct Known {
     requester: usize,
     /// Its last.
     psn: u64,
+    /// It is the answer to a READ or an atomic operation.
+    brings: bool,
 }
 
 impl World {
@@ -72,7 +74,9 @@ impl World {
             let stream = &mut ends[1 - to].stream;
             tally.behind += u64::from(stream.unwrap_psn(seen.psn) < stream.unexecuted().min(stream.covered));
             stream.on_request(seen);
-            ends[to].may_fail |= ends[1 - to].stream.refusal_arrived;
+            let [first, second] = ends;
+            let (own, peer) = if to == 0 { (first, second) } else { (second, first) };
+            own.on_refusable(&peer.stream);
         } else {
             if seen.kind == Kind::ReadResponse {
                 ends[to].stream.on_response_order(seen.psn, sequence);
@@ -85,7 +89,10 @@ impl World {
             };
             taken[0] += u64::from(fresh);
             taken[1] += 1;
-            ends[to].may_fail |= syndrome > 0x60;
+            if syndrome > 0x60 {
+                ends[to].may_fail = true;
+                ends[to].stream.on_refused(seen.psn);
+            }
         }
     }
 
@@ -135,6 +142,9 @@ impl World {
         }
         if connection.settings.service.is_reliable() && fate.disturbs(connection.settings.ack_timeout()) {
             connection.ends[known.requester].stream.on_disturbed(known.psn);
+        }
+        if known.brings && (fate.lost || fate.corrupt || fate.late > 0) {
+            connection.ends[known.requester].stream.on_answer_hit(known.psn);
         }
         self.trace_sent(from, &line, &fate);
         self.model.count_hits(known.rows, fate.hits);
@@ -191,7 +201,8 @@ impl World {
             (rows, psn)
         };
         connection.frames_left = connection.frames_left.saturating_sub(1);
-        Ok(Known { rows, connection: at, requester, psn })
+        let brings = matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck);
+        Ok(Known { rows, connection: at, requester, psn, brings })
     }
 }
 

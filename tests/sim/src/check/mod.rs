@@ -3,12 +3,14 @@
 
 pub(crate) mod completion;
 mod memory;
+mod owed;
 mod read_order;
 mod requester;
 mod responder;
 mod tally;
 mod unreliable;
 
+pub(crate) use owed::Owed;
 pub(crate) use read_order::ReadOrder;
 pub(crate) use tally::Tally;
 pub(crate) use unreliable::Inbox;

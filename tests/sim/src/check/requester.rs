@@ -250,7 +250,7 @@ impl Stream {
     }
 
     /// How far `from` gets when all before `to` is acknowledged, and these PSNs have answers of their own.
-    fn reach(&self, from: u64, to: u64, is_answered: impl Fn(u64) -> bool) -> u64 {
+    pub(super) fn reach(&self, from: u64, to: u64, is_answered: impl Fn(u64) -> bool) -> u64 {
         let mut reached = from;
         while let Some((id, _)) = self.find(reached) {
             let message = self.message(id).expect("found");

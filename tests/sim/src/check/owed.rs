@@ -1,0 +1,92 @@
+//! Answers that are owed: what a responder executed before it refused a request is answered before the NAK that says so, and its
+//! requester has the answers.
+//!
+//! IBTA v1 9.7.5.1.2 and 9.9.2.4: responses leave in the order of the requests; a NAK has its place behind the answers to all before
+//! the refused request. So on the wire all responses of READs and all ATOMIC ACKs come before it, and a requester whose answers the
+//! network did nothing to has them when it learns of the refusal: it flushes nothing in front of what was refused.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    message::Message,
+    stream::Stream,
+    violation::{Checked, demand},
+};
+
+/// Answers to READs and atomic operations of one queue pair, as the wire shows them.
+#[derive(Debug)]
+pub(crate) struct Owed {
+    /// All before this was answered at least once; PSNs from it on that were.
+    from: u64,
+    replied: BTreeSet<u64>,
+    /// Answers that the network lost, damaged or delayed, and may not have been made good.
+    hit: Vec<u64>,
+    /// The request that the requester knows to be refused.
+    refused: Option<u64>,
+}
+
+impl Owed {
+    pub(crate) fn from(start: u64) -> Self {
+        Self { from: start, replied: BTreeSet::new(), hit: Vec::new(), refused: None }
+    }
+}
+
+impl Stream {
+    /// A READ response or an ATOMIC ACK leaves.
+    pub(crate) fn on_reply(&mut self, psn: u64) {
+        self.owed.replied.insert(psn);
+        self.advance_replied(psn);
+    }
+
+    fn advance_replied(&mut self, to: u64) {
+        // What is not kept any more is complete.
+        let first = self.messages.front().map_or(self.end, |message| message.first);
+        let from = self.owed.from.max(first);
+        self.owed.from = self.reach(from, to, |psn| self.owed.replied.contains(&psn));
+        self.owed.replied = self.owed.replied.split_off(&self.owed.from);
+    }
+
+    /// The request at `psn` is refused: a fatal NAK leaves.
+    pub(crate) fn check_owed(&mut self, psn: u64) -> Checked {
+        self.advance_replied(psn);
+        let from = self.owed.from;
+        demand!(
+            from >= psn,
+            "owed-answer",
+            "PSN {} is refused, and {} was accepted before it and never answered: {:?}",
+            psn & 0xff_ffff,
+            from & 0xff_ffff,
+            self.find(from).and_then(|(id, _)| self.message(id))
+        );
+        Ok(())
+    }
+
+    /// The network did something to an answer, so that the requester does not have it in its turn.
+    pub(crate) fn on_answer_hit(&mut self, psn: u64) {
+        let from = self.una_at_least;
+        self.owed.hit.retain(|psn| *psn >= from);
+        self.owed.hit.push(psn);
+    }
+
+    /// The requester learns that a request was refused.
+    pub(crate) fn on_refused(&mut self, psn: u32) {
+        let psn = self.unwrap_psn(psn);
+        self.owed.refused.get_or_insert(psn);
+    }
+
+    /// A request is flushed because one behind it was refused, and for no other reason: that is so only when an answer to a READ or an
+    /// atomic operation before the refused one was lost, for the responder does not answer any more.
+    pub(crate) fn check_flushed(&self, message: &Message) -> Checked {
+        let Some(refused) = self.owed.refused else { return Ok(()) };
+        let lost = self.owed.hit.iter().any(|psn| (self.una_at_least..refused).contains(psn));
+        demand!(
+            lost,
+            "owed-answer",
+            "request {} is flushed, PSN {} was refused, and no answer before it was lost: acknowledged up to {}, {message:?}",
+            message.wr_id,
+            refused & 0xff_ffff,
+            self.una_at_least & 0xff_ffff
+        );
+        Ok(())
+    }
+}
