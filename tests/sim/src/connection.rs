@@ -2,6 +2,7 @@
 
 use crate::{
     random::Random,
+    reuse::Told,
     service::Service,
     stream::{Receive, Receives, Stream},
 };
@@ -80,6 +81,8 @@ pub(crate) struct End {
     pub(crate) own_key_until: u64,
     /// It has failed, or may have: flushed work is no surprise.
     pub(crate) may_fail: bool,
+    /// Of memory that is used again.
+    pub(crate) told: Told,
     /// It was ended from outside.
     pub(crate) ended: bool,
     /// Something reached it that it must refuse, or may have: it fails as a responder.
@@ -90,7 +93,7 @@ pub(crate) struct End {
     pub(crate) failed: bool,
     /// Its endpoint went away.
     pub(crate) gone: bool,
-    /// Nobody answers it, so that it waits by itself: it posts sends again at this moment.
+    /// It posts sends again at this moment: nobody answers it, or its application waits for something else.
     pub(crate) send_at: u64,
     /// When it posts receives again, if it lacks some.
     pub(crate) receive_at: u64,
@@ -143,6 +146,7 @@ impl End {
             key_until: 0,
             own_key_until: 0,
             may_fail: false,
+            told: Told::default(),
             ended: false,
             refuses: false,
             send_failed: false,

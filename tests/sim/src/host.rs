@@ -27,8 +27,8 @@ use crate::{
     connection::Settings,
     counting::COUNTING_BYTES,
     layout::{
-        COUNTING, COUNTING_KEY, COUNTING_VA, FORBIDDEN, HANDLES, OTHER_PD, OTHER_PD_AH, OTHER_PD_KEY, PD, READ_KEY, SINK, SINK_KEY, SINK_VA, SOURCE,
-        SOURCE_KEY, SOURCE_VA, own_key, own_region, sink_bytes, slot_key, slot_region,
+        COUNTING, COUNTING_KEY, COUNTING_VA, FORBIDDEN, HANDLES, OTHER_PD, OTHER_PD_AH, OTHER_PD_KEY, PD, READ_KEY,
+        SINK, SINK_KEY, SINK_VA, SOURCE, SOURCE_KEY, SOURCE_VA, own_key, own_region, sink_bytes, slot_key, slot_region,
     },
     model::{HostModel, RECV_CQ, SEND_CQ},
     pattern::SOURCE_BYTES,
@@ -73,13 +73,7 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
     let regions = [
         source,
         sink,
-        Mr {
-            key: MrKey(COUNTING_KEY),
-            va: COUNTING_VA,
-            length: COUNTING_BYTES.into(),
-            region: COUNTING,
-            ..source
-        },
+        Mr { key: MrKey(COUNTING_KEY), va: COUNTING_VA, length: COUNTING_BYTES.into(), region: COUNTING, ..source },
         Mr { key: MrKey(READ_KEY), access: access::REMOTE_READ, ..sink },
         Mr { key: MrKey(OTHER_PD_KEY), pd: OTHER_PD, region: FORBIDDEN, ..sink },
     ];
@@ -91,6 +85,9 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
     }
     for (slot, generation) in model.own_generations.iter().enumerate() {
         insert_own_key(&mut endpoint, slots, slot, *generation);
+    }
+    for (slot, reuse) in model.reuse.iter().enumerate() {
+        reuse.insert(&mut endpoint, slot);
     }
     if let Some(shared) = &model.shared {
         endpoint.insert_srq(shared.make(host)).map_err(|(_, reject)| reject).expect("room");

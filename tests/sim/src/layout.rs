@@ -4,6 +4,7 @@
 //!   source region   the host's half of the sea, never written
 //!   sink region     for each slot (one queue pair at a time):
 //!                   | WRITEs land here | written, then read back | receive buffers | READs land here | words for atomic operations |
+//!   reused regions  source memory of a slot that its application uses again
 //!   counting region  words that count up all the time; READs alone use it
 //!   behind all slots: | buffers of the shared receive queue |
 //! ```
@@ -29,6 +30,7 @@ pub(crate) const COUNTING: RegionId = RegionId(4);
 pub(crate) const SOURCE_VA: u64 = 0x1000_0000;
 pub(crate) const SINK_VA: u64 = 0x7000_0000;
 pub(crate) const COUNTING_VA: u64 = 0x2000_0000;
+pub(crate) const REUSE_VA: u64 = 0x3000_0000;
 
 pub(crate) const SOURCE_KEY: u32 = 0x0050_0001;
 pub(crate) const SINK_KEY: u32 = 0x0051_0002;
@@ -45,6 +47,8 @@ pub(crate) const HANDLES: u32 = 8;
 /// Opens nothing.
 pub(crate) const NO_KEY: u32 = 0x0077_7701;
 
+/// Source memory of a slot that its application uses again.
+pub(crate) const REUSE_BYTES: u32 = 2 * RECV_BYTES;
 pub(crate) const WRITE_BYTES: u32 = 64 << 10;
 pub(crate) const BACK_BYTES: u32 = 40 << 10;
 pub(crate) const RECV_SLOTS: u32 = 16;
@@ -91,6 +95,24 @@ pub(crate) const fn own_region(slot: usize, generation: u32) -> RegionId {
 /// The region that a slot's key opens.
 pub(crate) const fn slot_region(slot: usize, generation: u32) -> RegionId {
     RegionId(1 << 31 | (slot as u32) << 24 | generation & 0x00ff_ffff)
+}
+
+/// The key of that generation over a slot's memory that is used again.
+pub(crate) const fn reuse_key(slot: usize, generation: u32) -> u32 {
+    ((0xc000 + slot as u32) << 8) | generation & 0xff
+}
+
+/// The region that it opens.
+pub(crate) const fn reuse_region(slot: usize, generation: u32) -> RegionId {
+    RegionId(1 << 30 | (slot as u32) << 24 | generation & 0x00ff_ffff)
+}
+
+/// (slot, generation) of such a region.
+pub(crate) const fn reuse_slot(region: RegionId) -> Option<(usize, u32)> {
+    if region.0 >> 30 != 1 {
+        return None;
+    }
+    Some(((region.0 >> 24 & 0x3f) as usize, region.0 & 0x00ff_ffff))
 }
 
 /// (slot, generation) of such a region, and whether it is the host's own key's.

@@ -28,6 +28,7 @@ mod network;
 mod operation;
 mod pattern;
 mod random;
+mod reuse;
 mod service;
 mod shared;
 mod stream;

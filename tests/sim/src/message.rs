@@ -92,6 +92,11 @@ pub(crate) struct Message {
     pub(crate) invalidates: bool,
     pub(crate) invalidated: bool,
     pub(crate) lkey: u32,
+    /// Its bytes are in memory that is used again; it was, and perhaps deregistered.
+    pub(crate) reuses: bool,
+    pub(crate) reused: Option<bool>,
+    /// The last message of the peer that its application had when this was posted.
+    pub(crate) tells: Option<u64>,
     /// Operands of an atomic operation, and what it found when it was executed.
     pub(crate) swap_or_add: u64,
     pub(crate) compare: u64,

@@ -16,8 +16,9 @@ use crate::{
     connection::{Connection, Phase},
     counting,
     fault::Fault,
-    layout::{COUNTING, READ_AT, SINK, SLOT_BYTES, SOURCE, region_slot},
+    layout::{COUNTING, READ_AT, SINK, SLOT_BYTES, SOURCE, region_slot, reuse_slot},
     pattern::{SOURCE_BYTES, sea},
+    reuse::Reuse,
     shared::Shared,
     violation::{Checked, Violation, demand},
 };
@@ -36,6 +37,8 @@ pub(crate) struct HostModel {
     pub(crate) generations: Vec<u32>,
     /// As `generations`, of the keys that the host makes invalid itself.
     pub(crate) own_generations: Vec<u32>,
+    /// Source memory of each slot that is used again.
+    pub(crate) reuse: Vec<Reuse>,
     /// Which connection has the queue pair of that index.
     pub(crate) by_index: Vec<Option<usize>>,
     pub(crate) shared: Option<Shared>,
@@ -144,6 +147,13 @@ impl Model {
                 "stale-key",
                 "memory of key {generation} of slot {slot} is used, {good} is good"
             );
+        } else if let Some((slot, generation)) = reuse_slot(span.region()) {
+            let good = self.hosts[host].reuse[slot].generation;
+            demand!(
+                generation == good,
+                "stale-key",
+                "memory of key {generation} of slot {slot} is used, which was deregistered; {good} is good"
+            );
         } else {
             let region = span.region();
             demand!([SOURCE, SINK, COUNTING].contains(&region), "access", "memory that no key opens is used");
@@ -153,6 +163,11 @@ impl Model {
 
     fn on_read(&mut self, host: usize, span: MemSpan<'_>, into: &mut [u8]) -> Checked {
         self.check_region(host, span)?;
+        if let Some((slot, _)) = reuse_slot(span.region()) {
+            let reuse = self.hosts[host].reuse[slot];
+            into.copy_from_slice(reuse.bytes(host, span.offset() as usize, into.len()));
+            return Ok(());
+        }
         if span.region() == COUNTING {
             counting::fill(span.offset() as u32, self.calls, into);
             return Ok(());

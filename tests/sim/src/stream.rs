@@ -73,6 +73,10 @@ pub(crate) struct Stream {
     /// The ACK timer cannot have begun before this moment.
     pub(crate) timer_from: u64,
     pub(crate) timeouts: u64,
+    /// The ACK timer ran out since the last progress.
+    pub(crate) timed_out: bool,
+    /// All before this was under way when something was made good.
+    pub(crate) sent_again_until: u64,
     /// When something last went forward.
     pub(crate) alive_at: u64,
     /// The next message whose completion is due.
@@ -129,6 +133,8 @@ impl Stream {
             go_back: false,
             timer_from: now,
             timeouts: 0,
+            timed_out: false,
+            sent_again_until: start,
             alive_at: now,
             complete: 0,
             placed: Place::default(),

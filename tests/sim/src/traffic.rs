@@ -62,6 +62,9 @@ impl World {
         if self.model.trace {
             println!("{:>12} host {to} <- {} {disposition:?}", self.now, describe(&seen));
         }
+        if let Some(at) = self.model.served {
+            self.reuse_memory(at, to);
+        }
         self.network.give_back(bytes);
     }
 

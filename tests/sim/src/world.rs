@@ -16,6 +16,7 @@ use crate::{
     model::{AppView, HostModel, Model},
     network::Network,
     random::Random,
+    reuse::Reuse,
     shared::Shared,
     table::Table,
     violation::{Checked, Violation},
@@ -66,6 +67,7 @@ impl World {
             sink: vec![0; sink_bytes(slots)],
             generations: vec![0; slots],
             own_generations: vec![0; slots],
+            reuse: vec![Reuse::default(); slots],
             by_index: vec![None; host::QPS_MAX as usize],
             tally: Tally::default(),
         };

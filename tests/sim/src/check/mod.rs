@@ -7,6 +7,7 @@ mod owed;
 mod read_order;
 mod requester;
 mod responder;
+mod reuse;
 mod tally;
 mod unreliable;
 

@@ -170,8 +170,9 @@ impl Stream {
             message.packets
         );
         let bytes = (message.length - skip).min(mtu) as usize;
+        self.check_reused(message, seen.psn, bytes)?;
         demand!(
-            seen.payload.len() == bytes && message.data.holds(skip, seen.payload),
+            seen.payload.len() == bytes && (message.reused.is_some() || message.data.holds(skip, seen.payload)),
             "payload",
             "PSN {}: {} bytes that are not the {bytes} of the message at {skip}",
             seen.psn,
@@ -242,7 +243,7 @@ impl Stream {
         self.una_at_least = at_least;
         if went_on {
             self.alive_at = now;
-            self.disturbed.retain(|psn| *psn >= at_least);
+            self.on_made_good(at_least);
         }
         if went_on && certain && self.una == at_least {
             (self.attempts, self.rnr_naks, self.timer_from) = (0, 0, now);
@@ -285,7 +286,7 @@ impl Stream {
         demand!(ran >= timeout, "timer", "the ACK timer of {timeout} ns ran out after {ran} ns at most");
         demand!(self.una_at_least < self.frontier, "timer", "the ACK timer ran out and nothing is in flight");
         self.timer_from = now;
-        self.go_back = true;
+        (self.go_back, self.timed_out) = (true, true);
         Ok(())
     }
 }

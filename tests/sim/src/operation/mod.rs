@@ -8,6 +8,7 @@ mod keys;
 mod local;
 mod placement;
 mod read;
+mod reuse;
 mod send;
 mod unreliable;
 mod write;
@@ -17,12 +18,14 @@ use roced_transport::work::DatagramTo;
 
 use crate::{
     layout::{
-        BACK_AT, BACK_WORD_AT, COUNTING_KEY, COUNTING_VA, READ_AT, RECV_AT, RECV_BYTES, RECV_SLOTS, READ_BYTES, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA, WORDS, WORDS_AT,
-        WRITE_BYTES, own_key, slot_key,
+        BACK_AT, BACK_WORD_AT, COUNTING_KEY, COUNTING_VA, READ_AT, READ_BYTES, RECV_AT, RECV_BYTES, RECV_SLOTS,
+        REUSE_BYTES, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA, WORDS, WORDS_AT, WRITE_BYTES, own_key,
+        reuse_key, slot_key,
     },
     message::{Expected, Kind, Message, Outcome},
     pattern::{Pieces, SOURCE_BYTES},
     random::Random,
+    reuse::Reuse,
     service::Service,
 };
 
@@ -55,6 +58,7 @@ const SOUND: &[Operation] = &[
     local::INVALIDATE,
     placement::FLUSH,
     placement::ATOMIC_WRITE,
+    reuse::REUSE,
 ];
 
 /// Operations that end a reliable connection.
@@ -140,6 +144,11 @@ pub(crate) fn draw(random: &mut Random, service: Service, fatal: bool) -> (&'sta
     unreachable!("less than the sum of all weights")
 }
 
+/// What an application says when it is asked whether a message is there.
+pub(crate) fn answer() -> (&'static Operation, u64) {
+    (&send::SEND, 1)
+}
+
 /// What composing needs and gives.
 pub(crate) struct Composer<'c> {
     pub(crate) random: &'c mut Random,
@@ -171,6 +180,11 @@ pub(crate) struct Composer<'c> {
     pub(crate) generation: u32,
     /// The index of the receive that the next SEND takes; `None` if nobody knows.
     pub(crate) next_receive: Option<u64>,
+    /// Nothing that was posted before uses the memory that is used again; the memory.
+    pub(crate) reuse_is_free: bool,
+    pub(crate) reuse: Reuse,
+    /// Set: nothing more is posted for so many nanoseconds.
+    pub(crate) pause: u64,
     /// Set: the peer takes that key back, and makes another, before this is posted.
     pub(crate) take_back: bool,
     pub(crate) messages: Vec<Message>,
@@ -233,6 +247,9 @@ impl Composer<'_> {
             invalidates: false,
             invalidated: false,
             lkey: SOURCE_KEY,
+            reuses: false,
+            reused: None,
+            tells: None,
             swap_or_add: 0,
             compare: 0,
             found: None,
@@ -317,10 +334,19 @@ impl Composer<'_> {
         self.read_of(written.data.clone(), written.length, written.remote_va, SINK_KEY)
     }
 
+    /// The bytes of a SEND or WRITE come from memory that is used again.
+    pub(crate) fn fill_from_reused(&mut self, message: &mut Message) {
+        let offset = self.random.below(u64::from(REUSE_BYTES - message.length) + 1) as u32;
+        message.data = Pieces::default();
+        message.data.push(self.reuse.sea_at(self.host) as u32 + offset, message.length);
+        (message.inline, message.reuses) = (false, true);
+        message.rows &= !(trait_bit(Trait::Inline) | trait_bit(Trait::SeveralSges));
+        message.lkey = reuse_key(self.slot, self.reuse.generation);
+    }
+
     /// A READ of words that count up, from byte `offset` of them on.
     pub(crate) fn read_counts(&mut self, offset: u32, length: u32) -> Message {
-        let message =
-            self.read_of(Pieces::default(), length, COUNTING_VA + u64::from(offset), COUNTING_KEY);
+        let message = self.read_of(Pieces::default(), length, COUNTING_VA + u64::from(offset), COUNTING_KEY);
         Message { expected: Expected::Counting(offset), ..message }
     }
 
