@@ -39,6 +39,7 @@ impl World {
                 for end in 0..2 {
                     self.post_receives(at, end);
                     self.answer(at, end);
+                    self.drain(at, end);
                     self.post_sends(at, end);
                     let since = self.model.connections[at].ends[end].stream.alive_at;
                     if !self.model.connections[at].ends[end].stream.is_drained() {
@@ -50,6 +51,7 @@ impl World {
             Phase::Closing { since } => {
                 for end in 0..2 {
                     self.post_receives(at, end);
+                    self.drain(at, end);
                 }
                 let done = |end: &crate::connection::End| end.gone || end.stream.is_drained();
                 if self.model.connections[at].ends.iter().all(done) {

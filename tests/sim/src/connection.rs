@@ -1,6 +1,7 @@
 //! A connection between the two hosts: its settings, and what is known of either end.
 
 use crate::{
+    drain::Drain,
     random::Random,
     reuse::Told,
     service::Service,
@@ -83,6 +84,9 @@ pub(crate) struct End {
     pub(crate) may_fail: bool,
     /// Of memory that is used again.
     pub(crate) told: Told,
+    /// It drains its send queue, and does so when this many were posted.
+    pub(crate) drain: Drain,
+    pub(crate) drain_after: u64,
     /// It was ended from outside.
     pub(crate) ended: bool,
     /// Something reached it that it must refuse, or may have: it fails as a responder.
@@ -147,6 +151,8 @@ impl End {
             own_key_until: 0,
             may_fail: false,
             told: Told::default(),
+            drain: Drain::No,
+            drain_after: u64::MAX,
             ended: false,
             refuses: false,
             send_failed: false,

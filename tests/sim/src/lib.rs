@@ -16,6 +16,7 @@ mod arriving;
 mod check;
 mod connection;
 mod counting;
+mod drain;
 mod fault;
 mod frame;
 mod host;

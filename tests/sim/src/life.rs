@@ -92,7 +92,10 @@ impl World {
         }
         let keeps = self.recovery.map(|recovery| recovery.kind == Recovery::Selective);
         let stream = |at: usize| Stream::new(&settings, keeps[at], self.network.round_trip(), psns[at], self.now);
-        let ends = [0, 1].map(|at| End::new(qpns[at].get(), is_shared[at], stream(at)));
+        let mut ends = [0, 1].map(|at| End::new(qpns[at].get(), is_shared[at], stream(at)));
+        if self.random.one_in(4) {
+            ends.iter_mut().for_each(|end| end.drain_after = self.random.below(100));
+        }
         Connection {
             slot,
             settings,

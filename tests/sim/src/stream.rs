@@ -75,6 +75,8 @@ pub(crate) struct Stream {
     pub(crate) timeouts: u64,
     /// The ACK timer ran out since the last progress.
     pub(crate) timed_out: bool,
+    /// Its send queue is drained: nothing begins.
+    pub(crate) is_held_back: bool,
     /// All before this was under way when something was made good.
     pub(crate) sent_again_until: u64,
     /// When something last went forward.
@@ -134,6 +136,7 @@ impl Stream {
             timer_from: now,
             timeouts: 0,
             timed_out: false,
+            is_held_back: false,
             sent_again_until: start,
             alive_at: now,
             complete: 0,

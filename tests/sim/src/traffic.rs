@@ -37,7 +37,10 @@ impl World {
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
         let qp = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn));
         let state = qp.filter(|qp| qp.config().service == seen.service.kind()).map(|qp| qp.state());
-        let hears = matches!(state, Some(State::ReadyToReceive | State::ReadyToSend | State::SendQueueError));
+        let hears = matches!(
+            state,
+            Some(State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrain | State::SendQueueError)
+        );
         let tally = &mut self.model.hosts[to].tally;
         tally.given += 1;
         tally.given_corrupt += u64::from(corrupt && hears);
@@ -47,6 +50,7 @@ impl World {
             (Service::Unreliable, false) => self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn)),
             (Service::Datagram, true) => self.model.arriving = Some(self.model.expect_datagram(to, &seen, &bytes)),
             (Service::Datagram, false) => self.model.arriving = Some(Arriving::nothing("datagram", seen.psn)),
+            (Service::Reliable, false) if state == Some(State::Error) && !corrupt => self.check_overtaken(to, &seen),
             (Service::Reliable, false) => {}
         }
         let (first, rest) = bytes.split_at(bytes.len().min(3840));
@@ -66,6 +70,15 @@ impl World {
             self.reuse_memory(at, to);
         }
         self.network.give_back(bytes);
+    }
+
+    /// A whole frame reaches a queue pair that has failed.
+    fn check_overtaken(&mut self, to: usize, seen: &frame::Seen<'_>) {
+        let at = self.model.connection_of(to, seen.dest_qpn);
+        if let Some(at) = at.filter(|_| matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck)) {
+            let checked = self.model.connections[at].ends[to].stream.check_overtaken(seen.psn, self.now);
+            self.model.note(checked);
+        }
     }
 
     /// A whole frame reaches a queue pair that listens: what is known of it from now on.
@@ -94,7 +107,7 @@ impl World {
             taken[1] += 1;
             if syndrome > 0x60 {
                 ends[to].may_fail = true;
-                ends[to].stream.on_refused(seen.psn);
+                ends[to].stream.on_refused(seen.psn, self.now);
             }
         }
     }
@@ -147,7 +160,7 @@ impl World {
             connection.ends[known.requester].stream.on_disturbed(known.psn);
         }
         if known.brings && (fate.lost || fate.corrupt || fate.late > 0) {
-            connection.ends[known.requester].stream.on_answer_hit(known.psn);
+            connection.ends[known.requester].stream.on_answer_hit(known.psn, fate.lost || fate.corrupt);
         }
         self.trace_sent(from, &line, &fate);
         self.model.count_hits(known.rows, fate.hits);

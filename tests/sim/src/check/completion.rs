@@ -48,6 +48,10 @@ pub(crate) fn check_send(own: &mut End, peer: &mut End, cqe: &Cqe, now: u64) -> 
         }
         _ => {
             check_failure(own, peer, message, status)?;
+            let is_first = own.may_fail && !(own.send_failed || own.ended || own.refuses);
+            if status == Some(Status::WorkRequestFlushed) && is_first {
+                own.stream.check_flushed(cqe.wr_id)?;
+            }
             (own.may_fail, own.send_failed, own.failed) = (true, true, true);
             Ok(())
         }
@@ -100,13 +104,7 @@ fn check_success(own: &mut End, peer: &mut End, id: u64) -> Checked {
 fn check_failure(own: &End, peer: &End, message: &Message, status: Option<Status>) -> Checked {
     let (stream, settings) = (&own.stream, &own.stream.settings);
     let plausible = match status {
-        Some(Status::WorkRequestFlushed) => {
-            let known = own.send_failed || own.ended || own.refuses;
-            if own.may_fail && !known {
-                stream.check_flushed(message)?;
-            }
-            own.may_fail
-        }
+        Some(Status::WorkRequestFlushed) => own.may_fail,
         Some(Status::RemoteAccess) => message.outcome == Outcome::RemoteAccess || message.may_fail,
         Some(Status::RemoteInvalidRequest) => message.outcome == Outcome::RemoteInvalid,
         Some(Status::LocalLength) => message.outcome == Outcome::LocalLength,
