@@ -125,6 +125,8 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     /// It has another MTU than the one before it in its slot.
     pub(crate) mtu_changed: bool,
+    /// When the last of its frames under way arrives, or something else of it happened.
+    pub(crate) quiet_from: u64,
     /// Frames that it still has, if it is to end by itself.
     pub(crate) frames_left: u64,
 }

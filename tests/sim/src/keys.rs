@@ -53,6 +53,9 @@ impl World {
             let (own, peer) = if at == 0 { (first, second) } else { (second, first) };
             own.on_refusable(&peer.stream);
         }
+        if let Some(connection) = connection {
+            self.model.connections[connection].quiet_from = self.now;
+        }
         self.model.served = connection;
         let mut app = AppView { model: &mut self.model, host: at };
         self.endpoints[at].finish_key_change(Nanos(self.now), change.qpn, change.ticket, done.is_some(), &mut app);

@@ -102,6 +102,7 @@ impl World {
             ends,
             phase: Phase::Open,
             mtu_changed: before.is_some_and(|before| before.mtu != settings.mtu),
+            quiet_from: self.now,
             frames_left: self.random.within(200, 2_000),
         }
     }

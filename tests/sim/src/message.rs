@@ -113,6 +113,7 @@ pub(crate) struct Message {
     /// PSN of its first packet, counted without end, and how many it takes.
     pub(crate) first: u64,
     pub(crate) packets: u32,
+    pub(crate) posted_at: u64,
     /// Which receive it takes.
     pub(crate) recv: Option<u64>,
     /// The PSN behind the last READ or atomic operation before it.

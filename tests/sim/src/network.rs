@@ -88,6 +88,11 @@ impl Network {
         2 * self.delay
     }
 
+    /// A frame arrives so much later than it would, at the most.
+    pub(crate) const fn grid(&self) -> u64 {
+        self.grid
+    }
+
     /// Frames on their way.
     pub(crate) fn flying(&self) -> impl Iterator<Item = &[u8]> {
         self.flying.iter().flatten().map(|arrival| &arrival.bytes[..])

@@ -176,7 +176,7 @@ impl Stream {
     pub(crate) fn post(&mut self, mut message: Message, now: u64) -> &Message {
         let id = self.posted();
         message.wr_id = id;
-        message.first = self.end;
+        (message.first, message.posted_at) = (self.end, now);
         message.packets = match message.kind {
             Kind::LocalInvalidate => 0,
             _ => message.length.div_ceil(self.mtu()).max(1),

@@ -153,6 +153,7 @@ impl World {
         let line = if self.model.trace { line(&bytes) } else { String::new() };
         let mut fate = self.network.send(self.now, from, bytes);
         let connection = &mut self.model.connections[known.connection];
+        connection.quiet_from = connection.quiet_from.max(self.now + fate.under_way + self.network.grid());
         if connection.mtu_changed {
             fate.hit(Fault::MtuChange);
         }
@@ -194,6 +195,10 @@ impl World {
         let (tally, connection) = (&mut self.model.hosts[from].tally, &mut self.model.connections[at]);
         tally.payload_bytes += seen.payload.len() as u64;
         let requester = if seen.is_request() { from } else { 1 - from };
+        if seen.is_request() && !self.small_nic {
+            let end = &connection.ends[from];
+            end.stream.check_silence(connection.quiet_from, end.drain, self.now)?;
+        }
         let (rows, psn) = if !seen.service.is_reliable() {
             let sent = connection.ends[from].stream.check_unanswered(&seen, self.now)?;
             // A silent one is done with that: nothing else says so.

@@ -4,6 +4,7 @@
 pub(crate) mod completion;
 mod memory;
 mod owed;
+mod prompt;
 mod read_order;
 mod requester;
 mod responder;

@@ -107,6 +107,10 @@ impl Stream {
     pub(crate) fn check_flushed(&mut self, id: u64) -> Checked {
         let Some((refused, _)) = self.owed.refused else { return Ok(()) };
         let message = self.message(id).expect("kept");
+        // Who drops answers behind one that was late asks for them again, and nobody is there.
+        if message.first < self.sent_again_until {
+            return Ok(());
+        }
         let hits = || self.owed.hit.iter().filter(|hit| (self.una_at_least..refused).contains(&hit.psn));
         demand!(
             hits().count() > 0,

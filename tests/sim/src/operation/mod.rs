@@ -260,6 +260,7 @@ impl Composer<'_> {
             writable: length,
             first: 0,
             packets: 0,
+            posted_at: 0,
             recv: None,
             answered_until: 0,
         }
