@@ -5,6 +5,7 @@ use roced_transport::{clock::Nanos, qp::State};
 
 use crate::{
     arriving::Arriving,
+    connection::End,
     fault::{Fate, Fault},
     frame::{self, Kind},
     host::Nic,
@@ -195,7 +196,10 @@ impl World {
         let (tally, connection) = (&mut self.model.hosts[from].tally, &mut self.model.connections[at]);
         tally.payload_bytes += seen.payload.len() as u64;
         let requester = if seen.is_request() { from } else { 1 - from };
-        if seen.is_request() && !self.small_nic {
+        // Who has failed or gone away does not answer, nor who waits for a change of keys.
+        let changes = |end: &End| self.changing.iter().any(|(_, _, change)| change.qpn.get() == end.qpn);
+        let answers = connection.ends.iter().all(|end| !(end.gone || end.failed || end.may_fail || changes(end)));
+        if seen.is_request() && answers && !self.small_nic {
             let end = &connection.ends[from];
             end.stream.check_silence(connection.quiet_from, end.drain, self.now)?;
         }
