@@ -92,13 +92,17 @@ impl World {
         }
         let keeps = self.recovery.map(|recovery| recovery.kind == Recovery::Selective);
         let stream = |at: usize| Stream::new(&settings, keeps[at], self.network.round_trip(), psns[at], self.now);
-        let ends = [0, 1].map(|at| End::new(qpns[at].get(), is_shared[at], stream(at)));
+        let mut ends = [0, 1].map(|at| End::new(qpns[at].get(), is_shared[at], stream(at)));
+        if self.random.one_in(4) {
+            ends.iter_mut().for_each(|end| end.drain_after = self.random.below(100));
+        }
         Connection {
             slot,
             settings,
             ends,
             phase: Phase::Open,
             mtu_changed: before.is_some_and(|before| before.mtu != settings.mtu),
+            quiet_from: self.now,
             frames_left: self.random.within(200, 2_000),
         }
     }

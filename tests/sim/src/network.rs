@@ -15,6 +15,8 @@ pub(crate) struct Arrival {
     pub(crate) bytes: Vec<u8>,
     /// Bits were flipped on its way.
     pub(crate) corrupt: bool,
+    /// It was the so many-th that left either host; a copy counts as what it is a copy of.
+    pub(crate) sequence: u64,
 }
 
 /// One direction.
@@ -46,6 +48,8 @@ pub(crate) struct Network {
     flying: Vec<Option<Arrival>>,
     free: Vec<usize>,
     sent: u64,
+    /// Frames that left.
+    left: u64,
     spare: Vec<Vec<u8>>,
 }
 
@@ -64,6 +68,7 @@ impl Network {
             flying: Vec::new(),
             free: Vec::new(),
             sent: 0,
+            left: 0,
             spare: Vec::new(),
         }
     }
@@ -81,6 +86,11 @@ impl Network {
     /// No answer comes sooner than this.
     pub(crate) const fn round_trip(&self) -> u64 {
         2 * self.delay
+    }
+
+    /// A frame arrives so much later than it would, at the most.
+    pub(crate) const fn grid(&self) -> u64 {
+        self.grid
     }
 
     /// Frames on their way.
@@ -107,6 +117,8 @@ impl Network {
     /// A frame leaves from host `from`; says what becomes of it.
     pub(crate) fn send(&mut self, now: u64, from: usize, mut bytes: Vec<u8>) -> Fate {
         let mut fate = self.decide(now, from);
+        self.left += 1;
+        let sequence = self.left;
         if fate.marked {
             mark(&mut bytes);
         }
@@ -128,13 +140,13 @@ impl Network {
             let mut copy = self.spare.pop().unwrap_or_default();
             copy.clear();
             copy.extend_from_slice(&bytes);
-            self.put(again, Arrival { to: 1 - from, bytes: copy, corrupt: false });
+            self.put(again, Arrival { to: 1 - from, bytes: copy, corrupt: false, sequence });
         }
         if fate.corrupt {
             self.corrupt(&mut bytes);
         }
         fate.under_way = at - now;
-        self.put(at, Arrival { to: 1 - from, bytes, corrupt: fate.corrupt });
+        self.put(at, Arrival { to: 1 - from, bytes, corrupt: fate.corrupt, sequence });
         fate
     }
 
