@@ -34,6 +34,8 @@ mod service;
 mod state;
 mod unreliable;
 
+use alloc::sync::Arc;
+
 use roced_shared::{
     abi::{
         control::{QpAttributes, attribute, event},
@@ -64,7 +66,7 @@ use crate::{
     ah::AhTable,
     clock::Nanos,
     congestion::under_way::Share,
-    counters::{QpCount, QpCounters},
+    counters::{QpCount, QpCounters, QpTally, QpTotals},
     io::{App, Wire},
     mr::MrTable,
     partition::{Partitions, Pkey},
@@ -164,16 +166,10 @@ pub struct Qp {
     pub(crate) send_room_wanted: bool,
     /// See above.
     pub(crate) recv_room_wanted: bool,
-    /// It stands in its endpoint's list of senders.
-    pub(crate) scheduled: bool,
     /// Its part of what is under way.
     pub(crate) share: Share,
-    /// It stands in its endpoint's list of events.
-    pub(crate) event_listed: bool,
-    /// It stands in its endpoint's list of key changes.
-    pub(crate) key_change_listed: bool,
-    /// It stands in its endpoint's list of those that wait for an address handle.
-    pub(crate) ah_listed: bool,
+    /// Multicast groups that it is attached to.
+    pub(crate) attachments: u32,
 }
 
 /// Flushed completions of one visit: enough to be quick, few enough for the other queue pairs of the turn.
@@ -191,7 +187,7 @@ impl Qp {
                 pkey: Pkey::DEFAULT,
                 path: PathState::Resolving,
                 lends: false,
-                counters: QpCounters::default(),
+                counters: QpTally::default(),
                 events: Events::default(),
                 tell_drained: false,
                 established: false,
@@ -207,11 +203,8 @@ impl Qp {
             early: Early::new(config.qpn),
             send_room_wanted: false,
             recv_room_wanted: false,
-            scheduled: false,
             share: Share::default(),
-            event_listed: false,
-            key_change_listed: false,
-            ah_listed: false,
+            attachments: 0,
         }
     }
 
@@ -262,7 +255,12 @@ impl Qp {
 
     /// Its counters.
     pub const fn counters(&self) -> &QpCounters {
-        &self.link.counters
+        self.link.counters.own()
+    }
+
+    /// Adds what it counts to these totals from now on, too, all that it has counted included; or to none.
+    pub(crate) fn count_into(&mut self, totals: Option<&Arc<QpTotals>>) {
+        self.link.counters.count_into(totals);
     }
 
     /// Its attributes, state included.
