@@ -10,6 +10,7 @@
 //! them in turn, a few frames each. Inside, queue pairs go by their slots (`endpoint/slots.rs`): adding or removing one, and reading the counters, take
 //! the same time with ten queue pairs as with a hundred thousand. All memory is made by [`Endpoint::new`], by whoever makes a [`Qp`], and by what inserts one.
 
+mod farewells;
 mod frames;
 mod groups;
 mod keys;
@@ -20,11 +21,11 @@ use alloc::{boxed::Box, sync::Arc};
 use core::ops::AddAssign;
 
 use roced_shared::{
-    abi::control::QpAttributes,
+    abi::control::{QpAttributes, attribute, state},
     ids::{EndpointId, Qpn},
 };
 
-use self::slots::QpSlots;
+use self::{farewells::Farewells, slots::QpSlots};
 
 use crate::{
     ah::{AddressHandle, AhTable},
@@ -123,6 +124,8 @@ pub struct Endpoint {
     key_changes: SlotList,
     /// Queue pairs of which a send waits for an address handle, or did when these last changed.
     waiting: SlotList,
+    /// What queue pairs that are gone owed their peers.
+    farewells: Farewells,
     /// The ticket of the last change of keys.
     ticket: u64,
     drops: DropCounters,
@@ -155,6 +158,7 @@ impl Endpoint {
             events: list(),
             key_changes: list(),
             waiting: list(),
+            farewells: Farewells::new(),
             ticket: 0,
             drops: DropCounters::default(),
             totals: Arc::default(),
@@ -232,7 +236,7 @@ impl Endpoint {
         app: &mut impl App,
         wire: &mut impl Wire,
     ) -> Transmitted {
-        let mut sent = Transmitted::default();
+        let mut sent = self.transmit_farewells(budget, wire);
         let (mut held_up, mut full) = ([0; FULL_MAX], 0);
         self.under_way.on_time(now);
         while sent.visits < budget && full < FULL_MAX {
@@ -276,7 +280,7 @@ impl Endpoint {
 
     /// Something may be there to send: do not sleep.
     pub fn wants_transmit(&self) -> bool {
-        !self.senders.is_empty() || self.under_way.can_admit()
+        !self.senders.is_empty() || self.under_way.can_admit() || !self.farewells.is_empty()
     }
 
     /// Something that a client must be told.
@@ -317,9 +321,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Removes a queue pair; it completes nothing any more.
+    /// Removes a queue pair; it completes nothing any more. What it owes its peer is sent as soon as there is room.
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let slot = self.slot(qpn)?;
+        self.note_farewell(slot);
         let mut qp = self.qps.remove(slot)?;
         self.under_way.remove(slot, &mut qp.share);
         self.drops.add(DropReason::HeldInVain, qp.forget_all_held(&mut self.held).into());
@@ -355,9 +360,12 @@ impl Endpoint {
         attributes: &QpAttributes,
         path: Option<PathState>,
     ) -> Result<(), Reject> {
-        let index = self.slot(qpn).ok_or(Reject::NoSuchQp(qpn))?;
-        let qp = self.qps.get_mut(index).ok_or(Reject::NoSuchQp(qpn))?;
+        let (index, qp) = self.find_mut(qpn)?;
+        let resets = mask & attribute::STATE != 0 && attributes.state == state::RESET;
+        let farewell = qp.farewell().filter(|_| resets);
+        let qp = self.qps.get_mut(index).expect("just found");
         qp.modify(mask, attributes, path, &self.partitions, &mut self.srqs)?;
+        self.keep_farewell(farewell);
         self.schedule(index);
         self.settle(index);
         Ok(())

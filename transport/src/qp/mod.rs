@@ -73,7 +73,7 @@ use crate::{
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason, Reject},
     srq::{SrqConfig, Srqs},
-    wire::{frame::Packet, path::Path},
+    wire::{frame::Packet, headers::Headers, path::Path},
     work::{RecvWork, SendWork},
 };
 
@@ -261,6 +261,12 @@ impl Qp {
     /// Adds what it counts to these totals from now on, too, all that it has counted included; or to none.
     pub(crate) fn count_into(&mut self, totals: Option<&Arc<QpTotals>>) {
         self.link.counters.count_into(totals);
+    }
+
+    /// An answer that is owed to the peer, ready to be sent when the queue pair is gone.
+    pub(crate) fn farewell(&self) -> Option<(Path, Headers)> {
+        let Roles::Reliable(Reliable { responder, .. }) = &self.roles else { return None };
+        Some((*self.link.way()?, responder.farewell(&self.link)?))
     }
 
     /// Its attributes, state included.
