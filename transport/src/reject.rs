@@ -68,6 +68,8 @@ named_counters! {
         StaleResponse "drop_stale_response",
         /// A response after a gap: what lies between was lost (asked for again).
         ResponseGap "drop_response_gap",
+        /// Not a packet that came, but an answer that a removed queue pair owed: too many of them waited for room on the wire.
+        FarewellLost "drop_farewell_lost",
     }
 }
 

@@ -87,7 +87,7 @@ impl Endpoint {
 
     /// The queue pair that a packet is for, and from whose peer it comes.
     fn admit_to_qp(&self, packet: &Packet<'_>) -> Result<u32, DropReason> {
-        let index = self.index(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
+        let index = self.slot(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
         self.qps.get(index).ok_or(DropReason::NoSuchQp)?.check_origin(packet)?;
         Ok(index)
     }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     clock::Nanos,
-    counters::{QpCount, QpCounters},
+    counters::{QpCount, QpTally},
     io::{Abort, App, EmitError, Via, Wire},
     mr::{Denied, MemSpan, MrKey, MrTable, Right},
     partition::Pkey,
@@ -44,7 +44,7 @@ pub(crate) struct Link {
     /// Its peer is of the same endpoint, and they lend each other payload. Both know when they begin to receive, and it stays so: both must
     /// cut messages alike.
     pub(super) lends: bool,
-    pub(super) counters: QpCounters,
+    pub(super) counters: QpTally,
     pub(super) events: Events,
     /// The client wants to hear when the send queue has drained.
     pub(super) tell_drained: bool,

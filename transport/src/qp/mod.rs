@@ -36,6 +36,8 @@ mod service;
 mod state;
 mod unreliable;
 
+use alloc::sync::Arc;
+
 use roced_shared::{
     abi::{
         control::{QpAttributes, attribute, event},
@@ -67,14 +69,14 @@ use crate::{
     ah::AhTable,
     clock::Nanos,
     congestion::under_way::Share,
-    counters::{QpCount, QpCounters},
+    counters::{QpCount, QpCounters, QpTally, QpTotals},
     io::{App, Wire},
     mr::MrTable,
     partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason, Reject},
     srq::{SrqConfig, Srqs},
-    wire::{frame::Packet, path::Path},
+    wire::{frame::Packet, headers::Headers, path::Path},
     work::{RecvWork, SendWork},
 };
 
@@ -167,16 +169,10 @@ pub struct Qp {
     pub(crate) send_room_wanted: bool,
     /// See above.
     pub(crate) recv_room_wanted: bool,
-    /// It stands in its endpoint's list of senders.
-    pub(crate) scheduled: bool,
     /// Its part of what is under way.
     pub(crate) share: Share,
-    /// It stands in its endpoint's list of events.
-    pub(crate) event_listed: bool,
-    /// It stands in its endpoint's list of key changes.
-    pub(crate) key_change_listed: bool,
-    /// It stands in its endpoint's list of those that wait for an address handle.
-    pub(crate) ah_listed: bool,
+    /// Multicast groups that it is attached to.
+    pub(crate) attachments: u32,
 }
 
 /// Flushed completions of one visit: enough to be quick, few enough for the other queue pairs of the turn.
@@ -194,7 +190,7 @@ impl Qp {
                 pkey: Pkey::DEFAULT,
                 path: PathState::Resolving,
                 lends: false,
-                counters: QpCounters::default(),
+                counters: QpTally::default(),
                 events: Events::default(),
                 tell_drained: false,
                 established: false,
@@ -211,11 +207,8 @@ impl Qp {
             early: Early::new(config.qpn),
             send_room_wanted: false,
             recv_room_wanted: false,
-            scheduled: false,
             share: Share::default(),
-            event_listed: false,
-            key_change_listed: false,
-            ah_listed: false,
+            attachments: 0,
         }
     }
 
@@ -266,7 +259,18 @@ impl Qp {
 
     /// Its counters.
     pub const fn counters(&self) -> &QpCounters {
-        &self.link.counters
+        self.link.counters.own()
+    }
+
+    /// Adds what it counts to these totals from now on, too, all that it has counted included; or to none.
+    pub(crate) fn count_into(&mut self, totals: Option<&Arc<QpTotals>>) {
+        self.link.counters.count_into(totals);
+    }
+
+    /// An answer that is owed to the peer, ready to be sent when the queue pair is gone.
+    pub(crate) fn farewell(&self) -> Option<(Path, Headers)> {
+        let Roles::Reliable(Reliable { responder, .. }) = &self.roles else { return None };
+        Some((*self.link.way()?, responder.farewell(&self.link)?))
     }
 
     /// Its attributes, state included.

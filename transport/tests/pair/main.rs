@@ -4,6 +4,7 @@
 mod atomics;
 mod datagram;
 mod fairness;
+mod farewells;
 mod faults;
 mod goodput;
 mod host;

@@ -63,6 +63,21 @@ impl Responder {
         Visit::Progress
     }
 
+    /// The answer that is owed as the last word of a queue pair that goes: an ACK, or the NAK with which it ended. None while responses are owed
+    /// that would have to go first.
+    pub(crate) fn farewell(&self, link: &Link) -> Option<Headers> {
+        if self.replay.front().is_some() {
+            return None;
+        }
+        let (syndrome, psn) = match self.owed {
+            Owed::Ack => (Syndrome::ACK, self.expected.minus(1)),
+            Owed::Nak(code, psn) => (Syndrome::Nak(code), psn),
+            // The peer asks again, and finds nobody.
+            Owed::Nothing | Owed::SequenceNak | Owed::RnrNak => return None,
+        };
+        Some(Headers { aeth: Some(Aeth { syndrome, msn: self.msn }), ..Headers::new(link.bth(opcode::RC_ACK, psn)) })
+    }
+
     fn send_read_response<A: App, W: Wire>(
         &mut self,
         request: &Request,
