@@ -122,8 +122,10 @@ impl Completer {
         let psn = packet.bth.psn;
         // Nothing before the oldest, nothing that was never sent.
         let ahead = psn.distance_from(self.unacknowledged);
+        let raised = requester.on_credits(packet, self.unacknowledged, link);
         if ahead < 0 {
-            return Err(DropReason::StaleResponse);
+            // IBTA v1 9.7.7.2: an ACK that nothing asked for offers credits.
+            return if raised { Ok(()) } else { Err(DropReason::StaleResponse) };
         }
         if psn.distance_from(requester.frontier()) >= 0 {
             return Err(DropReason::UnexpectedResponse);

@@ -13,6 +13,7 @@ use roced_shared::abi::{
 use super::{
     Link, Received, Turn,
     atomic::{self, ATOMIC_BYTES},
+    credits::CreditOffer,
     key_change::{KeyWish, Waiter},
     placement,
     recv_queue::RecvQueue,
@@ -76,6 +77,8 @@ pub(crate) struct Responder {
     invalidating: Option<Invalidating>,
     /// READs and atomic operations that are answered now, or may have to be again.
     replay: Replay,
+    /// What the peer was told of posted receives.
+    offer: CreditOffer,
 }
 
 /// A SEND with invalidate that waits until no table opens the key. Its packet stays the expected one; what comes meanwhile is too early.
@@ -127,6 +130,7 @@ impl Responder {
             nak_due: Nanos::NEVER,
             invalidating: None,
             replay: Replay::new(),
+            offer: CreditOffer::default(),
         }
     }
 
@@ -140,6 +144,7 @@ impl Responder {
         self.expect_anew();
         self.invalidating = None;
         self.replay.reset(depth);
+        self.offer = CreditOffer::default();
     }
 
     /// Another number of READs and atomic operations at a time is answered from now on. Those of before are forgotten: whoever
@@ -186,6 +191,15 @@ impl Responder {
         self.on_timeout(link, now);
     }
 
+    /// A receive was posted. True when the peer knows of none: it is told by an ACK that it did not ask for.
+    pub(crate) fn on_receive_posted(&mut self, link: &Link) -> bool {
+        let tells = self.owed == Owed::Nothing && self.offer.is_due(self.msn, link);
+        if tells {
+            self.owed = Owed::Ack;
+        }
+        tells
+    }
+
     fn give_sequence_nak(&mut self, link: &mut Link) {
         (self.nak_given, self.nak_due) = (true, Nanos::NEVER);
         self.owed = Owed::SequenceNak;
@@ -210,6 +224,7 @@ impl Responder {
             Ok(psns) => {
                 self.expected = self.expected.plus(psns);
                 self.expect_anew();
+                self.offer.on_executed(is_plain(packet));
                 // What a NAK complained of has come; it may have stood for an ACK.
                 if packet.bth.ack_request || self.owed != Owed::Nothing {
                     self.owed = Owed::Ack;
