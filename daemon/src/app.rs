@@ -45,7 +45,7 @@ use self::{
 use crate::{
     admin::Admin,
     clients::{Clients, DeviceSetup, listener::Listener, outside::Outside, touched},
-    config::Config,
+    config::{Config, Credits},
     net::{Change, Net},
     systemd::ServiceManager,
     worker::{command::Command, events::EventReceiver, turn::Worker, workers::Workers},
@@ -337,6 +337,7 @@ fn device_setup(device: &ServedDevice, config: &Config, workers: &Workers) -> De
         id: device.id,
         name: device.config.name.clone(),
         window_packets: device.config.window_packets,
+        credits: device.config.credits == Credits::On,
         endpoints: workers.of_device(device.id).collect(),
         qps_per_endpoint: config.limits.device.qp_places(),
     }

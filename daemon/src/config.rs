@@ -187,6 +187,8 @@ pub struct Device {
     pub roce: RoceVersions,
     /// Its partition keys, at least one, in the order of their indices.
     pub pkeys: Vec<Pkey>,
+    /// Whether reliable connections have end-to-end flow control.
+    pub credits: Credits,
     /// How losses are made good.
     pub recovery: Recovery,
     /// How long a packet may come late before it counts as lost.
@@ -309,6 +311,13 @@ choices! {
         /// RoCEv1, too.
         Both = "v1+v2",
     }
+    /// `device.credits`.
+    Credits {
+        /// Offered and obeyed.
+        On = "on",
+        /// Neither.
+        Off = "off",
+    }
     /// `device.recovery`.
     Recovery {
         /// What comes early is held, only what is missing is sent again, probes find what was lost last.
@@ -411,6 +420,7 @@ impl Device {
             total_window_packets: 192,
             roce: RoceVersions::V2,
             pkeys: vec![Pkey::DEFAULT],
+            credits: Credits::On,
             recovery: Recovery::Selective,
             reorder_delay_us: 0,
             probe_floor_us: 100,

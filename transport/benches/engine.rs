@@ -136,6 +136,7 @@ fn end(number: usize, mtu: u32) -> End {
         sizes,
         signal_all: true,
         window_packets: WINDOW,
+        credits: true,
     });
     endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject).expect("free");
     let path = path(IPV4, number as u8, 3 - number as u8);

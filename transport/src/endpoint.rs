@@ -37,7 +37,7 @@ use crate::{
     mr::MrTable,
     multicast::Groups,
     partition::Partitions,
-    qp::{PathState, Qp, QpEvent, ReplayMemory, State, Turn, Visit},
+    qp::{PathState, Qp, QpEvent, ReplayMemory, Turn, Visit},
     recovery::RecoveryConfig,
     reject::{ClientFault, DropCounters, DropReason, Reject},
     slot_list::SlotList,
@@ -182,8 +182,7 @@ impl Endpoint {
     /// As [`Self::post_send`].
     pub fn post_recv(&mut self, qpn: Qpn, work: &RecvWork<'_>) -> Result<(), ClientFault> {
         let (index, qp) = self.find_mut(qpn).map_err(|_| ClientFault::NoSuchQp(qpn))?;
-        qp.post_recv(work);
-        if qp.state() == State::Error {
+        if qp.post_recv(work) {
             self.schedule(index);
         }
         Ok(())

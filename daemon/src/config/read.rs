@@ -240,6 +240,7 @@ fn device(section: &Section<'_, '_>, workers: u32) -> Device {
         ),
         roce: section.choice("roce", default.roce),
         pkeys: pkeys(section, default.pkeys),
+        credits: section.choice("credits", default.credits),
         recovery: section.choice("recovery", default.recovery),
         reorder_delay_us: section.number("reorder_delay_us", "us", default.reorder_delay_us, 0..=1_000_000),
         probe_floor_us: section.number("probe_floor_us", "us", default.probe_floor_us, 10..=1_000_000),

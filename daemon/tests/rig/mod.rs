@@ -239,6 +239,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             sizes,
             signal_all: true,
             window_packets: 64,
+            credits: true,
         };
         let mut qp = Qp::new(config);
         if let Some(srq) = &client.srq {

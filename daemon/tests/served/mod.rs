@@ -396,6 +396,7 @@ impl Control {
             id: device,
             name: DEVICE.into(),
             window_packets: 64,
+            credits: true,
             pkeys: PKEYS.to_vec(),
             endpoints: endpoints.of_device(device).collect(),
             qps_per_endpoint: how.qps,

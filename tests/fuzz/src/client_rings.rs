@@ -476,6 +476,7 @@ impl ClientQp {
             sizes,
             signal_all: false,
             window_packets: 64,
+            credits: true,
         };
         rings.shared = shares;
         let qp = Qp::new(config);

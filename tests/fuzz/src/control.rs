@@ -213,6 +213,7 @@ impl Daemon {
             id: DEVICE,
             name: NAME.into(),
             window_packets: 64,
+            credits: true,
             pkeys: vec![roced_transport::partition::Pkey::DEFAULT],
             endpoints: crew.places.clone(),
             qps_per_endpoint: QPS,

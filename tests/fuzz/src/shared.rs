@@ -55,6 +55,7 @@ impl World {
             sizes,
             signal_all: false,
             window_packets: 1,
+            credits: true,
         };
         let qp = Box::new(Qp::new(config).with_srq(&self::config()));
         self.endpoint.insert_qp(qp).map_err(|(_, reject)| reject).expect("a free place");

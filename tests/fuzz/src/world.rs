@@ -190,6 +190,7 @@ impl World {
             sizes,
             signal_all: world.signal_all,
             window_packets,
+            credits: true,
         };
         let mut qp = Qp::new(config);
         if world.shares {

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// What is different, in what is asked or answered, and why that is right. A field is named by how it begins.
-const REASONS: [(&str, &str); 4] = [
+const REASONS: [(&str, &str); 5] = [
     ("BTH MigReq", "we send 1 (\"migrated\", the state without automatic path migration) as adapters do; rxe sends 0"),
     (
         "IPv4 identification",
@@ -22,6 +22,7 @@ const REASONS: [(&str, &str); 4] = [
         "BTH AckReq within a message",
         "we ask for an ACK each 16 packets, to measure and to find losses early; rxe each 64",
     ),
+    ("AETH credits", "we offer the receives that are posted (IBTA v1 9.7.7.2); rxe has no end-to-end flow control"),
     ("one ACK", "we answer what lies before us at once, and one ACK covers it all; rxe acknowledges each message"),
 ];
 
@@ -108,7 +109,14 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
             add("IPv6 flow label".into(), if ip.flow_label == 0 { "0" } else { "set" }.into());
         }
         if let Some(syndrome) = seen.syndrome {
-            add(format!("AETH syndrome of {opcode}"), format!("0x{syndrome:02x}"));
+            // Of an ACK its low five bits are credits.
+            let is_ack = syndrome >> 5 == 0;
+            let kind = if is_ack { "ACK".to_owned() } else { format!("0x{syndrome:02x}") };
+            add(format!("AETH syndrome of {opcode}"), kind);
+            if is_ack {
+                let credits = if syndrome == 0x1f { "31 (none)" } else { "the receives that are posted" };
+                add("AETH credits".into(), credits.into());
+            }
         }
         if !known.insert((seen.psn, seen.kind)) || is_rest_of_one(&reads_asked, seen) {
             // Sent again.

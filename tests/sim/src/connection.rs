@@ -30,6 +30,8 @@ pub(crate) struct Settings {
     /// Receives that each end keeps posted, and how late it puts new ones there, in nanoseconds.
     pub(crate) receives: u64,
     pub(crate) receive_late: u64,
+    /// Both ends have end-to-end flow control.
+    pub(crate) credits: bool,
 }
 
 impl Settings {
@@ -51,6 +53,7 @@ impl Settings {
             depth: random.pick(&[1, 3, 8, 24]),
             receives: random.pick(&[1, 4, 16]),
             receive_late: random.pick(&[0, 0, 0, 50_000, 1_000_000]),
+            credits: !random.one_in(4),
         }
     }
 

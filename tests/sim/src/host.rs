@@ -184,6 +184,7 @@ pub(crate) fn connect(
         sizes,
         signal_all: settings.signal_all,
         window_packets: settings.window,
+        credits: settings.credits,
     };
     let qp = Qp::new(config);
     let qp = if let Some(srq) = srq { qp.with_srq(srq) } else { qp };

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::{
-    check::{Inbox, Owed, ReadOrder},
+    check::{Credits, Inbox, Owed, ReadOrder},
     connection::Settings,
     message::{Kind, Message, Outcome},
     pattern::Pieces,
@@ -109,6 +109,8 @@ pub(crate) struct Stream {
     pub(crate) inbox: Inbox,
     /// The PSN behind the last READ or atomic operation that was posted.
     answered_until: u64,
+    /// How far its peer's receives go.
+    pub(crate) credits: Credits,
 }
 
 impl Stream {
@@ -156,6 +158,7 @@ impl Stream {
             refusal_arrived: false,
             inbox: Inbox { expected: start, under_way: None },
             answered_until: start,
+            credits: Credits::default(),
         }
     }
 

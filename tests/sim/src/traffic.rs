@@ -215,6 +215,7 @@ impl World {
             tally.retransmitted += u64::from(sent.again);
             (sent.rows, sent.end - 1)
         } else {
+            connection.ends[from].check_offer(&seen)?;
             let stream = &mut connection.ends[1 - from].stream;
             let (psn, rows) = (stream.unwrap_psn(seen.psn), stream.check_answer(&seen)?);
             tally.answers += 1;

@@ -154,11 +154,13 @@ impl Completer {
         // Nothing before the oldest, nothing that was never sent; but a peer that misses the first packet that was not sent yet has all
         // before it.
         let ahead = psn.distance_from(self.unacknowledged);
+        let raised = !self.source.is_other(port) && requester.on_credits(packet, self.unacknowledged, link);
         if ahead < 0 {
             if ahead == -1 && !self.source.is_other(port) && is_plain_ack(packet) {
                 self.on_nothing_new(requester, turn.now);
             }
-            return Err(DropReason::StaleResponse);
+            // IBTA v1 9.7.7.2: an ACK that nothing asked for offers credits.
+            return if raised { Ok(()) } else { Err(DropReason::StaleResponse) };
         }
         let beyond = psn.distance_from(requester.frontier());
         if beyond > 0 || beyond == 0 && !is_sequence_nak(packet) {

@@ -61,6 +61,8 @@ pub(crate) struct Link {
     pub(super) wants_grant: bool,
     /// It has failed, and the client was told that it takes no more from there.
     pub(super) last_wqe_told: bool,
+    /// Receives in its own queue, that of a message under way included, when it last posted or sent.
+    pub(super) receives: u32,
 }
 
 /// A receive work request that ends.

@@ -12,6 +12,7 @@
 mod atomic;
 mod behind;
 mod completer;
+mod credits;
 mod datagram;
 mod early;
 mod events;
@@ -99,6 +100,8 @@ pub struct QpConfig {
     pub signal_all: bool,
     /// Packets that may be on their way to the peer, or READ responses asked of it, at a time.
     pub window_packets: u32,
+    /// End-to-end flow control (IBTA v1 9.7.7.2): posted receives are offered to the peer, and its offers obeyed. Of a reliable connection.
+    pub credits: bool,
 }
 
 /// How frames get to the peer.
@@ -200,6 +203,7 @@ impl Qp {
                 grant: 0,
                 wants_grant: false,
                 last_wqe_told: false,
+                receives: 0,
             },
             send_queue: SendQueue::new(&config.sizes),
             recv_queue: RecvQueue::new(&config.sizes),
@@ -300,11 +304,13 @@ impl Qp {
         }
     }
 
-    /// Takes receive work, as [`Self::post_send`].
-    pub(crate) fn post_recv(&mut self, work: &RecvWork<'_>) {
+    /// Takes receive work, as [`Self::post_send`]. True when there is something to send, or to flush.
+    pub(crate) fn post_recv(&mut self, work: &RecvWork<'_>) -> bool {
         if self.link.state != State::Reset {
             self.recv_queue.push(work);
         }
+        self.link.receives = self.recv_queue.len();
+        self.link.state == State::Error || self.link.state.receives() && self.roles.on_receive_posted(&self.link)
     }
 
     /// Memory for a change that follows; gives back what is not needed.
@@ -509,6 +515,7 @@ impl Qp {
 
     /// Sends one frame, or flushes a burst of work in states ERR and SQE.
     pub(crate) fn transmit<A: App, W: Wire>(&mut self, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
+        self.link.receives = self.recv_queue.len();
         let visit = match self.link.state {
             // The flush does not wait for the wire.
             State::Error => match self.flush(turn) {

@@ -13,6 +13,7 @@ use super::{
     Link, State, Turn, Visit,
     atomic::{self, ATOMIC_BYTES},
     completer::Completer,
+    credits::CreditLimit,
     key_change::{KeyWish, Waiter},
     placement,
     rnr_wait::RnrWait,
@@ -28,6 +29,7 @@ use crate::{
     psn::Psn,
     wire::{
         bth::Bth,
+        frame::Packet,
         headers::Headers,
         ieth::Ieth,
         opcode::{self, Operation, Position},
@@ -79,6 +81,8 @@ pub(crate) struct Requester {
     /// The entry at the cursor cannot be sent, for this reason.
     refused: Option<Status>,
     pacer: Pacer,
+    /// How far the peer's receives go.
+    pub(super) credits: CreditLimit,
 }
 
 /// Why the oldest packet is sent again.
@@ -134,6 +138,7 @@ impl Requester {
             paced_until: None,
             refused: None,
             pacer: Pacer::default(),
+            credits: CreditLimit::default(),
         }
     }
 
@@ -141,6 +146,7 @@ impl Requester {
     pub(crate) fn begin(&mut self, psn: Psn, position: u32) {
         (self.entry, self.packet, self.psn, self.frontier) = (position, 0, psn, psn);
         self.frontier_place = (position, 0);
+        self.credits = CreditLimit::default();
     }
 
     pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
@@ -180,6 +186,15 @@ impl Requester {
         self.unasked = self.window;
     }
 
+    /// An answer that is not of the past: up to one packet before `oldest`, as an ACK that nothing asked for is. True when its credits let
+    /// more be sent.
+    pub(crate) fn on_credits(&mut self, packet: &Packet<'_>, oldest: Psn, link: &Link) -> bool {
+        let psn = packet.bth.psn;
+        let is_of_now = psn.distance_from(oldest) >= -1 && psn.distance_from(self.frontier) < 0;
+        let aeth = packet.aeth.filter(|_| is_of_now && link.config.credits);
+        aeth.is_some_and(|aeth| self.credits.on_answer(&aeth))
+    }
+
     /// All before `psn`, packet `packet` of the entry at `position`, is done: the cursor is not behind it.
     pub(crate) fn skip_to(&mut self, position: u32, packet: u32, psn: Psn) {
         if self.psn.distance_from(psn) < 0 {
@@ -196,6 +211,8 @@ impl Requester {
             ((self.entry, self.packet), self.psn) = (self.frontier_place, self.frontier);
             self.wanting_before_cursor = self.wanting_before_frontier;
             self.refused = None;
+            // Packets that were not sent again may be beyond the limit.
+            self.credits.on_probe(self.frontier.minus(1));
         }
     }
 
@@ -357,11 +374,22 @@ impl Requester {
         if let Err(visit) = self.start_entry(link, queue) {
             return visit;
         }
-        let entry = *queue.entry(self.entry);
+        let (entry, oldest) = (*queue.entry(self.entry), completer.unacknowledged());
+        let is_beyond = self.credits.is_beyond(&entry, oldest);
+        if is_beyond {
+            if self.credits.awaits_probe(self.psn, oldest) {
+                return Visit::Idle;
+            }
+            // Its answer says whether the receiver is ready.
+            self.unasked = self.window;
+        }
         let packets = match self.send_at_cursor(link, queue, &entry, in_flight, turn, wire) {
             Ok(packets) => packets,
             Err(visit) => return visit,
         };
+        if is_beyond {
+            self.credits.on_probe(self.psn);
+        }
         let sent = Sent {
             psn: self.psn,
             packets,
@@ -494,6 +522,9 @@ impl Requester {
         }
         entry.first_psn = self.psn;
         entry.packets = packets(entry.length(), link.mtu());
+        if entry.takes_receive() {
+            entry.set_ssn(self.credits.next());
+        }
         Ok(())
     }
 
@@ -653,6 +684,9 @@ impl Requester {
         if self.psn.distance_from(self.frontier) > 0 {
             (self.frontier, self.frontier_place) = (self.psn, (self.entry, self.packet));
             self.wanting_before_frontier = self.wanting_before_cursor;
+            if self.packet == 0 || entry.is_read() {
+                self.credits.on_message_sent();
+            }
         }
     }
 }

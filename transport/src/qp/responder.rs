@@ -13,6 +13,7 @@ use roced_shared::abi::{
 use super::{
     Link, Received, Turn,
     atomic::{self, ATOMIC_BYTES},
+    credits::CreditOffer,
     key_change::{KeyWish, Waiter},
     life::{Admission, Source},
     placement,
@@ -81,6 +82,8 @@ pub(crate) struct Responder {
     replay: Replay,
     /// Where the requests of this life come from.
     source: Source,
+    /// What the peer was told of posted receives.
+    offer: CreditOffer,
 }
 
 /// A SEND with invalidate that waits until no table opens the key. Its packet stays the expected one; what comes meanwhile is too early.
@@ -133,6 +136,7 @@ impl Responder {
             invalidating: None,
             replay: Replay::new(),
             source: Source::default(),
+            offer: CreditOffer::default(),
         }
     }
 
@@ -147,6 +151,7 @@ impl Responder {
         self.invalidating = None;
         self.replay.reset(depth);
         self.source = Source::default();
+        self.offer = CreditOffer::default();
     }
 
     /// Another number of READs and atomic operations at a time is answered from now on. The newest of before are kept: their answers may
@@ -206,6 +211,15 @@ impl Responder {
         }
     }
 
+    /// A receive was posted. True when the peer knows of none: it is told by an ACK that it did not ask for.
+    pub(crate) fn on_receive_posted(&mut self, link: &Link) -> bool {
+        let tells = self.owed == Owed::Nothing && self.offer.is_due(self.msn, link);
+        if tells {
+            self.owed = Owed::Ack;
+        }
+        tells
+    }
+
     fn give_sequence_nak(&mut self, link: &mut Link) {
         (self.nak_given, self.nak_due) = (true, Nanos::NEVER);
         self.owed = Owed::SequenceNak;
@@ -231,6 +245,7 @@ impl Responder {
                 self.expected = self.expected.plus(psns);
                 self.expect_anew();
                 self.source.on_taken(packet.roce.source_port(), link.is_later_life(), turn.now);
+                self.offer.on_executed(is_plain(packet));
                 // What a NAK complained of has come; it may have stood for an ACK.
                 if packet.bth.ack_request || self.owed != Owed::Nothing {
                     self.owed = Owed::Ack;

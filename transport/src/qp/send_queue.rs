@@ -67,6 +67,17 @@ impl SendEntry {
         }
     }
 
+    /// Its number among the messages to the peer (SSN), of one that takes a receive. It stands in the place of an operand, of which such
+    /// a message has none.
+    pub(crate) const fn ssn(&self) -> u32 {
+        self.compare as u32
+    }
+
+    /// See [`Self::ssn`].
+    pub(crate) const fn set_ssn(&mut self, ssn: u32) {
+        self.compare = ssn as u64;
+    }
+
     pub(crate) const fn is_fenced(&self) -> bool {
         self.flags & send_flags::FENCE != 0
     }
@@ -77,6 +88,15 @@ impl SendEntry {
 
     pub(crate) const fn is_solicited(&self) -> bool {
         self.flags & send_flags::SOLICITED != 0
+    }
+
+    pub(crate) const fn is_send(&self) -> bool {
+        matches!(self.op, SendOp::Send | SendOp::SendImm | SendOp::SendInvalidate)
+    }
+
+    /// It takes a receive of the peer's.
+    pub(crate) const fn takes_receive(&self) -> bool {
+        self.is_send() || matches!(self.op, SendOp::WriteImm)
     }
 
     pub(crate) const fn is_read(&self) -> bool {

@@ -178,6 +178,15 @@ impl Roles {
         }
     }
 
+    /// Receive work was posted. True when the peer is to be told.
+    pub(super) fn on_receive_posted(&mut self, link: &Link) -> bool {
+        match self {
+            Self::Reliable(it) => it.responder.on_receive_posted(link),
+            // They have no answers.
+            Self::Unreliable(_) | Self::Datagram(_) => false,
+        }
+    }
+
     /// The roles of a reliable connection.
     pub(super) const fn reliable(&self) -> Option<&Reliable> {
         match self {

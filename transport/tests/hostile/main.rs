@@ -183,6 +183,7 @@ impl World {
             sizes: SIZES,
             signal_all,
             window_packets: self.random.of(&[0, 1, 5, 64, 4096]),
+            credits: true,
         };
         if self.endpoint.insert_qp(Box::new(Qp::new(config))).is_ok() {
             self.client.posted.insert(qpn(index).get(), Posted { signal_all, ..Posted::default() });

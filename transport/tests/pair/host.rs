@@ -26,6 +26,7 @@ use roced_transport::{
     srq::{Srq, SrqConfig},
     wire::{
         Roce,
+        aeth::Aeth,
         bth::Bth,
         headers::Headers,
         opcode::{Opcode, Operation},
@@ -298,6 +299,8 @@ pub(crate) struct Settings {
     pub(crate) pkey_index: [u32; 2],
     /// Of each host: it speaks RoCEv1.
     pub(crate) rocev1: [bool; 2],
+    /// Of each host: it has end-to-end flow control.
+    pub(crate) credits: [bool; 2],
 }
 
 impl Default for Settings {
@@ -320,6 +323,7 @@ impl Default for Settings {
             srq: None,
             pkey_index: [0; 2],
             rocev1: [false; 2],
+            credits: [true; 2],
         }
     }
 }
@@ -335,6 +339,8 @@ pub(crate) struct Pair {
     seen: BTreeMap<(usize, u8), usize>,
     /// (sender, opcode, PSN) of every frame sent.
     pub(crate) trace: Vec<(usize, Opcode, u32)>,
+    /// (sender, PSN, AETH) of every answer sent that has one.
+    pub(crate) answers: Vec<(usize, u32, Aeth)>,
 }
 
 impl Pair {
@@ -370,6 +376,7 @@ impl Pair {
             flying: Default::default(),
             seen: BTreeMap::new(),
             trace: Vec::new(),
+            answers: Vec::new(),
         };
         if let Some(pd) = settings.srq {
             let srq = SrqConfig { srqn: pair.srqn(), pd, sizes: SIZES };
@@ -396,6 +403,7 @@ impl Pair {
                 sizes: SIZES,
                 signal_all: self.settings.signal_all,
                 window_packets: self.settings.window,
+                credits: self.settings.credits[at],
             };
             let mut qp = Qp::new(config);
             if at == 1 && self.settings.srq.is_some() {
@@ -573,6 +581,7 @@ impl Pair {
         packet.check_integrity().expect("what we build is whole");
         let opcode = packet.bth.opcode;
         self.trace.push((from, opcode, packet.bth.psn.get()));
+        self.answers.extend(packet.aeth.map(|aeth| (from, packet.bth.psn.get(), aeth)));
         let seen = self.seen.entry((from, opcode.0)).or_default();
         let nth = *seen;
         *seen += 1;

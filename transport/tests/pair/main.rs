@@ -2,6 +2,7 @@
 //! memory and completions must be. Each test here is one rule of the transport, seen from outside.
 
 mod atomics;
+mod credits;
 mod datagram;
 mod fairness;
 mod farewells;

@@ -146,6 +146,7 @@ impl Scenario {
 
     fn pair(&self) -> Pair {
         Pair::new(Settings {
+            credits: [false; 2],
             mtu: self.number("cli", "mtu=") as u32,
             psn: self.number("cli", "psn=") as u32,
             rd_atomic: 1.max(self.under_way()),

@@ -131,7 +131,7 @@ fn a_drain_behind_an_unsignaled_message_asks_at_once() {
 /// The question is a WRITE of no bytes behind all that is acknowledged: nothing is executed, whoever answers it.
 #[test]
 fn the_question_is_a_duplicate_of_no_bytes() {
-    let mut pair = warm(Settings::default());
+    let mut pair = warm(Settings { credits: [false; 2], ..Settings::default() });
     pair.hosts[0].post(&SendWork { flags: 0, ..work(1, SendOp::Send, &[sge(0, 10)], 0) });
     pair.hosts[1].post_recv(7, &[sge(500_000, 100)]);
     let begin = pair.trace.len();

@@ -13,7 +13,15 @@ use crate::host::{AH, Host, OUR_QKEY, Pair, Settings, no_fault, sge, work};
 
 /// What host 0's work ended with, and host 1's receive.
 fn converse(service: ServiceType, ipv6: bool, rocev1: [bool; 2]) -> Vec<Status> {
-    let mut pair = Pair::new(Settings { service, ipv6, rocev1, timeout: 8, retry_cnt: 1, ..Settings::default() });
+    let mut pair = Pair::new(Settings {
+        service,
+        ipv6,
+        rocev1,
+        timeout: 8,
+        retry_cnt: 1,
+        credits: [false; 2],
+        ..Settings::default()
+    });
     let to = DatagramTo { ah: AH, qpn: pair.hosts[1].qpn, qkey: OUR_QKEY };
     pair.hosts[1].post_recv(7, &[sge(100_000, 20_000)]);
     let length = if service == ServiceType::Ud { 1000 } else { 5001 };
@@ -70,7 +78,14 @@ fn the_frames_are_those_that_an_independent_implementation_writes() {
         for (ipv6, family) in [(false, "ipv4"), (true, "ipv6")] {
             let file = format!("{name}_{family}.pcap");
             let mut theirs = rocev1_frames_of(&file).into_iter();
-            let mut pair = Pair::new(Settings { service, ipv6, rocev1: [true; 2], mtu: 256, ..Settings::default() });
+            let mut pair = Pair::new(Settings {
+                service,
+                ipv6,
+                rocev1: [true; 2],
+                mtu: 256,
+                credits: [false; 2],
+                ..Settings::default()
+            });
             let to = DatagramTo { ah: AH, qpn: pair.hosts[1].qpn, qkey: OUR_QKEY };
             for asked in asked_for(service) {
                 pair.hosts[1].post_recv(7, &[sge(100_000, 20_000)]);

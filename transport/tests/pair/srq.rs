@@ -393,6 +393,7 @@ fn what_is_not_there_is_refused() {
         sizes: SIZES,
         signal_all: false,
         window_packets: 64,
+        credits: true,
     };
     let qp = Qp::new(config).with_srq(srq(missing).config());
     let outcome = host.endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject);

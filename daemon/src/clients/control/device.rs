@@ -48,6 +48,8 @@ pub struct DeviceSetup {
     pub name: String,
     /// Packets that one queue pair has in flight at most.
     pub window_packets: u32,
+    /// Its reliable connections have end-to-end flow control.
+    pub credits: bool,
     /// Its partition keys, by index.
     pub pkeys: Vec<Pkey>,
     /// Its endpoints, by worker: the order of lanes and bell pages.

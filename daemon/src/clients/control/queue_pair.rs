@@ -121,7 +121,8 @@ impl Desk<'_, '_> {
         bytes: u64,
     ) -> Reply<CreateQp> {
         let &Home { lane, place, qpn, bell } = home;
-        let window_packets = self.registry.device(self.objects.device).setup.window_packets;
+        let setup = &self.registry.device(self.objects.device).setup;
+        let (window_packets, credits) = (setup.window_packets, setup.credits);
         let config = QpConfig {
             qpn,
             service,
@@ -131,6 +132,7 @@ impl Desk<'_, '_> {
             sizes,
             signal_all: request.signal_all == 1,
             window_packets,
+            credits,
         };
         let (mut rings, fd) = new_qp(qpn, self.session, bell, sizes, self.room(1)?)?;
         let mut qp = Qp::new(config);

@@ -2,6 +2,7 @@
 //! argument of `demand!` that is text; docs/simulator.md lists them.
 
 pub(crate) mod completion;
+mod credits;
 mod memory;
 mod owed;
 mod prompt;
@@ -12,6 +13,7 @@ mod reuse;
 mod tally;
 mod unreliable;
 
+pub(crate) use credits::Credits;
 pub(crate) use owed::Owed;
 pub(crate) use read_order::ReadOrder;
 pub(crate) use tally::Tally;

@@ -63,6 +63,9 @@ impl Stream {
             let message = self.message(id).expect("found");
             self.note_request(if message.kind == Kind::Read { behind } else { message.end() });
         }
+        if !again {
+            self.check_limit(id, psn, seen.ack_request)?;
+        }
         let before = self.frontier;
         self.frontier = before.max(behind);
         let window = u64::from(self.settings.window.max(packets));
@@ -202,6 +205,7 @@ impl Stream {
     /// one that it cannot have.
     pub(crate) fn on_answer(&mut self, seen: &Seen<'_>, now: u64) -> Option<(u8, bool)> {
         let psn = self.unwrap_psn(seen.psn);
+        self.note_credits(seen, psn);
         if psn < self.una_at_least || psn >= self.frontier {
             return None;
         }

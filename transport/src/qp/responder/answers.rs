@@ -42,8 +42,8 @@ impl Responder {
             // A queue pair that has failed says why, and what it did; it asks for nothing.
             Owed::SequenceNak | Owed::RnrNak if failed => return Visit::Idle,
             Owed::Ack if failed && self.replay.front().is_some() => return Visit::Idle,
-            Owed::Ack => (Syndrome::ACK, self.expected.minus(1)),
-            Owed::AckUpTo(psn) => (Syndrome::ACK, psn),
+            Owed::Ack => (self.offer.syndrome(self.msn, link), self.expected.minus(1)),
+            Owed::AckUpTo(psn) => (self.offer.syndrome(self.msn, link), psn),
             Owed::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.expected),
             Owed::RnrNak => (Syndrome::Rnr { timer: link.attributes.min_rnr_timer as u8 }, self.expected),
             Owed::Nak(code, psn) => (Syndrome::Nak(code), psn),
@@ -71,6 +71,7 @@ impl Responder {
         }
         let (syndrome, psn) = match self.owed {
             Owed::Ack => (Syndrome::ACK, self.expected.minus(1)),
+            Owed::AckUpTo(psn) => (Syndrome::ACK, psn),
             Owed::Nak(code, psn) => (Syndrome::Nak(code), psn),
             // The peer asks again, and finds nobody.
             Owed::Nothing | Owed::SequenceNak | Owed::RnrNak => return None,
@@ -92,7 +93,8 @@ impl Responder {
         let payload = (request.length - skip).min(mtu as u32) as usize;
         let psn = request.first_psn.plus(pending.next);
         let headers = Headers {
-            aeth: (place != Position::Middle).then_some(Aeth { syndrome: Syndrome::ACK, msn: request.msn }),
+            aeth: (place != Position::Middle)
+                .then(|| Aeth { syndrome: self.offer.syndrome(request.msn, link), msn: request.msn }),
             ..Headers::new(link.bth(opcode::rc(Operation::ReadResponse, place, false), psn))
         };
         let va = request.va.wrapping_add(skip.into());
@@ -126,7 +128,7 @@ impl Responder {
 
     fn send_atomic_ack<W: Wire>(&mut self, request: &Request, link: &mut Link, wire: &mut W) -> Visit {
         let headers = Headers {
-            aeth: Some(Aeth { syndrome: Syndrome::ACK, msn: request.msn }),
+            aeth: Some(Aeth { syndrome: self.offer.syndrome(request.msn, link), msn: request.msn }),
             atomic_ack: Some(AtomicAck { original: request.original }),
             ..Headers::new(link.bth(opcode::RC_ATOMIC_ACK, request.first_psn))
         };
