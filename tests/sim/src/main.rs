@@ -21,9 +21,6 @@ const FULL_RUN: u64 = 5_000;
 /// In such a run each make of peers must have been in one of so many seeds.
 const MAKE_SHARE: u64 = 10;
 
-/// Violations that are told before the run gives up.
-const VIOLATIONS_MAX: usize = 10;
-
 /// Whole endpoints in a simulated network, by seed.
 #[derive(Parser)]
 struct Arguments {
@@ -42,6 +39,9 @@ struct Arguments {
     /// End at the first violation.
     #[arg(long)]
     first: bool,
+    /// End after so many.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    violations: usize,
 }
 
 /// What all threads bring together.
@@ -172,7 +172,7 @@ fn many(arguments: &Arguments) -> Sum {
                     with_make.make.into_iter().for_each(|make| sum.makes[make] += 1);
                     for violation in outcome.violation.iter().chain(&with_make.violation) {
                         sum.violations.push(told(seed, violation));
-                        if arguments.first || sum.violations.len() >= VIOLATIONS_MAX {
+                        if arguments.first || sum.violations.len() >= arguments.violations {
                             stop.store(true, Ordering::Relaxed);
                         }
                     }

@@ -7,6 +7,8 @@
 mod requester;
 mod responder;
 
+use std::fmt;
+
 use roced_shared::abi::cqe::Cqe;
 
 use self::{requester::RequesterShadow, responder::ResponderShadow};
@@ -33,12 +35,23 @@ pub(crate) struct Settings {
 }
 
 /// What the engine does to its host.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) enum Did {
     Write { at: u32, bytes: Vec<u8> },
     Atomic { at: u32, before: u64, after: u64 },
     Sent(Cqe),
     Received(Cqe),
+}
+
+impl fmt::Debug for Did {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write { at, bytes } => write!(f, "{} bytes at {at}", bytes.len()),
+            Self::Atomic { at, before, after } => write!(f, "a word at {at} from {before:#x} to {after:#x}"),
+            Self::Sent(cqe) => write!(f, "work {} ends with status {}", cqe.wr_id, cqe.status),
+            Self::Received(cqe) => write!(f, "receive {:#x} ends with status {}", cqe.wr_id, cqe.status),
+        }
+    }
 }
 
 /// The model beside the engine.

@@ -183,16 +183,11 @@ impl ResponderShadow {
         }
         while self.wanted.is_empty() && self.go_on() {}
         let Some(wanted) = self.wanted.pop_front() else {
-            demand!(
-                false,
-                "lockstep",
-                "{did:02x?}, and PSN {} is expected and not here",
-                self.model.expected & 0xff_ffff
-            );
+            demand!(false, "lockstep", "{did:?}, and PSN {} is expected and not here", self.model.expected & 0xff_ffff);
             return Ok(());
         };
         let (fits, rest) = compare(&did, &wanted);
-        demand!(fits, "lockstep", "{did:02x?}, where {wanted:02x?} comes next");
+        demand!(fits, "lockstep", "{did:?}, where {wanted:?} comes next");
         if let Some(rest) = rest {
             self.wanted.push_front(rest);
         }

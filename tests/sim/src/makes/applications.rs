@@ -62,8 +62,9 @@ pub(crate) struct Application {
     depth: usize,
     /// Longest WRITE or READ.
     longest: u32,
-    /// Work that is still to be posted.
-    pub(crate) quota: u32,
+    /// Work that is still to be posted, and not before this moment.
+    quota: u32,
+    pub(crate) think_until: u64,
     next_id: u64,
     pending: VecDeque<Pending>,
     takers: VecDeque<Taker>,
@@ -90,6 +91,7 @@ impl Application {
             depth,
             longest: if depth > 3 { 12 << 10 } else { 24 << 10 },
             quota: random.within(20, 70) as u32,
+            think_until: 0,
             next_id: 0,
             pending: VecDeque::new(),
             takers: VecDeque::new(),
@@ -110,11 +112,16 @@ impl Application {
     }
 
     /// The next work request, if there is to be one now.
-    pub(crate) fn next(&mut self, random: &mut Random) -> Option<Work> {
-        if self.quota == 0 || self.pending.len() >= self.depth || self.failed.is_some() {
+    pub(crate) fn next(&mut self, now: u64, random: &mut Random) -> Option<Work> {
+        let has_room = self.quota > 0 && self.pending.len() < self.depth;
+        if !has_room || self.think_until > now || self.failed.is_some() {
             return None;
         }
         self.quota -= 1;
+        // Now and then what was posted stays alone for a while.
+        if random.one_in(8) {
+            self.think_until = now + random.pick(&[5_000, 100_000, 1_000_000]);
+        }
         let must_signal = self.quota == 0 || self.pending.len() + 1 >= self.depth;
         let signaled = must_signal || random.one_in(2);
         let fenced = random.one_in(16);
@@ -152,7 +159,7 @@ impl Application {
         let length = match random.below(8) {
             0 => random.below(4),
             1 | 2 => mtu * random.within(1, 4),
-            3 => random.below(u64::from(longest)),
+            3..=5 => random.below(u64::from(longest)),
             _ => random.below(6 * mtu),
         };
         (length as u32).min(longest)

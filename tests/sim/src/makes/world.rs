@@ -212,13 +212,15 @@ impl World {
     }
 
     fn next_moment(&self) -> u64 {
-        let receives = self.receive_at.into_iter().filter(|at| *at > self.now).min().unwrap_or(u64::MAX);
+        let thoughts = [0, 1].map(|host| self.applications[host].think_until);
+        let waits = self.receive_at.into_iter().chain(thoughts).filter(|at| *at > self.now);
+        let waits = waits.min().unwrap_or(u64::MAX);
         let moments = [
             self.network.next(),
             self.engine.poll_timeout().0,
             self.peer.poll_timeout(self.now),
             self.look_again,
-            receives,
+            waits,
         ];
         moments.into_iter().min().unwrap_or(u64::MAX)
     }
@@ -255,7 +257,7 @@ impl World {
         }
         self.alive_at = self.now;
         if self.trace {
-            did.iter().for_each(|did| trace_did(self.now, did));
+            did.iter().for_each(|did| println!("{:>12} host 0   {did:?}", self.now));
         }
         let checked = self.shadow.on_done(did.iter().cloned());
         self.note(checked);
@@ -378,7 +380,7 @@ impl World {
 
     fn post_work(&mut self, from: usize) -> bool {
         let mut any = false;
-        while let Some(work) = self.applications[from].next(&mut self.random) {
+        while let Some(work) = self.applications[from].next(self.now, &mut self.random) {
             self.post(from, work);
             any = true;
         }
@@ -472,19 +474,6 @@ impl World {
         if fate.disturbs(self.settings.ack_timeout()) {
             self.disturbed_at_end += 1;
             self.disturbed[if is_request { from } else { 1 - from }] += 1;
-        }
-    }
-}
-
-fn trace_did(now: u64, did: &Did) {
-    match did {
-        Did::Write { at, bytes } => println!("{now:>12} host 0   {} bytes at {at}", bytes.len()),
-        Did::Atomic { .. } => println!("{now:>12} host 0   {did:x?}"),
-        Did::Sent(cqe) => {
-            println!("{now:>12} host 0   work {} ends: {:?}", cqe.wr_id, CqeStatus::from_byte(cqe.status))
-        }
-        Did::Received(cqe) => {
-            println!("{now:>12} host 0   receive {:#x} ends: {:?}", cqe.wr_id, CqeStatus::from_byte(cqe.status));
         }
     }
 }

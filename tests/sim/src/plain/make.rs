@@ -82,7 +82,7 @@ impl Make {
             2 => {
                 // Linux rxe: 128 packets under way and a request for an ACK each 64; here with shorter messages, so that both stop
                 // within one.
-                let asks_each = random.pick(&[4, 16, 64]);
+                let asks_each = random.pick(&[4, 4, 16, 64]);
                 Self {
                     mig_req: false,
                     window: 2 * asks_each,

@@ -1,6 +1,6 @@
 //! Execution of requests as the specification has it: one after the other, in PSN order (IBTA v1 9.7.4).
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, fmt};
 
 use super::{
     memory::{Memory, Open},
@@ -29,7 +29,7 @@ pub(crate) struct Arrived {
 }
 
 /// Something that execution does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Bytes come to the sink.
     Write {
@@ -43,6 +43,16 @@ pub(crate) enum Effect {
         after: u64,
     },
     Received(Arrived),
+}
+
+impl fmt::Debug for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write { at, bytes } => write!(f, "{} bytes at {at}", bytes.len()),
+            Self::Atomic { at, before, after } => write!(f, "a word at {at} from {before:#x} to {after:#x}"),
+            Self::Received(arrived) => arrived.fmt(f),
+        }
+    }
 }
 
 /// How the execution of a request ends.
