@@ -131,6 +131,14 @@ const fn describe(opcode: u8) -> Option<(Kind, bool, bool, bool, bool, bool)> {
     })
 }
 
+/// Kind of the packets of an opcode of a reliable connection, and whether they begin and end a message.
+pub(crate) const fn kind(opcode: u8) -> Option<(Kind, bool, bool)> {
+    match describe(opcode) {
+        Some((kind, begins, ends, ..)) => Some((kind, begins, ends)),
+        None => None,
+    }
+}
+
 /// Takes a frame of the engine apart; `None` when it is none that this parser knows.
 pub(crate) fn parse(frame: &[u8]) -> Option<Seen<'_>> {
     let at = bth_at(frame);

@@ -142,7 +142,7 @@ pub(crate) fn qpn(host: usize, index: u32) -> Qpn {
     Qpn::new(EndpointId::new(host + 1).expect("a small number"), index)
 }
 
-fn gid(host: usize, ipv6: bool) -> [u8; 16] {
+pub(crate) fn gid(host: usize, ipv6: bool) -> [u8; 16] {
     let mut gid = [0; 16];
     if ipv6 {
         gid[0] = 0xfd;

@@ -23,11 +23,14 @@ mod host;
 mod keys;
 mod layout;
 mod life;
+mod lockstep;
+mod makes;
 mod message;
 mod model;
 mod network;
 mod operation;
 mod pattern;
+mod plain;
 mod random;
 mod reuse;
 mod service;
@@ -59,4 +62,24 @@ pub const FRAMES: u64 = 2_000;
 /// Runs a seed to its end, or to the first violation. With `trace` it prints each frame and event.
 pub fn run(seed: u64, trace: bool) -> Outcome {
     world::World::new(seed, trace).run()
+}
+
+/// Names of the makes of peers.
+pub const MAKES: [&str; 8] = plain::Make::NAMES;
+
+/// What the engine and a peer of a make came to.
+#[derive(Debug)]
+pub struct MakeOutcome {
+    /// Frames that left either host.
+    pub frames: u64,
+    /// Which of [`MAKES`]; none when an assertion failed.
+    pub make: Option<usize>,
+    /// The first rule that was broken.
+    pub violation: Option<Violation>,
+}
+
+/// Runs a seed with a peer of another make, and the model beside the engine, to its end or to the first violation.
+pub fn run_make(seed: u64, trace: bool) -> MakeOutcome {
+    let (frames, make, violation) = makes::World::new(seed, trace).run();
+    MakeOutcome { frames, make: Some(make), violation }
 }

@@ -13,13 +13,13 @@ use std::{
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use roced_sim::{Outcome, Table, Violation};
+use roced_sim::{MAKES, MakeOutcome, Outcome, Table, Violation};
 
 /// Seeds from which on every operation must have met every fault.
 const FULL_RUN: u64 = 5_000;
 
-/// Violations that are told before the run gives up.
-const VIOLATIONS_MAX: usize = 10;
+/// In such a run each make of peers must have been in one of so many seeds.
+const MAKE_SHARE: u64 = 10;
 
 /// Whole endpoints in a simulated network, by seed.
 #[derive(Parser)]
@@ -39,6 +39,9 @@ struct Arguments {
     /// End at the first violation.
     #[arg(long)]
     first: bool,
+    /// End after so many.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    violations: usize,
 }
 
 /// What all threads bring together.
@@ -48,6 +51,9 @@ struct Sum {
     frames: u64,
     fewest: u64,
     qps: (usize, usize),
+    /// Frames with peers of other makes, and seeds of each make.
+    make_frames: u64,
+    makes: [u64; MAKES.len()],
     violations: Vec<String>,
 }
 
@@ -68,14 +74,22 @@ fn main() -> ExitCode {
         sum.qps.1,
         started.elapsed().as_secs_f64()
     );
+    let makes = MAKES.iter().zip(sum.makes).map(|(name, seeds)| format!("{name} {seeds}")).collect::<Vec<_>>();
+    println!("peers of other makes, {} frames: {}", sum.make_frames, makes.join(", "));
+    let is_full = arguments.seeds >= FULL_RUN && sum.violations.is_empty();
     let zeros = if arguments.seeds >= FULL_RUN { sum.table.zeros() } else { Vec::new() };
+    let rare = MAKES.iter().zip(sum.makes).filter(|(_, seeds)| is_full && seeds * MAKE_SHARE < arguments.seeds);
+    let rare: Vec<_> = rare.collect();
+    for (name, seeds) in &rare {
+        println!("too rare: make \"{name}\" in {seeds} seeds");
+    }
     for (operation, fault) in &zeros {
         println!("never happened: {operation} with {fault}");
     }
     for violation in &sum.violations {
         println!("{violation}");
     }
-    if sum.violations.is_empty() && zeros.is_empty() {
+    if sum.violations.is_empty() && zeros.is_empty() && rare.is_empty() {
         println!("no violation");
         ExitCode::SUCCESS
     } else {
@@ -85,22 +99,43 @@ fn main() -> ExitCode {
 
 /// Runs a seed. An assertion that fails in the engine is a violation as well, where panics unwind; elsewhere it ends the program.
 fn run(seed: u64, trace: bool) -> Outcome {
-    catch_unwind(|| roced_sim::run(seed, trace)).unwrap_or_else(|_| {
-        let text = "an assertion failed, see above".to_owned();
-        Outcome { frames: 0, qps: 0, table: Table::default(), violation: Some(Violation { checker: "panic", text }) }
+    catch_unwind(|| roced_sim::run(seed, trace)).unwrap_or_else(|_| Outcome {
+        frames: 0,
+        qps: 0,
+        table: Table::default(),
+        violation: Some(panicked()),
     })
+}
+
+/// The same with a peer of another make.
+fn run_make(seed: u64, trace: bool) -> MakeOutcome {
+    catch_unwind(|| roced_sim::run_make(seed, trace)).unwrap_or_else(|_| MakeOutcome {
+        frames: 0,
+        make: None,
+        violation: Some(panicked()),
+    })
+}
+
+fn panicked() -> Violation {
+    Violation { checker: "panic", text: "an assertion failed, see above".to_owned() }
+}
+
+/// A violation as it is told.
+fn told(seed: u64, violation: &Violation) -> String {
+    format!("violation of {}: seed {seed}: {}", violation.checker, violation.text)
 }
 
 fn one(seed: u64, trace: bool) -> ExitCode {
     let outcome = run(seed, trace);
     println!("seed {seed}: {} frames, {} queue pairs", outcome.frames, outcome.qps);
-    match outcome.violation {
-        None => ExitCode::SUCCESS,
-        Some(violation) => {
-            println!("violation of {}: seed {seed}: {}", violation.checker, violation.text);
-            ExitCode::FAILURE
-        }
-    }
+    let violation = outcome.violation.or_else(|| {
+        let MakeOutcome { frames, make, violation } = run_make(seed, trace);
+        println!("seed {seed}: {frames} frames with make {:?}", make.map(|make| MAKES[make]));
+        violation
+    });
+    let Some(violation) = violation else { return ExitCode::SUCCESS };
+    println!("{}", told(seed, &violation));
+    ExitCode::FAILURE
 }
 
 fn many(arguments: &Arguments) -> Sum {
@@ -125,18 +160,20 @@ fn many(arguments: &Arguments) -> Sum {
                         break;
                     }
                     let outcome = run(seed, false);
+                    let with_make = run_make(seed, false);
                     let mut sum = sum.lock().expect("no thread panics while it adds");
                     sum.table.add(&outcome.table);
                     sum.frames += outcome.frames;
                     sum.qps = (sum.qps.0.min(outcome.qps), sum.qps.1.max(outcome.qps));
-                    match outcome.violation {
-                        None => sum.fewest = sum.fewest.min(outcome.frames),
-                        Some(violation) => {
-                            let text = format!("violation of {}: seed {seed}: {}", violation.checker, violation.text);
-                            sum.violations.push(text);
-                            if arguments.first || sum.violations.len() >= VIOLATIONS_MAX {
-                                stop.store(true, Ordering::Relaxed);
-                            }
+                    if outcome.violation.is_none() {
+                        sum.fewest = sum.fewest.min(outcome.frames);
+                    }
+                    sum.make_frames += with_make.frames;
+                    with_make.make.into_iter().for_each(|make| sum.makes[make] += 1);
+                    for violation in outcome.violation.iter().chain(&with_make.violation) {
+                        sum.violations.push(told(seed, violation));
+                        if arguments.first || sum.violations.len() >= arguments.violations {
+                            stop.store(true, Ordering::Relaxed);
                         }
                     }
                     bar.inc(1);

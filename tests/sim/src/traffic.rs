@@ -248,6 +248,6 @@ fn describe(seen: &frame::Seen<'_>) -> String {
     )
 }
 
-fn line(bytes: &[u8]) -> String {
+pub(crate) fn line(bytes: &[u8]) -> String {
     frame::parse(bytes).map(|seen| describe(&seen)).unwrap_or_default()
 }
