@@ -226,7 +226,7 @@ impl World {
     }
 
     fn deliver(&mut self, arrival: Arrival) {
-        let Arrival { to, bytes, corrupt } = arrival;
+        let Arrival { to, bytes, corrupt, .. } = arrival;
         if self.trace {
             println!("{:>12} host {to} <- {}{}", self.now, line(&bytes), if corrupt { " corrupt" } else { "" });
         }
