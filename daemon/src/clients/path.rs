@@ -206,7 +206,7 @@ impl Wish {
             via,
             source_mac,
             dest_mac,
-            vlan: vlan.map(|id| Vlan { id, priority: self.service_level }),
+            vlan: vlan.map(|id| Vlan { id, priority: self.service_level, rx_stripped: port.strips_vlan_tags }),
             source: address_key(self.source.address),
             destination: address_key(self.destination),
             traffic_class: self.traffic_class,
@@ -241,7 +241,14 @@ mod tests {
 
     use super::*;
 
-    const PORT: Port = Port { mac: [2; 6], link_up: true, link_mtu_bytes: 1500, speed_mbit_per_s: 0, gid_entries: 1 };
+    const PORT: Port = Port {
+        mac: [2; 6],
+        link_up: true,
+        link_mtu_bytes: 1500,
+        speed_mbit_per_s: 0,
+        gid_entries: 1,
+        strips_vlan_tags: false,
+    };
     const REACHABLE: NextHop = NextHop::Reachable { mac: [4; 6], vlan: Some(7), source_mac: [6; 6], mtu_bytes: 9000 };
 
     fn gid(address: &str) -> GidEntry {
@@ -394,6 +401,27 @@ mod tests {
         assert_eq!(wish.check_mtu(4096, NextHop::Resolving, &jumbo), Ok(()));
         let narrow = NextHop::Reachable { mac: [4; 6], vlan: None, source_mac: [6; 6], mtu_bytes: 600 };
         assert_eq!(wish.check_mtu(1024, narrow, &jumbo), Err(Refused::with(Refusal::PathMtu, 1024u32, 512u32)));
+    }
+
+    #[test]
+    fn a_frame_without_a_tag_is_of_a_vlan_only_where_tags_are_taken_off() {
+        let wish = check(&attributes("10.0.0.2")).expect("reachable");
+        let takes = |next, strips_vlan_tags, id| match wish.path(next, &Port { strips_vlan_tags, ..PORT }) {
+            PathState::Ready(path) => path.takes_vlan(id),
+            PathState::Resolving | PathState::Unreachable => panic!("it is reachable"),
+        };
+        let untagged = NextHop::Reachable { mac: [4; 6], vlan: None, source_mac: [6; 6], mtu_bytes: 9000 };
+        for (next, strips, id, taken) in [
+            (REACHABLE, false, Some(7), true),
+            (REACHABLE, false, None, false),
+            (REACHABLE, true, None, true),
+            (REACHABLE, true, Some(8), false),
+            (untagged, true, Some(7), false),
+            (untagged, false, None, true),
+            (NextHop::Local(DeviceId(0)), false, None, true),
+        ] {
+            assert_eq!(takes(next, strips, id), taken, "{next:?}, {strips}, {id:?}");
+        }
     }
 
     #[test]

@@ -285,18 +285,20 @@ impl Qp {
         self.recv_queue.room()
     }
 
-    /// Takes send work. In RESET it is dropped; before RTS it waits; in ERR it is flushed (IBTA v1 10.3.1).
+    /// Takes send work. In RESET it is forgotten, and counted; before RTS it waits; in ERR it is flushed (IBTA v1 10.3.1).
     pub(crate) fn post_send(&mut self, work: &SendWork<'_>) {
-        if self.link.state != State::Reset {
-            self.send_queue.push(work);
+        if self.link.state == State::Reset {
+            return self.link.counters.count(QpCount::ForgottenInReset);
         }
+        self.send_queue.push(work);
     }
 
     /// Takes receive work, as [`Self::post_send`].
     pub(crate) fn post_recv(&mut self, work: &RecvWork<'_>) {
-        if self.link.state != State::Reset {
-            self.recv_queue.push(work);
+        if self.link.state == State::Reset {
+            return self.link.counters.count(QpCount::ForgottenInReset);
         }
+        self.recv_queue.push(work);
     }
 
     /// Memory for a change that follows; gives back what is not needed.
@@ -453,7 +455,10 @@ impl Qp {
         if packet.source != self.link.attributes.dgid || !to_us {
             return Err(DropReason::WrongAddress);
         }
-        Ok(())
+        match &self.link.path {
+            PathState::Ready(path) if !path.takes_vlan(packet.vlan_id()) => Err(DropReason::WrongVlan),
+            _ => Ok(()),
+        }
     }
 
     /// Its timer ran out, or was looked at early.
