@@ -235,10 +235,12 @@ impl Lives {
         for (name, part, wanted) in parts {
             let found = self.memory.to_vec(Self::place(connection, part, 0), PART_BYTES);
             if let Some(at) = (0..PART_BYTES).find(|at| found[*at] != wanted[*at]) {
-                let before = contents(self.side.other(), connection, 0, 0);
-                let of_first_life =
-                    life > 0 && before.windows(8).any(|bytes| *bytes == found[at..][..8.min(found.len() - at)]);
-                let whose = if of_first_life { ", which are of the first life" } else { "" };
+                let word = &found[at & !7..][..8];
+                let earlier = |it: &usize| contents(self.side.other(), *it, 0, 0).chunks(8).any(|bytes| bytes == word);
+                let whose = match (0..self.qps.len()).find(earlier).filter(|_| life > 0) {
+                    Some(it) => format!(", which are of the first life of connection {it}"),
+                    None => String::new(),
+                };
                 bail!("connection {connection}, life {life}: the bytes {name} are wrong from {at} on{whose}");
             }
         }

@@ -150,8 +150,8 @@ mod tests {
         let qpn = dest_qpn(&[&recording.frames[0]]).expect("RoCE");
         let is_for_it = |frame: &[u8]| dest_qpn(&[frame]) == Some(qpn);
         for _ in 0..20 {
-            let (same, frames) = recording.next(qpn, 3);
-            assert!(same && frames.map(is_for_it).all(|same| same));
+            let (same, mut frames) = recording.next(qpn, 3);
+            assert!(same && frames.all(is_for_it));
         }
         let (same, frames) = recording.next(Qpn::from_wire(0xabcdef), 1);
         assert!(!same && frames.count() == 1);
