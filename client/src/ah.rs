@@ -20,7 +20,7 @@ pub struct AddressOptions {
     pub sgid_index: Option<u32>,
     /// IP time to live or hop limit.
     pub hop_limit: u8,
-    /// IP traffic class: DSCP in the upper six bits.
+    /// IP traffic class: DSCP in the upper six bits. The lower two, of ECN, are not sent: there is no congestion control to react to them.
     pub traffic_class: u8,
     /// IPv6 flow label, 20 bits; also makes the UDP source port when not 0.
     pub flow_label: u32,

@@ -75,9 +75,9 @@ pub struct ConnectOptions {
     pub min_rnr_timer: u32,
     /// IP time to live or hop limit.
     pub hop_limit: u8,
-    /// IP traffic class: DSCP in the upper six bits.
+    /// IP traffic class: DSCP in the upper six bits. The lower two, of ECN, are not sent: there is no congestion control to react to them.
     pub traffic_class: u8,
-    /// IPv6 flow label, 20 bits; also makes the UDP source port when not 0.
+    /// IPv6 flow label, 20 bits; also makes the UDP source port when not 0. With 0 the port is another in each life of the queue pair.
     pub flow_label: u32,
     /// Priority in the VLAN tag, where there is one, 0 to 7.
     pub service_level: u8,

@@ -191,6 +191,23 @@ fn a_window_of_type_two_is_its_queue_pairs_and_a_send_takes_it_back() {
     }
 }
 
+/// IBTA v1 10.6.7: only the queue pair to which a window of type 2B is bound takes it back by LOCAL_INV.
+#[test]
+fn a_queue_pair_does_not_invalidate_the_window_of_another() {
+    let served = two_workers();
+    let (server, client) = pair(&served);
+    let window = server.pd.memory_window(WindowKind::Two).expect("a window");
+    let binding = window.bind(&server.memory, 0..64, Access::REMOTE_WRITE);
+    assert_eq!(server.bind(0, &binding).status, Status::Success);
+    let invalidate = SendRequest::local_invalidate(binding.remote().rkey);
+    assert_eq!(server.post(1, &invalidate).status, Status::LocalQpOperation, "bound to the other queue pair");
+    assert_eq!(client.write(0, 5, binding.remote()), Status::Success, "the window still opens");
+    assert_eq!(word(&server, 0), 5);
+    assert_eq!(server.post(0, &invalidate).status, Status::Success, "bound to this one");
+    assert_eq!(client.write(0, 6, binding.remote()), Status::RemoteAccess);
+    assert_eq!(word(&server, 0), 5);
+}
+
 #[test]
 fn range_rights_and_addresses_are_the_windows() {
     let served = two_workers();

@@ -89,6 +89,7 @@ fn qp(qpn: Qpn) -> Qp {
         recv_cq: Cqn(1),
         sizes: QpSizes { send_wrs: 16, recv_wrs: 16, send_sges: 1, recv_sges: 1, inline_bytes: 0 },
         signal_all: true,
+        credits: true,
         window_packets: 128,
     })
 }

@@ -204,5 +204,7 @@ named_counters! {
         Unreachable "unreachable",
         /// Completions lost because their queue was full.
         CqOverrun "cq_overrun",
+        /// Work requests that came in state RESET: forgotten without a completion (IBTA v1 10.3.1).
+        ForgottenInReset "forgotten_in_reset",
     }
 }

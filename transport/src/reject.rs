@@ -32,6 +32,8 @@ named_counters! {
         NoSuchQp "drop_no_such_qp",
         /// The source or destination address is not that of the queue pair's path.
         WrongAddress "drop_wrong_address",
+        /// Its VLAN is not that of the queue pair's path, or it has one where the path has none.
+        WrongVlan "drop_wrong_vlan",
         /// The opcode is of another transport service than the queue pair.
         WrongService "drop_wrong_service",
         /// The queue pair's state takes no such packet.

@@ -49,7 +49,7 @@ fn bth(opcode: Opcode) -> Bth {
 /// A SEND with `payload`, over IPv4 and over IPv6, with a VLAN tag and without.
 fn sends(payload: &[u8]) -> Vec<Vec<u8>> {
     let headers = Headers::new(bth(opcode::RC_SEND_ONLY));
-    let vlan = Some(Vlan { id: 7, priority: 1 });
+    let vlan = Some(Vlan { id: 7, priority: 1, rx_stripped: false });
     [(v4(), None), (v4(), vlan), (V6, None), (V6, vlan)]
         .map(|(gids, vlan)| frame(gids, vlan, headers, payload))
         .to_vec()

@@ -177,7 +177,7 @@ fn sample() -> Recipe {
             via: Via::Nic { flow: 1 },
             source_mac: [2; 6],
             dest_mac: [4; 6],
-            vlan: Some(Vlan { id: 0x123, priority: 5 }),
+            vlan: Some(Vlan { id: 0x123, priority: 5, rx_stripped: false }),
             source: gid(1),
             destination: gid(2),
             traffic_class: 0x6a,

@@ -88,3 +88,16 @@ pub(crate) fn pointer<T>(result: Result<*mut T>) -> *mut T {
         std::ptr::null_mut()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `ibv_post_send` and `ibv_post_recv` in RESET, `ibv_post_send` before RTS.
+    #[test]
+    fn work_that_the_state_does_not_take_is_an_invalid_argument() {
+        for queue in ["send", "receive"] {
+            assert_eq!(Errno::from(Error::NotReady { queue }), Errno::INVALID);
+        }
+    }
+}

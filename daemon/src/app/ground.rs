@@ -12,6 +12,7 @@ use crate::{
     clients::outside::{Network, Port},
     config::RoceVersions,
     net::{FollowId, GidEntry, Net, NextHop, NoRoute, RoceVersion},
+    xdp::strips_vlan_tags,
 };
 
 /// Both, lent for one step of the control thread.
@@ -30,9 +31,13 @@ pub(super) const fn versions(roce: RoceVersions) -> &'static [RoceVersion] {
 }
 
 impl Ground<'_> {
-    fn versions(&self, device: DeviceId) -> &'static [RoceVersion] {
+    fn served(&self, device: DeviceId) -> &ServedDevice {
         let served = self.devices.iter().find(|served| served.id == device);
-        versions(served.expect("devices do not come and go while the daemon runs").config.roce)
+        served.expect("devices do not come and go while the daemon runs")
+    }
+
+    fn versions(&self, device: DeviceId) -> &'static [RoceVersion] {
+        versions(self.served(device).config.roce)
     }
 
     /// Makes the addresses whose frames are ours those of the device's GIDs and groups.
@@ -65,6 +70,7 @@ impl Network for Ground<'_> {
             link_mtu_bytes: seen.usable_mtu_bytes(),
             speed_mbit_per_s: seen.speed_mbit_per_s,
             gid_entries: (seen.gids.len() * self.versions(device).len()) as u32,
+            strips_vlan_tags: strips_vlan_tags(&self.served(device).config.interface),
         }
     }
 

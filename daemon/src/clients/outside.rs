@@ -42,6 +42,8 @@ pub struct Port {
     pub speed_mbit_per_s: u32,
     /// Indices of the GID table, empty ones included.
     pub gid_entries: u32,
+    /// It takes VLAN tags off received frames, so that nobody knows which VLAN one without a tag is of.
+    pub strips_vlan_tags: bool,
 }
 
 impl Port {

@@ -55,20 +55,52 @@ impl Way {
 pub(crate) struct Wish {
     device: DeviceId,
     local: Qpn,
-    remote: Qpn,
     pub(crate) source: GidEntry,
     pub(crate) destination: IpAddr,
     traffic_class: u8,
     hop_limit: u8,
     flow_label: u32,
     service_level: u8,
+    udp_source_port: u16,
 }
+
+/// The UDP source port of a queue pair whose flow label is 0: a random one when the queue pair is made, and the next one in each
+/// further life, so that a peer tells frames of an earlier life from those of this one. Nothing else changes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LifePort(u16);
+
+impl LifePort {
+    /// Bits that every port has: 0xc000 to 0xffff, the dynamic ports (annex A17.4.5.3.2 leaves the choice open).
+    const BASE: u16 = 0xc000;
+
+    /// The port of the first life, from random bits.
+    pub(crate) const fn first(random: u32) -> Self {
+        Self(random as u16 | Self::BASE)
+    }
+
+    /// The port of the life that follows.
+    #[must_use]
+    pub(crate) const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1) | Self::BASE)
+    }
+
+    /// The port of this life.
+    pub(crate) const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// The bits of a traffic class that are ECN's (RFC 3168 5). They stay 0 ("not ECN-capable"), whatever an application gives: a
+/// switch that finds them set marks frames instead of dropping them, and until there is congestion control nothing here reacts to
+/// a mark.
+const ECN_BITS: u8 = 0b11;
 
 /// What "0" asks for, as verbs' users expect it.
 const HOP_LIMIT_DEFAULT: u8 = 64;
 
 impl Wish {
-    /// What `attributes` ask of the path of `local`, from the GID `source` of `device`.
+    /// What `attributes` ask of the path of `local`, from the GID `source` of `device`. `life` is the port of a queue pair's present
+    /// life; without it, or with a flow label, the port is made as Linux makes it.
     ///
     /// # Errors
     /// A value out of its range, or a destination that can be nobody's.
@@ -77,6 +109,7 @@ impl Wish {
         local: Qpn,
         attributes: &QpAttributes,
         source: &GidEntry,
+        life: Option<LifePort>,
     ) -> Result<Self, Refused> {
         let destination = key_address(attributes.dgid);
         let wrong = |value: u32| Refused::argument(attribute::AV.into(), value);
@@ -94,19 +127,23 @@ impl Wish {
         if attributes.service_level > 7 {
             return Err(wrong(attributes.service_level));
         }
+        let udp_source_port = match life {
+            Some(life) if attributes.flow_label == 0 => life.get(),
+            _ => udp_source_port(attributes.flow_label, local, Qpn::from_wire(attributes.dest_qpn)),
+        };
         Ok(Self {
             device,
             local,
-            remote: Qpn::from_wire(attributes.dest_qpn),
             source: *source,
             destination,
-            traffic_class: byte(attributes.traffic_class)?,
+            traffic_class: byte(attributes.traffic_class)? & !ECN_BITS,
             hop_limit: match byte(attributes.hop_limit)? {
                 0 => HOP_LIMIT_DEFAULT,
                 hops => hops,
             },
             flow_label: attributes.flow_label,
             service_level: byte(attributes.service_level)?,
+            udp_source_port,
         })
     }
 
@@ -169,7 +206,7 @@ impl Wish {
             via,
             source_mac,
             dest_mac,
-            vlan: vlan.map(|id| Vlan { id, priority: self.service_level }),
+            vlan: vlan.map(|id| Vlan { id, priority: self.service_level, rx_stripped: port.strips_vlan_tags }),
             source: address_key(self.source.address),
             destination: address_key(self.destination),
             traffic_class: self.traffic_class,
@@ -177,9 +214,7 @@ impl Wish {
             flow_label: self.flow_label,
             roce: match self.source.roce {
                 RoceVersion::V1 => Roce::V1,
-                RoceVersion::V2 => {
-                    Roce::V2 { udp_source_port: udp_source_port(self.flow_label, self.local, self.remote) }
-                }
+                RoceVersion::V2 => Roce::V2 { udp_source_port: self.udp_source_port },
             },
         };
         PathState::Ready(Path::new(&spec).expect("both addresses are of one family, `check` saw to it"))
@@ -206,7 +241,14 @@ mod tests {
 
     use super::*;
 
-    const PORT: Port = Port { mac: [2; 6], link_up: true, link_mtu_bytes: 1500, speed_mbit_per_s: 0, gid_entries: 1 };
+    const PORT: Port = Port {
+        mac: [2; 6],
+        link_up: true,
+        link_mtu_bytes: 1500,
+        speed_mbit_per_s: 0,
+        gid_entries: 1,
+        strips_vlan_tags: false,
+    };
     const REACHABLE: NextHop = NextHop::Reachable { mac: [4; 6], vlan: Some(7), source_mac: [6; 6], mtu_bytes: 9000 };
 
     fn gid(address: &str) -> GidEntry {
@@ -225,7 +267,7 @@ mod tests {
     }
 
     fn check(attributes: &QpAttributes) -> Result<Wish, Refused> {
-        Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid("10.0.0.1"))
+        Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid("10.0.0.1"), None)
     }
 
     #[test]
@@ -248,10 +290,68 @@ mod tests {
         }
     }
 
+    /// A frame by the path of `attributes`, next hop `next`.
+    fn frame(attributes: &QpAttributes, source: &str, life: Option<LifePort>, next: NextHop) -> Vec<u8> {
+        let wish = Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid(source), life).expect("of one family");
+        let PathState::Ready(path) = wish.path(next, &PORT) else { panic!("it is reachable") };
+        let headers = Headers::new(Bth::new(UC_SEND_ONLY, Qpn::from_wire(5), Psn::new(0)));
+        let mut frame = vec![0; path.frame_bytes(&headers, 0)];
+        path.fill(&mut FrameMut::single(&mut frame), &headers, 0, |_| Ok(())).expect("nothing to copy");
+        frame
+    }
+
+    fn parsed_port(frame: &[u8]) -> u16 {
+        match roced_transport::wire::frame::parse(&[frame]).expect("our own").roce {
+            Roce::V2 { udp_source_port } => udp_source_port,
+            Roce::V1 => panic!("a frame of RoCEv1"),
+        }
+    }
+
+    #[test]
+    fn ecn_bits_of_the_application_stay_at_home() {
+        for (peer, source) in [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")] {
+            for (asked, sent) in [(0b0110_1000, 0b0110_1000), (0b0110_1010, 0b0110_1000), (0xff, 0xfc), (0b11, 0)] {
+                let asked = QpAttributes { traffic_class: asked, ..attributes(peer) };
+                let frame = frame(&asked, source, None, REACHABLE);
+                let packet = roced_transport::wire::frame::parse(&[&frame]).expect("our own");
+                assert_eq!(packet.traffic_class, sent, "{asked:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_source_port_is_the_lifes_whatever_the_way_unless_a_flow_label_makes_it() {
+        let life = LifePort::first(0x1234_5678);
+        let (unlabelled, labelled) =
+            (attributes("10.0.0.2"), QpAttributes { flow_label: 0xabcde, ..attributes("10.0.0.2") });
+        let elsewhere = NextHop::Reachable { mac: [9; 6], vlan: None, source_mac: [8; 6], mtu_bytes: 1500 };
+        for next in [REACHABLE, elsewhere, NextHop::Local(DeviceId(0)), NextHop::Local(DeviceId(1))] {
+            let port = |attributes, life| parsed_port(&frame(attributes, "10.0.0.1", life, next));
+            assert_eq!([port(&unlabelled, Some(life)), port(&unlabelled, Some(life.next()))], [0xd678, 0xd679]);
+            let from_label = udp_source_port(0xabcde, Qpn::from_wire(3), Qpn::from_wire(5));
+            assert_eq!([port(&labelled, Some(life)), port(&labelled, Some(life.next()))], [from_label; 2]);
+            let from_numbers = udp_source_port(0, Qpn::from_wire(3), Qpn::from_wire(5));
+            assert_eq!(port(&unlabelled, None), from_numbers, "of an address handle");
+        }
+    }
+
+    #[test]
+    fn the_ports_of_lives_stay_dynamic_ports() {
+        assert_eq!(LifePort::first(0).get(), 0xc000);
+        assert_eq!(LifePort::first(0xffff).next().get(), 0xc000);
+        let mut life = LifePort::first(0x1_0007);
+        let mut seen = std::collections::BTreeSet::new();
+        while seen.insert(life.get()) {
+            life = life.next();
+        }
+        assert_eq!((seen.len(), seen.first(), seen.last()), (0x4000, Some(&0xc000), Some(&0xffff)));
+    }
+
     #[test]
     fn the_way_to_a_group_is_its_own_mac_address() {
         let mac = |attributes: &QpAttributes, source: &str| {
-            let wish = Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid(source)).expect("of one family");
+            let wish =
+                Wish::check(DeviceId(0), Qpn::from_wire(3), attributes, &gid(source), None).expect("of one family");
             match wish.group_hop(&PORT)? {
                 NextHop::Reachable { mac, source_mac, .. } => Some((mac, source_mac)),
                 other => panic!("{other:?}"),
@@ -281,7 +381,7 @@ mod tests {
     fn rocev1_stays_on_its_segment() {
         let check = |peer| {
             let source = GidEntry { roce: RoceVersion::V1, ..gid("10.0.0.1") };
-            Wish::check(DeviceId(0), Qpn::from_wire(3), &attributes(peer), &source)
+            Wish::check(DeviceId(0), Qpn::from_wire(3), &attributes(peer), &source, None)
         };
         assert_eq!(check("10.0.1.2").map_err(|refused| refused.why), Err(Refusal::NoRoute));
         let wish = check("10.0.0.255").expect("on the link");
@@ -301,6 +401,27 @@ mod tests {
         assert_eq!(wish.check_mtu(4096, NextHop::Resolving, &jumbo), Ok(()));
         let narrow = NextHop::Reachable { mac: [4; 6], vlan: None, source_mac: [6; 6], mtu_bytes: 600 };
         assert_eq!(wish.check_mtu(1024, narrow, &jumbo), Err(Refused::with(Refusal::PathMtu, 1024u32, 512u32)));
+    }
+
+    #[test]
+    fn a_frame_without_a_tag_is_of_a_vlan_only_where_tags_are_taken_off() {
+        let wish = check(&attributes("10.0.0.2")).expect("reachable");
+        let takes = |next, strips_vlan_tags, id| match wish.path(next, &Port { strips_vlan_tags, ..PORT }) {
+            PathState::Ready(path) => path.takes_vlan(id),
+            PathState::Resolving | PathState::Unreachable => panic!("it is reachable"),
+        };
+        let untagged = NextHop::Reachable { mac: [4; 6], vlan: None, source_mac: [6; 6], mtu_bytes: 9000 };
+        for (next, strips, id, taken) in [
+            (REACHABLE, false, Some(7), true),
+            (REACHABLE, false, None, false),
+            (REACHABLE, true, None, true),
+            (REACHABLE, true, Some(8), false),
+            (untagged, true, Some(7), false),
+            (untagged, false, None, true),
+            (NextHop::Local(DeviceId(0)), false, None, true),
+        ] {
+            assert_eq!(takes(next, strips, id), taken, "{next:?}, {strips}, {id:?}");
+        }
     }
 
     #[test]

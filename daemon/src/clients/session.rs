@@ -14,7 +14,13 @@ use roced_transport::{
 };
 
 use super::{
-    connection::Connection, kept::Porter, numbers::BellBoard, path::Way, queues::Channel, quota::Room, reach::Reach,
+    connection::Connection,
+    kept::Porter,
+    numbers::BellBoard,
+    path::{LifePort, Way},
+    queues::Channel,
+    quota::Room,
+    reach::Reach,
     refused::Refused,
 };
 use crate::{config::ClientLimits, net::GidEntry};
@@ -156,6 +162,8 @@ pub(crate) struct QpObject {
     pub(crate) srq: Option<u32>,
     pub(crate) bytes: u64,
     pub(crate) path: Option<Way>,
+    /// Of its present life, or of the one to come.
+    pub(crate) life: LifePort,
 }
 
 /// An address handle.

@@ -19,6 +19,10 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
 
+/// `ETHTOOL_GFLAGS`, and what it says of VLAN tags of received frames: `ETH_FLAG_RXVLAN`.
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const FLAG_RXVLAN: u32 = 1 << 8;
+
 /// `SIOCETHTOOL` of `linux/sockios.h`.
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
@@ -64,7 +68,7 @@ unsafe trait Structure {}
 unsafe impl Structure for Driver {}
 // SAFETY: made with ETHTOOL_GCHANNELS only.
 unsafe impl Structure for Channels {}
-// SAFETY: made with ETHTOOL_GGRO and ETHTOOL_SGRO only.
+// SAFETY: made with ETHTOOL_GGRO, ETHTOOL_SGRO and ETHTOOL_GFLAGS only.
 unsafe impl Structure for Value {}
 
 /// Carries out the command in `what` on an interface.
@@ -124,6 +128,13 @@ pub(super) fn gro(interface: &str) -> io::Result<bool> {
 /// The kernel's.
 pub(super) fn set_gro(interface: &str, on: bool) -> io::Result<()> {
     ethtool(interface, &mut Value { cmd: ETHTOOL_SGRO, data: on.into() })
+}
+
+/// Whether the NIC takes VLAN tags off frames that arrive (`ethtool -k`: rx-vlan-offload): XDP then sees no tag. A driver that does not
+/// say may do so.
+pub fn strips_vlan_tags(interface: &str) -> bool {
+    let mut value = Value { cmd: ETHTOOL_GFLAGS, data: 0 };
+    ethtool(interface, &mut value).map_or(true, |()| value.data & FLAG_RXVLAN != 0)
 }
 
 #[cfg(test)]

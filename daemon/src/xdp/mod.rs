@@ -34,7 +34,7 @@ mod transmit;
 mod umem;
 
 pub use error::XdpError;
-pub use ethtool::rx_queues;
+pub use ethtool::{rx_queues, strips_vlan_tags};
 pub use napi::{NapiError, ThreadedNapi};
 pub use program::{AttachedMode, XdpProgram};
 pub use queue::{NicQueue, NicQueueConfig};

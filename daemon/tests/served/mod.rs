@@ -150,6 +150,7 @@ impl Told {
                 link_mtu_bytes: 4200,
                 speed_mbit_per_s: 10_000,
                 gid_entries: 3,
+                strips_vlan_tags: false,
             },
             gids: vec![gid("10.9.0.1"), None, gid("fd00:9::1")],
             elsewhere: Some(NextHop::Unreachable),

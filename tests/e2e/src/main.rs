@@ -7,6 +7,7 @@ mod drain;
 mod end;
 mod groups;
 mod hello;
+mod lives;
 mod operation;
 mod polled;
 mod region;
@@ -178,6 +179,17 @@ enum Program {
         /// How much.
         bytes: usize,
     },
+    /// Connect to the peer twice, with first PSN 0, and move data by each connection in both directions.
+    LiveTwice {
+        /// Which host this is.
+        #[arg(value_enum)]
+        side: lives::Side,
+        /// How many.
+        connections: usize,
+        /// What becomes of the queue pairs between.
+        #[arg(value_enum)]
+        between: lives::Between,
+    },
     /// Say hello to the daemon as a client of another version.
     Hello {
         /// Version of the client ABI.
@@ -225,6 +237,7 @@ fn main() -> Result<()> {
         Program::Expect => drain::expect(),
         Program::Expose { bytes } => region::expose(bytes),
         Program::Transfer { direction, bytes } => region::transfer(direction, bytes),
+        Program::LiveTwice { side, connections, between } => lives::live(side, connections, between),
         Program::Hello { version } => hello::say_hello(version),
         Program::Rxe { address, port, wrong_keys } => rxe::run(address, port, wrong_keys),
     }

@@ -147,10 +147,21 @@ impl Lab {
     pub(crate) fn capture(&self, file: &Path) -> Result<Capture> {
         let mut capture = self.command("capture");
         capture.arg(file).arg("600");
-        let mut program = Program::start(capture)?;
-        let line = program.line(SOON)?;
-        ensure!(line.starts_with("capturing"), "{line}");
-        Ok(Capture { program })
+        Capture::start(capture, "capturing")
+    }
+
+    /// Starts to record RoCE frames into `file`; [`Capture::stop`] ends it.
+    pub(crate) fn record(&self, file: &Path) -> Result<Capture> {
+        let mut record = self.command("fault");
+        record.arg("--record").arg(file);
+        Capture::start(record, "capturing")
+    }
+
+    /// Starts to replay what was recorded; [`Capture::stop`] ends it and gives what was done.
+    pub(crate) fn replay(&self, file: &Path, pace: &[&str]) -> Result<Capture> {
+        let mut replay = self.command("fault");
+        replay.arg("--replay").arg(file).args(pace);
+        Capture::start(replay, "replaying")
     }
 }
 
@@ -168,17 +179,24 @@ fn is_named(group: &str, pattern: &str) -> bool {
     group.len() == pattern.len() && iter::zip(group, pattern).all(|(part, wanted)| wanted == "*" || part == wanted)
 }
 
-/// A capture that runs.
+/// A capture or a replay that runs.
 pub(crate) struct Capture {
     program: Program,
 }
 
 impl Capture {
-    /// Ends it; every frame is then in its file.
-    pub(crate) fn stop(self) -> Result<()> {
+    fn start(command: Command, begins_with: &str) -> Result<Self> {
+        let mut program = Program::start(command)?;
+        let line = program.line(SOON)?;
+        ensure!(line.starts_with(begins_with), "{line}");
+        Ok(Self { program })
+    }
+
+    /// Ends it; every frame is then in its file. Gives what it says at the end.
+    pub(crate) fn stop(self) -> Result<String> {
         // Not SIGINT: where that is ignored, as in the background of a script, no shell can trap it.
         self.program.signal(Signal::SIGTERM)?;
-        self.program.end(SOON)?.success().map(drop)
+        Ok(self.program.end(SOON)?.success()?.trim_end().to_owned())
     }
 }
 

@@ -7,6 +7,7 @@ mod deaths;
 mod faults;
 mod frameworks;
 mod lab;
+mod lives;
 mod memory;
 mod napi;
 mod operations;
@@ -87,6 +88,7 @@ const TESTS: &[(&str, Test)] = tests! {
         a_router_changes_the_hop_limit_and_nothing_that_counts vlan_and_priority_are_on_the_frames;
     faults: a_lost_last_frame_is_sent_again one_frame_in_a_hundred_lost one_frame_in_a_hundred_twice
         one_frame_in_a_hundred_damaged;
+    lives: a_queue_pair_has_one_source_port_in_each_life frames_of_an_earlier_life_harm_no_other_queue_pair frames_of_an_earlier_life_harm_no_queue_pair_that_was_reset;
     memory: the_last_byte_never_comes_before_an_older_one deregistering_under_way_is_a_protection_error;
     atomics: a_number_that_all_change_counts_every_change_once;
     states: a_send_queue_drains_and_goes_on;

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// tshark over `file`: one line of `fields` for each frame that `filter` lets through.
-fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<String>> {
+pub(crate) fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<String>> {
     let mut tshark = Command::new("tshark");
     // Random payload sometimes looks like Fibre Channel over InfiniBand to it, with a wrong checksum.
     tshark.args(["--disable-protocol", "fcoib", "-r"]).arg(file).args(["-Y", filter, "-T", "fields"]);

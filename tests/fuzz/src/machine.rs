@@ -196,6 +196,7 @@ impl Net {
             link_mtu_bytes: 4200,
             speed_mbit_per_s: 10_000,
             gid_entries: 3,
+            strips_vlan_tags: false,
         };
         Self { port, elsewhere: Some(NextHop::Resolving), followed: BTreeMap::new(), joined: Vec::new(), last: 0 }
     }

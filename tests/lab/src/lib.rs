@@ -4,5 +4,8 @@
 //! passes tc by. `faults.bpf.c` runs on each port's ingress; [`switch`] sets what it does.
 
 pub mod layout;
+pub mod port;
+pub mod recording;
+pub mod replay;
 pub mod rule;
 pub mod switch;

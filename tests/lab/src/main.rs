@@ -1,11 +1,17 @@
 //! `roced-lab`: run by `scripts/lab` inside the network namespace of the box between the hosts.
 
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    num::NonZeroU32,
+    path::PathBuf,
+    time::Duration,
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use roced_lab::{
     layout::{self, Config, RULES_MAX, RuleBytes},
+    replay::{Host, Pace, Replay},
     rule::{Rule, parse_rate},
     switch::{self, Faults},
 };
@@ -35,6 +41,27 @@ enum Command {
         faults: FaultArguments,
         #[command(subcommand)]
         what: Option<FaultCommand>,
+    },
+    /// Send recorded RoCE frames once more, to the host that each was for, until SIGINT or SIGTERM.
+    Replay {
+        /// A pcap of this lab.
+        file: PathBuf,
+        /// The two hosts: a port and the MAC address behind it.
+        #[arg(long, value_name = "PORT=MAC", hide = true, required = true, num_args = 1)]
+        host: Vec<Host>,
+        /// Recorded frames follow on every N-th live frame to the same host. What is answered is a live frame, too: with N below
+        /// about four times the burst the answers alone would keep it going.
+        #[arg(long, value_name = "N", default_value = "8")]
+        every: NonZeroU32,
+        /// So many recorded frames follow at a time, in the order in which they were recorded.
+        #[arg(long, value_name = "FRAMES", default_value = "1")]
+        burst: NonZeroU32,
+        /// They follow so much later than the live frame.
+        #[arg(long, value_name = "US", default_value = "0")]
+        delay: u64,
+        /// End after that time.
+        #[arg(long)]
+        seconds: Option<u64>,
     },
 }
 
@@ -76,6 +103,15 @@ fn main() -> Result<()> {
         Command::Fault { port, what: None, faults } => Faults::of_port(&port)?.set(&faults.config()?),
         Command::Fault { port, what: Some(FaultCommand::Off), .. } => Faults::of_port(&port)?.clear(),
         Command::Fault { port, what: Some(FaultCommand::Show { json }), .. } => show(&Faults::of_port(&port)?, json),
+        Command::Replay { file, host, every, burst, delay, seconds } => {
+            let hosts = host.try_into().ok().context("two hosts, each with --host")?;
+            let pace =
+                Pace { every, burst, delay: Duration::from_micros(delay), limit: seconds.map(Duration::from_secs) };
+            let replay = Replay::open(&file, hosts, pace)?;
+            println!("replaying {} frames of {}", replay.frames(), file.display());
+            println!("{}", replay.run()?);
+            Ok(())
+        }
     }
 }
 

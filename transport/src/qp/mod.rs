@@ -297,18 +297,21 @@ impl Qp {
         self.recv_queue.room()
     }
 
-    /// Takes send work. In RESET it is dropped; before RTS it waits; in ERR it is flushed (IBTA v1 10.3.1).
+    /// Takes send work. In RESET it is forgotten, and counted; before RTS it waits; in ERR it is flushed (IBTA v1 10.3.1).
     pub(crate) fn post_send(&mut self, work: &SendWork<'_>) {
-        if self.link.state != State::Reset {
-            self.send_queue.push(work);
+        if self.link.state == State::Reset {
+            return self.link.counters.count(QpCount::ForgottenInReset);
         }
+        self.send_queue.push(work);
     }
 
     /// Takes receive work, as [`Self::post_send`]. True when there is something to send, or to flush.
     pub(crate) fn post_recv(&mut self, work: &RecvWork<'_>) -> bool {
-        if self.link.state != State::Reset {
-            self.recv_queue.push(work);
+        if self.link.state == State::Reset {
+            self.link.counters.count(QpCount::ForgottenInReset);
+            return false;
         }
+        self.recv_queue.push(work);
         self.link.receives = self.recv_queue.len();
         self.link.state == State::Error || self.link.state.receives() && self.roles.on_receive_posted(&self.link)
     }
@@ -468,7 +471,10 @@ impl Qp {
         if packet.source != self.link.attributes.dgid || !to_us {
             return Err(DropReason::WrongAddress);
         }
-        Ok(())
+        match &self.link.path {
+            PathState::Ready(path) if !path.takes_vlan(packet.vlan_id()) => Err(DropReason::WrongVlan),
+            _ => Ok(()),
+        }
     }
 
     /// Its timer ran out, or was looked at early.
@@ -519,7 +525,11 @@ impl Qp {
         let visit = match self.link.state {
             // The flush does not wait for the wire.
             State::Error => match self.flush(turn) {
-                Visit::Idle => self.roles.transmit_last_words(&mut self.link, turn, wire),
+                Visit::Idle => {
+                    // They are flushed: answers offer none.
+                    self.link.receives = 0;
+                    self.roles.transmit_last_words(&mut self.link, turn, wire)
+                }
                 visit => visit,
             },
             State::SendQueueError => self.flush_sends(turn),

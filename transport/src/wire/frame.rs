@@ -65,6 +65,14 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
+    /// The VLAN that it came by. A tag that only gives a priority (VLAN 0, IEEE 802.1Q 6.9) names none.
+    pub const fn vlan_id(&self) -> Option<u16> {
+        match self.vlan {
+            Some(control) if control & 0x0fff != 0 => Some(control & 0x0fff),
+            _ => None,
+        }
+    }
+
     /// Bytes of payload, without the pad.
     pub const fn payload_len(&self) -> usize {
         self.payload_bytes

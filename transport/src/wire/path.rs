@@ -47,6 +47,8 @@ pub struct Vlan {
     pub id: u16,
     /// Priority code point, the low 3 bits.
     pub priority: u8,
+    /// The NIC takes the tag off frames that arrive, so that one without a tag may be of this VLAN.
+    pub rx_stripped: bool,
 }
 
 /// One address is IPv4, the other is not.
@@ -68,6 +70,7 @@ pub struct Path {
     source: [u8; 16],
     destination: [u8; 16],
     via: Via,
+    vlan: Option<Vlan>,
 }
 
 impl Path {
@@ -119,7 +122,19 @@ impl Path {
             source: spec.source,
             destination: spec.destination,
             via: spec.via,
+            vlan: spec.vlan,
         })
+    }
+
+    /// A packet that came by this VLAN may have come by this path. One without may have lost its tag on the way in, where the NIC
+    /// takes it off.
+    pub const fn takes_vlan(&self, id: Option<u16>) -> bool {
+        match (self.vlan, id) {
+            (None, None) => true,
+            (Some(own), Some(id)) => own.id & 0x0fff == id,
+            (Some(own), None) => own.rx_stripped || own.id & 0x0fff == 0,
+            (None, Some(_)) => false,
+        }
     }
 
     /// Which RoCE its frames are.

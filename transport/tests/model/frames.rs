@@ -75,7 +75,7 @@ fn spec() -> impl Strategy<Value = PathSpec> {
         any::<([u8; 4], [u8; 4])>().prop_map(|(source, destination)| (mapped(source), mapped(destination))),
         any::<([u8; 15], [u8; 15])>().prop_map(|(source, destination)| (global(source), global(destination))),
     ];
-    let vlan = option::of((0..4096u16, 0..8u8).prop_map(|(id, priority)| Vlan { id, priority }));
+    let vlan = option::of((0..4096u16, 0..8u8).prop_map(|(id, priority)| Vlan { id, priority, rx_stripped: false }));
     (gids, vlan, any::<([u8; 6], [u8; 6], u8, u8, u32, Option<u16>)>()).prop_map(
         |((source, destination), vlan, rest)| {
             let (source_mac, dest_mac, traffic_class, hop_limit, flow_label, udp_source_port) = rest;

@@ -506,14 +506,19 @@ impl Pair {
 
     /// A path of host `at` to any GID.
     pub(crate) fn path_to(&self, at: usize, via: Via, destination: [u8; 16]) -> Path {
+        Path::new(&PathSpec { via, destination, ..self.path_spec(at) }).expect("one address family")
+    }
+
+    /// What the path of host `at` to the other is made of.
+    pub(crate) fn path_spec(&self, at: usize) -> PathSpec {
         let (from, to) = (&self.hosts[at], &self.hosts[1 - at]);
-        Path::new(&PathSpec {
-            via,
+        PathSpec {
+            via: Via::Nic { flow: 1 },
             source_mac: from.mac,
             dest_mac: to.mac,
             vlan: None,
             source: from.gid,
-            destination,
+            destination: to.gid,
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
@@ -522,8 +527,7 @@ impl Pair {
             } else {
                 Roce::V2 { udp_source_port: udp_source_port(0, from.qpn, to.qpn).wrapping_add(self.life) }
             },
-        })
-        .expect("one address family")
+        }
     }
 
     /// One turn of each host: frames in, timers, frames out.

@@ -14,12 +14,14 @@ use roced_transport::{
     mr::MrKey,
     partition::Pkey,
     psn::Psn,
+    qp::PathState,
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason},
     wire::{
         bth::Bth,
         headers::Headers,
         opcode::{self, Opcode, Operation},
+        path::{Path, PathSpec, Vlan},
         reth::Reth,
     },
     work::SendWork,
@@ -238,6 +240,41 @@ fn a_stranger_changes_nothing() {
         assert_eq!(pair.hosts[1].state(), "RTS");
     }
     assert_eq!(pair.deliver(1, &good), Disposition::Dropped(DropReason::InvalidRequest));
+}
+
+/// A frame of another VLAN than that of the path changes nothing, nor one with a tag where the path has none. VLAN 0 is none.
+#[test]
+fn a_frame_of_another_vlan_is_dropped_for_its_reason() {
+    let (untagged, wrong) = (None, Disposition::Dropped(DropReason::WrongVlan));
+    let (stripped, kept) = (true, false);
+    for (path, tag, taken) in [
+        (None, untagged, true),
+        (None, Some(0xe000), true),
+        (None, Some(0xe007), false),
+        (Some((7, kept)), Some(0xe007), true),
+        (Some((7, kept)), Some(0x0007), true),
+        (Some((7, kept)), Some(0x0107), false),
+        (Some((7, kept)), untagged, false),
+        (Some((7, kept)), Some(0xe000), false),
+        (Some((7, stripped)), untagged, true),
+        (Some((7, stripped)), Some(0x0008), false),
+    ] {
+        for rocev1 in [false, true] {
+            let mut pair = Pair::new(Settings { rocev1: [rocev1; 2], ..Settings::default() });
+            let vlan = path.map(|(id, rx_stripped)| Vlan { id, priority: 3, rx_stripped });
+            let own = Path::new(&PathSpec { vlan, ..pair.path_spec(1) }).expect("one address family");
+            let qpn = pair.hosts[1].qpn;
+            pair.hosts[1].endpoint.set_path(qpn, PathState::Ready(own)).expect("there");
+            pair.hosts[1].post_recv(1, &[]);
+            let mut frame = forged(&pair, &Headers::new(bth(&pair, opcode::RC_SEND_ONLY)), &[]);
+            if let Some(control) = tag {
+                let [high, low] = u16::to_be_bytes(control);
+                frame.splice(12..12, [0x81, 0x00, high, low]);
+            }
+            let expected = if taken { Disposition::Accepted } else { wrong };
+            assert_eq!(pair.deliver(1, &frame), expected, "path {path:?}, tag {tag:x?}, RoCEv1 {rocev1}");
+        }
+    }
 }
 
 #[test]

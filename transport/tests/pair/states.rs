@@ -7,6 +7,7 @@ use roced_shared::abi::{
 };
 use roced_transport::{
     clock::Nanos,
+    counters::QpCount,
     qp::{QpEvent, ServiceType, Subject},
     reject::Reject,
     wire::opcode::Operation,
@@ -180,6 +181,22 @@ fn a_query_gives_back_what_was_set() {
         ..QpAttributes::default()
     };
     assert_eq!(host.endpoint.query_qp(host.qpn), Some(expected));
+}
+
+/// IBTA v1 10.3.1: no work is taken in RESET. A client that posts all the same finds no completion, and a counter that says why.
+#[test]
+fn work_that_comes_in_reset_is_counted_and_forgotten() {
+    let mut pair = Pair::new(Settings::default());
+    go(&mut pair.hosts[0], state::RESET).expect("from anywhere");
+    pair.hosts[0].post(&work(1, SendOp::Write, &[], 0));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[], 0));
+    pair.hosts[0].post_recv(3, &[]);
+    assert_eq!(pair.hosts[0].count(QpCount::ForgottenInReset), 3);
+    go(&mut pair.hosts[1], state::RESET).expect("from anywhere");
+    (0..2).for_each(|at| pair.connect_one(at));
+    pair.hosts[0].post(&work(4, SendOp::Write, &[], 0));
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(4, Status::Success)]);
 }
 
 #[test]

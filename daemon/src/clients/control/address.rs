@@ -12,7 +12,7 @@ use tracing::debug;
 
 use super::{
     super::{
-        path::{Follower, Way, Wish},
+        path::{Follower, LifePort, Way, Wish},
         refused::Refused,
         session::{AhObject, check_limit, find},
     },
@@ -39,7 +39,7 @@ impl Desk<'_, '_> {
 
     fn make_ah(&mut self, number: u32, pd: Pdn, request: &CreateAhRequest, limit: u32) -> Reply<CreateAh> {
         let device = self.objects.device;
-        let way = self.follow(Follower::Ah(number), Qpn::from_wire(number), &address_vector(request))?;
+        let way = self.follow(Follower::Ah(number), Qpn::from_wire(number), &address_vector(request), None)?;
         let port = self.outside.network.port(device);
         let handle = AddressHandle { pd, path: way.state(&port), mtu_bytes: way.mtu_bytes(&port) };
         let give = |_| Command::AddAh(device, number, handle);
@@ -81,12 +81,18 @@ impl Desk<'_, '_> {
         result
     }
 
-    /// The way that an address vector asks for; `follower` follows its destination from now on.
-    pub(super) fn follow(&mut self, follower: Follower, local: Qpn, asked: &QpAttributes) -> Result<Way, Refused> {
+    /// The way that an address vector asks for; `follower` follows its destination from now on. `life` is a queue pair's.
+    pub(super) fn follow(
+        &mut self,
+        follower: Follower,
+        local: Qpn,
+        asked: &QpAttributes,
+        life: Option<LifePort>,
+    ) -> Result<Way, Refused> {
         let device = self.objects.device;
         let gid = self.outside.network.gid(device, asked.sgid_index);
         let gid = gid.ok_or(Refused::with(Refusal::NoSuchGid, asked.sgid_index, 0u64))?;
-        let wish = Wish::check(self.objects.device, local, asked, &gid)?;
+        let wish = Wish::check(self.objects.device, local, asked, &gid, life)?;
         let port = self.outside.network.port(device);
         if let Some(next) = wish.group_hop(&port) {
             return Ok(Way { follow: None, next, wish });

@@ -20,7 +20,7 @@ use tracing::debug;
 use super::{
     super::{
         numbers::random,
-        path::{Follower, Way},
+        path::{Follower, LifePort, Way},
         queues::new_qp,
         refused::Refused,
         session::{QpObject, check_limit, find},
@@ -39,6 +39,7 @@ struct Home {
     place: Place,
     qpn: Qpn,
     bell: u32,
+    life: LifePort,
 }
 
 impl Desk<'_, '_> {
@@ -88,6 +89,7 @@ impl Desk<'_, '_> {
         }
         let lanes = device.qpns.iter_mut().enumerate().filter(|(at, _)| lane.is_none_or(|lane| lane == *at));
         let (lane, qpns) = lanes.min_by_key(|(_, qpns)| qpns.len()).expect("a device has a worker");
+        let life = random().map(LifePort::first).ok_or(Refused::limit(limit))?;
         let qpn = random().and_then(|bits| qpns.take(bits)).ok_or(Refused::limit(limit))?;
         let place = device.setup.endpoints[lane];
         let Some(bell) = self.objects.bells[lane].take() else {
@@ -95,7 +97,7 @@ impl Desk<'_, '_> {
             return Err(Refused::limit(self.registry.limits.client.qps));
         };
         self.registry.device(self.objects.device).qps += 1;
-        Ok(Home { lane, place, qpn, bell })
+        Ok(Home { lane, place, qpn, bell, life })
     }
 
     fn leave_home(&mut self, home: &Home, why: &Refused) {
@@ -120,7 +122,7 @@ impl Desk<'_, '_> {
         home: &Home,
         bytes: u64,
     ) -> Reply<CreateQp> {
-        let &Home { lane, place, qpn, bell } = home;
+        let &Home { lane, place, qpn, bell, .. } = home;
         let setup = &self.registry.device(self.objects.device).setup;
         let (window_packets, credits) = (setup.window_packets, setup.credits);
         let config = QpConfig {
@@ -161,6 +163,7 @@ impl Desk<'_, '_> {
             srq,
             bytes,
             path: None,
+            life: home.life,
         };
         self.objects.qps.insert(qpn.get(), object);
         debug!(session = %self.session, %qpn, worker = %place.worker, "queue pair made");
@@ -193,6 +196,10 @@ impl Desk<'_, '_> {
         if path.is_some() || forgets {
             let object = find(&mut self.objects.qps, qpn.get())?;
             let old = std::mem::replace(&mut object.path, path);
+            // A life that had no path sent nothing.
+            if forgets && old.is_some() {
+                object.life = object.life.next();
+            }
             self.unfollow(Follower::Qp(qpn), old);
         }
         debug!(session = %self.session, %qpn, mask = format_args!("0x{mask:x}"), state = attributes.state, "queue pair changed");
@@ -206,7 +213,8 @@ impl Desk<'_, '_> {
         if key_address(attributes.dgid).is_multicast() {
             return Err(Refused::argument(attribute::AV.into(), attributes.sgid_index));
         }
-        let way = self.follow(Follower::Qp(qpn), qpn, attributes)?;
+        let life = find(&mut self.objects.qps, qpn.get())?.life;
+        let way = self.follow(Follower::Qp(qpn), qpn, attributes, Some(life))?;
         if request.mask & attribute::PATH_MTU != 0 {
             let port = self.outside.network.port(self.objects.device);
             way.wish

@@ -82,8 +82,7 @@ impl Desk<'_, '_> {
         let Ok(&mut QpObject { worker, pd, .. }) = find(&mut self.objects.qps, qpn.get()) else { return };
         let outcome = match wish {
             KeyWish::Bind { key, window } => self.bind(qpn, pd, key, window),
-            KeyWish::InvalidateLocally(key) => self.invalidate(key, pd, None),
-            KeyWish::InvalidateRemotely(key) => self.invalidate(key, pd, Some(qpn)),
+            KeyWish::InvalidateLocally(key) | KeyWish::InvalidateRemotely(key) => self.invalidate(key, pd, qpn),
         };
         let done = outcome.is_ok();
         debug!(session = %self.session, %qpn, ?wish, refused = ?outcome.err().map(|refused| refused.why), "key change");
@@ -166,12 +165,13 @@ impl Desk<'_, '_> {
         Ok((handle, entry))
     }
 
-    /// A window of type 2 opens nothing any more; `owner` is given when a peer of that queue pair asks.
-    fn invalidate(&mut self, key: MrKey, qp_pd: u32, owner: Option<Qpn>) -> Result<(), Refused> {
+    /// A window of type 2 opens nothing any more. Only its own queue pair may ask, or a peer of that one (IBTA v1 10.6.7: a window of
+    /// type 2B belongs to the queue pair that bound it).
+    fn invalidate(&mut self, key: MrKey, qp_pd: u32, owner: Qpn) -> Result<(), Refused> {
         let handle = key.0 >> 8;
         let mw = find(&mut self.objects.mws, handle)?;
-        let bound = mw.bound.filter(|bound| owner.is_none() || bound.qpn == owner);
-        if mw.key != key || mw.kind != MwKind::Two || mw.pd != qp_pd || bound.is_none() {
+        let is_owner = mw.bound.is_some_and(|bound| bound.qpn == Some(owner));
+        if mw.key != key || mw.kind != MwKind::Two || mw.pd != qp_pd || !is_owner {
             return Err(Refused::no_object(key.0));
         }
         self.unbind(handle)

@@ -3,9 +3,11 @@
 //! of it is lost yet, and then holds for both ports.
 //!
 //! ```text
-//!   frames that were sent ─► by addresses and UDP source port ─► by the two QPNs that make that port: a connection
-//!                                                                   └─ by who asks ─► lives, by when each began   course
+//!   frames that were sent ─► by addresses ─► by the two QPNs that make the UDP source port of rxe's: a connection
+//!                                                  └─ by who asks ─► lives, by when each began   course
 //! ```
+//!
+//! The port of roced's frames is another in each life of a queue pair and says nothing of its peer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,16 +54,17 @@ pub(super) enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Flow {
     from: Side,
-    port: Port,
+    way: Way,
+    /// UDP source port of rxe's frames, which both QPNs make.
+    port: Option<u16>,
     dest_qpn: u32,
 }
 
-/// A UDP source port between two addresses, by [`Side`]: both sides of a connection use the same.
+/// A service between two addresses, by [`Side`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Port {
+struct Way {
     service: Service,
     addresses: [IpAddr; 2],
-    number: u16,
 }
 
 impl Flow {
@@ -74,8 +77,8 @@ impl Flow {
         if seen.from == Side::Rxe {
             addresses.reverse();
         }
-        let port = Port { service: seen.service, addresses, number: seen.source_port };
-        Some(Self { from: seen.from, port, dest_qpn: seen.dest_qpn })
+        let port = (seen.from == Side::Rxe).then_some(seen.source_port);
+        Some(Self { from: seen.from, way: Way { service: seen.service, addresses }, port, dest_qpn: seen.dest_qpn })
     }
 }
 
@@ -162,50 +165,48 @@ fn path_mtu(frames: &[&Seen], during: std::ops::Range<u64>) -> u32 {
 
 /// The connections, by number. What may belong to several is left out.
 fn connections(sent: &[Vec<&Seen>; 2]) -> BTreeMap<Flow, usize> {
-    // The queue pairs of each side at a port: those that the other one sends to.
-    let mut ports: BTreeMap<Port, [BTreeSet<u32>; 2]> = BTreeMap::new();
+    // By the side that sends.
+    let mut ways: BTreeMap<Way, [BTreeSet<Flow>; 2]> = BTreeMap::new();
     for flow in sent.iter().flatten().filter_map(|seen| Flow::of(seen)) {
-        ports.entry(flow.port).or_default()[flow.from.other() as usize].insert(flow.dest_qpn);
+        ways.entry(flow.way).or_default()[flow.from as usize].insert(flow);
     }
     let mut connections = BTreeMap::new();
-    let pairs = ports.iter().flat_map(|(port, qpns)| pairs(port.number, qpns).into_iter().map(|pair| (*port, pair)));
-    for (number, (port, pair)) in pairs.enumerate() {
-        for side in Side::BOTH {
-            if let Some(dest_qpn) = pair[side as usize] {
-                connections.insert(Flow { from: side.other(), port, dest_qpn }, number);
-            }
-        }
+    for (number, pair) in ways.values().flat_map(pairs).enumerate() {
+        connections.extend(pair.into_iter().flatten().map(|flow| (flow, number)));
     }
     connections
 }
 
-/// Which queue pairs of the two sides talk to each other by a port. One may be alone: nobody answers it, or none asks.
-fn pairs(port: u16, qpns: &[BTreeSet<u32>; 2]) -> Vec<[Option<u32>; 2]> {
-    let [ours, theirs] = qpns;
-    if ours.len() <= 1 && theirs.len() <= 1 {
+/// Which flows of the two sides are each other's answers. One may be alone: nobody answers it, or none asks.
+fn pairs(flows: &[BTreeSet<Flow>; 2]) -> Vec<[Option<Flow>; 2]> {
+    let [of_roced, of_rxe] = flows;
+    if of_roced.len() <= 1 && of_rxe.len() <= 1 {
         // Even where a flow label has made the port another one.
-        return vec![[ours.first().copied(), theirs.first().copied()]];
+        return vec![[of_roced.first().copied(), of_rxe.first().copied()]];
     }
-    let partners = |qpn: u32, of: &BTreeSet<u32>| -> Vec<u32> {
-        of.iter().copied().filter(|other| source_port(qpn, *other) == port).collect()
+    let partners = |flow: &Flow| -> Vec<Flow> {
+        let others = &flows[flow.from.other() as usize];
+        others.iter().filter(|other| are_one(flow, other)).copied().collect()
     };
     let mut pairs = Vec::new();
-    for &our in ours {
-        if let [their] = partners(our, theirs)[..]
-            && partners(their, ours).len() == 1
+    for ours in of_roced {
+        if let [theirs] = partners(ours)[..]
+            && partners(&theirs).len() == 1
         {
-            pairs.push([Some(our), Some(their)]);
+            pairs.push([Some(*ours), Some(theirs)]);
         }
     }
-    let alone = [0, 1].map(|side: usize| {
-        let strangers = qpns[side].iter().copied().filter(|qpn| partners(*qpn, &qpns[1 - side]).is_empty());
-        strangers.collect::<Vec<_>>()
-    });
-    match &alone {
-        [ours, theirs] if theirs.is_empty() => pairs.extend(ours.iter().map(|our| [Some(*our), None])),
-        [ours, theirs] if ours.is_empty() => pairs.extend(theirs.iter().map(|their| [None, Some(*their)])),
+    let alone = [of_roced, of_rxe].map(|flows| flows.iter().copied().filter(|flow| partners(flow).is_empty()));
+    match alone.map(Iterator::collect::<Vec<_>>) {
+        [ours, theirs] if theirs.is_empty() => pairs.extend(ours.into_iter().map(|ours| [Some(ours), None])),
+        [ours, theirs] if ours.is_empty() => pairs.extend(theirs.into_iter().map(|theirs| [None, Some(theirs)])),
         // They may be each other's.
         _ => (),
     }
     pairs
+}
+
+/// The port of rxe's frames is made of both QPNs.
+fn are_one(one: &Flow, other: &Flow) -> bool {
+    one.port.or(other.port) == Some(source_port(one.dest_qpn, other.dest_qpn))
 }

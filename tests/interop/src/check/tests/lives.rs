@@ -13,7 +13,9 @@ pub(super) fn between([ours, theirs]: [u32; 2], file: &str, first: u32, at_ns: u
     let began_ns = frames[0].at_ns;
     for seen in &mut frames {
         seen.dest_qpn = if seen.from == Side::Rxe { ours } else { theirs };
-        seen.source_port = source_port(ours, theirs);
+        // Ours is the life's, and says nothing of the peer.
+        let life = 0xc000 | (at_ns / SECOND_NS) as u16;
+        seen.source_port = if seen.from == Side::Rxe { source_port(ours, theirs) } else { life };
         seen.psn = seen.psn.wrapping_sub(FIRST).wrapping_add(first) & 0xff_ffff;
         seen.at_ns = seen.at_ns - began_ns + at_ns;
     }
@@ -164,7 +166,7 @@ fn what_was_damaged_first_hides_nothing() {
     }
 }
 
-/// Two pairs of QPNs that make the same port, and whether theirs make it with the other's too.
+/// Two pairs of QPNs that make the same port of rxe's, and whether theirs make it with the other's too.
 fn of_one_port(ambiguous: bool) -> [[u32; 2]; 2] {
     let first = [0x111, 0x21];
     let port = source_port(first[0], first[1]);
