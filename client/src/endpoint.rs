@@ -65,7 +65,7 @@ pub struct ConnectOptions {
     pub max_rd_atomic: u32,
     /// READs that we answer at a time: at least the peer's `max_rd_atomic`, at most 16.
     pub max_dest_rd_atomic: u32,
-    /// Code of the ACK timeout: 4.096 us * 2^code; 0 waits for ever.
+    /// Code of the ACK timeout: 4.096 us * 2^code; 0 waits for ever. Codes 1 to 11 act as 12 (16.8 ms), as on adapters.
     pub timeout: u32,
     /// Retries after a timeout or a lost packet, 0 to 7.
     pub retry_cnt: u32,

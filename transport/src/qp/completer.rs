@@ -48,6 +48,8 @@ pub(crate) struct Completer {
     pub(super) behind: Option<Behind>,
     /// Where the answers of this life come from.
     source: Source,
+    /// The answer that is looked at is certainly of this life, and what it says of requests behind a gap will still be true.
+    believes_ahead: bool,
     /// What it knows beyond what go-back-N needs.
     pub(super) selective: Selective,
 }
@@ -64,6 +66,7 @@ impl Default for Completer {
             nak: None,
             behind: None,
             source: Source::default(),
+            believes_ahead: false,
             selective: Selective::new(Psn::default()),
         }
     }
@@ -169,6 +172,7 @@ impl Completer {
         if self.source.admit(port, self.unacknowledged, turn.now) != Admission::Ours {
             return Err(DropReason::OtherSourcePort);
         }
+        self.believes_ahead = self.source.may_hold(port, turn.now);
         match packet.info.operation {
             Operation::ReadResponse => self.on_read_response(packet, link, queue, requester, turn)?,
             Operation::AtomicAck => self.on_atomic_ack(packet, link, queue, requester, turn)?,
@@ -411,7 +415,9 @@ impl Completer {
             let entry = *queue.entry(queue.head());
             if entry.wants_answer() {
                 gap = Err(Gap);
-                self.selective.remember_acknowledged(to);
+                if self.believes_ahead {
+                    self.selective.remember_acknowledged(to);
+                }
                 break;
             }
             if to.distance_from(entry.end_psn()) < 0 {

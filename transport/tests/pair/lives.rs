@@ -168,6 +168,30 @@ fn a_nak_for_what_was_never_sent_acknowledges_what_was() {
     assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 0);
 }
 
+/// Go-back-N does not believe it either: it would ask for the READ and what follows again.
+#[test]
+fn an_acknowledgement_behind_a_read_gap_is_not_kept_where_it_may_be_of_an_earlier_life() {
+    for later_life in [true, false] {
+        let mut pair = warm(Settings::default());
+        if later_life {
+            reconnect(&mut pair, false);
+        }
+        writes_arrive(&mut pair, 1);
+        let psn = pair.settings.psn + if later_life { 1 } else { 21 };
+        pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 1000)], 600_000));
+        pair.hosts[0].post(&work(2, SendOp::Write, &[sge(5000, 1000)], 700_000));
+        pair.turn(&mut |_, _, _| Fate::Drop);
+        let aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: 9 });
+        let bth = Bth::new(opcode::RC_ACK, pair.hosts[0].qpn, Psn::new(psn + 1));
+        let stale = pair.frame(1, &Headers { aeth, ..Headers::new(bth) }, &[]);
+        pair.deliver(0, &stale);
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
+        let arrived = pair.hosts[0].app.memory[5000..6000] == pair.hosts[1].app.memory[700_000..701_000];
+        assert_eq!(arrived, later_life, "in the first life it is the peer's word");
+    }
+}
+
 /// As UCX and NCCL do: all lives begin with PSN 0. What go-back-N survives, holding must survive.
 #[test]
 fn a_life_with_the_same_psns_survives_all_frames_of_the_one_before() {
