@@ -338,6 +338,6 @@ fn device_setup(device: &ServedDevice, config: &Config, workers: &Workers) -> De
         name: device.config.name.clone(),
         window_packets: device.config.window_packets,
         endpoints: workers.of_device(device.id).collect(),
-        qps_per_endpoint: config.limits.device.qp_places(),
+        qps_per_endpoint: config.limits.device.qps_per_endpoint(),
     }
 }
