@@ -339,6 +339,6 @@ fn device_setup(device: &ServedDevice, config: &Config, workers: &Workers) -> De
         window_packets: device.config.window_packets,
         credits: device.config.credits == Credits::On,
         endpoints: workers.of_device(device.id).collect(),
-        qps_per_endpoint: config.limits.device.qp_places(),
+        qps_per_endpoint: config.limits.device.qps_per_endpoint(),
     }
 }

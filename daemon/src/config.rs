@@ -375,9 +375,9 @@ impl Default for ClientLimits {
 }
 
 impl DeviceLimits {
-    /// Places for queue pairs in each endpoint: any may have all, as far as its numbers reach, and the first does not use 0 and 1.
-    pub fn qp_places(&self) -> u32 {
-        (self.qps + 2).min(Qpn::INDEX_COUNT)
+    /// Queue pairs that each endpoint has room for: any may have all, as far as its numbers reach.
+    pub fn qps_per_endpoint(&self) -> u32 {
+        self.qps.min(Qpn::INDEX_COUNT)
     }
 
     /// Places for shared receive queues in each endpoint: the first endpoint does not use those of queue pairs 0 and 1.

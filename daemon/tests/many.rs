@@ -137,6 +137,10 @@ fn ten_thousand_queue_pairs_come_and_go_and_leave_nothing() {
     drop(clients);
     served.wait_until_empty();
     assert_eq!(mappings("roced-qp"), mapped);
+    // Numbers rest for 2 s, and are remembered until the next one comes or goes.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    drop(connected(&Device::open_at(&served.socket, DEVICE).expect("it is served"), 2, &options()));
+    served.wait_until_empty();
     // A list that has grown keeps its room, some 13 bytes of each; whatever was made for a queue pair and forgotten would come on top.
     let left = live(&served) - before;
     assert!(left < 16 * QPS as isize, "{left} bytes are left");

@@ -9,12 +9,10 @@
 
 use alloc::{boxed::Box, vec};
 
-/// Neighbors in the ring, as nodes; 0 when the node is not in it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Links {
-    next: u32,
-    previous: u32,
-}
+/// Neighbors in the ring, as nodes, by [`NEXT`] and [`PREVIOUS`]; 0 when the node is not in it. An array, of which zeros are the kernel's.
+type Links = [u32; 2];
+const NEXT: usize = 0;
+const PREVIOUS: usize = 1;
 
 /// The node between the last slot and the first.
 const ENDS: u32 = 1;
@@ -30,15 +28,15 @@ pub(crate) struct SlotList {
 impl SlotList {
     /// An empty list for the slots below `slots`.
     pub(crate) fn new(slots: u32) -> Self {
-        let mut links = vec![Links::default(); slots as usize + FIRST as usize].into_boxed_slice();
-        links[ENDS as usize] = Links { next: ENDS, previous: ENDS };
+        let mut links = vec![[0; 2]; slots as usize + FIRST as usize].into_boxed_slice();
+        links[ENDS as usize] = [ENDS; 2];
         Self { links }
     }
 
     /// No slot is listed.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.links[ENDS as usize].next == ENDS
+        self.links[ENDS as usize][NEXT] == ENDS
     }
 
     /// Lists a slot as the last, unless it is listed.
@@ -47,7 +45,7 @@ impl SlotList {
     /// When the slot is not below the number given to [`Self::new`].
     #[inline]
     pub(crate) fn push_back(&mut self, slot: u32) {
-        self.insert(slot, self.links[ENDS as usize].previous);
+        self.insert(slot, self.links[ENDS as usize][PREVIOUS]);
     }
 
     /// Lists a slot as the first, unless it is listed.
@@ -69,32 +67,32 @@ impl SlotList {
     /// Takes a slot out, if it is listed.
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) {
-        let Links { next, previous } = core::mem::take(&mut self.links[(slot + FIRST) as usize]);
+        let [next, previous] = core::mem::take(&mut self.links[(slot + FIRST) as usize]);
         if next != 0 {
-            self.links[previous as usize].next = next;
-            self.links[next as usize].previous = previous;
+            self.links[previous as usize][NEXT] = next;
+            self.links[next as usize][PREVIOUS] = previous;
         }
     }
 
     /// The first slot.
     pub(crate) fn first(&self) -> Option<u32> {
-        self.links[ENDS as usize].next.checked_sub(FIRST)
+        self.links[ENDS as usize][NEXT].checked_sub(FIRST)
     }
 
     /// The slot behind one that is listed.
     pub(crate) fn after(&self, slot: u32) -> Option<u32> {
-        self.links[(slot + FIRST) as usize].next.checked_sub(FIRST)
+        self.links[(slot + FIRST) as usize][NEXT].checked_sub(FIRST)
     }
 
     fn insert(&mut self, slot: u32, previous: u32) {
         let node = slot + FIRST;
-        if self.links[node as usize].next != 0 {
+        if self.links[node as usize][NEXT] != 0 {
             return;
         }
-        let next = self.links[previous as usize].next;
-        self.links[node as usize] = Links { next, previous };
-        self.links[previous as usize].next = node;
-        self.links[next as usize].previous = node;
+        let next = self.links[previous as usize][NEXT];
+        self.links[node as usize] = [next, previous];
+        self.links[previous as usize][NEXT] = node;
+        self.links[next as usize][PREVIOUS] = node;
     }
 }
 

@@ -295,12 +295,12 @@ fn station(place: Place, device: &config::Device, config: &Config) -> Station<Ni
         max_ahs: limits.ahs + 1,
         max_srqs: limits.srq_places(),
         max_attachments: limits.attachments,
-        max_qps: limits.qp_places(),
+        max_qps: limits.qps_per_endpoint(),
         window_packets: device.total_window_packets,
         recovery: recovery(device),
         partitions: Partitions::new(&device.pkeys),
     });
-    Station { place, endpoint, queues: Vec::new(), max_qps: limits.qp_places() }
+    Station { place, endpoint, queues: Vec::new(), max_qps: limits.qps_per_endpoint() }
 }
 
 fn recovery(device: &config::Device) -> RecoveryConfig {

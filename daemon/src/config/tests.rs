@@ -34,6 +34,12 @@ fn parsed(text: &str) -> Config {
 }
 
 #[test]
+fn endpoint_has_room_for_no_more_queue_pairs_than_it_has_numbers() {
+    let limits = |qps| DeviceLimits { qps, ..DeviceLimits::default() };
+    assert_eq!([16_384, 1 << 18, 1 << 24].map(|qps| limits(qps).qps_per_endpoint()), [16_384, 1 << 18, 1 << 18]);
+}
+
+#[test]
 fn the_documented_file_is_the_default_config() {
     let default =
         Config { workers: vec![Worker::default()], devices: vec![Device::new("roce0", "eth0")], ..Config::default() };

@@ -26,6 +26,9 @@ use crate::{
     metrics::{EndpointSnapshot, QPS_A_SNAPSHOT, QpSnapshot, QueueSnapshot, WorkerSnapshot},
 };
 
+/// Seats of queue pairs that one snapshot looks at, occupied or not: some microseconds.
+const SEATS_A_SNAPSHOT: u32 = 4096;
+
 /// Refused, and nothing to give back.
 fn refuse(why: impl Into<Refused>) -> Answer {
     Answer::Refused(why.into(), None)
@@ -166,14 +169,14 @@ impl<N: Nic> Worker<N> {
         let Some(station) = self.station_of(rings.qpn).filter(|_| qp.qpn() == rings.qpn) else {
             return give_back(Refused::NoSuchObject, qp, rings);
         };
-        let Station { endpoint, max_qps, .. } = &mut self.stations[station];
-        let seat = seat_of(self.first_seats[station], rings.qpn);
-        if rings.qpn.index() >= *max_qps || !self.seats.has_room(seat, &rings) {
+        if !self.seats.has_bell_for(&rings) {
             return give_back(Refused::NoRoom, qp, rings);
         }
+        let endpoint = &mut self.stations[station].endpoint;
         match endpoint.insert_qp(qp) {
             Ok(()) => {
-                self.seats.add_qp(seat, rings);
+                let seat = seat_of(self.first_seats[station], endpoint, rings.qpn);
+                self.seats.add_qp(seat.expect("it was just inserted"), rings);
                 Answer::Done
             }
             Err((qp, why)) => give_back(why.into(), qp, rings),
@@ -253,12 +256,14 @@ impl<N: Nic> Worker<N> {
 
     fn drop_qp(&mut self, qpn: Qpn) -> Answer {
         let Some(station) = self.station_of(qpn) else { return refuse(Refused::NoSuchObject) };
-        match self.stations[station].endpoint.remove_qp(qpn) {
-            Some(qp) => {
-                let rings = self.seats.remove_qp(seat_of(self.first_seats[station], qpn));
+        let endpoint = &mut self.stations[station].endpoint;
+        let seat = seat_of(self.first_seats[station], endpoint, qpn);
+        match (endpoint.remove_qp(qpn), seat) {
+            (Some(qp), Some(seat)) => {
+                let rings = self.seats.remove_qp(seat);
                 Answer::Qp(qp, rings.expect("a queue pair of an endpoint has a seat"))
             }
-            None => refuse(Refused::NoSuchObject),
+            _ => refuse(Refused::NoSuchObject),
         }
     }
 
@@ -297,13 +302,14 @@ impl<N: Nic> Worker<N> {
         }
     }
 
-    /// Adds queue pairs from seat `from` on; gives the seat at which it ran out of room.
+    /// Adds queue pairs from seat `from` on; gives the seat at which it ran out of room, or had looked at enough of them for a turn.
     fn fill_qps(&self, snapshot: &mut WorkerSnapshot, from: u32) -> Option<u32> {
         let room = snapshot.qps.capacity().min(QPS_A_SNAPSHOT);
-        for (seat, rings) in self.seats.occupied(from) {
-            if snapshot.qps.len() >= room {
+        for seat in from..self.seats.seats() {
+            if snapshot.qps.len() >= room || seat - from >= SEATS_A_SNAPSHOT {
                 return Some(seat);
             }
+            let Some(rings) = self.seats.rings(seat) else { continue };
             let qp = self.qp(rings.qpn).expect("a seat is of a queue pair of an endpoint");
             let attributes = qp.attributes();
             snapshot.qps.push(QpSnapshot {

@@ -15,6 +15,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Member {
     next: u32,
+    previous: u32,
     group: u32,
     listed: bool,
 }
@@ -50,7 +51,7 @@ impl ReadyList {
 
     /// Knows `member` from now on, whose number is below the one given to [`Self::new`].
     pub fn add(&mut self, member: u32) {
-        let _ = self.members.insert(member, Member { next: NONE, group: NONE, listed: false });
+        let _ = self.members.insert(member, Member { next: NONE, previous: NONE, group: NONE, listed: false });
     }
 
     fn member(&mut self, member: u32) -> &mut Member {
@@ -62,18 +63,18 @@ impl ReadyList {
     /// # Panics
     /// When the member was never added, or the group's number is not below the one given to [`Self::new`].
     pub fn push(&mut self, member: u32, group: u32) {
-        let place = self.member(member);
-        if place.listed {
+        if self.member(member).listed {
             return;
         }
-        *place = Member { next: NONE, group, listed: true };
         let list = &mut self.groups[group as usize];
+        let previous = list.last;
         if list.first == NONE {
             list.first = member;
         } else {
             self.members.get_mut(list.last).expect("it waits").next = member;
         }
         list.last = member;
+        *self.member(member) = Member { next: NONE, previous, group, listed: true };
         self.list_group(group);
     }
 
@@ -98,6 +99,7 @@ impl ReadyList {
             if list.first == NONE {
                 list.last = NONE;
             } else {
+                self.members.get_mut(list.first).expect("it waits").previous = NONE;
                 self.list_group(group);
             }
             return Some(member);
@@ -105,25 +107,17 @@ impl ReadyList {
         None
     }
 
-    /// Forgets `member`, wherever it waits. Walks its group.
+    /// Forgets `member`, wherever it waits.
     pub fn remove(&mut self, member: u32) {
-        let Some(Member { next, group, listed: true }) = self.members.remove(member) else { return };
-        let list = &mut self.groups[group as usize];
-        if list.first == member {
-            list.first = next;
-            if next == NONE {
-                list.last = NONE;
-            }
-            return;
+        let Some(Member { next, previous, group, listed: true }) = self.members.remove(member) else { return };
+        match previous {
+            NONE => self.groups[group as usize].first = next,
+            previous => self.member(previous).next = next,
         }
-        let mut before = list.first;
-        while self.members.get(before).expect("it waits").next != member {
-            before = self.members.get(before).expect("it waits").next;
+        match next {
+            NONE => self.groups[group as usize].last = previous,
+            next => self.member(next).previous = previous,
         }
-        if list.last == member {
-            list.last = before;
-        }
-        self.member(before).next = next;
     }
 
     /// Nobody waits. May say false when only groups wait whose members were removed.

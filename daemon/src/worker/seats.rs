@@ -134,9 +134,9 @@ impl Seats {
         self.slot_of(session).is_some()
     }
 
-    /// True when the queue pair with these rings could be seated in `seat`.
-    pub fn has_room(&self, seat: u32, rings: &QpRings) -> bool {
-        self.qps.has_room(seat) && self.has_bell(rings.session, rings.bell)
+    /// True when the session of a queue pair with these rings is here, and their bell is free.
+    pub fn has_bell_for(&self, rings: &QpRings) -> bool {
+        self.has_bell(rings.session, rings.bell)
     }
 
     fn has_bell(&self, session: SessionId, bell: u32) -> bool {
@@ -198,10 +198,10 @@ impl Seats {
     /// Seats a queue pair in `seat`.
     ///
     /// # Panics
-    /// Unless [`Self::has_room`] said that it may.
+    /// Unless the seat is free and [`Self::has_bell_for`] said that it may.
     pub fn add_qp(&mut self, seat: u32, rings: QpRings) {
-        assert!(self.has_room(seat, &rings), "a free seat, a free bell");
-        let slot = self.slot_of(rings.session).expect("has_room found it");
+        assert!(self.qps.has_room(seat) && self.has_bell_for(&rings), "a free seat, a free bell");
+        let slot = self.slot_of(rings.session).expect("has_bell_for found it");
         let layout = QpLayout::new(rings.sizes);
         self.bells[bell_place(slot, rings.bell)] = seat + 1;
         self.sessions[slot as usize].as_mut().expect("an occupied slot").users += 1;
@@ -225,9 +225,14 @@ impl Seats {
         Some(qp.rings)
     }
 
-    /// The rings of every queue pair from seat `from` on, in the order of seats.
-    pub fn occupied(&self, from: u32) -> impl Iterator<Item = (u32, &QpRings)> {
-        (from..self.qps.capacity()).filter_map(|seat| Some((seat, &self.qps.get(seat)?.rings)))
+    /// Seats of queue pairs are below this.
+    pub const fn seats(&self) -> u32 {
+        self.qps.capacity()
+    }
+
+    /// The rings of the queue pair in `seat`.
+    pub fn rings(&self, seat: u32) -> Option<&QpRings> {
+        Some(&self.qps.get(seat)?.rings)
     }
 
     /// The session of the queue pair in `seat`.
@@ -401,7 +406,7 @@ fn drain_shared(srq: &mut SrqSeat, endpoint: &mut Endpoint, slot: &mut RecvSlot)
     Ok(Drained { taken, more: quota > 0 && taken == quota })
 }
 
-/// The seat of a queue pair: seats of endpoints lie one behind the other.
-pub const fn seat_of(first_seat: u32, qpn: Qpn) -> u32 {
-    first_seat + qpn.index()
+/// The seat of a queue pair of an endpoint: by its slot there, and the seats of endpoints lie one behind the other.
+pub fn seat_of(first_seat: u32, endpoint: &Endpoint, qpn: Qpn) -> Option<u32> {
+    Some(first_seat + endpoint.slot(qpn)?)
 }

@@ -260,7 +260,9 @@ impl<N: Nic> Worker<N> {
         for (station, first_seat) in self.stations.iter_mut().zip(&self.first_seats) {
             // At most one entry for each queue pair.
             while let Some(qpn) = station.endpoint.take_unblocked() {
-                self.seats.want_turn(seat_of(*first_seat, qpn));
+                if let Some(seat) = seat_of(*first_seat, &station.endpoint, qpn) {
+                    self.seats.want_turn(seat);
+                }
                 bells += 1;
             }
         }
@@ -393,7 +395,8 @@ impl<N: Nic> Worker<N> {
         for (station, first_seat) in self.stations.iter_mut().zip(&self.first_seats) {
             while told < EVENTS && !self.events.is_full() {
                 let Some(event) = station.endpoint.poll_event() else { break };
-                let Some(session) = self.seats.session_of(seat_of(*first_seat, event.qpn)) else { continue };
+                let seat = seat_of(*first_seat, &station.endpoint, event.qpn);
+                let Some(session) = seat.and_then(|seat| self.seats.session_of(seat)) else { continue };
                 // Another worker may take the last place meanwhile; an event of a queue pair then is lost, its completions are not.
                 let news = WorkerEvent::News { session, handle: event.subject.number(), kind: event.kind };
                 told += usize::from(self.events.push(news));
@@ -426,7 +429,8 @@ impl<N: Nic> Worker<N> {
     fn next_key_change(&mut self) -> Option<WorkerEvent> {
         for (station, first_seat) in self.stations.iter_mut().zip(&self.first_seats) {
             while let Some(change) = station.endpoint.poll_key_change() {
-                if let Some(session) = self.seats.session_of(seat_of(*first_seat, change.qpn)) {
+                let seat = seat_of(*first_seat, &station.endpoint, change.qpn);
+                if let Some(session) = seat.and_then(|seat| self.seats.session_of(seat)) {
                     return Some(WorkerEvent::Key { session, change });
                 }
             }

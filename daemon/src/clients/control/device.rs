@@ -12,7 +12,7 @@ use roced_shared::{
         },
         layout::session_bytes,
     },
-    ids::{DeviceId, SessionId},
+    ids::{DeviceId, Qpn, SessionId},
     steer::address_key,
 };
 use roced_transport::{partition::Pkey, qp::RD_ATOMIC_MAX};
@@ -77,8 +77,12 @@ pub(crate) struct Device {
 
 impl Device {
     pub(super) fn new(setup: DeviceSetup, limits: &DeviceLimits) -> Self {
-        let numbers = |capacity| setup.endpoints.iter().map(|place| Qpns::new(place.endpoint, capacity)).collect();
-        let (qpns, srqns) = (numbers(setup.qps_per_endpoint), numbers(limits.srq_places()));
+        let numbers = |indices, capacity| {
+            setup.endpoints.iter().map(|place| Qpns::new(place.endpoint, indices, capacity)).collect()
+        };
+        // Shared receive queues are found by index, and their numbers are no peer's affair.
+        let qpns = numbers(Qpn::INDEX_COUNT, setup.qps_per_endpoint);
+        let srqns = numbers(limits.srq_places(), limits.srq_places());
         let (keys, ahs) = (MrKeys::default(), Places::new(limits.ahs));
         Self { setup, keys, qpns, qps: 0, mrs: 0, ahs, srqns, srqs: 0, attachments: 0 }
     }

@@ -1,5 +1,7 @@
 //! Calls about queue pairs.
 
+use std::time::Instant;
+
 use roced_shared::{
     abi::{
         control::{
@@ -90,10 +92,10 @@ impl Desk<'_, '_> {
         let lanes = device.qpns.iter_mut().enumerate().filter(|(at, _)| lane.is_none_or(|lane| lane == *at));
         let (lane, qpns) = lanes.min_by_key(|(_, qpns)| qpns.len()).expect("a device has a worker");
         let life = random().map(LifePort::first).ok_or(Refused::limit(limit))?;
-        let qpn = random().and_then(|bits| qpns.take(bits)).ok_or(Refused::limit(limit))?;
+        let qpn = random().and_then(|bits| qpns.take(bits, Instant::now())).ok_or(Refused::limit(limit))?;
         let place = device.setup.endpoints[lane];
         let Some(bell) = self.objects.bells[lane].take() else {
-            device.qpns[lane].give_back(qpn);
+            device.qpns[lane].give_back(qpn, Instant::now());
             return Err(Refused::limit(self.registry.limits.client.qps));
         };
         self.registry.device(self.objects.device).qps += 1;
@@ -109,7 +111,7 @@ impl Desk<'_, '_> {
 
     fn give_back_numbers(&mut self, lane: usize, qpn: Qpn, bell: u32) {
         let device = self.registry.device(self.objects.device);
-        device.qpns[lane].give_back(qpn);
+        device.qpns[lane].give_back(qpn, Instant::now());
         device.qps -= 1;
         self.objects.bells[lane].give_back(bell);
     }

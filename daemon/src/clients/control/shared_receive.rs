@@ -1,5 +1,7 @@
 //! Calls about shared receive queues.
 
+use std::time::Instant;
+
 use roced_shared::{
     abi::{
         control::{
@@ -69,11 +71,12 @@ impl Desk<'_, '_> {
         let queues = device.qpns.iter().zip(&device.srqns).map(|(qpns, srqns)| qpns.len() + srqns.len());
         let (lane, _) = queues.enumerate().min_by_key(|(_, queues)| *queues).expect("a device has a worker");
         // Numbered as queue pairs are: the same 24 bits, the same reserved ones left out, so that none is 0.
-        let taken = random().and_then(|bits| device.srqns[lane].take(bits)).ok_or(Refused::limit(limit))?;
+        let taken =
+            random().and_then(|bits| device.srqns[lane].take(bits, Instant::now())).ok_or(Refused::limit(limit))?;
         let place = device.setup.endpoints[lane];
         let srqn = Srqn::new(place.endpoint, taken.index());
         let Some(bell) = self.objects.bells[lane].take() else {
-            device.srqns[lane].give_back(taken);
+            device.srqns[lane].give_back(taken, Instant::now());
             return Err(Refused::limit(client_limit));
         };
         device.srqs += 1;
@@ -82,7 +85,7 @@ impl Desk<'_, '_> {
 
     fn give_back_srq(&mut self, home: &Home) {
         let device = self.registry.device(self.objects.device);
-        device.srqns[home.lane].give_back(Qpn::new(home.srqn.endpoint(), home.srqn.index()));
+        device.srqns[home.lane].give_back(Qpn::new(home.srqn.endpoint(), home.srqn.index()), Instant::now());
         device.srqs -= 1;
         self.objects.bells[home.lane].give_back(home.bell);
     }
