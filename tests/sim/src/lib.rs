@@ -15,6 +15,7 @@ mod application;
 mod arriving;
 mod check;
 mod connection;
+mod earlier;
 mod fault;
 mod frame;
 mod host;

@@ -101,6 +101,17 @@ pub(crate) struct Stream {
     pub(crate) inbox: Inbox,
     /// The PSN behind the last READ or atomic operation that was posted.
     answered_until: u64,
+
+    // Frames of earlier lives.
+    /// The PSN of the first request.
+    pub(crate) start: u64,
+    /// Each request of an earlier life that came, and was not behind all that was executed, is a reason for a NAK of the PSN that was
+    /// expected then: one from the first of these to the second.
+    pub(crate) provoked: Vec<(u64, u64)>,
+    /// PSNs of those that may have been the expected ones.
+    pub(crate) foreign: BTreeSet<u64>,
+    /// The oldest unacknowledged PSN when an answer of an earlier life came for what was in flight.
+    pub(crate) disturbed_by_answer: Option<u64>,
 }
 
 impl Stream {
@@ -143,6 +154,10 @@ impl Stream {
             refusal_arrived: false,
             inbox: Inbox { expected: start, under_way: None },
             answered_until: start,
+            start,
+            provoked: Vec::new(),
+            foreign: BTreeSet::new(),
+            disturbed_by_answer: None,
         }
     }
 

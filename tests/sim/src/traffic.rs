@@ -5,6 +5,7 @@ use roced_transport::{clock::Nanos, qp::State};
 
 use crate::{
     arriving::Arriving,
+    connection::Connection,
     fault::{Fate, Fault},
     frame::{self, Kind},
     host::Nic,
@@ -31,8 +32,16 @@ struct Known {
 
 impl World {
     pub(crate) fn deliver(&mut self, arrival: Arrival) {
-        let Arrival { to, bytes, corrupt } = arrival;
+        let Arrival { to, bytes, corrupt, life, rows } = arrival;
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
+        let at = self.model.connection_of(to, seen.dest_qpn);
+        let earlier = at.filter(|at| Some(self.model.connections[*at].life) != life);
+        if let Some(at) = earlier {
+            if corrupt || !self.admits_earlier(to, at, &seen, life) {
+                return self.network.give_back(bytes);
+            }
+            self.model.count_hits(rows, 1 << Fault::EarlierLife as usize);
+        }
         let qp = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn));
         let state = qp.filter(|qp| qp.config().service == seen.service.kind()).map(|qp| qp.state());
         let hears = matches!(state, Some(State::ReadyToReceive | State::ReadyToSend | State::SendQueueError));
@@ -40,6 +49,10 @@ impl World {
         tally.given += 1;
         tally.given_corrupt += u64::from(corrupt && hears);
         match (seen.service, hears && !corrupt) {
+            (Service::Reliable, true) if earlier.is_some() => {}
+            (Service::Unreliable, true) if earlier.is_some() => {
+                self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn));
+            }
             (Service::Reliable, true) => self.believe(to, &seen),
             (Service::Unreliable, true) => self.model.arriving = Some(self.model.expect_unreliable(to, &seen)),
             (Service::Unreliable, false) => self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn)),
@@ -57,7 +70,8 @@ impl World {
             self.model.note(arriving.check_done());
         }
         if self.model.trace {
-            println!("{:>12} host {to} <- {} {disposition:?}", self.now, describe(&seen));
+            let of = if earlier.is_some() { "of an earlier life " } else { "" };
+            println!("{:>12} host {to} <- {} {of}{disposition:?}", self.now, describe(&seen));
         }
         self.network.give_back(bytes);
     }
@@ -123,7 +137,8 @@ impl World {
             }
         };
         let line = if self.model.trace { line(&bytes) } else { String::new() };
-        let mut fate = self.network.send(self.now, from, bytes);
+        let life = self.keep(from, &known, &bytes);
+        let mut fate = self.network.send(self.now, from, bytes, (life, known.rows));
         let connection = &mut self.model.connections[known.connection];
         if connection.mtu_changed {
             fate.hit(Fault::MtuChange);
@@ -139,6 +154,16 @@ impl World {
         if let Some(buffer) = self.network.spare_buffer() {
             self.spare.push(buffer);
         }
+        self.stir(known.connection);
+    }
+
+    /// The network may keep a frame; gives the life of the connection that it goes to.
+    fn keep(&mut self, from: usize, known: &Known, bytes: &[u8]) -> Option<u32> {
+        let seen = frame::parse(bytes).expect("it was looked at");
+        let to = self.model.connection_of(1 - from, seen.dest_qpn)?;
+        let Connection { slot, life, .. } = self.model.connections[to];
+        self.earlier.keep(&mut self.random, (slot, life), 1 - from, &seen, known.rows, bytes);
+        Some(life)
     }
 
     fn trace_sent(&self, from: usize, line: &str, fate: &Fate) {

@@ -190,11 +190,13 @@ impl Stream {
     /// one that it cannot have.
     pub(crate) fn on_answer(&mut self, seen: &Seen<'_>, now: u64) -> Option<(u8, bool)> {
         let psn = self.unwrap_psn(seen.psn);
-        if psn < self.una_at_least || psn >= self.frontier {
+        let syndrome = seen.aeth.map_or(0, |aeth| aeth.syndrome);
+        // A NAK of what comes next acknowledges all that was sent.
+        let end = self.frontier + u64::from(seen.kind == FrameKind::Ack && syndrome == 0x60);
+        if psn < self.una_at_least || psn >= end {
             return None;
         }
-        let fresh = psn >= self.una;
-        let syndrome = seen.aeth.map_or(0, |aeth| aeth.syndrome);
+        let fresh = (self.una..self.frontier).contains(&psn);
         let own = matches!(seen.kind, FrameKind::ReadResponse | FrameKind::AtomicAck);
         let next = if !own && syndrome >> 5 == 0 { psn + 1 } else { psn };
         self.acknowledge(next, own.then_some((psn, seen.kind)), now);

@@ -39,7 +39,10 @@ impl Stream {
     /// An answer leaves. Gives the rows of the message that it is about.
     pub(crate) fn check_answer(&mut self, seen: &Seen<'_>) -> Result<u64, crate::violation::Violation> {
         let psn = self.unwrap_psn(seen.psn);
-        demand!(psn < self.frontier, "ack", "an answer for PSN {}, which was never sent", seen.psn);
+        let is_nak = seen.kind == FrameKind::Ack && seen.aeth.is_some_and(|aeth| aeth.syndrome == 0x60);
+        // What a frame of an earlier life complains of may not have been sent yet.
+        let end = self.frontier + u64::from(is_nak && self.provokes(psn));
+        demand!(psn < end, "ack", "an answer for PSN {}, which was never sent", seen.psn);
         if seen.kind == FrameKind::ReadResponse {
             self.check_response(seen, psn)?;
             return Ok(self.rows_at(psn));
@@ -98,10 +101,22 @@ impl Stream {
         let is_behind =
             self.find(psn - 1).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.invalidates);
         let ahead = self.beyond.iter().any(|(first, _)| *first > psn) || self.covered > psn + u64::from(!is_behind);
-        demand!(ahead, "nak-psn", "NAK of PSN {} and nothing came ahead of it", seen.psn);
+        demand!(ahead || self.provokes(psn), "nak-psn", "NAK of PSN {} and nothing came ahead of it", seen.psn);
+        if !ahead {
+            // Each is a reason for one, and that may cost a retry.
+            if let Some(at) = self.provoked.iter().position(|(low, high)| (*low..=*high).contains(&psn)) {
+                self.provoked.remove(at);
+            }
+            self.on_disturbed(psn);
+        }
         let last = self.last_nak.replace(psn);
         demand!(last.is_none_or(|last| psn > last), "nak-once", "a second NAK of PSN {}", seen.psn);
         Ok(())
+    }
+
+    /// A request of an earlier life came when this PSN was expected, or may have been.
+    fn provokes(&self, psn: u64) -> bool {
+        self.provoked.iter().any(|(low, high)| (*low..=*high).contains(&psn))
     }
 
     fn check_rnr(&mut self, seen: &Seen<'_>, psn: u64) -> Checked {
