@@ -302,6 +302,7 @@ impl Stream {
                 return false;
             }
             self.on_disturbed(oldest);
+            self.on_asked_again();
         }
         self.disturbed_by_answer = Some(oldest);
         true

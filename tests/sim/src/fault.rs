@@ -103,6 +103,14 @@ impl Weather {
     }
 }
 
+impl Weather {
+    /// Every frame gets through as it was sent, in its turn.
+    pub(crate) const fn is_calm(&self) -> bool {
+        let Self { loss, burst_loss, duplicate, reorder, delay, corrupt, link_down, peer_restart, .. } = *self;
+        loss | burst_loss | duplicate | reorder | delay | corrupt | link_down | peer_restart | self.multipath == 0
+    }
+}
+
 /// What becomes of one frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fate {

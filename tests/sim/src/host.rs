@@ -90,6 +90,14 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
     endpoint
 }
 
+/// A host that bears it when frames overtake others by up to 100 us.
+pub(crate) const BEARING: RecoveryConfig = RecoveryConfig {
+    kind: Recovery::Selective,
+    reorder_delay: Nanos(100_000),
+    probe_floor: Nanos(1_000_000),
+    held_packets: 1_024,
+};
+
 /// How a host makes good what is lost: one in three as go-back-N does; the others with room for few packets or many.
 pub(crate) fn draw_recovery(random: &mut Random) -> RecoveryConfig {
     RecoveryConfig {

@@ -1,7 +1,10 @@
 //! Connections and hosts come and go.
 
 use roced_shared::ids::Qpn;
-use roced_transport::{counters::QpCount, recovery::Recovery};
+use roced_transport::{
+    counters::QpCount,
+    recovery::{Recovery, RecoveryConfig},
+};
 
 use crate::{
     check::Tally,
@@ -14,6 +17,9 @@ use crate::{
     stream::Stream,
     world::World,
 };
+
+/// The longest that a host takes to answer, in nanoseconds.
+const REACTION: u64 = 150_000;
 
 /// Of connections, in seeds that have others than reliable ones.
 const SERVICES: [Service; 4] = [Service::Reliable, Service::Reliable, Service::Unreliable, Service::Datagram];
@@ -91,6 +97,8 @@ impl World {
             self.model.hosts[at].by_index[index as usize] = Some(slot);
             self.renew_key(at, slot, qpns[at]);
             let mut stream = Stream::new(&settings, keeps[at], self.network.round_trip(), psns[at], self.now);
+            stream.borne_from = self.bears_paths().then_some(stream.start);
+            stream.is_disturbed = !self.weather.is_calm() || self.small_nic;
             stream.timeouts = self.endpoints[at].qp(qpns[at]).map_or(0, |qp| qp.counters().get(QpCount::AckTimeout));
             End {
                 ready: false,
@@ -143,6 +151,18 @@ impl World {
             }
         }
         settings
+    }
+
+    /// The network does nothing but spread frames over paths whose difference both hosts bear.
+    fn bears_paths(&self) -> bool {
+        let bears = |recovery: &RecoveryConfig| {
+            let longest = 2 * self.network.longest_way() + REACTION;
+            recovery.kind == Recovery::Selective
+                && self.network.disorder().is_some_and(|most| most < recovery.reorder_delay.0)
+                && recovery.probe_floor.0 > longest
+                && recovery.held_packets == 1_024
+        };
+        self.recovery.iter().all(bears) && !self.small_nic && self.weather.peer_restart == 0
     }
 
     /// Makes a queue pair; says whether it takes its receives from its host's shared queue.

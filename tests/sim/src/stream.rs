@@ -112,6 +112,15 @@ pub(crate) struct Stream {
     pub(crate) foreign: BTreeSet<u64>,
     /// The oldest unacknowledged PSN when an answer of an earlier life came for what was in flight.
     pub(crate) disturbed_by_answer: Option<u64>,
+
+    // What is sent again where the network lets everything through.
+    /// It may have done something to a frame of either direction, or the peer is slow or not there.
+    pub(crate) is_disturbed: bool,
+    /// Packets that may be sent again for what the responder said, and those that were for no such reason.
+    pub(crate) asked_again: u64,
+    pub(crate) unasked: u64,
+    /// Where frames take several paths whose difference the receiver bears: from this PSN on none is sent again.
+    pub(crate) borne_from: Option<u64>,
 }
 
 impl Stream {
@@ -158,6 +167,10 @@ impl Stream {
             provoked: Vec::new(),
             foreign: BTreeSet::new(),
             disturbed_by_answer: None,
+            is_disturbed: false,
+            asked_again: 0,
+            unasked: 0,
+            borne_from: None,
         }
     }
 
@@ -289,6 +302,12 @@ impl Stream {
     /// The end of the request on the wire that has this PSN.
     pub(crate) fn request_end(&self, psn: u64) -> Option<u64> {
         self.requests.get(self.requests.partition_point(|request| request.end <= psn)).map(|request| request.end)
+    }
+
+    /// Of what was sent until now some may be sent again, for another reason than the paths' difference.
+    pub(crate) fn excuse(&mut self, psns: u64) {
+        let end = self.frontier + psns;
+        self.borne_from = self.borne_from.map(|from| from.max(end));
     }
 
     /// Steps over what memory does not show (READs, messages of no bytes) and over what is done.

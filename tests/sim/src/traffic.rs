@@ -144,7 +144,8 @@ impl World {
             fate.hit(Fault::MtuChange);
         }
         if connection.settings.service.is_reliable() && fate.disturbs(connection.settings.ack_timeout()) {
-            connection.ends[known.requester].stream.on_disturbed(known.psn);
+            let stream = &mut connection.ends[known.requester].stream;
+            stream.on_disturbed(known.psn);
         }
         self.trace_sent(from, &line, &fate);
         self.model.count_hits(known.rows, fate.hits);
@@ -195,6 +196,11 @@ impl World {
             tally.requests += 1;
             (sent.rows, sent.end - 1)
         } else if seen.is_request() {
+            let peer = &connection.ends[1 - from];
+            if peer.may_fail || peer.gone {
+                let stream = &mut connection.ends[from].stream;
+                (stream.is_disturbed, stream.borne_from) = (true, None);
+            }
             let sent = connection.ends[from].stream.check_request(&seen, self.now)?;
             tally.requests += 1;
             tally.retransmitted += u64::from(sent.again);

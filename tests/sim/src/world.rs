@@ -90,8 +90,9 @@ impl World {
             trace,
             cells: Table::default().cells,
         };
-        let recovery = [(); 2].map(|()| host::draw_recovery(&mut random));
         let network = Network::new(weather, Random::new(random.next()));
+        let bears = network.disorder().is_some() && !random.one_in(4);
+        let recovery = [(); 2].map(|()| if bears { host::BEARING } else { host::draw_recovery(&mut random) });
         let mut world = Self {
             endpoints: [0, 1].map(|at| host::endpoint(at, slots, &model.hosts[at], recovery[at])),
             recovery,

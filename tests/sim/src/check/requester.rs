@@ -68,6 +68,14 @@ impl Stream {
             seen.psn,
             self.rnr_until - now
         );
+        if again {
+            self.check_again(seen)?;
+        } else if self.message(id).expect("found").invalidates {
+            // Until its key opens nothing any more the responder may drop what follows.
+            self.asked_again += window;
+            self.excuse(window);
+        }
+        self.check_borne(seen, again)?;
         let oldest = (self.una_at_least..=self.una).contains(&psn);
         demand!(
             !self.go_back || oldest,
@@ -87,6 +95,42 @@ impl Stream {
             self.timer_from = now;
         }
         Ok(Sent { rows: self.message(id).expect("found").rows, again, end: behind })
+    }
+
+    /// A packet is sent again: because the responder said so, or it did not answer for a while; the latter only now and then where the
+    /// network lets everything through.
+    fn check_again(&mut self, seen: &Seen<'_>) -> Checked {
+        if self.asked_again > 0 {
+            self.asked_again -= 1;
+            return Ok(());
+        }
+        self.unasked += 1;
+        let sent = self.frontier - self.start;
+        demand!(
+            self.is_disturbed || self.unasked <= 8 + sent / 8,
+            "again",
+            "PSN {} is sent again: {} packets of {sent} were, and nothing was lost",
+            seen.psn,
+            self.unasked
+        );
+        Ok(())
+    }
+
+    /// Nothing is sent again because frames took paths of different delays. Responses of one READ at a time are held, so that READs keep
+    /// their order: those of another that overtake are asked for again.
+    fn check_borne(&mut self, seen: &Seen<'_>, again: bool) -> Checked {
+        let reads = self.outstanding().filter(|message| message.kind == Kind::Read && message.first < self.frontier);
+        if reads.count() > 1 {
+            self.excuse(0);
+        }
+        let borne = self.borne_from.is_some_and(|from| self.una_at_least >= from);
+        demand!(!again || !borne, "reorder", "PSN {} is sent again, and was only overtaken", seen.psn);
+        Ok(())
+    }
+
+    /// The responder said that what is in flight is to be sent again.
+    pub(crate) fn on_asked_again(&mut self) {
+        self.asked_again += self.frontier - self.una_at_least;
     }
 
     /// Packet `at` of the message has the opcode, headers and bytes of its place; gives the PSNs that it takes.
@@ -197,6 +241,14 @@ impl Stream {
             return None;
         }
         let fresh = (self.una..self.frontier).contains(&psn);
+        if seen.kind == FrameKind::Ack && syndrome >> 5 != 0 {
+            self.on_asked_again();
+            self.excuse(if syndrome >> 5 == 1 { self.settings.window.into() } else { 0 });
+        }
+        if self.una_at_least == self.start && psn > self.start {
+            // Nothing is held before the first was taken.
+            self.excuse(0);
+        }
         let own = matches!(seen.kind, FrameKind::ReadResponse | FrameKind::AtomicAck);
         let next = if !own && syndrome >> 5 == 0 { psn + 1 } else { psn };
         self.acknowledge(next, own.then_some((psn, seen.kind)), now);

@@ -24,6 +24,10 @@ impl Stream {
         }
         let end = psn + u64::from(packets);
         if psn > self.covered {
+            if self.covered == self.start {
+                // Nothing is held before the first was taken.
+                self.excuse(0);
+            }
             if !self.beyond.contains(&(psn, end)) {
                 self.beyond.push((psn, end));
             }
@@ -102,6 +106,8 @@ impl Stream {
             self.find(psn - 1).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.invalidates);
         let ahead = self.beyond.iter().any(|(first, _)| *first > psn) || self.covered > psn + u64::from(!is_behind);
         demand!(ahead || self.provokes(psn), "nak-psn", "NAK of PSN {} and nothing came ahead of it", seen.psn);
+        let borne = self.borne_from.is_some_and(|from| psn >= from);
+        demand!(!borne || is_behind, "reorder", "NAK of PSN {}, which is only overtaken", seen.psn);
         if !ahead {
             // Each is a reason for one, and that may cost a retry.
             if let Some(at) = self.provoked.iter().position(|(low, high)| (*low..=*high).contains(&psn)) {
@@ -125,6 +131,8 @@ impl Stream {
         let message = self.message_mut(id).expect("found");
         let takes = message.kind == Kind::Send || (message.imm.is_some() && at + 1 == message.packets);
         message.rows |= trait_bit(Trait::ReceiverNotReady);
+        // What follows is dropped until this one comes again, and it may overtake it then.
+        self.excuse(self.settings.window.into());
         demand!(takes, "rnr", "RNR NAK of PSN {}, which takes no receive", seen.psn);
         Ok(())
     }
