@@ -1,6 +1,9 @@
 //! Counters: plain numbers that the owner of an endpoint reads now and then. Names follow what RDMA people look for in
 //! `/sys/class/infiniband/*/ports/*/hw_counters`.
 
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+
 /// An enum of things that are counted, and the struct that counts them.
 macro_rules! named_counters {
     ($(#[$doc:meta])* $kind:ident, $counters:ident { $($(#[$item_doc:meta])* $item:ident $name:literal,)* }) => {
@@ -61,6 +64,75 @@ macro_rules! named_counters {
 
 pub(crate) use named_counters;
 
+/// What all queue pairs of an endpoint counted together. Each holds it and adds to it what it counts; the endpoint reads it. One thread writes at a
+/// time, the one that the endpoint is on, so that no addition is lost and none needs a locked instruction.
+#[derive(Debug)]
+pub(crate) struct QpTotals([AtomicU64; QpCount::ALL.len()]);
+
+impl Default for QpTotals {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; QpCount::ALL.len()])
+    }
+}
+
+impl QpTotals {
+    /// `many` more.
+    #[inline]
+    pub(crate) fn add(&self, what: QpCount, many: u64) {
+        let total = &self.0[what as usize];
+        total.store(total.load(Ordering::Relaxed).wrapping_add(many), Ordering::Relaxed);
+    }
+
+    /// All that `counters` counted, too.
+    pub(crate) fn add_all(&self, counters: &QpCounters) {
+        QpCount::ALL.iter().for_each(|what| self.add(*what, counters.get(*what)));
+    }
+
+    /// The counts so far.
+    pub(crate) fn get(&self) -> QpCounters {
+        let mut counters = QpCounters::default();
+        QpCount::ALL.iter().for_each(|what| counters.add(*what, self.0[*what as usize].load(Ordering::Relaxed)));
+        counters
+    }
+}
+
+/// The counters of one queue pair, which adds what it counts to its endpoint's totals, too.
+#[derive(Debug, Default)]
+pub(crate) struct QpTally {
+    own: QpCounters,
+    totals: Option<Arc<QpTotals>>,
+}
+
+impl QpTally {
+    /// One more.
+    #[inline]
+    pub(crate) fn count(&mut self, what: QpCount) {
+        self.add(what, 1);
+    }
+
+    /// `many` more.
+    #[inline]
+    pub(crate) fn add(&mut self, what: QpCount, many: u64) {
+        self.own.add(what, many);
+        if let Some(totals) = &self.totals {
+            totals.add(what, many);
+        }
+    }
+
+    /// The queue pair's own counts.
+    pub(crate) const fn own(&self) -> &QpCounters {
+        &self.own
+    }
+
+    /// Adds to these totals from now on, beginning with all that was counted so far, or to none.
+    pub(crate) fn count_into(&mut self, totals: Option<&Arc<QpTotals>>) {
+        self.totals = totals.cloned();
+        if let Some(totals) = totals {
+            totals.add_all(&self.own);
+        }
+    }
+}
+
 named_counters! {
     /// What a queue pair counts of itself; its endpoint counts the sum.
     QpCount, QpCounters {
@@ -88,6 +160,8 @@ named_counters! {
         SequenceNakSent "out_of_sequence",
         /// Packets sent again because an answer was late, before the ACK timer ran out.
         AdaptiveRetransmission "roce_adp_retrans",
+        /// Duplicates of no bytes sent to have messages acknowledged that asked for nothing.
+        AckSolicited "ack_solicited",
         /// Packets that came before their turn and were kept for it.
         OutOfOrderHeld "out_of_order_held",
         /// RNR NAK received.

@@ -7,26 +7,31 @@
 //! ```
 //!
 //! A call that gives a queue pair something to do puts it at the end of the list of senders; [`Endpoint::poll_transmit`] visits
-//! them in turn, a few frames each. All memory is made by [`Endpoint::new`], by whoever makes a [`Qp`], and by what inserts one.
+//! them in turn, a few frames each. Inside, queue pairs go by their slots (`endpoint/slots.rs`): adding or removing one, and reading the counters, take
+//! the same time with ten queue pairs as with a hundred thousand. All memory is made by [`Endpoint::new`], by whoever makes a [`Qp`], and by what inserts one.
 
+mod farewells;
 mod frames;
 mod groups;
 mod keys;
+mod slots;
 mod srqs;
 
-use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
+use alloc::{boxed::Box, sync::Arc};
 use core::ops::AddAssign;
 
 use roced_shared::{
-    abi::control::QpAttributes,
+    abi::control::{QpAttributes, attribute, state},
     ids::{EndpointId, Qpn},
 };
+
+use self::{farewells::Farewells, slots::QpSlots};
 
 use crate::{
     ah::{AddressHandle, AhTable},
     clock::Nanos,
     congestion::under_way::UnderWay,
-    counters::QpCounters,
+    counters::{QpCounters, QpTotals},
     held::HeldPackets,
     io::{App, Wire},
     mr::MrTable,
@@ -35,8 +40,8 @@ use crate::{
     qp::{PathState, Qp, QpEvent, ReplayMemory, State, Turn, Visit},
     recovery::RecoveryConfig,
     reject::{ClientFault, DropCounters, DropReason, Reject},
+    slot_list::SlotList,
     srq::Srqs,
-    table::Table,
     timers::Timers,
     work::{RecvWork, SendWork},
 };
@@ -61,7 +66,7 @@ pub struct EndpointConfig {
     pub max_srqs: u32,
     /// Attachments of queue pairs of the whole device to multicast groups that it can hold.
     pub max_attachments: u32,
-    /// Queue pairs that it can hold: indices below this.
+    /// Queue pairs that it can hold, whatever their indices.
     pub max_qps: u32,
     /// Packets of all queue pairs together that may be under way; what each may have is [`crate::qp::QpConfig::window_packets`].
     pub window_packets: u32,
@@ -98,9 +103,7 @@ impl AddAssign for Transmitted {
 #[derive(Debug)]
 pub struct Endpoint {
     id: EndpointId,
-    qps: Table<Box<Qp>>,
-    /// Indices of the queue pairs that are there, in no order.
-    live: Vec<u32>,
+    qps: QpSlots,
     mrs: MrTable,
     ahs: AhTable,
     srqs: Srqs,
@@ -111,21 +114,23 @@ pub struct Endpoint {
     /// Packets of all queue pairs that came before their turn.
     held: HeldPackets,
     /// Queue pairs that may have something to send.
-    senders: VecDeque<u32>,
+    senders: SlotList,
     under_way: UnderWay,
     /// Queue pairs with room where there was none.
-    unblocked: VecDeque<Qpn>,
-    /// Queue pairs with an event that nobody was told of, each once.
-    events: VecDeque<u32>,
-    /// Queue pairs that wait for a change of keys that nobody was told of, each once.
-    key_changes: VecDeque<u32>,
-    /// Queue pairs of which a send waits for an address handle, or did when these last changed, each once.
-    waiting: Vec<u32>,
+    unblocked: SlotList,
+    /// Queue pairs with an event that nobody was told of.
+    events: SlotList,
+    /// Queue pairs that wait for a change of keys that nobody was told of.
+    key_changes: SlotList,
+    /// Queue pairs of which a send waits for an address handle, or did when these last changed.
+    waiting: SlotList,
+    /// What queue pairs that are gone owed their peers.
+    farewells: Farewells,
     /// The ticket of the last change of keys.
     ticket: u64,
     drops: DropCounters,
-    /// Counters of queue pairs that are gone.
-    retired: QpCounters,
+    /// What all queue pairs counted, those that are gone included.
+    totals: Arc<QpTotals>,
 }
 
 impl Endpoint {
@@ -135,11 +140,10 @@ impl Endpoint {
     /// When `max_qps` or `max_srqs` is more than a number can tell apart.
     pub fn new(config: EndpointConfig) -> Self {
         assert!(config.max_qps.max(config.max_srqs) <= Qpn::INDEX_COUNT, "indices have {} bits", Qpn::INDEX_BITS);
-        let qps = config.max_qps as usize;
+        let list = || SlotList::new(config.max_qps);
         Self {
             id: config.id,
-            qps: Table::new(config.max_qps),
-            live: Vec::with_capacity(qps),
+            qps: QpSlots::new(config.max_qps),
             mrs: MrTable::new(config.max_mrs),
             ahs: AhTable::new(config.max_ahs),
             srqs: Srqs::new(config.max_srqs),
@@ -148,15 +152,16 @@ impl Endpoint {
             recovery: config.recovery,
             partitions: config.partitions,
             held: HeldPackets::new(if config.recovery.is_selective() { config.recovery.held_packets } else { 0 }),
-            senders: VecDeque::with_capacity(qps),
-            under_way: UnderWay::new(config.window_packets, QUANTUM as u32, qps),
-            unblocked: VecDeque::with_capacity(2 * qps),
-            events: VecDeque::with_capacity(qps),
-            key_changes: VecDeque::with_capacity(qps),
-            waiting: Vec::with_capacity(qps),
+            senders: list(),
+            under_way: UnderWay::new(config.window_packets, QUANTUM as u32, config.max_qps),
+            unblocked: list(),
+            events: list(),
+            key_changes: list(),
+            waiting: list(),
+            farewells: Farewells::new(),
             ticket: 0,
             drops: DropCounters::default(),
-            retired: QpCounters::default(),
+            totals: Arc::default(),
         }
     }
 
@@ -202,7 +207,8 @@ impl Endpoint {
 
     /// A queue pair that had no room when it was asked and has some now.
     pub fn take_unblocked(&mut self) -> Option<Qpn> {
-        self.unblocked.pop_front()
+        let slot = self.unblocked.pop_front()?;
+        self.qps.get(slot).map(Qp::qpn)
     }
 
     /// Fires timers that have run out, at most `budget`; gives how many.
@@ -211,6 +217,7 @@ impl Endpoint {
             let Some(index) = self.timers.poll(now) else { return fired };
             if let Some(qp) = self.qps.get_mut(index) {
                 qp.on_timeout(&mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
+                self.drops.add(DropReason::HeldInVain, qp.forget_old(&mut self.held, now).into());
                 self.after(index);
             }
         }
@@ -230,11 +237,11 @@ impl Endpoint {
         app: &mut impl App,
         wire: &mut impl Wire,
     ) -> Transmitted {
-        let mut sent = Transmitted::default();
+        let mut sent = self.transmit_farewells(budget, wire);
         let (mut held_up, mut full) = ([0; FULL_MAX], 0);
         self.under_way.on_time(now);
         while sent.visits < budget && full < FULL_MAX {
-            self.admit_from_line();
+            self.admit_from_line(&held_up[..full]);
             let Some(index) = self.senders.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(index) else { continue };
             let before = sent.visits;
@@ -250,10 +257,10 @@ impl Endpoint {
                 left -= 1;
             }
             if qp.wants_grant() {
-                self.under_way.stand_in_line(index, &mut qp.share);
+                self.under_way.stand_in_line(index, &qp.share);
             }
             match visit {
-                Visit::Idle => qp.scheduled = false,
+                Visit::Idle => {}
                 Visit::Full if sent.visits == before => {
                     held_up[full] = index;
                     full += 1;
@@ -267,14 +274,14 @@ impl Endpoint {
             held_up[..full].iter().rev().for_each(|index| self.senders.push_front(*index));
         } else {
             // Nobody got through: the next call tries others.
-            self.senders.extend(&held_up[..full]);
+            held_up[..full].iter().for_each(|index| self.senders.push_back(*index));
         }
         sent
     }
 
     /// Something may be there to send: do not sleep.
     pub fn wants_transmit(&self) -> bool {
-        !self.senders.is_empty() || self.under_way.can_admit()
+        !self.senders.is_empty() || self.under_way.can_admit() || !self.farewells.is_empty()
     }
 
     /// Something that a client must be told.
@@ -284,8 +291,6 @@ impl Endpoint {
             let event = qp.take_event();
             if qp.has_event() {
                 self.events.push_back(index);
-            } else {
-                qp.event_listed = false;
             }
             if event.is_some() {
                 return event;
@@ -300,38 +305,40 @@ impl Endpoint {
     /// The queue pair back: its number is not of this endpoint ([`Reject::NoSuchQp`]) or taken ([`Reject::NoRoom`]), or its shared
     /// receive queue is not here ([`Reject::NoSuchSrq`]).
     pub fn insert_qp(&mut self, mut qp: Box<Qp>) -> Result<(), (Box<Qp>, Reject)> {
-        let Some(index) = self.index(qp.qpn()) else {
-            let qpn = qp.qpn();
+        let qpn = qp.qpn();
+        if qpn.endpoint() != self.id {
             return Err((qp, Reject::NoSuchQp(qpn)));
-        };
+        }
         if let Err(reject) = qp.check_srq(&self.srqs) {
             return Err((qp, reject));
         }
         qp.set_recovery(self.recovery);
-        self.qps.insert(index, qp).map_err(|qp| (qp, Reject::NoRoom))?;
-        self.timers.add(index);
-        self.live.push(index);
-        self.after(index);
+        let slot = self.qps.insert(qp).map_err(|qp| (qp, Reject::NoRoom))?;
+        if let Some(qp) = self.qps.get_mut(slot) {
+            qp.count_into(Some(&self.totals));
+        }
+        self.timers.add(slot);
+        self.after(slot);
         Ok(())
     }
 
-    /// Removes a queue pair; it completes nothing any more.
+    /// Removes a queue pair; it completes nothing any more. What it owes its peer is sent as soon as there is room.
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
-        let index = self.index(qpn)?;
-        let mut qp = self.qps.remove(index)?;
-        (qp.scheduled, qp.event_listed, qp.key_change_listed, qp.ah_listed) = (false, false, false, false);
-        self.under_way.remove(index, &mut qp.share);
+        let slot = self.slot(qpn)?;
+        self.note_farewell(slot);
+        let mut qp = self.qps.remove(slot)?;
+        self.under_way.remove(slot, &mut qp.share);
         self.drops.add(DropReason::HeldInVain, qp.forget_all_held(&mut self.held).into());
         qp.return_receive(&mut self.srqs);
-        self.timers.remove(index);
-        self.live.retain(|live| *live != index);
-        self.senders.retain(|sender| *sender != index);
-        self.unblocked.retain(|unblocked| *unblocked != qpn);
-        self.events.retain(|listed| *listed != index);
-        self.key_changes.retain(|listed| *listed != index);
-        self.waiting.retain(|listed| *listed != index);
-        self.groups.forget(qpn);
-        self.retired.add_all(qp.counters());
+        qp.count_into(None);
+        self.timers.remove(slot);
+        for list in [&mut self.senders, &mut self.unblocked, &mut self.events, &mut self.key_changes, &mut self.waiting]
+        {
+            list.remove(slot);
+        }
+        if core::mem::take(&mut qp.attachments) > 0 {
+            self.groups.forget(qpn);
+        }
         Some(qp)
     }
 
@@ -354,9 +361,12 @@ impl Endpoint {
         attributes: &QpAttributes,
         path: Option<PathState>,
     ) -> Result<(), Reject> {
-        let index = self.index(qpn).ok_or(Reject::NoSuchQp(qpn))?;
-        let qp = self.qps.get_mut(index).ok_or(Reject::NoSuchQp(qpn))?;
+        let (index, qp) = self.find_mut(qpn)?;
+        let resets = mask & attribute::STATE != 0 && attributes.state == state::RESET;
+        let farewell = qp.farewell().filter(|_| resets);
+        let qp = self.qps.get_mut(index).expect("just found");
         qp.modify(mask, attributes, path, &self.partitions, &mut self.srqs)?;
+        self.keep_farewell(farewell);
         self.schedule(index);
         self.settle(index);
         Ok(())
@@ -375,12 +385,17 @@ impl Endpoint {
 
     /// A queue pair.
     pub fn qp(&self, qpn: Qpn) -> Option<&Qp> {
-        self.qps.get(self.index(qpn)?).map(|qp| &**qp)
+        self.qps.get(self.slot(qpn)?)
     }
 
-    /// Every queue pair, in no order.
+    /// A queue pair's slot: a number below [`EndpointConfig::max_qps`] that no other has until it is removed. Slots are dense.
+    pub fn slot(&self, qpn: Qpn) -> Option<u32> {
+        if qpn.endpoint() == self.id { self.qps.find(qpn.index()) } else { None }
+    }
+
+    /// Every queue pair, in no order. Walks them all.
     pub fn qps(&self) -> impl Iterator<Item = &Qp> {
-        self.live.iter().filter_map(|index| self.qps.get(*index)).map(|qp| &**qp)
+        self.qps.iter()
     }
 
     /// A queue pair's attributes.
@@ -410,13 +425,9 @@ impl Endpoint {
         removed
     }
 
-    /// What all queue pairs counted, those that are gone included. Walks them all: for snapshots.
+    /// What all queue pairs counted, those that are gone included.
     pub fn counters(&self) -> QpCounters {
-        let mut sum = self.retired;
-        for qp in self.qps() {
-            sum.add_all(qp.counters());
-        }
-        sum
+        self.totals.get()
     }
 
     /// Packets dropped, by reason.
@@ -424,14 +435,10 @@ impl Endpoint {
         &self.drops
     }
 
-    fn index(&self, qpn: Qpn) -> Option<u32> {
-        (qpn.endpoint() == self.id && qpn.index() < self.qps.capacity()).then_some(qpn.index())
-    }
-
     fn find_mut(&mut self, qpn: Qpn) -> Result<(u32, &mut Qp), Reject> {
-        let index = self.index(qpn).ok_or(Reject::NoSuchQp(qpn))?;
-        let qp = self.qps.get_mut(index).ok_or(Reject::NoSuchQp(qpn))?;
-        Ok((index, qp))
+        let slot = self.slot(qpn).ok_or(Reject::NoSuchQp(qpn))?;
+        let qp = self.qps.get_mut(slot).ok_or(Reject::NoSuchQp(qpn))?;
+        Ok((slot, qp))
     }
 
     /// Something happened to a queue pair that may have given it something to send.
@@ -443,37 +450,32 @@ impl Endpoint {
     /// Lets those look again whose sends wait for this address handle. Walks only queue pairs that wait for one: a client can have handles made
     /// and removed without end.
     fn schedule_waiting(&mut self, number: u32) {
-        for at in (0..self.waiting.len()).rev() {
-            let index = self.waiting[at];
-            let Some(qp) = self.qps.get_mut(index) else { continue };
-            match qp.waits_for_ah() {
-                Some(awaited) if awaited == number => self.schedule(index),
+        let mut next = self.waiting.first();
+        while let Some(slot) = next {
+            next = self.waiting.after(slot);
+            match self.qps.get(slot).and_then(Qp::waits_for_ah) {
+                Some(awaited) if awaited == number => self.schedule(slot),
                 Some(_) => {}
-                None => {
-                    qp.ah_listed = false;
-                    self.waiting.swap_remove(at);
+                None => self.waiting.remove(slot),
+            }
+        }
+    }
+
+    /// Those who stood in line go to the end of the list of senders, as many as there is room for, but for those that are held up: they are put
+    /// back there in any case.
+    fn admit_from_line(&mut self, held_up: &[u32]) {
+        while let Some(slot) = self.under_way.next_in_line() {
+            if let Some(qp) = self.qps.get_mut(slot) {
+                self.under_way.admit(&mut qp.share);
+                if !held_up.contains(&slot) {
+                    self.schedule(slot);
                 }
             }
         }
     }
 
-    /// Those who stood in line go to the end of the list of senders, as many as there is room for.
-    fn admit_from_line(&mut self) {
-        while let Some(index) = self.under_way.next_in_line() {
-            if let Some(qp) = self.qps.get_mut(index) {
-                self.under_way.admit(&mut qp.share);
-                self.schedule(index);
-            }
-        }
-    }
-
-    fn schedule(&mut self, index: u32) {
-        if let Some(qp) = self.qps.get_mut(index)
-            && !qp.scheduled
-        {
-            qp.scheduled = true;
-            self.senders.push_back(index);
-        }
+    fn schedule(&mut self, slot: u32) {
+        self.senders.push_back(slot);
     }
 
     /// Brings timers, events and waiting posters up to a queue pair's state.
@@ -490,19 +492,15 @@ impl Endpoint {
         if send || recv {
             qp.send_room_wanted &= !send;
             qp.recv_room_wanted &= !recv;
-            self.unblocked.push_back(qp.qpn());
+            self.unblocked.push_back(index);
         }
-        if qp.has_key_wish() && !qp.key_change_listed {
-            qp.key_change_listed = true;
+        if qp.has_key_wish() {
             self.key_changes.push_back(index);
         }
-        if qp.waits_for_ah().is_some() && !qp.ah_listed {
-            qp.ah_listed = true;
-            assert!(self.waiting.len() < self.waiting.capacity(), "each queue pair is listed once");
-            self.waiting.push(index);
+        if qp.waits_for_ah().is_some() {
+            self.waiting.push_back(index);
         }
-        if qp.has_event() && !qp.event_listed {
-            qp.event_listed = true;
+        if qp.has_event() {
             self.events.push_back(index);
         }
     }

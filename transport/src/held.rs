@@ -20,9 +20,9 @@ use crate::{clock::Nanos, io::Segments, psn::Psn};
 /// Longest frame that is held: path MTU 4096 and room for headers, tags included.
 const SLOT_BYTES: usize = 4352;
 
-/// How far ahead of its turn a packet may be. A READ takes a PSN for each of its responses, so this is more than the packets that
-/// a window has; beyond it lies nothing but lies.
-const WINDOW: u32 = 1 << 15;
+/// How far ahead of its turn a packet may be: several windows of the usual 128 packets. What lies farther ahead is more likely of an
+/// earlier life of the connection than in flight.
+pub(crate) const WINDOW: u32 = 1 << 10;
 
 const NOBODY: u32 = u32::MAX;
 
@@ -42,6 +42,8 @@ pub(crate) struct HeldList {
     count: u32,
     /// The packet farthest ahead.
     farthest: Psn,
+    /// When the oldest came; [`Nanos::NEVER`] when there is none.
+    oldest_arrival: Nanos,
 }
 
 /// A queue pair's table index, and the side.
@@ -52,11 +54,16 @@ impl HeldList {
     /// An empty list of the queue pair at `index` of its endpoint's table.
     pub(crate) const fn new(index: u32, side: Side) -> Self {
         let owner = Owner(index << 1 | side as u32);
-        Self { owner, first: NOBODY, last: NOBODY, count: 0, farthest: Psn::new(0) }
+        Self { owner, first: NOBODY, last: NOBODY, count: 0, farthest: Psn::new(0), oldest_arrival: Nanos::NEVER }
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// When the oldest packet that is still held came; [`Nanos::NEVER`] when there is none.
+    pub(crate) const fn oldest_arrival(&self) -> Nanos {
+        self.oldest_arrival
     }
 
     /// All that is held lies behind `psn`: no turn will come for it.
@@ -85,6 +92,8 @@ pub(crate) enum NotHeld {
     NoRoom,
     /// It is held already.
     Twice,
+    /// It was held already, with other bytes, and is no more.
+    Conflict,
 }
 
 /// The pool.
@@ -162,7 +171,7 @@ impl HeldPackets {
         };
         self.buckets[bucket] = at;
         match list.last {
-            NOBODY => list.first = at,
+            NOBODY => (list.first, list.oldest_arrival) = (at, now),
             last => self.slots[last as usize].next = at,
         }
         list.last = at;
@@ -194,11 +203,6 @@ impl HeldPackets {
         &self.frames[at as usize * SLOT_BYTES..][..self.slots[at as usize].frame_bytes as usize]
     }
 
-    /// When the oldest of what is still held came.
-    pub(crate) fn oldest_arrival(&self, list: &HeldList) -> Option<Nanos> {
-        (list.count > 0).then(|| self.slots[list.first as usize].arrived)
-    }
-
     /// Frees a slot of `list`.
     pub(crate) fn release(&mut self, list: &mut HeldList, at: u32) {
         let Slot { owner, psn, previous, next, link, .. } = self.slots[at as usize];
@@ -214,7 +218,10 @@ impl HeldPackets {
             self.slots[before as usize].link = link;
         }
         match previous {
-            NOBODY => list.first = next,
+            NOBODY => {
+                list.first = next;
+                list.oldest_arrival = self.slots.get(next as usize).map_or(Nanos::NEVER, |slot| slot.arrived);
+            }
             previous => self.slots[previous as usize].next = next,
         }
         match next {
@@ -233,6 +240,15 @@ impl HeldPackets {
             self.release(list, list.first);
         }
         held
+    }
+
+    /// Frees what `list` holds since `moment` or longer; gives how many.
+    pub(crate) fn release_older(&mut self, list: &mut HeldList, moment: Nanos) -> u32 {
+        let held = list.count;
+        while list.oldest_arrival <= moment {
+            self.release(list, list.first);
+        }
+        held - list.count
     }
 
     /// PSNs of one list that lie together fall into buckets of their own; other lists begin elsewhere. So a chain is no longer
@@ -281,8 +297,12 @@ mod tests {
         let mut list = HeldList::new(0, Side::Requests);
         pool.hold(&mut list, Psn::new(7), Psn::new(5), &[&[1, 2], &[], &[3]], Nanos(9)).expect("room");
         assert_eq!(pool.frame(pool.find(&list, Psn::new(7)).expect("held")), [1, 2, 3]);
-        assert_eq!(pool.oldest_arrival(&list), Some(Nanos(9)));
-        assert!(list.is_behind(Psn::new(8)) && !list.is_behind(Psn::new(7)));
+        assert_eq!(list.oldest_arrival(), Nanos(9));
+        assert_eq!((pool.release_older(&mut list, Nanos(8)), list.is_empty()), (0, false));
+        pool.hold(&mut list, Psn::new(8), Psn::new(5), &[&[4]], Nanos(11)).expect("room");
+        assert!(list.is_behind(Psn::new(9)) && !list.is_behind(Psn::new(8)));
+        assert_eq!((pool.release_older(&mut list, Nanos(10)), list.oldest_arrival()), (1, Nanos(11)));
+        assert_eq!((pool.release_older(&mut list, Nanos(11)), list.oldest_arrival()), (1, Nanos::NEVER));
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod psn;
 pub mod qp;
 pub mod recovery;
 pub mod reject;
+mod slot_list;
 pub mod srq;
 pub mod table;
 pub mod timers;

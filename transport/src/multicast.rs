@@ -24,17 +24,17 @@ impl Groups {
         Self { attachments: Vec::with_capacity(capacity as usize), capacity: capacity as usize }
     }
 
-    /// Attaches a queue pair; one that is attached already stays so.
+    /// Attaches a queue pair; false when it was attached already.
     ///
     /// # Errors
     /// [`Reject::NoRoom`].
-    pub(crate) fn attach(&mut self, group: [u8; 16], qpn: Qpn) -> Result<(), Reject> {
+    pub(crate) fn attach(&mut self, group: [u8; 16], qpn: Qpn) -> Result<bool, Reject> {
         match self.attachments.binary_search(&(group, qpn)) {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(false),
             Err(_) if self.attachments.len() == self.capacity => Err(Reject::NoRoom),
             Err(at) => {
                 self.attachments.insert(at, (group, qpn));
-                Ok(())
+                Ok(true)
             }
         }
     }
@@ -48,7 +48,7 @@ impl Groups {
         })
     }
 
-    /// Detaches a queue pair from everything.
+    /// Detaches a queue pair from everything. Walks all attachments.
     pub(crate) fn forget(&mut self, qpn: Qpn) {
         self.attachments.retain(|(_, attached)| *attached != qpn);
     }

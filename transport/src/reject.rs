@@ -58,12 +58,18 @@ named_counters! {
         BadQkey "drop_bad_qkey",
         /// A datagram to a multicast group to which no queue pair is attached.
         NoSuchGroup "drop_no_such_group",
+        /// Not from the UDP source port that this life of the connection has: of an earlier life, or the peer has changed its port.
+        OtherSourcePort "drop_other_source_port",
+        /// It was held already, with other bytes: neither is trusted.
+        HeldConflict "drop_held_conflict",
         /// A response or ACK that fits no outstanding request.
         UnexpectedResponse "drop_unexpected_response",
         /// A response to a request that was answered before.
         StaleResponse "drop_stale_response",
         /// A response after a gap: what lies between was lost (asked for again).
         ResponseGap "drop_response_gap",
+        /// Not a packet that came, but an answer that a removed queue pair owed: too many of them waited for room on the wire.
+        FarewellLost "drop_farewell_lost",
     }
 }
 

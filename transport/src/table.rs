@@ -7,6 +7,9 @@
 //! Limits are large (a million queue pairs, of which most hosts never have a hundred), and the thread that uses a table must not allocate.
 //! So all room is asked for at first, but nothing is written to it: slots are zeros, which the kernel has for nothing, entries are
 //! filled from the front, and what was never written has no memory.
+//!
+//! There may be many more numbers than entries ([`Table::sparse`]). The slot of an entry, its place among the entries, stays the same until it is
+//! removed, and slots are below the number of entries that there can be.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 
@@ -18,16 +21,22 @@ pub struct Table<T> {
     entries: Vec<Option<T>>,
     /// Entries that are empty.
     free: Vec<u32>,
+    entries_max: u32,
 }
 
 impl<T> Table<T> {
     /// An empty table for the numbers below `capacity`.
     pub fn new(capacity: u32) -> Self {
-        let numbers = capacity as usize;
+        Self::sparse(capacity, capacity)
+    }
+
+    /// An empty table for `capacity` entries with numbers below `numbers`.
+    pub fn sparse(numbers: u32, capacity: u32) -> Self {
         Self {
-            slots: vec![0; numbers].into_boxed_slice(),
-            entries: Vec::with_capacity(numbers),
-            free: Vec::with_capacity(numbers),
+            slots: vec![0; numbers as usize].into_boxed_slice(),
+            entries: Vec::with_capacity(capacity as usize),
+            free: Vec::with_capacity(capacity as usize),
+            entries_max: capacity,
         }
     }
 
@@ -39,20 +48,45 @@ impl<T> Table<T> {
     /// What has this number.
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
-        let slot = self.slots.get(number as usize)?.checked_sub(1)?;
-        self.entries.get(slot as usize)?.as_ref()
+        self.in_slot(self.slot_of(number)?)
     }
 
     /// As [`Self::get`], to change it.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        let slot = self.slots.get(number as usize)?.checked_sub(1)?;
+        self.in_slot_mut(self.slot_of(number)?)
+    }
+
+    /// The slot of what has this number.
+    #[inline]
+    pub fn slot_of(&self, number: u32) -> Option<u32> {
+        self.slots.get(number as usize)?.checked_sub(1)
+    }
+
+    /// What is in this slot.
+    #[inline]
+    pub fn in_slot(&self, slot: u32) -> Option<&T> {
+        self.entries.get(slot as usize)?.as_ref()
+    }
+
+    /// As [`Self::in_slot`], to change it.
+    #[inline]
+    pub fn in_slot_mut(&mut self, slot: u32) -> Option<&mut T> {
         self.entries.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Room for this number, which is below the limit and not taken.
+    /// Every entry, in the order of slots. Walks all slots that were ever used.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().flatten()
+    }
+
+    /// Room for this number, which is below the limit and not taken, and for one more entry.
     pub fn has_room(&self, number: u32) -> bool {
-        self.slots.get(number as usize) == Some(&0)
+        self.slots.get(number as usize) == Some(&0) && !self.is_full()
+    }
+
+    fn is_full(&self) -> bool {
+        self.free.is_empty() && self.entries.len() as u32 == self.entries_max
     }
 
     /// Gives `entry` this number.
@@ -60,7 +94,8 @@ impl<T> Table<T> {
     /// # Errors
     /// Gives it back where [`Self::has_room`] says no.
     pub fn insert(&mut self, number: u32, entry: T) -> Result<(), T> {
-        let Some(slot @ 0) = self.slots.get_mut(number as usize) else { return Err(entry) };
+        let is_full = self.is_full();
+        let Some(slot @ 0) = self.slots.get_mut(number as usize).filter(|_| !is_full) else { return Err(entry) };
         if let Some(free) = self.free.pop() {
             self.entries[free as usize] = Some(entry);
             *slot = free + 1;
@@ -117,6 +152,18 @@ mod tests {
                 assert!(!table.has_room(number));
             }
         }
+    }
+
+    #[test]
+    fn sparse_numbers_have_dense_slots() {
+        let mut table = Table::sparse(1 << 18, 3);
+        assert_eq!([262_143, 0, 77].map(|number| table.insert(number, number)), [Ok(()); 3]);
+        assert_eq!([262_143, 0, 77, 78].map(|number| table.slot_of(number)), [Some(0), Some(1), Some(2), None]);
+        assert_eq!((table.has_room(78), table.insert(78, 78)), (false, Err(78)), "three entries at most");
+        assert_eq!((table.remove(0), table.insert(78, 78), table.slot_of(78)), (Some(0), Ok(()), Some(1)));
+        assert_eq!((table.in_slot(1), table.in_slot(2), table.in_slot(3)), (Some(&78), Some(&77), None));
+        assert_eq!(table.in_slot_mut(2), Some(&mut 77));
+        assert_eq!(table.iter().copied().collect::<Vec<_>>(), [262_143, 78, 77]);
     }
 
     proptest! {

@@ -10,10 +10,10 @@ use crate::{
     connection::{Connection, Phase},
     earlier::Rebirth,
     host,
-    layout::{MESSAGE_BYTES, RECV_AT, RECV_BYTES, RECV_SLOTS, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_VA},
+    layout::{MESSAGE_BYTES, RECV_AT, RECV_BYTES, RECV_SLOTS, REUSE_VA, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_VA},
     message::{Kind, Message, Outcome},
     model::RECEIVE_ID,
-    operation::{self, Composer, Trait, trait_bit},
+    operation::{self, Composer, Operation, Trait, trait_bit},
     pattern::{Pieces, SOURCE_BYTES, sea},
     service::Service,
     stream::Receive,
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Work requests that one operation posts at the most.
-const MOST: u32 = 3;
+const MOST: u32 = operation::MOST;
 
 /// Work requests of a queue pair that may wait, besides those of one more operation.
 const ROOM: u64 = (host::WORK_REQUESTS - MOST) as u64;
@@ -40,6 +40,8 @@ impl World {
                 for end in 0..2 {
                     self.make_ready(at, end);
                     self.post_receives(at, end);
+                    self.answer(at, end);
+                    self.drain(at, end);
                     self.post_sends(at, end);
                     let since = self.model.connections[at].ends[end].stream.alive_at;
                     if !self.model.connections[at].ends[end].stream.is_drained() {
@@ -51,6 +53,7 @@ impl World {
             Phase::Closing { since } => {
                 for end in 0..2 {
                     self.post_receives(at, end);
+                    self.drain(at, end);
                 }
                 let done = |end: &crate::connection::End| end.gone || end.stream.is_drained();
                 if self.model.connections[at].ends.iter().all(done) {
@@ -84,7 +87,7 @@ impl World {
             if end.gone {
                 continue;
             }
-            end.may_fail = true;
+            (end.may_fail, end.ended) = (true, true);
             host::end(&mut self.endpoints[host], Qpn::from_wire(end.qpn));
         }
         self.model.connections[at].phase = Phase::Flushing { since: self.now };
@@ -169,10 +172,10 @@ impl World {
 
     fn post_sends(&mut self, at: usize, host: usize) {
         let connection = &mut self.model.connections[at];
+        if connection.ends[host].send_at > self.now {
+            return;
+        }
         if !connection.settings.service.is_reliable() {
-            if connection.ends[host].send_at > self.now {
-                return;
-            }
             connection.ends[host].send_at = self.now + self.random.pick(&[2_000, 20_000, 100_000]);
         }
         let depth = connection.settings.depth;
@@ -198,12 +201,23 @@ impl World {
     /// Draws an operation and posts its work.
     fn post_operation(&mut self, at: usize, host: usize) {
         let fatal = self.fatal_every > 0 && self.random.one_in(self.fatal_every);
+        let service = self.model.connections[at].settings.service;
+        let (operation, row) = operation::draw(&mut self.random, service, fatal);
+        self.post_drawn(at, host, operation, row);
+        if fatal && self.weather.peer_restart > 0 && self.restart_at == u64::MAX && self.random.one_in(4) {
+            // What nobody answers is soon over.
+            let soon = if service.is_reliable() { 200_000 } else { 5_000 };
+            self.restart_at = self.now + self.random.below(soon);
+        }
+    }
+
+    /// Posts the work of an operation.
+    pub(crate) fn post_drawn(&mut self, at: usize, host: usize, operation: &Operation, row: u64) {
         let shares = self.model.connections[at].ends[1 - host].is_shared;
         let settings = self.model.connections[at].settings;
         let (partners, strangers) =
             if settings.service == Service::Datagram { self.others(host) } else { Default::default() };
         let connection = &mut self.model.connections[at];
-        let (operation, row) = operation::draw(&mut self.random, settings.service, fatal);
         let end = &mut connection.ends[host];
         let mut composer = Composer {
             random: &mut self.random,
@@ -224,11 +238,21 @@ impl World {
             own_key_is_free: end.stream.complete >= end.own_key_until,
             own_generation: self.model.hosts[host].own_generations[connection.slot],
             generation: self.model.hosts[1 - host].generations[connection.slot],
+            next_receive: (!shares).then_some(end.stream.takers_posted),
+            reuse_is_free: end.told.until.is_none(),
+            reuse: self.model.hosts[host].reuse[connection.slot],
+            pause: 0,
             take_back: false,
             messages: Vec::new(),
         };
         (operation.compose)(&mut composer);
-        let (take_back, messages) = (composer.take_back, composer.messages);
+        let (take_back, pause, messages) = (composer.take_back, composer.pause, composer.messages);
+        if pause > 0 {
+            end.send_at = self.now + pause;
+        }
+        if messages.iter().any(|message| message.reuses) {
+            end.told.until = Some(end.stream.posted() + messages.len() as u64 - 1);
+        }
         if messages.len() > 1 {
             end.back_until = end.stream.posted() + messages.len() as u64;
         }
@@ -243,12 +267,8 @@ impl World {
         }
         for message in messages {
             let shared = if shares && message.takes_receive() { trait_bit(Trait::SharedReceive) } else { 0 };
-            self.post(at, host, Message { rows: message.rows | row | shared, ..message });
-        }
-        if fatal && self.weather.peer_restart > 0 && self.restart_at == u64::MAX && self.random.one_in(4) {
-            // What nobody answers is soon over.
-            let soon = if settings.service.is_reliable() { 200_000 } else { 5_000 };
-            self.restart_at = self.now + self.random.below(soon);
+            let tells = self.model.connections[at].ends[host].told.heard;
+            self.post(at, host, Message { rows: message.rows | row | shared, tells, ..message });
         }
     }
 
@@ -266,6 +286,7 @@ impl World {
 
     fn post(&mut self, at: usize, host: usize, message: Message) {
         let trace = self.model.trace;
+        let reuse_at = self.model.hosts[host].reuse[self.model.connections[at].slot].sea_at(host);
         let end = &mut self.model.connections[at].ends[host];
         let qpn = Qpn::from_wire(end.qpn);
         let message = end.stream.post(message, self.now);
@@ -285,7 +306,7 @@ impl World {
             let (offset, bytes) = message.data.iter().next().unwrap_or_default();
             WorkData::Inline(&sea()[offset as usize..][..bytes as usize])
         } else {
-            WorkData::Sges(fill_sges(&mut sges, message, host))
+            WorkData::Sges(fill_sges(&mut sges, message, host, reuse_at))
         };
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let work = SendWork {
@@ -320,13 +341,14 @@ impl World {
 }
 
 /// The local side of a message: source memory, or the sink for what a READ or atomic operation brings.
-fn fill_sges<'s>(sges: &'s mut [Sge; 32], message: &Message, host: usize) -> &'s [Sge] {
+fn fill_sges<'s>(sges: &'s mut [Sge; 32], message: &Message, host: usize, reuse_at: usize) -> &'s [Sge] {
     let (pieces, base) = match message.kind.brings() {
         true => (&message.into, SINK_VA),
+        false if message.reuses => (&message.data, REUSE_VA.wrapping_sub(reuse_at as u64)),
         false => (&message.data, SOURCE_VA.wrapping_sub((host * SOURCE_BYTES) as u64)),
     };
     for (at, (offset, bytes)) in pieces.iter().enumerate() {
-        let lkey = if message.kind.brings() { message.lkey } else { crate::layout::SOURCE_KEY };
+        let lkey = if message.kind.brings() || message.reuses { message.lkey } else { crate::layout::SOURCE_KEY };
         // Of work that fails here the first piece opens, so that its first packets leave.
         let wrong = message.outcome == Outcome::LocalProtection && at > 0;
         let lkey = if wrong { message.lkey } else { lkey };

@@ -1,8 +1,10 @@
 //! A connection between the two hosts: its settings, and what is known of either end.
 
 use crate::{
+    drain::Drain,
     earlier::Rebirth,
     random::Random,
+    reuse::Told,
     service::Service,
     stream::{Receive, Receives, Stream},
 };
@@ -87,6 +89,15 @@ pub(crate) struct End {
     pub(crate) own_key_until: u64,
     /// It has failed, or may have: flushed work is no surprise.
     pub(crate) may_fail: bool,
+    /// Of memory that is used again.
+    pub(crate) told: Told,
+    /// It drains its send queue, and does so when this many were posted.
+    pub(crate) drain: Drain,
+    pub(crate) drain_after: u64,
+    /// It was ended from outside.
+    pub(crate) ended: bool,
+    /// Something reached it that it must refuse, or may have: it fails as a responder.
+    pub(crate) refuses: bool,
     /// A send of it did not succeed: none does any more.
     pub(crate) send_failed: bool,
     /// Its application knows that it has failed.
@@ -98,7 +109,7 @@ pub(crate) struct End {
     pub(crate) ready: bool,
     /// When it went through RESET to begin this life.
     pub(crate) reset_at: Option<u64>,
-    /// Nobody answers it, so that it waits by itself: it posts sends again at this moment.
+    /// It posts sends again at this moment: nobody answers it, or its application waits for something else.
     pub(crate) send_at: u64,
     /// When it posts receives again, if it lacks some.
     pub(crate) receive_at: u64,
@@ -131,11 +142,19 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     /// It has another MTU than the one before it in its slot.
     pub(crate) mtu_changed: bool,
+    /// When the last of its frames under way arrives, or something else of it happened.
+    pub(crate) quiet_from: u64,
     /// Frames that it still has, if it is to end by itself.
     pub(crate) frames_left: u64,
 }
 
 impl End {
+    /// A request of the peer may have been refused.
+    pub(crate) fn on_refusable(&mut self, peer: &Stream) {
+        self.may_fail |= peer.refusal_arrived;
+        self.refuses |= peer.refusal_arrived;
+    }
+
     pub(crate) fn new(qpn: u32, is_shared: bool, stream: Stream) -> Self {
         Self {
             qpn,
@@ -150,6 +169,11 @@ impl End {
             key_until: 0,
             own_key_until: 0,
             may_fail: false,
+            told: Told::default(),
+            drain: Drain::No,
+            drain_after: u64::MAX,
+            ended: false,
+            refuses: false,
             send_failed: false,
             failed: false,
             gone: false,

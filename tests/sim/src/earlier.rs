@@ -211,7 +211,7 @@ impl World {
         let to = self.random.below(2) as usize;
         let Some(kept) = self.earlier.choose(&mut self.random, connection, to) else { return };
         let (life, rows) = (Some(kept.life), kept.rows);
-        let arrival = Arrival { to, bytes: kept.bytes.clone(), corrupt: false, life, rows };
+        let arrival = Arrival { to, bytes: kept.bytes.clone(), corrupt: false, life, rows, sequence: 0 };
         self.network.bring(self.now + 1 + self.random.pick(&[0, 5_000, 50_000]), arrival);
     }
 

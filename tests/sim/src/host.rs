@@ -25,9 +25,10 @@ use roced_transport::{
 
 use crate::{
     connection::Settings,
+    counting::COUNTING_BYTES,
     layout::{
-        FORBIDDEN, HANDLES, OTHER_PD, OTHER_PD_AH, OTHER_PD_KEY, PD, READ_KEY, SINK, SINK_KEY, SINK_VA, SOURCE,
-        SOURCE_KEY, SOURCE_VA, own_key, own_region, sink_bytes, slot_key, slot_region,
+        COUNTING, COUNTING_KEY, COUNTING_VA, FORBIDDEN, HANDLES, OTHER_PD, OTHER_PD_AH, OTHER_PD_KEY, PD, READ_KEY,
+        SINK, SINK_KEY, SINK_VA, SOURCE, SOURCE_KEY, SOURCE_VA, own_key, own_region, sink_bytes, slot_key, slot_region,
     },
     model::{HostModel, RECV_CQ, SEND_CQ},
     pattern::SOURCE_BYTES,
@@ -39,14 +40,14 @@ use crate::{
 pub(crate) const QPS_MAX: u32 = 1024;
 
 /// Send and receive work requests of a queue pair.
-pub(crate) const WORK_REQUESTS: u32 = 32;
+pub(crate) const WORK_REQUESTS: u32 = 64;
 
 /// The endpoint of a host with memory for `slots` connections.
 pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: RecoveryConfig) -> Endpoint {
     let id = EndpointId::new(host + 1).expect("a small number");
     let mut endpoint = Endpoint::new(EndpointConfig {
         id,
-        max_mrs: 16,
+        max_mrs: 24,
         max_ahs: HANDLES,
         max_srqs: 1,
         max_attachments: 0,
@@ -72,6 +73,7 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
     let regions = [
         source,
         sink,
+        Mr { key: MrKey(COUNTING_KEY), va: COUNTING_VA, length: COUNTING_BYTES.into(), region: COUNTING, ..source },
         Mr { key: MrKey(READ_KEY), access: access::REMOTE_READ, ..sink },
         Mr { key: MrKey(OTHER_PD_KEY), pd: OTHER_PD, region: FORBIDDEN, ..sink },
     ];
@@ -83,6 +85,9 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
     }
     for (slot, generation) in model.own_generations.iter().enumerate() {
         insert_own_key(&mut endpoint, slots, slot, *generation);
+    }
+    for (slot, reuse) in model.reuse.iter().enumerate() {
+        reuse.insert(&mut endpoint, slot);
     }
     if let Some(shared) = &model.shared {
         endpoint.insert_srq(shared.make(host)).map_err(|(_, reject)| reject).expect("room");

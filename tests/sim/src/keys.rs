@@ -63,7 +63,10 @@ impl World {
             // The key was taken back meanwhile: what names it is refused.
             let [first, second] = &mut self.model.connections[connection].ends;
             let (own, peer) = if at == 0 { (first, second) } else { (second, first) };
-            own.may_fail |= peer.stream.refusal_arrived;
+            own.on_refusable(&peer.stream);
+        }
+        if let Some(connection) = connection {
+            self.model.connections[connection].quiet_from = self.now;
         }
         self.model.served = connection;
         let mut app = AppView { model: &mut self.model, host: at };

@@ -4,6 +4,8 @@
 //!   source region   the host's half of the sea, never written
 //!   sink region     for each slot (one queue pair at a time):
 //!                   | WRITEs land here | written, then read back | receive buffers | READs land here | words for atomic operations |
+//!   reused regions  source memory of a slot that its application uses again
+//!   counting region  words that count up all the time; READs alone use it
 //!   behind all slots: | buffers of the shared receive queue |
 //! ```
 //!
@@ -22,8 +24,13 @@ pub(crate) const SINK: RegionId = RegionId(2);
 /// Nothing ever opens it.
 pub(crate) const FORBIDDEN: RegionId = RegionId(3);
 
+/// Words that count up all the time.
+pub(crate) const COUNTING: RegionId = RegionId(4);
+
 pub(crate) const SOURCE_VA: u64 = 0x1000_0000;
 pub(crate) const SINK_VA: u64 = 0x7000_0000;
+pub(crate) const COUNTING_VA: u64 = 0x2000_0000;
+pub(crate) const REUSE_VA: u64 = 0x3000_0000;
 
 pub(crate) const SOURCE_KEY: u32 = 0x0050_0001;
 pub(crate) const SINK_KEY: u32 = 0x0051_0002;
@@ -31,6 +38,8 @@ pub(crate) const SINK_KEY: u32 = 0x0051_0002;
 pub(crate) const READ_KEY: u32 = 0x0052_0003;
 /// Of another protection domain.
 pub(crate) const OTHER_PD_KEY: u32 = 0x0053_0004;
+/// Opens the words that count up, for reading.
+pub(crate) const COUNTING_KEY: u32 = 0x0054_0005;
 /// An address handle of that domain. Those of the slots have the slots' numbers.
 pub(crate) const OTHER_PD_AH: u32 = 7;
 /// Address handles of a host.
@@ -38,6 +47,8 @@ pub(crate) const HANDLES: u32 = 8;
 /// Opens nothing.
 pub(crate) const NO_KEY: u32 = 0x0077_7701;
 
+/// Source memory of a slot that its application uses again.
+pub(crate) const REUSE_BYTES: u32 = 2 * RECV_BYTES;
 pub(crate) const WRITE_BYTES: u32 = 64 << 10;
 pub(crate) const BACK_BYTES: u32 = 40 << 10;
 pub(crate) const RECV_SLOTS: u32 = 16;
@@ -52,7 +63,9 @@ pub(crate) const BACK_AT: u32 = WRITE_BYTES;
 pub(crate) const RECV_AT: u32 = BACK_AT + BACK_BYTES;
 pub(crate) const READ_AT: u32 = RECV_AT + RECV_SLOTS * RECV_BYTES;
 pub(crate) const WORDS_AT: u32 = READ_AT + READ_BYTES;
-pub(crate) const SLOT_BYTES: u32 = WORDS_AT + WORDS * 8;
+/// The word that an atomic operation changes and a READ behind it brings back.
+pub(crate) const BACK_WORD_AT: u32 = WORDS_AT + WORDS * 8;
+pub(crate) const SLOT_BYTES: u32 = BACK_WORD_AT + 8;
 
 /// Bytes of a host's sink with so many slots.
 pub(crate) const fn sink_bytes(slots: usize) -> usize {
@@ -82,6 +95,24 @@ pub(crate) const fn own_region(slot: usize, generation: u32) -> RegionId {
 /// The region that a slot's key opens.
 pub(crate) const fn slot_region(slot: usize, generation: u32) -> RegionId {
     RegionId(1 << 31 | (slot as u32) << 24 | generation & 0x00ff_ffff)
+}
+
+/// The key of that generation over a slot's memory that is used again.
+pub(crate) const fn reuse_key(slot: usize, generation: u32) -> u32 {
+    ((0xc000 + slot as u32) << 8) | generation & 0xff
+}
+
+/// The region that it opens.
+pub(crate) const fn reuse_region(slot: usize, generation: u32) -> RegionId {
+    RegionId(1 << 30 | (slot as u32) << 24 | generation & 0x00ff_ffff)
+}
+
+/// (slot, generation) of such a region.
+pub(crate) const fn reuse_slot(region: RegionId) -> Option<(usize, u32)> {
+    if region.0 >> 30 != 1 {
+        return None;
+    }
+    Some(((region.0 >> 24 & 0x3f) as usize, region.0 & 0x00ff_ffff))
 }
 
 /// (slot, generation) of such a region, and whether it is the host's own key's.

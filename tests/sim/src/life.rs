@@ -85,7 +85,7 @@ impl World {
         let qpns = [0, 1].map(|at| host::qpn(at, index));
         let keeps = self.recovery.map(|recovery| recovery.kind == Recovery::Selective);
         let late = settings.service.is_reliable() && self.earlier.is_on() && self.random.one_in(2);
-        let ends = [0, 1].map(|at| {
+        let mut ends = [0, 1].map(|at| {
             let was_reset = rebirth == Rebirth::Reset && !self.model.connections[slot].ends[at].gone;
             let is_shared = if was_reset {
                 self.model.connections[slot].ends[at].is_shared
@@ -113,6 +113,9 @@ impl World {
                 self.now, self.recovery
             );
         }
+        if self.random.one_in(4) {
+            ends.iter_mut().for_each(|end| end.drain_after = self.random.below(100));
+        }
         Connection {
             slot,
             life,
@@ -122,6 +125,7 @@ impl World {
             ends,
             phase: Phase::Open,
             mtu_changed: mtu_before.is_some_and(|mtu| mtu != settings.mtu),
+            quiet_from: self.now,
             frames_left: if self.earlier.is_on() {
                 self.random.within(60, 800)
             } else {

@@ -50,6 +50,19 @@ pub(crate) enum Outcome {
     LocalOperation,
 }
 
+/// What a READ must bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// The message's bytes in the sea.
+    Sea,
+    /// Words that count up, from this byte of the counting memory on.
+    Counting(u32),
+    /// The message's bytes in the sea, which the SEND before it puts into the receive of that index.
+    Receive(u64),
+    /// The word that the atomic operation just before it leaves.
+    Word,
+}
+
 /// A send work request.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
@@ -67,6 +80,8 @@ pub(crate) struct Message {
     /// Its bytes, in the sea.
     pub(crate) data: Pieces,
     pub(crate) length: u32,
+    /// Of a READ.
+    pub(crate) expected: Expected,
     /// Where a READ puts them, or an atomic operation what it found, in our sink.
     pub(crate) into: Pieces,
     /// Where a WRITE puts them, in the peer's sink.
@@ -77,6 +92,11 @@ pub(crate) struct Message {
     pub(crate) invalidates: bool,
     pub(crate) invalidated: bool,
     pub(crate) lkey: u32,
+    /// Its bytes are in memory that is used again; it was, and perhaps deregistered.
+    pub(crate) reuses: bool,
+    pub(crate) reused: Option<bool>,
+    /// The last message of the peer that its application had when this was posted.
+    pub(crate) tells: Option<u64>,
     /// Operands of an atomic operation, and what it found when it was executed.
     pub(crate) swap_or_add: u64,
     pub(crate) compare: u64,
@@ -93,6 +113,7 @@ pub(crate) struct Message {
     /// PSN of its first packet, counted without end, and how many it takes.
     pub(crate) first: u64,
     pub(crate) packets: u32,
+    pub(crate) posted_at: u64,
     /// Which receive it takes.
     pub(crate) recv: Option<u64>,
     /// The PSN behind the last READ or atomic operation before it.
@@ -103,6 +124,16 @@ impl Message {
     /// The PSN behind its last one.
     pub(crate) fn end(&self) -> u64 {
         self.first + u64::from(self.packets)
+    }
+
+    /// What an atomic operation that was executed left in its word.
+    pub(crate) fn left(&self) -> Option<u64> {
+        let found = self.found?;
+        Some(match self.kind {
+            Kind::FetchAdd => found.wrapping_add(self.swap_or_add),
+            Kind::CompareSwap if found != self.compare => found,
+            _ => self.swap_or_add,
+        })
     }
 
     pub(crate) fn takes_receive(&self) -> bool {

@@ -14,9 +14,11 @@ use crate::{
     arriving::Arriving,
     check::{Tally, completion},
     connection::{Connection, Phase},
+    counting,
     fault::Fault,
-    layout::{READ_AT, SINK, SLOT_BYTES, SOURCE, region_slot},
+    layout::{COUNTING, READ_AT, SINK, SLOT_BYTES, SOURCE, region_slot, reuse_slot},
     pattern::{SOURCE_BYTES, sea},
+    reuse::Reuse,
     shared::Shared,
     violation::{Checked, Violation, demand},
 };
@@ -35,6 +37,8 @@ pub(crate) struct HostModel {
     pub(crate) generations: Vec<u32>,
     /// As `generations`, of the keys that the host makes invalid itself.
     pub(crate) own_generations: Vec<u32>,
+    /// Source memory of each slot that is used again.
+    pub(crate) reuse: Vec<Reuse>,
     /// Which connection has the queue pair of that index.
     pub(crate) by_index: Vec<Option<usize>>,
     pub(crate) shared: Option<Shared>,
@@ -45,6 +49,8 @@ pub(crate) struct HostModel {
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) now: u64,
+    /// Calls of either engine: what words that count up have come to.
+    pub(crate) calls: u64,
     pub(crate) hosts: [HostModel; 2],
     /// One in each slot.
     pub(crate) connections: Vec<Connection>,
@@ -97,7 +103,12 @@ impl Model {
     fn on_write(&mut self, host: usize, span: MemSpan<'_>, bytes: &[u8]) -> Checked {
         let offset = span.offset() as u32;
         self.check_region(host, span)?;
-        demand!(span.region() != SOURCE, "memory", "{} bytes into source memory at {offset}", bytes.len());
+        demand!(
+            ![SOURCE, COUNTING].contains(&span.region()),
+            "memory",
+            "{} bytes into source memory at {offset}",
+            bytes.len()
+        );
         let slots = self.connections.len();
         let slot = (offset / SLOT_BYTES) as usize;
         // Buffers of the shared queue are whoever's has taken them.
@@ -136,15 +147,31 @@ impl Model {
                 "stale-key",
                 "memory of key {generation} of slot {slot} is used, {good} is good"
             );
+        } else if let Some((slot, generation)) = reuse_slot(span.region()) {
+            let good = self.hosts[host].reuse[slot].generation;
+            demand!(
+                generation == good,
+                "stale-key",
+                "memory of key {generation} of slot {slot} is used, which was deregistered; {good} is good"
+            );
         } else {
             let region = span.region();
-            demand!(region == SOURCE || region == SINK, "access", "memory that no key opens is used");
+            demand!([SOURCE, SINK, COUNTING].contains(&region), "access", "memory that no key opens is used");
         }
         Ok(())
     }
 
     fn on_read(&mut self, host: usize, span: MemSpan<'_>, into: &mut [u8]) -> Checked {
         self.check_region(host, span)?;
+        if let Some((slot, _)) = reuse_slot(span.region()) {
+            let reuse = self.hosts[host].reuse[slot];
+            into.copy_from_slice(reuse.bytes(host, span.offset() as usize, into.len()));
+            return Ok(());
+        }
+        if span.region() == COUNTING {
+            counting::fill(span.offset() as u32, self.calls, into);
+            return Ok(());
+        }
         let from = if span.region() == SOURCE { &sea()[host * SOURCE_BYTES..] } else { &self.hosts[host].sink };
         into.copy_from_slice(&from[span.offset() as usize..][..into.len()]);
         Ok(())

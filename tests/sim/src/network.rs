@@ -19,6 +19,8 @@ pub(crate) struct Arrival {
     pub(crate) life: Option<u32>,
     /// Rows of the table.
     pub(crate) rows: u64,
+    /// It was the so many-th that left either host; a copy counts as what it is a copy of.
+    pub(crate) sequence: u64,
 }
 
 /// Most paths that a direction has.
@@ -62,6 +64,8 @@ pub(crate) struct Network {
     flying: Vec<Option<Arrival>>,
     free: Vec<usize>,
     sent: u64,
+    /// Frames that left.
+    left: u64,
     spare: Vec<Vec<u8>>,
 }
 
@@ -94,6 +98,7 @@ impl Network {
             flying: Vec::new(),
             free: Vec::new(),
             sent: 0,
+            left: 0,
             spare: Vec::new(),
         }
     }
@@ -127,6 +132,11 @@ impl Network {
         self.delay + self.detour + self.jitter + self.grid + 4_200 / 8
     }
 
+    /// A frame arrives so much later than it would, at the most.
+    pub(crate) const fn grid(&self) -> u64 {
+        self.grid
+    }
+
     /// Frames on their way.
     pub(crate) fn flying(&self) -> impl Iterator<Item = &[u8]> {
         self.flying.iter().flatten().map(|arrival| &arrival.bytes[..])
@@ -152,6 +162,8 @@ impl Network {
     pub(crate) fn send(&mut self, now: u64, from: usize, mut bytes: Vec<u8>, to: (Option<u32>, u64)) -> Fate {
         let (life, rows) = to;
         let mut fate = self.decide(now, from);
+        self.left += 1;
+        let sequence = self.left;
         if fate.marked {
             mark(&mut bytes);
         }
@@ -179,13 +191,13 @@ impl Network {
             let mut copy = self.spare.pop().unwrap_or_default();
             copy.clear();
             copy.extend_from_slice(&bytes);
-            self.put(again, Arrival { to: 1 - from, bytes: copy, corrupt: false, life, rows });
+            self.put(again, Arrival { to: 1 - from, bytes: copy, corrupt: false, life, rows, sequence });
         }
         if fate.corrupt {
             self.corrupt(&mut bytes);
         }
         fate.under_way = at - now;
-        self.put(at, Arrival { to: 1 - from, bytes, corrupt: fate.corrupt, life, rows });
+        self.put(at, Arrival { to: 1 - from, bytes, corrupt: fate.corrupt, life, rows, sequence });
         fate
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::{
-    check::Inbox,
+    check::{Inbox, Owed, ReadOrder},
     connection::Settings,
     message::{Kind, Message, Outcome},
     pattern::Pieces,
@@ -73,12 +73,20 @@ pub(crate) struct Stream {
     /// The ACK timer cannot have begun before this moment.
     pub(crate) timer_from: u64,
     pub(crate) timeouts: u64,
+    /// The ACK timer ran out since the last progress.
+    pub(crate) timed_out: bool,
+    /// Its send queue is drained: nothing begins.
+    pub(crate) is_held_back: bool,
+    /// All before this was under way when something was made good.
+    pub(crate) sent_again_until: u64,
     /// When something last went forward.
     pub(crate) alive_at: u64,
     /// The next message whose completion is due.
     pub(crate) complete: u64,
     /// The READ that is placed next.
     pub(crate) placed: Place,
+    pub(crate) read_order: ReadOrder,
+    pub(crate) owed: Owed,
 
     // What the responder did.
     /// All before this arrived; ranges beyond it that did.
@@ -147,9 +155,14 @@ impl Stream {
             go_back: false,
             timer_from: now,
             timeouts: 0,
+            timed_out: false,
+            is_held_back: false,
+            sent_again_until: start,
             alive_at: now,
             complete: 0,
             placed: Place::default(),
+            read_order: ReadOrder::default(),
+            owed: Owed::from(start),
             covered: start,
             beyond: Vec::new(),
             executed: Place::default(),
@@ -191,7 +204,7 @@ impl Stream {
     pub(crate) fn post(&mut self, mut message: Message, now: u64) -> &Message {
         let id = self.posted();
         message.wr_id = id;
-        message.first = self.end;
+        (message.first, message.posted_at) = (self.end, now);
         message.packets = match message.kind {
             Kind::LocalInvalidate => 0,
             _ => message.length.div_ceil(self.mtu()).max(1),

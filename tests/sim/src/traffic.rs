@@ -5,7 +5,7 @@ use roced_transport::{clock::Nanos, qp::State};
 
 use crate::{
     arriving::Arriving,
-    connection::Connection,
+    connection::{Connection, End},
     fault::{Fate, Fault},
     frame::{self, Kind},
     host::Nic,
@@ -28,11 +28,13 @@ struct Known {
     requester: usize,
     /// Its last.
     psn: u64,
+    /// It is the answer to a READ or an atomic operation.
+    brings: bool,
 }
 
 impl World {
     pub(crate) fn deliver(&mut self, arrival: Arrival) {
-        let Arrival { to, bytes, corrupt, life, rows } = arrival;
+        let Arrival { to, bytes, corrupt, life, rows, sequence } = arrival;
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
         let at = self.model.connection_of(to, seen.dest_qpn);
         let earlier = at.filter(|at| Some(self.model.connections[*at].life) != life);
@@ -44,7 +46,10 @@ impl World {
         }
         let qp = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn));
         let state = qp.filter(|qp| qp.config().service == seen.service.kind()).map(|qp| qp.state());
-        let hears = matches!(state, Some(State::ReadyToReceive | State::ReadyToSend | State::SendQueueError));
+        let hears = matches!(
+            state,
+            Some(State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrain | State::SendQueueError)
+        );
         let tally = &mut self.model.hosts[to].tally;
         tally.given += 1;
         tally.given_corrupt += u64::from(corrupt && hears);
@@ -53,17 +58,19 @@ impl World {
             (Service::Unreliable, true) if earlier.is_some() => {
                 self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn));
             }
-            (Service::Reliable, true) => self.believe(to, &seen),
+            (Service::Reliable, true) => self.believe(to, &seen, sequence),
             (Service::Unreliable, true) => self.model.arriving = Some(self.model.expect_unreliable(to, &seen)),
             (Service::Unreliable, false) => self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn)),
             (Service::Datagram, true) => self.model.arriving = Some(self.model.expect_datagram(to, &seen, &bytes)),
             (Service::Datagram, false) => self.model.arriving = Some(Arriving::nothing("datagram", seen.psn)),
+            (Service::Reliable, false) if state == Some(State::Error) && !corrupt => self.check_overtaken(to, &seen),
             (Service::Reliable, false) => {}
         }
         let (first, rest) = bytes.split_at(bytes.len().min(3840));
         let (one, two) = ([first], [first, rest]);
         let pieces: &[&[u8]] = if rest.is_empty() { &one } else { &two };
         self.model.served = self.model.connection_of(to, seen.dest_qpn);
+        self.model.calls += 1;
         let mut app = AppView { model: &mut self.model, host: to };
         let disposition = self.endpoints[to].on_frame(Nanos(self.now), pieces, &mut app);
         if let Some(arriving) = self.model.arriving.take() {
@@ -73,11 +80,23 @@ impl World {
             let of = if earlier.is_some() { "of an earlier life " } else { "" };
             println!("{:>12} host {to} <- {} {of}{disposition:?}", self.now, describe(&seen));
         }
+        if let Some(at) = self.model.served {
+            self.reuse_memory(at, to);
+        }
         self.network.give_back(bytes);
     }
 
+    /// A whole frame reaches a queue pair that has failed.
+    fn check_overtaken(&mut self, to: usize, seen: &frame::Seen<'_>) {
+        let at = self.model.connection_of(to, seen.dest_qpn);
+        if let Some(at) = at.filter(|_| matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck)) {
+            let checked = self.model.connections[at].ends[to].stream.check_overtaken(seen.psn, self.now);
+            self.model.note(checked);
+        }
+    }
+
     /// A whole frame reaches a queue pair that listens: what is known of it from now on.
-    fn believe(&mut self, to: usize, seen: &frame::Seen<'_>) {
+    fn believe(&mut self, to: usize, seen: &frame::Seen<'_>, sequence: u64) {
         let Some(at) = self.model.connection_of(to, seen.dest_qpn) else { return };
         let ends = &mut self.model.connections[at].ends;
         let tally = &mut self.model.hosts[to].tally;
@@ -85,8 +104,13 @@ impl World {
             let stream = &mut ends[1 - to].stream;
             tally.behind += u64::from(stream.unwrap_psn(seen.psn) < stream.unexecuted().min(stream.covered));
             stream.on_request(seen);
-            ends[to].may_fail |= ends[1 - to].stream.refusal_arrived;
+            let [first, second] = ends;
+            let (own, peer) = if to == 0 { (first, second) } else { (second, first) };
+            own.on_refusable(&peer.stream);
         } else {
+            if seen.kind == Kind::ReadResponse {
+                ends[to].stream.on_response_order(seen.psn, sequence);
+            }
             let Some((syndrome, fresh)) = ends[to].stream.on_answer(seen, self.now) else { return };
             let taken = match syndrome {
                 0x60 => &mut tally.sequence_naks_taken,
@@ -95,7 +119,10 @@ impl World {
             };
             taken[0] += u64::from(fresh);
             taken[1] += 1;
-            ends[to].may_fail |= syndrome > 0x60;
+            if syndrome > 0x60 {
+                ends[to].may_fail = true;
+                ends[to].stream.on_refused(seen.psn, self.now);
+            }
         }
     }
 
@@ -107,6 +134,7 @@ impl World {
                 self.look_again[at] = self.now + self.random.pick(&[1_000, 20_000]);
                 return;
             }
+            self.model.calls += 1;
             let mut nic = Nic { room, spare: &mut self.spare, frames: &mut self.out };
             let mut app = AppView { model: &mut self.model, host: at };
             let sent = self.endpoints[at].poll_transmit(Nanos(self.now), BURST, &mut app, &mut nic);
@@ -140,12 +168,16 @@ impl World {
         let life = self.keep(from, &known, &bytes);
         let mut fate = self.network.send(self.now, from, bytes, (life, known.rows));
         let connection = &mut self.model.connections[known.connection];
+        connection.quiet_from = connection.quiet_from.max(self.now + fate.under_way + self.network.grid());
         if connection.mtu_changed {
             fate.hit(Fault::MtuChange);
         }
         if connection.settings.service.is_reliable() && fate.disturbs(connection.settings.ack_timeout()) {
             let stream = &mut connection.ends[known.requester].stream;
             stream.on_disturbed(known.psn);
+        }
+        if known.brings && (fate.lost || fate.corrupt || fate.late > 0) {
+            connection.ends[known.requester].stream.on_answer_hit(known.psn, fate.lost || fate.corrupt);
         }
         self.trace_sent(from, &line, &fate);
         self.model.count_hits(known.rows, fate.hits);
@@ -189,6 +221,13 @@ impl World {
         let (tally, connection) = (&mut self.model.hosts[from].tally, &mut self.model.connections[at]);
         tally.payload_bytes += seen.payload.len() as u64;
         let requester = if seen.is_request() { from } else { 1 - from };
+        // Who has failed or gone away does not answer, nor who waits for a change of keys.
+        let changes = |end: &End| self.changing.iter().any(|(_, _, change, _)| change.qpn.get() == end.qpn);
+        let answers = connection.ends.iter().all(|end| !(end.gone || end.failed || end.may_fail || changes(end)));
+        if seen.is_request() && answers && !self.small_nic {
+            let end = &connection.ends[from];
+            end.stream.check_silence(connection.quiet_from, end.drain, self.now)?;
+        }
         let (rows, psn) = if !seen.service.is_reliable() {
             let sent = connection.ends[from].stream.check_unanswered(&seen, self.now)?;
             // A silent one is done with that: nothing else says so.
@@ -217,7 +256,8 @@ impl World {
             (rows, psn)
         };
         connection.frames_left = connection.frames_left.saturating_sub(1);
-        Ok(Known { rows, connection: at, requester, psn })
+        let brings = matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck);
+        Ok(Known { rows, connection: at, requester, psn, brings })
     }
 }
 

@@ -19,6 +19,7 @@ use crate::{
     model::{AppView, HostModel, Model},
     network::Network,
     random::Random,
+    reuse::Reuse,
     shared::Shared,
     table::Table,
     violation::{Checked, Violation},
@@ -75,11 +76,13 @@ impl World {
             sink: vec![0; sink_bytes(slots)],
             generations: vec![0; slots],
             own_generations: vec![0; slots],
+            reuse: vec![Reuse::default(); slots],
             by_index: vec![None; host::QPS_MAX as usize],
             tally: Tally::default(),
         };
         let model = Model {
             now: 0,
+            calls: 0,
             hosts: [host(), host()],
             connections: Vec::new(),
             served: None,
@@ -227,7 +230,8 @@ impl World {
         let shared = self.model.hosts.iter().filter_map(|host| host.shared.as_ref());
         let posts = shared.map(|shared| shared.post_at).filter(|at| *at > self.now);
         let changes = self.changing.iter().map(|(due, ..)| *due);
-        timers.chain(waits).chain(others).chain(changes).chain(posts).min().unwrap_or(u64::MAX)
+        let drained = self.next_after_drain();
+        timers.chain(waits).chain(drained).chain(others).chain(changes).chain(posts).min().unwrap_or(u64::MAX)
     }
 
     /// What is not at its end, for a person.
@@ -275,6 +279,11 @@ impl World {
         while let Some(event) = self.endpoints[at].poll_event() {
             self.model.activity = true;
             let Some(connection) = self.model.connection_of(at, event.qpn.get()) else { continue };
+            if event.kind == event::SQ_DRAINED {
+                let checked = self.on_drained(connection, at);
+                self.model.note(checked);
+                continue;
+            }
             let connection = &mut self.model.connections[connection];
             let has_arrived = connection.ends[1 - at].stream.covered > connection.ends[1 - at].stream.start;
             let end = &mut connection.ends[at];

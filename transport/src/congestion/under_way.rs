@@ -13,9 +13,7 @@
 //! generations of counts: what is added counts in the present one, and the one before is dropped after its time. Answers take away the
 //! oldest, so that a peer that answers one packet now and then does not keep the others counted.
 
-use alloc::collections::VecDeque;
-
-use crate::clock::Nanos;
+use crate::{clock::Nanos, slot_list::SlotList};
 
 /// How long a generation is. A guess: twice what 512 packets take at 1 Gbit/s, and well under the shortest ACK timeouts in use.
 const GENERATION: Nanos = Nanos::from_millis(10);
@@ -28,8 +26,6 @@ pub(crate) struct Share {
     added: u32,
     added_before: u32,
     generation: u64,
-    /// It stands in line.
-    pub(crate) waits: bool,
     /// It stood in line, and may add to what is under way at its next visit.
     admitted: bool,
 }
@@ -43,15 +39,15 @@ pub(crate) struct UnderWay {
     began: Nanos,
     /// Of this generation and of the one before, each at its parity.
     counts: [u64; 2],
-    line: VecDeque<u32>,
+    line: SlotList,
     /// Admitted and not visited yet.
     admitted: u32,
 }
 
 impl UnderWay {
-    /// At most `limit` packets, which are given out `quantum` at a time, for `qps` queue pairs.
-    pub(crate) fn new(limit: u32, quantum: u32, qps: usize) -> Self {
-        let line = VecDeque::with_capacity(qps);
+    /// At most `limit` packets, which are given out `quantum` at a time, for queue pairs in the slots below `slots`.
+    pub(crate) fn new(limit: u32, quantum: u32, slots: u32) -> Self {
+        let line = SlotList::new(slots);
         Self { limit: limit.max(1).into(), quantum, generation: 1, began: Nanos(0), counts: [0; 2], line, admitted: 0 }
     }
 
@@ -130,14 +126,14 @@ impl UnderWay {
         !self.line.is_empty() && self.admitted.saturating_mul(self.quantum) < self.room()
     }
 
-    /// The first in line; it is to be passed to [`Self::admit`] and visited, unless it is gone.
+    /// The slot of the first in line; it is to be passed to [`Self::admit`] and visited.
     pub(crate) fn next_in_line(&mut self) -> Option<u32> {
         if self.can_admit() { self.line.pop_front() } else { None }
     }
 
     /// It has left the line, and its next visit may add to what is under way.
     pub(crate) fn admit(&mut self, share: &mut Share) {
-        (share.waits, share.admitted) = (false, true);
+        share.admitted = true;
         self.admitted += 1;
     }
 
@@ -158,20 +154,17 @@ impl UnderWay {
     }
 
     /// It would have sent more than it may. One that waits for an answer is visited again when that comes.
-    pub(crate) fn stand_in_line(&mut self, index: u32, share: &mut Share) {
-        if !share.waits && !self.is_unanswered(share) {
-            share.waits = true;
-            self.line.push_back(index);
+    pub(crate) fn stand_in_line(&mut self, slot: u32, share: &Share) {
+        if !self.is_unanswered(share) {
+            self.line.push_back(slot);
         }
     }
 
     /// It is gone.
-    pub(crate) fn remove(&mut self, index: u32, share: &mut Share) {
+    pub(crate) fn remove(&mut self, slot: u32, share: &mut Share) {
         self.count(share, 0);
         let _nothing = self.grant(share);
-        if core::mem::take(&mut share.waits) {
-            self.line.retain(|waiting| *waiting != index);
-        }
+        self.line.remove(slot);
     }
 }
 
@@ -191,8 +184,8 @@ mod tests {
         all.count(&mut shares[0], 32);
         for index in [1, 2] {
             assert_eq!(all.grant(&mut shares[index]), 0);
-            all.stand_in_line(index as u32, &mut shares[index]);
-            all.stand_in_line(index as u32, &mut shares[index]);
+            all.stand_in_line(index as u32, &shares[index]);
+            all.stand_in_line(index as u32, &shares[index]);
         }
         assert_eq!(all.next_in_line(), None);
         all.count(&mut shares[0], 20);
@@ -210,7 +203,7 @@ mod tests {
         let [mut dead, mut alive] = [Share::default(); 2];
         all.on_time(at(1000));
         all.count(&mut dead, 32);
-        all.stand_in_line(1, &mut alive);
+        all.stand_in_line(1, &alive);
         assert_eq!(all.deadline(), at(1010));
         all.on_time(at(1010));
         assert!(!all.can_admit());
@@ -228,7 +221,7 @@ mod tests {
         let [mut slow, mut other] = [Share::default(); 2];
         all.on_time(at(1000));
         all.count(&mut slow, 32);
-        all.stand_in_line(1, &mut other);
+        all.stand_in_line(1, &other);
         for millis in 1..40 {
             all.on_time(at(1000 + millis));
             if millis % 9 == 0 {
@@ -268,8 +261,8 @@ mod tests {
         let mut all = UnderWay::new(32, 16, 4);
         let mut shares = [Share::default(); 3];
         all.count(&mut shares[0], 40);
-        all.stand_in_line(1, &mut shares[1]);
-        all.stand_in_line(2, &mut shares[2]);
+        all.stand_in_line(1, &shares[1]);
+        all.stand_in_line(2, &shares[2]);
         all.remove(0, &mut shares[0]);
         assert_eq!(all.next_in_line(), Some(1));
         all.admit(&mut shares[1]);

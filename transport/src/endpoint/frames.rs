@@ -7,7 +7,6 @@ use crate::{
     clock::Nanos,
     held::{NotHeld, Side},
     io::{App, Loan, Segments},
-    psn::Psn,
     qp::Turn,
     reject::{Disposition, DropReason},
     wire::frame::{self, Packet},
@@ -63,9 +62,9 @@ impl Endpoint {
             qp.on_packet(packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
         if let Disposition::Dropped(reason) = disposition
             && let Some(frame) = frame
-            && let Some(side) = qp.may_hold(packet, reason)
+            && let Some(side) = qp.may_hold(packet, reason, now)
         {
-            disposition = self.hold(index, side, packet.bth.psn, now, frame);
+            disposition = self.hold(index, side, packet, now, frame);
         }
         self.after_packet(index, now, app);
         self.after(index);
@@ -88,19 +87,23 @@ impl Endpoint {
 
     /// The queue pair that a packet is for, and from whose peer it comes.
     fn admit_to_qp(&self, packet: &Packet<'_>) -> Result<u32, DropReason> {
-        let index = self.index(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
+        let index = self.slot(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
         self.qps.get(index).ok_or(DropReason::NoSuchQp)?.check_origin(packet)?;
         Ok(index)
     }
 
     /// Keeps a packet that came before its turn.
     #[cold]
-    fn hold(&mut self, index: u32, side: Side, psn: Psn, now: Nanos, frame: &Segments<'_>) -> Disposition {
+    fn hold(&mut self, index: u32, side: Side, packet: &Packet<'_>, now: Nanos, frame: &Segments<'_>) -> Disposition {
         let qp = self.qps.get_mut(index).expect("it was just spoken to");
-        match qp.hold(&mut self.held, side, psn, frame, now) {
+        match qp.hold(&mut self.held, side, packet, frame, now) {
             Ok(()) => Disposition::Held,
             Err(NotHeld::NoRoom) => Disposition::Dropped(DropReason::NoRoomToHold),
             Err(NotHeld::Twice) => Disposition::Dropped(DropReason::Duplicate),
+            Err(NotHeld::Conflict) => {
+                self.drops.count(DropReason::HeldInVain);
+                Disposition::Dropped(DropReason::HeldConflict)
+            }
         }
     }
 
@@ -108,6 +111,8 @@ impl Endpoint {
     /// was checked when they came.
     pub(super) fn after_packet(&mut self, index: u32, now: Nanos, app: &mut impl App) {
         let Some(qp) = self.qps.get_mut(index).filter(|qp| qp.holds_any()) else { return };
+        let in_vain = qp.forget_old(&mut self.held, now) + qp.on_direct(&mut self.held);
+        self.drops.add(DropReason::HeldInVain, in_vain.into());
         while let Some((side, slot)) = qp.next_held(&self.held) {
             let frame = [self.held.frame(slot)];
             let packet = frame::parse(&frame).and_then(|packet| qp.check_origin(&packet).map(|()| packet));
@@ -123,6 +128,6 @@ impl Endpoint {
             qp.release(&mut self.held, side, slot);
         }
         self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
-        qp.on_exposed(&self.held, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
+        qp.on_exposed(&mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
     }
 }

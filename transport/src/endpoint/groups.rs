@@ -19,12 +19,20 @@ impl Endpoint {
         if qpn.endpoint() == self.id {
             self.find_mut(qpn)?;
         }
-        self.groups.attach(group, qpn)
+        let attached = self.groups.attach(group, qpn)?;
+        if let Ok((_, qp)) = self.find_mut(qpn) {
+            qp.attachments += u32::from(attached);
+        }
+        Ok(())
     }
 
     /// Detaches a queue pair from a multicast group; false when it was not attached.
     pub fn detach(&mut self, qpn: Qpn, group: [u8; 16]) -> bool {
-        self.groups.detach(group, qpn)
+        let detached = self.groups.detach(group, qpn);
+        if let Ok((_, qp)) = self.find_mut(qpn) {
+            qp.attachments -= u32::from(detached);
+        }
+        detached
     }
 
     /// The queue pairs of the device that are attached to a multicast group; those of one endpoint stand together.
@@ -43,7 +51,7 @@ impl Endpoint {
     ) -> Disposition {
         let mut sum = None;
         for place in self.groups.members(&packet.destination) {
-            let Some(index) = self.index(self.groups.member(place)) else { continue };
+            let Some(index) = self.slot(self.groups.member(place)) else { continue };
             let qp = self.qps.get(index).expect("a queue pair that goes leaves its groups");
             let disposition = match qp.check_origin(packet) {
                 Ok(()) => self.deliver(now, packet, index, Some(frame), app),

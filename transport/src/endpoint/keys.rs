@@ -42,8 +42,6 @@ impl Endpoint {
             let wish = qp.take_key_wish(ticket);
             if qp.has_key_wish() {
                 self.key_changes.push_back(index);
-            } else {
-                qp.key_change_listed = false;
             }
             if let Some(wish) = wish {
                 self.ticket = ticket;
@@ -55,7 +53,7 @@ impl Endpoint {
 
     /// A change of keys was made everywhere (`done`), or cannot be made: its work fails. Nothing happens when nobody waits for it any more.
     pub fn finish_key_change(&mut self, now: Nanos, qpn: Qpn, ticket: u64, done: bool, app: &mut impl App) {
-        let Some(index) = self.index(qpn) else { return };
+        let Some(index) = self.slot(qpn) else { return };
         if let Some(qp) = self.qps.get_mut(index) {
             qp.finish_key_change(
                 ticket,

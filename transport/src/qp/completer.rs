@@ -8,7 +8,9 @@ use roced_shared::abi::cqe::Status;
 
 use super::{
     Link, Turn,
+    behind::{Behind, Said},
     key_change::KeyWish,
+    life::{Admission, Source},
     requester::{Asks, Requester, Sent},
     retry::{RNR_RETRY_FOREVER, ack_timeout},
     scatter::SgeCursor,
@@ -40,6 +42,12 @@ pub(crate) struct Completer {
     ack_deadline: Nanos,
     /// An implied NAK was acted upon at this PSN; only progress or the timer allows another.
     gap_asked: Option<Psn>,
+    /// The last sequence NAK that was acted upon.
+    nak: Option<(Psn, Nanos)>,
+    /// What the peer said of a request behind READs or atomic operations that are not all answered.
+    pub(super) behind: Option<Behind>,
+    /// Where the answers of this life come from.
+    source: Source,
     /// What it knows beyond what go-back-N needs.
     pub(super) selective: Selective,
 }
@@ -53,6 +61,9 @@ impl Default for Completer {
             asked: Psn::default(),
             ack_deadline: Nanos::NEVER,
             gap_asked: None,
+            nak: None,
+            behind: None,
+            source: Source::default(),
             selective: Selective::new(Psn::default()),
         }
     }
@@ -80,7 +91,15 @@ impl Completer {
 
     /// When a timer runs out.
     pub(crate) fn deadline(&self) -> Nanos {
-        self.ack_deadline.min(self.selective.deadline())
+        let behind = self.behind.map_or(Nanos::NEVER, |behind| behind.due);
+        self.ack_deadline.min(self.selective.deadline()).min(behind)
+    }
+
+    /// This answer lies behind a gap, and may wait for its turn: it is of this life, and not a READ response of a later work request. What a READ
+    /// brings must be as new as what the READ before it brings, and that will be executed again.
+    pub(crate) fn may_hold(&self, packet: &Packet<'_>, queue: &SendQueue, now: Nanos) -> bool {
+        let is_answer = matches!(packet.info.operation, Operation::ReadResponse | Operation::AtomicAck);
+        is_answer && self.source.may_hold(packet.roce.source_port(), now) && is_settled(packet, queue)
     }
 
     /// A request was sent.
@@ -89,14 +108,25 @@ impl Completer {
         if sent.asks != Asks::Not {
             self.on_asked(sent.psn.plus(sent.packets - 1), link, now);
         }
+        if !sent.is_new && sent.psn == self.unacknowledged {
+            self.source.on_asked();
+        }
         self.selective.on_sent(sent, self.unacknowledged, link, now);
     }
 
     /// The oldest request was sent again, and nothing else.
     pub(crate) fn on_sent_again(&mut self, packets: u32, wants_answer: bool, frontier: Psn, link: &Link, now: Nanos) {
         // What is sent again always asks.
+        self.source.on_asked();
         self.on_asked(self.unacknowledged.plus(packets - 1), link, now);
         self.selective.on_sent_again(self.unacknowledged, packets, wants_answer, frontier, link, now);
+    }
+
+    /// The peer was asked how much of what lies before `cursor` it has.
+    pub(crate) fn on_solicited(&mut self, cursor: Psn, link: &Link, now: Nanos) {
+        self.source.on_asked();
+        self.on_asked(cursor.minus(1), link, now);
+        self.selective.on_solicited(cursor, link, now);
     }
 
     /// An answer was asked for, up to `last`: the timer runs from the first that is missing (IBTA v1 9.7.6.1.3). Nobody answers before he is
@@ -120,21 +150,32 @@ impl Completer {
         turn: &mut Turn<'_, A>,
     ) -> Result<(), DropReason> {
         let psn = packet.bth.psn;
-        // Nothing before the oldest, nothing that was never sent.
+        let port = packet.roce.source_port();
+        // Nothing before the oldest, nothing that was never sent; but a peer that misses the first packet that was not sent yet has all
+        // before it.
         let ahead = psn.distance_from(self.unacknowledged);
         if ahead < 0 {
+            if ahead == -1 && !self.source.is_other(port) && is_plain_ack(packet) {
+                self.on_nothing_new(requester, turn.now);
+            }
             return Err(DropReason::StaleResponse);
         }
-        if psn.distance_from(requester.frontier()) >= 0 {
+        let beyond = psn.distance_from(requester.frontier());
+        if beyond > 0 || beyond == 0 && !is_sequence_nak(packet) {
             return Err(DropReason::UnexpectedResponse);
         }
-        match packet.info.operation {
-            Operation::ReadResponse => self.on_read_response(packet, link, queue, requester, turn),
-            Operation::AtomicAck => self.on_atomic_ack(packet, link, queue, requester, turn),
-            Operation::Ack => self.on_ack(packet, link, queue, requester, turn),
-            // The answer to what we never ask.
-            _ => Err(DropReason::UnexpectedResponse),
+        if self.source.admit(port, self.unacknowledged, turn.now) != Admission::Ours {
+            return Err(DropReason::OtherSourcePort);
         }
+        match packet.info.operation {
+            Operation::ReadResponse => self.on_read_response(packet, link, queue, requester, turn)?,
+            Operation::AtomicAck => self.on_atomic_ack(packet, link, queue, requester, turn)?,
+            Operation::Ack => self.on_ack(packet, link, queue, requester, turn)?,
+            // The answer to what we never ask.
+            _ => return Err(DropReason::UnexpectedResponse),
+        }
+        self.source.on_taken(port, link.is_later_life(), turn.now);
+        Ok(())
     }
 
     /// The ACK timer may have run out.
@@ -147,6 +188,10 @@ impl Completer {
     ) {
         if requester.is_waiting_for_receiver() {
             self.selective.stop();
+            return;
+        }
+        if self.behind.is_some_and(|behind| behind.due <= turn.now) {
+            self.end_refused(link, queue, turn);
             return;
         }
         if self.ack_deadline > turn.now {
@@ -209,10 +254,9 @@ impl Completer {
             Syndrome::Nak(NakCode::PsnSequence) => {
                 link.counters.count(QpCount::SequenceNakReceived);
                 match self.advance(psn, link, queue, requester, turn) {
-                    Ok(()) if link.recovery.is_selective() => self.on_sequence_nak(link, queue, requester, turn),
-                    Ok(()) => self.retry(link, queue, requester, turn),
+                    Ok(()) => self.on_sequence_nak(link, queue, requester, turn),
                     Err(Gap) => {
-                        self.selective.remember_nak(psn);
+                        self.remember(psn, Said::Missing, link);
                         self.on_gap(link, queue, requester, turn)?;
                     }
                 }
@@ -221,12 +265,19 @@ impl Completer {
                 link.counters.count(QpCount::RnrNakReceived);
                 match self.advance(psn, link, queue, requester, turn) {
                     Ok(()) => self.on_rnr(timer, link, queue, requester, turn),
-                    Err(Gap) => self.on_gap(link, queue, requester, turn)?,
+                    Err(Gap) => {
+                        self.remember(psn, Said::NotReady(timer), link);
+                        self.on_gap(link, queue, requester, turn)?;
+                    }
                 }
             }
-            Syndrome::Nak(code) => self.on_remote_error(psn, code, link, queue, requester, turn),
+            Syndrome::Nak(code) => match self.advance(psn, link, queue, requester, turn) {
+                Ok(()) => self.on_remote_error(code, link, queue, turn),
+                Err(Gap) => self.remember_refusal(psn, code, link, turn.now),
+            },
             Syndrome::Reserved(_) => return Err(DropReason::UnexpectedResponse),
         }
+        self.on_gap_filled(link, queue, requester, turn);
         self.fail_refused(link, queue, requester, turn);
         Ok(())
     }
@@ -242,8 +293,7 @@ impl Completer {
         let psn = packet.bth.psn;
         // It acknowledges all requests before it (IBTA v1 9.7.5.1.2).
         if self.advance(psn, link, queue, requester, turn).is_err() {
-            self.on_gap(link, queue, requester, turn)?;
-            return Err(DropReason::ResponseGap);
+            return Err(self.on_response_gap(packet, link, queue, requester, turn));
         }
         let answers = |entry: &SendEntry| entry.is_read() || entry.is_placement();
         if queue.is_empty() || !answers(queue.entry(queue.head())) {
@@ -297,8 +347,7 @@ impl Completer {
     ) -> Result<(), DropReason> {
         let psn = packet.bth.psn;
         if self.advance(psn, link, queue, requester, turn).is_err() {
-            self.on_gap(link, queue, requester, turn)?;
-            return Err(DropReason::ResponseGap);
+            return Err(self.on_response_gap(packet, link, queue, requester, turn));
         }
         let position = queue.head();
         let entry = (!queue.is_empty()).then(|| *queue.entry(position)).filter(SendEntry::is_atomic);
@@ -326,6 +375,23 @@ impl Completer {
         self.on_gap_filled(link, queue, requester, turn);
         self.fail_refused(link, queue, requester, turn);
         Ok(())
+    }
+
+    /// An answer came that lies behind a READ or atomic operation that is not all answered.
+    fn on_response_gap<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        requester: &mut Requester,
+        turn: &mut Turn<'_, A>,
+    ) -> DropReason {
+        if !is_settled(packet, queue) {
+            self.selective.remember_dropped(packet.bth.psn);
+        }
+        // Whether it asks again or did before, the answer is not taken now.
+        let _asked = self.on_gap(link, queue, requester, turn);
+        DropReason::ResponseGap
     }
 
     /// Everything before `to` is acknowledged, but for READs and atomic operations: those end with their own last answer only.
@@ -362,7 +428,10 @@ impl Completer {
 
     fn on_progress(&mut self, link: &Link, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
         self.renew_retries(link);
-        self.gap_asked = None;
+        (self.gap_asked, self.nak) = (None, None);
+        let oldest = self.unacknowledged;
+        self.behind = self.behind.filter(|behind| oldest.distance_from(behind.psn) <= 0);
+        self.put_off_refusal(link, now);
         self.selective.on_progress(self.unacknowledged, requester, link, now);
         let (position, packet) = self.place(queue);
         requester.skip_to(position, packet, self.unacknowledged);
@@ -397,7 +466,7 @@ impl Completer {
         turn: &mut Turn<'_, A>,
     ) -> Result<(), DropReason> {
         if link.recovery.is_selective() {
-            self.on_hole(turn.now, link, queue, requester, turn);
+            self.on_hole(turn.now + link.recovery.reorder_delay, link, queue, requester, turn);
             return Ok(());
         }
         if self.gap_asked == Some(self.unacknowledged) {
@@ -411,7 +480,7 @@ impl Completer {
 
     /// Sends everything unacknowledged again, if a retry is left. Nothing happens when that was said before and none of it has
     /// been sent yet: a NAK that comes twice, a wire without room or a rate do not use up retries.
-    fn retry<A: App>(
+    pub(super) fn retry<A: App>(
         &mut self,
         link: &mut Link,
         queue: &mut SendQueue,
@@ -444,6 +513,8 @@ impl Completer {
         let (position, packet) = self.place(queue);
         requester.rewind(position, packet, self.unacknowledged);
         self.selective.on_gone_back();
+        // A refusal stays; what else was said will be said again.
+        self.behind = self.behind.filter(|behind| matches!(behind.said, Said::Refused(_)));
         // Nothing is outstanding now; the timer starts with the next packet.
         self.ack_deadline = Nanos::NEVER;
     }
@@ -455,7 +526,7 @@ impl Completer {
         self.ack_deadline = Nanos::NEVER;
     }
 
-    fn on_rnr<A: App>(
+    pub(super) fn on_rnr<A: App>(
         &mut self,
         timer: u8,
         link: &mut Link,
@@ -482,14 +553,34 @@ impl Completer {
         requester.wait_for_receiver(turn.now, rnr_delay(timer));
     }
 
-    /// The responder refused the request with this PSN and does no more.
-    fn on_remote_error<A: App>(
+    /// The peer misses the oldest packet, or the next that will be sent. It is sent again, alone or with all behind it. A peer that says so for each
+    /// packet behind the one that it misses says it once: until that can have come, it speaks of the first time.
+    pub(super) fn on_sequence_nak<A: App>(
         &mut self,
-        psn: Psn,
-        code: NakCode,
         link: &mut Link,
         queue: &mut SendQueue,
         requester: &mut Requester,
+        turn: &mut Turn<'_, A>,
+    ) {
+        let oldest = self.unacknowledged;
+        let again = self.nak.is_some_and(|(psn, at)| psn == oldest && turn.now - at < self.selective.patience());
+        if again || oldest == requester.frontier() || requester.is_about_to_send(oldest) {
+            return;
+        }
+        self.nak = Some((oldest, turn.now));
+        if link.recovery.is_selective() {
+            self.repair_missing(link, queue, requester, turn);
+        } else {
+            self.retry(link, queue, requester, turn);
+        }
+    }
+
+    /// The responder refused the oldest request and does no more.
+    pub(super) fn on_remote_error<A: App>(
+        &mut self,
+        code: NakCode,
+        link: &mut Link,
+        queue: &mut SendQueue,
         turn: &mut Turn<'_, A>,
     ) {
         let (status, count) = match code {
@@ -499,21 +590,27 @@ impl Completer {
             _ => (Status::RemoteInvalidRequest, QpCount::RemoteInvalidReceived),
         };
         link.counters.count(count);
-        if self.advance(psn, link, queue, requester, turn).is_err() {
-            // A READ or atomic operation, before it or it itself, that will not be answered any more. Nothing succeeds behind a
-            // request that did not, so what lies between is flushed too.
-            while self.unacknowledged.distance_from(psn) < 0 {
-                let entry = *queue.entry(queue.head());
-                if psn.distance_from(entry.end_psn()) < 0 {
-                    // The request itself, in its middle.
-                    break;
-                }
-                queue.pop();
-                self.unacknowledged = entry.end_psn();
-                link.complete_send(&entry, Status::WorkRequestFlushed, turn);
-            }
-        }
         self.fail_oldest(link, queue, status, turn);
+    }
+
+    /// All before `psn` that waits for an answer will get none: it is flushed, for nothing succeeds behind a request that did not.
+    pub(super) fn flush_before<A: App>(
+        &mut self,
+        psn: Psn,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+    ) {
+        while self.unacknowledged.distance_from(psn) < 0 {
+            let entry = *queue.entry(queue.head());
+            if psn.distance_from(entry.end_psn()) < 0 {
+                // The request itself, in its middle.
+                break;
+            }
+            queue.pop();
+            self.unacknowledged = entry.end_psn();
+            link.complete_send(&entry, Status::WorkRequestFlushed, turn);
+        }
     }
 
     /// The oldest request fails, and the queue pair with it; the rest is flushed.
@@ -547,6 +644,25 @@ fn check_response(packet: &Packet<'_>, entry: &SendEntry, at: u32, ends_chunk: b
     } else {
         Err(Status::BadResponse)
     }
+}
+
+/// An answer that stays true however long it waits, or one of the oldest READ itself. READ responses of later requests say what was there
+/// before the oldest READ is executed again.
+fn is_settled(packet: &Packet<'_>, queue: &SendQueue) -> bool {
+    let is_of_oldest = || {
+        let oldest = (!queue.is_empty()).then(|| queue.entry(queue.head())).filter(|entry| entry.is_read());
+        oldest.is_some_and(|entry| packet.bth.psn.distance_from(entry.end_psn()) < 0)
+    };
+    packet.payload_len() == 0 || is_of_oldest()
+}
+
+fn is_sequence_nak(packet: &Packet<'_>) -> bool {
+    packet.info.operation == Operation::Ack
+        && packet.aeth.is_some_and(|aeth| aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence))
+}
+
+fn is_plain_ack(packet: &Packet<'_>) -> bool {
+    packet.info.operation == Operation::Ack && is_ack(packet)
 }
 
 fn is_ack(packet: &Packet<'_>) -> bool {

@@ -2,6 +2,11 @@
 //!
 //! Nothing of a held packet has any effect before its turn: no byte in client memory, no receive work, no ACK. Programs poll the
 //! last byte of a message, and a WRITE placed early would be overwritten by an earlier one that came late.
+//!
+//! A held packet is executed on the word of its PSN, so it must be of this life of the connection (`life.rs`) and of this pass over
+//! its PSN. Therefore nothing is held before a packet of this life was taken, nothing from another source port, nothing far ahead
+//! or for long; of two packets with one PSN and different bytes neither is believed; and where the network keeps order, missing
+//! packets that arrive one directly after the other show that all behind them is about to come again.
 
 use roced_shared::ids::Qpn;
 
@@ -12,35 +17,74 @@ use crate::{
     held::{HeldList, HeldPackets, NotHeld, Side},
     io::{App, Segments},
     psn::Psn,
+    recovery::RecoveryConfig,
     reject::DropReason,
-    wire::{frame::Packet, opcode::Operation},
+    wire::{
+        frame::{self, Packet},
+        opcode::Operation,
+    },
 };
+
+/// How long a packet is held: many round trips of a building, and less than the shortest ACK timer that adapters have, after which
+/// everything is sent again anyway.
+const HELD_MAX: Nanos = Nanos::from_millis(4);
+
+/// So many missing packets one directly after the other, and what is held behind them is given up.
+const DIRECT_MAX: u8 = 2;
 
 /// What a queue pair holds in its endpoint's pool.
 #[derive(Debug)]
 pub(crate) struct Early {
-    requests: HeldList,
-    responses: HeldList,
+    requests: Buffer,
+    responses: Buffer,
+}
+
+/// One side of it.
+#[derive(Debug)]
+struct Buffer {
+    list: HeldList,
+    /// The PSN that was missing when it was looked at last.
+    missing: Psn,
+    /// Missing packets that came since the last one that was held had its turn.
+    direct: u8,
+}
+
+impl Buffer {
+    const fn new(qpn: Qpn, side: Side) -> Self {
+        Self { list: HeldList::new(qpn.index(), side), missing: Psn::new(0), direct: 0 }
+    }
 }
 
 impl Early {
     pub(crate) const fn new(qpn: Qpn) -> Self {
-        Self {
-            requests: HeldList::new(qpn.index(), Side::Requests),
-            responses: HeldList::new(qpn.index(), Side::Responses),
-        }
+        Self { requests: Buffer::new(qpn, Side::Requests), responses: Buffer::new(qpn, Side::Responses) }
     }
 
     const fn is_empty(&self) -> bool {
-        self.requests.is_empty() && self.responses.is_empty()
+        self.requests.list.is_empty() && self.responses.list.is_empty()
     }
 
-    const fn list(&mut self, side: Side) -> &mut HeldList {
+    const fn buffer(&mut self, side: Side) -> &mut Buffer {
         match side {
             Side::Requests => &mut self.requests,
             Side::Responses => &mut self.responses,
         }
     }
+
+    const fn list(&mut self, side: Side) -> &mut HeldList {
+        &mut self.buffer(side).list
+    }
+
+    /// When the oldest packet has been held for too long.
+    pub(super) fn deadline(&self, recovery: &RecoveryConfig) -> Nanos {
+        let oldest = self.requests.list.oldest_arrival().min(self.responses.list.oldest_arrival());
+        if oldest == Nanos::NEVER { oldest } else { oldest + held_max(recovery) }
+    }
+}
+
+/// How long a packet is held. A network that takes several ways may need longer than others.
+fn held_max(recovery: &RecoveryConfig) -> Nanos {
+    HELD_MAX.max(Nanos(recovery.reorder_delay.0.saturating_mul(2)))
 }
 
 impl Qp {
@@ -51,14 +95,14 @@ impl Qp {
 
     /// A packet dropped for this reason is to be held instead. Only a reliable connection makes good what is missing. Nothing is held
     /// for a plain peer: what is held is acknowledged before it is sent again.
-    pub(crate) fn may_hold(&self, packet: &Packet<'_>, reason: DropReason) -> Option<Side> {
+    pub(crate) fn may_hold(&self, packet: &Packet<'_>, reason: DropReason, now: Nanos) -> Option<Side> {
         if !self.link.recovery.is_selective() {
             return None;
         }
-        let is_answer = matches!(packet.info.operation, Operation::ReadResponse | Operation::AtomicAck);
+        let roles = self.roles.reliable()?;
         let side = match reason {
-            DropReason::OutOfSequence if !is_plain(packet) => Side::Requests,
-            DropReason::ResponseGap if is_answer => Side::Responses,
+            DropReason::OutOfSequence if !is_plain(packet) && roles.responder.may_hold(packet, now) => Side::Requests,
+            DropReason::ResponseGap if roles.completer.may_hold(packet, &self.send_queue, now) => Side::Responses,
             _ => return None,
         };
         self.turn_of(side).map(|_| side)
@@ -69,25 +113,48 @@ impl Qp {
         &mut self,
         pool: &mut HeldPackets,
         side: Side,
-        psn: Psn,
+        packet: &Packet<'_>,
         frame: &Segments<'_>,
         now: Nanos,
     ) -> Result<(), NotHeld> {
         let turn = self.turn_of(side).ok_or(NotHeld::NoRoom)?;
-        pool.hold(self.early.list(side), psn, turn, frame, now)?;
-        self.link.counters.count(QpCount::OutOfOrderHeld);
-        Ok(())
+        let buffer = self.early.buffer(side);
+        if buffer.list.is_empty() {
+            (buffer.missing, buffer.direct) = (turn, 0);
+        }
+        match pool.hold(&mut buffer.list, packet.bth.psn, turn, frame, now) {
+            Err(NotHeld::Twice) => self.check_twice(pool, side, packet),
+            Err(no_room) => Err(no_room),
+            Ok(()) => {
+                self.link.counters.count(QpCount::OutOfOrderHeld);
+                Ok(())
+            }
+        }
+    }
+
+    /// A packet came that is held already. Where they differ one of them is of an earlier life of the connection, or forged, and nothing
+    /// tells which: both go, and the PSN is asked for when it is missed.
+    fn check_twice(&mut self, pool: &mut HeldPackets, side: Side, packet: &Packet<'_>) -> Result<(), NotHeld> {
+        let list = self.early.list(side);
+        let Some(slot) = pool.find(list, packet.bth.psn) else { return Err(NotHeld::NoRoom) };
+        if frame::parse(&[pool.frame(slot)]).is_ok_and(|held| is_same(&held, packet)) {
+            return Err(NotHeld::Twice);
+        }
+        pool.release(list, slot);
+        Err(NotHeld::Conflict)
     }
 
     /// The slot of a packet whose turn it is.
     pub(crate) fn next_held(&self, pool: &HeldPackets) -> Option<(Side, u32)> {
-        let find = |side, list| Some((side, pool.find(list, self.turn_of(side)?)?));
+        let find = |side, buffer: &Buffer| Some((side, pool.find(&buffer.list, self.turn_of(side)?)?));
         find(Side::Requests, &self.early.requests).or_else(|| find(Side::Responses, &self.early.responses))
     }
 
     /// A packet had its turn.
     pub(crate) fn release(&mut self, pool: &mut HeldPackets, side: Side, slot: u32) {
-        pool.release(self.early.list(side), slot);
+        let buffer = self.early.buffer(side);
+        pool.release(&mut buffer.list, slot);
+        buffer.direct = 0;
     }
 
     /// Frees what no turn will come for; gives how many packets that were. What a requester sends again anyway (RNR NAK) or nobody
@@ -104,19 +171,65 @@ impl Qp {
         forgotten
     }
 
-    /// Frees everything; gives how many packets that were.
-    pub(crate) fn forget_all_held(&mut self, pool: &mut HeldPackets) -> u32 {
-        pool.release_all(&mut self.early.requests) + pool.release_all(&mut self.early.responses)
+    /// Frees what has been held for too long; gives how many packets that were.
+    pub(crate) fn forget_old(&mut self, pool: &mut HeldPackets, now: Nanos) -> u32 {
+        let longest = held_max(&self.link.recovery);
+        if now < longest || now < self.early.deadline(&self.link.recovery) {
+            return 0;
+        }
+        let moment = now - longest;
+        let requests = pool.release_older(&mut self.early.requests.list, moment);
+        let responses = pool.release_older(&mut self.early.responses.list, moment);
+        if let Some(Reliable { responder, .. }) = self.roles.reliable_mut()
+            && requests > 0
+            && self.early.requests.list.is_empty()
+        {
+            responder.on_hole_forgotten();
+        }
+        requests + responses
     }
 
-    /// All that had its turn is done. What is still held lies behind a hole, which may be a new one.
-    pub(crate) fn on_exposed<A: App>(&mut self, pool: &HeldPackets, turn: &mut Turn<'_, A>) {
-        let Roles::Reliable(Reliable { requester, completer, responder, .. }) = &mut self.roles else { return };
-        if let Some(since) = pool.oldest_arrival(&self.early.requests) {
-            responder.on_hole(since, &mut self.link, turn.now);
+    /// Frees everything; gives how many packets that were.
+    pub(crate) fn forget_all_held(&mut self, pool: &mut HeldPackets) -> u32 {
+        pool.release_all(&mut self.early.requests.list) + pool.release_all(&mut self.early.responses.list)
+    }
+
+    /// A packet was taken that was not held. Two of them that were missing, one directly after the other on a network that keeps order, were
+    /// sent again, and then all behind them will be; or what is held was never sent in this life. Gives how many packets are given up.
+    pub(crate) fn on_direct(&mut self, pool: &mut HeldPackets) -> u32 {
+        let mut given_up = 0;
+        for side in [Side::Requests, Side::Responses] {
+            let turn = self.turn_of(side);
+            let buffer = self.early.buffer(side);
+            if buffer.list.is_empty() || turn == Some(buffer.missing) {
+                continue;
+            }
+            buffer.direct = buffer.direct.saturating_add(1);
+            if buffer.direct >= DIRECT_MAX && self.link.recovery.reorder_delay == Nanos(0) {
+                given_up += pool.release_all(&mut buffer.list);
+            }
         }
-        if let Some(since) = pool.oldest_arrival(&self.early.responses) {
-            completer.on_hole(since, &mut self.link, &mut self.send_queue, requester, turn);
+        given_up
+    }
+
+    /// All that had its turn is done. What is still held lies behind a hole, which may be a new one. Where a missing packet came by
+    /// itself the next has the whole delay to follow.
+    pub(crate) fn on_exposed<A: App>(&mut self, turn: &mut Turn<'_, A>) {
+        for side in [Side::Requests, Side::Responses] {
+            let Some(missing) = self.turn_of(side).filter(|_| !self.early.list(side).is_empty()) else { continue };
+            let buffer = self.early.buffer(side);
+            let is_direct = buffer.missing != missing && buffer.direct > 0;
+            buffer.missing = missing;
+            let delay = self.link.recovery.reorder_delay;
+            let due = match is_direct {
+                true => turn.now + delay,
+                false => buffer.list.oldest_arrival() + delay,
+            };
+            let Roles::Reliable(Reliable { requester, completer, responder, .. }) = &mut self.roles else { continue };
+            match side {
+                Side::Requests => responder.on_hole(due, &mut self.link, turn.now),
+                Side::Responses => completer.on_hole(due, &mut self.link, &mut self.send_queue, requester, turn),
+            }
         }
     }
 
@@ -131,4 +244,28 @@ impl Qp {
             Side::Responses => state.sends().then(|| roles.completer.unacknowledged()),
         }
     }
+}
+
+/// Both are the same packet, sent twice: whether it asks for an ACK, what switches mark and what an ACK says besides may differ, and
+/// where in its answer a READ response stands.
+fn is_same(held: &Packet<'_>, other: &Packet<'_>) -> bool {
+    let is_alike = held.bth.opcode == other.bth.opcode
+        || held.info.operation == Operation::ReadResponse
+            && other.info.operation == Operation::ReadResponse
+            && held.info.position.ends() == other.info.position.ends();
+    is_alike
+        && (held.reth, held.atomic, held.atomic_ack) == (other.reth, other.atomic, other.atomic_ack)
+        && (held.imm, held.ieth, held.feth) == (other.imm, other.ieth, other.feth)
+        && held.payload_len() == other.payload_len()
+        && is_same_payload(held, other)
+}
+
+/// What is held lies in one piece.
+fn is_same_payload(held: &Packet<'_>, other: &Packet<'_>) -> bool {
+    let mut rest = held.payload().next().unwrap_or_default();
+    other.payload().all(|piece| {
+        let Some((now, later)) = rest.split_at_checked(piece.len()) else { return false };
+        rest = later;
+        now == piece
+    })
 }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     clock::Nanos,
-    counters::{QpCount, QpCounters},
+    counters::{QpCount, QpTally},
     io::{Abort, App, EmitError, Via, Wire},
     mr::{Denied, MemSpan, MrKey, MrTable, Right},
     partition::Pkey,
@@ -44,12 +44,14 @@ pub(crate) struct Link {
     /// Its peer is of the same endpoint, and they lend each other payload. Both know when they begin to receive, and it stays so: both must
     /// cut messages alike.
     pub(super) lends: bool,
-    pub(super) counters: QpCounters,
+    pub(super) counters: QpTally,
     pub(super) events: Events,
     /// The client wants to hear when the send queue has drained.
     pub(super) tell_drained: bool,
     /// A request has come since the queue pair began to receive.
     pub(super) established: bool,
+    /// How often it has begun to receive.
+    pub(super) lives: u32,
     pub(super) keys: KeyChanges,
     /// Where its receive work comes from, if not from its own queue.
     pub(super) srq: Option<SrqConfig>,
@@ -174,6 +176,11 @@ impl Link {
     pub(super) fn fail_with_event(&mut self, kind: u32) {
         self.fail();
         self.events.add(kind);
+    }
+
+    /// An earlier life of this queue pair is over.
+    pub(super) const fn is_later_life(&self) -> bool {
+        self.lives > 1
     }
 
     /// The first request that comes while we only receive says that the peer is ready to send (IBTA v1 11.6.3.1).

@@ -10,11 +10,13 @@
 //! `on_packet` never sends: it leaves what is owed with its service, and `transmit` is the only way out.
 
 mod atomic;
+mod behind;
 mod completer;
 mod datagram;
 mod early;
 mod events;
 mod key_change;
+mod life;
 mod link;
 mod placement;
 mod probe;
@@ -33,6 +35,8 @@ mod send_queue;
 mod service;
 mod state;
 mod unreliable;
+
+use alloc::sync::Arc;
 
 use roced_shared::{
     abi::{
@@ -56,6 +60,7 @@ use self::{
 };
 pub use self::{
     key_change::{KeyChange, KeyWish},
+    life::QUARANTINE,
     replay::{DEPTH_MAX as RD_ATOMIC_MAX, ReplayMemory},
     service::ServiceType,
     state::State,
@@ -64,14 +69,14 @@ use crate::{
     ah::AhTable,
     clock::Nanos,
     congestion::under_way::Share,
-    counters::{QpCount, QpCounters},
+    counters::{QpCount, QpCounters, QpTally, QpTotals},
     io::{App, Wire},
     mr::MrTable,
     partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason, Reject},
     srq::{SrqConfig, Srqs},
-    wire::{frame::Packet, path::Path},
+    wire::{frame::Packet, headers::Headers, path::Path},
     work::{RecvWork, SendWork},
 };
 
@@ -164,16 +169,10 @@ pub struct Qp {
     pub(crate) send_room_wanted: bool,
     /// See above.
     pub(crate) recv_room_wanted: bool,
-    /// It stands in its endpoint's list of senders.
-    pub(crate) scheduled: bool,
     /// Its part of what is under way.
     pub(crate) share: Share,
-    /// It stands in its endpoint's list of events.
-    pub(crate) event_listed: bool,
-    /// It stands in its endpoint's list of key changes.
-    pub(crate) key_change_listed: bool,
-    /// It stands in its endpoint's list of those that wait for an address handle.
-    pub(crate) ah_listed: bool,
+    /// Multicast groups that it is attached to.
+    pub(crate) attachments: u32,
 }
 
 /// Flushed completions of one visit: enough to be quick, few enough for the other queue pairs of the turn.
@@ -191,10 +190,11 @@ impl Qp {
                 pkey: Pkey::DEFAULT,
                 path: PathState::Resolving,
                 lends: false,
-                counters: QpCounters::default(),
+                counters: QpTally::default(),
                 events: Events::default(),
                 tell_drained: false,
                 established: false,
+                lives: 0,
                 keys: KeyChanges::default(),
                 srq: None,
                 grant: 0,
@@ -207,11 +207,8 @@ impl Qp {
             early: Early::new(config.qpn),
             send_room_wanted: false,
             recv_room_wanted: false,
-            scheduled: false,
             share: Share::default(),
-            event_listed: false,
-            key_change_listed: false,
-            ah_listed: false,
+            attachments: 0,
         }
     }
 
@@ -262,7 +259,18 @@ impl Qp {
 
     /// Its counters.
     pub const fn counters(&self) -> &QpCounters {
-        &self.link.counters
+        self.link.counters.own()
+    }
+
+    /// Adds what it counts to these totals from now on, too, all that it has counted included; or to none.
+    pub(crate) fn count_into(&mut self, totals: Option<&Arc<QpTotals>>) {
+        self.link.counters.count_into(totals);
+    }
+
+    /// An answer that is owed to the peer, ready to be sent when the queue pair is gone.
+    pub(crate) fn farewell(&self) -> Option<(Path, Headers)> {
+        let Roles::Reliable(Reliable { responder, .. }) = &self.roles else { return None };
+        Some((*self.link.way()?, responder.farewell(&self.link)?))
     }
 
     /// Its attributes, state included.
@@ -347,6 +355,7 @@ impl Qp {
             }
             (State::Init, State::ReadyToReceive) => {
                 self.link.note_way();
+                self.link.lives = self.link.lives.saturating_add(1);
                 self.roles.begin_to_receive(&self.link);
             }
             (State::ReadyToReceive, State::ReadyToSend) => self.roles.begin_to_send(&self.link, &self.send_queue),
@@ -473,7 +482,10 @@ impl Qp {
 
     /// When [`Self::on_timeout`] wants to be called.
     pub(crate) fn deadline(&self) -> Nanos {
-        if self.link.state.receives() { self.roles.deadline(&self.link) } else { Nanos::NEVER }
+        if !self.link.state.receives() {
+            return Nanos::NEVER;
+        }
+        self.roles.deadline(&self.link).min(self.early.deadline(&self.link.recovery))
     }
 
     /// How many packets it may add to what is under way until it is told otherwise.

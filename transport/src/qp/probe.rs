@@ -61,10 +61,21 @@ impl TailProbe {
     /// A packet that asks for an answer was sent for the first time: PSNs `first` to `last`.
     pub(crate) fn on_asked(&mut self, first: Psn, last: Psn, now: Nanos, floor: Nanos) {
         (self.asked, self.last) = (last, last);
-        if self.timed.is_none() {
-            self.timed = Some((first, now));
-        }
+        self.measure(first, now);
         self.on_asked_again(now, floor);
+    }
+
+    /// The packet with this PSN asks for an answer and was sent for the first time.
+    pub(crate) fn measure(&mut self, psn: Psn, now: Nanos) {
+        if self.timed.is_none() {
+            self.timed = Some((psn, now));
+        }
+    }
+
+    /// The peer was asked how far it is.
+    pub(crate) fn on_solicited(&mut self, now: Nanos, floor: Nanos) {
+        (self.asked, self.asks_late) = (self.last, false);
+        self.restart(now, floor);
     }
 
     /// A message that nobody waits to hear of was sent, with `psn`. If no other asks meanwhile, a probe does.
@@ -96,17 +107,22 @@ impl TailProbe {
     /// An answer: the oldest that waits is now `oldest`.
     pub(crate) fn on_progress(&mut self, oldest: Psn, now: Nanos, floor: Nanos) {
         self.sent = 0;
-        if let Some((psn, at)) = self.timed
-            && oldest.distance_from(psn) > 0
-        {
-            self.rtt.add(now - at);
-            (self.timed, self.doublings) = (None, 0);
-        }
+        self.on_measured(oldest, now);
         if self.last.distance_from(oldest) >= 0 {
             self.asks_late = self.asked.distance_from(oldest) < 0;
             self.restart(now, floor);
         } else {
             self.deadline = Nanos::NEVER;
+        }
+    }
+
+    /// All before `oldest` is answered: is that a measurement?
+    pub(crate) fn on_measured(&mut self, oldest: Psn, now: Nanos) {
+        if let Some((psn, at)) = self.timed
+            && oldest.distance_from(psn) > 0
+        {
+            self.rtt.add(now - at);
+            (self.timed, self.doublings) = (None, 0);
         }
     }
 

@@ -122,6 +122,25 @@ impl Replay {
         self.slots.reserve_exact(self.depth);
     }
 
+    /// Keeps `depth` requests from now on, the newest of those that are kept among them. Memory as for [`Self::reset`].
+    pub(crate) fn resize(&mut self, depth: u32) {
+        let depth = depth.min(DEPTH_MAX) as usize;
+        // Filled from the front and then in a ring: the oldest lies where the next one goes.
+        if self.slots.len() == self.depth && self.depth > 0 {
+            self.slots.rotate_left(self.count % self.depth);
+        }
+        self.slots.drain(..self.slots.len().saturating_sub(depth));
+        self.slots.reserve_exact(depth.saturating_sub(self.slots.len()));
+        (self.depth, self.count, self.first) = (depth, self.slots.len(), 0);
+        self.pending = self.slots.iter().filter(|slot| slot.is_pending()).count() as u32;
+    }
+
+    /// Nothing is to be sent any more.
+    pub(crate) fn forget_pending(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.pending = Pending::NOTHING);
+        self.pending = 0;
+    }
+
     /// [`Self::push`] would accept a request: fewer than `depth` wait for their answer.
     pub(crate) fn has_room(&self) -> bool {
         let next = self.count.checked_rem(self.depth);
@@ -341,6 +360,37 @@ mod tests {
         replay.advance();
         assert!(replay.replay(&again, MTU));
         assert_eq!(replay.front().map(|(request, _)| request.original), Some(2), "the newer one");
+    }
+
+    #[test]
+    fn another_depth_keeps_the_newest() {
+        for (before, pushed, after) in
+            [(4, 3, 2), (4, 4, 8), (4, 7, 3), (4, 9, 4), (4, 6, 1), (4, 0, 2), (0, 0, 2), (4, 6, 0)]
+        {
+            let mut replay = Replay::new();
+            replay.reset(before);
+            for psn in 0..pushed {
+                assert!(replay.push(request(psn, 1)));
+                replay.advance();
+            }
+            replay.resize(after);
+            for psn in 0..pushed {
+                let kept = psn + before.min(after).min(pushed) >= pushed;
+                assert_eq!(replay.replay(&duplicate(psn, 1, 0), MTU), kept, "{psn} of {pushed}, {before} to {after}");
+            }
+            while replay.front().is_some() {
+                replay.advance();
+            }
+            for psn in pushed..pushed + 3 * after {
+                assert!(replay.push(request(psn, 1)));
+                replay.advance();
+                let oldest = (psn + 1).saturating_sub(after);
+                assert!((oldest.max(pushed)..=psn).all(|psn| replay.replay(&duplicate(psn, 1, 0), MTU)));
+                while replay.front().is_some() {
+                    replay.advance();
+                }
+            }
+        }
     }
 
     #[test]

@@ -15,7 +15,6 @@ use super::{
     completer::Completer,
     key_change::{KeyWish, Waiter},
     placement,
-    retry::ack_timeout,
     rnr_wait::RnrWait,
     segment::{Part, packets, position},
     send_queue::{MESSAGE_BYTES_MAX, SendEntry, SendQueue},
@@ -46,9 +45,6 @@ const UNASKED_MAX: Nanos = Nanos::from_micros(50);
 /// Where none followed and a probe had to ask, so many messages ask at once before one is left to the next again.
 const ASKING_AFTER_PROBE: u32 = 16;
 
-/// With a shorter ACK timeout every message asks, or the timer would run out before one does.
-const LATE_ASKER_TIMEOUT_MIN: Nanos = Nanos(8 * UNASKED_MAX.0);
-
 /// Chunks that a READ is cut into per window, when the peer takes that many requests.
 const READ_CHUNKS_PER_WINDOW: u32 = 4;
 
@@ -68,8 +64,10 @@ pub(crate) struct Requester {
     answered: u32,
     wanting_before_cursor: u32,
     wanting_before_frontier: u32,
-    /// The oldest packet that waits for an answer is sent once more before anything else.
-    oldest_again: bool,
+    /// The oldest packet that waits for an answer is sent once more before anything else, for this reason.
+    oldest_again: Option<Reason>,
+    /// The peer is asked how much it has, before anything else.
+    solicits: bool,
     /// Packets since one asked for an ACK, and when the first of them was sent.
     unasked: u32,
     unasked_since: Nanos,
@@ -81,6 +79,15 @@ pub(crate) struct Requester {
     /// The entry at the cursor cannot be sent, for this reason.
     refused: Option<Status>,
     pacer: Pacer,
+}
+
+/// Why the oldest packet is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// It is missing.
+    Missing,
+    /// Its answer is late.
+    Probe,
 }
 
 /// A packet that was sent.
@@ -118,7 +125,8 @@ impl Requester {
             answered: 0,
             wanting_before_cursor: 0,
             wanting_before_frontier: 0,
-            oldest_again: false,
+            oldest_again: None,
+            solicits: false,
             unasked: 0,
             unasked_since: Nanos(0),
             asking: 0,
@@ -166,7 +174,7 @@ impl Requester {
     pub(crate) fn rewind(&mut self, position: u32, packet: u32, psn: Psn) {
         (self.entry, self.packet, self.psn) = (position, packet, psn);
         self.wanting_before_cursor = self.answered;
-        self.oldest_again = false;
+        (self.oldest_again, self.solicits) = (None, false);
         self.refused = None;
         // The first packet again asks for an ACK: the sooner we know.
         self.unasked = self.window;
@@ -196,19 +204,29 @@ impl Requester {
         self.asking = ASKING_AFTER_PROBE;
     }
 
-    /// The oldest packet that waits for an answer is sent once more, whatever the cursor does.
+    /// The oldest packet that waits for an answer is sent once more, whatever the cursor does: it is missing.
     pub(crate) fn send_oldest_again(&mut self) {
-        self.oldest_again = true;
+        self.oldest_again = Some(Reason::Missing);
+    }
+
+    /// The same, because its answer is late. Where its memory is gone the peer is only asked.
+    pub(crate) fn probe_oldest(&mut self) {
+        self.oldest_again = self.oldest_again.or(Some(Reason::Probe));
+    }
+
+    /// The peer is asked how much it has of what was sent.
+    pub(crate) fn solicit_ack(&mut self) {
+        self.solicits = true;
     }
 
     /// The packet with `oldest`, the oldest that waits for an answer, is the next to be sent.
     pub(crate) fn is_about_to_send(&self, oldest: Psn) -> bool {
-        self.oldest_again || self.psn == oldest
+        self.oldest_again.is_some() || self.psn == oldest
     }
 
     /// It was answered: whatever is the oldest now was not meant.
     pub(crate) fn forget_oldest(&mut self) {
-        self.oldest_again = false;
+        self.oldest_again = None;
     }
 
     /// The oldest READ or atomic request is all answered. None counts when it is behind the cursor: it was to be sent again.
@@ -266,9 +284,15 @@ impl Requester {
     ) -> Visit {
         let oldest = completer.unacknowledged();
         // When the cursor is there it is sent anyway.
-        self.oldest_again &= oldest != self.psn;
+        self.oldest_again = self.oldest_again.filter(|_| oldest != self.psn);
+        self.solicits &= oldest != self.psn;
+        let in_flight = self.psn.offset_from(oldest);
+        let ends = self.refused.is_some() || self.entry == queue.tail();
+        if ends && link.state == State::SendQueueDrain && self.is_unasked(in_flight) {
+            self.solicits = true;
+        }
         let again = self.oldest_again;
-        if !again && (self.refused.is_some() || self.entry == queue.tail()) {
+        if again.is_none() && !self.solicits && ends {
             return Visit::Idle;
         }
         self.on_timeout(turn.now);
@@ -279,13 +303,49 @@ impl Requester {
             self.paced_until = Some(self.pacer.next_send());
             return Visit::Idle;
         }
-        if again {
-            return self.send_oldest(link, completer, queue, turn, wire);
+        if let Some(reason) = again {
+            return self.send_oldest(reason, link, completer, queue, turn, wire);
         }
+        if self.solicits {
+            return self.send_solicitation(link, completer, turn.now, wire);
+        }
+        match self.send_new(in_flight, link, completer, queue, turn, wire) {
+            // It may wait for the acknowledgement of messages that nobody asked about.
+            Visit::Idle if self.awaits_ack(in_flight, link, queue) && self.is_unasked(in_flight) => {
+                self.send_solicitation(link, completer, turn.now, wire)
+            }
+            visit => visit,
+        }
+    }
+
+    /// What was sent last asks for no ACK.
+    const fn is_unasked(&self, in_flight: u32) -> bool {
+        in_flight > 0 && self.unasked > 0
+    }
+
+    /// What stands at the cursor does not begin before all that was sent is acknowledged, or a part of it.
+    fn awaits_ack(&self, in_flight: u32, link: &Link, queue: &SendQueue) -> bool {
+        if self.refused.is_some() || self.entry == queue.tail() {
+            return self.refused.is_some();
+        }
+        let entry = queue.entry(self.entry);
+        let is_drained = link.state == State::SendQueueDrain;
+        is_drained || entry.is_local() || entry.is_read() || in_flight >= self.window && self.unasked >= in_flight
+    }
+
+    /// Sends the packet at the cursor, in its turn.
+    fn send_new<A: App, W: Wire>(
+        &mut self,
+        in_flight: u32,
+        link: &mut Link,
+        completer: &mut Completer,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
         if queue.entry(self.entry).is_local() {
             return self.start_local(link, queue);
         }
-        let in_flight = self.psn.offset_from(oldest);
         if in_flight >= self.window {
             return Visit::Idle;
         }
@@ -319,10 +379,36 @@ impl Requester {
         Visit::Progress
     }
 
+    /// Asks the peer how much it has of what was sent, by a duplicate of the last packet that it acknowledged: a responder only
+    /// acknowledges it again, up to the newest (IBTA v1 C9-105), and reads nothing else of it. So it is a WRITE of no bytes, and no
+    /// memory is read for it that the client may have taken away since the peer's client answered.
+    fn send_solicitation<W: Wire>(
+        &mut self,
+        link: &mut Link,
+        completer: &mut Completer,
+        now: Nanos,
+        wire: &mut W,
+    ) -> Visit {
+        let psn = completer.unacknowledged().minus(1);
+        let headers = Headers {
+            reth: Some(Reth { va: 0, rkey: MrKey(0), length: 0 }),
+            ..Headers::new(Bth { ack_request: true, ..link.bth(opcode::RC_WRITE_ONLY, psn) })
+        };
+        if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
+            return Visit::Full;
+        }
+        (self.solicits, self.unasked) = (false, 0);
+        link.counters.count(QpCount::RequestPackets);
+        link.counters.count(QpCount::AckSolicited);
+        completer.on_solicited(self.psn, link, now);
+        Visit::Progress
+    }
+
     /// Sends the oldest packet that waits for an answer, or asks for the rest of the READ request that it is in. The cursor is
     /// there for that moment only.
     fn send_oldest<A: App, W: Wire>(
         &mut self,
+        reason: Reason,
         link: &mut Link,
         completer: &mut Completer,
         queue: &mut SendQueue,
@@ -330,22 +416,29 @@ impl Requester {
         wire: &mut W,
     ) -> Visit {
         let cursor = (self.entry, self.packet, self.psn);
-        let (wanting, refused) = (self.wanting_before_cursor, self.refused.take());
+        let (wanting, refused, unasked) = (self.wanting_before_cursor, self.refused.take(), self.unasked);
         ((self.entry, self.packet), self.psn) = (completer.place(queue), completer.unacknowledged());
         self.wanting_before_cursor = self.answered;
         self.unasked = self.window;
         let entry = *queue.entry(self.entry);
         let sent = self.send_at_cursor(link, queue, &entry, 0, turn, wire);
-        if self.refused.is_some() {
+        let is_gone = self.refused.is_some();
+        if is_gone && reason == Reason::Missing {
             // It cannot be sent any more, and it is the oldest: the cursor stays with it, and it fails.
-            self.oldest_again = false;
+            self.oldest_again = None;
             return Visit::Idle;
         }
         (self.entry, self.packet, self.psn) = cursor;
-        (self.wanting_before_cursor, self.refused) = (wanting, refused);
+        // Its answer says nothing of what was sent last, or nobody would ask about that while packets are repaired.
+        (self.wanting_before_cursor, self.refused, self.unasked) = (wanting, refused, unasked);
         match sent {
+            Err(_) if is_gone => {
+                // Its client has taken its memory away. It may know that it arrived, so the peer is asked.
+                self.oldest_again = None;
+                self.send_solicitation(link, completer, turn.now, wire)
+            }
             Ok(packets) => {
-                self.oldest_again = false;
+                self.oldest_again = None;
                 completer.on_sent_again(packets, entry.wants_answer(), self.frontier, link, turn.now);
                 Visit::Progress
             }
@@ -537,7 +630,6 @@ impl Requester {
             && !entry.is_signaled()
             && !link.config.signal_all
             && link.recovery.is_selective()
-            && ack_timeout(link.attributes.timeout) >= LATE_ASKER_TIMEOUT_MIN
             && !link.is_beside()
             && (self.unasked == 0 || now - self.unasked_since < UNASKED_MAX)
     }

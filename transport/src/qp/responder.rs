@@ -14,6 +14,7 @@ use super::{
     Link, Received, Turn,
     atomic::{self, ATOMIC_BYTES},
     key_change::{KeyWish, Waiter},
+    life::{Admission, Source},
     placement,
     recv_queue::RecvQueue,
     replay::{Duplicate, Replay, ReplayMemory, Request},
@@ -51,6 +52,8 @@ enum Owed {
     Nothing,
     /// All before the expected PSN is done.
     Ack,
+    /// All up to this PSN is done: a plain peer sends it again and asks.
+    AckUpTo(Psn),
     /// The expected PSN is missing.
     SequenceNak,
     /// No receive work for the expected PSN.
@@ -76,6 +79,8 @@ pub(crate) struct Responder {
     invalidating: Option<Invalidating>,
     /// READs and atomic operations that are answered now, or may have to be again.
     replay: Replay,
+    /// Where the requests of this life come from.
+    source: Source,
 }
 
 /// A SEND with invalidate that waits until no table opens the key. Its packet stays the expected one; what comes meanwhile is too early.
@@ -127,6 +132,7 @@ impl Responder {
             nak_due: Nanos::NEVER,
             invalidating: None,
             replay: Replay::new(),
+            source: Source::default(),
         }
     }
 
@@ -140,12 +146,18 @@ impl Responder {
         self.expect_anew();
         self.invalidating = None;
         self.replay.reset(depth);
+        self.source = Source::default();
     }
 
-    /// Another number of READs and atomic operations at a time is answered from now on. Those of before are forgotten: whoever
-    /// changes the number sees to it that the peer has none outstanding.
+    /// Another number of READs and atomic operations at a time is answered from now on. The newest of before are kept: their answers may
+    /// be lost, and asked for again.
     pub(crate) fn renew_depth(&mut self, depth: u32) {
-        self.replay.reset(depth);
+        self.replay.resize(depth);
+    }
+
+    /// This packet is ahead of its turn, and of this life.
+    pub(crate) fn may_hold(&self, packet: &Packet<'_>, now: Nanos) -> bool {
+        self.source.may_hold(packet.roce.source_port(), now)
     }
 
     /// Memory for the requests that it keeps; gives back what it does not need.
@@ -175,15 +187,23 @@ impl Responder {
         }
     }
 
-    /// Requests behind the expected one came, the first of those that are still held at `since`.
-    pub(crate) fn on_hole(&mut self, since: Nanos, link: &mut Link, now: Nanos) {
+    /// Requests behind the expected one came. It is complained of at `due`, unless it comes before.
+    pub(crate) fn on_hole(&mut self, due: Nanos, link: &mut Link, now: Nanos) {
         // The expected one has come when it is being executed.
         if self.nak_given || self.nak_due != Nanos::NEVER || self.invalidating.is_some() {
             return;
         }
-        let delay = if link.recovery.is_selective() { link.recovery.reorder_delay } else { Nanos(0) };
-        self.nak_due = since + delay;
+        self.nak_due = due;
         self.on_timeout(link, now);
+    }
+
+    /// Nothing that came behind the expected request is known any more. If that was complained of, and there was nothing to be sent again,
+    /// the peer may wait for a word about what came before.
+    pub(crate) fn on_hole_forgotten(&mut self) {
+        self.nak_due = Nanos::NEVER;
+        if self.nak_given && !self.not_ready && self.owed == Owed::Nothing {
+            self.owed = Owed::Ack;
+        }
     }
 
     fn give_sequence_nak(&mut self, link: &mut Link) {
@@ -210,6 +230,7 @@ impl Responder {
             Ok(psns) => {
                 self.expected = self.expected.plus(psns);
                 self.expect_anew();
+                self.source.on_taken(packet.roce.source_port(), link.is_later_life(), turn.now);
                 // What a NAK complained of has come; it may have stood for an ACK.
                 if packet.bth.ack_request || self.owed != Owed::Nothing {
                     self.owed = Owed::Ack;
@@ -220,6 +241,7 @@ impl Responder {
             Err(Refused::Later) => {
                 // It has come, so nothing is to be complained of; an ACK is owed when it is done.
                 self.nak_due = Nanos::NEVER;
+                self.source.on_taken(packet.roce.source_port(), link.is_later_life(), turn.now);
                 if self.owed == Owed::SequenceNak {
                     self.owed = Owed::Nothing;
                 }
@@ -245,14 +267,34 @@ impl Responder {
             invalidating.overtaken |= ahead > 0;
             return Err(if ahead == 0 { DropReason::Duplicate } else { DropReason::OutOfSequence });
         }
+        let port = packet.roce.source_port();
         if ahead > 0 {
-            self.on_hole(now, link, now);
+            if self.source.is_other(port) {
+                return Err(DropReason::OtherSourcePort);
+            }
+            let delay = if link.recovery.is_selective() { link.recovery.reorder_delay } else { Nanos(0) };
+            self.on_hole(now + delay, link, now);
             return Err(DropReason::OutOfSequence);
         }
         if ahead < 0 {
             return Err(self.on_duplicate(packet, link));
         }
-        Ok(())
+        match self.source.admit(port, self.expected, now) {
+            Admission::Ours => Ok(()),
+            Admission::Doubted => {
+                self.ask_for_expected(link);
+                Err(DropReason::OtherSourcePort)
+            }
+            Admission::Foreign => Err(DropReason::OtherSourcePort),
+        }
+    }
+
+    /// The expected request came from another source port. A peer that has changed its port sends it again when it is asked to.
+    #[cold]
+    fn ask_for_expected(&mut self, link: &mut Link) {
+        if !self.nak_given && matches!(self.owed, Owed::Nothing | Owed::Ack | Owed::AckUpTo(_)) {
+            self.give_sequence_nak(link);
+        }
     }
 
     /// A request behind the expected PSN was executed: it is only answered again.
@@ -264,18 +306,16 @@ impl Responder {
             if duplicate.operation == Operation::ReadRequest {
                 link.counters.count(QpCount::ReadRequests);
             }
-        } else if self.owed == Owed::Nothing && (ends(packet) || !is_plain(packet) || self.is_awaited(packet)) {
-            // IBTA v1 C9-105: a duplicate SEND or WRITE is only acknowledged again, up to the newest.
-            self.owed = Owed::Ack;
+        } else if matches!(self.owed, Owed::Nothing | Owed::AckUpTo(_)) {
+            if ends(packet) || !is_plain(packet) {
+                // IBTA v1 C9-105: a duplicate SEND or WRITE is only acknowledged again, up to the newest.
+                self.owed = Owed::Ack;
+            } else if packet.bth.ack_request {
+                self.owed = Owed::AckUpTo(packet.bth.psn);
+            }
         }
         link.counters.count(QpCount::DuplicateRequest);
         DropReason::Duplicate
-    }
-
-    /// A plain peer asks while the newest message is not all here: its window may be shorter than that message, and then it comes to no
-    /// message's end before it has an answer. This answer does not tell it of an end.
-    fn is_awaited(&self, packet: &Packet<'_>) -> bool {
-        packet.bth.ack_request && !matches!(self.message, Message::None)
     }
 
     /// Carries the expected packet out; gives the PSNs that it took.
@@ -594,7 +634,8 @@ fn duplicate_of(packet: &Packet<'_>, mtu: usize) -> Option<Duplicate> {
 
 /// Linux rxe, which sends MigReq as 0, may wait for ever when an ACK for the end of a message comes while it sends that message again,
 /// and the ACK for that second sending gets lost (`docs/conformance.md`). Such a peer is acknowledged a message when it has sent all of it;
-/// before that only what asks for it, and while the message is not all here.
+/// before that, where it asks, what it has sent and no more: its window may be shorter than the message, and then it comes to no
+/// end before it has an answer.
 pub(super) const fn is_plain(packet: &Packet<'_>) -> bool {
     !packet.bth.mig_req
 }

@@ -8,9 +8,19 @@ pub(crate) const RETRY_MAX: u32 = 7;
 /// An `rnr_retry` of 7 tries for ever (IBTA v1 9.9.2.4.1); a `retry_cnt` of 7 means seven.
 pub(crate) const RNR_RETRY_FOREVER: u32 = 7;
 
-/// How long a requester waits for an answer: 4.096 us * 2^code, for ever with code 0 (IBTA v1 9.7.6.1.3).
+/// The shortest ACK timeout that is used, 16.8 ms; smaller codes count as this one. Adapters do the same (ConnectX from 12 to 16 by
+/// model), so programs that ask for microseconds run on them with milliseconds, and would fail where they get what they ask for.
+/// What is lost is found long before, by NAKs and probes.
+const TIMEOUT_CODE_MIN: u32 = 12;
+
+/// How long a requester waits for an answer: 4.096 us * 2^code, for ever with code 0 (IBTA v1 9.7.6.1.3, which lets it be up to four
+/// times as long).
 pub(crate) const fn ack_timeout(code: u32) -> Nanos {
-    if code == 0 { Nanos::NEVER } else { Nanos(4096 << (code & 31)) }
+    match code & 31 {
+        0 => Nanos::NEVER,
+        code if code < TIMEOUT_CODE_MIN => Nanos(4096 << TIMEOUT_CODE_MIN),
+        code => Nanos(4096 << code),
+    }
 }
 
 #[cfg(test)]
@@ -22,5 +32,7 @@ mod tests {
         assert_eq!(ack_timeout(14), Nanos(67_108_864));
         assert_eq!(ack_timeout(31), Nanos(4096 << 31));
         assert_eq!(ack_timeout(0), Nanos::NEVER);
+        assert_eq!([1, 8, 12].map(ack_timeout), [Nanos(16_777_216); 3]);
+        assert_eq!(ack_timeout(13), Nanos(33_554_432));
     }
 }

@@ -8,8 +8,14 @@ use crate::clock::Nanos;
 pub(crate) struct RoundTrip {
     smooth: Nanos,
     variation: Nanos,
-    least: Nanos,
+    /// The shortest of this epoch and of the one before: a path may become longer, and then the shortest ever says nothing.
+    least: [Nanos; 2],
+    /// Measurements of this epoch.
+    samples: u32,
 }
+
+/// Measurements until the shortest of them is forgotten, at least.
+const EPOCH: u32 = 64;
 
 /// Before anything was measured: longer than a round trip in one building, busy hosts included. A guess.
 const UNKNOWN: Nanos = Nanos::from_millis(1);
@@ -20,19 +26,23 @@ impl RoundTrip {
         // At least 1, so that 0 says "none yet".
         let sample = Nanos(sample.0.max(1));
         if self.smooth == Nanos(0) {
-            *self = Self { smooth: sample, variation: Nanos(sample.0 / 2), least: sample };
+            *self = Self { smooth: sample, variation: Nanos(sample.0 / 2), least: [sample; 2], samples: 1 };
             return;
         }
         // The weights are those of TCP (RFC 6298): an eighth of the new for the mean, a quarter for the variation.
         let off = sample.0.abs_diff(self.smooth.0);
         self.variation = Nanos(self.variation.0 - self.variation.0 / 4 + off / 4);
         self.smooth = Nanos(self.smooth.0 - self.smooth.0 / 8 + sample.0 / 8);
-        self.least = self.least.min(sample);
+        if self.samples == EPOCH {
+            (self.least, self.samples) = ([sample, self.least[0]], 0);
+        }
+        self.least[0] = self.least[0].min(sample);
+        self.samples += 1;
     }
 
-    /// The shortest so far; 0 when there was none. What comes sooner after a packet is no answer to it.
-    pub(crate) const fn least(&self) -> Nanos {
-        self.least
+    /// The shortest of late; 0 when there was none. What comes sooner after a packet is no answer to it.
+    pub(crate) fn least(&self) -> Nanos {
+        self.least[0].min(self.least[1])
     }
 
     /// After so long without an answer it, or what it answers, was probably lost.
@@ -56,6 +66,20 @@ mod tests {
             rtt.add(Nanos(50_000));
         }
         assert_eq!((rtt.patience(), rtt.least()), (Nanos(100_000), Nanos(50_000)));
+    }
+
+    #[test]
+    fn the_least_follows_a_path_that_becomes_longer() {
+        let mut rtt = RoundTrip::default();
+        rtt.add(Nanos(10_000));
+        for _ in 1..2 * EPOCH {
+            rtt.add(Nanos(400_000));
+            assert_eq!(rtt.least(), Nanos(10_000));
+        }
+        rtt.add(Nanos(400_000));
+        assert_eq!(rtt.least(), Nanos(400_000), "two epochs later");
+        rtt.add(Nanos(20_000));
+        assert_eq!(rtt.least(), Nanos(20_000));
     }
 
     #[test]

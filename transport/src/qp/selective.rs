@@ -30,8 +30,6 @@ pub(crate) struct Selective {
     keeps: bool,
     /// The cursor went back for a NAK, and the peer may be seen to keep what was sent before.
     went_back: Option<WentBack>,
-    /// The last NAK that was acted upon.
-    nak: Option<(Psn, Nanos)>,
     /// One packet was sent again, and nothing is known of it yet.
     again: Option<Again>,
     /// Responses with these PSNs, the end not included, were asked for again.
@@ -40,8 +38,10 @@ pub(crate) struct Selective {
     gap_due: Nanos,
     /// Behind READs that are not complete all before this PSN is acknowledged.
     acknowledged: Option<Psn>,
-    /// Behind READs that are not complete this PSN is missing.
-    missing: Option<Psn>,
+    /// READ responses behind the oldest READ were dropped, up to this PSN.
+    dropped: Option<Psn>,
+    /// The peer was asked how much it has of what lies before this PSN.
+    solicited: Option<(Psn, Nanos)>,
 }
 
 /// The cursor went back for a NAK at `at`.
@@ -69,13 +69,18 @@ impl Selective {
             probe: TailProbe::new(psn),
             keeps: false,
             went_back: None,
-            nak: None,
             again: None,
             repeated: None,
             gap_due: Nanos::NEVER,
             acknowledged: None,
-            missing: None,
+            dropped: None,
+            solicited: None,
         }
+    }
+
+    /// How long an answer takes at the most, as far as is known.
+    pub(crate) fn patience(&self) -> Nanos {
+        self.probe.rtt().patience()
     }
 
     pub(crate) fn deadline(&self) -> Nanos {
@@ -97,6 +102,9 @@ impl Selective {
         }
         let floor = link.recovery.probe_floor;
         if !link.recovery.is_selective() {
+            if sent.is_new && sent.asks == Asks::Now {
+                self.probe.measure(sent.psn, now);
+            }
             return;
         }
         match sent.asks {
@@ -125,9 +133,16 @@ impl Selective {
         }
     }
 
+    /// The peer was asked how much it has of what lies before `cursor`.
+    pub(crate) fn on_solicited(&mut self, cursor: Psn, link: &Link, now: Nanos) {
+        self.solicited = Some((cursor, now));
+        self.probe.on_solicited(now, link.recovery.probe_floor);
+    }
+
     /// The oldest that waits is now `oldest`.
     pub(crate) fn on_progress(&mut self, oldest: Psn, requester: &mut Requester, link: &Link, now: Nanos) {
         if !link.recovery.is_selective() {
+            self.probe.on_measured(oldest, now);
             return;
         }
         let is_behind = |psn: Psn| psn.distance_from(oldest) < 0;
@@ -140,17 +155,18 @@ impl Selective {
         }
         requester.forget_oldest();
         self.gap_due = Nanos::NEVER;
-        self.nak = None;
         self.again = self.again.filter(|again| !is_behind(again.frontier) && again.frontier != oldest);
         self.repeated = self.repeated.filter(|(_, end)| !is_behind(*end) && *end != oldest);
         self.acknowledged = self.acknowledged.filter(|to| !is_behind(*to) && *to != oldest);
-        self.missing = self.missing.filter(|psn| !is_behind(*psn));
+        self.dropped = self.dropped.filter(|psn| !is_behind(*psn));
+        self.solicited = self.solicited.filter(|(to, _)| !is_behind(*to) && *to != oldest);
         self.probe.on_progress(oldest, now, link.recovery.probe_floor);
     }
 
     /// The cursor went back: everything is sent again.
     pub(crate) fn on_gone_back(&mut self) {
         (self.went_back, self.again, self.repeated, self.gap_due) = (None, None, None, Nanos::NEVER);
+        (self.dropped, self.solicited) = (None, None);
         self.probe.stop();
     }
 
@@ -167,9 +183,11 @@ impl Selective {
         }
     }
 
-    /// Work behind a READ that is not complete is missing at the peer.
-    pub(crate) fn remember_nak(&mut self, psn: Psn) {
-        self.missing = Some(psn);
+    /// A READ response behind the oldest READ was dropped.
+    pub(crate) fn remember_dropped(&mut self, psn: Psn) {
+        if self.dropped.is_none_or(|known| psn.distance_from(known) > 0) {
+            self.dropped = Some(psn);
+        }
     }
 
     fn is_repeated(&self, psn: Psn) -> bool {
@@ -178,8 +196,8 @@ impl Selective {
 }
 
 impl Completer {
-    /// The peer misses the oldest packet.
-    pub(super) fn on_sequence_nak<A: App>(
+    /// The peer misses the oldest packet: it is sent again, alone to a peer that keeps the others.
+    pub(super) fn repair_missing<A: App>(
         &mut self,
         link: &mut Link,
         queue: &mut SendQueue,
@@ -187,15 +205,7 @@ impl Completer {
         turn: &mut Turn<'_, A>,
     ) {
         let psn = self.unacknowledged();
-        let state = &mut self.selective;
-        let soon = state.probe.rtt().least();
-        // It cannot speak of what was sent again less than a round trip ago: the network repeated it.
-        let twice = state.nak.is_some_and(|(before, at)| before == psn && turn.now - at < soon);
-        if twice || requester.is_about_to_send(psn) {
-            return;
-        }
-        state.nak = Some((psn, turn.now));
-        let in_a_row = state.again.take().is_some_and(|again| again.psn.plus(1) == psn);
+        let in_a_row = self.selective.again.take().is_some_and(|again| again.psn.plus(1) == psn);
         if !self.spend_retry(link, queue, turn) {
             return;
         }
@@ -211,11 +221,13 @@ impl Completer {
     /// the rest is lost: the peer has nothing behind, or it would complain. Where it covers that one packet and not one more, all is
     /// sent again; where it covers others, which may only have been slow to be answered, the next alone.
     pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
-        let oldest = self.unacknowledged();
+        // Progress to where it was asked about takes that away before.
+        self.on_nothing_new(requester, now);
+        let (oldest, soon) = (self.unacknowledged(), self.selective.probe.rtt().least());
         let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
         self.selective.again = None;
         // Sooner than a round trip it is the ACK of the first sending.
-        if now - again.at < self.selective.probe.rtt().least() {
+        if now - again.at < soon {
             return;
         }
         if oldest == again.psn.plus(1) {
@@ -226,10 +238,18 @@ impl Completer {
         }
     }
 
-    /// Answers came that lie behind a READ response that did not, the first of those that are still held at `since`.
+    /// An ACK that does not cover all that the peer was asked about: the rest is lost.
+    pub(super) fn on_nothing_new(&mut self, requester: &mut Requester, now: Nanos) {
+        let soon = self.selective.probe.rtt().least();
+        if self.selective.solicited.take_if(|(_, at)| now - *at >= soon).is_some() {
+            requester.probe_oldest();
+        }
+    }
+
+    /// Answers came that lie behind a READ response that did not. That is asked for at `due`, unless it comes before.
     pub(super) fn on_hole<A: App>(
         &mut self,
-        since: Nanos,
+        due: Nanos,
         link: &mut Link,
         queue: &mut SendQueue,
         requester: &mut Requester,
@@ -239,14 +259,14 @@ impl Completer {
         if self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest) {
             return;
         }
-        self.selective.gap_due = self.selective.gap_due.min(since + link.recovery.reorder_delay);
+        self.selective.gap_due = self.selective.gap_due.min(due);
         if self.selective.gap_due <= turn.now {
             self.ask_again(link, queue, requester, turn);
         }
     }
 
     /// A READ is complete, or goes on: what is known of the work behind it holds now. Another READ behind it has lost its responses,
-    /// unless they are held: then their turn comes before the timer does.
+    /// unless they are held: then their turn comes before the timer does. If they were dropped nothing will come by itself.
     pub(super) fn on_gap_filled<A: App>(
         &mut self,
         link: &mut Link,
@@ -254,7 +274,10 @@ impl Completer {
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) {
-        if !link.recovery.is_selective() {
+        if self.behind.is_some() {
+            self.act_on_behind(link, queue, requester, turn);
+        }
+        if !link.recovery.is_selective() || !link.state.sends() {
             return;
         }
         if let Some(to) = self.selective.acknowledged
@@ -264,9 +287,11 @@ impl Completer {
             let asked = requester.is_about_to_send(self.unacknowledged());
             self.selective.gap_due = if asked { Nanos::NEVER } else { turn.now + link.recovery.reorder_delay };
         }
-        if self.selective.missing == Some(self.unacknowledged()) && link.state.sends() {
-            self.selective.missing = None;
-            self.on_sequence_nak(link, queue, requester, turn);
+        if self.behind.is_some() {
+            self.act_on_behind(link, queue, requester, turn);
+        }
+        if self.selective.dropped.is_some() && link.state.sends() && self.is_before_read(queue) {
+            self.ask_again(link, queue, requester, turn);
         }
     }
 
@@ -284,13 +309,16 @@ impl Completer {
         // Beside us nothing is lost: what is late is late because this host is busy.
         let asks_late = self.selective.probe.asks_late();
         let is_due = self.selective.probe.take_due(turn.now) && !link.is_beside();
-        if is_due && asks_late {
-            // Nothing followed that would have asked: it costs less to do so at once.
-            requester.ask_for_a_while();
+        if !is_due || requester.is_about_to_send(self.unacknowledged()) || !link.is_reachable() {
+            return;
         }
-        if is_due && !requester.is_about_to_send(self.unacknowledged()) && link.is_reachable() {
+        if asks_late {
+            // Nothing followed that would have asked: from now on it costs less to do so at once.
+            requester.ask_for_a_while();
+            requester.solicit_ack();
+        } else {
             link.counters.count(QpCount::AdaptiveRetransmission);
-            requester.send_oldest_again();
+            requester.probe_oldest();
         }
     }
 
@@ -307,9 +335,20 @@ impl Completer {
             return;
         }
         link.counters.count(QpCount::ImpliedNak);
-        if self.spend_retry(link, queue, turn) {
+        if !self.spend_retry(link, queue, turn) {
+            return;
+        }
+        if self.selective.dropped.is_some() {
+            // Later READs are executed again behind the oldest, so that what they bring is no older.
+            self.go_back(queue, requester);
+        } else {
             self.send_oldest_again(requester);
         }
+    }
+
+    /// The oldest that waits is the first packet of a READ.
+    fn is_before_read(&self, queue: &SendQueue) -> bool {
+        !queue.is_empty() && queue.entry(queue.head()).is_read() && self.place(queue).1 == 0
     }
 
     /// The oldest that waits lies in the middle of a READ.

@@ -186,6 +186,14 @@ impl Roles {
         }
     }
 
+    /// As [`Self::reliable`], to change it.
+    pub(super) const fn reliable_mut(&mut self) -> Option<&mut Reliable> {
+        match self {
+            Self::Reliable(it) => Some(it),
+            Self::Unreliable(_) | Self::Datagram(_) => None,
+        }
+    }
+
     /// Sends one frame.
     pub(super) fn transmit<A: App, W: Wire>(
         &mut self,

@@ -43,6 +43,14 @@ impl Roce {
         matches!((self, other), (Self::V1, Self::V1) | (Self::V2 { .. }, Self::V2 { .. }))
     }
 
+    /// The UDP source port, 0 where there is no UDP.
+    pub const fn source_port(self) -> u16 {
+        match self {
+            Self::V1 => 0,
+            Self::V2 { udp_source_port } => udp_source_port,
+        }
+    }
+
     /// Bytes between the IP header, or GRH, and the BTH.
     pub(super) const fn udp_bytes(self) -> usize {
         match self {

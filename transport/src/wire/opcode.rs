@@ -65,6 +65,8 @@ pub enum Operation {
     AtomicWrite,
     /// Tells a sender of congestion.
     Cnp,
+    /// A code of the service that the specification keeps for later.
+    Reserved,
 }
 
 impl Operation {
@@ -162,8 +164,10 @@ impl Extension {
 }
 
 const fn describe(service: Service, operation: Operation, position: Position, extensions: &[Extension]) -> OpcodeInfo {
-    let payload =
-        matches!(operation, Operation::Send | Operation::Write | Operation::ReadResponse | Operation::AtomicWrite);
+    let payload = matches!(
+        operation,
+        Operation::Send | Operation::Write | Operation::ReadResponse | Operation::AtomicWrite | Operation::Reserved
+    );
     let mut info = OpcodeInfo {
         service,
         operation,
@@ -253,6 +257,14 @@ opcodes! {
     RC_SEND_ONLY_INVALIDATE = 0x17: Rc Send Only [Ieth],
     RC_FLUSH = 0x1c: Rc Flush Only [Feth, Reth],
     RC_ATOMIC_WRITE = 0x1d: Rc AtomicWrite Only [Reth],
+
+    RC_RESERVED_15 = 0x15: Rc Reserved Only [],
+    RC_RESERVED_18 = 0x18: Rc Reserved Only [],
+    RC_RESERVED_19 = 0x19: Rc Reserved Only [],
+    RC_RESERVED_1A = 0x1a: Rc Reserved Only [],
+    RC_RESERVED_1B = 0x1b: Rc Reserved Only [],
+    RC_RESERVED_1E = 0x1e: Rc Reserved Only [],
+    RC_RESERVED_1F = 0x1f: Rc Reserved Only [],
 
     UC_SEND_FIRST = 0x20: Uc Send First [],
     UC_SEND_MIDDLE = 0x21: Uc Send Middle [],
@@ -400,6 +412,7 @@ mod tests {
             .flatten()
             .chain(requests(0, 0).into_iter().chain(requests(0x40, 12)).chain(requests(0xa0, 4)))
             .chain([(0x16, 16), (0x17, 16), (0xb6, 20), (0xb7, 20), (0x1c, 32), (0x1d, 28)])
+            .chain([0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1e, 0x1f].map(|reserved| (reserved, 12)))
             .chain([(0x64, 20), (0x65, 24), (0x81, 28)]);
         for (code, bytes) in all {
             expected[code as usize] = Some(bytes);
@@ -411,7 +424,7 @@ mod tests {
                 "opcode 0x{code:02x}"
             );
         }
-        assert_eq!(expected.iter().flatten().count(), 25 + 12 + 21 + 2 + 1 + 23);
+        assert_eq!(expected.iter().flatten().count(), 25 + 7 + 12 + 21 + 2 + 1 + 23);
         assert_eq!(HEADER_BYTES_MAX, 52);
     }
 

@@ -180,7 +180,7 @@ fn survives(fate: impl FnMut(usize, opcode::Opcode, usize) -> Fate) -> Pair {
 }
 
 fn survives_with(recovery: RecoveryConfig, fate: impl FnMut(usize, opcode::Opcode, usize) -> Fate) -> Pair {
-    let mut pair = Pair::new(Settings { recovery: [recovery; 2], ..Settings::default() });
+    let mut pair = Pair::established(Settings { recovery: [recovery; 2], ..Settings::default() });
     set_number(&mut pair, 100);
     let here: Vec<[Sge; 1]> = (0..3).map(|at| [sge(64 + at * 8, 8)]).collect();
     for at in 0..3 {

@@ -329,6 +329,8 @@ pub(crate) struct Pair {
     pub(crate) hosts: [Host; 2],
     pub(crate) now: Nanos,
     pub(crate) settings: Settings,
+    /// What paths made from now on add to the UDP source port.
+    pub(crate) life: u16,
     flying: [VecDeque<(usize, Vec<u8>)>; 2],
     seen: BTreeMap<(usize, u8), usize>,
     /// (sender, opcode, PSN) of every frame sent.
@@ -342,11 +344,29 @@ impl Pair {
         pair
     }
 
+    /// A pair of which each end has taken a request and an answer of the other: from then on both may hold what comes early. The next PSN is
+    /// the first of the settings.
+    pub(crate) fn established(settings: Settings) -> Self {
+        let mut pair = Self::new(Settings { psn: settings.psn.wrapping_sub(1) & 0x00ff_ffff, ..settings });
+        for at in 0..2 {
+            pair.hosts[at].post(&work(0, SendOp::Write, &[], 0));
+        }
+        pair.settle();
+        for host in &mut pair.hosts {
+            assert_eq!(host.take(), [(0, Status::Success)]);
+            host.last.clear();
+        }
+        pair.settings.psn = settings.psn;
+        (pair.trace, pair.seen) = Default::default();
+        pair
+    }
+
     pub(crate) fn unconnected(settings: Settings) -> Self {
         let mut pair = Self {
             hosts: [Host::new(1, &settings), Host::new(2, &settings)],
             now: Nanos::from_millis(1),
             settings,
+            life: 0,
             flying: Default::default(),
             seen: BTreeMap::new(),
             trace: Vec::new(),
@@ -492,7 +512,7 @@ impl Pair {
             roce: if self.settings.rocev1[at] {
                 Roce::V1
             } else {
-                Roce::V2 { udp_source_port: udp_source_port(0, from.qpn, to.qpn) }
+                Roce::V2 { udp_source_port: udp_source_port(0, from.qpn, to.qpn).wrapping_add(self.life) }
             },
         })
         .expect("one address family")

@@ -61,7 +61,7 @@ fn bound(key: MrKey) -> Pair {
 }
 
 pub(crate) fn bound_by(key: MrKey, settings: Settings) -> Pair {
-    let mut pair = Pair::new(settings);
+    let mut pair = Pair::established(settings);
     pair.hosts[1].post(&bind(1, key));
     pair.settle();
     assert_eq!(pair.hosts[1].take(), [(1, Status::Success)]);

@@ -38,7 +38,7 @@ fn messages_that_follow_each_other_ask_now_and_then() {
     let acks = acks(&pair, begin);
     // One in 50 us is one for five or six.
     assert!((150..=250).contains(&acks), "{acks} ACKs for 1000 messages");
-    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 1, "the last, which none followed");
+    assert_eq!(pair.hosts[0].count(QpCount::AckSolicited), 1, "the last, which none followed");
     assert!(pair.hosts[0].take().is_empty(), "nobody hears of them");
 }
 
@@ -51,7 +51,7 @@ fn messages_that_come_rarely_ask_by_themselves() {
         pair.run(Nanos::from_millis(1), no_fault);
         pair.now = pair.now + Nanos::from_millis(1);
     }
-    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 10, "one of 17");
+    assert_eq!(pair.hosts[0].count(QpCount::AckSolicited), 10, "one of 17");
 }
 
 #[test]
@@ -107,11 +107,11 @@ fn beside_us_each_message_asks() {
     assert_eq!(acks(&pair, begin), 100);
 }
 
-/// Where the ACK timer is short, or where no probe would ask, each message does; and where a completion is made for each.
+/// Where nothing would ask later each message does, and where a completion is made for each.
 #[test]
 fn where_nobody_would_ask_later_each_message_asks() {
     let signals_all = Settings { signal_all: true, ..Settings::default() };
-    for settings in [Settings { timeout: 5, ..Settings::default() }, crate::recovery::go_back_n(), signals_all] {
+    for settings in [crate::recovery::go_back_n(), signals_all] {
         let mut pair = Pair::new(settings);
         one_by_one(&mut pair, 100, &mut no_fault);
         assert_eq!(acks(&pair, 0), 100);

@@ -228,7 +228,7 @@ fn an_rnr_nak_gives_the_retries_back() {
         pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 10)], 0));
         let lost =
             |from: usize, _: Opcode, nth: usize| if from == 0 && nth % 2 == 1 { Fate::Drop } else { Fate::Deliver };
-        assert!(!pair.run(Nanos::from_millis(50), lost));
+        assert!(!pair.run(Nanos::from_millis(500), lost));
         assert!(pair.hosts[1].count(QpCount::RnrNakSent) > 10);
         pair.hosts[1].post_recv(9, &[sge(100, 10)]);
         assert!(pair.run(LIMIT, lost));

@@ -131,7 +131,7 @@ pub(crate) fn warm(settings: Settings) -> Pair {
 
 #[test]
 fn an_early_packet_has_no_effect_before_its_turn() {
-    let mut pair = Pair::new(Settings::default());
+    let mut pair = Pair::established(Settings::default());
     pair.hosts[1].post_recv(1, &[sge(100, 10)]);
     pair.hosts[1].post_recv(2, &[sge(200, 10)]);
     assert_eq!(give_write(&mut pair, 2, 500, &[2; 8]), HELD);
@@ -144,13 +144,13 @@ fn an_early_packet_has_no_effect_before_its_turn() {
     assert_eq!(pair.hosts[1].take(), [(1, Status::Success)]);
     assert_eq!(answers(&mut pair), [(Syndrome::ACK, 2)]);
     assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderHeld), 2);
-    assert_eq!(pair.hosts[1].count(QpCount::ReceivedPackets), 3);
+    assert_eq!(pair.hosts[1].count(QpCount::ReceivedPackets), 2 + 3);
     assert!(pair.hosts[1].drops().is_empty());
 }
 
 #[test]
 fn each_hole_is_complained_of_once_and_the_next_as_soon_as_it_shows() {
-    let mut pair = Pair::new(Settings::default());
+    let mut pair = Pair::established(Settings::default());
     for ahead in [1, 2, 5, 4, 7] {
         assert_eq!(give_write(&mut pair, ahead, 0, &[1]), HELD);
     }
@@ -169,7 +169,7 @@ fn each_hole_is_complained_of_once_and_the_next_as_soon_as_it_shows() {
 
 #[test]
 fn a_hole_that_fills_within_the_reorder_delay_is_not_complained_of() {
-    let mut pair = Pair::new(with_delay(100));
+    let mut pair = Pair::established(with_delay(100));
     assert_eq!(give_write(&mut pair, 1, 0, &[1]), HELD);
     pair.now = pair.now + Nanos::from_micros(60);
     assert_eq!(give_write(&mut pair, 3, 0, &[1]), HELD);
@@ -186,7 +186,7 @@ fn a_hole_that_fills_within_the_reorder_delay_is_not_complained_of() {
 
 #[test]
 fn an_rnr_nak_frees_what_is_held_and_nothing_is_until_the_packet_comes_again() {
-    let mut pair = Pair::new(Settings::default());
+    let mut pair = Pair::established(Settings::default());
     assert_eq!(give_send(&mut pair, 1), HELD);
     assert_eq!(give_send(&mut pair, 0), dropped(DropReason::ReceiverNotReady));
     assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 1);
@@ -205,7 +205,7 @@ fn an_rnr_nak_frees_what_is_held_and_nothing_is_until_the_packet_comes_again() {
 /// The held packet itself finds no receive work when its turn comes: what is behind it goes.
 #[test]
 fn a_held_packet_may_find_the_receiver_not_ready() {
-    let mut pair = Pair::new(Settings::default());
+    let mut pair = Pair::established(Settings::default());
     pair.hosts[1].post_recv(1, &[sge(0, 10)]);
     assert_eq!((give_send(&mut pair, 1), give_send(&mut pair, 2)), (HELD, HELD));
     assert_eq!(give_send(&mut pair, 0), Disposition::Accepted);
@@ -217,7 +217,7 @@ fn a_held_packet_may_find_the_receiver_not_ready() {
 #[test]
 fn errors_changes_of_state_and_removal_free_what_is_held() {
     let fill = || {
-        let mut pair = Pair::new(with_room(2));
+        let mut pair = Pair::established(with_room(2));
         assert_eq!(give_write(&mut pair, 1, 0, &[1]), HELD);
         assert_eq!(give_write(&mut pair, 2, 0, &[1]), dropped(DropReason::NoRoomToHold));
         pair
@@ -234,9 +234,11 @@ fn errors_changes_of_state_and_removal_free_what_is_held() {
         assert_eq!(host.drops()["drop_held_in_vain"], 1);
         if to == state::RESET {
             pair.connect_one(1);
-            assert_eq!(give_write(&mut pair, 1, 0, &[1]), HELD, "there is room again");
             assert_eq!(give_write(&mut pair, 0, 0, &[1]), Disposition::Accepted);
-            assert_eq!(pair.hosts[1].app.writes.len(), 2, "nothing of before");
+            pair.now = pair.now + roced_transport::qp::QUARANTINE;
+            assert_eq!(give_write(&mut pair, 2, 0, &[1]), HELD, "there is room again");
+            assert_eq!(give_write(&mut pair, 1, 0, &[1]), Disposition::Accepted);
+            assert_eq!(pair.hosts[1].app.writes.len(), 3, "nothing of before");
         }
     }
     let mut pair = fill();
@@ -256,9 +258,9 @@ fn a_plain_peer_is_acknowledged_a_message_when_it_has_sent_all_of_it() {
     }
     assert_eq!(answers(&mut pair), [(Syndrome::ACK, 3)]);
     // Its ACK is lost: it sends all again.
-    for (ahead, acknowledged) in [(0, None), (1, Some((Syndrome::ACK, 3))), (2, None), (3, Some((Syndrome::ACK, 3)))] {
+    for (ahead, acknowledged) in [(0, 0), (1, 3), (2, 2), (3, 3)] {
         assert_eq!(give_plain(&mut pair, ahead), dropped(DropReason::Duplicate));
-        assert_eq!(answers(&mut pair), Vec::from_iter(acknowledged));
+        assert_eq!(answers(&mut pair), [(Syndrome::ACK, acknowledged)]);
     }
 }
 
@@ -279,7 +281,7 @@ fn a_plain_peer_that_asks_within_a_message_is_answered_each_time() {
     assert_eq!(answers(&mut pair), [(Syndrome::ACK, 3)]);
     // The ACK is lost, and lost again.
     for _ in 0..2 {
-        for (ahead, acknowledged) in [(0, None), (1, None), (2, Some((Syndrome::ACK, 3))), (3, None)] {
+        for (ahead, acknowledged) in [(0, None), (1, None), (2, Some((Syndrome::ACK, 2))), (3, None)] {
             assert_eq!(give(&mut pair, ahead), dropped(DropReason::Duplicate));
             assert_eq!(answers(&mut pair), Vec::from_iter(acknowledged));
         }
@@ -288,7 +290,7 @@ fn a_plain_peer_that_asks_within_a_message_is_answered_each_time() {
 
 #[test]
 fn past_its_share_a_packet_is_dropped_and_comes_again() {
-    let mut pair = Pair::new(with_room(4));
+    let mut pair = Pair::established(with_room(4));
     let dispositions: Vec<_> = (1..=4).map(|ahead| give_write(&mut pair, ahead, 0, &[1])).collect();
     let full = dropped(DropReason::NoRoomToHold);
     assert_eq!(dispositions, [HELD, HELD, full, full]);
@@ -301,7 +303,7 @@ fn past_its_share_a_packet_is_dropped_and_comes_again() {
 
 #[test]
 fn a_held_packet_that_comes_again_is_a_duplicate_and_not_answered() {
-    let mut pair = Pair::new(Settings::default());
+    let mut pair = Pair::established(Settings::default());
     assert_eq!(give_write(&mut pair, 1, 0, &[1]), HELD);
     assert_eq!(answers(&mut pair), [(NAK, 0)]);
     assert_eq!(give_write(&mut pair, 1, 0, &[1]), dropped(DropReason::Duplicate));
@@ -313,7 +315,7 @@ fn a_held_packet_that_comes_again_is_a_duplicate_and_not_answered() {
 /// A READ takes a PSN for each response; a peer that lies puts other requests there.
 #[test]
 fn what_a_liar_hides_behind_its_turn_is_freed() {
-    let mut pair = Pair::new(with_room(2));
+    let mut pair = Pair::established(with_room(2));
     assert_eq!(give_write(&mut pair, 2, 0, &[1]), HELD);
     let read = bth(&pair, opcode::RC_READ_REQUEST);
     let reth = Some(Reth { va: VA, rkey: KEY, length: 5000 });

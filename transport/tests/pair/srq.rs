@@ -141,7 +141,7 @@ fn whatever_the_network_does_an_entry_is_taken_once() {
 /// A packet that is held for its turn has taken no receive: another queue pair may.
 #[test]
 fn an_early_message_takes_its_entry_in_its_turn() {
-    let mut pair = pair(Settings::default());
+    let mut pair = Pair::established(Settings { srq: Some(PD), ..Settings::default() });
     for wr_id in 0..3 {
         post(&mut pair, wr_id, &[sge(500_000, 100)]);
     }

@@ -48,6 +48,10 @@ pub(crate) fn check_send(own: &mut End, peer: &mut End, cqe: &Cqe, now: u64) -> 
         }
         _ => {
             check_failure(own, peer, message, status)?;
+            let is_first = own.may_fail && !(own.send_failed || own.ended || own.refuses);
+            if status == Some(Status::WorkRequestFlushed) && is_first {
+                own.stream.check_flushed(cqe.wr_id)?;
+            }
             (own.may_fail, own.send_failed, own.failed) = (true, true, true);
             Ok(())
         }
@@ -105,7 +109,10 @@ fn check_failure(own: &End, peer: &End, message: &Message, status: Option<Status
         Some(Status::RemoteInvalidRequest) => message.outcome == Outcome::RemoteInvalid,
         Some(Status::LocalLength) => message.outcome == Outcome::LocalLength,
         Some(Status::LocalQpOperation) => message.outcome == Outcome::LocalOperation,
-        Some(Status::LocalProtection) => message.outcome == Outcome::LocalProtection,
+        Some(Status::LocalProtection) => {
+            stream.check_taken_away(message)?;
+            message.outcome == Outcome::LocalProtection || message.reused == Some(true)
+        }
         Some(Status::TransportRetryExceeded) => {
             demand!(
                 stream.attempts >= settings.retry_cnt,
@@ -170,6 +177,9 @@ pub(crate) fn check_recv(own: &mut End, peer: &mut End, shared: Option<&mut Shar
         "receive {} completes before its message is there: {message:?}",
         cqe.wr_id
     );
+    own.told.heard = Some(id);
+    own.told.told = own.told.told.max(message.tells);
+    own.told.asked |= message.reuses;
     let op = if message.kind == Kind::Send { CompletionOp::Recv } else { CompletionOp::RecvWriteImm };
     let flags = if message.imm.is_some() { cqe_flags::IMM } else { 0 }
         | if message.solicited { cqe_flags::SOLICITED } else { 0 }

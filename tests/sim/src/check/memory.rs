@@ -114,7 +114,7 @@ impl Stream {
         let right = if message.kind.is_atomic() {
             message.found.is_some_and(|found| found.to_ne_bytes()[place.done as usize..][..bytes.len()] == *bytes)
         } else {
-            message.data.holds(place.done, bytes)
+            self.may_bring(place.id, place.done, bytes)
         };
         demand!(
             right,
@@ -123,6 +123,7 @@ impl Stream {
             place.id,
             place.done
         );
+        self.check_counts(place.id, place.done, bytes)?;
         self.placed.done += bytes.len() as u32;
         Ok(())
     }

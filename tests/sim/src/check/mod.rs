@@ -3,10 +3,16 @@
 
 pub(crate) mod completion;
 mod memory;
+mod owed;
+mod prompt;
+mod read_order;
 mod requester;
 mod responder;
+mod reuse;
 mod tally;
 mod unreliable;
 
+pub(crate) use owed::Owed;
+pub(crate) use read_order::ReadOrder;
 pub(crate) use tally::Tally;
 pub(crate) use unreliable::Inbox;

@@ -1,7 +1,7 @@
 //! What a requester sends, and what it may believe of the answers that reach it.
 
 use crate::{
-    frame::{Kind as FrameKind, Seen},
+    frame::{Kind as FrameKind, Reth, Seen},
     message::{Kind, Message, Outcome},
     stream::Stream,
     violation::{Checked, demand},
@@ -12,6 +12,13 @@ const RNR_UNITS: [u64; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
     6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
+
+/// A WRITE of nothing to nowhere that asks for an ACK: with the PSN before the oldest it is a duplicate, which a responder only
+/// acknowledges (IBTA v1 C9-105).
+fn is_ping(seen: &Seen<'_>) -> bool {
+    let nowhere = Reth { va: 0, rkey: 0, length: 0 };
+    seen.opcode == 0x0a && seen.ack_request && seen.reth == Some(nowhere) && seen.payload.is_empty()
+}
 
 /// What a request on the wire was.
 pub(crate) struct Sent {
@@ -25,6 +32,9 @@ impl Stream {
     /// A request leaves: it must be the packet of the message that its PSN says, and its turn.
     pub(crate) fn check_request(&mut self, seen: &Seen<'_>, now: u64) -> Result<Sent, crate::violation::Violation> {
         let psn = self.unwrap_psn(seen.psn);
+        if (self.una_at_least..=self.una).contains(&(psn + 1)) && is_ping(seen) {
+            return Ok(Sent { rows: self.rows_at(psn), again: false, end: psn + 1 });
+        }
         demand!(psn <= self.frontier, "psn", "PSN {} sent where {} comes next", seen.psn, self.frontier & 0xff_ffff);
         demand!(
             psn >= self.una_at_least,
@@ -39,6 +49,7 @@ impl Stream {
         };
         let packets = self.check_packet(id, at, seen)?;
         let again = psn < self.frontier;
+        demand!(again || !self.is_held_back, "drain", "PSN {} is sent first, and the send queue is drained", seen.psn);
         let message = self.message(id).expect("found");
         // IBTA v1 C10-110: a fenced request begins when all READs and atomic operations before it are complete.
         demand!(
@@ -214,8 +225,9 @@ impl Stream {
             message.packets
         );
         let bytes = (message.length - skip).min(mtu) as usize;
+        self.check_reused(message, seen.psn, bytes)?;
         demand!(
-            seen.payload.len() == bytes && message.data.holds(skip, seen.payload),
+            seen.payload.len() == bytes && (message.reused.is_some() || message.data.holds(skip, seen.payload)),
             "payload",
             "PSN {}: {} bytes that are not the {bytes} of the message at {skip}",
             seen.psn,
@@ -296,7 +308,7 @@ impl Stream {
         self.una_at_least = at_least;
         if went_on {
             self.alive_at = now;
-            self.disturbed.retain(|psn| *psn >= at_least);
+            self.on_made_good(at_least);
         }
         if went_on && certain && self.una == at_least {
             (self.attempts, self.rnr_naks, self.timer_from) = (0, 0, now);
@@ -304,7 +316,7 @@ impl Stream {
     }
 
     /// How far `from` gets when all before `to` is acknowledged, and these PSNs have answers of their own.
-    fn reach(&self, from: u64, to: u64, is_answered: impl Fn(u64) -> bool) -> u64 {
+    pub(super) fn reach(&self, from: u64, to: u64, is_answered: impl Fn(u64) -> bool) -> u64 {
         let mut reached = from;
         while let Some((id, _)) = self.find(reached) {
             let message = self.message(id).expect("found");
@@ -339,7 +351,7 @@ impl Stream {
         demand!(ran >= timeout, "timer", "the ACK timer of {timeout} ns ran out after {ran} ns at most");
         demand!(self.una_at_least < self.frontier, "timer", "the ACK timer ran out and nothing is in flight");
         self.timer_from = now;
-        self.go_back = true;
+        (self.go_back, self.timed_out) = (true, true);
         Ok(())
     }
 }

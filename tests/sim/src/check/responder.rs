@@ -49,10 +49,12 @@ impl Stream {
         demand!(psn < end, "ack", "an answer for PSN {}, which was never sent", seen.psn);
         if seen.kind == FrameKind::ReadResponse {
             self.check_response(seen, psn)?;
+            self.on_reply(psn);
             return Ok(self.rows_at(psn));
         }
         if seen.kind == FrameKind::AtomicAck {
             self.check_atomic_ack(seen, psn)?;
+            self.on_reply(psn);
             return Ok(self.rows_at(psn));
         }
         let aeth = seen.aeth.expect("an ACK has one");
@@ -146,6 +148,8 @@ impl Stream {
             _ => syndrome == 0x62 && message.may_fail,
         };
         demand!(expected, "refusal", "NAK 0x{syndrome:02x} of PSN {} for {message:?}", seen.psn);
+        self.check_owed(psn)?;
+        let message = self.message(id).expect("found");
         // A key that is none any more is found out when all bytes of the message are there.
         if message.invalidates && psn + 1 == message.end() {
             return Ok(());
@@ -218,7 +222,7 @@ impl Stream {
         // What the requester has had already may have been overwritten since.
         let wanted = psn >= self.una;
         demand!(
-            seen.payload.len() == bytes && (!wanted || message.data.holds(skip, seen.payload)),
+            seen.payload.len() == bytes && (!wanted || self.may_bring(id, skip, seen.payload)),
             "read-response",
             "PSN {}: {} bytes that are not the {bytes} of the READ at {skip}",
             seen.psn,

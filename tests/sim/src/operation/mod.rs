@@ -2,11 +2,13 @@
 //! drawn, and a function that composes its work requests.
 
 mod atomic;
+mod counting;
 mod datagram;
 mod keys;
 mod local;
 mod placement;
 mod read;
+mod reuse;
 mod send;
 mod unreliable;
 mod write;
@@ -16,14 +18,19 @@ use roced_transport::work::DatagramTo;
 
 use crate::{
     layout::{
-        BACK_AT, READ_AT, READ_BYTES, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA, WORDS, WORDS_AT,
-        WRITE_BYTES, own_key, slot_key,
+        BACK_AT, BACK_WORD_AT, COUNTING_KEY, COUNTING_VA, READ_AT, READ_BYTES, RECV_AT, RECV_BYTES, RECV_SLOTS,
+        REUSE_BYTES, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_KEY, SOURCE_VA, WORDS, WORDS_AT, WRITE_BYTES, own_key,
+        reuse_key, slot_key,
     },
-    message::{Kind, Message, Outcome},
+    message::{Expected, Kind, Message, Outcome},
     pattern::{Pieces, SOURCE_BYTES},
     random::Random,
+    reuse::Reuse,
     service::Service,
 };
+
+/// Work requests that one operation posts at the most.
+pub(crate) const MOST: u32 = counting::MOST;
 
 /// An operation: a row of the table that a run prints.
 #[derive(Clone, Copy)]
@@ -43,12 +50,15 @@ const SOUND: &[Operation] = &[
     write::WRITE_IMM,
     read::READ,
     read::READ_BACK,
+    counting::COUNTING,
+    counting::BEHIND,
     keys::NEW_KEY,
     atomic::COMPARE_SWAP,
     atomic::FETCH_ADD,
     local::INVALIDATE,
     placement::FLUSH,
     placement::ATOMIC_WRITE,
+    reuse::REUSE,
 ];
 
 /// Operations that end a reliable connection.
@@ -134,6 +144,11 @@ pub(crate) fn draw(random: &mut Random, service: Service, fatal: bool) -> (&'sta
     unreachable!("less than the sum of all weights")
 }
 
+/// What an application says when it is asked whether a message is there.
+pub(crate) fn answer() -> (&'static Operation, u64) {
+    (&send::SEND, 1)
+}
+
 /// What composing needs and gives.
 pub(crate) struct Composer<'c> {
     pub(crate) random: &'c mut Random,
@@ -163,6 +178,13 @@ pub(crate) struct Composer<'c> {
     pub(crate) own_generation: u32,
     /// Generation of the peer's key that is taken back now and then.
     pub(crate) generation: u32,
+    /// The index of the receive that the next SEND takes; `None` if nobody knows.
+    pub(crate) next_receive: Option<u64>,
+    /// Nothing that was posted before uses the memory that is used again; the memory.
+    pub(crate) reuse_is_free: bool,
+    pub(crate) reuse: Reuse,
+    /// Set: nothing more is posted for so many nanoseconds.
+    pub(crate) pause: u64,
     /// Set: the peer takes that key back, and makes another, before this is posted.
     pub(crate) take_back: bool,
     pub(crate) messages: Vec<Message>,
@@ -217,6 +239,7 @@ impl Composer<'_> {
             inline: false,
             data,
             length,
+            expected: Expected::Sea,
             into: Pieces::default(),
             remote: 0,
             remote_va: 0,
@@ -224,6 +247,9 @@ impl Composer<'_> {
             invalidates: false,
             invalidated: false,
             lkey: SOURCE_KEY,
+            reuses: false,
+            reused: None,
+            tells: None,
             swap_or_add: 0,
             compare: 0,
             found: None,
@@ -234,6 +260,7 @@ impl Composer<'_> {
             writable: length,
             first: 0,
             packets: 0,
+            posted_at: 0,
             recv: None,
             answered_until: 0,
         }
@@ -306,6 +333,39 @@ impl Composer<'_> {
     /// A READ of what a WRITE before it has put there.
     pub(crate) fn read_back(&mut self, written: &Message) -> Message {
         self.read_of(written.data.clone(), written.length, written.remote_va, SINK_KEY)
+    }
+
+    /// The bytes of a SEND or WRITE come from memory that is used again.
+    pub(crate) fn fill_from_reused(&mut self, message: &mut Message) {
+        let offset = self.random.below(u64::from(REUSE_BYTES - message.length) + 1) as u32;
+        message.data = Pieces::default();
+        message.data.push(self.reuse.sea_at(self.host) as u32 + offset, message.length);
+        (message.inline, message.reuses) = (false, true);
+        message.rows &= !(trait_bit(Trait::Inline) | trait_bit(Trait::SeveralSges));
+        message.lkey = reuse_key(self.slot, self.reuse.generation);
+    }
+
+    /// A READ of words that count up, from byte `offset` of them on.
+    pub(crate) fn read_counts(&mut self, offset: u32, length: u32) -> Message {
+        let message = self.read_of(Pieces::default(), length, COUNTING_VA + u64::from(offset), COUNTING_KEY);
+        Message { expected: Expected::Counting(offset), ..message }
+    }
+
+    /// A READ of what a SEND before it puts into the receive of that index.
+    pub(crate) fn read_received(&mut self, sent: &Message, index: u64) -> Message {
+        let buffer = (index % u64::from(RECV_SLOTS)) as u32;
+        let remote = self.slot as u32 * SLOT_BYTES + RECV_AT + buffer * RECV_BYTES;
+        let message = self.read_of(sent.data.clone(), sent.length, SINK_VA + u64::from(remote), SINK_KEY);
+        Message { expected: Expected::Receive(index), ..message }
+    }
+
+    /// An atomic operation on the word that is read back, and the READ.
+    pub(crate) fn atomic_and_back(&mut self, kind: Kind) -> [Message; 2] {
+        let remote = self.slot as u32 * SLOT_BYTES + BACK_WORD_AT;
+        let remote_va = SINK_VA + u64::from(remote);
+        let message = self.atomic(kind);
+        let read = self.read_of(Pieces::default(), 8, remote_va, SINK_KEY);
+        [Message { remote, remote_va, ..message }, Message { expected: Expected::Word, ..read }]
     }
 
     /// A FLUSH of what a WRITE before it puts there, or of all that its key opens.

@@ -25,8 +25,12 @@ impl Responder {
     /// Sends one READ response or ATOMIC ACK, or else what is owed.
     pub(crate) fn transmit<A: App, W: Wire>(&mut self, link: &mut Link, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
         let failed = link.state == State::Error;
-        // An ACK for what came after a READ would say that its responses are lost: they go first.
-        if !failed && let Some((request, pending)) = self.replay.front() {
+        // An ACK for what came after a READ would say that its responses are lost: they go first. A refusal says so, too, and what was
+        // accepted before it is answered (IBTA v1 9.7.5.2.7); a queue pair that its client has ended answers nothing that takes memory.
+        let refuses = matches!(self.owed, Owed::Nak(..));
+        if (!failed || refuses)
+            && let Some((request, pending)) = self.replay.front()
+        {
             return if matches!(request.operation, Operation::CompareSwap | Operation::FetchAdd) {
                 self.send_atomic_ack(&request, link, wire)
             } else {
@@ -35,9 +39,11 @@ impl Responder {
         }
         let (syndrome, psn) = match self.owed {
             Owed::Nothing => return Visit::Idle,
-            // A queue pair that has failed says why, and nothing else.
-            Owed::Ack | Owed::SequenceNak | Owed::RnrNak if failed => return Visit::Idle,
+            // A queue pair that has failed says why, and what it did; it asks for nothing.
+            Owed::SequenceNak | Owed::RnrNak if failed => return Visit::Idle,
+            Owed::Ack if failed && self.replay.front().is_some() => return Visit::Idle,
             Owed::Ack => (Syndrome::ACK, self.expected.minus(1)),
+            Owed::AckUpTo(psn) => (Syndrome::ACK, psn),
             Owed::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.expected),
             Owed::RnrNak => (Syndrome::Rnr { timer: link.attributes.min_rnr_timer as u8 }, self.expected),
             Owed::Nak(code, psn) => (Syndrome::Nak(code), psn),
@@ -49,7 +55,28 @@ impl Responder {
         }
         link.counters.count(QpCount::ResponsePackets);
         let was_owed = core::mem::replace(&mut self.owed, Owed::Nothing);
-        if was_owed == Owed::Ack { Visit::Acknowledged } else { Visit::Progress }
+        if matches!(was_owed, Owed::Ack | Owed::AckUpTo(_)) {
+            return Visit::Acknowledged;
+        }
+        // A NAK of any kind asks for the expected request.
+        self.source.on_asked();
+        Visit::Progress
+    }
+
+    /// The answer that is owed as the last word of a queue pair that goes: an ACK, or the NAK with which it ended. None while responses are owed
+    /// that would have to go first.
+    pub(crate) fn farewell(&self, link: &Link) -> Option<Headers> {
+        if self.replay.front().is_some() {
+            return None;
+        }
+        let (syndrome, psn) = match self.owed {
+            Owed::Ack => (Syndrome::ACK, self.expected.minus(1)),
+            Owed::AckUpTo(psn) => (Syndrome::ACK, psn),
+            Owed::Nak(code, psn) => (Syndrome::Nak(code), psn),
+            // The peer asks again, and finds nobody.
+            Owed::Nothing | Owed::SequenceNak | Owed::RnrNak => return None,
+        };
+        Some(Headers { aeth: Some(Aeth { syndrome, msn: self.msn }), ..Headers::new(link.bth(opcode::RC_ACK, psn)) })
     }
 
     fn send_read_response<A: App, W: Wire>(
@@ -86,10 +113,13 @@ impl Responder {
             }
             Err(EmitError::Full) => Visit::Full,
             Err(EmitError::Aborted) => {
-                // IBTA v1 9.7.5.2.6: a NAK takes the place of the response that cannot be given.
+                // IBTA v1 9.7.5.2.6: a NAK takes the place of the response that cannot be given, and of all behind it.
                 self.owed = Owed::Nak(NakCode::RemoteAccess, psn);
+                self.replay.forget_pending();
                 link.counters.count(QpCount::RemoteAccessSent);
-                link.fail_with_event(event::QP_ACCESS_ERROR);
+                if link.state != State::Error {
+                    link.fail_with_event(event::QP_ACCESS_ERROR);
+                }
                 Visit::Progress
             }
         }

@@ -1,0 +1,127 @@
+//! Answers that are owed: what a responder executed before it refused a request is answered before the NAK that says so, and its
+//! requester has the answers.
+//!
+//! IBTA v1 9.7.5.1.2 and 9.9.2.4: responses leave in the order of the requests; a NAK has its place behind the answers to all before
+//! the refused request. So on the wire all responses of READs and all ATOMIC ACKs come before it, and a requester whose answers the
+//! network did nothing to has them when it learns of the refusal: it flushes nothing in front of what was refused.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    stream::Stream,
+    violation::{Checked, demand},
+};
+
+/// Answers to READs and atomic operations of one queue pair, as the wire shows them.
+#[derive(Debug)]
+pub(crate) struct Owed {
+    /// All before this was answered at least once; PSNs from it on that were.
+    from: u64,
+    replied: BTreeSet<u64>,
+    /// Answers that the network lost, damaged or delayed, and may not have been made good.
+    hit: Vec<Hit>,
+    /// The request that the requester knows to be refused, and since when.
+    refused: Option<(u64, u64)>,
+    /// Something in front of it was flushed.
+    flushed: bool,
+}
+
+/// What the network did to the answer with this PSN.
+#[derive(Clone, Copy, Debug)]
+struct Hit {
+    psn: u64,
+    is_lost: bool,
+}
+
+/// A refusal may have overtaken the answers before it: a requester waits for them at least so long, in nanoseconds. A guess of what
+/// any network's ways differ by at the least, and less than the round trips that roced waits.
+const OVERTAKEN_BY: u64 = 10_000;
+
+impl Owed {
+    pub(crate) fn from(start: u64) -> Self {
+        Self { from: start, replied: BTreeSet::new(), hit: Vec::new(), refused: None, flushed: false }
+    }
+}
+
+impl Stream {
+    /// A READ response or an ATOMIC ACK leaves.
+    pub(crate) fn on_reply(&mut self, psn: u64) {
+        self.owed.replied.insert(psn);
+        self.advance_replied(psn);
+    }
+
+    fn advance_replied(&mut self, to: u64) {
+        // What is not kept any more is complete.
+        let first = self.messages.front().map_or(self.end, |message| message.first);
+        let from = self.owed.from.max(first);
+        self.owed.from = self.reach(from, to, |psn| self.owed.replied.contains(&psn));
+        self.owed.replied = self.owed.replied.split_off(&self.owed.from);
+    }
+
+    /// The request at `psn` is refused: a fatal NAK leaves.
+    pub(crate) fn check_owed(&mut self, psn: u64) -> Checked {
+        self.advance_replied(psn);
+        let from = self.owed.from;
+        demand!(
+            from >= psn,
+            "owed-answer",
+            "PSN {} is refused, and {} was accepted before it and never answered: {:?}",
+            psn & 0xff_ffff,
+            from & 0xff_ffff,
+            self.find(from).and_then(|(id, _)| self.message(id))
+        );
+        Ok(())
+    }
+
+    /// The network did something to an answer, so that the requester does not have it in its turn.
+    pub(crate) fn on_answer_hit(&mut self, psn: u64, is_lost: bool) {
+        let from = self.una_at_least;
+        self.owed.hit.retain(|hit| hit.psn >= from);
+        self.owed.hit.push(Hit { psn, is_lost });
+    }
+
+    /// The requester learns that a request was refused.
+    pub(crate) fn on_refused(&mut self, psn: u32, now: u64) {
+        let psn = self.unwrap_psn(psn);
+        self.owed.refused.get_or_insert((psn, now));
+    }
+
+    /// An answer reaches a requester that has failed. If a refusal overtook it, and it is the one that was missing, it came too late
+    /// for an impatient one only.
+    pub(crate) fn check_overtaken(&self, psn: u32, now: u64) -> Checked {
+        let psn = self.unwrap_psn(psn);
+        let Some((refused, at)) = self.owed.refused.filter(|_| self.owed.flushed) else { return Ok(()) };
+        demand!(
+            psn != self.una_at_least || psn >= refused || now > at + OVERTAKEN_BY,
+            "owed-answer",
+            "the answer of PSN {} comes {} ns behind the refusal of PSN {}, and its request was flushed",
+            psn & 0xff_ffff,
+            now - at,
+            refused & 0xff_ffff
+        );
+        Ok(())
+    }
+
+    /// A request is flushed because one behind it was refused, and for no other reason: that is so only when an answer to a READ or an
+    /// atomic operation before the refused one was lost, for the responder does not answer any more.
+    pub(crate) fn check_flushed(&mut self, id: u64) -> Checked {
+        let Some((refused, _)) = self.owed.refused else { return Ok(()) };
+        let message = self.message(id).expect("kept");
+        // Who drops answers behind one that was late asks for them again, and nobody is there.
+        if message.first < self.sent_again_until {
+            return Ok(());
+        }
+        let hits = || self.owed.hit.iter().filter(|hit| (self.una_at_least..refused).contains(&hit.psn));
+        demand!(
+            hits().count() > 0,
+            "owed-answer",
+            "request {} is flushed, PSN {} was refused, and no answer before it was lost: acknowledged up to {}, {message:?}",
+            message.wr_id,
+            refused & 0xff_ffff,
+            self.una_at_least & 0xff_ffff
+        );
+        // One that is late only is still to come.
+        self.owed.flushed |= hits().all(|hit| !hit.is_lost);
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! The queue pairs of an endpoint: found by number when something comes for one, and by slot in everything that the endpoint keeps of them.
+//!
+//! Numbers lie all over an index space of 18 bits. Slots are dense, as many as there were queue pairs at a time, so what is kept by slot (timers,
+//! lists, the worker's seats) takes memory only for queue pairs that are there. A queue pair keeps its slot until it is removed.
+
+use alloc::boxed::Box;
+
+use roced_shared::ids::Qpn;
+
+use crate::{qp::Qp, table::Table};
+
+/// Queue pairs by slot.
+#[derive(Debug)]
+pub(super) struct QpSlots {
+    table: Table<Box<Qp>>,
+}
+
+impl QpSlots {
+    /// Room for `capacity` queue pairs.
+    pub(super) fn new(capacity: u32) -> Self {
+        Self { table: Table::sparse(Qpn::INDEX_COUNT, capacity) }
+    }
+
+    /// The slot of the queue pair whose number has this index.
+    #[inline]
+    pub(super) fn find(&self, index: u32) -> Option<u32> {
+        self.table.slot_of(index)
+    }
+
+    /// The queue pair in a slot.
+    #[inline]
+    pub(super) fn get(&self, slot: u32) -> Option<&Qp> {
+        self.table.in_slot(slot).map(|qp| &**qp)
+    }
+
+    /// The queue pair in a slot, to change it.
+    #[inline]
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Qp> {
+        self.table.in_slot_mut(slot).map(|qp| &mut **qp)
+    }
+
+    /// Gives a queue pair a slot.
+    ///
+    /// # Errors
+    /// The queue pair back when its number is taken, or there is no slot.
+    pub(super) fn insert(&mut self, qp: Box<Qp>) -> Result<u32, Box<Qp>> {
+        let index = qp.qpn().index();
+        self.table.insert(index, qp)?;
+        Ok(self.table.slot_of(index).expect("it was just inserted"))
+    }
+
+    /// Takes the queue pair in a slot out, and frees the slot.
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Box<Qp>> {
+        let index = self.get(slot)?.qpn().index();
+        self.table.remove(index)
+    }
+
+    /// Every queue pair, in the order of slots.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Qp> {
+        self.table.iter().map(|qp| &**qp)
+    }
+}

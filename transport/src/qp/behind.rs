@@ -1,0 +1,87 @@
+//! What the peer says of a request while READs or atomic operations before it are not all answered: that it is missing, that no receive is
+//! there for it, that it is refused. It is acted upon when their answers are here.
+//!
+//! Answers that a refusal has overtaken are still to come, for a responder gives them before it refuses. Where they are lost nobody gives them
+//! again, so the wait for them is bounded.
+
+use super::{Link, Turn, completer::Completer, requester::Requester, send_queue::SendQueue};
+use crate::{clock::Nanos, io::App, psn::Psn, wire::aeth::NakCode};
+
+/// The last word about a request that is not the oldest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Behind {
+    pub(super) psn: Psn,
+    pub(super) said: Said,
+    /// When it is acted upon at the latest.
+    pub(super) due: Nanos,
+}
+
+/// What was said of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Said {
+    /// It did not arrive, and others behind it did.
+    Missing,
+    /// It found no receive; to be sent again after the time of this code.
+    NotReady(u8),
+    /// It is refused, and the peer does no more.
+    Refused(NakCode),
+}
+
+impl Completer {
+    /// The peer said that of the request with `psn`. Without selective recovery all from the gap on is sent again, and it will be said again.
+    pub(super) fn remember(&mut self, psn: Psn, said: Said, link: &Link) {
+        let is_refused = matches!(self.behind, Some(Behind { said: Said::Refused(_), .. }));
+        if link.recovery.is_selective() && !is_refused {
+            self.behind = Some(Behind { psn, said, due: Nanos::NEVER });
+        }
+    }
+
+    /// The peer refused the request with `psn`, behind answers that may have been overtaken.
+    pub(super) fn remember_refusal(&mut self, psn: Psn, code: NakCode, link: &Link, now: Nanos) {
+        let is_refused = matches!(self.behind, Some(Behind { said: Said::Refused(_), .. }));
+        if !is_refused {
+            let due = now + self.refusal_delay(link);
+            self.behind = Some(Behind { psn, said: Said::Refused(code), due });
+        }
+    }
+
+    /// An answer came: others may follow.
+    pub(super) fn put_off_refusal(&mut self, link: &Link, now: Nanos) {
+        let delay = self.refusal_delay(link);
+        if let Some(Behind { said: Said::Refused(_), due, .. }) = &mut self.behind {
+            *due = now + delay;
+        }
+    }
+
+    fn refusal_delay(&self, link: &Link) -> Nanos {
+        self.selective.patience().max(link.recovery.probe_floor).max(link.recovery.reorder_delay)
+    }
+
+    /// The answers before a refused request do not come any more.
+    pub(super) fn end_refused<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
+        if let Some(Behind { psn, said: Said::Refused(code), .. }) = self.behind.take() {
+            self.flush_before(psn, link, queue, turn);
+            self.on_remote_error(code, link, queue, turn);
+        }
+    }
+
+    /// The oldest request may be the one that something was said of.
+    pub(super) fn act_on_behind<A: App>(
+        &mut self,
+        link: &mut Link,
+        queue: &mut SendQueue,
+        requester: &mut Requester,
+        turn: &mut Turn<'_, A>,
+    ) {
+        let oldest = self.unacknowledged();
+        let Some(Behind { said, .. }) = self.behind.take_if(|behind| behind.psn == oldest) else { return };
+        if !link.state.sends() {
+            return;
+        }
+        match said {
+            Said::Missing => self.on_sequence_nak(link, queue, requester, turn),
+            Said::NotReady(timer) => self.on_rnr(timer, link, queue, requester, turn),
+            Said::Refused(code) => self.on_remote_error(code, link, queue, turn),
+        }
+    }
+}

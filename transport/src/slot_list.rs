@@ -1,0 +1,149 @@
+//! A list of slots, each at most once, in which every operation takes constant time.
+//!
+//! The links lie in an array by slot, so a slot leaves the list from any place. All memory is asked for at first, zeroed: links of slots that were
+//! never listed are never written, and cost nothing.
+//!
+//! ```text
+//!   ends ──► first ◄──► ... ◄──► last ──► ends        a ring; links of a slot that is not listed are 0
+//! ```
+
+use alloc::{boxed::Box, vec};
+
+/// Neighbors in the ring, as nodes; 0 when the node is not in it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Links {
+    next: u32,
+    previous: u32,
+}
+
+/// The node between the last slot and the first.
+const ENDS: u32 = 1;
+/// The node of slot 0.
+const FIRST: u32 = 2;
+
+/// A double-ended queue of slots.
+#[derive(Debug)]
+pub(crate) struct SlotList {
+    links: Box<[Links]>,
+}
+
+impl SlotList {
+    /// An empty list for the slots below `slots`.
+    pub(crate) fn new(slots: u32) -> Self {
+        let mut links = vec![Links::default(); slots as usize + FIRST as usize].into_boxed_slice();
+        links[ENDS as usize] = Links { next: ENDS, previous: ENDS };
+        Self { links }
+    }
+
+    /// No slot is listed.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.links[ENDS as usize].next == ENDS
+    }
+
+    /// Lists a slot as the last, unless it is listed.
+    ///
+    /// # Panics
+    /// When the slot is not below the number given to [`Self::new`].
+    #[inline]
+    pub(crate) fn push_back(&mut self, slot: u32) {
+        self.insert(slot, self.links[ENDS as usize].previous);
+    }
+
+    /// Lists a slot as the first, unless it is listed.
+    ///
+    /// # Panics
+    /// As [`Self::push_back`].
+    pub(crate) fn push_front(&mut self, slot: u32) {
+        self.insert(slot, ENDS);
+    }
+
+    /// Takes the first slot out.
+    #[inline]
+    pub(crate) fn pop_front(&mut self) -> Option<u32> {
+        let first = self.first()?;
+        self.remove(first);
+        Some(first)
+    }
+
+    /// Takes a slot out, if it is listed.
+    #[inline]
+    pub(crate) fn remove(&mut self, slot: u32) {
+        let Links { next, previous } = core::mem::take(&mut self.links[(slot + FIRST) as usize]);
+        if next != 0 {
+            self.links[previous as usize].next = next;
+            self.links[next as usize].previous = previous;
+        }
+    }
+
+    /// The first slot.
+    pub(crate) fn first(&self) -> Option<u32> {
+        self.links[ENDS as usize].next.checked_sub(FIRST)
+    }
+
+    /// The slot behind one that is listed.
+    pub(crate) fn after(&self, slot: u32) -> Option<u32> {
+        self.links[(slot + FIRST) as usize].next.checked_sub(FIRST)
+    }
+
+    fn insert(&mut self, slot: u32, previous: u32) {
+        let node = slot + FIRST;
+        if self.links[node as usize].next != 0 {
+            return;
+        }
+        let next = self.links[previous as usize].next;
+        self.links[node as usize] = Links { next, previous };
+        self.links[previous as usize].next = node;
+        self.links[next as usize].previous = node;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::{collections::VecDeque, vec::Vec};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_slot_is_listed_once() {
+        let mut list = SlotList::new(4);
+        [3, 0, 3, 0].into_iter().for_each(|slot| list.push_back(slot));
+        list.push_front(0);
+        assert_eq!([(); 3].map(|()| list.pop_front()), [Some(3), Some(0), None]);
+    }
+
+    #[test]
+    #[should_panic(expected = "index out of bounds")]
+    fn a_slot_beyond_the_capacity_is_refused() {
+        SlotList::new(4).push_back(4);
+    }
+
+    proptest! {
+        /// Against a plain queue.
+        #[test]
+        fn list_behaves_as_a_queue_without_duplicates(steps in proptest::collection::vec((0u8..5, 0u32..6), 1..200)) {
+            let mut list = SlotList::new(6);
+            let mut model: VecDeque<u32> = VecDeque::new();
+            for (step, slot) in steps {
+                match step {
+                    0 | 1 if !model.contains(&slot) => model.push_back(slot),
+                    2 if !model.contains(&slot) => model.push_front(slot),
+                    3 => model.retain(|other| *other != slot),
+                    _ => {}
+                }
+                match step {
+                    0 | 1 => list.push_back(slot),
+                    2 => list.push_front(slot),
+                    3 => list.remove(slot),
+                    _ => prop_assert_eq!(list.pop_front(), model.pop_front()),
+                }
+                prop_assert_eq!(list.is_empty(), model.is_empty());
+                let listed: Vec<u32> = std::iter::successors(list.first(), |slot| list.after(*slot)).collect();
+                prop_assert_eq!(listed, model.iter().copied().collect::<Vec<_>>());
+            }
+        }
+    }
+}

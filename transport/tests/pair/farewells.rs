@@ -1,0 +1,136 @@
+//! Queue pairs that are removed or reset before what they owe has left.
+
+use roced_shared::abi::{
+    control::{QpAttributes, attribute, state},
+    cqe::Status,
+    wqe::SendOp,
+};
+use roced_transport::{
+    clock::Nanos,
+    counters::QpCount,
+    reject::DropReason,
+    wire::{Operation, opcode},
+};
+
+use crate::host::{Pair, Settings, no_fault, sge, work};
+
+/// Host 1 has executed what host 0 sent, and has no room on the wire to say so.
+fn executed_behind_a_full_ring(settings: Settings) -> Pair {
+    let mut pair = Pair::new(settings);
+    pair.hosts[1].nic.room = 0;
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 5000)], 10_000));
+    for _ in 0..4 {
+        pair.turn(&mut no_fault);
+    }
+    assert!(pair.hosts[1].app.memory[10_000..15_000] == pair.hosts[0].app.memory[..5000], "it was executed");
+    assert!(pair.hosts[0].take().is_empty() && pair.hosts[1].nic.frames.is_empty());
+    pair
+}
+
+fn drain_and_expect_success(pair: &mut Pair) {
+    assert!(pair.hosts[1].endpoint.wants_transmit());
+    pair.hosts[1].nic.room = 4096;
+    pair.run(Nanos::from_micros(50), no_fault);
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 0);
+    assert_eq!((pair.sent(1, Operation::Ack), pair.hosts[1].count(QpCount::ResponsePackets)), (1, 1));
+    assert!(!pair.hosts[1].endpoint.wants_transmit());
+}
+
+#[test]
+fn owed_ack_outlives_the_removal_of_its_queue_pair() {
+    let mut pair = executed_behind_a_full_ring(Settings::default());
+    let qpn = pair.hosts[1].qpn;
+    assert!(pair.hosts[1].endpoint.remove_qp(qpn).is_some());
+    drain_and_expect_success(&mut pair);
+}
+
+#[test]
+fn owed_ack_outlives_the_reset_of_its_queue_pair() {
+    let mut pair = executed_behind_a_full_ring(Settings::default());
+    let host = &mut pair.hosts[1];
+    host.endpoint.modify_qp(host.qpn, attribute::STATE, &QpAttributes::default(), None).expect("from anywhere");
+    drain_and_expect_success(&mut pair);
+}
+
+#[test]
+fn refused_reset_leaves_the_owed_ack_with_its_queue_pair() {
+    let mut pair = executed_behind_a_full_ring(Settings::default());
+    let host = &mut pair.hosts[1];
+    let excess = host.endpoint.modify_qp(
+        host.qpn,
+        attribute::STATE | attribute::QKEY,
+        &QpAttributes { state: state::RESET, ..QpAttributes::default() },
+        None,
+    );
+    assert!(excess.is_err());
+    drain_and_expect_success(&mut pair);
+}
+
+/// Nothing is owed by a queue pair whose answers have left.
+#[test]
+fn removal_without_an_owed_answer_sends_nothing() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 5000)], 10_000));
+    pair.settle();
+    let acks = pair.sent(1, Operation::Ack);
+    let qpn = pair.hosts[1].qpn;
+    pair.hosts[1].endpoint.remove_qp(qpn).expect("there");
+    assert!(!pair.hosts[1].endpoint.wants_transmit());
+    pair.settle();
+    assert_eq!(pair.sent(1, Operation::Ack), acks);
+}
+
+/// An ACK of what came after a READ would say that the READ's responses are lost.
+#[test]
+fn ack_behind_responses_that_are_owed_is_not_kept() {
+    let mut pair = executed_behind_a_full_ring(Settings::default());
+    pair.hosts[0].post(&work(2, SendOp::Read, &[sge(0, 3000)], 0));
+    pair.hosts[0].post(&work(3, SendOp::Write, &[sge(0, 10)], 0));
+    for _ in 0..4 {
+        pair.turn(&mut no_fault);
+    }
+    let qpn = pair.hosts[1].qpn;
+    pair.hosts[1].endpoint.remove_qp(qpn).expect("there");
+    assert!(!pair.hosts[1].endpoint.wants_transmit());
+}
+
+#[test]
+fn refusal_outlives_the_removal_of_its_queue_pair() {
+    let mut pair = Pair::new(Settings { access: 0, ..Settings::default() });
+    pair.hosts[1].nic.room = 0;
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+    for _ in 0..4 {
+        pair.turn(&mut no_fault);
+    }
+    let host = &mut pair.hosts[1];
+    host.endpoint.remove_qp(host.qpn).expect("there");
+    host.nic.room = 4096;
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::RemoteAccess)]);
+}
+
+/// Each of them executes a message and is removed; the list of last answers has room for 64.
+#[test]
+fn lost_farewells_are_counted() {
+    let mut pair = executed_behind_a_full_ring(Settings::default());
+    for life in 0..65 {
+        let host = &mut pair.hosts[1];
+        host.endpoint.remove_qp(host.qpn).expect("there");
+        let lost = u64::from(life == 64);
+        assert_eq!(host.endpoint.drops().get(DropReason::FarewellLost), lost, "after {life} others");
+        pair.hosts[0].endpoint.remove_qp(pair.hosts[0].qpn).expect("there");
+        pair.connect_another(100 + life);
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+        for _ in 0..4 {
+            pair.turn(&mut no_fault);
+        }
+    }
+    pair.hosts[1].nic.room = 4096;
+    pair.turn(&mut no_fault);
+    let acks = pair.trace.iter().filter(|(from, seen, _)| (*from, *seen) == (1, opcode::RC_ACK)).count();
+    assert!(acks <= 32, "they count for the budget of a turn");
+    pair.settle();
+    let acks = pair.trace.iter().filter(|(from, seen, _)| (*from, *seen) == (1, opcode::RC_ACK)).count();
+    assert_eq!(acks, 65, "of 66 that were owed, one by the queue pair that is there");
+}

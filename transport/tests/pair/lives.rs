@@ -1,0 +1,276 @@
+//! Packets of an earlier life of a connection: the same addresses, the same queue pair numbers, PSNs that lie close. None may be
+//! executed in place of one of this life, and none may cost a healthy connection more than go-back-N would.
+
+use roced_shared::abi::{
+    control::{QpAttributes, attribute, state},
+    cqe::Status,
+    wqe::SendOp,
+};
+use roced_transport::{
+    clock::Nanos,
+    counters::QpCount,
+    io::Via,
+    psn::Psn,
+    recovery::RecoveryConfig,
+    reject::{Disposition, DropReason},
+    wire::{Aeth, NakCode, Syndrome, bth::Bth, headers::Headers, opcode, reth::Reth},
+};
+
+use crate::host::{Fate, KEY, Pair, Settings, VA, bth, forged, no_fault, one, sge, work};
+use crate::selective::{HELD, LIMIT, answers, dropped, repairs, warm};
+
+/// Where stale packets write, if they do.
+const STALE_AT: u64 = 900_000;
+
+/// A WRITE ONLY of an earlier life, as host 0 sent it, `ahead` of what host 1 expects now.
+fn stale_write(pair: &Pair, psn: u32, ahead: u32) -> Vec<u8> {
+    let reth = Some(Reth { va: VA + STALE_AT, rkey: KEY, length: 8 });
+    let bth = Bth { psn: Psn::new(psn).plus(ahead), ..bth(pair, opcode::RC_WRITE_ONLY) };
+    forged(pair, &Headers { reth, ..Headers::new(bth) }, b"stalestu")
+}
+
+/// Posts `count` WRITEs of 1000 bytes, one behind the other in memory, and checks that all arrive.
+fn writes_arrive(pair: &mut Pair, count: u64) {
+    for wr_id in 0..count {
+        pair.hosts[0].post(&work(wr_id, SendOp::Write, &[sge(wr_id * 1000, 1000)], 500_000 + wr_id * 1000));
+    }
+    pair.settle();
+    let expected: Vec<_> = (0..count).map(|wr_id| (wr_id, Status::Success)).collect();
+    assert_eq!(pair.hosts[0].take(), expected);
+    let bytes = count as usize * 1000;
+    assert!(pair.hosts[0].app.memory[..bytes] == pair.hosts[1].app.memory[500_000..500_000 + bytes]);
+}
+
+/// Takes both ends through RESET to another life, in which frames leave from UDP source ports of their own if `new_port`.
+fn reconnect(pair: &mut Pair, new_port: bool) {
+    for host in &mut pair.hosts {
+        let reset = QpAttributes { state: state::RESET, ..QpAttributes::default() };
+        host.endpoint.modify_qp(host.qpn, attribute::STATE, &reset, None).expect("from anywhere");
+    }
+    pair.life += u16::from(new_port);
+    pair.connect();
+}
+
+#[test]
+fn a_request_of_an_earlier_life_is_not_executed_in_its_turn() {
+    for established in [false, true] {
+        for ahead in [2, 5, 40, 3_000, 20_000] {
+            let mut pair = Pair::new(Settings::default());
+            let mut psn = pair.settings.psn;
+            if established {
+                writes_arrive(&mut pair, 20);
+                psn += 20;
+            }
+            let stale = stale_write(&pair, psn, ahead);
+            pair.deliver(1, &stale);
+            let before = pair.hosts[1].app.memory[STALE_AT as usize..][..8].to_vec();
+            writes_arrive(&mut pair, 50);
+            assert_eq!(pair.hosts[1].app.memory[STALE_AT as usize..][..8], before, "{ahead} ahead");
+        }
+    }
+}
+
+/// The packet that is expected next comes, and so does one of an earlier life that is expected then.
+#[test]
+fn a_request_from_another_port_is_not_executed_even_when_it_is_expected() {
+    for ahead in 0..4 {
+        let mut pair = Pair::new(Settings::default());
+        let stale = stale_write(&pair, pair.settings.psn + 1, ahead);
+        reconnect(&mut pair, true);
+        writes_arrive(&mut pair, 1);
+        assert_eq!(pair.deliver(1, &stale), dropped(DropReason::OtherSourcePort));
+        writes_arrive(&mut pair, 10);
+        assert_eq!(pair.deliver(1, &stale), dropped(DropReason::Duplicate), "only acknowledged");
+        assert!(!pair.hosts[1].app.writes.contains(&(STALE_AT, 8)), "{ahead} ahead");
+    }
+}
+
+/// A peer may change its port (a rerouted flow): its packet is taken when it comes again after it was asked for.
+#[test]
+fn a_peer_that_changes_its_port_is_followed() {
+    let mut pair = warm(Settings::default());
+    for life in 1..4 {
+        pair.life = life;
+        let path = roced_transport::qp::PathState::Ready(pair.path_via(0, Via::Nic { flow: 1 }));
+        let qpn = pair.hosts[0].qpn;
+        pair.hosts[0].endpoint.set_path(qpn, path).expect("there");
+        writes_arrive(&mut pair, 50);
+        pair.hosts[1].post(&work(1, SendOp::Read, &[sge(0, 9000)], 0));
+        pair.settle();
+        assert_eq!(pair.hosts[1].take(), [(1, Status::Success)]);
+    }
+    assert_eq!(pair.hosts.each_ref().map(|host| host.count(QpCount::AckTimeout)), [0, 0]);
+}
+
+/// Packets from ports that change with each packet: a network card that sprays. Two packets tell.
+#[test]
+fn a_peer_of_many_ports_is_taken_as_it_is() {
+    let mut pair = warm(Settings::default());
+    for life in 1..60 {
+        pair.life = life;
+        let path = roced_transport::qp::PathState::Ready(pair.path_via(0, Via::Nic { flow: 1 }));
+        let qpn = pair.hosts[0].qpn;
+        pair.hosts[0].endpoint.set_path(qpn, path).expect("there");
+        pair.hosts[0].post(&work(u64::from(life), SendOp::Write, &[sge(0, 10)], 0));
+        pair.turn(&mut no_fault);
+        pair.now = pair.now + Nanos::from_micros(5);
+    }
+    pair.settle();
+    assert_eq!(pair.hosts[0].take().len(), 59);
+    assert!(pair.hosts[0].count(QpCount::SequenceNakReceived) <= 3);
+}
+
+#[test]
+fn a_read_response_of_an_earlier_life_is_not_placed() {
+    for ahead in [1, 2, 7, 12] {
+        let mut pair = Pair::new(Settings::default());
+        // In the same place of the message, with other bytes.
+        pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 16 * 1024)], 600_000));
+        pair.hosts[0].endpoint.poll_transmit(pair.now, 32, &mut pair.hosts[0].app, &mut pair.hosts[0].nic);
+        let first = Psn::new(pair.settings.psn);
+        let bth = Bth { psn: first.plus(ahead), ..Bth::new(opcode::RC_READ_RESPONSE_MIDDLE, pair.hosts[0].qpn, first) };
+        let stale = pair.frame(1, &Headers::new(bth), &[0xee; 1024]);
+        pair.deliver(0, &stale);
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+        assert!(
+            pair.hosts[0].app.memory[..16 * 1024] == pair.hosts[1].app.memory[600_000..600_000 + 16 * 1024],
+            "{ahead} ahead"
+        );
+    }
+}
+
+/// What NAKed each packet that was executed, because something lies ahead of it, let 50 WRITEs take 5.6 s.
+#[test]
+fn one_stale_packet_does_not_turn_acknowledgements_into_naks() {
+    for ahead in [2, 30, 900, 3_000, 20_000] {
+        let mut pair = warm(Settings::default());
+        let stale = stale_write(&pair, pair.settings.psn + 20, ahead);
+        pair.deliver(1, &stale);
+        let start = pair.now;
+        writes_arrive(&mut pair, 50);
+        assert!(pair.now - start < Nanos::from_millis(6), "{ahead} ahead: {:?}", pair.now - start);
+        let [again, timeouts, _] = repairs(&pair);
+        assert!(again <= 70 && timeouts == 0, "{ahead} ahead: {again} sent again");
+    }
+}
+
+#[test]
+fn a_nak_for_what_was_never_sent_acknowledges_what_was() {
+    let mut pair = warm(Settings { timeout: 0, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 3000)], 0));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    let aeth = Some(Aeth { syndrome: Syndrome::Nak(NakCode::PsnSequence), msn: 21 });
+    let first = Psn::new(pair.settings.psn + 23);
+    let nak = pair.frame(1, &Headers { aeth, ..Headers::new(Bth::new(opcode::RC_ACK, pair.hosts[0].qpn, first)) }, &[]);
+    assert_eq!(pair.deliver(0, &nak), Disposition::Accepted);
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 0);
+}
+
+/// As UCX and NCCL do: all lives begin with PSN 0. What go-back-N survives, holding must survive.
+#[test]
+fn a_life_with_the_same_psns_survives_all_frames_of_the_one_before() {
+    for (new_port, recovery) in
+        [(true, RecoveryConfig::default()), (false, RecoveryConfig::default()), (false, RecoveryConfig::GO_BACK_N)]
+    {
+        let settings = Settings { psn: 0, recovery: [recovery; 2], ..Settings::default() };
+        let mut pair = Pair::new(settings);
+        let stale: Vec<_> = (0..400).map(|ahead| stale_write(&pair, 0, ahead)).collect();
+        reconnect(&mut pair, new_port);
+        let mut next = 0;
+        for wr_id in 0..200u64 {
+            pair.hosts[0].post(&work(wr_id, SendOp::Write, &[sge(wr_id * 1000, 1000)], 500_000 + wr_id * 1000));
+            for _ in 0..4 {
+                pair.turn(&mut no_fault);
+                pair.now = pair.now + Nanos::from_micros(5);
+                // Two for each step of ours: at every distance in turn, but never the expected one.
+                if next < stale.len() && next != wr_id as usize && next != wr_id as usize + 1 {
+                    pair.deliver(1, &stale[next]);
+                }
+                next += 1;
+            }
+        }
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), (0..200).map(|wr_id| (wr_id, Status::Success)).collect::<Vec<_>>());
+        assert!(pair.hosts[0].app.memory[..200_000] == pair.hosts[1].app.memory[500_000..700_000]);
+        assert!(!pair.hosts[1].app.writes.contains(&(STALE_AT, 8)));
+    }
+}
+
+#[test]
+fn nothing_is_held_in_the_first_second_of_a_life_that_follows_another() {
+    let mut pair = warm(Settings::default());
+    reconnect(&mut pair, false);
+    writes_arrive(&mut pair, 1);
+    let psn = pair.settings.psn + 1;
+    let ahead = |pair: &mut Pair| {
+        let frame = stale_write(pair, psn, 1);
+        pair.deliver(1, &frame)
+    };
+    assert_eq!(ahead(&mut pair), dropped(DropReason::OutOfSequence));
+    pair.now = pair.now + roced_transport::qp::QUARANTINE;
+    assert_eq!(ahead(&mut pair), HELD);
+}
+
+#[test]
+fn a_packet_that_comes_twice_with_different_bytes_is_not_trusted() {
+    let mut pair = warm(Settings::default());
+    let psn = pair.settings.psn + 20;
+    let stale = stale_write(&pair, psn, 1);
+    assert_eq!(pair.deliver(1, &stale), HELD);
+    // Asked for an ACK, marked on its way: the same packet.
+    let reth = Some(Reth { va: VA + STALE_AT, rkey: KEY, length: 8 });
+    let bth = Bth { psn: Psn::new(psn + 1), ack_request: true, fecn: true, ..bth(&pair, opcode::RC_WRITE_ONLY) };
+    let same = forged(&pair, &Headers { reth, ..Headers::new(bth) }, b"stalestu");
+    assert_eq!(pair.deliver(1, &same), dropped(DropReason::Duplicate));
+    let other = forged(&pair, &Headers { reth, ..Headers::new(bth) }, b"stalestx");
+    assert_eq!(pair.deliver(1, &other), dropped(DropReason::HeldConflict));
+    assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 1);
+    writes_arrive(&mut pair, 4);
+    assert!(!pair.hosts[1].app.writes.contains(&(STALE_AT, 8)));
+}
+
+/// A peer that dies leaves holes that nobody fills: what is held behind them is given up, and others may hold again.
+#[test]
+fn what_is_held_for_a_peer_that_is_silent_is_given_up() {
+    let recovery = RecoveryConfig { held_packets: 64, ..RecoveryConfig::default() };
+    let mut pair = warm(Settings { recovery: [recovery; 2], ..Settings::default() });
+    let psn = pair.settings.psn + 20;
+    for ahead in 1..=32 {
+        let stale = stale_write(&pair, psn, ahead);
+        assert_eq!(pair.deliver(1, &stale), HELD);
+    }
+    pair.connect_another(6);
+    writes_arrive(&mut pair, 1);
+    for _ in 0..10 {
+        pair.now = pair.now + Nanos::from_millis(1);
+        let _nak = answers(&mut pair);
+    }
+    assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 32);
+    for ahead in 1..=32 {
+        let stale = stale_write(&pair, pair.settings.psn + 1, ahead);
+        assert_eq!(pair.deliver(1, &stale), HELD, "all of the pool is free again");
+    }
+}
+
+#[test]
+fn what_was_held_too_long_is_not_executed_in_its_turn() {
+    let mut pair = warm(Settings::default());
+    let stale = stale_write(&pair, pair.settings.psn + 20, 1);
+    assert_eq!(pair.deliver(1, &stale), HELD);
+    pair.now = pair.now + Nanos::from_millis(5);
+    // No timer was looked at meanwhile.
+    writes_arrive(&mut pair, 10);
+    assert!(!pair.hosts[1].app.writes.contains(&(STALE_AT, 8)));
+}
+
+/// Lost in the middle of a stream: recovery as before.
+#[test]
+fn a_life_that_is_established_holds() {
+    let mut pair = warm(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 20_000)], 500_000));
+    assert!(pair.run(LIMIT, one(0, opcode::RC_WRITE_MIDDLE, 3, Fate::Drop)));
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    assert!(pair.hosts[1].count(QpCount::OutOfOrderHeld) > 0);
+}

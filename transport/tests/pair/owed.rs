@@ -1,0 +1,282 @@
+//! Answers that are owed: whatever else happens to a queue pair, what was executed is answered, and what was said is not forgotten.
+
+use roced_shared::abi::{
+    control::{QpAttributes, attribute, state},
+    cqe::Status,
+    wqe::SendOp,
+};
+use roced_transport::{
+    clock::Nanos,
+    counters::QpCount,
+    psn::Psn,
+    reject::Disposition,
+    wire::{
+        Aeth, NakCode, Syndrome,
+        bth::Bth,
+        headers::Headers,
+        opcode::{self, Opcode},
+        reth::Reth,
+    },
+    work::SendWork,
+};
+
+use crate::host::{Fate, KEY, Pair, Settings, VA, bth, forged, no_fault, sge, work};
+use crate::selective::{LIMIT, answers, repairs, warm};
+
+fn go(pair: &mut Pair, at: usize, to: u32) {
+    let host = &mut pair.hosts[at];
+    let attributes = QpAttributes { state: to, ..QpAttributes::default() };
+    host.endpoint.modify_qp(host.qpn, attribute::STATE, &attributes, None).expect("allowed");
+}
+
+#[test]
+fn a_refusal_comes_behind_the_answers_to_what_was_accepted_before_it() {
+    for reads in [1, 3] {
+        for small_nic in [false, true] {
+            let mut pair = warm(Settings::default());
+            if small_nic {
+                pair.hosts[1].nic.room = 1;
+            }
+            pair.hosts[0].post(&SendWork { swap_or_add: 5, ..work(1, SendOp::FetchAdd, &[sge(0, 8)], 600_000) });
+            for read in 0..reads {
+                pair.hosts[0].post(&work(2 + read, SendOp::Read, &[sge(8192 + read * 8192, 5000)], 600_000));
+            }
+            pair.hosts[0].post(&SendWork { rkey: KEY.0 ^ 1, ..work(9, SendOp::Write, &[sge(0, 10)], 0) });
+            pair.hosts[0].post(&work(10, SendOp::Write, &[sge(0, 10)], 0));
+            pair.settle();
+            let mut expected: Vec<_> = (1..2 + reads).map(|wr_id| (wr_id, Status::Success)).collect();
+            expected.extend([(9, Status::RemoteAccess), (10, Status::WorkRequestFlushed)]);
+            assert_eq!(pair.hosts[0].take(), expected, "{reads} READs");
+            assert!(pair.hosts[0].app.memory[8192..8192 + 5000] == pair.hosts[1].app.memory[600_000..605_000]);
+        }
+    }
+}
+
+/// The region that a READ needs goes away before its responses left: the NAK takes the place of the first that cannot be given.
+#[test]
+fn a_read_that_cannot_be_answered_any_more_is_refused_in_its_place() {
+    let mut pair = warm(Settings::default());
+    pair.hosts[1].nic.room = 0;
+    pair.hosts[0].post(&SendWork { swap_or_add: 5, ..work(1, SendOp::FetchAdd, &[sge(0, 8)], 600_000) });
+    pair.hosts[0].post(&work(2, SendOp::Read, &[sge(8192, 5000)], 600_000));
+    pair.hosts[0].post(&SendWork { rkey: KEY.0 ^ 1, ..work(9, SendOp::Write, &[sge(0, 10)], 0) });
+    for _ in 0..4 {
+        pair.turn(&mut no_fault);
+    }
+    assert_eq!(pair.hosts[1].state(), "ERR", "the WRITE was refused");
+    pair.hosts[1].endpoint.remove_mr(KEY);
+    pair.hosts[1].nic.room = 64;
+    pair.settle();
+    assert_eq!(
+        pair.hosts[0].take(),
+        [(1, Status::Success), (2, Status::RemoteAccess), (9, Status::WorkRequestFlushed)]
+    );
+}
+
+/// A program that has what it waited for ends its queue pair at once.
+#[test]
+fn an_acknowledgement_that_is_owed_survives_the_move_to_err() {
+    let mut pair = warm(Settings { timeout: 0, ..Settings::default() });
+    pair.hosts[1].post_recv(7, &[sge(0, 100)]);
+    pair.hosts[1].nic.room = 0;
+    pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 100)], 0));
+    for _ in 0..4 {
+        pair.turn(&mut no_fault);
+    }
+    assert_eq!(pair.hosts[1].take(), [(7, Status::Success)]);
+    go(&mut pair, 1, state::ERR);
+    pair.hosts[1].nic.room = 64;
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    assert_eq!(repairs(&pair), [0; 3]);
+}
+
+/// A WRITE of four packets from a peer that says MigReq 0; which of them ask.
+fn plain_packet(pair: &Pair, number: u32, asks: bool) -> Vec<u8> {
+    let (opcode, payload) = match number {
+        0 => (opcode::RC_WRITE_FIRST, 1024),
+        3 => (opcode::RC_WRITE_LAST, 1024),
+        _ => (opcode::RC_WRITE_MIDDLE, 1024),
+    };
+    let first = bth(pair, opcode);
+    let reth = (number == 0).then_some(Reth { va: VA, rkey: KEY, length: 4096 });
+    let bth = Bth { psn: first.psn.plus(number), mig_req: false, ack_request: asks, ..first };
+    forged(pair, &Headers { reth, ..Headers::new(bth) }, &vec![1; payload])
+}
+
+/// Its window may be shorter than the message that it sends again: it never comes to the end without an answer. The answer is no word
+/// about the end, which it may not have sent again.
+#[test]
+fn a_plain_peer_that_asks_within_a_complete_message_is_answered_as_far_as_it_asked() {
+    let mut pair = Pair::new(Settings::default());
+    for number in 0..4 {
+        let frame = plain_packet(&pair, number, number == 3);
+        assert_eq!(pair.deliver(1, &frame), Disposition::Accepted);
+    }
+    assert_eq!(answers(&mut pair), [(Syndrome::ACK, 3)]);
+    for (number, asks, said) in
+        [(0, false, None), (1, true, Some(1)), (2, true, Some(2)), (2, false, None), (3, true, Some(3))]
+    {
+        let frame = plain_packet(&pair, number, asks);
+        pair.deliver(1, &frame);
+        let expected: Vec<_> = said.into_iter().map(|psn| (Syndrome::ACK, psn)).collect();
+        assert_eq!(answers(&mut pair), expected, "packet {number}");
+    }
+}
+
+#[test]
+fn an_rnr_nak_behind_a_read_gap_is_acted_upon() {
+    let mut pair = warm(Settings { min_rnr_timer: 1, timeout: 0, retry_cnt: 1, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 3000)], 600_000));
+    pair.hosts[0].post(&work(2, SendOp::Send, &[sge(5000, 9000)], 0));
+    let start = pair.now;
+    let mut lost = 0;
+    while pair.hosts[0].take().last() != Some(&(2, Status::Success)) {
+        pair.turn(&mut |_, opcode, _| {
+            if opcode == opcode::RC_READ_RESPONSE_LAST && lost == 0 {
+                lost += 1;
+                return Fate::Drop;
+            }
+            Fate::Deliver
+        });
+        pair.now = pair.now + Nanos::from_micros(5);
+        if pair.now - start > Nanos::from_micros(60) && pair.hosts[1].endpoint.recv_room(pair.hosts[1].qpn) == 64 {
+            pair.hosts[1].post_recv(7, &[sge(0, 9000)]);
+        }
+        assert!(pair.now - start < Nanos::from_micros(400), "no timer runs, and none is needed");
+    }
+    assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
+}
+
+/// What host 1 says of a PSN of host 0.
+fn said(pair: &Pair, psn: u32, syndrome: Syndrome) -> Vec<u8> {
+    let bth = Bth::new(opcode::RC_ACK, pair.hosts[0].qpn, Psn::new(psn));
+    pair.frame(1, &Headers { aeth: Some(Aeth { syndrome, msn: 0 }), ..Headers::new(bth) }, &[])
+}
+
+#[test]
+fn a_fatal_nak_that_overtakes_read_responses_does_not_flush_the_read() {
+    for go_back_n in [false, true] {
+        let settings = if go_back_n { crate::recovery::go_back_n() } else { Settings::default() };
+        let mut pair = warm(settings);
+        pair.hosts[0].post(&work(1, SendOp::Read, &[sge(8192, 3000)], 600_000));
+        pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 10)], 0));
+        pair.hosts[0].post(&work(3, SendOp::Write, &[sge(0, 10)], 0));
+        // The responses take 60 us more, the refusal comes at once.
+        let late = |from: usize, _: Opcode, _: usize| if from == 1 { Fate::Late(8) } else { Fate::Deliver };
+        pair.turn(&mut { late });
+        pair.turn(&mut { late });
+        let nak = said(&pair, pair.settings.psn + 20 + 3, Syndrome::Nak(NakCode::RemoteAccess));
+        pair.deliver(0, &nak);
+        pair.run(LIMIT, |from, _, _| if from == 0 { Fate::Drop } else { Fate::Deliver });
+        assert_eq!(
+            pair.hosts[0].take(),
+            [(1, Status::Success), (2, Status::RemoteAccess), (3, Status::WorkRequestFlushed)],
+            "go-back-N: {go_back_n}"
+        );
+        assert!(pair.hosts[0].app.memory[8192..8192 + 3000] == pair.hosts[1].app.memory[600_000..603_000]);
+    }
+}
+
+#[test]
+fn a_fatal_nak_ends_the_queue_pair_soon_though_the_read_is_never_answered() {
+    let mut pair = warm(Settings { timeout: 20, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(8192, 3000)], 600_000));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 10)], 0));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    let nak = said(&pair, pair.settings.psn + 20 + 3, Syndrome::Nak(NakCode::RemoteAccess));
+    pair.deliver(0, &nak);
+    let start = pair.now;
+    pair.run(Nanos::from_millis(20), |_, _, _| Fate::Drop);
+    assert_eq!(pair.hosts[0].take(), [(1, Status::WorkRequestFlushed), (2, Status::RemoteAccess)]);
+    assert!(pair.now - start <= Nanos::from_millis(20));
+}
+
+/// Some responders say it again for each packet behind the one that they miss.
+#[test]
+fn repeated_naks_within_one_round_trip_spend_one_retry() {
+    for go_back_n in [false, true] {
+        let recovery = if go_back_n { crate::recovery::go_back_n().recovery } else { Settings::default().recovery };
+        let mut pair = warm(Settings { retry_cnt: 2, timeout: 20, recovery, ..Settings::default() });
+        // The path has become longer since it was measured last: 400 us.
+        let far = |_: usize, _: Opcode, _: usize| Fate::Late(40);
+        for wr_id in 0..400 {
+            pair.hosts[0].post(&work(wr_id, SendOp::Write, &[sge(0, 10)], 0));
+            assert!(pair.run(LIMIT, far));
+        }
+        pair.hosts[0].take();
+        let first = pair.settings.psn + 420;
+        pair.hosts[0].post(&work(1000, SendOp::Write, &[sge(0, 30_000)], 500_000));
+        let mut lost = false;
+        let mut fate = |from, opcode, _| {
+            if (from, opcode) == (0, opcode::RC_WRITE_FIRST) && !lost {
+                lost = true;
+                return Fate::Drop;
+            }
+            Fate::Late(40)
+        };
+        let start = pair.now;
+        while pair.hosts[0].app.completions.is_empty() {
+            assert!(pair.now - start < Nanos::from_millis(100));
+            pair.turn(&mut fate);
+            pair.now = pair.now + Nanos::from_micros(5);
+            // From 420 us on for the 300 us in which the packets behind the lost one arrive.
+            if (Nanos::from_micros(420)..Nanos::from_micros(720)).contains(&(pair.now - start)) {
+                let nak = said(&pair, first, Syndrome::Nak(NakCode::PsnSequence));
+                pair.deliver(0, &nak);
+            }
+        }
+        assert_eq!(pair.hosts[0].take(), [(1000, Status::Success)], "go-back-N: {go_back_n}");
+    }
+}
+
+#[test]
+fn answered_atomics_are_known_after_a_change_of_their_number() {
+    for depth in [1, 4, 16, 64] {
+        let mut pair = warm(Settings::default());
+        pair.hosts[0].post(&SendWork { swap_or_add: 3, ..work(1, SendOp::FetchAdd, &[sge(0, 8)], 600_000) });
+        let before = pair.hosts[1].app.memory[600_000..600_008].to_vec();
+        // The answer is lost; host 1 changes how many it answers at a time.
+        for _ in 0..3 {
+            pair.turn(&mut |from, _, _| if from == 1 { Fate::Drop } else { Fate::Deliver });
+        }
+        go(&mut pair, 1, state::SQD);
+        let host = &mut pair.hosts[1];
+        let change = QpAttributes { max_dest_rd_atomic: depth, ..QpAttributes::default() };
+        host.endpoint.modify_qp(host.qpn, attribute::MAX_DEST_RD_ATOMIC, &change, None).expect("drained");
+        go(&mut pair, 1, state::RTS);
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success)], "depth {depth}");
+        assert_eq!(pair.hosts[0].app.memory[..8], before);
+        assert_eq!(pair.hosts[1].app.originals.len(), 1, "executed once");
+    }
+}
+
+/// Opcodes of the reliable connection that nobody has (masked atomics of some adapters among them): the peer is told.
+#[test]
+fn a_reserved_opcode_of_the_service_is_an_invalid_request() {
+    for code in [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1e, 0x1f] {
+        for payload in [0, 28, 44] {
+            let mut pair = warm(Settings::default());
+            let known = bth(&pair, opcode::RC_SEND_ONLY);
+            let bth = Bth { opcode: Opcode(code), psn: known.psn.plus(20), ..known };
+            let frame = forged(&pair, &Headers::new(bth), &vec![0; payload]);
+            pair.deliver(1, &frame);
+            assert_eq!(answers(&mut pair), [(Syndrome::Nak(NakCode::InvalidRequest), 20)], "{code:#x}");
+            assert_eq!(pair.hosts[1].state(), "ERR");
+        }
+    }
+}
+
+/// Adapters take small timeouts for a larger one, so programs live with them there.
+#[test]
+fn a_small_ack_timeout_is_as_long_as_an_adapters() {
+    for (code, millis) in [(1, 16), (8, 16), (12, 16), (13, 33), (14, 67)] {
+        let mut pair = Pair::new(Settings { timeout: code, retry_cnt: 0, ..crate::recovery::go_back_n() });
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+        let start = pair.now;
+        assert!(pair.run(LIMIT, |_, _, _| Fate::Drop));
+        let end = Nanos(pair.hosts[0].app.completions[0].timestamp_ns);
+        assert_eq!((end - start).0 / 1_000_000, millis, "code {code}");
+    }
+}
