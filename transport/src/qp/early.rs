@@ -195,13 +195,16 @@ impl Qp {
     }
 
     /// A packet was taken that was not held. Two of them that were missing, one directly after the other on a network that keeps order, were
-    /// sent again, and then all behind them will be; or what is held was never sent in this life. Gives how many packets are given up.
+    /// sent again, and then all behind them will be; or what is held was never sent in this life. Of the responses of a READ that was asked for
+    /// again all come again, and none behind them. Gives how many packets are given up.
     pub(crate) fn on_direct(&mut self, pool: &mut HeldPackets) -> u32 {
         let mut given_up = 0;
         for side in [Side::Requests, Side::Responses] {
             let turn = self.turn_of(side);
+            let missing = self.early.buffer(side).missing;
+            let is_repeated = side == Side::Responses && self.is_repeated(missing);
             let buffer = self.early.buffer(side);
-            if buffer.list.is_empty() || turn == Some(buffer.missing) {
+            if buffer.list.is_empty() || turn == Some(missing) || is_repeated {
                 continue;
             }
             buffer.direct = buffer.direct.saturating_add(1);
@@ -231,6 +234,11 @@ impl Qp {
                 Side::Responses => completer.on_hole(due, &mut self.link, &mut self.send_queue, requester, turn),
             }
         }
+    }
+
+    /// The response with this PSN was asked for again.
+    fn is_repeated(&self, psn: Psn) -> bool {
+        self.roles.reliable().is_some_and(|roles| roles.completer.selective.is_repeated(psn))
     }
 
     /// The PSN whose turn it is; `None` when packets of this side are not taken, or will all come again.
