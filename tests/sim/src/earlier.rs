@@ -9,8 +9,6 @@
 //! | from another UDP source port in each life | Anything, once the receiver has taken a packet of its life on that side; but a PSN that is just expected comes once only. |
 //! | always from the same port | For less than a second after that life, to a queue pair that went through RESET, and nothing that go-back-N by itself would believe: no expected request, no answer for what is in flight. |
 
-use roced_transport::qp::State;
-
 use crate::{
     connection::{Connection, Phase},
     frame::{Kind, Seen},
@@ -19,6 +17,7 @@ use crate::{
     random::Random,
     service::Service,
     stream::Stream,
+    traffic,
     world::World,
 };
 
@@ -218,7 +217,7 @@ impl World {
     /// Whether the network may bring that frame to where another life is now; what is expected of it is noted if so.
     pub(crate) fn admits_earlier(&mut self, to: usize, at: usize, seen: &Seen<'_>, life: Option<u32>) -> bool {
         let Some(qp) = self.endpoints[to].qp(roced_shared::ids::Qpn::from_wire(seen.dest_qpn)) else { return true };
-        let hears = matches!(qp.state(), State::ReadyToReceive | State::ReadyToSend | State::SendQueueError);
+        let hears = traffic::hears(qp.state());
         if seen.service == Service::Datagram || qp.config().service != seen.service.kind() {
             return true;
         }

@@ -61,6 +61,8 @@ pub(crate) struct Stream {
     pub(crate) attempts: u32,
     pub(crate) attempted_at: u64,
     pub(crate) rnr_naks: u32,
+    /// The PSN of the last sequence NAK that reached it.
+    pub(crate) nak_heard: Option<u64>,
     /// PSNs of frames of either direction that the network did something to, from the oldest unacknowledged on.
     pub(crate) disturbed: Vec<u64>,
     /// No answer comes sooner than this, in nanoseconds.
@@ -124,6 +126,8 @@ pub(crate) struct Stream {
     // What is sent again where the network lets everything through.
     /// It may have done something to a frame of either direction, or the peer is slow or not there.
     pub(crate) is_disturbed: bool,
+    /// The peer has failed, may have, or is not there.
+    pub(crate) is_unheard: bool,
     /// Packets that may be sent again for what the responder said, and those that were for no such reason.
     pub(crate) asked_again: u64,
     pub(crate) unasked: u64,
@@ -148,6 +152,7 @@ impl Stream {
             attempts: 0,
             attempted_at: 0,
             rnr_naks: 0,
+            nak_heard: None,
             disturbed: Vec::new(),
             round_trip,
             rnr_until: 0,
@@ -181,6 +186,7 @@ impl Stream {
             foreign: BTreeSet::new(),
             disturbed_by_answer: None,
             is_disturbed: false,
+            is_unheard: false,
             asked_again: 0,
             unasked: 0,
             borne_from: None,

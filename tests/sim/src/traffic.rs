@@ -1,7 +1,11 @@
 //! Frames: what leaves a host is checked and given to the network, what arrives is given to an endpoint.
 
 use roced_shared::ids::Qpn;
-use roced_transport::{clock::Nanos, qp::State};
+use roced_transport::{
+    clock::Nanos,
+    qp::State,
+    reject::{Disposition, DropReason},
+};
 
 use crate::{
     arriving::Arriving,
@@ -46,10 +50,7 @@ impl World {
         }
         let qp = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn));
         let state = qp.filter(|qp| qp.config().service == seen.service.kind()).map(|qp| qp.state());
-        let hears = matches!(
-            state,
-            Some(State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrain | State::SendQueueError)
-        );
+        let hears = state.is_some_and(hears);
         let tally = &mut self.model.hosts[to].tally;
         tally.given += 1;
         tally.given_corrupt += u64::from(corrupt && hears);
@@ -76,6 +77,9 @@ impl World {
         if let Some(arriving) = self.model.arriving.take() {
             self.model.note(arriving.check_done());
         }
+        if let (Some(at), None, Disposition::Dropped(reason)) = (at, earlier, disposition) {
+            self.on_not_held(to, at, &seen, reason);
+        }
         if self.model.trace {
             let of = if earlier.is_some() { "of an earlier life " } else { "" };
             println!("{:>12} host {to} <- {} {of}{disposition:?}", self.now, describe(&seen));
@@ -84,6 +88,21 @@ impl World {
             self.reuse_memory(at, to);
         }
         self.network.give_back(bytes);
+    }
+
+    /// A frame that came before its turn is not held, for want of room or because it may be of another life: it is as good as lost.
+    fn on_not_held(&mut self, to: usize, at: usize, seen: &frame::Seen<'_>, reason: DropReason) {
+        let ends = &mut self.model.connections[at].ends;
+        match (seen.is_request(), reason) {
+            (true, DropReason::NoRoomToHold | DropReason::OutOfSequence) => ends[1 - to].stream.on_not_held(seen),
+            (false, DropReason::NoRoomToHold | DropReason::ResponseGap) => {
+                let stream = &mut ends[to].stream;
+                stream.on_not_held(seen);
+                let psn = stream.unwrap_psn(seen.psn);
+                stream.on_answer_hit(psn, true);
+            }
+            _ => {}
+        }
     }
 
     /// A whole frame reaches a queue pair that has failed.
@@ -238,7 +257,7 @@ impl World {
             let peer = &connection.ends[1 - from];
             if peer.may_fail || peer.gone {
                 let stream = &mut connection.ends[from].stream;
-                (stream.is_disturbed, stream.borne_from) = (true, None);
+                (stream.is_disturbed, stream.is_unheard, stream.borne_from) = (true, true, None);
             }
             let sent = connection.ends[from].stream.check_request(&seen, self.now)?;
             tally.requests += 1;
@@ -259,6 +278,11 @@ impl World {
         let brings = matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck);
         Ok(Known { rows, connection: at, requester, psn, brings })
     }
+}
+
+/// A queue pair in this state takes frames.
+pub(crate) const fn hears(state: State) -> bool {
+    matches!(state, State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrain | State::SendQueueError)
 }
 
 fn describe(seen: &frame::Seen<'_>) -> String {

@@ -130,7 +130,8 @@ impl Stream {
     /// Nothing is sent again because frames took paths of different delays. Responses of one READ at a time are held, so that READs keep
     /// their order: those of another that overtake are asked for again.
     fn check_borne(&mut self, seen: &Seen<'_>, again: bool) -> Checked {
-        let reads = self.outstanding().filter(|message| message.kind == Kind::Read && message.first < self.frontier);
+        let is_under_way = |message: &&Message| message.end() > self.una_at_least && message.first < self.frontier;
+        let reads = self.messages.iter().filter(is_under_way).filter(|message| message.kind == Kind::Read);
         if reads.count() > 1 {
             self.excuse(0);
         }
@@ -279,8 +280,12 @@ impl Stream {
                 }
                 self.waiting |= (self.una_at_least..=self.una).contains(&psn);
             }
-            // Who keeps what comes early knows NAKs that the network repeated.
-            _ => self.go_back |= syndrome == 0x60 && named && !self.keeps,
+            // Each PSN has one NAK: a second is the network's, and need not be believed. Who keeps what comes early does not go back.
+            _ if syndrome == 0x60 => {
+                let is_first = self.nak_heard.replace(psn) != Some(psn);
+                self.go_back |= is_first && named && !self.keeps;
+            }
+            _ => {}
         }
         Some((syndrome, fresh))
     }
