@@ -66,6 +66,11 @@ impl HeldList {
         self.oldest_arrival
     }
 
+    /// The packet farthest ahead, of those that were held since the list was empty.
+    pub(crate) const fn farthest(&self) -> Psn {
+        self.farthest
+    }
+
     /// All that is held lies behind `psn`: no turn will come for it.
     pub(crate) const fn is_behind(&self, psn: Psn) -> bool {
         self.farthest.distance_from(psn) < 0

@@ -8,6 +8,7 @@ use roced_transport::work::{RecvWork, SendWork, WorkData};
 
 use crate::{
     connection::{Connection, Phase},
+    earlier::Rebirth,
     host,
     layout::{MESSAGE_BYTES, RECV_AT, RECV_BYTES, RECV_SLOTS, REUSE_VA, SINK_KEY, SINK_VA, SLOT_BYTES, SOURCE_VA},
     message::{Kind, Message, Outcome},
@@ -37,6 +38,7 @@ impl World {
                     return self.visit(at);
                 }
                 for end in 0..2 {
+                    self.make_ready(at, end);
                     self.post_receives(at, end);
                     self.answer(at, end);
                     self.drain(at, end);
@@ -71,8 +73,7 @@ impl World {
                 }
             }
             Phase::Closed { until } if until <= self.now && !self.has_enough() => {
-                let settings = connection.settings;
-                self.model.connections[at] = self.connect(at, Some(&settings));
+                self.model.connections[at] = self.connect(at, true);
                 self.visit(at);
             }
             Phase::Closed { .. } => {}
@@ -95,17 +96,37 @@ impl World {
 
     /// Both queue pairs go away.
     fn close(&mut self, at: usize) {
+        let rebirth = self.earlier.rebirth(&mut self.random);
         for host in 0..2 {
             let end = &self.model.connections[at].ends[host];
             if end.gone {
                 continue;
             }
             let qpn = Qpn::from_wire(end.qpn);
-            self.endpoints[host].remove_qp(qpn).expect("there until now");
+            if rebirth == Rebirth::Reset {
+                host::reset(&mut self.endpoints[host], qpn);
+            } else {
+                self.endpoints[host].remove_qp(qpn).expect("there until now");
+            }
+            self.forget_changes(host, qpn, rebirth == Rebirth::Reset);
             self.model.hosts[host].by_index[qpn.index() as usize] = None;
         }
         let until = self.now + self.random.pick(&[1_000, 100_000, 2_000_000]);
-        self.model.connections[at].phase = Phase::Closed { until };
+        let connection = &mut self.model.connections[at];
+        (connection.phase, connection.rebirth) = (Phase::Closed { until }, rebirth);
+        self.earlier.end(connection.life, self.now);
+    }
+
+    /// From RTR on to RTS, when it is time.
+    fn make_ready(&mut self, at: usize, host: usize) {
+        let Connection { ends, settings, psns, .. } = &mut self.model.connections[at];
+        let peer = ends[1 - host].qpn;
+        let end = &mut ends[host];
+        if end.ready || end.gone || end.rts_at > self.now {
+            return;
+        }
+        end.ready = true;
+        host::make_ready(&mut self.endpoints[host], host, Qpn::from_wire(end.qpn), peer, settings, *psns);
     }
 
     fn post_receives(&mut self, at: usize, host: usize) {
@@ -162,7 +183,12 @@ impl World {
             let connection = &self.model.connections[at];
             let end = &connection.ends[host];
             let waiting = end.stream.posted() - end.stream.complete;
-            if end.gone || end.failed || end.stream.outstanding().count() as u64 >= depth || waiting >= ROOM {
+            if !end.ready
+                || end.gone
+                || end.failed
+                || end.stream.outstanding().count() as u64 >= depth
+                || waiting >= ROOM
+            {
                 return;
             }
             if self.endpoints[host].send_room(Qpn::from_wire(end.qpn)) < MOST {

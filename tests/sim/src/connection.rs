@@ -2,6 +2,7 @@
 
 use crate::{
     drain::Drain,
+    earlier::Rebirth,
     random::Random,
     reuse::Told,
     service::Service,
@@ -57,6 +58,12 @@ impl Settings {
         }
     }
 
+    /// Of another life: what the queue pairs are made with is that of the life before.
+    pub(crate) fn with_queue_pairs_of(self, before: &Self) -> Self {
+        let Self { service, ipv6, signal_all, inline_bytes, sges, window, .. } = *before;
+        Self { service, ipv6, signal_all, inline_bytes, sges, window, ..self }
+    }
+
     /// The ACK timeout in nanoseconds: 4.096 us * 2^code (IBTA v1 9.7.6.1.3).
     pub(crate) fn ack_timeout(&self) -> u64 {
         4096 << self.timeout
@@ -100,6 +107,11 @@ pub(crate) struct End {
     pub(crate) failed: bool,
     /// Its endpoint went away.
     pub(crate) gone: bool,
+    /// Until this moment it is in RTR: it takes requests, and sends none.
+    pub(crate) rts_at: u64,
+    pub(crate) ready: bool,
+    /// When it went through RESET to begin this life.
+    pub(crate) reset_at: Option<u64>,
     /// It posts sends again at this moment: nobody answers it, or its application waits for something else.
     pub(crate) send_at: u64,
     /// When it posts receives again, if it lacks some.
@@ -123,6 +135,11 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) slot: usize,
+    /// Its number among all lives of all connections, and the first PSNs of its requests.
+    pub(crate) life: u32,
+    pub(crate) psns: [u32; 2],
+    /// How the next one in its slot begins.
+    pub(crate) rebirth: Rebirth,
     pub(crate) settings: Settings,
     pub(crate) ends: [End; 2],
     pub(crate) phase: Phase,
@@ -163,6 +180,9 @@ impl End {
             send_failed: false,
             failed: false,
             gone: false,
+            rts_at: 0,
+            ready: true,
+            reset_at: None,
             send_at: 0,
             receive_at: 0,
         }

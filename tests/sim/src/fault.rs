@@ -26,11 +26,15 @@ pub(crate) enum Fault {
     PeerRestart,
     /// The next connection has another path MTU.
     MtuChange,
+    /// A frame of an earlier life of the connection arrives.
+    EarlierLife,
+    /// Frames take paths of different delays.
+    Multipath,
 }
 
 impl Fault {
     /// All of them, with the names that the table shows.
-    pub(crate) const ALL: [(Self, &'static str); 10] = [
+    pub(crate) const ALL: [(Self, &'static str); 12] = [
         (Self::Loss, "loss"),
         (Self::BurstLoss, "burst loss"),
         (Self::Duplicate, "duplicate"),
@@ -41,6 +45,8 @@ impl Fault {
         (Self::LinkDown, "link down"),
         (Self::PeerRestart, "restart"),
         (Self::MtuChange, "MTU change"),
+        (Self::EarlierLife, "earlier life"),
+        (Self::Multipath, "multipath"),
     ];
 }
 
@@ -59,13 +65,23 @@ pub(crate) struct Weather {
     pub(crate) peer_restart: u32,
     /// Of connections.
     pub(crate) mtu_change: u32,
+    /// Frames of earlier lives, for each frame.
+    pub(crate) earlier_life: u32,
+    /// Of frames: several paths from then on for a while. A million: all the time.
+    pub(crate) multipath: u32,
 }
 
 impl Weather {
-    /// One seed in ten is calm; the others have each fault or not, at their own rate.
+    /// One seed in six is calm, or has earlier lives or several paths and nothing else; the others have each fault or not, at their
+    /// own rate.
     pub(crate) fn forecast(random: &mut Random) -> Self {
-        if random.one_in(10) {
-            return Self { mtu_change: 500_000, ..Self::default() };
+        if random.one_in(6) {
+            let calm = Self { mtu_change: 500_000, ..Self::default() };
+            return match random.below(3) {
+                0 => calm,
+                1 => Self { earlier_life: random.pick(&[5_000, 30_000]), ..calm },
+                _ => Self { multipath: random.pick(&[5_000, 1_000_000, 1_000_000]), ..calm },
+            };
         }
         // Few seeds have all: what two faults do together is seen best when a third does not hide it.
         let keep = random.pick(&[2, 3, 4, 6]);
@@ -81,7 +97,17 @@ impl Weather {
             link_down: rate(&[300, 1_000]),
             peer_restart: rate(&[200, 1_000]),
             mtu_change: rate(&[500_000, 1_000_000]),
+            earlier_life: rate(&[2_000, 10_000, 50_000]),
+            multipath: rate(&[500, 5_000, 1_000_000]),
         }
+    }
+}
+
+impl Weather {
+    /// Every frame gets through as it was sent, in its turn.
+    pub(crate) const fn is_calm(&self) -> bool {
+        let Self { loss, burst_loss, duplicate, reorder, delay, corrupt, link_down, peer_restart, .. } = *self;
+        loss | burst_loss | duplicate | reorder | delay | corrupt | link_down | peer_restart | self.multipath == 0
     }
 }
 
@@ -96,6 +122,8 @@ pub(crate) struct Fate {
     pub(crate) marked: bool,
     /// Nanoseconds later than frames before and after it.
     pub(crate) late: u64,
+    /// Nanoseconds that its path takes longer than the shortest.
+    pub(crate) detour: u64,
     /// Nanoseconds until it arrives, if it does.
     pub(crate) under_way: u64,
 }
@@ -107,7 +135,7 @@ impl Fate {
 
     /// An answer may be late, or not come, or mean something else, because of it: one that is waited for so long.
     pub(crate) fn disturbs(&self, timeout: u64) -> bool {
-        self.lost || self.twice || self.corrupt || self.late > 0 || self.under_way > timeout / 4
+        self.lost || self.twice || self.corrupt || self.late + self.detour > 0 || self.under_way > timeout / 4
     }
 
     pub(crate) fn names(&self) -> Vec<&'static str> {

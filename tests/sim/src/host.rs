@@ -19,7 +19,7 @@ use roced_transport::{
     srq::SrqConfig,
     wire::{
         Roce,
-        path::{Path, PathSpec, udp_source_port},
+        path::{Path, PathSpec},
     },
 };
 
@@ -36,7 +36,7 @@ use crate::{
     service::Service,
 };
 
-/// Queue pairs that one host can make in a seed; numbers are not used again.
+/// Queue pairs that one host can make in a seed; at the most.
 pub(crate) const QPS_MAX: u32 = 1024;
 
 /// Send and receive work requests of a queue pair.
@@ -94,6 +94,14 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
     }
     endpoint
 }
+
+/// A host that bears it when frames overtake others by up to 100 us.
+pub(crate) const BEARING: RecoveryConfig = RecoveryConfig {
+    kind: Recovery::Selective,
+    reorder_delay: Nanos(100_000),
+    probe_floor: Nanos(1_000_000),
+    held_packets: 1_024,
+};
 
 /// How a host makes good what is lost: one in three as go-back-N does; the others with room for few packets or many.
 pub(crate) fn draw_recovery(random: &mut Random) -> RecoveryConfig {
@@ -153,18 +161,8 @@ pub(crate) fn gid(host: usize, ipv6: bool) -> [u8; 16] {
     gid
 }
 
-/// Makes a queue pair and takes it to RTS.
-///
-/// `slot` is the number of its address handle, if it sends datagrams.
-pub(crate) fn connect(
-    endpoint: &mut Endpoint,
-    (host, slot): (usize, usize),
-    own: Qpn,
-    peer: Qpn,
-    settings: &Settings,
-    psns: [u32; 2],
-    srq: Option<&SrqConfig>,
-) {
+/// Makes a queue pair.
+pub(crate) fn insert(endpoint: &mut Endpoint, own: Qpn, settings: &Settings, srq: Option<&SrqConfig>) {
     // Of a shared queue it has one receive at a time.
     let recv_wrs = if srq.is_some() { 1 } else { WORK_REQUESTS };
     let recv_sges = srq.map_or(settings.sges.max(2), |srq| srq.sizes.recv_sges);
@@ -189,23 +187,14 @@ pub(crate) fn connect(
     let qp = Qp::new(config);
     let qp = if let Some(srq) = srq { qp.with_srq(srq) } else { qp };
     endpoint.insert_qp(Box::new(qp)).map_err(|(_, reject)| reject).expect("a number that is free");
-    let path = Path::new(&PathSpec {
-        via: Via::Nic { flow: 1 },
-        source_mac: [2, 0, 0, 0, 0, host as u8],
-        dest_mac: [2, 0, 0, 0, 0, 1 - host as u8],
-        vlan: None,
-        source: gid(host, settings.ipv6),
-        destination: gid(1 - host, settings.ipv6),
-        traffic_class: 2,
-        hop_limit: 64,
-        flow_label: 0,
-        roce: Roce::V2 { udp_source_port: udp_source_port(0, own, peer) },
-    })
-    .expect("one address family");
-    let attributes = QpAttributes {
+}
+
+/// What the attributes of a host's queue pair are.
+fn attributes(host: usize, peer: u32, settings: &Settings, psns: [u32; 2]) -> QpAttributes {
+    QpAttributes {
         access: access::ALL,
         path_mtu_bytes: settings.mtu,
-        dest_qpn: peer.get(),
+        dest_qpn: peer,
         sq_psn: psns[host],
         rq_psn: psns[1 - host],
         max_rd_atomic: settings.rd_atomic,
@@ -217,13 +206,38 @@ pub(crate) fn connect(
         qkey: settings.qkey,
         dgid: gid(1 - host, settings.ipv6),
         ..QpAttributes::default()
-    };
+    }
+}
+
+/// Takes a queue pair to RTR, or to RTS if it sends datagrams. Its frames leave from that UDP source port.
+///
+/// `slot` is the number of its address handle, if it sends datagrams.
+pub(crate) fn connect(
+    endpoint: &mut Endpoint,
+    (host, slot): (usize, usize),
+    own: Qpn,
+    peer: Qpn,
+    settings: &Settings,
+    psns: [u32; 2],
+    udp_source_port: u16,
+) {
+    let path = Path::new(&PathSpec {
+        via: Via::Nic { flow: 1 },
+        source_mac: [2, 0, 0, 0, 0, host as u8],
+        dest_mac: [2, 0, 0, 0, 0, 1 - host as u8],
+        vlan: None,
+        source: gid(host, settings.ipv6),
+        destination: gid(1 - host, settings.ipv6),
+        traffic_class: 2,
+        hop_limit: 64,
+        flow_label: 0,
+        roce: Roce::V2 { udp_source_port },
+    })
+    .expect("one address family");
+    let attributes = attributes(host, peer.get(), settings, psns);
     use attribute::*;
     // IBTA v1 table 91: what only answers need is no attribute of a service without them.
-    let (to_receive, to_send) = match settings.service {
-        Service::Reliable => (MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC),
-        Service::Unreliable | Service::Datagram => (0, 0),
-    };
+    let to_receive = if settings.service.is_reliable() { MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER } else { 0 };
     if settings.service == Service::Datagram {
         let handle = AddressHandle { pd: PD, path: PathState::Ready(path), mtu_bytes: settings.mtu };
         for (number, pd) in [(slot as u32, PD), (OTHER_PD_AH, OTHER_PD)] {
@@ -231,19 +245,40 @@ pub(crate) fn connect(
             endpoint.insert_ah(number, AddressHandle { pd, ..handle }).expect("just removed");
         }
     }
-    let mut steps = [
+    let connected = [
         (state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, None),
         (state::RTR, AV | PATH_MTU | DEST_QPN | RQ_PSN | to_receive, Some(PathState::Ready(path))),
-        (state::RTS, SQ_PSN | to_send, None),
     ];
-    if settings.service == Service::Datagram {
-        steps = [(state::INIT, PKEY_INDEX | PORT | QKEY, None), (state::RTR, 0, None), (state::RTS, SQ_PSN, None)];
-    }
+    let steps = match settings.service {
+        Service::Datagram => [(state::INIT, PKEY_INDEX | PORT | QKEY, None), (state::RTR, 0, None)],
+        Service::Reliable | Service::Unreliable => connected,
+    };
     for (state, mask, path) in steps {
         endpoint
             .modify_qp(own, STATE | mask, &QpAttributes { state, ..attributes }, path)
             .expect("all attributes are given");
     }
+}
+
+/// Takes a queue pair from RTR to RTS.
+pub(crate) fn make_ready(
+    endpoint: &mut Endpoint,
+    host: usize,
+    own: Qpn,
+    peer: u32,
+    settings: &Settings,
+    psns: [u32; 2],
+) {
+    use attribute::*;
+    let to_send = if settings.service.is_reliable() { TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC } else { 0 };
+    let attributes = QpAttributes { state: state::RTS, ..attributes(host, peer, settings, psns) };
+    endpoint.modify_qp(own, STATE | SQ_PSN | to_send, &attributes, None).expect("all attributes are given");
+}
+
+/// Takes a queue pair to RESET.
+pub(crate) fn reset(endpoint: &mut Endpoint, own: Qpn) {
+    let reset = QpAttributes { state: state::RESET, ..QpAttributes::default() };
+    endpoint.modify_qp(own, attribute::STATE, &reset, None).expect("from anywhere");
 }
 
 /// Takes a queue pair to the error state.

@@ -21,14 +21,26 @@ impl World {
         for at in 0..2 {
             while let Some(change) = self.endpoints[at].poll_key_change() {
                 let due = self.now + self.random.pick(&[0, 0, 3_000, 100_000]);
-                self.changing.push((due, at, change));
+                self.changing.push((due, at, change, true));
             }
         }
         while let Some(place) = self.changing.iter().position(|(due, ..)| *due <= self.now) {
-            let (_, at, change) = self.changing.swap_remove(place);
-            self.change_key(at, change);
+            let (_, at, change, is_wanted) = self.changing.swap_remove(place);
+            if is_wanted {
+                self.change_key(at, change);
+            } else {
+                let mut app = AppView { model: &mut self.model, host: at };
+                self.endpoints[at].finish_key_change(Nanos(self.now), change.qpn, change.ticket, true, &mut app);
+            }
             self.model.activity = true;
         }
+    }
+
+    /// A queue pair's life is over: what it wanted of keys is not done any more. If it went through RESET it hears late that it was.
+    pub(crate) fn forget_changes(&mut self, at: usize, qpn: Qpn, was_reset: bool) {
+        let is_of = |(_, host, change, _): &(u64, usize, KeyChange, bool)| *host == at && change.qpn == qpn;
+        self.changing.retain(|change| was_reset || !is_of(change));
+        self.changing.iter_mut().filter(|change| is_of(change)).for_each(|change| change.3 = false);
     }
 
     fn change_key(&mut self, at: usize, change: KeyChange) {

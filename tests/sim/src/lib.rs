@@ -17,6 +17,7 @@ mod check;
 mod connection;
 mod counting;
 mod drain;
+mod earlier;
 mod fault;
 mod frame;
 mod host;

@@ -1,10 +1,15 @@
 //! Connections and hosts come and go.
 
-use roced_transport::recovery::Recovery;
+use roced_shared::ids::Qpn;
+use roced_transport::{
+    counters::QpCount,
+    recovery::{Recovery, RecoveryConfig},
+};
 
 use crate::{
     check::Tally,
     connection::{Connection, End, Phase, Settings},
+    earlier::Rebirth,
     fault::Fault,
     frame, host,
     service::Service,
@@ -12,6 +17,9 @@ use crate::{
     stream::Stream,
     world::World,
 };
+
+/// The longest that a host takes to answer, in nanoseconds.
+const REACTION: u64 = 150_000;
 
 /// Of connections, in seeds that have others than reliable ones.
 const SERVICES: [Service; 4] = [Service::Reliable, Service::Reliable, Service::Unreliable, Service::Datagram];
@@ -25,20 +33,21 @@ impl World {
             println!("{:>12} host {at}   restarts", self.now);
         }
         self.check_counters(at, true);
-        self.changing.retain(|(_, host, _)| *host != at);
+        self.changing.retain(|(_, host, ..)| *host != at);
         let slots = self.model.connections.len();
         if let Some(shared) = &mut self.model.hosts[at].shared {
             shared.begin_anew();
         }
         self.endpoints[at] = host::endpoint(at, slots, &self.model.hosts[at], self.recovery[at]);
         self.model.hosts[at].tally = Tally::default();
+        self.forget_given(at);
         self.model.hosts[at].by_index.fill(None);
         for slot in 0..slots {
             let connection = &mut self.model.connections[slot];
+            connection.ends[at].gone = true;
             if matches!(connection.phase, Phase::Closed { .. }) {
                 continue;
             }
-            connection.ends[at].gone = true;
             let under_way = connection.ends.iter().flat_map(|end| end.stream.outstanding().map(|message| message.rows));
             // Where nothing is answered, what is under way are frames.
             let flying = self.network.flying().filter_map(frame::parse).filter_map(|seen| {
@@ -57,53 +66,115 @@ impl World {
         }
     }
 
-    /// Makes the connection of a slot, after the one that was there.
-    pub(crate) fn connect(&mut self, slot: usize, before: Option<&Settings>) -> Connection {
-        let service = if self.mixed { self.random.pick(&SERVICES) } else { Service::Reliable };
-        let mut settings = Settings::draw(&mut self.random, service);
-        if let Some(before) = before
-            && !self.random.chance(self.weather.mtu_change)
-        {
-            settings.mtu = before.mtu;
-        }
-        let index = self.next_index;
-        self.next_index += 1;
-        // Half of the connections come to the wrap.
-        let psns = [(); 2].map(|()| {
-            let below = if self.random.one_in(2) { 300 } else { 1 << 24 };
-            0x00ff_ffff - self.random.below(below) as u32
-        });
+    /// Makes the connection of a slot, after the one that was there if `again`.
+    pub(crate) fn connect(&mut self, slot: usize, again: bool) -> Connection {
+        let before = again.then(|| &self.model.connections[slot]);
+        let rebirth = before.map_or(Rebirth::NewNumbers, |before| before.rebirth);
+        let (last_psns, mtu_before) = (before.map(|before| before.psns), before.map(|before| before.settings.mtu));
+        let index = match before {
+            Some(before) if rebirth != Rebirth::NewNumbers => Qpn::from_wire(before.ends[0].qpn).index(),
+            _ => {
+                self.next_index += 1;
+                self.next_index - 1
+            }
+        };
+        let settings = self.draw_settings(slot, rebirth, again);
+        let psns = self.earlier.psns(&mut self.random, slot, last_psns);
+        self.earlier.lives += 1;
+        let life = self.earlier.lives;
         let qpns = [0, 1].map(|at| host::qpn(at, index));
-        let mut is_shared = [false; 2];
-        for at in 0..2 {
-            let fits = |shared: &&Shared| !shared.for_datagrams || service == Service::Datagram;
-            let shared = self.model.hosts[at].shared.as_ref().filter(fits).filter(|_| !self.random.one_in(3));
-            let srq = shared.map(|shared| shared.config(at));
-            is_shared[at] = srq.is_some();
-            host::connect(&mut self.endpoints[at], (at, slot), qpns[at], qpns[1 - at], &settings, psns, srq.as_ref());
+        let keeps = self.recovery.map(|recovery| recovery.kind == Recovery::Selective);
+        let late = settings.service.is_reliable() && self.earlier.is_on() && self.random.one_in(2);
+        let mut ends = [0, 1].map(|at| {
+            let was_reset = rebirth == Rebirth::Reset && !self.model.connections[slot].ends[at].gone;
+            let is_shared = if was_reset {
+                self.model.connections[slot].ends[at].is_shared
+            } else {
+                self.make_queue_pair(at, qpns[at], &settings)
+            };
+            let port = self.earlier.port(at, slot, life);
+            host::connect(&mut self.endpoints[at], (at, slot), qpns[at], qpns[1 - at], &settings, psns, port);
             self.model.hosts[at].by_index[index as usize] = Some(slot);
             self.renew_key(at, slot, qpns[at]);
-        }
+            let mut stream = Stream::new(&settings, keeps[at], self.network.round_trip(), psns[at], self.now);
+            stream.borne_from = self.bears_paths().then_some(stream.start);
+            stream.is_disturbed = !self.weather.is_calm() || self.small_nic;
+            stream.timeouts = self.endpoints[at].qp(qpns[at]).map_or(0, |qp| qp.counters().get(QpCount::AckTimeout));
+            End {
+                ready: false,
+                rts_at: self.now + if late { self.random.below(300_000) } else { 0 },
+                reset_at: was_reset.then_some(self.now),
+                ..End::new(qpns[at].get(), is_shared, stream)
+            }
+        });
         if self.model.trace {
             println!(
-                "{:>12} slot {slot}   connection {index}, PSNs {psns:?}, {settings:?}, {:?}",
+                "{:>12} slot {slot}   connection {index}, life {life}, {rebirth:?}, PSNs {psns:?}, {settings:?}, {:?}",
                 self.now, self.recovery
             );
         }
-        let keeps = self.recovery.map(|recovery| recovery.kind == Recovery::Selective);
-        let stream = |at: usize| Stream::new(&settings, keeps[at], self.network.round_trip(), psns[at], self.now);
-        let mut ends = [0, 1].map(|at| End::new(qpns[at].get(), is_shared[at], stream(at)));
         if self.random.one_in(4) {
             ends.iter_mut().for_each(|end| end.drain_after = self.random.below(100));
         }
         Connection {
             slot,
+            life,
+            psns,
+            rebirth,
             settings,
             ends,
             phase: Phase::Open,
-            mtu_changed: before.is_some_and(|before| before.mtu != settings.mtu),
+            mtu_changed: mtu_before.is_some_and(|mtu| mtu != settings.mtu),
             quiet_from: self.now,
-            frames_left: self.random.within(200, 2_000),
+            frames_left: if self.earlier.is_on() {
+                self.random.within(60, 800)
+            } else {
+                self.random.within(200, 2_000)
+            },
         }
+    }
+
+    /// Settings of the next life of a slot's connection.
+    fn draw_settings(&mut self, slot: usize, rebirth: Rebirth, again: bool) -> Settings {
+        let before = again.then(|| self.model.connections[slot].settings);
+        let service = if self.mixed { self.random.pick(&SERVICES) } else { Service::Reliable };
+        let service = match (rebirth, before) {
+            (Rebirth::Reset, Some(before)) => before.service,
+            (Rebirth::SameNumbers, Some(before)) if !self.random.one_in(4) => before.service,
+            _ => service,
+        };
+        let mut settings = Settings::draw(&mut self.random, service);
+        if let Some(before) = before {
+            if rebirth == Rebirth::Reset {
+                settings = settings.with_queue_pairs_of(&before);
+            } else if rebirth == Rebirth::SameNumbers {
+                settings.ipv6 = before.ipv6;
+            }
+            if !self.random.chance(self.weather.mtu_change) {
+                settings.mtu = before.mtu;
+            }
+        }
+        settings
+    }
+
+    /// The network does nothing but spread frames over paths whose difference both hosts bear.
+    fn bears_paths(&self) -> bool {
+        let bears = |recovery: &RecoveryConfig| {
+            let longest = 2 * self.network.longest_way() + REACTION;
+            recovery.kind == Recovery::Selective
+                && self.network.disorder().is_some_and(|most| most < recovery.reorder_delay.0)
+                && recovery.probe_floor.0 > longest
+                && recovery.held_packets == 1_024
+        };
+        self.recovery.iter().all(bears) && !self.small_nic && self.weather.peer_restart == 0
+    }
+
+    /// Makes a queue pair; says whether it takes its receives from its host's shared queue.
+    fn make_queue_pair(&mut self, at: usize, qpn: Qpn, settings: &Settings) -> bool {
+        let fits = |shared: &&Shared| !shared.for_datagrams || settings.service == Service::Datagram;
+        let shared = self.model.hosts[at].shared.as_ref().filter(fits).filter(|_| !self.random.one_in(3));
+        let srq = shared.map(|shared| shared.config(at));
+        host::insert(&mut self.endpoints[at], qpn, settings, srq.as_ref());
+        srq.is_some()
     }
 }

@@ -15,20 +15,34 @@ pub(crate) struct Arrival {
     pub(crate) bytes: Vec<u8>,
     /// Bits were flipped on its way.
     pub(crate) corrupt: bool,
+    /// The life of the connection that it was sent to; `None` where there was none.
+    pub(crate) life: Option<u32>,
+    /// Rows of the table.
+    pub(crate) rows: u64,
     /// It was the so many-th that left either host; a copy counts as what it is a copy of.
     pub(crate) sequence: u64,
 }
 
+/// Most paths that a direction has.
+const PATHS_MAX: usize = 4;
+
 /// One direction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Direction {
-    /// No frame but one that is overtaken arrives before this.
-    latest: u64,
+    /// On each path no frame but one that is overtaken arrives before this.
+    latest: [u64; PATHS_MAX],
+    /// How much longer the paths take than the first, and how many there are. Until that moment frames are spread over all of them.
+    detours: [u64; PATHS_MAX],
+    paths: u64,
+    spread_until: u64,
     /// Frames that a burst still takes.
     burst: u32,
     slow_until: u64,
     slow_by: u64,
 }
+
+/// A detour that a reorder delay of 100 us bears.
+const DETOUR: u64 = 60_000;
 
 /// Frames on their way.
 #[derive(Debug)]
@@ -42,6 +56,8 @@ pub(crate) struct Network {
     spacing: u64,
     /// Frames arrive at multiples of this: what arrives at once is one turn of the receiver.
     grid: u64,
+    /// The most that a path takes longer than another of its direction.
+    detour: u64,
     directions: [Direction; 2],
     down_until: u64,
     heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
@@ -53,8 +69,21 @@ pub(crate) struct Network {
     spare: Vec<Vec<u8>>,
 }
 
+impl Direction {
+    fn draw(random: &mut Random, weather: Weather, detour: u64) -> Self {
+        let paths = random.within(2, PATHS_MAX as u64);
+        let mut detours = [0; PATHS_MAX];
+        detours[1] = detour;
+        detours[2..].fill_with(|| random.below(detour));
+        let spread_until = if weather.multipath == 1_000_000 { u64::MAX } else { 0 };
+        Self { paths, detours, spread_until, ..Self::default() }
+    }
+}
+
 impl Network {
     pub(crate) fn new(weather: Weather, mut random: Random) -> Self {
+        let detour = random.pick(&[2_000, 20_000, DETOUR, 400_000]);
+        let directions = [(); 2].map(|()| Direction::draw(&mut random, weather, detour));
         Self {
             weather,
             delay: random.pick(&[1_000, 5_000, 20_000, 100_000]),
@@ -62,7 +91,8 @@ impl Network {
             spacing: random.pick(&[0, 0, 80, 320]),
             grid: random.pick(&[1, 1, 2_000, 10_000]),
             random,
-            directions: Default::default(),
+            detour,
+            directions,
             down_until: 0,
             heap: BinaryHeap::new(),
             flying: Vec::new(),
@@ -86,6 +116,20 @@ impl Network {
     /// No answer comes sooner than this.
     pub(crate) const fn round_trip(&self) -> u64 {
         2 * self.delay
+    }
+
+    /// Of two frames that leave one behind the other, so much later the first may arrive; `None` when faults have a part in it, too.
+    pub(crate) fn disorder(&self) -> Option<u64> {
+        let Weather { loss, burst_loss, duplicate, reorder, delay, corrupt, link_down, .. } = self.weather;
+        let calm = loss + burst_loss + duplicate + reorder + delay + corrupt + link_down == 0;
+        let (slowest, frame_bytes) = (self.detour + self.jitter, 4_200);
+        // A path that has much to carry is late by that.
+        (calm && self.weather.multipath > 0 && self.spacing == 0).then_some(slowest + frame_bytes / 8 + self.grid)
+    }
+
+    /// The longest that a frame takes, where nothing but its path delays it.
+    pub(crate) const fn longest_way(&self) -> u64 {
+        self.delay + self.detour + self.jitter + self.grid + 4_200 / 8
     }
 
     /// A frame arrives so much later than it would, at the most.
@@ -115,7 +159,8 @@ impl Network {
     }
 
     /// A frame leaves from host `from`; says what becomes of it.
-    pub(crate) fn send(&mut self, now: u64, from: usize, mut bytes: Vec<u8>) -> Fate {
+    pub(crate) fn send(&mut self, now: u64, from: usize, mut bytes: Vec<u8>, to: (Option<u32>, u64)) -> Fate {
+        let (life, rows) = to;
         let mut fate = self.decide(now, from);
         self.left += 1;
         let sequence = self.left;
@@ -126,28 +171,48 @@ impl Network {
             self.give_back(bytes);
             return fate;
         }
+        let path = self.choose_path(now, from);
         let direction = &mut self.directions[from];
+        fate.detour = direction.detours[path];
+        if now < direction.spread_until {
+            fate.hit(Fault::Multipath);
+        }
         let slow = if now < direction.slow_until { direction.slow_by } else { 0 };
-        let mut at = now + self.delay + slow + self.random.below(self.jitter + 1) + bytes.len() as u64 / 8;
+        let mut at =
+            now + self.delay + fate.detour + slow + self.random.below(self.jitter + 1) + bytes.len() as u64 / 8;
         if fate.late > 0 {
             at += fate.late;
         } else {
-            at = at.max(direction.latest + bytes.len() as u64 * self.spacing / 1024);
-            direction.latest = at;
+            at = at.max(direction.latest[path] + bytes.len() as u64 * self.spacing / 1024);
+            direction.latest[path] = at;
         }
         if fate.twice {
             let again = at + self.random.pick(&[0, 1_000, 50_000, 3_000_000]);
             let mut copy = self.spare.pop().unwrap_or_default();
             copy.clear();
             copy.extend_from_slice(&bytes);
-            self.put(again, Arrival { to: 1 - from, bytes: copy, corrupt: false, sequence });
+            self.put(again, Arrival { to: 1 - from, bytes: copy, corrupt: false, life, rows, sequence });
         }
         if fate.corrupt {
             self.corrupt(&mut bytes);
         }
         fate.under_way = at - now;
-        self.put(at, Arrival { to: 1 - from, bytes, corrupt: fate.corrupt, sequence });
+        self.put(at, Arrival { to: 1 - from, bytes, corrupt: fate.corrupt, life, rows, sequence });
         fate
+    }
+
+    /// The path that a frame takes.
+    fn choose_path(&mut self, now: u64, from: usize) -> usize {
+        let direction = &mut self.directions[from];
+        if now >= direction.spread_until && self.random.chance(self.weather.multipath) {
+            direction.spread_until = now + self.random.within(50_000, 2_000_000);
+        }
+        if now < direction.spread_until { self.random.below(direction.paths) as usize } else { 0 }
+    }
+
+    /// A frame of before comes at `at`, whatever the weather.
+    pub(crate) fn bring(&mut self, at: u64, arrival: Arrival) {
+        self.put(at, arrival);
     }
 
     fn put(&mut self, at: u64, arrival: Arrival) {

@@ -96,7 +96,7 @@ impl World {
     /// Somebody waits to be told that a message is here.
     pub(crate) fn answer(&mut self, at: usize, host: usize) {
         let end = &mut self.model.connections[at].ends[host];
-        let can = !end.gone && !end.failed && self.model.connections[at].phase == Phase::Open;
+        let can = end.ready && !end.gone && !end.failed && self.model.connections[at].phase == Phase::Open;
         if can && std::mem::take(&mut self.model.connections[at].ends[host].told.asked) {
             let (operation, row) = operation::answer();
             self.post_drawn(at, host, operation, row);

@@ -61,6 +61,8 @@ pub(crate) struct Stream {
     pub(crate) attempts: u32,
     pub(crate) attempted_at: u64,
     pub(crate) rnr_naks: u32,
+    /// The PSN of the last sequence NAK that reached it.
+    pub(crate) nak_heard: Option<u64>,
     /// PSNs of frames of either direction that the network did something to, from the oldest unacknowledged on.
     pub(crate) disturbed: Vec<u64>,
     /// No answer comes sooner than this, in nanoseconds.
@@ -111,6 +113,28 @@ pub(crate) struct Stream {
     answered_until: u64,
     /// How far its peer's receives go.
     pub(crate) credits: Credits,
+
+    // Frames of earlier lives.
+    /// The PSN of the first request.
+    pub(crate) start: u64,
+    /// Each request of an earlier life that came, and was not behind all that was executed, is a reason for a NAK of the PSN that was
+    /// expected then: one from the first of these to the second.
+    pub(crate) provoked: Vec<(u64, u64)>,
+    /// PSNs of those that may have been the expected ones.
+    pub(crate) foreign: BTreeSet<u64>,
+    /// The oldest unacknowledged PSN when an answer of an earlier life came for what was in flight.
+    pub(crate) disturbed_by_answer: Option<u64>,
+
+    // What is sent again where the network lets everything through.
+    /// It may have done something to a frame of either direction, or the peer is slow or not there.
+    pub(crate) is_disturbed: bool,
+    /// The peer has failed, may have, or is not there.
+    pub(crate) is_unheard: bool,
+    /// Packets that may be sent again for what the responder said, and those that were for no such reason.
+    pub(crate) asked_again: u64,
+    pub(crate) unasked: u64,
+    /// Where frames take several paths whose difference the receiver bears: from this PSN on none is sent again.
+    pub(crate) borne_from: Option<u64>,
 }
 
 impl Stream {
@@ -130,6 +154,7 @@ impl Stream {
             attempts: 0,
             attempted_at: 0,
             rnr_naks: 0,
+            nak_heard: None,
             disturbed: Vec::new(),
             round_trip,
             rnr_until: 0,
@@ -159,6 +184,15 @@ impl Stream {
             inbox: Inbox { expected: start, under_way: None },
             answered_until: start,
             credits: Credits::default(),
+            start,
+            provoked: Vec::new(),
+            foreign: BTreeSet::new(),
+            disturbed_by_answer: None,
+            is_disturbed: false,
+            is_unheard: false,
+            asked_again: 0,
+            unasked: 0,
+            borne_from: None,
         }
     }
 
@@ -290,6 +324,12 @@ impl Stream {
     /// The end of the request on the wire that has this PSN.
     pub(crate) fn request_end(&self, psn: u64) -> Option<u64> {
         self.requests.get(self.requests.partition_point(|request| request.end <= psn)).map(|request| request.end)
+    }
+
+    /// Of what was sent until now some may be sent again, for another reason than the paths' difference.
+    pub(crate) fn excuse(&mut self, psns: u64) {
+        let end = self.frontier + psns;
+        self.borne_from = self.borne_from.map(|from| from.max(end));
     }
 
     /// Steps over what memory does not show (READs, messages of no bytes) and over what is done.

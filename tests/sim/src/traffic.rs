@@ -1,11 +1,15 @@
 //! Frames: what leaves a host is checked and given to the network, what arrives is given to an endpoint.
 
 use roced_shared::ids::Qpn;
-use roced_transport::{clock::Nanos, qp::State};
+use roced_transport::{
+    clock::Nanos,
+    qp::State,
+    reject::{Disposition, DropReason},
+};
 
 use crate::{
     arriving::Arriving,
-    connection::End,
+    connection::{Connection, End},
     fault::{Fate, Fault},
     frame::{self, Kind},
     host::Nic,
@@ -34,18 +38,27 @@ struct Known {
 
 impl World {
     pub(crate) fn deliver(&mut self, arrival: Arrival) {
-        let Arrival { to, bytes, corrupt, sequence } = arrival;
+        let Arrival { to, bytes, corrupt, life, rows, sequence } = arrival;
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
+        let at = self.model.connection_of(to, seen.dest_qpn);
+        let earlier = at.filter(|at| Some(self.model.connections[*at].life) != life);
+        if let Some(at) = earlier {
+            if corrupt || !self.admits_earlier(to, at, &seen, life) {
+                return self.network.give_back(bytes);
+            }
+            self.model.count_hits(rows, 1 << Fault::EarlierLife as usize);
+        }
         let qp = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn));
         let state = qp.filter(|qp| qp.config().service == seen.service.kind()).map(|qp| qp.state());
-        let hears = matches!(
-            state,
-            Some(State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrain | State::SendQueueError)
-        );
+        let hears = state.is_some_and(hears);
         let tally = &mut self.model.hosts[to].tally;
         tally.given += 1;
         tally.given_corrupt += u64::from(corrupt && hears);
         match (seen.service, hears && !corrupt) {
+            (Service::Reliable, true) if earlier.is_some() => {}
+            (Service::Unreliable, true) if earlier.is_some() => {
+                self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn));
+            }
             (Service::Reliable, true) => self.believe(to, &seen, sequence),
             (Service::Unreliable, true) => self.model.arriving = Some(self.model.expect_unreliable(to, &seen)),
             (Service::Unreliable, false) => self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn)),
@@ -64,13 +77,32 @@ impl World {
         if let Some(arriving) = self.model.arriving.take() {
             self.model.note(arriving.check_done());
         }
+        if let (Some(at), None, Disposition::Dropped(reason)) = (at, earlier, disposition) {
+            self.on_not_held(to, at, &seen, reason);
+        }
         if self.model.trace {
-            println!("{:>12} host {to} <- {} {disposition:?}", self.now, describe(&seen));
+            let of = if earlier.is_some() { "of an earlier life " } else { "" };
+            println!("{:>12} host {to} <- {} {of}{disposition:?}", self.now, describe(&seen));
         }
         if let Some(at) = self.model.served {
             self.reuse_memory(at, to);
         }
         self.network.give_back(bytes);
+    }
+
+    /// A frame that came before its turn is not held, for want of room or because it may be of another life: it is as good as lost.
+    fn on_not_held(&mut self, to: usize, at: usize, seen: &frame::Seen<'_>, reason: DropReason) {
+        let ends = &mut self.model.connections[at].ends;
+        match (seen.is_request(), reason) {
+            (true, DropReason::NoRoomToHold | DropReason::OutOfSequence) => ends[1 - to].stream.on_not_held(seen),
+            (false, DropReason::NoRoomToHold | DropReason::ResponseGap) => {
+                let stream = &mut ends[to].stream;
+                stream.on_not_held(seen);
+                let psn = stream.unwrap_psn(seen.psn);
+                stream.on_answer_hit(psn, true);
+            }
+            _ => {}
+        }
     }
 
     /// A whole frame reaches a queue pair that has failed.
@@ -152,14 +184,16 @@ impl World {
             }
         };
         let line = if self.model.trace { line(&bytes) } else { String::new() };
-        let mut fate = self.network.send(self.now, from, bytes);
+        let life = self.keep(from, &known, &bytes);
+        let mut fate = self.network.send(self.now, from, bytes, (life, known.rows));
         let connection = &mut self.model.connections[known.connection];
         connection.quiet_from = connection.quiet_from.max(self.now + fate.under_way + self.network.grid());
         if connection.mtu_changed {
             fate.hit(Fault::MtuChange);
         }
         if connection.settings.service.is_reliable() && fate.disturbs(connection.settings.ack_timeout()) {
-            connection.ends[known.requester].stream.on_disturbed(known.psn);
+            let stream = &mut connection.ends[known.requester].stream;
+            stream.on_disturbed(known.psn);
         }
         if known.brings && (fate.lost || fate.corrupt || fate.late > 0) {
             connection.ends[known.requester].stream.on_answer_hit(known.psn, fate.lost || fate.corrupt);
@@ -172,6 +206,16 @@ impl World {
         if let Some(buffer) = self.network.spare_buffer() {
             self.spare.push(buffer);
         }
+        self.stir(known.connection);
+    }
+
+    /// The network may keep a frame; gives the life of the connection that it goes to.
+    fn keep(&mut self, from: usize, known: &Known, bytes: &[u8]) -> Option<u32> {
+        let seen = frame::parse(bytes).expect("it was looked at");
+        let to = self.model.connection_of(1 - from, seen.dest_qpn)?;
+        let Connection { slot, life, .. } = self.model.connections[to];
+        self.earlier.keep(&mut self.random, (slot, life), 1 - from, &seen, known.rows, bytes);
+        Some(life)
     }
 
     fn trace_sent(&self, from: usize, line: &str, fate: &Fate) {
@@ -197,7 +241,7 @@ impl World {
         tally.payload_bytes += seen.payload.len() as u64;
         let requester = if seen.is_request() { from } else { 1 - from };
         // Who has failed or gone away does not answer, nor who waits for a change of keys.
-        let changes = |end: &End| self.changing.iter().any(|(_, _, change)| change.qpn.get() == end.qpn);
+        let changes = |end: &End| self.changing.iter().any(|(_, _, change, _)| change.qpn.get() == end.qpn);
         let answers = connection.ends.iter().all(|end| !(end.gone || end.failed || end.may_fail || changes(end)));
         if seen.is_request() && answers && !self.small_nic {
             let end = &connection.ends[from];
@@ -210,6 +254,11 @@ impl World {
             tally.requests += 1;
             (sent.rows, sent.end - 1)
         } else if seen.is_request() {
+            let peer = &connection.ends[1 - from];
+            if peer.may_fail || peer.gone {
+                let stream = &mut connection.ends[from].stream;
+                (stream.is_disturbed, stream.is_unheard, stream.borne_from) = (true, true, None);
+            }
             let sent = connection.ends[from].stream.check_request(&seen, self.now)?;
             tally.requests += 1;
             tally.retransmitted += u64::from(sent.again);
@@ -230,6 +279,11 @@ impl World {
         let brings = matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck);
         Ok(Known { rows, connection: at, requester, psn, brings })
     }
+}
+
+/// A queue pair in this state takes frames.
+pub(crate) const fn hears(state: State) -> bool {
+    matches!(state, State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrain | State::SendQueueError)
 }
 
 fn describe(seen: &frame::Seen<'_>) -> String {

@@ -3,6 +3,8 @@
 //! A step of time: frames that have arrived go in, timers that have run out fire, applications post, frames leave. Then time
 //! jumps to the next thing that can happen.
 
+use std::collections::VecDeque;
+
 use roced_shared::{abi::control::event, ids::Qpn};
 use roced_transport::{clock::Nanos, counters::QpCount, endpoint::Endpoint, qp::KeyChange, recovery::RecoveryConfig};
 
@@ -10,6 +12,7 @@ use crate::{
     FRAMES, Outcome,
     check::Tally,
     connection::Phase,
+    earlier::Earlier,
     fault::Weather,
     host,
     layout::sink_bytes,
@@ -25,6 +28,9 @@ use crate::{
 /// A connection that is to end gets so much time for it, in nanoseconds, and a request for each step forward. The slowest there
 /// are: eight time-outs of 4.2 ms, a link that is down for 50 ms, receives that are late.
 const PATIENCE: u64 = 1_500_000_000;
+
+/// No packet is held longer than this, in nanoseconds: longer than any way through a network that is whole.
+const HELD_MOST: u64 = 5_000_000;
 
 /// More frames than any seed needs.
 const FRAMES_MAX: u64 = 100 * FRAMES;
@@ -46,13 +52,16 @@ pub(crate) struct World {
     pub(crate) fatal_every: u64,
     /// A host goes away at this moment.
     pub(crate) restart_at: u64,
+    pub(crate) earlier: Earlier,
     /// Connections may be of any service.
     pub(crate) mixed: bool,
     /// NICs that have room for few frames at a time.
     pub(crate) small_nic: bool,
     pub(crate) look_again: [u64; 2],
-    /// Changes of keys that queue pairs wait for: when they are made, and on which host.
-    pub(crate) changing: Vec<(u64, usize, KeyChange)>,
+    /// Frames that were given to each host and when, of the last while.
+    given: [VecDeque<(u64, u64)>; 2],
+    /// Changes of keys that queue pairs wait for: when they are made, on which host, and whether it is still wanted.
+    pub(crate) changing: Vec<(u64, usize, KeyChange, bool)>,
     pub(crate) out: Vec<Vec<u8>>,
     pub(crate) spare: Vec<Vec<u8>>,
 }
@@ -84,8 +93,9 @@ impl World {
             trace,
             cells: Table::default().cells,
         };
-        let recovery = [(); 2].map(|()| host::draw_recovery(&mut random));
         let network = Network::new(weather, Random::new(random.next()));
+        let bears = network.disorder().is_some() && !random.one_in(4);
+        let recovery = [(); 2].map(|()| if bears { host::BEARING } else { host::draw_recovery(&mut random) });
         let mut world = Self {
             endpoints: [0, 1].map(|at| host::endpoint(at, slots, &model.hosts[at], recovery[at])),
             recovery,
@@ -98,16 +108,18 @@ impl World {
             next_index: 2,
             fatal_every: random.pick(&[0, 15, 40, 100]),
             restart_at: u64::MAX,
+            earlier: Earlier::draw(&mut random, weather.earlier_life),
             mixed: random.one_in(2),
             small_nic: random.one_in(6),
             look_again: [u64::MAX; 2],
+            given: Default::default(),
             changing: Vec::new(),
             out: Vec::new(),
             spare: Vec::new(),
             random,
         };
         for slot in 0..slots {
-            let connection = world.connect(slot, None);
+            let connection = world.connect(slot, false);
             world.model.connections.push(connection);
         }
         world
@@ -166,6 +178,7 @@ impl World {
                 break;
             }
         }
+        (0..2).for_each(|at| self.check_held(at));
         if self.sent > FRAMES_MAX {
             let text = format!("{} frames and no end: {}", self.sent, self.waiting());
             self.model.note(Err(Violation { checker: "hang", text }));
@@ -178,13 +191,38 @@ impl World {
         self.now = next.max(self.now + 1);
     }
 
+    /// What an endpoint holds is taken or dropped before long, whatever becomes of those that sent it.
+    fn check_held(&mut self, at: usize) {
+        let tally = &self.model.hosts[at].tally;
+        let given = &mut self.given[at];
+        if given.back().is_none_or(|(_, count)| *count != tally.given) {
+            given.push_back((self.now, tally.given));
+        }
+        while given.get(1).is_some_and(|(since, _)| since + HELD_MOST <= self.now) {
+            given.pop_front();
+        }
+        let checked = match given.front() {
+            Some((since, count)) if since + HELD_MOST <= self.now => {
+                let late = tally.given - count;
+                tally.check_held(&self.endpoints[at].counters(), self.endpoints[at].drops(), late)
+            }
+            _ => Ok(()),
+        };
+        self.model.note(checked);
+    }
+
+    /// A host's endpoint is another.
+    pub(crate) fn forget_given(&mut self, at: usize) {
+        self.given[at].clear();
+    }
+
     fn next_moment(&self) -> u64 {
         let timers = self.endpoints.iter().map(|endpoint| endpoint.poll_timeout().0);
         let waits = self.model.connections.iter().map(|connection| match connection.phase {
             Phase::Closed { .. } if self.has_enough() => u64::MAX,
             Phase::Closed { until } => until,
             _ => {
-                let moments = connection.ends.iter().flat_map(|end| [end.receive_at, end.send_at]);
+                let moments = connection.ends.iter().flat_map(|end| [end.receive_at, end.send_at, end.rts_at]);
                 moments.filter(|at| *at > self.now).min().unwrap_or(u64::MAX)
             }
         });
@@ -241,10 +279,15 @@ impl World {
         while let Some(event) = self.endpoints[at].poll_event() {
             self.model.activity = true;
             let Some(connection) = self.model.connection_of(at, event.qpn.get()) else { continue };
-            let end = &mut self.model.connections[connection].ends[at];
             if event.kind == event::SQ_DRAINED {
                 let checked = self.on_drained(connection, at);
                 self.model.note(checked);
+                continue;
+            }
+            let connection = &mut self.model.connections[connection];
+            let has_arrived = connection.ends[1 - at].stream.covered > connection.ends[1 - at].stream.start;
+            let end = &mut connection.ends[at];
+            if event.kind == event::COMMUNICATION_ESTABLISHED && end.rts_at > 0 && has_arrived {
                 continue;
             }
             if event.kind == event::QP_LAST_WQE {

@@ -28,10 +28,12 @@ pub(super) enum Said {
 }
 
 impl Completer {
-    /// The peer said that of the request with `psn`. Without selective recovery all from the gap on is sent again, and it will be said again.
-    pub(super) fn remember(&mut self, psn: Psn, said: Said, link: &Link) {
+    /// The peer said that of the request with `psn`. What is sent again anyway, as all from the gap on is without selective recovery, it
+    /// will be said of again.
+    pub(super) fn remember(&mut self, psn: Psn, said: Said, link: &Link, requester: &Requester) {
         let is_refused = matches!(self.behind, Some(Behind { said: Said::Refused(_), .. }));
-        if link.recovery.is_selective() && !is_refused {
+        let is_before_cursor = psn.distance_from(requester.cursor()) < 0;
+        if link.recovery.is_selective() && is_before_cursor && !is_refused {
             self.behind = Some(Behind { psn, said, due: Nanos::NEVER });
         }
     }

@@ -48,8 +48,8 @@ pub(crate) struct Completer {
     pub(super) behind: Option<Behind>,
     /// Where the answers of this life come from.
     source: Source,
-    /// The answer that is looked at is certainly of this life, and what it says of requests behind a gap will still be true.
-    believes_ahead: bool,
+    /// The answer that is looked at is certainly of this life: what it says of requests behind a gap may be believed when the gap is filled.
+    trusted: bool,
     /// What it knows beyond what go-back-N needs.
     pub(super) selective: Selective,
 }
@@ -66,7 +66,7 @@ impl Default for Completer {
             nak: None,
             behind: None,
             source: Source::default(),
-            believes_ahead: false,
+            trusted: false,
             selective: Selective::new(Psn::default()),
         }
     }
@@ -172,7 +172,8 @@ impl Completer {
         if self.source.admit(port, self.unacknowledged, turn.now) != Admission::Ours {
             return Err(DropReason::OtherSourcePort);
         }
-        self.believes_ahead = self.source.may_hold(port, turn.now);
+        let before = self.unacknowledged;
+        self.trusted = self.source.may_hold(port, turn.now);
         match packet.info.operation {
             Operation::ReadResponse => self.on_read_response(packet, link, queue, requester, turn)?,
             Operation::AtomicAck => self.on_atomic_ack(packet, link, queue, requester, turn)?,
@@ -180,7 +181,10 @@ impl Completer {
             // The answer to what we never ask.
             _ => return Err(DropReason::UnexpectedResponse),
         }
-        self.source.on_taken(port, link.is_later_life(), turn.now);
+        if self.unacknowledged != before {
+            // What brought nothing forward shows no life: any may be complained of.
+            self.source.on_taken(port, link.is_later_life(), turn.now);
+        }
         Ok(())
     }
 
@@ -252,6 +256,7 @@ impl Completer {
         let Some(aeth) = packet.aeth else {
             return Err(DropReason::BadLength);
         };
+        let before = self.unacknowledged;
         match aeth.syndrome {
             Syndrome::Ack { .. } => match self.advance(psn.plus(1), link, queue, requester, turn) {
                 Ok(()) => self.on_plain_ack(queue, requester, turn.now),
@@ -262,7 +267,7 @@ impl Completer {
                 match self.advance(psn, link, queue, requester, turn) {
                     Ok(()) => self.on_sequence_nak(link, queue, requester, turn),
                     Err(Gap) => {
-                        self.remember(psn, Said::Missing, link);
+                        self.remember(psn, Said::Missing, link, requester);
                         self.on_gap(link, queue, requester, turn)?;
                     }
                 }
@@ -272,7 +277,7 @@ impl Completer {
                 match self.advance(psn, link, queue, requester, turn) {
                     Ok(()) => self.on_rnr(timer, link, queue, requester, turn),
                     Err(Gap) => {
-                        self.remember(psn, Said::NotReady(timer), link);
+                        self.remember(psn, Said::NotReady(timer), link, requester);
                         self.on_gap(link, queue, requester, turn)?;
                     }
                 }
@@ -283,7 +288,9 @@ impl Completer {
             },
             Syndrome::Reserved(_) => return Err(DropReason::UnexpectedResponse),
         }
-        self.on_gap_filled(link, queue, requester, turn);
+        if self.unacknowledged != before {
+            self.on_gap_filled(link, queue, requester, turn);
+        }
         self.fail_refused(link, queue, requester, turn);
         Ok(())
     }
@@ -392,7 +399,7 @@ impl Completer {
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) -> DropReason {
-        if !is_settled(packet, queue) {
+        if !self.may_hold(packet, queue, turn.now) {
             self.selective.remember_dropped(packet.bth.psn);
         }
         // Whether it asks again or did before, the answer is not taken now.
@@ -415,8 +422,10 @@ impl Completer {
             let entry = *queue.entry(queue.head());
             if entry.wants_answer() {
                 gap = Err(Gap);
-                if self.believes_ahead {
+                if self.trusted {
                     self.selective.remember_acknowledged(to);
+                } else {
+                    self.selective.remember_dropped(to.minus(1));
                 }
                 break;
             }
@@ -654,14 +663,24 @@ fn check_response(packet: &Packet<'_>, entry: &SendEntry, at: u32, ends_chunk: b
     }
 }
 
-/// An answer that stays true however long it waits, or one of the oldest READ itself. READ responses of later requests say what was there
-/// before the oldest READ is executed again.
+/// An answer that stays true however long it waits, or one of the first READ that waits. READ responses behind that say what was there
+/// before it is executed again. The walk ends at the packet, which is in flight, so it is no longer than the window.
 fn is_settled(packet: &Packet<'_>, queue: &SendQueue) -> bool {
-    let is_of_oldest = || {
-        let oldest = (!queue.is_empty()).then(|| queue.entry(queue.head())).filter(|entry| entry.is_read());
-        oldest.is_some_and(|entry| packet.bth.psn.distance_from(entry.end_psn()) < 0)
-    };
-    packet.payload_len() == 0 || is_of_oldest()
+    if packet.payload_len() == 0 {
+        return true;
+    }
+    let mut position = queue.head();
+    while position != queue.tail() {
+        let entry = queue.entry(position);
+        if packet.bth.psn.distance_from(entry.end_psn()) < 0 {
+            return entry.is_read();
+        }
+        if entry.is_read() {
+            return false;
+        }
+        position = position.wrapping_add(1);
+    }
+    false
 }
 
 fn is_sequence_nak(packet: &Packet<'_>) -> bool {

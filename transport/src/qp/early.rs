@@ -195,7 +195,8 @@ impl Qp {
     }
 
     /// A packet was taken that was not held. Two of them that were missing, one directly after the other on a network that keeps order, were
-    /// sent again, and then all behind them will be; or what is held was never sent in this life. Gives how many packets are given up.
+    /// sent again, and then all behind them will be; or what is held was never sent in this life. Answers that are given up are asked for again when
+    /// their turn comes. Gives how many packets are given up.
     pub(crate) fn on_direct(&mut self, pool: &mut HeldPackets) -> u32 {
         let mut given_up = 0;
         for side in [Side::Requests, Side::Responses] {
@@ -205,8 +206,13 @@ impl Qp {
                 continue;
             }
             buffer.direct = buffer.direct.saturating_add(1);
-            if buffer.direct >= DIRECT_MAX && self.link.recovery.reorder_delay == Nanos(0) {
-                given_up += pool.release_all(&mut buffer.list);
+            if buffer.direct < DIRECT_MAX || self.link.recovery.reorder_delay != Nanos(0) {
+                continue;
+            }
+            let farthest = buffer.list.farthest();
+            given_up += pool.release_all(&mut buffer.list);
+            if let (Side::Responses, Some(roles)) = (side, self.roles.reliable_mut()) {
+                roles.completer.selective.remember_dropped(farthest);
             }
         }
         given_up

@@ -38,7 +38,7 @@ pub(crate) struct Selective {
     gap_due: Nanos,
     /// Behind READs that are not complete all before this PSN is acknowledged.
     acknowledged: Option<Psn>,
-    /// READ responses behind the oldest READ were dropped, up to this PSN.
+    /// Answers behind the oldest that is missing were not held, up to this PSN.
     dropped: Option<Psn>,
     /// The peer was asked how much it has of what lies before this PSN.
     solicited: Option<(Psn, Nanos)>,
@@ -183,13 +183,14 @@ impl Selective {
         }
     }
 
-    /// A READ response behind the oldest READ was dropped.
+    /// An answer behind the oldest that is missing was not held.
     pub(crate) fn remember_dropped(&mut self, psn: Psn) {
         if self.dropped.is_none_or(|known| psn.distance_from(known) > 0) {
             self.dropped = Some(psn);
         }
     }
 
+    /// The response with this PSN was asked for again.
     fn is_repeated(&self, psn: Psn) -> bool {
         self.repeated.is_some_and(|(from, end)| psn.distance_from(from) >= 0 && psn.distance_from(end) < 0)
     }
@@ -284,13 +285,14 @@ impl Completer {
             && !self.is_inside_read(queue)
             && self.advance(to, link, queue, requester, turn).is_err()
         {
-            let asked = requester.is_about_to_send(self.unacknowledged());
+            let oldest = self.unacknowledged();
+            let asked = self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest);
             self.selective.gap_due = if asked { Nanos::NEVER } else { turn.now + link.recovery.reorder_delay };
         }
         if self.behind.is_some() {
             self.act_on_behind(link, queue, requester, turn);
         }
-        if self.selective.dropped.is_some() && link.state.sends() && self.is_before_read(queue) {
+        if self.selective.dropped.is_some() && link.state.sends() && self.is_before_answer(queue) {
             self.ask_again(link, queue, requester, turn);
         }
     }
@@ -346,9 +348,9 @@ impl Completer {
         }
     }
 
-    /// The oldest that waits is the first packet of a READ.
-    fn is_before_read(&self, queue: &SendQueue) -> bool {
-        !queue.is_empty() && queue.entry(queue.head()).is_read() && self.place(queue).1 == 0
+    /// The oldest that waits is the first packet of a READ, or an operation with one answer.
+    fn is_before_answer(&self, queue: &SendQueue) -> bool {
+        !queue.is_empty() && queue.entry(queue.head()).wants_answer() && self.place(queue).1 == 0
     }
 
     /// The oldest that waits lies in the middle of a READ.

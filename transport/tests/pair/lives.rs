@@ -122,8 +122,9 @@ fn a_peer_of_many_ports_is_taken_as_it_is() {
 
 #[test]
 fn a_read_response_of_an_earlier_life_is_not_placed() {
-    for ahead in [1, 2, 7, 12] {
-        let mut pair = Pair::new(Settings::default());
+    for (established, ahead) in [(false, 1), (false, 2), (false, 7), (false, 12), (true, 2), (true, 7), (true, 12)] {
+        let settings = Settings::default();
+        let mut pair = if established { Pair::established(settings) } else { Pair::new(settings) };
         // In the same place of the message, with other bytes.
         pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 16 * 1024)], 600_000));
         pair.hosts[0].endpoint.poll_transmit(pair.now, 32, &mut pair.hosts[0].app, &mut pair.hosts[0].nic);
@@ -297,4 +298,44 @@ fn a_life_that_is_established_holds() {
     assert!(pair.run(LIMIT, one(0, opcode::RC_WRITE_MIDDLE, 3, Fate::Drop)));
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
     assert!(pair.hosts[1].count(QpCount::OutOfOrderHeld) > 0);
+}
+
+/// An answer that names the queue pair of host 0, as another life of its peer sent it.
+fn stale_ack(pair: &mut Pair, ahead: u32) -> Vec<u8> {
+    pair.life += 1;
+    let bth = Bth::new(opcode::RC_ACK, pair.hosts[0].qpn, Psn::new(pair.settings.psn).plus(ahead));
+    let aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: 0 });
+    let frame = pair.frame(1, &Headers { aeth, ..Headers::new(bth) }, &[]);
+    pair.life -= 1;
+    frame
+}
+
+/// Posts a READ of three packets and a WRITE, and has them sent.
+fn post_read_and_write(pair: &mut Pair) {
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(8192, 3000)], 600_000));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 1000)], 0));
+    pair.hosts[0].endpoint.poll_transmit(pair.now, 32, &mut pair.hosts[0].app, &mut pair.hosts[0].nic);
+}
+
+/// Before an answer of this life was taken, nothing tells whose answer it is: that a WRITE behind a READ is acknowledged is not to be
+/// remembered until the READ is complete.
+#[test]
+fn an_answer_of_an_earlier_life_behind_a_read_acknowledges_nothing() {
+    let mut pair = Pair::new(Settings { timeout: 0, ..Settings::default() });
+    post_read_and_write(&mut pair);
+    let stale = stale_ack(&mut pair, 3);
+    pair.deliver(0, &stale);
+    pair.run(LIMIT, |_, opcode, _| if opcode == opcode::RC_WRITE_ONLY { Fate::Drop } else { Fate::Deliver });
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)], "the WRITE never arrived");
+}
+
+#[test]
+fn an_answer_that_brings_nothing_forward_teaches_no_source_port() {
+    let mut pair = Pair::new(Settings { timeout: 0, ..Settings::default() });
+    post_read_and_write(&mut pair);
+    let stale = stale_ack(&mut pair, 1);
+    pair.deliver(0, &stale);
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
+    assert_eq!(pair.hosts[0].drops().get("drop_other_source_port").copied().unwrap_or(0), 0);
 }

@@ -280,3 +280,22 @@ fn a_small_ack_timeout_is_as_long_as_an_adapters() {
         assert_eq!((end - start).0 / 1_000_000, millis, "code {code}");
     }
 }
+
+/// The answer to an atomic operation is lost; that of each WRITE behind it shows so.
+#[test]
+fn acknowledgements_behind_an_answer_that_was_asked_for_again_spend_no_retry() {
+    let mut pair = warm(Settings { retry_cnt: 1, timeout: 0, ..Settings::default() });
+    pair.hosts[0].post(&SendWork { swap_or_add: 5, ..work(1, SendOp::FetchAdd, &[sge(0, 8)], 600_000) });
+    for wr_id in 2..6 {
+        pair.hosts[0].post(&work(wr_id, SendOp::Write, &[sge(0, 10)], 0));
+    }
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    for behind in 1..5 {
+        let ack = said(&pair, pair.settings.psn + 20 + behind, Syndrome::ACK);
+        pair.deliver(0, &ack);
+        pair.now = pair.now + Nanos::from_micros(30);
+        pair.turn(&mut |_, _, _| Fate::Drop);
+    }
+    assert_eq!(pair.hosts[0].take(), []);
+    assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
+}

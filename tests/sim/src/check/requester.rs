@@ -82,6 +82,14 @@ impl Stream {
             seen.psn,
             self.rnr_until - now
         );
+        if again {
+            self.check_again(seen)?;
+        } else if self.message(id).expect("found").invalidates {
+            // Until its key opens nothing any more the responder may drop what follows.
+            self.asked_again += window;
+            self.excuse(window);
+        }
+        self.check_borne(seen, again)?;
         let oldest = (self.una_at_least..=self.una).contains(&psn);
         demand!(
             !self.go_back || oldest,
@@ -101,6 +109,43 @@ impl Stream {
             self.timer_from = now;
         }
         Ok(Sent { rows: self.message(id).expect("found").rows, again, end: behind })
+    }
+
+    /// A packet is sent again: because the responder said so, or it did not answer for a while; the latter only now and then where the
+    /// network lets everything through.
+    fn check_again(&mut self, seen: &Seen<'_>) -> Checked {
+        if self.asked_again > 0 {
+            self.asked_again -= 1;
+            return Ok(());
+        }
+        self.unasked += 1;
+        let sent = self.frontier - self.start;
+        demand!(
+            self.is_disturbed || self.unasked <= 8 + sent / 8,
+            "again",
+            "PSN {} is sent again: {} packets of {sent} were, and nothing was lost",
+            seen.psn,
+            self.unasked
+        );
+        Ok(())
+    }
+
+    /// Nothing is sent again because frames took paths of different delays. Responses of one READ at a time are held, so that READs keep
+    /// their order: those of another that overtake are asked for again.
+    fn check_borne(&mut self, seen: &Seen<'_>, again: bool) -> Checked {
+        let is_under_way = |message: &&Message| message.end() > self.una_at_least && message.first < self.frontier;
+        let reads = self.messages.iter().filter(is_under_way).filter(|message| message.kind == Kind::Read);
+        if reads.count() > 1 {
+            self.excuse(0);
+        }
+        let borne = self.borne_from.is_some_and(|from| self.una_at_least >= from);
+        demand!(!again || !borne, "reorder", "PSN {} is sent again, and was only overtaken", seen.psn);
+        Ok(())
+    }
+
+    /// The responder said that what is in flight is to be sent again.
+    pub(crate) fn on_asked_again(&mut self) {
+        self.asked_again += self.frontier - self.una_at_least;
     }
 
     /// Packet `at` of the message has the opcode, headers and bytes of its place; gives the PSNs that it takes.
@@ -206,11 +251,21 @@ impl Stream {
     pub(crate) fn on_answer(&mut self, seen: &Seen<'_>, now: u64) -> Option<(u8, bool)> {
         let psn = self.unwrap_psn(seen.psn);
         self.note_credits(seen, psn);
-        if psn < self.una_at_least || psn >= self.frontier {
+        let syndrome = seen.aeth.map_or(0, |aeth| aeth.syndrome);
+        // A NAK of what comes next acknowledges all that was sent.
+        let end = self.frontier + u64::from(seen.kind == FrameKind::Ack && syndrome == 0x60);
+        if psn < self.una_at_least || psn >= end {
             return None;
         }
-        let fresh = psn >= self.una;
-        let syndrome = seen.aeth.map_or(0, |aeth| aeth.syndrome);
+        let fresh = (self.una..self.frontier).contains(&psn);
+        if seen.kind == FrameKind::Ack && syndrome >> 5 != 0 {
+            self.on_asked_again();
+            self.excuse(if syndrome >> 5 == 1 { self.settings.window.into() } else { 0 });
+        }
+        if self.una_at_least == self.start && psn > self.start {
+            // Nothing is held before the first was taken.
+            self.excuse(0);
+        }
         let own = matches!(seen.kind, FrameKind::ReadResponse | FrameKind::AtomicAck);
         let next = if !own && syndrome >> 5 == 0 { psn + 1 } else { psn };
         self.acknowledge(next, own.then_some((psn, seen.kind)), now);
@@ -229,8 +284,12 @@ impl Stream {
                 }
                 self.waiting |= (self.una_at_least..=self.una).contains(&psn);
             }
-            // Who keeps what comes early knows NAKs that the network repeated.
-            _ => self.go_back |= syndrome == 0x60 && named && !self.keeps,
+            // Each PSN has one NAK: a second is the network's, and need not be believed. Who keeps what comes early does not go back.
+            _ if syndrome == 0x60 => {
+                let is_first = self.nak_heard.replace(psn) != Some(psn);
+                self.go_back |= is_first && named && !self.keeps;
+            }
+            _ => {}
         }
         Some((syndrome, fresh))
     }

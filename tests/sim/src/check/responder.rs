@@ -24,6 +24,10 @@ impl Stream {
         }
         let end = psn + u64::from(packets);
         if psn > self.covered {
+            if self.covered == self.start {
+                // Nothing is held before the first was taken.
+                self.excuse(0);
+            }
             if !self.beyond.contains(&(psn, end)) {
                 self.beyond.push((psn, end));
             }
@@ -39,7 +43,10 @@ impl Stream {
     /// An answer leaves. Gives the rows of the message that it is about.
     pub(crate) fn check_answer(&mut self, seen: &Seen<'_>) -> Result<u64, crate::violation::Violation> {
         let psn = self.unwrap_psn(seen.psn);
-        demand!(psn < self.frontier, "ack", "an answer for PSN {}, which was never sent", seen.psn);
+        let is_nak = seen.kind == FrameKind::Ack && seen.aeth.is_some_and(|aeth| aeth.syndrome == 0x60);
+        // What a frame of an earlier life complains of may not have been sent yet.
+        let end = self.frontier + u64::from(is_nak && self.provokes(psn));
+        demand!(psn < end, "ack", "an answer for PSN {}, which was never sent", seen.psn);
         if seen.kind == FrameKind::ReadResponse {
             self.check_response(seen, psn)?;
             self.on_reply(psn);
@@ -100,10 +107,24 @@ impl Stream {
         let is_behind =
             self.find(psn - 1).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.invalidates);
         let ahead = self.beyond.iter().any(|(first, _)| *first > psn) || self.covered > psn + u64::from(!is_behind);
-        demand!(ahead, "nak-psn", "NAK of PSN {} and nothing came ahead of it", seen.psn);
+        demand!(ahead || self.provokes(psn), "nak-psn", "NAK of PSN {} and nothing came ahead of it", seen.psn);
+        let borne = self.borne_from.is_some_and(|from| psn >= from);
+        demand!(!borne || is_behind, "reorder", "NAK of PSN {}, which is only overtaken", seen.psn);
+        if !ahead {
+            // Each is a reason for one, and that may cost a retry.
+            if let Some(at) = self.provoked.iter().position(|(low, high)| (*low..=*high).contains(&psn)) {
+                self.provoked.remove(at);
+            }
+            self.on_disturbed(psn);
+        }
         let last = self.last_nak.replace(psn);
         demand!(last.is_none_or(|last| psn > last), "nak-once", "a second NAK of PSN {}", seen.psn);
         Ok(())
+    }
+
+    /// A request of an earlier life came when this PSN was expected, or may have been.
+    fn provokes(&self, psn: u64) -> bool {
+        self.provoked.iter().any(|(low, high)| (*low..=*high).contains(&psn))
     }
 
     fn check_rnr(&mut self, seen: &Seen<'_>, psn: u64) -> Checked {
@@ -112,6 +133,8 @@ impl Stream {
         let message = self.message_mut(id).expect("found");
         let takes = message.kind == Kind::Send || (message.imm.is_some() && at + 1 == message.packets);
         message.rows |= trait_bit(Trait::ReceiverNotReady);
+        // What follows is dropped until this one comes again, and it may overtake it then.
+        self.excuse(self.settings.window.into());
         demand!(takes, "rnr", "RNR NAK of PSN {}, which takes no receive", seen.psn);
         Ok(())
     }

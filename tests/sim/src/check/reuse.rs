@@ -6,6 +6,7 @@
 //! damaged or late, or the ACK timer ran out, an adapter sends again as well; there nothing is demanded.
 
 use crate::{
+    frame::Seen,
     message::Message,
     stream::Stream,
     violation::{Checked, demand},
@@ -54,8 +55,16 @@ impl Stream {
         self.timed_out = false;
     }
 
-    /// Of what is unacknowledged something was lost, damaged or late, or the ACK timer ran out; or that was so and all is sent again.
+    /// A packet that came before its turn was not held: its message is sent again when what is missing before it was made good.
+    pub(crate) fn on_not_held(&mut self, seen: &Seen<'_>) {
+        let psn = self.unwrap_psn(seen.psn);
+        let end = self.find(psn).and_then(|(id, _)| self.message(id)).map_or(psn + 1, Message::end);
+        self.sent_again_until = self.sent_again_until.max(end.min(self.frontier));
+    }
+
+    /// Of what is unacknowledged something was lost, damaged or late, or the ACK timer ran out; or that was so and all is sent again. A peer
+    /// that has failed acknowledges nothing.
     fn is_excused(&self, message: &Message) -> bool {
-        self.timed_out || !self.disturbed.is_empty() || message.first < self.sent_again_until
+        self.is_unheard || self.timed_out || !self.disturbed.is_empty() || message.first < self.sent_again_until
     }
 }

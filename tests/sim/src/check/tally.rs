@@ -29,6 +29,14 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// Of all that was given to it no more waits for its turn than came of late.
+    pub(crate) fn check_held(&self, counters: &QpCounters, drops: &DropCounters, late: u64) -> Checked {
+        let dropped: u64 = DropReason::ALL.iter().map(|reason| drops.get(*reason)).sum();
+        let held = self.given - (counters.get(QpCount::ReceivedPackets) + dropped).min(self.given);
+        demand!(held <= late, "held", "{held} packets are held, and {late} came in the last milliseconds");
+        Ok(())
+    }
+
     /// Everything that was counted was seen, and the other way round. `holds` says that it may still hold packets, which are counted
     /// when their turn has come.
     pub(crate) fn check(&self, counters: &QpCounters, drops: &DropCounters, holds: bool) -> Checked {

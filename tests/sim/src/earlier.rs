@@ -1,0 +1,318 @@
+//! Frames of earlier lives of a connection: what the network kept of them, and when it may bring them.
+//!
+//! A slot's connection lives several times, and two of its lives may have the same queue pair numbers: both queue pairs went through
+//! RESET, or others were made under the numbers. What the network kept of one life then finds a queue pair in the next. Nothing of
+//! it may be taken for a frame of the later life, as far as any implementation could know that. There are two kinds of hosts:
+//!
+//! | its frames leave | what the network may bring of them |
+//! |---|---|
+//! | from another UDP source port in each life | Anything, once the receiver has taken a packet of its life on that side; but a PSN that is just expected comes once only. |
+//! | always from the same port | For less than a second after that life, to a queue pair that went through RESET, and nothing that go-back-N by itself would believe: no expected request, no answer for what is in flight. |
+
+use crate::{
+    connection::{Connection, Phase},
+    frame::{Kind, Seen},
+    model::Model,
+    network::Arrival,
+    random::Random,
+    service::Service,
+    stream::Stream,
+    traffic,
+    world::World,
+};
+
+/// How long after its life a frame may come to a queue pair that cannot know it by its port: half of what a network may keep it.
+const QUARANTINE: u64 = 1_000_000_000;
+
+/// So far behind what it expects, at the least, the receiver of an unreliable connection knows a packet for a late one.
+const LATE_PSNS: u64 = 1 << 15;
+
+/// Frames that are kept of one slot's lives.
+const KEPT: usize = 64;
+
+/// Retries that a connection must have left over for frames of earlier lives: each of them may cost one.
+const RETRIES: u32 = 4;
+
+/// A frame that the network kept.
+#[derive(Debug)]
+struct Kept {
+    slot: usize,
+    to: usize,
+    life: u32,
+    /// When that life ended.
+    ended: u64,
+    is_request: bool,
+    psn: u32,
+    rows: u64,
+    bytes: Vec<u8>,
+}
+
+/// First PSNs of a connection's lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FirstPsns {
+    /// Any, or close to what was kept of an earlier life.
+    Drawn,
+    Zero,
+    /// Those of the life before.
+    Same,
+}
+
+/// How a connection's next life begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rebirth {
+    /// Its queue pairs go through RESET.
+    Reset,
+    /// Others are made under the same numbers.
+    SameNumbers,
+    NewNumbers,
+}
+
+/// What is known of all lives.
+#[derive(Debug)]
+pub(crate) struct Earlier {
+    /// Parts per million of frames upon which one of an earlier life follows; 0 is never.
+    rate: u32,
+    kept: Vec<Kept>,
+    /// Lives that there were.
+    pub(crate) lives: u32,
+    /// Whose frames leave from another port in each life.
+    changes_port: [bool; 2],
+    first_psns: FirstPsns,
+}
+
+impl Earlier {
+    pub(crate) fn draw(random: &mut Random, rate: u32) -> Self {
+        Self {
+            rate,
+            kept: Vec::new(),
+            lives: 0,
+            changes_port: [(); 2].map(|()| random.one_in(2)),
+            first_psns: random.pick(&[FirstPsns::Drawn, FirstPsns::Drawn, FirstPsns::Zero, FirstPsns::Same]),
+        }
+    }
+
+    /// There are such frames.
+    pub(crate) const fn is_on(&self) -> bool {
+        self.rate > 0
+    }
+
+    /// The UDP source port of a host's frames in that life.
+    pub(crate) const fn port(&self, host: usize, slot: usize, life: u32) -> u16 {
+        let life = if self.changes_port[host] { life } else { 0 };
+        0xc000 | (slot as u16) << 10 | (host as u16) << 9 | life as u16 & 0x1ff
+    }
+
+    pub(crate) fn rebirth(&self, random: &mut Random) -> Rebirth {
+        if !self.is_on() {
+            return Rebirth::NewNumbers;
+        }
+        random.pick(&[Rebirth::Reset, Rebirth::Reset, Rebirth::SameNumbers, Rebirth::NewNumbers])
+    }
+
+    /// The first PSNs of a slot's next life, of the requests of either host. `before` are those of its last.
+    pub(crate) fn psns(&self, random: &mut Random, slot: usize, before: Option<[u32; 2]>) -> [u32; 2] {
+        match (self.first_psns, before) {
+            (FirstPsns::Zero, _) if self.is_on() => return [0; 2],
+            (FirstPsns::Same, Some(psns)) if self.is_on() => return psns,
+            _ => {}
+        }
+        [0, 1].map(|from| {
+            let of_stream =
+                |kept: &&Kept| kept.slot == slot && kept.to == if kept.is_request { 1 - from } else { from };
+            let count = self.kept.iter().filter(of_stream).count() as u64;
+            if count > 0 && random.one_in(2) {
+                let kept = self.kept.iter().filter(of_stream).nth(random.below(count) as usize).expect("counted");
+                let ahead = match random.below(6) {
+                    0 | 1 => random.below(64),
+                    2 => random.below(1_024),
+                    3 => random.within(2_500, 3_500),
+                    4 => random.within(18_000, 32_000),
+                    _ => random.within(40_000, 4_000_000),
+                };
+                return kept.psn.wrapping_sub(ahead as u32) & 0x00ff_ffff;
+            }
+            // Half of the connections come to the wrap.
+            let below = if random.one_in(2) { 300 } else { 1 << 24 };
+            0x00ff_ffff - random.below(below) as u32
+        })
+    }
+
+    /// A frame leaves; the network may keep it.
+    pub(crate) fn keep(
+        &mut self,
+        random: &mut Random,
+        (slot, life): (usize, u32),
+        to: usize,
+        seen: &Seen<'_>,
+        rows: u64,
+        bytes: &[u8],
+    ) {
+        if !self.is_on() || !random.one_in(6) {
+            return;
+        }
+        let (is_request, psn) = (seen.is_request(), seen.psn);
+        let kept = Kept { slot, to, life, ended: u64::MAX, is_request, psn, rows, bytes: bytes.to_vec() };
+        let of_slot = |kept: &Kept| kept.slot == slot;
+        if self.kept.iter().filter(|kept| of_slot(kept)).count() < KEPT {
+            return self.kept.push(kept);
+        }
+        let place = random.below(KEPT as u64) as usize;
+        if let Some(old) = self.kept.iter_mut().filter(|kept| of_slot(kept)).nth(place) {
+            *old = kept;
+        }
+    }
+
+    /// A life is over.
+    pub(crate) fn end(&mut self, life: u32, now: u64) {
+        self.kept.iter_mut().filter(|kept| kept.life == life).for_each(|kept| kept.ended = now);
+    }
+
+    /// Draws a frame of an earlier life for a queue pair of host `to` that expects requests and answers with these PSNs.
+    fn choose(&self, random: &mut Random, connection: &Connection, to: usize) -> Option<&Kept> {
+        let [requests, answers] = [connection.ends[1 - to].stream.covered, connection.ends[to].stream.una];
+        let ahead = |kept: &Kept| {
+            let expected = if kept.is_request { requests } else { answers };
+            ((kept.psn.wrapping_sub(expected as u32) << 8) as i32) >> 8
+        };
+        let (from, end) = random.pick(&[
+            (0, 1),
+            (1, 65),
+            (1, 65),
+            (65, 1_025),
+            (1_025, 10_000),
+            (10_000, 32_769),
+            (32_769, i32::MAX),
+            (-64, 0),
+            (i32::MIN, 0),
+        ]);
+        let earlier = |kept: &&Kept| kept.slot == connection.slot && kept.to == to && kept.life != connection.life;
+        let near = |kept: &&Kept| earlier(kept) && (from..end).contains(&ahead(kept));
+        let count = self.kept.iter().filter(near).count() as u64;
+        if count > 0 {
+            return self.kept.iter().filter(near).nth(random.below(count) as usize);
+        }
+        let count = self.kept.iter().filter(earlier).count() as u64;
+        self.kept.iter().filter(earlier).nth(random.below(count) as usize)
+    }
+}
+
+impl World {
+    /// A frame of a connection left: now and then one of an earlier life is on its way, too.
+    pub(crate) fn stir(&mut self, at: usize) {
+        if self.random.chance(self.earlier.rate) {
+            self.bring_earlier(at);
+        }
+    }
+
+    /// A frame of an earlier life is on its way, if there is one.
+    pub(crate) fn bring_earlier(&mut self, at: usize) {
+        let connection = &self.model.connections[at];
+        let to = self.random.below(2) as usize;
+        let Some(kept) = self.earlier.choose(&mut self.random, connection, to) else { return };
+        let (life, rows) = (Some(kept.life), kept.rows);
+        let arrival = Arrival { to, bytes: kept.bytes.clone(), corrupt: false, life, rows, sequence: 0 };
+        self.network.bring(self.now + 1 + self.random.pick(&[0, 5_000, 50_000]), arrival);
+    }
+
+    /// Whether the network may bring that frame to where another life is now; what is expected of it is noted if so.
+    pub(crate) fn admits_earlier(&mut self, to: usize, at: usize, seen: &Seen<'_>, life: Option<u32>) -> bool {
+        let Some(qp) = self.endpoints[to].qp(roced_shared::ids::Qpn::from_wire(seen.dest_qpn)) else { return true };
+        let hears = traffic::hears(qp.state());
+        if seen.service == Service::Datagram || qp.config().service != seen.service.kind() {
+            return true;
+        }
+        let connection = &self.model.connections[at];
+        let changes = self.earlier.changes_port[1 - to];
+        let ended = self.earlier.kept.iter().find(|kept| Some(kept.life) == life).map(|kept| kept.ended);
+        // What cannot be told by its port must be gone soon, and its receiver must know that there was a life before.
+        let is_fresh =
+            connection.ends[to].reset_at.is_some_and(|reset| self.now < ended.unwrap_or(reset).min(reset) + QUARANTINE);
+        if matches!(connection.phase, Phase::Closed { .. }) || !hears {
+            return true;
+        }
+        let model = &mut self.model;
+        if seen.service == Service::Unreliable {
+            // Nothing but its PSN tells what the receiver of an unreliable connection takes: what is not far behind is late.
+            let stream = &model.connections[at].ends[1 - to].stream;
+            return (stream.inbox.expected - LATE_PSNS..stream.inbox.expected).contains(&stream.unwrap_psn(seen.psn));
+        }
+        if !changes && !is_fresh {
+            return false;
+        }
+        if seen.is_request() {
+            model.admits_request(to, at, seen, changes)
+        } else {
+            model.admits_answer(to, at, seen, changes)
+        }
+    }
+}
+
+impl Model {
+    fn admits_request(&mut self, to: usize, at: usize, seen: &Seen<'_>, changes: bool) -> bool {
+        let stream = &mut self.connections[at].ends[1 - to].stream;
+        let psn = stream.unwrap_psn(seen.psn);
+        let (low, high) = stream.expected();
+        if psn >= low {
+            let knows_port = changes && low > stream.start;
+            let may_be_expected = psn <= high;
+            if stream.settings.retry_cnt < RETRIES || may_be_expected && !(knows_port && stream.foreign.insert(psn)) {
+                return false;
+            }
+            stream.provoked.push((low, high));
+        }
+        self.hosts[to].tally.behind += 1;
+        true
+    }
+
+    fn admits_answer(&mut self, to: usize, at: usize, seen: &Seen<'_>, changes: bool) -> bool {
+        let stream = &mut self.connections[at].ends[to].stream;
+        let psn = stream.unwrap_psn(seen.psn);
+        let syndrome = seen.aeth.filter(|_| seen.kind == Kind::Ack).map_or(0, |aeth| aeth.syndrome);
+        // A NAK of what comes next acknowledges all that was sent.
+        let end = stream.frontier + u64::from(syndrome == 0x60);
+        if (stream.una_at_least..end).contains(&psn) && !stream.admits_in_flight(psn, syndrome, changes) {
+            return false;
+        }
+        let tally = &mut self.hosts[to].tally;
+        match syndrome {
+            0x60 => tally.sequence_naks_taken[1] += 1,
+            0x20..0x40 => tally.rnr_naks_taken[1] += 1,
+            _ => {}
+        }
+        true
+    }
+}
+
+impl Stream {
+    /// An answer of an earlier life for what is in flight may come.
+    fn admits_in_flight(&mut self, psn: u64, syndrome: u8, changes: bool) -> bool {
+        let oldest = self.una_at_least;
+        if self.disturbed_by_answer == Some(oldest) {
+            return false;
+        }
+        if !(changes && oldest > self.start) {
+            // Go-back-N believes it, but for answers behind a READ or an atomic operation that has none: that is asked for again.
+            let waits = self
+                .find(oldest)
+                .and_then(|(id, _)| self.message(id))
+                .is_some_and(|message| message.kind.wants_answer());
+            let believed = self.una != oldest || !waits || psn == oldest || syndrome > 0x60 || syndrome >> 5 == 1;
+            if believed || self.settings.retry_cnt < RETRIES {
+                return false;
+            }
+            self.on_disturbed(oldest);
+            self.on_asked_again();
+        }
+        self.disturbed_by_answer = Some(oldest);
+        true
+    }
+
+    /// The PSN that the responder executes next is from the first of these to the second.
+    fn expected(&mut self) -> (u64, u64) {
+        let high = self.unexecuted().min(self.covered);
+        // Who makes a key invalid goes on without a packet.
+        let silent = self.find(high).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.invalidates);
+        let acknowledged = self.last_ack.map_or(0, |psn| psn + 1).max(self.last_nak.unwrap_or(0));
+        (self.written.max(acknowledged).max(self.una_at_least), high + u64::from(silent))
+    }
+}
