@@ -22,7 +22,7 @@ use super::{
 use crate::{
     connection::Settings,
     fault::Weather,
-    host::{connect, draw_recovery, qpn},
+    host::{connect, draw_recovery, insert, make_ready, qpn},
     layout::{SINK_KEY, SOURCE_KEY},
     lockstep::{self, Did, Shadow},
     network::{Arrival, Network},
@@ -95,7 +95,9 @@ impl World {
         let counts = psns.map(|psn| (1 << 32) + u64::from(psn));
         let qpns = [0, 1].map(|at| qpn(at, 2));
         let mut engine = host::endpoint(recovery);
-        connect(&mut engine, (0, 0), qpns[0], qpns[1], &settings, psns, None);
+        insert(&mut engine, qpns[0], &settings, None);
+        connect(&mut engine, (0, 0), qpns[0], qpns[1], &settings, psns, udp_source_port(0, qpns[0], qpns[1]));
+        make_ready(&mut engine, 0, qpns[0], qpns[1].get(), &settings, psns);
         let terms = Terms {
             mtu: settings.mtu,
             timeout: 4096 << random.within(10, 12),
@@ -467,7 +469,7 @@ impl World {
         self.sent += 1;
         let is_request = Packet::parse_unchecked(&bytes).is_some_and(|packet| packet.is_request());
         let text = if self.trace { line(&bytes) } else { String::new() };
-        let fate = self.network.send(self.now, from, bytes);
+        let fate = self.network.send(self.now, from, bytes, (None, 0));
         if self.trace {
             println!("{:>12} host {from} -> {text} {}", self.now, fate.names().join(", "));
         }
