@@ -285,7 +285,8 @@ impl Completer {
             && self.advance(to, link, queue, requester, turn).is_err()
         {
             let asked = requester.is_about_to_send(self.unacknowledged());
-            self.selective.gap_due = if asked { Nanos::NEVER } else { turn.now + link.recovery.reorder_delay };
+            let due = turn.now + link.recovery.reorder_delay;
+            self.selective.gap_due = if asked { Nanos::NEVER } else { self.selective.gap_due.min(due) };
         }
         if self.behind.is_some() {
             self.act_on_behind(link, queue, requester, turn);
@@ -322,7 +323,8 @@ impl Completer {
         }
     }
 
-    /// A READ response is missing: an implied NAK (IBTA v1 9.7.5.1.4).
+    /// A READ response is missing: an implied NAK (IBTA v1 9.7.5.1.4). It is asked for once: what else comes from behind it before that can
+    /// be answered says nothing new.
     fn ask_again<A: App>(
         &mut self,
         link: &mut Link,
@@ -331,7 +333,8 @@ impl Completer {
         turn: &mut Turn<'_, A>,
     ) {
         self.selective.gap_due = Nanos::NEVER;
-        if requester.is_about_to_send(self.unacknowledged()) {
+        let oldest = self.unacknowledged();
+        if self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest) {
             return;
         }
         link.counters.count(QpCount::ImpliedNak);
