@@ -234,6 +234,7 @@ impl ResponderShadow {
             self.check_msn_of_duplicate(packet, psn)?;
         } else {
             self.check_msn(packet, psn)?;
+            self.check_offer(packet)?;
         }
         self.check_credits(packet)
     }
@@ -288,6 +289,21 @@ impl ResponderShadow {
             offered.is_none_or(|offered| offered <= receives),
             "lockstep",
             "{offered:?} credits with {receives} receives posted"
+        );
+        Ok(())
+    }
+
+    /// The ACK of the newest says how many receives there are, rounded down to what a code can say, or nothing without flow control.
+    fn check_offer(&self, packet: &Packet) -> Checked {
+        let receives = self.model.receives.len() as u64;
+        let most = (0..0x1f).rev().find(|code| credits(*code).is_some_and(|credits| credits <= receives));
+        let right = most.filter(|_| self.settings.credits).unwrap_or(0x1f);
+        demand!(
+            self.is_over() || packet.aeth.is_some_and(|aeth| aeth.syndrome == right),
+            "lockstep",
+            "{:?} in the ACK of PSN {}, with {receives} receives posted: {right:#x}",
+            packet.aeth,
+            packet.psn
         );
         Ok(())
     }
