@@ -60,8 +60,8 @@ impl Settings {
 
     /// Of another life: what the queue pairs are made with is that of the life before.
     pub(crate) fn with_queue_pairs_of(self, before: &Self) -> Self {
-        let Self { service, ipv6, signal_all, inline_bytes, sges, window, .. } = *before;
-        Self { service, ipv6, signal_all, inline_bytes, sges, window, ..self }
+        let Self { service, ipv6, signal_all, inline_bytes, sges, window, credits, .. } = *before;
+        Self { service, ipv6, signal_all, inline_bytes, sges, window, credits, ..self }
     }
 
     /// The ACK timeout in nanoseconds: 4.096 us * 2^code (IBTA v1 9.7.6.1.3).

@@ -287,7 +287,8 @@ impl Completer {
         {
             let oldest = self.unacknowledged();
             let asked = self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest);
-            self.selective.gap_due = if asked { Nanos::NEVER } else { turn.now + link.recovery.reorder_delay };
+            let due = turn.now + link.recovery.reorder_delay;
+            self.selective.gap_due = if asked { Nanos::NEVER } else { self.selective.gap_due.min(due) };
         }
         if self.behind.is_some() {
             self.act_on_behind(link, queue, requester, turn);
@@ -324,7 +325,8 @@ impl Completer {
         }
     }
 
-    /// A READ response is missing: an implied NAK (IBTA v1 9.7.5.1.4).
+    /// A READ response is missing: an implied NAK (IBTA v1 9.7.5.1.4). It is asked for once: what else comes from behind it before that can
+    /// be answered says nothing new.
     fn ask_again<A: App>(
         &mut self,
         link: &mut Link,
@@ -333,7 +335,8 @@ impl Completer {
         turn: &mut Turn<'_, A>,
     ) {
         self.selective.gap_due = Nanos::NEVER;
-        if requester.is_about_to_send(self.unacknowledged()) {
+        let oldest = self.unacknowledged();
+        if self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest) {
             return;
         }
         link.counters.count(QpCount::ImpliedNak);

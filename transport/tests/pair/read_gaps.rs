@@ -8,6 +8,8 @@ use roced_shared::abi::{
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
+    psn::Psn,
+    recovery::RecoveryConfig,
     wire::{
         Aeth, Syndrome,
         bth::Bth,
@@ -136,6 +138,43 @@ fn an_ack_behind_a_gap_is_not_forgotten() {
     assert_eq!(repairs(&pair), [2, 0, 0], "the READ requests, and nothing between them");
     assert_eq!(pair.sent(0, Operation::ReadRequest), 4);
     assert!(pair.hosts[0].app.memory[20_000..23_000] == pair.hosts[1].app.memory[600_000..603_000]);
+}
+
+/// A peer that acknowledges each packet does so many times before the repetition can be answered, and the responses of a later READ
+/// come meanwhile.
+#[test]
+fn answers_behind_a_gap_that_was_asked_for_spend_no_retry() {
+    for (reorder_delay, response) in [(0, false), (0, true), (50, false), (50, true)] {
+        let recovery = RecoveryConfig { reorder_delay: Nanos::from_micros(reorder_delay), ..RecoveryConfig::default() };
+        let mut pair = warm(Settings { retry_cnt: 2, timeout: 20, recovery: [recovery; 2], ..Settings::default() });
+        let first = pair.settings.psn + 20;
+        pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 1000)], 600_000));
+        pair.hosts[0].post(&work(2, SendOp::Write, &[sge(5000, 10)], 700_000));
+        pair.hosts[0].post(&work(3, SendOp::Read, &[sge(20_000, 1000)], 600_000));
+        let mut silent = |from, _, _| if from == 1 { Fate::Drop } else { Fate::Deliver };
+        while pair.hosts[1].app.memory[700_000..700_010] != pair.hosts[0].app.memory[5000..5010] {
+            pair.turn(&mut silent);
+        }
+        let aeth = |msn| Some(Aeth { syndrome: Syndrome::ACK, msn });
+        let bth = |opcode, psn| Bth::new(opcode, pair.hosts[0].qpn, Psn::new(psn));
+        let ack = pair.frame(1, &Headers { aeth: aeth(22), ..Headers::new(bth(opcode::RC_ACK, first + 1)) }, &[]);
+        let later = Headers { aeth: aeth(23), ..Headers::new(bth(opcode::RC_READ_RESPONSE_ONLY, first + 2)) };
+        let later = pair.frame(1, &later, &pair.hosts[1].app.memory[600_000..601_000]);
+        // For less than a round trip after the gap showed first.
+        for _ in 0..20 {
+            if response {
+                pair.deliver(0, &later);
+            }
+            pair.deliver(0, &ack);
+            pair.now = pair.now + Nanos::from_micros(5);
+            pair.turn(&mut silent);
+        }
+        assert_eq!(pair.hosts[0].take(), [], "it is not given up: {reorder_delay} us, response: {response}");
+        assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1, "{reorder_delay} us, response: {response}");
+        assert!(pair.run(LIMIT, |_, _, _| Fate::Deliver));
+        assert_eq!(pair.hosts[0].take(), [1, 2, 3].map(|wr_id| (wr_id, Status::Success)));
+        assert!(pair.hosts[0].app.memory[20_000..21_000] == pair.hosts[1].app.memory[600_000..601_000]);
+    }
 }
 
 #[test]

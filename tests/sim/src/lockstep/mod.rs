@@ -4,6 +4,7 @@
 //! The specification leaves choices open: when to acknowledge, what to send again, whether a packet that comes early is kept. So the
 //! model says what must have happened by now, and what may have; what the engine shows decides between the two.
 
+mod credits;
 mod requester;
 mod responder;
 
@@ -29,6 +30,8 @@ pub(crate) struct Settings {
     /// First PSN of its own requests, and of its peer's.
     pub(crate) psns: [u64; 2],
     pub(crate) dest_qpn: u32,
+    /// It has end-to-end flow control.
+    pub(crate) credits: bool,
     /// Where answers of the peer land in the sink: from here on.
     pub(crate) landing: u32,
     pub(crate) sink_bytes: usize,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use roced_shared::abi::cqe::{CompletionOp, Cqe, Status};
 
-use super::Settings;
+use super::{Settings, credits::Limit};
 use crate::{
     frame::{Kind, Reth},
     plain::{Memory, Op, Packet, Posted, Work, unwrap},
@@ -37,6 +37,7 @@ pub(crate) struct RequesterShadow {
     /// A NAK that ends the queue pair: its PSN and code.
     fatal: Option<(u64, u8)>,
     failed: bool,
+    limit: Limit,
 }
 
 impl RequesterShadow {
@@ -58,6 +59,7 @@ impl RequesterShadow {
             complete: 0,
             fatal: None,
             failed: false,
+            limit: Limit::new(),
         }
     }
 
@@ -84,6 +86,9 @@ impl RequesterShadow {
     /// An answer is about to be given to the engine.
     pub(crate) fn on_answer(&mut self, packet: Packet) {
         let psn = unwrap(packet.psn, self.una_most);
+        if psn < self.frontier {
+            self.limit.on_answer(&packet, self.settings.credits && psn + 1 >= self.una_most);
+        }
         if psn < self.una_least || psn >= self.frontier {
             return;
         }
@@ -278,6 +283,7 @@ impl RequesterShadow {
             _ => wanted,
         };
         demand!(sent == wanted, "lockstep", "PSN {} is sent as {sent:02x?}, it is {wanted:02x?}", packet.psn);
+        let posted = posted.clone();
         let (answered, fenced, begins) = (posted.work.op.is_answered(), posted.work.fenced, psn == posted.first);
         let end = psn + psns;
         if end <= self.frontier {
@@ -301,6 +307,7 @@ impl RequesterShadow {
             "PSN {} is sent with {asked} READs and atomic operations under way (fenced: {fenced})",
             packet.psn
         );
+        self.limit.check(packet, psn, &posted, self.una_most)?;
         if answered {
             self.asked.push_back(end);
         }

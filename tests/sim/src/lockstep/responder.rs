@@ -37,8 +37,10 @@ pub(crate) struct ResponderShadow {
     /// The last PSN of a sequence NAK, and of an ACK.
     nak: Option<u64>,
     acknowledged: Option<u64>,
-    /// The peer sends MigReq as 0: an ACK may be for the duplicate that asked.
+    /// The peer sends MigReq as 0.
     plain_peer: bool,
+    /// The duplicate that its peer asked about last, within a message: the ACK of it may be of its own PSN.
+    asked_again: Option<u64>,
     /// The refusal was sent.
     told: bool,
 }
@@ -59,6 +61,7 @@ impl ResponderShadow {
             nak: None,
             acknowledged: None,
             plain_peer: false,
+            asked_again: None,
             told: false,
         }
     }
@@ -135,8 +138,12 @@ impl ResponderShadow {
         }
     }
 
-    /// A READ may be answered again; nothing else happens.
+    /// A READ may be answered again, and a peer with MigReq 0 that asks within a message may hear of that packet alone; nothing else
+    /// happens.
     fn on_duplicate(&mut self, packet: &Packet, psn: u64) {
+        if !packet.mig_req && packet.ack_request && !packet.kind().2 {
+            self.asked_again = Some(psn);
+        }
         if let (Kind::ReadRequest, Some(reth)) = (packet.kind().0, packet.reth) {
             self.ask(psn, psn + u64::from(reth.length.div_ceil(self.settings.mtu).max(1)));
         }
@@ -219,10 +226,16 @@ impl ResponderShadow {
             self.model.expected & 0xff_ffff
         );
         self.check_owed(packet, psn + 1)?;
-        let behind = self.acknowledged.is_some_and(|acknowledged| psn < acknowledged);
-        demand!(!behind || self.plain_peer, "lockstep", "an ACK of PSN {} behind the one before", packet.psn);
+        let behind = psn + 1 < self.model.expected && self.asked_again.take_if(|asked| *asked == psn).is_some();
+        let falls_back = self.acknowledged.is_some_and(|acknowledged| psn < acknowledged);
+        demand!(!falls_back || behind, "lockstep", "an ACK of PSN {} behind the one before", packet.psn);
         self.acknowledged = self.acknowledged.max(Some(psn));
-        self.check_msn(packet, psn)?;
+        if behind {
+            self.check_msn_of_duplicate(packet, psn)?;
+        } else {
+            self.check_msn(packet, psn)?;
+            self.check_offer(packet)?;
+        }
         self.check_credits(packet)
     }
 
@@ -253,6 +266,21 @@ impl ResponderShadow {
         Ok(())
     }
 
+    /// The ACK of an older PSN, to a duplicate: the count at that PSN is true, and so is each up to the present one, as the MSN counts
+    /// what is complete when the answer is given (IBTA v1 9.7.7.1).
+    fn check_msn_of_duplicate(&self, packet: &Packet, psn: u64) -> Checked {
+        let (least, most) = (self.model.msn_at(psn), self.model.msn);
+        let age = |msn: u32| most.wrapping_sub(msn) & 0x00ff_ffff;
+        demand!(
+            packet.aeth.is_some_and(|aeth| age(aeth.msn) <= age(least)),
+            "lockstep",
+            "{:?} in an answer of PSN {} to a duplicate, where {least} messages were complete, and {most} are",
+            packet.aeth,
+            packet.psn
+        );
+        Ok(())
+    }
+
     /// No more credits than receives (IBTA v1 9.7.7.2).
     fn check_credits(&self, packet: &Packet) -> Checked {
         let offered = packet.aeth.and_then(|aeth| credits(aeth.syndrome));
@@ -261,6 +289,21 @@ impl ResponderShadow {
             offered.is_none_or(|offered| offered <= receives),
             "lockstep",
             "{offered:?} credits with {receives} receives posted"
+        );
+        Ok(())
+    }
+
+    /// The ACK of the newest says how many receives there are, rounded down to what a code can say, or nothing without flow control.
+    fn check_offer(&self, packet: &Packet) -> Checked {
+        let receives = self.model.receives.len() as u64;
+        let most = (0..0x1f).rev().find(|code| credits(*code).is_some_and(|credits| credits <= receives));
+        let right = most.filter(|_| self.settings.credits).unwrap_or(0x1f);
+        demand!(
+            self.is_over() || packet.aeth.is_some_and(|aeth| aeth.syndrome == right),
+            "lockstep",
+            "{:?} in the ACK of PSN {}, with {receives} receives posted: {right:#x}",
+            packet.aeth,
+            packet.psn
         );
         Ok(())
     }

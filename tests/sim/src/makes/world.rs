@@ -114,6 +114,7 @@ impl World {
             keeps: [keeps && make.mig_req, keeps],
             psns: counts,
             dest_qpn: qpns[1].get(),
+            credits: settings.credits,
             landing: LANDING_AT,
             sink_bytes: SINK_BYTES,
         });

@@ -160,6 +160,8 @@ impl Peer {
             Answer::Read { .. } => {
                 for at in psn..psn + psns {
                     let response = self.responder.response(&kept, at, (psn, psn + psns), &self.memory);
+                    let aeth = Aeth { syndrome: self.credit_code(), msn: kept.msn };
+                    let response = response.map(|response| Packet { aeth: response.aeth.map(|_| aeth), ..response });
                     self.answers.extend(response);
                 }
             }
