@@ -126,7 +126,8 @@ impl World {
             let [first, second] = ends;
             let (own, peer) = if to == 0 { (first, second) } else { (second, first) };
             own.on_refusable(&peer.stream);
-        } else {
+        } else if ends[to].ready {
+            // In RTR no answer is taken.
             if seen.kind == Kind::ReadResponse {
                 ends[to].stream.on_response_order(seen.psn, sequence);
             }

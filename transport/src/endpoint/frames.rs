@@ -118,7 +118,8 @@ impl Endpoint {
             let packet = frame::parse(&frame).and_then(|packet| qp.check_origin(&packet).map(|()| packet));
             let disposition = match packet {
                 Ok(packet) => {
-                    qp.on_packet(&packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app })
+                    let turn = &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app };
+                    qp.on_held_packet(&packet, turn)
                 }
                 Err(reason) => Disposition::Dropped(reason),
             };

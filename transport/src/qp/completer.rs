@@ -169,8 +169,14 @@ impl Completer {
         if beyond > 0 || beyond == 0 && !is_sequence_nak(packet) {
             return Err(DropReason::UnexpectedResponse);
         }
-        if self.source.admit(port, self.unacknowledged, turn.now) != Admission::Ours {
-            return Err(DropReason::OtherSourcePort);
+        match self.source.admit(port, self.unacknowledged, turn.now) {
+            Admission::Ours => {}
+            Admission::Doubted => {
+                // A peer that has changed its port answers again; it costs no retry, and no timer has to run out.
+                requester.solicit_ack();
+                return Err(DropReason::OtherSourcePort);
+            }
+            Admission::Foreign => return Err(DropReason::OtherSourcePort),
         }
         let before = self.unacknowledged;
         self.trusted = self.source.may_hold(port, turn.now);
@@ -319,6 +325,11 @@ impl Completer {
         let ends_entry = at + 1 == entry.packets;
         let ends_chunk = ends_entry || (at + 1).is_multiple_of(chunk);
         if let Err(status) = check_response(packet, &entry, at, ends_chunk, link.mtu()) {
+            if link.is_held {
+                // It is asked for again.
+                self.selective.remember_dropped(psn);
+                return Err(DropReason::HeldInVain);
+            }
             self.fail_oldest(link, queue, status, turn);
             return Err(DropReason::UnexpectedResponse);
         }
@@ -552,7 +563,8 @@ impl Completer {
         turn: &mut Turn<'_, A>,
     ) {
         if requester.is_waiting_for_receiver() {
-            // Nothing was sent since the last one: it came twice.
+            // Nothing was sent since the last one: it came twice, or was said twice. The wait is that of the last.
+            requester.wait_for_receiver(turn.now, rnr_delay(timer));
             return;
         }
         if link.attributes.rnr_retry != RNR_RETRY_FOREVER {

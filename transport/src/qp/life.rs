@@ -13,7 +13,7 @@
 //! Asked for it is by a NAK, or by time: a peer sends again by itself what nobody acknowledges.
 //!
 //! So a peer whose port changes in mid-life (a rerouted flow) costs one retransmission, and one whose port changes with every packet
-//! is found out by two packets. Requests and responses are learned separately: nothing says that a peer uses one port for both.
+//! is found out by a few. Requests and responses are learned separately: nothing says that a peer uses one port for both.
 
 use crate::{clock::Nanos, psn::Psn};
 
@@ -25,13 +25,16 @@ pub const QUARANTINE: Nanos = Nanos::from_millis(1000);
 /// any ACK timer.
 const SENT_AGAIN_MIN: Nanos = Nanos::from_millis(1);
 
+/// So many packets from two other ports each, and the peer's ports are not looked at any more: it has none of its own.
+const MOVES_MAX: u8 = 4;
+
 /// The source of one side's packets: requests for the responder, or responses for the completer.
 #[derive(Debug, Default)]
 pub(super) struct Source {
     port: Option<u16>,
     doubt: Option<Doubt>,
-    /// The peer has no port of its own.
-    varies: bool,
+    /// Packets that came from two other ports, before and after they were asked for.
+    moves: u8,
     holds_from: Nanos,
 }
 
@@ -61,7 +64,7 @@ impl Source {
     #[inline]
     pub(super) fn admit(&mut self, port: u16, turn: Psn, now: Nanos) -> Admission {
         match self.port {
-            Some(known) if known != port && !self.varies => self.admit_other(port, turn, now),
+            Some(known) if known != port && self.moves < MOVES_MAX => self.admit_other(port, turn, now),
             _ => Admission::Ours,
         }
     }
@@ -70,8 +73,7 @@ impl Source {
     fn admit_other(&mut self, port: u16, turn: Psn, now: Nanos) -> Admission {
         match self.doubt {
             Some(doubt) if doubt.turn == turn && (doubt.asked || now - doubt.at >= SENT_AGAIN_MIN) => {
-                // Asked for once, it came from two ports: each packet has another.
-                self.varies = doubt.port != port;
+                self.moves += u8::from(doubt.port != port);
                 (self.port, self.doubt) = (Some(port), None);
                 Admission::Ours
             }
@@ -103,12 +105,12 @@ impl Source {
 
     /// A packet from `port` is certainly of another life, or of a peer that has just changed its port.
     pub(super) fn is_other(&self, port: u16) -> bool {
-        !self.varies && self.port.is_some_and(|known| known != port)
+        self.moves < MOVES_MAX && self.port.is_some_and(|known| known != port)
     }
 
     /// A packet from `port` that is ahead of its turn may be held.
     pub(super) fn may_hold(&self, port: u16, now: Nanos) -> bool {
-        self.port == Some(port) && !self.varies && now >= self.holds_from
+        self.port == Some(port) && self.moves < MOVES_MAX && now >= self.holds_from
     }
 }
 
@@ -139,14 +141,17 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_of_many_ports_is_found_out_by_two_packets() {
+    fn a_peer_of_many_ports_is_found_out_by_a_few_packets() {
         let mut source = Source::default();
-        source.on_taken(1, false, Nanos(5));
-        assert_eq!(source.admit(2, TURN, Nanos(9)), Admission::Doubted);
-        source.on_asked();
-        assert_eq!(source.admit(3, TURN, Nanos(9)), Admission::Ours);
-        for port in 4..10 {
-            assert_eq!(source.admit(port, TURN.plus(1), Nanos(9)), Admission::Ours);
+        source.on_taken(0, false, Nanos(5));
+        for turn in 0..u32::from(MOVES_MAX) {
+            let (turn, port) = (TURN.plus(turn), 2 * turn as u16 + 1);
+            assert_eq!(source.admit(port, turn, Nanos(9)), Admission::Doubted);
+            source.on_asked();
+            assert_eq!(source.admit(port + 1, turn, Nanos(9)), Admission::Ours);
+        }
+        for port in 40..50 {
+            assert_eq!(source.admit(port, TURN, Nanos(9)), Admission::Ours);
             assert!(!source.may_hold(port, Nanos::NEVER), "but which life its packets are of is not known");
         }
     }

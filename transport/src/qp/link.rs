@@ -52,6 +52,9 @@ pub(crate) struct Link {
     pub(super) established: bool,
     /// How often it has begun to receive.
     pub(super) lives: u32,
+    /// The packet that is looked at was held for its turn. A response that does not fit may be of an earlier life after all, and does not
+    /// fail the queue pair.
+    pub(super) is_held: bool,
     pub(super) keys: KeyChanges,
     /// Where its receive work comes from, if not from its own queue.
     pub(super) srq: Option<SrqConfig>,

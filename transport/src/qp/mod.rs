@@ -198,6 +198,7 @@ impl Qp {
                 tell_drained: false,
                 established: false,
                 lives: 0,
+                is_held: false,
                 keys: KeyChanges::default(),
                 srq: None,
                 grant: 0,
@@ -436,6 +437,14 @@ impl Qp {
             }
             Err(reason) => Disposition::Dropped(reason),
         }
+    }
+
+    /// A packet that was held, whose turn it is.
+    pub(crate) fn on_held_packet<A: App>(&mut self, packet: &Packet<'_>, turn: &mut Turn<'_, A>) -> Disposition {
+        self.link.is_held = true;
+        let disposition = self.on_packet(packet, turn);
+        self.link.is_held = false;
+        disposition
     }
 
     fn try_packet<A: App>(&mut self, packet: &Packet<'_>, turn: &mut Turn<'_, A>) -> Result<(), DropReason> {

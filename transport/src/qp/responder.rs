@@ -284,9 +284,7 @@ impl Responder {
         }
         let port = packet.roce.source_port();
         if ahead > 0 {
-            if self.source.is_other(port) {
-                return Err(DropReason::OtherSourcePort);
-            }
+            // From whichever port: a peer that has just changed it may have lost the packet that would have told.
             let delay = if link.recovery.is_selective() { link.recovery.reorder_delay } else { Nanos(0) };
             self.on_hole(now + delay, link, now);
             return Err(DropReason::OutOfSequence);

@@ -78,7 +78,8 @@ fn a_request_from_another_port_is_not_executed_even_when_it_is_expected() {
         let stale = stale_write(&pair, pair.settings.psn + 1, ahead);
         reconnect(&mut pair, true);
         writes_arrive(&mut pair, 1);
-        assert_eq!(pair.deliver(1, &stale), dropped(DropReason::OtherSourcePort));
+        let reason = if ahead == 0 { DropReason::OtherSourcePort } else { DropReason::OutOfSequence };
+        assert_eq!(pair.deliver(1, &stale), dropped(reason));
         writes_arrive(&mut pair, 10);
         assert_eq!(pair.deliver(1, &stale), dropped(DropReason::Duplicate), "only acknowledged");
         assert!(!pair.hosts[1].app.writes.contains(&(STALE_AT, 8)), "{ahead} ahead");
@@ -102,7 +103,7 @@ fn a_peer_that_changes_its_port_is_followed() {
     assert_eq!(pair.hosts.each_ref().map(|host| host.count(QpCount::AckTimeout)), [0, 0]);
 }
 
-/// Packets from ports that change with each packet: a network card that sprays. Two packets tell.
+/// Packets from ports that change with each packet: a network card that sprays. A few packets tell.
 #[test]
 fn a_peer_of_many_ports_is_taken_as_it_is() {
     let mut pair = warm(Settings::default());
@@ -117,7 +118,8 @@ fn a_peer_of_many_ports_is_taken_as_it_is() {
     }
     pair.settle();
     assert_eq!(pair.hosts[0].take().len(), 59);
-    assert!(pair.hosts[0].count(QpCount::SequenceNakReceived) <= 3);
+    let naks = pair.hosts[0].count(QpCount::SequenceNakReceived);
+    assert!(naks <= 8, "{naks}");
 }
 
 #[test]
