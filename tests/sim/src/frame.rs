@@ -15,6 +15,8 @@ pub(crate) enum Kind {
     AtomicAck,
     Flush,
     AtomicWrite,
+    /// A request of an opcode that the specification gives no meaning.
+    Reserved,
 }
 
 /// A datagram extended transport header.
@@ -101,7 +103,7 @@ pub(crate) fn is_ipv4(frame: &[u8]) -> bool {
 
 /// (kind, begins, ends, RETH, AETH, immediate) of the low bits of an opcode.
 const fn describe(opcode: u8) -> Option<(Kind, bool, bool, bool, bool, bool)> {
-    use Kind::{Ack, Atomic, AtomicAck, AtomicWrite, Flush, ReadRequest, ReadResponse, Send, Write};
+    use Kind::{Ack, Atomic, AtomicAck, AtomicWrite, Flush, ReadRequest, ReadResponse, Reserved, Send, Write};
     Some(match opcode {
         0x00 => (Send, true, false, false, false, false),
         0x01 => (Send, false, false, false, false, false),
@@ -127,6 +129,7 @@ const fn describe(opcode: u8) -> Option<(Kind, bool, bool, bool, bool, bool)> {
         0x1c => (Flush, true, true, true, false, false),
         0x1d => (AtomicWrite, true, true, true, false, false),
         0x13 | 0x14 => (Atomic, true, true, false, false, false),
+        0x15 | 0x18..=0x1b | 0x1e | 0x1f => (Reserved, true, true, false, false, false),
         _ => return None,
     })
 }

@@ -203,6 +203,7 @@ impl RequesterShadow {
             Op::Read => (CompletionOp::Read, posted.work.length),
             Op::CompareSwap => (CompletionOp::CompareSwap, 8),
             Op::FetchAdd => (CompletionOp::FetchAdd, 8),
+            Op::Reserved(_) => unreachable!("only the peer's application asks for it"),
         };
         demand!(
             (cqe.opcode, cqe.byte_len) == (op as u8, bytes),

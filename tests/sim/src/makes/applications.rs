@@ -137,6 +137,10 @@ impl Application {
     pub(crate) fn refused(&mut self, random: &mut Random) -> Vec<Work> {
         let first = self.atomic(random, true, false);
         let second = self.read(random, true, false);
+        // The engine never sends what the specification does not know; other makes do.
+        if self.host == 1 && random.one_in(3) {
+            return vec![first, second, self.reserved(random)];
+        }
         let good = match random.below(3) {
             0 => self.write(random, true, false),
             1 => self.read(random, true, false),
@@ -152,6 +156,17 @@ impl Application {
         }
         self.refusal = Some((bad.id, Status::RemoteAccess));
         vec![first, second, bad]
+    }
+
+    /// A request of an opcode without a meaning, which nobody can execute.
+    fn reserved(&mut self, random: &mut Random) -> Work {
+        let op = Op::Reserved(random.pick(&[0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1e, 0x1f]));
+        let length = random.pick(&[0, 28, 44]);
+        let (local, _) = self.source(random, length);
+        let bad = Work { local, length, ..self.base(op, true, false) };
+        self.keep(&bad, Proof::Nothing);
+        self.refusal = Some((bad.id, Status::RemoteInvalid));
+        bad
     }
 
     fn length(&self, random: &mut Random, longest: u32) -> u32 {

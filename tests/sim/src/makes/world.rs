@@ -412,6 +412,7 @@ impl World {
                 (Op::Read, _) => SendOp::Read,
                 (Op::CompareSwap, _) => SendOp::CompareSwap,
                 (Op::FetchAdd, _) => SendOp::FetchAdd,
+                (Op::Reserved(_), _) => unreachable!("only the peer's application asks for it"),
             },
             flags: flag(work.signaled, send_flags::SIGNALED)
                 | flag(work.solicited, send_flags::SOLICITED)

@@ -11,6 +11,8 @@ pub(crate) enum Op {
     Read,
     CompareSwap,
     FetchAdd,
+    /// An opcode that the specification gives no meaning, as masked atomic operations of some adapters have it.
+    Reserved(u8),
 }
 
 /// A send work request.
@@ -86,6 +88,11 @@ impl Posted {
                 let compare = if work.op == Op::FetchAdd { 0 } else { work.compare };
                 packet.atomic =
                     Some(AtomicEth { va: work.remote_va, rkey: work.rkey, swap_or_add: work.swap_or_add, compare });
+                return packet;
+            }
+            Op::Reserved(opcode) => {
+                packet.opcode = opcode;
+                packet.payload = source[work.local as usize..][..work.length as usize].to_vec();
                 return packet;
             }
             Op::Send | Op::Write => {}
