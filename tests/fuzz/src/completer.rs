@@ -10,7 +10,7 @@ use roced_shared::{
 use roced_transport::{
     psn::Psn,
     qp::ServiceType,
-    wire::{Opcode, Operation, Packet, Position, Service, Syndrome},
+    wire::{Opcode, Operation, Packet, Position, Reth, Service, Syndrome, opcode},
     work::{DatagramTo, SendWork, WorkData},
 };
 
@@ -278,6 +278,13 @@ impl Model {
         assert!(!info.operation.is_response(), "nobody asked anything of it");
         assert_eq!(info.service == Service::Rc, self.service == ServiceType::Rc);
         let offset = packet.bth.psn.offset_from(self.first);
+        let asks_only = Reth { va: 0, rkey: roced_transport::mr::MrKey(0), length: 0 };
+        let is_work =
+            self.at(offset).is_some_and(|(sent, _)| (sent.op, sent.length, sent.rkey) == (SendOp::Write, 0, 0));
+        if packet.bth.opcode == opcode::RC_WRITE_ONLY && packet.reth == Some(asks_only) && !is_work {
+            // A duplicate of no bytes, which asks for an ACK.
+            return;
+        }
         if self.service == ServiceType::Ud {
             let deth = packet.deth.expect("a datagram has one");
             assert_eq!((deth.qkey, deth.source_qpn, packet.bth.dest_qpn), (OUR_QKEY, qpn(), Qpn::from_wire(PEER_QPN)));

@@ -234,7 +234,7 @@ impl Peer {
                 }
                 let is_ack = matches!(syndrome, Syndrome::Ack { .. });
                 let next = if is_ack { psn.plus(1) } else { psn }.offset_from(self.first);
-                assert!(next <= self.whole, "{next} of {} is acknowledged", self.whole);
+                assert!(next <= self.whole, "{next} of {} is acknowledged by {syndrome:?}", self.whole);
                 assert!(next >= self.acknowledged, "after {} it goes back to {next}", self.acknowledged);
                 self.acknowledged = next;
             }

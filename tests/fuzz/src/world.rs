@@ -241,6 +241,12 @@ impl World {
             let path = (mask & AV != 0).then(|| PathState::Ready(path()));
             let attributes = QpAttributes { state, ..self.attributes };
             self.endpoint.modify_qp(qpn(), STATE | mask, &attributes, path).expect("the usual way");
+            if state == state::RESET {
+                // What it still owed in the life that is over is nothing that the next one says.
+                self.tap.room = usize::MAX;
+                self.endpoint.poll_transmit(self.now, 64, &mut self.client, &mut self.tap);
+                self.tap.drain(|_| ());
+            }
         }
         self.unreachable = false;
         self.client.sends.clear();

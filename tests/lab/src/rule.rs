@@ -70,14 +70,15 @@ fn parse_opcode(text: &str) -> Result<Opcode, Error> {
         Some(digits) => u8::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
     };
-    let named = || (0..=u8::MAX).map(Opcode).find(|opcode| opcode.info().is_some_and(|info| name(info) == text));
+    let named =
+        || (0..=u8::MAX).map(Opcode).find(|opcode| opcode.info().is_some_and(|info| name(*opcode, info) == text));
     number.map(Opcode).or_else(named).with_context(|| {
         format!("no opcode '{text}': a number such as 0x11, or a name such as rc_ack, rc_write_middle, rc_read_request")
     })
 }
 
 /// `rc_send_last_imm`, `rc_read_response_only`, `rc_ack`: what the opcode table says about an opcode, as one word.
-fn name(info: &OpcodeInfo) -> String {
+fn name(opcode: Opcode, info: &OpcodeInfo) -> String {
     let mut name = format!("{:?}", info.service).to_lowercase();
     for letter in format!("{:?}", info.operation).chars() {
         if letter.is_uppercase() {
@@ -92,6 +93,9 @@ fn name(info: &OpcodeInfo) -> String {
             Position::Last => "_last",
             Position::Only => "_only",
         });
+    }
+    if info.operation == Operation::Reserved {
+        name.push_str(&format!("_{:02x}", opcode.0));
     }
     if info.has_imm {
         name.push_str("_imm");
@@ -123,7 +127,7 @@ mod tests {
 
     #[test]
     fn every_opcode_has_a_name_of_its_own() {
-        let known: Vec<_> = (0..=u8::MAX).filter_map(|code| Opcode(code).info()).map(name).collect();
+        let known: Vec<_> = (0..=u8::MAX).filter_map(|code| Some(name(Opcode(code), Opcode(code).info()?))).collect();
         assert_eq!(known.len(), known.iter().collect::<HashSet<_>>().len(), "{known:?}");
     }
 

@@ -61,6 +61,8 @@ pub(crate) struct Stream {
     pub(crate) attempts: u32,
     pub(crate) attempted_at: u64,
     pub(crate) rnr_naks: u32,
+    /// The last that was said of a request behind one that is not answered.
+    pub(crate) rnr_behind: Option<u64>,
     /// The PSN of the last sequence NAK that reached it.
     pub(crate) nak_heard: Option<u64>,
     /// PSNs of frames of either direction that the network did something to, from the oldest unacknowledged on.
@@ -154,6 +156,7 @@ impl Stream {
             attempts: 0,
             attempted_at: 0,
             rnr_naks: 0,
+            rnr_behind: None,
             nak_heard: None,
             disturbed: Vec::new(),
             round_trip,

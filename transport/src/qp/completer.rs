@@ -157,8 +157,9 @@ impl Completer {
         // Nothing before the oldest, nothing that was never sent; but a peer that misses the first packet that was not sent yet has all
         // before it.
         let ahead = psn.distance_from(self.unacknowledged);
-        let raised = !self.source.is_other(port) && requester.on_credits(packet, self.unacknowledged, link);
         if ahead < 0 {
+            let is_ours = self.source.may_hold(port, turn.now);
+            let raised = is_ours && requester.on_credits(packet, self.unacknowledged, link);
             if ahead == -1 && !self.source.is_other(port) && is_plain_ack(packet) {
                 self.on_nothing_new(requester, turn.now);
             }
@@ -187,6 +188,8 @@ impl Completer {
             // The answer to what we never ask.
             _ => return Err(DropReason::UnexpectedResponse),
         }
+        // Of an answer that was taken, whatever it brought; of another it may be of an earlier life.
+        requester.on_credits(packet, self.unacknowledged, link);
         if self.unacknowledged != before {
             // What brought nothing forward shows no life: any may be complained of.
             self.source.on_taken(port, link.is_later_life(), turn.now);

@@ -328,7 +328,7 @@ impl Requester {
         }
         match self.send_new(in_flight, link, completer, queue, turn, wire) {
             // It may wait for the acknowledgement of messages that nobody asked about.
-            Visit::Idle if self.awaits_ack(in_flight, link, queue) && self.is_unasked(in_flight) => {
+            Visit::Idle if self.awaits_ack(in_flight, oldest, link, queue) && self.is_unasked(in_flight) => {
                 self.send_solicitation(link, completer, turn.now, wire)
             }
             visit => visit,
@@ -341,13 +341,13 @@ impl Requester {
     }
 
     /// What stands at the cursor does not begin before all that was sent is acknowledged, or a part of it.
-    fn awaits_ack(&self, in_flight: u32, link: &Link, queue: &SendQueue) -> bool {
+    fn awaits_ack(&self, in_flight: u32, oldest: Psn, link: &Link, queue: &SendQueue) -> bool {
         if self.refused.is_some() || self.entry == queue.tail() {
             return self.refused.is_some();
         }
         let entry = queue.entry(self.entry);
-        let is_drained = link.state == State::SendQueueDrain;
-        is_drained || entry.is_local() || entry.is_read() || in_flight >= self.window && self.unasked >= in_flight
+        let waits = link.state == State::SendQueueDrain || self.credits.awaits_probe(self.psn, oldest);
+        waits || entry.is_local() || entry.is_read() || in_flight >= self.window && self.unasked >= in_flight
     }
 
     /// Sends the packet at the cursor, in its turn.

@@ -35,7 +35,8 @@ impl End {
             // The call in which it left has flushed receives, too.
             return Ok(());
         }
-        let posted = self.receives.posted - self.receives.completed;
+        // Of a shared queue it has posted none itself.
+        let posted = self.receives.posted.saturating_sub(self.receives.completed);
         let offers = self.stream.settings.credits && !self.is_shared;
         let right = if offers { CREDITS.iter().rposition(|count| *count <= posted).expect("0 is") as u8 } else { NONE };
         demand!(

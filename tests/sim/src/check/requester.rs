@@ -275,6 +275,10 @@ impl Stream {
             0 => {}
             1 => {
                 self.rnr_naks += 1;
+                if !named {
+                    // Acted upon when what is before it is answered.
+                    self.rnr_behind = Some(psn);
+                }
                 if named {
                     self.go_back = true;
                     // One that comes while nothing was sent since the last says nothing new.
@@ -320,7 +324,8 @@ impl Stream {
             self.on_made_good(at_least);
         }
         if went_on && certain && self.una == at_least {
-            (self.attempts, self.rnr_naks, self.timer_from) = (0, 0, now);
+            let said_before = self.rnr_behind.is_some_and(|psn| psn >= self.una_at_least);
+            (self.attempts, self.rnr_naks, self.timer_from) = (0, said_before.into(), now);
         }
     }
 
