@@ -64,7 +64,7 @@ impl World {
             (Service::Unreliable, false) => self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn)),
             (Service::Datagram, true) => self.model.arriving = Some(self.model.expect_datagram(to, &seen, &bytes)),
             (Service::Datagram, false) => self.model.arriving = Some(Arriving::nothing("datagram", seen.psn)),
-            (Service::Reliable, false) if state == Some(State::Error) && !corrupt => self.check_overtaken(to, &seen),
+            (Service::Reliable, false) if !corrupt => self.on_unheard(to, &seen, state),
             (Service::Reliable, false) => {}
         }
         let (first, rest) = bytes.split_at(bytes.len().min(3840));
@@ -105,11 +105,17 @@ impl World {
         }
     }
 
-    /// A whole frame reaches a queue pair that has failed.
-    fn check_overtaken(&mut self, to: usize, seen: &frame::Seen<'_>) {
-        let at = self.model.connection_of(to, seen.dest_qpn);
-        if let Some(at) = at.filter(|_| matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck)) {
-            let checked = self.model.connections[at].ends[to].stream.check_overtaken(seen.psn, self.now);
+    /// A whole frame reaches a queue pair that does not listen.
+    fn on_unheard(&mut self, to: usize, seen: &frame::Seen<'_>, state: Option<State>) {
+        let Some(connection) = self.model.connections.iter_mut().find(|it| it.ends[to].qpn == seen.dest_qpn) else {
+            return;
+        };
+        if seen.is_request() {
+            // Nobody answers, as if it had been lost.
+            let stream = &mut connection.ends[1 - to].stream;
+            stream.on_disturbed(stream.unwrap_psn(seen.psn));
+        } else if state == Some(State::Error) && matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck) {
+            let checked = connection.ends[to].stream.check_overtaken(seen.psn, self.now);
             self.model.note(checked);
         }
     }

@@ -18,8 +18,9 @@ impl Stream {
         let base = self.posted() - self.messages.len() as u64;
         let used = (until + 1).saturating_sub(base) as usize;
         for message in self.messages.iter_mut().take(used) {
-            if message.reuses && message.reused.is_none() {
-                message.reused = Some(deregistered);
+            if message.reuses {
+                // It may have been written to first, and be taken away now.
+                message.reused = Some(deregistered || message.reused == Some(true));
             }
         }
     }
