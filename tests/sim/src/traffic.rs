@@ -249,6 +249,10 @@ impl World {
         let requester = if seen.is_request() { from } else { 1 - from };
         // Who has failed or gone away does not answer, nor who waits for a change of keys.
         let changes = |end: &End| self.changing.iter().any(|(_, _, change, _)| change.qpn.get() == end.qpn);
+        if seen.is_request() {
+            let is_slow = changes(&connection.ends[1 - from]);
+            connection.ends[from].stream.peer_was_slow |= is_slow;
+        }
         let answers = connection.ends.iter().all(|end| !(end.gone || end.failed || end.may_fail || changes(end)));
         if seen.is_request() && answers && !self.small_nic {
             let end = &connection.ends[from];
