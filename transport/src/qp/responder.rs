@@ -78,6 +78,8 @@ pub(crate) struct Responder {
     nak_due: Nanos,
     /// The last packet of a SEND has been executed but for the key that it makes invalid.
     invalidating: Option<Invalidating>,
+    /// What came while it waited reaches up to this PSN, and some of it may not have been held.
+    overtaken: Option<Psn>,
     /// READs and atomic operations that are answered now, or may have to be again.
     replay: Replay,
     /// Where the requests of this life come from.
@@ -92,8 +94,8 @@ struct Invalidating {
     key: MrKey,
     received: u32,
     solicited: bool,
-    /// Something came meanwhile.
-    overtaken: bool,
+    /// The packet farthest ahead that came meanwhile.
+    overtaken: Option<Psn>,
 }
 
 /// A message that takes receive work and is all here.
@@ -134,6 +136,7 @@ impl Responder {
             not_ready: false,
             nak_due: Nanos::NEVER,
             invalidating: None,
+            overtaken: None,
             replay: Replay::new(),
             source: Source::default(),
             offer: CreditOffer::default(),
@@ -148,7 +151,7 @@ impl Responder {
     pub(crate) fn begin(&mut self, psn: Psn, depth: u32) {
         (self.expected, self.msn, self.message, self.owed) = (psn, 0, Message::None, Owed::Nothing);
         self.expect_anew();
-        self.invalidating = None;
+        (self.invalidating, self.overtaken) = (None, None);
         self.replay.reset(depth);
         self.source = Source::default();
         self.offer = CreditOffer::default();
@@ -200,6 +203,14 @@ impl Responder {
         }
         self.nak_due = due;
         self.on_timeout(link, now);
+    }
+
+    /// All that was held while a key was being made invalid has had its turn. What was not has nobody else to complain of it.
+    pub(crate) fn ask_for_overtaken(&mut self, link: &mut Link, now: Nanos) {
+        let is_missing = |psn: &Psn| psn.distance_from(self.expected) >= 0;
+        if self.invalidating.is_none() && self.overtaken.take().filter(is_missing).is_some() {
+            self.on_hole(now, link, now);
+        }
     }
 
     /// Nothing that came behind the expected request is known any more. If that was complained of, and there was nothing to be sent again,
@@ -279,7 +290,10 @@ impl Responder {
             && ahead >= 0
         {
             // Being executed, or too early: held, or asked for when that is done.
-            invalidating.overtaken |= ahead > 0;
+            let is_farthest = |known: Psn| packet.bth.psn.distance_from(known) > 0;
+            if ahead > 0 && invalidating.overtaken.is_none_or(is_farthest) {
+                invalidating.overtaken = Some(packet.bth.psn);
+            }
             return Err(if ahead == 0 { DropReason::Duplicate } else { DropReason::OutOfSequence });
         }
         let port = packet.roce.source_port();
@@ -404,7 +418,7 @@ impl Responder {
         self.message = Message::None;
         let (solicited, imm) = (packet.bth.solicited, packet.imm);
         if let Some(Ieth { rkey: key }) = packet.ieth {
-            self.invalidating = Some(Invalidating { key, received, solicited, overtaken: false });
+            self.invalidating = Some(Invalidating { key, received, solicited, overtaken: self.overtaken.take() });
             link.keys.want(Waiter::Responder, KeyWish::InvalidateRemotely(key));
             return Err(Refused::Later);
         }
@@ -430,10 +444,7 @@ impl Responder {
         self.expected = self.expected.plus(1);
         self.expect_anew();
         self.owed = Owed::Ack;
-        if overtaken && !link.recovery.is_selective() {
-            // Nothing of it is held.
-            self.give_sequence_nak(link);
-        }
+        self.overtaken = overtaken;
         let message =
             Finished { op: CompletionOp::Recv, bytes: received, imm: None, solicited, invalidated: Some(key) };
         self.finish(message, link, recv_queue, turn);

@@ -265,6 +265,28 @@ fn what_comes_meanwhile_has_its_turn_when_the_key_is_gone() {
     }
 }
 
+/// What finds no room meanwhile is complained of when that is done: nothing behind it would.
+#[test]
+fn what_was_not_held_meanwhile_is_asked_for_when_the_key_is_gone() {
+    for held_packets in [0, 8] {
+        let recovery = RecoveryConfig { held_packets, ..RecoveryConfig::default() };
+        let mut pair = bound_by(WINDOW, Settings { recovery: [recovery; 2], ..Settings::default() });
+        pair.hosts[1].holds_keys = true;
+        pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
+        pair.hosts[0].post(&send_invalidate(2, &[sge(11, 2000)], WINDOW));
+        pair.hosts[0].post(&work(3, SendOp::Write, &[sge(0, 16_000)], 400_000));
+        (0..6).for_each(|_| assert!(pair.turn(&mut no_fault) || pair.hosts[1].holds_keys));
+        assert!(pair.hosts[1].drops().values().sum::<u64>() > 0, "not all is held");
+        pair.hosts[1].holds_keys = false;
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(2, Status::Success), (3, Status::Success)]);
+        assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 1);
+        assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+        assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
+        assert!(pair.hosts[1].app.memory[400_000..416_000] == pair.hosts[0].app.memory[..16_000]);
+    }
+}
+
 #[test]
 fn a_send_with_invalidate_is_executed_once_whatever_is_lost() {
     type Lost = (usize, Opcode);

@@ -14,7 +14,7 @@ use roced_transport::{
         Aeth, NakCode, Syndrome,
         bth::Bth,
         headers::Headers,
-        opcode::{self, Opcode},
+        opcode::{self, Opcode, Operation},
         reth::Reth,
     },
     work::SendWork,
@@ -152,6 +152,30 @@ fn an_rnr_nak_behind_a_read_gap_is_acted_upon() {
 fn said(pair: &Pair, psn: u32, syndrome: Syndrome) -> Vec<u8> {
     let bth = Bth::new(opcode::RC_ACK, pair.hosts[0].qpn, Psn::new(psn));
     pair.frame(1, &Headers { aeth: Some(Aeth { syndrome, msn: 0 }), ..Headers::new(bth) }, &[])
+}
+
+/// The second of two messages finds no receive either, and says so while the time of the first still runs: its own time counts.
+#[test]
+fn the_rnr_nak_of_a_later_request_begins_a_wait_of_its_own() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 10)], 0));
+    pair.hosts[0].post(&work(2, SendOp::Send, &[sge(0, 10)], 0));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    let (start, first) = (pair.now, pair.settings.psn);
+    // 640 us.
+    let not_ready = Syndrome::Rnr { timer: 12 };
+    for (micros, psn, syndrome) in [(0, first, not_ready), (100, first, Syndrome::ACK), (500, first + 1, not_ready)] {
+        pair.now = start + Nanos::from_micros(micros);
+        let frame = said(&pair, psn, syndrome);
+        assert_eq!(pair.deliver(0, &frame), Disposition::Accepted);
+        pair.turn(&mut |_, _, _| Fate::Drop);
+    }
+    let sent = pair.sent(0, Operation::Send);
+    for (micros, more) in [(520, 0), (700, 0), (1100, 0), (1200, 1)] {
+        pair.now = start + Nanos::from_micros(micros);
+        pair.turn(&mut |_, _, _| Fate::Drop);
+        assert_eq!(pair.sent(0, Operation::Send) - sent, more, "after {micros} us");
+    }
 }
 
 #[test]

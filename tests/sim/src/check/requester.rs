@@ -35,6 +35,7 @@ impl Stream {
         if (self.una_at_least..=self.una).contains(&(psn + 1)) && is_ping(seen) {
             return Ok(Sent { rows: self.rows_at(psn), again: false, end: psn + 1 });
         }
+        self.check_not_ready(psn, now)?;
         demand!(psn <= self.frontier, "psn", "PSN {} sent where {} comes next", seen.psn, self.frontier & 0xff_ffff);
         demand!(
             psn >= self.una_at_least,
@@ -270,6 +271,9 @@ impl Stream {
         let next = if !own && syndrome >> 5 == 0 { psn + 1 } else { psn };
         self.acknowledge(next, own.then_some((psn, seen.kind)), now);
         let named = self.una == psn && self.una_at_least == psn;
+        if !own && syndrome >> 5 > 1 {
+            self.not_ready = None;
+        }
         match syndrome >> 5 {
             _ if own => return None,
             0 => {}
@@ -279,11 +283,13 @@ impl Stream {
                     // Acted upon when what is before it is answered.
                     self.rnr_behind = Some(psn);
                 }
+                let delay = RNR_UNITS[usize::from(syndrome & 31)] * 10_000;
+                self.on_not_ready(psn, delay);
                 if named {
                     self.go_back = true;
                     // One that comes while nothing was sent since the last says nothing new.
                     if !self.waiting {
-                        self.rnr_until = now + RNR_UNITS[usize::from(syndrome & 31)] * 10_000;
+                        self.rnr_until = now + delay;
                     }
                 }
                 self.waiting |= (self.una_at_least..=self.una).contains(&psn);
@@ -327,6 +333,11 @@ impl Stream {
             let said_before = self.rnr_behind.is_some_and(|psn| psn >= self.una_at_least);
             (self.attempts, self.rnr_naks, self.timer_from) = (0, said_before.into(), now);
         }
+        if went_on {
+            // What an RNR NAK was about has arrived; another is about another.
+            self.waiting = false;
+        }
+        self.on_oldest(now);
     }
 
     /// How far `from` gets when all before `to` is acknowledged, and these PSNs have answers of their own.
@@ -366,6 +377,6 @@ impl Stream {
         demand!(self.una_at_least < self.frontier, "timer", "the ACK timer ran out and nothing is in flight");
         self.timer_from = now;
         (self.go_back, self.timed_out) = (true, true);
-        Ok(())
+        self.check_timer_of_not_ready()
     }
 }

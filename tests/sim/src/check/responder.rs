@@ -23,6 +23,12 @@ impl Stream {
             self.refusal_arrived = true;
         }
         let end = psn + u64::from(packets);
+        self.skip_executed();
+        let next = self.message(self.executed.id);
+        if next.is_some_and(|next| next.invalidates && !next.invalidated && next.end() <= self.covered.min(psn)) {
+            self.meanwhile = self.meanwhile.max(end);
+            self.peer_was_slow = true;
+        }
         if psn > self.covered {
             if self.covered == self.start {
                 // Nothing is held before the first was taken.
@@ -103,9 +109,8 @@ impl Stream {
 
     fn check_sequence_nak(&mut self, seen: &Seen<'_>, psn: u64) -> Checked {
         self.check_expected(seen, psn)?;
-        // Who makes a key invalid may have had to drop the next meanwhile.
-        let is_behind =
-            self.find(psn - 1).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.invalidates);
+        // Who makes a key invalid may have had to drop the very packet meanwhile.
+        let is_behind = psn < self.meanwhile;
         let ahead = self.beyond.iter().any(|(first, _)| *first > psn) || self.covered > psn + u64::from(!is_behind);
         demand!(ahead || self.provokes(psn), "nak-psn", "NAK of PSN {} and nothing came ahead of it", seen.psn);
         let borne = self.borne_from.is_some_and(|from| psn >= from);
