@@ -60,7 +60,7 @@ named_counters! {
         BadQkey "drop_bad_qkey",
         /// A datagram to a multicast group to which no queue pair is attached.
         NoSuchGroup "drop_no_such_group",
-        /// Not from the UDP source port that this life of the connection has: of an earlier life, or the peer has changed its port.
+        /// From the UDP source port that the peer had in an earlier life of the connection.
         OtherSourcePort "drop_other_source_port",
         /// It was held already, with other bytes: neither is trusted.
         HeldConflict "drop_held_conflict",

@@ -10,7 +10,7 @@ use super::{
     Link, Turn,
     behind::{Behind, Said},
     key_change::KeyWish,
-    life::{Admission, Source},
+    life::Source,
     requester::{Asks, Requester, Sent},
     retry::{RNR_RETRY_FOREVER, ack_timeout},
     scatter::SgeCursor,
@@ -76,9 +76,15 @@ impl Default for Completer {
 pub(super) struct Gap;
 
 impl Completer {
+    /// The life is over; what it tells about the next is kept.
+    pub(crate) fn reset(&mut self) {
+        *self = Self { source: self.source.next_life(), ..Self::default() };
+    }
+
     /// Ready to send: the first packet will have `psn`.
     pub(crate) fn begin(&mut self, psn: Psn, link: &Link) {
-        *self = Self { unacknowledged: psn, asked: psn.minus(1), selective: Selective::new(psn), ..Self::default() };
+        self.reset();
+        (self.unacknowledged, self.asked, self.selective) = (psn, psn.minus(1), Selective::new(psn));
         self.renew_retries(link);
     }
 
@@ -111,23 +117,18 @@ impl Completer {
         if sent.asks != Asks::Not {
             self.on_asked(sent.psn.plus(sent.packets - 1), link, now);
         }
-        if !sent.is_new && sent.psn == self.unacknowledged {
-            self.source.on_asked();
-        }
         self.selective.on_sent(sent, self.unacknowledged, link, now);
     }
 
     /// The oldest request was sent again, and nothing else.
     pub(crate) fn on_sent_again(&mut self, packets: u32, wants_answer: bool, frontier: Psn, link: &Link, now: Nanos) {
         // What is sent again always asks.
-        self.source.on_asked();
         self.on_asked(self.unacknowledged.plus(packets - 1), link, now);
         self.selective.on_sent_again(self.unacknowledged, packets, wants_answer, frontier, link, now);
     }
 
     /// The peer was asked how much of what lies before `cursor` it has.
     pub(crate) fn on_solicited(&mut self, cursor: Psn, link: &Link, now: Nanos) {
-        self.source.on_asked();
         self.on_asked(cursor.minus(1), link, now);
         self.selective.on_solicited(cursor, link, now);
     }
@@ -154,13 +155,16 @@ impl Completer {
     ) -> Result<(), DropReason> {
         let psn = packet.bth.psn;
         let port = packet.roce.source_port();
+        if self.source.refuses(port) {
+            return Err(DropReason::OtherSourcePort);
+        }
         // Nothing before the oldest, nothing that was never sent; but a peer that misses the first packet that was not sent yet has all
         // before it.
         let ahead = psn.distance_from(self.unacknowledged);
         if ahead < 0 {
             let is_ours = self.source.may_hold(port, turn.now);
             let raised = is_ours && requester.on_credits(packet, self.unacknowledged, link);
-            if ahead == -1 && !self.source.is_other(port) && is_plain_ack(packet) {
+            if ahead == -1 && is_plain_ack(packet) {
                 self.on_nothing_new(requester, turn.now);
             }
             // IBTA v1 9.7.7.2: an ACK that nothing asked for offers credits.
@@ -169,15 +173,6 @@ impl Completer {
         let beyond = psn.distance_from(requester.frontier());
         if beyond > 0 || beyond == 0 && !is_sequence_nak(packet) {
             return Err(DropReason::UnexpectedResponse);
-        }
-        match self.source.admit(port, self.unacknowledged, turn.now) {
-            Admission::Ours => {}
-            Admission::Doubted => {
-                // A peer that has changed its port answers again; it costs no retry, and no timer has to run out.
-                requester.solicit_ack();
-                return Err(DropReason::OtherSourcePort);
-            }
-            Admission::Foreign => return Err(DropReason::OtherSourcePort),
         }
         let before = self.unacknowledged;
         self.trusted = self.source.may_hold(port, turn.now);

@@ -2,115 +2,84 @@
 //!
 //! A packet names its queue pair, the addresses and a PSN. One of an earlier life of the same connection names the same, and PSNs
 //! often begin at the same number (UCX and NCCL begin at 0). What tells lives apart is the UDP source port: it is the same for
-//! all packets that a queue pair sends in one life, and roced uses another one in the next. Other makes use the same port in every
-//! life; with them a life that follows another holds no early packets for [`QUARANTINE`], so that it is as safe as go-back-N.
+//! all packets that a queue pair sends in one life, and roced uses another one in the next.
 //!
 //! ```text
-//!   first packet taken: its port is learned ─► same port: ours
-//!                                           └► another: refused; taken when it comes again after it was asked for
+//!   this life's port        taken, held when early
+//!   a port of a past life   refused, once this life has a port of its own
+//!   any other port          taken in its turn; from then on it is this life's port (a rerouted flow)
 //! ```
 //!
-//! Asked for it is by a NAK, or by time: a peer sends again by itself what nobody acknowledges.
-//!
-//! So a peer whose port changes in mid-life (a rerouted flow) costs one retransmission, and one whose port changes with every packet
-//! is found out by a few. Requests and responses are learned separately: nothing says that a peer uses one port for both.
+//! Other makes use the same port in every life, and a rerouted flow changes it in mid-life. With both nothing is held for
+//! [`QUARANTINE`], so that they are as safe as with go-back-N, and a peer that takes another port with each packet is served by plain
+//! go-back-N. Requests and responses are learned separately: nothing says that a peer uses one port for both.
 
-use crate::{clock::Nanos, psn::Psn};
+use crate::clock::Nanos;
 
-/// How long a life that follows another life of the same queue pair holds no early packets. Longer than any frame stays in a
-/// network: switches discard frames after half a second at the most, and the timewait of connection managers is of this order.
+/// How long a life that follows another life of the same queue pair, or a change of port, holds no early packets. Longer than any frame
+/// stays in a network: switches discard frames after half a second at the most, and the timewait of connection managers is of this order.
 pub const QUARANTINE: Nanos = Nanos::from_millis(1000);
 
-/// What comes again so much later was sent again, not repeated by the network. A guess: several round trips of a building, and less than
-/// any ACK timer.
-const SENT_AGAIN_MIN: Nanos = Nanos::from_millis(1);
-
-/// So many packets from two other ports each, and the peer's ports are not looked at any more: it has none of its own.
-const MOVES_MAX: u8 = 4;
+/// Lives whose ports are known.
+const PAST: usize = 4;
 
 /// The source of one side's packets: requests for the responder, or responses for the completer.
 #[derive(Debug, Default)]
 pub(super) struct Source {
     port: Option<u16>,
-    doubt: Option<Doubt>,
-    /// Packets that came from two other ports, before and after they were asked for.
-    moves: u8,
+    /// The port has changed in this life: the peer has none of its own.
+    moved: bool,
     holds_from: Nanos,
-}
-
-/// A packet in its turn came from another port.
-#[derive(Clone, Copy, Debug)]
-struct Doubt {
-    turn: Psn,
-    port: u16,
-    at: Nanos,
-    /// It was asked for again since.
-    asked: bool,
-}
-
-/// What a packet's source port says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Admission {
-    /// It is of this life.
-    Ours,
-    /// It may be of an earlier one, and nothing like it came before: it is to be asked for.
-    Doubted,
-    /// It may be of an earlier one, still.
-    Foreign,
+    /// The ports of the lives before, the last first.
+    past: [Option<u16>; PAST],
 }
 
 impl Source {
-    /// A packet whose turn is `turn` came from `port`.
+    /// What is known when this life is over.
+    pub(super) fn next_life(&self) -> Self {
+        let past = match self.port {
+            // Such a peer may come back to any port.
+            _ if self.moved => [None; PAST],
+            Some(port) if !self.is_past(port) => {
+                let [first, second, third, _] = self.past;
+                [Some(port), first, second, third]
+            }
+            _ => self.past,
+        };
+        Self { past, ..Self::default() }
+    }
+
+    fn is_past(&self, port: u16) -> bool {
+        self.past.contains(&Some(port))
+    }
+
+    /// A packet from `port` is of a past life.
     #[inline]
-    pub(super) fn admit(&mut self, port: u16, turn: Psn, now: Nanos) -> Admission {
-        match self.port {
-            Some(known) if known != port && self.moves < MOVES_MAX => self.admit_other(port, turn, now),
-            _ => Admission::Ours,
+    pub(super) fn refuses(&self, port: u16) -> bool {
+        self.port.is_some_and(|known| known != port && self.is_past(port) && !self.is_past(known))
+    }
+
+    /// A packet from `port` was taken; in a life that is `later` than the queue pair's first or not.
+    #[inline]
+    pub(super) fn on_taken(&mut self, port: u16, later: bool, now: Nanos) {
+        if self.port != Some(port) {
+            self.learn(port, later, now);
         }
     }
 
     #[cold]
-    fn admit_other(&mut self, port: u16, turn: Psn, now: Nanos) -> Admission {
-        match self.doubt {
-            Some(doubt) if doubt.turn == turn && (doubt.asked || now - doubt.at >= SENT_AGAIN_MIN) => {
-                self.moves += u8::from(doubt.port != port);
-                (self.port, self.doubt) = (Some(port), None);
-                Admission::Ours
-            }
-            Some(doubt) if doubt.turn == turn => Admission::Foreign,
-            _ => {
-                self.doubt = Some(Doubt { turn, port, at: now, asked: false });
-                Admission::Doubted
-            }
-        }
-    }
-
-    /// The packet whose turn it is was asked for: by a NAK, or by sending again what it answers.
-    pub(super) const fn on_asked(&mut self) {
-        if let Some(doubt) = &mut self.doubt {
-            doubt.asked = true;
-        }
-    }
-
-    /// A packet from `port` was taken. The first begins what is known; in a life that is `later` than the queue pair's first,
-    /// the time in which nothing is held begins, too.
-    #[inline]
-    pub(super) fn on_taken(&mut self, port: u16, later: bool, now: Nanos) {
-        if self.port.is_none() {
-            self.port = Some(port);
-            self.holds_from = if later { now + QUARANTINE } else { now };
-        }
-        self.doubt = None;
-    }
-
-    /// A packet from `port` is certainly of another life, or of a peer that has just changed its port.
-    pub(super) fn is_other(&self, port: u16) -> bool {
-        self.moves < MOVES_MAX && self.port.is_some_and(|known| known != port)
+    fn learn(&mut self, port: u16, later: bool, now: Nanos) {
+        // What came first from a port of a past life may have been of that life.
+        let moves = self.port.is_some_and(|known| !self.is_past(known));
+        let holds_at_once = self.port.is_none() && !later;
+        self.holds_from = if holds_at_once { now } else { now + QUARANTINE };
+        self.moved |= moves;
+        self.port = Some(port);
     }
 
     /// A packet from `port` that is ahead of its turn may be held.
     pub(super) fn may_hold(&self, port: u16, now: Nanos) -> bool {
-        self.port == Some(port) && self.moves < MOVES_MAX && now >= self.holds_from
+        self.port == Some(port) && now >= self.holds_from
     }
 }
 
@@ -118,42 +87,72 @@ impl Source {
 mod tests {
     use super::*;
 
-    const TURN: Psn = Psn::new(7);
-
-    #[test]
-    fn the_first_port_is_learned_and_others_are_doubted_until_asked_for() {
-        let mut source = Source::default();
-        assert_eq!(source.admit(1, TURN, Nanos(9)), Admission::Ours);
-        assert!(!source.is_other(2) && !source.may_hold(1, Nanos(5)), "nothing is known yet");
-        source.on_taken(1, false, Nanos(5));
-        assert!(source.is_other(2) && source.may_hold(1, Nanos(5)) && !source.may_hold(2, Nanos(5)));
-        assert_eq!(source.admit(2, TURN, Nanos(9)), Admission::Doubted);
-        assert_eq!(source.admit(2, TURN, Nanos(9)), Admission::Foreign, "it came twice, and nobody asked");
-        source.on_asked();
-        assert_eq!(source.admit(1, TURN, Nanos(9)), Admission::Ours);
-        source.on_taken(1, false, Nanos(9));
-        assert_eq!(source.admit(2, TURN.plus(1), Nanos(9)), Admission::Doubted, "that doubt is over");
-        source.on_asked();
-        assert_eq!(source.admit(2, TURN.plus(1), Nanos(9)), Admission::Ours, "the peer has moved");
-        assert_eq!(source.admit(1, TURN.plus(2), Nanos(9)), Admission::Doubted);
-        assert_eq!(source.admit(1, TURN.plus(2), Nanos(8) + SENT_AGAIN_MIN), Admission::Foreign);
-        assert_eq!(source.admit(1, TURN.plus(2), Nanos(9) + SENT_AGAIN_MIN), Admission::Ours, "it was sent again");
+    /// A source that took packets from these ports in lives of one port each, and is in the next life.
+    fn after(ports: &[u16]) -> Source {
+        ports.iter().fold(Source::default(), |mut source, port| {
+            source.on_taken(*port, false, Nanos(0));
+            source.next_life()
+        })
     }
 
     #[test]
-    fn a_peer_of_many_ports_is_found_out_by_a_few_packets() {
+    fn ports_of_past_lives_are_refused_once_this_life_has_its_own() {
+        let mut source = after(&[1, 2]);
+        assert!(!source.refuses(1) && !source.refuses(2), "a peer may use the same port again");
+        source.on_taken(3, true, Nanos(5));
+        assert!(source.refuses(1) && source.refuses(2) && !source.refuses(3) && !source.refuses(4));
+        source.on_taken(4, true, Nanos(5));
+        assert!(source.refuses(1) && !source.refuses(3) && !source.refuses(4), "a rerouted flow");
+    }
+
+    #[test]
+    fn a_peer_that_uses_one_port_in_all_lives_is_not_refused() {
+        let mut source = after(&[1, 1, 1]);
+        source.on_taken(1, true, Nanos(5));
+        assert!(!source.refuses(1) && !source.refuses(2));
+        assert_eq!(source.next_life().past, [Some(1), None, None, None]);
+    }
+
+    #[test]
+    fn what_a_past_life_sent_first_is_refused_from_the_first_packet_of_this_life_on() {
+        let mut source = after(&[1]);
+        source.on_taken(1, true, Nanos(5));
+        source.on_taken(2, true, Nanos(6));
+        assert!(source.refuses(1) && !source.refuses(2));
+        assert_eq!(source.next_life().past, [Some(2), Some(1), None, None]);
+    }
+
+    #[test]
+    fn the_last_lives_are_remembered() {
+        let mut source = after(&[1, 2, 3, 4, 5]);
+        source.on_taken(6, true, Nanos(5));
+        assert_eq!([1, 2, 3, 4, 5, 6].map(|port| source.refuses(port)), [false, true, true, true, true, false]);
+    }
+
+    #[test]
+    fn a_life_in_which_nothing_was_taken_forgets_nothing() {
+        let source = after(&[1]).next_life().next_life();
+        assert_eq!(source.past, [Some(1), None, None, None]);
+    }
+
+    #[test]
+    fn a_peer_of_several_ports_is_refused_none_in_its_next_life() {
+        let mut source = after(&[9]);
+        source.on_taken(1, true, Nanos(5));
+        source.on_taken(2, true, Nanos(5));
+        let mut source = source.next_life();
+        source.on_taken(2, true, Nanos(5));
+        assert!(!source.refuses(1) && !source.refuses(9));
+    }
+
+    #[test]
+    fn nothing_is_held_before_a_packet_was_taken_nor_soon_after_a_change() {
         let mut source = Source::default();
-        source.on_taken(0, false, Nanos(5));
-        for turn in 0..u32::from(MOVES_MAX) {
-            let (turn, port) = (TURN.plus(turn), 2 * turn as u16 + 1);
-            assert_eq!(source.admit(port, turn, Nanos(9)), Admission::Doubted);
-            source.on_asked();
-            assert_eq!(source.admit(port + 1, turn, Nanos(9)), Admission::Ours);
-        }
-        for port in 40..50 {
-            assert_eq!(source.admit(port, TURN, Nanos(9)), Admission::Ours);
-            assert!(!source.may_hold(port, Nanos::NEVER), "but which life its packets are of is not known");
-        }
+        assert!(!source.may_hold(1, Nanos::NEVER), "nothing is known yet");
+        source.on_taken(1, false, Nanos(5));
+        assert!(source.may_hold(1, Nanos(5)) && !source.may_hold(2, Nanos(5)));
+        source.on_taken(2, false, Nanos(7));
+        assert!(!source.may_hold(2, QUARANTINE) && source.may_hold(2, Nanos(7) + QUARANTINE));
     }
 
     #[test]

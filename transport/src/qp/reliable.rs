@@ -45,7 +45,7 @@ impl Reliable {
 
     pub(crate) fn reset(&mut self, window_packets: u32) {
         self.requester = Requester::new(window_packets);
-        self.completer = Completer::default();
+        self.completer.reset();
         self.responder.reset();
     }
 

@@ -15,7 +15,7 @@ use super::{
     atomic::{self, ATOMIC_BYTES},
     credits::CreditOffer,
     key_change::{KeyWish, Waiter},
-    life::{Admission, Source},
+    life::Source,
     placement,
     recv_queue::RecvQueue,
     replay::{Duplicate, Replay, ReplayMemory, Request},
@@ -153,7 +153,7 @@ impl Responder {
         self.expect_anew();
         (self.invalidating, self.overtaken) = (None, None);
         self.replay.reset(depth);
-        self.source = Source::default();
+        self.source = self.source.next_life();
         self.offer = CreditOffer::default();
     }
 
@@ -285,6 +285,9 @@ impl Responder {
     }
 
     fn check_psn(&mut self, packet: &Packet<'_>, link: &mut Link, now: Nanos) -> Result<(), DropReason> {
+        if self.source.refuses(packet.roce.source_port()) {
+            return Err(DropReason::OtherSourcePort);
+        }
         let ahead = packet.bth.psn.distance_from(self.expected);
         if let Some(invalidating) = &mut self.invalidating
             && ahead >= 0
@@ -296,32 +299,13 @@ impl Responder {
             }
             return Err(if ahead == 0 { DropReason::Duplicate } else { DropReason::OutOfSequence });
         }
-        let port = packet.roce.source_port();
         if ahead > 0 {
-            // From whichever port: a peer that has just changed it may have lost the packet that would have told.
+            // From whichever port: of a peer that has just changed it the packet that would have told may be lost.
             let delay = if link.recovery.is_selective() { link.recovery.reorder_delay } else { Nanos(0) };
             self.on_hole(now + delay, link, now);
             return Err(DropReason::OutOfSequence);
         }
-        if ahead < 0 {
-            return Err(self.on_duplicate(packet, link));
-        }
-        match self.source.admit(port, self.expected, now) {
-            Admission::Ours => Ok(()),
-            Admission::Doubted => {
-                self.ask_for_expected(link);
-                Err(DropReason::OtherSourcePort)
-            }
-            Admission::Foreign => Err(DropReason::OtherSourcePort),
-        }
-    }
-
-    /// The expected request came from another source port. A peer that has changed its port sends it again when it is asked to.
-    #[cold]
-    fn ask_for_expected(&mut self, link: &mut Link) {
-        if !self.nak_given && matches!(self.owed, Owed::Nothing | Owed::Ack | Owed::AckUpTo(_)) {
-            self.give_sequence_nak(link);
-        }
+        if ahead < 0 { Err(self.on_duplicate(packet, link)) } else { Ok(()) }
     }
 
     /// A request behind the expected PSN was executed: it is only answered again.

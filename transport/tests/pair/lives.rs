@@ -11,6 +11,7 @@ use roced_transport::{
     counters::QpCount,
     io::Via,
     psn::Psn,
+    qp::PathState,
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason},
     wire::{Aeth, NakCode, Syndrome, bth::Bth, headers::Headers, opcode, reth::Reth},
@@ -70,56 +71,143 @@ fn a_request_of_an_earlier_life_is_not_executed_in_its_turn() {
     }
 }
 
-/// The packet that is expected next comes, and so does one of an earlier life that is expected then.
+/// Sends from another UDP source port from now on, as a rerouted flow does.
+fn move_port(pair: &mut Pair, at: usize, life: u16) {
+    pair.life = life;
+    let path = PathState::Ready(pair.path_via(at, Via::Nic { flow: 1 }));
+    let qpn = pair.hosts[at].qpn;
+    pair.hosts[at].endpoint.set_path(qpn, path).expect("there");
+}
+
+/// A connection in its second life. A WRITE was done in either.
+fn second_life(settings: Settings, new_port: bool) -> Pair {
+    let mut pair = Pair::new(settings);
+    writes_arrive(&mut pair, 1);
+    reconnect(&mut pair, new_port);
+    writes_arrive(&mut pair, 1);
+    pair
+}
+
+/// A frame as it was sent in the life before.
+fn of_past_life(pair: &mut Pair, make: impl FnOnce(&mut Pair) -> Vec<u8>) -> Vec<u8> {
+    pair.life -= 1;
+    let frame = make(pair);
+    pair.life += 1;
+    frame
+}
+
+/// Whatever its PSN and however often it comes: nothing is executed, answered or asked for.
 #[test]
-fn a_request_from_another_port_is_not_executed_even_when_it_is_expected() {
+fn a_request_from_the_port_of_a_past_life_is_refused_for_good() {
     for ahead in 0..4 {
-        let mut pair = Pair::new(Settings::default());
-        let stale = stale_write(&pair, pair.settings.psn + 1, ahead);
-        reconnect(&mut pair, true);
-        writes_arrive(&mut pair, 1);
-        let reason = if ahead == 0 { DropReason::OtherSourcePort } else { DropReason::OutOfSequence };
-        assert_eq!(pair.deliver(1, &stale), dropped(reason));
+        let mut pair = second_life(Settings::default(), true);
+        let stale = of_past_life(&mut pair, |pair| stale_write(pair, pair.settings.psn + 1, ahead));
+        for round in 0..5 {
+            assert_eq!(pair.deliver(1, &stale), dropped(DropReason::OtherSourcePort), "{ahead} ahead, round {round}");
+            pair.settle();
+            pair.now = pair.now + Nanos::from_millis(round);
+        }
         writes_arrive(&mut pair, 10);
-        assert_eq!(pair.deliver(1, &stale), dropped(DropReason::Duplicate), "only acknowledged");
         assert!(!pair.hosts[1].app.writes.contains(&(STALE_AT, 8)), "{ahead} ahead");
+        assert_eq!(repairs(&pair), [0; 3]);
     }
 }
 
-/// A peer may change its port (a rerouted flow): its packet is taken when it comes again after it was asked for.
 #[test]
-fn a_peer_that_changes_its_port_is_followed() {
-    let mut pair = warm(Settings::default());
-    for life in 1..4 {
-        pair.life = life;
-        let path = roced_transport::qp::PathState::Ready(pair.path_via(0, Via::Nic { flow: 1 }));
-        let qpn = pair.hosts[0].qpn;
-        pair.hosts[0].endpoint.set_path(qpn, path).expect("there");
-        writes_arrive(&mut pair, 50);
-        pair.hosts[1].post(&work(1, SendOp::Read, &[sge(0, 9000)], 0));
+fn an_answer_from_the_port_of_a_past_life_is_refused_for_good() {
+    for recovery in [RecoveryConfig::default(), RecoveryConfig::GO_BACK_N] {
+        let mut pair = second_life(Settings { recovery: [recovery; 2], ..Settings::default() }, true);
+        let stale = of_past_life(&mut pair, |pair| {
+            let aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: 3 });
+            let bth = Bth::new(opcode::RC_ACK, pair.hosts[0].qpn, Psn::new(pair.settings.psn).plus(2));
+            pair.frame(1, &Headers { aeth, ..Headers::new(bth) }, &[])
+        });
+        for wr_id in 1..4 {
+            pair.hosts[0].post(&work(wr_id, SendOp::Write, &[sge(0, 1000)], 0));
+        }
+        pair.turn(&mut |_, _, _| Fate::Drop);
+        for _ in 0..10 {
+            assert_eq!(pair.deliver(0, &stale), dropped(DropReason::OtherSourcePort));
+            pair.now = pair.now + Nanos::from_millis(1);
+        }
+        assert!(pair.hosts[0].take().is_empty(), "nothing arrived");
         pair.settle();
-        assert_eq!(pair.hosts[1].take(), [(1, Status::Success)]);
+        assert_eq!(pair.hosts[0].take(), [1, 2, 3].map(|wr_id| (wr_id, Status::Success)));
     }
-    assert_eq!(pair.hosts.each_ref().map(|host| host.count(QpCount::AckTimeout)), [0, 0]);
 }
 
-/// Packets from ports that change with each packet: a network card that sprays. A few packets tell.
+/// Adapters make the port of both numbers, in each life the same.
 #[test]
-fn a_peer_of_many_ports_is_taken_as_it_is() {
-    let mut pair = warm(Settings::default());
-    for life in 1..60 {
-        pair.life = life;
-        let path = roced_transport::qp::PathState::Ready(pair.path_via(0, Via::Nic { flow: 1 }));
-        let qpn = pair.hosts[0].qpn;
-        pair.hosts[0].endpoint.set_path(qpn, path).expect("there");
-        pair.hosts[0].post(&work(u64::from(life), SendOp::Write, &[sge(0, 10)], 0));
-        pair.turn(&mut no_fault);
-        pair.now = pair.now + Nanos::from_micros(5);
+fn a_peer_that_uses_the_same_port_in_all_lives_is_served_in_each() {
+    let mut pair = second_life(Settings { retry_cnt: 0, ..Settings::default() }, false);
+    for _ in 0..3 {
+        reconnect(&mut pair, false);
+        writes_arrive(&mut pair, 50);
+        assert_eq!(repairs(&pair), [0; 3]);
+    }
+}
+
+/// A frame of the past life comes first, from the only port that is known. This life's own packets are taken all the same, and that
+/// port never again.
+#[test]
+fn a_life_whose_first_packet_was_of_a_past_one_goes_on() {
+    let mut pair = Pair::new(Settings { retry_cnt: 0, ..Settings::default() });
+    writes_arrive(&mut pair, 1);
+    let stale = stale_write(&pair, pair.settings.psn, 0);
+    reconnect(&mut pair, true);
+    pair.deliver(1, &stale);
+    for wr_id in 0..3 {
+        pair.hosts[0].post(&work(wr_id, SendOp::Write, &[sge(wr_id * 1000, 1000)], 500_000 + wr_id * 1000));
     }
     pair.settle();
-    assert_eq!(pair.hosts[0].take().len(), 59);
-    let naks = pair.hosts[0].count(QpCount::SequenceNakReceived);
-    assert!(naks <= 8, "{naks}");
+    assert_eq!(pair.hosts[0].take(), [0, 1, 2].map(|wr_id| (wr_id, Status::Success)));
+    let stale = of_past_life(&mut pair, |pair| stale_write(pair, pair.settings.psn, 3));
+    assert_eq!(pair.deliver(1, &stale), dropped(DropReason::OtherSourcePort));
+}
+
+/// A rerouted flow, with no retry to spare or no timer: nothing is lost by it, so nothing is sent again.
+#[test]
+fn a_peer_that_changes_its_port_is_followed_at_once() {
+    for recovery in [RecoveryConfig::default(), RecoveryConfig::GO_BACK_N] {
+        for (retry_cnt, timeout) in [(0, 14), (7, 0), (7, 14)] {
+            for at in 0..2 {
+                let mut pair = warm(Settings { retry_cnt, timeout, recovery: [recovery; 2], ..Settings::default() });
+                for life in 1..4 {
+                    move_port(&mut pair, at, life);
+                    writes_arrive(&mut pair, 50);
+                    pair.hosts[1 - at].post(&work(1, SendOp::Read, &[sge(0, 9000)], 0));
+                    pair.settle();
+                    assert_eq!(pair.hosts[1 - at].take(), [(1, Status::Success)]);
+                }
+                assert_eq!(repairs(&pair), [0; 3], "retry_cnt {retry_cnt} timeout {timeout}, host {at}");
+            }
+        }
+    }
+}
+
+/// A network card that sprays, or a bond of two links: each message comes from another port. Nothing is held for such a peer.
+#[test]
+fn a_peer_of_many_ports_is_taken_as_it_is() {
+    for ports in [2, 3, 60] {
+        let mut pair = warm(Settings { retry_cnt: 0, ..Settings::default() });
+        for message in 1..60 {
+            move_port(&mut pair, 0, message % ports);
+            pair.hosts[0].post(&work(u64::from(message), SendOp::Write, &[sge(0, 10)], 0));
+            pair.turn(&mut no_fault);
+            pair.now = pair.now + Nanos::from_micros(5);
+        }
+        pair.settle();
+        assert_eq!(pair.hosts[0].take().len(), 59);
+        assert_eq!(repairs(&pair), [0; 3], "{ports} ports");
+        let early = stale_write(&pair, pair.settings.psn + 20 + 59, 3);
+        assert_eq!(pair.deliver(1, &early), dropped(DropReason::OutOfSequence));
+        // Nor is any of its ports refused in its next life.
+        reconnect(&mut pair, false);
+        for message in 0..2 * ports {
+            move_port(&mut pair, 0, message % ports);
+            writes_arrive(&mut pair, 1);
+        }
+    }
 }
 
 #[test]

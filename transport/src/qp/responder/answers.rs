@@ -58,8 +58,6 @@ impl Responder {
         if matches!(was_owed, Owed::Ack | Owed::AckUpTo(_)) {
             return Visit::Acknowledged;
         }
-        // A NAK of any kind asks for the expected request.
-        self.source.on_asked();
         Visit::Progress
     }
 
