@@ -114,7 +114,7 @@ impl World {
         let until = self.now + self.random.pick(&[1_000, 100_000, 2_000_000]);
         let connection = &mut self.model.connections[at];
         (connection.phase, connection.rebirth) = (Phase::Closed { until }, rebirth);
-        self.earlier.end(connection.life, self.now);
+        self.earlier.end(connection, self.now);
     }
 
     /// From RTR on to RTS, when it is time.

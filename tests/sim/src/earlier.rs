@@ -6,7 +6,7 @@
 //!
 //! | its frames leave | what the network may bring of them |
 //! |---|---|
-//! | from another UDP source port in each life | Anything, once the receiver has taken a packet of its life on that side; but a PSN that is just expected comes once only. |
+//! | from another UDP source port in each life | Anything, at any age, once the receiver has taken a packet on that side in that life and in its own: it is refused. Before, nothing that go-back-N by itself would believe. |
 //! | always from the same port | For less than a second after that life, to a queue pair that went through RESET, and nothing that go-back-N by itself would believe: no expected request, no answer for what is in flight. |
 
 use crate::{
@@ -29,6 +29,9 @@ const LATE_PSNS: u64 = 1 << 15;
 
 /// Frames that are kept of one slot's lives.
 const KEPT: usize = 64;
+
+/// Lives whose ports a queue pair remembers.
+const PAST: usize = 4;
 
 /// Retries that a connection must have left over for frames of earlier lives: each of them may cost one.
 const RETRIES: u32 = 4;
@@ -67,6 +70,37 @@ pub(crate) enum Rebirth {
     NewNumbers,
 }
 
+/// What a queue pair knows of the port that its peer's packets had in a life, on one side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Port {
+    Known,
+    /// It may have taken a packet.
+    Perhaps,
+    Unknown,
+}
+
+/// What becomes of a frame of an earlier life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// The network does not bring it.
+    Not,
+    /// It is known by its port, and refused.
+    Refused,
+    /// It is as go-back-N would take it: that does no harm.
+    Taken,
+}
+
+/// The port of a life that was.
+#[derive(Debug)]
+struct PastPort {
+    slot: usize,
+    /// Whose packets came from it.
+    from: usize,
+    is_request: bool,
+    life: u32,
+    port: Port,
+}
+
 /// What is known of all lives.
 #[derive(Debug)]
 pub(crate) struct Earlier {
@@ -78,6 +112,8 @@ pub(crate) struct Earlier {
     /// Whose frames leave from another port in each life.
     changes_port: [bool; 2],
     first_psns: FirstPsns,
+    /// What the queue pairs of this moment know, the oldest life first.
+    past: Vec<PastPort>,
 }
 
 impl Earlier {
@@ -88,6 +124,7 @@ impl Earlier {
             lives: 0,
             changes_port: [(); 2].map(|()| random.one_in(2)),
             first_psns: random.pick(&[FirstPsns::Drawn, FirstPsns::Drawn, FirstPsns::Zero, FirstPsns::Same]),
+            past: Vec::new(),
         }
     }
 
@@ -163,8 +200,36 @@ impl Earlier {
     }
 
     /// A life is over.
-    pub(crate) fn end(&mut self, life: u32, now: u64) {
+    pub(crate) fn end(&mut self, connection: &mut Connection, now: u64) {
+        let (slot, life) = (connection.slot, connection.life);
         self.kept.iter_mut().filter(|kept| kept.life == life).for_each(|kept| kept.ended = now);
+        for from in 0..2 {
+            for is_request in [true, false] {
+                let port = connection.knows_port(from, is_request);
+                if port != Port::Unknown {
+                    self.past.push(PastPort { slot, from, is_request, life, port });
+                }
+            }
+        }
+    }
+
+    /// The queue pair of a host is made anew: it knows nothing.
+    pub(crate) fn forget(&mut self, slot: usize, to: usize) {
+        self.past.retain(|past| (past.slot, past.from) != (slot, 1 - to));
+    }
+
+    /// What the queue pair of host `to` that is there now knows of its peer's port in that life.
+    fn knows_past(&self, slot: usize, to: usize, is_request: bool, life: u32) -> Port {
+        let of_side = |past: &&PastPort| (past.slot, past.from, past.is_request) == (slot, 1 - to, is_request);
+        let newer = self.past.iter().filter(of_side).filter(|past| past.life > life);
+        let (certain, all) =
+            newer.fold((0, 0), |(certain, all), past| (certain + usize::from(past.port == Port::Known), all + 1));
+        match self.past.iter().filter(of_side).find(|past| past.life == life) {
+            None => Port::Unknown,
+            Some(_) if certain >= PAST => Port::Unknown,
+            Some(_) if all >= PAST => Port::Perhaps,
+            Some(past) => past.port,
+        }
     }
 
     /// Draws a frame of an earlier life for a queue pair of host `to` that expects requests and answers with these PSNs.
@@ -215,47 +280,73 @@ impl World {
     }
 
     /// Whether the network may bring that frame to where another life is now; what is expected of it is noted if so.
-    pub(crate) fn admits_earlier(&mut self, to: usize, at: usize, seen: &Seen<'_>, life: Option<u32>) -> bool {
-        let Some(qp) = self.endpoints[to].qp(roced_shared::ids::Qpn::from_wire(seen.dest_qpn)) else { return true };
+    pub(crate) fn admits_earlier(&mut self, to: usize, at: usize, seen: &Seen<'_>, life: Option<u32>) -> Admission {
+        let Some(qp) = self.endpoints[to].qp(roced_shared::ids::Qpn::from_wire(seen.dest_qpn)) else {
+            return Admission::Taken;
+        };
         let hears = traffic::hears(qp.state());
         if seen.service == Service::Datagram || qp.config().service != seen.service.kind() {
-            return true;
+            return Admission::Taken;
         }
-        let connection = &self.model.connections[at];
-        let changes = self.earlier.changes_port[1 - to];
-        let ended = self.earlier.kept.iter().find(|kept| Some(kept.life) == life).map(|kept| kept.ended);
+        let connection = &mut self.model.connections[at];
         // What cannot be told by its port must be gone soon, and its receiver must know that there was a life before.
+        let kept = self.earlier.kept.iter().find(|kept| Some(kept.life) == life);
+        let ended = kept.map(|kept| kept.ended);
         let is_fresh =
             connection.ends[to].reset_at.is_some_and(|reset| self.now < ended.unwrap_or(reset).min(reset) + QUARANTINE);
         if matches!(connection.phase, Phase::Closed { .. }) || !hears {
-            return true;
+            return Admission::Taken;
         }
-        let model = &mut self.model;
         if seen.service == Service::Unreliable {
             // Nothing but its PSN tells what the receiver of an unreliable connection takes: what is not far behind is late.
-            let stream = &model.connections[at].ends[1 - to].stream;
-            return (stream.inbox.expected - LATE_PSNS..stream.inbox.expected).contains(&stream.unwrap_psn(seen.psn));
+            let stream = &connection.ends[1 - to].stream;
+            let is_late =
+                (stream.inbox.expected - LATE_PSNS..stream.inbox.expected).contains(&stream.unwrap_psn(seen.psn));
+            return if is_late { Admission::Taken } else { Admission::Not };
         }
-        if !changes && !is_fresh {
-            return false;
+        let changes = self.earlier.changes_port[1 - to];
+        if changes {
+            let (is_request, slot) = (seen.is_request(), connection.slot);
+            let past = life.map_or(Port::Unknown, |life| self.earlier.knows_past(slot, to, is_request, life));
+            match (past, connection.knows_port(1 - to, is_request)) {
+                (Port::Known, Port::Known) => return Admission::Refused,
+                (Port::Unknown, _) | (_, Port::Unknown) => {}
+                _ => return Admission::Not,
+            }
+        } else if !is_fresh {
+            return Admission::Not;
         }
-        if seen.is_request() {
-            model.admits_request(to, at, seen, changes)
+        let is_harmless = if seen.is_request() {
+            self.model.admits_request(to, at, seen)
         } else {
-            model.admits_answer(to, at, seen, changes)
+            self.model.admits_answer(to, at, seen)
+        };
+        if is_harmless { Admission::Taken } else { Admission::Not }
+    }
+}
+
+impl Connection {
+    /// Whether the queue pair of the other host has taken a packet of host `from` in this life.
+    fn knows_port(&mut self, from: usize, is_request: bool) -> Port {
+        let stream = &mut self.ends[if is_request { from } else { 1 - from }].stream;
+        let (low, high) = if is_request { stream.expected() } else { (stream.una_at_least, stream.una) };
+        if low > stream.start {
+            Port::Known
+        } else if high > stream.start {
+            Port::Perhaps
+        } else {
+            Port::Unknown
         }
     }
 }
 
 impl Model {
-    fn admits_request(&mut self, to: usize, at: usize, seen: &Seen<'_>, changes: bool) -> bool {
+    fn admits_request(&mut self, to: usize, at: usize, seen: &Seen<'_>) -> bool {
         let stream = &mut self.connections[at].ends[1 - to].stream;
         let psn = stream.unwrap_psn(seen.psn);
         let (low, high) = stream.expected();
         if psn >= low {
-            let knows_port = changes && low > stream.start;
-            let may_be_expected = psn <= high;
-            if stream.settings.retry_cnt < RETRIES || may_be_expected && !(knows_port && stream.foreign.insert(psn)) {
+            if stream.settings.retry_cnt < RETRIES || psn <= high {
                 return false;
             }
             stream.provoked.push((low, high));
@@ -264,13 +355,13 @@ impl Model {
         true
     }
 
-    fn admits_answer(&mut self, to: usize, at: usize, seen: &Seen<'_>, changes: bool) -> bool {
+    fn admits_answer(&mut self, to: usize, at: usize, seen: &Seen<'_>) -> bool {
         let stream = &mut self.connections[at].ends[to].stream;
         let psn = stream.unwrap_psn(seen.psn);
         let syndrome = seen.aeth.filter(|_| seen.kind == Kind::Ack).map_or(0, |aeth| aeth.syndrome);
         // A NAK of what comes next acknowledges all that was sent.
         let end = stream.frontier + u64::from(syndrome == 0x60);
-        if (stream.una_at_least..end).contains(&psn) && !stream.admits_in_flight(psn, syndrome, changes) {
+        if (stream.una_at_least..end).contains(&psn) && !stream.admits_in_flight(psn, syndrome) {
             return false;
         }
         let tally = &mut self.hosts[to].tally;
@@ -285,24 +376,20 @@ impl Model {
 
 impl Stream {
     /// An answer of an earlier life for what is in flight may come.
-    fn admits_in_flight(&mut self, psn: u64, syndrome: u8, changes: bool) -> bool {
+    fn admits_in_flight(&mut self, psn: u64, syndrome: u8) -> bool {
         let oldest = self.una_at_least;
         if self.disturbed_by_answer == Some(oldest) {
             return false;
         }
-        if !(changes && oldest > self.start) {
-            // Go-back-N believes it, but for answers behind a READ or an atomic operation that has none: that is asked for again.
-            let waits = self
-                .find(oldest)
-                .and_then(|(id, _)| self.message(id))
-                .is_some_and(|message| message.kind.wants_answer());
-            let believed = self.una != oldest || !waits || psn == oldest || syndrome > 0x60 || syndrome >> 5 == 1;
-            if believed || self.settings.retry_cnt < RETRIES {
-                return false;
-            }
-            self.on_disturbed(oldest);
-            self.on_asked_again();
+        // Go-back-N believes it, but for answers behind a READ or an atomic operation that has none: that is asked for again.
+        let waits =
+            self.find(oldest).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.kind.wants_answer());
+        let believed = self.una != oldest || !waits || psn == oldest || syndrome > 0x60 || syndrome >> 5 == 1;
+        if believed || self.settings.retry_cnt < RETRIES {
+            return false;
         }
+        self.on_disturbed(oldest);
+        self.on_asked_again();
         self.disturbed_by_answer = Some(oldest);
         true
     }

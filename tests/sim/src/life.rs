@@ -87,6 +87,9 @@ impl World {
         let late = settings.service.is_reliable() && self.earlier.is_on() && self.random.one_in(2);
         let mut ends = [0, 1].map(|at| {
             let was_reset = rebirth == Rebirth::Reset && !self.model.connections[slot].ends[at].gone;
+            if !was_reset {
+                self.earlier.forget(slot, at);
+            }
             let is_shared = if was_reset {
                 self.model.connections[slot].ends[at].is_shared
             } else {

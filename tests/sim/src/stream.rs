@@ -127,8 +127,6 @@ pub(crate) struct Stream {
     /// Each request of an earlier life that came, and was not behind all that was executed, is a reason for a NAK of the PSN that was
     /// expected then: one from the first of these to the second.
     pub(crate) provoked: Vec<(u64, u64)>,
-    /// PSNs of those that may have been the expected ones.
-    pub(crate) foreign: BTreeSet<u64>,
     /// The oldest unacknowledged PSN when an answer of an earlier life came for what was in flight.
     pub(crate) disturbed_by_answer: Option<u64>,
 
@@ -197,7 +195,6 @@ impl Stream {
             credits: Credits::default(),
             start,
             provoked: Vec::new(),
-            foreign: BTreeSet::new(),
             disturbed_by_answer: None,
             is_disturbed: false,
             is_unheard: false,

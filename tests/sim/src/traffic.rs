@@ -10,13 +10,14 @@ use roced_transport::{
 use crate::{
     arriving::Arriving,
     connection::{Connection, End},
+    earlier::Admission,
     fault::{Fate, Fault},
     frame::{self, Kind},
     host::Nic,
     model::AppView,
     network::Arrival,
     service::Service,
-    violation::Violation,
+    violation::{Checked, Violation, demand},
     world::World,
 };
 
@@ -36,16 +37,26 @@ struct Known {
     brings: bool,
 }
 
+/// What comes from the port of a past life is refused, whatever it is.
+fn check_refused(seen: &frame::Seen<'_>, disposition: Disposition) -> Checked {
+    let is_refused = disposition == Disposition::Dropped(DropReason::OtherSourcePort);
+    demand!(is_refused, "earlier-life", "{} from the port of a past life is {disposition:?}", describe(seen));
+    Ok(())
+}
+
 impl World {
     pub(crate) fn deliver(&mut self, arrival: Arrival) {
         let Arrival { to, bytes, corrupt, life, rows, sequence } = arrival;
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
         let at = self.model.connection_of(to, seen.dest_qpn);
         let earlier = at.filter(|at| Some(self.model.connections[*at].life) != life);
+        let mut must_refuse = false;
         if let Some(at) = earlier {
-            if corrupt || !self.admits_earlier(to, at, &seen, life) {
+            let admission = if corrupt { Admission::Not } else { self.admits_earlier(to, at, &seen, life) };
+            if admission == Admission::Not {
                 return self.network.give_back(bytes);
             }
+            must_refuse = admission == Admission::Refused;
             self.model.count_hits(rows, 1 << Fault::EarlierLife as usize);
         }
         let qp = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn));
@@ -76,6 +87,9 @@ impl World {
         let disposition = self.endpoints[to].on_frame(Nanos(self.now), pieces, &mut app);
         if let Some(arriving) = self.model.arriving.take() {
             self.model.note(arriving.check_done());
+        }
+        if must_refuse {
+            self.model.note(check_refused(&seen, disposition));
         }
         if let (Some(at), None, Disposition::Dropped(reason)) = (at, earlier, disposition) {
             self.on_not_held(to, at, &seen, reason);

@@ -176,19 +176,20 @@ impl Completer {
         }
         let before = self.unacknowledged;
         self.trusted = self.source.may_hold(port, turn.now);
-        match packet.info.operation {
-            Operation::ReadResponse => self.on_read_response(packet, link, queue, requester, turn)?,
-            Operation::AtomicAck => self.on_atomic_ack(packet, link, queue, requester, turn)?,
-            Operation::Ack => self.on_ack(packet, link, queue, requester, turn)?,
+        let taken = match packet.info.operation {
+            Operation::ReadResponse => self.on_read_response(packet, link, queue, requester, turn),
+            Operation::AtomicAck => self.on_atomic_ack(packet, link, queue, requester, turn),
+            Operation::Ack => self.on_ack(packet, link, queue, requester, turn),
             // The answer to what we never ask.
-            _ => return Err(DropReason::UnexpectedResponse),
-        }
-        // Of an answer that was taken, whatever it brought; of another it may be of an earlier life.
-        requester.on_credits(packet, self.unacknowledged, link);
-        if self.unacknowledged != before {
-            // What brought nothing forward shows no life: any may be complained of.
+            _ => Err(DropReason::UnexpectedResponse),
+        };
+        if self.unacknowledged != before || !link.state.sends() {
+            // What brought nothing forward shows no life: any may be complained of. One behind a gap may acknowledge what is before the gap.
             self.source.on_taken(port, link.is_later_life(), turn.now);
         }
+        taken?;
+        // Of an answer that was taken, whatever it brought; of another it may be of an earlier life.
+        requester.on_credits(packet, self.unacknowledged, link);
         Ok(())
     }
 
