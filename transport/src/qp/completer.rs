@@ -188,8 +188,9 @@ impl Completer {
             self.source.on_taken(port, link.is_later_life(), turn.now);
         }
         taken?;
-        // Of an answer that was taken, whatever it brought; of another it may be of an earlier life.
-        requester.on_credits(packet, self.unacknowledged, link);
+        // Of an answer that was taken, whatever it brought; of another it may be of an earlier life. It may have filled a gap before much that is
+        // acknowledged already, and is of now all the same.
+        requester.on_credits(packet, before, link);
         Ok(())
     }
 
