@@ -188,9 +188,11 @@ impl Completer {
             self.source.on_taken(port, link.is_later_life(), turn.now);
         }
         taken?;
-        // Of an answer that was taken, whatever it brought; of another it may be of an earlier life. It may have filled a gap before much that is
-        // acknowledged already, and is of now all the same.
-        requester.on_credits(packet, before, link);
+        // Another answer may be of an earlier life. One that brought something may have filled a gap before much that is acknowledged already,
+        // and is of now all the same.
+        if self.trusted || self.unacknowledged != before {
+            requester.on_credits(packet, before, link);
+        }
         Ok(())
     }
 

@@ -334,6 +334,27 @@ fn a_late_answer_offers_credits_when_later_requests_are_acknowledged_already() {
     assert_eq!(pair.sent(0, Operation::Send), 1 + 4, "messages 4 to 6 are within the limit, and one beyond");
 }
 
+/// Before the first answer of a life was taken an ACK behind a READ is asked for again, not believed, for it may be of an earlier life.
+#[test]
+fn an_answer_that_is_not_believed_offers_nothing() {
+    let mut pair = Pair::new(Settings { min_rnr_timer: 20, ..Settings::default() });
+    pair.hosts[1].post_recv(1, &[sge(0, 100)]);
+    pair.hosts[0].post(&work(1, SendOp::Read, &[], 0));
+    pair.hosts[0].post(&work(2, SendOp::Send, &[], 0));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    let header =
+        Bth { psn: Psn::new(pair.settings.psn + 1), dest_qpn: pair.hosts[0].qpn, ..bth(&pair, opcode::RC_ACK) };
+    let aeth = Some(Aeth { syndrome: Syndrome::Ack { credit: 10 }, msn: 1 });
+    let frame = pair.frame(1, &Headers { aeth, ..Headers::new(header) }, &[]);
+    pair.deliver(0, &frame);
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
+    let begin = pair.sent(0, Operation::Send);
+    (0..8).for_each(|id| pair.hosts[0].post(&work(id, SendOp::Send, &[], 0)));
+    pair.turn(&mut |_, _, _| Fate::Deliver);
+    assert_eq!(pair.sent(0, Operation::Send) - begin, 1, "its receives are used up");
+}
+
 #[test]
 fn a_limited_sender_drains() {
     let mut pair = told(Settings { min_rnr_timer: 20, ..Settings::default() }, 0);
