@@ -165,7 +165,7 @@ impl Completer {
             let is_ours = self.source.may_hold(port, turn.now);
             let raised = is_ours && requester.on_credits(packet, self.unacknowledged, link);
             if ahead == -1 && is_plain_ack(packet) {
-                self.on_nothing_new(requester, turn.now);
+                self.on_nothing_new(requester, link, turn.now);
             }
             // IBTA v1 9.7.7.2: an ACK that nothing asked for offers credits.
             return if raised { Ok(()) } else { Err(DropReason::StaleResponse) };
@@ -267,7 +267,7 @@ impl Completer {
         let before = self.unacknowledged;
         match aeth.syndrome {
             Syndrome::Ack { .. } => match self.advance(psn.plus(1), link, queue, requester, turn) {
-                Ok(()) => self.on_plain_ack(queue, requester, turn.now),
+                Ok(()) => self.on_plain_ack(queue, requester, link, turn.now),
                 Err(Gap) => self.on_gap(link, queue, requester, turn)?,
             },
             Syndrome::Nak(NakCode::PsnSequence) => {

@@ -83,6 +83,14 @@ impl Selective {
         self.probe.rtt().patience()
     }
 
+    /// What comes sooner after a packet left is no answer to it, but to one before it. Where the network takes several ways that other may have
+    /// taken the longest there and back.
+    fn soonest(&self, link: &Link) -> Nanos {
+        let rtt = self.probe.rtt();
+        let least = if rtt.least() == Nanos(0) { rtt.patience() } else { rtt.least() };
+        least + Nanos(link.recovery.reorder_delay.0.saturating_mul(2))
+    }
+
     pub(crate) fn deadline(&self) -> Nanos {
         self.probe.deadline().min(self.gap_due)
     }
@@ -221,10 +229,8 @@ impl Completer {
     /// An ACK that complains of nothing. When it answers a packet that was sent again alone, and not all that was sent before that,
     /// the rest is lost: the peer has nothing behind, or it would complain. Where it covers that one packet and not one more, all is
     /// sent again; where it covers others, which may only have been slow to be answered, the next alone.
-    pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
-        // Progress to where it was asked about takes that away before.
-        self.on_nothing_new(requester, now);
-        let (oldest, soon) = (self.unacknowledged(), self.selective.probe.rtt().least());
+    pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, link: &Link, now: Nanos) {
+        let (oldest, soon) = (self.unacknowledged(), self.selective.soonest(link));
         let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
         self.selective.again = None;
         // Sooner than a round trip it is the ACK of the first sending.
@@ -239,9 +245,10 @@ impl Completer {
         }
     }
 
-    /// An ACK that does not cover all that the peer was asked about: the rest is lost.
-    pub(super) fn on_nothing_new(&mut self, requester: &mut Requester, now: Nanos) {
-        let soon = self.selective.probe.rtt().least();
+    /// An ACK of what is acknowledged already, when the peer was asked about more: the rest is lost. One that brings something new may be of a packet
+    /// that asked before, and others may follow.
+    pub(super) fn on_nothing_new(&mut self, requester: &mut Requester, link: &Link, now: Nanos) {
+        let soon = self.selective.soonest(link);
         if self.selective.solicited.take_if(|(_, at)| now - *at >= soon).is_some() {
             requester.probe_oldest();
         }
