@@ -328,11 +328,14 @@ impl World {
 impl Connection {
     /// Whether the queue pair of the other host has taken a packet of host `from` in this life.
     fn knows_port(&mut self, from: usize, is_request: bool) -> Port {
-        let stream = &mut self.ends[if is_request { from } else { 1 - from }].stream;
+        let end = &mut self.ends[if is_request { from } else { 1 - from }];
+        // What refuses its first request tells a requester the port, too.
+        let is_refused = !is_request && end.may_fail;
+        let stream = &mut end.stream;
         let (low, high) = if is_request { stream.expected() } else { (stream.una_at_least, stream.una) };
         if low > stream.start {
             Port::Known
-        } else if high > stream.start {
+        } else if high > stream.start || is_refused {
             Port::Perhaps
         } else {
             Port::Unknown
