@@ -206,7 +206,7 @@ impl World {
         if connection.mtu_changed {
             fate.hit(Fault::MtuChange);
         }
-        if connection.settings.service.is_reliable() && fate.disturbs(connection.settings.ack_timeout()) {
+        if connection.settings.service.is_reliable() && fate.disturbs() {
             let stream = &mut connection.ends[known.requester].stream;
             stream.on_disturbed(known.psn);
         }
