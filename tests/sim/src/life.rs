@@ -152,6 +152,9 @@ impl World {
         if let Some(before) = before {
             if rebirth == Rebirth::Reset {
                 settings = settings.with_queue_pairs_of(&before);
+                if self.earlier.will_doubt(slot) {
+                    settings.retry_cnt = settings.retry_cnt.max(4);
+                }
             } else if rebirth == Rebirth::SameNumbers {
                 settings.ipv6 = before.ipv6;
             }

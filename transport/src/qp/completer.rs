@@ -101,7 +101,7 @@ impl Completer {
     /// When a timer runs out.
     pub(crate) fn deadline(&self) -> Nanos {
         let behind = self.behind.map_or(Nanos::NEVER, |behind| behind.due);
-        self.ack_deadline.min(self.selective.deadline()).min(behind)
+        self.ack_deadline.min(self.selective.deadline()).min(behind).min(self.source.asks_at())
     }
 
     /// This answer lies behind a gap, and may wait for its turn: it is of this life, and not a READ response of a later work request. What a READ
@@ -174,6 +174,9 @@ impl Completer {
         if beyond > 0 || beyond == 0 && !is_sequence_nak(packet) {
             return Err(DropReason::UnexpectedResponse);
         }
+        if self.source.doubts(port, turn.now).is_some() {
+            return Err(DropReason::OtherSourcePort);
+        }
         let before = self.unacknowledged;
         self.trusted = self.source.may_hold(port, turn.now);
         let taken = match packet.info.operation {
@@ -204,6 +207,10 @@ impl Completer {
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) {
+        if self.source.asks_at() <= turn.now {
+            self.source.on_asked();
+            requester.solicit_ack();
+        }
         if requester.is_waiting_for_receiver() {
             self.selective.stop();
             return;
