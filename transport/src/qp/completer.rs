@@ -165,7 +165,7 @@ impl Completer {
             let is_ours = self.source.may_hold(port, turn.now);
             let raised = is_ours && requester.on_credits(packet, self.unacknowledged, link);
             if ahead == -1 && is_plain_ack(packet) {
-                self.on_nothing_new(requester, link, turn.now);
+                self.on_nothing_new(queue, requester, link, turn.now);
             }
             // IBTA v1 9.7.7.2: an ACK that nothing asked for offers credits.
             return if raised { Ok(()) } else { Err(DropReason::StaleResponse) };

@@ -292,11 +292,7 @@ fn an_offer_of_the_past_or_of_another_life_changes_nothing() {
     let mut pair = told(Settings { min_rnr_timer: 20, ..Settings::default() }, 2);
     let psn = pair.settings.psn;
     let forged = |pair: &Pair, psn: u32, credit: u8, msn: u32| {
-        let header = roced_transport::wire::bth::Bth {
-            psn: roced_transport::psn::Psn::new(psn),
-            dest_qpn: pair.hosts[0].qpn,
-            ..bth(pair, opcode::RC_ACK)
-        };
+        let header = Bth { psn: Psn::new(psn), dest_qpn: pair.hosts[0].qpn, ..bth(pair, opcode::RC_ACK) };
         let aeth = Some(Aeth { syndrome: Syndrome::Ack { credit }, msn });
         pair.frame(1, &Headers { aeth, ..Headers::new(header) }, &[])
     };
