@@ -64,9 +64,9 @@ impl Settings {
         Self { service, ipv6, signal_all, inline_bytes, sges, window, credits, ..self }
     }
 
-    /// The ACK timeout in nanoseconds: 4.096 us * 2^code (IBTA v1 9.7.6.1.3).
+    /// The ACK timeout in nanoseconds: 4.096 us * 2^code (IBTA v1 9.7.6.1.3), and not less than that of code 12.
     pub(crate) fn ack_timeout(&self) -> u64 {
-        4096 << self.timeout
+        4096 << self.timeout.max(12)
     }
 }
 

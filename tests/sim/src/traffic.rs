@@ -113,7 +113,7 @@ impl World {
     fn on_not_held(&mut self, to: usize, at: usize, seen: &frame::Seen<'_>, reason: DropReason) {
         let ends = &mut self.model.connections[at].ends;
         match (seen.is_request(), reason) {
-            (true, DropReason::NoRoomToHold | DropReason::OutOfSequence) => ends[1 - to].stream.on_not_held(seen),
+            (true, DropReason::NoRoomToHold) => ends[1 - to].stream.on_not_held(seen),
             (false, DropReason::NoRoomToHold | DropReason::ResponseGap) => {
                 let stream = &mut ends[to].stream;
                 stream.on_not_held(seen);
@@ -211,11 +211,11 @@ impl World {
         if connection.mtu_changed {
             fate.hit(Fault::MtuChange);
         }
-        if connection.settings.service.is_reliable() && fate.disturbs(connection.settings.ack_timeout()) {
+        if connection.settings.service.is_reliable() && fate.disturbs() {
             let stream = &mut connection.ends[known.requester].stream;
             stream.on_disturbed(known.psn);
         }
-        if known.brings && (fate.lost || fate.corrupt || fate.late > 0) {
+        if known.brings && (fate.lost || fate.corrupt || fate.late + fate.detour > 0) {
             connection.ends[known.requester].stream.on_answer_hit(known.psn, fate.lost || fate.corrupt);
         }
         self.trace_sent(from, &line, &fate);

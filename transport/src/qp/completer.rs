@@ -165,7 +165,7 @@ impl Completer {
             let is_ours = self.source.may_hold(port, turn.now);
             let raised = is_ours && requester.on_credits(packet, self.unacknowledged, link);
             if ahead == -1 && is_plain_ack(packet) {
-                self.on_nothing_new(requester, turn.now);
+                self.on_nothing_new(queue, requester, link, turn.now);
             }
             // IBTA v1 9.7.7.2: an ACK that nothing asked for offers credits.
             return if raised { Ok(()) } else { Err(DropReason::StaleResponse) };
@@ -191,8 +191,11 @@ impl Completer {
             self.source.on_taken(port, link.is_later_life(), turn.now);
         }
         taken?;
-        // Of an answer that was taken, whatever it brought; of another it may be of an earlier life.
-        requester.on_credits(packet, self.unacknowledged, link);
+        // Another answer may be of an earlier life. One that brought something may have filled a gap before much that is acknowledged already,
+        // and is of now all the same.
+        if self.trusted || self.unacknowledged != before {
+            requester.on_credits(packet, before, link);
+        }
         Ok(())
     }
 
@@ -271,7 +274,7 @@ impl Completer {
         let before = self.unacknowledged;
         match aeth.syndrome {
             Syndrome::Ack { .. } => match self.advance(psn.plus(1), link, queue, requester, turn) {
-                Ok(()) => self.on_plain_ack(queue, requester, turn.now),
+                Ok(()) => self.on_plain_ack(queue, requester, link, turn.now),
                 Err(Gap) => self.on_gap(link, queue, requester, turn)?,
             },
             Syndrome::Nak(NakCode::PsnSequence) => {

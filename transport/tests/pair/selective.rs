@@ -422,6 +422,26 @@ fn a_burst_of_losses_is_not_repaired_one_round_trip_a_packet() {
     assert!(took < WHOLE + Nanos::from_micros(4 * 50), "{took:?}");
 }
 
+/// READs of one packet each, of which the first request is lost and those behind the second. Where the first is sent again alone its answer does
+/// not tell what the peer has behind it, so the peer is asked.
+#[test]
+fn a_read_that_is_sent_again_alone_asks_what_the_peer_has() {
+    for (lost, kept) in [(&[0, 2, 3, 4, 5, 6, 7][..], 1), (&[0, 7], 6), (&[0], 7)] {
+        let mut pair = known([RecoveryConfig::default(); 2]);
+        write_far(&mut pair, 400, &[100]);
+        let before = repairs(&pair);
+        (0..8).for_each(|id| pair.hosts[0].post(&work(id, SendOp::Read, &[sge(id * 1024, 1024)], 600_000)));
+        let start = pair.now;
+        assert!(pair.run(LIMIT, far(lost)));
+        let completions = &pair.hosts[0].app.completions;
+        let took = Nanos(completions.iter().map(|it| it.timestamp_ns).max().expect("eight")) - start;
+        assert_eq!(pair.hosts[0].take(), (0..8).map(|id| (id, Status::Success)).collect::<Vec<_>>());
+        let [again, time_outs, probes] = std::array::from_fn(|at| repairs(&pair)[at] - before[at]);
+        assert_eq!((again, time_outs, probes), (8 - kept, 0, 0), "lost {lost:?}");
+        assert!(took < Nanos::from_micros(4 * 50), "lost {lost:?}: {took:?}");
+    }
+}
+
 /// The end of a message is lost, so nobody complains. A probe tells how far the peer is; the ACK of the packet from there on
 /// covers that one and nothing else: go back.
 #[test]
