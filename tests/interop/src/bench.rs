@@ -40,7 +40,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     /// Sets it up. `image` has the guest's kernel and initrd, `programs` what cargo built for debugging; what is written lies in `folder`.
-    pub(crate) fn up(image: &Path, programs: &Path, folder: &Path) -> Result<Self> {
+    pub(crate) fn up(image: &Path, programs: &Path, folder: &Path, credits: &str) -> Result<Self> {
         // Whoever starts us may want to take down what we leave behind when we are killed.
         let name = env::var("LAB_NAME").unwrap_or_else(|_| format!("interop-{}", process_id()));
         let mut bench = Self {
@@ -51,7 +51,7 @@ impl Bench {
             guest: None,
             gids: [Vec::new(), Vec::new()],
         };
-        bench.lab(&["up", "--switch"])?;
+        bench.lab(&["up", "--switch", "--credits", credits])?;
         bench.in_middle(&["ip", "tuntap", "add", TAP, "mode", "tap"])?;
         // The guest is slow to take what is sent to it; unreliable services have nothing else that waits for it.
         bench.in_middle(&[

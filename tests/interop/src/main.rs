@@ -50,6 +50,9 @@ struct Arguments {
     /// Those whose line in the list has this in it.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// `device.credits` of our daemon: "on" or "off".
+    #[arg(long, value_name = "CHOICE", default_value = "on", value_parser = ["on", "off"])]
+    credits: String,
     /// Say which there are, and run none.
     #[arg(long)]
     list: bool,
@@ -89,7 +92,7 @@ fn main() -> Result<()> {
     }
     fs::create_dir_all(&arguments.folder).with_context(|| arguments.folder.display().to_string())?;
     let started = Instant::now();
-    let mut bench = Bench::up(&arguments.image, &arguments.programs, &arguments.folder)?;
+    let mut bench = Bench::up(&arguments.image, &arguments.programs, &arguments.folder, &arguments.credits)?;
     println!("interop: the guest is up after {:.1} s; {} scenarios", started.elapsed().as_secs_f32(), scenarios.len());
     let outcomes = run_all(&mut bench, &scenarios, &arguments.folder)?;
     drop(bench);

@@ -96,7 +96,10 @@ impl World {
 
     /// Both queue pairs go away.
     fn close(&mut self, at: usize) {
-        let rebirth = self.earlier.rebirth(&mut self.random);
+        let mut rebirth = self.earlier.rebirth(&mut self.random);
+        if rebirth == Rebirth::Reset && self.earlier.is_uncertain(&mut self.model.connections[at]) {
+            rebirth = Rebirth::SameNumbers;
+        }
         for host in 0..2 {
             let end = &self.model.connections[at].ends[host];
             if end.gone {

@@ -64,9 +64,9 @@ impl Settings {
         Self { service, ipv6, signal_all, inline_bytes, sges, window, credits, ..self }
     }
 
-    /// The ACK timeout in nanoseconds: 4.096 us * 2^code (IBTA v1 9.7.6.1.3).
+    /// The ACK timeout in nanoseconds: 4.096 us * 2^code (IBTA v1 9.7.6.1.3), and not less than that of code 12.
     pub(crate) fn ack_timeout(&self) -> u64 {
-        4096 << self.timeout
+        4096 << self.timeout.max(12)
     }
 }
 
@@ -112,6 +112,8 @@ pub(crate) struct End {
     pub(crate) ready: bool,
     /// When it went through RESET to begin this life.
     pub(crate) reset_at: Option<u64>,
+    /// Since when it doubts answers and requests from the port of a past life.
+    pub(crate) doubts_since: [Option<u64>; 2],
     /// It posts sends again at this moment: nobody answers it, or its application waits for something else.
     pub(crate) send_at: u64,
     /// When it posts receives again, if it lacks some.
@@ -183,6 +185,7 @@ impl End {
             rts_at: 0,
             ready: true,
             reset_at: None,
+            doubts_since: [None; 2],
             send_at: 0,
             receive_at: 0,
         }

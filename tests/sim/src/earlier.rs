@@ -7,7 +7,7 @@
 //! | its frames leave | what the network may bring of them |
 //! |---|---|
 //! | from another UDP source port in each life | Anything, at any age, once the receiver has taken a packet on that side in that life and in its own: it is refused. Before, nothing that go-back-N by itself would believe. |
-//! | always from the same port | For less than a second after that life, to a queue pair that went through RESET, and nothing that go-back-N by itself would believe: no expected request, no answer for what is in flight. |
+//! | always from the same port, which costs the second life of a queue pair a millisecond of doubt | For less than a second after that life, to a queue pair that went through RESET, and nothing that go-back-N by itself would believe: no expected request, no answer for what is in flight. |
 
 use crate::{
     connection::{Connection, Phase},
@@ -29,6 +29,9 @@ const LATE_PSNS: u64 = 1 << 15;
 
 /// Frames that are kept of one slot's lives.
 const KEPT: usize = 64;
+
+/// How long packets from a past life's port are dropped before a life has a port of its own.
+const DOUBT: u64 = 1_000_000;
 
 /// Lives whose ports a queue pair remembers.
 const PAST: usize = 4;
@@ -86,6 +89,8 @@ pub(crate) enum Admission {
     Not,
     /// It is known by its port, and refused.
     Refused,
+    /// Its port may be this life's, too: it is dropped.
+    Doubted,
     /// It is as go-back-N would take it: that does no harm.
     Taken,
 }
@@ -213,6 +218,27 @@ impl Earlier {
         }
     }
 
+    /// Whether it cannot be said what the queue pairs of a connection that ends now know of ports that stay the same.
+    pub(crate) fn is_uncertain(&self, connection: &mut Connection) -> bool {
+        [(0, true), (0, false), (1, true), (1, false)].into_iter().any(|(from, is_request)| {
+            !self.changes_port[from] && connection.knows_port(from, is_request) == Port::Perhaps
+        })
+    }
+
+    /// A packet of this life is dropped: its port is that of the life before, and may be that of this one.
+    pub(crate) fn doubts_live(&self, connection: &mut Connection, to: usize, seen: &Seen<'_>, now: u64) -> bool {
+        let is_request = seen.is_request();
+        let of_side =
+            |past: &&PastPort| (past.slot, past.from, past.is_request) == (connection.slot, 1 - to, is_request);
+        let is_second = !self.changes_port[1 - to] && self.past.iter().filter(of_side).count() == 1;
+        is_second && connection.doubts(to, seen, now)
+    }
+
+    /// A connection's next life is the second of a queue pair whose peer keeps its port: its begin costs a retry.
+    pub(crate) fn will_doubt(&self, slot: usize) -> bool {
+        self.past.iter().any(|past| past.slot == slot && !self.changes_port[past.from])
+    }
+
     /// The queue pair of a host is made anew: it knows nothing.
     pub(crate) fn forget(&mut self, slot: usize, to: usize) {
         self.past.retain(|past| (past.slot, past.from) != (slot, 1 - to));
@@ -310,11 +336,14 @@ impl World {
             let past = life.map_or(Port::Unknown, |life| self.earlier.knows_past(slot, to, is_request, life));
             match (past, connection.knows_port(1 - to, is_request)) {
                 (Port::Known, Port::Known) => return Admission::Refused,
+                (Port::Known, Port::Unknown) if connection.doubts(to, seen, self.now) => return Admission::Doubted,
                 (Port::Unknown, _) | (_, Port::Unknown) => {}
                 _ => return Admission::Not,
             }
         } else if !is_fresh {
             return Admission::Not;
+        } else if self.earlier.doubts_live(connection, to, seen, self.now) {
+            return Admission::Doubted;
         }
         let is_harmless = if seen.is_request() {
             self.model.admits_request(to, at, seen)
@@ -326,13 +355,46 @@ impl World {
 }
 
 impl Connection {
+    /// A packet from a past life's port is dropped at this moment, if nothing was taken in this life. The first begins the doubt, and
+    /// is a reason for a NAK at its end.
+    fn doubts(&mut self, to: usize, seen: &Seen<'_>, now: u64) -> bool {
+        let is_request = seen.is_request();
+        let requester = if is_request { 1 - to } else { to };
+        let stream = &self.ends[requester].stream;
+        let psn = stream.unwrap_psn(seen.psn);
+        let is_nak = seen.kind == Kind::Ack && seen.aeth.is_some_and(|aeth| aeth.syndrome == 0x60);
+        let end = if is_request { u64::MAX } else { stream.frontier + u64::from(is_nak) };
+        if !(stream.start..end).contains(&psn) || !is_request && !self.ends[to].ready {
+            return false;
+        }
+        let since = &mut self.ends[to].doubts_since[usize::from(is_request)];
+        let begins = since.is_none();
+        if now >= *since.get_or_insert(now) + DOUBT {
+            return false;
+        }
+        let stream = &mut self.ends[requester].stream;
+        stream.is_disturbed = true;
+        stream.on_disturbed(psn);
+        stream.on_asked_again();
+        stream.excuse(self.settings.window.into());
+        if !is_request {
+            stream.on_answer_hit(psn, true);
+        } else if begins {
+            stream.provoked.push((stream.start, stream.start));
+        }
+        true
+    }
+
     /// Whether the queue pair of the other host has taken a packet of host `from` in this life.
     fn knows_port(&mut self, from: usize, is_request: bool) -> Port {
-        let stream = &mut self.ends[if is_request { from } else { 1 - from }].stream;
+        let requester = &mut self.ends[if is_request { from } else { 1 - from }];
+        // An answer that ended it may be all that it took.
+        let was_refused = !is_request && (requester.failed || requester.may_fail || requester.send_failed);
+        let stream = &mut requester.stream;
         let (low, high) = if is_request { stream.expected() } else { (stream.una_at_least, stream.una) };
         if low > stream.start {
             Port::Known
-        } else if high > stream.start {
+        } else if high > stream.start || was_refused {
             Port::Perhaps
         } else {
             Port::Unknown

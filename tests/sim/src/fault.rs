@@ -111,6 +111,9 @@ impl Weather {
     }
 }
 
+/// A frame that is under way for longer, in nanoseconds, may be taken for a lost one.
+const SLOW: u64 = 1_000_000;
+
 /// What becomes of one frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fate {
@@ -133,9 +136,9 @@ impl Fate {
         self.hits |= 1 << fault as usize;
     }
 
-    /// An answer may be late, or not come, or mean something else, because of it: one that is waited for so long.
-    pub(crate) fn disturbs(&self, timeout: u64) -> bool {
-        self.lost || self.twice || self.corrupt || self.late + self.detour > 0 || self.under_way > timeout / 4
+    /// An answer may be late, or not come, or mean something else, because of it.
+    pub(crate) fn disturbs(&self) -> bool {
+        self.lost || self.twice || self.corrupt || self.late + self.detour > 0 || self.under_way > SLOW
     }
 
     pub(crate) fn names(&self) -> Vec<&'static str> {

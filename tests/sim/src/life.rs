@@ -85,8 +85,9 @@ impl World {
         let qpns = [0, 1].map(|at| host::qpn(at, index));
         let keeps = self.recovery.map(|recovery| recovery.kind == Recovery::Selective);
         let late = settings.service.is_reliable() && self.earlier.is_on() && self.random.one_in(2);
+        let were_reset = [0, 1].map(|at| rebirth == Rebirth::Reset && !self.model.connections[slot].ends[at].gone);
         let mut ends = [0, 1].map(|at| {
-            let was_reset = rebirth == Rebirth::Reset && !self.model.connections[slot].ends[at].gone;
+            let was_reset = were_reset[at];
             if !was_reset {
                 self.earlier.forget(slot, at);
             }
@@ -100,7 +101,8 @@ impl World {
             self.model.hosts[at].by_index[index as usize] = Some(slot);
             self.renew_key(at, slot, qpns[at]);
             let mut stream = Stream::new(&settings, keeps[at], self.network.round_trip(), psns[at], self.now);
-            stream.borne_from = self.bears_paths().then_some(stream.start);
+            // In a later life of a queue pair nothing is held for longer than most lives are here.
+            stream.borne_from = (self.bears_paths() && were_reset == [false; 2]).then_some(stream.start);
             stream.is_disturbed = !self.weather.is_calm() || self.small_nic;
             stream.timeouts = self.endpoints[at].qp(qpns[at]).map_or(0, |qp| qp.counters().get(QpCount::AckTimeout));
             End {
@@ -150,6 +152,9 @@ impl World {
         if let Some(before) = before {
             if rebirth == Rebirth::Reset {
                 settings = settings.with_queue_pairs_of(&before);
+                if self.earlier.will_doubt(slot) {
+                    settings.retry_cnt = settings.retry_cnt.max(4);
+                }
             } else if rebirth == Rebirth::SameNumbers {
                 settings.ipv6 = before.ipv6;
             }

@@ -50,23 +50,28 @@ impl World {
         let seen = frame::parse(&bytes).expect("it was taken apart when it was sent");
         let at = self.model.connection_of(to, seen.dest_qpn);
         let earlier = at.filter(|at| Some(self.model.connections[*at].life) != life);
-        let mut must_refuse = false;
+        let mut admission = Admission::Taken;
         if let Some(at) = earlier {
-            let admission = if corrupt { Admission::Not } else { self.admits_earlier(to, at, &seen, life) };
+            admission = if corrupt { Admission::Not } else { self.admits_earlier(to, at, &seen, life) };
             if admission == Admission::Not {
                 return self.network.give_back(bytes);
             }
-            must_refuse = admission == Admission::Refused;
             self.model.count_hits(rows, 1 << Fault::EarlierLife as usize);
         }
         let qp = self.endpoints[to].qp(Qpn::from_wire(seen.dest_qpn));
         let state = qp.filter(|qp| qp.config().service == seen.service.kind()).map(|qp| qp.state());
         let hears = state.is_some_and(hears);
+        if let (Some(at), None, Service::Reliable, true) = (at, earlier, seen.service, hears && !corrupt)
+            && self.earlier.doubts_live(&mut self.model.connections[at], to, &seen, self.now)
+        {
+            admission = Admission::Doubted;
+        }
+        let must_refuse = matches!(admission, Admission::Refused | Admission::Doubted);
         let tally = &mut self.model.hosts[to].tally;
         tally.given += 1;
         tally.given_corrupt += u64::from(corrupt && hears);
         match (seen.service, hears && !corrupt) {
-            (Service::Reliable, true) if earlier.is_some() => {}
+            (Service::Reliable, true) if earlier.is_some() || must_refuse => {}
             (Service::Unreliable, true) if earlier.is_some() => {
                 self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn));
             }
@@ -108,7 +113,7 @@ impl World {
     fn on_not_held(&mut self, to: usize, at: usize, seen: &frame::Seen<'_>, reason: DropReason) {
         let ends = &mut self.model.connections[at].ends;
         match (seen.is_request(), reason) {
-            (true, DropReason::NoRoomToHold | DropReason::OutOfSequence) => ends[1 - to].stream.on_not_held(seen),
+            (true, DropReason::NoRoomToHold) => ends[1 - to].stream.on_not_held(seen),
             (false, DropReason::NoRoomToHold | DropReason::ResponseGap) => {
                 let stream = &mut ends[to].stream;
                 stream.on_not_held(seen);
@@ -212,11 +217,11 @@ impl World {
         if connection.mtu_changed {
             fate.hit(Fault::MtuChange);
         }
-        if connection.settings.service.is_reliable() && fate.disturbs(connection.settings.ack_timeout()) {
+        if connection.settings.service.is_reliable() && fate.disturbs() {
             let stream = &mut connection.ends[known.requester].stream;
             stream.on_disturbed(known.psn);
         }
-        if known.brings && (fate.lost || fate.corrupt || fate.late > 0) {
+        if known.brings && (fate.lost || fate.corrupt || fate.late + fate.detour > 0) {
             connection.ends[known.requester].stream.on_answer_hit(known.psn, fate.lost || fate.corrupt);
         }
         self.trace_sent(from, &line, &fate);

@@ -101,7 +101,7 @@ impl Completer {
     /// When a timer runs out.
     pub(crate) fn deadline(&self) -> Nanos {
         let behind = self.behind.map_or(Nanos::NEVER, |behind| behind.due);
-        self.ack_deadline.min(self.selective.deadline()).min(behind)
+        self.ack_deadline.min(self.selective.deadline()).min(behind).min(self.source.asks_at())
     }
 
     /// This answer lies behind a gap, and may wait for its turn: it is of this life, and not a READ response of a later work request. What a READ
@@ -165,7 +165,7 @@ impl Completer {
             let is_ours = self.source.may_hold(port, turn.now);
             let raised = is_ours && requester.on_credits(packet, self.unacknowledged, link);
             if ahead == -1 && is_plain_ack(packet) {
-                self.on_nothing_new(requester, turn.now);
+                self.on_nothing_new(queue, requester, link, turn.now);
             }
             // IBTA v1 9.7.7.2: an ACK that nothing asked for offers credits.
             return if raised { Ok(()) } else { Err(DropReason::StaleResponse) };
@@ -173,6 +173,9 @@ impl Completer {
         let beyond = psn.distance_from(requester.frontier());
         if beyond > 0 || beyond == 0 && !is_sequence_nak(packet) {
             return Err(DropReason::UnexpectedResponse);
+        }
+        if self.source.doubts(port, turn.now).is_some() {
+            return Err(DropReason::OtherSourcePort);
         }
         let before = self.unacknowledged;
         self.trusted = self.source.may_hold(port, turn.now);
@@ -188,8 +191,11 @@ impl Completer {
             self.source.on_taken(port, link.is_later_life(), turn.now);
         }
         taken?;
-        // Of an answer that was taken, whatever it brought; of another it may be of an earlier life.
-        requester.on_credits(packet, self.unacknowledged, link);
+        // Another answer may be of an earlier life. One that brought something may have filled a gap before much that is acknowledged already,
+        // and is of now all the same.
+        if self.trusted || self.unacknowledged != before {
+            requester.on_credits(packet, before, link);
+        }
         Ok(())
     }
 
@@ -201,6 +207,10 @@ impl Completer {
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) {
+        if self.source.asks_at() <= turn.now {
+            self.source.on_asked();
+            requester.solicit_ack();
+        }
         if requester.is_waiting_for_receiver() {
             self.selective.stop();
             return;
@@ -264,7 +274,7 @@ impl Completer {
         let before = self.unacknowledged;
         match aeth.syndrome {
             Syndrome::Ack { .. } => match self.advance(psn.plus(1), link, queue, requester, turn) {
-                Ok(()) => self.on_plain_ack(queue, requester, turn.now),
+                Ok(()) => self.on_plain_ack(queue, requester, link, turn.now),
                 Err(Gap) => self.on_gap(link, queue, requester, turn)?,
             },
             Syndrome::Nak(NakCode::PsnSequence) => {

@@ -6,19 +6,26 @@
 //!
 //! ```text
 //!   this life's port        taken, held when early
-//!   a port of a past life   refused, once this life has a port of its own
+//!   a port of a past life   refused, once this life has a port of its own; before that, doubted for a while
 //!   any other port          taken in its turn; from then on it is this life's port (a rerouted flow)
 //! ```
 //!
 //! Other makes use the same port in every life, and a rerouted flow changes it in mid-life. With both nothing is held for
 //! [`QUARANTINE`], so that they are as safe as with go-back-N, and a peer that takes another port with each packet is served by plain
 //! go-back-N. Requests and responses are learned separately: nothing says that a peer uses one port for both.
+//!
+//! While a life has no port of its own yet, a packet from a past one may be a late frame or the first of a peer that keeps its port. So it
+//! is dropped, and asked for after [`DOUBT`], in which a peer that has changed its port has shown that. A peer that was seen to keep
+//! its port is not doubted again.
 
 use crate::clock::Nanos;
 
 /// How long a life that follows another life of the same queue pair, or a change of port, holds no early packets. Longer than any frame
 /// stays in a network: switches discard frames after half a second at the most, and the timewait of connection managers is of this order.
 pub const QUARANTINE: Nanos = Nanos::from_millis(1000);
+
+/// How long packets from a past life's port are dropped at the begin of a life: so far may the first packet be behind a late one.
+const DOUBT: Nanos = Nanos::from_millis(1);
 
 /// Lives whose ports are known.
 const PAST: usize = 4;
@@ -32,6 +39,12 @@ pub(super) struct Source {
     holds_from: Nanos,
     /// The ports of the lives before, the last first.
     past: [Option<u16>; PAST],
+    /// The peer kept its port from one life to the next.
+    keeps: bool,
+    /// Until then packets from past ports are doubted, once one has come before this life had a port.
+    doubts_until: Option<Nanos>,
+    /// What was doubted is still to be asked for.
+    asks: bool,
 }
 
 impl Source {
@@ -46,7 +59,7 @@ impl Source {
             }
             _ => self.past,
         };
-        Self { past, ..Self::default() }
+        Self { past, keeps: self.keeps, ..Self::default() }
     }
 
     fn is_past(&self, port: u16) -> bool {
@@ -57,6 +70,30 @@ impl Source {
     #[inline]
     pub(super) fn refuses(&self, port: u16) -> bool {
         self.port.is_some_and(|known| known != port && self.is_past(port) && !self.is_past(known))
+    }
+
+    /// A packet from `port`, which is not [refused](Self::refuses), is of a past life, or the first of a peer that keeps its port: it is to be
+    /// asked for at the time given.
+    #[inline]
+    pub(super) fn doubts(&mut self, port: u16, now: Nanos) -> Option<Nanos> {
+        if self.port.is_none() && !self.keeps && self.is_past(port) { self.begin_to_doubt(now) } else { None }
+    }
+
+    #[cold]
+    fn begin_to_doubt(&mut self, now: Nanos) -> Option<Nanos> {
+        self.asks |= self.doubts_until.is_none();
+        let until = *self.doubts_until.get_or_insert(now + DOUBT);
+        (now < until).then_some(until)
+    }
+
+    /// When what was doubted is to be asked for.
+    pub(super) fn asks_at(&self) -> Nanos {
+        self.doubts_until.filter(|_| self.asks).unwrap_or(Nanos::NEVER)
+    }
+
+    /// It is asked for.
+    pub(super) const fn on_asked(&mut self) {
+        self.asks = false;
     }
 
     /// A packet from `port` was taken; in a life that is `later` than the queue pair's first or not.
@@ -71,6 +108,7 @@ impl Source {
     fn learn(&mut self, port: u16, later: bool, now: Nanos) {
         // What came first from a port of a past life may have been of that life.
         let moves = self.port.is_some_and(|known| !self.is_past(known));
+        (self.keeps, self.asks) = (self.is_past(port), false);
         let holds_at_once = self.port.is_none() && !later;
         self.holds_from = if holds_at_once { now } else { now + QUARANTINE };
         self.moved |= moves;
@@ -111,6 +149,24 @@ mod tests {
         source.on_taken(1, true, Nanos(5));
         assert!(!source.refuses(1) && !source.refuses(2));
         assert_eq!(source.next_life().past, [Some(1), None, None, None]);
+    }
+
+    #[test]
+    fn a_past_port_is_doubted_for_a_while_before_this_life_has_its_own() {
+        let mut source = after(&[1]);
+        assert_eq!((source.doubts(2, Nanos(5)), source.asks_at()), (None, Nanos::NEVER), "that one is new");
+        let until = Nanos(5) + DOUBT;
+        assert_eq!((source.doubts(1, Nanos(5)), source.doubts(1, DOUBT)), (Some(until), Some(until)));
+        assert_eq!(source.asks_at(), until);
+        source.on_asked();
+        assert_eq!((source.doubts(1, until), source.asks_at()), (None, Nanos::NEVER), "it keeps its port");
+        source.on_taken(1, true, until);
+        let mut source = source.next_life();
+        assert_eq!(source.doubts(1, Nanos(5)), None, "as in the life before");
+        let mut source = after(&[1]);
+        source.doubts(1, Nanos(5));
+        source.on_taken(2, true, Nanos(6));
+        assert!(source.refuses(1) && source.doubts(1, Nanos(6)).is_none() && source.asks_at() == Nanos::NEVER);
     }
 
     #[test]

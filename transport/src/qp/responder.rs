@@ -289,6 +289,12 @@ impl Responder {
             return Err(DropReason::OtherSourcePort);
         }
         let ahead = packet.bth.psn.distance_from(self.expected);
+        if ahead >= 0
+            && let Some(due) = self.source.doubts(packet.roce.source_port(), now)
+        {
+            self.on_hole(due, link, now);
+            return Err(DropReason::OtherSourcePort);
+        }
         if let Some(invalidating) = &mut self.invalidating
             && ahead >= 0
         {

@@ -32,6 +32,8 @@ pub(crate) struct Selective {
     went_back: Option<WentBack>,
     /// One packet was sent again, and nothing is known of it yet.
     again: Option<Again>,
+    /// The peer missed a READ, or an operation with one answer, which is sent again alone. Its answer says nothing of what the peer has behind it.
+    missed: Option<Missed>,
     /// Responses with these PSNs, the end not included, were asked for again.
     repeated: Option<(Psn, Psn)>,
     /// When the response that is missing is asked for again, if it does not come before.
@@ -62,6 +64,15 @@ struct Again {
     frontier: Psn,
 }
 
+/// A request with an answer of its own that is sent again alone.
+#[derive(Clone, Copy, Debug)]
+struct Missed {
+    /// The PSN behind its last response.
+    end: Psn,
+    /// The frontier of the moment in which it left.
+    frontier: Psn,
+}
+
 impl Selective {
     /// The first packet will have `psn`.
     pub(crate) fn new(psn: Psn) -> Self {
@@ -70,6 +81,7 @@ impl Selective {
             keeps: false,
             went_back: None,
             again: None,
+            missed: None,
             repeated: None,
             gap_due: Nanos::NEVER,
             acknowledged: None,
@@ -81,6 +93,12 @@ impl Selective {
     /// How long an answer takes at the most, as far as is known.
     pub(crate) fn patience(&self) -> Nanos {
         self.probe.rtt().patience()
+    }
+
+    /// What comes sooner after a packet left is no answer to it, but to one before it. Where the network takes several ways that other may have
+    /// taken the longest there and back.
+    fn soonest(&self, link: &Link) -> Nanos {
+        self.probe.rtt().least() + Nanos(link.recovery.reorder_delay.0.saturating_mul(2))
     }
 
     pub(crate) fn deadline(&self) -> Nanos {
@@ -128,8 +146,9 @@ impl Selective {
         self.probe.on_sent_again(now, link.recovery.probe_floor);
         if wants_answer {
             self.repeated = Some((psn, psn.plus(packets)));
+            self.missed = self.missed.map(|_| Missed { end: psn.plus(packets), frontier });
         } else {
-            self.again = Some(Again { psn, at: now, frontier });
+            (self.again, self.missed) = (Some(Again { psn, at: now, frontier }), None);
         }
     }
 
@@ -154,19 +173,23 @@ impl Selective {
             requester.skip_to_frontier();
         }
         requester.forget_oldest();
+        if self.missed.is_some_and(|missed| missed.end == oldest && missed.frontier != oldest) {
+            requester.solicit_ack();
+        }
         self.gap_due = Nanos::NEVER;
         self.again = self.again.filter(|again| !is_behind(again.frontier) && again.frontier != oldest);
         self.repeated = self.repeated.filter(|(_, end)| !is_behind(*end) && *end != oldest);
         self.acknowledged = self.acknowledged.filter(|to| !is_behind(*to) && *to != oldest);
         self.dropped = self.dropped.filter(|psn| !is_behind(*psn));
         self.solicited = self.solicited.filter(|(to, _)| !is_behind(*to) && *to != oldest);
+        self.missed = self.missed.filter(|missed| !is_behind(missed.frontier) && missed.frontier != oldest);
         self.probe.on_progress(oldest, now, link.recovery.probe_floor);
     }
 
     /// The cursor went back: everything is sent again.
     pub(crate) fn on_gone_back(&mut self) {
         (self.went_back, self.again, self.repeated, self.gap_due) = (None, None, None, Nanos::NEVER);
-        (self.dropped, self.solicited) = (None, None);
+        (self.missed, self.dropped, self.solicited) = (None, None, None);
         self.probe.stop();
     }
 
@@ -211,6 +234,7 @@ impl Completer {
             return;
         }
         if self.selective.keeps && !in_a_row {
+            self.selective.missed = Some(Missed { end: psn, frontier: requester.frontier() });
             self.send_oldest_again(requester);
         } else {
             self.go_back(queue, requester);
@@ -221,10 +245,10 @@ impl Completer {
     /// An ACK that complains of nothing. When it answers a packet that was sent again alone, and not all that was sent before that,
     /// the rest is lost: the peer has nothing behind, or it would complain. Where it covers that one packet and not one more, all is
     /// sent again; where it covers others, which may only have been slow to be answered, the next alone.
-    pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
-        // Progress to where it was asked about takes that away before.
-        self.on_nothing_new(requester, now);
-        let (oldest, soon) = (self.unacknowledged(), self.selective.probe.rtt().least());
+    pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, link: &Link, now: Nanos) {
+        let (oldest, rtt) = (self.unacknowledged(), self.selective.probe.rtt());
+        // Before a round trip was measured any ACK may be of the first sending.
+        let soon = if rtt.least() == Nanos(0) { rtt.patience() } else { self.selective.soonest(link) };
         let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
         self.selective.again = None;
         // Sooner than a round trip it is the ACK of the first sending.
@@ -239,11 +263,20 @@ impl Completer {
         }
     }
 
-    /// An ACK that does not cover all that the peer was asked about: the rest is lost.
-    pub(super) fn on_nothing_new(&mut self, requester: &mut Requester, now: Nanos) {
-        let soon = self.selective.probe.rtt().least();
-        if self.selective.solicited.take_if(|(_, at)| now - *at >= soon).is_some() {
-            requester.probe_oldest();
+    /// An ACK of what is acknowledged already, when the peer was asked about more: the rest is lost. One that brings something new may be of a packet
+    /// that asked before, and others may follow.
+    pub(super) fn on_nothing_new(&mut self, queue: &SendQueue, requester: &mut Requester, link: &Link, now: Nanos) {
+        let soon = self.selective.soonest(link);
+        if self.selective.solicited.take_if(|(_, at)| now - *at >= soon).is_none() {
+            return;
+        }
+        match self.selective.missed.take() {
+            Some(Missed { end, .. }) => {
+                // Where it has nothing of what was behind it keeps nothing.
+                self.selective.keeps &= end != self.unacknowledged();
+                self.go_back(queue, requester);
+            }
+            None => requester.probe_oldest(),
         }
     }
 

@@ -136,14 +136,50 @@ fn an_answer_from_the_port_of_a_past_life_is_refused_for_good() {
     }
 }
 
-/// Adapters make the port of both numbers, in each life the same.
+/// Adapters make the port of both numbers, in each life the same. The second begins some milliseconds later.
 #[test]
 fn a_peer_that_uses_the_same_port_in_all_lives_is_served_in_each() {
-    let mut pair = second_life(Settings { retry_cnt: 0, ..Settings::default() }, false);
-    for _ in 0..3 {
+    for recovery in [RecoveryConfig::default(), RecoveryConfig::GO_BACK_N] {
+        let mut pair = Pair::new(Settings { timeout: 0, recovery: [recovery; 2], ..Settings::default() });
+        writes_arrive(&mut pair, 1);
         reconnect(&mut pair, false);
-        writes_arrive(&mut pair, 50);
+        let start = pair.now;
+        writes_arrive(&mut pair, 1);
+        assert!(pair.now - start < Nanos::from_millis(5), "{recovery:?}: {:?}", pair.now - start);
+        let before = repairs(&pair);
+        for _ in 0..3 {
+            reconnect(&mut pair, false);
+            writes_arrive(&mut pair, 50);
+            assert_eq!(repairs(&pair), before);
+        }
+    }
+}
+
+/// A late frame overtakes the first of this life, and has the PSN that is expected.
+#[test]
+fn what_comes_from_a_past_life_before_the_first_packet_of_this_one_is_not_taken() {
+    for recovery in [RecoveryConfig::default(), RecoveryConfig::GO_BACK_N] {
+        let mut pair = Pair::new(Settings { retry_cnt: 0, recovery: [recovery; 2], ..Settings::default() });
+        writes_arrive(&mut pair, 20);
+        reconnect(&mut pair, true);
+        pair.hosts[0].post(&work(0, SendOp::Write, &[sge(0, 1000)], 500_000));
+        pair.turn(&mut |_, _, _| Fate::Late(3));
+        for ahead in 0..3 {
+            let stale = of_past_life(&mut pair, |pair| stale_write(pair, pair.settings.psn, ahead));
+            assert_eq!(pair.deliver(1, &stale), dropped(DropReason::OtherSourcePort));
+            let stale = of_past_life(&mut pair, |pair| {
+                let aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: 1 });
+                let bth = Bth::new(opcode::RC_ACK, pair.hosts[0].qpn, Psn::new(pair.settings.psn));
+                pair.frame(1, &Headers { aeth, ..Headers::new(bth) }, &[])
+            });
+            assert_eq!(pair.deliver(0, &stale), dropped(DropReason::OtherSourcePort));
+            assert!(pair.hosts[0].take().is_empty(), "nothing arrived");
+        }
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(0, Status::Success)]);
         assert_eq!(repairs(&pair), [0; 3]);
+        writes_arrive(&mut pair, 50);
+        assert!(!pair.hosts[1].app.writes.contains(&(STALE_AT, 8)));
     }
 }
 

@@ -108,6 +108,30 @@ fn what_waits_for_an_unsignaled_message_asks_for_its_answer_at_once() {
     }
 }
 
+/// The ACK of a message that asked by itself comes later than any round trip so far after the peer was asked how far it is; the answer to that
+/// is still to come.
+#[test]
+fn a_late_ack_of_a_message_that_asked_is_no_answer_to_a_later_question() {
+    let mut pair = warm(Settings::default());
+    register(&mut pair);
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+    pair.hosts[0].post(&SendWork { flags: 0, ..work(2, SendOp::Write, &[sge(0, 10)], 0) });
+    let invalidate = work(3, SendOp::LocalInvalidate, &[], 0);
+    pair.hosts[0].post(&SendWork { rkey: OTHER_KEY.0, flags: send_flags::SIGNALED, ..invalidate });
+    let mut sent = [0; 2];
+    assert!(pair.run(Nanos::from_millis(10), |from, _, _| {
+        sent[from] += 1;
+        match (from, sent[from]) {
+            (0, 2) => Fate::Late(1),
+            (0, 3) => Fate::Late(12),
+            (1, 1) => Fate::Late(6),
+            _ => Fate::Deliver,
+        }
+    }));
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (3, Status::Success)]);
+    assert_eq!((repairs(&pair), pair.hosts[0].count(QpCount::AckSolicited)), ([0; 3], 1));
+}
+
 #[test]
 fn a_drain_behind_an_unsignaled_message_asks_at_once() {
     use roced_shared::abi::control::{QpAttributes, attribute, event, state};

@@ -239,6 +239,8 @@ fn errors_changes_of_state_and_removal_free_what_is_held() {
         assert_eq!(host.drops()["drop_held_in_vain"], 1);
         if to == state::RESET {
             pair.connect_one(1);
+            assert_eq!(give_write(&mut pair, 0, 0, &[1]), dropped(DropReason::OtherSourcePort));
+            pair.now = pair.now + Nanos::from_millis(1);
             assert_eq!(give_write(&mut pair, 0, 0, &[1]), Disposition::Accepted);
             pair.now = pair.now + roced_transport::qp::QUARANTINE;
             assert_eq!(give_write(&mut pair, 2, 0, &[1]), HELD, "there is room again");
@@ -418,6 +420,26 @@ fn a_burst_of_losses_is_not_repaired_one_round_trip_a_packet() {
     let (repairs, took) = write_far_in(&mut pair, 400, &lost);
     let [40..140, 0, 0] = repairs else { panic!("NAKs are enough: {repairs:?}") };
     assert!(took < WHOLE + Nanos::from_micros(4 * 50), "{took:?}");
+}
+
+/// READs of one packet each, of which the first request is lost and those behind the second. Where the first is sent again alone its answer does
+/// not tell what the peer has behind it, so the peer is asked.
+#[test]
+fn a_read_that_is_sent_again_alone_asks_what_the_peer_has() {
+    for (lost, kept) in [(&[0, 2, 3, 4, 5, 6, 7][..], 1), (&[0, 7], 6), (&[0], 7)] {
+        let mut pair = known([RecoveryConfig::default(); 2]);
+        write_far(&mut pair, 400, &[100]);
+        let before = repairs(&pair);
+        (0..8).for_each(|id| pair.hosts[0].post(&work(id, SendOp::Read, &[sge(id * 1024, 1024)], 600_000)));
+        let start = pair.now;
+        assert!(pair.run(LIMIT, far(lost)));
+        let completions = &pair.hosts[0].app.completions;
+        let took = Nanos(completions.iter().map(|it| it.timestamp_ns).max().expect("eight")) - start;
+        assert_eq!(pair.hosts[0].take(), (0..8).map(|id| (id, Status::Success)).collect::<Vec<_>>());
+        let [again, time_outs, probes] = std::array::from_fn(|at| repairs(&pair)[at] - before[at]);
+        assert_eq!((again, time_outs, probes), (8 - kept, 0, 0), "lost {lost:?}");
+        assert!(took < Nanos::from_micros(4 * 50), "lost {lost:?}: {took:?}");
+    }
 }
 
 /// The end of a message is lost, so nobody complains. A probe tells how far the peer is; the ACK of the packet from there on

@@ -50,8 +50,8 @@ impl End {
 }
 
 impl Stream {
-    /// An answer reaches the requester. `psn` is its own.
-    pub(crate) fn note_credits(&mut self, seen: &Seen<'_>, psn: u64) {
+    /// An answer reaches the requester, which had nothing from `una` on acknowledged, as far as is certain. `psn` is the answer's own.
+    pub(super) fn note_credits(&mut self, seen: &Seen<'_>, psn: u64, una: u64) {
         let Some(aeth) = seen.aeth.filter(|aeth| aeth.syndrome < 0x20 && psn < self.frontier) else { return };
         let Some(credits) = CREDITS.get(usize::from(aeth.syndrome)) else {
             self.credits.is_known = false;
@@ -61,8 +61,8 @@ impl Stream {
         let sent = self.requests_base + self.requests.len() as u64;
         let msn = sent - (sent.wrapping_sub(aeth.msn.into()) & 0x00ff_ffff);
         self.credits.limit = self.credits.limit.max(msn + credits);
-        // One of the past may be passed over.
-        self.credits.is_known |= self.settings.credits && psn + 1 >= self.una;
+        // One of the past may be passed over, and so may one behind a gap.
+        self.credits.is_known |= self.settings.credits && (una..self.una_at_least).contains(&psn);
     }
 
     /// A packet of message `id` leaves for the first time.

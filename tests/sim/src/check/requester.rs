@@ -251,7 +251,13 @@ impl Stream {
     /// one that it cannot have.
     pub(crate) fn on_answer(&mut self, seen: &Seen<'_>, now: u64) -> Option<(u8, bool)> {
         let psn = self.unwrap_psn(seen.psn);
-        self.note_credits(seen, psn);
+        let before = self.una_at_least;
+        let answered = self.take_answer(seen, psn, now);
+        self.note_credits(seen, psn, before);
+        answered
+    }
+
+    fn take_answer(&mut self, seen: &Seen<'_>, psn: u64, now: u64) -> Option<(u8, bool)> {
         let syndrome = seen.aeth.map_or(0, |aeth| aeth.syndrome);
         // A NAK of what comes next acknowledges all that was sent.
         let end = self.frontier + u64::from(seen.kind == FrameKind::Ack && syndrome == 0x60);

@@ -114,13 +114,14 @@ impl Stream {
         let ahead = self.beyond.iter().any(|(first, _)| *first > psn) || self.covered > psn + u64::from(!is_behind);
         demand!(ahead || self.provokes(psn), "nak-psn", "NAK of PSN {} and nothing came ahead of it", seen.psn);
         let borne = self.borne_from.is_some_and(|from| psn >= from);
-        demand!(!borne || is_behind, "reorder", "NAK of PSN {}, which is only overtaken", seen.psn);
+        demand!(!borne || is_behind || !ahead, "reorder", "NAK of PSN {}, which is only overtaken", seen.psn);
         if !ahead {
             // Each is a reason for one, and that may cost a retry.
             if let Some(at) = self.provoked.iter().position(|(low, high)| (*low..=*high).contains(&psn)) {
                 self.provoked.remove(at);
             }
             self.on_disturbed(psn);
+            self.excuse(0);
         }
         let last = self.last_nak.replace(psn);
         demand!(last.is_none_or(|last| psn > last), "nak-once", "a second NAK of PSN {}", seen.psn);

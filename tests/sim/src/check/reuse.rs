@@ -57,11 +57,12 @@ impl Stream {
         (self.timed_out, self.peer_was_slow) = (false, false);
     }
 
-    /// A packet that came before its turn was not held: its message is sent again when what is missing before it was made good.
+    /// A packet that came before its turn was not held: it is as good as lost.
     pub(crate) fn on_not_held(&mut self, seen: &Seen<'_>) {
         let psn = self.unwrap_psn(seen.psn);
-        let end = self.find(psn).and_then(|(id, _)| self.message(id)).map_or(psn + 1, Message::end);
-        self.sent_again_until = self.sent_again_until.max(end.min(self.frontier));
+        if psn >= self.una_at_least {
+            self.on_disturbed(psn);
+        }
     }
 
     /// Of what is unacknowledged something was lost, damaged or late, or the ACK timer ran out; or that was so and all is sent again. A peer

@@ -475,7 +475,7 @@ impl World {
         if self.trace {
             println!("{:>12} host {from} -> {text} {}", self.now, fate.names().join(", "));
         }
-        if fate.disturbs(self.settings.ack_timeout()) {
+        if fate.disturbs() {
             self.disturbed_at_end += 1;
             self.disturbed[if is_request { from } else { 1 - from }] += 1;
         }
