@@ -59,8 +59,8 @@ enum Owed {
     SequenceNak,
     /// No receive work for the expected PSN.
     RnrNak,
-    /// The request at this PSN is refused; the last word of this queue pair.
-    Nak(NakCode, Psn),
+    /// The request at this PSN is refused; the last word of this queue pair. So many messages were executed before it.
+    Nak(NakCode, Psn, u32),
 }
 
 /// What was executed.
@@ -70,6 +70,8 @@ pub(crate) struct Responder {
     msn: u32,
     message: Message,
     owed: Owed,
+    /// The acknowledgement that the sequence NAK or RNR NAK that is owed gives besides: owed still when that is needless.
+    within: Owed,
     /// A NAK for the expected PSN was given: there is no other for it.
     nak_given: bool,
     /// It was an RNR NAK.
@@ -132,6 +134,7 @@ impl Responder {
             msn: 0,
             message: Message::None,
             owed: Owed::Nothing,
+            within: Owed::Nothing,
             nak_given: false,
             not_ready: false,
             nak_due: Nanos::NEVER,
@@ -233,8 +236,28 @@ impl Responder {
 
     fn give_sequence_nak(&mut self, link: &mut Link) {
         (self.nak_given, self.nak_due) = (true, Nanos::NEVER);
-        self.owed = Owed::SequenceNak;
+        self.owe_nak(Owed::SequenceNak);
         link.counters.count(QpCount::SequenceNakSent);
+    }
+
+    /// A NAK that asks for the expected request is owed. It acknowledges all before that, too.
+    fn owe_nak(&mut self, nak: Owed) {
+        self.within = self.owed_of_the_past();
+        self.owed = nak;
+    }
+
+    /// A NAK that asks for the expected request is owed.
+    const fn asks(&self) -> bool {
+        matches!(self.owed, Owed::SequenceNak | Owed::RnrNak)
+    }
+
+    /// What is owed besides a word about the expected request.
+    const fn owed_of_the_past(&self) -> Owed {
+        if self.asks() { self.within } else { self.owed }
+    }
+
+    const fn owed_of_the_past_mut(&mut self) -> &mut Owed {
+        if self.asks() { &mut self.within } else { &mut self.owed }
     }
 
     /// Nothing was said about the expected PSN yet.
@@ -265,17 +288,15 @@ impl Responder {
             }
             Err(Refused::Unsent) => Err(DropReason::LenderGone),
             Err(Refused::Later) => {
-                // It has come, so nothing is to be complained of; an ACK is owed when it is done.
-                self.nak_due = Nanos::NEVER;
+                // It has come, and found its receive, so nothing is to be complained of; an ACK is owed when it is done.
+                self.expect_anew();
                 self.source.on_taken(packet.roce.source_port(), link.is_later_life(), turn.now);
-                if self.owed == Owed::SequenceNak {
-                    self.owed = Owed::Nothing;
-                }
+                self.owed = self.owed_of_the_past();
                 Ok(())
             }
             Err(Refused::NotReady) => {
                 link.counters.count(QpCount::RnrNakSent);
-                self.owed = Owed::RnrNak;
+                self.owe_nak(Owed::RnrNak);
                 // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1 9.7.5.2.8).
                 (self.nak_given, self.not_ready, self.nak_due) = (true, true, Nanos::NEVER);
                 Err(DropReason::ReceiverNotReady)
@@ -323,16 +344,23 @@ impl Responder {
             if duplicate.operation == Operation::ReadRequest {
                 link.counters.count(QpCount::ReadRequests);
             }
-        } else if matches!(self.owed, Owed::Nothing | Owed::AckUpTo(_)) {
-            if ends(packet) || !is_plain(packet) {
-                // IBTA v1 C9-105: a duplicate SEND or WRITE is only acknowledged again, up to the newest.
-                self.owed = Owed::Ack;
-            } else if packet.bth.ack_request {
-                self.owed = Owed::AckUpTo(packet.bth.psn);
-            }
+        } else {
+            self.acknowledge_again(packet);
         }
         link.counters.count(QpCount::DuplicateRequest);
         DropReason::Duplicate
+    }
+
+    /// IBTA v1 C9-105: a duplicate SEND or WRITE is only acknowledged again, up to the newest.
+    fn acknowledge_again(&mut self, packet: &Packet<'_>) {
+        let psn = packet.bth.psn;
+        let owed = self.owed_of_the_past_mut();
+        match owed {
+            Owed::Nothing | Owed::AckUpTo(_) if ends(packet) || !is_plain(packet) => *owed = Owed::Ack,
+            Owed::AckUpTo(more) if psn.distance_from(*more) <= 0 => {}
+            Owed::Nothing | Owed::AckUpTo(_) if packet.bth.ack_request => *owed = Owed::AckUpTo(psn),
+            _ => {}
+        }
     }
 
     /// Carries the expected packet out; gives the PSNs that it took.
@@ -606,7 +634,7 @@ impl Responder {
         recv_queue: &mut RecvQueue,
         turn: &mut Turn<'_, A>,
     ) -> DropReason {
-        self.owed = Owed::Nak(code, self.expected);
+        self.owed = Owed::Nak(code, self.expected, self.msn);
         link.fail_with_event(match code {
             NakCode::RemoteAccess => event::QP_ACCESS_ERROR,
             NakCode::InvalidRequest => event::QP_REQUEST_ERROR,

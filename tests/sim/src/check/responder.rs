@@ -23,9 +23,7 @@ impl Stream {
             self.refusal_arrived = true;
         }
         let end = psn + u64::from(packets);
-        self.skip_executed();
-        let next = self.message(self.executed.id);
-        if next.is_some_and(|next| next.invalidates && !next.invalidated && next.end() <= self.covered.min(psn)) {
+        if self.is_invalidating(psn) {
             self.meanwhile = self.meanwhile.max(end);
             self.peer_was_slow = true;
         }
@@ -126,6 +124,13 @@ impl Stream {
         let last = self.last_nak.replace(psn);
         demand!(last.is_none_or(|last| psn > last), "nak-once", "a second NAK of PSN {}", seen.psn);
         Ok(())
+    }
+
+    /// A key is being made invalid, and a request with this PSN comes too early.
+    pub(crate) fn is_invalidating(&mut self, psn: u64) -> bool {
+        self.skip_executed();
+        let next = self.message(self.executed.id);
+        next.is_some_and(|next| next.invalidates && !next.invalidated && next.end() <= self.covered.min(psn))
     }
 
     /// A request of an earlier life came when this PSN was expected, or may have been.
