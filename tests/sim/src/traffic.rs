@@ -291,7 +291,7 @@ impl World {
             }
             let sent = connection.ends[from].stream.check_request(&seen, self.now)?;
             tally.requests += 1;
-            tally.retransmitted += u64::from(sent.again);
+            tally.on_sent(sent.what);
             (sent.rows, sent.end - 1)
         } else {
             connection.ends[from].check_offer(&seen)?;

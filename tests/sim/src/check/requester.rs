@@ -13,19 +13,31 @@ const RNR_UNITS: [u64; 32] = [
     6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// A WRITE of nothing to nowhere that asks for an ACK: with the PSN before the oldest it is a duplicate, which a responder only
-/// acknowledges (IBTA v1 C9-105).
+/// A SEND of nothing, or a WRITE of nothing to nowhere, that asks for an ACK: with the PSN before the oldest it is a duplicate, which a
+/// responder only acknowledges (IBTA v1 C9-105).
 fn is_ping(seen: &Seen<'_>) -> bool {
     let nowhere = Reth { va: 0, rkey: 0, length: 0 };
-    seen.opcode == 0x0a && seen.ack_request && seen.reth == Some(nowhere) && seen.payload.is_empty()
+    let is_empty = seen.opcode == 0x04 || (seen.opcode, seen.reth) == (0x0a, Some(nowhere));
+    is_empty && seen.ack_request && seen.payload.is_empty()
 }
 
 /// What a request on the wire was.
 pub(crate) struct Sent {
     pub(crate) rows: u64,
-    pub(crate) again: bool,
+    pub(crate) what: What,
     /// The PSN behind its last one.
     pub(crate) end: u64,
+}
+
+/// How often the packet of a request was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    First,
+    Again,
+    /// It is of no message and asks what has arrived.
+    Question,
+    /// A SEND of no bytes is sent again, or that is asked.
+    AgainOrQuestion,
 }
 
 impl Stream {
@@ -33,7 +45,12 @@ impl Stream {
     pub(crate) fn check_request(&mut self, seen: &Seen<'_>, now: u64) -> Result<Sent, crate::violation::Violation> {
         let psn = self.unwrap_psn(seen.psn);
         if (self.una_at_least..=self.una).contains(&(psn + 1)) && is_ping(seen) {
-            return Ok(Sent { rows: self.rows_at(psn), again: false, end: psn + 1 });
+            let is_alike = |message: &Message| message.length == 0 && message.opcode(0) == seen.opcode;
+            let is_again = psn >= self.una_at_least
+                && seen.opcode == 0x04
+                && self.find(psn).and_then(|(id, _)| self.message(id)).is_some_and(is_alike);
+            let what = if is_again { What::AgainOrQuestion } else { What::Question };
+            return Ok(Sent { rows: self.rows_at(psn), what, end: psn + 1 });
         }
         self.check_not_ready(psn, now)?;
         demand!(psn <= self.frontier, "psn", "PSN {} sent where {} comes next", seen.psn, self.frontier & 0xff_ffff);
@@ -109,7 +126,8 @@ impl Stream {
             // Nothing else was in flight: the timer begins.
             self.timer_from = now;
         }
-        Ok(Sent { rows: self.message(id).expect("found").rows, again, end: behind })
+        let what = if again { What::Again } else { What::First };
+        Ok(Sent { rows: self.message(id).expect("found").rows, what, end: behind })
     }
 
     /// A packet is sent again: because the responder said so, or it did not answer for a while; the latter only now and then where the
@@ -214,7 +232,8 @@ impl Stream {
         }
         let last = at + 1 == message.packets;
         demand!(
-            seen.imm == message.imm.filter(|_| last) && seen.solicited == (last && message.solicited),
+            seen.imm == message.imm.filter(|_| last)
+                && seen.solicited == (last && message.solicited && message.takes_receive()),
             "payload",
             "immediate {:?} and solicited {} on packet {at} of {}",
             seen.imm,
