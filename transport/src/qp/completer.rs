@@ -660,7 +660,7 @@ impl Completer {
         let (status, count) = match code {
             NakCode::RemoteAccess => (Status::RemoteAccess, QpCount::RemoteAccessReceived),
             NakCode::RemoteOperation => (Status::RemoteOperation, QpCount::RemoteOperationReceived),
-            // 0x60 was taken care of; 0x61, and what no specification has, are "invalid request".
+            // 0x60 was taken care of, and codes without a meaning were dropped; 0x61 is left, and 0x64, which is of reliable datagrams.
             _ => (Status::RemoteInvalidRequest, QpCount::RemoteInvalidReceived),
         };
         link.counters.count(count);
