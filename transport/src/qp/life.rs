@@ -33,18 +33,46 @@ const PAST: usize = 4;
 /// The source of one side's packets: requests for the responder, or responses for the completer.
 #[derive(Debug, Default)]
 pub(super) struct Source {
-    port: Option<u16>,
+    port: Port,
+    past: Past,
     /// The port has changed in this life: the peer has none of its own.
     moved: bool,
-    holds_from: Nanos,
-    /// The ports of the lives before, the last first.
-    past: [Option<u16>; PAST],
     /// The peer kept its port from one life to the next.
     keeps: bool,
-    /// Until then packets from past ports are doubted, once one has come before this life had a port.
-    doubts_until: Option<Nanos>,
-    /// What was doubted is still to be asked for.
-    asks: bool,
+}
+
+/// The port of this life.
+#[derive(Debug)]
+enum Port {
+    /// Nothing was taken yet. From the first packet from a past port on, such are doubted until `doubts_until`; what was doubted may still
+    /// be to be asked for.
+    Unknown { doubts_until: Nanos, asks: bool },
+    /// Early packets are held from `holds_from` on.
+    Known { port: u16, holds_from: Nanos },
+}
+
+impl Default for Port {
+    fn default() -> Self {
+        Self::Unknown { doubts_until: Nanos::NEVER, asks: false }
+    }
+}
+
+/// The ports of the lives before, the last first.
+#[derive(Clone, Copy, Debug, Default)]
+struct Past {
+    ports: [u16; PAST],
+    count: u8,
+}
+
+impl Past {
+    fn contains(&self, port: u16) -> bool {
+        self.ports[..usize::from(self.count)].contains(&port)
+    }
+
+    fn with(self, port: u16) -> Self {
+        let [first, second, third, _] = self.ports;
+        Self { ports: [port, first, second, third], count: PAST.min(usize::from(self.count) + 1) as u8 }
+    }
 }
 
 impl Source {
@@ -52,72 +80,77 @@ impl Source {
     pub(super) fn next_life(&self) -> Self {
         let past = match self.port {
             // Such a peer may come back to any port.
-            _ if self.moved => [None; PAST],
-            Some(port) if !self.is_past(port) => {
-                let [first, second, third, _] = self.past;
-                [Some(port), first, second, third]
-            }
+            _ if self.moved => Past::default(),
+            Port::Known { port, .. } if !self.past.contains(port) => self.past.with(port),
             _ => self.past,
         };
         Self { past, keeps: self.keeps, ..Self::default() }
     }
 
-    fn is_past(&self, port: u16) -> bool {
-        self.past.contains(&Some(port))
-    }
-
     /// A packet from `port` is of a past life.
     #[inline]
     pub(super) fn refuses(&self, port: u16) -> bool {
-        self.port.is_some_and(|known| known != port && self.is_past(port) && !self.is_past(known))
+        match self.port {
+            Port::Known { port: known, .. } if known != port => self.past.contains(port) && !self.past.contains(known),
+            _ => false,
+        }
     }
 
     /// A packet from `port`, which is not [refused](Self::refuses), is of a past life, or the first of a peer that keeps its port: it is to be
     /// asked for at the time given.
     #[inline]
     pub(super) fn doubts(&mut self, port: u16, now: Nanos) -> Option<Nanos> {
-        if self.port.is_none() && !self.keeps && self.is_past(port) { self.begin_to_doubt(now) } else { None }
-    }
-
-    #[cold]
-    fn begin_to_doubt(&mut self, now: Nanos) -> Option<Nanos> {
-        self.asks |= self.doubts_until.is_none();
-        let until = *self.doubts_until.get_or_insert(now + DOUBT);
-        (now < until).then_some(until)
+        match &mut self.port {
+            Port::Unknown { doubts_until, asks } if !self.keeps && self.past.contains(port) => {
+                if *doubts_until == Nanos::NEVER {
+                    (*doubts_until, *asks) = (now + DOUBT, true);
+                }
+                (now < *doubts_until).then_some(*doubts_until)
+            }
+            _ => None,
+        }
     }
 
     /// When what was doubted is to be asked for.
-    pub(super) fn asks_at(&self) -> Nanos {
-        self.doubts_until.filter(|_| self.asks).unwrap_or(Nanos::NEVER)
+    pub(super) const fn asks_at(&self) -> Nanos {
+        match self.port {
+            Port::Unknown { doubts_until, asks: true } => doubts_until,
+            _ => Nanos::NEVER,
+        }
     }
 
     /// It is asked for.
     pub(super) const fn on_asked(&mut self) {
-        self.asks = false;
+        if let Port::Unknown { asks, .. } = &mut self.port {
+            *asks = false;
+        }
     }
 
     /// A packet from `port` was taken; in a life that is `later` than the queue pair's first or not.
     #[inline]
     pub(super) fn on_taken(&mut self, port: u16, later: bool, now: Nanos) {
-        if self.port != Some(port) {
+        if !matches!(self.port, Port::Known { port: known, .. } if known == port) {
             self.learn(port, later, now);
         }
     }
 
     #[cold]
     fn learn(&mut self, port: u16, later: bool, now: Nanos) {
-        // What came first from a port of a past life may have been of that life.
-        let moves = self.port.is_some_and(|known| !self.is_past(known));
-        (self.keeps, self.asks) = (self.is_past(port), false);
-        let holds_at_once = self.port.is_none() && !later;
-        self.holds_from = if holds_at_once { now } else { now + QUARANTINE };
-        self.moved |= moves;
-        self.port = Some(port);
+        let holds_at_once = match self.port {
+            Port::Unknown { .. } => !later,
+            // What came first from a port of a past life may have been of that life.
+            Port::Known { port, .. } => {
+                self.moved |= !self.past.contains(port);
+                false
+            }
+        };
+        self.keeps = self.past.contains(port);
+        self.port = Port::Known { port, holds_from: if holds_at_once { now } else { now + QUARANTINE } };
     }
 
     /// A packet from `port` that is ahead of its turn may be held.
     pub(super) fn may_hold(&self, port: u16, now: Nanos) -> bool {
-        self.port == Some(port) && now >= self.holds_from
+        matches!(self.port, Port::Known { port: known, holds_from } if known == port && now >= holds_from)
     }
 }
 
@@ -131,6 +164,10 @@ mod tests {
             source.on_taken(*port, false, Nanos(0));
             source.next_life()
         })
+    }
+
+    fn past(source: &Source) -> &[u16] {
+        &source.past.ports[..usize::from(source.past.count)]
     }
 
     #[test]
@@ -148,7 +185,7 @@ mod tests {
         let mut source = after(&[1, 1, 1]);
         source.on_taken(1, true, Nanos(5));
         assert!(!source.refuses(1) && !source.refuses(2));
-        assert_eq!(source.next_life().past, [Some(1), None, None, None]);
+        assert_eq!(past(&source.next_life()), [1]);
     }
 
     #[test]
@@ -175,7 +212,7 @@ mod tests {
         source.on_taken(1, true, Nanos(5));
         source.on_taken(2, true, Nanos(6));
         assert!(source.refuses(1) && !source.refuses(2));
-        assert_eq!(source.next_life().past, [Some(2), Some(1), None, None]);
+        assert_eq!(past(&source.next_life()), [2, 1]);
     }
 
     #[test]
@@ -188,7 +225,7 @@ mod tests {
     #[test]
     fn a_life_in_which_nothing_was_taken_forgets_nothing() {
         let source = after(&[1]).next_life().next_life();
-        assert_eq!(source.past, [Some(1), None, None, None]);
+        assert_eq!(past(&source), [1]);
     }
 
     #[test]
