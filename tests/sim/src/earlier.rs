@@ -411,6 +411,8 @@ impl Model {
             if stream.settings.retry_cnt < RETRIES || psn <= high {
                 return false;
             }
+            // Where a key is being made invalid it is complained of when all that was held meanwhile is executed.
+            let high = if stream.is_invalidating(psn) { psn } else { high };
             stream.provoked.push((low, high));
         }
         self.hosts[to].tally.behind += 1;

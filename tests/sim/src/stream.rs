@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::{
-    check::{Credits, Inbox, Owed, ReadOrder},
+    check::{Credits, Inbox, NotReady, Owed, ReadOrder},
     connection::Settings,
     message::{Kind, Message, Outcome},
     pattern::Pieces,
@@ -72,13 +72,16 @@ pub(crate) struct Stream {
     /// No request before this moment; set until one is sent.
     pub(crate) rnr_until: u64,
     pub(crate) waiting: bool,
+    /// An RNR NAK of a request behind answers that are missing.
+    pub(crate) not_ready: Option<NotReady>,
     /// The next request must be `una`.
     pub(crate) go_back: bool,
     /// The ACK timer cannot have begun before this moment.
     pub(crate) timer_from: u64,
     pub(crate) timeouts: u64,
-    /// The ACK timer ran out since the last progress.
+    /// The ACK timer ran out since the last progress; or the peer made a key invalid, and answered nobody meanwhile.
     pub(crate) timed_out: bool,
+    pub(crate) peer_was_slow: bool,
     /// Its send queue is drained: nothing begins.
     pub(crate) is_held_back: bool,
     /// All before this was under way when something was made good.
@@ -95,6 +98,8 @@ pub(crate) struct Stream {
     // What the responder did.
     /// All before this arrived; ranges beyond it that did.
     pub(crate) covered: u64,
+    /// What came while a key was being made invalid lies before this, and may have been dropped.
+    pub(crate) meanwhile: u64,
     pub(crate) beyond: Vec<(u64, u64)>,
     /// The message that is executed next, as far as memory shows, and the PSN behind the last packet that wrote.
     pub(crate) executed: Place,
@@ -160,10 +165,12 @@ impl Stream {
             round_trip,
             rnr_until: 0,
             waiting: false,
+            not_ready: None,
             go_back: false,
             timer_from: now,
             timeouts: 0,
             timed_out: false,
+            peer_was_slow: false,
             is_held_back: false,
             sent_again_until: start,
             alive_at: now,
@@ -172,6 +179,7 @@ impl Stream {
             read_order: ReadOrder::default(),
             owed: Owed::from(start),
             covered: start,
+            meanwhile: start,
             beyond: Vec::new(),
             executed: Place::default(),
             written: start,

@@ -80,7 +80,7 @@ impl World {
             (Service::Unreliable, false) => self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn)),
             (Service::Datagram, true) => self.model.arriving = Some(self.model.expect_datagram(to, &seen, &bytes)),
             (Service::Datagram, false) => self.model.arriving = Some(Arriving::nothing("datagram", seen.psn)),
-            (Service::Reliable, false) if state == Some(State::Error) && !corrupt => self.check_overtaken(to, &seen),
+            (Service::Reliable, false) if !corrupt => self.on_unheard(to, &seen, state),
             (Service::Reliable, false) => {}
         }
         let (first, rest) = bytes.split_at(bytes.len().min(3840));
@@ -124,11 +124,17 @@ impl World {
         }
     }
 
-    /// A whole frame reaches a queue pair that has failed.
-    fn check_overtaken(&mut self, to: usize, seen: &frame::Seen<'_>) {
-        let at = self.model.connection_of(to, seen.dest_qpn);
-        if let Some(at) = at.filter(|_| matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck)) {
-            let checked = self.model.connections[at].ends[to].stream.check_overtaken(seen.psn, self.now);
+    /// A whole frame reaches a queue pair that does not listen.
+    fn on_unheard(&mut self, to: usize, seen: &frame::Seen<'_>, state: Option<State>) {
+        let Some(connection) = self.model.connections.iter_mut().find(|it| it.ends[to].qpn == seen.dest_qpn) else {
+            return;
+        };
+        if seen.is_request() {
+            // Nobody answers, as if it had been lost.
+            let stream = &mut connection.ends[1 - to].stream;
+            stream.on_disturbed(stream.unwrap_psn(seen.psn));
+        } else if state == Some(State::Error) && matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck) {
+            let checked = connection.ends[to].stream.check_overtaken(seen.psn, self.now);
             self.model.note(checked);
         }
     }
@@ -262,6 +268,10 @@ impl World {
         let requester = if seen.is_request() { from } else { 1 - from };
         // Who has failed or gone away does not answer, nor who waits for a change of keys.
         let changes = |end: &End| self.changing.iter().any(|(_, _, change, _)| change.qpn.get() == end.qpn);
+        if seen.is_request() {
+            let is_slow = changes(&connection.ends[1 - from]);
+            connection.ends[from].stream.peer_was_slow |= is_slow;
+        }
         let answers = connection.ends.iter().all(|end| !(end.gone || end.failed || end.may_fail || changes(end)));
         if seen.is_request() && answers && !self.small_nic {
             let end = &connection.ends[from];
@@ -281,7 +291,7 @@ impl World {
             }
             let sent = connection.ends[from].stream.check_request(&seen, self.now)?;
             tally.requests += 1;
-            tally.retransmitted += u64::from(sent.again);
+            tally.on_sent(sent.what);
             (sent.rows, sent.end - 1)
         } else {
             connection.ends[from].check_offer(&seen)?;

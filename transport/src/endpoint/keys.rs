@@ -62,6 +62,9 @@ impl Endpoint {
             );
             // What came while a SEND with invalidate waited may have its turn now.
             self.after_packet(index, now, app);
+            if let Some(qp) = self.qps.get_mut(index) {
+                qp.ask_for_overtaken(now);
+            }
             self.after(index);
         }
     }

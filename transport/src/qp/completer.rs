@@ -4,7 +4,7 @@
 //! response or ATOMIC ACK shows as an answer beyond it (an implied NAK, IBTA v1 9.7.5.1.4); what is lost is asked for once, and after
 //! that only the timer asks again. How little is sent again, and how soon, is told in `selective.rs`.
 
-use roced_shared::abi::cqe::Status;
+use roced_shared::abi::{cqe::Status, wqe::SendOp};
 
 use super::{
     Link, Turn,
@@ -35,6 +35,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Completer {
     unacknowledged: Psn,
+    /// What the last packet was of that was acknowledged in this life.
+    last: Option<SendOp>,
     retries_left: u32,
     rnr_retries_left: u32,
     /// The highest PSN that an answer was asked for, or will be soon.
@@ -43,7 +45,7 @@ pub(crate) struct Completer {
     /// An implied NAK was acted upon at this PSN; only progress or the timer allows another.
     gap_asked: Option<Psn>,
     /// The last sequence NAK that was acted upon.
-    nak: Option<(Psn, Nanos)>,
+    nak: Option<Complaint>,
     /// What the peer said of a request behind READs or atomic operations that are not all answered.
     pub(super) behind: Option<Behind>,
     /// Where the answers of this life come from.
@@ -58,6 +60,7 @@ impl Default for Completer {
     fn default() -> Self {
         Self {
             unacknowledged: Psn::default(),
+            last: None,
             retries_left: 0,
             rnr_retries_left: 0,
             asked: Psn::default(),
@@ -69,6 +72,28 @@ impl Default for Completer {
             trusted: false,
             selective: Selective::new(Psn::default()),
         }
+    }
+}
+
+/// A sequence NAK that was acted upon. Some peers say it again for each packet behind the one that they miss: of those that were sent before,
+/// which may stand in a queue that is longer than any round trip that was measured.
+#[derive(Clone, Copy, Debug)]
+struct Complaint {
+    psn: Psn,
+    at: Nanos,
+    /// When the last of them came.
+    last: Nanos,
+    /// So many more may come.
+    left: u32,
+}
+
+impl Complaint {
+    /// Another of the same PSN comes: it speaks of the first sending, as far as can be told. What was sent again is behind all that was sent before, so
+    /// its loss shows when those have been spoken of, or when nobody has spoken for so long.
+    fn is_repeated(&mut self, now: Nanos, patience: Nanos, silence: Nanos) -> bool {
+        let same = now - self.at < patience || self.left > 0 && now - self.last < silence;
+        (self.last, self.left) = (now, self.left.saturating_sub(1));
+        same
     }
 }
 
@@ -91,6 +116,11 @@ impl Completer {
     /// The oldest PSN that waits for an answer.
     pub(crate) const fn unacknowledged(&self) -> Psn {
         self.unacknowledged
+    }
+
+    /// What the last packet was of that was acknowledged in this life; `None` before the first was.
+    pub(crate) const fn last_acknowledged(&self) -> Option<SendOp> {
+        self.last
     }
 
     /// An answer was asked for that covers all before `psn`.
@@ -211,12 +241,12 @@ impl Completer {
             self.source.on_asked();
             requester.solicit_ack();
         }
-        if requester.is_waiting_for_receiver() {
-            self.selective.stop();
-            return;
-        }
         if self.behind.is_some_and(|behind| behind.due <= turn.now) {
             self.end_refused(link, queue, turn);
+            return;
+        }
+        if requester.is_waiting_for_receiver() {
+            self.selective.stop();
             return;
         }
         if self.ack_deadline > turn.now {
@@ -359,7 +389,7 @@ impl Completer {
         if ends_chunk {
             requester.on_answered();
         }
-        self.unacknowledged = next;
+        (self.unacknowledged, self.last) = (next, Some(entry.op));
         if ends_entry {
             queue.pop();
             link.complete_send(&entry, Status::Success, turn);
@@ -401,7 +431,7 @@ impl Completer {
             }
         }
         requester.on_answered();
-        self.unacknowledged = psn.plus(1);
+        (self.unacknowledged, self.last) = (psn.plus(1), Some(entry.op));
         queue.pop();
         link.complete_send(&entry, Status::Success, turn);
         self.on_progress(link, queue, requester, turn.now);
@@ -449,6 +479,7 @@ impl Completer {
                 }
                 break;
             }
+            self.last = Some(entry.op);
             if to.distance_from(entry.end_psn()) < 0 {
                 self.unacknowledged = to;
                 break;
@@ -592,7 +623,7 @@ impl Completer {
     }
 
     /// The peer misses the oldest packet, or the next that will be sent. It is sent again, alone or with all behind it. A peer that says so for each
-    /// packet behind the one that it misses says it once: until that can have come, it speaks of the first time.
+    /// packet behind the one that it misses says it once.
     pub(super) fn on_sequence_nak<A: App>(
         &mut self,
         link: &mut Link,
@@ -601,11 +632,16 @@ impl Completer {
         turn: &mut Turn<'_, A>,
     ) {
         let oldest = self.unacknowledged;
-        let again = self.nak.is_some_and(|(psn, at)| psn == oldest && turn.now - at < self.selective.patience());
+        let patience = self.selective.patience();
+        let silence = patience.max(link.recovery.probe_floor);
+        let complaint = self.nak.as_mut().filter(|complaint| complaint.psn == oldest);
+        let again = complaint.is_some_and(|complaint| complaint.is_repeated(turn.now, patience, silence));
         if again || oldest == requester.frontier() || requester.is_about_to_send(oldest) {
             return;
         }
-        self.nak = Some((oldest, turn.now));
+        // The oldest is missing, and one of those behind it has said so.
+        let left = requester.cursor().offset_from(oldest).saturating_sub(2);
+        self.nak = Some(Complaint { psn: oldest, at: turn.now, last: turn.now, left });
         if link.recovery.is_selective() {
             self.repair_missing(link, queue, requester, turn);
         } else {
@@ -624,7 +660,7 @@ impl Completer {
         let (status, count) = match code {
             NakCode::RemoteAccess => (Status::RemoteAccess, QpCount::RemoteAccessReceived),
             NakCode::RemoteOperation => (Status::RemoteOperation, QpCount::RemoteOperationReceived),
-            // 0x60 was taken care of; 0x61, and what no specification has, are "invalid request".
+            // 0x60 was taken care of, and codes without a meaning were dropped; 0x61 is left, and 0x64, which is of reliable datagrams.
             _ => (Status::RemoteInvalidRequest, QpCount::RemoteInvalidReceived),
         };
         link.counters.count(count);

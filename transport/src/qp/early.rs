@@ -37,6 +37,8 @@ const DIRECT_MAX: u8 = 2;
 pub(crate) struct Early {
     requests: Buffer,
     responses: Buffer,
+    /// The last response that came before its turn and is not held any more, or never was. Its request has to be sent again.
+    unkept: Option<Psn>,
 }
 
 /// One side of it.
@@ -57,11 +59,20 @@ impl Buffer {
 
 impl Early {
     pub(crate) const fn new(qpn: Qpn) -> Self {
-        Self { requests: Buffer::new(qpn, Side::Requests), responses: Buffer::new(qpn, Side::Responses) }
+        let (requests, responses) = (Buffer::new(qpn, Side::Requests), Buffer::new(qpn, Side::Responses));
+        Self { requests, responses, unkept: None }
     }
 
     const fn is_empty(&self) -> bool {
-        self.requests.list.is_empty() && self.responses.list.is_empty()
+        self.requests.list.is_empty() && self.responses.list.is_empty() && self.unkept.is_none()
+    }
+
+    /// A packet with this PSN is not kept, and others before it perhaps. A request comes again when it is complained of; a response
+    /// does when it is asked for again.
+    fn miss(&mut self, side: Side, psn: Psn) {
+        if side == Side::Responses && self.unkept.is_none_or(|known| psn.distance_from(known) > 0) {
+            self.unkept = Some(psn);
+        }
     }
 
     const fn buffer(&mut self, side: Side) -> &mut Buffer {
@@ -124,7 +135,10 @@ impl Qp {
         }
         match pool.hold(&mut buffer.list, packet.bth.psn, turn, frame, now) {
             Err(NotHeld::Twice) => self.check_twice(pool, side, packet),
-            Err(no_room) => Err(no_room),
+            Err(no_room) => {
+                self.early.miss(side, packet.bth.psn);
+                Err(no_room)
+            }
             Ok(()) => {
                 self.link.counters.count(QpCount::OutOfOrderHeld);
                 Ok(())
@@ -141,6 +155,7 @@ impl Qp {
             return Err(NotHeld::Twice);
         }
         pool.release(list, slot);
+        self.early.miss(side, packet.bth.psn);
         Err(NotHeld::Conflict)
     }
 
@@ -163,6 +178,9 @@ impl Qp {
         let mut forgotten = 0;
         for side in [Side::Requests, Side::Responses] {
             let turn = self.turn_of(side);
+            if side == Side::Responses && turn.is_none() {
+                self.early.unkept = None;
+            }
             let list = self.early.list(side);
             if turn.is_none_or(|turn| list.is_behind(turn)) {
                 forgotten += pool.release_all(list);
@@ -179,7 +197,11 @@ impl Qp {
         }
         let moment = now - longest;
         let requests = pool.release_older(&mut self.early.requests.list, moment);
+        let farthest = self.early.responses.list.farthest();
         let responses = pool.release_older(&mut self.early.responses.list, moment);
+        if responses > 0 {
+            self.early.miss(Side::Responses, farthest);
+        }
         if let Some(Reliable { responder, .. }) = self.roles.reliable_mut()
             && requests > 0
             && self.early.requests.list.is_empty()
@@ -191,6 +213,7 @@ impl Qp {
 
     /// Frees everything; gives how many packets that were.
     pub(crate) fn forget_all_held(&mut self, pool: &mut HeldPackets) -> u32 {
+        self.early.unkept = None;
         pool.release_all(&mut self.early.requests.list) + pool.release_all(&mut self.early.responses.list)
     }
 
@@ -211,6 +234,7 @@ impl Qp {
             }
             let farthest = buffer.list.farthest();
             given_up += pool.release_all(&mut buffer.list);
+            self.early.miss(side, farthest);
             if let (Side::Responses, Some(roles)) = (side, self.roles.reliable_mut()) {
                 roles.completer.selective.remember_dropped(farthest);
             }
@@ -236,6 +260,23 @@ impl Qp {
                 Side::Requests => responder.on_hole(due, &mut self.link, turn.now),
                 Side::Responses => completer.on_hole(due, &mut self.link, &mut self.send_queue, requester, turn),
             }
+        }
+        if self.early.unkept.is_some() {
+            self.ask_for_unkept(turn);
+        }
+    }
+
+    /// A response that was not kept has its turn now, and does not come by itself.
+    fn ask_for_unkept<A: App>(&mut self, turn: &mut Turn<'_, A>) {
+        let missing = self.turn_of(Side::Responses);
+        self.early.unkept =
+            self.early.unkept.filter(|unkept| missing.is_some_and(|missing| unkept.distance_from(missing) >= 0));
+        if self.early.unkept.is_some()
+            && self.early.responses.list.is_empty()
+            && let Roles::Reliable(Reliable { requester, completer, .. }) = &mut self.roles
+            && completer.awaits_answer(&self.send_queue)
+        {
+            completer.on_hole(turn.now, &mut self.link, &mut self.send_queue, requester, turn);
         }
     }
 

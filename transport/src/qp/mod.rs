@@ -573,6 +573,15 @@ impl Qp {
         self.tell_if_drained();
     }
 
+    /// A key is invalid, and what was held meanwhile has had its turn.
+    pub(crate) fn ask_for_overtaken(&mut self, now: Nanos) {
+        if let Roles::Reliable(Reliable { responder, .. }) = &mut self.roles
+            && self.link.state.receives()
+        {
+            responder.ask_for_overtaken(&mut self.link, now);
+        }
+    }
+
     /// There is an event that nobody was told of yet.
     pub(crate) const fn has_event(&self) -> bool {
         !self.link.events.is_empty()

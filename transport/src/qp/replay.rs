@@ -92,6 +92,8 @@ pub(crate) struct Replay {
     /// Filled from the front, up to `depth`.
     slots: Vec<Slot>,
     depth: usize,
+    /// So many may wait for their answer: `depth`, or fewer where that was more and answers are owed still.
+    allowed: usize,
     /// Requests ever accepted; number `n` lies at `n % depth` while it is kept.
     count: usize,
     pending: u32,
@@ -102,7 +104,7 @@ pub(crate) struct Replay {
 impl Replay {
     /// An empty ring that keeps nothing before [`Self::reset`] gave it a depth.
     pub(crate) fn new() -> Self {
-        Self { slots: Vec::new(), depth: 0, count: 0, pending: 0, first: 0 }
+        Self { slots: Vec::new(), depth: 0, allowed: 0, count: 0, pending: 0, first: 0 }
     }
 
     /// Takes `memory` where it is more than what is there, and gives back what is left over. Nothing is forgotten by it.
@@ -118,17 +120,21 @@ impl Replay {
     /// Forgets all and keeps `depth` requests from now on, in memory that was provided, or else allocates it.
     pub(crate) fn reset(&mut self, depth: u32) {
         (self.depth, self.count, self.pending, self.first) = (depth.min(DEPTH_MAX) as usize, 0, 0, 0);
+        self.allowed = self.depth;
         self.slots.clear();
         self.slots.reserve_exact(self.depth);
     }
 
-    /// Keeps `depth` requests from now on, the newest of those that are kept among them. Memory as for [`Self::reset`].
+    /// Keeps `depth` requests from now on, the newest of those that are kept among them; more while the oldest of more is not answered,
+    /// for its answer is owed. Memory as for [`Self::reset`].
     pub(crate) fn resize(&mut self, depth: u32) {
-        let depth = depth.min(DEPTH_MAX) as usize;
         // Filled from the front and then in a ring: the oldest lies where the next one goes.
         if self.slots.len() == self.depth && self.depth > 0 {
             self.slots.rotate_left(self.count % self.depth);
         }
+        let owed = self.slots.iter().position(Slot::is_pending).map_or(0, |oldest| self.slots.len() - oldest);
+        self.allowed = depth.min(DEPTH_MAX) as usize;
+        let depth = self.allowed.max(owed);
         self.slots.drain(..self.slots.len().saturating_sub(depth));
         self.slots.reserve_exact(depth.saturating_sub(self.slots.len()));
         (self.depth, self.count, self.first) = (depth, self.slots.len(), 0);
@@ -141,13 +147,17 @@ impl Replay {
         self.pending = 0;
     }
 
-    /// [`Self::push`] would accept a request: fewer than `depth` wait for their answer.
+    /// [`Self::push`] would accept a request: fewer than are allowed wait for their answer.
     pub(crate) fn has_room(&self) -> bool {
+        if self.allowed < self.depth {
+            let waits = |slot: &&Slot| slot.is_pending() && !slot.answered;
+            return self.slots.iter().filter(waits).count() < self.allowed;
+        }
         let next = self.count.checked_rem(self.depth);
         next.is_some_and(|at| self.slots.get(at).is_none_or(|slot| !slot.is_pending() || slot.answered))
     }
 
-    /// Accepts a request; false when `depth` others were not answered yet. A repetition that is still under way gives way: the
+    /// Accepts a request; false when as many others as are allowed were not answered yet. A repetition that is still under way gives way: the
     /// requester has the responses, or it would not ask for more.
     pub(crate) fn push(&mut self, request: Request) -> bool {
         if !self.has_room() {
@@ -390,6 +400,31 @@ mod tests {
                     replay.advance();
                 }
             }
+        }
+    }
+
+    /// Four wait for their answer when two at a time are allowed: all are answered, and only then others are accepted.
+    #[test]
+    fn a_smaller_depth_forgets_no_answer_that_is_owed() {
+        for answered in 0..=3 {
+            let mut replay = Replay::new();
+            replay.reset(4);
+            for psn in 0..6 {
+                assert!(replay.push(request(psn, 1)));
+                if psn < 2 + answered {
+                    replay.advance();
+                }
+            }
+            replay.resize(2);
+            let mut waiting = 4 - answered;
+            for psn in 6 - waiting..6 {
+                assert_eq!(replay.has_room(), waiting < 2, "{waiting} wait");
+                assert_eq!(replay.front().map(|(request, _)| request.first_psn), Some(Psn::new(psn)));
+                replay.advance();
+                waiting -= 1;
+            }
+            assert!(replay.push(request(6, 1)) && replay.push(request(7, 1)) && !replay.push(request(8, 1)));
+            assert!(replay.replay(&duplicate(6, 1, 0), MTU));
         }
     }
 

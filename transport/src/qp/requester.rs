@@ -44,7 +44,7 @@ const ACK_REQUESTS_PER_WINDOW: u32 = 8;
 /// none is sent while messages follow each other.
 const UNASKED_MAX: Nanos = Nanos::from_micros(50);
 
-/// Where none followed and a probe had to ask, so many messages ask at once before one is left to the next again.
+/// Where none followed and a probe had to ask, and when a life begins, so many messages ask at once before one is left to the next again.
 const ASKING_AFTER_PROBE: u32 = 16;
 
 /// Chunks that a READ is cut into per window, when the peer takes that many requests.
@@ -146,6 +146,8 @@ impl Requester {
     pub(crate) fn begin(&mut self, psn: Psn, position: u32) {
         (self.entry, self.packet, self.psn, self.frontier) = (position, 0, psn, psn);
         self.frontier_place = (position, 0);
+        // Nobody can be asked by a duplicate before something was acknowledged.
+        self.asking = ASKING_AFTER_PROBE;
         self.credits = CreditLimit::default();
     }
 
@@ -305,7 +307,7 @@ impl Requester {
         self.solicits &= oldest != self.psn;
         let in_flight = self.psn.offset_from(oldest);
         let ends = self.refused.is_some() || self.entry == queue.tail();
-        if ends && link.state == State::SendQueueDrain && self.is_unasked(in_flight) {
+        if ends && link.state == State::SendQueueDrain && self.is_unasked(in_flight, completer) {
             self.solicits = true;
         }
         let again = self.oldest_again;
@@ -324,20 +326,20 @@ impl Requester {
             return self.send_oldest(reason, link, completer, queue, turn, wire);
         }
         if self.solicits {
-            return self.send_solicitation(link, completer, turn.now, wire);
+            return self.ask(link, completer, queue, turn, wire);
         }
         match self.send_new(in_flight, link, completer, queue, turn, wire) {
             // It may wait for the acknowledgement of messages that nobody asked about.
-            Visit::Idle if self.awaits_ack(in_flight, oldest, link, queue) && self.is_unasked(in_flight) => {
-                self.send_solicitation(link, completer, turn.now, wire)
+            Visit::Idle if self.awaits_ack(in_flight, oldest, link, queue) && self.is_unasked(in_flight, completer) => {
+                self.ask(link, completer, queue, turn, wire)
             }
             visit => visit,
         }
     }
 
-    /// What was sent last asks for no ACK.
-    const fn is_unasked(&self, in_flight: u32) -> bool {
-        in_flight > 0 && self.unasked > 0
+    /// What was sent last asks for no ACK. It may not be what left last: where the peer has what is behind a packet that was sent again.
+    const fn is_unasked(&self, in_flight: u32, completer: &Completer) -> bool {
+        in_flight > 0 && (self.unasked > 0 || !completer.has_asked(self.psn))
     }
 
     /// What stands at the cursor does not begin before all that was sent is acknowledged, or a part of it.
@@ -407,9 +409,30 @@ impl Requester {
         Visit::Progress
     }
 
-    /// Asks the peer how much it has of what was sent, by a duplicate of the last packet that it acknowledged: a responder only
-    /// acknowledges it again, up to the newest (IBTA v1 C9-105), and reads nothing else of it. So it is a WRITE of no bytes, and no
-    /// memory is read for it that the client may have taken away since the peer's client answered.
+    /// Asks the peer how much it has of what was sent. Before it has acknowledged anything, by the oldest packet itself: the PSN before that is
+    /// of no request of this life.
+    fn ask<A: App, W: Wire>(
+        &mut self,
+        link: &mut Link,
+        completer: &mut Completer,
+        queue: &mut SendQueue,
+        turn: &mut Turn<'_, A>,
+        wire: &mut W,
+    ) -> Visit {
+        if completer.last_acknowledged().is_some() {
+            return self.send_solicitation(link, completer, turn.now, wire);
+        }
+        let visit = self.send_oldest(Reason::Probe, link, completer, queue, turn, wire);
+        if visit == Visit::Progress {
+            (self.solicits, self.unasked) = (false, 0);
+            completer.on_solicited(self.psn, link, turn.now);
+        }
+        visit
+    }
+
+    /// Asks by a duplicate of the last packet that was acknowledged: a responder only acknowledges it again, up to the newest (IBTA v1 C9-105),
+    /// and reads nothing else of it. So it has no bytes, and no memory is read for it that the client may have taken away since the
+    /// peer's client answered. It is a WRITE where that packet was of one, and else a SEND, which needs no right.
     fn send_solicitation<W: Wire>(
         &mut self,
         link: &mut Link,
@@ -418,9 +441,12 @@ impl Requester {
         wire: &mut W,
     ) -> Visit {
         let psn = completer.unacknowledged().minus(1);
+        // Where nothing was acknowledged yet and the memory is gone, the one that does least if it is executed after all.
+        let is_write = matches!(completer.last_acknowledged(), None | Some(SendOp::Write | SendOp::WriteImm));
+        let opcode = if is_write { opcode::RC_WRITE_ONLY } else { opcode::RC_SEND_ONLY };
         let headers = Headers {
-            reth: Some(Reth { va: 0, rkey: MrKey(0), length: 0 }),
-            ..Headers::new(Bth { ack_request: true, ..link.bth(opcode::RC_WRITE_ONLY, psn) })
+            reth: is_write.then_some(Reth { va: 0, rkey: MrKey(0), length: 0 }),
+            ..Headers::new(Bth { ack_request: true, ..link.bth(opcode, psn) })
         };
         if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
             return Visit::Full;
@@ -630,7 +656,8 @@ impl Requester {
             imm,
             ieth,
             ..Headers::new(Bth {
-                solicited: is_last && entry.is_solicited(),
+                // IBTA v1 9.2.3: of a message that completes a receive, and of no other.
+                solicited: is_last && entry.is_solicited() && entry.takes_receive(),
                 ack_request,
                 ..link.bth(opcode, self.psn)
             })

@@ -59,8 +59,8 @@ enum Owed {
     SequenceNak,
     /// No receive work for the expected PSN.
     RnrNak,
-    /// The request at this PSN is refused; the last word of this queue pair.
-    Nak(NakCode, Psn),
+    /// The request at this PSN is refused; the last word of this queue pair. So many messages were executed before it.
+    Nak(NakCode, Psn, u32),
 }
 
 /// What was executed.
@@ -70,6 +70,8 @@ pub(crate) struct Responder {
     msn: u32,
     message: Message,
     owed: Owed,
+    /// The acknowledgement that the sequence NAK or RNR NAK that is owed gives besides: owed still when that is needless.
+    within: Owed,
     /// A NAK for the expected PSN was given: there is no other for it.
     nak_given: bool,
     /// It was an RNR NAK.
@@ -78,6 +80,8 @@ pub(crate) struct Responder {
     nak_due: Nanos,
     /// The last packet of a SEND has been executed but for the key that it makes invalid.
     invalidating: Option<Invalidating>,
+    /// What came while it waited reaches up to this PSN, and some of it may not have been held.
+    overtaken: Option<Psn>,
     /// READs and atomic operations that are answered now, or may have to be again.
     replay: Replay,
     /// Where the requests of this life come from.
@@ -92,8 +96,8 @@ struct Invalidating {
     key: MrKey,
     received: u32,
     solicited: bool,
-    /// Something came meanwhile.
-    overtaken: bool,
+    /// The packet farthest ahead that came meanwhile.
+    overtaken: Option<Psn>,
 }
 
 /// A message that takes receive work and is all here.
@@ -130,10 +134,12 @@ impl Responder {
             msn: 0,
             message: Message::None,
             owed: Owed::Nothing,
+            within: Owed::Nothing,
             nak_given: false,
             not_ready: false,
             nak_due: Nanos::NEVER,
             invalidating: None,
+            overtaken: None,
             replay: Replay::new(),
             source: Source::default(),
             offer: CreditOffer::default(),
@@ -148,7 +154,7 @@ impl Responder {
     pub(crate) fn begin(&mut self, psn: Psn, depth: u32) {
         (self.expected, self.msn, self.message, self.owed) = (psn, 0, Message::None, Owed::Nothing);
         self.expect_anew();
-        self.invalidating = None;
+        (self.invalidating, self.overtaken) = (None, None);
         self.replay.reset(depth);
         self.source = self.source.next_life();
         self.offer = CreditOffer::default();
@@ -202,6 +208,14 @@ impl Responder {
         self.on_timeout(link, now);
     }
 
+    /// All that was held while a key was being made invalid has had its turn. What was not has nobody else to complain of it.
+    pub(crate) fn ask_for_overtaken(&mut self, link: &mut Link, now: Nanos) {
+        let is_missing = |psn: &Psn| psn.distance_from(self.expected) >= 0;
+        if self.invalidating.is_none() && self.overtaken.take().filter(is_missing).is_some() {
+            self.on_hole(now, link, now);
+        }
+    }
+
     /// Nothing that came behind the expected request is known any more. If that was complained of, and there was nothing to be sent again,
     /// the peer may wait for a word about what came before.
     pub(crate) fn on_hole_forgotten(&mut self) {
@@ -222,8 +236,28 @@ impl Responder {
 
     fn give_sequence_nak(&mut self, link: &mut Link) {
         (self.nak_given, self.nak_due) = (true, Nanos::NEVER);
-        self.owed = Owed::SequenceNak;
+        self.owe_nak(Owed::SequenceNak);
         link.counters.count(QpCount::SequenceNakSent);
+    }
+
+    /// A NAK that asks for the expected request is owed. It acknowledges all before that, too.
+    fn owe_nak(&mut self, nak: Owed) {
+        self.within = self.owed_of_the_past();
+        self.owed = nak;
+    }
+
+    /// A NAK that asks for the expected request is owed.
+    const fn asks(&self) -> bool {
+        matches!(self.owed, Owed::SequenceNak | Owed::RnrNak)
+    }
+
+    /// What is owed besides a word about the expected request.
+    const fn owed_of_the_past(&self) -> Owed {
+        if self.asks() { self.within } else { self.owed }
+    }
+
+    const fn owed_of_the_past_mut(&mut self) -> &mut Owed {
+        if self.asks() { &mut self.within } else { &mut self.owed }
     }
 
     /// Nothing was said about the expected PSN yet.
@@ -254,17 +288,15 @@ impl Responder {
             }
             Err(Refused::Unsent) => Err(DropReason::LenderGone),
             Err(Refused::Later) => {
-                // It has come, so nothing is to be complained of; an ACK is owed when it is done.
-                self.nak_due = Nanos::NEVER;
+                // It has come, and found its receive, so nothing is to be complained of; an ACK is owed when it is done.
+                self.expect_anew();
                 self.source.on_taken(packet.roce.source_port(), link.is_later_life(), turn.now);
-                if self.owed == Owed::SequenceNak {
-                    self.owed = Owed::Nothing;
-                }
+                self.owed = self.owed_of_the_past();
                 Ok(())
             }
             Err(Refused::NotReady) => {
                 link.counters.count(QpCount::RnrNakSent);
-                self.owed = Owed::RnrNak;
+                self.owe_nak(Owed::RnrNak);
                 // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1 9.7.5.2.8).
                 (self.nak_given, self.not_ready, self.nak_due) = (true, true, Nanos::NEVER);
                 Err(DropReason::ReceiverNotReady)
@@ -288,7 +320,10 @@ impl Responder {
             && ahead >= 0
         {
             // Being executed, or too early: held, or asked for when that is done.
-            invalidating.overtaken |= ahead > 0;
+            let is_farthest = |known: Psn| packet.bth.psn.distance_from(known) > 0;
+            if ahead > 0 && invalidating.overtaken.is_none_or(is_farthest) {
+                invalidating.overtaken = Some(packet.bth.psn);
+            }
             return Err(if ahead == 0 { DropReason::Duplicate } else { DropReason::OutOfSequence });
         }
         if ahead > 0 {
@@ -309,16 +344,23 @@ impl Responder {
             if duplicate.operation == Operation::ReadRequest {
                 link.counters.count(QpCount::ReadRequests);
             }
-        } else if matches!(self.owed, Owed::Nothing | Owed::AckUpTo(_)) {
-            if ends(packet) || !is_plain(packet) {
-                // IBTA v1 C9-105: a duplicate SEND or WRITE is only acknowledged again, up to the newest.
-                self.owed = Owed::Ack;
-            } else if packet.bth.ack_request {
-                self.owed = Owed::AckUpTo(packet.bth.psn);
-            }
+        } else {
+            self.acknowledge_again(packet);
         }
         link.counters.count(QpCount::DuplicateRequest);
         DropReason::Duplicate
+    }
+
+    /// IBTA v1 C9-105: a duplicate SEND or WRITE is only acknowledged again, up to the newest.
+    fn acknowledge_again(&mut self, packet: &Packet<'_>) {
+        let psn = packet.bth.psn;
+        let owed = self.owed_of_the_past_mut();
+        match owed {
+            Owed::Nothing | Owed::AckUpTo(_) if ends(packet) || !is_plain(packet) => *owed = Owed::Ack,
+            Owed::AckUpTo(more) if psn.distance_from(*more) <= 0 => {}
+            Owed::Nothing | Owed::AckUpTo(_) if packet.bth.ack_request => *owed = Owed::AckUpTo(psn),
+            _ => {}
+        }
     }
 
     /// Carries the expected packet out; gives the PSNs that it took.
@@ -394,7 +436,7 @@ impl Responder {
         self.message = Message::None;
         let (solicited, imm) = (packet.bth.solicited, packet.imm);
         if let Some(Ieth { rkey: key }) = packet.ieth {
-            self.invalidating = Some(Invalidating { key, received, solicited, overtaken: false });
+            self.invalidating = Some(Invalidating { key, received, solicited, overtaken: self.overtaken.take() });
             link.keys.want(Waiter::Responder, KeyWish::InvalidateRemotely(key));
             return Err(Refused::Later);
         }
@@ -420,10 +462,7 @@ impl Responder {
         self.expected = self.expected.plus(1);
         self.expect_anew();
         self.owed = Owed::Ack;
-        if overtaken && !link.recovery.is_selective() {
-            // Nothing of it is held.
-            self.give_sequence_nak(link);
-        }
+        self.overtaken = overtaken;
         let message =
             Finished { op: CompletionOp::Recv, bytes: received, imm: None, solicited, invalidated: Some(key) };
         self.finish(message, link, recv_queue, turn);
@@ -595,7 +634,7 @@ impl Responder {
         recv_queue: &mut RecvQueue,
         turn: &mut Turn<'_, A>,
     ) -> DropReason {
-        self.owed = Owed::Nak(code, self.expected);
+        self.owed = Owed::Nak(code, self.expected, self.msn);
         link.fail_with_event(match code {
             NakCode::RemoteAccess => event::QP_ACCESS_ERROR,
             NakCode::InvalidRequest => event::QP_REQUEST_ERROR,

@@ -392,6 +392,11 @@ impl Completer {
         }
     }
 
+    /// The oldest that waits has an answer of its own.
+    pub(super) fn awaits_answer(&self, queue: &SendQueue) -> bool {
+        !queue.is_empty() && queue.entry(queue.head()).wants_answer()
+    }
+
     /// The oldest that waits is the first packet of a READ, or an operation with one answer.
     fn is_before_answer(&self, queue: &SendQueue) -> bool {
         !queue.is_empty() && queue.entry(queue.head()).wants_answer() && self.place(queue).1 == 0

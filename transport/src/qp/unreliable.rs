@@ -184,7 +184,7 @@ impl Sender {
             }),
             imm,
             ..Headers::new(Bth {
-                solicited: ends && entry.is_solicited(),
+                solicited: ends && entry.is_solicited() && entry.takes_receive(),
                 ..link.bth(opcode::uc(operation, position, imm.is_some()), self.psn)
             })
         };

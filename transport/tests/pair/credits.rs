@@ -10,15 +10,17 @@ use roced_transport::{
     counters::QpCount,
     psn::Psn,
     recovery::RecoveryConfig,
+    reject::Disposition,
     wire::{
         aeth::{Aeth, NakCode, Syndrome},
         bth::Bth,
         headers::Headers,
-        opcode::{self, Operation},
+        opcode::{self, Opcode, Operation},
     },
 };
 
 use crate::host::{Fate, Pair, Settings, bth, no_fault, sge, work};
+use crate::owed::said;
 
 const LIMIT: Nanos = Nanos::from_millis(10_000);
 
@@ -220,7 +222,7 @@ fn what_takes_no_receive_is_not_limited_and_is_counted() {
                 id += 1;
             }
             let mut drops = 0;
-            let fault = |_: usize, _: opcode::Opcode, _: usize| {
+            let fault = |_: usize, _: Opcode, _: usize| {
                 drops += 1;
                 if drops % 17 == 3 { Fate::Drop } else { Fate::Deliver }
             };
@@ -369,4 +371,41 @@ fn a_limited_sender_drains() {
     (2..4).for_each(|id| pair.hosts[1].post_recv(id, &[sge(0, 8000)]));
     pair.settle();
     assert_eq!(pair.hosts[0].take(), [(2, Status::Success), (3, Status::Success)]);
+}
+
+/// A fresh connection. The first answers are a NAK and then an ACK that says that the peer kept what followed, up to the last packet that asked, and
+/// that it has no receive. What was sent behind that did not ask, and the rest of the message waits for it: it must be asked about.
+#[test]
+fn a_sender_beyond_its_credits_always_has_a_timer() {
+    for op in [SendOp::Write, SendOp::WriteImm, SendOp::Send] {
+        let mut pair = Pair::new(Settings { window: 128, timeout: 12, ..Settings::default() });
+        let first = pair.settings.psn;
+        if op == SendOp::Send {
+            // The SEND begins behind the last packet that asked: none of it is known to have its receive.
+            pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 16 * 1024)], 500_000));
+        }
+        pair.hosts[0].post(&work(2, op, &[sge(0, 200 * 1024)], 500_000));
+        let mut lost = |_: usize, _: Opcode, _: usize| Fate::Drop;
+        pair.hosts[0].nic.room = 20;
+        pair.turn(&mut lost);
+        assert_eq!(pair.trace.len(), 20, "four behind the last that asked");
+        pair.hosts[0].nic.room = 1;
+        let nak = said(&pair, first + 1, Syndrome::Nak(NakCode::PsnSequence));
+        pair.deliver(0, &nak);
+        pair.turn(&mut lost);
+        let msn = u32::from(op == SendOp::Send);
+        let bth = Bth::new(opcode::RC_ACK, pair.hosts[0].qpn, Psn::new(first + 15));
+        let aeth = Some(Aeth { syndrome: Syndrome::Ack { credit: 0 }, msn });
+        let ack = pair.frame(1, &Headers { aeth, ..Headers::new(bth) }, &[]);
+        assert_eq!(pair.deliver(0, &ack), Disposition::Accepted);
+        // Nobody answers any more: that ends with the retries.
+        let rest = pair.run(LIMIT, lost);
+        assert_eq!(
+            (rest, pair.hosts[0].take().last()),
+            (true, Some(&(2, Status::TransportRetryExceeded))),
+            "{op:?}: {:?}, next timer {:?}",
+            pair.hosts[0].state(),
+            pair.hosts[0].endpoint.poll_timeout()
+        );
+    }
 }

@@ -12,7 +12,8 @@ use roced_transport::{
     wire::{Operation, opcode},
 };
 
-use crate::host::{Pair, Settings, no_fault, sge, work};
+use crate::host::{Fate, Pair, Settings, no_fault, sge, work};
+use crate::selective::warm;
 
 /// Host 1 has executed what host 0 sent, and has no room on the wire to say so.
 fn executed_behind_a_full_ring(settings: Settings) -> Pair {
@@ -133,4 +134,38 @@ fn lost_farewells_are_counted() {
     pair.settle();
     let acks = pair.trace.iter().filter(|(from, seen, _)| (*from, *seen) == (1, opcode::RC_ACK)).count();
     assert_eq!(acks, 65, "of 66 that were owed, one by the queue pair that is there");
+}
+
+/// What an RNR NAK or a sequence NAK would have acknowledged besides is acknowledged though the queue pair ends before that leaves.
+#[test]
+fn an_acknowledgement_within_a_nak_survives_the_end_of_its_queue_pair() {
+    for end in ["ERR", "RESET", "removed"] {
+        for rnr in [true, false] {
+            let mut pair = warm(Settings { timeout: 0, credits: [false; 2], ..Settings::default() });
+            pair.hosts[1].post_recv(7, &[sge(0, 100)]);
+            pair.hosts[1].nic.room = 0;
+            pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 100)], 0));
+            pair.hosts[0].post(&work(2, if rnr { SendOp::Send } else { SendOp::Write }, &[sge(0, 100)], 0));
+            pair.hosts[0].post(&work(3, SendOp::Write, &[sge(0, 100)], 0));
+            let mut number = 0;
+            for _ in 0..4 {
+                pair.turn(&mut |_, _, _| {
+                    number += 1;
+                    if !rnr && number == 2 { Fate::Drop } else { Fate::Deliver }
+                });
+            }
+            assert_eq!(pair.hosts[1].take(), [(7, Status::Success)], "it was executed, and its program knows");
+            let host = &mut pair.hosts[1];
+            let state = if end == "ERR" { state::ERR } else { state::RESET };
+            let attributes = QpAttributes { state, ..QpAttributes::default() };
+            if end == "removed" {
+                host.endpoint.remove_qp(host.qpn).expect("there");
+            } else {
+                host.endpoint.modify_qp(host.qpn, attribute::STATE, &attributes, None).expect("from anywhere");
+            }
+            pair.hosts[1].nic.room = 64;
+            pair.run(Nanos::from_millis(100), no_fault);
+            assert_eq!(pair.hosts[0].take().first(), Some(&(1, Status::Success)), "{end}, RNR {rnr}");
+        }
+    }
 }

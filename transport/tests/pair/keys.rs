@@ -13,15 +13,18 @@ use roced_transport::{
     recovery::{Recovery, RecoveryConfig},
     reject::{Disposition, DropReason},
     wire::{
+        NakCode, Syndrome,
         bth::Bth,
         headers::Headers,
         ieth::Ieth,
         opcode::{self, Opcode, Operation},
+        reth::Reth,
     },
     work::SendWork,
 };
 
 use crate::host::{Fate, KEY, Pair, Settings, VA, bth, forged, no_fault, one, sge, work};
+use crate::selective::answers;
 
 /// Of a window of type 2 (its index is even), and what it is called after the next bind.
 pub(crate) const WINDOW: MrKey = MrKey(0x0011_2201);
@@ -265,6 +268,28 @@ fn what_comes_meanwhile_has_its_turn_when_the_key_is_gone() {
     }
 }
 
+/// What finds no room meanwhile is complained of when that is done: nothing behind it would.
+#[test]
+fn what_was_not_held_meanwhile_is_asked_for_when_the_key_is_gone() {
+    for held_packets in [0, 8] {
+        let recovery = RecoveryConfig { held_packets, ..RecoveryConfig::default() };
+        let mut pair = bound_by(WINDOW, Settings { recovery: [recovery; 2], ..Settings::default() });
+        pair.hosts[1].holds_keys = true;
+        pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
+        pair.hosts[0].post(&send_invalidate(2, &[sge(11, 2000)], WINDOW));
+        pair.hosts[0].post(&work(3, SendOp::Write, &[sge(0, 16_000)], 400_000));
+        (0..6).for_each(|_| assert!(pair.turn(&mut no_fault) || pair.hosts[1].holds_keys));
+        assert!(pair.hosts[1].drops().values().sum::<u64>() > 0, "not all is held");
+        pair.hosts[1].holds_keys = false;
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(2, Status::Success), (3, Status::Success)]);
+        assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 1);
+        assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+        assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
+        assert!(pair.hosts[1].app.memory[400_000..416_000] == pair.hosts[0].app.memory[..16_000]);
+    }
+}
+
 #[test]
 fn a_send_with_invalidate_is_executed_once_whatever_is_lost() {
     type Lost = (usize, Opcode);
@@ -306,6 +331,9 @@ fn a_send_with_invalidate_that_was_overtaken_is_not_complained_of() {
     pair.hosts[1].holds_keys = true;
     pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
     pair.hosts[1].post_recv(10, &[sge(304_000, 4000)]);
+    // An offer of these receives.
+    pair.settle();
+    let before = pair.sent(1, Operation::Ack);
     let first = bth(&pair, opcode::RC_SEND_ONLY_INVALIDATE);
     let headers = Headers { ieth: Some(Ieth { rkey: WINDOW }), ..Headers::new(first) };
     let invalidating = forged(&pair, &headers, &[1; 10]);
@@ -314,7 +342,7 @@ fn a_send_with_invalidate_that_was_overtaken_is_not_complained_of() {
     assert_eq!(pair.deliver(1, &behind), Disposition::Held);
     assert_eq!(pair.deliver(1, &invalidating), Disposition::Accepted);
     pair.turn(&mut no_fault);
-    assert_eq!(pair.sent(1, Operation::Ack), 0, "neither NAK nor ACK");
+    assert_eq!(pair.sent(1, Operation::Ack), before, "neither NAK nor ACK");
     pair.hosts[1].holds_keys = false;
     pair.turn(&mut no_fault);
     assert_eq!(pair.hosts[1].take(), [(9, Status::Success), (10, Status::Success)]);
@@ -425,4 +453,93 @@ fn a_change_that_cannot_be_made_stops_the_send_queue_of_an_unreliable_connection
     let flushed = (3, Status::WorkRequestFlushed);
     assert_eq!(pair.hosts[1].take(), [(1, Status::Success), (2, Status::LocalQpOperation), flushed]);
     assert_eq!(pair.hosts[1].state(), "SQE");
+}
+
+/// What follows a SEND with invalidate while its key is being made invalid is dropped where nothing is held (a peer with MigReq 0, the first
+/// second of a later life, a lent frame). It is then to be asked for: nobody else does before the peer's ACK timer.
+#[test]
+fn what_overtook_an_invalidation_and_was_not_held_is_asked_for() {
+    for mig_req in [true, false] {
+        let mut pair = bound_by(WINDOW, Settings::default());
+        pair.hosts[1].holds_keys = true;
+        for wr_id in 9..11 {
+            pair.hosts[1].post_recv(wr_id, &[sge(300_000, 4000)]);
+        }
+        let first = Bth { mig_req, ack_request: true, ..bth(&pair, opcode::RC_SEND_ONLY_INVALIDATE) };
+        let headers = Headers { ieth: Some(Ieth { rkey: WINDOW }), ..Headers::new(first) };
+        let frame = forged(&pair, &headers, &[1; 10]);
+        // An offer of these receives.
+        answers(&mut pair);
+        assert_eq!(pair.deliver(1, &frame), Disposition::Accepted);
+        let behind = Bth { opcode: opcode::RC_SEND_ONLY, psn: first.psn.plus(1), ..first };
+        let frame = forged(&pair, &Headers::new(behind), &[2; 10]);
+        pair.deliver(1, &frame);
+        pair.turn(&mut no_fault);
+        pair.hosts[1].holds_keys = false;
+        let begin = pair.answers.len();
+        pair.run(Nanos::from_millis(50), no_fault);
+        let said: Vec<_> = pair.answers[begin..].iter().map(|(_, _, aeth)| aeth.syndrome).collect();
+        if mig_req {
+            assert_eq!(pair.hosts[1].take().len(), 2);
+        } else {
+            assert!(
+                said.contains(&Syndrome::Nak(NakCode::PsnSequence)),
+                "said {said:?}, and the peer waits for its ACK timer"
+            );
+        }
+    }
+}
+
+/// The control side takes longer than anything is held.
+#[test]
+fn what_was_held_behind_a_slow_invalidation_is_asked_for() {
+    let mut pair = bound_by(WINDOW, Settings { timeout: 0, ..Settings::default() });
+    pair.hosts[1].holds_keys = true;
+    for wr_id in 9..11 {
+        pair.hosts[1].post_recv(wr_id, &[sge(300_000, 4000)]);
+    }
+    let first = Bth { ack_request: true, ..bth(&pair, opcode::RC_SEND_ONLY_INVALIDATE) };
+    let headers = Headers { ieth: Some(Ieth { rkey: WINDOW }), ..Headers::new(first) };
+    let frame = forged(&pair, &headers, &[1; 10]);
+    assert_eq!(pair.deliver(1, &frame), Disposition::Accepted);
+    let behind = Bth { opcode: opcode::RC_SEND_ONLY, psn: first.psn.plus(1), ..first };
+    let frame = forged(&pair, &Headers::new(behind), &[2; 10]);
+    assert_eq!(pair.deliver(1, &frame), Disposition::Held);
+    pair.run(Nanos::from_millis(10), no_fault);
+    pair.hosts[1].holds_keys = false;
+    let begin = pair.answers.len();
+    pair.run(Nanos::from_millis(50), no_fault);
+    let said: Vec<_> = pair.answers[begin..].iter().map(|(_, _, aeth)| aeth.syndrome).collect();
+    assert!(said.contains(&Syndrome::Nak(NakCode::PsnSequence)), "said {said:?}");
+}
+
+/// An RNR NAK that has not left when the SEND with invalidate comes again and finds its receive is no word about it any more.
+#[test]
+fn an_rnr_nak_that_became_needless_is_not_given() {
+    let mut pair = bound_by(WINDOW, Settings::default());
+    pair.hosts[1].holds_keys = true;
+    let first = Bth { ack_request: true, ..bth(&pair, opcode::RC_SEND_ONLY_INVALIDATE) };
+    let headers = Headers { ieth: Some(Ieth { rkey: WINDOW }), ..Headers::new(first) };
+    let frame = forged(&pair, &headers, &[1; 10]);
+    pair.deliver(1, &frame);
+    pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
+    assert_eq!(pair.deliver(1, &frame), Disposition::Accepted);
+    assert_eq!(answers(&mut pair), [], "it is being executed");
+}
+
+/// The acknowledgement that the needless RNR NAK would have given is given all the same, though the key takes its time.
+#[test]
+fn an_acknowledgement_within_a_needless_rnr_nak_is_given() {
+    let mut pair = bound_by(WINDOW, Settings { credits: [false; 2], ..Settings::default() });
+    pair.hosts[1].holds_keys = true;
+    let first = Bth { ack_request: true, ..bth(&pair, opcode::RC_WRITE_ONLY) };
+    let reth = Some(Reth { va: VA, rkey: KEY, length: 10 });
+    let frame = forged(&pair, &Headers { reth, ..Headers::new(first) }, &[1; 10]);
+    assert_eq!(pair.deliver(1, &frame), Disposition::Accepted);
+    let behind = Bth { opcode: opcode::RC_SEND_ONLY_INVALIDATE, psn: first.psn.plus(1), ..first };
+    let frame = forged(&pair, &Headers { ieth: Some(Ieth { rkey: WINDOW }), ..Headers::new(behind) }, &[1; 10]);
+    assert_eq!(pair.deliver(1, &frame), Disposition::Dropped(DropReason::ReceiverNotReady));
+    pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
+    assert_eq!(pair.deliver(1, &frame), Disposition::Accepted);
+    assert_eq!(answers(&mut pair), [(Syndrome::ACK, 0)]);
 }

@@ -6,6 +6,7 @@ use roced_shared::abi::{
 };
 use roced_transport::{
     counters::QpCount,
+    qp::ServiceType,
     wire::{
         Bth, Headers, Reth,
         opcode::{self, Operation},
@@ -326,4 +327,21 @@ fn msn_counts_messages_and_a_read_when_it_begins() {
     assert_eq!(msns(&mut pair), [4]);
     give(&mut pair, 1, opcode::RC_READ_REQUEST, Some(3000), &[]);
     assert_eq!(msns(&mut pair), [2, 2], "a READ that is answered again has the number that it had");
+}
+
+/// IBTA v1 9.2.3: SE is of SENDs and of WRITEs with immediate alone.
+#[test]
+fn a_write_without_immediate_is_never_solicited() {
+    for service in [ServiceType::Rc, ServiceType::Uc] {
+        for (op, solicited) in [(SendOp::Write, false), (SendOp::WriteImm, true), (SendOp::Send, true)] {
+            let mut pair = Pair::new(Settings { service, ..Settings::default() });
+            let flags = send_flags::SIGNALED | send_flags::SOLICITED;
+            pair.hosts[0].post(&SendWork { flags, ..work(1, op, &[sge(0, 10)], 0) });
+            let host = &mut pair.hosts[0];
+            host.endpoint.poll_transmit(pair.now, 32, &mut host.app, &mut host.nic);
+            let frame = host.nic.frames.pop_front().expect("sent");
+            let pieces = [&frame[..]];
+            assert_eq!(parse(&pieces).expect("it parses").bth.solicited, solicited, "{service:?} {op:?}");
+        }
+    }
 }

@@ -9,12 +9,12 @@ use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     psn::Psn,
-    reject::Disposition,
+    reject::{Disposition, DropReason},
     wire::{
         Aeth, NakCode, Syndrome,
         bth::Bth,
         headers::Headers,
-        opcode::{self, Opcode},
+        opcode::{self, Opcode, Operation},
         reth::Reth,
     },
     work::SendWork,
@@ -149,9 +149,33 @@ fn an_rnr_nak_behind_a_read_gap_is_acted_upon() {
 }
 
 /// What host 1 says of a PSN of host 0.
-fn said(pair: &Pair, psn: u32, syndrome: Syndrome) -> Vec<u8> {
+pub(crate) fn said(pair: &Pair, psn: u32, syndrome: Syndrome) -> Vec<u8> {
     let bth = Bth::new(opcode::RC_ACK, pair.hosts[0].qpn, Psn::new(psn));
     pair.frame(1, &Headers { aeth: Some(Aeth { syndrome, msn: 0 }), ..Headers::new(bth) }, &[])
+}
+
+/// The second of two messages finds no receive either, and says so while the time of the first still runs: its own time counts.
+#[test]
+fn the_rnr_nak_of_a_later_request_begins_a_wait_of_its_own() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 10)], 0));
+    pair.hosts[0].post(&work(2, SendOp::Send, &[sge(0, 10)], 0));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    let (start, first) = (pair.now, pair.settings.psn);
+    // 640 us.
+    let not_ready = Syndrome::Rnr { timer: 12 };
+    for (micros, psn, syndrome) in [(0, first, not_ready), (100, first, Syndrome::ACK), (500, first + 1, not_ready)] {
+        pair.now = start + Nanos::from_micros(micros);
+        let frame = said(&pair, psn, syndrome);
+        assert_eq!(pair.deliver(0, &frame), Disposition::Accepted);
+        pair.turn(&mut |_, _, _| Fate::Drop);
+    }
+    let sent = pair.sent(0, Operation::Send);
+    for (micros, more) in [(520, 0), (700, 0), (1100, 0), (1200, 1)] {
+        pair.now = start + Nanos::from_micros(micros);
+        pair.turn(&mut |_, _, _| Fate::Drop);
+        assert_eq!(pair.sent(0, Operation::Send) - sent, more, "after {micros} us");
+    }
 }
 
 #[test]
@@ -298,4 +322,165 @@ fn acknowledgements_behind_an_answer_that_was_asked_for_again_spend_no_retry() {
     }
     assert_eq!(pair.hosts[0].take(), []);
     assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
+}
+
+/// A peer that complains of each packet behind the one that it misses, at the end of a queue that takes much longer than the round trips that
+/// were measured when it was empty: 128 packets of 1 KiB and a bottleneck of 1 Gbit/s take a millisecond. It is one loss.
+#[test]
+fn naks_repeated_from_a_long_queue_spend_one_retry() {
+    for go_back_n in [false, true] {
+        let recovery = if go_back_n { crate::recovery::go_back_n().recovery } else { Settings::default().recovery };
+        let mut pair = warm(Settings { retry_cnt: 7, timeout: 20, recovery, window: 128, ..Settings::default() });
+        let first = pair.settings.psn + 20;
+        pair.hosts[0].post(&work(1000, SendOp::Write, &[sge(0, 128 * 1024)], 500_000));
+        let start = pair.now;
+        while pair.now - start < Nanos::from_micros(1000) {
+            pair.turn(&mut |_, _, _| Fate::Drop);
+            pair.now = pair.now + Nanos::from_micros(8);
+            let nak = said(&pair, first, Syndrome::Nak(NakCode::PsnSequence));
+            pair.deliver(0, &nak);
+        }
+        assert_eq!(pair.hosts[0].take(), [], "go-back-N: {go_back_n}");
+    }
+}
+
+/// What was sent again is lost, too, and complained of by each packet behind it: that is more than those of the first time can say.
+#[test]
+fn naks_beyond_those_of_the_first_sending_tell_of_another_loss() {
+    let mut pair = warm(Settings { timeout: 20, ..crate::recovery::go_back_n() });
+    let first = pair.settings.psn + 20;
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10 * 1024)], 500_000));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    let mut again = Vec::new();
+    // Nine packets behind the lost one, and a queue that takes 30 us a packet.
+    for number in 1..=18 {
+        pair.now = pair.now + Nanos::from_micros(30);
+        let nak = said(&pair, first, Syndrome::Nak(NakCode::PsnSequence));
+        pair.deliver(0, &nak);
+        let begin = pair.trace.len();
+        pair.turn(&mut |_, _, _| Fate::Drop);
+        if pair.trace[begin..].contains(&(0, opcode::RC_WRITE_FIRST, first & 0x00ff_ffff)) {
+            again.push(number);
+        }
+    }
+    assert_eq!(again, [1, 10]);
+}
+
+/// Where nobody has spoken for so long that the queue is empty, a NAK is of what was sent again.
+#[test]
+fn a_nak_after_a_silence_tells_of_another_loss() {
+    let mut pair = warm(Settings { timeout: 20, ..crate::recovery::go_back_n() });
+    let first = pair.settings.psn + 20;
+    pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 100 * 1024)], 500_000));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    for (micros, again) in [(0, true), (30, false), (60, false), (400, true)] {
+        pair.now = pair.now + Nanos::from_micros(micros);
+        let nak = said(&pair, first, Syndrome::Nak(NakCode::PsnSequence));
+        pair.deliver(0, &nak);
+        let begin = pair.trace.len();
+        pair.turn(&mut |_, _, _| Fate::Drop);
+        assert_eq!(
+            pair.trace[begin..].contains(&(0, opcode::RC_WRITE_FIRST, first & 0x00ff_ffff)),
+            again,
+            "after {micros} us"
+        );
+    }
+}
+
+/// The NAK that takes the place of a READ response counts neither the READ nor what was executed behind it: a peer that completes by the MSN would
+/// take the READ for done.
+#[test]
+fn a_refused_read_is_not_counted_in_its_nak() {
+    let mut pair = warm(Settings::default());
+    pair.hosts[1].nic.room = 0;
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(8192, 500)], 600_000));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 10)], 0));
+    for _ in 0..4 {
+        pair.turn(&mut no_fault);
+    }
+    pair.hosts[1].endpoint.remove_mr(KEY);
+    pair.hosts[1].nic.room = 64;
+    pair.settle();
+    let (_, _, aeth) = *pair.answers.last().expect("a NAK");
+    assert_eq!(aeth, Aeth { syndrome: Syndrome::Nak(NakCode::RemoteAccess), msn: 20 });
+}
+
+/// Requests that are not answered yet keep their place when fewer are answered at a time.
+#[test]
+fn a_smaller_depth_forgets_no_answer_that_is_owed() {
+    let mut pair = warm(Settings::default());
+    pair.hosts[1].nic.room = 0;
+    for wr_id in 0..3 {
+        pair.hosts[0].post(&SendWork { swap_or_add: 1, ..work(wr_id, SendOp::FetchAdd, &[sge(0, 8)], 600_000) });
+    }
+    for _ in 0..4 {
+        pair.turn(&mut no_fault);
+    }
+    assert_eq!(pair.hosts[1].app.originals.len(), 3, "executed");
+    go(&mut pair, 1, state::SQD);
+    let host = &mut pair.hosts[1];
+    let change = QpAttributes { max_dest_rd_atomic: 1, ..QpAttributes::default() };
+    let _refused = host.endpoint.modify_qp(host.qpn, attribute::MAX_DEST_RD_ATOMIC, &change, None);
+    pair.hosts[1].nic.room = 64;
+    pair.settle();
+    let all: Vec<_> = (0..3).map(|wr_id| (wr_id, Status::Success)).collect();
+    assert_eq!(pair.hosts[0].take(), all);
+}
+
+/// A peer that is answered no more than it has sent, and asks twice before anything leaves: the larger answer is given.
+#[test]
+fn of_two_acknowledgements_to_a_plain_peer_the_larger_is_given() {
+    for asked in [[0, 2], [2, 0]] {
+        let mut pair = Pair::new(Settings { credits: [false; 2], ..Settings::default() });
+        let first = bth(&pair, opcode::RC_WRITE_FIRST);
+        let give = |pair: &mut Pair, ahead: u32| {
+            let opcode = [opcode::RC_WRITE_FIRST, opcode::RC_WRITE_MIDDLE, opcode::RC_WRITE_MIDDLE][ahead as usize];
+            let reth = (ahead == 0).then_some(Reth { va: VA, rkey: KEY, length: 8000 });
+            let bth = Bth { opcode, psn: first.psn.plus(ahead), mig_req: false, ack_request: true, ..first };
+            let frame = forged(pair, &Headers { reth, ..Headers::new(bth) }, &[1; 1024]);
+            pair.deliver(1, &frame)
+        };
+        assert!((0..3).all(|ahead| give(&mut pair, ahead) == Disposition::Accepted));
+        assert_eq!(answers(&mut pair), [(Syndrome::ACK, 2)]);
+        for ahead in asked {
+            give(&mut pair, ahead);
+        }
+        assert_eq!(answers(&mut pair), [(Syndrome::ACK, 2)], "asked {asked:?}");
+    }
+}
+
+/// The peer refuses a request, and says of a READ before it that it is not ready: nonsense, but no reason to be woken at each tick until the
+/// time of that is over.
+#[test]
+fn a_refusal_ends_the_queue_pair_in_its_time_though_a_receiver_is_waited_for() {
+    let mut pair = warm(Settings { timeout: 0, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(8192, 3000)], 600_000));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 10)], 0));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    let first = pair.settings.psn + 20;
+    // 655 ms.
+    for (psn, syndrome) in [(first + 3, Syndrome::Nak(NakCode::RemoteAccess)), (first, Syndrome::Rnr { timer: 0 })] {
+        let frame = said(&pair, psn, syndrome);
+        assert_eq!(pair.deliver(0, &frame), Disposition::Accepted);
+    }
+    let start = pair.now;
+    for _ in 0..10 {
+        pair.turn(&mut |_, _, _| Fate::Drop);
+        pair.now = pair.hosts[0].endpoint.poll_timeout().min(start + Nanos::from_millis(20)).max(pair.now + Nanos(1));
+    }
+    assert_eq!(pair.hosts[0].take(), [(1, Status::WorkRequestFlushed), (2, Status::RemoteAccess)]);
+}
+
+/// IBTA v1 9.7.5.1: NAK codes and syndromes without a meaning say nothing.
+#[test]
+fn a_reserved_syndrome_is_dropped() {
+    for byte in (0x40..0x60).chain(0x65..=0xff) {
+        let mut pair = warm(Settings::default());
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
+        pair.turn(&mut |_, _, _| Fate::Drop);
+        let frame = said(&pair, pair.settings.psn + 20, Syndrome::Reserved(byte));
+        assert_eq!(pair.deliver(0, &frame), Disposition::Dropped(DropReason::UnexpectedResponse), "{byte:#x}");
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    }
 }

@@ -9,6 +9,7 @@ use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     wire::opcode::{self, Opcode},
+    work::SendWork,
 };
 
 use crate::host::{Fate, Pair, Settings, no_fault, one, sge, work};
@@ -127,4 +128,22 @@ fn a_long_path_is_probed_until_it_is_measured_and_not_ever_after() {
         assert_eq!(repairs(&pair), begin.0);
         assert_eq!(pair.trace.len() - begin.1, 5 * 4, "three packets one way, one the other");
     }
+}
+
+/// Before anything is acknowledged there is no last acknowledged packet: no request has a PSN from before the life.
+#[test]
+fn the_question_has_a_psn_of_this_life() {
+    let mut pair = Pair::new(Settings::default());
+    pair.hosts[0].post(&SendWork { flags: 0, ..work(1, SendOp::Write, &[sge(0, 10)], 500_000) });
+    let mut lost = false;
+    assert!(pair.run(LIMIT, |from: usize, _: Opcode, _| {
+        if from == 0 && !lost {
+            lost = true;
+            return Fate::Drop;
+        }
+        Fate::Deliver
+    }));
+    assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 0);
+    let first = pair.settings.psn;
+    assert!(pair.trace.iter().all(|(from, _, psn)| *from == 1 || *psn >= first), "{:?}", pair.trace);
 }

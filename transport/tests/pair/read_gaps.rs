@@ -127,6 +127,34 @@ fn what_is_held_asks_for_nothing_after_a_time_out() {
     assert!(pair.hosts[0].app.memory[11..11 + 16 * 1024] == pair.hosts[1].app.memory[600_000..600_000 + 16 * 1024]);
 }
 
+/// Two repeated responses that come one directly after the other give up what is held behind them, which only a request brings again.
+#[test]
+fn responses_that_were_given_up_are_asked_for_without_a_probe() {
+    let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
+    let mut seen = 0;
+    // The last two of the first chunk; those of the next are held.
+    survives(&mut pair, SendOp::Read, 32 * 1024, |from, _, _| {
+        seen += from;
+        if from == 1 && [14, 15].contains(&(seen - 1)) { Fate::Drop } else { Fate::Deliver }
+    });
+    assert_eq!((repairs(&pair)[1..].to_vec(), pair.hosts[0].count(QpCount::ImpliedNak)), (vec![0, 0], 2));
+}
+
+/// What finds no room is lost, and nothing that is held behind it tells.
+#[test]
+fn responses_without_room_are_asked_for_without_a_probe() {
+    let recovery = RecoveryConfig { held_packets: 8, ..RecoveryConfig::default() };
+    let mut pair = warm(Settings { recovery: [recovery; 2], rd_atomic: 4, ..Settings::default() });
+    let mut seen = 0;
+    // The last of the first chunk; of the next some are held.
+    survives(&mut pair, SendOp::Read, 32 * 1024, |from, _, _| {
+        seen += from;
+        if from == 1 && seen - 1 == 15 { Fate::Drop } else { Fate::Deliver }
+    });
+    assert!(pair.hosts[0].drops()["drop_no_room_to_hold"] > 0, "{:?}", pair.hosts[0].drops());
+    assert_eq!((repairs(&pair)[1..].to_vec(), pair.hosts[0].count(QpCount::ImpliedNak)), (vec![0, 0], 2));
+}
+
 #[test]
 fn an_ack_behind_a_gap_is_not_forgotten() {
     let mut pair = warm(Settings::default());

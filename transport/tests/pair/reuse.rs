@@ -3,7 +3,7 @@
 
 use roced_shared::abi::{
     cqe::Status,
-    wqe::{SendOp, send_flags},
+    wqe::{SendOp, Sge, send_flags},
 };
 use roced_transport::{
     clock::Nanos,
@@ -31,7 +31,7 @@ fn memory_that_is_taken_away_after_the_peers_answer_is_not_read_again() {
         let mut pair = warm(Settings::default());
         register(&mut pair);
         pair.hosts[1].post_recv(7, &[sge(500_000, 100)]);
-        let sges = [roced_shared::abi::wqe::Sge { lkey: OTHER_KEY.0, ..sge(0, 100) }];
+        let sges = [Sge { lkey: OTHER_KEY.0, ..sge(0, 100) }];
         pair.hosts[0].post(&SendWork { flags: 0, ..work(1, op, &sges, 500_000) });
         while pair.hosts[1].app.writes.is_empty() {
             pair.turn(&mut no_fault);
@@ -152,18 +152,72 @@ fn a_drain_behind_an_unsignaled_message_asks_at_once() {
     }
 }
 
-/// The question is a WRITE of no bytes behind all that is acknowledged: nothing is executed, whoever answers it.
+/// The question is a SEND or WRITE of no bytes behind all that is acknowledged: nothing is executed, whoever answers it. It needs no right that
+/// what was acknowledged last did not need.
 #[test]
 fn the_question_is_a_duplicate_of_no_bytes() {
-    let mut pair = warm(Settings { credits: [false; 2], ..Settings::default() });
-    pair.hosts[0].post(&SendWork { flags: 0, ..work(1, SendOp::Send, &[sge(0, 10)], 0) });
-    pair.hosts[1].post_recv(7, &[sge(500_000, 100)]);
-    let begin = pair.trace.len();
+    for (before, question) in [
+        (SendOp::Write, opcode::RC_WRITE_ONLY),
+        (SendOp::WriteImm, opcode::RC_WRITE_ONLY),
+        (SendOp::Send, opcode::RC_SEND_ONLY),
+        (SendOp::Read, opcode::RC_SEND_ONLY),
+        (SendOp::FetchAdd, opcode::RC_SEND_ONLY),
+    ] {
+        let mut pair = warm(Settings { credits: [false; 2], ..Settings::default() });
+        pair.hosts[1].post_recv(6, &[sge(510_000, 100)]);
+        pair.hosts[0].post(&work(0, before, &[sge(8192, 8)], 600_000));
+        pair.settle();
+        let is_taken = matches!(before, SendOp::WriteImm | SendOp::Send);
+        pair.hosts[1].post_recv(7, &[sge(500_000, 100)]);
+        let counts = [QpCount::WriteRequests, QpCount::SendRequests, QpCount::DuplicateRequest];
+        let counted = counts.map(|count| pair.hosts[1].count(count));
+        pair.hosts[0].post(&SendWork { flags: 0, ..work(1, SendOp::Send, &[sge(0, 10)], 0) });
+        let begin = pair.trace.len();
+        pair.settle();
+        let psn = (pair.settings.psn + 21) & 0x00ff_ffff;
+        let frames: Vec<_> = pair.trace[begin..].iter().filter(|(from, ..)| *from == 0).collect();
+        assert_eq!(frames, [&(0, opcode::RC_SEND_ONLY, psn), &(0, question, psn - 1)], "{before:?}");
+        let now = counts.map(|count| pair.hosts[1].count(count));
+        assert_eq!(now, [counted[0], counted[1] + 1, counted[2] + 1], "{before:?}");
+        assert_eq!(pair.hosts[1].take().len(), 1 + usize::from(is_taken), "no other receive is taken");
+    }
+}
+
+/// Before anything is acknowledged in a life there is no duplicate to ask by: the oldest packet is. Where its memory is gone the question goes
+/// out all the same, for nothing else is left.
+#[test]
+fn the_first_message_of_a_life_is_asked_about_though_its_ack_is_lost_and_its_memory_gone() {
+    for is_gone in [false, true] {
+        let mut pair = Pair::new(Settings { retry_cnt: 0, ..Settings::default() });
+        register(&mut pair);
+        let sges = [Sge { lkey: OTHER_KEY.0, ..sge(0, 100) }];
+        pair.hosts[0].post(&SendWork { flags: 0, ..work(1, SendOp::Write, &sges, 500_000) });
+        while pair.hosts[1].app.writes.is_empty() || pair.sent(1, Operation::Ack) == 0 {
+            pair.turn(&mut |from, _, _| if from == 1 { Fate::Drop } else { Fate::Deliver });
+        }
+        if is_gone {
+            pair.hosts[0].endpoint.remove_mr(OTHER_KEY);
+        }
+        let begin = pair.trace.len();
+        pair.settle();
+        let (_, _, psn) = pair.trace[begin];
+        assert_eq!(psn, if is_gone { pair.settings.psn - 1 } else { pair.settings.psn });
+        assert_eq!((pair.hosts[0].state(), pair.hosts[0].count(QpCount::AckTimeout)), ("RTS", 0));
+        pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 10)], 0));
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(2, Status::Success)]);
+    }
+}
+
+/// The second packet of the first message of a life cannot be sent, and the first did not ask: it is sent again, and asks.
+#[test]
+fn a_first_message_that_fails_in_its_middle_asks_by_its_first_packet() {
+    let mut pair = Pair::new(Settings { timeout: 0, ..Settings::default() });
+    let host = &mut pair.hosts[0];
+    let gone = Sge { lkey: OTHER_KEY.0, ..sge(0, 1024) };
+    host.post(&work(1, SendOp::Write, &[sge(0, 1024), gone], 500_000));
     pair.settle();
-    let psn = (pair.settings.psn + 20) & 0x00ff_ffff;
-    let frames: Vec<_> = pair.trace[begin..].iter().filter(|(from, ..)| *from == 0).collect();
-    assert_eq!(frames, [&(0, opcode::RC_SEND_ONLY, psn), &(0, opcode::RC_WRITE_ONLY, psn - 1)]);
-    assert_eq!(pair.hosts[1].count(QpCount::DuplicateRequest), 1);
-    assert_eq!(pair.hosts[1].count(QpCount::WriteRequests), 20, "those of before");
-    assert_eq!(pair.sent(1, Operation::Ack), 21);
+    let sent: Vec<_> = pair.trace.iter().filter(|(from, ..)| *from == 0).collect();
+    assert_eq!(sent, [&(0, opcode::RC_WRITE_FIRST, pair.settings.psn); 2]);
+    assert_eq!(pair.hosts[0].take(), [(1, Status::LocalProtection)]);
 }

@@ -4,6 +4,7 @@
 pub(crate) mod completion;
 mod credits;
 mod memory;
+mod not_ready;
 mod owed;
 mod prompt;
 mod read_order;
@@ -14,6 +15,7 @@ mod tally;
 mod unreliable;
 
 pub(crate) use credits::Credits;
+pub(crate) use not_ready::NotReady;
 pub(crate) use owed::Owed;
 pub(crate) use read_order::ReadOrder;
 pub(crate) use tally::Tally;

@@ -19,7 +19,8 @@ const SILENCE_MAX: u64 = 10_000;
 impl Stream {
     /// Since when work waits for the acknowledgement of what was sent, if some does: all is sent before it.
     fn awaits_ack(&self, drain: Drain) -> Option<u64> {
-        if self.una_at_least >= self.frontier {
+        // A requester that keeps what comes early may have all that lies before `una`.
+        if self.una >= self.frontier {
             return None;
         }
         if let Drain::Draining { since } = drain
@@ -31,7 +32,7 @@ impl Stream {
         let next =
             self.messages.get(place).filter(|message| message.first == self.frontier && message.recv.is_none())?;
         let window = u64::from(self.settings.window);
-        let is_full = self.frontier - self.una_at_least >= window;
+        let is_full = self.frontier - self.una >= window;
         let waits = match next.kind {
             Kind::LocalInvalidate => true,
             Kind::Read => is_full || u64::from(next.packets) >= window,
@@ -51,7 +52,7 @@ impl Stream {
             silence <= SILENCE_MAX,
             "prompt",
             "work waits for the acknowledgement of PSN {} to {}, and nothing was on its way for {silence} ns",
-            self.una_at_least & 0xff_ffff,
+            self.una & 0xff_ffff,
             (self.frontier - 1) & 0xff_ffff
         );
         Ok(())

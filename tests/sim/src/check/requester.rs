@@ -13,19 +13,31 @@ const RNR_UNITS: [u64; 32] = [
     6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// A WRITE of nothing to nowhere that asks for an ACK: with the PSN before the oldest it is a duplicate, which a responder only
-/// acknowledges (IBTA v1 C9-105).
+/// A SEND of nothing, or a WRITE of nothing to nowhere, that asks for an ACK: with the PSN before the oldest it is a duplicate, which a
+/// responder only acknowledges (IBTA v1 C9-105).
 fn is_ping(seen: &Seen<'_>) -> bool {
     let nowhere = Reth { va: 0, rkey: 0, length: 0 };
-    seen.opcode == 0x0a && seen.ack_request && seen.reth == Some(nowhere) && seen.payload.is_empty()
+    let is_empty = seen.opcode == 0x04 || (seen.opcode, seen.reth) == (0x0a, Some(nowhere));
+    is_empty && seen.ack_request && seen.payload.is_empty()
 }
 
 /// What a request on the wire was.
 pub(crate) struct Sent {
     pub(crate) rows: u64,
-    pub(crate) again: bool,
+    pub(crate) what: What,
     /// The PSN behind its last one.
     pub(crate) end: u64,
+}
+
+/// How often the packet of a request was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    First,
+    Again,
+    /// It is of no message and asks what has arrived.
+    Question,
+    /// A SEND of no bytes is sent again, or that is asked.
+    AgainOrQuestion,
 }
 
 impl Stream {
@@ -33,8 +45,14 @@ impl Stream {
     pub(crate) fn check_request(&mut self, seen: &Seen<'_>, now: u64) -> Result<Sent, crate::violation::Violation> {
         let psn = self.unwrap_psn(seen.psn);
         if (self.una_at_least..=self.una).contains(&(psn + 1)) && is_ping(seen) {
-            return Ok(Sent { rows: self.rows_at(psn), again: false, end: psn + 1 });
+            let is_alike = |message: &Message| message.length == 0 && message.opcode(0) == seen.opcode;
+            let is_again = psn >= self.una_at_least
+                && seen.opcode == 0x04
+                && self.find(psn).and_then(|(id, _)| self.message(id)).is_some_and(is_alike);
+            let what = if is_again { What::AgainOrQuestion } else { What::Question };
+            return Ok(Sent { rows: self.rows_at(psn), what, end: psn + 1 });
         }
+        self.check_not_ready(psn, now)?;
         demand!(psn <= self.frontier, "psn", "PSN {} sent where {} comes next", seen.psn, self.frontier & 0xff_ffff);
         demand!(
             psn >= self.una_at_least,
@@ -108,7 +126,8 @@ impl Stream {
             // Nothing else was in flight: the timer begins.
             self.timer_from = now;
         }
-        Ok(Sent { rows: self.message(id).expect("found").rows, again, end: behind })
+        let what = if again { What::Again } else { What::First };
+        Ok(Sent { rows: self.message(id).expect("found").rows, what, end: behind })
     }
 
     /// A packet is sent again: because the responder said so, or it did not answer for a while; the latter only now and then where the
@@ -213,7 +232,8 @@ impl Stream {
         }
         let last = at + 1 == message.packets;
         demand!(
-            seen.imm == message.imm.filter(|_| last) && seen.solicited == (last && message.solicited),
+            seen.imm == message.imm.filter(|_| last)
+                && seen.solicited == (last && message.solicited && message.takes_receive()),
             "payload",
             "immediate {:?} and solicited {} on packet {at} of {}",
             seen.imm,
@@ -276,6 +296,9 @@ impl Stream {
         let next = if !own && syndrome >> 5 == 0 { psn + 1 } else { psn };
         self.acknowledge(next, own.then_some((psn, seen.kind)), now);
         let named = self.una == psn && self.una_at_least == psn;
+        if !own && syndrome >> 5 > 1 {
+            self.not_ready = None;
+        }
         match syndrome >> 5 {
             _ if own => return None,
             0 => {}
@@ -285,11 +308,13 @@ impl Stream {
                     // Acted upon when what is before it is answered.
                     self.rnr_behind = Some(psn);
                 }
+                let delay = RNR_UNITS[usize::from(syndrome & 31)] * 10_000;
+                self.on_not_ready(psn, delay);
                 if named {
                     self.go_back = true;
                     // One that comes while nothing was sent since the last says nothing new.
                     if !self.waiting {
-                        self.rnr_until = now + RNR_UNITS[usize::from(syndrome & 31)] * 10_000;
+                        self.rnr_until = now + delay;
                     }
                 }
                 self.waiting |= (self.una_at_least..=self.una).contains(&psn);
@@ -333,6 +358,11 @@ impl Stream {
             let said_before = self.rnr_behind.is_some_and(|psn| psn >= self.una_at_least);
             (self.attempts, self.rnr_naks, self.timer_from) = (0, said_before.into(), now);
         }
+        if went_on {
+            // What an RNR NAK was about has arrived; another is about another.
+            self.waiting = false;
+        }
+        self.on_oldest(now);
     }
 
     /// How far `from` gets when all before `to` is acknowledged, and these PSNs have answers of their own.
@@ -372,6 +402,6 @@ impl Stream {
         demand!(self.una_at_least < self.frontier, "timer", "the ACK timer ran out and nothing is in flight");
         self.timer_from = now;
         (self.go_back, self.timed_out) = (true, true);
-        Ok(())
+        self.check_timer_of_not_ready()
     }
 }

@@ -23,6 +23,10 @@ impl Stream {
             self.refusal_arrived = true;
         }
         let end = psn + u64::from(packets);
+        if self.is_invalidating(psn) {
+            self.meanwhile = self.meanwhile.max(end);
+            self.peer_was_slow = true;
+        }
         if psn > self.covered {
             if self.covered == self.start {
                 // Nothing is held before the first was taken.
@@ -103,9 +107,8 @@ impl Stream {
 
     fn check_sequence_nak(&mut self, seen: &Seen<'_>, psn: u64) -> Checked {
         self.check_expected(seen, psn)?;
-        // Who makes a key invalid may have had to drop the next meanwhile.
-        let is_behind =
-            self.find(psn - 1).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.invalidates);
+        // Who makes a key invalid may have had to drop the very packet meanwhile.
+        let is_behind = psn < self.meanwhile;
         let ahead = self.beyond.iter().any(|(first, _)| *first > psn) || self.covered > psn + u64::from(!is_behind);
         demand!(ahead || self.provokes(psn), "nak-psn", "NAK of PSN {} and nothing came ahead of it", seen.psn);
         let borne = self.borne_from.is_some_and(|from| psn >= from);
@@ -121,6 +124,13 @@ impl Stream {
         let last = self.last_nak.replace(psn);
         demand!(last.is_none_or(|last| psn > last), "nak-once", "a second NAK of PSN {}", seen.psn);
         Ok(())
+    }
+
+    /// A key is being made invalid, and a request with this PSN comes too early.
+    pub(crate) fn is_invalidating(&mut self, psn: u64) -> bool {
+        self.skip_executed();
+        let next = self.message(self.executed.id);
+        next.is_some_and(|next| next.invalidates && !next.invalidated && next.end() <= self.covered.min(psn))
     }
 
     /// A request of an earlier life came when this PSN was expected, or may have been.

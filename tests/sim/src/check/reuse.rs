@@ -3,7 +3,8 @@
 //!
 //! No rule of the specification gives the memory back before the completion. Programs take it back all the same, for an unsignaled
 //! message has none, and adapters let them: without a loss nothing is sent again. Where a frame of the message or its ACK was lost,
-//! damaged or late, or the ACK timer ran out, an adapter sends again as well; there nothing is demanded.
+//! damaged or late, or the ACK timer ran out, an adapter sends again as well; there nothing is demanded. Neither is where the peer
+//! made a key invalid, for which it answers late.
 
 use crate::{
     frame::Seen,
@@ -18,8 +19,9 @@ impl Stream {
         let base = self.posted() - self.messages.len() as u64;
         let used = (until + 1).saturating_sub(base) as usize;
         for message in self.messages.iter_mut().take(used) {
-            if message.reuses && message.reused.is_none() {
-                message.reused = Some(deregistered);
+            if message.reuses {
+                // It may have been written to first, and be taken away now.
+                message.reused = Some(deregistered || message.reused == Some(true));
             }
         }
     }
@@ -52,7 +54,7 @@ impl Stream {
             self.sent_again_until = self.frontier;
         }
         self.disturbed.retain(|psn| *psn >= to);
-        self.timed_out = false;
+        (self.timed_out, self.peer_was_slow) = (false, false);
     }
 
     /// A packet that came before its turn was not held: it is as good as lost.
@@ -66,6 +68,10 @@ impl Stream {
     /// Of what is unacknowledged something was lost, damaged or late, or the ACK timer ran out; or that was so and all is sent again. A peer
     /// that has failed acknowledges nothing.
     fn is_excused(&self, message: &Message) -> bool {
-        self.is_unheard || self.timed_out || !self.disturbed.is_empty() || message.first < self.sent_again_until
+        self.is_unheard
+            || self.timed_out
+            || self.peer_was_slow
+            || !self.disturbed.is_empty()
+            || message.first < self.sent_again_until
     }
 }

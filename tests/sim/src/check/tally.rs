@@ -5,6 +5,7 @@ use roced_transport::{
     reject::{DropCounters, DropReason},
 };
 
+use super::requester::What;
 use crate::violation::{Checked, demand};
 
 /// What one endpoint did, as seen from outside.
@@ -14,7 +15,10 @@ pub(crate) struct Tally {
     pub(crate) given: u64,
     pub(crate) given_corrupt: u64,
     pub(crate) requests: u64,
-    pub(crate) retransmitted: u64,
+    /// Packets sent again, questions, and what may be either.
+    retransmitted: u64,
+    questions: u64,
+    either: u64,
     pub(crate) answers: u64,
     pub(crate) payload_bytes: u64,
     pub(crate) atomics: u64,
@@ -29,6 +33,16 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// It sent a packet of a request.
+    pub(crate) fn on_sent(&mut self, what: What) {
+        match what {
+            What::First => {}
+            What::Again => self.retransmitted += 1,
+            What::Question => self.questions += 1,
+            What::AgainOrQuestion => self.either += 1,
+        }
+    }
+
     /// Of all that was given to it no more waits for its turn than came of late.
     pub(crate) fn check_held(&self, counters: &QpCounters, drops: &DropCounters, late: u64) -> Checked {
         let dropped: u64 = DropReason::ALL.iter().map(|reason| drops.get(*reason)).sum();
@@ -49,7 +63,11 @@ impl Tally {
             ("sent_bytes", counters.get(QpCount::SentBytes), self.payload_bytes),
             ("rx_atomic_requests", counters.get(QpCount::AtomicRequests), self.atomics),
             ("rx_atomic_write_requests", counters.get(QpCount::AtomicWriteRequests), self.atomic_writes),
-            ("retransmitted_packets", counters.get(QpCount::RetransmittedPackets), self.retransmitted),
+            (
+                "retransmitted_packets and ack_solicited",
+                counters.get(QpCount::RetransmittedPackets) + counters.get(QpCount::AckSolicited),
+                self.retransmitted + self.questions + self.either,
+            ),
             ("drop_bad_icrc", drops.get(DropReason::BadIcrc), self.given_corrupt),
         ];
         for (name, counted, seen) in exact {
@@ -62,7 +80,9 @@ impl Tally {
             ("duplicate_request", self.behind, counters.get(QpCount::DuplicateRequest)),
         ];
         let taken = counters.get(QpCount::ReceivedPackets) + dropped;
+        let again = [self.retransmitted, self.retransmitted + self.either];
         let between = [
+            ("retransmitted_packets", counters.get(QpCount::RetransmittedPackets), again),
             ("received_packets and drops", taken, [if holds { 0 } else { self.given }, self.given]),
             ("packet_seq_err", counters.get(QpCount::SequenceNakReceived), self.sequence_naks_taken),
             ("rnr_nak_received", counters.get(QpCount::RnrNakReceived), self.rnr_naks_taken),

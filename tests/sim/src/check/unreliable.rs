@@ -1,7 +1,7 @@
 //! Services without answers: what leaves, once and in its turn. An unreliable connection: what its sender sends, and which packets its receiver takes. Each packet leaves once, in its turn. A
 //! message goes on where the one before ended, or it is lost; what comes late or twice is not there.
 
-use super::requester::Sent;
+use super::requester::{Sent, What};
 use crate::{
     frame::Seen,
     stream::Stream,
@@ -31,7 +31,7 @@ impl Stream {
         let end = psn + 1;
         // Nobody says that it arrived: it is done.
         (self.frontier, self.una, self.una_at_least, self.alive_at) = (end, end, end, now);
-        Ok(Sent { rows: self.message(id).expect("found").rows, again: false, end })
+        Ok(Sent { rows: self.message(id).expect("found").rows, what: What::First, end })
     }
 
     /// A datagram goes where it was posted to, with the Q_Key that is asked for.

@@ -318,8 +318,12 @@ impl RequesterShadow {
 
     /// A request that names no memory, one before the oldest: it asks for an ACK, and nothing else comes of it.
     fn is_ping(&self, packet: &Packet, psn: u64) -> bool {
-        packet.opcode == 0x0a
-            && packet.reth == Some(Reth { va: 0, rkey: 0, length: 0 })
+        let names_none = match packet.opcode {
+            0x04 => true,
+            0x0a => packet.reth == Some(Reth { va: 0, rkey: 0, length: 0 }),
+            _ => false,
+        };
+        names_none
             && packet.ack_request
             && packet.payload.is_empty()
             && (self.una_least..=self.una_most).contains(&(psn + 1))

@@ -1,6 +1,6 @@
 //! The executing side: what was executed, in which order, and what is said about it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use roced_shared::abi::cqe::{CompletionOp, Cqe, Status, cqe_flags};
 
@@ -39,8 +39,8 @@ pub(crate) struct ResponderShadow {
     acknowledged: Option<u64>,
     /// The peer sends MigReq as 0.
     plain_peer: bool,
-    /// The duplicate that its peer asked about last, within a message: the ACK of it may be of its own PSN.
-    asked_again: Option<u64>,
+    /// Duplicates that its peer asked about within a message: an ACK may be of the PSN of one.
+    asked_again: BTreeSet<u64>,
     /// The refusal was sent.
     told: bool,
 }
@@ -61,7 +61,7 @@ impl ResponderShadow {
             nak: None,
             acknowledged: None,
             plain_peer: false,
-            asked_again: None,
+            asked_again: BTreeSet::new(),
             told: false,
         }
     }
@@ -138,11 +138,11 @@ impl ResponderShadow {
         }
     }
 
-    /// A READ may be answered again, and a peer with MigReq 0 that asks within a message may hear of that packet alone; nothing else
-    /// happens.
+    /// A READ may be answered again, and a peer with MigReq 0 that asks within a message may hear of that packet alone, or of the last such;
+    /// nothing else happens.
     fn on_duplicate(&mut self, packet: &Packet, psn: u64) {
         if !packet.mig_req && packet.ack_request && !packet.kind().2 {
-            self.asked_again = Some(psn);
+            self.asked_again.insert(psn);
         }
         if let (Kind::ReadRequest, Some(reth)) = (packet.kind().0, packet.reth) {
             self.ask(psn, psn + u64::from(reth.length.div_ceil(self.settings.mtu).max(1)));
@@ -226,11 +226,13 @@ impl ResponderShadow {
             self.model.expected & 0xff_ffff
         );
         self.check_owed(packet, psn + 1)?;
-        let behind = psn + 1 < self.model.expected && self.asked_again.take_if(|asked| *asked == psn).is_some();
+        let behind = psn + 1 < self.model.expected && self.asked_again.contains(&psn);
         let falls_back = self.acknowledged.is_some_and(|acknowledged| psn < acknowledged);
         demand!(!falls_back || behind, "lockstep", "an ACK of PSN {} behind the one before", packet.psn);
         self.acknowledged = self.acknowledged.max(Some(psn));
         if behind {
+            // Of several the last is answered for all.
+            self.asked_again = self.asked_again.split_off(&(psn + 1));
             self.check_msn_of_duplicate(packet, psn)?;
         } else {
             self.check_msn(packet, psn)?;

@@ -37,25 +37,24 @@ impl Responder {
                 self.send_read_response(&request, pending, link, turn, wire)
             };
         }
-        let (syndrome, psn) = match self.owed {
+        // A queue pair that has failed says why, and what it did; it asks for nothing.
+        let owed = if failed { self.owed_of_the_past() } else { self.owed };
+        let (syndrome, psn) = match owed {
             Owed::Nothing => return Visit::Idle,
-            // A queue pair that has failed says why, and what it did; it asks for nothing.
-            Owed::SequenceNak | Owed::RnrNak if failed => return Visit::Idle,
             Owed::Ack if failed && self.replay.front().is_some() => return Visit::Idle,
             Owed::Ack => (self.offer.syndrome(self.msn, link), self.expected.minus(1)),
             Owed::AckUpTo(psn) => (self.offer.syndrome(self.msn, link), psn),
             Owed::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.expected),
             Owed::RnrNak => (Syndrome::Rnr { timer: link.attributes.min_rnr_timer as u8 }, self.expected),
-            Owed::Nak(code, psn) => (Syndrome::Nak(code), psn),
+            Owed::Nak(code, psn, _) => (Syndrome::Nak(code), psn),
         };
-        let headers =
-            Headers { aeth: Some(Aeth { syndrome, msn: self.msn }), ..Headers::new(link.bth(opcode::RC_ACK, psn)) };
+        let headers = self.answer(syndrome, psn, link);
         if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
             return Visit::Full;
         }
         link.counters.count(QpCount::ResponsePackets);
-        let was_owed = core::mem::replace(&mut self.owed, Owed::Nothing);
-        if matches!(was_owed, Owed::Ack | Owed::AckUpTo(_)) {
+        self.owed = Owed::Nothing;
+        if matches!(owed, Owed::Ack | Owed::AckUpTo(_)) {
             return Visit::Acknowledged;
         }
         Visit::Progress
@@ -67,14 +66,20 @@ impl Responder {
         if self.replay.front().is_some() {
             return None;
         }
-        let (syndrome, psn) = match self.owed {
+        let (syndrome, psn) = match self.owed_of_the_past() {
             Owed::Ack => (Syndrome::ACK, self.expected.minus(1)),
             Owed::AckUpTo(psn) => (Syndrome::ACK, psn),
-            Owed::Nak(code, psn) => (Syndrome::Nak(code), psn),
+            Owed::Nak(code, psn, _) => (Syndrome::Nak(code), psn),
             // The peer asks again, and finds nobody.
             Owed::Nothing | Owed::SequenceNak | Owed::RnrNak => return None,
         };
-        Some(Headers { aeth: Some(Aeth { syndrome, msn: self.msn }), ..Headers::new(link.bth(opcode::RC_ACK, psn)) })
+        Some(self.answer(syndrome, psn, link))
+    }
+
+    /// An ACK or NAK. All executed messages are counted, but by a refusal: that counts those before what it refuses.
+    fn answer(&self, syndrome: Syndrome, psn: Psn, link: &Link) -> Headers {
+        let msn = if let Owed::Nak(_, _, before) = self.owed { before } else { self.msn };
+        Headers { aeth: Some(Aeth { syndrome, msn }), ..Headers::new(link.bth(opcode::RC_ACK, psn)) }
     }
 
     fn send_read_response<A: App, W: Wire>(
@@ -113,7 +118,7 @@ impl Responder {
             Err(EmitError::Full) => Visit::Full,
             Err(EmitError::Aborted) => {
                 // IBTA v1 9.7.5.2.6: a NAK takes the place of the response that cannot be given, and of all behind it.
-                self.owed = Owed::Nak(NakCode::RemoteAccess, psn);
+                self.owed = Owed::Nak(NakCode::RemoteAccess, psn, Psn::new(request.msn).minus(1).get());
                 self.replay.forget_pending();
                 link.counters.count(QpCount::RemoteAccessSent);
                 if link.state != State::Error {
@@ -141,9 +146,11 @@ impl Responder {
     fn on_answered(&mut self, psn: Psn, link: &mut Link) {
         link.counters.count(QpCount::ResponsePackets);
         self.replay.advance();
-        if self.owed == Owed::Ack && psn.plus(1) == self.expected {
+        let says_all = psn.plus(1) == self.expected;
+        let owed = self.owed_of_the_past_mut();
+        if *owed == Owed::Ack && says_all {
             // It has said that, too.
-            self.owed = Owed::Nothing;
+            *owed = Owed::Nothing;
         }
     }
 }
