@@ -304,7 +304,7 @@ impl Completer {
         let before = self.unacknowledged;
         match aeth.syndrome {
             Syndrome::Ack { .. } => match self.advance(psn.plus(1), link, queue, requester, turn) {
-                Ok(()) => self.on_plain_ack(queue, requester, link, turn.now),
+                Ok(()) => self.on_plain_ack(queue, requester, turn.now),
                 Err(Gap) => self.on_gap(link, queue, requester, turn)?,
             },
             Syndrome::Nak(NakCode::PsnSequence) => {

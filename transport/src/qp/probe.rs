@@ -136,6 +136,11 @@ impl TailProbe {
         (self.timed, self.deadline) = (None, Nanos::NEVER);
     }
 
+    /// What waits is lost if it is not answered before `due`.
+    pub(crate) fn hasten(&mut self, due: Nanos) {
+        self.deadline = self.deadline.min(due);
+    }
+
     /// Time to probe. It stops here; the probe's being sent starts it again.
     pub(crate) fn take_due(&mut self, now: Nanos) -> bool {
         if self.deadline > now {

@@ -71,6 +71,8 @@ struct Missed {
     end: Psn,
     /// The frontier of the moment in which it left.
     frontier: Psn,
+    /// The peer has not all that was sent before.
+    told: bool,
 }
 
 impl Selective {
@@ -93,12 +95,6 @@ impl Selective {
     /// How long an answer takes at the most, as far as is known.
     pub(crate) fn patience(&self) -> Nanos {
         self.probe.rtt().patience()
-    }
-
-    /// What comes sooner after a packet left is no answer to it, but to one before it. Where the network takes several ways that other may have
-    /// taken the longest there and back.
-    fn soonest(&self, link: &Link) -> Nanos {
-        self.probe.rtt().least() + Nanos(link.recovery.reorder_delay.0.saturating_mul(2))
     }
 
     pub(crate) fn deadline(&self) -> Nanos {
@@ -146,7 +142,7 @@ impl Selective {
         self.probe.on_sent_again(now, link.recovery.probe_floor);
         if wants_answer {
             self.repeated = Some((psn, psn.plus(packets)));
-            self.missed = self.missed.map(|_| Missed { end: psn.plus(packets), frontier });
+            self.missed = self.missed.map(|_| Missed { end: psn.plus(packets), frontier, told: false });
         } else {
             (self.again, self.missed) = (Some(Again { psn, at: now, frontier }), None);
         }
@@ -182,7 +178,8 @@ impl Selective {
         self.acknowledged = self.acknowledged.filter(|to| !is_behind(*to) && *to != oldest);
         self.dropped = self.dropped.filter(|psn| !is_behind(*psn));
         self.solicited = self.solicited.filter(|(to, _)| !is_behind(*to) && *to != oldest);
-        self.missed = self.missed.filter(|missed| !is_behind(missed.frontier) && missed.frontier != oldest);
+        self.missed =
+            self.missed.filter(|missed| !missed.told && !is_behind(missed.frontier) && missed.frontier != oldest);
         self.probe.on_progress(oldest, now, link.recovery.probe_floor);
     }
 
@@ -234,7 +231,7 @@ impl Completer {
             return;
         }
         if self.selective.keeps && !in_a_row {
-            self.selective.missed = Some(Missed { end: psn, frontier: requester.frontier() });
+            self.selective.missed = Some(Missed { end: psn, frontier: requester.frontier(), told: false });
             self.send_oldest_again(requester);
         } else {
             self.go_back(queue, requester);
@@ -245,10 +242,10 @@ impl Completer {
     /// An ACK that complains of nothing. When it answers a packet that was sent again alone, and not all that was sent before that,
     /// the rest is lost: the peer has nothing behind, or it would complain. Where it covers that one packet and not one more, all is
     /// sent again; where it covers others, which may only have been slow to be answered, the next alone.
-    pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, link: &Link, now: Nanos) {
+    pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
         let (oldest, rtt) = (self.unacknowledged(), self.selective.probe.rtt());
         // Before a round trip was measured any ACK may be of the first sending.
-        let soon = if rtt.least() == Nanos(0) { rtt.patience() } else { self.selective.soonest(link) };
+        let soon = if rtt.least() == Nanos(0) { rtt.patience() } else { rtt.least() };
         let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
         self.selective.again = None;
         // Sooner than a round trip it is the ACK of the first sending.
@@ -264,19 +261,30 @@ impl Completer {
     }
 
     /// An ACK of what is acknowledged already, when the peer was asked about more: the rest is lost. One that brings something new may be of a packet
-    /// that asked before, and others may follow.
+    /// that asked before, and others may follow. Where the network takes several ways the question may have overtaken what it asked about.
     pub(super) fn on_nothing_new(&mut self, queue: &SendQueue, requester: &mut Requester, link: &Link, now: Nanos) {
-        let soon = self.selective.soonest(link);
+        let soon = self.selective.probe.rtt().least();
         if self.selective.solicited.take_if(|(_, at)| now - *at >= soon).is_none() {
             return;
         }
-        match self.selective.missed.take() {
-            Some(Missed { end, .. }) => {
-                // Where it has nothing of what was behind it keeps nothing.
-                self.selective.keeps &= end != self.unacknowledged();
-                self.go_back(queue, requester);
-            }
-            None => requester.probe_oldest(),
+        let oldest = self.unacknowledged();
+        if let Some(missed) = &mut self.selective.missed {
+            // Where it has nothing of what was behind it keeps nothing.
+            missed.told = true;
+            self.selective.keeps &= missed.end != oldest;
+        }
+        match link.recovery.reorder_delay {
+            Nanos(0) => self.probe_lost(queue, requester),
+            delay => self.selective.probe.hasten(now + delay),
+        }
+    }
+
+    /// The oldest that waits is probably lost: it is sent again, or all is where the peer said that it has not all.
+    fn probe_lost(&mut self, queue: &SendQueue, requester: &mut Requester) {
+        if self.selective.missed.take_if(|missed| missed.told).is_some() {
+            self.go_back(queue, requester);
+        } else {
+            requester.probe_oldest();
         }
     }
 
@@ -354,7 +362,7 @@ impl Completer {
             requester.solicit_ack();
         } else {
             link.counters.count(QpCount::AdaptiveRetransmission);
-            requester.probe_oldest();
+            self.probe_lost(queue, requester);
         }
     }
 
