@@ -138,7 +138,8 @@ impl Fate {
 
     /// An answer may be late, or not come, or mean something else, because of it.
     pub(crate) fn disturbs(&self) -> bool {
-        self.lost || self.twice || self.corrupt || self.late + self.detour > 0 || self.under_way > SLOW
+        let is_slow = self.hits >> Fault::Delay as usize & 1 != 0 || self.under_way > SLOW;
+        self.lost || self.twice || self.corrupt || self.late + self.detour > 0 || is_slow
     }
 
     pub(crate) fn names(&self) -> Vec<&'static str> {

@@ -114,6 +114,8 @@ impl World {
         let ends = &mut self.model.connections[at].ends;
         match (seen.is_request(), reason) {
             (true, DropReason::NoRoomToHold) => ends[1 - to].stream.on_not_held(seen),
+            // In a later life of a queue pair nothing is held for a while.
+            (true, DropReason::OutOfSequence) if ends[to].reset_at.is_some() => ends[1 - to].stream.on_not_held(seen),
             (false, DropReason::NoRoomToHold | DropReason::ResponseGap) => {
                 let stream = &mut ends[to].stream;
                 stream.on_not_held(seen);
