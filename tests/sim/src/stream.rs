@@ -54,6 +54,8 @@ pub(crate) struct Stream {
     /// it believes lies between the two: where they differ it has the benefit of the doubt.
     pub(crate) una: u64,
     pub(crate) una_at_least: u64,
+    /// The oldest of all was sent again as a question.
+    pub(crate) asked_by_oldest: bool,
     /// All before this is acknowledged, but for READs and atomic operations; PSNs of their answers that came, from `una` on.
     pub(crate) acknowledged: u64,
     pub(crate) answered: BTreeSet<u64>,
@@ -154,6 +156,7 @@ impl Stream {
             frontier: start,
             una: start,
             una_at_least: start,
+            asked_by_oldest: false,
             acknowledged: start,
             answered: BTreeSet::new(),
             attempts: 0,

@@ -158,7 +158,10 @@ impl Stream {
             self.excuse(0);
         }
         let borne = self.borne_from.is_some_and(|from| self.una_at_least >= from);
-        demand!(!again || !borne, "reorder", "PSN {} is sent again, and was only overtaken", seen.psn);
+        // Before it knows of any that was acknowledged it asks by the oldest itself, and needs an answer soon once at the most.
+        let asks = seen.ack_request && self.una_at_least == self.start && again && borne;
+        let is_question = asks && !std::mem::replace(&mut self.asked_by_oldest, true);
+        demand!(!again || !borne || is_question, "reorder", "PSN {} is sent again, and was only overtaken", seen.psn);
         Ok(())
     }
 
