@@ -11,6 +11,9 @@ use crate::{
 /// How late what a NAK asks for is sent again, by [`Side`], when it was not the NAK that did it but a timer.
 const LATE_NS: [u64; 2] = [SLACK_NS[0], 200_000_000];
 
+const SEND_ONLY: u8 = 0x04;
+const WRITE_ONLY: u8 = 0x0a;
+
 /// A PSN that was sent.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
@@ -203,6 +206,9 @@ impl Requester {
             return;
         }
         let sent = self.sent[psn as usize];
+        if seen.asks_only(sent.kind) && self.is_newest_acknowledged(psn, seen) {
+            return;
+        }
         let same = match seen.kind {
             // From its middle on, it ends where it ended.
             Kind::ReadRequest => {
@@ -231,6 +237,13 @@ impl Requester {
                 format!("acknowledged {} ms before", (seen.at_ns - at_ns) / 1_000_000),
             );
         }
+    }
+
+    /// As far as its sender need know when `seen` leaves.
+    fn is_newest_acknowledged(&self, psn: i64, seen: &Seen) -> bool {
+        let behind = self.acknowledged_at_ns.partition_point(|(acknowledged, _)| *acknowledged <= psn + 1);
+        let newer = self.acknowledged_at_ns.get(behind);
+        psn < self.acknowledged && newer.is_none_or(|(_, at_ns)| seen.at_ns <= at_ns + SLACK_NS[seen.from as usize])
     }
 
     fn on_answer(&mut self, seen: &Seen, findings: &mut Findings) {
@@ -280,6 +293,20 @@ impl Asked {
 }
 
 impl Seen {
+    /// roced's question for an ACK: a duplicate, of no bytes, of a packet of `kind`.
+    fn asks_only(&self, kind: Kind) -> bool {
+        let is_empty = match self.opcode {
+            SEND_ONLY => kind != Kind::Write,
+            WRITE_ONLY => kind == Kind::Write && self.dma_bytes == Some(0),
+            _ => false,
+        };
+        self.from == Side::Roced
+            && self.service == Service::Rc
+            && is_empty
+            && self.ack_request
+            && self.payload_bytes == 0
+    }
+
     fn is_rnr_nak(&self) -> bool {
         self.syndrome.is_some_and(|syndrome| syndrome >> 5 == 1)
     }

@@ -79,6 +79,30 @@ fn other_bytes_the_second_time_are_seen() {
     assert_eq!(rules, ["same-again"]);
 }
 
+/// roced's question is a packet without bytes, of the newest PSN that was acknowledged to it and of that packet's class.
+#[test]
+fn a_question_is_of_the_newest_that_was_acknowledged() {
+    // Host A speaks for roced.
+    let host_b = [0x52, 0x54, 0x00, 0x77, 0x00, 0x02];
+    let frames =
+        trace::read(&directory().join("rc_send_fml_mtu256.pcap"), host_b, &BTreeSet::new()).expect("it is read");
+    let acks: Vec<_> = frames.iter().filter(|seen| seen.kind == Kind::Ack).collect();
+    let last = acks.last().expect("ACKs");
+    let asked = |opcode, psn, after_ns| {
+        let mut frames = frames.clone();
+        let mut question = frames.iter().find(|seen| seen.from == Side::Roced).expect("a SEND").clone();
+        (question.opcode, question.psn, question.at_ns) = (opcode, psn, last.at_ns + after_ns);
+        (question.begins, question.ends, question.ack_request, question.payload_bytes) = (true, true, true, 0);
+        question.number = frames.len() + 1;
+        frames.push(question);
+        let lives = Lives::of(&[frames.clone(), frames.clone()], None);
+        rules([check(&frames, Side::Roced, &lives)].into_iter())
+    };
+    assert_eq!(asked(0x04, last.psn, 3_000_000_000), [""; 0]);
+    assert!(asked(0x0a, last.psn, 3_000_000_000).contains(&"same-again"), "another class");
+    assert!(asked(0x04, last.psn - 1, 3_000_000_000).contains(&"same-again"), "an older one");
+}
+
 #[test]
 fn what_is_sent_before_the_rnr_timer_is_seen() {
     let rules = changed("nak_rnr.pcap", |frames| {
