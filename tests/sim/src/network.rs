@@ -35,11 +35,16 @@ struct Direction {
     detours: [u64; PATHS_MAX],
     paths: u64,
     spread_until: u64,
+    /// Then frames without payload have the first path for themselves, and overtake all others.
+    parts_by_size: bool,
     /// Frames that a burst still takes.
     burst: u32,
     slow_until: u64,
     slow_by: u64,
 }
+
+/// A frame with no more than headers and eight bytes is smaller.
+const SMALL_BYTES: usize = 128;
 
 /// A detour that a reorder delay of 100 us bears.
 const DETOUR: u64 = 60_000;
@@ -76,7 +81,7 @@ impl Direction {
         detours[1] = detour;
         detours[2..].fill_with(|| random.below(detour));
         let spread_until = if weather.multipath == 1_000_000 { u64::MAX } else { 0 };
-        Self { paths, detours, spread_until, ..Self::default() }
+        Self { paths, detours, spread_until, parts_by_size: random.one_in(2), ..Self::default() }
     }
 }
 
@@ -171,7 +176,7 @@ impl Network {
             self.give_back(bytes);
             return fate;
         }
-        let path = self.choose_path(now, from);
+        let path = self.choose_path(now, from, bytes.len());
         let direction = &mut self.directions[from];
         fate.detour = direction.detours[path];
         if now < direction.spread_until {
@@ -202,12 +207,16 @@ impl Network {
     }
 
     /// The path that a frame takes.
-    fn choose_path(&mut self, now: u64, from: usize) -> usize {
+    fn choose_path(&mut self, now: u64, from: usize, bytes: usize) -> usize {
         let direction = &mut self.directions[from];
         if now >= direction.spread_until && self.random.chance(self.weather.multipath) {
             direction.spread_until = now + self.random.within(50_000, 2_000_000);
         }
-        if now < direction.spread_until { self.random.below(direction.paths) as usize } else { 0 }
+        let is_first = now >= direction.spread_until || direction.parts_by_size && bytes < SMALL_BYTES;
+        match u64::from(direction.parts_by_size) {
+            _ if is_first => 0,
+            from => self.random.within(from, direction.paths - 1) as usize,
+        }
     }
 
     /// A frame of before comes at `at`, whatever the weather.

@@ -136,7 +136,8 @@ impl World {
             let stream = &mut connection.ends[1 - to].stream;
             stream.on_disturbed(stream.unwrap_psn(seen.psn));
         } else if state == Some(State::Error) && matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck) {
-            let checked = connection.ends[to].stream.check_overtaken(seen.psn, self.now);
+            let checked =
+                connection.ends[to].stream.check_overtaken(seen.psn, self.recovery[to].probe_floor.0, self.now);
             self.model.note(checked);
         }
     }

@@ -33,10 +33,6 @@ struct Hit {
     is_lost: bool,
 }
 
-/// A refusal may have overtaken the answers before it: a requester waits for them at least so long, in nanoseconds. A guess of what
-/// any network's ways differ by at the least, and less than the round trips that roced waits.
-const OVERTAKEN_BY: u64 = 10_000;
-
 impl Owed {
     pub(crate) fn from(start: u64) -> Self {
         Self { from: start, replied: BTreeSet::new(), hit: Vec::new(), refused: None, flushed: false }
@@ -86,13 +82,13 @@ impl Stream {
         self.owed.refused.get_or_insert((psn, now));
     }
 
-    /// An answer reaches a requester that has failed. If a refusal overtook it, and it is the one that was missing, it came too late
-    /// for an impatient one only.
-    pub(crate) fn check_overtaken(&self, psn: u32, now: u64) -> Checked {
+    /// An answer reaches a requester that has failed. If a refusal overtook it, and it is the one that was missing, a requester that
+    /// waits `patience` nanoseconds for such answers has it.
+    pub(crate) fn check_overtaken(&self, psn: u32, patience: u64, now: u64) -> Checked {
         let psn = self.unwrap_psn(psn);
         let Some((refused, at)) = self.owed.refused.filter(|_| self.owed.flushed) else { return Ok(()) };
         demand!(
-            psn != self.una_at_least || psn >= refused || now > at + OVERTAKEN_BY,
+            psn != self.una_at_least || psn >= refused || now >= at + patience,
             "owed-answer",
             "the answer of PSN {} comes {} ns behind the refusal of PSN {}, and its request was flushed",
             psn & 0xff_ffff,
