@@ -13,7 +13,11 @@ use crate::{clock::Nanos, psn::Psn};
 /// Probes without an answer before the rest is left to the ACK timer: the last waits 128 times as long as the first.
 const PROBES_MAX: u32 = 8;
 
-/// How often the wait is doubled at most: beyond any path there is, some seconds with the usual floor.
+/// How long a wait is doubled at most: the round trip of any path on earth. Where packet after packet is lost before anything was
+/// measured, each waits no longer than this.
+const WAIT_MAX: Nanos = Nanos::from_millis(256);
+
+/// Beyond this no wait is longer.
 const DOUBLINGS_MAX: u32 = 16;
 
 /// When to probe.
@@ -157,7 +161,8 @@ impl TailProbe {
 
     fn restart(&mut self, now: Nanos, floor: Nanos) {
         self.deadline = if self.sent < PROBES_MAX {
-            now + Nanos(self.rtt.patience().max(floor).0.saturating_mul(1 << self.doublings))
+            let first = self.rtt.patience().max(floor);
+            now + Nanos(first.0.saturating_mul(1 << self.doublings)).min(first.max(WAIT_MAX))
         } else {
             Nanos::NEVER
         };
@@ -189,6 +194,23 @@ mod tests {
             probe.on_sent_again(now, FLOOR);
         }
         assert_eq!(probe.deadline(), Nanos::NEVER);
+    }
+
+    #[test]
+    fn no_wait_is_longer_than_the_longest_path() {
+        let mut probe = TailProbe::new(PSN);
+        probe.on_asked(PSN, PSN, Nanos(0), FLOOR);
+        let (mut now, mut longest) = (Nanos(0), Nanos(0));
+        for number in 0..100 {
+            longest = longest.max(probe.deadline() - now);
+            now = probe.deadline();
+            assert!(probe.take_due(now));
+            probe.on_sent_again(now, FLOOR);
+            // The next is lost as well.
+            probe.on_progress(PSN.plus(number), now, FLOOR);
+            probe.on_asked(PSN.plus(number + 1), PSN.plus(number + 1), now, FLOOR);
+        }
+        assert_eq!(longest, WAIT_MAX);
     }
 
     #[test]

@@ -243,9 +243,7 @@ impl Completer {
     /// the rest is lost: the peer has nothing behind, or it would complain. Where it covers that one packet and not one more, all is
     /// sent again; where it covers others, which may only have been slow to be answered, the next alone.
     pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
-        let (oldest, rtt) = (self.unacknowledged(), self.selective.probe.rtt());
-        // Before a round trip was measured any ACK may be of the first sending.
-        let soon = if rtt.least() == Nanos(0) { rtt.patience() } else { rtt.least() };
+        let (oldest, soon) = (self.unacknowledged(), self.selective.probe.rtt().least());
         let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
         self.selective.again = None;
         // Sooner than a round trip it is the ACK of the first sending.

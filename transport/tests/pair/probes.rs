@@ -147,3 +147,39 @@ fn the_question_has_a_psn_of_this_life() {
     let first = pair.settings.psn;
     assert!(pair.trace.iter().all(|(from, _, psn)| *from == 1 || *psn >= first), "{:?}", pair.trace);
 }
+
+/// The first burst of a life is lost once, before any round trip was measured; from then on the network delivers all. Neither the ACK
+/// timer nor a wait that grows with each packet is needed to send it again.
+#[test]
+fn a_first_burst_that_is_lost_is_sent_again_soon() {
+    for (timeout, packets) in
+        [14, 20, 0].into_iter().flat_map(|timeout| [2, 8, 32, 64].map(|packets| (timeout, packets)))
+    {
+        let mut pair = Pair::new(Settings { timeout, ..Settings::default() });
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, packets * 1024)], 500_000));
+        let mut seen = 0;
+        let rested = pair.run(Nanos::from_millis(600_000), |from, _, _| {
+            seen += usize::from(from == 0);
+            if from == 0 && seen <= packets { Fate::Drop } else { Fate::Deliver }
+        });
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success)], "timeout {timeout}, {packets} packets");
+        assert!(rested && pair.now < Nanos::from_millis(20), "timeout {timeout}, {packets} packets: {:?}", pair.now);
+    }
+}
+
+/// A client begins to send before its peer's queue pair is ready to receive: as above, and the network loses nothing.
+#[test]
+fn a_first_burst_before_the_peer_is_ready_is_sent_again_soon() {
+    for (timeout, bytes) in
+        [14, 18, 0].into_iter().flat_map(|timeout| [100, 8 * 1024, 64 * 1024].map(|bytes| (timeout, bytes)))
+    {
+        let mut pair = Pair::unconnected(Settings { timeout, ..Settings::default() });
+        pair.connect_one(0);
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, bytes)], 500_000));
+        pair.run(Nanos::from_micros(1500), no_fault);
+        pair.connect_one(1);
+        let rested = pair.run(Nanos::from_millis(600_000), no_fault);
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success)], "timeout {timeout}, {bytes} bytes");
+        assert!(rested && pair.now < Nanos::from_millis(30), "timeout {timeout}, {bytes} bytes: {:?}", pair.now);
+    }
+}
