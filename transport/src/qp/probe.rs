@@ -76,9 +76,12 @@ impl TailProbe {
         }
     }
 
-    /// The peer was asked how far it is.
+    /// The peer was asked how far it is. Where that was not the probe's doing, the question may have overtaken what it asks about, so the
+    /// probe asks once more.
     pub(crate) fn on_solicited(&mut self, now: Nanos, floor: Nanos) {
-        (self.asked, self.asks_late) = (self.last, false);
+        if self.deadline == Nanos::NEVER {
+            (self.asked, self.asks_late) = (self.last, false);
+        }
         self.restart(now, floor);
     }
 
@@ -143,6 +146,13 @@ impl TailProbe {
     /// What waits is lost if it is not answered before `due`.
     pub(crate) fn hasten(&mut self, due: Nanos) {
         self.deadline = self.deadline.min(due);
+    }
+
+    /// The peer has what lies behind the oldest that waits: a probe that is due waits anew.
+    pub(crate) fn put_off(&mut self, now: Nanos, floor: Nanos) {
+        if self.deadline != Nanos::NEVER {
+            self.restart(now, floor);
+        }
     }
 
     /// Time to probe. It stops here; the probe's being sent starts it again.

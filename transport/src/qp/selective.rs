@@ -299,6 +299,10 @@ impl Completer {
         if self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest) {
             return;
         }
+        if self.selective.gap_due == Nanos::NEVER {
+            // What a question did not hear of has arrived after all.
+            self.selective.probe.put_off(turn.now, link.recovery.probe_floor);
+        }
         self.selective.gap_due = self.selective.gap_due.min(due);
         if self.selective.gap_due <= turn.now {
             self.ask_again(link, queue, requester, turn);

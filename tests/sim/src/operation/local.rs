@@ -18,7 +18,7 @@ fn wrong_lkey(composer: &mut Composer<'_>) {
     composer.post(Message { lkey: NO_KEY, outcome: Outcome::LocalProtection, writable: sound, ..message });
 }
 
-/// A READ to memory that a key of ours opens, which opens nothing any more when that is here.
+/// A READ to memory that a key of ours opens, which opens nothing any more when that is here; silent WRITEs may stand between the two.
 fn invalidate(composer: &mut Composer<'_>) {
     let length = composer.some_length(composer.longest());
     let message = composer.read(length);
@@ -27,6 +27,11 @@ fn invalidate(composer: &mut Composer<'_>) {
     }
     let lkey = composer.own_key();
     composer.post(Message { lkey, ..message });
+    for _ in 0..composer.random.below(3) {
+        let length = composer.random.within(1, composer.mtu.into()) as u32;
+        let message = composer.write(length);
+        composer.post(Message { signaled: false, ..message });
+    }
     let message = composer.invalidate(lkey);
     composer.post(message);
 }
