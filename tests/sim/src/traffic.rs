@@ -4,6 +4,7 @@ use roced_shared::ids::Qpn;
 use roced_transport::{
     clock::Nanos,
     qp::State,
+    recovery::Recovery,
     reject::{Disposition, DropReason},
 };
 
@@ -111,11 +112,12 @@ impl World {
 
     /// A frame that came before its turn is not held, for want of room or because it may be of another life: it is as good as lost.
     fn on_not_held(&mut self, to: usize, at: usize, seen: &frame::Seen<'_>, reason: DropReason) {
+        let holds = self.recovery[to].kind == Recovery::Selective;
         let ends = &mut self.model.connections[at].ends;
         match (seen.is_request(), reason) {
             (true, DropReason::NoRoomToHold) => ends[1 - to].stream.on_not_held(seen),
-            // In a later life of a queue pair nothing is held for a while.
-            (true, DropReason::OutOfSequence) if ends[to].reset_at.is_some() => ends[1 - to].stream.on_not_held(seen),
+            // Before the first packet of a life, and for a while in a later one, nothing is held.
+            (true, DropReason::OutOfSequence) if holds => ends[1 - to].stream.on_not_held(seen),
             (false, DropReason::NoRoomToHold | DropReason::ResponseGap) => {
                 let stream = &mut ends[to].stream;
                 stream.on_not_held(seen);
