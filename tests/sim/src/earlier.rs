@@ -378,7 +378,7 @@ impl Connection {
         stream.on_asked_again();
         stream.excuse(self.settings.window.into());
         if !is_request {
-            stream.on_answer_hit(psn, true);
+            stream.on_answer_hit(psn, None);
         } else if begins {
             stream.provoked.push((stream.start, stream.start));
         }

@@ -101,6 +101,7 @@ impl World {
             self.model.hosts[at].by_index[index as usize] = Some(slot);
             self.renew_key(at, slot, qpns[at]);
             let mut stream = Stream::new(&settings, keeps[at], self.network.round_trip(), psns[at], self.now);
+            stream.owed.patience = self.recovery[at].probe_floor.0;
             // In a later life of a queue pair nothing is held for longer than most lives are here.
             stream.borne_from = (self.bears_paths() && were_reset == [false; 2]).then_some(stream.start);
             stream.is_disturbed = !self.weather.is_calm() || self.small_nic;

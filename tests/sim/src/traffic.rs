@@ -81,7 +81,7 @@ impl World {
             (Service::Unreliable, false) => self.model.arriving = Some(Arriving::nothing("unreliable", seen.psn)),
             (Service::Datagram, true) => self.model.arriving = Some(self.model.expect_datagram(to, &seen, &bytes)),
             (Service::Datagram, false) => self.model.arriving = Some(Arriving::nothing("datagram", seen.psn)),
-            (Service::Reliable, false) if !corrupt => self.on_unheard(to, &seen, state),
+            (Service::Reliable, false) if !corrupt => self.on_unheard(to, &seen),
             (Service::Reliable, false) => {}
         }
         let (first, rest) = bytes.split_at(bytes.len().min(3840));
@@ -122,14 +122,14 @@ impl World {
                 let stream = &mut ends[to].stream;
                 stream.on_not_held(seen);
                 let psn = stream.unwrap_psn(seen.psn);
-                stream.on_answer_hit(psn, true);
+                stream.on_answer_hit(psn, None);
             }
             _ => {}
         }
     }
 
     /// A whole frame reaches a queue pair that does not listen.
-    fn on_unheard(&mut self, to: usize, seen: &frame::Seen<'_>, state: Option<State>) {
+    fn on_unheard(&mut self, to: usize, seen: &frame::Seen<'_>) {
         let Some(connection) = self.model.connections.iter_mut().find(|it| it.ends[to].qpn == seen.dest_qpn) else {
             return;
         };
@@ -137,10 +137,6 @@ impl World {
             // Nobody answers, as if it had been lost.
             let stream = &mut connection.ends[1 - to].stream;
             stream.on_disturbed(stream.unwrap_psn(seen.psn));
-        } else if state == Some(State::Error) && matches!(seen.kind, Kind::ReadResponse | Kind::AtomicAck) {
-            let checked =
-                connection.ends[to].stream.check_overtaken(seen.psn, self.recovery[to].probe_floor.0, self.now);
-            self.model.note(checked);
         }
     }
 
@@ -227,7 +223,9 @@ impl World {
             stream.on_disturbed(known.psn);
         }
         if known.brings && (fate.lost || fate.corrupt || fate.late + fate.detour > 0) {
-            connection.ends[known.requester].stream.on_answer_hit(known.psn, fate.lost || fate.corrupt);
+            let arrives_at = self.now + fate.under_way + self.network.grid();
+            let arrives_at = (!fate.lost && !fate.corrupt).then_some(arrives_at);
+            connection.ends[known.requester].stream.on_answer_hit(known.psn, arrives_at);
         }
         self.trace_sent(from, &line, &fate);
         self.model.count_hits(known.rows, fate.hits);

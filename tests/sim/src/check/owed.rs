@@ -22,20 +22,21 @@ pub(crate) struct Owed {
     hit: Vec<Hit>,
     /// The request that the requester knows to be refused, and since when.
     refused: Option<(u64, u64)>,
-    /// Something in front of it was flushed.
-    flushed: bool,
+    /// For answers that a refusal has overtaken its requester waits at least so long, in nanoseconds.
+    pub(crate) patience: u64,
 }
 
 /// What the network did to the answer with this PSN.
 #[derive(Clone, Copy, Debug)]
 struct Hit {
     psn: u64,
-    is_lost: bool,
+    /// When it arrives; `None` if it does not.
+    arrives_at: Option<u64>,
 }
 
 impl Owed {
     pub(crate) fn from(start: u64) -> Self {
-        Self { from: start, replied: BTreeSet::new(), hit: Vec::new(), refused: None, flushed: false }
+        Self { from: start, replied: BTreeSet::new(), hit: Vec::new(), refused: None, patience: 0 }
     }
 }
 
@@ -70,10 +71,10 @@ impl Stream {
     }
 
     /// The network did something to an answer, so that the requester does not have it in its turn.
-    pub(crate) fn on_answer_hit(&mut self, psn: u64, is_lost: bool) {
+    pub(crate) fn on_answer_hit(&mut self, psn: u64, arrives_at: Option<u64>) {
         let from = self.una_at_least;
         self.owed.hit.retain(|hit| hit.psn >= from);
-        self.owed.hit.push(Hit { psn, is_lost });
+        self.owed.hit.push(Hit { psn, arrives_at });
     }
 
     /// The requester learns that a request was refused.
@@ -82,26 +83,11 @@ impl Stream {
         self.owed.refused.get_or_insert((psn, now));
     }
 
-    /// An answer reaches a requester that has failed. If a refusal overtook it, and it is the one that was missing, a requester that
-    /// waits `patience` nanoseconds for such answers has it.
-    pub(crate) fn check_overtaken(&self, psn: u32, patience: u64, now: u64) -> Checked {
-        let psn = self.unwrap_psn(psn);
-        let Some((refused, at)) = self.owed.refused.filter(|_| self.owed.flushed) else { return Ok(()) };
-        demand!(
-            psn != self.una_at_least || psn >= refused || now >= at + patience,
-            "owed-answer",
-            "the answer of PSN {} comes {} ns behind the refusal of PSN {}, and its request was flushed",
-            psn & 0xff_ffff,
-            now - at,
-            refused & 0xff_ffff
-        );
-        Ok(())
-    }
-
     /// A request is flushed because one behind it was refused, and for no other reason: that is so only when an answer to a READ or an
-    /// atomic operation before the refused one was lost, for the responder does not answer any more.
+    /// atomic operation before the refused one was lost, for the responder does not answer any more. For answers that the refusal has
+    /// overtaken a requester waits at least its patience.
     pub(crate) fn check_flushed(&mut self, id: u64) -> Checked {
-        let Some((refused, _)) = self.owed.refused else { return Ok(()) };
+        let Some((refused, at)) = self.owed.refused else { return Ok(()) };
         let message = self.message(id).expect("kept");
         // Who drops answers behind one that was late asks for them again, and nobody is there.
         if message.first < self.sent_again_until {
@@ -116,8 +102,15 @@ impl Stream {
             refused & 0xff_ffff,
             self.una_at_least & 0xff_ffff
         );
-        // One that is late only is still to come.
-        self.owed.flushed |= hits().all(|hit| !hit.is_lost);
+        let patience = self.owed.patience;
+        let is_soon = |hit: &Hit| hit.arrives_at.is_some_and(|arrival| arrival < at + patience);
+        demand!(
+            !hits().all(is_soon),
+            "owed-answer",
+            "request {} is flushed, and all answers before PSN {}, which was refused at {at} ns, are there within {patience} ns",
+            message.wr_id,
+            refused & 0xff_ffff
+        );
         Ok(())
     }
 }

@@ -23,11 +23,13 @@ fn new_key(composer: &mut Composer<'_>) {
 }
 
 fn wrong_rkey(composer: &mut Composer<'_>) {
+    read_before(composer);
     let message = write_or_read(composer);
     composer.post(refused(Message { rkey: NO_KEY, ..message }));
 }
 
 fn out_of_range(composer: &mut Composer<'_>) {
+    read_before(composer);
     let mut message = write_or_read(composer);
     if message.kind == Kind::Flush {
         // One of all that the key opens has no range.
@@ -39,6 +41,7 @@ fn out_of_range(composer: &mut Composer<'_>) {
 }
 
 fn no_right(composer: &mut Composer<'_>) {
+    read_before(composer);
     let length = composer.some_length(composer.longest());
     let message = composer.write(length);
     let (rkey, remote_va) =
@@ -57,6 +60,15 @@ fn stale_key(composer: &mut Composer<'_>) {
     let sound = composer.by_slot_key(message);
     composer.take_back = true;
     composer.post(refused(Message { stale: true, ..sound }));
+}
+
+/// READs whose answers the refusal of what follows may overtake, or none.
+fn read_before(composer: &mut Composer<'_>) {
+    for _ in 0..composer.random.below(3) {
+        let length = composer.random.within(1, u64::from(composer.mtu) * 4) as u32;
+        let message = composer.read(length);
+        composer.post(message);
+    }
 }
 
 /// A WRITE to the sink, a READ of as many bytes of it, an atomic operation, an atomic WRITE or a FLUSH.
