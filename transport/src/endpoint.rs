@@ -252,7 +252,11 @@ impl Endpoint {
             while left > 0 && visit.is_progress() {
                 visit = qp.transmit(&mut turn, wire);
                 sent.visits += usize::from(visit.is_progress());
-                sent.acks += usize::from(visit == Visit::Acknowledged);
+                match visit {
+                    Visit::Acknowledged => sent.acks += 1,
+                    Visit::Dropped(reason) => self.drops.count(reason),
+                    Visit::Progress | Visit::Idle | Visit::Full => {}
+                }
                 left -= 1;
             }
             if qp.wants_grant() {
@@ -264,7 +268,9 @@ impl Endpoint {
                     held_up[full] = index;
                     full += 1;
                 }
-                Visit::Progress | Visit::Acknowledged | Visit::Full => self.senders.push_back(index),
+                Visit::Progress | Visit::Acknowledged | Visit::Dropped(_) | Visit::Full => {
+                    self.senders.push_back(index)
+                }
             }
             self.settle(index);
         }

@@ -145,6 +145,8 @@ pub(crate) enum Visit {
     Progress,
     /// As above: an acknowledgement was sent, and nothing else.
     Acknowledged,
+    /// As [`Self::Progress`]: an answer that cannot be given any more was dropped, for this reason.
+    Dropped(DropReason),
     /// Nothing to do until something happens.
     Idle,
     /// The wire has no room.
@@ -154,7 +156,7 @@ pub(crate) enum Visit {
 impl Visit {
     /// Something was done, whatever it was.
     pub(crate) const fn is_progress(self) -> bool {
-        matches!(self, Self::Progress | Self::Acknowledged)
+        matches!(self, Self::Progress | Self::Acknowledged | Self::Dropped(_))
     }
 }
 

@@ -222,6 +222,17 @@ impl Replay {
         }
     }
 
+    /// Ends the answer to [`Self::front`] if it is a repetition: its request was answered to its end before. False when it was not.
+    pub(crate) fn give_up_repetition(&mut self) -> bool {
+        let Some(number) = self.front_number() else { return false };
+        let slot = &mut self.slots[number % self.depth];
+        if slot.answered {
+            slot.pending = Pending::NOTHING;
+            self.pending -= 1;
+        }
+        slot.answered
+    }
+
     fn front_number(&self) -> Option<usize> {
         if self.pending == 0 {
             return None;

@@ -4,6 +4,7 @@
 mod atomics;
 mod credits;
 mod datagram;
+mod duplicates;
 mod fairness;
 mod farewells;
 mod faults;

@@ -13,6 +13,7 @@ use crate::{
         replay::{Pending, Request},
         segment::position,
     },
+    reject::DropReason,
     wire::{
         aeth::{Aeth, NakCode, Syndrome},
         atomic::AtomicAck,
@@ -116,6 +117,8 @@ impl Responder {
                 Visit::Progress
             }
             Err(EmitError::Full) => Visit::Full,
+            // IBTA v1 9.7.5.2: a duplicate is answered or dropped; only a new request is refused by a NAK.
+            Err(EmitError::Aborted) if self.replay.give_up_repetition() => Visit::Dropped(DropReason::RepetitionLost),
             Err(EmitError::Aborted) => {
                 // IBTA v1 9.7.5.2.6: a NAK takes the place of the response that cannot be given, and of all behind it.
                 self.owed = Owed::Nak(NakCode::RemoteAccess, psn, Psn::new(request.msn).minus(1).get());
