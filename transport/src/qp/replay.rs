@@ -222,6 +222,11 @@ impl Replay {
         }
     }
 
+    /// A request waits for its first answer, or for the rest of it.
+    pub(crate) fn owes_first_answer(&self) -> bool {
+        self.pending > 0 && self.slots.iter().any(|slot| slot.is_pending() && !slot.answered)
+    }
+
     /// Ends the answer to [`Self::front`] if it is a repetition: its request was answered to its end before. False when it was not.
     pub(crate) fn give_up_repetition(&mut self) -> bool {
         let Some(number) = self.front_number() else { return false };

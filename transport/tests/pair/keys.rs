@@ -1,9 +1,9 @@
 //! Keys that change while packets are under way: memory windows, LOCAL_INV, SEND with invalidate.
 
 use roced_shared::abi::{
-    control::access,
+    control::{QpAttributes, access, attribute, state},
     cqe::{CompletionOp, Status, cqe_flags},
-    wqe::{BindWindow, SendOp, Sge},
+    wqe::{BindWindow, SendOp, Sge, send_flags},
 };
 use roced_transport::{
     clock::Nanos,
@@ -612,6 +612,57 @@ fn a_probe_for_a_read_does_not_end_the_queue_pair_whose_key_is_then_taken() {
     pair.settle();
     assert_eq!((pair.hosts[0].state(), pair.hosts[1].state()), ("RTS", "RTS"));
     assert_eq!(pair.hosts[0].take(), [(2, Status::Success), (3, Status::Success)]);
+}
+
+/// Neither is fenced. The SEND takes the key when the READ was answered.
+#[test]
+fn a_read_before_a_send_with_invalidate_of_its_key_is_answered() {
+    let mut pair = warm(Settings::default());
+    lend(&mut pair);
+    pair.hosts[1].post_recv(7, &[sge(500_000, 100)]);
+    pair.hosts[1].nic.room = 1;
+    let sges = [sge(8192, 3000)];
+    pair.hosts[0].post(&SendWork { rkey: WINDOW.0, ..work(1, SendOp::Read, &sges, 0) });
+    pair.hosts[0].post(&SendWork { rkey: WINDOW.0, ..work(2, SendOp::SendInvalidate, &[], 0) });
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
+}
+
+#[test]
+fn a_fenced_send_with_invalidate_takes_the_key_when_the_read_is_done() {
+    let mut pair = warm(Settings::default());
+    lend(&mut pair);
+    pair.hosts[1].post_recv(7, &[sge(500_000, 100)]);
+    pair.hosts[1].nic.room = 1;
+    let sges = [sge(8192, 3000)];
+    pair.hosts[0].post(&SendWork { rkey: WINDOW.0, ..work(1, SendOp::Read, &sges, 0) });
+    let fence = send_flags::SIGNALED | send_flags::FENCE;
+    pair.hosts[0].post(&SendWork { flags: fence, rkey: WINDOW.0, ..work(2, SendOp::SendInvalidate, &[], 0) });
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
+}
+
+/// A SEND with invalidate waits for the answers before it, and its queue pair ends meanwhile: no key is taken, and the next life is not told.
+#[test]
+fn a_key_that_waits_for_answers_stays_when_the_queue_pair_ends() {
+    for to in [state::ERR, state::RESET] {
+        let mut pair = warm(Settings::default());
+        lend(&mut pair);
+        pair.hosts[1].post_recv(7, &[sge(500_000, 100)]);
+        pair.hosts[1].nic.room = 0;
+        let sges = [sge(8192, 3000)];
+        pair.hosts[0].post(&SendWork { rkey: WINDOW.0, ..work(1, SendOp::Read, &sges, 0) });
+        pair.hosts[0].post(&send_invalidate(2, &[], WINDOW));
+        for _ in 0..4 {
+            pair.turn(&mut no_fault);
+        }
+        let host = &mut pair.hosts[1];
+        let attributes = QpAttributes { state: to, ..QpAttributes::default() };
+        host.endpoint.modify_qp(host.qpn, attribute::STATE, &attributes, None).expect("from anywhere");
+        pair.hosts[1].nic.room = 64;
+        pair.run(LIMIT, no_fault);
+        assert!(pair.hosts[1].endpoint.remove_mr(WINDOW).is_some(), "still there");
+    }
 }
 
 /// IBTA v1 9.7.4.1: it is acknowledged and not executed.

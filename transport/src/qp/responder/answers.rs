@@ -155,5 +155,8 @@ impl Responder {
             // It has said that, too.
             *owed = Owed::Nothing;
         }
+        if self.invalidating.is_some() && link.state != State::Error {
+            self.invalidate_when_answered(link);
+        }
     }
 }
