@@ -344,8 +344,11 @@ impl Responder {
             if duplicate.operation == Operation::ReadRequest {
                 link.counters.count(QpCount::ReadRequests);
             }
-        } else {
+        } else if matches!(packet.info.operation, Operation::Send | Operation::Write) {
             self.acknowledge_again(packet);
+        } else {
+            // A reserved opcode: not what was executed.
+            return DropReason::UnknownDuplicate;
         }
         link.counters.count(QpCount::DuplicateRequest);
         DropReason::Duplicate

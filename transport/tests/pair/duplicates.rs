@@ -80,6 +80,17 @@ fn a_read_that_was_not_answered_to_its_end_is_refused_when_its_key_is_gone() {
     assert_eq!(pair.hosts[1].state(), "ERR");
 }
 
+/// IBTA v1 C9-105 is about SENDs and WRITEs.
+#[test]
+fn a_reserved_opcode_behind_the_expected_psn_is_not_acknowledged() {
+    let mut pair = warm(Settings::default());
+    let first = bth(&pair, Opcode(0x1e));
+    let frame = forged(&pair, &Headers::new(Bth { ack_request: true, ..first }), &[]);
+    pair.deliver(1, &frame);
+    assert_eq!((out(&mut pair, 1), pair.hosts[1].state()), (vec![], "RTS"));
+    assert_eq!(pair.hosts[1].endpoint.drops().get(DropReason::UnknownDuplicate), 1);
+}
+
 #[test]
 fn duplicates_are_answered_after_a_nak_and_no_second_nak_is_given() {
     let mut pair = Pair::new(Settings::default());
