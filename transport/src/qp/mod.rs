@@ -274,10 +274,13 @@ impl Qp {
         self.link.counters.count_into(totals);
     }
 
-    /// An answer that is owed to the peer, ready to be sent when the queue pair is gone.
-    pub(crate) fn farewell(&self) -> Option<(Path, Headers)> {
-        let Roles::Reliable(Reliable { responder, .. }) = &self.roles else { return None };
-        Some((*self.link.way()?, responder.farewell(&self.link)?))
+    /// The answers that are owed to the peer, ready to be sent when the queue pair is gone.
+    pub(crate) fn farewells(&self, mut keep: impl FnMut(Path, Headers)) {
+        if let Roles::Reliable(Reliable { responder, .. }) = &self.roles
+            && let Some(path) = self.link.way()
+        {
+            responder.farewells(&self.link, |headers| keep(*path, headers));
+        }
     }
 
     /// Its attributes, state included.

@@ -206,6 +206,12 @@ impl Replay {
         slot.is_pending().then_some((slot.request, slot.pending))
     }
 
+    /// Requests with responses to be sent, oldest first, and whether each was answered to its end before.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (Request, bool)> {
+        let waiting = self.kept().map(|number| self.slot(number)).filter(|slot| slot.is_pending());
+        waiting.map(|slot| (slot.request, slot.answered))
+    }
+
     /// One response of [`Self::front`] was sent.
     pub(crate) fn advance(&mut self) {
         let Some(number) = self.front_number() else { return };
@@ -256,6 +262,11 @@ impl Replay {
 }
 
 impl Request {
+    /// An operation that is answered by an ATOMIC ACK.
+    pub(crate) const fn is_atomic(&self) -> bool {
+        matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
+    }
+
     /// The duplicate asks for a part of this very request: same operation and key, and its address is where its PSN says (IBTA v1 C9-107).
     fn covers(&self, duplicate: &Duplicate, mtu: usize) -> bool {
         let skip = duplicate.psn.offset_from(self.first_psn);
