@@ -8,12 +8,12 @@ use roced_transport::{
         Aeth, NakCode, Syndrome,
         bth::Bth,
         headers::Headers,
-        opcode::{self, Opcode},
+        opcode::{self, Opcode, Operation, Position},
         reth::Reth,
     },
 };
 
-use crate::host::{Pair, Settings, VA, bth, forged, sge};
+use crate::host::{KEY, Pair, Settings, VA, bth, forged, sge};
 use crate::keys::{WINDOW, lend};
 use crate::selective::warm;
 
@@ -47,6 +47,16 @@ fn send_packet(pair: &Pair, ahead: u32) -> Vec<u8> {
     forged(pair, &Headers::new(bth), &[7; 10])
 }
 
+fn shape(frames: &[(Opcode, u32, usize, Option<Aeth>)]) -> Vec<(Operation, Position, u32, usize)> {
+    frames
+        .iter()
+        .map(|(opcode, psn, bytes, _)| {
+            let info = opcode.info().expect("known");
+            (info.operation, info.position, *psn, *bytes)
+        })
+        .collect()
+}
+
 /// IBTA v1 9.7.5.2: only a new request is refused by a NAK. The key was taken back long after the READ was answered.
 #[test]
 fn a_duplicate_read_whose_key_is_gone_is_dropped() {
@@ -78,6 +88,50 @@ fn a_read_that_was_not_answered_to_its_end_is_refused_when_its_key_is_gone() {
     let syndromes: Vec<_> = said.iter().filter_map(|(.., aeth)| aeth.map(|aeth| aeth.syndrome)).collect();
     assert_eq!(syndromes, [Syndrome::Nak(NakCode::RemoteAccess)]);
     assert_eq!(pair.hosts[1].state(), "ERR");
+}
+
+/// IBTA v1 C9-107: to the byte.
+#[test]
+fn a_duplicate_of_a_part_of_a_read_is_answered_by_that_part() {
+    use Operation::ReadResponse;
+    let mut pair = Pair::new(Settings::default());
+    let frame = read(&pair, 0, VA, 8 * 1024, KEY);
+    pair.deliver(1, &frame);
+    assert_eq!(out(&mut pair, 1).len(), 8);
+    let frame = read(&pair, 2, VA + 2048, 1500, KEY);
+    pair.deliver(1, &frame);
+    let said = out(&mut pair, 1);
+    assert_eq!(shape(&said), [(ReadResponse, Position::First, 2, 1024), (ReadResponse, Position::Last, 3, 476)]);
+}
+
+/// They come before anything leaves.
+#[test]
+fn two_duplicates_of_parts_of_a_read_are_both_answered() {
+    let mut pair = Pair::new(Settings::default());
+    let frame = read(&pair, 0, VA, 8 * 1024, KEY);
+    pair.deliver(1, &frame);
+    assert_eq!(out(&mut pair, 1).len(), 8);
+    for (ahead, length) in [(2, 2048), (4, 4096)] {
+        let frame = read(&pair, ahead, VA + u64::from(ahead) * 1024, length, KEY);
+        pair.deliver(1, &frame);
+    }
+    let psns: Vec<_> = out(&mut pair, 1).iter().map(|(_, psn, ..)| *psn).collect();
+    assert_eq!(psns, [2, 3, 4, 5, 6, 7]);
+}
+
+/// It asks for what lies ahead in the answer under way.
+#[test]
+fn a_duplicate_that_lies_ahead_begins_with_a_first() {
+    let mut pair = Pair::new(Settings::default());
+    let frame = read(&pair, 0, VA, 8 * 1024, KEY);
+    pair.deliver(1, &frame);
+    pair.hosts[1].nic.room = 2;
+    assert_eq!(out(&mut pair, 1).len(), 2);
+    pair.hosts[1].nic.room = 64;
+    let frame = read(&pair, 4, VA + 4096, 4096, KEY);
+    pair.deliver(1, &frame);
+    let said = shape(&out(&mut pair, 1));
+    assert!(said.contains(&(Operation::ReadResponse, Position::First, 4, 1024)), "{said:?}");
 }
 
 /// IBTA v1 C9-105 is about SENDs and WRITEs.
