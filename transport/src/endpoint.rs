@@ -252,7 +252,11 @@ impl Endpoint {
             while left > 0 && visit.is_progress() {
                 visit = qp.transmit(&mut turn, wire);
                 sent.visits += usize::from(visit.is_progress());
-                sent.acks += usize::from(visit == Visit::Acknowledged);
+                match visit {
+                    Visit::Acknowledged => sent.acks += 1,
+                    Visit::Dropped(reason) => self.drops.count(reason),
+                    Visit::Progress | Visit::Idle | Visit::Full => {}
+                }
                 left -= 1;
             }
             if qp.wants_grant() {
@@ -264,7 +268,9 @@ impl Endpoint {
                     held_up[full] = index;
                     full += 1;
                 }
-                Visit::Progress | Visit::Acknowledged | Visit::Full => self.senders.push_back(index),
+                Visit::Progress | Visit::Acknowledged | Visit::Dropped(_) | Visit::Full => {
+                    self.senders.push_back(index)
+                }
             }
             self.settle(index);
         }
@@ -324,8 +330,8 @@ impl Endpoint {
     /// Removes a queue pair; it completes nothing any more. What it owes its peer is sent as soon as there is room.
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let slot = self.slot(qpn)?;
-        self.note_farewell(slot);
         let mut qp = self.qps.remove(slot)?;
+        self.drops.add(DropReason::FarewellLost, self.farewells.keep(&qp));
         self.under_way.remove(slot, &mut qp.share);
         self.drops.add(DropReason::HeldInVain, qp.forget_all_held(&mut self.held).into());
         qp.return_receive(&mut self.srqs);
@@ -360,12 +366,16 @@ impl Endpoint {
         attributes: &QpAttributes,
         path: Option<PathState>,
     ) -> Result<(), Reject> {
-        let (index, qp) = self.find_mut(qpn)?;
-        let resets = mask & attribute::STATE != 0 && attributes.state == state::RESET;
-        let farewell = qp.farewell().filter(|_| resets);
+        let (index, _) = self.find_mut(qpn)?;
         let qp = self.qps.get_mut(index).expect("just found");
-        qp.modify(mask, attributes, path, &self.partitions, &mut self.srqs)?;
-        self.keep_farewell(farewell);
+        let others = self.farewells.len();
+        let resets = mask & attribute::STATE != 0 && attributes.state == state::RESET;
+        let lost = if resets { self.farewells.keep(qp) } else { 0 };
+        if let Err(reject) = qp.modify(mask, attributes, path, &self.partitions, &mut self.srqs) {
+            self.farewells.truncate(others);
+            return Err(reject);
+        }
+        self.drops.add(DropReason::FarewellLost, lost);
         self.schedule(index);
         self.settle(index);
         Ok(())

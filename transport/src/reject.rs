@@ -72,6 +72,8 @@ named_counters! {
         ResponseGap "drop_response_gap",
         /// Not a packet that came, but an answer that a removed queue pair owed: too many of them waited for room on the wire.
         FarewellLost "drop_farewell_lost",
+        /// Not a packet that came, but the answer to a duplicate READ: its memory is gone, or its queue pair has ended.
+        RepetitionLost "drop_repetition_lost",
     }
 }
 

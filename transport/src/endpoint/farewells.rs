@@ -9,7 +9,7 @@ use super::{Endpoint, Transmitted};
 use crate::{
     counters::QpCount,
     io::{EmitError, Wire},
-    reject::DropReason,
+    qp::Qp,
     wire::{headers::Headers, path::Path},
 };
 
@@ -31,25 +31,31 @@ impl Farewells {
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Keeps what a queue pair that is about to go owes its peer; gives how many answers found no room.
+    pub(super) fn keep(&mut self, qp: &Qp) -> u64 {
+        let mut lost = 0;
+        qp.farewells(|path, headers| {
+            if self.waiting.len() < FAREWELLS_MAX {
+                self.waiting.push_back((path, headers));
+            } else {
+                lost += 1;
+            }
+        });
+        lost
+    }
+
+    /// Forgets all but the first `count`: the queue pair that they were kept for stays.
+    pub(super) fn truncate(&mut self, count: usize) {
+        self.waiting.truncate(count);
+    }
 }
 
 impl Endpoint {
-    /// Keeps what the queue pair in a slot, which is about to go, owes its peer.
-    pub(super) fn note_farewell(&mut self, slot: u32) {
-        let farewell = self.qps.get(slot).and_then(|qp| qp.farewell());
-        self.keep_farewell(farewell);
-    }
-
-    /// Keeps an answer of a queue pair that is gone, or counts it as lost when there are too many.
-    pub(super) fn keep_farewell(&mut self, farewell: Option<(Path, Headers)>) {
-        let Some(farewell) = farewell else { return };
-        if self.farewells.waiting.len() < FAREWELLS_MAX {
-            self.farewells.waiting.push_back(farewell);
-        } else {
-            self.drops.count(DropReason::FarewellLost);
-        }
-    }
-
     /// Sends what queue pairs that are gone owed, each once, at most `budget`. One that finds no room does not hold up the next, which may leave
     /// by another queue.
     pub(super) fn transmit_farewells(&mut self, budget: usize, wire: &mut impl Wire) -> Transmitted {

@@ -145,6 +145,8 @@ pub(crate) enum Visit {
     Progress,
     /// As above: an acknowledgement was sent, and nothing else.
     Acknowledged,
+    /// As [`Self::Progress`]: an answer that cannot be given any more was dropped, for this reason.
+    Dropped(DropReason),
     /// Nothing to do until something happens.
     Idle,
     /// The wire has no room.
@@ -154,7 +156,7 @@ pub(crate) enum Visit {
 impl Visit {
     /// Something was done, whatever it was.
     pub(crate) const fn is_progress(self) -> bool {
-        matches!(self, Self::Progress | Self::Acknowledged)
+        matches!(self, Self::Progress | Self::Acknowledged | Self::Dropped(_))
     }
 }
 
@@ -272,10 +274,13 @@ impl Qp {
         self.link.counters.count_into(totals);
     }
 
-    /// An answer that is owed to the peer, ready to be sent when the queue pair is gone.
-    pub(crate) fn farewell(&self) -> Option<(Path, Headers)> {
-        let Roles::Reliable(Reliable { responder, .. }) = &self.roles else { return None };
-        Some((*self.link.way()?, responder.farewell(&self.link)?))
+    /// The answers that are owed to the peer, ready to be sent when the queue pair is gone.
+    pub(crate) fn farewells(&self, mut keep: impl FnMut(Path, Headers)) {
+        if let Roles::Reliable(Reliable { responder, .. }) = &self.roles
+            && let Some(path) = self.link.way()
+        {
+            responder.farewells(&self.link, |headers| keep(*path, headers));
+        }
     }
 
     /// Its attributes, state included.

@@ -8,7 +8,7 @@
 //! Most queue pairs answer few at a time, or none, so the ring's memory comes with the number ([`ReplayMemory`]), not with the queue pair.
 
 use alloc::vec::Vec;
-use core::ops::Range;
+use core::{cmp::Ordering, ops::Range};
 
 use roced_shared::abi::control::{QpAttributes, attribute};
 
@@ -36,7 +36,7 @@ pub(crate) struct Request {
 /// Responses still to be sent, as packet numbers within the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pending {
-    /// The first of this answer: it is a FIRST or an ONLY.
+    /// The first of what was asked for last: it is a FIRST or an ONLY. It may lie ahead.
     pub(crate) start: u32,
     /// The next to be sent.
     pub(crate) next: u32,
@@ -55,6 +55,8 @@ struct Slot {
     pending: Pending,
     /// It was answered to its end before; what is pending now is a repetition.
     answered: bool,
+    /// Bytes that the last packet of the pending answer has less than its place in the request: a duplicate asked for no more.
+    short: u16,
 }
 
 impl Slot {
@@ -164,7 +166,7 @@ impl Replay {
             return false;
         }
         let pending = Pending { start: 0, next: 0, end: request.packets };
-        let new = Slot { request, pending, answered: false };
+        let new = Slot { request, pending, answered: false, short: 0 };
         match self.slots.get_mut(self.count % self.depth) {
             Some(slot) => {
                 self.pending -= u32::from(slot.is_pending());
@@ -189,21 +191,42 @@ impl Replay {
         let slot = &mut self.slots[number % self.depth];
         let start = duplicate.psn.offset_from(slot.request.first_psn);
         let end = start + duplicate.packets;
+        let there = u64::from(slot.request.length).min(u64::from(end) * mtu as u64);
+        // Less than a packet, and no packet is longer than 64 KiB.
+        let short = (there - u64::from(start) * mtu as u64 - u64::from(duplicate.length)) as u16;
         if !slot.is_pending() {
             slot.pending = Pending { start, next: start, end };
+            slot.short = short;
             self.first = if self.pending == 0 { number } else { self.first.min(number) };
             self.pending += 1;
-        } else if start < slot.pending.next || slot.pending.end < end {
-            // Else what it asks for lies ahead in the answer that is under way.
-            slot.pending = Pending { start, next: start, end: end.max(slot.pending.end) };
+            return true;
+        }
+        // What an earlier duplicate asked for is answered as well: both in one answer, and what lies between them.
+        let pending = &mut slot.pending;
+        slot.short = match end.cmp(&pending.end) {
+            Ordering::Less => slot.short,
+            Ordering::Equal => slot.short.min(short),
+            Ordering::Greater => short,
+        };
+        pending.end = pending.end.max(end);
+        if start <= pending.next {
+            (pending.start, pending.next) = (start, start);
+        } else if pending.next != pending.start {
+            pending.start = start;
         }
         true
     }
 
-    /// The oldest request with responses to be sent.
-    pub(crate) fn front(&self) -> Option<(Request, Pending)> {
+    /// The oldest request with responses to be sent, and how many bytes the last of them is short of its place in the request.
+    pub(crate) fn front(&self) -> Option<(Request, Pending, u16)> {
         let slot = self.slot(self.front_number()?);
-        slot.is_pending().then_some((slot.request, slot.pending))
+        slot.is_pending().then_some((slot.request, slot.pending, slot.short))
+    }
+
+    /// Requests with responses to be sent, oldest first, and whether each was answered to its end before.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (Request, bool)> {
+        let waiting = self.kept().map(|number| self.slot(number)).filter(|slot| slot.is_pending());
+        waiting.map(|slot| (slot.request, slot.answered))
     }
 
     /// One response of [`Self::front`] was sent.
@@ -220,6 +243,22 @@ impl Replay {
                 self.first += 1;
             }
         }
+    }
+
+    /// A request waits for its first answer, or for the rest of it.
+    pub(crate) fn owes_first_answer(&self) -> bool {
+        self.pending > 0 && self.slots.iter().any(|slot| slot.is_pending() && !slot.answered)
+    }
+
+    /// Ends the answer to [`Self::front`] if it is a repetition: its request was answered to its end before. False when it was not.
+    pub(crate) fn give_up_repetition(&mut self) -> bool {
+        let Some(number) = self.front_number() else { return false };
+        let slot = &mut self.slots[number % self.depth];
+        if slot.answered {
+            slot.pending = Pending::NOTHING;
+            self.pending -= 1;
+        }
+        slot.answered
     }
 
     fn front_number(&self) -> Option<usize> {
@@ -240,6 +279,11 @@ impl Replay {
 }
 
 impl Request {
+    /// An operation that is answered by an ATOMIC ACK.
+    pub(crate) const fn is_atomic(&self) -> bool {
+        matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
+    }
+
     /// The duplicate asks for a part of this very request: same operation and key, and its address is where its PSN says (IBTA v1 C9-107).
     fn covers(&self, duplicate: &Duplicate, mtu: usize) -> bool {
         let skip = duplicate.psn.offset_from(self.first_psn);
@@ -348,7 +392,7 @@ mod tests {
             replay.advance();
         }
         assert!(replay.replay(&duplicate(6, 2, 6), MTU));
-        assert_eq!(replay.front().expect("pending").1, Pending { start: 0, next: 5, end: 8 });
+        assert_eq!(replay.front().expect("pending").1, Pending { start: 6, next: 5, end: 8 });
         assert!(replay.replay(&duplicate(2, 6, 2), MTU));
         assert_eq!(replay.front().expect("pending").1, Pending { start: 2, next: 2, end: 8 });
     }
@@ -369,7 +413,7 @@ mod tests {
         assert!(replay.push(fetch_add(7, 2)));
         replay.advance();
         assert!(replay.replay(&again, MTU));
-        assert_eq!(replay.front().map(|(request, _)| request.original), Some(2), "the newer one");
+        assert_eq!(replay.front().map(|(request, ..)| request.original), Some(2), "the newer one");
     }
 
     #[test]
@@ -419,7 +463,7 @@ mod tests {
             let mut waiting = 4 - answered;
             for psn in 6 - waiting..6 {
                 assert_eq!(replay.has_room(), waiting < 2, "{waiting} wait");
-                assert_eq!(replay.front().map(|(request, _)| request.first_psn), Some(Psn::new(psn)));
+                assert_eq!(replay.front().map(|(request, ..)| request.first_psn), Some(Psn::new(psn)));
                 replay.advance();
                 waiting -= 1;
             }
@@ -452,6 +496,31 @@ mod tests {
         assert_eq!(most, DEPTH_MAX as usize);
     }
 
+    /// A slot has 56 bytes, and queue pairs have up to 128.
+    #[test]
+    fn a_slot_is_as_small_as_it_was_promised() {
+        assert_eq!(size_of::<Slot>(), 56);
+    }
+
+    #[test]
+    fn duplicates_of_parts_are_answered_to_the_byte_and_together() {
+        let mut replay = Replay::new();
+        replay.reset(1);
+        assert!(replay.push(request(0, 8)));
+        (0..8).for_each(|_| replay.advance());
+        let part = |psn, packets, length| Duplicate { length, ..duplicate(psn, packets, u64::from(psn)) };
+        let pending = |replay: &Replay| replay.front().map(|(_, pending, short)| (pending, short)).expect("pending");
+        assert!(replay.replay(&part(2, 2, 1500), MTU));
+        assert_eq!(pending(&replay), (Pending { start: 2, next: 2, end: 4 }, 548));
+        assert!(replay.replay(&part(6, 1, 1000), MTU));
+        assert_eq!(pending(&replay), (Pending { start: 2, next: 2, end: 7 }, 24));
+        assert!(replay.replay(&part(6, 1, 1024), MTU));
+        assert_eq!(pending(&replay), (Pending { start: 2, next: 2, end: 7 }, 0));
+        replay.advance();
+        assert!(replay.replay(&part(5, 1, 1), MTU));
+        assert_eq!(pending(&replay), (Pending { start: 5, next: 3, end: 7 }, 0));
+    }
+
     /// Whatever is asked in whatever order: the front is the oldest with responses to be sent, as a look at all of them says.
     #[test]
     fn the_front_is_the_oldest_that_waits() {
@@ -467,7 +536,7 @@ mod tests {
             }
             let slots = replay.kept().map(|number| replay.slot(number));
             let oldest = slots.clone().find(|slot| slot.is_pending()).map(|slot| slot.request.first_psn);
-            assert_eq!(replay.front().map(|(request, _)| request.first_psn), oldest);
+            assert_eq!(replay.front().map(|(request, ..)| request.first_psn), oldest);
             assert_eq!(slots.filter(|slot| slot.is_pending()).count(), replay.pending as usize);
         }
     }

@@ -90,7 +90,7 @@ pub(crate) struct Responder {
     offer: CreditOffer,
 }
 
-/// A SEND with invalidate that waits until no table opens the key. Its packet stays the expected one; what comes meanwhile is too early.
+/// A SEND with invalidate that waits until all before it is answered and then until no table opens the key. Its packet stays the expected one; what comes meanwhile is too early.
 #[derive(Clone, Copy, Debug)]
 struct Invalidating {
     key: MrKey,
@@ -344,8 +344,11 @@ impl Responder {
             if duplicate.operation == Operation::ReadRequest {
                 link.counters.count(QpCount::ReadRequests);
             }
-        } else {
+        } else if matches!(packet.info.operation, Operation::Send | Operation::Write) {
             self.acknowledge_again(packet);
+        } else {
+            // A reserved opcode: not what was executed.
+            return DropReason::UnknownDuplicate;
         }
         link.counters.count(QpCount::DuplicateRequest);
         DropReason::Duplicate
@@ -437,12 +440,23 @@ impl Responder {
         let (solicited, imm) = (packet.bth.solicited, packet.imm);
         if let Some(Ieth { rkey: key }) = packet.ieth {
             self.invalidating = Some(Invalidating { key, received, solicited, overtaken: self.overtaken.take() });
-            link.keys.want(Waiter::Responder, KeyWish::InvalidateRemotely(key));
+            self.invalidate_when_answered(link);
             return Err(Refused::Later);
         }
         let message = Finished { op: CompletionOp::Recv, bytes: received, imm, solicited, invalidated: None };
         self.finish(message, link, recv_queue, turn);
         Ok(1)
+    }
+
+    /// Asks for the key of a SEND with invalidate to be made invalid when all requests before it were answered once: the responses of a READ
+    /// are read from memory when they leave, and that READ may need this very key.
+    fn invalidate_when_answered(&mut self, link: &mut Link) {
+        if let Some(Invalidating { key, .. }) = self.invalidating
+            && !link.keys.waits(Waiter::Responder)
+            && !self.replay.owes_first_answer()
+        {
+            link.keys.want(Waiter::Responder, KeyWish::InvalidateRemotely(key));
+        }
     }
 
     /// No table opens the key of a SEND with invalidate any more, or it is none that the peer may make invalid.

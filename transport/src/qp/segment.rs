@@ -18,7 +18,12 @@ pub(super) fn packets(length: u64, mtu: usize) -> u32 {
 
 /// Where packet `packet` of `packets` stands in its message.
 pub(super) const fn position(packet: u32, packets: u32) -> Position {
-    match (packet == 0, packet + 1 == packets) {
+    place(packet == 0, packet + 1 == packets)
+}
+
+/// The position of a packet that begins its message or not, and ends it or not.
+pub(super) const fn place(begins: bool, ends: bool) -> Position {
+    match (begins, ends) {
         (true, true) => Position::Only,
         (true, false) => Position::First,
         (false, true) => Position::Last,

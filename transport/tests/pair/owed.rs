@@ -484,3 +484,138 @@ fn a_reserved_syndrome_is_dropped() {
         assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
     }
 }
+
+/// The READ waits for room when the program ends the queue pair. The ACK says nothing of it.
+#[test]
+fn an_owed_ack_before_a_read_survives_the_move_to_err() {
+    let mut pair = warm(Settings { timeout: 14, retry_cnt: 1, ..Settings::default() });
+    pair.hosts[1].post_recv(7, &[sge(0, 100)]);
+    pair.hosts[1].nic.room = 0;
+    pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 100)], 0));
+    pair.hosts[0].post(&work(2, SendOp::Read, &[sge(8192, 100)], 600_000));
+    for _ in 0..4 {
+        pair.turn(&mut no_fault);
+    }
+    assert_eq!(pair.hosts[1].take(), [(7, Status::Success)]);
+    go(&mut pair, 1, state::ERR);
+    pair.hosts[1].nic.room = 64;
+    pair.settle();
+    let ends = pair.hosts[0].take();
+    assert_eq!(ends.first(), Some(&(1, Status::Success)), "{ends:?}");
+}
+
+#[test]
+fn an_executed_atomic_is_answered_after_the_move_to_err() {
+    let mut pair = warm(Settings { timeout: 14, retry_cnt: 1, ..Settings::default() });
+    pair.hosts[1].nic.room = 0;
+    pair.hosts[0].post(&SendWork { swap_or_add: 5, ..work(1, SendOp::FetchAdd, &[sge(0, 8)], 600_000) });
+    for _ in 0..4 {
+        pair.turn(&mut no_fault);
+    }
+    assert_eq!(pair.hosts[1].app.originals.len(), 1);
+    go(&mut pair, 1, state::ERR);
+    pair.hosts[1].nic.room = 64;
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+}
+
+/// What takes no memory is answered up to the first READ, whichever way the queue pair goes; an ACK of what comes behind that would say that its
+/// responses are lost.
+#[test]
+fn answers_that_take_no_memory_are_given_up_to_the_first_read() {
+    for end in ["ERR", "RESET", "removed"] {
+        let mut pair = warm(Settings { timeout: 14, retry_cnt: 1, credits: [false; 2], ..Settings::default() });
+        pair.hosts[1].post_recv(7, &[sge(0, 100)]);
+        pair.hosts[1].nic.room = 0;
+        let eight = [sge(0, 8)];
+        pair.hosts[0].post(&SendWork { swap_or_add: 5, ..work(1, SendOp::FetchAdd, &eight, 600_000) });
+        pair.hosts[0].post(&SendWork { swap_or_add: 5, ..work(2, SendOp::AtomicWrite, &[], 600_000) });
+        pair.hosts[0].post(&work(3, SendOp::Send, &[sge(0, 100)], 0));
+        pair.hosts[0].post(&work(4, SendOp::Read, &[sge(8192, 3000)], 600_000));
+        pair.hosts[0].post(&SendWork { swap_or_add: 5, ..work(5, SendOp::FetchAdd, &eight, 600_000) });
+        for _ in 0..6 {
+            pair.turn(&mut no_fault);
+        }
+        assert_eq!(pair.hosts[1].app.originals.len(), 3, "all were executed");
+        pair.trace.clear();
+        let host = &mut pair.hosts[1];
+        match end {
+            "ERR" => go(&mut pair, 1, state::ERR),
+            "RESET" => go(&mut pair, 1, state::RESET),
+            _ => drop(host.endpoint.remove_qp(host.qpn).expect("there")),
+        }
+        pair.hosts[1].nic.room = 64;
+        pair.settle();
+        let first = Psn::new(pair.settings.psn).plus(20);
+        let said: Vec<_> = pair
+            .trace
+            .iter()
+            .filter(|(from, ..)| *from == 1)
+            .map(|(_, opcode, psn)| (*opcode, Psn::new(*psn).offset_from(first)))
+            .collect();
+        let expected = [(opcode::RC_ATOMIC_ACK, 0), (opcode::RC_READ_RESPONSE_ONLY, 1), (opcode::RC_ACK, 2)];
+        assert_eq!(said, expected, "{end}");
+        let ends = pair.hosts[0].take();
+        assert_eq!(ends[..3], [(1, Status::Success), (2, Status::Success), (3, Status::Success)], "{end}");
+        assert_eq!(ends[3].1, Status::TransportRetryExceeded, "{end}");
+        let msns: Vec<_> = pair
+            .answers
+            .iter()
+            .filter(|(from, psn, _)| *from == 1 && *psn == first.plus(2).get())
+            .map(|(.., aeth)| aeth.msn)
+            .collect();
+        assert_eq!(msns, [23], "{end}");
+    }
+}
+
+/// IBTA v1 9.7.5.2.8: one that the network repeats comes when the request was sent again.
+#[test]
+fn a_repeated_rnr_nak_spends_one_retry() {
+    let mut pair = warm(Settings { rnr_retry: 1, min_rnr_timer: 1, ..Settings::default() });
+    let psn = Psn::new(pair.settings.psn).plus(20).get();
+    pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 10)], 0));
+    pair.turn(&mut |_, _, _| Fate::Drop);
+    let nak = said(&pair, psn, Syndrome::Rnr { timer: 1 });
+    pair.deliver(0, &nak);
+    let before = pair.sent(0, Operation::Send);
+    for _ in 0..20 {
+        pair.turn(&mut |_, _, _| Fate::Drop);
+        pair.now = pair.now + Nanos::from_micros(1);
+        if pair.sent(0, Operation::Send) > before {
+            break;
+        }
+    }
+    pair.deliver(0, &nak);
+    assert_eq!(pair.hosts[0].state(), "RTS", "within a microsecond of its being sent again");
+}
+
+/// The ACK of the duplicate WRITE says the newest, and the READ behind it is asked for again already: no retry is spent.
+#[test]
+fn an_ack_of_a_duplicate_between_two_reads_is_no_implied_nak() {
+    let mut pair = warm(Settings { retry_cnt: 2, ..Settings::default() });
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(8192, 1000)], 600_000));
+    pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 10)], 0));
+    pair.hosts[0].post(&work(3, SendOp::Read, &[sge(16384, 1000)], 600_000));
+    let mut lost = 0;
+    let done = pair.run(Nanos::from_millis(1000), |from, _, _| {
+        if from == 1 && lost < 3 {
+            lost += 1;
+            return Fate::Drop;
+        }
+        Fate::Deliver
+    });
+    assert!(done);
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success), (3, Status::Success)]);
+    assert!(pair.hosts[0].count(QpCount::ImpliedNak) <= 1, "{}", pair.hosts[0].count(QpCount::ImpliedNak));
+}
+
+#[test]
+fn an_empty_write_with_immediate_waits_for_its_receive() {
+    let mut pair = warm(Settings { min_rnr_timer: 1, ..Settings::default() });
+    pair.hosts[0].post(&SendWork { rkey: 0, ..work(1, SendOp::WriteImm, &[], 0) });
+    pair.run(Nanos::from_micros(300), no_fault);
+    assert!(pair.hosts[1].count(QpCount::RnrNakSent) > 0);
+    pair.hosts[1].post_recv(7, &[]);
+    pair.settle();
+    assert_eq!((pair.hosts[0].take(), pair.hosts[1].take()), (vec![(1, Status::Success)], vec![(7, Status::Success)]));
+}

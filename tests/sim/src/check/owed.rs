@@ -18,6 +18,8 @@ pub(crate) struct Owed {
     /// All before this was answered at least once; PSNs from it on that were.
     from: u64,
     replied: BTreeSet<u64>,
+    /// READs up to here were answered to their end.
+    answered: u64,
     /// Answers that the network lost, damaged or delayed, and may not have been made good.
     hit: Vec<Hit>,
     /// The request that the requester knows to be refused, and since when.
@@ -36,7 +38,7 @@ struct Hit {
 
 impl Owed {
     pub(crate) fn from(start: u64) -> Self {
-        Self { from: start, replied: BTreeSet::new(), hit: Vec::new(), refused: None, patience: 0 }
+        Self { from: start, replied: BTreeSet::new(), answered: start, hit: Vec::new(), refused: None, patience: 0 }
     }
 }
 
@@ -45,6 +47,24 @@ impl Stream {
     pub(crate) fn on_reply(&mut self, psn: u64) {
         self.owed.replied.insert(psn);
         self.advance_replied(psn);
+    }
+
+    /// The last response of a READ leaves, whose PSNs end there.
+    pub(crate) fn on_answered_to_end(&mut self, end: u64) {
+        self.owed.answered = self.owed.answered.max(end);
+    }
+
+    /// The request at `psn` is refused. IBTA v1 9.7.5.2: that is so of a new one alone; a READ that was answered is not refused when it comes again.
+    pub(crate) fn check_not_answered(&self, psn: u64) -> Checked {
+        let answered = self.owed.answered;
+        demand!(
+            psn >= answered,
+            "refusal",
+            "PSN {} is refused, and READs up to {} were answered to their end",
+            psn & 0xff_ffff,
+            answered & 0xff_ffff
+        );
+        Ok(())
     }
 
     fn advance_replied(&mut self, to: u64) {

@@ -159,6 +159,7 @@ impl Stream {
             _ => syndrome == 0x62 && message.may_fail,
         };
         demand!(expected, "refusal", "NAK 0x{syndrome:02x} of PSN {} for {message:?}", seen.psn);
+        self.check_not_answered(psn)?;
         self.check_owed(psn)?;
         let message = self.message(id).expect("found");
         // A key that is none any more is found out when all bytes of the message are there.
@@ -240,6 +241,9 @@ impl Stream {
             seen.payload.len()
         );
         let Some(end) = self.request_end(psn) else { return Ok(()) };
+        if seen.ends {
+            self.on_answered_to_end(end);
+        }
         demand!(
             seen.ends == (psn + 1 == end),
             "read-response",

@@ -54,8 +54,9 @@ impl Tally {
     /// Everything that was counted was seen, and the other way round. `holds` says that it may still hold packets, which are counted
     /// when their turn has come.
     pub(crate) fn check(&self, counters: &QpCounters, drops: &DropCounters, holds: bool) -> Checked {
-        // That one is no frame that was given to it.
-        let taken = DropReason::ALL.iter().filter(|reason| **reason != DropReason::FarewellLost);
+        // These are no frames that were given to it.
+        let is_answer = |reason: &DropReason| matches!(reason, DropReason::FarewellLost | DropReason::RepetitionLost);
+        let taken = DropReason::ALL.iter().filter(|reason| !is_answer(reason));
         let dropped: u64 = taken.map(|reason| drops.get(*reason)).sum();
         let exact = [
             ("request_packets", counters.get(QpCount::RequestPackets), self.requests),

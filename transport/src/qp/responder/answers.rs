@@ -11,8 +11,9 @@ use crate::{
     qp::{
         Link, State, Turn, Visit,
         replay::{Pending, Request},
-        segment::position,
+        segment::place,
     },
+    reject::DropReason,
     wire::{
         aeth::{Aeth, NakCode, Syndrome},
         atomic::AtomicAck,
@@ -27,28 +28,35 @@ impl Responder {
         let failed = link.state == State::Error;
         // An ACK for what came after a READ would say that its responses are lost: they go first. A refusal says so, too, and what was
         // accepted before it is answered (IBTA v1 9.7.5.2.7); a queue pair that its client has ended answers nothing that takes memory.
-        let refuses = matches!(self.owed, Owed::Nak(..));
-        if (!failed || refuses)
-            && let Some((request, pending)) = self.replay.front()
-        {
-            return if matches!(request.operation, Operation::CompareSwap | Operation::FetchAdd) {
-                self.send_atomic_ack(&request, link, wire)
-            } else {
-                self.send_read_response(&request, pending, link, turn, wire)
-            };
+        let ended = failed && !matches!(self.owed, Owed::Nak(..));
+        let front = self.replay.front();
+        if let Some((request, pending, short)) = &front {
+            if request.is_atomic() {
+                return self.send_atomic_ack(request, link, wire);
+            }
+            if !ended || request.operation != Operation::ReadRequest {
+                return self.send_read_response(request, *pending, *short, link, turn, wire);
+            }
+            // A repetition holds up nothing: its requester may have had the answer.
+            if self.replay.give_up_repetition() {
+                return Visit::Dropped(DropReason::RepetitionLost);
+            }
         }
         // A queue pair that has failed says why, and what it did; it asks for nothing.
         let owed = if failed { self.owed_of_the_past() } else { self.owed };
-        let (syndrome, psn) = match owed {
+        let (syndrome, psn, msn) = match owed {
             Owed::Nothing => return Visit::Idle,
-            Owed::Ack if failed && self.replay.front().is_some() => return Visit::Idle,
-            Owed::Ack => (self.offer.syndrome(self.msn, link), self.expected.minus(1)),
-            Owed::AckUpTo(psn) => (self.offer.syndrome(self.msn, link), psn),
-            Owed::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.expected),
-            Owed::RnrNak => (Syndrome::Rnr { timer: link.attributes.min_rnr_timer as u8 }, self.expected),
-            Owed::Nak(code, psn, _) => (Syndrome::Nak(code), psn),
+            Owed::Ack | Owed::AckUpTo(_) => {
+                // What is in front still is a READ that an ended queue pair does not answer.
+                let read = front.as_ref().map(|(request, ..)| request);
+                let Some((psn, msn)) = self.acknowledged(owed, read) else { return Visit::Idle };
+                (self.offer.syndrome(msn, link), psn, msn)
+            }
+            Owed::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.expected, self.msn),
+            Owed::RnrNak => (Syndrome::Rnr { timer: link.attributes.min_rnr_timer as u8 }, self.expected, self.msn),
+            Owed::Nak(code, psn, before) => (Syndrome::Nak(code), psn, before),
         };
-        let headers = self.answer(syndrome, psn, link);
+        let headers = Self::answer(syndrome, psn, msn, link);
         if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
             return Visit::Full;
         }
@@ -60,40 +68,81 @@ impl Responder {
         Visit::Progress
     }
 
-    /// The answer that is owed as the last word of a queue pair that goes: an ACK, or the NAK with which it ended. None while responses are owed
-    /// that would have to go first.
-    pub(crate) fn farewell(&self, link: &Link) -> Option<Headers> {
-        if self.replay.front().is_some() {
-            return None;
+    /// The answers that are owed as the last words of a queue pair that goes, in their order: those that take no memory, up to the first READ that
+    /// was never answered, and then an ACK of all before that, or the NAK with which the queue pair ended.
+    pub(crate) fn farewells(&self, link: &Link, mut keep: impl FnMut(Headers)) {
+        let mut unanswered = None;
+        let mut said = None;
+        for (request, answered) in self.replay.waiting() {
+            if request.operation != Operation::ReadRequest {
+                said = Some(request.first_psn);
+                keep(Self::short_answer(&request, Syndrome::ACK, link));
+            } else if !answered {
+                unanswered = Some(request);
+                break;
+            }
         }
-        let (syndrome, psn) = match self.owed_of_the_past() {
-            Owed::Ack => (Syndrome::ACK, self.expected.minus(1)),
-            Owed::AckUpTo(psn) => (Syndrome::ACK, psn),
-            Owed::Nak(code, psn, _) => (Syndrome::Nak(code), psn),
+        let owed = self.owed_of_the_past();
+        match owed {
+            Owed::Nak(code, psn, before) if unanswered.is_none() => {
+                keep(Self::answer(Syndrome::Nak(code), psn, before, link));
+            }
+            Owed::Ack | Owed::AckUpTo(_) | Owed::Nak(..) => {
+                if let Some((psn, msn)) = self.acknowledged(owed, unanswered.as_ref())
+                    && said.is_none_or(|said| psn.distance_from(said) > 0)
+                {
+                    keep(Self::answer(Syndrome::ACK, psn, msn, link));
+                }
+            }
             // The peer asks again, and finds nobody.
-            Owed::Nothing | Owed::SequenceNak | Owed::RnrNak => return None,
-        };
-        Some(self.answer(syndrome, psn, link))
+            Owed::Nothing | Owed::SequenceNak | Owed::RnrNak => {}
+        }
     }
 
-    /// An ACK or NAK. All executed messages are counted, but by a refusal: that counts those before what it refuses.
-    fn answer(&self, syndrome: Syndrome, psn: Psn, link: &Link) -> Headers {
-        let msn = if let Owed::Nak(_, _, before) = self.owed { before } else { self.msn };
+    /// PSN and MSN of an ACK that is owed. It is of nothing from `unanswered` on, a READ whose responses it would say to be lost; `None` when there
+    /// was nothing before that.
+    fn acknowledged(&self, owed: Owed, unanswered: Option<&Request>) -> Option<(Psn, u32)> {
+        let psn = if let Owed::AckUpTo(psn) = owed { psn } else { self.expected.minus(1) };
+        match unanswered {
+            Some(read) if psn.distance_from(read.first_psn) >= 0 => {
+                let before = Psn::new(read.msn).minus(1).get();
+                (before > 0).then(|| (read.first_psn.minus(1), before))
+            }
+            _ => Some((psn, self.msn)),
+        }
+    }
+
+    /// An ACK or NAK.
+    fn answer(syndrome: Syndrome, psn: Psn, msn: u32, link: &Link) -> Headers {
         Headers { aeth: Some(Aeth { syndrome, msn }), ..Headers::new(link.bth(opcode::RC_ACK, psn)) }
+    }
+
+    /// The answer to a request whose answer takes no memory: an ATOMIC ACK, or for FLUSH and atomic WRITE a READ response of no bytes.
+    fn short_answer(request: &Request, syndrome: Syndrome, link: &Link) -> Headers {
+        let is_atomic = request.is_atomic();
+        let opcode = if is_atomic { opcode::RC_ATOMIC_ACK } else { opcode::RC_READ_RESPONSE_ONLY };
+        Headers {
+            aeth: Some(Aeth { syndrome, msn: request.msn }),
+            atomic_ack: is_atomic.then_some(AtomicAck { original: request.original }),
+            ..Headers::new(link.bth(opcode, request.first_psn))
+        }
     }
 
     fn send_read_response<A: App, W: Wire>(
         &mut self,
         request: &Request,
         pending: Pending,
+        short: u16,
         link: &mut Link,
         turn: &mut Turn<'_, A>,
         wire: &mut W,
     ) -> Visit {
         let mtu = link.mtu();
-        let place = position(pending.next - pending.start, pending.end - pending.start);
+        let (begins, ends) = (pending.next == pending.start, pending.next + 1 == pending.end);
+        let place = place(begins, ends);
         let skip = pending.next * mtu as u32;
-        let payload = (request.length - skip).min(mtu as u32) as usize;
+        let there = (request.length - skip).min(mtu as u32);
+        let payload = if ends { there - u32::from(short) } else { there } as usize;
         let psn = request.first_psn.plus(pending.next);
         let headers = Headers {
             aeth: (place != Position::Middle)
@@ -116,6 +165,8 @@ impl Responder {
                 Visit::Progress
             }
             Err(EmitError::Full) => Visit::Full,
+            // IBTA v1 9.7.5.2: a duplicate is answered or dropped; only a new request is refused by a NAK.
+            Err(EmitError::Aborted) if self.replay.give_up_repetition() => Visit::Dropped(DropReason::RepetitionLost),
             Err(EmitError::Aborted) => {
                 // IBTA v1 9.7.5.2.6: a NAK takes the place of the response that cannot be given, and of all behind it.
                 self.owed = Owed::Nak(NakCode::RemoteAccess, psn, Psn::new(request.msn).minus(1).get());
@@ -130,11 +181,7 @@ impl Responder {
     }
 
     fn send_atomic_ack<W: Wire>(&mut self, request: &Request, link: &mut Link, wire: &mut W) -> Visit {
-        let headers = Headers {
-            aeth: Some(Aeth { syndrome: self.offer.syndrome(request.msn, link), msn: request.msn }),
-            atomic_ack: Some(AtomicAck { original: request.original }),
-            ..Headers::new(link.bth(opcode::RC_ATOMIC_ACK, request.first_psn))
-        };
+        let headers = Self::short_answer(request, self.offer.syndrome(request.msn, link), link);
         if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
             return Visit::Full;
         }
@@ -151,6 +198,9 @@ impl Responder {
         if *owed == Owed::Ack && says_all {
             // It has said that, too.
             *owed = Owed::Nothing;
+        }
+        if self.invalidating.is_some() && link.state != State::Error {
+            self.invalidate_when_answered(link);
         }
     }
 }

@@ -1,0 +1,189 @@
+//! Duplicate requests: answered from what is kept, acknowledged, or dropped; never refused.
+
+use roced_transport::{
+    mr::MrKey,
+    psn::Psn,
+    reject::DropReason,
+    wire::{
+        Aeth, NakCode, Syndrome,
+        bth::Bth,
+        headers::Headers,
+        opcode::{self, Opcode, Operation, Position},
+        reth::Reth,
+    },
+};
+
+use crate::host::{KEY, Pair, Settings, VA, bth, forged, sge};
+use crate::keys::{WINDOW, lend};
+use crate::selective::warm;
+
+/// What a host has on its way out now: opcode, PSN counted from the first, payload, AETH.
+fn out(pair: &mut Pair, at: usize) -> Vec<(Opcode, u32, usize, Option<Aeth>)> {
+    let first = Psn::new(pair.settings.psn);
+    let host = &mut pair.hosts[at];
+    host.endpoint.on_timeout(pair.now, 16, &mut host.app);
+    host.endpoint.poll_transmit(pair.now, 256, &mut host.app, &mut host.nic);
+    let frames: Vec<_> = host.nic.frames.drain(..).collect();
+    frames
+        .iter()
+        .map(|frame| {
+            let pieces: Vec<&[u8]> = frame.chunks(3840).collect();
+            let packet = roced_transport::wire::parse(&pieces).expect("parses");
+            (packet.bth.opcode, packet.bth.psn.offset_from(first), packet.payload_len(), packet.aeth)
+        })
+        .collect()
+}
+
+fn read(pair: &Pair, ahead: u32, va: u64, length: u32, key: MrKey) -> Vec<u8> {
+    let first = bth(pair, opcode::RC_READ_REQUEST);
+    let reth = Some(Reth { va, rkey: key, length });
+    let bth = Bth { psn: first.psn.plus(ahead), ack_request: true, ..first };
+    forged(pair, &Headers { reth, ..Headers::new(bth) }, &[])
+}
+
+fn send_packet(pair: &Pair, ahead: u32) -> Vec<u8> {
+    let first = bth(pair, opcode::RC_SEND_ONLY);
+    let bth = Bth { psn: first.psn.plus(ahead), ack_request: true, ..first };
+    forged(pair, &Headers::new(bth), &[7; 10])
+}
+
+fn shape(frames: &[(Opcode, u32, usize, Option<Aeth>)]) -> Vec<(Operation, Position, u32, usize)> {
+    frames
+        .iter()
+        .map(|(opcode, psn, bytes, _)| {
+            let info = opcode.info().expect("known");
+            (info.operation, info.position, *psn, *bytes)
+        })
+        .collect()
+}
+
+/// IBTA v1 9.7.5.2: only a new request is refused by a NAK. The key was taken back long after the READ was answered.
+#[test]
+fn a_duplicate_read_whose_key_is_gone_is_dropped() {
+    let mut pair = Pair::new(Settings::default());
+    lend(&mut pair);
+    let frame = read(&pair, 0, VA, 3000, WINDOW);
+    pair.deliver(1, &frame);
+    assert_eq!(out(&mut pair, 1).len(), 3);
+    pair.hosts[1].endpoint.remove_mr(WINDOW).expect("there");
+    pair.deliver(1, &frame);
+    let said = out(&mut pair, 1);
+    assert_eq!((pair.hosts[1].state(), said), ("RTS", vec![]));
+    assert_eq!(pair.hosts[1].endpoint.drops().get(DropReason::RepetitionLost), 1);
+}
+
+/// The first answer to a READ has its NAK, also where the READ was asked for again before the answer was complete.
+#[test]
+fn a_read_that_was_not_answered_to_its_end_is_refused_when_its_key_is_gone() {
+    let mut pair = Pair::new(Settings::default());
+    lend(&mut pair);
+    let frame = read(&pair, 0, VA, 3000, WINDOW);
+    pair.deliver(1, &frame);
+    pair.hosts[1].nic.room = 2;
+    assert_eq!(out(&mut pair, 1).len(), 2);
+    pair.hosts[1].nic.room = 64;
+    pair.hosts[1].endpoint.remove_mr(WINDOW).expect("there");
+    pair.deliver(1, &frame);
+    let said = out(&mut pair, 1);
+    let syndromes: Vec<_> = said.iter().filter_map(|(.., aeth)| aeth.map(|aeth| aeth.syndrome)).collect();
+    assert_eq!(syndromes, [Syndrome::Nak(NakCode::RemoteAccess)]);
+    assert_eq!(pair.hosts[1].state(), "ERR");
+}
+
+/// IBTA v1 C9-107: to the byte.
+#[test]
+fn a_duplicate_of_a_part_of_a_read_is_answered_by_that_part() {
+    use Operation::ReadResponse;
+    let mut pair = Pair::new(Settings::default());
+    let frame = read(&pair, 0, VA, 8 * 1024, KEY);
+    pair.deliver(1, &frame);
+    assert_eq!(out(&mut pair, 1).len(), 8);
+    let frame = read(&pair, 2, VA + 2048, 1500, KEY);
+    pair.deliver(1, &frame);
+    let said = out(&mut pair, 1);
+    assert_eq!(shape(&said), [(ReadResponse, Position::First, 2, 1024), (ReadResponse, Position::Last, 3, 476)]);
+}
+
+/// They come before anything leaves.
+#[test]
+fn two_duplicates_of_parts_of_a_read_are_both_answered() {
+    let mut pair = Pair::new(Settings::default());
+    let frame = read(&pair, 0, VA, 8 * 1024, KEY);
+    pair.deliver(1, &frame);
+    assert_eq!(out(&mut pair, 1).len(), 8);
+    for (ahead, length) in [(2, 2048), (4, 4096)] {
+        let frame = read(&pair, ahead, VA + u64::from(ahead) * 1024, length, KEY);
+        pair.deliver(1, &frame);
+    }
+    let psns: Vec<_> = out(&mut pair, 1).iter().map(|(_, psn, ..)| *psn).collect();
+    assert_eq!(psns, [2, 3, 4, 5, 6, 7]);
+}
+
+/// It asks for what lies ahead in the answer under way.
+#[test]
+fn a_duplicate_that_lies_ahead_begins_with_a_first() {
+    let mut pair = Pair::new(Settings::default());
+    let frame = read(&pair, 0, VA, 8 * 1024, KEY);
+    pair.deliver(1, &frame);
+    pair.hosts[1].nic.room = 2;
+    assert_eq!(out(&mut pair, 1).len(), 2);
+    pair.hosts[1].nic.room = 64;
+    let frame = read(&pair, 4, VA + 4096, 4096, KEY);
+    pair.deliver(1, &frame);
+    let said = shape(&out(&mut pair, 1));
+    assert!(said.contains(&(Operation::ReadResponse, Position::First, 4, 1024)), "{said:?}");
+}
+
+/// IBTA v1 C9-105 is about SENDs and WRITEs.
+#[test]
+fn a_reserved_opcode_behind_the_expected_psn_is_not_acknowledged() {
+    let mut pair = warm(Settings::default());
+    let first = bth(&pair, Opcode(0x1e));
+    let frame = forged(&pair, &Headers::new(Bth { ack_request: true, ..first }), &[]);
+    pair.deliver(1, &frame);
+    assert_eq!((out(&mut pair, 1), pair.hosts[1].state()), (vec![], "RTS"));
+    assert_eq!(pair.hosts[1].endpoint.drops().get(DropReason::UnknownDuplicate), 1);
+}
+
+#[test]
+fn duplicates_are_answered_after_a_nak_and_no_second_nak_is_given() {
+    let mut pair = Pair::new(Settings::default());
+    for id in 0..4 {
+        pair.hosts[1].post_recv(id, &[sge(0, 100)]);
+    }
+    for ahead in [0, 1] {
+        let frame = send_packet(&pair, ahead);
+        pair.deliver(1, &frame);
+    }
+    out(&mut pair, 1);
+    let frame = send_packet(&pair, 3);
+    pair.deliver(1, &frame);
+    let said = out(&mut pair, 1);
+    assert_eq!(
+        said.iter().map(|it| (it.1, it.3.expect("AETH").syndrome)).collect::<Vec<_>>(),
+        [(2, Syndrome::Nak(NakCode::PsnSequence))]
+    );
+    for ahead in [0, 1, 3] {
+        let frame = send_packet(&pair, ahead);
+        pair.deliver(1, &frame);
+    }
+    let said = out(&mut pair, 1);
+    assert_eq!(said.len(), 1);
+    assert!(matches!((said[0].1, said[0].3.expect("AETH").syndrome), (1, Syndrome::Ack { .. })), "{said:?}");
+}
+
+/// 2^23 behind the expected PSN is a duplicate, 2^23 - 1 ahead of it is a hole.
+#[test]
+fn half_of_all_psns_are_behind_the_expected_one() {
+    for (ahead, expected) in [(1 << 23, Syndrome::ACK), ((1 << 23) - 1, Syndrome::Nak(NakCode::PsnSequence))] {
+        let mut pair = warm(Settings::default());
+        let frame = send_packet(&pair, 20 + ahead);
+        pair.deliver(1, &frame);
+        let said = out(&mut pair, 1);
+        let syndrome = match said[0].3.expect("AETH").syndrome {
+            Syndrome::Ack { .. } => Syndrome::ACK,
+            other => other,
+        };
+        assert_eq!((said.len(), syndrome), (1, expected));
+    }
+}
