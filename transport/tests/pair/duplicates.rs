@@ -1,5 +1,10 @@
 //! Duplicate requests: answered from what is kept, acknowledged, or dropped; never refused.
 
+use roced_shared::abi::{
+    control::{QpAttributes, attribute, state},
+    cqe::Status,
+    wqe::SendOp,
+};
 use roced_transport::{
     mr::MrKey,
     psn::Psn,
@@ -11,9 +16,10 @@ use roced_transport::{
         opcode::{self, Opcode, Operation, Position},
         reth::Reth,
     },
+    work::SendWork,
 };
 
-use crate::host::{KEY, Pair, Settings, VA, bth, forged, sge};
+use crate::host::{KEY, Pair, Settings, VA, bth, forged, sge, work};
 use crate::keys::{WINDOW, lend};
 use crate::selective::warm;
 
@@ -185,5 +191,63 @@ fn half_of_all_psns_are_behind_the_expected_one() {
             other => other,
         };
         assert_eq!((said.len(), syndrome), (1, expected));
+    }
+}
+
+/// The frames that leave host 0 now.
+fn leaving(pair: &mut Pair) -> Vec<Vec<u8>> {
+    let host = &mut pair.hosts[0];
+    host.endpoint.poll_transmit(pair.now, 32, &mut host.app, &mut host.nic);
+    host.nic.frames.drain(..).collect()
+}
+
+/// A READ that is answered comes again, and in the same turn a SEND, which is executed, and a WRITE, which is refused. Then the READ's
+/// key is taken back.
+#[test]
+fn what_was_executed_behind_a_repetition_is_answered_though_that_is_dropped() {
+    let mut pair = warm(Settings { retry_cnt: 1, ..Settings::default() });
+    lend(&mut pair);
+    let copy = read(&pair, 20, VA, 3000, WINDOW);
+    pair.hosts[0].post(&SendWork { rkey: WINDOW.0, ..work(1, SendOp::Read, &[sge(0, 3000)], 0) });
+    pair.settle();
+    pair.hosts[1].post_recv(7, &[sge(0, 100)]);
+    pair.deliver(1, &copy);
+    pair.hosts[0].post(&work(2, SendOp::Send, &[sge(0, 100)], 0));
+    pair.hosts[0].post(&SendWork { rkey: KEY.0 ^ 1, ..work(3, SendOp::Write, &[sge(0, 10)], 0) });
+    for frame in leaving(&mut pair) {
+        pair.deliver(1, &frame);
+    }
+    assert_eq!(pair.hosts[1].take(), [(7, Status::Success)]);
+    pair.hosts[1].endpoint.remove_mr(WINDOW).expect("there");
+    pair.settle();
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success), (3, Status::RemoteAccess)]);
+}
+
+/// A program ends its queue pair when it has what it waited for. That a READ was asked for again before is no reason to keep the ACK.
+#[test]
+fn a_repetition_keeps_no_ack_that_a_queue_pair_owes_at_its_end() {
+    for end in [Some(state::ERR), Some(state::RESET), None] {
+        let mut pair = warm(Settings { retry_cnt: 1, ..Settings::default() });
+        let copy = read(&pair, 20, VA, 3000, KEY);
+        pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 3000)], 0));
+        pair.settle();
+        pair.hosts[1].post_recv(7, &[sge(0, 100)]);
+        pair.hosts[0].post(&work(2, SendOp::Send, &[sge(0, 100)], 0));
+        let frames = leaving(&mut pair);
+        pair.deliver(1, &copy);
+        for frame in frames {
+            pair.deliver(1, &frame);
+        }
+        assert_eq!(pair.hosts[1].take(), [(7, Status::Success)]);
+        let host = &mut pair.hosts[1];
+        match end {
+            Some(to) => {
+                let attributes = QpAttributes { state: to, ..QpAttributes::default() };
+                host.endpoint.modify_qp(host.qpn, attribute::STATE, &attributes, None).expect("allowed");
+            }
+            None => drop(host.endpoint.remove_qp(host.qpn)),
+        }
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)], "{end:?}");
     }
 }
