@@ -106,7 +106,7 @@ impl World {
             sent: 0,
             enough: FRAMES + random.below(200),
             next_index: 2,
-            fatal_every: random.pick(&[0, 15, 40, 100]),
+            fatal_every: random.pick(&[0, 10, 25, 70]),
             restart_at: u64::MAX,
             earlier: Earlier::draw(&mut random, weather.earlier_life),
             mixed: random.one_in(2),

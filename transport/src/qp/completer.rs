@@ -348,10 +348,10 @@ impl Completer {
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) -> Result<(), DropReason> {
-        let psn = packet.bth.psn;
+        let (psn, before) = (packet.bth.psn, self.unacknowledged);
         // It acknowledges all requests before it (IBTA v1 9.7.5.1.2).
         if self.advance(psn, link, queue, requester, turn).is_err() {
-            return Err(self.on_response_gap(packet, link, queue, requester, turn));
+            return Err(self.on_response_gap(before, packet, link, queue, requester, turn));
         }
         let answers = |entry: &SendEntry| entry.is_read() || entry.is_placement();
         if queue.is_empty() || !answers(queue.entry(queue.head())) {
@@ -408,9 +408,9 @@ impl Completer {
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) -> Result<(), DropReason> {
-        let psn = packet.bth.psn;
+        let (psn, before) = (packet.bth.psn, self.unacknowledged);
         if self.advance(psn, link, queue, requester, turn).is_err() {
-            return Err(self.on_response_gap(packet, link, queue, requester, turn));
+            return Err(self.on_response_gap(before, packet, link, queue, requester, turn));
         }
         let position = queue.head();
         let entry = (!queue.is_empty()).then(|| *queue.entry(position)).filter(SendEntry::is_atomic);
@@ -440,15 +440,20 @@ impl Completer {
         Ok(())
     }
 
-    /// An answer came that lies behind a READ or atomic operation that is not all answered.
+    /// An answer came that lies behind a READ or atomic operation that is not all answered; the oldest was `before` until then.
     fn on_response_gap<A: App>(
         &mut self,
+        before: Psn,
         packet: &Packet<'_>,
         link: &mut Link,
         queue: &mut SendQueue,
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) -> DropReason {
+        if self.unacknowledged != before {
+            // It is of this life, and may be held though it is the first.
+            self.source.on_taken(packet.roce.source_port(), link.is_later_life(), turn.now);
+        }
         if !self.may_hold(packet, queue, turn.now) {
             self.selective.remember_dropped(packet.bth.psn);
         }
