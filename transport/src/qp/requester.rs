@@ -426,6 +426,7 @@ impl Requester {
         if visit == Visit::Progress {
             (self.solicits, self.unasked) = (false, 0);
             completer.on_solicited(self.psn, link, turn.now);
+            completer.on_asked_by_oldest();
         }
         visit
     }

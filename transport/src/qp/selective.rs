@@ -239,6 +239,11 @@ impl Completer {
         }
     }
 
+    /// The oldest packet was sent again as a question: its ACK says nothing of the others.
+    pub(super) fn on_asked_by_oldest(&mut self) {
+        self.selective.again = None;
+    }
+
     /// An ACK that complains of nothing. When it answers a packet that was sent again alone, and not all that was sent before that,
     /// the rest is lost: the peer has nothing behind, or it would complain. Where it covers that one packet and not one more, all is
     /// sent again; where it covers others, which may only have been slow to be answered, the next alone.
