@@ -61,6 +61,11 @@ impl HeldList {
         self.count == 0
     }
 
+    /// Packets in it.
+    pub(crate) const fn count(&self) -> u32 {
+        self.count
+    }
+
     /// When the oldest packet that is still held came; [`Nanos::NEVER`] when there is none.
     pub(crate) const fn oldest_arrival(&self) -> Nanos {
         self.oldest_arrival

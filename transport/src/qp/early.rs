@@ -63,6 +63,11 @@ impl Early {
         Self { requests, responses, unkept: None }
     }
 
+    /// Answers that are held.
+    pub(super) const fn held_answers(&self) -> u32 {
+        self.responses.list.count()
+    }
+
     const fn is_empty(&self) -> bool {
         self.requests.list.is_empty() && self.responses.list.is_empty() && self.unkept.is_none()
     }
@@ -225,7 +230,9 @@ impl Qp {
         for side in [Side::Requests, Side::Responses] {
             let turn = self.turn_of(side);
             let buffer = self.early.buffer(side);
-            if buffer.list.is_empty() || turn == Some(buffer.missing) {
+            // Answers that come directly because all were asked for again show nothing.
+            let is_asked = |roles: &Reliable| side == Side::Responses && roles.completer.selective.all_comes_again();
+            if buffer.list.is_empty() || turn == Some(buffer.missing) || self.roles.reliable().is_some_and(is_asked) {
                 continue;
             }
             buffer.direct = buffer.direct.saturating_add(1);
@@ -275,6 +282,7 @@ impl Qp {
             && self.early.responses.list.is_empty()
             && let Roles::Reliable(Reliable { requester, completer, .. }) = &mut self.roles
             && completer.awaits_answer(&self.send_queue)
+            && !completer.selective.all_comes_again()
         {
             completer.on_hole(turn.now, &mut self.link, &mut self.send_queue, requester, turn);
         }

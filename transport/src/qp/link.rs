@@ -55,6 +55,8 @@ pub(crate) struct Link {
     /// The packet that is looked at was held for its turn. A response that does not fit may be of an earlier life after all, and does not
     /// fail the queue pair.
     pub(super) is_held: bool,
+    /// Answers that are held until those before them come.
+    pub(super) held_answers: u32,
     pub(super) keys: KeyChanges,
     /// Where its receive work comes from, if not from its own queue.
     pub(super) srq: Option<SrqConfig>,

@@ -201,6 +201,7 @@ impl Qp {
                 established: false,
                 lives: 0,
                 is_held: false,
+                held_answers: 0,
                 keys: KeyChanges::default(),
                 srq: None,
                 grant: 0,
@@ -536,6 +537,7 @@ impl Qp {
     /// Sends one frame, or flushes a burst of work in states ERR and SQE.
     pub(crate) fn transmit<A: App, W: Wire>(&mut self, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
         self.link.receives = self.recv_queue.len();
+        self.link.held_answers = self.early.held_answers();
         let visit = match self.link.state {
             // The flush does not wait for the wire.
             State::Error => match self.flush(turn) {

@@ -48,7 +48,7 @@ const UNASKED_MAX: Nanos = Nanos::from_micros(50);
 const ASKING_AFTER_PROBE: u32 = 16;
 
 /// Chunks that a READ is cut into per window, when the peer takes that many requests.
-const READ_CHUNKS_PER_WINDOW: u32 = 4;
+const READ_CHUNKS_PER_WINDOW: u32 = 8;
 
 /// What to send next.
 #[derive(Debug)]
@@ -104,6 +104,18 @@ pub(crate) struct Sent {
     /// A READ or an atomic operation.
     pub(crate) wants_answer: bool,
     pub(crate) asks: Asks,
+}
+
+/// The oldest packet that waits for an answer, sent once more.
+pub(crate) struct SentAgain {
+    /// PSNs that it takes.
+    pub(crate) packets: u32,
+    /// A READ or an atomic operation.
+    pub(crate) wants_answer: bool,
+    /// The peer said that it misses it.
+    pub(crate) is_missing: bool,
+    /// The PSN after the highest ever sent.
+    pub(crate) frontier: Psn,
 }
 
 /// Whether a packet asks for an answer.
@@ -287,6 +299,13 @@ impl Requester {
         self.rnr_wait.map(RnrWait::deadline).or(self.paced_until).unwrap_or(Nanos::NEVER)
     }
 
+    /// How far behind the oldest that waits a packet of this request may be. What is held here for its turn is not on its way any more: more is asked for
+    /// in its place, up to a window of it, for the places that it takes are for all.
+    fn window_of(&self, position: u32, queue: &SendQueue, link: &Link) -> u32 {
+        let extends = position == queue.head() && queue.entry(position).is_read();
+        self.window + if extends { link.held_answers.min(self.window) } else { 0 }
+    }
+
     /// Packets of one READ request.
     pub(crate) fn read_chunk(&self, max_rd_atomic: u32) -> u32 {
         (self.window / max_rd_atomic.clamp(1, READ_CHUNKS_PER_WINDOW)).max(1)
@@ -365,7 +384,7 @@ impl Requester {
         if queue.entry(self.entry).is_local() {
             return self.start_local(link, queue);
         }
-        if in_flight >= self.window {
+        if in_flight >= self.window_of(self.entry, queue, link) {
             return Visit::Idle;
         }
         // What is under way and was not asked about would count for ever: one more packet asks.
@@ -405,7 +424,7 @@ impl Requester {
         };
         link.grant = link.grant.saturating_sub(packets);
         self.advance(&entry, packets);
-        completer.on_sent(&sent, link, turn.now);
+        completer.on_sent(&sent, self.frontier, link, turn.now);
         Visit::Progress
     }
 
@@ -494,7 +513,10 @@ impl Requester {
             }
             Ok(packets) => {
                 self.oldest_again = None;
-                completer.on_sent_again(packets, entry.wants_answer(), self.frontier, link, turn.now);
+                let is_missing = reason == Reason::Missing;
+                let sent =
+                    SentAgain { packets, wants_answer: entry.wants_answer(), is_missing, frontier: self.frontier };
+                completer.on_sent_again(&sent, link, turn.now);
                 Visit::Progress
             }
             Err(visit) => visit,
@@ -511,7 +533,7 @@ impl Requester {
         wire: &mut W,
     ) -> Result<u32, Visit> {
         let packets = if entry.is_read() {
-            self.send_read_request(link, entry, in_flight, wire)
+            self.send_read_request(link, queue, entry, in_flight, wire)
         } else if entry.wants_answer() {
             self.send_operation(link, entry, wire)
         } else {
@@ -575,6 +597,7 @@ impl Requester {
     fn send_read_request<W: Wire>(
         &mut self,
         link: &mut Link,
+        queue: &SendQueue,
         entry: &SendEntry,
         in_flight: u32,
         wire: &mut W,
@@ -585,7 +608,7 @@ impl Requester {
         let chunk = self.read_chunk(link.attributes.max_rd_atomic);
         let end = ((self.packet / chunk + 1) * chunk).min(entry.packets);
         let packets = end - self.packet;
-        if in_flight > 0 && in_flight + packets > self.window {
+        if in_flight > 0 && in_flight + packets > self.window_of(self.entry, queue, link) {
             return Err(Visit::Idle);
         }
         let skip = u64::from(self.packet) * link.mtu() as u64;

@@ -23,7 +23,7 @@ use crate::selective::{HELD, LIMIT, repairs, survives, warm};
 
 /// A READ of one chunk of 16 packets; responses with these numbers are lost.
 fn read_without(lost: &[usize]) -> Pair {
-    let mut pair = warm(Settings::default());
+    let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
     let mut seen = 0;
     survives(&mut pair, SendOp::Read, 16 * 1024, |from, _, _| {
         seen += from;
@@ -83,7 +83,7 @@ fn a_repeated_response_may_be_lost_too() {
 /// Once each of these was taken for an answer to the last request, asked again and spent a retry.
 #[test]
 fn a_response_that_is_held_already_asks_for_nothing() {
-    let mut pair = warm(Settings::default());
+    let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
     let mut seen = 0;
     // Response 5 is lost, and 5 of the repetition; those behind either come one by one, while the requester has its turns.
     survives(&mut pair, SendOp::Read, 16 * 1024, |from, _, _| {

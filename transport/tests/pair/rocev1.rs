@@ -84,6 +84,8 @@ fn the_frames_are_those_that_an_independent_implementation_writes() {
                 rocev1: [true; 2],
                 mtu: 256,
                 credits: [false; 2],
+                // A READ of all is one request.
+                rd_atomic: 4,
                 ..Settings::default()
             });
             let to = DatagramTo { ah: AH, qpn: pair.hosts[1].qpn, qkey: OUR_QKEY };

@@ -442,6 +442,23 @@ fn a_read_that_is_sent_again_alone_asks_what_the_peer_has() {
     }
 }
 
+/// Two READ requests in a row are lost. Once each of those behind them was complained of and sent again alone, a round trip each, while new ones kept
+/// coming: it never ended.
+#[test]
+fn read_requests_lost_in_a_row_are_not_repaired_one_by_one() {
+    let mut pair = known([RecoveryConfig::default(); 2]);
+    write_far(&mut pair, 400, &[100]);
+    let (before, naks) = (repairs(&pair), pair.hosts[1].count(QpCount::SequenceNakSent));
+    pair.hosts[1].nic.room = 8;
+    (0..5).for_each(|id| pair.hosts[0].post(&work(id, SendOp::Read, &[sge(11, 400 * 1024)], 600_000)));
+    assert!(pair.run(LIMIT, far(&[30, 31])));
+    assert_eq!(pair.hosts[0].take(), (0..5).map(|id| (id, Status::Success)).collect::<Vec<_>>());
+    assert!(pair.hosts[0].app.memory[11..][..400 * 1024] == pair.hosts[1].app.memory[600_000..][..400 * 1024]);
+    let naks = pair.hosts[1].count(QpCount::SequenceNakSent) - naks;
+    assert!(naks <= 3, "{naks} NAKs");
+    assert_eq!(repairs(&pair)[1..], before[1..], "no time-outs, no probes");
+}
+
 /// The end of a message is lost, so nobody complains. A probe tells how far the peer is; the ACK of the packet from there on
 /// covers that one and nothing else: go back.
 #[test]

@@ -86,7 +86,9 @@ impl Stream {
         }
         let before = self.frontier;
         self.frontier = before.max(behind);
-        let window = u64::from(self.settings.window.max(packets));
+        // Of READ responses a window may be held besides, each in place of one that is on its way no more.
+        let held = if seen.kind == FrameKind::ReadRequest { self.settings.window } else { 0 };
+        let window = u64::from(self.settings.window.max(packets) + held);
         demand!(
             self.frontier - self.una <= window,
             "window",
