@@ -184,6 +184,9 @@ fn pairs(flows: &[BTreeSet<Flow>; 2]) -> Vec<[Option<Flow>; 2]> {
         // Even where a flow label has made the port another one.
         return vec![[of_roced.first().copied(), of_rxe.first().copied()]];
     }
+    if let Some(all) = only_way(flows) {
+        return all.into_iter().map(|pair| pair.map(Some)).collect();
+    }
     let partners = |flow: &Flow| -> Vec<Flow> {
         let others = &flows[flow.from.other() as usize];
         others.iter().filter(|other| are_one(flow, other)).copied().collect()
@@ -204,6 +207,24 @@ fn pairs(flows: &[BTreeSet<Flow>; 2]) -> Vec<[Option<Flow>; 2]> {
         _ => (),
     }
     pairs
+}
+
+/// All flows in pairs, when there is one way only: who has one partner takes it from the others, as long as somebody has but one.
+fn only_way(flows: &[BTreeSet<Flow>; 2]) -> Option<Vec<[Flow; 2]>> {
+    let mut left = flows.clone();
+    let mut pairs = Vec::new();
+    while !left[0].is_empty() {
+        let partner = |flow: &Flow| {
+            let mut partners = left[flow.from.other() as usize].iter().filter(|other| are_one(flow, other));
+            partners.next().filter(|_| partners.next().is_none()).copied()
+        };
+        let (one, other) = left.iter().flatten().find_map(|flow| Some((*flow, partner(flow)?)))?;
+        let pair = if one.from == Side::Roced { [one, other] } else { [other, one] };
+        left[0].remove(&pair[0]);
+        left[1].remove(&pair[1]);
+        pairs.push(pair);
+    }
+    left[1].is_empty().then_some(pairs)
 }
 
 /// The port of rxe's frames is made of both QPNs.

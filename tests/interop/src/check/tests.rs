@@ -238,6 +238,26 @@ fn acks_that_go_back_are_seen() {
     assert!(rules.contains(&"ack-order"), "{rules:?}");
 }
 
+/// To rxe roced acknowledges a packet within a message that is sent again and asks, whatever it has acknowledged before.
+#[test]
+fn an_ack_may_go_back_to_what_is_asked_again_within_a_message() {
+    let asked = |times: usize, asks: bool| {
+        changed("rc_send_fml_mtu256.pcap", |frames| {
+            let first = at(frames, 0, Kind::Send);
+            assert!(frames[first].from == Side::Rxe && !frames[first].ends);
+            let ack = frames.iter().rposition(|seen| seen.kind == Kind::Ack).expect("an ACK");
+            let after_ns = frames.last().expect("frames").at_ns + 1000;
+            let (mut again, mut back) = (frames[first].clone(), frames[ack].clone());
+            (again.ack_request, again.at_ns, again.number) = (asks, after_ns, frames.len() + 1);
+            (back.psn, back.at_ns) = (again.psn, after_ns + 1000);
+            frames.extend(std::iter::repeat_n(again, times));
+            frames.push(back);
+        })
+        .contains(&"ack-order")
+    };
+    assert_eq!([asked(1, true), asked(1, false), asked(0, true)], [false, true, true]);
+}
+
 #[test]
 fn a_wrong_message_number_is_seen() {
     for file in ["rc_send_only_ipv4.pcap", "rc_read_fml.pcap", "rc_atomic_fadd.pcap"] {

@@ -201,6 +201,16 @@ fn what_may_be_of_two_connections_is_counted_and_judged_by_itself() {
     assert_eq!(judged(&one(&frames), None).0, ["pad"]);
 }
 
+/// Of three connections one of theirs makes the same port with every one of ours: the others tell which is left.
+#[test]
+fn connections_are_told_apart_by_those_that_are_certain() {
+    // As Linux once numbered them, and roced.
+    let pairs = [[0x90, 0x2_5b3d], [0x91, 0x2_3ff7], [0x92, 0x3_a9b7]];
+    assert!(pairs.iter().all(|[ours, _]| source_port(*ours, pairs[1][1]) == source_port(0x91, pairs[1][1])));
+    let all = pairs.map(|pair| between(pair, "rc_send_only_ipv4.pcap", FIRST, 0));
+    assert_eq!(judged(&one(&all.concat()), None), GOOD);
+}
+
 #[test]
 fn the_same_queue_pairs_by_other_addresses_are_another_connection() {
     let before = between([0x111, 0x21], "rc_mix_ipv6.pcap", FIRST, 0);
