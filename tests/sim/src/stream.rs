@@ -65,8 +65,8 @@ pub(crate) struct Stream {
     pub(crate) rnr_naks: u32,
     /// The last that was said of a request behind one that is not answered.
     pub(crate) rnr_behind: Option<u64>,
-    /// The PSN of the last sequence NAK that reached it.
-    pub(crate) nak_heard: Option<u64>,
+    /// PSNs of the sequence NAKs that reached it.
+    pub(crate) naks_heard: BTreeSet<u64>,
     /// PSNs of frames of either direction that the network did something to, from the oldest unacknowledged on.
     pub(crate) disturbed: Vec<u64>,
     /// No answer comes sooner than this, in nanoseconds.
@@ -163,7 +163,7 @@ impl Stream {
             attempted_at: 0,
             rnr_naks: 0,
             rnr_behind: None,
-            nak_heard: None,
+            naks_heard: BTreeSet::new(),
             disturbed: Vec::new(),
             round_trip,
             rnr_until: 0,

@@ -243,7 +243,7 @@ impl Qp {
             given_up += pool.release_all(&mut buffer.list);
             self.early.miss(side, farthest);
             if let (Side::Responses, Some(roles)) = (side, self.roles.reliable_mut()) {
-                roles.completer.selective.remember_dropped(farthest);
+                roles.completer.selective.on_given_up(farthest);
             }
         }
         given_up

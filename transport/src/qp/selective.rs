@@ -235,6 +235,13 @@ impl Selective {
         }
     }
 
+    /// Answers up to this one were held and are not any more. If they were asked for again that answer may have come meanwhile, as one that was held
+    /// already: it is not waited for.
+    pub(crate) fn on_given_up(&mut self, farthest: Psn) {
+        self.repeated = None;
+        self.remember_dropped(farthest);
+    }
+
     /// The response with this PSN was asked for again.
     fn is_repeated(&self, psn: Psn) -> bool {
         self.repeated.is_some_and(|it| psn.distance_from(it.from) >= 0 && psn.distance_from(it.end) < 0)

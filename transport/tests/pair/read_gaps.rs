@@ -140,6 +140,24 @@ fn responses_that_were_given_up_are_asked_for_without_a_probe() {
     assert_eq!((repairs(&pair)[1..].to_vec(), pair.hosts[0].count(QpCount::ImpliedNak)), (vec![0, 0], 2));
 }
 
+/// The last response overtakes the others, and once more when it is asked for again. The others come directly one after the other, so it is given up;
+/// its repetition has come, too, and nobody waits for that.
+#[test]
+fn a_response_that_came_twice_and_was_given_up_is_asked_for_without_a_probe() {
+    let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
+    let mut seen = 0;
+    survives(&mut pair, SendOp::Read, 4 * 1024, |from, _, _| {
+        seen += from;
+        match (from, seen - from) {
+            (1, 0..3) => Fate::Late(6),
+            (1, 4..7) => Fate::Drop,
+            _ => Fate::Deliver,
+        }
+    });
+    assert_eq!(repairs(&pair)[1..], [0, 0]);
+    assert_eq!((pair.hosts[0].count(QpCount::ImpliedNak), pair.sent(0, Operation::ReadRequest)), (2, 3));
+}
+
 /// What finds no room is lost, and nothing that is held behind it tells.
 #[test]
 fn responses_without_room_are_asked_for_without_a_probe() {

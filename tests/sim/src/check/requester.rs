@@ -326,7 +326,7 @@ impl Stream {
             }
             // Each PSN has one NAK: a second is the network's, and need not be believed. Who keeps what comes early does not go back.
             _ if syndrome == 0x60 => {
-                let is_first = self.nak_heard.replace(psn) != Some(psn);
+                let is_first = self.naks_heard.insert(psn);
                 self.go_back |= is_first && named && !self.keeps;
             }
             _ => {}
