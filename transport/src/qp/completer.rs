@@ -11,7 +11,7 @@ use super::{
     behind::{Behind, Said},
     key_change::KeyWish,
     life::Source,
-    requester::{Asks, Requester, Sent, SentAgain},
+    requester::{Asks, Requester, Sent},
     retry::{RNR_RETRY_FOREVER, ack_timeout},
     scatter::SgeCursor,
     selective::Selective,
@@ -142,19 +142,19 @@ impl Completer {
     }
 
     /// A request was sent.
-    pub(crate) fn on_sent(&mut self, sent: &Sent, frontier: Psn, link: &Link, now: Nanos) {
+    pub(crate) fn on_sent(&mut self, sent: &Sent, link: &Link, now: Nanos) {
         // One that does not ask now is as good as asked about: whatever becomes of that, the ACK timer ends it.
         if sent.asks != Asks::Not {
             self.on_asked(sent.psn.plus(sent.packets - 1), link, now);
         }
-        self.selective.on_sent(sent, self.unacknowledged, frontier, link, now);
+        self.selective.on_sent(sent, self.unacknowledged, link, now);
     }
 
     /// The oldest request was sent again, and nothing else.
-    pub(crate) fn on_sent_again(&mut self, sent: &SentAgain, link: &Link, now: Nanos) {
+    pub(crate) fn on_sent_again(&mut self, packets: u32, wants_answer: bool, frontier: Psn, link: &Link, now: Nanos) {
         // What is sent again always asks.
-        self.on_asked(self.unacknowledged.plus(sent.packets - 1), link, now);
-        self.selective.on_sent_again(self.unacknowledged, sent, link, now);
+        self.on_asked(self.unacknowledged.plus(packets - 1), link, now);
+        self.selective.on_sent_again(self.unacknowledged, packets, wants_answer, frontier, link, now);
     }
 
     /// The peer was asked how much of what lies before `cursor` it has.
@@ -457,7 +457,6 @@ impl Completer {
         if !self.may_hold(packet, queue, turn.now) {
             self.selective.remember_dropped(packet.bth.psn);
         }
-        self.selective.on_answer_behind(packet.bth.psn, link, turn.now);
         // Whether it asks again or did before, the answer is not taken now.
         let _asked = self.on_gap(link, queue, requester, turn);
         DropReason::ResponseGap
@@ -586,7 +585,7 @@ impl Completer {
     pub(super) fn go_back(&mut self, queue: &SendQueue, requester: &mut Requester) {
         let (position, packet) = self.place(queue);
         requester.rewind(position, packet, self.unacknowledged);
-        self.selective.on_gone_back(requester.frontier());
+        self.selective.on_gone_back();
         // A refusal stays; what else was said will be said again.
         self.behind = self.behind.filter(|behind| matches!(behind.said, Said::Refused(_)));
         // Nothing is outstanding now; the timer starts with the next packet.

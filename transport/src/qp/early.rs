@@ -230,9 +230,7 @@ impl Qp {
         for side in [Side::Requests, Side::Responses] {
             let turn = self.turn_of(side);
             let buffer = self.early.buffer(side);
-            // Answers that come directly because all were asked for again show nothing.
-            let is_asked = |roles: &Reliable| side == Side::Responses && roles.completer.selective.all_comes_again();
-            if buffer.list.is_empty() || turn == Some(buffer.missing) || self.roles.reliable().is_some_and(is_asked) {
+            if buffer.list.is_empty() || turn == Some(buffer.missing) {
                 continue;
             }
             buffer.direct = buffer.direct.saturating_add(1);
@@ -282,7 +280,6 @@ impl Qp {
             && self.early.responses.list.is_empty()
             && let Roles::Reliable(Reliable { requester, completer, .. }) = &mut self.roles
             && completer.awaits_answer(&self.send_queue)
-            && !completer.selective.all_comes_again()
         {
             completer.on_hole(turn.now, &mut self.link, &mut self.send_queue, requester, turn);
         }

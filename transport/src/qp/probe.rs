@@ -133,14 +133,6 @@ impl TailProbe {
         }
     }
 
-    /// What the peer had missed was sent again and answered after so long. That is no measurement: what it does not answer may have been lost as
-    /// well. But a path that answers in time is not one of those for which the wait was doubled.
-    pub(crate) fn on_prompt_answer(&mut self, took: Nanos) {
-        if took < self.rtt.patience() {
-            self.doublings = 0;
-        }
-    }
-
     /// The next probe would be the first to ask.
     pub(crate) const fn asks_late(&self) -> bool {
         self.asks_late
@@ -180,10 +172,7 @@ impl TailProbe {
     fn restart(&mut self, now: Nanos, floor: Nanos) {
         self.deadline = if self.sent < PROBES_MAX {
             let first = self.rtt.patience().max(floor);
-            let wait = Nanos(first.0.saturating_mul(1 << self.doublings)).min(first.max(WAIT_MAX));
-            // What is measured was sent behind the oldest that waits, so that has waited as long at least.
-            let since = self.timed.map_or(now, |(_, at)| at);
-            (since + wait).max(now + floor)
+            now + Nanos(first.0.saturating_mul(1 << self.doublings)).min(first.max(WAIT_MAX))
         } else {
             Nanos::NEVER
         };

@@ -106,18 +106,6 @@ pub(crate) struct Sent {
     pub(crate) asks: Asks,
 }
 
-/// The oldest packet that waits for an answer, sent once more.
-pub(crate) struct SentAgain {
-    /// PSNs that it takes.
-    pub(crate) packets: u32,
-    /// A READ or an atomic operation.
-    pub(crate) wants_answer: bool,
-    /// The peer said that it misses it.
-    pub(crate) is_missing: bool,
-    /// The PSN after the highest ever sent.
-    pub(crate) frontier: Psn,
-}
-
 /// Whether a packet asks for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asks {
@@ -424,7 +412,7 @@ impl Requester {
         };
         link.grant = link.grant.saturating_sub(packets);
         self.advance(&entry, packets);
-        completer.on_sent(&sent, self.frontier, link, turn.now);
+        completer.on_sent(&sent, link, turn.now);
         Visit::Progress
     }
 
@@ -513,10 +501,7 @@ impl Requester {
             }
             Ok(packets) => {
                 self.oldest_again = None;
-                let is_missing = reason == Reason::Missing;
-                let sent =
-                    SentAgain { packets, wants_answer: entry.wants_answer(), is_missing, frontier: self.frontier };
-                completer.on_sent_again(&sent, link, turn.now);
+                completer.on_sent_again(packets, entry.wants_answer(), self.frontier, link, turn.now);
                 Visit::Progress
             }
             Err(visit) => visit,

@@ -45,11 +45,6 @@ impl RoundTrip {
         self.least[0].min(self.least[1])
     }
 
-    /// What it takes on the average; a guess before the first measurement.
-    pub(crate) fn smooth(&self) -> Nanos {
-        if self.smooth == Nanos(0) { UNKNOWN } else { self.smooth }
-    }
-
     /// After so long without an answer it, or what it answers, was probably lost.
     pub(crate) fn patience(&self) -> Nanos {
         if self.smooth == Nanos(0) {

@@ -5,7 +5,8 @@
 //! that it names; an ACK beyond the cursor, or for a packet that left less than a round trip ago, moves the cursor on to where
 //! sending had come, and marks the peer as one that keeps. To such a peer a NAK sends one packet again. Two signs end that:
 //!
-//! * a NAK for the very next packet or READ request: several were lost in a row, so all goes again until an ACK beyond the cursor says enough;
+//! * a NAK for the very next packet or READ request: several were lost in a row, so all goes again until an ACK beyond the cursor
+//!   says enough;
 //! * an ACK for the packet that was sent again and not one more: nothing behind it is there, and the mark is taken back.
 //!
 //! READ responses are placed in order. Those ahead of a gap are held by the endpoint, as requests are at a responder; the READ
@@ -17,7 +18,7 @@ use super::{
     Link, Turn,
     completer::Completer,
     probe::TailProbe,
-    requester::{Asks, Requester, Sent, SentAgain},
+    requester::{Asks, Requester, Sent},
     send_queue::SendQueue,
 };
 use crate::{clock::Nanos, counters::QpCount, io::App, psn::Psn};
@@ -34,10 +35,8 @@ pub(crate) struct Selective {
     again: Option<Again>,
     /// The peer missed a READ, or an operation with one answer, which is sent again alone. Its answer says nothing of what the peer has behind it.
     missed: Option<Missed>,
-    /// The oldest READ request, or operation with one answer, was sent again.
-    repeated: Option<Repeated>,
-    /// Everything before this PSN was asked for again, or is about to be: it comes by itself.
-    comes_again: Option<Psn>,
+    /// Responses with these PSNs, the end not included, were asked for again.
+    repeated: Option<(Psn, Psn)>,
     /// When the response that is missing is asked for again, if it does not come before.
     gap_due: Nanos,
     /// Behind READs that are not complete all before this PSN is acknowledged.
@@ -64,21 +63,6 @@ struct Again {
     at: Nanos,
     /// The frontier of that moment.
     frontier: Psn,
-    /// The peer said that it misses it, so what it says next is about this sending.
-    is_missing: bool,
-}
-
-/// Responses that were asked for again.
-#[derive(Clone, Copy, Debug)]
-struct Repeated {
-    from: Psn,
-    /// The PSN behind the last.
-    end: Psn,
-    at: Nanos,
-    /// The frontier of that moment.
-    frontier: Psn,
-    /// They were known to be lost.
-    is_missing: bool,
 }
 
 /// A request with an answer of its own that is sent again alone.
@@ -102,7 +86,6 @@ impl Selective {
             again: None,
             missed: None,
             repeated: None,
-            comes_again: None,
             gap_due: Nanos::NEVER,
             acknowledged: None,
             dropped: None,
@@ -120,12 +103,10 @@ impl Selective {
     }
 
     /// A packet was sent at the cursor.
-    pub(crate) fn on_sent(&mut self, sent: &Sent, oldest: Psn, frontier: Psn, link: &Link, now: Nanos) {
-        let extends = self.repeated.filter(|it| it.end == sent.psn);
-        if !sent.is_new && sent.wants_answer && (sent.psn == oldest || extends.is_some()) {
+    pub(crate) fn on_sent(&mut self, sent: &Sent, oldest: Psn, link: &Link, now: Nanos) {
+        if !sent.is_new && sent.wants_answer && sent.psn == oldest {
             // Its answers are on their way once more: what is still held from the first time shows no other loss.
-            let (from, at) = extends.map_or((sent.psn, now), |it| (it.from, it.at));
-            self.repeated = Some(Repeated { from, end: sent.psn.plus(sent.packets), at, frontier, is_missing: false });
+            self.repeated = Some((sent.psn, sent.psn.plus(sent.packets)));
         }
         if let Some(back) = &mut self.went_back
             && back.late.is_none()
@@ -150,19 +131,21 @@ impl Selective {
     }
 
     /// The oldest request was sent again, alone.
-    pub(crate) fn on_sent_again(&mut self, psn: Psn, sent: &SentAgain, link: &Link, now: Nanos) {
-        let &SentAgain { packets, wants_answer, is_missing, frontier } = sent;
+    pub(crate) fn on_sent_again(
+        &mut self,
+        psn: Psn,
+        packets: u32,
+        wants_answer: bool,
+        frontier: Psn,
+        link: &Link,
+        now: Nanos,
+    ) {
         self.probe.on_sent_again(now, link.recovery.probe_floor);
-        if is_missing && !wants_answer {
-            // It stands in no queue behind others of this queue pair, and what was sent before it measures none.
-            self.probe
-                .hasten(now + self.probe.rtt().smooth().max(link.recovery.probe_floor) + link.recovery.reorder_delay);
-        }
         if wants_answer {
-            self.repeated = Some(Repeated { from: psn, end: psn.plus(packets), at: now, frontier, is_missing });
+            self.repeated = Some((psn, psn.plus(packets)));
             self.missed = self.missed.map(|_| Missed { end: psn.plus(packets), frontier, told: false });
         } else {
-            (self.again, self.missed) = (Some(Again { psn, at: now, frontier, is_missing }), None);
+            (self.again, self.missed) = (Some(Again { psn, at: now, frontier }), None);
         }
     }
 
@@ -191,14 +174,8 @@ impl Selective {
             requester.solicit_ack();
         }
         self.gap_due = Nanos::NEVER;
-        let again = self.again.filter(|again| again.is_missing && is_behind(again.psn)).map(|again| again.at);
-        let repeated = self.repeated.filter(|it| it.is_missing && is_behind(it.from)).map(|it| it.at);
-        if let Some(at) = again.or(repeated) {
-            self.probe.on_prompt_answer(now - at);
-        }
         self.again = self.again.filter(|again| !is_behind(again.frontier) && again.frontier != oldest);
-        self.repeated = self.repeated.filter(|it| !is_behind(it.end) && it.end != oldest);
-        self.comes_again = self.comes_again.filter(|to| !is_behind(*to) && *to != oldest);
+        self.repeated = self.repeated.filter(|(_, end)| !is_behind(*end) && *end != oldest);
         self.acknowledged = self.acknowledged.filter(|to| !is_behind(*to) && *to != oldest);
         self.dropped = self.dropped.filter(|psn| !is_behind(*psn));
         self.solicited = self.solicited.filter(|(to, _)| !is_behind(*to) && *to != oldest);
@@ -208,10 +185,9 @@ impl Selective {
     }
 
     /// The cursor went back: everything is sent again.
-    pub(crate) fn on_gone_back(&mut self, frontier: Psn) {
+    pub(crate) fn on_gone_back(&mut self) {
         (self.went_back, self.again, self.repeated, self.gap_due) = (None, None, None, Nanos::NEVER);
         (self.missed, self.dropped, self.solicited) = (None, None, None);
-        self.comes_again = Some(frontier);
         self.probe.stop();
     }
 
@@ -244,20 +220,7 @@ impl Selective {
 
     /// The response with this PSN was asked for again.
     fn is_repeated(&self, psn: Psn) -> bool {
-        self.repeated.is_some_and(|it| psn.distance_from(it.from) >= 0 && psn.distance_from(it.end) < 0)
-    }
-
-    /// The cursor went back, and what was behind it is not all answered yet.
-    pub(super) const fn all_comes_again(&self) -> bool {
-        self.comes_again.is_some()
-    }
-
-    /// The answer with this PSN came, behind one that is missing. Requests are answered in their order, so behind the last that was outstanding when
-    /// one was sent again the answer of that one follows directly, or it is lost once more.
-    pub(super) fn on_answer_behind(&mut self, psn: Psn, link: &Link, now: Nanos) {
-        if self.repeated.is_some_and(|it| psn.plus(1) == it.frontier) {
-            self.probe.hasten(now + link.recovery.probe_floor + link.recovery.reorder_delay);
-        }
+        self.repeated.is_some_and(|(from, end)| psn.distance_from(from) >= 0 && psn.distance_from(end) < 0)
     }
 }
 
@@ -315,8 +278,7 @@ impl Completer {
     /// An ACK of what is acknowledged already, when the peer was asked about more: the rest is lost. One that brings something new may be of a packet
     /// that asked before, and others may follow. Where the network takes several ways the question may have overtaken what it asked about.
     pub(super) fn on_nothing_new(&mut self, queue: &SendQueue, requester: &mut Requester, link: &Link, now: Nanos) {
-        // A question is shorter than what was measured, and sooner there.
-        let soon = Nanos(self.selective.probe.rtt().least().0 / 2);
+        let soon = self.selective.probe.rtt().least();
         if self.selective.solicited.take_if(|(_, at)| now - *at >= soon).is_none() {
             return;
         }

@@ -19,6 +19,7 @@ mod operations;
 mod ordering;
 mod owed;
 mod partitions;
+mod paths;
 mod placement;
 mod probes;
 mod quiet;

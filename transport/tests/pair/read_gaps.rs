@@ -149,8 +149,8 @@ fn a_response_that_came_twice_and_was_given_up_is_asked_for_without_a_probe() {
     survives(&mut pair, SendOp::Read, 4 * 1024, |from, _, _| {
         seen += from;
         match (from, seen - from) {
-            (1, 0..3) => Fate::Late(6),
-            (1, 4..7) => Fate::Drop,
+            (1, 0..=2) => Fate::Late(6),
+            (1, 4..=6) => Fate::Drop,
             _ => Fate::Deliver,
         }
     });
