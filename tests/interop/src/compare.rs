@@ -86,6 +86,7 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
     let mut known = BTreeSet::new();
     let mut sequence = Vec::new();
     let mut reads_asked = Vec::new();
+    let mut reads = Vec::<Read>::new();
     let sent = frames.iter().filter(|seen| seen.from == side && seen.kind.is_response() != asks);
     for seen in sent {
         let opcode = format!("0x{:02x}", seen.opcode);
@@ -122,6 +123,10 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
         }
         if seen.kind == Kind::ReadRequest {
             reads_asked.push((seen.psn, seen.dma_bytes.unwrap_or(0)));
+            let read = Read::of(seen, sequence.len());
+            if !reads.last_mut().is_some_and(|last| last.goes_on_with(&read)) {
+                reads.push(read);
+            }
         }
         add(format!("BTH SE of {opcode}"), u8::from(seen.solicited).to_string());
         add(format!("BTH pad of {opcode}"), seen.pad.to_string());
@@ -130,12 +135,13 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
         } else if asks {
             add("BTH AckReq within a message".into(), u8::from(seen.ack_request).to_string());
         }
-        sequence.push(format!("{opcode}:{}:{}", seen.payload_bytes, seen.dma_bytes.unwrap_or(0)));
+        if seen.kind != Kind::ReadRequest {
+            sequence.push(format!("{opcode}:{}:{}", seen.payload_bytes, seen.dma_bytes.unwrap_or(0)));
+        }
     }
     if asks {
-        let reads = sequence.iter().filter(|packet| packet.starts_with("0x0c")).cloned().collect::<Vec<_>>();
-        add("READ requests".into(), format!("{} of {}", reads.len(), sum(reads.join(" "))));
-        sequence.retain(|packet| !packet.starts_with("0x0c"));
+        let asked: Vec<_> = reads.iter().map(|read| read.bytes.to_string()).collect();
+        add("READs".into(), format!("{} of {}", asked.len(), sum(asked.join(" "))));
         add(
             "other packets, their lengths and order".into(),
             format!("{} of {}", sequence.len(), sum(sequence.join(" "))),
@@ -144,6 +150,28 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
         add("one ACK".into(), coalescing(frames, side).into());
     }
     fields
+}
+
+/// What one READ asks for, by one request or several: roced asks for a long one in parts.
+#[derive(Debug)]
+struct Read {
+    va: u64,
+    bytes: u64,
+    /// Other packets that were sent before it.
+    after: usize,
+}
+
+impl Read {
+    fn of(request: &Seen, after: usize) -> Self {
+        Self { va: request.dma_va.unwrap_or(0), bytes: request.dma_bytes.unwrap_or(0).into(), after }
+    }
+
+    /// Whether the next request asks for what follows, and nothing else was sent between them. It is counted in.
+    fn goes_on_with(&mut self, next: &Self) -> bool {
+        let goes_on = next.va == self.va + self.bytes && next.after == self.after && self.bytes > 0;
+        self.bytes += if goes_on { next.bytes } else { 0 };
+        goes_on
+    }
 }
 
 /// Whether a READ request asks for what is left of an earlier one (PSN, bytes), of which some has come: by whole packets of some path MTU later, and shorter
@@ -239,6 +267,18 @@ mod tests {
             assert_eq!(is_rest_of_one(&asked, &at(psn, bytes)), is_rest, "{psn:x} {bytes}");
         }
         assert!(!is_rest_of_one(&asked, &Seen { kind: Kind::Write, ..at(0xff_ffff, 2048) }));
+    }
+
+    #[test]
+    fn a_read_in_parts_is_one_read() {
+        let read = |va, bytes, after| Read { va, bytes, after };
+        let mut whole = read(4096, 8192, 3);
+        assert!(whole.goes_on_with(&read(12288, 100, 3)));
+        assert_eq!(whole.bytes, 8292);
+        for other in [read(12288, 100, 3), read(12388, 100, 4), read(4096, 8292, 3)] {
+            assert!(!whole.goes_on_with(&other), "{other:?}");
+        }
+        assert_eq!(whole.bytes, 8292);
     }
 
     #[test]

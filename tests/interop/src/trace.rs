@@ -64,7 +64,8 @@ pub(crate) struct Seen {
     pub(crate) dest_qpn: u32,
     pub(crate) ack_request: bool,
     pub(crate) psn: u32,
-    /// Length in the RETH.
+    /// Address and length in the RETH.
+    pub(crate) dma_va: Option<u64>,
     pub(crate) dma_bytes: Option<u32>,
     pub(crate) syndrome: Option<u8>,
     pub(crate) msn: u32,
@@ -193,6 +194,7 @@ fn parse(frame: &[u8]) -> Option<Seen> {
         dest_qpn: be32(packet, 4)? & 0xff_ffff,
         ack_request: packet.get(8)? & 0x80 != 0,
         psn: be32(packet, 8)? & 0xff_ffff,
+        dma_va: has_reth.then(|| bytes(first, 0).map(u64::from_be_bytes)).flatten(),
         dma_bytes: has_reth.then(|| be32(first, 12)).flatten(),
         syndrome: aeth.map(|word| (word >> 24) as u8),
         msn: aeth.unwrap_or(0) & 0xff_ffff,
