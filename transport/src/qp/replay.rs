@@ -8,7 +8,7 @@
 //! Most queue pairs answer few at a time, or none, so the ring's memory comes with the number ([`ReplayMemory`]), not with the queue pair.
 
 use alloc::vec::Vec;
-use core::{cmp::Ordering, ops::Range};
+use core::ops::Range;
 
 use roced_shared::abi::control::{QpAttributes, attribute};
 
@@ -55,8 +55,6 @@ struct Slot {
     pending: Pending,
     /// It was answered to its end before; what is pending now is a repetition.
     answered: bool,
-    /// Bytes that the last packet of the pending answer has less than its place in the request: a duplicate asked for no more.
-    short: u16,
 }
 
 impl Slot {
@@ -166,7 +164,7 @@ impl Replay {
             return false;
         }
         let pending = Pending { start: 0, next: 0, end: request.packets };
-        let new = Slot { request, pending, answered: false, short: 0 };
+        let new = Slot { request, pending, answered: false };
         match self.slots.get_mut(self.count % self.depth) {
             Some(slot) => {
                 self.pending -= u32::from(slot.is_pending());
@@ -191,23 +189,14 @@ impl Replay {
         let slot = &mut self.slots[number % self.depth];
         let start = duplicate.psn.offset_from(slot.request.first_psn);
         let end = start + duplicate.packets;
-        let there = u64::from(slot.request.length).min(u64::from(end) * mtu as u64);
-        // Less than a packet, and no packet is longer than 64 KiB.
-        let short = (there - u64::from(start) * mtu as u64 - u64::from(duplicate.length)) as u16;
         if !slot.is_pending() {
             slot.pending = Pending { start, next: start, end };
-            slot.short = short;
             self.first = if self.pending == 0 { number } else { self.first.min(number) };
             self.pending += 1;
             return true;
         }
         // What an earlier duplicate asked for is answered as well: both in one answer, and what lies between them.
         let pending = &mut slot.pending;
-        slot.short = match end.cmp(&pending.end) {
-            Ordering::Less => slot.short,
-            Ordering::Equal => slot.short.min(short),
-            Ordering::Greater => short,
-        };
         pending.end = pending.end.max(end);
         if start <= pending.next {
             (pending.start, pending.next) = (start, start);
@@ -217,10 +206,10 @@ impl Replay {
         true
     }
 
-    /// The oldest request with responses to be sent, and how many bytes the last of them is short of its place in the request.
-    pub(crate) fn front(&self) -> Option<(Request, Pending, u16)> {
+    /// The oldest request with responses to be sent.
+    pub(crate) fn front(&self) -> Option<(Request, Pending)> {
         let slot = self.slot(self.front_number()?);
-        slot.is_pending().then_some((slot.request, slot.pending, slot.short))
+        slot.is_pending().then_some((slot.request, slot.pending))
     }
 
     /// Requests with responses to be sent, oldest first, and whether each was answered to its end before.
@@ -284,7 +273,8 @@ impl Request {
         matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
     }
 
-    /// The duplicate asks for a part of this very request: same operation and key, and its address is where its PSN says (IBTA v1 C9-107).
+    /// The duplicate asks for a part of this very request: same operation and key, and its address is where its PSN says (IBTA v1 C9-107). It ends
+    /// with a packet of this request. One that ends within a packet is of an earlier life, and its answer would end the READ of this one too soon.
     fn covers(&self, duplicate: &Duplicate, mtu: usize) -> bool {
         let skip = duplicate.psn.offset_from(self.first_psn);
         let Some(bytes) = u64::from(skip).checked_mul(mtu as u64) else {
@@ -295,7 +285,8 @@ impl Request {
             && duplicate.packets <= self.packets - skip
             && duplicate.key == self.key
             && duplicate.va == self.va.wrapping_add(bytes)
-            && bytes + u64::from(duplicate.length) <= u64::from(self.length)
+            && u64::from(duplicate.length)
+                == (u64::from(duplicate.packets) * mtu as u64).min(u64::from(self.length) - bytes)
     }
 }
 
@@ -413,7 +404,7 @@ mod tests {
         assert!(replay.push(fetch_add(7, 2)));
         replay.advance();
         assert!(replay.replay(&again, MTU));
-        assert_eq!(replay.front().map(|(request, ..)| request.original), Some(2), "the newer one");
+        assert_eq!(replay.front().map(|(request, _)| request.original), Some(2), "the newer one");
     }
 
     #[test]
@@ -463,7 +454,7 @@ mod tests {
             let mut waiting = 4 - answered;
             for psn in 6 - waiting..6 {
                 assert_eq!(replay.has_room(), waiting < 2, "{waiting} wait");
-                assert_eq!(replay.front().map(|(request, ..)| request.first_psn), Some(Psn::new(psn)));
+                assert_eq!(replay.front().map(|(request, _)| request.first_psn), Some(Psn::new(psn)));
                 replay.advance();
                 waiting -= 1;
             }
@@ -503,22 +494,20 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_of_parts_are_answered_to_the_byte_and_together() {
+    fn duplicates_of_parts_are_answered_together() {
         let mut replay = Replay::new();
         replay.reset(1);
         assert!(replay.push(request(0, 8)));
         (0..8).for_each(|_| replay.advance());
-        let part = |psn, packets, length| Duplicate { length, ..duplicate(psn, packets, u64::from(psn)) };
-        let pending = |replay: &Replay| replay.front().map(|(_, pending, short)| (pending, short)).expect("pending");
-        assert!(replay.replay(&part(2, 2, 1500), MTU));
-        assert_eq!(pending(&replay), (Pending { start: 2, next: 2, end: 4 }, 548));
-        assert!(replay.replay(&part(6, 1, 1000), MTU));
-        assert_eq!(pending(&replay), (Pending { start: 2, next: 2, end: 7 }, 24));
-        assert!(replay.replay(&part(6, 1, 1024), MTU));
-        assert_eq!(pending(&replay), (Pending { start: 2, next: 2, end: 7 }, 0));
+        let part = |psn, packets| duplicate(psn, packets, u64::from(psn));
+        let pending = |replay: &Replay| replay.front().map(|(_, pending)| pending).expect("pending");
+        assert!(replay.replay(&part(2, 2), MTU));
+        assert_eq!(pending(&replay), Pending { start: 2, next: 2, end: 4 });
+        assert!(replay.replay(&part(6, 1), MTU));
+        assert_eq!(pending(&replay), Pending { start: 2, next: 2, end: 7 });
         replay.advance();
-        assert!(replay.replay(&part(5, 1, 1), MTU));
-        assert_eq!(pending(&replay), (Pending { start: 5, next: 3, end: 7 }, 0));
+        assert!(replay.replay(&part(5, 1), MTU));
+        assert_eq!(pending(&replay), Pending { start: 5, next: 3, end: 7 });
     }
 
     /// Whatever is asked in whatever order: the front is the oldest with responses to be sent, as a look at all of them says.
@@ -536,7 +525,7 @@ mod tests {
             }
             let slots = replay.kept().map(|number| replay.slot(number));
             let oldest = slots.clone().find(|slot| slot.is_pending()).map(|slot| slot.request.first_psn);
-            assert_eq!(replay.front().map(|(request, ..)| request.first_psn), oldest);
+            assert_eq!(replay.front().map(|(request, _)| request.first_psn), oldest);
             assert_eq!(slots.filter(|slot| slot.is_pending()).count(), replay.pending as usize);
         }
     }

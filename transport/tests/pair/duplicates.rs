@@ -96,7 +96,7 @@ fn a_read_that_was_not_answered_to_its_end_is_refused_when_its_key_is_gone() {
     assert_eq!(pair.hosts[1].state(), "ERR");
 }
 
-/// IBTA v1 C9-107: to the byte.
+/// IBTA v1 C9-107.
 #[test]
 fn a_duplicate_of_a_part_of_a_read_is_answered_by_that_part() {
     use Operation::ReadResponse;
@@ -104,10 +104,29 @@ fn a_duplicate_of_a_part_of_a_read_is_answered_by_that_part() {
     let frame = read(&pair, 0, VA, 8 * 1024, KEY);
     pair.deliver(1, &frame);
     assert_eq!(out(&mut pair, 1).len(), 8);
-    let frame = read(&pair, 2, VA + 2048, 1500, KEY);
+    let frame = read(&pair, 2, VA + 2048, 2048, KEY);
     pair.deliver(1, &frame);
     let said = out(&mut pair, 1);
-    assert_eq!(shape(&said), [(ReadResponse, Position::First, 2, 1024), (ReadResponse, Position::Last, 3, 476)]);
+    assert_eq!(shape(&said), [(ReadResponse, Position::First, 2, 1024), (ReadResponse, Position::Last, 3, 1024)]);
+}
+
+/// Its answer would end the READ of this life too soon. A requester asks again for whole packets, up to the last.
+#[test]
+fn a_duplicate_that_ends_within_a_packet_is_of_another_read() {
+    let mut pair = Pair::new(Settings::default());
+    let frame = read(&pair, 0, VA, 3000, KEY);
+    pair.deliver(1, &frame);
+    assert_eq!(out(&mut pair, 1).len(), 3);
+    for (ahead, length) in [(0, 0), (0, 8), (0, 1023), (1, 1500), (2, 951), (2, 953)] {
+        let frame = read(&pair, ahead, VA + u64::from(ahead) * 1024, length, KEY);
+        pair.deliver(1, &frame);
+        assert_eq!(shape(&out(&mut pair, 1)), [], "{length} bytes at packet {ahead}");
+    }
+    for (ahead, length, packets) in [(0, 1024, 1), (0, 2048, 2), (1, 1976, 2), (2, 952, 1)] {
+        let frame = read(&pair, ahead, VA + u64::from(ahead) * 1024, length, KEY);
+        pair.deliver(1, &frame);
+        assert_eq!(out(&mut pair, 1).len(), packets, "{length} bytes at packet {ahead}");
+    }
 }
 
 /// They come before anything leaves.

@@ -47,6 +47,10 @@ impl Stream {
         if self.timed_out || self.waiting || !self.disturbed.is_empty() || self.frontier <= self.sent_again_until {
             return Ok(());
         }
+        // A peer that was making a key invalid may have dropped it, which is a loss like others.
+        if self.una < self.meanwhile {
+            return Ok(());
+        }
         let silence = now.saturating_sub(since.max(quiet_from).max(self.rnr_until));
         demand!(
             silence <= SILENCE_MAX,

@@ -30,12 +30,12 @@ impl Responder {
         // accepted before it is answered (IBTA v1 9.7.5.2.7); a queue pair that its client has ended answers nothing that takes memory.
         let ended = failed && !matches!(self.owed, Owed::Nak(..));
         let front = self.replay.front();
-        if let Some((request, pending, short)) = &front {
+        if let Some((request, pending)) = &front {
             if request.is_atomic() {
                 return self.send_atomic_ack(request, link, wire);
             }
             if !ended || request.operation != Operation::ReadRequest {
-                return self.send_read_response(request, *pending, *short, link, turn, wire);
+                return self.send_read_response(request, *pending, link, turn, wire);
             }
             // A repetition holds up nothing: its requester may have had the answer.
             if self.replay.give_up_repetition() {
@@ -48,7 +48,7 @@ impl Responder {
             Owed::Nothing => return Visit::Idle,
             Owed::Ack | Owed::AckUpTo(_) => {
                 // What is in front still is a READ that an ended queue pair does not answer.
-                let read = front.as_ref().map(|(request, ..)| request);
+                let read = front.as_ref().map(|(request, _)| request);
                 let Some((psn, msn)) = self.acknowledged(owed, read) else { return Visit::Idle };
                 (self.offer.syndrome(msn, link), psn, msn)
             }
@@ -132,7 +132,6 @@ impl Responder {
         &mut self,
         request: &Request,
         pending: Pending,
-        short: u16,
         link: &mut Link,
         turn: &mut Turn<'_, A>,
         wire: &mut W,
@@ -141,8 +140,7 @@ impl Responder {
         let (begins, ends) = (pending.next == pending.start, pending.next + 1 == pending.end);
         let place = place(begins, ends);
         let skip = pending.next * mtu as u32;
-        let there = (request.length - skip).min(mtu as u32);
-        let payload = if ends { there - u32::from(short) } else { there } as usize;
+        let payload = (request.length - skip).min(mtu as u32) as usize;
         let psn = request.first_psn.plus(pending.next);
         let headers = Headers {
             aeth: (place != Position::Middle)
