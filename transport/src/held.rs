@@ -192,6 +192,11 @@ impl HeldPackets {
         Ok(())
     }
 
+    /// The PSN of the packet that has been held for longest.
+    pub(crate) fn first_psn(&self, list: &HeldList) -> Option<Psn> {
+        (list.count > 0).then(|| self.slots[list.first as usize].psn)
+    }
+
     /// The slot that holds the packet with this PSN.
     pub(crate) fn find(&self, list: &HeldList, psn: Psn) -> Option<u32> {
         if list.count == 0 {

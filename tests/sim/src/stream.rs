@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Messages kept behind the last that is needed: late frames are checked against them.
-const KEPT: usize = 128;
+pub(crate) const KEPT: usize = 128;
 
 /// A receive work request.
 #[derive(Clone, Debug)]
@@ -109,6 +109,8 @@ pub(crate) struct Stream {
     pub(crate) last_ack: Option<u64>,
     pub(crate) last_nak: Option<u64>,
     pub(crate) requests: VecDeque<WireRequest>,
+    /// PSNs behind which an answer may end because a part of a READ was asked for again: the last of them.
+    pub(crate) part_ends: BTreeSet<u64>,
     /// Requests before the first of `requests`.
     pub(crate) requests_base: u64,
     /// Ids of messages that take receives, in order, from receive `receives.completed` on.
@@ -189,6 +191,7 @@ impl Stream {
             last_ack: None,
             last_nak: None,
             requests: VecDeque::new(),
+            part_ends: BTreeSet::new(),
             requests_base: 0,
             takers: VecDeque::new(),
             takers_posted: 0,

@@ -129,6 +129,6 @@ impl Endpoint {
             qp.release(&mut self.held, side, slot);
         }
         self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
-        qp.on_exposed(&mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
+        qp.on_exposed(&self.held, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
     }
 }

@@ -4,6 +4,8 @@
 //! response or ATOMIC ACK shows as an answer beyond it (an implied NAK, IBTA v1 9.7.5.1.4); what is lost is asked for once, and after
 //! that only the timer asks again. How little is sent again, and how soon, is told in `selective.rs`.
 
+use core::ops::RangeInclusive;
+
 use roced_shared::abi::{cqe::Status, wqe::SendOp};
 
 use super::{
@@ -11,7 +13,7 @@ use super::{
     behind::{Behind, Said},
     key_change::KeyWish,
     life::Source,
-    requester::{Asks, Requester, Sent},
+    requester::{Asks, Requester, Sent, SentAgain},
     retry::{RNR_RETRY_FOREVER, ack_timeout},
     scatter::SgeCursor,
     selective::Selective,
@@ -26,7 +28,7 @@ use crate::{
     wire::{
         aeth::{NakCode, Syndrome, rnr_delay},
         frame::Packet,
-        opcode::{Operation, Position},
+        opcode::Operation,
     },
     work::WorkData,
 };
@@ -151,10 +153,10 @@ impl Completer {
     }
 
     /// The oldest request was sent again, and nothing else.
-    pub(crate) fn on_sent_again(&mut self, packets: u32, wants_answer: bool, frontier: Psn, link: &Link, now: Nanos) {
+    pub(crate) fn on_sent_again(&mut self, again: SentAgain, frontier: Psn, link: &Link, now: Nanos) {
         // What is sent again always asks.
-        self.on_asked(self.unacknowledged.plus(packets - 1), link, now);
-        self.selective.on_sent_again(self.unacknowledged, packets, wants_answer, frontier, link, now);
+        self.on_asked(self.unacknowledged.plus(again.packets - 1), link, now);
+        self.selective.on_sent_again(self.unacknowledged, again, frontier, link, now);
     }
 
     /// The peer was asked how much of what lies before `cursor` it has.
@@ -194,6 +196,9 @@ impl Completer {
         if ahead < 0 {
             let is_ours = self.source.may_hold(port, turn.now);
             let raised = is_ours && requester.on_credits(packet, self.unacknowledged, link);
+            if is_ours && (is_plain_ack(packet) || packet.info.operation == Operation::ReadResponse) {
+                self.selective.on_answered_again(psn, turn.now);
+            }
             if ahead == -1 && is_plain_ack(packet) {
                 self.on_nothing_new(queue, requester, link, turn.now);
             }
@@ -305,7 +310,7 @@ impl Completer {
         match aeth.syndrome {
             Syndrome::Ack { .. } => match self.advance(psn.plus(1), link, queue, requester, turn) {
                 Ok(()) => self.on_plain_ack(queue, requester, turn.now),
-                Err(Gap) => self.on_gap(link, queue, requester, turn)?,
+                Err(Gap) => self.on_gap(None, link, queue, requester, turn)?,
             },
             Syndrome::Nak(NakCode::PsnSequence) => {
                 link.counters.count(QpCount::SequenceNakReceived);
@@ -313,7 +318,7 @@ impl Completer {
                     Ok(()) => self.on_sequence_nak(link, queue, requester, turn),
                     Err(Gap) => {
                         self.remember(psn, Said::Missing, link, requester);
-                        self.on_gap(link, queue, requester, turn)?;
+                        self.on_gap(None, link, queue, requester, turn)?;
                     }
                 }
             }
@@ -323,7 +328,7 @@ impl Completer {
                     Ok(()) => self.on_rnr(timer, link, queue, requester, turn),
                     Err(Gap) => {
                         self.remember(psn, Said::NotReady(timer), link, requester);
-                        self.on_gap(link, queue, requester, turn)?;
+                        self.on_gap(None, link, queue, requester, turn)?;
                     }
                 }
             }
@@ -363,7 +368,8 @@ impl Completer {
         let chunk = requester.read_chunk(link.attributes.max_rd_atomic);
         let ends_entry = at + 1 == entry.packets;
         let ends_chunk = ends_entry || (at + 1).is_multiple_of(chunk);
-        if let Err(status) = check_response(packet, &entry, at, ends_chunk, link.mtu()) {
+        let may_end = ends_chunk || self.selective.is_part_asked(psn);
+        if let Err(status) = check_response(packet, &entry, at, ends_chunk..=may_end, link.mtu()) {
             if link.is_held {
                 // It is asked for again.
                 self.selective.remember_dropped(psn);
@@ -384,6 +390,13 @@ impl Completer {
                     return Ok(());
                 }
             }
+        }
+        let place = packet.info.position;
+        if link.is_held {
+            self.selective.on_held_response();
+        } else {
+            let begins_part = place.begins() && !at.is_multiple_of(chunk);
+            self.selective.on_response(psn, begins_part, place.ends() && !ends_chunk, place.ends());
         }
         let next = psn.plus(1);
         if ends_chunk {
@@ -454,11 +467,12 @@ impl Completer {
             // It is of this life, and may be held though it is the first.
             self.source.on_taken(packet.roce.source_port(), link.is_later_life(), turn.now);
         }
-        if !self.may_hold(packet, queue, turn.now) {
+        let held = self.may_hold(packet, queue, turn.now).then_some(packet.bth.psn);
+        if held.is_none() {
             self.selective.remember_dropped(packet.bth.psn);
         }
         // Whether it asks again or did before, the answer is not taken now.
-        let _asked = self.on_gap(link, queue, requester, turn);
+        let _asked = self.on_gap(held, link, queue, requester, turn);
         DropReason::ResponseGap
     }
 
@@ -531,15 +545,17 @@ impl Completer {
         (position, if packet < entry.packets { packet } else { 0 })
     }
 
+    /// What lies before an answer, `held` if that is kept, is missing.
     fn on_gap<A: App>(
         &mut self,
+        held: Option<Psn>,
         link: &mut Link,
         queue: &mut SendQueue,
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) -> Result<(), DropReason> {
         if link.recovery.is_selective() {
-            self.on_hole(turn.now + link.recovery.reorder_delay, link, queue, requester, turn);
+            self.on_hole(turn.now + link.recovery.reorder_delay, held, link, queue, requester, turn);
             return Ok(());
         }
         if self.gap_asked == Some(self.unacknowledged) {
@@ -585,6 +601,11 @@ impl Completer {
     pub(super) fn go_back(&mut self, queue: &SendQueue, requester: &mut Requester) {
         let (position, packet) = self.place(queue);
         requester.rewind(position, packet, self.unacknowledged);
+        self.on_gone_back();
+    }
+
+    /// What was outstanding, or is behind the oldest, is sent anew.
+    pub(super) fn on_gone_back(&mut self) {
         self.selective.on_gone_back();
         // A refusal stays; what else was said will be said again.
         self.behind = self.behind.filter(|behind| matches!(behind.said, Said::Refused(_)));
@@ -713,12 +734,17 @@ impl Completer {
     }
 }
 
-/// A response must be as long as its place says, and end where a request of ours ended. Whether it begins one we do not mind: a
-/// request that was repeated from its middle begins anew there.
-fn check_response(packet: &Packet<'_>, entry: &SendEntry, at: u32, ends_chunk: bool, mtu: usize) -> Result<(), Status> {
+/// A response must be as long as its place says, and end where a request of ours ended, as `ends` says. Whether it begins one we do not
+/// mind: a request that was repeated from its middle begins anew there.
+fn check_response(
+    packet: &Packet<'_>,
+    entry: &SendEntry,
+    at: u32,
+    ends: RangeInclusive<bool>,
+    mtu: usize,
+) -> Result<(), Status> {
     let expected = (entry.length() - u64::from(at) * mtu as u64).min(mtu as u64);
-    let ends = matches!(packet.info.position, Position::Last | Position::Only);
-    if packet.payload_len() as u64 == expected && ends == ends_chunk && is_ack(packet) {
+    if packet.payload_len() as u64 == expected && ends.contains(&packet.info.position.ends()) && is_ack(packet) {
         Ok(())
     } else {
         Err(Status::BadResponse)

@@ -27,7 +27,7 @@ use crate::{
 
 /// How long a packet is held: many round trips of a building, and less than the shortest ACK timer that adapters have, after which
 /// everything is sent again anyway.
-const HELD_MAX: Nanos = Nanos::from_millis(4);
+pub(super) const HELD_MAX: Nanos = Nanos::from_millis(4);
 
 /// So many missing packets one directly after the other, and what is held behind them is given up.
 const DIRECT_MAX: u8 = 2;
@@ -233,6 +233,12 @@ impl Qp {
             if buffer.list.is_empty() || turn == Some(buffer.missing) {
                 continue;
             }
+            if let (Side::Responses, Some(turn), Some(roles)) = (side, turn, self.roles.reliable())
+                && roles.completer.selective.is_explained(turn)
+            {
+                // Nothing that is sent once looks like that.
+                continue;
+            }
             buffer.direct = buffer.direct.saturating_add(1);
             if buffer.direct < DIRECT_MAX || self.link.recovery.reorder_delay != Nanos(0) {
                 continue;
@@ -240,8 +246,8 @@ impl Qp {
             let farthest = buffer.list.farthest();
             given_up += pool.release_all(&mut buffer.list);
             self.early.miss(side, farthest);
-            if let (Side::Responses, Some(roles)) = (side, self.roles.reliable_mut()) {
-                roles.completer.selective.on_given_up(farthest);
+            if let (Side::Responses, Some(turn), Some(roles)) = (side, turn, self.roles.reliable_mut()) {
+                roles.completer.selective.on_given_up(turn, farthest);
             }
         }
         given_up
@@ -249,7 +255,7 @@ impl Qp {
 
     /// All that had its turn is done. What is still held lies behind a hole, which may be a new one. Where a missing packet came by
     /// itself the next has the whole delay to follow.
-    pub(crate) fn on_exposed<A: App>(&mut self, turn: &mut Turn<'_, A>) {
+    pub(crate) fn on_exposed<A: App>(&mut self, pool: &HeldPackets, turn: &mut Turn<'_, A>) {
         for side in [Side::Requests, Side::Responses] {
             let Some(missing) = self.turn_of(side).filter(|_| !self.early.list(side).is_empty()) else { continue };
             let buffer = self.early.buffer(side);
@@ -260,10 +266,11 @@ impl Qp {
                 true => turn.now + delay,
                 false => buffer.list.oldest_arrival() + delay,
             };
+            let held = pool.first_psn(&buffer.list);
             let Roles::Reliable(Reliable { requester, completer, responder, .. }) = &mut self.roles else { continue };
             match side {
                 Side::Requests => responder.on_hole(due, &mut self.link, turn.now),
-                Side::Responses => completer.on_hole(due, &mut self.link, &mut self.send_queue, requester, turn),
+                Side::Responses => completer.on_hole(due, held, &mut self.link, &mut self.send_queue, requester, turn),
             }
         }
         if self.early.unkept.is_some() {
@@ -281,7 +288,7 @@ impl Qp {
             && let Roles::Reliable(Reliable { requester, completer, .. }) = &mut self.roles
             && completer.awaits_answer(&self.send_queue)
         {
-            completer.on_hole(turn.now, &mut self.link, &mut self.send_queue, requester, turn);
+            completer.on_hole(turn.now, None, &mut self.link, &mut self.send_queue, requester, turn);
         }
     }
 
@@ -299,12 +306,10 @@ impl Qp {
 }
 
 /// Both are the same packet, sent twice: whether it asks for an ACK, what switches mark and what an ACK says besides may differ, and
-/// where in its answer a READ response stands.
+/// where in its answer a READ response stands, for a repetition may begin and end elsewhere.
 fn is_same(held: &Packet<'_>, other: &Packet<'_>) -> bool {
     let is_alike = held.bth.opcode == other.bth.opcode
-        || held.info.operation == Operation::ReadResponse
-            && other.info.operation == Operation::ReadResponse
-            && held.info.position.ends() == other.info.position.ends();
+        || held.info.operation == Operation::ReadResponse && other.info.operation == Operation::ReadResponse;
     is_alike
         && (held.reth, held.atomic, held.atomic_ack) == (other.reth, other.atomic, other.atomic_ack)
         && (held.imm, held.ieth, held.feth) == (other.imm, other.ieth, other.feth)

@@ -28,8 +28,8 @@ pub(crate) struct TailProbe {
     asked: Psn,
     /// The last PSN that one will be asked for, by a probe if nothing else does.
     last: Psn,
-    /// A packet whose answer is a measurement, and when it was sent.
-    timed: Option<(Psn, Nanos)>,
+    /// A packet whose answer is a measurement.
+    timed: Option<Timed>,
     deadline: Nanos,
     /// At the deadline nobody was asked yet: no answer is late then.
     asks_late: bool,
@@ -37,6 +37,14 @@ pub(crate) struct TailProbe {
     sent: u32,
     /// How often the wait was doubled since a round trip was measured.
     doublings: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    psn: Psn,
+    at: Nanos,
+    /// It was sent before, and the peer said that it is missing. What comes sooner than any answer is one to the first sending all the same.
+    again: bool,
 }
 
 impl TailProbe {
@@ -72,7 +80,7 @@ impl TailProbe {
     /// The packet with this PSN asks for an answer and was sent for the first time.
     pub(crate) fn measure(&mut self, psn: Psn, now: Nanos) {
         if self.timed.is_none() {
-            self.timed = Some((psn, now));
+            self.timed = Some(Timed { psn, at: now, again: false });
         }
     }
 
@@ -104,10 +112,10 @@ impl TailProbe {
         }
     }
 
-    /// The oldest packet was sent again, whoever wanted it. It asks for all.
-    pub(crate) fn on_sent_again(&mut self, now: Nanos, floor: Nanos) {
+    /// The oldest packet was sent again, whoever wanted it. It asks for all. If it is `missing`, as the peer says, its answer is a measurement.
+    pub(crate) fn on_sent_again(&mut self, missing: Option<Psn>, now: Nanos, floor: Nanos) {
         (self.asked, self.asks_late) = (self.last, false);
-        self.timed = None;
+        self.timed = missing.map(|psn| Timed { psn, at: now, again: true });
         self.restart(now, floor);
     }
 
@@ -125,11 +133,14 @@ impl TailProbe {
 
     /// All before `oldest` is answered: is that a measurement?
     pub(crate) fn on_measured(&mut self, oldest: Psn, now: Nanos) {
-        if let Some((psn, at)) = self.timed
-            && oldest.distance_from(psn) > 0
+        if let Some(timed) = self.timed
+            && oldest.distance_from(timed.psn) > 0
         {
-            self.rtt.add(now - at);
-            (self.timed, self.doublings) = (None, 0);
+            self.timed = None;
+            if !timed.again || now - timed.at >= Nanos(self.rtt.least().0 / 2) {
+                self.rtt.add(now - timed.at);
+                self.doublings = 0;
+            }
         }
     }
 
@@ -201,7 +212,7 @@ mod tests {
             assert_eq!(probe.deadline(), now + Nanos(100_000 << number));
             now = probe.deadline();
             assert!(!probe.take_due(now - Nanos(1)) && probe.take_due(now));
-            probe.on_sent_again(now, FLOOR);
+            probe.on_sent_again(None, now, FLOOR);
         }
         assert_eq!(probe.deadline(), Nanos::NEVER);
     }
@@ -215,7 +226,7 @@ mod tests {
             longest = longest.max(probe.deadline() - now);
             now = probe.deadline();
             assert!(probe.take_due(now));
-            probe.on_sent_again(now, FLOOR);
+            probe.on_sent_again(None, now, FLOOR);
             // The next is lost as well.
             probe.on_progress(PSN.plus(number), now, FLOOR);
             probe.on_asked(PSN.plus(number + 1), PSN.plus(number + 1), now, FLOOR);
@@ -234,7 +245,7 @@ mod tests {
             while probe.deadline() < now + path {
                 let due = probe.deadline();
                 assert!(probe.take_due(due));
-                probe.on_sent_again(due, FLOOR);
+                probe.on_sent_again(None, due, FLOOR);
                 count += 1;
             }
             (now, psn) = (now + path, psn.plus(1));
@@ -271,9 +282,9 @@ mod tests {
             probe.on_unasked(psn, now, FLOOR);
             now = now + FLOOR;
             assert!(probe.take_due(now), "as soon as the first time");
-            probe.on_sent_again(now, FLOOR);
+            probe.on_sent_again(None, now, FLOOR);
             assert!(probe.take_due(now + FLOOR), "now an answer is late");
-            probe.on_sent_again(now + FLOOR, FLOOR);
+            probe.on_sent_again(None, now + FLOOR, FLOOR);
             assert_eq!(probe.deadline(), now + FLOOR + Nanos(2 * FLOOR.0));
             now = now + Nanos(2 * FLOOR.0);
             probe.on_progress(next, now, FLOOR);
@@ -287,7 +298,7 @@ mod tests {
     fn what_was_sent_twice_measures_nothing() {
         let mut probe = TailProbe::new(PSN);
         probe.on_asked(PSN, PSN, Nanos(0), FLOOR);
-        probe.on_sent_again(Nanos(5000), FLOOR);
+        probe.on_sent_again(None, Nanos(5000), FLOOR);
         probe.on_progress(PSN.plus(1), Nanos(6000), FLOOR);
         assert_eq!(probe.rtt().least(), Nanos(0));
     }

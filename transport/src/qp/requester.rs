@@ -68,6 +68,8 @@ pub(crate) struct Requester {
     wanting_before_frontier: u32,
     /// The oldest packet that waits for an answer is sent once more before anything else, for this reason.
     oldest_again: Option<Reason>,
+    /// Where that is a READ, no more than the responses before this one are asked for.
+    again_up_to: Option<Psn>,
     /// The peer is asked how much it has, before anything else.
     solicits: bool,
     /// Packets since one asked for an ACK, and when the first of them was sent.
@@ -87,7 +89,7 @@ pub(crate) struct Requester {
 
 /// Why the oldest packet is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reason {
+pub(crate) enum Reason {
     /// It is missing.
     Missing,
     /// Its answer is late.
@@ -104,6 +106,18 @@ pub(crate) struct Sent {
     /// A READ or an atomic operation.
     pub(crate) wants_answer: bool,
     pub(crate) asks: Asks,
+}
+
+/// The oldest request, or a part of it, sent once more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SentAgain {
+    /// PSNs that it takes.
+    pub(crate) packets: u32,
+    /// A READ or an atomic operation.
+    pub(crate) wants_answer: bool,
+    pub(crate) reason: Reason,
+    /// Of a READ, and not up to its end or that of the request that asked for it first.
+    pub(crate) is_part: bool,
 }
 
 /// Whether a packet asks for an answer.
@@ -130,6 +144,7 @@ impl Requester {
             wanting_before_cursor: 0,
             wanting_before_frontier: 0,
             oldest_again: None,
+            again_up_to: None,
             solicits: false,
             unasked: 0,
             unasked_since: Nanos(0),
@@ -188,6 +203,11 @@ impl Requester {
         self.unasked = self.window;
     }
 
+    /// So many READ and atomic requests before the cursor are not all answered.
+    pub(crate) fn on_begun(&mut self, requests: u32) {
+        self.wanting_before_cursor = self.answered.wrapping_add(requests);
+    }
+
     /// An answer that is not of the past: up to one packet before `oldest`, as an ACK that nothing asked for is. True when its credits let
     /// more be sent.
     pub(crate) fn on_credits(&mut self, packet: &Packet<'_>, oldest: Psn, link: &Link) -> bool {
@@ -225,12 +245,19 @@ impl Requester {
 
     /// The oldest packet that waits for an answer is sent once more, whatever the cursor does: it is missing.
     pub(crate) fn send_oldest_again(&mut self) {
-        self.oldest_again = Some(Reason::Missing);
+        (self.oldest_again, self.again_up_to) = (Some(Reason::Missing), None);
+    }
+
+    /// The responses from `end` on are there: they are not asked for with the oldest.
+    pub(crate) fn ask_up_to(&mut self, end: Option<Psn>) {
+        self.again_up_to = end;
     }
 
     /// The same, because its answer is late. Where its memory is gone the peer is only asked.
     pub(crate) fn probe_oldest(&mut self) {
-        self.oldest_again = self.oldest_again.or(Some(Reason::Probe));
+        if self.oldest_again.is_none() {
+            (self.oldest_again, self.again_up_to) = (Some(Reason::Probe), None);
+        }
     }
 
     /// The peer is asked how much it has of what was sent.
@@ -483,7 +510,13 @@ impl Requester {
         self.wanting_before_cursor = self.answered;
         self.unasked = self.window;
         let entry = *queue.entry(self.entry);
-        let sent = self.send_at_cursor(link, queue, &entry, 0, turn, wire);
+        let end = self.again_up_to.filter(|end| entry.is_read() && end.distance_from(self.psn) > 0);
+        let sent = if entry.is_read() {
+            self.send_read_request(link, queue, &entry, 0, end, wire)
+                .inspect(|packets| self.count(link, *packets, turn.now))
+        } else {
+            self.send_at_cursor(link, queue, &entry, 0, turn, wire)
+        };
         let is_gone = self.refused.is_some();
         if is_gone && reason == Reason::Missing {
             // It cannot be sent any more, and it is the oldest: the cursor stays with it, and it fails.
@@ -501,7 +534,9 @@ impl Requester {
             }
             Ok(packets) => {
                 self.oldest_again = None;
-                completer.on_sent_again(packets, entry.wants_answer(), self.frontier, link, turn.now);
+                let is_part = end.is_some_and(|end| completer.unacknowledged().plus(packets) == end);
+                let again = SentAgain { packets, wants_answer: entry.wants_answer(), reason, is_part };
+                completer.on_sent_again(again, self.frontier, link, turn.now);
                 Visit::Progress
             }
             Err(visit) => visit,
@@ -518,7 +553,7 @@ impl Requester {
         wire: &mut W,
     ) -> Result<u32, Visit> {
         let packets = if entry.is_read() {
-            self.send_read_request(link, queue, entry, in_flight, wire)
+            self.send_read_request(link, queue, entry, in_flight, None, wire)
         } else if entry.wants_answer() {
             self.send_operation(link, entry, wire)
         } else {
@@ -585,6 +620,7 @@ impl Requester {
         queue: &SendQueue,
         entry: &SendEntry,
         in_flight: u32,
+        up_to: Option<Psn>,
         wire: &mut W,
     ) -> Result<u32, Visit> {
         if self.unanswered() >= link.attributes.max_rd_atomic {
@@ -592,7 +628,8 @@ impl Requester {
         }
         let chunk = self.read_chunk(link.attributes.max_rd_atomic);
         let end = ((self.packet / chunk + 1) * chunk).min(entry.packets);
-        let packets = end - self.packet;
+        let rest = end - self.packet;
+        let packets = up_to.map_or(rest, |psn| rest.min(psn.offset_from(self.psn)));
         if in_flight > 0 && in_flight + packets > self.window_of(self.entry, queue, link) {
             return Err(Visit::Idle);
         }

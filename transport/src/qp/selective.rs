@@ -3,25 +3,32 @@
 //! The standard's wire has no word for "I have what follows". But a peer that keeps what follows a loss says so when the loss is
 //! repaired: its ACK covers more than can have been sent again and arrived. So the first NAK sends everything again from the packet
 //! that it names; an ACK beyond the cursor, or for a packet that left less than a round trip ago, moves the cursor on to where
-//! sending had come, and marks the peer as one that keeps. To such a peer a NAK sends one packet again. Two signs end that:
+//! sending had come, and marks the peer as one that keeps. So does an answer that comes twice, for the peer has what it was sent for
+//! the second time. To such a peer a NAK sends one packet again. Two signs end that:
 //!
 //! * a NAK for the very next packet or READ request: several were lost in a row, so all goes again until an ACK beyond the cursor
 //!   says enough;
 //! * an ACK for the packet that was sent again and not one more: nothing behind it is there, and the mark is taken back.
 //!
 //! READ responses are placed in order. Those ahead of a gap are held by the endpoint, as requests are at a responder; the READ
-//! request is sent again from the lowest missing PSN to its end (part of a READ cannot be asked for otherwise, and responders drop
-//! a repetition that begins lower than one before). One repetition serves every gap that it covers; a probe finds that it was lost.
-//! A response that is held already says nothing of that: it may be of the first answer, of an earlier repetition or the network's.
+//! request is sent again from the lowest missing PSN to the first that is there, and the second time to its end, which serves all
+//! that is missing of it. Responders drop a repetition that begins lower than one before, and some one that does not end where the
+//! request ended: after a few of those in vain only the rest of requests is asked for. A probe finds that a repetition was lost. A
+//! response that is held already says nothing of that: it may be of the first answer, of an earlier repetition or the network's.
 
 use super::{
     Link, Turn,
     completer::Completer,
+    early::HELD_MAX,
     probe::TailProbe,
-    requester::{Asks, Requester, Sent},
+    requester::{Asks, Reason, Requester, Sent, SentAgain},
     send_queue::SendQueue,
 };
 use crate::{clock::Nanos, counters::QpCount, io::App, psn::Psn};
+
+/// So many parts of READ requests are asked for in vain, and then no more: some responders answer a repetition only if it ends where the request
+/// ended.
+const PARTS_TRIED_MAX: u8 = 3;
 
 /// What was learned about peer and path, and what is under way.
 #[derive(Debug)]
@@ -39,10 +46,20 @@ pub(crate) struct Selective {
     repeated: Option<(Psn, Psn)>,
     /// When the response that is missing is asked for again, if it does not come before.
     gap_due: Nanos,
+    /// A response that is there, behind those that are missing.
+    gap_end: Option<Psn>,
+    /// Responses before this one were asked for again in parts: each may end its answer.
+    parts_end: Option<Psn>,
+    /// The READ request with this PSN was the last of which a part was asked for.
+    part_of: Option<Psn>,
+    /// Parts of READ requests that were asked for, until one was answered as such; `None` from then on.
+    parts_tried: Option<u8>,
+    /// The response before this one was of an answer that was asked for again, as its shape says, and whether that answer goes on.
+    explained: Option<(Psn, bool)>,
     /// Behind READs that are not complete all before this PSN is acknowledged.
     acknowledged: Option<Psn>,
-    /// Answers behind the oldest that is missing were not held, up to this PSN.
-    dropped: Option<Psn>,
+    /// Answers behind the oldest that is missing were not held: the first and the last of them.
+    dropped: Option<(Psn, Psn)>,
     /// The peer was asked how much it has of what lies before this PSN.
     solicited: Option<(Psn, Nanos)>,
 }
@@ -51,6 +68,9 @@ pub(crate) struct Selective {
 #[derive(Clone, Copy, Debug)]
 struct WentBack {
     at: Nanos,
+    /// The packet that the NAK named, and the frontier of that moment.
+    psn: Psn,
+    end: Psn,
     /// A packet that was sent again half a round trip later at least, and when. The ACK of the packet that the NAK named comes before
     /// this one can be answered.
     late: Option<(Psn, Nanos)>,
@@ -76,6 +96,10 @@ struct Missed {
     told: bool,
 }
 
+fn farther(one: Psn, other: Psn) -> Psn {
+    if one.distance_from(other) > 0 { one } else { other }
+}
+
 impl Selective {
     /// The first packet will have `psn`.
     pub(crate) fn new(psn: Psn) -> Self {
@@ -87,6 +111,11 @@ impl Selective {
             missed: None,
             repeated: None,
             gap_due: Nanos::NEVER,
+            gap_end: None,
+            parts_end: None,
+            part_of: None,
+            parts_tried: Some(0),
+            explained: None,
             acknowledged: None,
             dropped: None,
             solicited: None,
@@ -134,16 +163,23 @@ impl Selective {
     pub(crate) fn on_sent_again(
         &mut self,
         psn: Psn,
-        packets: u32,
-        wants_answer: bool,
+        SentAgain { packets, wants_answer, reason, is_part }: SentAgain,
         frontier: Psn,
         link: &Link,
         now: Nanos,
     ) {
-        self.probe.on_sent_again(now, link.recovery.probe_floor);
+        let missing = (reason == Reason::Missing).then_some(psn);
+        self.probe.on_sent_again(missing, now, link.recovery.probe_floor);
         if wants_answer {
-            self.repeated = Some((psn, psn.plus(packets)));
-            self.missed = self.missed.map(|_| Missed { end: psn.plus(packets), frontier, told: false });
+            let end = psn.plus(packets);
+            self.repeated = Some((psn, end));
+            if is_part {
+                self.parts_tried = self.parts_tried.map(|tried| tried + 1);
+                self.parts_end = Some(self.parts_end.map_or(end, |known| farther(known, end)));
+            }
+            if reason == Reason::Probe || self.missed.is_some() {
+                self.missed = Some(Missed { end, frontier, told: false });
+            }
         } else {
             (self.again, self.missed) = (Some(Again { psn, at: now, frontier }), None);
         }
@@ -162,7 +198,7 @@ impl Selective {
             return;
         }
         let is_behind = |psn: Psn| psn.distance_from(oldest) < 0;
-        let soon = self.probe.rtt().least();
+        let soon = Nanos(self.probe.rtt().least().0 / 2);
         if let Some(back) = self.went_back
             && (is_behind(requester.cursor()) || back.late.is_some_and(|(psn, at)| is_behind(psn) && now - at < soon))
         {
@@ -173,11 +209,12 @@ impl Selective {
         if self.missed.is_some_and(|missed| missed.end == oldest && missed.frontier != oldest) {
             requester.solicit_ack();
         }
-        self.gap_due = Nanos::NEVER;
+        (self.gap_due, self.gap_end) = (Nanos::NEVER, None);
+        self.parts_end = self.parts_end.filter(|end| !is_behind(*end) && *end != oldest);
         self.again = self.again.filter(|again| !is_behind(again.frontier) && again.frontier != oldest);
         self.repeated = self.repeated.filter(|(_, end)| !is_behind(*end) && *end != oldest);
         self.acknowledged = self.acknowledged.filter(|to| !is_behind(*to) && *to != oldest);
-        self.dropped = self.dropped.filter(|psn| !is_behind(*psn));
+        self.dropped = self.dropped.filter(|(_, last)| !is_behind(*last));
         self.solicited = self.solicited.filter(|(to, _)| !is_behind(*to) && *to != oldest);
         self.missed =
             self.missed.filter(|missed| !missed.told && !is_behind(missed.frontier) && missed.frontier != oldest);
@@ -204,18 +241,61 @@ impl Selective {
         }
     }
 
-    /// An answer behind the oldest that is missing was not held.
-    pub(crate) fn remember_dropped(&mut self, psn: Psn) {
-        if self.dropped.is_none_or(|known| psn.distance_from(known) > 0) {
-            self.dropped = Some(psn);
-        }
+    /// An answer that brings nothing, to a packet that is answered already. Where that was sent again because the peer missed one before it, the peer
+    /// had kept it.
+    pub(crate) fn on_answered_again(&mut self, psn: Psn, now: Nanos) {
+        let soon = Nanos(self.probe.rtt().least().0 / 2);
+        let shows = |back: &mut WentBack| {
+            psn.distance_from(back.psn) > 0 && psn.distance_from(back.end) < 0 && now - back.at >= soon
+        };
+        self.keeps |= self.went_back.take_if(shows).is_some();
     }
 
-    /// Answers up to this one were held and are not any more. If they were asked for again that answer may have come meanwhile, as one that was held
+    /// An answer behind the oldest that is missing was not held.
+    pub(crate) fn remember_dropped(&mut self, psn: Psn) {
+        self.dropped = Some(self.dropped.map_or((psn, psn), |(first, last)| {
+            (if psn.distance_from(first) < 0 { psn } else { first }, farther(last, psn))
+        }));
+    }
+
+    /// Answers from one to the other were held and are not any more. If they were asked for again that answer may have come meanwhile, as one that was held
     /// already: it is not waited for.
-    pub(crate) fn on_given_up(&mut self, farthest: Psn) {
+    pub(crate) fn on_given_up(&mut self, nearest: Psn, farthest: Psn) {
         self.repeated = None;
+        self.remember_dropped(nearest);
         self.remember_dropped(farthest);
+    }
+
+    /// Of a READ request no more need be asked for again than what is missing, as far as is known.
+    fn may_ask_for_parts(&self) -> bool {
+        // What is held is too old where a round trip takes longer, and asked for besides.
+        let is_near = self.patience() < HELD_MAX;
+        is_near && self.parts_tried.is_none_or(|tried| tried < PARTS_TRIED_MAX)
+    }
+
+    /// The response with this PSN was asked for again, and not all behind it.
+    pub(super) fn is_part_asked(&self, psn: Psn) -> bool {
+        self.parts_end.is_some_and(|end| psn.distance_from(end) < 0)
+    }
+
+    /// A response was taken from the wire. No request that was sent once begins, or ends, with this packet, and this one does.
+    pub(super) fn on_response(&mut self, psn: Psn, begins_part: bool, ends_part: bool, ends: bool) {
+        let is_part = begins_part || ends_part;
+        if ends_part {
+            self.parts_tried = None;
+        }
+        let goes_on = self.explained.is_some_and(|(next, goes_on)| goes_on && next == psn);
+        self.explained = (is_part || goes_on).then_some((psn.plus(1), !ends));
+    }
+
+    /// A response was taken that had been held.
+    pub(super) fn on_held_response(&mut self) {
+        self.explained = None;
+    }
+
+    /// The last response that was taken, before this one, was of an answer that was asked for again.
+    pub(super) fn is_explained(&self, next: Psn) -> bool {
+        self.explained.is_some_and(|(explained, _)| explained == next)
     }
 
     /// The response with this PSN was asked for again.
@@ -247,7 +327,7 @@ impl Completer {
             self.send_oldest_again(requester);
         } else {
             self.go_back(queue, requester);
-            self.selective.went_back = Some(WentBack { at: turn.now, late: None });
+            self.selective.went_back = Some(WentBack { at: turn.now, psn, end: requester.frontier(), late: None });
         }
     }
 
@@ -260,7 +340,7 @@ impl Completer {
     /// the rest is lost: the peer has nothing behind, or it would complain. Where it covers that one packet and not one more, all is
     /// sent again; where it covers others, which may only have been slow to be answered, the next alone.
     pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
-        let (oldest, soon) = (self.unacknowledged(), self.selective.probe.rtt().least());
+        let (oldest, soon) = (self.unacknowledged(), Nanos(self.selective.probe.rtt().least().0 / 2));
         let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
         self.selective.again = None;
         // Sooner than a round trip it is the ACK of the first sending.
@@ -278,7 +358,7 @@ impl Completer {
     /// An ACK of what is acknowledged already, when the peer was asked about more: the rest is lost. One that brings something new may be of a packet
     /// that asked before, and others may follow. Where the network takes several ways the question may have overtaken what it asked about.
     pub(super) fn on_nothing_new(&mut self, queue: &SendQueue, requester: &mut Requester, link: &Link, now: Nanos) {
-        let soon = self.selective.probe.rtt().least();
+        let soon = Nanos(self.selective.probe.rtt().least().0 / 2);
         if self.selective.solicited.take_if(|(_, at)| now - *at >= soon).is_none() {
             return;
         }
@@ -303,10 +383,11 @@ impl Completer {
         }
     }
 
-    /// Answers came that lie behind a READ response that did not. That is asked for at `due`, unless it comes before.
+    /// Answers came that lie behind a READ response that did not, `held` among them. That is asked for at `due`, unless it comes before.
     pub(super) fn on_hole<A: App>(
         &mut self,
         due: Nanos,
+        held: Option<Psn>,
         link: &mut Link,
         queue: &mut SendQueue,
         requester: &mut Requester,
@@ -321,6 +402,7 @@ impl Completer {
             self.selective.probe.put_off(turn.now, link.recovery.probe_floor);
         }
         self.selective.gap_due = self.selective.gap_due.min(due);
+        self.selective.gap_end = held.or(self.selective.gap_end);
         if self.selective.gap_due <= turn.now {
             self.ask_again(link, queue, requester, turn);
         }
@@ -403,12 +485,46 @@ impl Completer {
         if !self.spend_retry(link, queue, turn) {
             return;
         }
-        if self.selective.dropped.is_some() {
-            // Later READs are executed again behind the oldest, so that what they bring is no older.
-            self.go_back(queue, requester);
-        } else {
-            self.send_oldest_again(requester);
+        let end = self.end_of_part(link, queue, requester);
+        // Later READs are executed again behind the oldest, so that what they bring is no older.
+        match self.selective.dropped {
+            Some((first, _)) if first.distance_from(queue.entry(queue.head()).end_psn()) < 0 => {
+                self.go_back(queue, requester);
+            }
+            dropped => {
+                if dropped.is_some() {
+                    self.go_back_behind_oldest(link, queue, requester);
+                }
+                self.send_oldest_again(requester);
+                requester.ask_up_to(end);
+            }
         }
+    }
+
+    /// What is there of the oldest READ is not asked for with what is missing. Where more is missing of the same request the second time asks for all
+    /// of it, or each gap would take a round trip.
+    fn end_of_part(&mut self, link: &Link, queue: &SendQueue, requester: &Requester) -> Option<Psn> {
+        let end = self.selective.gap_end.take().filter(|_| self.selective.may_ask_for_parts())?;
+        let entry = queue.entry(queue.head());
+        if !entry.is_read() {
+            return None;
+        }
+        let chunk = requester.read_chunk(link.attributes.max_rd_atomic);
+        let request = entry.first_psn.plus(self.place(queue).1 / chunk * chunk);
+        (self.selective.part_of.replace(request) != Some(request)).then_some(end)
+    }
+
+    /// The cursor goes back to what lies behind the oldest READ or atomic operation, if it is there.
+    fn go_back_behind_oldest(&mut self, link: &Link, queue: &SendQueue, requester: &mut Requester) {
+        let position = queue.head();
+        let entry = queue.entry(position);
+        if requester.cursor().distance_from(entry.end_psn()) > 0 {
+            let chunk = if entry.is_read() { requester.read_chunk(link.attributes.max_rd_atomic) } else { 1 };
+            let requests = entry.packets.div_ceil(chunk) - self.place(queue).1 / chunk;
+            requester.rewind(position.wrapping_add(1), 0, entry.end_psn());
+            requester.on_begun(requests);
+        }
+        self.on_gone_back();
     }
 
     /// The oldest that waits has an answer of its own.

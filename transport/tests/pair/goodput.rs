@@ -1,5 +1,6 @@
-//! What losses cost, in virtual time: WRITEs and READs of 1 MiB at path MTU 1024 over a link of 10 Gbit/s and a round trip of 50 us that loses
-//! one frame in a thousand or in a hundred, either way. Each ratio is to the same link without losses.
+//! What losses cost, in virtual time: WRITEs and READs of 1 MiB at path MTU 1024 over a link that loses one frame in a thousand or in a hundred,
+//! either way. Each ratio is to the same link without losses. One link is fast, and short of room for frames that wait; the other is slow and has
+//! room for windows, as between two busy hosts.
 //!
 //! `cargo test -p roced-transport --test pair goodput -- --nocapture` prints them.
 
@@ -14,13 +15,27 @@ use crate::{
 };
 
 const MESSAGE: usize = 1 << 20;
-const ONE_WAY: Nanos = Nanos::from_micros(25);
-/// Of a frame on a link of 10 Gbit/s: eight tenths of a nanosecond a byte, and 24 bytes of preamble, checksum and gap.
-const fn duration(frame_bytes: usize) -> Nanos {
-    Nanos((frame_bytes as u64 + 24) * 8 / 10)
+
+/// A link, of either direction.
+#[derive(Clone, Copy)]
+struct Link {
+    mbit_per_s: u64,
+    one_way: Nanos,
+    /// Frames that wait for it at most.
+    queue: usize,
 }
-/// Frames that wait for the link at most, so that the engine decides late what is sent next.
-const NIC_QUEUE: usize = 8;
+
+/// The engine decides late what is sent next.
+const FAST: Link = Link { mbit_per_s: 10_000, one_way: Nanos::from_micros(25), queue: 8 };
+/// The engine decides early, and a window takes half a millisecond.
+const SLOW: Link = Link { mbit_per_s: 1_900, one_way: Nanos::from_micros(20), queue: 256 };
+
+impl Link {
+    /// What a frame takes, with 24 bytes of preamble, checksum and gap.
+    const fn duration(self, frame_bytes: usize) -> Nanos {
+        Nanos((frame_bytes as u64 + 24) * 8000 / self.mbit_per_s)
+    }
+}
 
 /// One direction of the link.
 #[derive(Default)]
@@ -31,8 +46,18 @@ struct Direction {
     frames: VecDeque<(Nanos, Vec<u8>)>,
 }
 
-/// Carries `messages` out, four at a time, while a frame in `loss` is lost (0: none). Gives the time that they took.
-fn transfer(op: SendOp, recovery: RecoveryConfig, window: u32, loss: u64, messages: u64, seed: u64) -> (Nanos, Pair) {
+#[derive(Clone, Copy)]
+struct Load {
+    op: SendOp,
+    recovery: RecoveryConfig,
+    window: u32,
+    messages: u64,
+    seed: u64,
+}
+
+/// Carries the messages out, four at a time, while a frame in `loss` is lost (0: none). Gives the time that they took.
+fn transfer(net: Link, load: Load, loss: u64) -> (Nanos, Pair) {
+    let Load { op, recovery, window, messages, seed } = load;
     let settings = Settings { recovery: [recovery; 2], window, signal_all: true, ..Settings::default() };
     let mut pair = Pair::new(settings);
     let mut random = Random(seed);
@@ -50,13 +75,13 @@ fn transfer(op: SendOp, recovery: RecoveryConfig, window: u32, loss: u64, messag
             }
             let (now, host, link) = (pair.now, &mut pair.hosts[at], &mut directions[at]);
             host.endpoint.on_timeout(now, 16, &mut host.app);
-            let waiting = (link.free_at - now).0.div_ceil(duration(1086).0) as usize;
-            host.nic.room = NIC_QUEUE.saturating_sub(waiting);
+            let waiting = (link.free_at - now).0.div_ceil(net.duration(1086).0) as usize;
+            host.nic.room = net.queue.saturating_sub(waiting);
             host.endpoint.poll_transmit(now, 32, &mut host.app, &mut host.nic);
             for frame in host.nic.frames.drain(..) {
-                link.free_at = link.free_at.max(now) + duration(frame.len());
+                link.free_at = link.free_at.max(now) + net.duration(frame.len());
                 if loss == 0 || random.below(loss) != 0 {
-                    link.frames.push_back((link.free_at + ONE_WAY, frame));
+                    link.frames.push_back((link.free_at + net.one_way, frame));
                 }
             }
         }
@@ -76,13 +101,14 @@ fn transfer(op: SendOp, recovery: RecoveryConfig, window: u32, loss: u64, messag
 fn losses_cost_little() {
     const MESSAGES: u64 = 24;
     for (op, window) in [(SendOp::Write, 128), (SendOp::Write, 256), (SendOp::Read, 128), (SendOp::Read, 256)] {
-        let (whole, _) = transfer(op, RecoveryConfig::default(), window, 0, MESSAGES, 1);
+        let load = |recovery| Load { op, recovery, window, messages: MESSAGES, seed: 7 };
+        let (whole, _) = transfer(FAST, load(RecoveryConfig::default()), 0);
         let gbit_per_s = (MESSAGES * MESSAGE as u64 * 8) as f64 / whole.0 as f64;
         println!("{op:?}, window {window}: {gbit_per_s:.2} Gbit/s without loss");
         assert!(gbit_per_s > 8.5);
         for (loss, least) in [(1000, 0.97), (100, if op == SendOp::Read { 0.7 } else { 0.8 })] {
             let ratio = |recovery| {
-                let (took, pair) = transfer(op, recovery, window, loss, MESSAGES, 7);
+                let (took, pair) = transfer(FAST, load(recovery), loss);
                 let host = &pair.hosts[0];
                 let ratio = whole.0 as f64 / took.0 as f64;
                 println!(
@@ -97,6 +123,23 @@ fn losses_cost_little() {
             let (ours, go_back_n) = (ratio(RecoveryConfig::default()), ratio(RecoveryConfig::GO_BACK_N));
             assert!(ours >= least, "{ours} at a window of {window}, one in {loss}");
             assert!(ours > go_back_n + 0.02, "{ours} and {go_back_n}");
+        }
+    }
+}
+
+/// What is sent again waits behind a window of other frames, so that a peer which keeps them is known by other signs than its haste.
+#[test]
+fn losses_cost_little_behind_a_long_queue() {
+    const MESSAGES: u64 = 64;
+    for (op, floors) in [(SendOp::Write, [0.98, 0.90]), (SendOp::Read, [0.98, 0.84])] {
+        let load = Load { op, recovery: RecoveryConfig::default(), window: 128, messages: MESSAGES, seed: 9 };
+        let (whole, _) = transfer(SLOW, load, 0);
+        for (loss, least) in [(1000, floors[0]), (100, floors[1])] {
+            let (took, pair) = transfer(SLOW, load, loss);
+            let ratio = whole.0 as f64 / took.0 as f64;
+            let again = pair.hosts[0].count(QpCount::RetransmittedPackets);
+            println!("{op:?}, one in {loss}: {:5.1} %, {again} packets sent again", ratio * 100.0);
+            assert!(ratio >= least, "{op:?}, one in {loss}: {ratio}");
         }
     }
 }

@@ -44,19 +44,28 @@ fn read_responses_behind_a_gap_are_held() {
         pair.trace.iter().filter(|(_, opcode, _)| *opcode == opcode::RC_READ_REQUEST).map(|(.., psn)| *psn).collect();
     let [first, second] = requests[..] else { panic!("asked once again: {requests:?}") };
     assert_eq!(second, (first + 5) & 0x00ff_ffff, "from the lowest that is missing");
-    assert_eq!(pair.sent(1, Operation::ReadResponse), 16 + 11, "to its end");
+    assert_eq!(pair.sent(1, Operation::ReadResponse), 16 + 1, "to the first that is there");
 }
 
+/// The first repetition brings what is missing before the first that is there, the second all that is left of the request.
 #[test]
-fn one_repetition_serves_every_gap_of_a_read() {
-    for lost in [&[5, 9][..], &[5, 6, 7], &[0, 15], &[1, 3, 5, 7, 9, 11, 13]] {
+fn two_repetitions_serve_every_gap_of_a_read_request() {
+    for (lost, repetitions, responses) in [
+        (&[5, 6, 7][..], 1, 3),
+        (&[0, 1], 1, 2),
+        (&[5, 9], 2, 1 + 7),
+        (&[0, 14], 2, 1 + 2),
+        (&[1, 3, 5, 7, 9, 11, 13], 2, 1 + 13),
+    ] {
         let pair = read_without(lost);
-        assert_eq!(pair.sent(0, Operation::ReadRequest), 2, "without {lost:?}");
+        assert_eq!(pair.sent(0, Operation::ReadRequest), 1 + repetitions, "without {lost:?}");
+        assert_eq!(pair.sent(1, Operation::ReadResponse), 16 + responses, "without {lost:?}");
         assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
     }
 }
 
-/// The rate lets nothing leave for longer than the ACK timer runs: the one retry is spent on the repetition, not on waiting for it.
+/// The rate lets nothing leave for longer than the ACK timer runs: the one retry is spent on the repetition, not on waiting for it. What was held is
+/// too old by then, and asked for besides.
 #[test]
 fn a_retry_is_spent_on_what_was_asked_again_only() {
     let mut pair = warm(Settings { retry_cnt: 1, timeout: 10, ..Settings::default() });
@@ -65,18 +74,18 @@ fn a_retry_is_spent_on_what_was_asked_again_only() {
     let limit = QpAttributes { rate_limit_bytes_per_s: 1_000_000, ..QpAttributes::default() };
     host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
     survives(&mut pair, SendOp::Read, 16 * 1024, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 4, Fate::Drop));
-    assert_eq!((pair.hosts[0].count(QpCount::ImpliedNak), repairs(&pair)), (1, [1, 0, 0]));
+    assert_eq!((pair.hosts[0].count(QpCount::ImpliedNak), repairs(&pair)), (2, [2, 0, 0]));
 }
 
 #[test]
 fn a_repeated_response_may_be_lost_too() {
-    // Responses 5 to 15 come again as numbers 16 to 26: the first of them is lost, or all.
-    for again in [16..17, 16..27] {
+    // Response 5 comes again as number 16, and with all behind it as 17 to 27: that is lost, or all of them.
+    for (again, probes) in [(16..17, 1), (16..28, 2)] {
         let lost: Vec<usize> = [5].into_iter().chain(again).collect();
         let pair = read_without(&lost);
-        assert_eq!(pair.sent(0, Operation::ReadRequest), 3);
+        assert_eq!(pair.sent(0, Operation::ReadRequest), 2 + probes);
         assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
-        assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 1);
+        assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), probes as u64);
     }
 }
 
@@ -127,7 +136,7 @@ fn what_is_held_asks_for_nothing_after_a_time_out() {
     assert!(pair.hosts[0].app.memory[11..11 + 16 * 1024] == pair.hosts[1].app.memory[600_000..600_000 + 16 * 1024]);
 }
 
-/// Two repeated responses that come one directly after the other give up what is held behind them, which only a request brings again.
+/// Two responses that are late come one directly after the other, and give up what is held behind them, which only a request brings again.
 #[test]
 fn responses_that_were_given_up_are_asked_for_without_a_probe() {
     let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
@@ -135,9 +144,22 @@ fn responses_that_were_given_up_are_asked_for_without_a_probe() {
     // The last two of the first chunk; those of the next are held.
     survives(&mut pair, SendOp::Read, 32 * 1024, |from, _, _| {
         seen += from;
-        if from == 1 && [14, 15].contains(&(seen - 1)) { Fate::Drop } else { Fate::Deliver }
+        if from == 1 && [14, 15].contains(&(seen - 1)) { Fate::Late(1) } else { Fate::Deliver }
     });
     assert_eq!((repairs(&pair)[1..].to_vec(), pair.hosts[0].count(QpCount::ImpliedNak)), (vec![0, 0], 2));
+}
+
+/// Two that were lost one directly after the other come again so, with the shape of a repetition: nothing is given up.
+#[test]
+fn a_repetition_of_two_responses_gives_up_nothing() {
+    let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
+    let mut seen = 0;
+    survives(&mut pair, SendOp::Read, 32 * 1024, |from, _, _| {
+        seen += from;
+        if from == 1 && [7, 8, 9].contains(&(seen - 1)) { Fate::Drop } else { Fate::Deliver }
+    });
+    assert_eq!((repairs(&pair), pair.hosts[0].count(QpCount::ImpliedNak)), ([1, 0, 0], 1));
+    assert_eq!(pair.sent(1, Operation::ReadResponse), 32 + 3);
 }
 
 /// The last response overtakes the others, and once more when it is asked for again. The others come directly one after the other, so it is given up;

@@ -3,7 +3,7 @@
 use crate::{
     frame::{Kind as FrameKind, Reth, Seen},
     message::{Kind, Message, Outcome},
-    stream::Stream,
+    stream::{KEPT, Stream},
     violation::{Checked, demand},
 };
 
@@ -77,6 +77,9 @@ impl Stream {
             self.una & 0xff_ffff
         );
         let behind = psn + u64::from(packets);
+        if again && seen.kind == FrameKind::ReadRequest {
+            self.note_part(psn, behind);
+        }
         if !again && (at == 0 || seen.kind == FrameKind::ReadRequest) {
             let message = self.message(id).expect("found");
             self.note_request(if message.kind == Kind::Read { behind } else { message.end() });
@@ -387,6 +390,16 @@ impl Stream {
             }
         }
         reached
+    }
+
+    /// A READ request leaves. Where it was sent before, and not up to there, the answer may end there.
+    fn note_part(&mut self, psn: u64, end: u64) {
+        if self.request_end(psn).is_some_and(|known| end < known) {
+            self.part_ends.insert(end);
+        }
+        if self.part_ends.len() > KEPT {
+            self.part_ends.pop_first();
+        }
     }
 
     /// The network did something to a request whose last PSN is this one, or to an answer to that.

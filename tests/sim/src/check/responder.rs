@@ -241,11 +241,12 @@ impl Stream {
             seen.payload.len()
         );
         let Some(end) = self.request_end(psn) else { return Ok(()) };
-        if seen.ends {
+        if seen.ends && psn + 1 == end {
             self.on_answered_to_end(end);
         }
+        let may_end = psn + 1 == end || self.part_ends.contains(&(psn + 1));
         demand!(
-            seen.ends == (psn + 1 == end),
+            if seen.ends { may_end } else { psn + 1 != end },
             "read-response",
             "PSN {} has opcode 0x{:02x}, and the request ends before PSN {}",
             seen.psn,
