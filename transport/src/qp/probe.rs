@@ -31,6 +31,8 @@ pub(crate) struct TailProbe {
     /// A packet whose answer is a measurement.
     timed: Option<Timed>,
     deadline: Nanos,
+    /// When the peer is asked, before that: where much of a round trip is waiting in queues an answer takes far less when nothing is sent any more.
+    ask_at: Nanos,
     /// At the deadline nobody was asked yet: no answer is late then.
     asks_late: bool,
     /// Probes since the last answer.
@@ -56,6 +58,7 @@ impl TailProbe {
             last: psn.minus(1),
             timed: None,
             deadline: Nanos::NEVER,
+            ask_at: Nanos::NEVER,
             asks_late: false,
             sent: 0,
             doublings: 0,
@@ -66,8 +69,17 @@ impl TailProbe {
         &self.rtt
     }
 
-    pub(crate) const fn deadline(&self) -> Nanos {
-        self.deadline
+    pub(crate) fn deadline(&self) -> Nanos {
+        self.deadline.min(self.ask_at)
+    }
+
+    /// Time to ask. It is done once in a wait.
+    pub(crate) fn take_asking(&mut self, now: Nanos) -> bool {
+        let is_due = self.ask_at <= now;
+        if is_due {
+            self.ask_at = Nanos::NEVER;
+        }
+        is_due
     }
 
     /// A packet that asks for an answer was sent for the first time: PSNs `first` to `last`.
@@ -91,6 +103,7 @@ impl TailProbe {
             (self.asked, self.asks_late) = (self.last, false);
         }
         self.restart(now, floor);
+        self.ask_at = Nanos::NEVER;
     }
 
     /// A message that nobody waits to hear of was sent, with `psn`. If no other asks meanwhile, a probe does.
@@ -127,7 +140,7 @@ impl TailProbe {
             self.asks_late = self.asked.distance_from(oldest) < 0;
             self.restart(now, floor);
         } else {
-            self.deadline = Nanos::NEVER;
+            (self.deadline, self.ask_at) = (Nanos::NEVER, Nanos::NEVER);
         }
     }
 
@@ -151,7 +164,7 @@ impl TailProbe {
 
     /// All that is outstanding is about to be sent anew: there is nothing to wait for.
     pub(crate) fn stop(&mut self) {
-        (self.timed, self.deadline) = (None, Nanos::NEVER);
+        (self.timed, self.deadline, self.ask_at) = (None, Nanos::NEVER, Nanos::NEVER);
     }
 
     /// What waits is lost if it is not answered before `due`.
@@ -171,7 +184,7 @@ impl TailProbe {
         if self.deadline > now {
             return false;
         }
-        self.deadline = Nanos::NEVER;
+        (self.deadline, self.ask_at) = (Nanos::NEVER, Nanos::NEVER);
         if self.asks_late {
             return true;
         }
@@ -181,9 +194,15 @@ impl TailProbe {
     }
 
     fn restart(&mut self, now: Nanos, floor: Nanos) {
+        self.ask_at = Nanos::NEVER;
         self.deadline = if self.sent < PROBES_MAX {
             let first = self.rtt.patience().max(floor);
-            now + Nanos(first.0.saturating_mul(1 << self.doublings)).min(first.max(WAIT_MAX))
+            let wait = Nanos(first.0.saturating_mul(1 << self.doublings)).min(first.max(WAIT_MAX));
+            let (usual, least) = (self.rtt.usual().max(floor), self.rtt.least());
+            if least > Nanos(0) && self.doublings == 0 && !self.asks_late && usual + least < wait {
+                self.ask_at = now + usual;
+            }
+            now + wait
         } else {
             Nanos::NEVER
         };
@@ -244,6 +263,10 @@ mod tests {
             let mut count = 0;
             while probe.deadline() < now + path {
                 let due = probe.deadline();
+                if probe.take_asking(due) {
+                    probe.on_solicited(due, FLOOR);
+                    continue;
+                }
                 assert!(probe.take_due(due));
                 probe.on_sent_again(None, due, FLOOR);
                 count += 1;
@@ -253,6 +276,26 @@ mod tests {
             probes.push(count);
         }
         assert_eq!(probes, [0, 0, 0, 0, 7, 1, 0, 0], "until the wait is longer than the path");
+    }
+
+    /// Half of the round trip is waiting in a queue, which is empty when nothing is sent any more.
+    #[test]
+    fn behind_a_queue_the_peer_is_asked_before_the_probe_and_once() {
+        let mut probe = TailProbe::new(PSN);
+        for (psn, took) in [(0, 200_000), (1, 400_000), (2, 400_000), (3, 400_000), (4, 400_000), (5, 400_000)] {
+            let at = Nanos(1_000_000 * u64::from(psn));
+            probe.on_asked(PSN.plus(psn), PSN.plus(psn), at, FLOOR);
+            probe.on_progress(PSN.plus(psn + 1), at + Nanos(took), FLOOR);
+        }
+        let now = Nanos::from_millis(100);
+        probe.on_asked(PSN.plus(6), PSN.plus(6), now, FLOOR);
+        let (usual, patience) = (probe.rtt().usual(), probe.rtt().patience());
+        assert!(usual + probe.rtt().least() < patience, "{usual:?} {patience:?}");
+        assert_eq!(probe.deadline(), now + usual);
+        assert!(!probe.take_asking(now + usual - Nanos(1)) && probe.take_asking(now + usual));
+        assert!(!probe.take_due(now + usual));
+        probe.on_solicited(now + usual, FLOOR);
+        assert_eq!(probe.deadline(), now + usual + patience, "the probe, if nobody answers");
     }
 
     /// Who asks after all is given the time that an answer takes.

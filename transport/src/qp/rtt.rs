@@ -50,6 +50,11 @@ impl RoundTrip {
         self.least
     }
 
+    /// After so long most answers are here.
+    pub(crate) fn usual(&self) -> Nanos {
+        self.smooth + Nanos(self.variation.0.saturating_mul(2))
+    }
+
     /// After so long without an answer it, or what it answers, was probably lost.
     pub(crate) fn patience(&self) -> Nanos {
         if self.smooth == Nanos(0) {

@@ -451,6 +451,10 @@ impl Completer {
         if self.selective.gap_due <= turn.now {
             self.ask_again(link, queue, requester, turn);
         }
+        // A READ is answered by itself, and asked for again where that is lost.
+        if self.selective.probe.take_asking(turn.now) && !link.is_beside() && !self.awaits_answer(queue) {
+            requester.solicit_ack();
+        }
         // Beside us nothing is lost: what is late is late because this host is busy.
         let asks_late = self.selective.probe.asks_late();
         let is_due = self.selective.probe.take_due(turn.now) && !link.is_beside();
