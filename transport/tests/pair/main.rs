@@ -33,4 +33,5 @@ mod selective;
 mod srq;
 mod states;
 mod together;
+mod two_losses;
 mod unreliable;
