@@ -514,8 +514,11 @@ impl Completer {
             return None;
         }
         let chunk = requester.read_chunk(link.attributes.max_rd_atomic);
-        let request = entry.first_psn.plus(self.place(queue).1 / chunk * chunk);
-        (self.selective.part_of.replace(request) != Some(request)).then_some(end)
+        let begins = self.place(queue).1 / chunk * chunk;
+        let request = entry.first_psn.plus(begins);
+        let behind = entry.first_psn.plus((begins + chunk).min(entry.packets));
+        let is_first = self.selective.part_of.replace(request) != Some(request);
+        (is_first && end.distance_from(behind) < 0).then_some(end)
     }
 
     /// The cursor goes back to what lies behind the oldest READ or atomic operation, if it is there.

@@ -1,12 +1,15 @@
 //! What a side answers: to what arrived, and never more than that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Count, Findings, SLACK_NS, lives::Life};
 use crate::{
     scenario::Side,
     trace::{Kind, Seen, Service},
 };
+
+/// READ requests that are looked at for one response: parts of one READ are asked for once or twice.
+const PARTS_MAX: usize = 64;
 
 /// A request that arrived.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +32,8 @@ pub(super) struct Responder {
     count: Count,
     mtu: u32,
     arrived: BTreeMap<i64, Arrived>,
+    /// PSNs behind READ requests, of parts, too.
+    read_ends: BTreeSet<i64>,
     /// Everything before it has arrived.
     covered: i64,
     /// Everything before it has arrived in its turn, so that even a responder that keeps nothing took it; and when each did.
@@ -54,6 +59,7 @@ impl Responder {
             count: Count::new(life.first),
             mtu: life.mtu,
             arrived: BTreeMap::new(),
+            read_ends: BTreeSet::new(),
             covered: 0,
             in_turn: 0,
             in_turn_at_ns: Vec::new(),
@@ -102,8 +108,13 @@ impl Responder {
                 it.at_ns = seen.at_ns;
                 it.times += 1;
                 it.ack_request |= seen.ack_request;
+                // A part of a READ may have been asked for before the rest of it.
+                (it.packets, it.bytes) = (it.packets.max(packets), it.bytes.max(bytes));
             })
             .or_insert(arrived);
+        if seen.kind == Kind::ReadRequest {
+            self.read_ends.insert(psn + i64::from(packets));
+        }
         self.highest = self.highest.max(psn);
         if psn == self.in_turn {
             self.in_turn += i64::from(packets);
@@ -234,10 +245,11 @@ impl Responder {
         self.last_nak = Some(psn);
     }
 
-    /// READ responses carry the bytes of their place, and end where the request ends.
+    /// READ responses carry the bytes of their place, and end where a request for them ends: of one that came again for a part, too.
     fn on_response(&mut self, seen: &Seen, psn: i64, findings: &mut Findings) {
-        let found = self.arrived.range(..=psn).next_back().filter(|(first, it)| psn < **first + i64::from(it.packets));
-        let Some((first, read)) = found.filter(|(_, it)| it.kind == Kind::ReadRequest) else {
+        let end = |(first, it): &(&i64, &Arrived)| **first + i64::from(it.packets);
+        let asked = self.arrived.range(..=psn).rev().take(PARTS_MAX).filter(|it| psn < end(it));
+        let Some((first, read)) = asked.filter(|(_, it)| it.kind == Kind::ReadRequest).max_by_key(end) else {
             findings.add("answer", seen, format!("a READ response of PSN {psn}, for which no READ has arrived"));
             return;
         };
@@ -247,7 +259,8 @@ impl Responder {
             findings.add("read-response", seen, format!("{} bytes in place of {bytes}", seen.payload_bytes));
         }
         let is_last = place + 1 == i64::from(read.packets);
-        if seen.ends != is_last {
+        let fits = if seen.ends { self.read_ends.contains(&(psn + 1)) } else { !is_last };
+        if !fits {
             findings.add(
                 "read-response",
                 seen,
