@@ -391,12 +391,8 @@ impl Completer {
                 }
             }
         }
-        let place = packet.info.position;
-        if link.is_held {
-            self.selective.on_held_response();
-        } else {
-            let begins_part = place.begins() && !at.is_multiple_of(chunk);
-            self.selective.on_response(psn, begins_part, place.ends() && !ends_chunk, place.ends());
+        if packet.info.position.ends() && !ends_chunk {
+            self.selective.on_part_answered();
         }
         let next = psn.plus(1);
         if ends_chunk {

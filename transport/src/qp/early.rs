@@ -233,12 +233,6 @@ impl Qp {
             if buffer.list.is_empty() || turn == Some(buffer.missing) {
                 continue;
             }
-            if let (Side::Responses, Some(turn), Some(roles)) = (side, turn, self.roles.reliable())
-                && roles.completer.selective.is_explained(turn)
-            {
-                // Nothing that is sent once looks like that.
-                continue;
-            }
             buffer.direct = buffer.direct.saturating_add(1);
             if buffer.direct < DIRECT_MAX || self.link.recovery.reorder_delay != Nanos(0) {
                 continue;

@@ -31,7 +31,8 @@ pub(crate) struct TailProbe {
     /// A packet whose answer is a measurement.
     timed: Option<Timed>,
     deadline: Nanos,
-    /// When the peer is asked, before that: where much of a round trip is waiting in queues an answer takes far less when nothing is sent any more.
+    /// When the peer is asked, before that, what became of a packet that it missed: where much of a round trip is waiting in queues an answer takes
+    /// far less when nothing is sent any more.
     ask_at: Nanos,
     /// At the deadline nobody was asked yet: no answer is late then.
     asks_late: bool,
@@ -199,7 +200,8 @@ impl TailProbe {
             let first = self.rtt.patience().max(floor);
             let wait = Nanos(first.0.saturating_mul(1 << self.doublings)).min(first.max(WAIT_MAX));
             let (usual, least) = (self.rtt.usual().max(floor), self.rtt.least());
-            if least > Nanos(0) && self.doublings == 0 && !self.asks_late && usual + least < wait {
+            let is_missing = self.timed.is_some_and(|timed| timed.again);
+            if is_missing && least > Nanos(0) && self.doublings == 0 && usual + least < wait {
                 self.ask_at = now + usual;
             }
             now + wait
@@ -263,10 +265,6 @@ mod tests {
             let mut count = 0;
             while probe.deadline() < now + path {
                 let due = probe.deadline();
-                if probe.take_asking(due) {
-                    probe.on_solicited(due, FLOOR);
-                    continue;
-                }
                 assert!(probe.take_due(due));
                 probe.on_sent_again(None, due, FLOOR);
                 count += 1;
@@ -280,7 +278,7 @@ mod tests {
 
     /// Half of the round trip is waiting in a queue, which is empty when nothing is sent any more.
     #[test]
-    fn behind_a_queue_the_peer_is_asked_before_the_probe_and_once() {
+    fn behind_a_queue_the_peer_is_asked_about_what_it_missed_before_the_probe() {
         let mut probe = TailProbe::new(PSN);
         for (psn, took) in [(0, 200_000), (1, 400_000), (2, 400_000), (3, 400_000), (4, 400_000), (5, 400_000)] {
             let at = Nanos(1_000_000 * u64::from(psn));
@@ -291,6 +289,8 @@ mod tests {
         probe.on_asked(PSN.plus(6), PSN.plus(6), now, FLOOR);
         let (usual, patience) = (probe.rtt().usual(), probe.rtt().patience());
         assert!(usual + probe.rtt().least() < patience, "{usual:?} {patience:?}");
+        assert_eq!(probe.deadline(), now + patience, "nothing is missing");
+        probe.on_sent_again(Some(PSN.plus(6)), now, FLOOR);
         assert_eq!(probe.deadline(), now + usual);
         assert!(!probe.take_asking(now + usual - Nanos(1)) && probe.take_asking(now + usual));
         assert!(!probe.take_due(now + usual));

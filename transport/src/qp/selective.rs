@@ -54,8 +54,6 @@ pub(crate) struct Selective {
     part_of: Option<Psn>,
     /// Parts of READ requests that were asked for, until one was answered as such; `None` from then on.
     parts_tried: Option<u8>,
-    /// The response before this one was of an answer that was asked for again, as its shape says, and whether that answer goes on.
-    explained: Option<(Psn, bool)>,
     /// Behind READs that are not complete all before this PSN is acknowledged.
     acknowledged: Option<Psn>,
     /// Answers behind the oldest that is missing were not held: the first and the last of them.
@@ -115,7 +113,6 @@ impl Selective {
             parts_end: None,
             part_of: None,
             parts_tried: Some(0),
-            explained: None,
             acknowledged: None,
             dropped: None,
             solicited: None,
@@ -133,9 +130,14 @@ impl Selective {
 
     /// A packet was sent at the cursor.
     pub(crate) fn on_sent(&mut self, sent: &Sent, oldest: Psn, link: &Link, now: Nanos) {
-        if !sent.is_new && sent.wants_answer && sent.psn == oldest {
+        if !sent.is_new && sent.wants_answer {
             // Its answers are on their way once more: what is still held from the first time shows no other loss.
-            self.repeated = Some((sent.psn, sent.psn.plus(sent.packets)));
+            let end = sent.psn.plus(sent.packets);
+            match &mut self.repeated {
+                Some((_, known)) if *known == sent.psn => *known = end,
+                _ if sent.psn == oldest => self.repeated = Some((sent.psn, end)),
+                _ => {}
+            }
         }
         if let Some(back) = &mut self.went_back
             && back.late.is_none()
@@ -223,7 +225,8 @@ impl Selective {
 
     /// The cursor went back: everything is sent again.
     pub(crate) fn on_gone_back(&mut self) {
-        (self.went_back, self.again, self.repeated, self.gap_due) = (None, None, None, Nanos::NEVER);
+        (self.went_back, self.again, self.repeated) = (None, None, None);
+        (self.gap_due, self.gap_end) = (Nanos::NEVER, None);
         (self.missed, self.dropped, self.solicited) = (None, None, None);
         self.probe.stop();
     }
@@ -278,24 +281,9 @@ impl Selective {
         self.parts_end.is_some_and(|end| psn.distance_from(end) < 0)
     }
 
-    /// A response was taken from the wire. No request that was sent once begins, or ends, with this packet, and this one does.
-    pub(super) fn on_response(&mut self, psn: Psn, begins_part: bool, ends_part: bool, ends: bool) {
-        let is_part = begins_part || ends_part;
-        if ends_part {
-            self.parts_tried = None;
-        }
-        let goes_on = self.explained.is_some_and(|(next, goes_on)| goes_on && next == psn);
-        self.explained = (is_part || goes_on).then_some((psn.plus(1), !ends));
-    }
-
-    /// A response was taken that had been held.
-    pub(super) fn on_held_response(&mut self) {
-        self.explained = None;
-    }
-
-    /// The last response that was taken, before this one, was of an answer that was asked for again.
-    pub(super) fn is_explained(&self, next: Psn) -> bool {
-        self.explained.is_some_and(|(explained, _)| explained == next)
+    /// The answer to a part of a READ request ended where no request that was sent once ends: the peer answers parts.
+    pub(super) fn on_part_answered(&mut self) {
+        self.parts_tried = None;
     }
 
     /// The response with this PSN was asked for again.

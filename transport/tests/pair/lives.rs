@@ -465,3 +465,42 @@ fn an_answer_that_brings_nothing_forward_teaches_no_source_port() {
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
     assert_eq!(pair.hosts[0].drops().get("drop_other_source_port").copied().unwrap_or(0), 0);
 }
+
+/// A READ of 16 packets, a response of an earlier life `ahead` of it when `before` were taken, and responses of this life that are lost.
+fn reads_right(ahead: u32, before: usize, lost: &[usize]) -> bool {
+    let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
+    pair.settings.psn += 20;
+    pair.hosts[0].post(&work(1, SendOp::Read, &[sge(11, 16 * 1024)], 600_000));
+    let psn = Psn::new(pair.settings.psn).plus(ahead);
+    let stale = Headers::new(Bth::new(opcode::RC_READ_RESPONSE_MIDDLE, pair.hosts[0].qpn, psn));
+    let stale = pair.frame(1, &stale, &[0x5a; 1024]);
+    let (mut seen, mut given) = (0, false);
+    while pair.hosts[0].app.completions.is_empty() {
+        if !given && seen > 0 && pair.hosts[0].app.writes.len() >= before {
+            given = true;
+            assert_eq!(pair.deliver(0, &stale), Disposition::Held);
+        }
+        let mut fate = |from, _, _| {
+            seen += from;
+            if from == 1 && lost.contains(&(seen - 1)) { Fate::Drop } else { Fate::Deliver }
+        };
+        let next = pair.hosts.iter().map(|host| host.endpoint.poll_timeout()).min().expect("two hosts");
+        let soon = pair.now + Nanos::from_micros(5);
+        pair.now = if pair.turn(&mut fate) { soon } else { next.max(soon) };
+    }
+    assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+    pair.hosts[0].app.memory[11..][..16 * 1024] == pair.hosts[1].app.memory[600_000..][..16 * 1024]
+}
+
+/// Its port is that of this life, as that of a peer which keeps it; it is held, and what it stands for is lost. A repetition that comes one packet
+/// directly after the other shows that what is held was not sent, whatever was asked for.
+#[test]
+fn a_stale_response_is_not_believed_when_what_it_stands_for_is_lost() {
+    let (tail, middle): (Vec<usize>, Vec<usize>) = ((1..16).collect(), (3..9).collect());
+    for ahead in [3, 4, 8] {
+        for (before, lost) in [(1, &tail[..]), (0, &tail[..]), (0, &[1, 8]), (0, &middle), (0, &[3, 4, 5, 8]), (0, &[])]
+        {
+            assert!(reads_right(ahead, before, lost), "{ahead} ahead, behind {before}, {lost:?} lost");
+        }
+    }
+}

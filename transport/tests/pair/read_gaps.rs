@@ -50,13 +50,9 @@ fn read_responses_behind_a_gap_are_held() {
 /// The first repetition brings what is missing before the first that is there, the second all that is left of the request.
 #[test]
 fn two_repetitions_serve_every_gap_of_a_read_request() {
-    for (lost, repetitions, responses) in [
-        (&[5, 6, 7][..], 1, 3),
-        (&[0, 1], 1, 2),
-        (&[5, 9], 2, 1 + 7),
-        (&[0, 14], 2, 1 + 2),
-        (&[1, 3, 5, 7, 9, 11, 13], 2, 1 + 13),
-    ] {
+    for (lost, repetitions, responses) in
+        [(&[5][..], 1, 1), (&[5, 9], 2, 1 + 7), (&[0, 14], 2, 1 + 2), (&[1, 3, 5, 7, 9, 11, 13], 2, 1 + 13)]
+    {
         let pair = read_without(lost);
         assert_eq!(pair.sent(0, Operation::ReadRequest), 1 + repetitions, "without {lost:?}");
         assert_eq!(pair.sent(1, Operation::ReadResponse), 16 + responses, "without {lost:?}");
@@ -149,17 +145,18 @@ fn responses_that_were_given_up_are_asked_for_without_a_probe() {
     assert_eq!((repairs(&pair)[1..].to_vec(), pair.hosts[0].count(QpCount::ImpliedNak)), (vec![0, 0], 2));
 }
 
-/// Two that were lost one directly after the other come again so, with the shape of a repetition: nothing is given up.
+/// Responses that were lost one directly after the other come again so, and what is held behind them is given up: it is all asked for again at once, not
+/// by each response that comes.
 #[test]
-fn a_repetition_of_two_responses_gives_up_nothing() {
+fn what_a_repetition_gives_up_is_asked_for_once() {
     let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
     let mut seen = 0;
     survives(&mut pair, SendOp::Read, 32 * 1024, |from, _, _| {
         seen += from;
         if from == 1 && [7, 8, 9].contains(&(seen - 1)) { Fate::Drop } else { Fate::Deliver }
     });
-    assert_eq!((repairs(&pair), pair.hosts[0].count(QpCount::ImpliedNak)), ([1, 0, 0], 1));
-    assert_eq!(pair.sent(1, Operation::ReadResponse), 32 + 3);
+    assert_eq!((repairs(&pair)[1..].to_vec(), pair.hosts[0].count(QpCount::ImpliedNak)), (vec![0, 0], 2));
+    assert_eq!(pair.sent(1, Operation::ReadResponse), 32 + 3 + 22);
 }
 
 /// The last response overtakes the others, and once more when it is asked for again. The others come directly one after the other, so it is given up;
