@@ -4,7 +4,7 @@
 //! That timer begins at milliseconds, its base and its count (`retry_cnt`) belong to the client, and it stays what it is. The probe
 //! waits as long as round trips were measured to take, twice as long each time, and gives up after [`PROBES_MAX`].
 //!
-//! What was sent twice measures nothing, so a path that takes longer than the wait would never be measured: each probe ends the measurement
+//! What was sent twice for no other reason measures nothing, so a path that takes longer than the wait would never be measured: each probe ends the measurement
 //! that would have told. Therefore the wait stays as long as the last probe made it until a round trip was measured (as RFC 6298 has it).
 
 use super::rtt::RoundTrip;
@@ -46,7 +46,7 @@ pub(crate) struct TailProbe {
 struct Timed {
     psn: Psn,
     at: Nanos,
-    /// It was sent before, and the peer said that it is missing. What comes sooner than any answer is one to the first sending all the same.
+    /// It was sent before, and a NAK or a gap said that it is missing. What comes sooner than any answer is one to the first sending all the same.
     again: bool,
 }
 
@@ -126,7 +126,7 @@ impl TailProbe {
         }
     }
 
-    /// The oldest packet was sent again, whoever wanted it. It asks for all. If it is `missing`, as the peer says, its answer is a measurement.
+    /// The oldest packet was sent again, whoever wanted it. It asks for all. If it is `missing`, as a NAK says or a gap, its answer is a measurement.
     pub(crate) fn on_sent_again(&mut self, missing: Option<Psn>, now: Nanos, floor: Nanos) {
         (self.asked, self.asks_late) = (self.last, false);
         self.timed = missing.map(|psn| Timed { psn, at: now, again: true });
@@ -151,7 +151,7 @@ impl TailProbe {
             && oldest.distance_from(timed.psn) > 0
         {
             self.timed = None;
-            if !timed.again || now - timed.at >= Nanos(self.rtt.least().0 / 2) {
+            if !timed.again || now - timed.at >= self.rtt.soonest() {
                 self.rtt.add(now - timed.at);
                 self.doublings = 0;
             }

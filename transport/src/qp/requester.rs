@@ -105,6 +105,8 @@ pub(crate) struct Sent {
     pub(crate) is_new: bool,
     /// A READ or an atomic operation.
     pub(crate) wants_answer: bool,
+    /// Not the first of its work request.
+    pub(crate) continues: bool,
     pub(crate) asks: Asks,
 }
 
@@ -431,6 +433,7 @@ impl Requester {
             packets,
             is_new: self.psn == self.frontier,
             wants_answer: entry.wants_answer(),
+            continues: self.packet > 0,
             asks: match self.unasked {
                 0 => Asks::Now,
                 _ if entry.packets == 1 => Asks::Later,

@@ -1,5 +1,5 @@
 //! The round trip of a queue pair, measured by what is sent anyway: one packet at a time that asks for an ACK and was sent once
-//! only. The turn's moment stands for both ends, so a measurement costs no clock.
+//! only, or again because it was missed. The turn's moment stands for both ends, so a measurement costs no clock.
 
 use crate::clock::Nanos;
 
@@ -48,6 +48,11 @@ impl RoundTrip {
     /// The shortest of late; 0 when there was none. What comes sooner after a packet is no answer to it.
     pub(crate) fn least(&self) -> Nanos {
         self.least
+    }
+
+    /// Half of the shortest: no answer comes sooner, for what was measured may have waited in queues.
+    pub(crate) fn soonest(&self) -> Nanos {
+        Nanos(self.least.0 / 2)
     }
 
     /// After so long most answers are here.

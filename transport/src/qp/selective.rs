@@ -90,6 +90,8 @@ struct Missed {
     end: Psn,
     /// The frontier of the moment in which it left.
     frontier: Psn,
+    /// A NAK named it: the peer has received something behind it.
+    named: bool,
     /// The peer has not all that was sent before.
     told: bool,
 }
@@ -134,7 +136,7 @@ impl Selective {
             // Its answers are on their way once more: what is still held from the first time shows no other loss.
             let end = sent.psn.plus(sent.packets);
             match &mut self.repeated {
-                Some((_, known)) if *known == sent.psn => *known = end,
+                Some((_, known)) if sent.continues && *known == sent.psn => *known = end,
                 _ if sent.psn == oldest => self.repeated = Some((sent.psn, end)),
                 _ => {}
             }
@@ -142,7 +144,7 @@ impl Selective {
         if let Some(back) = &mut self.went_back
             && back.late.is_none()
             && !sent.is_new
-            && now - back.at >= Nanos(self.probe.rtt().least().0 / 2)
+            && now - back.at >= self.probe.rtt().soonest()
         {
             back.late = Some((sent.psn, now));
         }
@@ -180,7 +182,8 @@ impl Selective {
                 self.parts_end = Some(self.parts_end.map_or(end, |known| farther(known, end)));
             }
             if reason == Reason::Probe || self.missed.is_some() {
-                self.missed = Some(Missed { end, frontier, told: false });
+                let named = reason == Reason::Missing;
+                self.missed = Some(Missed { end, frontier, named, told: false });
             }
         } else {
             (self.again, self.missed) = (Some(Again { psn, at: now, frontier }), None);
@@ -200,7 +203,7 @@ impl Selective {
             return;
         }
         let is_behind = |psn: Psn| psn.distance_from(oldest) < 0;
-        let soon = Nanos(self.probe.rtt().least().0 / 2);
+        let soon = self.probe.rtt().soonest();
         if let Some(back) = self.went_back
             && (is_behind(requester.cursor()) || back.late.is_some_and(|(psn, at)| is_behind(psn) && now - at < soon))
         {
@@ -247,11 +250,12 @@ impl Selective {
     /// An answer that brings nothing, to a packet that is answered already. Where that was sent again because the peer missed one before it, the peer
     /// had kept it.
     pub(crate) fn on_answered_again(&mut self, psn: Psn, now: Nanos) {
-        let soon = Nanos(self.probe.rtt().least().0 / 2);
+        let soon = self.probe.rtt().soonest();
         let shows = |back: &mut WentBack| {
             psn.distance_from(back.psn) > 0 && psn.distance_from(back.end) < 0 && now - back.at >= soon
         };
-        self.keeps |= self.went_back.take_if(shows).is_some();
+        // What was asked by a question is answered already, too.
+        self.keeps |= self.solicited.is_none() && self.went_back.take_if(shows).is_some();
     }
 
     /// An answer behind the oldest that is missing was not held.
@@ -311,7 +315,7 @@ impl Completer {
             return;
         }
         if self.selective.keeps && !in_a_row {
-            self.selective.missed = Some(Missed { end: psn, frontier: requester.frontier(), told: false });
+            self.selective.missed = Some(Missed { end: psn, frontier: requester.frontier(), named: true, told: false });
             self.send_oldest_again(requester);
         } else {
             self.go_back(queue, requester);
@@ -328,7 +332,7 @@ impl Completer {
     /// the rest is lost: the peer has nothing behind, or it would complain. Where it covers that one packet and not one more, all is
     /// sent again; where it covers others, which may only have been slow to be answered, the next alone.
     pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
-        let (oldest, soon) = (self.unacknowledged(), Nanos(self.selective.probe.rtt().least().0 / 2));
+        let (oldest, soon) = (self.unacknowledged(), self.selective.probe.rtt().soonest());
         let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
         self.selective.again = None;
         // Sooner than a round trip it is the ACK of the first sending.
@@ -346,7 +350,7 @@ impl Completer {
     /// An ACK of what is acknowledged already, when the peer was asked about more: the rest is lost. One that brings something new may be of a packet
     /// that asked before, and others may follow. Where the network takes several ways the question may have overtaken what it asked about.
     pub(super) fn on_nothing_new(&mut self, queue: &SendQueue, requester: &mut Requester, link: &Link, now: Nanos) {
-        let soon = Nanos(self.selective.probe.rtt().least().0 / 2);
+        let soon = self.selective.probe.rtt().soonest();
         if self.selective.solicited.take_if(|(_, at)| now - *at >= soon).is_none() {
             return;
         }
@@ -354,7 +358,7 @@ impl Completer {
         if let Some(missed) = &mut self.selective.missed {
             // Where it has nothing of what was behind it keeps nothing.
             missed.told = true;
-            self.selective.keeps &= missed.end != oldest;
+            self.selective.keeps &= !missed.named || missed.end != oldest;
         }
         match link.recovery.reorder_delay {
             Nanos(0) => self.probe_lost(queue, requester),
