@@ -1,52 +1,72 @@
 //! Packet sequence numbers: 24 bits that wrap.
 
-use core::fmt;
+use core::{fmt, num::NonZeroU32};
 
 /// A packet sequence number. It has no order, only a signed distance to another one (IBTA v1 9.7.1): half the numbers are ahead
 /// of it, half behind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Psn(u32);
+///
+/// Bit 24 is always set, which a difference does not see: so an `Option<Psn>`, of which a queue pair has many, has no mark of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Psn(NonZeroU32);
+
+const _: () = assert!(size_of::<Option<Psn>>() == 4);
 
 impl Psn {
     const MASK: u32 = 0x00ff_ffff;
+    const SET: u32 = Self::MASK + 1;
 
     /// The low 24 bits of `value`.
     pub const fn new(value: u32) -> Self {
-        Self(value & Self::MASK)
+        match NonZeroU32::new(value & Self::MASK | Self::SET) {
+            Some(number) => Self(number),
+            None => unreachable!(),
+        }
     }
 
     /// The number, below 2^24.
     pub const fn get(self) -> u32 {
-        self.0
+        self.0.get() & Self::MASK
     }
 
     /// The PSN `packets` later.
     #[must_use]
     pub const fn plus(self, packets: u32) -> Self {
-        Self::new(self.0.wrapping_add(packets))
+        Self::new(self.0.get().wrapping_add(packets))
     }
 
     /// The PSN `packets` earlier.
     #[must_use]
     pub const fn minus(self, packets: u32) -> Self {
-        Self::new(self.0.wrapping_sub(packets))
+        Self::new(self.0.get().wrapping_sub(packets))
     }
 
     /// How many packets `self` is after `base`: -2^23 to 2^23 - 1.
     pub const fn distance_from(self, base: Self) -> i32 {
         // The difference's top bit, moved to bit 31 and back, is its sign.
-        ((self.0.wrapping_sub(base.0) << 8) as i32) >> 8
+        ((self.0.get().wrapping_sub(base.0.get()) << 8) as i32) >> 8
     }
 
     /// How many packets `self` is after `base`, going forward only: 0 to 2^24 - 1.
     pub const fn offset_from(self, base: Self) -> u32 {
-        self.0.wrapping_sub(base.0) & Self::MASK
+        self.0.get().wrapping_sub(base.0.get()) & Self::MASK
+    }
+}
+
+impl Default for Psn {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+impl fmt::Debug for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Psn").field(&self.get()).finish()
     }
 }
 
 impl fmt::Display for Psn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
+        write!(f, "{}", self.get())
     }
 }
 
