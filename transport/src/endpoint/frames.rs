@@ -9,7 +9,10 @@ use crate::{
     io::{App, Loan, Segments},
     qp::Turn,
     reject::{Disposition, DropReason},
-    wire::frame::{self, Packet},
+    wire::{
+        frame::{self, Packet},
+        opcode::Position,
+    },
 };
 
 /// Whom a packet is for.
@@ -66,7 +69,7 @@ impl Endpoint {
         {
             disposition = self.hold(index, side, packet, now, frame);
         }
-        self.after_packet(index, now, app);
+        self.after_packet(index, asks_before_its_end(packet), now, app);
         self.after(index);
         disposition
     }
@@ -107,11 +110,11 @@ impl Endpoint {
         }
     }
 
-    /// A packet was taken: those held behind it may have their turn now. They take the road of any packet, but for the ICRC, which
-    /// was checked when they came.
-    pub(super) fn after_packet(&mut self, index: u32, now: Nanos, app: &mut impl App) {
+    /// A packet was taken, which `asks` for an ACK before its message ends: those held behind it may have their turn now. They take the road of any
+    /// packet, but for the ICRC, which was checked when they came.
+    pub(super) fn after_packet(&mut self, index: u32, asks: bool, now: Nanos, app: &mut impl App) {
         let Some(qp) = self.qps.get_mut(index).filter(|qp| qp.holds_any()) else { return };
-        let in_vain = qp.forget_old(&mut self.held, now) + qp.on_direct(&mut self.held);
+        let in_vain = qp.forget_old(&mut self.held, now) + qp.on_direct(&mut self.held, asks);
         self.drops.add(DropReason::HeldInVain, in_vain.into());
         while let Some((side, slot)) = qp.next_held(&self.held) {
             let frame = [self.held.frame(slot)];
@@ -131,4 +134,9 @@ impl Endpoint {
         self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
         qp.on_exposed(&self.held, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
     }
+}
+
+/// It asks for an ACK, and its message goes on.
+fn asks_before_its_end(packet: &Packet<'_>) -> bool {
+    packet.bth.ack_request && matches!(packet.info.position, Position::First | Position::Middle)
 }

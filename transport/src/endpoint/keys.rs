@@ -61,7 +61,7 @@ impl Endpoint {
                 &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app },
             );
             // What came while a SEND with invalidate waited may have its turn now.
-            self.after_packet(index, now, app);
+            self.after_packet(index, false, now, app);
             if let Some(qp) = self.qps.get_mut(index) {
                 qp.ask_for_overtaken(now);
             }

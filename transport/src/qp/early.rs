@@ -29,8 +29,13 @@ use crate::{
 /// everything is sent again anyway.
 pub(super) const HELD_MAX: Nanos = Nanos::from_millis(4);
 
-/// So many missing packets one directly after the other, and what is held behind them is given up.
-const DIRECT_MAX: u8 = 2;
+/// Missing packets one directly after the other come to so much, and what is held behind them is given up.
+const DIRECT_MAX: u8 = 4;
+
+/// What one comes to. A requester that repairs loss after loss asks with each packet that it sends again; one that sends for the first time does
+/// so seldom before a message ends.
+const DIRECT: u8 = 2;
+const DIRECT_ASKING: u8 = 1;
 
 /// What a queue pair holds in its endpoint's pool.
 #[derive(Debug)]
@@ -47,7 +52,7 @@ struct Buffer {
     list: HeldList,
     /// The PSN that was missing when it was looked at last.
     missing: Psn,
-    /// Missing packets that came since the last one that was held had its turn.
+    /// What the missing packets come to that came since the last one that was held had its turn.
     direct: u8,
 }
 
@@ -225,7 +230,7 @@ impl Qp {
     /// A packet was taken that was not held. Two of them that were missing, one directly after the other on a network that keeps order, were
     /// sent again, and then all behind them will be; or what is held was never sent in this life. Answers that are given up are asked for again when
     /// their turn comes. Gives how many packets are given up.
-    pub(crate) fn on_direct(&mut self, pool: &mut HeldPackets) -> u32 {
+    pub(crate) fn on_direct(&mut self, pool: &mut HeldPackets, asks: bool) -> u32 {
         let mut given_up = 0;
         for side in [Side::Requests, Side::Responses] {
             let turn = self.turn_of(side);
@@ -233,7 +238,7 @@ impl Qp {
             if buffer.list.is_empty() || turn == Some(buffer.missing) {
                 continue;
             }
-            buffer.direct = buffer.direct.saturating_add(1);
+            buffer.direct = buffer.direct.saturating_add(if asks { DIRECT_ASKING } else { DIRECT });
             if buffer.direct < DIRECT_MAX || self.link.recovery.reorder_delay != Nanos(0) {
                 continue;
             }

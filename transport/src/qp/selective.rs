@@ -6,8 +6,8 @@
 //! sending had come, and marks the peer as one that keeps. So does an answer that comes twice, for the peer has what it was sent for
 //! the second time. To such a peer a NAK sends one packet again. Two signs end that:
 //!
-//! * a NAK for the very next packet or READ request: several were lost in a row, so all goes again until an ACK beyond the cursor
-//!   says enough;
+//! * a NAK for the very next READ request, or for the very next packet and the one behind that: several were lost in a row, so all
+//!   goes again until an ACK beyond the cursor says enough;
 //! * an ACK for the packet that was sent again and not one more: nothing behind it is there, and the mark is taken back.
 //!
 //! READ responses are placed in order. Those ahead of a gap are held by the endpoint, as requests are at a responder; the READ
@@ -30,6 +30,10 @@ use crate::{clock::Nanos, counters::QpCount, io::App, psn::Psn};
 /// ended.
 const PARTS_TRIED_MAX: u8 = 3;
 
+/// So many packets in a row are sent again alone, each when a NAK names it, and then all is. At the end of a message it is one, for what the peer
+/// holds behind two that end messages it gives up.
+const ALONE_MAX: u8 = 2;
+
 /// What was learned about peer and path, and what is under way.
 #[derive(Debug)]
 pub(crate) struct Selective {
@@ -40,6 +44,8 @@ pub(crate) struct Selective {
     went_back: Option<WentBack>,
     /// One packet was sent again, and nothing is known of it yet.
     again: Option<Again>,
+    /// Packets in a row that were sent again alone, the last included.
+    alone: u8,
     /// The peer missed a READ, or an operation with one answer, which is sent again alone. Its answer says nothing of what the peer has behind it.
     missed: Option<Missed>,
     /// Responses with these PSNs, the end not included, were asked for again.
@@ -108,6 +114,7 @@ impl Selective {
             keeps: false,
             went_back: None,
             again: None,
+            alone: 0,
             missed: None,
             repeated: None,
             gap_due: Nanos::NEVER,
@@ -307,7 +314,10 @@ impl Completer {
     ) {
         let psn = self.unacknowledged();
         // A READ counts as one: where the next request is missing too, those behind it are, and one by one they would take a round trip each.
-        let in_a_row = self.selective.again.take().is_some_and(|again| again.psn.plus(1) == psn)
+        let follows = self.selective.again.take().is_some_and(|again| again.psn.plus(1) == psn);
+        let ends_message = queue.is_empty() || queue.entry(queue.head()).end_psn() == psn.plus(1);
+        let alone_max = if ends_message { 1 } else { ALONE_MAX };
+        let in_a_row = follows && self.selective.alone >= alone_max
             || self.selective.missed.is_some_and(|missed| missed.end == psn);
         // Whatever was asked before says nothing of what is sent again now.
         self.selective.solicited = None;
@@ -315,6 +325,7 @@ impl Completer {
             return;
         }
         if self.selective.keeps && !in_a_row {
+            self.selective.alone = if follows { self.selective.alone + 1 } else { 1 };
             self.selective.missed = Some(Missed { end: psn, frontier: requester.frontier(), named: true, told: false });
             self.send_oldest_again(requester);
         } else {

@@ -71,6 +71,23 @@ fn a_request_of_an_earlier_life_is_not_executed_in_its_turn() {
     }
 }
 
+/// A window so small that each packet asks for an ACK, as packets do that are sent again one by one because they were lost.
+#[test]
+fn a_request_of_an_earlier_life_is_not_executed_behind_packets_that_all_ask() {
+    for ahead in [4, 5, 40] {
+        let mut pair = Pair::new(Settings { window: 4, ..Settings::default() });
+        writes_arrive(&mut pair, 20);
+        let stale = stale_write(&pair, pair.settings.psn + 20, ahead);
+        assert_eq!(pair.deliver(1, &stale), HELD);
+        let before = pair.hosts[1].app.memory[STALE_AT as usize..][..8].to_vec();
+        pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 50_000)], 500_000));
+        pair.settle();
+        assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
+        assert_eq!(pair.hosts[1].app.memory[STALE_AT as usize..][..8], before, "{ahead} ahead");
+        assert!(pair.hosts[0].app.memory[..50_000] == pair.hosts[1].app.memory[500_000..550_000]);
+    }
+}
+
 /// Sends from another UDP source port from now on, as a rerouted flow does.
 fn move_port(pair: &mut Pair, at: usize, life: u16) {
     pair.life = life;

@@ -412,6 +412,21 @@ fn a_peer_that_does_not_keep_is_sent_everything_again() {
     assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderHeld), 0);
 }
 
+/// What is held behind two packets that come again one directly after the other was given up, and a window was sent again.
+#[test]
+fn two_packets_lost_in_a_row_are_each_sent_again_alone() {
+    let mut pair = known([RecoveryConfig::default(); 2]);
+    write_far(&mut pair, 400, &[100]);
+    let given_up = |pair: &Pair| pair.hosts[1].drops().get("drop_held_in_vain").copied().unwrap_or(0);
+    let before = given_up(&pair);
+    for lost in [&[100, 101][..], &[0, 1], &[50, 51, 250, 251], &[398], &[397, 398]] {
+        assert_eq!(write_far(&mut pair, 400, lost), [lost.len() as u64, 0, 0], "{lost:?} lost");
+    }
+    assert_eq!(given_up(&pair), before);
+    // The next may be one of many.
+    let [3..=90, 0, 0] = write_far(&mut pair, 400, &[100, 101, 102]) else { panic!("{:?}", repairs(&pair)) };
+}
+
 #[test]
 fn a_burst_of_losses_is_not_repaired_one_round_trip_a_packet() {
     let mut pair = known([RecoveryConfig::default(); 2]);
