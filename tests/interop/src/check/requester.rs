@@ -11,7 +11,7 @@ use crate::{
 /// How late what a NAK asks for is sent again, by [`Side`], when it was not the NAK that did it but a timer.
 const LATE_NS: [u64; 2] = [SLACK_NS[0], 200_000_000];
 
-const SEND_ONLY: u8 = 0x04;
+pub(super) const SEND_ONLY: u8 = 0x04;
 const WRITE_ONLY: u8 = 0x0a;
 
 /// A PSN that was sent.
@@ -47,6 +47,8 @@ pub(super) struct Requester {
     /// Everything before it is acknowledged, and since when.
     acknowledged: i64,
     acknowledged_at_ns: Vec<(i64, u64)>,
+    /// An answer came that acknowledges everything before it, but for answers that are missing.
+    told: i64,
     /// Answers of READs and atomic operations that came: nothing else acknowledges those.
     answered: BTreeSet<i64>,
     /// NAKs and RNR NAKs whose PSN was not sent since.
@@ -68,6 +70,7 @@ impl Requester {
             sent: Vec::new(),
             acknowledged: 0,
             acknowledged_at_ns: Vec::new(),
+            told: 0,
             answered: BTreeSet::new(),
             asked: Vec::new(),
             was_early: false,
@@ -268,7 +271,9 @@ impl Requester {
             self.answered.insert(psn);
         }
         let before = self.acknowledged;
-        while self.acknowledged < acknowledged.min(self.sent.len() as i64) {
+        // What came behind a missing response has its turn with it where it was held. rxe holds nothing.
+        self.told = if seen.from == Side::Rxe { self.told.max(acknowledged) } else { acknowledged };
+        while self.acknowledged < self.told.min(self.sent.len() as i64) {
             let wants_answer = matches!(self.sent[self.acknowledged as usize].kind, Kind::ReadRequest | Kind::Atomic);
             if wants_answer && !self.answered.remove(&self.acknowledged) {
                 break;

@@ -324,6 +324,35 @@ fn what_is_acknowledged_and_sent_again_is_seen() {
     assert_eq!(rules, ["acknowledged-again"]);
 }
 
+/// The first response of a READ is late, and with it come those that were held. Then roced asks by the last of them.
+#[test]
+fn held_responses_are_acknowledged_by_the_one_that_was_missing() {
+    let file = "rc_read_fml.pcap";
+    let mut frames = recorded(file);
+    for seen in &mut frames {
+        seen.from = if seen.from == Side::Rxe { Side::Roced } else { Side::Rxe };
+    }
+    let [first, last] = [0, 2].map(|nth| at(&frames, nth, Kind::ReadResponse));
+    let asked = at(&frames, 0, Kind::ReadRequest);
+    let question = Seen {
+        opcode: requester::SEND_ONLY,
+        kind: Kind::Send,
+        psn: frames[last].psn,
+        ack_request: true,
+        dma_bytes: None,
+        ..frames[asked].clone()
+    };
+    frames[first..=last].rotate_left(1);
+    frames.insert(last + 1, question.clone());
+    let judged = |frames: &[Seen]| {
+        let lives = Lives::of(&[frames.to_vec(), frames.to_vec()], None);
+        rules([check(frames, Side::Roced, &lives)].into_iter())
+    };
+    assert_eq!(judged(&frames), [""; 0]);
+    frames.swap(last, last + 1);
+    assert_eq!(judged(&frames), ["same-again"], "before it came");
+}
+
 #[test]
 fn what_a_frame_says_by_itself_is_looked_at() {
     let one = |change: fn(&mut Seen)| changed("rc_send_pad1.pcap", |frames| change(&mut frames[0]));
