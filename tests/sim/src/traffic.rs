@@ -90,6 +90,7 @@ impl World {
         self.model.served = self.model.connection_of(to, seen.dest_qpn);
         self.model.calls += 1;
         let mut app = AppView { model: &mut self.model, host: to };
+        let held_in_vain = self.endpoints[to].drops().get(DropReason::HeldInVain);
         let disposition = self.endpoints[to].on_frame(Nanos(self.now), pieces, &mut app);
         if let Some(arriving) = self.model.arriving.take() {
             self.model.note(arriving.check_done());
@@ -99,6 +100,11 @@ impl World {
         }
         if let (Some(at), None, Disposition::Dropped(reason)) = (at, earlier, disposition) {
             self.on_not_held(to, at, &seen, reason);
+        }
+        if let (Some(at), Disposition::Accepted, false) = (at, disposition, seen.is_request())
+            && self.endpoints[to].drops().get(DropReason::HeldInVain) > held_in_vain
+        {
+            self.on_answers_given_up(to, at, &seen);
         }
         if self.model.trace {
             let of = if earlier.is_some() { "of an earlier life " } else { "" };
@@ -125,6 +131,15 @@ impl World {
                 stream.on_answer_hit(psn, None);
             }
             _ => {}
+        }
+    }
+
+    /// Two answers came late, one directly after the other, and those held behind them were given up. Where no reorder delay says that the network
+    /// takes several ways this is as it should be: they are asked for again.
+    fn on_answers_given_up(&mut self, to: usize, at: usize, seen: &frame::Seen<'_>) {
+        if self.recovery[to].reorder_delay == Nanos(0) {
+            let stream = &mut self.model.connections[at].ends[to].stream;
+            stream.on_answer_hit(stream.unwrap_psn(seen.psn) + 1, None);
         }
     }
 
