@@ -24,8 +24,11 @@ use crate::{
     session::{Event, Needs, Session, TICK},
 };
 
-/// Buffers for messages that arrive. A receive is posted again as soon as its answer is, so that one is always there.
-const BUFFERS: u64 = 4;
+/// Receive buffers that a side posts: as many as lie in 16 MiB, 4 to 16. With end-to-end credits a peer is told of each receive that it may
+/// use, so a receive queue of only a few buffers costs an ACK every few messages.
+fn buffers(run: &Run) -> u64 {
+    ((16 << 20) / buffer_bytes(run).max(1)).clamp(4, 16)
+}
 
 /// Of so many sends one is signaled, as programs do that count microseconds: the echo says sooner than a completion that a message has arrived.
 const SENDS_PER_SIGNAL: u32 = 16;
@@ -47,8 +50,8 @@ pub(crate) fn needs(run: &Run) -> Needs {
         Op::Write => Access::REMOTE_WRITE,
         Op::Send | Op::Read => Access::LOCAL_WRITE,
     };
-    let memory_bytes = buffer_bytes(run) * (1 + BUFFERS);
-    Needs { qps: 1, sends: SENDS, receives: 2 * BUFFERS as u32, memory_bytes, access }
+    let memory_bytes = buffer_bytes(run) * (1 + buffers(run));
+    Needs { qps: 1, sends: SENDS, receives: 2 * buffers(run) as u32, memory_bytes, access }
 }
 
 /// The part of the memory that the peer writes to.
@@ -94,14 +97,14 @@ impl<'a> Side<'a> {
         let (events, arrived) = (Vec::new(), VecDeque::new());
         let side = Self { run, session, remote, events, arrived, sends_under_way: 0, looked: Instant::now() };
         if run.op == Op::Send {
-            (0..BUFFERS).try_for_each(|buffer| side.post_receive(buffer))?;
+            (0..buffers(run)).try_for_each(|buffer| side.post_receive(buffer))?;
         }
         Ok(side)
     }
 
     /// Where the buffer for the arrival of message `sequence` begins.
     fn arrival(&self, sequence: u64) -> usize {
-        let buffer = if self.run.op == Op::Write { 0 } else { sequence % BUFFERS };
+        let buffer = if self.run.op == Op::Write { 0 } else { sequence % buffers(self.run) };
         (buffer_bytes(self.run) * (1 + buffer)) as usize
     }
 
@@ -245,7 +248,7 @@ pub(crate) fn client(
             compared_bytes += run.size;
         }
         if run.op == Op::Send {
-            side.post_receive(sequence + BUFFERS)?;
+            side.post_receive(sequence + buffers(run))?;
         }
         // The buffer may change: the echo shows that the message is there, and what is sent again is not executed again.
         side.await_room()?;
@@ -285,9 +288,9 @@ impl<'a> Echo<'a> {
             }
             side.send(side.arrival(sequence), sequence)?;
             if side.run.op == Op::Send {
-                // Before the echo is complete: message `sequence + BUFFERS` is sent only when the client has the echo of the one
+                // Before the echo is complete: message `sequence + buffers` is sent only when the client has the echo of the one
                 // before it, and so this one; a duplicate of this one, if one is still sent, is never executed.
-                side.post_receive(sequence + BUFFERS)?;
+                side.post_receive(sequence + buffers(side.run))?;
             }
             side.await_room()?;
         }
