@@ -154,11 +154,11 @@ named_counters! {
         AckTimeout "local_ack_timeout_err",
         /// NAK "PSN sequence error" received.
         SequenceNakReceived "packet_seq_err",
-        /// An ACK or response implied that a READ response or an ATOMIC ACK was lost.
+        /// An ACK or response implied that a READ response or an ATOMIC ACK was lost. Not one that came and was dropped for the order of READs.
         ImpliedNak "implied_nak_seq_err",
         /// NAK "PSN sequence error" sent.
         SequenceNakSent "out_of_sequence",
-        /// Packets sent again because an answer was late, before the ACK timer ran out.
+        /// Times an answer was so late, before the ACK timer ran out, that something was to be sent again.
         AdaptiveRetransmission "roce_adp_retrans",
         /// Duplicates of no bytes sent to have messages acknowledged that asked for nothing.
         AckSolicited "ack_solicited",
@@ -172,7 +172,7 @@ named_counters! {
         RnrRetryExceeded "rnr_nak_retry_err",
         /// Gave up after `retry_cnt` tries.
         RetryExceeded "retry_exceeded_err",
-        /// Duplicate requests answered.
+        /// Requests received that were executed before.
         DuplicateRequest "duplicate_request",
         /// READ requests executed, replays included.
         ReadRequests "rx_read_requests",

@@ -39,7 +39,7 @@ impl RecoveryConfig {
     const SELECTIVE: Self = Self {
         kind: Recovery::Selective,
         reorder_delay: Nanos(0),
-        // A guess: some round trips of a software peer, and little beside the shortest ACK timeout in use (4 ms and up).
+        // A guess: some round trips of a software peer, and little beside the shortest ACK timeout (16.8 ms).
         probe_floor: Nanos::from_micros(100),
         // Half of them may be one queue pair's: four windows of the usual 128 packets.
         held_packets: 1024,

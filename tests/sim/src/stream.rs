@@ -144,6 +144,8 @@ pub(crate) struct Stream {
     pub(crate) unasked: u64,
     /// Where frames take several paths whose difference the receiver bears: from this PSN on none is sent again.
     pub(crate) borne_from: Option<u64>,
+    /// An answer that was dropped counts as lost: it came before any of this life was taken, or was another than its repetition.
+    pub(crate) may_imply: bool,
 }
 
 impl Stream {
@@ -207,6 +209,7 @@ impl Stream {
             asked_again: 0,
             unasked: 0,
             borne_from: None,
+            may_imply: false,
         }
     }
 

@@ -126,10 +126,13 @@ impl World {
             (true, DropReason::OutOfSequence) if holds => ends[1 - to].stream.on_not_held(seen),
             (false, DropReason::NoRoomToHold | DropReason::ResponseGap) => {
                 let stream = &mut ends[to].stream;
+                stream.may_imply |= stream.una_at_least == stream.start;
                 stream.on_not_held(seen);
                 let psn = stream.unwrap_psn(seen.psn);
                 stream.on_answer_hit(psn, None);
             }
+            // A READ executed again brings what there is then.
+            (false, DropReason::HeldConflict) => ends[to].stream.may_imply = true,
             _ => {}
         }
     }

@@ -262,6 +262,9 @@ impl World {
         for connection in &mut self.model.connections {
             let end = &mut connection.ends[at];
             let Some(qp) = self.endpoints[at].qp(Qpn::from_wire(end.qpn)) else { continue };
+            if let Err(violation) = end.stream.check_implied(qp.counters().get(QpCount::ImpliedNak)) {
+                self.model.violation.get_or_insert(violation);
+            }
             let count = qp.counters().get(QpCount::AckTimeout);
             if count > end.stream.timeouts {
                 end.stream.timeouts = count;

@@ -268,7 +268,7 @@ impl Qp {
             let held = pool.first_psn(&buffer.list);
             let Roles::Reliable(Reliable { requester, completer, responder, .. }) = &mut self.roles else { continue };
             match side {
-                Side::Requests => responder.on_hole(due, &mut self.link, turn.now),
+                Side::Requests => responder.on_hole(due, turn.now),
                 Side::Responses => completer.on_hole(due, held, &mut self.link, &mut self.send_queue, requester, turn),
             }
         }

@@ -585,7 +585,7 @@ impl Qp {
         if let Roles::Reliable(Reliable { responder, .. }) = &mut self.roles
             && self.link.state.receives()
         {
-            responder.ask_for_overtaken(&mut self.link, now);
+            responder.ask_for_overtaken(now);
         }
     }
 

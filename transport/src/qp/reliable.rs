@@ -99,7 +99,7 @@ impl Reliable {
     }
 
     pub(crate) fn on_timeout<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
-        self.responder.on_timeout(link, turn.now);
+        self.responder.on_timeout(turn.now);
         if link.state.sends() {
             self.requester.on_timeout(turn.now);
             self.completer.on_timeout(link, queue, &mut self.requester, turn);

@@ -192,27 +192,27 @@ impl Responder {
     }
 
     /// The expected request was only late, or it is lost.
-    pub(crate) fn on_timeout(&mut self, link: &mut Link, now: Nanos) {
+    pub(crate) fn on_timeout(&mut self, now: Nanos) {
         if self.nak_due <= now {
-            self.give_sequence_nak(link);
+            self.give_sequence_nak();
         }
     }
 
     /// Requests behind the expected one came. It is complained of at `due`, unless it comes before.
-    pub(crate) fn on_hole(&mut self, due: Nanos, link: &mut Link, now: Nanos) {
+    pub(crate) fn on_hole(&mut self, due: Nanos, now: Nanos) {
         // The expected one has come when it is being executed.
         if self.nak_given || self.nak_due != Nanos::NEVER || self.invalidating.is_some() {
             return;
         }
         self.nak_due = due;
-        self.on_timeout(link, now);
+        self.on_timeout(now);
     }
 
     /// All that was held while a key was being made invalid has had its turn. What was not has nobody else to complain of it.
-    pub(crate) fn ask_for_overtaken(&mut self, link: &mut Link, now: Nanos) {
+    pub(crate) fn ask_for_overtaken(&mut self, now: Nanos) {
         let is_missing = |psn: &Psn| psn.distance_from(self.expected) >= 0;
         if self.invalidating.is_none() && self.overtaken.take().filter(is_missing).is_some() {
-            self.on_hole(now, link, now);
+            self.on_hole(now, now);
         }
     }
 
@@ -234,10 +234,9 @@ impl Responder {
         tells
     }
 
-    fn give_sequence_nak(&mut self, link: &mut Link) {
+    fn give_sequence_nak(&mut self) {
         (self.nak_given, self.nak_due) = (true, Nanos::NEVER);
         self.owe_nak(Owed::SequenceNak);
-        link.counters.count(QpCount::SequenceNakSent);
     }
 
     /// A NAK that asks for the expected request is owed. It acknowledges all before that, too.
@@ -295,7 +294,6 @@ impl Responder {
                 Ok(())
             }
             Err(Refused::NotReady) => {
-                link.counters.count(QpCount::RnrNakSent);
                 self.owe_nak(Owed::RnrNak);
                 // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1 9.7.5.2.8).
                 (self.nak_given, self.not_ready, self.nak_due) = (true, true, Nanos::NEVER);
@@ -313,7 +311,7 @@ impl Responder {
         if ahead >= 0
             && let Some(due) = self.source.doubts(packet.roce.source_port(), now)
         {
-            self.on_hole(due, link, now);
+            self.on_hole(due, now);
             return Err(DropReason::OtherSourcePort);
         }
         if let Some(invalidating) = &mut self.invalidating
@@ -329,7 +327,7 @@ impl Responder {
         if ahead > 0 {
             // From whichever port: of a peer that has just changed it the packet that would have told may be lost.
             let delay = if link.recovery.is_selective() { link.recovery.reorder_delay } else { Nanos(0) };
-            self.on_hole(now + delay, link, now);
+            self.on_hole(now + delay, now);
             return Err(DropReason::OutOfSequence);
         }
         if ahead < 0 { Err(self.on_duplicate(packet, link)) } else { Ok(()) }

@@ -64,6 +64,8 @@ pub(crate) struct Selective {
     acknowledged: Option<Psn>,
     /// Answers behind the oldest that is missing were not held: the first and the last of them.
     dropped: Option<(Psn, Psn)>,
+    /// Up to here answers were dropped, and asked for again for no other reason.
+    asked_for_dropped: Option<Psn>,
     /// The peer was asked how much it has of what lies before this PSN.
     solicited: Option<(Psn, Nanos)>,
 }
@@ -124,6 +126,7 @@ impl Selective {
             parts_tried: Some(0),
             acknowledged: None,
             dropped: None,
+            asked_for_dropped: None,
             solicited: None,
         }
     }
@@ -227,6 +230,7 @@ impl Selective {
         self.repeated = self.repeated.filter(|(_, end)| !is_behind(*end) && *end != oldest);
         self.acknowledged = self.acknowledged.filter(|to| !is_behind(*to) && *to != oldest);
         self.dropped = self.dropped.filter(|(_, last)| !is_behind(*last));
+        self.asked_for_dropped = self.asked_for_dropped.filter(|last| !is_behind(*last));
         self.solicited = self.solicited.filter(|(to, _)| !is_behind(*to) && *to != oldest);
         self.missed =
             self.missed.filter(|missed| !missed.told && !is_behind(missed.frontier) && missed.frontier != oldest);
@@ -396,8 +400,7 @@ impl Completer {
         requester: &mut Requester,
         turn: &mut Turn<'_, A>,
     ) {
-        let oldest = self.unacknowledged();
-        if self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest) {
+        if self.is_asked_for_oldest(requester) {
             return;
         }
         if self.selective.gap_due == Nanos::NEVER {
@@ -430,15 +433,18 @@ impl Completer {
             && !self.is_inside_read(queue)
             && self.advance(to, link, queue, requester, turn).is_err()
         {
-            let oldest = self.unacknowledged();
-            let asked = self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest);
             let due = turn.now + link.recovery.reorder_delay;
-            self.selective.gap_due = if asked { Nanos::NEVER } else { self.selective.gap_due.min(due) };
+            self.selective.gap_due =
+                if self.is_asked_for_oldest(requester) { Nanos::NEVER } else { self.selective.gap_due.min(due) };
         }
         if self.behind.is_some() {
             self.act_on_behind(link, queue, requester, turn);
         }
-        if self.selective.dropped.is_some() && link.state.sends() && self.is_before_answer(queue) {
+        if let Some((_, last)) = self.selective.dropped
+            && link.state.sends()
+            && self.is_before_answer(queue)
+        {
+            self.selective.asked_for_dropped = Some(last);
             self.ask_again(link, queue, requester, turn);
         }
     }
@@ -475,7 +481,7 @@ impl Completer {
     }
 
     /// A READ response is missing: an implied NAK (IBTA v1 9.7.5.1.4). It is asked for once: what else comes from behind it before that can
-    /// be answered says nothing new.
+    /// be answered says nothing new. So it costs no more than one for each that goes forward.
     fn ask_again<A: App>(
         &mut self,
         link: &mut Link,
@@ -484,13 +490,15 @@ impl Completer {
         turn: &mut Turn<'_, A>,
     ) {
         self.selective.gap_due = Nanos::NEVER;
-        let oldest = self.unacknowledged();
-        if self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest) {
+        if self.is_asked_for_oldest(requester) {
             return;
         }
-        link.counters.count(QpCount::ImpliedNak);
-        if !self.spend_retry(link, queue, turn) {
-            return;
+        // What was dropped here spends no retry, nor does it count as lost: the last word on it may be of before it was asked for again.
+        if self.selective.asked_for_dropped.is_none() {
+            link.counters.count(QpCount::ImpliedNak);
+            if !self.spend_retry(link, queue, turn) {
+                return;
+            }
         }
         let end = self.end_of_part(link, queue, requester);
         // Later READs are executed again behind the oldest, so that what they bring is no older.
@@ -506,6 +514,12 @@ impl Completer {
                 requester.ask_up_to(end);
             }
         }
+    }
+
+    /// The answer that is missing was asked for again, or is about to be.
+    fn is_asked_for_oldest(&self, requester: &Requester) -> bool {
+        let oldest = self.unacknowledged();
+        self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest)
     }
 
     /// What is there of the oldest READ is not asked for with what is missing. Where more is missing of the same request the second time asks for all

@@ -295,3 +295,25 @@ fn a_forged_answer_behind_a_gap_is_nothing_when_its_turn_comes() {
     assert_eq!(pair.hosts[1].drops()["drop_unexpected_response"], 1);
     assert!(pair.hosts[1].app.memory[..1000] == pair.hosts[0].app.memory[..1000]);
 }
+
+/// The response of one READ is late, within the delay, and those of others overtake it. They are dropped, for the order of READs, and asked
+/// for again: that is no fault of the peer or the network.
+#[test]
+fn reads_that_overtake_another_within_the_reorder_delay_spend_no_retry() {
+    for (retry_cnt, reads, bytes) in [(7, 2, 100), (1, 3, 100), (0, 2, 100), (0, 3, 100), (0, 2, 3000), (0, 3, 3000)] {
+        let recovery = RecoveryConfig { reorder_delay: Nanos::from_micros(100), ..RecoveryConfig::default() };
+        let mut pair = warm(Settings { retry_cnt, recovery: [recovery; 2], ..Settings::default() });
+        for id in 0..reads {
+            pair.hosts[0].post(&work(id, SendOp::Read, &[sge(400_000 + id * 4096, bytes)], 600_000));
+        }
+        let mut answers = 0;
+        pair.run(LIMIT, |from, _, _| {
+            answers += from;
+            if from == 1 && answers == 1 { Fate::Late(3) } else { Fate::Deliver }
+        });
+        let expected: Vec<_> = (0..reads).map(|id| (id, Status::Success)).collect();
+        assert_eq!(pair.hosts[0].take(), expected, "{reads} READs of {bytes}, retry_cnt {retry_cnt}");
+        assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 0);
+        assert_eq!(pair.hosts[0].count(QpCount::RetryExceeded), 0);
+    }
+}

@@ -173,6 +173,23 @@ fn each_hole_is_complained_of_once_and_the_next_as_soon_as_it_shows() {
 }
 
 #[test]
+fn a_nak_that_an_ack_replaces_is_not_counted_as_sent() {
+    let mut pair = Pair::established(Settings::default());
+    assert_eq!([give_write(&mut pair, 1, 10, &[2]), give_write(&mut pair, 0, 0, &[1])][0], HELD);
+    assert_eq!(answers(&mut pair), [(Syndrome::ACK, 1)]);
+    assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 0);
+    assert_eq!(give_write(&mut pair, 3, 10, &[2]), HELD);
+    assert_eq!(answers(&mut pair), [(NAK, 2)]);
+    assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 1);
+
+    let mut pair = Pair::established(Settings::default());
+    let (not_ready, timer) = (dropped(DropReason::ReceiverNotReady), Settings::default().min_rnr_timer as u8);
+    assert_eq!([give_send(&mut pair, 0), give_send(&mut pair, 0)], [not_ready; 2]);
+    assert_eq!(answers(&mut pair), [(Syndrome::Rnr { timer }, 0)]);
+    assert_eq!(pair.hosts[1].count(QpCount::RnrNakSent), 1);
+}
+
+#[test]
 fn a_hole_that_fills_within_the_reorder_delay_is_not_complained_of() {
     let mut pair = Pair::established(with_delay(100));
     assert_eq!(give_write(&mut pair, 1, 0, &[1]), HELD);

@@ -131,6 +131,12 @@ fn check_failure(own: &End, peer: &End, message: &Message, status: Option<Status
                 settings.retry_cnt,
                 stream.disturbed.len()
             );
+            demand!(
+                silent || stream.borne_from.is_none(),
+                "reorder",
+                "request {} gives up, and frames were only overtaken",
+                message.wr_id
+            );
             true
         }
         Some(Status::RnrRetryExceeded) => {

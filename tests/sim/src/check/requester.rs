@@ -170,6 +170,13 @@ impl Stream {
         Ok(())
     }
 
+    /// Nor is a response taken for lost, or a retry spent, because others overtook it.
+    pub(crate) fn check_implied(&self, implied: u64) -> Checked {
+        let borne = self.borne_from.is_some() && !self.may_imply;
+        demand!(!borne || implied == 0, "reorder", "{implied} answers count as lost, and were only overtaken");
+        Ok(())
+    }
+
     /// The responder said that what is in flight is to be sent again.
     pub(crate) fn on_asked_again(&mut self) {
         self.asked_again += self.frontier - self.una_at_least;

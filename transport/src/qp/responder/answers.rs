@@ -62,8 +62,11 @@ impl Responder {
         }
         link.counters.count(QpCount::ResponsePackets);
         self.owed = Owed::Nothing;
-        if matches!(owed, Owed::Ack | Owed::AckUpTo(_)) {
-            return Visit::Acknowledged;
+        match owed {
+            Owed::Ack | Owed::AckUpTo(_) => return Visit::Acknowledged,
+            Owed::SequenceNak => link.counters.count(QpCount::SequenceNakSent),
+            Owed::RnrNak => link.counters.count(QpCount::RnrNakSent),
+            Owed::Nothing | Owed::Nak(..) => {}
         }
         Visit::Progress
     }
