@@ -44,8 +44,9 @@ use self::{
 };
 use crate::{
     admin::Admin,
-    clients::{Clients, DeviceSetup, listener::Listener, outside::Outside, touched},
+    clients::{Clients, DeviceSetup, listener::Listener, outside::Outside},
     config::{Config, Credits},
+    memory::touched,
     net::{Change, Net},
     systemd::ServiceManager,
     worker::{command::Command, events::EventReceiver, turn::Worker, workers::Workers},

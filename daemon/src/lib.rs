@@ -7,6 +7,7 @@ pub mod app;
 pub mod cli;
 pub mod clients;
 pub mod config;
+pub mod memory;
 pub mod metrics;
 pub mod net;
 mod netlink;

@@ -16,7 +16,7 @@ use nix::{
     },
     unistd::ftruncate,
 };
-use roced::clients::touched::who_blocks;
+use roced::memory::touched::who_blocks;
 use roced_client::{Access, MemoryRegion, SendRequest};
 use roced_shared::{
     abi::control::{AllocPd, DeviceName, Nothing, OpenDevice},

@@ -13,7 +13,7 @@ use crossbeam::queue::ArrayQueue;
 use nix::sys::eventfd::EventFd;
 use rig::{Client, Rig};
 use roced::{
-    clients::reach::Reach,
+    memory::reach::Reach,
     metrics::WorkerSnapshot,
     worker::{
         command::{Answer, Command, Refused},

@@ -20,8 +20,8 @@ use roced_transport::{
 use tracing::{info, warn};
 
 use crate::{
-    clients::queues::SleepBoard,
     config::{self, Config, Idle, QueueOwner},
+    memory::queues::SleepBoard,
     net::{DeviceInterface, Net},
     worker::{
         endpoints::{Endpoints, Place},

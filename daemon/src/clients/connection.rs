@@ -12,7 +12,7 @@ use nix::{
 use roced_shared::abi::control::{Call, MAGIC, MESSAGE_BYTES, MapMemory, Message};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::descriptor::{self, Descriptor, Incoming};
+use crate::memory::descriptor::{self, Descriptor, Incoming};
 
 /// Who is at the other end, as the kernel said when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

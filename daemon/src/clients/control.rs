@@ -28,17 +28,19 @@ use tracing::error;
 pub(crate) use self::device::Device;
 pub use self::device::DeviceSetup;
 use super::{
-    descriptor::Descriptor,
     numbers::Numbers,
     outside::Outside,
     path::Follower,
-    queues::SleepBoard,
-    quota::{Quota, Room},
     refused::Refused,
     session::{Objects, Session, Stage},
 };
 use crate::{
     config::Limits,
+    memory::{
+        descriptor::Descriptor,
+        queues::SleepBoard,
+        quota::{Quota, Room},
+    },
     net::FollowId,
     worker::{
         command::{self, Answer, Command},
@@ -243,7 +245,7 @@ impl Desk<'_, '_> {
 
     /// Room for so many mappings more.
     fn room(&self, mappings: u32) -> Result<Room, Refused> {
-        self.registry.quota.take(self.objects.uid, mappings)
+        Ok(self.registry.quota.take(self.objects.uid, mappings)?)
     }
 
     /// The workers of the session's device.

@@ -14,25 +14,15 @@
 
 mod connection;
 mod control;
-mod credit;
-mod descriptor;
 mod door;
-mod kept;
 mod leaving;
 pub mod listener;
-mod lost;
-pub mod mapping;
-pub mod memory;
 mod numbers;
 pub mod outside;
 mod path;
-pub mod queues;
 mod quiet;
-pub mod quota;
-pub mod reach;
 mod refused;
 mod session;
-pub mod touched;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -55,19 +45,16 @@ pub use self::control::DeviceSetup;
 use self::{
     connection::{Received, Sent},
     control::{Desk, Registry},
-    descriptor::Descriptor,
     leaving::Leaving,
     listener::Listener,
-    memory::MemoryKind,
     outside::Outside,
     path::Follower,
-    queues::SleepBoard,
     quiet::Quiet,
-    quota::Quota,
     session::{Objects, Session, Stage},
 };
 use crate::{
     config::Limits,
+    memory::{client_memory::MemoryKind, descriptor::Descriptor, lost, queues::SleepBoard, quota::Quota},
     net::{Change, FollowId, NextHop},
     worker::events::WorkerEvent,
 };

@@ -4,7 +4,10 @@ use nix::errno::Errno;
 use roced_shared::abi::control::{Refusal, limit};
 use roced_transport::reject::Reject;
 
-use crate::worker::{command, mailbox::CallError};
+use crate::{
+    memory::quota::QuotaExceeded,
+    worker::{command, mailbox::CallError},
+};
 
 /// A refusal with its two numbers of detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +68,15 @@ impl Refused {
 impl From<Errno> for Refused {
     fn from(errno: Errno) -> Self {
         Self::with(Refusal::Memory, errno as u32, 0u64)
+    }
+}
+
+impl From<QuotaExceeded> for Refused {
+    fn from(exceeded: QuotaExceeded) -> Self {
+        match exceeded {
+            QuotaExceeded::OfUser(most) => Self::limit_of(limit::MAPPINGS_OF_USER, most),
+            QuotaExceeded::OfAll(most) => Self::limit_of(limit::MAPPINGS, most),
+        }
     }
 }
 

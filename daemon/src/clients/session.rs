@@ -15,14 +15,11 @@ use roced_transport::{
 
 use super::{
     connection::Connection,
-    kept::Porter,
     numbers::BellBoard,
     path::{LifePort, Way},
-    queues::Channel,
-    quota::Room,
-    reach::Reach,
     refused::Refused,
 };
+use crate::memory::{kept::Porter, queues::Channel, quota::Room, reach::Reach};
 use crate::{config::ClientLimits, net::GidEntry};
 
 /// A connected client.

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use super::mailbox;
 use crate::{
-    clients::{
+    memory::{
         queues::{CqLane, LaneRing, QpRings, SrqRing, WorkerSession},
         reach::Reach,
     },

@@ -10,7 +10,7 @@ use roced_transport::{
 };
 
 use super::table::IdTable;
-use crate::clients::{
+use crate::memory::{
     queues::{CqLane, LaneRing},
     reach::{Moment, Reach},
 };

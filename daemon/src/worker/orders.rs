@@ -22,7 +22,7 @@ use super::{
     turn::{Station, Worker, monotonic_now},
 };
 use crate::{
-    clients::queues::{QpRings, SrqRing, WorkerSession},
+    memory::queues::{QpRings, SrqRing, WorkerSession},
     metrics::{EndpointSnapshot, QPS_A_SNAPSHOT, QpSnapshot, QueueSnapshot, WorkerSnapshot},
 };
 

@@ -22,7 +22,7 @@ use roced_transport::{
 };
 
 use super::ready::ReadyList;
-use crate::clients::{
+use crate::memory::{
     queues::{QpRings, SrqRing, WorkerSession},
     touched::touch,
 };

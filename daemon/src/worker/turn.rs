@@ -46,7 +46,7 @@ use super::{
     wake::Waker,
 };
 use crate::{
-    clients::{mapping::Mapping, touched},
+    memory::{mapping::Mapping, touched},
     metrics::WorkerCounters,
 };
 

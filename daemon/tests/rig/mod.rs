@@ -12,8 +12,8 @@ use std::{
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use roced::{
-    clients::{
-        memory::ClientMemory,
+    memory::{
+        client_memory::ClientMemory,
         queues::{SleepBoard, new_cq, new_qp, new_session, new_srq},
         quota::Room,
     },
@@ -347,7 +347,7 @@ struct Bell {
     bell: u32,
     page: MappedBells<()>,
     wake: OwnedFd,
-    state: roced_shared::abi::doorbell::WorkerState<Arc<roced::clients::mapping::Mapping>>,
+    state: roced_shared::abi::doorbell::WorkerState<Arc<roced::memory::mapping::Mapping>>,
 }
 
 /// The client's side of a shared receive queue.

@@ -37,9 +37,9 @@ use roced::{
         Clients, DeviceSetup,
         listener::Listener,
         outside::{Network, Outside, Port, Workers},
-        queues::SleepBoard,
     },
     config::Limits,
+    memory::queues::SleepBoard,
     net::{Change, FollowId, GidEntry, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},

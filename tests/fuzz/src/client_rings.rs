@@ -12,9 +12,9 @@ use std::{
 };
 
 use roced::{
-    clients::{
-        memory::ClientMemory,
-        outside::Workers,
+    clients::outside::Workers,
+    memory::{
+        client_memory::ClientMemory,
         queues::{Channel, new_cq, new_qp, new_session, new_srq},
         quota::Room,
     },

@@ -22,8 +22,9 @@ use nix::{
     unistd::ftruncate,
 };
 use roced::{
-    clients::{Clients, DeviceSetup, listener::Listener, outside::Outside, queues::SleepBoard},
+    clients::{Clients, DeviceSetup, listener::Listener, outside::Outside},
     config::{ClientLimits, DeviceLimits, Limits},
+    memory::queues::SleepBoard,
     net::{Change, FollowId, NextHop},
 };
 use roced_shared::abi::{

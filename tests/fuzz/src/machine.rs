@@ -10,10 +10,8 @@ use std::{
 };
 
 use roced::{
-    clients::{
-        outside::{Network, Port, Workers},
-        queues::SleepBoard,
-    },
+    clients::outside::{Network, Port, Workers},
+    memory::queues::SleepBoard,
     net::{FollowId, GidEntry, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},

@@ -15,13 +15,13 @@ use roced_shared::{
 
 use super::{
     super::{
-        queues::{Channel, new_cq, new_lane_rings},
         refused::Refused,
         session::{ChannelObject, CqObject, check_limit, find},
     },
     Desk, Reply, handle_of,
     memory::{check_unused, nothing},
 };
+use crate::memory::queues::{Channel, new_cq, new_lane_rings};
 use crate::worker::command::Command;
 
 impl Desk<'_, '_> {

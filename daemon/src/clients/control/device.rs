@@ -21,7 +21,6 @@ use super::{
     super::{
         numbers::{MrKeys, Places, Qpns},
         outside::Outside,
-        queues::new_session,
         refused::Refused,
         session::Objects,
     },
@@ -29,6 +28,7 @@ use super::{
 };
 use crate::{
     config::DeviceLimits,
+    memory::queues::new_session,
     net::RoceVersion,
     worker::{command::Command, endpoints::Place},
 };

@@ -14,16 +14,18 @@ use roced_transport::mr::{Mr, Scope};
 
 use super::{
     super::{
-        descriptor::Descriptor,
-        kept::{KeptMemory, Porter},
-        memory::{ClientMemory, MemoryKind},
         numbers::random,
-        quota::{self, Room},
-        reach::Reach,
         refused::Refused,
         session::{MemoryObject, MrObject, PdObject, check_limit, find},
     },
     Desk, Reply,
+};
+use crate::memory::{
+    client_memory::{ClientMemory, MemoryKind},
+    descriptor::Descriptor,
+    kept::{KeptMemory, Porter},
+    quota::{self, Room},
+    reach::Reach,
 };
 use crate::worker::command::Command;
 

@@ -23,13 +23,13 @@ use super::{
     super::{
         numbers::random,
         path::{Follower, LifePort, Way},
-        queues::new_qp,
         refused::Refused,
         session::{QpObject, check_limit, find},
     },
     Desk, Reply,
     memory::nothing,
 };
+use crate::memory::queues::new_qp;
 use crate::worker::{
     command::{Answer, Command},
     endpoints::Place,

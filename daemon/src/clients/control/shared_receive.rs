@@ -18,13 +18,13 @@ use tracing::debug;
 use super::{
     super::{
         numbers::random,
-        queues::new_srq,
         refused::Refused,
         session::{SrqObject, check_limit, find},
     },
     Desk, Reply,
     memory::{check_unused, nothing},
 };
+use crate::memory::queues::new_srq;
 use crate::worker::{
     command::{Answer, Command},
     endpoints::Place,

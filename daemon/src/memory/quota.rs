@@ -10,9 +10,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use roced_shared::abi::control::limit;
-
-use super::{lost, mapping::unmap_leftovers, refused::Refused};
+use super::{lost, mapping::unmap_leftovers};
 
 /// What Linux has for `vm.max_map_count` where nobody changed it.
 const USUAL_MAX_MAP_COUNT: u32 = 65_530;
@@ -23,6 +21,15 @@ pub(crate) const OF_A_PORTER: u32 = 4;
 /// Counts mappings. Clones are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Quota(Arc<Mutex<Counts>>);
+
+/// Why there is no room; the number is that limit, in mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaExceeded {
+    /// The user has its share.
+    OfUser(u32),
+    /// All users together have what there is.
+    OfAll(u32),
+}
 
 #[derive(Debug)]
 struct Counts {
@@ -46,15 +53,15 @@ impl Quota {
     }
 
     /// Room for so many mappings of user `uid`.
-    pub(crate) fn take(&self, uid: u32, mappings: u32) -> Result<Room, Refused> {
+    pub(crate) fn take(&self, uid: u32, mappings: u32) -> Result<Room, QuotaExceeded> {
         unmap_leftovers();
         let mut counts = self.counts();
         let of_user = counts.users.get(&uid).copied().unwrap_or(0);
         if mappings > counts.most_of_a_user.saturating_sub(of_user) {
-            return Err(Refused::limit_of(limit::MAPPINGS_OF_USER, counts.most_of_a_user));
+            return Err(QuotaExceeded::OfUser(counts.most_of_a_user));
         }
         if mappings > counts.most.saturating_sub(counts.all) {
-            return Err(Refused::limit_of(limit::MAPPINGS, counts.most));
+            return Err(QuotaExceeded::OfAll(counts.most));
         }
         if mappings == 0 {
             return Ok(Room::default());
@@ -102,11 +109,11 @@ mod tests {
         let quota = Quota::new(10, 6);
         let refused = |uid, mappings| quota.take(uid, mappings).map(drop).expect_err("too many");
         let first = quota.take(1, 5).expect("below its share");
-        assert_eq!(refused(1, 2), Refused::limit_of(limit::MAPPINGS_OF_USER, 6));
+        assert_eq!(refused(1, 2), QuotaExceeded::OfUser(6));
         let last = quota.take(1, 1).expect("the last one of its share");
-        assert_eq!(refused(1, 1), Refused::limit_of(limit::MAPPINGS_OF_USER, 6));
+        assert_eq!(refused(1, 1), QuotaExceeded::OfUser(6));
         let others = quota.take(2, 4).expect("what is left");
-        assert_eq!(refused(2, 1), Refused::limit_of(limit::MAPPINGS, 10));
+        assert_eq!(refused(2, 1), QuotaExceeded::OfAll(10));
         drop((first, others));
         let again = quota.take(2, 6).expect("room again");
         drop((last, again));

@@ -24,7 +24,7 @@ use nix::{
 };
 
 use super::{ROOM, wait::UNSEEN};
-use crate::clients::{
+use crate::memory::{
     credit::GivenUp,
     descriptor::{Closing, Descriptor},
     lost,

@@ -9,8 +9,8 @@ use roced_shared::abi::control::access;
 use roced_transport::io::{AtomicOperation, MemoryFault};
 
 use super::{
+    client_memory::{ClientMemory, MemoryKind},
     kept::KeptMemory,
-    memory::{ClientMemory, MemoryKind},
 };
 
 /// Workers that there were, and the control thread.

@@ -143,7 +143,7 @@ pub(super) fn ring() {
 ///
 /// # Errors
 /// What the kernel said.
-pub(super) fn bell() -> Result<BorrowedFd<'static>, Errno> {
+pub(crate) fn bell() -> Result<BorrowedFd<'static>, Errno> {
     install().map(|handler| handler.bell.as_fd())
 }
 

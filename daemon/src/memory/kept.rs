@@ -191,7 +191,7 @@ mod tests {
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
     use super::*;
-    use crate::clients::{credit::GivenUp, descriptor::receive};
+    use crate::memory::{credit::GivenUp, descriptor::receive};
 
     /// Memory of that process, as user `uid` would pass it.
     fn passed(pid: u32, uid: u32) -> Descriptor {

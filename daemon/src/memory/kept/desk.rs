@@ -15,7 +15,7 @@ use super::{
     porter::{ITSELF, PORTERS, Shared, Used, is_blocked},
     wait::{Scene, TooLong, wait},
 };
-use crate::clients::{
+use crate::memory::{
     credit::{Credit, GivenUp},
     reach::Moment,
 };
