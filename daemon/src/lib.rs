@@ -8,7 +8,6 @@ pub mod cli;
 pub mod clients;
 pub mod config;
 pub mod memory;
-pub mod metrics;
 pub mod net;
 mod netlink;
 pub mod systemd;

@@ -14,11 +14,11 @@ use nix::sys::eventfd::EventFd;
 use rig::{Client, Rig};
 use roced::{
     memory::reach::Reach,
-    metrics::WorkerSnapshot,
     worker::{
         command::{Answer, Command, Refused},
         events::WorkerEvent,
         idle::Policy,
+        metrics::WorkerSnapshot,
         nic::Nic,
         turn::Worker,
     },

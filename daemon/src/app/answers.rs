@@ -19,10 +19,10 @@ use super::{
 };
 use crate::{
     config::Config,
-    metrics::WorkerSnapshot,
     net::Net,
     worker::{
         command::{Answer, Command},
+        metrics::WorkerSnapshot,
         workers::Workers,
     },
 };

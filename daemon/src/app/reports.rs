@@ -9,7 +9,7 @@ use roced_shared::{
 };
 use roced_transport::{counters::QpCounters, reject::DropCounters};
 
-use crate::metrics::{QpSnapshot, WorkerSnapshot};
+use crate::worker::metrics::{QpSnapshot, WorkerSnapshot};
 
 /// A device as far as counters go.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ mod tests {
     use roced_transport::{counters::QpCount, reject::DropReason};
 
     use super::*;
-    use crate::metrics::{EndpointSnapshot, QueueSnapshot};
+    use crate::worker::metrics::{EndpointSnapshot, QueueSnapshot};
 
     fn snapshot(endpoint: usize, device: u32, packets: u64) -> WorkerSnapshot {
         let mut snapshot = WorkerSnapshot::new(1, 1, None);

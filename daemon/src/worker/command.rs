@@ -17,13 +17,10 @@ use roced_transport::{
 };
 use thiserror::Error;
 
-use super::mailbox;
-use crate::{
-    memory::{
-        queues::{CqLane, LaneRing, QpRings, SrqRing, WorkerSession},
-        reach::Reach,
-    },
-    metrics::WorkerSnapshot,
+use super::{mailbox, metrics::WorkerSnapshot};
+use crate::memory::{
+    queues::{CqLane, LaneRing, QpRings, SrqRing, WorkerSession},
+    reach::Reach,
 };
 
 /// The control thread's side of a worker's mailbox.

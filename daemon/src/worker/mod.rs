@@ -18,6 +18,7 @@ pub mod handoff;
 pub mod holdings;
 pub mod idle;
 pub mod mailbox;
+pub mod metrics;
 pub mod nic;
 mod orders;
 pub mod outlet;

@@ -17,14 +17,12 @@ use roced_transport::{
 
 use super::{
     command::{Answer, Command, Refused},
+    metrics::{EndpointSnapshot, QPS_A_SNAPSHOT, QpSnapshot, QueueSnapshot, WorkerSnapshot},
     nic::Nic,
     seats::seat_of,
     turn::{Station, Worker, monotonic_now},
 };
-use crate::{
-    memory::queues::{QpRings, SrqRing, WorkerSession},
-    metrics::{EndpointSnapshot, QPS_A_SNAPSHOT, QpSnapshot, QueueSnapshot, WorkerSnapshot},
-};
+use crate::memory::queues::{QpRings, SrqRing, WorkerSession};
 
 /// Seats of queue pairs that one snapshot looks at, occupied or not: some microseconds.
 const SEATS_A_SNAPSHOT: u32 = 4096;

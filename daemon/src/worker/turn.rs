@@ -39,16 +39,14 @@ use super::{
     handoff::{Handoff, Kind, Parcel},
     holdings::Holdings,
     idle::{Bed, Idle, Policy, Rest, SOCKETS_POLLED},
+    metrics::WorkerCounters,
     nic::Nic,
     outlet::Outlet,
     patience::Patience,
     seats::{Seats, seat_of},
     wake::Waker,
 };
-use crate::{
-    memory::{mapping::Mapping, touched},
-    metrics::WorkerCounters,
-};
+use crate::memory::{mapping::Mapping, touched};
 
 /// Commands a turn. The control thread waits for each answer, so more than one is rare.
 const COMMANDS: usize = 8;

@@ -6,7 +6,7 @@
 use roced_shared::ids::{DeviceId, EndpointId, Qpn, SessionId};
 use roced_transport::{counters::QpCounters, reject::DropCounters};
 
-use crate::worker::handoff::HandoffCounters;
+use super::handoff::HandoffCounters;
 
 /// Queue pairs in one snapshot: a few tens of kilobytes to copy, microseconds of a turn.
 pub const QPS_A_SNAPSHOT: usize = 128;
