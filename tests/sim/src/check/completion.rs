@@ -132,7 +132,7 @@ fn check_failure(own: &End, peer: &End, message: &Message, status: Option<Status
                 stream.disturbed.len()
             );
             demand!(
-                silent || stream.borne_from.is_none(),
+                silent || !stream.is_borne(),
                 "reorder",
                 "request {} gives up, and frames were only overtaken",
                 message.wr_id

@@ -162,12 +162,17 @@ impl Stream {
         if reads.count() > 1 {
             self.excuse(0);
         }
-        let borne = self.borne_from.is_some_and(|from| self.una_at_least >= from);
+        let borne = self.is_borne();
         // Before it knows of any that was acknowledged it asks by the oldest itself, and needs an answer soon once at the most.
         let asks = seen.ack_request && self.una_at_least == self.start && again && borne;
         let is_question = asks && !std::mem::replace(&mut self.asked_by_oldest, true);
         demand!(!again || !borne || is_question, "reorder", "PSN {} is sent again, and was only overtaken", seen.psn);
         Ok(())
+    }
+
+    /// What is unacknowledged is late at the most, and that by no more than the receiver bears.
+    pub(crate) fn is_borne(&self) -> bool {
+        self.borne_from.is_some_and(|from| self.una_at_least >= from)
     }
 
     /// Nor is a response taken for lost, or a retry spent, because others overtook it.
