@@ -20,7 +20,7 @@ use roced::worker::{command::Command, idle::Policy, nic::Nic, turn::Worker};
 use roced_shared::{abi::wqe::SendOp, ids::DeviceId, steer::address_key};
 use roced_transport::{
     clock::Nanos,
-    io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
+    io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
     qp::PathState,
     wire::{
         Roce,
@@ -69,7 +69,7 @@ struct NoNic(Infallible);
 impl Wire for NoNic {
     fn emit(
         &mut self,
-        _: Via,
+        _: Egress,
         _: usize,
         _: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
@@ -143,8 +143,8 @@ fn exchange(client: &mut Client, rounds: u64, bytes: u32) {
 
 fn check(served: &[(u32, u32)], policy: Policy, on: &[usize]) {
     let mut rig = Rig::start(served, policy, |_| Vec::new(), run_counted::<NoNic>);
-    let other = Via::HandOver { to: DeviceId(0) };
-    for (via, shares) in [(other, false), (other, true), (Via::Beside, false), (Via::Beside, true)] {
+    let other = Egress::HandOver { to: DeviceId(0) };
+    for (via, shares) in [(other, false), (other, true), (Egress::Beside, false), (Egress::Beside, true)] {
         let mut client = if shares { rig.sharing_client(0, 1 << 20, on) } else { rig.client(0, 1 << 20, on) };
         rig.connect(&client.qps[0], &client.qps[1], via);
         exchange(&mut client, 50, 60_000);
@@ -197,7 +197,7 @@ fn two_hosts_move_data_through_af_xdp_without_allocation() {
     let (mut a, b) = (rig_here.client(0, 1 << 20, &[0]), rig_there.client(0, 1 << 20, &[0]));
     let path = |from: &Host, to: &Host| {
         let spec = PathSpec {
-            via: Via::Nic { flow: 0 },
+            via: Egress::Nic { flow: 0 },
             source_mac: mac(from),
             dest_mac: mac(to),
             vlan: None,

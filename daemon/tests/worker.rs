@@ -28,7 +28,7 @@ use roced_shared::{
     ids::{DeviceId, Qpn, WorkerId},
 };
 use roced_transport::{
-    io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
+    io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
     reject::{ClientFault, DropReason},
 };
 
@@ -48,7 +48,7 @@ impl Loop {
 impl Wire for Loop {
     fn emit(
         &mut self,
-        _: Via,
+        _: Egress,
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
@@ -136,7 +136,7 @@ fn wait_for<T>(mut what: impl FnMut() -> Option<T>) -> T {
 fn frames_on_the_wrong_queue_reach_their_queue_pair_and_are_counted() {
     let mut rig = looped(&[(0, 0), (0, 1)]);
     let mut client = rig.client(0, 1 << 20, &[0, 1]);
-    rig.connect(&client.qps[0], &client.qps[1], Via::Nic { flow: 7 });
+    rig.connect(&client.qps[0], &client.qps[1], Egress::Nic { flow: 7 });
     write(&mut client, 0, 200_000);
     write(&mut client, 1, 200_000);
     let (first, second) = (snapshot(&mut rig, 0), snapshot(&mut rig, 1));
@@ -151,7 +151,7 @@ fn an_acknowledgement_waits_for_an_answer_where_clients_may_run() {
         let frames = Arc::new(ArrayQueue::new(256));
         let mut rig = Rig::start(&[(0, 0)], policy, |place| vec![Loop::new(place.worker.0, &frames)], Worker::run);
         let mut client = rig.client(0, 1 << 16, &[0, 0]);
-        rig.connect(&client.qps[0], &client.qps[1], Via::Nic { flow: 7 });
+        rig.connect(&client.qps[0], &client.qps[1], Egress::Nic { flow: 7 });
         let key = client.key;
         client.qps[1].post_recv(key, 0, 64);
         client.qps[0].post_send(SendOp::Send, key, 64, 64, (0, key));
@@ -168,7 +168,7 @@ fn a_frame_for_another_device_is_dropped_unless_it_was_handed_over() {
     let mut rig = looped(&[(0, 0), (1, 0)]);
     let mut ours = rig.client(0, 1 << 16, &[0]);
     let theirs = rig.client(1, 1 << 16, &[1]);
-    rig.connect(&ours.qps[0], &theirs.qps[0], Via::Nic { flow: 0 });
+    rig.connect(&ours.qps[0], &theirs.qps[0], Egress::Nic { flow: 0 });
     ours.qps[0].post_send(SendOp::Write, ours.key, 0, 100, (0, theirs.key));
     // The loop is read as a queue of the first station, device 0; the queue pair is one of device 1.
     let dropped = wait_for(|| {
@@ -181,7 +181,7 @@ fn a_frame_for_another_device_is_dropped_unless_it_was_handed_over() {
     let mut rig = looped(&[(0, 0), (1, 0)]);
     let mut ours = rig.client(0, 1 << 16, &[0]);
     let theirs = rig.client(1, 1 << 16, &[1]);
-    rig.connect(&ours.qps[0], &theirs.qps[0], Via::HandOver { to: DeviceId(0) });
+    rig.connect(&ours.qps[0], &theirs.qps[0], Egress::HandOver { to: DeviceId(0) });
     ours.memory.write(0, b"from one device to another");
     ours.qps[0].post_send(SendOp::Write, ours.key, 0, 26, (100, theirs.key));
     assert_eq!(ours.wait().status, 0);
@@ -196,7 +196,7 @@ fn a_client_that_breaks_the_rules_is_muted_and_named_and_others_go_on() {
     let mut rig = looped(&[(0, 0)]);
     let mut broken = rig.client(0, 1 << 16, &[0]);
     let mut sound = rig.client(0, 1 << 20, &[0, 0]);
-    rig.connect(&sound.qps[0], &sound.qps[1], Via::HandOver { to: DeviceId(0) });
+    rig.connect(&sound.qps[0], &sound.qps[1], Egress::HandOver { to: DeviceId(0) });
     broken.qps[0].post_send_wqe(&SendWqe { opcode: 99, ..SendWqe::default() }, &Sge::default());
     let fault = wait_for(|| rig.events.pop());
     assert_eq!(fault, WorkerEvent::Fault { session: broken.session, fault: ClientFault::UnknownOpcode(99) });
@@ -231,9 +231,9 @@ fn a_client_that_floods_does_not_stop_another() {
     let mut rig = looped(&[(0, 0)]);
     let mut flood = rig.client(0, 1 << 20, &[0, 0, 0, 0]);
     let mut calm = rig.client(0, 1 << 20, &[0, 0]);
-    rig.connect(&flood.qps[0], &flood.qps[1], Via::HandOver { to: DeviceId(0) });
-    rig.connect(&flood.qps[2], &flood.qps[3], Via::HandOver { to: DeviceId(0) });
-    rig.connect(&calm.qps[0], &calm.qps[1], Via::HandOver { to: DeviceId(0) });
+    rig.connect(&flood.qps[0], &flood.qps[1], Egress::HandOver { to: DeviceId(0) });
+    rig.connect(&flood.qps[2], &flood.qps[3], Egress::HandOver { to: DeviceId(0) });
+    rig.connect(&calm.qps[0], &calm.qps[1], Egress::HandOver { to: DeviceId(0) });
     let key = flood.key;
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -295,7 +295,7 @@ fn client_region(client: &Client) -> u32 {
 fn a_snapshot_names_what_a_worker_has() {
     let mut rig = looped(&[(0, 0)]);
     let mut client = rig.client(0, 1 << 20, &[0, 0]);
-    rig.connect(&client.qps[0], &client.qps[1], Via::HandOver { to: DeviceId(0) });
+    rig.connect(&client.qps[0], &client.qps[1], Egress::HandOver { to: DeviceId(0) });
     write(&mut client, 0, 50_000);
     let snapshot = snapshot(&mut rig, 0);
     let states: BTreeMap<u32, _> =

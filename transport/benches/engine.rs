@@ -19,7 +19,10 @@ use roced_shared::{
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
-    io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, Loan, MemoryFault, PlaceFault, Via, Wire},
+    io::{
+        Abort, App, AtomicOperation, BorrowedPayload, CqOverrun, Egress, EmitError, FrameMut, MemoryFault, PlaceFault,
+        Wire,
+    },
     mr::{MemSpan, Mr, MrKey, Scope},
     partition::Partitions,
     qp::{PathState, Qp, QpConfig, ServiceType},
@@ -44,7 +47,7 @@ impl App for Client {
         Ok(())
     }
 
-    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), PlaceFault> {
+    fn copy(&mut self, _to: MemSpan<'_>, _from: BorrowedPayload) -> Result<(), PlaceFault> {
         Err(PlaceFault::Lender)
     }
 
@@ -78,7 +81,7 @@ const FRAME: usize = 4352;
 impl Wire for Frames {
     fn emit(
         &mut self,
-        _: Via,
+        _: Egress,
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {

@@ -10,7 +10,7 @@
 //! them in turn, a few frames each. Inside, queue pairs go by their slots (`endpoint/slots.rs`): adding or removing one, and reading the counters, take
 //! the same time with ten queue pairs as with a hundred thousand. All memory is made by [`Endpoint::new`], by whoever makes a [`Qp`], and by what inserts one.
 
-mod farewells;
+mod final_answers;
 mod frames;
 mod groups;
 mod keys;
@@ -25,19 +25,19 @@ use roced_shared::{
     ids::{EndpointId, Qpn},
 };
 
-use self::{farewells::Farewells, slots::QpSlots};
+use self::{final_answers::FinalAnswers, slots::QpSlots};
 
 use crate::{
     ah::{AddressHandle, AhTable},
     clock::Nanos,
-    congestion::under_way::UnderWay,
+    congestion::in_flight::InFlight,
     counters::{QpCounters, QpTotals},
-    held::HeldPackets,
     io::{App, Wire},
     mr::MrTable,
     multicast::Groups,
+    out_of_order::OutOfOrderPool,
     partition::Partitions,
-    qp::{PathState, Qp, QpEvent, ReplayMemory, Turn, Visit},
+    qp::{Context, PathState, Qp, QpEvent, ReplayMemory, Transmission},
     recovery::RecoveryConfig,
     reject::{ClientFault, DropCounters, DropReason, Reject},
     slot_list::SlotList,
@@ -112,10 +112,10 @@ pub struct Endpoint {
     recovery: RecoveryConfig,
     partitions: Partitions,
     /// Packets of all queue pairs that came before their turn.
-    held: HeldPackets,
+    held: OutOfOrderPool,
     /// Queue pairs that may have something to send.
     senders: SlotList,
-    under_way: UnderWay,
+    in_flight: InFlight,
     /// Queue pairs with room where there was none.
     unblocked: SlotList,
     /// Queue pairs with an event that nobody was told of.
@@ -125,7 +125,7 @@ pub struct Endpoint {
     /// Queue pairs of which a send waits for an address handle, or did when these last changed.
     waiting: SlotList,
     /// What queue pairs that are gone owed their peers.
-    farewells: Farewells,
+    final_answers: FinalAnswers,
     /// The ticket of the last change of keys.
     ticket: u64,
     drops: DropCounters,
@@ -151,14 +151,14 @@ impl Endpoint {
             timers: Timers::new(config.max_qps),
             recovery: config.recovery,
             partitions: config.partitions,
-            held: HeldPackets::new(if config.recovery.is_selective() { config.recovery.held_packets } else { 0 }),
+            held: OutOfOrderPool::new(if config.recovery.is_selective() { config.recovery.held_packets } else { 0 }),
             senders: list(),
-            under_way: UnderWay::new(config.window_packets, QUANTUM as u32, config.max_qps),
+            in_flight: InFlight::new(config.window_packets, QUANTUM as u32, config.max_qps),
             unblocked: list(),
             events: list(),
             key_changes: list(),
             waiting: list(),
-            farewells: Farewells::new(),
+            final_answers: FinalAnswers::new(),
             ticket: 0,
             drops: DropCounters::default(),
             totals: Arc::default(),
@@ -215,7 +215,7 @@ impl Endpoint {
         for fired in 0..budget {
             let Some(index) = self.timers.poll(now) else { return fired };
             if let Some(qp) = self.qps.get_mut(index) {
-                qp.on_timeout(&mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
+                qp.on_timeout(&mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
                 self.drops.add(DropReason::HeldInVain, qp.forget_old(&mut self.held, now).into());
                 self.after(index);
             }
@@ -225,7 +225,7 @@ impl Endpoint {
 
     /// When [`Self::on_timeout`] wants to be called, at the latest; [`Nanos::NEVER`] when no timer runs.
     pub fn poll_timeout(&self) -> Nanos {
-        self.timers.next().min(self.under_way.deadline())
+        self.timers.next().min(self.in_flight.deadline())
     }
 
     /// Sends at most `budget` frames.
@@ -238,37 +238,37 @@ impl Endpoint {
     ) -> Transmitted {
         let mut sent = self.transmit_farewells(budget, wire);
         let (mut held_up, mut full) = ([0; FULL_MAX], 0);
-        self.under_way.on_time(now);
+        self.in_flight.on_time(now);
         while sent.visits < budget && full < FULL_MAX {
             self.admit_from_line(&held_up[..full]);
             let Some(index) = self.senders.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(index) else { continue };
             let before = sent.visits;
-            let mut turn = Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app };
-            let mut visit = Visit::Progress;
+            let mut cx = Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app };
+            let mut visit = Transmission::Progress;
             let mut left = QUANTUM.min(budget - sent.visits);
-            let grant = self.under_way.grant(&mut qp.share);
+            let grant = self.in_flight.grant(&mut qp.share);
             qp.set_grant(grant);
             while left > 0 && visit.is_progress() {
-                visit = qp.transmit(&mut turn, wire);
+                visit = qp.transmit(&mut cx, wire);
                 sent.visits += usize::from(visit.is_progress());
                 match visit {
-                    Visit::Acknowledged => sent.acks += 1,
-                    Visit::Dropped(reason) => self.drops.count(reason),
-                    Visit::Progress | Visit::Idle | Visit::Full => {}
+                    Transmission::Acknowledged => sent.acks += 1,
+                    Transmission::Dropped(reason) => self.drops.count(reason),
+                    Transmission::Progress | Transmission::Idle | Transmission::Full => {}
                 }
                 left -= 1;
             }
             if qp.wants_grant() {
-                self.under_way.stand_in_line(index, &qp.share);
+                self.in_flight.stand_in_line(index, &qp.share);
             }
             match visit {
-                Visit::Idle => {}
-                Visit::Full if sent.visits == before => {
+                Transmission::Idle => {}
+                Transmission::Full if sent.visits == before => {
                     held_up[full] = index;
                     full += 1;
                 }
-                Visit::Progress | Visit::Acknowledged | Visit::Dropped(_) | Visit::Full => {
+                Transmission::Progress | Transmission::Acknowledged | Transmission::Dropped(_) | Transmission::Full => {
                     self.senders.push_back(index)
                 }
             }
@@ -286,7 +286,7 @@ impl Endpoint {
 
     /// Something may be there to send: do not sleep.
     pub fn wants_transmit(&self) -> bool {
-        !self.senders.is_empty() || self.under_way.can_admit() || !self.farewells.is_empty()
+        !self.senders.is_empty() || self.in_flight.can_admit() || !self.final_answers.is_empty()
     }
 
     /// Something that a client must be told.
@@ -331,8 +331,8 @@ impl Endpoint {
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let slot = self.slot(qpn)?;
         let mut qp = self.qps.remove(slot)?;
-        self.drops.add(DropReason::FarewellLost, self.farewells.keep(&qp));
-        self.under_way.remove(slot, &mut qp.share);
+        self.drops.add(DropReason::FarewellLost, self.final_answers.keep(&qp));
+        self.in_flight.remove(slot, &mut qp.share);
         self.drops.add(DropReason::HeldInVain, qp.forget_all_held(&mut self.held).into());
         qp.return_receive(&mut self.srqs);
         qp.count_into(None);
@@ -368,11 +368,11 @@ impl Endpoint {
     ) -> Result<(), Reject> {
         let (index, _) = self.find_mut(qpn)?;
         let qp = self.qps.get_mut(index).expect("just found");
-        let others = self.farewells.len();
+        let others = self.final_answers.len();
         let resets = mask & attribute::STATE != 0 && attributes.state == state::RESET;
-        let lost = if resets { self.farewells.keep(qp) } else { 0 };
+        let lost = if resets { self.final_answers.keep(qp) } else { 0 };
         if let Err(reject) = qp.modify(mask, attributes, path, &self.partitions, &mut self.srqs) {
-            self.farewells.truncate(others);
+            self.final_answers.truncate(others);
             return Err(reject);
         }
         self.drops.add(DropReason::FarewellLost, lost);
@@ -473,9 +473,9 @@ impl Endpoint {
     /// Those who stood in line go to the end of the list of senders, as many as there is room for, but for those that are held up: they are put
     /// back there in any case.
     fn admit_from_line(&mut self, held_up: &[u32]) {
-        while let Some(slot) = self.under_way.next_in_line() {
+        while let Some(slot) = self.in_flight.next_in_line() {
             if let Some(qp) = self.qps.get_mut(slot) {
-                self.under_way.admit(&mut qp.share);
+                self.in_flight.admit(&mut qp.share);
                 if !held_up.contains(&slot) {
                     self.schedule(slot);
                 }
@@ -494,8 +494,8 @@ impl Endpoint {
             self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
         }
         self.timers.ensure(index, qp.deadline());
-        let packets = qp.under_way();
-        self.under_way.count(&mut qp.share, packets);
+        let packets = qp.in_flight();
+        self.in_flight.count(&mut qp.share, packets);
         let send = qp.send_room_wanted && qp.send_room() > 0;
         let recv = qp.recv_room_wanted && qp.recv_room() > 0;
         if send || recv {

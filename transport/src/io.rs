@@ -30,7 +30,7 @@ pub trait App {
     ///
     /// # Errors
     /// [`PlaceFault`], which says whose memory was not there.
-    fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), PlaceFault>;
+    fn copy(&mut self, to: MemSpan<'_>, from: BorrowedPayload) -> Result<(), PlaceFault>;
 
     /// Brings a piece of a packet's payload to client memory, as long as the piece.
     ///
@@ -39,7 +39,7 @@ pub trait App {
     fn place(&mut self, to: MemSpan<'_>, from: Payload<'_>) -> Result<(), PlaceFault> {
         match from {
             Payload::Bytes(bytes) => self.write(to, bytes).map_err(|MemoryFault| PlaceFault::Target),
-            Payload::Loan(loan) => self.copy(to, loan),
+            Payload::BorrowedPayload(loan) => self.copy(to, loan),
         }
     }
 
@@ -117,7 +117,7 @@ pub struct CqOverrun;
 
 /// Which way a frame leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Via {
+pub enum Egress {
     /// By the NIC of the device. Frames of one queue pair carry the same `flow`, so a wire with several queues keeps their order.
     Nic {
         /// Anything constant per queue pair.
@@ -133,7 +133,7 @@ pub enum Via {
     Beside,
     /// To a multicast group: by the NIC, and to those of the device itself that are attached.
     Group {
-        /// As of [`Via::Nic`].
+        /// As of [`Egress::Nic`].
         flow: u32,
     },
 }
@@ -159,7 +159,7 @@ pub trait Wire {
     /// [`EmitError::Full`] before `fill` ran, [`EmitError::Aborted`] when `fill` gave up.
     fn emit(
         &mut self,
-        via: Via,
+        via: Egress,
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError>;
@@ -169,13 +169,13 @@ pub trait Wire {
 /// hands it to the same endpoint ([`on_lent_frame`](crate::endpoint::Endpoint::on_lent_frame)) before anything else happens there or a client
 /// hears of anything: keys, states and completions are what they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loan {
+pub struct BorrowedPayload {
     region: RegionId,
     offset: u64,
     length: usize,
 }
 
-impl Loan {
+impl BorrowedPayload {
     /// The memory it lies in.
     pub const fn region(&self) -> RegionId {
         self.region
@@ -210,7 +210,7 @@ impl Loan {
     }
 }
 
-impl From<MemSpan<'_>> for Loan {
+impl From<MemSpan<'_>> for BorrowedPayload {
     fn from(span: MemSpan<'_>) -> Self {
         Self { region: span.region(), offset: span.offset(), length: span.len() }
     }
@@ -222,7 +222,7 @@ pub enum Payload<'a> {
     /// It came in the frame.
     Bytes(&'a [u8]),
     /// It lies in the sender's memory still.
-    Loan(Loan),
+    BorrowedPayload(BorrowedPayload),
 }
 
 impl Payload<'_> {
@@ -230,7 +230,7 @@ impl Payload<'_> {
     pub const fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::Loan(loan) => loan.len(),
+            Self::BorrowedPayload(loan) => loan.len(),
         }
     }
 
@@ -249,9 +249,9 @@ impl Payload<'_> {
                 let (now, later) = all.split_at(bytes);
                 (Self::Bytes(now), Self::Bytes(later))
             }
-            Self::Loan(loan) => {
+            Self::BorrowedPayload(loan) => {
                 let (now, later) = loan.split_at(bytes);
-                (Self::Loan(now), Self::Loan(later))
+                (Self::BorrowedPayload(now), Self::BorrowedPayload(later))
             }
         }
     }
@@ -265,7 +265,7 @@ pub struct FrameMut<'a> {
     segment: usize,
     offset: usize,
     /// What it lends, on a way that can.
-    loans: Option<&'a mut Vec<Loan>>,
+    loans: Option<&'a mut Vec<BorrowedPayload>>,
 }
 
 impl<'a> FrameMut<'a> {
@@ -276,7 +276,7 @@ impl<'a> FrameMut<'a> {
 
     /// As [`Self::single`], on a way on which payload can be lent: it is added to `loans`, which has room for as many pieces as a work
     /// request may have.
-    pub fn lending(bytes: &'a mut [u8], loans: &'a mut Vec<Loan>) -> Self {
+    pub fn lending(bytes: &'a mut [u8], loans: &'a mut Vec<BorrowedPayload>) -> Self {
         Self { loans: Some(loans), ..Self::single(bytes) }
     }
 

@@ -93,14 +93,14 @@ pub enum Scope {
 
 /// A piece of client memory that was checked in this turn.
 #[derive(Clone, Copy, Debug)]
-pub struct MemSpan<'turn> {
+pub struct MemSpan<'table> {
     region: RegionId,
     offset: u64,
     length: usize,
-    turn: PhantomData<&'turn MrTable>,
+    table: PhantomData<&'table MrTable>,
 }
 
-impl<'turn> MemSpan<'turn> {
+impl<'table> MemSpan<'table> {
     /// The memory it lies in.
     pub const fn region(&self) -> RegionId {
         self.region
@@ -136,7 +136,7 @@ impl<'turn> MemSpan<'turn> {
 
 /// Why a key does not open a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Denied {
+pub enum AccessError {
     /// No region with that key.
     NoSuchKey,
     /// The region is of another protection domain.
@@ -241,8 +241,8 @@ impl MrTable {
     /// The span of `length` bytes at `va`, if `key` opens it to `pd` with `right`, whichever queue pair it is.
     ///
     /// # Errors
-    /// [`Denied`]: the first check that failed.
-    pub fn check(&self, pd: Pdn, key: MrKey, right: Right, va: u64, length: usize) -> Result<MemSpan<'_>, Denied> {
+    /// [`AccessError`]: the first check that failed.
+    pub fn check(&self, pd: Pdn, key: MrKey, right: Right, va: u64, length: usize) -> Result<MemSpan<'_>, AccessError> {
         self.check_scope(pd, None, key, right, va, length)
     }
 
@@ -258,7 +258,7 @@ impl MrTable {
         right: Right,
         va: u64,
         length: usize,
-    ) -> Result<MemSpan<'_>, Denied> {
+    ) -> Result<MemSpan<'_>, AccessError> {
         self.check_scope(pd, Some(qpn), key, right, va, length)
     }
 
@@ -266,7 +266,7 @@ impl MrTable {
     ///
     /// # Errors
     /// As [`Self::check`].
-    pub fn check_peer_key(&self, pd: Pdn, qpn: Qpn, key: MrKey, right: Right) -> Result<(), Denied> {
+    pub fn check_peer_key(&self, pd: Pdn, qpn: Qpn, key: MrKey, right: Right) -> Result<(), AccessError> {
         self.open(pd, Some(qpn), key, right).map(|_| ())
     }
 
@@ -274,17 +274,17 @@ impl MrTable {
     ///
     /// # Errors
     /// As [`Self::check`].
-    pub fn check_invalidate(&self, pd: Pdn, qpn: Qpn, key: MrKey) -> Result<(), Denied> {
+    pub fn check_invalidate(&self, pd: Pdn, qpn: Qpn, key: MrKey) -> Result<(), AccessError> {
         let mr = self.get(key)?;
         match mr.scope {
-            _ if mr.pd != pd => Err(Denied::WrongDomain),
+            _ if mr.pd != pd => Err(AccessError::WrongDomain),
             Scope::WindowOf(owner) if owner == qpn => Ok(()),
-            _ => Err(Denied::WrongScope),
+            _ => Err(AccessError::WrongScope),
         }
     }
 
-    fn get(&self, key: MrKey) -> Result<&Mr, Denied> {
-        let slot = self.find(key).ok_or(Denied::NoSuchKey)?;
+    fn get(&self, key: MrKey) -> Result<&Mr, AccessError> {
+        let slot = self.find(key).ok_or(AccessError::NoSuchKey)?;
         Ok(&self.regions[self.region_at(slot)])
     }
 
@@ -296,22 +296,22 @@ impl MrTable {
         right: Right,
         va: u64,
         length: usize,
-    ) -> Result<MemSpan<'_>, Denied> {
+    ) -> Result<MemSpan<'_>, AccessError> {
         let mr = self.open(pd, qpn, key, right)?;
         // Distances inside the region, so that nothing wraps at the end of the address space.
-        let skip = va.checked_sub(mr.va).ok_or(Denied::OutOfRange)?;
-        let room = mr.length.checked_sub(skip).ok_or(Denied::OutOfRange)?;
+        let skip = va.checked_sub(mr.va).ok_or(AccessError::OutOfRange)?;
+        let room = mr.length.checked_sub(skip).ok_or(AccessError::OutOfRange)?;
         if length as u64 > room {
-            return Err(Denied::OutOfRange);
+            return Err(AccessError::OutOfRange);
         }
         // Cannot overflow: the control side registers only ranges with offset + length inside the memory.
-        Ok(MemSpan { region: mr.region, offset: mr.offset + skip, length, turn: PhantomData })
+        Ok(MemSpan { region: mr.region, offset: mr.offset + skip, length, table: PhantomData })
     }
 
-    fn open(&self, pd: Pdn, qpn: Option<Qpn>, key: MrKey, right: Right) -> Result<&Mr, Denied> {
+    fn open(&self, pd: Pdn, qpn: Option<Qpn>, key: MrKey, right: Right) -> Result<&Mr, AccessError> {
         let mr = self.get(key)?;
         if mr.pd != pd {
-            return Err(Denied::WrongDomain);
+            return Err(AccessError::WrongDomain);
         }
         let in_scope = match mr.scope {
             Scope::Region => true,
@@ -319,10 +319,10 @@ impl MrTable {
             Scope::WindowOf(owner) => !right.is_local() && qpn == Some(owner),
         };
         if !in_scope {
-            return Err(Denied::WrongScope);
+            return Err(AccessError::WrongScope);
         }
         if mr.access & right.needed() != right.needed() {
-            return Err(Denied::NoRight);
+            return Err(AccessError::NoRight);
         }
         Ok(mr)
     }
@@ -400,10 +400,10 @@ mod tests {
         let check = |va, length| table.check(PD, MrKey(0x1234_5601), Right::RemoteWrite, va, length);
         assert_eq!(check(u64::MAX - 0xff, 0x100).expect("the whole range").offset(), 0x40);
         assert_eq!(check(u64::MAX, 1).expect("the last byte").offset(), 0x40 + 0xff);
-        assert_eq!(check(u64::MAX, 2).unwrap_err(), Denied::OutOfRange);
-        assert_eq!(check(u64::MAX - 0x100, 1).unwrap_err(), Denied::OutOfRange);
-        assert_eq!(check(0, 1).unwrap_err(), Denied::OutOfRange);
-        assert_eq!(check(u64::MAX - 0xff, 0x101).unwrap_err(), Denied::OutOfRange);
+        assert_eq!(check(u64::MAX, 2).unwrap_err(), AccessError::OutOfRange);
+        assert_eq!(check(u64::MAX - 0x100, 1).unwrap_err(), AccessError::OutOfRange);
+        assert_eq!(check(0, 1).unwrap_err(), AccessError::OutOfRange);
+        assert_eq!(check(u64::MAX - 0xff, 0x101).unwrap_err(), AccessError::OutOfRange);
     }
 
     #[test]
@@ -413,10 +413,10 @@ mod tests {
         let check = |pd, key, right| table.check(pd, MrKey(key), right, 0x1000, 1).map(|_| ());
         assert_eq!(check(PD, 0x1234_5601, Right::RemoteRead), Ok(()));
         assert_eq!(check(PD, 0x1234_5601, Right::LocalRead), Ok(()));
-        assert_eq!(check(PD, 0x1234_5601, Right::RemoteWrite), Err(Denied::NoRight));
-        assert_eq!(check(PD, 0x1234_5601, Right::LocalWrite), Err(Denied::NoRight));
-        assert_eq!(check(Pdn(8), 0x1234_5601, Right::RemoteRead), Err(Denied::WrongDomain));
-        assert_eq!(check(PD, 0x1234_5602, Right::RemoteRead), Err(Denied::NoSuchKey));
+        assert_eq!(check(PD, 0x1234_5601, Right::RemoteWrite), Err(AccessError::NoRight));
+        assert_eq!(check(PD, 0x1234_5601, Right::LocalWrite), Err(AccessError::NoRight));
+        assert_eq!(check(Pdn(8), 0x1234_5601, Right::RemoteRead), Err(AccessError::WrongDomain));
+        assert_eq!(check(PD, 0x1234_5602, Right::RemoteRead), Err(AccessError::NoSuchKey));
     }
 
     #[test]
@@ -428,21 +428,21 @@ mod tests {
         table.insert(mr(0x300)).expect("room");
         let peer = |qpn, key| table.check_peer(PD, qpn, MrKey(key), Right::RemoteRead, 0x1000, 1).map(|_| ());
         for (key, right_one, other_one) in
-            [(0x100, Ok(()), Ok(())), (0x200, Ok(()), Err(Denied::WrongScope)), (0x300, Ok(()), Ok(()))]
+            [(0x100, Ok(()), Ok(())), (0x200, Ok(()), Err(AccessError::WrongScope)), (0x300, Ok(()), Ok(()))]
         {
             assert_eq!((peer(ours, key), peer(other, key)), (right_one, other_one), "{key:x}");
         }
         for key in [0x100, 0x200] {
             for right in [Right::LocalRead, Right::LocalWrite] {
-                assert_eq!(table.check(PD, MrKey(key), right, 0x1000, 1).unwrap_err(), Denied::WrongScope);
+                assert_eq!(table.check(PD, MrKey(key), right, 0x1000, 1).unwrap_err(), AccessError::WrongScope);
             }
         }
         let invalidate = |pd, qpn, key| table.check_invalidate(pd, qpn, MrKey(key));
         assert_eq!(invalidate(PD, ours, 0x200), Ok(()));
-        assert_eq!(invalidate(PD, other, 0x200), Err(Denied::WrongScope));
-        assert_eq!(invalidate(Pdn(8), ours, 0x200), Err(Denied::WrongDomain));
-        assert_eq!(invalidate(PD, ours, 0x201), Err(Denied::NoSuchKey));
-        assert_eq!([0x100, 0x300].map(|key| invalidate(PD, ours, key)), [Err(Denied::WrongScope); 2]);
+        assert_eq!(invalidate(PD, other, 0x200), Err(AccessError::WrongScope));
+        assert_eq!(invalidate(Pdn(8), ours, 0x200), Err(AccessError::WrongDomain));
+        assert_eq!(invalidate(PD, ours, 0x201), Err(AccessError::NoSuchKey));
+        assert_eq!([0x100, 0x300].map(|key| invalidate(PD, ours, key)), [Err(AccessError::WrongScope); 2]);
     }
 
     #[test]
@@ -453,8 +453,8 @@ mod tests {
         table.set(mr(0x200)).expect("room");
         assert_eq!(table.set(mr(0x300)), Err(Reject::NoRoom));
         let opens = |key, length| table.check(PD, MrKey(key), Right::LocalRead, 0x1000, length).map(|_| ());
-        assert_eq!((table.len(), opens(0x101, 1), opens(0x102, 5)), (2, Err(Denied::NoSuchKey), Ok(())));
-        assert_eq!(opens(0x102, 6), Err(Denied::OutOfRange));
+        assert_eq!((table.len(), opens(0x101, 1), opens(0x102, 5)), (2, Err(AccessError::NoSuchKey), Ok(())));
+        assert_eq!(opens(0x102, 6), Err(AccessError::OutOfRange));
     }
 
     #[test]
@@ -489,7 +489,7 @@ mod tests {
                 let every = (-3..3).flat_map(|home| (0..8).map(move |rest| (home, rest / 2, rest % 2)));
                 for key in every.map(|(home, page, consumer)| key_of(home, page, consumer)) {
                     let span = table.check(PD, MrKey(key), Right::LocalRead, 0x1000, 1).map(|span| span.region());
-                    let expected = model.get(&key).map(|mr| mr.region).ok_or(Denied::NoSuchKey);
+                    let expected = model.get(&key).map(|mr| mr.region).ok_or(AccessError::NoSuchKey);
                     prop_assert_eq!(span, expected);
                 }
             }

@@ -9,7 +9,7 @@ use model::{bth_at, cut, cut_mut, fix_icrc, fix_ipv4_checksum, headers_of, ip_at
 use roced_captures::{CapturedFrame, directory, files, frames, frames_of, log_of};
 use roced_shared::ids::Qpn;
 use roced_transport::{
-    io::{FrameMut, Via},
+    io::{Egress, FrameMut},
     partition::Pkey,
     reject::DropReason,
     wire::{
@@ -249,7 +249,7 @@ fn build(frame: &CapturedFrame, packet: &Packet<'_>, headers: &Headers, cuts: &[
 fn path_spec(bytes: &[u8], packet: &Packet<'_>) -> PathSpec {
     let ip = ip_at(bytes);
     PathSpec {
-        via: Via::Nic { flow: 0 },
+        via: Egress::Nic { flow: 0 },
         source_mac: bytes[6..12].try_into().expect("six bytes"),
         dest_mac: bytes[..6].try_into().expect("six bytes"),
         vlan: None,

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use model::{bth_at, cut, fix_icrc, fix_ipv4_checksum, frames::Recipe, ip_at, udp_at};
 use roced_shared::ids::Qpn;
 use roced_transport::{
-    io::Via,
+    io::Egress,
     psn::Psn,
     reject::DropReason::{self, BadIcrc, BadIpChecksum, BadLength, BadVersion, NotRoce, UnknownOpcode},
     wire::{Aeth, Bth, Headers, Opcode, PathSpec, Roce, Syndrome, Vlan, dest_qpn, opcode, parse},
@@ -19,7 +19,7 @@ fn take(pieces: &[&[u8]]) -> Result<(), DropReason> {
 
 fn frame(gids: ([u8; 16], [u8; 16]), vlan: Option<Vlan>, headers: Headers, payload: &[u8]) -> Vec<u8> {
     let spec = PathSpec {
-        via: Via::Nic { flow: 0 },
+        via: Egress::Nic { flow: 0 },
         source_mac: [2; 6],
         dest_mac: [4; 6],
         vlan,

@@ -10,7 +10,7 @@ use model::{
 use proptest::{prelude::*, sample::Index};
 use roced_shared::ids::Qpn;
 use roced_transport::{
-    io::{Abort, FrameMut, Via},
+    io::{Abort, Egress, FrameMut},
     mr::MrKey,
     psn::Psn,
     reject::DropReason,
@@ -174,7 +174,7 @@ fn sample() -> Recipe {
     let bth = Bth::new(opcode::RC_WRITE_ONLY_IMM, Qpn::from_wire(0x1234), Psn::new(7));
     Recipe {
         spec: PathSpec {
-            via: Via::Nic { flow: 1 },
+            via: Egress::Nic { flow: 1 },
             source_mac: [2; 6],
             dest_mac: [4; 6],
             vlan: Some(Vlan { id: 0x123, priority: 5, rx_stripped: false }),

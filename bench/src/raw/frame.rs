@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use roced::xdp::NicQueue;
 use roced_shared::steer::ROCE_UDP_PORT;
-use roced_transport::io::{EmitError, Segments, Via, Wire as _};
+use roced_transport::io::{Egress, EmitError, Segments, Wire as _};
 
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
@@ -58,7 +58,7 @@ impl Template {
 
     /// Puts a frame with `number` into the queue. What lies behind the number is not written.
     pub(super) fn emit(&self, queue: &mut NicQueue, frame_bytes: usize, number: u64) -> Result<(), EmitError> {
-        queue.emit(Via::Nic { flow: 0 }, frame_bytes, |frame| {
+        queue.emit(Egress::Nic { flow: 0 }, frame_bytes, |frame| {
             frame.put(&self.0);
             frame.put(&number.to_be_bytes());
             frame.put_with(frame_bytes - FRAME_BYTES_MIN, |_| Ok(()))

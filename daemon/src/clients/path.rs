@@ -8,7 +8,7 @@ use roced_shared::{
     steer::{address_key, key_address},
 };
 use roced_transport::{
-    io::Via,
+    io::Egress,
     qp::PathState,
     wire::{
         Roce,
@@ -194,11 +194,11 @@ impl Wish {
             NextHop::Resolving => return PathState::Resolving,
             NextHop::Unreachable => return PathState::Unreachable,
             // The frame goes to a worker of ours, which does not look at Ethernet; it is a frame all the same.
-            NextHop::Local(device) if device == self.device => (Via::Beside, port.mac, port.mac, None),
-            NextHop::Local(device) => (Via::HandOver { to: device }, port.mac, port.mac, None),
+            NextHop::Local(device) if device == self.device => (Egress::Beside, port.mac, port.mac, None),
+            NextHop::Local(device) => (Egress::HandOver { to: device }, port.mac, port.mac, None),
             NextHop::Reachable { mac, vlan, source_mac, mtu_bytes: _ } => {
                 let flow = self.local.get();
-                let via = if self.destination.is_multicast() { Via::Group { flow } } else { Via::Nic { flow } };
+                let via = if self.destination.is_multicast() { Egress::Group { flow } } else { Egress::Nic { flow } };
                 (via, source_mac, mac, vlan)
             }
         };
@@ -363,7 +363,7 @@ mod tests {
         let wish = check(&attributes("239.1.2.3")).expect("of one family");
         let next = wish.group_hop(&PORT).expect("a group");
         let PathState::Ready(path) = wish.path(next, &PORT) else { panic!("it is known") };
-        assert_eq!((path.via(), wish.largest_mtu(next, &PORT)), (Via::Group { flow: 3 }, 1024));
+        assert_eq!((path.via(), wish.largest_mtu(next, &PORT)), (Egress::Group { flow: 3 }, 1024));
         // Nobody follows it, and yet it comes from the device's MAC address as it is now.
         let way = Way { follow: None, next, wish };
         let source_mac = |port: &Port| {
@@ -431,9 +431,9 @@ mod tests {
             PathState::Ready(path) => Some(path.via()),
             PathState::Resolving | PathState::Unreachable => None,
         };
-        assert_eq!(via(REACHABLE), Some(Via::Nic { flow: 3 }));
-        assert_eq!(via(NextHop::Local(DeviceId(1))), Some(Via::HandOver { to: DeviceId(1) }));
-        assert_eq!(via(NextHop::Local(DeviceId(0))), Some(Via::Beside), "the same memory is reached from there");
+        assert_eq!(via(REACHABLE), Some(Egress::Nic { flow: 3 }));
+        assert_eq!(via(NextHop::Local(DeviceId(1))), Some(Egress::HandOver { to: DeviceId(1) }));
+        assert_eq!(via(NextHop::Local(DeviceId(0))), Some(Egress::Beside), "the same memory is reached from there");
         assert_eq!(via(NextHop::Resolving), None);
         assert!(matches!(wish.path(NextHop::Unreachable, &PORT), PathState::Unreachable));
     }

@@ -19,7 +19,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use crossbeam::queue::ArrayQueue;
 use roced_shared::{abi::SGE_MAX, ids::DeviceId};
-use roced_transport::io::{Abort, EmitError, FrameMut, Loan, Segments};
+use roced_transport::io::{Abort, BorrowedPayload, EmitError, FrameMut, Segments};
 
 use super::wake::Waker;
 
@@ -50,7 +50,7 @@ pub struct Parcel {
     length: usize,
     bytes: Box<[u8]>,
     /// Its payload, when that is lent; with room for as many pieces as a work request may have.
-    loans: Vec<Loan>,
+    loans: Vec<BorrowedPayload>,
 }
 
 impl Parcel {
@@ -65,12 +65,12 @@ impl Parcel {
     }
 
     /// The payload that is lent.
-    pub fn loans(&self) -> &[Loan] {
+    pub fn loans(&self) -> &[BorrowedPayload] {
         &self.loans
     }
 
     fn lent_bytes(&self) -> usize {
-        self.loans.iter().map(Loan::len).sum()
+        self.loans.iter().map(BorrowedPayload::len).sum()
     }
 
     /// How it came to be here.

@@ -5,7 +5,7 @@ use roced_shared::{
     ids::{Cqn, RegionId},
 };
 use roced_transport::{
-    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault, PlaceFault},
+    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
     mr::MemSpan,
 };
 
@@ -96,7 +96,7 @@ impl Holdings {
         Ok(())
     }
 
-    fn copy_by(&mut self, bounce: &mut [u8], to: MemSpan<'_>, from: Loan) -> Result<(), PlaceFault> {
+    fn copy_by(&mut self, bounce: &mut [u8], to: MemSpan<'_>, from: BorrowedPayload) -> Result<(), PlaceFault> {
         let mut done = 0;
         while done < from.len() {
             let piece = bounce.len().min(from.len() - done);
@@ -158,7 +158,7 @@ impl App for Holdings {
         self.write_at(to.region(), to.offset(), bytes)
     }
 
-    fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), PlaceFault> {
+    fn copy(&mut self, to: MemSpan<'_>, from: BorrowedPayload) -> Result<(), PlaceFault> {
         self.settle_before(to.region());
         let source = self.regions.get(from.region().0).ok_or(PlaceFault::Lender)?;
         let target = self.regions.get(to.region().0).ok_or(PlaceFault::Target)?;

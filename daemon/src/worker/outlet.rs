@@ -2,7 +2,7 @@
 
 use roced_shared::ids::DeviceId;
 use roced_transport::{
-    io::{Abort, EmitError, FrameMut, Via, Wire},
+    io::{Abort, Egress, EmitError, FrameMut, Wire},
     wire::frame::dest_qpn,
 };
 
@@ -24,25 +24,25 @@ pub struct Outlet<'a, N> {
 impl<N: Wire> Wire for Outlet<'_, N> {
     fn emit(
         &mut self,
-        via: Via,
+        via: Egress,
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
         match via {
-            Via::Nic { flow } => {
+            Egress::Nic { flow } => {
                 // An endpoint has at least one queue of its device: without any, no frame would ever get out.
                 let count = self.queues.len().max(1);
                 let queue = self.queues.get_mut(flow as usize % count).ok_or(EmitError::Full)?;
                 queue.emit(via, frame_bytes, fill)
             }
-            Via::HandOver { .. } | Via::Beside => {
-                let device = if let Via::HandOver { to } = via { to } else { self.device };
+            Egress::HandOver { .. } | Egress::Beside => {
+                let device = if let Egress::HandOver { to } = via { to } else { self.device };
                 self.handoff.hand_over(frame_bytes, fill, |frame| {
                     let place = self.endpoints.of_qpn(dest_qpn(frame)?)?;
                     (place.device == device).then_some(place.worker.0 as usize)
                 })
             }
-            Via::Group { flow } => {
+            Egress::Group { flow } => {
                 let count = self.queues.len().max(1);
                 let queue = self.queues.get_mut(flow as usize % count);
                 self.handoff.loop_back(self.device, frame_bytes, |copy| match queue {

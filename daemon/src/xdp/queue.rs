@@ -2,7 +2,7 @@
 
 use std::{os::fd::BorrowedFd, time::Duration};
 
-use roced_transport::io::{Abort, EmitError, FrameMut, Segments, Via, Wire};
+use roced_transport::io::{Abort, Egress, EmitError, FrameMut, Segments, Wire};
 use tracing::info;
 
 use super::{
@@ -151,7 +151,7 @@ impl NicQueue {
 impl Wire for NicQueue {
     fn emit(
         &mut self,
-        _via: Via,
+        _via: Egress,
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {

@@ -43,7 +43,7 @@ use roced_shared::{
 };
 use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
-    io::Via,
+    io::Egress,
     mr::{Mr, MrKey, Scope},
     partition::Partitions,
     qp::{PathState, Qp, QpConfig, ReplayMemory, ServiceType},
@@ -264,7 +264,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
     }
 
     /// Connects two queue pairs, each to RTS; `via` says how frames leave.
-    pub(crate) fn connect(&mut self, a: &ClientQp, b: &ClientQp, via: Via) {
+    pub(crate) fn connect(&mut self, a: &ClientQp, b: &ClientQp, via: Egress) {
         let address = |qp: &ClientQp| {
             let device = self.workers.of_qpn(qp.qpn).expect("an endpoint").device;
             std::net::Ipv4Addr::new(10, 0, device.0 as u8, 1).to_ipv6_mapped().octets()
@@ -272,7 +272,9 @@ impl<N: Nic + Send + 'static> Rig<N> {
         let ends = [(a, address(a), b, address(b)), (b, address(b), a, address(a))];
         for (from, source, to, destination) in ends {
             let via = match via {
-                Via::HandOver { .. } => Via::HandOver { to: self.workers.of_qpn(to.qpn).expect("an endpoint").device },
+                Egress::HandOver { .. } => {
+                    Egress::HandOver { to: self.workers.of_qpn(to.qpn).expect("an endpoint").device }
+                }
                 other => other,
             };
             let path = Path::new(&PathSpec {

@@ -61,7 +61,7 @@ use roced_shared::{
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
-    io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
+    io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
     partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
 };
@@ -79,7 +79,7 @@ pub(crate) enum NoNic {}
 impl Wire for NoNic {
     fn emit(
         &mut self,
-        _: Via,
+        _: Egress,
         _: usize,
         _: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {

@@ -8,7 +8,7 @@ use roced_shared::{
     ids::DeviceId,
     steer::{self, Verdict},
 };
-use roced_transport::io::{Abort, EmitError, Via, Wire as _};
+use roced_transport::io::{Abort, Egress, EmitError, Wire as _};
 
 use crate::{
     frame::{counters, emit, frame, receive, send},
@@ -180,14 +180,14 @@ fn a_full_queue_says_so_and_an_aborted_frame_costs_nothing() {
     let (mut a, mut b) = (pair.a.serve(MODES[0], 1), pair.b.serve(MODES[0], 1));
     let (nic_a, nic_b) = (&mut a.queues[0], &mut b.queues[0]);
     for _ in 0..1000 {
-        assert_eq!(nic_a.emit(Via::HandOver { to: DeviceId(0) }, 4154, |_| Err(Abort)), Err(EmitError::Aborted));
+        assert_eq!(nic_a.emit(Egress::HandOver { to: DeviceId(0) }, 4154, |_| Err(Abort)), Err(EmitError::Aborted));
     }
     let bytes = frame(pair.b.address, 4154, 1);
     let in_flight = iter::repeat_with(|| emit(nic_a, &bytes)).take_while(|&emitted| emitted).count();
     assert_eq!(in_flight, 64, "128 chunks, two each");
     assert!(nic_a.has_pending_tx());
     let called = |frame: &mut roced_transport::io::FrameMut<'_>| unreachable!("no room, and yet {frame:?}");
-    assert_eq!(nic_a.emit(Via::HandOver { to: DeviceId(0) }, 4154, called), Err(EmitError::Full));
+    assert_eq!(nic_a.emit(Egress::HandOver { to: DeviceId(0) }, 4154, called), Err(EmitError::Full));
     nic_a.flush();
     assert_eq!(receive(nic_b, 64), vec![bytes.clone(); 64]);
     assert!(!nic_a.has_pending_tx());

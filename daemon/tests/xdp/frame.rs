@@ -7,7 +7,7 @@ use std::{
 };
 
 use roced::xdp::NicQueue;
-use roced_transport::io::{EmitError, Via, Wire as _};
+use roced_transport::io::{Egress, EmitError, Wire as _};
 
 /// Ethernet, IPv4 and UDP.
 pub(crate) const HEADER_BYTES: usize = 42;
@@ -37,7 +37,7 @@ pub(crate) fn frame(destination: IpAddr, frame_bytes: usize, seed: u8) -> Vec<u8
 
 /// Emits `bytes`. False when there is no room.
 pub(crate) fn emit(queue: &mut NicQueue, bytes: &[u8]) -> bool {
-    let emitted = queue.emit(Via::Nic { flow: 0 }, bytes.len(), |frame| {
+    let emitted = queue.emit(Egress::Nic { flow: 0 }, bytes.len(), |frame| {
         frame.put(bytes);
         Ok(())
     });

@@ -11,7 +11,7 @@ use roced_shared::{
     ids::{Cqn, Pdn, RegionId},
 };
 use roced_transport::{
-    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault, PlaceFault},
+    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
     mr::{MemSpan, Mr, MrKey},
 };
 
@@ -109,7 +109,7 @@ impl App for Client {
     }
 
     /// Nobody here is beside anybody.
-    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), PlaceFault> {
+    fn copy(&mut self, _to: MemSpan<'_>, _from: BorrowedPayload) -> Result<(), PlaceFault> {
         Err(PlaceFault::Lender)
     }
 

@@ -35,7 +35,7 @@ use roced_shared::{
 };
 use roced_transport::{
     clock::Nanos,
-    io::Via,
+    io::Egress,
     mr::{Mr, MrKey, Scope},
     qp::{KeyChange, PathState, Qp, QpConfig, ReplayMemory, ServiceType},
     srq::{Srq, SrqConfig},
@@ -213,7 +213,7 @@ impl Client {
     fn connect(&self, crew: &mut Crew) {
         use attribute::*;
         let spec = PathSpec {
-            via: Via::Beside,
+            via: Egress::Beside,
             source_mac: [2; 6],
             dest_mac: [2; 6],
             vlan: None,

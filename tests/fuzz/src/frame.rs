@@ -5,7 +5,7 @@
 
 use roced_shared::ids::DeviceId;
 use roced_transport::{
-    io::{FrameMut, Via},
+    io::{Egress, FrameMut},
     reject::DropReason,
     wire::{Headers, Packet, Path, PathSpec, dest_qpn, parse},
 };
@@ -93,7 +93,7 @@ fn fields(packet: &Packet<'_>) -> (Headers, PathSpec) {
         ieth: packet.ieth,
     };
     let spec = PathSpec {
-        via: Via::HandOver { to: DeviceId(0) },
+        via: Egress::HandOver { to: DeviceId(0) },
         source_mac: [2; 6],
         dest_mac: [4; 6],
         vlan: None,

@@ -29,7 +29,7 @@ use roced_shared::ids::{DeviceId, WorkerId};
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
-    io::{Abort, EmitError, FrameMut, Segments, Via, Wire},
+    io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
     partition::Partitions,
     recovery::RecoveryConfig,
 };
@@ -51,7 +51,7 @@ pub(crate) enum NoNic {}
 impl Wire for NoNic {
     fn emit(
         &mut self,
-        _: Via,
+        _: Egress,
         _: usize,
         _: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {

@@ -1,7 +1,7 @@
 //! A wire that is often full, checks each frame that it is given, and keeps it until somebody looks.
 
 use roced_transport::{
-    io::{Abort, EmitError, FrameMut, Via, Wire},
+    io::{Abort, Egress, EmitError, FrameMut, Wire},
     wire::{Packet, parse},
 };
 
@@ -37,7 +37,7 @@ impl Tap {
 impl Wire for Tap {
     fn emit(
         &mut self,
-        _via: Via,
+        _via: Egress,
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {

@@ -12,11 +12,11 @@ use roced_transport::{
     ah::AddressHandle,
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
-    io::Via,
+    io::Egress,
     mr::{Mr, MrKey, Scope},
     partition::Partitions,
     psn::Psn,
-    qp::{KeyChange, KeyWish, PathState, Qp, QpConfig, ServiceType},
+    qp::{KeyChange, KeyRequest, PathState, Qp, QpConfig, ServiceType},
     recovery::{Recovery, RecoveryConfig},
     wire::{Packet, Path, PathSpec, Roce},
     work::RecvWork,
@@ -96,7 +96,7 @@ pub(crate) fn mr(index: u32) -> Mr {
 
 fn path() -> Path {
     Path::new(&PathSpec {
-        via: Via::Nic { flow: 0 },
+        via: Egress::Nic { flow: 0 },
         source_mac: [2; 6],
         dest_mac: [4; 6],
         vlan: None,
@@ -328,8 +328,8 @@ impl World {
     fn end_key_changes(&mut self, done: bool) {
         self.begin_key_changes();
         for KeyChange { qpn, ticket, wish } in std::mem::take(&mut self.changing) {
-            self.local_done += u64::from(done && !matches!(wish, KeyWish::InvalidateRemotely(_)));
-            if let KeyWish::InvalidateLocally(key) | KeyWish::InvalidateRemotely(key) = wish
+            self.local_done += u64::from(done && !matches!(wish, KeyRequest::InvalidateRemotely(_)));
+            if let KeyRequest::InvalidateLocally(key) | KeyRequest::InvalidateRemotely(key) = wish
                 && done
                 && self.endpoint.remove_mr(key).is_some()
             {

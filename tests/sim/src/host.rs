@@ -11,7 +11,7 @@ use roced_transport::{
     ah::AddressHandle,
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
-    io::{Abort, EmitError, FrameMut, Via, Wire},
+    io::{Abort, Egress, EmitError, FrameMut, Wire},
     mr::{Mr, MrKey, Scope},
     partition::Partitions,
     qp::{PathState, Qp, QpConfig},
@@ -222,7 +222,7 @@ pub(crate) fn connect(
     udp_source_port: u16,
 ) {
     let path = Path::new(&PathSpec {
-        via: Via::Nic { flow: 1 },
+        via: Egress::Nic { flow: 1 },
         source_mac: [2, 0, 0, 0, 0, host as u8],
         dest_mac: [2, 0, 0, 0, 0, 1 - host as u8],
         vlan: None,
@@ -297,7 +297,7 @@ pub(crate) struct Nic<'n> {
 impl Wire for Nic<'_> {
     fn emit(
         &mut self,
-        _via: Via,
+        _via: Egress,
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {

@@ -4,7 +4,7 @@ use roced_shared::ids::Qpn;
 use roced_transport::{
     clock::Nanos,
     mr::{MrKey, Scope},
-    qp::{KeyChange, KeyWish},
+    qp::{KeyChange, KeyRequest},
 };
 
 use crate::{
@@ -45,9 +45,9 @@ impl World {
 
     fn change_key(&mut self, at: usize, change: KeyChange) {
         let key = match change.wish {
-            KeyWish::InvalidateRemotely(MrKey(key)) => key,
-            KeyWish::InvalidateLocally(MrKey(key)) => return self.invalidate_own_key(at, change, key),
-            KeyWish::Bind { .. } => {
+            KeyRequest::InvalidateRemotely(MrKey(key)) => key,
+            KeyRequest::InvalidateLocally(MrKey(key)) => return self.invalidate_own_key(at, change, key),
+            KeyRequest::Bind { .. } => {
                 let text = format!("host {at} wants {change:?}, which nobody asked for");
                 return self.model.note(Err(Violation { checker: "frame", text }));
             }

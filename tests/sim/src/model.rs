@@ -6,7 +6,7 @@ use roced_shared::{
     ids::{Cqn, Qpn},
 };
 use roced_transport::{
-    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault, PlaceFault},
+    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
     mr::MemSpan,
 };
 
@@ -241,7 +241,7 @@ impl App for AppView<'_> {
     }
 
     /// Nobody here is beside anybody.
-    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), PlaceFault> {
+    fn copy(&mut self, _to: MemSpan<'_>, _from: BorrowedPayload) -> Result<(), PlaceFault> {
         Err(PlaceFault::Lender)
     }
 

@@ -1,7 +1,7 @@
 //! The path that the frames of the benchmarks take.
 
 use roced_transport::{
-    io::Via,
+    io::Egress,
     wire::{Path, PathSpec, Roce},
 };
 
@@ -19,7 +19,7 @@ pub(crate) fn gid(family: [u8; 12], number: u8) -> [u8; 16] {
 /// By the NIC, from one of them to another.
 pub(crate) fn path(family: [u8; 12], source: u8, destination: u8) -> Path {
     let spec = PathSpec {
-        via: Via::Nic { flow: 0 },
+        via: Egress::Nic { flow: 0 },
         source_mac: [2; 6],
         dest_mac: [4; 6],
         vlan: None,

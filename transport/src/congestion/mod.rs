@@ -1,5 +1,5 @@
 //! How fast a queue pair may send. `poll_transmit` asks before each frame.
 
 pub mod gate;
+pub(crate) mod in_flight;
 pub mod pacing;
-pub(crate) mod under_way;

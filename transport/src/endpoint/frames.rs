@@ -5,9 +5,9 @@ use roced_shared::ids::Qpn;
 use super::Endpoint;
 use crate::{
     clock::Nanos,
-    held::{NotHeld, Side},
-    io::{App, Loan, Segments},
-    qp::Turn,
+    io::{App, BorrowedPayload, Segments},
+    out_of_order::{NotBuffered, Side},
+    qp::Context,
     reject::{Disposition, DropReason},
     wire::{
         frame::{self, Packet},
@@ -33,9 +33,15 @@ impl Endpoint {
         self.counted(taken)
     }
 
-    /// A frame came from a queue pair of this endpoint, which lends its payload ([`crate::io::Loan`] says when). It is not held: what would be
+    /// A frame came from a queue pair of this endpoint, which lends its payload ([`crate::io::BorrowedPayload`] says when). It is not held: what would be
     /// copied is what a loan saves, and nothing is lost or overtaken on this way.
-    pub fn on_lent_frame(&mut self, now: Nanos, frame: &[u8], loans: &[Loan], app: &mut impl App) -> Disposition {
+    pub fn on_lent_frame(
+        &mut self,
+        now: Nanos,
+        frame: &[u8],
+        loans: &[BorrowedPayload],
+        app: &mut impl App,
+    ) -> Disposition {
         let taken = frame::parse_lent(frame, loans).and_then(|packet| {
             let index = self.admit_to_qp(&packet)?;
             Ok(self.deliver(now, &packet, index, None, app))
@@ -62,7 +68,7 @@ impl Endpoint {
     ) -> Disposition {
         let qp = self.qps.get_mut(index).expect("admitted to a queue pair that is there");
         let mut disposition =
-            qp.on_packet(packet, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
+            qp.on_packet(packet, &mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
         if let Disposition::Dropped(reason) = disposition
             && let Some(frame) = frame
             && let Some(side) = qp.may_hold(packet, reason, now)
@@ -101,9 +107,9 @@ impl Endpoint {
         let qp = self.qps.get_mut(index).expect("it was just spoken to");
         match qp.hold(&mut self.held, side, packet, frame, now) {
             Ok(()) => Disposition::Held,
-            Err(NotHeld::NoRoom) => Disposition::Dropped(DropReason::NoRoomToHold),
-            Err(NotHeld::Twice) => Disposition::Dropped(DropReason::Duplicate),
-            Err(NotHeld::Conflict) => {
+            Err(NotBuffered::NoRoom) => Disposition::Dropped(DropReason::NoRoomToHold),
+            Err(NotBuffered::Twice) => Disposition::Dropped(DropReason::Duplicate),
+            Err(NotBuffered::Conflict) => {
                 self.drops.count(DropReason::HeldInVain);
                 Disposition::Dropped(DropReason::HeldConflict)
             }
@@ -121,8 +127,8 @@ impl Endpoint {
             let packet = frame::parse(&frame).and_then(|packet| qp.check_origin(&packet).map(|()| packet));
             let disposition = match packet {
                 Ok(packet) => {
-                    let turn = &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app };
-                    qp.on_held_packet(&packet, turn)
+                    let cx = &mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app };
+                    qp.on_held_packet(&packet, cx)
                 }
                 Err(reason) => Disposition::Dropped(reason),
             };
@@ -132,7 +138,7 @@ impl Endpoint {
             qp.release(&mut self.held, side, slot);
         }
         self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
-        qp.on_exposed(&self.held, &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
+        qp.on_exposed(&self.held, &mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     clock::Nanos,
     io::App,
     mr::{Mr, MrKey},
-    qp::{KeyChange, Turn},
+    qp::{Context, KeyChange},
     reject::Reject,
 };
 
@@ -58,7 +58,7 @@ impl Endpoint {
             qp.finish_key_change(
                 ticket,
                 done,
-                &mut Turn { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app },
+                &mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app },
             );
             // What came while a SEND with invalidate waited may have its turn now.
             self.after_packet(index, false, now, app);

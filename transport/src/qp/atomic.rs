@@ -7,7 +7,7 @@
 use roced_shared::abi::{control::access, wqe::SendOp};
 
 use super::{
-    Link, Turn,
+    Context, QpBase,
     responder::{ACCESS, INVALID, Refused},
     send_queue::SendEntry,
 };
@@ -27,7 +27,7 @@ use crate::{
 pub(crate) const ATOMIC_BYTES: usize = 8;
 
 /// The headers of the request that `entry` makes.
-pub(crate) fn request(entry: &SendEntry, link: &Link, psn: Psn) -> Headers {
+pub(crate) fn request(entry: &SendEntry, base: &QpBase, psn: Psn) -> Headers {
     let opcode = if entry.op == SendOp::CompareSwap { opcode::RC_COMPARE_SWAP } else { opcode::RC_FETCH_ADD };
     Headers {
         atomic: Some(AtomicEth {
@@ -36,7 +36,7 @@ pub(crate) fn request(entry: &SendEntry, link: &Link, psn: Psn) -> Headers {
             swap_or_add: entry.swap_or_add,
             compare: entry.compare,
         }),
-        ..Headers::new(Bth { ack_request: true, ..link.bth(opcode, psn) })
+        ..Headers::new(Bth { ack_request: true, ..base.bth(opcode, psn) })
     }
 }
 
@@ -44,17 +44,17 @@ pub(crate) fn request(entry: &SendEntry, link: &Link, psn: Psn) -> Headers {
 pub(crate) fn execute<A: App>(
     atomic: &AtomicEth,
     operation: Operation,
-    link: &Link,
-    turn: &mut Turn<'_, A>,
+    base: &QpBase,
+    cx: &mut Context<'_, A>,
 ) -> Result<u64, Refused> {
-    if link.attributes.access & access::REMOTE_ATOMIC == 0 {
+    if base.attributes.access & access::REMOTE_ATOMIC == 0 {
         return Err(ACCESS);
     }
     // IBTA v1 9.7.4: an address that is not a multiple of eight is an invalid request.
     if !atomic.va.is_multiple_of(ATOMIC_BYTES as u64) {
         return Err(INVALID);
     }
-    let span = link.check_peer(turn.mrs, atomic.rkey, Right::RemoteAtomic, atomic.va, ATOMIC_BYTES);
+    let span = base.check_peer(cx.mrs, atomic.rkey, Right::RemoteAtomic, atomic.va, ATOMIC_BYTES);
     let span = span.map_err(|_| ACCESS)?;
     // A region whose addresses are not aligned as its memory is: the processor could not do it in one piece.
     if !span.offset().is_multiple_of(ATOMIC_BYTES as u64) {
@@ -64,5 +64,5 @@ pub(crate) fn execute<A: App>(
         Operation::CompareSwap => AtomicOperation::CompareSwap { compare: atomic.compare, swap: atomic.swap_or_add },
         _ => AtomicOperation::FetchAdd { add: atomic.swap_or_add },
     };
-    turn.app.atomic(span, operation).map_err(|_| ACCESS)
+    cx.app.atomic(span, operation).map_err(|_| ACCESS)
 }

@@ -9,11 +9,11 @@ use core::ops::RangeInclusive;
 use roced_shared::abi::{cqe::Status, wqe::SendOp};
 
 use super::{
-    Link, Turn,
-    behind::{Behind, Said},
-    key_change::KeyWish,
-    life::Source,
-    requester::{Asks, Requester, Sent, SentAgain},
+    Context, QpBase,
+    deferred::{Answer, DeferredAnswer},
+    key_change::KeyRequest,
+    life::SourcePort,
+    requester::{AckRequest, Requester, Sent, SentAgain},
     retry::{RNR_RETRY_FOREVER, ack_timeout},
     scatter::SgeCursor,
     selective::Selective,
@@ -47,11 +47,11 @@ pub(crate) struct Completer {
     /// An implied NAK was acted upon at this PSN; only progress or the timer allows another.
     gap_asked: Option<Psn>,
     /// The last sequence NAK that was acted upon.
-    nak: Option<Complaint>,
+    nak: Option<RepeatedNak>,
     /// What the peer said of a request behind READs or atomic operations that are not all answered.
-    pub(super) behind: Option<Behind>,
+    pub(super) behind: Option<DeferredAnswer>,
     /// Where the answers of this life come from.
-    source: Source,
+    source: SourcePort,
     /// The answer that is looked at is certainly of this life: what it says of requests behind a gap may be believed when the gap is filled.
     trusted: bool,
     /// What it knows beyond what go-back-N needs.
@@ -70,7 +70,7 @@ impl Default for Completer {
             gap_asked: None,
             nak: None,
             behind: None,
-            source: Source::default(),
+            source: SourcePort::default(),
             trusted: false,
             selective: Selective::new(Psn::default()),
         }
@@ -80,7 +80,7 @@ impl Default for Completer {
 /// A sequence NAK that was acted upon. Some peers say it again for each packet behind the one that they miss: of those that were sent before,
 /// which may stand in a queue that is longer than any round trip that was measured.
 #[derive(Clone, Copy, Debug)]
-struct Complaint {
+struct RepeatedNak {
     psn: Psn,
     at: Nanos,
     /// When the last of them came.
@@ -89,7 +89,7 @@ struct Complaint {
     left: u32,
 }
 
-impl Complaint {
+impl RepeatedNak {
     /// Another of the same PSN comes: it speaks of the first sending, as far as can be told. What was sent again is behind all that was sent before, so
     /// its loss shows when those have been spoken of, or when nobody has spoken for so long.
     fn is_repeated(&mut self, now: Nanos, patience: Nanos, silence: Nanos) -> bool {
@@ -109,10 +109,10 @@ impl Completer {
     }
 
     /// Ready to send: the first packet will have `psn`.
-    pub(crate) fn begin(&mut self, psn: Psn, link: &Link) {
+    pub(crate) fn begin(&mut self, psn: Psn, base: &QpBase) {
         self.reset();
         (self.unacknowledged, self.asked, self.selective) = (psn, psn.minus(1), Selective::new(psn));
-        self.renew_retries(link);
+        self.renew_retries(base);
     }
 
     /// The oldest PSN that waits for an answer.
@@ -144,35 +144,35 @@ impl Completer {
     }
 
     /// A request was sent.
-    pub(crate) fn on_sent(&mut self, sent: &Sent, link: &Link, now: Nanos) {
+    pub(crate) fn on_sent(&mut self, sent: &Sent, base: &QpBase, now: Nanos) {
         // One that does not ask now is as good as asked about: whatever becomes of that, the ACK timer ends it.
-        if sent.asks != Asks::Not {
-            self.on_asked(sent.psn.plus(sent.packets - 1), link, now);
+        if sent.asks != AckRequest::Not {
+            self.on_asked(sent.psn.plus(sent.packets - 1), base, now);
         }
-        self.selective.on_sent(sent, self.unacknowledged, link, now);
+        self.selective.on_sent(sent, self.unacknowledged, base, now);
     }
 
     /// The oldest request was sent again, and nothing else.
-    pub(crate) fn on_sent_again(&mut self, again: SentAgain, frontier: Psn, link: &Link, now: Nanos) {
+    pub(crate) fn on_sent_again(&mut self, again: SentAgain, frontier: Psn, base: &QpBase, now: Nanos) {
         // What is sent again always asks.
-        self.on_asked(self.unacknowledged.plus(again.packets - 1), link, now);
-        self.selective.on_sent_again(self.unacknowledged, again, frontier, link, now);
+        self.on_asked(self.unacknowledged.plus(again.packets - 1), base, now);
+        self.selective.on_sent_again(self.unacknowledged, again, frontier, base, now);
     }
 
     /// The peer was asked how much of what lies before `cursor` it has.
-    pub(crate) fn on_solicited(&mut self, cursor: Psn, link: &Link, now: Nanos) {
-        self.on_asked(cursor.minus(1), link, now);
-        self.selective.on_solicited(cursor, link, now);
+    pub(crate) fn on_solicited(&mut self, cursor: Psn, base: &QpBase, now: Nanos) {
+        self.on_asked(cursor.minus(1), base, now);
+        self.selective.on_solicited(cursor, base, now);
     }
 
     /// An answer was asked for, up to `last`: the timer runs from the first that is missing (IBTA v1 9.7.6.1.3). Nobody answers before he is
     /// asked, however long it takes until a packet that asks may leave: a rate, a wire without room.
-    fn on_asked(&mut self, last: Psn, link: &Link, now: Nanos) {
+    fn on_asked(&mut self, last: Psn, base: &QpBase, now: Nanos) {
         if last.distance_from(self.asked) > 0 {
             self.asked = last;
         }
         if self.ack_deadline == Nanos::NEVER {
-            self.restart_timer(link, now);
+            self.restart_timer(base, now);
         }
     }
 
@@ -180,10 +180,10 @@ impl Completer {
     pub(crate) fn on_packet<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         let psn = packet.bth.psn;
         let port = packet.roce.source_port();
@@ -194,13 +194,13 @@ impl Completer {
         // before it.
         let ahead = psn.distance_from(self.unacknowledged);
         if ahead < 0 {
-            let is_ours = self.source.may_hold(port, turn.now);
-            let raised = is_ours && requester.on_credits(packet, self.unacknowledged, link);
+            let is_ours = self.source.may_hold(port, cx.now);
+            let raised = is_ours && requester.on_credits(packet, self.unacknowledged, base);
             if is_ours && (is_plain_ack(packet) || packet.info.operation == Operation::ReadResponse) {
-                self.selective.on_answered_again(psn, turn.now);
+                self.selective.on_answered_again(psn, cx.now);
             }
             if ahead == -1 && is_plain_ack(packet) {
-                self.on_nothing_new(queue, requester, link, turn.now);
+                self.on_nothing_new(queue, requester, base, cx.now);
             }
             // IBTA v1 9.7.7.2: an ACK that nothing asked for offers credits.
             return if raised { Ok(()) } else { Err(DropReason::StaleResponse) };
@@ -209,27 +209,27 @@ impl Completer {
         if beyond > 0 || beyond == 0 && !is_sequence_nak(packet) {
             return Err(DropReason::UnexpectedResponse);
         }
-        if self.source.doubts(port, turn.now).is_some() {
+        if self.source.doubts(port, cx.now).is_some() {
             return Err(DropReason::OtherSourcePort);
         }
         let before = self.unacknowledged;
-        self.trusted = self.source.may_hold(port, turn.now);
+        self.trusted = self.source.may_hold(port, cx.now);
         let taken = match packet.info.operation {
-            Operation::ReadResponse => self.on_read_response(packet, link, queue, requester, turn),
-            Operation::AtomicAck => self.on_atomic_ack(packet, link, queue, requester, turn),
-            Operation::Ack => self.on_ack(packet, link, queue, requester, turn),
+            Operation::ReadResponse => self.on_read_response(packet, base, queue, requester, cx),
+            Operation::AtomicAck => self.on_atomic_ack(packet, base, queue, requester, cx),
+            Operation::Ack => self.on_ack(packet, base, queue, requester, cx),
             // The answer to what we never ask.
             _ => Err(DropReason::UnexpectedResponse),
         };
-        if self.unacknowledged != before || !link.state.sends() {
+        if self.unacknowledged != before || !base.state.sends() {
             // What brought nothing forward shows no life: any may be complained of. One behind a gap may acknowledge what is before the gap.
-            self.source.on_taken(port, link.is_later_life(), turn.now);
+            self.source.on_taken(port, base.is_later_life(), cx.now);
         }
         taken?;
         // Another answer may be of an earlier life. One that brought something may have filled a gap before much that is acknowledged already,
         // and is of now all the same.
         if self.trusted || self.unacknowledged != before {
-            requester.on_credits(packet, before, link);
+            requester.on_credits(packet, before, base);
         }
         Ok(())
     }
@@ -237,70 +237,70 @@ impl Completer {
     /// The ACK timer may have run out.
     pub(crate) fn on_timeout<A: App>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
-        if self.source.asks_at() <= turn.now {
+        if self.source.asks_at() <= cx.now {
             self.source.on_asked();
             requester.solicit_ack();
         }
-        if self.behind.is_some_and(|behind| behind.due <= turn.now) {
-            self.end_refused(link, queue, turn);
+        if self.behind.is_some_and(|behind| behind.due <= cx.now) {
+            self.end_refused(base, queue, cx);
             return;
         }
         if requester.is_waiting_for_receiver() {
             self.selective.stop();
             return;
         }
-        if self.ack_deadline > turn.now {
-            self.on_selective_timeout(link, queue, requester, turn);
+        if self.ack_deadline > cx.now {
+            self.on_selective_timeout(base, queue, requester, cx);
             return;
         }
-        link.counters.count(QpCount::AckTimeout);
+        base.counters.count(QpCount::AckTimeout);
         self.gap_asked = None;
-        self.retry(link, queue, requester, turn);
+        self.retry(base, queue, requester, cx);
     }
 
     /// The local operation that is the oldest entry is done.
-    pub(crate) fn complete_local<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
+    pub(crate) fn complete_local<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
         if let Some(entry) = queue.pop() {
-            link.complete_send(&entry, Status::Success, turn);
+            base.complete_send(&entry, Status::Success, cx);
         }
     }
 
     /// The local operation that is the oldest entry cannot be carried out.
-    pub(crate) fn fail_local<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
+    pub(crate) fn fail_local<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
         if !queue.is_empty() {
-            let status = KeyWish::refusal(queue.entry(queue.head()));
-            self.fail_oldest(link, queue, status, turn);
+            let status = KeyRequest::refusal(queue.entry(queue.head()));
+            self.fail_oldest(base, queue, status, cx);
         }
     }
 
     /// When the entry that cannot be sent is the oldest, it fails.
     pub(crate) fn fail_refused<A: App>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         if let Some((position, status)) = requester.refused()
             && position == queue.head()
-            && link.state.sends()
+            && base.state.sends()
         {
-            self.fail_oldest(link, queue, status, turn);
+            self.fail_oldest(base, queue, status, cx);
         }
     }
 
     fn on_ack<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         let psn = packet.bth.psn;
         let Some(aeth) = packet.aeth else {
@@ -308,55 +308,55 @@ impl Completer {
         };
         let before = self.unacknowledged;
         match aeth.syndrome {
-            Syndrome::Ack { .. } => match self.advance(psn.plus(1), link, queue, requester, turn) {
-                Ok(()) => self.on_plain_ack(queue, requester, turn.now),
-                Err(Gap) => self.on_gap(None, link, queue, requester, turn)?,
+            Syndrome::Ack { .. } => match self.advance(psn.plus(1), base, queue, requester, cx) {
+                Ok(()) => self.on_plain_ack(queue, requester, cx.now),
+                Err(Gap) => self.on_gap(None, base, queue, requester, cx)?,
             },
             Syndrome::Nak(NakCode::PsnSequence) => {
-                link.counters.count(QpCount::SequenceNakReceived);
-                match self.advance(psn, link, queue, requester, turn) {
-                    Ok(()) => self.on_sequence_nak(link, queue, requester, turn),
+                base.counters.count(QpCount::SequenceNakReceived);
+                match self.advance(psn, base, queue, requester, cx) {
+                    Ok(()) => self.on_sequence_nak(base, queue, requester, cx),
                     Err(Gap) => {
-                        self.remember(psn, Said::Missing, link, requester);
-                        self.on_gap(None, link, queue, requester, turn)?;
+                        self.remember(psn, Answer::Missing, base, requester);
+                        self.on_gap(None, base, queue, requester, cx)?;
                     }
                 }
             }
             Syndrome::Rnr { timer } => {
-                link.counters.count(QpCount::RnrNakReceived);
-                match self.advance(psn, link, queue, requester, turn) {
-                    Ok(()) => self.on_rnr(timer, link, queue, requester, turn),
+                base.counters.count(QpCount::RnrNakReceived);
+                match self.advance(psn, base, queue, requester, cx) {
+                    Ok(()) => self.on_rnr(timer, base, queue, requester, cx),
                     Err(Gap) => {
-                        self.remember(psn, Said::NotReady(timer), link, requester);
-                        self.on_gap(None, link, queue, requester, turn)?;
+                        self.remember(psn, Answer::NotReady(timer), base, requester);
+                        self.on_gap(None, base, queue, requester, cx)?;
                     }
                 }
             }
-            Syndrome::Nak(code) => match self.advance(psn, link, queue, requester, turn) {
-                Ok(()) => self.on_remote_error(code, link, queue, turn),
-                Err(Gap) => self.remember_refusal(psn, code, link, turn.now),
+            Syndrome::Nak(code) => match self.advance(psn, base, queue, requester, cx) {
+                Ok(()) => self.on_remote_error(code, base, queue, cx),
+                Err(Gap) => self.remember_refusal(psn, code, base, cx.now),
             },
             Syndrome::Reserved(_) => return Err(DropReason::UnexpectedResponse),
         }
         if self.unacknowledged != before {
-            self.on_gap_filled(link, queue, requester, turn);
+            self.on_gap_filled(base, queue, requester, cx);
         }
-        self.fail_refused(link, queue, requester, turn);
+        self.fail_refused(base, queue, requester, cx);
         Ok(())
     }
 
     fn on_read_response<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         let (psn, before) = (packet.bth.psn, self.unacknowledged);
         // It acknowledges all requests before it (IBTA v1 9.7.5.1.2).
-        if self.advance(psn, link, queue, requester, turn).is_err() {
-            return Err(self.on_response_gap(before, packet, link, queue, requester, turn));
+        if self.advance(psn, base, queue, requester, cx).is_err() {
+            return Err(self.on_response_gap(before, packet, base, queue, requester, cx));
         }
         let answers = |entry: &SendEntry| entry.is_read() || entry.is_placement();
         if queue.is_empty() || !answers(queue.entry(queue.head())) {
@@ -365,28 +365,28 @@ impl Completer {
         let position = queue.head();
         let entry = *queue.entry(position);
         let at = psn.offset_from(entry.first_psn);
-        let chunk = requester.read_chunk(link.attributes.max_rd_atomic);
+        let chunk = requester.read_chunk(base.attributes.max_rd_atomic);
         let ends_entry = at + 1 == entry.packets;
         let ends_chunk = ends_entry || (at + 1).is_multiple_of(chunk);
         let may_end = ends_chunk || self.selective.is_part_asked(psn);
-        if let Err(status) = check_response(packet, &entry, at, ends_chunk..=may_end, link.mtu()) {
-            if link.is_held {
+        if let Err(status) = check_response(packet, &entry, at, ends_chunk..=may_end, base.mtu()) {
+            if base.is_held {
                 // It is asked for again.
                 self.selective.remember_dropped(psn);
                 return Err(DropReason::HeldInVain);
             }
-            self.fail_oldest(link, queue, status, turn);
+            self.fail_oldest(base, queue, status, cx);
             return Err(DropReason::UnexpectedResponse);
         }
         if let WorkData::Sges(sges) = queue.data(position) {
-            let mut cursor = SgeCursor::new(sges, u64::from(at) * link.mtu() as u64);
-            let placed = packet.pieces().try_for_each(|piece| cursor.place(turn.mrs, link.pd(), turn.app, piece));
+            let mut cursor = SgeCursor::new(sges, u64::from(at) * base.mtu() as u64);
+            let placed = packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, base.pd(), cx.app, piece));
             match placed {
                 Ok(()) => {}
                 Err(PlaceFault::Lender) => return Err(DropReason::LenderGone),
                 Err(PlaceFault::Target) => {
-                    link.counters.count(QpCount::LocalProtection);
-                    self.fail_oldest(link, queue, Status::LocalProtection, turn);
+                    base.counters.count(QpCount::LocalProtection);
+                    self.fail_oldest(base, queue, Status::LocalProtection, cx);
                     return Ok(());
                 }
             }
@@ -401,25 +401,25 @@ impl Completer {
         (self.unacknowledged, self.last) = (next, Some(entry.op));
         if ends_entry {
             queue.pop();
-            link.complete_send(&entry, Status::Success, turn);
+            base.complete_send(&entry, Status::Success, cx);
         }
-        self.on_progress(link, queue, requester, turn.now);
-        self.on_gap_filled(link, queue, requester, turn);
-        self.fail_refused(link, queue, requester, turn);
+        self.on_progress(base, queue, requester, cx.now);
+        self.on_gap_filled(base, queue, requester, cx);
+        self.fail_refused(base, queue, requester, cx);
         Ok(())
     }
 
     fn on_atomic_ack<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         let (psn, before) = (packet.bth.psn, self.unacknowledged);
-        if self.advance(psn, link, queue, requester, turn).is_err() {
-            return Err(self.on_response_gap(before, packet, link, queue, requester, turn));
+        if self.advance(psn, base, queue, requester, cx).is_err() {
+            return Err(self.on_response_gap(before, packet, base, queue, requester, cx));
         }
         let position = queue.head();
         let entry = (!queue.is_empty()).then(|| *queue.entry(position)).filter(SendEntry::is_atomic);
@@ -427,25 +427,25 @@ impl Completer {
             return Err(DropReason::UnexpectedResponse);
         };
         if !is_ack(packet) {
-            self.fail_oldest(link, queue, Status::BadResponse, turn);
+            self.fail_oldest(base, queue, Status::BadResponse, cx);
             return Err(DropReason::UnexpectedResponse);
         }
         if let WorkData::Sges(sges) = queue.data(position) {
             // As verbs define it: in the byte order of this host, as the operation itself was in the other's.
             let original = answer.original.to_ne_bytes();
-            if SgeCursor::new(sges, 0).place(turn.mrs, link.pd(), turn.app, Payload::Bytes(&original)).is_err() {
-                link.counters.count(QpCount::LocalProtection);
-                self.fail_oldest(link, queue, Status::LocalProtection, turn);
+            if SgeCursor::new(sges, 0).place(cx.mrs, base.pd(), cx.app, Payload::Bytes(&original)).is_err() {
+                base.counters.count(QpCount::LocalProtection);
+                self.fail_oldest(base, queue, Status::LocalProtection, cx);
                 return Ok(());
             }
         }
         requester.on_answered();
         (self.unacknowledged, self.last) = (psn.plus(1), Some(entry.op));
         queue.pop();
-        link.complete_send(&entry, Status::Success, turn);
-        self.on_progress(link, queue, requester, turn.now);
-        self.on_gap_filled(link, queue, requester, turn);
-        self.fail_refused(link, queue, requester, turn);
+        base.complete_send(&entry, Status::Success, cx);
+        self.on_progress(base, queue, requester, cx.now);
+        self.on_gap_filled(base, queue, requester, cx);
+        self.fail_refused(base, queue, requester, cx);
         Ok(())
     }
 
@@ -454,21 +454,21 @@ impl Completer {
         &mut self,
         before: Psn,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> DropReason {
         if self.unacknowledged != before {
             // It is of this life, and may be held though it is the first.
-            self.source.on_taken(packet.roce.source_port(), link.is_later_life(), turn.now);
+            self.source.on_taken(packet.roce.source_port(), base.is_later_life(), cx.now);
         }
-        let held = self.may_hold(packet, queue, turn.now).then_some(packet.bth.psn);
+        let held = self.may_hold(packet, queue, cx.now).then_some(packet.bth.psn);
         if held.is_none() {
             self.selective.remember_dropped(packet.bth.psn);
         }
         // Whether it asks again or did before, the answer is not taken now.
-        let _asked = self.on_gap(held, link, queue, requester, turn);
+        let _asked = self.on_gap(held, base, queue, requester, cx);
         DropReason::ResponseGap
     }
 
@@ -476,10 +476,10 @@ impl Completer {
     pub(super) fn advance<A: App>(
         &mut self,
         to: Psn,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), Gap> {
         let before = self.unacknowledged;
         let mut gap = Ok(());
@@ -501,28 +501,28 @@ impl Completer {
             }
             self.unacknowledged = entry.end_psn();
             queue.pop();
-            link.complete_send(&entry, Status::Success, turn);
+            base.complete_send(&entry, Status::Success, cx);
         }
         if self.unacknowledged != before {
-            self.on_progress(link, queue, requester, turn.now);
+            self.on_progress(base, queue, requester, cx.now);
         }
         gap
     }
 
-    fn on_progress(&mut self, link: &Link, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
-        self.renew_retries(link);
+    fn on_progress(&mut self, base: &QpBase, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
+        self.renew_retries(base);
         (self.gap_asked, self.nak) = (None, None);
         let oldest = self.unacknowledged;
         self.behind = self.behind.filter(|behind| oldest.distance_from(behind.psn) <= 0);
-        self.put_off_refusal(link, now);
-        self.selective.on_progress(self.unacknowledged, requester, link, now);
+        self.put_off_refusal(base, now);
+        self.selective.on_progress(self.unacknowledged, requester, base, now);
         let (position, packet) = self.place(queue);
         requester.skip_to(position, packet, self.unacknowledged);
         if requester.cursor() == self.unacknowledged {
             self.ack_deadline = Nanos::NEVER;
             self.selective.stop();
         } else if self.asked.distance_from(self.unacknowledged) >= 0 {
-            self.restart_timer(link, now);
+            self.restart_timer(base, now);
         } else {
             // What waits was not asked for yet.
             self.ack_deadline = Nanos::NEVER;
@@ -545,20 +545,20 @@ impl Completer {
     fn on_gap<A: App>(
         &mut self,
         held: Option<Psn>,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
-        if link.recovery.is_selective() {
-            self.on_hole(turn.now + link.recovery.reorder_delay, held, link, queue, requester, turn);
+        if base.recovery.is_selective() {
+            self.on_hole(cx.now + base.recovery.reorder_delay, held, base, queue, requester, cx);
             return Ok(());
         }
         if self.gap_asked == Some(self.unacknowledged) {
             return Err(DropReason::ResponseGap);
         }
-        link.counters.count(QpCount::ImpliedNak);
-        self.retry(link, queue, requester, turn);
+        base.counters.count(QpCount::ImpliedNak);
+        self.retry(base, queue, requester, cx);
         self.gap_asked = Some(self.unacknowledged);
         Ok(())
     }
@@ -567,12 +567,12 @@ impl Completer {
     /// been sent yet: a NAK that comes twice, a wire without room or a rate do not use up retries.
     pub(super) fn retry<A: App>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
-        if requester.cursor() != self.unacknowledged && self.spend_retry(link, queue, turn) {
+        if requester.cursor() != self.unacknowledged && self.spend_retry(base, queue, cx) {
             self.go_back(queue, requester);
         }
     }
@@ -580,13 +580,13 @@ impl Completer {
     /// Takes one of the retries that are left; without one the oldest request fails.
     pub(super) fn spend_retry<A: App>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> bool {
         let Some(left) = self.retries_left.checked_sub(1) else {
-            link.counters.count(QpCount::RetryExceeded);
-            self.fail_oldest(link, queue, Status::TransportRetryExceeded, turn);
+            base.counters.count(QpCount::RetryExceeded);
+            self.fail_oldest(base, queue, Status::TransportRetryExceeded, cx);
             return false;
         };
         self.retries_left = left;
@@ -604,7 +604,7 @@ impl Completer {
     pub(super) fn on_gone_back(&mut self) {
         self.selective.on_gone_back();
         // A refusal stays; what else was said will be said again.
-        self.behind = self.behind.filter(|behind| matches!(behind.said, Said::Refused(_)));
+        self.behind = self.behind.filter(|behind| matches!(behind.said, Answer::Refused(_)));
         // Nothing is outstanding now; the timer starts with the next packet.
         self.ack_deadline = Nanos::NEVER;
     }
@@ -619,55 +619,55 @@ impl Completer {
     pub(super) fn on_rnr<A: App>(
         &mut self,
         timer: u8,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         if requester.is_waiting_for_receiver() {
             // Nothing was sent since the last one: it came twice, or was said twice. The wait is that of the last.
-            requester.wait_for_receiver(turn.now, rnr_delay(timer));
+            requester.wait_for_receiver(cx.now, rnr_delay(timer));
             return;
         }
-        if link.attributes.rnr_retry != RNR_RETRY_FOREVER {
+        if base.attributes.rnr_retry != RNR_RETRY_FOREVER {
             if self.rnr_retries_left == 0 {
-                link.counters.count(QpCount::RnrRetryExceeded);
-                self.fail_oldest(link, queue, Status::RnrRetryExceeded, turn);
+                base.counters.count(QpCount::RnrRetryExceeded);
+                self.fail_oldest(base, queue, Status::RnrRetryExceeded, cx);
                 return;
             }
             self.rnr_retries_left -= 1;
         }
         // The peer answers, if only to put us off: time-outs between two such answers are not of one row. However long the receiver takes,
         // what is lost meanwhile does not add up.
-        self.retries_left = link.attributes.retry_cnt;
+        self.retries_left = base.attributes.retry_cnt;
         self.go_back(queue, requester);
-        requester.wait_for_receiver(turn.now, rnr_delay(timer));
+        requester.wait_for_receiver(cx.now, rnr_delay(timer));
     }
 
     /// The peer misses the oldest packet, or the next that will be sent. It is sent again, alone or with all behind it. A peer that says so for each
     /// packet behind the one that it misses says it once.
     pub(super) fn on_sequence_nak<A: App>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         let oldest = self.unacknowledged;
         let patience = self.selective.patience();
-        let silence = patience.max(link.recovery.probe_floor);
+        let silence = patience.max(base.recovery.probe_floor);
         let complaint = self.nak.as_mut().filter(|complaint| complaint.psn == oldest);
-        let again = complaint.is_some_and(|complaint| complaint.is_repeated(turn.now, patience, silence));
+        let again = complaint.is_some_and(|complaint| complaint.is_repeated(cx.now, patience, silence));
         if again || oldest == requester.frontier() || requester.is_about_to_send(oldest) {
             return;
         }
         // The oldest is missing, and one of those behind it has said so.
         let left = requester.cursor().offset_from(oldest).saturating_sub(2);
-        self.nak = Some(Complaint { psn: oldest, at: turn.now, last: turn.now, left });
-        if link.recovery.is_selective() {
-            self.repair_missing(link, queue, requester, turn);
+        self.nak = Some(RepeatedNak { psn: oldest, at: cx.now, last: cx.now, left });
+        if base.recovery.is_selective() {
+            self.repair_missing(base, queue, requester, cx);
         } else {
-            self.retry(link, queue, requester, turn);
+            self.retry(base, queue, requester, cx);
         }
     }
 
@@ -675,9 +675,9 @@ impl Completer {
     pub(super) fn on_remote_error<A: App>(
         &mut self,
         code: NakCode,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         let (status, count) = match code {
             NakCode::RemoteAccess => (Status::RemoteAccess, QpCount::RemoteAccessReceived),
@@ -685,17 +685,17 @@ impl Completer {
             // 0x60 was taken care of, and codes without a meaning were dropped; 0x61 is left, and 0x64, which is of reliable datagrams.
             _ => (Status::RemoteInvalidRequest, QpCount::RemoteInvalidReceived),
         };
-        link.counters.count(count);
-        self.fail_oldest(link, queue, status, turn);
+        base.counters.count(count);
+        self.fail_oldest(base, queue, status, cx);
     }
 
     /// All before `psn` that waits for an answer will get none: it is flushed, for nothing succeeds behind a request that did not.
     pub(super) fn flush_before<A: App>(
         &mut self,
         psn: Psn,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         while self.unacknowledged.distance_from(psn) < 0 {
             let entry = *queue.entry(queue.head());
@@ -705,28 +705,34 @@ impl Completer {
             }
             queue.pop();
             self.unacknowledged = entry.end_psn();
-            link.complete_send(&entry, Status::WorkRequestFlushed, turn);
+            base.complete_send(&entry, Status::WorkRequestFlushed, cx);
         }
     }
 
     /// The oldest request fails, and the queue pair with it; the rest is flushed.
-    fn fail_oldest<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, status: Status, turn: &mut Turn<'_, A>) {
+    fn fail_oldest<A: App>(
+        &mut self,
+        base: &mut QpBase,
+        queue: &mut SendQueue,
+        status: Status,
+        cx: &mut Context<'_, A>,
+    ) {
         self.ack_deadline = Nanos::NEVER;
         self.selective.stop();
-        link.fail();
+        base.fail();
         if let Some(entry) = queue.pop() {
-            link.complete_send(&entry, status, turn);
+            base.complete_send(&entry, status, cx);
         }
     }
 
-    fn restart_timer(&mut self, link: &Link, now: Nanos) {
-        self.ack_deadline = now + ack_timeout(link.attributes.timeout);
+    fn restart_timer(&mut self, base: &QpBase, now: Nanos) {
+        self.ack_deadline = now + ack_timeout(base.attributes.timeout);
     }
 
     /// As many retries as the attributes say.
-    pub(crate) fn renew_retries(&mut self, link: &Link) {
-        self.retries_left = link.attributes.retry_cnt;
-        self.rnr_retries_left = link.attributes.rnr_retry;
+    pub(crate) fn renew_retries(&mut self, base: &QpBase) {
+        self.retries_left = base.attributes.retry_cnt;
+        self.rnr_retries_left = base.attributes.rnr_retry;
     }
 }
 

@@ -13,7 +13,7 @@
 
 use crate::{
     psn::Psn,
-    qp::{Link, send_queue::SendEntry},
+    qp::{QpBase, send_queue::SendEntry},
     wire::aeth::{Aeth, Syndrome},
 };
 
@@ -117,11 +117,11 @@ impl CreditOffer {
 
     /// The syndrome of an answer with this MSN, which is about to be sent. With a shared receive queue no count is this queue pair's
     /// own (IBTA v1 10.2.9), so none is offered.
-    pub(crate) fn syndrome(&mut self, msn: u32, link: &Link) -> Syndrome {
-        if !link.offers_credits() {
+    pub(crate) fn syndrome(&mut self, msn: u32, base: &QpBase) -> Syndrome {
+        if !base.offers_credits() {
             return Syndrome::ACK;
         }
-        let credit = encode(link.receives);
+        let credit = encode(base.receives);
         let limit = msn + CREDITS[usize::from(credit)];
         if distance(limit, self.limit) > 0 {
             self.limit = limit;
@@ -131,12 +131,12 @@ impl CreditOffer {
 
     /// The peer, told no more than it was, would send nothing that takes a receive, and there is one. Offers to come go with the
     /// answers that it asks for.
-    pub(crate) fn is_due(&self, msn: u32, link: &Link) -> bool {
-        self.tells && link.offers_credits() && link.receives > 0 && distance(self.limit, msn) <= 0
+    pub(crate) fn is_due(&self, msn: u32, base: &QpBase) -> bool {
+        self.tells && base.offers_credits() && base.receives > 0 && distance(self.limit, msn) <= 0
     }
 }
 
-impl Link {
+impl QpBase {
     fn offers_credits(&self) -> bool {
         self.config.credits && self.srq.is_none()
     }

@@ -14,7 +14,7 @@ use roced_shared::abi::{
 };
 
 use super::{
-    Link, PathState, Received, State, Turn, Visit,
+    Context, PathState, QpBase, Received, State, Transmission,
     recv_queue::RecvQueue,
     scatter::SgeCursor,
     segment::{Part, emit_part},
@@ -45,8 +45,8 @@ pub(crate) struct Datagram {
 }
 
 impl Datagram {
-    pub(crate) fn begin_to_send(&mut self, link: &Link) {
-        self.psn = Psn::new(link.attributes.sq_psn);
+    pub(crate) fn begin_to_send(&mut self, base: &QpBase) {
+        self.psn = Psn::new(base.attributes.sq_psn);
     }
 
     pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
@@ -69,34 +69,34 @@ impl Datagram {
     pub(crate) fn on_packet<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         // Every opcode of this service has one.
         let deth = packet.deth.ok_or(DropReason::BadLength)?;
-        if deth.qkey != link.attributes.qkey {
+        if deth.qkey != base.attributes.qkey {
             return Err(DropReason::BadQkey);
         }
         // Looked at before it is taken: one that is too short stays, and a shared queue has not fallen below its limit.
-        let sges = link.next_receive(recv_queue, turn.srqs).ok_or(DropReason::ReceiverNotReady)?;
+        let sges = base.next_receive(recv_queue, cx.srqs).ok_or(DropReason::ReceiverNotReady)?;
         let bytes = GRH_BYTES + packet.payload_len();
         if bytes as u64 > SgeCursor::new(sges, 0).remaining() {
             return Err(DropReason::InvalidRequest);
         }
-        link.provide_receive(recv_queue, turn);
+        base.provide_receive(recv_queue, cx);
         let sges = recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
         let mut cursor = SgeCursor::new(sges, 0);
-        let pd = link.recv_pd();
-        let placed = cursor.place(turn.mrs, pd, turn.app, Payload::Bytes(&grh(packet)));
+        let pd = base.recv_pd();
+        let placed = cursor.place(cx.mrs, pd, cx.app, Payload::Bytes(&grh(packet)));
         let placed =
-            placed.and_then(|()| packet.pieces().try_for_each(|piece| cursor.place(turn.mrs, pd, turn.app, piece)));
+            placed.and_then(|()| packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, pd, cx.app, piece)));
         if placed.is_err() {
             // Not the datagram's fault, but the receive's.
-            link.fail_recv(recv_queue, turn);
+            base.fail_recv(recv_queue, cx);
             return Err(DropReason::InvalidRequest);
         }
-        link.counters.count(QpCount::SendRequests);
+        base.counters.count(QpCount::SendRequests);
         if let Some(wr_id) = recv_queue.pop() {
             let received = Received {
                 wr_id,
@@ -108,7 +108,7 @@ impl Datagram {
                 invalidated: None,
                 source: Some((deth.source_qpn, packet.is_ipv4())),
             };
-            link.complete_recv(&received, turn);
+            base.complete_recv(&received, cx);
         }
         Ok(())
     }
@@ -116,73 +116,73 @@ impl Datagram {
     /// Sends the oldest datagram.
     pub(crate) fn transmit<A: App, W: Wire>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
+    ) -> Transmission {
         self.waits_for_ah = None;
-        if link.state != State::ReadyToSend || queue.is_empty() || self.gate.is_closed(turn.now) {
-            return Visit::Idle;
+        if base.state != State::ReadyToSend || queue.is_empty() || self.gate.is_closed(cx.now) {
+            return Transmission::Idle;
         }
         let entry = *queue.entry(queue.head());
         let imm = match entry.op {
             SendOp::Send => None,
             SendOp::SendImm => Some(entry.imm),
             // IBTA v1 table 34: datagrams have no other operation.
-            _ => return fail(Status::LocalQpOperation, link, queue, turn),
+            _ => return fail(Status::LocalQpOperation, base, queue, cx),
         };
         // A number that names nothing of this protection domain is a mistake of the program's.
-        let Some(to) = turn.ahs.find(link.pd(), entry.to().ah) else {
-            return fail(Status::LocalQpOperation, link, queue, turn);
+        let Some(to) = cx.ahs.find(base.pd(), entry.to().ah) else {
+            return fail(Status::LocalQpOperation, base, queue, cx);
         };
         if entry.length() > u64::from(to.mtu_bytes) {
-            return fail(Status::LocalLength, link, queue, turn);
+            return fail(Status::LocalLength, base, queue, cx);
         }
         let bytes = entry.length() as usize;
         match &to.path {
             PathState::Resolving => {
                 self.waits_for_ah = Some(entry.to().ah);
-                return Visit::Idle;
+                return Transmission::Idle;
             }
-            PathState::Unreachable => link.counters.count(QpCount::Unreachable),
+            PathState::Unreachable => base.counters.count(QpCount::Unreachable),
             PathState::Ready(path) => {
-                let qkey = if entry.to().qkey & PRIVILEGED_QKEY != 0 { link.attributes.qkey } else { entry.to().qkey };
+                let qkey = if entry.to().qkey & PRIVILEGED_QKEY != 0 { base.attributes.qkey } else { entry.to().qkey };
                 let opcode = if imm.is_some() { opcode::UD_SEND_ONLY_IMM } else { opcode::UD_SEND_ONLY };
                 let headers = Headers {
-                    deth: Some(Deth { qkey, source_qpn: link.config.qpn }),
+                    deth: Some(Deth { qkey, source_qpn: base.config.qpn }),
                     imm,
                     ..Headers::new(Bth {
                         solicited: entry.is_solicited(),
-                        pkey: link.pkey,
+                        pkey: base.pkey,
                         ..Bth::new(opcode, entry.to().qpn, self.psn)
                     })
                 };
                 let part = Part { data: queue.data(queue.head()), skip: 0, bytes };
-                match emit_part(path, link.pd(), wire, &headers, part, turn) {
+                match emit_part(path, base.pd(), wire, &headers, part, cx) {
                     Ok(()) => {}
-                    Err(EmitError::Full) => return Visit::Full,
+                    Err(EmitError::Full) => return Transmission::Full,
                     Err(EmitError::Aborted) => {
-                        link.counters.count(QpCount::LocalProtection);
-                        return fail(Status::LocalProtection, link, queue, turn);
+                        base.counters.count(QpCount::LocalProtection);
+                        return fail(Status::LocalProtection, base, queue, cx);
                     }
                 }
-                link.counters.count(QpCount::RequestPackets);
-                link.counters.add(QpCount::SentBytes, bytes as u64);
-                self.gate.on_sent(turn.now, bytes + path.overhead_bytes());
+                base.counters.count(QpCount::RequestPackets);
+                base.counters.add(QpCount::SentBytes, bytes as u64);
+                self.gate.on_sent(cx.now, bytes + path.overhead_bytes());
                 self.psn = self.psn.plus(1);
             }
         }
         queue.pop();
-        link.complete_send(&entry, Status::Success, turn);
-        Visit::Progress
+        base.complete_send(&entry, Status::Success, cx);
+        Transmission::Progress
     }
 }
 
 /// The oldest send cannot be sent: the send queue stops.
-fn fail<A: App>(status: Status, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) -> Visit {
-    link.fail_oldest_send(status, queue, turn);
-    Visit::Progress
+fn fail<A: App>(status: Status, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) -> Transmission {
+    base.fail_oldest_send(status, queue, cx);
+    Transmission::Progress
 }
 
 /// What stands in front of the message in its buffer.

@@ -24,7 +24,7 @@ use crate::mr::MrKey;
 
 /// What a queue pair wants to be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyWish {
+pub enum KeyRequest {
     /// BIND_MW: the window whose index `key` has gets this key, and opens that range.
     Bind {
         /// From now on.
@@ -38,7 +38,7 @@ pub enum KeyWish {
     InvalidateRemotely(MrKey),
 }
 
-impl KeyWish {
+impl KeyRequest {
     /// What BIND_MW or LOCAL_INV asks for.
     pub(super) const fn of_work(entry: &SendEntry) -> Self {
         let key = MrKey(entry.rkey);
@@ -68,7 +68,7 @@ pub struct KeyChange {
     /// To be given back when all is done: no two are the same, so that nobody takes the answer to another's wish for its own.
     pub ticket: u64,
     /// What is wanted.
-    pub wish: KeyWish,
+    pub wish: KeyRequest,
 }
 
 /// Which half of a queue pair waits.
@@ -81,7 +81,7 @@ pub(crate) enum Waiter {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// Nobody was told yet.
-    Wanted(KeyWish),
+    Wanted(KeyRequest),
     /// Under way.
     Asked(u64),
 }
@@ -95,7 +95,7 @@ pub(crate) struct KeyChanges {
 
 impl KeyChanges {
     /// This half waits for that from now on.
-    pub(crate) fn want(&mut self, waiter: Waiter, wish: KeyWish) {
+    pub(crate) fn want(&mut self, waiter: Waiter, wish: KeyRequest) {
         *self.of(waiter) = Some(Stage::Wanted(wish));
     }
 
@@ -113,7 +113,7 @@ impl KeyChanges {
     }
 
     /// A wish that nobody was told of, which goes under this ticket.
-    pub(crate) fn take_wish(&mut self, ticket: u64) -> Option<KeyWish> {
+    pub(crate) fn take_wish(&mut self, ticket: u64) -> Option<KeyRequest> {
         for stage in [&mut self.requester, &mut self.responder] {
             if let Some(Stage::Wanted(wish)) = *stage {
                 *stage = Some(Stage::Asked(ticket));
@@ -155,11 +155,11 @@ mod tests {
     #[test]
     fn an_answer_reaches_who_asked_and_once() {
         let mut changes = KeyChanges::default();
-        changes.want(Waiter::Requester, KeyWish::InvalidateLocally(MrKey(1)));
-        changes.want(Waiter::Responder, KeyWish::InvalidateRemotely(MrKey(2)));
+        changes.want(Waiter::Requester, KeyRequest::InvalidateLocally(MrKey(1)));
+        changes.want(Waiter::Responder, KeyRequest::InvalidateRemotely(MrKey(2)));
         assert_eq!(changes.finish(0), None, "nobody was asked yet");
-        assert_eq!(changes.take_wish(7), Some(KeyWish::InvalidateLocally(MrKey(1))));
-        assert_eq!(changes.take_wish(8), Some(KeyWish::InvalidateRemotely(MrKey(2))));
+        assert_eq!(changes.take_wish(7), Some(KeyRequest::InvalidateLocally(MrKey(1))));
+        assert_eq!(changes.take_wish(8), Some(KeyRequest::InvalidateRemotely(MrKey(2))));
         assert!(!changes.has_wish() && changes.take_wish(9).is_none());
         assert_eq!((changes.finish(8), changes.finish(8)), (Some(Waiter::Responder), None));
         assert!(changes.waits(Waiter::Requester) && !changes.waits(Waiter::Responder));

@@ -32,9 +32,9 @@ const PAST: usize = 4;
 
 /// The source of one side's packets: requests for the responder, or responses for the completer.
 #[derive(Debug, Default)]
-pub(super) struct Source {
-    port: Port,
-    past: Past,
+pub(super) struct SourcePort {
+    port: PortState,
+    past: PastPorts,
     /// The port has changed in this life: the peer has none of its own.
     moved: bool,
     /// The peer kept its port from one life to the next.
@@ -43,7 +43,7 @@ pub(super) struct Source {
 
 /// The port of this life.
 #[derive(Debug)]
-enum Port {
+enum PortState {
     /// Nothing was taken yet. From the first packet from a past port on, such are doubted until `doubts_until`; what was doubted may still
     /// be to be asked for.
     Unknown { doubts_until: Nanos, asks: bool },
@@ -51,7 +51,7 @@ enum Port {
     Known { port: u16, holds_from: Nanos },
 }
 
-impl Default for Port {
+impl Default for PortState {
     fn default() -> Self {
         Self::Unknown { doubts_until: Nanos::NEVER, asks: false }
     }
@@ -59,12 +59,12 @@ impl Default for Port {
 
 /// The ports of the lives before, the last first.
 #[derive(Clone, Copy, Debug, Default)]
-struct Past {
+struct PastPorts {
     ports: [u16; PAST],
     count: u8,
 }
 
-impl Past {
+impl PastPorts {
     fn contains(&self, port: u16) -> bool {
         self.ports[..usize::from(self.count)].contains(&port)
     }
@@ -75,13 +75,13 @@ impl Past {
     }
 }
 
-impl Source {
+impl SourcePort {
     /// What is known when this life is over.
     pub(super) fn next_life(&self) -> Self {
         let past = match self.port {
             // Such a peer may come back to any port.
-            _ if self.moved => Past::default(),
-            Port::Known { port, .. } if !self.past.contains(port) => self.past.with(port),
+            _ if self.moved => PastPorts::default(),
+            PortState::Known { port, .. } if !self.past.contains(port) => self.past.with(port),
             _ => self.past,
         };
         Self { past, keeps: self.keeps, ..Self::default() }
@@ -91,7 +91,9 @@ impl Source {
     #[inline]
     pub(super) fn refuses(&self, port: u16) -> bool {
         match self.port {
-            Port::Known { port: known, .. } if known != port => self.past.contains(port) && !self.past.contains(known),
+            PortState::Known { port: known, .. } if known != port => {
+                self.past.contains(port) && !self.past.contains(known)
+            }
             _ => false,
         }
     }
@@ -101,7 +103,7 @@ impl Source {
     #[inline]
     pub(super) fn doubts(&mut self, port: u16, now: Nanos) -> Option<Nanos> {
         match &mut self.port {
-            Port::Unknown { doubts_until, asks } if !self.keeps && self.past.contains(port) => {
+            PortState::Unknown { doubts_until, asks } if !self.keeps && self.past.contains(port) => {
                 if *doubts_until == Nanos::NEVER {
                     (*doubts_until, *asks) = (now + DOUBT, true);
                 }
@@ -114,14 +116,14 @@ impl Source {
     /// When what was doubted is to be asked for.
     pub(super) const fn asks_at(&self) -> Nanos {
         match self.port {
-            Port::Unknown { doubts_until, asks: true } => doubts_until,
+            PortState::Unknown { doubts_until, asks: true } => doubts_until,
             _ => Nanos::NEVER,
         }
     }
 
     /// It is asked for.
     pub(super) const fn on_asked(&mut self) {
-        if let Port::Unknown { asks, .. } = &mut self.port {
+        if let PortState::Unknown { asks, .. } = &mut self.port {
             *asks = false;
         }
     }
@@ -129,7 +131,7 @@ impl Source {
     /// A packet from `port` was taken; in a life that is `later` than the queue pair's first or not.
     #[inline]
     pub(super) fn on_taken(&mut self, port: u16, later: bool, now: Nanos) {
-        if !matches!(self.port, Port::Known { port: known, .. } if known == port) {
+        if !matches!(self.port, PortState::Known { port: known, .. } if known == port) {
             self.learn(port, later, now);
         }
     }
@@ -137,20 +139,20 @@ impl Source {
     #[cold]
     fn learn(&mut self, port: u16, later: bool, now: Nanos) {
         let holds_at_once = match self.port {
-            Port::Unknown { .. } => !later,
+            PortState::Unknown { .. } => !later,
             // What came first from a port of a past life may have been of that life.
-            Port::Known { port, .. } => {
+            PortState::Known { port, .. } => {
                 self.moved |= !self.past.contains(port);
                 false
             }
         };
         self.keeps = self.past.contains(port);
-        self.port = Port::Known { port, holds_from: if holds_at_once { now } else { now + QUARANTINE } };
+        self.port = PortState::Known { port, holds_from: if holds_at_once { now } else { now + QUARANTINE } };
     }
 
     /// A packet from `port` that is ahead of its turn may be held.
     pub(super) fn may_hold(&self, port: u16, now: Nanos) -> bool {
-        matches!(self.port, Port::Known { port: known, holds_from } if known == port && now >= holds_from)
+        matches!(self.port, PortState::Known { port: known, holds_from } if known == port && now >= holds_from)
     }
 }
 
@@ -159,14 +161,14 @@ mod tests {
     use super::*;
 
     /// A source that took packets from these ports in lives of one port each, and is in the next life.
-    fn after(ports: &[u16]) -> Source {
-        ports.iter().fold(Source::default(), |mut source, port| {
+    fn after(ports: &[u16]) -> SourcePort {
+        ports.iter().fold(SourcePort::default(), |mut source, port| {
             source.on_taken(*port, false, Nanos(0));
             source.next_life()
         })
     }
 
-    fn past(source: &Source) -> &[u16] {
+    fn past(source: &SourcePort) -> &[u16] {
         &source.past.ports[..usize::from(source.past.count)]
     }
 
@@ -240,7 +242,7 @@ mod tests {
 
     #[test]
     fn nothing_is_held_before_a_packet_was_taken_nor_soon_after_a_change() {
-        let mut source = Source::default();
+        let mut source = SourcePort::default();
         assert!(!source.may_hold(1, Nanos::NEVER), "nothing is known yet");
         source.on_taken(1, false, Nanos(5));
         assert!(source.may_hold(1, Nanos(5)) && !source.may_hold(2, Nanos(5)));
@@ -250,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_later_life_holds_after_its_quarantine() {
-        let mut source = Source::default();
+        let mut source = SourcePort::default();
         source.on_taken(1, true, Nanos(5));
         source.on_taken(1, true, Nanos(500));
         assert!(!source.may_hold(1, QUARANTINE));

@@ -10,15 +10,15 @@
 //! `on_packet` never sends: it leaves what is owed with its service, and `transmit` is the only way out.
 
 mod atomic;
-mod behind;
+mod base;
 mod completer;
 mod credits;
 mod datagram;
-mod early;
+mod deferred;
 mod events;
 mod key_change;
 mod life;
-mod link;
+mod out_of_order;
 mod placement;
 mod probe;
 mod recv_queue;
@@ -51,16 +51,16 @@ use roced_shared::{
 pub use self::events::{QpEvent, Subject};
 pub(crate) use self::recv_queue::RecvQueue;
 use self::{
-    early::Early,
+    base::{QpBase, Received},
     events::Events,
     key_change::{KeyChanges, Waiter},
-    link::{Link, Received},
+    out_of_order::OutOfOrder,
     reliable::Reliable,
     send_queue::SendQueue,
     service::Roles,
 };
 pub use self::{
-    key_change::{KeyChange, KeyWish},
+    key_change::{KeyChange, KeyRequest},
     life::QUARANTINE,
     replay::{DEPTH_MAX as RD_ATOMIC_MAX, ReplayMemory},
     service::ServiceType,
@@ -69,7 +69,7 @@ pub use self::{
 use crate::{
     ah::AhTable,
     clock::Nanos,
-    congestion::under_way::Share,
+    congestion::in_flight::InFlightShare,
     counters::{QpCount, QpCounters, QpTally, QpTotals},
     io::{App, Wire},
     mr::MrTable,
@@ -121,8 +121,8 @@ impl PathState {
         match self {
             Self::Resolving => "resolving",
             Self::Ready(path) => match path.via() {
-                crate::io::Via::Nic { .. } | crate::io::Via::Group { .. } => "nic",
-                crate::io::Via::HandOver { .. } | crate::io::Via::Beside => "local",
+                crate::io::Egress::Nic { .. } | crate::io::Egress::Group { .. } => "nic",
+                crate::io::Egress::HandOver { .. } | crate::io::Egress::Beside => "local",
             },
             Self::Unreachable => "unreachable",
         }
@@ -130,7 +130,7 @@ impl PathState {
 }
 
 /// What one call may touch besides the queue pair.
-pub(crate) struct Turn<'t, A> {
+pub(crate) struct Context<'t, A> {
     pub(crate) now: Nanos,
     pub(crate) mrs: &'t MrTable,
     pub(crate) ahs: &'t AhTable,
@@ -140,7 +140,7 @@ pub(crate) struct Turn<'t, A> {
 
 /// How a visit of [`Qp::transmit`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Visit {
+pub(crate) enum Transmission {
     /// Something was done; there may be more.
     Progress,
     /// As above: an acknowledgement was sent, and nothing else.
@@ -153,7 +153,7 @@ pub(crate) enum Visit {
     Full,
 }
 
-impl Visit {
+impl Transmission {
     /// Something was done, whatever it was.
     pub(crate) const fn is_progress(self) -> bool {
         matches!(self, Self::Progress | Self::Acknowledged | Self::Dropped(_))
@@ -164,18 +164,18 @@ impl Visit {
 /// and atomic operations, whose number it is told later ([`ReplayMemory`]).
 #[derive(Debug)]
 pub struct Qp {
-    link: Link,
+    base: QpBase,
     send_queue: SendQueue,
     recv_queue: RecvQueue,
     roles: Roles,
     /// Packets that came before their turn.
-    early: Early,
+    out_of_order: OutOfOrder,
     /// Somebody found this queue full and wants to be told when it is not.
     pub(crate) send_room_wanted: bool,
     /// See above.
     pub(crate) recv_room_wanted: bool,
     /// Its part of what is under way.
-    pub(crate) share: Share,
+    pub(crate) share: InFlightShare,
     /// Multicast groups that it is attached to.
     pub(crate) attachments: u32,
 }
@@ -187,7 +187,7 @@ impl Qp {
     /// A queue pair in state RESET.
     pub fn new(config: QpConfig) -> Self {
         Self {
-            link: Link {
+            base: QpBase {
                 config,
                 recovery: RecoveryConfig::GO_BACK_N,
                 state: State::Reset,
@@ -212,10 +212,10 @@ impl Qp {
             send_queue: SendQueue::new(&config.sizes),
             recv_queue: RecvQueue::new(&config.sizes),
             roles: Roles::new(config.service, config.window_packets),
-            early: Early::new(config.qpn),
+            out_of_order: OutOfOrder::new(config.qpn),
             send_room_wanted: false,
             recv_room_wanted: false,
-            share: Share::default(),
+            share: InFlightShare::default(),
             attachments: 0,
         }
     }
@@ -227,70 +227,70 @@ impl Qp {
     /// With fewer scatter/gather entries.
     #[must_use]
     pub fn with_srq(mut self, srq: &SrqConfig) -> Self {
-        assert!(self.link.config.sizes.recv_sges >= srq.sizes.recv_sges, "what is taken must fit");
-        self.link.srq = Some(*srq);
+        assert!(self.base.config.sizes.recv_sges >= srq.sizes.recv_sges, "what is taken must fit");
+        self.base.srq = Some(*srq);
         self
     }
 
     /// Its number.
     pub fn qpn(&self) -> Qpn {
-        self.link.config.qpn
+        self.base.config.qpn
     }
 
     /// What it was made of.
     pub const fn config(&self) -> &QpConfig {
-        &self.link.config
+        &self.base.config
     }
 
     /// Its state.
     pub const fn state(&self) -> State {
-        self.link.state
+        self.base.state
     }
 
     /// The short name of its state.
     pub const fn state_name(&self) -> &'static str {
-        self.link.state.name()
+        self.base.state.name()
     }
 
     /// How frames get to its peer, in a word. A datagram's way is its address handle's affair.
     pub const fn path_name(&self) -> &'static str {
-        match self.link.config.service {
+        match self.base.config.service {
             ServiceType::Ud => "datagram",
-            ServiceType::Rc | ServiceType::Uc => self.link.path.name(),
+            ServiceType::Rc | ServiceType::Uc => self.base.path.name(),
         }
     }
 
     /// How frames get to its peer.
     pub const fn path(&self) -> &PathState {
-        &self.link.path
+        &self.base.path
     }
 
     /// Its counters.
     pub const fn counters(&self) -> &QpCounters {
-        self.link.counters.own()
+        self.base.counters.own()
     }
 
     /// Adds what it counts to these totals from now on, too, all that it has counted included; or to none.
     pub(crate) fn count_into(&mut self, totals: Option<&Arc<QpTotals>>) {
-        self.link.counters.count_into(totals);
+        self.base.counters.count_into(totals);
     }
 
     /// The answers that are owed to the peer, ready to be sent when the queue pair is gone.
-    pub(crate) fn farewells(&self, mut keep: impl FnMut(Path, Headers)) {
+    pub(crate) fn final_answers(&self, mut keep: impl FnMut(Path, Headers)) {
         if let Roles::Reliable(Reliable { responder, .. }) = &self.roles
-            && let Some(path) = self.link.way()
+            && let Some(path) = self.base.way()
         {
-            responder.farewells(&self.link, |headers| keep(*path, headers));
+            responder.final_answers(&self.base, |headers| keep(*path, headers));
         }
     }
 
     /// Its attributes, state included.
     pub fn attributes(&self) -> QpAttributes {
         QpAttributes {
-            state: self.link.state.number(),
-            path_resolving: u32::from(self.link.config.service != ServiceType::Ud && self.link.is_resolving()),
+            state: self.base.state.number(),
+            path_resolving: u32::from(self.base.config.service != ServiceType::Ud && self.base.is_resolving()),
             sq_draining: u32::from(self.is_draining()),
-            ..self.link.attributes
+            ..self.base.attributes
         }
     }
 
@@ -306,21 +306,21 @@ impl Qp {
 
     /// Takes send work. In RESET it is forgotten, and counted; before RTS it waits; in ERR it is flushed (IBTA v1 10.3.1).
     pub(crate) fn post_send(&mut self, work: &SendWork<'_>) {
-        if self.link.state == State::Reset {
-            return self.link.counters.count(QpCount::ForgottenInReset);
+        if self.base.state == State::Reset {
+            return self.base.counters.count(QpCount::ForgottenInReset);
         }
         self.send_queue.push(work);
     }
 
     /// Takes receive work, as [`Self::post_send`]. True when there is something to send, or to flush.
     pub(crate) fn post_recv(&mut self, work: &RecvWork<'_>) -> bool {
-        if self.link.state == State::Reset {
-            self.link.counters.count(QpCount::ForgottenInReset);
+        if self.base.state == State::Reset {
+            self.base.counters.count(QpCount::ForgottenInReset);
             return false;
         }
         self.recv_queue.push(work);
-        self.link.receives = self.recv_queue.len();
-        self.link.state == State::Error || self.link.state.receives() && self.roles.on_receive_posted(&self.link)
+        self.base.receives = self.recv_queue.len();
+        self.base.state == State::Error || self.base.state.receives() && self.roles.on_receive_posted(&self.base)
     }
 
     /// Memory for a change that follows; gives back what is not needed.
@@ -340,10 +340,10 @@ impl Qp {
         partitions: &Partitions,
         srqs: &mut Srqs,
     ) -> Result<(), Reject> {
-        let from = self.link.state;
-        let to = state::check_change(self.link.config.service, from, mask, attributes)?;
+        let from = self.base.state;
+        let to = state::check_change(self.base.config.service, from, mask, attributes)?;
         let pkey = if mask & attribute::PKEY_INDEX == 0 {
-            Some(self.link.pkey)
+            Some(self.base.pkey)
         } else {
             partitions.get(attributes.pkey_index)
         };
@@ -355,31 +355,31 @@ impl Qp {
         if self.is_draining() && !matches!(to, State::Reset | State::Error) {
             return Err(Reject::InvalidState { from: from.number(), to: to.number() });
         }
-        state::apply(mask, attributes, &mut self.link.attributes);
-        self.link.pkey = pkey;
+        state::apply(mask, attributes, &mut self.base.attributes);
+        self.base.pkey = pkey;
         if let Some(path) = path {
-            self.link.path = path;
+            self.base.path = path;
         }
         if mask & attribute::RATE_LIMIT != 0 {
             self.roles.set_rate(attributes.rate_limit_bytes_per_s);
         }
-        self.link.state = to;
+        self.base.state = to;
         match (from, to) {
             (_, State::Reset) => {
                 self.return_receive(srqs);
                 self.reset();
             }
             (State::Init, State::ReadyToReceive) => {
-                self.link.note_way();
-                self.link.lives = self.link.lives.saturating_add(1);
-                self.roles.begin_to_receive(&self.link);
+                self.base.note_way();
+                self.base.lives = self.base.lives.saturating_add(1);
+                self.roles.begin_to_receive(&self.base);
             }
-            (State::ReadyToReceive, State::ReadyToSend) => self.roles.begin_to_send(&self.link, &self.send_queue),
+            (State::ReadyToReceive, State::ReadyToSend) => self.roles.begin_to_send(&self.base, &self.send_queue),
             (State::ReadyToSend, State::SendQueueDrain) => {
-                self.link.tell_drained = mask & attribute::SQ_DRAINED_EVENT != 0 && attributes.sq_drained_event == 1;
+                self.base.tell_drained = mask & attribute::SQ_DRAINED_EVENT != 0 && attributes.sq_drained_event == 1;
                 self.tell_if_drained();
             }
-            (State::SendQueueDrain, State::SendQueueDrain) => self.roles.renew_attributes(mask, &self.link),
+            (State::SendQueueDrain, State::SendQueueDrain) => self.roles.renew_attributes(mask, &self.base),
             _ => {}
         }
         Ok(())
@@ -387,30 +387,30 @@ impl Qp {
 
     /// In SQD, with requests that are not done.
     fn is_draining(&self) -> bool {
-        self.link.state == State::SendQueueDrain && !self.is_drained()
+        self.base.state == State::SendQueueDrain && !self.is_drained()
     }
 
     /// All that was begun is done, local operations too.
     fn is_drained(&self) -> bool {
-        self.roles.is_drained() && !self.link.keys.waits(Waiter::Requester)
+        self.roles.is_drained() && !self.base.keys.waits(Waiter::Requester)
     }
 
     /// In SQD: has the last request that was begun been done?
     fn tell_if_drained(&mut self) {
-        if self.link.tell_drained && self.link.state == State::SendQueueDrain && self.is_drained() {
-            self.link.tell_drained = false;
-            self.link.events.add(event::SQ_DRAINED);
+        if self.base.tell_drained && self.base.state == State::SendQueueDrain && self.is_drained() {
+            self.base.tell_drained = false;
+            self.base.events.add(event::SQ_DRAINED);
         }
     }
 
     /// It belongs to an endpoint now, which makes losses good in this way.
     pub(crate) fn set_recovery(&mut self, recovery: RecoveryConfig) {
-        self.link.recovery = recovery;
+        self.base.recovery = recovery;
     }
 
     /// The shared queue that it takes from, if it does, is here.
     pub(crate) fn check_srq(&self, srqs: &Srqs) -> Result<(), Reject> {
-        match self.link.srq {
+        match self.base.srq {
             Some(srq) if srqs.get(srq.srqn).is_none() || srq.srqn.endpoint() != self.qpn().endpoint() => {
                 Err(Reject::NoSuchSrq(srq.srqn))
             }
@@ -420,25 +420,25 @@ impl Qp {
 
     /// What it has taken from a shared queue and not used goes back there.
     pub(crate) fn return_receive(&mut self, srqs: &mut Srqs) {
-        if let Some(srq) = self.link.srq {
+        if let Some(srq) = self.base.srq {
             srqs.put_back(srq.srqn, &mut self.recv_queue);
         }
     }
 
     /// The next hop changed.
     pub(crate) fn set_path(&mut self, path: PathState) {
-        self.link.path = path;
+        self.base.path = path;
     }
 
     /// A packet for this queue pair whose ICRC holds. Its source is checked before anything changes.
-    pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, turn: &mut Turn<'_, A>) -> Disposition {
-        let outcome = self.try_packet(packet, turn);
+    pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Disposition {
+        let outcome = self.try_packet(packet, cx);
         self.tell_if_drained();
         match outcome {
             Ok(()) => {
-                self.link.note_established();
-                self.link.counters.count(QpCount::ReceivedPackets);
-                self.link.counters.add(QpCount::ReceivedBytes, packet.payload_len() as u64);
+                self.base.note_established();
+                self.base.counters.count(QpCount::ReceivedPackets);
+                self.base.counters.add(QpCount::ReceivedBytes, packet.payload_len() as u64);
                 Disposition::Accepted
             }
             Err(reason) => Disposition::Dropped(reason),
@@ -446,56 +446,56 @@ impl Qp {
     }
 
     /// A packet that was held, whose turn it is.
-    pub(crate) fn on_held_packet<A: App>(&mut self, packet: &Packet<'_>, turn: &mut Turn<'_, A>) -> Disposition {
-        self.link.is_held = true;
-        let disposition = self.on_packet(packet, turn);
-        self.link.is_held = false;
+    pub(crate) fn on_held_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Disposition {
+        self.base.is_held = true;
+        let disposition = self.on_packet(packet, cx);
+        self.base.is_held = false;
         disposition
     }
 
-    fn try_packet<A: App>(&mut self, packet: &Packet<'_>, turn: &mut Turn<'_, A>) -> Result<(), DropReason> {
+    fn try_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
         let is_answer = packet.info.operation.is_response();
-        let state = self.link.state;
+        let state = self.base.state;
         if !(if is_answer { state.sends() } else { state.receives() }) {
             return Err(DropReason::WrongState);
         }
-        self.roles.on_packet(packet, &mut self.link, &mut self.send_queue, &mut self.recv_queue, turn)
+        self.roles.on_packet(packet, &mut self.base, &mut self.send_queue, &mut self.recv_queue, cx)
     }
 
     /// Checks that hold for any packet and need no ICRC: service and addresses. A forged packet must know them, and changes
     /// nothing if it does not.
     pub(crate) fn check_origin(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
-        if packet.info.service != self.link.config.service.wire() {
+        if packet.info.service != self.base.config.service.wire() {
             return Err(DropReason::WrongService);
         }
-        if !self.link.state.receives() {
+        if !self.base.state.receives() {
             return Err(DropReason::WrongState);
         }
-        if !packet.bth.pkey.may_speak_to(self.link.pkey) {
+        if !packet.bth.pkey.may_speak_to(self.base.pkey) {
             return Err(DropReason::BadPkey);
         }
-        if self.link.config.service == ServiceType::Ud {
+        if self.base.config.service == ServiceType::Ud {
             // From anybody; what was sent to a group has its number for queue pairs, too.
             let to_group = packet.bth.dest_qpn == Qpn::MULTICAST;
             return if is_group(&packet.destination) == to_group { Ok(()) } else { Err(DropReason::WrongAddress) };
         }
-        let to_us = match &self.link.path {
+        let to_us = match &self.base.path {
             PathState::Ready(path) => packet.destination == *path.source() && packet.roce.is_same_version(path.roce()),
             PathState::Resolving | PathState::Unreachable => true,
         };
-        if packet.source != self.link.attributes.dgid || !to_us {
+        if packet.source != self.base.attributes.dgid || !to_us {
             return Err(DropReason::WrongAddress);
         }
-        match &self.link.path {
+        match &self.base.path {
             PathState::Ready(path) if !path.takes_vlan(packet.vlan_id()) => Err(DropReason::WrongVlan),
             _ => Ok(()),
         }
     }
 
     /// Its timer ran out, or was looked at early.
-    pub(crate) fn on_timeout<A: App>(&mut self, turn: &mut Turn<'_, A>) {
-        if self.link.state.receives() {
-            self.roles.on_timeout(&mut self.link, &mut self.send_queue, turn);
+    pub(crate) fn on_timeout<A: App>(&mut self, cx: &mut Context<'_, A>) {
+        if self.base.state.receives() {
+            self.roles.on_timeout(&mut self.base, &mut self.send_queue, cx);
         }
     }
 
@@ -509,50 +509,54 @@ impl Qp {
 
     /// When [`Self::on_timeout`] wants to be called.
     pub(crate) fn deadline(&self) -> Nanos {
-        if !self.link.state.receives() {
+        if !self.base.state.receives() {
             return Nanos::NEVER;
         }
-        self.roles.deadline(&self.link).min(self.early.deadline(&self.link.recovery))
+        self.roles.deadline(&self.base).min(self.out_of_order.deadline(&self.base.recovery))
     }
 
     /// How many packets it may add to what is under way until it is told otherwise.
     pub(crate) const fn set_grant(&mut self, packets: u32) {
-        (self.link.grant, self.link.wants_grant) = (packets, false);
+        (self.base.grant, self.base.wants_grant) = (packets, false);
     }
 
     /// It would have sent more than it was granted.
     pub(crate) const fn wants_grant(&self) -> bool {
-        self.link.wants_grant
+        self.base.wants_grant
     }
 
     /// Packets that left, or are to come as responses, and are not acknowledged.
-    pub(crate) fn under_way(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         match &self.roles {
-            Roles::Reliable(it) if self.link.state.sends() => it.under_way(),
+            Roles::Reliable(it) if self.base.state.sends() => it.in_flight(),
             // Nobody says what became of them.
             _ => 0,
         }
     }
 
     /// Sends one frame, or flushes a burst of work in states ERR and SQE.
-    pub(crate) fn transmit<A: App, W: Wire>(&mut self, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
-        self.link.receives = self.recv_queue.len();
-        self.link.held_answers = self.early.held_answers();
-        let visit = match self.link.state {
+    pub(crate) fn transmit<A: App, W: Wire>(&mut self, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
+        self.base.receives = self.recv_queue.len();
+        self.base.held_answers = self.out_of_order.held_answers();
+        let visit = match self.base.state {
             // The flush does not wait for the wire.
-            State::Error => match self.flush(turn) {
-                Visit::Idle => {
+            State::Error => match self.flush(cx) {
+                Transmission::Idle => {
                     // They are flushed: answers offer none.
-                    self.link.receives = 0;
-                    self.roles.transmit_last_words(&mut self.link, turn, wire)
+                    self.base.receives = 0;
+                    self.roles.transmit_last_words(&mut self.base, cx, wire)
                 }
                 visit => visit,
             },
-            State::SendQueueError => self.flush_sends(turn),
+            State::SendQueueError => self.flush_sends(cx),
             _ => {
-                let visit = self.roles.transmit(&mut self.link, &mut self.send_queue, turn, wire);
+                let visit = self.roles.transmit(&mut self.base, &mut self.send_queue, cx, wire);
                 // One that has failed just now did something: what is behind it is flushed by the next visit.
-                if self.link.state == State::Error && visit == Visit::Idle { Visit::Progress } else { visit }
+                if self.base.state == State::Error && visit == Transmission::Idle {
+                    Transmission::Progress
+                } else {
+                    visit
+                }
             }
         };
         self.tell_if_drained();
@@ -561,21 +565,21 @@ impl Qp {
 
     /// There is a change of keys that it waits for and nobody was told of.
     pub(crate) const fn has_key_wish(&self) -> bool {
-        self.link.keys.has_wish()
+        self.base.keys.has_wish()
     }
 
     /// A change of keys that it waits for and nobody was told of; it goes under `ticket`.
-    pub(crate) fn take_key_wish(&mut self, ticket: u64) -> Option<KeyWish> {
-        self.link.keys.take_wish(ticket)
+    pub(crate) fn take_key_wish(&mut self, ticket: u64) -> Option<KeyRequest> {
+        self.base.keys.take_wish(ticket)
     }
 
     /// The change under `ticket` was made in every table, or cannot be made.
-    pub(crate) fn finish_key_change<A: App>(&mut self, ticket: u64, done: bool, turn: &mut Turn<'_, A>) {
-        let Some(waiter) = self.link.keys.finish(ticket) else { return };
+    pub(crate) fn finish_key_change<A: App>(&mut self, ticket: u64, done: bool, cx: &mut Context<'_, A>) {
+        let Some(waiter) = self.base.keys.finish(ticket) else { return };
         // Nobody waits for it in a queue pair that has failed meanwhile: its work is flushed.
-        if self.link.state.receives() {
+        if self.base.state.receives() {
             let (send, recv) = (&mut self.send_queue, &mut self.recv_queue);
-            self.roles.on_key_change(waiter, done, &mut self.link, send, recv, turn);
+            self.roles.on_key_change(waiter, done, &mut self.base, send, recv, cx);
         }
         self.tell_if_drained();
     }
@@ -583,7 +587,7 @@ impl Qp {
     /// A key is invalid, and what was held meanwhile has had its turn.
     pub(crate) fn ask_for_overtaken(&mut self, now: Nanos) {
         if let Roles::Reliable(Reliable { responder, .. }) = &mut self.roles
-            && self.link.state.receives()
+            && self.base.state.receives()
         {
             responder.ask_for_overtaken(now);
         }
@@ -591,50 +595,50 @@ impl Qp {
 
     /// There is an event that nobody was told of yet.
     pub(crate) const fn has_event(&self) -> bool {
-        !self.link.events.is_empty()
+        !self.base.events.is_empty()
     }
 
     /// An event that nobody was told of yet.
     pub(crate) fn take_event(&mut self) -> Option<QpEvent> {
-        self.link.events.take(&self.link.config)
+        self.base.events.take(&self.base.config)
     }
 
-    fn flush<A: App>(&mut self, turn: &mut Turn<'_, A>) -> Visit {
+    fn flush<A: App>(&mut self, cx: &mut Context<'_, A>) -> Transmission {
         for _ in 0..FLUSH_BURST {
             if let Some(entry) = self.send_queue.pop() {
-                self.link.complete_send(&entry, Status::WorkRequestFlushed, turn);
+                self.base.complete_send(&entry, Status::WorkRequestFlushed, cx);
             } else if let Some(wr_id) = self.recv_queue.pop() {
-                self.link.complete_recv(&Received::failed(wr_id, Status::WorkRequestFlushed), turn);
+                self.base.complete_recv(&Received::failed(wr_id, Status::WorkRequestFlushed), cx);
             } else {
-                self.link.tell_last_wqe();
-                return Visit::Idle;
+                self.base.tell_last_wqe();
+                return Transmission::Idle;
             }
         }
-        Visit::Progress
+        Transmission::Progress
     }
 
-    fn flush_sends<A: App>(&mut self, turn: &mut Turn<'_, A>) -> Visit {
+    fn flush_sends<A: App>(&mut self, cx: &mut Context<'_, A>) -> Transmission {
         for _ in 0..FLUSH_BURST {
             // One whose completion found no room has ended the queue pair: the receives are flushed too.
-            if self.link.state != State::SendQueueError {
-                return Visit::Progress;
+            if self.base.state != State::SendQueueError {
+                return Transmission::Progress;
             }
-            let Some(entry) = self.send_queue.pop() else { return Visit::Idle };
-            self.link.complete_send(&entry, Status::WorkRequestFlushed, turn);
+            let Some(entry) = self.send_queue.pop() else { return Transmission::Idle };
+            self.base.complete_send(&entry, Status::WorkRequestFlushed, cx);
         }
-        Visit::Progress
+        Transmission::Progress
     }
 
     fn reset(&mut self) {
         self.send_queue.clear();
         self.recv_queue.clear();
-        self.roles.reset(self.link.config.window_packets);
-        self.link.attributes = QpAttributes::default();
-        self.link.path = PathState::Resolving;
-        self.link.events = Events::default();
-        self.link.lends = false;
-        (self.link.tell_drained, self.link.established, self.link.last_wqe_told) = (false, false, false);
-        self.link.keys.clear();
+        self.roles.reset(self.base.config.window_packets);
+        self.base.attributes = QpAttributes::default();
+        self.base.path = PathState::Resolving;
+        self.base.events = Events::default();
+        self.base.lends = false;
+        (self.base.tell_drained, self.base.established, self.base.last_wqe_told) = (false, false, false);
+        self.base.keys.clear();
     }
 }
 

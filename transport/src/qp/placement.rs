@@ -11,7 +11,7 @@ use roced_shared::abi::{
 };
 
 use super::{
-    Link, Turn,
+    Context, QpBase,
     atomic::ATOMIC_BYTES,
     replay::Request,
     responder::{ACCESS, INVALID, Refused},
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Sends the request that `entry` makes.
-pub(super) fn send<W: Wire>(entry: &SendEntry, link: &mut Link, psn: Psn, wire: &mut W) -> Result<(), EmitError> {
+pub(super) fn send<W: Wire>(entry: &SendEntry, base: &mut QpBase, psn: Psn, wire: &mut W) -> Result<(), EmitError> {
     let is_flush = entry.op == SendOp::Flush;
     let opcode = if is_flush { opcode::RC_FLUSH } else { opcode::RC_ATOMIC_WRITE };
     // A FLUSH has its operands where an atomic operation has them: how much, and of what kind.
@@ -33,11 +33,11 @@ pub(super) fn send<W: Wire>(entry: &SendEntry, link: &mut Link, psn: Psn, wire: 
     let headers = Headers {
         feth: is_flush.then(|| Feth::from_bytes(&(entry.compare as u32).to_be_bytes())),
         reth: Some(Reth { va: entry.remote_va, rkey: MrKey(entry.rkey), length }),
-        ..Headers::new(Bth { ack_request: true, ..link.bth(opcode, psn) })
+        ..Headers::new(Bth { ack_request: true, ..base.bth(opcode, psn) })
     };
     let bytes = entry.swap_or_add.to_ne_bytes();
     let mut rest = if is_flush { &[][..] } else { &bytes };
-    link.emit(wire, &headers, rest.len(), |piece| {
+    base.emit(wire, &headers, rest.len(), |piece| {
         let (now, later) = rest.split_at(piece.len());
         piece.copy_from_slice(now);
         rest = later;
@@ -46,9 +46,9 @@ pub(super) fn send<W: Wire>(entry: &SendEntry, link: &mut Link, psn: Psn, wire: 
 }
 
 /// Writes the eight bytes of an atomic WRITE at once.
-pub(super) fn write<A: App>(packet: &Packet<'_>, link: &Link, turn: &mut Turn<'_, A>) -> Result<Request, Refused> {
+pub(super) fn write<A: App>(packet: &Packet<'_>, base: &QpBase, cx: &mut Context<'_, A>) -> Result<Request, Refused> {
     let reth = packet.reth.ok_or(INVALID)?;
-    if link.attributes.access & access::REMOTE_WRITE == 0 {
+    if base.attributes.access & access::REMOTE_WRITE == 0 {
         return Err(ACCESS);
     }
     let mut bytes = [0; ATOMIC_BYTES];
@@ -61,31 +61,31 @@ pub(super) fn write<A: App>(packet: &Packet<'_>, link: &Link, turn: &mut Turn<'_
         bytes[at..at + piece.len()].copy_from_slice(piece);
         at += piece.len();
     }
-    let span = link.check_peer(turn.mrs, reth.rkey, Right::RemoteWrite, reth.va, bytes.len()).map_err(|_| ACCESS)?;
+    let span = base.check_peer(cx.mrs, reth.rkey, Right::RemoteWrite, reth.va, bytes.len()).map_err(|_| ACCESS)?;
     // A region whose addresses are not aligned as its memory is: the processor could not do it in one piece.
     if !span.offset().is_multiple_of(ATOMIC_BYTES as u64) {
         return Err(INVALID);
     }
     let operation = AtomicOperation::Write { value: u64::from_ne_bytes(bytes) };
-    turn.app.atomic(span, operation).map_err(|_| ACCESS)?;
+    cx.app.atomic(span, operation).map_err(|_| ACCESS)?;
     Ok(request(packet, &reth))
 }
 
 /// Checks a FLUSH; all before it has been executed.
-pub(super) fn check_flush<A: App>(packet: &Packet<'_>, link: &Link, turn: &Turn<'_, A>) -> Result<Request, Refused> {
+pub(super) fn check_flush<A: App>(packet: &Packet<'_>, base: &QpBase, cx: &Context<'_, A>) -> Result<Request, Refused> {
     let (Some(feth), Some(reth)) = (packet.feth, packet.reth) else { return Err(INVALID) };
     if feth.placement == 0 || feth.placement & !(flush::GLOBAL | flush::PERSISTENT) != 0 {
         return Err(INVALID);
     }
-    if feth.placement & flush::PERSISTENT != 0 || link.attributes.access & access::FLUSH_GLOBAL == 0 {
+    if feth.placement & flush::PERSISTENT != 0 || base.attributes.access & access::FLUSH_GLOBAL == 0 {
         return Err(ACCESS);
     }
     match feth.selectivity {
         flush::RANGE if reth.length == 0 => {}
         flush::RANGE => {
-            link.check_peer(turn.mrs, reth.rkey, Right::Flush, reth.va, reth.length as usize).map_err(|_| ACCESS)?;
+            base.check_peer(cx.mrs, reth.rkey, Right::Flush, reth.va, reth.length as usize).map_err(|_| ACCESS)?;
         }
-        flush::REGION => link.check_peer_key(turn.mrs, reth.rkey, Right::Flush).map_err(|_| ACCESS)?,
+        flush::REGION => base.check_peer_key(cx.mrs, reth.rkey, Right::Flush).map_err(|_| ACCESS)?,
         _ => return Err(INVALID),
     }
     Ok(request(packet, &reth))

@@ -12,8 +12,8 @@
 use roced_shared::abi::control::attribute;
 
 use super::{
-    Link, Turn, Visit, completer::Completer, key_change::Waiter, recv_queue::RecvQueue, requester::Requester,
-    responder::Responder, send_queue::SendQueue,
+    Context, QpBase, Transmission, completer::Completer, key_change::Waiter, recv_queue::RecvQueue,
+    requester::Requester, responder::Responder, send_queue::SendQueue,
 };
 use crate::{
     clock::Nanos,
@@ -50,22 +50,22 @@ impl Reliable {
     }
 
     /// To RTR: its attributes are set.
-    pub(crate) fn begin_to_receive(&mut self, link: &Link) {
-        self.responder.begin(Psn::new(link.attributes.rq_psn), link.attributes.max_dest_rd_atomic);
+    pub(crate) fn begin_to_receive(&mut self, base: &QpBase) {
+        self.responder.begin(Psn::new(base.attributes.rq_psn), base.attributes.max_dest_rd_atomic);
     }
 
     /// To RTS: its attributes are set.
-    pub(crate) fn begin_to_send(&mut self, link: &Link, queue: &SendQueue) {
-        let psn = Psn::new(link.attributes.sq_psn);
+    pub(crate) fn begin_to_send(&mut self, base: &QpBase, queue: &SendQueue) {
+        let psn = Psn::new(base.attributes.sq_psn);
         self.requester.begin(psn, queue.head());
-        self.completer.begin(psn, link);
+        self.completer.begin(psn, base);
     }
 
     /// Attributes changed while the send queue is drained.
-    pub(crate) fn renew_attributes(&mut self, mask: u32, link: &Link) {
-        self.completer.renew_retries(link);
+    pub(crate) fn renew_attributes(&mut self, mask: u32, base: &QpBase) {
+        self.completer.renew_retries(base);
         if mask & attribute::MAX_DEST_RD_ATOMIC != 0 {
-            self.responder.renew_depth(link.attributes.max_dest_rd_atomic);
+            self.responder.renew_depth(base.attributes.max_dest_rd_atomic);
         }
     }
 
@@ -75,7 +75,7 @@ impl Reliable {
     }
 
     /// Packets before the cursor that are not acknowledged.
-    pub(crate) fn under_way(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         self.requester.cursor().offset_from(self.completer.unacknowledged())
     }
 
@@ -86,23 +86,23 @@ impl Reliable {
     pub(crate) fn on_packet<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         send_queue: &mut SendQueue,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         if packet.info.operation.is_response() {
-            self.completer.on_packet(packet, link, send_queue, &mut self.requester, turn)
+            self.completer.on_packet(packet, base, send_queue, &mut self.requester, cx)
         } else {
-            self.responder.on_packet(packet, link, recv_queue, turn)
+            self.responder.on_packet(packet, base, recv_queue, cx)
         }
     }
 
-    pub(crate) fn on_timeout<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
-        self.responder.on_timeout(turn.now);
-        if link.state.sends() {
-            self.requester.on_timeout(turn.now);
-            self.completer.on_timeout(link, queue, &mut self.requester, turn);
+    pub(crate) fn on_timeout<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
+        self.responder.on_timeout(cx.now);
+        if base.state.sends() {
+            self.requester.on_timeout(cx.now);
+            self.completer.on_timeout(base, queue, &mut self.requester, cx);
         }
     }
 
@@ -111,42 +111,42 @@ impl Reliable {
         &mut self,
         waiter: Waiter,
         done: bool,
-        link: &mut Link,
+        base: &mut QpBase,
         send_queue: &mut SendQueue,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         match waiter {
             Waiter::Requester if done => {
                 self.requester.on_local_done();
-                self.completer.complete_local(link, send_queue, turn);
+                self.completer.complete_local(base, send_queue, cx);
             }
-            Waiter::Requester => self.completer.fail_local(link, send_queue, turn),
-            Waiter::Responder => self.responder.on_invalidated(done, link, recv_queue, turn),
+            Waiter::Requester => self.completer.fail_local(base, send_queue, cx),
+            Waiter::Responder => self.responder.on_invalidated(done, base, recv_queue, cx),
         }
     }
 
-    pub(crate) fn deadline(&self, link: &Link) -> Nanos {
+    pub(crate) fn deadline(&self, base: &QpBase) -> Nanos {
         let answers = self.responder.deadline();
-        if link.state.sends() { answers.min(self.completer.deadline()).min(self.requester.deadline()) } else { answers }
+        if base.state.sends() { answers.min(self.completer.deadline()).min(self.requester.deadline()) } else { answers }
     }
 
     /// Sends one frame. Requests and answers take turns: neither a peer that reads without end nor a client that always has work
     /// shuts the other direction out.
     pub(crate) fn transmit<A: App, W: Wire>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
-        if link.is_resolving() {
-            return Visit::Idle;
+    ) -> Transmission {
+        if base.is_resolving() {
+            return Transmission::Idle;
         }
         self.requests_first = !self.requests_first;
         let requests_first = self.requests_first;
-        match self.transmit_one(requests_first, link, queue, turn, wire) {
-            Visit::Idle => self.transmit_one(!requests_first, link, queue, turn, wire),
+        match self.transmit_one(requests_first, base, queue, cx, wire) {
+            Transmission::Idle => self.transmit_one(!requests_first, base, queue, cx, wire),
             visit => visit,
         }
     }
@@ -154,30 +154,30 @@ impl Reliable {
     /// A queue pair that has failed says why.
     pub(crate) fn transmit_last_words<A: App, W: Wire>(
         &mut self,
-        link: &mut Link,
-        turn: &mut Turn<'_, A>,
+        base: &mut QpBase,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
-        self.responder.transmit(link, turn, wire)
+    ) -> Transmission {
+        self.responder.transmit(base, cx, wire)
     }
 
     fn transmit_one<A: App, W: Wire>(
         &mut self,
         request: bool,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
+    ) -> Transmission {
         if !request {
-            return self.responder.transmit(link, turn, wire);
+            return self.responder.transmit(base, cx, wire);
         }
-        if !link.state.sends() {
-            return Visit::Idle;
+        if !base.state.sends() {
+            return Transmission::Idle;
         }
-        let visit = self.requester.transmit(link, &mut self.completer, queue, turn, wire);
+        let visit = self.requester.transmit(base, &mut self.completer, queue, cx, wire);
         // A request that cannot be sent fails when all before it are done.
-        self.completer.fail_refused(link, queue, &self.requester, turn);
+        self.completer.fail_refused(base, queue, &self.requester, cx);
         visit
     }
 }

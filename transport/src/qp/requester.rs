@@ -10,11 +10,11 @@
 use roced_shared::abi::{cqe::Status, wqe::SendOp};
 
 use super::{
-    Link, State, Turn, Visit,
+    Context, QpBase, State, Transmission,
     atomic::{self, ATOMIC_BYTES},
     completer::Completer,
     credits::CreditLimit,
-    key_change::{KeyWish, Waiter},
+    key_change::{KeyRequest, Waiter},
     placement,
     rnr_wait::RnrWait,
     segment::{Part, packets, position},
@@ -107,7 +107,7 @@ pub(crate) struct Sent {
     pub(crate) wants_answer: bool,
     /// Not the first of its work request.
     pub(crate) continues: bool,
-    pub(crate) asks: Asks,
+    pub(crate) asks: AckRequest,
 }
 
 /// The oldest request, or a part of it, sent once more.
@@ -124,7 +124,7 @@ pub(crate) struct SentAgain {
 
 /// Whether a packet asks for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asks {
+pub(crate) enum AckRequest {
     /// It does.
     Now,
     /// It does not, though it ends a message: one that nobody waits to hear of.
@@ -212,10 +212,10 @@ impl Requester {
 
     /// An answer that is not of the past: up to one packet before `oldest`, as an ACK that nothing asked for is. True when its credits let
     /// more be sent.
-    pub(crate) fn on_credits(&mut self, packet: &Packet<'_>, oldest: Psn, link: &Link) -> bool {
+    pub(crate) fn on_credits(&mut self, packet: &Packet<'_>, oldest: Psn, base: &QpBase) -> bool {
         let psn = packet.bth.psn;
         let is_of_now = psn.distance_from(oldest) >= -1 && psn.distance_from(self.frontier) < 0;
-        let aeth = packet.aeth.filter(|_| is_of_now && link.config.credits);
+        let aeth = packet.aeth.filter(|_| is_of_now && base.config.credits);
         aeth.is_some_and(|aeth| self.credits.on_answer(&aeth))
     }
 
@@ -290,9 +290,9 @@ impl Requester {
         self.wanting_before_cursor.wrapping_sub(self.answered)
     }
 
-    /// The receiver was not ready, as the turn that began at `turn` learns: nothing is sent for `delay`.
-    pub(crate) fn wait_for_receiver(&mut self, turn: Nanos, delay: Nanos) {
-        self.rnr_wait = Some(RnrWait::Heard { turn, delay });
+    /// The receiver was not ready, as the poll at `polled_at` learns: nothing is sent for `delay`.
+    pub(crate) fn wait_for_receiver(&mut self, polled_at: Nanos, delay: Nanos) {
+        self.rnr_wait = Some(RnrWait::Heard { polled_at, delay });
     }
 
     pub(crate) const fn is_waiting_for_receiver(&self) -> bool {
@@ -318,9 +318,9 @@ impl Requester {
 
     /// How far behind the oldest that waits a packet of this request may be. What is held here for its turn is not on its way any more: more is asked for
     /// in its place, up to a window of it, for the places that it takes are for all.
-    fn window_of(&self, position: u32, queue: &SendQueue, link: &Link) -> u32 {
+    fn window_of(&self, position: u32, queue: &SendQueue, base: &QpBase) -> u32 {
         let extends = position == queue.head() && queue.entry(position).is_read();
-        self.window + if extends { link.held_answers.min(self.window) } else { 0 }
+        self.window + if extends { base.held_answers.min(self.window) } else { 0 }
     }
 
     /// Packets of one READ request.
@@ -331,43 +331,45 @@ impl Requester {
     /// Sends the packet at the cursor.
     pub(crate) fn transmit<A: App, W: Wire>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         completer: &mut Completer,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
+    ) -> Transmission {
         let oldest = completer.unacknowledged();
         // When the cursor is there it is sent anyway.
         self.oldest_again = self.oldest_again.filter(|_| oldest != self.psn);
         self.solicits &= oldest != self.psn;
         let in_flight = self.psn.offset_from(oldest);
         let ends = self.refused.is_some() || self.entry == queue.tail();
-        if ends && link.state == State::SendQueueDrain && self.is_unasked(in_flight, completer) {
+        if ends && base.state == State::SendQueueDrain && self.is_unasked(in_flight, completer) {
             self.solicits = true;
         }
         let again = self.oldest_again;
         if again.is_none() && !self.solicits && ends {
-            return Visit::Idle;
+            return Transmission::Idle;
         }
-        self.on_timeout(turn.now);
+        self.on_timeout(cx.now);
         if self.rnr_wait.is_some() {
-            return Visit::Idle;
+            return Transmission::Idle;
         }
-        if self.pacer.next_send() > turn.now {
+        if self.pacer.next_send() > cx.now {
             self.paced_until = Some(self.pacer.next_send());
-            return Visit::Idle;
+            return Transmission::Idle;
         }
         if let Some(reason) = again {
-            return self.send_oldest(reason, link, completer, queue, turn, wire);
+            return self.send_oldest(reason, base, completer, queue, cx, wire);
         }
         if self.solicits {
-            return self.ask(link, completer, queue, turn, wire);
+            return self.ask(base, completer, queue, cx, wire);
         }
-        match self.send_new(in_flight, link, completer, queue, turn, wire) {
+        match self.send_new(in_flight, base, completer, queue, cx, wire) {
             // It may wait for the acknowledgement of messages that nobody asked about.
-            Visit::Idle if self.awaits_ack(in_flight, oldest, link, queue) && self.is_unasked(in_flight, completer) => {
-                self.ask(link, completer, queue, turn, wire)
+            Transmission::Idle
+                if self.awaits_ack(in_flight, oldest, base, queue) && self.is_unasked(in_flight, completer) =>
+            {
+                self.ask(base, completer, queue, cx, wire)
             }
             visit => visit,
         }
@@ -379,12 +381,12 @@ impl Requester {
     }
 
     /// What stands at the cursor does not begin before all that was sent is acknowledged, or a part of it.
-    fn awaits_ack(&self, in_flight: u32, oldest: Psn, link: &Link, queue: &SendQueue) -> bool {
+    fn awaits_ack(&self, in_flight: u32, oldest: Psn, base: &QpBase, queue: &SendQueue) -> bool {
         if self.refused.is_some() || self.entry == queue.tail() {
             return self.refused.is_some();
         }
         let entry = queue.entry(self.entry);
-        let waits = link.state == State::SendQueueDrain || self.credits.awaits_probe(self.psn, oldest);
+        let waits = base.state == State::SendQueueDrain || self.credits.awaits_probe(self.psn, oldest);
         waits || entry.is_local() || entry.is_read() || in_flight >= self.window && self.unasked >= in_flight
     }
 
@@ -392,36 +394,36 @@ impl Requester {
     fn send_new<A: App, W: Wire>(
         &mut self,
         in_flight: u32,
-        link: &mut Link,
+        base: &mut QpBase,
         completer: &mut Completer,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
+    ) -> Transmission {
         if queue.entry(self.entry).is_local() {
-            return self.start_local(link, queue);
+            return self.start_local(base, queue);
         }
-        if in_flight >= self.window_of(self.entry, queue, link) {
-            return Visit::Idle;
+        if in_flight >= self.window_of(self.entry, queue, base) {
+            return Transmission::Idle;
         }
         // What is under way and was not asked about would count for ever: one more packet asks.
-        if link.grant == 0 && self.psn == self.frontier && (in_flight == 0 || completer.has_asked(self.psn)) {
-            link.wants_grant = true;
-            return Visit::Idle;
+        if base.grant == 0 && self.psn == self.frontier && (in_flight == 0 || completer.has_asked(self.psn)) {
+            base.wants_grant = true;
+            return Transmission::Idle;
         }
-        if let Err(visit) = self.start_entry(link, queue) {
+        if let Err(visit) = self.start_entry(base, queue) {
             return visit;
         }
         let (entry, oldest) = (*queue.entry(self.entry), completer.unacknowledged());
         let is_beyond = self.credits.is_beyond(&entry, oldest);
         if is_beyond {
             if self.credits.awaits_probe(self.psn, oldest) {
-                return Visit::Idle;
+                return Transmission::Idle;
             }
             // Its answer says whether the receiver is ready.
             self.unasked = self.window;
         }
-        let packets = match self.send_at_cursor(link, queue, &entry, in_flight, turn, wire) {
+        let packets = match self.send_at_cursor(base, queue, &entry, in_flight, cx, wire) {
             Ok(packets) => packets,
             Err(visit) => return visit,
         };
@@ -435,34 +437,34 @@ impl Requester {
             wants_answer: entry.wants_answer(),
             continues: self.packet > 0,
             asks: match self.unasked {
-                0 => Asks::Now,
-                _ if entry.packets == 1 => Asks::Later,
-                _ => Asks::Not,
+                0 => AckRequest::Now,
+                _ if entry.packets == 1 => AckRequest::Later,
+                _ => AckRequest::Not,
             },
         };
-        link.grant = link.grant.saturating_sub(packets);
+        base.grant = base.grant.saturating_sub(packets);
         self.advance(&entry, packets);
-        completer.on_sent(&sent, link, turn.now);
-        Visit::Progress
+        completer.on_sent(&sent, base, cx.now);
+        Transmission::Progress
     }
 
     /// Asks the peer how much it has of what was sent. Before it has acknowledged anything, by the oldest packet itself: the PSN before that is
     /// of no request of this life.
     fn ask<A: App, W: Wire>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         completer: &mut Completer,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
+    ) -> Transmission {
         if completer.last_acknowledged().is_some() {
-            return self.send_solicitation(link, completer, turn.now, wire);
+            return self.send_solicitation(base, completer, cx.now, wire);
         }
-        let visit = self.send_oldest(Reason::Probe, link, completer, queue, turn, wire);
-        if visit == Visit::Progress {
+        let visit = self.send_oldest(Reason::Probe, base, completer, queue, cx, wire);
+        if visit == Transmission::Progress {
             (self.solicits, self.unasked) = (false, 0);
-            completer.on_solicited(self.psn, link, turn.now);
+            completer.on_solicited(self.psn, base, cx.now);
             completer.on_asked_by_oldest();
         }
         visit
@@ -473,27 +475,27 @@ impl Requester {
     /// peer's client answered. It is a WRITE where that packet was of one, and else a SEND, which needs no right.
     fn send_solicitation<W: Wire>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         completer: &mut Completer,
         now: Nanos,
         wire: &mut W,
-    ) -> Visit {
+    ) -> Transmission {
         let psn = completer.unacknowledged().minus(1);
         // Where nothing was acknowledged yet and the memory is gone, the one that does least if it is executed after all.
         let is_write = matches!(completer.last_acknowledged(), None | Some(SendOp::Write | SendOp::WriteImm));
         let opcode = if is_write { opcode::RC_WRITE_ONLY } else { opcode::RC_SEND_ONLY };
         let headers = Headers {
             reth: is_write.then_some(Reth { va: 0, rkey: MrKey(0), length: 0 }),
-            ..Headers::new(Bth { ack_request: true, ..link.bth(opcode, psn) })
+            ..Headers::new(Bth { ack_request: true, ..base.bth(opcode, psn) })
         };
-        if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
-            return Visit::Full;
+        if base.emit(wire, &headers, 0, |_| Ok(())).is_err() {
+            return Transmission::Full;
         }
         (self.solicits, self.unasked) = (false, 0);
-        link.counters.count(QpCount::RequestPackets);
-        link.counters.count(QpCount::AckSolicited);
-        completer.on_solicited(self.psn, link, now);
-        Visit::Progress
+        base.counters.count(QpCount::RequestPackets);
+        base.counters.count(QpCount::AckSolicited);
+        completer.on_solicited(self.psn, base, now);
+        Transmission::Progress
     }
 
     /// Sends the oldest packet that waits for an answer, or asks for the rest of the READ request that it is in. The cursor is
@@ -501,12 +503,12 @@ impl Requester {
     fn send_oldest<A: App, W: Wire>(
         &mut self,
         reason: Reason,
-        link: &mut Link,
+        base: &mut QpBase,
         completer: &mut Completer,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
+    ) -> Transmission {
         let cursor = (self.entry, self.packet, self.psn);
         let (wanting, refused, unasked) = (self.wanting_before_cursor, self.refused.take(), self.unasked);
         ((self.entry, self.packet), self.psn) = (completer.place(queue), completer.unacknowledged());
@@ -515,16 +517,16 @@ impl Requester {
         let entry = *queue.entry(self.entry);
         let end = self.again_up_to.filter(|end| entry.is_read() && end.distance_from(self.psn) > 0);
         let sent = if entry.is_read() {
-            self.send_read_request(link, queue, &entry, 0, end, wire)
-                .inspect(|packets| self.count(link, *packets, turn.now))
+            self.send_read_request(base, queue, &entry, 0, end, wire)
+                .inspect(|packets| self.count(base, *packets, cx.now))
         } else {
-            self.send_at_cursor(link, queue, &entry, 0, turn, wire)
+            self.send_at_cursor(base, queue, &entry, 0, cx, wire)
         };
         let is_gone = self.refused.is_some();
         if is_gone && reason == Reason::Missing {
             // It cannot be sent any more, and it is the oldest: the cursor stays with it, and it fails.
             self.oldest_again = None;
-            return Visit::Idle;
+            return Transmission::Idle;
         }
         (self.entry, self.packet, self.psn) = cursor;
         // Its answer says nothing of what was sent last, or nobody would ask about that while packets are repaired.
@@ -533,14 +535,14 @@ impl Requester {
             Err(_) if is_gone => {
                 // Its client has taken its memory away. It may know that it arrived, so the peer is asked.
                 self.oldest_again = None;
-                self.send_solicitation(link, completer, turn.now, wire)
+                self.send_solicitation(base, completer, cx.now, wire)
             }
             Ok(packets) => {
                 self.oldest_again = None;
                 let is_part = end.is_some_and(|end| completer.unacknowledged().plus(packets) == end);
                 let again = SentAgain { packets, wants_answer: entry.wants_answer(), reason, is_part };
-                completer.on_sent_again(again, self.frontier, link, turn.now);
-                Visit::Progress
+                completer.on_sent_again(again, self.frontier, base, cx.now);
+                Transmission::Progress
             }
             Err(visit) => visit,
         }
@@ -548,37 +550,37 @@ impl Requester {
 
     fn send_at_cursor<A: App, W: Wire>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &SendQueue,
         entry: &SendEntry,
         in_flight: u32,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Result<u32, Visit> {
+    ) -> Result<u32, Transmission> {
         let packets = if entry.is_read() {
-            self.send_read_request(link, queue, entry, in_flight, None, wire)
+            self.send_read_request(base, queue, entry, in_flight, None, wire)
         } else if entry.wants_answer() {
-            self.send_operation(link, entry, wire)
+            self.send_operation(base, entry, wire)
         } else {
-            self.send_packet(link, queue, entry, turn, wire)
+            self.send_packet(base, queue, entry, cx, wire)
         }?;
-        self.count(link, packets, turn.now);
+        self.count(base, packets, cx.now);
         Ok(packets)
     }
 
     /// Gives an entry its PSNs when its first packet is due for the first time.
-    fn start_entry(&mut self, link: &Link, queue: &mut SendQueue) -> Result<(), Visit> {
+    fn start_entry(&mut self, base: &QpBase, queue: &mut SendQueue) -> Result<(), Transmission> {
         if !self.is_between_requests() {
             return Ok(());
         }
         // IBTA v1 10.3.1.5: a queue that drains begins nothing.
-        if link.state == State::SendQueueDrain {
-            return Err(Visit::Idle);
+        if base.state == State::SendQueueDrain {
+            return Err(Transmission::Idle);
         }
         let entry = queue.entry_mut(self.entry);
         // IBTA v1 C10-110: a fenced request begins when all READs and atomic operations before it are complete.
         if entry.is_fenced() && self.unanswered() > 0 {
-            return Err(Visit::Idle);
+            return Err(Transmission::Idle);
         }
         if entry.length() > MESSAGE_BYTES_MAX {
             return Err(self.refuse(Status::LocalLength));
@@ -589,11 +591,11 @@ impl Requester {
         if wrong_length {
             return Err(self.refuse(Status::LocalLength));
         }
-        if entry.wants_answer() && link.attributes.max_rd_atomic == 0 {
+        if entry.wants_answer() && base.attributes.max_rd_atomic == 0 {
             return Err(self.refuse(Status::LocalQpOperation));
         }
         entry.first_psn = self.psn;
-        entry.packets = packets(entry.length(), link.mtu());
+        entry.packets = packets(entry.length(), base.mtu());
         if entry.takes_receive() {
             entry.set_ssn(self.credits.next());
         }
@@ -602,63 +604,68 @@ impl Requester {
 
     /// A local operation begins when all before it are complete, and all behind it wait until it is done: more order than
     /// IBTA v1 10.8.3 asks for, and no other than a program can rely on.
-    fn start_local(&self, link: &mut Link, queue: &SendQueue) -> Visit {
-        let begins = self.entry == queue.head() && link.state == State::ReadyToSend;
-        if begins && !link.keys.waits(Waiter::Requester) {
-            link.keys.want(Waiter::Requester, KeyWish::of_work(queue.entry(self.entry)));
+    fn start_local(&self, base: &mut QpBase, queue: &SendQueue) -> Transmission {
+        let begins = self.entry == queue.head() && base.state == State::ReadyToSend;
+        if begins && !base.keys.waits(Waiter::Requester) {
+            base.keys.want(Waiter::Requester, KeyRequest::of_work(queue.entry(self.entry)));
         }
-        Visit::Idle
+        Transmission::Idle
     }
 
-    fn refuse(&mut self, status: Status) -> Visit {
+    fn refuse(&mut self, status: Status) -> Transmission {
         self.refused = Some(status);
-        Visit::Idle
+        Transmission::Idle
     }
 
     /// Asks for the rest of the chunk at the cursor. Chunks begin at fixed packets of the message, so that asking again never
     /// asks for more than one request asked before (a responder would not know it).
     fn send_read_request<W: Wire>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &SendQueue,
         entry: &SendEntry,
         in_flight: u32,
         up_to: Option<Psn>,
         wire: &mut W,
-    ) -> Result<u32, Visit> {
-        if self.unanswered() >= link.attributes.max_rd_atomic {
-            return Err(Visit::Idle);
+    ) -> Result<u32, Transmission> {
+        if self.unanswered() >= base.attributes.max_rd_atomic {
+            return Err(Transmission::Idle);
         }
-        let chunk = self.read_chunk(link.attributes.max_rd_atomic);
+        let chunk = self.read_chunk(base.attributes.max_rd_atomic);
         let end = ((self.packet / chunk + 1) * chunk).min(entry.packets);
         let rest = end - self.packet;
         let packets = up_to.map_or(rest, |psn| rest.min(psn.offset_from(self.psn)));
-        if in_flight > 0 && in_flight + packets > self.window_of(self.entry, queue, link) {
-            return Err(Visit::Idle);
+        if in_flight > 0 && in_flight + packets > self.window_of(self.entry, queue, base) {
+            return Err(Transmission::Idle);
         }
-        let skip = u64::from(self.packet) * link.mtu() as u64;
-        let length = (u64::from(packets) * link.mtu() as u64).min(entry.length() - skip);
+        let skip = u64::from(self.packet) * base.mtu() as u64;
+        let length = (u64::from(packets) * base.mtu() as u64).min(entry.length() - skip);
         let headers = Headers {
             reth: Some(Reth { va: entry.remote_va.wrapping_add(skip), rkey: MrKey(entry.rkey), length: length as u32 }),
-            ..Headers::new(Bth { ack_request: true, ..link.bth(opcode::RC_READ_REQUEST, self.psn) })
+            ..Headers::new(Bth { ack_request: true, ..base.bth(opcode::RC_READ_REQUEST, self.psn) })
         };
-        link.emit(wire, &headers, 0, |_| Ok(())).map_err(|_| Visit::Full)?;
+        base.emit(wire, &headers, 0, |_| Ok(())).map_err(|_| Transmission::Full)?;
         self.wanting_before_cursor = self.wanting_before_cursor.wrapping_add(1);
         self.unasked = 0;
         Ok(packets)
     }
 
     /// Sends a request of one packet that has an answer of its own.
-    fn send_operation<W: Wire>(&mut self, link: &mut Link, entry: &SendEntry, wire: &mut W) -> Result<u32, Visit> {
-        if self.unanswered() >= link.attributes.max_rd_atomic {
-            return Err(Visit::Idle);
+    fn send_operation<W: Wire>(
+        &mut self,
+        base: &mut QpBase,
+        entry: &SendEntry,
+        wire: &mut W,
+    ) -> Result<u32, Transmission> {
+        if self.unanswered() >= base.attributes.max_rd_atomic {
+            return Err(Transmission::Idle);
         }
         let sent = if entry.is_placement() {
-            placement::send(entry, link, self.psn, wire)
+            placement::send(entry, base, self.psn, wire)
         } else {
-            link.emit(wire, &atomic::request(entry, link, self.psn), 0, |_| Ok(()))
+            base.emit(wire, &atomic::request(entry, base, self.psn), 0, |_| Ok(()))
         };
-        sent.map_err(|_| Visit::Full)?;
+        sent.map_err(|_| Transmission::Full)?;
         self.wanting_before_cursor = self.wanting_before_cursor.wrapping_add(1);
         self.unasked = 0;
         Ok(1)
@@ -666,13 +673,13 @@ impl Requester {
 
     fn send_packet<A: App, W: Wire>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &SendQueue,
         entry: &SendEntry,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Result<u32, Visit> {
-        let mtu = link.mtu();
+    ) -> Result<u32, Transmission> {
+        let mtu = base.mtu();
         let position = position(self.packet, entry.packets);
         let is_last = matches!(position, Position::Last | Position::Only);
         let is_first = matches!(position, Position::First | Position::Only);
@@ -688,8 +695,8 @@ impl Requester {
         let imm = imm.filter(|_| is_last);
         let ieth = (is_last && entry.op == SendOp::SendInvalidate).then_some(Ieth { rkey: MrKey(entry.rkey) });
         // The end of a message asks; so does a part of the window, or nothing would ever open it, and the last packet that may leave.
-        let is_last_granted = link.grant <= 1 && self.psn == self.frontier;
-        let asks_at_end = is_last && !self.may_stay_unasked(link, entry, turn.now);
+        let is_last_granted = base.grant <= 1 && self.psn == self.frontier;
+        let asks_at_end = is_last && !self.may_stay_unasked(base, entry, cx.now);
         let ack_request = asks_at_end || is_last_granted || self.unasked + 1 >= self.window / ACK_REQUESTS_PER_WINDOW;
         let opcode = match (ieth, position) {
             (None, _) => opcode::rc(operation, position, imm.is_some()),
@@ -708,22 +715,22 @@ impl Requester {
                 // IBTA v1 9.2.3: of a message that completes a receive, and of no other.
                 solicited: is_last && entry.is_solicited() && entry.takes_receive(),
                 ack_request,
-                ..link.bth(opcode, self.psn)
+                ..base.bth(opcode, self.psn)
             })
         };
         let part = Part { data: queue.data(self.entry), skip, bytes: payload };
-        let emitted = link.emit_part(wire, &headers, part, turn);
+        let emitted = base.emit_part(wire, &headers, part, cx);
         match emitted {
             Ok(()) => {
                 if self.unasked == 0 {
-                    self.unasked_since = turn.now;
+                    self.unasked_since = cx.now;
                 }
                 self.unasked = if ack_request { 0 } else { self.unasked + 1 };
                 Ok(1)
             }
-            Err(EmitError::Full) => Err(Visit::Full),
+            Err(EmitError::Full) => Err(Transmission::Full),
             Err(EmitError::Aborted) => {
-                link.counters.count(QpCount::LocalProtection);
+                base.counters.count(QpCount::LocalProtection);
                 Err(self.refuse(Status::LocalProtection))
             }
         }
@@ -731,23 +738,23 @@ impl Requester {
 
     /// A message of one packet whose completion nobody waits for need not be answered by itself: an ACK costs what a message costs. One
     /// that follows asks, or a tail probe, where there are any.
-    fn may_stay_unasked(&self, link: &Link, entry: &SendEntry, now: Nanos) -> bool {
+    fn may_stay_unasked(&self, base: &QpBase, entry: &SendEntry, now: Nanos) -> bool {
         entry.packets == 1
             && self.asking == 0
             && !entry.is_signaled()
-            && !link.config.signal_all
-            && link.recovery.is_selective()
-            && !link.is_beside()
+            && !base.config.signal_all
+            && base.recovery.is_selective()
+            && !base.is_beside()
             && (self.unasked == 0 || now - self.unasked_since < UNASKED_MAX)
     }
 
-    fn count(&mut self, link: &mut Link, packets: u32, now: Nanos) {
-        link.counters.count(QpCount::RequestPackets);
+    fn count(&mut self, base: &mut QpBase, packets: u32, now: Nanos) {
+        base.counters.count(QpCount::RequestPackets);
         if self.psn.distance_from(self.frontier) < 0 {
-            link.counters.count(QpCount::RetransmittedPackets);
+            base.counters.count(QpCount::RetransmittedPackets);
         }
         // A READ costs the peer's sending rate, not ours; it is paced all the same, as one full packet a PSN.
-        self.pacer.on_sent(now, (link.mtu() + link.overhead()) * packets as usize);
+        self.pacer.on_sent(now, (base.mtu() + base.overhead()) * packets as usize);
     }
 
     fn advance(&mut self, entry: &SendEntry, packets: u32) {

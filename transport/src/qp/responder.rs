@@ -11,11 +11,11 @@ use roced_shared::abi::{
 };
 
 use super::{
-    Link, Received, Turn,
+    Context, QpBase, Received,
     atomic::{self, ATOMIC_BYTES},
     credits::CreditOffer,
-    key_change::{KeyWish, Waiter},
-    life::Source,
+    key_change::{KeyRequest, Waiter},
+    life::SourcePort,
     placement,
     recv_queue::RecvQueue,
     replay::{Duplicate, Replay, ReplayMemory, Request},
@@ -49,7 +49,7 @@ enum Message {
 
 /// What the peer must be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owed {
+enum PendingAck {
     Nothing,
     /// All before the expected PSN is done.
     Ack,
@@ -69,9 +69,9 @@ pub(crate) struct Responder {
     expected: Psn,
     msn: u32,
     message: Message,
-    owed: Owed,
+    owed: PendingAck,
     /// The acknowledgement that the sequence NAK or RNR NAK that is owed gives besides: owed still when that is needless.
-    within: Owed,
+    within: PendingAck,
     /// A NAK for the expected PSN was given: there is no other for it.
     nak_given: bool,
     /// It was an RNR NAK.
@@ -85,7 +85,7 @@ pub(crate) struct Responder {
     /// READs and atomic operations that are answered now, or may have to be again.
     replay: Replay,
     /// Where the requests of this life come from.
-    source: Source,
+    source: SourcePort,
     /// What the peer was told of posted receives.
     offer: CreditOffer,
 }
@@ -133,15 +133,15 @@ impl Responder {
             expected: Psn::default(),
             msn: 0,
             message: Message::None,
-            owed: Owed::Nothing,
-            within: Owed::Nothing,
+            owed: PendingAck::Nothing,
+            within: PendingAck::Nothing,
             nak_given: false,
             not_ready: false,
             nak_due: Nanos::NEVER,
             invalidating: None,
             overtaken: None,
             replay: Replay::new(),
-            source: Source::default(),
+            source: SourcePort::default(),
             offer: CreditOffer::default(),
         }
     }
@@ -152,7 +152,7 @@ impl Responder {
 
     /// Ready to receive: the first request will have `psn`; `depth` READs and atomic operations at a time are answered.
     pub(crate) fn begin(&mut self, psn: Psn, depth: u32) {
-        (self.expected, self.msn, self.message, self.owed) = (psn, 0, Message::None, Owed::Nothing);
+        (self.expected, self.msn, self.message, self.owed) = (psn, 0, Message::None, PendingAck::Nothing);
         self.expect_anew();
         (self.invalidating, self.overtaken) = (None, None);
         self.replay.reset(depth);
@@ -220,42 +220,42 @@ impl Responder {
     /// the peer may wait for a word about what came before.
     pub(crate) fn on_hole_forgotten(&mut self) {
         self.nak_due = Nanos::NEVER;
-        if self.nak_given && !self.not_ready && self.owed == Owed::Nothing {
-            self.owed = Owed::Ack;
+        if self.nak_given && !self.not_ready && self.owed == PendingAck::Nothing {
+            self.owed = PendingAck::Ack;
         }
     }
 
     /// A receive was posted. True when the peer knows of none: it is told by an ACK that it did not ask for.
-    pub(crate) fn on_receive_posted(&mut self, link: &Link) -> bool {
-        let tells = self.owed == Owed::Nothing && self.offer.is_due(self.msn, link);
+    pub(crate) fn on_receive_posted(&mut self, base: &QpBase) -> bool {
+        let tells = self.owed == PendingAck::Nothing && self.offer.is_due(self.msn, base);
         if tells {
-            self.owed = Owed::Ack;
+            self.owed = PendingAck::Ack;
         }
         tells
     }
 
     fn give_sequence_nak(&mut self) {
         (self.nak_given, self.nak_due) = (true, Nanos::NEVER);
-        self.owe_nak(Owed::SequenceNak);
+        self.owe_nak(PendingAck::SequenceNak);
     }
 
     /// A NAK that asks for the expected request is owed. It acknowledges all before that, too.
-    fn owe_nak(&mut self, nak: Owed) {
+    fn owe_nak(&mut self, nak: PendingAck) {
         self.within = self.owed_of_the_past();
         self.owed = nak;
     }
 
     /// A NAK that asks for the expected request is owed.
     const fn asks(&self) -> bool {
-        matches!(self.owed, Owed::SequenceNak | Owed::RnrNak)
+        matches!(self.owed, PendingAck::SequenceNak | PendingAck::RnrNak)
     }
 
     /// What is owed besides a word about the expected request.
-    const fn owed_of_the_past(&self) -> Owed {
+    const fn owed_of_the_past(&self) -> PendingAck {
         if self.asks() { self.within } else { self.owed }
     }
 
-    const fn owed_of_the_past_mut(&mut self) -> &mut Owed {
+    const fn owed_of_the_past_mut(&mut self) -> &mut PendingAck {
         if self.asks() { &mut self.within } else { &mut self.owed }
     }
 
@@ -268,20 +268,20 @@ impl Responder {
     pub(crate) fn on_packet<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
-        self.check_psn(packet, link, turn.now)?;
-        match self.execute(packet, link, recv_queue, turn) {
+        self.check_psn(packet, base, cx.now)?;
+        match self.execute(packet, base, recv_queue, cx) {
             Ok(psns) => {
                 self.expected = self.expected.plus(psns);
                 self.expect_anew();
-                self.source.on_taken(packet.roce.source_port(), link.is_later_life(), turn.now);
+                self.source.on_taken(packet.roce.source_port(), base.is_later_life(), cx.now);
                 self.offer.on_executed(is_plain(packet));
                 // What a NAK complained of has come; it may have stood for an ACK.
-                if packet.bth.ack_request || self.owed != Owed::Nothing {
-                    self.owed = Owed::Ack;
+                if packet.bth.ack_request || self.owed != PendingAck::Nothing {
+                    self.owed = PendingAck::Ack;
                 }
                 Ok(())
             }
@@ -289,21 +289,21 @@ impl Responder {
             Err(Refused::Later) => {
                 // It has come, and found its receive, so nothing is to be complained of; an ACK is owed when it is done.
                 self.expect_anew();
-                self.source.on_taken(packet.roce.source_port(), link.is_later_life(), turn.now);
+                self.source.on_taken(packet.roce.source_port(), base.is_later_life(), cx.now);
                 self.owed = self.owed_of_the_past();
                 Ok(())
             }
             Err(Refused::NotReady) => {
-                self.owe_nak(Owed::RnrNak);
+                self.owe_nak(PendingAck::RnrNak);
                 // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1 9.7.5.2.8).
                 (self.nak_given, self.not_ready, self.nak_due) = (true, true, Nanos::NEVER);
                 Err(DropReason::ReceiverNotReady)
             }
-            Err(Refused::Fatal(code, status)) => Err(self.refuse(code, status, link, recv_queue, turn)),
+            Err(Refused::Fatal(code, status)) => Err(self.refuse(code, status, base, recv_queue, cx)),
         }
     }
 
-    fn check_psn(&mut self, packet: &Packet<'_>, link: &mut Link, now: Nanos) -> Result<(), DropReason> {
+    fn check_psn(&mut self, packet: &Packet<'_>, base: &mut QpBase, now: Nanos) -> Result<(), DropReason> {
         if self.source.refuses(packet.roce.source_port()) {
             return Err(DropReason::OtherSourcePort);
         }
@@ -326,21 +326,21 @@ impl Responder {
         }
         if ahead > 0 {
             // From whichever port: of a peer that has just changed it the packet that would have told may be lost.
-            let delay = if link.recovery.is_selective() { link.recovery.reorder_delay } else { Nanos(0) };
+            let delay = if base.recovery.is_selective() { base.recovery.reorder_delay } else { Nanos(0) };
             self.on_hole(now + delay, now);
             return Err(DropReason::OutOfSequence);
         }
-        if ahead < 0 { Err(self.on_duplicate(packet, link)) } else { Ok(()) }
+        if ahead < 0 { Err(self.on_duplicate(packet, base)) } else { Ok(()) }
     }
 
     /// A request behind the expected PSN was executed: it is only answered again.
-    fn on_duplicate(&mut self, packet: &Packet<'_>, link: &mut Link) -> DropReason {
-        if let Some(duplicate) = duplicate_of(packet, link.mtu()) {
-            if !self.replay.replay(&duplicate, link.mtu()) {
+    fn on_duplicate(&mut self, packet: &Packet<'_>, base: &mut QpBase) -> DropReason {
+        if let Some(duplicate) = duplicate_of(packet, base.mtu()) {
+            if !self.replay.replay(&duplicate, base.mtu()) {
                 return DropReason::UnknownDuplicate;
             }
             if duplicate.operation == Operation::ReadRequest {
-                link.counters.count(QpCount::ReadRequests);
+                base.counters.count(QpCount::ReadRequests);
             }
         } else if matches!(packet.info.operation, Operation::Send | Operation::Write) {
             self.acknowledge_again(packet);
@@ -348,7 +348,7 @@ impl Responder {
             // A reserved opcode: not what was executed.
             return DropReason::UnknownDuplicate;
         }
-        link.counters.count(QpCount::DuplicateRequest);
+        base.counters.count(QpCount::DuplicateRequest);
         DropReason::Duplicate
     }
 
@@ -357,9 +357,11 @@ impl Responder {
         let psn = packet.bth.psn;
         let owed = self.owed_of_the_past_mut();
         match owed {
-            Owed::Nothing | Owed::AckUpTo(_) if ends(packet) || !is_plain(packet) => *owed = Owed::Ack,
-            Owed::AckUpTo(more) if psn.distance_from(*more) <= 0 => {}
-            Owed::Nothing | Owed::AckUpTo(_) if packet.bth.ack_request => *owed = Owed::AckUpTo(psn),
+            PendingAck::Nothing | PendingAck::AckUpTo(_) if ends(packet) || !is_plain(packet) => {
+                *owed = PendingAck::Ack
+            }
+            PendingAck::AckUpTo(more) if psn.distance_from(*more) <= 0 => {}
+            PendingAck::Nothing | PendingAck::AckUpTo(_) if packet.bth.ack_request => *owed = PendingAck::AckUpTo(psn),
             _ => {}
         }
     }
@@ -368,20 +370,20 @@ impl Responder {
     fn execute<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<u32, Refused> {
         self.check_order(packet)?;
-        if !length_fits(packet, link.mtu()) {
+        if !length_fits(packet, base.mtu()) {
             return Err(INVALID);
         }
         match packet.info.operation {
-            Operation::Send => self.on_send(packet, link, recv_queue, turn),
-            Operation::Write => self.on_write(packet, link, recv_queue, turn),
-            Operation::ReadRequest => self.on_read(packet, link, turn),
-            Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(packet, link, turn),
-            Operation::Flush | Operation::AtomicWrite => self.on_placement(packet, link, turn),
+            Operation::Send => self.on_send(packet, base, recv_queue, cx),
+            Operation::Write => self.on_write(packet, base, recv_queue, cx),
+            Operation::ReadRequest => self.on_read(packet, base, cx),
+            Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(packet, base, cx),
+            Operation::Flush | Operation::AtomicWrite => self.on_placement(packet, base, cx),
             // Operations that this responder does not have (IBTA v1 9.9.3: unsupported opcode).
             _ => Err(INVALID),
         }
@@ -401,34 +403,34 @@ impl Responder {
     fn on_send<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<u32, Refused> {
-        link.provide_receive(recv_queue, turn);
+        base.provide_receive(recv_queue, cx);
         let sges = recv_queue.front().ok_or(Refused::NotReady)?;
         let received = match self.message {
             Message::Send { received } => received,
             _ => {
-                link.counters.count(QpCount::SendRequests);
+                base.counters.count(QpCount::SendRequests);
                 0
             }
         };
         if let Some(ieth) = packet.ieth {
             // Before any effect, as far as this endpoint can know.
-            turn.mrs.check_invalidate(link.pd(), link.config.qpn, ieth.rkey).map_err(|_| UNKNOWN_KEY)?;
+            cx.mrs.check_invalidate(base.pd(), base.config.qpn, ieth.rkey).map_err(|_| UNKNOWN_KEY)?;
         }
         let payload = packet.payload_len();
         let mut cursor = SgeCursor::new(sges, received.into());
         if payload as u64 > cursor.remaining() || u64::from(received) + payload as u64 > MESSAGE_BYTES_MAX {
             return Err(Refused::Fatal(NakCode::InvalidRequest, Status::LocalLength));
         }
-        packet.pieces().try_for_each(|piece| cursor.place(turn.mrs, link.recv_pd(), turn.app, piece)).map_err(
-            |fault| match fault {
+        packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, base.recv_pd(), cx.app, piece)).map_err(|fault| {
+            match fault {
                 PlaceFault::Target => Refused::Fatal(NakCode::RemoteOperation, Status::LocalProtection),
                 PlaceFault::Lender => Refused::Unsent,
-            },
-        )?;
+            }
+        })?;
         let received = received + payload as u32;
         self.message = Message::Send { received };
         if !ends(packet) {
@@ -438,22 +440,22 @@ impl Responder {
         let (solicited, imm) = (packet.bth.solicited, packet.imm);
         if let Some(Ieth { rkey: key }) = packet.ieth {
             self.invalidating = Some(Invalidating { key, received, solicited, overtaken: self.overtaken.take() });
-            self.invalidate_when_answered(link);
+            self.invalidate_when_answered(base);
             return Err(Refused::Later);
         }
         let message = Finished { op: CompletionOp::Recv, bytes: received, imm, solicited, invalidated: None };
-        self.finish(message, link, recv_queue, turn);
+        self.finish(message, base, recv_queue, cx);
         Ok(1)
     }
 
     /// Asks for the key of a SEND with invalidate to be made invalid when all requests before it were answered once: the responses of a READ
     /// are read from memory when they leave, and that READ may need this very key.
-    fn invalidate_when_answered(&mut self, link: &mut Link) {
+    fn invalidate_when_answered(&mut self, base: &mut QpBase) {
         if let Some(Invalidating { key, .. }) = self.invalidating
-            && !link.keys.waits(Waiter::Responder)
+            && !base.keys.waits(Waiter::Responder)
             && !self.replay.owes_first_answer()
         {
-            link.keys.want(Waiter::Responder, KeyWish::InvalidateRemotely(key));
+            base.keys.want(Waiter::Responder, KeyRequest::InvalidateRemotely(key));
         }
     }
 
@@ -461,36 +463,36 @@ impl Responder {
     pub(crate) fn on_invalidated<A: App>(
         &mut self,
         done: bool,
-        link: &mut Link,
+        base: &mut QpBase,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         let Some(Invalidating { key, received, solicited, overtaken }) = self.invalidating.take() else { return };
         if !done {
             // Counted as refused; the packet itself was taken some time ago.
-            let _reason = self.refuse(NakCode::RemoteAccess, Status::RemoteInvalidRequest, link, recv_queue, turn);
+            let _reason = self.refuse(NakCode::RemoteAccess, Status::RemoteInvalidRequest, base, recv_queue, cx);
             return;
         }
         self.expected = self.expected.plus(1);
         self.expect_anew();
-        self.owed = Owed::Ack;
+        self.owed = PendingAck::Ack;
         self.overtaken = overtaken;
         let message =
             Finished { op: CompletionOp::Recv, bytes: received, imm: None, solicited, invalidated: Some(key) };
-        self.finish(message, link, recv_queue, turn);
+        self.finish(message, base, recv_queue, cx);
     }
 
     fn on_write<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<u32, Refused> {
         let (key, va, length, done) = match (self.message, packet.reth) {
             (Message::Write { key, va, length, done }, _) => (key, va, length, done),
             (_, Some(reth)) => {
-                check_remote(&reth, Right::RemoteWrite, access::REMOTE_WRITE, link, turn)?;
+                check_remote(&reth, Right::RemoteWrite, access::REMOTE_WRITE, base, cx)?;
                 (reth.rkey, reth.va, reth.length, 0)
             }
             // A FIRST or ONLY of WRITE has a RETH: the opcode table says so.
@@ -504,7 +506,7 @@ impl Responder {
         }
         let immediate = packet.imm.is_some();
         if immediate {
-            link.provide_receive(recv_queue, turn);
+            base.provide_receive(recv_queue, cx);
             if recv_queue.is_empty() {
                 return Err(Refused::NotReady);
             }
@@ -512,10 +514,10 @@ impl Responder {
         if payload > 0 {
             // The first packet's check was of this turn; the region may be gone since, so each packet checks its own piece.
             let at = va.wrapping_add(done.into());
-            let mut span = link.check_peer(turn.mrs, key, Right::RemoteWrite, at, payload).map_err(|_| ACCESS)?;
+            let mut span = base.check_peer(cx.mrs, key, Right::RemoteWrite, at, payload).map_err(|_| ACCESS)?;
             for piece in packet.pieces() {
                 let (now, later) = span.split_at(piece.len());
-                turn.app.place(now, piece).map_err(|fault| match fault {
+                cx.app.place(now, piece).map_err(|fault| match fault {
                     PlaceFault::Target => ACCESS,
                     PlaceFault::Lender => Refused::Unsent,
                 })?;
@@ -523,7 +525,7 @@ impl Responder {
             }
         }
         if matches!(self.message, Message::None) {
-            link.counters.count(QpCount::WriteRequests);
+            base.counters.count(QpCount::WriteRequests);
         }
         self.message = Message::Write { key, va, length, done: done + payload as u32 };
         if ends(packet) {
@@ -532,7 +534,7 @@ impl Responder {
                 let (imm, solicited) = (packet.imm, packet.bth.solicited);
                 let op = CompletionOp::RecvWriteImm;
                 let message = Finished { op, bytes: length, imm, solicited, invalidated: None };
-                self.finish(message, link, recv_queue, turn);
+                self.finish(message, base, recv_queue, cx);
             } else {
                 self.msn = (self.msn + 1) & 0x00ff_ffff;
             }
@@ -543,12 +545,12 @@ impl Responder {
     fn on_read<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
-        turn: &mut Turn<'_, A>,
+        base: &mut QpBase,
+        cx: &mut Context<'_, A>,
     ) -> Result<u32, Refused> {
         let reth = packet.reth.ok_or(INVALID)?;
-        check_remote(&reth, Right::RemoteRead, access::REMOTE_READ, link, turn)?;
-        let psns = packets(reth.length.into(), link.mtu());
+        check_remote(&reth, Right::RemoteRead, access::REMOTE_READ, base, cx)?;
+        let psns = packets(reth.length.into(), base.mtu());
         // IBTA v1 C9-148: a READ counts when it begins to be answered.
         let msn = (self.msn + 1) & 0x00ff_ffff;
         let request = Request {
@@ -565,15 +567,15 @@ impl Responder {
             return Err(INVALID);
         }
         self.msn = msn;
-        link.counters.count(QpCount::ReadRequests);
+        base.counters.count(QpCount::ReadRequests);
         Ok(psns)
     }
 
     fn on_atomic<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
-        turn: &mut Turn<'_, A>,
+        base: &mut QpBase,
+        cx: &mut Context<'_, A>,
     ) -> Result<u32, Refused> {
         let atomic = packet.atomic.ok_or(INVALID)?;
         // Asked first: what is executed must be kept, or its duplicate could not be answered.
@@ -581,7 +583,7 @@ impl Responder {
             return Err(INVALID);
         }
         let operation = packet.info.operation;
-        let original = atomic::execute(&atomic, operation, link, turn)?;
+        let original = atomic::execute(&atomic, operation, base, cx)?;
         self.msn = (self.msn + 1) & 0x00ff_ffff;
         self.replay.push(Request {
             operation,
@@ -593,7 +595,7 @@ impl Responder {
             msn: self.msn,
             original,
         });
-        link.counters.count(QpCount::AtomicRequests);
+        base.counters.count(QpCount::AtomicRequests);
         Ok(1)
     }
 
@@ -601,21 +603,21 @@ impl Responder {
     fn on_placement<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
-        turn: &mut Turn<'_, A>,
+        base: &mut QpBase,
+        cx: &mut Context<'_, A>,
     ) -> Result<u32, Refused> {
         // Asked first, as for an atomic operation.
         if !self.replay.has_room() {
             return Err(INVALID);
         }
         let (request, count) = if packet.info.operation == Operation::Flush {
-            (placement::check_flush(packet, link, turn)?, QpCount::FlushRequests)
+            (placement::check_flush(packet, base, cx)?, QpCount::FlushRequests)
         } else {
-            (placement::write(packet, link, turn)?, QpCount::AtomicWriteRequests)
+            (placement::write(packet, base, cx)?, QpCount::AtomicWriteRequests)
         };
         self.msn = (self.msn + 1) & 0x00ff_ffff;
         self.replay.push(Request { msn: self.msn, ..request });
-        link.counters.count(count);
+        base.counters.count(count);
         Ok(1)
     }
 
@@ -623,16 +625,16 @@ impl Responder {
     fn finish<A: App>(
         &mut self,
         message: Finished,
-        link: &mut Link,
+        base: &mut QpBase,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         self.msn = (self.msn + 1) & 0x00ff_ffff;
         if let Some(wr_id) = recv_queue.pop() {
             let Finished { op, bytes, imm, solicited, invalidated } = message;
-            link.complete_recv(
+            base.complete_recv(
                 &Received { wr_id, status: Status::Success, op, bytes, imm, solicited, invalidated, source: None },
-                turn,
+                cx,
             );
         }
     }
@@ -642,12 +644,12 @@ impl Responder {
         &mut self,
         code: NakCode,
         status: Status,
-        link: &mut Link,
+        base: &mut QpBase,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> DropReason {
-        self.owed = Owed::Nak(code, self.expected, self.msn);
-        link.fail_with_event(match code {
+        self.owed = PendingAck::Nak(code, self.expected, self.msn);
+        base.fail_with_event(match code {
             NakCode::RemoteAccess => event::QP_ACCESS_ERROR,
             NakCode::InvalidRequest => event::QP_REQUEST_ERROR,
             _ => event::QP_FATAL,
@@ -655,14 +657,14 @@ impl Responder {
         if status != Status::WorkRequestFlushed
             && let Some(wr_id) = recv_queue.pop()
         {
-            link.complete_recv(&Received::failed(wr_id, status), turn);
+            base.complete_recv(&Received::failed(wr_id, status), cx);
         }
         let (count, reason) = match code {
             NakCode::RemoteAccess => (QpCount::RemoteAccessSent, DropReason::RemoteAccess),
             NakCode::RemoteOperation => (QpCount::RemoteOperationSent, DropReason::InvalidRequest),
             _ => (QpCount::RemoteInvalidSent, DropReason::InvalidRequest),
         };
-        link.counters.count(count);
+        base.counters.count(count);
         reason
     }
 }
@@ -703,17 +705,17 @@ fn check_remote<A: App>(
     reth: &Reth,
     right: Right,
     needed: u32,
-    link: &Link,
-    turn: &Turn<'_, A>,
+    base: &QpBase,
+    cx: &Context<'_, A>,
 ) -> Result<(), Refused> {
-    if link.attributes.access & needed == 0 {
+    if base.attributes.access & needed == 0 {
         return Err(ACCESS);
     }
     if u64::from(reth.length) > MESSAGE_BYTES_MAX {
         return Err(INVALID);
     }
     if reth.length > 0 {
-        link.check_peer(turn.mrs, reth.rkey, right, reth.va, reth.length as usize).map_err(|_| ACCESS)?;
+        base.check_peer(cx.mrs, reth.rkey, right, reth.va, reth.length as usize).map_err(|_| ACCESS)?;
     }
     Ok(())
 }

@@ -9,8 +9,8 @@ use crate::clock::Nanos;
 /// Nothing may be sent to a receiver that was not ready.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RnrWait {
-    /// It said so in the turn that began at `turn`.
-    Heard { turn: Nanos, delay: Nanos },
+    /// It said so in the turn that began at `polled_at`.
+    Heard { polled_at: Nanos, delay: Nanos },
     /// It counts.
     Until(Nanos),
 }
@@ -19,7 +19,7 @@ impl RnrWait {
     /// It has become `now`. `None` when the wait is over.
     pub(crate) fn at(self, now: Nanos) -> Option<Self> {
         match self {
-            Self::Heard { turn, delay } if now > turn => Some(Self::Until(now + delay)),
+            Self::Heard { polled_at, delay } if now > polled_at => Some(Self::Until(now + delay)),
             Self::Until(until) if now >= until => None,
             same => Some(same),
         }
@@ -28,7 +28,7 @@ impl RnrWait {
     /// When to look again.
     pub(crate) fn deadline(self) -> Nanos {
         match self {
-            Self::Heard { turn, .. } => turn + Nanos(1),
+            Self::Heard { polled_at, .. } => polled_at + Nanos(1),
             Self::Until(until) => until,
         }
     }
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn it_counts_from_the_turn_after_the_one_that_heard() {
-        let heard = RnrWait::Heard { turn: Nanos(100), delay: Nanos(50) };
+        let heard = RnrWait::Heard { polled_at: Nanos(100), delay: Nanos(50) };
         let same_turn = heard.at(Nanos(100)).expect("no time has passed that is known");
         assert_eq!(same_turn.deadline(), Nanos(101));
         // The worker had lost its core: it is long after the turn that it knows the time again.

@@ -2,7 +2,7 @@
 
 use roced_shared::ids::Pdn;
 
-use super::{Link, Turn, scatter::SgeCursor};
+use super::{Context, QpBase, scatter::SgeCursor};
 use crate::{
     counters::QpCount,
     io::{Abort, App, EmitError, FrameMut, Wire},
@@ -57,13 +57,13 @@ fn lend_part<A: App, W: Wire>(
     wire: &mut W,
     headers: &Headers,
     part: Part<'_>,
-    turn: &mut Turn<'_, A>,
+    cx: &mut Context<'_, A>,
 ) -> Result<(), EmitError> {
     // Inline data is nobody's to lend, and no part at all lends nothing.
-    let WorkData::Sges(sges) = part.data else { return emit_part(path, pd, wire, headers, part, turn) };
+    let WorkData::Sges(sges) = part.data else { return emit_part(path, pd, wire, headers, part, cx) };
     let mut cursor = SgeCursor::new(sges, part.skip);
     wire.emit(path.via(), path.lent_frame_bytes(headers, part.bytes), |frame| {
-        let lend = |frame: &mut FrameMut<'_>| cursor.lend(turn.mrs, pd, frame, part.bytes).map_err(|_| Abort);
+        let lend = |frame: &mut FrameMut<'_>| cursor.lend(cx.mrs, pd, frame, part.bytes).map_err(|_| Abort);
         path.fill_lent(frame, headers, part.bytes, lend)
     })
 }
@@ -75,9 +75,9 @@ pub(super) fn emit_part<A: App, W: Wire>(
     wire: &mut W,
     headers: &Headers,
     part: Part<'_>,
-    turn: &mut Turn<'_, A>,
+    cx: &mut Context<'_, A>,
 ) -> Result<(), EmitError> {
-    let (mrs, app) = (turn.mrs, &mut *turn.app);
+    let (mrs, app) = (cx.mrs, &mut *cx.app);
     let frame_bytes = path.frame_bytes(headers, part.bytes);
     match part.data {
         WorkData::Inline(bytes) => {
@@ -98,7 +98,7 @@ pub(super) fn emit_part<A: App, W: Wire>(
     }
 }
 
-impl Link {
+impl QpBase {
     /// Sends one frame on the path with a part of a work request's data. One whose next hop cannot be reached is counted and as
     /// good as sent.
     pub(super) fn emit_part<A: App, W: Wire>(
@@ -106,16 +106,16 @@ impl Link {
         wire: &mut W,
         headers: &Headers,
         part: Part<'_>,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), EmitError> {
         let Some(path) = self.way() else {
             self.counters.count(QpCount::Unreachable);
             return Ok(());
         };
         if self.lends && part.bytes > 0 {
-            lend_part(path, self.pd(), wire, headers, part, turn)?;
+            lend_part(path, self.pd(), wire, headers, part, cx)?;
         } else {
-            emit_part(path, self.pd(), wire, headers, part, turn)?;
+            emit_part(path, self.pd(), wire, headers, part, cx)?;
         }
         self.counters.add(QpCount::SentBytes, part.bytes as u64);
         Ok(())

@@ -17,11 +17,11 @@
 //! response that is held already says nothing of that: it may be of the first answer, of an earlier repetition or the network's.
 
 use super::{
-    Link, Turn,
+    Context, QpBase,
     completer::Completer,
-    early::HELD_MAX,
+    out_of_order::HELD_MAX,
     probe::TailProbe,
-    requester::{Asks, Reason, Requester, Sent, SentAgain},
+    requester::{AckRequest, Reason, Requester, Sent, SentAgain},
     send_queue::SendQueue,
 };
 use crate::{clock::Nanos, counters::QpCount, io::App, psn::Psn};
@@ -41,13 +41,13 @@ pub(crate) struct Selective {
     /// The peer was seen to keep what follows a loss.
     keeps: bool,
     /// The cursor went back for a NAK, and the peer may be seen to keep what was sent before.
-    went_back: Option<WentBack>,
+    went_back: Option<Rewind>,
     /// One packet was sent again, and nothing is known of it yet.
-    again: Option<Again>,
+    again: Option<SingleRepair>,
     /// Packets in a row that were sent again alone, the last included.
     alone: u8,
     /// The peer missed a READ, or an operation with one answer, which is sent again alone. Its answer says nothing of what the peer has behind it.
-    missed: Option<Missed>,
+    missed: Option<AnswerRepair>,
     /// Responses with these PSNs, the end not included, were asked for again.
     repeated: Option<(Psn, Psn)>,
     /// When the response that is missing is asked for again, if it does not come before.
@@ -72,7 +72,7 @@ pub(crate) struct Selective {
 
 /// The cursor went back for a NAK at `at`.
 #[derive(Clone, Copy, Debug)]
-struct WentBack {
+struct Rewind {
     at: Nanos,
     /// The packet that the NAK named, and the frontier of that moment.
     psn: Psn,
@@ -84,7 +84,7 @@ struct WentBack {
 
 /// A packet that was sent again alone.
 #[derive(Clone, Copy, Debug)]
-struct Again {
+struct SingleRepair {
     psn: Psn,
     at: Nanos,
     /// The frontier of that moment.
@@ -93,7 +93,7 @@ struct Again {
 
 /// A request with an answer of its own that is sent again alone.
 #[derive(Clone, Copy, Debug)]
-struct Missed {
+struct AnswerRepair {
     /// The PSN behind its last response.
     end: Psn,
     /// The frontier of the moment in which it left.
@@ -141,7 +141,7 @@ impl Selective {
     }
 
     /// A packet was sent at the cursor.
-    pub(crate) fn on_sent(&mut self, sent: &Sent, oldest: Psn, link: &Link, now: Nanos) {
+    pub(crate) fn on_sent(&mut self, sent: &Sent, oldest: Psn, base: &QpBase, now: Nanos) {
         if !sent.is_new && sent.wants_answer {
             // Its answers are on their way once more: what is still held from the first time shows no other loss.
             let end = sent.psn.plus(sent.packets);
@@ -158,18 +158,20 @@ impl Selective {
         {
             back.late = Some((sent.psn, now));
         }
-        let floor = link.recovery.probe_floor;
-        if !link.recovery.is_selective() {
-            if sent.is_new && sent.asks == Asks::Now {
+        let floor = base.recovery.probe_floor;
+        if !base.recovery.is_selective() {
+            if sent.is_new && sent.asks == AckRequest::Now {
                 self.probe.measure(sent.psn, now);
             }
             return;
         }
         match sent.asks {
-            Asks::Now if sent.is_new => self.probe.on_asked(sent.psn, sent.psn.plus(sent.packets - 1), now, floor),
-            Asks::Now => self.probe.on_asked_again(now, floor),
-            Asks::Later => self.probe.on_unasked(sent.psn, now, floor),
-            Asks::Not => {}
+            AckRequest::Now if sent.is_new => {
+                self.probe.on_asked(sent.psn, sent.psn.plus(sent.packets - 1), now, floor)
+            }
+            AckRequest::Now => self.probe.on_asked_again(now, floor),
+            AckRequest::Later => self.probe.on_unasked(sent.psn, now, floor),
+            AckRequest::Not => {}
         }
     }
 
@@ -179,11 +181,11 @@ impl Selective {
         psn: Psn,
         SentAgain { packets, wants_answer, reason, is_part }: SentAgain,
         frontier: Psn,
-        link: &Link,
+        base: &QpBase,
         now: Nanos,
     ) {
         let missing = (reason == Reason::Missing).then_some(psn);
-        self.probe.on_sent_again(missing, now, link.recovery.probe_floor);
+        self.probe.on_sent_again(missing, now, base.recovery.probe_floor);
         if wants_answer {
             let end = psn.plus(packets);
             self.repeated = Some((psn, end));
@@ -193,22 +195,22 @@ impl Selective {
             }
             if reason == Reason::Probe || self.missed.is_some() {
                 let named = reason == Reason::Missing;
-                self.missed = Some(Missed { end, frontier, named, told: false });
+                self.missed = Some(AnswerRepair { end, frontier, named, told: false });
             }
         } else {
-            (self.again, self.missed) = (Some(Again { psn, at: now, frontier }), None);
+            (self.again, self.missed) = (Some(SingleRepair { psn, at: now, frontier }), None);
         }
     }
 
     /// The peer was asked how much it has of what lies before `cursor`.
-    pub(crate) fn on_solicited(&mut self, cursor: Psn, link: &Link, now: Nanos) {
+    pub(crate) fn on_solicited(&mut self, cursor: Psn, base: &QpBase, now: Nanos) {
         self.solicited = Some((cursor, now));
-        self.probe.on_solicited(now, link.recovery.probe_floor);
+        self.probe.on_solicited(now, base.recovery.probe_floor);
     }
 
     /// The oldest that waits is now `oldest`.
-    pub(crate) fn on_progress(&mut self, oldest: Psn, requester: &mut Requester, link: &Link, now: Nanos) {
-        if !link.recovery.is_selective() {
+    pub(crate) fn on_progress(&mut self, oldest: Psn, requester: &mut Requester, base: &QpBase, now: Nanos) {
+        if !base.recovery.is_selective() {
             self.probe.on_measured(oldest, now);
             return;
         }
@@ -234,7 +236,7 @@ impl Selective {
         self.solicited = self.solicited.filter(|(to, _)| !is_behind(*to) && *to != oldest);
         self.missed =
             self.missed.filter(|missed| !missed.told && !is_behind(missed.frontier) && missed.frontier != oldest);
-        self.probe.on_progress(oldest, now, link.recovery.probe_floor);
+        self.probe.on_progress(oldest, now, base.recovery.probe_floor);
     }
 
     /// The cursor went back: everything is sent again.
@@ -262,7 +264,7 @@ impl Selective {
     /// had kept it.
     pub(crate) fn on_answered_again(&mut self, psn: Psn, now: Nanos) {
         let soon = self.probe.rtt().soonest();
-        let shows = |back: &mut WentBack| {
+        let shows = |back: &mut Rewind| {
             psn.distance_from(back.psn) > 0 && psn.distance_from(back.end) < 0 && now - back.at >= soon
         };
         // What was asked by a question is answered already, too.
@@ -311,10 +313,10 @@ impl Completer {
     /// The peer misses the oldest packet: it is sent again, alone to a peer that keeps the others.
     pub(super) fn repair_missing<A: App>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         let psn = self.unacknowledged();
         // A READ counts as one: where the next request is missing too, those behind it are, and one by one they would take a round trip each.
@@ -325,16 +327,17 @@ impl Completer {
             || self.selective.missed.is_some_and(|missed| missed.end == psn);
         // Whatever was asked before says nothing of what is sent again now.
         self.selective.solicited = None;
-        if !self.spend_retry(link, queue, turn) {
+        if !self.spend_retry(base, queue, cx) {
             return;
         }
         if self.selective.keeps && !in_a_row {
             self.selective.alone = if follows { self.selective.alone + 1 } else { 1 };
-            self.selective.missed = Some(Missed { end: psn, frontier: requester.frontier(), named: true, told: false });
+            self.selective.missed =
+                Some(AnswerRepair { end: psn, frontier: requester.frontier(), named: true, told: false });
             self.send_oldest_again(requester);
         } else {
             self.go_back(queue, requester);
-            self.selective.went_back = Some(WentBack { at: turn.now, psn, end: requester.frontier(), late: None });
+            self.selective.went_back = Some(Rewind { at: cx.now, psn, end: requester.frontier(), late: None });
         }
     }
 
@@ -364,7 +367,7 @@ impl Completer {
 
     /// An ACK of what is acknowledged already, when the peer was asked about more: the rest is lost. One that brings something new may be of a packet
     /// that asked before, and others may follow. Where the network takes several ways the question may have overtaken what it asked about.
-    pub(super) fn on_nothing_new(&mut self, queue: &SendQueue, requester: &mut Requester, link: &Link, now: Nanos) {
+    pub(super) fn on_nothing_new(&mut self, queue: &SendQueue, requester: &mut Requester, base: &QpBase, now: Nanos) {
         let soon = self.selective.probe.rtt().soonest();
         if self.selective.solicited.take_if(|(_, at)| now - *at >= soon).is_none() {
             return;
@@ -375,7 +378,7 @@ impl Completer {
             missed.told = true;
             self.selective.keeps &= !missed.named || missed.end != oldest;
         }
-        match link.recovery.reorder_delay {
+        match base.recovery.reorder_delay {
             Nanos(0) => self.probe_lost(queue, requester),
             delay => self.selective.probe.hasten(now + delay),
         }
@@ -395,22 +398,22 @@ impl Completer {
         &mut self,
         due: Nanos,
         held: Option<Psn>,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         if self.is_asked_for_oldest(requester) {
             return;
         }
         if self.selective.gap_due == Nanos::NEVER {
             // What a question did not hear of has arrived after all.
-            self.selective.probe.put_off(turn.now, link.recovery.probe_floor);
+            self.selective.probe.put_off(cx.now, base.recovery.probe_floor);
         }
         self.selective.gap_due = self.selective.gap_due.min(due);
         self.selective.gap_end = held.or(self.selective.gap_end);
-        if self.selective.gap_due <= turn.now {
-            self.ask_again(link, queue, requester, turn);
+        if self.selective.gap_due <= cx.now {
+            self.ask_again(base, queue, requester, cx);
         }
     }
 
@@ -418,56 +421,56 @@ impl Completer {
     /// unless they are held: then their turn comes before the timer does. If they were dropped nothing will come by itself.
     pub(super) fn on_gap_filled<A: App>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         if self.behind.is_some() {
-            self.act_on_behind(link, queue, requester, turn);
+            self.act_on_behind(base, queue, requester, cx);
         }
-        if !link.recovery.is_selective() || !link.state.sends() {
+        if !base.recovery.is_selective() || !base.state.sends() {
             return;
         }
         if let Some(to) = self.selective.acknowledged
             && !self.is_inside_read(queue)
-            && self.advance(to, link, queue, requester, turn).is_err()
+            && self.advance(to, base, queue, requester, cx).is_err()
         {
-            let due = turn.now + link.recovery.reorder_delay;
+            let due = cx.now + base.recovery.reorder_delay;
             self.selective.gap_due =
                 if self.is_asked_for_oldest(requester) { Nanos::NEVER } else { self.selective.gap_due.min(due) };
         }
         if self.behind.is_some() {
-            self.act_on_behind(link, queue, requester, turn);
+            self.act_on_behind(base, queue, requester, cx);
         }
         if let Some((_, last)) = self.selective.dropped
-            && link.state.sends()
+            && base.state.sends()
             && self.is_before_answer(queue)
         {
             self.selective.asked_for_dropped = Some(last);
-            self.ask_again(link, queue, requester, turn);
+            self.ask_again(base, queue, requester, cx);
         }
     }
 
     /// A timer other than the ACK timer may have run out.
     pub(super) fn on_selective_timeout<A: App>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
-        if self.selective.gap_due <= turn.now {
-            self.ask_again(link, queue, requester, turn);
+        if self.selective.gap_due <= cx.now {
+            self.ask_again(base, queue, requester, cx);
         }
         // A READ is answered by itself, and asked for again where that is lost.
-        if self.selective.probe.take_asking(turn.now) && !link.is_beside() && !self.awaits_answer(queue) {
+        if self.selective.probe.take_asking(cx.now) && !base.is_beside() && !self.awaits_answer(queue) {
             requester.solicit_ack();
         }
         // Beside us nothing is lost: what is late is late because this host is busy.
         let asks_late = self.selective.probe.asks_late();
-        let is_due = self.selective.probe.take_due(turn.now) && !link.is_beside();
-        if !is_due || requester.is_about_to_send(self.unacknowledged()) || !link.is_reachable() {
+        let is_due = self.selective.probe.take_due(cx.now) && !base.is_beside();
+        if !is_due || requester.is_about_to_send(self.unacknowledged()) || !base.is_reachable() {
             return;
         }
         if asks_late {
@@ -475,7 +478,7 @@ impl Completer {
             requester.ask_for_a_while();
             requester.solicit_ack();
         } else {
-            link.counters.count(QpCount::AdaptiveRetransmission);
+            base.counters.count(QpCount::AdaptiveRetransmission);
             self.probe_lost(queue, requester);
         }
     }
@@ -484,10 +487,10 @@ impl Completer {
     /// be answered says nothing new. So it costs no more than one for each that goes forward.
     fn ask_again<A: App>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
         requester: &mut Requester,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         self.selective.gap_due = Nanos::NEVER;
         if self.is_asked_for_oldest(requester) {
@@ -495,12 +498,12 @@ impl Completer {
         }
         // What was dropped here spends no retry, nor does it count as lost: the last word on it may be of before it was asked for again.
         if self.selective.asked_for_dropped.is_none() {
-            link.counters.count(QpCount::ImpliedNak);
-            if !self.spend_retry(link, queue, turn) {
+            base.counters.count(QpCount::ImpliedNak);
+            if !self.spend_retry(base, queue, cx) {
                 return;
             }
         }
-        let end = self.end_of_part(link, queue, requester);
+        let end = self.end_of_part(base, queue, requester);
         // Later READs are executed again behind the oldest, so that what they bring is no older.
         match self.selective.dropped {
             Some((first, _)) if first.distance_from(queue.entry(queue.head()).end_psn()) < 0 => {
@@ -508,7 +511,7 @@ impl Completer {
             }
             dropped => {
                 if dropped.is_some() {
-                    self.go_back_behind_oldest(link, queue, requester);
+                    self.go_back_behind_oldest(base, queue, requester);
                 }
                 self.send_oldest_again(requester);
                 requester.ask_up_to(end);
@@ -524,13 +527,13 @@ impl Completer {
 
     /// What is there of the oldest READ is not asked for with what is missing. Where more is missing of the same request the second time asks for all
     /// of it, or each gap would take a round trip.
-    fn end_of_part(&mut self, link: &Link, queue: &SendQueue, requester: &Requester) -> Option<Psn> {
+    fn end_of_part(&mut self, base: &QpBase, queue: &SendQueue, requester: &Requester) -> Option<Psn> {
         let end = self.selective.gap_end.take().filter(|_| self.selective.may_ask_for_parts())?;
         let entry = queue.entry(queue.head());
         if !entry.is_read() {
             return None;
         }
-        let chunk = requester.read_chunk(link.attributes.max_rd_atomic);
+        let chunk = requester.read_chunk(base.attributes.max_rd_atomic);
         let begins = self.place(queue).1 / chunk * chunk;
         let request = entry.first_psn.plus(begins);
         let behind = entry.first_psn.plus((begins + chunk).min(entry.packets));
@@ -539,11 +542,11 @@ impl Completer {
     }
 
     /// The cursor goes back to what lies behind the oldest READ or atomic operation, if it is there.
-    fn go_back_behind_oldest(&mut self, link: &Link, queue: &SendQueue, requester: &mut Requester) {
+    fn go_back_behind_oldest(&mut self, base: &QpBase, queue: &SendQueue, requester: &mut Requester) {
         let position = queue.head();
         let entry = queue.entry(position);
         if requester.cursor().distance_from(entry.end_psn()) > 0 {
-            let chunk = if entry.is_read() { requester.read_chunk(link.attributes.max_rd_atomic) } else { 1 };
+            let chunk = if entry.is_read() { requester.read_chunk(base.attributes.max_rd_atomic) } else { 1 };
             let requests = entry.packets.div_ceil(chunk) - self.place(queue).1 / chunk;
             requester.rewind(position.wrapping_add(1), 0, entry.end_psn());
             requester.on_begun(requests);

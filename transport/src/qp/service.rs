@@ -3,7 +3,7 @@
 use roced_shared::abi::control::service;
 
 use super::{
-    Link, Turn, Visit, datagram::Datagram, key_change::Waiter, recv_queue::RecvQueue, reliable::Reliable,
+    Context, QpBase, Transmission, datagram::Datagram, key_change::Waiter, recv_queue::RecvQueue, reliable::Reliable,
     send_queue::SendQueue, unreliable::Unreliable,
 };
 use crate::{
@@ -87,27 +87,27 @@ impl Roles {
     }
 
     /// To RTR: its attributes are set.
-    pub(super) fn begin_to_receive(&mut self, link: &Link) {
+    pub(super) fn begin_to_receive(&mut self, base: &QpBase) {
         match self {
-            Self::Reliable(it) => it.begin_to_receive(link),
-            Self::Unreliable(it) => it.begin_to_receive(link),
+            Self::Reliable(it) => it.begin_to_receive(base),
+            Self::Unreliable(it) => it.begin_to_receive(base),
             Self::Datagram(_) => {}
         }
     }
 
     /// To RTS: its attributes are set.
-    pub(super) fn begin_to_send(&mut self, link: &Link, queue: &SendQueue) {
+    pub(super) fn begin_to_send(&mut self, base: &QpBase, queue: &SendQueue) {
         match self {
-            Self::Reliable(it) => it.begin_to_send(link, queue),
-            Self::Unreliable(it) => it.begin_to_send(link),
-            Self::Datagram(it) => it.begin_to_send(link),
+            Self::Reliable(it) => it.begin_to_send(base, queue),
+            Self::Unreliable(it) => it.begin_to_send(base),
+            Self::Datagram(it) => it.begin_to_send(base),
         }
     }
 
     /// Attributes changed while the send queue is drained.
-    pub(super) fn renew_attributes(&mut self, mask: u32, link: &Link) {
+    pub(super) fn renew_attributes(&mut self, mask: u32, base: &QpBase) {
         match self {
-            Self::Reliable(it) => it.renew_attributes(mask, link),
+            Self::Reliable(it) => it.renew_attributes(mask, base),
             // They keep no copies of any.
             Self::Unreliable(_) | Self::Datagram(_) => {}
         }
@@ -130,23 +130,23 @@ impl Roles {
     pub(super) fn on_packet<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         send_queue: &mut SendQueue,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         match self {
-            Self::Reliable(it) => it.on_packet(packet, link, send_queue, recv_queue, turn),
-            Self::Unreliable(it) => it.on_packet(packet, link, recv_queue, turn),
-            Self::Datagram(it) => it.on_packet(packet, link, recv_queue, turn),
+            Self::Reliable(it) => it.on_packet(packet, base, send_queue, recv_queue, cx),
+            Self::Unreliable(it) => it.on_packet(packet, base, recv_queue, cx),
+            Self::Datagram(it) => it.on_packet(packet, base, recv_queue, cx),
         }
     }
 
-    pub(super) fn on_timeout<A: App>(&mut self, link: &mut Link, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
+    pub(super) fn on_timeout<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
         match self {
-            Self::Reliable(it) => it.on_timeout(link, queue, turn),
-            Self::Unreliable(it) if link.state.sends() => it.on_timeout(turn.now),
-            Self::Datagram(it) if link.state.sends() => it.on_timeout(turn.now),
+            Self::Reliable(it) => it.on_timeout(base, queue, cx),
+            Self::Unreliable(it) if base.state.sends() => it.on_timeout(cx.now),
+            Self::Datagram(it) if base.state.sends() => it.on_timeout(cx.now),
             Self::Unreliable(_) | Self::Datagram(_) => {}
         }
     }
@@ -156,32 +156,32 @@ impl Roles {
         &mut self,
         waiter: Waiter,
         done: bool,
-        link: &mut Link,
+        base: &mut QpBase,
         send_queue: &mut SendQueue,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         match self {
-            Self::Reliable(it) => it.on_key_change(waiter, done, link, send_queue, recv_queue, turn),
-            Self::Unreliable(it) => it.on_key_change(done, link, send_queue, turn),
+            Self::Reliable(it) => it.on_key_change(waiter, done, base, send_queue, recv_queue, cx),
+            Self::Unreliable(it) => it.on_key_change(done, base, send_queue, cx),
             // It asks for none.
             Self::Datagram(_) => {}
         }
     }
 
-    pub(super) fn deadline(&self, link: &Link) -> Nanos {
+    pub(super) fn deadline(&self, base: &QpBase) -> Nanos {
         match self {
-            Self::Reliable(it) => it.deadline(link),
-            Self::Unreliable(it) if link.state.sends() => it.deadline(),
-            Self::Datagram(it) if link.state.sends() => it.deadline(),
+            Self::Reliable(it) => it.deadline(base),
+            Self::Unreliable(it) if base.state.sends() => it.deadline(),
+            Self::Datagram(it) if base.state.sends() => it.deadline(),
             Self::Unreliable(_) | Self::Datagram(_) => Nanos::NEVER,
         }
     }
 
     /// Receive work was posted. True when the peer is to be told.
-    pub(super) fn on_receive_posted(&mut self, link: &Link) -> bool {
+    pub(super) fn on_receive_posted(&mut self, base: &QpBase) -> bool {
         match self {
-            Self::Reliable(it) => it.responder.on_receive_posted(link),
+            Self::Reliable(it) => it.responder.on_receive_posted(base),
             // They have no answers.
             Self::Unreliable(_) | Self::Datagram(_) => false,
         }
@@ -206,24 +206,24 @@ impl Roles {
     /// Sends one frame.
     pub(super) fn transmit<A: App, W: Wire>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
-        each!(self, it => it.transmit(link, queue, turn, wire))
+    ) -> Transmission {
+        each!(self, it => it.transmit(base, queue, cx, wire))
     }
 
     /// A queue pair that has failed says why, if its service has words for it.
     pub(super) fn transmit_last_words<A: App, W: Wire>(
         &mut self,
-        link: &mut Link,
-        turn: &mut Turn<'_, A>,
+        base: &mut QpBase,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
+    ) -> Transmission {
         match self {
-            Self::Reliable(it) => it.transmit_last_words(link, turn, wire),
-            Self::Unreliable(_) | Self::Datagram(_) => Visit::Idle,
+            Self::Reliable(it) => it.transmit_last_words(base, cx, wire),
+            Self::Unreliable(_) | Self::Datagram(_) => Transmission::Idle,
         }
     }
 }

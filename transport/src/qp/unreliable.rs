@@ -16,8 +16,8 @@ use roced_shared::abi::{
 };
 
 use super::{
-    Link, Received, State, Turn, Visit,
-    key_change::{KeyWish, Waiter},
+    Context, QpBase, Received, State, Transmission,
+    key_change::{KeyRequest, Waiter},
     recv_queue::RecvQueue,
     scatter::SgeCursor,
     segment::{Part, length_fits, packets, position},
@@ -53,12 +53,12 @@ pub(crate) struct Unreliable {
 }
 
 impl Unreliable {
-    pub(crate) fn begin_to_receive(&mut self, link: &Link) {
-        self.receiver = Receiver { expected: Psn::new(link.attributes.rq_psn), message: Message::None };
+    pub(crate) fn begin_to_receive(&mut self, base: &QpBase) {
+        self.receiver = Receiver { expected: Psn::new(base.attributes.rq_psn), message: Message::None };
     }
 
-    pub(crate) fn begin_to_send(&mut self, link: &Link) {
-        (self.sender.psn, self.sender.packet) = (Psn::new(link.attributes.sq_psn), 0);
+    pub(crate) fn begin_to_send(&mut self, base: &QpBase) {
+        (self.sender.psn, self.sender.packet) = (Psn::new(base.attributes.sq_psn), 0);
     }
 
     /// All that was begun is done.
@@ -73,20 +73,20 @@ impl Unreliable {
     pub(crate) fn on_packet<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
-        self.receiver.on_packet(packet, link, recv_queue, turn)
+        self.receiver.on_packet(packet, base, recv_queue, cx)
     }
 
     /// The BIND_MW or LOCAL_INV that is the oldest send was carried out, or cannot be.
     pub(crate) fn on_key_change<A: App>(
         &mut self,
         done: bool,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) {
         if queue.is_empty() {
             return;
@@ -94,9 +94,9 @@ impl Unreliable {
         let entry = *queue.entry(queue.head());
         if done {
             queue.pop();
-            link.complete_send(&entry, Status::Success, turn);
+            base.complete_send(&entry, Status::Success, cx);
         } else {
-            link.fail_oldest_send(KeyWish::refusal(&entry), queue, turn);
+            base.fail_oldest_send(KeyRequest::refusal(&entry), queue, cx);
         }
     }
 
@@ -110,12 +110,12 @@ impl Unreliable {
 
     pub(crate) fn transmit<A: App, W: Wire>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
-        self.sender.transmit(link, queue, turn, wire)
+    ) -> Transmission {
+        self.sender.transmit(base, queue, cx, wire)
     }
 }
 
@@ -132,22 +132,22 @@ struct Sender {
 impl Sender {
     fn transmit<A: App, W: Wire>(
         &mut self,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
+    ) -> Transmission {
         // IBTA v1 10.3.1.5: a queue that drains begins nothing.
-        let may_send = link.state == State::ReadyToSend || link.state == State::SendQueueDrain && self.packet > 0;
-        if !may_send || queue.is_empty() || link.is_resolving() || self.gate.is_closed(turn.now) {
-            return Visit::Idle;
+        let may_send = base.state == State::ReadyToSend || base.state == State::SendQueueDrain && self.packet > 0;
+        if !may_send || queue.is_empty() || base.is_resolving() || self.gate.is_closed(cx.now) {
+            return Transmission::Idle;
         }
         let entry = *queue.entry(queue.head());
         if entry.is_local() {
-            if !link.keys.waits(Waiter::Requester) {
-                link.keys.want(Waiter::Requester, KeyWish::of_work(&entry));
+            if !base.keys.waits(Waiter::Requester) {
+                base.keys.want(Waiter::Requester, KeyRequest::of_work(&entry));
             }
-            return Visit::Idle;
+            return Transmission::Idle;
         }
         let (operation, imm) = match entry.op {
             SendOp::Send => (Operation::Send, None),
@@ -155,21 +155,21 @@ impl Sender {
             SendOp::Write => (Operation::Write, None),
             SendOp::WriteImm => (Operation::Write, Some(entry.imm)),
             // IBTA v1 table 34: an unreliable connection has no other operations.
-            _ => return self.fail(Status::LocalQpOperation, link, queue, turn),
+            _ => return self.fail(Status::LocalQpOperation, base, queue, cx),
         };
         if entry.length() > MESSAGE_BYTES_MAX {
-            return self.fail(Status::LocalLength, link, queue, turn);
+            return self.fail(Status::LocalLength, base, queue, cx);
         }
-        let mtu = link.mtu();
+        let mtu = base.mtu();
         let packets = packets(entry.length(), mtu);
-        if link.is_unreachable() {
+        if base.is_unreachable() {
             // The rest of the message is as good as sent: not packet by packet, of which there may be millions.
-            link.counters.count(QpCount::Unreachable);
+            base.counters.count(QpCount::Unreachable);
             self.psn = self.psn.plus(packets - self.packet);
             self.packet = 0;
             queue.pop();
-            link.complete_send(&entry, Status::Success, turn);
-            return Visit::Progress;
+            base.complete_send(&entry, Status::Success, cx);
+            return Transmission::Progress;
         }
         let position = position(self.packet, packets);
         let (begins, ends) = (position.begins(), position.ends());
@@ -185,42 +185,42 @@ impl Sender {
             imm,
             ..Headers::new(Bth {
                 solicited: ends && entry.is_solicited() && entry.takes_receive(),
-                ..link.bth(opcode::uc(operation, position, imm.is_some()), self.psn)
+                ..base.bth(opcode::uc(operation, position, imm.is_some()), self.psn)
             })
         };
         let part = Part { data: queue.data(queue.head()), skip, bytes: payload_bytes };
-        match link.emit_part(wire, &headers, part, turn) {
+        match base.emit_part(wire, &headers, part, cx) {
             Ok(()) => {}
-            Err(EmitError::Full) => return Visit::Full,
+            Err(EmitError::Full) => return Transmission::Full,
             Err(EmitError::Aborted) => {
-                link.counters.count(QpCount::LocalProtection);
-                return self.fail(Status::LocalProtection, link, queue, turn);
+                base.counters.count(QpCount::LocalProtection);
+                return self.fail(Status::LocalProtection, base, queue, cx);
             }
         }
-        link.counters.count(QpCount::RequestPackets);
-        self.gate.on_sent(turn.now, payload_bytes + link.overhead());
+        base.counters.count(QpCount::RequestPackets);
+        self.gate.on_sent(cx.now, payload_bytes + base.overhead());
         self.psn = self.psn.plus(1);
         self.packet += 1;
         if ends {
             self.packet = 0;
             queue.pop();
             // IBTA v1 9.8.3: done when its last packet has left.
-            link.complete_send(&entry, Status::Success, turn);
+            base.complete_send(&entry, Status::Success, cx);
         }
-        Visit::Progress
+        Transmission::Progress
     }
 
     /// The oldest send cannot be sent, or not to its end: the send queue stops.
     fn fail<A: App>(
         &mut self,
         status: Status,
-        link: &mut Link,
+        base: &mut QpBase,
         queue: &mut SendQueue,
-        turn: &mut Turn<'_, A>,
-    ) -> Visit {
+        cx: &mut Context<'_, A>,
+    ) -> Transmission {
         self.packet = 0;
-        link.fail_oldest_send(status, queue, turn);
-        Visit::Progress
+        base.fail_oldest_send(status, queue, cx);
+        Transmission::Progress
     }
 }
 
@@ -252,9 +252,9 @@ impl Receiver {
     fn on_packet<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        link: &mut Link,
+        base: &mut QpBase,
         recv_queue: &mut RecvQueue,
-        turn: &mut Turn<'_, A>,
+        cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         let ahead = packet.bth.psn.distance_from(self.expected);
         if (-LATE_PSNS..0).contains(&ahead) {
@@ -272,23 +272,23 @@ impl Receiver {
             return Err(DropReason::OutOfSequence);
         };
         self.expected = packet.bth.psn.plus(1);
-        if !length_fits(packet, link.mtu()) {
+        if !length_fits(packet, base.mtu()) {
             return Err(DropReason::InvalidRequest);
         }
         self.message = match (packet.info.operation, message) {
-            (Operation::Send, Message::Send { received }) => on_send(packet, received, link, recv_queue, turn)?,
+            (Operation::Send, Message::Send { received }) => on_send(packet, received, base, recv_queue, cx)?,
             (Operation::Send, Message::None) if packet.info.position.begins() => {
-                link.counters.count(QpCount::SendRequests);
-                on_send(packet, 0, link, recv_queue, turn)?
+                base.counters.count(QpCount::SendRequests);
+                on_send(packet, 0, base, recv_queue, cx)?
             }
-            (Operation::Write, message @ Message::Write { .. }) => on_write(packet, message, link, recv_queue, turn)?,
+            (Operation::Write, message @ Message::Write { .. }) => on_write(packet, message, base, recv_queue, cx)?,
             (Operation::Write, Message::None) => {
                 // A first packet has a RETH, and no other.
                 let reth = packet.reth.ok_or(DropReason::OutOfSequence)?;
-                check_range(&reth, link, turn)?;
-                link.counters.count(QpCount::WriteRequests);
+                check_range(&reth, base, cx)?;
+                base.counters.count(QpCount::WriteRequests);
                 let message = Message::Write { key: reth.rkey, va: reth.va, length: reth.length, done: 0 };
-                on_write(packet, message, link, recv_queue, turn)?
+                on_write(packet, message, base, recv_queue, cx)?
             }
             // In the middle of a message that is lost, or of another.
             (_, Message::None) => return Err(DropReason::OutOfSequence),
@@ -302,23 +302,23 @@ impl Receiver {
 fn on_send<A: App>(
     packet: &Packet<'_>,
     received: u32,
-    link: &mut Link,
+    base: &mut QpBase,
     recv_queue: &mut RecvQueue,
-    turn: &mut Turn<'_, A>,
+    cx: &mut Context<'_, A>,
 ) -> Result<Message, DropReason> {
-    link.provide_receive(recv_queue, turn);
+    base.provide_receive(recv_queue, cx);
     let sges = recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
     let mut cursor = SgeCursor::new(sges, received.into());
     let payload = packet.payload_len();
     if payload as u64 > cursor.remaining() || u64::from(received) + payload as u64 > MESSAGE_BYTES_MAX {
         return Err(DropReason::InvalidRequest);
     }
-    let placed = packet.pieces().try_for_each(|piece| cursor.place(turn.mrs, link.recv_pd(), turn.app, piece));
+    let placed = packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, base.recv_pd(), cx.app, piece));
     match placed {
         Ok(()) => {}
         Err(PlaceFault::Lender) => return Err(DropReason::LenderGone),
         Err(PlaceFault::Target) => {
-            link.fail_recv(recv_queue, turn);
+            base.fail_recv(recv_queue, cx);
             return Err(DropReason::InvalidRequest);
         }
     }
@@ -326,7 +326,7 @@ fn on_send<A: App>(
     if !packet.info.position.ends() {
         return Ok(Message::Send { received });
     }
-    finish(packet, CompletionOp::Recv, received, link, recv_queue, turn);
+    finish(packet, CompletionOp::Recv, received, base, recv_queue, cx);
     Ok(Message::None)
 }
 
@@ -334,9 +334,9 @@ fn on_send<A: App>(
 fn on_write<A: App>(
     packet: &Packet<'_>,
     message: Message,
-    link: &mut Link,
+    base: &mut QpBase,
     recv_queue: &mut RecvQueue,
-    turn: &mut Turn<'_, A>,
+    cx: &mut Context<'_, A>,
 ) -> Result<Message, DropReason> {
     let Message::Write { key, va, length, done } = message else { return Err(DropReason::InvalidRequest) };
     let (payload, left, ends) = (packet.payload_len(), (length - done) as usize, packet.info.position.ends());
@@ -345,7 +345,7 @@ fn on_write<A: App>(
         return Err(DropReason::InvalidRequest);
     }
     if packet.imm.is_some() {
-        link.provide_receive(recv_queue, turn);
+        base.provide_receive(recv_queue, cx);
         if recv_queue.is_empty() {
             return Err(DropReason::ReceiverNotReady);
         }
@@ -354,10 +354,10 @@ fn on_write<A: App>(
         // Each packet checks its own piece: the region may be gone since the first.
         let at = va.wrapping_add(done.into());
         let denied = |_| DropReason::RemoteAccess;
-        let mut span = link.check_peer(turn.mrs, key, Right::RemoteWrite, at, payload).map_err(denied)?;
+        let mut span = base.check_peer(cx.mrs, key, Right::RemoteWrite, at, payload).map_err(denied)?;
         for piece in packet.pieces() {
             let (now, later) = span.split_at(piece.len());
-            turn.app.place(now, piece).map_err(|fault| match fault {
+            cx.app.place(now, piece).map_err(|fault| match fault {
                 PlaceFault::Target => DropReason::RemoteAccess,
                 PlaceFault::Lender => DropReason::LenderGone,
             })?;
@@ -368,21 +368,21 @@ fn on_write<A: App>(
         return Ok(Message::Write { key, va, length, done: done + payload as u32 });
     }
     if packet.imm.is_some() {
-        finish(packet, CompletionOp::RecvWriteImm, length, link, recv_queue, turn);
+        finish(packet, CompletionOp::RecvWriteImm, length, base, recv_queue, cx);
     }
     Ok(Message::None)
 }
 
 /// May the peer write to the whole range that it names? A WRITE of no bytes names none (IBTA v1 C9-88).
-fn check_range<A: App>(reth: &Reth, link: &Link, turn: &Turn<'_, A>) -> Result<(), DropReason> {
-    if link.attributes.access & access::REMOTE_WRITE == 0 {
+fn check_range<A: App>(reth: &Reth, base: &QpBase, cx: &Context<'_, A>) -> Result<(), DropReason> {
+    if base.attributes.access & access::REMOTE_WRITE == 0 {
         return Err(DropReason::RemoteAccess);
     }
     if u64::from(reth.length) > MESSAGE_BYTES_MAX {
         return Err(DropReason::InvalidRequest);
     }
     if reth.length > 0 {
-        let whole = link.check_peer(turn.mrs, reth.rkey, Right::RemoteWrite, reth.va, reth.length as usize);
+        let whole = base.check_peer(cx.mrs, reth.rkey, Right::RemoteWrite, reth.va, reth.length as usize);
         whole.map_err(|_| DropReason::RemoteAccess)?;
     }
     Ok(())
@@ -393,14 +393,14 @@ fn finish<A: App>(
     packet: &Packet<'_>,
     op: CompletionOp,
     bytes: u32,
-    link: &mut Link,
+    base: &mut QpBase,
     recv_queue: &mut RecvQueue,
-    turn: &mut Turn<'_, A>,
+    cx: &mut Context<'_, A>,
 ) {
     if let Some(wr_id) = recv_queue.pop() {
         let (imm, solicited) = (packet.imm, packet.bth.solicited);
         let status = Status::Success;
         let (invalidated, source) = (None, None);
-        link.complete_recv(&Received { wr_id, status, op, bytes, imm, solicited, invalidated, source }, turn);
+        base.complete_recv(&Received { wr_id, status, op, bytes, imm, solicited, invalidated, source }, cx);
     }
 }

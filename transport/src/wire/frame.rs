@@ -14,7 +14,7 @@ use super::{
     network::{IPV4_BYTES, IPV6_BYTES, Network, Roce, peek_bth, udp_checksum_holds},
 };
 use crate::{
-    io::{Loan, Payload, SEGMENTS_MAX, Segments},
+    io::{BorrowedPayload, Payload, SEGMENTS_MAX, Segments},
     reject::DropReason,
 };
 
@@ -59,7 +59,7 @@ pub struct Packet<'a> {
     /// Payload and pad, in pieces that may be empty.
     body: [&'a [u8]; SEGMENTS_MAX],
     /// The payload, if its sender lends it.
-    loans: &'a [Loan],
+    loans: &'a [BorrowedPayload],
     payload_bytes: usize,
     icrc: [u8; ICRC_BYTES],
 }
@@ -91,7 +91,7 @@ impl<'a> Packet<'a> {
 
     /// The payload, piece by piece: [`Self::payload_len`] bytes in all, no piece empty.
     pub fn pieces(&self) -> impl Iterator<Item = Payload<'a>> + use<'a> {
-        self.payload().map(Payload::Bytes).chain(self.loans.iter().copied().map(Payload::Loan))
+        self.payload().map(Payload::Bytes).chain(self.loans.iter().copied().map(Payload::BorrowedPayload))
     }
 
     /// The payload that is in the frame, piece by piece, no piece empty: [`Self::payload_len`] bytes in all, or none if it is lent.
@@ -141,17 +141,17 @@ pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_lent<'a>(frame: &'a [u8], loans: &'a [Loan]) -> Result<Packet<'a>, DropReason> {
+pub fn parse_lent<'a>(frame: &'a [u8], loans: &'a [BorrowedPayload]) -> Result<Packet<'a>, DropReason> {
     parse_with(&[frame], loans)
 }
 
 #[inline(always)]
-fn parse_with<'a>(frame: &Segments<'a>, loans: &'a [Loan]) -> Result<Packet<'a>, DropReason> {
+fn parse_with<'a>(frame: &Segments<'a>, loans: &'a [BorrowedPayload]) -> Result<Packet<'a>, DropReason> {
     let [first, further @ ..] = frame else { return Err(DropReason::BadLength) };
     if further.len() >= SEGMENTS_MAX {
         return Err(DropReason::BadLength);
     }
-    let lent_bytes = loans.iter().map(Loan::len).sum::<usize>();
+    let lent_bytes = loans.iter().map(BorrowedPayload::len).sum::<usize>();
     let frame_bytes = first.len() + further.iter().map(|piece| piece.len()).sum::<usize>() + lent_bytes;
     let network = Network::read(first, frame_bytes)?;
 

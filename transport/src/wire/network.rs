@@ -82,14 +82,14 @@ impl Network {
     /// keeps most of it.
     #[inline(always)]
     pub(super) fn read(first: &[u8], frame_bytes: usize) -> Result<Self, DropReason> {
-        let link = Link::read(first)?;
-        let ip = match link.ethertype {
-            ETHERTYPE_IPV4 => Ip::read_v4(first, link.ip_at)?,
-            ETHERTYPE_IPV6 => Ip::read_v6(first, link.ip_at, PROTOCOL_UDP)?,
-            ETHERTYPE_ROCE_V1 => return Self::read_v1(first, &link, frame_bytes),
+        let header = LinkHeader::read(first)?;
+        let ip = match header.ethertype {
+            ETHERTYPE_IPV4 => Ip::read_v4(first, header.ip_at)?,
+            ETHERTYPE_IPV6 => Ip::read_v6(first, header.ip_at, PROTOCOL_UDP)?,
+            ETHERTYPE_ROCE_V1 => return Self::read_v1(first, &header, frame_bytes),
             _ => return Err(DropReason::NotRoce),
         };
-        let udp_at = link.ip_at + ip.header_bytes;
+        let udp_at = header.ip_at + ip.header_bytes;
         let &[s0, s1, d0, d1, l0, l1, _, _] = bytes_at::<UDP_BYTES>(first, udp_at).ok_or(DropReason::BadLength)?;
         if u16::from_be_bytes([d0, d1]) != ROCE_UDP_PORT {
             return Err(DropReason::NotRoce);
@@ -101,33 +101,33 @@ impl Network {
             return Err(DropReason::BadLength);
         }
         Ok(Self {
-            vlan: link.vlan,
+            vlan: header.vlan,
             source: ip.source,
             destination: ip.destination,
             traffic_class: ip.traffic_class,
             hop_limit: ip.hop_limit,
             roce: Roce::V2 { udp_source_port: u16::from_be_bytes([s0, s1]) },
-            ip_at: link.ip_at,
+            ip_at: header.ip_at,
             bth_at: udp_at + UDP_BYTES,
             end,
         })
     }
 
-    fn read_v1(first: &[u8], link: &Link, frame_bytes: usize) -> Result<Self, DropReason> {
-        let grh = Ip::read_v6(first, link.ip_at, PROTOCOL_BTH)?;
-        let bth_at = link.ip_at + grh.header_bytes;
+    fn read_v1(first: &[u8], header: &LinkHeader, frame_bytes: usize) -> Result<Self, DropReason> {
+        let grh = Ip::read_v6(first, header.ip_at, PROTOCOL_BTH)?;
+        let bth_at = header.ip_at + grh.header_bytes;
         let end = bth_at + grh.payload_bytes;
         if end > frame_bytes {
             return Err(DropReason::BadLength);
         }
         Ok(Self {
-            vlan: link.vlan,
+            vlan: header.vlan,
             source: grh.source,
             destination: grh.destination,
             traffic_class: grh.traffic_class,
             hop_limit: grh.hop_limit,
             roce: Roce::V1,
-            ip_at: link.ip_at,
+            ip_at: header.ip_at,
             bth_at,
             end,
         })
@@ -136,33 +136,33 @@ impl Network {
 
 /// Where the BTH of a RoCE frame begins, without checking more than that takes.
 pub(super) fn peek_bth(first: &[u8]) -> Option<usize> {
-    let link = Link::read(first).ok()?;
-    let (protocol, header_bytes) = match link.ethertype {
+    let header = LinkHeader::read(first).ok()?;
+    let (protocol, header_bytes) = match header.ethertype {
         ETHERTYPE_IPV4 => {
-            let header: &[u8; IPV4_BYTES] = bytes_at(first, link.ip_at)?;
+            let header: &[u8; IPV4_BYTES] = bytes_at(first, header.ip_at)?;
             (header[9], usize::from(header[0] & 0x0f) * 4)
         }
-        ETHERTYPE_IPV6 => (bytes_at::<IPV6_BYTES>(first, link.ip_at)?[6], IPV6_BYTES),
+        ETHERTYPE_IPV6 => (bytes_at::<IPV6_BYTES>(first, header.ip_at)?[6], IPV6_BYTES),
         ETHERTYPE_ROCE_V1 => {
-            let next_header = bytes_at::<IPV6_BYTES>(first, link.ip_at)?[6];
-            return (next_header == PROTOCOL_BTH).then_some(link.ip_at + IPV6_BYTES);
+            let next_header = bytes_at::<IPV6_BYTES>(first, header.ip_at)?[6];
+            return (next_header == PROTOCOL_BTH).then_some(header.ip_at + IPV6_BYTES);
         }
         _ => return None,
     };
-    let udp_at = link.ip_at + header_bytes;
+    let udp_at = header.ip_at + header_bytes;
     let &[_, _, d0, d1, ..] = bytes_at::<UDP_BYTES>(first, udp_at)?;
     (protocol == PROTOCOL_UDP && u16::from_be_bytes([d0, d1]) == ROCE_UDP_PORT).then_some(udp_at + UDP_BYTES)
 }
 
 /// Ethernet and up to two VLAN tags.
-struct Link {
+struct LinkHeader {
     ethertype: u16,
     /// The tag next to the IP header: behind a service tag it is the customer's.
     vlan: Option<u16>,
     ip_at: usize,
 }
 
-impl Link {
+impl LinkHeader {
     #[inline(always)]
     fn read(first: &[u8]) -> Result<Self, DropReason> {
         let mut vlan = None;

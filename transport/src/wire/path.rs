@@ -13,13 +13,13 @@ use super::{
     opcode::{self, HEADER_BYTES_MAX, Opcode},
     pad_bytes,
 };
-use crate::io::{Abort, FrameMut, Via};
+use crate::io::{Abort, Egress, FrameMut};
 
 /// What a path is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathSpec {
     /// Which way frames leave.
-    pub via: Via,
+    pub via: Egress,
     /// Our MAC address.
     pub source_mac: [u8; 6],
     /// MAC address of the next hop.
@@ -69,7 +69,7 @@ pub struct Path {
     ipv4_sum: Option<u32>,
     source: [u8; 16],
     destination: [u8; 16],
-    via: Via,
+    via: Egress,
     vlan: Option<Vlan>,
 }
 
@@ -143,7 +143,7 @@ impl Path {
     }
 
     /// Which way frames leave.
-    pub const fn via(&self) -> Via {
+    pub const fn via(&self) -> Egress {
         self.via
     }
 

@@ -10,7 +10,7 @@ use roced_shared::{
     ids::Cqn,
 };
 use roced_transport::{
-    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault, PlaceFault},
+    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
     mr::{MemSpan, Mr},
 };
 
@@ -64,7 +64,7 @@ impl App for Client {
     }
 
     /// Nobody here is beside anybody.
-    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), PlaceFault> {
+    fn copy(&mut self, _to: MemSpan<'_>, _from: BorrowedPayload) -> Result<(), PlaceFault> {
         Err(PlaceFault::Lender)
     }
 

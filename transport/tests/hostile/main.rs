@@ -23,11 +23,11 @@ use roced_transport::{
     ah::AddressHandle,
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
-    io::Via,
+    io::Egress,
     mr::{Mr, MrKey, Scope},
     partition::Partitions,
     psn::Psn,
-    qp::{KeyChange, KeyWish, PathState, Qp, QpConfig, ServiceType},
+    qp::{KeyChange, KeyRequest, PathState, Qp, QpConfig, ServiceType},
     recovery::{Recovery, RecoveryConfig},
     wire::{Operation, Path, PathSpec, Roce},
     work::{DatagramTo, RecvWork, SendWork, WorkData},
@@ -79,7 +79,7 @@ fn qpn(index: u32) -> Qpn {
 
 fn path(source: [u8; 16], destination: [u8; 16]) -> Path {
     Path::new(&PathSpec {
-        via: Via::Nic { flow: 0 },
+        via: Egress::Nic { flow: 0 },
         source_mac: [2; 6],
         dest_mac: [4; 6],
         vlan: None,
@@ -436,11 +436,11 @@ impl World {
                 self.changes.pop();
             }
             let done = match wish {
-                KeyWish::InvalidateLocally(key) | KeyWish::InvalidateRemotely(key) => {
+                KeyRequest::InvalidateLocally(key) | KeyRequest::InvalidateRemotely(key) => {
                     self.remove_mr(key.0 >> 8);
                     true
                 }
-                KeyWish::Bind { .. } => !self.random.once_in(10),
+                KeyRequest::Bind { .. } => !self.random.once_in(10),
             };
             self.endpoint.finish_key_change(self.now, qpn, ticket, done, &mut self.client);
             if self.random.once_in(9) {

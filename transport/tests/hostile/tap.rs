@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use roced_transport::{
-    io::{Abort, EmitError, FrameMut, Via, Wire},
+    io::{Abort, Egress, EmitError, FrameMut, Wire},
     psn::Psn,
     wire::{Operation, Syndrome, parse},
 };
@@ -23,7 +23,7 @@ pub(crate) struct Tap {
 impl Wire for Tap {
     fn emit(
         &mut self,
-        _via: Via,
+        _via: Egress,
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {

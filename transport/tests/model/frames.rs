@@ -3,7 +3,7 @@
 use proptest::{collection, option, prelude::*, sample};
 use roced_shared::ids::{DeviceId, Qpn};
 use roced_transport::{
-    io::{FrameMut, Via},
+    io::{Egress, FrameMut},
     mr::MrKey,
     partition::Pkey,
     psn::Psn,
@@ -81,7 +81,7 @@ fn spec() -> impl Strategy<Value = PathSpec> {
             let (source_mac, dest_mac, traffic_class, hop_limit, flow_label, udp_source_port) = rest;
             let roce = udp_source_port.map_or(Roce::V1, |udp_source_port| Roce::V2 { udp_source_port });
             PathSpec {
-                via: Via::HandOver { to: DeviceId(0) },
+                via: Egress::HandOver { to: DeviceId(0) },
                 source_mac,
                 dest_mac,
                 vlan,

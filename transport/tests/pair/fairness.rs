@@ -10,7 +10,7 @@ use roced_shared::{
 };
 use roced_transport::{
     clock::Nanos,
-    io::Via,
+    io::Egress,
     qp::PathState,
     wire::opcode::{self, Operation},
 };
@@ -70,7 +70,7 @@ fn a_nic_that_is_stuck_holds_up_neither_hand_over_nor_flush() {
         pair.hosts[0].post(&work(index.into(), SendOp::Write, &[sge(0, 10)], 0));
     }
     pair.connect_another(6);
-    let local = PathState::Ready(pair.path_via(0, Via::HandOver { to: DeviceId(0) }));
+    let local = PathState::Ready(pair.path_via(0, Egress::HandOver { to: DeviceId(0) }));
     let qpn = pair.hosts[0].qpn;
     pair.hosts[0].endpoint.set_path(qpn, local).expect("there");
     pair.hosts[0].post(&work(106, SendOp::Write, &[sge(0, 10)], 0));

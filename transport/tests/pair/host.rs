@@ -16,11 +16,14 @@ use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
-    io::{Abort, App, AtomicOperation, CqOverrun, EmitError, FrameMut, Loan, MemoryFault, PlaceFault, Via, Wire},
+    io::{
+        Abort, App, AtomicOperation, BorrowedPayload, CqOverrun, Egress, EmitError, FrameMut, MemoryFault, PlaceFault,
+        Wire,
+    },
     mr::{MemSpan, Mr, MrKey, Scope},
     partition::{Partitions, Pkey},
     psn::Psn,
-    qp::{KeyChange, KeyWish, PathState, Qp, QpConfig, ServiceType},
+    qp::{KeyChange, KeyRequest, PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
     reject::Disposition,
     srq::{Srq, SrqConfig},
@@ -70,7 +73,7 @@ impl App for Application {
         Ok(())
     }
 
-    fn copy(&mut self, to: MemSpan<'_>, from: Loan) -> Result<(), PlaceFault> {
+    fn copy(&mut self, to: MemSpan<'_>, from: BorrowedPayload) -> Result<(), PlaceFault> {
         assert_eq!((from.region(), from.len()), (MEMORY, to.len()), "there is one memory here");
         let begin = from.offset() as usize;
         let lent = self.memory[begin..begin + from.len()].to_vec();
@@ -110,12 +113,12 @@ pub(crate) struct Nic {
 impl Wire for Nic {
     fn emit(
         &mut self,
-        via: Via,
+        via: Egress,
         frame_bytes: usize,
         fill: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), EmitError> {
         // Hand-over has room when the NIC has none.
-        if matches!(via, Via::Nic { .. }) && self.frames.len() >= self.room {
+        if matches!(via, Egress::Nic { .. }) && self.frames.len() >= self.room {
             return Err(EmitError::Full);
         }
         let mut bytes = vec![0xee; frame_bytes];
@@ -226,10 +229,10 @@ impl Host {
         while let Some(KeyChange { qpn, ticket, wish }) = self.key_changes.pop_front() {
             changed = true;
             let done = match wish {
-                KeyWish::InvalidateLocally(key) | KeyWish::InvalidateRemotely(key) => {
+                KeyRequest::InvalidateLocally(key) | KeyRequest::InvalidateRemotely(key) => {
                     self.endpoint.remove_mr(key).is_some()
                 }
-                KeyWish::Bind { key, window } => {
+                KeyRequest::Bind { key, window } => {
                     let skip = window.va - VA;
                     let scope = if key.0 >> 8 & 1 == 0 { Scope::WindowOf(qpn) } else { Scope::Window };
                     let mr = Mr {
@@ -497,15 +500,15 @@ impl Pair {
     }
 
     pub(crate) fn path(&self, at: usize) -> Path {
-        self.path_via(at, Via::Nic { flow: 1 })
+        self.path_via(at, Egress::Nic { flow: 1 })
     }
 
-    pub(crate) fn path_via(&self, at: usize, via: Via) -> Path {
+    pub(crate) fn path_via(&self, at: usize, via: Egress) -> Path {
         self.path_to(at, via, self.hosts[1 - at].gid)
     }
 
     /// A path of host `at` to any GID.
-    pub(crate) fn path_to(&self, at: usize, via: Via, destination: [u8; 16]) -> Path {
+    pub(crate) fn path_to(&self, at: usize, via: Egress, destination: [u8; 16]) -> Path {
         Path::new(&PathSpec { via, destination, ..self.path_spec(at) }).expect("one address family")
     }
 
@@ -513,7 +516,7 @@ impl Pair {
     pub(crate) fn path_spec(&self, at: usize) -> PathSpec {
         let (from, to) = (&self.hosts[at], &self.hosts[1 - at]);
         PathSpec {
-            via: Via::Nic { flow: 1 },
+            via: Egress::Nic { flow: 1 },
             source_mac: from.mac,
             dest_mac: to.mac,
             vlan: None,

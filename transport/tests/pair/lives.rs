@@ -9,7 +9,7 @@ use roced_shared::abi::{
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
-    io::Via,
+    io::Egress,
     psn::Psn,
     qp::PathState,
     recovery::RecoveryConfig,
@@ -91,7 +91,7 @@ fn a_request_of_an_earlier_life_is_not_executed_behind_packets_that_all_ask() {
 /// Sends from another UDP source port from now on, as a rerouted flow does.
 fn move_port(pair: &mut Pair, at: usize, life: u16) {
     pair.life = life;
-    let path = PathState::Ready(pair.path_via(at, Via::Nic { flow: 1 }));
+    let path = PathState::Ready(pair.path_via(at, Egress::Nic { flow: 1 }));
     let qpn = pair.hosts[at].qpn;
     pair.hosts[at].endpoint.set_path(qpn, path).expect("there");
 }

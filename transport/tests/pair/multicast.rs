@@ -10,7 +10,7 @@ use roced_shared::{
 };
 use roced_transport::{
     ah::AddressHandle,
-    io::{FrameMut, Via},
+    io::{Egress, FrameMut},
     psn::Psn,
     qp::{PathState, ServiceType},
     reject::{Disposition, DropReason, Reject},
@@ -71,7 +71,7 @@ fn post_recv(pair: &mut Pair, index: u32) {
 
 /// Makes host 0 send to a group from now on.
 fn to_group(pair: &mut Pair, group: [u8; 16]) -> DatagramTo {
-    let path = pair.path_to(0, Via::Nic { flow: 1 }, group);
+    let path = pair.path_to(0, Egress::Nic { flow: 1 }, group);
     let handle = AddressHandle { pd: PD, path: PathState::Ready(path), mtu_bytes: 1024 };
     pair.hosts[0].endpoint.insert_ah(GROUP_AH, handle).expect("room");
     DatagramTo { ah: GROUP_AH, qpn: Qpn::MULTICAST, qkey: OUR_QKEY }
@@ -88,7 +88,7 @@ fn frame(pair: &Pair, group: [u8; 16], receiver: Qpn, opcode: Opcode) -> Vec<u8>
     let deth = Deth { qkey: OUR_QKEY, source_qpn: pair.hosts[0].qpn };
     let bth = Bth::new(opcode, receiver, Psn::new(9));
     let headers = Headers { deth: (opcode == opcode::UD_SEND_ONLY).then_some(deth), ..Headers::new(bth) };
-    let path = pair.path_to(0, Via::Nic { flow: 0 }, group);
+    let path = pair.path_to(0, Egress::Nic { flow: 0 }, group);
     let mut frame = vec![0; path.frame_bytes(&headers, 4)];
     path.fill(&mut FrameMut::single(&mut frame), &headers, 4, |piece| {
         piece.fill(b'x');

@@ -1,7 +1,7 @@
 //! Messages that nobody waits to hear of: they ask for no ACK of their own, and are looked after all the same.
 
 use roced_shared::abi::{cqe::Status, wqe::SendOp};
-use roced_transport::{clock::Nanos, counters::QpCount, io::Via, qp::PathState, wire::opcode, work::SendWork};
+use roced_transport::{clock::Nanos, counters::QpCount, io::Egress, qp::PathState, wire::opcode, work::SendWork};
 
 use crate::host::{Fate, Pair, Settings, no_fault, one, sge, work};
 use crate::selective::{LIMIT, warm};
@@ -100,7 +100,7 @@ fn a_peer_that_cannot_be_reached_is_noticed_all_the_same() {
 #[test]
 fn beside_us_each_message_asks() {
     let mut pair = warm(Settings::default());
-    let (qpn, beside) = (pair.hosts[0].qpn, pair.path_via(0, Via::Beside));
+    let (qpn, beside) = (pair.hosts[0].qpn, pair.path_via(0, Egress::Beside));
     pair.hosts[0].endpoint.set_path(qpn, PathState::Ready(beside)).expect("it is there");
     let begin = pair.trace.len();
     one_by_one(&mut pair, 100, &mut no_fault);

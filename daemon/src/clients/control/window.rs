@@ -12,7 +12,7 @@ use roced_shared::{
 };
 use roced_transport::{
     mr::{Mr, MrKey, Scope},
-    qp::{KeyChange, KeyWish},
+    qp::{KeyChange, KeyRequest},
 };
 use tracing::debug;
 
@@ -81,8 +81,8 @@ impl Desk<'_, '_> {
         // It may have been destroyed meanwhile.
         let Ok(&mut QpObject { worker, pd, .. }) = find(&mut self.objects.qps, qpn.get()) else { return };
         let outcome = match wish {
-            KeyWish::Bind { key, window } => self.bind(qpn, pd, key, window),
-            KeyWish::InvalidateLocally(key) | KeyWish::InvalidateRemotely(key) => self.invalidate(key, pd, qpn),
+            KeyRequest::Bind { key, window } => self.bind(qpn, pd, key, window),
+            KeyRequest::InvalidateLocally(key) | KeyRequest::InvalidateRemotely(key) => self.invalidate(key, pd, qpn),
         };
         let done = outcome.is_ok();
         debug!(session = %self.session, %qpn, ?wish, refused = ?outcome.err().map(|refused| refused.why), "key change");

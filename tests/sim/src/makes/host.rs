@@ -11,7 +11,7 @@ use roced_shared::{
 };
 use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
-    io::{App, AtomicOperation, CqOverrun, Loan, MemoryFault, PlaceFault},
+    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
     mr::{MemSpan, Mr, MrKey, Scope},
     partition::Partitions,
     recovery::RecoveryConfig,
@@ -101,7 +101,7 @@ impl App for EngineHost {
         Ok(())
     }
 
-    fn copy(&mut self, _to: MemSpan<'_>, _from: Loan) -> Result<(), PlaceFault> {
+    fn copy(&mut self, _to: MemSpan<'_>, _from: BorrowedPayload) -> Result<(), PlaceFault> {
         Err(PlaceFault::Lender)
     }
 

@@ -2,14 +2,14 @@
 
 use roced_shared::abi::control::event;
 
-use super::{Owed, Responder};
+use super::{PendingAck, Responder};
 use crate::{
     counters::QpCount,
     io::{App, EmitError, Wire},
     mr::Right,
     psn::Psn,
     qp::{
-        Link, State, Turn, Visit,
+        Context, QpBase, State, Transmission,
         replay::{Pending, Request},
         segment::place,
     },
@@ -24,62 +24,69 @@ use crate::{
 
 impl Responder {
     /// Sends one READ response or ATOMIC ACK, or else what is owed.
-    pub(crate) fn transmit<A: App, W: Wire>(&mut self, link: &mut Link, turn: &mut Turn<'_, A>, wire: &mut W) -> Visit {
-        let failed = link.state == State::Error;
+    pub(crate) fn transmit<A: App, W: Wire>(
+        &mut self,
+        base: &mut QpBase,
+        cx: &mut Context<'_, A>,
+        wire: &mut W,
+    ) -> Transmission {
+        let failed = base.state == State::Error;
         // An ACK for what came after a READ would say that its responses are lost: they go first. A refusal says so, too, and what was
         // accepted before it is answered (IBTA v1 9.7.5.2.7); a queue pair that its client has ended answers nothing that takes memory.
-        let ended = failed && !matches!(self.owed, Owed::Nak(..));
+        let ended = failed && !matches!(self.owed, PendingAck::Nak(..));
         let front = self.replay.front();
         if let Some((request, pending)) = &front {
             if request.is_atomic() {
-                return self.send_atomic_ack(request, link, wire);
+                return self.send_atomic_ack(request, base, wire);
             }
             if !ended || request.operation != Operation::ReadRequest {
-                return self.send_read_response(request, *pending, link, turn, wire);
+                return self.send_read_response(request, *pending, base, cx, wire);
             }
             // A repetition holds up nothing: its requester may have had the answer.
             if self.replay.give_up_repetition() {
-                return Visit::Dropped(DropReason::RepetitionLost);
+                return Transmission::Dropped(DropReason::RepetitionLost);
             }
         }
         // A queue pair that has failed says why, and what it did; it asks for nothing.
         let owed = if failed { self.owed_of_the_past() } else { self.owed };
         let (syndrome, psn, msn) = match owed {
-            Owed::Nothing => return Visit::Idle,
-            Owed::Ack | Owed::AckUpTo(_) => {
+            PendingAck::Nothing => return Transmission::Idle,
+            PendingAck::Ack | PendingAck::AckUpTo(_) => {
                 // What is in front still is a READ that an ended queue pair does not answer.
                 let read = front.as_ref().map(|(request, _)| request);
-                let Some((psn, msn)) = self.acknowledged(owed, read) else { return Visit::Idle };
-                (self.offer.syndrome(msn, link), psn, msn)
+                let Some((psn, msn)) = self.acknowledged(owed, read) else { return Transmission::Idle };
+                (self.offer.syndrome(msn, base), psn, msn)
             }
-            Owed::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.expected, self.msn),
-            Owed::RnrNak => (Syndrome::Rnr { timer: link.attributes.min_rnr_timer as u8 }, self.expected, self.msn),
-            Owed::Nak(code, psn, before) => (Syndrome::Nak(code), psn, before),
+            PendingAck::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.expected, self.msn),
+            PendingAck::RnrNak => {
+                (Syndrome::Rnr { timer: base.attributes.min_rnr_timer as u8 }, self.expected, self.msn)
+            }
+            PendingAck::Nak(code, psn, before) => (Syndrome::Nak(code), psn, before),
         };
-        let headers = Self::answer(syndrome, psn, msn, link);
-        if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
-            return Visit::Full;
+        let headers = Self::answer(syndrome, psn, msn, base);
+        if base.emit(wire, &headers, 0, |_| Ok(())).is_err() {
+            return Transmission::Full;
         }
-        link.counters.count(QpCount::ResponsePackets);
-        self.owed = Owed::Nothing;
+        base.counters.count(QpCount::ResponsePackets);
+        self.owed = PendingAck::Nothing;
         match owed {
-            Owed::Ack | Owed::AckUpTo(_) => return Visit::Acknowledged,
-            Owed::SequenceNak => link.counters.count(QpCount::SequenceNakSent),
-            Owed::RnrNak => link.counters.count(QpCount::RnrNakSent),
-            Owed::Nothing | Owed::Nak(..) => {}
+            PendingAck::Ack | PendingAck::AckUpTo(_) => return Transmission::Acknowledged,
+            PendingAck::SequenceNak => base.counters.count(QpCount::SequenceNakSent),
+            PendingAck::RnrNak => base.counters.count(QpCount::RnrNakSent),
+            PendingAck::Nothing | PendingAck::Nak(..) => {}
         }
-        Visit::Progress
+        Transmission::Progress
     }
 
     /// The answers that are owed as the last words of a queue pair that goes, in their order: those that take no memory, up to the first READ that
     /// was never answered, and then an ACK of all before that, or the NAK with which the queue pair ended.
-    pub(crate) fn farewells(&self, link: &Link, mut keep: impl FnMut(Headers)) {
+    pub(crate) fn final_answers(&self, base: &QpBase, mut keep: impl FnMut(Headers)) {
         let mut unanswered = None;
         let mut said = None;
         for (request, answered) in self.replay.waiting() {
             if request.operation != Operation::ReadRequest {
                 said = Some(request.first_psn);
-                keep(Self::short_answer(&request, Syndrome::ACK, link));
+                keep(Self::short_answer(&request, Syndrome::ACK, base));
             } else if !answered {
                 unanswered = Some(request);
                 break;
@@ -87,25 +94,25 @@ impl Responder {
         }
         let owed = self.owed_of_the_past();
         match owed {
-            Owed::Nak(code, psn, before) if unanswered.is_none() => {
-                keep(Self::answer(Syndrome::Nak(code), psn, before, link));
+            PendingAck::Nak(code, psn, before) if unanswered.is_none() => {
+                keep(Self::answer(Syndrome::Nak(code), psn, before, base));
             }
-            Owed::Ack | Owed::AckUpTo(_) | Owed::Nak(..) => {
+            PendingAck::Ack | PendingAck::AckUpTo(_) | PendingAck::Nak(..) => {
                 if let Some((psn, msn)) = self.acknowledged(owed, unanswered.as_ref())
                     && said.is_none_or(|said| psn.distance_from(said) > 0)
                 {
-                    keep(Self::answer(Syndrome::ACK, psn, msn, link));
+                    keep(Self::answer(Syndrome::ACK, psn, msn, base));
                 }
             }
             // The peer asks again, and finds nobody.
-            Owed::Nothing | Owed::SequenceNak | Owed::RnrNak => {}
+            PendingAck::Nothing | PendingAck::SequenceNak | PendingAck::RnrNak => {}
         }
     }
 
     /// PSN and MSN of an ACK that is owed. It is of nothing from `unanswered` on, a READ whose responses it would say to be lost; `None` when there
     /// was nothing before that.
-    fn acknowledged(&self, owed: Owed, unanswered: Option<&Request>) -> Option<(Psn, u32)> {
-        let psn = if let Owed::AckUpTo(psn) = owed { psn } else { self.expected.minus(1) };
+    fn acknowledged(&self, owed: PendingAck, unanswered: Option<&Request>) -> Option<(Psn, u32)> {
+        let psn = if let PendingAck::AckUpTo(psn) = owed { psn } else { self.expected.minus(1) };
         match unanswered {
             Some(read) if psn.distance_from(read.first_psn) >= 0 => {
                 let before = Psn::new(read.msn).minus(1).get();
@@ -116,18 +123,18 @@ impl Responder {
     }
 
     /// An ACK or NAK.
-    fn answer(syndrome: Syndrome, psn: Psn, msn: u32, link: &Link) -> Headers {
-        Headers { aeth: Some(Aeth { syndrome, msn }), ..Headers::new(link.bth(opcode::RC_ACK, psn)) }
+    fn answer(syndrome: Syndrome, psn: Psn, msn: u32, base: &QpBase) -> Headers {
+        Headers { aeth: Some(Aeth { syndrome, msn }), ..Headers::new(base.bth(opcode::RC_ACK, psn)) }
     }
 
     /// The answer to a request whose answer takes no memory: an ATOMIC ACK, or for FLUSH and atomic WRITE a READ response of no bytes.
-    fn short_answer(request: &Request, syndrome: Syndrome, link: &Link) -> Headers {
+    fn short_answer(request: &Request, syndrome: Syndrome, base: &QpBase) -> Headers {
         let is_atomic = request.is_atomic();
         let opcode = if is_atomic { opcode::RC_ATOMIC_ACK } else { opcode::RC_READ_RESPONSE_ONLY };
         Headers {
             aeth: Some(Aeth { syndrome, msn: request.msn }),
             atomic_ack: is_atomic.then_some(AtomicAck { original: request.original }),
-            ..Headers::new(link.bth(opcode, request.first_psn))
+            ..Headers::new(base.bth(opcode, request.first_psn))
         }
     }
 
@@ -135,11 +142,11 @@ impl Responder {
         &mut self,
         request: &Request,
         pending: Pending,
-        link: &mut Link,
-        turn: &mut Turn<'_, A>,
+        base: &mut QpBase,
+        cx: &mut Context<'_, A>,
         wire: &mut W,
-    ) -> Visit {
-        let mtu = link.mtu();
+    ) -> Transmission {
+        let mtu = base.mtu();
         let (begins, ends) = (pending.next == pending.start, pending.next + 1 == pending.end);
         let place = place(begins, ends);
         let skip = pending.next * mtu as u32;
@@ -147,61 +154,63 @@ impl Responder {
         let psn = request.first_psn.plus(pending.next);
         let headers = Headers {
             aeth: (place != Position::Middle)
-                .then(|| Aeth { syndrome: self.offer.syndrome(request.msn, link), msn: request.msn }),
-            ..Headers::new(link.bth(opcode::rc(Operation::ReadResponse, place, false), psn))
+                .then(|| Aeth { syndrome: self.offer.syndrome(request.msn, base), msn: request.msn }),
+            ..Headers::new(base.bth(opcode::rc(Operation::ReadResponse, place, false), psn))
         };
         let va = request.va.wrapping_add(skip.into());
         let emitted = if payload == 0 {
-            link.emit(wire, &headers, 0, |_| Ok(()))
+            base.emit(wire, &headers, 0, |_| Ok(()))
         } else {
             // Checked anew for each packet: the region may be gone since the request.
-            match link.check_peer(turn.mrs, request.key, Right::RemoteRead, va, payload) {
+            match base.check_peer(cx.mrs, request.key, Right::RemoteRead, va, payload) {
                 Err(_) => Err(EmitError::Aborted),
-                Ok(span) => link.emit_span(wire, &headers, span, turn.app),
+                Ok(span) => base.emit_span(wire, &headers, span, cx.app),
             }
         };
         match emitted {
             Ok(()) => {
-                self.on_answered(psn, link);
-                Visit::Progress
+                self.on_answered(psn, base);
+                Transmission::Progress
             }
-            Err(EmitError::Full) => Visit::Full,
+            Err(EmitError::Full) => Transmission::Full,
             // IBTA v1 9.7.5.2: a duplicate is answered or dropped; only a new request is refused by a NAK.
-            Err(EmitError::Aborted) if self.replay.give_up_repetition() => Visit::Dropped(DropReason::RepetitionLost),
+            Err(EmitError::Aborted) if self.replay.give_up_repetition() => {
+                Transmission::Dropped(DropReason::RepetitionLost)
+            }
             Err(EmitError::Aborted) => {
                 // IBTA v1 9.7.5.2.6: a NAK takes the place of the response that cannot be given, and of all behind it.
-                self.owed = Owed::Nak(NakCode::RemoteAccess, psn, Psn::new(request.msn).minus(1).get());
+                self.owed = PendingAck::Nak(NakCode::RemoteAccess, psn, Psn::new(request.msn).minus(1).get());
                 self.replay.forget_pending();
-                link.counters.count(QpCount::RemoteAccessSent);
-                if link.state != State::Error {
-                    link.fail_with_event(event::QP_ACCESS_ERROR);
+                base.counters.count(QpCount::RemoteAccessSent);
+                if base.state != State::Error {
+                    base.fail_with_event(event::QP_ACCESS_ERROR);
                 }
-                Visit::Progress
+                Transmission::Progress
             }
         }
     }
 
-    fn send_atomic_ack<W: Wire>(&mut self, request: &Request, link: &mut Link, wire: &mut W) -> Visit {
-        let headers = Self::short_answer(request, self.offer.syndrome(request.msn, link), link);
-        if link.emit(wire, &headers, 0, |_| Ok(())).is_err() {
-            return Visit::Full;
+    fn send_atomic_ack<W: Wire>(&mut self, request: &Request, base: &mut QpBase, wire: &mut W) -> Transmission {
+        let headers = Self::short_answer(request, self.offer.syndrome(request.msn, base), base);
+        if base.emit(wire, &headers, 0, |_| Ok(())).is_err() {
+            return Transmission::Full;
         }
-        self.on_answered(request.first_psn, link);
-        Visit::Progress
+        self.on_answered(request.first_psn, base);
+        Transmission::Progress
     }
 
     /// The answer with this PSN was sent.
-    fn on_answered(&mut self, psn: Psn, link: &mut Link) {
-        link.counters.count(QpCount::ResponsePackets);
+    fn on_answered(&mut self, psn: Psn, base: &mut QpBase) {
+        base.counters.count(QpCount::ResponsePackets);
         self.replay.advance();
         let says_all = psn.plus(1) == self.expected;
         let owed = self.owed_of_the_past_mut();
-        if *owed == Owed::Ack && says_all {
+        if *owed == PendingAck::Ack && says_all {
             // It has said that, too.
-            *owed = Owed::Nothing;
+            *owed = PendingAck::Nothing;
         }
-        if self.invalidating.is_some() && link.state != State::Error {
-            self.invalidate_when_answered(link);
+        if self.invalidating.is_some() && base.state != State::Error {
+            self.invalidate_when_answered(base);
         }
     }
 }

@@ -35,7 +35,7 @@ pub(crate) enum Side {
 
 /// What a queue pair holds on one side.
 #[derive(Debug)]
-pub(crate) struct HeldList {
+pub(crate) struct OutOfOrderList {
     owner: Owner,
     first: u32,
     last: u32,
@@ -50,7 +50,7 @@ pub(crate) struct HeldList {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner(u32);
 
-impl HeldList {
+impl OutOfOrderList {
     /// An empty list of the queue pair at `index` of its endpoint's table.
     pub(crate) const fn new(index: u32, side: Side) -> Self {
         let owner = Owner(index << 1 | side as u32);
@@ -97,7 +97,7 @@ struct Slot {
 
 /// Why a packet is not held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotHeld {
+pub(crate) enum NotBuffered {
     /// The pool or the queue pair's share of it is full, or the packet is too far ahead or too long.
     NoRoom,
     /// It is held already.
@@ -108,7 +108,7 @@ pub(crate) enum NotHeld {
 
 /// The pool.
 #[derive(Debug)]
-pub(crate) struct HeldPackets {
+pub(crate) struct OutOfOrderPool {
     frames: Box<[u8]>,
     slots: Box<[Slot]>,
     buckets: Box<[u32]>,
@@ -116,7 +116,7 @@ pub(crate) struct HeldPackets {
     free_count: u32,
 }
 
-impl HeldPackets {
+impl OutOfOrderPool {
     /// Room for `capacity` packets.
     pub(crate) fn new(capacity: u32) -> Self {
         let empty = Slot {
@@ -143,22 +143,22 @@ impl HeldPackets {
         }
     }
 
-    /// Copies the frame of a packet that is ahead of `turn`.
+    /// Copies the frame of a packet that is ahead of `expected`.
     pub(crate) fn hold(
         &mut self,
-        list: &mut HeldList,
+        list: &mut OutOfOrderList,
         psn: Psn,
-        turn: Psn,
+        expected: Psn,
         frame: &Segments<'_>,
         now: Nanos,
-    ) -> Result<(), NotHeld> {
+    ) -> Result<(), NotBuffered> {
         if self.find(list, psn).is_some() {
-            return Err(NotHeld::Twice);
+            return Err(NotBuffered::Twice);
         }
         let frame_bytes = frame.iter().map(|piece| piece.len()).sum::<usize>();
-        let ahead = psn.offset_from(turn);
+        let ahead = psn.offset_from(expected);
         if list.count >= self.free_count || ahead > WINDOW || frame_bytes > SLOT_BYTES {
-            return Err(NotHeld::NoRoom);
+            return Err(NotBuffered::NoRoom);
         }
         let at = self.free;
         let mut into = &mut self.frames[at as usize * SLOT_BYTES..][..frame_bytes];
@@ -193,12 +193,12 @@ impl HeldPackets {
     }
 
     /// The PSN of the packet that has been held for longest.
-    pub(crate) fn first_psn(&self, list: &HeldList) -> Option<Psn> {
+    pub(crate) fn first_psn(&self, list: &OutOfOrderList) -> Option<Psn> {
         (list.count > 0).then(|| self.slots[list.first as usize].psn)
     }
 
     /// The slot that holds the packet with this PSN.
-    pub(crate) fn find(&self, list: &HeldList, psn: Psn) -> Option<u32> {
+    pub(crate) fn find(&self, list: &OutOfOrderList, psn: Psn) -> Option<u32> {
         if list.count == 0 {
             return None;
         }
@@ -219,7 +219,7 @@ impl HeldPackets {
     }
 
     /// Frees a slot of `list`.
-    pub(crate) fn release(&mut self, list: &mut HeldList, at: u32) {
+    pub(crate) fn release(&mut self, list: &mut OutOfOrderList, at: u32) {
         let Slot { owner, psn, previous, next, link, .. } = self.slots[at as usize];
         debug_assert_eq!(owner, list.owner, "a slot of this list");
         let bucket = self.bucket(owner, psn);
@@ -249,7 +249,7 @@ impl HeldPackets {
     }
 
     /// Frees all that `list` holds; gives how many.
-    pub(crate) fn release_all(&mut self, list: &mut HeldList) -> u32 {
+    pub(crate) fn release_all(&mut self, list: &mut OutOfOrderList) -> u32 {
         let held = list.count;
         while list.count > 0 {
             self.release(list, list.first);
@@ -258,7 +258,7 @@ impl HeldPackets {
     }
 
     /// Frees what `list` holds since `moment` or longer; gives how many.
-    pub(crate) fn release_older(&mut self, list: &mut HeldList, moment: Nanos) -> u32 {
+    pub(crate) fn release_older(&mut self, list: &mut OutOfOrderList, moment: Nanos) -> u32 {
         let held = list.count;
         while list.oldest_arrival <= moment {
             self.release(list, list.first);
@@ -284,9 +284,9 @@ mod tests {
 
     #[test]
     fn a_queue_pair_alone_may_hold_half_and_others_still_begin() {
-        let mut pool = HeldPackets::new(12);
-        let mut lists = [0, 1, 2].map(|index| HeldList::new(index, Side::Requests));
-        let mut fill = |list: &mut HeldList| {
+        let mut pool = OutOfOrderPool::new(12);
+        let mut lists = [0, 1, 2].map(|index| OutOfOrderList::new(index, Side::Requests));
+        let mut fill = |list: &mut OutOfOrderList| {
             (1..20).take_while(|psn| pool.hold(list, Psn::new(*psn), Psn::new(0), &[&[1]], Nanos(0)).is_ok()).count()
         };
         let counts: Vec<usize> = lists.iter_mut().map(&mut fill).collect();
@@ -295,21 +295,22 @@ mod tests {
 
     #[test]
     fn what_is_too_far_or_too_long_or_there_already_is_not_held() {
-        let mut pool = HeldPackets::new(8);
-        let mut list = HeldList::new(3, Side::Responses);
-        let turn = Psn::new(0x00ff_fff0);
-        let mut hold = |ahead: u32, frame: &[u8]| pool.hold(&mut list, turn.plus(ahead), turn, &[frame], Nanos(0));
-        assert_eq!(hold(WINDOW + 1, &[1]), Err(NotHeld::NoRoom));
-        assert_eq!(hold(5, &[0; SLOT_BYTES + 1]), Err(NotHeld::NoRoom));
+        let mut pool = OutOfOrderPool::new(8);
+        let mut list = OutOfOrderList::new(3, Side::Responses);
+        let expected = Psn::new(0x00ff_fff0);
+        let mut hold =
+            |ahead: u32, frame: &[u8]| pool.hold(&mut list, expected.plus(ahead), expected, &[frame], Nanos(0));
+        assert_eq!(hold(WINDOW + 1, &[1]), Err(NotBuffered::NoRoom));
+        assert_eq!(hold(5, &[0; SLOT_BYTES + 1]), Err(NotBuffered::NoRoom));
         assert_eq!(hold(WINDOW, &[1]), Ok(()));
         assert_eq!(hold(5, &[0; SLOT_BYTES]), Ok(()));
-        assert_eq!(hold(5, &[1]), Err(NotHeld::Twice));
+        assert_eq!(hold(5, &[1]), Err(NotBuffered::Twice));
     }
 
     #[test]
     fn a_frame_in_pieces_comes_back_whole() {
-        let mut pool = HeldPackets::new(4);
-        let mut list = HeldList::new(0, Side::Requests);
+        let mut pool = OutOfOrderPool::new(4);
+        let mut list = OutOfOrderList::new(0, Side::Requests);
         pool.hold(&mut list, Psn::new(7), Psn::new(5), &[&[1, 2], &[], &[3]], Nanos(9)).expect("room");
         assert_eq!(pool.frame(pool.find(&list, Psn::new(7)).expect("held")), [1, 2, 3]);
         assert_eq!(list.oldest_arrival(), Nanos(9));
@@ -322,9 +323,9 @@ mod tests {
 
     #[test]
     fn a_pool_of_nothing_holds_nothing() {
-        let mut pool = HeldPackets::new(0);
-        let mut list = HeldList::new(0, Side::Requests);
-        assert_eq!(pool.hold(&mut list, Psn::new(1), Psn::new(0), &[&[1]], Nanos(0)), Err(NotHeld::NoRoom));
+        let mut pool = OutOfOrderPool::new(0);
+        let mut list = OutOfOrderList::new(0, Side::Requests);
+        assert_eq!(pool.hold(&mut list, Psn::new(1), Psn::new(0), &[&[1]], Nanos(0)), Err(NotBuffered::NoRoom));
         assert_eq!((pool.find(&list, Psn::new(1)), pool.release_all(&mut list)), (None, 0));
     }
 
@@ -332,22 +333,22 @@ mod tests {
         /// Against a map from list and PSN to what is in the frame.
         #[test]
         fn the_pool_is_a_map(steps in proptest::collection::vec((0usize..4, 0u32..40, 0u8..8), 1..300)) {
-            let mut pool = HeldPackets::new(16);
+            let mut pool = OutOfOrderPool::new(16);
             let mut lists = [(0, Side::Requests), (0, Side::Responses), (1, Side::Requests), (77, Side::Requests)]
-                .map(|(index, side)| HeldList::new(index, side));
+                .map(|(index, side)| OutOfOrderList::new(index, side));
             let mut model: BTreeMap<(usize, u32), u8> = BTreeMap::new();
             for (number, (list, ahead, action)) in steps.into_iter().enumerate() {
-                let (turn, mark) = (Psn::new(0x00ff_fff0), number as u8);
-                let psn = turn.plus(ahead);
+                let (next, mark) = (Psn::new(0x00ff_fff0), number as u8);
+                let psn = next.plus(ahead);
                 let count = model.keys().filter(|(of, _)| *of == list).count();
                 match action {
                     0..=4 => {
                         let expected = match model.contains_key(&(list, ahead)) {
-                            true => Err(NotHeld::Twice),
-                            false if count >= 16 - model.len() => Err(NotHeld::NoRoom),
+                            true => Err(NotBuffered::Twice),
+                            false if count >= 16 - model.len() => Err(NotBuffered::NoRoom),
                             false => Ok(()),
                         };
-                        prop_assert_eq!(pool.hold(&mut lists[list], psn, turn, &[&[mark]], Nanos(number as u64)), expected);
+                        prop_assert_eq!(pool.hold(&mut lists[list], psn, next, &[&[mark]], Nanos(number as u64)), expected);
                         if expected.is_ok() {
                             model.insert((list, ahead), mark);
                         }

@@ -10,7 +10,7 @@ use roced_shared::{
 };
 
 use super::{
-    PathState, QpConfig, RecvQueue, State, Turn,
+    Context, PathState, QpConfig, RecvQueue, State,
     events::Events,
     key_change::KeyChanges,
     send_queue::{SendEntry, SendQueue},
@@ -18,8 +18,8 @@ use super::{
 use crate::{
     clock::Nanos,
     counters::{QpCount, QpTally},
-    io::{Abort, App, EmitError, Via, Wire},
-    mr::{Denied, MemSpan, MrKey, MrTable, Right},
+    io::{Abort, App, Egress, EmitError, Wire},
+    mr::{AccessError, MemSpan, MrKey, MrTable, Right},
     partition::Pkey,
     psn::Psn,
     recovery::RecoveryConfig,
@@ -33,7 +33,7 @@ const LENT_BYTES_MAX: usize = 32 << 10;
 
 /// What every role needs.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct QpBase {
     pub(super) config: QpConfig,
     pub(super) recovery: RecoveryConfig,
     pub(super) state: State,
@@ -92,7 +92,7 @@ impl Received {
     }
 }
 
-impl Link {
+impl QpBase {
     pub(super) fn pd(&self) -> Pdn {
         self.config.pd
     }
@@ -105,12 +105,12 @@ impl Link {
         right: Right,
         va: u64,
         length: usize,
-    ) -> Result<MemSpan<'t>, Denied> {
+    ) -> Result<MemSpan<'t>, AccessError> {
         mrs.check_peer(self.config.pd, self.config.qpn, key, right, va, length)
     }
 
     /// May a peer do that to whatever the key opens?
-    pub(super) fn check_peer_key(&self, mrs: &MrTable, key: MrKey, right: Right) -> Result<(), Denied> {
+    pub(super) fn check_peer_key(&self, mrs: &MrTable, key: MrKey, right: Right) -> Result<(), AccessError> {
         mrs.check_peer_key(self.config.pd, self.config.qpn, key, right)
     }
 
@@ -120,11 +120,11 @@ impl Link {
     }
 
     /// A message begins that takes receive work, or one goes on that has it: with a shared queue, the next entry there becomes ours.
-    pub(super) fn provide_receive<A: App>(&self, queue: &mut RecvQueue, turn: &mut Turn<'_, A>) {
+    pub(super) fn provide_receive<A: App>(&self, queue: &mut RecvQueue, cx: &mut Context<'_, A>) {
         if let Some(srq) = &self.srq
             && queue.is_empty()
         {
-            turn.srqs.take(srq.srqn, queue);
+            cx.srqs.take(srq.srqn, queue);
         }
     }
 
@@ -154,13 +154,13 @@ impl Link {
 
     /// The peer is of this very device: nothing is lost on the way to it.
     pub(super) fn is_beside(&self) -> bool {
-        matches!(&self.path, PathState::Ready(path) if path.via() == Via::Beside)
+        matches!(&self.path, PathState::Ready(path) if path.via() == Egress::Beside)
     }
 
     /// The path, when frames get anywhere. Packets of lent payload fit no other.
     pub(super) fn way(&self) -> Option<&Path> {
         match &self.path {
-            PathState::Ready(path) if !self.lends || path.via() == Via::Beside => Some(path),
+            PathState::Ready(path) if !self.lends || path.via() == Egress::Beside => Some(path),
             PathState::Ready(_) | PathState::Unreachable | PathState::Resolving => None,
         }
     }
@@ -200,19 +200,19 @@ impl Link {
 
     /// The oldest send fails, and with it the send queue alone: what an unreliable service promises its receiver is not touched
     /// (IBTA v1 10.3.1, state SQE).
-    pub(super) fn fail_oldest_send<A: App>(&mut self, status: Status, queue: &mut SendQueue, turn: &mut Turn<'_, A>) {
+    pub(super) fn fail_oldest_send<A: App>(&mut self, status: Status, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
         self.state = State::SendQueueError;
         if let Some(entry) = queue.pop() {
-            self.complete_send(&entry, status, turn);
+            self.complete_send(&entry, status, cx);
         }
     }
 
     /// The oldest receive names memory that it may not, or that is gone: the queue pair ends.
-    pub(super) fn fail_recv<A: App>(&mut self, queue: &mut RecvQueue, turn: &mut Turn<'_, A>) {
+    pub(super) fn fail_recv<A: App>(&mut self, queue: &mut RecvQueue, cx: &mut Context<'_, A>) {
         self.counters.count(QpCount::LocalProtection);
         self.fail_with_event(event::QP_FATAL);
         if let Some(wr_id) = queue.pop() {
-            self.complete_recv(&Received::failed(wr_id, Status::LocalProtection), turn);
+            self.complete_recv(&Received::failed(wr_id, Status::LocalProtection), cx);
         }
     }
 
@@ -227,7 +227,7 @@ impl Link {
     }
 
     /// Completes a send; one that was not asked to be signaled is silent on success.
-    pub(super) fn complete_send<A: App>(&mut self, entry: &SendEntry, status: Status, turn: &mut Turn<'_, A>) {
+    pub(super) fn complete_send<A: App>(&mut self, entry: &SendEntry, status: Status, cx: &mut Context<'_, A>) {
         if status == Status::Success {
             self.counters.count(QpCount::CompletedRequests);
             if !entry.is_signaled() && !self.config.signal_all {
@@ -236,11 +236,11 @@ impl Link {
         }
         let byte_len = if entry.wants_answer() && status == Status::Success { entry.length() as u32 } else { 0 };
         let opcode = entry.op.completion() as u8;
-        let cqe = Cqe { opcode, byte_len, ..self.cqe(entry.wr_id, status, turn.now) };
-        self.complete(self.config.send_cq, &cqe, turn);
+        let cqe = Cqe { opcode, byte_len, ..self.cqe(entry.wr_id, status, cx.now) };
+        self.complete(self.config.send_cq, &cqe, cx);
     }
 
-    pub(super) fn complete_recv<A: App>(&mut self, received: &Received, turn: &mut Turn<'_, A>) {
+    pub(super) fn complete_recv<A: App>(&mut self, received: &Received, cx: &mut Context<'_, A>) {
         use roced_shared::abi::cqe::cqe_flags::{GRH, IMM, INVALIDATED, IPV4, SOLICITED};
         let flags = if received.imm.is_some() { IMM } else { 0 }
             | if received.solicited { SOLICITED } else { 0 }
@@ -254,9 +254,9 @@ impl Link {
             imm: received.imm.or(key).unwrap_or_default(),
             flags,
             src_qpn,
-            ..self.cqe(received.wr_id, received.status, turn.now)
+            ..self.cqe(received.wr_id, received.status, cx.now)
         };
-        self.complete(self.config.recv_cq, &cqe, turn);
+        self.complete(self.config.recv_cq, &cqe, cx);
     }
 
     pub(super) fn cqe(&self, wr_id: u64, status: Status, now: Nanos) -> Cqe {
@@ -270,8 +270,8 @@ impl Link {
         }
     }
 
-    pub(super) fn complete<A: App>(&mut self, cqn: Cqn, cqe: &Cqe, turn: &mut Turn<'_, A>) {
-        if turn.app.complete(cqn, cqe).is_err() {
+    pub(super) fn complete<A: App>(&mut self, cqn: Cqn, cqe: &Cqe, cx: &mut Context<'_, A>) {
+        if cx.app.complete(cqn, cqe).is_err() {
             // A completion is lost, so the client no longer knows where its buffers are: the queue pair ends.
             self.counters.count(QpCount::CqOverrun);
             if self.state != State::Error {

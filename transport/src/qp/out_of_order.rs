@@ -10,12 +10,12 @@
 
 use roced_shared::ids::Qpn;
 
-use super::{Qp, Turn, reliable::Reliable, responder::is_plain, service::Roles};
+use super::{Context, Qp, reliable::Reliable, responder::is_plain, service::Roles};
 use crate::{
     clock::Nanos,
     counters::QpCount,
-    held::{HeldList, HeldPackets, NotHeld, Side},
     io::{App, Segments},
+    out_of_order::{NotBuffered, OutOfOrderList, OutOfOrderPool, Side},
     psn::Psn,
     recovery::RecoveryConfig,
     reject::DropReason,
@@ -39,7 +39,7 @@ const DIRECT_ASKING: u8 = 1;
 
 /// What a queue pair holds in its endpoint's pool.
 #[derive(Debug)]
-pub(crate) struct Early {
+pub(crate) struct OutOfOrder {
     requests: Buffer,
     responses: Buffer,
     /// The last response that came before its turn and is not held any more, or never was. Its request has to be sent again.
@@ -49,7 +49,7 @@ pub(crate) struct Early {
 /// One side of it.
 #[derive(Debug)]
 struct Buffer {
-    list: HeldList,
+    list: OutOfOrderList,
     /// The PSN that was missing when it was looked at last.
     missing: Psn,
     /// What the missing packets come to that came since the last one that was held had its turn.
@@ -58,11 +58,11 @@ struct Buffer {
 
 impl Buffer {
     const fn new(qpn: Qpn, side: Side) -> Self {
-        Self { list: HeldList::new(qpn.index(), side), missing: Psn::new(0), direct: 0 }
+        Self { list: OutOfOrderList::new(qpn.index(), side), missing: Psn::new(0), direct: 0 }
     }
 }
 
-impl Early {
+impl OutOfOrder {
     pub(crate) const fn new(qpn: Qpn) -> Self {
         let (requests, responses) = (Buffer::new(qpn, Side::Requests), Buffer::new(qpn, Side::Responses));
         Self { requests, responses, unkept: None }
@@ -92,7 +92,7 @@ impl Early {
         }
     }
 
-    const fn list(&mut self, side: Side) -> &mut HeldList {
+    const fn list(&mut self, side: Side) -> &mut OutOfOrderList {
         &mut self.buffer(side).list
     }
 
@@ -111,13 +111,13 @@ fn held_max(recovery: &RecoveryConfig) -> Nanos {
 impl Qp {
     /// Something is held.
     pub(crate) const fn holds_any(&self) -> bool {
-        !self.early.is_empty()
+        !self.out_of_order.is_empty()
     }
 
     /// A packet dropped for this reason is to be held instead. Only a reliable connection makes good what is missing. Nothing is held
     /// for a plain peer: what is held is acknowledged before it is sent again.
     pub(crate) fn may_hold(&self, packet: &Packet<'_>, reason: DropReason, now: Nanos) -> Option<Side> {
-        if !self.link.recovery.is_selective() {
+        if !self.base.recovery.is_selective() {
             return None;
         }
         let roles = self.roles.reliable()?;
@@ -126,31 +126,31 @@ impl Qp {
             DropReason::ResponseGap if roles.completer.may_hold(packet, &self.send_queue, now) => Side::Responses,
             _ => return None,
         };
-        self.turn_of(side).map(|_| side)
+        self.expected_by(side).map(|_| side)
     }
 
     /// Keeps a packet of [`Self::may_hold`].
     pub(crate) fn hold(
         &mut self,
-        pool: &mut HeldPackets,
+        pool: &mut OutOfOrderPool,
         side: Side,
         packet: &Packet<'_>,
         frame: &Segments<'_>,
         now: Nanos,
-    ) -> Result<(), NotHeld> {
-        let turn = self.turn_of(side).ok_or(NotHeld::NoRoom)?;
-        let buffer = self.early.buffer(side);
+    ) -> Result<(), NotBuffered> {
+        let expected = self.expected_by(side).ok_or(NotBuffered::NoRoom)?;
+        let buffer = self.out_of_order.buffer(side);
         if buffer.list.is_empty() {
-            (buffer.missing, buffer.direct) = (turn, 0);
+            (buffer.missing, buffer.direct) = (expected, 0);
         }
-        match pool.hold(&mut buffer.list, packet.bth.psn, turn, frame, now) {
-            Err(NotHeld::Twice) => self.check_twice(pool, side, packet),
+        match pool.hold(&mut buffer.list, packet.bth.psn, expected, frame, now) {
+            Err(NotBuffered::Twice) => self.check_twice(pool, side, packet),
             Err(no_room) => {
-                self.early.miss(side, packet.bth.psn);
+                self.out_of_order.miss(side, packet.bth.psn);
                 Err(no_room)
             }
             Ok(()) => {
-                self.link.counters.count(QpCount::OutOfOrderHeld);
+                self.base.counters.count(QpCount::OutOfOrderHeld);
                 Ok(())
             }
         }
@@ -158,41 +158,42 @@ impl Qp {
 
     /// A packet came that is held already. Where they differ one of them is of an earlier life of the connection, or forged, and nothing
     /// tells which: both go, and the PSN is asked for when it is missed.
-    fn check_twice(&mut self, pool: &mut HeldPackets, side: Side, packet: &Packet<'_>) -> Result<(), NotHeld> {
-        let list = self.early.list(side);
-        let Some(slot) = pool.find(list, packet.bth.psn) else { return Err(NotHeld::NoRoom) };
+    fn check_twice(&mut self, pool: &mut OutOfOrderPool, side: Side, packet: &Packet<'_>) -> Result<(), NotBuffered> {
+        let list = self.out_of_order.list(side);
+        let Some(slot) = pool.find(list, packet.bth.psn) else { return Err(NotBuffered::NoRoom) };
         if frame::parse(&[pool.frame(slot)]).is_ok_and(|held| is_same(&held, packet)) {
-            return Err(NotHeld::Twice);
+            return Err(NotBuffered::Twice);
         }
         pool.release(list, slot);
-        self.early.miss(side, packet.bth.psn);
-        Err(NotHeld::Conflict)
+        self.out_of_order.miss(side, packet.bth.psn);
+        Err(NotBuffered::Conflict)
     }
 
     /// The slot of a packet whose turn it is.
-    pub(crate) fn next_held(&self, pool: &HeldPackets) -> Option<(Side, u32)> {
-        let find = |side, buffer: &Buffer| Some((side, pool.find(&buffer.list, self.turn_of(side)?)?));
-        find(Side::Requests, &self.early.requests).or_else(|| find(Side::Responses, &self.early.responses))
+    pub(crate) fn next_held(&self, pool: &OutOfOrderPool) -> Option<(Side, u32)> {
+        let find = |side, buffer: &Buffer| Some((side, pool.find(&buffer.list, self.expected_by(side)?)?));
+        find(Side::Requests, &self.out_of_order.requests)
+            .or_else(|| find(Side::Responses, &self.out_of_order.responses))
     }
 
     /// A packet had its turn.
-    pub(crate) fn release(&mut self, pool: &mut HeldPackets, side: Side, slot: u32) {
-        let buffer = self.early.buffer(side);
+    pub(crate) fn release(&mut self, pool: &mut OutOfOrderPool, side: Side, slot: u32) {
+        let buffer = self.out_of_order.buffer(side);
         pool.release(&mut buffer.list, slot);
         buffer.direct = 0;
     }
 
     /// Frees what no turn will come for; gives how many packets that were. What a requester sends again anyway (RNR NAK) or nobody
     /// waits for any more (error, another state) goes, and what lies behind its turn, which only a peer that lies can bring about.
-    pub(crate) fn forget_held(&mut self, pool: &mut HeldPackets) -> u32 {
+    pub(crate) fn forget_held(&mut self, pool: &mut OutOfOrderPool) -> u32 {
         let mut forgotten = 0;
         for side in [Side::Requests, Side::Responses] {
-            let turn = self.turn_of(side);
-            if side == Side::Responses && turn.is_none() {
-                self.early.unkept = None;
+            let expected = self.expected_by(side);
+            if side == Side::Responses && expected.is_none() {
+                self.out_of_order.unkept = None;
             }
-            let list = self.early.list(side);
-            if turn.is_none_or(|turn| list.is_behind(turn)) {
+            let list = self.out_of_order.list(side);
+            if expected.is_none_or(|expected| list.is_behind(expected)) {
                 forgotten += pool.release_all(list);
             }
         }
@@ -200,21 +201,21 @@ impl Qp {
     }
 
     /// Frees what has been held for too long; gives how many packets that were.
-    pub(crate) fn forget_old(&mut self, pool: &mut HeldPackets, now: Nanos) -> u32 {
-        let longest = held_max(&self.link.recovery);
-        if now < longest || now < self.early.deadline(&self.link.recovery) {
+    pub(crate) fn forget_old(&mut self, pool: &mut OutOfOrderPool, now: Nanos) -> u32 {
+        let longest = held_max(&self.base.recovery);
+        if now < longest || now < self.out_of_order.deadline(&self.base.recovery) {
             return 0;
         }
         let moment = now - longest;
-        let requests = pool.release_older(&mut self.early.requests.list, moment);
-        let farthest = self.early.responses.list.farthest();
-        let responses = pool.release_older(&mut self.early.responses.list, moment);
+        let requests = pool.release_older(&mut self.out_of_order.requests.list, moment);
+        let farthest = self.out_of_order.responses.list.farthest();
+        let responses = pool.release_older(&mut self.out_of_order.responses.list, moment);
         if responses > 0 {
-            self.early.miss(Side::Responses, farthest);
+            self.out_of_order.miss(Side::Responses, farthest);
         }
         if let Some(Reliable { responder, .. }) = self.roles.reliable_mut()
             && requests > 0
-            && self.early.requests.list.is_empty()
+            && self.out_of_order.requests.list.is_empty()
         {
             responder.on_hole_forgotten();
         }
@@ -222,31 +223,31 @@ impl Qp {
     }
 
     /// Frees everything; gives how many packets that were.
-    pub(crate) fn forget_all_held(&mut self, pool: &mut HeldPackets) -> u32 {
-        self.early.unkept = None;
-        pool.release_all(&mut self.early.requests.list) + pool.release_all(&mut self.early.responses.list)
+    pub(crate) fn forget_all_held(&mut self, pool: &mut OutOfOrderPool) -> u32 {
+        self.out_of_order.unkept = None;
+        pool.release_all(&mut self.out_of_order.requests.list) + pool.release_all(&mut self.out_of_order.responses.list)
     }
 
     /// A packet was taken that was not held. Two of them that were missing, one directly after the other on a network that keeps order, were
     /// sent again, and then all behind them will be; or what is held was never sent in this life. Answers that are given up are asked for again when
     /// their turn comes. Gives how many packets are given up.
-    pub(crate) fn on_direct(&mut self, pool: &mut HeldPackets, asks: bool) -> u32 {
+    pub(crate) fn on_direct(&mut self, pool: &mut OutOfOrderPool, asks: bool) -> u32 {
         let mut given_up = 0;
         for side in [Side::Requests, Side::Responses] {
-            let turn = self.turn_of(side);
-            let buffer = self.early.buffer(side);
-            if buffer.list.is_empty() || turn == Some(buffer.missing) {
+            let expected = self.expected_by(side);
+            let buffer = self.out_of_order.buffer(side);
+            if buffer.list.is_empty() || expected == Some(buffer.missing) {
                 continue;
             }
             buffer.direct = buffer.direct.saturating_add(if asks { DIRECT_ASKING } else { DIRECT });
-            if buffer.direct < DIRECT_MAX || self.link.recovery.reorder_delay != Nanos(0) {
+            if buffer.direct < DIRECT_MAX || self.base.recovery.reorder_delay != Nanos(0) {
                 continue;
             }
             let farthest = buffer.list.farthest();
             given_up += pool.release_all(&mut buffer.list);
-            self.early.miss(side, farthest);
-            if let (Side::Responses, Some(turn), Some(roles)) = (side, turn, self.roles.reliable_mut()) {
-                roles.completer.selective.on_given_up(turn, farthest);
+            self.out_of_order.miss(side, farthest);
+            if let (Side::Responses, Some(expected), Some(roles)) = (side, expected, self.roles.reliable_mut()) {
+                roles.completer.selective.on_given_up(expected, farthest);
             }
         }
         given_up
@@ -254,47 +255,49 @@ impl Qp {
 
     /// All that had its turn is done. What is still held lies behind a hole, which may be a new one. Where a missing packet came by
     /// itself the next has the whole delay to follow.
-    pub(crate) fn on_exposed<A: App>(&mut self, pool: &HeldPackets, turn: &mut Turn<'_, A>) {
+    pub(crate) fn on_exposed<A: App>(&mut self, pool: &OutOfOrderPool, cx: &mut Context<'_, A>) {
         for side in [Side::Requests, Side::Responses] {
-            let Some(missing) = self.turn_of(side).filter(|_| !self.early.list(side).is_empty()) else { continue };
-            let buffer = self.early.buffer(side);
+            let Some(missing) = self.expected_by(side).filter(|_| !self.out_of_order.list(side).is_empty()) else {
+                continue;
+            };
+            let buffer = self.out_of_order.buffer(side);
             let is_direct = buffer.missing != missing && buffer.direct > 0;
             buffer.missing = missing;
-            let delay = self.link.recovery.reorder_delay;
+            let delay = self.base.recovery.reorder_delay;
             let due = match is_direct {
-                true => turn.now + delay,
+                true => cx.now + delay,
                 false => buffer.list.oldest_arrival() + delay,
             };
             let held = pool.first_psn(&buffer.list);
             let Roles::Reliable(Reliable { requester, completer, responder, .. }) = &mut self.roles else { continue };
             match side {
-                Side::Requests => responder.on_hole(due, turn.now),
-                Side::Responses => completer.on_hole(due, held, &mut self.link, &mut self.send_queue, requester, turn),
+                Side::Requests => responder.on_hole(due, cx.now),
+                Side::Responses => completer.on_hole(due, held, &mut self.base, &mut self.send_queue, requester, cx),
             }
         }
-        if self.early.unkept.is_some() {
-            self.ask_for_unkept(turn);
+        if self.out_of_order.unkept.is_some() {
+            self.ask_for_unkept(cx);
         }
     }
 
     /// A response that was not kept has its turn now, and does not come by itself.
-    fn ask_for_unkept<A: App>(&mut self, turn: &mut Turn<'_, A>) {
-        let missing = self.turn_of(Side::Responses);
-        self.early.unkept =
-            self.early.unkept.filter(|unkept| missing.is_some_and(|missing| unkept.distance_from(missing) >= 0));
-        if self.early.unkept.is_some()
-            && self.early.responses.list.is_empty()
+    fn ask_for_unkept<A: App>(&mut self, cx: &mut Context<'_, A>) {
+        let missing = self.expected_by(Side::Responses);
+        self.out_of_order.unkept =
+            self.out_of_order.unkept.filter(|unkept| missing.is_some_and(|missing| unkept.distance_from(missing) >= 0));
+        if self.out_of_order.unkept.is_some()
+            && self.out_of_order.responses.list.is_empty()
             && let Roles::Reliable(Reliable { requester, completer, .. }) = &mut self.roles
             && completer.awaits_answer(&self.send_queue)
         {
-            completer.on_hole(turn.now, None, &mut self.link, &mut self.send_queue, requester, turn);
+            completer.on_hole(cx.now, None, &mut self.base, &mut self.send_queue, requester, cx);
         }
     }
 
     /// The PSN whose turn it is; `None` when packets of this side are not taken, or will all come again.
-    fn turn_of(&self, side: Side) -> Option<Psn> {
+    fn expected_by(&self, side: Side) -> Option<Psn> {
         let roles = self.roles.reliable()?;
-        let state = self.link.state;
+        let state = self.base.state;
         match side {
             Side::Requests => {
                 (state.receives() && !roles.responder.is_waiting_for_receiver()).then(|| roles.responder.expected())

@@ -18,11 +18,11 @@ const FAREWELLS_MAX: usize = 64;
 
 /// The last answers of queue pairs, ready to be sent.
 #[derive(Debug)]
-pub(super) struct Farewells {
+pub(super) struct FinalAnswers {
     waiting: VecDeque<(Path, Headers)>,
 }
 
-impl Farewells {
+impl FinalAnswers {
     /// None, and room for [`FAREWELLS_MAX`].
     pub(super) fn new() -> Self {
         Self { waiting: VecDeque::with_capacity(FAREWELLS_MAX) }
@@ -39,7 +39,7 @@ impl Farewells {
     /// Keeps what a queue pair that is about to go owes its peer; gives how many answers found no room.
     pub(super) fn keep(&mut self, qp: &Qp) -> u64 {
         let mut lost = 0;
-        qp.farewells(|path, headers| {
+        qp.final_answers(|path, headers| {
             if self.waiting.len() < FAREWELLS_MAX {
                 self.waiting.push_back((path, headers));
             } else {
@@ -60,14 +60,14 @@ impl Endpoint {
     /// by another queue.
     pub(super) fn transmit_farewells(&mut self, budget: usize, wire: &mut impl Wire) -> Transmitted {
         let mut sent = Transmitted::default();
-        for _ in 0..self.farewells.waiting.len() {
+        for _ in 0..self.final_answers.waiting.len() {
             if sent.visits == budget {
                 break;
             }
-            let Some((path, headers)) = self.farewells.waiting.pop_front() else { break };
+            let Some((path, headers)) = self.final_answers.waiting.pop_front() else { break };
             let bytes = path.frame_bytes(&headers, 0);
             match wire.emit(path.via(), bytes, |frame| path.fill(frame, &headers, 0, |_| Ok(()))) {
-                Err(EmitError::Full) => self.farewells.waiting.push_back((path, headers)),
+                Err(EmitError::Full) => self.final_answers.waiting.push_back((path, headers)),
                 // Nothing gives up where there is no payload.
                 Ok(()) | Err(EmitError::Aborted) => {
                     self.totals.add(QpCount::ResponsePackets, 1);

@@ -20,7 +20,7 @@ const GENERATION: Nanos = Nanos::from_millis(10);
 
 /// What one queue pair counts for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Share {
+pub(crate) struct InFlightShare {
     /// All that it has under way, and what of it was added in `generation` and in the one before. The rest is older and does not count.
     packets: u32,
     added: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Share {
 
 /// The sum, and the line.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
+pub(crate) struct InFlight {
     limit: u64,
     quantum: u32,
     generation: u64,
@@ -44,7 +44,7 @@ pub(crate) struct UnderWay {
     admitted: u32,
 }
 
-impl UnderWay {
+impl InFlight {
     /// At most `limit` packets, which are given out `quantum` at a time, for queue pairs in the slots below `slots`.
     pub(crate) fn new(limit: u32, quantum: u32, slots: u32) -> Self {
         let line = SlotList::new(slots);
@@ -58,7 +58,7 @@ impl UnderWay {
     }
 
     /// It has as many packets under way now.
-    pub(crate) fn count(&mut self, share: &mut Share, packets: u32) {
+    pub(crate) fn count(&mut self, share: &mut InFlightShare, packets: u32) {
         if share.packets == packets {
             return;
         }
@@ -80,7 +80,7 @@ impl UnderWay {
     }
 
     /// What it added is as old as it is.
-    const fn age(&self, share: &mut Share) {
+    const fn age(&self, share: &mut InFlightShare) {
         (share.added, share.added_before) = match self.generation - share.generation {
             0 => (share.added, share.added_before),
             1 => (0, share.added),
@@ -94,7 +94,7 @@ impl UnderWay {
     }
 
     /// It has something under way that was not answered for so long that nothing of it counts any more.
-    const fn is_unanswered(&self, share: &Share) -> bool {
+    const fn is_unanswered(&self, share: &InFlightShare) -> bool {
         let counted = match self.generation - share.generation {
             0 => share.added + share.added_before,
             1 => share.added,
@@ -132,13 +132,13 @@ impl UnderWay {
     }
 
     /// It has left the line, and its next visit may add to what is under way.
-    pub(crate) fn admit(&mut self, share: &mut Share) {
+    pub(crate) fn admit(&mut self, share: &mut InFlightShare) {
         share.admitted = true;
         self.admitted += 1;
     }
 
     /// It is visited: how many packets it may add.
-    pub(crate) fn grant(&mut self, share: &mut Share) -> u32 {
+    pub(crate) fn grant(&mut self, share: &mut InFlightShare) -> u32 {
         let admitted = core::mem::take(&mut share.admitted);
         self.admitted -= u32::from(admitted);
         // Whoever was not in line does not pass by those who are, nor takes what those who were are promised; where nothing is answered no
@@ -154,14 +154,14 @@ impl UnderWay {
     }
 
     /// It would have sent more than it may. One that waits for an answer is visited again when that comes.
-    pub(crate) fn stand_in_line(&mut self, slot: u32, share: &Share) {
+    pub(crate) fn stand_in_line(&mut self, slot: u32, share: &InFlightShare) {
         if !self.is_unanswered(share) {
             self.line.push_back(slot);
         }
     }
 
     /// It is gone.
-    pub(crate) fn remove(&mut self, slot: u32, share: &mut Share) {
+    pub(crate) fn remove(&mut self, slot: u32, share: &mut InFlightShare) {
         self.count(share, 0);
         let _nothing = self.grant(share);
         self.line.remove(slot);
@@ -178,8 +178,8 @@ mod tests {
 
     #[test]
     fn those_in_line_come_before_others_and_in_their_order() {
-        let mut all = UnderWay::new(32, 16, 4);
-        let mut shares = [Share::default(); 4];
+        let mut all = InFlight::new(32, 16, 4);
+        let mut shares = [InFlightShare::default(); 4];
         assert_eq!(all.grant(&mut shares[0]), 32);
         all.count(&mut shares[0], 32);
         for index in [1, 2] {
@@ -199,8 +199,8 @@ mod tests {
 
     #[test]
     fn what_is_neither_sent_nor_answered_for_a_while_does_not_count() {
-        let mut all = UnderWay::new(32, 16, 2);
-        let [mut dead, mut alive] = [Share::default(); 2];
+        let mut all = InFlight::new(32, 16, 2);
+        let [mut dead, mut alive] = [InFlightShare::default(); 2];
         all.on_time(at(1000));
         all.count(&mut dead, 32);
         all.stand_in_line(1, &alive);
@@ -217,8 +217,8 @@ mod tests {
     /// A peer that answers just enough holds what it was sent lately and no more.
     #[test]
     fn an_answer_now_and_then_does_not_keep_the_rest_counted() {
-        let mut all = UnderWay::new(32, 16, 2);
-        let [mut slow, mut other] = [Share::default(); 2];
+        let mut all = InFlight::new(32, 16, 2);
+        let [mut slow, mut other] = [InFlightShare::default(); 2];
         all.on_time(at(1000));
         all.count(&mut slow, 32);
         all.stand_in_line(1, &other);
@@ -242,8 +242,8 @@ mod tests {
     /// What is left is the newest: it counts longer.
     #[test]
     fn answers_take_away_the_oldest() {
-        let mut all = UnderWay::new(32, 16, 2);
-        let mut share = Share::default();
+        let mut all = InFlight::new(32, 16, 2);
+        let mut share = InFlightShare::default();
         all.on_time(at(1000));
         all.count(&mut share, 10);
         all.on_time(at(1010));
@@ -258,8 +258,8 @@ mod tests {
 
     #[test]
     fn whoever_is_gone_leaves_nothing_behind() {
-        let mut all = UnderWay::new(32, 16, 4);
-        let mut shares = [Share::default(); 3];
+        let mut all = InFlight::new(32, 16, 4);
+        let mut shares = [InFlightShare::default(); 3];
         all.count(&mut shares[0], 40);
         all.stand_in_line(1, &shares[1]);
         all.stand_in_line(2, &shares[2]);
