@@ -49,7 +49,7 @@ use crate::{
     kept::Kept,
     machine::Machine,
     network::{Network, Pair, Side},
-    programs::{Place, Programs},
+    programs::{ProgramPlace, Programs},
     report::{Found, Report},
 };
 
@@ -87,7 +87,7 @@ fn measure(cli: &Cli, contestants: &[Contestant]) -> anyhow::Result<Report> {
     let is_wanted = |pair: &Pair| contestants.iter().any(|one| one.what.pair() == Some(*pair));
     let others = [Pair::RoceNapi, Pair::RoceTwo, Pair::RoceCrossed].into_iter().filter(is_wanted);
     let mut others = others.map(|pair| Ok((pair, hosts(pair)?))).collect::<anyhow::Result<Vec<_>>>()?;
-    let place = Place { network: &network, built: &built, folder: &cli.folder };
+    let place = ProgramPlace { network: &network, built: &built, folder: &cli.folder };
     let programs = others.iter().map(|(pair, hosts)| Programs::new(place, *pair, hosts)).collect();
     let found = compare(cli, contestants, Programs::new(place, Pair::Roce, &plain), programs);
     let found = found.map_err(|error| {

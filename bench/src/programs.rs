@@ -43,7 +43,7 @@ pub(crate) struct Bandwidth {
 
 /// What programs are run in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct ProgramPlace<'a> {
     /// Between the hosts.
     pub(crate) network: &'a Network,
     /// Where the programs lie.
@@ -56,7 +56,7 @@ pub(crate) struct Place<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Programs<'a> {
     /// What they are run in.
-    pub(crate) place: Place<'a>,
+    pub(crate) place: ProgramPlace<'a>,
     /// Where clients run.
     pub(crate) a: &'a Host,
     /// Where servers run.
@@ -67,7 +67,7 @@ pub(crate) struct Programs<'a> {
 
 impl<'a> Programs<'a> {
     /// Those of these hosts, whose daemons serve that pair.
-    pub(crate) const fn new(place: Place<'a>, pair: Pair, [a, b]: &'a [Host; 2]) -> Self {
+    pub(crate) const fn new(place: ProgramPlace<'a>, pair: Pair, [a, b]: &'a [Host; 2]) -> Self {
         Self { place, a, b, pair }
     }
 }

@@ -27,14 +27,14 @@ use crate::{
     device::{Device, DeviceInner},
     error::{Error, Result, WorkError},
     exclusive::Exclusive,
-    mapping::{Emptied, Mapping, Mode, cq_lanes},
+    mapping::{ConsumerRing, Mapping, Mode, cq_rings},
     outstanding::{Cookie, Outstanding, Queue},
     socket::lock,
     srq::SharedWork,
 };
 
 /// Entries taken from one lane before the next has its turn.
-const LANE_TURN: usize = 16;
+const CQ_RING_TURN: usize = 16;
 
 /// Polls without a completion before the clock is looked at.
 const POLLS_PER_LOOK: u32 = 32;
@@ -168,7 +168,7 @@ pub(crate) struct CqInner {
 /// What a poll works on.
 #[derive(Debug)]
 pub(crate) struct Reaping {
-    lanes: Vec<Lane>,
+    cq_rings: Vec<WorkerCompletions>,
     first: usize,
     /// By queue pair number.
     work: Vec<(u32, Arc<Work>)>,
@@ -178,12 +178,12 @@ pub(crate) struct Reaping {
 
 /// The completions of one worker. All but the last ring are of before a resize: they are emptied first, and nothing more comes by them.
 #[derive(Debug)]
-struct Lane {
-    rings: VecDeque<Emptied>,
+struct WorkerCompletions {
+    rings: VecDeque<ConsumerRing>,
 }
 
-impl Lane {
-    fn new(ring: Emptied) -> Self {
+impl WorkerCompletions {
+    fn new(ring: ConsumerRing) -> Self {
         Self { rings: VecDeque::from([ring]) }
     }
 
@@ -202,7 +202,7 @@ impl Lane {
 
     /// Completions that lie in it.
     fn waiting(&mut self) -> std::result::Result<u32, RingCorrupt> {
-        self.rings.iter_mut().map(Emptied::available).sum()
+        self.rings.iter_mut().map(ConsumerRing::available).sum()
     }
 
     /// Gives the worker room for what was popped.
@@ -252,10 +252,10 @@ impl CompletionQueue {
             device: Arc::clone(device),
             own_channel: options.channel.is_none() && !options.silent,
             cqn: reply.cqn,
-            entries: AtomicU32::new(layout.lane.entries()),
+            entries: AtomicU32::new(layout.cq_ring.entries()),
             spin: options.spin,
             state: reaping(Reaping {
-                lanes: cq_lanes(&mapping, layout).into_iter().map(Lane::new).collect(),
+                cq_rings: cq_rings(&mapping, layout).into_iter().map(WorkerCompletions::new).collect(),
                 first: 0,
                 work: Vec::new(),
                 orphaned: Vec::new(),
@@ -302,10 +302,10 @@ impl CompletionQueue {
         };
         let layout = CqLayout::new(reply.entries, device.workers.len() as u32).ok_or_else(broken)?;
         let mapping = Mapping::new(&fd, layout.bytes, Mode::Populated).inspect_err(|_| device.session.set_gone())?;
-        for (lane, ring) in state.lanes.iter_mut().zip(cq_lanes(&mapping, layout)) {
-            lane.rings.push_back(ring);
+        for (cq_ring, ring) in state.cq_rings.iter_mut().zip(cq_rings(&mapping, layout)) {
+            cq_ring.rings.push_back(ring);
         }
-        inner.entries.store(layout.lane.entries(), Ordering::Relaxed);
+        inner.entries.store(layout.cq_ring.entries(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -322,7 +322,7 @@ impl CompletionQueue {
     /// The daemon broke its own rules.
     pub fn waiting(&self) -> Result<usize> {
         let mut state = self.inner.state.enter();
-        let counts = state.lanes.iter_mut().map(Lane::waiting);
+        let counts = state.cq_rings.iter_mut().map(WorkerCompletions::waiting);
         let count: std::result::Result<u32, RingCorrupt> = counts.sum();
         count.map(|count| count as usize).map_err(|_| self.inner.broken())
     }
@@ -496,24 +496,24 @@ impl Reaping {
     /// Takes what lies in the lanes, a few from each in turn.
     fn take(&mut self, cq: &CqInner, into: &mut [Completion]) -> Result<usize> {
         let mut taken = 0;
-        let mut idle_lanes = 0;
-        while taken < into.len() && idle_lanes < self.lanes.len() {
-            let turn = (into.len() - taken).min(LANE_TURN);
+        let mut idle_cq_rings = 0;
+        while taken < into.len() && idle_cq_rings < self.cq_rings.len() {
+            let turn = (into.len() - taken).min(CQ_RING_TURN);
             let (found, moved) =
                 self.take_from(self.first, &mut into[taken..taken + turn]).ok_or_else(|| cq.broken())?;
             taken += found;
-            idle_lanes = if moved { 0 } else { idle_lanes + 1 };
-            self.first = (self.first + 1) % self.lanes.len();
+            idle_cq_rings = if moved { 0 } else { idle_cq_rings + 1 };
+            self.first = (self.first + 1) % self.cq_rings.len();
         }
         Ok(taken)
     }
 
     /// Completions of one lane and whether there was anything in it; `None` when the lane is broken.
-    fn take_from(&mut self, lane: usize, into: &mut [Completion]) -> Option<(usize, bool)> {
+    fn take_from(&mut self, cq_ring: usize, into: &mut [Completion]) -> Option<(usize, bool)> {
         let mut found = 0;
         let mut moved = false;
         let mut words = [0; size_of::<Cqe>() / 8];
-        while found < into.len() && self.lanes[lane].pop(&mut words).ok()? {
+        while found < into.len() && self.cq_rings[cq_ring].pop(&mut words).ok()? {
             moved = true;
             let cqe = Cqe::read_from_bytes(words.as_bytes()).expect("a completion is a whole number of words");
             // What is of no queue pair (any more) is nobody's.
@@ -525,7 +525,7 @@ impl Reaping {
             }
         }
         if moved {
-            self.lanes[lane].release();
+            self.cq_rings[cq_ring].release();
         }
         Some((found, moved))
     }
@@ -536,8 +536,8 @@ impl Reaping {
             return;
         }
         let mut words = [0; size_of::<Cqe>() / 8];
-        for lane in &mut self.lanes {
-            while matches!(lane.pop(&mut words), Ok(true)) {
+        for cq_ring in &mut self.cq_rings {
+            while matches!(cq_ring.pop(&mut words), Ok(true)) {
                 let cqe = Cqe::read_from_bytes(words.as_bytes()).expect("a completion is a whole number of words");
                 complete_orphan(&self.orphaned, &cqe);
             }

@@ -16,7 +16,7 @@ use roced_shared::abi::{
         self, AllocMemory, AllocPd, CreateChannel, DeviceName, Event, Index, ListDevice, MemoryRequest, Nothing,
         OpenDevice, QueryDevice, QueryGid, QueryPort, event,
     },
-    doorbell::{MappedBells, WorkerState, must_wake, ring_bell},
+    doorbell::{MappedDoorbells, WorkerState, must_wake, ring_doorbell},
     layout::{session_bytes, state_bytes},
 };
 
@@ -52,7 +52,7 @@ pub(crate) struct DeviceInner {
 /// How this session tells one worker that it has work.
 #[derive(Debug)]
 pub(crate) struct WorkerSide {
-    bells: MappedBells<Arc<Mapping>>,
+    doorbells: MappedDoorbells<Arc<Mapping>>,
     state: WorkerState<Arc<Mapping>>,
     wake: OwnedFd,
 }
@@ -210,7 +210,7 @@ impl Device {
     fn with_session(session: Session, number: u32, name: &str) -> Result<Self> {
         let (reply, fds) = session.call_with_any_fds::<OpenDevice>(DeviceName::new(name))?;
         let mut fds = fds.into_iter();
-        let (Some(bells), Some(states), wakes) = (fds.next(), fds.next(), fds) else {
+        let (Some(doorbells), Some(states), wakes) = (fds.next(), fds.next(), fds) else {
             return Err(Error::Protocol { what: "an opened device without its memory" });
         };
         let ids = reply.worker_ids.get(..reply.workers as usize).filter(|ids| !ids.is_empty());
@@ -219,10 +219,10 @@ impl Device {
         if ids.len() != wakes.len() || in_daemon > 256 || ids.iter().any(|id| u32::from(*id) >= in_daemon) {
             return Err(Error::Protocol { what: "workers that do not add up" });
         }
-        let bells = Mapping::new(&bells, session_bytes(reply.workers), Mode::Populated)?;
+        let doorbells = Mapping::new(&doorbells, session_bytes(reply.workers), Mode::Populated)?;
         let states = Mapping::new(&states, state_bytes(in_daemon), Mode::ReadOnly)?;
         let worker = |(index, (id, wake)): (u32, (&u8, OwnedFd))| WorkerSide {
-            bells: mapping::bells(&bells, index),
+            doorbells: mapping::doorbells(&doorbells, index),
             state: mapping::worker_state(&states, (*id).into()),
             wake,
         };
@@ -424,10 +424,10 @@ impl AsFd for Device {
 }
 
 impl DeviceInner {
-    /// Tells worker `index` that the queue pair with `bell` has something, and wakes it if it sleeps.
-    pub(crate) fn ring(&self, index: u32, bell: u32) {
+    /// Tells worker `index` that the queue pair with `doorbell` has something, and wakes it if it sleeps.
+    pub(crate) fn ring(&self, index: u32, doorbell: u32) {
         let worker = &self.workers[index as usize];
-        ring_bell(&worker.bells, bell);
+        ring_doorbell(&worker.doorbells, doorbell);
         if must_wake(worker.state.asleep()) {
             // It never fails but for a full counter, and that wakes as well: the worker waits for its edges.
             let _ = unistd::write(&worker.wake, &1u64.to_ne_bytes());

@@ -26,21 +26,21 @@ mod batch;
 mod channel;
 mod cq;
 mod device;
-mod endpoint;
 mod error;
 mod exclusive;
 mod gid;
 mod mapping;
 mod mr;
+mod mw;
 mod outstanding;
 mod pd;
 mod place;
 mod program;
 mod qp;
+mod qp_address;
 mod service;
 mod socket;
 mod srq;
-mod window;
 mod work;
 
 pub use ah::{AddressHandle, AddressOptions};
@@ -48,13 +48,14 @@ pub use batch::SendBatch;
 pub use channel::CompletionChannel;
 pub use cq::{Completion, CompletionQueue, CqOptions, Notify};
 pub use device::{Device, DeviceAttributes, DeviceEvent, PortAttributes};
-pub use endpoint::{ConnectOptions, Endpoint, NotAnEndpoint};
 pub use error::{Error, Result, Side, WorkError};
 pub use gid::{Gid, GidEntry, RoceVersion};
 pub use mr::{Access, Memory, MemoryRegion, RemoteMemory, Reregistration};
+pub use mw::{MemoryWindow, WindowBinding, WindowKind};
 pub use pd::ProtectionDomain;
 pub use program::ExchangeCost;
 pub use qp::{QpAttributes, QpBuilder, QpStatistics, QueuePair};
+pub use qp_address::{ConnectOptions, NotAnEndpoint, QpAddress};
 pub use roced_shared::abi::{
     control::{PKEYS_MAX, Refusal, attribute, state},
     cqe::{CompletionOp, Status},
@@ -63,7 +64,6 @@ pub use roced_shared::abi::{
 };
 pub use service::{GRH_BYTES, MULTICAST_QPN, ServiceType};
 pub use srq::SharedReceiveQueue;
-pub use window::{MemoryWindow, WindowBinding, WindowKind};
 pub use work::{RecvRequest, SendRequest};
 
 /// Every object may be used by any thread.

@@ -17,8 +17,8 @@ use nix::sys::{
     stat::fstat,
 };
 use roced_shared::abi::{
-    doorbell::{BELL_PAGE_BYTES, MappedBells, WORKER_STATE_BYTES, WorkerState},
-    layout::{CqLayout, QpLayout, SrqLayout, bell_page_offset, worker_state_offset},
+    doorbell::{DOORBELL_PAGE_BYTES, MappedDoorbells, WORKER_STATE_BYTES, WorkerState},
+    layout::{CqLayout, QpLayout, SrqLayout, doorbell_page_offset, worker_state_offset},
     ring::{Consumer, MappedRing, Producer, RingShape},
 };
 
@@ -144,24 +144,26 @@ impl Drop for Mapping {
 }
 
 /// A ring that this process fills.
-pub(crate) type Filled = Producer<MappedRing<Arc<Mapping>>>;
+pub(crate) type ProducerRing = Producer<MappedRing<Arc<Mapping>>>;
 /// A ring that this process empties.
-pub(crate) type Emptied = Consumer<MappedRing<Arc<Mapping>>>;
+pub(crate) type ConsumerRing = Consumer<MappedRing<Arc<Mapping>>>;
 
 /// The send and the receive ring of a queue pair.
-pub(crate) fn qp_rings(mapping: &Arc<Mapping>, layout: QpLayout) -> (Filled, Filled) {
+pub(crate) fn qp_rings(mapping: &Arc<Mapping>, layout: QpLayout) -> (ProducerRing, ProducerRing) {
     let send = ring_at(mapping, 0, layout.send);
     (Producer::new(send), Producer::new(ring_at(mapping, layout.recv_offset, layout.recv)))
 }
 
 /// The ring of a shared receive queue.
-pub(crate) fn srq_ring(mapping: &Arc<Mapping>, layout: SrqLayout) -> Filled {
+pub(crate) fn srq_ring(mapping: &Arc<Mapping>, layout: SrqLayout) -> ProducerRing {
     Producer::new(ring_at(mapping, 0, layout.recv))
 }
 
 /// The lanes of a completion queue.
-pub(crate) fn cq_lanes(mapping: &Arc<Mapping>, layout: CqLayout) -> Vec<Emptied> {
-    (0..layout.lanes).map(|lane| Consumer::new(ring_at(mapping, layout.lane_offset(lane), layout.lane))).collect()
+pub(crate) fn cq_rings(mapping: &Arc<Mapping>, layout: CqLayout) -> Vec<ConsumerRing> {
+    (0..layout.cq_rings)
+        .map(|cq_ring| Consumer::new(ring_at(mapping, layout.cq_ring_offset(cq_ring), layout.cq_ring)))
+        .collect()
 }
 
 fn ring_at(mapping: &Arc<Mapping>, offset: usize, shape: RingShape) -> MappedRing<Arc<Mapping>> {
@@ -172,11 +174,11 @@ fn ring_at(mapping: &Arc<Mapping>, offset: usize, shape: RingShape) -> MappedRin
 }
 
 /// The bell page of worker `index`.
-pub(crate) fn bells(mapping: &Arc<Mapping>, index: u32) -> MappedBells<Arc<Mapping>> {
-    let base = mapping.at(bell_page_offset(index), BELL_PAGE_BYTES);
+pub(crate) fn doorbells(mapping: &Arc<Mapping>, index: u32) -> MappedDoorbells<Arc<Mapping>> {
+    let base = mapping.at(doorbell_page_offset(index), DOORBELL_PAGE_BYTES);
     // SAFETY: `at` checked that the page lies inside the mapping, which the Arc keeps; bell pages lie on cache lines, and only
     // atomics touch them.
-    unsafe { MappedBells::new(base, Arc::clone(mapping)) }
+    unsafe { MappedDoorbells::new(base, Arc::clone(mapping)) }
 }
 
 /// What the daemon's worker `index` says of itself.

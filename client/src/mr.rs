@@ -19,7 +19,7 @@ use crate::{
     error::{Error, Result},
     mapping::{Mapping, Mode},
     pd::{PdInner, ProtectionDomain},
-    place::{Move, Place},
+    place::{Move, RegionPlace},
     program::ExchangeCost,
     socket::lock,
 };
@@ -182,7 +182,7 @@ impl RemoteMemory {
 #[derive(Debug)]
 pub struct MemoryRegion {
     pd: Arc<PdInner>,
-    place: Place,
+    place: RegionPlace,
     length: usize,
     /// By which work requests and peers name the first byte.
     iova: u64,
@@ -201,7 +201,7 @@ impl MemoryRegion {
         access: Access,
     ) -> Result<Self> {
         let iova = memory.address(pd, offset, length)?;
-        let place = Place::in_memory(memory, offset);
+        let place = RegionPlace::in_memory(memory, offset);
         Self::over(pd, place, RegMrRequest { offset: offset as u64, length: length as u64, va: iova, ..access.asked() })
     }
 
@@ -220,7 +220,7 @@ impl MemoryRegion {
         Self::over(pd, place, RegMrRequest { offset, length: length as u64, va: iova, ..access.asked() })
     }
 
-    fn over(pd: &Arc<PdInner>, place: Place, request: RegMrRequest) -> Result<Self> {
+    fn over(pd: &Arc<PdInner>, place: RegionPlace, request: RegMrRequest) -> Result<Self> {
         let (memory, length, iova) = (place.memory.handle(), request.length as usize, request.va);
         let reply = pd.device.session.call::<RegMr>(RegMrRequest { pd: pd.handle, memory, ..request })?;
         let (handle, lkey, rkey) = (reply.handle, reply.lkey, reply.rkey);
@@ -236,7 +236,7 @@ impl MemoryRegion {
         let moved = match change.range {
             Some((memory, offset, length)) => {
                 let iova = memory.address(change.pd.map_or(&self.pd, |pd| &pd.inner), offset, length)?;
-                Some(Move { place: Place::in_memory(memory, offset), offset: offset as u64, length, iova })
+                Some(Move { place: RegionPlace::in_memory(memory, offset), offset: offset as u64, length, iova })
             }
             None => None,
         };

@@ -11,9 +11,9 @@ use crate::{
     error::Result,
     exclusive::Exclusive,
     mr::{Access, Memory, MemoryRegion},
+    mw::{MemoryWindow, WindowKind},
     qp::QpBuilder,
     srq::SharedReceiveQueue,
-    window::{MemoryWindow, WindowKind},
 };
 
 /// A protection domain. Clones name the same one; it ends when the last clone and everything made from it are gone.

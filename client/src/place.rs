@@ -13,14 +13,14 @@ use crate::{
     error::{Error, Result},
     mapping::Mapping,
     mr::{Access, Memory},
-    program::{ExchangeCost, Held, Reached, reach},
+    program::{ExchangeCost, Held, ProgramBacking, reach},
 };
 
 /// Where a region's bytes lie.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RegionPlace {
     /// Keeps what the daemon has of it, by this handle.
-    pub(crate) memory: Backing,
+    pub(crate) memory: RegionBacking,
     pub(crate) mapping: Arc<Mapping>,
     /// In `mapping`.
     pub(crate) offset: usize,
@@ -28,14 +28,14 @@ pub(crate) struct Place {
 
 /// What a region lies in.
 #[derive(Clone, Debug)]
-pub(crate) enum Backing {
+pub(crate) enum RegionBacking {
     Memory(Memory),
     Program(Arc<ProgramMemory>),
 }
 
 /// Where a region is to lie.
 pub(crate) struct Move {
-    pub(crate) place: Place,
+    pub(crate) place: RegionPlace,
     /// In what the daemon maps.
     pub(crate) offset: u64,
     pub(crate) length: usize,
@@ -56,26 +56,26 @@ impl Move {
         let base = NonNull::new(address).ok_or(Error::NotMapped { address: 0 })?;
         let end = start.checked_add(length).ok_or(Error::NotMapped { address: start })?;
         if let Some((memory, offset)) = Memory::around(device, &(start..end)) {
-            let place = Place::in_memory(&memory, offset);
+            let place = RegionPlace::in_memory(&memory, offset);
             return Ok(Self { place, offset: offset as u64, length, iova });
         }
         let memory = Arc::new(ProgramMemory::new(device, &(start..end), access)?);
         let offset = (start - memory.start) as u64;
         // SAFETY: the caller says that the range stays mapped until the region, which keeps the mapping, is dropped; and who may write there.
         let mapping = unsafe { Mapping::of_program(base, length) };
-        let place = Place { memory: Backing::Program(memory), mapping, offset: 0 };
+        let place = RegionPlace { memory: RegionBacking::Program(memory), mapping, offset: 0 };
         Ok(Self { place, offset, length, iova })
     }
 }
 
-impl Place {
+impl RegionPlace {
     pub(crate) fn in_memory(memory: &Memory, offset: usize) -> Self {
         let mapping = Arc::clone(&memory.inner.mapping);
-        Self { memory: Backing::Memory(memory.clone()), mapping, offset }
+        Self { memory: RegionBacking::Memory(memory.clone()), mapping, offset }
     }
 }
 
-impl Backing {
+impl RegionBacking {
     /// What registering it cost, where its pages had to be exchanged.
     pub(crate) fn cost(&self) -> Option<ExchangeCost> {
         match self {
@@ -108,7 +108,7 @@ impl ProgramMemory {
         if range.is_empty() {
             return Err(Error::NotMapped { address: range.start });
         }
-        let Reached { file, pages, offset, writable, origin, held, because } = reach(range, access.writes())?;
+        let ProgramBacking { file, pages, offset, writable, origin, held, because } = reach(range, access.writes())?;
         let request = MapMemoryRequest { offset, bytes: pages.len() as u64, writable: writable.into(), origin };
         let mapped = device.session.call_with::<MapMemory>(request, file.as_fd());
         let handle = mapped.map_err(|error| because_of(error, because))?.handle;

@@ -21,12 +21,12 @@ use crate::{
     batch::SendBatch,
     cq::{CompletionQueue, Work},
     device::{Device, DeviceInner},
-    endpoint::Endpoint,
     error::{Error, Result},
     exclusive::Exclusive,
-    mapping::Filled,
+    mapping::ProducerRing,
     outstanding::{Cookie, Queue},
     pd::PdInner,
+    qp_address::QpAddress,
     service::ServiceType,
     srq::SharedReceiveQueue,
     work::{Data, RecvRequest, SendRequest},
@@ -43,7 +43,7 @@ pub struct QueuePair {
     service: ServiceType,
     pkey_index: u32,
     worker: u32,
-    bell: u32,
+    doorbell: u32,
     sizes: QpSizes,
     psn: u32,
     state: AtomicU32,
@@ -55,12 +55,12 @@ pub struct QueuePair {
 /// A ring and room to write an entry before it goes there.
 #[derive(Debug)]
 pub(crate) struct PostSide<const WORDS: usize> {
-    pub(crate) ring: Filled,
+    pub(crate) ring: ProducerRing,
     slot: [u64; WORDS],
 }
 
 impl<const WORDS: usize> PostSide<WORDS> {
-    pub(crate) const fn new(ring: Filled) -> Self {
+    pub(crate) const fn new(ring: ProducerRing) -> Self {
         Self { ring, slot: [0; WORDS] }
     }
 
@@ -120,11 +120,11 @@ impl QueuePair {
     ///
     /// # Errors
     /// No GID there; the daemon is gone.
-    pub fn endpoint(&self, sgid_index: u32) -> Result<Endpoint> {
+    pub fn endpoint(&self, sgid_index: u32) -> Result<QpAddress> {
         let device = self.device();
         let entry = device.gid(sgid_index)?.ok_or(Error::NoSuchGid { index: sgid_index })?;
         let mtu_bytes = device.port()?.active_mtu_bytes;
-        Ok(Endpoint { gid: entry.gid, qpn: self.qpn, psn: self.psn, mtu_bytes })
+        Ok(QpAddress { gid: entry.gid, qpn: self.qpn, psn: self.psn, mtu_bytes })
     }
 
     /// Its state and attributes.
@@ -254,10 +254,10 @@ impl QueuePair {
     }
 
     /// Lets the daemon see what was posted.
-    fn finish(&self, ring: &Filled, posted: Result<usize>) -> Result<usize> {
+    fn finish(&self, ring: &ProducerRing, posted: Result<usize>) -> Result<usize> {
         if matches!(posted, Ok(1..)) {
             ring.publish();
-            self.inner().ring(self.worker, self.bell);
+            self.inner().ring(self.worker, self.doorbell);
         }
         posted
     }
@@ -265,7 +265,7 @@ impl QueuePair {
     /// Lets the daemon see sends that were pushed.
     pub(crate) fn publish_sends(&self, side: &PostSide<SEND_SLOT_WORDS_MAX>) {
         side.ring.publish();
-        self.inner().ring(self.worker, self.bell);
+        self.inner().ring(self.worker, self.doorbell);
     }
 
     /// Forgets the last sends that were pushed.

@@ -65,7 +65,7 @@ pub(crate) struct Session {
     calls: Mutex<u32>,
     events: Mutex<VecDeque<Event>>,
     /// Counts 1 while an event waits in `events`.
-    event_bell: EventFd,
+    event_doorbell: EventFd,
     /// Readable when an event waits, or something is on the socket, or the daemon is gone.
     readiness: Epoll,
     gone: AtomicBool,
@@ -89,11 +89,11 @@ impl Session {
 
     /// Shakes hands over a connected socket.
     pub(crate) fn over(socket: OwnedFd) -> Result<(Self, HelloReply)> {
-        let event_bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+        let event_doorbell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(Error::kernel("eventfd"))?;
         let readiness = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(Error::kernel("epoll_create"))?;
         let interest = |flags| EpollEvent::new(flags, 0);
-        readiness.add(&event_bell, interest(EpollFlags::EPOLLIN)).map_err(Error::kernel("epoll_ctl"))?;
+        readiness.add(&event_doorbell, interest(EpollFlags::EPOLLIN)).map_err(Error::kernel("epoll_ctl"))?;
         readiness
             .add(&socket, interest(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP))
             .map_err(Error::kernel("epoll_ctl"))?;
@@ -102,7 +102,7 @@ impl Session {
             pid: process::id(),
             calls: Mutex::new(0),
             events: Mutex::default(),
-            event_bell,
+            event_doorbell,
             readiness,
             gone: AtomicBool::new(false),
         };
@@ -234,7 +234,7 @@ impl Session {
         let event = events.pop_front();
         if events.is_empty() {
             // EAGAIN when it counts nothing.
-            let _ = self.event_bell.read();
+            let _ = self.event_doorbell.read();
         }
         event
     }
@@ -246,7 +246,7 @@ impl Session {
         }
         events.push_back(message.body());
         // EAGAIN when it counts as much as it can: readable all the same.
-        let _ = self.event_bell.write(1);
+        let _ = self.event_doorbell.write(1);
     }
 
     fn send(&self, message: &Message, fd: Option<BorrowedFd<'_>>, call: &'static str, deadline: Instant) -> Result<()> {

@@ -39,7 +39,7 @@ pub(crate) struct SrqInner {
     pub(crate) pd: Arc<PdInner>,
     srqn: u32,
     worker: u32,
-    bell: u32,
+    doorbell: u32,
     sizes: QpSizes,
     pub(crate) work: Arc<SharedWork>,
     side: Exclusive<Side>,
@@ -72,7 +72,7 @@ impl SharedReceiveQueue {
             pd: Arc::clone(pd),
             srqn: reply.srqn,
             worker: reply.worker,
-            bell: reply.bell,
+            doorbell: reply.doorbell,
             sizes,
             work: Arc::new(SharedWork::new(device.next_tag() & 0x7fff_ffff, sizes.recv_wrs)),
             side: exclusive(PostSide::new(srq_ring(&mapping, layout))),
@@ -119,7 +119,7 @@ impl SharedReceiveQueue {
         let posted = all_that_fit(requests, |request| inner.push(&mut side, request));
         if matches!(posted, Ok(1..)) {
             side.ring.publish();
-            inner.pd.device.ring(inner.worker, inner.bell);
+            inner.pd.device.ring(inner.worker, inner.doorbell);
         }
         posted
     }

@@ -5,7 +5,7 @@ use roced_shared::abi::{
     wqe::{SendOp, SendWqe, Sge, flush, send_flags},
 };
 
-use crate::{ah::AddressHandle, mr::RemoteMemory, window::WindowBinding};
+use crate::{ah::AddressHandle, mr::RemoteMemory, mw::WindowBinding};
 
 /// A send work request.
 ///

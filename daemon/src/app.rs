@@ -11,9 +11,9 @@
 //! without a deadline.
 
 mod answers;
-mod blame;
-mod ground;
+mod network_view;
 mod reports;
+mod stall_attribution;
 mod start;
 mod watchdog;
 
@@ -37,19 +37,19 @@ use roced_shared::ids::WorkerId;
 use tracing::{error, info, warn};
 
 use self::{
-    blame::Blame,
-    ground::Ground,
+    network_view::NetworkView,
+    stall_attribution::StallAttribution,
     start::{ServedDevice, Started},
     watchdog::{Health, Watchdog},
 };
 use crate::{
     admin::Admin,
-    clients::{Clients, DeviceSetup, listener::Listener, outside::Outside},
+    clients::{Clients, DeviceSetup, environment::Environment, listener::Listener},
     config::{Config, Credits},
-    memory::touched,
+    memory::access_log,
     net::{Change, Net},
     systemd::ServiceManager,
-    worker::{command::Command, events::EventReceiver, turn::Worker, workers::Workers},
+    worker::{command::Command, events::EventReceiver, poll_loop::Worker, workers::Workers},
     xdp::NicQueue,
 };
 
@@ -117,7 +117,7 @@ struct Daemon {
     admin: Admin,
     service: ServiceManager,
     watchdog: Watchdog,
-    blame: Blame,
+    stall_attribution: StallAttribution,
     watchdog_due: Instant,
     since: Instant,
 }
@@ -154,7 +154,7 @@ impl Daemon {
             admin,
             service: ServiceManager::from_environment(),
             watchdog: Watchdog::default(),
-            blame: Blame::default(),
+            stall_attribution: StallAttribution::default(),
             watchdog_due: now + watchdog::PERIOD,
             since: now,
         })
@@ -166,8 +166,8 @@ impl Daemon {
             self.epoll.add(self.fd(source), EpollEvent::new(EpollFlags::EPOLLIN, source as u64))?;
         }
         let devices: Vec<_> = self.devices.iter().map(|device| device.id).collect();
-        let mut ground = Ground { net: &mut self.net, devices: &mut self.devices };
-        devices.into_iter().try_for_each(|device| ground.set_addresses(device))?;
+        let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
+        devices.into_iter().try_for_each(|device| network_view.set_addresses(device))?;
         Ok(())
     }
 
@@ -215,9 +215,9 @@ impl Daemon {
                 self.on_changes(&changes)?;
             }
             if is_ready(Source::Clients) {
-                let mut ground = Ground { net: &mut self.net, devices: &mut self.devices };
-                let mut outside = Outside { workers: &mut self.workers, network: &mut ground };
-                self.clients.on_readable(&mut outside);
+                let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
+                let mut environment = Environment { workers: &mut self.workers, network: &mut network_view };
+                self.clients.on_readable(&mut environment);
             }
             if is_ready(Source::Operators) {
                 self.answer_operators();
@@ -249,8 +249,8 @@ impl Daemon {
             self.on_changes(&changes)?;
         }
         if self.clients.deadline().is_some_and(|due| due <= now) {
-            let mut ground = Ground { net: &mut self.net, devices: &mut self.devices };
-            self.clients.on_deadline(now, &mut Outside { workers: &mut self.workers, network: &mut ground });
+            let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
+            self.clients.on_deadline(now, &mut Environment { workers: &mut self.workers, network: &mut network_view });
         }
         if self.admin.deadline().is_some_and(|due| due <= now) {
             self.answer_operators();
@@ -264,7 +264,7 @@ impl Daemon {
 
     fn watch_workers(&mut self, now: Instant) {
         let stuck = self.workers.find_stuck();
-        if let Some(sessions) = self.blame.look(stuck, touched::who_blocks) {
+        if let Some(sessions) = self.stall_attribution.look(stuck, access_log::who_blocks) {
             self.clients.on_blocked(sessions);
         }
         match self.watchdog.look(now, stuck) {
@@ -287,20 +287,20 @@ impl Daemon {
     }
 
     fn on_worker_events(&mut self) {
-        let mut ground = Ground { net: &mut self.net, devices: &mut self.devices };
-        let mut outside = Outside { workers: &mut self.workers, network: &mut ground };
-        self.events.drain(WORKER_EVENTS, |event| self.clients.on_worker_event(event, &mut outside));
+        let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
+        let mut environment = Environment { workers: &mut self.workers, network: &mut network_view };
+        self.events.drain(WORKER_EVENTS, |event| self.clients.on_worker_event(event, &mut environment));
     }
 
     fn on_changes(&mut self, changes: &[Change]) -> anyhow::Result<()> {
-        let mut ground = Ground { net: &mut self.net, devices: &mut self.devices };
+        let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
         for change in changes {
             if let Change::Gids(device) = change {
-                ground.set_addresses(*device)?;
+                network_view.set_addresses(*device)?;
             }
         }
-        let mut outside = Outside { workers: &mut self.workers, network: &mut ground };
-        self.clients.on_changes(changes, &mut outside);
+        let mut environment = Environment { workers: &mut self.workers, network: &mut network_view };
+        self.clients.on_changes(changes, &mut environment);
         Ok(())
     }
 
@@ -308,8 +308,8 @@ impl Daemon {
     fn stop(self) {
         self.service.stopping();
         let Self { mut net, mut workers, threads, mut clients, mut devices, admin, .. } = self;
-        let mut ground = Ground { net: &mut net, devices: &mut devices };
-        clients.stop(&mut Outside { workers: &mut workers, network: &mut ground });
+        let mut network_view = NetworkView { net: &mut net, devices: &mut devices };
+        clients.stop(&mut Environment { workers: &mut workers, network: &mut network_view });
         drop(clients);
         stop_workers(&mut workers, threads);
         drop(devices);

@@ -16,7 +16,7 @@ use nix::{
     },
     unistd::ftruncate,
 };
-use roced::memory::touched::who_blocks;
+use roced::memory::access_log::who_blocks;
 use roced_client::{Access, MemoryRegion, SendRequest};
 use roced_shared::{
     abi::control::{AllocPd, DeviceName, Nothing, OpenDevice},
@@ -105,8 +105,8 @@ fn pair_with<const N: usize>(served: &Served, names: [&str; N]) -> (Pair, Sessio
 }
 
 /// Has the worker wait for the second page of the lane of completions at these places; until what is given is closed.
-fn block_by_completions(pair: &Pair, empty: &SendRequest<'_>, lanes: &[usize]) -> Option<Vec<OwnedFd>> {
-    let held = punch(&lanes.iter().map(|start| start + PAGE).collect::<Vec<_>>())?;
+fn block_by_completions(pair: &Pair, empty: &SendRequest<'_>, cq_rings: &[usize]) -> Option<Vec<OwnedFd>> {
+    let held = punch(&cq_rings.iter().map(|start| start + PAGE).collect::<Vec<_>>())?;
     let complete = |count| (0..count).for_each(|_| pair.a.post_send(empty).expect("room"));
     complete(50);
     pair.reap(50);
@@ -128,15 +128,15 @@ fn whose_queues_have_a_worker_wait_is_known() {
         let local = [memory.sge(..5)];
         pair.a.post_send(&SendRequest::write(&local, memory.remote().at(8)).signaled()).expect("room");
     };
-    let (guilty, session, [lanes, bells, rings]) = pair_with(&served, ["roced-cq", "roced-session", "roced-qp"]);
-    let (another, session_of_another, [lanes_of_another]) = pair_with(&served, ["roced-cq"]);
+    let (guilty, session, [cq_rings, doorbells, rings]) = pair_with(&served, ["roced-cq", "roced-session", "roced-qp"]);
+    let (another, session_of_another, [cq_rings_of_another]) = pair_with(&served, ["roced-cq"]);
     let blocks = || who_blocks(WorkerId(0));
     // It touches no memory but that of queues.
     let empty = SendRequest::write(&[], memory.remote()).signaled();
 
     write(&bystander);
     bystander.reap(1);
-    let Some(held) = block_by_completions(&guilty, &empty, &lanes) else {
+    let Some(held) = block_by_completions(&guilty, &empty, &cq_rings) else {
         return println!("skipped: no userfaultfd here");
     };
     assert_eq!(blocks(), Some([session; 2]), "for completions");
@@ -145,7 +145,7 @@ fn whose_queues_have_a_worker_wait_is_known() {
 
     write(&bystander);
     bystander.reap(1);
-    let held = punch(&bells);
+    let held = punch(&doorbells);
     write(&bystander);
     eventually("the worker waits", || blocks().is_some());
     assert_eq!(blocks(), Some([session; 2]), "for bells");
@@ -153,7 +153,7 @@ fn whose_queues_have_a_worker_wait_is_known() {
     bystander.reap(1);
 
     // Who posts fills the page: the hole is punched while the worker is elsewhere.
-    let elsewhere = block_by_completions(&another, &empty, &lanes_of_another);
+    let elsewhere = block_by_completions(&another, &empty, &cq_rings_of_another);
     assert_eq!(blocks(), Some([session_of_another; 2]));
     guilty.a.post_send(&empty).expect("room");
     let held = punch(&rings);

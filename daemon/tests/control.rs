@@ -471,7 +471,7 @@ fn who_does_not_read_its_replies_is_dropped() {
 }
 
 /// What this process holds: file descriptors, and mappings of memfds.
-fn holdings() -> (usize, usize) {
+fn worker_memory() -> (usize, usize) {
     let fds = fs::read_dir("/proc/self/fd").expect("procfs").count();
     let maps = fs::read_to_string("/proc/self/maps").expect("procfs");
     (fds, maps.lines().filter(|line| line.contains("/memfd:roced")).count())
@@ -495,15 +495,15 @@ fn a_client_that_goes_leaves_nothing_behind() {
     // The first one lets tables grow.
     crowd(&mut opened(&served));
     served.wait_until_empty();
-    let before = holdings();
+    let before = worker_memory();
     for _ in 0..5 {
         let mut raw = opened(&served);
         crowd(&mut raw);
-        let during = holdings();
+        let during = worker_memory();
         assert!(during.0 > before.0 && during.1 > before.1, "{during:?} {before:?}");
         drop(raw);
         served.wait_until_empty();
-        assert_eq!(holdings(), before);
+        assert_eq!(worker_memory(), before);
     }
     // One that ends it all by itself, and one that the daemon ends.
     let mut raw = opened(&served);
@@ -512,5 +512,5 @@ fn a_client_that_goes_leaves_nothing_behind() {
     assert!(raw.is_closed());
     drop(raw);
     served.wait_until_empty();
-    assert_eq!(holdings(), before);
+    assert_eq!(worker_memory(), before);
 }

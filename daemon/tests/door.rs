@@ -59,11 +59,11 @@ fn who_comes_in_crowds_comes_in_pieces() {
     const CROWD: usize = 100;
     let served = Served::start();
     let path = served.socket.clone();
-    let (crowd, let_in) = served.on_control_thread(move |clients, outside| {
+    let (crowd, let_in) = served.on_control_thread(move |clients, environment| {
         let crowd: Vec<Raw> = (0..CROWD).map(|_| Raw::connect(&path)).collect();
         let mut let_in = vec![0];
         while let_in.last() < Some(&CROWD) {
-            clients.on_readable(outside);
+            clients.on_readable(environment);
             let_in.push(clients.len());
         }
         (crowd, let_in)
@@ -86,12 +86,12 @@ fn who_comes_while_others_leave_waits_for_a_place() {
         raw
     });
     let path = served.socket.clone();
-    let mut next = served.on_control_thread(move |clients, outside| {
+    let mut next = served.on_control_thread(move |clients, environment| {
         drop(leaving);
         let next = Raw::connect(&path);
-        clients.on_readable(outside);
+        clients.on_readable(environment);
         assert_eq!(clients.len(), 2, "some of what they had is left");
-        clients.on_readable(outside);
+        clients.on_readable(environment);
         next
     });
     hello(&mut next).expect("there is a place");
@@ -113,8 +113,8 @@ fn who_does_not_open_a_device_is_shown_out() {
     let due = served.on_control_thread(|clients, _| clients.deadline()).expect("somebody has not opened a device");
     assert!(due <= Instant::now() + Duration::from_secs(10));
     let on_time = |at: Instant| {
-        served.on_control_thread(move |clients, outside| {
-            clients.on_deadline(at, outside);
+        served.on_control_thread(move |clients, environment| {
+            clients.on_deadline(at, environment);
             clients.len()
         })
     };
@@ -140,14 +140,14 @@ fn who_leaves_much_behind_holds_up_nobody() {
         raw
     };
     let all: Vec<Raw> = (0..3).map(leave).collect();
-    let turns = served.on_control_thread(move |clients, outside| {
+    let turns = served.on_control_thread(move |clients, environment| {
         drop(all);
         let mut turns = 0;
         // The first sees that they are gone.
-        clients.on_readable(outside);
+        clients.on_readable(environment);
         while !clients.is_empty() {
             assert!(clients.deadline().is_some_and(|due| due <= Instant::now()), "it is to be called again at once");
-            clients.on_deadline(Instant::now(), outside);
+            clients.on_deadline(Instant::now(), environment);
             turns += 1;
         }
         turns

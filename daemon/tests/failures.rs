@@ -26,8 +26,8 @@ use roced::{
     worker::idle::Policy,
 };
 use roced_client::{
-    Access, Completion, CompletionOp, CompletionQueue, ConnectOptions, CqOptions, Device, DeviceEvent, Endpoint, Error,
-    Notify, RecvRequest, Refusal, RemoteMemory, SendRequest, Side, Status, state,
+    Access, Completion, CompletionOp, CompletionQueue, ConnectOptions, CqOptions, Device, DeviceEvent, Error, Notify,
+    QpAddress, RecvRequest, Refusal, RemoteMemory, SendRequest, Side, Status, state,
 };
 use roced_shared::abi::control::{Call, Hello, MESSAGE_BYTES, Message};
 use roced_transport::clock::Nanos;
@@ -93,7 +93,7 @@ fn a_peer_that_does_not_answer_ends_the_retries() {
     let pd = device.protection_domain().expect("a domain");
     let cq = device.completion_queue(16).expect("a queue");
     let qp = pd.queue_pair(&cq, &cq).create().expect("a queue pair");
-    let nobody = Endpoint { gid: "10.9.0.77".parse().expect("an address"), qpn: 5, psn: 0, mtu_bytes: 1024 };
+    let nobody = QpAddress { gid: "10.9.0.77".parse().expect("an address"), qpn: 5, psn: 0, mtu_bytes: 1024 };
     let options = ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() };
     served.told.lock().expect("nobody panicked").elsewhere = None;
     let error = qp.connect(&nobody, &options).expect_err("no route");

@@ -12,7 +12,7 @@ use std::{
 };
 
 use roced::config::Limits;
-use roced_client::{ConnectOptions, Device, Endpoint, QueuePair};
+use roced_client::{ConnectOptions, Device, QpAddress, QueuePair};
 use served::{DEVICE, How, Served, eventually};
 
 struct Counting;
@@ -77,7 +77,7 @@ fn connected(device: &Device, count: usize, options: &ConnectOptions) -> Vec<Que
     };
     let qps: Vec<_> = (0..count).map(make).collect();
     let first = qps[0].endpoint(0).expect("a GID");
-    let ends: Vec<_> = qps.iter().map(|qp| Endpoint { qpn: qp.qpn(), ..first }).collect();
+    let ends: Vec<_> = qps.iter().map(|qp| QpAddress { qpn: qp.qpn(), ..first }).collect();
     for (at, qp) in qps.iter().enumerate() {
         qp.connect(&ends[(at ^ 1).min(count - 1)], options).expect("it is on this host");
     }

@@ -16,7 +16,7 @@ use std::{
 };
 
 use rig::{Client, Rig};
-use roced::worker::{command::Command, idle::Policy, nic::Nic, turn::Worker};
+use roced::worker::{command::Command, idle::Policy, nic::Nic, poll_loop::Worker};
 use roced_shared::{abi::wqe::SendOp, ids::DeviceId, steer::address_key};
 use roced_transport::{
     clock::Nanos,

@@ -9,8 +9,8 @@ use roced::{
     net::{Change, NextHop},
 };
 use roced_client::{
-    Access, AddressHandle, AddressOptions, Completion, CompletionOp, CompletionQueue, ConnectOptions, Device, Endpoint,
-    Error, GRH_BYTES, Gid, MULTICAST_QPN, MemoryRegion, ProtectionDomain, QpAttributes, QueuePair, RecvRequest,
+    Access, AddressHandle, AddressOptions, Completion, CompletionOp, CompletionQueue, ConnectOptions, Device, Error,
+    GRH_BYTES, Gid, MULTICAST_QPN, MemoryRegion, ProtectionDomain, QpAddress, QpAttributes, QueuePair, RecvRequest,
     Refusal, SendRequest, ServiceType, Sge, Status, attribute, state,
 };
 use roced_shared::ids::Qpn;
@@ -419,7 +419,7 @@ fn only_datagram_queue_pairs_join_only_groups_and_only_so_many() {
     datagram.detach(gid("239.1.1.1")).expect("it is attached");
     theirs.attach(gid("239.1.1.3"), Some(0)).expect("room");
     // A group is nobody's peer.
-    let to_group = Endpoint { gid: gid("239.1.1.1"), ..theirs.endpoint(0).expect("a GID") };
+    let to_group = QpAddress { gid: gid("239.1.1.1"), ..theirs.endpoint(0).expect("a GID") };
     assert!(matches!(
         connected.connect(&to_group, &ConnectOptions::default()),
         Err(Error::Refused { refusal: Refusal::InvalidArgument, .. })

@@ -13,14 +13,14 @@ use crossbeam::queue::ArrayQueue;
 use nix::sys::eventfd::EventFd;
 use rig::{Client, Rig};
 use roced::{
-    memory::reach::Reach,
+    memory::backing::Backing,
     worker::{
         command::{Answer, Command, Refused},
         events::WorkerEvent,
         idle::Policy,
         metrics::WorkerSnapshot,
         nic::Nic,
-        turn::Worker,
+        poll_loop::Worker,
     },
 };
 use roced_shared::{
@@ -260,16 +260,18 @@ fn what_a_worker_cannot_do_it_refuses_and_gives_back() {
         other => panic!("{other:?}"),
     };
     assert!(matches!(refused(Command::DetachSession(client.session)), (Refused::InUse, None)));
-    assert!(matches!(refused(Command::DropLane(roced_shared::ids::Cqn(999))), (Refused::NoSuchObject, None)));
+    assert!(matches!(refused(Command::DropCqRing(roced_shared::ids::Cqn(999))), (Refused::NoSuchObject, None)));
     assert!(matches!(refused(Command::QueryQp(Qpn::from_wire(17))), (Refused::NoSuchObject, None)));
     assert!(matches!(
         refused(Command::DropMr(DeviceId(3), roced_transport::mr::MrKey(1))),
         (Refused::NoSuchObject, None)
     ));
-    let again =
-        Command::MapRegion(roced_shared::ids::RegionId(client_region(&client)), Arc::clone(&client.memory).into());
+    let again = Command::MapRegion(
+        roced_shared::ids::MemoryObjectId(client_region(&client)),
+        Arc::clone(&client.memory).into(),
+    );
     match refused(again) {
-        (Refused::NoRoom, Some(Command::MapRegion(_, Reach::Mapped(memory)))) => {
+        (Refused::NoRoom, Some(Command::MapRegion(_, Backing::Mapped(memory)))) => {
             assert!(Arc::ptr_eq(&memory, &client.memory))
         }
         other => panic!("{other:?}"),
@@ -281,7 +283,7 @@ fn what_a_worker_cannot_do_it_refuses_and_gives_back() {
     assert!(matches!(rig.tell(WorkerId(0), Command::DetachSession(client.session)), Answer::Session(_)));
     // Its memory is held by nobody but the test and the worker.
     assert_eq!(Arc::strong_count(&client.memory), 2);
-    rig.tell(WorkerId(0), Command::UnmapRegion(roced_shared::ids::RegionId(client_region(&client))));
+    rig.tell(WorkerId(0), Command::UnmapRegion(roced_shared::ids::MemoryObjectId(client_region(&client))));
     assert_eq!(Arc::strong_count(&client.memory), 1);
     rig.stop();
 }

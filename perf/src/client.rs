@@ -5,7 +5,7 @@ use anyhow::{Context, bail, ensure};
 use crate::{
     bw,
     cli::{Bandwidth, Common, Ping, default_depth},
-    control::{Channel, DEFAULT_PORT, Kind, Message, QpAddress, Ready, Run, Setup, Verdict, WORK_PATIENCE},
+    control::{Channel, DEFAULT_PORT, Kind, Message, QpInfo, Ready, Run, Setup, Verdict, WORK_PATIENCE},
     pattern,
     peer::Peer,
     ping,
@@ -81,7 +81,7 @@ pub(crate) fn bw(args: &Bandwidth) -> anyhow::Result<Report> {
 /// What both sides have agreed on.
 struct Agreed<'a> {
     session: &'a mut Session,
-    server: &'a [QpAddress],
+    server: &'a [QpInfo],
     channel: &'a mut Channel,
 }
 

@@ -102,7 +102,7 @@ pub(crate) struct Setup {
     /// The path MTU that its user named: this one or none.
     pub(crate) mtu_asked: Option<u32>,
     /// The client's queue pairs.
-    pub(crate) qps: Vec<QpAddress>,
+    pub(crate) qps: Vec<QpInfo>,
 }
 
 /// What is measured.
@@ -142,12 +142,12 @@ pub(crate) struct Ready {
     /// Path MTU that both use.
     pub(crate) mtu: u32,
     /// The server's queue pairs, in the order of the client's.
-    pub(crate) qps: Vec<QpAddress>,
+    pub(crate) qps: Vec<QpInfo>,
 }
 
 /// What a peer must know of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct QpAddress {
+pub(crate) struct QpInfo {
     /// Its number.
     pub(crate) qpn: u32,
     /// First PSN that it sends.
@@ -480,7 +480,7 @@ mod tests {
             mtu_asked: Some(4096),
             // As many as a run may have, with the longest numbers: the line must be allowed.
             qps: vec![
-                QpAddress {
+                QpInfo {
                     qpn: 0xff_ffff,
                     psn: 0xff_ffff,
                     memory: Some(RemoteMemory { va: u64::MAX, rkey: u32::MAX, bytes: u64::MAX }),

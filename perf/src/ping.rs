@@ -17,7 +17,7 @@ use roced_client::{Access, RecvRequest, RemoteMemory, SendRequest};
 use crate::{
     bw::client::look_after,
     cli::Op,
-    control::{Channel, Message, QpAddress, Run},
+    control::{Channel, Message, QpInfo, Run},
     pattern::{Expected, Mismatch},
     progress::{Goal, Progress},
     report::Times,
@@ -82,7 +82,7 @@ struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn new(run: &'a Run, session: &'a mut Session, peer: &QpAddress) -> anyhow::Result<Self> {
+    fn new(run: &'a Run, session: &'a mut Session, peer: &QpInfo) -> anyhow::Result<Self> {
         let offered = peer.memory.map_or(0, |memory| memory.bytes);
         ensure!(
             run.op != Op::Write || offered >= run.size,
@@ -210,7 +210,7 @@ pub(crate) struct Outcome {
 pub(crate) fn client(
     run: &Run,
     session: &mut Session,
-    server: &QpAddress,
+    server: &QpInfo,
     channel: &mut Channel,
     count: u64,
 ) -> anyhow::Result<Outcome> {
@@ -262,7 +262,7 @@ pub(crate) struct Echo<'a>(Side<'a>);
 
 impl<'a> Echo<'a> {
     /// To be made before the queue pair is connected: receives must be there before messages are.
-    pub(crate) fn new(run: &'a Run, session: &'a mut Session, client: &QpAddress) -> anyhow::Result<Self> {
+    pub(crate) fn new(run: &'a Run, session: &'a mut Session, client: &QpInfo) -> anyhow::Result<Self> {
         Side::new(run, session, client).map(Self)
     }
 

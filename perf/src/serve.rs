@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::{
         cli::PathOptions,
-        control::{QpAddress, Run},
+        control::{QpInfo, Run},
     };
 
     fn setup(size: u64, depth: u32, qps: usize) -> Setup {
@@ -218,7 +218,7 @@ mod tests {
             gid: IpAddr::from([10, 0, 0, 1]),
             mtu: 1024,
             mtu_asked: None,
-            qps: vec![QpAddress { qpn: 2, psn: 3, memory: None }; qps],
+            qps: vec![QpInfo { qpn: 2, psn: 3, memory: None }; qps],
         }
     }
 

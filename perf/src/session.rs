@@ -4,13 +4,13 @@ use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use anyhow::{Context, bail};
 use roced_client::{
-    Access, Completion, CompletionOp, CompletionQueue, ConnectOptions, Device, Endpoint, MemoryRegion, QueuePair,
+    Access, Completion, CompletionOp, CompletionQueue, ConnectOptions, Device, MemoryRegion, QpAddress, QueuePair,
     RecvRequest, RemoteMemory, RoceVersion,
 };
 
 use crate::{
     cli::PathOptions,
-    control::{self, QpAddress},
+    control::{self, QpInfo},
     gid::{self, Gid},
     size,
     statistics::Statistics,
@@ -173,17 +173,14 @@ impl Session {
     }
 
     /// What the peer must know of each queue pair. `offers` says which part of the memory a queue pair's peer may reach.
-    pub(crate) fn addresses(
-        &self,
-        offers: impl Fn(usize) -> Option<(u64, u64)>,
-    ) -> roced_client::Result<Vec<QpAddress>> {
+    pub(crate) fn addresses(&self, offers: impl Fn(usize) -> Option<(u64, u64)>) -> roced_client::Result<Vec<QpInfo>> {
         let address = |(index, qp): (usize, &QueuePair)| {
-            let Endpoint { qpn, psn, .. } = qp.endpoint(self.gid.index)?;
+            let QpAddress { qpn, psn, .. } = qp.endpoint(self.gid.index)?;
             let memory = offers(index).map(|(offset, bytes)| {
                 let RemoteMemory { va, rkey, .. } = self.memory.remote().at(offset);
                 control::RemoteMemory { va, rkey, bytes }
             });
-            Ok(QpAddress { qpn, psn, memory })
+            Ok(QpInfo { qpn, psn, memory })
         };
         self.qps.iter().enumerate().map(address).collect()
     }
@@ -191,7 +188,7 @@ impl Session {
     /// Connects every queue pair to its peer.
     pub(crate) fn connect(
         &self,
-        peers: &[QpAddress],
+        peers: &[QpInfo],
         peer_gid: IpAddr,
         mtu: u32,
         path: &PathOptions,
@@ -209,7 +206,7 @@ impl Session {
             ..ConnectOptions::default()
         };
         for (qp, peer) in self.qps.iter().zip(peers) {
-            let remote = Endpoint { gid: peer_gid.into(), qpn: peer.qpn, psn: peer.psn, mtu_bytes: mtu };
+            let remote = QpAddress { gid: peer_gid.into(), qpn: peer.qpn, psn: peer.psn, mtu_bytes: mtu };
             qp.connect(&remote, &options).with_context(|| format!("connecting to {peer_gid}"))?;
         }
         Ok(())

@@ -150,7 +150,7 @@ number!(
 );
 number!(
     /// A piece of client memory that the daemon has mapped, unique in the daemon.
-    RegionId, "region{}"
+    MemoryObjectId, "region{}"
 );
 number!(
     /// A client's connection, unique in the daemon's life.

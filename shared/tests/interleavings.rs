@@ -6,7 +6,7 @@ use loom::{sync::Arc, thread};
 use roced_shared::{
     abi::{
         arm::{Wanted, arm, fire},
-        doorbell::{BellPage, announce_sleep, any_bell, drain_bells, must_wake, ring_bell},
+        doorbell::{DoorbellPage, announce_sleep, any_doorbell, drain_doorbells, must_wake, ring_doorbell},
         ring::{Consumer, Producer, RingMemory, RingShape},
     },
     sync::{AtomicU32, AtomicU64, Ordering},
@@ -74,18 +74,18 @@ fn a_ring_hands_over_whole_entries_in_order() {
 }
 
 /// A bell page of which the first word is used.
-struct LoomBells {
+struct LoomDoorbells {
     summary: AtomicU64,
     words: Vec<AtomicU64>,
 }
 
-impl LoomBells {
+impl LoomDoorbells {
     fn new() -> Self {
         Self { summary: AtomicU64::new(0), words: vec![AtomicU64::new(0), AtomicU64::new(0)] }
     }
 }
 
-impl BellPage for LoomBells {
+impl DoorbellPage for LoomDoorbells {
     fn summary(&self) -> &AtomicU64 {
         &self.summary
     }
@@ -96,45 +96,45 @@ impl BellPage for LoomBells {
 }
 
 #[test]
-fn a_worker_that_goes_to_sleep_sees_the_bell_or_is_woken() {
+fn a_worker_that_goes_to_sleep_sees_the_doorbell_or_is_woken() {
     loom::model(|| {
-        let shared = Arc::new((LoomBells::new(), AtomicU32::new(0)));
+        let shared = Arc::new((LoomDoorbells::new(), AtomicU32::new(0)));
         let client = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                ring_bell(&shared.0, 3);
+                ring_doorbell(&shared.0, 3);
                 must_wake(&shared.1)
             })
         };
         announce_sleep(&shared.1);
-        let stays_awake = any_bell(&shared.0);
+        let stays_awake = any_doorbell(&shared.0);
         let is_woken = client.join().expect("the client ended well");
         assert!(stays_awake || is_woken, "asleep with a bell rung and nobody to wake it");
     });
 }
 
 #[test]
-fn no_bell_is_lost_while_others_are_drained() {
+fn no_doorbell_is_lost_while_others_are_drained() {
     loom::model(|| {
-        let shared = Arc::new((LoomBells::new(), AtomicU64::new(0)));
+        let shared = Arc::new((LoomDoorbells::new(), AtomicU64::new(0)));
         let client = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                for (bell, work) in [(3, 1), (70, 2)] {
+                for (doorbell, work) in [(3, 1), (70, 2)] {
                     shared.1.fetch_add(work, Ordering::Relaxed);
-                    ring_bell(&shared.0, bell);
+                    ring_doorbell(&shared.0, doorbell);
                 }
             })
         };
         let mut rung = Vec::new();
-        drain_bells(&shared.0, |bell| {
+        drain_doorbells(&shared.0, |doorbell| {
             // What was published before the bell is seen after it.
             let seen = shared.1.load(Ordering::Relaxed);
-            assert!(seen >= if bell == 3 { 1 } else { 3 }, "bell {bell}, but its work is not there: {seen}");
-            rung.push(bell);
+            assert!(seen >= if doorbell == 3 { 1 } else { 3 }, "bell {doorbell}, but its work is not there: {seen}");
+            rung.push(doorbell);
         });
         client.join().expect("the client ended well");
-        drain_bells(&shared.0, |bell| rung.push(bell));
+        drain_doorbells(&shared.0, |doorbell| rung.push(doorbell));
         rung.sort_unstable();
         rung.dedup();
         assert_eq!(rung, [3, 70]);
@@ -146,15 +146,15 @@ fn a_client_that_arms_sees_the_completion_or_is_told_and_told_once() {
     loom::model(|| {
         // The arm word, and the published indices of two workers' lanes.
         let shared = Arc::new((AtomicU32::new(0), [AtomicU32::new(0), AtomicU32::new(0)]));
-        let workers = [0, 1].map(|lane| {
+        let workers = [0, 1].map(|cq_ring| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                shared.1[lane].store(1, Ordering::Release);
+                shared.1[cq_ring].store(1, Ordering::Release);
                 fire(&shared.0, false)
             })
         });
         arm(&shared.0, Wanted::Any);
-        let seen = shared.1.iter().any(|lane| lane.load(Ordering::Acquire) == 1);
+        let seen = shared.1.iter().any(|cq_ring| cq_ring.load(Ordering::Acquire) == 1);
         let events: Vec<_> = workers.into_iter().filter_map(|worker| worker.join().expect("ended well")).collect();
         assert!(seen || !events.is_empty(), "a client that waits for ever");
         assert!(events.len() <= 1, "one request, {} events", events.len());

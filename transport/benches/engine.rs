@@ -14,7 +14,7 @@ use roced_shared::{
         layout::QpSizes,
         wqe::{SendOp, Sge, send_flags},
     },
-    ids::{Cqn, EndpointId, Pdn, Qpn, RegionId},
+    ids::{Cqn, EndpointId, MemoryObjectId, Pdn, Qpn},
 };
 use roced_transport::{
     clock::Nanos,
@@ -122,7 +122,7 @@ fn end(number: usize, mtu: u32) -> End {
         access: access::ALL,
         va: 0,
         length,
-        region: RegionId(1),
+        region: MemoryObjectId(1),
         offset: 0,
         scope: Scope::Region,
     };

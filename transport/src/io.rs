@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use roced_shared::{
     abi::cqe::Cqe,
-    ids::{Cqn, DeviceId, RegionId},
+    ids::{Cqn, DeviceId, MemoryObjectId},
 };
 
 use crate::mr::MemSpan;
@@ -170,14 +170,14 @@ pub trait Wire {
 /// hears of anything: keys, states and completions are what they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BorrowedPayload {
-    region: RegionId,
+    region: MemoryObjectId,
     offset: u64,
     length: usize,
 }
 
 impl BorrowedPayload {
     /// The memory it lies in.
-    pub const fn region(&self) -> RegionId {
+    pub const fn region(&self) -> MemoryObjectId {
         self.region
     }
 

@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 
 use roced_shared::{
     abi::control::access,
-    ids::{Pdn, Qpn, RegionId},
+    ids::{MemoryObjectId, Pdn, Qpn},
 };
 
 use crate::reject::Reject;
@@ -72,7 +72,7 @@ pub struct Mr {
     /// Bytes.
     pub length: u64,
     /// The memory that it lies in.
-    pub region: RegionId,
+    pub region: MemoryObjectId,
     /// Where in that memory it begins.
     pub offset: u64,
     /// To whom.
@@ -94,7 +94,7 @@ pub enum Scope {
 /// A piece of client memory that was checked in this turn.
 #[derive(Clone, Copy, Debug)]
 pub struct MemSpan<'table> {
-    region: RegionId,
+    region: MemoryObjectId,
     offset: u64,
     length: usize,
     table: PhantomData<&'table MrTable>,
@@ -102,7 +102,7 @@ pub struct MemSpan<'table> {
 
 impl<'table> MemSpan<'table> {
     /// The memory it lies in.
-    pub const fn region(&self) -> RegionId {
+    pub const fn region(&self) -> MemoryObjectId {
         self.region
     }
 
@@ -387,7 +387,7 @@ mod tests {
             access: access::ALL,
             va: 0x1000,
             length: 0x100,
-            region: RegionId(key),
+            region: MemoryObjectId(key),
             offset: 0x40,
             scope: Scope::Region,
         }

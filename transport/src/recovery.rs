@@ -2,7 +2,7 @@
 //!
 //! The wire is the standard's either way. With [`Recovery::GoBackN`] a packet ahead of its turn is dropped, and a loss sends
 //! everything again from the packet that was lost; nothing but a NAK or the ACK timer finds a loss. With [`Recovery::Selective`]
-//! what comes early is held (`held.rs`) and executed in its turn, to a peer that was seen to do the same only what was lost is
+//! what comes early is held (`out_of_order.rs`) and executed in its turn, to a peer that was seen to do the same only what was lost is
 //! sent again, and a probe finds the loss of a last packet within a few round trips (`qp/probe.rs`).
 
 use crate::clock::Nanos;

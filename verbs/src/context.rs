@@ -18,14 +18,13 @@ use crate::{
     cq::Cq,
     cq_ex,
     device::Device,
-    domain,
     errno::{self, Result},
+    mw,
     object::{Object, Pointer},
-    post,
+    pd, post,
     qp::{self, Qp},
     query,
     srq::{self, Srq},
-    window,
 };
 
 /// An opened device: a session with the daemon.
@@ -91,9 +90,9 @@ fn face(device: *mut DeviceFace, async_fd: c_int) -> VerbsContext {
     // SAFETY: zeros are numbers, null pointers, and operations that are not there.
     let mut face: VerbsContext = unsafe { mem::zeroed() };
     face.query_port = Some(query::port);
-    face.alloc_parent_domain = Some(domain::alloc_parent);
-    face.alloc_td = Some(domain::alloc_td);
-    face.dealloc_td = Some(domain::dealloc_td);
+    face.alloc_parent_domain = Some(pd::alloc_parent);
+    face.alloc_td = Some(pd::alloc_td);
+    face.dealloc_td = Some(pd::dealloc_td);
     face.query_rt_values = Some(query::clock);
     face.create_cq_ex = Some(cq_ex::create);
     face.query_device_ex = Some(query::device_ex);
@@ -104,9 +103,9 @@ fn face(device: *mut DeviceFace, async_fd: c_int) -> VerbsContext {
     face.context = Face {
         device,
         ops: ContextOps {
-            alloc_mw: Some(window::alloc),
-            bind_mw: Some(window::bind),
-            dealloc_mw: Some(window::dealloc),
+            alloc_mw: Some(mw::alloc),
+            bind_mw: Some(mw::bind),
+            dealloc_mw: Some(mw::dealloc),
             poll_cq: Some(cq::poll),
             req_notify_cq: Some(cq::req_notify),
             post_srq_recv: Some(post::srq_recv),

@@ -12,8 +12,8 @@ use crate::{
         context::Context as ContextFace,
     },
     cq::{self, Cq, Wanted},
-    domain::Pd,
     errno::{self, Errno, Result},
+    pd::Pd,
 };
 
 /// `IBV_WC_EX_WITH_*` that we have: standard ones, both kinds of time stamps.

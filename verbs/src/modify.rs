@@ -10,7 +10,7 @@ use crate::{
         attributes::{AhAttr, Ece, Gid8, GlobalRoute, QpAttr, QpInitAttr},
         object::Qp as QpFace,
     },
-    address::hop_limit,
+    ah::hop_limit,
     errno::{self, Errno, Result},
     qp::{self, Qp},
     query::{PORT, mtu_bytes, mtu_code},

@@ -10,11 +10,11 @@ use crate::{
         object::{Qp as QpFace, Srq as SrqFace},
         work::{RecvWr, SendWr, Sge},
     },
-    address::Ah,
+    ah::Ah,
     errno::{Errno, Result},
+    mw,
     qp::Qp,
     srq::Srq,
-    window,
 };
 
 /// Numbers of `enum ibv_wr_opcode`.
@@ -129,7 +129,7 @@ unsafe fn request<'a>(wr: &'a SendWr, datagrams: bool, inline: &'a mut [u8; INLI
         (opcode::ATOMIC_WRITE, _) => SendRequest::atomic_write(unsafe { eight_bytes(sges) }?, remote),
         (opcode::LOCAL_INV, _) => SendRequest::local_invalidate(u32::from_ne_bytes(wr.imm_data)),
         // SAFETY: the caller vouches for window and region.
-        (opcode::BIND_MW, _) => unsafe { window::request(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info) }?,
+        (opcode::BIND_MW, _) => unsafe { mw::request(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info) }?,
         _ => return Err(Errno::UNSUPPORTED),
     };
     let request = match wr.opcode {

@@ -15,9 +15,9 @@ use crate::{
     acknowledge::Acknowledgments,
     context,
     cq::Cq,
-    domain::Pd,
     errno::{self, Errno, Result},
     object::{Object, Pointer, Users},
+    pd::Pd,
     srq::Srq,
     wr::{self, Batch},
 };

@@ -14,9 +14,9 @@ use crate::{
     },
     acknowledge::Acknowledgments,
     context,
-    domain::Pd,
     errno::{self, Errno, Result},
     object::{Object, Pointer, Users},
+    pd::Pd,
 };
 
 /// Bits of `ibv_srq_attr_mask`.

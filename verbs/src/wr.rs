@@ -15,11 +15,10 @@ use crate::{
         object::{Ah as AhFace, Mw as MwFace, Qp as QpFace},
         work::{DataBuf, QpEx, Sge},
     },
-    address::Ah,
+    ah::Ah,
     errno::{self, Errno, Result},
-    post,
+    mw, post,
     qp::{Own, Qp},
-    window,
 };
 
 /// What was said since `ibv_wr_start`. Its memory is used again.
@@ -201,7 +200,7 @@ requests! {
 unsafe extern "C" fn bind_mw(face: *mut QpEx, mw: *mut MwFace, rkey: u32, info: *const MwBindInfo) {
     // SAFETY: the program's thread is between `ibv_wr_start` and its end; window and region are ours.
     unsafe {
-        match window::request(mw, rkey, &*info) {
+        match mw::request(mw, rkey, &*info) {
             Ok(request) => Batch::add(face, request),
             Err(error) => open(face).0.fail(error),
         }

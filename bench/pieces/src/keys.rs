@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use roced_shared::{
     abi::control::access,
-    ids::{Pdn, Qpn, RegionId},
+    ids::{MemoryObjectId, Pdn, Qpn},
 };
 use roced_transport::mr::{Mr, MrKey, MrTable, Right, Scope};
 
@@ -34,7 +34,7 @@ fn region(number: u32) -> Mr {
         access: access::ALL,
         va: u64::from(number) << 20,
         length: 1 << 20,
-        region: RegionId(number),
+        region: MemoryObjectId(number),
         offset: 0,
         scope: Scope::Region,
     }

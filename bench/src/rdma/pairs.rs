@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use roced_client::{
-    Access, CompletionQueue, ConnectOptions, Device, Endpoint, Gid, MemoryRegion, ProtectionDomain, QueuePair,
+    Access, CompletionQueue, ConnectOptions, Device, Gid, MemoryRegion, ProtectionDomain, QpAddress, QueuePair,
 };
 
 /// Both ends of what is to be connected: the daemons' sockets, and their addresses.
@@ -105,7 +105,7 @@ impl End {
     fn connect(&self, peer: &Self) -> anyhow::Result<()> {
         let options = ConnectOptions { sgid_index: Some(self.sgid_index), ..ConnectOptions::default() };
         for (mine, other) in self.qps.iter().zip(&peer.qps) {
-            let remote: Endpoint = other.endpoint(peer.sgid_index)?;
+            let remote: QpAddress = other.endpoint(peer.sgid_index)?;
             mine.connect(&remote, &options).with_context(|| format!("connecting to {}", peer.gid))?;
         }
         Ok(())

@@ -79,7 +79,7 @@ struct Pages {
 
 /// How the daemon can map memory of the program.
 #[derive(Debug)]
-pub(crate) struct Reached {
+pub(crate) struct ProgramBacking {
     pub(crate) file: OwnedFd,
     /// The whole pages.
     pub(crate) pages: Range<usize>,
@@ -97,12 +97,12 @@ pub(crate) struct Reached {
 ///
 /// # Errors
 /// It is not mapped, or without the rights; the kernel said no. Then all is as it was.
-pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<Reached> {
+pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<ProgramBacking> {
     let because = match Held::new(range, write) {
         Ok(held) => {
             let (file, pages) = (held.file()?, held.range());
             let (offset, origin) = (pages.start as u64, origin::REPLACED);
-            return Ok(Reached { file, pages, offset, writable: true, origin, held: Some(held), because: None });
+            return Ok(ProgramBacking { file, pages, offset, writable: true, origin, held: Some(held), because: None });
         }
         Err(other @ (Error::OtherMemory { .. } | Error::NoPageExchange { .. })) => other,
         Err(error) => return Err(error),
@@ -110,14 +110,22 @@ pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<Reached> {
     let (pages, areas) = (whole_pages(range)?, areas::all()?);
     // Memory that the program itself shares stays as it is.
     if let Some((file, offset)) = file::behind(&areas, &pages, write)? {
-        return Ok(Reached { file, pages, offset, writable: write, origin: origin::SHARED, held: None, because: None });
+        return Ok(ProgramBacking {
+            file,
+            pages,
+            offset,
+            writable: write,
+            origin: origin::SHARED,
+            held: None,
+            because: None,
+        });
     }
     areas::check_rights(&areas::within(&areas, &pages)?, write)?;
     let Some(file) = file::own_memory() else { return Err(because) };
     // Else the daemon's first access to a page would be the one to bring it. What cannot be brought now is brought then.
     let _ = exchange::populate(&pages, write);
     let (offset, origin) = (pages.start as u64, origin::KEPT);
-    Ok(Reached { file, pages, offset, writable: write, origin, held: None, because: Some(because) })
+    Ok(ProgramBacking { file, pages, offset, writable: write, origin, held: None, because: Some(because) })
 }
 
 /// Memory of the program that is shared for as long as this lives.

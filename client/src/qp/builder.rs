@@ -193,7 +193,7 @@ impl QueuePair {
             service: builder.service,
             pkey_index: builder.pkey_index,
             worker: reply.worker,
-            bell: reply.bell,
+            doorbell: reply.doorbell,
             sizes,
             psn: random_psn().map_err(ended)?,
             state: AtomicU32::new(state::RESET),

@@ -12,11 +12,11 @@ use roced_shared::abi::control::{
 
 use super::QueuePair;
 use crate::{
-    endpoint::{ConnectOptions, Endpoint},
     error::{Error, Result},
     gid::Gid,
-    mapping::Filled,
+    mapping::ProducerRing,
     mr::Access,
+    qp_address::{ConnectOptions, QpAddress},
     service::ServiceType,
 };
 
@@ -29,7 +29,7 @@ impl QueuePair {
     /// # Errors
     /// No route to the peer; a path MTU that the link does not carry; a state other than RESET or INIT; the daemon is gone.
     /// Whether the peer is there shows when work is posted.
-    pub fn connect(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<()> {
+    pub fn connect(&self, remote: &QpAddress, options: &ConnectOptions) -> Result<()> {
         if self.state.load(Ordering::Acquire) == state::RESET {
             self.to_init(options.access)?;
         }
@@ -54,7 +54,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// As [`Self::connect`].
-    pub fn to_rtr(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<()> {
+    pub fn to_rtr(&self, remote: &QpAddress, options: &ConnectOptions) -> Result<()> {
         let device = self.device();
         let sgid_index = match options.sgid_index {
             Some(index) => index,
@@ -232,6 +232,6 @@ impl QueuePair {
     }
 }
 
-fn is_drained(ring: &mut Filled, entries: u32) -> Result<bool> {
+fn is_drained(ring: &mut ProducerRing, entries: u32) -> Result<bool> {
     ring.room().map(|room| room == entries).map_err(|_| Error::Protocol { what: "a ring index that cannot be true" })
 }

@@ -13,7 +13,7 @@ use roced_transport::wire::largest_path_mtu;
 use serde::Serialize;
 
 use super::{
-    Daemon, ground,
+    Daemon, network_view,
     reports::{self, DeviceCounts},
     start::ServedDevice,
 };
@@ -85,7 +85,7 @@ impl Asked<'_> {
 
     fn device(&self, device: &ServedDevice) -> DeviceReport {
         let link = self.net.device(device.id);
-        let versions = ground::versions(device.config.roce);
+        let versions = network_view::versions(device.config.roce);
         let gids = link.gids.entries().flat_map(|(at, gid)| {
             (at * versions.len() as u32..).zip(versions).map(|(index, roce)| GidReport {
                 index,

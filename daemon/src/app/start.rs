@@ -24,13 +24,13 @@ use crate::{
     memory::queues::SleepBoard,
     net::{DeviceInterface, Net},
     worker::{
-        endpoints::{Endpoints, Place},
+        endpoints::{EndpointLocation, Endpoints},
         events::{EventReceiver, EventSender, events},
         handoff::{Handoff, exchange},
         idle::Policy,
         mailbox::mailbox,
         pin,
-        turn::{Station, Worker, WorkerParts},
+        poll_loop::{EndpointSlot, Worker, WorkerParts},
         wake::Waker,
         workers::{WorkerHandle, Workers, spawn},
     },
@@ -39,7 +39,7 @@ use crate::{
 
 /// Completion queues that a worker can complete into, at most: beyond it a client is told that a limit is reached. The table's
 /// memory is touched only as far as it is used.
-const LANES_MAX: u32 = 1 << 16;
+const CQ_RINGS_MAX: u32 = 1 << 16;
 
 /// IBTA v1 table 27: no path MTU is larger.
 const PATH_MTU_BYTES_MAX: u32 = 4096;
@@ -188,12 +188,12 @@ fn check_queues(device: &config::Device, workers: u32) -> anyhow::Result<Vec<Que
 
 /// Attaches, binds and starts. When it fails halfway, what was done is undone.
 pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Started> {
-    let mut stations: Vec<Vec<Station<NicQueue>>> = config.workers.iter().map(|_| Vec::new()).collect();
+    let mut endpoint_slots: Vec<Vec<EndpointSlot<NicQueue>>> = config.workers.iter().map(|_| Vec::new()).collect();
     let mut served = Vec::new();
     for ((id, device), owners) in devices(config).zip(&checked.owners) {
         let (device, queues) =
             open_device(id, device, owners, &config.workers).with_context(|| format!("device {}", device.name))?;
-        add_stations(&mut stations, config, checked, &device, queues);
+        add_stations(&mut endpoint_slots, config, checked, &device, queues);
         served.push(device);
     }
     let count = config.workers.len() as u32;
@@ -201,10 +201,10 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
     let wakers: Vec<_> = (0..count).map(|_| Waker::new().map(Arc::new)).collect::<Result<_, _>>()?;
     let (receiver, senders) = events(wakers.len())?;
     let (mut handles, mut workers) = (Vec::new(), Vec::new());
-    let parts = stations.into_iter().zip(&wakers).zip(exchange(&wakers)).zip(senders);
-    for (number, (((stations, waker), handoff), events)) in (0..).zip(parts) {
+    let parts = endpoint_slots.into_iter().zip(&wakers).zip(exchange(&wakers)).zip(senders);
+    for (number, (((endpoint_slots, waker), handoff), events)) in (0..).zip(parts) {
         let make = Make { config, checked, board: &board, id: WorkerId(number) };
-        let (handle, worker) = make.worker(stations, Arc::clone(waker), handoff, events)?;
+        let (handle, worker) = make.worker(endpoint_slots, Arc::clone(waker), handoff, events)?;
         handles.push(handle);
         workers.push(worker);
     }
@@ -270,23 +270,23 @@ fn packet_bytes_max(queues: &[NicQueue]) -> u32 {
 
 /// Gives each worker its endpoint of `device` with its share of `queues`.
 fn add_stations(
-    stations: &mut [Vec<Station<NicQueue>>],
+    endpoint_slots: &mut [Vec<EndpointSlot<NicQueue>>],
     config: &Config,
     checked: &Checked,
     device: &ServedDevice,
     queues: Vec<NicQueue>,
 ) {
     for place in checked.endpoints.of_device(device.id) {
-        stations[place.worker.0 as usize].push(station(place, &device.config, config));
+        endpoint_slots[place.worker.0 as usize].push(endpoint_slot(place, &device.config, config));
     }
     for (queue, served) in queues.into_iter().zip(&device.queues) {
-        let mut of_worker = stations[served.owner.worker as usize].iter_mut();
-        let station = of_worker.find(|station| station.place.device == device.id);
-        station.expect("an owner of a queue has an endpoint of its device").queues.push(queue);
+        let mut of_worker = endpoint_slots[served.owner.worker as usize].iter_mut();
+        let endpoint_slot = of_worker.find(|endpoint_slot| endpoint_slot.place.device == device.id);
+        endpoint_slot.expect("an owner of a queue has an endpoint of its device").queues.push(queue);
     }
 }
 
-fn station(place: Place, device: &config::Device, config: &Config) -> Station<NicQueue> {
+fn endpoint_slot(place: EndpointLocation, device: &config::Device, config: &Config) -> EndpointSlot<NicQueue> {
     let limits = &config.limits.device;
     let endpoint = Endpoint::new(EndpointConfig {
         id: place.endpoint,
@@ -300,7 +300,7 @@ fn station(place: Place, device: &config::Device, config: &Config) -> Station<Ni
         recovery: recovery(device),
         partitions: Partitions::new(&device.pkeys),
     });
-    Station { place, endpoint, queues: Vec::new(), max_qps: limits.qps_per_endpoint() }
+    EndpointSlot { place, endpoint, queues: Vec::new(), max_qps: limits.qps_per_endpoint() }
 }
 
 fn recovery(device: &config::Device) -> RecoveryConfig {
@@ -326,7 +326,7 @@ struct Make<'a> {
 impl Make<'_> {
     fn worker(
         &self,
-        stations: Vec<Station<NicQueue>>,
+        endpoint_slots: Vec<EndpointSlot<NicQueue>>,
         waker: Arc<Waker>,
         handoff: Handoff,
         events: EventSender,
@@ -338,7 +338,7 @@ impl Make<'_> {
         let worker = Worker::new(WorkerParts {
             id: self.id,
             policy: policy(&self.config.workers[self.id.0 as usize]),
-            stations,
+            endpoint_slots,
             endpoints: Arc::clone(&self.checked.endpoints),
             inbox,
             handoff,
@@ -348,7 +348,7 @@ impl Make<'_> {
             heartbeat,
             max_sessions: limits.clients,
             max_regions: limits.device.mrs.saturating_mul(self.config.devices.len() as u32),
-            max_lanes: limits.clients.saturating_mul(limits.client.cqs).min(LANES_MAX),
+            max_cq_rings: limits.clients.saturating_mul(limits.client.cqs).min(CQ_RINGS_MAX),
         })
         .context("a worker cannot watch its sockets")?;
         Ok((handle, worker))

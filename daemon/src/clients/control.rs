@@ -3,14 +3,14 @@
 //! A call is carried out whole or not at all: what was done before a step failed is undone. Workers are told one after the
 //! other, each answers within a turn.
 
-mod address;
-mod completion;
+mod ah;
+mod cq;
 mod device;
-mod memory;
+mod mr;
 mod multicast;
-mod queue_pair;
-mod shared_receive;
-mod window;
+mod mw;
+mod qp;
+mod srq;
 
 use std::{collections::BTreeMap, os::fd::OwnedFd};
 
@@ -28,8 +28,8 @@ use tracing::error;
 pub(crate) use self::device::Device;
 pub use self::device::DeviceSetup;
 use super::{
+    environment::Environment,
     numbers::Numbers,
-    outside::Outside,
     path::Follower,
     refused::Refused,
     session::{Objects, Session, Stage},
@@ -44,7 +44,7 @@ use crate::{
     net::FollowId,
     worker::{
         command::{self, Answer, Command},
-        endpoints::Place,
+        endpoints::EndpointLocation,
     },
 };
 
@@ -97,7 +97,7 @@ pub(crate) fn answer(
     session: &mut Session,
     message: &Message,
     descriptor: Option<Descriptor>,
-    outside: &mut Outside<'_>,
+    environment: &mut Environment<'_>,
 ) -> (Message, Vec<OwnedFd>) {
     let op = message.header.op;
     match &mut session.stage {
@@ -116,7 +116,7 @@ pub(crate) fn answer(
         }
         Stage::Greeted if op == OpenDevice::OP => {
             let uid = session.connection.peer().uid;
-            let opened = registry.open_device(session.id, uid, &message.body(), outside);
+            let opened = registry.open_device(session.id, uid, &message.body(), environment);
             let reply = opened.map(|(objects, reply, fds)| {
                 session.stage = Stage::Open(Box::new(objects));
                 (reply, fds)
@@ -125,7 +125,7 @@ pub(crate) fn answer(
         }
         Stage::Greeted => refusal(message, Refused::plain(Refusal::OutOfOrder)),
         Stage::Open(objects) => {
-            let mut desk = Desk { registry, session: session.id, objects, outside };
+            let mut desk = CallHandler { registry, session: session.id, objects, environment };
             if op == MapMemory::OP {
                 return made::<MapMemory>(message, desk.map_memory(message.body(), descriptor));
             }
@@ -147,14 +147,14 @@ fn made<C: Call>(message: &Message, reply: Reply<C>) -> (Message, Vec<OwnedFd>) 
 }
 
 /// Where the calls of one session that has opened its device are served.
-pub(crate) struct Desk<'a, 'o> {
+pub(crate) struct CallHandler<'a, 'o> {
     pub(crate) registry: &'a mut Registry,
     pub(crate) session: SessionId,
     pub(crate) objects: &'a mut Objects,
-    pub(crate) outside: &'a mut Outside<'o>,
+    pub(crate) environment: &'a mut Environment<'o>,
 }
 
-impl Desk<'_, '_> {
+impl CallHandler<'_, '_> {
     fn answer(&mut self, message: &Message) -> (Message, Vec<OwnedFd>) {
         macro_rules! serve {
             ($($call:ident => $method:ident,)*) => {
@@ -249,19 +249,19 @@ impl Desk<'_, '_> {
     }
 
     /// The workers of the session's device.
-    fn places(&mut self) -> Vec<Place> {
+    fn places(&mut self) -> Vec<EndpointLocation> {
         let device = self.objects.device;
         self.registry.device(device).setup.endpoints.clone()
     }
 
     /// Tells a worker to do something; `limit` is the one that is reached when it has no room.
     fn tell(&mut self, worker: WorkerId, command: Command, limit: u64) -> Result<Answer, Refused> {
-        tell(self.outside, worker, command, limit)
+        tell(self.environment, worker, command, limit)
     }
 
     /// Takes something back from a worker. That it is not there is fine: an earlier try may have been given up too soon.
     fn take_back(&mut self, worker: WorkerId, command: Command) -> Result<(), Refused> {
-        take_back(self.outside, worker, command)
+        take_back(self.environment, worker, command)
     }
 
     /// Tells all workers of the device to take something, or none.
@@ -295,16 +295,16 @@ impl Desk<'_, '_> {
     }
 }
 
-fn tell(outside: &mut Outside<'_>, worker: WorkerId, command: Command, limit: u64) -> Result<Answer, Refused> {
-    match outside.workers.call(worker, command)? {
+fn tell(environment: &mut Environment<'_>, worker: WorkerId, command: Command, limit: u64) -> Result<Answer, Refused> {
+    match environment.workers.call(worker, command)? {
         // What it carried is dropped here: it was made by this thread.
         Answer::Refused(why, _carried) => Err(Refused::by_worker(why, limit)),
         answer => Ok(answer),
     }
 }
 
-fn take_back(outside: &mut Outside<'_>, worker: WorkerId, command: Command) -> Result<(), Refused> {
-    match outside.workers.call(worker, command)? {
+fn take_back(environment: &mut Environment<'_>, worker: WorkerId, command: Command) -> Result<(), Refused> {
+    match environment.workers.call(worker, command)? {
         Answer::Refused(command::Refused::NoSuchObject, _) => Ok(()),
         Answer::Refused(why, _carried) => Err(Refused::by_worker(why, 0)),
         // What comes back is freed here, by the thread that made it.

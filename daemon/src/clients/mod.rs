@@ -7,20 +7,20 @@
 //!   listener ─► connection ─► session: objects      messages in, replies and events out
 //!                                │ control          check, act, reply
 //!                                ▼
-//!                      workers     network          by the traits of `outside`
+//!                      workers     network          by the traits of `environment`
 //! ```
 //!
 //! Nothing here waits for a client: a message that is not there yet, or that finds no room, is somebody else's turn.
 
+mod admission;
 mod connection;
 mod control;
-mod door;
-mod leaving;
+mod ending;
+pub mod environment;
 pub mod listener;
+mod log_limiter;
 mod numbers;
-pub mod outside;
 mod path;
-mod quiet;
 mod refused;
 mod session;
 
@@ -44,17 +44,17 @@ use tracing::{debug, info, warn};
 pub use self::control::DeviceSetup;
 use self::{
     connection::{Received, Sent},
-    control::{Desk, Registry},
-    leaving::Leaving,
+    control::{CallHandler, Registry},
+    ending::EndingSessions,
+    environment::Environment,
     listener::Listener,
-    outside::Outside,
+    log_limiter::LogLimiter,
     path::Follower,
-    quiet::Quiet,
     session::{Objects, Session, Stage},
 };
 use crate::{
     config::Limits,
-    memory::{client_memory::MemoryKind, descriptor::Descriptor, lost, queues::SleepBoard, quota::Quota},
+    memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus},
     net::{Change, FollowId, NextHop},
     worker::events::WorkerEvent,
 };
@@ -78,13 +78,13 @@ pub struct Clients {
     epoll: Epoll,
     sessions: BTreeMap<u32, Session>,
     /// Those that are over, of which something is left.
-    leaving: Leaving,
+    ending: EndingSessions,
     /// Until when each has to open a device, in that order; those who have are in there, too.
     handshakes: VecDeque<(Instant, u32)>,
     last_session: u32,
     registry: Registry,
-    faults: Quiet,
-    comings: Quiet,
+    faults: LogLimiter,
+    comings: LogLimiter,
 }
 
 /// Why a session ends.
@@ -110,19 +110,19 @@ impl Clients {
     ) -> Result<Self, Errno> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
-        epoll.add(lost::bell()?, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, LOST))?;
+        epoll.add(sigbus::doorbell()?, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, LOST))?;
         let registry = Registry::new(devices, limits, board);
         let sessions = BTreeMap::new();
         Ok(Self {
             listener,
             epoll,
             sessions,
-            leaving: Leaving::default(),
+            ending: EndingSessions::default(),
             handshakes: VecDeque::new(),
             last_session: 0,
             registry,
-            faults: Quiet::default(),
-            comings: Quiet::default(),
+            faults: LogLimiter::default(),
+            comings: LogLimiter::default(),
         })
     }
 
@@ -134,7 +134,7 @@ impl Clients {
     }
 
     /// Takes connections and serves what clients ask. Call when [`AsFd::as_fd`] is readable; what is left over keeps it so.
-    pub fn on_readable(&mut self, outside: &mut Outside<'_>) {
+    pub fn on_readable(&mut self, environment: &mut Environment<'_>) {
         let mut events = [EpollEvent::empty(); EVENTS];
         let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
             Ok(ready) => ready,
@@ -145,44 +145,44 @@ impl Clients {
             match event.data() {
                 LISTENER => self.accept(),
                 LOST => self.end_those_who_lost(),
-                number => self.serve(number as u32, outside),
+                number => self.serve(number as u32, environment),
             }
         }
-        self.leaving.end_some(&mut self.registry, outside);
+        self.ending.end_some(&mut self.registry, environment);
     }
 
     /// When [`Self::on_deadline`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
-        self.leaving.since().or_else(|| self.handshake_due())
+        self.ending.since().or_else(|| self.handshake_due())
     }
 
     /// Goes on with what takes more than one turn, and ends who takes too long to open a device.
-    pub fn on_deadline(&mut self, now: Instant, outside: &mut Outside<'_>) {
+    pub fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
         self.end_handshakes(now);
-        self.leaving.end_some(&mut self.registry, outside);
+        self.ending.end_some(&mut self.registry, environment);
     }
 
     /// A worker has news.
-    pub fn on_worker_event(&mut self, event: WorkerEvent, outside: &mut Outside<'_>) {
+    pub fn on_worker_event(&mut self, event: WorkerEvent, environment: &mut Environment<'_>) {
         match event {
             WorkerEvent::Fault { session, fault } => self.end(session.0, &End::Fault(fault.to_string())),
             WorkerEvent::Key { session, change } => {
                 let Some(Session { stage: Stage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else {
                     return;
                 };
-                Desk { registry: &mut self.registry, session, objects, outside }.change_key(change);
+                CallHandler { registry: &mut self.registry, session, objects, environment }.change_key(change);
             }
             WorkerEvent::News { session, handle, kind } => self.tell(session.0, Event { kind, handle }),
         }
     }
 
     /// The network is not as it was.
-    pub fn on_changes(&mut self, changes: &[Change], outside: &mut Outside<'_>) {
+    pub fn on_changes(&mut self, changes: &[Change], environment: &mut Environment<'_>) {
         for change in changes {
             match *change {
-                Change::Link(device) => self.on_link(device, outside),
+                Change::Link(device) => self.on_link(device, environment),
                 Change::Gids(device) => self.tell_all(device, Event { kind: event::GID_CHANGE, handle: 0 }),
-                Change::NextHop(follow, next) => self.on_next_hop(follow, next, outside),
+                Change::NextHop(follow, next) => self.on_next_hop(follow, next, environment),
             }
         }
     }
@@ -242,7 +242,7 @@ impl Clients {
 
     /// Sessions that there are, those included of which something is left.
     pub fn len(&self) -> usize {
-        self.sessions.len() + self.leaving.len()
+        self.sessions.len() + self.ending.len()
     }
 
     /// No session.
@@ -251,23 +251,23 @@ impl Clients {
     }
 
     /// Ends every session, for the daemon stops. Nobody is let in afterward: drop it.
-    pub fn stop(&mut self, outside: &mut Outside<'_>) {
+    pub fn stop(&mut self, environment: &mut Environment<'_>) {
         let numbers: Vec<u32> = self.sessions.keys().copied().collect();
         for number in numbers {
             self.end(number, &End::Stopping);
         }
-        while !self.leaving.is_empty() {
-            self.leaving.end_some(&mut self.registry, outside);
+        while !self.ending.is_empty() {
+            self.ending.end_some(&mut self.registry, environment);
         }
     }
 
-    fn serve(&mut self, number: u32, outside: &mut Outside<'_>) {
+    fn serve(&mut self, number: u32, environment: &mut Environment<'_>) {
         for _ in 0..MESSAGES_A_TURN {
             let Some(session) = self.sessions.get_mut(&number) else { return };
             let was_open = matches!(session.stage, Stage::Open(_));
             let end = match session.connection.receive() {
                 Received::Message(message, descriptor) => {
-                    serve_message(&mut self.registry, session, &message, descriptor, outside)
+                    serve_message(&mut self.registry, session, &message, descriptor, environment)
                 }
                 Received::Nothing => return,
                 Received::Closed => Some(End::Closed),
@@ -294,7 +294,7 @@ impl Clients {
         let (id, peer) = (session.id, session.connection.peer());
         // Its socket is closed here: it hears of it at once.
         if let Stage::Open(objects) = session.stage {
-            self.leaving.add(id, objects);
+            self.ending.add(id, objects);
         }
         match why {
             End::Closed => self.note_coming(|held_back| info!(session = %id, pid = peer.pid, held_back, "client gone")),
@@ -319,8 +319,8 @@ impl Clients {
         }
     }
 
-    fn on_link(&mut self, device: DeviceId, outside: &mut Outside<'_>) {
-        let port = outside.network.port(device);
+    fn on_link(&mut self, device: DeviceId, environment: &mut Environment<'_>) {
+        let port = environment.network.port(device);
         if self.registry.links.insert(device, port.link_up) != Some(port.link_up) {
             let kind = if port.link_up { event::PORT_ACTIVE } else { event::PORT_DOWN };
             self.tell_all(device, Event { kind, handle: 0 });
@@ -337,14 +337,14 @@ impl Clients {
                 paths.filter(|(_, path)| matches!(path.next, NextHop::Local(_))).collect()
             };
             for (qpn, path) in local(objects) {
-                let mut desk = Desk { registry: &mut self.registry, session: id, objects, outside };
+                let mut desk = CallHandler { registry: &mut self.registry, session: id, objects, environment };
                 if desk.set_path(qpn, path.state(&port)).is_err() {
                     warn!(%qpn, "a worker does not take a queue pair's new path");
                 }
             }
             // What an address handle carries at most is the link's affair, too.
             for number in objects.ahs.keys().copied().collect::<Vec<_>>() {
-                let mut desk = Desk { registry: &mut self.registry, session: id, objects, outside };
+                let mut desk = CallHandler { registry: &mut self.registry, session: id, objects, environment };
                 if desk.set_ah_next(number, None).is_err() {
                     warn!(ah = number, "a worker does not take an address handle's new path");
                 }
@@ -352,33 +352,33 @@ impl Clients {
         }
     }
 
-    fn on_next_hop(&mut self, follow: FollowId, next: NextHop, outside: &mut Outside<'_>) {
+    fn on_next_hop(&mut self, follow: FollowId, next: NextHop, environment: &mut Environment<'_>) {
         let followers = self.registry.followers.get(&follow).cloned().unwrap_or_default();
         for (session, follower) in followers {
             match follower {
-                Follower::Qp(qpn) => self.set_next_hop(session, qpn, next, outside),
-                Follower::Ah(number) => self.set_ah_next_hop(session, number, next, outside),
+                Follower::Qp(qpn) => self.set_next_hop(session, qpn, next, environment),
+                Follower::Ah(number) => self.set_ah_next_hop(session, number, next, environment),
             }
         }
     }
 
-    fn set_ah_next_hop(&mut self, session: SessionId, number: u32, next: NextHop, outside: &mut Outside<'_>) {
+    fn set_ah_next_hop(&mut self, session: SessionId, number: u32, next: NextHop, environment: &mut Environment<'_>) {
         let Some(Session { stage: Stage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else { return };
         debug!(ah = number, ?next, "next hop changed");
-        let mut desk = Desk { registry: &mut self.registry, session, objects, outside };
+        let mut desk = CallHandler { registry: &mut self.registry, session, objects, environment };
         if desk.set_ah_next(number, Some(next)).is_err() {
             warn!(ah = number, "a worker does not take an address handle's new path");
         }
     }
 
-    fn set_next_hop(&mut self, session: SessionId, qpn: Qpn, next: NextHop, outside: &mut Outside<'_>) {
+    fn set_next_hop(&mut self, session: SessionId, qpn: Qpn, next: NextHop, environment: &mut Environment<'_>) {
         let Some(Session { stage: Stage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else { return };
-        let port = outside.network.port(objects.device);
+        let port = environment.network.port(objects.device);
         let Some(path) = objects.qps.get_mut(&qpn.get()).and_then(|qp| qp.path.as_mut()) else { return };
         path.next = next;
         let state = path.state(&port);
         debug!(%qpn, path = state.name(), "next hop changed");
-        let mut desk = Desk { registry: &mut self.registry, session, objects, outside };
+        let mut desk = CallHandler { registry: &mut self.registry, session, objects, environment };
         if desk.set_path(qpn, state).is_err() {
             warn!(%qpn, "a worker does not take a queue pair's new path");
         }
@@ -429,9 +429,9 @@ fn serve_message(
     session: &mut Session,
     message: &Message,
     descriptor: Option<Descriptor>,
-    outside: &mut Outside<'_>,
+    environment: &mut Environment<'_>,
 ) -> Option<End> {
-    let (reply, fds) = control::answer(registry, session, message, descriptor, outside);
+    let (reply, fds) = control::answer(registry, session, message, descriptor, environment);
     debug!(session = %session.id, call = call_name(message.header.op), refused = reply.header.status, "call");
     match session.connection.send(&reply, &fds) {
         Sent::Yes if matches!(session.stage, Stage::OneTooMany(_)) => Some(End::Closed),

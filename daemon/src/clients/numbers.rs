@@ -35,13 +35,13 @@ impl Numbers {
 
 /// Numbers from 1 up to a limit, handed out in order, so that one that a client kept too long names nothing for as long as possible.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct NumberPool {
     limit: u32,
     last: u32,
     used: BTreeSet<u32>,
 }
 
-impl Places {
+impl NumberPool {
     /// The numbers up to `limit`.
     pub(crate) fn new(limit: u32) -> Self {
         Self { limit, last: 0, used: BTreeSet::new() }
@@ -179,17 +179,17 @@ fn set(bits: &mut [u64], index: u32) {
 
 /// A session's bells on one worker.
 #[derive(Debug)]
-pub(crate) struct BellBoard {
+pub(crate) struct DoorbellBoard {
     used: [u64; 64],
 }
 
-impl Default for BellBoard {
+impl Default for DoorbellBoard {
     fn default() -> Self {
         Self { used: [0; 64] }
     }
 }
 
-impl BellBoard {
+impl DoorbellBoard {
     /// The first free bell.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let word = self.used.iter().position(|word| *word != u64::MAX)?;
@@ -198,8 +198,8 @@ impl BellBoard {
         Some(word as u32 * 64 + bit)
     }
 
-    pub(crate) fn give_back(&mut self, bell: u32) {
-        self.used[bell as usize / 64] &= !(1 << (bell % 64));
+    pub(crate) fn give_back(&mut self, doorbell: u32) {
+        self.used[doorbell as usize / 64] &= !(1 << (doorbell % 64));
     }
 }
 
@@ -210,13 +210,13 @@ pub(crate) fn random() -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use roced_shared::abi::doorbell::BELLS;
+    use roced_shared::abi::doorbell::DOORBELLS;
 
     use super::*;
 
     #[test]
     fn a_place_is_taken_again_as_late_as_can_be() {
-        let mut places = Places::new(3);
+        let mut places = NumberPool::new(3);
         assert_eq!([(); 4].map(|()| places.take()), [Some(1), Some(2), Some(3), None]);
         places.give_back(3);
         places.give_back(1);
@@ -339,9 +339,9 @@ mod tests {
     }
 
     #[test]
-    fn bells_run_out_and_come_back() {
-        let mut board = BellBoard::default();
-        assert!((0..BELLS).all(|bell| board.take() == Some(bell)));
+    fn doorbells_run_out_and_come_back() {
+        let mut board = DoorbellBoard::default();
+        assert!((0..DOORBELLS).all(|doorbell| board.take() == Some(doorbell)));
         assert_eq!(board.take(), None);
         board.give_back(1234);
         assert_eq!(board.take(), Some(1234));

@@ -16,7 +16,7 @@ use roced_transport::{
     },
 };
 
-use super::{outside::Port, refused::Refused};
+use super::{environment::Port, refused::Refused};
 use crate::net::{FollowId, GidEntry, NextHop, RoceVersion};
 
 /// Who follows how a destination is reached.

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use roced_shared::ids::{Cqn, DeviceId, Pdn, Qpn, RegionId, SessionId, WorkerId};
+use roced_shared::ids::{Cqn, DeviceId, MemoryObjectId, Pdn, Qpn, SessionId, WorkerId};
 use roced_transport::{
     mr::{Mr, MrKey},
     qp::ServiceType,
@@ -15,11 +15,11 @@ use roced_transport::{
 
 use super::{
     connection::Connection,
-    numbers::BellBoard,
+    numbers::DoorbellBoard,
     path::{LifePort, Way},
     refused::Refused,
 };
-use crate::memory::{kept::Porter, queues::Channel, quota::Room, reach::Reach};
+use crate::memory::{backing::Backing, proxied::CopyThread, queues::Channel, quota::Room};
 use crate::{config::ClientLimits, net::GidEntry};
 
 /// A connected client.
@@ -52,7 +52,7 @@ pub(crate) struct Objects {
     pub(crate) pds: BTreeMap<u32, PdObject>,
     pub(crate) memories: BTreeMap<u32, MemoryObject>,
     /// Reaches memory that stays where it is, once there is such.
-    pub(crate) porter: Option<(Arc<Porter>, Room)>,
+    pub(crate) porter: Option<(Arc<CopyThread>, Room)>,
     pub(crate) mrs: BTreeMap<u32, MrObject>,
     /// By the index of their keys.
     pub(crate) mws: BTreeMap<u32, MwObject>,
@@ -64,7 +64,7 @@ pub(crate) struct Objects {
     /// By queue pair and multicast group: the GID by whose interface it was joined.
     pub(crate) attachments: BTreeMap<(u32, [u8; 16]), GidEntry>,
     /// One for each worker of the device.
-    pub(crate) bells: Vec<BellBoard>,
+    pub(crate) doorbells: Vec<DoorbellBoard>,
     /// All memory that we map for it.
     pub(crate) bytes: u64,
 }
@@ -80,8 +80,8 @@ pub(crate) struct PdObject {
 /// Memory of [`roced_shared::abi::control::AllocMemory`].
 #[derive(Debug)]
 pub(crate) struct MemoryObject {
-    pub(crate) region: RegionId,
-    pub(crate) memory: Reach,
+    pub(crate) region: MemoryObjectId,
+    pub(crate) memory: Backing,
     /// Memory regions in it.
     pub(crate) users: u32,
 }
@@ -151,8 +151,8 @@ pub(crate) struct QpObject {
     pub(crate) service: ServiceType,
     pub(crate) worker: WorkerId,
     /// The worker's place among those of the device.
-    pub(crate) lane: usize,
-    pub(crate) bell: u32,
+    pub(crate) cq_ring: usize,
+    pub(crate) doorbell: u32,
     pub(crate) pd: u32,
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
@@ -176,8 +176,8 @@ pub(crate) struct SrqObject {
     pub(crate) config: SrqConfig,
     pub(crate) worker: WorkerId,
     /// The worker's place among those of the device.
-    pub(crate) lane: usize,
-    pub(crate) bell: u32,
+    pub(crate) cq_ring: usize,
+    pub(crate) doorbell: u32,
     pub(crate) pd: u32,
     pub(crate) bytes: u64,
     /// Queue pairs that take from it.
@@ -206,7 +206,7 @@ impl Objects {
             ahs: BTreeMap::new(),
             srqs: BTreeMap::new(),
             attachments: BTreeMap::new(),
-            bells: (0..workers).map(|_| BellBoard::default()).collect(),
+            doorbells: (0..workers).map(|_| DoorbellBoard::default()).collect(),
             bytes: 0,
         }
     }

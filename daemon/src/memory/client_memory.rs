@@ -17,10 +17,10 @@ use roced_shared::ids::SessionId;
 use roced_transport::io::AtomicOperation;
 
 use super::{
+    access_log::touch,
     descriptor::SharedFile,
     mapping::{Mapping, Writers},
     quota::Room,
-    touched::touch,
 };
 
 /// How much of what is written is there last of all, in order: what programs poll.
@@ -38,7 +38,7 @@ pub enum MemoryKind {
     Replaced,
     /// The program shared it already.
     Shared,
-    /// Memory of the program that we do not map: `kept.rs`.
+    /// Memory of the program that we do not map: `proxied.rs`.
     Kept,
 }
 

@@ -1,7 +1,7 @@
 //! Pages that the daemon and a client both map: sealed memfds that the daemon makes, or parts of files that a client brings.
 //!
 //! A memfd that we make is sealed against shrinking and against more seals; should an access of ours meet a missing page (SIGBUS) all the same, only
-//! that mapping is lost (`lost.rs`). No seal takes the write right from a mapping that there is.
+//! that mapping is lost (`sigbus.rs`). No seal takes the write right from a mapping that there is.
 //!
 //! Each is one mapping to the kernel, too, for as long as it lives: none is ever merged with another (the kernel does that to neighbours that
 //! show one file's bytes in a row). So unmapping one never splits anything, nor does exchanging its pages, and neither can fail for the number
@@ -28,7 +28,7 @@ use nix::{
     unistd::ftruncate,
 };
 
-use super::{lost::Watch, quota::Room};
+use super::{quota::Room, sigbus::Watch};
 
 /// Bytes of a page, and of what files are mapped in.
 const PAGE: usize = 4096;

@@ -9,20 +9,20 @@
 //! | `mapping.rs` | mappings of client files, unmapped once and in the right thread |
 //! | `quota.rs` | how many mappings a user may cost |
 //! | `client_memory.rs` | access to mapped memory: copies, atomic operations |
-//! | `kept.rs`, `kept/` | access to memory that cannot be mapped, by `/proc/self/mem` |
-//! | `reach.rs` | either of both |
-//! | `credit.rs` | how long a user's memory may keep workers waiting |
-//! | `lost.rs` | pages that are missing under a mapping (SIGBUS) |
-//! | `touched.rs` | whose memory a worker waits for |
+//! | `proxied.rs`, `proxied/` | access to memory that cannot be mapped, by `/proc/self/mem` |
+//! | `backing.rs` | either of both |
+//! | `stall_budget.rs` | how long a user's memory may keep workers waiting |
+//! | `sigbus.rs` | pages that are missing under a mapping (SIGBUS) |
+//! | `access_log.rs` | whose memory a worker waits for |
 //! | `queues.rs` | rings and channels of queue pairs, CQs and SRQs |
 
+pub mod access_log;
+pub mod backing;
 pub mod client_memory;
-pub(crate) mod credit;
 pub(crate) mod descriptor;
-pub(crate) mod kept;
-pub(crate) mod lost;
 pub mod mapping;
+pub(crate) mod proxied;
 pub mod queues;
 pub mod quota;
-pub mod reach;
-pub mod touched;
+pub(crate) mod sigbus;
+pub(crate) mod stall_budget;

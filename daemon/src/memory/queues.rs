@@ -29,9 +29,10 @@ use roced_shared::{
         arm,
         control::ChannelEvent,
         cqe::{Cqe, Status, cqe_flags},
-        doorbell::{BELL_PAGE_BYTES, MappedBells, WORKER_STATE_BYTES, WorkerState},
+        doorbell::{DOORBELL_PAGE_BYTES, MappedDoorbells, WORKER_STATE_BYTES, WorkerState},
         layout::{
-            CqLayout, QpLayout, QpSizes, SrqLayout, bell_page_offset, session_bytes, state_bytes, worker_state_offset,
+            CqLayout, QpLayout, QpSizes, SrqLayout, doorbell_page_offset, session_bytes, state_bytes,
+            worker_state_offset,
         },
         ring::{Consumer, MappedRing, Producer, RingShape},
     },
@@ -41,9 +42,9 @@ use roced_transport::io::CqOverrun;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
+    access_log::touch,
     mapping::{Mapping, Writers},
     quota::Room,
-    touched::touch,
 };
 
 /// The rings of a queue pair, for the worker that owns it.
@@ -54,7 +55,7 @@ pub struct QpRings {
     /// Whose.
     pub session: SessionId,
     /// The bell that its client rings, on the worker's page of that session.
-    pub bell: u32,
+    pub doorbell: u32,
     /// Limits of its work requests.
     pub sizes: QpSizes,
     /// Send work requests.
@@ -73,7 +74,7 @@ pub struct SrqRing {
     /// Whose.
     pub session: SessionId,
     /// The bell that its client rings, on the worker's page of that session.
-    pub bell: u32,
+    pub doorbell: u32,
     /// Limits of its work requests.
     pub sizes: QpSizes,
     /// Receive work requests.
@@ -87,14 +88,14 @@ pub struct SrqRing {
 pub fn new_srq(
     srqn: Srqn,
     session: SessionId,
-    bell: u32,
+    doorbell: u32,
     sizes: QpSizes,
     room: Room,
 ) -> Result<(SrqRing, OwnedFd), Errno> {
     let layout = SrqLayout::new(sizes);
     let (mapping, fd) = Mapping::create(c"roced-srq", layout.bytes, Writers::Both, room)?;
     let recv = Consumer::new(ring_at(&Arc::new(mapping), 0, layout.recv));
-    Ok((SrqRing { srqn, session, bell, sizes, recv }, fd))
+    Ok((SrqRing { srqn, session, doorbell, sizes, recv }, fd))
 }
 
 /// Makes the rings of a queue pair; `sizes` is what [`QpSizes::granted`] gave. The fd is for the client.
@@ -104,7 +105,7 @@ pub fn new_srq(
 pub fn new_qp(
     qpn: Qpn,
     session: SessionId,
-    bell: u32,
+    doorbell: u32,
     sizes: QpSizes,
     room: Room,
 ) -> Result<(QpRings, OwnedFd), Errno> {
@@ -113,15 +114,15 @@ pub fn new_qp(
     let mapping = Arc::new(mapping);
     let send = Consumer::new(ring_at(&mapping, 0, layout.send));
     let recv = Consumer::new(ring_at(&mapping, layout.recv_offset, layout.recv));
-    Ok((QpRings { qpn, session, bell, sizes, send, recv, shared: false }, fd))
+    Ok((QpRings { qpn, session, doorbell, sizes, send, recv, shared: false }, fd))
 }
 
 /// One worker's lane of a completion queue.
 #[derive(Debug)]
-pub struct CqLane {
+pub struct CqRing {
     cqn: Cqn,
     owner: SessionId,
-    ring: LaneRing,
+    ring: CqRingPlace,
     arm: ArmWord,
     channel: Option<Arc<Channel>>,
     unpublished: bool,
@@ -129,20 +130,20 @@ pub struct CqLane {
 }
 
 /// Where the completions of one lane lie.
-pub type LaneRing = Producer<MappedRing<Arc<Mapping>>>;
+pub type CqRingPlace = Producer<MappedRing<Arc<Mapping>>>;
 
 /// Makes other rings for the lanes of a completion queue, and the memfd for the client.
 ///
 /// # Errors
 /// What the kernel said.
-pub fn new_lane_rings(layout: CqLayout, room: Room) -> Result<(Vec<LaneRing>, OwnedFd), Errno> {
+pub fn new_ring_places(layout: CqLayout, room: Room) -> Result<(Vec<CqRingPlace>, OwnedFd), Errno> {
     let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both, room)?;
     let mapping = Arc::new(mapping);
-    Ok((lane_rings(&mapping, layout).collect(), fd))
+    Ok((ring_places(&mapping, layout).collect(), fd))
 }
 
-fn lane_rings(mapping: &Arc<Mapping>, layout: CqLayout) -> impl Iterator<Item = LaneRing> {
-    (0..layout.lanes).map(move |index| Producer::new(ring_at(mapping, layout.lane_offset(index), layout.lane)))
+fn ring_places(mapping: &Arc<Mapping>, layout: CqLayout) -> impl Iterator<Item = CqRingPlace> {
+    (0..layout.cq_rings).map(move |index| Producer::new(ring_at(mapping, layout.cq_ring_offset(index), layout.cq_ring)))
 }
 
 /// Makes a completion queue of that session: one lane for each worker, in their order, and the memfd for the client.
@@ -155,10 +156,10 @@ pub fn new_cq(
     layout: CqLayout,
     channel: Option<&Arc<Channel>>,
     room: Room,
-) -> Result<(Vec<CqLane>, OwnedFd), Errno> {
+) -> Result<(Vec<CqRing>, OwnedFd), Errno> {
     let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both, room)?;
     let mapping = Arc::new(mapping);
-    let lane = |ring| CqLane {
+    let cq_ring = |ring| CqRing {
         cqn,
         owner,
         ring,
@@ -167,10 +168,10 @@ pub fn new_cq(
         unpublished: false,
         solicited: false,
     };
-    Ok((lane_rings(&mapping, layout).map(lane).collect(), fd))
+    Ok((ring_places(&mapping, layout).map(cq_ring).collect(), fd))
 }
 
-impl CqLane {
+impl CqRing {
     /// The completion queue.
     pub fn cqn(&self) -> Cqn {
         self.cqn
@@ -193,7 +194,7 @@ impl CqLane {
     }
 
     /// Completions go to `ring` from now on; gives the one of before, whose client sees all that is in it. The request for an event stays.
-    pub fn change_ring(&mut self, ring: LaneRing) -> LaneRing {
+    pub fn change_ring(&mut self, ring: CqRingPlace) -> CqRingPlace {
         self.publish();
         std::mem::replace(&mut self.ring, ring)
     }
@@ -291,7 +292,7 @@ pub struct WorkerSession {
     /// Whose.
     pub session: SessionId,
     /// The bell page.
-    pub bells: MappedBells<Arc<Mapping>>,
+    pub doorbells: MappedDoorbells<Arc<Mapping>>,
     /// Written by the client when the worker sleeps. To be watched edge-triggered and never read nor written.
     pub wake: OwnedFd,
 }
@@ -311,13 +312,13 @@ pub fn new_session(
     let mut halves = Vec::new();
     let mut wakes = Vec::new();
     for index in 0..workers {
-        let base = mapping.at(bell_page_offset(index), BELL_PAGE_BYTES);
+        let base = mapping.at(doorbell_page_offset(index), DOORBELL_PAGE_BYTES);
         // SAFETY: `at` checked that the page lies inside the mapping, which the Arc keeps; bell pages are a multiple of 64 bytes from the
         // mapping's start, and this is the only thing that is ever laid over them.
-        let bells = unsafe { MappedBells::new(base, Arc::clone(&mapping)) };
+        let doorbells = unsafe { MappedDoorbells::new(base, Arc::clone(&mapping)) };
         let wake: OwnedFd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?.into();
         wakes.push(wake.try_clone().map_err(|error| error.raw_os_error().map_or(Errno::EMFILE, Errno::from_raw))?);
-        halves.push(WorkerSession { session, bells, wake });
+        halves.push(WorkerSession { session, doorbells, wake });
     }
     Ok((halves, fd, wakes))
 }
@@ -389,66 +390,66 @@ mod tests {
         }
     }
 
-    fn lanes(count: u32) -> (Vec<CqLane>, OwnedFd) {
+    fn cq_rings(count: u32) -> (Vec<CqRing>, OwnedFd) {
         let (ours, theirs) = Channel::create().expect("a socket pair");
         let layout = CqLayout::new(4, count).expect("small");
-        let (lanes, _memfd) =
+        let (cq_rings, _memfd) =
             new_cq(CQN, SessionId(1), layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
-        (lanes, theirs)
+        (cq_rings, theirs)
     }
 
-    fn complete(lane: &mut CqLane, flags: u8) -> Result<(), CqOverrun> {
-        lane.push(&Cqe { flags, ..Cqe::default() })
+    fn complete(cq_ring: &mut CqRing, flags: u8) -> Result<(), CqOverrun> {
+        cq_ring.push(&Cqe { flags, ..Cqe::default() })
     }
 
     #[test]
-    fn one_request_makes_one_event_whichever_lane_fires() {
-        let (mut lanes, theirs) = lanes(2);
-        complete(&mut lanes[0], 0).expect("room");
-        lanes[0].publish();
+    fn one_request_makes_one_event_whichever_cq_ring_fires() {
+        let (mut cq_rings, theirs) = cq_rings(2);
+        complete(&mut cq_rings[0], 0).expect("room");
+        cq_rings[0].publish();
         assert_eq!(received(&theirs), None, "nobody asked");
 
-        arm::arm(lanes[0].arm.word(), Wanted::Any);
-        lanes[0].publish();
+        arm::arm(cq_rings[0].arm.word(), Wanted::Any);
+        cq_rings[0].publish();
         assert_eq!(received(&theirs), None, "nothing new was pushed");
-        for lane in &mut lanes {
-            complete(lane, 0).expect("room");
-            lane.publish();
+        for cq_ring in &mut cq_rings {
+            complete(cq_ring, 0).expect("room");
+            cq_ring.publish();
         }
         assert_eq!((received(&theirs), received(&theirs)), (Some(CQN.0), None));
     }
 
     #[test]
     fn a_solicited_request_waits_for_a_solicited_completion_or_an_error() {
-        let (mut lanes, theirs) = lanes(1);
-        let lane = &mut lanes[0];
-        arm::arm(lane.arm.word(), Wanted::Solicited);
-        complete(lane, 0).expect("room");
-        lane.publish();
+        let (mut cq_rings, theirs) = cq_rings(1);
+        let cq_ring = &mut cq_rings[0];
+        arm::arm(cq_ring.arm.word(), Wanted::Solicited);
+        complete(cq_ring, 0).expect("room");
+        cq_ring.publish();
         assert_eq!(received(&theirs), None);
-        complete(lane, cqe_flags::SOLICITED).expect("room");
-        lane.publish();
+        complete(cq_ring, cqe_flags::SOLICITED).expect("room");
+        cq_ring.publish();
         assert_eq!(received(&theirs), Some(CQN.0));
 
-        arm::arm(lane.arm.word(), Wanted::Solicited);
-        lane.push(&Cqe { status: Status::RemoteAccess as u8, ..Cqe::default() }).expect("room");
-        lane.publish();
+        arm::arm(cq_ring.arm.word(), Wanted::Solicited);
+        cq_ring.push(&Cqe { status: Status::RemoteAccess as u8, ..Cqe::default() }).expect("room");
+        cq_ring.publish();
         assert_eq!(received(&theirs), Some(CQN.0));
     }
 
     #[test]
-    fn a_full_lane_and_a_broken_index_are_overruns() {
-        let (mut lanes, _theirs) = lanes(1);
+    fn a_full_cq_ring_and_a_broken_index_are_overruns() {
+        let (mut cq_rings, _theirs) = cq_rings(1);
         for _ in 0..4 {
-            complete(&mut lanes[0], 0).expect("four fit");
+            complete(&mut cq_rings[0], 0).expect("four fit");
         }
-        assert_eq!(complete(&mut lanes[0], 0), Err(CqOverrun));
+        assert_eq!(complete(&mut cq_rings[0], 0), Err(CqOverrun));
 
-        let (mut lanes, _theirs) = self::lanes(1);
-        let consumed = lanes[0].arm._keep.at(CqLayout::new(4, 1).expect("small").lane_offset(0) + 64, 4);
+        let (mut cq_rings, _theirs) = self::cq_rings(1);
+        let consumed = cq_rings[0].arm._keep.at(CqLayout::new(4, 1).expect("small").cq_ring_offset(0) + 64, 4);
         // SAFETY: the lane's consumer index, mapped and aligned, an atomic for everybody.
         unsafe { consumed.cast::<AtomicU32>().as_ref() }.store(77, std::sync::atomic::Ordering::Relaxed);
-        let overrun = (0..5).map(|_| complete(&mut lanes[0], 0)).find(Result::is_err);
+        let overrun = (0..5).map(|_| complete(&mut cq_rings[0], 0)).find(Result::is_err);
         assert_eq!(overrun, Some(Err(CqOverrun)));
     }
 
@@ -457,15 +458,15 @@ mod tests {
         let (ours, theirs) = Channel::create().expect("a socket pair");
         while ours.send(CQN) {}
         let layout = CqLayout::new(4, 1).expect("small");
-        let (mut lanes, _memfd) =
+        let (mut cq_rings, _memfd) =
             new_cq(CQN, SessionId(1), layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
-        arm::arm(lanes[0].arm.word(), Wanted::Any);
-        complete(&mut lanes[0], 0).expect("room");
-        lanes[0].publish();
-        assert_eq!(lanes[0].arm.word().load(std::sync::atomic::Ordering::Relaxed), armed::ANY);
+        arm::arm(cq_rings[0].arm.word(), Wanted::Any);
+        complete(&mut cq_rings[0], 0).expect("room");
+        cq_rings[0].publish();
+        assert_eq!(cq_rings[0].arm.word().load(std::sync::atomic::Ordering::Relaxed), armed::ANY);
         while received(&theirs).is_some() {}
-        complete(&mut lanes[0], 0).expect("room");
-        lanes[0].publish();
+        complete(&mut cq_rings[0], 0).expect("room");
+        cq_rings[0].publish();
         assert_eq!(received(&theirs), Some(CQN.0));
     }
 
@@ -484,14 +485,14 @@ mod tests {
     }
 
     #[test]
-    fn each_worker_has_its_own_bells_and_wake() {
-        use roced_shared::abi::doorbell::{any_bell, drain_bells, ring_bell};
+    fn each_worker_has_its_own_doorbells_and_wake() {
+        use roced_shared::abi::doorbell::{any_doorbell, drain_doorbells, ring_doorbell};
         let (halves, _memfd, wakes) = new_session(SessionId(1), 3, Room::default()).expect("small");
         assert_eq!((halves.len(), wakes.len()), (3, 3));
-        ring_bell(&halves[1].bells, 4095);
-        assert!(!any_bell(&halves[0].bells) && !any_bell(&halves[2].bells));
+        ring_doorbell(&halves[1].doorbells, 4095);
+        assert!(!any_doorbell(&halves[0].doorbells) && !any_doorbell(&halves[2].doorbells));
         let mut rung = Vec::new();
-        drain_bells(&halves[1].bells, |bell| rung.push(bell));
+        drain_doorbells(&halves[1].doorbells, |doorbell| rung.push(doorbell));
         assert_eq!(rung, [4095]);
     }
 

@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{lost, mapping::unmap_leftovers};
+use super::{mapping::unmap_leftovers, sigbus};
 
 /// What Linux has for `vm.max_map_count` where nobody changed it.
 const USUAL_MAX_MAP_COUNT: u32 = 65_530;
@@ -44,7 +44,7 @@ impl Quota {
     pub(crate) fn of_kernel() -> Self {
         let told = fs::read_to_string("/proc/sys/vm/max_map_count").ok();
         let allowed = told.and_then(|number| number.trim().parse().ok()).unwrap_or(USUAL_MAX_MAP_COUNT);
-        let most = (allowed / 4 * 3).min(lost::PLACES as u32);
+        let most = (allowed / 4 * 3).min(sigbus::PLACES as u32);
         Self::new(most, most / 2)
     }
 
@@ -124,6 +124,8 @@ mod tests {
     fn the_kernels_limit_is_never_reached() {
         let quota = Quota::of_kernel();
         let counts = quota.counts();
-        assert!(counts.most >= 1000 && counts.most <= lost::PLACES as u32 && counts.most_of_a_user == counts.most / 2);
+        assert!(
+            counts.most >= 1000 && counts.most <= sigbus::PLACES as u32 && counts.most_of_a_user == counts.most / 2
+        );
     }
 }

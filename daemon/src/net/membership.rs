@@ -13,11 +13,11 @@ use roced_shared::ids::DeviceId;
 use super::GidEntry;
 
 /// By device, interface and group.
-type Place = (DeviceId, u32, IpAddr);
+type GroupMembership = (DeviceId, u32, IpAddr);
 
 /// Memberships, with the number of those who want each.
 #[derive(Debug, Default)]
-pub(super) struct Memberships(BTreeMap<Place, (UdpSocket, u32)>);
+pub(super) struct Memberships(BTreeMap<GroupMembership, (UdpSocket, u32)>);
 
 impl Memberships {
     /// One more wants `group` on the interface of `source`, which is of the same family.

@@ -5,7 +5,7 @@
 
 use roced_shared::{
     abi::control::QpAttributes,
-    ids::{Cqn, DeviceId, Qpn, RegionId, SessionId, Srqn},
+    ids::{Cqn, DeviceId, MemoryObjectId, Qpn, SessionId, Srqn},
 };
 use roced_transport::{
     ah::AddressHandle,
@@ -19,8 +19,8 @@ use thiserror::Error;
 
 use super::{mailbox, metrics::WorkerSnapshot};
 use crate::memory::{
-    queues::{CqLane, LaneRing, QpRings, SrqRing, WorkerSession},
-    reach::Reach,
+    backing::Backing,
+    queues::{CqRing, CqRingPlace, QpRings, SrqRing, WorkerSession},
 };
 
 /// The control thread's side of a worker's mailbox.
@@ -37,15 +37,15 @@ pub enum Command {
     /// Stop listening; its queue pairs are gone already. [`Answer::Session`].
     DetachSession(SessionId),
     /// Memory regions may lie in this memory from now on. [`Answer::Done`].
-    MapRegion(RegionId, Reach),
+    MapRegion(MemoryObjectId, Backing),
     /// None does any more. [`Answer::Region`].
-    UnmapRegion(RegionId),
+    UnmapRegion(MemoryObjectId),
     /// This worker's lane of a completion queue. [`Answer::Done`].
-    AddLane(Cqn, CqLane),
+    AddCqRing(Cqn, CqRing),
     /// Another ring for this worker's lane. [`Answer::Ring`].
-    ChangeRing(Cqn, LaneRing),
-    /// No queue pair uses it any more. [`Answer::Lane`].
-    DropLane(Cqn),
+    ChangeRing(Cqn, CqRingPlace),
+    /// No queue pair uses it any more. [`Answer::MappedCqRing`].
+    DropCqRing(Cqn),
     /// A memory region for the queue pairs of a device. [`Answer::Done`].
     AddMr(DeviceId, Mr),
     /// A memory region or window in the place of the one with its key's index, or a new one. [`Answer::Done`].
@@ -139,11 +139,11 @@ pub enum Answer {
     /// A detached session.
     Session(WorkerSession),
     /// Memory that this worker does not reach any more.
-    Region(Reach),
+    Region(Backing),
     /// A lane that this worker does not write any more.
-    Lane(CqLane),
+    MappedCqRing(CqRing),
     /// The ring that a lane had before; this worker does not write it any more.
-    Ring(LaneRing),
+    Ring(CqRingPlace),
     /// A memory region that nothing of this worker reaches any more.
     Mr(Mr),
     /// A queue pair that ended.

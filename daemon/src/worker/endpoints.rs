@@ -4,7 +4,7 @@ use roced_shared::ids::{DeviceId, EndpointId, Qpn, WorkerId};
 
 /// Where an endpoint lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct EndpointLocation {
     /// Its place in queue pair numbers.
     pub endpoint: EndpointId,
     /// The device it belongs to.
@@ -16,29 +16,29 @@ pub struct Place {
 /// Every endpoint of the daemon.
 #[derive(Clone, Debug)]
 pub struct Endpoints {
-    places: Vec<Place>,
+    places: Vec<EndpointLocation>,
 }
 
 impl Endpoints {
     /// Numbers the pairs of device and worker that `served` lists, in its order. `None` when there are more than queue pair
     /// numbers can tell apart.
     pub fn new(served: impl IntoIterator<Item = (DeviceId, WorkerId)>) -> Option<Self> {
-        let number = |(at, (device, worker))| Some(Place { endpoint: EndpointId::new(at)?, device, worker });
+        let number = |(at, (device, worker))| Some(EndpointLocation { endpoint: EndpointId::new(at)?, device, worker });
         Some(Self { places: served.into_iter().enumerate().map(number).collect::<Option<_>>()? })
     }
 
     /// Where the queue pair `qpn` would live.
-    pub fn of_qpn(&self, qpn: Qpn) -> Option<Place> {
+    pub fn of_qpn(&self, qpn: Qpn) -> Option<EndpointLocation> {
         self.places.get(qpn.endpoint().get()).copied()
     }
 
     /// The endpoints of a device, by worker: the order of a completion queue's lanes and a session's bell pages.
-    pub fn of_device(&self, device: DeviceId) -> impl Iterator<Item = Place> + '_ {
+    pub fn of_device(&self, device: DeviceId) -> impl Iterator<Item = EndpointLocation> + '_ {
         self.places.iter().copied().filter(move |place| place.device == device)
     }
 
     /// The endpoints of a worker.
-    pub fn of_worker(&self, worker: WorkerId) -> impl Iterator<Item = Place> + '_ {
+    pub fn of_worker(&self, worker: WorkerId) -> impl Iterator<Item = EndpointLocation> + '_ {
         self.places.iter().copied().filter(move |place| place.worker == worker)
     }
 }

@@ -48,7 +48,7 @@ pub enum WorkerEvent {
 #[derive(Debug)]
 struct Shared {
     queue: ArrayQueue<WorkerEvent>,
-    bell: EventFd,
+    doorbell: EventFd,
 }
 
 /// A worker's side.
@@ -69,8 +69,8 @@ pub struct EventReceiver {
 /// # Errors
 /// The kernel's, when it gives no eventfd.
 pub fn events(workers: usize) -> io::Result<(EventReceiver, Vec<EventSender>)> {
-    let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-    let shared = Arc::new(Shared { queue: ArrayQueue::new(DEPTH), bell });
+    let doorbell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+    let shared = Arc::new(Shared { queue: ArrayQueue::new(DEPTH), doorbell });
     let senders = (0..workers).map(|_| EventSender { shared: Arc::clone(&shared), unannounced: false }).collect();
     Ok((EventReceiver { shared }, senders))
 }
@@ -93,7 +93,7 @@ impl EventSender {
         if self.unannounced {
             self.unannounced = false;
             // A counter that is full (EAGAIN) is as readable as can be.
-            let _ = self.shared.bell.write(1);
+            let _ = self.shared.doorbell.write(1);
         }
     }
 }
@@ -113,20 +113,20 @@ impl EventReceiver {
             on_event(event);
         }
         // A counter that is full (EAGAIN) is as readable as can be.
-        let _ = self.shared.bell.write(1);
+        let _ = self.shared.doorbell.write(1);
     }
 
     /// Makes the fd unreadable until the next event; before popping, so that none is overlooked.
     pub fn clear(&self) {
         // EAGAIN when nothing was announced.
-        let _ = self.shared.bell.read();
+        let _ = self.shared.doorbell.read();
     }
 }
 
 impl AsFd for EventReceiver {
     /// Readable when there may be an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.bell.as_fd()
+        self.shared.doorbell.as_fd()
     }
 }
 
@@ -152,10 +152,10 @@ mod tests {
                 assert!(sender.push(event(taken)));
             });
             assert_eq!(taken, 8, "no more than its turn");
-            assert_eq!(receiver.shared.bell.read(), Ok(1), "and it has another");
+            assert_eq!(receiver.shared.doorbell.read(), Ok(1), "and it has another");
         }
         receiver.drain(8, |_| {});
-        assert_eq!(receiver.shared.bell.read(), Err(nix::errno::Errno::EAGAIN), "nothing is left");
+        assert_eq!(receiver.shared.doorbell.read(), Err(nix::errno::Errno::EAGAIN), "nothing is left");
     }
 
     #[test]
@@ -172,8 +172,8 @@ mod tests {
         }
         assert_eq!(receiver.pop(), None);
         senders[0].announce();
-        assert_eq!(receiver.shared.bell.read(), Err(nix::errno::Errno::EAGAIN));
+        assert_eq!(receiver.shared.doorbell.read(), Err(nix::errno::Errno::EAGAIN));
         senders[1].announce();
-        assert_eq!(receiver.shared.bell.read(), Ok(1));
+        assert_eq!(receiver.shared.doorbell.read(), Ok(1));
     }
 }

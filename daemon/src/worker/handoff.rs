@@ -43,7 +43,7 @@ pub enum Kind {
 
 /// A frame on its way, in a buffer that goes back to its sender.
 #[derive(Debug)]
-pub struct Parcel {
+pub struct PacketBuffer {
     home: usize,
     kind: Kind,
     group_of: Option<DeviceId>,
@@ -53,7 +53,7 @@ pub struct Parcel {
     loans: Vec<BorrowedPayload>,
 }
 
-impl Parcel {
+impl PacketBuffer {
     fn new(home: usize, kind: Kind) -> Self {
         let bytes = vec![0; FRAME_BYTES_MAX].into_boxed_slice();
         Self { home, kind, group_of: None, length: 0, bytes, loans: Vec::with_capacity(SGE_MAX as usize) }
@@ -86,17 +86,17 @@ impl Parcel {
 
 #[derive(Debug)]
 struct Post {
-    inbox: ArrayQueue<Parcel>,
-    returns: ArrayQueue<Parcel>,
+    inbox: ArrayQueue<PacketBuffer>,
+    returns: ArrayQueue<PacketBuffer>,
     waker: Arc<Waker>,
 }
 
 #[derive(Debug)]
-struct Pool(Vec<Parcel>);
+struct Pool(Vec<PacketBuffer>);
 
 impl Pool {
     fn new(home: usize, kind: Kind) -> Self {
-        Self((0..PARCELS).map(|_| Parcel::new(home, kind)).collect())
+        Self((0..PARCELS).map(|_| PacketBuffer::new(home, kind)).collect())
     }
 }
 
@@ -139,7 +139,7 @@ pub struct Handoff {
     posts: Arc<[Post]>,
     forward: Pool,
     over: Pool,
-    own: VecDeque<Parcel>,
+    own: VecDeque<PacketBuffer>,
     /// Frames in `own` that lend, and the bytes that they do.
     lending: usize,
     lent_bytes: usize,
@@ -210,19 +210,19 @@ impl Handoff {
 
     fn copy_to(&mut self, to: usize, group_of: Option<DeviceId>, frame: &Segments<'_>) -> Result<(), Full> {
         let length = frame.iter().map(|piece| piece.len()).sum::<usize>();
-        let parcel = if length <= FRAME_BYTES_MAX { self.take_buffer(Kind::Forwarded) } else { None };
-        let Some(mut parcel) = parcel else {
+        let packet_buffer = if length <= FRAME_BYTES_MAX { self.take_buffer(Kind::Forwarded) } else { None };
+        let Some(mut packet_buffer) = packet_buffer else {
             self.counters.forward_full += 1;
             return Err(Full);
         };
         let mut at = 0;
         for piece in frame {
-            parcel.bytes[at..at + piece.len()].copy_from_slice(piece);
+            packet_buffer.bytes[at..at + piece.len()].copy_from_slice(piece);
             at += piece.len();
         }
-        (parcel.length, parcel.group_of) = (length, group_of);
+        (packet_buffer.length, packet_buffer.group_of) = (length, group_of);
         self.counters.forwarded += 1;
-        self.deliver(to, parcel);
+        self.deliver(to, packet_buffer);
         Ok(())
     }
 
@@ -242,28 +242,28 @@ impl Handoff {
     ) -> Result<(), EmitError> {
         assert!(frame_bytes <= FRAME_BYTES_MAX, "a frame of {frame_bytes} bytes is longer than any path MTU makes");
         let buffer = if self.lent_bytes < LENT_BYTES_MAX { self.take_buffer(Kind::HandedOver) } else { None };
-        let Some(mut parcel) = buffer else {
+        let Some(mut packet_buffer) = buffer else {
             self.counters.hand_over_full += 1;
             return Err(EmitError::Full);
         };
-        let Parcel { bytes, loans, .. } = &mut parcel;
+        let PacketBuffer { bytes, loans, .. } = &mut packet_buffer;
         loans.clear();
         if fill(&mut FrameMut::lending(&mut bytes[..frame_bytes], loans)).is_err() {
-            self.give_back(parcel);
+            self.give_back(packet_buffer);
             return Err(EmitError::Aborted);
         }
-        (parcel.length, parcel.group_of) = (frame_bytes, None);
+        (packet_buffer.length, packet_buffer.group_of) = (frame_bytes, None);
         self.counters.handed_over += 1;
-        match owner(&[parcel.frame()]) {
+        match owner(&[packet_buffer.frame()]) {
             // A loan does not leave its worker.
-            Some(to) if parcel.loans.is_empty() || to == self.me => {
-                self.lending += usize::from(!parcel.loans.is_empty());
-                self.lent_bytes += parcel.lent_bytes();
-                self.deliver(to, parcel);
+            Some(to) if packet_buffer.loans.is_empty() || to == self.me => {
+                self.lending += usize::from(!packet_buffer.loans.is_empty());
+                self.lent_bytes += packet_buffer.lent_bytes();
+                self.deliver(to, packet_buffer);
             }
             _ => {
                 self.counters.hand_over_lost += 1;
-                self.give_back(parcel);
+                self.give_back(packet_buffer);
             }
         }
         Ok(())
@@ -284,23 +284,23 @@ impl Handoff {
         send: impl FnOnce(&mut [u8]) -> Result<(), EmitError>,
     ) -> Result<(), EmitError> {
         assert!(frame_bytes <= FRAME_BYTES_MAX, "a frame of {frame_bytes} bytes is longer than any path MTU makes");
-        let Some(mut parcel) = self.take_buffer(Kind::HandedOver) else {
+        let Some(mut packet_buffer) = self.take_buffer(Kind::HandedOver) else {
             self.counters.hand_over_full += 1;
             return Err(EmitError::Full);
         };
-        if let Err(error) = send(&mut parcel.bytes[..frame_bytes]) {
-            self.give_back(parcel);
+        if let Err(error) = send(&mut packet_buffer.bytes[..frame_bytes]) {
+            self.give_back(packet_buffer);
             return Err(error);
         }
-        (parcel.length, parcel.group_of) = (frame_bytes, Some(device));
-        parcel.loans.clear();
-        self.deliver(self.me, parcel);
+        (packet_buffer.length, packet_buffer.group_of) = (frame_bytes, Some(device));
+        packet_buffer.loans.clear();
+        self.deliver(self.me, packet_buffer);
         Ok(())
     }
 
     /// A frame of this worker to itself, while one of those there are lends: give it back afterward. To be asked until there is none, before anything
     /// happens that ends a loan.
-    pub fn take_lent(&mut self) -> Option<Parcel> {
+    pub fn take_lent(&mut self) -> Option<PacketBuffer> {
         if self.lending == 0 {
             return None;
         }
@@ -308,7 +308,7 @@ impl Handoff {
     }
 
     /// The next frame that came for this worker: give it back afterward. Its own frames and the others' take turns.
-    pub fn take_in(&mut self) -> Option<Parcel> {
+    pub fn take_in(&mut self) -> Option<PacketBuffer> {
         self.own_turn = !self.own_turn;
         if self.own_turn {
             self.take_own().or_else(|| self.take_from_others())
@@ -318,10 +318,10 @@ impl Handoff {
     }
 
     /// Returns a buffer to the worker it belongs to.
-    pub fn give_back(&mut self, parcel: Parcel) {
-        if parcel.home == self.me {
-            self.keep(parcel);
-        } else if self.posts[parcel.home].returns.push(parcel).is_err() {
+    pub fn give_back(&mut self, packet_buffer: PacketBuffer) {
+        if packet_buffer.home == self.me {
+            self.keep(packet_buffer);
+        } else if self.posts[packet_buffer.home].returns.push(packet_buffer).is_err() {
             unreachable!("there is room for every buffer that its owner has");
         }
     }
@@ -345,45 +345,45 @@ impl Handoff {
         &self.counters
     }
 
-    fn take_own(&mut self) -> Option<Parcel> {
-        let parcel = self.own.pop_front()?;
-        self.lending -= usize::from(!parcel.loans.is_empty());
-        self.lent_bytes -= parcel.lent_bytes();
-        Some(parcel)
+    fn take_own(&mut self) -> Option<PacketBuffer> {
+        let packet_buffer = self.own.pop_front()?;
+        self.lending -= usize::from(!packet_buffer.loans.is_empty());
+        self.lent_bytes -= packet_buffer.lent_bytes();
+        Some(packet_buffer)
     }
 
-    fn take_from_others(&mut self) -> Option<Parcel> {
+    fn take_from_others(&mut self) -> Option<PacketBuffer> {
         let inbox = &self.posts[self.me].inbox;
         if inbox.is_empty() {
             return None;
         }
-        let parcel = inbox.pop();
-        self.counters.taken_in += u64::from(parcel.is_some());
-        parcel
+        let packet_buffer = inbox.pop();
+        self.counters.taken_in += u64::from(packet_buffer.is_some());
+        packet_buffer
     }
 
-    fn deliver(&mut self, to: usize, parcel: Parcel) {
+    fn deliver(&mut self, to: usize, packet_buffer: PacketBuffer) {
         if to == self.me {
-            self.own.push_back(parcel);
+            self.own.push_back(packet_buffer);
             return;
         }
         self.touched |= 1 << to;
-        if self.posts[to].inbox.push(parcel).is_err() {
+        if self.posts[to].inbox.push(packet_buffer).is_err() {
             unreachable!("an inbox has room for every buffer of every worker");
         }
     }
 
-    fn take_buffer(&mut self, kind: Kind) -> Option<Parcel> {
+    fn take_buffer(&mut self, kind: Kind) -> Option<PacketBuffer> {
         if self.pool(kind).0.is_empty() {
-            while let Some(parcel) = self.posts[self.me].returns.pop() {
-                self.keep(parcel);
+            while let Some(packet_buffer) = self.posts[self.me].returns.pop() {
+                self.keep(packet_buffer);
             }
         }
         self.pool(kind).0.pop()
     }
 
-    fn keep(&mut self, parcel: Parcel) {
-        self.pool(parcel.kind).0.push(parcel);
+    fn keep(&mut self, packet_buffer: PacketBuffer) {
+        self.pool(packet_buffer.kind).0.push(packet_buffer);
     }
 
     fn pool(&mut self, kind: Kind) -> &mut Pool {
@@ -416,12 +416,12 @@ mod tests {
     fn a_frame_in_pieces_arrives_whole_at_the_other_worker() {
         let mut ends = ends(2);
         ends[0].forward(1, &[&[1, 2], &[], &[3; 9000]]).expect("room");
-        let parcel = ends[1].take_in().expect("it arrived");
+        let packet_buffer = ends[1].take_in().expect("it arrived");
         assert_eq!(
-            (parcel.kind(), parcel.frame().len(), &parcel.frame()[..4]),
+            (packet_buffer.kind(), packet_buffer.frame().len(), &packet_buffer.frame()[..4]),
             (Kind::Forwarded, 9002, &[1, 2, 3, 3][..])
         );
-        ends[1].give_back(parcel);
+        ends[1].give_back(packet_buffer);
         assert!(!ends[0].has_arrivals() && !ends[1].has_arrivals());
     }
 
@@ -434,8 +434,8 @@ mod tests {
         assert_eq!(ends[0].forward(1, &[&[7]]), Err(Full));
         // The other kind has buffers of its own.
         assert_eq!(ends[0].hand_over(1, fill_with(&[1]), |_| Some(1)), Ok(()));
-        let parcel = ends[1].take_in().expect("it arrived");
-        ends[1].give_back(parcel);
+        let packet_buffer = ends[1].take_in().expect("it arrived");
+        ends[1].give_back(packet_buffer);
         assert_eq!(ends[0].forward(1, &[&[7]]), Ok(()));
         assert_eq!((ends[0].counters().forwarded, ends[0].counters().forward_full), (PARCELS as u64 + 1, 1));
     }
@@ -450,9 +450,12 @@ mod tests {
         let never = |_: &mut FrameMut<'_>| panic!("fill is not called without room");
         assert_eq!(end.hand_over(2, never, |_| Some(0)), Err(EmitError::Full));
         for number in 0..PARCELS {
-            let parcel = end.take_in().expect("in order");
-            assert_eq!((parcel.kind(), parcel.frame()), (Kind::HandedOver, &(number as u16).to_le_bytes()[..]));
-            end.give_back(parcel);
+            let packet_buffer = end.take_in().expect("in order");
+            assert_eq!(
+                (packet_buffer.kind(), packet_buffer.frame()),
+                (Kind::HandedOver, &(number as u16).to_le_bytes()[..])
+            );
+            end.give_back(packet_buffer);
         }
         assert!(end.take_in().is_none());
         assert_eq!(end.hand_over(1, fill_with(&[0]), |_| Some(0)), Ok(()));
@@ -482,12 +485,12 @@ mod tests {
         }
         assert_eq!(ends[0].loop_back(DeviceId(6), 2, |_| panic!("there is no room")), Err(EmitError::Full));
         for _ in 0..PARCELS {
-            let parcel = ends[1].take_in().expect("it arrived");
+            let packet_buffer = ends[1].take_in().expect("it arrived");
             assert_eq!(
-                (parcel.group_of(), parcel.kind(), parcel.frame()),
+                (packet_buffer.group_of(), packet_buffer.kind(), packet_buffer.frame()),
                 (Some(DeviceId(5)), Kind::Forwarded, &[1][..])
             );
-            ends[1].give_back(parcel);
+            ends[1].give_back(packet_buffer);
             let own = ends[0].take_in().expect("it came back");
             assert_eq!((own.group_of(), own.kind(), own.frame()), (Some(DeviceId(6)), Kind::HandedOver, &[7, 7][..]));
             ends[0].give_back(own);
@@ -537,10 +540,10 @@ mod tests {
                     sent += 1;
                 }
                 match end.take_in() {
-                    Some(parcel) => {
-                        assert_eq!(parcel.frame(), seen.to_le_bytes());
+                    Some(packet_buffer) => {
+                        assert_eq!(packet_buffer.frame(), seen.to_le_bytes());
                         seen += 1;
-                        end.give_back(parcel);
+                        end.give_back(packet_buffer);
                     }
                     None => thread::yield_now(),
                 }

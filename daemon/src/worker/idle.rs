@@ -91,14 +91,14 @@ pub const SOCKETS_POLLED: usize = 32;
 
 /// Where a worker blocks.
 #[derive(Debug)]
-pub struct Bed<K> {
+pub struct WorkerSleeper<K> {
     epoll: Epoll,
     waker: Arc<Waker>,
     state: WorkerState<K>,
     sleeps: u64,
 }
 
-impl<K> Bed<K> {
+impl<K> WorkerSleeper<K> {
     /// The bed of the worker that `waker` wakes and whose word for clients is `state`.
     ///
     /// # Errors
@@ -212,9 +212,9 @@ mod tests {
     }
 
     /// A worker state in a page of its own.
-    fn bed() -> (Bed<impl Sized>, Arc<Waker>) {
+    fn sleeper() -> (WorkerSleeper<impl Sized>, Arc<Waker>) {
         let waker = Arc::new(Waker::new().expect("an eventfd"));
-        (Bed::new(Arc::clone(&waker), tests_state::state()).expect("an epoll set"), waker)
+        (WorkerSleeper::new(Arc::clone(&waker), tests_state::state()).expect("an epoll set"), waker)
     }
 
     mod tests_state {
@@ -237,34 +237,35 @@ mod tests {
 
     #[test]
     fn a_sleep_ends_by_time_even_below_a_millisecond() {
-        let (mut bed, _) = bed();
+        let (mut sleeper, _) = sleeper();
         let begin = Instant::now();
-        bed.sleep(Nanos::from_micros(200), iter::empty(), || false).expect("sleep");
+        sleeper.sleep(Nanos::from_micros(200), iter::empty(), || false).expect("sleep");
         assert!(begin.elapsed() >= Duration::from_micros(200) && begin.elapsed() < Duration::from_secs(5));
-        assert_eq!(bed.sleeps(), 1);
+        assert_eq!(sleeper.sleeps(), 1);
     }
 
     #[test]
     fn work_seen_at_the_last_look_is_not_slept_over() {
-        let (mut bed, _) = bed();
-        bed.sleep(Nanos::NEVER, iter::empty(), || true).expect("no sleep");
-        assert_eq!(bed.sleeps(), 0);
-        assert_eq!(bed.state.asleep().load(std::sync::atomic::Ordering::Relaxed), 0);
+        let (mut sleeper, _) = sleeper();
+        sleeper.sleep(Nanos::NEVER, iter::empty(), || true).expect("no sleep");
+        assert_eq!(sleeper.sleeps(), 0);
+        assert_eq!(sleeper.state.asleep().load(std::sync::atomic::Ordering::Relaxed), 0);
     }
 
     #[test]
     fn an_alarm_between_the_last_look_and_the_block_is_not_lost() {
-        let (mut bed, waker) = bed();
+        let (mut sleeper, waker) = sleeper();
         // The last look sees nothing; the other thread gives work right after it and finds the word set.
-        bed.sleep(Nanos::NEVER, iter::empty(), || {
-            waker.wake();
-            false
-        })
-        .expect("sleep");
+        sleeper
+            .sleep(Nanos::NEVER, iter::empty(), || {
+                waker.wake();
+                false
+            })
+            .expect("sleep");
         assert!(!waker.is_asleep());
         // The alarm was taken: the next sleep is not cut short.
         let begin = Instant::now();
-        bed.sleep(Nanos::from_millis(20), iter::empty(), || false).expect("sleep");
+        sleeper.sleep(Nanos::from_millis(20), iter::empty(), || false).expect("sleep");
         assert!(begin.elapsed() >= Duration::from_millis(20));
     }
 
@@ -272,13 +273,13 @@ mod tests {
     fn a_socket_wakes_the_worker_whether_polled_or_in_the_set() {
         let sockets: Vec<_> = (0..=SOCKETS_POLLED).map(|_| EventFd::new().expect("an eventfd")).collect();
         for (at, readable) in sockets.iter().enumerate() {
-            let (mut bed, _) = bed();
-            bed.add_socket(sockets[SOCKETS_POLLED].as_fd()).expect("added");
+            let (mut sleeper, _) = sleeper();
+            sleeper.add_socket(sockets[SOCKETS_POLLED].as_fd()).expect("added");
             let all = || sockets.iter().map(AsFd::as_fd);
-            bed.sleep(Nanos::from_micros(100), all(), || false).expect("sleep");
+            sleeper.sleep(Nanos::from_micros(100), all(), || false).expect("sleep");
             readable.write(1).expect("write");
             let begin = Instant::now();
-            bed.sleep(Nanos::from_millis(60_000), all(), || false).expect("sleep");
+            sleeper.sleep(Nanos::from_millis(60_000), all(), || false).expect("sleep");
             assert!(begin.elapsed() < Duration::from_secs(30), "socket {at} woke nobody");
             readable.read().expect("read");
         }
@@ -286,22 +287,22 @@ mod tests {
 
     #[test]
     fn a_client_wakes_the_worker_each_time_though_nobody_reads_its_eventfd() {
-        let (mut bed, _) = bed();
+        let (mut sleeper, _) = sleeper();
         let wake = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("an eventfd");
-        bed.add_session(wake.as_fd()).expect("added");
+        sleeper.add_session(wake.as_fd()).expect("added");
         for _ in 0..3 {
             thread::scope(|scope| {
                 scope.spawn(|| {
                     thread::sleep(Duration::from_millis(5));
                     wake.write(1).expect("write");
                 });
-                bed.sleep(Nanos::NEVER, iter::empty(), || false).expect("sleep");
+                sleeper.sleep(Nanos::NEVER, iter::empty(), || false).expect("sleep");
             });
             // One write is one wake-up, though the counter stays above zero.
             let begin = Instant::now();
-            bed.sleep(Nanos::from_millis(10), iter::empty(), || false).expect("sleep");
+            sleeper.sleep(Nanos::from_millis(10), iter::empty(), || false).expect("sleep");
             assert!(begin.elapsed() >= Duration::from_millis(10));
         }
-        bed.remove_session(wake.as_fd()).expect("removed");
+        sleeper.remove_session(wake.as_fd()).expect("removed");
     }
 }

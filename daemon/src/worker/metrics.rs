@@ -22,7 +22,7 @@ pub struct WorkerCounters {
     /// Times it blocked.
     pub sleeps: u64,
     /// Bells taken.
-    pub bells: u64,
+    pub doorbells: u64,
     /// Work requests taken from clients.
     pub work_requests: u64,
     /// Commands of the control thread carried out.
@@ -39,7 +39,7 @@ impl WorkerCounters {
         [
             ("turns", self.turns),
             ("sleeps", self.sleeps),
-            ("bells", self.bells),
+            ("bells", self.doorbells),
             ("work_requests", self.work_requests),
             ("commands", self.commands),
             ("publications", self.publications),

@@ -12,21 +12,21 @@
 //! the control thread; a worker only moves them.
 
 pub mod command;
+pub mod delayed_ack;
 pub mod endpoints;
 pub mod events;
+mod execute;
 pub mod handoff;
-pub mod holdings;
 pub mod idle;
 pub mod mailbox;
 pub mod metrics;
 pub mod nic;
-mod orders;
-pub mod outlet;
-pub mod patience;
 pub mod pin;
+pub mod poll_loop;
+pub mod qp_table;
 pub mod ready;
-pub mod seats;
 pub mod table;
-pub mod turn;
+pub mod tx_dispatch;
 pub mod wake;
+pub mod worker_memory;
 pub mod workers;

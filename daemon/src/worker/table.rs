@@ -1,4 +1,4 @@
-//! Things found by a number that the control thread chose: regions by `RegionId`, lanes by `Cqn`.
+//! Things found by a number that the control thread chose: regions by `MemoryObjectId`, lanes by `Cqn`.
 //!
 //! Numbers come and go over the daemon's life, so they are no indices; a lookup is one multiplication and a short probe. All
 //! room is made once, and pages of it that are never used are never touched.

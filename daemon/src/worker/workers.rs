@@ -14,11 +14,11 @@ use roced_shared::ids::{DeviceId, Qpn, WorkerId};
 
 use super::{
     command::{Answer, Command, Mailbox},
-    endpoints::{Endpoints, Place},
+    endpoints::{EndpointLocation, Endpoints},
     mailbox::CallError,
     nic::Nic,
     pin,
-    turn::Worker,
+    poll_loop::Worker,
     wake::Waker,
 };
 
@@ -67,12 +67,12 @@ impl Workers {
     }
 
     /// The endpoints of a device: which worker runs each. The order is that of completion queue lanes and bell pages.
-    pub fn of_device(&self, device: DeviceId) -> impl Iterator<Item = Place> + '_ {
+    pub fn of_device(&self, device: DeviceId) -> impl Iterator<Item = EndpointLocation> + '_ {
         self.endpoints.of_device(device)
     }
 
     /// Where the queue pair `qpn` lives.
-    pub fn of_qpn(&self, qpn: Qpn) -> Option<Place> {
+    pub fn of_qpn(&self, qpn: Qpn) -> Option<EndpointLocation> {
         self.endpoints.of_qpn(qpn)
     }
 

@@ -19,13 +19,13 @@ use roced::{
     },
     worker::{
         command::{Answer, Command},
-        endpoints::{Endpoints, Place},
+        endpoints::{EndpointLocation, Endpoints},
         events::{EventReceiver, events},
         handoff::exchange,
         idle::Policy,
         mailbox::mailbox,
         nic::Nic,
-        turn::{Station, Worker, WorkerParts},
+        poll_loop::{EndpointSlot, Worker, WorkerParts},
         wake::Waker,
         workers::{WorkerHandle, Workers},
     },
@@ -34,12 +34,12 @@ use roced_shared::{
     abi::{
         control::{QpAttributes, access, attribute, state},
         cqe::Cqe,
-        doorbell::{MappedBells, must_wake, ring_bell},
-        layout::{CqLayout, QpLayout, QpSizes, SrqLayout, bell_page_offset, session_bytes},
+        doorbell::{MappedDoorbells, must_wake, ring_doorbell},
+        layout::{CqLayout, QpLayout, QpSizes, SrqLayout, doorbell_page_offset, session_bytes},
         ring::{Consumer, MappedRing, Producer, RingShape},
         wqe::{RecvWqe, SendOp, SendWqe, Sge, send_flags},
     },
-    ids::{Cqn, DeviceId, EndpointId, Pdn, Qpn, RegionId, SessionId, Srqn, WorkerId},
+    ids::{Cqn, DeviceId, EndpointId, MemoryObjectId, Pdn, Qpn, SessionId, Srqn, WorkerId},
 };
 use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
@@ -77,7 +77,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
     pub(crate) fn start(
         served: &[(u32, u32)],
         policy: Policy,
-        mut queues_of: impl FnMut(Place) -> Vec<N>,
+        mut queues_of: impl FnMut(EndpointLocation) -> Vec<N>,
         run: fn(&mut Worker<N>),
     ) -> Self {
         let endpoints = Endpoints::new(served.iter().map(|(device, worker)| (DeviceId(*device), WorkerId(*worker))));
@@ -90,7 +90,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
         for (((number, waker), handoff), events) in (0..).zip(&wakers).zip(exchange(&wakers)).zip(senders) {
             let (mailbox, inbox) = mailbox(Arc::clone(waker));
             let heartbeat = Arc::new(AtomicU64::new(0));
-            let station = |place: Place| Station {
+            let endpoint_slot = |place: EndpointLocation| EndpointSlot {
                 place,
                 endpoint: Endpoint::new(EndpointConfig {
                     id: place.endpoint,
@@ -109,7 +109,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
             let mut worker = Worker::new(WorkerParts {
                 id: WorkerId(number),
                 policy,
-                stations: endpoints.of_worker(WorkerId(number)).map(station).collect(),
+                endpoint_slots: endpoints.of_worker(WorkerId(number)).map(endpoint_slot).collect(),
                 endpoints: Arc::clone(&endpoints),
                 inbox,
                 handoff,
@@ -119,7 +119,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
                 heartbeat: Arc::clone(&heartbeat),
                 max_sessions: 4,
                 max_regions: 16,
-                max_lanes: 16,
+                max_cq_rings: 16,
             })
             .expect("a worker");
             handles.push(WorkerHandle { mailbox, waker: Arc::clone(waker), heartbeat });
@@ -165,35 +165,35 @@ impl<N: Nic + Send + 'static> Rig<N> {
 
     fn client_as(&mut self, device: u32, bytes: u64, on: &[usize], shares: bool) -> Client {
         let device = DeviceId(device);
-        let places: Vec<Place> = self.workers.of_device(device).collect();
+        let places: Vec<EndpointLocation> = self.workers.of_device(device).collect();
         let session = SessionId(self.number());
         let (halves, session_fd, wakes) =
             new_session(session, places.len() as u32, Room::default()).expect("a session");
-        let region = RegionId(self.number());
+        let region = MemoryObjectId(self.number());
         let (memory, memory_fd) = ClientMemory::create(bytes, Room::default()).expect("memory");
         drop(memory_fd);
         let memory = Arc::new(memory);
         let cqn = Cqn(self.number());
         let cq_layout = CqLayout::new(256, places.len() as u32).expect("a small queue");
-        let (lanes, cq_fd) = new_cq(cqn, session, cq_layout, None, Room::default()).expect("a completion queue");
+        let (cq_rings, cq_fd) = new_cq(cqn, session, cq_layout, None, Room::default()).expect("a completion queue");
         let key = MrKey(self.number() << 8);
         let pd = Pdn(self.number());
         let mr =
             Mr { key, pd, access: access::ALL, va: 0, length: memory.len(), region, offset: 0, scope: Scope::Region };
-        for ((place, half), lane) in places.iter().zip(halves).zip(lanes) {
+        for ((place, half), cq_ring) in places.iter().zip(halves).zip(cq_rings) {
             self.tell(place.worker, Command::AttachSession(half));
             self.tell(place.worker, Command::MapRegion(region, Arc::clone(&memory).into()));
-            self.tell(place.worker, Command::AddLane(cqn, lane));
+            self.tell(place.worker, Command::AddCqRing(cqn, cq_ring));
             self.tell(place.worker, Command::AddMr(device, mr));
         }
-        let bells = map(&session_fd, session_bytes(places.len() as u32));
+        let doorbells = map(&session_fd, session_bytes(places.len() as u32));
         let cq = map(&cq_fd, cq_layout.bytes);
-        let lanes = (0..places.len() as u32).map(|index| {
+        let cq_rings = (0..places.len() as u32).map(|index| {
             // SAFETY: the layout places the lane inside the mapping, which is never unmapped.
-            Consumer::new(unsafe { MappedRing::new(cq.add(cq_layout.lane_offset(index)), cq_layout.lane, ()) })
+            Consumer::new(unsafe { MappedRing::new(cq.add(cq_layout.cq_ring_offset(index)), cq_layout.cq_ring, ()) })
         });
-        let lanes = lanes.collect();
-        let mut client = Client { session, memory, key, cqn, pd, lanes, qps: Vec::new(), srq: None };
+        let cq_rings = cq_rings.collect();
+        let mut client = Client { session, memory, key, cqn, pd, cq_rings, qps: Vec::new(), srq: None };
         for (at, endpoint) in on.iter().enumerate() {
             let number =
                 places.iter().position(|place| place.endpoint.get() == *endpoint).expect("an endpoint of the device");
@@ -201,14 +201,14 @@ impl<N: Nic + Send + 'static> Rig<N> {
             let index = 2 + self.number() % (MAX_QPS - 2);
             let endpoint = EndpointId::new(*endpoint).expect("few endpoints");
             let state = || self.board.worker(place.worker.0);
-            let bell = |bell| Bell {
-                bell: bell as u32,
+            let doorbell = |doorbell| Doorbell {
+                doorbell: doorbell as u32,
                 // SAFETY: the layout places the page inside the mapping, which is never unmapped.
-                page: unsafe { MappedBells::new(bells.add(bell_page_offset(number as u32)), ()) },
+                page: unsafe { MappedDoorbells::new(doorbells.add(doorbell_page_offset(number as u32)), ()) },
                 wake: wakes[number].try_clone().expect("an fd"),
                 state: state(),
             };
-            let (own, shared) = (bell(at), bell(on.len()));
+            let (own, shared) = (doorbell(at), doorbell(on.len()));
             if shares && at + 1 == on.len() {
                 client.srq = Some(self.shared_queue(&client, place, Srqn::new(endpoint, index), shared));
             }
@@ -217,19 +217,19 @@ impl<N: Nic + Send + 'static> Rig<N> {
         client
     }
 
-    fn shared_queue(&mut self, client: &Client, place: Place, srqn: Srqn, bell: Bell) -> ClientSrq {
+    fn shared_queue(&mut self, client: &Client, place: EndpointLocation, srqn: Srqn, doorbell: Doorbell) -> ClientSrq {
         let config = SrqConfig { srqn, pd: client.pd, sizes: SIZES };
-        let (ring, fd) = new_srq(srqn, client.session, bell.bell, SIZES, Room::default()).expect("a ring");
+        let (ring, fd) = new_srq(srqn, client.session, doorbell.doorbell, SIZES, Room::default()).expect("a ring");
         self.tell(place.worker, Command::AddSrq(Box::new(Srq::new(config)), ring));
         let layout = SrqLayout::new(SIZES);
         // SAFETY: the ring is all of the mapping, which is never unmapped.
         let recv = unsafe { MappedRing::new(map(&fd, layout.bytes), layout.recv, ()) };
-        ClientSrq { config, bell, recv: Producer::new(recv) }
+        ClientSrq { config, doorbell, recv: Producer::new(recv) }
     }
 
-    fn queue_pair(&mut self, client: &Client, place: Place, qpn: Qpn, bell: Bell) -> ClientQp {
+    fn queue_pair(&mut self, client: &Client, place: EndpointLocation, qpn: Qpn, doorbell: Doorbell) -> ClientQp {
         let sizes = SIZES;
-        let (mut rings, fd) = new_qp(qpn, client.session, bell.bell, sizes, Room::default()).expect("rings");
+        let (mut rings, fd) = new_qp(qpn, client.session, doorbell.doorbell, sizes, Room::default()).expect("rings");
         let config = QpConfig {
             qpn,
             service: ServiceType::Rc,
@@ -256,7 +256,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
         ClientQp {
             qpn,
             worker: place.worker,
-            bell,
+            doorbell,
             send: Producer::new(send),
             recv: Producer::new(recv),
             shapes: (layout.send, layout.recv),
@@ -338,16 +338,16 @@ pub(crate) struct Client {
     pub(crate) key: MrKey,
     pub(crate) cqn: Cqn,
     pub(crate) pd: Pdn,
-    lanes: Vec<Consumer<MappedRing<()>>>,
+    cq_rings: Vec<Consumer<MappedRing<()>>>,
     pub(crate) qps: Vec<ClientQp>,
     /// Where the last of them takes its receives from.
     pub(crate) srq: Option<ClientSrq>,
 }
 
 /// How a queue's worker is told of work.
-struct Bell {
-    bell: u32,
-    page: MappedBells<()>,
+struct Doorbell {
+    doorbell: u32,
+    page: MappedDoorbells<()>,
     wake: OwnedFd,
     state: roced_shared::abi::doorbell::WorkerState<Arc<roced::memory::mapping::Mapping>>,
 }
@@ -355,7 +355,7 @@ struct Bell {
 /// The client's side of a shared receive queue.
 pub(crate) struct ClientSrq {
     pub(crate) config: SrqConfig,
-    bell: Bell,
+    doorbell: Doorbell,
     recv: Producer<MappedRing<()>>,
 }
 
@@ -363,7 +363,7 @@ pub(crate) struct ClientSrq {
 pub(crate) struct ClientQp {
     pub(crate) qpn: Qpn,
     pub(crate) worker: WorkerId,
-    bell: Bell,
+    doorbell: Doorbell,
     send: Producer<MappedRing<()>>,
     recv: Producer<MappedRing<()>>,
     shapes: (RingShape, RingShape),
@@ -373,9 +373,11 @@ impl Client {
     /// The next completion of any lane.
     pub(crate) fn poll(&mut self) -> Option<Cqe> {
         let mut words = [0; 8];
-        let lane =
-            self.lanes.iter_mut().find_map(|lane| lane.pop(&mut words).expect("a sound ring").then_some(lane))?;
-        lane.release();
+        let cq_ring = self
+            .cq_rings
+            .iter_mut()
+            .find_map(|cq_ring| cq_ring.pop(&mut words).expect("a sound ring").then_some(cq_ring))?;
+        cq_ring.release();
         Some(Cqe::read_from_bytes(words.as_bytes()).expect("a completion"))
     }
 
@@ -414,13 +416,13 @@ impl ClientQp {
         sge.write_to_suffix(words.as_mut_bytes()).expect("room");
         assert!(words.len() <= self.shapes.0.stride_words());
         push(&mut self.send, &words);
-        self.bell.ring();
+        self.doorbell.ring();
     }
 
     /// Posts one receive work request.
     pub(crate) fn post_recv(&mut self, key: MrKey, local: u64, length: u32) {
         push(&mut self.recv, &recv_words(key, local, length));
-        self.bell.ring();
+        self.doorbell.ring();
     }
 }
 
@@ -428,19 +430,19 @@ impl ClientSrq {
     /// Posts one receive work request.
     pub(crate) fn post_recv(&mut self, key: MrKey, local: u64, length: u32) {
         push(&mut self.recv, &recv_words(key, local, length));
-        self.bell.ring();
+        self.doorbell.ring();
     }
 
     /// Posts one that names more scatter/gather entries than there can be.
     pub(crate) fn post_nonsense(&mut self) {
         push(&mut self.recv, &[0, u64::from_ne_bytes([99; 8]), 0, 0]);
-        self.bell.ring();
+        self.doorbell.ring();
     }
 }
 
-impl Bell {
+impl Doorbell {
     fn ring(&self) {
-        ring_bell(&self.page, self.bell);
+        ring_doorbell(&self.page, self.doorbell);
         if must_wake(self.state.asleep()) {
             nix::unistd::write(&self.wake, &1u64.to_ne_bytes()).expect("an eventfd");
         }

@@ -35,8 +35,8 @@ use nix::{
 use roced::{
     clients::{
         Clients, DeviceSetup,
+        environment::{Environment, Network, Port, Workers},
         listener::Listener,
-        outside::{Network, Outside, Port, Workers},
     },
     config::Limits,
     memory::queues::SleepBoard,
@@ -49,7 +49,7 @@ use roced::{
         idle::Policy,
         mailbox::{CallError, mailbox},
         nic::Nic,
-        turn::{Station, Worker, WorkerParts},
+        poll_loop::{EndpointSlot, Worker, WorkerParts},
         wake::Waker,
         workers::{self, WorkerHandle},
     },
@@ -230,14 +230,14 @@ impl Workers for MaybeStuck {
 }
 
 /// Something that the control thread does for the test.
-type Job = Box<dyn FnOnce(&mut Clients, &mut Outside<'_>) + Send>;
+type Job = Box<dyn FnOnce(&mut Clients, &mut Environment<'_>) + Send>;
 
 /// A daemon without a NIC.
 pub(crate) struct Served {
     pub(crate) socket: PathBuf,
     pub(crate) told: Arc<Mutex<Told>>,
     jobs: mpsc::Sender<Job>,
-    bell: Arc<EventFd>,
+    doorbell: Arc<EventFd>,
     /// Ends as if by SIGKILL: nobody is told.
     abandon: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -274,32 +274,32 @@ impl Served {
         let listener = Listener::bind(&socket, None, 0o600).expect("a free path");
         let told = Arc::new(Mutex::new(Told::new()));
         let (jobs, todo) = mpsc::channel();
-        let bell = Arc::new(EventFd::new().expect("an eventfd"));
+        let doorbell = Arc::new(EventFd::new().expect("an eventfd"));
         let abandon = Arc::new(AtomicBool::new(false));
         let network = FakeNetwork { told: Arc::clone(&told), last: 0 };
-        let control = Control { how, network, todo, bell: Arc::clone(&bell), abandon: Arc::clone(&abandon) };
+        let control = Control { how, network, todo, doorbell: Arc::clone(&doorbell), abandon: Arc::clone(&abandon) };
         let thread = ends::spawn(move || control.run(listener));
-        Self { socket, told, jobs, bell, abandon, thread: Some(thread), _folder: folder }
+        Self { socket, told, jobs, doorbell, abandon, thread: Some(thread), _folder: folder }
     }
 
     /// Does something on the control thread.
     pub(crate) fn on_control_thread<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut Clients, &mut Outside<'_>) -> T + Send + 'static,
+        act: impl FnOnce(&mut Clients, &mut Environment<'_>) -> T + Send + 'static,
     ) -> T {
         let (done, result) = mpsc::channel();
-        let job: Job = Box::new(move |clients, outside| {
+        let job: Job = Box::new(move |clients, environment| {
             // The test that does not wait for its result has failed already.
-            let _ = done.send(act(clients, outside));
+            let _ = done.send(act(clients, environment));
         });
         self.jobs.send(job).expect("the control thread lives");
-        self.bell.write(1).expect("room");
+        self.doorbell.write(1).expect("room");
         result.recv_timeout(Duration::from_secs(20)).expect("the control thread turns")
     }
 
     /// The network changes.
     pub(crate) fn change(&self, changes: Vec<Change>) {
-        self.on_control_thread(move |clients, outside| clients.on_changes(&changes, outside));
+        self.on_control_thread(move |clients, environment| clients.on_changes(&changes, environment));
     }
 
     /// Sessions that there are.
@@ -321,7 +321,7 @@ impl Served {
     fn end(&mut self) {
         let (nobody, _) = mpsc::channel();
         self.jobs = nobody;
-        self.bell.write(1).expect("room");
+        self.doorbell.write(1).expect("room");
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the control thread ended well");
         }
@@ -341,7 +341,7 @@ struct Control {
     how: How,
     network: FakeNetwork,
     todo: mpsc::Receiver<Job>,
-    bell: Arc<EventFd>,
+    doorbell: Arc<EventFd>,
     abandon: Arc<AtomicBool>,
 }
 
@@ -358,7 +358,7 @@ impl Control {
         for (((number, waker), handoff), events) in (0..).zip(&wakers).zip(exchange(&wakers)).zip(senders) {
             let (mailbox, inbox) = mailbox(Arc::clone(waker));
             let heartbeat = Arc::new(AtomicU64::new(0));
-            let stations = endpoints.of_worker(WorkerId(number)).map(|place| Station::<NoNic> {
+            let endpoint_slots = endpoints.of_worker(WorkerId(number)).map(|place| EndpointSlot::<NoNic> {
                 place,
                 endpoint: Endpoint::new(EndpointConfig {
                     id: place.endpoint,
@@ -377,7 +377,7 @@ impl Control {
             let mut worker = Worker::new(WorkerParts {
                 id: WorkerId(number),
                 policy: how.policy,
-                stations: stations.collect(),
+                endpoint_slots: endpoint_slots.collect(),
                 endpoints: Arc::clone(&endpoints),
                 inbox,
                 handoff,
@@ -387,7 +387,7 @@ impl Control {
                 heartbeat: Arc::clone(&heartbeat),
                 max_sessions: how.limits.clients,
                 max_regions: 256,
-                max_lanes: 256,
+                max_cq_rings: 256,
             })
             .expect("a worker");
             handles.push(WorkerHandle { mailbox, waker: Arc::clone(waker), heartbeat });
@@ -410,29 +410,29 @@ impl Control {
         }
         loop {
             let mut fds =
-                [clients.as_fd(), events.as_fd(), self.bell.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+                [clients.as_fd(), events.as_fd(), self.doorbell.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             let wait =
                 clients.deadline().map_or(Duration::from_secs(1), |due| due.saturating_duration_since(Instant::now()));
             poll(&mut fds, wait.as_millis().min(1000) as u16).expect("poll");
             let jobs_wait = fds[2].any() == Some(true);
-            let mut outside = Outside { workers: &mut workers, network: &mut self.network };
-            clients.on_readable(&mut outside);
+            let mut environment = Environment { workers: &mut workers, network: &mut self.network };
+            clients.on_readable(&mut environment);
             if clients.deadline().is_some_and(|due| due <= Instant::now()) {
-                clients.on_deadline(Instant::now(), &mut outside);
+                clients.on_deadline(Instant::now(), &mut environment);
             }
             events.clear();
             while let Some(event) = events.pop() {
-                clients.on_worker_event(event, &mut outside);
+                clients.on_worker_event(event, &mut environment);
             }
             if jobs_wait {
-                let _ = self.bell.read().expect("it was readable");
+                let _ = self.doorbell.read().expect("it was readable");
                 loop {
                     match self.todo.try_recv() {
-                        Ok(job) => job(&mut clients, &mut outside),
+                        Ok(job) => job(&mut clients, &mut environment),
                         Err(mpsc::TryRecvError::Empty) => break,
                         Err(mpsc::TryRecvError::Disconnected) => {
                             if !self.abandon.load(Ordering::Relaxed) {
-                                clients.stop(&mut outside);
+                                clients.stop(&mut environment);
                             }
                             drop(clients);
                             for worker in 0..threads.len() {

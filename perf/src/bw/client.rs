@@ -12,7 +12,7 @@ use roced_client::{Error, RecvRequest, RemoteMemory, SendRequest, Sge};
 use super::{CREDIT_RECEIVES, gives_credit, server_offer, slot, slots_bytes};
 use crate::{
     cli::Op,
-    control::{Channel, Message, QpAddress, Run, Verdict},
+    control::{Channel, Message, QpInfo, Run, Verdict},
     flow::{Post, Sending, share},
     pattern::{self, Expected},
     progress::{Goal, Progress},
@@ -66,12 +66,7 @@ impl<'a> Client<'a> {
     ///
     /// # Errors
     /// When the server offers less memory than the run needs.
-    pub(crate) fn new(
-        run: &'a Run,
-        session: &'a mut Session,
-        server: &[QpAddress],
-        goal: Goal,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn new(run: &'a Run, session: &'a mut Session, server: &[QpInfo], goal: Goal) -> anyhow::Result<Self> {
         let quotas: Vec<Option<u64>> = match goal {
             Goal::Messages(total) => share(total, server.len() as u32).map(Some).collect(),
             Goal::Time(_) => vec![None; server.len()],

@@ -1,6 +1,6 @@
 //! Doorbells: how a client tells a worker that a queue pair has new work, and how a sleeping worker is woken.
 //!
-//! Each session has one [`BellPage`] for each worker in its session memfd, one bit for each queue pair of that session on that
+//! Each session has one [`DoorbellPage`] for each worker in its session memfd, one bit for each queue pair of that session on that
 //! worker, and a summary word with one bit for each 64 of them:
 //!
 //! ```text
@@ -18,35 +18,35 @@
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bells of one session on one worker.
-pub const BELLS: u32 = 64 * 64;
+pub const DOORBELLS: u32 = 64 * 64;
 
 /// Bytes of a bell page.
-pub const BELL_PAGE_BYTES: usize = 1024;
+pub const DOORBELL_PAGE_BYTES: usize = 1024;
 
 /// Bytes of one worker's state in the state memfd.
 pub const WORKER_STATE_BYTES: usize = 64;
 
 /// Where one worker's bells of one session lie.
-pub trait BellPage {
+pub trait DoorbellPage {
     /// The summary word.
     fn summary(&self) -> &AtomicU64;
     /// Word `index` of 64.
     fn word(&self, index: usize) -> &AtomicU64;
 }
 
-/// Rings bell `bell`. The ring's index was published before.
+/// Rings bell `doorbell`. The ring's index was published before.
 ///
 /// # Panics
-/// When `bell` is not below [`BELLS`].
-pub fn ring_bell(page: &impl BellPage, bell: u32) {
-    assert!(bell < BELLS, "a bell of the page");
-    let word = bell as usize / 64;
-    page.word(word).fetch_or(1 << (bell % 64), Ordering::Release);
+/// When `doorbell` is not below [`DOORBELLS`].
+pub fn ring_doorbell(page: &impl DoorbellPage, doorbell: u32) {
+    assert!(doorbell < DOORBELLS, "a bell of the page");
+    let word = doorbell as usize / 64;
+    page.word(word).fetch_or(1 << (doorbell % 64), Ordering::Release);
     page.summary().fetch_or(1 << word, Ordering::Release);
 }
 
-/// Takes every bell that was rung and calls `on_bell` for each. Costs one load when none was.
-pub fn drain_bells(page: &impl BellPage, mut on_bell: impl FnMut(u32)) {
+/// Takes every bell that was rung and calls `on_doorbell` for each. Costs one load when none was.
+pub fn drain_doorbells(page: &impl DoorbellPage, mut on_doorbell: impl FnMut(u32)) {
     if page.summary().load(Ordering::Relaxed) == 0 {
         return;
     }
@@ -54,17 +54,17 @@ pub fn drain_bells(page: &impl BellPage, mut on_bell: impl FnMut(u32)) {
     while summary != 0 {
         let word = summary.trailing_zeros();
         summary &= summary - 1;
-        let mut bells = page.word(word as usize).swap(0, Ordering::Acquire);
-        while bells != 0 {
-            let bit = bells.trailing_zeros();
-            bells &= bells - 1;
-            on_bell(word * 64 + bit);
+        let mut doorbells = page.word(word as usize).swap(0, Ordering::Acquire);
+        while doorbells != 0 {
+            let bit = doorbells.trailing_zeros();
+            doorbells &= doorbells - 1;
+            on_doorbell(word * 64 + bit);
         }
     }
 }
 
 /// True when a bell waits to be drained.
-pub fn any_bell(page: &impl BellPage) -> bool {
+pub fn any_doorbell(page: &impl DoorbellPage) -> bool {
     page.summary().load(Ordering::Relaxed) != 0
 }
 
@@ -86,7 +86,7 @@ pub fn must_wake(asleep: &AtomicU32) -> bool {
 }
 
 #[cfg(not(loom))]
-pub use mapped::{MappedBells, WorkerState};
+pub use mapped::{MappedDoorbells, WorkerState};
 
 #[cfg(not(loom))]
 mod mapped {
@@ -94,25 +94,25 @@ mod mapped {
 
     use core::ptr::NonNull;
 
-    use super::{AtomicU32, AtomicU64, BELL_PAGE_BYTES, BellPage, WORKER_STATE_BYTES};
+    use super::{AtomicU32, AtomicU64, DOORBELL_PAGE_BYTES, DoorbellPage, WORKER_STATE_BYTES};
 
     /// A bell page inside a mapping. `K` keeps the mapping alive.
     #[derive(Debug)]
-    pub struct MappedBells<K> {
+    pub struct MappedDoorbells<K> {
         base: NonNull<u8>,
         _keep: K,
     }
 
     // SAFETY: `base` points into a mapping that `_keep` keeps alive, reached only through atomics.
-    unsafe impl<K: Send> Send for MappedBells<K> {}
+    unsafe impl<K: Send> Send for MappedDoorbells<K> {}
     // SAFETY: as above; every access is atomic.
-    unsafe impl<K: Sync> Sync for MappedBells<K> {}
+    unsafe impl<K: Sync> Sync for MappedDoorbells<K> {}
 
-    impl<K> MappedBells<K> {
+    impl<K> MappedDoorbells<K> {
         /// The bell page that begins at `base`.
         ///
         /// # Safety
-        /// From `base`, 64-byte aligned, [`BELL_PAGE_BYTES`] bytes must stay mapped readable and writable for as long as
+        /// From `base`, 64-byte aligned, [`DOORBELL_PAGE_BYTES`] bytes must stay mapped readable and writable for as long as
         /// `keep` lives, and nobody in this process may touch them but through atomics.
         pub unsafe fn new(base: NonNull<u8>, keep: K) -> Self {
             assert!(base.as_ptr().addr().is_multiple_of(64), "a bell page begins on a cache line");
@@ -120,14 +120,14 @@ mod mapped {
         }
     }
 
-    impl<K> BellPage for MappedBells<K> {
+    impl<K> DoorbellPage for MappedDoorbells<K> {
         fn summary(&self) -> &AtomicU64 {
             // SAFETY: the page's first bytes, aligned (checked in `new`), mapped while `self` lives (`new`'s contract).
             unsafe { self.base.cast().as_ref() }
         }
 
         fn word(&self, index: usize) -> &AtomicU64 {
-            const { assert!(64 + 64 * 8 <= BELL_PAGE_BYTES) };
+            const { assert!(64 + 64 * 8 <= DOORBELL_PAGE_BYTES) };
             assert!(index < 64, "a word of the page");
             // SAFETY: `index < 64`, checked one line up, so 64 + 8 * index + 8 <= BELL_PAGE_BYTES; 8-byte aligned.
             unsafe { self.base.add(64 + index * 8).cast().as_ref() }

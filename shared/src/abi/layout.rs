@@ -5,7 +5,7 @@ use core::mem::size_of;
 use super::{
     COMPLETIONS_MAX, INLINE_BYTES_MAX, SGE_MAX, WORK_REQUESTS_MAX,
     cqe::Cqe,
-    doorbell::{BELL_PAGE_BYTES, WORKER_STATE_BYTES},
+    doorbell::{DOORBELL_PAGE_BYTES, WORKER_STATE_BYTES},
     ring::RingShape,
     wqe::{RecvWqe, SendWqe, Sge},
 };
@@ -108,9 +108,9 @@ pub const RECV_SLOT_WORDS_MAX: usize = (size_of::<RecvWqe>() + SGE_MAX as usize 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqLayout {
     /// The shape of every lane.
-    pub lane: RingShape,
+    pub cq_ring: RingShape,
     /// Number of lanes: workers of the device.
-    pub lanes: u32,
+    pub cq_rings: u32,
     /// Bytes of the memfd.
     pub bytes: usize,
 }
@@ -126,31 +126,35 @@ pub mod armed {
 }
 
 impl CqLayout {
-    const LANES_OFFSET: usize = 64;
+    const CQ_RINGS_OFFSET: usize = 64;
 
-    /// The layout for `entries` (rounded up to a power of two) in each of `lanes`. `None` when a limit of the ABI is exceeded.
-    pub const fn new(entries: u32, lanes: u32) -> Option<Self> {
-        if entries > COMPLETIONS_MAX || lanes == 0 || lanes > 64 {
+    /// The layout for `entries` (rounded up to a power of two) in each of `cq_rings`. `None` when a limit of the ABI is exceeded.
+    pub const fn new(entries: u32, cq_rings: u32) -> Option<Self> {
+        if entries > COMPLETIONS_MAX || cq_rings == 0 || cq_rings > 64 {
             return None;
         }
-        let lane = RingShape::new(at_least_one(entries).next_power_of_two(), size_of::<Cqe>() as u32);
-        Some(Self { lane, lanes, bytes: page_rounded(Self::LANES_OFFSET + lanes as usize * lane.bytes()) })
+        let cq_ring = RingShape::new(at_least_one(entries).next_power_of_two(), size_of::<Cqe>() as u32);
+        Some(Self {
+            cq_ring,
+            cq_rings,
+            bytes: page_rounded(Self::CQ_RINGS_OFFSET + cq_rings as usize * cq_ring.bytes()),
+        })
     }
 
     /// Where lane `index` begins.
-    pub const fn lane_offset(self, index: u32) -> usize {
-        Self::LANES_OFFSET + index as usize * self.lane.bytes()
+    pub const fn cq_ring_offset(self, index: u32) -> usize {
+        Self::CQ_RINGS_OFFSET + index as usize * self.cq_ring.bytes()
     }
 }
 
 /// Where the bell page of the session's worker `index` begins in the session memfd.
-pub const fn bell_page_offset(index: u32) -> usize {
-    index as usize * BELL_PAGE_BYTES
+pub const fn doorbell_page_offset(index: u32) -> usize {
+    index as usize * DOORBELL_PAGE_BYTES
 }
 
 /// Bytes of the session memfd of a device with `workers` workers.
 pub const fn session_bytes(workers: u32) -> usize {
-    page_rounded(workers as usize * BELL_PAGE_BYTES)
+    page_rounded(workers as usize * DOORBELL_PAGE_BYTES)
 }
 
 /// Where worker `index`'s state begins in the state memfd (index as in `OpenDevice`'s reply: of the daemon, not of the device).
@@ -171,7 +175,7 @@ const fn max(a: u32, b: u32) -> u32 {
     if a > b { a } else { b }
 }
 
-const _: () = assert!(CqLayout::LANES_OFFSET.is_multiple_of(64));
+const _: () = assert!(CqLayout::CQ_RINGS_OFFSET.is_multiple_of(64));
 const _: () = assert!(RingShape::INDEX_BYTES.is_multiple_of(64) && size_of::<Cqe>().is_multiple_of(64));
 
 #[cfg(test)]
@@ -194,10 +198,10 @@ mod tests {
     }
 
     #[test]
-    fn lanes_do_not_overlap() {
+    fn cq_rings_do_not_overlap() {
         let layout = CqLayout::new(100, 3).expect("within every limit");
-        assert_eq!(layout.lane.entries(), 128);
-        assert_eq!(layout.lane_offset(1) - layout.lane_offset(0), layout.lane.bytes());
-        assert!(layout.bytes >= layout.lane_offset(2) + layout.lane.bytes());
+        assert_eq!(layout.cq_ring.entries(), 128);
+        assert_eq!(layout.cq_ring_offset(1) - layout.cq_ring_offset(0), layout.cq_ring.bytes());
+        assert!(layout.bytes >= layout.cq_ring_offset(2) + layout.cq_ring.bytes());
     }
 }

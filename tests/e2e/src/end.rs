@@ -12,8 +12,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use roced_client::{
-    Access, AddressHandle, AddressOptions, Completion, CompletionQueue, ConnectOptions, Device, Endpoint, Gid,
-    GidEntry, MemoryRegion, ProtectionDomain, QueuePair, RemoteMemory, SendRequest, ServiceType, SharedReceiveQueue,
+    Access, AddressHandle, AddressOptions, Completion, CompletionQueue, ConnectOptions, Device, Gid, GidEntry,
+    MemoryRegion, ProtectionDomain, QpAddress, QueuePair, RemoteMemory, SendRequest, ServiceType, SharedReceiveQueue,
 };
 
 /// Longer than any run with losses takes, so that a test fails with a reason and not by its own time limit.
@@ -82,7 +82,7 @@ impl End {
     }
 
     /// What the peer must know of us.
-    pub(crate) fn endpoint(&self) -> Result<Endpoint> {
+    pub(crate) fn endpoint(&self) -> Result<QpAddress> {
         Ok(self.qp.endpoint(self.gid.index)?)
     }
 
@@ -110,7 +110,7 @@ impl End {
         Ok(self.pd.address_handle(&AddressOptions::new(gid))?)
     }
 
-    fn introduce(&self, exposed: Option<&MemoryRegion>) -> Result<(Endpoint, RemoteMemory)> {
+    fn introduce(&self, exposed: Option<&MemoryRegion>) -> Result<(QpAddress, RemoteMemory)> {
         let memory = exposed.map(MemoryRegion::remote).unwrap_or_default();
         say(&format!("here {} {} {} {}", self.endpoint()?, memory.va, memory.length, memory.rkey))?;
         let line = hear()?;
@@ -160,7 +160,7 @@ fn wait_for_peer() -> Result<()> {
     Ok(())
 }
 
-fn read_here(line: &str) -> Result<(Endpoint, RemoteMemory)> {
+fn read_here(line: &str) -> Result<(QpAddress, RemoteMemory)> {
     let words: Vec<_> = line.split_whitespace().collect();
     let ["here", endpoint, va, length, rkey] = words[..] else { bail!("that is not where it is") };
     let memory = RemoteMemory { va: va.parse()?, length: length.parse()?, rkey: rkey.parse()? };

@@ -11,8 +11,8 @@
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
 use roced_client::{
-    Access, Completion, CompletionQueue, ConnectOptions, Device, Endpoint, Gid, GidEntry, MemoryRegion,
-    ProtectionDomain, QpAttributes, QueuePair, RecvRequest, RemoteMemory, SendRequest, attribute, state,
+    Access, Completion, CompletionQueue, ConnectOptions, Device, Gid, GidEntry, MemoryRegion, ProtectionDomain,
+    QpAddress, QpAttributes, QueuePair, RecvRequest, RemoteMemory, SendRequest, attribute, state,
 };
 
 use crate::end::{PATIENCE, hear, say};
@@ -177,7 +177,7 @@ impl Lives {
         let peer = read_here(&hear()?)?;
         ensure!(peer.qpns.len() == self.qps.len(), "the peer has {} queue pairs", peer.qpns.len());
         for (qp, peer_qpn) in self.qps.iter().zip(&peer.qpns) {
-            connect(qp, self.gid.index, Endpoint { gid: peer.gid, qpn: *peer_qpn, psn: 0, mtu_bytes: PATH_MTU })?;
+            connect(qp, self.gid.index, QpAddress { gid: peer.gid, qpn: *peer_qpn, psn: 0, mtu_bytes: PATH_MTU })?;
         }
         say("connected")?;
         ensure!(hear()? == "both connected", "the test says something else");
@@ -257,7 +257,7 @@ const fn id(connection: usize, nth: usize) -> u64 {
 }
 
 /// From INIT to RTS with first PSN 0 in both directions.
-fn connect(qp: &QueuePair, sgid_index: u32, peer: Endpoint) -> Result<()> {
+fn connect(qp: &QueuePair, sgid_index: u32, peer: QpAddress) -> Result<()> {
     let options =
         ConnectOptions { sgid_index: Some(sgid_index), path_mtu_bytes: Some(PATH_MTU), ..ConnectOptions::default() };
     qp.to_rtr(&peer, &options)?;

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use roced_client::{
-    Access, ConnectOptions, Endpoint, Gid, MemoryRegion, RecvRequest, RemoteMemory, SendRequest, ServiceType, Status,
+    Access, ConnectOptions, Gid, MemoryRegion, QpAddress, RecvRequest, RemoteMemory, SendRequest, ServiceType, Status,
 };
 
 use crate::end::{End, say};
@@ -81,7 +81,7 @@ impl Pair {
         let words: Vec<_> = answer.split(' ').collect();
         let [gid, qpn, psn, _, va, rkey] = words[..] else { anyhow::bail!("it answers '{answer}'") };
         pair.theirs = RemoteMemory { va: va.parse()?, length: BYTES_MAX as u64, rkey: rkey.parse()? };
-        let them = Endpoint { gid: gid.parse()?, qpn: qpn.parse()?, psn: psn.parse()?, mtu_bytes: path_mtu_bytes };
+        let them = QpAddress { gid: gid.parse()?, qpn: qpn.parse()?, psn: psn.parse()?, mtu_bytes: path_mtu_bytes };
         // A guest in an emulator is slow: 537 ms until a packet counts as lost.
         let options = ConnectOptions { path_mtu_bytes: Some(path_mtu_bytes), timeout: 17, ..ConnectOptions::default() };
         pair.end.qp.connect(&them, &options)?;

@@ -8,7 +8,7 @@ use roced_shared::{
         cqe::{Cqe, Status},
         wqe::Sge,
     },
-    ids::{Cqn, Pdn, RegionId},
+    ids::{Cqn, MemoryObjectId, Pdn},
 };
 use roced_transport::{
     io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
@@ -55,7 +55,7 @@ pub(crate) struct Client {
 }
 
 /// The byte at `offset` of a region: what it always reads as.
-pub(crate) const fn byte_at(region: RegionId, offset: u64) -> u8 {
+pub(crate) const fn byte_at(region: MemoryObjectId, offset: u64) -> u8 {
     (offset as u8).wrapping_mul(7) ^ ((offset >> 8) as u8).wrapping_mul(3) ^ region.0 as u8
 }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use roced::{
-    clients::outside::Workers,
+    clients::environment::Workers,
     memory::{
         client_memory::ClientMemory,
         queues::{Channel, new_cq, new_qp, new_session, new_srq},
@@ -31,7 +31,7 @@ use roced_shared::{
         ring::RingShape,
         wqe::{RecvWqe, SendOp, SendWqe, Sge, send_flags},
     },
-    ids::{Cqn, Pdn, Qpn, RegionId, SessionId, Srqn, WorkerId},
+    ids::{Cqn, MemoryObjectId, Pdn, Qpn, SessionId, Srqn, WorkerId},
 };
 use roced_transport::{
     clock::Nanos,
@@ -82,7 +82,7 @@ struct Client {
     number: u32,
     session: File,
     memory: Arc<ClientMemory>,
-    lanes: File,
+    cq_rings: File,
     layout: CqLayout,
     qps: Vec<ClientQp>,
     shared: File,
@@ -170,7 +170,7 @@ impl Client {
         memory.write(REGION.end, &[UNTOUCHED; (MEMORY_BYTES - REGION.end) as usize]);
         let layout = CqLayout::new(CQ_ENTRIES, 1).expect("a small queue");
         let (channel, events) = Channel::create().expect("a socket pair");
-        let (lanes, lanes_fd) =
+        let (cq_rings, cq_rings_fd) =
             new_cq(Cqn(number), SessionId(number), layout, Some(&Arc::new(channel)), Room::default())
                 .expect("a small queue");
         let mr = Mr {
@@ -179,13 +179,13 @@ impl Client {
             access: access::ALL,
             va: REGION.start,
             length: REGION.end - REGION.start,
-            region: RegionId(number),
+            region: MemoryObjectId(number),
             offset: REGION.start,
             scope: Scope::Region,
         };
         halves.into_iter().for_each(|half| tell(crew, Command::AttachSession(half)));
-        tell(crew, Command::MapRegion(RegionId(number), Arc::clone(&memory).into()));
-        lanes.into_iter().for_each(|lane| tell(crew, Command::AddLane(Cqn(number), lane)));
+        tell(crew, Command::MapRegion(MemoryObjectId(number), Arc::clone(&memory).into()));
+        cq_rings.into_iter().for_each(|cq_ring| tell(crew, Command::AddCqRing(Cqn(number), cq_ring)));
         tell(crew, Command::AddMr(DEVICE, mr));
         let config = srq(crew, number);
         let (ring, shared) =
@@ -196,7 +196,7 @@ impl Client {
             number,
             session: session.into(),
             memory,
-            lanes: lanes_fd.into(),
+            cq_rings: cq_rings_fd.into(),
             layout,
             qps,
             shared: shared.into(),
@@ -261,8 +261,8 @@ impl Client {
         }
         tell(crew, Command::DropSrq(srq(crew, self.number).srqn));
         tell(crew, Command::DropMr(DEVICE, key(self.number)));
-        tell(crew, Command::UnmapRegion(RegionId(self.number)));
-        tell(crew, Command::DropLane(Cqn(self.number)));
+        tell(crew, Command::UnmapRegion(MemoryObjectId(self.number)));
+        tell(crew, Command::DropCqRing(Cqn(self.number)));
         tell(crew, Command::DetachSession(SessionId(self.number)));
     }
 
@@ -299,10 +299,10 @@ impl Client {
                 // The summary, or one of the words behind its cache line.
                 write(&self.session, if word == 0 { 0 } else { 56 + 8 * word }, &input.array::<8>());
             }
-            9 => write(&self.lanes, 0, &input.array::<4>()),
+            9 => write(&self.cq_rings, 0, &input.array::<4>()),
             10 => {
                 let value = if is_send { input.u32() } else { self.produced().wrapping_add(input.byte().into()) };
-                write(&self.lanes, self.layout.lane_offset(0) as u64 + 64, &value.to_le_bytes());
+                write(&self.cq_rings, self.layout.cq_ring_offset(0) as u64 + 64, &value.to_le_bytes());
                 self.lied = true;
             }
             11 => while self.poll().is_some() {},
@@ -384,12 +384,12 @@ impl Client {
 
     /// Entries that the worker has put into the lane.
     fn produced(&self) -> u32 {
-        read_u32(&self.lanes, self.layout.lane_offset(0) as u64)
+        read_u32(&self.cq_rings, self.layout.cq_ring_offset(0) as u64)
     }
 
     /// The next completion.
     fn poll(&mut self) -> Option<Cqe> {
-        let base = self.layout.lane_offset(0) as u64;
+        let base = self.layout.cq_ring_offset(0) as u64;
         let behind = self.produced().wrapping_sub(self.consumed);
         assert!(behind <= CQ_ENTRIES || self.lied, "no completion is written over one that was not taken");
         if behind == 0 || behind > CQ_ENTRIES {
@@ -397,9 +397,9 @@ impl Client {
         }
         let mut bytes = [0; size_of::<Cqe>()];
         let slot = u64::from(self.consumed % CQ_ENTRIES) * bytes.len() as u64;
-        self.lanes.read_exact_at(&mut bytes, base + RingShape::INDEX_BYTES as u64 + slot).expect("inside its file");
+        self.cq_rings.read_exact_at(&mut bytes, base + RingShape::INDEX_BYTES as u64 + slot).expect("inside its file");
         self.consumed = self.consumed.wrapping_add(1);
-        write(&self.lanes, base + 64, &self.consumed.to_le_bytes());
+        write(&self.cq_rings, base + 64, &self.consumed.to_le_bytes());
         Some(Cqe::read_from_bytes(&bytes).expect("a completion"))
     }
 

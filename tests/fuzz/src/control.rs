@@ -22,7 +22,7 @@ use nix::{
     unistd::ftruncate,
 };
 use roced::{
-    clients::{Clients, DeviceSetup, listener::Listener, outside::Outside},
+    clients::{Clients, DeviceSetup, environment::Environment, listener::Listener},
     config::{ClientLimits, DeviceLimits, Limits},
     memory::queues::SleepBoard,
     net::{Change, FollowId, NextHop},
@@ -223,8 +223,8 @@ impl Daemon {
         Self { clients, crew, net: Net::new(), raws: [const { None }; CLIENTS], socket }
     }
 
-    fn with_outside(&mut self, act: impl FnOnce(&mut Clients, &mut Outside<'_>)) {
-        act(&mut self.clients, &mut Outside { workers: &mut self.crew, network: &mut self.net });
+    fn with_outside(&mut self, act: impl FnOnce(&mut Clients, &mut Environment<'_>)) {
+        act(&mut self.clients, &mut Environment { workers: &mut self.crew, network: &mut self.net });
     }
 
     fn serve(&mut self) {
@@ -311,7 +311,7 @@ impl Daemon {
         }
         self.crew.events.clear();
         while let Some(event) = self.crew.events.pop() {
-            self.with_outside(|clients, outside| clients.on_worker_event(event, outside));
+            self.with_outside(|clients, environment| clients.on_worker_event(event, environment));
         }
     }
 
@@ -335,7 +335,7 @@ impl Daemon {
             }
             _ => Change::NextHop(FollowId(u64::from(what >> 6)), next),
         };
-        self.with_outside(|clients, outside| clients.on_changes(&[change], outside));
+        self.with_outside(|clients, environment| clients.on_changes(&[change], environment));
     }
 
     /// What the daemon says of its clients is what they were told.
@@ -353,7 +353,7 @@ impl Daemon {
     /// What those who went had is given back, however many pieces that takes.
     fn give_back(&mut self) {
         for _ in 0..100 {
-            self.with_outside(|clients, outside| clients.on_deadline(Instant::now(), outside));
+            self.with_outside(|clients, environment| clients.on_deadline(Instant::now(), environment));
         }
     }
 

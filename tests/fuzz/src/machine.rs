@@ -10,18 +10,18 @@ use std::{
 };
 
 use roced::{
-    clients::outside::{Network, Port, Workers},
+    clients::environment::{Network, Port, Workers},
     memory::queues::SleepBoard,
     net::{FollowId, GidEntry, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},
-        endpoints::{Endpoints, Place},
+        endpoints::{EndpointLocation, Endpoints},
         events::{EventReceiver, events},
         handoff::exchange,
         idle::Policy,
         mailbox::{CallError, mailbox},
         nic::Nic,
-        turn::{Station, Worker, WorkerParts},
+        poll_loop::{EndpointSlot, Worker, WorkerParts},
         wake::Waker,
     },
 };
@@ -89,7 +89,7 @@ impl Nic for NoNic {
 #[derive(Debug)]
 pub(crate) struct Crew {
     workers: Vec<Worker<NoNic>>,
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<EndpointLocation>,
     pub(crate) events: EventReceiver,
     pub(crate) now: Nanos,
 }
@@ -121,7 +121,7 @@ impl Crew {
         let board = SleepBoard::create(count).expect("a memfd");
         let recovery = RecoveryConfig { held_packets: 32, ..RecoveryConfig::default() };
         let worker = |(((number, waker), handoff), events): (((u32, &Arc<Waker>), _), _)| {
-            let station = |place: Place| Station {
+            let endpoint_slot = |place: EndpointLocation| EndpointSlot {
                 place,
                 endpoint: Endpoint::new(EndpointConfig {
                     id: place.endpoint,
@@ -141,7 +141,7 @@ impl Crew {
             Worker::new(WorkerParts {
                 id: WorkerId(number),
                 policy: Policy::Yield,
-                stations: endpoints.of_worker(WorkerId(number)).map(station).collect(),
+                endpoint_slots: endpoints.of_worker(WorkerId(number)).map(endpoint_slot).collect(),
                 endpoints: Arc::clone(&endpoints),
                 inbox: mailbox(Arc::clone(waker)).1,
                 handoff,
@@ -151,7 +151,7 @@ impl Crew {
                 heartbeat: Arc::new(AtomicU64::new(0)),
                 max_sessions: 4,
                 max_regions: 32,
-                max_lanes: 32,
+                max_cq_rings: 32,
             })
             .expect("a worker")
         };

@@ -6,7 +6,7 @@ use roced_shared::{
         layout::QpSizes,
         wqe::Sge,
     },
-    ids::{EndpointId, Pdn, Qpn, RegionId},
+    ids::{EndpointId, MemoryObjectId, Pdn, Qpn},
 };
 use roced_transport::{
     ah::AddressHandle,
@@ -88,7 +88,7 @@ pub(crate) fn mr(index: u32) -> Mr {
         access: rights,
         va,
         length,
-        region: RegionId(index),
+        region: MemoryObjectId(index),
         offset: 104,
         scope: Scope::Region,
     }

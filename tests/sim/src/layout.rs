@@ -12,20 +12,20 @@
 //! A slot has a key of its own over its part of the sink that is taken back now and then; each such key opens a region of another
 //! number, so that whoever uses an old one is seen.
 
-use roced_shared::ids::{Pdn, RegionId};
+use roced_shared::ids::{MemoryObjectId, Pdn};
 
 use crate::pattern::SOURCE_BYTES;
 
 pub(crate) const PD: Pdn = Pdn(1);
 pub(crate) const OTHER_PD: Pdn = Pdn(2);
 
-pub(crate) const SOURCE: RegionId = RegionId(1);
-pub(crate) const SINK: RegionId = RegionId(2);
+pub(crate) const SOURCE: MemoryObjectId = MemoryObjectId(1);
+pub(crate) const SINK: MemoryObjectId = MemoryObjectId(2);
 /// Nothing ever opens it.
-pub(crate) const FORBIDDEN: RegionId = RegionId(3);
+pub(crate) const FORBIDDEN: MemoryObjectId = MemoryObjectId(3);
 
 /// Words that count up all the time.
-pub(crate) const COUNTING: RegionId = RegionId(4);
+pub(crate) const COUNTING: MemoryObjectId = MemoryObjectId(4);
 
 pub(crate) const SOURCE_VA: u64 = 0x1000_0000;
 pub(crate) const SINK_VA: u64 = 0x7000_0000;
@@ -88,13 +88,13 @@ pub(crate) const fn own_key(slot: usize, generation: u32) -> u32 {
 }
 
 /// The region that such a key opens.
-pub(crate) const fn own_region(slot: usize, generation: u32) -> RegionId {
-    RegionId(1 << 30 | slot_region(slot, generation).0)
+pub(crate) const fn own_region(slot: usize, generation: u32) -> MemoryObjectId {
+    MemoryObjectId(1 << 30 | slot_region(slot, generation).0)
 }
 
 /// The region that a slot's key opens.
-pub(crate) const fn slot_region(slot: usize, generation: u32) -> RegionId {
-    RegionId(1 << 31 | (slot as u32) << 24 | generation & 0x00ff_ffff)
+pub(crate) const fn slot_region(slot: usize, generation: u32) -> MemoryObjectId {
+    MemoryObjectId(1 << 31 | (slot as u32) << 24 | generation & 0x00ff_ffff)
 }
 
 /// The key of that generation over a slot's memory that is used again.
@@ -103,12 +103,12 @@ pub(crate) const fn reuse_key(slot: usize, generation: u32) -> u32 {
 }
 
 /// The region that it opens.
-pub(crate) const fn reuse_region(slot: usize, generation: u32) -> RegionId {
-    RegionId(1 << 30 | (slot as u32) << 24 | generation & 0x00ff_ffff)
+pub(crate) const fn reuse_region(slot: usize, generation: u32) -> MemoryObjectId {
+    MemoryObjectId(1 << 30 | (slot as u32) << 24 | generation & 0x00ff_ffff)
 }
 
 /// (slot, generation) of such a region.
-pub(crate) const fn reuse_slot(region: RegionId) -> Option<(usize, u32)> {
+pub(crate) const fn reuse_slot(region: MemoryObjectId) -> Option<(usize, u32)> {
     if region.0 >> 30 != 1 {
         return None;
     }
@@ -116,7 +116,7 @@ pub(crate) const fn reuse_slot(region: RegionId) -> Option<(usize, u32)> {
 }
 
 /// (slot, generation) of such a region, and whether it is the host's own key's.
-pub(crate) const fn region_slot(region: RegionId) -> Option<(usize, u32, bool)> {
+pub(crate) const fn region_slot(region: MemoryObjectId) -> Option<(usize, u32, bool)> {
     if region.0 >> 31 == 0 {
         return None;
     }

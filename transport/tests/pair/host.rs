@@ -9,7 +9,7 @@ use roced_shared::{
         layout::QpSizes,
         wqe::{SendOp, Sge, send_flags},
     },
-    ids::{Cqn, EndpointId, Pdn, Qpn, RegionId, Srqn},
+    ids::{Cqn, EndpointId, MemoryObjectId, Pdn, Qpn, Srqn},
 };
 use roced_transport::{
     ah::AddressHandle,
@@ -41,7 +41,7 @@ use roced_transport::{
 
 pub(crate) const PD: Pdn = Pdn(1);
 pub(crate) const CQ: Cqn = Cqn(1);
-pub(crate) const MEMORY: RegionId = RegionId(9);
+pub(crate) const MEMORY: MemoryObjectId = MemoryObjectId(9);
 pub(crate) const MEMORY_BYTES: usize = 1 << 20;
 pub(crate) const VA: u64 = 0x7000_0000;
 pub(crate) const OUR_QKEY: u32 = 0x1122_3344;

@@ -19,18 +19,18 @@ use roced_transport::{partition::Pkey, qp::RD_ATOMIC_MAX};
 
 use super::{
     super::{
-        numbers::{MrKeys, Places, Qpns},
-        outside::Outside,
+        environment::Environment,
+        numbers::{MrKeys, NumberPool, Qpns},
         refused::Refused,
         session::Objects,
     },
-    Desk, Registry, Reply, take_back, tell,
+    CallHandler, Registry, Reply, take_back, tell,
 };
 use crate::{
     config::DeviceLimits,
     memory::queues::new_session,
     net::RoceVersion,
-    worker::{command::Command, endpoints::Place},
+    worker::{command::Command, endpoints::EndpointLocation},
 };
 
 /// The largest message (IBTA v1 9.7.1: 2^31 bytes).
@@ -53,7 +53,7 @@ pub struct DeviceSetup {
     /// Its partition keys, by index.
     pub pkeys: Vec<Pkey>,
     /// Its endpoints, by worker: the order of lanes and bell pages.
-    pub endpoints: Vec<Place>,
+    pub endpoints: Vec<EndpointLocation>,
     /// Queue pairs that each endpoint has room for.
     pub qps_per_endpoint: u32,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Device {
     pub(crate) qpns: Vec<Qpns>,
     pub(crate) qps: u32,
     pub(crate) mrs: u32,
-    pub(crate) ahs: Places,
+    pub(crate) ahs: NumberPool,
     /// Of shared receive queues, one for each endpoint.
     pub(crate) srqns: Vec<Qpns>,
     pub(crate) srqs: u32,
@@ -83,7 +83,7 @@ impl Device {
         // Shared receive queues are found by index, and their numbers are no peer's affair.
         let qpns = numbers(Qpn::INDEX_COUNT, setup.qps_per_endpoint);
         let srqns = numbers(limits.srq_places(), limits.srq_places());
-        let (keys, ahs) = (MrKeys::default(), Places::new(limits.ahs));
+        let (keys, ahs) = (MrKeys::default(), NumberPool::new(limits.ahs));
         Self { setup, keys, qpns, qps: 0, mrs: 0, ahs, srqns, srqs: 0, attachments: 0 }
     }
 }
@@ -106,7 +106,7 @@ impl Registry {
         session: SessionId,
         uid: u32,
         request: &DeviceName,
-        outside: &mut Outside<'_>,
+        environment: &mut Environment<'_>,
     ) -> Result<(Objects, OpenDeviceReply, Vec<OwnedFd>), Refused> {
         let wanted = request.as_str();
         let device = self.devices.iter().find(|device| Some(device.setup.name.as_str()) == wanted);
@@ -116,31 +116,31 @@ impl Registry {
         let mut objects = Objects::new(setup.id, places.len(), uid);
         objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
 
-        let (halves, bells, wakes) = new_session(session, workers, self.quota.take(uid, 1)?)?;
+        let (halves, doorbells, wakes) = new_session(session, workers, self.quota.take(uid, 1)?)?;
         let states = self.board.fd().try_clone_to_owned().map_err(|error| errno(&error))?;
         for (at, (place, half)) in places.iter().zip(halves).enumerate() {
-            let told = tell(outside, place.worker, Command::AttachSession(half), self.limits.clients.into());
+            let told = tell(environment, place.worker, Command::AttachSession(half), self.limits.clients.into());
             if let Err(refused) = told {
                 for place in &places[..=at] {
                     // Whoever does not answer keeps it; the session is refused in any case.
-                    let _ = take_back(outside, place.worker, Command::DetachSession(session));
+                    let _ = take_back(environment, place.worker, Command::DetachSession(session));
                 }
                 return Err(refused);
             }
         }
         // It can ask how the link is; from now on it is told of changes.
-        self.links.entry(objects.device).or_insert_with(|| outside.network.port(objects.device).link_up);
+        self.links.entry(objects.device).or_insert_with(|| environment.network.port(objects.device).link_up);
         let mut reply = OpenDeviceReply { workers, workers_in_daemon: self.board.workers(), worker_ids: [0; 64] };
         for (id, place) in reply.worker_ids.iter_mut().zip(places) {
             *id = u8::try_from(place.worker.0).expect("a daemon has at most 64 endpoints, so fewer workers than that");
         }
-        Ok((objects, reply, [bells, states].into_iter().chain(wakes).collect()))
+        Ok((objects, reply, [doorbells, states].into_iter().chain(wakes).collect()))
     }
 }
 
-impl Desk<'_, '_> {
+impl CallHandler<'_, '_> {
     pub(super) fn query_device(&mut self, _: Nothing) -> Reply<QueryDevice> {
-        let mac = self.outside.network.port(self.objects.device).mac;
+        let mac = self.environment.network.port(self.objects.device).mac;
         let limits = &self.registry.limits.client;
         let attributes = DeviceAttributes {
             node_guid: guid(mac),
@@ -164,7 +164,7 @@ impl Desk<'_, '_> {
     }
 
     pub(super) fn query_port(&mut self, _: Nothing) -> Reply<QueryPort> {
-        let port = self.outside.network.port(self.objects.device);
+        let port = self.environment.network.port(self.objects.device);
         let keys = &self.registry.device(self.objects.device).setup.pkeys;
         let mut pkeys = [0; PKEYS_MAX];
         pkeys.iter_mut().zip(keys).for_each(|(place, key)| *place = key.0);
@@ -182,10 +182,10 @@ impl Desk<'_, '_> {
 
     pub(super) fn query_gid(&mut self, request: Index) -> Reply<QueryGid> {
         let device = self.objects.device;
-        if request.index >= self.outside.network.port(device).gid_entries {
+        if request.index >= self.environment.network.port(device).gid_entries {
             return Err(Refused::with(Refusal::NoSuchGid, request.index, 0u64));
         }
-        let entry = self.outside.network.gid(device, request.index);
+        let entry = self.environment.network.gid(device, request.index);
         let reply = entry.map_or_else(GidEntry::default, |entry| GidEntry {
             gid: address_key(entry.address),
             ifindex: entry.ifindex,

@@ -16,12 +16,12 @@ use super::{
         refused::Refused,
         session::{QpObject, find},
     },
-    Desk, Reply,
-    memory::nothing,
+    CallHandler, Reply,
+    mr::nothing,
 };
 use crate::worker::command::Command;
 
-impl Desk<'_, '_> {
+impl CallHandler<'_, '_> {
     pub(super) fn attach_multicast(&mut self, request: MulticastRequest) -> Reply<AttachMulticast> {
         let MulticastRequest { qpn: number, sgid_index, group } = request;
         let &mut QpObject { qpn, service, .. } = find(&mut self.objects.qps, number)?;
@@ -29,7 +29,7 @@ impl Desk<'_, '_> {
             return Err(Refused::argument(0, number));
         }
         let device = self.objects.device;
-        let gid = self.outside.network.gid(device, sgid_index);
+        let gid = self.environment.network.gid(device, sgid_index);
         let gid = gid.ok_or(Refused::with(Refusal::NoSuchGid, sgid_index, 0u64))?;
         let address = key_address(group);
         if !address.is_multicast() || address.is_ipv4() != gid.address.is_ipv4() {
@@ -46,12 +46,12 @@ impl Desk<'_, '_> {
         if self.registry.device(device).attachments >= device_limit {
             return Err(Refused::limit(device_limit));
         }
-        let joined = self.outside.network.join(device, gid, address);
+        let joined = self.environment.network.join(device, gid, address);
         let errno = |error: std::io::Error| error.raw_os_error().unwrap_or_default() as u32;
         joined.map_err(|error| Refused::with(Refusal::Multicast, errno(error), 0u64))?;
         let give = |_| Command::Attach { device, qpn, group };
         self.give_to_all(device_limit.into(), give, || Command::Detach { device, qpn, group })
-            .inspect_err(|_| self.outside.network.leave(device, gid, address))?;
+            .inspect_err(|_| self.environment.network.leave(device, gid, address))?;
         self.objects.attachments.insert((number, group), gid);
         self.registry.device(device).attachments += 1;
         debug!(session = %self.session, %qpn, group = %address, "attached");
@@ -77,7 +77,7 @@ impl Desk<'_, '_> {
     pub(super) fn leave_all(&mut self) {
         let device = self.objects.device;
         for ((_, group), gid) in std::mem::take(&mut self.objects.attachments) {
-            self.outside.network.leave(device, gid, key_address(group));
+            self.environment.network.leave(device, gid, key_address(group));
         }
     }
 
@@ -85,7 +85,7 @@ impl Desk<'_, '_> {
         let device = self.objects.device;
         self.take_back_from_all(|| Command::Detach { device, qpn, group })?;
         let gid = self.objects.attachments.remove(&(qpn.get(), group)).expect("the caller found it");
-        self.outside.network.leave(device, gid, key_address(group));
+        self.environment.network.leave(device, gid, key_address(group));
         self.registry.device(device).attachments -= 1;
         Ok(())
     }

@@ -36,7 +36,7 @@ bodies! {
         /// The worker that owns it: an index into `OpenDeviceReply::worker_ids`.
         worker: u32,
         /// Its bell in that worker's page.
-        bell: u32,
+        doorbell: u32,
         /// Sizes it got, as [`QpSizes`].
         send_wrs: u32,
         /// See above.

@@ -46,7 +46,7 @@ bodies! {
         /// The worker that owns it: an index into `OpenDeviceReply::worker_ids`.
         worker: u32,
         /// Its bell in that worker's page.
-        bell: u32,
+        doorbell: u32,
         /// Work requests that it got.
         wrs: u32,
         /// Scatter/gather entries that it got.

@@ -8,7 +8,7 @@ use roced_shared::{
         AllocMemory, AllocPd, DeallocPd, DeregMr, FreeMemory, Handle, MapMemory, MapMemoryRequest, MemoryRequest,
         Nothing, Refusal, RegMr, RegMrReply, RegMrRequest, ReregMr, ReregMrRequest, access, origin, rereg,
     },
-    ids::{Pdn, RegionId},
+    ids::{MemoryObjectId, Pdn},
 };
 use roced_transport::mr::{Mr, Scope};
 
@@ -18,18 +18,18 @@ use super::{
         refused::Refused,
         session::{MemoryObject, MrObject, PdObject, check_limit, find},
     },
-    Desk, Reply,
+    CallHandler, Reply,
 };
 use crate::memory::{
+    backing::Backing,
     client_memory::{ClientMemory, MemoryKind},
     descriptor::Descriptor,
-    kept::{KeptMemory, Porter},
+    proxied::{CopyThread, ProxiedMemory},
     quota::{self, Room},
-    reach::Reach,
 };
 use crate::worker::command::Command;
 
-impl Desk<'_, '_> {
+impl CallHandler<'_, '_> {
     pub(super) fn alloc_pd(&mut self, _: Nothing) -> Reply<AllocPd> {
         check_limit(&self.objects.pds, self.registry.limits.client.pds)?;
         let number = self.registry.pds.take();
@@ -119,20 +119,26 @@ impl Desk<'_, '_> {
     }
 
     /// Memory that stays where it is. A session has that of one process: the first one's.
-    fn keep(&mut self, descriptor: Descriptor, range: Range<u64>, writable: bool, room: Room) -> Result<Reach, Errno> {
-        let keep = |porter| KeptMemory::new(porter, &range, writable).map(|memory| Reach::Kept(Arc::new(memory)));
+    fn keep(
+        &mut self,
+        descriptor: Descriptor,
+        range: Range<u64>,
+        writable: bool,
+        room: Room,
+    ) -> Result<Backing, Errno> {
+        let keep = |porter| ProxiedMemory::new(porter, &range, writable).map(|memory| Backing::Kept(Arc::new(memory)));
         if let Some((porter, _)) = &self.objects.porter {
             return keep(porter);
         }
-        let porter = Porter::new(descriptor)?;
+        let porter = CopyThread::new(descriptor)?;
         let reached = keep(&porter)?;
         self.objects.porter = Some((porter, room));
         Ok(reached)
     }
 
-    fn add_memory(&mut self, memory: Reach) -> Result<Handle, Refused> {
+    fn add_memory(&mut self, memory: Backing) -> Result<Handle, Refused> {
         let number = self.registry.regions.take();
-        let region = RegionId(number);
+        let region = MemoryObjectId(number);
         let given = self.give_to_all(
             self.registry.limits.client.mrs.into(),
             |_| Command::MapRegion(region, memory.clone()),
@@ -295,7 +301,7 @@ fn check_range(request: &RegMrRequest, memory_bytes: u64) -> Result<(), Refused>
 }
 
 /// As verbs: who lets peers write or use atomic operations lets its own work requests write. And nobody writes where the client may not.
-fn check_access(bits: u32, memory: &Reach) -> Result<(), Refused> {
+fn check_access(bits: u32, memory: &Backing) -> Result<(), Refused> {
     let peers_change = bits & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
     let remote_only = peers_change && bits & access::LOCAL_WRITE == 0;
     let not_writable = bits & access::LOCAL_WRITE != 0 && !memory.is_writable();
@@ -326,7 +332,7 @@ mod tests {
     #[test]
     fn rights_are_those_of_verbs() {
         let (memory, _fd) = ClientMemory::create(1, Room::default()).expect("a page");
-        let memory = Reach::from(Arc::new(memory));
+        let memory = Backing::from(Arc::new(memory));
         for good in [0, access::LOCAL_WRITE, access::REMOTE_READ, access::ALL] {
             assert_eq!(check_access(good, &memory), Ok(()));
         }

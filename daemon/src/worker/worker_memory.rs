@@ -2,7 +2,7 @@
 
 use roced_shared::{
     abi::cqe::Cqe,
-    ids::{Cqn, RegionId},
+    ids::{Cqn, MemoryObjectId},
 };
 use roced_transport::{
     io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
@@ -11,45 +11,45 @@ use roced_transport::{
 
 use super::table::IdTable;
 use crate::memory::{
-    queues::{CqLane, LaneRing},
-    reach::{Moment, Reach},
+    backing::{Backing, PollId},
+    queues::{CqRing, CqRingPlace},
 };
 
 /// Bytes copied at a time between memory of which one end is not mapped: the largest loan.
 const BOUNCE_BYTES: usize = 32 << 10;
 
 #[derive(Debug)]
-struct Lane {
-    lane: CqLane,
+struct MappedCqRing {
+    cq_ring: CqRing,
     /// It stands in the list of touched lanes.
     touched: bool,
 }
 
 /// Client memory and lanes of one worker.
 #[derive(Debug)]
-pub struct Holdings {
-    regions: IdTable<Reach>,
+pub struct WorkerMemory {
+    regions: IdTable<Backing>,
     /// Memory that was written to and may not show it yet.
-    unsettled: Option<RegionId>,
+    unsettled: Option<MemoryObjectId>,
     /// What is lent is copied by it where one of both ends is not mapped; as large as the largest loan, so that both may overlap.
     bounce: Box<[u8]>,
     /// This turn.
-    turn: Moment,
-    lanes: IdTable<Lane>,
+    turn: PollId,
+    cq_rings: IdTable<MappedCqRing>,
     /// Lanes with completions that their clients do not see yet.
     touched: Vec<Cqn>,
 }
 
-impl Holdings {
+impl WorkerMemory {
     /// Nothing yet; room for that much.
-    pub fn new(max_regions: u32, max_lanes: u32) -> Self {
+    pub fn new(max_regions: u32, max_cq_rings: u32) -> Self {
         Self {
             regions: IdTable::new(max_regions),
             unsettled: None,
             bounce: vec![0; BOUNCE_BYTES].into_boxed_slice(),
-            turn: Moment::first(),
-            lanes: IdTable::new(max_lanes),
-            touched: Vec::with_capacity(max_lanes as usize),
+            turn: PollId::first(),
+            cq_rings: IdTable::new(max_cq_rings),
+            touched: Vec::with_capacity(max_cq_rings as usize),
         }
     }
 
@@ -57,30 +57,30 @@ impl Holdings {
     ///
     /// # Errors
     /// Gives it back when there is no room or the number is taken.
-    pub fn add_region(&mut self, id: RegionId, memory: Reach) -> Result<(), Reach> {
+    pub fn add_region(&mut self, id: MemoryObjectId, memory: Backing) -> Result<(), Backing> {
         self.regions.insert(id.0, memory)
     }
 
     /// What peers have written so far is where their program looks: before anybody is told of it.
     pub fn settle(&mut self) {
-        if let Some(Reach::Kept(memory)) = self.unsettled.take().and_then(|region| self.regions.get(region.0)) {
+        if let Some(Backing::Kept(memory)) = self.unsettled.take().and_then(|region| self.regions.get(region.0)) {
             // What cannot be written is lost, and the session with it.
             let _ = memory.settle(self.turn);
         }
     }
 
     /// Something is written to `region`: bytes are seen in the order in which they came, whatever they lie in.
-    fn settle_before(&mut self, region: RegionId) {
+    fn settle_before(&mut self, region: MemoryObjectId) {
         if self.unsettled.is_some_and(|unsettled| unsettled != region) {
             self.settle();
         }
     }
 
-    fn write_at(&mut self, region: RegionId, offset: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
+    fn write_at(&mut self, region: MemoryObjectId, offset: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
         self.settle_before(region);
         match self.regions.get(region.0).ok_or(MemoryFault)? {
-            Reach::Mapped(memory) => memory.write(offset, bytes),
-            Reach::Kept(memory) => {
+            Backing::Mapped(memory) => memory.write(offset, bytes),
+            Backing::Kept(memory) => {
                 memory.write(offset, bytes, self.turn)?;
                 self.unsettled = Some(region);
             }
@@ -88,10 +88,10 @@ impl Holdings {
         Ok(())
     }
 
-    fn read_at(&self, region: RegionId, offset: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
+    fn read_at(&self, region: MemoryObjectId, offset: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
         match self.regions.get(region.0).ok_or(MemoryFault)? {
-            Reach::Mapped(memory) => memory.read(offset, into),
-            Reach::Kept(memory) => memory.read(offset, into, self.turn)?,
+            Backing::Mapped(memory) => memory.read(offset, into),
+            Backing::Kept(memory) => memory.read(offset, into, self.turn)?,
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Holdings {
     }
 
     /// Lets memory go.
-    pub fn remove_region(&mut self, id: RegionId) -> Option<Reach> {
+    pub fn remove_region(&mut self, id: MemoryObjectId) -> Option<Backing> {
         self.regions.remove(id.0)
     }
 
@@ -117,23 +117,23 @@ impl Holdings {
     ///
     /// # Errors
     /// Gives it back when there is no room or the number is taken.
-    pub fn add_lane(&mut self, cqn: Cqn, lane: CqLane) -> Result<(), CqLane> {
-        self.lanes.insert(cqn.0, Lane { lane, touched: false }).map_err(|lane| lane.lane)
+    pub fn add_cq_ring(&mut self, cqn: Cqn, cq_ring: CqRing) -> Result<(), CqRing> {
+        self.cq_rings.insert(cqn.0, MappedCqRing { cq_ring, touched: false }).map_err(|cq_ring| cq_ring.cq_ring)
     }
 
     /// Lets a lane go; its client sees all that is in it.
-    pub fn remove_lane(&mut self, cqn: Cqn) -> Option<CqLane> {
+    pub fn remove_cq_ring(&mut self, cqn: Cqn) -> Option<CqRing> {
         self.publish();
-        self.lanes.remove(cqn.0).map(|lane| lane.lane)
+        self.cq_rings.remove(cqn.0).map(|cq_ring| cq_ring.cq_ring)
     }
 
     /// Gives a lane another ring; gives the one of before.
     ///
     /// # Errors
     /// Gives `ring` back when there is no such lane.
-    pub fn change_ring(&mut self, cqn: Cqn, ring: LaneRing) -> Result<LaneRing, LaneRing> {
-        match self.lanes.get_mut(cqn.0) {
-            Some(lane) => Ok(lane.lane.change_ring(ring)),
+    pub fn change_ring(&mut self, cqn: Cqn, ring: CqRingPlace) -> Result<CqRingPlace, CqRingPlace> {
+        match self.cq_rings.get_mut(cqn.0) {
+            Some(cq_ring) => Ok(cq_ring.cq_ring.change_ring(ring)),
             None => Err(ring),
         }
     }
@@ -142,18 +142,18 @@ impl Holdings {
     pub fn publish(&mut self) -> usize {
         self.settle();
         self.turn = self.turn.next();
-        let lanes = self.touched.len();
+        let cq_rings = self.touched.len();
         for cqn in self.touched.drain(..) {
-            if let Some(lane) = self.lanes.get_mut(cqn.0) {
-                lane.touched = false;
-                lane.lane.publish();
+            if let Some(cq_ring) = self.cq_rings.get_mut(cqn.0) {
+                cq_ring.touched = false;
+                cq_ring.cq_ring.publish();
             }
         }
-        lanes
+        cq_rings
     }
 }
 
-impl App for Holdings {
+impl App for WorkerMemory {
     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault> {
         self.write_at(to.region(), to.offset(), bytes)
     }
@@ -162,7 +162,7 @@ impl App for Holdings {
         self.settle_before(to.region());
         let source = self.regions.get(from.region().0).ok_or(PlaceFault::Lender)?;
         let target = self.regions.get(to.region().0).ok_or(PlaceFault::Target)?;
-        if let (Reach::Mapped(source), Reach::Mapped(target)) = (source, target) {
+        if let (Backing::Mapped(source), Backing::Mapped(target)) = (source, target) {
             target.copy(to.offset(), source, from.offset(), from.len());
             return Ok(());
         }
@@ -183,10 +183,10 @@ impl App for Holdings {
     }
 
     fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {
-        let lane = self.lanes.get_mut(cqn.0).ok_or(CqOverrun)?;
-        lane.lane.push(completion)?;
-        if !lane.touched {
-            lane.touched = true;
+        let cq_ring = self.cq_rings.get_mut(cqn.0).ok_or(CqOverrun)?;
+        cq_ring.cq_ring.push(completion)?;
+        if !cq_ring.touched {
+            cq_ring.touched = true;
             self.touched.push(cqn);
         }
         Ok(())

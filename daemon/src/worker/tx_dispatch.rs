@@ -10,7 +10,7 @@ use super::{endpoints::Endpoints, handoff::Handoff};
 
 /// One endpoint's way out during a turn.
 #[derive(Debug)]
-pub struct Outlet<'a, N> {
+pub struct TxDispatch<'a, N> {
     /// The endpoint's device.
     pub device: DeviceId,
     /// This worker's queues of it.
@@ -21,7 +21,7 @@ pub struct Outlet<'a, N> {
     pub endpoints: &'a Endpoints,
 }
 
-impl<N: Wire> Wire for Outlet<'_, N> {
+impl<N: Wire> Wire for TxDispatch<'_, N> {
     fn emit(
         &mut self,
         via: Egress,

@@ -21,24 +21,24 @@ use super::{
         refused::Refused,
         session::{SrqObject, check_limit, find},
     },
-    Desk, Reply,
-    memory::{check_unused, nothing},
+    CallHandler, Reply,
+    mr::{check_unused, nothing},
 };
 use crate::memory::queues::new_srq;
 use crate::worker::{
     command::{Answer, Command},
-    endpoints::Place,
+    endpoints::EndpointLocation,
 };
 
 /// Where a queue to be made will live.
-struct Home {
-    lane: usize,
-    place: Place,
+struct SrqPlacement {
+    cq_ring: usize,
+    place: EndpointLocation,
     srqn: Srqn,
-    bell: u32,
+    doorbell: u32,
 }
 
-impl Desk<'_, '_> {
+impl CallHandler<'_, '_> {
     pub(super) fn create_srq(&mut self, request: CreateSrqRequest) -> Reply<CreateSrq> {
         let limits = &self.registry.limits;
         check_limit(&self.objects.srqs, limits.client.srqs)?;
@@ -61,7 +61,7 @@ impl Desk<'_, '_> {
     }
 
     /// A free number and bell on the worker with the fewest queues of the device: the queue pairs that come will live there.
-    fn find_srq_home(&mut self) -> Result<Home, Refused> {
+    fn find_srq_home(&mut self) -> Result<SrqPlacement, Refused> {
         let limit = self.registry.limits.device.srqs;
         let client_limit = self.registry.limits.client.srqs;
         let device = self.registry.device(self.objects.device);
@@ -69,40 +69,46 @@ impl Desk<'_, '_> {
             return Err(Refused::limit(limit));
         }
         let queues = device.qpns.iter().zip(&device.srqns).map(|(qpns, srqns)| qpns.len() + srqns.len());
-        let (lane, _) = queues.enumerate().min_by_key(|(_, queues)| *queues).expect("a device has a worker");
+        let (cq_ring, _) = queues.enumerate().min_by_key(|(_, queues)| *queues).expect("a device has a worker");
         // Numbered as queue pairs are: the same 24 bits, the same reserved ones left out, so that none is 0.
         let taken =
-            random().and_then(|bits| device.srqns[lane].take(bits, Instant::now())).ok_or(Refused::limit(limit))?;
-        let place = device.setup.endpoints[lane];
+            random().and_then(|bits| device.srqns[cq_ring].take(bits, Instant::now())).ok_or(Refused::limit(limit))?;
+        let place = device.setup.endpoints[cq_ring];
         let srqn = Srqn::new(place.endpoint, taken.index());
-        let Some(bell) = self.objects.bells[lane].take() else {
-            device.srqns[lane].give_back(taken, Instant::now());
+        let Some(doorbell) = self.objects.doorbells[cq_ring].take() else {
+            device.srqns[cq_ring].give_back(taken, Instant::now());
             return Err(Refused::limit(client_limit));
         };
         device.srqs += 1;
-        Ok(Home { lane, place, srqn, bell })
+        Ok(SrqPlacement { cq_ring, place, srqn, doorbell })
     }
 
-    fn give_back_srq(&mut self, home: &Home) {
+    fn give_back_srq(&mut self, home: &SrqPlacement) {
         let device = self.registry.device(self.objects.device);
-        device.srqns[home.lane].give_back(Qpn::new(home.srqn.endpoint(), home.srqn.index()), Instant::now());
+        device.srqns[home.cq_ring].give_back(Qpn::new(home.srqn.endpoint(), home.srqn.index()), Instant::now());
         device.srqs -= 1;
-        self.objects.bells[home.lane].give_back(home.bell);
+        self.objects.doorbells[home.cq_ring].give_back(home.doorbell);
     }
 
-    fn make_srq(&mut self, request: &CreateSrqRequest, sizes: QpSizes, home: &Home, bytes: u64) -> Reply<CreateSrq> {
-        let &Home { lane, place, srqn, bell } = home;
+    fn make_srq(
+        &mut self,
+        request: &CreateSrqRequest,
+        sizes: QpSizes,
+        home: &SrqPlacement,
+        bytes: u64,
+    ) -> Reply<CreateSrq> {
+        let &SrqPlacement { cq_ring, place, srqn, doorbell } = home;
         let pd = find(&mut self.objects.pds, request.pd)?;
         let config = SrqConfig { srqn, pd: pd.pdn, sizes };
-        let (ring, fd) = new_srq(srqn, self.session, bell, sizes, self.room(1)?)?;
+        let (ring, fd) = new_srq(srqn, self.session, doorbell, sizes, self.room(1)?)?;
         let limit = self.registry.limits.device.srqs.into();
         self.tell(place.worker, Command::AddSrq(Box::new(Srq::new(config)), ring), limit)?;
         find(&mut self.objects.pds, request.pd)?.users += 1;
-        let object = SrqObject { config, worker: place.worker, lane, bell, pd: request.pd, bytes, users: 0 };
+        let object = SrqObject { config, worker: place.worker, cq_ring, doorbell, pd: request.pd, bytes, users: 0 };
         self.objects.srqs.insert(srqn.get(), object);
         debug!(session = %self.session, %srqn, worker = %place.worker, "shared receive queue made");
         let (wrs, sges) = (sizes.recv_wrs, sizes.recv_sges);
-        Ok((CreateSrqReply { srqn: srqn.get(), worker: lane as u32, bell, wrs, sges }, vec![fd]))
+        Ok((CreateSrqReply { srqn: srqn.get(), worker: cq_ring as u32, doorbell, wrs, sges }, vec![fd]))
     }
 
     pub(super) fn modify_srq(&mut self, request: ModifySrqRequest) -> Reply<ModifySrq> {
@@ -134,8 +140,13 @@ impl Desk<'_, '_> {
         check_unused(users)?;
         self.take_back(worker, Command::DropSrq(config.srqn))?;
         let object = self.objects.srqs.remove(&number).expect("found a few lines up");
-        let place = self.registry.device(self.objects.device).setup.endpoints[object.lane];
-        self.give_back_srq(&Home { lane: object.lane, place, srqn: config.srqn, bell: object.bell });
+        let place = self.registry.device(self.objects.device).setup.endpoints[object.cq_ring];
+        self.give_back_srq(&SrqPlacement {
+            cq_ring: object.cq_ring,
+            place,
+            srqn: config.srqn,
+            doorbell: object.doorbell,
+        });
         self.objects.bytes -= object.bytes;
         find(&mut self.objects.pds, object.pd)?.users -= 1;
         debug!(session = %self.session, srqn = %config.srqn, "shared receive queue ended");

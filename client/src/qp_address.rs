@@ -9,7 +9,7 @@ use crate::{gid::Gid, mr::Access};
 /// One end of a connection, as the other end must know it. How it gets there is the program's affair: as fields, or as text
 /// (`10.10.0.1/0x040005/123456/4096`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Endpoint {
+pub struct QpAddress {
     /// Address of the device.
     pub gid: Gid,
     /// The queue pair.
@@ -20,18 +20,18 @@ pub struct Endpoint {
     pub mtu_bytes: u32,
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for QpAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/0x{:06x}/{}/{}", self.gid, self.qpn, self.psn, self.mtu_bytes)
     }
 }
 
-/// Text that is not that of an [`Endpoint`].
+/// Text that is not that of an [`QpAddress`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not an endpoint (address/0xqpn/psn/mtu)")]
 pub struct NotAnEndpoint;
 
-impl FromStr for Endpoint {
+impl FromStr for QpAddress {
     type Err = NotAnEndpoint;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -112,13 +112,13 @@ mod tests {
     fn an_endpoint_survives_as_text() {
         for gid in ["10.10.0.1", "fd00:10::1"] {
             let gid = gid.parse().expect("an address");
-            let endpoint = Endpoint { gid, qpn: 0x04_0005, psn: 77, mtu_bytes: 4096 };
+            let endpoint = QpAddress { gid, qpn: 0x04_0005, psn: 77, mtu_bytes: 4096 };
             assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
         }
         for wrong in
             ["", "10.10.0.1", "10.10.0.1/5/7/1024", "10.10.0.1/0x5/7", "10.10.0.1/0x5/7/1024/9", "a/0x5/7/1024"]
         {
-            assert_eq!(wrong.parse::<Endpoint>(), Err(NotAnEndpoint), "{wrong}");
+            assert_eq!(wrong.parse::<QpAddress>(), Err(NotAnEndpoint), "{wrong}");
         }
     }
 }

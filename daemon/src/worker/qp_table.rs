@@ -9,7 +9,7 @@
 
 use roced_shared::{
     abi::{
-        doorbell::{BELLS, any_bell, drain_bells},
+        doorbell::{DOORBELLS, any_doorbell, drain_doorbells},
         layout::{QpLayout, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX, SrqLayout},
     },
     ids::{Qpn, SessionId},
@@ -23,8 +23,8 @@ use roced_transport::{
 
 use super::ready::ReadyList;
 use crate::memory::{
+    access_log::touch,
     queues::{QpRings, SrqRing, WorkerSession},
-    touched::touch,
 };
 
 /// Work requests of each direction that a queue pair may post before the next has its turn; a guess.
@@ -33,20 +33,20 @@ const QUANTUM: u32 = 16;
 /// Work requests that a shared receive queue may post before the next has its turn: it feeds several queue pairs; a guess.
 const SHARED_QUANTUM: u32 = 4 * QUANTUM;
 
-/// Bell `bell` of the session in `slot` in the table of bells.
-const fn bell_place(slot: u32, bell: u32) -> usize {
-    slot as usize * BELLS as usize + bell as usize
+/// Bell `doorbell` of the session in `slot` in the table of bells.
+const fn doorbell_place(slot: u32, doorbell: u32) -> usize {
+    slot as usize * DOORBELLS as usize + doorbell as usize
 }
 
 #[derive(Debug)]
-struct SessionSeat {
+struct SessionEntry {
     session: WorkerSession,
     /// Queue pairs and shared receive queues.
     users: u32,
     muted: bool,
 }
 
-impl SessionSeat {
+impl SessionEntry {
     /// Bells or rings of the session are looked at.
     fn touch(&self) {
         touch(self.session.session, self.session.session);
@@ -55,14 +55,14 @@ impl SessionSeat {
 
 /// A shared receive queue; its seat is behind those of all queue pairs.
 #[derive(Debug)]
-struct SrqSeat {
+struct SrqEntry {
     ring: SrqRing,
     words: usize,
     session_slot: u32,
 }
 
 #[derive(Debug)]
-struct QpSeat {
+struct QpEntry {
     rings: QpRings,
     send_words: usize,
     recv_words: usize,
@@ -71,14 +71,14 @@ struct QpSeat {
 
 /// Every session and queue pair of a worker.
 #[derive(Debug)]
-pub struct Seats {
-    sessions: Vec<Option<SessionSeat>>,
+pub struct QpTable {
+    sessions: Vec<Option<SessionEntry>>,
     /// Occupied slots of `sessions`, in no order.
     live: Vec<u32>,
-    qps: Table<QpSeat>,
-    srqs: Table<SrqSeat>,
+    qps: Table<QpEntry>,
+    srqs: Table<SrqEntry>,
     /// Seat of each session slot's bells, plus one; 0 where there is none.
-    bells: Box<[u32]>,
+    doorbells: Box<[u32]>,
     ready: ReadyList,
     /// Where work is copied to before it is checked.
     send_slot: SendSlot,
@@ -94,7 +94,7 @@ pub struct Served {
     pub fault: Option<(SessionId, ClientFault)>,
 }
 
-impl Seats {
+impl QpTable {
     /// Empty seats for that many.
     pub fn new(max_sessions: u32, max_qps: u32, max_srqs: u32) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Seats {
             live: Vec::with_capacity(max_sessions as usize),
             qps: Table::new(max_qps),
             srqs: Table::new(max_srqs),
-            bells: vec![0; bell_place(max_sessions, 0)].into_boxed_slice(),
+            doorbells: vec![0; doorbell_place(max_sessions, 0)].into_boxed_slice(),
             ready: ReadyList::new(max_qps + max_srqs, max_sessions),
             send_slot: [0; SEND_SLOT_WORDS_MAX],
             recv_slot: [0; RECV_SLOT_WORDS_MAX],
@@ -117,7 +117,7 @@ impl Seats {
         let free = self.sessions.iter().position(Option::is_none);
         let (Some(slot), None) = (free, self.slot_of(session.session)) else { return Err(session) };
         self.live.push(slot as u32);
-        self.sessions[slot] = Some(SessionSeat { session, users: 0, muted: false });
+        self.sessions[slot] = Some(SessionEntry { session, users: 0, muted: false });
         Ok(())
     }
 
@@ -135,17 +135,18 @@ impl Seats {
     }
 
     /// True when the session of a queue pair with these rings is here, and their bell is free.
-    pub fn has_bell_for(&self, rings: &QpRings) -> bool {
-        self.has_bell(rings.session, rings.bell)
+    pub fn has_doorbell_for(&self, rings: &QpRings) -> bool {
+        self.has_doorbell(rings.session, rings.doorbell)
     }
 
-    fn has_bell(&self, session: SessionId, bell: u32) -> bool {
-        self.slot_of(session).is_some_and(|slot| bell < BELLS && self.bells[bell_place(slot, bell)] == 0)
+    fn has_doorbell(&self, session: SessionId, doorbell: u32) -> bool {
+        self.slot_of(session)
+            .is_some_and(|slot| doorbell < DOORBELLS && self.doorbells[doorbell_place(slot, doorbell)] == 0)
     }
 
     /// True when the shared receive queue with this ring could be seated as number `index` of them.
     pub fn has_srq_room(&self, index: u32, ring: &SrqRing) -> bool {
-        self.srqs.has_room(index) && self.has_bell(ring.session, ring.bell)
+        self.srqs.has_room(index) && self.has_doorbell(ring.session, ring.doorbell)
     }
 
     /// Seats a shared receive queue as number `index` of them.
@@ -156,10 +157,10 @@ impl Seats {
         assert!(self.has_srq_room(index, &ring), "a free seat, a free bell");
         let slot = self.slot_of(ring.session).expect("has_srq_room found it");
         let seat = self.srq_seat(index);
-        self.bells[bell_place(slot, ring.bell)] = seat + 1;
+        self.doorbells[doorbell_place(slot, ring.doorbell)] = seat + 1;
         self.sessions[slot as usize].as_mut().expect("an occupied slot").users += 1;
         let words = SrqLayout::new(ring.sizes).recv.stride_words();
-        let _ = self.srqs.insert(index, SrqSeat { ring, words, session_slot: slot });
+        let _ = self.srqs.insert(index, SrqEntry { ring, words, session_slot: slot });
         self.ready.add(seat);
         // It may have been rung for before it sat here.
         self.ready.push(seat, slot);
@@ -169,7 +170,7 @@ impl Seats {
     pub fn remove_srq(&mut self, index: u32) -> Option<SrqRing> {
         let srq = self.srqs.remove(index)?;
         self.ready.remove(self.srq_seat(index));
-        self.bells[bell_place(srq.session_slot, srq.ring.bell)] = 0;
+        self.doorbells[doorbell_place(srq.session_slot, srq.ring.doorbell)] = 0;
         self.sessions[srq.session_slot as usize].as_mut().expect("sessions outlive their queues").users -= 1;
         Some(srq.ring)
     }
@@ -198,14 +199,14 @@ impl Seats {
     /// Seats a queue pair in `seat`.
     ///
     /// # Panics
-    /// Unless the seat is free and [`Self::has_bell_for`] said that it may.
+    /// Unless the seat is free and [`Self::has_doorbell_for`] said that it may.
     pub fn add_qp(&mut self, seat: u32, rings: QpRings) {
-        assert!(self.qps.has_room(seat) && self.has_bell_for(&rings), "a free seat, a free bell");
+        assert!(self.qps.has_room(seat) && self.has_doorbell_for(&rings), "a free seat, a free bell");
         let slot = self.slot_of(rings.session).expect("has_bell_for found it");
         let layout = QpLayout::new(rings.sizes);
-        self.bells[bell_place(slot, rings.bell)] = seat + 1;
+        self.doorbells[doorbell_place(slot, rings.doorbell)] = seat + 1;
         self.sessions[slot as usize].as_mut().expect("an occupied slot").users += 1;
-        let qp = QpSeat {
+        let qp = QpEntry {
             send_words: layout.send.stride_words(),
             recv_words: layout.recv.stride_words(),
             session_slot: slot,
@@ -220,13 +221,13 @@ impl Seats {
     pub fn remove_qp(&mut self, seat: u32) -> Option<QpRings> {
         let qp = self.qps.remove(seat)?;
         self.ready.remove(seat);
-        self.bells[bell_place(qp.session_slot, qp.rings.bell)] = 0;
+        self.doorbells[doorbell_place(qp.session_slot, qp.rings.doorbell)] = 0;
         self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs").users -= 1;
         Some(qp.rings)
     }
 
     /// Seats of queue pairs are below this.
-    pub const fn seats(&self) -> u32 {
+    pub const fn qp_table(&self) -> u32 {
         self.qps.capacity()
     }
 
@@ -241,7 +242,7 @@ impl Seats {
     }
 
     /// Takes every bell that was rung: their queue pairs want a turn. Says how many there were.
-    pub fn drain_bells(&mut self) -> usize {
+    pub fn drain_doorbells(&mut self) -> usize {
         let mut rung = 0;
         for slot in &self.live {
             let Some(seat) = &self.sessions[*slot as usize] else { continue };
@@ -249,9 +250,9 @@ impl Seats {
                 continue;
             }
             seat.touch();
-            drain_bells(&seat.session.bells, |bell| {
+            drain_doorbells(&seat.session.doorbells, |doorbell| {
                 // A bell that belongs to no queue pair is a client's noise.
-                if let Some(qp) = self.bells[bell_place(*slot, bell)].checked_sub(1) {
+                if let Some(qp) = self.doorbells[doorbell_place(*slot, doorbell)].checked_sub(1) {
                     self.ready.push(qp, *slot);
                     rung += 1;
                 }
@@ -261,11 +262,11 @@ impl Seats {
     }
 
     /// A bell waits to be drained.
-    pub fn any_bell(&self) -> bool {
+    pub fn any_doorbell(&self) -> bool {
         self.live.iter().filter_map(|slot| self.sessions[*slot as usize].as_ref()).filter(|seat| !seat.muted).any(
             |seat| {
                 seat.touch();
-                any_bell(&seat.session.bells)
+                any_doorbell(&seat.session.doorbells)
             },
         )
     }
@@ -354,7 +355,7 @@ struct Drained {
     more: bool,
 }
 
-fn drain_sends(qp: &mut QpSeat, endpoint: &mut Endpoint, slot: &mut SendSlot) -> Result<Drained, ClientFault> {
+fn drain_sends(qp: &mut QpEntry, endpoint: &mut Endpoint, slot: &mut SendSlot) -> Result<Drained, ClientFault> {
     let QpRings { qpn, sizes, send, .. } = &mut qp.rings;
     let corrupt = |_| ClientFault::RingCorrupt(*qpn);
     if send.available().map_err(corrupt)? == 0 {
@@ -371,7 +372,7 @@ fn drain_sends(qp: &mut QpSeat, endpoint: &mut Endpoint, slot: &mut SendSlot) ->
     Ok(Drained { taken, more: quota > 0 && taken == quota })
 }
 
-fn drain_recvs(qp: &mut QpSeat, endpoint: &mut Endpoint, slot: &mut RecvSlot) -> Result<Drained, ClientFault> {
+fn drain_recvs(qp: &mut QpEntry, endpoint: &mut Endpoint, slot: &mut RecvSlot) -> Result<Drained, ClientFault> {
     let QpRings { qpn, sizes, recv, shared, .. } = &mut qp.rings;
     let corrupt = |_| ClientFault::RingCorrupt(*qpn);
     if recv.available().map_err(corrupt)? == 0 {
@@ -390,7 +391,7 @@ fn drain_recvs(qp: &mut QpSeat, endpoint: &mut Endpoint, slot: &mut RecvSlot) ->
     Ok(Drained { taken, more: quota > 0 && taken == quota })
 }
 
-fn drain_shared(srq: &mut SrqSeat, endpoint: &mut Endpoint, slot: &mut RecvSlot) -> Result<Drained, ClientFault> {
+fn drain_shared(srq: &mut SrqEntry, endpoint: &mut Endpoint, slot: &mut RecvSlot) -> Result<Drained, ClientFault> {
     let SrqRing { srqn, sizes, recv, .. } = &mut srq.ring;
     let corrupt = |_| ClientFault::SharedRingCorrupt(*srqn);
     if recv.available().map_err(corrupt)? == 0 {

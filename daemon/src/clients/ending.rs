@@ -11,8 +11,8 @@ use std::{
 use roced_shared::ids::SessionId;
 
 use super::{
-    control::{Desk, Registry},
-    outside::Outside,
+    control::{CallHandler, Registry},
+    environment::Environment,
     session::Objects,
 };
 
@@ -24,7 +24,7 @@ const TIME_AT_ONCE: Duration = Duration::from_millis(5);
 
 /// Sessions without a client, the first to be ended first.
 #[derive(Debug, Default)]
-pub(super) struct Leaving(VecDeque<Left>);
+pub(super) struct EndingSessions(VecDeque<Left>);
 
 #[derive(Debug)]
 struct Left {
@@ -33,17 +33,18 @@ struct Left {
     since: Instant,
 }
 
-impl Leaving {
+impl EndingSessions {
     pub(super) fn add(&mut self, session: SessionId, objects: Box<Objects>) {
         self.0.push_back(Left { session, objects, since: Instant::now() });
     }
 
     /// Ends some of what they have.
-    pub(super) fn end_some(&mut self, registry: &mut Registry, outside: &mut Outside<'_>) {
+    pub(super) fn end_some(&mut self, registry: &mut Registry, environment: &mut Environment<'_>) {
         let begin = Instant::now();
         for _ in 0..OBJECTS_AT_ONCE {
             let Some(Left { session, objects, .. }) = self.0.front_mut() else { return };
-            let mut desk = Desk { registry: &mut *registry, session: *session, objects, outside: &mut *outside };
+            let mut desk =
+                CallHandler { registry: &mut *registry, session: *session, objects, environment: &mut *environment };
             if !desk.end_next() {
                 self.0.pop_front();
             }

@@ -11,14 +11,14 @@
 //!
 //! An access may meet a page that somebody has to bring first (a disk, a file system in user space, a userfaultfd) or make (zeros for a huge page), or an
 //! address space that its program keeps locked. All of that may be the client's doing, so no worker does it itself, and a worker waits no longer than the
-//! client's user may have it wait (`credit.rs`). Who uses that up, or blocks too long at once, loses the memory and with it the session. So the harm to
+//! client's user may have it wait (`stall_budget.rs`). Who uses that up, or blocks too long at once, loses the memory and with it the session. So the harm to
 //! others on the same worker is bounded.
 //!
-//! What can be done together is: pieces that are written one behind the other go in one piece, before anybody is told of them ([`KeptMemory::settle`]); and who
+//! What can be done together is: pieces that are written one behind the other go in one piece, before anybody is told of them ([`ProxiedMemory::settle`]); and who
 //! reads on where it stopped finds the bytes read ahead, in the same turn.
 
-mod desk;
-mod porter;
+mod copy_thread;
+mod request_queue;
 mod wait;
 
 use std::{
@@ -29,8 +29,8 @@ use std::{
 use nix::errno::Errno;
 use roced_transport::io::MemoryFault;
 
-use self::{desk::Desk, porter::Shared};
-use super::{credit::credit_of, descriptor::Descriptor, reach::Moment};
+use self::{copy_thread::Shared, request_queue::RequestQueue};
+use super::{backing::PollId, descriptor::Descriptor, stall_budget::credit_of};
 
 /// Most bytes of one access: sixteen packets of the largest path MTU.
 const ROOM: usize = 64 << 10;
@@ -40,29 +40,34 @@ const LOWEST: u64 = 64 << 10;
 
 /// Memory that stays where it is.
 #[derive(Debug)]
-pub struct KeptMemory {
-    porter: Arc<Porter>,
+pub struct ProxiedMemory {
+    copy_thread: Arc<CopyThread>,
     address: u64,
     bytes: u64,
     writable: bool,
 }
 
-impl KeptMemory {
-    /// `range` of the address space that `porter` has.
+impl ProxiedMemory {
+    /// `range` of the address space that `copy_thread` has.
     ///
     /// # Errors
     /// `EFAULT` when its ends are not mapped for reading; `EAGAIN` when the porter has lost its memory or takes too long to look.
-    pub(crate) fn new(porter: &Arc<Porter>, range: &Range<u64>, writable: bool) -> Result<Self, Errno> {
+    pub(crate) fn new(copy_thread: &Arc<CopyThread>, range: &Range<u64>, writable: bool) -> Result<Self, Errno> {
         if range.start < LOWEST || range.end > i64::MAX as u64 || range.is_empty() {
             return Err(Errno::EFAULT);
         }
-        let mut desk = porter.desk(Moment::of_control());
-        desk.settle(&porter.shared).map_err(|MemoryFault| Errno::EAGAIN)?;
+        let mut desk = copy_thread.desk(PollId::of_control());
+        desk.settle(&copy_thread.shared).map_err(|MemoryFault| Errno::EAGAIN)?;
         for address in [range.start, range.end - 1] {
-            desk.read(&porter.shared, address, 1, 1)?;
+            desk.read(&copy_thread.shared, address, 1, 1)?;
         }
         drop(desk);
-        Ok(Self { porter: Arc::clone(porter), address: range.start, bytes: range.end - range.start, writable })
+        Ok(Self {
+            copy_thread: Arc::clone(copy_thread),
+            address: range.start,
+            bytes: range.end - range.start,
+            writable,
+        })
     }
 
     /// Bytes.
@@ -81,7 +86,7 @@ impl KeptMemory {
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        self.porter.shared.is_lost()
+        self.copy_thread.shared.is_lost()
     }
 
     /// Writes `bytes` to `offset`, at the latest when [`Self::settle`] returns.
@@ -91,12 +96,12 @@ impl KeptMemory {
     ///
     /// # Panics
     /// When they do not fit, as `ClientMemory::write`.
-    pub fn write(&self, offset: u64, bytes: &[u8], moment: Moment) -> Result<(), MemoryFault> {
+    pub fn write(&self, offset: u64, bytes: &[u8], moment: PollId) -> Result<(), MemoryFault> {
         self.check(offset, bytes.len());
-        let mut desk = self.porter.desk(moment);
+        let mut desk = self.copy_thread.desk(moment);
         let mut address = self.address + offset;
         for piece in bytes.chunks(ROOM) {
-            desk.stage(&self.porter.shared, address, piece)?;
+            desk.stage(&self.copy_thread.shared, address, piece)?;
             address += piece.len() as u64;
         }
         Ok(())
@@ -106,8 +111,8 @@ impl KeptMemory {
     ///
     /// # Errors
     /// It cannot be written; the memory is lost.
-    pub fn settle(&self, moment: Moment) -> Result<(), MemoryFault> {
-        self.porter.desk(moment).settle(&self.porter.shared)
+    pub fn settle(&self, moment: PollId) -> Result<(), MemoryFault> {
+        self.copy_thread.desk(moment).settle(&self.copy_thread.shared)
     }
 
     /// Copies what lies at `offset` to `into`. What the same moment has read ahead is not read again: whoever asks has another `moment` when the
@@ -118,14 +123,14 @@ impl KeptMemory {
     ///
     /// # Panics
     /// When the range does not lie inside, as [`Self::write`].
-    pub fn read(&self, offset: u64, into: &mut [u8], moment: Moment) -> Result<(), MemoryFault> {
+    pub fn read(&self, offset: u64, into: &mut [u8], moment: PollId) -> Result<(), MemoryFault> {
         self.check(offset, into.len());
-        let mut desk = self.porter.desk(moment);
-        desk.settle(&self.porter.shared)?;
+        let mut desk = self.copy_thread.desk(moment);
+        desk.settle(&self.copy_thread.shared)?;
         let mut address = self.address + offset;
         for piece in into.chunks_mut(ROOM) {
             let room = self.address + self.bytes - address;
-            desk.read_ahead(&self.porter.shared, address, piece, room)?;
+            desk.read_ahead(&self.copy_thread.shared, address, piece, room)?;
             address += piece.len() as u64;
         }
         Ok(())
@@ -139,36 +144,36 @@ impl KeptMemory {
 
 /// Who reads and writes the memory of one address space.
 #[derive(Debug)]
-pub(crate) struct Porter {
+pub(crate) struct CopyThread {
     shared: Arc<Shared>,
-    desk: Mutex<Desk>,
+    desk: Mutex<RequestQueue>,
 }
 
-impl Porter {
+impl CopyThread {
     /// Takes a client's descriptor of its `/proc/self/mem`.
     ///
     /// # Errors
     /// It is of something else (`EINVAL`); its user has no credit left (`EAGAIN`); no thread.
     pub(crate) fn new(descriptor: Descriptor) -> Result<Arc<Self>, Errno> {
         let uid = descriptor.uid();
-        let credit = credit_of(uid).ok_or(Errno::EAGAIN)?;
+        let stall_budget = credit_of(uid).ok_or(Errno::EAGAIN)?;
         let (shared, thread) = Shared::begin(descriptor)?;
-        let mut desk = Desk::new(thread, uid, credit, Moment::of_control());
+        let mut desk = RequestQueue::new(thread, uid, stall_budget, PollId::of_control());
         let looked = desk.welcome(&shared);
-        let porter = Arc::new(Self { shared, desk: Mutex::new(desk) });
-        looked.map(|()| porter)
+        let copy_thread = Arc::new(Self { shared, desk: Mutex::new(desk) });
+        looked.map(|()| copy_thread)
     }
 
     /// A place at the desk, for a moment's accesses. Where another worker is there, this waits until it has what it came for; that counts once, for
     /// the one who is there, and bounds what either waits.
-    fn desk(&self, moment: Moment) -> MutexGuard<'_, Desk> {
+    fn desk(&self, moment: PollId) -> MutexGuard<'_, RequestQueue> {
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         desk.now_is(moment);
         desk
     }
 }
 
-impl Drop for Porter {
+impl Drop for CopyThread {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
         self.desk.get_mut().unwrap_or_else(PoisonError::into_inner).wake_porter();
@@ -191,7 +196,7 @@ mod tests {
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
     use super::*;
-    use crate::memory::{credit::GivenUp, descriptor::receive};
+    use crate::memory::{descriptor::receive, stall_budget::AbandonedThread};
 
     /// Memory of that process, as user `uid` would pass it.
     fn passed(pid: u32, uid: u32) -> Descriptor {
@@ -221,10 +226,10 @@ mod tests {
     #[test]
     fn a_process_that_ends_while_peers_reach_it_is_not_at_fault() {
         let (mut child, stack) = process();
-        let porter = Porter::new(passed(child.id(), 4_000_000_020)).expect("memory of a process");
-        let memory = KeptMemory::new(&porter, &stack, true).expect("a stack");
+        let copy_thread = CopyThread::new(passed(child.id(), 4_000_000_020)).expect("memory of a process");
+        let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
         let mut bytes = [0; 100];
-        let mut turn = Moment::first();
+        let mut turn = PollId::first();
         memory.read(0, &mut bytes, turn).expect("it is there");
         memory.write(0, &bytes, turn).and_then(|()| memory.settle(turn)).expect("it is there");
         child.kill().and_then(|()| child.wait()).expect("it ends");
@@ -244,12 +249,12 @@ mod tests {
     fn very_many_small_pieces_in_a_turn_are_paid_for() {
         let uid = 4_000_000_022;
         let (mut child, stack) = process();
-        let porter = Porter::new(passed(child.id(), uid)).expect("memory of a process");
-        let memory = KeptMemory::new(&porter, &stack, true).expect("a stack");
+        let copy_thread = CopyThread::new(passed(child.id(), uid)).expect("memory of a process");
+        let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
         // Most of what there is has gone.
-        let (credit, turn) = (credit_of(uid).expect("nearly all of it"), Moment::first());
-        let most = credit.most(turn, 0).expect("none is given up");
-        assert!(credit.spend(turn, most - Duration::from_millis(5)));
+        let (stall_budget, turn) = (credit_of(uid).expect("nearly all of it"), PollId::first());
+        let most = stall_budget.most(turn, 0).expect("none is given up");
+        assert!(stall_budget.spend(turn, most - Duration::from_millis(5)));
         let ends = [0, memory.len() - 1];
         let pieces = ends.iter().cycle().take(1_000_000);
         let done = pieces.take_while(|at| memory.read(**at, &mut [0], turn).is_ok()).count();
@@ -261,11 +266,11 @@ mod tests {
     fn nobody_waits_for_one_whose_user_has_too_many_that_do_not_answer() {
         let uid = 4_000_000_023;
         let (mut child, stack) = process();
-        let porter = Porter::new(passed(child.id(), uid)).expect("memory of a process");
-        let memory = KeptMemory::new(&porter, &stack, true).expect("a stack");
-        let credit = credit_of(uid).expect("all of it, nearly");
-        let given_up = [(); 4].map(|()| GivenUp::begin(&credit, uid));
-        assert_eq!(memory.read(0, &mut [0], Moment::first()), Err(MemoryFault));
+        let copy_thread = CopyThread::new(passed(child.id(), uid)).expect("memory of a process");
+        let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
+        let stall_budget = credit_of(uid).expect("all of it, nearly");
+        let given_up = [(); 4].map(|()| AbandonedThread::begin(&stall_budget, uid));
+        assert_eq!(memory.read(0, &mut [0], PollId::first()), Err(MemoryFault));
         assert!(memory.is_lost());
         drop(given_up);
         child.kill().and_then(|()| child.wait()).expect("it ends");

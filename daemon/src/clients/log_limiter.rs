@@ -8,13 +8,13 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Counts lines of one kind.
 #[derive(Debug, Default)]
-pub(crate) struct Quiet {
+pub(crate) struct LogLimiter {
     begin: Option<Instant>,
     lines: u32,
     held_back: u64,
 }
 
-impl Quiet {
+impl LogLimiter {
     /// May a line be written now? Then: how many were held back since the last.
     pub(crate) fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.begin.is_none_or(|begin| now.duration_since(begin) >= INTERVAL) {
@@ -36,10 +36,10 @@ mod tests {
 
     #[test]
     fn what_is_held_back_is_told_with_the_next_line() {
-        let mut quiet = Quiet::default();
+        let mut log_limiter = LogLimiter::default();
         let begin = Instant::now();
-        assert_eq!((0..25).filter_map(|_| quiet.admit(begin)).collect::<Vec<_>>(), [0; LINES as usize]);
-        assert_eq!(quiet.admit(begin + INTERVAL), Some(15));
-        assert_eq!(quiet.admit(begin + INTERVAL), Some(0));
+        assert_eq!((0..25).filter_map(|_| log_limiter.admit(begin)).collect::<Vec<_>>(), [0; LINES as usize]);
+        assert_eq!(log_limiter.admit(begin + INTERVAL), Some(15));
+        assert_eq!(log_limiter.admit(begin + INTERVAL), Some(0));
     }
 }

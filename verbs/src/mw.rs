@@ -10,9 +10,9 @@ use crate::{
         attributes::{MwBind, MwBindInfo},
         object::{Mw as Face, Pd as PdFace, Qp as QpFace},
     },
-    domain::Pd,
     errno::{self, Errno, Result},
     object::Object,
+    pd::Pd,
     post,
     qp::Qp,
 };

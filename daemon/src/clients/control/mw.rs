@@ -22,12 +22,12 @@ use super::{
         refused::Refused,
         session::{Bound, MrObject, MwKind, MwObject, QpObject, check_limit, find},
     },
-    Desk, Reply,
-    memory::nothing,
+    CallHandler, Reply,
+    mr::nothing,
 };
 use crate::worker::command::Command;
 
-impl Desk<'_, '_> {
+impl CallHandler<'_, '_> {
     pub(super) fn alloc_mw(&mut self, request: AllocMwRequest) -> Reply<AllocMw> {
         let limits = &self.registry.limits;
         let (client_limit, device_limit) = (limits.client.mrs, limits.device.mrs);
@@ -217,7 +217,7 @@ fn check_bind(region: &Mr, kind: MwKind, window: BindWindow) -> Result<(), Refus
 
 #[cfg(test)]
 mod tests {
-    use roced_shared::ids::{Pdn, RegionId};
+    use roced_shared::ids::{MemoryObjectId, Pdn};
 
     use super::*;
 
@@ -227,7 +227,7 @@ mod tests {
         access: access::ALL,
         va: u64::MAX - 999,
         length: 1000,
-        region: RegionId(1),
+        region: MemoryObjectId(1),
         offset: 0,
         scope: Scope::Region,
     };

@@ -14,9 +14,9 @@ use crate::{
     },
     context,
     cq::wc_flag,
-    domain::Pd,
     errno::{self, Errno, Result},
     object::Object,
+    pd::Pd,
     query::PORT,
 };
 

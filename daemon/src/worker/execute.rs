@@ -19,8 +19,8 @@ use super::{
     command::{Answer, Command, Refused},
     metrics::{EndpointSnapshot, QPS_A_SNAPSHOT, QpSnapshot, QueueSnapshot, WorkerSnapshot},
     nic::Nic,
-    seats::seat_of,
-    turn::{Station, Worker, monotonic_now},
+    poll_loop::{EndpointSlot, Worker, monotonic_now},
+    qp_table::seat_of,
 };
 use crate::memory::queues::{QpRings, SrqRing, WorkerSession};
 
@@ -45,19 +45,21 @@ impl<N: Nic> Worker<N> {
             Command::AttachSession(session) => self.attach_session(session),
             Command::DetachSession(session) => self.detach_session(session),
             Command::MapRegion(id, memory) => self
-                .holdings
+                .worker_memory
                 .add_region(id, memory)
                 .map_or_else(|memory| no_room(Command::MapRegion(id, memory)), |()| Answer::Done),
-            Command::UnmapRegion(id) => self.holdings.remove_region(id).map_or_else(missing, Answer::Region),
-            Command::AddLane(cqn, lane) => self
-                .holdings
-                .add_lane(cqn, lane)
-                .map_or_else(|lane| no_room(Command::AddLane(cqn, lane)), |()| Answer::Done),
-            Command::ChangeRing(cqn, ring) => match self.holdings.change_ring(cqn, ring) {
+            Command::UnmapRegion(id) => self.worker_memory.remove_region(id).map_or_else(missing, Answer::Region),
+            Command::AddCqRing(cqn, cq_ring) => self
+                .worker_memory
+                .add_cq_ring(cqn, cq_ring)
+                .map_or_else(|cq_ring| no_room(Command::AddCqRing(cqn, cq_ring)), |()| Answer::Done),
+            Command::ChangeRing(cqn, ring) => match self.worker_memory.change_ring(cqn, ring) {
                 Ok(before) => Answer::Ring(before),
                 Err(ring) => Answer::Refused(Refused::NoSuchObject, Some(Command::ChangeRing(cqn, ring))),
             },
-            Command::DropLane(cqn) => self.holdings.remove_lane(cqn).map_or_else(missing, Answer::Lane),
+            Command::DropCqRing(cqn) => {
+                self.worker_memory.remove_cq_ring(cqn).map_or_else(missing, Answer::MappedCqRing)
+            }
             Command::AddMr(device, mr) => match self.endpoint_of(device) {
                 Some(endpoint) => done_or_refused(endpoint.insert_mr(mr)),
                 None => missing(),
@@ -92,7 +94,7 @@ impl<N: Nic> Worker<N> {
             Command::AddSrq(srq, ring) => self.add_srq(srq, ring),
             Command::SetSrqLimit(srqn, limit) => self.set_srq_limit(srqn, limit),
             Command::SrqLimit(srqn) => {
-                let srq = self.station(srqn.endpoint()).and_then(|at| self.stations[at].endpoint.srq(srqn));
+                let srq = self.endpoint_slot(srqn.endpoint()).and_then(|at| self.endpoint_slots[at].endpoint.srq(srqn));
                 srq.map_or_else(missing, |srq| Answer::SrqLimit(srq.limit()))
             }
             Command::DropSrq(srqn) => self.drop_srq(srqn),
@@ -101,7 +103,7 @@ impl<N: Nic> Worker<N> {
             }
             Command::FinishKeyChange { qpn, ticket, done } => self.finish_key_change(qpn, ticket, done),
             Command::SetPath(qpn, path) => match self.station_of(qpn) {
-                Some(station) => done_or_refused(self.stations[station].endpoint.set_path(qpn, path)),
+                Some(endpoint_slot) => done_or_refused(self.endpoint_slots[endpoint_slot].endpoint.set_path(qpn, path)),
                 None => missing(),
             },
             Command::QueryQp(qpn) => self.qp(qpn).map_or_else(missing, |qp| Answer::Attributes(qp.attributes())),
@@ -120,11 +122,11 @@ impl<N: Nic> Worker<N> {
 
     fn attach_session(&mut self, session: WorkerSession) -> Answer {
         // Watched first: a session that cannot be woken by would hang.
-        if let Err(error) = self.bed.add_session(session.wake.as_fd()) {
+        if let Err(error) = self.sleeper.add_session(session.wake.as_fd()) {
             let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
             return Answer::Refused(Refused::Kernel(errno), Some(Command::AttachSession(session)));
         }
-        match self.seats.add_session(session) {
+        match self.qp_table.add_session(session) {
             Ok(()) => Answer::Done,
             Err(session) => {
                 self.unwatch(&session);
@@ -134,10 +136,10 @@ impl<N: Nic> Worker<N> {
     }
 
     fn detach_session(&mut self, session: SessionId) -> Answer {
-        if !self.seats.has_session(session) {
+        if !self.qp_table.has_session(session) {
             return refuse(Refused::NoSuchObject);
         }
-        match self.seats.remove_session(session) {
+        match self.qp_table.remove_session(session) {
             Some(session) => {
                 self.unwatch(&session);
                 Answer::Session(session)
@@ -147,7 +149,7 @@ impl<N: Nic> Worker<N> {
     }
 
     fn unwatch(&self, session: &WorkerSession) {
-        self.bed.remove_session(session.wake.as_fd()).expect("it was added when the session was attached");
+        self.sleeper.remove_session(session.wake.as_fd()).expect("it was added when the session was attached");
     }
 
     fn drop_mr(&mut self, device: DeviceId, key: MrKey) -> Answer {
@@ -156,25 +158,25 @@ impl<N: Nic> Worker<N> {
     }
 
     fn finish_key_change(&mut self, qpn: Qpn, ticket: u64, done: bool) -> Answer {
-        let Some(station) = self.station_of(qpn) else { return refuse(Refused::NoSuchObject) };
-        let endpoint = &mut self.stations[station].endpoint;
-        endpoint.finish_key_change(monotonic_now(), qpn, ticket, done, &mut self.holdings);
+        let Some(endpoint_slot) = self.station_of(qpn) else { return refuse(Refused::NoSuchObject) };
+        let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
+        endpoint.finish_key_change(monotonic_now(), qpn, ticket, done, &mut self.worker_memory);
         Answer::Done
     }
 
     fn add_qp(&mut self, qp: Box<Qp>, rings: QpRings) -> Answer {
         let give_back = |why, qp, rings| Answer::Refused(why, Some(Command::AddQp(qp, rings)));
-        let Some(station) = self.station_of(rings.qpn).filter(|_| qp.qpn() == rings.qpn) else {
+        let Some(endpoint_slot) = self.station_of(rings.qpn).filter(|_| qp.qpn() == rings.qpn) else {
             return give_back(Refused::NoSuchObject, qp, rings);
         };
-        if !self.seats.has_bell_for(&rings) {
+        if !self.qp_table.has_doorbell_for(&rings) {
             return give_back(Refused::NoRoom, qp, rings);
         }
-        let endpoint = &mut self.stations[station].endpoint;
+        let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
         match endpoint.insert_qp(qp) {
             Ok(()) => {
-                let seat = seat_of(self.first_seats[station], endpoint, rings.qpn);
-                self.seats.add_qp(seat.expect("it was just inserted"), rings);
+                let seat = seat_of(self.first_seats[endpoint_slot], endpoint, rings.qpn);
+                self.qp_table.add_qp(seat.expect("it was just inserted"), rings);
                 Answer::Done
             }
             Err((qp, why)) => give_back(why.into(), qp, rings),
@@ -183,18 +185,18 @@ impl<N: Nic> Worker<N> {
 
     fn add_srq(&mut self, srq: Box<Srq>, ring: SrqRing) -> Answer {
         let srqn = ring.srqn;
-        let station = self.station(srqn.endpoint()).filter(|_| srq.config().srqn == srqn);
-        let Some(station) = station else {
+        let endpoint_slot = self.endpoint_slot(srqn.endpoint()).filter(|_| srq.config().srqn == srqn);
+        let Some(endpoint_slot) = endpoint_slot else {
             return Answer::Refused(Refused::NoSuchObject, Some(Command::AddSrq(srq, ring)));
         };
-        let index = self.first_srqs[station] + srqn.index();
-        let endpoint = &mut self.stations[station].endpoint;
-        if srqn.index() >= endpoint.max_srqs() || !self.seats.has_srq_room(index, &ring) {
+        let index = self.first_srqs[endpoint_slot] + srqn.index();
+        let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
+        if srqn.index() >= endpoint.max_srqs() || !self.qp_table.has_srq_room(index, &ring) {
             return Answer::Refused(Refused::NoRoom, Some(Command::AddSrq(srq, ring)));
         }
         match endpoint.insert_srq(srq) {
             Ok(()) => {
-                self.seats.add_srq(index, ring);
+                self.qp_table.add_srq(index, ring);
                 Answer::Done
             }
             Err((srq, why)) => Answer::Refused(why.into(), Some(Command::AddSrq(srq, ring))),
@@ -202,12 +204,12 @@ impl<N: Nic> Worker<N> {
     }
 
     fn set_srq_limit(&mut self, srqn: Srqn, limit: u32) -> Answer {
-        let Some(station) = self.station(srqn.endpoint()) else { return refuse(Refused::NoSuchObject) };
-        let index = self.first_srqs[station] + srqn.index();
+        let Some(endpoint_slot) = self.endpoint_slot(srqn.endpoint()) else { return refuse(Refused::NoSuchObject) };
+        let index = self.first_srqs[endpoint_slot] + srqn.index();
         let short = |endpoint: &Endpoint| endpoint.srq(srqn).is_some_and(|srq| srq.len() < limit);
         // What was posted counts, though its bell was not heard yet: as much as the limit asks for, which is no more than a ring.
-        while short(&self.stations[station].endpoint) && !self.has_fault() {
-            let served = self.seats.serve_srq(index, &mut self.stations[station].endpoint);
+        while short(&self.endpoint_slots[endpoint_slot].endpoint) && !self.has_fault() {
+            let served = self.qp_table.serve_srq(index, &mut self.endpoint_slots[endpoint_slot].endpoint);
             if let Some((session, fault)) = served.fault {
                 self.note_fault(session, fault);
                 break;
@@ -216,14 +218,14 @@ impl<N: Nic> Worker<N> {
                 break;
             }
         }
-        done_or_refused(self.stations[station].endpoint.set_srq_limit(srqn, limit))
+        done_or_refused(self.endpoint_slots[endpoint_slot].endpoint.set_srq_limit(srqn, limit))
     }
 
     fn drop_srq(&mut self, srqn: Srqn) -> Answer {
-        let Some(station) = self.station(srqn.endpoint()) else { return refuse(Refused::NoSuchObject) };
-        match self.stations[station].endpoint.remove_srq(srqn) {
+        let Some(endpoint_slot) = self.endpoint_slot(srqn.endpoint()) else { return refuse(Refused::NoSuchObject) };
+        match self.endpoint_slots[endpoint_slot].endpoint.remove_srq(srqn) {
             Some(srq) => {
-                let ring = self.seats.remove_srq(self.first_srqs[station] + srqn.index());
+                let ring = self.qp_table.remove_srq(self.first_srqs[endpoint_slot] + srqn.index());
                 Answer::Srq(srq, ring.expect("a shared receive queue of an endpoint has a seat"))
             }
             None => refuse(Refused::NoSuchObject),
@@ -240,8 +242,8 @@ impl<N: Nic> Worker<N> {
     ) -> Answer {
         let (why, replay) = match self.station_of(qpn) {
             None => (Refused::NoSuchObject, replay),
-            Some(station) => {
-                let endpoint = &mut self.stations[station].endpoint;
+            Some(endpoint_slot) => {
+                let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
                 let replay = endpoint.provide(qpn, replay);
                 match endpoint.modify_qp(qpn, mask, &attributes, path) {
                     Ok(()) => return Answer::Changed(replay),
@@ -253,12 +255,12 @@ impl<N: Nic> Worker<N> {
     }
 
     fn drop_qp(&mut self, qpn: Qpn) -> Answer {
-        let Some(station) = self.station_of(qpn) else { return refuse(Refused::NoSuchObject) };
-        let endpoint = &mut self.stations[station].endpoint;
-        let seat = seat_of(self.first_seats[station], endpoint, qpn);
+        let Some(endpoint_slot) = self.station_of(qpn) else { return refuse(Refused::NoSuchObject) };
+        let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
+        let seat = seat_of(self.first_seats[endpoint_slot], endpoint, qpn);
         match (endpoint.remove_qp(qpn), seat) {
             (Some(qp), Some(seat)) => {
-                let rings = self.seats.remove_qp(seat);
+                let rings = self.qp_table.remove_qp(seat);
                 Answer::Qp(qp, rings.expect("a queue pair of an endpoint has a seat"))
             }
             _ => refuse(Refused::NoSuchObject),
@@ -266,19 +268,20 @@ impl<N: Nic> Worker<N> {
     }
 
     fn endpoint_of(&mut self, device: DeviceId) -> Option<&mut Endpoint> {
-        let station = self.stations.iter_mut().find(|station| station.place.device == device)?;
-        Some(&mut station.endpoint)
+        let endpoint_slot =
+            self.endpoint_slots.iter_mut().find(|endpoint_slot| endpoint_slot.place.device == device)?;
+        Some(&mut endpoint_slot.endpoint)
     }
 
     fn qp(&self, qpn: Qpn) -> Option<&Qp> {
-        self.stations[self.station_of(qpn)?].endpoint.qp(qpn)
+        self.endpoint_slots[self.station_of(qpn)?].endpoint.qp(qpn)
     }
 
     /// Fills a snapshot up to the room that was made for it.
     fn fill(&self, snapshot: &mut WorkerSnapshot) {
         snapshot.worker = self.counters;
         snapshot.handoff = *self.handoff.counters();
-        for Station { place, endpoint, queues, .. } in &self.stations {
+        for EndpointSlot { place, endpoint, queues, .. } in &self.endpoint_slots {
             if snapshot.endpoints.len() < snapshot.endpoints.capacity() {
                 snapshot.endpoints.push(EndpointSnapshot {
                     endpoint: place.endpoint,
@@ -303,11 +306,11 @@ impl<N: Nic> Worker<N> {
     /// Adds queue pairs from seat `from` on; gives the seat at which it ran out of room, or had looked at enough of them for a turn.
     fn fill_qps(&self, snapshot: &mut WorkerSnapshot, from: u32) -> Option<u32> {
         let room = snapshot.qps.capacity().min(QPS_A_SNAPSHOT);
-        for seat in from..self.seats.seats() {
+        for seat in from..self.qp_table.qp_table() {
             if snapshot.qps.len() >= room || seat - from >= SEATS_A_SNAPSHOT {
                 return Some(seat);
             }
-            let Some(rings) = self.seats.rings(seat) else { continue };
+            let Some(rings) = self.qp_table.rings(seat) else { continue };
             let qp = self.qp(rings.qpn).expect("a seat is of a queue pair of an endpoint");
             let attributes = qp.attributes();
             snapshot.qps.push(QpSnapshot {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Clients hear of completions before the system call that sends: it takes longer than they need to answer. Where there is nothing
-//! to send but acknowledgements it may wait for what they answer ([`Patience`]).
+//! to send but acknowledgements it may wait for what they answer ([`DelayedAck`]).
 //!
 //! A frame belongs to the endpoint that its destination QPN names. One that arrived by the NIC is for an endpoint of that NIC's device,
 //! on this worker or, forwarded, on another; any other number is dropped and counted by the endpoint of the queue it arrived on.
@@ -34,19 +34,19 @@ use roced_transport::{
 
 use super::{
     command::Inbox,
-    endpoints::{Endpoints, Place},
+    delayed_ack::DelayedAck,
+    endpoints::{EndpointLocation, Endpoints},
     events::{EventSender, WorkerEvent},
-    handoff::{Handoff, Kind, Parcel},
-    holdings::Holdings,
-    idle::{Bed, Idle, Policy, Rest, SOCKETS_POLLED},
+    handoff::{Handoff, Kind, PacketBuffer},
+    idle::{Idle, Policy, Rest, SOCKETS_POLLED, WorkerSleeper},
     metrics::WorkerCounters,
     nic::Nic,
-    outlet::Outlet,
-    patience::Patience,
-    seats::{Seats, seat_of},
+    qp_table::{QpTable, seat_of},
+    tx_dispatch::TxDispatch,
     wake::Waker,
+    worker_memory::WorkerMemory,
 };
-use crate::memory::{mapping::Mapping, touched};
+use crate::memory::{access_log, mapping::Mapping};
 
 /// Commands a turn. The control thread waits for each answer, so more than one is rare.
 const COMMANDS: usize = 8;
@@ -72,9 +72,9 @@ const SLEEP_FULL: Nanos = Nanos::from_micros(500);
 
 /// One endpoint with the NIC queues of its device that this worker owns.
 #[derive(Debug)]
-pub struct Station<N> {
+pub struct EndpointSlot<N> {
     /// Which.
-    pub place: Place,
+    pub place: EndpointLocation,
     /// The transport.
     pub endpoint: Endpoint,
     /// Its way to the NIC.
@@ -91,7 +91,7 @@ pub struct WorkerParts<N> {
     /// How it waits.
     pub policy: Policy,
     /// Its endpoints.
-    pub stations: Vec<Station<N>>,
+    pub endpoint_slots: Vec<EndpointSlot<N>>,
     /// Who runs what.
     pub endpoints: Arc<Endpoints>,
     /// Commands.
@@ -111,29 +111,29 @@ pub struct WorkerParts<N> {
     /// Memory objects it can hold.
     pub max_regions: u32,
     /// Completion queues it can complete into.
-    pub max_lanes: u32,
+    pub max_cq_rings: u32,
 }
 
 /// A worker. Everything it will ever need is made here.
 #[derive(Debug)]
 pub struct Worker<N> {
     pub(super) id: WorkerId,
-    pub(super) stations: Vec<Station<N>>,
+    pub(super) endpoint_slots: Vec<EndpointSlot<N>>,
     /// The first seat of each station's queue pairs.
     pub(super) first_seats: Vec<u32>,
     /// The first number of each station's shared receive queues, likewise.
     pub(super) first_srqs: Vec<u32>,
     pub(super) endpoints: Arc<Endpoints>,
-    pub(super) seats: Seats,
-    pub(super) holdings: Holdings,
+    pub(super) qp_table: QpTable,
+    pub(super) worker_memory: WorkerMemory,
     pub(super) handoff: Handoff,
     pub(super) events: EventSender,
-    pub(super) bed: Bed<Arc<Mapping>>,
+    pub(super) sleeper: WorkerSleeper<Arc<Mapping>>,
     pub(super) counters: WorkerCounters,
     pub(super) stopping: bool,
     inbox: Option<Inbox>,
     idle: Idle,
-    patience: Patience,
+    delayed_ack: DelayedAck,
     heartbeat: Arc<AtomicU64>,
     /// A fault that the control thread was not told of yet, for lack of room.
     fault: Option<WorkerEvent>,
@@ -154,34 +154,34 @@ impl<N: Nic> Worker<N> {
     /// # Errors
     /// The kernel's, when it gives no epoll set or refuses a socket in it.
     pub fn new(parts: WorkerParts<N>) -> io::Result<Self> {
-        let bed = Bed::new(parts.waker, parts.state)?;
-        for queue in parts.stations.iter().flat_map(|station| &station.queues).skip(SOCKETS_POLLED) {
-            bed.add_socket(queue.socket())?;
+        let sleeper = WorkerSleeper::new(parts.waker, parts.state)?;
+        for queue in parts.endpoint_slots.iter().flat_map(|endpoint_slot| &endpoint_slot.queues).skip(SOCKETS_POLLED) {
+            sleeper.add_socket(queue.socket())?;
         }
         let (mut first_seats, mut first_srqs) = (Vec::new(), Vec::new());
-        let (mut seats, mut srqs) = (0, 0);
-        for station in &parts.stations {
-            first_seats.push(seats);
-            seats += station.max_qps;
+        let (mut qp_table, mut srqs) = (0, 0);
+        for endpoint_slot in &parts.endpoint_slots {
+            first_seats.push(qp_table);
+            qp_table += endpoint_slot.max_qps;
             first_srqs.push(srqs);
-            srqs += station.endpoint.max_srqs();
+            srqs += endpoint_slot.endpoint.max_srqs();
         }
         Ok(Self {
             id: parts.id,
-            stations: parts.stations,
+            endpoint_slots: parts.endpoint_slots,
             first_seats,
             first_srqs,
             endpoints: parts.endpoints,
-            seats: Seats::new(parts.max_sessions, seats, srqs),
-            holdings: Holdings::new(parts.max_regions, parts.max_lanes),
+            qp_table: QpTable::new(parts.max_sessions, qp_table, srqs),
+            worker_memory: WorkerMemory::new(parts.max_regions, parts.max_cq_rings),
             handoff: parts.handoff,
             events: parts.events,
-            bed,
+            sleeper,
             counters: WorkerCounters::default(),
             stopping: false,
             inbox: Some(parts.inbox),
             idle: Idle::new(parts.policy, monotonic_now()),
-            patience: Patience::new(),
+            delayed_ack: DelayedAck::new(),
             heartbeat: parts.heartbeat,
             fault: None,
             key_change: None,
@@ -195,12 +195,12 @@ impl<N: Nic> Worker<N> {
 
     /// Turns until the control thread says stop.
     pub fn run(&mut self) {
-        touched::i_am(self.id);
+        access_log::i_am(self.id);
         while !self.stopping {
             let now = monotonic_now();
             let did_something = self.turn(now);
             match self.idle.after_turn(now, did_something) {
-                Rest::Again if !self.patience.is_waiting() => std::hint::spin_loop(),
+                Rest::Again if !self.delayed_ack.is_waiting() => std::hint::spin_loop(),
                 Rest::Again | Rest::Yield => std::thread::yield_now(),
                 Rest::Block => self.sleep(),
             }
@@ -211,24 +211,24 @@ impl<N: Nic> Worker<N> {
     pub fn turn(&mut self, now: Nanos) -> bool {
         self.counters.turns += 1;
         self.heartbeat.store(self.counters.turns, Ordering::Relaxed);
-        let waited = self.patience.on_turn(now);
+        let waited = self.delayed_ack.on_turn(now);
         let mut done = self.carry_out_commands();
-        done += self.take_bells();
+        done += self.take_doorbells();
         done += self.take_work();
         done += self.take_frames(now);
         done += self.take_parcels(now);
-        for station in &mut self.stations {
-            done += station.endpoint.on_timeout(now, TIMERS, &mut self.holdings);
+        for endpoint_slot in &mut self.endpoint_slots {
+            done += endpoint_slot.endpoint.on_timeout(now, TIMERS, &mut self.worker_memory);
         }
-        self.holdings.settle();
+        self.worker_memory.settle();
         let sent = self.emit_frames(now);
         self.take_lent(now);
         done += sent.visits;
         self.handoff.wake_receivers();
-        let publications = self.holdings.publish();
+        let publications = self.worker_memory.publish();
         self.counters.publications += publications as u64;
         let may_wait = !waited && publications > 0 && sent.is_only_acks() && self.idle.offers_the_core();
-        if may_wait && self.patience.wait(now) {
+        if may_wait && self.delayed_ack.wait(now) {
             self.counters.acks_waited += 1;
         } else {
             self.kick();
@@ -246,41 +246,41 @@ impl<N: Nic> Worker<N> {
         done
     }
 
-    fn take_bells(&mut self) -> usize {
-        let mut bells = self.seats.drain_bells();
-        self.counters.bells += bells as u64;
-        for (station, first_srq) in self.stations.iter_mut().zip(&self.first_srqs) {
-            while let Some(srqn) = station.endpoint.take_unblocked_srq() {
-                self.seats.want_srq_turn(first_srq + srqn.index());
-                bells += 1;
+    fn take_doorbells(&mut self) -> usize {
+        let mut doorbells = self.qp_table.drain_doorbells();
+        self.counters.doorbells += doorbells as u64;
+        for (endpoint_slot, first_srq) in self.endpoint_slots.iter_mut().zip(&self.first_srqs) {
+            while let Some(srqn) = endpoint_slot.endpoint.take_unblocked_srq() {
+                self.qp_table.want_srq_turn(first_srq + srqn.index());
+                doorbells += 1;
             }
         }
-        for (station, first_seat) in self.stations.iter_mut().zip(&self.first_seats) {
+        for (endpoint_slot, first_seat) in self.endpoint_slots.iter_mut().zip(&self.first_seats) {
             // At most one entry for each queue pair.
-            while let Some(qpn) = station.endpoint.take_unblocked() {
-                if let Some(seat) = seat_of(*first_seat, &station.endpoint, qpn) {
-                    self.seats.want_turn(seat);
+            while let Some(qpn) = endpoint_slot.endpoint.take_unblocked() {
+                if let Some(seat) = seat_of(*first_seat, &endpoint_slot.endpoint, qpn) {
+                    self.qp_table.want_turn(seat);
                 }
-                bells += 1;
+                doorbells += 1;
             }
         }
-        bells
+        doorbells
     }
 
     fn take_work(&mut self) -> usize {
         let mut taken = 0;
         let mut visits = 0;
         while taken < WORK_REQUESTS && visits < VISITS && self.fault.is_none() {
-            let Some(seat) = self.seats.next_turn() else { break };
+            let Some(seat) = self.qp_table.next_turn() else { break };
             visits += 1;
-            let served = match self.seats.srq_in(seat) {
+            let served = match self.qp_table.srq_in(seat) {
                 None => {
-                    let station = self.first_seats.partition_point(|first| *first <= seat) - 1;
-                    self.seats.serve(seat, &mut self.stations[station].endpoint)
+                    let endpoint_slot = self.first_seats.partition_point(|first| *first <= seat) - 1;
+                    self.qp_table.serve(seat, &mut self.endpoint_slots[endpoint_slot].endpoint)
                 }
                 Some(index) => {
-                    let station = self.first_srqs.partition_point(|first| *first <= index) - 1;
-                    self.seats.serve_srq(index, &mut self.stations[station].endpoint)
+                    let endpoint_slot = self.first_srqs.partition_point(|first| *first <= index) - 1;
+                    self.qp_table.serve_srq(index, &mut self.endpoint_slots[endpoint_slot].endpoint)
                 }
             };
             taken += served.taken;
@@ -302,13 +302,13 @@ impl<N: Nic> Worker<N> {
 
     fn take_frames(&mut self, now: Nanos) -> usize {
         let mut frames = 0;
-        for Station { place, endpoint, queues, .. } in &mut self.stations {
+        for EndpointSlot { place, endpoint, queues, .. } in &mut self.endpoint_slots {
             for queue in queues {
                 frames += queue.rx_burst(FRAMES_IN, |frame| {
                     let dest_qpn = dest_qpn(frame);
                     if dest_qpn == Some(Qpn::MULTICAST) {
                         share(frame, place, endpoint, &self.endpoints, &mut self.handoff);
-                        endpoint.on_frame(now, frame, &mut self.holdings);
+                        endpoint.on_frame(now, frame, &mut self.worker_memory);
                         return;
                     }
                     let owner = dest_qpn.and_then(|qpn| self.endpoints.of_qpn(qpn));
@@ -319,7 +319,7 @@ impl<N: Nic> Worker<N> {
                         }
                         // Ours, or nobody's: then this endpoint says why and counts it.
                         _ => {
-                            endpoint.on_frame(now, frame, &mut self.holdings);
+                            endpoint.on_frame(now, frame, &mut self.worker_memory);
                         }
                     }
                 });
@@ -331,9 +331,9 @@ impl<N: Nic> Worker<N> {
     fn take_parcels(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         while taken < PARCELS_IN {
-            let Some(parcel) = self.handoff.take_in() else { break };
+            let Some(packet_buffer) = self.handoff.take_in() else { break };
             taken += 1;
-            self.take_parcel(now, parcel);
+            self.take_parcel(now, packet_buffer);
         }
         taken
     }
@@ -341,44 +341,44 @@ impl<N: Nic> Worker<N> {
     /// What is lent is copied before this turn does anything else: a client that hears of a completion, or that a key is gone, finds nobody
     /// still reading what it had lent.
     fn take_lent(&mut self, now: Nanos) {
-        while let Some(parcel) = self.handoff.take_lent() {
-            self.take_parcel(now, parcel);
+        while let Some(packet_buffer) = self.handoff.take_lent() {
+            self.take_parcel(now, packet_buffer);
         }
     }
 
-    fn take_parcel(&mut self, now: Nanos, parcel: Parcel) {
-        let frame: &[&[u8]] = &[parcel.frame()];
-        let station = match parcel.group_of() {
-            Some(device) => self.stations.iter().position(|station| station.place.device == device),
+    fn take_parcel(&mut self, now: Nanos, packet_buffer: PacketBuffer) {
+        let frame: &[&[u8]] = &[packet_buffer.frame()];
+        let endpoint_slot = match packet_buffer.group_of() {
+            Some(device) => self.endpoint_slots.iter().position(|endpoint_slot| endpoint_slot.place.device == device),
             // Whoever handed it over looked up the owner by the same number.
             None => dest_qpn(frame).and_then(|qpn| self.station_of(qpn)),
         };
-        if let Some(station) = station {
-            let Station { place, endpoint, .. } = &mut self.stations[station];
+        if let Some(endpoint_slot) = endpoint_slot {
+            let EndpointSlot { place, endpoint, .. } = &mut self.endpoint_slots[endpoint_slot];
             // What was sent to a group by a queue pair of this worker goes to all; maybe nobody here wants it.
-            let is_own = parcel.group_of().is_some() && parcel.kind() == Kind::HandedOver;
-            if !parcel.loans().is_empty() {
-                endpoint.on_lent_frame(now, parcel.frame(), parcel.loans(), &mut self.holdings);
+            let is_own = packet_buffer.group_of().is_some() && packet_buffer.kind() == Kind::HandedOver;
+            if !packet_buffer.loans().is_empty() {
+                endpoint.on_lent_frame(now, packet_buffer.frame(), packet_buffer.loans(), &mut self.worker_memory);
             } else if !is_own || share(frame, place, endpoint, &self.endpoints, &mut self.handoff) {
-                endpoint.on_frame(now, frame, &mut self.holdings);
+                endpoint.on_frame(now, frame, &mut self.worker_memory);
             }
         }
-        self.handoff.give_back(parcel);
+        self.handoff.give_back(packet_buffer);
     }
 
     /// What is to be sent goes to the NIC queues and other workers.
     fn emit_frames(&mut self, now: Nanos) -> Transmitted {
         let mut sent = Transmitted::default();
-        for Station { place, endpoint, queues, .. } in &mut self.stations {
-            let mut outlet =
-                Outlet { device: place.device, queues, handoff: &mut self.handoff, endpoints: &self.endpoints };
-            sent += endpoint.poll_transmit(now, FRAMES_OUT, &mut self.holdings, &mut outlet);
+        for EndpointSlot { place, endpoint, queues, .. } in &mut self.endpoint_slots {
+            let mut tx_dispatch =
+                TxDispatch { device: place.device, queues, handoff: &mut self.handoff, endpoints: &self.endpoints };
+            sent += endpoint.poll_transmit(now, FRAMES_OUT, &mut self.worker_memory, &mut tx_dispatch);
         }
         sent
     }
 
     fn kick(&mut self) {
-        self.stations.iter_mut().flat_map(|station| &mut station.queues).for_each(Nic::flush);
+        self.endpoint_slots.iter_mut().flat_map(|endpoint_slot| &mut endpoint_slot.queues).for_each(Nic::flush);
     }
 
     fn tell_events(&mut self) -> usize {
@@ -390,20 +390,20 @@ impl<N: Nic> Worker<N> {
             told += 1;
         }
         told += self.tell_key_changes();
-        for (station, first_seat) in self.stations.iter_mut().zip(&self.first_seats) {
+        for (endpoint_slot, first_seat) in self.endpoint_slots.iter_mut().zip(&self.first_seats) {
             while told < EVENTS && !self.events.is_full() {
-                let Some(event) = station.endpoint.poll_event() else { break };
-                let seat = seat_of(*first_seat, &station.endpoint, event.qpn);
-                let Some(session) = seat.and_then(|seat| self.seats.session_of(seat)) else { continue };
+                let Some(event) = endpoint_slot.endpoint.poll_event() else { break };
+                let seat = seat_of(*first_seat, &endpoint_slot.endpoint, event.qpn);
+                let Some(session) = seat.and_then(|seat| self.qp_table.session_of(seat)) else { continue };
                 // Another worker may take the last place meanwhile; an event of a queue pair then is lost, its completions are not.
                 let news = WorkerEvent::News { session, handle: event.subject.number(), kind: event.kind };
                 told += usize::from(self.events.push(news));
             }
         }
-        for (station, first_srq) in self.stations.iter_mut().zip(&self.first_srqs) {
+        for (endpoint_slot, first_srq) in self.endpoint_slots.iter_mut().zip(&self.first_srqs) {
             while told < EVENTS && !self.events.is_full() {
-                let Some(srqn) = station.endpoint.poll_srq_limit() else { break };
-                let Some(session) = self.seats.session_of_srq(first_srq + srqn.index()) else { continue };
+                let Some(srqn) = endpoint_slot.endpoint.poll_srq_limit() else { break };
+                let Some(session) = self.qp_table.session_of_srq(first_srq + srqn.index()) else { continue };
                 let news = WorkerEvent::News { session, handle: srqn.get(), kind: event::SRQ_LIMIT };
                 told += usize::from(self.events.push(news));
             }
@@ -425,10 +425,10 @@ impl<N: Nic> Worker<N> {
     }
 
     fn next_key_change(&mut self) -> Option<WorkerEvent> {
-        for (station, first_seat) in self.stations.iter_mut().zip(&self.first_seats) {
-            while let Some(change) = station.endpoint.poll_key_change() {
-                let seat = seat_of(*first_seat, &station.endpoint, change.qpn);
-                if let Some(session) = seat.and_then(|seat| self.seats.session_of(seat)) {
+        for (endpoint_slot, first_seat) in self.endpoint_slots.iter_mut().zip(&self.first_seats) {
+            while let Some(change) = endpoint_slot.endpoint.poll_key_change() {
+                let seat = seat_of(*first_seat, &endpoint_slot.endpoint, change.qpn);
+                if let Some(session) = seat.and_then(|seat| self.qp_table.session_of(seat)) {
                     return Some(WorkerEvent::Key { session, change });
                 }
             }
@@ -440,12 +440,12 @@ impl<N: Nic> Worker<N> {
         let mut frames_there = false;
         let mut wants_transmit = false;
         let mut deadline = Nanos::NEVER;
-        for station in &mut self.stations {
-            for queue in &mut station.queues {
+        for endpoint_slot in &mut self.endpoint_slots {
+            for queue in &mut endpoint_slot.queues {
                 frames_there |= queue.prepare_sleep();
             }
-            wants_transmit |= station.endpoint.wants_transmit();
-            deadline = deadline.min(station.endpoint.poll_timeout());
+            wants_transmit |= endpoint_slot.endpoint.wants_transmit();
+            deadline = deadline.min(endpoint_slot.endpoint.poll_timeout());
         }
         let limit =
             if wants_transmit || self.fault.is_some() || self.key_change.is_some() { SLEEP_FULL } else { SLEEP_MAX };
@@ -456,28 +456,32 @@ impl<N: Nic> Worker<N> {
             return std::thread::yield_now();
         }
         let inbox = self.inbox.as_ref().expect("in its place between turns");
-        let has_work =
-            || !inbox.is_empty() || self.handoff.has_arrivals() || self.seats.any_bell() || self.seats.anyone_ready();
-        let sockets = self.stations.iter().flat_map(|station| &station.queues).map(Nic::socket);
-        self.bed.sleep(at_most, sockets, has_work).expect("sockets and an epoll set of our own can be polled");
-        self.counters.sleeps = self.bed.sleeps();
+        let has_work = || {
+            !inbox.is_empty()
+                || self.handoff.has_arrivals()
+                || self.qp_table.any_doorbell()
+                || self.qp_table.anyone_ready()
+        };
+        let sockets = self.endpoint_slots.iter().flat_map(|endpoint_slot| &endpoint_slot.queues).map(Nic::socket);
+        self.sleeper.sleep(at_most, sockets, has_work).expect("sockets and an epoll set of our own can be polled");
+        self.counters.sleeps = self.sleeper.sleeps();
     }
 
     /// Which of its stations, if any, a queue pair number names.
     pub(super) fn station_of(&self, qpn: Qpn) -> Option<usize> {
-        self.station(qpn.endpoint())
+        self.endpoint_slot(qpn.endpoint())
     }
 
-    pub(super) fn station(&self, endpoint: EndpointId) -> Option<usize> {
+    pub(super) fn endpoint_slot(&self, endpoint: EndpointId) -> Option<usize> {
         // A few at most: one for each device.
-        self.stations.iter().position(|station| station.place.endpoint == endpoint)
+        self.endpoint_slots.iter().position(|endpoint_slot| endpoint_slot.place.endpoint == endpoint)
     }
 }
 
 /// Gives every other worker that has queue pairs of the frame's multicast group a copy; says whether anybody is of that group.
 fn share(
     frame: &Segments<'_>,
-    place: &Place,
+    place: &EndpointLocation,
     endpoint: &Endpoint,
     endpoints: &Endpoints,
     handoff: &mut Handoff,

@@ -10,7 +10,7 @@ use roced_transport::io::{AtomicOperation, MemoryFault};
 
 use super::{
     client_memory::{ClientMemory, MemoryKind},
-    kept::KeptMemory,
+    proxied::ProxiedMemory,
 };
 
 /// Workers that there were, and the control thread.
@@ -21,9 +21,9 @@ static LOOKS: AtomicU64 = AtomicU64::new(0);
 
 /// A turn of a worker: nobody has the same twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment(u64);
+pub struct PollId(u64);
 
-impl Moment {
+impl PollId {
     /// Bits of a turn's number; the worker's lies above. The daemon ends before they do.
     const TURN_BITS: u32 = 48;
 
@@ -56,20 +56,20 @@ impl Moment {
 
 /// Memory that regions lie in. Clones are the same.
 #[derive(Clone, Debug)]
-pub enum Reach {
+pub enum Backing {
     /// We map it.
     Mapped(Arc<ClientMemory>),
     /// It stays where it is.
-    Kept(Arc<KeptMemory>),
+    Kept(Arc<ProxiedMemory>),
 }
 
-impl From<Arc<ClientMemory>> for Reach {
+impl From<Arc<ClientMemory>> for Backing {
     fn from(memory: Arc<ClientMemory>) -> Self {
         Self::Mapped(memory)
     }
 }
 
-impl Reach {
+impl Backing {
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Mapped(memory) => memory.len(),

@@ -12,38 +12,38 @@ use roced_transport::io::MemoryFault;
 
 use super::{
     ROOM,
-    porter::{ITSELF, PORTERS, Shared, Used, is_blocked},
+    copy_thread::{ITSELF, PORTERS, Shared, Used, is_blocked},
     wait::{Scene, TooLong, wait},
 };
 use crate::memory::{
-    credit::{Credit, GivenUp},
-    reach::Moment,
+    backing::PollId,
+    stall_budget::{AbandonedThread, StallBudget},
 };
 
 /// Where workers come with what they want, one at a time.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct RequestQueue {
     thread: Thread,
     uid: u32,
-    credit: Arc<Credit>,
+    stall_budget: Arc<StallBudget>,
     /// Addresses whose bytes lie in the slot, to be written.
     staged: Range<u64>,
     /// Addresses whose bytes lie in the slot as they were at that moment.
-    ahead: (Range<u64>, Moment),
+    ahead: (Range<u64>, PollId),
     /// Where the last read stopped.
     next: u64,
     /// Now, for whoever is here.
-    moment: Moment,
+    moment: PollId,
     /// Bytes moved since the porter was last asked for any.
     moved: u64,
 }
 
-impl Desk {
-    pub(super) fn new(thread: Thread, uid: u32, credit: Arc<Credit>, moment: Moment) -> Self {
-        Self { thread, uid, credit, staged: 0..0, ahead: (0..0, moment), next: 0, moment, moved: 0 }
+impl RequestQueue {
+    pub(super) fn new(thread: Thread, uid: u32, stall_budget: Arc<StallBudget>, moment: PollId) -> Self {
+        Self { thread, uid, stall_budget, staged: 0..0, ahead: (0..0, moment), next: 0, moment, moved: 0 }
     }
 
-    pub(super) fn now_is(&mut self, moment: Moment) {
+    pub(super) fn now_is(&mut self, moment: PollId) {
         self.moment = moment;
     }
 
@@ -147,7 +147,7 @@ impl Desk {
 
     fn most(&mut self, shared: &Shared) -> Result<Duration, Errno> {
         let moved = std::mem::take(&mut self.moved);
-        self.credit.most(self.moment, moved).ok_or(Errno::EAGAIN).inspect_err(|_| shared.lose())
+        self.stall_budget.most(self.moment, moved).ok_or(Errno::EAGAIN).inspect_err(|_| shared.lose())
     }
 
     fn wait(&mut self, shared: &Shared, most: Duration) -> Result<usize, Errno> {
@@ -155,14 +155,14 @@ impl Desk {
         match wait(&mut AtWork { shared, begin: Instant::now(), used, has_our_core: false }, most) {
             Ok(counts) => {
                 let slot = shared.slot();
-                if !self.credit.spend(self.moment, counts.max(slot.took)) {
+                if !self.stall_budget.spend(self.moment, counts.max(slot.took)) {
                     shared.lose();
                 }
                 slot.outcome
             }
             Err(TooLong(waited)) => {
-                self.credit.spend(self.moment, waited);
-                shared.give_up(GivenUp::begin(&self.credit, self.uid));
+                self.stall_budget.spend(self.moment, waited);
+                shared.give_up(AbandonedThread::begin(&self.stall_budget, self.uid));
                 Err(Errno::EAGAIN)
             }
         }

@@ -16,12 +16,12 @@ use super::{
         refused::Refused,
         session::{AhObject, check_limit, find},
     },
-    Desk, Reply,
-    memory::nothing,
+    CallHandler, Reply,
+    mr::nothing,
 };
 use crate::{net::NextHop, worker::command::Command};
 
-impl Desk<'_, '_> {
+impl CallHandler<'_, '_> {
     pub(super) fn create_ah(&mut self, request: CreateAhRequest) -> Reply<CreateAh> {
         let limits = &self.registry.limits;
         check_limit(&self.objects.ahs, limits.client.ahs)?;
@@ -40,7 +40,7 @@ impl Desk<'_, '_> {
     fn make_ah(&mut self, number: u32, pd: Pdn, request: &CreateAhRequest, limit: u32) -> Reply<CreateAh> {
         let device = self.objects.device;
         let way = self.follow(Follower::Ah(number), Qpn::from_wire(number), &address_vector(request), None)?;
-        let port = self.outside.network.port(device);
+        let port = self.environment.network.port(device);
         let handle = AddressHandle { pd, path: way.state(&port), mtu_bytes: way.mtu_bytes(&port) };
         let give = |_| Command::AddAh(device, number, handle);
         self.give_to_all(limit.into(), give, || Command::DropAh(device, number))
@@ -69,7 +69,7 @@ impl Desk<'_, '_> {
     /// The way of an address handle is by `next` now; as it was, but maybe another link, when there is none.
     pub(crate) fn set_ah_next(&mut self, number: u32, next: Option<NextHop>) -> Result<(), Refused> {
         let device = self.objects.device;
-        let port = self.outside.network.port(device);
+        let port = self.environment.network.port(device);
         let object = find(&mut self.objects.ahs, number)?;
         object.way.next = next.unwrap_or(object.way.next);
         let (path, mtu_bytes) = (object.way.state(&port), object.way.mtu_bytes(&port));
@@ -90,14 +90,14 @@ impl Desk<'_, '_> {
         life: Option<LifePort>,
     ) -> Result<Way, Refused> {
         let device = self.objects.device;
-        let gid = self.outside.network.gid(device, asked.sgid_index);
+        let gid = self.environment.network.gid(device, asked.sgid_index);
         let gid = gid.ok_or(Refused::with(Refusal::NoSuchGid, asked.sgid_index, 0u64))?;
         let wish = Wish::check(self.objects.device, local, asked, &gid, life)?;
-        let port = self.outside.network.port(device);
+        let port = self.environment.network.port(device);
         if let Some(next) = wish.group_hop(&port) {
             return Ok(Way { follow: None, next, wish });
         }
-        let followed = self.outside.network.follow(device, wish.source, wish.destination);
+        let followed = self.environment.network.follow(device, wish.source, wish.destination);
         let (follow, next) = followed.map_err(|_no_route| Refused::plain(Refusal::NoRoute))?;
         self.registry.followers.entry(follow).or_default().push((self.session, follower));
         Ok(Way { follow: Some(follow), next, wish })
@@ -106,7 +106,7 @@ impl Desk<'_, '_> {
     /// The follower has this way no more.
     pub(super) fn unfollow(&mut self, follower: Follower, way: Option<Way>) {
         let Some(Way { follow: Some(follow), .. }) = way else { return };
-        self.outside.network.unfollow(follow);
+        self.environment.network.unfollow(follow);
         if let Some(followers) = self.registry.followers.get_mut(&follow) {
             if let Some(at) = followers.iter().position(|known| *known == (self.session, follower)) {
                 followers.swap_remove(at);

@@ -90,7 +90,7 @@ pub trait Network {
 }
 
 /// Both, lent for one step of the control thread.
-pub struct Outside<'a> {
+pub struct Environment<'a> {
     /// The workers.
     pub workers: &'a mut dyn Workers,
     /// The network.

@@ -10,9 +10,9 @@ use roced_client::{Access, MemoryRegion, Reregistration};
 
 use crate::{
     abi::object::{Mr as Face, Pd as PdFace},
-    domain::Pd,
     errno::{self, Errno, Result},
     object::Object,
+    pd::Pd,
 };
 
 /// Bits of `enum ibv_access_flags` that need nothing from us: huge pages, and those that the header calls optional, of which relaxed

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{descriptor::Closing, reach::Moment};
+use super::{backing::PollId, descriptor::Closing};
 
 /// What may be used at once. A guess: some pages from a disk.
 const MOST: Duration = Duration::from_millis(200);
@@ -33,11 +33,11 @@ const FREE_NS_A_BYTE: u64 = 1;
 const GIVEN_UP: u32 = 4;
 
 /// By user. Those with all their credit are forgotten.
-static CREDITS: Mutex<BTreeMap<u32, Arc<Credit>>> = Mutex::new(BTreeMap::new());
+static CREDITS: Mutex<BTreeMap<u32, Arc<StallBudget>>> = Mutex::new(BTreeMap::new());
 
 /// Time that a user's clients may have others wait.
 #[derive(Debug)]
-pub(crate) struct Credit {
+pub(crate) struct StallBudget {
     account: Mutex<Account>,
     given_up: AtomicU32,
 }
@@ -47,7 +47,7 @@ struct Account {
     left: Duration,
     since: Instant,
     /// The last turn of each worker that has waited, and what of it is still free.
-    turns: Vec<(Moment, Duration)>,
+    turns: Vec<(PollId, Duration)>,
 }
 
 impl Account {
@@ -57,7 +57,7 @@ impl Account {
         &mut self.left
     }
 
-    fn free_in(&mut self, moment: Moment) -> &mut Duration {
+    fn free_in(&mut self, moment: PollId) -> &mut Duration {
         let index = match self.turns.iter().position(|(turn, _)| turn.worker() == moment.worker()) {
             Some(index) => index,
             None => {
@@ -74,9 +74,9 @@ impl Account {
     }
 }
 
-impl Credit {
+impl StallBudget {
     fn new(now: Instant) -> Self {
-        let turns = Vec::with_capacity(Moment::workers());
+        let turns = Vec::with_capacity(PollId::workers());
         Self { account: Mutex::new(Account { left: MOST, since: now, turns }), given_up: AtomicU32::new(0) }
     }
 
@@ -85,11 +85,11 @@ impl Credit {
     }
 
     /// How long somebody may wait who has moved so many bytes since this was last asked. `None`: no more, as too many threads are given up.
-    pub(crate) fn most(&self, moment: Moment, bytes: u64) -> Option<Duration> {
+    pub(crate) fn most(&self, moment: PollId, bytes: u64) -> Option<Duration> {
         (self.given_up.load(Ordering::Relaxed) < GIVEN_UP).then(|| self.most_at(moment, bytes, Instant::now()))
     }
 
-    fn most_at(&self, moment: Moment, bytes: u64, now: Instant) -> Duration {
+    fn most_at(&self, moment: PollId, bytes: u64, now: Instant) -> Duration {
         let mut account = self.account();
         let free = account.free_in(moment);
         *free += Duration::from_nanos(bytes * FREE_NS_A_BYTE);
@@ -97,11 +97,11 @@ impl Credit {
     }
 
     /// Uses up `time`. False when there was not as much.
-    pub(crate) fn spend(&self, moment: Moment, time: Duration) -> bool {
+    pub(crate) fn spend(&self, moment: PollId, time: Duration) -> bool {
         self.spend_at(moment, time, Instant::now())
     }
 
-    fn spend_at(&self, moment: Moment, time: Duration, now: Instant) -> bool {
+    fn spend_at(&self, moment: PollId, time: Duration, now: Instant) -> bool {
         let mut account = self.account();
         let free = account.free_in(moment);
         let beyond = time.saturating_sub(*free);
@@ -118,31 +118,31 @@ impl Credit {
 }
 
 /// The credit of user `uid`, if half of it is left at least.
-pub(crate) fn credit_of(uid: u32) -> Option<Arc<Credit>> {
+pub(crate) fn credit_of(uid: u32) -> Option<Arc<StallBudget>> {
     let now = Instant::now();
     let mut credits = CREDITS.lock().unwrap_or_else(PoisonError::into_inner);
-    credits.retain(|_, credit| Arc::strong_count(credit) > 1 || credit.left_at(now) < MOST);
-    let credit = credits.entry(uid).or_insert_with(|| Arc::new(Credit::new(now)));
-    (credit.left_at(now) >= MOST / 2).then(|| Arc::clone(credit))
+    credits.retain(|_, stall_budget| Arc::strong_count(stall_budget) > 1 || stall_budget.left_at(now) < MOST);
+    let stall_budget = credits.entry(uid).or_insert_with(|| Arc::new(StallBudget::new(now)));
+    (stall_budget.left_at(now) >= MOST / 2).then(|| Arc::clone(stall_budget))
 }
 
 /// A thread that nobody waits for any more, for as long as it does not come back. It has a descriptor of its user's that does not close.
 #[derive(Debug)]
-pub(crate) struct GivenUp {
-    credit: Arc<Credit>,
+pub(crate) struct AbandonedThread {
+    stall_budget: Arc<StallBudget>,
     _closing: Closing,
 }
 
-impl GivenUp {
-    pub(crate) fn begin(credit: &Arc<Credit>, uid: u32) -> Self {
-        credit.given_up.fetch_add(1, Ordering::Relaxed);
-        Self { credit: Arc::clone(credit), _closing: Closing::begin(uid) }
+impl AbandonedThread {
+    pub(crate) fn begin(stall_budget: &Arc<StallBudget>, uid: u32) -> Self {
+        stall_budget.given_up.fetch_add(1, Ordering::Relaxed);
+        Self { stall_budget: Arc::clone(stall_budget), _closing: Closing::begin(uid) }
     }
 }
 
-impl Drop for GivenUp {
+impl Drop for AbandonedThread {
     fn drop(&mut self) {
-        self.credit.given_up.fetch_sub(1, Ordering::Relaxed);
+        self.stall_budget.given_up.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -154,14 +154,14 @@ mod tests {
 
     #[test]
     fn who_has_others_wait_gets_less_and_less() {
-        let (begin, turn) = (Instant::now(), Moment::of_control());
-        let credit = Credit::new(begin);
-        assert!(credit.spend_at(turn, FREE_A_TURN + MOST, begin));
-        assert!(!credit.spend_at(turn, Duration::from_nanos(1), begin));
+        let (begin, turn) = (Instant::now(), PollId::of_control());
+        let stall_budget = StallBudget::new(begin);
+        assert!(stall_budget.spend_at(turn, FREE_A_TURN + MOST, begin));
+        assert!(!stall_budget.spend_at(turn, Duration::from_nanos(1), begin));
         let later = begin + Duration::from_secs(1);
-        assert!(credit.spend_at(turn, Duration::from_secs(1) / SHARE, later), "its share of a second");
-        assert!(!credit.spend_at(turn, MS, later));
-        assert_eq!(credit.left_at(later + Duration::from_secs(1000)), MOST);
+        assert!(stall_budget.spend_at(turn, Duration::from_secs(1) / SHARE, later), "its share of a second");
+        assert!(!stall_budget.spend_at(turn, MS, later));
+        assert_eq!(stall_budget.left_at(later + Duration::from_secs(1000)), MOST);
     }
 
     /// Whoever moves bytes as fast as the kernel copies uses up nothing, for ever; and whoever asks for single bytes has no more than what is free in a turn,
@@ -169,25 +169,25 @@ mod tests {
     #[test]
     fn a_turn_has_some_waiting_free_and_more_for_bytes() {
         let begin = Instant::now();
-        let credit = Credit::new(begin);
-        let mut turn = Moment::first();
+        let stall_budget = StallBudget::new(begin);
+        let mut turn = PollId::first();
         for _ in 0..10_000 {
             turn = turn.next();
             for _ in 0..20 {
-                credit.most_at(turn, 64 << 10, begin);
-                assert!(credit.spend_at(turn, Duration::from_micros(65), begin));
+                stall_budget.most_at(turn, 64 << 10, begin);
+                assert!(stall_budget.spend_at(turn, Duration::from_micros(65), begin));
             }
         }
-        assert_eq!(credit.left_at(begin), MOST, "for bytes");
-        let other = Moment::first();
+        assert_eq!(stall_budget.left_at(begin), MOST, "for bytes");
+        let other = PollId::first();
         for (turn, _) in [(turn.next(), 0), (other, 1), (other.next(), 1)] {
-            let before = credit.left_at(begin);
+            let before = stall_budget.left_at(begin);
             for _ in 0..2000 {
-                credit.most_at(turn, 1, begin);
-                assert!(credit.spend_at(turn, Duration::from_micros(10), begin));
+                stall_budget.most_at(turn, 1, begin);
+                assert!(stall_budget.spend_at(turn, Duration::from_micros(10), begin));
             }
             let beyond = 20 * MS - FREE_A_TURN - Duration::from_nanos(2000 * FREE_NS_A_BYTE);
-            assert_eq!(before - credit.left_at(begin), beyond, "all but what is free in a turn");
+            assert_eq!(before - stall_budget.left_at(begin), beyond, "all but what is free in a turn");
         }
     }
 
@@ -195,14 +195,14 @@ mod tests {
     #[test]
     fn many_sessions_have_one_credit_between_them() {
         let begin = Instant::now();
-        let credit = Credit::new(begin);
-        let mut turn = Moment::first();
+        let stall_budget = StallBudget::new(begin);
+        let mut turn = PollId::first();
         let mut held = Duration::ZERO;
         for _ in 0..256 {
             turn = turn.next();
-            let waits = credit.most_at(turn, 0, begin).min(20 * MS);
+            let waits = stall_budget.most_at(turn, 0, begin).min(20 * MS);
             held += waits;
-            credit.spend_at(turn, waits, begin);
+            stall_budget.spend_at(turn, waits, begin);
         }
         assert_eq!(held, MOST + 256 * FREE_A_TURN);
     }
@@ -210,21 +210,21 @@ mod tests {
     #[test]
     fn nobody_waits_for_more_threads_of_who_has_given_up_some() {
         let uid = 4_000_000_011;
-        let credit = credit_of(uid).expect("all of it");
-        let turn = Moment::first();
-        let mut given_up: Vec<_> = (0..GIVEN_UP).map(|_| GivenUp::begin(&credit, uid)).collect();
-        assert_eq!(credit.most(turn, 0), None);
+        let stall_budget = credit_of(uid).expect("all of it");
+        let turn = PollId::first();
+        let mut given_up: Vec<_> = (0..GIVEN_UP).map(|_| AbandonedThread::begin(&stall_budget, uid)).collect();
+        assert_eq!(stall_budget.most(turn, 0), None);
         given_up.pop();
-        assert!(credit.most(turn, 0).is_some(), "one has come back");
+        assert!(stall_budget.most(turn, 0).is_some(), "one has come back");
     }
 
     #[test]
     fn a_new_session_does_not_bring_new_credit() {
         // A user of this test's own.
         let uid = 4_000_000_010;
-        let credit = credit_of(uid).expect("all of it");
-        assert!(credit.spend(Moment::of_control(), FREE_A_TURN + MOST / 4 * 3));
-        drop(credit);
+        let stall_budget = credit_of(uid).expect("all of it");
+        assert!(stall_budget.spend(PollId::of_control(), FREE_A_TURN + MOST / 4 * 3));
+        drop(stall_budget);
         assert!(credit_of(uid).is_none());
         assert!(credit_of(uid + 1).is_some(), "another user's is another");
     }

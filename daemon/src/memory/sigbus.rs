@@ -30,7 +30,7 @@ use nix::{
 pub(super) const PLACES: usize = 1 << 16;
 
 /// Where a mapping is; the handler looks here, so there are only atomics. Never touched, it costs no memory.
-struct Place {
+struct MappingRange {
     /// How often it was taken and left: odd while it is taken. Both ends are of one mapping only if this is the same before and after they were read.
     version: AtomicUsize,
     start: AtomicUsize,
@@ -38,7 +38,7 @@ struct Place {
     lost: AtomicBool,
 }
 
-static TABLE: [Place; PLACES] = [const { Place::new() }; PLACES];
+static TABLE: [MappingRange; PLACES] = [const { MappingRange::new() }; PLACES];
 
 /// Places from this one on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -51,12 +51,12 @@ static HANDLER: OnceLock<Handler> = OnceLock::new();
 
 struct Handler {
     /// Counts losses. Never read, so that each is an edge for every epoll set that watches it.
-    bell: EventFd,
+    doorbell: EventFd,
     /// What was done about SIGBUS before.
     before: libc::sigaction,
 }
 
-impl Place {
+impl MappingRange {
     const fn new() -> Self {
         Self {
             version: AtomicUsize::new(0),
@@ -135,7 +135,7 @@ pub(super) fn ring() {
     // A mapping is watched, or the control thread listens: it was made before.
     if let Some(handler) = HANDLER.get() {
         // It fails only when it counts more than it can, and then it was readable long before.
-        let _ = handler.bell.write(ONE);
+        let _ = handler.doorbell.write(ONE);
     }
 }
 
@@ -143,8 +143,8 @@ pub(super) fn ring() {
 ///
 /// # Errors
 /// What the kernel said.
-pub(crate) fn bell() -> Result<BorrowedFd<'static>, Errno> {
-    install().map(|handler| handler.bell.as_fd())
+pub(crate) fn doorbell() -> Result<BorrowedFd<'static>, Errno> {
+    install().map(|handler| handler.doorbell.as_fd())
 }
 
 fn install() -> Result<&'static Handler, Errno> {
@@ -153,14 +153,14 @@ fn install() -> Result<&'static Handler, Errno> {
     if let Some(handler) = HANDLER.get() {
         return Ok(handler);
     }
-    let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+    let doorbell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
     // SAFETY: all zeros is an action: the default one, without flags and with an empty mask.
     let (mut before, mut action): (libc::sigaction, libc::sigaction) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     // SAFETY: both live through the call.
     Errno::result(unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) })?;
     // Before the handler is there, for it looks here.
-    let handler = HANDLER.get_or_init(|| Handler { bell, before });
+    let handler = HANDLER.get_or_init(|| Handler { doorbell, before });
     action.sa_sigaction = on_bus_error as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: the handler does only what a signal handler may: loads, stores, system calls.
@@ -172,7 +172,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     // SAFETY: the kernel gives what SA_SIGINFO promises, and SIGBUS has an address.
     let address = unsafe { (*info).si_addr() }.addr();
     // The mapping that was touched stays where it is while its thread is here, and lies over no other.
-    let hit = |place| Some((place, Place::range(place).filter(|range| range.contains(&address))?));
+    let hit = |place| Some((place, MappingRange::range(place).filter(|range| range.contains(&address))?));
     let found = TABLE[..USED.load(Ordering::Acquire)].iter().find_map(hit);
     if !found.is_some_and(|(place, range)| replace(place, &range)) {
         pass_on(signal, info, context);
@@ -180,7 +180,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
 }
 
 /// Puts zeros to where the mapping of `place` is, and says so.
-fn replace(place: &Place, range: &Range<usize>) -> bool {
+fn replace(place: &MappingRange, range: &Range<usize>) -> bool {
     // Shared with nobody, yet not private: private pages of ours beside these would become one mapping with them, and at the limit of mappings none can
     // be taken out of another. So this takes the place of one mapping and is one, and that limit cannot keep it from being made.
     let (protection, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
@@ -195,7 +195,7 @@ fn replace(place: &Place, range: &Range<usize>) -> bool {
     place.lost.store(true, Ordering::Release);
     if let Some(handler) = HANDLER.get() {
         // SAFETY: eight bytes that live through the call. It fails only when it counts more than it can, and then it was readable long before.
-        unsafe { libc::write(handler.bell.as_raw_fd(), (&raw const ONE).cast(), size_of::<u64>()) };
+        unsafe { libc::write(handler.doorbell.as_raw_fd(), (&raw const ONE).cast(), size_of::<u64>()) };
     }
     true
 }
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn a_place_never_holds_one_ones_start_and_another_ones_end() {
         const LOOKS: usize = 10_000_000;
-        let (place, stop) = (Place::new(), AtomicBool::new(false));
+        let (place, stop) = (MappingRange::new(), AtomicBool::new(false));
         let ranges = [0x1000..0x2000, 0x8000..0x9000];
         assert_eq!(place.range(), None);
         thread::scope(|scope| {

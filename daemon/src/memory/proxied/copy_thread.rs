@@ -25,9 +25,9 @@ use nix::{
 
 use super::{ROOM, wait::UNSEEN};
 use crate::memory::{
-    credit::GivenUp,
     descriptor::{Closing, Descriptor},
-    lost,
+    sigbus,
+    stall_budget::AbandonedThread,
 };
 
 /// How long the porter looks for more to do before it sleeps; waking it costs up to 20 us.
@@ -45,7 +45,7 @@ pub(super) struct Shared {
     lost: AtomicBool,
     pub(super) ending: AtomicBool,
     /// Set when the porter is given up, until its thread comes back.
-    given_up: Mutex<Option<GivenUp>>,
+    given_up: Mutex<Option<AbandonedThread>>,
     /// The porter's thread, to see what it is about.
     tid: AtomicI32,
     /// Cores that it may use when none is lent to it.
@@ -101,12 +101,12 @@ impl Shared {
     /// From now on nothing of it is touched; the control thread ends the session.
     pub(super) fn lose(&self) {
         if !self.lost.swap(true, Ordering::AcqRel) {
-            lost::ring();
+            sigbus::ring();
         }
     }
 
     /// Nobody waits for its thread any more.
-    pub(super) fn give_up(&self, given_up: GivenUp) {
+    pub(super) fn give_up(&self, given_up: AbandonedThread) {
         *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(given_up);
         self.lose();
     }

@@ -26,25 +26,25 @@ use super::{
         refused::Refused,
         session::{QpObject, check_limit, find},
     },
-    Desk, Reply,
-    memory::nothing,
+    CallHandler, Reply,
+    mr::nothing,
 };
 use crate::memory::queues::new_qp;
 use crate::worker::{
     command::{Answer, Command},
-    endpoints::Place,
+    endpoints::EndpointLocation,
 };
 
 /// Where a queue pair to be made will live.
-struct Home {
-    lane: usize,
-    place: Place,
+struct QpPlacement {
+    cq_ring: usize,
+    place: EndpointLocation,
     qpn: Qpn,
-    bell: u32,
+    doorbell: u32,
     life: LifePort,
 }
 
-impl Desk<'_, '_> {
+impl CallHandler<'_, '_> {
     pub(super) fn create_qp(&mut self, request: CreateQpRequest) -> Reply<CreateQp> {
         let limits = &self.registry.limits;
         check_limit(&self.objects.qps, limits.client.qps)?;
@@ -56,7 +56,7 @@ impl Desk<'_, '_> {
             0 => None,
             number => Some(find(&mut self.objects.srqs, number)?),
         };
-        let lane = srq.as_ref().map(|srq| srq.lane);
+        let cq_ring = srq.as_ref().map(|srq| srq.cq_ring);
         // With a shared queue its own holds what it has taken from there, one at a time.
         let request = srq.map_or(request, |srq| CreateQpRequest {
             recv_wrs: 0,
@@ -69,7 +69,7 @@ impl Desk<'_, '_> {
         find(&mut self.objects.cqs, request.recv_cq)?;
         let bytes = QpLayout::new(sizes).bytes as u64;
         self.objects.charge(bytes, &limits.client)?;
-        let made = self.find_home(lane).and_then(|home| {
+        let made = self.find_home(cq_ring).and_then(|home| {
             let made = self.make_qp(service, &request, sizes, &home, bytes);
             if let Err(refused) = &made {
                 self.leave_home(&home, refused);
@@ -82,38 +82,39 @@ impl Desk<'_, '_> {
         made
     }
 
-    /// A free number and bell on the worker at `lane`, if one must be, or else the one with the fewest queue pairs of the device.
-    fn find_home(&mut self, lane: Option<usize>) -> Result<Home, Refused> {
+    /// A free number and bell on the worker at `cq_ring`, if one must be, or else the one with the fewest queue pairs of the device.
+    fn find_home(&mut self, cq_ring: Option<usize>) -> Result<QpPlacement, Refused> {
         let limit = self.registry.limits.device.qps;
         let device = self.registry.device(self.objects.device);
         if device.qps >= limit {
             return Err(Refused::limit(limit));
         }
-        let lanes = device.qpns.iter_mut().enumerate().filter(|(at, _)| lane.is_none_or(|lane| lane == *at));
-        let (lane, qpns) = lanes.min_by_key(|(_, qpns)| qpns.len()).expect("a device has a worker");
+        let cq_rings =
+            device.qpns.iter_mut().enumerate().filter(|(at, _)| cq_ring.is_none_or(|cq_ring| cq_ring == *at));
+        let (cq_ring, qpns) = cq_rings.min_by_key(|(_, qpns)| qpns.len()).expect("a device has a worker");
         let life = random().map(LifePort::first).ok_or(Refused::limit(limit))?;
         let qpn = random().and_then(|bits| qpns.take(bits, Instant::now())).ok_or(Refused::limit(limit))?;
-        let place = device.setup.endpoints[lane];
-        let Some(bell) = self.objects.bells[lane].take() else {
-            device.qpns[lane].give_back(qpn, Instant::now());
+        let place = device.setup.endpoints[cq_ring];
+        let Some(doorbell) = self.objects.doorbells[cq_ring].take() else {
+            device.qpns[cq_ring].give_back(qpn, Instant::now());
             return Err(Refused::limit(self.registry.limits.client.qps));
         };
         self.registry.device(self.objects.device).qps += 1;
-        Ok(Home { lane, place, qpn, bell, life })
+        Ok(QpPlacement { cq_ring, place, qpn, doorbell, life })
     }
 
-    fn leave_home(&mut self, home: &Home, why: &Refused) {
+    fn leave_home(&mut self, home: &QpPlacement, why: &Refused) {
         // A worker that did not answer may have the queue pair still: its number and bell stay in use.
         if why.why != Refusal::WorkerTimeout {
-            self.give_back_numbers(home.lane, home.qpn, home.bell);
+            self.give_back_numbers(home.cq_ring, home.qpn, home.doorbell);
         }
     }
 
-    fn give_back_numbers(&mut self, lane: usize, qpn: Qpn, bell: u32) {
+    fn give_back_numbers(&mut self, cq_ring: usize, qpn: Qpn, doorbell: u32) {
         let device = self.registry.device(self.objects.device);
-        device.qpns[lane].give_back(qpn, Instant::now());
+        device.qpns[cq_ring].give_back(qpn, Instant::now());
         device.qps -= 1;
-        self.objects.bells[lane].give_back(bell);
+        self.objects.doorbells[cq_ring].give_back(doorbell);
     }
 
     fn make_qp(
@@ -121,10 +122,10 @@ impl Desk<'_, '_> {
         service: ServiceType,
         request: &CreateQpRequest,
         sizes: QpSizes,
-        home: &Home,
+        home: &QpPlacement,
         bytes: u64,
     ) -> Reply<CreateQp> {
-        let &Home { lane, place, qpn, bell, .. } = home;
+        let &QpPlacement { cq_ring, place, qpn, doorbell, .. } = home;
         let setup = &self.registry.device(self.objects.device).setup;
         let (window_packets, credits) = (setup.window_packets, setup.credits);
         let config = QpConfig {
@@ -138,7 +139,7 @@ impl Desk<'_, '_> {
             window_packets,
             credits,
         };
-        let (mut rings, fd) = new_qp(qpn, self.session, bell, sizes, self.room(1)?)?;
+        let (mut rings, fd) = new_qp(qpn, self.session, doorbell, sizes, self.room(1)?)?;
         let mut qp = Qp::new(config);
         let srq = (request.srq != 0).then_some(request.srq);
         if let Some(number) = srq {
@@ -157,8 +158,8 @@ impl Desk<'_, '_> {
             qpn,
             service,
             worker: place.worker,
-            lane,
-            bell,
+            cq_ring,
+            doorbell,
             pd: request.pd,
             send_cq: request.send_cq,
             recv_cq: request.recv_cq,
@@ -171,8 +172,8 @@ impl Desk<'_, '_> {
         debug!(session = %self.session, %qpn, worker = %place.worker, "queue pair made");
         let reply = CreateQpReply {
             qpn: qpn.get(),
-            worker: lane as u32,
-            bell,
+            worker: cq_ring as u32,
+            doorbell,
             send_wrs: sizes.send_wrs,
             recv_wrs: sizes.recv_wrs,
             send_sges: sizes.send_sges,
@@ -187,7 +188,7 @@ impl Desk<'_, '_> {
         let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, qpn)?;
         check_qkey(&request, self.objects.uid == 0)?;
         let path = if mask & attribute::AV != 0 { Some(self.find_path(qpn, &request)?) } else { None };
-        let port = self.outside.network.port(self.objects.device);
+        let port = self.environment.network.port(self.objects.device);
         let (path_state, replay) = (path.map(|path| path.state(&port)), ReplayMemory::for_change(mask, &attributes));
         let command = Command::ModifyQp { qpn, mask, attributes, path: path_state, replay };
         if let Err(refused) = self.tell(worker, command, 0) {
@@ -218,7 +219,7 @@ impl Desk<'_, '_> {
         let life = find(&mut self.objects.qps, qpn.get())?.life;
         let way = self.follow(Follower::Qp(qpn), qpn, attributes, Some(life))?;
         if request.mask & attribute::PATH_MTU != 0 {
-            let port = self.outside.network.port(self.objects.device);
+            let port = self.environment.network.port(self.objects.device);
             way.wish
                 .check_mtu(attributes.path_mtu_bytes, way.next, &port)
                 .inspect_err(|_| self.unfollow(Follower::Qp(qpn), Some(way)))?;
@@ -254,7 +255,7 @@ impl Desk<'_, '_> {
         self.unbind_all_of(qpn)?;
         let object = self.objects.qps.remove(&number).expect("found a few lines up");
         self.unfollow(Follower::Qp(qpn), object.path);
-        self.give_back_numbers(object.lane, qpn, object.bell);
+        self.give_back_numbers(object.cq_ring, qpn, object.doorbell);
         self.objects.bytes -= object.bytes;
         find(&mut self.objects.pds, object.pd)?.users -= 1;
         find(&mut self.objects.cqs, object.send_cq)?.users -= 1;

@@ -46,7 +46,7 @@ impl Clients {
     pub(super) fn accept(&mut self) {
         // No more: what closes as fast as it connects would find us here for ever. While places are being freed, who comes waits for one outside.
         for _ in 0..CONNECTIONS_A_TURN {
-            if !self.leaving.is_empty() && self.len() >= self.registry.limits.clients as usize {
+            if !self.ending.is_empty() && self.len() >= self.registry.limits.clients as usize {
                 return;
             }
             let Some(connection) = self.listener.accept() else { return };
@@ -103,7 +103,7 @@ impl Clients {
         loop {
             self.last_session = self.last_session.wrapping_add(1).max(1);
             let number = self.last_session;
-            if !self.sessions.contains_key(&number) && !self.leaving.contains(SessionId(number)) {
+            if !self.sessions.contains_key(&number) && !self.ending.contains(SessionId(number)) {
                 return number;
             }
         }

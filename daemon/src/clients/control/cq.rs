@@ -18,13 +18,13 @@ use super::{
         refused::Refused,
         session::{ChannelObject, CqObject, check_limit, find},
     },
-    Desk, Reply, handle_of,
-    memory::{check_unused, nothing},
+    CallHandler, Reply, handle_of,
+    mr::{check_unused, nothing},
 };
-use crate::memory::queues::{Channel, new_cq, new_lane_rings};
+use crate::memory::queues::{Channel, new_cq, new_ring_places};
 use crate::worker::command::Command;
 
-impl Desk<'_, '_> {
+impl CallHandler<'_, '_> {
     pub(super) fn create_channel(&mut self, _: Nothing) -> Reply<CreateChannel> {
         check_limit(&self.objects.channels, self.registry.limits.client.channels)?;
         let (channel, theirs) = Channel::create()?;
@@ -55,8 +55,8 @@ impl Desk<'_, '_> {
                 Some(Arc::clone(channel))
             }
         };
-        let lanes = self.objects.bells.len() as u32;
-        let layout = CqLayout::new(request.entries, lanes).ok_or(Refused::argument(0, request.entries))?;
+        let cq_rings = self.objects.doorbells.len() as u32;
+        let layout = CqLayout::new(request.entries, cq_rings).ok_or(Refused::argument(0, request.entries))?;
         self.objects.charge(layout.bytes as u64, limits)?;
         let made = self.make_cq(&request, layout, channel.as_ref());
         if made.is_err() {
@@ -73,43 +73,48 @@ impl Desk<'_, '_> {
     ) -> Reply<CreateCq> {
         let number = self.registry.cqs.take();
         let cqn = Cqn(number);
-        let fd = self.give_lanes(cqn, layout, channel).inspect_err(|_| self.registry.cqs.give_back(number))?;
+        let fd = self.give_cq_rings(cqn, layout, channel).inspect_err(|_| self.registry.cqs.give_back(number))?;
         let shared = (request.channel != 0).then_some(request.channel);
         if let Some(channel) = shared {
             find(&mut self.objects.channels, channel)?.users += 1;
         }
         let bytes = layout.bytes as u64;
         self.objects.cqs.insert(handle_of(cqn), CqObject { cqn, channel: shared, bytes, resized_bytes: 0, users: 0 });
-        Ok((CreateCqReply { cqn: number, entries: layout.lane.entries() }, vec![fd]))
+        Ok((CreateCqReply { cqn: number, entries: layout.cq_ring.entries() }, vec![fd]))
     }
 
     /// Makes the lanes and gives each worker its own; the memfd is for the client.
-    fn give_lanes(&mut self, cqn: Cqn, layout: CqLayout, channel: Option<&Arc<Channel>>) -> Result<OwnedFd, Refused> {
-        let (lanes, fd) = new_cq(cqn, self.session, layout, channel, self.room(1)?)?;
-        let mut lanes = lanes.into_iter();
+    fn give_cq_rings(
+        &mut self,
+        cqn: Cqn,
+        layout: CqLayout,
+        channel: Option<&Arc<Channel>>,
+    ) -> Result<OwnedFd, Refused> {
+        let (cq_rings, fd) = new_cq(cqn, self.session, layout, channel, self.room(1)?)?;
+        let mut cq_rings = cq_rings.into_iter();
         let limit = self.registry.limits.client.cqs.into();
-        let add = |_at| Command::AddLane(cqn, lanes.next().expect("a lane for each worker"));
-        self.give_to_all(limit, add, || Command::DropLane(cqn))?;
+        let add = |_at| Command::AddCqRing(cqn, cq_rings.next().expect("a lane for each worker"));
+        self.give_to_all(limit, add, || Command::DropCqRing(cqn))?;
         Ok(fd)
     }
 
     pub(super) fn resize_cq(&mut self, request: ResizeCqRequest) -> Reply<ResizeCq> {
         find(&mut self.objects.cqs, request.cqn)?;
-        let lanes = self.objects.bells.len() as u32;
-        let layout = CqLayout::new(request.entries, lanes).ok_or(Refused::argument(1, request.entries))?;
+        let cq_rings = self.objects.doorbells.len() as u32;
+        let layout = CqLayout::new(request.entries, cq_rings).ok_or(Refused::argument(1, request.entries))?;
         let bytes = layout.bytes as u64;
         // For a moment there are both, and they count as both.
         self.objects.charge(bytes, &self.registry.limits.client)?;
         let fd = self.change_rings(Cqn(request.cqn), layout).inspect_err(|_| self.objects.bytes -= bytes)?;
         let before = std::mem::replace(&mut find(&mut self.objects.cqs, request.cqn)?.resized_bytes, bytes);
         self.objects.bytes -= before;
-        Ok((CreateCqReply { cqn: request.cqn, entries: layout.lane.entries() }, vec![fd]))
+        Ok((CreateCqReply { cqn: request.cqn, entries: layout.cq_ring.entries() }, vec![fd]))
     }
 
     /// Makes other rings and gives each worker its own, in the place of the one that it has. A worker that does not answer leaves
     /// the queue half changed: as with every such worker, the watchdog decides what becomes of the daemon.
     fn change_rings(&mut self, cqn: Cqn, layout: CqLayout) -> Result<OwnedFd, Refused> {
-        let (rings, fd) = new_lane_rings(layout, self.room(1)?)?;
+        let (rings, fd) = new_ring_places(layout, self.room(1)?)?;
         for (place, ring) in self.places().into_iter().zip(rings) {
             self.tell(place.worker, Command::ChangeRing(cqn, ring), 0)?;
         }
@@ -123,7 +128,7 @@ impl Desk<'_, '_> {
     pub(super) fn end_cq(&mut self, number: u32) -> Result<(), Refused> {
         let &mut CqObject { cqn, channel, bytes, resized_bytes, users } = find(&mut self.objects.cqs, number)?;
         check_unused(users)?;
-        self.take_back_from_all(|| Command::DropLane(cqn))?;
+        self.take_back_from_all(|| Command::DropCqRing(cqn))?;
         self.objects.cqs.remove(&number);
         self.objects.bytes -= bytes + resized_bytes;
         self.registry.cqs.give_back(number);

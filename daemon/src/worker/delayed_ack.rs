@@ -18,7 +18,7 @@ const LONGEST: Nanos = Nanos::from_millis(1_000);
 
 /// Whether acknowledgements wait, now and in a while.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct DelayedAck {
     /// When acknowledgements began to wait, if any do.
     since: Option<Nanos>,
     /// None wait before that.
@@ -27,7 +27,7 @@ pub struct Patience {
     next_pause: Nanos,
 }
 
-impl Patience {
+impl DelayedAck {
     /// Of a worker that has kept nothing waiting yet.
     pub const fn new() -> Self {
         Self { since: None, not_before: Nanos(0), next_pause: SHORTEST }
@@ -59,7 +59,7 @@ impl Patience {
     }
 }
 
-impl Default for Patience {
+impl Default for DelayedAck {
     fn default() -> Self {
         Self::new()
     }
@@ -75,38 +75,41 @@ mod tests {
 
     #[test]
     fn what_waited_does_not_wait_again() {
-        let mut patience = Patience::new();
-        assert!(!patience.on_turn(micros(1)));
-        assert!(patience.wait(micros(1)) && patience.is_waiting());
-        assert!(patience.on_turn(micros(2)) && !patience.is_waiting());
-        assert!(!patience.on_turn(micros(3)));
+        let mut delayed_ack = DelayedAck::new();
+        assert!(!delayed_ack.on_turn(micros(1)));
+        assert!(delayed_ack.wait(micros(1)) && delayed_ack.is_waiting());
+        assert!(delayed_ack.on_turn(micros(2)) && !delayed_ack.is_waiting());
+        assert!(!delayed_ack.on_turn(micros(3)));
     }
 
     /// Offers that are taken for long are made ever more rarely, until one is not.
     #[test]
     fn who_was_kept_waiting_does_not_offer_for_a_while() {
-        let (mut patience, mut now) = (Patience::new(), micros(0));
+        let (mut delayed_ack, mut now) = (DelayedAck::new(), micros(0));
         for pause_ms in [1, 2, 4] {
-            assert!(patience.wait(now));
+            assert!(delayed_ack.wait(now));
             now = Nanos(now.0 + 3_000_000);
-            assert!(patience.on_turn(now));
-            assert!(!patience.wait(Nanos(now.0 + pause_ms * 1_000_000 - 1)) && !patience.is_waiting());
+            assert!(delayed_ack.on_turn(now));
+            assert!(!delayed_ack.wait(Nanos(now.0 + pause_ms * 1_000_000 - 1)) && !delayed_ack.is_waiting());
             now = Nanos(now.0 + pause_ms * 1_000_000);
         }
-        assert!(patience.wait(now));
+        assert!(delayed_ack.wait(now));
         now = Nanos(now.0 + 5_000);
-        assert!(patience.on_turn(now) && patience.wait(now), "a short one is no disappointment");
+        assert!(delayed_ack.on_turn(now) && delayed_ack.wait(now), "a short one is no disappointment");
         now = Nanos(now.0 + 3_000_000);
-        assert!(patience.on_turn(now) && patience.wait(Nanos(now.0 + 1_000_000)), "and makes up for those before");
+        assert!(
+            delayed_ack.on_turn(now) && delayed_ack.wait(Nanos(now.0 + 1_000_000)),
+            "and makes up for those before"
+        );
     }
 
     #[test]
     fn a_pause_has_an_end() {
-        let (mut patience, mut now) = (Patience::new(), micros(0));
+        let (mut delayed_ack, mut now) = (DelayedAck::new(), micros(0));
         for _ in 0..40 {
-            assert!(patience.wait(now));
+            assert!(delayed_ack.wait(now));
             now = Nanos(now.0 + 3_000_000);
-            patience.on_turn(now);
+            delayed_ack.on_turn(now);
             now = Nanos(now.0 + LONGEST.0);
         }
     }

@@ -6,11 +6,11 @@ use roced_shared::ids::{SessionId, WorkerId};
 
 /// Who is to be blamed.
 #[derive(Debug, Default)]
-pub(super) struct Blame {
+pub(super) struct StallAttribution {
     suspects: Option<[SessionId; 2]>,
 }
 
-impl Blame {
+impl StallAttribution {
     /// Takes a look, as the watchdog does: `stuck` is a worker that has not turned since the last one, and `who_blocks` says for whose memory it
     /// waits. Gives the sessions of which one had a worker wait, or one twice, when that is over.
     pub(super) fn look(
@@ -34,14 +34,22 @@ mod tests {
 
     #[test]
     fn who_had_a_worker_wait_is_named_when_it_goes_on() {
-        let mut blame = Blame::default();
+        let mut stall_attribution = StallAttribution::default();
         let (worker, both) = (WorkerId(1), [SessionId(7), SessionId(7)]);
-        assert_eq!(blame.look(None, |_| panic!("nobody waits")), None);
-        assert_eq!(blame.look(Some(worker), |stuck| (stuck == worker).then_some(both)), None, "it still waits");
-        assert_eq!(blame.look(Some(worker), |_| None), None, "now it has no core");
-        assert_eq!(blame.look(None, |_| panic!("nobody waits")), Some(both));
-        assert_eq!(blame.look(None, |_| panic!("nobody waits")), None, "once");
-        assert_eq!(blame.look(Some(worker), |_| None), None);
-        assert_eq!(blame.look(None, |_| panic!("nobody waits")), None, "who only has no core blames nobody");
+        assert_eq!(stall_attribution.look(None, |_| panic!("nobody waits")), None);
+        assert_eq!(
+            stall_attribution.look(Some(worker), |stuck| (stuck == worker).then_some(both)),
+            None,
+            "it still waits"
+        );
+        assert_eq!(stall_attribution.look(Some(worker), |_| None), None, "now it has no core");
+        assert_eq!(stall_attribution.look(None, |_| panic!("nobody waits")), Some(both));
+        assert_eq!(stall_attribution.look(None, |_| panic!("nobody waits")), None, "once");
+        assert_eq!(stall_attribution.look(Some(worker), |_| None), None);
+        assert_eq!(
+            stall_attribution.look(None, |_| panic!("nobody waits")),
+            None,
+            "who only has no core blames nobody"
+        );
     }
 }

@@ -9,14 +9,14 @@ use tracing::warn;
 
 use super::start::ServedDevice;
 use crate::{
-    clients::outside::{Network, Port},
+    clients::environment::{Network, Port},
     config::RoceVersions,
     net::{FollowId, GidEntry, Net, NextHop, NoRoute, RoceVersion},
     xdp::strips_vlan_tags,
 };
 
 /// Both, lent for one step of the control thread.
-pub(super) struct Ground<'a> {
+pub(super) struct NetworkView<'a> {
     pub(super) net: &'a mut Net,
     pub(super) devices: &'a mut [ServedDevice],
 }
@@ -30,7 +30,7 @@ pub(super) const fn versions(roce: RoceVersions) -> &'static [RoceVersion] {
     }
 }
 
-impl Ground<'_> {
+impl NetworkView<'_> {
     fn served(&self, device: DeviceId) -> &ServedDevice {
         let served = self.devices.iter().find(|served| served.id == device);
         served.expect("devices do not come and go while the daemon runs")
@@ -61,7 +61,7 @@ impl Ground<'_> {
     }
 }
 
-impl Network for Ground<'_> {
+impl Network for NetworkView<'_> {
     fn port(&self, device: DeviceId) -> Port {
         let seen = self.net.device(device);
         Port {
