@@ -12,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-use crate::{cpu, network::Side};
+use crate::{cpu, network::NetworkSide};
 
 /// There and back in less: the cores share a cache.
 pub(crate) const NEAR_NS: f64 = 200.0;
@@ -26,10 +26,10 @@ const LOOKS: u32 = 10_000;
 
 /// What a cache line takes from the core of host a to that of host b and back, nanoseconds.
 pub(crate) fn nanoseconds() -> f64 {
-    let (line, ready) = (Line(AtomicU32::new(0)), Barrier::new(2));
+    let (line, ready) = (CacheLine(AtomicU32::new(0)), Barrier::new(2));
     thread::scope(|scope| {
         scope.spawn(|| {
-            cpu::run_on(Side::B.core());
+            cpu::run_on(NetworkSide::B.core());
             ready.wait();
             for turn in 0..TURNS * TIMES {
                 line.wait_for(2 * turn + 1);
@@ -37,7 +37,7 @@ pub(crate) fn nanoseconds() -> f64 {
             }
         });
         let asks = scope.spawn(|| {
-            cpu::run_on(Side::A.core());
+            cpu::run_on(NetworkSide::A.core());
             ready.wait();
             let mut best = f64::INFINITY;
             for time in 0..TIMES {
@@ -56,9 +56,9 @@ pub(crate) fn nanoseconds() -> f64 {
 
 /// On a cache line of its own.
 #[repr(align(128))]
-struct Line(AtomicU32);
+struct CacheLine(AtomicU32);
 
-impl Line {
+impl CacheLine {
     fn wait_for(&self, value: u32) {
         let mut looks = 0;
         while self.0.load(Ordering::Acquire) != value {

@@ -7,7 +7,7 @@ use clap::Parser;
 /// Compares roced with raw AF_XDP, the limit, and with TCP, in two network namespaces of this machine. Started by scripts/bench.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "roced-bench")]
-pub(crate) struct Cli {
+pub(crate) struct BenchArgs {
     /// Only who is in a main ratio, three rounds, half a second each.
     #[arg(long)]
     pub(crate) quick: bool,
@@ -110,7 +110,7 @@ pub(crate) fn as_given(arguments: impl IntoIterator<Item = String>) -> String {
     given.join(" ")
 }
 
-impl Cli {
+impl BenchArgs {
     /// How many rounds.
     pub(crate) fn rounds(&self) -> usize {
         self.rounds.unwrap_or(if self.quick { 3 } else { 7 }).max(1)

@@ -5,13 +5,13 @@ use std::{net::IpAddr, time::Duration};
 use anyhow::Context as _;
 
 use crate::{
-    network::{Pair, Side},
-    programs::{Bandwidth, Programs},
+    network::{NetworkSide, Pair},
+    programs::{BandwidthRun, Programs},
     raw::Raw,
-    rdma::{Drive, Ends, Pairs, Work, drive},
+    rdma::{BenchWork, Drive, Ends, Pairs, drive},
     samehost::{MESSAGE_BYTES, PLACES, SameHost},
     sample::Sample,
-    tcp::{Connection, Stream, Waiting, pingpong, stream},
+    tcp::{Stream, TcpConnection, Waiting, pingpong, stream},
 };
 
 /// What is measured.
@@ -26,11 +26,11 @@ pub(crate) enum What {
     /// TCP there and back, 64 bytes.
     TcpPing(Waiting),
     /// `roce-perf bw`, over the daemons of a pair.
-    Bandwidth(Pair, Bandwidth),
+    Bandwidth(Pair, BandwidthRun),
     /// `roce-perf ping` of 64 bytes, likewise.
     Ping(Pair, &'static str),
     /// Atomic operations.
-    Atomics(Work),
+    Atomics(BenchWork),
     /// perftest's WRITE: size, depth.
     Perftest(u64, u32),
     /// WRITE to the same host.
@@ -67,12 +67,12 @@ fn named(name: impl Into<String>, what: What, in_ratios: bool) -> Contestant {
 }
 
 fn bandwidth(op: &'static str, size: u64, mtu: u32, qps: u32, depth: u32) -> What {
-    What::Bandwidth(Pair::Roce, Bandwidth { op, size, mtu, qps, depth })
+    What::Bandwidth(Pair::Roce, BandwidthRun { op, size, mtu, qps, depth })
 }
 
 /// 1 MiB over daemons that are not the usual ones.
 fn mebibyte(pair: Pair, op: &'static str, qps: u32) -> What {
-    What::Bandwidth(pair, Bandwidth { op, size: MIB, mtu: 4096, qps, depth: 0 })
+    What::Bandwidth(pair, BandwidthRun { op, size: MIB, mtu: 4096, qps, depth: 0 })
 }
 
 /// Everybody, in the order of a round. Those that are compared with one another stand together, for a machine is faster in one
@@ -101,8 +101,8 @@ pub(crate) fn all() -> Vec<Contestant> {
         named("raw_64", What::Raw(Pair::Raw, 64), true),
         named("write_64", bandwidth("write", 64, 4096, 1, 256), true),
         named("send_64", bandwidth("send", 64, 4096, 1, 256), true),
-        named("fetch_add", What::Atomics(Work::FetchAdd), false),
-        named("compare_swap", What::Atomics(Work::CompareSwap), false),
+        named("fetch_add", What::Atomics(BenchWork::FetchAdd), false),
+        named("compare_swap", What::Atomics(BenchWork::CompareSwap), false),
         named("raw_ping_64", What::RawPing(64), true),
         named("ping_send_64", What::Ping(Pair::Roce, "send"), true),
         named("napi_ping_send_64", What::Ping(Pair::RoceNapi, "send"), true),
@@ -166,7 +166,7 @@ impl<'a> Arena<'a> {
         let sockets = [programs.a.socket(), programs.b.socket()];
         let ends = Ends {
             sockets: [&sockets[0], &sockets[1]],
-            addresses: Side::BOTH.map(|side| IpAddr::V4(Pair::Roce.address(side))),
+            addresses: NetworkSide::BOTH.map(|side| IpAddr::V4(Pair::Roce.address(side))),
         };
         Ok(Self {
             raw: Raw::new(programs.place.network, Pair::Raw)?,
@@ -207,9 +207,9 @@ impl<'a> Arena<'a> {
             What::RawPing(bytes) => self.raw.pingpong(bytes, time),
             What::Tcp(pair, waiting) => {
                 let what = Stream { message_bytes: WRITE_BYTES, places: 1 };
-                stream(Connection::over(network, pair, waiting)?, what, time)
+                stream(TcpConnection::over(network, pair, waiting)?, what, time)
             }
-            What::TcpPing(waiting) => pingpong(Connection::over(network, Pair::Tcp, waiting)?, 64, time),
+            What::TcpPing(waiting) => pingpong(TcpConnection::over(network, Pair::Tcp, waiting)?, 64, time),
             What::Bandwidth(pair, run) => self.over(pair)?.bandwidth(run, time),
             What::Ping(pair, op) => self.over(pair)?.pingpong(op, 64, time),
             What::Atomics(work) => {
@@ -226,7 +226,7 @@ impl<'a> Arena<'a> {
             What::Copy => Ok(self.same_host.copy(time)),
             What::Loopback => {
                 let what = Stream { message_bytes: MESSAGE_BYTES, places: PLACES };
-                stream(Connection::over_loopback(network, Waiting::Blocking)?, what, time)
+                stream(TcpConnection::over_loopback(network, Waiting::Blocking)?, what, time)
             }
         }
     }

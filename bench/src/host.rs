@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::{
     cpu,
-    network::{Network, Pair, Side},
+    network::{BenchNetwork, NetworkSide, Pair},
 };
 
 /// How long starting and ending anything may take.
@@ -119,8 +119,8 @@ pub(crate) struct Host {
 impl Host {
     /// Starts a daemon on a host's interface of `pair` and waits until it serves. Its files come to lie in `folder`.
     pub(crate) fn new(
-        network: &Network,
-        (pair, side): (Pair, Side),
+        network: &BenchNetwork,
+        (pair, side): (Pair, NetworkSide),
         programs: &Path,
         folder: &Path,
         settings: &Settings,
@@ -186,7 +186,7 @@ impl Host {
     }
 
     /// Memory of the daemon in bytes, as the kernel shares it out.
-    pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
+    pub(crate) fn memory(&self) -> anyhow::Result<HostMemory> {
         let path = format!("/proc/{}/smaps_rollup", self.daemon.pid());
         let text = fs::read_to_string(&path).with_context(|| path.clone())?;
         let field = |name: &str| {
@@ -194,13 +194,13 @@ impl Host {
             let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
             kib.map(|kib| kib * 1024).with_context(|| format!("{path} has no {name}"))
         };
-        Ok(Memory { rss: field("Rss:")?, pss: field("Pss:")?, anonymous: field("Anonymous:")? })
+        Ok(HostMemory { rss: field("Rss:")?, pss: field("Pss:")?, anonymous: field("Anonymous:")? })
     }
 }
 
 /// Bytes of memory.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
-pub(crate) struct Memory {
+pub(crate) struct HostMemory {
     /// Resident.
     pub(crate) rss: u64,
     /// Resident, of what is shared its share.
@@ -257,6 +257,6 @@ mod tests {
         assert_eq!(config.workers.iter().map(|worker| worker.spin_us).collect::<Vec<_>>(), [7, 7]);
         let plain =
             Config::parse(&config_text(Path::new("/run/x"), "eth0", &Settings::default()), &[0]).expect("valid");
-        assert_eq!(plain.devices[0], roced::config::Device::new("roce0", "eth0"));
+        assert_eq!(plain.devices[0], roced::config::DeviceConfig::new("roce0", "eth0"));
     }
 }

@@ -43,21 +43,21 @@ use anyhow::Context;
 use clap::Parser as _;
 
 use crate::{
-    cli::Cli,
+    cli::BenchArgs,
     contestants::{Arena, Contestant},
     host::{Host, Settings},
     kept::Kept,
     machine::Machine,
-    network::{Network, Pair, Side},
+    network::{BenchNetwork, NetworkSide, Pair},
     programs::{ProgramPlace, Programs},
-    report::{Found, Report},
+    report::{BenchReport, Found},
 };
 
 /// How long each is run to count its system calls.
 const SYSCALLS_TIME: Duration = Duration::from_millis(300);
 
 fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+    let cli = BenchArgs::parse();
     let can = |one: &Contestant| !cli.napi.is_empty() || !one.what.pair().is_some_and(Pair::moves_napi);
     let wanted = |one: &Contestant| can(one) && cli.wants(&one.name, one.in_ratios);
     let contestants: Vec<_> = contestants::all().into_iter().filter(wanted).collect();
@@ -70,7 +70,7 @@ fn main() -> anyhow::Result<()> {
     report.write(&cli)
 }
 
-fn measure(cli: &Cli, contestants: &[Contestant]) -> anyhow::Result<Report> {
+fn measure(cli: &BenchArgs, contestants: &[Contestant]) -> anyhow::Result<BenchReport> {
     let machine = Machine::look();
     let _kept = cli.keep_memory.map(Kept::take).transpose()?;
     if cli.fifo {
@@ -78,10 +78,10 @@ fn measure(cli: &Cli, contestants: &[Contestant]) -> anyhow::Result<Report> {
         network::run("chrt", &["--fifo", "--pid", "1", &std::process::id().to_string()])?;
     }
     let built = std::env::current_exe()?.parent().context("this program lies in a folder")?.to_owned();
-    let network = Network::new(&cli.name, cli.mtu)?;
+    let network = BenchNetwork::new(&cli.name, cli.mtu)?;
     let hosts = |pair| {
         let start = |side| start_host(&network, (pair, side), &built, cli);
-        anyhow::Ok([start(Side::A)?, start(Side::B)?])
+        anyhow::Ok([start(NetworkSide::A)?, start(NetworkSide::B)?])
     };
     let mut plain = hosts(Pair::Roce)?;
     let is_wanted = |pair: &Pair| contestants.iter().any(|one| one.what.pair() == Some(*pair));
@@ -95,11 +95,11 @@ fn measure(cli: &Cli, contestants: &[Contestant]) -> anyhow::Result<Report> {
         fallen.fold(error, |error, fallen| error.context(fallen))
     })?;
     let status = plain[0].status()?;
-    Ok(Report::new(cli, machine, found, &status))
+    Ok(BenchReport::new(cli, machine, found, &status))
 }
 
 fn compare(
-    cli: &Cli,
+    cli: &BenchArgs,
     contestants: &[Contestant],
     programs: Programs<'_>,
     others: Vec<Programs<'_>>,
@@ -123,19 +123,24 @@ fn compare(
 }
 
 /// A daemon on a host, with the settings that its pair is there for.
-fn start_host(network: &Network, (pair, side): (Pair, Side), built: &Path, cli: &Cli) -> anyhow::Result<Host> {
+fn start_host(
+    network: &BenchNetwork,
+    (pair, side): (Pair, NetworkSide),
+    built: &Path,
+    cli: &BenchArgs,
+) -> anyhow::Result<Host> {
     let mut settings =
         Settings { device: cli.device.clone(), worker: cli.worker.clone(), more_workers: pair.queues() - 1 };
     if pair.queues() == 1 {
         settings.worker.push(format!("core = {}", side.core()));
     }
     match (pair, side) {
-        (Pair::RoceNapi, Side::A) => settings.worker.extend(cli.napi_sender_worker.iter().cloned()),
-        (Pair::RoceNapi, Side::B) => {
+        (Pair::RoceNapi, NetworkSide::A) => settings.worker.extend(cli.napi_sender_worker.iter().cloned()),
+        (Pair::RoceNapi, NetworkSide::B) => {
             settings.device.extend(cli.napi.iter().cloned());
             settings.worker.extend(cli.napi_worker.iter().cloned());
         }
-        (Pair::RoceCrossed, Side::B) => {
+        (Pair::RoceCrossed, NetworkSide::B) => {
             settings.device.push("queues = [{ queue = 0, worker = 1 }, { queue = 1, worker = 0 }]".to_owned());
         }
         _ => {}

@@ -10,14 +10,14 @@ use nix::sched::{CloneFlags, setns};
 
 /// One of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum NetworkSide {
     /// Who begins.
     A,
     /// Who answers.
     B,
 }
 
-impl Side {
+impl NetworkSide {
     /// Both.
     pub(crate) const BOTH: [Self; 2] = [Self::A, Self::B];
 
@@ -106,12 +106,12 @@ impl Pair {
     }
 
     /// The address of a host on it.
-    pub(crate) const fn address(self, side: Side) -> Ipv4Addr {
+    pub(crate) const fn address(self, side: NetworkSide) -> Ipv4Addr {
         Ipv4Addr::new(10, 10 + self.number(), 0, side.number())
     }
 
     /// The interface's hardware address.
-    pub(crate) const fn mac(self, side: Side) -> [u8; 6] {
+    pub(crate) const fn mac(self, side: NetworkSide) -> [u8; 6] {
         [2, 0, 0, 0, self.number(), side.number()]
     }
 
@@ -127,15 +127,15 @@ impl Pair {
 
 /// The two hosts.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct BenchNetwork {
     name: String,
 }
 
-impl Network {
+impl BenchNetwork {
     /// Makes the namespaces `NAME-a` and `NAME-b` and all pairs between them.
     pub(crate) fn new(name: &str, mtu: u32) -> anyhow::Result<Self> {
         let network = Self { name: name.to_owned() };
-        for side in Side::BOTH {
+        for side in NetworkSide::BOTH {
             let space = network.space(side);
             run("ip", &["netns", "add", &space])?;
             run("ip", &["-n", &space, "link", "set", "lo", "up"])?;
@@ -147,14 +147,15 @@ impl Network {
     }
 
     fn connect(&self, pair: Pair, mtu: u32) -> anyhow::Result<()> {
-        let (a, b, interface, mtu) = (self.space(Side::A), self.space(Side::B), pair.interface(), mtu.to_string());
-        let [mac_a, mac_b] = Side::BOTH.map(|side| pair.mac(side).map(|byte| format!("{byte:02x}")).join(":"));
+        let (a, b, interface, mtu) =
+            (self.space(NetworkSide::A), self.space(NetworkSide::B), pair.interface(), mtu.to_string());
+        let [mac_a, mac_b] = NetworkSide::BOTH.map(|side| pair.mac(side).map(|byte| format!("{byte:02x}")).join(":"));
         let queues = pair.queues().to_string();
         let queues = ["numtxqueues", &queues, "numrxqueues", &queues];
         let here = ["link", "add", &interface, "netns", &a, "mtu", &mtu, "address", &mac_a];
         let there = ["type", "veth", "peer", "name", &interface, "netns", &b, "mtu", &mtu, "address", &mac_b];
         run("ip", &[&here[..], &queues, &there, &queues].concat())?;
-        for side in Side::BOTH {
+        for side in NetworkSide::BOTH {
             let (space, address) = (self.space(side), format!("{}/24", pair.address(side)));
             if !pair.features().is_empty() {
                 let ethtool = ["netns", "exec", &space, "ethtool", "-K", &interface];
@@ -164,7 +165,7 @@ impl Network {
             run("ip", &["-n", &space, "link", "set", &interface, "up"])?;
         }
         // Nothing that is measured waits for an address to be found.
-        for side in Side::BOTH {
+        for side in NetworkSide::BOTH {
             let (space, peer) = (self.space(side), pair.address(side.peer()).to_string());
             let mac = pair.mac(side.peer()).map(|byte| format!("{byte:02x}")).join(":");
             run("ip", &["-n", &space, "neigh", "replace", &peer, "lladdr", &mac, "dev", &interface])?;
@@ -173,19 +174,23 @@ impl Network {
     }
 
     /// The namespace of a host.
-    pub(crate) fn space(&self, side: Side) -> String {
+    pub(crate) fn space(&self, side: NetworkSide) -> String {
         format!("{}-{}", self.name, side.letter())
     }
 
     /// `program` as it is started on a host.
-    pub(crate) fn command(&self, side: Side, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    pub(crate) fn command(&self, side: NetworkSide, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.space(side)]).arg(program);
         command
     }
 
     /// Calls `make` on a host: what it makes there (sockets, programs on interfaces) stays there, whoever uses it.
-    pub(crate) fn on<T: Send>(&self, side: Side, make: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
+    pub(crate) fn on<T: Send>(
+        &self,
+        side: NetworkSide,
+        make: impl FnOnce() -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
         let path = format!("/run/netns/{}", self.space(side));
         thread::scope(|scope| {
             let thread = scope.spawn(|| {

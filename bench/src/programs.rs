@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{
     cpu,
     host::{Host, run, start, within},
-    network::{Network, Pair, Side},
+    network::{BenchNetwork, NetworkSide, Pair},
     sample::{Rtt, Sample},
 };
 
@@ -28,7 +28,7 @@ fn limit(time: Duration) -> Duration {
 
 /// A throughput run of `roce-perf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bandwidth {
+pub(crate) struct BandwidthRun {
     /// "write", "read" or "send".
     pub(crate) op: &'static str,
     /// Bytes of a message.
@@ -45,7 +45,7 @@ pub(crate) struct Bandwidth {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgramPlace<'a> {
     /// Between the hosts.
-    pub(crate) network: &'a Network,
+    pub(crate) network: &'a BenchNetwork,
     /// Where the programs lie.
     pub(crate) built: &'a Path,
     /// Where logs go.
@@ -74,8 +74,8 @@ impl<'a> Programs<'a> {
 
 impl Programs<'_> {
     /// Throughput by `roce-perf`. The data is not compared: nobody else in the comparison looks at it.
-    pub(crate) fn bandwidth(&self, what: Bandwidth, time: Duration) -> anyhow::Result<Sample> {
-        let Bandwidth { op, size, mtu, qps, depth } = what;
+    pub(crate) fn bandwidth(&self, what: BandwidthRun, time: Duration) -> anyhow::Result<Sample> {
+        let BandwidthRun { op, size, mtu, qps, depth } = what;
         let mut options = vec!["bw".to_owned(), "--no-verify".into(), "--op".into(), op.into()];
         for (name, value) in [("--size", size), ("--mtu", mtu.into()), ("--qps", qps.into())] {
             options.extend([name.to_owned(), value.to_string()]);
@@ -117,9 +117,9 @@ impl Programs<'_> {
 
     /// `roce-perf` on host a against the server on host b: what it says, and the processor time of all who took part.
     fn perf(&self, options: &[String], limit: Duration) -> anyhow::Result<(Value, Duration)> {
-        let mut command = self.place.network.command(Side::A, self.place.built.join("roce-perf"));
+        let mut command = self.place.network.command(NetworkSide::A, self.place.built.join("roce-perf"));
         let (mode, options) = options.split_first().context("a command")?;
-        command.arg(mode).arg(self.pair.address(Side::B).to_string()).args(options).arg("--json");
+        command.arg(mode).arg(self.pair.address(NetworkSide::B).to_string()).args(options).arg("--json");
         command.env("ROCED_SOCKET", self.a.socket());
         let before = self.cpu();
         let text = run(command, limit)?;
@@ -149,10 +149,10 @@ impl Programs<'_> {
             command
         };
         let before = self.cpu();
-        let mut server = start(on(self.b, Side::B), &self.place.folder.join("perftest.log"))?;
+        let mut server = start(on(self.b, NetworkSide::B), &self.place.folder.join("perftest.log"))?;
         ensure!(within(PATIENCE, || self.listens() || !server.runs()) && server.runs(), "ib_write_bw does not listen");
-        let mut client = on(self.a, Side::A);
-        client.arg(self.pair.address(Side::B).to_string());
+        let mut client = on(self.a, NetworkSide::A);
+        client.arg(self.pair.address(NetworkSide::B).to_string());
         let text = run(client, limit(time))?;
         ensure!(within(PATIENCE, || !server.runs()), "the server of ib_write_bw does not end");
         let cpu = self.cpu() - before;
@@ -168,7 +168,7 @@ impl Programs<'_> {
     }
 
     fn listens(&self) -> bool {
-        let mut command = self.place.network.command(Side::B, "ss");
+        let mut command = self.place.network.command(NetworkSide::B, "ss");
         let output = command.args(["-Hltn", &format!("sport = :{PERFTEST_PORT}")]).output();
         output.is_ok_and(|output| !output.stdout.is_empty())
     }

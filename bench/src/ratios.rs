@@ -33,7 +33,7 @@ impl Figure {
 
 /// Where a ratio should be.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Goal {
+pub(crate) enum RatioGoal {
     /// At least that.
     AtLeast(f64),
     /// At most that.
@@ -44,7 +44,7 @@ pub(crate) enum Goal {
     Told,
 }
 
-impl Goal {
+impl RatioGoal {
     /// Whether a ratio is there; `None` where nothing is asked for.
     pub(crate) fn is_met(self, ratio: f64) -> Option<bool> {
         match self {
@@ -74,15 +74,15 @@ pub(crate) struct Ratio {
     top: (&'static str, Figure),
     bottom: (&'static str, Figure),
     /// Where it should be.
-    pub(crate) goal: Goal,
+    pub(crate) goal: RatioGoal,
 }
 
-const fn ratio(name: &'static str, figure: Figure, top: &'static str, bottom: &'static str, goal: Goal) -> Ratio {
+const fn ratio(name: &'static str, figure: Figure, top: &'static str, bottom: &'static str, goal: RatioGoal) -> Ratio {
     Ratio { name, top: (top, figure), bottom: (bottom, figure), goal }
 }
 
 use Figure::{P50, P99, Rate, Throughput};
-use Goal::{AtLeast, AtMost, Between, Told};
+use RatioGoal::{AtLeast, AtMost, Between, Told};
 
 /// All of them, the most important first.
 pub(crate) const RATIOS: &[Ratio] = &[

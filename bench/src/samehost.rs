@@ -11,8 +11,8 @@ use std::{
 use crate::{
     cpu,
     host::Host,
-    network::{Pair, Side},
-    rdma::{Drive, Ends, Pairs, Work, drive},
+    network::{NetworkSide, Pair},
+    rdma::{BenchWork, Drive, Ends, Pairs, drive},
     sample::Sample,
 };
 
@@ -32,7 +32,7 @@ pub(crate) struct SameHost([Pairs; 1]);
 impl SameHost {
     /// On the daemon of host a.
     pub(crate) fn new(host: &Host) -> anyhow::Result<Self> {
-        let (socket, address) = (host.socket(), IpAddr::V4(Pair::Roce.address(Side::A)));
+        let (socket, address) = (host.socket(), IpAddr::V4(Pair::Roce.address(NetworkSide::A)));
         let ends = Ends { sockets: [&socket; 2], addresses: [address; 2] };
         let pairs = Pairs::new(ends, 1, DEPTH, MESSAGE_BYTES * PLACES)?;
         // Every page is there before anything is measured.
@@ -44,7 +44,7 @@ impl SameHost {
     /// By RDMA WRITE; with the daemon's processor time.
     pub(crate) fn write(&self, host: &Host, time: Duration) -> anyhow::Result<Sample> {
         let before = host.cpu();
-        let what = Drive { work: Work::Write, message_bytes: MESSAGE_BYTES, depth: DEPTH, time };
+        let what = Drive { work: BenchWork::Write, message_bytes: MESSAGE_BYTES, depth: DEPTH, time };
         let mut sample = drive(&self.0, what)?;
         let gigabytes = sample.gbit_per_s.unwrap_or_default() / 8.0 * time.as_secs_f64();
         sample.cpu_s_per_gb = sample.cpu_s_per_gb.map(|own| own + (host.cpu() - before).as_secs_f64() / gigabytes);

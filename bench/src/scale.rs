@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use crate::{
     cpu,
-    host::{Host, Memory},
-    network::{Pair, Side},
-    programs::{Bandwidth, Programs},
-    rdma::{Drive, Ends, Pairs, Work, drive},
+    host::{Host, HostMemory},
+    network::{NetworkSide, Pair},
+    programs::{BandwidthRun, Programs},
+    rdma::{BenchWork, Drive, Ends, Pairs, drive},
     sample::Spread,
 };
 
@@ -38,7 +38,7 @@ pub(crate) struct Scale {
     /// Seconds for both sides.
     pub(crate) both_made_in_s: f64,
     /// Daemon memory for each of them, bytes.
-    pub(crate) bytes_per_qp: Memory,
+    pub(crate) bytes_per_qp: HostMemory,
     /// Processor time of a daemon that has them all and nothing to do, in parts of a second.
     pub(crate) idle_cpu_share: f64,
     /// WRITE of 1 MiB on one queue pair beside them, to the same without them.
@@ -55,9 +55,9 @@ pub(crate) fn measure(programs: &Programs<'_>, rounds: usize, time: Duration) ->
     let sockets = [a.socket(), b.socket()];
     let ends = Ends {
         sockets: [&sockets[0], &sockets[1]],
-        addresses: Side::BOTH.map(|side| IpAddr::V4(Pair::Roce.address(side))),
+        addresses: NetworkSide::BOTH.map(|side| IpAddr::V4(Pair::Roce.address(side))),
     };
-    let write = Bandwidth { op: "write", size: 1 << 20, mtu: 4096, qps: 1, depth: 0 };
+    let write = BandwidthRun { op: "write", size: 1 << 20, mtu: 4096, qps: 1, depth: 0 };
     let mut with = Vec::new();
     let mut without = Vec::new();
     thread::sleep(SETTLE);
@@ -91,9 +91,9 @@ pub(crate) fn measure(programs: &Programs<'_>, rounds: usize, time: Duration) ->
     })
 }
 
-fn per_qp(before: Memory, after: Memory) -> Memory {
+fn per_qp(before: HostMemory, after: HostMemory) -> HostMemory {
     let each = |before: u64, after: u64| after.saturating_sub(before) / (SESSIONS * QPS) as u64;
-    Memory {
+    HostMemory {
         rss: each(before.rss, after.rss),
         pss: each(before.pss, after.pss),
         anonymous: each(before.anonymous, after.anonymous),
@@ -115,7 +115,7 @@ fn clients(ends: Ends<'_>, rounds: usize, time: Duration) -> anyhow::Result<Opti
     let mut ratios = Vec::new();
     for _ in 0..rounds {
         let speed = |pairs: &[Pairs], depth| {
-            let sample = drive(pairs, Drive { work: Work::Write, message_bytes: MESSAGE, depth, time })?;
+            let sample = drive(pairs, Drive { work: BenchWork::Write, message_bytes: MESSAGE, depth, time })?;
             anyhow::Ok(sample.gbit_per_s.unwrap_or_default())
         };
         ratios.push(speed(&many, 2)? / speed(&one, 2 * CLIENTS as u32)?);

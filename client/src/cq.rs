@@ -14,7 +14,7 @@ use std::{
 };
 
 use roced_shared::abi::{
-    arm::{Wanted, arm},
+    arm::{CompletionRequest, arm},
     control::{CreateCq, CreateCqRequest, DestroyCq, Handle, ResizeCq, ResizeCqRequest},
     cqe::{CompletionOp, Cqe, Status, cqe_flags},
     layout::CqLayout,
@@ -27,7 +27,7 @@ use crate::{
     device::{Device, DeviceInner},
     error::{Error, Result, WorkError},
     exclusive::Exclusive,
-    mapping::{ConsumerRing, Mapping, Mode, cq_rings},
+    mapping::{ClientMapping, ConsumerRing, Mode, cq_rings},
     outstanding::{Cookie, Outstanding, Queue},
     socket::lock,
     srq::SharedWork,
@@ -156,7 +156,7 @@ pub(crate) struct CqInner {
     entries: AtomicU32,
     spin: Duration,
     /// What it was made with: its arm word lies there.
-    mapping: Arc<Mapping>,
+    mapping: Arc<ClientMapping>,
     state: Exclusive<Reaping>,
     empty_polls: AtomicU32,
     looked: Mutex<Instant>,
@@ -171,7 +171,7 @@ pub(crate) struct Reaping {
     cq_rings: Vec<WorkerCompletions>,
     first: usize,
     /// By queue pair number.
-    work: Vec<(u32, Arc<Work>)>,
+    work: Vec<(u32, Arc<QpWork>)>,
     /// Shared receives of queue pairs that are gone: what they left here is done, though nobody hears of it.
     orphaned: Vec<Weak<SharedWork>>,
 }
@@ -213,7 +213,7 @@ impl WorkerCompletions {
 
 /// The outstanding work of a queue pair.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct QpWork {
     pub(crate) tag: u32,
     pub(crate) send: Outstanding,
     pub(crate) recv: Outstanding,
@@ -247,7 +247,7 @@ impl CompletionQueue {
         };
         let layout = CqLayout::new(reply.entries, device.workers.len() as u32)
             .ok_or_else(|| ended(Error::Protocol { what: "an impossible completion queue" }))?;
-        let mapping = Mapping::new(&fd, layout.bytes, Mode::Populated).map_err(ended)?;
+        let mapping = ClientMapping::new(&fd, layout.bytes, Mode::Populated).map_err(ended)?;
         let inner = Arc::new(CqInner {
             device: Arc::clone(device),
             own_channel: options.channel.is_none() && !options.silent,
@@ -301,7 +301,8 @@ impl CompletionQueue {
             Error::Protocol { what: "an impossible completion queue" }
         };
         let layout = CqLayout::new(reply.entries, device.workers.len() as u32).ok_or_else(broken)?;
-        let mapping = Mapping::new(&fd, layout.bytes, Mode::Populated).inspect_err(|_| device.session.set_gone())?;
+        let mapping =
+            ClientMapping::new(&fd, layout.bytes, Mode::Populated).inspect_err(|_| device.session.set_gone())?;
         for (cq_ring, ring) in state.cq_rings.iter_mut().zip(cq_rings(&mapping, layout)) {
             cq_ring.rings.push_back(ring);
         }
@@ -312,7 +313,7 @@ impl CompletionQueue {
     /// Sends that complete here and have not been reaped, whether they have completed or not.
     pub fn sends_outstanding(&self) -> usize {
         let state = self.inner.state.enter();
-        let sends_here = |work: &Work| std::ptr::eq(work.send_cq.as_ptr(), Arc::as_ptr(&self.inner));
+        let sends_here = |work: &QpWork| std::ptr::eq(work.send_cq.as_ptr(), Arc::as_ptr(&self.inner));
         state.work.iter().filter(|(_, work)| sends_here(work)).map(|(_, work)| work.send.len() as usize).sum()
     }
 
@@ -398,8 +399,8 @@ impl CompletionQueue {
     /// Asks to be told, once, of a completion that comes from now on. Poll once more before you wait for the channel.
     pub fn arm(&self, notify: Notify) {
         let wanted = match notify {
-            Notify::Any => Wanted::Any,
-            Notify::Solicited => Wanted::Solicited,
+            Notify::Any => CompletionRequest::Any,
+            Notify::Solicited => CompletionRequest::Solicited,
         };
         arm(self.inner.mapping.first_word(), wanted);
     }
@@ -407,7 +408,7 @@ impl CompletionQueue {
 
 impl CqInner {
     /// A queue pair's work completes here from now on.
-    pub(crate) fn add(&self, qpn: u32, work: &Arc<Work>) {
+    pub(crate) fn add(&self, qpn: u32, work: &Arc<QpWork>) {
         let mut state = self.state.enter();
         if let Err(at) = state.work.binary_search_by_key(&qpn, |(qpn, _)| *qpn) {
             state.work.insert(at, (qpn, Arc::clone(work)));
@@ -572,7 +573,7 @@ fn complete_orphan(orphaned: &[Weak<SharedWork>], cqe: &Cqe) {
     }
 }
 
-fn completion(work: &[(u32, Arc<Work>)], cqe: &Cqe) -> Option<Completion> {
+fn completion(work: &[(u32, Arc<QpWork>)], cqe: &Cqe) -> Option<Completion> {
     let at = work.binary_search_by_key(&cqe.qpn, |(qpn, _)| *qpn).ok()?;
     let work = &work[at].1;
     let cookie = Cookie(cqe.wr_id);

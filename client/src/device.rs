@@ -26,10 +26,10 @@ use crate::{
     error::{Error, Result},
     exclusive::Exclusive,
     gid::{Gid, GidEntry, RoceVersion},
-    mapping::{self, Mapping, Mode},
-    mr::{Memory, MemoryInner},
+    mapping::{self, ClientMapping, Mode},
+    mr::{MemoryInner, RegionMemory},
     pd::ProtectionDomain,
-    socket::{Session, default_path},
+    socket::{DaemonSession, default_path},
 };
 
 /// An opened device. Clones name the same one; it is closed when the last clone and everything made from it are gone.
@@ -42,7 +42,7 @@ pub struct Device {
 pub(crate) struct DeviceInner {
     name: String,
     number: u32,
-    pub(crate) session: Session,
+    pub(crate) session: DaemonSession,
     pub(crate) workers: Vec<WorkerSide>,
     /// Memory that the daemon made, by address.
     pub(crate) memories: Mutex<BTreeMap<usize, Weak<MemoryInner>>>,
@@ -52,8 +52,8 @@ pub(crate) struct DeviceInner {
 /// How this session tells one worker that it has work.
 #[derive(Debug)]
 pub(crate) struct WorkerSide {
-    doorbells: MappedDoorbells<Arc<Mapping>>,
-    state: WorkerState<Arc<Mapping>>,
+    doorbells: MappedDoorbells<Arc<ClientMapping>>,
+    state: WorkerState<Arc<ClientMapping>>,
     wake: OwnedFd,
 }
 
@@ -176,7 +176,7 @@ impl Device {
     /// # Errors
     /// As [`Self::list`].
     pub fn list_at(socket: &Path) -> Result<Vec<String>> {
-        let (session, hello) = Session::open(socket)?;
+        let (session, hello) = DaemonSession::open(socket)?;
         let name = |index| text(&session.call::<ListDevice>(Index { index })?);
         (0..hello.devices).map(name).collect()
     }
@@ -194,7 +194,7 @@ impl Device {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_at(socket: &Path, name: &str) -> Result<Self> {
-        let (session, hello) = Session::open(socket)?;
+        let (session, hello) = DaemonSession::open(socket)?;
         Self::with_session(session, hello.session, name)
     }
 
@@ -203,11 +203,11 @@ impl Device {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_over(socket: OwnedFd, name: &str) -> Result<Self> {
-        let (session, hello) = Session::over(socket)?;
+        let (session, hello) = DaemonSession::over(socket)?;
         Self::with_session(session, hello.session, name)
     }
 
-    fn with_session(session: Session, number: u32, name: &str) -> Result<Self> {
+    fn with_session(session: DaemonSession, number: u32, name: &str) -> Result<Self> {
         let (reply, fds) = session.call_with_any_fds::<OpenDevice>(DeviceName::new(name))?;
         let mut fds = fds.into_iter();
         let (Some(doorbells), Some(states), wakes) = (fds.next(), fds.next(), fds) else {
@@ -219,8 +219,8 @@ impl Device {
         if ids.len() != wakes.len() || in_daemon > 256 || ids.iter().any(|id| u32::from(*id) >= in_daemon) {
             return Err(Error::Protocol { what: "workers that do not add up" });
         }
-        let doorbells = Mapping::new(&doorbells, session_bytes(reply.workers), Mode::Populated)?;
-        let states = Mapping::new(&states, state_bytes(in_daemon), Mode::ReadOnly)?;
+        let doorbells = ClientMapping::new(&doorbells, session_bytes(reply.workers), Mode::Populated)?;
+        let states = ClientMapping::new(&states, state_bytes(in_daemon), Mode::ReadOnly)?;
         let worker = |(index, (id, wake)): (u32, (&u8, OwnedFd))| WorkerSide {
             doorbells: mapping::doorbells(&doorbells, index),
             state: mapping::worker_state(&states, (*id).into()),
@@ -340,10 +340,10 @@ impl Device {
     ///
     /// # Errors
     /// The session's limit; no memory; the daemon is gone.
-    pub fn allocate(&self, bytes: usize) -> Result<Memory> {
+    pub fn allocate(&self, bytes: usize) -> Result<RegionMemory> {
         let request = MemoryRequest { bytes: bytes as u64 };
         let (reply, [fd]) = self.inner.session.call_with_fds::<AllocMemory, 1>(request)?;
-        Memory::new(&self.inner, reply.handle, &fd, bytes)
+        RegionMemory::new(&self.inner, reply.handle, &fd, bytes)
     }
 
     /// Makes a completion channel.

@@ -50,7 +50,7 @@ pub use cq::{Completion, CompletionQueue, CqOptions, Notify};
 pub use device::{Device, DeviceAttributes, DeviceEvent, PortAttributes};
 pub use error::{Error, Result, Side, WorkError};
 pub use gid::{Gid, GidEntry, RoceVersion};
-pub use mr::{Access, Memory, MemoryRegion, RemoteMemory, Reregistration};
+pub use mr::{Access, MemoryRegion, RegionMemory, RemoteMemory, Reregistration};
 pub use mw::{MemoryWindow, WindowBinding, WindowKind};
 pub use pd::ProtectionDomain;
 pub use program::ExchangeCost;

@@ -35,7 +35,7 @@ pub(crate) enum Mode {
 
 /// The pages of a memfd, mapped for as long as this lives, or memory of the program.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct ClientMapping {
     base: NonNull<u8>,
     bytes: usize,
     /// Mapped by us.
@@ -44,11 +44,11 @@ pub(crate) struct Mapping {
 
 // SAFETY: the mapping belongs to no thread, and `base` and `bytes` never change; what lies behind is reached through atomics and
 // through copies that allow for anybody writing there at any time.
-unsafe impl Send for Mapping {}
+unsafe impl Send for ClientMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for ClientMapping {}
 
-impl Mapping {
+impl ClientMapping {
     /// Maps `bytes` of `fd`.
     pub(crate) fn new(fd: &OwnedFd, bytes: usize, mode: Mode) -> Result<Arc<Self>> {
         let length = NonZeroUsize::new(bytes).ok_or(Error::Protocol { what: "memory of no bytes" })?;
@@ -132,7 +132,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for ClientMapping {
     fn drop(&mut self) {
         if !self.ours {
             return;
@@ -144,29 +144,29 @@ impl Drop for Mapping {
 }
 
 /// A ring that this process fills.
-pub(crate) type ProducerRing = Producer<MappedRing<Arc<Mapping>>>;
+pub(crate) type ProducerRing = Producer<MappedRing<Arc<ClientMapping>>>;
 /// A ring that this process empties.
-pub(crate) type ConsumerRing = Consumer<MappedRing<Arc<Mapping>>>;
+pub(crate) type ConsumerRing = Consumer<MappedRing<Arc<ClientMapping>>>;
 
 /// The send and the receive ring of a queue pair.
-pub(crate) fn qp_rings(mapping: &Arc<Mapping>, layout: QpLayout) -> (ProducerRing, ProducerRing) {
+pub(crate) fn qp_rings(mapping: &Arc<ClientMapping>, layout: QpLayout) -> (ProducerRing, ProducerRing) {
     let send = ring_at(mapping, 0, layout.send);
     (Producer::new(send), Producer::new(ring_at(mapping, layout.recv_offset, layout.recv)))
 }
 
 /// The ring of a shared receive queue.
-pub(crate) fn srq_ring(mapping: &Arc<Mapping>, layout: SrqLayout) -> ProducerRing {
+pub(crate) fn srq_ring(mapping: &Arc<ClientMapping>, layout: SrqLayout) -> ProducerRing {
     Producer::new(ring_at(mapping, 0, layout.recv))
 }
 
 /// The lanes of a completion queue.
-pub(crate) fn cq_rings(mapping: &Arc<Mapping>, layout: CqLayout) -> Vec<ConsumerRing> {
+pub(crate) fn cq_rings(mapping: &Arc<ClientMapping>, layout: CqLayout) -> Vec<ConsumerRing> {
     (0..layout.cq_rings)
         .map(|cq_ring| Consumer::new(ring_at(mapping, layout.cq_ring_offset(cq_ring), layout.cq_ring)))
         .collect()
 }
 
-fn ring_at(mapping: &Arc<Mapping>, offset: usize, shape: RingShape) -> MappedRing<Arc<Mapping>> {
+fn ring_at(mapping: &Arc<ClientMapping>, offset: usize, shape: RingShape) -> MappedRing<Arc<ClientMapping>> {
     let base = mapping.at(offset, shape.bytes());
     // SAFETY: `at` checked that the ring lies inside the mapping, which the Arc keeps; layouts place rings on cache lines and apart
     // from one another, and everything in this process that touches them is this ring, by atomics.
@@ -174,7 +174,7 @@ fn ring_at(mapping: &Arc<Mapping>, offset: usize, shape: RingShape) -> MappedRin
 }
 
 /// The bell page of worker `index`.
-pub(crate) fn doorbells(mapping: &Arc<Mapping>, index: u32) -> MappedDoorbells<Arc<Mapping>> {
+pub(crate) fn doorbells(mapping: &Arc<ClientMapping>, index: u32) -> MappedDoorbells<Arc<ClientMapping>> {
     let base = mapping.at(doorbell_page_offset(index), DOORBELL_PAGE_BYTES);
     // SAFETY: `at` checked that the page lies inside the mapping, which the Arc keeps; bell pages lie on cache lines, and only
     // atomics touch them.
@@ -182,7 +182,7 @@ pub(crate) fn doorbells(mapping: &Arc<Mapping>, index: u32) -> MappedDoorbells<A
 }
 
 /// What the daemon's worker `index` says of itself.
-pub(crate) fn worker_state(mapping: &Arc<Mapping>, index: u32) -> WorkerState<Arc<Mapping>> {
+pub(crate) fn worker_state(mapping: &Arc<ClientMapping>, index: u32) -> WorkerState<Arc<ClientMapping>> {
     let base = mapping.at(worker_state_offset(index), WORKER_STATE_BYTES);
     // SAFETY: `at` checked that the state lies inside the mapping, which the Arc keeps; states lie on cache lines; we only load.
     unsafe { WorkerState::new(base, Arc::clone(mapping)) }

@@ -17,7 +17,7 @@ use roced_shared::abi::{
 use crate::{
     device::DeviceInner,
     error::{Error, Result},
-    mapping::{Mapping, Mode},
+    mapping::{ClientMapping, Mode},
     pd::{PdInner, ProtectionDomain},
     place::{Move, RegionPlace},
     program::ExchangeCost,
@@ -78,7 +78,7 @@ impl BitOr for Access {
 /// Memory that this process and the daemon map. Clones name the same; it is given up when the last clone and every region in it
 /// are gone.
 #[derive(Clone, Debug)]
-pub struct Memory {
+pub struct RegionMemory {
     pub(crate) inner: Arc<MemoryInner>,
 }
 
@@ -86,15 +86,15 @@ pub struct Memory {
 pub(crate) struct MemoryInner {
     device: Arc<DeviceInner>,
     pub(crate) handle: u32,
-    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) mapping: Arc<ClientMapping>,
     /// As asked for; the mapping is whole pages.
     bytes: usize,
 }
 
-impl Memory {
+impl RegionMemory {
     pub(crate) fn new(device: &Arc<DeviceInner>, handle: u32, fd: &std::os::fd::OwnedFd, bytes: usize) -> Result<Self> {
         let whole = bytes.next_multiple_of(4096);
-        let mapping = Mapping::new(fd, whole, Mode::Populated).inspect_err(|_| {
+        let mapping = ClientMapping::new(fd, whole, Mode::Populated).inspect_err(|_| {
             // The session lives on, so the daemon must not keep it.
             let _ = device.session.call::<FreeMemory>(Handle { handle });
         })?;
@@ -125,7 +125,7 @@ impl Memory {
     }
 }
 
-impl Memory {
+impl RegionMemory {
     /// The address of a range that is to be registered.
     fn address(&self, pd: &PdInner, offset: usize, length: usize) -> Result<u64> {
         if !Arc::ptr_eq(&pd.device, &self.inner.device) {
@@ -195,7 +195,7 @@ pub struct MemoryRegion {
 impl MemoryRegion {
     pub(crate) fn register(
         pd: &Arc<PdInner>,
-        memory: &Memory,
+        memory: &RegionMemory,
         offset: usize,
         length: usize,
         access: Access,
@@ -428,7 +428,7 @@ impl MemoryRegion {
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.length) }
     }
 
-    fn mapping(&self) -> &Mapping {
+    fn mapping(&self) -> &ClientMapping {
         &self.place.mapping
     }
 
@@ -465,7 +465,7 @@ pub struct Reregistration<'a> {
     /// Its protection domain.
     pub pd: Option<&'a ProtectionDomain>,
     /// Its memory: from which byte, how many.
-    pub range: Option<(&'a Memory, usize, usize)>,
+    pub range: Option<(&'a RegionMemory, usize, usize)>,
     /// Its rights.
     pub access: Option<Access>,
 }

@@ -10,7 +10,7 @@ use crate::{
     device::{Device, DeviceInner},
     error::Result,
     exclusive::Exclusive,
-    mr::{Access, Memory, MemoryRegion},
+    mr::{Access, MemoryRegion, RegionMemory},
     mw::{MemoryWindow, WindowKind},
     qp::QpBuilder,
     srq::SharedReceiveQueue,
@@ -55,7 +55,13 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// A range outside the memory; the session's limit; the daemon is gone.
-    pub fn register(&self, memory: &Memory, offset: usize, length: usize, access: Access) -> Result<MemoryRegion> {
+    pub fn register(
+        &self,
+        memory: &RegionMemory,
+        offset: usize,
+        length: usize,
+        access: Access,
+    ) -> Result<MemoryRegion> {
         MemoryRegion::register(&self.inner, memory, offset, length, access)
     }
 

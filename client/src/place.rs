@@ -11,8 +11,8 @@ use roced_shared::abi::control::{FreeMemory, Handle, MapMemory, MapMemoryRequest
 use crate::{
     device::DeviceInner,
     error::{Error, Result},
-    mapping::Mapping,
-    mr::{Access, Memory},
+    mapping::ClientMapping,
+    mr::{Access, RegionMemory},
     program::{ExchangeCost, Held, ProgramBacking, reach},
 };
 
@@ -21,7 +21,7 @@ use crate::{
 pub(crate) struct RegionPlace {
     /// Keeps what the daemon has of it, by this handle.
     pub(crate) memory: RegionBacking,
-    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) mapping: Arc<ClientMapping>,
     /// In `mapping`.
     pub(crate) offset: usize,
 }
@@ -29,7 +29,7 @@ pub(crate) struct RegionPlace {
 /// What a region lies in.
 #[derive(Clone, Debug)]
 pub(crate) enum RegionBacking {
-    Memory(Memory),
+    Memory(RegionMemory),
     Program(Arc<ProgramMemory>),
 }
 
@@ -55,21 +55,21 @@ impl Move {
         let start = address.expose_provenance();
         let base = NonNull::new(address).ok_or(Error::NotMapped { address: 0 })?;
         let end = start.checked_add(length).ok_or(Error::NotMapped { address: start })?;
-        if let Some((memory, offset)) = Memory::around(device, &(start..end)) {
+        if let Some((memory, offset)) = RegionMemory::around(device, &(start..end)) {
             let place = RegionPlace::in_memory(&memory, offset);
             return Ok(Self { place, offset: offset as u64, length, iova });
         }
         let memory = Arc::new(ProgramMemory::new(device, &(start..end), access)?);
         let offset = (start - memory.start) as u64;
         // SAFETY: the caller says that the range stays mapped until the region, which keeps the mapping, is dropped; and who may write there.
-        let mapping = unsafe { Mapping::of_program(base, length) };
+        let mapping = unsafe { ClientMapping::of_program(base, length) };
         let place = RegionPlace { memory: RegionBacking::Program(memory), mapping, offset: 0 };
         Ok(Self { place, offset, length, iova })
     }
 }
 
 impl RegionPlace {
-    pub(crate) fn in_memory(memory: &Memory, offset: usize) -> Self {
+    pub(crate) fn in_memory(memory: &RegionMemory, offset: usize) -> Self {
         let mapping = Arc::clone(&memory.inner.mapping);
         Self { memory: RegionBacking::Memory(memory.clone()), mapping, offset }
     }

@@ -19,7 +19,7 @@ use zerocopy::IntoBytes;
 pub use self::builder::QpBuilder;
 use crate::{
     batch::SendBatch,
-    cq::{CompletionQueue, Work},
+    cq::{CompletionQueue, QpWork},
     device::{Device, DeviceInner},
     error::{Error, Result},
     exclusive::Exclusive,
@@ -29,7 +29,7 @@ use crate::{
     qp_address::QpAddress,
     service::ServiceType,
     srq::SharedReceiveQueue,
-    work::{Data, RecvRequest, SendRequest},
+    work::{RecvRequest, SendRequest, WorkPayload},
 };
 
 /// A queue pair. Any thread may post at any time. Dropping it ends it: its work completes nothing any more.
@@ -47,7 +47,7 @@ pub struct QueuePair {
     sizes: QpSizes,
     psn: u32,
     state: AtomicU32,
-    work: Arc<Work>,
+    work: Arc<QpWork>,
     send: Exclusive<PostSide<SEND_SLOT_WORDS_MAX>>,
     recv: Exclusive<PostSide<RECV_SLOT_WORDS_MAX>>,
 }
@@ -196,15 +196,15 @@ impl QueuePair {
             return Err(Error::NoAddress);
         }
         let data = match request.data {
-            Data::Sges(sges) if sges.len() > self.sizes.send_sges as usize => {
+            WorkPayload::Sges(sges) if sges.len() > self.sizes.send_sges as usize => {
                 return Err(Error::TooManySges { asked: sges.len(), limit: self.sizes.send_sges });
             }
-            Data::Inline(_) if !request.op.carries_data() => return Err(Error::InlineRead),
-            Data::Inline(bytes) if bytes.len() > self.sizes.inline_bytes as usize => {
+            WorkPayload::Inline(_) if !request.op.carries_data() => return Err(Error::InlineRead),
+            WorkPayload::Inline(bytes) if bytes.len() > self.sizes.inline_bytes as usize => {
                 return Err(Error::InlineTooLong { asked: bytes.len(), limit: self.sizes.inline_bytes });
             }
-            Data::Sges(sges) => sges.as_bytes(),
-            Data::Inline(bytes) => bytes,
+            WorkPayload::Sges(sges) => sges.as_bytes(),
+            WorkPayload::Inline(bytes) => bytes,
         };
         self.push(Queue::Send, side, request.wr_id(), request.completion_op() as u8, |side, cookie| {
             side.push([request.wqe(cookie).as_bytes(), data])
@@ -278,7 +278,7 @@ impl QueuePair {
         &self.pd.device
     }
 
-    fn session(&self) -> &crate::socket::Session {
+    fn session(&self) -> &crate::socket::DaemonSession {
         &self.pd.device.session
     }
 

@@ -57,7 +57,7 @@ pub(crate) fn default_path() -> PathBuf {
 
 /// A session with the daemon.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct DaemonSession {
     socket: OwnedFd,
     /// The process that opened it. A forked child that spoke here would take its parent's replies.
     pid: u32,
@@ -71,7 +71,7 @@ pub(crate) struct Session {
     gone: AtomicBool,
 }
 
-impl Session {
+impl DaemonSession {
     /// Connects and shakes hands.
     pub(crate) fn open(path: &Path) -> Result<(Self, HelloReply)> {
         let address = UnixAddr::new(path).map_err(|_| Error::SocketPath { path: path.into() })?;
@@ -334,7 +334,7 @@ impl Session {
     }
 }
 
-impl AsFd for Session {
+impl AsFd for DaemonSession {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

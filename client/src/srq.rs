@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 use crate::{
     error::{Error, Result},
     exclusive::Exclusive,
-    mapping::{Mapping, Mode, srq_ring},
+    mapping::{ClientMapping, Mode, srq_ring},
     outstanding::{Cookie, Queue},
     pd::{PdInner, ProtectionDomain},
     qp::{PostSide, all_that_fit},
@@ -32,7 +32,7 @@ pub struct SharedReceiveQueue {
 }
 
 /// Where receives are posted.
-pub(crate) type Side = PostSide<RECV_SLOT_WORDS_MAX>;
+pub(crate) type SrqPost = PostSide<RECV_SLOT_WORDS_MAX>;
 
 #[derive(Debug)]
 pub(crate) struct SrqInner {
@@ -42,7 +42,7 @@ pub(crate) struct SrqInner {
     doorbell: u32,
     sizes: QpSizes,
     pub(crate) work: Arc<SharedWork>,
-    side: Exclusive<Side>,
+    side: Exclusive<SrqPost>,
 }
 
 impl SharedReceiveQueue {
@@ -51,7 +51,7 @@ impl SharedReceiveQueue {
         pd: &ProtectionDomain,
         wrs: u32,
         sges: u32,
-        exclusive: impl FnOnce(Side) -> Exclusive<Side>,
+        exclusive: impl FnOnce(SrqPost) -> Exclusive<SrqPost>,
     ) -> Result<Self> {
         let pd = &pd.inner;
         let device = &pd.device;
@@ -67,7 +67,7 @@ impl SharedReceiveQueue {
         let sizes = sizes.filter(|_| (reply.worker as usize) < device.workers.len());
         let sizes = sizes.ok_or_else(|| ended(Error::Protocol { what: "an impossible shared receive queue" }))?;
         let layout = SrqLayout::new(sizes);
-        let mapping = Mapping::new(&fd, layout.bytes, Mode::Populated).map_err(ended)?;
+        let mapping = ClientMapping::new(&fd, layout.bytes, Mode::Populated).map_err(ended)?;
         let inner = SrqInner {
             pd: Arc::clone(pd),
             srqn: reply.srqn,
@@ -187,12 +187,12 @@ pub(crate) struct SharedWork {
 struct Slots {
     /// The program's wr_id of each that is outstanding, and the number under which the daemon knows it: the slot in the low bits, and
     /// above them how often it was used, so that an old number names nothing.
-    slots: Box<[Slot]>,
+    slots: Box<[SrqSlot]>,
     free: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct SrqSlot {
     wr_id: u64,
     number: u32,
     outstanding: bool,
@@ -202,7 +202,7 @@ impl SharedWork {
     /// Room for `depth`, a power of two.
     fn new(tag: u32, depth: u32) -> Self {
         assert!(depth.is_power_of_two(), "granted sizes are powers of two");
-        let slot = |number| Slot { wr_id: 0, number, outstanding: false };
+        let slot = |number| SrqSlot { wr_id: 0, number, outstanding: false };
         let slots = Slots { slots: (0..depth).map(slot).collect(), free: (0..depth).rev().collect() };
         Self { tag, slots: Mutex::new(slots) }
     }

@@ -21,82 +21,82 @@ use crate::{ah::AddressHandle, mr::RemoteMemory, mw::WindowBinding};
 #[must_use = "it does nothing until it is posted"]
 pub struct SendRequest<'a> {
     pub(crate) op: SendOp,
-    pub(crate) data: Data<'a>,
+    pub(crate) data: WorkPayload<'a>,
     wr_id: u64,
     flags: u8,
     imm: [u8; 4],
     remote: RemoteMemory,
-    to: To,
+    to: SendDestination,
     swap_or_add: u64,
     compare: u64,
     rkey: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Data<'a> {
+pub(crate) enum WorkPayload<'a> {
     Sges(&'a [Sge]),
     Inline(&'a [u8]),
 }
 
 /// Where a datagram goes. No address handle has number 0.
 #[derive(Clone, Copy, Debug)]
-struct To {
+struct SendDestination {
     ah: u32,
     qpn: u32,
     qkey: u32,
 }
 
-impl To {
+impl SendDestination {
     const NOWHERE: Self = Self { ah: 0, qpn: 0, qkey: 0 };
 }
 
 impl<'a> SendRequest<'a> {
-    const fn new(op: SendOp, data: Data<'a>, remote: RemoteMemory) -> Self {
-        let (to, rkey) = (To::NOWHERE, remote.rkey);
+    const fn new(op: SendOp, data: WorkPayload<'a>, remote: RemoteMemory) -> Self {
+        let (to, rkey) = (SendDestination::NOWHERE, remote.rkey);
         Self { op, data, wr_id: 0, flags: 0, imm: [0; 4], remote, to, swap_or_add: 0, compare: 0, rkey }
     }
 
     /// SEND: the data goes where the peer's next receive says.
     pub const fn send(sges: &'a [Sge]) -> Self {
-        Self::new(SendOp::Send, Data::Sges(sges), NOWHERE)
+        Self::new(SendOp::Send, WorkPayload::Sges(sges), NOWHERE)
     }
 
     /// SEND of data that is copied when it is posted.
     pub const fn send_inline(data: &'a [u8]) -> Self {
-        Self::new(SendOp::Send, Data::Inline(data), NOWHERE)
+        Self::new(SendOp::Send, WorkPayload::Inline(data), NOWHERE)
     }
 
     /// RDMA WRITE to the beginning of `to`.
     pub const fn write(sges: &'a [Sge], to: RemoteMemory) -> Self {
-        Self::new(SendOp::Write, Data::Sges(sges), to)
+        Self::new(SendOp::Write, WorkPayload::Sges(sges), to)
     }
 
     /// RDMA WRITE of data that is copied when it is posted.
     pub const fn write_inline(data: &'a [u8], to: RemoteMemory) -> Self {
-        Self::new(SendOp::Write, Data::Inline(data), to)
+        Self::new(SendOp::Write, WorkPayload::Inline(data), to)
     }
 
     /// RDMA READ from the beginning of `from`.
     pub const fn read(sges: &'a [Sge], from: RemoteMemory) -> Self {
-        Self::new(SendOp::Read, Data::Sges(sges), from)
+        Self::new(SendOp::Read, WorkPayload::Sges(sges), from)
     }
 
     /// Atomic compare and swap of the first eight bytes of `at`, whose address is a multiple of eight: if they are `compare`, they are
     /// `swap` from then on. What was there before comes to `sges`, eight bytes together, in the byte order of this machine; it was done if that
     /// is `compare`. The peer's bytes are a number in the byte order of the peer's machine.
     pub const fn compare_swap(sges: &'a [Sge], at: RemoteMemory, compare: u64, swap: u64) -> Self {
-        Self { swap_or_add: swap, compare, ..Self::new(SendOp::CompareSwap, Data::Sges(sges), at) }
+        Self { swap_or_add: swap, compare, ..Self::new(SendOp::CompareSwap, WorkPayload::Sges(sges), at) }
     }
 
     /// Atomic addition of `add`, that wraps at 2^64, to the first eight bytes of `at`; otherwise as [`Self::compare_swap`].
     pub const fn fetch_add(sges: &'a [Sge], at: RemoteMemory, add: u64) -> Self {
-        Self { swap_or_add: add, ..Self::new(SendOp::FetchAdd, Data::Sges(sges), at) }
+        Self { swap_or_add: add, ..Self::new(SendOp::FetchAdd, WorkPayload::Sges(sges), at) }
     }
 
     /// Atomic WRITE: `bytes` to the first eight bytes of `at`, whose address is a multiple of eight, all at once. They are copied when
     /// it is posted. It counts as a READ does, and ends when the peer has them.
     pub const fn atomic_write(bytes: [u8; 8], at: RemoteMemory) -> Self {
-        Self { swap_or_add: u64::from_ne_bytes(bytes), ..Self::new(SendOp::AtomicWrite, Data::Sges(&[]), at) }
+        Self { swap_or_add: u64::from_ne_bytes(bytes), ..Self::new(SendOp::AtomicWrite, WorkPayload::Sges(&[]), at) }
     }
 
     /// FLUSH of all that this queue pair wrote to `range` before: when it is complete, every processor of the peer's sees it. The range has less than
@@ -105,14 +105,14 @@ impl<'a> SendRequest<'a> {
         Self {
             swap_or_add: range.length,
             compare: flush::operand(flush::GLOBAL, flush::RANGE),
-            ..Self::new(SendOp::Flush, Data::Sges(&[]), range)
+            ..Self::new(SendOp::Flush, WorkPayload::Sges(&[]), range)
         }
     }
 
     /// As [`Self::flush`], of all the region or window that `rkey` opens.
     pub const fn flush_region(rkey: u32) -> Self {
         let compare = flush::operand(flush::GLOBAL, flush::REGION);
-        Self { compare, rkey, ..Self::new(SendOp::Flush, Data::Sges(&[]), NOWHERE) }
+        Self { compare, rkey, ..Self::new(SendOp::Flush, WorkPayload::Sges(&[]), NOWHERE) }
     }
 
     /// Binds a memory window. Work behind it begins when it is bound, and may tell the peer of it.
@@ -122,13 +122,13 @@ impl<'a> SendRequest<'a> {
         Self {
             swap_or_add: window.length,
             compare: window.compare(),
-            ..Self::new(SendOp::BindWindow, Data::Sges(&[]), remote)
+            ..Self::new(SendOp::BindWindow, WorkPayload::Sges(&[]), remote)
         }
     }
 
     /// Makes the key of a memory window of type 2 open nothing any more. It begins when all work before it is done.
     pub const fn local_invalidate(rkey: u32) -> Self {
-        Self { rkey, ..Self::new(SendOp::LocalInvalidate, Data::Sges(&[]), NOWHERE) }
+        Self { rkey, ..Self::new(SendOp::LocalInvalidate, WorkPayload::Sges(&[]), NOWHERE) }
     }
 
     /// Makes a SEND take back a key of the peer's: that of a memory window of type 2 that the peer bound on this connection. The peer's
@@ -143,12 +143,12 @@ impl<'a> SendRequest<'a> {
 
     /// The same with other data: these pieces.
     pub const fn with_sges(&self, sges: &'a [Sge]) -> Self {
-        Self { data: Data::Sges(sges), ..*self }
+        Self { data: WorkPayload::Sges(sges), ..*self }
     }
 
     /// The same with other data: copied when it is posted.
     pub const fn with_inline(&self, data: &'a [u8]) -> Self {
-        Self { data: Data::Inline(data), ..*self }
+        Self { data: WorkPayload::Inline(data), ..*self }
     }
 
     /// Comes back in the completion.
@@ -172,7 +172,7 @@ impl<'a> SendRequest<'a> {
     /// Of a datagram: to queue pair `qpn` at the address `ah`, with `qkey`. With the top bit of `qkey` set, the sending queue pair's own
     /// is used.
     pub fn to(self, ah: &AddressHandle, qpn: u32, qkey: u32) -> Self {
-        Self { to: To { ah: ah.number(), qpn: qpn & 0x00ff_ffff, qkey }, ..self }
+        Self { to: SendDestination { ah: ah.number(), qpn: qpn & 0x00ff_ffff, qkey }, ..self }
     }
 
     pub(crate) const fn has_address(&self) -> bool {
@@ -226,8 +226,8 @@ impl<'a> SendRequest<'a> {
     /// The fixed part of its slot.
     pub(crate) fn wqe(&self, cookie: u64) -> SendWqe {
         let (num_sge, inline_bytes, inline) = match self.data {
-            Data::Sges(sges) => (sges.len() as u8, 0, 0),
-            Data::Inline(bytes) => (0, bytes.len() as u32, send_flags::INLINE),
+            WorkPayload::Sges(sges) => (sges.len() as u8, 0, 0),
+            WorkPayload::Inline(bytes) => (0, bytes.len() as u32, send_flags::INLINE),
         };
         SendWqe {
             wr_id: cookie,

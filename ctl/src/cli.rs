@@ -12,10 +12,10 @@ use roced_shared::report::{ADMIN_SOCKET_VARIABLE, DEFAULT_ADMIN_SOCKET};
     version,
     after_help = "Exit code: 0 when the daemon answered, 1 when it did not, 2 for a wrong command line."
 )]
-pub(crate) struct Cli {
+pub(crate) struct CtlArgs {
     /// What to show.
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CtlCommand,
 
     /// Print the daemon's report as JSON, with every value in it.
     #[arg(long, global = true)]
@@ -29,7 +29,7 @@ pub(crate) struct Cli {
 
 /// What to show.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CtlCommand {
     /// Devices with their XDP mode, queues and GIDs; workers; clients.
     Status,
     /// Every queue pair: its owner, its state, its peer.

@@ -7,7 +7,7 @@ use roced_shared::report::CountersReport;
 use crate::{
     table::{
         Column::{Number, Text},
-        Section,
+        TableSection,
     },
     units,
 };
@@ -37,8 +37,8 @@ pub(crate) fn render(report: &CountersReport, all: bool, prefix: Option<&str>) -
 }
 
 /// One group; counters that are 0 are left out unless `all`.
-pub(crate) fn group(title: &str, counters: &BTreeMap<String, u64>, all: bool) -> Section {
-    let mut section = Section::new(title, &[Text("counter"), Number("value")]);
+pub(crate) fn group(title: &str, counters: &BTreeMap<String, u64>, all: bool) -> TableSection {
+    let mut section = TableSection::new(title, &[Text("counter"), Number("value")]);
     for (name, value) in counters.iter().filter(|(_, value)| all || **value > 0) {
         section.row([name.clone(), units::count(*value)]);
     }

@@ -28,11 +28,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// The daemon behind an admin socket.
-pub(crate) struct Daemon<'a> {
+pub(crate) struct DaemonSocket<'a> {
     path: &'a Path,
 }
 
-impl<'a> Daemon<'a> {
+impl<'a> DaemonSocket<'a> {
     /// The daemon whose admin socket is at `path`. Nothing is opened yet.
     pub(crate) fn at(path: &'a Path) -> Self {
         Self { path }

@@ -21,12 +21,12 @@ use roced_shared::report::{CountersReport, QpsReport, Question, StatusReport};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    cli::{Cli, Command},
-    daemon::Daemon,
+    cli::{CtlArgs, CtlCommand},
+    daemon::DaemonSocket,
 };
 
 fn main() -> ExitCode {
-    match run(&Cli::parse()) {
+    match run(&CtlArgs::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("rocectl: {error:#}");
@@ -35,23 +35,25 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli) -> anyhow::Result<()> {
-    let daemon = Daemon::at(&cli.socket);
+fn run(cli: &CtlArgs) -> anyhow::Result<()> {
+    let daemon = DaemonSocket::at(&cli.socket);
     let text = match &cli.command {
-        Command::Status => answer::<StatusReport>(&daemon, Question::Status, cli.json, status::render),
-        Command::Qps { counters } => {
+        CtlCommand::Status => answer::<StatusReport>(&daemon, Question::Status, cli.json, status::render),
+        CtlCommand::Qps { counters } => {
             answer::<QpsReport>(&daemon, Question::Qps, cli.json, |report| qps::render(report, *counters))
         }
-        Command::Counters { all, group } => answer::<CountersReport>(&daemon, Question::Counters, cli.json, |report| {
-            counters::render(report, *all, group.as_deref())
-        }),
+        CtlCommand::Counters { all, group } => {
+            answer::<CountersReport>(&daemon, Question::Counters, cli.json, |report| {
+                counters::render(report, *all, group.as_deref())
+            })
+        }
     }?;
     print(&text)
 }
 
 /// Asks `question` and gives the text to print.
 fn answer<R: Serialize + DeserializeOwned>(
-    daemon: &Daemon<'_>,
+    daemon: &DaemonSocket<'_>,
     question: Question,
     json: bool,
     render: impl FnOnce(&R) -> String,

@@ -11,7 +11,7 @@ use crate::{
     counters,
     table::{
         Column::{Number, Text},
-        Section,
+        TableSection,
     },
 };
 
@@ -28,7 +28,7 @@ pub(crate) fn render(report: &QpsReport, with_counters: bool) -> String {
     text
 }
 
-fn table(qps: &[QpReport]) -> Section {
+fn table(qps: &[QpReport]) -> TableSection {
     let columns = [
         Text("QPN"),
         Text("device"),
@@ -41,7 +41,7 @@ fn table(qps: &[QpReport]) -> Section {
         Text("peer"),
         Text("peer QPN"),
     ];
-    let mut section = Section::new(title(qps.len()), &columns);
+    let mut section = TableSection::new(title(qps.len()), &columns);
     for qp in qps {
         // Before RTR a queue pair has no peer.
         let connected = !qp.peer.is_empty();

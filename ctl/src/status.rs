@@ -5,7 +5,7 @@ use roced_shared::report::{DeviceReport, SessionReport, StatusReport, WorkerRepo
 use crate::{
     table::{
         Column::{Number, Text},
-        Section,
+        TableSection,
     },
     units,
 };
@@ -21,7 +21,7 @@ pub(crate) fn render(report: &StatusReport) -> String {
     text
 }
 
-fn devices(devices: &[DeviceReport]) -> Section {
+fn devices(devices: &[DeviceReport]) -> TableSection {
     let columns = [
         Text("device"),
         Text("interface"),
@@ -34,7 +34,7 @@ fn devices(devices: &[DeviceReport]) -> Section {
         Number("GIDs"),
         Text("MAC"),
     ];
-    let mut section = Section::new("Devices", &columns);
+    let mut section = TableSection::new("Devices", &columns);
     for device in devices {
         section.row([
             device.name.clone(),
@@ -52,8 +52,8 @@ fn devices(devices: &[DeviceReport]) -> Section {
     section
 }
 
-fn queues(devices: &[DeviceReport]) -> Section {
-    let mut section = Section::new("Queues", &[Text("device"), Number("queue"), Number("worker"), Text("mode")]);
+fn queues(devices: &[DeviceReport]) -> TableSection {
+    let mut section = TableSection::new("Queues", &[Text("device"), Number("queue"), Number("worker"), Text("mode")]);
     for device in devices {
         for queue in &device.queues {
             section.row([device.name.clone(), queue.queue.to_string(), queue.worker.to_string(), queue.mode.clone()]);
@@ -62,9 +62,9 @@ fn queues(devices: &[DeviceReport]) -> Section {
     section
 }
 
-fn gids(devices: &[DeviceReport]) -> Section {
+fn gids(devices: &[DeviceReport]) -> TableSection {
     let mut section =
-        Section::new("GIDs", &[Text("device"), Number("index"), Text("address"), Text("RoCE"), Text("VLAN")]);
+        TableSection::new("GIDs", &[Text("device"), Number("index"), Text("address"), Text("RoCE"), Text("VLAN")]);
     for device in devices {
         for gid in &device.gids {
             section.row([
@@ -79,9 +79,9 @@ fn gids(devices: &[DeviceReport]) -> Section {
     section
 }
 
-fn workers(workers: &[WorkerReport]) -> Section {
+fn workers(workers: &[WorkerReport]) -> TableSection {
     let columns = [Number("worker"), Text("core"), Text("when idle"), Number("turns"), Number("sleeps")];
-    let mut section = Section::new("Workers", &columns);
+    let mut section = TableSection::new("Workers", &columns);
     for worker in workers {
         section.row([
             worker.worker.to_string(),
@@ -94,7 +94,7 @@ fn workers(workers: &[WorkerReport]) -> Section {
     section
 }
 
-fn clients(sessions: &[SessionReport]) -> Section {
+fn clients(sessions: &[SessionReport]) -> TableSection {
     let columns = [
         Number("session"),
         Number("pid"),
@@ -108,7 +108,7 @@ fn clients(sessions: &[SessionReport]) -> Section {
         Number("shared"),
         Number("kept"),
     ];
-    let mut section = Section::new("Clients", &columns);
+    let mut section = TableSection::new("Clients", &columns);
     for session in sessions {
         section.row([
             session.session.to_string(),

@@ -15,13 +15,13 @@ pub(crate) enum Column {
 use Column::{Number, Text};
 
 /// A table under a title.
-pub(crate) struct Section {
+pub(crate) struct TableSection {
     title: String,
     table: Table,
     rows: usize,
 }
 
-impl Section {
+impl TableSection {
     /// A section without rows.
     pub(crate) fn new(title: impl Into<String>, columns: &[Column]) -> Self {
         let mut table = Table::new();
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn numbers_stand_to_the_right_and_nothing_is_a_dash() {
-        let mut section = Section::new("things", &[Text("name"), Number("count"), Text("peer")]);
+        let mut section = TableSection::new("things", &[Text("name"), Number("count"), Text("peer")]);
         section.row(["a".into(), "7".into(), String::new()]);
         section.row(["longer".into(), "12345".into(), "b".into()]);
         let mut text = String::new();
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn an_empty_table_says_so() {
         let mut text = "before\n".to_owned();
-        Section::new("things", &[Text("name")]).append(&mut text, "none here");
+        TableSection::new("things", &[Text("name")]).append(&mut text, "none here");
         assert_eq!(text, "before\n\nthings\n  none here\n");
     }
 }

@@ -38,12 +38,12 @@ pub struct Admin {
     path: PathBuf,
     listener: UnixListener,
     epoll: Epoll,
-    connections: Vec<(u64, Connection)>,
+    connections: Vec<(u64, AdminConnection)>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Connection {
+struct AdminConnection {
     stream: UnixStream,
     question: Vec<u8>,
     answer: Vec<u8>,
@@ -104,7 +104,8 @@ impl Admin {
         if self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, number)).is_ok() {
             self.next += 1;
             let (question, answer) = (Vec::new(), Vec::new());
-            self.connections.push((number, Connection { stream, question, answer, sent: 0, deadline: now + PATIENCE }));
+            self.connections
+                .push((number, AdminConnection { stream, question, answer, sent: 0, deadline: now + PATIENCE }));
         }
     }
 
@@ -138,7 +139,7 @@ impl From<io::Error> for Gone {
     }
 }
 
-impl Connection {
+impl AdminConnection {
     /// Reads, answers and writes until it would have to wait; gives what to wait for.
     fn proceed(
         &mut self,

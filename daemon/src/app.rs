@@ -47,7 +47,7 @@ use crate::{
     clients::{Clients, DeviceSetup, environment::Environment, listener::Listener},
     config::{Config, Credits},
     memory::access_log,
-    net::{Change, Net},
+    net::{Net, NetworkChange},
     systemd::ServiceManager,
     worker::{command::Command, events::EventReceiver, poll_loop::Worker, workers::Workers},
     xdp::NicQueue,
@@ -56,7 +56,7 @@ use crate::{
 /// What the epoll set watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-enum Source {
+enum WakeSource {
     Signals,
     Network,
     Workers,
@@ -64,7 +64,7 @@ enum Source {
     Operators,
 }
 
-impl Source {
+impl WakeSource {
     const ALL: [Self; 5] = [Self::Signals, Self::Network, Self::Workers, Self::Clients, Self::Operators];
 }
 
@@ -162,7 +162,7 @@ impl Daemon {
 
     /// Watches everything, and takes frames from the kernel: whoever they are for is served now.
     fn open_up(&mut self) -> anyhow::Result<()> {
-        for source in Source::ALL {
+        for source in WakeSource::ALL {
             self.epoll.add(self.fd(source), EpollEvent::new(EpollFlags::EPOLLIN, source as u64))?;
         }
         let devices: Vec<_> = self.devices.iter().map(|device| device.id).collect();
@@ -171,13 +171,13 @@ impl Daemon {
         Ok(())
     }
 
-    fn fd(&self, source: Source) -> BorrowedFd<'_> {
+    fn fd(&self, source: WakeSource) -> BorrowedFd<'_> {
         match source {
-            Source::Signals => self.signals.as_fd(),
-            Source::Network => self.net.fd(),
-            Source::Workers => self.events.as_fd(),
-            Source::Clients => self.clients.as_fd(),
-            Source::Operators => self.admin.as_fd(),
+            WakeSource::Signals => self.signals.as_fd(),
+            WakeSource::Network => self.net.fd(),
+            WakeSource::Workers => self.events.as_fd(),
+            WakeSource::Clients => self.clients.as_fd(),
+            WakeSource::Operators => self.admin.as_fd(),
         }
     }
 
@@ -188,7 +188,7 @@ impl Daemon {
         info!("{status}");
         let mut look_until = Instant::now();
         loop {
-            let mut events = [EpollEvent::empty(); Source::ALL.len()];
+            let mut events = [EpollEvent::empty(); WakeSource::ALL.len()];
             let looks = Instant::now() < look_until;
             let ready = match self.epoll.wait(&mut events, if looks { EpollTimeout::ZERO } else { self.wait() }) {
                 Ok(ready) => ready,
@@ -201,25 +201,25 @@ impl Daemon {
                 thread::yield_now();
             }
             let is_ready = |source| events[..ready].iter().any(|event| event.data() == source as u64);
-            if is_ready(Source::Signals)
+            if is_ready(WakeSource::Signals)
                 && let Some(signal) = self.signals.read_signal().context("cannot read signals")?
             {
                 info!(signal = signal.ssi_signo, "told to stop");
                 return Ok(());
             }
-            if is_ready(Source::Workers) {
+            if is_ready(WakeSource::Workers) {
                 self.on_worker_events();
             }
-            if is_ready(Source::Network) {
+            if is_ready(WakeSource::Network) {
                 let changes = self.net.on_readable()?;
                 self.on_changes(&changes)?;
             }
-            if is_ready(Source::Clients) {
+            if is_ready(WakeSource::Clients) {
                 let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
                 let mut environment = Environment { workers: &mut self.workers, network: &mut network_view };
                 self.clients.on_readable(&mut environment);
             }
-            if is_ready(Source::Operators) {
+            if is_ready(WakeSource::Operators) {
                 self.answer_operators();
             }
             self.on_deadlines()?;
@@ -292,10 +292,10 @@ impl Daemon {
         self.events.drain(WORKER_EVENTS, |event| self.clients.on_worker_event(event, &mut environment));
     }
 
-    fn on_changes(&mut self, changes: &[Change]) -> anyhow::Result<()> {
+    fn on_changes(&mut self, changes: &[NetworkChange]) -> anyhow::Result<()> {
         let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
         for change in changes {
-            if let Change::Gids(device) = change {
+            if let NetworkChange::Gids(device) = change {
                 network_view.set_addresses(*device)?;
             }
         }

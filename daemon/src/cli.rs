@@ -17,7 +17,7 @@ use crate::config::{Config, DEFAULT_PATH, Log, LogLevel, LogTarget};
 /// The command line.
 #[derive(Debug, Parser)]
 #[command(name = "roced", version, about = "RDMA over Converged Ethernet for hosts without RDMA")]
-struct Arguments {
+struct DaemonArgs {
     #[command(subcommand)]
     command: Command,
 }
@@ -40,7 +40,7 @@ enum Command {
 
 /// Does what the command line says; `run` serves with a config until it is told to stop.
 pub fn main(run: impl FnOnce(Config) -> anyhow::Result<()>) -> ExitCode {
-    match dispatch(Arguments::parse().command, run) {
+    match dispatch(DaemonArgs::parse().command, run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("roced: {error:#}");
@@ -102,13 +102,13 @@ mod tests {
 
     #[test]
     fn the_command_line_holds_together() {
-        Arguments::command().debug_assert();
+        DaemonArgs::command().debug_assert();
     }
 
     #[test]
     fn run_reads_the_installed_config_unless_told_another() {
         let parse =
-            |arguments: &[&str]| match Arguments::try_parse_from(arguments).expect("a good command line").command {
+            |arguments: &[&str]| match DaemonArgs::try_parse_from(arguments).expect("a good command line").command {
                 Command::Run { config } => config,
                 Command::CheckConfig { file } => file,
             };

@@ -20,7 +20,7 @@ use roced_shared::{
 use roced_transport::partition::Pkey;
 
 use self::reader::{Choice, Reader};
-pub use self::reader::{Key, Problem};
+pub use self::reader::{ConfigProblem, Key};
 
 /// The config that is read when the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/roced/roced.toml";
@@ -36,15 +36,15 @@ pub struct Config {
     /// `[control]`
     pub control: Control,
     /// `[admin]`
-    pub admin: Admin,
+    pub admin: AdminConfig,
     /// `[net]`
-    pub net: Net,
+    pub net: NetConfig,
     /// `[limits]`
     pub limits: Limits,
     /// `[[worker]]`, in order; never empty in a config that was read.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerConfig>,
     /// `[[device]]`, in order; never empty in a config that was read.
-    pub devices: Vec<Device>,
+    pub devices: Vec<DeviceConfig>,
 }
 
 /// `[log]`: what the daemon says about itself.
@@ -69,14 +69,14 @@ pub struct Control {
 
 /// `[admin]`: the socket that `rocectl` connects to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Admin {
+pub struct AdminConfig {
     /// Path of the socket.
     pub socket: PathBuf,
 }
 
 /// `[net]`: how the kernel's network is followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Net {
+pub struct NetConfig {
     /// How long a queue pair waits for its next hop's MAC address before the path counts as unreachable.
     pub resolve_timeout_ms: u32,
 }
@@ -141,7 +141,7 @@ pub struct DeviceLimits {
 
 /// `[[worker]]`: a thread that moves packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Worker {
+pub struct WorkerConfig {
     /// Core that it is pinned to.
     pub core: Option<u32>,
     /// What it does when there is nothing to do.
@@ -152,7 +152,7 @@ pub struct Worker {
 
 /// `[[device]]`: a network interface offered to clients under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct DeviceConfig {
     /// The name that clients open.
     pub name: String,
     /// The network interface.
@@ -339,13 +339,13 @@ impl Default for Control {
     }
 }
 
-impl Default for Admin {
+impl Default for AdminConfig {
     fn default() -> Self {
         Self { socket: DEFAULT_ADMIN_SOCKET.into() }
     }
 }
 
-impl Default for Net {
+impl Default for NetConfig {
     fn default() -> Self {
         // The kernel itself gives up after three requests a second apart.
         Self { resolve_timeout_ms: 3000 }
@@ -392,14 +392,14 @@ impl Default for DeviceLimits {
     }
 }
 
-impl Default for Worker {
+impl Default for WorkerConfig {
     fn default() -> Self {
         // Measured on 2 cores with 64 B: 12.6 us median round trip against 55 us without the spin, and still asleep when idle.
         Self { core: None, idle: Idle::Sleep, spin_us: 50 }
     }
 }
 
-impl Device {
+impl DeviceConfig {
     /// The device `name` on `interface`, everything else as by default.
     pub fn new(name: impl Into<String>, interface: impl Into<String>) -> Self {
         Self {
@@ -446,11 +446,11 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
         /// All that is wrong, in the order of the file.
-        problems: Vec<Problem>,
+        problems: Vec<ConfigProblem>,
     },
 }
 
-fn listed(path: &Path, problems: &[Problem]) -> String {
+fn listed(path: &Path, problems: &[ConfigProblem]) -> String {
     let lines: Vec<String> = problems.iter().map(|problem| format!("  {}:{problem}", path.display())).collect();
     lines.join("\n")
 }
@@ -469,7 +469,7 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong, in the order of the document.
-    pub fn parse(text: &str, cores: &[u32]) -> Result<Self, Vec<Problem>> {
+    pub fn parse(text: &str, cores: &[u32]) -> Result<Self, Vec<ConfigProblem>> {
         let reader = Reader::new(text);
         let config = reader.read(|top| read::config(top, cores));
         let (problems, _) = reader.finish();

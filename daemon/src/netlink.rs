@@ -26,9 +26,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const DUMPS_MAX: usize = 10;
 
 /// A message of some protocol, as question and as answer.
-pub(crate) trait Message: NetlinkSerializable + NetlinkDeserializable + Clone {}
+pub(crate) trait RequestMessage: NetlinkSerializable + NetlinkDeserializable + Clone {}
 
-impl<M: NetlinkSerializable + NetlinkDeserializable + Clone> Message for M {}
+impl<M: NetlinkSerializable + NetlinkDeserializable + Clone> RequestMessage for M {}
 
 /// Asks the kernel and waits for its answer.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel's; `ResourceBusy` when the table changes faster than it can be read.
-    pub(crate) fn dump<M: Message>(&mut self, what: M) -> io::Result<Vec<M>> {
+    pub(crate) fn dump<M: RequestMessage>(&mut self, what: M) -> io::Result<Vec<M>> {
         for _ in 0..DUMPS_MAX {
             let (answers, interrupted) = self.ask(what.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
             if !interrupted {
@@ -73,7 +73,7 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn get<M: Message>(&mut self, what: M) -> io::Result<Vec<M>> {
+    pub(crate) fn get<M: RequestMessage>(&mut self, what: M) -> io::Result<Vec<M>> {
         self.ask(what, NLM_F_REQUEST | NLM_F_ACK).map(|(answers, _)| answers)
     }
 
@@ -81,7 +81,7 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn set(&mut self, what: impl Message) -> io::Result<()> {
+    pub(crate) fn set(&mut self, what: impl RequestMessage) -> io::Result<()> {
         self.ask(what, NLM_F_REQUEST | NLM_F_ACK).map(|_| ())
     }
 
@@ -89,12 +89,12 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn create(&mut self, what: impl Message) -> io::Result<()> {
+    pub(crate) fn create(&mut self, what: impl RequestMessage) -> io::Result<()> {
         self.ask(what, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE).map(|_| ())
     }
 
     /// The answers, and whether something changed while the kernel gave them, so that some may be missing.
-    fn ask<M: Message>(&mut self, what: M, flags: u16) -> io::Result<(Vec<M>, bool)> {
+    fn ask<M: RequestMessage>(&mut self, what: M, flags: u16) -> io::Result<(Vec<M>, bool)> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = flags;

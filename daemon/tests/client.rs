@@ -15,7 +15,7 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, poll};
 use roced::{
-    net::{Change, NextHop},
+    net::{NetworkChange, NextHop},
     worker::idle::Policy,
 };
 use roced_client::{
@@ -334,7 +334,7 @@ fn work_waits_while_the_next_hop_is_asked_for() {
     let followed = served.told.lock().expect("nobody panicked").followed.clone();
     let (follow, (_, followers)) = followed.first_key_value().expect("both follow the same");
     assert_eq!((followed.len(), *followers), (1, 2));
-    served.change(vec![Change::NextHop(*follow, NextHop::Local(DeviceId(0)))]);
+    served.change(vec![NetworkChange::NextHop(*follow, NextHop::Local(DeviceId(0)))]);
     assert_eq!(a.query().expect("alive").path_resolving, 0);
     reap(&cq, 1)[0].ok().expect("it has waited long enough");
 }
@@ -346,11 +346,11 @@ fn changes_of_the_device_are_events() {
     let device_id = DeviceId(0);
     let readable = || poll(&mut [PollFd::new(device.as_fd(), PollFlags::POLLIN)], 20_000u16).expect("poll") == 1;
     assert_eq!(device.next_event().expect("alive"), None);
-    served.change(vec![Change::Gids(device_id)]);
+    served.change(vec![NetworkChange::Gids(device_id)]);
     assert!(readable());
     assert_eq!(device.next_event().expect("alive"), Some(DeviceEvent::GidChange));
     served.told.lock().expect("nobody panicked").port.link_up = false;
-    served.change(vec![Change::Link(device_id)]);
+    served.change(vec![NetworkChange::Link(device_id)]);
     assert!(readable());
     // A call in between finds the event on its way and keeps it: the fd stays readable.
     assert!(!device.port().expect("alive").active);

@@ -404,7 +404,7 @@ fn a_path_is_checked_before_it_is_taken_and_followed_only_while_it_is_used() {
     assert_eq!((now.state, now.path_resolving, now.dest_qpn), (state::RTR, 1, 17));
 
     let follow = *served.told.lock().expect("nobody panicked").followed.keys().next().expect("one");
-    served.change(vec![roced::net::Change::NextHop(follow, NextHop::Unreachable)]);
+    served.change(vec![roced::net::NetworkChange::NextHop(follow, NextHop::Unreachable)]);
     assert_eq!(raw.call::<QueryQp>(Handle { handle: qpn }).expect("it exists").path_resolving, 0);
     raw.call::<DestroyQp>(Handle { handle: qpn }).expect("it exists");
     assert_eq!(followed(), 0);

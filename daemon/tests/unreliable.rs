@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use roced::{
     config::{ClientLimits, DeviceLimits, Limits},
-    net::{Change, NextHop},
+    net::{NetworkChange, NextHop},
 };
 use roced_client::{
     Access, AddressHandle, AddressOptions, Completion, CompletionOp, CompletionQueue, ConnectOptions, Device, Error,
@@ -260,7 +260,7 @@ fn a_send_waits_for_the_next_hop_and_the_handle_follows_it() {
     let none = program.cq.wait(&mut [Completion::EMPTY], Duration::from_millis(50)).expect("the daemon lives");
     assert_eq!(none, 0, "nobody knows yet where that is");
     let follow = *served.told.lock().expect("nobody panicked").followed.keys().next().expect("it is followed");
-    served.change(vec![Change::NextHop(follow, NextHop::Unreachable)]);
+    served.change(vec![NetworkChange::NextHop(follow, NextHop::Unreachable)]);
     assert_eq!(program.reap(1)[0].ok().map(|done| done.wr_id), Ok(1), "as good as sent");
     drop(ah);
     assert!(served.told.lock().expect("nobody panicked").followed.is_empty());

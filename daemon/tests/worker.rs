@@ -15,7 +15,7 @@ use rig::{Client, Rig};
 use roced::{
     memory::backing::Backing,
     worker::{
-        command::{Answer, Command, Refused},
+        command::{Answer, Command, CommandRefused},
         events::WorkerEvent,
         idle::Policy,
         metrics::WorkerSnapshot,
@@ -259,19 +259,19 @@ fn what_a_worker_cannot_do_it_refuses_and_gives_back() {
         Answer::Refused(why, command) => (why, command),
         other => panic!("{other:?}"),
     };
-    assert!(matches!(refused(Command::DetachSession(client.session)), (Refused::InUse, None)));
-    assert!(matches!(refused(Command::DropCqRing(roced_shared::ids::Cqn(999))), (Refused::NoSuchObject, None)));
-    assert!(matches!(refused(Command::QueryQp(Qpn::from_wire(17))), (Refused::NoSuchObject, None)));
+    assert!(matches!(refused(Command::DetachSession(client.session)), (CommandRefused::InUse, None)));
+    assert!(matches!(refused(Command::DropCqRing(roced_shared::ids::Cqn(999))), (CommandRefused::NoSuchObject, None)));
+    assert!(matches!(refused(Command::QueryQp(Qpn::from_wire(17))), (CommandRefused::NoSuchObject, None)));
     assert!(matches!(
         refused(Command::DropMr(DeviceId(3), roced_transport::mr::MrKey(1))),
-        (Refused::NoSuchObject, None)
+        (CommandRefused::NoSuchObject, None)
     ));
     let again = Command::MapRegion(
         roced_shared::ids::MemoryObjectId(client_region(&client)),
         Arc::clone(&client.memory).into(),
     );
     match refused(again) {
-        (Refused::NoRoom, Some(Command::MapRegion(_, Backing::Mapped(memory)))) => {
+        (CommandRefused::NoRoom, Some(Command::MapRegion(_, Backing::Mapped(memory)))) => {
             assert!(Arc::ptr_eq(&memory, &client.memory))
         }
         other => panic!("{other:?}"),

@@ -21,21 +21,21 @@ const EXIT_CODES: &str = "Exit code: 0 all went well; 1 it did not (the message 
 /// One side runs `roce-perf serve`, the other `ping` or `bw`. The local roced is the one whose socket $ROCED_SOCKET names.
 #[derive(Debug, Parser)]
 #[command(name = "roce-perf", version, after_help = EXIT_CODES)]
-pub(crate) struct Cli {
+pub(crate) struct PerfArgs {
     /// What to do.
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: PerfCommand,
 }
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum PerfCommand {
     /// Be the other side of a measurement.
     Serve(Serve),
     /// Measure the time of round trips, one message at a time.
     Ping(Ping),
     /// Measure throughput, many messages at a time.
-    Bw(Bandwidth),
+    Bw(BandwidthArgs),
 }
 
 /// `roce-perf serve`.
@@ -79,7 +79,7 @@ pub(crate) struct Ping {
 
 /// `roce-perf bw`.
 #[derive(Debug, Args)]
-pub(crate) struct Bandwidth {
+pub(crate) struct BandwidthArgs {
     /// Where `roce-perf serve` runs: HOST, HOST:PORT, an IPv4 or IPv6 address, or `[IPv6]:PORT`.
     pub(crate) peer: String,
 
@@ -273,10 +273,10 @@ fn number<const MAX: u32>(text: &str) -> Result<u32, String> {
 mod tests {
     use super::*;
 
-    fn bw(args: &[&str]) -> Result<Bandwidth, String> {
+    fn bw(args: &[&str]) -> Result<BandwidthArgs, String> {
         let all = ["roce-perf", "bw", "10.0.0.1", "--op", "write"].iter().chain(args);
-        match Cli::try_parse_from(all).map_err(|error| error.to_string())?.command {
-            Command::Bw(bw) => Ok(bw),
+        match PerfArgs::try_parse_from(all).map_err(|error| error.to_string())?.command {
+            PerfCommand::Bw(bw) => Ok(bw),
             other => panic!("bw was asked for, not {other:?}"),
         }
     }

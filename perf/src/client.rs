@@ -4,23 +4,25 @@ use anyhow::{Context, bail, ensure};
 
 use crate::{
     bw,
-    cli::{Bandwidth, Common, Ping, default_depth},
-    control::{Channel, DEFAULT_PORT, Kind, Message, QpInfo, Ready, Run, Setup, Verdict, WORK_PATIENCE},
+    cli::{BandwidthArgs, Common, Ping, default_depth},
+    control::{
+        ControlChannel, ControlMessage, DEFAULT_PORT, PeerVerdict, QpInfo, Ready, Run, RunKind, Setup, WORK_PATIENCE,
+    },
     pattern,
     peer::Peer,
     ping,
-    progress::Goal,
-    report::{Measured, Report},
-    session::{Needs, Opened, Session},
+    progress::ProgressGoal,
+    report::{Measured, RunReport},
+    session::{Needs, Opened, RunSession},
 };
 
 /// `roce-perf ping`.
 ///
 /// # Errors
 /// Whatever kept it from measuring; [`pattern::Mismatch`] when data was wrong.
-pub(crate) fn ping(args: &Ping) -> anyhow::Result<Report> {
+pub(crate) fn ping(args: &Ping) -> anyhow::Result<RunReport> {
     let run = Run {
-        kind: Kind::Ping,
+        kind: RunKind::Ping,
         op: args.op.into(),
         size: args.size,
         depth: 1,
@@ -47,9 +49,9 @@ pub(crate) fn ping(args: &Ping) -> anyhow::Result<Report> {
 ///
 /// # Errors
 /// As [`ping()`].
-pub(crate) fn bw(args: &Bandwidth) -> anyhow::Result<Report> {
+pub(crate) fn bw(args: &BandwidthArgs) -> anyhow::Result<RunReport> {
     let run = Run {
-        kind: Kind::Bw,
+        kind: RunKind::Bw,
         op: args.op,
         size: args.size,
         depth: args.depth.unwrap_or_else(|| default_depth(args.size)),
@@ -58,8 +60,8 @@ pub(crate) fn bw(args: &Bandwidth) -> anyhow::Result<Report> {
         path: args.common.path,
     };
     let goal = match args.bytes {
-        Some(bytes) => Goal::Messages(bytes.div_ceil(args.size)),
-        None => Goal::Time(args.seconds),
+        Some(bytes) => ProgressGoal::Messages(bytes.div_ceil(args.size)),
+        None => ProgressGoal::Time(args.seconds),
     };
     measure(&args.peer, &args.common, &run, args.qps, |agreed| {
         let Agreed { session, server, channel, .. } = agreed;
@@ -80,9 +82,9 @@ pub(crate) fn bw(args: &Bandwidth) -> anyhow::Result<Report> {
 
 /// What both sides have agreed on.
 struct Agreed<'a> {
-    session: &'a mut Session,
+    session: &'a mut RunSession,
     server: &'a [QpInfo],
-    channel: &'a mut Channel,
+    channel: &'a mut ControlChannel,
 }
 
 /// Connects, has `run` measured by `work`, and reports.
@@ -92,33 +94,33 @@ fn measure(
     run: &Run,
     qps: u32,
     work: impl FnOnce(&mut Agreed<'_>) -> anyhow::Result<Measured>,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<RunReport> {
     let peer = Peer::parse(peer, DEFAULT_PORT)?;
     let opened = Opened::new(common.device.as_deref())?;
     common.mtu.map_or(Ok(()), |mtu| opened.check_mtu(mtu))?;
-    let mut channel = Channel::connect(&peer)?;
+    let mut channel = ControlChannel::connect(&peer)?;
     let result = agree(&mut channel, &opened, common, run, qps).and_then(|(mut session, ready)| {
         let measured = work(&mut Agreed { session: &mut session, server: &ready.qps, channel: &mut channel })?;
-        Ok(Report::new(run, ready.mtu, qps, &measured))
+        Ok(RunReport::new(run, ready.mtu, qps, &measured))
     });
     result.inspect_err(|error| channel.say_failed(error))
 }
 
 /// Makes this side's queue pairs, has the server make its own, and connects them.
 fn agree(
-    channel: &mut Channel,
+    channel: &mut ControlChannel,
     opened: &Opened,
     common: &Common,
     run: &Run,
     qps: u32,
-) -> anyhow::Result<(Session, Ready)> {
+) -> anyhow::Result<(RunSession, Ready)> {
     let gid = opened.gid(common.gid_index, run.path.rocev1, channel.local_ip()?, channel.peer_ip()?)?;
     let (needs, offer): (Needs, _) = match run.kind {
-        Kind::Ping => (ping::needs(run), ping::offer(run)),
-        Kind::Bw => (bw::client_needs(run, qps), None),
+        RunKind::Ping => (ping::needs(run), ping::offer(run)),
+        RunKind::Bw => (bw::client_needs(run, qps), None),
     };
-    let session = Session::new(opened, gid, &needs)?;
-    channel.say(&Message::Setup(Setup {
+    let session = RunSession::new(opened, gid, &needs)?;
+    channel.say(&ControlMessage::Setup(Setup {
         run: run.clone(),
         gid: gid.address,
         mtu: opened.mtu,
@@ -126,7 +128,7 @@ fn agree(
         qps: session.addresses(|_| offer)?,
     }))?;
     let ready = match channel.listen(WORK_PATIENCE)? {
-        Message::Ready(ready) => ready,
+        ControlMessage::Ready(ready) => ready,
         other => bail!("the server answered {other:?}"),
     };
     ensure!(ready.qps.len() == qps as usize, "the server made {} queue pairs, not {qps}", ready.qps.len());
@@ -136,11 +138,11 @@ fn agree(
 }
 
 /// Tells the server how many messages there were, and hears what it found.
-fn finish(channel: &mut Channel, messages: Vec<u64>) -> anyhow::Result<Verdict> {
-    channel.say(&Message::Finish { messages })?;
+fn finish(channel: &mut ControlChannel, messages: Vec<u64>) -> anyhow::Result<PeerVerdict> {
+    channel.say(&ControlMessage::Finish { messages })?;
     match channel.listen(WORK_PATIENCE).context("waiting for the server's verdict")? {
-        Message::Verdict(Verdict { mismatch: Some(mismatch), .. }) => Err(mismatch.into()),
-        Message::Verdict(verdict) => Ok(verdict),
+        ControlMessage::Verdict(PeerVerdict { mismatch: Some(mismatch), .. }) => Err(mismatch.into()),
+        ControlMessage::Verdict(verdict) => Ok(verdict),
         other => bail!("the server answered {other:?} where a verdict was due"),
     }
 }

@@ -62,7 +62,7 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 /// What is said.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
-pub(crate) enum Message {
+pub(crate) enum ControlMessage {
     /// First, by both.
     Hello {
         /// [`PROTOCOL`].
@@ -82,7 +82,7 @@ pub(crate) enum Message {
         messages: Vec<u64>,
     },
     /// What the server found.
-    Verdict(Verdict),
+    Verdict(PeerVerdict),
     /// The end, for this reason.
     Failed {
         /// What went wrong.
@@ -109,7 +109,7 @@ pub(crate) struct Setup {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// Latency or throughput.
-    pub(crate) kind: Kind,
+    pub(crate) kind: RunKind,
     /// By which operation.
     pub(crate) op: Op,
     /// Bytes of a message.
@@ -127,7 +127,7 @@ pub(crate) struct Run {
 /// Latency or throughput.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
+pub(crate) enum RunKind {
     /// Round trips, one at a time.
     Ping,
     /// Throughput.
@@ -153,12 +153,12 @@ pub(crate) struct QpInfo {
     /// First PSN that it sends.
     pub(crate) psn: u32,
     /// Memory that the peer writes to or reads from.
-    pub(crate) memory: Option<RemoteMemory>,
+    pub(crate) memory: Option<RemoteMemoryInfo>,
 }
 
 /// Memory offered to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RemoteMemory {
+pub(crate) struct RemoteMemoryInfo {
     /// Address of the first byte.
     pub(crate) va: u64,
     /// Its key.
@@ -169,7 +169,7 @@ pub(crate) struct RemoteMemory {
 
 /// What the server found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Verdict {
+pub(crate) struct PeerVerdict {
     /// Bytes that the server compared with the pattern, message by message, each of them.
     pub(crate) compared_bytes: u64,
     /// The first message that was wrong.
@@ -180,7 +180,7 @@ pub(crate) struct Verdict {
 
 /// One end of a control channel.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub(crate) struct ControlChannel {
     stream: TcpStream,
     mouth: Arc<Mouth>,
     heart: Option<JoinHandle<()>>,
@@ -197,7 +197,7 @@ struct Mouth {
 }
 
 impl Mouth {
-    fn say(&self, message: &Message) -> io::Result<()> {
+    fn say(&self, message: &ControlMessage) -> io::Result<()> {
         let line = serde_json::to_string(message)? + "\n";
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         stream.write_all(line.as_bytes())
@@ -208,14 +208,14 @@ impl Mouth {
         loop {
             thread::park_timeout(ALIVE_INTERVAL);
             // Whoever speaks or listens next learns why it cannot be.
-            if self.closed.load(Ordering::Acquire) || self.say(&Message::Alive).is_err() {
+            if self.closed.load(Ordering::Acquire) || self.say(&ControlMessage::Alive).is_err() {
                 return;
             }
         }
     }
 }
 
-impl Drop for Channel {
+impl Drop for ControlChannel {
     fn drop(&mut self) {
         self.mouth.closed.store(true, Ordering::Release);
         if let Some(heart) = self.heart.take() {
@@ -227,7 +227,7 @@ impl Drop for Channel {
     }
 }
 
-impl Channel {
+impl ControlChannel {
     /// Connects to `peer` and exchanges hellos.
     ///
     /// # Errors
@@ -276,14 +276,14 @@ impl Channel {
     }
 
     fn hello(&mut self) -> anyhow::Result<()> {
-        self.say(&Message::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").into() })?;
+        self.say(&ControlMessage::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").into() })?;
         match self.listen(ANSWER_PATIENCE)? {
-            Message::Hello { protocol: PROTOCOL, .. } => {
+            ControlMessage::Hello { protocol: PROTOCOL, .. } => {
                 let mouth = Arc::clone(&self.mouth);
                 self.heart = Some(thread::Builder::new().name("heart".into()).spawn(move || mouth.beat())?);
                 Ok(())
             }
-            Message::Hello { protocol, version } => bail!(
+            ControlMessage::Hello { protocol, version } => bail!(
                 "the peer is roce-perf {version} with protocol {protocol}, this is {} with protocol {PROTOCOL}: \
                  use one version on both sides",
                 env!("CARGO_PKG_VERSION")
@@ -306,11 +306,11 @@ impl Channel {
     ///
     /// # Errors
     /// When the peer is gone or does not listen.
-    pub(crate) fn say(&mut self, message: &Message) -> anyhow::Result<()> {
+    pub(crate) fn say(&mut self, message: &ControlMessage) -> anyhow::Result<()> {
         self.mouth.say(message).map_err(|error| {
             // What the peer said before it went explains more than the broken pipe does.
             match self.hear() {
-                Ok(Some(Message::Failed { problem })) => anyhow!("the peer says: {problem}"),
+                Ok(Some(ControlMessage::Failed { problem })) => anyhow!("the peer says: {problem}"),
                 _ => anyhow!("the peer is gone: {error}"),
             }
         })
@@ -319,18 +319,18 @@ impl Channel {
     /// Tells the peer that this is the end. It may be gone already, and then there is nobody to tell.
     pub(crate) fn say_failed(&mut self, error: &anyhow::Error) {
         // The caller is about to report `error` itself; a second one would only hide it.
-        let _ = self.say(&Message::Failed { problem: format!("{error:#}") });
+        let _ = self.say(&ControlMessage::Failed { problem: format!("{error:#}") });
     }
 
     /// Waits for what the peer says next, at most `patience` for anything but signs of life.
     ///
     /// # Errors
     /// When nothing came, the peer is gone, or it says that it failed.
-    pub(crate) fn listen(&mut self, patience: Duration) -> anyhow::Result<Message> {
+    pub(crate) fn listen(&mut self, patience: Duration) -> anyhow::Result<ControlMessage> {
         let deadline = Instant::now() + patience;
         loop {
             match self.parse_line()? {
-                Some(Message::Failed { problem }) => bail!("the peer says: {problem}"),
+                Some(ControlMessage::Failed { problem }) => bail!("the peer says: {problem}"),
                 Some(message) => return Ok(message),
                 None => {}
             }
@@ -349,9 +349,9 @@ impl Channel {
     ///
     /// # Errors
     /// When the peer is gone, silent for too long, or says that it failed.
-    pub(crate) fn look(&mut self) -> anyhow::Result<Option<Message>> {
+    pub(crate) fn look(&mut self) -> anyhow::Result<Option<ControlMessage>> {
         match self.hear()? {
-            Some(Message::Failed { problem }) => bail!("the peer says: {problem}"),
+            Some(ControlMessage::Failed { problem }) => bail!("the peer says: {problem}"),
             None => self.check_silence().map(|()| None),
             heard => Ok(heard),
         }
@@ -364,8 +364,8 @@ impl Channel {
         Ok(())
     }
 
-    /// What the peer said, without waiting. [`Message::Failed`] is given like any other.
-    fn hear(&mut self) -> anyhow::Result<Option<Message>> {
+    /// What the peer said, without waiting. [`ControlMessage::Failed`] is given like any other.
+    fn hear(&mut self) -> anyhow::Result<Option<ControlMessage>> {
         // The heart's stream is the same open file. It would notice only with a full send buffer, hours of a peer that does not listen.
         self.stream.set_nonblocking(true)?;
         let received = self.receive();
@@ -378,14 +378,14 @@ impl Channel {
     }
 
     /// The next line that is more than a sign of life.
-    fn parse_line(&mut self) -> anyhow::Result<Option<Message>> {
+    fn parse_line(&mut self) -> anyhow::Result<Option<ControlMessage>> {
         while let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.received.drain(..=end).collect();
             let message = serde_json::from_slice(&line).with_context(|| {
                 let shown: String = String::from_utf8_lossy(&line).chars().take(80).collect();
                 format!("the peer said {shown:?}, which is no message of roce-perf")
             })?;
-            if message != Message::Alive {
+            if message != ControlMessage::Alive {
                 return Ok(Some(message));
             }
         }
@@ -433,14 +433,15 @@ mod tests {
     }
 
     /// Two ends that have said hello.
-    fn channel() -> (Channel, Channel) {
+    fn channel() -> (ControlChannel, ControlChannel) {
         let (listener, peer) = listener();
-        let server = thread::spawn(move || Channel::accept(listener.accept().expect("a client").0).expect("hello"));
-        let client = Channel::connect(&peer).expect("a server of the same version");
+        let server =
+            thread::spawn(move || ControlChannel::accept(listener.accept().expect("a client").0).expect("hello"));
+        let client = ControlChannel::connect(&peer).expect("a server of the same version");
         (client, server.join().expect("the server does not fail"))
     }
 
-    /// What `Channel::connect` says of a server that answers every connection with `answer` and closes it when told.
+    /// What `ControlChannel::connect` says of a server that answers every connection with `answer` and closes it when told.
     fn connect_to(answer: &'static str, keep_open: Duration) -> String {
         let (listener, peer) = listener();
         let server = thread::spawn(move || {
@@ -451,7 +452,7 @@ mod tests {
             // Ends by the client's close or by the time.
             let _ = stream.read_to_end(&mut rest);
         });
-        let message = format!("{:#}", Channel::connect(&peer).expect_err("this is no server"));
+        let message = format!("{:#}", ControlChannel::connect(&peer).expect_err("this is no server"));
         server.join().expect("the fake server does not fail");
         message
     }
@@ -459,7 +460,7 @@ mod tests {
     fn setup() -> Setup {
         Setup {
             run: Run {
-                kind: Kind::Bw,
+                kind: RunKind::Bw,
                 op: Op::Write,
                 size: 1 << 31,
                 depth: 4096,
@@ -483,7 +484,7 @@ mod tests {
                 QpInfo {
                     qpn: 0xff_ffff,
                     psn: 0xff_ffff,
-                    memory: Some(RemoteMemory { va: u64::MAX, rkey: u32::MAX, bytes: u64::MAX }),
+                    memory: Some(RemoteMemoryInfo { va: u64::MAX, rkey: u32::MAX, bytes: u64::MAX }),
                 };
                 crate::cli::QPS_MAX as usize
             ],
@@ -493,10 +494,10 @@ mod tests {
     #[test]
     fn what_one_side_says_the_other_hears() {
         let (mut client, mut server) = channel();
-        let said = Message::Setup(setup());
+        let said = ControlMessage::Setup(setup());
         client.say(&said).expect("the server listens");
         assert_eq!(server.listen(ANSWER_PATIENCE).expect("the client spoke"), said);
-        let said = Message::Finish { messages: vec![0, u64::MAX] };
+        let said = ControlMessage::Finish { messages: vec![0, u64::MAX] };
         server.say(&said).expect("the client listens");
         assert_eq!(client.listen(ANSWER_PATIENCE).expect("the server spoke"), said);
         assert_eq!(client.peer_ip().expect("connected"), server.local_ip().expect("connected"));
@@ -506,7 +507,7 @@ mod tests {
     fn signs_of_life_are_no_answer() {
         let (mut client, mut server) = channel();
         for _ in 0..3 {
-            client.say(&Message::Alive).expect("the server listens");
+            client.say(&ControlMessage::Alive).expect("the server listens");
         }
         let error = server.listen(Duration::from_millis(50)).expect_err("nothing was said");
         assert!(error.to_string().contains("no answer"), "{error}");
@@ -525,7 +526,7 @@ mod tests {
     #[test]
     fn the_peer_is_not_silent_while_nobody_listens() {
         let (mut client, mut server) = channel();
-        client.say(&Message::Finish { messages: Vec::new() }).expect("the server is there");
+        client.say(&ControlMessage::Finish { messages: Vec::new() }).expect("the server is there");
         server.last_heard -= 2 * SILENCE_MAX;
         server.listen(ANSWER_PATIENCE).expect("what it said lies there");
         server.last_heard -= 2 * SILENCE_MAX;
@@ -603,7 +604,7 @@ mod tests {
     fn nobody_there_is_said_at_once() {
         let (listener, peer) = listener();
         drop(listener);
-        let message = format!("{:#}", Channel::connect(&peer).expect_err("nobody listens"));
+        let message = format!("{:#}", ControlChannel::connect(&peer).expect_err("nobody listens"));
         assert!(message.contains("is `roce-perf serve` running there?"), "{message}");
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Sending {
 
 /// A message to be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Post {
+pub(crate) struct PostedWork {
     /// From 0.
     pub(crate) sequence: u64,
     /// The receiver should be told that all messages up to this one are there.
@@ -63,10 +63,10 @@ impl Sending {
     }
 
     /// The message that is `ahead` places behind the next one.
-    pub(crate) fn peek(&self, ahead: u64) -> Post {
+    pub(crate) fn peek(&self, ahead: u64) -> PostedWork {
         let sequence = self.posted + ahead;
         let last = self.quota == Some(sequence + 1);
-        Post { sequence, notice: last || (sequence + 1).is_multiple_of(self.batch) }
+        PostedWork { sequence, notice: last || (sequence + 1).is_multiple_of(self.batch) }
     }
 
     /// The next `messages` are posted.
@@ -185,7 +185,7 @@ pub(crate) fn share(total: u64, qps: u32) -> impl Iterator<Item = u64> {
 mod tests {
     use super::*;
 
-    fn post(sender: &mut Sending) -> Option<Post> {
+    fn post(sender: &mut Sending) -> Option<PostedWork> {
         let post = (sender.room() > 0).then(|| sender.peek(0))?;
         sender.on_posted(1);
         Some(post)
@@ -259,7 +259,7 @@ mod tests {
             post(&mut sender).expect("room");
         }
         sender.stop();
-        let rest: Vec<Post> = std::iter::from_fn(|| post(&mut sender)).collect();
+        let rest: Vec<PostedWork> = std::iter::from_fn(|| post(&mut sender)).collect();
         assert_eq!(rest.len(), 3);
         assert!(rest[2].notice, "the receiver hears of the last one");
         assert!(!sender.is_done());
@@ -296,7 +296,7 @@ mod tests {
         let mut sender = Sending::new(2, None, false);
         assert_eq!(std::iter::from_fn(|| post(&mut sender)).count(), 2);
         sender.on_completed();
-        assert_eq!(post(&mut sender), Some(Post { sequence: 2, notice: true }));
+        assert_eq!(post(&mut sender), Some(PostedWork { sequence: 2, notice: true }));
         assert_eq!(post(&mut sender), None);
     }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 /// An entry of the device's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gid {
+pub(crate) struct GidChoice {
     /// Index in the table.
     pub(crate) index: u32,
     /// The address.
@@ -16,7 +16,7 @@ pub(crate) struct Gid {
 
 /// The GID of this version of RoCE for a control connection between `local` and `remote`, which is the peer's GID where that is known: the one that
 /// is `local`, else, where control runs over another network, the one of the same family nearest to `remote`.
-pub(crate) fn choose(gids: &[Gid], rocev1: bool, local: IpAddr, remote: IpAddr) -> Option<Gid> {
+pub(crate) fn choose(gids: &[GidChoice], rocev1: bool, local: IpAddr, remote: IpAddr) -> Option<GidChoice> {
     let same_family = || gids.iter().filter(|gid| gid.rocev1 == rocev1 && gid.address.is_ipv4() == remote.is_ipv4());
     same_family()
         .find(|gid| gid.address == local)
@@ -41,11 +41,11 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    fn table() -> Vec<Gid> {
+    fn table() -> Vec<GidChoice> {
         ["10.10.0.1", "fe80::1", "fd00:10::1", "192.168.7.1", "fd00:20::1"]
             .iter()
             .zip([0, 1, 2, 5, 6])
-            .map(|(address, index)| Gid { index, address: ip(address), rocev1: false })
+            .map(|(address, index)| GidChoice { index, address: ip(address), rocev1: false })
             .collect()
     }
 
@@ -76,8 +76,10 @@ mod tests {
 
     #[test]
     fn the_version_of_roce_is_that_which_was_asked_for() {
-        let table: Vec<Gid> =
-            (0..).zip([true, false]).map(|(index, rocev1)| Gid { index, address: ip("10.0.0.1"), rocev1 }).collect();
+        let table: Vec<GidChoice> = (0..)
+            .zip([true, false])
+            .map(|(index, rocev1)| GidChoice { index, address: ip("10.0.0.1"), rocev1 })
+            .collect();
         let chosen = |rocev1| choose(&table, rocev1, ip("10.0.0.1"), ip("10.0.0.2")).map(|gid| gid.index);
         assert_eq!((chosen(true), chosen(false)), (Some(0), Some(1)));
         assert_eq!(choose(&table[1..], true, ip("10.0.0.1"), ip("10.0.0.2")), None);

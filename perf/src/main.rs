@@ -34,9 +34,9 @@ use std::{
 use clap::Parser;
 
 use crate::{
-    cli::{Cli, Command},
+    cli::{PerfArgs, PerfCommand},
     pattern::Mismatch,
-    report::Report,
+    report::RunReport,
 };
 
 /// Exit code when something kept the run from its end.
@@ -46,10 +46,10 @@ const FAILED: u8 = 1;
 const DATA_WRONG: u8 = 3;
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
-        Command::Serve(args) => serve::serve(&args),
-        Command::Ping(args) => client::ping(&args).and_then(|report| print(&report, args.common.json)),
-        Command::Bw(args) => client::bw(&args).and_then(|report| print(&report, args.common.json)),
+    let done = match PerfArgs::parse().command {
+        PerfCommand::Serve(args) => serve::serve(&args),
+        PerfCommand::Ping(args) => client::ping(&args).and_then(|report| print(&report, args.common.json)),
+        PerfCommand::Bw(args) => client::bw(&args).and_then(|report| print(&report, args.common.json)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
 }
 
 /// Prints the report. A reader that has seen enough is no error.
-fn print(report: &Report, json: bool) -> anyhow::Result<()> {
+fn print(report: &RunReport, json: bool) -> anyhow::Result<()> {
     let text = if json { report.json() } else { report.table() };
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -17,11 +17,11 @@ use roced_client::{Access, RecvRequest, RemoteMemory, SendRequest};
 use crate::{
     bw::client::look_after,
     cli::Op,
-    control::{Channel, Message, QpInfo, Run},
+    control::{ControlChannel, ControlMessage, QpInfo, Run},
     pattern::{Expected, Mismatch},
-    progress::{Goal, Progress},
-    report::Times,
-    session::{Event, Needs, Session, TICK},
+    progress::{Progress, ProgressGoal},
+    report::LatencyTimes,
+    session::{Event, Needs, RunSession, TICK},
 };
 
 /// Receive buffers that a side posts: as many as lie in 16 MiB, 4 to 16. With end-to-end credits a peer is told of each receive that it may
@@ -70,9 +70,9 @@ const fn stamp(sequence: u64) -> u8 {
 
 /// What both sides have.
 #[derive(Debug)]
-struct Side<'a> {
+struct PingSide<'a> {
     run: &'a Run,
-    session: &'a mut Session,
+    session: &'a mut RunSession,
     remote: RemoteMemory,
     events: Vec<Event>,
     /// Messages that came by SEND and were not looked at yet: number and bytes.
@@ -81,8 +81,8 @@ struct Side<'a> {
     looked: Instant,
 }
 
-impl<'a> Side<'a> {
-    fn new(run: &'a Run, session: &'a mut Session, peer: &QpInfo) -> anyhow::Result<Self> {
+impl<'a> PingSide<'a> {
+    fn new(run: &'a Run, session: &'a mut RunSession, peer: &QpInfo) -> anyhow::Result<Self> {
         let offered = peer.memory.map_or(0, |memory| memory.bytes);
         ensure!(
             run.op != Op::Write || offered >= run.size,
@@ -192,13 +192,13 @@ impl<'a> Side<'a> {
 
 /// What the client knows in the end.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct PingOutcome {
     /// All messages, those before the ones that count included.
     pub(crate) sent: u64,
     /// From the first round trip that counts to the last.
     pub(crate) elapsed: Duration,
     /// Of each that counts.
-    pub(crate) times: Times,
+    pub(crate) times: LatencyTimes,
     /// Bytes compared, of those that count.
     pub(crate) compared_bytes: u64,
 }
@@ -209,16 +209,16 @@ pub(crate) struct Outcome {
 /// When work fails, data is wrong ([`Mismatch`]), or the server or the daemon is gone.
 pub(crate) fn client(
     run: &Run,
-    session: &mut Session,
+    session: &mut RunSession,
     server: &QpInfo,
-    channel: &mut Channel,
+    channel: &mut ControlChannel,
     count: u64,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<PingOutcome> {
     let expected = Expected::new(run.seed, run.size);
-    let mut side = Side::new(run, session, server)?;
-    let progress = Progress::new(Goal::Messages(count), run.size);
+    let mut side = PingSide::new(run, session, server)?;
+    let progress = Progress::new(ProgressGoal::Messages(count), run.size);
     let (mut message, mut echo) = (vec![0; run.size as usize], vec![0; run.size as usize]);
-    let (warm_up, mut times, mut compared_bytes) = (warm_up(count), Times::new(), 0);
+    let (warm_up, mut times, mut compared_bytes) = (warm_up(count), LatencyTimes::new(), 0);
     let mut begin = Instant::now();
     for sequence in 0..warm_up + count {
         message.copy_from_slice(expected.message(0, sequence));
@@ -253,21 +253,21 @@ pub(crate) fn client(
         // The buffer may change: the echo shows that the message is there, and what is sent again is not executed again.
         side.await_room()?;
     }
-    Ok(Outcome { sent: warm_up + count, elapsed: begin.elapsed(), times, compared_bytes })
+    Ok(PingOutcome { sent: warm_up + count, elapsed: begin.elapsed(), times, compared_bytes })
 }
 
 /// The server's half, ready for the client.
 #[derive(Debug)]
-pub(crate) struct Echo<'a>(Side<'a>);
+pub(crate) struct Echo<'a>(PingSide<'a>);
 
 impl<'a> Echo<'a> {
     /// To be made before the queue pair is connected: receives must be there before messages are.
-    pub(crate) fn new(run: &'a Run, session: &'a mut Session, client: &QpInfo) -> anyhow::Result<Self> {
-        Side::new(run, session, client).map(Self)
+    pub(crate) fn new(run: &'a Run, session: &'a mut RunSession, client: &QpInfo) -> anyhow::Result<Self> {
+        PingSide::new(run, session, client).map(Self)
     }
 
     /// The queue pairs, to be connected.
-    pub(crate) fn session(&self) -> &Session {
+    pub(crate) fn session(&self) -> &RunSession {
         self.0.session
     }
 
@@ -275,12 +275,12 @@ impl<'a> Echo<'a> {
     ///
     /// # Errors
     /// When work fails, or the client or the daemon is gone.
-    pub(crate) fn run(self, channel: &mut Channel) -> anyhow::Result<()> {
+    pub(crate) fn run(self, channel: &mut ControlChannel) -> anyhow::Result<()> {
         let mut side = self.0;
         for sequence in 0.. {
             let came = side.await_message(sequence, || match channel.look()? {
                 None => Ok(true),
-                Some(Message::Finish { .. }) => Ok(false),
+                Some(ControlMessage::Finish { .. }) => Ok(false),
                 Some(other) => bail!("the client said {other:?} in the middle of the run"),
             })?;
             if !came {

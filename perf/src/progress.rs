@@ -8,7 +8,7 @@ use crate::size;
 
 /// What a run works toward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Goal {
+pub(crate) enum ProgressGoal {
     /// So many messages.
     Messages(u64),
     /// So much time.
@@ -19,17 +19,17 @@ pub(crate) enum Goal {
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
-    goal: Goal,
+    goal: ProgressGoal,
     message_bytes: u64,
     begun: Instant,
 }
 
 impl Progress {
     /// A run of messages of `message_bytes` begins.
-    pub(crate) fn new(goal: Goal, message_bytes: u64) -> Self {
+    pub(crate) fn new(goal: ProgressGoal, message_bytes: u64) -> Self {
         let length = match goal {
-            Goal::Messages(messages) => messages,
-            Goal::Time(time) => time.as_millis() as u64,
+            ProgressGoal::Messages(messages) => messages,
+            ProgressGoal::Time(time) => time.as_millis() as u64,
         };
         // Draws on stderr, and only when that is a terminal.
         let bar = ProgressBar::new(length);
@@ -51,8 +51,8 @@ impl Progress {
             size::show(self.message_bytes)
         ));
         self.bar.set_position(match self.goal {
-            Goal::Messages(_) => messages,
-            Goal::Time(_) => elapsed.as_millis() as u64,
+            ProgressGoal::Messages(_) => messages,
+            ProgressGoal::Time(_) => elapsed.as_millis() as u64,
         });
     }
 }

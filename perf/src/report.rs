@@ -7,16 +7,16 @@ use serde::Serialize;
 
 use crate::{
     cli::Op,
-    control::{Kind, Run},
+    control::{Run, RunKind},
     size,
     statistics::Statistics,
 };
 
 /// The result of a run. Its JSON has these fields, and may get more.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct RunReport {
     /// "ping" or "bw".
-    pub(crate) kind: Kind,
+    pub(crate) kind: RunKind,
     /// "write", "read" or "send".
     pub(crate) op: Op,
     /// Bytes of a message.
@@ -68,9 +68,9 @@ pub(crate) struct Percentiles {
 
 /// Times of messages.
 #[derive(Clone, Debug)]
-pub(crate) struct Times(Histogram<u64>);
+pub(crate) struct LatencyTimes(Histogram<u64>);
 
-impl Times {
+impl LatencyTimes {
     /// No times yet.
     pub(crate) fn new() -> Self {
         // 1 ns to 10 minutes at three digits: no message takes longer, for the transport gives up before.
@@ -102,7 +102,7 @@ pub(crate) struct Measured {
     /// How long it took.
     pub(crate) elapsed: Duration,
     /// Time of each.
-    pub(crate) times: Times,
+    pub(crate) times: LatencyTimes,
     /// Bytes that were compared and found right, by whoever received them.
     pub(crate) verified_bytes: u64,
     /// Of the client's queue pairs.
@@ -111,7 +111,7 @@ pub(crate) struct Measured {
     pub(crate) server: Statistics,
 }
 
-impl Report {
+impl RunReport {
     /// The report of `run`.
     pub(crate) fn new(run: &Run, mtu: u32, qps: u32, measured: &Measured) -> Self {
         let seconds = measured.elapsed.as_secs_f64().max(1e-9);
@@ -149,8 +149,8 @@ impl Report {
         let mut line = |name: &str, value: String| writeln!(text, "  {name:<14}{value}").expect("a string takes all");
         let (op, size, mtu) = (self.op, size::show(self.size), self.mtu);
         match self.kind {
-            Kind::Ping => line("ping", format!("{op} of {size}, path MTU {mtu}")),
-            Kind::Bw => {
+            RunKind::Ping => line("ping", format!("{op} of {size}, path MTU {mtu}")),
+            RunKind::Bw => {
                 let (qps, depth) = (self.qps, self.depth);
                 let plural = if qps == 1 { "" } else { "s" };
                 line("bandwidth", format!("{op} of {size}, path MTU {mtu}, {qps} queue pair{plural}, depth {depth}"));
@@ -159,11 +159,11 @@ impl Report {
         let Percentiles { p50, p90, p99, p999, max } = self.rtt_us;
         let times = format!("p50 {p50:.1}  p90 {p90:.1}  p99 {p99:.1}  p99.9 {p999:.1}  max {max:.1} us");
         match self.kind {
-            Kind::Ping => {
+            RunKind::Ping => {
                 line("round trip", times);
                 line("round trips", format!("{} in {:.2} s", self.messages, self.seconds));
             }
-            Kind::Bw => {
+            RunKind::Bw => {
                 line("throughput", format!("{:.2} Gbit/s, {:.0} messages/s", self.gbit_per_s, self.messages_per_s));
                 line("moved", format!("{} messages in {:.2} s", self.messages, self.seconds));
                 line("completion", times);
@@ -208,11 +208,11 @@ mod tests {
     };
 
     fn run(verify: bool) -> Run {
-        Run { kind: Kind::Bw, op: Op::Read, size: 1000, depth: 4, verify, seed: 1, path: PATH }
+        Run { kind: RunKind::Bw, op: Op::Read, size: 1000, depth: 4, verify, seed: 1, path: PATH }
     }
 
     fn measured(verified_bytes: u64) -> Measured {
-        let mut times = Times::new();
+        let mut times = LatencyTimes::new();
         (1..=1000).for_each(|us| times.record(Duration::from_micros(us)));
         let client = Statistics { retransmitted_packets: 3, ack_timeouts: 1, ..Statistics::default() };
         let server = Statistics { retransmitted_packets: 4, ..Statistics::default() };
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn json_has_what_scripts_ask_for() {
-        let report = Report::new(&run(true), 4096, 2, &measured(1_000_000));
+        let report = RunReport::new(&run(true), 4096, 2, &measured(1_000_000));
         let json: serde_json::Value = serde_json::from_str(&report.json()).expect("JSON");
         assert_eq!(json["gbit_per_s"], 0.016);
         assert_eq!(json["messages_per_s"], 2000.0);
@@ -243,18 +243,18 @@ mod tests {
 
     #[test]
     fn nothing_is_verified_unless_every_byte_was_compared() {
-        let verified = |verify, bytes| Report::new(&run(verify), 4096, 1, &measured(bytes)).verified;
+        let verified = |verify, bytes| RunReport::new(&run(verify), 4096, 1, &measured(bytes)).verified;
         assert!(verified(true, 1_000_000));
         assert!(!verified(true, 999_999), "one byte was not looked at");
         assert!(!verified(true, 0));
         assert!(!verified(false, 1_000_000), "nobody asked");
         let nothing = Measured { messages: 0, ..measured(0) };
-        assert!(!Report::new(&run(true), 4096, 1, &nothing).verified, "nothing was sent");
+        assert!(!RunReport::new(&run(true), 4096, 1, &nothing).verified, "nothing was sent");
     }
 
     #[test]
     fn a_person_reads_what_was_lost() {
-        let text = Report::new(&run(false), 1024, 1, &measured(0)).table();
+        let text = RunReport::new(&run(false), 1024, 1, &measured(0)).table();
         assert!(text.contains("sent again    7 packets, 1 ACK timeouts\n"), "{text}");
         assert!(
             text.contains("NOT verified") && text.contains("read of 1000 B, path MTU 1024, 1 queue pair,"),

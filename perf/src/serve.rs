@@ -14,11 +14,14 @@ use anyhow::{Context, bail, ensure};
 use crate::{
     bw,
     cli::{MESSAGE_BYTES_MAX, Op, QPS_MAX, Serve},
-    control::{ANSWER_PATIENCE, Channel, DEFAULT_PORT, Kind, Message, Ready, Setup, Verdict, WORK_PATIENCE},
+    control::{
+        ANSWER_PATIENCE, ControlChannel, ControlMessage, DEFAULT_PORT, PeerVerdict, Ready, RunKind, Setup,
+        WORK_PATIENCE,
+    },
     pattern::{DEPTH_MAX, Mismatch, tape_bytes},
     peer::Peer,
     ping,
-    session::{Needs, Opened, Session},
+    session::{Needs, Opened, RunSession},
     size,
 };
 
@@ -50,14 +53,15 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<()> {
         };
         if args.once {
             // One that is no client does not count.
-            match Channel::accept(stream) {
+            match ControlChannel::accept(stream) {
                 Ok(mut channel) => return serve_client(&mut channel, &device, from),
                 Err(error) => eprintln!("roce-perf: {}: {error:#}", shown(from)),
             }
         } else if running.fetch_add(1, Ordering::AcqRel) < RUNS_MAX {
             let (device, running) = (device.clone(), Arc::clone(&running));
             thread::spawn(move || {
-                let served = Channel::accept(stream).and_then(|mut channel| serve_client(&mut channel, &device, from));
+                let served =
+                    ControlChannel::accept(stream).and_then(|mut channel| serve_client(&mut channel, &device, from));
                 // The next client is served all the same.
                 if let Err(error) = served {
                     eprintln!("roce-perf: {}: {error:#}", shown(from));
@@ -89,7 +93,7 @@ fn shown(address: SocketAddr) -> SocketAddr {
 }
 
 /// Serves one client; what went wrong is told to it, too.
-fn serve_client(channel: &mut Channel, device: &str, from: SocketAddr) -> anyhow::Result<()> {
+fn serve_client(channel: &mut ControlChannel, device: &str, from: SocketAddr) -> anyhow::Result<()> {
     let served = run(channel, device).inspect_err(|error| {
         // A mismatch was said in the verdict.
         if error.downcast_ref::<Mismatch>().is_none() {
@@ -101,9 +105,9 @@ fn serve_client(channel: &mut Channel, device: &str, from: SocketAddr) -> anyhow
 }
 
 /// One run from the client's wish to our verdict; gives a line about it.
-fn run(channel: &mut Channel, device: &str) -> anyhow::Result<String> {
+fn run(channel: &mut ControlChannel, device: &str) -> anyhow::Result<String> {
     let setup = match channel.listen(WORK_PATIENCE)? {
-        Message::Setup(setup) => setup,
+        ControlMessage::Setup(setup) => setup,
         other => bail!("the client began with {other:?}"),
     };
     check(&setup)?;
@@ -111,14 +115,14 @@ fn run(channel: &mut Channel, device: &str) -> anyhow::Result<String> {
     let opened = Opened::new(Some(device))?;
     let mtu = agree_on_mtu(&setup, &opened)?;
     let gid = opened.gid(None, run.path.rocev1, channel.local_ip()?, setup.gid)?;
-    let mut session = Session::new(&opened, gid, &needs(&setup))?;
+    let mut session = RunSession::new(&opened, gid, &needs(&setup))?;
     let served = match run.kind {
-        Kind::Ping => {
+        RunKind::Ping => {
             let echo = ping::Echo::new(run, &mut session, &setup.qps[0])?;
             make_ready(channel, echo.session(), &setup, gid.address, mtu, |_| ping::offer(run))?;
             echo.run(channel).map(|()| 0)
         }
-        Kind::Bw => {
+        RunKind::Bw => {
             let server = bw::server::Server::new(run, &mut session)?;
             make_ready(channel, server.session(), &setup, gid.address, mtu, |qp| bw::server_offer(run, qp))?;
             server.run(channel)
@@ -129,7 +133,7 @@ fn run(channel: &mut Channel, device: &str) -> anyhow::Result<String> {
         Err(error) => (0, Some(error.downcast::<Mismatch>()?)),
     };
     let statistics = session.statistics()?;
-    channel.say(&Message::Verdict(Verdict { compared_bytes, mismatch: mismatch.clone(), statistics }))?;
+    channel.say(&ControlMessage::Verdict(PeerVerdict { compared_bytes, mismatch: mismatch.clone(), statistics }))?;
     match mismatch {
         Some(mismatch) => Err(mismatch.into()),
         None => Ok(describe(&setup, mtu, compared_bytes)),
@@ -139,8 +143,8 @@ fn run(channel: &mut Channel, device: &str) -> anyhow::Result<String> {
 fn describe(setup: &Setup, mtu: u32, compared_bytes: u64) -> String {
     let run = &setup.run;
     let kind = match run.kind {
-        Kind::Ping => "ping",
-        Kind::Bw => "bw",
+        RunKind::Ping => "ping",
+        RunKind::Bw => "bw",
     };
     let compared =
         if compared_bytes > 0 { format!(", {} compared", size::about(compared_bytes)) } else { String::new() };
@@ -151,21 +155,21 @@ fn describe(setup: &Setup, mtu: u32, compared_bytes: u64) -> String {
 
 /// Gives the queue pairs their peers and says so.
 fn make_ready(
-    channel: &mut Channel,
-    session: &Session,
+    channel: &mut ControlChannel,
+    session: &RunSession,
     setup: &Setup,
     gid: IpAddr,
     mtu: u32,
     offers: impl Fn(usize) -> Option<(u64, u64)>,
 ) -> anyhow::Result<()> {
     session.connect(&setup.qps, setup.gid, mtu, &setup.run.path)?;
-    channel.say(&Message::Ready(Ready { gid, mtu, qps: session.addresses(offers)? }))
+    channel.say(&ControlMessage::Ready(Ready { gid, mtu, qps: session.addresses(offers)? }))
 }
 
 fn needs(setup: &Setup) -> Needs {
     match setup.run.kind {
-        Kind::Ping => ping::needs(&setup.run),
-        Kind::Bw => bw::server_needs(&setup.run, setup.qps.len() as u32),
+        RunKind::Ping => ping::needs(&setup.run),
+        RunKind::Bw => bw::server_needs(&setup.run, setup.qps.len() as u32),
     }
 }
 
@@ -174,9 +178,9 @@ fn check(setup: &Setup) -> anyhow::Result<()> {
     let run = &setup.run;
     ensure!((1..=MESSAGE_BYTES_MAX).contains(&run.size), "a message of {} bytes cannot be", run.size);
     ensure!((1..=DEPTH_MAX).contains(&run.depth), "a depth of {} cannot be", run.depth);
-    let qps_max = if run.kind == Kind::Ping { 1 } else { QPS_MAX as usize };
+    let qps_max = if run.kind == RunKind::Ping { 1 } else { QPS_MAX as usize };
     ensure!((1..=qps_max).contains(&setup.qps.len()), "{} queue pairs cannot be", setup.qps.len());
-    ensure!(run.kind == Kind::Bw || run.op != Op::Read, "there is no ping by READ");
+    ensure!(run.kind == RunKind::Bw || run.op != Op::Read, "there is no ping by READ");
     // Cannot overflow: 2^31 * 2^12 * 2^10.
     let bytes = needs(setup).memory_bytes + tape_bytes(run.size);
     ensure!(
@@ -214,7 +218,7 @@ mod tests {
             retry: 7,
         };
         Setup {
-            run: Run { kind: Kind::Bw, op: Op::Write, size, depth, verify: true, seed: 1, path },
+            run: Run { kind: RunKind::Bw, op: Op::Write, size, depth, verify: true, seed: 1, path },
             gid: IpAddr::from([10, 0, 0, 1]),
             mtu: 1024,
             mtu_asked: None,
@@ -239,7 +243,7 @@ mod tests {
             assert!(message.contains(why), "{message}");
         }
         let mut ping = setup(64, 1, 2);
-        ping.run.kind = Kind::Ping;
+        ping.run.kind = RunKind::Ping;
         assert!(check(&ping).is_err(), "a ping has one queue pair");
         ping.qps.truncate(1);
         check(&ping).expect("a ping by WRITE");

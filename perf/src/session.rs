@@ -11,7 +11,7 @@ use roced_client::{
 use crate::{
     cli::PathOptions,
     control::{self, QpInfo},
-    gid::{self, Gid},
+    gid::{self, GidChoice},
     size,
     statistics::Statistics,
 };
@@ -33,7 +33,7 @@ pub(crate) struct Opened {
     pub(crate) name: String,
     /// Largest path MTU that its link carries, bytes.
     pub(crate) mtu: u32,
-    gids: Vec<Gid>,
+    gids: Vec<GidChoice>,
 }
 
 impl Opened {
@@ -51,7 +51,7 @@ impl Opened {
         let gids = device
             .gids()?
             .iter()
-            .map(|entry| Gid {
+            .map(|entry| GidChoice {
                 index: entry.index,
                 address: entry.gid.address(),
                 rocev1: entry.roce == RoceVersion::V1,
@@ -61,7 +61,13 @@ impl Opened {
     }
 
     /// The GID that the user named, or the one that [`gid::choose`] finds.
-    pub(crate) fn gid(&self, asked: Option<u32>, rocev1: bool, local: IpAddr, remote: IpAddr) -> anyhow::Result<Gid> {
+    pub(crate) fn gid(
+        &self,
+        asked: Option<u32>,
+        rocev1: bool,
+        local: IpAddr,
+        remote: IpAddr,
+    ) -> anyhow::Result<GidChoice> {
         let name = &self.name;
         if let Some(index) = asked {
             let found = self.gids.iter().find(|gid| gid.index == index).copied();
@@ -138,20 +144,20 @@ pub(crate) enum Event {
 
 /// The objects of one side of a run.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct RunSession {
     /// The queue pairs.
     pub(crate) qps: Vec<QueuePair>,
     /// The memory.
     pub(crate) memory: MemoryRegion,
-    gid: Gid,
+    gid: GidChoice,
     cq: CompletionQueue,
     numbers: HashMap<u32, usize>,
     reaped: Vec<Completion>,
 }
 
-impl Session {
+impl RunSession {
     /// Makes what `needs` says. The queue pairs may be given receives from now on.
-    pub(crate) fn new(opened: &Opened, gid: Gid, needs: &Needs) -> anyhow::Result<Self> {
+    pub(crate) fn new(opened: &Opened, gid: GidChoice, needs: &Needs) -> anyhow::Result<Self> {
         let pd = opened.device.protection_domain()?;
         let bytes = usize::try_from(needs.memory_bytes)?;
         let memory = pd
@@ -178,7 +184,7 @@ impl Session {
             let QpAddress { qpn, psn, .. } = qp.endpoint(self.gid.index)?;
             let memory = offers(index).map(|(offset, bytes)| {
                 let RemoteMemory { va, rkey, .. } = self.memory.remote().at(offset);
-                control::RemoteMemory { va, rkey, bytes }
+                control::RemoteMemoryInfo { va, rkey, bytes }
             });
             Ok(QpInfo { qpn, psn, memory })
         };

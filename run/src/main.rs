@@ -25,7 +25,7 @@ const LIBRARY_VARIABLE: &str = "ROCED_VERBS";
 /// Runs a program that uses RDMA over roced.
 #[derive(Parser)]
 #[command(version)]
-struct Arguments {
+struct RunArgs {
     /// Shows it files below /dev/infiniband and /sys/class/infiniband, for programs that look for them (UCX, Open MPI).
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
     files: Option<Files>,
@@ -46,7 +46,7 @@ enum Files {
 }
 
 fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+    let arguments = RunArgs::parse();
     forget_other_files();
     let library = library()?;
     let (program, rest) = arguments.command.split_first().expect("clap asks for one");

@@ -5,7 +5,7 @@
 use loom::{sync::Arc, thread};
 use roced_shared::{
     abi::{
-        arm::{Wanted, arm, fire},
+        arm::{CompletionRequest, arm, fire},
         doorbell::{DoorbellPage, announce_sleep, any_doorbell, drain_doorbells, must_wake, ring_doorbell},
         ring::{Consumer, Producer, RingMemory, RingShape},
     },
@@ -153,7 +153,7 @@ fn a_client_that_arms_sees_the_completion_or_is_told_and_told_once() {
                 fire(&shared.0, false)
             })
         });
-        arm(&shared.0, Wanted::Any);
+        arm(&shared.0, CompletionRequest::Any);
         let seen = shared.1.iter().any(|cq_ring| cq_ring.load(Ordering::Acquire) == 1);
         let events: Vec<_> = workers.into_iter().filter_map(|worker| worker.join().expect("ended well")).collect();
         assert!(seen || !events.is_empty(), "a client that waits for ever");

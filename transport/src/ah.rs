@@ -1,6 +1,6 @@
 //! Address handles: where datagrams can be sent, each an object of a protection domain.
 //!
-//! A work request names one by its number. Whoever holds an [`AddressHandle`] from [`AhTable::find`] knows that its protection domain
+//! A work request names one by its number. Whoever holds an [`AhEntry`] from [`AhTable::find`] knows that its protection domain
 //! is the queue pair's, whatever number a client wrote.
 
 use roced_shared::ids::Pdn;
@@ -9,7 +9,7 @@ use crate::{qp::PathState, reject::Reject, table::Table};
 
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug)]
-pub struct AddressHandle {
+pub struct AhEntry {
     /// Only queue pairs of this protection domain.
     pub pd: Pdn,
     /// How frames get there.
@@ -21,7 +21,7 @@ pub struct AddressHandle {
 /// The address handles of an endpoint, by number.
 #[derive(Debug)]
 pub struct AhTable {
-    handles: Table<AddressHandle>,
+    handles: Table<AhEntry>,
 }
 
 impl AhTable {
@@ -34,7 +34,7 @@ impl AhTable {
     ///
     /// # Errors
     /// [`Reject::NoRoom`] when the number is taken or beyond the table.
-    pub fn insert(&mut self, number: u32, handle: AddressHandle) -> Result<(), Reject> {
+    pub fn insert(&mut self, number: u32, handle: AhEntry) -> Result<(), Reject> {
         self.handles.insert(number, handle).map_err(|_| Reject::NoRoom)
     }
 
@@ -46,12 +46,12 @@ impl AhTable {
     }
 
     /// Removes a handle.
-    pub fn remove(&mut self, number: u32) -> Option<AddressHandle> {
+    pub fn remove(&mut self, number: u32) -> Option<AhEntry> {
         self.handles.remove(number)
     }
 
     /// The handle of that number, if it is of this protection domain.
-    pub fn find(&self, pd: Pdn, number: u32) -> Option<&AddressHandle> {
+    pub fn find(&self, pd: Pdn, number: u32) -> Option<&AhEntry> {
         self.handles.get(number).filter(|handle| handle.pd == pd)
     }
 }
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_handle_is_found_by_its_number_and_its_domain_alone() {
         let mut table = AhTable::new(2);
-        let handle = AddressHandle { pd: Pdn(7), path: PathState::Resolving, mtu_bytes: 1024 };
+        let handle = AhEntry { pd: Pdn(7), path: PathState::Resolving, mtu_bytes: 1024 };
         assert_eq!(table.insert(2, handle), Err(Reject::NoRoom), "beyond the table");
         table.insert(1, handle).expect("room");
         assert_eq!(table.insert(1, handle), Err(Reject::NoRoom), "taken");

@@ -28,7 +28,7 @@ use roced_shared::{
 use self::{final_answers::FinalAnswers, slots::QpSlots};
 
 use crate::{
-    ah::{AddressHandle, AhTable},
+    ah::{AhEntry, AhTable},
     clock::Nanos,
     congestion::in_flight::InFlight,
     counters::{QpCounters, QpTotals},
@@ -416,7 +416,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Reject::NoRoom`].
-    pub fn insert_ah(&mut self, number: u32, handle: AddressHandle) -> Result<(), Reject> {
+    pub fn insert_ah(&mut self, number: u32, handle: AhEntry) -> Result<(), Reject> {
         self.ahs.insert(number, handle)
     }
 
@@ -428,7 +428,7 @@ impl Endpoint {
     }
 
     /// Removes an address handle: nothing is sent by it any more.
-    pub fn remove_ah(&mut self, number: u32) -> Option<AddressHandle> {
+    pub fn remove_ah(&mut self, number: u32) -> Option<AhEntry> {
         let removed = self.ahs.remove(number);
         self.schedule_waiting(number);
         removed

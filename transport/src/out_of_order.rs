@@ -28,7 +28,7 @@ const NOBODY: u32 = u32::MAX;
 
 /// What is held for a queue pair: requests for its responder, or responses for its completer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum HeldSide {
     Requests,
     Responses,
 }
@@ -52,7 +52,7 @@ struct Owner(u32);
 
 impl OutOfOrderList {
     /// An empty list of the queue pair at `index` of its endpoint's table.
-    pub(crate) const fn new(index: u32, side: Side) -> Self {
+    pub(crate) const fn new(index: u32, side: HeldSide) -> Self {
         let owner = Owner(index << 1 | side as u32);
         Self { owner, first: NOBODY, last: NOBODY, count: 0, farthest: Psn::new(0), oldest_arrival: Nanos::NEVER }
     }
@@ -83,7 +83,7 @@ impl OutOfOrderList {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct PacketSlot {
     owner: Owner,
     psn: Psn,
     frame_bytes: u32,
@@ -110,7 +110,7 @@ pub(crate) enum NotBuffered {
 #[derive(Debug)]
 pub(crate) struct OutOfOrderPool {
     frames: Box<[u8]>,
-    slots: Box<[Slot]>,
+    slots: Box<[PacketSlot]>,
     buckets: Box<[u32]>,
     free: u32,
     free_count: u32,
@@ -119,7 +119,7 @@ pub(crate) struct OutOfOrderPool {
 impl OutOfOrderPool {
     /// Room for `capacity` packets.
     pub(crate) fn new(capacity: u32) -> Self {
-        let empty = Slot {
+        let empty = PacketSlot {
             owner: Owner(0),
             psn: Psn::new(0),
             frame_bytes: 0,
@@ -170,7 +170,7 @@ impl OutOfOrderPool {
         let bucket = self.bucket(list.owner, psn);
         let slot = &mut self.slots[at as usize];
         (self.free, self.free_count) = (slot.link, self.free_count - 1);
-        *slot = Slot {
+        *slot = PacketSlot {
             owner: list.owner,
             psn,
             frame_bytes: frame_bytes as u32,
@@ -220,7 +220,7 @@ impl OutOfOrderPool {
 
     /// Frees a slot of `list`.
     pub(crate) fn release(&mut self, list: &mut OutOfOrderList, at: u32) {
-        let Slot { owner, psn, previous, next, link, .. } = self.slots[at as usize];
+        let PacketSlot { owner, psn, previous, next, link, .. } = self.slots[at as usize];
         debug_assert_eq!(owner, list.owner, "a slot of this list");
         let bucket = self.bucket(owner, psn);
         if self.buckets[bucket] == at {
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_queue_pair_alone_may_hold_half_and_others_still_begin() {
         let mut pool = OutOfOrderPool::new(12);
-        let mut lists = [0, 1, 2].map(|index| OutOfOrderList::new(index, Side::Requests));
+        let mut lists = [0, 1, 2].map(|index| OutOfOrderList::new(index, HeldSide::Requests));
         let mut fill = |list: &mut OutOfOrderList| {
             (1..20).take_while(|psn| pool.hold(list, Psn::new(*psn), Psn::new(0), &[&[1]], Nanos(0)).is_ok()).count()
         };
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn what_is_too_far_or_too_long_or_there_already_is_not_held() {
         let mut pool = OutOfOrderPool::new(8);
-        let mut list = OutOfOrderList::new(3, Side::Responses);
+        let mut list = OutOfOrderList::new(3, HeldSide::Responses);
         let expected = Psn::new(0x00ff_fff0);
         let mut hold =
             |ahead: u32, frame: &[u8]| pool.hold(&mut list, expected.plus(ahead), expected, &[frame], Nanos(0));
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_frame_in_pieces_comes_back_whole() {
         let mut pool = OutOfOrderPool::new(4);
-        let mut list = OutOfOrderList::new(0, Side::Requests);
+        let mut list = OutOfOrderList::new(0, HeldSide::Requests);
         pool.hold(&mut list, Psn::new(7), Psn::new(5), &[&[1, 2], &[], &[3]], Nanos(9)).expect("room");
         assert_eq!(pool.frame(pool.find(&list, Psn::new(7)).expect("held")), [1, 2, 3]);
         assert_eq!(list.oldest_arrival(), Nanos(9));
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_pool_of_nothing_holds_nothing() {
         let mut pool = OutOfOrderPool::new(0);
-        let mut list = OutOfOrderList::new(0, Side::Requests);
+        let mut list = OutOfOrderList::new(0, HeldSide::Requests);
         assert_eq!(pool.hold(&mut list, Psn::new(1), Psn::new(0), &[&[1]], Nanos(0)), Err(NotBuffered::NoRoom));
         assert_eq!((pool.find(&list, Psn::new(1)), pool.release_all(&mut list)), (None, 0));
     }
@@ -334,7 +334,7 @@ mod tests {
         #[test]
         fn the_pool_is_a_map(steps in proptest::collection::vec((0usize..4, 0u32..40, 0u8..8), 1..300)) {
             let mut pool = OutOfOrderPool::new(16);
-            let mut lists = [(0, Side::Requests), (0, Side::Responses), (1, Side::Requests), (77, Side::Requests)]
+            let mut lists = [(0, HeldSide::Requests), (0, HeldSide::Responses), (1, HeldSide::Requests), (77, HeldSide::Requests)]
                 .map(|(index, side)| OutOfOrderList::new(index, side));
             let mut model: BTreeMap<(usize, u32), u8> = BTreeMap::new();
             for (number, (list, ahead, action)) in steps.into_iter().enumerate() {

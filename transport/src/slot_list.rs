@@ -10,7 +10,7 @@
 use alloc::{boxed::Box, vec};
 
 /// Neighbors in the ring, as nodes, by [`NEXT`] and [`PREVIOUS`]; 0 when the node is not in it. An array, of which zeros are the kernel's.
-type Links = [u32; 2];
+type ListNode = [u32; 2];
 const NEXT: usize = 0;
 const PREVIOUS: usize = 1;
 
@@ -22,7 +22,7 @@ const FIRST: u32 = 2;
 /// A double-ended queue of slots.
 #[derive(Debug)]
 pub(crate) struct SlotList {
-    links: Box<[Links]>,
+    links: Box<[ListNode]>,
 }
 
 impl SlotList {

@@ -95,7 +95,7 @@ unsafe fn back(context: *mut ContextFace, port: u8, wc: &Wc, grh: &Grh) -> Resul
     if port != PORT || wc.wc_flags & wc_flag::GRH == 0 {
         return Err(Errno::INVALID);
     }
-    let header = Header::of(grh);
+    let header = GrhHeader::of(grh);
     // SAFETY: the caller vouches for it.
     let gids = unsafe { context::of(context) }.device.gids()?;
     let ours = gids.iter().find(|entry| entry.gid == header.to).ok_or(Errno::INVALID)?;
@@ -118,14 +118,14 @@ unsafe fn back(context: *mut ContextFace, port: u8, wc: &Wc, grh: &Grh) -> Resul
 }
 
 /// What the header in front of a datagram says: that of IPv6, or that of IPv4 in the last 20 bytes.
-struct Header {
+struct GrhHeader {
     from: Gid,
     to: Gid,
     flow_label: u32,
     traffic_class: u8,
 }
 
-impl Header {
+impl GrhHeader {
     fn of(grh: &Grh) -> Self {
         if grh.version_tclass_flow[0] >> 4 == 6 {
             let word = u32::from_be_bytes(grh.version_tclass_flow);
@@ -155,14 +155,14 @@ mod tests {
             sgid: Gid8([1; 16]),
             dgid: Gid8([2; 16]),
         };
-        let header = Header::of(&grh);
+        let header = GrhHeader::of(&grh);
         assert_eq!((header.from, header.to), (Gid([1; 16]), Gid([2; 16])));
         assert_eq!((header.traffic_class, header.flow_label), (0x12, 0x1_2345));
         let ipv4 = [0x45, 0x60, 0, 48, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 10, 0, 1, 10, 10, 0, 2];
         grh.version_tclass_flow = [0; 4];
         grh.sgid.0[12..].copy_from_slice(&ipv4[..4]);
         grh.dgid.0.copy_from_slice(&ipv4[4..]);
-        let header = Header::of(&grh);
+        let header = GrhHeader::of(&grh);
         assert_eq!((header.from, header.to), ("10.10.0.1".parse().unwrap(), "10.10.0.2".parse().unwrap()));
         assert_eq!(header.traffic_class, 0x60);
     }

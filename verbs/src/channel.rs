@@ -23,16 +23,16 @@ use crate::{
 };
 
 /// A completion channel.
-pub(crate) type Channel = Object<ChannelFace, Own>;
+pub(crate) type VerbsChannel = Object<ChannelFace, ChannelState>;
 
 /// What we know of one.
-pub(crate) struct Own {
+pub(crate) struct ChannelState {
     pub(crate) channel: CompletionChannel,
     /// Who reports to it, by number.
     cqs: Mutex<HashMap<u32, Pointer<Cq>>>,
 }
 
-impl Own {
+impl ChannelState {
     /// Who reports to it.
     pub(crate) fn cqs(&self) -> MutexGuard<'_, HashMap<u32, Pointer<Cq>>> {
         self.cqs.lock().unwrap_or_else(PoisonError::into_inner)
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn create(context: *mut Face) -> *mut ChannelFace {
         // SAFETY: two calls that change nothing but the flags of this fd.
         unsafe { libc::fcntl(fd, libc::F_SETFL, libc::fcntl(fd, libc::F_GETFL) & !libc::O_NONBLOCK) };
         let face = ChannelFace { context, fd, refcnt: 0 };
-        Ok(Channel::leak(face, Own { channel, cqs: Mutex::default() }).cast())
+        Ok(VerbsChannel::leak(face, ChannelState { channel, cqs: Mutex::default() }).cast())
     };
     errno::pointer(made())
 }
@@ -58,10 +58,10 @@ pub(crate) unsafe extern "C" fn create(context: *mut Face) -> *mut ChannelFace {
 pub(crate) unsafe extern "C" fn destroy(channel: *mut ChannelFace) -> c_int {
     // SAFETY: the program's channel is ours, and nobody uses it when no queue reports to it.
     unsafe {
-        if !Channel::of(channel).own.cqs().is_empty() {
+        if !VerbsChannel::of(channel).own.cqs().is_empty() {
             return errno::number(Err(Errno::BUSY));
         }
-        drop(Channel::free(channel));
+        drop(VerbsChannel::free(channel));
     }
     0
 }
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn get_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: the program's channel is ours.
-    let own = &unsafe { Channel::of(channel) }.own;
+    let own = &unsafe { VerbsChannel::of(channel) }.own;
     let next = || -> Result<()> {
         loop {
             let cqn = own.channel.receive()?;

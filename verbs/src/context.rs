@@ -28,30 +28,30 @@ use crate::{
 };
 
 /// An opened device: a session with the daemon.
-pub(crate) type Context = Object<VerbsContext, Own>;
+pub(crate) type Context = Object<VerbsContext, ContextState>;
 
 /// What we know of it.
-pub(crate) struct Own {
+pub(crate) struct ContextState {
     pub(crate) device: ClientDevice,
     /// They do not change while the session lasts.
     pub(crate) attributes: DeviceAttributes,
     /// Whom events are about.
-    pub(crate) objects: Mutex<Objects>,
+    pub(crate) objects: Mutex<ContextObjects>,
     /// A program was told that the device is lost.
     pub(crate) told_fatal: AtomicBool,
 }
 
 /// Objects by their numbers.
 #[derive(Default)]
-pub(crate) struct Objects {
+pub(crate) struct ContextObjects {
     pub(crate) qps: HashMap<u32, Pointer<Qp>>,
     pub(crate) cqs: HashMap<u32, Pointer<Cq>>,
     pub(crate) srqs: HashMap<u32, Pointer<Srq>>,
 }
 
-impl Own {
+impl ContextState {
     /// The table of objects.
-    pub(crate) fn objects(&self) -> MutexGuard<'_, Objects> {
+    pub(crate) fn objects(&self) -> MutexGuard<'_, ContextObjects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,7 +60,7 @@ impl Own {
 ///
 /// # Safety
 /// It came from `ibv_open_device` and was not closed.
-pub(crate) unsafe fn of<'a>(context: *mut Face) -> &'a Own {
+pub(crate) unsafe fn of<'a>(context: *mut Face) -> &'a ContextState {
     // SAFETY: the caller vouches that it is one of ours.
     &unsafe { Context::of(whole(context)) }.own
 }
@@ -80,7 +80,8 @@ unsafe fn open_session(device: *mut DeviceFace) -> Result<*mut Face> {
     let session = unsafe { Device::of(device) }.own.open()?;
     let attributes = session.attributes()?;
     let async_fd = session.as_fd().as_raw_fd();
-    let own = Own { device: session, attributes, objects: Mutex::default(), told_fatal: AtomicBool::new(false) };
+    let own =
+        ContextState { device: session, attributes, objects: Mutex::default(), told_fatal: AtomicBool::new(false) };
     let context = Context::leak(face(device, async_fd), own);
     // SAFETY: it was made one line up.
     Ok(unsafe { &raw mut (*(*context).face()).context })

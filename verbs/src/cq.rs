@@ -19,7 +19,7 @@ use crate::{
         object::{CompChannel as ChannelFace, Cq as CqFace},
     },
     acknowledge::Acknowledgments,
-    channel::Channel,
+    channel::VerbsChannel,
     context, cq_ex,
     errno::{self, Errno, Result},
     object::{Object, Pointer, Users},
@@ -36,10 +36,10 @@ pub(crate) mod wc_flag {
 }
 
 /// A completion queue. Every one has the fields of an extended one.
-pub(crate) type Cq = Object<Face, Own>;
+pub(crate) type Cq = Object<Face, CqState>;
 
 /// What we know of one.
-pub(crate) struct Own {
+pub(crate) struct CqState {
     pub(crate) cq: CompletionQueue,
     pub(crate) users: Users,
     pub(crate) completions: Acknowledgments,
@@ -57,7 +57,7 @@ pub(crate) struct Own {
 /// So many polls in vain, a few microseconds, and the thread lets others run: where cores are few, the daemon is what it waits for.
 const POLLS_BEFORE_YIELD: u32 = 64;
 
-impl Own {
+impl CqState {
     /// Takes completions that are there, at most as many as `into` holds.
     pub(crate) fn take(&self, into: &mut [Completion]) -> Result<usize> {
         let taken = self.cq.poll(into)?;
@@ -73,7 +73,7 @@ impl Own {
 }
 
 /// What is asked of a new one.
-pub(crate) struct Wanted {
+pub(crate) struct CqRequest {
     pub(crate) entries: u32,
     pub(crate) cq_context: *mut c_void,
     pub(crate) channel: *mut ChannelFace,
@@ -89,8 +89,8 @@ pub(crate) unsafe extern "C" fn create(
     channel: *mut ChannelFace,
     vector: c_int,
 ) -> *mut CqFace {
-    let wanted = || -> Result<Wanted> {
-        Ok(Wanted {
+    let wanted = || -> Result<CqRequest> {
+        Ok(CqRequest {
             entries: u32::try_from(entries).map_err(|_| Errno::INVALID)?,
             cq_context,
             channel,
@@ -106,14 +106,14 @@ pub(crate) unsafe extern "C" fn create(
 ///
 /// # Safety
 /// Context and channel are ours.
-pub(crate) unsafe fn make(context: *mut ContextFace, wanted: &Wanted) -> Result<*mut Face> {
+pub(crate) unsafe fn make(context: *mut ContextFace, wanted: &CqRequest) -> Result<*mut Face> {
     // SAFETY: the caller vouches for it.
     let own = unsafe { context::of(context) };
     if wanted.entries == 0 || wanted.entries > own.attributes.max_cqes || wanted.vector != 0 {
         return Err(Errno::INVALID);
     }
     // SAFETY: the caller vouches for it.
-    let channel = (!wanted.channel.is_null()).then(|| unsafe { Channel::of(wanted.channel) });
+    let channel = (!wanted.channel.is_null()).then(|| unsafe { VerbsChannel::of(wanted.channel) });
     let options = CqOptions {
         entries: wanted.entries,
         channel: channel.map(|channel| &channel.own.channel),
@@ -140,7 +140,7 @@ pub(crate) unsafe fn make(context: *mut ContextFace, wanted: &Wanted) -> Result<
     cq_ex::give_functions(&mut face);
     let queue = Cq::leak(
         face,
-        Own {
+        CqState {
             cq: queue,
             users: Users::default(),
             completions: Acknowledgments::default(),
@@ -205,7 +205,7 @@ pub(crate) unsafe extern "C" fn destroy(cq: *mut CqFace) -> c_int {
             let cqn = queue.own.cq.cqn();
             context::of((*cq).context).objects().cqs.remove(&cqn);
             if !(*cq).channel.is_null() {
-                Channel::of((*cq).channel).own.cqs().remove(&cqn);
+                VerbsChannel::of((*cq).channel).own.cqs().remove(&cqn);
             }
             queue.own.completions.wait();
             queue.own.events.wait();
@@ -244,7 +244,7 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut CqFace, room: c_int, to: *mut Wc) 
 }
 
 /// Takes what is there, at most `room`, a batch at a time.
-unsafe fn take_batches(queue: &Own, room: usize, to: *mut Wc) -> Result<usize> {
+unsafe fn take_batches(queue: &CqState, room: usize, to: *mut Wc) -> Result<usize> {
     let mut batch = [Completion::EMPTY; BATCH];
     let mut taken = 0;
     while taken < room {
@@ -266,7 +266,7 @@ unsafe fn take_batches(queue: &Own, room: usize, to: *mut Wc) -> Result<usize> {
 }
 
 /// Takes at most as many as `batch` holds.
-unsafe fn take(queue: &Own, batch: &mut [Completion], to: *mut Wc) -> Result<usize> {
+unsafe fn take(queue: &CqState, batch: &mut [Completion], to: *mut Wc) -> Result<usize> {
     let taken = queue.take(batch)?;
     for (place, completion) in batch[..taken].iter().enumerate() {
         // SAFETY: the caller vouches for room for as many as the batch holds.

@@ -11,7 +11,7 @@ use crate::{
         completion::{CqEx as Face, PollCqAttr},
         context::Context as ContextFace,
     },
-    cq::{self, Cq, Wanted},
+    cq::{self, Cq, CqRequest},
     errno::{self, Errno, Result},
     pd::Pd,
 };
@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn create(context: *mut ContextFace, attr: *mut CqI
         let is_of_one_thread = attr.comp_mask & MASK_PD != 0
             && !attr.parent_domain.is_null()
             && unsafe { Pd::of(attr.parent_domain) }.own.is_of_one_thread();
-        let wanted = Wanted {
+        let wanted = CqRequest {
             entries: attr.cqe,
             cq_context: attr.cq_context,
             channel: attr.channel,

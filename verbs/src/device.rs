@@ -22,11 +22,11 @@ const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;
 
 /// A device of the daemon.
-pub(crate) type Device = Object<Face, Own>;
+pub(crate) type Device = Object<Face, DeviceState>;
 
 /// What we know of it.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct DeviceState {
     /// The socket of the daemon that has it, where the environment named one.
     socket: Option<OsString>,
     pub(crate) name: String,
@@ -82,7 +82,7 @@ fn known(name: &str) -> *mut Face {
         }
     }
     let index = all.len() as c_int;
-    let own = Own { socket, name: name.into(), index, guid: OnceLock::new() };
+    let own = DeviceState { socket, name: name.into(), index, guid: OnceLock::new() };
     let face = Face {
         _ops: [None; 2],
         node_type: NODE_CA,
@@ -133,7 +133,7 @@ pub(crate) unsafe extern "C" fn guid(device: *mut Face) -> u64 {
     u64::from_ne_bytes(*own.guid.get_or_init(|| guid))
 }
 
-impl Own {
+impl DeviceState {
     /// A session of its own with the daemon.
     pub(crate) fn open(&self) -> Result<ClientDevice> {
         let opened = match &self.socket {

@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn get(context: *mut Face, to: *mut AsyncEvent) -> 
     }))
 }
 
-fn next(own: &context::Own) -> Result<AsyncEvent> {
+fn next(own: &context::ContextState) -> Result<AsyncEvent> {
     loop {
         match own.device.next_event() {
             Ok(Some(event)) => {
@@ -73,7 +73,7 @@ fn next(own: &context::Own) -> Result<AsyncEvent> {
 }
 
 /// Waits for the fd, unless the program made it one that does not wait.
-fn wait(own: &context::Own) -> Result<()> {
+fn wait(own: &context::ContextState) -> Result<()> {
     let fd = own.device.as_fd().as_raw_fd();
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: the fd lives as long as the device; `poll` is one entry.
@@ -89,7 +89,7 @@ fn wait(own: &context::Own) -> Result<()> {
 }
 
 /// The event as the program sees it; it counts as given out from here on.
-fn give(own: &context::Own, event: DeviceEvent) -> Option<AsyncEvent> {
+fn give(own: &context::ContextState, event: DeviceEvent) -> Option<AsyncEvent> {
     let objects = own.objects();
     let (element, event_type): (*mut c_void, u32) = match event {
         DeviceEvent::QpFatal { qpn } => (qp(&objects, qpn)?, kind::QP_FATAL),
@@ -119,7 +119,7 @@ fn give(own: &context::Own, event: DeviceEvent) -> Option<AsyncEvent> {
     Some(AsyncEvent { element, event_type })
 }
 
-fn qp(objects: &context::Objects, qpn: u32) -> Option<*mut c_void> {
+fn qp(objects: &context::ContextObjects, qpn: u32) -> Option<*mut c_void> {
     // SAFETY: as above.
     let qp: &Qp = unsafe { &*objects.qps.get(&qpn)?.0 };
     qp.own.events.give();

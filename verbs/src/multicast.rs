@@ -12,14 +12,14 @@ use crate::{
 };
 
 /// `ibv_attach_mcast`. Groups of RoCE are IP's, so the LID says nothing.
-pub(crate) unsafe extern "C" fn attach(qp: *mut QpFace, gid: *const attributes::Gid, _lid: u16) -> c_int {
+pub(crate) unsafe extern "C" fn attach(qp: *mut QpFace, gid: *const attributes::IbvGid, _lid: u16) -> c_int {
     // SAFETY: the program's queue pair is ours, and it gave a GID.
     let attached = unsafe { Qp::of(qp).own.qp.attach(Gid(gid.read()), None) };
     errno::number(attached.map_err(Errno::from))
 }
 
 /// `ibv_detach_mcast`.
-pub(crate) unsafe extern "C" fn detach(qp: *mut QpFace, gid: *const attributes::Gid, _lid: u16) -> c_int {
+pub(crate) unsafe extern "C" fn detach(qp: *mut QpFace, gid: *const attributes::IbvGid, _lid: u16) -> c_int {
     // SAFETY: as above.
     let detached = unsafe { Qp::of(qp).own.qp.detach(Gid(gid.read())) };
     errno::number(detached.map_err(Errno::from))

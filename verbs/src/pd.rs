@@ -17,20 +17,20 @@ use crate::{
 };
 
 /// A protection domain, or a parent domain, which is one under another name.
-pub(crate) type Pd = Object<PdFace, Own>;
+pub(crate) type Pd = Object<PdFace, PdState>;
 
 /// A thread domain: a promise of the program that one thread at a time uses what is made in it. Queue pairs, completion queues and shared receive queues have no locks then.
 pub(crate) type Td = Object<TdFace, Users>;
 
 /// What we know of one.
-pub(crate) struct Own {
+pub(crate) struct PdState {
     pub(crate) pd: ProtectionDomain,
     pub(crate) users: Users,
     /// Of a parent domain: what it was made of.
     parent: Option<(Pointer<Pd>, Option<Pointer<Td>>)>,
 }
 
-impl Own {
+impl PdState {
     /// The program promised that one thread at a time uses what is made in it.
     pub(crate) const fn is_of_one_thread(&self) -> bool {
         matches!(&self.parent, Some((_, Some(_))))
@@ -42,12 +42,12 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut Face) -> *mut PdFace {
     let made = || -> Result<*mut PdFace> {
         // SAFETY: the program's context is ours.
         let pd = unsafe { context::of(context) }.device.protection_domain()?;
-        Ok(new(context, Own { pd, users: Users::default(), parent: None }))
+        Ok(new(context, PdState { pd, users: Users::default(), parent: None }))
     };
     errno::pointer(made())
 }
 
-fn new(context: *mut Face, own: Own) -> *mut PdFace {
+fn new(context: *mut Face, own: PdState) -> *mut PdFace {
     let handle = own.pd.handle();
     Pd::leak(PdFace { context, handle }, own).cast()
 }
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn alloc_parent(context: *mut Face, attr: *mut Pare
             Pointer(std::ptr::from_ref(td))
         });
         let parent = Some((Pointer(std::ptr::from_ref(pd)), td));
-        Ok(new(context, Own { pd: pd.own.pd.clone(), users: Users::default(), parent }))
+        Ok(new(context, PdState { pd: pd.own.pd.clone(), users: Users::default(), parent }))
     };
     errno::pointer(made())
 }

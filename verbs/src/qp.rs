@@ -23,10 +23,10 @@ use crate::{
 };
 
 /// A queue pair. Every one has the fields of an extended one.
-pub(crate) type Qp = Object<QpEx, Own>;
+pub(crate) type Qp = Object<QpEx, QpState>;
 
 /// What we know of one.
-pub(crate) struct Own {
+pub(crate) struct QpState {
     pub(crate) qp: QueuePair,
     pub(crate) signal_all: bool,
     pub(crate) events: Acknowledgments,
@@ -44,7 +44,7 @@ pub(crate) mod kind {
 }
 
 /// What is asked of a new one.
-struct Wanted<'a> {
+struct QpRequest<'a> {
     init: &'a QpInitAttr,
     pd: *mut PdFace,
     /// For `ibv_wr_*`: these operations.
@@ -55,7 +55,7 @@ struct Wanted<'a> {
 pub(crate) unsafe extern "C" fn create(pd: *mut PdFace, init: *mut QpInitAttr) -> *mut QpFace {
     // SAFETY: the program's domain is ours; it gave attributes, whose objects are ours.
     errno::pointer(unsafe {
-        make(&Wanted { init: &*init, pd, operations: None }).map(|(qp, cap)| {
+        make(&QpRequest { init: &*init, pd, operations: None }).map(|(qp, cap)| {
             (*init).cap = cap;
             qp
         })
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn create_ex(_context: *mut ContextFace, init: *mut
         }
         let operations = (ex.comp_mask & OPERATIONS != 0).then_some(ex.send_ops_flags);
         // SAFETY: both begin with the same fields (asserted below); the domain and the objects in them are ours.
-        let (qp, cap) = unsafe { make(&Wanted { init: &*init.cast::<QpInitAttr>(), pd: ex.pd, operations }) }?;
+        let (qp, cap) = unsafe { make(&QpRequest { init: &*init.cast::<QpInitAttr>(), pd: ex.pd, operations }) }?;
         ex.cap = cap;
         Ok(qp)
     };
@@ -88,8 +88,8 @@ pub(crate) unsafe extern "C" fn create_ex(_context: *mut ContextFace, init: *mut
 
 const _: () = assert!(mem::offset_of!(QpInitAttr, sq_sig_all) == mem::offset_of!(QpInitAttrEx, sq_sig_all));
 
-unsafe fn make(wanted: &Wanted<'_>) -> Result<(*mut QpFace, QpCap)> {
-    let Wanted { init, pd, operations } = *wanted;
+unsafe fn make(wanted: &QpRequest<'_>) -> Result<(*mut QpFace, QpCap)> {
+    let QpRequest { init, pd, operations } = *wanted;
     let service = match init.qp_type {
         kind::RC => ServiceType::Rc,
         kind::UC => ServiceType::Uc,
@@ -140,7 +140,7 @@ unsafe fn make(wanted: &Wanted<'_>) -> Result<(*mut QpFace, QpCap)> {
     let face = face(&qp, init, pd);
     let qpn = qp.qpn();
     let batch = UnsafeCell::new(Batch::default());
-    let made = Own { qp, signal_all, events: Acknowledgments::default(), batch, extended: operations.is_some() };
+    let made = QpState { qp, signal_all, events: Acknowledgments::default(), batch, extended: operations.is_some() };
     let object = Qp::leak(face, made);
     own.objects().qps.insert(qpn, Pointer(object));
     for users in users(domain, send_cq, recv_cq, srq) {

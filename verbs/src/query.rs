@@ -228,7 +228,7 @@ pub(crate) fn mtu_bytes(code: u32) -> Result<u32> {
 }
 
 /// `ibv_query_gid`. An entry that is empty is zeros.
-pub(crate) unsafe extern "C" fn gid(context: *mut Face, port: u8, index: c_int, gid: *mut attributes::Gid) -> c_int {
+pub(crate) unsafe extern "C" fn gid(context: *mut Face, port: u8, index: c_int, gid: *mut attributes::IbvGid) -> c_int {
     // SAFETY: the program's context is ours, and it gave room for a GID.
     errno::minus_one(unsafe { entry(context, port.into(), index) }.map(|entry| unsafe { gid.write(entry.gid.0) }))
 }

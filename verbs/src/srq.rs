@@ -24,10 +24,10 @@ const MAX_WR: c_int = 1 << 0;
 const LIMIT: c_int = 1 << 1;
 
 /// A shared receive queue.
-pub(crate) type Srq = Object<Face, Own>;
+pub(crate) type Srq = Object<Face, SrqState>;
 
 /// What we know of one.
-pub(crate) struct Own {
+pub(crate) struct SrqState {
     pub(crate) srq: SharedReceiveQueue,
     pub(crate) users: Users,
     pub(crate) events: Acknowledgments,
@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn create(pd: *mut PdFace, init: *mut SrqInitAttr) 
         face.handle = srqn;
         face.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         face.cond = libc::PTHREAD_COND_INITIALIZER;
-        let queue = Srq::leak(face, Own { srq, users: Users::default(), events: Acknowledgments::default() });
+        let queue = Srq::leak(face, SrqState { srq, users: Users::default(), events: Acknowledgments::default() });
         own.objects().srqs.insert(srqn, Pointer(queue));
         Ok(queue.cast())
     };

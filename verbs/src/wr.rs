@@ -18,7 +18,7 @@ use crate::{
     ah::Ah,
     errno::{self, Errno, Result},
     mw, post,
-    qp::{Own, Qp},
+    qp::{Qp, QpState},
 };
 
 /// What was said since `ibv_wr_start`. Its memory is used again.
@@ -33,11 +33,11 @@ pub(crate) struct Batch {
 
 struct Prepared {
     request: SendRequest<'static>,
-    data: Data,
+    data: WrPayload,
 }
 
 /// A part of the batch's lists.
-enum Data {
+enum WrPayload {
     Sges(Range<usize>),
     Inline(Range<usize>),
 }
@@ -93,7 +93,7 @@ pub(crate) fn give_functions(face: &mut QpEx) {
 ///
 /// # Safety
 /// The program's thread is between `ibv_wr_start` and its end, where nobody else is.
-unsafe fn open<'a>(face: *mut QpEx) -> (&'a mut Batch, &'a Own) {
+unsafe fn open<'a>(face: *mut QpEx) -> (&'a mut Batch, &'a QpState) {
     // SAFETY: the program's queue pair is ours; the rest the caller vouches for.
     unsafe {
         let own = &Qp::of(face).own;
@@ -133,15 +133,15 @@ impl Batch {
         self.wrong = None;
     }
 
-    fn post(&self, own: &Own) -> Result<()> {
+    fn post(&self, own: &QpState) -> Result<()> {
         if let Some(wrong) = self.wrong {
             return Err(wrong);
         }
         let mut batch = own.qp.send_batch();
         for Prepared { request, data } in &self.requests {
             batch.push(&match data {
-                Data::Sges(range) => request.with_sges(&self.sges[range.clone()]),
-                Data::Inline(range) => request.with_inline(&self.inline[range.clone()]),
+                WrPayload::Sges(range) => request.with_sges(&self.sges[range.clone()]),
+                WrPayload::Inline(range) => request.with_inline(&self.inline[range.clone()]),
             })?;
         }
         batch.commit();
@@ -154,7 +154,7 @@ impl Batch {
         unsafe {
             let request = post::flagged(request, (*face).wr_flags).id((*face).wr_id);
             let batch = open(face).0;
-            batch.requests.push(Prepared { request, data: Data::Sges(0..0) });
+            batch.requests.push(Prepared { request, data: WrPayload::Sges(0..0) });
         }
     }
 
@@ -251,7 +251,7 @@ unsafe extern "C" fn set_inline_data_list(face: *mut QpEx, count: usize, list: *
             }
         }
         let range = start..batch.inline.len();
-        batch.set(|last| last.data = Data::Inline(range));
+        batch.set(|last| last.data = WrPayload::Inline(range));
     }
 }
 
@@ -260,6 +260,6 @@ impl Batch {
         let start = self.sges.len();
         self.sges.extend_from_slice(sges);
         let range = start..self.sges.len();
-        self.set(|last| last.data = Data::Sges(range));
+        self.set(|last| last.data = WrPayload::Sges(range));
     }
 }

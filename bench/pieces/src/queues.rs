@@ -14,7 +14,7 @@ use crate::TIMES;
 pub(crate) fn run() {
     let shape = RingShape::new(256, 64);
     let words = (0..256 * shape.stride_words()).map(|_| AtomicU64::new(0)).collect();
-    let memory = Memory { shape, produced: AtomicU32::new(0), consumed: AtomicU32::new(0), words };
+    let memory = QueueMemory { shape, produced: AtomicU32::new(0), consumed: AtomicU32::new(0), words };
     piece_ring_push_and_pop(&mut Producer::new(&memory), &mut Consumer::new(&memory));
     let mut timers = Timers::new(TIMES);
     (0..TIMES).for_each(|index| timers.add(index));
@@ -24,14 +24,14 @@ pub(crate) fn run() {
 }
 
 /// A ring's memory, without a mapping.
-struct Memory {
+struct QueueMemory {
     shape: RingShape,
     produced: AtomicU32,
     consumed: AtomicU32,
     words: Box<[AtomicU64]>,
 }
 
-impl RingMemory for &Memory {
+impl RingMemory for &QueueMemory {
     fn shape(&self) -> RingShape {
         self.shape
     }
@@ -51,7 +51,7 @@ impl RingMemory for &Memory {
 
 /// An entry of 64 bytes at a time, each published and given back.
 #[inline(never)]
-fn piece_ring_push_and_pop(producer: &mut Producer<&Memory>, consumer: &mut Consumer<&Memory>) {
+fn piece_ring_push_and_pop(producer: &mut Producer<&QueueMemory>, consumer: &mut Consumer<&QueueMemory>) {
     let (entry, mut out) = ([7; 8], [0; 8]);
     for _ in 0..TIMES {
         assert_eq!(producer.push(black_box(&entry)), Ok(true));

@@ -21,9 +21,9 @@ const ROCE_OVERHEAD: usize = HEADERS + 12 + 4;
 
 /// The headers of every frame of one end, but for lengths.
 #[derive(Clone, Debug)]
-pub(super) struct Template([u8; HEADERS]);
+pub(super) struct FrameTemplate([u8; HEADERS]);
 
-impl Template {
+impl FrameTemplate {
     /// From the first of `macs` and `addresses` to the second.
     pub(super) fn new(macs: [[u8; 6]; 2], addresses: [Ipv4Addr; 2]) -> Self {
         let mut bytes = [0; HEADERS];
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn lengths_and_checksum_fit_the_frame() {
-        let template = Template::new([[1; 6], [2; 6]], [Ipv4Addr::new(10, 11, 0, 1), Ipv4Addr::new(10, 11, 0, 2)]);
+        let template = FrameTemplate::new([[1; 6], [2; 6]], [Ipv4Addr::new(10, 11, 0, 1), Ipv4Addr::new(10, 11, 0, 2)]);
         let bytes = template.sized(4154).0;
         assert_eq!(bytes[16..18], 4140_u16.to_be_bytes());
         assert_eq!(bytes[38..40], 4120_u16.to_be_bytes());

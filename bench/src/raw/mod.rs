@@ -17,22 +17,22 @@ use std::{
 
 use anyhow::Context;
 use roced::{
-    config::{Device, XdpMode},
+    config::{DeviceConfig, XdpMode},
     xdp::{NicQueue, NicQueueConfig, ThreadedNapi, XdpProgram},
 };
 use roced_shared::steer::ROCE_V2;
 
-use self::frame::Template;
+use self::frame::FrameTemplate;
 use crate::{
-    network::{Network, Pair, Side},
+    network::{BenchNetwork, NetworkSide, Pair},
     sample::Sample,
 };
 
 /// One host's end of the link.
 #[derive(Debug)]
-struct End {
+struct RawEnd {
     queue: NicQueue,
-    template: Template,
+    template: FrameTemplate,
     /// The receiver's NAPI is moved, here or at the other end.
     napi_moved: bool,
     // Last: the socket goes before the program that feeds it, and that before what is left of the interface.
@@ -43,14 +43,14 @@ struct End {
 /// Both ends of the link, open from the first round to the last.
 #[derive(Debug)]
 pub(crate) struct Raw {
-    ends: Mutex<[End; 2]>,
+    ends: Mutex<[RawEnd; 2]>,
 }
 
 impl Raw {
     /// Opens both ends of a pair with the daemon's defaults.
-    pub(crate) fn new(network: &Network, pair: Pair) -> anyhow::Result<Self> {
-        let open = |side| network.on(side, || End::open(pair, side)).context("raw AF_XDP");
-        Ok(Self { ends: Mutex::new([open(Side::A)?, open(Side::B)?]) })
+    pub(crate) fn new(network: &BenchNetwork, pair: Pair) -> anyhow::Result<Self> {
+        let open = |side| network.on(side, || RawEnd::open(pair, side)).context("raw AF_XDP");
+        Ok(Self { ends: Mutex::new([open(NetworkSide::A)?, open(NetworkSide::B)?]) })
     }
 
     /// One way, as many frames as go in `time`.
@@ -66,19 +66,21 @@ impl Raw {
     }
 }
 
-impl End {
-    fn open(pair: Pair, side: Side) -> anyhow::Result<Self> {
+impl RawEnd {
+    fn open(pair: Pair, side: NetworkSide) -> anyhow::Result<Self> {
         let mut program = XdpProgram::attach(&pair.interface(), XdpMode::Auto)?;
         program.set_addresses(&[IpAddr::V4(pair.address(side))], ROCE_V2)?;
         // As the daemon opens it when its config says nothing.
-        let queue = NicQueue::open(&NicQueueConfig::of(&Device::new("raw", pair.interface()), 0))?;
+        let queue = NicQueue::open(&NicQueueConfig::of(&DeviceConfig::new("raw", pair.interface()), 0))?;
         program.bind_socket(0, queue.socket())?;
-        let template =
-            Template::new([pair.mac(side), pair.mac(side.peer())], [pair.address(side), pair.address(side.peer())]);
+        let template = FrameTemplate::new(
+            [pair.mac(side), pair.mac(side.peer())],
+            [pair.address(side), pair.address(side.peer())],
+        );
         // As the daemon does it for a worker on that core.
         let core = u32::try_from(side.core()).ok();
         let napi_moved = pair.moves_napi();
-        let here = napi_moved && side == Side::B;
+        let here = napi_moved && side == NetworkSide::B;
         let napi = here.then(|| ThreadedNapi::start(&pair.interface(), &[core])).transpose()?;
         Ok(Self { queue, template, napi_moved, _program: program, _napi: napi })
     }

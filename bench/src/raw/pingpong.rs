@@ -8,10 +8,10 @@ use std::{
 
 use anyhow::ensure;
 
-use super::{End, frame::number};
+use super::{RawEnd, frame::number};
 use crate::{
     cpu,
-    network::Side,
+    network::NetworkSide,
     sample::{Sample, Times},
 };
 
@@ -22,17 +22,17 @@ const WARM_UP: u64 = 1000;
 const LOST: Duration = Duration::from_millis(100);
 
 /// Round trips between `a` and `b` for `time`.
-pub(super) fn run(a: &mut End, b: &mut End, frame_bytes: usize, time: Duration) -> anyhow::Result<Sample> {
+pub(super) fn run(a: &mut RawEnd, b: &mut RawEnd, frame_bytes: usize, time: Duration) -> anyhow::Result<Sample> {
     a.drain();
     b.drain();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            cpu::run_on(Side::B.core());
+            cpu::run_on(NetworkSide::B.core());
             echo(b, frame_bytes, &stop);
         });
         let sample = scope.spawn(|| {
-            cpu::run_on(Side::A.core());
+            cpu::run_on(NetworkSide::A.core());
             let sample = ping(a, frame_bytes, time);
             stop.store(true, Ordering::Release);
             sample
@@ -41,7 +41,7 @@ pub(super) fn run(a: &mut End, b: &mut End, frame_bytes: usize, time: Duration) 
     })
 }
 
-fn ping(end: &mut End, frame_bytes: usize, time: Duration) -> anyhow::Result<Sample> {
+fn ping(end: &mut RawEnd, frame_bytes: usize, time: Duration) -> anyhow::Result<Sample> {
     let template = end.template.sized(frame_bytes);
     let (mut times, mut begin) = (Times::new(), Instant::now());
     for sequence in 1.. {
@@ -69,7 +69,7 @@ fn ping(end: &mut End, frame_bytes: usize, time: Duration) -> anyhow::Result<Sam
     unreachable!("time passes")
 }
 
-fn echo(end: &mut End, frame_bytes: usize, stop: &AtomicBool) {
+fn echo(end: &mut RawEnd, frame_bytes: usize, stop: &AtomicBool) {
     let template = end.template.sized(frame_bytes);
     while !stop.load(Ordering::Acquire) {
         let mut came = None;

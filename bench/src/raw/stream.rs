@@ -10,10 +10,10 @@ use anyhow::ensure;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{
-    End,
+    RawEnd,
     frame::{FRAME_BYTES_MIN, number, roce_payload},
 };
-use crate::{cpu, network::Side, sample::Sample};
+use crate::{cpu, network::NetworkSide, sample::Sample};
 
 /// Frames in flight at most: beyond 512 veth and the rings begin to lose; with 256 frames of 1082 bytes were up to a fifth slower.
 const WINDOW: u64 = 512;
@@ -40,17 +40,17 @@ const CREDIT_EVERY: u64 = 32;
 const SILENCE: Duration = Duration::from_millis(20);
 
 /// Sends from `a` to `b` for `time`.
-pub(super) fn run(a: &mut End, b: &mut End, frame_bytes: usize, time: Duration) -> anyhow::Result<Sample> {
+pub(super) fn run(a: &mut RawEnd, b: &mut RawEnd, frame_bytes: usize, time: Duration) -> anyhow::Result<Sample> {
     a.drain();
     b.drain();
     let stop = AtomicBool::new(false);
     let (sent, received) = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
-            cpu::run_on(Side::B.core());
+            cpu::run_on(NetworkSide::B.core());
             receive(b, &stop)
         });
         let sender = scope.spawn(|| {
-            cpu::run_on(Side::A.core());
+            cpu::run_on(NetworkSide::A.core());
             let sent = send(a, frame_bytes, time);
             stop.store(true, Ordering::Release);
             sent
@@ -71,7 +71,7 @@ struct Done {
     cpu: Duration,
 }
 
-fn send(end: &mut End, frame_bytes: usize, time: Duration) -> Done {
+fn send(end: &mut RawEnd, frame_bytes: usize, time: Duration) -> Done {
     let template = end.template.sized(frame_bytes);
     let window = if end.napi_moved { WINDOW_MOVED } else { WINDOW };
     let (begin, cpu) = (Instant::now(), cpu::of_this_thread());
@@ -98,7 +98,7 @@ fn send(end: &mut End, frame_bytes: usize, time: Duration) -> Done {
     }
 }
 
-fn receive(end: &mut End, stop: &AtomicBool) -> Done {
+fn receive(end: &mut RawEnd, stop: &AtomicBool) -> Done {
     let template = end.template.sized(FRAME_BYTES_MIN);
     let (begin, cpu) = (Instant::now(), cpu::of_this_thread());
     let (mut frames, mut highest, mut told) = (0, 0, 0);

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum BenchWork {
     /// RDMA WRITE.
     Write,
     /// Fetch-and-add of 8 bytes.
@@ -29,7 +29,7 @@ pub(crate) enum Work {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drive {
     /// The operation.
-    pub(crate) work: Work,
+    pub(crate) work: BenchWork,
     /// Bytes of each.
     pub(crate) message_bytes: usize,
     /// Work requests under way on each queue pair.
@@ -41,7 +41,7 @@ pub(crate) struct Drive {
 /// Does it, through all places of the memory in turn. The processor time is that of this thread alone; the first error ends it.
 pub(crate) fn drive(all: &[Pairs], what: Drive) -> anyhow::Result<Sample> {
     let cpu = cpu::of_this_thread();
-    let mut lanes: Vec<Lane<'_>> = all.iter().map(|pairs| Lane::new(pairs, what)).collect();
+    let mut lanes: Vec<SessionQps<'_>> = all.iter().map(|pairs| SessionQps::new(pairs, what)).collect();
     let (begin, mut done) = (Instant::now(), 0);
     for lane in &mut lanes {
         for qp in 0..lane.pairs.qps().len() {
@@ -64,7 +64,7 @@ pub(crate) fn drive(all: &[Pairs], what: Drive) -> anyhow::Result<Sample> {
 }
 
 /// The queue pairs of one session.
-struct Lane<'a> {
+struct SessionQps<'a> {
     pairs: &'a Pairs,
     what: Drive,
     places: usize,
@@ -75,7 +75,7 @@ struct Lane<'a> {
     heard: Instant,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> SessionQps<'a> {
     fn new(pairs: &'a Pairs, what: Drive) -> Self {
         let bytes = pairs.local().len().min(pairs.remote().len());
         let numbers = pairs.qps().iter().enumerate().map(|(at, qp)| (qp.qpn(), at)).collect();
@@ -89,9 +89,9 @@ impl<'a> Lane<'a> {
         let sges = [self.pairs.local().sge(at..at + bytes)];
         let remote = self.pairs.remote().remote().at(at as u64);
         let request = match self.what.work {
-            Work::Write => SendRequest::write(&sges, remote),
-            Work::FetchAdd => SendRequest::fetch_add(&sges, remote, 1),
-            Work::CompareSwap => SendRequest::compare_swap(&sges, remote, 0, 1),
+            BenchWork::Write => SendRequest::write(&sges, remote),
+            BenchWork::FetchAdd => SendRequest::fetch_add(&sges, remote, 1),
+            BenchWork::CompareSwap => SendRequest::compare_swap(&sges, remote, 0, 1),
         };
         self.pairs.qps()[qp].post_send(&request)?;
         self.posted += 1;

@@ -4,6 +4,6 @@ mod driver;
 mod pairs;
 
 pub(crate) use self::{
-    driver::{Drive, Work, drive},
+    driver::{BenchWork, Drive, drive},
     pairs::{Ends, Pairs},
 };

@@ -22,7 +22,7 @@ pub(crate) struct Ends<'a> {
 
 /// One end: a session of its own.
 #[derive(Debug)]
-struct End {
+struct PairEnd {
     qps: Vec<QueuePair>,
     cq: CompletionQueue,
     memory: MemoryRegion,
@@ -33,8 +33,8 @@ struct End {
 /// Queue pairs, connected, in two sessions.
 #[derive(Debug)]
 pub(crate) struct Pairs {
-    here: End,
-    there: End,
+    here: PairEnd,
+    there: PairEnd,
     /// How long making and connecting one end's queue pairs took: the end that posts.
     pub(crate) made_in: Duration,
 }
@@ -44,7 +44,8 @@ impl Pairs {
     pub(crate) fn new(ends: Ends<'_>, count: usize, depth: u32, memory_bytes: usize) -> anyhow::Result<Self> {
         let end = |at: usize| {
             let (socket, address) = (ends.sockets[at], ends.addresses[at]);
-            End::new(socket, address, count, depth, memory_bytes).with_context(|| format!("at {}", socket.display()))
+            PairEnd::new(socket, address, count, depth, memory_bytes)
+                .with_context(|| format!("at {}", socket.display()))
         };
         // The other end first, so that this one's can be connected as soon as they are made.
         let there = end(1)?;
@@ -83,7 +84,7 @@ impl Pairs {
     }
 }
 
-impl End {
+impl PairEnd {
     fn new(socket: &Path, address: IpAddr, count: usize, depth: u32, memory_bytes: usize) -> anyhow::Result<Self> {
         let name = Device::list_at(socket)?.into_iter().next().context("roced has a device")?;
         let device = Device::open_at(socket, &name)?;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    REFERENCE_MACHINE, Report,
+    BenchReport, REFERENCE_MACHINE,
     table::{COLUMNS, scale_lines},
 };
 
@@ -14,7 +14,7 @@ const HEAD: &str = "not edited by hand. Each ratio is of two contestants in the 
                     Why it is so, and what was tried: [performance-notes.md](performance-notes.md). Drawn, with `--plot docs/performance`: \
                     [throughput](performance/throughput.svg), [latency](performance/latency.svg).\n";
 
-impl Report {
+impl BenchReport {
     /// The page.
     pub(super) fn document(&self) -> String {
         let mut text = format!("# Performance\n\nMade by `scripts/bench {}`; {HEAD}", self.options);

@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     apart::NEAR_NS,
-    cli::{Cli, as_given},
+    cli::{BenchArgs, as_given},
     contest::Results,
     machine::Machine,
-    network::Side,
+    network::NetworkSide,
     ratios::{Figure, RATIOS, Ratio},
     sample::Spread,
     scale::Scale,
@@ -31,7 +31,7 @@ const WEAK_BELOW: f64 = 0.9;
 
 /// One run.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct BenchReport {
     machine: Machine,
     results: Results,
     syscalls: BTreeMap<String, f64>,
@@ -66,9 +66,9 @@ impl Baseline {
     }
 }
 
-impl Report {
+impl BenchReport {
     /// Of what was found; `status` is what a daemon says of itself.
-    pub(crate) fn new(cli: &Cli, machine: Machine, found: Found, status: &Value) -> Self {
+    pub(crate) fn new(cli: &BenchArgs, machine: Machine, found: Found, status: &Value) -> Self {
         let own: Vec<&str> = cli.device.iter().chain(&cli.worker).map(String::as_str).collect();
         let own = if own.is_empty() { "defaults".to_owned() } else { format!("defaults, but {}", own.join(", ")) };
         let moved: Vec<&str> = cli.napi.iter().chain(&cli.napi_worker).map(String::as_str).collect();
@@ -102,8 +102,8 @@ impl Report {
                 "cores",
                 format!(
                     "the worker of host a is pinned to core {}, that of host b to core {}, and so are the threads of raw frames; workers of hosts with two, programs and TCP are free",
-                    Side::A.core(),
-                    Side::B.core()
+                    NetworkSide::A.core(),
+                    NetworkSide::B.core()
                 ),
             ),
             ("memory", memory),
@@ -175,7 +175,7 @@ impl Report {
     }
 
     /// Writes whatever files were asked for.
-    pub(crate) fn write(&self, cli: &Cli) -> anyhow::Result<()> {
+    pub(crate) fn write(&self, cli: &BenchArgs) -> anyhow::Result<()> {
         if let Some(path) = &cli.json {
             let text = serde_json::to_string_pretty(&self.json())? + "\n";
             if path == Path::new("-") {

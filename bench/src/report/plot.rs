@@ -5,15 +5,15 @@ use std::path::Path;
 use anyhow::anyhow;
 use plotters::prelude::*;
 
-use super::Report;
+use super::BenchReport;
 use crate::ratios::Figure;
 
 const SIZE: (u32, u32) = (900, 540);
 
 /// A named line of points.
-type Line = (String, Vec<(f64, f64)>);
+type PlotLine = (String, Vec<(f64, f64)>);
 
-impl Report {
+impl BenchReport {
     /// Throughput by size, and the distribution of round trips. What was not measured is not drawn.
     pub(super) fn plot(&self, folder: &Path) -> anyhow::Result<()> {
         draw(
@@ -40,7 +40,7 @@ impl Report {
         )
     }
 
-    fn throughput(&self) -> Vec<Line> {
+    fn throughput(&self) -> Vec<PlotLine> {
         let sizes = [("64", 6.0), ("512", 9.0), ("4k", 12.0), ("64k", 16.0), ("1m_mtu4096", 20.0), ("8m", 23.0)];
         let of = |op: &str| {
             let point =
@@ -51,12 +51,12 @@ impl Report {
             let at = self.median(name, Figure::Throughput);
             (name.to_owned(), at.map_or_else(Vec::new, |at| vec![(6.0, at), (23.0, at)]))
         };
-        let mut lines: Vec<Line> = ["write", "read", "send"].map(of).into();
+        let mut lines: Vec<PlotLine> = ["write", "read", "send"].map(of).into();
         lines.extend(["raw_4154", "tcp_no_offload", "tcp"].map(level));
         lines.into_iter().filter(|(_, points)| points.len() > 1).collect()
     }
 
-    fn latency(&self) -> Vec<Line> {
+    fn latency(&self) -> Vec<PlotLine> {
         let names = ["raw_ping_64", "ping_send_64", "ping_write_64", "tcp_ping_64", "tcp_ping_64_busy"];
         let line = |name: &str| {
             let rtt = self.results.of(name)?.last()?.rtt_us.as_ref()?;
@@ -98,14 +98,14 @@ fn power_text(log: &f64) -> String {
     if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-fn draw(path: &Path, lines: &[Line], axes: &Axes) -> anyhow::Result<()> {
+fn draw(path: &Path, lines: &[PlotLine], axes: &Axes) -> anyhow::Result<()> {
     if lines.iter().all(|(_, points)| points.is_empty()) {
         return Ok(());
     }
     try_draw(path, lines, axes).map_err(|error| anyhow!("{}: {error}", path.display()))
 }
 
-fn try_draw(path: &Path, lines: &[Line], axes: &Axes) -> Result<(), Box<dyn std::error::Error>> {
+fn try_draw(path: &Path, lines: &[PlotLine], axes: &Axes) -> Result<(), Box<dyn std::error::Error>> {
     let points = || lines.iter().flat_map(|(_, points)| points);
     let ends = |of: fn(&(f64, f64)) -> f64| {
         let (low, high) = points().map(of).fold((0.0_f64, 0.0_f64), |(low, high), at| (low.min(at), high.max(at)));

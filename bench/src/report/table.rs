@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{REFERENCE_MACHINE, Report};
+use super::{BenchReport, REFERENCE_MACHINE};
 use crate::{
     sample::{Sample, Spread},
     scale::Scale,
@@ -17,7 +17,7 @@ pub(super) struct Row {
 /// What the cells are.
 pub(super) const COLUMNS: [&str; 7] = ["Gbit/s", "1000/s", "p50 us", "p99 us", "CPU s/GB", "calls/packet", "again"];
 
-impl Report {
+impl BenchReport {
     /// Everything.
     pub(crate) fn text(&self) -> String {
         let mut text = String::from(

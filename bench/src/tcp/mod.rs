@@ -15,7 +15,7 @@ pub(crate) use self::{
     pingpong::pingpong,
     stream::{Stream, stream},
 };
-use crate::network::{Network, Pair, Side};
+use crate::network::{BenchNetwork, NetworkSide, Pair};
 
 /// How a socket waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,19 +31,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection: host a's end and host b's.
 #[derive(Debug)]
-pub(crate) struct Connection(TcpStream, TcpStream);
+pub(crate) struct TcpConnection(TcpStream, TcpStream);
 
-impl Connection {
+impl TcpConnection {
     /// Over a pair of the network.
-    pub(crate) fn over(network: &Network, pair: Pair, waiting: Waiting) -> anyhow::Result<Self> {
-        let listener = network.on(Side::B, || listen(pair.address(Side::B)))?;
-        let client = network.on(Side::A, || connect(listener.local_addr()?))?;
+    pub(crate) fn over(network: &BenchNetwork, pair: Pair, waiting: Waiting) -> anyhow::Result<Self> {
+        let listener = network.on(NetworkSide::B, || listen(pair.address(NetworkSide::B)))?;
+        let client = network.on(NetworkSide::A, || connect(listener.local_addr()?))?;
         Self::new(client, &listener, waiting)
     }
 
     /// Over the loopback of host a.
-    pub(crate) fn over_loopback(network: &Network, waiting: Waiting) -> anyhow::Result<Self> {
-        let (client, listener) = network.on(Side::A, || {
+    pub(crate) fn over_loopback(network: &BenchNetwork, waiting: Waiting) -> anyhow::Result<Self> {
+        let (client, listener) = network.on(NetworkSide::A, || {
             let listener = listen(Ipv4Addr::LOCALHOST)?;
             Ok((connect(listener.local_addr()?)?, listener))
         })?;

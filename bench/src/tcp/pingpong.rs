@@ -8,15 +8,15 @@ use std::{
 
 use anyhow::ensure;
 
-use super::{Connection, read_exact, write_all};
+use super::{TcpConnection, read_exact, write_all};
 use crate::sample::{Sample, Times};
 
 /// Round trips before the ones that count.
 const WARM_UP: u32 = 500;
 
 /// Round trips of messages of `bytes` for `time`.
-pub(crate) fn pingpong(connection: Connection, bytes: usize, time: Duration) -> anyhow::Result<Sample> {
-    let Connection(mut client, mut server) = connection;
+pub(crate) fn pingpong(connection: TcpConnection, bytes: usize, time: Duration) -> anyhow::Result<Sample> {
+    let TcpConnection(mut client, mut server) = connection;
     thread::scope(|scope| {
         let echo = scope.spawn(move || -> anyhow::Result<()> {
             let mut message = vec![0; bytes];

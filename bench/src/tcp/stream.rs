@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Connection, read_exact, write_all};
+use super::{TcpConnection, read_exact, write_all};
 use crate::{cpu, sample::Sample};
 
 /// What is sent.
@@ -19,8 +19,8 @@ pub(crate) struct Stream {
 }
 
 /// Sends for `time`; the time counts until the last byte is there.
-pub(crate) fn stream(connection: Connection, what: Stream, time: Duration) -> anyhow::Result<Sample> {
-    let Connection(mut client, mut server) = connection;
+pub(crate) fn stream(connection: TcpConnection, what: Stream, time: Duration) -> anyhow::Result<Sample> {
+    let TcpConnection(mut client, mut server) = connection;
     let Stream { message_bytes, places } = what;
     let (mut from, mut into) = (vec![1_u8; message_bytes * places], vec![2_u8; message_bytes * places]);
     thread::scope(|scope| {

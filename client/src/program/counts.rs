@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, ops::Range};
 
 /// Ranges of addresses with a number each. Those without one count 0.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct PageCounts {
     /// Start to end and count; they do not overlap, and none counts 0.
     ranges: BTreeMap<usize, (usize, u32)>,
 }
 
-impl Counts {
+impl PageCounts {
     pub(super) const fn new() -> Self {
         Self { ranges: BTreeMap::new() }
     }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_part_is_free_when_the_last_goes() {
-        let mut counts = Counts::new();
+        let mut counts = PageCounts::new();
         counts.add(&(10..20));
         counts.add(&(15..30));
         counts.add(&(12..14));
@@ -93,7 +93,7 @@ mod tests {
     /// Against an array with a count for each place, by a fixed sequence that looks random.
     #[test]
     fn it_counts_as_an_array_does() {
-        let (mut counts, mut model) = (Counts::new(), [0u32; 64]);
+        let (mut counts, mut model) = (PageCounts::new(), [0u32; 64]);
         let mut live = Vec::new();
         let mut state = 1u64;
         for _ in 0..2000 {

@@ -67,7 +67,7 @@ pub(super) struct Exchange<'f> {
 
 /// What the new pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum PageKind {
     /// Of the file.
     Shared,
     Private,
@@ -91,15 +91,15 @@ impl<'f> Exchange<'f> {
 
     /// Puts the bytes of `area`, which is private, into the file, at the offset that is their address, and shows the file there.
     pub(super) fn share(&mut self, area: &Area) -> Result<()> {
-        self.in_chunks(area, Kind::Shared)
+        self.in_chunks(area, PageKind::Shared)
     }
 
     /// Puts the bytes of `area`, which is shared, into private pages, and those into its place.
     pub(super) fn unshare(&mut self, area: &Area) -> Result<()> {
-        self.in_chunks(area, Kind::Private)
+        self.in_chunks(area, PageKind::Private)
     }
 
-    fn in_chunks(&mut self, area: &Area, kind: Kind) -> Result<()> {
+    fn in_chunks(&mut self, area: &Area, kind: PageKind) -> Result<()> {
         let here = 0u8;
         assert!(!area.range.contains(&(&raw const here).addr()), "this thread's stack is nobody else's memory");
         let mut start = area.range.start;
@@ -120,13 +120,13 @@ impl<'f> Exchange<'f> {
     }
 
     /// Says whether somebody waited.
-    fn one(&mut self, chunk: &Range<usize>, area: &Area, kind: Kind) -> Result<bool> {
+    fn one(&mut self, chunk: &Range<usize>, area: &Area, kind: PageKind) -> Result<bool> {
         let fresh = match kind {
-            Kind::Shared => {
+            PageKind::Shared => {
                 populate_read(chunk)?;
                 Fresh::map(chunk.len(), libc::MAP_SHARED, self.file.as_raw_fd(), chunk.start)?
             }
-            Kind::Private => Fresh::private(chunk.len())?,
+            PageKind::Private => Fresh::private(chunk.len())?,
         };
         self.turns.begin_urgent();
         self.register(chunk)?;
@@ -139,8 +139,8 @@ impl<'f> Exchange<'f> {
             unsafe { fresh.copy_from(chunk.start) };
             self.pace.copied(chunk.len(), copying.elapsed());
             match kind {
-                Kind::Shared => show(self.file, chunk, area).map(|()| Some(fresh)),
-                Kind::Private => fresh.move_to(chunk, area).map(|()| None),
+                PageKind::Shared => show(self.file, chunk, area).map(|()| Some(fresh)),
+                PageKind::Private => fresh.move_to(chunk, area).map(|()| None),
             }
         });
         let waited_for = uffd::someone_waits(faults);

@@ -48,7 +48,7 @@ use roced_shared::abi::control::origin;
 pub use self::pace::ExchangeCost;
 use self::{
     areas::{Area, Identity},
-    counts::Counts,
+    counts::PageCounts,
     exchange::Exchange,
     helper::on_a_thread,
 };
@@ -72,9 +72,9 @@ struct Pages {
     pid: u32,
     file: OwnedFd,
     identity: Identity,
-    counts: Counts,
+    counts: PageCounts,
     /// Pages of which only a part is registered: the rest may be anybody's.
-    edges: Counts,
+    edges: PageCounts,
 }
 
 /// How the daemon can map memory of the program.
@@ -195,7 +195,7 @@ impl Pages {
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(Error::kernel("fcntl"))?;
         let identity = Identity::of(&file)?;
-        Ok(Self { pid: process::id(), file, identity, counts: Counts::new(), edges: Counts::new() })
+        Ok(Self { pid: process::id(), file, identity, counts: PageCounts::new(), edges: PageCounts::new() })
     }
 
     /// What it cost; nothing where all was shared already.

@@ -9,10 +9,10 @@ use roced_shared::abi::{
 
 use super::{PostSide, QueuePair};
 use crate::{
-    cq::{CompletionQueue, Work},
+    cq::{CompletionQueue, QpWork},
     error::{Error, Result},
     exclusive::Exclusive,
-    mapping::{Mapping, Mode, qp_rings},
+    mapping::{ClientMapping, Mode, qp_rings},
     outstanding::Outstanding,
     pd::ProtectionDomain,
     service::ServiceType,
@@ -172,9 +172,9 @@ impl QueuePair {
             return Err(ended(Error::Protocol { what: "an impossible queue pair" }));
         }
         let layout = QpLayout::new(sizes);
-        let mapping = Mapping::new(&fd, layout.bytes, Mode::Populated).map_err(ended)?;
+        let mapping = ClientMapping::new(&fd, layout.bytes, Mode::Populated).map_err(ended)?;
         let (send, recv) = qp_rings(&mapping, layout);
-        let work = Arc::new(Work {
+        let work = Arc::new(QpWork {
             tag: device.next_tag() & 0x7fff_ffff,
             send: Outstanding::new(sizes.send_wrs),
             recv: Outstanding::new(sizes.recv_wrs),

@@ -9,9 +9,9 @@ use tracing::warn;
 
 use super::start::ServedDevice;
 use crate::{
-    clients::environment::{Network, Port},
+    clients::environment::{DevicePort, Network},
     config::RoceVersions,
-    net::{FollowId, GidEntry, Net, NextHop, NoRoute, RoceVersion},
+    net::{FollowId, GidTableEntry, Net, NextHop, NoRoute, RoceVersion},
     xdp::strips_vlan_tags,
 };
 
@@ -62,9 +62,9 @@ impl NetworkView<'_> {
 }
 
 impl Network for NetworkView<'_> {
-    fn port(&self, device: DeviceId) -> Port {
+    fn port(&self, device: DeviceId) -> DevicePort {
         let seen = self.net.device(device);
-        Port {
+        DevicePort {
             mac: seen.mac,
             link_up: seen.link_up,
             link_mtu_bytes: seen.usable_mtu_bytes(),
@@ -74,17 +74,17 @@ impl Network for NetworkView<'_> {
         }
     }
 
-    fn gid(&self, device: DeviceId, index: u32) -> Option<GidEntry> {
+    fn gid(&self, device: DeviceId, index: u32) -> Option<GidTableEntry> {
         let versions = self.versions(device);
         let count = versions.len() as u32;
         let entry = *self.net.device(device).gids.get(index / count)?;
-        Some(GidEntry { roce: versions[(index % count) as usize], ..entry })
+        Some(GidTableEntry { roce: versions[(index % count) as usize], ..entry })
     }
 
     fn follow(
         &mut self,
         device: DeviceId,
-        source: GidEntry,
+        source: GidTableEntry,
         destination: IpAddr,
     ) -> Result<(FollowId, NextHop), NoRoute> {
         self.net.follow(device, source, destination)
@@ -94,7 +94,7 @@ impl Network for NetworkView<'_> {
         self.net.unfollow(id);
     }
 
-    fn join(&mut self, device: DeviceId, source: GidEntry, group: IpAddr) -> io::Result<()> {
+    fn join(&mut self, device: DeviceId, source: GidTableEntry, group: IpAddr) -> io::Result<()> {
         self.net.join(device, &source, group)?;
         self.set_addresses(device).map_err(|error| {
             warn!(%group, "no frames of a multicast group: {error:#}");
@@ -103,7 +103,7 @@ impl Network for NetworkView<'_> {
         })
     }
 
-    fn leave(&mut self, device: DeviceId, source: GidEntry, group: IpAddr) {
+    fn leave(&mut self, device: DeviceId, source: GidTableEntry, group: IpAddr) {
         self.net.leave(device, &source, group);
         if let Err(error) = self.set_addresses(device) {
             // Frames of a group without members: dropped, and counted.

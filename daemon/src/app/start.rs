@@ -59,7 +59,7 @@ const CAPABILITIES: [(Capability, &str); 4] = [
 #[derive(Debug)]
 pub(super) struct ServedDevice {
     pub(super) id: DeviceId,
-    pub(super) config: config::Device,
+    pub(super) config: config::DeviceConfig,
     /// Before the program, for it ends before that.
     _napi: Option<ThreadedNapi>,
     pub(super) program: XdpProgram,
@@ -121,7 +121,7 @@ pub(super) fn check(config: &Config) -> anyhow::Result<Checked> {
 }
 
 /// Devices by number.
-pub(super) fn devices(config: &Config) -> impl Iterator<Item = (DeviceId, &config::Device)> {
+pub(super) fn devices(config: &Config) -> impl Iterator<Item = (DeviceId, &config::DeviceConfig)> {
     (0..).map(DeviceId).zip(&config.devices)
 }
 
@@ -140,7 +140,7 @@ fn check_capabilities() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_link(net: &Net, id: DeviceId, device: &config::Device) -> anyhow::Result<()> {
+fn check_link(net: &Net, id: DeviceId, device: &config::DeviceConfig) -> anyhow::Result<()> {
     let link = net.device(id);
     if largest_path_mtu(link.link_mtu_bytes, true).is_none() {
         bail!(
@@ -161,7 +161,7 @@ fn check_link(net: &Net, id: DeviceId, device: &config::Device) -> anyhow::Resul
 }
 
 /// Who owns which queue of the device, checked against what the interface has.
-fn check_queues(device: &config::Device, workers: u32) -> anyhow::Result<Vec<QueueOwner>> {
+fn check_queues(device: &config::DeviceConfig, workers: u32) -> anyhow::Result<Vec<QueueOwner>> {
     let there = rx_queues(&device.interface)
         .with_context(|| format!("device {}: cannot ask {} for its queues", device.name, device.interface))?;
     let owners = device.queues.owners(there, workers);
@@ -218,9 +218,9 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
 
 fn open_device(
     id: DeviceId,
-    device: &config::Device,
+    device: &config::DeviceConfig,
     owners: &[QueueOwner],
-    workers: &[config::Worker],
+    workers: &[config::WorkerConfig],
 ) -> anyhow::Result<(ServedDevice, Vec<NicQueue>)> {
     let mut program = XdpProgram::attach(&device.interface, device.xdp_mode)?;
     let mut queues = Vec::new();
@@ -253,7 +253,7 @@ fn open_device(
 }
 
 /// The core of each queue's worker, by queue.
-fn cores(owners: &[QueueOwner], workers: &[config::Worker]) -> Vec<Option<u32>> {
+fn cores(owners: &[QueueOwner], workers: &[config::WorkerConfig]) -> Vec<Option<u32>> {
     let queues = owners.iter().map(|owner| owner.queue + 1).max().unwrap_or(0);
     let core = |queue| {
         let owner = owners.iter().find(|owner| owner.queue == queue)?;
@@ -286,7 +286,7 @@ fn add_stations(
     }
 }
 
-fn endpoint_slot(place: EndpointLocation, device: &config::Device, config: &Config) -> EndpointSlot<NicQueue> {
+fn endpoint_slot(place: EndpointLocation, device: &config::DeviceConfig, config: &Config) -> EndpointSlot<NicQueue> {
     let limits = &config.limits.device;
     let endpoint = Endpoint::new(EndpointConfig {
         id: place.endpoint,
@@ -303,7 +303,7 @@ fn endpoint_slot(place: EndpointLocation, device: &config::Device, config: &Conf
     EndpointSlot { place, endpoint, queues: Vec::new(), max_qps: limits.qps_per_endpoint() }
 }
 
-fn recovery(device: &config::Device) -> RecoveryConfig {
+fn recovery(device: &config::DeviceConfig) -> RecoveryConfig {
     RecoveryConfig {
         kind: match device.recovery {
             config::Recovery::Selective => Recovery::Selective,
@@ -355,7 +355,7 @@ impl Make<'_> {
     }
 }
 
-fn policy(worker: &config::Worker) -> Policy {
+fn policy(worker: &config::WorkerConfig) -> Policy {
     match worker.idle {
         Idle::Spin => Policy::Spin,
         Idle::Yield => Policy::Yield,

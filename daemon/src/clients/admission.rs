@@ -10,10 +10,10 @@ use roced_shared::ids::SessionId;
 use tracing::{debug, warn};
 
 use super::{
-    Clients, End,
-    connection::{Connection, Peer},
+    Clients, SessionEnd,
+    connection::{ClientProcess, Connection},
     refused::Refused,
-    session::{Session, Stage},
+    session::{Session, SessionStage},
 };
 
 /// Who comes in before everybody else has a turn: as many as there are sockets looked at in one.
@@ -59,7 +59,7 @@ impl Clients {
         let stage = match self.stage_for(peer) {
             Ok(stage) => stage,
             Err(limit) => {
-                let Peer { pid, uid } = peer;
+                let ClientProcess { pid, uid } = peer;
                 self.note_fault(|held_back| warn!(pid, uid, limit, held_back, "too many clients: turned away"));
                 return;
             }
@@ -78,11 +78,11 @@ impl Clients {
     }
 
     /// Where a client begins; the limit that is reached when there is not even room to tell it.
-    fn stage_for(&self, peer: Peer) -> Result<Stage, u32> {
+    fn stage_for(&self, peer: ClientProcess) -> Result<SessionStage, u32> {
         let limits = &self.registry.limits;
         let (mut inside, mut beyond) = (Count::default(), Count::default());
         for session in self.sessions.values() {
-            let is_beyond = matches!(session.stage, Stage::OneTooMany(_));
+            let is_beyond = matches!(session.stage, SessionStage::OneTooMany(_));
             let count = if is_beyond { &mut beyond } else { &mut inside };
             count.add(session.connection.peer().uid == peer.uid);
         }
@@ -93,10 +93,10 @@ impl Clients {
         } else if inside.all >= limits.clients as usize {
             limits.clients
         } else {
-            return Ok(Stage::Connected);
+            return Ok(SessionStage::Connected);
         };
         let is_room = beyond.all < ONE_TOO_MANY && beyond.of_user < ONE_TOO_MANY_OF_A_USER;
-        if is_room { Ok(Stage::OneTooMany(Refused::limit(limit))) } else { Err(limit) }
+        if is_room { Ok(SessionStage::OneTooMany(Refused::limit(limit))) } else { Err(limit) }
     }
 
     fn next_number(&mut self) -> u32 {
@@ -117,8 +117,8 @@ impl Clients {
     /// Ends those who have not opened a device in time.
     pub(super) fn end_handshakes(&mut self, now: Instant) {
         while let Some((_, number)) = self.handshakes.pop_front_if(|(due, _)| *due <= now) {
-            if self.sessions.get(&number).is_some_and(|session| !matches!(session.stage, Stage::Open(_))) {
-                self.end(number, &End::Fault("it does not open a device".into()));
+            if self.sessions.get(&number).is_some_and(|session| !matches!(session.stage, SessionStage::Open(_))) {
+                self.end(number, &SessionEnd::Fault("it does not open a device".into()));
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::memory::descriptor::{self, Descriptor, Incoming};
 
 /// Who is at the other end, as the kernel said when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct ClientProcess {
     /// Process.
     pub pid: i32,
     /// User.
@@ -25,7 +25,7 @@ pub struct Peer {
 
 /// What lay on the socket.
 #[derive(Debug)]
-pub enum Received {
+pub enum ReceivedCall {
     /// A request, and the file descriptor beside it, which only [`MapMemory`] may have.
     Message(Box<Message>, Option<Descriptor>),
     /// Nothing, for now.
@@ -38,7 +38,7 @@ pub enum Received {
 
 /// What became of a message to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum SentReply {
     /// It is on its way.
     Yes,
     /// The client does not read what it is sent.
@@ -51,47 +51,47 @@ pub enum Sent {
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
-    peer: Peer,
+    peer: ClientProcess,
 }
 
 impl Connection {
     /// The client at the other end of `socket`.
-    pub fn new(socket: OwnedFd, peer: Peer) -> Self {
+    pub fn new(socket: OwnedFd, peer: ClientProcess) -> Self {
         Self { socket, peer }
     }
 
     /// Who it is.
-    pub fn peer(&self) -> Peer {
+    pub fn peer(&self) -> ClientProcess {
         self.peer
     }
 
     /// The next message.
-    pub fn receive(&self) -> Received {
+    pub fn receive(&self) -> ReceivedCall {
         // One byte more than a message, so that a longer one is told apart.
         let mut bytes = [0; MESSAGE_BYTES + 1];
         let incoming = match descriptor::receive(&self.socket, &mut bytes, self.peer.uid) {
             Ok(incoming) => incoming,
-            Err(Errno::EAGAIN | Errno::EINTR) => return Received::Nothing,
-            Err(_) => return Received::Closed,
+            Err(Errno::EAGAIN | Errno::EINTR) => return ReceivedCall::Nothing,
+            Err(_) => return ReceivedCall::Closed,
         };
         let Incoming { length, truncated, mut descriptors } = incoming;
         let descriptor = descriptors.pop();
         if truncated || !descriptors.is_empty() {
-            return Received::Broken("more file descriptors than a request may have");
+            return ReceivedCall::Broken("more file descriptors than a request may have");
         }
         match (length, Message::read_from_bytes(&bytes[..length])) {
-            (0, _) => Received::Closed,
-            (_, Ok(message)) if message.header.magic != MAGIC => Received::Broken("a message that is not roced's"),
+            (0, _) => ReceivedCall::Closed,
+            (_, Ok(message)) if message.header.magic != MAGIC => ReceivedCall::Broken("a message that is not roced's"),
             (_, Ok(message)) if descriptor.is_some() && message.header.op != MapMemory::OP => {
-                Received::Broken("a file descriptor beside a request that takes none")
+                ReceivedCall::Broken("a file descriptor beside a request that takes none")
             }
-            (_, Ok(message)) => Received::Message(Box::new(message), descriptor),
-            (_, Err(_)) => Received::Broken("a message of another length"),
+            (_, Ok(message)) => ReceivedCall::Message(Box::new(message), descriptor),
+            (_, Err(_)) => ReceivedCall::Broken("a message of another length"),
         }
     }
 
     /// Sends `message` with `fds` beside it.
-    pub fn send(&self, message: &Message, fds: &[OwnedFd]) -> Sent {
+    pub fn send(&self, message: &Message, fds: &[OwnedFd]) -> SentReply {
         let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&raw)];
         let control = if raw.is_empty() { &[][..] } else { &rights[..] };
@@ -104,11 +104,11 @@ impl Connection {
                 flags,
                 None,
             ) {
-                Ok(_) => Sent::Yes,
+                Ok(_) => SentReply::Yes,
                 Err(Errno::EINTR) => continue,
                 // Too many descriptors in flight (ETOOMANYREFS) are those of replies that nobody reads.
-                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM | Errno::ETOOMANYREFS) => Sent::Full,
-                Err(_) => Sent::Closed,
+                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM | Errno::ETOOMANYREFS) => SentReply::Full,
+                Err(_) => SentReply::Closed,
             };
         }
     }
@@ -134,26 +134,26 @@ mod tests {
     fn pair() -> (Connection, OwnedFd) {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).expect("a socket pair");
-        (Connection::new(ours, Peer { pid: 1, uid: 0 }), theirs)
+        (Connection::new(ours, ClientProcess { pid: 1, uid: 0 }), theirs)
     }
 
     #[test]
     fn only_whole_messages_of_ours_come_through() {
         let (connection, theirs) = pair();
         let put = |bytes: &[u8]| send(theirs.as_raw_fd(), bytes, MsgFlags::empty()).expect("room");
-        assert!(matches!(connection.receive(), Received::Nothing));
+        assert!(matches!(connection.receive(), ReceivedCall::Nothing));
         let message = Message::new(1, 2, &7u32);
         put(message.as_bytes());
-        assert!(matches!(connection.receive(), Received::Message(got, None) if *got == message));
+        assert!(matches!(connection.receive(), ReceivedCall::Message(got, None) if *got == message));
         put(&message.as_bytes()[..MESSAGE_BYTES - 1]);
-        assert!(matches!(connection.receive(), Received::Broken(_)));
+        assert!(matches!(connection.receive(), ReceivedCall::Broken(_)));
         put(&[message.as_bytes(), &[0]].concat());
-        assert!(matches!(connection.receive(), Received::Broken(_)));
+        assert!(matches!(connection.receive(), ReceivedCall::Broken(_)));
         put(&[0; MESSAGE_BYTES]);
-        assert!(matches!(connection.receive(), Received::Broken(_)));
+        assert!(matches!(connection.receive(), ReceivedCall::Broken(_)));
         drop(theirs);
-        assert!(matches!(connection.receive(), Received::Closed));
-        assert_eq!(connection.send(&message, &[]), Sent::Closed);
+        assert!(matches!(connection.receive(), ReceivedCall::Closed));
+        assert_eq!(connection.send(&message, &[]), SentReply::Closed);
     }
 
     fn put_with(theirs: &OwnedFd, op: u32, raw: &[RawFd]) {
@@ -178,24 +178,24 @@ mod tests {
         };
         for (op, raw) in [(1, &[raw][..]), (1, &[raw, raw, raw]), (MapMemory::OP, &[raw, raw])] {
             put_with(&theirs, op, raw);
-            assert!(matches!(connection.receive(), Received::Broken(_)), "{op} {raw:?}");
+            assert!(matches!(connection.receive(), ReceivedCall::Broken(_)), "{op} {raw:?}");
             // All that came is closed on the side, for nobody looked what it is; too much at a time would be refused.
             until("all are closed", &|| descriptor::closing_of(connection.peer.uid) == 0);
         }
         put_with(&theirs, MapMemory::OP, &[raw]);
-        let Received::Message(_, Some(ours)) = connection.receive() else { panic!("it belongs there") };
+        let ReceivedCall::Message(_, Some(ours)) = connection.receive() else { panic!("it belongs there") };
         drop(theirs);
         // Our copy keeps the other end open, that of the last one and no other.
-        assert!(matches!(connection.receive(), Received::Nothing));
+        assert!(matches!(connection.receive(), ReceivedCall::Nothing));
         drop(ours);
-        until("our copy is closed", &|| matches!(connection.receive(), Received::Closed));
+        until("our copy is closed", &|| matches!(connection.receive(), ReceivedCall::Closed));
     }
 
     #[test]
     fn who_does_not_read_is_noticed() {
         let (connection, _theirs) = pair();
         let message = Message::new(1, 2, &7u32);
-        let sent = (0..100_000).map(|_| connection.send(&message, &[])).find(|sent| *sent != Sent::Yes);
-        assert_eq!(sent, Some(Sent::Full));
+        let sent = (0..100_000).map(|_| connection.send(&message, &[])).find(|sent| *sent != SentReply::Yes);
+        assert_eq!(sent, Some(SentReply::Full));
     }
 }

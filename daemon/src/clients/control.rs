@@ -25,14 +25,14 @@ use roced_shared::{
 };
 use tracing::error;
 
-pub(crate) use self::device::Device;
 pub use self::device::DeviceSetup;
+pub(crate) use self::device::OpenedDevice;
 use super::{
     environment::Environment,
     numbers::Numbers,
     path::Follower,
     refused::Refused,
-    session::{Objects, Session, Stage},
+    session::{Session, SessionObjects, SessionStage},
 };
 use crate::{
     config::Limits,
@@ -51,7 +51,7 @@ use crate::{
 /// What all sessions share.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    pub(crate) devices: Vec<Device>,
+    pub(crate) devices: Vec<OpenedDevice>,
     pub(crate) limits: Limits,
     pub(crate) board: SleepBoard,
     pub(crate) quota: Quota,
@@ -69,7 +69,7 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) fn new(devices: Vec<DeviceSetup>, limits: Limits, board: SleepBoard) -> Self {
         Self {
-            devices: devices.into_iter().map(|setup| Device::new(setup, &limits.device)).collect(),
+            devices: devices.into_iter().map(|setup| OpenedDevice::new(setup, &limits.device)).collect(),
             limits,
             board,
             quota: Quota::of_kernel(),
@@ -83,13 +83,13 @@ impl Registry {
         }
     }
 
-    pub(crate) fn device(&mut self, id: DeviceId) -> &mut Device {
+    pub(crate) fn device(&mut self, id: DeviceId) -> &mut OpenedDevice {
         self.devices.iter_mut().find(|device| device.setup.id == id).expect("sessions open devices of this table")
     }
 }
 
 /// What a call answers: a body, and file descriptors beside it.
-type Reply<C> = Result<(<C as Call>::Reply, Vec<OwnedFd>), Refused>;
+type CallReply<C> = Result<(<C as Call>::Reply, Vec<OwnedFd>), Refused>;
 
 /// Carries out the call in `message`, with the descriptor beside it: the reply, and the file descriptors beside it.
 pub(crate) fn answer(
@@ -101,30 +101,30 @@ pub(crate) fn answer(
 ) -> (Message, Vec<OwnedFd>) {
     let op = message.header.op;
     match &mut session.stage {
-        Stage::OneTooMany(why) => refusal(message, *why),
-        Stage::Connected if op == Hello::OP => {
+        SessionStage::OneTooMany(why) => refusal(message, *why),
+        SessionStage::Connected if op == Hello::OP => {
             let reply = registry.hello(session.id, message.body());
             if reply.is_ok() {
-                session.stage = Stage::Greeted;
+                session.stage = SessionStage::Greeted;
             }
             made::<Hello>(message, reply)
         }
-        Stage::Connected => refusal(message, Refused::plain(Refusal::OutOfOrder)),
-        stage @ (Stage::Greeted | Stage::Open(_)) if op == ListDevice::OP => {
+        SessionStage::Connected => refusal(message, Refused::plain(Refusal::OutOfOrder)),
+        stage @ (SessionStage::Greeted | SessionStage::Open(_)) if op == ListDevice::OP => {
             let _any_time = stage;
             made::<ListDevice>(message, registry.list_device(message.body()))
         }
-        Stage::Greeted if op == OpenDevice::OP => {
+        SessionStage::Greeted if op == OpenDevice::OP => {
             let uid = session.connection.peer().uid;
             let opened = registry.open_device(session.id, uid, &message.body(), environment);
             let reply = opened.map(|(objects, reply, fds)| {
-                session.stage = Stage::Open(Box::new(objects));
+                session.stage = SessionStage::Open(Box::new(objects));
                 (reply, fds)
             });
             made::<OpenDevice>(message, reply)
         }
-        Stage::Greeted => refusal(message, Refused::plain(Refusal::OutOfOrder)),
-        Stage::Open(objects) => {
+        SessionStage::Greeted => refusal(message, Refused::plain(Refusal::OutOfOrder)),
+        SessionStage::Open(objects) => {
             let mut desk = CallHandler { registry, session: session.id, objects, environment };
             if op == MapMemory::OP {
                 return made::<MapMemory>(message, desk.map_memory(message.body(), descriptor));
@@ -139,7 +139,7 @@ fn refusal(message: &Message, refused: Refused) -> (Message, Vec<OwnedFd>) {
     (Message::refusal(header.op, header.sequence, refused.why, refused.detail), Vec::new())
 }
 
-fn made<C: Call>(message: &Message, reply: Reply<C>) -> (Message, Vec<OwnedFd>) {
+fn made<C: Call>(message: &Message, reply: CallReply<C>) -> (Message, Vec<OwnedFd>) {
     match reply {
         Ok((body, fds)) => (Message::new(C::OP, message.header.sequence, &body), fds),
         Err(refused) => refusal(message, refused),
@@ -150,7 +150,7 @@ fn made<C: Call>(message: &Message, reply: Reply<C>) -> (Message, Vec<OwnedFd>) 
 pub(crate) struct CallHandler<'a, 'o> {
     pub(crate) registry: &'a mut Registry,
     pub(crate) session: SessionId,
-    pub(crate) objects: &'a mut Objects,
+    pub(crate) objects: &'a mut SessionObjects,
     pub(crate) environment: &'a mut Environment<'o>,
 }
 
@@ -305,7 +305,7 @@ fn tell(environment: &mut Environment<'_>, worker: WorkerId, command: Command, l
 
 fn take_back(environment: &mut Environment<'_>, worker: WorkerId, command: Command) -> Result<(), Refused> {
     match environment.workers.call(worker, command)? {
-        Answer::Refused(command::Refused::NoSuchObject, _) => Ok(()),
+        Answer::Refused(command::CommandRefused::NoSuchObject, _) => Ok(()),
         Answer::Refused(why, _carried) => Err(Refused::by_worker(why, 0)),
         // What comes back is freed here, by the thread that made it.
         _ => Ok(()),

@@ -13,7 +13,7 @@ use roced_shared::ids::SessionId;
 use super::{
     control::{CallHandler, Registry},
     environment::Environment,
-    session::Objects,
+    session::SessionObjects,
 };
 
 /// Objects that are ended in one go.
@@ -29,12 +29,12 @@ pub(super) struct EndingSessions(VecDeque<Left>);
 #[derive(Debug)]
 struct Left {
     session: SessionId,
-    objects: Box<Objects>,
+    objects: Box<SessionObjects>,
     since: Instant,
 }
 
 impl EndingSessions {
-    pub(super) fn add(&mut self, session: SessionId, objects: Box<Objects>) {
+    pub(super) fn add(&mut self, session: SessionId, objects: Box<SessionObjects>) {
         self.0.push_back(Left { session, objects, since: Instant::now() });
     }
 

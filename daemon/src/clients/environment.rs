@@ -6,7 +6,7 @@ use roced_shared::ids::{DeviceId, WorkerId};
 use roced_transport::wire::path::largest_path_mtu;
 
 use crate::{
-    net::{FollowId, GidEntry, NextHop, NoRoute},
+    net::{FollowId, GidTableEntry, NextHop, NoRoute},
     worker::{
         command::{Answer, Command},
         mailbox::CallError,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The workers. A call comes back with an answer or after a deadline.
-pub trait Workers {
+pub trait WorkerAccess {
     /// Tells `worker` what to do and waits for its answer.
     ///
     /// # Errors
@@ -23,7 +23,7 @@ pub trait Workers {
     fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError>;
 }
 
-impl Workers for workers::Workers {
+impl WorkerAccess for workers::Workers {
     fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
         Self::call(self, worker, command)
     }
@@ -31,7 +31,7 @@ impl Workers for workers::Workers {
 
 /// How a device's port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct DevicePort {
     /// MAC address.
     pub mac: [u8; 6],
     /// Up, with a carrier.
@@ -46,7 +46,7 @@ pub struct Port {
     pub strips_vlan_tags: bool,
 }
 
-impl Port {
+impl DevicePort {
     /// Largest path MTU that the link carries for either address family; 0 when it is none.
     pub const fn path_mtu_bytes(&self) -> u32 {
         match largest_path_mtu(self.link_mtu_bytes, false) {
@@ -59,10 +59,10 @@ impl Port {
 /// The kernel's network as the daemon follows it.
 pub trait Network {
     /// A device's port.
-    fn port(&self, device: DeviceId) -> Port;
+    fn port(&self, device: DeviceId) -> DevicePort;
 
     /// The GID at `index` of a device's table.
-    fn gid(&self, device: DeviceId, index: u32) -> Option<GidEntry>;
+    fn gid(&self, device: DeviceId, index: u32) -> Option<GidTableEntry>;
 
     /// Follows how `destination` is reached from `source`, a GID of `device`. Each call wants an [`Self::unfollow`].
     ///
@@ -71,7 +71,7 @@ pub trait Network {
     fn follow(
         &mut self,
         device: DeviceId,
-        source: GidEntry,
+        source: GidTableEntry,
         destination: IpAddr,
     ) -> Result<(FollowId, NextHop), NoRoute>;
 
@@ -83,16 +83,16 @@ pub trait Network {
     ///
     /// # Errors
     /// The kernel's.
-    fn join(&mut self, device: DeviceId, source: GidEntry, group: IpAddr) -> io::Result<()>;
+    fn join(&mut self, device: DeviceId, source: GidTableEntry, group: IpAddr) -> io::Result<()>;
 
     /// One member less.
-    fn leave(&mut self, device: DeviceId, source: GidEntry, group: IpAddr);
+    fn leave(&mut self, device: DeviceId, source: GidTableEntry, group: IpAddr);
 }
 
 /// Both, lent for one step of the control thread.
 pub struct Environment<'a> {
     /// The workers.
-    pub workers: &'a mut dyn Workers,
+    pub workers: &'a mut dyn WorkerAccess,
     /// The network.
     pub network: &'a mut dyn Network,
 }

@@ -20,7 +20,7 @@ use nix::{
 use thiserror::Error;
 use tracing::info;
 
-use super::connection::{Connection, Peer};
+use super::connection::{ClientProcess, Connection};
 
 /// Why the daemon cannot listen for clients.
 #[derive(Debug, Error)]
@@ -157,7 +157,7 @@ fn remove_stale(path: &Path, address: &UnixAddr) -> Result<(), ListenError> {
 fn connection(socket: OwnedFd) -> Option<Connection> {
     // Fails only when the other end is gone already.
     let credentials = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
-    Some(Connection::new(socket, Peer { pid: credentials.pid(), uid: credentials.uid() }))
+    Some(Connection::new(socket, ClientProcess { pid: credentials.pid(), uid: credentials.uid() }))
 }
 
 #[expect(unsafe_code, reason = "accept4 of nix gives a bare descriptor")]

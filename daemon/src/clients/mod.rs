@@ -1,6 +1,6 @@
 //! Clients: who is connected, what they own, and the memory that they share with us.
 //!
-//! The control thread owns everything here. What a worker needs of it is made ready in [`queues`] and [`memory`] and handed over
+//! The control thread owns everything here. What a worker needs of it is made ready in [`memory`](crate::memory) and handed over
 //! whole, so that no lock lies between a client and its packets.
 //!
 //! ```text
@@ -43,19 +43,19 @@ use tracing::{debug, info, warn};
 
 pub use self::control::DeviceSetup;
 use self::{
-    connection::{Received, Sent},
+    connection::{ReceivedCall, SentReply},
     control::{CallHandler, Registry},
     ending::EndingSessions,
     environment::Environment,
     listener::Listener,
     log_limiter::LogLimiter,
     path::Follower,
-    session::{Objects, Session, Stage},
+    session::{Session, SessionObjects, SessionStage},
 };
 use crate::{
     config::Limits,
     memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus},
-    net::{Change, FollowId, NextHop},
+    net::{FollowId, NetworkChange, NextHop},
     worker::events::WorkerEvent,
 };
 
@@ -88,7 +88,7 @@ pub struct Clients {
 }
 
 /// Why a session ends.
-enum End {
+enum SessionEnd {
     /// The client has closed.
     Closed,
     /// It did what no client may do.
@@ -165,9 +165,9 @@ impl Clients {
     /// A worker has news.
     pub fn on_worker_event(&mut self, event: WorkerEvent, environment: &mut Environment<'_>) {
         match event {
-            WorkerEvent::Fault { session, fault } => self.end(session.0, &End::Fault(fault.to_string())),
+            WorkerEvent::Fault { session, fault } => self.end(session.0, &SessionEnd::Fault(fault.to_string())),
             WorkerEvent::Key { session, change } => {
-                let Some(Session { stage: Stage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else {
+                let Some(Session { stage: SessionStage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else {
                     return;
                 };
                 CallHandler { registry: &mut self.registry, session, objects, environment }.change_key(change);
@@ -177,12 +177,12 @@ impl Clients {
     }
 
     /// The network is not as it was.
-    pub fn on_changes(&mut self, changes: &[Change], environment: &mut Environment<'_>) {
+    pub fn on_changes(&mut self, changes: &[NetworkChange], environment: &mut Environment<'_>) {
         for change in changes {
             match *change {
-                Change::Link(device) => self.on_link(device, environment),
-                Change::Gids(device) => self.tell_all(device, Event { kind: event::GID_CHANGE, handle: 0 }),
-                Change::NextHop(follow, next) => self.on_next_hop(follow, next, environment),
+                NetworkChange::Link(device) => self.on_link(device, environment),
+                NetworkChange::Gids(device) => self.tell_all(device, Event { kind: event::GID_CHANGE, handle: 0 }),
+                NetworkChange::NextHop(follow, next) => self.on_next_hop(follow, next, environment),
             }
         }
     }
@@ -197,7 +197,10 @@ impl Clients {
             });
         }
         for session in sessions {
-            self.end(session.0, &End::Fault("memory that it registered had a worker wait for a second or more".into()));
+            self.end(
+                session.0,
+                &SessionEnd::Fault("memory that it registered had a worker wait for a second or more".into()),
+            );
         }
     }
 
@@ -215,7 +218,7 @@ impl Clients {
                 memory_bytes: 0,
                 memory: MemoryReport::default(),
             };
-            if let Stage::Open(objects) = &session.stage {
+            if let SessionStage::Open(objects) = &session.stage {
                 let name = |device: DeviceId| {
                     self.registry
                         .devices
@@ -254,7 +257,7 @@ impl Clients {
     pub fn stop(&mut self, environment: &mut Environment<'_>) {
         let numbers: Vec<u32> = self.sessions.keys().copied().collect();
         for number in numbers {
-            self.end(number, &End::Stopping);
+            self.end(number, &SessionEnd::Stopping);
         }
         while !self.ending.is_empty() {
             self.ending.end_some(&mut self.registry, environment);
@@ -264,16 +267,16 @@ impl Clients {
     fn serve(&mut self, number: u32, environment: &mut Environment<'_>) {
         for _ in 0..MESSAGES_A_TURN {
             let Some(session) = self.sessions.get_mut(&number) else { return };
-            let was_open = matches!(session.stage, Stage::Open(_));
+            let was_open = matches!(session.stage, SessionStage::Open(_));
             let end = match session.connection.receive() {
-                Received::Message(message, descriptor) => {
+                ReceivedCall::Message(message, descriptor) => {
                     serve_message(&mut self.registry, session, &message, descriptor, environment)
                 }
-                Received::Nothing => return,
-                Received::Closed => Some(End::Closed),
-                Received::Broken(what) => Some(End::Fault(what.into())),
+                ReceivedCall::Nothing => return,
+                ReceivedCall::Closed => Some(SessionEnd::Closed),
+                ReceivedCall::Broken(what) => Some(SessionEnd::Fault(what.into())),
             };
-            if let Stage::Open(objects) = &session.stage
+            if let SessionStage::Open(objects) = &session.stage
                 && !was_open
             {
                 let (id, peer, device) = (session.id, session.connection.peer(), objects.device);
@@ -287,19 +290,19 @@ impl Clients {
         }
     }
 
-    fn end(&mut self, number: u32, why: &End) {
+    fn end(&mut self, number: u32, why: &SessionEnd) {
         let Some(session) = self.sessions.remove(&number) else { return };
         // It cannot fail: the socket was added when the session began, and is open still.
         let _ = self.epoll.delete(&session.connection);
         let (id, peer) = (session.id, session.connection.peer());
         // Its socket is closed here: it hears of it at once.
-        if let Stage::Open(objects) = session.stage {
+        if let SessionStage::Open(objects) = session.stage {
             self.ending.add(id, objects);
         }
         match why {
-            End::Closed => self.note_coming(|held_back| info!(session = %id, pid = peer.pid, held_back, "client gone")),
-            End::Stopping => debug!(session = %id, pid = peer.pid, "client's session ends with the daemon"),
-            End::Fault(what) => self.note_fault(|held_back| {
+            SessionEnd::Closed => self.note_coming(|held_back| info!(session = %id, pid = peer.pid, held_back, "client gone")),
+            SessionEnd::Stopping => debug!(session = %id, pid = peer.pid, "client's session ends with the daemon"),
+            SessionEnd::Fault(what) => self.note_fault(|held_back| {
                 warn!(session = %id, pid = peer.pid, uid = peer.uid, fault = what, held_back, "client's session ended: its fault");
             }),
         }
@@ -308,14 +311,14 @@ impl Clients {
     /// Ends the sessions of which memory is not there any more: what peers wrote to it is lost, too.
     fn end_those_who_lost(&mut self) {
         let lost = |session: &Session| match &session.stage {
-            Stage::Open(objects) => objects.memories.values().any(|object| object.memory.is_lost()),
+            SessionStage::Open(objects) => objects.memories.values().any(|object| object.memory.is_lost()),
             _ => false,
         };
         let numbers: Vec<u32> =
             self.sessions.iter().filter(|(_, session)| lost(session)).map(|(number, _)| *number).collect();
         for number in numbers {
             let what = "memory that it registered is gone or takes too long: its file was cut short, there was no page for a hole in it, or its program has unmapped it";
-            self.end(number, &End::Fault(what.into()));
+            self.end(number, &SessionEnd::Fault(what.into()));
         }
     }
 
@@ -328,11 +331,11 @@ impl Clients {
         // Paths of hand-over carry the device's MAC address; those by the NIC get theirs with their next hop.
         for session in self.sessions.values_mut() {
             let id = session.id;
-            let Stage::Open(objects) = &mut session.stage else { continue };
+            let SessionStage::Open(objects) = &mut session.stage else { continue };
             if objects.device != device {
                 continue;
             }
-            let local = |objects: &Objects| -> Vec<_> {
+            let local = |objects: &SessionObjects| -> Vec<_> {
                 let paths = objects.qps.values().filter_map(|qp| Some((qp.qpn, qp.path?)));
                 paths.filter(|(_, path)| matches!(path.next, NextHop::Local(_))).collect()
             };
@@ -363,7 +366,9 @@ impl Clients {
     }
 
     fn set_ah_next_hop(&mut self, session: SessionId, number: u32, next: NextHop, environment: &mut Environment<'_>) {
-        let Some(Session { stage: Stage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else { return };
+        let Some(Session { stage: SessionStage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else {
+            return;
+        };
         debug!(ah = number, ?next, "next hop changed");
         let mut desk = CallHandler { registry: &mut self.registry, session, objects, environment };
         if desk.set_ah_next(number, Some(next)).is_err() {
@@ -372,7 +377,9 @@ impl Clients {
     }
 
     fn set_next_hop(&mut self, session: SessionId, qpn: Qpn, next: NextHop, environment: &mut Environment<'_>) {
-        let Some(Session { stage: Stage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else { return };
+        let Some(Session { stage: SessionStage::Open(objects), .. }) = self.sessions.get_mut(&session.0) else {
+            return;
+        };
         let port = environment.network.port(objects.device);
         let Some(path) = objects.qps.get_mut(&qpn.get()).and_then(|qp| qp.path.as_mut()) else { return };
         path.next = next;
@@ -388,14 +395,14 @@ impl Clients {
     fn tell(&self, number: u32, event: Event) {
         let Some(session) = self.sessions.get(&number) else { return };
         let message = Message::new(EVENT, 0, &event);
-        if session.connection.send(&message, &[]) != Sent::Yes {
+        if session.connection.send(&message, &[]) != SentReply::Yes {
             debug!(session = number, kind = event.kind, "an event was lost: the client does not read");
         }
     }
 
     fn tell_all(&self, device: DeviceId, event: Event) {
         for session in self.sessions.values() {
-            if matches!(&session.stage, Stage::Open(objects) if objects.device == device) {
+            if matches!(&session.stage, SessionStage::Open(objects) if objects.device == device) {
                 self.tell(session.id.0, event);
             }
         }
@@ -430,13 +437,13 @@ fn serve_message(
     message: &Message,
     descriptor: Option<Descriptor>,
     environment: &mut Environment<'_>,
-) -> Option<End> {
+) -> Option<SessionEnd> {
     let (reply, fds) = control::answer(registry, session, message, descriptor, environment);
     debug!(session = %session.id, call = call_name(message.header.op), refused = reply.header.status, "call");
     match session.connection.send(&reply, &fds) {
-        Sent::Yes if matches!(session.stage, Stage::OneTooMany(_)) => Some(End::Closed),
-        Sent::Yes => None,
-        Sent::Full => Some(End::Fault("it does not read its replies".into())),
-        Sent::Closed => Some(End::Closed),
+        SentReply::Yes if matches!(session.stage, SessionStage::OneTooMany(_)) => Some(SessionEnd::Closed),
+        SentReply::Yes => None,
+        SentReply::Full => Some(SessionEnd::Fault("it does not read its replies".into())),
+        SentReply::Closed => Some(SessionEnd::Closed),
     }
 }

@@ -16,8 +16,8 @@ use roced_transport::{
     },
 };
 
-use super::{environment::Port, refused::Refused};
-use crate::net::{FollowId, GidEntry, NextHop, RoceVersion};
+use super::{environment::DevicePort, refused::Refused};
+use crate::net::{FollowId, GidTableEntry, NextHop, RoceVersion};
 
 /// Who follows how a destination is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +39,13 @@ pub(crate) struct Way {
 
 impl Way {
     /// What the worker works with.
-    pub(crate) fn state(&self, port: &Port) -> PathState {
+    pub(crate) fn state(&self, port: &DevicePort) -> PathState {
         // Nobody tells a group's way when the device has another MAC address.
         self.wish.path(self.wish.group_hop(port).unwrap_or(self.next), port)
     }
 
     /// The longest packet payload that it carries, bytes.
-    pub(crate) fn mtu_bytes(&self, port: &Port) -> u32 {
+    pub(crate) fn mtu_bytes(&self, port: &DevicePort) -> u32 {
         self.wish.largest_mtu(self.next, port)
     }
 }
@@ -55,7 +55,7 @@ impl Way {
 pub(crate) struct Wish {
     device: DeviceId,
     local: Qpn,
-    pub(crate) source: GidEntry,
+    pub(crate) source: GidTableEntry,
     pub(crate) destination: IpAddr,
     traffic_class: u8,
     hop_limit: u8,
@@ -108,7 +108,7 @@ impl Wish {
         device: DeviceId,
         local: Qpn,
         attributes: &QpAttributes,
-        source: &GidEntry,
+        source: &GidTableEntry,
         life: Option<LifePort>,
     ) -> Result<Self, Refused> {
         let destination = key_address(attributes.dgid);
@@ -148,7 +148,7 @@ impl Wish {
     }
 
     /// The way to its destination when that is a multicast group: nobody is asked.
-    pub(crate) fn group_hop(&self, port: &Port) -> Option<NextHop> {
+    pub(crate) fn group_hop(&self, port: &DevicePort) -> Option<NextHop> {
         let mac = match self.destination {
             group if !group.is_multicast() => return None,
             // RFC 1112 6.4: the lower 23 bits.
@@ -170,7 +170,7 @@ impl Wish {
     ///
     /// # Errors
     /// It is less than `asked_bytes`.
-    pub(crate) fn check_mtu(&self, asked_bytes: u32, next: NextHop, port: &Port) -> Result<(), Refused> {
+    pub(crate) fn check_mtu(&self, asked_bytes: u32, next: NextHop, port: &DevicePort) -> Result<(), Refused> {
         let largest = self.largest_mtu(next, port);
         if asked_bytes > largest {
             return Err(Refused::with(Refusal::PathMtu, asked_bytes, largest));
@@ -178,7 +178,7 @@ impl Wish {
         Ok(())
     }
 
-    fn largest_mtu(&self, next: NextHop, port: &Port) -> u32 {
+    fn largest_mtu(&self, next: NextHop, port: &DevicePort) -> u32 {
         let link_mtu_bytes = match next {
             NextHop::Reachable { mtu_bytes, .. } => mtu_bytes.min(port.link_mtu_bytes),
             NextHop::Local(_) | NextHop::Resolving | NextHop::Unreachable => port.link_mtu_bytes,
@@ -189,7 +189,7 @@ impl Wish {
     }
 
     /// The path by `next`.
-    fn path(&self, next: NextHop, port: &Port) -> PathState {
+    fn path(&self, next: NextHop, port: &DevicePort) -> PathState {
         let (via, source_mac, dest_mac, vlan) = match next {
             NextHop::Resolving => return PathState::Resolving,
             NextHop::Unreachable => return PathState::Unreachable,
@@ -222,7 +222,7 @@ impl Wish {
 }
 
 /// Both addresses are of one network.
-fn is_on_link(source: &GidEntry, destination: IpAddr) -> bool {
+fn is_on_link(source: &GidTableEntry, destination: IpAddr) -> bool {
     let differ = match (source.address, destination) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
         (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
@@ -241,7 +241,7 @@ mod tests {
 
     use super::*;
 
-    const PORT: Port = Port {
+    const PORT: DevicePort = DevicePort {
         mac: [2; 6],
         link_up: true,
         link_mtu_bytes: 1500,
@@ -251,8 +251,8 @@ mod tests {
     };
     const REACHABLE: NextHop = NextHop::Reachable { mac: [4; 6], vlan: Some(7), source_mac: [6; 6], mtu_bytes: 9000 };
 
-    fn gid(address: &str) -> GidEntry {
-        GidEntry {
+    fn gid(address: &str) -> GidTableEntry {
+        GidTableEntry {
             address: address.parse().expect("an address"),
             ifindex: 1,
             vlan: None,
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!((path.via(), wish.largest_mtu(next, &PORT)), (Egress::Group { flow: 3 }, 1024));
         // Nobody follows it, and yet it comes from the device's MAC address as it is now.
         let way = Way { follow: None, next, wish };
-        let source_mac = |port: &Port| {
+        let source_mac = |port: &DevicePort| {
             let PathState::Ready(path) = way.state(port) else { panic!("it is known") };
             let headers = Headers::new(Bth::new(UC_SEND_ONLY, Qpn::MULTICAST, Psn::new(0)));
             let mut frame = vec![0; path.frame_bytes(&headers, 0)];
@@ -374,20 +374,20 @@ mod tests {
             frame[6..12].to_vec()
         };
         assert_eq!(source_mac(&PORT), PORT.mac);
-        assert_eq!(source_mac(&Port { mac: [8; 6], ..PORT }), [8; 6]);
+        assert_eq!(source_mac(&DevicePort { mac: [8; 6], ..PORT }), [8; 6]);
     }
 
     #[test]
     fn rocev1_stays_on_its_segment() {
         let check = |peer| {
-            let source = GidEntry { roce: RoceVersion::V1, ..gid("10.0.0.1") };
+            let source = GidTableEntry { roce: RoceVersion::V1, ..gid("10.0.0.1") };
             Wish::check(DeviceId(0), Qpn::from_wire(3), &attributes(peer), &source, None)
         };
         assert_eq!(check("10.0.1.2").map_err(|refused| refused.why), Err(Refusal::NoRoute));
         let wish = check("10.0.0.255").expect("on the link");
         let PathState::Ready(path) = wish.path(REACHABLE, &PORT) else { panic!("it is reachable") };
         assert_eq!(path.roce(), Roce::V1);
-        let link_mtu = |bytes| Port { link_mtu_bytes: bytes, ..PORT };
+        let link_mtu = |bytes| DevicePort { link_mtu_bytes: bytes, ..PORT };
         assert_eq!(wish.largest_mtu(NextHop::Resolving, &link_mtu(4160)), 2048, "a GRH is longer than an IPv4 header");
         assert_eq!(wish.largest_mtu(NextHop::Resolving, &link_mtu(4180)), 4096);
     }
@@ -397,7 +397,7 @@ mod tests {
         let wish = check(&attributes("10.0.0.2")).expect("reachable");
         assert_eq!(wish.check_mtu(1024, REACHABLE, &PORT), Ok(()));
         assert_eq!(wish.check_mtu(2048, REACHABLE, &PORT), Err(Refused::with(Refusal::PathMtu, 2048u32, 1024u32)));
-        let jumbo = Port { link_mtu_bytes: 4200, ..PORT };
+        let jumbo = DevicePort { link_mtu_bytes: 4200, ..PORT };
         assert_eq!(wish.check_mtu(4096, NextHop::Resolving, &jumbo), Ok(()));
         let narrow = NextHop::Reachable { mac: [4; 6], vlan: None, source_mac: [6; 6], mtu_bytes: 600 };
         assert_eq!(wish.check_mtu(1024, narrow, &jumbo), Err(Refused::with(Refusal::PathMtu, 1024u32, 512u32)));
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn a_frame_without_a_tag_is_of_a_vlan_only_where_tags_are_taken_off() {
         let wish = check(&attributes("10.0.0.2")).expect("reachable");
-        let takes = |next, strips_vlan_tags, id| match wish.path(next, &Port { strips_vlan_tags, ..PORT }) {
+        let takes = |next, strips_vlan_tags, id| match wish.path(next, &DevicePort { strips_vlan_tags, ..PORT }) {
             PathState::Ready(path) => path.takes_vlan(id),
             PathState::Resolving | PathState::Unreachable => panic!("it is reachable"),
         };

@@ -45,8 +45,8 @@ impl Refused {
     }
 
     /// What a worker's refusal means to the client, which reached `limit` if the worker has no room.
-    pub(crate) fn by_worker(why: command::Refused, limit: u64) -> Self {
-        use command::Refused as Worker;
+    pub(crate) fn by_worker(why: command::CommandRefused, limit: u64) -> Self {
+        use command::CommandRefused as Worker;
         match why {
             Worker::Rejected(Reject::InvalidState { from, to }) => Self::with(Refusal::InvalidState, from, to),
             Worker::Rejected(Reject::InvalidMask { missing, excess }) => {

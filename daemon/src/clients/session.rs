@@ -19,20 +19,20 @@ use super::{
     path::{LifePort, Way},
     refused::Refused,
 };
-use crate::memory::{backing::Backing, proxied::CopyThread, queues::Channel, quota::Room};
-use crate::{config::ClientLimits, net::GidEntry};
+use crate::memory::{backing::Backing, proxied::CopyThread, queues::CqChannel, quota::Room};
+use crate::{config::ClientLimits, net::GidTableEntry};
 
 /// A connected client.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) connection: Connection,
-    pub(crate) stage: Stage,
+    pub(crate) stage: SessionStage,
 }
 
 /// How far the hand-shake is.
 #[derive(Debug)]
-pub(crate) enum Stage {
+pub(crate) enum SessionStage {
     /// There are as many clients as may be: the first message is answered so.
     OneTooMany(Refused),
     /// `Hello` comes first.
@@ -40,12 +40,12 @@ pub(crate) enum Stage {
     /// `OpenDevice` comes next.
     Greeted,
     /// Everything else.
-    Open(Box<Objects>),
+    Open(Box<SessionObjects>),
 }
 
 /// What a session owns, by the number that its client knows.
 #[derive(Debug)]
-pub(crate) struct Objects {
+pub(crate) struct SessionObjects {
     pub(crate) device: DeviceId,
     /// Whose the client is.
     pub(crate) uid: u32,
@@ -62,7 +62,7 @@ pub(crate) struct Objects {
     pub(crate) ahs: BTreeMap<u32, AhObject>,
     pub(crate) srqs: BTreeMap<u32, SrqObject>,
     /// By queue pair and multicast group: the GID by whose interface it was joined.
-    pub(crate) attachments: BTreeMap<(u32, [u8; 16]), GidEntry>,
+    pub(crate) attachments: BTreeMap<(u32, [u8; 16]), GidTableEntry>,
     /// One for each worker of the device.
     pub(crate) doorbells: Vec<DoorbellBoard>,
     /// All memory that we map for it.
@@ -104,7 +104,7 @@ pub(crate) struct MwObject {
     pub(crate) key: MrKey,
     pub(crate) kind: MwKind,
     pub(crate) pd: u32,
-    pub(crate) bound: Option<Bound>,
+    pub(crate) bound: Option<WindowBound>,
 }
 
 /// To whom a memory window opens.
@@ -118,7 +118,7 @@ pub(crate) enum MwKind {
 
 /// What a memory window is bound to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bound {
+pub(crate) struct WindowBound {
     pub(crate) mr: u32,
     /// The queue pair that it opens to, of a window of type 2.
     pub(crate) qpn: Option<Qpn>,
@@ -127,7 +127,7 @@ pub(crate) struct Bound {
 /// A completion channel.
 #[derive(Debug)]
 pub(crate) struct ChannelObject {
-    pub(crate) channel: Arc<Channel>,
+    pub(crate) channel: Arc<CqChannel>,
     /// Completion queues that report to it.
     pub(crate) users: u32,
 }
@@ -189,7 +189,7 @@ pub(crate) fn find<T>(objects: &mut BTreeMap<u32, T>, number: u32) -> Result<&mu
     objects.get_mut(&number).ok_or(Refused::no_object(number))
 }
 
-impl Objects {
+impl SessionObjects {
     /// None yet, on a device with `workers` workers.
     pub(crate) fn new(device: DeviceId, workers: usize, uid: u32) -> Self {
         Self {

@@ -14,9 +14,9 @@ use roced_shared::{
 use roced_transport::partition::{Partitions, Pkey};
 
 use super::{
-    Admin, ClientLimits, Config, Control, Device, DeviceLimits, Limits, Log, Net, QueueOwner, Queues, WORKERS_MAX,
-    Worker,
-    reader::{Section, TextRule},
+    AdminConfig, ClientLimits, Config, Control, DeviceConfig, DeviceLimits, Limits, Log, NetConfig, QueueOwner, Queues,
+    WORKERS_MAX, WorkerConfig,
+    reader::{ConfigSection, TextRule},
 };
 
 /// As many as there are numbers.
@@ -48,7 +48,7 @@ const INTERFACE: TextRule = TextRule {
     },
 };
 
-pub(super) fn config(top: &Section<'_, '_>, cores: &[u32]) -> Config {
+pub(super) fn config(top: &ConfigSection<'_, '_>, cores: &[u32]) -> Config {
     let log = top.section("log", log);
     let control = top.section("control", control);
     let admin = top.section("admin", |section| admin(section, &control));
@@ -59,12 +59,12 @@ pub(super) fn config(top: &Section<'_, '_>, cores: &[u32]) -> Config {
     Config { log, control, admin, net, limits, workers, devices }
 }
 
-fn log(section: &Section<'_, '_>) -> Log {
+fn log(section: &ConfigSection<'_, '_>) -> Log {
     let default = Log::default();
     Log { level: section.choice("level", default.level), target: section.choice("target", default.target) }
 }
 
-fn control(section: &Section<'_, '_>) -> Control {
+fn control(section: &ConfigSection<'_, '_>) -> Control {
     let default = Control::default();
     Control {
         socket: section.text("socket", Some(DEFAULT_SOCKET), "", ABSOLUTE_PATH).map_or(default.socket, PathBuf::from),
@@ -73,21 +73,23 @@ fn control(section: &Section<'_, '_>) -> Control {
     }
 }
 
-fn admin(section: &Section<'_, '_>, control: &Control) -> Admin {
+fn admin(section: &ConfigSection<'_, '_>, control: &Control) -> AdminConfig {
     let socket = section.text("socket", Some(DEFAULT_ADMIN_SOCKET), "", ABSOLUTE_PATH);
-    let admin = Admin { socket: socket.map_or(Admin::default().socket, PathBuf::from) };
+    let admin = AdminConfig { socket: socket.map_or(AdminConfig::default().socket, PathBuf::from) };
     if admin.socket == control.socket {
         section.refuse("socket", "the same path as control.socket: each needs its own");
     }
     admin
 }
 
-fn net(section: &Section<'_, '_>) -> Net {
-    let default = Net::default();
-    Net { resolve_timeout_ms: section.number("resolve_timeout_ms", "ms", default.resolve_timeout_ms, 100..=60_000) }
+fn net(section: &ConfigSection<'_, '_>) -> NetConfig {
+    let default = NetConfig::default();
+    NetConfig {
+        resolve_timeout_ms: section.number("resolve_timeout_ms", "ms", default.resolve_timeout_ms, 100..=60_000),
+    }
 }
 
-fn limits(section: &Section<'_, '_>) -> Limits {
+fn limits(section: &ConfigSection<'_, '_>) -> Limits {
     let default = Limits::default();
     Limits {
         clients: section.number("clients", "clients", default.clients, 1..=65_536),
@@ -97,7 +99,7 @@ fn limits(section: &Section<'_, '_>) -> Limits {
     }
 }
 
-fn client_limits(section: &Section<'_, '_>, default: &ClientLimits) -> ClientLimits {
+fn client_limits(section: &ConfigSection<'_, '_>, default: &ClientLimits) -> ClientLimits {
     ClientLimits {
         qps: section.number("qps", "queue pairs", default.qps, 1..=Qpn::INDEX_COUNT),
         cqs: section.number("cqs", "completion queues", default.cqs, 1..=Qpn::INDEX_COUNT),
@@ -111,7 +113,7 @@ fn client_limits(section: &Section<'_, '_>, default: &ClientLimits) -> ClientLim
     }
 }
 
-fn device_limits(section: &Section<'_, '_>, default: &DeviceLimits) -> DeviceLimits {
+fn device_limits(section: &ConfigSection<'_, '_>, default: &DeviceLimits) -> DeviceLimits {
     DeviceLimits {
         qps: section.number("qps", "queue pairs", default.qps, 1..=QPS_MAX),
         ahs: section.number("ahs", "address handles", default.ahs, 1..=1_048_576),
@@ -123,11 +125,11 @@ fn device_limits(section: &Section<'_, '_>, default: &DeviceLimits) -> DeviceLim
 }
 
 /// Without any `[[worker]]` there is one as by default.
-fn workers(top: &Section<'_, '_>, cores: &[u32]) -> Vec<Worker> {
+fn workers(top: &ConfigSection<'_, '_>, cores: &[u32]) -> Vec<WorkerConfig> {
     let mut first_on_core = HashMap::new();
     let mut index = 0;
     let mut workers = top.sections("worker", |section| {
-        let default = Worker::default();
+        let default = WorkerConfig::default();
         let core = section.optional_number("core", "", "not pinned", 0..=4095);
         if let Some(core) = core {
             if !cores.is_empty() && !cores.contains(&core) {
@@ -139,7 +141,7 @@ fn workers(top: &Section<'_, '_>, cores: &[u32]) -> Vec<Worker> {
             }
         }
         index += 1;
-        Worker {
+        WorkerConfig {
             core,
             idle: section.choice("idle", default.idle),
             spin_us: section.number("spin_us", "us", default.spin_us, 0..=1_000_000),
@@ -149,7 +151,7 @@ fn workers(top: &Section<'_, '_>, cores: &[u32]) -> Vec<Worker> {
         top.refuse("worker", format!("{} workers: at most {WORKERS_MAX} are allowed", workers.len()));
     }
     if workers.is_empty() {
-        workers.push(Worker::default());
+        workers.push(WorkerConfig::default());
     }
     workers
 }
@@ -158,7 +160,7 @@ fn listed_cores(cores: &[u32]) -> String {
     cores.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn devices(top: &Section<'_, '_>, workers: u32) -> Vec<Device> {
+fn devices(top: &ConfigSection<'_, '_>, workers: u32) -> Vec<DeviceConfig> {
     let mut names = HashMap::new();
     let mut interfaces = HashMap::new();
     let mut endpoints = 0;
@@ -189,7 +191,7 @@ fn devices(top: &Section<'_, '_>, workers: u32) -> Vec<Device> {
 }
 
 fn refuse_second(
-    section: &Section<'_, '_>,
+    section: &ConfigSection<'_, '_>,
     key: &str,
     value: &str,
     index: usize,
@@ -214,12 +216,12 @@ fn endpoint_count(queues: &Queues, workers: u32) -> usize {
     }
 }
 
-fn device(section: &Section<'_, '_>, workers: u32) -> Device {
+fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
     let name = section.required_text("name", DEVICE_NAME).unwrap_or_default();
     let interface = section.required_text("interface", INTERFACE).unwrap_or_default();
-    let default = Device::new(name, interface);
+    let default = DeviceConfig::new(name, interface);
     let ring = |key: &str, default: u32| section.power_of_two(key, "entries", default, 64..=32_768);
-    let device = Device {
+    let device = DeviceConfig {
         xdp_mode: section.choice("xdp_mode", default.xdp_mode),
         copy_mode: section.choice("copy_mode", default.copy_mode),
         napi: section.choice("napi", default.napi),
@@ -261,7 +263,7 @@ fn device(section: &Section<'_, '_>, workers: u32) -> Device {
 
 const QUEUES_ALLOWED: &str = "\"all\", or an array of queue numbers or of { queue, worker }";
 
-fn queues(section: &Section<'_, '_>, workers: u32) -> Queues {
+fn queues(section: &ConfigSection<'_, '_>, workers: u32) -> Queues {
     section.note("queues", "\"all\"", QUEUES_ALLOWED);
     let Some(value) = section.take("queues") else { return Queues::All };
     if value.get_ref().as_str() == Some("all") {
@@ -288,7 +290,7 @@ fn queues(section: &Section<'_, '_>, workers: u32) -> Queues {
 const PKEYS_ALLOWED: &str =
     "an array of 1 to 16 numbers: 0x8001 to 0xffff, a full member, or 0x0001 to 0x7fff, a limited one";
 
-fn pkeys(section: &Section<'_, '_>, default: Vec<Pkey>) -> Vec<Pkey> {
+fn pkeys(section: &ConfigSection<'_, '_>, default: Vec<Pkey>) -> Vec<Pkey> {
     section.note("pkeys", "[0xffff]", PKEYS_ALLOWED);
     if section.take("pkeys").is_none() {
         return default;
@@ -313,7 +315,7 @@ fn pkeys(section: &Section<'_, '_>, default: Vec<Pkey>) -> Vec<Pkey> {
 }
 
 /// Element `index` of the array: a queue number, whose worker is then its place in the list modulo the workers, or both.
-fn queue(section: &Section<'_, '_>, index: usize, workers: u32) -> Option<QueueOwner> {
+fn queue(section: &ConfigSection<'_, '_>, index: usize, workers: u32) -> Option<QueueOwner> {
     if let Some(element) = section.element("queues", index) {
         let queue = element.required_number("queue", 0..=QUEUES_MAX - 1);
         let worker = element.required_number("worker", 0..=WORKERS_MAX - 1);

@@ -1,6 +1,6 @@
 //! Reads a TOML document key by key and collects everything that is wrong with it, instead of stopping at the first mistake.
 //!
-//! A [`Section`] is one table. Each key is asked for once, with its default and what is allowed; a key of the file that nobody
+//! A [`ConfigSection`] is one table. Each key is asked for once, with its default and what is allowed; a key of the file that nobody
 //! asked for is unknown. The same calls write down which keys exist ([`Key`]), so that a test can hold the documentation
 //! against them.
 
@@ -18,7 +18,7 @@ use toml::{
 
 /// One mistake in a config file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// Line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
@@ -29,7 +29,7 @@ pub struct Problem {
     pub message: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: ", self.line, self.column)?;
         if !self.key.is_empty() {
@@ -65,7 +65,7 @@ pub(super) trait Choice: Copy + PartialEq + 'static {
 /// A document being read.
 pub(super) struct Reader<'a> {
     text: &'a str,
-    problems: RefCell<Vec<Problem>>,
+    problems: RefCell<Vec<ConfigProblem>>,
     keys: RefCell<Vec<Key>>,
 }
 
@@ -77,9 +77,9 @@ impl<'a> Reader<'a> {
 
     /// Reads the whole document by `read`, which takes its top table apart. A line that is no TOML is reported once: what it
     /// seems to say is not worth a second complaint.
-    pub(super) fn read<T>(&self, read: impl FnOnce(&Section<'_, 'a>) -> T) -> T {
+    pub(super) fn read<T>(&self, read: impl FnOnce(&ConfigSection<'_, 'a>) -> T) -> T {
         let (root, errors) = DeTable::parse_recoverable(self.text);
-        let top = Section::new(self, String::new(), 0..0, root.get_ref());
+        let top = ConfigSection::new(self, String::new(), 0..0, root.get_ref());
         let value = read(&top);
         top.refuse_unknown();
         let mut broken = BTreeSet::new();
@@ -89,14 +89,14 @@ impl<'a> Reader<'a> {
             let mut problems = self.problems.borrow_mut();
             if broken.insert(line) {
                 problems.retain(|problem| problem.line != line);
-                problems.push(Problem { line, column, key: String::new(), message: error.message().to_owned() });
+                problems.push(ConfigProblem { line, column, key: String::new(), message: error.message().to_owned() });
             }
         }
         value
     }
 
     /// Everything that was wrong, in the order of the file, and the keys that were asked for.
-    pub(super) fn finish(self) -> (Vec<Problem>, Vec<Key>) {
+    pub(super) fn finish(self) -> (Vec<ConfigProblem>, Vec<Key>) {
         let mut problems = self.problems.into_inner();
         problems.sort_by_key(|problem| (problem.line, problem.column));
         (problems, self.keys.into_inner())
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
 
     fn refuse(&self, span: &Range<usize>, key: String, message: String) {
         let (line, column) = position(self.text, span.start);
-        self.problems.borrow_mut().push(Problem { line, column, key, message });
+        self.problems.borrow_mut().push(ConfigProblem { line, column, key, message });
     }
 
     fn note(&self, path: &str, default: Option<String>, allowed: String) {
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
 }
 
 /// A table of the document.
-pub(super) struct Section<'s, 'a> {
+pub(super) struct ConfigSection<'s, 'a> {
     reader: &'s Reader<'a>,
     path: String,
     span: Range<usize>,
@@ -125,7 +125,7 @@ pub(super) struct Section<'s, 'a> {
     asked: RefCell<BTreeSet<String>>,
 }
 
-impl<'s, 'a> Section<'s, 'a> {
+impl<'s, 'a> ConfigSection<'s, 'a> {
     fn new(reader: &'s Reader<'a>, path: String, span: Range<usize>, table: &'s DeTable<'a>) -> Self {
         Self { reader, path, span, table, asked: RefCell::default() }
     }
@@ -137,7 +137,7 @@ impl<'s, 'a> Section<'s, 'a> {
     }
 
     /// The table `key`, read by `read`; an absent one is read as if it were empty.
-    pub(super) fn section<T>(&self, key: &str, read: impl FnOnce(&Section<'_, 'a>) -> T) -> T {
+    pub(super) fn section<T>(&self, key: &str, read: impl FnOnce(&ConfigSection<'_, 'a>) -> T) -> T {
         let empty = DeTable::new();
         let (table, span) = match self.take(key) {
             None => (&empty, self.span.clone()),
@@ -149,14 +149,14 @@ impl<'s, 'a> Section<'s, 'a> {
                 }
             },
         };
-        let section = Section::new(self.reader, self.path_of(key), span, table);
+        let section = ConfigSection::new(self.reader, self.path_of(key), span, table);
         let value = read(&section);
         section.refuse_unknown();
         value
     }
 
     /// The tables `[[key]]`, each read by `read`.
-    pub(super) fn sections<T>(&self, key: &str, mut read: impl FnMut(&Section<'_, 'a>) -> T) -> Vec<T> {
+    pub(super) fn sections<T>(&self, key: &str, mut read: impl FnMut(&ConfigSection<'_, 'a>) -> T) -> Vec<T> {
         let Some(value) = self.take(key) else { return Vec::new() };
         let Some(array) = value.get_ref().as_array() else {
             self.refuse(key, format!("{} where sections [[{key}]] belong", value.get_ref().type_str()));
@@ -167,7 +167,7 @@ impl<'s, 'a> Section<'s, 'a> {
             let path = format!("{}[{index}]", self.path_of(key));
             match element.get_ref() {
                 DeValue::Table(table) => {
-                    let section = Section::new(self.reader, path, element.span(), table);
+                    let section = ConfigSection::new(self.reader, path, element.span(), table);
                     values.push(read(&section));
                     section.refuse_unknown();
                 }
@@ -186,10 +186,10 @@ impl<'s, 'a> Section<'s, 'a> {
     }
 
     /// The section that element `index` of the array `key` is, if it is a table.
-    pub(super) fn element(&self, key: &str, index: usize) -> Option<Section<'s, 'a>> {
+    pub(super) fn element(&self, key: &str, index: usize) -> Option<ConfigSection<'s, 'a>> {
         let element = self.table.get(key)?.get_ref().as_array()?.get(index)?;
         let table = element.get_ref().as_table()?;
-        Some(Section::new(self.reader, format!("{}[{index}]", self.path_of(key)), element.span(), table))
+        Some(ConfigSection::new(self.reader, format!("{}[{index}]", self.path_of(key)), element.span(), table))
     }
 
     /// Says that element `index` of the array `key` is wrong.
@@ -200,14 +200,14 @@ impl<'s, 'a> Section<'s, 'a> {
     }
 
     /// A whole number with a unit (may be empty).
-    pub(super) fn number<N: Number>(&self, key: &str, unit: &str, default: N, range: RangeInclusive<N>) -> N {
+    pub(super) fn number<N: NumberField>(&self, key: &str, unit: &str, default: N, range: RangeInclusive<N>) -> N {
         let allowed = with_unit(format!("{} to {}", range.start(), range.end()), unit);
         self.reader.note(&self.path_of(key), Some(default.to_string()), allowed.clone());
         self.integer(key, &allowed, |number| range.contains(&number)).unwrap_or(default)
     }
 
     /// A whole number that need not be there.
-    pub(super) fn optional_number<N: Number>(
+    pub(super) fn optional_number<N: NumberField>(
         &self,
         key: &str,
         unit: &str,
@@ -220,7 +220,7 @@ impl<'s, 'a> Section<'s, 'a> {
     }
 
     /// A whole number that must be there.
-    pub(super) fn required_number<N: Number>(&self, key: &str, range: RangeInclusive<N>) -> Option<N> {
+    pub(super) fn required_number<N: NumberField>(&self, key: &str, range: RangeInclusive<N>) -> Option<N> {
         let allowed = format!("{} to {}", range.start(), range.end());
         self.reader.note(&self.path_of(key), None, allowed.clone());
         self.require(key, &allowed)?;
@@ -302,7 +302,7 @@ impl<'s, 'a> Section<'s, 'a> {
         Some(())
     }
 
-    fn integer<N: Number>(&self, key: &str, allowed: &str, good: impl FnOnce(N) -> bool) -> Option<N> {
+    fn integer<N: NumberField>(&self, key: &str, allowed: &str, good: impl FnOnce(N) -> bool) -> Option<N> {
         let value = self.take(key)?.get_ref();
         let DeValue::Integer(integer) = value else {
             self.refuse(key, format!("{} where a whole number belongs: {allowed}", value.type_str()));
@@ -345,8 +345,8 @@ pub(super) struct TextRule {
 }
 
 /// Unsigned numbers of the config.
-pub(super) trait Number: Copy + PartialOrd + fmt::Display + TryFrom<u64> {}
-impl<N: Copy + PartialOrd + fmt::Display + TryFrom<u64>> Number for N {}
+pub(super) trait NumberField: Copy + PartialOrd + fmt::Display + TryFrom<u64> {}
+impl<N: Copy + PartialOrd + fmt::Display + TryFrom<u64>> NumberField for N {}
 
 fn with_unit(range: String, unit: &str) -> String {
     if unit.is_empty() { range } else { format!("{range} {unit}") }

@@ -41,8 +41,11 @@ fn endpoint_has_room_for_no_more_queue_pairs_than_it_has_numbers() {
 
 #[test]
 fn the_documented_file_is_the_default_config() {
-    let default =
-        Config { workers: vec![Worker::default()], devices: vec![Device::new("roce0", "eth0")], ..Config::default() };
+    let default = Config {
+        workers: vec![WorkerConfig::default()],
+        devices: vec![DeviceConfig::new("roce0", "eth0")],
+        ..Config::default()
+    };
     assert_eq!(parsed(DOCUMENTED), default);
     assert_eq!(parsed(&device("")), default, "a file that only names a device means the same");
 }
@@ -117,7 +120,7 @@ name = "roce0"
 #[test]
 fn a_problem_says_where_what_and_what_is_allowed() {
     let problems = Config::parse(&device("  chunk_bytes = 3000"), &[0]).expect_err("3000 is no power of two");
-    let shown: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    let shown: Vec<String> = problems.iter().map(ConfigProblem::to_string).collect();
     let expected = "4:17: device[0].chunk_bytes: 3000 is not allowed: it must be a power of two, 2048 to 4096 bytes";
     assert_eq!(shown, [expected]);
 }

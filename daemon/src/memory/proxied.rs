@@ -29,7 +29,7 @@ use std::{
 use nix::errno::Errno;
 use roced_transport::io::MemoryFault;
 
-use self::{copy_thread::Shared, request_queue::RequestQueue};
+use self::{copy_thread::SharedRequests, request_queue::RequestQueue};
 use super::{backing::PollId, descriptor::Descriptor, stall_budget::credit_of};
 
 /// Most bytes of one access: sixteen packets of the largest path MTU.
@@ -145,7 +145,7 @@ impl ProxiedMemory {
 /// Who reads and writes the memory of one address space.
 #[derive(Debug)]
 pub(crate) struct CopyThread {
-    shared: Arc<Shared>,
+    shared: Arc<SharedRequests>,
     desk: Mutex<RequestQueue>,
 }
 
@@ -157,7 +157,7 @@ impl CopyThread {
     pub(crate) fn new(descriptor: Descriptor) -> Result<Arc<Self>, Errno> {
         let uid = descriptor.uid();
         let stall_budget = credit_of(uid).ok_or(Errno::EAGAIN)?;
-        let (shared, thread) = Shared::begin(descriptor)?;
+        let (shared, thread) = SharedRequests::begin(descriptor)?;
         let mut desk = RequestQueue::new(thread, uid, stall_budget, PollId::of_control());
         let looked = desk.welcome(&shared);
         let copy_thread = Arc::new(Self { shared, desk: Mutex::new(desk) });

@@ -124,7 +124,7 @@ pub struct CqRing {
     owner: SessionId,
     ring: CqRingPlace,
     arm: ArmWord,
-    channel: Option<Arc<Channel>>,
+    channel: Option<Arc<CqChannel>>,
     unpublished: bool,
     solicited: bool,
 }
@@ -154,7 +154,7 @@ pub fn new_cq(
     cqn: Cqn,
     owner: SessionId,
     layout: CqLayout,
-    channel: Option<&Arc<Channel>>,
+    channel: Option<&Arc<CqChannel>>,
     room: Room,
 ) -> Result<(Vec<CqRing>, OwnedFd), Errno> {
     let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both, room)?;
@@ -243,11 +243,11 @@ impl ArmWord {
 /// Our end of a completion channel. A socket and not an eventfd: the flags of an eventfd belong to both sides, so that a client could
 /// make our write block; MSG_DONTWAIT on our own end always holds. And when we die the client's end turns readable by itself.
 #[derive(Debug)]
-pub struct Channel {
+pub struct CqChannel {
     socket: OwnedFd,
 }
 
-impl Channel {
+impl CqChannel {
     /// Room in the socket for one event that the client has not taken yet, bytes. It occupies 768 there (a socket buffer, on
     /// Linux 6.18), and the kernel doubles what is asked for.
     const EVENT_BYTES: usize = 1024;
@@ -375,7 +375,7 @@ fn ring_at(mapping: &Arc<Mapping>, offset: usize, shape: RingShape) -> MappedRin
 #[cfg(test)]
 mod tests {
     use nix::sys::socket::recv;
-    use roced_shared::abi::{arm::Wanted, layout::armed};
+    use roced_shared::abi::{arm::CompletionRequest, layout::armed};
 
     use super::*;
 
@@ -391,7 +391,7 @@ mod tests {
     }
 
     fn cq_rings(count: u32) -> (Vec<CqRing>, OwnedFd) {
-        let (ours, theirs) = Channel::create().expect("a socket pair");
+        let (ours, theirs) = CqChannel::create().expect("a socket pair");
         let layout = CqLayout::new(4, count).expect("small");
         let (cq_rings, _memfd) =
             new_cq(CQN, SessionId(1), layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
@@ -409,7 +409,7 @@ mod tests {
         cq_rings[0].publish();
         assert_eq!(received(&theirs), None, "nobody asked");
 
-        arm::arm(cq_rings[0].arm.word(), Wanted::Any);
+        arm::arm(cq_rings[0].arm.word(), CompletionRequest::Any);
         cq_rings[0].publish();
         assert_eq!(received(&theirs), None, "nothing new was pushed");
         for cq_ring in &mut cq_rings {
@@ -423,7 +423,7 @@ mod tests {
     fn a_solicited_request_waits_for_a_solicited_completion_or_an_error() {
         let (mut cq_rings, theirs) = cq_rings(1);
         let cq_ring = &mut cq_rings[0];
-        arm::arm(cq_ring.arm.word(), Wanted::Solicited);
+        arm::arm(cq_ring.arm.word(), CompletionRequest::Solicited);
         complete(cq_ring, 0).expect("room");
         cq_ring.publish();
         assert_eq!(received(&theirs), None);
@@ -431,7 +431,7 @@ mod tests {
         cq_ring.publish();
         assert_eq!(received(&theirs), Some(CQN.0));
 
-        arm::arm(cq_ring.arm.word(), Wanted::Solicited);
+        arm::arm(cq_ring.arm.word(), CompletionRequest::Solicited);
         cq_ring.push(&Cqe { status: Status::RemoteAccess as u8, ..Cqe::default() }).expect("room");
         cq_ring.publish();
         assert_eq!(received(&theirs), Some(CQN.0));
@@ -455,12 +455,12 @@ mod tests {
 
     #[test]
     fn a_client_that_takes_no_events_stops_nobody_and_stays_armed() {
-        let (ours, theirs) = Channel::create().expect("a socket pair");
+        let (ours, theirs) = CqChannel::create().expect("a socket pair");
         while ours.send(CQN) {}
         let layout = CqLayout::new(4, 1).expect("small");
         let (mut cq_rings, _memfd) =
             new_cq(CQN, SessionId(1), layout, Some(&Arc::new(ours)), Room::default()).expect("a memfd");
-        arm::arm(cq_rings[0].arm.word(), Wanted::Any);
+        arm::arm(cq_rings[0].arm.word(), CompletionRequest::Any);
         complete(&mut cq_rings[0], 0).expect("room");
         cq_rings[0].publish();
         assert_eq!(cq_rings[0].arm.word().load(std::sync::atomic::Ordering::Relaxed), armed::ANY);
@@ -474,7 +474,7 @@ mod tests {
     fn an_event_for_each_completion_queue_fits_a_channel_and_not_many_more() {
         let most = if nix::unistd::getuid().is_root() { 4096 } else { 100 };
         for queues in [1, 3, 100, most] {
-            let (ours, theirs) = Channel::create().expect("a socket pair");
+            let (ours, theirs) = CqChannel::create().expect("a socket pair");
             ours.make_room(queues).expect("a size");
             let fitting = (0..100_000).take_while(|_| ours.send(CQN)).count();
             assert!(fitting >= queues as usize, "{fitting} events of {queues} queues fit");

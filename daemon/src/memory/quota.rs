@@ -20,7 +20,7 @@ pub(crate) const OF_A_PORTER: u32 = 4;
 
 /// Counts mappings. Clones are the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Quota(Arc<Mutex<Counts>>);
+pub(crate) struct Quota(Arc<Mutex<MappingCounts>>);
 
 /// Why there is no room; the number is that limit, in mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum QuotaExceeded {
 }
 
 #[derive(Debug)]
-struct Counts {
+struct MappingCounts {
     most: u32,
     most_of_a_user: u32,
     all: u32,
@@ -49,7 +49,7 @@ impl Quota {
     }
 
     pub(crate) fn new(most: u32, most_of_a_user: u32) -> Self {
-        Self(Arc::new(Mutex::new(Counts { most, most_of_a_user, all: 0, users: BTreeMap::new() })))
+        Self(Arc::new(Mutex::new(MappingCounts { most, most_of_a_user, all: 0, users: BTreeMap::new() })))
     }
 
     /// Room for so many mappings of user `uid`.
@@ -72,7 +72,7 @@ impl Quota {
         Ok(Room(Some(Taken { quota: self.clone(), uid, mappings })))
     }
 
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    fn counts(&self) -> MutexGuard<'_, MappingCounts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -23,7 +23,7 @@ const GROUPS: u32 = 1 << 0 // links
 
 /// Hears of changes.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(super) struct KernelEvents {
     socket: Socket,
     datagram: Vec<u8>,
     /// Messages so far that this library could not read.
@@ -39,7 +39,7 @@ pub(super) enum Heard {
     Lost,
 }
 
-impl Events {
+impl KernelEvents {
     pub(super) fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind(&SocketAddr::new(0, GROUPS))?;

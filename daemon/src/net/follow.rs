@@ -7,7 +7,7 @@ use std::{
 
 use roced_shared::ids::DeviceId;
 
-use super::{gid::GidEntry, route::Hop};
+use super::{gid::GidTableEntry, route::Hop};
 
 /// A followed destination. Who follows the same one from the same address gets the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,7 +70,7 @@ pub(super) enum View {
 #[derive(Debug)]
 pub(super) struct Follow {
     pub(super) device: DeviceId,
-    pub(super) source: GidEntry,
+    pub(super) source: GidTableEntry,
     pub(super) destination: IpAddr,
     pub(super) followers: u32,
     pub(super) hop: Option<Hop>,
@@ -86,7 +86,7 @@ pub(super) struct Follow {
 }
 
 impl Follow {
-    pub(super) fn new(device: DeviceId, source: GidEntry, destination: IpAddr) -> Self {
+    pub(super) fn new(device: DeviceId, source: GidTableEntry, destination: IpAddr) -> Self {
         Self {
             device,
             source,
@@ -214,7 +214,7 @@ mod tests {
 
     impl Bench {
         fn new() -> Self {
-            let source = GidEntry {
+            let source = GidTableEntry {
                 address: [10, 0, 0, 1].into(),
                 ifindex: 2,
                 vlan: None,

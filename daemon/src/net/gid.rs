@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
 
-use super::link::Links;
+use super::link::Interfaces;
 
 /// By which RoCE a GID speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum RoceVersion {
 
 /// A GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GidEntry {
+pub struct GidTableEntry {
     /// The address that it is.
     pub address: IpAddr,
     /// The interface that has the address.
@@ -34,12 +34,12 @@ pub struct GidEntry {
 /// empty, gets it back when it returns, or loses it to a new address when there is no emptier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GidTable {
-    slots: Vec<Slot>,
+    slots: Vec<GidSlot>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Slot {
-    entry: GidEntry,
+struct GidSlot {
+    entry: GidTableEntry,
     present: bool,
 }
 
@@ -55,12 +55,12 @@ impl GidTable {
     }
 
     /// The GID at `index`.
-    pub fn get(&self, index: u32) -> Option<&GidEntry> {
+    pub fn get(&self, index: u32) -> Option<&GidTableEntry> {
         self.slots.get(index as usize).filter(|slot| slot.present).map(|slot| &slot.entry)
     }
 
     /// Every GID with its index.
-    pub fn entries(&self) -> impl Iterator<Item = (u32, &GidEntry)> {
+    pub fn entries(&self) -> impl Iterator<Item = (u32, &GidTableEntry)> {
         self.slots.iter().enumerate().filter(|(_, slot)| slot.present).map(|(at, slot)| (at as u32, &slot.entry))
     }
 
@@ -70,7 +70,7 @@ impl GidTable {
     }
 
     /// Makes the table hold exactly `now`; says whether anything changed.
-    pub(super) fn update(&mut self, now: &[GidEntry]) -> bool {
+    pub(super) fn update(&mut self, now: &[GidTableEntry]) -> bool {
         let before = self.clone();
         for slot in &mut self.slots {
             slot.present = false;
@@ -78,12 +78,12 @@ impl GidTable {
         let mut new = Vec::new();
         for entry in now {
             match self.slots.iter_mut().find(|slot| is_same(&slot.entry, entry)) {
-                Some(slot) => *slot = Slot { entry: *entry, present: true },
+                Some(slot) => *slot = GidSlot { entry: *entry, present: true },
                 None => new.push(*entry),
             }
         }
         for entry in new {
-            let slot = Slot { entry, present: true };
+            let slot = GidSlot { entry, present: true };
             match self.slots.iter_mut().find(|slot| !slot.present) {
                 Some(empty) => *empty = slot,
                 None => self.slots.push(slot),
@@ -93,7 +93,7 @@ impl GidTable {
     }
 }
 
-fn is_same(a: &GidEntry, b: &GidEntry) -> bool {
+fn is_same(a: &GidTableEntry, b: &GidTableEntry) -> bool {
     (a.address, a.ifindex) == (b.address, b.ifindex)
 }
 
@@ -122,13 +122,13 @@ impl Addresses {
 
     /// The GIDs of the device on interface `ifindex`: link-local IPv6 first, then IPv4, then other IPv6, as Linux orders those
     /// of an adapter.
-    pub(super) fn gids(&self, ifindex: u32, links: &Links) -> Vec<GidEntry> {
-        let mut gids: Vec<GidEntry> = self
+    pub(super) fn gids(&self, ifindex: u32, links: &Interfaces) -> Vec<GidTableEntry> {
+        let mut gids: Vec<GidTableEntry> = self
             .0
             .iter()
             .filter_map(|((index, address), prefix_len)| {
                 let vlan = links.vlan_on(*index, ifindex)?;
-                Some(GidEntry {
+                Some(GidTableEntry {
                     address: *address,
                     ifindex: *index,
                     vlan,
@@ -178,8 +178,8 @@ mod tests {
 
     use super::*;
 
-    fn gid(last: u8) -> GidEntry {
-        GidEntry {
+    fn gid(last: u8) -> GidTableEntry {
+        GidTableEntry {
             address: IpAddr::from([10, 0, 0, last]),
             ifindex: 2,
             vlan: None,
@@ -217,10 +217,10 @@ mod tests {
     fn an_address_is_our_own_and_not_the_other_end_of_a_point_to_point_link() {
         let mut addresses = Addresses::default();
         addresses.set(&message(9, &[AddressAttribute::Local(gid(1).address)]));
-        assert_eq!(addresses.gids(2, &Links::default()), [gid(1)]);
-        assert_eq!(addresses.gids(3, &Links::default()), []);
+        assert_eq!(addresses.gids(2, &Interfaces::default()), [gid(1)]);
+        assert_eq!(addresses.gids(3, &Interfaces::default()), []);
         addresses.remove(&message(9, &[AddressAttribute::Local(gid(1).address)]));
-        assert_eq!(addresses.gids(2, &Links::default()), []);
+        assert_eq!(addresses.gids(2, &Interfaces::default()), []);
     }
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
             (AddressFlags::Dadfailed | AddressFlags::Permanent, false),
         ] {
             addresses.set(&message(1, &[AddressAttribute::Flags(flags)]));
-            assert_eq!(!addresses.gids(2, &Links::default()).is_empty(), usable, "{flags:?}");
+            assert_eq!(!addresses.gids(2, &Interfaces::default()).is_empty(), usable, "{flags:?}");
         }
     }
 
@@ -247,7 +247,7 @@ mod tests {
             message.attributes.push(AddressAttribute::Address(address.parse().expect("an address")));
             addresses.set(&message);
         }
-        let gids = addresses.gids(2, &Links::default());
+        let gids = addresses.gids(2, &Interfaces::default());
         let order: Vec<String> = gids.iter().map(|gid| gid.address.to_string()).collect();
         assert_eq!(order, ["fe80::1", "10.0.0.0", "10.0.0.1", "fd00::1"]);
     }
@@ -258,7 +258,7 @@ mod tests {
         vlan.header.index = 7;
         let infos = vec![LinkInfo::Data(InfoData::Vlan(vec![InfoVlan::Id(5)]))];
         vlan.attributes = vec![LinkAttribute::Link(2), LinkAttribute::LinkInfo(infos)];
-        let mut links = Links::default();
+        let mut links = Interfaces::default();
         links.set(&vlan);
         let mut addresses = Addresses::default();
         for (index, last) in [(7, 1), (2, 2), (8, 3)] {
@@ -266,7 +266,7 @@ mod tests {
             message.header.index = index;
             addresses.set(&message);
         }
-        let tagged = GidEntry { ifindex: 7, vlan: Some(5), ..gid(1) };
+        let tagged = GidTableEntry { ifindex: 7, vlan: Some(5), ..gid(1) };
         assert_eq!(addresses.gids(2, &links), [gid(2), tagged]);
     }
 }

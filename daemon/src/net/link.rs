@@ -23,9 +23,9 @@ pub(super) struct Link {
 
 /// All interfaces by index.
 #[derive(Debug, Default)]
-pub(super) struct Links(BTreeMap<u32, Link>);
+pub(super) struct Interfaces(BTreeMap<u32, Link>);
 
-impl Links {
+impl Interfaces {
     /// An interface is, or has changed.
     pub(super) fn set(&mut self, message: &LinkMessage) {
         if is_about_a_bridge_port(message) {
@@ -136,8 +136,8 @@ mod tests {
         LinkAttribute::LinkInfo(vec![LinkInfo::Data(InfoData::Vlan(infos))])
     }
 
-    fn links(messages: &[LinkMessage]) -> Links {
-        let mut links = Links::default();
+    fn links(messages: &[LinkMessage]) -> Interfaces {
+        let mut links = Interfaces::default();
         messages.iter().for_each(|message| links.set(message));
         links
     }

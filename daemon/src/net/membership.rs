@@ -10,7 +10,7 @@ use std::{
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use roced_shared::ids::DeviceId;
 
-use super::GidEntry;
+use super::GidTableEntry;
 
 /// By device, interface and group.
 type GroupMembership = (DeviceId, u32, IpAddr);
@@ -21,7 +21,7 @@ pub(super) struct Memberships(BTreeMap<GroupMembership, (UdpSocket, u32)>);
 
 impl Memberships {
     /// One more wants `group` on the interface of `source`, which is of the same family.
-    pub(super) fn join(&mut self, device: DeviceId, source: &GidEntry, group: IpAddr) -> io::Result<()> {
+    pub(super) fn join(&mut self, device: DeviceId, source: &GidTableEntry, group: IpAddr) -> io::Result<()> {
         let place = (device, source.ifindex, group);
         if let Some((_, users)) = self.0.get_mut(&place) {
             *users += 1;
@@ -32,7 +32,7 @@ impl Memberships {
     }
 
     /// One less does.
-    pub(super) fn leave(&mut self, device: DeviceId, source: &GidEntry, group: IpAddr) {
+    pub(super) fn leave(&mut self, device: DeviceId, source: &GidTableEntry, group: IpAddr) {
         let place = (device, source.ifindex, group);
         let Some((_, users)) = self.0.get_mut(&place) else { return };
         *users -= 1;
@@ -48,7 +48,7 @@ impl Memberships {
 }
 
 /// A socket of its own for each, for the kernel limits the memberships of one. It is bound to no port: nothing ever arrives there.
-fn member(source: &GidEntry, group: IpAddr) -> io::Result<UdpSocket> {
+fn member(source: &GidTableEntry, group: IpAddr) -> io::Result<UdpSocket> {
     let family = if group.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = UdpSocket::from(socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?);
     match (source.address, group) {

@@ -35,17 +35,17 @@ use thiserror::Error;
 use tracing::{debug, info, warn};
 
 use self::{
-    events::{Events, Heard},
+    events::{Heard, KernelEvents},
     follow::{Follow, View},
     gid::Addresses,
-    link::Links,
+    link::Interfaces,
     membership::Memberships,
     neighbor::{Neighbor, Neighbors},
     route::Hop,
 };
 pub use self::{
     follow::{FollowId, NextHop},
-    gid::{GidEntry, GidTable, RoceVersion},
+    gid::{GidTable, GidTableEntry, RoceVersion},
 };
 use crate::netlink::Requests;
 
@@ -88,7 +88,7 @@ impl DeviceNet {
 
 /// Something is not as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum NetworkChange {
     /// A device's link: up or down, MTU, MAC address.
     Link(DeviceId),
     /// A device's GIDs.
@@ -133,7 +133,7 @@ const READ_AGAIN_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Net {
     requests: Requests,
-    events: Events,
+    events: KernelEvents,
     mirror: Mirror,
     /// Changes were lost and reading everything anew did not succeed yet: when it is tried again.
     read_again_at: Option<Instant>,
@@ -152,7 +152,7 @@ impl Net {
     pub fn open(interfaces: &[DeviceInterface], resolve_timeout: Duration) -> Result<Self, NetError> {
         let failed = |what| move |source| NetError::Netlink { what, source };
         // Events first: what changes while everything is read is heard afterward, and hearing it twice does no harm.
-        let events = Events::open().map_err(failed("cannot be listened to"))?;
+        let events = KernelEvents::open().map_err(failed("cannot be listened to"))?;
         let mut requests = Requests::open(NETLINK_ROUTE).map_err(failed("cannot be asked"))?;
         let mirror = Mirror::read(&mut requests).map_err(failed("dump failed"))?;
         let mut net = Self {
@@ -218,7 +218,7 @@ impl Net {
     ///
     /// # Errors
     /// The kernel's, when the socket itself fails.
-    pub fn on_readable(&mut self) -> Result<Vec<Change>, NetError> {
+    pub fn on_readable(&mut self) -> Result<Vec<NetworkChange>, NetError> {
         let failed = |source| NetError::Netlink { what: "stopped telling of changes", source };
         let mut routes_changed = false;
         match self.events.drain().map_err(failed)? {
@@ -243,7 +243,7 @@ impl Net {
     }
 
     /// Time has passed: neighbors are asked again, and given up.
-    pub fn on_deadline(&mut self) -> Vec<Change> {
+    pub fn on_deadline(&mut self) -> Vec<NetworkChange> {
         let now = Instant::now();
         let mut changes = Vec::new();
         if self.read_again_at.is_some_and(|at| at <= now) && self.read_again() {
@@ -253,7 +253,7 @@ impl Net {
             let (ask, gave_up) = follow.on_time(now);
             if gave_up {
                 info!(destination = %follow.destination, "neighbor does not answer");
-                changes.push(Change::NextHop(*id, NextHop::Unreachable));
+                changes.push(NetworkChange::NextHop(*id, NextHop::Unreachable));
             }
             if let Some(hop) = follow.hop.filter(|_| ask) {
                 ask_for(&mut self.requests, &mut self.mirror.neighbors, hop);
@@ -269,7 +269,7 @@ impl Net {
     pub fn follow(
         &mut self,
         device: DeviceId,
-        source: GidEntry,
+        source: GidTableEntry,
         destination: IpAddr,
     ) -> Result<(FollowId, NextHop), NoRoute> {
         let same =
@@ -310,12 +310,12 @@ impl Net {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn join(&mut self, device: DeviceId, source: &GidEntry, group: IpAddr) -> io::Result<()> {
+    pub fn join(&mut self, device: DeviceId, source: &GidTableEntry, group: IpAddr) -> io::Result<()> {
         self.memberships.join(device, source, group)
     }
 
     /// One member less.
-    pub fn leave(&mut self, device: DeviceId, source: &GidEntry, group: IpAddr) {
+    pub fn leave(&mut self, device: DeviceId, source: &GidTableEntry, group: IpAddr) {
         self.memberships.leave(device, source, group);
     }
 
@@ -339,14 +339,14 @@ impl Net {
         }
     }
 
-    fn refresh(&mut self, routes_changed: bool) -> Vec<Change> {
+    fn refresh(&mut self, routes_changed: bool) -> Vec<NetworkChange> {
         let mut changes = self.refresh_devices();
         let routes_changed = routes_changed || !changes.is_empty();
         changes.extend(self.refresh_follows(routes_changed));
         changes
     }
 
-    fn refresh_devices(&mut self) -> Vec<Change> {
+    fn refresh_devices(&mut self) -> Vec<NetworkChange> {
         let mut changes = Vec::new();
         for (device, seen) in &mut self.devices {
             let link = self.mirror.links.get(seen.ifindex);
@@ -356,17 +356,17 @@ impl Net {
                 (seen.mac, seen.link_up, seen.link_mtu_bytes) = (mac, up, mtu);
                 seen.speed_mbit_per_s = link::speed_mbit_per_s(seen.ifindex, &seen.name);
                 info!(interface = seen.name, up, mtu, "link changed");
-                changes.push(Change::Link(*device));
+                changes.push(NetworkChange::Link(*device));
             }
             if seen.gids.update(&self.mirror.addresses.gids(seen.ifindex, &self.mirror.links)) {
                 info!(interface = seen.name, gids = seen.gids.entries().count(), "GIDs changed");
-                changes.push(Change::Gids(*device));
+                changes.push(NetworkChange::Gids(*device));
             }
         }
         changes
     }
 
-    fn refresh_follows(&mut self, routes_changed: bool) -> Vec<Change> {
+    fn refresh_follows(&mut self, routes_changed: bool) -> Vec<NetworkChange> {
         let now = Instant::now();
         let mut changes = Vec::new();
         // Taken out for the moment, so that looking may use everything else.
@@ -378,7 +378,7 @@ impl Net {
             }
             if follow.see(view, now, self.resolve_timeout) {
                 debug!(destination = %follow.destination, next = ?follow.next, "next hop changed");
-                changes.push(Change::NextHop(*id, follow.next));
+                changes.push(NetworkChange::NextHop(*id, follow.next));
             }
         }
         self.follows = follows;
@@ -412,7 +412,7 @@ impl Net {
     /// The device of ours that has the destination as a GID. A link-local address is itself only on one link.
     fn local_device(&self, follow: &Follow) -> Option<DeviceId> {
         let (device, source) = (follow.device, &follow.source);
-        let ours = |(_, gid): (u32, &GidEntry)| {
+        let ours = |(_, gid): (u32, &GidTableEntry)| {
             gid.address == follow.destination && (!is_link_local(gid.address) || gid.ifindex == source.ifindex)
         };
         // Its own device first: two devices may have the same address.
@@ -444,7 +444,7 @@ impl Net {
 /// What netlink has told so far.
 #[derive(Debug, Default)]
 struct Mirror {
-    links: Links,
+    links: Interfaces,
     addresses: Addresses,
     neighbors: Neighbors,
 }

@@ -8,7 +8,7 @@ use roced_shared::{
     ids::{Cqn, DeviceId, MemoryObjectId, Qpn, SessionId, Srqn},
 };
 use roced_transport::{
-    ah::AddressHandle,
+    ah::AhEntry,
     counters::QpCounters,
     mr::{Mr, MrKey},
     qp::{PathState, Qp, ReplayMemory},
@@ -53,7 +53,7 @@ pub enum Command {
     /// When the answer is there, nothing of this worker reaches the region any more. [`Answer::Mr`].
     DropMr(DeviceId, MrKey),
     /// An address handle under a number, for the queue pairs of a device. [`Answer::Done`].
-    AddAh(DeviceId, u32, AddressHandle),
+    AddAh(DeviceId, u32, AhEntry),
     /// The way to an address handle's destination changed. [`Answer::Done`].
     SetAhPath {
         /// Whose.
@@ -161,12 +161,12 @@ pub enum Answer {
     /// Filled in.
     Snapshot(Box<WorkerSnapshot>),
     /// Nothing was changed; what the command carried comes back.
-    Refused(Refused, Option<Command>),
+    Refused(CommandRefused, Option<Command>),
 }
 
 /// Why a worker did not do what it was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Refused {
+pub enum CommandRefused {
     /// The transport says no.
     #[error(transparent)]
     Rejected(#[from] Reject),

@@ -46,7 +46,7 @@ pub enum WorkerEvent {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedEvents {
     queue: ArrayQueue<WorkerEvent>,
     doorbell: EventFd,
 }
@@ -54,14 +54,14 @@ struct Shared {
 /// A worker's side.
 #[derive(Debug)]
 pub struct EventSender {
-    shared: Arc<Shared>,
+    shared: Arc<SharedEvents>,
     unannounced: bool,
 }
 
 /// The control thread's side.
 #[derive(Debug)]
 pub struct EventReceiver {
-    shared: Arc<Shared>,
+    shared: Arc<SharedEvents>,
 }
 
 /// One receiver, and a sender for each of `workers`.
@@ -70,7 +70,7 @@ pub struct EventReceiver {
 /// The kernel's, when it gives no eventfd.
 pub fn events(workers: usize) -> io::Result<(EventReceiver, Vec<EventSender>)> {
     let doorbell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-    let shared = Arc::new(Shared { queue: ArrayQueue::new(DEPTH), doorbell });
+    let shared = Arc::new(SharedEvents { queue: ArrayQueue::new(DEPTH), doorbell });
     let senders = (0..workers).map(|_| EventSender { shared: Arc::clone(&shared), unannounced: false }).collect();
     Ok((EventReceiver { shared }, senders))
 }

@@ -16,7 +16,7 @@ use roced_transport::{
 };
 
 use super::{
-    command::{Answer, Command, Refused},
+    command::{Answer, Command, CommandRefused},
     metrics::{EndpointSnapshot, QPS_A_SNAPSHOT, QpSnapshot, QueueSnapshot, WorkerSnapshot},
     nic::Nic,
     poll_loop::{EndpointSlot, Worker, monotonic_now},
@@ -28,7 +28,7 @@ use crate::memory::queues::{QpRings, SrqRing, WorkerSession};
 const SEATS_A_SNAPSHOT: u32 = 4096;
 
 /// Refused, and nothing to give back.
-fn refuse(why: impl Into<Refused>) -> Answer {
+fn refuse(why: impl Into<CommandRefused>) -> Answer {
     Answer::Refused(why.into(), None)
 }
 
@@ -39,8 +39,8 @@ fn done_or_refused(result: Result<(), Reject>) -> Answer {
 impl<N: Nic> Worker<N> {
     /// Does what the control thread asks: what a turn does with each command that it finds, and the whole of it.
     pub fn carry_out(&mut self, command: Command) -> Answer {
-        let no_room = |command| Answer::Refused(Refused::NoRoom, Some(command));
-        let missing = || refuse(Refused::NoSuchObject);
+        let no_room = |command| Answer::Refused(CommandRefused::NoRoom, Some(command));
+        let missing = || refuse(CommandRefused::NoSuchObject);
         match command {
             Command::AttachSession(session) => self.attach_session(session),
             Command::DetachSession(session) => self.detach_session(session),
@@ -55,7 +55,7 @@ impl<N: Nic> Worker<N> {
                 .map_or_else(|cq_ring| no_room(Command::AddCqRing(cqn, cq_ring)), |()| Answer::Done),
             Command::ChangeRing(cqn, ring) => match self.worker_memory.change_ring(cqn, ring) {
                 Ok(before) => Answer::Ring(before),
-                Err(ring) => Answer::Refused(Refused::NoSuchObject, Some(Command::ChangeRing(cqn, ring))),
+                Err(ring) => Answer::Refused(CommandRefused::NoSuchObject, Some(Command::ChangeRing(cqn, ring))),
             },
             Command::DropCqRing(cqn) => {
                 self.worker_memory.remove_cq_ring(cqn).map_or_else(missing, Answer::MappedCqRing)
@@ -124,27 +124,27 @@ impl<N: Nic> Worker<N> {
         // Watched first: a session that cannot be woken by would hang.
         if let Err(error) = self.sleeper.add_session(session.wake.as_fd()) {
             let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
-            return Answer::Refused(Refused::Kernel(errno), Some(Command::AttachSession(session)));
+            return Answer::Refused(CommandRefused::Kernel(errno), Some(Command::AttachSession(session)));
         }
         match self.qp_table.add_session(session) {
             Ok(()) => Answer::Done,
             Err(session) => {
                 self.unwatch(&session);
-                Answer::Refused(Refused::NoRoom, Some(Command::AttachSession(session)))
+                Answer::Refused(CommandRefused::NoRoom, Some(Command::AttachSession(session)))
             }
         }
     }
 
     fn detach_session(&mut self, session: SessionId) -> Answer {
         if !self.qp_table.has_session(session) {
-            return refuse(Refused::NoSuchObject);
+            return refuse(CommandRefused::NoSuchObject);
         }
         match self.qp_table.remove_session(session) {
             Some(session) => {
                 self.unwatch(&session);
                 Answer::Session(session)
             }
-            None => refuse(Refused::InUse),
+            None => refuse(CommandRefused::InUse),
         }
     }
 
@@ -154,11 +154,11 @@ impl<N: Nic> Worker<N> {
 
     fn drop_mr(&mut self, device: DeviceId, key: MrKey) -> Answer {
         let mr = self.endpoint_of(device).and_then(|endpoint| endpoint.remove_mr(key));
-        mr.map_or_else(|| refuse(Refused::NoSuchObject), Answer::Mr)
+        mr.map_or_else(|| refuse(CommandRefused::NoSuchObject), Answer::Mr)
     }
 
     fn finish_key_change(&mut self, qpn: Qpn, ticket: u64, done: bool) -> Answer {
-        let Some(endpoint_slot) = self.station_of(qpn) else { return refuse(Refused::NoSuchObject) };
+        let Some(endpoint_slot) = self.station_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
         let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
         endpoint.finish_key_change(monotonic_now(), qpn, ticket, done, &mut self.worker_memory);
         Answer::Done
@@ -167,10 +167,10 @@ impl<N: Nic> Worker<N> {
     fn add_qp(&mut self, qp: Box<Qp>, rings: QpRings) -> Answer {
         let give_back = |why, qp, rings| Answer::Refused(why, Some(Command::AddQp(qp, rings)));
         let Some(endpoint_slot) = self.station_of(rings.qpn).filter(|_| qp.qpn() == rings.qpn) else {
-            return give_back(Refused::NoSuchObject, qp, rings);
+            return give_back(CommandRefused::NoSuchObject, qp, rings);
         };
         if !self.qp_table.has_doorbell_for(&rings) {
-            return give_back(Refused::NoRoom, qp, rings);
+            return give_back(CommandRefused::NoRoom, qp, rings);
         }
         let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
         match endpoint.insert_qp(qp) {
@@ -187,12 +187,12 @@ impl<N: Nic> Worker<N> {
         let srqn = ring.srqn;
         let endpoint_slot = self.endpoint_slot(srqn.endpoint()).filter(|_| srq.config().srqn == srqn);
         let Some(endpoint_slot) = endpoint_slot else {
-            return Answer::Refused(Refused::NoSuchObject, Some(Command::AddSrq(srq, ring)));
+            return Answer::Refused(CommandRefused::NoSuchObject, Some(Command::AddSrq(srq, ring)));
         };
         let index = self.first_srqs[endpoint_slot] + srqn.index();
         let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
         if srqn.index() >= endpoint.max_srqs() || !self.qp_table.has_srq_room(index, &ring) {
-            return Answer::Refused(Refused::NoRoom, Some(Command::AddSrq(srq, ring)));
+            return Answer::Refused(CommandRefused::NoRoom, Some(Command::AddSrq(srq, ring)));
         }
         match endpoint.insert_srq(srq) {
             Ok(()) => {
@@ -204,7 +204,9 @@ impl<N: Nic> Worker<N> {
     }
 
     fn set_srq_limit(&mut self, srqn: Srqn, limit: u32) -> Answer {
-        let Some(endpoint_slot) = self.endpoint_slot(srqn.endpoint()) else { return refuse(Refused::NoSuchObject) };
+        let Some(endpoint_slot) = self.endpoint_slot(srqn.endpoint()) else {
+            return refuse(CommandRefused::NoSuchObject);
+        };
         let index = self.first_srqs[endpoint_slot] + srqn.index();
         let short = |endpoint: &Endpoint| endpoint.srq(srqn).is_some_and(|srq| srq.len() < limit);
         // What was posted counts, though its bell was not heard yet: as much as the limit asks for, which is no more than a ring.
@@ -222,13 +224,15 @@ impl<N: Nic> Worker<N> {
     }
 
     fn drop_srq(&mut self, srqn: Srqn) -> Answer {
-        let Some(endpoint_slot) = self.endpoint_slot(srqn.endpoint()) else { return refuse(Refused::NoSuchObject) };
+        let Some(endpoint_slot) = self.endpoint_slot(srqn.endpoint()) else {
+            return refuse(CommandRefused::NoSuchObject);
+        };
         match self.endpoint_slots[endpoint_slot].endpoint.remove_srq(srqn) {
             Some(srq) => {
                 let ring = self.qp_table.remove_srq(self.first_srqs[endpoint_slot] + srqn.index());
                 Answer::Srq(srq, ring.expect("a shared receive queue of an endpoint has a seat"))
             }
-            None => refuse(Refused::NoSuchObject),
+            None => refuse(CommandRefused::NoSuchObject),
         }
     }
 
@@ -241,7 +245,7 @@ impl<N: Nic> Worker<N> {
         replay: ReplayMemory,
     ) -> Answer {
         let (why, replay) = match self.station_of(qpn) {
-            None => (Refused::NoSuchObject, replay),
+            None => (CommandRefused::NoSuchObject, replay),
             Some(endpoint_slot) => {
                 let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
                 let replay = endpoint.provide(qpn, replay);
@@ -255,7 +259,7 @@ impl<N: Nic> Worker<N> {
     }
 
     fn drop_qp(&mut self, qpn: Qpn) -> Answer {
-        let Some(endpoint_slot) = self.station_of(qpn) else { return refuse(Refused::NoSuchObject) };
+        let Some(endpoint_slot) = self.station_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
         let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
         let seat = seat_of(self.first_seats[endpoint_slot], endpoint, qpn);
         match (endpoint.remove_qp(qpn), seat) {
@@ -263,7 +267,7 @@ impl<N: Nic> Worker<N> {
                 let rings = self.qp_table.remove_qp(seat);
                 Answer::Qp(qp, rings.expect("a queue pair of an endpoint has a seat"))
             }
-            _ => refuse(Refused::NoSuchObject),
+            _ => refuse(CommandRefused::NoSuchObject),
         }
     }
 

@@ -34,7 +34,7 @@ const LENT_BYTES_MAX: usize = 256 << 10;
 
 /// How a frame came to be here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum BufferKind {
     /// It arrived on another worker's queue.
     Forwarded,
     /// A queue pair of this daemon sent it.
@@ -45,7 +45,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct PacketBuffer {
     home: usize,
-    kind: Kind,
+    kind: BufferKind,
     group_of: Option<DeviceId>,
     length: usize,
     bytes: Box<[u8]>,
@@ -54,7 +54,7 @@ pub struct PacketBuffer {
 }
 
 impl PacketBuffer {
-    fn new(home: usize, kind: Kind) -> Self {
+    fn new(home: usize, kind: BufferKind) -> Self {
         let bytes = vec![0; FRAME_BYTES_MAX].into_boxed_slice();
         Self { home, kind, group_of: None, length: 0, bytes, loans: Vec::with_capacity(SGE_MAX as usize) }
     }
@@ -74,7 +74,7 @@ impl PacketBuffer {
     }
 
     /// How it came to be here.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> BufferKind {
         self.kind
     }
 
@@ -95,7 +95,7 @@ struct Post {
 struct Pool(Vec<PacketBuffer>);
 
 impl Pool {
-    fn new(home: usize, kind: Kind) -> Self {
+    fn new(home: usize, kind: BufferKind) -> Self {
         Self((0..PARCELS).map(|_| PacketBuffer::new(home, kind)).collect())
     }
 }
@@ -173,8 +173,8 @@ pub fn exchange(wakers: &[Arc<Waker>]) -> Vec<Handoff> {
         .map(|me| Handoff {
             me,
             posts: Arc::clone(&posts),
-            forward: Pool::new(me, Kind::Forwarded),
-            over: Pool::new(me, Kind::HandedOver),
+            forward: Pool::new(me, BufferKind::Forwarded),
+            over: Pool::new(me, BufferKind::HandedOver),
             own: VecDeque::with_capacity(PARCELS),
             lending: 0,
             lent_bytes: 0,
@@ -210,7 +210,7 @@ impl Handoff {
 
     fn copy_to(&mut self, to: usize, group_of: Option<DeviceId>, frame: &Segments<'_>) -> Result<(), Full> {
         let length = frame.iter().map(|piece| piece.len()).sum::<usize>();
-        let packet_buffer = if length <= FRAME_BYTES_MAX { self.take_buffer(Kind::Forwarded) } else { None };
+        let packet_buffer = if length <= FRAME_BYTES_MAX { self.take_buffer(BufferKind::Forwarded) } else { None };
         let Some(mut packet_buffer) = packet_buffer else {
             self.counters.forward_full += 1;
             return Err(Full);
@@ -241,7 +241,7 @@ impl Handoff {
         owner: impl FnOnce(&Segments<'_>) -> Option<usize>,
     ) -> Result<(), EmitError> {
         assert!(frame_bytes <= FRAME_BYTES_MAX, "a frame of {frame_bytes} bytes is longer than any path MTU makes");
-        let buffer = if self.lent_bytes < LENT_BYTES_MAX { self.take_buffer(Kind::HandedOver) } else { None };
+        let buffer = if self.lent_bytes < LENT_BYTES_MAX { self.take_buffer(BufferKind::HandedOver) } else { None };
         let Some(mut packet_buffer) = buffer else {
             self.counters.hand_over_full += 1;
             return Err(EmitError::Full);
@@ -284,7 +284,7 @@ impl Handoff {
         send: impl FnOnce(&mut [u8]) -> Result<(), EmitError>,
     ) -> Result<(), EmitError> {
         assert!(frame_bytes <= FRAME_BYTES_MAX, "a frame of {frame_bytes} bytes is longer than any path MTU makes");
-        let Some(mut packet_buffer) = self.take_buffer(Kind::HandedOver) else {
+        let Some(mut packet_buffer) = self.take_buffer(BufferKind::HandedOver) else {
             self.counters.hand_over_full += 1;
             return Err(EmitError::Full);
         };
@@ -373,7 +373,7 @@ impl Handoff {
         }
     }
 
-    fn take_buffer(&mut self, kind: Kind) -> Option<PacketBuffer> {
+    fn take_buffer(&mut self, kind: BufferKind) -> Option<PacketBuffer> {
         if self.pool(kind).0.is_empty() {
             while let Some(packet_buffer) = self.posts[self.me].returns.pop() {
                 self.keep(packet_buffer);
@@ -386,10 +386,10 @@ impl Handoff {
         self.pool(packet_buffer.kind).0.push(packet_buffer);
     }
 
-    fn pool(&mut self, kind: Kind) -> &mut Pool {
+    fn pool(&mut self, kind: BufferKind) -> &mut Pool {
         match kind {
-            Kind::Forwarded => &mut self.forward,
-            Kind::HandedOver => &mut self.over,
+            BufferKind::Forwarded => &mut self.forward,
+            BufferKind::HandedOver => &mut self.over,
         }
     }
 }
@@ -419,7 +419,7 @@ mod tests {
         let packet_buffer = ends[1].take_in().expect("it arrived");
         assert_eq!(
             (packet_buffer.kind(), packet_buffer.frame().len(), &packet_buffer.frame()[..4]),
-            (Kind::Forwarded, 9002, &[1, 2, 3, 3][..])
+            (BufferKind::Forwarded, 9002, &[1, 2, 3, 3][..])
         );
         ends[1].give_back(packet_buffer);
         assert!(!ends[0].has_arrivals() && !ends[1].has_arrivals());
@@ -453,7 +453,7 @@ mod tests {
             let packet_buffer = end.take_in().expect("in order");
             assert_eq!(
                 (packet_buffer.kind(), packet_buffer.frame()),
-                (Kind::HandedOver, &(number as u16).to_le_bytes()[..])
+                (BufferKind::HandedOver, &(number as u16).to_le_bytes()[..])
             );
             end.give_back(packet_buffer);
         }
@@ -488,11 +488,14 @@ mod tests {
             let packet_buffer = ends[1].take_in().expect("it arrived");
             assert_eq!(
                 (packet_buffer.group_of(), packet_buffer.kind(), packet_buffer.frame()),
-                (Some(DeviceId(5)), Kind::Forwarded, &[1][..])
+                (Some(DeviceId(5)), BufferKind::Forwarded, &[1][..])
             );
             ends[1].give_back(packet_buffer);
             let own = ends[0].take_in().expect("it came back");
-            assert_eq!((own.group_of(), own.kind(), own.frame()), (Some(DeviceId(6)), Kind::HandedOver, &[7, 7][..]));
+            assert_eq!(
+                (own.group_of(), own.kind(), own.frame()),
+                (Some(DeviceId(6)), BufferKind::HandedOver, &[7, 7][..])
+            );
             ends[0].give_back(own);
         }
         assert_eq!(ends[0].loop_back(DeviceId(6), 2, |_| Err(EmitError::Aborted)), Err(EmitError::Aborted));

@@ -45,7 +45,7 @@ pub enum CallError {
 }
 
 #[derive(Debug)]
-struct Shared<C, A> {
+struct SharedInbox<C, A> {
     commands: ArrayQueue<(u64, C)>,
     answers: ArrayQueue<(u64, A)>,
     /// The worker's side was dropped.
@@ -55,7 +55,7 @@ struct Shared<C, A> {
 /// The control thread's side.
 #[derive(Debug)]
 pub struct Mailbox<C, A> {
-    shared: Arc<Shared<C, A>>,
+    shared: Arc<SharedInbox<C, A>>,
     waker: Arc<Waker>,
     answered: Parker,
     ticket: u64,
@@ -64,13 +64,13 @@ pub struct Mailbox<C, A> {
 /// The worker's side.
 #[derive(Debug)]
 pub struct Inbox<C, A> {
-    shared: Arc<Shared<C, A>>,
+    shared: Arc<SharedInbox<C, A>>,
     answered: Unparker,
 }
 
 /// Both sides of a new mailbox of the worker that `waker` wakes.
 pub fn mailbox<C, A>(waker: Arc<Waker>) -> (Mailbox<C, A>, Inbox<C, A>) {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SharedInbox {
         commands: ArrayQueue::new(DEPTH),
         answers: ArrayQueue::new(DEPTH),
         ended: AtomicBool::new(false),

@@ -37,7 +37,7 @@ use super::{
     delayed_ack::DelayedAck,
     endpoints::{EndpointLocation, Endpoints},
     events::{EventSender, WorkerEvent},
-    handoff::{Handoff, Kind, PacketBuffer},
+    handoff::{BufferKind, Handoff, PacketBuffer},
     idle::{Idle, Policy, Rest, SOCKETS_POLLED, WorkerSleeper},
     metrics::WorkerCounters,
     nic::Nic,
@@ -356,7 +356,7 @@ impl<N: Nic> Worker<N> {
         if let Some(endpoint_slot) = endpoint_slot {
             let EndpointSlot { place, endpoint, .. } = &mut self.endpoint_slots[endpoint_slot];
             // What was sent to a group by a queue pair of this worker goes to all; maybe nobody here wants it.
-            let is_own = packet_buffer.group_of().is_some() && packet_buffer.kind() == Kind::HandedOver;
+            let is_own = packet_buffer.group_of().is_some() && packet_buffer.kind() == BufferKind::HandedOver;
             if !packet_buffer.loans().is_empty() {
                 endpoint.on_lent_frame(now, packet_buffer.frame(), packet_buffer.loans(), &mut self.worker_memory);
             } else if !is_own || share(frame, place, endpoint, &self.endpoints, &mut self.handoff) {

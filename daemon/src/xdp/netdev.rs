@@ -66,7 +66,7 @@ impl Netdev {
     /// The kernel's; `ENOENT` when it does not have the family.
     pub(super) fn open() -> io::Result<Self> {
         let mut requests = Requests::open(NETLINK_GENERIC)?;
-        let question = Message::new(GENL_ID_CTRL, CTRL_CMD_GETFAMILY).with(CTRL_ATTR_FAMILY_NAME, b"netdev\0");
+        let question = NetdevMessage::new(GENL_ID_CTRL, CTRL_CMD_GETFAMILY).with(CTRL_ATTR_FAMILY_NAME, b"netdev\0");
         let family = requests.get(question)?.iter().find_map(|answer| answer.find(CTRL_ATTR_FAMILY_ID, parse_u16));
         Ok(Self { requests, family: family.ok_or(Errno::ENOENT)? })
     }
@@ -103,7 +103,7 @@ impl Netdev {
     /// # Errors
     /// The kernel's: it is older, or we may not.
     pub(super) fn set_threaded(&mut self, id: u32, threaded: bool) -> io::Result<()> {
-        let which = Message::new(self.family, NETDEV_CMD_NAPI_SET).with(NETDEV_A_NAPI_ID, &id.to_ne_bytes());
+        let which = NetdevMessage::new(self.family, NETDEV_CMD_NAPI_SET).with(NETDEV_A_NAPI_ID, &id.to_ne_bytes());
         self.requests.set(which.with(NETDEV_A_NAPI_THREADED, &u32::from(threaded).to_ne_bytes()))
     }
 
@@ -113,9 +113,9 @@ impl Netdev {
         command: u8,
         of: u16,
         ifindex: u32,
-        read: impl Fn(&Message) -> Option<T>,
+        read: impl Fn(&NetdevMessage) -> Option<T>,
     ) -> io::Result<Vec<T>> {
-        let question = Message::new(self.family, command).with(of, &ifindex.to_ne_bytes());
+        let question = NetdevMessage::new(self.family, command).with(of, &ifindex.to_ne_bytes());
         let answers = self.requests.dump(question)?;
         Ok(answers.iter().filter(|answer| answer.number(of) == Some(ifindex)).filter_map(read).collect())
     }
@@ -123,14 +123,14 @@ impl Netdev {
 
 /// A message of generic netlink.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Message {
+struct NetdevMessage {
     family: u16,
     command: u8,
     /// Their bytes, one behind the other. Those of an answer are as they came.
     attributes: Vec<u8>,
 }
 
-impl Message {
+impl NetdevMessage {
     fn new(family: u16, command: u8) -> Self {
         Self { family, command, attributes: Vec::new() }
     }
@@ -155,7 +155,7 @@ impl Message {
     }
 }
 
-impl NetlinkSerializable for Message {
+impl NetlinkSerializable for NetdevMessage {
     fn message_type(&self) -> u16 {
         self.family
     }
@@ -170,7 +170,7 @@ impl NetlinkSerializable for Message {
     }
 }
 
-impl NetlinkDeserializable for Message {
+impl NetlinkDeserializable for NetdevMessage {
     type Error = Infallible;
 
     fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, Infallible> {
@@ -186,29 +186,29 @@ mod tests {
 
     #[test]
     fn attributes_are_found_behind_others_and_not_beyond_the_end() {
-        let whole = Message::new(20, 1).with(7, b"abc").with(NETDEV_A_NAPI_ID | 0x8000, &5u32.to_ne_bytes());
+        let whole = NetdevMessage::new(20, 1).with(7, b"abc").with(NETDEV_A_NAPI_ID | 0x8000, &5u32.to_ne_bytes());
         assert_eq!(whole.attributes.len(), 16, "the first is padded");
         assert_eq!(whole.number(NETDEV_A_NAPI_ID), Some(5), "the upper bits of a kind are flags");
         assert_eq!(whole.number(7), None, "not a number");
         assert_eq!(whole.number(9), None);
         for cut in 0..whole.attributes.len() {
-            let cut = Message { attributes: whole.attributes[..cut].to_vec(), ..whole };
+            let cut = NetdevMessage { attributes: whole.attributes[..cut].to_vec(), ..whole };
             assert_eq!(cut.number(NETDEV_A_NAPI_ID), None, "{cut:?}");
         }
-        let short = Message { attributes: vec![0; 16], ..whole };
+        let short = NetdevMessage { attributes: vec![0; 16], ..whole };
         assert_eq!(short.number(0), None, "an attribute shorter than its header ends them");
     }
 
     #[test]
     fn a_message_is_read_as_it_was_written_and_a_short_one_has_nothing() {
-        let message = Message::new(20, NETDEV_CMD_NAPI_GET).with(NETDEV_A_NAPI_IFINDEX, &3u32.to_ne_bytes());
+        let message = NetdevMessage::new(20, NETDEV_CMD_NAPI_GET).with(NETDEV_A_NAPI_IFINDEX, &3u32.to_ne_bytes());
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
         let mut header = NetlinkHeader::default();
         header.message_type = 20;
-        assert_eq!(Message::deserialize(&header, &bytes), Ok(message));
+        assert_eq!(NetdevMessage::deserialize(&header, &bytes), Ok(message));
         for cut in 0..=GENERIC_BYTES {
-            assert!(Message::deserialize(&header, &bytes[..cut]).is_ok_and(|short| short.attributes.is_empty()));
+            assert!(NetdevMessage::deserialize(&header, &bytes[..cut]).is_ok_and(|short| short.attributes.is_empty()));
         }
     }
 }

@@ -8,10 +8,10 @@ use tracing::info;
 use super::{
     XdpError,
     receive::Receive,
-    socket::{self, Bound},
+    socket::{self, BoundSocket},
     transmit::Transmit,
 };
-use crate::config::{CopyMode, Device};
+use crate::config::{CopyMode, DeviceConfig};
 
 /// What queue, and how large.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct NicQueueConfig {
 
 impl NicQueueConfig {
     /// A queue of a device, as the config has it.
-    pub fn of(device: &Device, queue: u32) -> Self {
+    pub fn of(device: &DeviceConfig, queue: u32) -> Self {
         Self {
             interface: device.interface.as_str().into(),
             queue,
@@ -74,7 +74,7 @@ impl NicQueue {
     /// # Errors
     /// [`XdpError`], when sizes do not go together, the kernel refuses or the queue stays busy.
     pub fn open(config: &NicQueueConfig) -> Result<Self, XdpError> {
-        let Bound { receive, transmit, zerocopy, frame_bytes_max } = socket::bind(config)?;
+        let BoundSocket { receive, transmit, zerocopy, frame_bytes_max } = socket::bind(config)?;
         info!(interface = &*config.interface, queue = config.queue, zerocopy, frame_bytes_max, "queue bound");
         Ok(Self { receive, transmit, queue: config.queue, zerocopy, frame_bytes_max })
     }

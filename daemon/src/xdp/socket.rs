@@ -43,7 +43,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(2);
 const TX_BUDGET: u32 = 256;
 
 /// A bound socket.
-pub(super) struct Bound {
+pub(super) struct BoundSocket {
     pub receive: Receive,
     pub transmit: Transmit,
     pub zerocopy: bool,
@@ -52,7 +52,7 @@ pub(super) struct Bound {
 }
 
 /// Makes the UMEM, binds a socket to the queue and gives it its chunks.
-pub(super) fn bind(config: &NicQueueConfig) -> Result<Bound, XdpError> {
+pub(super) fn bind(config: &NicQueueConfig) -> Result<BoundSocket, XdpError> {
     let sizes = sizes(config)?;
     let Dealt { umem, rx, tx } = Umem::create(&sizes).map_err(|refused| umem_error(config, &sizes, refused))?;
     let (tx_queue, rx_queue, fill, completion, chunks) = bind_with_most_chunks(config, &umem)?;
@@ -62,7 +62,7 @@ pub(super) fn bind(config: &NicQueueConfig) -> Result<Bound, XdpError> {
     // SAFETY: as above; `tx` are the sending chunks, and `bind_once` asked for a TX ring of that size.
     let transmit = unsafe { Transmit::new(umem, tx_queue, completion, config.tx_ring_entries, tx) };
     let zerocopy = set_up(transmit.socket(), config).map_err(|source| queue_refused(config, source))?;
-    Ok(Bound { receive, transmit, zerocopy, frame_bytes_max })
+    Ok(BoundSocket { receive, transmit, zerocopy, frame_bytes_max })
 }
 
 /// How the chunks are dealt: as many to send as the TX ring has entries, the rest to receive.

@@ -5,7 +5,7 @@ mod namespace;
 use std::{net::IpAddr, time::Duration};
 
 use namespace::{Namespace, Watched};
-use roced::net::{Change, FollowId, GidEntry, NetError, NextHop};
+use roced::net::{FollowId, GidTableEntry, NetError, NetworkChange, NextHop};
 use roced_shared::ids::DeviceId;
 
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -49,7 +49,7 @@ fn addresses_mtu_and_link_are_followed() {
 
     a.ip("address add 10.1.0.7/24 dev eth0");
     net.until("the new address is a GID", |net| net.addresses().len() == 4);
-    assert_eq!(net.heard, [Change::Gids(DeviceId(0))]);
+    assert_eq!(net.heard, [NetworkChange::Gids(DeviceId(0))]);
     a.ip("address del 10.1.0.1/24 dev eth0");
     net.until("the old one is none", |net| !net.addresses().contains(&"10.1.0.1".to_owned()));
     assert_eq!(net.device().gids.get(1), None, "its index is empty");
@@ -60,7 +60,7 @@ fn addresses_mtu_and_link_are_followed() {
 
     a.ip("link set eth0 mtu 4200");
     net.until("the MTU is followed", |net| net.device().link_mtu_bytes == 4200);
-    assert!(net.heard.contains(&Change::Link(DeviceId(0))));
+    assert!(net.heard.contains(&NetworkChange::Link(DeviceId(0))));
     b.ip("link set eth0 down");
     net.until("the carrier is followed", |net| !net.device().link_up);
     b.ip("link set eth0 up");
@@ -142,7 +142,7 @@ fn another_mac_address_is_noticed_without_traffic_of_the_kernel() {
     net.until("the kernel has lost interest", |_| ["10.1.0.2", "fd01::2"].iter().all(|peer| a.calls_stale(peer)));
     b.ip("link set eth0 address 02:00:00:00:00:0c");
     net.until("the new MAC address", |net| ids.iter().all(|id| mac_of(net, *id) == Some([2, 0, 0, 0, 0, 0xc])));
-    let gave_up = |change: &Change| matches!(change, Change::NextHop(_, NextHop::Unreachable));
+    let gave_up = |change: &NetworkChange| matches!(change, NetworkChange::NextHop(_, NextHop::Unreachable));
     assert!(!net.heard.iter().any(gave_up), "it was resolved anew, never unreachable: {:?}", net.heard);
     b.ip("address flush dev eth0");
     net.until("it is gone", |net| ids.iter().all(|id| net.hop(*id) == NextHop::Unreachable));
@@ -214,7 +214,7 @@ fn vlan_interfaces_give_gids_and_tags() {
     // The same link-local addresses are on eth0 and on eth0.5.
     let peer = open(&b).device().gids.get(0).expect("b has a link-local address").address.to_string();
     for tag in [None, Some(5)] {
-        let ours = |gid: &GidEntry| gid.vlan == tag && gid.address.to_string().starts_with("fe80");
+        let ours = |gid: &GidTableEntry| gid.vlan == tag && gid.address.to_string().starts_with("fe80");
         let gid = net.device().gids.entries().map(|(_, gid)| *gid).find(ours).expect("both have one");
         let id = net.follow_from(gid, &peer);
         let tagged = |hop| matches!(hop, NextHop::Reachable { mac: PEER_MAC, vlan, .. } if vlan == tag);
@@ -318,8 +318,8 @@ fn two_devices_in_one_network_keep_to_their_interfaces() {
     let destination = [10, 1, 0, 12].into();
     // The kernel's first choice is eth0, whose route is older.
     let (id, _) = net.net.follow(DeviceId(1), source, destination).expect("eth1 leads there as well");
-    let mac = |change: &Change| match change {
-        Change::NextHop(heard, NextHop::Reachable { mac, .. }) if *heard == id => Some(*mac),
+    let mac = |change: &NetworkChange| match change {
+        NetworkChange::NextHop(heard, NextHop::Reachable { mac, .. }) if *heard == id => Some(*mac),
         _ => None,
     };
     net.until("it is reached by eth1", |net| net.heard.iter().any(|change| mac(change) == Some([2, 0, 0, 0, 1, 0xb])));

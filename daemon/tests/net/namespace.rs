@@ -15,7 +15,7 @@ use nix::{
     sched::{CloneFlags, setns},
     unistd::geteuid,
 };
-use roced::net::{Change, DeviceInterface, FollowId, GidEntry, Net, NetError, NextHop};
+use roced::net::{DeviceInterface, FollowId, GidTableEntry, Net, NetError, NetworkChange, NextHop};
 use roced_shared::ids::DeviceId;
 
 /// A network namespace, `rt-<pid>-<number>-<name>`.
@@ -141,7 +141,7 @@ fn run(program: &str, arguments: &[&str]) {
 pub(crate) struct Watched {
     pub(crate) net: Net,
     /// Everything that it said since the last [`Self::until`].
-    pub(crate) heard: Vec<Change>,
+    pub(crate) heard: Vec<NetworkChange>,
     hops: HashMap<FollowId, NextHop>,
 }
 
@@ -158,7 +158,7 @@ impl Watched {
 
     /// The GID of that address, which may have been given to the interface just before: the kernel takes a moment to let an IPv6
     /// address be used, by a thread of its own, even where it does not look for duplicates.
-    pub(crate) fn gid(&mut self, device: u32, address: &str) -> GidEntry {
+    pub(crate) fn gid(&mut self, device: u32, address: &str) -> GidTableEntry {
         let address: IpAddr = address.parse().expect("the test knows addresses");
         let find = |net: &Self| {
             let mut gids = net.net.device(DeviceId(device)).gids.entries();
@@ -177,7 +177,7 @@ impl Watched {
     }
 
     /// Follows a destination from a GID of the first device.
-    pub(crate) fn follow_from(&mut self, gid: GidEntry, destination: &str) -> FollowId {
+    pub(crate) fn follow_from(&mut self, gid: GidTableEntry, destination: &str) -> FollowId {
         let destination = destination.parse().expect("the test knows addresses");
         let (id, next) = self.net.follow(DeviceId(0), gid, destination).expect("there is a route");
         self.hops.insert(id, next);
@@ -218,7 +218,7 @@ impl Watched {
         }
         changes.extend(self.net.on_deadline());
         for change in changes {
-            if let Change::NextHop(id, next) = change {
+            if let NetworkChange::NextHop(id, next) = change {
                 self.hops.insert(id, next);
             }
             self.heard.push(change);

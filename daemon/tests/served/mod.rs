@@ -35,12 +35,12 @@ use nix::{
 use roced::{
     clients::{
         Clients, DeviceSetup,
-        environment::{Environment, Network, Port, Workers},
+        environment::{DevicePort, Environment, Network, WorkerAccess},
         listener::Listener,
     },
     config::Limits,
     memory::queues::SleepBoard,
-    net::{Change, FollowId, GidEntry, NextHop, NoRoute, RoceVersion},
+    net::{FollowId, GidTableEntry, NetworkChange, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},
         endpoints::Endpoints,
@@ -116,8 +116,8 @@ impl Nic for NoNic {
 /// What the test says of the network.
 #[derive(Debug)]
 pub(crate) struct Told {
-    pub(crate) port: Port,
-    pub(crate) gids: Vec<Option<GidEntry>>,
+    pub(crate) port: DevicePort,
+    pub(crate) gids: Vec<Option<GidTableEntry>>,
     /// How other hosts are reached; `None`: there is no route.
     pub(crate) elsewhere: Option<NextHop>,
     /// Our own addresses are reached like others.
@@ -135,7 +135,7 @@ pub(crate) struct Told {
 impl Told {
     fn new() -> Self {
         let gid = |address: &str| {
-            Some(GidEntry {
+            Some(GidTableEntry {
                 address: address.parse().expect("an address"),
                 ifindex: 7,
                 vlan: None,
@@ -144,7 +144,7 @@ impl Told {
             })
         };
         Self {
-            port: Port {
+            port: DevicePort {
                 mac: [2, 0, 0, 0, 0, 1],
                 link_up: true,
                 link_mtu_bytes: 4200,
@@ -169,15 +169,15 @@ struct FakeNetwork {
 }
 
 impl Network for FakeNetwork {
-    fn port(&self, _: DeviceId) -> Port {
+    fn port(&self, _: DeviceId) -> DevicePort {
         self.told.lock().expect("no test panics here").port
     }
 
-    fn gid(&self, _: DeviceId, index: u32) -> Option<GidEntry> {
+    fn gid(&self, _: DeviceId, index: u32) -> Option<GidTableEntry> {
         self.told.lock().expect("no test panics here").gids.get(index as usize).copied().flatten()
     }
 
-    fn follow(&mut self, device: DeviceId, source: GidEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
+    fn follow(&mut self, device: DeviceId, source: GidTableEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
         let mut told = self.told.lock().expect("no test panics here");
         let local = !told.hide_local && told.gids.iter().flatten().any(|gid| gid.address == to);
         let next = if local { Some(NextHop::Local(device)) } else { told.elsewhere };
@@ -200,7 +200,7 @@ impl Network for FakeNetwork {
         }
     }
 
-    fn join(&mut self, _: DeviceId, _: GidEntry, group: IpAddr) -> io::Result<()> {
+    fn join(&mut self, _: DeviceId, _: GidTableEntry, group: IpAddr) -> io::Result<()> {
         let mut told = self.told.lock().expect("no test panics here");
         if told.joins_nothing {
             return Err(nix::errno::Errno::ENOBUFS.into());
@@ -209,7 +209,7 @@ impl Network for FakeNetwork {
         Ok(())
     }
 
-    fn leave(&mut self, _: DeviceId, _: GidEntry, group: IpAddr) {
+    fn leave(&mut self, _: DeviceId, _: GidTableEntry, group: IpAddr) {
         let mut told = self.told.lock().expect("no test panics here");
         let at = told.joined.iter().position(|joined| *joined == group).expect("it was joined");
         told.joined.swap_remove(at);
@@ -222,7 +222,7 @@ struct MaybeStuck {
     told: Arc<Mutex<Told>>,
 }
 
-impl Workers for MaybeStuck {
+impl WorkerAccess for MaybeStuck {
     fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
         let stuck = self.told.lock().expect("no test panics here").stuck;
         if stuck { Err(CallError::Timeout) } else { self.workers.call(worker, command) }
@@ -298,7 +298,7 @@ impl Served {
     }
 
     /// The network changes.
-    pub(crate) fn change(&self, changes: Vec<Change>) {
+    pub(crate) fn change(&self, changes: Vec<NetworkChange>) {
         self.on_control_thread(move |clients, environment| clients.on_changes(&changes, environment));
     }
 

@@ -12,12 +12,12 @@ use roced_client::{Error, RecvRequest, RemoteMemory, SendRequest, Sge};
 use super::{CREDIT_RECEIVES, gives_credit, server_offer, slot, slots_bytes};
 use crate::{
     cli::Op,
-    control::{Channel, Message, QpInfo, Run, Verdict},
-    flow::{Post, Sending, share},
+    control::{ControlChannel, ControlMessage, PeerVerdict, QpInfo, Run},
+    flow::{PostedWork, Sending, share},
     pattern::{self, Expected},
-    progress::{Goal, Progress},
-    report::Times,
-    session::{Event, Session, TICK},
+    progress::{Progress, ProgressGoal},
+    report::LatencyTimes,
+    session::{Event, RunSession, TICK},
 };
 
 /// Messages posted with one doorbell.
@@ -31,16 +31,16 @@ const NOTHING_MAX: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(crate) struct Client<'a> {
     run: &'a Run,
-    session: &'a mut Session,
-    qps: Vec<Lane>,
+    session: &'a mut RunSession,
+    qps: Vec<BwQp>,
     /// What READs should bring.
     expected: Option<Expected>,
-    outcome: Outcome,
+    outcome: BwOutcome,
 }
 
 /// One queue pair.
 #[derive(Debug)]
-struct Lane {
+struct BwQp {
     sending: Sending,
     /// The server's memory.
     remote: RemoteMemory,
@@ -50,13 +50,13 @@ struct Lane {
 
 /// What the client knows in the end.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct BwOutcome {
     /// Messages of each queue pair.
     pub(crate) messages: Vec<u64>,
     /// From the first one posted to the last one complete.
     pub(crate) elapsed: Duration,
     /// From posting to completion.
-    pub(crate) times: Times,
+    pub(crate) times: LatencyTimes,
     /// Bytes that this side compared.
     pub(crate) compared_bytes: u64,
 }
@@ -66,10 +66,15 @@ impl<'a> Client<'a> {
     ///
     /// # Errors
     /// When the server offers less memory than the run needs.
-    pub(crate) fn new(run: &'a Run, session: &'a mut Session, server: &[QpInfo], goal: Goal) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        run: &'a Run,
+        session: &'a mut RunSession,
+        server: &[QpInfo],
+        goal: ProgressGoal,
+    ) -> anyhow::Result<Self> {
         let quotas: Vec<Option<u64>> = match goal {
-            Goal::Messages(total) => share(total, server.len() as u32).map(Some).collect(),
-            Goal::Time(_) => vec![None; server.len()],
+            ProgressGoal::Messages(total) => share(total, server.len() as u32).map(Some).collect(),
+            ProgressGoal::Time(_) => vec![None; server.len()],
         };
         let mut qps = Vec::with_capacity(server.len());
         for (index, (address, quota)) in server.iter().zip(quotas).enumerate() {
@@ -82,7 +87,7 @@ impl<'a> Client<'a> {
                 rkey: memory.rkey,
             });
             let sending = Sending::new(run.depth, quota, gives_credit(run));
-            qps.push(Lane { sending, remote, posted_at: VecDeque::with_capacity(run.depth as usize) });
+            qps.push(BwQp { sending, remote, posted_at: VecDeque::with_capacity(run.depth as usize) });
         }
         match run.op {
             Op::Send | Op::Write => {
@@ -94,7 +99,8 @@ impl<'a> Client<'a> {
             session.post_empty_receives(CREDIT_RECEIVES)?;
         }
         let expected = (run.op == Op::Read && run.verify).then(|| Expected::new(run.seed, run.size));
-        let outcome = Outcome { messages: Vec::new(), elapsed: Duration::ZERO, times: Times::new(), compared_bytes: 0 };
+        let outcome =
+            BwOutcome { messages: Vec::new(), elapsed: Duration::ZERO, times: LatencyTimes::new(), compared_bytes: 0 };
         Ok(Self { run, session, qps, expected, outcome })
     }
 
@@ -102,14 +108,14 @@ impl<'a> Client<'a> {
     ///
     /// # Errors
     /// When work fails, data is wrong, or the server or the daemon is gone.
-    pub(crate) fn run(mut self, channel: &mut Channel, goal: Goal) -> anyhow::Result<Outcome> {
+    pub(crate) fn run(mut self, channel: &mut ControlChannel, goal: ProgressGoal) -> anyhow::Result<BwOutcome> {
         let progress = Progress::new(goal, self.run.size);
         let mut events = Vec::new();
         let begin = Instant::now();
         let (mut looked, mut moved) = (begin, begin);
         let mut end = match goal {
-            Goal::Time(time) => Some(begin + time),
-            Goal::Messages(_) => None,
+            ProgressGoal::Time(time) => Some(begin + time),
+            ProgressGoal::Messages(_) => None,
         };
         let mut now = begin;
         while !self.qps.iter().all(|qp| qp.sending.is_done()) {
@@ -149,7 +155,7 @@ impl<'a> Client<'a> {
             if wanted == 0 {
                 return Ok(());
             }
-            let posts: [Post; POST_BURST] = array::from_fn(|ahead| lane.sending.peek(ahead as u64));
+            let posts: [PostedWork; POST_BURST] = array::from_fn(|ahead| lane.sending.peek(ahead as u64));
             let sges: [[Sge; 1]; POST_BURST] = array::from_fn(|at| [self.sge(qp, posts[at])]);
             let requests: [SendRequest<'_>; POST_BURST] = array::from_fn(|at| self.request(qp, posts[at], &sges[at]));
             let posted = match self.session.qps[qp].post_sends(&requests[..wanted]) {
@@ -168,7 +174,7 @@ impl<'a> Client<'a> {
     }
 
     /// Where the message lies on this side.
-    fn sge(&self, qp: usize, post: Post) -> Sge {
+    fn sge(&self, qp: usize, post: PostedWork) -> Sge {
         let begin = match self.run.op {
             Op::Send | Op::Write => pattern::offset(qp as u32, post.sequence) as usize,
             Op::Read => self.slot(qp, post.sequence),
@@ -181,7 +187,7 @@ impl<'a> Client<'a> {
         (slots_bytes(self.run) * qp as u64 + slot(self.run, sequence)) as usize
     }
 
-    fn request<'s>(&self, qp: usize, post: Post, sges: &'s [Sge]) -> SendRequest<'s> {
+    fn request<'s>(&self, qp: usize, post: PostedWork, sges: &'s [Sge]) -> SendRequest<'s> {
         let remote = self.qps[qp].remote;
         let request = match self.run.op {
             Op::Send => SendRequest::send(sges),
@@ -229,10 +235,10 @@ impl<'a> Client<'a> {
 }
 
 /// Looks after the control channel in the middle of a run.
-pub(crate) fn look_after(channel: &mut Channel) -> anyhow::Result<()> {
+pub(crate) fn look_after(channel: &mut ControlChannel) -> anyhow::Result<()> {
     match channel.look()? {
         None => Ok(()),
-        Some(Message::Verdict(Verdict { mismatch: Some(mismatch), .. })) => Err(mismatch.into()),
+        Some(ControlMessage::Verdict(PeerVerdict { mismatch: Some(mismatch), .. })) => Err(mismatch.into()),
         Some(other) => bail!("the server said {other:?} in the middle of the run"),
     }
 }

@@ -8,10 +8,10 @@ use roced_client::{Error, RecvRequest, SendRequest};
 use super::{NOTICE_RECEIVES, gives_credit, slot, slots_bytes};
 use crate::{
     cli::Op,
-    control::{Channel, Message, Run},
+    control::{ControlChannel, ControlMessage, Run},
     flow::Receiving,
     pattern::{self, Expected, Mismatch},
-    session::{Event, Session, TICK},
+    session::{Event, RunSession, TICK},
 };
 
 /// How long messages may still be missing after the client said that all of them are complete.
@@ -21,7 +21,7 @@ const MISSING_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Server<'a> {
     run: &'a Run,
-    session: &'a mut Session,
+    session: &'a mut RunSession,
     qps: Vec<Receiving>,
     expected: Option<Expected>,
     compared_bytes: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Server<'a> {
 
 impl<'a> Server<'a> {
     /// Ready for the client. To be made before the queue pairs are connected: receives must be there before messages are.
-    pub(crate) fn new(run: &'a Run, session: &'a mut Session) -> anyhow::Result<Self> {
+    pub(crate) fn new(run: &'a Run, session: &'a mut RunSession) -> anyhow::Result<Self> {
         let qps = vec![Receiving::new(run.depth); session.qps.len()];
         match run.op {
             Op::Read => pattern::make(run.seed, run.size, |at, piece| session.memory.write_at(at, piece)),
@@ -47,7 +47,7 @@ impl<'a> Server<'a> {
     }
 
     /// The queue pairs, to be connected.
-    pub(crate) fn session(&self) -> &Session {
+    pub(crate) fn session(&self) -> &RunSession {
         self.session
     }
 
@@ -55,7 +55,7 @@ impl<'a> Server<'a> {
     ///
     /// # Errors
     /// When data is wrong ([`Mismatch`]), messages are missing, work fails, or the client or the daemon is gone.
-    pub(crate) fn run(mut self, channel: &mut Channel) -> anyhow::Result<u64> {
+    pub(crate) fn run(mut self, channel: &mut ControlChannel) -> anyhow::Result<u64> {
         let mut events = Vec::new();
         let (mut looked, mut moved) = (Instant::now(), Instant::now());
         let mut finish: Option<Vec<u64>> = None;
@@ -72,7 +72,9 @@ impl<'a> Server<'a> {
                 looked = now;
                 match channel.look()? {
                     None => {}
-                    Some(Message::Finish { messages }) if finish.is_none() && messages.len() == self.qps.len() => {
+                    Some(ControlMessage::Finish { messages })
+                        if finish.is_none() && messages.len() == self.qps.len() =>
+                    {
                         (finish, moved) = (Some(messages), now);
                     }
                     Some(other) => bail!("the client said {other:?} in the middle of the run"),

@@ -15,7 +15,7 @@ use super::layout::armed;
 
 /// What completions a client wants to hear of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum CompletionRequest {
     /// Solicited ones, and those with an error.
     Solicited,
     /// All.
@@ -24,10 +24,10 @@ pub enum Wanted {
 
 /// The client: "tell me of the next completion". Look at every lane once more after this, and only then wait.
 /// A request for all completions is not weakened by a later one for solicited ones.
-pub fn arm(word: &AtomicU32, wanted: Wanted) {
+pub fn arm(word: &AtomicU32, wanted: CompletionRequest) {
     match wanted {
-        Wanted::Any => word.store(armed::ANY, Ordering::Relaxed),
-        Wanted::Solicited => {
+        CompletionRequest::Any => word.store(armed::ANY, Ordering::Relaxed),
+        CompletionRequest::Solicited => {
             // Fails when a request is there already: it asks for at least as much.
             let _already_armed =
                 word.compare_exchange(armed::NO, armed::SOLICITED, Ordering::Relaxed, Ordering::Relaxed);
@@ -38,12 +38,12 @@ pub fn arm(word: &AtomicU32, wanted: Wanted) {
 
 /// The worker, after it published completions: the request that it took and now owes an event for. `solicited`: one of
 /// them was solicited or an error. Any number that a hostile client writes here is a request or none.
-pub fn fire(word: &AtomicU32, solicited: bool) -> Option<Wanted> {
+pub fn fire(word: &AtomicU32, solicited: bool) -> Option<CompletionRequest> {
     fence(Ordering::SeqCst);
     let seen = word.load(Ordering::Relaxed);
     let wanted = match seen {
-        armed::ANY => Wanted::Any,
-        armed::SOLICITED if solicited => Wanted::Solicited,
+        armed::ANY => CompletionRequest::Any,
+        armed::SOLICITED if solicited => CompletionRequest::Solicited,
         _ => return None,
     };
     // Another worker may have taken it meanwhile.

@@ -12,10 +12,10 @@ use std::{
 };
 
 use roced::{
-    clients::environment::Workers,
+    clients::environment::WorkerAccess,
     memory::{
         client_memory::ClientMemory,
-        queues::{Channel, new_cq, new_qp, new_session, new_srq},
+        queues::{CqChannel, new_cq, new_qp, new_session, new_srq},
         quota::Room,
     },
     worker::{
@@ -169,7 +169,7 @@ impl Client {
         memory.write(0, &[UNTOUCHED; REGION.start as usize]);
         memory.write(REGION.end, &[UNTOUCHED; (MEMORY_BYTES - REGION.end) as usize]);
         let layout = CqLayout::new(CQ_ENTRIES, 1).expect("a small queue");
-        let (channel, events) = Channel::create().expect("a socket pair");
+        let (channel, events) = CqChannel::create().expect("a socket pair");
         let (cq_rings, cq_rings_fd) =
             new_cq(Cqn(number), SessionId(number), layout, Some(&Arc::new(channel)), Room::default())
                 .expect("a small queue");

@@ -25,7 +25,7 @@ use roced::{
     clients::{Clients, DeviceSetup, environment::Environment, listener::Listener},
     config::{ClientLimits, DeviceLimits, Limits},
     memory::queues::SleepBoard,
-    net::{Change, FollowId, NextHop},
+    net::{FollowId, NetworkChange, NextHop},
 };
 use roced_shared::abi::{
     VERSION,
@@ -326,14 +326,14 @@ impl Daemon {
         let change = match what & 3 {
             0 => {
                 self.net.port.link_up = !self.net.port.link_up;
-                Change::Link(DEVICE)
+                NetworkChange::Link(DEVICE)
             }
-            1 => Change::Gids(DEVICE),
+            1 => NetworkChange::Gids(DEVICE),
             2 => {
                 self.net.elsewhere = (what & 0x80 == 0).then_some(next);
                 return;
             }
-            _ => Change::NextHop(FollowId(u64::from(what >> 6)), next),
+            _ => NetworkChange::NextHop(FollowId(u64::from(what >> 6)), next),
         };
         self.with_outside(|clients, environment| clients.on_changes(&[change], environment));
     }

@@ -10,9 +10,9 @@ use std::{
 };
 
 use roced::{
-    clients::environment::{Network, Port, Workers},
+    clients::environment::{DevicePort, Network, WorkerAccess},
     memory::queues::SleepBoard,
-    net::{FollowId, GidEntry, NextHop, NoRoute, RoceVersion},
+    net::{FollowId, GidTableEntry, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},
         endpoints::{EndpointLocation, Endpoints},
@@ -167,7 +167,7 @@ impl Crew {
     }
 }
 
-impl Workers for Crew {
+impl WorkerAccess for Crew {
     fn call(&mut self, worker: WorkerId, command: Command) -> Result<Answer, CallError> {
         Ok(self.workers[worker.0 as usize].carry_out(command))
     }
@@ -176,7 +176,7 @@ impl Workers for Crew {
 /// A network with two addresses of ours.
 #[derive(Debug)]
 pub(crate) struct Net {
-    pub(crate) port: Port,
+    pub(crate) port: DevicePort,
     /// How others are reached; `None`: not at all.
     pub(crate) elsewhere: Option<NextHop>,
     /// Destinations that are followed, with the number of followers.
@@ -188,7 +188,7 @@ pub(crate) struct Net {
 
 impl Net {
     pub(crate) fn new() -> Self {
-        let port = Port {
+        let port = DevicePort {
             mac: [2, 0, 0, 0, 0, 1],
             link_up: true,
             link_mtu_bytes: 4200,
@@ -201,20 +201,20 @@ impl Net {
 }
 
 impl Network for Net {
-    fn port(&self, _: DeviceId) -> Port {
+    fn port(&self, _: DeviceId) -> DevicePort {
         self.port
     }
 
-    fn gid(&self, _: DeviceId, index: u32) -> Option<GidEntry> {
+    fn gid(&self, _: DeviceId, index: u32) -> Option<GidTableEntry> {
         let address = match index {
             0 => IpAddr::from([10, 9, 0, 1]),
             2 => IpAddr::from([0xfd00, 9, 0, 0, 0, 0, 0, 1]),
             _ => return None,
         };
-        Some(GidEntry { address, ifindex: 7, vlan: None, prefix_len: 24, roce: RoceVersion::V2 })
+        Some(GidTableEntry { address, ifindex: 7, vlan: None, prefix_len: 24, roce: RoceVersion::V2 })
     }
 
-    fn follow(&mut self, device: DeviceId, source: GidEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
+    fn follow(&mut self, device: DeviceId, source: GidTableEntry, to: IpAddr) -> Result<(FollowId, NextHop), NoRoute> {
         let local = [0, 2].iter().any(|index| self.gid(device, *index).is_some_and(|gid| gid.address == to));
         let next = if local { Some(NextHop::Local(device)) } else { self.elsewhere };
         let next = next.ok_or(NoRoute { from: source.address, destination: to })?;
@@ -235,12 +235,12 @@ impl Network for Net {
         }
     }
 
-    fn join(&mut self, _: DeviceId, _: GidEntry, group: IpAddr) -> io::Result<()> {
+    fn join(&mut self, _: DeviceId, _: GidTableEntry, group: IpAddr) -> io::Result<()> {
         self.joined.push(group);
         Ok(())
     }
 
-    fn leave(&mut self, _: DeviceId, _: GidEntry, group: IpAddr) {
+    fn leave(&mut self, _: DeviceId, _: GidTableEntry, group: IpAddr) {
         let at = self.joined.iter().position(|joined| *joined == group).expect("it was joined");
         self.joined.swap_remove(at);
     }

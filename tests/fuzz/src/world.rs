@@ -9,7 +9,7 @@ use roced_shared::{
     ids::{EndpointId, MemoryObjectId, Pdn, Qpn},
 };
 use roced_transport::{
-    ah::AddressHandle,
+    ah::AhEntry,
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::Egress,
@@ -176,7 +176,7 @@ impl World {
         if service == ServiceType::Ud {
             for (number, pd) in [(0, PD), (1, Pdn(2)), (3, PD)] {
                 let mtu_bytes = world.ah_mtu(number);
-                let handle = AddressHandle { pd, path: PathState::Ready(path()), mtu_bytes };
+                let handle = AhEntry { pd, path: PathState::Ready(path()), mtu_bytes };
                 world.endpoint.insert_ah(number, handle).expect("room");
             }
         }

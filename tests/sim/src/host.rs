@@ -8,7 +8,7 @@ use roced_shared::{
     ids::{EndpointId, Qpn},
 };
 use roced_transport::{
-    ah::AddressHandle,
+    ah::AhEntry,
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::{Abort, Egress, EmitError, FrameMut, Wire},
@@ -239,10 +239,10 @@ pub(crate) fn connect(
     // IBTA v1 table 91: what only answers need is no attribute of a service without them.
     let to_receive = if settings.service.is_reliable() { MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER } else { 0 };
     if settings.service == Service::Datagram {
-        let handle = AddressHandle { pd: PD, path: PathState::Ready(path), mtu_bytes: settings.mtu };
+        let handle = AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: settings.mtu };
         for (number, pd) in [(slot as u32, PD), (OTHER_PD_AH, OTHER_PD)] {
             endpoint.remove_ah(number);
-            endpoint.insert_ah(number, AddressHandle { pd, ..handle }).expect("just removed");
+            endpoint.insert_ah(number, AhEntry { pd, ..handle }).expect("just removed");
         }
     }
     let connected = [

@@ -10,7 +10,7 @@ const WIDTH: usize = 100;
 /// Pronouns for persons: packets and queue pairs are none.
 const PEOPLE: [&str; 8] = ["who", "whoever", "whom", "whose", "nobody", "somebody", "anybody", "everybody"];
 
-/// Words that begin a clause in place of a noun where they follow one of [`BEFORE_CLAUSE`] or begin a sentence.
+/// Words that begin a clause in place of a noun.
 const CLAUSE: [&str; 2] = ["what", "whatever"];
 
 /// What is counted in a text.

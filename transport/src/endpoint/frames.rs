@@ -6,7 +6,7 @@ use super::Endpoint;
 use crate::{
     clock::Nanos,
     io::{App, BorrowedPayload, Segments},
-    out_of_order::{NotBuffered, Side},
+    out_of_order::{HeldSide, NotBuffered},
     qp::Context,
     reject::{Disposition, DropReason},
     wire::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Whom a packet is for.
-enum To {
+enum Destination {
     /// The queue pair of that index.
     Qp(u32),
     /// Those that are attached to the group of its destination.
@@ -27,8 +27,8 @@ impl Endpoint {
     /// A frame arrived.
     pub fn on_frame(&mut self, now: Nanos, frame: &Segments<'_>, app: &mut impl App) -> Disposition {
         let taken = frame::parse(frame).and_then(|packet| match self.admit(&packet)? {
-            To::Qp(index) => Ok(self.deliver(now, &packet, index, Some(frame), app)),
-            To::Group => Ok(self.deliver_to_group(now, &packet, frame, app)),
+            Destination::Qp(index) => Ok(self.deliver(now, &packet, index, Some(frame), app)),
+            Destination::Group => Ok(self.deliver_to_group(now, &packet, frame, app)),
         });
         self.counted(taken)
     }
@@ -81,17 +81,17 @@ impl Endpoint {
     }
 
     /// Everything that must hold before a packet from the wire may change anything.
-    fn admit(&self, packet: &Packet<'_>) -> Result<To, DropReason> {
+    fn admit(&self, packet: &Packet<'_>) -> Result<Destination, DropReason> {
         if packet.bth.dest_qpn == Qpn::MULTICAST {
             if self.groups.members(&packet.destination).is_empty() {
                 return Err(DropReason::NoSuchGroup);
             }
             packet.check_integrity()?;
-            return Ok(To::Group);
+            return Ok(Destination::Group);
         }
         let index = self.admit_to_qp(packet)?;
         packet.check_integrity()?;
-        Ok(To::Qp(index))
+        Ok(Destination::Qp(index))
     }
 
     /// The queue pair that a packet is for, and from whose peer it comes.
@@ -103,7 +103,14 @@ impl Endpoint {
 
     /// Keeps a packet that came before its turn.
     #[cold]
-    fn hold(&mut self, index: u32, side: Side, packet: &Packet<'_>, now: Nanos, frame: &Segments<'_>) -> Disposition {
+    fn hold(
+        &mut self,
+        index: u32,
+        side: HeldSide,
+        packet: &Packet<'_>,
+        now: Nanos,
+        frame: &Segments<'_>,
+    ) -> Disposition {
         let qp = self.qps.get_mut(index).expect("it was just spoken to");
         match qp.hold(&mut self.held, side, packet, frame, now) {
             Ok(()) => Disposition::Held,

@@ -8,7 +8,7 @@ use roced_shared::abi::{control::access, wqe::SendOp};
 
 use super::{
     Context, QpBase,
-    responder::{ACCESS, INVALID, Refused},
+    responder::{ACCESS, INVALID, RequestRefused},
     send_queue::SendEntry,
 };
 use crate::{
@@ -46,7 +46,7 @@ pub(crate) fn execute<A: App>(
     operation: Operation,
     base: &QpBase,
     cx: &mut Context<'_, A>,
-) -> Result<u64, Refused> {
+) -> Result<u64, RequestRefused> {
     if base.attributes.access & access::REMOTE_ATOMIC == 0 {
         return Err(ACCESS);
     }

@@ -11,7 +11,7 @@ use roced_shared::{
 
 use super::{
     Context, PathState, QpConfig, RecvQueue, State,
-    events::Events,
+    events::QpEvents,
     key_change::KeyChanges,
     send_queue::{SendEntry, SendQueue},
 };
@@ -45,7 +45,7 @@ pub(crate) struct QpBase {
     /// cut messages alike.
     pub(super) lends: bool,
     pub(super) counters: QpTally,
-    pub(super) events: Events,
+    pub(super) events: QpEvents,
     /// The client wants to hear when the send queue has drained.
     pub(super) tell_drained: bool,
     /// A request has come since the queue pair began to receive.

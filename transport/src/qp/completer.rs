@@ -10,10 +10,10 @@ use roced_shared::abi::{cqe::Status, wqe::SendOp};
 
 use super::{
     Context, QpBase,
-    deferred::{Answer, DeferredAnswer},
+    deferred::{DeferredAnswer, PeerAnswer},
     key_change::KeyRequest,
     life::SourcePort,
-    requester::{AckRequest, Requester, Sent, SentAgain},
+    requester::{AckRequest, Requester, SentAgain, SentRequest},
     retry::{RNR_RETRY_FOREVER, ack_timeout},
     scatter::SgeCursor,
     selective::Selective,
@@ -144,7 +144,7 @@ impl Completer {
     }
 
     /// A request was sent.
-    pub(crate) fn on_sent(&mut self, sent: &Sent, base: &QpBase, now: Nanos) {
+    pub(crate) fn on_sent(&mut self, sent: &SentRequest, base: &QpBase, now: Nanos) {
         // One that does not ask now is as good as asked about: whatever becomes of that, the ACK timer ends it.
         if sent.asks != AckRequest::Not {
             self.on_asked(sent.psn.plus(sent.packets - 1), base, now);
@@ -317,7 +317,7 @@ impl Completer {
                 match self.advance(psn, base, queue, requester, cx) {
                     Ok(()) => self.on_sequence_nak(base, queue, requester, cx),
                     Err(Gap) => {
-                        self.remember(psn, Answer::Missing, base, requester);
+                        self.remember(psn, PeerAnswer::Missing, base, requester);
                         self.on_gap(None, base, queue, requester, cx)?;
                     }
                 }
@@ -327,7 +327,7 @@ impl Completer {
                 match self.advance(psn, base, queue, requester, cx) {
                     Ok(()) => self.on_rnr(timer, base, queue, requester, cx),
                     Err(Gap) => {
-                        self.remember(psn, Answer::NotReady(timer), base, requester);
+                        self.remember(psn, PeerAnswer::NotReady(timer), base, requester);
                         self.on_gap(None, base, queue, requester, cx)?;
                     }
                 }
@@ -604,7 +604,7 @@ impl Completer {
     pub(super) fn on_gone_back(&mut self) {
         self.selective.on_gone_back();
         // A refusal stays; what else was said will be said again.
-        self.behind = self.behind.filter(|behind| matches!(behind.said, Answer::Refused(_)));
+        self.behind = self.behind.filter(|behind| matches!(behind.said, PeerAnswer::Refused(_)));
         // Nothing is outstanding now; the timer starts with the next packet.
         self.ack_deadline = Nanos::NEVER;
     }

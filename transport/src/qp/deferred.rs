@@ -11,14 +11,14 @@ use crate::{clock::Nanos, io::App, psn::Psn, wire::aeth::NakCode};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeferredAnswer {
     pub(super) psn: Psn,
-    pub(super) said: Answer,
+    pub(super) said: PeerAnswer,
     /// When it is acted upon at the latest.
     pub(super) due: Nanos,
 }
 
 /// What was said of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Answer {
+pub(super) enum PeerAnswer {
     /// It did not arrive, and others behind it did.
     Missing,
     /// It found no receive; to be sent again after the time of this code.
@@ -30,8 +30,8 @@ pub(super) enum Answer {
 impl Completer {
     /// The peer said that of the request with `psn`. What is sent again anyway, as all from the gap on is without selective recovery, it
     /// will be said of again.
-    pub(super) fn remember(&mut self, psn: Psn, said: Answer, base: &QpBase, requester: &Requester) {
-        let is_refused = matches!(self.behind, Some(DeferredAnswer { said: Answer::Refused(_), .. }));
+    pub(super) fn remember(&mut self, psn: Psn, said: PeerAnswer, base: &QpBase, requester: &Requester) {
+        let is_refused = matches!(self.behind, Some(DeferredAnswer { said: PeerAnswer::Refused(_), .. }));
         let is_before_cursor = psn.distance_from(requester.cursor()) < 0;
         if base.recovery.is_selective() && is_before_cursor && !is_refused {
             self.behind = Some(DeferredAnswer { psn, said, due: Nanos::NEVER });
@@ -40,17 +40,17 @@ impl Completer {
 
     /// The peer refused the request with `psn`, behind answers that may have been overtaken.
     pub(super) fn remember_refusal(&mut self, psn: Psn, code: NakCode, base: &QpBase, now: Nanos) {
-        let is_refused = matches!(self.behind, Some(DeferredAnswer { said: Answer::Refused(_), .. }));
+        let is_refused = matches!(self.behind, Some(DeferredAnswer { said: PeerAnswer::Refused(_), .. }));
         if !is_refused {
             let due = now + self.refusal_delay(base);
-            self.behind = Some(DeferredAnswer { psn, said: Answer::Refused(code), due });
+            self.behind = Some(DeferredAnswer { psn, said: PeerAnswer::Refused(code), due });
         }
     }
 
     /// An answer came: others may follow.
     pub(super) fn put_off_refusal(&mut self, base: &QpBase, now: Nanos) {
         let delay = self.refusal_delay(base);
-        if let Some(DeferredAnswer { said: Answer::Refused(_), due, .. }) = &mut self.behind {
+        if let Some(DeferredAnswer { said: PeerAnswer::Refused(_), due, .. }) = &mut self.behind {
             *due = now + delay;
         }
     }
@@ -61,7 +61,7 @@ impl Completer {
 
     /// The answers before a refused request do not come any more.
     pub(super) fn end_refused<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
-        if let Some(DeferredAnswer { psn, said: Answer::Refused(code), .. }) = self.behind.take() {
+        if let Some(DeferredAnswer { psn, said: PeerAnswer::Refused(code), .. }) = self.behind.take() {
             self.flush_before(psn, base, queue, cx);
             self.on_remote_error(code, base, queue, cx);
         }
@@ -81,9 +81,9 @@ impl Completer {
             return;
         }
         match said {
-            Answer::Missing => self.on_sequence_nak(base, queue, requester, cx),
-            Answer::NotReady(timer) => self.on_rnr(timer, base, queue, requester, cx),
-            Answer::Refused(code) => self.on_remote_error(code, base, queue, cx),
+            PeerAnswer::Missing => self.on_sequence_nak(base, queue, requester, cx),
+            PeerAnswer::NotReady(timer) => self.on_rnr(timer, base, queue, requester, cx),
+            PeerAnswer::Refused(code) => self.on_remote_error(code, base, queue, cx),
         }
     }
 }

@@ -42,9 +42,9 @@ const RECV_CQ_ERROR: u32 = 31;
 
 /// Events that nobody was told of yet, a bit for each kind.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Events(u32);
+pub(super) struct QpEvents(u32);
 
-impl Events {
+impl QpEvents {
     /// An event about the queue pair.
     pub(super) const fn add(&mut self, kind: u32) {
         self.0 |= 1 << kind;

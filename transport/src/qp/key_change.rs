@@ -79,7 +79,7 @@ pub(crate) enum Waiter {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum KeyChangeStage {
     /// Nobody was told yet.
     Wanted(KeyRequest),
     /// Under way.
@@ -89,14 +89,14 @@ enum Stage {
 /// What the two halves of one queue pair wait for: one change each.
 #[derive(Debug, Default)]
 pub(crate) struct KeyChanges {
-    requester: Option<Stage>,
-    responder: Option<Stage>,
+    requester: Option<KeyChangeStage>,
+    responder: Option<KeyChangeStage>,
 }
 
 impl KeyChanges {
     /// This half waits for that from now on.
     pub(crate) fn want(&mut self, waiter: Waiter, wish: KeyRequest) {
-        *self.of(waiter) = Some(Stage::Wanted(wish));
+        *self.of(waiter) = Some(KeyChangeStage::Wanted(wish));
     }
 
     /// This half waits.
@@ -109,14 +109,15 @@ impl KeyChanges {
 
     /// There is a wish that nobody was told of.
     pub(crate) const fn has_wish(&self) -> bool {
-        matches!(self.requester, Some(Stage::Wanted(_))) || matches!(self.responder, Some(Stage::Wanted(_)))
+        matches!(self.requester, Some(KeyChangeStage::Wanted(_)))
+            || matches!(self.responder, Some(KeyChangeStage::Wanted(_)))
     }
 
     /// A wish that nobody was told of, which goes under this ticket.
     pub(crate) fn take_wish(&mut self, ticket: u64) -> Option<KeyRequest> {
         for stage in [&mut self.requester, &mut self.responder] {
-            if let Some(Stage::Wanted(wish)) = *stage {
-                *stage = Some(Stage::Asked(ticket));
+            if let Some(KeyChangeStage::Wanted(wish)) = *stage {
+                *stage = Some(KeyChangeStage::Asked(ticket));
                 return Some(wish);
             }
         }
@@ -127,7 +128,7 @@ impl KeyChanges {
     pub(crate) fn finish(&mut self, ticket: u64) -> Option<Waiter> {
         for waiter in [Waiter::Requester, Waiter::Responder] {
             let stage = self.of(waiter);
-            if matches!(stage, Some(Stage::Asked(asked)) if *asked == ticket) {
+            if matches!(stage, Some(KeyChangeStage::Asked(asked)) if *asked == ticket) {
                 *stage = None;
                 return Some(waiter);
             }
@@ -140,7 +141,7 @@ impl KeyChanges {
         *self = Self::default();
     }
 
-    const fn of(&mut self, waiter: Waiter) -> &mut Option<Stage> {
+    const fn of(&mut self, waiter: Waiter) -> &mut Option<KeyChangeStage> {
         match waiter {
             Waiter::Requester => &mut self.requester,
             Waiter::Responder => &mut self.responder,

@@ -52,7 +52,7 @@ pub use self::events::{QpEvent, Subject};
 pub(crate) use self::recv_queue::RecvQueue;
 use self::{
     base::{QpBase, Received},
-    events::Events,
+    events::QpEvents,
     key_change::{KeyChanges, Waiter},
     out_of_order::OutOfOrder,
     reliable::Reliable,
@@ -196,7 +196,7 @@ impl Qp {
                 path: PathState::Resolving,
                 lends: false,
                 counters: QpTally::default(),
-                events: Events::default(),
+                events: QpEvents::default(),
                 tell_drained: false,
                 established: false,
                 lives: 0,
@@ -635,7 +635,7 @@ impl Qp {
         self.roles.reset(self.base.config.window_packets);
         self.base.attributes = QpAttributes::default();
         self.base.path = PathState::Resolving;
-        self.base.events = Events::default();
+        self.base.events = QpEvents::default();
         self.base.lends = false;
         (self.base.tell_drained, self.base.established, self.base.last_wqe_told) = (false, false, false);
         self.base.keys.clear();

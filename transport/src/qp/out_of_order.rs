@@ -15,7 +15,7 @@ use crate::{
     clock::Nanos,
     counters::QpCount,
     io::{App, Segments},
-    out_of_order::{NotBuffered, OutOfOrderList, OutOfOrderPool, Side},
+    out_of_order::{HeldSide, NotBuffered, OutOfOrderList, OutOfOrderPool},
     psn::Psn,
     recovery::RecoveryConfig,
     reject::DropReason,
@@ -57,14 +57,14 @@ struct Buffer {
 }
 
 impl Buffer {
-    const fn new(qpn: Qpn, side: Side) -> Self {
+    const fn new(qpn: Qpn, side: HeldSide) -> Self {
         Self { list: OutOfOrderList::new(qpn.index(), side), missing: Psn::new(0), direct: 0 }
     }
 }
 
 impl OutOfOrder {
     pub(crate) const fn new(qpn: Qpn) -> Self {
-        let (requests, responses) = (Buffer::new(qpn, Side::Requests), Buffer::new(qpn, Side::Responses));
+        let (requests, responses) = (Buffer::new(qpn, HeldSide::Requests), Buffer::new(qpn, HeldSide::Responses));
         Self { requests, responses, unkept: None }
     }
 
@@ -79,20 +79,20 @@ impl OutOfOrder {
 
     /// A packet with this PSN is not kept, and others before it perhaps. A request comes again when it is complained of; a response
     /// does when it is asked for again.
-    fn miss(&mut self, side: Side, psn: Psn) {
-        if side == Side::Responses && self.unkept.is_none_or(|known| psn.distance_from(known) > 0) {
+    fn miss(&mut self, side: HeldSide, psn: Psn) {
+        if side == HeldSide::Responses && self.unkept.is_none_or(|known| psn.distance_from(known) > 0) {
             self.unkept = Some(psn);
         }
     }
 
-    const fn buffer(&mut self, side: Side) -> &mut Buffer {
+    const fn buffer(&mut self, side: HeldSide) -> &mut Buffer {
         match side {
-            Side::Requests => &mut self.requests,
-            Side::Responses => &mut self.responses,
+            HeldSide::Requests => &mut self.requests,
+            HeldSide::Responses => &mut self.responses,
         }
     }
 
-    const fn list(&mut self, side: Side) -> &mut OutOfOrderList {
+    const fn list(&mut self, side: HeldSide) -> &mut OutOfOrderList {
         &mut self.buffer(side).list
     }
 
@@ -116,14 +116,16 @@ impl Qp {
 
     /// A packet dropped for this reason is to be held instead. Only a reliable connection makes good what is missing. Nothing is held
     /// for a plain peer: what is held is acknowledged before it is sent again.
-    pub(crate) fn may_hold(&self, packet: &Packet<'_>, reason: DropReason, now: Nanos) -> Option<Side> {
+    pub(crate) fn may_hold(&self, packet: &Packet<'_>, reason: DropReason, now: Nanos) -> Option<HeldSide> {
         if !self.base.recovery.is_selective() {
             return None;
         }
         let roles = self.roles.reliable()?;
         let side = match reason {
-            DropReason::OutOfSequence if !is_plain(packet) && roles.responder.may_hold(packet, now) => Side::Requests,
-            DropReason::ResponseGap if roles.completer.may_hold(packet, &self.send_queue, now) => Side::Responses,
+            DropReason::OutOfSequence if !is_plain(packet) && roles.responder.may_hold(packet, now) => {
+                HeldSide::Requests
+            }
+            DropReason::ResponseGap if roles.completer.may_hold(packet, &self.send_queue, now) => HeldSide::Responses,
             _ => return None,
         };
         self.expected_by(side).map(|_| side)
@@ -133,7 +135,7 @@ impl Qp {
     pub(crate) fn hold(
         &mut self,
         pool: &mut OutOfOrderPool,
-        side: Side,
+        side: HeldSide,
         packet: &Packet<'_>,
         frame: &Segments<'_>,
         now: Nanos,
@@ -158,7 +160,12 @@ impl Qp {
 
     /// A packet came that is held already. Where they differ one of them is of an earlier life of the connection, or forged, and nothing
     /// tells which: both go, and the PSN is asked for when it is missed.
-    fn check_twice(&mut self, pool: &mut OutOfOrderPool, side: Side, packet: &Packet<'_>) -> Result<(), NotBuffered> {
+    fn check_twice(
+        &mut self,
+        pool: &mut OutOfOrderPool,
+        side: HeldSide,
+        packet: &Packet<'_>,
+    ) -> Result<(), NotBuffered> {
         let list = self.out_of_order.list(side);
         let Some(slot) = pool.find(list, packet.bth.psn) else { return Err(NotBuffered::NoRoom) };
         if frame::parse(&[pool.frame(slot)]).is_ok_and(|held| is_same(&held, packet)) {
@@ -170,14 +177,14 @@ impl Qp {
     }
 
     /// The slot of a packet whose turn it is.
-    pub(crate) fn next_held(&self, pool: &OutOfOrderPool) -> Option<(Side, u32)> {
+    pub(crate) fn next_held(&self, pool: &OutOfOrderPool) -> Option<(HeldSide, u32)> {
         let find = |side, buffer: &Buffer| Some((side, pool.find(&buffer.list, self.expected_by(side)?)?));
-        find(Side::Requests, &self.out_of_order.requests)
-            .or_else(|| find(Side::Responses, &self.out_of_order.responses))
+        find(HeldSide::Requests, &self.out_of_order.requests)
+            .or_else(|| find(HeldSide::Responses, &self.out_of_order.responses))
     }
 
     /// A packet had its turn.
-    pub(crate) fn release(&mut self, pool: &mut OutOfOrderPool, side: Side, slot: u32) {
+    pub(crate) fn release(&mut self, pool: &mut OutOfOrderPool, side: HeldSide, slot: u32) {
         let buffer = self.out_of_order.buffer(side);
         pool.release(&mut buffer.list, slot);
         buffer.direct = 0;
@@ -187,9 +194,9 @@ impl Qp {
     /// waits for any more (error, another state) goes, and what lies behind its turn, which only a peer that lies can bring about.
     pub(crate) fn forget_held(&mut self, pool: &mut OutOfOrderPool) -> u32 {
         let mut forgotten = 0;
-        for side in [Side::Requests, Side::Responses] {
+        for side in [HeldSide::Requests, HeldSide::Responses] {
             let expected = self.expected_by(side);
-            if side == Side::Responses && expected.is_none() {
+            if side == HeldSide::Responses && expected.is_none() {
                 self.out_of_order.unkept = None;
             }
             let list = self.out_of_order.list(side);
@@ -211,7 +218,7 @@ impl Qp {
         let farthest = self.out_of_order.responses.list.farthest();
         let responses = pool.release_older(&mut self.out_of_order.responses.list, moment);
         if responses > 0 {
-            self.out_of_order.miss(Side::Responses, farthest);
+            self.out_of_order.miss(HeldSide::Responses, farthest);
         }
         if let Some(Reliable { responder, .. }) = self.roles.reliable_mut()
             && requests > 0
@@ -233,7 +240,7 @@ impl Qp {
     /// their turn comes. Gives how many packets are given up.
     pub(crate) fn on_direct(&mut self, pool: &mut OutOfOrderPool, asks: bool) -> u32 {
         let mut given_up = 0;
-        for side in [Side::Requests, Side::Responses] {
+        for side in [HeldSide::Requests, HeldSide::Responses] {
             let expected = self.expected_by(side);
             let buffer = self.out_of_order.buffer(side);
             if buffer.list.is_empty() || expected == Some(buffer.missing) {
@@ -246,7 +253,7 @@ impl Qp {
             let farthest = buffer.list.farthest();
             given_up += pool.release_all(&mut buffer.list);
             self.out_of_order.miss(side, farthest);
-            if let (Side::Responses, Some(expected), Some(roles)) = (side, expected, self.roles.reliable_mut()) {
+            if let (HeldSide::Responses, Some(expected), Some(roles)) = (side, expected, self.roles.reliable_mut()) {
                 roles.completer.selective.on_given_up(expected, farthest);
             }
         }
@@ -256,7 +263,7 @@ impl Qp {
     /// All that had its turn is done. What is still held lies behind a hole, which may be a new one. Where a missing packet came by
     /// itself the next has the whole delay to follow.
     pub(crate) fn on_exposed<A: App>(&mut self, pool: &OutOfOrderPool, cx: &mut Context<'_, A>) {
-        for side in [Side::Requests, Side::Responses] {
+        for side in [HeldSide::Requests, HeldSide::Responses] {
             let Some(missing) = self.expected_by(side).filter(|_| !self.out_of_order.list(side).is_empty()) else {
                 continue;
             };
@@ -271,8 +278,10 @@ impl Qp {
             let held = pool.first_psn(&buffer.list);
             let Roles::Reliable(Reliable { requester, completer, responder, .. }) = &mut self.roles else { continue };
             match side {
-                Side::Requests => responder.on_hole(due, cx.now),
-                Side::Responses => completer.on_hole(due, held, &mut self.base, &mut self.send_queue, requester, cx),
+                HeldSide::Requests => responder.on_hole(due, cx.now),
+                HeldSide::Responses => {
+                    completer.on_hole(due, held, &mut self.base, &mut self.send_queue, requester, cx)
+                }
             }
         }
         if self.out_of_order.unkept.is_some() {
@@ -282,7 +291,7 @@ impl Qp {
 
     /// A response that was not kept has its turn now, and does not come by itself.
     fn ask_for_unkept<A: App>(&mut self, cx: &mut Context<'_, A>) {
-        let missing = self.expected_by(Side::Responses);
+        let missing = self.expected_by(HeldSide::Responses);
         self.out_of_order.unkept =
             self.out_of_order.unkept.filter(|unkept| missing.is_some_and(|missing| unkept.distance_from(missing) >= 0));
         if self.out_of_order.unkept.is_some()
@@ -295,14 +304,14 @@ impl Qp {
     }
 
     /// The PSN whose turn it is; `None` when packets of this side are not taken, or will all come again.
-    fn expected_by(&self, side: Side) -> Option<Psn> {
+    fn expected_by(&self, side: HeldSide) -> Option<Psn> {
         let roles = self.roles.reliable()?;
         let state = self.base.state;
         match side {
-            Side::Requests => {
+            HeldSide::Requests => {
                 (state.receives() && !roles.responder.is_waiting_for_receiver()).then(|| roles.responder.expected())
             }
-            Side::Responses => state.sends().then(|| roles.completer.unacknowledged()),
+            HeldSide::Responses => state.sends().then(|| roles.completer.unacknowledged()),
         }
     }
 }

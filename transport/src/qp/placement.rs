@@ -13,8 +13,8 @@ use roced_shared::abi::{
 use super::{
     Context, QpBase,
     atomic::ATOMIC_BYTES,
-    replay::Request,
-    responder::{ACCESS, INVALID, Refused},
+    replay::ReplayedRequest,
+    responder::{ACCESS, INVALID, RequestRefused},
     send_queue::SendEntry,
 };
 use crate::{
@@ -46,7 +46,11 @@ pub(super) fn send<W: Wire>(entry: &SendEntry, base: &mut QpBase, psn: Psn, wire
 }
 
 /// Writes the eight bytes of an atomic WRITE at once.
-pub(super) fn write<A: App>(packet: &Packet<'_>, base: &QpBase, cx: &mut Context<'_, A>) -> Result<Request, Refused> {
+pub(super) fn write<A: App>(
+    packet: &Packet<'_>,
+    base: &QpBase,
+    cx: &mut Context<'_, A>,
+) -> Result<ReplayedRequest, RequestRefused> {
     let reth = packet.reth.ok_or(INVALID)?;
     if base.attributes.access & access::REMOTE_WRITE == 0 {
         return Err(ACCESS);
@@ -72,7 +76,11 @@ pub(super) fn write<A: App>(packet: &Packet<'_>, base: &QpBase, cx: &mut Context
 }
 
 /// Checks a FLUSH; all before it has been executed.
-pub(super) fn check_flush<A: App>(packet: &Packet<'_>, base: &QpBase, cx: &Context<'_, A>) -> Result<Request, Refused> {
+pub(super) fn check_flush<A: App>(
+    packet: &Packet<'_>,
+    base: &QpBase,
+    cx: &Context<'_, A>,
+) -> Result<ReplayedRequest, RequestRefused> {
     let (Some(feth), Some(reth)) = (packet.feth, packet.reth) else { return Err(INVALID) };
     if feth.placement == 0 || feth.placement & !(flush::GLOBAL | flush::PERSISTENT) != 0 {
         return Err(INVALID);
@@ -92,8 +100,8 @@ pub(super) fn check_flush<A: App>(packet: &Packet<'_>, base: &QpBase, cx: &Conte
 }
 
 /// What is kept of it, for the answer that it is given again.
-const fn request(packet: &Packet<'_>, reth: &Reth) -> Request {
-    Request {
+const fn request(packet: &Packet<'_>, reth: &Reth) -> ReplayedRequest {
+    ReplayedRequest {
         operation: packet.info.operation,
         first_psn: packet.bth.psn,
         packets: 1,

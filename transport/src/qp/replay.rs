@@ -20,7 +20,7 @@ pub const DEPTH_MAX: u32 = 128;
 
 /// A request that was accepted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
+pub(crate) struct ReplayedRequest {
     pub(crate) operation: Operation,
     pub(crate) first_psn: Psn,
     pub(crate) packets: u32,
@@ -49,15 +49,15 @@ impl Pending {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    request: Request,
+struct ReplaySlot {
+    request: ReplayedRequest,
     /// [`Pending::NOTHING`] when nothing is: no option, whose mark would cost every slot 8 bytes.
     pending: Pending,
     /// It was answered to its end before; what is pending now is a repetition.
     answered: bool,
 }
 
-impl Slot {
+impl ReplaySlot {
     fn is_pending(&self) -> bool {
         self.pending != Pending::NOTHING
     }
@@ -76,7 +76,7 @@ pub(crate) struct Duplicate {
 
 /// Room for the requests that a queue pair keeps, made by whoever changes it, for the thread that has it does not allocate.
 #[derive(Debug, Default)]
-pub struct ReplayMemory(Vec<Slot>);
+pub struct ReplayMemory(Vec<ReplaySlot>);
 
 impl ReplayMemory {
     /// As much as a queue pair needs after a change of these attributes: none when it answers as many at a time as before.
@@ -90,7 +90,7 @@ impl ReplayMemory {
 #[derive(Debug)]
 pub(crate) struct Replay {
     /// Filled from the front, up to `depth`.
-    slots: Vec<Slot>,
+    slots: Vec<ReplaySlot>,
     depth: usize,
     /// So many may wait for their answer: `depth`, or fewer where that was more and answers are owed still.
     allowed: usize,
@@ -132,7 +132,7 @@ impl Replay {
         if self.slots.len() == self.depth && self.depth > 0 {
             self.slots.rotate_left(self.count % self.depth);
         }
-        let owed = self.slots.iter().position(Slot::is_pending).map_or(0, |oldest| self.slots.len() - oldest);
+        let owed = self.slots.iter().position(ReplaySlot::is_pending).map_or(0, |oldest| self.slots.len() - oldest);
         self.allowed = depth.min(DEPTH_MAX) as usize;
         let depth = self.allowed.max(owed);
         self.slots.drain(..self.slots.len().saturating_sub(depth));
@@ -150,7 +150,7 @@ impl Replay {
     /// [`Self::push`] would accept a request: fewer than are allowed wait for their answer.
     pub(crate) fn has_room(&self) -> bool {
         if self.allowed < self.depth {
-            let waits = |slot: &&Slot| slot.is_pending() && !slot.answered;
+            let waits = |slot: &&ReplaySlot| slot.is_pending() && !slot.answered;
             return self.slots.iter().filter(waits).count() < self.allowed;
         }
         let next = self.count.checked_rem(self.depth);
@@ -159,12 +159,12 @@ impl Replay {
 
     /// Accepts a request; false when as many others as are allowed were not answered yet. A repetition that is still under way gives way: the
     /// requester has the responses, or it would not ask for more.
-    pub(crate) fn push(&mut self, request: Request) -> bool {
+    pub(crate) fn push(&mut self, request: ReplayedRequest) -> bool {
         if !self.has_room() {
             return false;
         }
         let pending = Pending { start: 0, next: 0, end: request.packets };
-        let new = Slot { request, pending, answered: false };
+        let new = ReplaySlot { request, pending, answered: false };
         match self.slots.get_mut(self.count % self.depth) {
             Some(slot) => {
                 self.pending -= u32::from(slot.is_pending());
@@ -207,13 +207,13 @@ impl Replay {
     }
 
     /// The oldest request with responses to be sent.
-    pub(crate) fn front(&self) -> Option<(Request, Pending)> {
+    pub(crate) fn front(&self) -> Option<(ReplayedRequest, Pending)> {
         let slot = self.slot(self.front_number()?);
         slot.is_pending().then_some((slot.request, slot.pending))
     }
 
     /// Requests with responses to be sent, oldest first, and whether each was answered to its end before.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (Request, bool)> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (ReplayedRequest, bool)> {
         let waiting = self.kept().map(|number| self.slot(number)).filter(|slot| slot.is_pending());
         waiting.map(|slot| (slot.request, slot.answered))
     }
@@ -257,7 +257,7 @@ impl Replay {
         (self.first.max(self.kept().start)..self.count).find(|number| self.slot(*number).is_pending())
     }
 
-    fn slot(&self, number: usize) -> &Slot {
+    fn slot(&self, number: usize) -> &ReplaySlot {
         &self.slots[number % self.depth]
     }
 
@@ -267,7 +267,7 @@ impl Replay {
     }
 }
 
-impl Request {
+impl ReplayedRequest {
     /// An operation that is answered by an ATOMIC ACK.
     pub(crate) const fn is_atomic(&self) -> bool {
         matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
@@ -296,8 +296,8 @@ mod tests {
 
     const MTU: usize = 1024;
 
-    fn request(psn: u32, packets: u32) -> Request {
-        Request {
+    fn request(psn: u32, packets: u32) -> ReplayedRequest {
+        ReplayedRequest {
             operation: Operation::ReadRequest,
             first_psn: Psn::new(psn),
             packets,
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn an_operation_is_answered_only_as_what_it_was() {
         let fetch_add =
-            |psn, original| Request { operation: Operation::FetchAdd, length: 8, original, ..request(psn, 1) };
+            |psn, original| ReplayedRequest { operation: Operation::FetchAdd, length: 8, original, ..request(psn, 1) };
         let again = Duplicate { operation: Operation::FetchAdd, length: 8, ..duplicate(7, 1, 0) };
         let mut replay = Replay::new();
         replay.reset(3);
@@ -490,7 +490,7 @@ mod tests {
     /// A slot has 56 bytes, and queue pairs have up to 128.
     #[test]
     fn a_slot_is_as_small_as_it_was_promised() {
-        assert_eq!(size_of::<Slot>(), 56);
+        assert_eq!(size_of::<ReplaySlot>(), 56);
     }
 
     #[test]

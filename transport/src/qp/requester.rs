@@ -97,7 +97,7 @@ pub(crate) enum Reason {
 }
 
 /// A packet that was sent.
-pub(crate) struct Sent {
+pub(crate) struct SentRequest {
     pub(crate) psn: Psn,
     /// PSNs that it takes.
     pub(crate) packets: u32,
@@ -430,7 +430,7 @@ impl Requester {
         if is_beyond {
             self.credits.on_probe(self.psn);
         }
-        let sent = Sent {
+        let sent = SentRequest {
             psn: self.psn,
             packets,
             is_new: self.psn == self.frontier,

@@ -18,7 +18,7 @@ use super::{
     life::SourcePort,
     placement,
     recv_queue::RecvQueue,
-    replay::{Duplicate, Replay, ReplayMemory, Request},
+    replay::{Duplicate, Replay, ReplayMemory, ReplayedRequest},
     scatter::SgeCursor,
     segment::{length_fits, packets},
     send_queue::MESSAGE_BYTES_MAX,
@@ -41,7 +41,7 @@ use crate::{
 
 /// The message under way.
 #[derive(Clone, Copy, Debug)]
-enum Message {
+enum IncomingMessage {
     None,
     Send { received: u32 },
     Write { key: MrKey, va: u64, length: u32, done: u32 },
@@ -68,7 +68,7 @@ enum PendingAck {
 pub(crate) struct Responder {
     expected: Psn,
     msn: u32,
-    message: Message,
+    message: IncomingMessage,
     owed: PendingAck,
     /// The acknowledgement that the sequence NAK or RNR NAK that is owed gives besides: owed still when that is needless.
     within: PendingAck,
@@ -111,7 +111,7 @@ struct Finished {
 }
 
 /// Why a request is refused.
-pub(super) enum Refused {
+pub(super) enum RequestRefused {
     /// No receive work: try again later.
     NotReady,
     /// What it lends is gone: as if it had not been sent.
@@ -122,17 +122,17 @@ pub(super) enum Refused {
     Fatal(NakCode, Status),
 }
 
-pub(super) const INVALID: Refused = Refused::Fatal(NakCode::InvalidRequest, Status::WorkRequestFlushed);
-pub(super) const ACCESS: Refused = Refused::Fatal(NakCode::RemoteAccess, Status::WorkRequestFlushed);
+pub(super) const INVALID: RequestRefused = RequestRefused::Fatal(NakCode::InvalidRequest, Status::WorkRequestFlushed);
+pub(super) const ACCESS: RequestRefused = RequestRefused::Fatal(NakCode::RemoteAccess, Status::WorkRequestFlushed);
 /// A key that the peer may not make invalid.
-const UNKNOWN_KEY: Refused = Refused::Fatal(NakCode::RemoteAccess, Status::RemoteInvalidRequest);
+const UNKNOWN_KEY: RequestRefused = RequestRefused::Fatal(NakCode::RemoteAccess, Status::RemoteInvalidRequest);
 
 impl Responder {
     pub(crate) fn new() -> Self {
         Self {
             expected: Psn::default(),
             msn: 0,
-            message: Message::None,
+            message: IncomingMessage::None,
             owed: PendingAck::Nothing,
             within: PendingAck::Nothing,
             nak_given: false,
@@ -152,7 +152,7 @@ impl Responder {
 
     /// Ready to receive: the first request will have `psn`; `depth` READs and atomic operations at a time are answered.
     pub(crate) fn begin(&mut self, psn: Psn, depth: u32) {
-        (self.expected, self.msn, self.message, self.owed) = (psn, 0, Message::None, PendingAck::Nothing);
+        (self.expected, self.msn, self.message, self.owed) = (psn, 0, IncomingMessage::None, PendingAck::Nothing);
         self.expect_anew();
         (self.invalidating, self.overtaken) = (None, None);
         self.replay.reset(depth);
@@ -285,21 +285,21 @@ impl Responder {
                 }
                 Ok(())
             }
-            Err(Refused::Unsent) => Err(DropReason::LenderGone),
-            Err(Refused::Later) => {
+            Err(RequestRefused::Unsent) => Err(DropReason::LenderGone),
+            Err(RequestRefused::Later) => {
                 // It has come, and found its receive, so nothing is to be complained of; an ACK is owed when it is done.
                 self.expect_anew();
                 self.source.on_taken(packet.roce.source_port(), base.is_later_life(), cx.now);
                 self.owed = self.owed_of_the_past();
                 Ok(())
             }
-            Err(Refused::NotReady) => {
+            Err(RequestRefused::NotReady) => {
                 self.owe_nak(PendingAck::RnrNak);
                 // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1 9.7.5.2.8).
                 (self.nak_given, self.not_ready, self.nak_due) = (true, true, Nanos::NEVER);
                 Err(DropReason::ReceiverNotReady)
             }
-            Err(Refused::Fatal(code, status)) => Err(self.refuse(code, status, base, recv_queue, cx)),
+            Err(RequestRefused::Fatal(code, status)) => Err(self.refuse(code, status, base, recv_queue, cx)),
         }
     }
 
@@ -373,7 +373,7 @@ impl Responder {
         base: &mut QpBase,
         recv_queue: &mut RecvQueue,
         cx: &mut Context<'_, A>,
-    ) -> Result<u32, Refused> {
+    ) -> Result<u32, RequestRefused> {
         self.check_order(packet)?;
         if !length_fits(packet, base.mtu()) {
             return Err(INVALID);
@@ -390,12 +390,12 @@ impl Responder {
     }
 
     /// Does the packet continue the message under way, or begin one when none is (IBTA v1 9.7.4.1.4)?
-    fn check_order(&self, packet: &Packet<'_>) -> Result<(), Refused> {
+    fn check_order(&self, packet: &Packet<'_>) -> Result<(), RequestRefused> {
         let begins = matches!(packet.info.position, Position::First | Position::Only);
         let fits = match self.message {
-            Message::None => begins,
-            Message::Send { .. } => !begins && packet.info.operation == Operation::Send,
-            Message::Write { .. } => !begins && packet.info.operation == Operation::Write,
+            IncomingMessage::None => begins,
+            IncomingMessage::Send { .. } => !begins && packet.info.operation == Operation::Send,
+            IncomingMessage::Write { .. } => !begins && packet.info.operation == Operation::Write,
         };
         if fits { Ok(()) } else { Err(INVALID) }
     }
@@ -406,11 +406,11 @@ impl Responder {
         base: &mut QpBase,
         recv_queue: &mut RecvQueue,
         cx: &mut Context<'_, A>,
-    ) -> Result<u32, Refused> {
+    ) -> Result<u32, RequestRefused> {
         base.provide_receive(recv_queue, cx);
-        let sges = recv_queue.front().ok_or(Refused::NotReady)?;
+        let sges = recv_queue.front().ok_or(RequestRefused::NotReady)?;
         let received = match self.message {
-            Message::Send { received } => received,
+            IncomingMessage::Send { received } => received,
             _ => {
                 base.counters.count(QpCount::SendRequests);
                 0
@@ -423,25 +423,25 @@ impl Responder {
         let payload = packet.payload_len();
         let mut cursor = SgeCursor::new(sges, received.into());
         if payload as u64 > cursor.remaining() || u64::from(received) + payload as u64 > MESSAGE_BYTES_MAX {
-            return Err(Refused::Fatal(NakCode::InvalidRequest, Status::LocalLength));
+            return Err(RequestRefused::Fatal(NakCode::InvalidRequest, Status::LocalLength));
         }
         packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, base.recv_pd(), cx.app, piece)).map_err(|fault| {
             match fault {
-                PlaceFault::Target => Refused::Fatal(NakCode::RemoteOperation, Status::LocalProtection),
-                PlaceFault::Lender => Refused::Unsent,
+                PlaceFault::Target => RequestRefused::Fatal(NakCode::RemoteOperation, Status::LocalProtection),
+                PlaceFault::Lender => RequestRefused::Unsent,
             }
         })?;
         let received = received + payload as u32;
-        self.message = Message::Send { received };
+        self.message = IncomingMessage::Send { received };
         if !ends(packet) {
             return Ok(1);
         }
-        self.message = Message::None;
+        self.message = IncomingMessage::None;
         let (solicited, imm) = (packet.bth.solicited, packet.imm);
         if let Some(Ieth { rkey: key }) = packet.ieth {
             self.invalidating = Some(Invalidating { key, received, solicited, overtaken: self.overtaken.take() });
             self.invalidate_when_answered(base);
-            return Err(Refused::Later);
+            return Err(RequestRefused::Later);
         }
         let message = Finished { op: CompletionOp::Recv, bytes: received, imm, solicited, invalidated: None };
         self.finish(message, base, recv_queue, cx);
@@ -488,9 +488,9 @@ impl Responder {
         base: &mut QpBase,
         recv_queue: &mut RecvQueue,
         cx: &mut Context<'_, A>,
-    ) -> Result<u32, Refused> {
+    ) -> Result<u32, RequestRefused> {
         let (key, va, length, done) = match (self.message, packet.reth) {
-            (Message::Write { key, va, length, done }, _) => (key, va, length, done),
+            (IncomingMessage::Write { key, va, length, done }, _) => (key, va, length, done),
             (_, Some(reth)) => {
                 check_remote(&reth, Right::RemoteWrite, access::REMOTE_WRITE, base, cx)?;
                 (reth.rkey, reth.va, reth.length, 0)
@@ -508,7 +508,7 @@ impl Responder {
         if immediate {
             base.provide_receive(recv_queue, cx);
             if recv_queue.is_empty() {
-                return Err(Refused::NotReady);
+                return Err(RequestRefused::NotReady);
             }
         }
         if payload > 0 {
@@ -519,17 +519,17 @@ impl Responder {
                 let (now, later) = span.split_at(piece.len());
                 cx.app.place(now, piece).map_err(|fault| match fault {
                     PlaceFault::Target => ACCESS,
-                    PlaceFault::Lender => Refused::Unsent,
+                    PlaceFault::Lender => RequestRefused::Unsent,
                 })?;
                 span = later;
             }
         }
-        if matches!(self.message, Message::None) {
+        if matches!(self.message, IncomingMessage::None) {
             base.counters.count(QpCount::WriteRequests);
         }
-        self.message = Message::Write { key, va, length, done: done + payload as u32 };
+        self.message = IncomingMessage::Write { key, va, length, done: done + payload as u32 };
         if ends(packet) {
-            self.message = Message::None;
+            self.message = IncomingMessage::None;
             if immediate {
                 let (imm, solicited) = (packet.imm, packet.bth.solicited);
                 let op = CompletionOp::RecvWriteImm;
@@ -547,13 +547,13 @@ impl Responder {
         packet: &Packet<'_>,
         base: &mut QpBase,
         cx: &mut Context<'_, A>,
-    ) -> Result<u32, Refused> {
+    ) -> Result<u32, RequestRefused> {
         let reth = packet.reth.ok_or(INVALID)?;
         check_remote(&reth, Right::RemoteRead, access::REMOTE_READ, base, cx)?;
         let psns = packets(reth.length.into(), base.mtu());
         // IBTA v1 C9-148: a READ counts when it begins to be answered.
         let msn = (self.msn + 1) & 0x00ff_ffff;
-        let request = Request {
+        let request = ReplayedRequest {
             operation: Operation::ReadRequest,
             first_psn: packet.bth.psn,
             packets: psns,
@@ -576,7 +576,7 @@ impl Responder {
         packet: &Packet<'_>,
         base: &mut QpBase,
         cx: &mut Context<'_, A>,
-    ) -> Result<u32, Refused> {
+    ) -> Result<u32, RequestRefused> {
         let atomic = packet.atomic.ok_or(INVALID)?;
         // Asked first: what is executed must be kept, or its duplicate could not be answered.
         if !self.replay.has_room() {
@@ -585,7 +585,7 @@ impl Responder {
         let operation = packet.info.operation;
         let original = atomic::execute(&atomic, operation, base, cx)?;
         self.msn = (self.msn + 1) & 0x00ff_ffff;
-        self.replay.push(Request {
+        self.replay.push(ReplayedRequest {
             operation,
             first_psn: packet.bth.psn,
             packets: 1,
@@ -605,7 +605,7 @@ impl Responder {
         packet: &Packet<'_>,
         base: &mut QpBase,
         cx: &mut Context<'_, A>,
-    ) -> Result<u32, Refused> {
+    ) -> Result<u32, RequestRefused> {
         // Asked first, as for an atomic operation.
         if !self.replay.has_room() {
             return Err(INVALID);
@@ -616,7 +616,7 @@ impl Responder {
             (placement::write(packet, base, cx)?, QpCount::AtomicWriteRequests)
         };
         self.msn = (self.msn + 1) & 0x00ff_ffff;
-        self.replay.push(Request { msn: self.msn, ..request });
+        self.replay.push(ReplayedRequest { msn: self.msn, ..request });
         base.counters.count(count);
         Ok(1)
     }
@@ -707,7 +707,7 @@ fn check_remote<A: App>(
     needed: u32,
     base: &QpBase,
     cx: &Context<'_, A>,
-) -> Result<(), Refused> {
+) -> Result<(), RequestRefused> {
     if base.attributes.access & needed == 0 {
         return Err(ACCESS);
     }

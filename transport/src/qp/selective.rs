@@ -21,7 +21,7 @@ use super::{
     completer::Completer,
     out_of_order::HELD_MAX,
     probe::TailProbe,
-    requester::{AckRequest, Reason, Requester, Sent, SentAgain},
+    requester::{AckRequest, Reason, Requester, SentAgain, SentRequest},
     send_queue::SendQueue,
 };
 use crate::{clock::Nanos, counters::QpCount, io::App, psn::Psn};
@@ -141,7 +141,7 @@ impl Selective {
     }
 
     /// A packet was sent at the cursor.
-    pub(crate) fn on_sent(&mut self, sent: &Sent, oldest: Psn, base: &QpBase, now: Nanos) {
+    pub(crate) fn on_sent(&mut self, sent: &SentRequest, oldest: Psn, base: &QpBase, now: Nanos) {
         if !sent.is_new && sent.wants_answer {
             // Its answers are on their way once more: what is still held from the first time shows no other loss.
             let end = sent.psn.plus(sent.packets);

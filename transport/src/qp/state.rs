@@ -79,7 +79,7 @@ impl State {
 /// What one change of state demands and allows (IBTA v1 table 91; verbs' `ibv_modify_qp`). Alternate paths are not had, so their
 /// attributes belong to no change.
 #[derive(Clone, Copy)]
-struct Change {
+struct Transition {
     from: State,
     to: State,
     required: u32,
@@ -87,20 +87,20 @@ struct Change {
 }
 
 /// Of a reliable connection. To RESET and to ERR leads a way from anywhere, with no attributes.
-const RC: [Change; 8] = [
-    Change {
+const RC: [Transition; 8] = [
+    Transition {
         from: State::Reset,
         to: State::Init,
         required: attribute::PKEY_INDEX | attribute::PORT | attribute::ACCESS_FLAGS,
         optional: 0,
     },
-    Change {
+    Transition {
         from: State::Init,
         to: State::Init,
         required: 0,
         optional: attribute::PKEY_INDEX | attribute::PORT | attribute::ACCESS_FLAGS,
     },
-    Change {
+    Transition {
         from: State::Init,
         to: State::ReadyToReceive,
         required: attribute::AV
@@ -111,7 +111,7 @@ const RC: [Change; 8] = [
             | attribute::MIN_RNR_TIMER,
         optional: attribute::PKEY_INDEX | attribute::ACCESS_FLAGS,
     },
-    Change {
+    Transition {
         from: State::ReadyToReceive,
         to: State::ReadyToSend,
         required: attribute::TIMEOUT
@@ -121,20 +121,25 @@ const RC: [Change; 8] = [
             | attribute::MAX_QP_RD_ATOMIC,
         optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS | attribute::MIN_RNR_TIMER | attribute::RATE_LIMIT,
     },
-    Change {
+    Transition {
         from: State::ReadyToSend,
         to: State::ReadyToSend,
         required: 0,
         optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS | attribute::MIN_RNR_TIMER | attribute::RATE_LIMIT,
     },
-    Change { from: State::ReadyToSend, to: State::SendQueueDrain, required: 0, optional: attribute::SQ_DRAINED_EVENT },
-    Change {
+    Transition {
+        from: State::ReadyToSend,
+        to: State::SendQueueDrain,
+        required: 0,
+        optional: attribute::SQ_DRAINED_EVENT,
+    },
+    Transition {
         from: State::SendQueueDrain,
         to: State::ReadyToSend,
         required: 0,
         optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS | attribute::MIN_RNR_TIMER | attribute::RATE_LIMIT,
     },
-    Change {
+    Transition {
         from: State::SendQueueDrain,
         to: State::SendQueueDrain,
         required: 0,
@@ -153,35 +158,35 @@ const RC: [Change; 8] = [
 ];
 
 /// Of an unreliable connection: as [`RC`] without what only acknowledgements need, and with the way back from SQE.
-const UC: [Change; 9] = [
+const UC: [Transition; 9] = [
     RC[0],
     RC[1],
-    Change {
+    Transition {
         from: State::Init,
         to: State::ReadyToReceive,
         required: attribute::AV | attribute::PATH_MTU | attribute::DEST_QPN | attribute::RQ_PSN,
         optional: attribute::PKEY_INDEX | attribute::ACCESS_FLAGS,
     },
-    Change {
+    Transition {
         from: State::ReadyToReceive,
         to: State::ReadyToSend,
         required: attribute::SQ_PSN,
         optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS | attribute::RATE_LIMIT,
     },
-    Change {
+    Transition {
         from: State::ReadyToSend,
         to: State::ReadyToSend,
         required: 0,
         optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS | attribute::RATE_LIMIT,
     },
     RC[5],
-    Change {
+    Transition {
         from: State::SendQueueDrain,
         to: State::ReadyToSend,
         required: 0,
         optional: attribute::CURRENT_STATE | attribute::ACCESS_FLAGS | attribute::RATE_LIMIT,
     },
-    Change {
+    Transition {
         from: State::SendQueueDrain,
         to: State::SendQueueDrain,
         required: 0,
@@ -191,7 +196,7 @@ const UC: [Change; 9] = [
             | attribute::AV
             | attribute::RATE_LIMIT,
     },
-    Change {
+    Transition {
         from: State::SendQueueError,
         to: State::ReadyToSend,
         required: 0,
@@ -200,51 +205,51 @@ const UC: [Change; 9] = [
 ];
 
 /// Of datagrams: nobody is its peer.
-const UD: [Change; 9] = [
-    Change {
+const UD: [Transition; 9] = [
+    Transition {
         from: State::Reset,
         to: State::Init,
         required: attribute::PKEY_INDEX | attribute::PORT | attribute::QKEY,
         optional: 0,
     },
-    Change {
+    Transition {
         from: State::Init,
         to: State::Init,
         required: 0,
         optional: attribute::PKEY_INDEX | attribute::PORT | attribute::QKEY,
     },
-    Change {
+    Transition {
         from: State::Init,
         to: State::ReadyToReceive,
         required: 0,
         optional: attribute::PKEY_INDEX | attribute::QKEY,
     },
-    Change {
+    Transition {
         from: State::ReadyToReceive,
         to: State::ReadyToSend,
         required: attribute::SQ_PSN,
         optional: attribute::CURRENT_STATE | attribute::QKEY | attribute::RATE_LIMIT,
     },
-    Change {
+    Transition {
         from: State::ReadyToSend,
         to: State::ReadyToSend,
         required: 0,
         optional: attribute::CURRENT_STATE | attribute::QKEY | attribute::RATE_LIMIT,
     },
     RC[5],
-    Change {
+    Transition {
         from: State::SendQueueDrain,
         to: State::ReadyToSend,
         required: 0,
         optional: attribute::CURRENT_STATE | attribute::QKEY | attribute::RATE_LIMIT,
     },
-    Change {
+    Transition {
         from: State::SendQueueDrain,
         to: State::SendQueueDrain,
         required: 0,
         optional: attribute::PKEY_INDEX | attribute::QKEY | attribute::RATE_LIMIT,
     },
-    Change {
+    Transition {
         from: State::SendQueueError,
         to: State::ReadyToSend,
         required: 0,
@@ -252,7 +257,7 @@ const UD: [Change; 9] = [
     },
 ];
 
-const fn changes(service: ServiceType) -> &'static [Change] {
+const fn changes(service: ServiceType) -> &'static [Transition] {
     match service {
         ServiceType::Rc => &RC,
         ServiceType::Uc => &UC,

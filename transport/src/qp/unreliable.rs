@@ -54,7 +54,7 @@ pub(crate) struct Unreliable {
 
 impl Unreliable {
     pub(crate) fn begin_to_receive(&mut self, base: &QpBase) {
-        self.receiver = Receiver { expected: Psn::new(base.attributes.rq_psn), message: Message::None };
+        self.receiver = Receiver { expected: Psn::new(base.attributes.rq_psn), message: Inbound::None };
     }
 
     pub(crate) fn begin_to_send(&mut self, base: &QpBase) {
@@ -226,7 +226,7 @@ impl Sender {
 
 /// The message under way.
 #[derive(Clone, Copy, Debug, Default)]
-enum Message {
+enum Inbound {
     /// None, or one that is lost: only a first packet helps.
     #[default]
     None,
@@ -245,7 +245,7 @@ enum Message {
 #[derive(Debug, Default)]
 struct Receiver {
     expected: Psn,
-    message: Message,
+    message: Inbound,
 }
 
 impl Receiver {
@@ -265,7 +265,7 @@ impl Receiver {
         let message = core::mem::take(&mut self.message);
         let message = if packet.info.position.begins() {
             // IBTA v1 9.8.2.2: whatever was lost, a first packet begins anew, in place of a message that is not complete.
-            Message::None
+            Inbound::None
         } else if ahead == 0 {
             message
         } else {
@@ -276,22 +276,22 @@ impl Receiver {
             return Err(DropReason::InvalidRequest);
         }
         self.message = match (packet.info.operation, message) {
-            (Operation::Send, Message::Send { received }) => on_send(packet, received, base, recv_queue, cx)?,
-            (Operation::Send, Message::None) if packet.info.position.begins() => {
+            (Operation::Send, Inbound::Send { received }) => on_send(packet, received, base, recv_queue, cx)?,
+            (Operation::Send, Inbound::None) if packet.info.position.begins() => {
                 base.counters.count(QpCount::SendRequests);
                 on_send(packet, 0, base, recv_queue, cx)?
             }
-            (Operation::Write, message @ Message::Write { .. }) => on_write(packet, message, base, recv_queue, cx)?,
-            (Operation::Write, Message::None) => {
+            (Operation::Write, message @ Inbound::Write { .. }) => on_write(packet, message, base, recv_queue, cx)?,
+            (Operation::Write, Inbound::None) => {
                 // A first packet has a RETH, and no other.
                 let reth = packet.reth.ok_or(DropReason::OutOfSequence)?;
                 check_range(&reth, base, cx)?;
                 base.counters.count(QpCount::WriteRequests);
-                let message = Message::Write { key: reth.rkey, va: reth.va, length: reth.length, done: 0 };
+                let message = Inbound::Write { key: reth.rkey, va: reth.va, length: reth.length, done: 0 };
                 on_write(packet, message, base, recv_queue, cx)?
             }
             // In the middle of a message that is lost, or of another.
-            (_, Message::None) => return Err(DropReason::OutOfSequence),
+            (_, Inbound::None) => return Err(DropReason::OutOfSequence),
             _ => return Err(DropReason::InvalidRequest),
         };
         Ok(())
@@ -305,7 +305,7 @@ fn on_send<A: App>(
     base: &mut QpBase,
     recv_queue: &mut RecvQueue,
     cx: &mut Context<'_, A>,
-) -> Result<Message, DropReason> {
+) -> Result<Inbound, DropReason> {
     base.provide_receive(recv_queue, cx);
     let sges = recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
     let mut cursor = SgeCursor::new(sges, received.into());
@@ -324,21 +324,21 @@ fn on_send<A: App>(
     }
     let received = received + payload as u32;
     if !packet.info.position.ends() {
-        return Ok(Message::Send { received });
+        return Ok(Inbound::Send { received });
     }
     finish(packet, CompletionOp::Recv, received, base, recv_queue, cx);
-    Ok(Message::None)
+    Ok(Inbound::None)
 }
 
 /// One packet of a WRITE.
 fn on_write<A: App>(
     packet: &Packet<'_>,
-    message: Message,
+    message: Inbound,
     base: &mut QpBase,
     recv_queue: &mut RecvQueue,
     cx: &mut Context<'_, A>,
-) -> Result<Message, DropReason> {
-    let Message::Write { key, va, length, done } = message else { return Err(DropReason::InvalidRequest) };
+) -> Result<Inbound, DropReason> {
+    let Inbound::Write { key, va, length, done } = message else { return Err(DropReason::InvalidRequest) };
     let (payload, left, ends) = (packet.payload_len(), (length - done) as usize, packet.info.position.ends());
     // The last packet brings exactly what is left, the others less.
     if (ends && payload != left) || (!ends && payload >= left) {
@@ -365,12 +365,12 @@ fn on_write<A: App>(
         }
     }
     if !ends {
-        return Ok(Message::Write { key, va, length, done: done + payload as u32 });
+        return Ok(Inbound::Write { key, va, length, done: done + payload as u32 });
     }
     if packet.imm.is_some() {
         finish(packet, CompletionOp::RecvWriteImm, length, base, recv_queue, cx);
     }
-    Ok(Message::None)
+    Ok(Inbound::None)
 }
 
 /// May the peer write to the whole range that it names? A WRITE of no bytes names none (IBTA v1 C9-88).

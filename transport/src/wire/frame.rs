@@ -11,7 +11,7 @@ use roced_shared::ids::Qpn;
 use super::{
     Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Ieth, Imm, OpcodeInfo, Reth, bytes_at,
     icrc::{ICRC_BYTES, Icrc},
-    network::{IPV4_BYTES, IPV6_BYTES, Network, Roce, peek_bth, udp_checksum_holds},
+    network::{IPV4_BYTES, IPV6_BYTES, NetworkHeader, Roce, peek_bth, udp_checksum_holds},
 };
 use crate::{
     io::{BorrowedPayload, Payload, SEGMENTS_MAX, Segments},
@@ -153,7 +153,7 @@ fn parse_with<'a>(frame: &Segments<'a>, loans: &'a [BorrowedPayload]) -> Result<
     }
     let lent_bytes = loans.iter().map(BorrowedPayload::len).sum::<usize>();
     let frame_bytes = first.len() + further.iter().map(|piece| piece.len()).sum::<usize>() + lent_bytes;
-    let network = Network::read(first, frame_bytes)?;
+    let network = NetworkHeader::read(first, frame_bytes)?;
 
     let bth_at = network.bth_at;
     let bytes: &[u8; Bth::BYTES] = bytes_at(first, bth_at).ok_or(DropReason::BadLength)?;
@@ -267,5 +267,5 @@ pub fn dest_qpn(frame: &Segments<'_>) -> Option<Qpn> {
 /// The GID that a frame is for, or `None` when its headers do not hold.
 pub fn destination(frame: &Segments<'_>) -> Option<[u8; 16]> {
     let frame_bytes = frame.iter().map(|piece| piece.len()).sum();
-    Some(Network::read(frame.first()?, frame_bytes).ok()?.destination)
+    Some(NetworkHeader::read(frame.first()?, frame_bytes).ok()?.destination)
 }

@@ -62,7 +62,7 @@ impl Roce {
 
 /// The headers in front of the BTH, checked against one another and against the frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Network {
+pub(super) struct NetworkHeader {
     pub(super) vlan: Option<u16>,
     pub(super) source: [u8; 16],
     pub(super) destination: [u8; 16],
@@ -77,7 +77,7 @@ pub(super) struct Network {
     pub(super) end: usize,
 }
 
-impl Network {
+impl NetworkHeader {
     /// Reads what is in front of the BTH of a frame of `frame_bytes` that begins with `first`. Inlined into its one caller, who
     /// keeps most of it.
     #[inline(always)]

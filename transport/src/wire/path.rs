@@ -79,7 +79,7 @@ impl Path {
     /// # Errors
     /// [`MixedFamilies`].
     pub fn new(spec: &PathSpec) -> Result<Self, MixedFamilies> {
-        let mut template = Template { bytes: [0; TEMPLATE_BYTES_MAX], used: 0 };
+        let mut template = HeaderTemplate { bytes: [0; TEMPLATE_BYTES_MAX], used: 0 };
         template.put(&spec.dest_mac);
         template.put(&spec.source_mac);
         if let Some(vlan) = spec.vlan {
@@ -275,12 +275,12 @@ impl Path {
 }
 
 /// A template as it grows.
-struct Template {
+struct HeaderTemplate {
     bytes: [u8; TEMPLATE_BYTES_MAX],
     used: usize,
 }
 
-impl Template {
+impl HeaderTemplate {
     fn put(&mut self, bytes: &[u8]) {
         self.bytes[self.used..self.used + bytes.len()].copy_from_slice(bytes);
         self.used += bytes.len();

@@ -20,7 +20,7 @@ use roced_shared::{
     ids::{Cqn, EndpointId, MemoryObjectId, Pdn, Qpn},
 };
 use roced_transport::{
-    ah::AddressHandle,
+    ah::AhEntry,
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
     io::Egress,
@@ -235,7 +235,7 @@ impl World {
             0 => _ = self.endpoint.remove_ah(number),
             1 => _ = self.endpoint.set_ah_path(number, path, mtu_bytes),
             // One that is taken is refused.
-            _ => _ = self.endpoint.insert_ah(number, AddressHandle { pd, path, mtu_bytes }),
+            _ => _ = self.endpoint.insert_ah(number, AhEntry { pd, path, mtu_bytes }),
         }
     }
 

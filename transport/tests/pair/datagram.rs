@@ -9,7 +9,7 @@ use roced_shared::{
     ids::{Pdn, Qpn},
 };
 use roced_transport::{
-    ah::AddressHandle,
+    ah::AhEntry,
     clock::Nanos,
     counters::QpCount,
     psn::Psn,
@@ -196,7 +196,7 @@ fn work_that_cannot_be_sent_stops_the_send_queue_alone() {
         let mut pair = Pair::new(settings());
         // Of another protection domain, as another client's would be.
         let path = PathState::Ready(pair.path(0));
-        let theirs = AddressHandle { pd: Pdn(PD.0 + 1), path, mtu_bytes: 1024 };
+        let theirs = AhEntry { pd: Pdn(PD.0 + 1), path, mtu_bytes: 1024 };
         pair.hosts[0].endpoint.insert_ah(3, theirs).expect("room");
         let good = send(&pair, 1, &data);
         pair.hosts[0].post(&good);
@@ -225,7 +225,7 @@ fn a_next_hop_that_is_not_known_yet_is_waited_for_and_others_are_not_held_up() {
     let path = pair.path(0);
     pair.connect_another(6);
     let data = [sge(0, 10)];
-    let resolving = AddressHandle { pd: PD, path: PathState::Resolving, mtu_bytes: 1024 };
+    let resolving = AhEntry { pd: PD, path: PathState::Resolving, mtu_bytes: 1024 };
     pair.hosts[0].endpoint.insert_ah(1, resolving).expect("room");
     let waiting = SendWork { to: DatagramTo { ah: 1, ..to(&pair) }, ..send(&pair, 1, &data) };
     pair.hosts[0].post(&waiting);
@@ -259,7 +259,7 @@ fn an_address_handle_that_changes_wakes_who_waits_for_it_and_nobody_else() {
     let mut pair = Pair::new(settings());
     let (path, data) = (pair.path(0), [sge(0, 10)]);
     for ah in [0, 1, 3] {
-        let resolving = AddressHandle { pd: PD, path: PathState::Resolving, mtu_bytes: 1024 };
+        let resolving = AhEntry { pd: PD, path: PathState::Resolving, mtu_bytes: 1024 };
         pair.hosts[0].endpoint.insert_ah(ah, resolving).expect("room");
     }
     let waiting = |pair: &Pair, ah: u32| SendWork { to: DatagramTo { ah, ..to(pair) }, ..send(pair, ah.into(), &data) };
@@ -293,7 +293,7 @@ fn an_address_handle_that_changes_wakes_who_waits_for_it_and_nobody_else() {
 fn a_queue_pair_that_goes_while_it_waits_for_an_address_handle_waits_no_more() {
     let mut pair = Pair::new(settings());
     let (path, data) = (pair.path(0), [sge(0, 10)]);
-    let resolving = AddressHandle { pd: PD, path: PathState::Resolving, mtu_bytes: 1024 };
+    let resolving = AhEntry { pd: PD, path: PathState::Resolving, mtu_bytes: 1024 };
     pair.hosts[0].endpoint.insert_ah(0, resolving).expect("room");
     let work = SendWork { to: DatagramTo { ah: 0, ..to(&pair) }, ..send(&pair, 1, &data) };
     pair.hosts[0].post(&work);

@@ -12,7 +12,7 @@ use roced_shared::{
     ids::{Cqn, EndpointId, MemoryObjectId, Pdn, Qpn, Srqn},
 };
 use roced_transport::{
-    ah::AddressHandle,
+    ah::AhEntry,
     clock::Nanos,
     counters::QpCount,
     endpoint::{Endpoint, EndpointConfig},
@@ -477,7 +477,7 @@ impl Pair {
             ServiceType::Uc | ServiceType::Ud => (0, 0),
         };
         if settings.service == ServiceType::Ud {
-            let handle = AddressHandle { pd: PD, path: PathState::Ready(path), mtu_bytes: settings.mtu };
+            let handle = AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: settings.mtu };
             // One of an earlier connection leads to the same host.
             host.endpoint.remove_ah(AH);
             host.endpoint.insert_ah(AH, handle).expect("its number is free");

@@ -9,7 +9,7 @@ use roced_shared::{
     ids::{EndpointId, Qpn},
 };
 use roced_transport::{
-    ah::AddressHandle,
+    ah::AhEntry,
     io::{Egress, FrameMut},
     psn::Psn,
     qp::{PathState, ServiceType},
@@ -72,7 +72,7 @@ fn post_recv(pair: &mut Pair, index: u32) {
 /// Makes host 0 send to a group from now on.
 fn to_group(pair: &mut Pair, group: [u8; 16]) -> DatagramTo {
     let path = pair.path_to(0, Egress::Nic { flow: 1 }, group);
-    let handle = AddressHandle { pd: PD, path: PathState::Ready(path), mtu_bytes: 1024 };
+    let handle = AhEntry { pd: PD, path: PathState::Ready(path), mtu_bytes: 1024 };
     pair.hosts[0].endpoint.insert_ah(GROUP_AH, handle).expect("room");
     DatagramTo { ah: GROUP_AH, qpn: Qpn::MULTICAST, qkey: OUR_QKEY }
 }

@@ -8,7 +8,7 @@ use super::{
 };
 
 /// A GID, in wire order.
-pub(crate) type Gid = [u8; 16];
+pub(crate) type IbvGid = [u8; 16];
 
 c_struct! {
     DeviceAttr = "struct ibv_device_attr" {
@@ -295,7 +295,7 @@ c_struct! {
 /// A GID inside a struct: the header's union has the alignment of its 64-bit halves.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(8))]
-pub(crate) struct Gid8(pub(crate) Gid);
+pub(crate) struct Gid8(pub(crate) IbvGid);
 
 /// Bytes of a port's attributes as programs of before `IBVERBS_1.1`'s last change know them: all but the last two fields.
 pub(crate) const PORT_ATTR_OLD_BYTES: usize = 48;

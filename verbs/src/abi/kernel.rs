@@ -1,11 +1,11 @@
 //! The structs in which kernels tell a connection manager's library of a queue pair and a path: `rdma/ib_user_verbs.h`, `rdma/ib_user_sa.h`. And the one of
 //! `infiniband/sa.h` that a path becomes.
 
-use super::{attributes::Gid, c_struct};
+use super::{attributes::IbvGid, c_struct};
 
 c_struct! {
     KernelRoute = "struct ib_uverbs_global_route" {
-        dgid: Gid,
+        dgid: IbvGid,
         flow_label: u32,
         sgid_index: u8,
         hop_limit: u8,
@@ -56,8 +56,8 @@ c_struct! {
         reserved: [u8; 5],
     }
     KernelPathRec = "struct ib_user_path_rec" {
-        dgid: Gid,
-        sgid: Gid,
+        dgid: IbvGid,
+        sgid: IbvGid,
         dlid: u16,
         slid: u16,
         raw_traffic: u32,

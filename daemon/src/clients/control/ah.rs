@@ -7,7 +7,7 @@ use roced_shared::{
     abi::control::{CreateAh, CreateAhRequest, DestroyAh, Handle, QpAttributes, Refusal},
     ids::{Pdn, Qpn},
 };
-use roced_transport::ah::AddressHandle;
+use roced_transport::ah::AhEntry;
 use tracing::debug;
 
 use super::{
@@ -16,13 +16,13 @@ use super::{
         refused::Refused,
         session::{AhObject, check_limit, find},
     },
-    CallHandler, Reply,
+    CallHandler, CallReply,
     mr::nothing,
 };
 use crate::{net::NextHop, worker::command::Command};
 
 impl CallHandler<'_, '_> {
-    pub(super) fn create_ah(&mut self, request: CreateAhRequest) -> Reply<CreateAh> {
+    pub(super) fn create_ah(&mut self, request: CreateAhRequest) -> CallReply<CreateAh> {
         let limits = &self.registry.limits;
         check_limit(&self.objects.ahs, limits.client.ahs)?;
         let limit = limits.device.ahs;
@@ -37,11 +37,11 @@ impl CallHandler<'_, '_> {
         made
     }
 
-    fn make_ah(&mut self, number: u32, pd: Pdn, request: &CreateAhRequest, limit: u32) -> Reply<CreateAh> {
+    fn make_ah(&mut self, number: u32, pd: Pdn, request: &CreateAhRequest, limit: u32) -> CallReply<CreateAh> {
         let device = self.objects.device;
         let way = self.follow(Follower::Ah(number), Qpn::from_wire(number), &address_vector(request), None)?;
         let port = self.environment.network.port(device);
-        let handle = AddressHandle { pd, path: way.state(&port), mtu_bytes: way.mtu_bytes(&port) };
+        let handle = AhEntry { pd, path: way.state(&port), mtu_bytes: way.mtu_bytes(&port) };
         let give = |_| Command::AddAh(device, number, handle);
         self.give_to_all(limit.into(), give, || Command::DropAh(device, number))
             .inspect_err(|_| self.unfollow(Follower::Ah(number), Some(way)))?;
@@ -51,7 +51,7 @@ impl CallHandler<'_, '_> {
         Ok((Handle { handle: number }, Vec::new()))
     }
 
-    pub(super) fn destroy_ah(&mut self, request: Handle) -> Reply<DestroyAh> {
+    pub(super) fn destroy_ah(&mut self, request: Handle) -> CallReply<DestroyAh> {
         self.end_ah(request.handle).map(nothing)
     }
 

@@ -18,22 +18,22 @@ use super::{
         refused::Refused,
         session::{ChannelObject, CqObject, check_limit, find},
     },
-    CallHandler, Reply, handle_of,
+    CallHandler, CallReply, handle_of,
     mr::{check_unused, nothing},
 };
-use crate::memory::queues::{Channel, new_cq, new_ring_places};
+use crate::memory::queues::{CqChannel, new_cq, new_ring_places};
 use crate::worker::command::Command;
 
 impl CallHandler<'_, '_> {
-    pub(super) fn create_channel(&mut self, _: Nothing) -> Reply<CreateChannel> {
+    pub(super) fn create_channel(&mut self, _: Nothing) -> CallReply<CreateChannel> {
         check_limit(&self.objects.channels, self.registry.limits.client.channels)?;
-        let (channel, theirs) = Channel::create()?;
+        let (channel, theirs) = CqChannel::create()?;
         let number = self.registry.channels.take();
         self.objects.channels.insert(number, ChannelObject { channel: Arc::new(channel), users: 0 });
         Ok((Handle { handle: number }, vec![theirs]))
     }
 
-    pub(super) fn destroy_channel(&mut self, request: Handle) -> Reply<DestroyChannel> {
+    pub(super) fn destroy_channel(&mut self, request: Handle) -> CallReply<DestroyChannel> {
         self.end_channel(request.handle).map(nothing)
     }
 
@@ -44,7 +44,7 @@ impl CallHandler<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn create_cq(&mut self, request: CreateCqRequest) -> Reply<CreateCq> {
+    pub(super) fn create_cq(&mut self, request: CreateCqRequest) -> CallReply<CreateCq> {
         let limits = &self.registry.limits.client;
         check_limit(&self.objects.cqs, limits.cqs)?;
         let channel = match request.channel {
@@ -69,8 +69,8 @@ impl CallHandler<'_, '_> {
         &mut self,
         request: &CreateCqRequest,
         layout: CqLayout,
-        channel: Option<&Arc<Channel>>,
-    ) -> Reply<CreateCq> {
+        channel: Option<&Arc<CqChannel>>,
+    ) -> CallReply<CreateCq> {
         let number = self.registry.cqs.take();
         let cqn = Cqn(number);
         let fd = self.give_cq_rings(cqn, layout, channel).inspect_err(|_| self.registry.cqs.give_back(number))?;
@@ -88,7 +88,7 @@ impl CallHandler<'_, '_> {
         &mut self,
         cqn: Cqn,
         layout: CqLayout,
-        channel: Option<&Arc<Channel>>,
+        channel: Option<&Arc<CqChannel>>,
     ) -> Result<OwnedFd, Refused> {
         let (cq_rings, fd) = new_cq(cqn, self.session, layout, channel, self.room(1)?)?;
         let mut cq_rings = cq_rings.into_iter();
@@ -98,7 +98,7 @@ impl CallHandler<'_, '_> {
         Ok(fd)
     }
 
-    pub(super) fn resize_cq(&mut self, request: ResizeCqRequest) -> Reply<ResizeCq> {
+    pub(super) fn resize_cq(&mut self, request: ResizeCqRequest) -> CallReply<ResizeCq> {
         find(&mut self.objects.cqs, request.cqn)?;
         let cq_rings = self.objects.doorbells.len() as u32;
         let layout = CqLayout::new(request.entries, cq_rings).ok_or(Refused::argument(1, request.entries))?;
@@ -121,7 +121,7 @@ impl CallHandler<'_, '_> {
         Ok(fd)
     }
 
-    pub(super) fn destroy_cq(&mut self, request: Handle) -> Reply<DestroyCq> {
+    pub(super) fn destroy_cq(&mut self, request: Handle) -> CallReply<DestroyCq> {
         self.end_cq(request.handle).map(nothing)
     }
 

@@ -22,9 +22,9 @@ use super::{
         environment::Environment,
         numbers::{MrKeys, NumberPool, Qpns},
         refused::Refused,
-        session::Objects,
+        session::SessionObjects,
     },
-    CallHandler, Registry, Reply, take_back, tell,
+    CallHandler, CallReply, Registry, take_back, tell,
 };
 use crate::{
     config::DeviceLimits,
@@ -60,7 +60,7 @@ pub struct DeviceSetup {
 
 /// A device with what is in use of it.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct OpenedDevice {
     pub(crate) setup: DeviceSetup,
     pub(crate) keys: MrKeys,
     /// One for each endpoint.
@@ -75,7 +75,7 @@ pub(crate) struct Device {
     pub(crate) attachments: u32,
 }
 
-impl Device {
+impl OpenedDevice {
     pub(super) fn new(setup: DeviceSetup, limits: &DeviceLimits) -> Self {
         let numbers = |indices, capacity| {
             setup.endpoints.iter().map(|place| Qpns::new(place.endpoint, indices, capacity)).collect()
@@ -89,14 +89,14 @@ impl Device {
 }
 
 impl Registry {
-    pub(super) fn hello(&self, session: SessionId, request: HelloRequest) -> Reply<Hello> {
+    pub(super) fn hello(&self, session: SessionId, request: HelloRequest) -> CallReply<Hello> {
         if request.version != VERSION {
             return Err(Refused::with(Refusal::Version, VERSION, request.version));
         }
         Ok((HelloReply { version: VERSION, session: session.0, devices: self.devices.len() as u32 }, Vec::new()))
     }
 
-    pub(super) fn list_device(&self, request: Index) -> Reply<ListDevice> {
+    pub(super) fn list_device(&self, request: Index) -> CallReply<ListDevice> {
         let device = self.devices.get(request.index as usize).ok_or(Refused::plain(Refusal::NoSuchDevice))?;
         Ok((DeviceName::new(&device.setup.name), Vec::new()))
     }
@@ -107,13 +107,13 @@ impl Registry {
         uid: u32,
         request: &DeviceName,
         environment: &mut Environment<'_>,
-    ) -> Result<(Objects, OpenDeviceReply, Vec<OwnedFd>), Refused> {
+    ) -> Result<(SessionObjects, OpenDeviceReply, Vec<OwnedFd>), Refused> {
         let wanted = request.as_str();
         let device = self.devices.iter().find(|device| Some(device.setup.name.as_str()) == wanted);
         let setup = &device.ok_or(Refused::plain(Refusal::NoSuchDevice))?.setup;
         let places = &setup.endpoints;
         let workers = places.len() as u32;
-        let mut objects = Objects::new(setup.id, places.len(), uid);
+        let mut objects = SessionObjects::new(setup.id, places.len(), uid);
         objects.charge(session_bytes(workers) as u64, &self.limits.client)?;
 
         let (halves, doorbells, wakes) = new_session(session, workers, self.quota.take(uid, 1)?)?;
@@ -139,7 +139,7 @@ impl Registry {
 }
 
 impl CallHandler<'_, '_> {
-    pub(super) fn query_device(&mut self, _: Nothing) -> Reply<QueryDevice> {
+    pub(super) fn query_device(&mut self, _: Nothing) -> CallReply<QueryDevice> {
         let mac = self.environment.network.port(self.objects.device).mac;
         let limits = &self.registry.limits.client;
         let attributes = DeviceAttributes {
@@ -163,7 +163,7 @@ impl CallHandler<'_, '_> {
         Ok((attributes, Vec::new()))
     }
 
-    pub(super) fn query_port(&mut self, _: Nothing) -> Reply<QueryPort> {
+    pub(super) fn query_port(&mut self, _: Nothing) -> CallReply<QueryPort> {
         let port = self.environment.network.port(self.objects.device);
         let keys = &self.registry.device(self.objects.device).setup.pkeys;
         let mut pkeys = [0; PKEYS_MAX];
@@ -180,7 +180,7 @@ impl CallHandler<'_, '_> {
         Ok((attributes, Vec::new()))
     }
 
-    pub(super) fn query_gid(&mut self, request: Index) -> Reply<QueryGid> {
+    pub(super) fn query_gid(&mut self, request: Index) -> CallReply<QueryGid> {
         let device = self.objects.device;
         if request.index >= self.environment.network.port(device).gid_entries {
             return Err(Refused::with(Refusal::NoSuchGid, request.index, 0u64));

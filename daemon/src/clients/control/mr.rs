@@ -18,7 +18,7 @@ use super::{
         refused::Refused,
         session::{MemoryObject, MrObject, PdObject, check_limit, find},
     },
-    CallHandler, Reply,
+    CallHandler, CallReply,
 };
 use crate::memory::{
     backing::Backing,
@@ -30,14 +30,14 @@ use crate::memory::{
 use crate::worker::command::Command;
 
 impl CallHandler<'_, '_> {
-    pub(super) fn alloc_pd(&mut self, _: Nothing) -> Reply<AllocPd> {
+    pub(super) fn alloc_pd(&mut self, _: Nothing) -> CallReply<AllocPd> {
         check_limit(&self.objects.pds, self.registry.limits.client.pds)?;
         let number = self.registry.pds.take();
         self.objects.pds.insert(number, PdObject { pdn: Pdn(number), users: 0 });
         Ok((Handle { handle: number }, Vec::new()))
     }
 
-    pub(super) fn dealloc_pd(&mut self, request: Handle) -> Reply<DeallocPd> {
+    pub(super) fn dealloc_pd(&mut self, request: Handle) -> CallReply<DeallocPd> {
         self.end_pd(request.handle).map(nothing)
     }
 
@@ -48,7 +48,7 @@ impl CallHandler<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn alloc_memory(&mut self, request: MemoryRequest) -> Reply<AllocMemory> {
+    pub(super) fn alloc_memory(&mut self, request: MemoryRequest) -> CallReply<AllocMemory> {
         let limits = &self.registry.limits.client;
         // Each region lies in some memory: more memories than regions serve nobody.
         check_limit(&self.objects.memories, limits.mrs)?;
@@ -62,7 +62,7 @@ impl CallHandler<'_, '_> {
         made
     }
 
-    fn make_memory(&mut self, bytes: u64) -> Reply<AllocMemory> {
+    fn make_memory(&mut self, bytes: u64) -> CallReply<AllocMemory> {
         let (memory, fd) = ClientMemory::create(bytes, self.room(1)?)?;
         Ok((self.add_memory(Arc::new(memory.of(self.session)).into())?, vec![fd]))
     }
@@ -72,7 +72,7 @@ impl CallHandler<'_, '_> {
         &mut self,
         request: MapMemoryRequest,
         descriptor: Option<Descriptor>,
-    ) -> Reply<MapMemory> {
+    ) -> CallReply<MapMemory> {
         let bad_file = |errno| Refused::with(Refusal::BadFile, errno as u32, 0u64);
         let descriptor = descriptor.ok_or(bad_file(Errno::EBADF))?;
         let MapMemoryRequest { offset, bytes, writable, origin } = request;
@@ -152,7 +152,7 @@ impl CallHandler<'_, '_> {
         Ok(Handle { handle: number })
     }
 
-    pub(super) fn free_memory(&mut self, request: Handle) -> Reply<FreeMemory> {
+    pub(super) fn free_memory(&mut self, request: Handle) -> CallReply<FreeMemory> {
         self.end_memory(request.handle).map(nothing)
     }
 
@@ -167,7 +167,7 @@ impl CallHandler<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn reg_mr(&mut self, request: RegMrRequest) -> Reply<RegMr> {
+    pub(super) fn reg_mr(&mut self, request: RegMrRequest) -> CallReply<RegMr> {
         let limits = &self.registry.limits;
         let (client_limit, device_limit) = (limits.client.mrs, limits.device.mrs);
         // Memory windows count too.
@@ -211,12 +211,12 @@ impl CallHandler<'_, '_> {
         Ok((RegMrReply { handle, lkey: key.0, rkey: key.0 }, Vec::new()))
     }
 
-    pub(super) fn dereg_mr(&mut self, request: Handle) -> Reply<DeregMr> {
+    pub(super) fn dereg_mr(&mut self, request: Handle) -> CallReply<DeregMr> {
         self.end_mr(request.handle).map(nothing)
     }
 
     /// Changes a region in every worker's table, in place: its keys stay.
-    pub(super) fn rereg_mr(&mut self, request: ReregMrRequest) -> Reply<ReregMr> {
+    pub(super) fn rereg_mr(&mut self, request: ReregMrRequest) -> CallReply<ReregMr> {
         let &mut MrObject { mr: old, pd: old_pd, memory: old_memory, windows } =
             find(&mut self.objects.mrs, request.handle)?;
         check_unused(windows)?;

@@ -16,13 +16,13 @@ use super::{
         refused::Refused,
         session::{QpObject, find},
     },
-    CallHandler, Reply,
+    CallHandler, CallReply,
     mr::nothing,
 };
 use crate::worker::command::Command;
 
 impl CallHandler<'_, '_> {
-    pub(super) fn attach_multicast(&mut self, request: MulticastRequest) -> Reply<AttachMulticast> {
+    pub(super) fn attach_multicast(&mut self, request: MulticastRequest) -> CallReply<AttachMulticast> {
         let MulticastRequest { qpn: number, sgid_index, group } = request;
         let &mut QpObject { qpn, service, .. } = find(&mut self.objects.qps, number)?;
         if service != ServiceType::Ud {
@@ -58,7 +58,7 @@ impl CallHandler<'_, '_> {
         Ok(nothing(()))
     }
 
-    pub(super) fn detach_multicast(&mut self, request: MulticastRequest) -> Reply<DetachMulticast> {
+    pub(super) fn detach_multicast(&mut self, request: MulticastRequest) -> CallReply<DetachMulticast> {
         let &mut QpObject { qpn, .. } = find(&mut self.objects.qps, request.qpn)?;
         if !self.objects.attachments.contains_key(&(request.qpn, request.group)) {
             return Err(Refused::no_object(request.qpn));

@@ -20,15 +20,15 @@ use super::{
     super::{
         numbers::random,
         refused::Refused,
-        session::{Bound, MrObject, MwKind, MwObject, QpObject, check_limit, find},
+        session::{MrObject, MwKind, MwObject, QpObject, WindowBound, check_limit, find},
     },
-    CallHandler, Reply,
+    CallHandler, CallReply,
     mr::nothing,
 };
 use crate::worker::command::Command;
 
 impl CallHandler<'_, '_> {
-    pub(super) fn alloc_mw(&mut self, request: AllocMwRequest) -> Reply<AllocMw> {
+    pub(super) fn alloc_mw(&mut self, request: AllocMwRequest) -> CallReply<AllocMw> {
         let limits = &self.registry.limits;
         let (client_limit, device_limit) = (limits.client.mrs, limits.device.mrs);
         // Windows and regions share the limits: each takes a place in every worker's table.
@@ -53,7 +53,7 @@ impl CallHandler<'_, '_> {
         Ok((AllocMwReply { handle, rkey: key.0 }, Vec::new()))
     }
 
-    pub(super) fn dealloc_mw(&mut self, request: Handle) -> Reply<DeallocMw> {
+    pub(super) fn dealloc_mw(&mut self, request: Handle) -> CallReply<DeallocMw> {
         self.end_mw(request.handle).map(nothing)
     }
 
@@ -122,7 +122,7 @@ impl CallHandler<'_, '_> {
                 find(&mut self.objects.mrs, mr)?.windows += 1;
                 let owner = (kind == MwKind::Two).then_some(qpn);
                 let mw = find(&mut self.objects.mws, handle)?;
-                (mw.key, mw.bound) = (key, Some(Bound { mr, qpn: owner }));
+                (mw.key, mw.bound) = (key, Some(WindowBound { mr, qpn: owner }));
             }
             None => {
                 self.unbind(handle)?;

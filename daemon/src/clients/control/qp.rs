@@ -26,7 +26,7 @@ use super::{
         refused::Refused,
         session::{QpObject, check_limit, find},
     },
-    CallHandler, Reply,
+    CallHandler, CallReply,
     mr::nothing,
 };
 use crate::memory::queues::new_qp;
@@ -45,7 +45,7 @@ struct QpPlacement {
 }
 
 impl CallHandler<'_, '_> {
-    pub(super) fn create_qp(&mut self, request: CreateQpRequest) -> Reply<CreateQp> {
+    pub(super) fn create_qp(&mut self, request: CreateQpRequest) -> CallReply<CreateQp> {
         let limits = &self.registry.limits;
         check_limit(&self.objects.qps, limits.client.qps)?;
         let service = ServiceType::from_number(request.service).ok_or(Refused::plain(Refusal::NotSupported))?;
@@ -124,7 +124,7 @@ impl CallHandler<'_, '_> {
         sizes: QpSizes,
         home: &QpPlacement,
         bytes: u64,
-    ) -> Reply<CreateQp> {
+    ) -> CallReply<CreateQp> {
         let &QpPlacement { cq_ring, place, qpn, doorbell, .. } = home;
         let setup = &self.registry.device(self.objects.device).setup;
         let (window_packets, credits) = (setup.window_packets, setup.credits);
@@ -183,7 +183,7 @@ impl CallHandler<'_, '_> {
         Ok((reply, vec![fd]))
     }
 
-    pub(super) fn modify_qp(&mut self, request: ModifyQpRequest) -> Reply<ModifyQp> {
+    pub(super) fn modify_qp(&mut self, request: ModifyQpRequest) -> CallReply<ModifyQp> {
         let ModifyQpRequest { qpn, mask, attributes } = request;
         let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, qpn)?;
         check_qkey(&request, self.objects.uid == 0)?;
@@ -227,7 +227,7 @@ impl CallHandler<'_, '_> {
         Ok(way)
     }
 
-    pub(super) fn query_qp(&mut self, request: Handle) -> Reply<QueryQp> {
+    pub(super) fn query_qp(&mut self, request: Handle) -> CallReply<QueryQp> {
         let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, request.handle)?;
         match self.tell(worker, Command::QueryQp(qpn), 0)? {
             Answer::Attributes(attributes) => Ok((attributes, Vec::new())),
@@ -235,7 +235,7 @@ impl CallHandler<'_, '_> {
         }
     }
 
-    pub(super) fn query_qp_statistics(&mut self, request: Handle) -> Reply<QueryQpStatistics> {
+    pub(super) fn query_qp_statistics(&mut self, request: Handle) -> CallReply<QueryQpStatistics> {
         let &mut QpObject { qpn, worker, .. } = find(&mut self.objects.qps, request.handle)?;
         match self.tell(worker, Command::CountersOfQp(qpn), 0)? {
             Answer::Counters(counters) => Ok((statistics(&counters), Vec::new())),
@@ -243,7 +243,7 @@ impl CallHandler<'_, '_> {
         }
     }
 
-    pub(super) fn destroy_qp(&mut self, request: Handle) -> Reply<DestroyQp> {
+    pub(super) fn destroy_qp(&mut self, request: Handle) -> CallReply<DestroyQp> {
         self.end_qp(request.handle).map(nothing)
     }
 

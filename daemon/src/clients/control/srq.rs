@@ -21,7 +21,7 @@ use super::{
         refused::Refused,
         session::{SrqObject, check_limit, find},
     },
-    CallHandler, Reply,
+    CallHandler, CallReply,
     mr::{check_unused, nothing},
 };
 use crate::memory::queues::new_srq;
@@ -39,7 +39,7 @@ struct SrqPlacement {
 }
 
 impl CallHandler<'_, '_> {
-    pub(super) fn create_srq(&mut self, request: CreateSrqRequest) -> Reply<CreateSrq> {
+    pub(super) fn create_srq(&mut self, request: CreateSrqRequest) -> CallReply<CreateSrq> {
         let limits = &self.registry.limits;
         check_limit(&self.objects.srqs, limits.client.srqs)?;
         let sizes = check_sizes(&request)?;
@@ -96,7 +96,7 @@ impl CallHandler<'_, '_> {
         sizes: QpSizes,
         home: &SrqPlacement,
         bytes: u64,
-    ) -> Reply<CreateSrq> {
+    ) -> CallReply<CreateSrq> {
         let &SrqPlacement { cq_ring, place, srqn, doorbell } = home;
         let pd = find(&mut self.objects.pds, request.pd)?;
         let config = SrqConfig { srqn, pd: pd.pdn, sizes };
@@ -111,7 +111,7 @@ impl CallHandler<'_, '_> {
         Ok((CreateSrqReply { srqn: srqn.get(), worker: cq_ring as u32, doorbell, wrs, sges }, vec![fd]))
     }
 
-    pub(super) fn modify_srq(&mut self, request: ModifySrqRequest) -> Reply<ModifySrq> {
+    pub(super) fn modify_srq(&mut self, request: ModifySrqRequest) -> CallReply<ModifySrq> {
         let &mut SrqObject { config, worker, .. } = find(&mut self.objects.srqs, request.srqn)?;
         if request.limit > config.sizes.recv_wrs {
             return Err(Refused::argument(1, request.limit));
@@ -120,7 +120,7 @@ impl CallHandler<'_, '_> {
         Ok(nothing(()))
     }
 
-    pub(super) fn query_srq(&mut self, request: Handle) -> Reply<QuerySrq> {
+    pub(super) fn query_srq(&mut self, request: Handle) -> CallReply<QuerySrq> {
         let &mut SrqObject { config, worker, .. } = find(&mut self.objects.srqs, request.handle)?;
         match self.tell(worker, Command::SrqLimit(config.srqn), 0)? {
             Answer::SrqLimit(limit) => {
@@ -131,7 +131,7 @@ impl CallHandler<'_, '_> {
         }
     }
 
-    pub(super) fn destroy_srq(&mut self, request: Handle) -> Reply<DestroySrq> {
+    pub(super) fn destroy_srq(&mut self, request: Handle) -> CallReply<DestroySrq> {
         self.end_srq(request.handle).map(nothing)
     }
 

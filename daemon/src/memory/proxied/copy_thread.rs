@@ -33,15 +33,15 @@ use crate::memory::{
 /// How long the porter looks for more to do before it sleeps; waking it costs up to 20 us.
 const LINGER: Duration = Duration::from_micros(50);
 
-/// What [`Shared::stage`] is: the worker has the slot, or the porter.
+/// What [`SharedRequests::stage`] is: the worker has the slot, or the porter.
 pub(super) const OURS: u32 = 0;
 pub(super) const PORTERS: u32 = 1;
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedRequests {
     /// [`OURS`] or [`PORTERS`].
     pub(super) stage: AtomicU32,
-    slot: Mutex<Slot>,
+    slot: Mutex<RequestSlot>,
     lost: AtomicBool,
     pub(super) ending: AtomicBool,
     /// Set when the porter is given up, until its thread comes back.
@@ -54,7 +54,7 @@ pub(super) struct Shared {
 
 /// An access, and what became of it.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct RequestSlot {
     pub(super) writes: bool,
     pub(super) address: u64,
     pub(super) length: usize,
@@ -65,7 +65,7 @@ pub(super) struct Slot {
     pub(super) bytes: Box<[u8]>,
 }
 
-impl Shared {
+impl SharedRequests {
     /// Has a thread of its own begin with this descriptor; the first thing that it says is what it thinks of it.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Shared {
     pub(super) fn begin(descriptor: Descriptor) -> Result<(Arc<Self>, Thread), Errno> {
         let shared = Arc::new(Self {
             stage: AtomicU32::new(PORTERS),
-            slot: Mutex::new(Slot {
+            slot: Mutex::new(RequestSlot {
                 writes: false,
                 address: 0,
                 length: 0,
@@ -137,13 +137,13 @@ impl Shared {
     }
 
     /// For whoever has it by [`Self::stage`]: nobody else holds the lock then.
-    pub(super) fn slot(&self) -> MutexGuard<'_, Slot> {
+    pub(super) fn slot(&self) -> MutexGuard<'_, RequestSlot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The porter's thread.
-fn carry(shared: &Shared, descriptor: Descriptor) {
+fn carry(shared: &SharedRequests, descriptor: Descriptor) {
     shared.tid.store(gettid().as_raw(), Ordering::Relaxed);
     if let Ok(cores) = sched_getaffinity(Pid::from_raw(ITSELF)) {
         // Whoever sees this knows the thread; nobody else sets it.
@@ -180,7 +180,7 @@ fn check(memory: &impl std::os::fd::AsFd) -> Result<(), Errno> {
 }
 
 /// Carries out what the slot says.
-fn access(slot: &mut Slot, memory: &(impl std::os::fd::AsFd + AsRawFd)) {
+fn access(slot: &mut RequestSlot, memory: &(impl std::os::fd::AsFd + AsRawFd)) {
     let waits = || getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches());
     let (begin, computed, before) = (Instant::now(), computed_by(ITSELF), waits());
     let bytes = &mut slot.bytes[..slot.length];

@@ -12,7 +12,7 @@ use roced_transport::io::MemoryFault;
 
 use super::{
     ROOM,
-    copy_thread::{ITSELF, PORTERS, Shared, Used, is_blocked},
+    copy_thread::{ITSELF, PORTERS, SharedRequests, Used, is_blocked},
     wait::{Scene, TooLong, wait},
 };
 use crate::memory::{
@@ -51,7 +51,7 @@ impl RequestQueue {
         self.thread.unpark();
     }
 
-    pub(super) fn stage(&mut self, shared: &Shared, address: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
+    pub(super) fn stage(&mut self, shared: &SharedRequests, address: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
         let length = (self.staged.end - self.staged.start) as usize;
         if self.staged.end != address || length + bytes.len() > ROOM {
             self.settle(shared)?;
@@ -70,7 +70,7 @@ impl RequestQueue {
         Ok(())
     }
 
-    pub(super) fn settle(&mut self, shared: &Shared) -> Result<(), MemoryFault> {
+    pub(super) fn settle(&mut self, shared: &SharedRequests) -> Result<(), MemoryFault> {
         let staged = std::mem::take(&mut self.staged);
         if staged.is_empty() {
             return Ok(());
@@ -86,7 +86,13 @@ impl RequestQueue {
     }
 
     /// Reads `least` bytes, or up to `most`, to the slot.
-    pub(super) fn read(&mut self, shared: &Shared, address: u64, least: usize, most: usize) -> Result<(), Errno> {
+    pub(super) fn read(
+        &mut self,
+        shared: &SharedRequests,
+        address: u64,
+        least: usize,
+        most: usize,
+    ) -> Result<(), Errno> {
         self.ahead.0 = 0..0;
         match self.ask(shared, false, address, most)? {
             there if there >= least => {
@@ -101,7 +107,7 @@ impl RequestQueue {
 
     pub(super) fn read_ahead(
         &mut self,
-        shared: &Shared,
+        shared: &SharedRequests,
         address: u64,
         into: &mut [u8],
         room: u64,
@@ -126,7 +132,7 @@ impl RequestQueue {
     }
 
     /// Has the porter do it.
-    fn ask(&mut self, shared: &Shared, writes: bool, address: u64, length: usize) -> Result<usize, Errno> {
+    fn ask(&mut self, shared: &SharedRequests, writes: bool, address: u64, length: usize) -> Result<usize, Errno> {
         if shared.is_lost() {
             return Err(Errno::EAGAIN);
         }
@@ -140,17 +146,17 @@ impl RequestQueue {
     }
 
     /// The porter looks at its descriptor before anything else: to ask what it is of may block, too.
-    pub(super) fn welcome(&mut self, shared: &Shared) -> Result<(), Errno> {
+    pub(super) fn welcome(&mut self, shared: &SharedRequests) -> Result<(), Errno> {
         let most = self.most(shared)?;
         self.wait(shared, most).map(drop)
     }
 
-    fn most(&mut self, shared: &Shared) -> Result<Duration, Errno> {
+    fn most(&mut self, shared: &SharedRequests) -> Result<Duration, Errno> {
         let moved = std::mem::take(&mut self.moved);
         self.stall_budget.most(self.moment, moved).ok_or(Errno::EAGAIN).inspect_err(|_| shared.lose())
     }
 
-    fn wait(&mut self, shared: &Shared, most: Duration) -> Result<usize, Errno> {
+    fn wait(&mut self, shared: &SharedRequests, most: Duration) -> Result<usize, Errno> {
         let used = Used::by([ITSELF, shared.tid()]);
         match wait(&mut AtWork { shared, begin: Instant::now(), used, has_our_core: false }, most) {
             Ok(counts) => {
@@ -171,7 +177,7 @@ impl RequestQueue {
 
 /// A porter that was asked.
 struct AtWork<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedRequests,
     begin: Instant,
     used: Used,
     has_our_core: bool,

@@ -10,7 +10,7 @@ use crate::{
     psn::Psn,
     qp::{
         Context, QpBase, State, Transmission,
-        replay::{Pending, Request},
+        replay::{Pending, ReplayedRequest},
         segment::place,
     },
     reject::DropReason,
@@ -111,7 +111,7 @@ impl Responder {
 
     /// PSN and MSN of an ACK that is owed. It is of nothing from `unanswered` on, a READ whose responses it would say to be lost; `None` when there
     /// was nothing before that.
-    fn acknowledged(&self, owed: PendingAck, unanswered: Option<&Request>) -> Option<(Psn, u32)> {
+    fn acknowledged(&self, owed: PendingAck, unanswered: Option<&ReplayedRequest>) -> Option<(Psn, u32)> {
         let psn = if let PendingAck::AckUpTo(psn) = owed { psn } else { self.expected.minus(1) };
         match unanswered {
             Some(read) if psn.distance_from(read.first_psn) >= 0 => {
@@ -128,7 +128,7 @@ impl Responder {
     }
 
     /// The answer to a request whose answer takes no memory: an ATOMIC ACK, or for FLUSH and atomic WRITE a READ response of no bytes.
-    fn short_answer(request: &Request, syndrome: Syndrome, base: &QpBase) -> Headers {
+    fn short_answer(request: &ReplayedRequest, syndrome: Syndrome, base: &QpBase) -> Headers {
         let is_atomic = request.is_atomic();
         let opcode = if is_atomic { opcode::RC_ATOMIC_ACK } else { opcode::RC_READ_RESPONSE_ONLY };
         Headers {
@@ -140,7 +140,7 @@ impl Responder {
 
     fn send_read_response<A: App, W: Wire>(
         &mut self,
-        request: &Request,
+        request: &ReplayedRequest,
         pending: Pending,
         base: &mut QpBase,
         cx: &mut Context<'_, A>,
@@ -190,7 +190,7 @@ impl Responder {
         }
     }
 
-    fn send_atomic_ack<W: Wire>(&mut self, request: &Request, base: &mut QpBase, wire: &mut W) -> Transmission {
+    fn send_atomic_ack<W: Wire>(&mut self, request: &ReplayedRequest, base: &mut QpBase, wire: &mut W) -> Transmission {
         let headers = Self::short_answer(request, self.offer.syndrome(request.msn, base), base);
         if base.emit(wire, &headers, 0, |_| Ok(())).is_err() {
             return Transmission::Full;
