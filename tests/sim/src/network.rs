@@ -91,7 +91,7 @@ impl Network {
         let directions = [(); 2].map(|()| Direction::draw(&mut random, weather, detour));
         Self {
             weather,
-            delay: random.pick(&[1_000, 5_000, 20_000, 100_000]),
+            delay: random.pick(&[1_000, 5_000, 20_000, 100_000, 700_000]),
             jitter: random.pick(&[0, 500, 5_000]),
             spacing: random.pick(&[0, 0, 80, 320]),
             grid: random.pick(&[1, 1, 2_000, 10_000]),

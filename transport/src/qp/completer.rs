@@ -309,7 +309,7 @@ impl Completer {
         let before = self.unacknowledged;
         match aeth.syndrome {
             Syndrome::Ack { .. } => match self.advance(psn.plus(1), base, queue, requester, cx) {
-                Ok(()) => self.on_plain_ack(queue, requester, cx.now),
+                Ok(()) => self.on_plain_ack(queue, requester, cx.now, base.recovery.probe_floor),
                 Err(Gap) => self.on_gap(None, base, queue, requester, cx)?,
             },
             Syndrome::Nak(NakCode::PsnSequence) => {

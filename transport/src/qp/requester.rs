@@ -94,6 +94,8 @@ pub(crate) enum Reason {
     Missing,
     /// Its answer is late.
     Probe,
+    /// The answer to the one before it said nothing of it.
+    Presumed,
 }
 
 /// A packet that was sent.
@@ -248,6 +250,11 @@ impl Requester {
     /// The oldest packet that waits for an answer is sent once more, whatever the cursor does: it is missing.
     pub(crate) fn send_oldest_again(&mut self) {
         (self.oldest_again, self.again_up_to) = (Some(Reason::Missing), None);
+    }
+
+    /// The same, because it is probably lost as the one before it was.
+    pub(crate) fn presume_oldest_lost(&mut self) {
+        (self.oldest_again, self.again_up_to) = (Some(Reason::Presumed), None);
     }
 
     /// The responses from `end` on are there: they are not asked for with the oldest.
@@ -523,7 +530,7 @@ impl Requester {
             self.send_at_cursor(base, queue, &entry, 0, cx, wire)
         };
         let is_gone = self.refused.is_some();
-        if is_gone && reason == Reason::Missing {
+        if is_gone && reason != Reason::Probe {
             // It cannot be sent any more, and it is the oldest: the cursor stays with it, and it fails.
             self.oldest_again = None;
             return Transmission::Idle;

@@ -46,6 +46,8 @@ pub(crate) struct Selective {
     again: Option<SingleRepair>,
     /// Packets in a row that were sent again alone, the last included.
     alone: u8,
+    /// Packets in a row that were sent again because the ACK of the one before said nothing of them.
+    presumed: u8,
     /// The peer missed a READ, or an operation with one answer, which is sent again alone. Its answer says nothing of what the peer has behind it.
     missed: Option<AnswerRepair>,
     /// Responses with these PSNs, the end not included, were asked for again.
@@ -69,6 +71,10 @@ pub(crate) struct Selective {
     /// The peer was asked how much it has of what lies before this PSN.
     solicited: Option<(Psn, Nanos)>,
 }
+
+/// So many packets in a row are presumed lost before another NAK or probe. Where a probe was needless the ACKs are those of the first sending,
+/// and each would have the next packet sent again.
+const PRESUMED_MAX: u8 = 4;
 
 /// The cursor went back for a NAK at `at`.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +123,7 @@ impl Selective {
             went_back: None,
             again: None,
             alone: 0,
+            presumed: 0,
             missed: None,
             repeated: None,
             gap_due: Nanos::NEVER,
@@ -185,6 +192,7 @@ impl Selective {
         now: Nanos,
     ) {
         let missing = (reason == Reason::Missing).then_some(psn);
+        self.presumed = if reason == Reason::Presumed { self.presumed + 1 } else { 0 };
         self.probe.on_sent_again(missing, now, base.recovery.probe_floor);
         if wants_answer {
             let end = psn.plus(packets);
@@ -349,7 +357,7 @@ impl Completer {
     /// An ACK that complains of nothing. When it answers a packet that was sent again alone, and not all that was sent before that,
     /// the rest is lost: the peer has nothing behind, or it would complain. Where it covers that one packet and not one more, all is
     /// sent again; where it covers others, which may only have been slow to be answered, the next alone.
-    pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos) {
+    pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos, floor: Nanos) {
         let (oldest, soon) = (self.unacknowledged(), self.selective.probe.rtt().soonest());
         let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
         self.selective.again = None;
@@ -358,10 +366,17 @@ impl Completer {
             return;
         }
         if oldest == again.psn.plus(1) {
+            if soon == Nanos(0) {
+                // Nothing was measured yet: on a path that takes longer than was waited it is the first sending's, and others follow soon.
+                let frontier = requester.frontier();
+                self.selective.missed = Some(AnswerRepair { end: oldest, frontier, named: false, told: true });
+                self.selective.probe.hasten(now + (now - again.at).max(floor));
+                return;
+            }
             self.selective.keeps = false;
             self.go_back(queue, requester);
-        } else {
-            requester.send_oldest_again();
+        } else if self.selective.presumed < PRESUMED_MAX {
+            requester.presume_oldest_lost();
         }
     }
 

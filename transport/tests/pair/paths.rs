@@ -9,6 +9,7 @@ use roced_transport::{clock::Nanos, counters::QpCount, recovery::RecoveryConfig}
 use crate::{
     faults::Random,
     host::{Pair, Settings, sge, work},
+    selective::repairs,
 };
 
 /// One direction.
@@ -124,6 +125,41 @@ fn a_path_that_grows_longer_is_measured_soon() {
     assert_eq!(lab.probes(), 0);
     lab.run(path(10_000, 1000, 0), load(SendOp::Write, 1 << 20, 4, 2), NONE);
     assert!(lab.probes() <= 8, "{}", lab.probes());
+}
+
+/// A path longer than a round trip is thought to be before one is measured. Whatever is probed for meanwhile is one packet each time, until the
+/// first measurement, and is no measurement itself.
+#[test]
+fn a_needless_probe_is_not_followed_by_others() {
+    for (messages, bytes) in [(40, 64 << 10), (2000, 1024)] {
+        for window in [16, 64, 128] {
+            for one_way_us in [600, 2000] {
+                let mut lab = Lab::new(Settings { window, ..Settings::default() });
+                lab.run(path(10_000, one_way_us, 0), load(SendOp::Write, bytes, messages, 32), NONE);
+                let [again, 0, probes] = repairs(&lab.pair) else { panic!("a time-out") };
+                assert!(
+                    again <= u64::from(window) + 8,
+                    "{window}, {one_way_us} us: {again} sent again, {probes} probes"
+                );
+                assert!(probes <= 4, "{window}, {one_way_us} us: {again} sent again, {probes} probes");
+            }
+        }
+    }
+}
+
+/// The round trip grows, and ACKs of packets that were sent once are as far from one another as a round trip was before.
+#[test]
+fn acks_of_the_first_sending_are_not_taken_for_answers_to_the_second() {
+    for (messages, bytes) in [(120, 64 << 10), (2000, 1024)] {
+        for (window, before_us, one_way_us) in [(16, 5, 60), (16, 10, 60), (128, 10, 60), (16, 10, 600), (128, 10, 600)]
+        {
+            let mut lab = Lab::new(Settings { window, ..Settings::default() });
+            lab.run(path(10_000, before_us, 0), load(SendOp::Write, 64, 20, 1), NONE);
+            lab.run(path(400, one_way_us, 0), load(SendOp::Write, bytes, messages, 32), NONE);
+            let [again, 0, probes] = repairs(&lab.pair) else { panic!("a time-out") };
+            assert!(again <= u64::from(window) + 32, "{window}, {one_way_us} us: {again} sent again, {probes} probes");
+        }
+    }
 }
 
 #[test]
