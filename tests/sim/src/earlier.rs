@@ -7,7 +7,7 @@
 //! | its frames leave | what the network may bring of them |
 //! |---|---|
 //! | from another UDP source port in each life | Anything, at any age, once the receiver has taken a packet on that side in that life and in its own: it is refused. Before, nothing that go-back-N by itself would believe. |
-//! | always from the same port, which costs the second life of a queue pair a millisecond of doubt | For less than a second after that life, to a queue pair that went through RESET, and nothing that go-back-N by itself would believe: no expected request, no answer for what is in flight. |
+//! | always from the same port, which costs the second life of a queue pair milliseconds of doubt | For less than a second after that life, to a queue pair that went through RESET, and nothing that go-back-N by itself would believe: no expected request, no answer for what is in flight. |
 
 use crate::{
     connection::{Connection, Phase},
@@ -31,7 +31,7 @@ const LATE_PSNS: u64 = 1 << 15;
 const KEPT: usize = 64;
 
 /// How long packets from a past life's port are dropped before a life has a port of its own.
-const DOUBT: u64 = 1_000_000;
+const DOUBT: u64 = 2_000_000;
 
 /// Lives whose ports a queue pair remembers.
 const PAST: usize = 4;

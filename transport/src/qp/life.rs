@@ -15,8 +15,8 @@
 //! go-back-N. Requests and responses are learned separately: nothing says that a peer uses one port for both.
 //!
 //! While a life has no port of its own yet, a packet from a past one may be a late frame or the first of a peer that keeps its port. So it
-//! is dropped, and asked for after [`DOUBT`], in which a peer that has changed its port has shown that. A peer that was seen to keep
-//! its port is not doubted again.
+//! is dropped, and asked for after [`DOUBT`], in which a peer that has changed its port has shown that: then such packets are dropped for
+//! [`QUARANTINE`] more, even if nothing of this life could be taken yet. A peer that was seen to keep its port is not doubted again.
 
 use crate::clock::Nanos;
 
@@ -24,8 +24,9 @@ use crate::clock::Nanos;
 /// stays in a network: switches discard frames after half a second at the most, and the timewait of connection managers is of this order.
 pub const QUARANTINE: Nanos = Nanos::from_millis(1000);
 
-/// How long packets from a past life's port are dropped at the begin of a life: so far may the first packet be behind a late one.
-const DOUBT: Nanos = Nanos::from_millis(1);
+/// How long packets from a past life's port are dropped at the begin of a life: so far may the first packet be behind a late one. Some round
+/// trips with a loss; it costs the second life of a queue pair as much where the peer keeps its port.
+const DOUBT: Nanos = Nanos::from_millis(2);
 
 /// Lives whose ports are known.
 const PAST: usize = 4;
@@ -109,6 +110,11 @@ impl SourcePort {
                 }
                 (now < *doubts_until).then_some(*doubts_until)
             }
+            // The peer has another port in this life. Its packets come by themselves, and what comes from past ports is late.
+            PortState::Unknown { doubts_until, asks } if self.past.count > 0 && !self.past.contains(port) => {
+                (*doubts_until, *asks) = (now + QUARANTINE, false);
+                None
+            }
             _ => None,
         }
     }
@@ -191,9 +197,19 @@ mod tests {
     }
 
     #[test]
+    fn a_past_port_is_doubted_for_long_once_another_was_seen() {
+        let mut source = after(&[1]);
+        assert_eq!(source.doubts(1, Nanos(5)), Some(Nanos(5) + DOUBT));
+        let until = Nanos(7) + QUARANTINE;
+        assert_eq!((source.doubts(2, Nanos(7)), source.asks_at()), (None, Nanos::NEVER), "not taken: it is ahead of its turn");
+        assert_eq!((source.doubts(1, Nanos(8) + DOUBT), source.doubts(1, until)), (Some(until), None));
+        let mut first = SourcePort::default();
+        assert_eq!((first.doubts(1, Nanos(5)), first.doubts(2, Nanos(5))), (None, None), "there was no life before");
+    }
+
+    #[test]
     fn a_past_port_is_doubted_for_a_while_before_this_life_has_its_own() {
         let mut source = after(&[1]);
-        assert_eq!((source.doubts(2, Nanos(5)), source.asks_at()), (None, Nanos::NEVER), "that one is new");
         let until = Nanos(5) + DOUBT;
         assert_eq!((source.doubts(1, Nanos(5)), source.doubts(1, DOUBT)), (Some(until), Some(until)));
         assert_eq!(source.asks_at(), until);

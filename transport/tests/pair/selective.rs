@@ -257,7 +257,7 @@ fn errors_changes_of_state_and_removal_free_what_is_held() {
         if to == state::RESET {
             pair.connect_one(1);
             assert_eq!(give_write(&mut pair, 0, 0, &[1]), dropped(DropReason::OtherSourcePort));
-            pair.now = pair.now + Nanos::from_millis(1);
+            pair.now = pair.now + Nanos::from_millis(2);
             assert_eq!(give_write(&mut pair, 0, 0, &[1]), Disposition::Accepted);
             pair.now = pair.now + roced_transport::qp::QUARANTINE;
             assert_eq!(give_write(&mut pair, 2, 0, &[1]), HELD, "there is room again");
