@@ -4,6 +4,7 @@
 
 mod atomics;
 mod deaths;
+mod examples;
 mod faults;
 mod frameworks;
 mod lab;
@@ -105,6 +106,7 @@ const TESTS: &[(&str, Test)] = tests! {
     programs: devices_are_listed the_library_as_a_drop_in events_are_told pingpongs perftest the_tests_of_rdma_core a_program_without_rdma_notices_nothing a_dead_daemon_ends_programs
         memory_that_nobody_else_can_map eight_threads_on_the_same_objects an_ordinary_user_of_the_group;
     frameworks: ucx open_mpi;
+    examples: first two_hosts send_recv datagram shared_receive read rc_write;
     quiet: an_idle_daemon_sleeps a_lab_leaves_nothing xdp_counters_account_for_every_frame;
 };
 

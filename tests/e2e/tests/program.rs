@@ -164,6 +164,19 @@ impl fmt::Display for Ended {
     }
 }
 
+/// Outputs of two programs that depend on each other, if both ended well; else all that both said, for
+/// the one may have failed because of the other.
+pub(crate) fn both_ended_well(first: Result<Ended>, second: Result<Ended>) -> Result<(String, String)> {
+    match (first, second) {
+        (Ok(first), Ok(second)) => {
+            ensure!(first.status.success() && second.status.success(), "{first}\n{second}");
+            Ok((first.output, second.output))
+        }
+        (Err(error), Ok(ended)) | (Ok(ended), Err(error)) => Err(error.context(ended.to_string())),
+        (Err(first), Err(second)) => Err(first.context(format!("{second:#}"))),
+    }
+}
+
 /// Whether `condition` comes true within `limit`.
 pub(crate) fn within(limit: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<bool> {
     let deadline = Instant::now() + limit;

@@ -13,8 +13,8 @@ use nix::sys::signal::Signal;
 
 use crate::{
     Settings,
-    lab::{Host, Lab, SOON},
-    program::{Ended, Program, within},
+    lab::{Host, Lab, SOON, repository},
+    program::{Ended, Program, both_ended_well, within},
 };
 
 /// Host b as they are told of it.
@@ -45,16 +45,7 @@ fn pair(lab: &Lab, program: &str, options: &[&str]) -> Result<String> {
     ensure!(within(SOON, listens)?, "{program} {options:?}: does not listen");
     let limit = if options.contains(&"-a") { LIMIT_OF_ALL_SIZES } else { LIMIT };
     let client = start(lab, Host::A, program, &[options, &[PEER]].concat()).and_then(|client| client.end(limit));
-    let server = server.end(LIMIT);
-    match (client, server) {
-        (Ok(client), Ok(server)) => {
-            ensure!(server.status.success() && client.status.success(), "{client}\n{server}");
-            Ok(client.output)
-        }
-        (Err(error), Ok(ended)) => Err(error.context(ended.to_string())),
-        (Ok(ended), Err(error)) => Err(error.context(ended.to_string())),
-        (Err(client), Err(server)) => Err(client.context(format!("{server:#}"))),
-    }
+    Ok(both_ended_well(client, server.end(LIMIT))?.0)
 }
 
 /// Whether a program's host has a listener on a TCP port; a program that has ended never will.
@@ -262,10 +253,10 @@ pub(crate) fn a_dead_daemon_ends_programs(_: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// One of the programs in C that lie beside this crate, in `folder`.
-fn compile(name: &str, folder: &Path) -> Result<String> {
-    let program = folder.join(name).display().to_string();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).with_extension("c");
+/// Compiles a program in C, `source` of the repository, into `folder`.
+pub(crate) fn compile(source: &str, folder: &Path) -> Result<String> {
+    let source = repository().join(source);
+    let program = folder.join(source.file_stem().context("a file")?).display().to_string();
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-Wall", "-Werror", "-o", &program]).arg(source).args(["-libverbs", "-lpthread"]);
     Program::run(compiler, LIMIT)?.success()?;
@@ -298,7 +289,7 @@ impl Drop for HugePages {
 pub(crate) fn memory_that_nobody_else_can_map(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--workers", "2", "--queues", "2"])?;
     let folder = tempfile::tempdir()?;
-    let program = compile("kept", folder.path())?;
+    let program = compile("tests/e2e/kept.c", folder.path())?;
     let _huge = HugePages::more().inspect_err(|error| println!("without huge pages: {error:#}"));
     for more in [&[][..], &["no-userfaultfd"]] {
         let told = run(&lab, Host::A, &program, &[&["roce0", GID], more].concat())?.success()?;
@@ -316,7 +307,7 @@ pub(crate) fn memory_that_nobody_else_can_map(_: &Settings) -> Result<()> {
 pub(crate) fn eight_threads_on_the_same_objects(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--workers", "2", "--queues", "2"])?;
     let folder = tempfile::tempdir()?;
-    let program = compile("threads", folder.path())?;
+    let program = compile("tests/e2e/threads.c", folder.path())?;
     let seconds = if settings.full { "60" } else { "5" };
     run(&lab, Host::A, &program, &["roce0", GID, seconds])?.success().map(drop)
 }
@@ -349,7 +340,7 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
     ensure!(within(SOON, || listens(&mut server, PORT))?, "it does not listen");
     as_user(Host::A, member, &["ibv_rc_pingpong", "-g", GID, "-c", "-e", PEER])?.end(LIMIT)?.success()?;
     server.end(LIMIT)?.success()?;
-    let kept = compile("kept", folder.path())?;
+    let kept = compile("tests/e2e/kept.c", folder.path())?;
     as_user(Host::A, member, &[&kept, "roce0", GID])?.end(LIMIT)?.success()?;
     // Files below /dev and /sys are shown to it in a user namespace of its own, where the system has those for everybody.
     let namespaces = fs::read_to_string("/proc/sys/user/max_user_namespaces").is_ok_and(|most| most.trim() != "0");
