@@ -94,12 +94,13 @@ pub(crate) struct BenchArgs {
     pub(crate) list: bool,
 }
 
-/// Options as they were given to scripts/bench, which adds the first two that are left out. So is where the JSON went: nothing of a page depends on that.
+/// Options as they were given to scripts/bench. It adds `--name` and `--folder`, which are left
+/// out, as are the paths of what is written: no figure depends on them.
 pub(crate) fn as_given(arguments: impl IntoIterator<Item = String>) -> String {
     let mut arguments = arguments.into_iter();
     let mut given = Vec::new();
     while let Some(argument) = arguments.next() {
-        if ["--name", "--folder", "--json"].contains(&argument.as_str()) {
+        if ["--name", "--folder", "--json", "--plot", "--document"].contains(&argument.as_str()) {
             arguments.next();
         } else if argument.chars().all(|it| it.is_ascii_alphanumeric() || "-_./,=".contains(it)) {
             given.push(argument);
@@ -141,6 +142,8 @@ mod tests {
             "/tmp/x",
             "--json",
             "b.json",
+            "--plot",
+            "/home/me/docs",
             "--napi",
             "napi = \"threaded\"",
             "--seconds",

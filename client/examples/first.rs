@@ -1,6 +1,7 @@
 //! A first program: an RDMA WRITE from one queue pair of this process to another.
 //!
-//! `cargo run -p roced-client --example first`, with a roced running (`scripts/lab exec a -- …` has one). The README shows it.
+//! `cargo run -p roced-client --example first`, with a roced running: `scripts/lab exec a -- …` has one.
+//! The README shows it.
 
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ fn main() -> anyhow::Result<()> {
     let (pd, cq) = (device.protection_domain()?, device.completion_queue(16)?);
     let (a, b) = (pd.queue_pair(&cq, &cq).create()?, pd.queue_pair(&cq, &cq).create()?);
     let (gid, options) = (device.gids()?[0].index, ConnectOptions::default());
-    a.connect(&b.endpoint(gid)?, &options)?;
-    b.connect(&a.endpoint(gid)?, &options)?;
+    a.connect(&b.address(gid)?, &options)?;
+    b.connect(&a.address(gid)?, &options)?;
     let memory = pd.allocate(4096, Access::ALL)?;
     a.post_send(&SendRequest::write_inline(b"hello, RDMA", memory.remote()).signaled())?;
     let mut done = [Completion::EMPTY];

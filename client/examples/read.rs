@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     let pd = device.protection_domain()?;
     let cq = device.completion_queue(16)?;
     let qp = pd.queue_pair(&cq, &cq).create()?;
-    let endpoint = qp.endpoint(gid.index)?;
+    let endpoint = qp.address(gid.index)?;
 
     if peer.waited {
         // Memory for the data of READs; the peer needs no right to it.

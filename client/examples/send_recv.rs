@@ -52,7 +52,7 @@ fn main() -> Result<()> {
     for slot in 0..SLOTS {
         post_receive(&qp, &memory, slot)?;
     }
-    let endpoint = peer.exchange(qp.endpoint(gid.index)?)?.parse()?;
+    let endpoint = peer.exchange(qp.address(gid.index)?)?.parse()?;
     qp.connect(&endpoint, &ConnectOptions::default())?;
     peer.exchange("connected")?;
 

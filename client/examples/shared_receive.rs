@@ -50,7 +50,7 @@ fn connect(peer: &mut Peer, builder: QpBuilder<'_>, device: &Device) -> Result<V
     let gid = device.gid_toward(peer.address.into())?;
     let connection = |_| {
         let qp = builder.create()?;
-        let endpoint = peer.exchange(qp.endpoint(gid.index)?)?.parse()?;
+        let endpoint = peer.exchange(qp.address(gid.index)?)?.parse()?;
         qp.connect(&endpoint, &ConnectOptions::default())?;
         Ok(qp)
     };

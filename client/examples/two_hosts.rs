@@ -42,7 +42,7 @@ fn main() -> Result<()> {
 
     // Each program sends its endpoint and the address, length and key of its memory.
     let RemoteMemory { va, length, rkey } = memory.remote();
-    let theirs = peer.exchange(format!("{} {va} {length} {rkey}", qp.endpoint(gid.index)?))?;
+    let theirs = peer.exchange(format!("{} {va} {length} {rkey}", qp.address(gid.index)?))?;
     let (endpoint, remote) = parse(&theirs).with_context(|| format!("the peer sent '{theirs}'"))?;
     qp.connect(&endpoint, &options)?;
     // A WRITE to a queue pair that is not connected yet would be lost and repeated.

@@ -80,7 +80,7 @@ pub struct DeviceAttributes {
     pub max_pds: u32,
     /// Largest memory region, bytes.
     pub max_mr_bytes: u64,
-    /// READs that a queue pair answers, or has outstanding, at a time.
+    /// READs and atomic operations that a queue pair answers, or has outstanding, at a time.
     pub max_rd_atomic: u32,
     /// Largest message, bytes.
     pub max_message_bytes: u32,

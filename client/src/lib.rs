@@ -55,7 +55,7 @@ pub use mw::{MemoryWindow, WindowBinding, WindowKind};
 pub use pd::ProtectionDomain;
 pub use program::ExchangeCost;
 pub use qp::{QpAttributes, QpBuilder, QpStatistics, QueuePair};
-pub use qp_address::{ConnectOptions, NotAnEndpoint, QpAddress};
+pub use qp_address::{ConnectOptions, NotAQpAddress, QpAddress};
 pub use roced_shared::abi::{
     control::{PKEYS_MAX, Refusal, attribute, state},
     cqe::{CompletionOp, Status},

@@ -120,7 +120,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// No GID there; the daemon is gone.
-    pub fn endpoint(&self, sgid_index: u32) -> Result<QpAddress> {
+    pub fn address(&self, sgid_index: u32) -> Result<QpAddress> {
         let device = self.device();
         let entry = device.gid(sgid_index)?.ok_or(Error::NoSuchGid { index: sgid_index })?;
         let mtu_bytes = device.port()?.active_mtu_bytes;

@@ -26,27 +26,27 @@ impl fmt::Display for QpAddress {
     }
 }
 
-/// Text that is not that of an [`QpAddress`].
+/// Text that is not that of a [`QpAddress`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("not an endpoint (address/0xqpn/psn/mtu)")]
-pub struct NotAnEndpoint;
+#[error("not a queue pair address (gid/0xqpn/psn/mtu)")]
+pub struct NotAQpAddress;
 
 impl FromStr for QpAddress {
-    type Err = NotAnEndpoint;
+    type Err = NotAQpAddress;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut parts = text.trim().split('/');
-        let mut part = || parts.next().ok_or(NotAnEndpoint);
+        let mut part = || parts.next().ok_or(NotAQpAddress);
         let (gid, qpn, psn, mtu) = (part()?, part()?, part()?, part()?);
-        let qpn = qpn.strip_prefix("0x").ok_or(NotAnEndpoint)?;
+        let qpn = qpn.strip_prefix("0x").ok_or(NotAQpAddress)?;
         if parts.next().is_some() {
-            return Err(NotAnEndpoint);
+            return Err(NotAQpAddress);
         }
         Ok(Self {
-            gid: gid.parse().map_err(|_| NotAnEndpoint)?,
-            qpn: u32::from_str_radix(qpn, 16).map_err(|_| NotAnEndpoint)?,
-            psn: psn.parse().map_err(|_| NotAnEndpoint)?,
-            mtu_bytes: mtu.parse().map_err(|_| NotAnEndpoint)?,
+            gid: gid.parse().map_err(|_| NotAQpAddress)?,
+            qpn: u32::from_str_radix(qpn, 16).map_err(|_| NotAQpAddress)?,
+            psn: psn.parse().map_err(|_| NotAQpAddress)?,
+            mtu_bytes: mtu.parse().map_err(|_| NotAQpAddress)?,
         })
     }
 }
@@ -61,9 +61,9 @@ pub struct ConnectOptions {
     pub path_mtu_bytes: Option<u32>,
     /// What the peer may do with our memory, besides what each region allows.
     pub access: Access,
-    /// READs that we have outstanding at a time, at most 16.
+    /// READs and atomic operations that we have outstanding at a time, at most 128.
     pub max_rd_atomic: u32,
-    /// READs that we answer at a time: at least the peer's `max_rd_atomic`, at most 16.
+    /// READs and atomic operations that we answer at a time: at least the peer's `max_rd_atomic`, at most 128.
     pub max_dest_rd_atomic: u32,
     /// Code of the ACK timeout: 4.096 us * 2^code; 0 waits for ever. Codes 1 to 11 act as 12 (16.8 ms), as on adapters.
     pub timeout: u32,
@@ -118,7 +118,7 @@ mod tests {
         for wrong in
             ["", "10.10.0.1", "10.10.0.1/5/7/1024", "10.10.0.1/0x5/7", "10.10.0.1/0x5/7/1024/9", "a/0x5/7/1024"]
         {
-            assert_eq!(wrong.parse::<QpAddress>(), Err(NotAnEndpoint), "{wrong}");
+            assert_eq!(wrong.parse::<QpAddress>(), Err(NotAQpAddress), "{wrong}");
         }
     }
 }

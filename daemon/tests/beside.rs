@@ -50,8 +50,8 @@ fn connect(a: &End, b: &End, options: &ConnectOptions) {
     for qp in [&a.qp, &b.qp] {
         qp.reset().expect("from anywhere");
     }
-    a.qp.connect(&b.qp.endpoint(0).expect("a GID"), options).expect("b is here");
-    b.qp.connect(&a.qp.endpoint(0).expect("a GID"), options).expect("a is here");
+    a.qp.connect(&b.qp.address(0).expect("a GID"), options).expect("b is here");
+    b.qp.connect(&a.qp.address(0).expect("a GID"), options).expect("a is here");
 }
 
 fn pattern(length: usize, seed: usize) -> Vec<u8> {
@@ -203,8 +203,8 @@ fn memory_may_be_lent_to_itself() {
         let own = b.pd.queue_pair(&b.cq, &b.cq).create().expect("a queue pair");
         let other = b.pd.queue_pair(&b.cq, &b.cq).create().expect("a queue pair");
         let options = ConnectOptions::default();
-        own.connect(&other.endpoint(0).expect("a GID"), &options).expect("it is here");
-        other.connect(&own.endpoint(0).expect("a GID"), &options).expect("it is here");
+        own.connect(&other.address(0).expect("a GID"), &options).expect("it is here");
+        other.connect(&own.address(0).expect("a GID"), &options).expect("it is here");
         own.post_send(&SendRequest::write(&sge, b.memory.remote().at(to as u64)).signaled()).expect("room");
         assert_eq!(b.next().status, Status::Success);
         assert!(b.memory.to_vec(0, 8192) == expected, "{from} to {to}");

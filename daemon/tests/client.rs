@@ -199,8 +199,8 @@ fn waiting_sleeps_and_is_woken_whatever_the_workers_do() {
             pd.queue_pair(&cq_a, &cq_a).create().expect("a queue pair"),
             pd.queue_pair(&cq_b, &cq_b).create().expect("a queue pair"),
         );
-        a.connect(&b.endpoint(gid).expect("a GID"), &ConnectOptions::default()).expect("b is here");
-        b.connect(&a.endpoint(gid).expect("a GID"), &ConnectOptions::default()).expect("a is here");
+        a.connect(&b.address(gid).expect("a GID"), &ConnectOptions::default()).expect("b is here");
+        b.connect(&a.address(gid).expect("a GID"), &ConnectOptions::default()).expect("a is here");
         let begin = Instant::now();
         assert_eq!(cq_a.wait(&mut [Completion::EMPTY], Duration::from_millis(30)).expect("alive"), 0);
         assert!(begin.elapsed() >= Duration::from_millis(30));
@@ -243,8 +243,8 @@ fn a_channel_tells_which_queue_and_fits_a_programs_own_poll() {
                 pair.pd.queue_pair(cq, cq).create().expect("one"),
                 pair.pd.queue_pair(&pair.cq, &pair.cq).create().expect("two"),
             );
-            a.connect(&b.endpoint(0).expect("a GID"), &ConnectOptions::default()).expect("b is here");
-            b.connect(&a.endpoint(0).expect("a GID"), &ConnectOptions::default()).expect("a is here");
+            a.connect(&b.address(0).expect("a GID"), &ConnectOptions::default()).expect("b is here");
+            b.connect(&a.address(0).expect("a GID"), &ConnectOptions::default()).expect("a is here");
             (a, b)
         })
         .collect();
@@ -291,8 +291,8 @@ fn a_queue_pair_works_again_after_a_reset() {
         assert!(matches!(pair.a.post_send(&SendRequest::send_inline(b"")), Err(Error::NotReady { queue: "send" })));
         assert!(matches!(pair.a.post_recv(&RecvRequest::new(&[])), Err(Error::NotReady { queue: "receive" })));
         let options = ConnectOptions::default();
-        pair.a.connect(&pair.b.endpoint(0).expect("a GID"), &options).expect("b is here");
-        pair.b.connect(&pair.a.endpoint(0).expect("a GID"), &options).expect("a is here");
+        pair.a.connect(&pair.b.address(0).expect("a GID"), &options).expect("b is here");
+        pair.b.connect(&pair.a.address(0).expect("a GID"), &options).expect("a is here");
         pair.b.post_recv(&RecvRequest::new(&[memory.sge(..8)]).id(round)).expect("room");
         pair.a.post_send(&SendRequest::send_inline(b"again").id(round).signaled()).expect("room");
         for completion in pair.reap(2) {
@@ -326,8 +326,8 @@ fn work_waits_while_the_next_hop_is_asked_for() {
     let (a, b) = (pd.queue_pair(&cq, &cq).create().expect("one"), pd.queue_pair(&cq, &cq).create().expect("two"));
     served.told.lock().expect("nobody panicked").hide_local = true;
     served.told.lock().expect("nobody panicked").elsewhere = Some(NextHop::Resolving);
-    a.connect(&b.endpoint(2).expect("a GID"), &ConnectOptions::default()).expect("a route");
-    b.connect(&a.endpoint(2).expect("a GID"), &ConnectOptions::default()).expect("a route");
+    a.connect(&b.address(2).expect("a GID"), &ConnectOptions::default()).expect("a route");
+    b.connect(&a.address(2).expect("a GID"), &ConnectOptions::default()).expect("a route");
     a.post_send(&SendRequest::write_inline(b"", Default::default()).signaled()).expect("room");
     assert_eq!(cq.wait(&mut [Completion::EMPTY], Duration::from_millis(50)).expect("alive"), 0);
     assert_eq!(a.query().expect("alive").path_resolving, 1);

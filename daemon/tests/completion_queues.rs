@@ -34,7 +34,7 @@ impl Pair {
         let cq = device.completion_queue_with(&options).expect("a queue");
         let qps = [0, 1].map(|_| pd.queue_pair(&cq, &cq).send_wrs(64).create().expect("a queue pair"));
         for at in 0..2 {
-            qps[at].connect(&qps[1 - at].endpoint(0).expect("a GID"), &ConnectOptions::default()).expect("it is here");
+            qps[at].connect(&qps[1 - at].address(0).expect("a GID"), &ConnectOptions::default()).expect("it is here");
         }
         Self { device, cq, qps }
     }

@@ -76,7 +76,7 @@ fn connected(device: &Device, count: usize, options: &ConnectOptions) -> Vec<Que
         builder.create().expect("there is room")
     };
     let qps: Vec<_> = (0..count).map(make).collect();
-    let first = qps[0].endpoint(0).expect("a GID");
+    let first = qps[0].address(0).expect("a GID");
     let ends: Vec<_> = qps.iter().map(|qp| QpAddress { qpn: qp.qpn(), ..first }).collect();
     for (at, qp) in qps.iter().enumerate() {
         qp.connect(&ends[(at ^ 1).min(count - 1)], options).expect("it is on this host");

@@ -39,7 +39,7 @@ impl Objects {
             builder.create().expect("a queue pair")
         });
         for at in 0..2 {
-            qps[at].connect(&qps[1 - at].endpoint(0).expect("a GID"), &ConnectOptions::default()).expect("it is here");
+            qps[at].connect(&qps[1 - at].address(0).expect("a GID"), &ConnectOptions::default()).expect("it is here");
         }
         Self { pd, cq, srq, qps }
     }

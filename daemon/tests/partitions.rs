@@ -24,8 +24,8 @@ fn queue_pair(device: &Device, index: u32, service: ServiceType) -> QueuePair {
 fn status_of_a_send(device: &Device, indices: [u32; 2]) -> Status {
     let [here, there] = indices.map(|index| queue_pair(device, index, ServiceType::Rc));
     let options = ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() };
-    here.connect(&there.endpoint(0).expect("a GID"), &options).expect("it is there");
-    there.connect(&here.endpoint(0).expect("a GID"), &options).expect("it is here");
+    here.connect(&there.address(0).expect("a GID"), &options).expect("it is there");
+    there.connect(&here.address(0).expect("a GID"), &options).expect("it is here");
     there.post_recv(&RecvRequest::new(&[])).expect("room");
     here.post_send(&SendRequest::send_inline(b"").signaled()).expect("room");
     let mut one = [Completion::EMPTY];

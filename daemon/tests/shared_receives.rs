@@ -68,8 +68,8 @@ impl Hub {
         let there = pd.queue_pair(&cq, &cq).send_wrs(128).create().expect("a queue pair");
         let here = self.pd.queue_pair(&self.cq, &self.cq).shared_receives(&self.srq).create().expect("a queue pair");
         let options = ConnectOptions::default();
-        here.connect(&there.endpoint(0).expect("a GID"), &options).expect("it is there");
-        there.connect(&here.endpoint(0).expect("a GID"), &options).expect("it is here");
+        here.connect(&there.address(0).expect("a GID"), &options).expect("it is there");
+        there.connect(&here.address(0).expect("a GID"), &options).expect("it is here");
         let memory = pd.allocate(BUFFER, Access::LOCAL_WRITE).expect("memory");
         self.spokes.push((here, Spoke { qp: there, memory }));
     }

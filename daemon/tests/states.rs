@@ -33,8 +33,8 @@ impl Pair {
     fn connected(served: &Served, entries: u32) -> Self {
         let pair = Self::new(served, entries);
         let options = ConnectOptions::default();
-        pair.a.connect(&pair.b.endpoint(0).expect("a GID"), &options).expect("b is here");
-        pair.b.connect(&pair.a.endpoint(0).expect("a GID"), &options).expect("a is here");
+        pair.a.connect(&pair.b.address(0).expect("a GID"), &options).expect("b is here");
+        pair.b.connect(&pair.a.address(0).expect("a GID"), &options).expect("a is here");
         pair
     }
 
@@ -95,9 +95,9 @@ fn a_request_in_rtr_establishes_communication() {
     let pair = Pair::new(&served, 64);
     let options = ConnectOptions::default();
     pair.b.to_init(Access::ALL).expect("from RESET");
-    pair.b.to_rtr(&pair.a.endpoint(0).expect("a GID"), &options).expect("a is here");
+    pair.b.to_rtr(&pair.a.address(0).expect("a GID"), &options).expect("a is here");
     pair.b.post_recv(&RecvRequest::new(&[])).expect("room");
-    pair.a.connect(&pair.b.endpoint(0).expect("a GID"), &options).expect("b is here");
+    pair.a.connect(&pair.b.address(0).expect("a GID"), &options).expect("b is here");
     pair.a.post_send(&SendRequest::send_inline(b"").id(1).signaled()).expect("room");
     assert_eq!(pair.event(), DeviceEvent::CommunicationEstablished { qpn: pair.b.qpn() });
 }

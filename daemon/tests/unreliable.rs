@@ -57,8 +57,8 @@ impl Program {
 /// Two connected queue pairs.
 fn connected(program: &Program, gid: u32) -> [QueuePair; 2] {
     let [a, b] = [(); 2].map(|()| program.qp(ServiceType::Uc));
-    a.connect(&b.endpoint(gid).expect("a GID"), &ConnectOptions::default()).expect("b is here");
-    b.connect(&a.endpoint(gid).expect("a GID"), &ConnectOptions::default()).expect("a is here");
+    a.connect(&b.address(gid).expect("a GID"), &ConnectOptions::default()).expect("b is here");
+    b.connect(&a.address(gid).expect("a GID"), &ConnectOptions::default()).expect("a is here");
     [a, b]
 }
 
@@ -419,7 +419,7 @@ fn only_datagram_queue_pairs_join_only_groups_and_only_so_many() {
     datagram.detach(gid("239.1.1.1")).expect("it is attached");
     theirs.attach(gid("239.1.1.3"), Some(0)).expect("room");
     // A group is nobody's peer.
-    let to_group = QpAddress { gid: gid("239.1.1.1"), ..theirs.endpoint(0).expect("a GID") };
+    let to_group = QpAddress { gid: gid("239.1.1.1"), ..theirs.address(0).expect("a GID") };
     assert!(matches!(
         connected.connect(&to_group, &ConnectOptions::default()),
         Err(Error::Refused { refusal: Refusal::InvalidArgument, .. })

@@ -68,8 +68,8 @@ fn connect(here: &End, there: &End, at: usize) {
     for (_, cq) in [&here.ends[at], &there.ends[at]] {
         while cq.poll(&mut [Completion::EMPTY; 8]).expect("the daemon lives") > 0 {}
     }
-    a.connect(&b.endpoint(0).expect("a GID"), &options).expect("b is here");
-    b.connect(&a.endpoint(0).expect("a GID"), &options).expect("a is here");
+    a.connect(&b.address(0).expect("a GID"), &options).expect("b is here");
+    b.connect(&a.address(0).expect("a GID"), &options).expect("a is here");
 }
 
 /// A server whose memory is to be reached, and a client; each has a queue pair on each of two workers.

@@ -181,7 +181,7 @@ impl RunSession {
     /// What the peer must know of each queue pair. `offers` says which part of the memory a queue pair's peer may reach.
     pub(crate) fn addresses(&self, offers: impl Fn(usize) -> Option<(u64, u64)>) -> roced_client::Result<Vec<QpInfo>> {
         let address = |(index, qp): (usize, &QueuePair)| {
-            let QpAddress { qpn, psn, .. } = qp.endpoint(self.gid.index)?;
+            let QpAddress { qpn, psn, .. } = qp.address(self.gid.index)?;
             let memory = offers(index).map(|(offset, bytes)| {
                 let RemoteMemory { va, rkey, .. } = self.memory.remote().at(offset);
                 control::RemoteMemoryInfo { va, rkey, bytes }

@@ -106,7 +106,7 @@ impl PairEnd {
     fn connect(&self, peer: &Self) -> anyhow::Result<()> {
         let options = ConnectOptions { sgid_index: Some(self.sgid_index), ..ConnectOptions::default() };
         for (mine, other) in self.qps.iter().zip(&peer.qps) {
-            let remote: QpAddress = other.endpoint(peer.sgid_index)?;
+            let remote: QpAddress = other.address(peer.sgid_index)?;
             mine.connect(&remote, &options).with_context(|| format!("connecting to {}", peer.gid))?;
         }
         Ok(())

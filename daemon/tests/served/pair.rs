@@ -46,8 +46,8 @@ impl Pair {
         let make =
             || pd.queue_pair(&cq, &cq).send_sges(32).recv_sges(32).inline_bytes(512).create().expect("a queue pair");
         let (a, b) = (make(), make());
-        a.connect(&b.endpoint(gid).expect("a GID"), options).expect("b is here");
-        b.connect(&a.endpoint(gid).expect("a GID"), options).expect("a is here");
+        a.connect(&b.address(gid).expect("a GID"), options).expect("b is here");
+        b.connect(&a.address(gid).expect("a GID"), options).expect("a is here");
         Self { device, pd, cq, a, b }
     }
 
@@ -55,7 +55,7 @@ impl Pair {
     pub(crate) fn connect_first(&self, other: &Self) {
         let ends = [&self.a, &other.a];
         ends.iter().for_each(|qp| qp.reset().expect("from anywhere"));
-        let [ours, theirs] = ends.map(|qp| qp.endpoint(0).expect("a GID"));
+        let [ours, theirs] = ends.map(|qp| qp.address(0).expect("a GID"));
         self.a.connect(&theirs, &ConnectOptions::default()).expect("it is here");
         other.a.connect(&ours, &ConnectOptions::default()).expect("it is here");
     }

@@ -82,8 +82,8 @@ impl End {
     }
 
     /// What the peer must know of us.
-    pub(crate) fn endpoint(&self) -> Result<QpAddress> {
-        Ok(self.qp.endpoint(self.gid.index)?)
+    pub(crate) fn address(&self) -> Result<QpAddress> {
+        Ok(self.qp.address(self.gid.index)?)
     }
 
     /// Tells the peer of us and of `exposed`, hears of it, connects, and goes on when the peer has connected too: what is sent
@@ -112,7 +112,7 @@ impl End {
 
     fn introduce(&self, exposed: Option<&MemoryRegion>) -> Result<(QpAddress, RemoteMemory)> {
         let memory = exposed.map(MemoryRegion::remote).unwrap_or_default();
-        say(&format!("here {} {} {} {}", self.endpoint()?, memory.va, memory.length, memory.rkey))?;
+        say(&format!("here {} {} {} {}", self.address()?, memory.va, memory.length, memory.rkey))?;
         let line = hear()?;
         read_here(&line).with_context(|| format!("the peer said '{line}'"))
     }

@@ -74,7 +74,7 @@ impl Pair {
         for _ in 0..RECEIVES {
             pair.post_receive()?;
         }
-        let (us, memory) = (pair.end.endpoint()?, pair.exposed.remote());
+        let (us, memory) = (pair.end.address()?, pair.exposed.remote());
         let ours = Ipv6Addr::from(us.gid.0);
         let answer =
             pair.ask(&format!("connect {ours} {} {} {path_mtu_bytes} {} {}", us.qpn, us.psn, memory.va, memory.rkey))?;

@@ -201,7 +201,11 @@ mod tests {
         let mut source = after(&[1]);
         assert_eq!(source.doubts(1, Nanos(5)), Some(Nanos(5) + DOUBT));
         let until = Nanos(7) + QUARANTINE;
-        assert_eq!((source.doubts(2, Nanos(7)), source.asks_at()), (None, Nanos::NEVER), "not taken: it is ahead of its turn");
+        assert_eq!(
+            (source.doubts(2, Nanos(7)), source.asks_at()),
+            (None, Nanos::NEVER),
+            "not taken: it is ahead of its turn"
+        );
         assert_eq!((source.doubts(1, Nanos(8) + DOUBT), source.doubts(1, until)), (Some(until), None));
         let mut first = SourcePort::default();
         assert_eq!((first.doubts(1, Nanos(5)), first.doubts(2, Nanos(5))), (None, None), "there was no life before");
