@@ -66,7 +66,8 @@ impl World {
             own.on_refusable(&peer.stream);
         }
         if let Some(connection) = connection {
-            self.model.connections[connection].quiet_from = self.now;
+            let quiet_from = &mut self.model.connections[connection].quiet_from;
+            *quiet_from = self.now.max(*quiet_from);
         }
         self.model.served = connection;
         let mut app = AppView { model: &mut self.model, host: at };
