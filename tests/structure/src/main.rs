@@ -1,9 +1,12 @@
 //! Measures the structure and the prose of the workspace and holds both to their rules.
 //!
-//! The rules are ARCHITECTURE.md's block of arrows ("Imports within the daemon"), and the ceilings below. `scripts/check` runs
-//! `roced-structure`; its figures are printed on every run, so that a change shows what it does to them.
+//! The rules: ARCHITECTURE.md's block of arrows ("Imports within the daemon"), the ceilings below, one
+//! name for one type, and documents that name existing files. `scripts/check` runs `roced-structure`;
+//! it prints its figures on every run, so that a change shows its effect on them.
 
+mod documents;
 mod imports;
+mod names;
 mod prose;
 mod source;
 
@@ -43,14 +46,15 @@ struct Arguments {
 fn main() -> Result<ExitCode> {
     let Arguments { workspace } = Arguments::parse();
     let arrows = read_arrows(&workspace)?;
-    let mut broken = Vec::new();
-    for folder in CRATES {
-        let source = Crate::read(&workspace, folder)?;
-        let graph = import_graph(&source);
-        if folder == WITH_ARROWS {
-            broken.extend(forbidden_imports(&source, &graph, &arrows)?);
+    let crates = CRATES.iter().map(|folder| Crate::read(&workspace, folder)).collect::<Result<Vec<_>>>()?;
+    let mut broken = names::repeated_types(&crates);
+    broken.extend(documents::missing_files(&workspace)?);
+    for source in &crates {
+        let (folder, graph) = (&source.folder, import_graph(source));
+        if folder.as_str() == WITH_ARROWS {
+            broken.extend(forbidden_imports(source, &graph, &arrows)?);
         }
-        broken.extend(large_circles(&source, &graph));
+        broken.extend(large_circles(source, &graph));
         println!("{folder:10} {}", prose::of_folder(&workspace.join(folder), "rs")?);
     }
     println!("{:10} {}", "*.md", prose::of_folder(&workspace, "md")?);

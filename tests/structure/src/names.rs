@@ -1,0 +1,69 @@
+//! Type names that are used for more than one type.
+
+use std::collections::BTreeMap;
+
+use syn::{Ident, Item};
+
+use crate::source::Crate;
+
+/// Names that their module makes clear, and pairs that are one idea on two sides of an interface.
+const IDIOMATIC: [&str; 11] = [
+    "Command",     // of a command line, and of the control thread to a worker
+    "Context",     // of a queue pair's roles, and the verbs object
+    "Device",      // the client's, and the verbs object
+    "Inbox",       // the one of commands is an alias
+    "Mailbox",     // as above
+    "Mr",          // the transport's, and the verbs object
+    "Qp",          // as above
+    "Srq",         // as above
+    "Result",      // of a crate
+    "RoceVersion", // the kernel's view and the client's
+    "ServiceType", // the transport's and the client's
+];
+
+/// Types of one name in several places, with these places.
+pub(crate) fn repeated_types(crates: &[Crate]) -> Vec<String> {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for source in crates {
+        for file in &source.files {
+            let place = format!("{}/src/{}", source.folder, file.path.display());
+            for name in defined_types(&file.syntax.items) {
+                places.entry(name.to_string()).or_default().push(place.clone());
+            }
+        }
+    }
+    let repeated = places.into_iter().filter(|(name, at)| at.len() > 1 && !IDIOMATIC.contains(&name.as_str()));
+    repeated.map(|(name, at)| format!("{name} names several types: {}", at.join(", "))).collect()
+}
+
+/// The types that items define, those of inline modules included, but for tests.
+fn defined_types(items: &[Item]) -> Vec<&Ident> {
+    let mut names = Vec::new();
+    for item in items {
+        match item {
+            Item::Struct(it) => names.push(&it.ident),
+            Item::Enum(it) => names.push(&it.ident),
+            Item::Union(it) => names.push(&it.ident),
+            Item::Trait(it) => names.push(&it.ident),
+            Item::Type(it) => names.push(&it.ident),
+            Item::Mod(it) if it.ident != "tests" => {
+                names.extend(it.content.iter().flat_map(|(_, items)| defined_types(items)));
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_of_inline_modules_count_and_those_of_tests_do_not() {
+        let text = "struct A; mod b { enum C {} } mod tests { struct D; } impl E for A { type Err = (); } type F = A;";
+        let file = syn::parse_file(text).expect("valid Rust");
+        let names: Vec<String> = defined_types(&file.items).iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["A", "C", "F"]);
+    }
+}
