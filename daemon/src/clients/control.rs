@@ -29,11 +29,11 @@ pub use self::device::DeviceSetup;
 pub(crate) use self::device::OpenedDevice;
 use super::{
     environment::Environment,
-    numbers::Numbers,
     path::Follower,
     refused::Refused,
     session::{Session, SessionObjects, SessionStage},
 };
+use crate::numbers::Numbers;
 use crate::{
     config::Limits,
     memory::{

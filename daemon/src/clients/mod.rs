@@ -18,8 +18,6 @@ mod control;
 mod ending;
 pub mod environment;
 pub mod listener;
-mod log_limiter;
-mod numbers;
 mod path;
 mod refused;
 mod session;
@@ -48,10 +46,10 @@ use self::{
     ending::EndingSessions,
     environment::Environment,
     listener::Listener,
-    log_limiter::LogLimiter,
     path::Follower,
     session::{Session, SessionObjects, SessionStage},
 };
+use crate::log_limiter::LogLimiter;
 use crate::{
     config::Limits,
     memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus},

@@ -15,11 +15,11 @@ use roced_transport::{
 
 use super::{
     connection::Connection,
-    numbers::DoorbellBoard,
     path::{LifePort, Way},
     refused::Refused,
 };
 use crate::memory::{backing::Backing, proxied::CopyThread, queues::CqChannel, quota::Room};
+use crate::numbers::DoorbellBoard;
 use crate::{config::ClientLimits, net::GidTableEntry};
 
 /// A connected client.

@@ -18,14 +18,10 @@ use roced_shared::{
 use roced_transport::{partition::Pkey, qp::RD_ATOMIC_MAX};
 
 use super::{
-    super::{
-        environment::Environment,
-        numbers::{MrKeys, NumberPool, Qpns},
-        refused::Refused,
-        session::SessionObjects,
-    },
+    super::{environment::Environment, refused::Refused, session::SessionObjects},
     CallHandler, CallReply, Registry, take_back, tell,
 };
+use crate::numbers::{MrKeys, NumberPool, Qpns};
 use crate::{
     config::DeviceLimits,
     memory::queues::new_session,

@@ -14,7 +14,6 @@ use roced_transport::mr::{Mr, Scope};
 
 use super::{
     super::{
-        numbers::random,
         refused::Refused,
         session::{MemoryObject, MrObject, PdObject, check_limit, find},
     },
@@ -27,6 +26,7 @@ use crate::memory::{
     proxied::{CopyThread, ProxiedMemory},
     quota::{self, Room},
 };
+use crate::numbers::random;
 use crate::worker::command::Command;
 
 impl CallHandler<'_, '_> {

@@ -18,13 +18,13 @@ use tracing::debug;
 
 use super::{
     super::{
-        numbers::random,
         refused::Refused,
         session::{MrObject, MwKind, MwObject, QpObject, WindowBound, check_limit, find},
     },
     CallHandler, CallReply,
     mr::nothing,
 };
+use crate::numbers::random;
 use crate::worker::command::Command;
 
 impl CallHandler<'_, '_> {

@@ -21,7 +21,6 @@ use tracing::debug;
 
 use super::{
     super::{
-        numbers::random,
         path::{Follower, LifePort, Way},
         refused::Refused,
         session::{QpObject, check_limit, find},
@@ -30,6 +29,7 @@ use super::{
     mr::nothing,
 };
 use crate::memory::queues::new_qp;
+use crate::numbers::random;
 use crate::worker::{
     command::{Answer, Command},
     endpoints::EndpointLocation,

@@ -17,7 +17,6 @@ use tracing::debug;
 
 use super::{
     super::{
-        numbers::random,
         refused::Refused,
         session::{SrqObject, check_limit, find},
     },
@@ -25,6 +24,7 @@ use super::{
     mr::{check_unused, nothing},
 };
 use crate::memory::queues::new_srq;
+use crate::numbers::random;
 use crate::worker::{
     command::{Answer, Command},
     endpoints::EndpointLocation,
