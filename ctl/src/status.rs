@@ -80,14 +80,14 @@ fn gids(devices: &[DeviceReport]) -> TableSection {
 }
 
 fn workers(workers: &[WorkerReport]) -> TableSection {
-    let columns = [Number("worker"), Text("core"), Text("when idle"), Number("turns"), Number("sleeps")];
+    let columns = [Number("worker"), Text("core"), Text("when idle"), Number("polls"), Number("sleeps")];
     let mut section = TableSection::new("Workers", &columns);
     for worker in workers {
         section.row([
             worker.worker.to_string(),
             worker.core.map_or_else(|| "any".to_owned(), |core| core.to_string()),
             worker.idle.clone(),
-            units::count(worker.turns),
+            units::count(worker.polls),
             units::count(worker.sleeps),
         ]);
     }
@@ -106,7 +106,7 @@ fn clients(sessions: &[SessionReport]) -> TableSection {
         Number("made"),
         Number("replaced"),
         Number("shared"),
-        Number("kept"),
+        Number("proxied"),
     ];
     let mut section = TableSection::new("Clients", &columns);
     for session in sessions {
@@ -121,7 +121,7 @@ fn clients(sessions: &[SessionReport]) -> TableSection {
             units::bytes(session.memory.made_bytes),
             units::bytes(session.memory.replaced_bytes),
             units::bytes(session.memory.shared_bytes),
-            units::bytes(session.memory.kept_bytes),
+            units::bytes(session.memory.proxied_bytes),
         ]);
     }
     section

@@ -71,7 +71,7 @@ fn status() -> StatusReport {
                 made_bytes: 48 << 20,
                 replaced_bytes: 12 << 20,
                 shared_bytes: 0,
-                kept_bytes: 1 << 20,
+                proxied_bytes: 1 << 20,
             },
         }],
         devices: vec![DeviceReport {
@@ -89,7 +89,7 @@ fn status() -> StatusReport {
             ],
             queues: vec![QueueReport { queue: 0, worker: 0, mode: "copy".into() }],
         }],
-        workers: vec![WorkerReport { worker: 0, core: Some(1), idle: "sleep".into(), turns: 1_000_000, sleeps: 12 }],
+        workers: vec![WorkerReport { worker: 0, core: Some(1), idle: "sleep".into(), polls: 1_000_000, sleeps: 12 }],
     }
 }
 

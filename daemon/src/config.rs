@@ -196,7 +196,7 @@ pub struct DeviceConfig {
     /// The least time without an answer before a probe is sent.
     pub probe_floor_us: u32,
     /// Packets that each worker can hold until their turn.
-    pub held_packets: u32,
+    pub out_of_order_packets: u32,
 }
 
 /// `device.queues`.
@@ -424,7 +424,7 @@ impl DeviceConfig {
             recovery: Recovery::Selective,
             reorder_delay_us: 0,
             probe_floor_us: 100,
-            held_packets: 1024,
+            out_of_order_packets: 1024,
         }
     }
 }

@@ -283,8 +283,8 @@ const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 /// Bytes by the way in which the daemon reaches them: made, replaced, shared.
 fn bytes_by_way(served: &Served) -> [u64; 3] {
     let report = served.on_control_thread(|clients, _| clients.reports().next()).expect("one session");
-    let MemoryReport { made_bytes, replaced_bytes, shared_bytes, kept_bytes } = report.memory;
-    assert_eq!(kept_bytes, 0, "all of it can be mapped");
+    let MemoryReport { made_bytes, replaced_bytes, shared_bytes, proxied_bytes } = report.memory;
+    assert_eq!(proxied_bytes, 0, "all of it can be mapped");
     [made_bytes, replaced_bytes, shared_bytes]
 }
 

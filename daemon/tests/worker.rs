@@ -306,7 +306,7 @@ fn a_snapshot_names_what_a_worker_has() {
     assert_eq!(states[&client.qps[0].qpn.get()], ("RTS", "local", client.session));
     assert_eq!(snapshot.next_seat, None);
     assert_eq!(snapshot.queues[0].iter().collect::<Vec<_>>(), [("looped", 256)]);
-    assert!(snapshot.worker.turns > 0 && snapshot.worker.work_requests == 1);
+    assert!(snapshot.worker.polls > 0 && snapshot.worker.work_requests == 1);
     assert!(snapshot.handoff.handed_over >= 13);
     rig.stop();
 }

@@ -80,7 +80,7 @@ pub struct MemoryReport {
     /// Memory that the program shares itself.
     pub shared_bytes: u64,
     /// Memory of the program that the daemon does not map: the kernel copies each packet.
-    pub kept_bytes: u64,
+    pub proxied_bytes: u64,
 }
 
 /// A device.
@@ -142,7 +142,7 @@ pub struct WorkerReport {
     /// "spin", "yield" or "sleep".
     pub idle: String,
     /// Turns of its loop so far.
-    pub turns: u64,
+    pub polls: u64,
     /// Times it slept so far.
     pub sleeps: u64,
 }

@@ -151,7 +151,11 @@ impl Endpoint {
             timers: Timers::new(config.max_qps),
             recovery: config.recovery,
             partitions: config.partitions,
-            held: OutOfOrderPool::new(if config.recovery.is_selective() { config.recovery.held_packets } else { 0 }),
+            held: OutOfOrderPool::new(if config.recovery.is_selective() {
+                config.recovery.out_of_order_packets
+            } else {
+                0
+            }),
             senders: list(),
             in_flight: InFlight::new(config.window_packets, QUANTUM as u32, config.max_qps),
             unblocked: list(),

@@ -28,7 +28,7 @@ pub struct RecoveryConfig {
     /// or wait for a core come late without being lost.
     pub probe_floor: Nanos,
     /// Packets that the endpoint can hold. Their memory is reserved at once and used when it is needed.
-    pub held_packets: u32,
+    pub out_of_order_packets: u32,
 }
 
 impl RecoveryConfig {
@@ -42,7 +42,7 @@ impl RecoveryConfig {
         // A guess: some round trips of a software peer, and little beside the shortest ACK timeout (16.8 ms).
         probe_floor: Nanos::from_micros(100),
         // Half of them may be one queue pair's: four windows of the usual 128 packets.
-        held_packets: 1024,
+        out_of_order_packets: 1024,
     };
 
     pub(crate) const fn is_selective(&self) -> bool {

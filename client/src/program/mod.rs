@@ -124,7 +124,7 @@ pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<ProgramBacking>
     let Some(file) = file::own_memory() else { return Err(because) };
     // Else the daemon's first access to a page would be the one to bring it. What cannot be brought now is brought then.
     let _ = exchange::populate(&pages, write);
-    let (offset, origin) = (pages.start as u64, origin::KEPT);
+    let (offset, origin) = (pages.start as u64, origin::PROXIED);
     Ok(ProgramBacking { file, pages, offset, writable: write, origin, held: None, because: Some(because) })
 }
 

@@ -76,7 +76,7 @@ impl Asked<'_> {
                     worker: number,
                     core: config.core,
                     idle: config.idle.to_string(),
-                    turns: snapshot.worker.turns,
+                    polls: snapshot.worker.polls,
                     sleeps: snapshot.worker.sleeps,
                 })
                 .collect(),

@@ -311,7 +311,7 @@ fn recovery(device: &config::DeviceConfig) -> RecoveryConfig {
         },
         reorder_delay: Nanos::from_micros(device.reorder_delay_us.into()),
         probe_floor: Nanos::from_micros(device.probe_floor_us.into()),
-        held_packets: device.held_packets,
+        out_of_order_packets: device.out_of_order_packets,
     }
 }
 

@@ -233,7 +233,7 @@ impl Clients {
                         MemoryKind::Made => &mut report.memory.made_bytes,
                         MemoryKind::Replaced => &mut report.memory.replaced_bytes,
                         MemoryKind::Shared => &mut report.memory.shared_bytes,
-                        MemoryKind::Kept => &mut report.memory.kept_bytes,
+                        MemoryKind::Proxied => &mut report.memory.proxied_bytes,
                     } += memory.len();
                 }
             }

@@ -246,7 +246,12 @@ fn device(section: &ConfigSection<'_, '_>, workers: u32) -> DeviceConfig {
         recovery: section.choice("recovery", default.recovery),
         reorder_delay_us: section.number("reorder_delay_us", "us", default.reorder_delay_us, 0..=1_000_000),
         probe_floor_us: section.number("probe_floor_us", "us", default.probe_floor_us, 10..=1_000_000),
-        held_packets: section.number("held_packets", "packets", default.held_packets, 0..=65_536),
+        out_of_order_packets: section.number(
+            "out_of_order_packets",
+            "packets",
+            default.out_of_order_packets,
+            0..=65_536,
+        ),
         name: default.name,
         interface: default.interface,
     };

@@ -116,6 +116,9 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Keys that have another name than in an earlier version: the old one and the present one.
+const RENAMED: [(&str, &str); 1] = [("held_packets", "out_of_order_packets")];
+
 /// A table of the document.
 pub(super) struct ConfigSection<'s, 'a> {
     reader: &'s Reader<'a>,
@@ -284,8 +287,11 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
     pub(super) fn refuse_unknown(self) {
         let asked = self.asked.borrow();
         for key in self.table.keys().filter(|key| !asked.contains(key.get_ref().as_ref())) {
-            let known: Vec<&str> = asked.iter().map(String::as_str).collect();
-            let message = format!("unknown key; known here: {}", known.join(", "));
+            let renamed = RENAMED.iter().find(|(old, _)| old == key.get_ref());
+            let message = renamed.map_or_else(
+                || format!("unknown key; known here: {}", Vec::from_iter(asked.iter().map(String::as_str)).join(", ")),
+                |(_, new)| format!("this key is called {new} now"),
+            );
             self.reader.refuse(&key.span(), self.path_of(key.get_ref()), message);
         }
     }

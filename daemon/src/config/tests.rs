@@ -138,6 +138,14 @@ fn an_unknown_key_is_refused_at_every_level() {
 }
 
 #[test]
+fn an_old_name_of_a_key_is_refused_by_its_present_one() {
+    let problems = problems(&device("held_packets = 5"));
+    let (_, key, message) = &problems[0];
+    assert_eq!(key, "device[0].held_packets");
+    assert_eq!(message, "this key is called out_of_order_packets now");
+}
+
+#[test]
 fn numbers_are_taken_up_to_their_last_allowed_value() {
     assert_eq!(parsed(&device("window_packets = 8192")).devices[0].window_packets, 8192);
     assert_eq!(parsed(&device("window_packets = 0x1")).devices[0].window_packets, 1);

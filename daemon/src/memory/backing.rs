@@ -60,7 +60,7 @@ pub enum Backing {
     /// We map it.
     Mapped(Arc<ClientMemory>),
     /// It stays where it is.
-    Kept(Arc<ProxiedMemory>),
+    Proxied(Arc<ProxiedMemory>),
 }
 
 impl From<Arc<ClientMemory>> for Backing {
@@ -73,21 +73,21 @@ impl Backing {
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Mapped(memory) => memory.len(),
-            Self::Kept(memory) => memory.len(),
+            Self::Proxied(memory) => memory.len(),
         }
     }
 
     pub(crate) fn kind(&self) -> MemoryKind {
         match self {
             Self::Mapped(memory) => memory.kind(),
-            Self::Kept(_) => MemoryKind::Kept,
+            Self::Proxied(_) => MemoryKind::Proxied,
         }
     }
 
     pub(crate) fn is_lost(&self) -> bool {
         match self {
             Self::Mapped(memory) => memory.is_lost(),
-            Self::Kept(memory) => memory.is_lost(),
+            Self::Proxied(memory) => memory.is_lost(),
         }
     }
 
@@ -95,7 +95,7 @@ impl Backing {
     pub(crate) fn is_writable(&self) -> bool {
         match self {
             Self::Mapped(memory) => memory.is_writable(),
-            Self::Kept(memory) => memory.is_writable(),
+            Self::Proxied(memory) => memory.is_writable(),
         }
     }
 
@@ -111,7 +111,7 @@ impl Backing {
     pub(crate) fn atomic(&self, offset: u64, operation: AtomicOperation) -> Result<u64, MemoryFault> {
         match self {
             Self::Mapped(memory) => Ok(memory.atomic(offset, operation)),
-            Self::Kept(_) => Err(MemoryFault),
+            Self::Proxied(_) => Err(MemoryFault),
         }
     }
 }

@@ -39,7 +39,7 @@ pub enum MemoryKind {
     /// The program shared it already.
     Shared,
     /// Memory of the program that we do not map: `proxied.rs`.
-    Kept,
+    Proxied,
 }
 
 /// Memory that regions lie in.

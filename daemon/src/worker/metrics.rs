@@ -18,7 +18,7 @@ const QUEUE_COUNTERS: usize = 24;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerCounters {
     /// Turns of its loop.
-    pub turns: u64,
+    pub polls: u64,
     /// Times it blocked.
     pub sleeps: u64,
     /// Bells taken.
@@ -37,9 +37,9 @@ impl WorkerCounters {
     /// Every name with its count.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
-            ("turns", self.turns),
+            ("polls", self.polls),
             ("sleeps", self.sleeps),
-            ("bells", self.doorbells),
+            ("doorbells", self.doorbells),
             ("work_requests", self.work_requests),
             ("commands", self.commands),
             ("publications", self.publications),

@@ -209,8 +209,8 @@ impl<N: Nic> Worker<N> {
 
     /// One turn. Says whether there was anything to do.
     pub fn turn(&mut self, now: Nanos) -> bool {
-        self.counters.turns += 1;
-        self.heartbeat.store(self.counters.turns, Ordering::Relaxed);
+        self.counters.polls += 1;
+        self.heartbeat.store(self.counters.polls, Ordering::Relaxed);
         let waited = self.delayed_ack.on_turn(now);
         let mut done = self.carry_out_commands();
         done += self.take_doorbells();

@@ -63,7 +63,7 @@ impl WorkerMemory {
 
     /// What peers have written so far is where their program looks: before anybody is told of it.
     pub fn settle(&mut self) {
-        if let Some(Backing::Kept(memory)) = self.unsettled.take().and_then(|region| self.regions.get(region.0)) {
+        if let Some(Backing::Proxied(memory)) = self.unsettled.take().and_then(|region| self.regions.get(region.0)) {
             // What cannot be written is lost, and the session with it.
             let _ = memory.settle(self.turn);
         }
@@ -80,7 +80,7 @@ impl WorkerMemory {
         self.settle_before(region);
         match self.regions.get(region.0).ok_or(MemoryFault)? {
             Backing::Mapped(memory) => memory.write(offset, bytes),
-            Backing::Kept(memory) => {
+            Backing::Proxied(memory) => {
                 memory.write(offset, bytes, self.turn)?;
                 self.unsettled = Some(region);
             }
@@ -91,7 +91,7 @@ impl WorkerMemory {
     fn read_at(&self, region: MemoryObjectId, offset: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
         match self.regions.get(region.0).ok_or(MemoryFault)? {
             Backing::Mapped(memory) => memory.read(offset, into),
-            Backing::Kept(memory) => memory.read(offset, into, self.turn)?,
+            Backing::Proxied(memory) => memory.read(offset, into, self.turn)?,
         }
         Ok(())
     }

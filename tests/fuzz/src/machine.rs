@@ -119,7 +119,7 @@ impl Crew {
         let wakers: Vec<_> = (0..count).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
         let (receiver, senders) = events(count as usize).expect("an eventfd");
         let board = SleepBoard::create(count).expect("a memfd");
-        let recovery = RecoveryConfig { held_packets: 32, ..RecoveryConfig::default() };
+        let recovery = RecoveryConfig { out_of_order_packets: 32, ..RecoveryConfig::default() };
         let worker = |(((number, waker), handoff), events): (((u32, &Arc<Waker>), _), _)| {
             let endpoint_slot = |place: EndpointLocation| EndpointSlot {
                 place,

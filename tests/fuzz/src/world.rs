@@ -118,7 +118,7 @@ impl World {
         let psn = [0, 0x00ff_fff8, 0x007f_fffc, 0x00ff_ff00][usize::from(first & 3)];
         let recovery = RecoveryConfig {
             kind: if first & 4 != 0 { Recovery::GoBackN } else { Recovery::Selective },
-            held_packets: [64, 0, 1, 8][usize::from(first >> 4 & 3)],
+            out_of_order_packets: [64, 0, 1, 8][usize::from(first >> 4 & 3)],
             reorder_delay: Nanos::from_micros([0, 20, 1000, 0][usize::from(first >> 6)]),
             ..RecoveryConfig::default()
         };

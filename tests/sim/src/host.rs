@@ -100,7 +100,7 @@ pub(crate) const BEARING: RecoveryConfig = RecoveryConfig {
     kind: Recovery::Selective,
     reorder_delay: Nanos(100_000),
     probe_floor: Nanos(1_000_000),
-    held_packets: 1_024,
+    out_of_order_packets: 1_024,
 };
 
 /// How a host makes good what is lost: one in three as go-back-N does; the others with room for few packets or many.
@@ -109,7 +109,7 @@ pub(crate) fn draw_recovery(random: &mut Random) -> RecoveryConfig {
         kind: if random.one_in(3) { Recovery::GoBackN } else { Recovery::Selective },
         reorder_delay: Nanos(random.pick(&[0, 0, 5_000, 100_000])),
         probe_floor: Nanos(random.pick(&[20_000, 100_000, 1_000_000])),
-        held_packets: random.pick(&[8, 64, 1_024]),
+        out_of_order_packets: random.pick(&[8, 64, 1_024]),
     }
 }
 

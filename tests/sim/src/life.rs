@@ -173,7 +173,7 @@ impl World {
             recovery.kind == Recovery::Selective
                 && self.network.disorder().is_some_and(|most| most < recovery.reorder_delay.0)
                 && recovery.probe_floor.0 > longest
-                && recovery.held_packets == 1_024
+                && recovery.out_of_order_packets == 1_024
         };
         self.recovery.iter().all(bears) && !self.small_nic && self.weather.peer_restart == 0
     }

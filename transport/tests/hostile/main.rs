@@ -106,7 +106,7 @@ impl World {
         let recovery = RecoveryConfig {
             kind: random.of(&[Recovery::Selective, Recovery::Selective, Recovery::GoBackN]),
             reorder_delay: Nanos::from_micros(random.of(&[0, 0, 20, 1000])),
-            held_packets: random.of(&[0, 1, 8, 64]),
+            out_of_order_packets: random.of(&[0, 1, 8, 64]),
             ..RecoveryConfig::default()
         };
         let mut world = Self {

@@ -30,7 +30,7 @@ fn recovery(random: &mut Random) -> RecoveryConfig {
     }
     RecoveryConfig {
         reorder_delay: Nanos::from_micros([0, 0, 30, 200][random.below(4) as usize]),
-        held_packets: [1024, 1024, 3, 0][random.below(4) as usize],
+        out_of_order_packets: [1024, 1024, 3, 0][random.below(4) as usize],
         ..RecoveryConfig::default()
     }
 }

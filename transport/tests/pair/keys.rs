@@ -271,8 +271,8 @@ fn what_comes_meanwhile_has_its_turn_when_the_key_is_gone() {
 /// What finds no room meanwhile is complained of when that is done: nothing behind it would.
 #[test]
 fn what_was_not_held_meanwhile_is_asked_for_when_the_key_is_gone() {
-    for held_packets in [0, 8] {
-        let recovery = RecoveryConfig { held_packets, ..RecoveryConfig::default() };
+    for out_of_order_packets in [0, 8] {
+        let recovery = RecoveryConfig { out_of_order_packets, ..RecoveryConfig::default() };
         let mut pair = bound_by(WINDOW, Settings { recovery: [recovery; 2], ..Settings::default() });
         pair.hosts[1].holds_keys = true;
         pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);

@@ -402,7 +402,7 @@ fn a_packet_that_comes_twice_with_different_bytes_is_not_trusted() {
 /// A peer that dies leaves holes that nobody fills: what is held behind them is given up, and others may hold again.
 #[test]
 fn what_is_held_for_a_peer_that_is_silent_is_given_up() {
-    let recovery = RecoveryConfig { held_packets: 64, ..RecoveryConfig::default() };
+    let recovery = RecoveryConfig { out_of_order_packets: 64, ..RecoveryConfig::default() };
     let mut pair = warm(Settings { recovery: [recovery; 2], ..Settings::default() });
     let psn = pair.settings.psn + 20;
     for ahead in 1..=32 {

@@ -180,7 +180,7 @@ fn a_response_that_came_twice_and_was_given_up_is_asked_for_without_a_probe() {
 /// What finds no room is lost, and nothing that is held behind it tells.
 #[test]
 fn responses_without_room_are_asked_for_without_a_probe() {
-    let recovery = RecoveryConfig { held_packets: 8, ..RecoveryConfig::default() };
+    let recovery = RecoveryConfig { out_of_order_packets: 8, ..RecoveryConfig::default() };
     let mut pair = warm(Settings { recovery: [recovery; 2], rd_atomic: 4, ..Settings::default() });
     let mut seen = 0;
     // The last of the first chunk; of the next some are held.

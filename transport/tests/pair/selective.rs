@@ -93,8 +93,8 @@ fn with_delay(micros: u64) -> Settings {
     with(RecoveryConfig { reorder_delay: Nanos::from_micros(micros), ..RecoveryConfig::default() })
 }
 
-fn with_room(held_packets: u32) -> Settings {
-    with(RecoveryConfig { held_packets, ..RecoveryConfig::default() })
+fn with_room(out_of_order_packets: u32) -> Settings {
+    with(RecoveryConfig { out_of_order_packets, ..RecoveryConfig::default() })
 }
 
 /// A message of `bytes` from host 0 under one fault; checks data and completions. Gives how long it took.

@@ -76,8 +76,8 @@ fn any_two_losses_are_found_without_a_time_out() {
     let mut worst = (Nanos(0), String::new());
     for load in &loads {
         for (window, rd_atomic) in [(3, 4), (64, 16)] {
-            for held_packets in [0, 1024] {
-                let recovery = RecoveryConfig { held_packets, ..RecoveryConfig::default() };
+            for out_of_order_packets in [0, 1024] {
+                let recovery = RecoveryConfig { out_of_order_packets, ..RecoveryConfig::default() };
                 let settings = Settings {
                     window,
                     rd_atomic,
@@ -89,7 +89,7 @@ fn any_two_losses_are_found_without_a_time_out() {
                 for (first, apart) in (0..26).flat_map(|first| [1, 2, 5, 13].map(|apart| (first, apart))) {
                     let (took, time_outs) = run(settings, load, [first, first + apart]);
                     let what = format!(
-                        "{load:?}, window {window}, {rd_atomic} at a time, {held_packets} held, {first} {apart}"
+                        "{load:?}, window {window}, {rd_atomic} at a time, {out_of_order_packets} held, {first} {apart}"
                     );
                     assert_eq!(time_outs, 0, "{what}");
                     worst = worst.max((took, what));

@@ -88,18 +88,18 @@ impl CallHandler<'_, '_> {
         let kind = match origin {
             origin::REPLACED => MemoryKind::Replaced,
             origin::SHARED => MemoryKind::Shared,
-            origin::KEPT => MemoryKind::Kept,
+            origin::PROXIED => MemoryKind::Proxied,
             other => return Err(Refused::argument(3, other)),
         };
         let limits = &self.registry.limits.client;
         check_limit(&self.objects.memories, limits.mrs)?;
         let room = self.room(match (kind, &self.objects.porter) {
-            (MemoryKind::Kept, Some(_)) => 0,
-            (MemoryKind::Kept, None) => quota::OF_A_PORTER,
+            (MemoryKind::Proxied, Some(_)) => 0,
+            (MemoryKind::Proxied, None) => quota::OF_A_PORTER,
             _ => 1,
         })?;
         self.objects.charge(bytes, limits)?;
-        let reached = if kind == MemoryKind::Kept {
+        let reached = if kind == MemoryKind::Proxied {
             self.keep(descriptor, offset..end, writable == 1, room)
         } else {
             descriptor.into_shared_file().and_then(|file| {
@@ -126,7 +126,8 @@ impl CallHandler<'_, '_> {
         writable: bool,
         room: Room,
     ) -> Result<Backing, Errno> {
-        let keep = |porter| ProxiedMemory::new(porter, &range, writable).map(|memory| Backing::Kept(Arc::new(memory)));
+        let keep =
+            |porter| ProxiedMemory::new(porter, &range, writable).map(|memory| Backing::Proxied(Arc::new(memory)));
         if let Some((porter, _)) = &self.objects.porter {
             return keep(porter);
         }

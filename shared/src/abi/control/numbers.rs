@@ -55,7 +55,7 @@ pub mod origin {
     /// Memory that the program itself shares.
     pub const SHARED: u32 = 2;
     /// Memory of the program that nobody else can map: it stays where it is. The descriptor is of `/proc/self/mem`.
-    pub const KEPT: u32 = 3;
+    pub const PROXIED: u32 = 3;
 }
 
 /// Types of a GID, with the numbers of verbs (`ibv_gid_type`).

@@ -84,8 +84,8 @@ impl Drop for Private {
     }
 }
 
-fn kept_bytes(served: &Served) -> u64 {
-    served.on_control_thread(|clients, _| clients.reports().map(|report| report.memory.kept_bytes).sum())
+fn proxied_bytes(served: &Served) -> u64 {
+    served.on_control_thread(|clients, _| clients.reports().map(|report| report.memory.proxied_bytes).sum())
 }
 
 const DATA_BYTES: usize = 200_000;
@@ -144,10 +144,10 @@ fn variables_of_the_program_are_reached_by_every_operation() {
     assert_eq!(region.to_vec(5, 5), [0x77; 5]);
     let start = address.addr() / 4096 * 4096;
     let pages = (address.addr() + DATA_BYTES).next_multiple_of(4096) - start;
-    assert_eq!(kept_bytes(&served), pages as u64, "whole pages");
+    assert_eq!(proxied_bytes(&served), pages as u64, "whole pages");
     every_operation(&pair, &region);
     drop(region);
-    assert_eq!(kept_bytes(&served), 0);
+    assert_eq!(proxied_bytes(&served), 0);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn files_mapped_privately_are_reached_and_not_changed() {
     let served = Served::start();
     let (pair, mapped) = (Pair::new(&served), Private::of_file(150_000));
     let region = mapped.register(&pair.pd, all()).expect("a private mapping");
-    assert!(kept_bytes(&served) > 0);
+    assert!(proxied_bytes(&served) > 0);
     every_operation(&pair, &region);
 }
 
@@ -171,7 +171,7 @@ fn huge_pages_are_reached_by_every_operation() {
     };
     let mapped = Private { base: base.cast(), bytes: length.get() };
     let region = mapped.register(&pair.pd, all()).expect("huge pages");
-    assert_eq!(kept_bytes(&served), 2 << 20);
+    assert_eq!(proxied_bytes(&served), 2 << 20);
     every_operation(&pair, &region);
 }
 
@@ -189,7 +189,7 @@ fn a_program_whose_pages_cannot_be_exchanged_registers_too() {
     let mut heap = pattern(9, 200_000);
     // SAFETY: it lives until the region is dropped, and is looked at by the region's methods.
     let region = unsafe { pair.pd.register_at(heap.as_mut_ptr(), heap.len(), 0, all()) }.expect("heap");
-    assert!(kept_bytes(&served) >= 200_000);
+    assert!(proxied_bytes(&served) >= 200_000);
     every_operation(&pair, &region);
 }
 
@@ -202,7 +202,7 @@ fn there_are_no_atomic_operations_by_any_way() {
         let error = mapped.register(&pair.pd, access).expect_err("no copy is atomic");
         assert!(refused(&error) && error.to_string().contains("atomic"), "{error}");
     }
-    assert_eq!(kept_bytes(&served), 0, "nothing was left");
+    assert_eq!(proxied_bytes(&served), 0, "nothing was left");
     let mut region = mapped.register(&pair.pd, all()).expect("without");
     let change = Reregistration { access: Some(Access::ALL), ..Reregistration::default() };
     assert!(refused(&region.reregister(&change).expect_err("no copy is atomic")));
@@ -375,7 +375,7 @@ fn memory_that_does_not_answer_ends_its_session_and_holds_no_other() {
 
 fn whole(fd: &impl AsRawFd, mapped: &Private) -> (MapMemoryRequest, RawFd) {
     let offset = mapped.base.as_ptr().addr() as u64;
-    (MapMemoryRequest { offset, bytes: 4096, writable: 1, origin: origin::KEPT }, fd.as_raw_fd())
+    (MapMemoryRequest { offset, bytes: 4096, writable: 1, origin: origin::PROXIED }, fd.as_raw_fd())
 }
 
 /// The daemon acts on a descriptor that the client has opened, and only if it is of some process's memory.
@@ -430,7 +430,7 @@ fn what_the_program_may_not_write_is_not_registered_for_writing() {
         assert!(matches!(register(access), Err(Error::NoRights { .. })), "{access:?}");
     }
     let mut region = register(Access::REMOTE_READ).expect("to read");
-    assert_eq!((region.to_vec(0, 10), kept_bytes(&served) > 0), (vec![7; 10], true));
+    assert_eq!((region.to_vec(0, 10), proxied_bytes(&served) > 0), (vec![7; 10], true));
     let change = Reregistration { access: Some(Access::REMOTE_WRITE), ..Reregistration::default() };
     let refused = region.reregister(&change).expect_err("it is constant");
     assert!(matches!(refused, Error::Refused { refusal: Refusal::InvalidArgument, .. }), "{refused}");
