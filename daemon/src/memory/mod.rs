@@ -13,6 +13,7 @@
 //! | `backing.rs` | either of both |
 //! | `stall_budget.rs` | how long a user's memory may keep workers waiting |
 //! | `sigbus.rs` | pages that are missing under a mapping (SIGBUS) |
+//! | `poll_id.rs` | identities of poll iterations |
 //! | `access_log.rs` | whose memory a worker waits for |
 //! | `queues.rs` | rings and channels of queue pairs, CQs and SRQs |
 
@@ -21,6 +22,7 @@ pub mod backing;
 pub mod client_memory;
 pub(crate) mod descriptor;
 pub mod mapping;
+pub mod poll_id;
 pub(crate) mod proxied;
 pub mod queues;
 pub mod quota;

@@ -30,7 +30,7 @@ use nix::errno::Errno;
 use roced_transport::io::MemoryFault;
 
 use self::{copy_thread::SharedRequests, request_queue::RequestQueue};
-use super::{backing::PollId, descriptor::Descriptor, stall_budget::credit_of};
+use super::{descriptor::Descriptor, poll_id::PollId, stall_budget::credit_of};
 
 /// Most bytes of one access: sixteen packets of the largest path MTU.
 const ROOM: usize = 64 << 10;

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{backing::PollId, descriptor::Closing};
+use super::{descriptor::Closing, poll_id::PollId};
 
 /// What may be used at once. A guess: some pages from a disk.
 const MOST: Duration = Duration::from_millis(200);

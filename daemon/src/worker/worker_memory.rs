@@ -11,7 +11,8 @@ use roced_transport::{
 
 use super::table::IdTable;
 use crate::memory::{
-    backing::{Backing, PollId},
+    backing::Backing,
+    poll_id::PollId,
     queues::{CqRing, CqRingPlace},
 };
 

@@ -83,6 +83,9 @@ impl<'ast> Visit<'ast> for Paths {
         self.add_tree(&mut Vec::new(), &item.tree);
     }
 
+    /// `pub(super)` uses nothing.
+    fn visit_vis_restricted(&mut self, _visibility: &'ast syn::VisRestricted) {}
+
     fn visit_path(&mut self, path: &'ast Path) {
         let segments: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         self.add(&segments, None);

@@ -32,7 +32,7 @@ const CRATES: [&str; 8] = ["shared", "transport", "daemon", "client", "verbs", "
 const WITH_ARROWS: &str = "daemon";
 
 /// Most files in a circle of imports, of each crate. Only lower ones are accepted in a change.
-const CIRCLE_MAX: [(&str, usize); 5] = [("client", 14), ("daemon", 11), ("perf", 8), ("transport", 21), ("verbs", 12)];
+const CIRCLE_MAX: [(&str, usize); 3] = [("client", 14), ("transport", 8), ("verbs", 12)];
 const CIRCLE_MAX_ELSEWHERE: usize = 4;
 
 #[derive(Debug, Parser)]

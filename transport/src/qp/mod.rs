@@ -12,6 +12,8 @@
 mod atomic;
 mod base;
 mod completer;
+mod config;
+mod context;
 mod credits;
 mod datagram;
 mod deferred;
@@ -28,12 +30,13 @@ mod requester;
 mod responder;
 mod retry;
 mod rnr_wait;
+mod roles;
 mod rtt;
 mod scatter;
 mod segment;
 mod selective;
 mod send_queue;
-mod service;
+mod service_type;
 mod state;
 mod unreliable;
 
@@ -43,36 +46,37 @@ use roced_shared::{
     abi::{
         control::{QpAttributes, attribute, event},
         cqe::Status,
-        layout::QpSizes,
     },
-    ids::{Cqn, Pdn, Qpn},
+    ids::Qpn,
 };
 
 pub use self::events::{QpEvent, Subject};
-pub(crate) use self::recv_queue::RecvQueue;
 use self::{
     base::{QpBase, Received},
     events::QpEvents,
     key_change::{KeyChanges, Waiter},
     out_of_order::OutOfOrder,
     reliable::Reliable,
+    roles::Roles,
     send_queue::SendQueue,
-    service::Roles,
 };
 pub use self::{
+    config::{PathState, QpConfig},
     key_change::{KeyChange, KeyRequest},
     life::QUARANTINE,
     replay::{DEPTH_MAX as RD_ATOMIC_MAX, ReplayMemory},
-    service::ServiceType,
+    service_type::ServiceType,
     state::State,
 };
+pub(crate) use self::{
+    context::{Context, Transmission},
+    recv_queue::RecvQueue,
+};
 use crate::{
-    ah::AhTable,
     clock::Nanos,
     congestion::in_flight::InFlightShare,
     counters::{QpCount, QpCounters, QpTally, QpTotals},
     io::{App, Wire},
-    mr::MrTable,
     partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason, Reject},
@@ -80,85 +84,6 @@ use crate::{
     wire::{frame::Packet, headers::Headers, path::Path},
     work::{RecvWork, SendWork},
 };
-
-/// What a queue pair is made of; it does not change in its life.
-#[derive(Clone, Copy, Debug)]
-pub struct QpConfig {
-    /// Its number.
-    pub qpn: Qpn,
-    /// What it promises.
-    pub service: ServiceType,
-    /// Whose memory regions it may name.
-    pub pd: Pdn,
-    /// Where sends complete.
-    pub send_cq: Cqn,
-    /// Where receives complete.
-    pub recv_cq: Cqn,
-    /// Granted sizes.
-    pub sizes: QpSizes,
-    /// Every send makes a completion.
-    pub signal_all: bool,
-    /// Packets that may be on their way to the peer, or READ responses asked of it, at a time.
-    pub window_packets: u32,
-    /// End-to-end flow control (IBTA v1 9.7.7.2): posted receives are offered to the peer, and its offers obeyed. Of a reliable connection.
-    pub credits: bool,
-}
-
-/// How frames get to the peer.
-#[derive(Clone, Copy, Debug)]
-pub enum PathState {
-    /// The next hop's address is being asked for: frames wait.
-    Resolving,
-    /// Known.
-    Ready(Path),
-    /// The next hop does not answer: frames are counted and lost, so that retries run out.
-    Unreachable,
-}
-
-impl PathState {
-    /// A word for it, as `rocectl qps` shows it.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Resolving => "resolving",
-            Self::Ready(path) => match path.via() {
-                crate::io::Egress::Nic { .. } | crate::io::Egress::Group { .. } => "nic",
-                crate::io::Egress::HandOver { .. } | crate::io::Egress::Beside => "local",
-            },
-            Self::Unreachable => "unreachable",
-        }
-    }
-}
-
-/// What one call may touch besides the queue pair.
-pub(crate) struct Context<'t, A> {
-    pub(crate) now: Nanos,
-    pub(crate) mrs: &'t MrTable,
-    pub(crate) ahs: &'t AhTable,
-    pub(crate) srqs: &'t mut Srqs,
-    pub(crate) app: &'t mut A,
-}
-
-/// How a visit of [`Qp::transmit`] ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transmission {
-    /// Something was done; there may be more.
-    Progress,
-    /// As above: an acknowledgement was sent, and nothing else.
-    Acknowledged,
-    /// As [`Self::Progress`]: an answer that cannot be given any more was dropped, for this reason.
-    Dropped(DropReason),
-    /// Nothing to do until something happens.
-    Idle,
-    /// The wire has no room.
-    Full,
-}
-
-impl Transmission {
-    /// Something was done, whatever it was.
-    pub(crate) const fn is_progress(self) -> bool {
-        matches!(self, Self::Progress | Self::Acknowledged | Self::Dropped(_))
-    }
-}
 
 /// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is made, but for what it keeps of READs
 /// and atomic operations, whose number it is told later ([`ReplayMemory`]).

@@ -10,7 +10,7 @@
 
 use roced_shared::ids::Qpn;
 
-use super::{Context, Qp, reliable::Reliable, responder::is_plain, service::Roles};
+use super::{Context, Qp, reliable::Reliable, responder::is_plain, roles::Roles};
 use crate::{
     clock::Nanos,
     counters::QpCount,

@@ -2,7 +2,7 @@
 
 use roced_shared::abi::control::{QpAttributes, access, attribute, state};
 
-use super::{retry::RETRY_MAX, service::ServiceType};
+use super::{retry::RETRY_MAX, service_type::ServiceType};
 use crate::reject::Reject;
 
 /// Where a queue pair is in its life (IBTA v1 10.3.1).

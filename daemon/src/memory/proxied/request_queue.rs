@@ -16,7 +16,7 @@ use super::{
     wait::{Scene, TooLong, wait},
 };
 use crate::memory::{
-    backing::PollId,
+    poll_id::PollId,
     stall_budget::{AbandonedThread, StallBudget},
 };
 

@@ -1,50 +1,22 @@
-//! The transport service of a queue pair, and what gives it.
-
-use roced_shared::abi::control::service;
+//! The roles of a queue pair, which give its transport service.
 
 use super::{
-    Context, QpBase, Transmission, datagram::Datagram, key_change::Waiter, recv_queue::RecvQueue, reliable::Reliable,
-    send_queue::SendQueue, unreliable::Unreliable,
+    base::QpBase,
+    context::{Context, Transmission},
+    datagram::Datagram,
+    key_change::Waiter,
+    recv_queue::RecvQueue,
+    reliable::Reliable,
+    send_queue::SendQueue,
+    service_type::ServiceType,
+    unreliable::Unreliable,
 };
 use crate::{
     clock::Nanos,
     io::{App, Wire},
     reject::DropReason,
-    wire::{frame::Packet, opcode::Service},
+    wire::frame::Packet,
 };
-
-/// What a queue pair promises, chosen when it is made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ServiceType {
-    /// Reliable connection: SEND, WRITE and READ, each acknowledged, in order, once.
-    #[default]
-    Rc,
-    /// Unreliable connection: SEND and WRITE; a message may be lost whole.
-    Uc,
-    /// Unreliable datagram: SEND of one packet to anybody; each may be lost.
-    Ud,
-}
-
-impl ServiceType {
-    /// The service of that number of `abi::control::service`.
-    pub const fn from_number(number: u32) -> Option<Self> {
-        match number {
-            service::RC => Some(Self::Rc),
-            service::UC => Some(Self::Uc),
-            service::UD => Some(Self::Ud),
-            _ => None,
-        }
-    }
-
-    /// The service that its packets' opcodes name.
-    pub const fn wire(self) -> Service {
-        match self {
-            Self::Rc => Service::Rc,
-            Self::Uc => Service::Uc,
-            Self::Ud => Service::Ud,
-        }
-    }
-}
 
 /// What gives the service. Each has its own file.
 #[derive(Debug)]
