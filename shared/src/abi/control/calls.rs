@@ -67,7 +67,7 @@ calls! {
     18 ReregMr(ReregMrRequest) -> Nothing;
     /// Maps a part of a file of the client, whose descriptor rides beside this request (no other takes one): a tmpfs file or memfd that cannot
     /// shrink, opened for what is asked. It is memory as that of [`AllocMemory`]; the client has touched its pages. With
-    /// [`origin::PROXIED`](super::origin::KEPT) nothing is mapped; peers have no atomic operations there.
+    /// [`origin::PROXIED`](super::origin::PROXIED) nothing is mapped; peers have no atomic operations there.
     19 MapMemory(MapMemoryRequest) -> Handle;
     /// Makes a completion channel. Beside the reply: the client's end of a socket pair; each event is one
     /// [`ChannelEvent`](super::ChannelEvent).
