@@ -84,6 +84,9 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
         fields.entry(field).or_default().insert(value);
     };
     let mut known = BTreeSet::new();
+    // A READ request takes as many PSNs as its responses.
+    let mtu = frames.iter().map(|seen| seen.payload_bytes).max().unwrap_or(0).max(1);
+    let mut end = None;
     let mut sequence = Vec::new();
     let mut reads_asked = Vec::new();
     let mut reads = Vec::<Read>::new();
@@ -117,10 +120,12 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
                 add("AETH credits".into(), credits.into());
             }
         }
-        if !known.insert((seen.psn, seen.kind)) || is_rest_of_one(&reads_asked, seen) {
+        if !known.insert((seen.psn, seen.kind)) || is_rest_of_one(&reads_asked, seen) || is_question(end, seen) {
             // Sent again.
             continue;
         }
+        let bytes = if seen.kind == Kind::ReadRequest { seen.dma_bytes.unwrap_or(0) } else { 0 };
+        end = Some(seen.psn.wrapping_add(bytes.div_ceil(mtu).max(1)));
         if seen.kind == Kind::ReadRequest {
             reads_asked.push((seen.psn, seen.dma_bytes.unwrap_or(0)));
             let read = Read::of(seen, sequence.len());
@@ -150,6 +155,14 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
         add("one ACK".into(), coalescing(frames, side).into());
     }
     fields
+}
+
+/// Whether this is a duplicate of no bytes, by which a requester asks for an ACK of requests up to, and
+/// not including, the PSN `end`.
+fn is_question(end: Option<u32>, seen: &Seen) -> bool {
+    // 24 bits: a difference with the uppermost set is negative.
+    let is_before = |end: u32| (end.wrapping_sub(seen.psn) & 0xff_ffff).wrapping_sub(1) < 0x7f_ffff;
+    matches!(seen.kind, Kind::Send | Kind::Write) && seen.payload_bytes == 0 && end.is_some_and(is_before)
 }
 
 /// What one READ asks for, by one request or several: roced asks for a long one in parts.
@@ -267,6 +280,26 @@ mod tests {
             assert_eq!(is_rest_of_one(&asked, &at(psn, bytes)), is_rest, "{psn:x} {bytes}");
         }
         assert!(!is_rest_of_one(&asked, &Seen { kind: Kind::Write, ..at(0xff_ffff, 2048) }));
+    }
+
+    #[test]
+    fn a_question_about_earlier_requests_is_no_other_packet() {
+        let file = directory().join("rc_mix.pcap");
+        let trace = trace::read(&file, [0x52, 0x54, 0x00, 0x77, 0x00, 0x02], &BTreeSet::new()).expect("it is read");
+        let send = trace.iter().find(|seen| seen.kind == Kind::Send).expect("there is one");
+        let at = |psn: u32, payload_bytes| Seen { psn: psn & 0xff_ffff, payload_bytes, ..send.clone() };
+        for (end, psn, bytes, is) in [
+            (Some(5), 4, 0, true),
+            (Some(5), 0x100_0000 - 1, 0, true),
+            (Some(5), 4, 1, false),
+            (Some(5), 5, 0, false),
+            (Some(5), 6, 0, false),
+            (Some(0xff_ffff), 0, 0, false),
+            (None, 4, 0, false),
+        ] {
+            assert_eq!(is_question(end, &at(psn, bytes)), is, "{end:?} {psn:x} {bytes}");
+        }
+        assert!(!is_question(Some(5), &Seen { kind: Kind::ReadRequest, ..at(4, 0) }));
     }
 
     #[test]
