@@ -109,8 +109,8 @@ impl ProtectionDomain {
         AddressHandle::create(self, options)
     }
 
-    /// Creates a shared receive queue, in this domain, for at least `wrs` receives of at most
-    /// `sges` scatter/gather entries (32 at most). Its memory belongs to this domain.
+    /// Creates a shared receive queue for at least `wrs` receives of at most `sges` scatter/gather
+    /// entries (32 at most), into memory of this domain.
     ///
     /// A full queue can refuse a receive directly after a completion was reaped: see
     /// [`SharedReceiveQueue::post_recv`] for the size to choose.
