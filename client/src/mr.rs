@@ -1,8 +1,8 @@
 //! Memory regions: registered memory that the daemon and peers can access.
 //!
 //! Packets of a peer change this memory at any time while the program runs. A safe method therefore
-//! never returns a Rust reference to it; instead, methods copy bytes in and out, and one byte can
-//! be watched. A copy of bytes that a peer writes at the same time is a mixture of old and new
+//! never returns a plain Rust reference to it; instead, methods copy bytes in and out, and one byte
+//! can be watched. A copy of bytes that a peer writes at the same time is a mixture of old and new
 //! bytes; no other harm is possible.
 
 use std::{

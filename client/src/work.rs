@@ -272,7 +272,8 @@ pub struct RecvRequest<'a> {
 }
 
 impl<'a> RecvRequest<'a> {
-    /// Receive into `sges`, in order. An empty list suffices for a WRITE with immediate data.
+    /// Creates a receive into `sges`, in order. An empty list suffices for a WRITE with immediate
+    /// data.
     pub const fn new(sges: &'a [Sge]) -> Self {
         Self { sges, wr_id: 0 }
     }

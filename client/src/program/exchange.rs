@@ -2,8 +2,8 @@
 //! concurrent write.
 //!
 //! ```text
-//!   fresh pages ─ locks free? ─ write-protect old pages ─ copy ─ replace old pages ─ resume writers
-//!                               └─── writers to the pages wait, readers do not ────┘
+//!   fresh pages ─ locks free? ─ write-protect old pages ─ copy ─ replace them ─ resume writers
+//!                               └ writers to the pages wait, readers do not ┘
 //! ```
 //!
 //! The kernel's userfaultfd blocks the writers and does not block readers: no page is ever missing,
