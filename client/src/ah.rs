@@ -1,4 +1,4 @@
-//! Address handles: where datagrams go.
+//! Address handles: destinations of datagrams.
 
 use std::sync::Arc;
 
@@ -11,32 +11,40 @@ use crate::{
     pd::{PdInner, ProtectionDomain},
 };
 
-/// Where a datagram goes, and how.
+/// Destination and path attributes of an address handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressOptions {
-    /// The destination.
+    /// GID of the destination.
     pub gid: Gid,
-    /// Which of our GIDs it comes from. `None`: the one that fits the destination's ([`Device::gid_toward`]).
+    /// Index of the source GID in the device's table. `None` selects the GID that matches the
+    /// destination ([`Device::gid_toward`]).
     pub sgid_index: Option<u32>,
     /// IP time to live or hop limit.
     pub hop_limit: u8,
-    /// IP traffic class: DSCP in the upper six bits. The lower two, of ECN, are not sent: there is no congestion control to react to them.
+    /// IP traffic class: DSCP in the upper six bits. The lower two bits (ECN) are not sent, because
+    /// no congestion control reacts to them.
     pub traffic_class: u8,
-    /// IPv6 flow label, 20 bits; also makes the UDP source port when not 0.
+    /// IPv6 flow label, 20 bits. If not 0, the UDP source port is derived from it.
     pub flow_label: u32,
-    /// Priority in the VLAN tag, where there is one, 0 to 7.
+    /// Priority in the VLAN tag, if the frame has one, 0 to 7.
     pub service_level: u8,
 }
 
 impl AddressOptions {
-    /// To `gid`, as is usual.
+    /// Options for destination `gid` with the usual defaults.
     pub const fn new(gid: Gid) -> Self {
         Self { gid, sgid_index: None, hop_limit: 64, traffic_class: 0, flow_label: 0, service_level: 0 }
     }
 }
 
-/// An address that datagrams can be sent to by the queue pairs of its protection domain. Clones name the same one; it ends with the
-/// last. Sends that still wait with it then fail: keep it until they are complete.
+/// A destination for datagrams, usable by the queue pairs of its protection domain.
+///
+/// Clones name the same handle. Dropping the last clone destroys it.
+///
+/// Keep the handle until every send that uses it has completed: a work request stores only the
+/// number of the handle, and the daemon looks it up when it transmits the datagram. If the handle
+/// is gone by that time, the send fails with
+/// [`Status::LocalQpOperation`](crate::Status::LocalQpOperation).
 #[derive(Clone, Debug)]
 pub struct AddressHandle {
     inner: Arc<AhInner>,
@@ -68,7 +76,7 @@ impl AddressHandle {
         Ok(Self { inner: Arc::new(AhInner { pd: Arc::clone(&pd.inner), handle }) })
     }
 
-    /// Its number in this session.
+    /// Number of the handle in this session.
     pub fn number(&self) -> u32 {
         self.inner.handle
     }
@@ -76,7 +84,7 @@ impl AddressHandle {
 
 impl Drop for AhInner {
     fn drop(&mut self) {
-        // Fails only when the session is over, and then the handle is too.
+        // Fails only if the session has ended, which destroys the handle as well.
         let _ = self.pd.device.session.call::<DestroyAh>(Handle { handle: self.handle });
     }
 }

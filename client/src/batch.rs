@@ -1,4 +1,4 @@
-//! Send work requests that go out together.
+//! Batches of send work requests published with one doorbell.
 
 use roced_shared::abi::layout::SEND_SLOT_WORDS_MAX;
 
@@ -9,7 +9,8 @@ use crate::{
     work::SendRequest,
 };
 
-/// Send work requests that the daemon sees all at once, with one doorbell, when [`Self::commit`] says so. What was not committed was never posted.
+/// Send work requests that [`Self::commit`] publishes to the daemon together, with one doorbell.
+/// Dropping the batch without a commit discards its requests; they are never posted.
 #[derive(Debug)]
 #[must_use = "nothing is posted before it is committed"]
 pub struct SendBatch<'a> {
@@ -23,17 +24,17 @@ impl<'a> SendBatch<'a> {
         Self { qp, side, pushed: 0 }
     }
 
-    /// One more.
+    /// Adds a send work request to the batch.
     ///
     /// # Errors
-    /// As [`QueuePair::post_send`]. Those before it stay in the batch.
+    /// Those of [`QueuePair::post_send`]. Requests added earlier stay in the batch.
     pub fn push(&mut self, request: &SendRequest<'_>) -> Result<()> {
         self.qp.push_send(&mut self.side, request)?;
         self.pushed += 1;
         Ok(())
     }
 
-    /// Posts them.
+    /// Posts the requests of the batch.
     pub fn commit(mut self) {
         if self.pushed > 0 {
             self.qp.publish_sends(&self.side);

@@ -1,4 +1,4 @@
-//! Completion channels: one fd that tells of completions in many queues.
+//! Completion channels: one file descriptor that reports completions of many queues.
 
 use std::{
     collections::HashMap,
@@ -22,10 +22,11 @@ use crate::{
     socket::lock,
 };
 
-/// A completion channel. Clones name the same one; it ends when the last clone and every queue that reports to it are gone.
+/// A completion channel. Clones name the same channel, which is destroyed when the last clone and
+/// every completion queue that reports to it are gone.
 ///
-/// A completion queue reports once for each [`CompletionQueue::arm`]; poll it after arming and before waiting, for what was there
-/// before is not reported.
+/// A completion queue reports once for each [`CompletionQueue::arm`]. Poll the queue after arming
+/// it and before waiting: completions that arrived earlier are not reported.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
     pub(crate) inner: Arc<ChannelInner>,
@@ -44,13 +45,13 @@ impl CompletionChannel {
         Self { inner: Arc::new(ChannelInner { device: Arc::clone(device), handle, socket, queues: Mutex::default() }) }
     }
 
-    /// The next completion queue that reported, if one did. Never waits.
+    /// Returns the next completion queue that reported, or `None`. Does not wait.
     ///
     /// # Errors
-    /// The daemon is gone: poll every completion queue for what that ended.
+    /// The daemon is gone; poll every completion queue for the work that this ended.
     pub fn next_event(&self) -> Result<Option<CompletionQueue>> {
         while let Some(cqn) = self.inner.next_cqn()? {
-            // One that is gone meanwhile has nobody who waits for it.
+            // A queue that was destroyed meanwhile has no waiter.
             if let Some(inner) = lock(&self.inner.queues).get(&cqn).and_then(Weak::upgrade) {
                 return Ok(Some(CompletionQueue { inner }));
             }
@@ -58,20 +59,22 @@ impl CompletionChannel {
         Ok(None)
     }
 
-    /// The number of the next completion queue that reports. It waits unless the fd is one that does not wait (O_NONBLOCK), as reading from it would;
-    /// the queue may be gone meanwhile.
+    /// Returns the number of the next completion queue that reports. Waits unless the file
+    /// descriptor is non-blocking (`O_NONBLOCK`), as a read from it would. The queue may have been
+    /// destroyed meanwhile.
     ///
     /// # Errors
-    /// As [`Self::next_event`]; EAGAIN; EINTR.
+    /// Those of [`Self::next_event`]; `EAGAIN`; `EINTR`.
     pub fn receive(&self) -> Result<u32> {
         let next = self.inner.receive(MsgFlags::empty())?;
         next.ok_or(Error::Kernel { call: "recv", errno: Errno::EAGAIN })
     }
 
-    /// The next completion queue that reports, waited for.
+    /// Waits for the next completion queue that reports, for at most `timeout`. Returns `None` on
+    /// timeout.
     ///
     /// # Errors
-    /// As [`Self::next_event`].
+    /// Those of [`Self::next_event`].
     pub fn wait(&self, timeout: Duration) -> Result<Option<CompletionQueue>> {
         let deadline = Instant::now().checked_add(timeout);
         loop {
@@ -86,8 +89,8 @@ impl CompletionChannel {
 }
 
 impl AsFd for CompletionChannel {
-    /// For a program's own poll(): readable when [`CompletionChannel::next_event`] has something to say, that the daemon is gone
-    /// included.
+    /// File descriptor for the program's own `poll()`: readable when
+    /// [`CompletionChannel::next_event`] has a result, including that the daemon is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.socket.as_fd()
     }
@@ -102,7 +105,7 @@ impl ChannelInner {
         lock(&self.queues).remove(&cqn);
     }
 
-    /// The number of the next queue that reported.
+    /// Returns the number of the next queue that reported, or `None`.
     pub(crate) fn next_cqn(&self) -> Result<Option<u32>> {
         loop {
             match self.receive(MsgFlags::MSG_DONTWAIT) {
@@ -126,19 +129,20 @@ impl ChannelInner {
         }
     }
 
-    /// Waits until the fd is readable; false when `deadline` came first (`None`: it never does).
+    /// Waits until the file descriptor is readable. Returns false if `deadline` passed first;
+    /// `None` means no deadline.
     pub(crate) fn wait_readable(&self, deadline: Option<Instant>) -> Result<bool> {
         loop {
             let timeout = deadline.map_or(PollTimeout::NONE, |deadline| {
                 let left = deadline.saturating_duration_since(Instant::now());
-                // Rounded up, so that the last millisecond is not spun away.
+                // Rounded up, to avoid spinning during the last millisecond.
                 let up = if left.is_zero() { left } else { left + Duration::from_micros(999) };
                 PollTimeout::try_from(up).unwrap_or(PollTimeout::MAX)
             });
             let session = &self.device.session;
             let mut fds = [
                 PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
-                // A hang-up is told unasked.
+                // `POLLHUP` is reported without being requested.
                 PollFd::new(session.as_fd(), PollFlags::empty()),
             ];
             match poll(&mut fds, timeout) {
@@ -158,7 +162,7 @@ impl ChannelInner {
 
 impl Drop for ChannelInner {
     fn drop(&mut self) {
-        // Fails only when the session is over, and then the channel is too.
+        // Fails only if the session has ended, which destroys the channel as well.
         let _ = self.device.session.call::<DestroyChannel>(Handle { handle: self.handle });
     }
 }

@@ -1,7 +1,7 @@
 //! Completion queues.
 //!
-//! Each worker of the device fills a lane of its own; a poll takes from all of them in turn. Within a queue pair completions come in
-//! order, between queue pairs no order is promised.
+//! Each worker of the device fills a CQ ring of its own; a poll takes from all of the rings in
+//! turn. Completions of one queue pair arrive in order; there is no order between queue pairs.
 
 use std::{
     collections::VecDeque,
@@ -33,69 +33,74 @@ use crate::{
     srq::SharedWork,
 };
 
-/// Entries taken from one lane before the next has its turn.
+/// Entries taken from one per-worker CQ ring before the next ring is served.
 const CQ_RING_TURN: usize = 16;
 
-/// Polls without a completion before the clock is looked at.
+/// Empty polls between reads of the clock.
 const POLLS_PER_LOOK: u32 = 32;
 
-/// How often a program that polls in vain looks whether the daemon is there: a system call, some 300 ns.
+/// Interval at which empty polls check that the daemon is alive: a system call of some 300 ns.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How a completion queue is made.
+/// Options for creating a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub struct CqOptions<'a> {
-    /// Completions of each worker that it holds at least. A completion that finds no room fails its queue pair: count all work requests that
-    /// may be outstanding at a time.
+    /// Minimum number of completions of each worker that the queue holds. A completion that finds
+    /// no room fails its queue pair: count every work request that can be outstanding at a time.
     pub entries: u32,
-    /// Where it reports. `None`: to itself, for [`CompletionQueue::wait`].
+    /// Channel that the queue reports to. `None` creates a private channel, for
+    /// [`CompletionQueue::wait`].
     pub channel: Option<&'a CompletionChannel>,
-    /// It reports nowhere, and is only polled: this saves a socket. `channel` is `None` then.
+    /// Creates the queue without a channel, for polling only; this saves a socket. `channel` must
+    /// be `None`.
     pub silent: bool,
-    /// How long [`CompletionQueue::wait`] polls (and yields the core) before it sleeps. Sleeping and waking costs 2 to 20 us.
+    /// Time that [`CompletionQueue::wait`] polls (and yields the core) before it sleeps. Sleeping
+    /// and waking costs 2 to 20 us.
     pub spin: Duration,
 }
 
 impl Default for CqOptions<'_> {
     fn default() -> Self {
-        // The default of `spin` is a guess: about twice what a wake-up costs on a virtual machine.
+        // The default of `spin` is a guess: about twice the cost of a wake-up on a virtual machine.
         Self { entries: 256, channel: None, silent: false, spin: Duration::from_micros(50) }
     }
 }
 
-/// How one work request ended.
+/// Result of one work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Of the work request.
+    /// Identifier of the work request, chosen by the program.
     pub wr_id: u64,
-    /// The local queue pair.
+    /// Number of the local queue pair.
     pub qpn: u32,
-    /// How it ended.
+    /// Status of the work request.
     pub status: Status,
-    /// What it was. Of a receive that failed: [`CompletionOp::Recv`].
+    /// Operation of the work request. A failed receive has [`CompletionOp::Recv`].
     pub op: CompletionOp,
     /// Bytes received or read.
     pub byte_len: u32,
-    /// Immediate data that came with it, as the bytes stood on the wire.
+    /// Immediate data of the message, in wire order.
     pub imm: Option<[u8; 4]>,
-    /// The key of ours that a SEND with invalidate took back.
+    /// Local key that was invalidated by a SEND with invalidate from the peer.
     pub invalidated: Option<u32>,
-    /// It was a solicited one.
+    /// True if the peer marked the message as solicited.
     pub solicited: bool,
-    /// The remote queue pair.
+    /// Number of the remote queue pair.
     pub src_qpn: u32,
-    /// A datagram: the first [`crate::GRH_BYTES`] of its buffer are the header that brought it.
+    /// True for a datagram: the first [`crate::GRH_BYTES`] of its buffer contain the header it
+    /// arrived with.
     pub has_grh: bool,
-    /// That header is one of IPv4.
+    /// True if that header is an IPv4 header.
     pub has_ipv4: bool,
-    /// When the daemon saw it end, nanoseconds of CLOCK_MONOTONIC; 0 when it did not.
+    /// Time at which the daemon saw the work request end, in nanoseconds of `CLOCK_MONOTONIC`; 0 if
+    /// it did not see it.
     pub timestamp_ns: u64,
-    /// More about an error, for support; 0 when there is none.
+    /// Further detail of an error, for support; 0 if none.
     pub vendor_error: u32,
 }
 
 impl Completion {
-    /// Room for one, to be overwritten.
+    /// Placeholder that a poll overwrites.
     pub const EMPTY: Self = Self {
         wr_id: 0,
         qpn: 0,
@@ -112,10 +117,10 @@ impl Completion {
         vendor_error: 0,
     };
 
-    /// The completion itself if it is a success.
+    /// Returns the completion if it is a success.
     ///
     /// # Errors
-    /// [`WorkError`], which says whose doing it was.
+    /// [`WorkError`], which tells the responsible side.
     pub fn ok(self) -> std::result::Result<Self, WorkError> {
         match self.status {
             Status::Success => Ok(self),
@@ -130,16 +135,17 @@ impl Default for Completion {
     }
 }
 
-/// What completions [`CompletionQueue::arm`] asks to hear of.
+/// Completions that [`CompletionQueue::arm`] requests a notification for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// The next one.
+    /// The next completion.
     Any,
-    /// The next solicited one, or one with an error.
+    /// The next completion that is solicited or has an error.
     Solicited,
 }
 
-/// A completion queue. Clones name the same one; it ends when the last clone and every queue pair on it are gone.
+/// A completion queue. Clones name the same queue, which is destroyed when the last clone and every
+/// queue pair that uses it are gone.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue {
     pub(crate) inner: Arc<CqInner>,
@@ -148,35 +154,37 @@ pub struct CompletionQueue {
 #[derive(Debug)]
 pub(crate) struct CqInner {
     pub(crate) device: Arc<DeviceInner>,
-    /// None: it is only polled.
+    /// `None` for a queue that is only polled.
     channel: Option<Arc<ChannelInner>>,
-    /// The channel is nobody else's.
+    /// True if the channel belongs to this queue alone.
     own_channel: bool,
     pub(crate) cqn: u32,
     entries: AtomicU32,
     spin: Duration,
-    /// What it was made with: its arm word lies there.
+    /// Initial mapping of the queue, which contains the arm word.
     mapping: Arc<ClientMapping>,
     state: Exclusive<Reaping>,
     empty_polls: AtomicU32,
     looked: Mutex<Instant>,
-    /// A thread sleeps for the channel; the others wait for that one.
+    /// True while a thread sleeps on the channel; other threads wait for that thread.
     sleeper: Mutex<bool>,
     sleeper_left: Condvar,
 }
 
-/// What a poll works on.
+/// State of a poll.
 #[derive(Debug)]
 pub(crate) struct Reaping {
     cq_rings: Vec<WorkerCompletions>,
     first: usize,
-    /// By queue pair number.
+    /// Sorted by queue pair number.
     work: Vec<(u32, Arc<QpWork>)>,
-    /// Shared receives of queue pairs that are gone: what they left here is done, though nobody hears of it.
+    /// Shared receives of destroyed queue pairs: their remaining completions are not reported, but
+    /// free their slots.
     orphaned: Vec<Weak<SharedWork>>,
 }
 
-/// The completions of one worker. All but the last ring are of before a resize: they are emptied first, and nothing more comes by them.
+/// Completions of one worker. All rings but the last precede a resize: they are emptied first and
+/// receive no further completions.
 #[derive(Debug)]
 struct WorkerCompletions {
     rings: VecDeque<ConsumerRing>,
@@ -187,7 +195,7 @@ impl WorkerCompletions {
         Self { rings: VecDeque::from([ring]) }
     }
 
-    /// The next completion's words; false when there is none.
+    /// Pops the words of the next completion. Returns false if there is none.
     fn pop(&mut self, words: &mut [u64]) -> std::result::Result<bool, RingCorrupt> {
         loop {
             if self.rings[0].pop(words)? {
@@ -200,31 +208,32 @@ impl WorkerCompletions {
         }
     }
 
-    /// Completions that lie in it.
+    /// Number of completions in the rings.
     fn waiting(&mut self) -> std::result::Result<u32, RingCorrupt> {
         self.rings.iter_mut().map(ConsumerRing::available).sum()
     }
 
-    /// Gives the worker room for what was popped.
+    /// Returns the slots of popped completions to the worker.
     fn release(&self) {
         self.rings[0].release();
     }
 }
 
-/// The outstanding work of a queue pair.
+/// Outstanding work of a queue pair.
 #[derive(Debug)]
 pub(crate) struct QpWork {
     pub(crate) tag: u32,
     pub(crate) send: Outstanding,
     pub(crate) recv: Outstanding,
-    /// In place of `recv`, with a shared receive queue.
+    /// Used instead of `recv` with a shared receive queue.
     pub(crate) shared: Option<Arc<SharedWork>>,
     pub(crate) send_cq: Weak<CqInner>,
     pub(crate) recv_cq: Weak<CqInner>,
 }
 
 impl CompletionQueue {
-    /// `reaping` makes what keeps threads apart.
+    /// Creates a completion queue. `reaping` wraps its state in the lock, or promise, that keeps
+    /// threads apart.
     pub(crate) fn create(
         device: &Device,
         options: &CqOptions<'_>,
@@ -240,7 +249,7 @@ impl CompletionQueue {
         let handle = channel.as_ref().map_or(0, |channel| channel.handle);
         let request = CreateCqRequest { entries: options.entries, channel: handle };
         let (reply, [fd]) = device.session.call_with_fds::<CreateCq, 1>(request)?;
-        // From here on the daemon has it: whatever fails must end it there too.
+        // The queue now exists in the daemon: every later failure must destroy it there as well.
         let ended = |error| {
             let _ = device.session.call::<DestroyCq>(Handle { handle: reply.cqn });
             error
@@ -273,30 +282,32 @@ impl CompletionQueue {
         Ok(Self { inner })
     }
 
-    /// Its number.
+    /// Number of the queue.
     pub fn cqn(&self) -> u32 {
         self.inner.cqn
     }
 
-    /// Completions of each worker that it holds.
+    /// Number of completions of each worker that the queue holds.
     pub fn entries(&self) -> u32 {
         self.inner.entries.load(Ordering::Relaxed)
     }
 
-    /// Makes it hold at least `entries` completions of each worker, more than before or fewer, while it is in use. What lies in it stays
-    /// there, in its order; polls by other threads wait for the daemon's answer, some tens of microseconds.
+    /// Resizes the queue to at least `entries` completions of each worker, more than before or
+    /// fewer, while it is in use. Completions in the queue stay in it, in order. Polls by other
+    /// threads wait for the answer of the daemon, some tens of microseconds.
     ///
     /// # Errors
-    /// The session's limit; no memory; the daemon is gone. The queue is as it was then.
+    /// The session's limit; no memory; the daemon is gone. The queue is unchanged on error.
     pub fn resize(&self, entries: u32) -> Result<()> {
         let inner = &*self.inner;
         let device = &inner.device;
-        // A worker may complete by its new lane before the answer is here: nobody may look at the lanes and go to wait in between.
+        // A worker may complete into its new CQ ring before the answer arrives: no thread may poll
+        // the rings and start to wait in between.
         let mut state = inner.state.enter();
         let request = ResizeCqRequest { cqn: inner.cqn, entries };
         let (reply, [fd]) = device.session.call_with_fds::<ResizeCq, 1>(request)?;
         let broken = || {
-            // Completions go where we cannot see them.
+            // Completions go to a ring that this process cannot see.
             device.session.set_gone();
             Error::Protocol { what: "an impossible completion queue" }
         };
@@ -310,17 +321,18 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Sends that complete here and have not been reaped, whether they have completed or not.
+    /// Number of sends that complete into this queue and have not been reaped, including those that
+    /// have not completed.
     pub fn sends_outstanding(&self) -> usize {
         let state = self.inner.state.enter();
         let sends_here = |work: &QpWork| std::ptr::eq(work.send_cq.as_ptr(), Arc::as_ptr(&self.inner));
         state.work.iter().filter(|(_, work)| sends_here(work)).map(|(_, work)| work.send.len() as usize).sum()
     }
 
-    /// Completions that lie in it now.
+    /// Number of completions in the queue.
     ///
     /// # Errors
-    /// The daemon broke its own rules.
+    /// The daemon violated the protocol.
     pub fn waiting(&self) -> Result<usize> {
         let mut state = self.inner.state.enter();
         let counts = state.cq_rings.iter_mut().map(WorkerCompletions::waiting);
@@ -328,10 +340,11 @@ impl CompletionQueue {
         count.map(|count| count as usize).map_err(|_| self.inner.broken())
     }
 
-    /// Takes the completions that are there, at most as many as `into` holds, and says how many. Never waits, never allocates.
+    /// Reaps completions that are present, at most as many as `into` holds, and returns their
+    /// number. Does not wait and does not allocate.
     ///
     /// # Errors
-    /// [`Error::DaemonGone`] once everything that was under way has been given out as [`Status::Fatal`].
+    /// [`Error::DaemonGone`], after all outstanding work has been returned with [`Status::Fatal`].
     pub fn poll(&self, into: &mut [Completion]) -> Result<usize> {
         let inner = &*self.inner;
         let mut state = inner.state.enter();
@@ -342,17 +355,18 @@ impl CompletionQueue {
         if !inner.look_now_and_then() {
             return Ok(0);
         }
-        // Gone: what it managed to write before it went, then the rest.
+        // The daemon is gone: first the completions it managed to write, next the outstanding work.
         let taken = state.take(inner, into)?;
         let given_up = state.give_up(inner, &mut into[taken..]);
         if taken + given_up == 0 { Err(Error::DaemonGone) } else { Ok(taken + given_up) }
     }
 
-    /// As [`Self::poll`], but waits for at least one: polls for as long as the queue's `spin`, then sleeps. 0 when
-    /// `timeout` came first.
+    /// Reaps at least one completion, as [`Self::poll`], and waits for it for at most `timeout`:
+    /// polls for the queue's `spin` time, then sleeps. Returns 0 on timeout.
     ///
     /// # Errors
-    /// As [`Self::poll`]; [`Error::SharedChannel`] when the queue reports to a channel given to it, or nowhere.
+    /// Those of [`Self::poll`]; [`Error::SharedChannel`] if the queue reports to a channel given to
+    /// it, or to none.
     pub fn wait(&self, into: &mut [Completion], timeout: Duration) -> Result<usize> {
         let Some(channel) = self.inner.channel.as_ref().filter(|_| self.inner.own_channel) else {
             return Err(Error::SharedChannel);
@@ -383,11 +397,11 @@ impl CompletionQueue {
             match channel.wait_readable(deadline) {
                 Ok(true) => {}
                 Ok(false) => return self.poll(into),
-                // The poll knows what there is to say.
+                // The poll determines the result.
                 Err(Error::DaemonGone) => return self.poll(into),
                 Err(error) => return Err(error),
             }
-            // Other events of this queue are old ones.
+            // Other events of this queue are stale.
             while let Ok(Some(_)) = channel.next_cqn() {}
             let taken = self.poll(into)?;
             if taken > 0 {
@@ -396,7 +410,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Asks to be told, once, of a completion that comes from now on. Poll once more before you wait for the channel.
+    /// Requests one notification, for a completion that arrives from now on. Poll once more before
+    /// waiting on the channel.
     pub fn arm(&self, notify: Notify) {
         let wanted = match notify {
             Notify::Any => CompletionRequest::Any,
@@ -407,7 +422,7 @@ impl CompletionQueue {
 }
 
 impl CqInner {
-    /// A queue pair's work completes here from now on.
+    /// Adds a queue pair, from now on the source of completions in this queue.
     pub(crate) fn add(&self, qpn: u32, work: &Arc<QpWork>) {
         let mut state = self.state.enter();
         if let Err(at) = state.work.binary_search_by_key(&qpn, |(qpn, _)| *qpn) {
@@ -415,7 +430,7 @@ impl CqInner {
         }
     }
 
-    /// It does not any more.
+    /// Removes a queue pair.
     pub(crate) fn remove(&self, qpn: u32) {
         let mut state = self.state.enter();
         let Ok(at) = state.work.binary_search_by_key(&qpn, |(qpn, _)| *qpn) else { return };
@@ -426,7 +441,7 @@ impl CqInner {
         }
     }
 
-    /// Forgets a queue pair's outstanding work, with no poll under way.
+    /// Clears the outstanding work of a queue pair while no poll is in progress.
     pub(crate) fn forget(&self, outstanding: &Outstanding) {
         let _reaping = self.state.enter();
         outstanding.clear();
@@ -437,7 +452,7 @@ impl CqInner {
         Error::Protocol { what: "a lane index that cannot be true" }
     }
 
-    /// True when the daemon is known to be gone; looks for it after some polls in vain.
+    /// Returns true if the daemon is known to be gone. Checks for it after a number of empty polls.
     fn look_now_and_then(&self) -> bool {
         let session = &self.device.session;
         if session.is_gone() {
@@ -455,7 +470,8 @@ impl CqInner {
         session.look()
     }
 
-    /// Waits until no other thread sleeps for this queue, and takes that place; false when `deadline` came first.
+    /// Waits until no other thread sleeps on this queue and becomes the sleeper. Returns false if
+    /// `deadline` passed first.
     fn become_sleeper(&self, deadline: Option<Instant>) -> bool {
         let mut taken = lock(&self.sleeper);
         while *taken {
@@ -463,7 +479,7 @@ impl CqInner {
             if left.is_zero() {
                 return false;
             }
-            // A day at most: the condition variable takes no longer ones on some systems.
+            // At most a day: on some systems the condition variable accepts no longer timeout.
             let left = left.min(Duration::from_secs(86_400));
             taken = self.sleeper_left.wait_timeout(taken, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -472,7 +488,7 @@ impl CqInner {
     }
 }
 
-/// The place of the thread that sleeps for a queue.
+/// Guard of the thread that sleeps on a queue.
 struct Sleeper<'a>(&'a CqInner);
 
 impl Drop for Sleeper<'_> {
@@ -488,13 +504,13 @@ impl Drop for CqInner {
             channel.remove(self.cqn);
         }
         self.state.enter().complete_orphans();
-        // Fails only when the session is over, and then the queue is too.
+        // Fails only if the session has ended, which destroys the queue as well.
         let _ = self.device.session.call::<DestroyCq>(Handle { handle: self.cqn });
     }
 }
 
 impl Reaping {
-    /// Takes what lies in the lanes, a few from each in turn.
+    /// Takes completions from the CQ rings, a few from each in turn.
     fn take(&mut self, cq: &CqInner, into: &mut [Completion]) -> Result<usize> {
         let mut taken = 0;
         let mut idle_cq_rings = 0;
@@ -509,7 +525,8 @@ impl Reaping {
         Ok(taken)
     }
 
-    /// Completions of one lane and whether there was anything in it; `None` when the lane is broken.
+    /// Takes completions from one CQ ring and tells whether it held any entry; `None` if the ring
+    /// is corrupt.
     fn take_from(&mut self, cq_ring: usize, into: &mut [Completion]) -> Option<(usize, bool)> {
         let mut found = 0;
         let mut moved = false;
@@ -517,7 +534,7 @@ impl Reaping {
         while found < into.len() && self.cq_rings[cq_ring].pop(&mut words).ok()? {
             moved = true;
             let cqe = Cqe::read_from_bytes(words.as_bytes()).expect("a completion is a whole number of words");
-            // What is of no queue pair (any more) is nobody's.
+            // A completion of a queue pair that does not exist (any more) is not reported.
             if let Some(completion) = completion(&self.work, &cqe) {
                 into[found] = completion;
                 found += 1;
@@ -531,7 +548,8 @@ impl Reaping {
         Some((found, moved))
     }
 
-    /// Shared receives whose completions lie here and will not be reaped are done all the same: their queue has room again.
+    /// Completes shared receives that have a completion in the queue that will not be reaped, so
+    /// that the shared receive queue has room again.
     fn complete_orphans(&mut self) {
         if self.orphaned.is_empty() {
             return;
@@ -545,7 +563,7 @@ impl Reaping {
         }
     }
 
-    /// Gives out what was under way when the daemon went.
+    /// Returns the work that was outstanding when the daemon died.
     fn give_up(&mut self, cq: &CqInner, into: &mut [Completion]) -> usize {
         let mut given = 0;
         let this = std::ptr::from_ref(cq);
@@ -565,10 +583,10 @@ impl Reaping {
     }
 }
 
-/// What a queue pair left that is gone: nobody hears of it, but a shared receive is done.
+/// Handles a completion of a destroyed queue pair: not reported, but completes a shared receive.
 fn complete_orphan(orphaned: &[Weak<SharedWork>], cqe: &Cqe) {
     for shared in orphaned.iter().filter_map(Weak::upgrade) {
-        // Of another queue, as the tag says, or not a shared receive at all: nothing.
+        // No effect if the tag names another queue, or if this is not a shared receive.
         let _wr_id = shared.complete(Cookie(cqe.wr_id));
     }
 }

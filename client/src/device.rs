@@ -1,4 +1,4 @@
-//! Devices: where everything else comes from.
+//! Devices: the root of all other objects.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,8 @@ use crate::{
     socket::{DaemonSession, default_path},
 };
 
-/// An opened device. Clones name the same one; it is closed when the last clone and everything made from it are gone.
+/// An open device. Clones name the same device, which is closed when the last clone and every
+/// object created from it are gone.
 #[derive(Clone, Debug)]
 pub struct Device {
     pub(crate) inner: Arc<DeviceInner>,
@@ -44,12 +45,12 @@ pub(crate) struct DeviceInner {
     number: u32,
     pub(crate) session: DaemonSession,
     pub(crate) workers: Vec<WorkerSide>,
-    /// Memory that the daemon made, by address.
+    /// Memory allocated by the daemon, by address.
     pub(crate) memories: Mutex<BTreeMap<usize, Weak<MemoryInner>>>,
     tags: AtomicU32,
 }
 
-/// How this session tells one worker that it has work.
+/// This session's means to notify one worker: doorbells, sleep state and wake-up descriptor.
 #[derive(Debug)]
 pub(crate) struct WorkerSide {
     doorbells: MappedDoorbells<Arc<ClientMapping>>,
@@ -57,101 +58,107 @@ pub(crate) struct WorkerSide {
     wake: OwnedFd,
 }
 
-/// What a device can do, and this session on it.
+/// Capabilities of a device and limits of this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceAttributes {
     /// Node GUID, in wire order.
     pub node_guid: [u8; 8],
-    /// Queue pairs of a session.
+    /// Queue pairs per session.
     pub max_qps: u32,
-    /// Send or receive work requests of a queue pair.
+    /// Send or receive work requests per queue pair.
     pub max_qp_wrs: u32,
-    /// Scatter/gather entries of a work request.
+    /// Scatter/gather entries per work request.
     pub max_sges: u32,
-    /// Inline bytes of a work request.
+    /// Inline bytes per work request.
     pub max_inline_bytes: u32,
-    /// Completion queues of a session.
+    /// Completion queues per session.
     pub max_cqs: u32,
-    /// Entries of a completion queue.
+    /// Entries per completion queue.
     pub max_cqes: u32,
-    /// Memory regions of a session.
+    /// Memory regions per session.
     pub max_mrs: u32,
-    /// Protection domains of a session.
+    /// Protection domains per session.
     pub max_pds: u32,
-    /// Largest memory region, bytes.
+    /// Size of the largest memory region, in bytes.
     pub max_mr_bytes: u64,
     /// READs and atomic operations that a queue pair answers, or has outstanding, at a time.
     pub max_rd_atomic: u32,
-    /// Largest message, bytes.
+    /// Size of the largest message, in bytes.
     pub max_message_bytes: u32,
-    /// Address handles of a session.
+    /// Address handles per session.
     pub max_ahs: u32,
-    /// Shared receive queues of a session.
+    /// Shared receive queues per session.
     pub max_srqs: u32,
-    /// Attachments of a session's queue pairs to multicast groups.
+    /// Attachments of queue pairs to multicast groups, per session.
     pub max_attachments: u32,
 }
 
-/// How a device's port is.
+/// State of a device's port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
-    /// The link is up.
+    /// True if the link is up.
     pub active: bool,
-    /// Largest path MTU that the link carries, bytes.
+    /// Largest path MTU that the link carries, in bytes.
     pub active_mtu_bytes: u32,
     /// Entries of the GID table; some may be empty.
     pub gid_entries: u32,
-    /// MTU of the link itself, bytes.
+    /// MTU of the link itself, in bytes.
     pub link_mtu_bytes: u32,
-    /// Speed of the link, Mbit/s, where it is known.
+    /// Speed of the link in Mbit/s, if known.
     pub speed_mbit_per_s: Option<u32>,
-    /// Partition keys, by index: 15 bits name the partition, the highest is set for its full members.
+    /// Partition keys, by index: 15 bits name the partition, the highest bit marks its full
+    /// members.
     pub pkeys: Vec<u16>,
 }
 
-/// Something that happened without being asked for.
+/// An asynchronous event of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceEvent {
-    /// A queue pair went to the error state by itself.
+    /// A queue pair entered the error state on its own.
     QpFatal {
-        /// Which.
+        /// Number of the queue pair.
         qpn: u32,
     },
-    /// It did so for the peer sent a request that breaks the rules.
+    /// A queue pair entered the error state because the peer sent a request that violates the
+    /// protocol.
     QpRequestError {
-        /// Which.
+        /// Number of the queue pair.
         qpn: u32,
     },
-    /// It did so for the peer sent a request whose key, range or right does not hold.
+    /// A queue pair entered the error state because the peer sent a request with an invalid key,
+    /// range or access right.
     QpAccessError {
-        /// Which.
+        /// Number of the queue pair.
         qpn: u32,
     },
-    /// The first request of the peer has come to a queue pair that only receives as yet: the peer is ready to send.
+    /// A queue pair that can only receive so far received the first request of its peer: the peer
+    /// is ready to send.
     CommunicationEstablished {
-        /// Which.
+        /// Number of the queue pair.
         qpn: u32,
     },
-    /// A queue pair in SQD has nothing under way any more ([`crate::QueuePair::to_sqd`]).
+    /// A queue pair in SQD has completed all of its sends in progress
+    /// ([`crate::QueuePair::to_sqd`]).
     SqDrained {
-        /// Which.
+        /// Number of the queue pair.
         qpn: u32,
     },
-    /// A queue pair with a shared receive queue has failed: it takes no more from there, and what it had taken is flushed. When its
-    /// completions are reaped, it may be reset or dropped without loss.
+    /// A queue pair with a shared receive queue has failed: it takes no more receives from the
+    /// shared queue, and the receives that it had taken are flushed. Once its completions are
+    /// reaped, it can be reset or dropped without loss.
     LastWqe {
-        /// Which.
+        /// Number of the queue pair.
         qpn: u32,
     },
-    /// A shared receive queue has fewer receives than its limit, which is disarmed by this.
+    /// A shared receive queue has fewer receives than its limit. The event disarms the limit.
     SrqLimit {
-        /// Which.
+        /// Number of the shared receive queue.
         srqn: u32,
     },
-    /// A completion queue lost a completion, for it was full; the queue pair of that completion has failed.
+    /// A full completion queue lost a completion; the queue pair of that completion has failed.
     CqError {
-        /// Which.
+        /// Number of the completion queue.
         cqn: u32,
     },
     /// The link came up.
@@ -163,45 +170,48 @@ pub enum DeviceEvent {
 }
 
 impl Device {
-    /// Names of the devices of the daemon that `ROCED_SOCKET` names, or else the usual one.
+    /// Lists the device names of the daemon at the socket named by `ROCED_SOCKET`, or at the
+    /// default socket.
     ///
     /// # Errors
-    /// No daemon, another version, no permission.
+    /// No daemon; another version; no permission.
     pub fn list() -> Result<Vec<String>> {
         Self::list_at(&default_path())
     }
 
-    /// As [`Self::list`], of the daemon that listens at `socket`.
+    /// Lists the device names of the daemon that listens at `socket`.
     ///
     /// # Errors
-    /// As [`Self::list`].
+    /// Those of [`Self::list`].
     pub fn list_at(socket: &Path) -> Result<Vec<String>> {
         let (session, hello) = DaemonSession::open(socket)?;
         let name = |index| text(&session.call::<ListDevice>(Index { index })?);
         (0..hello.devices).map(name).collect()
     }
 
-    /// Opens the device `name` of the daemon that `ROCED_SOCKET` names, or else the usual one.
+    /// Opens the device `name` of the daemon at the socket named by `ROCED_SOCKET`, or at the
+    /// default socket.
     ///
     /// # Errors
-    /// As [`Self::list`]; no device of that name.
+    /// Those of [`Self::list`]; no device of that name.
     pub fn open(name: &str) -> Result<Self> {
         Self::open_at(&default_path(), name)
     }
 
-    /// As [`Self::open`], of the daemon that listens at `socket`.
+    /// Opens the device `name` of the daemon that listens at `socket`.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Those of [`Self::open`].
     pub fn open_at(socket: &Path, name: &str) -> Result<Self> {
         let (session, hello) = DaemonSession::open(socket)?;
         Self::with_session(session, hello.session, name)
     }
 
-    /// As [`Self::open`], over a socket that somebody connected to the daemon for us.
+    /// Opens the device `name` over `socket`, which is already connected to the daemon. Takes
+    /// ownership of the socket.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Those of [`Self::open`].
     pub fn open_over(socket: OwnedFd, name: &str) -> Result<Self> {
         let (session, hello) = DaemonSession::over(socket)?;
         Self::with_session(session, hello.session, name)
@@ -232,17 +242,17 @@ impl Device {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Its name.
+    /// Name of the device.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// The number of this session, as the daemon's log and `rocectl` name it.
+    /// Number of this session, as shown in the daemon's log and by `rocectl`.
     pub fn session_number(&self) -> u32 {
         self.inner.number
     }
 
-    /// What it can do.
+    /// Queries the capabilities of the device.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -267,7 +277,7 @@ impl Device {
         })
     }
 
-    /// How its port is.
+    /// Queries the state of the port.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -283,7 +293,7 @@ impl Device {
         })
     }
 
-    /// The GID at `index`, if the entry is not empty.
+    /// Returns the GID at `index`, or `None` if the entry is empty.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -302,7 +312,7 @@ impl Device {
         Ok((entry.gid != Gid::default()).then_some(entry))
     }
 
-    /// All GIDs.
+    /// Returns all GIDs.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -311,11 +321,11 @@ impl Device {
         (0..entries).filter_map(|index| self.gid(index).transpose()).collect()
     }
 
-    /// The GID to reach `peer` from: for RoCEv2, of the same address family, link-local for a link-local one; the device's own before those
-    /// of its VLANs.
+    /// Selects the GID to reach `peer` from: a RoCEv2 GID of the same address family, link-local
+    /// for a link-local peer. GIDs of the device itself take precedence over those of its VLANs.
     ///
     /// # Errors
-    /// There is none, or the daemon is gone.
+    /// No such GID, or the daemon is gone.
     pub fn gid_toward(&self, peer: Gid) -> Result<GidEntry> {
         let fits = |entry: &GidEntry| {
             entry.gid == peer
@@ -327,7 +337,7 @@ impl Device {
         plain_first.copied().find(fits).ok_or(Error::NoSourceGid { gid: peer })
     }
 
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
     /// The session's limit; the daemon is gone.
@@ -336,7 +346,7 @@ impl Device {
         Ok(ProtectionDomain::new(&self.inner, handle))
     }
 
-    /// Makes memory that the daemon maps too: at least `bytes`, all zero.
+    /// Allocates at least `bytes` of zeroed memory that the daemon maps as well.
     ///
     /// # Errors
     /// The session's limit; no memory; the daemon is gone.
@@ -346,7 +356,7 @@ impl Device {
         RegionMemory::new(&self.inner, reply.handle, &fd, bytes)
     }
 
-    /// Makes a completion channel.
+    /// Creates a completion channel.
     ///
     /// # Errors
     /// The session's limit; the daemon is gone.
@@ -355,7 +365,8 @@ impl Device {
         Ok(CompletionChannel::new(&self.inner, reply.handle, fd))
     }
 
-    /// Makes a completion queue with room for at least `entries` completions of each of the device's workers.
+    /// Creates a completion queue with room for at least `entries` completions of each worker of
+    /// the device.
     ///
     /// # Errors
     /// The session's limit; no memory; the daemon is gone.
@@ -363,28 +374,32 @@ impl Device {
         CompletionQueue::create(self, &CqOptions { entries, ..CqOptions::default() }, Exclusive::locked)
     }
 
-    /// Makes a completion queue as `options` say.
+    /// Creates a completion queue with `options`.
     ///
     /// # Errors
-    /// As [`Self::completion_queue`].
+    /// Those of [`Self::completion_queue`].
     pub fn completion_queue_with(&self, options: &CqOptions<'_>) -> Result<CompletionQueue> {
         CompletionQueue::create(self, options, Exclusive::locked)
     }
 
-    /// As [`Self::completion_queue_with`], without the lock: some ten nanoseconds for each poll.
+    /// Creates a completion queue as [`Self::completion_queue_with`], but without the lock. This
+    /// saves some ten nanoseconds per poll.
     ///
     /// # Safety
-    /// One thread at a time calls methods of the queue, or makes, resets or ends a queue pair that completes into it.
+    /// At any time, at most one thread calls methods of the queue, or creates, resets or destroys a
+    /// queue pair that completes into it.
     ///
     /// # Errors
-    /// As [`Self::completion_queue`].
+    /// Those of [`Self::completion_queue`].
     #[expect(unsafe_code, reason = "the caller promises what no type can show")]
     pub unsafe fn single_threaded_completion_queue(&self, options: &CqOptions<'_>) -> Result<CompletionQueue> {
-        // SAFETY: the caller promised it; each method gives up what it has of it before it returns, or calls another.
+        // SAFETY: the caller promised it; each method releases its access before it returns or
+        // calls another.
         CompletionQueue::create(self, options, |reaping| unsafe { Exclusive::promised(reaping) })
     }
 
-    /// The next event that nobody asked for. Never waits: [`Self::as_fd`] is readable when there may be one.
+    /// Returns the next asynchronous event, or `None`. Does not wait: [`Self::as_fd`] is readable
+    /// when an event may be present.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -402,39 +417,41 @@ impl Device {
                 event::PORT_ACTIVE => DeviceEvent::PortActive,
                 event::PORT_DOWN => DeviceEvent::PortDown,
                 event::GID_CHANGE => DeviceEvent::GidChange,
-                // Of a later daemon of this ABI: nothing that a program of today waits for.
+                // An event of a later daemon of this ABI, unknown to this library.
                 _ => continue,
             }));
         }
         Ok(None)
     }
 
-    /// Looks whether the daemon still serves this session. One system call.
+    /// Checks whether the daemon still serves this session. One system call.
     pub fn is_alive(&self) -> bool {
         !self.inner.session.look()
     }
 }
 
 impl AsFd for Device {
-    /// For a program's own poll(): readable when [`Device::next_event`] may have something to say, that the daemon is gone
-    /// included. It may turn readable for an instant while another thread makes a call.
+    /// File descriptor for the program's own `poll()`: readable when [`Device::next_event`] may
+    /// have a result, including that the daemon is gone. It may become readable briefly while
+    /// another thread makes a call.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.session.readiness()
     }
 }
 
 impl DeviceInner {
-    /// Tells worker `index` that the queue pair with `doorbell` has something, and wakes it if it sleeps.
+    /// Rings `doorbell` of a queue at worker `index`, and wakes the worker if it sleeps.
     pub(crate) fn ring(&self, index: u32, doorbell: u32) {
         let worker = &self.workers[index as usize];
         ring_doorbell(&worker.doorbells, doorbell);
         if must_wake(worker.state.asleep()) {
-            // It never fails but for a full counter, and that wakes as well: the worker waits for its edges.
+            // Fails only for a full counter, which wakes as well: the worker waits for edges.
             let _ = unistd::write(&worker.wake, &1u64.to_ne_bytes());
         }
     }
 
-    /// A number that tells a queue pair of this session from others of the same QPN before it.
+    /// Returns a tag that distinguishes a queue pair of this session from earlier ones with the
+    /// same QPN.
     pub(crate) fn next_tag(&self) -> u32 {
         self.tags.fetch_add(1, Ordering::Relaxed)
     }

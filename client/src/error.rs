@@ -1,4 +1,4 @@
-//! What can go wrong, whose doing it was, and what to do next.
+//! Errors: cause, responsible side and remedy.
 
 use std::path::PathBuf;
 
@@ -10,33 +10,33 @@ use roced_shared::abi::{
 };
 use thiserror::Error;
 
-/// Whose doing a failure was.
+/// Side responsible for a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// This program asked for what cannot be.
+    /// This program: it made an impossible request.
     Yours,
-    /// The daemon on this host, its config, or its absence.
+    /// The daemon on this host, its configuration, or its absence.
     Daemon,
     /// The peer, or the network on the way to it.
     Peer,
-    /// This host's kernel.
+    /// The kernel of this host.
     Kernel,
 }
 
-/// Why a call failed. The text says what to do next; [`Error::side`] says whose doing it was.
+/// Cause of a failed call. The text names the remedy; [`Error::side`] names the responsible side.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nothing listens on the socket.
+    /// No daemon listens on the socket.
     #[error("no roced listens at {}: start it (`systemctl start roced`), or name its socket in ROCED_SOCKET", .path.display())]
     NoDaemon {
-        /// Where it was looked for.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// The socket is there but lets this user not in.
+    /// Permission denied on the daemon's socket.
     #[error("{} does not let this user in: join the group that the daemon's config names", .path.display())]
     NotPermitted {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
     },
     /// The path does not fit a socket address.
@@ -45,162 +45,168 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
-    /// Daemon and library are of different versions.
+    /// Daemon and library have different versions of the client ABI.
     #[error(
         "the daemon speaks version {daemon} of the client ABI and this library version {VERSION}: update the older one"
     )]
     Version {
-        /// The daemon's.
+        /// Version of the daemon.
         daemon: u64,
     },
-    /// What answers on the socket is not roced, or it broke its own protocol.
+    /// The process that answers on the socket is not roced, or it violated the protocol.
     #[error("what answers on the daemon's socket broke the protocol ({what}): is it a roced of the same build?")]
     Protocol {
-        /// What was wrong.
+        /// Description of the violation.
         what: &'static str,
     },
-    /// The daemon ended this session, or is gone. Work that was under way completes with [`Status::Fatal`].
+    /// The daemon ended this session, or is gone. Outstanding work completes with
+    /// [`Status::Fatal`].
     #[error("the daemon is gone or ended this session: see its log, then open the device again")]
     DaemonGone,
     /// The daemon did not answer in time.
     #[error("the daemon did not answer {call} within {seconds} s: is its process stopped or starved?")]
     DaemonSilent {
-        /// What was asked.
+        /// Name of the call.
         call: &'static str,
-        /// How long.
+        /// Time waited, in seconds.
         seconds: u64,
     },
     /// The daemon refused a call.
     #[error("{}", describe(*.refusal, .call, *.detail))]
     Refused {
-        /// The call.
+        /// Name of the call.
         call: &'static str,
-        /// Why.
+        /// Reason of the refusal.
         refusal: Refusal,
-        /// Two numbers that go with it, see [`Refusal`].
+        /// Two numbers that belong to the reason, see [`Refusal`].
         detail: [u64; 2],
     },
     /// A queue has no room: reap completions, then post again.
+    ///
+    /// A full queue can return this error directly after a completion was reaped, because the
+    /// daemon's worker returns the slot a moment later. Make the queue larger than the number of
+    /// outstanding requests.
     #[error("the {queue} queue is full ({depth} work requests): reap completions first, or make the queue deeper")]
     QueueFull {
-        /// "send" or "receive".
+        /// "send", "receive" or "shared receive".
         queue: &'static str,
-        /// Its depth.
+        /// Depth of the queue, in work requests.
         depth: u32,
     },
-    /// More scatter/gather entries than the queue pair was made for.
+    /// A request has more scatter/gather entries than its queue supports.
     #[error("{asked} scatter/gather entries where the queue pair was made for {limit}")]
     TooManySges {
-        /// In the request.
+        /// Entries of the request.
         asked: usize,
-        /// Of the queue pair.
+        /// Entries that the queue supports.
         limit: u32,
     },
-    /// More inline data than the queue pair was made for.
+    /// A request has more inline data than the queue pair supports.
     #[error("{asked} bytes of inline data where the queue pair was made for {limit}")]
     InlineTooLong {
-        /// In the request.
+        /// Bytes of the request.
         asked: usize,
-        /// Of the queue pair.
+        /// Bytes that the queue pair supports.
         limit: u32,
     },
-    /// Inline data for an operation that takes none to the peer.
+    /// Inline data with an operation that carries no data to the peer.
     #[error("a READ or an atomic operation brings data in, a local one has none: inline data is for SEND and WRITE")]
     InlineRead,
-    /// An operation that the queue pair's service does not have.
+    /// The service of the queue pair does not support the operation.
     #[error("a queue pair of service {service} has no {operation}: its service was chosen when it was made")]
     WrongService {
-        /// Its service.
+        /// Service of the queue pair.
         service: &'static str,
-        /// What was asked of it.
+        /// The requested operation.
         operation: &'static str,
     },
-    /// A datagram that does not say where it goes.
+    /// A datagram without a destination.
     #[error("a datagram needs to know where it goes: say so with SendRequest::to")]
     NoAddress,
-    /// The queue pair takes its receives from a shared queue.
+    /// The queue pair takes its receives from a shared receive queue.
     #[error("the queue pair takes its receives from a shared receive queue: post them there")]
     SharedReceives,
-    /// The queue pair takes no such work in its state.
+    /// The state of the queue pair does not accept such work.
     #[error("the queue pair takes no {queue} work in this state: connect it first")]
     NotReady {
         /// "send" or "receive".
         queue: &'static str,
     },
-    /// The peer's address is of a family of which the device has no address.
+    /// The device has no address of the address family of the peer.
     #[error("the device has no address from which {gid} could be reached: give its interface one")]
     NoSourceGid {
-        /// The peer's GID.
+        /// GID of the peer.
         gid: crate::Gid,
     },
-    /// The device's GID table has nothing at that index.
+    /// The GID table of the device is empty at that index.
     #[error("the device has no GID at index {index}: `rocectl status` shows the table")]
     NoSuchGid {
         /// The index.
         index: u32,
     },
-    /// The queue reports to a channel of its own choosing.
+    /// The completion queue does not have a channel of its own.
     #[error("this completion queue reports to a shared channel: wait on that one")]
     SharedChannel,
-    /// Protection domain, completion queue and so on of different devices.
+    /// Objects, such as a protection domain and a completion queue, belong to different devices.
     #[error("objects of different devices do not go together")]
     OtherDevice,
-    /// A range outside the memory.
+    /// A range lies outside the memory.
     #[error("bytes {offset} to {offset} + {length} lie outside {size} bytes of memory")]
     OutOfRange {
-        /// Where it begins.
+        /// Start of the range.
         offset: usize,
-        /// How long it is.
+        /// Length of the range.
         length: usize,
-        /// What there is.
+        /// Size of the memory.
         size: usize,
     },
-    /// A range of the program where nothing is mapped, or of no bytes.
+    /// A range of the program is not mapped, or is empty.
     #[error("nothing is mapped at 0x{address:x}, or it is no bytes that were asked for")]
     NotMapped {
-        /// The first address where there is nothing.
+        /// The first address that is not mapped.
         address: usize,
     },
-    /// Memory of the program that the daemon can neither map nor have the kernel copy: of a device, or the kernel's own.
+    /// Memory of the program that the daemon can neither map nor have the kernel copy: memory of a
+    /// device, or the kernel's own.
     #[error(
         "memory at 0x{address:x} ({}) cannot be registered: nobody but the program itself can reach it",
         if .name.is_empty() { "without a name" } else { .name }
     )]
     OtherMemory {
-        /// Where it begins.
+        /// Start of the memory.
         address: usize,
-        /// What `/proc/self/maps` calls it.
+        /// Its name in `/proc/self/maps`.
         name: String,
     },
-    /// Memory that the program may not read, or not write where that was asked for.
+    /// The program lacks the right to read the memory, or to write it where writing was requested.
     #[error("the program itself may not do at 0x{address:x} what it would let the device do there")]
     NoRights {
-        /// Where it begins.
+        /// Start of the memory.
         address: usize,
     },
-    /// The kernel does not let pages be exchanged under the program.
+    /// The kernel does not allow page exchange in this program.
     #[error(
         "the program's own memory cannot be shared ({errno}): that needs Linux 5.19 with userfaultfd, allowed by seccomp, and no limit on the size of files; memory of Device::allocate goes without"
     )]
     NoPageExchange {
-        /// What the kernel said.
+        /// Error of the kernel.
         errno: Errno,
     },
-    /// A forked child uses what its parent opened.
+    /// A forked child used an object that its parent opened.
     #[error("this was opened by the process that forked this one: open the device again here")]
     OtherProcess,
-    /// The kernel said no.
+    /// A system call failed.
     #[error("{call}: {errno}")]
     Kernel {
-        /// The system call.
+        /// Name of the system call.
         call: &'static str,
-        /// What it said.
+        /// Error of the system call.
         errno: Errno,
     },
 }
 
 impl Error {
-    /// Whose doing it was.
+    /// Side responsible for the failure.
     pub fn side(&self) -> Side {
         match self {
             Self::NoDaemon { .. }
@@ -220,7 +226,7 @@ impl Error {
         }
     }
 
-    /// True when the session is over and everything opened by it with it.
+    /// True if the session has ended, with every object opened in it.
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::DaemonGone | Self::DaemonSilent { .. } | Self::Protocol { .. })
     }
@@ -310,18 +316,18 @@ fn state_name(state: u64) -> &'static str {
     }
 }
 
-/// How a work request failed.
+/// Failure of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("work request {wr_id} failed: {}", status_text(*.status))]
 pub struct WorkError {
-    /// Of the work request.
+    /// Identifier of the work request, chosen by the program.
     pub wr_id: u64,
-    /// How it ended.
+    /// Status of the work request.
     pub status: Status,
 }
 
 impl WorkError {
-    /// Whose doing it was.
+    /// Side responsible for the failure.
     pub fn side(&self) -> Side {
         match self.status {
             Status::Fatal => Side::Daemon,
@@ -360,7 +366,7 @@ const fn status_text(status: Status) -> &'static str {
     }
 }
 
-/// The result of this library's calls.
+/// Result of the calls of this library.
 pub type Result<T> = std::result::Result<T, Error>;
 
 #[cfg(test)]

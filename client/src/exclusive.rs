@@ -1,4 +1,4 @@
-//! One thread at a time: a lock, or the program's promise that it needs none.
+//! Access by one thread at a time: by a lock, or by a promise of the program.
 #![expect(unsafe_code, reason = "gives out what the program promised to use by one thread at a time")]
 
 use std::{
@@ -8,34 +8,38 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// What one thread at a time may use.
+/// A value that one thread at a time may use.
 pub(crate) struct Exclusive<T> {
     lock: Mutex<()>,
-    /// The program promised to be one thread at a time, so the lock is left alone.
+    /// The program promised that threads do not overlap, so the lock is not taken.
     promised: bool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: threads take turns, by the lock or as the program promised; so each `T` is only sent from one to the next.
+// SAFETY: threads take turns, by the lock or by the promise of the program, so each `T` is only
+// sent from one thread to the next.
 unsafe impl<T: Send> Sync for Exclusive<T> {}
 
 impl<T> Exclusive<T> {
-    /// Behind a lock.
+    /// Protects `value` with a lock.
     pub(crate) const fn locked(value: T) -> Self {
         Self { lock: Mutex::new(()), promised: false, value: UnsafeCell::new(value) }
     }
 
-    /// Without one.
+    /// Protects `value` by a promise of the caller only.
     ///
     /// # Safety
-    /// What [`Self::enter`] gives is given up before it is called again, by this thread or another.
+    /// The guard returned by [`Self::enter`] is dropped before `enter` is called again, by this
+    /// thread or another.
     pub(crate) const unsafe fn promised(value: T) -> Self {
         Self { lock: Mutex::new(()), promised: true, value: UnsafeCell::new(value) }
     }
 
-    /// Waits for others, where there may be any.
+    /// Returns access to the value. Waits for other threads unless the program promised that there
+    /// are none.
     pub(crate) fn enter(&self) -> Entered<'_, T> {
-        // A lock whose holder panicked is still good: what is behind it is consistent between statements.
+        // The lock is still valid after its holder panicked: the value is consistent between
+        // statements.
         let lock = (!self.promised).then(|| self.lock.lock().unwrap_or_else(PoisonError::into_inner));
         Entered { exclusive: self, _lock: lock }
     }
@@ -47,7 +51,7 @@ impl<T> fmt::Debug for Exclusive<T> {
     }
 }
 
-/// The use of it, by one thread.
+/// Guard that gives one thread access to the value.
 #[derive(Debug)]
 pub(crate) struct Entered<'a, T> {
     exclusive: &'a Exclusive<T>,
@@ -58,14 +62,15 @@ impl<T> Deref for Entered<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held, or whoever made this promised that nobody else is here.
+        // SAFETY: the lock is held, or the caller of `promised` guaranteed that no other thread has
+        // access.
         unsafe { &*self.exclusive.value.get() }
     }
 }
 
 impl<T> DerefMut for Entered<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and `self` is borrowed alone.
+        // SAFETY: as above, and `self` is borrowed exclusively.
         unsafe { &mut *self.exclusive.value.get() }
     }
 }

@@ -1,4 +1,4 @@
-//! Addresses of devices.
+//! GIDs: addresses of device ports.
 
 use std::{
     fmt,
@@ -8,17 +8,17 @@ use std::{
 
 use roced_shared::steer::{address_key, key_address};
 
-/// The address of a device's port: an IPv6 address, or an IPv4 address mapped into one.
+/// Address of a device's port: an IPv6 address, or an IPv4 address mapped into one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The IP address that it stands for.
+    /// IP address that the GID represents.
     pub fn address(self) -> IpAddr {
         key_address(self.0)
     }
 
-    /// True for a GID that stands for an IPv4 address.
+    /// True if the GID represents an IPv4 address.
     pub fn is_ipv4(self) -> bool {
         self.address().is_ipv4()
     }
@@ -54,26 +54,26 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// By which RoCE a GID speaks; the numbers are those of verbs (`ibv_gid_type`).
+/// RoCE version of a GID; the numbers are those of verbs (`ibv_gid_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoceVersion {
     /// RoCEv1: an Ethernet type of its own, for peers on the same segment.
     V1 = 1,
-    /// RoCEv2: by UDP over IP.
+    /// RoCEv2: UDP over IP.
     V2 = 2,
 }
 
-/// An entry of a device's GID table.
+/// Entry of a device's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its index, stable while the address exists.
+    /// Index in the table, stable while the address exists.
     pub index: u32,
     /// The GID.
     pub gid: Gid,
-    /// Interface of the address.
+    /// Index of the network interface of the address.
     pub ifindex: u32,
-    /// VLAN of that interface, if it is one.
+    /// VLAN of that interface, if it is a VLAN interface.
     pub vlan: Option<u16>,
-    /// By which RoCE it speaks.
+    /// RoCE version of the entry.
     pub roce: RoceVersion,
 }

@@ -1,4 +1,4 @@
-//! RDMA endpoints over roced: the verbs, safe.
+//! Safe RDMA verbs over roced: devices, memory, completion queues and queue pairs.
 //!
 //! ```text
 //!   Device ─► ProtectionDomain ─► MemoryRegion          memory that peers may reach
@@ -10,16 +10,45 @@
 //!                 └► CompletionChannel                  an fd that tells when
 //! ```
 //!
-//! Control calls go to the daemon over a socket and take some tens of microseconds. Posting work and reaping completions touch
-//! only shared memory. Any thread may use any object at any time; each queue has a lock of its own. Objects keep
-//! alive what they were made from, so they may be dropped in any order.
+//! # Order of calls
 //!
-//! When the daemon dies, everything learns of it within a second: work that was under way completes with [`Status::Fatal`], waiting
-//! threads wake, file descriptors turn readable, and calls give [`Error::DaemonGone`].
+//! 1. [`Device::open`] opens a device; [`Device::list`] lists the names.
+//! 2. [`Device::protection_domain`] allocates a protection domain. [`ProtectionDomain::allocate`]
+//!    allocates and registers memory; [`ProtectionDomain::register_at`] registers memory of the
+//!    program.
+//! 3. [`Device::completion_queue`] creates a completion queue.
+//! 4. [`ProtectionDomain::queue_pair`] configures a queue pair and [`QpBuilder::create`] creates
+//!    it.
+//! 5. [`QueuePair::address`] returns the [`QpAddress`] to send to the peer, and
+//!    [`QueuePair::connect`] takes the address of the peer. A datagram queue pair needs
+//!    [`QueuePair::activate`] instead, and an [`AddressHandle`] for each destination.
+//! 6. [`QueuePair::post_recv`] and [`QueuePair::post_send`] post work requests ([`RecvRequest`],
+//!    [`SendRequest`]).
+//! 7. [`CompletionQueue::poll`] or [`CompletionQueue::wait`] reaps completions; [`Completion::ok`]
+//!    turns a failed one into an error.
 //!
-//! Programs that know nothing of roced load `libibverbs.so.1` (`verbs/`), which is made of this.
+//! A complete program with two queue pairs in one process is `examples/first.rs`.
 //!
-//! A first program, two queue pairs of one process: `examples/first.rs`.
+//! # Cost, threads and lifetimes
+//!
+//! Control calls go to the daemon over a socket and take some tens of microseconds. Posting work
+//! and reaping completions touch only shared memory. Every object may be used from any thread at
+//! any time; each queue has a lock of its own. An object keeps alive the objects it was created
+//! from, so objects may be dropped in any order. [`AddressHandle`] is an exception with respect to
+//! sends: keep it until the sends that use it have completed.
+//!
+//! Make queues larger than the number of outstanding requests: a full queue can answer
+//! [`Error::QueueFull`] directly after a completion was reaped ([`QueuePair::post_send`]).
+//!
+//! # Failure of the daemon
+//!
+//! When the daemon dies, every object reports it within a second: outstanding work completes with
+//! [`Status::Fatal`], waiting threads wake, file descriptors become readable, and calls return
+//! [`Error::DaemonGone`].
+//!
+//! # Programs written for libibverbs
+//!
+//! Programs written for libibverbs load `libibverbs.so.1` (`verbs/`), which is built on this crate.
 
 mod ah;
 mod batch;
@@ -66,7 +95,7 @@ pub use service::{GRH_BYTES, MULTICAST_QPN, ServiceType};
 pub use srq::SharedReceiveQueue;
 pub use work::{RecvRequest, SendRequest};
 
-/// Every object may be used by any thread.
+/// Asserts that every object may be used from any thread.
 const fn _every_object_is_shared<T: Send + Sync>() {}
 const _: () = {
     _every_object_is_shared::<Device>();

@@ -1,8 +1,9 @@
-//! Memory that peers and the daemon can reach, and its registration.
+//! Memory regions: registered memory that the daemon and peers can access.
 //!
-//! A peer's packets change this memory while the program runs, whenever they come. So there is no safe way to a Rust reference
-//! to it; bytes are copied in and out instead, and one byte can be watched. Copying what a peer writes at the same moment gives a
-//! mixture of old and new bytes, never more harm than that.
+//! Packets of a peer change this memory at any time while the program runs. A safe method therefore
+//! never returns a plain Rust reference to it; instead, methods copy bytes in and out, and one byte
+//! can be watched. A copy of bytes that a peer writes at the same time is a mixture of old and new
+//! bytes; no other harm is possible.
 
 use std::{
     ops::{BitOr, Bound, Range, RangeBounds},
@@ -24,26 +25,27 @@ use crate::{
     socket::lock,
 };
 
-/// What may be done to a memory region, or what a peer may do over a queue pair. Reading by local work requests is always allowed.
+/// Access rights of a memory region, or of a peer over a queue pair. Local work requests may always
+/// read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Access(u32);
 
 impl Access {
-    /// Only reading by local work requests.
+    /// Only local work requests may read.
     pub const NONE: Self = Self(0);
     /// Local work requests may write: receives, and the data of READs.
     pub const LOCAL_WRITE: Self = Self(access::LOCAL_WRITE);
-    /// Peers may write. Includes [`Self::LOCAL_WRITE`], as verbs demand.
+    /// Peers may write. Includes [`Self::LOCAL_WRITE`], as verbs require.
     pub const REMOTE_WRITE: Self = Self(access::REMOTE_WRITE | access::LOCAL_WRITE);
     /// Peers may read.
     pub const REMOTE_READ: Self = Self(access::REMOTE_READ);
-    /// Peers may use atomic operations. Includes [`Self::LOCAL_WRITE`], as verbs demand.
+    /// Peers may use atomic operations. Includes [`Self::LOCAL_WRITE`], as verbs require.
     pub const REMOTE_ATOMIC: Self = Self(access::REMOTE_ATOMIC | access::LOCAL_WRITE);
-    /// Peers may flush what they wrote.
+    /// Peers may flush their writes.
     pub const FLUSH_GLOBAL: Self = Self(access::FLUSH_GLOBAL);
-    /// Memory windows may be bound to it.
+    /// Memory windows may be bound to the region.
     pub const WINDOW_BIND: Self = Self(access::WINDOW_BIND);
-    /// All of these.
+    /// All of these rights.
     pub const ALL: Self = Self(access::ALL);
 
     /// The bits of verbs (`ibv_access_flags`).
@@ -51,17 +53,18 @@ impl Access {
         self.0
     }
 
-    /// From bits of verbs; `None` when one of them means nothing here. Nothing is included that is not asked for.
+    /// Converts bits of verbs; `None` if one of them has no meaning here. Adds no right that is not
+    /// requested.
     pub const fn from_bits(bits: u32) -> Option<Self> {
         if bits & !(access::ALL | access::ZERO_BASED) == 0 { Some(Self(bits)) } else { None }
     }
 
-    /// Something may write.
+    /// True if the rights include any right to write.
     pub(crate) const fn writes(self) -> bool {
         self.0 & access::LOCAL_WRITE != 0
     }
 
-    /// A registration with these rights, of nothing yet.
+    /// A registration request with these rights and no range yet.
     fn asked(self) -> RegMrRequest {
         RegMrRequest { access: self.0, ..RegMrRequest::default() }
     }
@@ -75,8 +78,8 @@ impl BitOr for Access {
     }
 }
 
-/// Memory that this process and the daemon map. Clones name the same; it is given up when the last clone and every region in it
-/// are gone.
+/// Memory that this process and the daemon map. Clones name the same memory, which is freed when
+/// the last clone and every region in it are gone.
 #[derive(Clone, Debug)]
 pub struct RegionMemory {
     pub(crate) inner: Arc<MemoryInner>,
@@ -87,7 +90,7 @@ pub(crate) struct MemoryInner {
     device: Arc<DeviceInner>,
     pub(crate) handle: u32,
     pub(crate) mapping: Arc<ClientMapping>,
-    /// As asked for; the mapping is whole pages.
+    /// Requested size; the mapping consists of whole pages.
     bytes: usize,
 }
 
@@ -95,7 +98,7 @@ impl RegionMemory {
     pub(crate) fn new(device: &Arc<DeviceInner>, handle: u32, fd: &std::os::fd::OwnedFd, bytes: usize) -> Result<Self> {
         let whole = bytes.next_multiple_of(4096);
         let mapping = ClientMapping::new(fd, whole, Mode::Populated).inspect_err(|_| {
-            // The session lives on, so the daemon must not keep it.
+            // The session goes on, so the daemon must not keep the memory.
             let _ = device.session.call::<FreeMemory>(Handle { handle });
         })?;
         let inner = Arc::new(MemoryInner { device: Arc::clone(device), handle, mapping, bytes });
@@ -103,9 +106,10 @@ impl RegionMemory {
         Ok(Self { inner })
     }
 
-    /// The memory of this device that `range` lies in, and where.
+    /// Finds the memory of this device that contains `range`, and the offset of the range in it.
     pub(crate) fn around(device: &DeviceInner, range: &Range<usize>) -> Option<(Self, usize)> {
-        // The lock is not held while what was found may be dropped again, for that takes it.
+        // The lock is released before the memory found here may be dropped, because its drop takes
+        // the lock.
         let found =
             |range| lock(&device.memories).range(range).next_back().map(|(start, inner)| (*start, inner.upgrade()));
         let (start, inner) = found(..=range.start)?;
@@ -114,19 +118,19 @@ impl RegionMemory {
         inside.then_some((Self { inner }, offset))
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub fn len(&self) -> usize {
         self.inner.bytes
     }
 
-    /// No bytes.
+    /// True if the size is 0.
     pub fn is_empty(&self) -> bool {
         self.inner.bytes == 0
     }
 }
 
 impl RegionMemory {
-    /// The address of a range that is to be registered.
+    /// Returns the address of a range to be registered.
     fn address(&self, pd: &PdInner, offset: usize, length: usize) -> Result<u64> {
         if !Arc::ptr_eq(&pd.device, &self.inner.device) {
             return Err(Error::OtherDevice);
@@ -147,29 +151,29 @@ impl MemoryInner {
 
 impl Drop for MemoryInner {
     fn drop(&mut self) {
-        // Before it is unmapped, so that nobody finds another in its place.
+        // Before unmapping, so that no lookup finds other memory in its place.
         lock(&self.device.memories).remove(&self.start());
-        // Fails only when the session is over, and then the daemon has dropped it.
+        // Fails only if the session has ended; the daemon has dropped the memory in that case.
         let _ = self.device.session.call::<FreeMemory>(Handle { handle: self.handle });
     }
 }
 
-/// Where a peer finds a memory region: what it needs for a WRITE, READ or atomic operation.
+/// Location of a memory region for a peer, as needed for a WRITE, READ or atomic operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// Address of the first byte.
     pub va: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// The key that opens it.
+    /// Remote key.
     pub rkey: u32,
 }
 
 impl RemoteMemory {
-    /// The memory from `offset` on.
+    /// Returns the part of the memory that starts at `offset`.
     ///
     /// # Panics
-    /// When it is shorter.
+    /// If `offset` is greater than the length.
     #[must_use]
     pub fn at(self, offset: u64) -> Self {
         assert!(offset <= self.length, "offset {offset} in {} bytes of remote memory", self.length);
@@ -177,14 +181,16 @@ impl RemoteMemory {
     }
 }
 
-/// A registered range of memory. Dropping it ends the registration: work that still names it fails. While a memory window is bound to it the
-/// registration lives on, to the end of the session.
+/// A registered range of memory.
+///
+/// Dropping it ends the registration; work that still names it fails. If a memory window is bound
+/// to it, the registration lasts until the end of the session.
 #[derive(Debug)]
 pub struct MemoryRegion {
     pd: Arc<PdInner>,
     place: RegionPlace,
     length: usize,
-    /// By which work requests and peers name the first byte.
+    /// Address by which work requests and peers name the first byte.
     iova: u64,
     access: Access,
     handle: u32,
@@ -228,10 +234,12 @@ impl MemoryRegion {
         Ok(Self { pd: Arc::clone(pd), place, length, iova, access, handle, lkey, rkey })
     }
 
-    /// Changes the registration; the keys stay. Work and peers' requests that are under way on it may fail.
+    /// Changes the registration; the keys stay the same. Work and requests of peers in progress on
+    /// the region may fail.
     ///
     /// # Errors
-    /// Memory windows bound to it; objects of another device; a range outside the memory; the daemon is gone. Nothing was changed then.
+    /// Memory windows bound to the region; objects of another device; a range outside the memory;
+    /// the daemon is gone. The registration is unchanged on error.
     pub fn reregister(&mut self, change: &Reregistration<'_>) -> Result<()> {
         let moved = match change.range {
             Some((memory, offset, length)) => {
@@ -243,13 +251,14 @@ impl MemoryRegion {
         self.change(change.pd, moved, change.access)
     }
 
-    /// As [`Self::reregister`], with memory of the program in place of `change.range`, as [`ProtectionDomain::register_at`] takes it.
+    /// Changes the registration as [`Self::reregister`], with memory of the program in place of
+    /// `change.range`, as for [`ProtectionDomain::register_at`].
     ///
     /// # Safety
     /// As [`ProtectionDomain::register_at`].
     ///
     /// # Errors
-    /// As of both.
+    /// Those of both.
     #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
     pub unsafe fn reregister_at(
         &mut self,
@@ -287,20 +296,20 @@ impl MemoryRegion {
         self.pd = Arc::clone(new_pd);
         self.access = access.unwrap_or(self.access);
         if let Some(Move { place, length, iova, .. }) = moved {
-            // What it lay in before is given up here, now that nothing lies there.
+            // The previous memory is released here, after the region has left it.
             (self.place, self.length, self.iova) = (place, length, iova);
         }
         Ok(())
     }
 
-    /// Ends the registration, as dropping it does, but says when it cannot be.
+    /// Ends the registration as a drop does, but reports failure.
     ///
     /// # Errors
-    /// The region back: memory windows are bound to it, or the daemon is gone.
+    /// The region, with the error: memory windows are bound to it, or the daemon is gone.
     pub fn deregister(self) -> std::result::Result<(), (Self, Error)> {
         match self.pd.device.session.call::<DeregMr>(Handle { handle: self.handle }) {
             Ok(_) => {
-                // The call that its end makes finds nothing any more.
+                // The call made by the drop finds no registration any more.
                 drop(self);
                 Ok(())
             }
@@ -308,40 +317,40 @@ impl MemoryRegion {
         }
     }
 
-    /// What it cost to exchange the pages that it lies on; `None` of memory whose pages were left as they were.
+    /// Cost of the page exchange for this region; `None` if its pages were not exchanged.
     pub fn exchange_cost(&self) -> Option<ExchangeCost> {
         self.place.memory.cost()
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// No bytes.
+    /// True if the length is 0.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The key of local work requests.
+    /// Key for local work requests.
     pub fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    /// The key for peers.
+    /// Key for peers.
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// What a peer needs to reach all of it.
+    /// Location of the whole region, to be sent to a peer.
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory { va: self.iova, length: self.length as u64, rkey: self.rkey }
     }
 
-    /// The scatter/gather entry for a range of it.
+    /// Returns the scatter/gather entry for a range of the region.
     ///
     /// # Panics
-    /// When the range lies outside, as slices do, or is 4 GiB or longer.
+    /// If the range lies outside the region, as for slices, or is 4 GiB or longer.
     pub fn sge(&self, range: impl RangeBounds<usize>) -> Sge {
         let (start, end) = range_of(range, self.length);
         let length = u32::try_from(end - start).expect("a scatter/gather entry is shorter than 4 GiB");
@@ -351,23 +360,23 @@ impl MemoryRegion {
     /// Copies `bytes` to `offset`.
     ///
     /// # Panics
-    /// When they do not fit.
+    /// If the bytes do not fit.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) {
         self.mapping().write(self.inside(offset, bytes.len()), bytes);
     }
 
-    /// Copies what lies at `offset` to `into`.
+    /// Copies the bytes at `offset` to `into`.
     ///
     /// # Panics
-    /// When the range lies outside.
+    /// If the range lies outside the region.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) {
         self.mapping().read(self.inside(offset, into.len()), into);
     }
 
-    /// A copy of `length` bytes from `offset`.
+    /// Returns a copy of `length` bytes from `offset`.
     ///
     /// # Panics
-    /// When the range lies outside.
+    /// If the range lies outside the region.
     pub fn to_vec(&self, offset: usize, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.read_at(offset, &mut bytes);
@@ -377,54 +386,57 @@ impl MemoryRegion {
     /// Sets `length` bytes from `offset` to `value`.
     ///
     /// # Panics
-    /// When the range lies outside.
+    /// If the range lies outside the region.
     pub fn fill(&self, offset: usize, length: usize, value: u8) {
         self.mapping().fill(self.inside(offset, length), length, value);
     }
 
-    /// The byte at `offset` now, for programs that wait for the last byte of a WRITE: once its new value is seen here, all that the WRITE brought
-    /// before it is there too.
+    /// Loads the byte at `offset`, for programs that wait for the last byte of a WRITE: once its
+    /// new value is visible here, all earlier bytes of the WRITE are visible as well.
     ///
     /// # Panics
-    /// When it lies outside.
+    /// If `offset` lies outside the region.
     pub fn byte(&self, offset: usize) -> u8 {
         self.mapping().byte(self.inside(offset, 1))
     }
 
-    /// The eight bytes at `offset` as an atomic, in this machine's byte order: peers' atomic operations and those of this program hold
-    /// against one another.
+    /// The eight bytes at `offset` as an atomic, in the byte order of this machine: atomic
+    /// operations of peers and of this program are atomic with respect to one another.
     ///
     /// # Panics
-    /// When they lie outside, or not on a multiple of eight.
+    /// If the bytes lie outside the region, or their address is not a multiple of eight.
     pub fn atomic(&self, offset: usize) -> &AtomicU64 {
         self.mapping().word(self.inside(offset, 8))
     }
 
-    /// The address of the first byte, for those who must use pointers. What lies there changes as peers please.
+    /// Address of the first byte, for code that needs pointers. Peers may change the memory at any
+    /// time.
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapping().at(self.place.offset, self.length).as_ptr()
     }
 
-    /// All of it as a slice.
+    /// The whole region as a slice.
     ///
     /// # Safety
-    /// For as long as the slice lives nobody may write there: no peer, no receive or READ under way, no other thread, not
-    /// [`Self::write_at`] nor [`Self::fill`].
+    /// For the lifetime of the slice, the memory is not written: by no peer, no receive or READ in
+    /// progress, no other thread, not by [`Self::write_at`] nor [`Self::fill`].
     #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that no peer writes")]
     pub unsafe fn as_slice(&self) -> &[u8] {
-        // SAFETY: `as_ptr` checked that the bytes are mapped, for as long as `self` lives; the caller vouches that nobody writes them.
+        // SAFETY: `as_ptr` checked that the bytes are mapped, for the lifetime of `self`; the
+        // caller vouches that they are not written.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.length) }
     }
 
-    /// All of it as a slice to write to.
+    /// The whole region as a mutable slice.
     ///
     /// # Safety
-    /// For as long as the slice lives nobody else may write or read there: no peer, no work request under way, no other thread, no
-    /// other slice, none of the methods here.
+    /// For the lifetime of the slice, the memory is neither written nor read by other means: by no
+    /// peer, no work request in progress, no other thread, no other slice, no other method of this
+    /// type.
     #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that nobody else is there")]
     #[expect(clippy::mut_from_ref, reason = "the caller vouches that there is one at a time")]
     pub unsafe fn as_mut_slice(&self) -> &mut [u8] {
-        // SAFETY: as `as_slice`; the caller vouches that nobody else reads or writes.
+        // SAFETY: as `as_slice`; the caller vouches that there is no other reader or writer.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.length) }
     }
 
@@ -432,7 +444,7 @@ impl MemoryRegion {
         &self.place.mapping
     }
 
-    /// The place of a range of the region in its memory.
+    /// Returns the offset, in the memory, of a range of the region.
     fn inside(&self, offset: usize, length: usize) -> usize {
         assert!(
             offset.checked_add(length).is_some_and(|end| end <= self.length),
@@ -443,7 +455,7 @@ impl MemoryRegion {
     }
 }
 
-/// Where a range of a region of `length` bytes begins and ends.
+/// Returns start and end of a range in a region of `length` bytes.
 pub(crate) fn range_of(range: impl RangeBounds<usize>, length: usize) -> (usize, usize) {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,
@@ -459,20 +471,20 @@ pub(crate) fn range_of(range: impl RangeBounds<usize>, length: usize) -> (usize,
     (start, end)
 }
 
-/// What changes of a registration; what is `None` stays.
+/// Changes to a registration. Attributes that are `None` stay the same.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reregistration<'a> {
-    /// Its protection domain.
+    /// New protection domain.
     pub pd: Option<&'a ProtectionDomain>,
-    /// Its memory: from which byte, how many.
+    /// New memory: the memory, the offset of the first byte, and the length in bytes.
     pub range: Option<(&'a RegionMemory, usize, usize)>,
-    /// Its rights.
+    /// New access rights.
     pub access: Option<Access>,
 }
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // Fails only when the session is over, and then the registration is too.
+        // Fails only if the session has ended, which ends the registration as well.
         let _ = self.pd.device.session.call::<DeregMr>(Handle { handle: self.handle });
     }
 }

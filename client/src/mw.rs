@@ -1,6 +1,8 @@
-//! Memory windows: parts of memory regions that peers may reach for a while, under a key that changes with each binding.
+//! Memory windows: parts of memory regions with temporary remote access, under a key that changes
+//! with each binding.
 //!
-//! Binding and invalidating are work requests: they keep their place among the others of a queue pair, and cost no control call.
+//! Binding and invalidating are work requests: they execute in order with the others of a queue
+//! pair, and cost no control call.
 
 use std::{
     ops::RangeBounds,
@@ -21,17 +23,20 @@ use crate::{
     pd::PdInner,
 };
 
-/// To whom a memory window opens.
+/// Type of a memory window, which determines the peers that may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowKind {
-    /// Type 1: to peers of every queue pair of its protection domain. A new bind moves it; a bind of no bytes closes it.
+    /// Type 1: for the peers of every queue pair of its protection domain. A new bind moves the
+    /// window; a bind of zero bytes closes it.
     One,
-    /// Type 2 (2B): to the peer of the queue pair that bound it. It is made invalid, by [`crate::SendRequest::local_invalidate`] or by the peer's
-    /// SEND with invalidate, before it is bound again.
+    /// Type 2 (2B): for the peer of the queue pair that bound it. The window must be invalidated,
+    /// by [`crate::SendRequest::local_invalidate`] or by a SEND with invalidate from the peer,
+    /// before it is bound again.
     Two,
 }
 
-/// A memory window. Dropping it closes it. A region to which a window is bound cannot be deregistered: drop or invalidate the window first.
+/// A memory window. Dropping it closes it. A region to which a window is bound cannot be
+/// deregistered: drop or invalidate the window first.
 #[derive(Debug)]
 pub struct MemoryWindow {
     pd: Arc<PdInner>,
@@ -50,29 +55,32 @@ impl MemoryWindow {
         Ok(Self { pd: Arc::clone(pd), handle: reply.handle, kind, rkey: AtomicU32::new(reply.rkey) })
     }
 
-    /// To whom it opens.
+    /// Type of the window.
     pub fn kind(&self) -> WindowKind {
         self.kind
     }
 
-    /// The key of the last [`Self::bind`].
+    /// Key of the last [`Self::bind`].
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Relaxed)
     }
 
-    /// What binds it to a range of `region` with these rights of peers; [`crate::SendRequest::bind`] makes a work request of it. Its key is
-    /// another each time, so that a peer with an old one is refused. The region needs [`Access::WINDOW_BIND`], and
-    /// [`Access::LOCAL_WRITE`] when peers may write or use atomic operations.
+    /// Prepares a binding of the window to a range of `region` with the remote rights of `access`,
+    /// to be posted with [`crate::SendRequest::bind`].
+    ///
+    /// Each binding has a new key, so that a peer with an old key is refused. The region needs
+    /// [`Access::WINDOW_BIND`], and [`Access::LOCAL_WRITE`] if peers may write or use atomic
+    /// operations.
     ///
     /// # Panics
-    /// When the range lies outside the region, as slices do.
+    /// If the range lies outside the region, as for slices.
     pub fn bind(&self, region: &MemoryRegion, range: impl RangeBounds<usize>, access: Access) -> WindowBinding {
         let (start, end) = range_of(range, region.len());
         let window = wqe::BindWindow {
             va: region.remote().va + start as u64,
             length: (end - start) as u64,
             lkey: region.lkey(),
-            // That peers may write includes that local work may: a window knows only peers.
+            // Remote write access includes local write access, but a window has only remote rights.
             access: access.bits() & access::REMOTE,
         };
         let next = |key: u32| key & !0xff | key.wrapping_add(1) & 0xff;
@@ -83,12 +91,12 @@ impl MemoryWindow {
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        // Fails only when the session is over, and then the window is too.
+        // Fails only if the session has ended, which destroys the window as well.
         let _ = self.pd.device.session.call::<DeallocMw>(Handle { handle: self.handle });
     }
 }
 
-/// What a memory window is to open, under which key.
+/// A range, rights and key to bind to a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it does nothing until it is posted"]
 pub struct WindowBinding {
@@ -97,20 +105,22 @@ pub struct WindowBinding {
 }
 
 impl WindowBinding {
-    /// A binding whose key and place the caller keeps account of: `rkey` is the window's, with other lower 8 bits than before; `lkey` and `va` are
-    /// those of the region. Whether they fit, the work request's end tells.
+    /// Creates a binding with a key and location managed by the caller: `rkey` is that of the
+    /// window with new lower 8 bits; `lkey` and `va` are those of the region. Invalid values fail
+    /// the work request.
     pub const fn new(rkey: u32, lkey: u32, va: u64, length: u64, access: Access) -> Self {
         let access = access.bits() & (access::REMOTE | access::ZERO_BASED);
         Self { rkey, window: wqe::BindWindow { va, length, lkey, access } }
     }
 
-    /// Lets peers name its bytes from 0 on, not by their address. Only for a window of type 2.
+    /// Makes peers address the bytes of the window from 0, rather than by their address. Only for a
+    /// window of type 2.
     pub const fn zero_based(mut self) -> Self {
         self.window.access |= access::ZERO_BASED;
         self
     }
 
-    /// What a peer needs to reach all of it, once it is bound.
+    /// Location of the whole window, to be sent to a peer once the window is bound.
     pub const fn remote(&self) -> RemoteMemory {
         let zero_based = self.window.access & access::ZERO_BASED != 0;
         let va = if zero_based { 0 } else { self.window.va };

@@ -1,26 +1,27 @@
-//! Work that was posted and has not completed: what the library remembers of it, in memory that nobody else can change.
+//! Outstanding work requests, recorded in memory that only this process can change.
 //!
-//! The daemon sees a number of ours as `wr_id`, the [`Cookie`]; the program's own comes back from here. So a completion is matched to its
-//! request exactly, an unsignaled request is known to be done when a later one is, and when the daemon dies, what was under way is
-//! known.
+//! The daemon receives a number of this library, the [`Cookie`], as `wr_id`; the `wr_id` of the
+//! program is restored from this record. Each completion is matched to exactly its request, an
+//! unsignaled request is known to be done when a later request completes, and the outstanding work
+//! is known when the daemon dies.
 //!
 //! ```text
 //!            oldest                next
-//!   ids  ...  | a  b  c  d  e  f   |  ...      posted by whoever holds the queue's lock,
-//!                      ^                       reaped by whoever holds the completion queue's lock
+//!   ids  ...  | a  b  c  d  e  f   |  ...      posted under the lock of the queue,
+//!                      ^                       reaped under the lock of the completion queue
 //!                      completion of d: a to d are done
 //! ```
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Which queue of a queue pair.
+/// Queue of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     Send,
     Recv,
 }
 
-/// What goes to the daemon as `wr_id`: `queue:1 | tag:31 | sequence:32`.
+/// Value passed to the daemon as `wr_id`: `queue:1 | tag:31 | sequence:32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cookie(pub(crate) u64);
 
@@ -42,19 +43,19 @@ impl Cookie {
     }
 }
 
-/// The outstanding work of one queue.
+/// Outstanding work of one queue.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
-    /// The program's wr_id and the operation's byte of each slot.
+    /// For each slot, the program's `wr_id` and the operation byte.
     slots: Box<[(AtomicU64, AtomicU32)]>,
     /// Sequence number of the next request.
     next: AtomicU32,
-    /// Sequence number of the oldest that has not completed.
+    /// Sequence number of the oldest request that has not completed.
     oldest: AtomicU32,
 }
 
 impl Outstanding {
-    /// Room for `depth`, a power of two.
+    /// Creates a record for `depth` requests, a power of two.
     pub(crate) fn new(depth: u32) -> Self {
         assert!(depth.is_power_of_two(), "granted sizes are powers of two");
         let slots = (0..depth).map(|_| Default::default()).collect();
@@ -65,18 +66,19 @@ impl Outstanding {
         self.slots.len() as u32
     }
 
-    /// How many are outstanding.
+    /// Number of outstanding requests.
     pub(crate) fn len(&self) -> u32 {
         let oldest = self.oldest.load(Ordering::Acquire);
         self.next.load(Ordering::Acquire).wrapping_sub(oldest)
     }
 
-    /// The sequence number that [`Self::add`] will give; `None` when there is no room.
+    /// Sequence number that [`Self::add`] will return; `None` if there is no room.
     pub(crate) fn next_sequence(&self) -> Option<u32> {
         (self.len() < self.depth()).then(|| self.next.load(Ordering::Relaxed))
     }
 
-    /// Remembers a request and gives its sequence number; `None` when there is no room. One poster at a time.
+    /// Records a request and returns its sequence number; `None` if there is no room. One poster at
+    /// a time.
     pub(crate) fn add(&self, wr_id: u64, operation: u8) -> Option<u32> {
         let next = self.next_sequence()?;
         let (id, op) = self.slot(next);
@@ -86,7 +88,8 @@ impl Outstanding {
         Some(next)
     }
 
-    /// The request `sequence` and all before it are done: its wr_id and operation. `None` when it is not outstanding. One reaper at a time.
+    /// Completes the request `sequence` and all before it, and returns its `wr_id` and operation.
+    /// `None` if it is not outstanding. One reaper at a time.
     pub(crate) fn complete(&self, sequence: u32) -> Option<(u64, u8)> {
         let oldest = self.oldest.load(Ordering::Relaxed);
         let next = self.next.load(Ordering::Acquire);
@@ -99,19 +102,19 @@ impl Outstanding {
         Some(request)
     }
 
-    /// Takes the oldest request, when its completion will never come.
+    /// Takes the oldest request, if its completion will never arrive.
     pub(crate) fn give_up(&self) -> Option<(u64, u8)> {
         self.complete(self.oldest.load(Ordering::Relaxed))
     }
 
-    /// Forgets the last `requests` that were added, which the daemon has not seen. One poster at a time.
+    /// Removes the last `requests` requests, which the daemon has not seen. One poster at a time.
     pub(crate) fn take_back(&self, requests: u32) {
-        // When the daemon is gone, a reaper may have given up on some of them.
+        // If the daemon is gone, a reaper may have given up some of them.
         let requests = requests.min(self.len());
         self.next.store(self.next.load(Ordering::Relaxed).wrapping_sub(requests), Ordering::Release);
     }
 
-    /// Forgets all, when the queue pair was reset.
+    /// Removes all requests, after a reset of the queue pair.
     pub(crate) fn clear(&self) {
         self.oldest.store(self.next.load(Ordering::Acquire), Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Protection domains: memory regions and queue pairs of one go together.
+//! Protection domains: groups of memory regions and queue pairs that work together.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::{
     srq::SharedReceiveQueue,
 };
 
-/// A protection domain. Clones name the same one; it ends when the last clone and everything made from it are gone.
+/// A protection domain. Clones name the same domain, which is deallocated when the last clone and
+/// every object created from it are gone.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     pub(crate) inner: Arc<PdInner>,
@@ -33,17 +34,17 @@ impl ProtectionDomain {
         Self { inner: Arc::new(PdInner { device: Arc::clone(device), handle }) }
     }
 
-    /// The device that it was made on.
+    /// Device of the domain.
     pub fn device(&self) -> Device {
         Device { inner: Arc::clone(&self.inner.device) }
     }
 
-    /// Its number in this session.
+    /// Number of the domain in this session.
     pub fn handle(&self) -> u32 {
         self.inner.handle
     }
 
-    /// Makes `bytes` of zeroed memory and registers all of it.
+    /// Allocates `bytes` of zeroed memory and registers all of it.
     ///
     /// # Errors
     /// The session's limits; no memory; the daemon is gone.
@@ -65,16 +66,19 @@ impl ProtectionDomain {
         MemoryRegion::register(&self.inner, memory, offset, length, access)
     }
 
-    /// Registers `length` bytes of this program's own memory from `address`, whatever they lie in: heap, stack, a large allocation. Work requests and
-    /// peers name the first byte by `iova`, which is usually `address`. `docs/memory.md` says what happens to the pages.
+    /// Registers `length` bytes of the program's own memory from `address`, of any kind: heap,
+    /// stack, a large allocation. Work requests and peers name the first byte by `iova`, which is
+    /// usually `address`. `docs/memory.md` describes the treatment of the pages.
     ///
     /// # Safety
-    /// Until the region is dropped, the range stays mapped, as it is now, and nobody has a Rust reference there that rules out what peers and
-    /// work requests may do with these rights, or that [`MemoryRegion`]'s methods do.
+    /// Until the region is dropped, the range stays mapped unchanged, and no Rust reference exists
+    /// there that rules out the accesses that these rights allow to peers and work requests, or
+    /// those of the methods of [`MemoryRegion`].
     ///
     /// # Errors
-    /// No bytes; memory that is not mapped, or is a device's or the kernel's own; rights that the program itself does not have;
-    /// [`Access::REMOTE_ATOMIC`] on memory that stays where it is ("kept" in `docs/memory.md`); the session's limits; the daemon is gone.
+    /// No bytes; memory that is not mapped, or belongs to a device or the kernel; rights that the
+    /// program itself does not have; [`Access::REMOTE_ATOMIC`] on memory that stays in place
+    /// ("kept" in `docs/memory.md`); the session's limits; the daemon is gone.
     #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
     pub unsafe fn register_at(
         &self,
@@ -87,7 +91,7 @@ impl ProtectionDomain {
         unsafe { MemoryRegion::register_program(&self.inner, address, length, iova, access) }
     }
 
-    /// Makes a memory window, bound to nothing.
+    /// Allocates a memory window, bound to no memory.
     ///
     /// # Errors
     /// The session's limit, which regions and windows share; the daemon is gone.
@@ -95,16 +99,21 @@ impl ProtectionDomain {
         MemoryWindow::allocate(&self.inner, kind)
     }
 
-    /// Makes an address handle, by which datagrams say where they go.
+    /// Creates an address handle, which names the destination of datagrams. Keep it until the sends
+    /// that use it have completed, see [`AddressHandle`].
     ///
     /// # Errors
-    /// No route; no GID to come from; the session's limit; the daemon is gone. Whether anybody is there never shows.
+    /// No route; no source GID; the session's limit; the daemon is gone. The presence of the
+    /// destination is never checked.
     pub fn address_handle(&self, options: &AddressOptions) -> Result<AddressHandle> {
         AddressHandle::create(self, options)
     }
 
-    /// Makes a shared receive queue for at least `wrs` receives of at most `sges` scatter/gather entries (32 at most), whose memory is of
-    /// this domain.
+    /// Creates a shared receive queue for at least `wrs` receives of at most `sges` scatter/gather
+    /// entries (32 at most), into memory of this domain.
+    ///
+    /// A full queue can refuse a receive directly after a completion was reaped: see
+    /// [`SharedReceiveQueue::post_recv`] for the size to choose.
     ///
     /// # Errors
     /// Sizes or the session's limits; no memory; the daemon is gone.
@@ -112,20 +121,23 @@ impl ProtectionDomain {
         SharedReceiveQueue::create(self, wrs, sges, Exclusive::locked)
     }
 
-    /// As [`Self::shared_receive_queue`], without the lock of those who post.
+    /// Creates a shared receive queue as [`Self::shared_receive_queue`], but without the lock for
+    /// posting.
     ///
     /// # Safety
-    /// One thread at a time posts to it. (Any may take completions meanwhile.)
+    /// At any time, at most one thread posts to the queue. (Any thread may reap completions
+    /// meanwhile.)
     ///
     /// # Errors
-    /// As [`Self::shared_receive_queue`].
+    /// Those of [`Self::shared_receive_queue`].
     #[expect(unsafe_code, reason = "the caller promises what no type can show")]
     pub unsafe fn single_threaded_shared_receive_queue(&self, wrs: u32, sges: u32) -> Result<SharedReceiveQueue> {
-        // SAFETY: the caller promised it; posting gives it up before it returns.
+        // SAFETY: the caller promised it; posting releases its access before it returns.
         SharedReceiveQueue::create(self, wrs, sges, |side| unsafe { Exclusive::promised(side) })
     }
 
-    /// Begins a queue pair whose sends complete into `send_cq` and whose receives into `recv_cq`.
+    /// Starts to configure a queue pair; its sends complete into `send_cq` and its receives into
+    /// `recv_cq`.
     pub fn queue_pair<'a>(&'a self, send_cq: &'a CompletionQueue, recv_cq: &'a CompletionQueue) -> QpBuilder<'a> {
         QpBuilder::new(self, send_cq, recv_cq)
     }
@@ -133,7 +145,7 @@ impl ProtectionDomain {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Fails only when the session is over, and then the domain is too.
+        // Fails only if the session has ended, which deallocates the domain as well.
         let _ = self.device.session.call::<DeallocPd>(Handle { handle: self.handle });
     }
 }

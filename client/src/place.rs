@@ -1,4 +1,4 @@
-//! Where memory regions lie: in memory that the daemon made, or in the program's own.
+//! Location of memory regions: memory allocated by the daemon, or memory of the program.
 #![expect(
     unsafe_code,
     reason = "the caller of a registration vouches for what no type can show: that the memory stays mapped"
@@ -16,27 +16,27 @@ use crate::{
     program::{ExchangeCost, Held, ProgramBacking, reach},
 };
 
-/// Where a region's bytes lie.
+/// Location of the bytes of a region.
 #[derive(Clone, Debug)]
 pub(crate) struct RegionPlace {
-    /// Keeps what the daemon has of it, by this handle.
+    /// Keeps the daemon's mapping of the memory, named by its handle.
     pub(crate) memory: RegionBacking,
     pub(crate) mapping: Arc<ClientMapping>,
-    /// In `mapping`.
+    /// Offset in `mapping`.
     pub(crate) offset: usize,
 }
 
-/// What a region lies in.
+/// Memory that contains a region.
 #[derive(Clone, Debug)]
 pub(crate) enum RegionBacking {
     Memory(RegionMemory),
     Program(Arc<ProgramMemory>),
 }
 
-/// Where a region is to lie.
+/// New location of a region.
 pub(crate) struct Move {
     pub(crate) place: RegionPlace,
-    /// In what the daemon maps.
+    /// Offset in the range that the daemon maps.
     pub(crate) offset: u64,
     pub(crate) length: usize,
     pub(crate) iova: u64,
@@ -61,7 +61,8 @@ impl Move {
         }
         let memory = Arc::new(ProgramMemory::new(device, &(start..end), access)?);
         let offset = (start - memory.start) as u64;
-        // SAFETY: the caller says that the range stays mapped until the region, which keeps the mapping, is dropped; and who may write there.
+        // SAFETY: the caller guarantees that the range stays mapped until the region, which keeps
+        // the mapping, is dropped, and that writes there are allowed.
         let mapping = unsafe { ClientMapping::of_program(base, length) };
         let place = RegionPlace { memory: RegionBacking::Program(memory), mapping, offset: 0 };
         Ok(Self { place, offset, length, iova })
@@ -76,7 +77,7 @@ impl RegionPlace {
 }
 
 impl RegionBacking {
-    /// What registering it cost, where its pages had to be exchanged.
+    /// Cost of the registration, if its pages had to be exchanged.
     pub(crate) fn cost(&self) -> Option<ExchangeCost> {
         match self {
             Self::Memory(_) => None,
@@ -99,7 +100,7 @@ pub(crate) struct ProgramMemory {
     handle: u32,
     /// The first address.
     start: usize,
-    /// Its pages, if they are not the program's own to share.
+    /// Its exchanged pages; `None` if the program shares the memory itself, or it stays in place.
     held: Option<Held>,
 }
 
@@ -116,7 +117,7 @@ impl ProgramMemory {
     }
 }
 
-/// Where the daemon cannot reach the memory either, the reason is that nothing better could be done.
+/// Replaces the daemon's refusal of the file by the reason why the memory had to stay in place.
 fn because_of(error: Error, because: Option<Error>) -> Error {
     match (error, because) {
         (Error::Refused { refusal: Refusal::BadFile, .. }, Some(because)) => because,
@@ -128,9 +129,11 @@ impl Drop for ProgramMemory {
     fn drop(&mut self) {
         let freed = self.device.session.call::<FreeMemory>(Handle { handle: self.handle });
         if matches!(freed, Err(Error::Refused { refusal: Refusal::InUse, .. })) {
-            // A region that could not be deregistered, for a memory window is bound to it, lives on: and the pages with it.
+            // A region that could not be deregistered, because a memory window is bound to it,
+            // stays registered and keeps its pages.
             std::mem::forget(self.held.take());
         }
-        // Any other failure means that the session is over, and then the daemon does not map it.
+        // Any other failure means that the session has ended, and the daemon does not map the
+        // memory any more.
     }
 }

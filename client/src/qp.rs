@@ -1,4 +1,4 @@
-//! Queue pairs: one end of a connection. Here is what one is and how work gets into it.
+//! Queue pairs: endpoints of connections or datagrams, and posting of work requests.
 
 mod builder;
 mod states;
@@ -32,7 +32,8 @@ use crate::{
     work::{RecvRequest, SendRequest, WorkPayload},
 };
 
-/// A queue pair. Any thread may post at any time. Dropping it ends it: its work completes nothing any more.
+/// A queue pair. Any thread may post at any time. Dropping it destroys it; its work completes no
+/// more.
 #[derive(Debug)]
 pub struct QueuePair {
     pd: Arc<PdInner>,
@@ -52,7 +53,7 @@ pub struct QueuePair {
     recv: Exclusive<PostSide<RECV_SLOT_WORDS_MAX>>,
 }
 
-/// A ring and room to write an entry before it goes there.
+/// A producer ring and a buffer to compose an entry in.
 #[derive(Debug)]
 pub(crate) struct PostSide<const WORDS: usize> {
     pub(crate) ring: ProducerRing,
@@ -64,7 +65,8 @@ impl<const WORDS: usize> PostSide<WORDS> {
         Self { ring, slot: [0; WORDS] }
     }
 
-    /// Writes `parts`, whole words together, into the next entry of the ring; false when there is none.
+    /// Writes `parts`, whole words together, into the next entry of the ring. Returns false if the
+    /// ring is full.
     pub(crate) fn push(&mut self, parts: [&[u8]; 2]) -> Result<bool> {
         let bytes = self.slot.as_mut_bytes();
         let (head, rest) = bytes.split_at_mut(parts[0].len());
@@ -76,50 +78,51 @@ impl<const WORDS: usize> PostSide<WORDS> {
 }
 
 impl QueuePair {
-    /// Its number.
+    /// Number of the queue pair.
     pub fn qpn(&self) -> u32 {
         self.qpn
     }
 
-    /// What it promises.
+    /// Transport service of the queue pair.
     pub fn service(&self) -> ServiceType {
         self.service
     }
 
-    /// The sizes that it got, at least those asked for.
+    /// Granted sizes, at least the requested ones.
     pub fn sizes(&self) -> QpSizes {
         self.sizes
     }
 
-    /// Where sends complete.
+    /// Completion queue of the sends.
     pub fn send_cq(&self) -> &CompletionQueue {
         &self.send_cq
     }
 
-    /// Where receives complete.
+    /// Completion queue of the receives.
     pub fn recv_cq(&self) -> &CompletionQueue {
         &self.recv_cq
     }
 
-    /// Where its receives come from, if not from its own queue.
+    /// Shared receive queue of the queue pair, if it uses one.
     pub fn srq(&self) -> Option<&SharedReceiveQueue> {
         self.srq.as_ref()
     }
 
-    /// Sends that have not been reaped yet.
+    /// Number of sends that have not been reaped.
     pub fn sends_outstanding(&self) -> u32 {
         self.work.send.len()
     }
 
-    /// Receives that have not been reaped yet.
+    /// Number of receives that have not been reaped.
     pub fn recvs_outstanding(&self) -> u32 {
         self.work.recv.len()
     }
 
-    /// What the peer must know to connect to us, over the GID at `sgid_index`.
+    /// Returns the address that the peer needs to connect to this queue pair, with the GID at
+    /// `sgid_index`.
     ///
     /// # Errors
-    /// No GID there; the daemon is gone.
+    /// No GID at that index; the daemon is gone.
     pub fn address(&self, sgid_index: u32) -> Result<QpAddress> {
         let device = self.device();
         let entry = device.gid(sgid_index)?.ok_or(Error::NoSuchGid { index: sgid_index })?;
@@ -127,7 +130,7 @@ impl QueuePair {
         Ok(QpAddress { gid: entry.gid, qpn: self.qpn, psn: self.psn, mtu_bytes })
     }
 
-    /// Its state and attributes.
+    /// Queries state and attributes.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -135,7 +138,7 @@ impl QueuePair {
         self.session().call::<QueryQp>(Handle { handle: self.qpn })
     }
 
-    /// What it has counted.
+    /// Queries the counters.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -145,27 +148,35 @@ impl QueuePair {
 
     /// Posts a send work request.
     ///
+    /// The queue can be full ([`Error::QueueFull`]) directly after a completion was reaped: a
+    /// completion may arrive before the daemon's worker has released the slot of its request. Make
+    /// the queue larger than the number of requests outstanding at a time
+    /// ([`QpBuilder::send_wrs`]), or post again.
+    ///
     /// # Errors
-    /// A full queue; a request beyond the sizes; a state that takes none; the daemon is gone. Nothing was posted then.
+    /// A full queue; a request that exceeds the sizes; a state that accepts no sends; the daemon is
+    /// gone. No request was posted on error.
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<()> {
         self.post_sends(std::slice::from_ref(request)).map(drop)
     }
 
-    /// Posts send work requests, in order, with one doorbell. Says how many: fewer than given when the queue is full or one
-    /// of them is wrong; post the rest again to learn why.
+    /// Posts send work requests, in order, with one doorbell. Returns the number posted: fewer than
+    /// given if the queue is full or a request is invalid; post the rest again to obtain the error.
     ///
     /// # Errors
-    /// As [`Self::post_send`], when not even the first could be posted.
+    /// Those of [`Self::post_send`], if the first request could not be posted.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<usize> {
         let mut side = self.send.enter();
         let posted = all_that_fit(requests, |request| self.push_send(&mut side, request));
         self.finish(&side.ring, posted)
     }
 
-    /// Posts a receive work request.
+    /// Posts a receive work request. The queue can be full directly after a completion was reaped,
+    /// as for [`Self::post_send`].
     ///
     /// # Errors
-    /// As [`Self::post_send`]; a shared receive queue, where receives are to be posted instead.
+    /// Those of [`Self::post_send`]; a queue pair with a shared receive queue, which takes the
+    /// receives instead.
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<()> {
         self.post_recvs(std::slice::from_ref(request)).map(drop)
     }
@@ -173,14 +184,15 @@ impl QueuePair {
     /// Posts receive work requests, as [`Self::post_sends`].
     ///
     /// # Errors
-    /// As [`Self::post_sends`].
+    /// Those of [`Self::post_sends`].
     pub fn post_recvs(&self, requests: &[RecvRequest<'_>]) -> Result<usize> {
         let mut side = self.recv.enter();
         let posted = all_that_fit(requests, |request| self.push_recv(&mut side, request));
         self.finish(&side.ring, posted)
     }
 
-    /// Begins to post send work requests that go out together. Nobody else posts sends of this queue pair until it is done with.
+    /// Starts a batch of send work requests, published together. Other threads cannot post sends to
+    /// this queue pair until the batch is committed or dropped.
     pub fn send_batch(&self) -> SendBatch<'_> {
         SendBatch::new(self, self.send.enter())
     }
@@ -244,16 +256,17 @@ impl QueuePair {
         };
         let full = Error::QueueFull { queue: name, depth: outstanding.depth() };
         let Some(sequence) = outstanding.next_sequence() else { return Err(full) };
-        // A completion may be here before the daemon has given its slot back: then the ring is full for an instant.
+        // A completion may arrive before the daemon has returned its slot: the ring is full for
+        // that moment.
         if !push(side, Cookie::new(queue, self.work.tag, sequence).0)? {
             return Err(full);
         }
-        // Before the daemon sees it, so that its completion finds it.
+        // Before the daemon sees the request, so that its completion finds it.
         outstanding.add(wr_id, operation);
         Ok(())
     }
 
-    /// Lets the daemon see what was posted.
+    /// Publishes posted requests to the daemon.
     fn finish(&self, ring: &ProducerRing, posted: Result<usize>) -> Result<usize> {
         if matches!(posted, Ok(1..)) {
             ring.publish();
@@ -262,13 +275,13 @@ impl QueuePair {
         posted
     }
 
-    /// Lets the daemon see sends that were pushed.
+    /// Publishes pushed sends to the daemon.
     pub(crate) fn publish_sends(&self, side: &PostSide<SEND_SLOT_WORDS_MAX>) {
         side.ring.publish();
         self.inner().ring(self.worker, self.doorbell);
     }
 
-    /// Forgets the last sends that were pushed.
+    /// Removes the last pushed sends.
     pub(crate) fn take_back_sends(&self, side: &mut PostSide<SEND_SLOT_WORDS_MAX>, requests: u32) {
         side.ring.take_back(requests);
         self.work.send.take_back(requests);
@@ -289,14 +302,14 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // Fails only when the session is over, and then the queue pair is too.
+        // Fails only if the session has ended, which destroys the queue pair as well.
         let _ = self.session().call::<DestroyQp>(Handle { handle: self.qpn });
         self.send_cq.inner.remove(self.qpn);
         self.recv_cq.inner.remove(self.qpn);
     }
 }
 
-/// Posts requests until one cannot be; an error only when that is the first.
+/// Posts requests until one fails. Returns an error only if the first one fails.
 pub(crate) fn all_that_fit<R>(requests: &[R], mut post: impl FnMut(&R) -> Result<()>) -> Result<usize> {
     for (posted, request) in requests.iter().enumerate() {
         match post(request) {

@@ -1,4 +1,4 @@
-//! What one side tells the other to be connected to.
+//! Addresses of queue pairs, exchanged before a connection is made.
 
 use std::{fmt, str::FromStr};
 
@@ -6,17 +6,17 @@ use thiserror::Error;
 
 use crate::{gid::Gid, mr::Access};
 
-/// One end of a connection, as the other end must know it. How it gets there is the program's affair: as fields, or as text
-/// (`10.10.0.1/0x040005/123456/4096`).
+/// Address of one end of a connection, as needed by the other end. The program transports it, as
+/// fields or as text (`10.10.0.1/0x040005/123456/4096`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpAddress {
-    /// Address of the device.
+    /// GID of the device.
     pub gid: Gid,
-    /// The queue pair.
+    /// Number of the queue pair.
     pub qpn: u32,
-    /// The first PSN that it sends.
+    /// First PSN that the queue pair sends.
     pub psn: u32,
-    /// The largest path MTU that its link carries, bytes.
+    /// Largest path MTU that its link carries, in bytes.
     pub mtu_bytes: u32,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for QpAddress {
     }
 }
 
-/// Text that is not that of a [`QpAddress`].
+/// Error of parsing a [`QpAddress`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not a queue pair address (gid/0xqpn/psn/mtu)")]
 pub struct NotAQpAddress;
@@ -51,35 +51,43 @@ impl FromStr for QpAddress {
     }
 }
 
-/// How a connection is made. The defaults suit a data-center network. An unreliable connection does not look at what only
-/// acknowledgements need: the two `rd_atomic`, `timeout`, the two retries, `min_rnr_timer`.
+/// Options of a connection. The defaults suit a data-center network. An unreliable connection
+/// ignores the options that only acknowledgements need: the two `rd_atomic`, `timeout`, the two
+/// retry counts, `min_rnr_timer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
-    /// Which of our GIDs. `None`: the one that fits the peer's ([`crate::Device::gid_toward`]).
+    /// Index of the local GID. `None` selects the GID that matches the peer's
+    /// ([`crate::Device::gid_toward`]).
     pub sgid_index: Option<u32>,
-    /// Path MTU, bytes: 256, 512, 1024, 2048 or 4096. `None`: the largest that both links carry.
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096. `None` selects the largest that both links
+    /// carry.
     pub path_mtu_bytes: Option<u32>,
-    /// What the peer may do with our memory, besides what each region allows.
+    /// Rights of the peer on local memory; the rights of each region apply in addition.
     pub access: Access,
-    /// READs and atomic operations that we have outstanding at a time, at most 128.
+    /// READs and atomic operations outstanding at a time, at most 128.
     pub max_rd_atomic: u32,
-    /// READs and atomic operations that we answer at a time: at least the peer's `max_rd_atomic`, at most 128.
+    /// READs and atomic operations of the peer answered at a time: at least the peer's
+    /// `max_rd_atomic`, at most 128.
     pub max_dest_rd_atomic: u32,
-    /// Code of the ACK timeout: 4.096 us * 2^code; 0 waits for ever. Codes 1 to 11 act as 12 (16.8 ms), as on adapters.
+    /// Code of the ACK timeout: 4.096 us * 2^code; 0 waits forever. Codes 1 to 11 act as 12 (16.8
+    /// ms), as on adapters.
     pub timeout: u32,
     /// Retries after a timeout or a lost packet, 0 to 7.
     pub retry_cnt: u32,
-    /// Retries when the peer has no receive posted, 0 to 6; 7 for ever.
+    /// Retries while the peer has no receive posted, 0 to 6; 7 retries forever.
     pub rnr_retry: u32,
-    /// Code of how long the peer is asked to wait when we have no receive posted, 0 to 31 (IBTA v1 table 45; 12 is 0.64 ms).
+    /// Code of the time that the peer is asked to wait while no receive is posted here, 0 to 31
+    /// (IBTA v1 table 45; 12 is 0.64 ms).
     pub min_rnr_timer: u32,
     /// IP time to live or hop limit.
     pub hop_limit: u8,
-    /// IP traffic class: DSCP in the upper six bits. The lower two, of ECN, are not sent: there is no congestion control to react to them.
+    /// IP traffic class: DSCP in the upper six bits. The lower two bits (ECN) are not sent, because
+    /// no congestion control reacts to them.
     pub traffic_class: u8,
-    /// IPv6 flow label, 20 bits; also makes the UDP source port when not 0. With 0 the port is another in each life of the queue pair.
+    /// IPv6 flow label, 20 bits. If not 0, the UDP source port is derived from it; if 0, the port
+    /// differs in each life of the queue pair.
     pub flow_label: u32,
-    /// Priority in the VLAN tag, where there is one, 0 to 7.
+    /// Priority in the VLAN tag, if the frame has one, 0 to 7.
     pub service_level: u8,
 }
 
@@ -91,7 +99,7 @@ impl Default for ConnectOptions {
             access: Access::ALL,
             max_rd_atomic: 16,
             max_dest_rd_atomic: 16,
-            // 67 ms, as perftest and NCCL choose by default or nearly so; times seven retries.
+            // 67 ms, the default, or nearly, of perftest and NCCL; times seven retries.
             timeout: 14,
             retry_cnt: 7,
             rnr_retry: 7,

@@ -2,29 +2,31 @@
 
 use roced_shared::abi::{control::service, wqe::SendOp};
 
-/// What a queue pair promises.
+/// Transport service of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ServiceType {
-    /// Reliable connection: SEND, WRITE and READ to one peer. What completes with success has arrived, in order, once.
+    /// Reliable connection: SEND, WRITE and READ to one peer. Work that completes with success has
+    /// arrived, in order and exactly once.
     #[default]
     Rc,
-    /// Unreliable connection: SEND and WRITE to one peer, in order. A send completes when it has left; a message of which the network lost a
-    /// part is lost whole, and nobody is told.
+    /// Unreliable connection: SEND and WRITE to one peer, in order. A send completes when it has
+    /// been transmitted; a message that loses any packet is dropped whole, without notice.
     Uc,
-    /// Unreliable datagram: SENDs of one packet each to anybody ([`crate::AddressHandle`]), from anybody who knows the Q_Key. A send
-    /// completes when it has left. In front of what arrives stands the place of a GRH ([`crate::GRH_BYTES`]).
+    /// Unreliable datagram: SENDs of one packet each to any destination ([`crate::AddressHandle`]),
+    /// from every sender that knows the Q_Key. A send completes when it has been transmitted.
+    /// Received data is preceded by space for a GRH ([`crate::GRH_BYTES`]).
     Ud,
 }
 
-/// Bytes in front of a datagram in its receive buffer: an IPv6 header, or an IPv4 header in the last 20 of them. A completion's
-/// `byte_len` counts them.
+/// Bytes in front of a datagram in its receive buffer: an IPv6 header, or an IPv4 header in the
+/// last 20 of them. The `byte_len` of a completion includes them.
 pub const GRH_BYTES: usize = 40;
 
-/// The receiver of a datagram to a multicast group.
+/// Destination queue pair number of a datagram to a multicast group.
 pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
 
 impl ServiceType {
-    /// The number of `abi::control::service`.
+    /// The number in `abi::control::service`.
     pub(crate) const fn number(self) -> u32 {
         match self {
             Self::Rc => service::RC,
@@ -33,7 +35,7 @@ impl ServiceType {
         }
     }
 
-    /// The short name.
+    /// Short name: RC, UC or UD.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rc => "RC",

@@ -1,4 +1,4 @@
-//! The control socket: calls with their replies, events in between, file descriptors beside them.
+//! The control socket: calls and replies, interleaved events, and file descriptors passed along.
 #![expect(unsafe_code, reason = "takes ownership of file descriptors that came by SCM_RIGHTS")]
 
 use std::{
@@ -37,20 +37,22 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
 
-/// How long a call may take. Control calls are microseconds of work; a daemon that needs longer is stopped or starved.
+/// Timeout of a call. Control calls are microseconds of work; a daemon that needs longer is stopped
+/// or starved.
 const CALL_SECONDS: u64 = 20;
 
-/// How long a call looks for its reply, yielding, before it sleeps: most are answered within microseconds, and being woken costs ten
-/// times that.
+/// Time that a call polls for its reply, yielding, before it sleeps: most calls are answered within
+/// microseconds, and a wake-up costs ten times that.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Most file descriptors beside one reply: two memfds and an eventfd for each of 64 workers.
+/// Maximum number of file descriptors in one reply: two memfds and an eventfd for each of 64
+/// workers.
 const FDS_MAX: usize = 66;
 
-/// Events that nobody asked for are kept up to this number; then the oldest goes.
+/// Maximum number of queued events; beyond it the oldest is dropped.
 const EVENTS_MAX: usize = 1024;
 
-/// Where the daemon listens, as the environment says.
+/// Socket path of the daemon, from the environment or the default.
 pub(crate) fn default_path() -> PathBuf {
     env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()).map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from)
 }
@@ -59,20 +61,21 @@ pub(crate) fn default_path() -> PathBuf {
 #[derive(Debug)]
 pub(crate) struct DaemonSession {
     socket: OwnedFd,
-    /// The process that opened it. A forked child that spoke here would take its parent's replies.
+    /// Process that opened the session. A forked child that used it would take replies of its
+    /// parent.
     pid: u32,
-    /// Sequence number of the last call; whoever holds it may receive.
+    /// Sequence number of the last call; the lock holder may receive.
     calls: Mutex<u32>,
     events: Mutex<VecDeque<Event>>,
     /// Counts 1 while an event waits in `events`.
     event_doorbell: EventFd,
-    /// Readable when an event waits, or something is on the socket, or the daemon is gone.
+    /// Readable when an event waits, the socket has data, or the daemon is gone.
     readiness: Epoll,
     gone: AtomicBool,
 }
 
 impl DaemonSession {
-    /// Connects and shakes hands.
+    /// Connects to the daemon and performs the handshake.
     pub(crate) fn open(path: &Path) -> Result<(Self, HelloReply)> {
         let address = UnixAddr::new(path).map_err(|_| Error::SocketPath { path: path.into() })?;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)
@@ -87,7 +90,7 @@ impl DaemonSession {
         Self::over(socket)
     }
 
-    /// Shakes hands over a connected socket.
+    /// Performs the handshake over a connected socket.
     pub(crate) fn over(socket: OwnedFd) -> Result<(Self, HelloReply)> {
         let event_doorbell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(Error::kernel("eventfd"))?;
@@ -113,13 +116,13 @@ impl DaemonSession {
         Ok((session, hello))
     }
 
-    /// A call whose reply brings no file descriptors.
+    /// Makes a call with no file descriptors in the reply.
     pub(crate) fn call<C: Call>(&self, request: C::Request) -> Result<C::Reply> {
         let (reply, []) = self.call_with_fds::<C, 0>(request)?;
         Ok(reply)
     }
 
-    /// A call whose reply brings `N` file descriptors.
+    /// Makes a call with `N` file descriptors in the reply.
     pub(crate) fn call_with_fds<C: Call, const N: usize>(
         &self,
         request: C::Request,
@@ -130,12 +133,12 @@ impl DaemonSession {
         Ok((reply, fds))
     }
 
-    /// A call whose reply says how many file descriptors it brings.
+    /// Makes a call with a number of file descriptors stated by the reply.
     pub(crate) fn call_with_any_fds<C: Call>(&self, request: C::Request) -> Result<(C::Reply, Vec<OwnedFd>)> {
         self.call_beside::<C>(request, None)
     }
 
-    /// A call with a file descriptor beside it.
+    /// Makes a call that passes a file descriptor.
     pub(crate) fn call_with<C: Call>(&self, request: C::Request, fd: BorrowedFd<'_>) -> Result<C::Reply> {
         let (reply, _none) = self.call_beside::<C>(request, Some(fd))?;
         Ok(reply)
@@ -170,7 +173,7 @@ impl DaemonSession {
         }
     }
 
-    /// The next event, if there is one.
+    /// Returns the next event, or `None`.
     pub(crate) fn next_event(&self) -> Result<Option<Event>> {
         loop {
             if let Some(event) = self.take_event() {
@@ -189,20 +192,20 @@ impl DaemonSession {
         }
     }
 
-    /// Readable when [`Self::next_event`] has something to say, which may be that the daemon is gone.
+    /// Readable when [`Self::next_event`] has a result, which may be that the daemon is gone.
     pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
         self.readiness.0.as_fd()
     }
 
-    /// True once it was seen that the daemon is gone.
+    /// True once the daemon is known to be gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Looks whether the daemon is gone.
+    /// Checks whether the daemon is gone.
     pub(crate) fn look(&self) -> bool {
         if !self.is_gone() {
-            // A hang-up is told unasked.
+            // `POLLHUP` is reported without being requested.
             let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::empty())];
             if poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
                 self.set_gone();
@@ -211,10 +214,10 @@ impl DaemonSession {
         self.is_gone()
     }
 
-    /// The daemon is gone, or as good as.
+    /// Marks the daemon as gone, or unusable.
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
-        // So that whoever waits on our fd wakes, whatever the reason.
+        // Wakes every waiter on the file descriptor, regardless of the reason.
         let _ = nix::sys::socket::shutdown(self.socket.as_raw_fd(), nix::sys::socket::Shutdown::Both);
     }
 
@@ -224,7 +227,7 @@ impl DaemonSession {
     }
 
     fn silent(&self, call: &'static str) -> Error {
-        // A reply that comes later would be taken for that of the next call.
+        // A later reply would be taken for the reply to the next call.
         self.set_gone();
         Error::DaemonSilent { call, seconds: CALL_SECONDS }
     }
@@ -233,7 +236,7 @@ impl DaemonSession {
         let mut events = lock(&self.events);
         let event = events.pop_front();
         if events.is_empty() {
-            // EAGAIN when it counts nothing.
+            // EAGAIN if the count is 0.
             let _ = self.event_doorbell.read();
         }
         event
@@ -245,7 +248,7 @@ impl DaemonSession {
             events.pop_front();
         }
         events.push_back(message.body());
-        // EAGAIN when it counts as much as it can: readable all the same.
+        // EAGAIN if the count is at its maximum, at which the descriptor is readable anyway.
         let _ = self.event_doorbell.write(1);
     }
 
@@ -262,7 +265,8 @@ impl DaemonSession {
                 Ok(_) => return Ok(()),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => self.wait(PollFlags::POLLOUT, call, deadline)?,
-                // The refusal that ended the session may still wait to be read: then it says more than "gone".
+                // The refusal that ended the session may still be in the socket: it says more than
+                // "gone".
                 Err(Errno::EPIPE | Errno::ECONNRESET) => return Ok(()),
                 Err(errno) => return Err(Error::Kernel { call: "send", errno }),
             }
@@ -293,9 +297,9 @@ impl DaemonSession {
         }
     }
 
-    /// What is on the socket now, if anything.
+    /// Receives one message, if the socket has one.
     fn try_receive(&self) -> Result<Option<(Message, Vec<OwnedFd>)>> {
-        // One byte more than a message, so that a longer one is told apart.
+        // One byte more than a message, to detect a longer one.
         let mut bytes = [0; MESSAGE_BYTES + 1];
         let mut space = cmsg_space!([RawFd; FDS_MAX]);
         let mut pieces = [IoSliceMut::new(&mut bytes)];
@@ -314,7 +318,8 @@ impl DaemonSession {
         let mut fds = Vec::new();
         for message in received.cmsgs().map_err(Error::kernel("recvmsg"))? {
             if let ControlMessageOwned::ScmRights(raw) = message {
-                // SAFETY: the kernel made these descriptors for this process a moment ago and nobody else knows of them.
+                // SAFETY: the kernel has just created these descriptors for this process, so they
+                // have no other owner.
                 fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
             }
         }
@@ -340,7 +345,7 @@ impl AsFd for DaemonSession {
     }
 }
 
-/// A lock whose holder panicked is still good: everything under ours is consistent between statements.
+/// Locks `mutex`, ignoring poisoning: all locked state is consistent between statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Shared receive queues: receives that many queue pairs take from.
+//! Shared receive queues: receives for many queue pairs.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,18 +20,21 @@ use crate::{
     work::RecvRequest,
 };
 
-/// Receives that all queue pairs made with [`crate::QpBuilder::shared_receives`] take from, each the oldest when a message for it begins. A
-/// receive completes in the completion queue of the queue pair that took it. Clones name the same queue; it ends when the last clone and
-/// every queue pair on it are gone, and then its receives complete nothing; nor do they when the daemon dies.
+/// A queue of receives shared by all queue pairs made with [`crate::QpBuilder::shared_receives`].
+/// Each of them takes the oldest receive when a message for it begins.
 ///
-/// A queue pair that fails flushes the receive that it had taken, if it had one, and no other; the device tells when that is
-/// done ([`crate::DeviceEvent::LastWqe`]).
+/// A receive completes in the completion queue of the queue pair that took it. Clones name the same
+/// queue, which is destroyed when the last clone and every queue pair that uses it are gone. The
+/// receives left in it do not complete, nor do they when the daemon dies.
+///
+/// A queue pair that fails flushes the receive that it had taken, if any, and no other; the device
+/// reports when that is done ([`crate::DeviceEvent::LastWqe`]).
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueue {
     pub(crate) inner: Arc<SrqInner>,
 }
 
-/// Where receives are posted.
+/// Producer side of a shared receive queue.
 pub(crate) type SrqPost = PostSide<RECV_SLOT_WORDS_MAX>;
 
 #[derive(Debug)]
@@ -46,7 +49,8 @@ pub(crate) struct SrqInner {
 }
 
 impl SharedReceiveQueue {
-    /// `exclusive` makes what keeps threads apart.
+    /// Creates a shared receive queue. `exclusive` wraps its producer side in the lock, or promise,
+    /// that keeps threads apart.
     pub(crate) fn create(
         pd: &ProtectionDomain,
         wrs: u32,
@@ -57,7 +61,7 @@ impl SharedReceiveQueue {
         let device = &pd.device;
         let request = CreateSrqRequest { pd: pd.handle, wrs, sges };
         let (reply, [fd]) = device.session.call_with_fds::<CreateSrq, 1>(request)?;
-        // From here on the daemon has it: whatever fails must end it there too.
+        // The queue now exists in the daemon: every later failure must destroy it there as well.
         let ended = |error| {
             let _ = device.session.call::<DestroySrq>(Handle { handle: reply.srqn });
             error
@@ -80,39 +84,44 @@ impl SharedReceiveQueue {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Its number.
+    /// Number of the queue.
     pub fn srqn(&self) -> u32 {
         self.inner.srqn
     }
 
-    /// Receives that it holds, at least as many as asked for.
+    /// Number of receives that the queue holds, at least the number requested.
     pub fn wrs(&self) -> u32 {
         self.inner.sizes.recv_wrs
     }
 
-    /// Scatter/gather entries of each.
+    /// Scatter/gather entries per receive.
     pub fn sges(&self) -> u32 {
         self.inner.sizes.recv_sges
     }
 
-    /// Receives that have not been reaped yet.
+    /// Number of receives that have not been reaped.
     pub fn outstanding(&self) -> u32 {
         self.inner.work.len()
     }
 
     /// Posts a receive.
     ///
+    /// The queue can be full ([`Error::QueueFull`]) directly after a completion was reaped: a
+    /// completion may arrive before the daemon's worker has released the slot of its receive. Make
+    /// the queue larger than the number of receives outstanding at a time, or post again.
+    ///
     /// # Errors
-    /// A full queue; more scatter/gather entries than it has; the daemon is gone. Nothing was posted then.
+    /// A full queue; more scatter/gather entries than the queue supports; the daemon is gone. No
+    /// receive was posted on error.
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<()> {
         self.post_recvs(std::slice::from_ref(request)).map(drop)
     }
 
-    /// Posts receives, in order, with one doorbell. Says how many: fewer than given when the queue is full or one of them is wrong; post
-    /// the rest again to learn why.
+    /// Posts receives, in order, with one doorbell. Returns the number posted: fewer than given if
+    /// the queue is full or a receive is invalid; post the rest again to obtain the error.
     ///
     /// # Errors
-    /// As [`Self::post_recv`], when not even the first could be posted.
+    /// Those of [`Self::post_recv`], if the first receive could not be posted.
     pub fn post_recvs(&self, requests: &[RecvRequest<'_>]) -> Result<usize> {
         let inner = &*self.inner;
         let mut side = inner.side.enter();
@@ -124,16 +133,17 @@ impl SharedReceiveQueue {
         posted
     }
 
-    /// Asks to be told, once, when it has fewer than `limit` receives ([`crate::DeviceEvent::SrqLimit`]); 0 for not to be told. One that
-    /// has fewer already tells at once: post before you ask again.
+    /// Requests one event when the queue has fewer than `limit` receives
+    /// ([`crate::DeviceEvent::SrqLimit`]); 0 disarms. A queue that already has fewer reports at
+    /// once: post before arming again.
     ///
     /// # Errors
-    /// More than it can hold; the daemon is gone.
+    /// A limit above the capacity; the daemon is gone.
     pub fn arm_limit(&self, limit: u32) -> Result<()> {
         self.inner.pd.device.session.call::<ModifySrq>(ModifySrqRequest { srqn: self.inner.srqn, limit }).map(drop)
     }
 
-    /// The limit that is armed; 0 when it has fired or none was set.
+    /// Returns the armed limit; 0 if it has fired or none was set.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -156,7 +166,8 @@ impl SrqInner {
         let wqe = RecvWqe { wr_id: cookie.0, num_sge: request.sges.len() as u8, ..RecvWqe::default() };
         match side.push([wqe.as_bytes(), request.sges.as_bytes()]) {
             Ok(true) => Ok(()),
-            // A completion may be here before the daemon has given its slot back: then the ring is full for an instant.
+            // A completion may arrive before the daemon has returned its slot: the ring is full for
+            // that moment.
             Ok(false) => {
                 self.work.complete(cookie);
                 Err(full())
@@ -171,12 +182,13 @@ impl SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // Fails only when the session is over, and then the queue is too.
+        // Fails only if the session has ended, which destroys the queue as well.
         let _ = self.pd.device.session.call::<DestroySrq>(Handle { handle: self.srqn });
     }
 }
 
-/// The outstanding receives of a shared queue. They complete in any order, for several queue pairs take them; each has a slot.
+/// Outstanding receives of a shared receive queue. Each has a slot, because several queue pairs
+/// take receives and complete them in any order.
 #[derive(Debug)]
 pub(crate) struct SharedWork {
     pub(crate) tag: u32,
@@ -185,8 +197,9 @@ pub(crate) struct SharedWork {
 
 #[derive(Debug)]
 struct Slots {
-    /// The program's wr_id of each that is outstanding, and the number under which the daemon knows it: the slot in the low bits, and
-    /// above them how often it was used, so that an old number names nothing.
+    /// For each slot, the program's `wr_id` and the number by which the daemon knows the receive:
+    /// the slot in the low bits, and above them a use count, so that an old number matches no
+    /// receive.
     slots: Box<[SrqSlot]>,
     free: Vec<u32>,
 }
@@ -199,7 +212,7 @@ struct SrqSlot {
 }
 
 impl SharedWork {
-    /// Room for `depth`, a power of two.
+    /// Creates slots for `depth` receives, a power of two.
     fn new(tag: u32, depth: u32) -> Self {
         assert!(depth.is_power_of_two(), "granted sizes are powers of two");
         let slot = |number| SrqSlot { wr_id: 0, number, outstanding: false };
@@ -212,7 +225,7 @@ impl SharedWork {
         (slots.slots.len() - slots.free.len()) as u32
     }
 
-    /// Remembers a receive; the number for the daemon, or `None` when there is no room.
+    /// Records a receive and returns its number for the daemon; `None` if there is no room.
     fn add(&self, wr_id: u64) -> Option<u32> {
         let mut slots = lock(&self.slots);
         let at = slots.free.pop()?;
@@ -221,7 +234,8 @@ impl SharedWork {
         Some(slot.number)
     }
 
-    /// The receive of `cookie` is done: its wr_id. `None` when it is not outstanding, or of another queue.
+    /// Completes the receive of `cookie` and returns its `wr_id`. `None` if it is not outstanding,
+    /// or belongs to another queue.
     pub(crate) fn complete(&self, cookie: Cookie) -> Option<u64> {
         if cookie.queue() != Queue::Recv || cookie.tag() != self.tag {
             return None;
@@ -259,7 +273,7 @@ mod tests {
         assert_eq!(work.complete(Cookie::new(Queue::Recv, 6, numbers[1])), None, "of another queue");
         assert_eq!(work.complete(Cookie::new(Queue::Send, 5, numbers[1])), None, "no receive");
         assert_eq!((work.complete(cookie(numbers[0])), work.len()), (Some(10), 2));
-        // The slot is used again, under another number.
+        // The slot is reused, with another number.
         let again = work.add(20).expect("room");
         assert!(!numbers.contains(&again));
         assert_eq!(work.complete(cookie(numbers[0])), None, "an old number");

@@ -38,7 +38,7 @@ pub(crate) enum WorkPayload<'a> {
     Inline(&'a [u8]),
 }
 
-/// Where a datagram goes. No address handle has number 0.
+/// Destination of a datagram. No address handle has number 0.
 #[derive(Clone, Copy, Debug)]
 struct SendDestination {
     ah: u32,
@@ -56,51 +56,57 @@ impl<'a> SendRequest<'a> {
         Self { op, data, wr_id: 0, flags: 0, imm: [0; 4], remote, to, swap_or_add: 0, compare: 0, rkey }
     }
 
-    /// SEND: the data goes where the peer's next receive says.
+    /// SEND: the peer's next receive determines the location of the data.
     pub const fn send(sges: &'a [Sge]) -> Self {
         Self::new(SendOp::Send, WorkPayload::Sges(sges), NOWHERE)
     }
 
-    /// SEND of data that is copied when it is posted.
+    /// SEND of data that is copied when the request is posted.
     pub const fn send_inline(data: &'a [u8]) -> Self {
         Self::new(SendOp::Send, WorkPayload::Inline(data), NOWHERE)
     }
 
-    /// RDMA WRITE to the beginning of `to`.
+    /// RDMA WRITE to the start of `to`.
     pub const fn write(sges: &'a [Sge], to: RemoteMemory) -> Self {
         Self::new(SendOp::Write, WorkPayload::Sges(sges), to)
     }
 
-    /// RDMA WRITE of data that is copied when it is posted.
+    /// RDMA WRITE of data that is copied when the request is posted.
     pub const fn write_inline(data: &'a [u8], to: RemoteMemory) -> Self {
         Self::new(SendOp::Write, WorkPayload::Inline(data), to)
     }
 
-    /// RDMA READ from the beginning of `from`.
+    /// RDMA READ from the start of `from`.
     pub const fn read(sges: &'a [Sge], from: RemoteMemory) -> Self {
         Self::new(SendOp::Read, WorkPayload::Sges(sges), from)
     }
 
-    /// Atomic compare and swap of the first eight bytes of `at`, whose address is a multiple of eight: if they are `compare`, they are
-    /// `swap` from then on. What was there before comes to `sges`, eight bytes together, in the byte order of this machine; it was done if that
-    /// is `compare`. The peer's bytes are a number in the byte order of the peer's machine.
+    /// Atomic compare and swap of the first eight bytes of `at`, at an address that is a multiple
+    /// of eight: if they equal `compare`, they are replaced by `swap`.
+    ///
+    /// `sges` receives the previous value, eight bytes in total, in the byte order of this machine;
+    /// the swap took place if it equals `compare`. The peer's bytes are a number in the byte order
+    /// of the peer's machine.
     pub const fn compare_swap(sges: &'a [Sge], at: RemoteMemory, compare: u64, swap: u64) -> Self {
         Self { swap_or_add: swap, compare, ..Self::new(SendOp::CompareSwap, WorkPayload::Sges(sges), at) }
     }
 
-    /// Atomic addition of `add`, that wraps at 2^64, to the first eight bytes of `at`; otherwise as [`Self::compare_swap`].
+    /// Atomic addition of `add`, modulo 2^64, to the first eight bytes of `at`; otherwise as
+    /// [`Self::compare_swap`].
     pub const fn fetch_add(sges: &'a [Sge], at: RemoteMemory, add: u64) -> Self {
         Self { swap_or_add: add, ..Self::new(SendOp::FetchAdd, WorkPayload::Sges(sges), at) }
     }
 
-    /// Atomic WRITE: `bytes` to the first eight bytes of `at`, whose address is a multiple of eight, all at once. They are copied when
-    /// it is posted. It counts as a READ does, and ends when the peer has them.
+    /// Atomic WRITE of `bytes` to the first eight bytes of `at`, at an address that is a multiple
+    /// of eight, all at once. The bytes are copied when the request is posted. The request counts
+    /// as a READ, and completes when the peer has the bytes.
     pub const fn atomic_write(bytes: [u8; 8], at: RemoteMemory) -> Self {
         Self { swap_or_add: u64::from_ne_bytes(bytes), ..Self::new(SendOp::AtomicWrite, WorkPayload::Sges(&[]), at) }
     }
 
-    /// FLUSH of all that this queue pair wrote to `range` before: when it is complete, every processor of the peer's sees it. The range has less than
-    /// 2^32 bytes. It counts as a READ does.
+    /// FLUSH of all earlier writes of this queue pair to `range`: once it completes, every
+    /// processor of the peer sees them. The range is shorter than 2^32 bytes. The request counts as
+    /// a READ.
     pub const fn flush(range: RemoteMemory) -> Self {
         Self {
             swap_or_add: range.length,
@@ -109,13 +115,14 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// As [`Self::flush`], of all the region or window that `rkey` opens.
+    /// FLUSH as [`Self::flush`], of the whole region or window that `rkey` names.
     pub const fn flush_region(rkey: u32) -> Self {
         let compare = flush::operand(flush::GLOBAL, flush::REGION);
         Self { compare, rkey, ..Self::new(SendOp::Flush, WorkPayload::Sges(&[]), NOWHERE) }
     }
 
-    /// Binds a memory window. Work behind it begins when it is bound, and may tell the peer of it.
+    /// Binding of a memory window. Later work starts after the window is bound, and may send its
+    /// key to the peer.
     pub const fn bind(binding: &WindowBinding) -> Self {
         let window = &binding.window;
         let remote = RemoteMemory { va: window.va, length: window.length, rkey: binding.rkey };
@@ -126,40 +133,41 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Makes the key of a memory window of type 2 open nothing any more. It begins when all work before it is done.
+    /// Invalidation of the key of a type 2 memory window. It starts when all earlier work is done.
     pub const fn local_invalidate(rkey: u32) -> Self {
         Self { rkey, ..Self::new(SendOp::LocalInvalidate, WorkPayload::Sges(&[]), NOWHERE) }
     }
 
-    /// Makes a SEND take back a key of the peer's: that of a memory window of type 2 that the peer bound on this connection. The peer's
-    /// completion says so when the key opens nothing any more.
+    /// Makes a SEND invalidate a key of the peer: the key of a type 2 memory window that the peer
+    /// bound on this connection. The peer's completion reports it once the key is invalid.
     ///
     /// # Panics
-    /// For anything but a SEND without immediate data.
+    /// For any request other than a SEND without immediate data.
     pub const fn invalidate(self, rkey: u32) -> Self {
         assert!(matches!(self.op, SendOp::Send), "only a SEND without immediate data takes back a key");
         Self { op: SendOp::SendInvalidate, rkey, ..self }
     }
 
-    /// The same with other data: these pieces.
+    /// Returns the same request with the data of `sges`.
     pub const fn with_sges(&self, sges: &'a [Sge]) -> Self {
         Self { data: WorkPayload::Sges(sges), ..*self }
     }
 
-    /// The same with other data: copied when it is posted.
+    /// Returns the same request with inline `data`, copied when the request is posted.
     pub const fn with_inline(&self, data: &'a [u8]) -> Self {
         Self { data: WorkPayload::Inline(data), ..*self }
     }
 
-    /// Comes back in the completion.
+    /// Sets the identifier returned in the completion.
     pub const fn id(self, wr_id: u64) -> Self {
         Self { wr_id, ..self }
     }
 
-    /// Hands over 32 bits, in the order in which they go to the wire. With a WRITE this takes one of the peer's receives.
+    /// Adds 32 bits of immediate data, in wire order. A WRITE with immediate data consumes one of
+    /// the peer's receives.
     ///
     /// # Panics
-    /// For anything but a SEND or WRITE.
+    /// For any request other than a SEND or WRITE.
     pub const fn imm(self, imm: [u8; 4]) -> Self {
         let op = match self.op {
             SendOp::Send | SendOp::SendImm => SendOp::SendImm,
@@ -169,8 +177,12 @@ impl<'a> SendRequest<'a> {
         Self { op, imm, ..self }
     }
 
-    /// Of a datagram: to queue pair `qpn` at the address `ah`, with `qkey`. With the top bit of `qkey` set, the sending queue pair's own
-    /// is used.
+    /// Sets the destination of a datagram: queue pair `qpn` at the address `ah`, with `qkey`. If
+    /// the top bit of `qkey` is set, the Q_Key of the sending queue pair is used.
+    ///
+    /// The request keeps only the number of `ah`: keep the handle alive until the send has
+    /// completed. Otherwise the send fails with
+    /// [`Status::LocalQpOperation`](crate::Status::LocalQpOperation).
     pub fn to(self, ah: &AddressHandle, qpn: u32, qkey: u32) -> Self {
         Self { to: SendDestination { ah: ah.number(), qpn: qpn & 0x00ff_ffff, qkey }, ..self }
     }
@@ -179,18 +191,19 @@ impl<'a> SendRequest<'a> {
         self.to.ah != 0
     }
 
-    /// Makes a completion also on success. Requests without are known to be done when a later one of the same queue completes;
-    /// a queue full of them never gets room again.
+    /// Makes the request generate a completion on success as well. An unsignaled request is known
+    /// to be done when a later one of the same queue completes; a queue full of unsignaled requests
+    /// never gets room again.
     pub const fn signaled(self) -> Self {
         self.flag(send_flags::SIGNALED)
     }
 
-    /// The peer's completion counts as solicited.
+    /// Marks the peer's completion as solicited.
     pub const fn solicited(self) -> Self {
         self.flag(send_flags::SOLICITED)
     }
 
-    /// Begins only when all earlier READs and atomic operations of the queue are done.
+    /// Delays the request until all earlier READs and atomic operations of the queue are done.
     pub const fn fence(self) -> Self {
         self.flag(send_flags::FENCE)
     }
@@ -203,7 +216,7 @@ impl<'a> SendRequest<'a> {
         self.wr_id
     }
 
-    /// What it is called in messages.
+    /// Name of the operation in messages.
     pub(crate) const fn name(&self) -> &'static str {
         match self.op {
             SendOp::Send | SendOp::SendImm => "SEND",
@@ -218,12 +231,12 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// What its completion says it was.
+    /// Operation reported in the completion.
     pub(crate) const fn completion_op(&self) -> CompletionOp {
         self.op.completion()
     }
 
-    /// The fixed part of its slot.
+    /// Fixed part of the ring entry.
     pub(crate) fn wqe(&self, cookie: u64) -> SendWqe {
         let (num_sge, inline_bytes, inline) = match self.data {
             WorkPayload::Sges(sges) => (sges.len() as u8, 0, 0),
@@ -250,7 +263,7 @@ impl<'a> SendRequest<'a> {
 
 const NOWHERE: RemoteMemory = RemoteMemory { va: 0, length: 0, rkey: 0 };
 
-/// A receive work request: where the next message may go.
+/// A receive work request: buffers for a message.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "it does nothing until it is posted"]
 pub struct RecvRequest<'a> {
@@ -259,12 +272,13 @@ pub struct RecvRequest<'a> {
 }
 
 impl<'a> RecvRequest<'a> {
-    /// Into these pieces, in order. None will do for a WRITE with immediate data.
+    /// Creates a receive into `sges`, in order. An empty list suffices for a WRITE with immediate
+    /// data.
     pub const fn new(sges: &'a [Sge]) -> Self {
         Self { sges, wr_id: 0 }
     }
 
-    /// Comes back in the completion.
+    /// Sets the identifier returned in the completion.
     pub const fn id(self, wr_id: u64) -> Self {
         Self { wr_id, ..self }
     }

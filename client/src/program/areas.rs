@@ -1,4 +1,4 @@
-//! What the kernel says is mapped where in this process.
+//! Mappings of this process, as reported by the kernel.
 
 use std::{fs, ops::Range, os::fd::AsFd};
 
@@ -6,7 +6,7 @@ use nix::{errno::Errno, sys::stat::fstat};
 
 use crate::error::{Error, Result};
 
-/// What tells a file from others.
+/// Identity of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) device: u64,
@@ -28,22 +28,22 @@ pub(super) struct Area {
     pub(super) writable: bool,
     pub(super) executable: bool,
     pub(super) shared: bool,
-    /// Where it begins in its file.
+    /// Offset of the mapping in its file.
     pub(super) offset: u64,
-    /// Inode 0: of no file.
+    /// Inode 0 for a mapping without a file.
     pub(super) identity: Identity,
-    /// The file, or a name in brackets, or nothing.
+    /// Path of the file, a name in brackets, or empty.
     pub(super) name: String,
 }
 
 impl Area {
-    /// Private memory of no file: what heaps, stacks and large allocations are made of.
+    /// True for private memory without a file: heaps, stacks and large allocations.
     pub(super) fn is_plain(&self) -> bool {
         let named_so = ["", "[heap]", "[stack]"].contains(&self.name.as_str()) || self.name.starts_with("[anon:");
         !self.shared && self.identity.inode == 0 && named_so
     }
 
-    /// Does it show that file at the offsets that are its addresses?
+    /// True if the mapping shows `file` at offsets equal to its addresses.
     pub(super) fn mirrors(&self, file: Identity) -> bool {
         self.shared && self.identity == file && self.offset == self.range.start as u64
     }
@@ -71,7 +71,7 @@ impl Area {
     }
 }
 
-/// Every mapping, by address.
+/// Returns all mappings, by address.
 pub(super) fn all() -> Result<Vec<Area>> {
     let broken = || Error::Kernel { call: "read /proc/self/maps", errno: Errno::EINVAL };
     let text = fs::read("/proc/self/maps").map_err(|error| Error::Kernel {
@@ -82,10 +82,10 @@ pub(super) fn all() -> Result<Vec<Area>> {
     lines.map(|line| Area::parse(&String::from_utf8_lossy(line)).ok_or_else(broken)).collect()
 }
 
-/// The parts of `areas` that lie in `range`, cut to it.
+/// Returns the parts of `areas` inside `range`, clipped to it.
 ///
 /// # Errors
-/// There is a gap.
+/// The range has a gap.
 pub(super) fn within(areas: &[Area], range: &Range<usize>) -> Result<Vec<Area>> {
     let mut next = range.start;
     let mut parts = Vec::new();
@@ -101,7 +101,7 @@ pub(super) fn within(areas: &[Area], range: &Range<usize>) -> Result<Vec<Area>> 
     if next == range.end { Ok(parts) } else { Err(Error::NotMapped { address: next }) }
 }
 
-/// May the program itself read all of it, and write there if `write`?
+/// Checks that the program itself may read all parts, and write them if `write` is set.
 pub(super) fn check_rights(parts: &[Area], write: bool) -> Result<()> {
     match parts.iter().find(|area| !area.readable || write && !area.writable) {
         Some(unfit) => Err(Error::NoRights { address: unfit.range.start }),

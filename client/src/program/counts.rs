@@ -1,11 +1,11 @@
-//! How many registrations lie over each page.
+//! Number of registrations over each page.
 
 use std::{collections::BTreeMap, ops::Range};
 
-/// Ranges of addresses with a number each. Those without one count 0.
+/// Ranges of addresses, each with a count. Addresses outside the ranges have count 0.
 #[derive(Debug, Default)]
 pub(super) struct PageCounts {
-    /// Start to end and count; they do not overlap, and none counts 0.
+    /// Start to end and count. The ranges do not overlap, and no count is 0.
     ranges: BTreeMap<usize, (usize, u32)>,
 }
 
@@ -14,7 +14,7 @@ impl PageCounts {
         Self { ranges: BTreeMap::new() }
     }
 
-    /// Counts one more all over `range`.
+    /// Increments the count of every address in `range`.
     pub(super) fn add(&mut self, range: &Range<usize>) {
         self.cut(range.start);
         self.cut(range.end);
@@ -33,7 +33,8 @@ impl PageCounts {
         self.ranges.extend(gaps.into_iter().map(|(start, end)| (start, (end, 1))));
     }
 
-    /// Counts one less all over `range`, where an `add` was. Gives the parts over which there is none any more.
+    /// Decrements the count of every address in `range`, which was added before. Returns the parts
+    /// with count 0.
     pub(super) fn remove(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
         self.cut(range.start);
         self.cut(range.end);
@@ -50,12 +51,12 @@ impl PageCounts {
         free
     }
 
-    /// Everything over which there is one, in pieces.
+    /// Returns all ranges with a count above 0, in pieces.
     pub(super) fn all(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.ranges.iter().map(|(start, (end, _))| *start..*end)
     }
 
-    /// Makes a range begin at `at` if one goes on there.
+    /// Splits the range that contains `at`, so that one begins there.
     fn cut(&mut self, at: usize) {
         if let Some((_, whole)) = self.ranges.range_mut(..at).next_back()
             && whole.0 > at
@@ -90,7 +91,7 @@ mod tests {
         assert_eq!(counts.all().count(), 0);
     }
 
-    /// Against an array with a count for each place, by a fixed sequence that looks random.
+    /// Compares with an array of counts, over a fixed pseudorandom sequence.
     #[test]
     fn it_counts_as_an_array_does() {
         let (mut counts, mut model) = (PageCounts::new(), [0u32; 64]);

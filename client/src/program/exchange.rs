@@ -1,17 +1,21 @@
-//! Puts other pages under addresses that the program's threads use, without losing a byte that they write meanwhile.
+//! Page exchange: replaces the pages under addresses that the program uses, without losing a
+//! concurrent write.
 //!
 //! ```text
-//!   fresh pages elsewhere ── locks free? ── write-protect the old ones ── copy ── put the fresh ones in their place ── let writers go on
-//!                                           └────────────── whoever writes there waits, whoever reads does not ──────────────┘
+//!   fresh pages ─ locks free? ─ write-protect old pages ─ copy ─ replace them ─ resume writers
+//!                               └ writers to the pages wait, readers do not ┘
 //! ```
 //!
-//! The kernel's userfaultfd holds the writers, and does not hold readers: so nothing is ever missing, whatever becomes of us on the way. (The
-//! other way, to move the old pages off and to hold whoever touches the empty place, costs the same, holds readers too, and a process
-//! that is forked from within sees nothing there.) It is done in chunks, so that nobody waits for long.
+//! The kernel's userfaultfd blocks the writers and does not block readers: no page is ever missing,
+//! even if the exchange stops halfway. (The alternative, to move the old pages away and to block
+//! every access to the empty range, costs the same, blocks readers as well, and a process forked
+//! meanwhile finds the range empty.) The exchange proceeds in pieces, so that no thread waits for
+//! long.
 //!
-//! Between the protection and the move this code writes to nothing but its own stack and the fresh pages, for what it works on may be the page
-//! that anything else lies on. So it runs on a thread of its own. It makes system calls itself: libraries that want to know
-//! what a program maps replace the functions of libc, and this is not theirs to see.
+//! Between the protection and the replacement this code writes only to its own stack and to the
+//! fresh pages, because the pages under exchange may contain any other data. It therefore runs on a
+//! thread of its own. It makes system calls directly: libraries that track the mappings of a
+//! program replace functions of libc, and these mappings are not meant for them.
 #![expect(unsafe_code, reason = "maps, moves and unmaps memory of the program by system calls")]
 
 use std::{
@@ -40,61 +44,65 @@ use crate::{
     mapping::racing_copy,
 };
 
-/// How long those who waited have to go on before the next piece: else they want locks of the address space while we do, and who is preempted
-/// with one holds us up while we hold others.
+/// Pause before the next piece if threads waited for the last one. Without it these threads compete
+/// for locks of the address space, and a thread preempted with such a lock delays the exchange
+/// while the exchange blocks other threads.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Which part of the time that a piece took is a pause in any case. The kernel takes the core for 50 ms from threads that go first when they have had it for 950 ms
-/// of a second, and does not ask whom they hold (seen: by 50.0 ms of an idle core).
+/// Divisor of the duration of a piece that gives the minimum pause after it. The kernel suspends
+/// threads of a real-time policy for 50 ms once they have run for 950 ms of a second, regardless of
+/// the threads that they block (observed: 50.0 ms of an idle core).
 const PAUSE_PART: u32 = 12;
 
-/// How often it is tried to find the locks free.
+/// Maximum number of attempts to find the locks free.
 const LOOKS: u32 = 20;
 
-/// Exchanges pages of this process.
+/// A page exchange in this process.
 #[derive(Debug)]
 pub(super) struct Exchange<'f> {
-    /// Of the shared pages: each lies at the offset that is its address.
+    /// File of the shared pages: each page lies at the offset that equals its address.
     file: BorrowedFd<'f>,
     faults: OwnedFd,
     turns: Turns,
-    /// Before the next piece.
+    /// Pause before the next piece.
     pause: Duration,
     pace: Pace,
     begin: Instant,
     cost: ExchangeCost,
 }
 
-/// What the new pages are.
+/// Kind of the new pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PageKind {
-    /// Of the file.
+    /// Pages of the file.
     Shared,
     Private,
 }
 
 impl<'f> Exchange<'f> {
-    /// On the thread that is to do it.
+    /// Creates an exchange, on the thread that performs it.
     ///
     /// # Errors
-    /// The kernel does not have what is needed, or not for this program.
+    /// The kernel lacks a required feature, or denies it to this program.
     pub(super) fn new(file: BorrowedFd<'f>) -> Result<Self> {
         let (pace, begin, cost) = (Pace::new(), Instant::now(), ExchangeCost::default());
         let turns = Turns::take();
         Ok(Self { file, faults: uffd::open()?, turns, pause: Duration::ZERO, pace, begin, cost })
     }
 
-    /// What all of it has cost.
+    /// Returns the total cost.
     pub(super) fn cost(self) -> ExchangeCost {
         ExchangeCost { took: self.begin.elapsed(), ..self.cost }
     }
 
-    /// Puts the bytes of `area`, which is private, into the file, at the offset that is their address, and shows the file there.
+    /// Copies the bytes of `area`, which is private, into the file, at the offset that equals their
+    /// address, and maps the file in their place.
     pub(super) fn share(&mut self, area: &Area) -> Result<()> {
         self.in_chunks(area, PageKind::Shared)
     }
 
-    /// Puts the bytes of `area`, which is shared, into private pages, and those into its place.
+    /// Copies the bytes of `area`, which is shared, into private pages, and maps those in their
+    /// place.
     pub(super) fn unshare(&mut self, area: &Area) -> Result<()> {
         self.in_chunks(area, PageKind::Private)
     }
@@ -108,7 +116,8 @@ impl<'f> Exchange<'f> {
             start = chunk.end;
             thread::sleep(self.pause);
             let begin = Instant::now();
-            // A thread that is preempted while it changes what is mapped keeps others waiting in their faults.
+            // A thread that is preempted while it changes mappings makes other threads wait in
+            // their faults.
             self.turns.go_first();
             let done = self.one(&chunk, area, kind);
             self.turns.end_urgent();
@@ -119,7 +128,7 @@ impl<'f> Exchange<'f> {
         Ok(())
     }
 
-    /// Says whether somebody waited.
+    /// Exchanges one piece. Returns true if a thread waited for it.
     fn one(&mut self, chunk: &Range<usize>, area: &Area, kind: PageKind) -> Result<bool> {
         let fresh = match kind {
             PageKind::Shared => {
@@ -134,8 +143,8 @@ impl<'f> Exchange<'f> {
         let begin = Instant::now();
         let done = uffd::write_protect(faults, chunk).and_then(|()| {
             let copying = Instant::now();
-            // SAFETY: `chunk` is mapped, as the caller of `register_at` promised, and may be read, as was looked up. Other threads read
-            // there, none writes now.
+            // SAFETY: `chunk` is mapped, as the caller of `register_at` promised, and readable, as
+            // was checked. Other threads may read it, but none writes it now.
             unsafe { fresh.copy_from(chunk.start) };
             self.pace.copied(chunk.len(), copying.elapsed());
             match kind {
@@ -145,9 +154,9 @@ impl<'f> Exchange<'f> {
         });
         let waited_for = uffd::someone_waits(faults);
         let done = match done {
-            // What was protected is gone: those who wait for it have to be told.
+            // The protected pages are gone: threads that wait for them have to be woken.
             Ok(rest) => uffd::wake(faults, chunk).map(|()| rest),
-            // Takes the protection off and tells them.
+            // Removes the protection and wakes the waiting threads.
             Err(error) => uffd::unregister(faults, chunk).and(Err(error)),
         };
         self.cost.longest = self.cost.longest.max(begin.elapsed());
@@ -156,13 +165,15 @@ impl<'f> Exchange<'f> {
         Ok(waited_for)
     }
 
-    /// Registers `chunk` with userfaultfd, and returns when nobody has a lock that the exchange needs and waits for a core: the kernel gives a lock to those who wait
-    /// for it while they sleep, and they have it until they have run. So locks are taken until that goes without sleeping.
+    /// Registers `chunk` with userfaultfd, at a moment when no thread that waits for a core owns a
+    /// lock that the exchange needs. The kernel passes a lock to a sleeping waiter, which owns it
+    /// until it has run. The locks are therefore taken repeatedly, until taking them does not
+    /// sleep.
     fn register(&self, chunk: &Range<usize>) -> Result<()> {
         let faults = self.faults.as_fd();
         for _ in 0..LOOKS {
             let before = sleeps();
-            // Makes a mapping of its own of it: the locks of the old pages.
+            // Splits off a mapping for the chunk, which takes the locks of the old pages.
             uffd::register(faults, chunk)?;
             take_locks(self.file, chunk.start)?;
             if sleeps() == before {
@@ -174,7 +185,7 @@ impl<'f> Exchange<'f> {
     }
 }
 
-/// Pages that nobody knows yet.
+/// Pages unknown to any other code.
 #[derive(Debug)]
 pub(super) struct Fresh {
     base: NonNull<u8>,
@@ -188,49 +199,54 @@ impl Fresh {
 
     fn map(bytes: usize, flags: c_int, fd: c_int, offset: usize) -> Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // Populated before writers are held, so that they wait for a copy only.
+        // Populated before writers are blocked, so that they wait for the copy only.
         let flags = flags | libc::MAP_POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address chosen by the kernel affects no existing memory.
         let base = unsafe { libc::syscall(libc::SYS_mmap, 0usize, bytes, protection, flags, fd, offset) };
         let base = checked("mmap", base)?;
         Ok(Self { base: pointer(base as usize), bytes })
     }
 
-    /// Copies what lies at `address` there.
+    /// Copies the bytes at `address` into these pages.
     ///
     /// # Safety
-    /// As many bytes are mapped for reading there.
+    /// As many bytes are mapped for reading at `address`.
     pub(super) unsafe fn copy_from(&self, address: usize) {
-        // SAFETY: the caller vouches for one range; the other is a mapping of our own that nobody else knows, so they do not overlap.
+        // SAFETY: the caller vouches for the source; the destination is a mapping known only to
+        // this code, so they do not overlap.
         unsafe { racing_copy(pointer(address), self.base, self.bytes) };
     }
 
-    /// Puts it in the place of `chunk`, with the protection of `area`.
+    /// Moves these pages to `chunk`, with the protection of `area`.
     pub(super) fn move_to(self, chunk: &Range<usize>, area: &Area) -> Result<()> {
         let at = self.base.as_ptr().addr();
         let protection = protection_of(area);
         if protection != libc::PROT_READ | libc::PROT_WRITE {
-            // SAFETY: our own mapping, which nobody else knows.
+            // SAFETY: a mapping of this code, unknown to any other.
             let result = unsafe { libc::syscall(libc::SYS_mprotect, at, self.bytes, protection) };
             checked("mprotect", result)?;
         }
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: `self` is a mapping that nobody else knows. In its new place lies memory with the same bytes, which nobody writes now; the
-        // kernel does it in one step for all other threads.
+        // SAFETY: `self` is a mapping unknown to any other code. It replaces memory with the same
+        // bytes, which no thread writes now; for all other threads the kernel replaces it in one
+        // step.
         let result = unsafe { libc::syscall(libc::SYS_mremap, at, self.bytes, self.bytes, flags, chunk.start) };
         checked("mremap", result)?;
-        // It is not ours to unmap any more.
+        // The mapping is not to be unmapped here any more.
         std::mem::forget(self);
         Ok(())
     }
 }
 
-/// Shows `file` in the place of `chunk`, with the protection of `area`. Moving a mapping of it there would take the lock of the file's mappings three times, and who comes for it
-/// meanwhile (the kernel's memory monitor does) gets it in between, and holds us up until it has a core.
+/// Maps `file` in place of `chunk`, with the protection of `area`. Moving an existing mapping of
+/// the file would take the lock of the file's mappings three times; another thread that wants the
+/// lock (as the kernel's memory monitor does) gets it in between, and delays the exchange until it
+/// has run on a core.
 fn show(file: BorrowedFd<'_>, chunk: &Range<usize>, area: &Area) -> Result<()> {
-    // Populated: a thread in a fault has locks, too.
+    // Populated, because a thread in a fault owns locks as well.
     let (flags, fd) = (libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE, file.as_raw_fd());
-    // SAFETY: in its place lies memory with the same bytes, which nobody writes now; the kernel does it in one step for all other threads.
+    // SAFETY: the mapping replaces memory with the same bytes, which no thread writes now; for all
+    // other threads the kernel replaces it in one step.
     let result =
         unsafe { libc::syscall(libc::SYS_mmap, chunk.start, chunk.len(), protection_of(area), flags, fd, chunk.start) };
     checked("mmap", result).map(drop)
@@ -243,53 +259,54 @@ fn protection_of(area: &Area) -> c_int {
         | rights(area.executable, libc::PROT_EXEC)
 }
 
-/// How often this thread has waited for anything but a core.
+/// Number of times that this thread waited for anything but a core.
 fn sleeps() -> Option<c_long> {
     getrusage(UsageWho::RUSAGE_THREAD).ok().map(|usage| usage.voluntary_context_switches())
 }
 
-/// Takes the locks of the address space and of the file's mappings, and gives them back.
+/// Takes and releases the locks of the address space and of the file's mappings.
 fn take_locks(file: BorrowedFd<'_>, offset: usize) -> Result<()> {
     let (protection, fd) = (libc::PROT_READ, file.as_raw_fd());
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: a new mapping at an address chosen by the kernel affects no existing memory.
     let at = unsafe { libc::syscall(libc::SYS_mmap, 0usize, PAGE_BYTES, protection, libc::MAP_SHARED, fd, offset) };
     let at = checked("mmap", at)?;
-    // SAFETY: it was mapped a moment ago, and nobody else knows it.
+    // SAFETY: just mapped, and unknown to any other code.
     checked("munmap", unsafe { libc::syscall(libc::SYS_munmap, at, PAGE_BYTES) }).map(drop)
 }
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody else knows. It fails only where the kernel has no memory to split mappings, and
-        // then it stays, to no harm.
+        // SAFETY: a mapping of this code, unknown to any other. Unmapping fails only if the kernel
+        // has no memory to split mappings; the mapping stays in that case, without harm.
         unsafe { libc::syscall(libc::SYS_munmap, self.base.as_ptr().addr(), self.bytes) };
     }
 }
 
-/// Maps every page of `range` that has none yet, for reading: what is not mapped cannot be protected.
+/// Populates every page of `range` for reading: an unpopulated page cannot be protected.
 fn populate_read(range: &Range<usize>) -> Result<()> {
     populate(range, false)
 }
 
-/// Maps every page of `range` that has none yet, for writing if `write` says so.
+/// Populates every page of `range`, for writing if `write` is set.
 pub(super) fn populate(range: &Range<usize>, write: bool) -> Result<()> {
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    // SAFETY: it changes no byte.
+    // SAFETY: changes no byte.
     let result = unsafe { libc::syscall(libc::SYS_madvise, range.start, range.len(), advice) };
     checked("madvise", result).map(drop)
 }
 
-/// Says whether a forked child has a mapping at `range`.
+/// Sets whether a forked child inherits the mapping at `range`.
 pub(super) fn fork_with(range: &Range<usize>, there: bool) {
     let advice = if there { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
-    // SAFETY: it changes no byte of this process. What fails leaves things as they are: there is nobody to tell.
+    // SAFETY: changes no byte of this process. A failure leaves the setting unchanged and cannot be
+    // reported here.
     unsafe { libc::syscall(libc::SYS_madvise, range.start, range.len(), advice) };
 }
 
-/// Forgets what `file` has at `range`.
+/// Discards the contents of `file` at `range`.
 pub(super) fn punch(file: BorrowedFd<'_>, range: &Range<usize>) -> Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: it touches only the file, and the caller says that nobody maps this part of it.
+    // SAFETY: affects only the file, and the caller guarantees that this part of it is not mapped.
     let result = unsafe { libc::syscall(libc::SYS_fallocate, file.as_raw_fd(), mode, range.start, range.len()) };
     checked("fallocate", result).map(drop)
 }

@@ -1,7 +1,7 @@
 //! The file behind memory that the program itself shares.
 //!
-//! Nobody is asked for a file that the program could not open itself: what is found is a descriptor that it has, or one that the kernel gives it
-//! for the asking.
+//! Only files that the program could open itself are used: by a descriptor that the program has, or
+//! one that the kernel provides on request.
 #![expect(unsafe_code, reason = "copies a descriptor of the program by its number")]
 
 use std::{
@@ -18,8 +18,9 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use super::areas::{self, Area, Identity};
 use crate::error::Result;
 
-/// The file of which `range` shows one piece, opened for reading, or for both with `write`, and where the piece begins. `None` when there is no such
-/// file, or no way to it.
+/// Returns the file of which `range` shows one contiguous piece, opened for reading, or for both if
+/// `write` is set, and the offset of the piece. `None` if there is no such file, or no way to open
+/// it.
 pub(super) fn behind(all: &[Area], range: &Range<usize>, write: bool) -> Result<Option<(OwnedFd, u64)>> {
     let parts = areas::within(all, range)?;
     let first = &parts[0];
@@ -37,27 +38,30 @@ pub(super) fn behind(all: &[Area], range: &Range<usize>, write: bool) -> Result<
     Ok(file.map(|file| (file, first.offset)))
 }
 
-/// This process's memory as a file; `None` where there is no `/proc`, or this process may not look at itself.
+/// Opens this process's memory as a file; `None` without `/proc`, or if this process may not access
+/// it.
 pub(super) fn own_memory() -> Option<OwnedFd> {
     OpenOptions::new().read(true).write(true).open("/proc/self/mem").ok().map(OwnedFd::from)
 }
 
-/// A descriptor that the program has.
+/// Finds a descriptor of the file that the program has.
 fn open_already(area: &Area, write: bool) -> Option<OwnedFd> {
     let fits = |entry: fs::DirEntry| {
-        // The name first: of a descriptor of anything else nothing is asked, for whoever serves its file might not answer.
+        // The name is compared first: descriptors of other files are not queried, because the
+        // server of such a file might not answer.
         let name = fs::read_link(entry.path()).ok()?;
         (name.to_string_lossy() == area.name).then_some(())?;
         let number: RawFd = entry.file_name().to_str()?.parse().ok()?;
-        // SAFETY: the descriptor is only copied. When the program closes it now, or has opened something else under its number, there is
-        // no copy, or one of something else, which is looked at before it is used.
+        // SAFETY: the descriptor is only duplicated. If the program closes it now, or has opened
+        // another file under its number, there is no duplicate, or one of that other file, which is
+        // checked before use.
         let copy = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned().ok()?;
         suits(&copy, area.identity, write).then_some(copy)
     };
     fs::read_dir("/proc/self/fd").ok()?.flatten().find_map(fits)
 }
 
-/// The file, opened once more as any program may.
+/// Opens the file once more by its name, as any program may.
 fn by_name(area: &Area, write: bool) -> Option<OwnedFd> {
     let there = fs::symlink_metadata(&area.name).ok()?;
     if !there.is_file() || (there.dev(), there.ino()) != (area.identity.device, area.identity.inode) {
@@ -69,7 +73,8 @@ fn by_name(area: &Area, write: bool) -> Option<OwnedFd> {
     suits(&file, area.identity, write).then_some(file)
 }
 
-/// What the kernel gives those with the privilege, also where no descriptor and no name is left.
+/// Opens the file through `map_files`, which the kernel allows with the privilege, even without a
+/// descriptor or name.
 fn by_mapping(whole: &Area, write: bool) -> Option<OwnedFd> {
     let name = format!("/proc/self/map_files/{:x}-{:x}", whole.range.start, whole.range.end);
     let file = OwnedFd::from(OpenOptions::new().read(true).write(write).open(name).ok()?);

@@ -1,13 +1,16 @@
-//! A forked child has memory of its own, as if nothing had been shared.
+//! Fork handling: a child has memory of its own, as if no page had been shared.
 //!
-//! Shared pages stay shared across fork: parent and child would see each other's writes. So whoever forks, by the C library, first copies what is
-//! shared, and the child puts the copies in its place before anything of the program runs there. The child has nothing of the parent's
-//! registrations; what it opens it opens anew. (vfork, posix_spawn and what is built on them have no such copy and need none: the child shares all
-//! memory with its parent until it is another program.)
+//! Shared pages stay shared across fork: parent and child would see each other's writes. A fork by
+//! the C library therefore first copies the shared pages, and the child maps the copies in their
+//! place before any code of the program runs there. The child has none of the parent's
+//! registrations, and must open devices anew. (vfork, posix_spawn and functions built on them make
+//! no such copy and need none: the child shares all memory with its parent until it executes
+//! another program.)
 //!
-//! What the C library writes to in the child before it asks us cannot be shared while it does, for it would write to the parent's: the stack on which fork
-//! runs, and what may lie beside a registered buffer on the same page. Those pages are private until the parent goes on, and what peers write there meanwhile
-//! is lost.
+//! Pages that the C library writes in the child before it calls the handler here cannot be shared
+//! during the fork, because the write would reach the parent: the stack on which fork runs, and
+//! data beside a registered buffer on the same page. Those pages are private until the parent
+//! resumes, and writes of peers to them meanwhile are lost.
 #![expect(unsafe_code, reason = "registers functions with the C library, and copies memory that is mapped")]
 
 use std::{
@@ -28,15 +31,15 @@ use crate::{error::Result, socket::lock};
 /// Bytes on both sides of the stack pointer that fork and its handlers may use.
 const STACK_BYTES: usize = 4 * PAGE_BYTES;
 
-/// What goes on between the calls of the C library.
+/// State kept between the calls of the C library.
 struct Forking {
-    /// Nobody exchanges pages meanwhile, and the child finds the lock free.
+    /// No thread exchanges pages meanwhile, and the child finds the lock free.
     pages: MutexGuard<'static, Option<Pages>>,
-    /// For the child.
+    /// Copies for the child.
     copies: Vec<(Fresh, Area)>,
-    /// What there was no memory to copy: the child has nothing there.
+    /// Ranges that could not be copied for lack of memory; unmapped in the child.
     withheld: Vec<Range<usize>>,
-    /// What the C library may write to in the child before we are asked: private meanwhile.
+    /// Pages that the C library may write in the child before the handler runs: private meanwhile.
     in_use: Vec<Range<usize>>,
 }
 
@@ -44,12 +47,13 @@ thread_local! {
     static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
 }
 
-/// From now on children have memory of their own.
+/// Installs the fork handlers: from now on children have memory of their own.
 pub(super) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the functions are there as long as the process, or this library.
-        // It fails only without memory, and then children share: no other call here would have told.
+        // SAFETY: the functions exist for the lifetime of the process, or of this library. The call
+        // fails only without memory; children share memory in that case, and no other call here
+        // would report it.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }
@@ -58,13 +62,14 @@ extern "C" fn before() {
     let pages = lock(&PAGES);
     let mut forking = Forking { pages, copies: Vec::new(), withheld: Vec::new(), in_use: Vec::new() };
     if let Some(pages) = forking.pages.as_ref().filter(|pages| pages.pid == std::process::id()) {
-        // First, so that no copy of them is taken, which would be older than what the child finds there.
+        // First, so that no copy of these pages is taken, which would be older than the pages that
+        // the child finds there.
         forking.in_use = in_use(pages);
         if !forking.in_use.is_empty() {
-            // What fails leaves them shared, as they were: there is nobody to tell.
+            // A failure leaves the pages shared, as before, and cannot be reported here.
             let _ = exchange_all(pages, &forking.in_use, |exchange, area| exchange.unshare(area));
         }
-        // Without a look at what is mapped nothing can be copied; so it is withheld.
+        // Without the list of mappings no page can be copied, so all of them are withheld.
         let shared = areas::all().map(|areas| shared_of(pages, &areas));
         match shared {
             Ok(shared) => shared.into_iter().for_each(|area| match copy(&area) {
@@ -82,7 +87,8 @@ extern "C" fn in_parent() {
     let Some(forking) = FORKING.take() else { return };
     forking.withheld.iter().for_each(|range| fork_with(range, true));
     if let Some(pages) = forking.pages.as_ref().filter(|_| !forking.in_use.is_empty()) {
-        // What fails leaves them private: peers write to what nobody sees. There is nobody to tell.
+        // A failure leaves the pages private, with writes of peers invisible to the program. It
+        // cannot be reported here.
         let _ = exchange_all(pages, &forking.in_use, |exchange, area| exchange.share(area));
     }
 }
@@ -91,15 +97,17 @@ extern "C" fn in_child() {
     let Some(mut forking) = FORKING.take() else { return };
     for (fresh, area) in forking.copies.drain(..) {
         let range = area.range.clone();
-        // It cannot fail: no mapping is split or added by it. If it did, the child would share with its parent what it must not.
+        // Cannot fail, because it splits and adds no mapping. After a failure the child would share
+        // memory with its parent.
         fresh.move_to(&range, &area).expect("a mapping can be moved over another of the same size");
     }
-    // Descriptors and registrations are the parent's.
+    // Descriptors and registrations belong to the parent.
     *forking.pages = None;
 }
 
-/// Shared pages that the C library itself may use, which it does in the child before we are asked: the stack on which fork runs, and pages of which only
-/// a part is registered, for on the rest its own records may lie, of heaps, threads or streams.
+/// Returns the shared pages that the C library itself may use, in the child before the handler
+/// runs: the stack on which fork runs, and partly registered pages, because the rest of such a page
+/// may contain records of heaps, threads or streams.
 fn in_use(pages: &Pages) -> Vec<Range<usize>> {
     let here = 0u8;
     let sp = (&raw const here).addr() / PAGE_BYTES * PAGE_BYTES;
@@ -108,7 +116,7 @@ fn in_use(pages: &Pages) -> Vec<Range<usize>> {
     stack.filter(|range| !range.is_empty()).chain(pages.edges.all()).collect()
 }
 
-/// Parts of the program that show the file and that registrations lie over.
+/// Returns the parts of the program that show the file and are registered.
 fn shared_of(pages: &Pages, areas: &[Area]) -> Vec<Area> {
     let cut = |range: &Range<usize>, area: &Area| {
         let part = area.range.start.max(range.start)..area.range.end.min(range.end);
@@ -138,7 +146,8 @@ fn exchange_all(
 
 fn copy(area: &Area) -> Result<Fresh> {
     let fresh = Fresh::private(area.range.len())?;
-    // SAFETY: the area is mapped and may be read, as was looked up, for the caller of `register_at` promised that it stays.
+    // SAFETY: the area is readable, as was checked, and stays mapped, as the caller of
+    // `register_at` promised.
     unsafe { fresh.copy_from(area.range.start) };
     Ok(fresh)
 }

@@ -1,8 +1,11 @@
-//! The thread that exchanges pages.
+//! The thread that performs page exchange.
 //!
-//! It is not the one that asks, for what is exchanged may be the stack of that one. Without privileges the kernel is not held but refused when it
-//! writes to a page under exchange, and it does so on behalf of a thread in two places: where a signal handler's frame goes, and where it notes the
-//! processor that the thread runs on (rseq, near the thread pointer); either would be the end of the program. So the thread that asks takes no signals and sleeps.
+//! It differs from the requesting thread, because the exchanged pages may be the stack of that
+//! thread. Without privileges, a write by the kernel to a page under exchange is refused rather
+//! than blocked. The kernel makes such writes on behalf of a thread in two places: the frame of a
+//! signal handler, and the record of the processor that the thread runs on (rseq, near the thread
+//! pointer). Either refusal would terminate the program. The requesting thread therefore takes no
+//! signals and sleeps.
 #![expect(unsafe_code, reason = "asks for the thread pointer")]
 
 use std::{fs, ops::Range, thread};
@@ -16,18 +19,20 @@ use nix::{
 use super::{PAGE_BYTES, pace::ExchangeCost};
 use crate::error::{Error, Result};
 
-/// What of a thread lies at most this far from its thread pointer: the C library's record of it, with the place for rseq.
+/// Maximum distance of a thread's data from its thread pointer: the C library's record of the
+/// thread, with the rseq area.
 const THREAD_BYTES: usize = PAGE_BYTES;
 
-/// How often it is looked whether the asking thread sleeps. It was about to, so this is seldom needed and never long.
+/// Maximum number of checks whether the requesting thread sleeps. It was about to sleep, so waiting
+/// is rare and short.
 const LOOKS: u32 = 10_000;
 
-/// Does `work`, which exchanges `ranges`, on a thread of its own; it says what it cost.
+/// Runs `work`, which exchanges `ranges`, on a thread of its own, and returns its cost.
 pub(super) fn on_a_thread(
     ranges: &[Range<usize>],
     work: impl FnOnce() -> Result<ExchangeCost> + Send,
 ) -> Result<ExchangeCost> {
-    // SAFETY: it only tells.
+    // SAFETY: only a query.
     let record = unsafe { libc::pthread_self() } as usize;
     let record = record.saturating_sub(THREAD_BYTES)..record + THREAD_BYTES;
     let touched = ranges.iter().any(|range| range.start < record.end && record.start < range.end);
@@ -57,7 +62,7 @@ pub(super) fn on_a_thread(
 /// Waits until the thread sleeps, as it does until the work is done.
 fn wait_until_asleep(thread: Pid) {
     for _ in 0..LOOKS {
-        // "number (name) state ...", and a name may have brackets.
+        // "number (name) state ...", and a name may contain brackets.
         let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
         match stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()) {
             Some('S') | None => return,
@@ -72,7 +77,8 @@ mod tests {
 
     use super::*;
 
-    /// What lies beside a thread's own record is on its page: a program that registers it lives on.
+    /// Data beside the record of a thread is on the same page: a program that registers it
+    /// survives.
     #[test]
     fn the_record_of_the_asking_thread_may_be_exchanged() {
         let _no_fork = super::super::tests::no_fork();
@@ -80,7 +86,7 @@ mod tests {
             let beside = [7u8; 16];
             let at = beside.as_ptr().expose_provenance();
             for _ in 0..200 {
-                // SAFETY: it only tells.
+                // SAFETY: only a query.
                 let record = unsafe { libc::pthread_self() } as usize;
                 let range = at..record.max(at) + 2000;
                 drop(super::super::Held::new(&range, true).expect("the stack of a thread"));

@@ -1,9 +1,10 @@
-//! Memory of the program itself, whatever it is, made such that the daemon can map it.
+//! Registration of the program's own memory: makes it accessible to the daemon.
 //!
-//! Private memory becomes pages of one memfd of this process, which is as large as the address space: **what lies at an address
-//! lies in the file at that offset.** So each page has one place, however many registrations lie over it and whichever device they are of; a
-//! registration of any range is one range of one file; the mappings that `/proc/self/maps` shows say what has become of an address
-//! without any record of ours; and the program goes on using its memory as it did.
+//! Private memory becomes pages of one memfd of this process, which is as large as the address
+//! space: **the file offset of a page equals its address.** Each page therefore has one location,
+//! regardless of the number of registrations over it and of their devices; a registration of any
+//! range is one range of one file; the mappings in `/proc/self/maps` show the state of an address
+//! without a separate record; and the program goes on using its memory as before.
 //!
 //! ```text
 //!   program   ── 0x7f.. ┌──────┐            memfd "roced-program", sparse, sealed      daemon
@@ -11,10 +12,13 @@
 //!                       └──────┘
 //! ```
 //!
-//! When the last registration over a page is gone, its bytes go back to private memory and out of the file.
+//! When the last registration over a page ends, its bytes return to private memory and leave the
+//! file.
 //!
-//! Memory that the program itself shares, as a memfd or a tmpfs file, is left alone: its own file is what the daemon maps. What can neither be
-//! exchanged nor mapped stays where it is, and the daemon has the kernel copy: by a descriptor of `/proc/self/mem`, so that it needs no right but ours.
+//! Memory that the program itself shares, as a memfd or a tmpfs file, is unchanged: the daemon maps
+//! its own file. Memory that can neither be exchanged nor mapped stays in place, and the daemon has
+//! the kernel copy, by a descriptor of `/proc/self/mem`, so that it needs no rights beyond those of
+//! this process.
 
 mod areas;
 mod counts;
@@ -57,46 +61,48 @@ use crate::{
     socket::lock,
 };
 
-/// Bytes of a page.
+/// Bytes per page.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Beyond this no program has memory, and the file ends: 2^47 is the end of user space on most machines.
+/// Size of the file, beyond the end of the address space: user space ends at 2^47 on most machines.
 const FILE_BYTES: usize = 1 << 48;
 
-/// The pages of this process that are shared. Whoever holds it may exchange pages.
+/// Shared pages of this process. The lock holder may exchange pages.
 static PAGES: Mutex<Option<Pages>> = Mutex::new(None);
 
 #[derive(Debug)]
 struct Pages {
-    /// The process that it is of: a forked child has its parent's until it looks.
+    /// Process that the record belongs to: a forked child has the record of its parent until it
+    /// checks.
     pid: u32,
     file: OwnedFd,
     identity: Identity,
     counts: PageCounts,
-    /// Pages of which only a part is registered: the rest may be anybody's.
+    /// Pages that are registered only in part: the rest may contain any data.
     edges: PageCounts,
 }
 
-/// How the daemon can map memory of the program.
+/// A way for the daemon to access memory of the program.
 #[derive(Debug)]
 pub(crate) struct ProgramBacking {
     pub(crate) file: OwnedFd,
     /// The whole pages.
     pub(crate) pages: Range<usize>,
-    /// Where they begin in the file.
+    /// Offset of the pages in the file.
     pub(crate) offset: u64,
     pub(crate) writable: bool,
     pub(crate) origin: u32,
     /// Keeps private memory shared.
     pub(crate) held: Option<Held>,
-    /// Why nothing better could be done, for memory that stays where it is.
+    /// For memory that stays in place, the reason why it could not be exchanged.
     pub(crate) because: Option<Error>,
 }
 
-/// Makes `range` such that the daemon can reach it, for writing if `write` says so.
+/// Makes `range` accessible to the daemon, for writing if `write` is set.
 ///
 /// # Errors
-/// It is not mapped, or without the rights; the kernel said no. Then all is as it was.
+/// The range is not mapped, or lacks the rights; an error of the kernel. The memory is unchanged on
+/// error.
 pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<ProgramBacking> {
     let because = match Held::new(range, write) {
         Ok(held) => {
@@ -108,7 +114,7 @@ pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<ProgramBacking>
         Err(error) => return Err(error),
     };
     let (pages, areas) = (whole_pages(range)?, areas::all()?);
-    // Memory that the program itself shares stays as it is.
+    // Memory that the program itself shares is used unchanged.
     if let Some((file, offset)) = file::behind(&areas, &pages, write)? {
         return Ok(ProgramBacking {
             file,
@@ -122,13 +128,14 @@ pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<ProgramBacking>
     }
     areas::check_rights(&areas::within(&areas, &pages)?, write)?;
     let Some(file) = file::own_memory() else { return Err(because) };
-    // Else the daemon's first access to a page would be the one to bring it. What cannot be brought now is brought then.
+    // Otherwise the daemon's first access to a page would fault it in, which still happens for
+    // pages that cannot be populated now.
     let _ = exchange::populate(&pages, write);
     let (offset, origin) = (pages.start as u64, origin::PROXIED);
     Ok(ProgramBacking { file, pages, offset, writable: write, origin, held: None, because: Some(because) })
 }
 
-/// Memory of the program that is shared for as long as this lives.
+/// Memory of the program, shared until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     pid: u32,
@@ -138,10 +145,12 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Shares the whole pages on which `range` lies, where they are not yet. `write`: the program must be able to write there.
+    /// Shares the whole pages that contain `range`, unless they are shared already. With `write`,
+    /// the program must be able to write there.
     ///
     /// # Errors
-    /// There is memory of another kind, or none; the kernel said no. Then all is as it was.
+    /// Memory of another kind, or unmapped; an error of the kernel. The memory is unchanged on
+    /// error.
     fn new(range: &Range<usize>, write: bool) -> Result<Self> {
         let pages = &mut *lock(&PAGES);
         if pages.as_ref().is_none_or(|pages| pages.pid != process::id()) {
@@ -161,7 +170,7 @@ impl Held {
         self.range.clone()
     }
 
-    /// The file in which they lie, each at the offset that is its address.
+    /// The file that contains the pages, each at the offset that equals its address.
     fn file(&self) -> Result<OwnedFd> {
         let pages = lock(&PAGES);
         let pages = pages.as_ref().filter(|pages| pages.pid == self.pid).ok_or(Error::OtherProcess)?;
@@ -185,7 +194,7 @@ impl Drop for Held {
 impl Pages {
     fn new() -> Result<Self> {
         let limit = getrlimit(Resource::RLIMIT_FSIZE).map_err(Error::kernel("getrlimit"))?.0;
-        // The kernel would not only refuse but send a signal that ends the program.
+        // The kernel would not only refuse, but send a signal that terminates the program.
         if limit != RLIM_INFINITY && limit < FILE_BYTES as u64 {
             return Err(Error::NoPageExchange { errno: Errno::EFBIG });
         }
@@ -198,11 +207,12 @@ impl Pages {
         Ok(Self { pid: process::id(), file, identity, counts: PageCounts::new(), edges: PageCounts::new() })
     }
 
-    /// What it cost; nothing where all was shared already.
+    /// Shares the pages and returns the cost, which is zero if all were shared already.
     fn hold(&mut self, range: &Range<usize>, write: bool) -> Result<ExchangeCost> {
         let areas = areas::all()?;
         let parts = areas::within(&areas, range)?;
-        // The kernel makes the main stack longer below its first page, as long as that is what it was.
+        // The kernel extends the main stack below its first page, provided that the mapping there
+        // is unchanged.
         if let Some(stack) = areas.iter().find(|area| area.name == "[stack]" && range.contains(&area.range.start)) {
             return Err(Error::OtherMemory { address: stack.range.start, name: "[stack], where it grows".into() });
         }
@@ -223,13 +233,14 @@ impl Pages {
         cost.inspect_err(|_| self.release(range))
     }
 
-    /// Undoes a [`Self::hold`].
+    /// Undoes [`Self::hold`].
     fn release(&mut self, range: &Range<usize>) {
         let free = self.counts.remove(range);
         if free.is_empty() {
             return;
         }
-        // What cannot be made private again stays shared: the program does not see a difference, only its memory is counted otherwise.
+        // Pages that cannot be made private again stay shared: the program sees no difference,
+        // except in the accounting of its memory.
         let _ = on_a_thread(&free, || {
             let areas = areas::all()?;
             let mut exchange = Exchange::new(self.file.as_fd())?;
@@ -240,7 +251,8 @@ impl Pages {
         });
     }
 
-    /// What of `range` still shows the file becomes private. The program may have unmapped it meanwhile, or mapped something else there.
+    /// Makes private the part of `range` that still shows the file. The program may have unmapped
+    /// it meanwhile, or mapped other memory there.
     fn make_private(&self, exchange: &mut Exchange<'_>, areas: &[Area], range: &Range<usize>) -> Result<()> {
         let overlap = |area: &Area| area.range.start.max(range.start)..area.range.end.min(range.end);
         for area in areas.iter().filter(|area| area.mirrors(self.identity)) {
@@ -249,7 +261,8 @@ impl Pages {
                 exchange.unshare(&Area { range: part, ..area.clone() })?;
             }
         }
-        // Memory that the program has moved shows the file elsewhere: that is all that is left of its bytes.
+        // Memory moved by the program shows the file at another address: the file is the only copy
+        // of its bytes.
         let moved =
             areas.iter().filter(|area| area.shared && area.identity == self.identity && !area.mirrors(self.identity));
         let shown = |area: &Area| {
@@ -259,14 +272,14 @@ impl Pages {
     }
 }
 
-/// The first and the last page of `pages`, if `range` covers only a part of them.
+/// Returns the first and the last page of `pages` if `range` covers only a part of them.
 fn edges_of(range: &Range<usize>, pages: &Range<usize>) -> Vec<Range<usize>> {
     let first = (range.start != pages.start).then_some(pages.start);
     let last = (range.end != pages.end).then_some(pages.end - PAGE_BYTES).filter(|last| Some(*last) != first);
     first.into_iter().chain(last).map(|page| page..page + PAGE_BYTES).collect()
 }
 
-/// The whole pages on which `range` lies.
+/// Returns the whole pages that contain `range`.
 fn whole_pages(range: &Range<usize>) -> Result<Range<usize>> {
     let end = range.end.checked_next_multiple_of(PAGE_BYTES).filter(|end| *end <= FILE_BYTES);
     let end = end.ok_or(Error::NotMapped { address: range.end })?;

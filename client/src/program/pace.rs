@@ -1,34 +1,38 @@
-//! How much is exchanged at a time, and what it cost.
+//! Piece size and cost of page exchange.
 
 use std::time::Duration;
 
-/// What exchanging the pages under a registration cost.
+/// Cost of the page exchange for a registration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExchangeCost {
-    /// All of it, once there was a thread to do it.
+    /// Total time, from the start of the thread that performs the exchange.
     pub took: Duration,
-    /// Pieces in which it was done: of one at a time writers are held.
+    /// Number of pieces; writers are blocked for one piece at a time.
     pub pieces: u32,
-    /// Pieces for which some thread of the program was seen to wait.
+    /// Number of pieces that a thread of the program was seen to wait for.
     pub pieces_waited_for: u32,
-    /// The longest that a thread may have waited. Some of it may be time in which the thread that exchanges had no core, or waited for
-    /// a lock of the kernel whose holder had none, or for another core to take note; in a virtual machine, time in which the host had any of them.
+    /// Longest time that a thread may have waited. It can include time in which the exchanging
+    /// thread had no core, or waited for a kernel lock with a holder that had no core, or for
+    /// another core to respond; in a virtual machine, it can include time in which the host took
+    /// any of these cores.
     pub longest: Duration,
 }
 
-/// How large pieces are.
+/// Size of the pieces.
 #[derive(Debug)]
 pub(super) struct Pace {
     bytes: usize,
 }
 
-/// Copying that takes some tenths of a millisecond. What else there is to do takes as long again, and is the same for any length.
+/// Largest piece: copying it takes some tenths of a millisecond. The rest of the work takes as long
+/// again, independent of the size.
 const LARGEST: usize = 2 << 20;
 
-/// Smaller ones would not be quicker by much.
+/// Smallest piece: smaller ones would not be much quicker.
 const SMALLEST: usize = 128 << 10;
 
-/// A copy that takes longer was of too much: of memory that the host of a virtual machine has to bring first, of a slow machine.
+/// Copy time above which a piece was too large: for memory that the host of a virtual machine has
+/// to fault in first, or for a slow machine.
 const TOO_LONG: Duration = Duration::from_micros(800);
 
 impl Pace {
@@ -36,12 +40,13 @@ impl Pace {
         Self { bytes: LARGEST }
     }
 
-    /// The end of the piece that begins at `start`. Pieces end where huge pages do, or regular parts of them.
+    /// Returns the end of the piece that begins at `start`. Pieces end on boundaries of huge pages,
+    /// or of regular parts of them.
     pub(super) fn end(&self, start: usize) -> usize {
         (start / self.bytes + 1) * self.bytes
     }
 
-    /// A piece of `bytes` took so long to copy.
+    /// Adapts the piece size to the time `took` for a copy of `bytes`.
     pub(super) fn copied(&mut self, bytes: usize, took: Duration) {
         if took > TOO_LONG {
             self.bytes = (self.bytes / 2).max(SMALLEST);
@@ -55,7 +60,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Bytes of the pieces of `range` when each byte takes `ns_per_kib` to copy.
+    /// Returns the sizes of the pieces of `range` if each KiB takes `ns_per_kib` to copy.
     fn pieces(range: std::ops::Range<usize>, ns_per_kib: u64) -> Vec<usize> {
         let (mut pace, mut start, mut pieces) = (Pace::new(), range.start, Vec::new());
         while start < range.end {
@@ -77,7 +82,7 @@ mod tests {
     fn slow_memory_is_exchanged_in_small_pieces_and_no_byte_is_left_out() {
         let slow = pieces(4096..64 << 20, 4000);
         assert_eq!(slow.iter().sum::<usize>(), (64 << 20) - 4096);
-        // The first tells; from then on none takes longer than it should.
+        // The first pieces are measured; later ones take no longer than they should.
         assert!(slow[4..].iter().all(|bytes| *bytes <= 256 << 10), "{slow:?}");
         assert!(pieces(0..8 << 20, 1_000_000).iter().all(|bytes| *bytes >= SMALLEST));
     }

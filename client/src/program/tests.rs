@@ -1,4 +1,4 @@
-//! Pages change under a program that uses them, and it must not notice.
+//! Tests of page exchange under a running program, which must not notice it.
 #![expect(unsafe_code, reason = "maps memory, and reaches it from several threads as programs in other languages do")]
 
 use std::{
@@ -9,26 +9,27 @@ use std::{
 
 use super::*;
 
-/// Whoever forks has it alone: a child is made of whatever all threads do, and tests share more than a program would.
+/// Held exclusively by tests that fork: a child depends on the state of all threads, and tests
+/// share more of it than a program would.
 pub(super) static FORKS: std::sync::RwLock<()> = std::sync::RwLock::new(());
 
 pub(super) fn no_fork() -> std::sync::RwLockReadGuard<'static, ()> {
     FORKS.read().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Private memory of no file.
+/// Private memory without a file.
 struct Plain {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it belongs to no thread, and is reached by atomics and volatile accesses only.
+// SAFETY: it belongs to no thread, and is accessed by atomics and volatile accesses only.
 unsafe impl Sync for Plain {}
 
 impl Plain {
     fn new(bytes: usize) -> Self {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping touches nothing that exists.
+        // SAFETY: a new mapping affects no existing memory.
         let base = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
         Self { base: NonNull::new(base.cast()).expect("it is not at 0"), bytes }
@@ -41,11 +42,11 @@ impl Plain {
 
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.bytes / 8);
-        // SAFETY: it is inside, aligned, and mapped for as long as `self` lives.
+        // SAFETY: inside, aligned, and mapped for the lifetime of `self`.
         unsafe { self.base.cast::<AtomicU64>().add(index).as_ref() }
     }
 
-    /// What the file has at word `index`.
+    /// Reads word `index` from the file.
     fn in_file(&self, held: &Held, index: usize) -> u64 {
         let mut bytes = [0; 8];
         let file = held.file().expect("it is there");
@@ -57,7 +58,7 @@ impl Plain {
 
 impl Drop for Plain {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody uses any more.
+        // SAFETY: a mapping of this test, not used any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -67,7 +68,7 @@ fn is_private(range: &Range<usize>) -> bool {
     areas::within(&areas, range).expect("it is mapped").iter().all(Area::is_plain)
 }
 
-/// Bytes that the file of this process has, of this range.
+/// Returns the number of pages of this range that the file of this process contains.
 fn pages_in_file(range: &Range<usize>) -> usize {
     let pages = lock(&PAGES);
     let file = &pages.as_ref().expect("something was held").file;
@@ -83,7 +84,7 @@ fn private_memory_becomes_shared_and_private_again_with_its_bytes() {
     let _no_fork = no_fork();
     let memory = Plain::new(5 << 20);
     let words = memory.bytes / 8;
-    // Every second page is never touched before.
+    // Every second page was never touched before.
     let value = |index: usize| if (index / 512).is_multiple_of(2) { index as u64 + 1 } else { 0 };
     (0..words)
         .filter(|index| value(*index) > 0)
@@ -99,7 +100,7 @@ fn private_memory_becomes_shared_and_private_again_with_its_bytes() {
             assert_eq!(memory.in_file(&held, index), value(index), "{index}");
         }
     }
-    // Both see what either writes from now on.
+    // From now on, program and file see each other's writes.
     memory.word(7).store(77, Ordering::Relaxed);
     assert_eq!(memory.in_file(&held, 7), 77);
     let file = held.file().expect("it is there");
@@ -111,7 +112,7 @@ fn private_memory_becomes_shared_and_private_again_with_its_bytes() {
     assert_eq!(pages_in_file(&memory.range()), 0);
     assert_eq!((memory.word(0).load(Ordering::Relaxed), memory.word(7).load(Ordering::Relaxed)), (88, 77));
     assert!((8..words).all(|index| memory.word(index).load(Ordering::Relaxed) == value(index)));
-    // It is the program's alone.
+    // The memory belongs to the program alone.
     assert_eq!(nix::sys::uio::pwrite(&file, &99u64.to_ne_bytes(), at), Ok(8));
     assert_eq!(memory.word(0).load(Ordering::Relaxed), 88);
     exchange::punch(file.as_fd(), &memory.range()).expect("it is ours");
@@ -142,7 +143,7 @@ fn pages_stay_shared_while_anything_lies_over_them() {
     assert_eq!(values, [1, 2, 3, 33, 5, 6, 7, 8]);
 }
 
-/// Two threads count all the time while the pages under their counters come and go.
+/// Two threads count continuously while the pages under their counters are exchanged.
 #[test]
 fn no_update_is_lost() {
     let _no_fork = no_fork();
@@ -156,10 +157,10 @@ fn no_update_is_lost() {
             let (mut done, mut at) = (vec![0u64; 64], seed);
             while !stop.load(Ordering::Relaxed) {
                 at = (at * 5 + 3) % 64;
-                // Plain loads and stores of this thread's own words, as programs do.
+                // Plain loads and stores of this thread's own words, as in programs.
                 let word = memory.word(at * (words / 64) + seed);
                 word.store(word.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                // And one word that both count in.
+                // And one word that both threads increment.
                 memory.word(words - 1).fetch_add(1, Ordering::Relaxed);
                 done[at] += 1;
             }
@@ -203,7 +204,7 @@ fn who_waits_is_seen_and_goes_on_when_nothing_was_exchanged() {
             thread::yield_now();
         }
         let held = (userfaultfd::someone_waits(faults), writer.is_finished(), memory.word(0).load(Ordering::Relaxed));
-        // It goes on whatever becomes of this test.
+        // The writer continues regardless of the outcome of this test.
         userfaultfd::unregister(faults, &memory.range()).expect("it is registered");
         assert_eq!(held, (true, false, 1));
     });
@@ -220,7 +221,7 @@ fn the_stack_and_parts_of_heap_pages_can_be_shared() {
     for round in 0..50 {
         let stack = Held::new(&(at..at + on_stack.len()), true).expect("this very stack");
         let heap = Held::new(&(boxed..boxed + 100), true).expect("with its neighbors");
-        // SAFETY: it is mapped; reading through a volatile access, for the compiler knows what it wrote.
+        // SAFETY: it is mapped; a volatile read, because the compiler knows the value written.
         let byte = unsafe { ptr::read_volatile(&raw const on_stack[round]) };
         assert_eq!(byte, 5);
         let more: Vec<_> = (0..100).map(|index| Box::new([index; 64])).collect();
@@ -244,13 +245,13 @@ fn what_cannot_be_shared_is_refused_and_left_alone() {
     let constant = (&raw const CONSTANT).addr();
     let file = refused(constant..constant + 100, false);
     assert!(matches!(&file, Error::OtherMemory { name, .. } if name.contains('/')), "{file}");
-    // SAFETY: our own mapping; only the first word of it is used below.
+    // SAFETY: a mapping of this test; only its first word is used below.
     assert_eq!(unsafe { libc::mprotect(memory.base.as_ptr().add(PAGE_BYTES).cast(), PAGE_BYTES, libc::PROT_READ) }, 0);
     memory.word(0).store(5, Ordering::Relaxed);
     let unwritable = refused(memory.range(), true);
     assert!(matches!(unwritable, Error::NoRights { address } if address == start + PAGE_BYTES), "{unwritable}");
     assert!(is_private(&memory.range()));
-    // For reading it can be shared, and cannot be written afterward either.
+    // It can be shared for reading, and is not writable afterward either.
     let held = Held::new(&memory.range(), false).expect("to read");
     let rights = |page: usize| {
         let page = start + page * PAGE_BYTES;
@@ -264,7 +265,7 @@ fn what_cannot_be_shared_is_refused_and_left_alone() {
     assert_eq!(memory.word(0).load(Ordering::Relaxed), 5);
 }
 
-/// A program that unmaps what is registered breaks its word, but nobody else may suffer.
+/// A program that unmaps registered memory breaks its promise, but must harm only itself.
 #[test]
 fn memory_that_was_unmapped_or_moved_is_not_touched() {
     let _no_fork = no_fork();
@@ -272,10 +273,10 @@ fn memory_that_was_unmapped_or_moved_is_not_touched() {
     let range = memory.range();
     let held = Held::new(&range, true).expect("it can be shared");
     memory.word(512).store(9, Ordering::Relaxed);
-    // The second page goes elsewhere, and something else comes to its place.
+    // The second page moves elsewhere, and other memory takes its place.
     let other = Plain::new(PAGE_BYTES);
     let moved = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: our own mappings.
+    // SAFETY: mappings of this test.
     unsafe {
         let page = memory.base.as_ptr().add(PAGE_BYTES);
         let at = libc::mremap(page.cast(), PAGE_BYTES, PAGE_BYTES, moved, other.base.as_ptr());
@@ -288,19 +289,21 @@ fn memory_that_was_unmapped_or_moved_is_not_touched() {
     assert!(is_private(&range));
     assert_eq!((memory.word(512).load(Ordering::Relaxed), other.word(0).load(Ordering::Relaxed)), (10, 9));
     drop(other);
-    // What is not there any more is forgotten. (A mapping without rights takes the place, lest another test gets these addresses.)
+    // Unmapped memory is forgotten. (A mapping without rights takes its place, to keep other tests
+    // from getting these addresses.)
     let held = Held::new(&range, true).expect("once more");
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: our own mapping, which nobody uses any more.
+    // SAFETY: a mapping of this test, not used any more.
     let gone = unsafe { libc::mmap(memory.base.as_ptr().cast(), memory.bytes, libc::PROT_NONE, flags, -1, 0) };
     assert_ne!(gone, libc::MAP_FAILED);
     drop(held);
     assert_eq!(pages_in_file(&range), 0);
 }
 
-/// Forks; the child says by its exit that all it looked at was right.
+/// Forks; the exit code of the child reports that all of its checks passed.
 fn in_child(act: impl FnOnce() -> bool) {
-    // SAFETY: the child does little, and nothing that needs a thread of the parent's; fork of the C library makes its allocator usable there.
+    // SAFETY: the child does little, and needs no thread of the parent; fork of the C library makes
+    // its allocator usable there.
     match unsafe { libc::fork() } {
         0 => {
             let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).unwrap_or(false);
@@ -310,7 +313,7 @@ fn in_child(act: impl FnOnce() -> bool) {
         child => {
             assert!(child > 0);
             let mut status = 0;
-            // SAFETY: it waits for the child made above.
+            // SAFETY: waits for the child created above.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 42, "the child ended with {status:#x}");
         }
@@ -322,7 +325,7 @@ fn a_child_has_its_own() {
     let _alone = FORKS.write().unwrap_or_else(std::sync::PoisonError::into_inner);
     let memory = Plain::new(4 * PAGE_BYTES);
     let steps = Plain::new(PAGE_BYTES);
-    // SAFETY: our own mapping: a page that both see, to take turns by.
+    // SAFETY: a mapping of this test: a page shared by both processes, for taking turns.
     unsafe {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         let at = steps.base.as_ptr().cast();
@@ -337,7 +340,7 @@ fn a_child_has_its_own() {
     (0..4).for_each(|page| memory.word(512 * page).store(page as u64 + 1, Ordering::Relaxed));
     let held =
         Held::new(&(memory.range().start..memory.range().start + 3 * PAGE_BYTES), true).expect("it can be shared");
-    // The stack on which fork runs is shared, too.
+    // The stack on which fork runs is shared as well.
     let on_stack = AtomicU64::new(70);
     let stack_at = (&raw const on_stack).addr();
     let stack = Held::new(&(stack_at..stack_at + 8), true).expect("this very stack");
@@ -353,7 +356,7 @@ fn a_child_has_its_own() {
             wait_for(2);
             let seen: Vec<_> = (0..4).map(|page| memory.word(512 * page).load(Ordering::Relaxed)).collect();
             (0..4).for_each(|page| memory.word(512 * page).store(55, Ordering::Relaxed));
-            // Here nothing is shared, and can be.
+            // No memory is shared here, but it can be.
             let private = is_private(&memory.range());
             drop(Held::new(&memory.range(), true).expect("it can be shared in the child"));
             seen == [1, 2, 3, 4] && private && memory.word(0).load(Ordering::Relaxed) == 55
@@ -368,7 +371,8 @@ fn a_child_has_its_own() {
     assert_eq!((on_stack.load(Ordering::Relaxed), u64::from_ne_bytes(bytes)), (70, 70), "the stack, too");
 }
 
-/// Without privileges the kernel refuses its own writes to a page under exchange, and holds only those of the program.
+/// Without privileges the kernel refuses its own writes to a page under exchange, and blocks only
+/// those of the program.
 #[test]
 fn a_program_without_privileges_exchanges_pages_too() {
     let _alone = FORKS.write().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -378,7 +382,8 @@ fn a_program_without_privileges_exchanges_pages_too() {
     let memory = Plain::new(2 << 20);
     let (words, stop) = (memory.bytes / 8, AtomicBool::new(false));
     in_child(|| {
-        // SAFETY: this thread is the only one of the child. The library's wrapper would look for others.
+        // SAFETY: this thread is the only one of the child. The library's wrapper would look for
+        // others.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
         thread::scope(|scope| {
             let hammer = scope.spawn(|| {

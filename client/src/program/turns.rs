@@ -1,12 +1,13 @@
-//! When the thread that exchanges pages has its turns on a core.
+//! Scheduling of the thread that performs page exchange.
 //!
-//! While it holds writers nothing should come between: a thread that is held waits for whoever has the core then, too. On 2 cores that ten other
-//! threads wanted, writers to 1 GiB were held for 20 to 45 ms at most when nothing was done about it.
+//! While the thread blocks writers it should not be preempted: a blocked writer also waits for the
+//! thread that gets the core. On 2 cores wanted by ten other threads, writers to 1 GiB were blocked
+//! for at most 20 to 45 ms without these measures.
 #![expect(unsafe_code, reason = "system calls with a structure of the kernel")]
 
 use std::thread;
 
-/// `linux/sched/types.h`, its first version.
+/// Scheduling attributes: `linux/sched/types.h`, first version.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Attributes {
@@ -20,24 +21,27 @@ struct Attributes {
     period_ns: u64,
 }
 
-/// How long a turn is to be: longer than what is urgent takes, and short, for who asks for short turns gets them soon.
+/// Requested time slice: longer than the urgent section, and short, because a thread that requests
+/// short time slices is scheduled soon.
 const TURN_NS: u64 = 500_000;
 
-/// The turns of this thread.
+/// Time slices and policy of this thread.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// What it has when nothing is urgent. `None`: whoever made it has chosen a policy of another kind, and it is left alone.
+    /// Attributes outside urgent sections. `None`: the creator of the thread chose another kind of
+    /// policy, which is not changed.
     usual: Option<Attributes>,
-    /// It has the right to go before all threads without such a policy.
+    /// True if the thread has the right to precede all threads without a real-time policy.
     may_go_first: bool,
 }
 
 impl Turns {
-    /// Asks for what this thread needs. Kernels before 6.12 do not listen to the length of turns.
+    /// Requests the attributes that this thread needs. Kernels before 6.12 ignore the length of
+    /// time slices.
     pub(super) fn take() -> Self {
         let mut now = Attributes::default();
         let size = size_of::<Attributes>() as u32;
-        // SAFETY: the kernel fills the structure, which has the size that it is told, for this thread.
+        // SAFETY: the kernel fills the structure, up to the size passed to it, for this thread.
         let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, size, 0) } == 0;
         if !known || now.policy != libc::SCHED_OTHER as u32 {
             return Self { usual: None, may_go_first: false };
@@ -47,33 +51,35 @@ impl Turns {
         Self { usual: asked.then_some(usual), may_go_first: asked }
     }
 
-    /// What follows, for about a millisecond, should not be interrupted: it takes locks that faults of other threads want.
+    /// Starts a section of about a millisecond that should not be preempted: it takes locks that
+    /// faults of other threads need.
     pub(super) fn go_first(&mut self) {
         let Some(usual) = self.usual.filter(|_| self.may_go_first) else { return };
         let first = Attributes { policy: libc::SCHED_FIFO as u32, priority: 1, nice: 0, runtime_ns: 0, ..usual };
-        // Without the right it is asked once.
+        // Without the right, it is requested only once.
         self.may_go_first = set(&first);
     }
 
-    /// From now on, for some tenths of a millisecond, others are held.
+    /// Starts a section of some tenths of a millisecond in which other threads are blocked.
     pub(super) fn begin_urgent(&self) {
         if self.usual.is_some() && !self.may_go_first {
-            // It begins with a whole turn.
+            // Starts with a full time slice.
             thread::yield_now();
         }
     }
 
-    /// It is done.
+    /// Ends the section.
     pub(super) fn end_urgent(&mut self) {
         if let Some(usual) = self.usual.filter(|_| self.may_go_first) {
-            // Who may go first may go back: no right is needed for that.
+            // Returning from the real-time policy needs no right.
             set(&usual);
         }
     }
 }
 
 fn set(attributes: &Attributes) -> bool {
-    // SAFETY: the kernel reads the structure, which says its size, and changes only when this thread runs.
+    // SAFETY: the kernel reads the structure, which contains its size, and changes only the
+    // scheduling of this thread.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attributes, 0) == 0 }
 }
 

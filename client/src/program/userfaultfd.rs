@@ -1,4 +1,4 @@
-//! The kernel's userfaultfd, as far as it holds writers: `linux/userfaultfd.h`.
+//! The write-protection part of the kernel's userfaultfd: `linux/userfaultfd.h`.
 #![expect(unsafe_code, reason = "ioctls with structures of the kernel")]
 
 use std::{
@@ -15,11 +15,12 @@ use nix::{
 use crate::error::{Error, Result};
 
 const API: u64 = 0xaa;
-/// Private pages can be write-protected (Linux 5.7).
+/// Write protection of private pages (Linux 5.7).
 const FEATURE_WRITE_PROTECT: u64 = 1 << 0;
-/// Shared ones, too (Linux 5.19).
+/// Write protection of shared pages (Linux 5.19).
 const FEATURE_WRITE_PROTECT_SHARED: u64 = 1 << 12;
-/// For [`open`]: only faults of programs, not those of system calls. Without privileges there is no other.
+/// Flag for [`open`]: reports only faults of programs, not those of system calls. The only mode
+/// without privileges.
 const USER_MODE_ONLY: c_int = 1;
 const REGISTER_WRITE_PROTECT: u64 = 1 << 1;
 const WRITE_PROTECT: u64 = 1 << 0;
@@ -64,10 +65,10 @@ fn span(range: &Range<usize>) -> Span {
     Span { start: range.start as u64, length: range.len() as u64 }
 }
 
-/// A userfaultfd of this process. When it is closed, everything is as if it had not been.
+/// Opens a userfaultfd of this process. Closing it undoes all of its effects.
 ///
 /// # Errors
-/// The kernel is too old, or forbids it to this program.
+/// The kernel is too old, or denies it to this program.
 pub(super) fn open() -> Result<OwnedFd> {
     let fd = match open_with(0) {
         Err(Errno::EPERM) => open_with(USER_MODE_ONLY),
@@ -76,20 +77,20 @@ pub(super) fn open() -> Result<OwnedFd> {
     let fd = fd.map_err(|errno| Error::NoPageExchange { errno })?;
     let features = FEATURE_WRITE_PROTECT | FEATURE_WRITE_PROTECT_SHARED;
     let mut handshake = Handshake { api: API, features, ioctls: 0 };
-    // SAFETY: the structure is the kernel's for this call, and lives through it.
+    // SAFETY: the structure is the kernel's for this call, and outlives it.
     unsafe { raw::api(fd.as_raw_fd(), &raw mut handshake) }.map_err(|errno| Error::NoPageExchange { errno })?;
     Ok(fd)
 }
 
 fn open_with(flags: c_int) -> nix::Result<OwnedFd> {
-    // SAFETY: the call takes flags and makes a descriptor.
+    // SAFETY: the call takes flags and creates a descriptor.
     let fd =
         Errno::result(unsafe { libc::syscall(libc::SYS_userfaultfd, flags | libc::O_CLOEXEC | libc::O_NONBLOCK) })?;
-    // SAFETY: the kernel made it a moment ago and nobody else knows of it.
+    // SAFETY: the kernel has just created the descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(c_int::try_from(fd).expect("a descriptor")) })
 }
 
-/// From now on `range` can be write-protected.
+/// Registers `range`, which can be write-protected from now on.
 pub(super) fn register(fd: BorrowedFd<'_>, range: &Range<usize>) -> Result<()> {
     let mut request = Register { range: span(range), mode: REGISTER_WRITE_PROTECT, ioctls: 0 };
     // SAFETY: as in `open`; it changes no byte and no mapping.
@@ -97,17 +98,17 @@ pub(super) fn register(fd: BorrowedFd<'_>, range: &Range<usize>) -> Result<()> {
     result.map(drop).map_err(Error::kernel("UFFDIO_REGISTER"))
 }
 
-/// Takes the protection off and lets those who wait go on.
+/// Removes the protection and wakes the waiting threads.
 pub(super) fn unregister(fd: BorrowedFd<'_>, range: &Range<usize>) -> Result<()> {
     let mut request = span(range);
     // SAFETY: as in `register`.
     let result = unsafe { raw::unregister(fd.as_raw_fd(), &raw mut request) };
     result.map(drop).map_err(Error::kernel("UFFDIO_UNREGISTER"))?;
-    // The kernel itself tells only those who wait for missing pages.
+    // The kernel itself wakes only threads that wait for missing pages.
     wake(fd, range)
 }
 
-/// When this returns nobody writes to `range`: whoever wants to waits.
+/// Write-protects `range`: after the return no thread writes there, and writers wait.
 pub(super) fn write_protect(fd: BorrowedFd<'_>, range: &Range<usize>) -> Result<()> {
     let mut request = WriteProtect { range: span(range), mode: WRITE_PROTECT };
     // SAFETY: as in `register`.
@@ -115,14 +116,14 @@ pub(super) fn write_protect(fd: BorrowedFd<'_>, range: &Range<usize>) -> Result<
     result.map(drop).map_err(Error::kernel("UFFDIO_WRITEPROTECT"))
 }
 
-/// Does somebody wait for a page?
+/// Returns true if a thread waits for a page.
 pub(super) fn someone_waits(fd: BorrowedFd<'_>) -> bool {
     let mut looked = [PollFd::new(fd, PollFlags::POLLIN)];
-    // What cannot be told is not counted.
+    // A failure counts as no waiter.
     poll(&mut looked, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// Those who wait for `range` try again.
+/// Makes threads that wait for `range` try again.
 pub(super) fn wake(fd: BorrowedFd<'_>, range: &Range<usize>) -> Result<()> {
     let mut request = span(range);
     // SAFETY: as in `register`.

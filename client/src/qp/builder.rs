@@ -1,4 +1,4 @@
-//! How a queue pair is made: what it shall be, the call, and what is mapped of it.
+//! Creation of queue pairs: options, the call to the daemon, and mapping of the rings.
 
 use std::sync::{Arc, atomic::AtomicU32};
 
@@ -19,7 +19,7 @@ use crate::{
     srq::SharedReceiveQueue,
 };
 
-/// A queue pair to be made.
+/// Options of a queue pair to be created.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "it is made by `create`"]
 pub struct QpBuilder<'a> {
@@ -54,64 +54,71 @@ impl<'a> QpBuilder<'a> {
         }
     }
 
-    /// What it promises (a reliable connection).
+    /// Sets the transport service. Default: reliable connection.
     pub const fn service(mut self, service: ServiceType) -> Self {
         self.service = service;
         self
     }
 
-    /// Send work requests outstanding at a time (64).
+    /// Sets the number of send work requests outstanding at a time, rounded up to a power of two.
+    /// Default: 64. Choose more than the program keeps outstanding, see [`QueuePair::post_send`].
     pub const fn send_wrs(mut self, wrs: u32) -> Self {
         self.sizes.send_wrs = wrs;
         self
     }
 
-    /// Receive work requests outstanding at a time (64).
+    /// Sets the number of receive work requests outstanding at a time, rounded up to a power of
+    /// two. Default: 64. Choose more than the program keeps outstanding, see
+    /// [`QueuePair::post_recv`].
     pub const fn recv_wrs(mut self, wrs: u32) -> Self {
         self.sizes.recv_wrs = wrs;
         self
     }
 
-    /// Scatter/gather entries of a send (4, at most 32).
+    /// Sets the number of scatter/gather entries of a send, at most 32. Default: 4.
     pub const fn send_sges(mut self, sges: u32) -> Self {
         self.sizes.send_sges = sges;
         self
     }
 
-    /// Scatter/gather entries of a receive (4, at most 32).
+    /// Sets the number of scatter/gather entries of a receive, at most 32. Default: 4.
     pub const fn recv_sges(mut self, sges: u32) -> Self {
         self.sizes.recv_sges = sges;
         self
     }
 
-    /// Bytes of inline data of a send (64, at most 512).
+    /// Sets the number of bytes of inline data of a send, at most 512. Default: 64.
     pub const fn inline_bytes(mut self, bytes: u32) -> Self {
         self.sizes.inline_bytes = bytes;
         self
     }
 
-    /// Every send makes a completion, as if it were signaled.
+    /// Makes every send generate a completion, as if it were signaled.
     pub const fn signal_all(mut self) -> Self {
         self.signal_all = true;
         self
     }
 
-    /// It takes its receives from a shared queue; the sizes of receives do not count then.
+    /// Makes the queue pair take its receives from a shared receive queue; its own receive sizes
+    /// are ignored.
     pub const fn shared_receives(mut self, srq: &'a SharedReceiveQueue) -> Self {
         self.srq = Some(srq);
         self
     }
 
-    /// Its partition: an index of [`crate::PortAttributes::pkeys`] (0).
+    /// Sets the partition, as an index of [`crate::PortAttributes::pkeys`]. Default: 0.
     pub const fn pkey_index(mut self, index: u32) -> Self {
         self.pkey_index = index;
         self
     }
 
-    /// Leaves out its locks, some ten nanoseconds for each call that posts.
+    /// Omits the locks of the queue pair, which saves some ten nanoseconds for each call that
+    /// posts.
     ///
     /// # Safety
-    /// One thread at a time posts to it, modifies it, or has a [`SendBatch`](crate::SendBatch) of it, and none does the one in the middle of the other.
+    /// At any time, at most one thread posts to the queue pair, modifies it, or has a
+    /// [`SendBatch`](crate::SendBatch) of it, and no thread does one of these in the middle of
+    /// another.
     #[expect(unsafe_code, reason = "the caller promises what no type can show")]
     pub const unsafe fn single_threaded(mut self) -> Self {
         self.single_threaded = true;
@@ -121,15 +128,15 @@ impl<'a> QpBuilder<'a> {
     #[expect(unsafe_code, reason = "passes on what was promised")]
     fn exclusive<T>(&self, value: T) -> Exclusive<T> {
         if self.single_threaded {
-            // SAFETY: whoever called `single_threaded` promised it; each of our methods gives it up before it returns, but for the batch that
-            // the promise names.
+            // SAFETY: the caller of `single_threaded` promised it; each method releases its access
+            // before it returns, except for the batch named in the promise.
             unsafe { Exclusive::promised(value) }
         } else {
             Exclusive::locked(value)
         }
     }
 
-    /// Makes it, in state RESET.
+    /// Creates the queue pair, in state RESET.
     ///
     /// # Errors
     /// Sizes or the session's limits; objects of another device; no memory; the daemon is gone.
@@ -162,7 +169,8 @@ impl QueuePair {
             signal_all: builder.signal_all.into(),
             srq: builder.srq.map_or(0, SharedReceiveQueue::srqn),
         })?;
-        // From here on the daemon has it: whatever fails must end it there too.
+        // The queue pair now exists in the daemon: every later failure must destroy it there as
+        // well.
         let ended = |error| {
             let _ = device.session.call::<DestroyQp>(Handle { handle: reply.qpn });
             error
@@ -204,7 +212,7 @@ impl QueuePair {
     }
 }
 
-/// A PSN that nobody can guess.
+/// Returns an unpredictable PSN.
 fn random_psn() -> Result<u32> {
     let random = getrandom::u32().map_err(|_| Error::Kernel { call: "getrandom", errno: nix::errno::Errno::EIO })?;
     Ok(random & 0x00ff_ffff)

@@ -1,4 +1,4 @@
-//! How a queue pair changes: from state to state, its attributes, the multicast groups that it is in.
+//! State changes of queue pairs, attributes and multicast groups.
 
 use std::{
     sync::atomic::Ordering,
@@ -20,15 +20,17 @@ use crate::{
     service::ServiceType,
 };
 
-/// How long a reset waits until the daemon has emptied the rings. It does so within a few turns, microseconds each.
+/// Maximum time that a reset waits for the daemon to empty the rings. The daemon needs a few poll
+/// iterations of microseconds each.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl QueuePair {
-    /// Connects to `remote`: from RESET to RTS. Receives may be posted before, from [`Self::to_init`] on, and should be.
+    /// Connects to `remote`: changes the state from RESET or INIT to RTS. Receives can, and should,
+    /// be posted earlier, after [`Self::to_init`].
     ///
     /// # Errors
-    /// No route to the peer; a path MTU that the link does not carry; a state other than RESET or INIT; the daemon is gone.
-    /// Whether the peer is there shows when work is posted.
+    /// No route to the peer; a path MTU that the link does not carry; a state other than RESET or
+    /// INIT; the daemon is gone. An absent peer is not detected until work is posted.
     pub fn connect(&self, remote: &QpAddress, options: &ConnectOptions) -> Result<()> {
         if self.state.load(Ordering::Acquire) == state::RESET {
             self.to_init(options.access)?;
@@ -37,7 +39,7 @@ impl QueuePair {
         self.to_rts(options)
     }
 
-    /// From RESET to INIT: receives may be posted from now on.
+    /// Changes the state from RESET to INIT: receives may be posted from now on.
     ///
     /// # Errors
     /// Another state; the daemon is gone.
@@ -50,10 +52,10 @@ impl QueuePair {
         )
     }
 
-    /// From INIT to RTR: ready to receive from `remote`.
+    /// Changes the state from INIT to RTR: ready to receive from `remote`.
     ///
     /// # Errors
-    /// As [`Self::connect`].
+    /// Those of [`Self::connect`].
     pub fn to_rtr(&self, remote: &QpAddress, options: &ConnectOptions) -> Result<()> {
         let device = self.device();
         let sgid_index = match options.sgid_index {
@@ -94,7 +96,7 @@ impl QueuePair {
         )
     }
 
-    /// From RTR to RTS: ready to send.
+    /// Changes the state from RTR to RTS: ready to send.
     ///
     /// # Errors
     /// Another state; the daemon is gone.
@@ -120,9 +122,13 @@ impl QueuePair {
         )
     }
 
-    /// From RTS to SQD: the sends that were begun go on to their end, no other begins; receiving goes on. With `event` the device
-    /// tells when all are done ([`crate::DeviceEvent::SqDrained`]); [`Self::query`] says so too (`sq_draining`).
-    /// From then on attributes can be changed ([`Self::modify`]), and [`Self::resume`] leads back.
+    /// Changes the state from RTS to SQD: sends in progress run to completion, no further send
+    /// starts, and receiving continues.
+    ///
+    /// With `event`, the device reports completion of the last send
+    /// ([`crate::DeviceEvent::SqDrained`]); [`Self::query`] reports it as well (`sq_draining`).
+    /// After that, attributes can be changed with [`Self::modify`], and [`Self::resume`] returns to
+    /// RTS.
     ///
     /// # Errors
     /// Another state; the daemon is gone.
@@ -133,17 +139,17 @@ impl QueuePair {
         )
     }
 
-    /// From SQD back to RTS: sends go on.
+    /// Changes the state from SQD back to RTS: sends continue.
     ///
     /// # Errors
-    /// Sends are still under way; another state; the daemon is gone.
+    /// Sends are still in progress; another state; the daemon is gone.
     pub fn resume(&self) -> Result<()> {
         let attributes = QpAttributes { state: state::RTS, current_state: state::SQD, ..QpAttributes::default() };
         self.modify(attribute::STATE | attribute::CURRENT_STATE, &attributes)
     }
 
-    /// A datagram queue pair from RESET to RTS: datagrams that have `qkey` are let in from now on. One that comes before a receive is
-    /// posted is lost.
+    /// Changes the state of a datagram queue pair from RESET to RTS: datagrams with `qkey` are
+    /// accepted from now on. A datagram that arrives before a receive is posted is lost.
     ///
     /// # Errors
     /// Another state or service; the daemon is gone.
@@ -157,12 +163,16 @@ impl QueuePair {
         self.modify(to_rts, &QpAttributes { state: state::RTS, sq_psn: self.psn, ..attributes })
     }
 
-    /// Attaches a datagram queue pair to a multicast group: what is sent to it, here or elsewhere, arrives from now on. `sgid_index` says
-    /// which of our GIDs' interface joins it; `None`: the one that fits ([`crate::Device::gid_toward`]). Send to it with an [`crate::AddressHandle`] of the
-    /// group and queue pair number [`crate::MULTICAST_QPN`].
+    /// Attaches a datagram queue pair to a multicast group: datagrams sent to the group, on this
+    /// host or elsewhere, arrive from now on.
+    ///
+    /// `sgid_index` selects the interface that joins the group, by an index of the GID table;
+    /// `None` selects the matching GID ([`crate::Device::gid_toward`]). To send to the group, use
+    /// an [`crate::AddressHandle`] of the group and queue pair number [`crate::MULTICAST_QPN`].
     ///
     /// # Errors
-    /// No multicast group; another service; the session's limit; the kernel does not join it; the daemon is gone.
+    /// No multicast group; another service; the session's limit; the kernel refuses to join the
+    /// group; the daemon is gone.
     pub fn attach(&self, group: Gid, sgid_index: Option<u32>) -> Result<()> {
         let sgid_index = match sgid_index {
             Some(index) => index,
@@ -172,16 +182,16 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Detaches it from a group.
+    /// Detaches the queue pair from a multicast group.
     ///
     /// # Errors
-    /// It is not attached; the daemon is gone.
+    /// Not attached; the daemon is gone.
     pub fn detach(&self, group: Gid) -> Result<()> {
         self.session().call::<DetachMulticast>(MulticastRequest { qpn: self.qpn, sgid_index: 0, group: group.0 })?;
         Ok(())
     }
 
-    /// To the error state: all work is flushed to the completion queues.
+    /// Changes to the error state: all work is flushed to the completion queues.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -189,8 +199,8 @@ impl QueuePair {
         self.modify(attribute::STATE, &QpAttributes { state: state::ERR, ..QpAttributes::default() })
     }
 
-    /// Back to RESET: all work is forgotten, without completions. A receive that it had taken from a shared queue and not completed goes back
-    /// there.
+    /// Changes back to RESET: all work is discarded without completions. A receive that the queue
+    /// pair had taken from a shared receive queue and not completed returns there.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -198,10 +208,10 @@ impl QueuePair {
         self.modify(attribute::STATE, &QpAttributes { state: state::RESET, ..QpAttributes::default() })
     }
 
-    /// Changes state or attributes as `mask` says ([`crate::attribute`] bits).
+    /// Changes state or attributes as selected by `mask` ([`crate::attribute`] bits).
     ///
     /// # Errors
-    /// What the present state does not allow; the daemon is gone.
+    /// A change that the present state does not allow; the daemon is gone.
     pub fn modify(&self, mask: u32, attributes: &QpAttributes) -> Result<()> {
         let request = ModifyQpRequest { qpn: self.qpn, mask, attributes: *attributes };
         let resets = mask & attribute::STATE != 0 && attributes.state == state::RESET;
@@ -212,7 +222,7 @@ impl QueuePair {
             }
             return Ok(());
         }
-        // Nobody posts while the rings are emptied.
+        // No thread posts while the rings are emptied.
         let (mut send, mut recv) = (self.send.enter(), self.recv.enter());
         self.session().call::<ModifyQp>(request)?;
         self.state.store(state::RESET, Ordering::Release);
