@@ -1,4 +1,5 @@
-//! Compiles `src/roced_xdp.bpf.c` with clang into an object in `OUT_DIR`; [`roced_ebpf`] carries its bytes.
+//! Compiles `src/roced_xdp.bpf.c` with clang into an object in `OUT_DIR`; [`roced_ebpf`] carries
+//! its bytes.
 
 use std::{
     env,
@@ -55,7 +56,8 @@ fn check_clang(clang: &Path) -> Result<(), String> {
     }
 }
 
-/// Debian keeps `asm/types.h`, which `linux/bpf.h` includes, where clang looks only when it compiles for the host.
+/// Debian keeps `asm/types.h`, which `linux/bpf.h` includes, where clang looks only when it
+/// compiles for the host.
 fn kernel_headers() -> Option<String> {
     let arch = match env::var("CARGO_CFG_TARGET_ARCH").ok()?.as_str() {
         "x86" => "i386".to_owned(),

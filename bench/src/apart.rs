@@ -1,7 +1,9 @@
 //! How far the two cores are from one another.
 //!
-//! What one core writes and the other reads goes from cache to cache, and that is what a link between two namespaces is made of. The host of a virtual machine moves its cores: from
-//! neighbors that answer within 100 ns to such as take 450 ns, and back within a second. Figures of one kind do not compare with those of the other.
+//! What one core writes and the other reads goes from cache to cache, and that is what a link
+//! between two namespaces is made of. The host of a virtual machine moves its cores: from neighbors
+//! that answer within 100 ns to such as take 450 ns, and back within a second. Figures of one kind
+//! do not compare with those of the other.
 
 use std::{
     sync::{
@@ -17,7 +19,8 @@ use crate::{cpu, network::NetworkSide};
 /// There and back in less: the cores share a cache.
 pub(crate) const NEAR_NS: f64 = 200.0;
 
-/// There and back so often, and so many times; the best is taken, for whoever comes between makes it longer, never shorter.
+/// There and back so often, and so many times; the best is taken, for whoever comes between makes
+/// it longer, never shorter.
 const TURNS: u32 = 1000;
 const TIMES: u32 = 5;
 

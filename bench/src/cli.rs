@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-/// Compares roced with raw AF_XDP, the limit, and with TCP, in two network namespaces of this machine. Started by scripts/bench.
+/// Compares roced with raw AF_XDP, the limit, and with TCP, in two network namespaces of this
+/// machine. Started by scripts/bench.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "roced-bench")]
 pub(crate) struct BenchArgs {
@@ -24,7 +25,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) document: Option<PathBuf>,
 
-    /// Only contestants whose name contains one of these, comma-separated. Ratios need both of theirs.
+    /// Only contestants whose name contains one of these, comma-separated. Ratios need both of
+    /// theirs.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 
@@ -44,12 +46,13 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     pub(crate) no_syscalls: bool,
 
-    /// A line for `[[device]]` in the daemons' config, such as 'window_packets = 64'; may be repeated.
+    /// A line for `[[device]]` in the daemons' config, such as 'window_packets = 64'; may be
+    /// repeated.
     #[arg(long, value_name = "LINE")]
     pub(crate) device: Vec<String>,
 
-    /// A line for `[[device]]` that moves the receiver's NAPI, such as 'napi = "..."', or that goes with it; may be repeated. Host b of two
-    /// more daemons has them, beside those without.
+    /// A line for `[[device]]` that moves the receiver's NAPI, such as 'napi = "..."', or that goes
+    /// with it; may be repeated. Host b of two more daemons has them, beside those without.
     #[arg(long, value_name = "LINE")]
     pub(crate) napi: Vec<String>,
 
@@ -61,7 +64,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "LINE", requires = "napi")]
     pub(crate) napi_sender_worker: Vec<String>,
 
-    /// Touch so many GiB before the first round, and keep one page of each 128 KiB: then the host of a virtual machine cannot have what is free.
+    /// Touch so many GiB before the first round, and keep one page of each 128 KiB: then the host
+    /// of a virtual machine cannot have what is free.
     #[arg(long, value_name = "GIB")]
     pub(crate) keep_memory: Option<usize>,
 
@@ -69,7 +73,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "LINE")]
     pub(crate) worker: Vec<String>,
 
-    /// Everybody runs in the class SCHED_FIFO, which keeps most of what else the machine does out of the figures.
+    /// Everybody runs in the class SCHED_FIFO, which keeps most of what else the machine does out
+    /// of the figures.
     #[arg(long)]
     pub(crate) fifo: bool,
 

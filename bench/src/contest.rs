@@ -37,8 +37,8 @@ impl Results {
     }
 }
 
-/// Has everybody measured `rounds` times. Who fails tries once more, which is counted; who fails then ends it, for a comparison without it
-/// would be another one.
+/// Has everybody measured `rounds` times. Who fails tries once more, which is counted; who fails
+/// then ends it, for a comparison without it would be another one.
 pub(crate) fn run(
     arena: &Arena<'_>,
     contestants: &[Contestant],

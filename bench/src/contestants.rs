@@ -75,8 +75,8 @@ fn mebibyte(pair: Pair, op: &'static str, qps: u32) -> What {
     What::Bandwidth(pair, BandwidthRun { op, size: MIB, mtu: 4096, qps, depth: 0 })
 }
 
-/// Everybody, in the order of a round. Those that are compared with one another stand together, for a machine is faster in one
-/// second than in the next.
+/// Everybody, in the order of a round. Those that are compared with one another stand together, for
+/// a machine is faster in one second than in the next.
 pub(crate) fn all() -> Vec<Contestant> {
     use Waiting::{Blocking, Busy};
     let mut all = vec![
@@ -192,7 +192,8 @@ impl<'a> Arena<'a> {
         [&self.programs].into_iter().chain(&self.others)
     }
 
-    /// Those over the daemons of `pair`. Who needs others than the usual takes part only where they are.
+    /// Those over the daemons of `pair`. Who needs others than the usual takes part only where they
+    /// are.
     fn over(&self, pair: Pair) -> anyhow::Result<&Programs<'a>> {
         self.all_programs().find(|it| it.pair == pair).with_context(|| format!("no daemons serve {}", pair.interface()))
     }

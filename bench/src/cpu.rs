@@ -29,7 +29,8 @@ pub(crate) fn of_ended_children() -> Duration {
     })
 }
 
-/// Keeps the calling thread on a core, as `worker.core` keeps a worker. Where that cannot be had it runs as before.
+/// Keeps the calling thread on a core, as `worker.core` keeps a worker. Where that cannot be had it
+/// runs as before.
 pub(crate) fn run_on(core: usize) {
     let mut only = CpuSet::new();
     let pinned = only.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &only));

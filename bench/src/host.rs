@@ -76,7 +76,8 @@ pub(crate) fn start(mut command: Command, log: &Path) -> anyhow::Result<Running>
     Ok(Running(command.spawn().with_context(|| format!("starting {command:?}"))?))
 }
 
-/// Runs a command to its end, and gives what it prints. What has not ended within `limit` is ended, and that is an error.
+/// Runs a command to its end, and gives what it prints. What has not ended within `limit` is ended,
+/// and that is an error.
 pub(crate) fn run(mut command: Command, limit: Duration) -> anyhow::Result<String> {
     // Files, not pipes: nobody need read them while it runs.
     let [mut output, mut errors] = [tempfile::tempfile()?, tempfile::tempfile()?];
@@ -117,7 +118,8 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Starts a daemon on a host's interface of `pair` and waits until it serves. Its files come to lie in `folder`.
+    /// Starts a daemon on a host's interface of `pair` and waits until it serves. Its files come to
+    /// lie in `folder`.
     pub(crate) fn new(
         network: &BenchNetwork,
         (pair, side): (Pair, NetworkSide),

@@ -1,11 +1,14 @@
 //! Free memory that the host of a virtual machine cannot take back.
 //!
-//! With free page reporting the host has what is free in a guest, and brings a page again when somebody wants it, which takes several times as long as sending a frame. Most
-//! traffic has the same pages again and again. But where one core takes pages and another frees them, as when the receiver's NAPI is moved, it goes through all that
-//! is free, and what is measured is how quickly the host brings pages. A machine that has its memory has no such thing.
+//! With free page reporting the host has what is free in a guest, and brings a page again when
+//! somebody wants it, which takes several times as long as sending a frame. Most traffic has the
+//! same pages again and again. But where one core takes pages and another frees them, as when the
+//! receiver's NAPI is moved, it goes through all that is free, and what is measured is how quickly
+//! the host brings pages. A machine that has its memory has no such thing.
 //!
-//! So memory is touched before the first round and given back, but for a page of each block: pieces that small are not told to the host. Those pages wait in pipes, for
-//! there the kernel cannot move them together, as it does with what is in pieces.
+//! So memory is touched before the first round and given back, but for a page of each block: pieces
+//! that small are not told to the host. Those pages wait in pipes, for there the kernel cannot move
+//! them together, as it does with what is in pieces.
 #![expect(unsafe_code, reason = "maps memory, and gives it back in pieces")]
 
 use std::{fs, io::IoSlice, num::NonZeroUsize, os::fd::OwnedFd, ptr::NonNull};
@@ -24,7 +27,8 @@ const BLOCK_BYTES: usize = 128 << 10;
 const PAGE_BYTES: usize = 4096;
 const GIB: usize = 1 << 30;
 
-/// Pages that a pipe is given: the most that it has room for without privileges (`fs.pipe-max-size`), and less than one call takes.
+/// Pages that a pipe is given: the most that it has room for without privileges
+/// (`fs.pipe-max-size`), and less than one call takes.
 const PAGES_OF_PIPE: usize = 256;
 
 /// What the rest of the machine is left with, at least.

@@ -17,7 +17,8 @@ pub(crate) struct Machine {
     load: String,
     /// Processor time that a hypervisor gave to others since boot, in parts of all.
     steal: Option<f64>,
-    /// Free pages are told to the host of a virtual machine from blocks of 2 to that power on; it may take them back, and bringing them again is slow.
+    /// Free pages are told to the host of a virtual machine from blocks of 2 to that power on; it
+    /// may take them back, and bringing them again is slow.
     page_reporting_order: Option<u32>,
 }
 

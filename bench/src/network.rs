@@ -1,7 +1,8 @@
 //! Two network namespaces and what connects them: pairs of veth interfaces that are all made alike.
 //!
-//! A pair for each kind of contestant, so that none has to share a queue, an XDP program or an offload with another. The script
-//! that starts the benchmark removes the namespaces, however this process ends.
+//! A pair for each kind of contestant, so that none has to share a queue, an XDP program or an
+//! offload with another. The script that starts the benchmark removes the namespaces, however this
+//! process ends.
 
 use std::{fs::File, net::Ipv4Addr, process::Command, thread};
 
@@ -61,11 +62,13 @@ pub(crate) enum Pair {
     TcpPlain,
     /// TCP with the offloads that veth has by default.
     Tcp,
-    /// Daemons of which host b, which receives, has its NAPI moved (`--napi`): made as the first pair, and theirs alone, for such a setting is the device's.
+    /// Daemons of which host b, which receives, has its NAPI moved (`--napi`): made as the first
+    /// pair, and theirs alone, for such a setting is the device's.
     RoceNapi,
     /// Daemons of two queues, with a worker for each.
     RoceTwo,
-    /// The same, but each worker of host b has the queue at which the other's frames arrive: all of them are handed over.
+    /// The same, but each worker of host b has the queue at which the other's frames arrive: all of
+    /// them are handed over.
     RoceCrossed,
     /// Raw frames with the receiver's NAPI moved.
     RawNapi,
@@ -115,7 +118,8 @@ impl Pair {
         [2, 0, 0, 0, self.number(), side.number()]
     }
 
-    /// What `ethtool -K` is told. Of frames that XDP reads, checksums are finished and VLAN tags stand in the bytes.
+    /// What `ethtool -K` is told. Of frames that XDP reads, checksums are finished and VLAN tags
+    /// stand in the bytes.
     const fn features(self) -> &'static [&'static str] {
         match self {
             Self::TcpPlain => &["tso", "off", "gso", "off", "gro", "off", "tx", "off"],
@@ -185,7 +189,8 @@ impl BenchNetwork {
         command
     }
 
-    /// Calls `make` on a host: what it makes there (sockets, programs on interfaces) stays there, whoever uses it.
+    /// Calls `make` on a host: what it makes there (sockets, programs on interfaces) stays there,
+    /// whoever uses it.
     pub(crate) fn on<T: Send>(
         &self,
         side: NetworkSide,

@@ -21,7 +21,8 @@ const GID: &str = "1";
 /// How long a server may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a client that is to run for `time` may take. What has a number of messages instead of a time is slower on a slow machine: a guess.
+/// How long a client that is to run for `time` may take. What has a number of messages instead of a
+/// time is slower on a slow machine: a guess.
 fn limit(time: Duration) -> Duration {
     Duration::from_secs(120) + 10 * time
 }
@@ -73,7 +74,8 @@ impl<'a> Programs<'a> {
 }
 
 impl Programs<'_> {
-    /// Throughput by `roce-perf`. The data is not compared: nobody else in the comparison looks at it.
+    /// Throughput by `roce-perf`. The data is not compared: nobody else in the comparison looks at
+    /// it.
     pub(crate) fn bandwidth(&self, what: BandwidthRun, time: Duration) -> anyhow::Result<Sample> {
         let BandwidthRun { op, size, mtu, qps, depth } = what;
         let mut options = vec!["bw".to_owned(), "--no-verify".into(), "--op".into(), op.into()];
@@ -115,7 +117,8 @@ impl Programs<'_> {
         })
     }
 
-    /// `roce-perf` on host a against the server on host b: what it says, and the processor time of all who took part.
+    /// `roce-perf` on host a against the server on host b: what it says, and the processor time of
+    /// all who took part.
     fn perf(&self, options: &[String], limit: Duration) -> anyhow::Result<(Value, Duration)> {
         let mut command = self.place.network.command(NetworkSide::A, self.place.built.join("roce-perf"));
         let (mode, options) = options.split_first().context("a command")?;
@@ -174,7 +177,8 @@ impl Programs<'_> {
     }
 }
 
-/// The average in a table of perftest's: the fourth column (bytes, iterations, peak, average, rate of messages).
+/// The average in a table of perftest's: the fourth column (bytes, iterations, peak, average, rate
+/// of messages).
 fn average_of_perftest(text: &str) -> Option<f64> {
     let is_figures = |line: &&str| line.trim_start().starts_with(|it: char| it.is_ascii_digit());
     text.lines().rfind(is_figures)?.split_whitespace().nth(3)?.parse().ok()

@@ -123,7 +123,8 @@ impl Ratio {
         self.over_those(results, |_| true)
     }
 
-    /// Over those rounds in which the cores were near one another whenever one of both was measured.
+    /// Over those rounds in which the cores were near one another whenever one of both was
+    /// measured.
     pub(crate) fn over_near(&self, results: &Results) -> Option<Spread> {
         self.over_those(results, |sample| sample.cores_apart_ns < NEAR_NS)
     }

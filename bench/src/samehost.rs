@@ -1,6 +1,8 @@
-//! Two queue pairs on one roced: the same messages as a plain copy in memory, and as TCP over the loopback.
+//! Two queue pairs on one roced: the same messages as a plain copy in memory, and as TCP over the
+//! loopback.
 //!
-//! All three move 1 MiB at a time from one area of 256 MiB to another, place after place, so that nothing stays in a cache.
+//! All three move 1 MiB at a time from one area of 256 MiB to another, place after place, so that
+//! nothing stays in a cache.
 #![expect(unsafe_code, reason = "copies between registered memory as the program that owns it")]
 
 use std::{
@@ -58,8 +60,9 @@ impl SameHost {
         let (cpu, begin, mut copies) = (cpu::of_this_thread(), Instant::now(), 0);
         while begin.elapsed() < time {
             let at = copies as usize % PLACES * MESSAGE_BYTES;
-            // SAFETY: both areas have MESSAGE_BYTES * PLACES bytes (`new`), are two mappings of different memory, and live as long as
-            // `pairs`. Nothing is under way on them, so nobody else touches them meanwhile.
+            // SAFETY: both areas have MESSAGE_BYTES * PLACES bytes (`new`), are two mappings of
+            // different memory, and live as long as `pairs`. Nothing is under way on them, so
+            // nobody else touches them meanwhile.
             unsafe { into.add(at).copy_from_nonoverlapping(from.add(at), MESSAGE_BYTES) };
             copies += 1;
         }

@@ -43,7 +43,8 @@ pub(crate) struct Scale {
     pub(crate) idle_cpu_share: f64,
     /// WRITE of 1 MiB on one queue pair beside them, to the same without them.
     pub(crate) throughput_beside_idle_qps: Option<Spread>,
-    /// WRITE of 64 KiB by so many clients at a time, to one client that does it alone with as much under way.
+    /// WRITE of 64 KiB by so many clients at a time, to one client that does it alone with as much
+    /// under way.
     pub(crate) clients: usize,
     /// The ratio.
     pub(crate) throughput_of_clients_vs_one: Option<Spread>,
@@ -106,7 +107,8 @@ fn idle_share(host: &Host) -> f64 {
     (cpu::of_process(host.daemon_pid()) - before).as_secs_f64() / begin.elapsed().as_secs_f64()
 }
 
-/// Each client one queue pair, two messages under way; and one client with one queue pair that has all of it under way.
+/// Each client one queue pair, two messages under way; and one client with one queue pair that has
+/// all of it under way.
 fn clients(ends: Ends<'_>, rounds: usize, time: Duration) -> anyhow::Result<Option<Spread>> {
     const MESSAGE: usize = 64 << 10;
     let many = (0..CLIENTS).map(|_| Pairs::new(ends, 1, 2, 2 * MESSAGE)).collect::<anyhow::Result<Vec<_>>>();

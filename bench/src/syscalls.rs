@@ -1,6 +1,8 @@
-//! System calls of everybody who takes part, counted by the kernel's own tracepoint through `perf stat`.
+//! System calls of everybody who takes part, counted by the kernel's own tracepoint through `perf
+//! stat`.
 //!
-//! Counting costs each call something, so it is done in a run of its own after the rounds, and the speed of that run does not count.
+//! Counting costs each call something, so it is done in a run of its own after the rounds, and the
+//! speed of that run does not count.
 
 use std::{
     fs,
@@ -23,7 +25,8 @@ use crate::{
 /// Until `perf` counts.
 const ATTACH: Duration = Duration::from_millis(300);
 
-/// For each contestant whose payload goes in packets: system calls for each of them. Nothing where there is no `perf`.
+/// For each contestant whose payload goes in packets: system calls for each of them. Nothing where
+/// there is no `perf`.
 pub(crate) fn per_packet(
     arena: &Arena<'_>,
     contestants: &[Contestant],
@@ -46,7 +49,8 @@ pub(crate) fn is_counted(name: &str, results: &Results) -> bool {
     results.of(name).is_some_and(|samples| samples.iter().any(|sample| sample.payload_packets.is_some()))
 }
 
-/// Runs `what` and counts the system calls of these processes meanwhile, and of the children that they start.
+/// Runs `what` and counts the system calls of these processes meanwhile, and of the children that
+/// they start.
 fn counted<T>(pids: &[u32], folder: &Path, what: impl FnOnce() -> T) -> (T, Option<u64>) {
     let file = folder.join("syscalls");
     let pids: Vec<_> = pids.iter().map(u32::to_string).collect();

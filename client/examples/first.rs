@@ -1,7 +1,7 @@
 //! A first program: an RDMA WRITE from one queue pair of this process to another.
 //!
-//! `cargo run -p roced-client --example first`, with a roced running: `scripts/lab exec a -- …` has one.
-//! The README shows it.
+//! `cargo run -p roced-client --example first`, with a roced running: `scripts/lab exec a -- …` has
+//! one. The README shows it.
 
 use std::time::Duration;
 

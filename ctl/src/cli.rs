@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use roced_shared::report::{ADMIN_SOCKET_VARIABLE, DEFAULT_ADMIN_SOCKET};
 
-/// Shows what a running roced does.
+/// Shows the state of a running roced.
 #[derive(Debug, Parser)]
 #[command(
     name = "rocectl",
@@ -13,7 +13,7 @@ use roced_shared::report::{ADMIN_SOCKET_VARIABLE, DEFAULT_ADMIN_SOCKET};
     after_help = "Exit code: 0 when the daemon answered, 1 when it did not, 2 for a wrong command line."
 )]
 pub(crate) struct CtlArgs {
-    /// What to show.
+    /// The report to show.
     #[command(subcommand)]
     pub(crate) command: CtlCommand,
 
@@ -27,7 +27,7 @@ pub(crate) struct CtlArgs {
     pub(crate) socket: PathBuf,
 }
 
-/// What to show.
+/// A report.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CtlCommand {
     /// Devices with their XDP mode, queues and GIDs; workers; clients.
@@ -43,7 +43,7 @@ pub(crate) enum CtlCommand {
         /// Also those that are 0.
         #[arg(long)]
         all: bool,
-        /// Only groups whose name begins so, e.g. `device/roce0`.
+        /// Only groups with this name prefix, e.g. `device/roce0`.
         #[arg(value_name = "GROUP")]
         group: Option<String>,
     },

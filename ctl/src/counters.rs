@@ -12,8 +12,8 @@ use crate::{
     units,
 };
 
-/// The groups whose name begins with `prefix`, as tables. Counters that are 0 are left out unless `all`, and so are groups of
-/// nothing but zeros.
+/// Formats the groups with the name prefix `prefix` as tables. Zero counters, and groups of zeros
+/// only, are left out unless `all`.
 pub(crate) fn render(report: &CountersReport, all: bool, prefix: Option<&str>) -> String {
     let mut text = String::new();
     let mut zeros = 0;
@@ -36,7 +36,7 @@ pub(crate) fn render(report: &CountersReport, all: bool, prefix: Option<&str>) -
     text
 }
 
-/// One group; counters that are 0 are left out unless `all`.
+/// Formats one group; zero counters are left out unless `all`.
 pub(crate) fn group(title: &str, counters: &BTreeMap<String, u64>, all: bool) -> TableSection {
     let mut section = TableSection::new(title, &[Text("counter"), Number("value")]);
     for (name, value) in counters.iter().filter(|(_, value)| all || **value > 0) {

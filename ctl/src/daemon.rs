@@ -1,4 +1,4 @@
-//! One question to the daemon's admin socket, one answer. Nothing here waits for longer than [`PATIENCE`].
+//! Requests to the daemon's admin socket: one question, one answer, at most [`PATIENCE`].
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -21,7 +21,8 @@ use nix::{
 use roced_shared::report::{Problem, Question};
 use serde::de::DeserializeOwned;
 
-/// How long the daemon may take to answer. Its control thread answers in milliseconds; a stopped process never does.
+/// Longest wait for an answer. The control thread answers in milliseconds; a stopped process never
+/// does.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Longest answer we read. A report of ten thousand queue pairs is a tenth of it.
@@ -33,7 +34,7 @@ pub(crate) struct DaemonSocket<'a> {
 }
 
 impl<'a> DaemonSocket<'a> {
-    /// The daemon whose admin socket is at `path`. Nothing is opened yet.
+    /// The daemon with its admin socket at `path`. Opens nothing yet.
     pub(crate) fn at(path: &'a Path) -> Self {
         Self { path }
     }

@@ -1,7 +1,8 @@
-//! `rocectl`: what an operator types to see what a running roced does.
+//! `rocectl`: reports of a running roced for operators.
 //!
-//! It asks the daemon's admin socket one question (`roced_shared::report`), waits at most a few seconds for the answer, and
-//! prints it as tables for a person or, with `--json`, as the daemon's own report for a program. It changes nothing.
+//! It sends one question (`roced_shared::report`) to the daemon's admin socket, waits at most a few
+//! seconds for the answer, and prints it as tables or, with `--json`, as the daemon's report. It
+//! changes nothing.
 
 mod cli;
 mod counters;
@@ -51,7 +52,7 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
     print(&text)
 }
 
-/// Asks `question` and gives the text to print.
+/// Sends `question` and returns the text to print.
 fn answer<R: Serialize + DeserializeOwned>(
     daemon: &DaemonSocket<'_>,
     question: Question,
@@ -62,7 +63,7 @@ fn answer<R: Serialize + DeserializeOwned>(
     Ok(if json { serde_json::to_string_pretty(&report)? + "\n" } else { render(&report) })
 }
 
-/// Prints to stdout. A reader that has seen enough (`rocectl counters | head`) is no error.
+/// Prints to stdout. A closed pipe (`rocectl counters | head`) is no error.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -1,4 +1,4 @@
-//! `rocectl qps`: every queue pair, and on request what each has counted.
+//! `rocectl qps`: all queue pairs and, on request, their counters.
 
 use std::fmt::Write;
 

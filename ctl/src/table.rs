@@ -1,10 +1,11 @@
-//! The look of every table: a title, columns without rules, numbers to the right. Plain text, so that grep and awk like it too.
+//! Layout of all tables: a title, columns without rules, numbers to the right. Plain text, suited
+//! to grep and awk.
 
 use std::fmt::Write;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-/// A column's heading and how its cells stand.
+/// A column's heading and the alignment of its cells.
 pub(crate) enum Column {
     /// Words, to the left.
     Text(&'static str),

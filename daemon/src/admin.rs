@@ -1,7 +1,8 @@
-//! The operator's socket: a line of JSON in, a line of JSON out. The words are those of `shared/src/report.rs`.
+//! The operator's socket: a line of JSON in, a line of JSON out. The words are those of
+//! `shared/src/report.rs`.
 //!
-//! It runs on the control thread and must never hold it up: sockets do not block, a question is short, an answer goes out as fast as
-//! it is read, and whoever dawdles is cut off.
+//! It runs on the control thread and must never hold it up: sockets do not block, a question is
+//! short, an answer goes out as fast as it is read, and whoever dawdles is cut off.
 
 use std::{
     fs::{self, Permissions},
@@ -20,7 +21,8 @@ use std::{
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use roced_shared::report::{Problem, Question};
 
-/// Operators connected at a time; more are turned away. Each is a person or a script, and a connection is soon over.
+/// Operators connected at a time; more are turned away. Each is a person or a script, and a
+/// connection is soon over.
 const CONNECTIONS_MAX: usize = 16;
 
 /// Bytes of a question; the longest is a few dozen.
@@ -53,10 +55,12 @@ struct AdminConnection {
 }
 
 impl Admin {
-    /// Listens at `path`, for the daemon's user and group. A socket that nobody listens on any more is replaced.
+    /// Listens at `path`, for the daemon's user and group. A socket that nobody listens on any more
+    /// is replaced.
     ///
     /// # Errors
-    /// The kernel's; [`ErrorKind::AddrInUse`] when another daemon listens there, or something else than a socket stands there.
+    /// The kernel's; [`ErrorKind::AddrInUse`] when another daemon listens there, or something else
+    /// than a socket stands there.
     pub fn open(path: &Path) -> io::Result<Self> {
         remove_stale(path)?;
         let listener = UnixListener::bind(path)?;
@@ -162,7 +166,8 @@ impl AdminConnection {
         } else if self.question.len() >= QUESTION_BYTES_MAX {
             return Err(Gone);
         }
-        // What was read beyond the first line is not seen by epoll: ask to be called for room to write, which is there.
+        // What was read beyond the first line is not seen by epoll: ask to be called for room to
+        // write, which is there.
         let more = self.question.contains(&b'\n');
         Ok(if more { EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN })
     }
@@ -212,7 +217,8 @@ fn answer_line(line: &[u8], answer: &mut impl FnMut(Question) -> Result<String, 
     bytes
 }
 
-/// Removes a socket that a daemon left behind; one on which a daemon listens, or anything else, stays.
+/// Removes a socket that a daemon left behind; one on which a daemon listens, or anything else,
+/// stays.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if found.file_type().is_socket() && UnixStream::connect(path).is_err() {

@@ -7,8 +7,8 @@
 //!     clients · netlink · operators · workers' events · signals · deadlines
 //! ```
 //!
-//! The control thread makes and frees every object; workers only use them. It waits for nobody but a worker, and for that not
-//! without a deadline.
+//! The control thread makes and frees every object; workers only use them. It waits for nobody but
+//! a worker, and for that not without a deadline.
 
 mod answers;
 mod network_view;
@@ -71,8 +71,9 @@ impl WakeSource {
 /// Longest wait of the control thread: the watchdog looks at least that often.
 const WAIT_MAX: Duration = watchdog::PERIOD;
 
-/// How long the control thread looks for the next thing to do, yielding, before it sleeps: programs make their objects by many calls one
-/// after the other, each a few microseconds of work, and being woken costs ten times that.
+/// How long the control thread looks for the next thing to do, yielding, before it sleeps: programs
+/// make their objects by many calls one after the other, each a few microseconds of work, and being
+/// woken costs ten times that.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Events of workers before everything else has its turn. Some take a command to each worker.
@@ -83,7 +84,8 @@ const WORKER_EVENTS: usize = 64;
 /// # Errors
 /// What keeps it from serving, or from going on, as a chain that ends in a next step.
 pub fn run(config: Config) -> anyhow::Result<()> {
-    // Before any thread is made, so that every thread has them blocked and the control thread reads them.
+    // Before any thread is made, so that every thread has them blocked and the control thread reads
+    // them.
     let signals = block_signals().context("cannot take signals")?;
     run_until(config, signals)
 }
@@ -126,7 +128,8 @@ impl Daemon {
     /// Starts everything but the traffic.
     fn start(config: Config, signals: SignalFd) -> anyhow::Result<Self> {
         let checked = start::check(&config)?;
-        // First the sockets: another roced that serves is not disturbed, and clients that come now wait.
+        // First the sockets: another roced that serves is not disturbed, and clients that come now
+        // wait.
         let control = &config.control;
         let listener = Listener::bind(&control.socket, control.group.as_deref(), control.mode)?;
         let admin = Admin::open(&config.admin.socket)
@@ -304,7 +307,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Ends everything in the order in which nobody is left waiting: clients, workers, XDP programs, sockets' files.
+    /// Ends everything in the order in which nobody is left waiting: clients, workers, XDP
+    /// programs, sockets' files.
     fn stop(self) {
         self.service.stopping();
         let Self { mut net, mut workers, threads, mut clients, mut devices, admin, .. } = self;
@@ -321,7 +325,8 @@ impl Daemon {
 fn stop_workers(workers: &mut Workers, threads: Vec<JoinHandle<Worker<NicQueue>>>) {
     for number in 0..workers.len() as u32 {
         if let Err(error) = workers.call(WorkerId(number), Command::Stop) {
-            // It cannot be waited for either: the process ends, and the kernel takes everything back.
+            // It cannot be waited for either: the process ends, and the kernel takes everything
+            // back.
             error!(worker = number, %error, "a worker does not stop");
             process::abort();
         }

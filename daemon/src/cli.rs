@@ -1,6 +1,7 @@
 //! What an operator types: `roced run` and `roced check-config`, and where messages go.
 //!
-//! Errors are printed as one chain, from what was attempted down to what to do next; the exit code is then 1.
+//! Errors are printed as one chain, from what was attempted down to what to do next; the exit code
+//! is then 1.
 
 use std::{
     io::{self, IsTerminal},

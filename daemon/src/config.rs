@@ -1,8 +1,9 @@
 //! What the operator decides: `roced.toml` as types, and everything that can be wrong with it.
 //!
-//! [`Config::parse`] reads the whole document and returns every mistake with its line, never only the first one. What needs the
-//! running machine (does the interface exist, is the queue free) is found out later by the part that opens it; only the cores
-//! are looked up here. `config/roced.toml` describes each key to people, and a test holds it against this file.
+//! [`Config::parse`] reads the whole document and returns every mistake with its line, never only
+//! the first one. What needs the running machine (does the interface exist, is the queue free) is
+//! found out later by the part that opens it; only the cores are looked up here.
+//! `config/roced.toml` describes each key to people, and a test holds it against this file.
 
 mod read;
 mod reader;
@@ -77,7 +78,8 @@ pub struct AdminConfig {
 /// `[net]`: how the kernel's network is followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetConfig {
-    /// How long a queue pair waits for its next hop's MAC address before the path counts as unreachable.
+    /// How long a queue pair waits for its next hop's MAC address before the path counts as
+    /// unreachable.
     pub resolve_timeout_ms: u32,
 }
 
@@ -218,7 +220,8 @@ pub struct QueueOwner {
 }
 
 impl Queues {
-    /// Who owns which queue of an interface with `rx_queues` RX queues, in a daemon of `workers` workers.
+    /// Who owns which queue of an interface with `rx_queues` RX queues, in a daemon of `workers`
+    /// workers.
     pub fn owners(&self, rx_queues: u32, workers: u32) -> Vec<QueueOwner> {
         match self {
             Self::All => (0..rx_queues).map(|queue| QueueOwner { queue, worker: queue % workers.max(1) }).collect(),
@@ -320,7 +323,8 @@ choices! {
     }
     /// `device.recovery`.
     Recovery {
-        /// What comes early is held, only what is missing is sent again, probes find what was lost last.
+        /// What comes early is held, only what is missing is sent again, probes find what was lost
+        /// last.
         Selective = "selective",
         /// What comes early is dropped, all behind a loss is sent again.
         GoBackN = "go-back-n",
@@ -380,7 +384,8 @@ impl DeviceLimits {
         self.qps.min(Qpn::INDEX_COUNT)
     }
 
-    /// Places for shared receive queues in each endpoint: the first endpoint does not use those of queue pairs 0 and 1.
+    /// Places for shared receive queues in each endpoint: the first endpoint does not use those of
+    /// queue pairs 0 and 1.
     pub const fn srq_places(&self) -> u32 {
         self.srqs + 2
     }
@@ -394,7 +399,8 @@ impl Default for DeviceLimits {
 
 impl Default for WorkerConfig {
     fn default() -> Self {
-        // Measured on 2 cores with 64 B: 12.6 us median round trip against 55 us without the spin, and still asleep when idle.
+        // Measured on 2 cores with 64 B: 12.6 us median round trip against 55 us without the spin,
+        // and still asleep when idle.
         Self { core: None, idle: Idle::Sleep, spin_us: 50 }
     }
 }

@@ -1,6 +1,7 @@
 //! The machine around the transport: everything that touches the kernel, a clock or a client.
 //!
-//! [`app`] is the only module that knows every part. `xdp` and `clients` do not know each other; `worker` joins them.
+//! [`app`] is the only module that knows every part. `xdp` and `clients` do not know each other;
+//! `worker` joins them.
 
 pub mod admin;
 pub mod app;

@@ -1,4 +1,5 @@
-//! What every protocol of netlink has in common: how the kernel is asked, and how a datagram falls into messages.
+//! What every protocol of netlink has in common: how the kernel is asked, and how a datagram falls
+//! into messages.
 
 use std::{io, os::fd::AsFd, time::Duration};
 
@@ -93,7 +94,8 @@ impl Requests {
         self.ask(what, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE).map(|_| ())
     }
 
-    /// The answers, and whether something changed while the kernel gave them, so that some may be missing.
+    /// The answers, and whether something changed while the kernel gave them, so that some may be
+    /// missing.
     fn ask<M: RequestMessage>(&mut self, what: M, flags: u16) -> io::Result<(Vec<M>, bool)> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();

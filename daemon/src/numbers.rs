@@ -8,8 +8,8 @@ use std::{
 use roced_shared::ids::{EndpointId, Qpn};
 use roced_transport::mr::MrKey;
 
-/// Numbers of one kind of object, each in use once in the daemon. They come in order, so that a number that a client kept too
-/// long names nothing for a long time.
+/// Numbers of one kind of object, each in use once in the daemon. They come in order, so that a
+/// number that a client kept too long names nothing for a long time.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     last: u32,
@@ -33,7 +33,8 @@ impl Numbers {
     }
 }
 
-/// Numbers from 1 up to a limit, handed out in order, so that one that a client kept too long names nothing for as long as possible.
+/// Numbers from 1 up to a limit, handed out in order, so that one that a client kept too long names
+/// nothing for as long as possible.
 #[derive(Debug)]
 pub(crate) struct NumberPool {
     limit: u32,
@@ -69,8 +70,8 @@ pub(crate) struct MrKeys {
 }
 
 impl MrKeys {
-    /// A random key whose index is free; `random` gives random bits. `None` when it gave none in many tries: no random bits, or
-    /// nearly all indices in use.
+    /// A random key whose index is free; `random` gives random bits. `None` when it gave none in
+    /// many tries: no random bits, or nearly all indices in use.
     pub(crate) fn take(&mut self, mut random: impl FnMut() -> Option<u32>) -> Option<MrKey> {
         for _ in 0..256 {
             let key = random()?;
@@ -87,8 +88,9 @@ impl MrKeys {
     }
 }
 
-/// The queue pair numbers of one endpoint: random ones of the whole index space. One that is given back rests before it is handed out again, so that
-/// packets of the queue pair that had it are gone from the network; a program that connects again at once has another number.
+/// The queue pair numbers of one endpoint: random ones of the whole index space. One that is given
+/// back rests before it is handed out again, so that packets of the queue pair that had it are gone
+/// from the network; a program that connects again at once has another number.
 #[derive(Debug)]
 pub(crate) struct Qpns {
     endpoint: EndpointId,
@@ -103,8 +105,9 @@ pub(crate) struct Qpns {
 }
 
 impl Qpns {
-    /// How long a number rests. More than packets live in a network (IBTA v1 12.9.8.4.1 has a connection wait twice a packet's lifetime and the ACK
-    /// delay in TimeWait; within a data center these are milliseconds).
+    /// How long a number rests. More than packets live in a network (IBTA v1 12.9.8.4.1 has a
+    /// connection wait twice a packet's lifetime and the ACK delay in TimeWait; within a data
+    /// center these are milliseconds).
     const REST: Duration = Duration::from_secs(2);
 
     /// `capacity` numbers at a time, with indices below `indices`.
@@ -125,8 +128,8 @@ impl Qpns {
         self.used
     }
 
-    /// A free number that does not rest, the first from a random place on, or else the one that has rested longest; `None` when as many are in
-    /// use as may be.
+    /// A free number that does not rest, the first from a random place on, or else the one that has
+    /// rested longest; `None` when as many are in use as may be.
     pub(crate) fn take(&mut self, random: u32, now: Instant) -> Option<Qpn> {
         if self.used == self.capacity {
             return None;

@@ -1,4 +1,5 @@
-//! The service manager: told when the daemon serves, that it is alive, and when it stops. Without one, nothing happens.
+//! The service manager: told when the daemon serves, that it is alive, and when it stops. Without
+//! one, nothing happens.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,8 @@ impl ServiceManager {
         Self::new(sd_notify::watchdog_enabled())
     }
 
-    /// One that must hear from us at least every `watchdog_timeout`, if there is one. It does twice as often, as
-    /// sd_watchdog_enabled(3) advises.
+    /// One that must hear from us at least every `watchdog_timeout`, if there is one. It does twice
+    /// as often, as sd_watchdog_enabled(3) advises.
     pub fn new(watchdog_timeout: Option<Duration>) -> Self {
         Self { watchdog_interval: watchdog_timeout.map(|timeout| timeout / 2), watchdog_due: None }
     }
@@ -45,8 +46,8 @@ impl ServiceManager {
         self.watchdog_due
     }
 
-    /// Tells the watchdog that the daemon is alive, if it is time to. The caller has made sure that its workers are, too: not
-    /// calling this is how a stuck daemon gets restarted.
+    /// Tells the watchdog that the daemon is alive, if it is time to. The caller has made sure that
+    /// its workers are, too: not calling this is how a stuck daemon gets restarted.
     pub fn on_deadline(&mut self, now: Instant) {
         if self.watchdog_due.is_none_or(|due| now < due) {
             return;

@@ -1,4 +1,5 @@
-//! Queue pairs of one device: payload goes from memory to memory, in pieces that no wire would carry, and yet all is as it is between hosts.
+//! Queue pairs of one device: payload goes from memory to memory, in pieces that no wire would
+//! carry, and yet all is as it is between hosts.
 
 mod served;
 
@@ -58,7 +59,8 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 31 + seed * 7 + at / 251) as u8).collect()
 }
 
-/// Everything of every length, gathered and scattered by pieces that are cut otherwise on either side, arrives whole and touches nothing else.
+/// Everything of every length, gathered and scattered by pieces that are cut otherwise on either
+/// side, arrives whole and touches nothing else.
 fn exchange(a: &End, b: &End, ops: &[&str]) {
     const AT: usize = 4096 + 3;
     for (seed, length) in LENGTHS.into_iter().enumerate() {
@@ -119,8 +121,8 @@ fn an_unreliable_connection_lends_as_well() {
     }
 }
 
-/// What is sent is what was there until the completion, whatever the program does with it afterward; with a service that waits for
-/// no answer the completion comes first.
+/// What is sent is what was there until the completion, whatever the program does with it
+/// afterward; with a service that waits for no answer the completion comes first.
 #[test]
 fn a_buffer_is_its_owners_again_with_the_completion() {
     const LENGTH: usize = 1 << 20;
@@ -145,7 +147,8 @@ fn a_buffer_is_its_owners_again_with_the_completion() {
     }
 }
 
-/// A key that is gone opens nothing, not even to a READ that is being answered: what is written there afterward is nobody's business.
+/// A key that is gone opens nothing, not even to a READ that is being answered: what is written
+/// there afterward is nobody's business.
 #[test]
 fn what_is_written_after_the_key_is_gone_is_read_by_nobody() {
     const LENGTH: usize = 1 << 20;
@@ -199,7 +202,8 @@ fn memory_may_be_lent_to_itself() {
         b.memory.write_at(0, &expected);
         expected.copy_within(from..from + 5000, to);
         let sge = [b.memory.sge(from..from + 5000)];
-        // A region of the same memory for the peer to write to: a loopback queue pair of b's own domain.
+        // A region of the same memory for the peer to write to: a loopback queue pair of b's own
+        // domain.
         let own = b.pd.queue_pair(&b.cq, &b.cq).create().expect("a queue pair");
         let other = b.pd.queue_pair(&b.cq, &b.cq).create().expect("a queue pair");
         let options = ConnectOptions::default();

@@ -1,4 +1,5 @@
-//! A page of a client's memory that is long in coming: whose it is shows while a worker waits for it.
+//! A page of a client's memory that is long in coming: whose it is shows while a worker waits for
+//! it.
 #![expect(unsafe_code, reason = "maps memory and registers it")]
 
 mod served;
@@ -104,7 +105,8 @@ fn pair_with<const N: usize>(served: &Served, names: [&str; N]) -> (Pair, Sessio
     (pair, newest(served), places)
 }
 
-/// Has the worker wait for the second page of the lane of completions at these places; until what is given is closed.
+/// Has the worker wait for the second page of the lane of completions at these places; until what
+/// is given is closed.
 fn block_by_completions(pair: &Pair, empty: &SendRequest<'_>, cq_rings: &[usize]) -> Option<Vec<OwnedFd>> {
     let held = punch(&cq_rings.iter().map(|start| start + PAGE).collect::<Vec<_>>())?;
     let complete = |count| (0..count).for_each(|_| pair.a.post_send(empty).expect("room"));
@@ -115,7 +117,8 @@ fn block_by_completions(pair: &Pair, empty: &SendRequest<'_>, cq_rings: &[usize]
     Some(held)
 }
 
-/// A client has the files of its queues, too, and can punch holes there: then nobody else is to blame, whose memory was touched before.
+/// A client has the files of its queues, too, and can punch holes there: then nobody else is to
+/// blame, whose memory was touched before.
 #[test]
 fn whose_queues_have_a_worker_wait_is_known() {
     if !is_alone("whose_queues_have_a_worker_wait_is_known") {
@@ -235,7 +238,8 @@ fn of_two_users_neither_has_the_other_ended() {
     assert!(other.is_closed(), "it was nobody else");
 }
 
-/// Whose memory was read and whose was written cannot be told apart by who is left: the guilty one may have left in time.
+/// Whose memory was read and whose was written cannot be told apart by who is left: the guilty one
+/// may have left in time.
 #[test]
 fn who_leaves_before_the_worker_goes_on_has_no_other_ended() {
     let served = Served::start();

@@ -1,4 +1,5 @@
-//! `roced check-config` and `roced run` with files that are right, wrong and not there, as an operator meets them.
+//! `roced check-config` and `roced run` with files that are right, wrong and not there, as an
+//! operator meets them.
 
 use std::{
     fs,

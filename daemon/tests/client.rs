@@ -1,4 +1,5 @@
-//! The client library against control thread and workers: data by every operation, threads, waiting, events.
+//! The client library against control thread and workers: data by every operation, threads,
+//! waiting, events.
 
 mod served;
 

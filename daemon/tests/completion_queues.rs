@@ -1,4 +1,5 @@
-//! One completion queue, two workers that complete into it: it grows and shrinks meanwhile, and a request makes one event.
+//! One completion queue, two workers that complete into it: it grows and shrinks meanwhile, and a
+//! request makes one event.
 
 mod served;
 
@@ -44,8 +45,9 @@ impl Pair {
     }
 }
 
-/// Queue pairs of both workers work without a pause while the queue changes its size, to one that holds nothing but what is under way
-/// and back. Each completion comes once, and those of a queue pair in order.
+/// Queue pairs of both workers work without a pause while the queue changes its size, to one that
+/// holds nothing but what is under way and back. Each completion comes once, and those of a queue
+/// pair in order.
 #[test]
 fn a_queue_that_changes_its_size_loses_and_reorders_nothing() {
     const ROUNDS: u32 = 200;

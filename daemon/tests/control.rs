@@ -1,4 +1,5 @@
-//! Client sessions as a stranger on the socket sees them: what is refused, what ends a session, and that nothing is left behind.
+//! Client sessions as a stranger on the socket sees them: what is refused, what ends a session, and
+//! that nothing is left behind.
 
 mod served;
 
@@ -458,7 +459,8 @@ fn who_does_not_read_its_replies_is_dropped() {
     let mut other = opened(&served);
     let raw = opened(&served);
     let message = Message::new(<ListDevice as roced_shared::abi::control::Call>::OP, 1, &Index { index: 0 });
-    // Sends until the daemon has had enough; its socket then is closed, whatever waits there to be read.
+    // Sends until the daemon has had enough; its socket then is closed, whatever waits there to be
+    // read.
     let mut bytes = 0;
     while nix::sys::socket::send(raw.as_fd().as_raw_fd(), message.as_bytes(), nix::sys::socket::MsgFlags::MSG_NOSIGNAL)
         .is_ok()

@@ -32,7 +32,8 @@ fn one_user_leaves_places_for_others() {
     let limits = Limits { clients: 4, clients_of_user: 3, ..Limits::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let mut ours = [(); 3].map(|()| opened(&served));
-    // Some are told so, and who asks for more than that is turned away; others find room all the same.
+    // Some are told so, and who asks for more than that is turned away; others find room all the
+    // same.
     let mut beyond: Vec<Raw> = (0..20).map(|_| Raw::connect(&served.socket)).collect();
     eventually("some were let in to be told", || served.sessions() == 3 + 4);
     assert_eq!(hello(&mut beyond[0]), Err((Refusal::Limit, [3, 0])));
@@ -53,7 +54,8 @@ fn one_user_leaves_places_for_others() {
     drop([(); 3].map(|()| opened(&served)));
 }
 
-/// However fast they come: between so many and so many others are served, and the watchdog hears that the control thread lives.
+/// However fast they come: between so many and so many others are served, and the watchdog hears
+/// that the control thread lives.
 #[test]
 fn who_comes_in_crowds_comes_in_pieces() {
     const CROWD: usize = 100;

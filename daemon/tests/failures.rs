@@ -1,4 +1,5 @@
-//! What the client library makes of failures: whose they are, what is flushed, who is not disturbed, and the daemon's death.
+//! What the client library makes of failures: whose they are, what is flushed, who is not
+//! disturbed, and the daemon's death.
 
 mod served;
 
@@ -228,7 +229,8 @@ fn a_client_that_breaks_its_ring_is_ended_and_the_others_go_on() {
     let theirs = other.memory();
     let before = ring_mappings();
     let broken = Pair::new(&served);
-    // The library has no call for this: the producer's index of the send rings, in the mappings that /proc shows.
+    // The library has no call for this: the producer's index of the send rings, in the mappings
+    // that /proc shows.
     let memory = fs::File::options().write(true).open("/proc/self/mem").expect("procfs");
     for mapping in ring_mappings().difference(&before) {
         memory.write_all_at(&0x0bad_0bad_u32.to_ne_bytes(), *mapping).expect("it is mapped for writing");

@@ -1,6 +1,8 @@
-//! Very many queue pairs: what each costs the daemon while it is idle, and that nothing is left of it.
+//! Very many queue pairs: what each costs the daemon while it is idle, and that nothing is left of
+//! it.
 //!
-//! The allocator of this program counts what the control thread, which makes and frees every object, has of it.
+//! The allocator of this program counts what the control thread, which makes and frees every
+//! object, has of it.
 #![expect(unsafe_code, reason = "counts for the system's allocator")]
 
 mod served;
@@ -25,7 +27,8 @@ fn count(bytes: isize) {
     LIVE.with(|live| live.set(live.get() + bytes));
 }
 
-// SAFETY: everything is the system allocator's; the counter is a thread-local without a destructor, so it needs no memory.
+// SAFETY: everything is the system allocator's; the counter is a thread-local without a destructor,
+// so it needs no memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -88,7 +91,8 @@ fn options() -> ConnectOptions {
     ConnectOptions { sgid_index: Some(0), path_mtu_bytes: Some(4096), ..ConnectOptions::default() }
 }
 
-/// Of those sizes that a program has who asks for little, and a thousand, so that what tables have in advance does not count.
+/// Of those sizes that a program has who asks for little, and a thousand, so that what tables have
+/// in advance does not count.
 #[test]
 fn an_idle_connected_queue_pair_costs_less_than_four_kib() {
     const QPS: usize = 1000;
@@ -103,7 +107,8 @@ fn an_idle_connected_queue_pair_costs_less_than_four_kib() {
     drop((qps, warm));
 }
 
-/// As many as a large machine would have, of several clients; then they are gone, and so is all that they had.
+/// As many as a large machine would have, of several clients; then they are gone, and so is all
+/// that they had.
 #[test]
 fn ten_thousand_queue_pairs_come_and_go_and_leave_nothing() {
     if !served::is_alone("ten_thousand_queue_pairs_come_and_go_and_leave_nothing") {
@@ -141,7 +146,8 @@ fn ten_thousand_queue_pairs_come_and_go_and_leave_nothing() {
     std::thread::sleep(std::time::Duration::from_secs(2));
     drop(connected(&Device::open_at(&served.socket, DEVICE).expect("it is served"), 2, &options()));
     served.wait_until_empty();
-    // A list that has grown keeps its room, some 13 bytes of each; whatever was made for a queue pair and forgotten would come on top.
+    // A list that has grown keeps its room, some 13 bytes of each; whatever was made for a queue
+    // pair and forgotten would come on top.
     let left = live(&served) - before;
     assert!(left < 16 * QPS as isize, "{left} bytes are left");
 }

@@ -1,4 +1,5 @@
-//! Mappings, of which a process has a limited number: clients cannot bring the daemon to that limit, and at it nothing of theirs breaks.
+//! Mappings, of which a process has a limited number: clients cannot bring the daemon to that
+//! limit, and at it nothing of theirs breaks.
 #![expect(unsafe_code, reason = "maps memory, and registers it")]
 
 mod served;
@@ -148,7 +149,8 @@ impl Drop for Full {
     }
 }
 
-/// Pages of one file one behind the other, which the kernel would make one mapping of: at the limit none could be taken out of it again.
+/// Pages of one file one behind the other, which the kernel would make one mapping of: at the limit
+/// none could be taken out of it again.
 #[test]
 fn memory_is_freed_where_nothing_more_can_be_mapped() {
     if !is_alone("memory_is_freed_where_nothing_more_can_be_mapped") {
@@ -172,7 +174,8 @@ fn memory_is_freed_where_nothing_more_can_be_mapped() {
     opened(&served).call::<AllocMemory>(MemoryRequest { bytes: 1 }).expect("it is served on");
 }
 
-/// Where a mapping was made one with others after all, it is unmapped as soon as that can be, and counts so long.
+/// Where a mapping was made one with others after all, it is unmapped as soon as that can be, and
+/// counts so long.
 #[test]
 fn what_cannot_be_unmapped_is_tried_again() {
     if !is_alone("what_cannot_be_unmapped_is_tried_again") {

@@ -1,6 +1,8 @@
-//! A worker allocates and frees nothing: not in a turn with traffic, not for a command, not when it sleeps and wakes.
+//! A worker allocates and frees nothing: not in a turn with traffic, not for a command, not when it
+//! sleeps and wakes.
 //!
-//! The allocator of this program counts what the worker's thread asks of it, from its first turn to its last.
+//! The allocator of this program counts what the worker's thread asks of it, from its first turn to
+//! its last.
 #![expect(unsafe_code, reason = "counts for the system's allocator")]
 
 mod rig;
@@ -39,7 +41,8 @@ fn count() {
     CALLS.with(|calls| calls.set(calls.get().map(|calls| calls + 1)));
 }
 
-// SAFETY: everything is the system allocator's; the counter is a thread-local without a destructor, so it needs no memory.
+// SAFETY: everything is the system allocator's; the counter is a thread-local without a destructor,
+// so it needs no memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -105,7 +108,8 @@ fn run_counted<N: Nic>(worker: &mut Worker<N>) {
     assert_eq!(calls, 0, "calls of the allocator on the worker's thread");
 }
 
-/// SEND, WRITE and READ of `bytes`, and an atomic operation, between the client's two queue pairs, `rounds` times, data compared.
+/// SEND, WRITE and READ of `bytes`, and an atomic operation, between the client's two queue pairs,
+/// `rounds` times, data compared.
 fn exchange(client: &mut Client, rounds: u64, bytes: u32) {
     let (key, half) = (client.key, client.memory.len() / 2);
     let mut data = vec![0; bytes as usize];

@@ -1,4 +1,5 @@
-//! Objects of which the program has promised that one thread at a time uses them: they work as others do, and have no locks.
+//! Objects of which the program has promised that one thread at a time uses them: they work as
+//! others do, and have no locks.
 #![expect(unsafe_code, reason = "makes the promise")]
 
 mod served;

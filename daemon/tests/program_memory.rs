@@ -1,4 +1,5 @@
-//! Memory of the program itself, registered: data by every operation, and what no client may have the daemon map.
+//! Memory of the program itself, registered: data by every operation, and what no client may have
+//! the daemon map.
 #![expect(unsafe_code, reason = "registers memory that the daemon writes to behind the compiler's back")]
 
 mod held;
@@ -50,7 +51,8 @@ fn heap_and_stack_are_reached_by_every_operation() {
     let pair = Pair::new(&served);
     let bytes = 300_001;
     let (mut heap, mut stack) = (pattern(1, bytes), [0u8; 5000]);
-    // SAFETY: both live until the regions are dropped; what peers write is looked at by the regions' own methods.
+    // SAFETY: both live until the regions are dropped; what peers write is looked at by the
+    // regions' own methods.
     let (source, target) = unsafe {
         let source = pair.pd.register_at(heap.as_mut_ptr(), bytes, heap.as_ptr().addr() as u64, Access::ALL);
         // Under addresses of its own.
@@ -266,7 +268,8 @@ impl Mapped {
         range: std::ops::Range<usize>,
         access: Access,
     ) -> Result<MemoryRegion, Error> {
-        // SAFETY: each test drops its regions before its mappings, and looks at the bytes by the regions.
+        // SAFETY: each test drops its regions before its mappings, and looks at the bytes by the
+        // regions.
         unsafe { pd.register_at(self.at(range.start), range.len(), self.at(range.start).addr() as u64, access) }
     }
 }
@@ -316,7 +319,8 @@ fn what_the_program_shares_stays_where_it_is() {
         assert_eq!(&bytes, b"hello", "the file has it: nothing was replaced");
     }
     assert_eq!(bytes_by_way(&served), [4096, 0, 0]);
-    // Memory of the library's own lies where it lies, whoever names it, from its first byte to its last.
+    // Memory of the library's own lies where it lies, whoever names it, from its first byte to its
+    // last.
     let address = local.as_ptr();
     // SAFETY: it lives until the regions are dropped.
     let register =
@@ -375,7 +379,8 @@ fn a_file_that_shrinks_ends_its_session_and_no_other() {
     bystander.send(&SendRequest::write(&[other.sge(..50)], other.remote().at(50))).ok().expect("it is served on");
 }
 
-/// Another user's file that may be read, in a program without privileges: whatever it tries, no peer of it writes there.
+/// Another user's file that may be read, in a program without privileges: whatever it tries, no
+/// peer of it writes there.
 #[test]
 fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
     const NAME: &str = "a_file_that_a_user_may_only_read_is_not_written_for_it";
@@ -396,7 +401,8 @@ fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
     };
     let (for_library, for_stranger) = (connect(), connect());
     let as_nobody = || {
-        // SAFETY: this thread is the only one of the forked child. The library's wrapper would look for others.
+        // SAFETY: this thread is the only one of the forked child. The library's wrapper would look
+        // for others.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
         assert!(OpenOptions::new().write(true).open(file.path()).is_err(), "it may not write");
         let read_only = File::open(file.path()).expect("it may read");
@@ -483,9 +489,10 @@ fn cost_of_registration() {
     }
 }
 
-/// How long a registration, or its end, holds up one of two threads that write all over the memory meanwhile, and what holds them; and the same while
-/// another thread only copies as much, and while nothing goes on. What a thread waits for a core is not counted, and of what holds one for too long, what the host of a
-/// virtual machine took.
+/// How long a registration, or its end, holds up one of two threads that write all over the memory
+/// meanwhile, and what holds them; and the same while another thread only copies as much, and while
+/// nothing goes on. What a thread waits for a core is not counted, and of what holds one for too
+/// long, what the host of a virtual machine took.
 #[test]
 #[ignore = "a measurement: run it on a quiet machine"]
 fn threads_held_up_by_registration() {
@@ -550,6 +557,7 @@ fn threads_held_up_by_registration() {
             ours.into_iter().flat_map(|by| [By::Others, By::Kernel].map(|it| by[it as usize].longest_without(&paused)));
         longest = held.max().unwrap_or_default();
     }
-    // Of the largest. With small ones threads sleep more often, and a core that the host gives back late wakes them late.
+    // Of the largest. With small ones threads sleep more often, and a core that the host gives back
+    // late wakes them late.
     assert!(longest <= LIMIT, "a thread was held for {longest:?} while all cores went on");
 }

@@ -1,4 +1,5 @@
-//! Memory of the program that nobody else can map, registered: it stays where it is. Data by every operation, and what no client gains by it.
+//! Memory of the program that nobody else can map, registered: it stays where it is. Data by every
+//! operation, and what no client gains by it.
 #![expect(unsafe_code, reason = "registers memory that the daemon writes to behind the compiler's back")]
 
 mod served;
@@ -52,8 +53,9 @@ impl Private {
         Self { base: base.expect("it can be mapped").cast(), bytes }
     }
 
-    /// Another mapping in its place from `offset` on: of an empty file, so that there is nothing, or of no file. (Nothing at all would be anybody's
-    /// to map there: the daemon is in this process.)
+    /// Another mapping in its place from `offset` on: of an empty file, so that there is nothing,
+    /// or of no file. (Nothing at all would be anybody's to map there: the daemon is in this
+    /// process.)
     fn replace(&self, offset: usize, there: bool) {
         let at = NonZeroUsize::new(self.base.as_ptr().addr() + offset);
         let length = NonZeroUsize::new(self.bytes - offset).expect("some");
@@ -72,7 +74,8 @@ impl Private {
 
     fn register(&self, pd: &ProtectionDomain, access: Access) -> Result<MemoryRegion, Error> {
         let address = self.base.as_ptr().expose_provenance() as u64;
-        // SAFETY: each test drops its regions before its mappings, or has the daemon alone touch them.
+        // SAFETY: each test drops its regions before its mappings, or has the daemon alone touch
+        // them.
         unsafe { pd.register_at(self.base.as_ptr(), self.bytes, address, access) }
     }
 }
@@ -93,7 +96,8 @@ const DATA_BYTES: usize = 200_000;
 /// Begins with something other than zeros, so it lies in the file of this program.
 static mut DATA: [u8; DATA_BYTES] = [0x77; DATA_BYTES];
 
-/// Moves data by every operation between `region` and memory that is mapped, in lengths at which accesses end differently.
+/// Moves data by every operation between `region` and memory that is mapped, in lengths at which
+/// accesses end differently.
 fn every_operation(pair: &Pair, region: &MemoryRegion) {
     let bytes = region.len();
     let other = pair.pd.allocate(bytes, Access::ALL).expect("memory");
@@ -248,7 +252,8 @@ fn frames_carry_it_both_ways() {
     }
 }
 
-/// What is told of is there, also when it lies in memory of another kind; and the last byte of a WRITE comes last.
+/// What is told of is there, also when it lies in memory of another kind; and the last byte of a
+/// WRITE comes last.
 #[test]
 fn nothing_is_seen_before_what_came_first() {
     let served = Served::start();
@@ -297,7 +302,8 @@ fn memory_that_is_gone_ends_its_session_and_no_other() {
     is_served_on(&bystander);
 }
 
-/// What is lent is read when it arrives. That it is gone then is its owner's affair: who receives, or has asked for it, loses its peer and nothing else.
+/// What is lent is read when it arrives. That it is gone then is its owner's affair: who receives,
+/// or has asked for it, loses its peer and nothing else.
 #[test]
 fn memory_that_is_gone_when_it_was_lent_is_no_fault_of_who_receives() {
     for operation in ["send", "write", "read"] {
@@ -330,7 +336,8 @@ fn memory_that_is_gone_when_it_was_lent_is_no_fault_of_who_receives() {
     }
 }
 
-/// A page that its program does not let come holds nobody but its own session, and that not for long.
+/// A page that its program does not let come holds nobody but its own session, and that not for
+/// long.
 #[test]
 fn memory_that_does_not_answer_ends_its_session_and_holds_no_other() {
     const NAME: &str = "memory_that_does_not_answer_ends_its_session_and_holds_no_other";
@@ -378,7 +385,8 @@ fn whole(fd: &impl AsRawFd, mapped: &Private) -> (MapMemoryRequest, RawFd) {
     (MapMemoryRequest { offset, bytes: 4096, writable: 1, origin: origin::PROXIED }, fd.as_raw_fd())
 }
 
-/// The daemon acts on a descriptor that the client has opened, and only if it is of some process's memory.
+/// The daemon acts on a descriptor that the client has opened, and only if it is of some process's
+/// memory.
 #[test]
 fn descriptors_of_anything_else_are_refused() {
     let served = Served::start();

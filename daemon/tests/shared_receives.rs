@@ -1,4 +1,5 @@
-//! Shared receive queues, by the client library and as a stranger on the socket, against control thread and workers.
+//! Shared receive queues, by the client library and as a stranger on the socket, against control
+//! thread and workers.
 
 mod served;
 
@@ -26,7 +27,8 @@ const SOON: Duration = Duration::from_secs(20);
 /// Bytes of each receive's buffer, several packets.
 const BUFFER: usize = 10_000;
 
-/// One program with a shared receive queue, and queue pairs that take from it, each connected to a queue pair of another program.
+/// One program with a shared receive queue, and queue pairs that take from it, each connected to a
+/// queue pair of another program.
 struct Hub {
     device: Device,
     pd: ProtectionDomain,
@@ -130,8 +132,9 @@ fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + at / 251 + seed * 7) as u8).collect()
 }
 
-/// Six programs send at the same time, messages of many lengths, to one that has fewer receives than they send: each message takes one
-/// receive, has it for itself, and of each queue pair they come in order.
+/// Six programs send at the same time, messages of many lengths, to one that has fewer receives
+/// than they send: each message takes one receive, has it for itself, and of each queue pair they
+/// come in order.
 #[test]
 fn many_queue_pairs_take_from_one_queue() {
     const MESSAGES: usize = 100;
@@ -230,7 +233,8 @@ fn a_queue_pair_that_fails_tells_its_last_wqe_and_leaves_the_others_theirs() {
     assert_eq!(hub.srq.outstanding(), 0);
 }
 
-/// Receives whose completions nobody reaped, for queue pair or completion queue ended before, give their room back.
+/// Receives whose completions nobody reaped, for queue pair or completion queue ended before, give
+/// their room back.
 #[test]
 fn what_is_not_reaped_is_done_all_the_same() {
     let served = Served::start();
@@ -398,7 +402,8 @@ fn a_queue_in_use_does_not_end_and_neither_does_its_domain() {
     assert_eq!(gone, Err((Refusal::NoSuchObject, [srqn.into(), 0])));
 }
 
-/// A client's limit, the device's, and that of its memory; and that a client that dies, its queue pairs in the middle of messages, leaves nothing.
+/// A client's limit, the device's, and that of its memory; and that a client that dies, its queue
+/// pairs in the middle of messages, leaves nothing.
 #[test]
 fn queues_have_limits_and_those_of_a_client_that_dies_make_room() {
     let client = ClientLimits { srqs: 2, memory_mib: 1, ..ClientLimits::default() };

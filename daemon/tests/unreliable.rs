@@ -203,7 +203,8 @@ fn a_datagram_that_may_not_or_finds_no_room_is_lost_and_nobody_harmed() {
     let ends = |count| {
         program.reap(count).iter().map(|one| one.ok().map(|one| (one.wr_id, one.byte_len as usize))).collect::<Vec<_>>()
     };
-    // What goes to the same worker arrives in order: what arrives last says what became of the others.
+    // What goes to the same worker arrives in order: what arrives last says what became of the
+    // others.
     receive(neighbor, &room, 1);
     send(b"no room", b, QKEY);
     send(b"room", neighbor, QKEY);
@@ -316,7 +317,8 @@ fn what_is_sent_to_a_group_reaches_all_that_are_attached_on_every_worker() {
     }
 }
 
-/// The specification's multicast: who is of a group hears what it sends to it. Queue pairs that share receives take one each.
+/// The specification's multicast: who is of a group hears what it sends to it. Queue pairs that
+/// share receives take one each.
 #[test]
 fn a_sender_hears_itself_and_members_that_share_receives_take_one_each() {
     let served = Served::start();

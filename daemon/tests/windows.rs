@@ -1,4 +1,5 @@
-//! Memory windows and other keys that change, by the client library, against control thread and several workers.
+//! Memory windows and other keys that change, by the client library, against control thread and
+//! several workers.
 
 mod served;
 
@@ -72,7 +73,8 @@ fn connect(here: &End, there: &End, at: usize) {
     b.connect(&a.address(0).expect("a GID"), &options).expect("a is here");
 }
 
-/// A server whose memory is to be reached, and a client; each has a queue pair on each of two workers.
+/// A server whose memory is to be reached, and a client; each has a queue pair on each of two
+/// workers.
 fn pair(served: &Served) -> (End, End) {
     let (server, client) = (End::new(served, 2, BINDABLE | Access::LOCAL_WRITE), End::new(served, 2, Access::ALL));
     (0..2).for_each(|at| connect(&server, &client, at));
@@ -89,8 +91,8 @@ fn word(server: &End, at: usize) -> u64 {
     server.memory.atomic(at).load(std::sync::atomic::Ordering::Acquire)
 }
 
-/// A window of type 1 is bound by the queue pair of one worker and used by that of the other. Once its binding has completed it opens there,
-/// and once it is bound away it does not, not once.
+/// A window of type 1 is bound by the queue pair of one worker and used by that of the other. Once
+/// its binding has completed it opens there, and once it is bound away it does not, not once.
 #[test]
 fn bound_on_one_worker_used_on_another_taken_back_and_refused() {
     let served = two_workers();
@@ -110,7 +112,8 @@ fn bound_on_one_worker_used_on_another_taken_back_and_refused() {
     }
 }
 
-/// The same under a stream of WRITEs: from the moment that the taking back has completed not a byte changes any more.
+/// The same under a stream of WRITEs: from the moment that the taking back has completed not a byte
+/// changes any more.
 #[test]
 fn a_stream_through_a_window_ends_where_its_taking_back_completes() {
     let served = two_workers();
@@ -191,7 +194,8 @@ fn a_window_of_type_two_is_its_queue_pairs_and_a_send_takes_it_back() {
     }
 }
 
-/// IBTA v1 10.6.7: only the queue pair to which a window of type 2B is bound takes it back by LOCAL_INV.
+/// IBTA v1 10.6.7: only the queue pair to which a window of type 2B is bound takes it back by
+/// LOCAL_INV.
 #[test]
 fn a_queue_pair_does_not_invalidate_the_window_of_another() {
     let served = two_workers();
@@ -233,7 +237,8 @@ fn range_rights_and_addresses_are_the_windows() {
     check(Access::REMOTE_WRITE, &|to| SendRequest::read(&[], RemoteMemory { va: 1 << 40, ..to }), Status::Success);
 }
 
-/// What ends in a completion with [`Status::WindowBind`], and the region that cannot go while a window is bound to it.
+/// What ends in a completion with [`Status::WindowBind`], and the region that cannot go while a
+/// window is bound to it.
 #[test]
 fn what_cannot_be_bound_is_refused() {
     let served = two_workers();

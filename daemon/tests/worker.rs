@@ -1,4 +1,5 @@
-//! Workers as their control thread and their clients see them: frames on the wrong queue, broken clients, what is refused.
+//! Workers as their control thread and their clients see them: frames on the wrong queue, broken
+//! clients, what is refused.
 
 mod rig;
 
@@ -170,7 +171,8 @@ fn a_frame_for_another_device_is_dropped_unless_it_was_handed_over() {
     let theirs = rig.client(1, 1 << 16, &[1]);
     rig.connect(&ours.qps[0], &theirs.qps[0], Egress::Nic { flow: 0 });
     ours.qps[0].post_send(SendOp::Write, ours.key, 0, 100, (0, theirs.key));
-    // The loop is read as a queue of the first station, device 0; the queue pair is one of device 1.
+    // The loop is read as a queue of the first station, device 0; the queue pair is one of device
+    // 1.
     let dropped = wait_for(|| {
         let dropped = snapshot(&mut rig, 0).endpoints[0].drops.get(DropReason::NoSuchQp);
         (dropped > 0).then_some(dropped)

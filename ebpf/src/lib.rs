@@ -1,12 +1,14 @@
 //! The XDP program that steers RoCE frames to AF_XDP sockets, as the bytes of an ELF object.
 //!
-//! The program is `roced_xdp.bpf.c`, in C, compiled by clang when this crate is built. What it shares with the daemon
-//! (names of maps, keys, verdicts) stands in `steer.h` and in `roced_shared::steer`.
+//! The program is `roced_xdp.bpf.c`, in C, compiled by clang when this crate is built. What it
+//! shares with the daemon (names of maps, keys, verdicts) stands in `steer.h` and in
+//! `roced_shared::steer`.
 
 /// The object file, aligned as ELF readers want it.
 pub static OBJECT: &[u8] = &ALIGNED.bytes;
 
-/// Puts `bytes` on an 8-byte boundary: `include_bytes!` alone promises none, and ELF structures are read in place.
+/// Puts `bytes` on an 8-byte boundary: `include_bytes!` alone promises none, and ELF structures are
+/// read in place.
 #[repr(C)]
 struct Aligned<Bytes: ?Sized> {
     align: [u64; 0],

@@ -18,7 +18,8 @@ const EXIT_CODES: &str = "Exit code: 0 all went well; 1 it did not (the message 
 
 /// Measures latency and throughput of RDMA over roced, and verifies the data.
 ///
-/// One side runs `roce-perf serve`, the other `ping` or `bw`. The local roced is the one whose socket $ROCED_SOCKET names.
+/// One side runs `roce-perf serve`, the other `ping` or `bw`. The local roced is the one whose
+/// socket $ROCED_SOCKET names.
 #[derive(Debug, Parser)]
 #[command(name = "roce-perf", version, after_help = EXIT_CODES)]
 pub(crate) struct PerfArgs {
@@ -213,8 +214,9 @@ impl std::fmt::Display for Op {
     }
 }
 
-/// The depth of a run that names none: as many messages as lie in 16 MiB, 2 to 64. More than 64 under way gains nothing (a
-/// guess until `scripts/bench` shows the curve), and buffers that do not fit a cache cost.
+/// The depth of a run that names none: as many messages as lie in 16 MiB, 2 to 64. More than 64
+/// under way gains nothing (a guess until `scripts/bench` shows the curve), and buffers that do not
+/// fit a cache cost.
 pub(crate) fn default_depth(size: u64) -> u32 {
     ((16 << 20) / size.max(1)).clamp(2, 64) as u32
 }

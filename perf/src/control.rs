@@ -1,4 +1,5 @@
-//! The control channel: a TCP connection on which both sides say what they want and what they found, a line of JSON at a time.
+//! The control channel: a TCP connection on which both sides say what they want and what they
+//! found, a line of JSON at a time.
 //!
 //! ```text
 //!   client                                   server
@@ -11,9 +12,10 @@
 //!                                    ◄──     Verdict {what it compared}
 //! ```
 //!
-//! Either side may say `Failed {problem}` instead of anything. Nothing waits without a deadline: not connecting, not an
-//! answer, not silence in the middle of a run. A thread of its own says `Alive`, so that a side that is busy for seconds with
-//! gigabytes is not taken for dead, and one that is stopped or cut off is.
+//! Either side may say `Failed {problem}` instead of anything. Nothing waits without a deadline:
+//! not connecting, not an answer, not silence in the middle of a run. A thread of its own says
+//! `Alive`, so that a side that is busy for seconds with gigabytes is not taken for dead, and one
+//! that is stopped or cut off is.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -36,8 +38,8 @@ use crate::{
     statistics::Statistics,
 };
 
-/// Where `roce-perf serve` listens. Not 18515, where perftest and the pingpongs do: who runs both would hear from either that the other is
-/// of a wrong version.
+/// Where `roce-perf serve` listens. Not 18515, where perftest and the pingpongs do: who runs both
+/// would hear from either that the other is of a wrong version.
 pub(crate) const DEFAULT_PORT: u16 = 18511;
 
 /// Version of this protocol. Both sides must have the same.
@@ -46,14 +48,15 @@ const PROTOCOL: u32 = 1;
 /// How long connecting and hellos may take.
 pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a peer that is alive may work on something: gigabytes of memory to be made or compared, on a busy machine.
+/// How long a peer that is alive may work on something: gigabytes of memory to be made or compared,
+/// on a busy machine.
 pub(crate) const WORK_PATIENCE: Duration = Duration::from_secs(120);
 
 /// How often each side says that it is alive.
 const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// After how much silence the peer is taken for dead. Far above [`ALIVE_INTERVAL`], for TCP itself may have to repeat a lost
-/// segment several times on a bad path.
+/// After how much silence the peer is taken for dead. Far above [`ALIVE_INTERVAL`], for TCP itself
+/// may have to repeat a lost segment several times on a bad path.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// Longest line: the addresses of 1024 queue pairs take a tenth of it.
@@ -231,7 +234,8 @@ impl ControlChannel {
     /// Connects to `peer` and exchanges hellos.
     ///
     /// # Errors
-    /// When none of its addresses answers within [`ANSWER_PATIENCE`], or what answers is no server of this version.
+    /// When none of its addresses answers within [`ANSWER_PATIENCE`], or what answers is no server
+    /// of this version.
     pub(crate) fn connect(peer: &Peer) -> anyhow::Result<Self> {
         let deadline = Instant::now() + ANSWER_PATIENCE;
         let mut last = None;
@@ -316,7 +320,8 @@ impl ControlChannel {
         })
     }
 
-    /// Tells the peer that this is the end. It may be gone already, and then there is nobody to tell.
+    /// Tells the peer that this is the end. It may be gone already, and then there is nobody to
+    /// tell.
     pub(crate) fn say_failed(&mut self, error: &anyhow::Error) {
         // The caller is about to report `error` itself; a second one would only hide it.
         let _ = self.say(&ControlMessage::Failed { problem: format!("{error:#}") });
@@ -340,7 +345,8 @@ impl ControlChannel {
             }
             self.stream.set_read_timeout(Some(rest.min(ALIVE_INTERVAL)))?;
             self.receive()?;
-            // Only now: this side may have been busy for longer than that, and what the peer said meanwhile counts.
+            // Only now: this side may have been busy for longer than that, and what the peer said
+            // meanwhile counts.
             self.check_silence()?;
         }
     }
@@ -366,7 +372,8 @@ impl ControlChannel {
 
     /// What the peer said, without waiting. [`ControlMessage::Failed`] is given like any other.
     fn hear(&mut self) -> anyhow::Result<Option<ControlMessage>> {
-        // The heart's stream is the same open file. It would notice only with a full send buffer, hours of a peer that does not listen.
+        // The heart's stream is the same open file. It would notice only with a full send buffer,
+        // hours of a peer that does not listen.
         self.stream.set_nonblocking(true)?;
         let received = self.receive();
         self.stream.set_nonblocking(false)?;
@@ -441,7 +448,8 @@ mod tests {
         (client, server.join().expect("the server does not fail"))
     }
 
-    /// What `ControlChannel::connect` says of a server that answers every connection with `answer` and closes it when told.
+    /// What `ControlChannel::connect` says of a server that answers every connection with `answer`
+    /// and closes it when told.
     fn connect_to(answer: &'static str, keep_open: Duration) -> String {
         let (listener, peer) = listener();
         let server = thread::spawn(move || {

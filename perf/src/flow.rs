@@ -1,21 +1,25 @@
 //! Who may send when: the arithmetic of credits, apart from any queue pair.
 //!
-//! A receiver that compares data must not be overrun: a WRITE into a buffer that is still being looked at would make good data
-//! look wrong, and a SEND that finds no receive work request costs an RNR NAK. So a sender has at most `depth` messages that
-//! the receiver has not given back. The receiver gives back a quarter of the depth at a time, by a SEND without data whose
-//! immediate is the number of messages it is done with so far (its low 32 bits): credits are cumulative, so none can be lost
-//! or counted twice. For WRITEs, the last message of each such batch carries an immediate, which tells the receiver that all
-//! messages up to it are in place: a reliable connection executes requests in order.
+//! A receiver that compares data must not be overrun: a WRITE into a buffer that is still being
+//! looked at would make good data look wrong, and a SEND that finds no receive work request costs
+//! an RNR NAK. So a sender has at most `depth` messages that the receiver has not given back. The
+//! receiver gives back a quarter of the depth at a time, by a SEND without data whose immediate is
+//! the number of messages it is done with so far (its low 32 bits): credits are cumulative, so none
+//! can be lost or counted twice. For WRITEs, the last message of each such batch carries an
+//! immediate, which tells the receiver that all messages up to it are in place: a reliable
+//! connection executes requests in order.
 
 /// Messages in a batch of `depth`.
 pub(crate) const fn batch(depth: u32) -> u32 {
     if depth < 4 { 1 } else { depth / 4 }
 }
 
-/// Credits that can be under way at a time, at most: seven when seven messages make batches of one, and one more.
+/// Credits that can be under way at a time, at most: seven when seven messages make batches of one,
+/// and one more.
 pub(crate) const CREDITS_MAX: u32 = 8;
 
-/// Immediates of WRITEs that can be under way at a time: as many as credits, and the last message of all.
+/// Immediates of WRITEs that can be under way at a time: as many as credits, and the last message
+/// of all.
 pub(crate) const NOTICES_MAX: u32 = CREDITS_MAX + 1;
 
 /// The sender's side of one queue pair.
@@ -41,8 +45,9 @@ pub(crate) struct PostedWork {
 }
 
 impl Sending {
-    /// A sender of `quota` messages, or of as many as there is time for. With `waits_for_credit`, messages count as under way
-    /// until the receiver gives them back, else until they are complete.
+    /// A sender of `quota` messages, or of as many as there is time for. With `waits_for_credit`,
+    /// messages count as under way until the receiver gives them back, else until they are
+    /// complete.
     pub(crate) fn new(depth: u32, quota: Option<u64>, waits_for_credit: bool) -> Self {
         Self {
             depth: depth.into(),
@@ -148,8 +153,8 @@ impl Receiving {
         self.consumed
     }
 
-    /// Messages up to, without, the number whose low 32 bits are `count` are in place; gives that number.
-    /// Fewer than 2^32 are under way, so it is the next one with these bits.
+    /// Messages up to, without, the number whose low 32 bits are `count` are in place; gives that
+    /// number. Fewer than 2^32 are under way, so it is the next one with these bits.
     pub(crate) fn notice(&self, count: u32) -> u64 {
         self.consumed + u64::from(count.wrapping_sub(self.consumed as u32))
     }
@@ -191,8 +196,8 @@ mod tests {
         Some(post)
     }
 
-    /// Plays both sides: credits at once or as late as possible, messages seen as they come (SEND) or by notices only (WRITE).
-    /// Gives the most that was under way.
+    /// Plays both sides: credits at once or as late as possible, messages seen as they come (SEND)
+    /// or by notices only (WRITE). Gives the most that was under way.
     fn play(depth: u32, quota: u64, lazy: bool, by_notice: bool) -> u64 {
         let mut sender = Sending::new(depth, Some(quota), true);
         let mut receiver = Receiving::new(depth);

@@ -1,5 +1,5 @@
-//! Which of the device's GIDs a run uses: the address that the control connection has on this host, so that the network that
-//! the user named is the network that is measured.
+//! Which of the device's GIDs a run uses: the address that the control connection has on this host,
+//! so that the network that the user named is the network that is measured.
 
 use std::net::IpAddr;
 
@@ -14,8 +14,9 @@ pub(crate) struct GidChoice {
     pub(crate) rocev1: bool,
 }
 
-/// The GID of this version of RoCE for a control connection between `local` and `remote`, which is the peer's GID where that is known: the one that
-/// is `local`, else, where control runs over another network, the one of the same family nearest to `remote`.
+/// The GID of this version of RoCE for a control connection between `local` and `remote`, which is
+/// the peer's GID where that is known: the one that is `local`, else, where control runs over
+/// another network, the one of the same family nearest to `remote`.
 pub(crate) fn choose(gids: &[GidChoice], rocev1: bool, local: IpAddr, remote: IpAddr) -> Option<GidChoice> {
     let same_family = || gids.iter().filter(|gid| gid.rocev1 == rocev1 && gid.address.is_ipv4() == remote.is_ipv4());
     same_family()

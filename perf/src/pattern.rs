@@ -1,13 +1,15 @@
-//! The data that is sent, made so that wrong bytes, old bytes and bytes of another message are all told apart.
+//! The data that is sent, made so that wrong bytes, old bytes and bytes of another message are all
+//! told apart.
 //!
-//! Both ends make the same *tape* of pseudo-random words from a seed that is new in every run. Message `n` of queue pair `q`
-//! is the piece of the tape that begins at [`offset`]`(q, n)`; neighbors begin 8 bytes or more apart, so that a buffer that
-//! still holds an earlier message, or part of one, differs in nearly every word. A sender sends from its tape as it lies
-//! there; a receiver compares with its own tape. Neither has to make a pattern per message, so that verifying costs no more
-//! than one `memcmp`.
+//! Both ends make the same *tape* of pseudo-random words from a seed that is new in every run.
+//! Message `n` of queue pair `q` is the piece of the tape that begins at [`offset`]`(q, n)`;
+//! neighbors begin 8 bytes or more apart, so that a buffer that still holds an earlier message, or
+//! part of one, differs in nearly every word. A sender sends from its tape as it lies there; a
+//! receiver compares with its own tape. Neither has to make a pattern per message, so that
+//! verifying costs no more than one `memcmp`.
 
-/// Places where a message may begin on the tape. A prime above [`DEPTH_MAX`], so that the messages that follow one another in
-/// a buffer never begin at the same place.
+/// Places where a message may begin on the tape. A prime above [`DEPTH_MAX`], so that the messages
+/// that follow one another in a buffer never begin at the same place.
 const PLACES: u64 = 8191;
 
 /// Bytes from place to place.
@@ -23,10 +25,11 @@ pub(crate) const fn tape_bytes(size: u64) -> u64 {
     size + (PLACES - 1) * STRIDE
 }
 
-/// Where on the tape message `sequence` of queue pair `qp` (its place in the run, not its QPN) begins.
+/// Where on the tape message `sequence` of queue pair `qp` (its place in the run, not its QPN)
+/// begins.
 pub(crate) const fn offset(qp: u32, sequence: u64) -> u64 {
-    // Both factors are prime to PLACES: successive messages are far apart, and queue pairs run out of step. The sum cannot
-    // overflow: each term is below 2^46.
+    // Both factors are prime to PLACES: successive messages are far apart, and queue pairs run out
+    // of step. The sum cannot overflow: each term is below 2^46.
     ((sequence % PLACES) * 2719 + (qp as u64) * 1117) % PLACES * STRIDE
 }
 
@@ -191,7 +194,8 @@ mod tests {
         assert_eq!(furthest, Some(tape_bytes(0)));
     }
 
-    /// A buffer that was not written at all, or not to its end, holds what an earlier message left there.
+    /// A buffer that was not written at all, or not to its end, holds what an earlier message left
+    /// there.
     #[test]
     fn every_earlier_message_of_the_same_buffer_differs() {
         for depth in [1, 2, 64, u64::from(DEPTH_MAX)] {

@@ -25,7 +25,8 @@ impl Peer {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
                 let (host, port) = rest.split_once(']').with_context(|| format!("{text}: the ] is missing"))?;
-                // What follows the bracket without a colon is no port, and the number below will not parse.
+                // What follows the bracket without a colon is no port, and the number below will
+                // not parse.
                 (host, port.strip_prefix(':').unwrap_or(port))
             }
             // More than one colon without brackets is an IPv6 address.
@@ -50,7 +51,8 @@ impl Peer {
         if let Ok(address) = self.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, self.port)]);
         }
-        // The resolver has no deadline of its own, so it runs aside; a thread that never comes back ends with the process.
+        // The resolver has no deadline of its own, so it runs aside; a thread that never comes back
+        // ends with the process.
         let (sender, receiver) = mpsc::channel();
         let Self { host, port } = self.clone();
         thread::spawn(move || {

@@ -1,9 +1,10 @@
 //! Latency: one message there and back at a time.
 //!
-//! The server sends back the bytes that it received, from where it received them, and the client compares all of them: so what
-//! is verified went both ways. With SEND, both sides wait for completions. With WRITE, both watch the last byte of their
-//! buffer: every message ends with a *stamp* that differs from the one before, and a WRITE's last byte is there only when the
-//! rest is.
+//! The server sends back the bytes that it received, from where it received them, and the client
+//! compares all of them: so what is verified went both ways. With SEND, both sides wait for
+//! completions. With WRITE, both watch the last byte of their buffer: every message ends with a
+//! *stamp* that differs from the one before, and a WRITE's last byte is there only when the rest
+//! is.
 
 use std::{
     collections::VecDeque,
@@ -24,13 +25,15 @@ use crate::{
     session::{Event, Needs, RunSession, TICK},
 };
 
-/// Receive buffers that a side posts: as many as lie in 16 MiB, 4 to 16. With end-to-end credits a peer is told of each receive that it may
-/// use, so a receive queue of only a few buffers costs an ACK every few messages.
+/// Receive buffers that a side posts: as many as lie in 16 MiB, 4 to 16. With end-to-end credits a
+/// peer is told of each receive that it may use, so a receive queue of only a few buffers costs an
+/// ACK every few messages.
 fn buffers(run: &Run) -> u64 {
     ((16 << 20) / buffer_bytes(run).max(1)).clamp(4, 16)
 }
 
-/// Of so many sends one is signaled, as programs do that count microseconds: the echo says sooner than a completion that a message has arrived.
+/// Of so many sends one is signaled, as programs do that count microseconds: the echo says sooner
+/// than a completion that a message has arrived.
 const SENDS_PER_SIGNAL: u32 = 16;
 
 /// Sends that are posted and not known to be complete.
@@ -63,7 +66,8 @@ const fn buffer_bytes(run: &Run) -> u64 {
     run.size.next_multiple_of(64)
 }
 
-/// The last byte of message `sequence`: never 0, which is what a fresh buffer holds, and never that of the message before.
+/// The last byte of message `sequence`: never 0, which is what a fresh buffer holds, and never that
+/// of the message before.
 const fn stamp(sequence: u64) -> u8 {
     (sequence % 255) as u8 + 1
 }
@@ -128,12 +132,14 @@ impl<'a> PingSide<'a> {
         Ok(())
     }
 
-    /// Waits until message `sequence` is there; `tick` is called now and then and says whether to go on.
+    /// Waits until message `sequence` is there; `tick` is called now and then and says whether to
+    /// go on.
     fn await_message(&mut self, sequence: u64, mut tick: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<bool> {
         let mut polls = 0u32;
         while !self.is_there(sequence, polls)? {
             polls = polls.wrapping_add(1);
-            // Waiting for a completion takes its time; watching a byte does not, and the clock is worth many looks at it.
+            // Waiting for a completion takes its time; watching a byte does not, and the clock is
+            // worth many looks at it.
             let look = self.run.op != Op::Write || polls.is_multiple_of(WATCH_BURST);
             if look && self.looked.elapsed() >= TICK {
                 self.looked = Instant::now();
@@ -250,7 +256,8 @@ pub(crate) fn client(
         if run.op == Op::Send {
             side.post_receive(sequence + buffers(run))?;
         }
-        // The buffer may change: the echo shows that the message is there, and what is sent again is not executed again.
+        // The buffer may change: the echo shows that the message is there, and what is sent again
+        // is not executed again.
         side.await_room()?;
     }
     Ok(PingOutcome { sent: warm_up + count, elapsed: begin.elapsed(), times, compared_bytes })
@@ -288,8 +295,9 @@ impl<'a> Echo<'a> {
             }
             side.send(side.arrival(sequence), sequence)?;
             if side.run.op == Op::Send {
-                // Before the echo is complete: message `sequence + buffers` is sent only when the client has the echo of the one
-                // before it, and so this one; a duplicate of this one, if one is still sent, is never executed.
+                // Before the echo is complete: message `sequence + buffers` is sent only when the
+                // client has the echo of the one before it, and so this one; a duplicate of this
+                // one, if one is still sent, is never executed.
                 side.post_receive(sequence + buffers(side.run))?;
             }
             side.await_room()?;

@@ -37,7 +37,8 @@ pub(crate) struct RunReport {
     pub(crate) gbit_per_s: f64,
     /// Messages, or round trips, per second.
     pub(crate) messages_per_s: f64,
-    /// Time of a message: for `ping` of the round trip, for `bw` from posting to completion under load.
+    /// Time of a message: for `ping` of the round trip, for `bw` from posting to completion under
+    /// load.
     pub(crate) rtt_us: Percentiles,
     /// Steps of their distribution: a share of all, and the microseconds that it took at most.
     pub(crate) rtt_quantiles_us: Vec<(f64, f64)>,
@@ -73,7 +74,8 @@ pub(crate) struct LatencyTimes(Histogram<u64>);
 impl LatencyTimes {
     /// No times yet.
     pub(crate) fn new() -> Self {
-        // 1 ns to 10 minutes at three digits: no message takes longer, for the transport gives up before.
+        // 1 ns to 10 minutes at three digits: no message takes longer, for the transport gives up
+        // before.
         Self(Histogram::new_with_bounds(1, 600_000_000_000, 3).expect("bounds that make sense"))
     }
 
@@ -130,7 +132,8 @@ impl RunReport {
             messages_per_s: measured.messages as f64 / seconds,
             rtt_us: measured.times.percentiles(),
             rtt_quantiles_us: measured.times.quantiles(),
-            // Not what was asked for but what was done: nothing is verified unless every byte was compared.
+            // Not what was asked for but what was done: nothing is verified unless every byte was
+            // compared.
             verified: run.verify && bytes > 0 && measured.verified_bytes == bytes,
             retransmitted_packets: measured.client.retransmitted_packets + measured.server.retransmitted_packets,
             client: measured.client,

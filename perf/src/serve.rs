@@ -1,4 +1,5 @@
-//! `roce-perf serve`: the other side of a measurement, for one client after another and several at a time.
+//! `roce-perf serve`: the other side of a measurement, for one client after another and several at
+//! a time.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
@@ -28,7 +29,8 @@ use crate::{
 /// Runs at a time.
 const RUNS_MAX: usize = 64;
 
-/// Most memory of a run, for messages and what they are compared with: whoever reaches the port can ask for it.
+/// Most memory of a run, for messages and what they are compared with: whoever reaches the port can
+/// ask for it.
 const RUN_BYTES_MAX: u64 = 8 << 30;
 
 /// Serves until it is ended, or until one run is over with `--once`.
@@ -45,7 +47,8 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<()> {
         let (stream, from) = match listener.accept() {
             Ok(accepted) => accepted,
             Err(error) => {
-                // A client that gave up before it was accepted, or no fd free: the next one may do better.
+                // A client that gave up before it was accepted, or no fd free: the next one may do
+                // better.
                 eprintln!("roce-perf: accepting a connection: {error}");
                 thread::sleep(ANSWER_PATIENCE / 10);
                 continue;

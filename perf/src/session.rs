@@ -106,7 +106,8 @@ pub(crate) struct Needs {
 impl Needs {
     /// Completions that may wait to be taken.
     fn completions(&self) -> anyhow::Result<u32> {
-        // Queues are made with powers of two, and a completion that finds no room ends its queue pair.
+        // Queues are made with powers of two, and a completion that finds no room ends its queue
+        // pair.
         let per_qp = u64::from(self.sends.next_power_of_two()) + u64::from(self.receives.next_power_of_two());
         let all = per_qp * u64::from(self.qps);
         if all > COMPLETIONS_MAX {
@@ -178,7 +179,8 @@ impl RunSession {
         Ok(Self { qps, memory, gid, cq, numbers, reaped: vec![Completion::EMPTY; REAPED_MAX] })
     }
 
-    /// What the peer must know of each queue pair. `offers` says which part of the memory a queue pair's peer may reach.
+    /// What the peer must know of each queue pair. `offers` says which part of the memory a queue
+    /// pair's peer may reach.
     pub(crate) fn addresses(&self, offers: impl Fn(usize) -> Option<(u64, u64)>) -> roced_client::Result<Vec<QpInfo>> {
         let address = |(index, qp): (usize, &QueuePair)| {
             let QpAddress { qpn, psn, .. } = qp.address(self.gid.index)?;
@@ -218,7 +220,8 @@ impl RunSession {
         Ok(())
     }
 
-    /// Posts receives without buffers: for credits and notices, which bring four bytes of immediate and no data.
+    /// Posts receives without buffers: for credits and notices, which bring four bytes of immediate
+    /// and no data.
     pub(crate) fn post_empty_receives(&self, each: u32) -> roced_client::Result<()> {
         self.qps.iter().try_for_each(|qp| (0..each).try_for_each(|_| qp.post_recv(&RecvRequest::new(&[]))))
     }
@@ -242,7 +245,8 @@ impl RunSession {
         events.clear();
         for completion in &self.reaped[..taken] {
             let qp = *self.numbers.get(&completion.qpn).context("a completion of a queue pair that is not ours")?;
-            // The status by its name, for those who know it from verbs; the error itself says what it means.
+            // The status by its name, for those who know it from verbs; the error itself says what
+            // it means.
             completion.ok().with_context(|| format!("queue pair {qp} of the run: {:?}", completion.status))?;
             events.push(match completion.op {
                 CompletionOp::Recv | CompletionOp::RecvWriteImm => Event::Received {

@@ -1,4 +1,5 @@
-//! What happens when a child ends. Whoever started this program may have said that nobody wants to know, and then no child could be waited for.
+//! Disposition of SIGCHLD. A parent may have started this program with SIGCHLD ignored; then no
+//! child can be waited for.
 #![expect(unsafe_code, reason = "dispositions of signals")]
 
 use nix::{
@@ -6,18 +7,18 @@ use nix::{
     sys::signal::{SigHandler, Signal, signal},
 };
 
-/// What was before.
+/// The disposition before [`ChildSignal::take`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChildSignal(SigHandler);
 
 impl ChildSignal {
-    /// From now on children can be waited for.
+    /// Sets the default disposition, so that children can be waited for.
     pub(crate) fn take() -> Result<Self> {
-        // SAFETY: no handler is set, nor was there one in a program that has just begun.
+        // SAFETY: no handler is set, and a program that has just started has none.
         unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map(Self)
     }
 
-    /// As it was.
+    /// Restores the disposition.
     pub(crate) fn give_back(self) -> Result<()> {
         // SAFETY: as above.
         unsafe { signal(Signal::SIGCHLD, self.0) }.map(drop)

@@ -1,7 +1,8 @@
-//! What kernels with RDMA show of a device: `/dev/infiniband/uverbs0`, `/sys/class/infiniband/NAME/...`.
+//! Device files as kernels with RDMA have them: `/dev/infiniband/uverbs0`,
+//! `/sys/class/infiniband/NAME/...`.
 //!
-//! They are written when the program starts, and stay: addresses that come later are seen through the library, not here. Where they are shown is `namespace`'s affair, or
-//! `interposed`'s.
+//! They are written when the program starts and do not change: later addresses are visible through
+//! the library only. `namespace` or `interposed` puts them in place.
 
 use std::{
     ffi::CStr,
@@ -13,12 +14,13 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use roced_client::{Device, GidEntry, PortAttributes, RoceVersion};
 
-/// All that the daemon serves.
+/// All devices that the daemon serves.
 pub(crate) fn devices() -> Result<Vec<Device>> {
     Ok(Device::list()?.iter().map(|name| Device::open(name)).collect::<Result<_, _>>()?)
 }
 
-/// Makes their files below `root`. Programs look whether there is a character device, and theirs to open; nobody speaks to it: `null` makes another `/dev/null`.
+/// Creates the files of `devices` below `root`. Programs only check that a character device exists
+/// and can be opened, so `null` creates a copy of `/dev/null`.
 pub(crate) fn make(devices: &[Device], root: &Path, null: impl Fn(&Path) -> Result<()>) -> Result<()> {
     let (nodes, verbs) = (root.join("dev/infiniband"), root.join("sys/class/infiniband_verbs"));
     fs::create_dir_all(&nodes)?;
@@ -42,7 +44,7 @@ fn device_folder(device: &Device, folder: &Path) -> Result<()> {
     write(folder.join("sys_image_guid"), &guid.join(":"))?;
     write(folder.join("fw_ver"), env!("CARGO_PKG_VERSION"))?;
     port_folder(&folder.join("ports/1"), &port, &gids)?;
-    // The folder of the adapter, where programs look for its interface and its place in the machine.
+    // The folder of the adapter: programs read its interface and NUMA node there.
     let net = folder.join("device/net");
     write(folder.join("device/numa_node"), "-1")?;
     fs::create_dir_all(&net)?;
@@ -74,14 +76,15 @@ fn port_folder(folder: &Path, port: &PortAttributes, gids: &[GidEntry]) -> Resul
     Ok(())
 }
 
-/// A device's name comes from whoever serves the socket, and names a folder: it has to be one name, not a way to elsewhere.
+/// The device's name as a folder name. The process behind the socket chooses it, so it must be a
+/// single path component.
 fn folder_name(name: &str) -> Result<&Path> {
     let own = Path::new(name);
     ensure!(own.file_name() == Some(own.as_os_str()), "a device whose name is no file's: {name:?}");
     Ok(own)
 }
 
-/// In the words of sysfs.
+/// The RoCE version as sysfs writes it.
 const fn roce_type(version: RoceVersion) -> &'static str {
     match version {
         RoceVersion::V1 => "IB/RoCE v1",
@@ -89,17 +92,17 @@ const fn roce_type(version: RoceVersion) -> &'static str {
     }
 }
 
-/// The name of an interface.
+/// The name of the interface with this index.
 #[expect(unsafe_code, reason = "a call of the C library that fills a buffer")]
 fn interface_name(index: u32) -> Option<String> {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: the buffer has the length that the call asks for.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
-    // SAFETY: where the call succeeded, the buffer holds a text that ends.
+    // SAFETY: where the call succeeded, the buffer holds a null-terminated string.
     (!found.is_null()).then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
 }
 
-/// Makes a file, with the folders on the way to it.
+/// Writes a file and creates its parent folders.
 fn write(path: PathBuf, text: &str) -> Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

@@ -1,9 +1,13 @@
-//! `libroce_files.so`, preloaded by `roce-run --files` where it cannot mount anything: calls that name a file below `/dev/infiniband`,
-//! `/sys/class/infiniband` or `/sys/class/infiniband_verbs` name the file below the folder that `ROCE_RUN_FILES` names instead.
+//! `libroce_files.so`: redirects calls that name device files. `roce-run --files` preloads it where
+//! it cannot mount.
 //!
-//! It is the C library's functions that are replaced. What does not come by them is not redirected: system calls that a program makes itself,
-//! paths relative to an open folder or with `..` in them, and the entries of `/dev` and `/sys/class` themselves. A path that is no memory ends the program where
-//! the kernel would have said `EFAULT`.
+//! Paths below `/dev/infiniband`, `/sys/class/infiniband` and `/sys/class/infiniband_verbs` are
+//! replaced by paths below the folder in `ROCE_RUN_FILES`.
+//!
+//! Only functions of the C library are replaced. Not redirected: system calls that a program makes
+//! itself, paths relative to an open folder or with `..` in them, and the entries of `/dev` and
+//! `/sys/class` themselves. An invalid path pointer ends the program where the kernel would have
+//! returned `EFAULT`.
 #![expect(unsafe_code, reason = "functions of the C library, by their names")]
 
 use std::{
@@ -14,16 +18,17 @@ use std::{
 
 use libc::{DIR, FILE, dirent, dirent64, mode_t, size_t, ssize_t, stat as Stat, stat64 as Stat64, statx as Statx};
 
-/// What is replaced, with all that lies below, by the names on the way there.
+/// Redirected folders, as path components; everything below them is redirected, too.
 const FOLDERS: [&[&[u8]]; 3] =
     [&[b"dev", b"infiniband"], &[b"sys", b"class", b"infiniband"], &[b"sys", b"class", b"infiniband_verbs"]];
 
-/// Names the folder that has them. It is looked up each time: `roce-run` itself may run under this library, and takes the name away.
+/// Environment variable with the folder of the files. It is read on each call, because `roce-run`
+/// itself may run under this library and unsets it.
 const VARIABLE: &CStr = c"ROCE_RUN_FILES";
 
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
 
-/// Whether another file stands for this one.
+/// Whether this path is redirected.
 fn is_replaced(path: &[u8]) -> bool {
     let names = || path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
     let lies_in = |folder: &[&[u8]]| {
@@ -33,24 +38,25 @@ fn is_replaced(path: &[u8]) -> bool {
     path.first() == Some(&b'/') && FOLDERS.into_iter().any(lies_in) && !names().any(|name| name == b"..")
 }
 
-/// Calls with the path of the file that stands for `path`; with `path` where none does. Apart, for the sake of the stack of all other calls.
+/// Calls `call` with the replacement of `path`, or with `path` where there is none. A function of
+/// its own, so that other calls do not pay for its stack frame.
 #[cold]
 #[inline(never)]
 fn elsewhere<R>(path: &CStr, call: impl FnOnce(*const c_char) -> R) -> R {
-    // SAFETY: the name is a text.
+    // SAFETY: the name is a null-terminated string.
     let root = unsafe { libc::getenv(VARIABLE.as_ptr()) };
     if root.is_null() {
         return call(path.as_ptr());
     }
-    // SAFETY: what the environment has is a text; it is used before anything else is called here.
+    // SAFETY: `getenv` returned a string; it is used before any other call that could change it.
     let root = unsafe { CStr::from_ptr(root) };
     let mut whole = [0; PATH_BYTES_MAX];
-    // One that gets too long is left as it is, so that the caller hears of the path that it gave.
+    // A replacement that does not fit is not used: the error then names the caller's own path.
     let fits = join(root.to_bytes(), path.to_bytes(), &mut whole);
     call(if fits { whole.as_ptr().cast() } else { path.as_ptr() })
 }
 
-/// Says whether there is room, with a zero behind it.
+/// Joins both paths and a terminating zero into `whole`; false where they do not fit.
 fn join(root: &[u8], path: &[u8], whole: &mut [u8; PATH_BYTES_MAX]) -> bool {
     let bytes = root.len() + path.len();
     if bytes >= whole.len() {
@@ -61,7 +67,7 @@ fn join(root: &[u8], path: &[u8], whole: &mut [u8; PATH_BYTES_MAX]) -> bool {
     true
 }
 
-/// What a function gives that fails.
+/// The result of a failed call.
 trait Failed {
     const FAILED: Self;
 }
@@ -78,7 +84,8 @@ impl<T> Failed for *mut T {
     const FAILED: Self = ptr::null_mut();
 }
 
-/// A function of the same name behind this library: null until it was looked for, and after that when there is none.
+/// The next function of this name in the loader's order: null before the lookup, and if there is
+/// none.
 struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -97,14 +104,14 @@ impl Next {
         if !known.is_null() {
             return known;
         }
-        // SAFETY: the name is a text.
+        // SAFETY: the name is a null-terminated string.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.found.store(found, Ordering::Relaxed);
         found
     }
 }
 
-/// Replaces functions that are given a path, some of them behind other arguments.
+/// Defines replacements of functions that take a path, possibly after other arguments.
 macro_rules! replace {
     ($($name:ident($([$($before:ident: $of:ty),+])? path $(, $argument:ident: $type:ty)*) -> $result:ty;)*) => {
         $(
@@ -112,7 +119,7 @@ macro_rules! replace {
                 pub(super) static NEXT: super::Next = super::Next::of(concat!(stringify!($name), "\0"));
             }
 
-            /// As the C library's.
+            /// As the function of the C library.
             ///
             /// # Safety
             /// As there.
@@ -120,26 +127,27 @@ macro_rules! replace {
             pub unsafe extern "C" fn $name($($($before: $of,)+)? path: *const c_char $(, $argument: $type)*) -> $result {
                 let next = $name::NEXT.find();
                 if next.is_null() {
-                    // SAFETY: each thread has its own.
+                    // SAFETY: each thread has its own `errno`.
                     unsafe { *libc::__errno_location() = libc::ENOSYS };
                     return <$result>::FAILED;
                 }
-                // SAFETY: it is the function of that name, which has these arguments.
+                // SAFETY: the function of that name has these arguments.
                 let next = unsafe {
                     std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($($of,)+)? *const c_char $(, $type)*) -> $result>(next)
                 };
-                // SAFETY: the caller's promise; the path is his, or another that lives until the call is over.
+                // SAFETY: the caller's promise; both paths live until the call returns.
                 let call = |path| unsafe { next($($($before,)+)? path $(, $argument)*) };
                 if path.is_null() {
                     return call(path);
                 }
-                // SAFETY: the caller's promise: it is a text.
+                // SAFETY: the caller's promise: a null-terminated string.
                 let named = unsafe { CStr::from_ptr(path) };
                 if is_replaced(named.to_bytes()) { elsewhere(named, call) } else { call(path) }
             }
         )*
 
-        /// Looks for all of them before the program runs: later it may be while another thread has the loader's lock and waits for this one.
+        /// Looks up all functions before the program runs. A later lookup could deadlock with a
+        /// thread that holds the loader's lock and waits for this one.
         extern "C" fn find_all() {
             $( $name::NEXT.find(); )*
         }
@@ -156,8 +164,9 @@ type Compare = Option<unsafe extern "C" fn(*mut *const dirent, *mut *const diren
 type Select64 = Option<unsafe extern "C" fn(*const dirent64) -> c_int>;
 type Compare64 = Option<unsafe extern "C" fn(*mut *const dirent64, *mut *const dirent64) -> c_int>;
 
-// The mode of the first four is there for some flags only. Where it was not given it is whatever lies in its register, which the function behind does not
-// look at either: on x86-64 and aarch64 such an argument is passed as any other.
+// The first four take a mode with some flags only. Without it the register's content is passed on,
+// which the next function ignores: on x86-64 and aarch64 a variadic argument is passed as any
+// other.
 replace! {
     open(path, flags: c_int, mode: mode_t) -> c_int;
     open64(path, flags: c_int, mode: mode_t) -> c_int;
@@ -256,11 +265,11 @@ mod tests {
 
     #[test]
     fn calls_of_this_program_come_here_and_go_on() {
-        // SAFETY: texts that end.
+        // SAFETY: null-terminated strings.
         let (there, not_there) =
             unsafe { (access(c"/dev/null".as_ptr(), 0), access(c"/dev/infiniband/none".as_ptr(), 0)) };
         assert_eq!((there, not_there), (0, -1));
-        // SAFETY: as above; nobody else has this folder open.
+        // SAFETY: as above; this function alone uses the open folder.
         unsafe {
             let folder = opendir(c"/proc/self".as_ptr());
             assert!(!folder.is_null());

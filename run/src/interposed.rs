@@ -1,4 +1,5 @@
-//! Files that a program finds by replaced calls (`libroce_files.so`), where nothing can be mounted. They lie in a folder that goes when the program has ended.
+//! Device files without mounts: replaced calls (`libroce_files.so`) find them in a folder that is
+//! removed when the program has ended.
 #![expect(unsafe_code, reason = "what a child does before it becomes another program")]
 
 use std::{
@@ -22,10 +23,10 @@ use roced_client::Device;
 
 use crate::{child_signal::ChildSignal, device_files};
 
-/// Names the folder to the library that replaces the calls.
+/// Environment variable that tells `libroce_files.so` the folder.
 pub(crate) const FOLDER_VARIABLE: &str = "ROCE_RUN_FILES";
 
-/// What is handed on to the program.
+/// Signals forwarded to the program.
 const HANDED_ON: [Signal; 8] = [
     Signal::SIGTERM,
     Signal::SIGHUP,
@@ -37,7 +38,7 @@ const HANDED_ON: [Signal; 8] = [
     Signal::SIGQUIT,
 ];
 
-/// Runs `command` with the files of `devices`, and says how it ended, as a shell does.
+/// Runs `command` with the files of `devices` and returns its exit status as a shell reports it.
 pub(crate) fn run(mut command: Command, devices: &[Device]) -> Result<u8> {
     let folder = tempfile::Builder::new().prefix("roce-run-").tempdir().context("a folder for the files")?;
     device_files::make(devices, folder.path(), |path| Ok(symlink("/dev/null", path)?))?;
@@ -47,11 +48,11 @@ pub(crate) fn run(mut command: Command, devices: &[Device]) -> Result<u8> {
     let child_signal = ChildSignal::take()?;
     let before = move || {
         mask.thread_set_mask()?;
-        // Where this program is killed, the other one does not stay behind.
+        // If this process is killed, the program ends as well.
         set_pdeathsig(Signal::SIGTERM)?;
         Ok(child_signal.give_back()?)
     };
-    // SAFETY: it calls nothing but the kernel.
+    // SAFETY: the function makes system calls only.
     unsafe { command.pre_exec(before) };
     let child = command.spawn().with_context(|| format!("running {}", command.get_program().display()))?;
     wait(child, &SignalFd::new(&ours)?)
@@ -65,10 +66,10 @@ fn wait(mut child: Child, signals: &SignalFd) -> Result<u8> {
         }
         let Some(came) = signals.read_signal()? else { continue };
         let signal = HANDED_ON.into_iter().find(|signal| *signal as u32 == came.ssi_signo);
-        // What a key sends, the program has as well.
+        // The terminal sends its signals to the program as well.
         let from_terminal = came.ssi_code == libc::SI_KERNEL;
         if let Some(signal) = signal.filter(|_| !from_terminal) {
-            // It may have ended, which is seen next.
+            // The program may have ended; the next wait reports it.
             let _ = kill(Pid::from_raw(child.id().cast_signed()), signal);
         }
     }

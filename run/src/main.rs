@@ -1,7 +1,9 @@
-//! `roce-run CMD...`: runs a program, and all that it starts, with roced's `libibverbs.so.1` in place of the system's.
+//! `roce-run CMD...`: runs a program and its children with roced's `libibverbs.so.1` in place of
+//! the system's.
 //!
-//! Most programs ask nothing but the library. Some (UCX, and so Open MPI) look for `/dev/infiniband` and `/sys/class/infiniband` first: with
-//! `--files` they see such files: in a mount namespace of their own, or, where that cannot be had, by calls of the C library that are replaced.
+//! Most programs need the library only. Some (UCX, and so Open MPI) look for `/dev/infiniband` and
+//! `/sys/class/infiniband` first. With `--files` they see such files: in a mount namespace, or,
+//! where none can be created, by replaced calls of the C library.
 
 mod child_signal;
 mod device_files;
@@ -19,14 +21,15 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, ValueEnum};
 
-/// Names the library where it is not found by itself.
+/// Environment variable with the library's path, for installations in other places.
 const LIBRARY_VARIABLE: &str = "ROCED_VERBS";
 
 /// Runs a program that uses RDMA over roced.
 #[derive(Parser)]
 #[command(version)]
 struct RunArgs {
-    /// Shows it files below /dev/infiniband and /sys/class/infiniband, for programs that look for them (UCX, Open MPI).
+    /// Shows it files below /dev/infiniband and /sys/class/infiniband, for programs that look for
+    /// them (UCX, Open MPI).
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
     files: Option<Files>,
     /// The program, and its arguments.
@@ -62,18 +65,19 @@ fn main() -> Result<ExitCode> {
             return Ok(interposed::run(command, &devices)?.into());
         }
     }
-    // It only returns when it failed.
+    // `exec` returns only on failure.
     Err(command.exec()).with_context(|| format!("running {}", program.display()))
 }
 
-/// Where this runs within another run of itself: what that one shows is neither for us nor for the program.
+/// Unsets the folder of an outer `roce-run`: its files are meant neither for this process nor for
+/// the program.
 #[expect(unsafe_code, reason = "changes the environment")]
 fn forget_other_files() {
     // SAFETY: this program has one thread.
     unsafe { env::remove_var(interposed::FOLDER_VARIABLE) };
 }
 
-/// What replaces calls, which is installed with the library.
+/// The path of `libroce_files.so`, which is installed next to the library.
 fn beside(library: &Path) -> Result<PathBuf> {
     let path = library.with_file_name("libroce_files.so");
     if path.exists() {
@@ -86,7 +90,8 @@ fn beside(library: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The library: as the environment names it, else beside this program, else where packages put it.
+/// The path of the library: from the environment, else next to this program, else where packages
+/// install it.
 fn library() -> Result<PathBuf> {
     if let Some(path) = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
         return Ok(path.into());
@@ -109,7 +114,7 @@ fn library() -> Result<PathBuf> {
     }
 }
 
-/// In front of what is preloaded anyway.
+/// The value of `LD_PRELOAD`, with these libraries before those already in it.
 fn preload<const N: usize>(libraries: [&PathBuf; N]) -> OsString {
     let others = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty());
     let all: Vec<_> = libraries.into_iter().map(OsString::from).chain(others).collect();

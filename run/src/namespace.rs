@@ -1,4 +1,4 @@
-//! Mounts that only this process and those that it starts see.
+//! Mounts visible to this process and its children only.
 #![expect(unsafe_code, reason = "system calls on mounts")]
 
 use std::{
@@ -18,7 +18,7 @@ use roced_client::Device;
 
 use crate::{child_signal::ChildSignal, device_files};
 
-/// Whether [`show`] will do: where it does not, half of it may be done, and there is no way back. So a child tries.
+/// Whether [`show`] works. A failed attempt may leave half of the mounts behind, so a child tries.
 pub(crate) fn can_be_had() -> Result<bool> {
     let child_signal = ChildSignal::take()?;
     let tried = try_in_a_child();
@@ -31,19 +31,19 @@ fn try_in_a_child() -> Result<bool> {
     match unsafe { fork() }.context("trying whether mounts can be had")? {
         ForkResult::Parent { child } => {
             let ended = waitpid(child, None)?;
-            // Where it was ended half-way.
+            // Left behind if the child was killed.
             let _ = fs::remove_dir(stage_of(child.as_raw().cast_unsigned()));
             Ok(matches!(ended, WaitStatus::Exited(_, 0)))
         }
         ForkResult::Child => {
             let tried = enter().and_then(|()| cover(Path::new("/dev"))).and_then(|()| cover(Path::new("/sys/class")));
-            // SAFETY: it ends this process, which is what is wanted, and nothing that the parent has.
+            // SAFETY: it ends the child and releases nothing of the parent.
             unsafe { libc::_exit(i32::from(tried.is_err())) }
         }
     }
 }
 
-/// Shows the files of `devices` to this process and to those that it starts.
+/// Mounts the files of `devices` for this process and its children.
 pub(crate) fn show(devices: &[Device]) -> Result<()> {
     enter()?;
     cover(Path::new("/dev"))?;
@@ -54,9 +54,10 @@ pub(crate) fn show(devices: &[Device]) -> Result<()> {
     })
 }
 
-/// A mount namespace of our own. Without the right to make one, in a user namespace of our own, where this user stays this user.
+/// Enters a new mount namespace. Without the right to create one, it enters a new user namespace
+/// first, in which the user keeps its id.
 fn enter() -> Result<()> {
-    // SAFETY: these ask the kernel for nothing but numbers.
+    // SAFETY: these calls only return numbers.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     if unshare(libc::CLONE_NEWNS).is_err() {
         unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)
@@ -65,18 +66,19 @@ fn enter() -> Result<()> {
         fs::write("/proc/self/uid_map", format!("{user} {user} 1")).context("uid_map")?;
         fs::write("/proc/self/gid_map", format!("{group} {group} 1")).context("gid_map")?;
     }
-    // What is mounted here is not to be seen outside.
+    // Mounts in here must not propagate to the outside.
     mount(None, Path::new("/"), None, libc::MS_REC | libc::MS_PRIVATE, "")
 }
 
-/// A folder under which files can be made, that looks as `path` did: it lies under a `tmpfs` with a link to each of its entries.
+/// Covers `path` with a `tmpfs` that has a link to each of its entries, so that files can be
+/// created in it.
 fn cover(path: &Path) -> Result<()> {
     let name = path.file_name().context("a folder that has a name")?;
     let stage = stage_of(std::process::id());
     fs::create_dir(&stage).with_context(|| stage.display().to_string())?;
     let covered = cover_from(&stage, path, Path::new(name));
     if covered.is_err() {
-        // What was mounted there, if anything was, would keep the folder. SAFETY: the path is a text.
+        // A mount would keep the folder busy. SAFETY: the path is a null-terminated string.
         let _ = CString::new(stage.as_os_str().as_bytes())
             .map(|path| unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) });
     }
@@ -84,14 +86,15 @@ fn cover(path: &Path) -> Result<()> {
     covered.and(removed.context("removing a folder"))
 }
 
-/// Where a process puts together what it moves to its place then.
+/// The folder in which a process prepares a mount before it moves it into place.
 fn stage_of(process: u32) -> PathBuf {
     std::env::temp_dir().join(format!("roce-run-{process}"))
 }
 
 fn cover_from(stage: &Path, path: &Path, name: &Path) -> Result<()> {
     mount(Some("roce-run"), stage, Some("tmpfs"), libc::MS_NOSUID, "mode=755")?;
-    // One level deeper than it was, so that links which lead out of it (`../../devices`) lead to what is said there.
+    // One level deeper than before, so that relative links out of it (`../../devices`) still
+    // resolve.
     let real = Path::new(".real").join(name);
     fs::create_dir_all(stage.join(&real))?;
     bind(path, &stage.join(&real))?;
@@ -100,7 +103,7 @@ fn cover_from(stage: &Path, path: &Path, name: &Path) -> Result<()> {
     }
     for entry in fs::read_dir(stage.join(&real))? {
         let entry = entry?.file_name();
-        // Ours, where this runs within another run of itself, or an adapter's: neither is to be seen, nor to be changed.
+        // Files of an outer `roce-run` or of an adapter: neither shown nor changed.
         if [".real", "infiniband", "infiniband_verbs"].iter().any(|name| entry == *name) {
             continue;
         }
@@ -109,13 +112,13 @@ fn cover_from(stage: &Path, path: &Path, name: &Path) -> Result<()> {
     mount(stage.to_str(), path, None, libc::MS_MOVE, "")
 }
 
-/// Shows `from` at `to`, with all that is mounted in it.
+/// Bind-mounts `from` and its submounts at `to`.
 fn bind(from: &Path, to: &Path) -> Result<()> {
     mount(from.to_str(), to, None, libc::MS_BIND | libc::MS_REC, "")
 }
 
 fn unshare(what: libc::c_int) -> io::Result<()> {
-    // SAFETY: there is no other thread whose idea of its namespaces could differ.
+    // SAFETY: the process has one thread, so no other thread's namespaces can differ.
     if unsafe { libc::unshare(what) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -126,7 +129,7 @@ fn mount(from: Option<&str>, to: &Path, kind: Option<&str>, flags: libc::c_ulong
     let options = text(options)?;
     let target = CString::new(to.as_os_str().as_bytes()).context("a path with a zero in it")?;
     let pointer = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
-    // SAFETY: every pointer is null where that is allowed, or a text that lives until the call is over.
+    // SAFETY: every pointer is null where allowed, or a string that lives until the call returns.
     let done = unsafe { libc::mount(pointer(&from), target.as_ptr(), pointer(&kind), flags, options.as_ptr().cast()) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()).with_context(|| format!("mount {}", to.display())) }
 }

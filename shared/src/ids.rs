@@ -1,7 +1,7 @@
 //! Numbers with a type each, so that no two can be mistaken for one another.
 //!
-//! A [`Qpn`] carries the [`EndpointId`] that owns the queue pair (one worker's half of one device), so a frame's destination QPN
-//! alone says whose it is:
+//! A [`Qpn`] carries the [`EndpointId`] that owns the queue pair (one worker's half of one device),
+//! so a frame's destination QPN alone says whose it is:
 //!
 //! ```text
 //!   23        18 17                     0
@@ -37,7 +37,8 @@ impl Qpn {
     /// The queue pair `index` of `endpoint`.
     ///
     /// # Panics
-    /// When `index` has more than [`Self::INDEX_BITS`] bits: the caller hands out indices below its own table's size.
+    /// When `index` has more than [`Self::INDEX_BITS`] bits: the caller hands out indices below its
+    /// own table's size.
     pub const fn new(endpoint: EndpointId, index: u32) -> Self {
         assert!(index < Self::INDEX_COUNT, "a queue pair index has 18 bits");
         Self(((endpoint.0 as u32) << Self::INDEX_BITS) | index)
@@ -70,8 +71,8 @@ impl fmt::Display for Qpn {
     }
 }
 
-/// A shared receive queue: the endpoint that its queue pairs belong to, and a place in that endpoint's table, in 24 bits as those of
-/// queue pairs.
+/// A shared receive queue: the endpoint that its queue pairs belong to, and a place in that
+/// endpoint's table, in 24 bits as those of queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Srqn(u32);
 
@@ -106,7 +107,8 @@ impl fmt::Display for Srqn {
     }
 }
 
-/// One worker's half of one device: the unit that owns queue pairs. At most [`EndpointId::COUNT`] in a daemon.
+/// One worker's half of one device: the unit that owns queue pairs. At most [`EndpointId::COUNT`]
+/// in a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(u8);
 

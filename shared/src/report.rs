@@ -1,7 +1,7 @@
 //! What the daemon tells an operator: the JSON of its admin socket, read by `rocectl`.
 //!
-//! The admin socket is a Unix stream socket. One request is one line, the JSON of a [`Question`]; the answer is one line, the
-//! JSON of the matching report, or of a [`Problem`].
+//! The admin socket is a Unix stream socket. One request is one line, the JSON of a [`Question`];
+//! the answer is one line, the JSON of the matching report, or of a [`Problem`].
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
@@ -70,7 +70,8 @@ pub struct SessionReport {
     pub memory: MemoryReport,
 }
 
-/// How a client's memory is reached, by bytes that the daemon maps: those under several regions of the program's own memory count for each.
+/// How a client's memory is reached, by bytes that the daemon maps: those under several regions of
+/// the program's own memory count for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryReport {
     /// The daemon made it.
@@ -181,7 +182,8 @@ pub struct QpReport {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// Every counter, grouped by what it belongs to: `device/roce0`, `device/roce0/queue/0`, `device/roce0/worker/0`, `worker/0`.
+/// Every counter, grouped by what it belongs to: `device/roce0`, `device/roce0/queue/0`,
+/// `device/roce0/worker/0`, `worker/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountersReport {
     /// Group to counter to value.

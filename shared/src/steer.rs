@@ -1,5 +1,6 @@
-//! What the XDP program (C, in `ebpf/`) and the daemon agree on: names of maps, their keys, the verdict counters.
-//! The C side has the same facts in `ebpf/src/steer.h`; a test of `tests/xdp` compares the two.
+//! What the XDP program (C, in `ebpf/`) and the daemon agree on: names of maps, their keys, the
+//! verdict counters. The C side has the same facts in `ebpf/src/steer.h`; a test of `tests/xdp`
+//! compares the two.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -18,8 +19,9 @@ pub const PROGRAM: &str = "roced_xdp";
 /// `BPF_MAP_TYPE_XSKMAP`: RX queue number (u32) to AF_XDP socket.
 pub const MAP_SOCKETS: &str = "sockets";
 
-/// `BPF_MAP_TYPE_HASH`: [`AddressKey`] to a u8 of [`ROCE_V2`] and [`ROCE_V1`]. The daemon keeps it equal to the addresses of the device and
-/// the multicast groups that its queue pairs are attached to.
+/// `BPF_MAP_TYPE_HASH`: [`AddressKey`] to a u8 of [`ROCE_V2`] and [`ROCE_V1`]. The daemon keeps it
+/// equal to the addresses of the device and the multicast groups that its queue pairs are attached
+/// to.
 pub const MAP_ADDRESSES: &str = "addresses";
 
 /// `BPF_MAP_TYPE_PERCPU_ARRAY`: [`Verdict`] as u32 to a u64 count of frames.
@@ -28,7 +30,8 @@ pub const MAP_VERDICTS: &str = "verdicts";
 /// Most addresses of its own that a device has in the address map.
 pub const GIDS_MAX: u32 = 1024;
 
-/// Most multicast groups of a device in the address map: they never take the room of its own addresses.
+/// Most multicast groups of a device in the address map: they never take the room of its own
+/// addresses.
 pub const GROUPS_MAX: u32 = 4096;
 
 /// Most addresses of one device that the address map holds.
@@ -37,7 +40,8 @@ pub const ADDRESSES_MAX: u32 = GIDS_MAX + GROUPS_MAX;
 /// Most RX queues of one device.
 pub const QUEUES_MAX: u32 = 256;
 
-/// An address as the map's key: IPv6, or IPv4 mapped into it (`::ffff:a.b.c.d`), network byte order. The same 16 bytes are the GID.
+/// An address as the map's key: IPv6, or IPv4 mapped into it (`::ffff:a.b.c.d`), network byte
+/// order. The same 16 bytes are the GID.
 pub type AddressKey = [u8; 16];
 
 /// The key under which `address` stands in [`MAP_ADDRESSES`].
@@ -69,7 +73,8 @@ pub enum Verdict {
     PassNotOurs = 4,
     /// A fragment of an IP packet: passed, the kernel reassembles or refuses it.
     PassFragment = 5,
-    /// Ends inside its own headers, or its IP or UDP length says more bytes than the frame has: passed.
+    /// Ends inside its own headers, or its IP or UDP length says more bytes than the frame has:
+    /// passed.
     PassMalformed = 6,
 }
 

@@ -10,7 +10,8 @@ fn main() {
     }
     println!("cargo::rerun-if-env-changed=CLANG");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo sets OUT_DIR"));
-    // cpu v3 has the atomic addition that tells the old value, by which exactly one frame is the N-th.
+    // cpu v3 has the atomic addition that tells the old value, by which exactly one frame is the
+    // N-th.
     let arguments = ["-Wall", "-Wextra", "-mcpu=v3"].map(String::from).into_iter().chain(kernel_headers());
     let built = SkeletonBuilder::new()
         .source("src/faults.bpf.c")
@@ -27,7 +28,8 @@ fn main() {
     }
 }
 
-/// Debian keeps `asm/types.h`, which `linux/bpf.h` includes, where clang looks only when it compiles for the host.
+/// Debian keeps `asm/types.h`, which `linux/bpf.h` includes, where clang looks only when it
+/// compiles for the host.
 fn kernel_headers() -> Option<String> {
     let path = format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH").ok()?);
     Path::new(&path).is_dir().then(|| format!("-I{path}"))

@@ -1,7 +1,7 @@
-//! What a packet costs in the engine: two endpoints hand each other frames through memory, one WRITE or READ after another.
-//! `cargo bench -p roced-transport --bench engine` prints nanoseconds for each packet of payload, both ends together: cut,
-//! filled, summed, parsed, checked, placed, acknowledged. No system call is in it, so it is the floor under any figure of the
-//! whole.
+//! What a packet costs in the engine: two endpoints hand each other frames through memory, one
+//! WRITE or READ after another. `cargo bench -p roced-transport --bench engine` prints nanoseconds
+//! for each packet of payload, both ends together: cut, filled, summed, parsed, checked, placed,
+//! acknowledged. No system call is in it, so it is the floor under any figure of the whole.
 
 pub(crate) mod path;
 
@@ -193,7 +193,8 @@ impl Pair {
         Self { a: end(1, mtu), b: end(2, mtu) }
     }
 
-    /// Moves so many messages of 1 MiB, from the first of them to the last one's completion, by that clock.
+    /// Moves so many messages of 1 MiB, from the first of them to the last one's completion, by
+    /// that clock.
     pub(crate) fn carry_messages(&mut self, op: SendOp, messages: u64, mut clock: impl FnMut() -> Nanos) {
         let Self { a, b } = self;
         let sges = [Sge { va: 0, length: MESSAGE as u32, lkey: KEY.0 }];

@@ -1,7 +1,7 @@
 //! What the wire code costs a packet: `cargo bench -p roced-transport --bench wire`.
 //!
-//! Each figure is the best of many short rounds, so that neighbors on the machine disturb it little; frame and payload lie in the
-//! cache. Compare only figures of one run.
+//! Each figure is the best of many short rounds, so that neighbors on the machine disturb it
+//! little; frame and payload lie in the cache. Compare only figures of one run.
 
 mod path;
 

@@ -1,5 +1,5 @@
-//! Counters: plain numbers that the owner of an endpoint reads now and then. Names follow what RDMA people look for in
-//! `/sys/class/infiniband/*/ports/*/hw_counters`.
+//! Counters: plain numbers that the owner of an endpoint reads now and then. Names follow what RDMA
+//! people look for in `/sys/class/infiniband/*/ports/*/hw_counters`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -64,8 +64,9 @@ macro_rules! named_counters {
 
 pub(crate) use named_counters;
 
-/// What all queue pairs of an endpoint counted together. Each holds it and adds to it what it counts; the endpoint reads it. One thread writes at a
-/// time, the one that the endpoint is on, so that no addition is lost and none needs a locked instruction.
+/// What all queue pairs of an endpoint counted together. Each holds it and adds to it what it
+/// counts; the endpoint reads it. One thread writes at a time, the one that the endpoint is on, so
+/// that no addition is lost and none needs a locked instruction.
 #[derive(Debug)]
 pub(crate) struct QpTotals([AtomicU64; QpCount::ALL.len()]);
 
@@ -154,11 +155,13 @@ named_counters! {
         AckTimeout "local_ack_timeout_err",
         /// NAK "PSN sequence error" received.
         SequenceNakReceived "packet_seq_err",
-        /// An ACK or response implied that a READ response or an ATOMIC ACK was lost. Not one that came and was dropped for the order of READs.
+        /// An ACK or response implied that a READ response or an ATOMIC ACK was lost. Not one that
+        /// came and was dropped for the order of READs.
         ImpliedNak "implied_nak_seq_err",
         /// NAK "PSN sequence error" sent.
         SequenceNakSent "out_of_sequence",
-        /// Times an answer was so late, before the ACK timer ran out, that something was to be sent again.
+        /// Times an answer was so late, before the ACK timer ran out, that something was to be sent
+        /// again.
         AdaptiveRetransmission "roce_adp_retrans",
         /// Duplicates of no bytes sent to have messages acknowledged that asked for nothing.
         AckSolicited "ack_solicited",

@@ -6,9 +6,11 @@
 //!   on_timeout ┘                    poll_transmit ─┴──► Wire (frames)
 //! ```
 //!
-//! A call that gives a queue pair something to do puts it at the end of the list of senders; [`Endpoint::poll_transmit`] visits
-//! them in turn, a few frames each. Inside, queue pairs go by their slots (`endpoint/slots.rs`): adding or removing one, and reading the counters, take
-//! the same time with ten queue pairs as with a hundred thousand. All memory is made by [`Endpoint::new`], by whoever makes a [`Qp`], and by what inserts one.
+//! A call that gives a queue pair something to do puts it at the end of the list of senders;
+//! [`Endpoint::poll_transmit`] visits them in turn, a few frames each. Inside, queue pairs go by
+//! their slots (`endpoint/slots.rs`): adding or removing one, and reading the counters, take the
+//! same time with ten queue pairs as with a hundred thousand. All memory is made by
+//! [`Endpoint::new`], by whoever makes a [`Qp`], and by what inserts one.
 
 mod final_answers;
 mod frames;
@@ -49,8 +51,9 @@ use crate::{
 /// Frames that one queue pair sends before the next has its turn.
 const QUANTUM: usize = 16;
 
-/// Queue pairs that find no room on the wire before a call of [`Endpoint::poll_transmit`] ends. More than one: a NIC queue without
-/// room must not hold up another queue, hand-over, or the flush of a queue pair that has failed.
+/// Queue pairs that find no room on the wire before a call of [`Endpoint::poll_transmit`] ends.
+/// More than one: a NIC queue without room must not hold up another queue, hand-over, or the flush
+/// of a queue pair that has failed.
 const FULL_MAX: usize = 16;
 
 /// What an endpoint is made of.
@@ -68,7 +71,8 @@ pub struct EndpointConfig {
     pub max_attachments: u32,
     /// Queue pairs that it can hold, whatever their indices.
     pub max_qps: u32,
-    /// Packets of all queue pairs together that may be under way; what each may have is [`crate::qp::QpConfig::window_packets`].
+    /// Packets of all queue pairs together that may be under way; what each may have is
+    /// [`crate::qp::QpConfig::window_packets`].
     pub window_packets: u32,
     /// How losses are made good.
     pub recovery: RecoveryConfig,
@@ -81,7 +85,8 @@ pub struct EndpointConfig {
 pub struct Transmitted {
     /// Frames emitted, and other steps of queue pairs that had something to do.
     pub visits: usize,
-    /// Those of them that were an acknowledgement and nothing else: they harm nobody by waiting for a moment.
+    /// Those of them that were an acknowledgement and nothing else: they harm nobody by waiting for
+    /// a moment.
     pub acks: usize,
 }
 
@@ -192,7 +197,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// How much send work may be posted. After a 0, [`Self::take_unblocked`] names the queue pair when there is room.
+    /// How much send work may be posted. After a 0, [`Self::take_unblocked`] names the queue pair
+    /// when there is room.
     pub fn send_room(&mut self, qpn: Qpn) -> u32 {
         let Ok((_, qp)) = self.find_mut(qpn) else { return 0 };
         let room = qp.send_room();
@@ -227,7 +233,8 @@ impl Endpoint {
         budget
     }
 
-    /// When [`Self::on_timeout`] wants to be called, at the latest; [`Nanos::NEVER`] when no timer runs.
+    /// When [`Self::on_timeout`] wants to be called, at the latest; [`Nanos::NEVER`] when no timer
+    /// runs.
     pub fn poll_timeout(&self) -> Nanos {
         self.timers.next().min(self.in_flight.deadline())
     }
@@ -311,8 +318,8 @@ impl Endpoint {
     /// Adds a queue pair.
     ///
     /// # Errors
-    /// The queue pair back: its number is not of this endpoint ([`Reject::NoSuchQp`]) or taken ([`Reject::NoRoom`]), or its shared
-    /// receive queue is not here ([`Reject::NoSuchSrq`]).
+    /// The queue pair back: its number is not of this endpoint ([`Reject::NoSuchQp`]) or taken
+    /// ([`Reject::NoRoom`]), or its shared receive queue is not here ([`Reject::NoSuchSrq`]).
     pub fn insert_qp(&mut self, mut qp: Box<Qp>) -> Result<(), (Box<Qp>, Reject)> {
         let qpn = qp.qpn();
         if qpn.endpoint() != self.id {
@@ -331,7 +338,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Removes a queue pair; it completes nothing any more. What it owes its peer is sent as soon as there is room.
+    /// Removes a queue pair; it completes nothing any more. What it owes its peer is sent as soon
+    /// as there is room.
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let slot = self.slot(qpn)?;
         let mut qp = self.qps.remove(slot)?;
@@ -351,7 +359,8 @@ impl Endpoint {
         Some(qp)
     }
 
-    /// Memory for a change of a queue pair that follows; gives back what it does not need. Without it [`Self::modify_qp`] allocates.
+    /// Memory for a change of a queue pair that follows; gives back what it does not need. Without
+    /// it [`Self::modify_qp`] allocates.
     pub fn provide(&mut self, qpn: Qpn, memory: ReplayMemory) -> ReplayMemory {
         match self.find_mut(qpn) {
             Ok((_, qp)) => qp.provide(memory),
@@ -401,7 +410,8 @@ impl Endpoint {
         self.qps.get(self.slot(qpn)?)
     }
 
-    /// A queue pair's slot: a number below [`EndpointConfig::max_qps`] that no other has until it is removed. Slots are dense.
+    /// A queue pair's slot: a number below [`EndpointConfig::max_qps`] that no other has until it
+    /// is removed. Slots are dense.
     pub fn slot(&self, qpn: Qpn) -> Option<u32> {
         if qpn.endpoint() == self.id { self.qps.find(qpn.index()) } else { None }
     }
@@ -460,8 +470,8 @@ impl Endpoint {
         self.settle(index);
     }
 
-    /// Lets those look again whose sends wait for this address handle. Walks only queue pairs that wait for one: a client can have handles made
-    /// and removed without end.
+    /// Lets those look again whose sends wait for this address handle. Walks only queue pairs that
+    /// wait for one: a client can have handles made and removed without end.
     fn schedule_waiting(&mut self, number: u32) {
         let mut next = self.waiting.first();
         while let Some(slot) = next {
@@ -474,8 +484,8 @@ impl Endpoint {
         }
     }
 
-    /// Those who stood in line go to the end of the list of senders, as many as there is room for, but for those that are held up: they are put
-    /// back there in any case.
+    /// Those who stood in line go to the end of the list of senders, as many as there is room for,
+    /// but for those that are held up: they are put back there in any case.
     fn admit_from_line(&mut self, held_up: &[u32]) {
         while let Some(slot) = self.in_flight.next_in_line() {
             if let Some(qp) = self.qps.get_mut(slot) {

@@ -1,7 +1,9 @@
-//! The two traits by which the engine touches the world: [`App`] (client memory and completions) and [`Wire`] (frames out).
+//! The two traits by which the engine touches the world: [`App`] (client memory and completions)
+//! and [`Wire`] (frames out).
 //!
-//! Frames come in as [`Segments`], one to [`SEGMENTS_MAX`] pieces: a 4154-byte frame lies in two AF_XDP chunks. Frames go out
-//! through a [`FrameMut`], which the wire lays over memory of its own so that the engine fills it in place.
+//! Frames come in as [`Segments`], one to [`SEGMENTS_MAX`] pieces: a 4154-byte frame lies in two
+//! AF_XDP chunks. Frames go out through a [`FrameMut`], which the wire lays over memory of its own
+//! so that the engine fills it in place.
 
 use alloc::vec::Vec;
 
@@ -15,18 +17,21 @@ use crate::mr::MemSpan;
 /// Most pieces of one frame.
 pub const SEGMENTS_MAX: usize = 4;
 
-/// A frame as it arrived: its pieces in order, without the Ethernet FCS. The headers lie in the first piece.
+/// A frame as it arrived: its pieces in order, without the Ethernet FCS. The headers lie in the
+/// first piece.
 pub type Segments<'a> = [&'a [u8]];
 
 /// Client memory and completion queues.
 pub trait App {
-    /// Copies `bytes` to client memory, in ascending order, the last eight after a release fence: programs poll the last byte.
+    /// Copies `bytes` to client memory, in ascending order, the last eight after a release fence:
+    /// programs poll the last byte.
     ///
     /// # Errors
     /// [`MemoryFault`] when this kind of memory turned out not to be there.
     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault>;
 
-    /// Copies what a packet lends to client memory, as long as the loan, in the order of [`Self::write`].
+    /// Copies what a packet lends to client memory, as long as the loan, in the order of
+    /// [`Self::write`].
     ///
     /// # Errors
     /// [`PlaceFault`], which says whose memory was not there.
@@ -49,12 +54,14 @@ pub trait App {
     /// [`MemoryFault`] when this kind of memory turned out not to be there.
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault>;
 
-    /// Carries out an atomic operation on eight bytes of client memory, in the byte order of this machine, and gives what was there
-    /// before. Atomic against everything that reaches this memory by the processor's own atomics: other endpoints, and the
-    /// client's program itself. Both the address that the peer named and the span's offset are multiples of eight.
+    /// Carries out an atomic operation on eight bytes of client memory, in the byte order of this
+    /// machine, and gives what was there before. Atomic against everything that reaches this memory
+    /// by the processor's own atomics: other endpoints, and the client's program itself. Both the
+    /// address that the peer named and the span's offset are multiples of eight.
     ///
     /// # Errors
-    /// [`MemoryFault`] when this kind of memory turned out not to be there; nothing was changed then.
+    /// [`MemoryFault`] when this kind of memory turned out not to be there; nothing was changed
+    /// then.
     fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault>;
 
     /// Puts a completion into a completion queue.
@@ -98,7 +105,8 @@ impl AtomicOperation {
     }
 }
 
-/// Client memory that a checked span named is not there after all (a process that died; never shared memory).
+/// Client memory that a checked span named is not there after all (a process that died; never
+/// shared memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFault;
 
@@ -118,7 +126,8 @@ pub struct CqOverrun;
 /// Which way a frame leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Egress {
-    /// By the NIC of the device. Frames of one queue pair carry the same `flow`, so a wire with several queues keeps their order.
+    /// By the NIC of the device. Frames of one queue pair carry the same `flow`, so a wire with
+    /// several queues keeps their order.
     Nic {
         /// Anything constant per queue pair.
         flow: u32,
@@ -128,8 +137,8 @@ pub enum Egress {
         /// Which. Nobody of a third hears of it, whatever queue pair number stands in the frame.
         to: DeviceId,
     },
-    /// By hand-over to this very device. Where the receiver is of the same endpoint, payload can be lent ([`FrameMut::lend`]) and is copied
-    /// once, from client memory to client memory.
+    /// By hand-over to this very device. Where the receiver is of the same endpoint, payload can be
+    /// lent ([`FrameMut::lend`]) and is copied once, from client memory to client memory.
     Beside,
     /// To a multicast group: by the NIC, and to those of the device itself that are attached.
     Group {
@@ -153,7 +162,8 @@ pub struct Abort;
 
 /// Frames out.
 pub trait Wire {
-    /// Lends `frame_bytes` of frame memory to `fill` and sends what it wrote. Frames leave in the order of the calls.
+    /// Lends `frame_bytes` of frame memory to `fill` and sends what it wrote. Frames leave in the
+    /// order of the calls.
     ///
     /// # Errors
     /// [`EmitError::Full`] before `fill` ran, [`EmitError::Aborted`] when `fill` gave up.
@@ -165,9 +175,10 @@ pub trait Wire {
     ) -> Result<(), EmitError>;
 }
 
-/// Client memory that a packet names instead of carrying a copy. It was checked when the packet was sent. Whoever takes it from the wire
-/// hands it to the same endpoint ([`on_lent_frame`](crate::endpoint::Endpoint::on_lent_frame)) before anything else happens there or a client
-/// hears of anything: keys, states and completions are what they were.
+/// Client memory that a packet names instead of carrying a copy. It was checked when the packet was
+/// sent. Whoever takes it from the wire hands it to the same endpoint
+/// ([`on_lent_frame`](crate::endpoint::Endpoint::on_lent_frame)) before anything else happens there
+/// or a client hears of anything: keys, states and completions are what they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BorrowedPayload {
     region: MemoryObjectId,
@@ -274,8 +285,8 @@ impl<'a> FrameMut<'a> {
         Self { segments: [bytes, &mut [], &mut [], &mut []], used: 1, segment: 0, offset: 0, loans: None }
     }
 
-    /// As [`Self::single`], on a way on which payload can be lent: it is added to `loans`, which has room for as many pieces as a work
-    /// request may have.
+    /// As [`Self::single`], on a way on which payload can be lent: it is added to `loans`, which
+    /// has room for as many pieces as a work request may have.
     pub fn lending(bytes: &'a mut [u8], loans: &'a mut Vec<BorrowedPayload>) -> Self {
         Self { loans: Some(loans), ..Self::single(bytes) }
     }
@@ -283,7 +294,8 @@ impl<'a> FrameMut<'a> {
     /// Lends client memory as the next piece of the payload, in place of its bytes.
     ///
     /// # Panics
-    /// On a way on which nothing can be lent, or with more pieces than there is room for: memory is not made here.
+    /// On a way on which nothing can be lent, or with more pieces than there is room for: memory is
+    /// not made here.
     pub fn lend(&mut self, span: MemSpan<'_>) {
         let loans = self.loans.as_mut().expect("who lends has looked at the way");
         assert!(loans.len() < loans.capacity(), "a work request has no more pieces");

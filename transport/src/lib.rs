@@ -1,7 +1,8 @@
 //! The RoCEv2 transport as a pure state machine.
 //!
-//! Time, frames and work requests go in; frames, completions and memory writes come out through the two traits of [`io`]. No
-//! clock, socket, thread or unsafe code is here, and nothing allocates while packets flow.
+//! Time, frames and work requests go in; frames, completions and memory writes come out through the
+//! two traits of [`io`]. No clock, socket, thread or unsafe code is here, and nothing allocates
+//! while packets flow.
 #![no_std]
 #![forbid(unsafe_code)]
 

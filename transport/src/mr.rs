@@ -1,8 +1,9 @@
 //! Memory regions: which key opens which range, for what.
 //!
-//! [`MrTable::check`] is the only maker of a [`MemSpan`]; whoever holds a span has had key, protection domain, right and range
-//! checked in this turn. The span borrows the table, so it cannot outlive the turn: what lives longer (a READ in flight, a
-//! retransmission) keeps key, address and length, and checks again.
+//! [`MrTable::check`] is the only maker of a [`MemSpan`]; whoever holds a span has had key,
+//! protection domain, right and range checked in this turn. The span borrows the table, so it
+//! cannot outlive the turn: what lives longer (a READ in flight, a retransmission) keeps key,
+//! address and length, and checks again.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::marker::PhantomData;
@@ -14,7 +15,8 @@ use roced_shared::{
 
 use crate::reject::Reject;
 
-/// The key of a memory region as work requests and packets carry it: 24-bit index that nobody can guess, 8-bit consumer key.
+/// The key of a memory region as work requests and packets carry it: 24-bit index that nobody can
+/// guess, 8-bit consumer key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MrKey(pub u32);
 
@@ -149,14 +151,17 @@ pub enum AccessError {
     WrongScope,
 }
 
-/// Every memory region that the queue pairs of one endpoint may name. Its room is made once; nothing here allocates later.
+/// Every memory region that the queue pairs of one endpoint may name. Its room is made once;
+/// nothing here allocates later.
 #[derive(Debug)]
 pub struct MrTable {
     regions: Vec<Mr>,
-    /// Most regions. (A `Vec` may have more room than was asked for; the slots may not be as full as that.)
+    /// Most regions. (A `Vec` may have more room than was asked for; the slots may not be as full
+    /// as that.)
     capacity: usize,
-    /// Open addressing by the key's random index, linear probing; [`Self::EMPTY`], or one more than an index into `regions`. Zero is
-    /// empty, so that the kernel gives memory for what is used only.
+    /// Open addressing by the key's random index, linear probing; [`Self::EMPTY`], or one more than
+    /// an index into `regions`. Zero is empty, so that the kernel gives memory for what is used
+    /// only.
     slots: Box<[u32]>,
 }
 
@@ -201,7 +206,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Puts a region in the place of the one with its key's index, whose other eight bits may be others, or adds it.
+    /// Puts a region in the place of the one with its key's index, whose other eight bits may be
+    /// others, or adds it.
     ///
     /// # Errors
     /// [`Reject::NoRoom`] when there was none and the table is full; it is unchanged then.
@@ -238,7 +244,8 @@ impl MrTable {
         Some(removed)
     }
 
-    /// The span of `length` bytes at `va`, if `key` opens it to `pd` with `right`, whichever queue pair it is.
+    /// The span of `length` bytes at `va`, if `key` opens it to `pd` with `right`, whichever queue
+    /// pair it is.
     ///
     /// # Errors
     /// [`AccessError`]: the first check that failed.
@@ -270,7 +277,8 @@ impl MrTable {
         self.open(pd, Some(qpn), key, right).map(|_| ())
     }
 
-    /// May `key` be made to open nothing, by queue pair `qpn` or its peer? Only that of a memory window of type 2 may.
+    /// May `key` be made to open nothing, by queue pair `qpn` or its peer? Only that of a memory
+    /// window of type 2 may.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -304,7 +312,8 @@ impl MrTable {
         if length as u64 > room {
             return Err(AccessError::OutOfRange);
         }
-        // Cannot overflow: the control side registers only ranges with offset + length inside the memory.
+        // Cannot overflow: the control side registers only ranges with offset + length inside the
+        // memory.
         Ok(MemSpan { region: mr.region, offset: mr.offset + skip, length, table: PhantomData })
     }
 
@@ -352,7 +361,8 @@ impl MrTable {
         None
     }
 
-    /// Empties `gap` and moves later entries of its run forward, so that no probe stops short of them.
+    /// Empties `gap` and moves later entries of its run forward, so that no probe stops short of
+    /// them.
     fn close_gap(&mut self, mut gap: usize) {
         let mut slot = self.after(gap);
         while self.slots[slot] != Self::EMPTY {
@@ -465,8 +475,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map: keys whose homes are few and lie across the end of the slots, so that runs mix homes and wrap; inserted
-        /// and removed in any order.
+        /// Against a map: keys whose homes are few and lie across the end of the slots, so that
+        /// runs mix homes and wrap; inserted and removed in any order.
         #[test]
         fn the_table_is_a_map(
             steps in proptest::collection::vec((any::<bool>(), -3i32..3, 0u32..4, 0u32..2), 1..200),
@@ -495,7 +505,8 @@ mod tests {
             }
         }
 
-        /// Against arithmetic that cannot overflow: a range opens just if it lies inside, and is then where it should be.
+        /// Against arithmetic that cannot overflow: a range opens just if it lies inside, and is
+        /// then where it should be.
         #[test]
         fn a_range_opens_just_if_it_lies_inside(
             base in prop_oneof![0u64..300, (u64::MAX - 300)..=u64::MAX, any::<u64>()],

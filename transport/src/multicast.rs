@@ -1,5 +1,6 @@
-//! Which queue pairs of a device are attached to which multicast groups: those of this endpoint, which take a copy each, and those of the
-//! device's other endpoints, so that whoever got a datagram knows who else wants it.
+//! Which queue pairs of a device are attached to which multicast groups: those of this endpoint,
+//! which take a copy each, and those of the device's other endpoints, so that whoever got a
+//! datagram knows who else wants it.
 
 use alloc::vec::Vec;
 use core::ops::Range;

@@ -1,8 +1,9 @@
 //! Packets that came before their turn, as whole frames, until it comes.
 //!
-//! The endpoint has one pool of slots for all its queue pairs; each queue pair has two lists in it, of requests and of responses.
-//! A frame is copied here once (the frames of a NIC queue go back to it), after its ICRC and origin were checked, and is read again
-//! like any frame when its turn comes. Nothing here looks into it.
+//! The endpoint has one pool of slots for all its queue pairs; each queue pair has two lists in it,
+//! of requests and of responses. A frame is copied here once (the frames of a NIC queue go back to
+//! it), after its ICRC and origin were checked, and is read again like any frame when its turn
+//! comes. Nothing here looks into it.
 //!
 //! ```text
 //!   buckets  PSN ──► slot ─► slot        the one whose turn it is: by queue pair, side and PSN
@@ -10,8 +11,8 @@
 //!   free     slot ─► slot ─► ...
 //! ```
 //!
-//! A queue pair may hold as many packets as are free: alone, half of the pool; of `n` that want all they can get, each a part in
-//! `n + 1`. So there is always room for one more to begin.
+//! A queue pair may hold as many packets as are free: alone, half of the pool; of `n` that want all
+//! they can get, each a part in `n + 1`. So there is always room for one more to begin.
 
 use alloc::{boxed::Box, vec};
 
@@ -20,8 +21,8 @@ use crate::{clock::Nanos, io::Segments, psn::Psn};
 /// Longest frame that is held: path MTU 4096 and room for headers, tags included.
 const SLOT_BYTES: usize = 4352;
 
-/// How far ahead of its turn a packet may be: several windows of the usual 128 packets. What lies farther ahead is more likely of an
-/// earlier life of the connection than in flight.
+/// How far ahead of its turn a packet may be: several windows of the usual 128 packets. What lies
+/// farther ahead is more likely of an earlier life of the connection than in flight.
 pub(crate) const WINDOW: u32 = 1 << 10;
 
 const NOBODY: u32 = u32::MAX;
@@ -98,7 +99,8 @@ struct PacketSlot {
 /// Why a packet is not held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotBuffered {
-    /// The pool or the queue pair's share of it is full, or the packet is too far ahead or too long.
+    /// The pool or the queue pair's share of it is full, or the packet is too far ahead or too
+    /// long.
     NoRoom,
     /// It is held already.
     Twice,
@@ -134,7 +136,8 @@ impl OutOfOrderPool {
             slot.link = at as u32 + 1;
         }
         Self {
-            // Zeroed memory is the kernel's until it is written to, so what is never held costs nothing.
+            // Zeroed memory is the kernel's until it is written to, so what is never held costs
+            // nothing.
             frames: vec![0; capacity as usize * SLOT_BYTES].into_boxed_slice(),
             slots,
             buckets: vec![NOBODY; capacity.next_power_of_two() as usize].into_boxed_slice(),
@@ -266,8 +269,9 @@ impl OutOfOrderPool {
         held - list.count
     }
 
-    /// PSNs of one list that lie together fall into buckets of their own; other lists begin elsewhere. So a chain is no longer
-    /// than there are lists with something in it, [`WINDOW`] by the number of buckets times.
+    /// PSNs of one list that lie together fall into buckets of their own; other lists begin
+    /// elsewhere. So a chain is no longer than there are lists with something in it, [`WINDOW`] by
+    /// the number of buckets times.
     fn bucket(&self, owner: Owner, psn: Psn) -> usize {
         owner.0.wrapping_mul(0x9e37_79b1).wrapping_add(psn.get()) as usize & (self.buckets.len() - 1)
     }

@@ -2,10 +2,11 @@
 
 use core::{fmt, num::NonZeroU32};
 
-/// A packet sequence number. It has no order, only a signed distance to another one (IBTA v1 9.7.1): half the numbers are ahead
-/// of it, half behind.
+/// A packet sequence number. It has no order, only a signed distance to another one (IBTA v1
+/// 9.7.1): half the numbers are ahead of it, half behind.
 ///
-/// Bit 24 is always set, which a difference does not see: so an `Option<Psn>`, of which a queue pair has many, has no mark of its own.
+/// Bit 24 is always set, which a difference does not see: so an `Option<Psn>`, of which a queue
+/// pair has many, has no mark of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Psn(NonZeroU32);
 
@@ -93,7 +94,8 @@ mod tests {
             prop_assert_eq!(base.plus(step).offset_from(base), step);
         }
 
-        /// Against plain modular arithmetic, for any two numbers, near each other and half the circle apart.
+        /// Against plain modular arithmetic, for any two numbers, near each other and half the
+        /// circle apart.
         #[test]
         fn distance_is_the_short_way_round(base: u32, step in prop_oneof![any::<u32>(), 0x007f_fff0u32..0x0080_0010]) {
             const CIRCLE: i64 = 1 << 24;

@@ -1,9 +1,11 @@
 //! How an endpoint makes good what the network loses: what it is told about it when it is made.
 //!
-//! The wire is the standard's either way. With [`Recovery::GoBackN`] a packet ahead of its turn is dropped, and a loss sends
-//! everything again from the packet that was lost; nothing but a NAK or the ACK timer finds a loss. With [`Recovery::Selective`]
-//! what comes early is held (`out_of_order.rs`) and executed in its turn, to a peer that was seen to do the same only what was lost is
-//! sent again, and a probe finds the loss of a last packet within a few round trips (`qp/probe.rs`).
+//! The wire is the standard's either way. With [`Recovery::GoBackN`] a packet ahead of its turn is
+//! dropped, and a loss sends everything again from the packet that was lost; nothing but a NAK or
+//! the ACK timer finds a loss. With [`Recovery::Selective`] what comes early is held
+//! (`out_of_order.rs`) and executed in its turn, to a peer that was seen to do the same only what
+//! was lost is sent again, and a probe finds the loss of a last packet within a few round trips
+//! (`qp/probe.rs`).
 
 use crate::clock::Nanos;
 
@@ -12,7 +14,8 @@ use crate::clock::Nanos;
 pub enum Recovery {
     /// Early packets are held, only what is missing is sent again, probes find lost tails.
     Selective,
-    /// As most adapters do without more: what comes early is dropped, all behind a loss is sent again. For comparison.
+    /// As most adapters do without more: what comes early is dropped, all behind a loss is sent
+    /// again. For comparison.
     GoBackN,
 }
 
@@ -21,13 +24,14 @@ pub enum Recovery {
 pub struct RecoveryConfig {
     /// Which way. With [`Recovery::GoBackN`] the rest has no meaning.
     pub kind: Recovery,
-    /// How long a packet may come late before it counts as lost. 0 asks for it at once, as adapters do; on a network that takes
-    /// several ways to a peer, the difference between them.
+    /// How long a packet may come late before it counts as lost. 0 asks for it at once, as adapters
+    /// do; on a network that takes several ways to a peer, the difference between them.
     pub reorder_delay: Nanos,
-    /// The least time without an answer before a probe is sent; more than that is measured. Answers of a peer whose threads sleep
-    /// or wait for a core come late without being lost.
+    /// The least time without an answer before a probe is sent; more than that is measured. Answers
+    /// of a peer whose threads sleep or wait for a core come late without being lost.
     pub probe_floor: Nanos,
-    /// Packets that the endpoint can hold. Their memory is reserved at once and used when it is needed.
+    /// Packets that the endpoint can hold. Their memory is reserved at once and used when it is
+    /// needed.
     pub out_of_order_packets: u32,
 }
 
@@ -39,7 +43,8 @@ impl RecoveryConfig {
     const SELECTIVE: Self = Self {
         kind: Recovery::Selective,
         reorder_delay: Nanos(0),
-        // A guess: some round trips of a software peer, and little beside the shortest ACK timeout (16.8 ms).
+        // A guess: some round trips of a software peer, and little beside the shortest ACK timeout
+        // (16.8 ms).
         probe_floor: Nanos::from_micros(100),
         // Half of them may be one queue pair's: four windows of the usual 128 packets.
         out_of_order_packets: 1024,

@@ -14,7 +14,8 @@ named_counters! {
     DropReason, DropCounters {
         /// Shorter than its headers, or its lengths do not agree with one another.
         BadLength "drop_bad_length",
-        /// Not IPv4 or IPv6, not UDP to port 4791, a fragment: nothing that the XDP program lets through.
+        /// Not IPv4 or IPv6, not UDP to port 4791, a fragment: nothing that the XDP program lets
+        /// through.
         NotRoce "drop_not_roce",
         /// An opcode that nobody has.
         UnknownOpcode "drop_unknown_opcode",
@@ -70,9 +71,11 @@ named_counters! {
         StaleResponse "drop_stale_response",
         /// A response after a gap: what lies between was lost (asked for again).
         ResponseGap "drop_response_gap",
-        /// Not a packet that came, but an answer that a removed queue pair owed: too many of them waited for room on the wire.
+        /// Not a packet that came, but an answer that a removed queue pair owed: too many of them
+        /// waited for room on the wire.
         FarewellLost "drop_farewell_lost",
-        /// Not a packet that came, but the answer to a duplicate READ: its memory is gone, or its queue pair has ended.
+        /// Not a packet that came, but the answer to a duplicate READ: its memory is gone, or its
+        /// queue pair has ended.
         RepetitionLost "drop_repetition_lost",
     }
 }
@@ -108,7 +111,8 @@ pub enum ClientFault {
         /// Of the queue pair.
         limit: u32,
     },
-    /// More inline data than the queue pair has room for, or inline data on what brings data in: a READ, an atomic operation.
+    /// More inline data than the queue pair has room for, or inline data on what brings data in: a
+    /// READ, an atomic operation.
     #[error("{asked} bytes of inline data where {limit} are allowed")]
     InlineTooLong {
         /// In the work request.

@@ -1,7 +1,7 @@
 //! A list of slots, each at most once, in which every operation takes constant time.
 //!
-//! The links lie in an array by slot, so a slot leaves the list from any place. All memory is asked for at first, zeroed: links of slots that were
-//! never listed are never written, and cost nothing.
+//! The links lie in an array by slot, so a slot leaves the list from any place. All memory is asked
+//! for at first, zeroed: links of slots that were never listed are never written, and cost nothing.
 //!
 //! ```text
 //!   ends ──► first ◄──► ... ◄──► last ──► ends        a ring; links of a slot that is not listed are 0
@@ -9,7 +9,8 @@
 
 use alloc::{boxed::Box, vec};
 
-/// Neighbors in the ring, as nodes, by [`NEXT`] and [`PREVIOUS`]; 0 when the node is not in it. An array, of which zeros are the kernel's.
+/// Neighbors in the ring, as nodes, by [`NEXT`] and [`PREVIOUS`]; 0 when the node is not in it. An
+/// array, of which zeros are the kernel's.
 type ListNode = [u32; 2];
 const NEXT: usize = 0;
 const PREVIOUS: usize = 1;

@@ -1,12 +1,14 @@
-//! Shared receive queues: receive work that many queue pairs of one endpoint take from (IBTA v1 10.2.9).
+//! Shared receive queues: receive work that many queue pairs of one endpoint take from (IBTA v1
+//! 10.2.9).
 //!
 //! ```text
 //!   post_srq_recv ──► Srq ──► first packet of a message: one entry moves to that queue pair, and is its own from then on
 //!                      └────► fewer entries than the limit: one event, and the limit is no more
 //! ```
 //!
-//! An entry is in one place at any time, so it is never taken twice. A queue pair that fails flushes the entry that it has; those here
-//! are for the others. One that is reset or ends in the middle of a message gives its entry back.
+//! An entry is in one place at any time, so it is never taken twice. A queue pair that fails
+//! flushes the entry that it has; those here are for the others. One that is reset or ends in the
+//! middle of a message gives its entry back.
 
 use alloc::{boxed::Box, collections::VecDeque};
 
@@ -160,8 +162,9 @@ impl Srqs {
         true
     }
 
-    /// Takes an entry back that a queue pair has and will not use. When there is no room, for more was posted than the queue holds, it is
-    /// lost, as a program must expect that ends queue pairs with work in them.
+    /// Takes an entry back that a queue pair has and will not use. When there is no room, for more
+    /// was posted than the queue holds, it is lost, as a program must expect that ends queue pairs
+    /// with work in them.
     pub(crate) fn put_back(&mut self, srqn: Srqn, from: &mut RecvQueue) {
         if let Some(srq) = self.get_mut(srqn) {
             srq.queue.put_back(from);

@@ -4,12 +4,14 @@
 //!   number ──► slots: a u32 for each number that there can be ──► entries, one behind the other
 //! ```
 //!
-//! Limits are large (a million queue pairs, of which most hosts never have a hundred), and the thread that uses a table must not allocate.
-//! So all room is asked for at first, but nothing is written to it: slots are zeros, which the kernel has for nothing, entries are
-//! filled from the front, and what was never written has no memory.
+//! Limits are large (a million queue pairs, of which most hosts never have a hundred), and the
+//! thread that uses a table must not allocate. So all room is asked for at first, but nothing is
+//! written to it: slots are zeros, which the kernel has for nothing, entries are filled from the
+//! front, and what was never written has no memory.
 //!
-//! There may be many more numbers than entries ([`Table::sparse`]). The slot of an entry, its place among the entries, stays the same until it is
-//! removed, and slots are below the number of entries that there can be.
+//! There may be many more numbers than entries ([`Table::sparse`]). The slot of an entry, its place
+//! among the entries, stays the same until it is removed, and slots are below the number of entries
+//! that there can be.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 

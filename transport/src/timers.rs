@@ -1,8 +1,10 @@
 //! One deadline for each queue pair, in a hierarchical wheel.
 //!
-//! Nine levels of 64 slots, the lowest 8.192 us wide, so all of time has a place, so setting and firing cost the same for ten queue pairs as for a hundred
-//! thousand, and nothing allocates. A queue pair's deadline mostly moves later (each ACK restarts the timer), so the wheel is
-//! lazy: [`Timers::ensure`] touches it only for an earlier deadline, and whoever is fired too early arms anew.
+//! Nine levels of 64 slots, the lowest 8.192 us wide, so all of time has a place, so setting and
+//! firing cost the same for ten queue pairs as for a hundred thousand, and nothing allocates. A
+//! queue pair's deadline mostly moves later (each ACK restarts the timer), so the wheel is lazy:
+//! [`Timers::ensure`] touches it only for an earlier deadline, and whoever is fired too early arms
+//! anew.
 
 use crate::{clock::Nanos, table::Table};
 
@@ -87,7 +89,8 @@ impl Timers {
         }
     }
 
-    /// The next index whose time has come; it is no longer armed. `None` when there is none at `now`.
+    /// The next index whose time has come; it is no longer armed. `None` when there is none at
+    /// `now`.
     pub fn poll(&mut self, now: Nanos) -> Option<u32> {
         let now = now.0 >> TICK_BITS;
         loop {
@@ -118,7 +121,8 @@ impl Timers {
 
     /// The first occupied slot in time, and the tick at which it begins.
     fn earliest(&self) -> Option<(usize, usize, u64)> {
-        // Of two that begin at once the coarser comes first: its entries may belong before those of the finer one.
+        // Of two that begin at once the coarser comes first: its entries may belong before those of
+        // the finer one.
         (0..LEVELS)
             .rev()
             .filter(|level| self.occupied[*level] != 0)

@@ -18,7 +18,8 @@ pub type SendSlot = [u64; SEND_SLOT_WORDS_MAX];
 /// A private copy of one receive slot.
 pub type RecvSlot = [u64; RECV_SLOT_WORDS_MAX];
 
-/// A send work request that passed its checks. Keys and ranges are checked when the data is touched, each time.
+/// A send work request that passed its checks. Keys and ranges are checked when the data is
+/// touched, each time.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWork<'a> {
     /// Comes back in the completion.
@@ -29,7 +30,8 @@ pub struct SendWork<'a> {
     pub flags: u8,
     /// Immediate data in wire order.
     pub imm: [u8; 4],
-    /// Remote address of a WRITE, READ or atomic operation. This and the next three as in `SendWqe`.
+    /// Remote address of a WRITE, READ or atomic operation. This and the next three as in
+    /// `SendWqe`.
     pub remote_va: u64,
     /// Remote key of a WRITE, READ or atomic operation, and whatever key other operations name.
     pub rkey: u32,
@@ -81,7 +83,8 @@ impl<'a> SendWork<'a> {
             return Err(ClientFault::UnknownFlags(wqe.flags));
         }
         let data = if wqe.flags & send_flags::INLINE != 0 {
-            // Inline data goes out; what these bring in has no place in an entry, and local operations have none.
+            // Inline data goes out; what these bring in has no place in an entry, and local
+            // operations have none.
             let takes_none = !op.carries_data();
             let limit = if takes_none { 0 } else { sizes.inline_bytes.min(INLINE_BYTES_MAX) };
             if wqe.inline_bytes > limit || takes_none {
@@ -200,8 +203,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands in a slot: no panic, and nothing is read from behind the stride of the client's own ring, where the
-        /// private copy may still hold what another client wrote.
+        /// Whatever stands in a slot: no panic, and nothing is read from behind the stride of the
+        /// client's own ring, where the private copy may still hold what another client wrote.
         #[test]
         fn nothing_behind_the_stride_is_read(
             mut send in any::<[u8; SEND_SLOT_WORDS_MAX * 8]>(),

@@ -1,5 +1,5 @@
-//! The wire code held to frames that Linux rxe sent: it reads every one, it finds the one that was corrupted, and its own frame
-//! builder makes every one again.
+//! The wire code held to frames that Linux rxe sent: it reads every one, it finds the one that was
+//! corrupted, and its own frame builder makes every one again.
 
 mod model;
 
@@ -126,7 +126,8 @@ fn readme_syndrome(syndrome: Syndrome) -> String {
     }
 }
 
-/// What rxt wrote into its logs says which queue pairs spoke, so which UDP source port Linux gave them.
+/// What rxt wrote into its logs says which queue pairs spoke, so which UDP source port Linux gave
+/// them.
 #[test]
 fn source_ports_are_those_that_linux_chose() {
     let number = |line: &str, key: &str| {
@@ -152,13 +153,15 @@ fn source_ports_are_those_that_linux_chose() {
     assert_eq!(compared, 561);
 }
 
-/// Every packet made again by the engine's own builder is the captured frame, byte for byte, but for this and nothing else:
+/// Every packet made again by the engine's own builder is the captured frame, byte for byte, but
+/// for this and nothing else:
 ///
-/// * the IPv4 identification is 0, so the IPv4 header checksum is that of a header with 0 there, and the ICRC, which covers the
-///   identification, that of such a packet;
+/// * the IPv4 identification is 0, so the IPv4 header checksum is that of a header with 0 there,
+///   and the ICRC, which covers the identification, that of such a packet;
 /// * the corrupted frame gets an ICRC that holds;
-/// * MigReq: once with MigReq as captured (0), when an IPv6 frame comes back wholly as it was, ICRC included, and
-///   once with MigReq 1 as we send it, when that bit is set and the ICRC that of such a packet.
+/// * MigReq: once with MigReq as captured (0), when an IPv6 frame comes back wholly as it was, ICRC
+///   included, and once with MigReq 1 as we send it, when that bit is set and the ICRC that of such
+///   a packet.
 ///
 /// The expected ICRC and IPv4 checksum come from the slow models.
 #[test]
@@ -181,7 +184,8 @@ fn every_packet_is_built_again_as_it_was() {
     assert_eq!((built, untouched, renumbered), (2 * FRAMES, IPV6_FRAMES, FRAMES - IPV6_FRAMES));
 }
 
-/// The same with the frame memory, and then the frame to be read, cut into two to four pieces at awkward places.
+/// The same with the frame memory, and then the frame to be read, cut into two to four pieces at
+/// awkward places.
 #[test]
 fn frames_in_pieces_are_built_and_read_the_same() {
     let (mut built, mut read) = (0, 0);

@@ -1,7 +1,9 @@
-//! What must not depend on how many queue pairs an endpoint has, counted in instructions: adding one, removing one, reading the counters.
+//! What must not depend on how many queue pairs an endpoint has, counted in instructions: adding
+//! one, removing one, reading the counters.
 //!
-//! The same call is made in a child process, single-stepped by `ptrace(2)`, of an endpoint with few queue pairs and of one with many. A walk over
-//! all of them, or over a list in which all of them stand, costs at least an instruction each. Time says nothing here, and is not looked at.
+//! The same call is made in a child process, single-stepped by `ptrace(2)`, of an endpoint with few
+//! queue pairs and of one with many. A walk over all of them, or over a list in which all of them
+//! stand, costs at least an instruction each. Time says nothing here, and is not looked at.
 
 use std::{
     env,
@@ -34,7 +36,8 @@ use roced_transport::{
 
 const FEW: u32 = 100;
 const MANY: u32 = 10_000;
-/// Instructions by which two counts may differ: none is known of, a walk over [`MANY`] takes a hundred times as many.
+/// Instructions by which two counts may differ: none is known of, a walk over [`MANY`] takes a
+/// hundred times as many.
 const SLACK: u64 = 100;
 
 /// In the child's environment: the call, and of how many queue pairs.

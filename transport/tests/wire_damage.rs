@@ -46,16 +46,17 @@ fn a_frame_cut_short_anywhere_is_refused() {
     }
 }
 
-/// Bytes that a router, a switch or a congested queue may change: MAC addresses, and what the ICRC takes as ones. (IPv4's type
-/// of service and time to live are guarded by the header checksum, which the router that changes them makes new.)
+/// Bytes that a router, a switch or a congested queue may change: MAC addresses, and what the ICRC
+/// takes as ones. (IPv4's type of service and time to live are guarded by the header checksum,
+/// which the router that changes them makes new.)
 fn free(frame: &[u8], at: usize) -> bool {
     let (ip, bth) = (ip_at(frame), bth_at(frame));
     let in_ip = |places: &[usize]| places.iter().any(|place| ip + place == at);
     at < 12 || at == bth + 4 || (frame[ip] >> 4 == 6 && in_ip(&[1, 2, 3, 7]))
 }
 
-/// Each header byte (and the first and last of the rest) to each other value: the frame is taken just if the byte is one that may
-/// change.
+/// Each header byte (and the first and last of the rest) to each other value: the frame is taken
+/// just if the byte is one that may change.
 #[test]
 fn a_changed_header_byte_is_noticed() {
     let mut taken = 0;
@@ -98,7 +99,8 @@ fn what_a_router_changes_does_not_break_the_icrc() {
 }
 
 proptest! {
-    /// Every bit of a random frame from the IP header to the ICRC, the IPv4 checksum made new: refused, or masked.
+    /// Every bit of a random frame from the IP header to the ICRC, the IPv4 checksum made new:
+    /// refused, or masked.
     #[test]
     fn a_flipped_bit_under_the_icrc_is_refused(recipe in recipe(), places in proptest::collection::vec(any::<Index>(), 64)) {
         let frame = recipe.build(&[]);
@@ -128,8 +130,8 @@ proptest! {
         prop_assert!(take(&pieces).is_err());
     }
 
-    /// Random bytes behind a true beginning, so that they get further than random bytes do; sums made right again, so that they
-    /// get further still.
+    /// Random bytes behind a true beginning, so that they get further than random bytes do; sums
+    /// made right again, so that they get further still.
     #[test]
     fn nothing_panics_on_mutated_frames(
         which: Index,
@@ -162,7 +164,8 @@ fn one_of_each_once() -> &'static [Vec<u8>] {
     FRAMES.get_or_init(one_of_each)
 }
 
-/// Makes lengths, IPv4 checksum and ICRC right, where the frame is still one that has them in their places.
+/// Makes lengths, IPv4 checksum and ICRC right, where the frame is still one that has them in their
+/// places.
 fn mend_sums(frame: &mut [u8]) {
     let ip: Range<usize> = 14..34;
     if frame.len() < 66 || frame[12..14] != [8, 0] || frame[14] != 0x45 || frame.len() > 1500 {

@@ -1,4 +1,5 @@
-//! Frames that lie: each lie by its name. Sums and ICRC are made right again, so that nothing but the lie is wrong.
+//! Frames that lie: each lie by its name. Sums and ICRC are made right again, so that nothing but
+//! the lie is wrong.
 
 mod model;
 
@@ -100,7 +101,8 @@ fn a_length_that_lies_is_refused() {
     }
 }
 
-/// Headers, pad and ICRC need their room: one byte less, and one word less, is none; down to a UDP length of nothing at all.
+/// Headers, pad and ICRC need their room: one byte less, and one word less, is none; down to a UDP
+/// length of nothing at all.
 #[test]
 fn a_packet_shorter_than_its_headers_pad_and_icrc_is_refused() {
     for frame in sends(&[]) {

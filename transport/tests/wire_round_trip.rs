@@ -73,7 +73,8 @@ proptest! {
         prop_assert_eq!(dest_qpn(&pieces), Some(recipe.headers.bth.dest_qpn));
     }
 
-    /// Others may send a UDP checksum: a right one is taken, in pieces of odd length too, any other refused.
+    /// Others may send a UDP checksum: a right one is taken, in pieces of odd length too, any other
+    /// refused.
     #[test]
     fn a_udp_checksum_holds_or_is_refused(
         recipe in recipe(),
@@ -156,7 +157,8 @@ fn what_stands_behind_an_rdeth_or_xrceth_is_read_from_its_place() {
     insert(datagram, &payload, opcode::RD_SEND_ONLY_IMM);
 }
 
-/// Linux's numbers, worked out apart; QPNs that need all 48 bits of the product, labels with more than 20 bits.
+/// Linux's numbers, worked out apart; QPNs that need all 48 bits of the product, labels with more
+/// than 20 bits.
 #[test]
 fn udp_source_ports_are_those_of_linux() {
     let port = |label, local, remote| udp_source_port(label, Qpn::from_wire(local), Qpn::from_wire(remote));
@@ -223,8 +225,8 @@ fn headers_that_the_opcode_does_not_have_are_our_own_fault() {
     recipe.build(&[]);
 }
 
-/// Every kind of packet, with the largest payload that the link's path MTU allows, is no longer than the link allows; twice the
-/// path MTU (if there is such) would be.
+/// Every kind of packet, with the largest payload that the link's path MTU allows, is no longer
+/// than the link allows; twice the path MTU (if there is such) would be.
 #[test]
 fn the_largest_path_mtu_fits_and_the_next_does_not() {
     let mut spec = sample().spec;

@@ -1,5 +1,6 @@
-//! The structs that programs and the library both touch, laid out as `infiniband/verbs.h` lays them out on a 64-bit machine. Field names
-//! are the header's; a test compares every size and offset with the header of the distribution.
+//! The structs that programs and the library both touch, laid out as `infiniband/verbs.h` lays them
+//! out on a 64-bit machine. Field names are the header's; a test compares every size and offset
+//! with the header of the distribution.
 
 pub(crate) mod attributes;
 pub(crate) mod completion;

@@ -1,5 +1,5 @@
-//! What roced does not have: each answers, none crashes. They are called by names of many signatures; in the C ABI a function may ignore
-//! arguments that it was given.
+//! What roced does not have: each answers, none crashes. They are called by names of many
+//! signatures; in the C ABI a function may ignore arguments that it was given.
 
 use std::{ffi::c_int, ptr};
 

@@ -56,7 +56,8 @@ fn options(attr: &AhAttr) -> Result<AddressOptions> {
     })
 }
 
-/// Programs that know InfiniBand say 0 or 1 and expect the stack to find out, as those in kernels do: the usual limit then.
+/// Programs that know InfiniBand say 0 or 1 and expect the stack to find out, as those in kernels
+/// do: the usual limit then.
 pub(crate) fn hop_limit(asked: u8) -> u8 {
     if asked <= 1 { 64 } else { asked }
 }
@@ -80,7 +81,8 @@ pub(crate) unsafe extern "C" fn init_from_wc(
     grh: *mut Grh,
     attr: *mut AhAttr,
 ) -> c_int {
-    // SAFETY: the program's context is ours; it gave a completion, its header, and room for attributes.
+    // SAFETY: the program's context is ours; it gave a completion, its header, and room for
+    // attributes.
     errno::minus_one(unsafe { back(context, port, &*wc, &*grh).map(|answer| attr.write(answer)) })
 }
 

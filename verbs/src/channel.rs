@@ -1,5 +1,6 @@
-//! Completion channels. The fd that a program polls is the client's end of the socket by which the daemon tells: it turns readable by itself when
-//! the daemon dies, and the program's O_NONBLOCK on it decides whether we wait.
+//! Completion channels. The fd that a program polls is the client's end of the socket by which the
+//! daemon tells: it turns readable by itself when the daemon dies, and the program's O_NONBLOCK on
+//! it decides whether we wait.
 #![expect(unsafe_code, reason = "objects of C")]
 
 use std::{
@@ -45,8 +46,9 @@ pub(crate) unsafe extern "C" fn create(context: *mut Face) -> *mut ChannelFace {
         // SAFETY: the program's context is ours.
         let channel = unsafe { context::of(context) }.device.channel()?;
         let fd = channel.as_fd().as_raw_fd();
-        // The daemon made both ends in one call, as such that do not wait. Whether ours does is the program's choice, which begins with waiting.
-        // SAFETY: two calls that change nothing but the flags of this fd.
+        // The daemon made both ends in one call, as such that do not wait. Whether ours does is the
+        // program's choice, which begins with waiting. SAFETY: two calls that change nothing but
+        // the flags of this fd.
         unsafe { libc::fcntl(fd, libc::F_SETFL, libc::fcntl(fd, libc::F_GETFL) & !libc::O_NONBLOCK) };
         let face = ChannelFace { context, fd, refcnt: 0 };
         Ok(VerbsChannel::leak(face, ChannelState { channel, cqs: Mutex::default() }).cast())
@@ -77,7 +79,8 @@ pub(crate) unsafe extern "C" fn get_event(
     let next = || -> Result<()> {
         loop {
             let cqn = own.channel.receive()?;
-            // Whoever ends a queue takes it out of the table first, and waits for what was given out before.
+            // Whoever ends a queue takes it out of the table first, and waits for what was given
+            // out before.
             let cqs = own.cqs();
             let Some(Pointer(found)) = cqs.get(&cqn) else { continue };
             // SAFETY: it is in the table; the program gave room for both pointers.

@@ -54,7 +54,8 @@ pub(crate) struct CqState {
     empty_polls: AtomicU32,
 }
 
-/// So many polls in vain, a few microseconds, and the thread lets others run: where cores are few, the daemon is what it waits for.
+/// So many polls in vain, a few microseconds, and the thread lets others run: where cores are few,
+/// the daemon is what it waits for.
 const POLLS_BEFORE_YIELD: u32 = 64;
 
 impl CqState {
@@ -122,7 +123,8 @@ pub(crate) unsafe fn make(context: *mut ContextFace, wanted: &CqRequest) -> Resu
         ..CqOptions::default()
     };
     let queue = if wanted.single_threaded {
-        // SAFETY: by that attribute, or by a thread domain, the program promises that one thread at a time uses it.
+        // SAFETY: by that attribute, or by a thread domain, the program promises that one thread at
+        // a time uses it.
         unsafe { own.device.single_threaded_completion_queue(&options) }
     } else {
         own.device.completion_queue_with(&options)
@@ -179,11 +181,13 @@ pub(crate) unsafe extern "C" fn resize(cq: *mut CqFace, entries: c_int) -> c_int
     errno::number(resized())
 }
 
-/// How long a queue that is to become smaller waits for what was posted before. A send completes within microseconds where the daemon has a core.
+/// How long a queue that is to become smaller waits for what was posted before. A send completes
+/// within microseconds where the daemon has a core.
 const SHRINK_PATIENCE: Duration = Duration::from_millis(50);
 
-/// More completions lie in the queue than `entries`. They would stay; but programs are promised that a queue too small for them is refused,
-/// and that those of datagrams which they have just posted count.
+/// More completions lie in the queue than `entries`. They would stay; but programs are promised
+/// that a queue too small for them is refused, and that those of datagrams which they have just
+/// posted count.
 fn is_too_small(cq: &CompletionQueue, entries: usize) -> Result<bool> {
     let deadline = Instant::now() + SHRINK_PATIENCE;
     while cq.waiting()? <= entries {
@@ -288,8 +292,8 @@ pub(crate) fn imm_data(it: &Completion) -> [u8; 4] {
     it.imm.or_else(|| it.invalidated.map(u32::to_ne_bytes)).unwrap_or_default()
 }
 
-/// Of a datagram the kind of header that brought it, as adapters tell it where InfiniBand has the service level (IBTA A17.4.5.1): with UDP, and
-/// by IPv6 or IPv4. UCX reads it.
+/// Of a datagram the kind of header that brought it, as adapters tell it where InfiniBand has the
+/// service level (IBTA A17.4.5.1): with UDP, and by IPv6 or IPv4. UCX reads it.
 pub(crate) fn service_level(it: &Completion) -> u8 {
     const UDP: u8 = 1 << 3;
     const IPV6: u8 = 1;

@@ -1,4 +1,5 @@
-//! Completion queues that give their completions field by field, between `ibv_start_poll` and `ibv_end_poll`.
+//! Completion queues that give their completions field by field, between `ibv_start_poll` and
+//! `ibv_end_poll`.
 #![expect(unsafe_code, reason = "functions that programs call through the queue's struct")]
 
 use std::{ffi::c_int, time::Duration};
@@ -125,7 +126,8 @@ fn leave(queue: &Cq) {
 
 /// The completion that is being read.
 unsafe fn current<'a>(face: *mut Face) -> &'a Completion {
-    // SAFETY: the program's queue is ours, and it reads between the beginning of a taking and its end.
+    // SAFETY: the program's queue is ours, and it reads between the beginning of a taking and its
+    // end.
     unsafe { &*Cq::of(face).own.current.get() }
 }
 

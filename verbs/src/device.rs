@@ -1,4 +1,5 @@
-//! The list of devices. A device once listed stays for the life of the process, so that no program can hold a pointer for too long.
+//! The list of devices. A device once listed stays for the life of the process, so that no program
+//! can hold a pointer for too long.
 #![expect(unsafe_code, reason = "lists and names of C")]
 
 use std::{
@@ -50,7 +51,8 @@ pub(crate) unsafe extern "C" fn list(count: *mut c_int) -> *mut *mut Face {
             Vec::new()
         }
     };
-    // SAFETY: a count may be null, else the program gave room for one; the list has room for all and the null behind them.
+    // SAFETY: a count may be null, else the program gave room for one; the list has room for all
+    // and the null behind them.
     unsafe {
         if !count.is_null() {
             *count = devices.len() as c_int;

@@ -59,7 +59,8 @@ pub(crate) fn set(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
-/// 0 or the number of the error, as most verbs give it. Sets errno too, which some programs look at.
+/// 0 or the number of the error, as most verbs give it. Sets errno too, which some programs look
+/// at.
 pub(crate) fn number(result: Result<()>) -> c_int {
     match result {
         Ok(()) => 0,

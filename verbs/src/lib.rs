@@ -1,15 +1,17 @@
-//! `libibverbs.so.1` over roced: programs that were built against the verbs of rdma-core run as they are.
+//! `libibverbs.so.1` over roced: programs that were built against the verbs of rdma-core run as
+//! they are.
 //!
 //! ```text
 //!   program ─► ibv_* symbol ────────► a function here ─► roced-client ─► daemon, shared rings
 //!         └──► static inline of verbs.h ─► ibv_context ops ──┘
 //! ```
 //!
-//! A thin skin: what a call means is decided by `roced-client` and the daemon. Here are C's structs (`abi`), the objects that programs
-//! hold by pointer (`object`), and errors as numbers of errno (`errno`). What roced does not have answers EOPNOTSUPP.
+//! A thin skin: what a call means is decided by `roced-client` and the daemon. Here are C's structs
+//! (`abi`), the objects that programs hold by pointer (`object`), and errors as numbers of errno
+//! (`errno`). What roced does not have answers EOPNOTSUPP.
 //!
-//! What programs pass is trusted as every library of C trusts it: a pointer is taken for what verbs say it is. Nothing here unwinds into the
-//! program: functions of the C ABI do not.
+//! What programs pass is trusted as every library of C trusts it: a pointer is taken for what verbs
+//! say it is. Nothing here unwinds into the program: functions of the C ABI do not.
 //!
 //! The library starts no thread, and until a program asks for devices it opens no file descriptor.
 

@@ -75,7 +75,8 @@ mod tests {
         unsafe { std::mem::transmute::<*mut c_void, Copy>(function) }
     }
 
-    /// Anything at all is copied as the distribution's library copies it, and what that leaves alone is left alone.
+    /// Anything at all is copied as the distribution's library copies it, and what that leaves
+    /// alone is left alone.
     fn same<To, From>(name: &CStr, ours: unsafe extern "C" fn(*mut To, *const From)) {
         let theirs = theirs(name);
         for seed in 0..50usize {
@@ -85,7 +86,8 @@ mod tests {
             let mut source = [0u64; 40];
             // SAFETY: the array is longer than the struct, as was looked at.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), source.as_mut_ptr().cast(), from.len()) };
-            // SAFETY: aligned memory, long enough for each struct, of which every bit pattern is one.
+            // SAFETY: aligned memory, long enough for each struct, of which every bit pattern is
+            // one.
             unsafe {
                 ours(a.as_mut_ptr().cast(), source.as_ptr().cast());
                 theirs(b.as_mut_ptr().cast(), source.as_ptr().cast());

@@ -1,4 +1,5 @@
-//! Queue pairs: their states and attributes. Bits of the mask and numbers of states are the daemon's, which took them from verbs.
+//! Queue pairs: their states and attributes. Bits of the mask and numbers of states are the
+//! daemon's, which took them from verbs.
 #![expect(unsafe_code, reason = "attributes in the program's memory")]
 
 use std::{ffi::c_int, mem, ptr};

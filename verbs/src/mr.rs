@@ -15,8 +15,8 @@ use crate::{
     pd::Pd,
 };
 
-/// Bits of `enum ibv_access_flags` that need nothing from us: huge pages, and those that the header calls optional, of which relaxed
-/// ordering is the first.
+/// Bits of `enum ibv_access_flags` that need nothing from us: huge pages, and those that the header
+/// calls optional, of which relaxed ordering is the first.
 const IGNORED: u32 = 1 << 7 | 0x3ff << 20;
 /// `IBV_ACCESS_ZERO_BASED`.
 const ZERO_BASED: u32 = 1 << 5;
@@ -51,7 +51,8 @@ pub(crate) unsafe extern "C" fn register_iova(
     let made = || -> Result<*mut Face> {
         let access = rights(flags)?;
         let iova = if flags & ZERO_BASED == 0 { iova } else { 0 };
-        // SAFETY: the program's domain is ours, and it vouches for the memory until the region ends, as verbs demand.
+        // SAFETY: the program's domain is ours, and it vouches for the memory until the region
+        // ends, as verbs demand.
         let (domain, region) = unsafe {
             let domain = Pd::of(pd);
             (domain, domain.own.pd.register_at(address.cast(), length, iova, access)?)

@@ -29,13 +29,15 @@ impl<F, O> Object<F, O> {
         Box::into_raw(Box::new(Self { face: UnsafeCell::new(face), own }))
     }
 
-    /// The object that a program's pointer names. `P` is the struct of the header, or one that it begins with.
+    /// The object that a program's pointer names. `P` is the struct of the header, or one that it
+    /// begins with.
     ///
     /// # Safety
     /// The pointer came from [`Self::face`] and the object was not freed.
     pub(crate) unsafe fn of<'a, P>(face: *mut P) -> &'a Self {
-        // SAFETY: the caller vouches that it is one of ours, which begin with their face; it is shared from its making on, for what the
-        // program may write is in a cell, and what we write is in cells, locks and atomics.
+        // SAFETY: the caller vouches that it is one of ours, which begin with their face; it is
+        // shared from its making on, for what the program may write is in a cell, and what we write
+        // is in cells, locks and atomics.
         unsafe { &*face.cast::<Self>() }
     }
 
@@ -87,7 +89,8 @@ impl<T> Clone for Pointer<T> {
 
 impl<T> Copy for Pointer<T> {}
 
-// SAFETY: objects of verbs may be used by any thread; who takes one from a table holds the table's lock, or knows that it lives.
+// SAFETY: objects of verbs may be used by any thread; who takes one from a table holds the table's
+// lock, or knows that it lives.
 unsafe impl<T> Send for Pointer<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Pointer<T> {}

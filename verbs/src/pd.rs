@@ -19,7 +19,8 @@ use crate::{
 /// A protection domain, or a parent domain, which is one under another name.
 pub(crate) type Pd = Object<PdFace, PdState>;
 
-/// A thread domain: a promise of the program that one thread at a time uses what is made in it. Queue pairs, completion queues and shared receive queues have no locks then.
+/// A thread domain: a promise of the program that one thread at a time uses what is made in it.
+/// Queue pairs, completion queues and shared receive queues have no locks then.
 pub(crate) type Td = Object<TdFace, Users>;
 
 /// What we know of one.
@@ -74,7 +75,8 @@ pub(crate) unsafe extern "C" fn dealloc(pd: *mut PdFace) -> c_int {
     errno::number(ended())
 }
 
-/// `ibv_alloc_parent_domain`. Memory that it would allocate by the program's functions is the daemon's here.
+/// `ibv_alloc_parent_domain`. Memory that it would allocate by the program's functions is the
+/// daemon's here.
 pub(crate) unsafe extern "C" fn alloc_parent(context: *mut Face, attr: *mut ParentDomainInitAttr) -> *mut PdFace {
     /// Allocators, and their context.
     const KNOWN: u32 = 1 << 0 | 1 << 1;

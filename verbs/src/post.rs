@@ -80,7 +80,8 @@ pub(crate) unsafe extern "C" fn send(qp: *mut QpFace, mut wr: *mut SendWr, bad: 
 unsafe fn sges<'a>(list: *const Sge, count: c_int) -> Result<&'a [ClientSge]> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
-        // SAFETY: the caller vouches for so many entries; theirs and ours lie alike (asserted above).
+        // SAFETY: the caller vouches for so many entries; theirs and ours lie alike (asserted
+        // above).
         Ok(count) => Ok(unsafe { slice::from_raw_parts(list.cast(), count) }),
         Err(_) => Err(Errno::INVALID),
     }
@@ -171,7 +172,8 @@ pub(crate) fn flagged(mut request: SendRequest<'_>, flags: u32) -> SendRequest<'
 
 /// `ibv_post_recv`.
 pub(crate) unsafe extern "C" fn recv(qp: *mut QpFace, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
-    // SAFETY: the program's queue pair is ours; it gave a list of work requests, with all that they point to.
+    // SAFETY: the program's queue pair is ours; it gave a list of work requests, with all that they
+    // point to.
     unsafe { receives(wr, bad, |requests| Qp::of(qp).own.qp.post_recvs(requests)) }
 }
 

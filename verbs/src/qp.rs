@@ -30,7 +30,8 @@ pub(crate) struct QpState {
     pub(crate) qp: QueuePair,
     pub(crate) signal_all: bool,
     pub(crate) events: Acknowledgments,
-    /// Work requests between `ibv_wr_start` and `ibv_wr_complete`, which the mutex of the struct guards.
+    /// Work requests between `ibv_wr_start` and `ibv_wr_complete`, which the mutex of the struct
+    /// guards.
     pub(crate) batch: UnsafeCell<Batch>,
     /// Made for `ibv_wr_*`.
     pub(crate) extended: bool,
@@ -78,7 +79,8 @@ pub(crate) unsafe extern "C" fn create_ex(_context: *mut ContextFace, init: *mut
             return Err(Errno::UNSUPPORTED);
         }
         let operations = (ex.comp_mask & OPERATIONS != 0).then_some(ex.send_ops_flags);
-        // SAFETY: both begin with the same fields (asserted below); the domain and the objects in them are ours.
+        // SAFETY: both begin with the same fields (asserted below); the domain and the objects in
+        // them are ours.
         let (qp, cap) = unsafe { make(&QpRequest { init: &*init.cast::<QpInitAttr>(), pd: ex.pd, operations }) }?;
         ex.cap = cap;
         Ok(qp)
@@ -131,7 +133,8 @@ unsafe fn make(wanted: &QpRequest<'_>) -> Result<(*mut QpFace, QpCap)> {
         None => builder.recv_wrs(cap.max_recv_wr).recv_sges(cap.max_recv_sge),
     };
     if domain.own.is_of_one_thread() {
-        // SAFETY: the program made the domain with a thread domain: by that it promises that one thread at a time uses what is made in it.
+        // SAFETY: the program made the domain with a thread domain: by that it promises that one
+        // thread at a time uses what is made in it.
         builder = unsafe { builder.single_threaded() };
     }
     let signal_all = init.sq_sig_all != 0;
@@ -192,7 +195,8 @@ fn users<'a>(pd: &'a Pd, send_cq: &'a Cq, recv_cq: &'a Cq, srq: Option<&'a Srq>)
 
 /// `ibv_destroy_qp`: waits until its events are acknowledged.
 pub(crate) unsafe extern "C" fn destroy(qp: *mut QpFace) -> c_int {
-    // SAFETY: the program's queue pair is ours, so is all that it was made with, and the program does not use it any more.
+    // SAFETY: the program's queue pair is ours, so is all that it was made with, and the program
+    // does not use it any more.
     unsafe {
         let object = Qp::of(qp);
         context::of((*qp).context).objects().qps.remove(&object.own.qp.qpn());

@@ -200,7 +200,8 @@ unsafe fn port_attr(context: *mut Face, port: u8) -> Result<PortAttr> {
     })
 }
 
-/// Codes of lanes and of the speed of a lane that come next to the link's speed from below. Where that is not known: one lane of 2.5 Gbit/s.
+/// Codes of lanes and of the speed of a lane that come next to the link's speed from below. Where
+/// that is not known: one lane of 2.5 Gbit/s.
 fn width_and_speed(port: &PortAttributes) -> (u8, u8) {
     const ONE: u8 = 1;
     const FOUR: u8 = 2;

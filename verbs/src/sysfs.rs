@@ -29,7 +29,8 @@ pub(crate) unsafe extern "C" fn read_file(
     unsafe { read(folder, file, to, room) }
 }
 
-/// `ibv_read_ibdev_sysfs_file`, without the arguments of the format that a file name may have: such files are not there.
+/// `ibv_read_ibdev_sysfs_file`, without the arguments of the format that a file name may have: such
+/// files are not there.
 pub(crate) unsafe extern "C" fn read_device_file(
     to: *mut c_char,
     room: usize,

@@ -1,4 +1,5 @@
-//! Work requests call by call: `ibv_wr_start`, `ibv_wr_send`, `ibv_wr_set_sge`, ..., `ibv_wr_complete`, which posts all of them or none.
+//! Work requests call by call: `ibv_wr_start`, `ibv_wr_send`, `ibv_wr_set_sge`, ...,
+//! `ibv_wr_complete`, which posts all of them or none.
 #![expect(unsafe_code, reason = "functions that programs call through the queue pair's struct")]
 
 use std::{
@@ -102,7 +103,8 @@ unsafe fn open<'a>(face: *mut QpEx) -> (&'a mut Batch, &'a QpState) {
 }
 
 unsafe extern "C" fn start(face: *mut QpEx) {
-    // SAFETY: the program's queue pair is ours, and its mutex lives as long; behind it the batch is this thread's.
+    // SAFETY: the program's queue pair is ours, and its mutex lives as long; behind it the batch is
+    // this thread's.
     unsafe {
         libc::pthread_mutex_lock(&raw mut (*face).qp_base.mutex);
         open(face).0.clear();
@@ -198,7 +200,8 @@ requests! {
 }
 
 unsafe extern "C" fn bind_mw(face: *mut QpEx, mw: *mut MwFace, rkey: u32, info: *const MwBindInfo) {
-    // SAFETY: the program's thread is between `ibv_wr_start` and its end; window and region are ours.
+    // SAFETY: the program's thread is between `ibv_wr_start` and its end; window and region are
+    // ours.
     unsafe {
         match mw::request(mw, rkey, &*info) {
             Ok(request) => Batch::add(face, request),
@@ -229,7 +232,8 @@ unsafe extern "C" fn set_sge(face: *mut QpEx, lkey: u32, va: u64, length: u32) {
 
 unsafe extern "C" fn set_sge_list(face: *mut QpEx, count: usize, list: *const Sge) {
     if count > 0 {
-        // SAFETY: as above; the program gave so many entries, which lie as ours do (`post` asserts it).
+        // SAFETY: as above; the program gave so many entries, which lie as ours do (`post` asserts
+        // it).
         unsafe { open(face).0.set_sges(slice::from_raw_parts(list.cast(), count)) };
     }
 }

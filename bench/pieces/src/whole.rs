@@ -7,7 +7,8 @@ use roced_transport::clock::Nanos;
 
 use crate::engine::Pair;
 
-/// Messages of 1 MiB at path MTU 4096, 1024 packets in all: as figures are divided by [`crate::TIMES`], what they say is 2.4 % more than a packet.
+/// Messages of 1 MiB at path MTU 4096, 1024 packets in all: as figures are divided by
+/// [`crate::TIMES`], what they say is 2.4 % more than a packet.
 const MESSAGES: u64 = 4;
 
 /// Every piece once.

@@ -1,4 +1,5 @@
-//! A raw frame: Ethernet, IPv4 and UDP to RoCE's port, so that the daemon's XDP program takes it, and a number.
+//! A raw frame: Ethernet, IPv4 and UDP to RoCE's port, so that the daemon's XDP program takes it,
+//! and a number.
 
 use std::net::Ipv4Addr;
 

@@ -1,9 +1,10 @@
 //! The limit: raw AF_XDP frames of the size that RoCE's would have, on a link like RoCE's.
 //!
-//! Sender and receiver share with the daemon only its lowest layer ([`roced::xdp`]): the same sockets, rings and sizes, the same
-//! XDP program in the same mode. There is no protocol, no client, no checksum, and no payload is copied: a frame's bytes behind its
-//! headers are whatever lies in the chunk. As with RDMA, what is in flight is limited: the receiver sends a small frame back now
-//! and then that says how far it came.
+//! Sender and receiver share with the daemon only its lowest layer ([`roced::xdp`]): the same
+//! sockets, rings and sizes, the same XDP program in the same mode. There is no protocol, no
+//! client, no checksum, and no payload is copied: a frame's bytes behind its headers are whatever
+//! lies in the chunk. As with RDMA, what is in flight is limited: the receiver sends a small frame
+//! back now and then that says how far it came.
 
 mod frame;
 mod pingpong;
@@ -35,7 +36,8 @@ struct RawEnd {
     template: FrameTemplate,
     /// The receiver's NAPI is moved, here or at the other end.
     napi_moved: bool,
-    // Last: the socket goes before the program that feeds it, and that before what is left of the interface.
+    // Last: the socket goes before the program that feeds it, and that before what is left of the
+    // interface.
     _program: XdpProgram,
     _napi: Option<ThreadedNapi>,
 }

@@ -1,4 +1,5 @@
-//! Raw frames there and back, one at a time. Both ends look all the time: nothing over AF_XDP is faster.
+//! Raw frames there and back, one at a time. Both ends look all the time: nothing over AF_XDP is
+//! faster.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

@@ -15,10 +15,12 @@ use super::{
 };
 use crate::{cpu, network::NetworkSide, sample::Sample};
 
-/// Frames in flight at most: beyond 512 veth and the rings begin to lose; with 256 frames of 1082 bytes were up to a fifth slower.
+/// Frames in flight at most: beyond 512 veth and the rings begin to lose; with 256 frames of 1082
+/// bytes were up to a fifth slower.
 const WINDOW: u64 = 512;
 
-/// The same where a thread runs the receiver's NAPI, which may not have its turn before the sender is through: veth's ring has 256.
+/// The same where a thread runs the receiver's NAPI, which may not have its turn before the sender
+/// is through: veth's ring has 256.
 const WINDOW_MOVED: u64 = 192;
 
 /// How long a receiver that shares its core with that thread sleeps at most.
@@ -27,13 +29,15 @@ const NAP: Duration = Duration::from_millis(1);
 /// Frames sent with one flush.
 const BURST: u64 = 128;
 
-/// With fewer frames than that at a time the receiver lets more come before it looks again. A receiver that looks all the time
-/// takes the rings' cache lines away from the sender with each frame, which then is a fifth to a third slower than it could be: no limit to
-/// compare with. Measured on 2 cores, veth, 64 to 4154 bytes: 0 to 60 us; from 12 us on it is the same.
+/// With fewer frames than that at a time the receiver lets more come before it looks again. A
+/// receiver that looks all the time takes the rings' cache lines away from the sender with each
+/// frame, which then is a fifth to a third slower than it could be: no limit to compare with.
+/// Measured on 2 cores, veth, 64 to 4154 bytes: 0 to 60 us; from 12 us on it is the same.
 const HARVEST: u64 = 32;
 const PAUSE: Duration = Duration::from_micros(18);
 
-/// The receiver says how far it came each so many frames: a fraction of the window, so that the sender never waits for it.
+/// The receiver says how far it came each so many frames: a fraction of the window, so that the
+/// sender never waits for it.
 const CREDIT_EVERY: u64 = 32;
 
 /// After so long without a word the frames in flight count as lost. A thousand round trips.

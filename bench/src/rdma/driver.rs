@@ -38,7 +38,8 @@ pub(crate) struct Drive {
     pub(crate) time: Duration,
 }
 
-/// Does it, through all places of the memory in turn. The processor time is that of this thread alone; the first error ends it.
+/// Does it, through all places of the memory in turn. The processor time is that of this thread
+/// alone; the first error ends it.
 pub(crate) fn drive(all: &[Pairs], what: Drive) -> anyhow::Result<Sample> {
     let cpu = cpu::of_this_thread();
     let mut lanes: Vec<SessionQps<'_>> = all.iter().map(|pairs| SessionQps::new(pairs, what)).collect();

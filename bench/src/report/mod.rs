@@ -20,7 +20,8 @@ use crate::{
     scale::Scale,
 };
 
-/// Raw AF_XDP on one machine while nothing else ran: contestant, and millions of frames a second. Another kind of machine has others.
+/// Raw AF_XDP on one machine while nothing else ran: contestant, and millions of frames a second.
+/// Another kind of machine has others.
 const REFERENCES: [(&str, f64); 2] = [("raw_4154", 0.43), ("raw_64", 0.80)];
 
 /// That machine.
@@ -126,7 +127,8 @@ impl BenchReport {
         RATIOS.iter().filter_map(|ratio| Some((ratio, ratio.over(&self.results)?)))
     }
 
-    /// Of a ratio, in the rounds in which the cores were near one another: the median, and how many rounds those were.
+    /// Of a ratio, in the rounds in which the cores were near one another: the median, and how many
+    /// rounds those were.
     fn near(&self, ratio: &Ratio) -> String {
         ratio
             .over_near(&self.results)

@@ -1,4 +1,5 @@
-//! The network as clients' sessions have it: what the kernel says, and whose frames the XDP programs take.
+//! The network as clients' sessions have it: what the kernel says, and whose frames the XDP
+//! programs take.
 
 use std::{collections::BTreeSet, io, net::IpAddr};
 
@@ -21,8 +22,8 @@ pub(super) struct NetworkView<'a> {
     pub(super) devices: &'a mut [ServedDevice],
 }
 
-/// The GIDs that each address has, in the order of their indices. With RoCEv1 there are two, that one's first: the order of Linux, which programs
-/// have learned by heart.
+/// The GIDs that each address has, in the order of their indices. With RoCEv1 there are two, that
+/// one's first: the order of Linux, which programs have learned by heart.
 pub(super) const fn versions(roce: RoceVersions) -> &'static [RoceVersion] {
     match roce {
         RoceVersions::V2 => &[RoceVersion::V2],

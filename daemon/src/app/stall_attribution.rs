@@ -1,6 +1,7 @@
 //! Finds the sessions whose memory had a worker wait.
 //!
-//! While it waits nothing can be done: what its session has lies with that worker. So they are remembered, and named when all workers turn.
+//! While it waits nothing can be done: what its session has lies with that worker. So they are
+//! remembered, and named when all workers turn.
 
 use roced_shared::ids::{SessionId, WorkerId};
 
@@ -11,8 +12,9 @@ pub(super) struct StallAttribution {
 }
 
 impl StallAttribution {
-    /// Takes a look, as the watchdog does: `stuck` is a worker that has not turned since the last one, and `who_blocks` says for whose memory it
-    /// waits. Gives the sessions of which one had a worker wait, or one twice, when that is over.
+    /// Takes a look, as the watchdog does: `stuck` is a worker that has not turned since the last
+    /// one, and `who_blocks` says for whose memory it waits. Gives the sessions of which one had a
+    /// worker wait, or one twice, when that is over.
     pub(super) fn look(
         &mut self,
         stuck: Option<WorkerId>,

@@ -1,5 +1,5 @@
-//! From a config to workers that turn: everything is looked at before anything is changed, and what is wrong is said in words
-//! that a person can act on.
+//! From a config to workers that turn: everything is looked at before anything is changed, and what
+//! is wrong is said in words that a person can act on.
 
 use std::{
     sync::{Arc, atomic::AtomicU64},
@@ -37,8 +37,8 @@ use crate::{
     xdp::{NicQueue, NicQueueConfig, ThreadedNapi, XdpProgram, rx_queues},
 };
 
-/// Completion queues that a worker can complete into, at most: beyond it a client is told that a limit is reached. The table's
-/// memory is touched only as far as it is used.
+/// Completion queues that a worker can complete into, at most: beyond it a client is told that a
+/// limit is reached. The table's memory is touched only as far as it is used.
 const CQ_RINGS_MAX: u32 = 1 << 16;
 
 /// IBTA v1 table 27: no path MTU is larger.

@@ -1,7 +1,8 @@
 //! Notices a worker that does not turn any more.
 //!
-//! The control thread looks once a second. While a worker is stuck systemd's watchdog is not fed; after [`PATIENCE`] the daemon ends
-//! itself, for its clients would hang and the kernel would not get its traffic back.
+//! The control thread looks once a second. While a worker is stuck systemd's watchdog is not fed;
+//! after [`PATIENCE`] the daemon ends itself, for its clients would hang and the kernel would not
+//! get its traffic back.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use roced_shared::ids::WorkerId;
 /// How often to look.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
 
-/// How long a worker may be stuck: far longer than any turn, also on a machine that swaps or was suspended; a guess.
+/// How long a worker may be stuck: far longer than any turn, also on a machine that swaps or was
+/// suspended; a guess.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How the workers are.
@@ -34,7 +36,8 @@ pub(super) struct Watchdog {
 impl Watchdog {
     /// Takes a look: `stuck` is a worker that has not turned since the last one.
     pub(super) fn look(&mut self, now: Instant, stuck: Option<WorkerId>) -> Health {
-        // If we were held up ourselves, so was the whole machine: it was suspended, say. Then nobody is blamed.
+        // If we were held up ourselves, so was the whole machine: it was suspended, say. Then
+        // nobody is blamed.
         let held_up = self.looked.is_some_and(|looked| now - looked > 3 * PERIOD);
         self.looked = Some(now);
         let Some(worker) = stuck.filter(|_| !held_up) else {

@@ -1,7 +1,7 @@
 //! Who gets in.
 //!
-//! There are places for so many clients, and of these one user gets a share, so that others find one. Who connects opens a device within
-//! seconds: who only sits there is shown out.
+//! There are places for so many clients, and of these one user gets a share, so that others find
+//! one. Who connects opens a device within seconds: who only sits there is shown out.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,8 @@ const ONE_TOO_MANY: usize = 16;
 /// The same of one user.
 const ONE_TOO_MANY_OF_A_USER: usize = 4;
 
-/// From connecting to an open device. The library does all of it in one go; a guess for a machine with far more programs than cores.
+/// From connecting to an open device. The library does all of it in one go; a guess for a machine
+/// with far more programs than cores.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 /// Sessions of all users and of one.
@@ -44,7 +45,8 @@ impl Count {
 
 impl Clients {
     pub(super) fn accept(&mut self) {
-        // No more: what closes as fast as it connects would find us here for ever. While places are being freed, who comes waits for one outside.
+        // No more: what closes as fast as it connects would find us here for ever. While places are
+        // being freed, who comes waits for one outside.
         for _ in 0..CONNECTIONS_A_TURN {
             if !self.ending.is_empty() && self.len() >= self.registry.limits.clients as usize {
                 return;
@@ -86,8 +88,9 @@ impl Clients {
             let count = if is_beyond { &mut beyond } else { &mut inside };
             count.add(session.connection.peer().uid == peer.uid);
         }
-        // Who is leaving is none of its user's clients any more: the next run of a large job begins as the last one ends. (It has a place with the
-        // workers until the end, for which `accept` has who comes wait.)
+        // Who is leaving is none of its user's clients any more: the next run of a large job begins
+        // as the last one ends. (It has a place with the workers until the end, for which `accept`
+        // has who comes wait.)
         let limit = if inside.of_user >= limits.clients_of_user as usize {
             limits.clients_of_user
         } else if inside.all >= limits.clients as usize {

@@ -106,7 +106,8 @@ impl Connection {
             ) {
                 Ok(_) => SentReply::Yes,
                 Err(Errno::EINTR) => continue,
-                // Too many descriptors in flight (ETOOMANYREFS) are those of replies that nobody reads.
+                // Too many descriptors in flight (ETOOMANYREFS) are those of replies that nobody
+                // reads.
                 Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM | Errno::ETOOMANYREFS) => SentReply::Full,
                 Err(_) => SentReply::Closed,
             };
@@ -179,7 +180,8 @@ mod tests {
         for (op, raw) in [(1, &[raw][..]), (1, &[raw, raw, raw]), (MapMemory::OP, &[raw, raw])] {
             put_with(&theirs, op, raw);
             assert!(matches!(connection.receive(), ReceivedCall::Broken(_)), "{op} {raw:?}");
-            // All that came is closed on the side, for nobody looked what it is; too much at a time would be refused.
+            // All that came is closed on the side, for nobody looked what it is; too much at a time
+            // would be refused.
             until("all are closed", &|| descriptor::closing_of(connection.peer.uid) == 0);
         }
         put_with(&theirs, MapMemory::OP, &[raw]);

@@ -1,7 +1,7 @@
 //! Control calls: check, act, reply.
 //!
-//! A call is carried out whole or not at all: what was done before a step failed is undone. Workers are told one after the
-//! other, each answers within a turn.
+//! A call is carried out whole or not at all: what was done before a step failed is undone. Workers
+//! are told one after the other, each answers within a turn.
 
 mod ah;
 mod cq;
@@ -91,7 +91,8 @@ impl Registry {
 /// What a call answers: a body, and file descriptors beside it.
 type CallReply<C> = Result<(<C as Call>::Reply, Vec<OwnedFd>), Refused>;
 
-/// Carries out the call in `message`, with the descriptor beside it: the reply, and the file descriptors beside it.
+/// Carries out the call in `message`, with the descriptor beside it: the reply, and the file
+/// descriptors beside it.
 pub(crate) fn answer(
     registry: &mut Registry,
     session: &mut Session,
@@ -199,9 +200,10 @@ impl CallHandler<'_, '_> {
         }
     }
 
-    /// Ends the next object of a session that is over: first what uses others, then what is used. False when nothing is left to end. When a worker
-    /// does not answer it stops there: what that worker has stays with it, numbers stay in use, and the watchdog decides what becomes of
-    /// the daemon.
+    /// Ends the next object of a session that is over: first what uses others, then what is used.
+    /// False when nothing is left to end. When a worker does not answer it stops there: what that
+    /// worker has stays with it, numbers stay in use, and the watchdog decides what becomes of the
+    /// daemon.
     pub(crate) fn end_next(&mut self) -> bool {
         match self.try_to_end_next() {
             Ok(true) => return true,
@@ -259,7 +261,8 @@ impl CallHandler<'_, '_> {
         tell(self.environment, worker, command, limit)
     }
 
-    /// Takes something back from a worker. That it is not there is fine: an earlier try may have been given up too soon.
+    /// Takes something back from a worker. That it is not there is fine: an earlier try may have
+    /// been given up too soon.
     fn take_back(&mut self, worker: WorkerId, command: Command) -> Result<(), Refused> {
         take_back(self.environment, worker, command)
     }

@@ -1,7 +1,8 @@
 //! Sessions that are over, while what they had is given back.
 //!
-//! A session may have thousands of objects, each with a round trip to every worker, and hundreds of sessions may end at once. So they wait here, and
-//! each turn of the control thread ends some objects: in between it serves others and tells its watchdog that it lives.
+//! A session may have thousands of objects, each with a round trip to every worker, and hundreds of
+//! sessions may end at once. So they wait here, and each turn of the control thread ends some
+//! objects: in between it serves others and tells its watchdog that it lives.
 
 use std::{
     collections::VecDeque,

@@ -42,7 +42,8 @@ pub struct DevicePort {
     pub speed_mbit_per_s: u32,
     /// Indices of the GID table, empty ones included.
     pub gid_entries: u32,
-    /// It takes VLAN tags off received frames, so that nobody knows which VLAN one without a tag is of.
+    /// It takes VLAN tags off received frames, so that nobody knows which VLAN one without a tag is
+    /// of.
     pub strips_vlan_tags: bool,
 }
 
@@ -64,7 +65,8 @@ pub trait Network {
     /// The GID at `index` of a device's table.
     fn gid(&self, device: DeviceId, index: u32) -> Option<GidTableEntry>;
 
-    /// Follows how `destination` is reached from `source`, a GID of `device`. Each call wants an [`Self::unfollow`].
+    /// Follows how `destination` is reached from `source`, a GID of `device`. Each call wants an
+    /// [`Self::unfollow`].
     ///
     /// # Errors
     /// [`NoRoute`]; nothing is followed then.
@@ -78,8 +80,8 @@ pub trait Network {
     /// One follower less.
     fn unfollow(&mut self, id: FollowId);
 
-    /// Joins a multicast group by the interface of `source`, a GID of `device`: from now on its frames come. Each call wants a
-    /// [`Self::leave`].
+    /// Joins a multicast group by the interface of `source`, a GID of `device`: from now on its
+    /// frames come. Each call wants a [`Self::leave`].
     ///
     /// # Errors
     /// The kernel's.

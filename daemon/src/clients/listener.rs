@@ -56,12 +56,14 @@ pub struct Listener {
     path: PathBuf,
     /// Device and inode of the file, so that another's is not removed.
     file: Option<(u64, u64)>,
-    /// A descriptor to let go of when there are no more: else a connection that cannot be taken would wake us for ever.
+    /// A descriptor to let go of when there are no more: else a connection that cannot be taken
+    /// would wake us for ever.
     reserve: Option<OwnedFd>,
 }
 
 impl Listener {
-    /// Listens at `path`, which `group` (if given) and `mode` let others reach. A socket file that nobody listens at any more is replaced.
+    /// Listens at `path`, which `group` (if given) and `mode` let others reach. A socket file that
+    /// nobody listens at any more is replaced.
     ///
     /// # Errors
     /// [`ListenError`].

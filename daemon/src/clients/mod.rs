@@ -1,7 +1,8 @@
 //! Clients: who is connected, what they own, and the memory that they share with us.
 //!
-//! The control thread owns everything here. What a worker needs of it is made ready in [`memory`](crate::memory) and handed over
-//! whole, so that no lock lies between a client and its packets.
+//! The control thread owns everything here. What a worker needs of it is made ready in
+//! [`memory`](crate::memory) and handed over whole, so that no lock lies between a client and its
+//! packets.
 //!
 //! ```text
 //!   listener ─► connection ─► session: objects      messages in, replies and events out
@@ -10,7 +11,8 @@
 //!                      workers     network          by the traits of `environment`
 //! ```
 //!
-//! Nothing here waits for a client: a message that is not there yet, or that finds no room, is somebody else's turn.
+//! Nothing here waits for a client: a message that is not there yet, or that finds no room, is
+//! somebody else's turn.
 
 mod admission;
 mod connection;
@@ -124,14 +126,16 @@ impl Clients {
         })
     }
 
-    /// Lets clients of all users have `most` mappings, and those of one `most_of_a_user`, and not what the kernel's limit gives.
+    /// Lets clients of all users have `most` mappings, and those of one `most_of_a_user`, and not
+    /// what the kernel's limit gives.
     #[must_use]
     pub fn with_mappings(mut self, most: u32, most_of_a_user: u32) -> Self {
         self.registry.quota = Quota::new(most, most_of_a_user);
         self
     }
 
-    /// Takes connections and serves what clients ask. Call when [`AsFd::as_fd`] is readable; what is left over keeps it so.
+    /// Takes connections and serves what clients ask. Call when [`AsFd::as_fd`] is readable; what
+    /// is left over keeps it so.
     pub fn on_readable(&mut self, environment: &mut Environment<'_>) {
         let mut events = [EpollEvent::empty(); EVENTS];
         let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
@@ -185,8 +189,9 @@ impl Clients {
         }
     }
 
-    /// Memory of one of these had a worker wait, for longer than any turn: it ends. Where they are two of different users nobody can tell which it was, and
-    /// neither may have the other ended; nor may one who has left meanwhile, whoever it was.
+    /// Memory of one of these had a worker wait, for longer than any turn: it ends. Where they are
+    /// two of different users nobody can tell which it was, and neither may have the other ended;
+    /// nor may one who has left meanwhile, whoever it was.
     pub fn on_blocked(&mut self, sessions: [SessionId; 2]) {
         let peers = sessions.map(|session| self.sessions.get(&session.0).map(|session| session.connection.peer()));
         if !matches!(peers, [Some(one), Some(other)] if one.uid == other.uid) {
@@ -306,7 +311,8 @@ impl Clients {
         }
     }
 
-    /// Ends the sessions of which memory is not there any more: what peers wrote to it is lost, too.
+    /// Ends the sessions of which memory is not there any more: what peers wrote to it is lost,
+    /// too.
     fn end_those_who_lost(&mut self) {
         let lost = |session: &Session| match &session.stage {
             SessionStage::Open(objects) => objects.memories.values().any(|object| object.memory.is_lost()),
@@ -326,7 +332,8 @@ impl Clients {
             let kind = if port.link_up { event::PORT_ACTIVE } else { event::PORT_DOWN };
             self.tell_all(device, Event { kind, handle: 0 });
         }
-        // Paths of hand-over carry the device's MAC address; those by the NIC get theirs with their next hop.
+        // Paths of hand-over carry the device's MAC address; those by the NIC get theirs with their
+        // next hop.
         for session in self.sessions.values_mut() {
             let id = session.id;
             let SessionStage::Open(objects) = &mut session.stage else { continue };
@@ -389,7 +396,8 @@ impl Clients {
         }
     }
 
-    /// Tells a session something that it did not ask for. One that does not read loses it, not its session: only replies are owed.
+    /// Tells a session something that it did not ask for. One that does not read loses it, not its
+    /// session: only replies are owed.
     fn tell(&self, number: u32, event: Event) {
         let Some(session) = self.sessions.get(&number) else { return };
         let message = Message::new(EVENT, 0, &event);

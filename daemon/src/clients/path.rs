@@ -28,7 +28,8 @@ pub(crate) enum Follower {
     Ah(u32),
 }
 
-/// The way of a queue pair or an address handle: what was asked for, and how the destination is reached.
+/// The way of a queue pair or an address handle: what was asked for, and how the destination is
+/// reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     /// `None` of a multicast group: nobody needs to be asked for the way there.
@@ -64,13 +65,15 @@ pub(crate) struct Wish {
     udp_source_port: u16,
 }
 
-/// The UDP source port of a queue pair whose flow label is 0: a random one when the queue pair is made, and the next one in each
-/// further life, so that a peer tells frames of an earlier life from those of this one. Nothing else changes it.
+/// The UDP source port of a queue pair whose flow label is 0: a random one when the queue pair is
+/// made, and the next one in each further life, so that a peer tells frames of an earlier life from
+/// those of this one. Nothing else changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LifePort(u16);
 
 impl LifePort {
-    /// Bits that every port has: 0xc000 to 0xffff, the dynamic ports (annex A17.4.5.3.2 leaves the choice open).
+    /// Bits that every port has: 0xc000 to 0xffff, the dynamic ports (annex A17.4.5.3.2 leaves the
+    /// choice open).
     const BASE: u16 = 0xc000;
 
     /// The port of the first life, from random bits.
@@ -90,17 +93,18 @@ impl LifePort {
     }
 }
 
-/// The bits of a traffic class that are ECN's (RFC 3168 5). They stay 0 ("not ECN-capable"), whatever an application gives: a
-/// switch that finds them set marks frames instead of dropping them, and until there is congestion control nothing here reacts to
-/// a mark.
+/// The bits of a traffic class that are ECN's (RFC 3168 5). They stay 0 ("not ECN-capable"),
+/// whatever an application gives: a switch that finds them set marks frames instead of dropping
+/// them, and until there is congestion control nothing here reacts to a mark.
 const ECN_BITS: u8 = 0b11;
 
 /// What "0" asks for, as verbs' users expect it.
 const HOP_LIMIT_DEFAULT: u8 = 64;
 
 impl Wish {
-    /// What `attributes` ask of the path of `local`, from the GID `source` of `device`. `life` is the port of a queue pair's present
-    /// life; without it, or with a flow label, the port is made as Linux makes it.
+    /// What `attributes` ask of the path of `local`, from the GID `source` of `device`. `life` is
+    /// the port of a queue pair's present life; without it, or with a flow label, the port is made
+    /// as Linux makes it.
     ///
     /// # Errors
     /// A value out of its range, or a destination that can be nobody's.
@@ -166,7 +170,8 @@ impl Wish {
         Some(NextHop::Reachable { mac, vlan: self.source.vlan, source_mac: port.mac, mtu_bytes: u32::MAX })
     }
 
-    /// The path MTU that the way to the peer carries: that of the link, or of the route where it is known to be less.
+    /// The path MTU that the way to the peer carries: that of the link, or of the route where it is
+    /// known to be less.
     ///
     /// # Errors
     /// It is less than `asked_bytes`.
@@ -193,7 +198,8 @@ impl Wish {
         let (via, source_mac, dest_mac, vlan) = match next {
             NextHop::Resolving => return PathState::Resolving,
             NextHop::Unreachable => return PathState::Unreachable,
-            // The frame goes to a worker of ours, which does not look at Ethernet; it is a frame all the same.
+            // The frame goes to a worker of ours, which does not look at Ethernet; it is a frame
+            // all the same.
             NextHop::Local(device) if device == self.device => (Egress::Beside, port.mac, port.mac, None),
             NextHop::Local(device) => (Egress::HandOver { to: device }, port.mac, port.mac, None),
             NextHop::Reachable { mac, vlan, source_mac, mtu_bytes: _ } => {

@@ -44,7 +44,8 @@ impl Refused {
         Self::with(Refusal::NoSuchObject, number, 0u64)
     }
 
-    /// What a worker's refusal means to the client, which reached `limit` if the worker has no room.
+    /// What a worker's refusal means to the client, which reached `limit` if the worker has no
+    /// room.
     pub(crate) fn by_worker(why: command::CommandRefused, limit: u64) -> Self {
         use command::CommandRefused as Worker;
         match why {

@@ -137,7 +137,8 @@ pub(crate) struct ChannelObject {
 pub(crate) struct CqObject {
     pub(crate) cqn: Cqn,
     pub(crate) channel: Option<u32>,
-    /// Of the memfd that it was made with, which has its arm word, and of that of its lanes now if they are others.
+    /// Of the memfd that it was made with, which has its arm word, and of that of its lanes now if
+    /// they are others.
     pub(crate) bytes: u64,
     pub(crate) resized_bytes: u64,
     /// Queues of queue pairs that complete into it.

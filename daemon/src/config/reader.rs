@@ -1,8 +1,9 @@
-//! Reads a TOML document key by key and collects everything that is wrong with it, instead of stopping at the first mistake.
+//! Reads a TOML document key by key and collects everything that is wrong with it, instead of
+//! stopping at the first mistake.
 //!
-//! A [`ConfigSection`] is one table. Each key is asked for once, with its default and what is allowed; a key of the file that nobody
-//! asked for is unknown. The same calls write down which keys exist ([`Key`]), so that a test can hold the documentation
-//! against them.
+//! A [`ConfigSection`] is one table. Each key is asked for once, with its default and what is
+//! allowed; a key of the file that nobody asked for is unknown. The same calls write down which
+//! keys exist ([`Key`]), so that a test can hold the documentation against them.
 
 use std::{
     cell::RefCell,
@@ -23,7 +24,8 @@ pub struct ConfigProblem {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// Path of the key, such as `device[1].queues[0].worker`; empty when the mistake is not in a key.
+    /// Path of the key, such as `device[1].queues[0].worker`; empty when the mistake is not in a
+    /// key.
     pub key: String,
     /// What is wrong and what is allowed.
     pub message: String,
@@ -75,8 +77,8 @@ impl<'a> Reader<'a> {
         Self { text, problems: RefCell::default(), keys: RefCell::default() }
     }
 
-    /// Reads the whole document by `read`, which takes its top table apart. A line that is no TOML is reported once: what it
-    /// seems to say is not worth a second complaint.
+    /// Reads the whole document by `read`, which takes its top table apart. A line that is no TOML
+    /// is reported once: what it seems to say is not worth a second complaint.
     pub(super) fn read<T>(&self, read: impl FnOnce(&ConfigSection<'_, 'a>) -> T) -> T {
         let (root, errors) = DeTable::parse_recoverable(self.text);
         let top = ConfigSection::new(self, String::new(), 0..0, root.get_ref());
@@ -183,7 +185,8 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
         values
     }
 
-    /// The elements of the array `key` with their own paths, or `None` when it is absent or no array.
+    /// The elements of the array `key` with their own paths, or `None` when it is absent or no
+    /// array.
     pub(super) fn array(&self, key: &str) -> Option<&'s DeArray<'a>> {
         self.take(key)?.get_ref().as_array()
     }
@@ -258,7 +261,8 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
         default
     }
 
-    /// A text that `check` takes. `default` is `None` when the key need not be there; `absent` then says what that means.
+    /// A text that `check` takes. `default` is `None` when the key need not be there; `absent` then
+    /// says what that means.
     pub(super) fn text(&self, key: &str, default: Option<&str>, absent: &str, rule: TextRule) -> Option<String> {
         let shown = default.map_or(absent.to_owned(), |default| format!("{default:?}"));
         self.reader.note(&self.path_of(key), Some(shown), rule.allowed.to_owned());

@@ -50,7 +50,8 @@ fn the_documented_file_is_the_default_config() {
     assert_eq!(parsed(&device("")), default, "a file that only names a device means the same");
 }
 
-/// Both ways: a key that the file lacks, one that the config lacks, a default or range that has changed.
+/// Both ways: a key that the file lacks, one that the config lacks, a default or range that has
+/// changed.
 #[test]
 fn the_documented_file_describes_exactly_the_keys_that_exist() {
     let text = with_optional_keys();

@@ -1,8 +1,10 @@
 //! Whose memory each worker touched last: who has it wait, if it waits.
 //!
-//! A page of a client's file may be long in coming: the kernel holds up whoever touches a hole while somebody punches it, and its client has
-//! the file open. Nothing that we do brings such a worker back earlier. But it leaves word, by one store for each access, of whose memory it goes
-//! to, rings and bells included, so that the control thread, which sees it stand still, knows whose session to end when it goes on.
+//! A page of a client's file may be long in coming: the kernel holds up whoever touches a hole
+//! while somebody punches it, and its client has the file open. Nothing that we do brings such a
+//! worker back earlier. But it leaves word, by one store for each access, of whose memory it goes
+//! to, rings and bells included, so that the control thread, which sees it stand still, knows whose
+//! session to end when it goes on.
 
 use std::{
     cell::Cell,
@@ -46,7 +48,8 @@ pub(crate) fn touch(reads: SessionId, writes: SessionId) {
     }
 }
 
-/// Whose memory this worker waits for, if it does: for a page, and not for a core or in a system call.
+/// Whose memory this worker waits for, if it does: for a page, and not for a core or in a system
+/// call.
 pub fn who_blocks(worker: WorkerId) -> Option<[SessionId; 2]> {
     let last = WORKERS.get(worker.0 as usize)?;
     if !waits_for_a_page(last.tid.load(Ordering::Relaxed)) {
@@ -56,7 +59,8 @@ pub fn who_blocks(worker: WorkerId) -> Option<[SessionId; 2]> {
     Some([SessionId((sessions >> 32) as u32), SessionId(sessions as u32)])
 }
 
-/// The kernel says `running`, or the number of the system call that the thread is blocked in, or -1 when it is blocked in none.
+/// The kernel says `running`, or the number of the system call that the thread is blocked in, or -1
+/// when it is blocked in none.
 fn waits_for_a_page(tid: i32) -> bool {
     fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).is_ok_and(|text| text.starts_with("-1 "))
 }

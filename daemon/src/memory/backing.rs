@@ -55,7 +55,8 @@ impl Backing {
         }
     }
 
-    /// Are there atomic operations, if these rights need any? The kernel copies, and no copy is atomic.
+    /// Are there atomic operations, if these rights need any? The kernel copies, and no copy is
+    /// atomic.
     pub(crate) fn bears(&self, bits: u32) -> bool {
         matches!(self, Self::Mapped(_)) || bits & access::REMOTE_ATOMIC == 0
     }

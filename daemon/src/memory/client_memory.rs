@@ -1,5 +1,5 @@
-//! Memory that regions lie in and that we map: bytes go in and out by bounds-checked copies, never by a Rust reference, for the client's threads write
-//! there at any moment.
+//! Memory that regions lie in and that we map: bytes go in and out by bounds-checked copies, never
+//! by a Rust reference, for the client's threads write there at any moment.
 #![expect(unsafe_code, reason = "copies to and from memory that is shared with clients")]
 
 use std::{
@@ -52,7 +52,8 @@ pub struct ClientMemory {
 }
 
 impl ClientMemory {
-    /// Makes `bytes` (rounded up to whole pages) of zeroed memory; its pages are locked as they are touched. The fd is for the client.
+    /// Makes `bytes` (rounded up to whole pages) of zeroed memory; its pages are locked as they are
+    /// touched. The fd is for the client.
     ///
     /// # Errors
     /// What the kernel said: no memory, more locked memory than it allows us, `EINVAL` for 0 bytes.
@@ -66,8 +67,8 @@ impl ClientMemory {
     /// Maps a part of a client's file; its pages are locked as they are touched.
     ///
     /// # Errors
-    /// `EOVERFLOW` when the part does not lie inside; `EACCES` when the client may not write there but would have us do so; what else the kernel
-    /// said.
+    /// `EOVERFLOW` when the part does not lie inside; `EACCES` when the client may not write there
+    /// but would have us do so; what else the kernel said.
     pub(crate) fn map(
         file: &SharedFile,
         part: Range<u64>,
@@ -108,28 +109,32 @@ impl ClientMemory {
         self.kind
     }
 
-    /// May anything be written there? If not, no region in it has rights to write: nothing else keeps [`Self::write`] from it.
+    /// May anything be written there? If not, no region in it has rights to write: nothing else
+    /// keeps [`Self::write`] from it.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Its pages are gone, and zeros are in their place: the client cut its file short, or the kernel had no memory for a hole in it.
+    /// Its pages are gone, and zeros are in their place: the client cut its file short, or the
+    /// kernel had no memory for a hole in it.
     pub(crate) fn is_lost(&self) -> bool {
         self.mapping.is_lost()
     }
 
-    /// Copies `bytes` to `offset`. A program that polls the last byte, or the last aligned 2, 4 or 8 bytes, sees all older bytes of this
-    /// call and of every earlier one once it sees those.
+    /// Copies `bytes` to `offset`. A program that polls the last byte, or the last aligned 2, 4 or
+    /// 8 bytes, sees all older bytes of this call and of every earlier one once it sees those.
     ///
     /// # Panics
-    /// When they do not fit: a `MemSpan` was checked against the registered range, and that against [`Self::len`] and [`Self::is_writable`].
+    /// When they do not fit: a `MemSpan` was checked against the registered range, and that against
+    /// [`Self::len`] and [`Self::is_writable`].
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         touch(self.owner, self.owner);
         let (body, tail) = bytes.split_at(bytes.len().saturating_sub(TAIL_BYTES));
-        // SAFETY: `at` checked that `bytes.len()` bytes are mapped from `to`, and `body` is a part of `bytes`; `bytes` is our own memory,
-        // which no mapping of a memfd overlaps. That the client's threads may write there too gives wrong bytes, its own; no reference
-        // to them exists on our side.
+        // SAFETY: `at` checked that `bytes.len()` bytes are mapped from `to`, and `body` is a part
+        // of `bytes`; `bytes` is our own memory, which no mapping of a memfd overlaps. That the
+        // client's threads may write there too gives wrong bytes, its own; no reference to them
+        // exists on our side.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(body).cast(), body.len()) };
         // Everything older, the packets before this one included, is there before the tail.
         fence(Ordering::Release);
@@ -137,8 +142,8 @@ impl ClientMemory {
         unsafe { store_ascending(to.add(body.len()), tail) };
     }
 
-    /// Copies `bytes` bytes of `from`, which may be this very memory, to `offset`, in the order of [`Self::write`]. What its client changes
-    /// meanwhile comes out old, new or mixed.
+    /// Copies `bytes` bytes of `from`, which may be this very memory, to `offset`, in the order of
+    /// [`Self::write`]. What its client changes meanwhile comes out old, new or mixed.
     ///
     /// # Panics
     /// When either range does not lie inside, as [`Self::write`].
@@ -148,38 +153,45 @@ impl ClientMemory {
         let body = bytes.saturating_sub(TAIL_BYTES);
         let mut tail = [0; TAIL_BYTES];
         let tail = &mut tail[..bytes - body];
-        // SAFETY: `at` checked that `bytes` bytes are mapped from there; `tail` is as long as what is left behind `body`, and our own memory.
+        // SAFETY: `at` checked that `bytes` bytes are mapped from there; `tail` is as long as what
+        // is left behind `body`, and our own memory.
         unsafe { at.add(body).copy_to_nonoverlapping(NonNull::from(&mut *tail).cast(), tail.len()) };
-        // SAFETY: `bytes` bytes are mapped from both (checked above), and the copy may overlap. That clients' threads may write to both gives
-        // wrong bytes, their own; no reference to either exists on our side.
+        // SAFETY: `bytes` bytes are mapped from both (checked above), and the copy may overlap.
+        // That clients' threads may write to both gives wrong bytes, their own; no reference to
+        // either exists on our side.
         unsafe { to.copy_from(at, body) };
         fence(Ordering::Release);
         // SAFETY: `tail` goes behind `body` inside the range checked above.
         unsafe { store_ascending(to.add(body), tail) };
     }
 
-    /// Copies what lies at `offset` to `into`. Bytes that the client changes meanwhile come out old, new or mixed.
+    /// Copies what lies at `offset` to `into`. Bytes that the client changes meanwhile come out
+    /// old, new or mixed.
     ///
     /// # Panics
     /// When the range does not lie inside, as [`Self::write`].
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         let from = self.at(offset, into.len());
         touch(self.owner, self.owner);
-        // SAFETY: `at` checked that `into.len()` bytes are mapped from `from`; `into` is our own memory, which no mapping of a memfd overlaps.
+        // SAFETY: `at` checked that `into.len()` bytes are mapped from `from`; `into` is our own
+        // memory, which no mapping of a memfd overlaps.
         unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
     }
 
-    /// Carries out an atomic operation on the eight bytes at `offset`, and gives what was there before. Atomic against every worker
-    /// and against the client's own atomics: all map the same pages.
+    /// Carries out an atomic operation on the eight bytes at `offset`, and gives what was there
+    /// before. Atomic against every worker and against the client's own atomics: all map the same
+    /// pages.
     ///
     /// # Panics
-    /// When they do not lie inside, as [`Self::write`], or `offset` is no multiple of eight: the engine checks that.
+    /// When they do not lie inside, as [`Self::write`], or `offset` is no multiple of eight: the
+    /// engine checks that.
     pub fn atomic(&self, offset: u64, operation: AtomicOperation) -> u64 {
         assert!(offset.is_multiple_of(8), "an atomic operation is aligned");
         let at = self.at(offset, 8);
         touch(self.owner, self.owner);
-        // SAFETY: `at` checked that 8 bytes are mapped from there, for as long as `self` lives; a mapping begins on a page, so a multiple
-        // of eight in it is aligned. Nobody in this process has a Rust reference to these bytes but as atomics.
+        // SAFETY: `at` checked that 8 bytes are mapped from there, for as long as `self` lives; a
+        // mapping begins on a page, so a multiple of eight in it is aligned. Nobody in this process
+        // has a Rust reference to these bytes but as atomics.
         let word: &AtomicU64 = unsafe { at.cast().as_ref() };
         // What peers wrote before is there for whoever sees the new value, and the other way round.
         match operation {
@@ -201,12 +213,14 @@ impl ClientMemory {
 /// Stores `bytes` in the largest aligned units that fit, ascending, each after all before it.
 ///
 /// # Safety
-/// `bytes.len()` bytes must be mapped for writing from `to`, and nobody in this process may hold a reference to them.
+/// `bytes.len()` bytes must be mapped for writing from `to`, and nobody in this process may hold a
+/// reference to them.
 unsafe fn store_ascending(mut to: NonNull<u8>, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let aligned = |unit: usize| bytes.len() >= unit && to.as_ptr().addr().is_multiple_of(unit);
         let unit = if aligned(8) {
-            // SAFETY: 8 bytes are mapped from `to` (the caller's promise for `bytes`, which is at least that long), aligned to 8.
+            // SAFETY: 8 bytes are mapped from `to` (the caller's promise for `bytes`, which is at
+            // least that long), aligned to 8.
             let word: &AtomicU64 = unsafe { to.cast().as_ref() };
             word.store(u64::from_ne_bytes(array(bytes)), Ordering::Release);
             8
@@ -284,7 +298,8 @@ mod tests {
         const ROUNDS: u64 = 100_000;
         let (memory, fd) = ClientMemory::create(4096, Room::default()).expect("a page");
         let theirs = map(&fd, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).expect("a client can map it");
-        // SAFETY: the second word of a page that is mapped until the end of the process, used only as an atomic.
+        // SAFETY: the second word of a page that is mapped until the end of the process, used only
+        // as an atomic.
         let word: &AtomicU64 = unsafe { theirs.cast::<AtomicU64>().add(1).as_ref() };
         std::thread::scope(|scope| {
             scope.spawn(|| (0..ROUNDS).for_each(|_| _ = word.fetch_add(1, Ordering::Relaxed)));
@@ -314,7 +329,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain vector: any place and length, so that every alignment of the tail occurs.
+        /// Against a plain vector: any place and length, so that every alignment of the tail
+        /// occurs.
         #[test]
         fn bytes_come_back_as_written(writes in proptest::collection::vec((0u64..200, proptest::collection::vec(any::<u8>(), 0..56)), 1..12)) {
             let (memory, _fd) = ClientMemory::create(4096, Room::default()).map_err(io::Error::from).expect("a page");

@@ -1,7 +1,8 @@
 //! File descriptors that clients pass.
 //!
-//! A descriptor may be of anything: closing the last one of a socket may linger, closing one of a FUSE file waits for an answer of
-//! whoever serves it, which may be the client. So the control thread closes none itself before it has seen that it is of a tmpfs file.
+//! A descriptor may be of anything: closing the last one of a socket may linger, closing one of a
+//! FUSE file waits for an answer of whoever serves it, which may be the client. So the control
+//! thread closes none itself before it has seen that it is of a tmpfs file.
 #![expect(unsafe_code, reason = "takes ownership of file descriptors that came by SCM_RIGHTS")]
 
 use std::{
@@ -82,10 +83,11 @@ pub(crate) struct Incoming {
     pub(crate) descriptors: Vec<Descriptor>,
 }
 
-/// Receives a message and what lies beside it, without waiting. The kernel drops the descriptors for which there is no room, and all of a user who is
-/// not [`welcome`].
+/// Receives a message and what lies beside it, without waiting. The kernel drops the descriptors
+/// for which there is no room, and all of a user who is not [`welcome`].
 ///
-/// A system call of our own, for the library's wrapper forgets the descriptors that there are when some are missing, and they would stay open.
+/// A system call of our own, for the library's wrapper forgets the descriptors that there are when
+/// some are missing, and they would stay open.
 pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<Incoming, Errno> {
     /// Of a control message with one descriptor, in words.
     const WORDS: usize = 3;
@@ -99,10 +101,12 @@ pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<In
         (header.msg_control, header.msg_controllen) = ((&raw mut room).cast(), size_of_val(&room));
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the header names `bytes` and `room` with their lengths, and both live through the call.
+    // SAFETY: the header names `bytes` and `room` with their lengths, and both live through the
+    // call.
     let length = Errno::result(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) })?;
     let mut descriptors = Vec::new();
-    // SAFETY: the kernel filled the header, whose control buffer lives and is aligned for its messages; there is room for one.
+    // SAFETY: the kernel filled the header, whose control buffer lives and is aligned for its
+    // messages; there is room for one.
     if let Some(message) = unsafe { libc::CMSG_FIRSTHDR(&raw const header).as_ref() }
         && (message.cmsg_level, message.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
     {
@@ -127,10 +131,12 @@ impl Descriptor {
         (self.fd.take().expect("it is there until it is taken or dropped"), self.uid)
     }
 
-    /// The descriptor, if it is of a tmpfs file or memfd: of pages in memory, so that no access of ours waits for anybody.
+    /// The descriptor, if it is of a tmpfs file or memfd: of pages in memory, so that no access of
+    /// ours waits for anybody.
     pub(crate) fn into_shared_file(mut self) -> Result<SharedFile, Errno> {
         let fd = self.fd.as_ref().expect("it is there until it is taken or dropped");
-        // Nothing here waits, whatever it is: only shared memory answers this question, all else is EINVAL, or EBADF for O_PATH.
+        // Nothing here waits, whatever it is: only shared memory answers this question, all else is
+        // EINVAL, or EBADF for O_PATH.
         fcntl(fd, FcntlArg::F_GET_SEALS)?;
         // The other kind that answers is hugetlbfs, where a hole may stay one.
         if fstatfs(fd)?.filesystem_type() != TMPFS_MAGIC {
@@ -154,7 +160,8 @@ impl Drop for Descriptor {
             drop(fd);
             drop(counted);
         };
-        // Without a thread the closure is dropped here, and closes: it may wait, but there is nothing else left to do.
+        // Without a thread the closure is dropped here, and closes: it may wait, but there is
+        // nothing else left to do.
         let _ = thread::Builder::new().name("roced-close".into()).spawn(close);
     }
 }

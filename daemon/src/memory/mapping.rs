@@ -1,11 +1,14 @@
-//! Pages that the daemon and a client both map: sealed memfds that the daemon makes, or parts of files that a client brings.
+//! Pages that the daemon and a client both map: sealed memfds that the daemon makes, or parts of
+//! files that a client brings.
 //!
-//! A memfd that we make is sealed against shrinking and against more seals; should an access of ours meet a missing page (SIGBUS) all the same, only
-//! that mapping is lost (`sigbus.rs`). No seal takes the write right from a mapping that there is.
+//! A memfd that we make is sealed against shrinking and against more seals; should an access of
+//! ours meet a missing page (SIGBUS) all the same, only that mapping is lost (`sigbus.rs`). No seal
+//! takes the write right from a mapping that there is.
 //!
-//! Each is one mapping to the kernel, too, for as long as it lives: none is ever merged with another (the kernel does that to neighbours that
-//! show one file's bytes in a row). So unmapping one never splits anything, nor does exchanging its pages, and neither can fail for the number
-//! of mappings that there are, which `quota.rs` counts.
+//! Each is one mapping to the kernel, too, for as long as it lives: none is ever merged with
+//! another (the kernel does that to neighbours that show one file's bytes in a row). So unmapping
+//! one never splits anything, nor does exchanging its pages, and neither can fail for the number of
+//! mappings that there are, which `quota.rs` counts.
 #![expect(unsafe_code, reason = "maps memory that is shared with clients")]
 
 use std::{
@@ -53,14 +56,16 @@ pub struct Mapping {
     room: Room,
 }
 
-// SAFETY: the mapping belongs to no thread, and `base` and `bytes` never change; what lies behind is reached through atomics or
-// through the copies of `ClientMemory`, which allow for anybody writing there at any time.
+// SAFETY: the mapping belongs to no thread, and `base` and `bytes` never change; what lies behind
+// is reached through atomics or through the copies of `ClientMemory`, which allow for anybody
+// writing there at any time.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Makes a memfd of `bytes` zeros, maps and seals it. The fd is for the client; we do not need it any more.
+    /// Makes a memfd of `bytes` zeros, maps and seals it. The fd is for the client; we do not need
+    /// it any more.
     ///
     /// # Errors
     /// What the kernel said: no memory, no file descriptors, or `EINVAL` for 0 bytes.
@@ -115,13 +120,15 @@ impl Mapping {
         false
     }
 
-    /// The address of byte `offset`, from which at least `bytes` bytes are mapped for as long as `self` lives.
+    /// The address of byte `offset`, from which at least `bytes` bytes are mapped for as long as
+    /// `self` lives.
     ///
     /// # Panics
     /// When they are not: whoever asks has computed the layout that the mapping was made for.
     pub fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         assert!(self.contains(offset, bytes), "{bytes} bytes at {offset} lie outside a mapping of {}", self.bytes);
-        // SAFETY: `offset <= self.bytes`, checked one line up, so the result is inside the mapping or one past its end.
+        // SAFETY: `offset <= self.bytes`, checked one line up, so the result is inside the mapping
+        // or one past its end.
         unsafe { self.base.add(offset) }
     }
 
@@ -134,7 +141,8 @@ impl Mapping {
         self.watch.is_lost()
     }
 
-    /// Keeps the pages in memory once they were touched, so that no access of ours waits for a disk.
+    /// Keeps the pages in memory once they were touched, so that no access of ours waits for a
+    /// disk.
     pub(super) fn lock(&self) -> Result<(), Errno> {
         // SAFETY: mlock2 changes no byte and no address; the range is our own mapping.
         let result = unsafe {
@@ -149,14 +157,16 @@ impl Drop for Mapping {
         // SAFETY: it is dropped here and used nowhere afterward.
         unsafe { ManuallyDrop::drop(&mut self.watch) };
         let leftover = Leftover::new(self.base.cast(), self.bytes, std::mem::take(&mut self.room));
-        // SAFETY: exactly what was mapped; `base` is private and those who were given an address keep `self` alive.
+        // SAFETY: exactly what was mapped; `base` is private and those who were given an address
+        // keep `self` alive.
         unsafe { leftover.unmap() };
     }
 }
 
-/// Maps `bytes` bytes of `file` from `offset` on such that the kernel does not make one mapping of it and another of the same file: to unmap either
-/// would be to split them then, which the kernel refuses at its limit of mappings. It is made with a page more on both sides, and
-/// those are given back: so there is a page at least between any two that are made here.
+/// Maps `bytes` bytes of `file` from `offset` on such that the kernel does not make one mapping of
+/// it and another of the same file: to unmap either would be to split them then, which the kernel
+/// refuses at its limit of mappings. It is made with a page more on both sides, and those are given
+/// back: so there is a page at least between any two that are made here.
 fn map_apart(file: impl AsFd, offset: u64, bytes: usize, protection: ProtFlags) -> Result<NonNull<c_void>, Errno> {
     // What begins its file follows nothing.
     let before = if offset == 0 { 0 } else { PAGE };
@@ -184,7 +194,8 @@ struct Leftover {
     _room: Room,
 }
 
-/// What the kernel would not unmap. It counts on, and is tried again before the next mapping is counted.
+/// What the kernel would not unmap. It counts on, and is tried again before the next mapping is
+/// counted.
 static LEFTOVERS: Mutex<Vec<Leftover>> = Mutex::new(Vec::new());
 
 impl Leftover {
@@ -215,7 +226,8 @@ impl Leftover {
 pub(super) fn unmap_leftovers() {
     // What is unmapped gives back its room when the list is free again.
     let all = std::mem::take(&mut *LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner));
-    // SAFETY: what is in there is there by `unmap`, whose caller's promise holds until it is unmapped.
+    // SAFETY: what is in there is there by `unmap`, whose caller's promise holds until it is
+    // unmapped.
     all.into_iter().for_each(|left| unsafe { left.unmap() });
 }
 
@@ -239,7 +251,8 @@ mod tests {
         assert_eq!(map(&fd, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE), Err(Errno::EPERM));
         assert_eq!(write(&fd, b"x"), Err(Errno::EPERM));
         let theirs = map(&fd, 4096, ProtFlags::PROT_READ).expect("reading is allowed");
-        // SAFETY: both are a page of the same memfd, aligned, mapped, and only used through atomics.
+        // SAFETY: both are a page of the same memfd, aligned, mapped, and only used through
+        // atomics.
         let (ours, theirs) = unsafe { (mapping.at(0, 4).cast::<AtomicU32>().as_ref(), theirs.cast::<AtomicU32>()) };
         ours.store(7, Ordering::Release);
         // SAFETY: as above.

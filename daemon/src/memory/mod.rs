@@ -1,7 +1,7 @@
 //! Client memory and the rings shared with clients: mapping, access, accounting.
 //!
-//! The control thread makes everything here and hands it to workers whole, so that no lock lies between a client and its packets.
-//! Neither `clients` nor `worker` is known here.
+//! The control thread makes everything here and hands it to workers whole, so that no lock lies
+//! between a client and its packets. Neither `clients` nor `worker` is known here.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,21 +1,26 @@
-//! Memory of a client that stays where it is: the kernel reads and writes it for us, by a descriptor that the client has opened.
+//! Memory of a client that stays where it is: the kernel reads and writes it for us, by a
+//! descriptor that the client has opened.
 //!
-//! Some memory can neither be mapped by anybody else nor exchanged for pages that can: privately mapped files, huge pages, anything at all where
-//! userfaultfd is forbidden. Its program passes a descriptor of its own `/proc/self/mem`. So we reach what that program reaches and nothing else, need
-//! no privilege, and name no process by a number that may be another's by then.
+//! Some memory can neither be mapped by anybody else nor exchanged for pages that can: privately
+//! mapped files, huge pages, anything at all where userfaultfd is forbidden. Its program passes a
+//! descriptor of its own `/proc/self/mem`. So we reach what that program reaches and nothing else,
+//! need no privilege, and name no process by a number that may be another's by then.
 //!
 //! ```text
 //!   worker ── asks ──► porter, a thread of the session ── pread, pwrite ──► kernel ──► the client's pages
 //!      └── waits, but not for long ◄── done ─────┘
 //! ```
 //!
-//! An access may meet a page that somebody has to bring first (a disk, a file system in user space, a userfaultfd) or make (zeros for a huge page), or an
-//! address space that its program keeps locked. All of that may be the client's doing, so no worker does it itself, and a worker waits no longer than the
-//! client's user may have it wait (`stall_budget.rs`). Who uses that up, or blocks too long at once, loses the memory and with it the session. So the harm to
-//! others on the same worker is bounded.
+//! An access may meet a page that somebody has to bring first (a disk, a file system in user space,
+//! a userfaultfd) or make (zeros for a huge page), or an address space that its program keeps
+//! locked. All of that may be the client's doing, so no worker does it itself, and a worker waits
+//! no longer than the client's user may have it wait (`stall_budget.rs`). Who uses that up, or
+//! blocks too long at once, loses the memory and with it the session. So the harm to others on the
+//! same worker is bounded.
 //!
-//! What can be done together is: pieces that are written one behind the other go in one piece, before anybody is told of them ([`ProxiedMemory::settle`]); and who
-//! reads on where it stopped finds the bytes read ahead, in the same turn.
+//! What can be done together is: pieces that are written one behind the other go in one piece,
+//! before anybody is told of them ([`ProxiedMemory::settle`]); and who reads on where it stopped
+//! finds the bytes read ahead, in the same turn.
 
 mod copy_thread;
 mod request_queue;
@@ -35,7 +40,8 @@ use super::{descriptor::Descriptor, poll_id::PollId, stall_budget::credit_of};
 /// Most bytes of one access: sixteen packets of the largest path MTU.
 const ROOM: usize = 64 << 10;
 
-/// Files of procfs other than `mem` have nothing so far in; and nobody but root maps anything below.
+/// Files of procfs other than `mem` have nothing so far in; and nobody but root maps anything
+/// below.
 const LOWEST: u64 = 64 << 10;
 
 /// Memory that stays where it is.
@@ -51,7 +57,8 @@ impl ProxiedMemory {
     /// `range` of the address space that `copy_thread` has.
     ///
     /// # Errors
-    /// `EFAULT` when its ends are not mapped for reading; `EAGAIN` when the porter has lost its memory or takes too long to look.
+    /// `EFAULT` when its ends are not mapped for reading; `EAGAIN` when the porter has lost its
+    /// memory or takes too long to look.
     pub(crate) fn new(copy_thread: &Arc<CopyThread>, range: &Range<u64>, writable: bool) -> Result<Self, Errno> {
         if range.start < LOWEST || range.end > i64::MAX as u64 || range.is_empty() {
             return Err(Errno::EFAULT);
@@ -115,8 +122,9 @@ impl ProxiedMemory {
         self.copy_thread.desk(moment).settle(&self.copy_thread.shared)
     }
 
-    /// Copies what lies at `offset` to `into`. What the same moment has read ahead is not read again: whoever asks has another `moment` when the
-    /// program may have changed something that it must see.
+    /// Copies what lies at `offset` to `into`. What the same moment has read ahead is not read
+    /// again: whoever asks has another `moment` when the program may have changed something that it
+    /// must see.
     ///
     /// # Errors
     /// It cannot be read.
@@ -164,8 +172,9 @@ impl CopyThread {
         looked.map(|()| copy_thread)
     }
 
-    /// A place at the desk, for a moment's accesses. Where another worker is there, this waits until it has what it came for; that counts once, for
-    /// the one who is there, and bounds what either waits.
+    /// A place at the desk, for a moment's accesses. Where another worker is there, this waits
+    /// until it has what it came for; that counts once, for the one who is there, and bounds what
+    /// either waits.
     fn desk(&self, moment: PollId) -> MutexGuard<'_, RequestQueue> {
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         desk.now_is(moment);

@@ -1,6 +1,8 @@
-//! The daemon's half of what it shares with clients: rings, completion lanes, bells, the sleep board.
+//! The daemon's half of what it shares with clients: rings, completion lanes, bells, the sleep
+//! board.
 //!
-//! The control thread makes these from fresh memfds and gives them to workers whole; each keeps its mapping alive.
+//! The control thread makes these from fresh memfds and gives them to workers whole; each keeps its
+//! mapping alive.
 //!
 //! ```text
 //!   new_qp       QpRings   -> the worker that owns the queue pair      memfd -> client
@@ -81,7 +83,8 @@ pub struct SrqRing {
     pub recv: Consumer<MappedRing<Arc<Mapping>>>,
 }
 
-/// Makes the ring of a shared receive queue; `sizes` is what [`QpSizes::granted`] gave. The fd is for the client.
+/// Makes the ring of a shared receive queue; `sizes` is what [`QpSizes::granted`] gave. The fd is
+/// for the client.
 ///
 /// # Errors
 /// What the kernel said.
@@ -98,7 +101,8 @@ pub fn new_srq(
     Ok((SrqRing { srqn, session, doorbell, sizes, recv }, fd))
 }
 
-/// Makes the rings of a queue pair; `sizes` is what [`QpSizes::granted`] gave. The fd is for the client.
+/// Makes the rings of a queue pair; `sizes` is what [`QpSizes::granted`] gave. The fd is for the
+/// client.
 ///
 /// # Errors
 /// What the kernel said.
@@ -146,7 +150,8 @@ fn ring_places(mapping: &Arc<Mapping>, layout: CqLayout) -> impl Iterator<Item =
     (0..layout.cq_rings).map(move |index| Producer::new(ring_at(mapping, layout.cq_ring_offset(index), layout.cq_ring)))
 }
 
-/// Makes a completion queue of that session: one lane for each worker, in their order, and the memfd for the client.
+/// Makes a completion queue of that session: one lane for each worker, in their order, and the
+/// memfd for the client.
 ///
 /// # Errors
 /// What the kernel said.
@@ -193,13 +198,15 @@ impl CqRing {
         Ok(())
     }
 
-    /// Completions go to `ring` from now on; gives the one of before, whose client sees all that is in it. The request for an event stays.
+    /// Completions go to `ring` from now on; gives the one of before, whose client sees all that is
+    /// in it. The request for an event stays.
     pub fn change_ring(&mut self, ring: CqRingPlace) -> CqRingPlace {
         self.publish();
         std::mem::replace(&mut self.ring, ring)
     }
 
-    /// Lets the client see all that was pushed, and sends the event that it asked for, if it did. Cheap when nothing was pushed.
+    /// Lets the client see all that was pushed, and sends the event that it asked for, if it did.
+    /// Cheap when nothing was pushed.
     pub fn publish(&mut self) {
         if !self.unpublished {
             return;
@@ -212,7 +219,8 @@ impl CqRing {
         if let (Some(wanted), Some(channel)) = (fired, &self.channel)
             && !channel.send(self.cqn)
         {
-            // The client did not take earlier events: its fd is readable as it is. The next completion tries again.
+            // The client did not take earlier events: its fd is readable as it is. The next
+            // completion tries again.
             arm::arm(self.arm.word(), wanted);
         }
     }
@@ -234,22 +242,23 @@ impl ArmWord {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: the first bytes of a mapping (page-aligned), checked in `new` to be there, mapped while `_keep` lives; everybody
-        // in this process reaches them as an atomic.
+        // SAFETY: the first bytes of a mapping (page-aligned), checked in `new` to be there, mapped
+        // while `_keep` lives; everybody in this process reaches them as an atomic.
         unsafe { self.word.as_ref() }
     }
 }
 
-/// Our end of a completion channel. A socket and not an eventfd: the flags of an eventfd belong to both sides, so that a client could
-/// make our write block; MSG_DONTWAIT on our own end always holds. And when we die the client's end turns readable by itself.
+/// Our end of a completion channel. A socket and not an eventfd: the flags of an eventfd belong to
+/// both sides, so that a client could make our write block; MSG_DONTWAIT on our own end always
+/// holds. And when we die the client's end turns readable by itself.
 #[derive(Debug)]
 pub struct CqChannel {
     socket: OwnedFd,
 }
 
 impl CqChannel {
-    /// Room in the socket for one event that the client has not taken yet, bytes. It occupies 768 there (a socket buffer, on
-    /// Linux 6.18), and the kernel doubles what is asked for.
+    /// Room in the socket for one event that the client has not taken yet, bytes. It occupies 768
+    /// there (a socket buffer, on Linux 6.18), and the kernel doubles what is asked for.
     const EVENT_BYTES: usize = 1024;
 
     /// Makes a channel: ours, and the client's end.
@@ -264,7 +273,8 @@ impl CqChannel {
         Ok((channel, theirs))
     }
 
-    /// Makes room for one event of each of `queues` completion queues; a client that takes none then occupies no more than that.
+    /// Makes room for one event of each of `queues` completion queues; a client that takes none
+    /// then occupies no more than that.
     ///
     /// # Errors
     /// What the kernel said.
@@ -293,12 +303,13 @@ pub struct WorkerSession {
     pub session: SessionId,
     /// The bell page.
     pub doorbells: MappedDoorbells<Arc<Mapping>>,
-    /// Written by the client when the worker sleeps. To be watched edge-triggered and never read nor written.
+    /// Written by the client when the worker sleeps. To be watched edge-triggered and never read
+    /// nor written.
     pub wake: OwnedFd,
 }
 
-/// Makes a session's bell pages, one for each of `workers` workers. The fds for the client: the session memfd, and each worker's
-/// wake eventfd in order.
+/// Makes a session's bell pages, one for each of `workers` workers. The fds for the client: the
+/// session memfd, and each worker's wake eventfd in order.
 ///
 /// # Errors
 /// What the kernel said.
@@ -313,8 +324,9 @@ pub fn new_session(
     let mut wakes = Vec::new();
     for index in 0..workers {
         let base = mapping.at(doorbell_page_offset(index), DOORBELL_PAGE_BYTES);
-        // SAFETY: `at` checked that the page lies inside the mapping, which the Arc keeps; bell pages are a multiple of 64 bytes from the
-        // mapping's start, and this is the only thing that is ever laid over them.
+        // SAFETY: `at` checked that the page lies inside the mapping, which the Arc keeps; bell
+        // pages are a multiple of 64 bytes from the mapping's start, and this is the only thing
+        // that is ever laid over them.
         let doorbells = unsafe { MappedDoorbells::new(base, Arc::clone(&mapping)) };
         let wake: OwnedFd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?.into();
         wakes.push(wake.try_clone().map_err(|error| error.raw_os_error().map_or(Errno::EMFILE, Errno::from_raw))?);
@@ -359,16 +371,18 @@ impl SleepBoard {
     pub fn worker(&self, index: u32) -> WorkerState<Arc<Mapping>> {
         assert!(index < self.workers, "a worker of the daemon");
         let base = self.mapping.at(worker_state_offset(index), WORKER_STATE_BYTES);
-        // SAFETY: `at` checked that the state lies inside the mapping, which the Arc keeps; states are a multiple of 64 bytes from the
-        // mapping's start, and only atomics are ever laid over them.
+        // SAFETY: `at` checked that the state lies inside the mapping, which the Arc keeps; states
+        // are a multiple of 64 bytes from the mapping's start, and only atomics are ever laid over
+        // them.
         unsafe { WorkerState::new(base, Arc::clone(&self.mapping)) }
     }
 }
 
 fn ring_at(mapping: &Arc<Mapping>, offset: usize, shape: RingShape) -> MappedRing<Arc<Mapping>> {
     let base = mapping.at(offset, shape.bytes());
-    // SAFETY: `at` checked that the ring lies inside the mapping, which the Arc keeps; the layouts place rings on cache lines, and all
-    // access to them is by this ring's atomics (lanes and rings do not overlap, a test of the layout says).
+    // SAFETY: `at` checked that the ring lies inside the mapping, which the Arc keeps; the layouts
+    // place rings on cache lines, and all access to them is by this ring's atomics (lanes and rings
+    // do not overlap, a test of the layout says).
     unsafe { MappedRing::new(base, shape, Arc::clone(mapping)) }
 }
 

@@ -1,8 +1,10 @@
 //! How many mappings the daemon has for its clients.
 //!
-//! A process may have a limited number of mappings (`vm.max_map_count`). At that limit the kernel maps nothing more for anybody, splits none, and does
-//! not let the heap grow, which is the end of the daemon. So each mapping for a client is counted, for all users together and for
-//! its own, and refused long before. What it counts as lives as long as the mapping does, with whatever worker it stays.
+//! A process may have a limited number of mappings (`vm.max_map_count`). At that limit the kernel
+//! maps nothing more for anybody, splits none, and does not let the heap grow, which is the end of
+//! the daemon. So each mapping for a client is counted, for all users together and for its own, and
+//! refused long before. What it counts as lives as long as the mapping does, with whatever worker
+//! it stays.
 
 use std::{
     collections::BTreeMap,
@@ -40,7 +42,8 @@ struct MappingCounts {
 }
 
 impl Quota {
-    /// As many as this kernel allows, with a quarter left for everything else: heap, threads, programs, frames. A user may have half of them.
+    /// As many as this kernel allows, with a quarter left for everything else: heap, threads,
+    /// programs, frames. A user may have half of them.
     pub(crate) fn of_kernel() -> Self {
         let told = fs::read_to_string("/proc/sys/vm/max_map_count").ok();
         let allowed = told.and_then(|number| number.trim().parse().ok()).unwrap_or(USUAL_MAX_MAP_COUNT);
@@ -77,7 +80,8 @@ impl Quota {
     }
 }
 
-/// Room for mappings, for as long as this lives. By default it counts as nobody's: the daemon's own.
+/// Room for mappings, for as long as this lives. By default it counts as nobody's: the daemon's
+/// own.
 #[derive(Debug, Default)]
 pub struct Room(#[expect(dead_code, reason = "counts until it is dropped")] Option<Taken>);
 

@@ -1,8 +1,10 @@
 //! Memory of clients that is not there when we touch it.
 //!
-//! A file that a client shares may be cut short, and a hole in any of its memory may find the kernel without a page to fill it: then an access
-//! of ours is a SIGBUS, which would be the end of the daemon. Instead, the whole mapping is replaced by zeros of our own on the spot: the access
-//! goes on, what it writes nobody sees, and the control thread, which is told, ends the session whose memory it was.
+//! A file that a client shares may be cut short, and a hole in any of its memory may find the
+//! kernel without a page to fill it: then an access of ours is a SIGBUS, which would be the end of
+//! the daemon. Instead, the whole mapping is replaced by zeros of our own on the spot: the access
+//! goes on, what it writes nobody sees, and the control thread, which is told, ends the session
+//! whose memory it was.
 //!
 //! ```text
 //!   worker ── touches ──► no page ── SIGBUS ──► zeros mapped there, place marked, bell rung ──► worker goes on
@@ -29,9 +31,11 @@ use nix::{
 /// Mappings that can be watched: no fewer than a process usually may have (`vm.max_map_count`).
 pub(super) const PLACES: usize = 1 << 16;
 
-/// Where a mapping is; the handler looks here, so there are only atomics. Never touched, it costs no memory.
+/// Where a mapping is; the handler looks here, so there are only atomics. Never touched, it costs
+/// no memory.
 struct MappingRange {
-    /// How often it was taken and left: odd while it is taken. Both ends are of one mapping only if this is the same before and after they were read.
+    /// How often it was taken and left: odd while it is taken. Both ends are of one mapping only if
+    /// this is the same before and after they were read.
     version: AtomicUsize,
     start: AtomicUsize,
     end: AtomicUsize,
@@ -124,7 +128,8 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Nobody touches the mapping any more, so no handler looks for it; one that looks for another may come by.
+        // Nobody touches the mapping any more, so no handler looks for it; one that looks for
+        // another may come by.
         TABLE[self.place].leave();
         FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.place);
     }
@@ -171,7 +176,8 @@ fn install() -> Result<&'static Handler, Errno> {
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives what SA_SIGINFO promises, and SIGBUS has an address.
     let address = unsafe { (*info).si_addr() }.addr();
-    // The mapping that was touched stays where it is while its thread is here, and lies over no other.
+    // The mapping that was touched stays where it is while its thread is here, and lies over no
+    // other.
     let hit = |place| Some((place, MappingRange::range(place).filter(|range| range.contains(&address))?));
     let found = TABLE[..USED.load(Ordering::Acquire)].iter().find_map(hit);
     if !found.is_some_and(|(place, range)| replace(place, &range)) {
@@ -181,12 +187,13 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
 
 /// Puts zeros to where the mapping of `place` is, and says so.
 fn replace(place: &MappingRange, range: &Range<usize>) -> bool {
-    // Shared with nobody, yet not private: private pages of ours beside these would become one mapping with them, and at the limit of mappings none can
-    // be taken out of another. So this takes the place of one mapping and is one, and that limit cannot keep it from being made.
+    // Shared with nobody, yet not private: private pages of ours beside these would become one
+    // mapping with them, and at the limit of mappings none can be taken out of another. So this
+    // takes the place of one mapping and is one, and that limit cannot keep it from being made.
     let (protection, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     let flags = kind | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: a whole mapping of clients' memory, which stays mapped while the thread that met the signal uses it; what lies there may change at
-    // any time anyway.
+    // SAFETY: a whole mapping of clients' memory, which stays mapped while the thread that met the
+    // signal uses it; what lies there may change at any time anyway.
     let mapped =
         unsafe { libc::mmap(ptr::with_exposed_provenance_mut(range.start), range.len(), protection, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
@@ -194,7 +201,8 @@ fn replace(place: &MappingRange, range: &Range<usize>) -> bool {
     }
     place.lost.store(true, Ordering::Release);
     if let Some(handler) = HANDLER.get() {
-        // SAFETY: eight bytes that live through the call. It fails only when it counts more than it can, and then it was readable long before.
+        // SAFETY: eight bytes that live through the call. It fails only when it counts more than it
+        // can, and then it was readable long before.
         unsafe { libc::write(handler.doorbell.as_raw_fd(), (&raw const ONE).cast(), size_of::<u64>()) };
     }
     true
@@ -207,7 +215,8 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let before = HANDLER.get().map(|handler| handler.before);
     match before {
         Some(before) if before.sa_flags & libc::SA_SIGINFO != 0 && before.sa_sigaction > libc::SIG_IGN => {
-            // SAFETY: with SA_SIGINFO, and neither default nor ignored, it is a function of this type.
+            // SAFETY: with SA_SIGINFO, and neither default nor ignored, it is a function of this
+            // type.
             let handle: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
                 unsafe { std::mem::transmute(before.sa_sigaction) };
             handle(signal, info, context);
@@ -225,7 +234,8 @@ mod tests {
 
     use super::*;
 
-    /// One thread has a place for mappings in turn, as sessions that come and go have; another looks there meanwhile.
+    /// One thread has a place for mappings in turn, as sessions that come and go have; another
+    /// looks there meanwhile.
     #[test]
     fn a_place_never_holds_one_ones_start_and_another_ones_end() {
         const LOOKS: usize = 10_000_000;

@@ -1,8 +1,10 @@
 //! How long the clients of a user may have workers wait for their memory.
 //!
-//! Memory that the kernel copies takes longer than mapped memory, and nobody is to blame for that. So in each turn of a worker some waiting is free, and more for
-//! each byte that is moved. All beyond is taken from the user's credit, whatever the reason: a page that has to be brought or made, a lock, or very many
-//! small pieces. So what is free bounds a turn, and the credit bounds all else.
+//! Memory that the kernel copies takes longer than mapped memory, and nobody is to blame for that.
+//! So in each turn of a worker some waiting is free, and more for each byte that is moved. All
+//! beyond is taken from the user's credit, whatever the reason: a page that has to be brought or
+//! made, a lock, or very many small pieces. So what is free bounds a turn, and the credit bounds
+//! all else.
 
 use std::{
     collections::BTreeMap,
@@ -18,18 +20,21 @@ use super::{descriptor::Closing, poll_id::PollId};
 /// What may be used at once. A guess: some pages from a disk.
 const MOST: Duration = Duration::from_millis(200);
 
-/// One part in so many of the time that passes is given back: a twentieth of a worker. A guess, for a program whose threads map memory all the time
-/// keeps its own address space locked now and then.
+/// One part in so many of the time that passes is given back: a twentieth of a worker. A guess, for
+/// a program whose threads map memory all the time keeps its own address space locked now and then.
 const SHARE: u32 = 20;
 
-/// What is free in a turn: some two hundred accesses, one for each frame of a full turn where each is of another queue pair than its neighbors. One takes
-/// 5 to 7 us where nothing is in its way (up to 4 KiB, porter awake; a virtual machine of 2 cores, Linux 6.18).
+/// What is free in a turn: some two hundred accesses, one for each frame of a full turn where each
+/// is of another queue pair than its neighbors. One takes 5 to 7 us where nothing is in its way (up
+/// to 4 KiB, porter awake; a virtual machine of 2 cores, Linux 6.18).
 const FREE_A_TURN: Duration = Duration::from_millis(1);
 
-/// What is free for each byte, in nanoseconds: some five times what the kernel needs to copy it, to find its page included (64 KiB in 15 to 25 us, same machine).
+/// What is free for each byte, in nanoseconds: some five times what the kernel needs to copy it, to
+/// find its page included (64 KiB in 15 to 25 us, same machine).
 const FREE_NS_A_BYTE: u64 = 1;
 
-/// Threads of a user that were given up and have not come back; beyond that nobody waits for more of them.
+/// Threads of a user that were given up and have not come back; beyond that nobody waits for more
+/// of them.
 const GIVEN_UP: u32 = 4;
 
 /// By user. Those with all their credit are forgotten.
@@ -84,7 +89,8 @@ impl StallBudget {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long somebody may wait who has moved so many bytes since this was last asked. `None`: no more, as too many threads are given up.
+    /// How long somebody may wait who has moved so many bytes since this was last asked. `None`: no
+    /// more, as too many threads are given up.
     pub(crate) fn most(&self, moment: PollId, bytes: u64) -> Option<Duration> {
         (self.given_up.load(Ordering::Relaxed) < GIVEN_UP).then(|| self.most_at(moment, bytes, Instant::now()))
     }
@@ -126,7 +132,8 @@ pub(crate) fn credit_of(uid: u32) -> Option<Arc<StallBudget>> {
     (stall_budget.left_at(now) >= MOST / 2).then(|| Arc::clone(stall_budget))
 }
 
-/// A thread that nobody waits for any more, for as long as it does not come back. It has a descriptor of its user's that does not close.
+/// A thread that nobody waits for any more, for as long as it does not come back. It has a
+/// descriptor of its user's that does not close.
 #[derive(Debug)]
 pub(crate) struct AbandonedThread {
     stall_budget: Arc<StallBudget>,
@@ -164,8 +171,9 @@ mod tests {
         assert_eq!(stall_budget.left_at(later + Duration::from_secs(1000)), MOST);
     }
 
-    /// Whoever moves bytes as fast as the kernel copies uses up nothing, for ever; and whoever asks for single bytes has no more than what is free in a turn,
-    /// by however many pieces and sessions.
+    /// Whoever moves bytes as fast as the kernel copies uses up nothing, for ever; and whoever asks
+    /// for single bytes has no more than what is free in a turn, by however many pieces and
+    /// sessions.
     #[test]
     fn a_turn_has_some_waiting_free_and_more_for_bytes() {
         let begin = Instant::now();

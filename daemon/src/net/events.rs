@@ -8,7 +8,8 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use crate::netlink::{DATAGRAM_BYTES, count_unreadable, messages};
 
-/// Room for events that we were not told of in time. Beyond it the kernel says so and everything is read anew.
+/// Room for events that we were not told of in time. Beyond it the kernel says so and everything is
+/// read anew.
 const EVENT_BUFFER_BYTES: usize = 1 << 20;
 
 // RTNLGRP_* as bind() takes them: bit (group - 1).

@@ -35,11 +35,12 @@ pub enum NextHop {
     Unreachable,
 }
 
-/// The first pause before asking again a neighbor that does not answer; each later one is twice as long.
+/// The first pause before asking again a neighbor that does not answer; each later one is twice as
+/// long.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// RoCE frames pass the kernel by, so it never learns from them that a neighbor still is there: it is asked this often to make
-/// sure of one that is stale.
+/// RoCE frames pass the kernel by, so it never learns from them that a neighbor still is there: it
+/// is asked this often to make sure of one that is stale.
 const CONFIRM_EVERY: Duration = Duration::from_secs(5);
 
 /// What is known about the way to a destination without waiting for anybody.
@@ -66,7 +67,8 @@ pub(super) enum View {
 ///        └──────────► Reachable ◄───┘
 /// ```
 ///
-/// Who was given up stays unreachable, and is asked ever more rarely, until there is an answer or another way.
+/// Who was given up stays unreachable, and is asked ever more rarely, until there is an answer or
+/// another way.
 #[derive(Debug)]
 pub(super) struct Follow {
     pub(super) device: DeviceId,
@@ -121,7 +123,8 @@ impl Follow {
         self.next = match view {
             View::Known(next) => next,
             View::NoWay => NextHop::Unreachable,
-            // Believed only of a neighbor that was asked on our behalf; what the kernel found out earlier may be long past.
+            // Believed only of a neighbor that was asked on our behalf; what the kernel found out
+            // earlier may be long past.
             View::Silent if before == NextHop::Resolving => {
                 self.given_up = true;
                 NextHop::Unreachable
@@ -171,7 +174,8 @@ impl Follow {
         [self.give_up_at, self.ask_at].into_iter().flatten().min()
     }
 
-    /// Time has passed. Gives whether the neighbor must be asked now, and whether "resolving" just became "unreachable".
+    /// Time has passed. Gives whether the neighbor must be asked now, and whether "resolving" just
+    /// became "unreachable".
     pub(super) fn on_time(&mut self, now: Instant) -> (bool, bool) {
         let gave_up = self.give_up_at.is_some_and(|at| at <= now);
         if gave_up {

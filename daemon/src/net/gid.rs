@@ -1,4 +1,5 @@
-//! GIDs: the addresses of a device's interface and of its VLAN interfaces, each at an index that it keeps.
+//! GIDs: the addresses of a device's interface and of its VLAN interfaces, each at an index that it
+//! keeps.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -30,8 +31,9 @@ pub struct GidTableEntry {
     pub roce: RoceVersion,
 }
 
-/// The GIDs of a device. Clients name them by index, so an index stays with its address; one that went away leaves its index
-/// empty, gets it back when it returns, or loses it to a new address when there is no emptier one.
+/// The GIDs of a device. Clients name them by index, so an index stays with its address; one that
+/// went away leaves its index empty, gets it back when it returns, or loses it to a new address
+/// when there is no emptier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GidTable {
     slots: Vec<GidSlot>,
@@ -102,7 +104,8 @@ fn is_same(a: &GidTableEntry, b: &GidTableEntry) -> bool {
 pub(super) struct Addresses(BTreeMap<(u32, IpAddr), u8>);
 
 impl Addresses {
-    /// An address is, or has changed. One that is not yet known to be unique, or known not to be, is none.
+    /// An address is, or has changed. One that is not yet known to be unique, or known not to be,
+    /// is none.
     pub(super) fn set(&mut self, message: &AddressMessage) {
         let Some(address) = address_of(message) else { return };
         let key = (message.header.index, address);
@@ -120,8 +123,8 @@ impl Addresses {
         }
     }
 
-    /// The GIDs of the device on interface `ifindex`: link-local IPv6 first, then IPv4, then other IPv6, as Linux orders those
-    /// of an adapter.
+    /// The GIDs of the device on interface `ifindex`: link-local IPv6 first, then IPv4, then other
+    /// IPv6, as Linux orders those of an adapter.
     pub(super) fn gids(&self, ifindex: u32, links: &Interfaces) -> Vec<GidTableEntry> {
         let mut gids: Vec<GidTableEntry> = self
             .0
@@ -149,7 +152,8 @@ impl Addresses {
     }
 }
 
-/// IPv4 says its own address in `Local` (`Address` is the peer's on a point-to-point link), IPv6 in `Address`.
+/// IPv4 says its own address in `Local` (`Address` is the peer's on a point-to-point link), IPv6 in
+/// `Address`.
 fn address_of(message: &AddressMessage) -> Option<IpAddr> {
     let find = |local: bool| {
         message.attributes.iter().find_map(|attribute| match attribute {

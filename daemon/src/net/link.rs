@@ -73,8 +73,8 @@ impl Interfaces {
         self.0.iter().find(|(_, link)| link.name == name).map(|(index, link)| (*index, link))
     }
 
-    /// Which VLAN `index` is of interface `parent`: `Some(None)` for the interface itself, `None` when it has nothing to do
-    /// with it.
+    /// Which VLAN `index` is of interface `parent`: `Some(None)` for the interface itself, `None`
+    /// when it has nothing to do with it.
     pub(super) fn vlan_on(&self, index: u32, parent: u32) -> Option<Option<u16>> {
         if index == parent {
             return Some(None);
@@ -84,12 +84,14 @@ impl Interfaces {
     }
 }
 
-/// A bridge tells of its ports by the same messages: what is "new" or "gone" there is the port, not the interface.
+/// A bridge tells of its ports by the same messages: what is "new" or "gone" there is the port, not
+/// the interface.
 fn is_about_a_bridge_port(message: &LinkMessage) -> bool {
     message.header.interface_family == AddressFamily::Bridge
 }
 
-/// The VLAN of an interface whose frames have an 802.1Q tag; those of 802.1ad have one that we do not write.
+/// The VLAN of an interface whose frames have an 802.1Q tag; those of 802.1ad have one that we do
+/// not write.
 fn vlan_of(info: &LinkInfo) -> Option<u16> {
     let LinkInfo::Data(InfoData::Vlan(infos)) = info else { return None };
     if infos.contains(&InfoVlan::Protocol(VlanProtocol::Ieee8021Ad)) {
@@ -101,8 +103,9 @@ fn vlan_of(info: &LinkInfo) -> Option<u16> {
     })
 }
 
-/// Speed of an interface in Mbit/s; 0 when the driver does not say, as for veth without a peer. /sys may be that of another
-/// network namespace, where the name means another interface, so the index has to agree.
+/// Speed of an interface in Mbit/s; 0 when the driver does not say, as for veth without a peer.
+/// /sys may be that of another network namespace, where the name means another interface, so the
+/// index has to agree.
 pub(super) fn speed_mbit_per_s(index: u32, name: &str) -> u32 {
     let read = |file: &str| {
         let text = fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok()?;

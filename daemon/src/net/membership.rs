@@ -1,5 +1,6 @@
-//! Multicast groups that the kernel is a member of for us: it tells routers and switches (IGMP, MLD), and lets the frames through the NIC's
-//! filter. Each membership is a socket that is good for nothing else; however this process ends, the kernel leaves.
+//! Multicast groups that the kernel is a member of for us: it tells routers and switches (IGMP,
+//! MLD), and lets the frames through the NIC's filter. Each membership is a socket that is good for
+//! nothing else; however this process ends, the kernel leaves.
 
 use std::{
     collections::BTreeMap,
@@ -47,7 +48,8 @@ impl Memberships {
     }
 }
 
-/// A socket of its own for each, for the kernel limits the memberships of one. It is bound to no port: nothing ever arrives there.
+/// A socket of its own for each, for the kernel limits the memberships of one. It is bound to no
+/// port: nothing ever arrives there.
 fn member(source: &GidTableEntry, group: IpAddr) -> io::Result<UdpSocket> {
     let family = if group.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = UdpSocket::from(socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?);

@@ -1,6 +1,8 @@
-//! The kernel's view of the network, followed live: links, addresses (which are GIDs), routes and neighbors.
+//! The kernel's view of the network, followed live: links, addresses (which are GIDs), routes and
+//! neighbors.
 //!
-//! [`Net`] mirrors what netlink tells and answers from the mirror; only a route is asked for, since only the kernel knows its
+//! [`Net`] mirrors what netlink tells and answers from the mirror; only a route is asked for, since
+//! only the kernel knows its
 //! rules. It runs on the control thread: readable [`Net::fd`] → [`Net::on_readable`], [`Net::deadline`] → [`Net::on_deadline`],
 //! and both say what changed.
 //!
@@ -126,7 +128,8 @@ pub struct NoRoute {
     pub destination: IpAddr,
 }
 
-/// The pause before everything is read anew once more. A guess: long enough for a swarm of changes to pass.
+/// The pause before everything is read anew once more. A guess: long enough for a swarm of changes
+/// to pass.
 const READ_AGAIN_PAUSE: Duration = Duration::from_millis(100);
 
 /// The kernel's network, and what the daemon makes of it.
@@ -145,13 +148,15 @@ pub struct Net {
 }
 
 impl Net {
-    /// Reads everything and follows it from now on. A neighbor that does not answer within `resolve_timeout` is unreachable.
+    /// Reads everything and follows it from now on. A neighbor that does not answer within
+    /// `resolve_timeout` is unreachable.
     ///
     /// # Errors
     /// [`NetError`].
     pub fn open(interfaces: &[DeviceInterface], resolve_timeout: Duration) -> Result<Self, NetError> {
         let failed = |what| move |source| NetError::Netlink { what, source };
-        // Events first: what changes while everything is read is heard afterward, and hearing it twice does no harm.
+        // Events first: what changes while everything is read is heard afterward, and hearing it
+        // twice does no harm.
         let events = KernelEvents::open().map_err(failed("cannot be listened to"))?;
         let mut requests = Requests::open(NETLINK_ROUTE).map_err(failed("cannot be asked"))?;
         let mirror = Mirror::read(&mut requests).map_err(failed("dump failed"))?;
@@ -262,7 +267,8 @@ impl Net {
         changes
     }
 
-    /// Follows how `destination` is reached from `source`, a GID of `device`. Each call wants an [`Self::unfollow`].
+    /// Follows how `destination` is reached from `source`, a GID of `device`. Each call wants an
+    /// [`Self::unfollow`].
     ///
     /// # Errors
     /// [`NoRoute`]; nothing is followed then.
@@ -306,7 +312,8 @@ impl Net {
         }
     }
 
-    /// Makes the kernel a member of a multicast group on the interface of `source`, a GID of `device`. Each call wants a [`Self::leave`].
+    /// Makes the kernel a member of a multicast group on the interface of `source`, a GID of
+    /// `device`. Each call wants a [`Self::leave`].
     ///
     /// # Errors
     /// The kernel's.
@@ -324,7 +331,8 @@ impl Net {
         self.memberships.groups(device)
     }
 
-    /// Reads everything anew after changes were lost; says whether that succeeded. It may not while much is changing.
+    /// Reads everything anew after changes were lost; says whether that succeeded. It may not while
+    /// much is changing.
     fn read_again(&mut self) -> bool {
         match Mirror::read(&mut self.requests) {
             Ok(mirror) => {
@@ -385,7 +393,8 @@ impl Net {
         changes
     }
 
-    /// How the destination is reached by what is known now; asks the kernel for the route if `ask_route`.
+    /// How the destination is reached by what is known now; asks the kernel for the route if
+    /// `ask_route`.
     fn look(&mut self, follow: &mut Follow, ask_route: bool, now: Instant) -> View {
         if let Some(local) = self.local_device(follow) {
             return View::Known(NextHop::Local(local));
@@ -409,7 +418,8 @@ impl Net {
         }
     }
 
-    /// The device of ours that has the destination as a GID. A link-local address is itself only on one link.
+    /// The device of ours that has the destination as a GID. A link-local address is itself only on
+    /// one link.
     fn local_device(&self, follow: &Follow) -> Option<DeviceId> {
         let (device, source) = (follow.device, &follow.source);
         let ours = |(_, gid): (u32, &GidTableEntry)| {
@@ -421,9 +431,10 @@ impl Net {
         own.chain(others).find(|(_, seen)| seen.gids.entries().any(ours)).map(|(id, _)| *id)
     }
 
-    /// The route's first step, if it leaves by the follower's device. Where rules lead elsewhere, the kernel is asked again for
-    /// a way by the interface that has the source address: that is the one the client chose. A link-local destination is on
-    /// the link of the source, whatever the routes say.
+    /// The route's first step, if it leaves by the follower's device. Where rules lead elsewhere,
+    /// the kernel is asked again for a way by the interface that has the source address: that is
+    /// the one the client chose. A link-local destination is on the link of the source, whatever
+    /// the routes say.
     fn find_hop(&mut self, follow: &Follow) -> Option<Hop> {
         let seen = self.device(follow.device);
         let ifindex = seen.ifindex;
@@ -492,7 +503,8 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Makes the kernel find the hop's MAC address, or make sure of it, unless it is at it or sure already.
+/// Makes the kernel find the hop's MAC address, or make sure of it, unless it is at it or sure
+/// already.
 fn ask_for(requests: &mut Requests, neighbors: &mut Neighbors, hop: Hop) {
     if neighbors.is_confirmed(hop.ifindex, hop.neighbor) {
         return;

@@ -1,4 +1,5 @@
-//! Neighbors: the MAC address behind an IP address, as the kernel's own ARP and neighbor discovery find it.
+//! Neighbors: the MAC address behind an IP address, as the kernel's own ARP and neighbor discovery
+//! find it.
 
 use std::{collections::BTreeMap, io, net::IpAddr};
 
@@ -59,7 +60,8 @@ impl Neighbors {
         matches!(self.get(ifindex, address), Some(Neighbor::Known { stale: false, .. }))
     }
 
-    /// The kernel was made to ask. It does not tell that it does, only how it ends: until then its earlier verdict is none.
+    /// The kernel was made to ask. It does not tell that it does, only how it ends: until then its
+    /// earlier verdict is none.
     pub(super) fn set_asked(&mut self, ifindex: u32, address: IpAddr) {
         match self.0.get_mut(&(ifindex, address)) {
             Some(Neighbor::Known { stale, .. }) => *stale = false,
@@ -77,7 +79,8 @@ fn address_of(message: &NeighbourMessage) -> Option<IpAddr> {
     })
 }
 
-/// Makes the kernel ask for a neighbor, or confirm one that is stale, as if it had a packet for it (`NTF_USE`).
+/// Makes the kernel ask for a neighbor, or confirm one that is stale, as if it had a packet for it
+/// (`NTF_USE`).
 pub(super) fn ask(requests: &mut Requests, ifindex: u32, address: IpAddr) -> io::Result<()> {
     let mut question = NeighbourMessage::default();
     question.header.family = match address {

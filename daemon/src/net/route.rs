@@ -20,8 +20,8 @@ pub(super) struct Hop {
     pub(super) mtu_bytes: Option<u32>,
 }
 
-/// Asks the kernel for the way from `source` to `destination`, by interface `out` if it is given. `None` when there is none, or
-/// when it leads to this host itself.
+/// Asks the kernel for the way from `source` to `destination`, by interface `out` if it is given.
+/// `None` when there is none, or when it leads to this host itself.
 pub(super) fn find(
     requests: &mut Requests,
     source: IpAddr,
@@ -29,8 +29,8 @@ pub(super) fn find(
     out: Option<u32>,
 ) -> io::Result<Option<Hop>> {
     let mut question = question(source, destination, out);
-    // Where no route fits a given interface, IPv4 "assumes that the destination is on link" (ip_route_output_key_hash_rcu). We
-    // do not: the table itself must have a route.
+    // Where no route fits a given interface, IPv4 "assumes that the destination is on link"
+    // (ip_route_output_key_hash_rcu). We do not: the table itself must have a route.
     if destination.is_ipv4() && out.is_some() {
         question.header.flags = RouteFlags::FibMatch;
         if first_route(requests, question.clone())?.is_none() {

@@ -1,7 +1,7 @@
 //! What the control thread asks of a worker, and what a worker answers.
 //!
-//! Whatever a command carries was made by the control thread and comes back to it: in the answer of the command that ends it,
-//! or at once when the worker cannot take it.
+//! Whatever a command carries was made by the control thread and comes back to it: in the answer of
+//! the command that ends it, or at once when the worker cannot take it.
 
 use roced_shared::{
     abi::control::QpAttributes,
@@ -48,9 +48,11 @@ pub enum Command {
     DropCqRing(Cqn),
     /// A memory region for the queue pairs of a device. [`Answer::Done`].
     AddMr(DeviceId, Mr),
-    /// A memory region or window in the place of the one with its key's index, or a new one. [`Answer::Done`].
+    /// A memory region or window in the place of the one with its key's index, or a new one.
+    /// [`Answer::Done`].
     SetMr(DeviceId, Mr),
-    /// When the answer is there, nothing of this worker reaches the region any more. [`Answer::Mr`].
+    /// When the answer is there, nothing of this worker reaches the region any more.
+    /// [`Answer::Mr`].
     DropMr(DeviceId, MrKey),
     /// An address handle under a number, for the queue pairs of a device. [`Answer::Done`].
     AddAh(DeviceId, u32, AhEntry),
@@ -67,7 +69,8 @@ pub enum Command {
     },
     /// Nothing is sent by it any more. [`Answer::Done`].
     DropAh(DeviceId, u32),
-    /// A datagram queue pair of a device, on whichever worker, is of a multicast group. [`Answer::Done`].
+    /// A datagram queue pair of a device, on whichever worker, is of a multicast group.
+    /// [`Answer::Done`].
     Attach {
         /// Whose.
         device: DeviceId,
@@ -108,7 +111,8 @@ pub enum Command {
         /// What it needs for the change.
         replay: ReplayMemory,
     },
-    /// A change of keys for which a queue pair waits was made on every worker, or cannot be made. [`Answer::Done`].
+    /// A change of keys for which a queue pair waits was made on every worker, or cannot be made.
+    /// [`Answer::Done`].
     FinishKeyChange {
         /// Which.
         qpn: Qpn,

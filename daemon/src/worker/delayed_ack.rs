@@ -1,17 +1,20 @@
 //! When an acknowledgement may wait for company.
 //!
-//! What a turn sends costs one system call, and half of a request and answer between two programs would be acknowledgements alone. A
-//! program that was just told of a message often answers it at once. So a turn that told clients something, and has nothing but
-//! acknowledgements to send, offers the core to them first; what they post leaves by the same call.
+//! What a turn sends costs one system call, and half of a request and answer between two programs
+//! would be acknowledgements alone. A program that was just told of a message often answers it at
+//! once. So a turn that told clients something, and has nothing but acknowledgements to send,
+//! offers the core to them first; what they post leaves by the same call.
 //!
-//! Offering the core may cost a time slice where somebody else computes on it. Who was kept waiting once does not offer for a
-//! while, and for twice as long the next time.
+//! Offering the core may cost a time slice where somebody else computes on it. Who was kept waiting
+//! once does not offer for a while, and for twice as long the next time.
 
 use roced_transport::clock::Nanos;
 
-/// An offer that took longer was taken by somebody who computes. A guess: some times what a client needs to answer.
+/// An offer that took longer was taken by somebody who computes. A guess: some times what a client
+/// needs to answer.
 const LONG: Nanos = Nanos::from_micros(30);
-/// The first pause without offers: one that was taken for long may have been the beginning of something.
+/// The first pause without offers: one that was taken for long may have been the beginning of
+/// something.
 const SHORTEST: Nanos = Nanos::from_millis(1);
 /// The longest: a thousandth of the time may be lost to offers.
 const LONGEST: Nanos = Nanos::from_millis(1_000);
@@ -33,7 +36,8 @@ impl DelayedAck {
         Self { since: None, not_before: Nanos(0), next_pause: SHORTEST }
     }
 
-    /// A turn begins at `now`. Says whether acknowledgements waited for it: they do not wait longer.
+    /// A turn begins at `now`. Says whether acknowledgements waited for it: they do not wait
+    /// longer.
     pub fn on_turn(&mut self, now: Nanos) -> bool {
         let Some(since) = self.since.take() else { return false };
         if now - since > LONG {
@@ -45,8 +49,8 @@ impl DelayedAck {
         true
     }
 
-    /// The turn that began at `now` would have its acknowledgements wait for the next. Says whether it may; then the core is to be
-    /// offered.
+    /// The turn that began at `now` would have its acknowledgements wait for the next. Says whether
+    /// it may; then the core is to be offered.
     pub fn wait(&mut self, now: Nanos) -> bool {
         let may = now >= self.not_before;
         self.since = may.then_some(now);

@@ -1,4 +1,5 @@
-//! Which worker runs which endpoint of which device. Made once at start-up, the same for every thread.
+//! Which worker runs which endpoint of which device. Made once at start-up, the same for every
+//! thread.
 
 use roced_shared::ids::{DeviceId, EndpointId, Qpn, WorkerId};
 
@@ -20,8 +21,8 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Numbers the pairs of device and worker that `served` lists, in its order. `None` when there are more than queue pair
-    /// numbers can tell apart.
+    /// Numbers the pairs of device and worker that `served` lists, in its order. `None` when there
+    /// are more than queue pair numbers can tell apart.
     pub fn new(served: impl IntoIterator<Item = (DeviceId, WorkerId)>) -> Option<Self> {
         let number = |(at, (device, worker))| Some(EndpointLocation { endpoint: EndpointId::new(at)?, device, worker });
         Some(Self { places: served.into_iter().enumerate().map(number).collect::<Option<_>>()? })
@@ -32,7 +33,8 @@ impl Endpoints {
         self.places.get(qpn.endpoint().get()).copied()
     }
 
-    /// The endpoints of a device, by worker: the order of a completion queue's lanes and a session's bell pages.
+    /// The endpoints of a device, by worker: the order of a completion queue's lanes and a
+    /// session's bell pages.
     pub fn of_device(&self, device: DeviceId) -> impl Iterator<Item = EndpointLocation> + '_ {
         self.places.iter().copied().filter(move |place| place.device == device)
     }

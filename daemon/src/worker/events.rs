@@ -1,7 +1,8 @@
-//! What workers tell the control thread unasked: things that a session must be told, or for which it must end.
+//! What workers tell the control thread unasked: things that a session must be told, or for which
+//! it must end.
 //!
-//! All workers share one bounded queue and one eventfd. A worker that finds the queue full keeps what it has and tries again
-//! next turn; nothing is lost.
+//! All workers share one bounded queue and one eventfd. A worker that finds the queue full keeps
+//! what it has and tries again next turn; nothing is lost.
 
 use std::{
     io,
@@ -14,7 +15,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use roced_shared::ids::SessionId;
 use roced_transport::{qp::KeyChange, reject::ClientFault};
 
-/// Events that wait at a time. The control thread empties the queue within microseconds unless it is stuck; a guess.
+/// Events that wait at a time. The control thread empties the queue within microseconds unless it
+/// is stuck; a guess.
 const DEPTH: usize = 4096;
 
 /// Something that happened on a worker.
@@ -104,8 +106,9 @@ impl EventReceiver {
         self.shared.queue.pop()
     }
 
-    /// Takes up to `budget` events. When some are left the fd stays readable: a client can have its queue pairs ask for one change of
-    /// keys after the other, and must not keep the control thread from everybody else by that.
+    /// Takes up to `budget` events. When some are left the fd stays readable: a client can have its
+    /// queue pairs ask for one change of keys after the other, and must not keep the control thread
+    /// from everybody else by that.
     pub fn drain(&self, budget: usize, mut on_event: impl FnMut(WorkerEvent)) {
         self.clear();
         for _ in 0..budget {

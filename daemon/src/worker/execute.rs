@@ -37,7 +37,8 @@ fn done_or_refused(result: Result<(), Reject>) -> Answer {
 }
 
 impl<N: Nic> Worker<N> {
-    /// Does what the control thread asks: what a turn does with each command that it finds, and the whole of it.
+    /// Does what the control thread asks: what a turn does with each command that it finds, and the
+    /// whole of it.
     pub fn carry_out(&mut self, command: Command) -> Answer {
         let no_room = |command| Answer::Refused(CommandRefused::NoRoom, Some(command));
         let missing = || refuse(CommandRefused::NoSuchObject);
@@ -209,7 +210,8 @@ impl<N: Nic> Worker<N> {
         };
         let index = self.first_srqs[endpoint_slot] + srqn.index();
         let short = |endpoint: &Endpoint| endpoint.srq(srqn).is_some_and(|srq| srq.len() < limit);
-        // What was posted counts, though its bell was not heard yet: as much as the limit asks for, which is no more than a ring.
+        // What was posted counts, though its bell was not heard yet: as much as the limit asks for,
+        // which is no more than a ring.
         while short(&self.endpoint_slots[endpoint_slot].endpoint) && !self.has_fault() {
             let served = self.qp_table.serve_srq(index, &mut self.endpoint_slots[endpoint_slot].endpoint);
             if let Some((session, fault)) = served.fault {
@@ -307,7 +309,8 @@ impl<N: Nic> Worker<N> {
         }
     }
 
-    /// Adds queue pairs from seat `from` on; gives the seat at which it ran out of room, or had looked at enough of them for a turn.
+    /// Adds queue pairs from seat `from` on; gives the seat at which it ran out of room, or had
+    /// looked at enough of them for a turn.
     fn fill_qps(&self, snapshot: &mut WorkerSnapshot, from: u32) -> Option<u32> {
         let room = snapshot.qps.capacity().min(QPS_A_SNAPSHOT);
         for seat in from..self.qp_table.qp_table() {

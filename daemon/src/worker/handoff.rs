@@ -2,18 +2,20 @@
 //!
 //! Two kinds travel here, both in a buffer of the sender's:
 //!
-//! * **forwarded**: RSS put a frame on a queue of a worker that does not own its queue pair. No room: dropped and counted, as a NIC
-//!   would.
-//! * **handed over**: a queue pair's peer lives in this very daemon (same worker, another worker, another device). No room: the
-//!   sender is told to try again, nothing is lost. To its own endpoint a sender lends its payload: then only the headers are in the buffer.
+//! * **forwarded**: RSS put a frame on a queue of a worker that does not own its queue pair. No
+//!   room: dropped and counted, as a NIC would.
+//! * **handed over**: a queue pair's peer lives in this very daemon (same worker, another worker,
+//!   another device). No room: the sender is told to try again, nothing is lost. To its own
+//!   endpoint a sender lends its payload: then only the headers are in the buffer.
 //!
 //! ```text
 //!   sender's pool ──fill──► receiver's inbox ──on_frame──► sender's returns ──► sender's pool
 //!          └──── to itself: a plain queue, no atomics ────┘
 //! ```
 //!
-//! Each worker has a fixed number of buffers of each kind, and every inbox has room for all of them: a push never fails, the
-//! pool is the bound. A slow receiver therefore holds up only those who send to it, up to their own buffers.
+//! Each worker has a fixed number of buffers of each kind, and every inbox has room for all of
+//! them: a push never fails, the pool is the bound. A slow receiver therefore holds up only those
+//! who send to it, up to their own buffers.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -23,10 +25,12 @@ use roced_transport::io::{Abort, BorrowedPayload, EmitError, FrameMut, Segments}
 
 use super::wake::Waker;
 
-/// Bytes of the largest frame that fits: a jumbo frame with its Ethernet header and two VLAN tags, rounded up.
+/// Bytes of the largest frame that fits: a jumbo frame with its Ethernet header and two VLAN tags,
+/// rounded up.
 pub const FRAME_BYTES_MAX: usize = 9216;
 
-/// Buffers of each kind that a worker has. At path MTU 4096 about 1 MB in flight, which stays in cache; a guess.
+/// Buffers of each kind that a worker has. At path MTU 4096 about 1 MB in flight, which stays in
+/// cache; a guess.
 pub const PARCELS: usize = 256;
 
 /// Bytes that are lent until they are copied, a turn: some tens of microseconds of copying.
@@ -78,7 +82,8 @@ impl PacketBuffer {
         self.kind
     }
 
-    /// It is for a multicast group of that device. Otherwise its queue pair number says whose it is.
+    /// It is for a multicast group of that device. Otherwise its queue pair number says whose it
+    /// is.
     pub fn group_of(&self) -> Option<DeviceId> {
         self.group_of
     }
@@ -189,7 +194,8 @@ impl Handoff {
     /// Copies a frame that arrived here to worker `to`, which owns its queue pair.
     ///
     /// # Errors
-    /// [`Full`] when there is no room (counted: the frame is dropped), or when it is longer than [`FRAME_BYTES_MAX`].
+    /// [`Full`] when there is no room (counted: the frame is dropped), or when it is longer than
+    /// [`FRAME_BYTES_MAX`].
     ///
     /// # Panics
     /// When there is no worker `to`.
@@ -197,7 +203,8 @@ impl Handoff {
         self.copy_to(to, None, frame)
     }
 
-    /// As [`Self::forward`], to a worker that has queue pairs of the frame's multicast group on `device`.
+    /// As [`Self::forward`], to a worker that has queue pairs of the frame's multicast group on
+    /// `device`.
     ///
     /// # Errors
     /// As [`Self::forward`].
@@ -226,11 +233,13 @@ impl Handoff {
         Ok(())
     }
 
-    /// Lends a buffer of `frame_bytes` to `fill`, which may lend payload in turn to a queue pair of its own endpoint, and gives it to the worker that
-    /// `owner` names for the finished frame. A frame that nobody owns is lost, as it would be on a network.
+    /// Lends a buffer of `frame_bytes` to `fill`, which may lend payload in turn to a queue pair of
+    /// its own endpoint, and gives it to the worker that `owner` names for the finished frame. A
+    /// frame that nobody owns is lost, as it would be on a network.
     ///
     /// # Errors
-    /// [`EmitError::Full`] before `fill` ran, when all buffers are under way or enough is lent; [`EmitError::Aborted`] when `fill` gave up.
+    /// [`EmitError::Full`] before `fill` ran, when all buffers are under way or enough is lent;
+    /// [`EmitError::Aborted`] when `fill` gave up.
     ///
     /// # Panics
     /// When `frame_bytes` is more than [`FRAME_BYTES_MAX`], or there is no worker of that number.
@@ -269,8 +278,8 @@ impl Handoff {
         Ok(())
     }
 
-    /// Sends a frame to a multicast group by `send`, which leaves a copy of it in the buffer that it is lent. The copy comes to this worker, as
-    /// a frame for a group of `device`.
+    /// Sends a frame to a multicast group by `send`, which leaves a copy of it in the buffer that
+    /// it is lent. The copy comes to this worker, as a frame for a group of `device`.
     ///
     /// # Errors
     /// [`EmitError::Full`] when all buffers are under way; what `send` gives.
@@ -298,8 +307,8 @@ impl Handoff {
         Ok(())
     }
 
-    /// A frame of this worker to itself, while one of those there are lends: give it back afterward. To be asked until there is none, before anything
-    /// happens that ends a loan.
+    /// A frame of this worker to itself, while one of those there are lends: give it back
+    /// afterward. To be asked until there is none, before anything happens that ends a loan.
     pub fn take_lent(&mut self) -> Option<PacketBuffer> {
         if self.lending == 0 {
             return None;
@@ -307,7 +316,8 @@ impl Handoff {
         self.take_own()
     }
 
-    /// The next frame that came for this worker: give it back afterward. Its own frames and the others' take turns.
+    /// The next frame that came for this worker: give it back afterward. Its own frames and the
+    /// others' take turns.
     pub fn take_in(&mut self) -> Option<PacketBuffer> {
         self.own_turn = !self.own_turn;
         if self.own_turn {
@@ -331,7 +341,8 @@ impl Handoff {
         !self.own.is_empty() || !self.posts[self.me].inbox.is_empty()
     }
 
-    /// Wakes the workers that got something since the last call and sleep. Once a turn, so that a burst costs one wake-up.
+    /// Wakes the workers that got something since the last call and sleep. Once a turn, so that a
+    /// burst costs one wake-up.
     pub fn wake_receivers(&mut self) {
         while self.touched != 0 {
             let to = self.touched.trailing_zeros() as usize;

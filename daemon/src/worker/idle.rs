@@ -4,10 +4,13 @@
 //! * **yield**: `sched_yield`, then the next turn. Burns the core only while nobody else wants it.
 //! * **sleep**: as yield for a configured time, then block until something happens.
 //!
-//! A worker blocks in one poll over its AF_XDP sockets and an epoll set of its alarm clock ([`Waker`]) and its sessions' wake eventfds.
-//! The sockets are in no set: one in a set has somebody to be woken at any time, and the kernel then walks to it for each batch
-//! of frames, whether the worker sleeps or not (6 % of a sender's time on veth, whose peer's frames arrive inside its system call). Before it blocks, it says so in two words, its alarm clock's (for threads of the daemon) and its [`WorkerState`]'s (for clients), and
-//! looks at everything once more; whoever gives it work looks at the word after. So one of the two sees the other.
+//! A worker blocks in one poll over its AF_XDP sockets and an epoll set of its alarm clock
+//! ([`Waker`]) and its sessions' wake eventfds. The sockets are in no set: one in a set has
+//! somebody to be woken at any time, and the kernel then walks to it for each batch of frames,
+//! whether the worker sleeps or not (6 % of a sender's time on veth, whose peer's frames arrive
+//! inside its system call). Before it blocks, it says so in two words, its alarm clock's (for
+//! threads of the daemon) and its [`WorkerState`]'s (for clients), and looks at everything once
+//! more; whoever gives it work looks at the word after. So one of the two sees the other.
 
 use std::{
     io,
@@ -117,8 +120,8 @@ impl<K> WorkerSleeper<K> {
         Ok(self.epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
     }
 
-    /// Wakes whenever a client writes its `wake` eventfd. Edge-triggered and never read, so that no client can take another's
-    /// wake-up away.
+    /// Wakes whenever a client writes its `wake` eventfd. Edge-triggered and never read, so that no
+    /// client can take another's wake-up away.
     ///
     /// # Errors
     /// The kernel's.
@@ -134,8 +137,10 @@ impl<K> WorkerSleeper<K> {
         Ok(self.epoll.delete(wake)?)
     }
 
-    /// Blocks until something happens, which may be something to read in one of the first [`SOCKETS_POLLED`] of `sockets`, or `at_most` has passed, unless `has_work` (which looks at everything that others can
-    /// leave: bells, mailbox, handed-over frames) says that it did already.
+    /// Blocks until something happens, which may be something to read in one of the first
+    /// [`SOCKETS_POLLED`] of `sockets`, or `at_most` has passed, unless `has_work` (which looks at
+    /// everything that others can leave: bells, mailbox, handed-over frames) says that it did
+    /// already.
     ///
     /// # Errors
     /// The kernel's; [`Errno::EINTR`] is none.
@@ -160,7 +165,8 @@ impl<K> WorkerSleeper<K> {
 
     fn block<'f>(&mut self, at_most: Nanos, sockets: impl Iterator<Item = BorrowedFd<'f>>) -> io::Result<()> {
         self.sleeps += 1;
-        // ppoll counts in nanoseconds, epoll_wait in milliseconds; an epoll set can itself be polled.
+        // ppoll counts in nanoseconds, epoll_wait in milliseconds; an epoll set can itself be
+        // polled.
         let timeout = (at_most != Nanos::NEVER)
             .then(|| TimeSpec::new((at_most.0 / 1_000_000_000) as i64, (at_most.0 % 1_000_000_000) as i64));
         let mut polled: [_; 1 + SOCKETS_POLLED] =
@@ -230,7 +236,8 @@ mod tests {
         pub(super) fn state() -> WorkerState<&'static Page> {
             let page: &'static mut Page = Box::leak(Box::new(Page([0; 64])));
             let base = NonNull::from(&mut page.0).cast();
-            // SAFETY: 64 aligned bytes that live for ever, touched only through the state from here on.
+            // SAFETY: 64 aligned bytes that live for ever, touched only through the state from here
+            // on.
             unsafe { WorkerState::new(base, page) }
         }
     }
@@ -255,7 +262,8 @@ mod tests {
     #[test]
     fn an_alarm_between_the_last_look_and_the_block_is_not_lost() {
         let (mut sleeper, waker) = sleeper();
-        // The last look sees nothing; the other thread gives work right after it and finds the word set.
+        // The last look sees nothing; the other thread gives work right after it and finds the word
+        // set.
         sleeper
             .sleep(Nanos::NEVER, iter::empty(), || {
                 waker.wake();

@@ -1,8 +1,8 @@
 //! Commands from the control thread to a worker, and the worker's answers.
 //!
-//! The control thread makes objects, sends them in commands and gets them back in answers: the worker neither allocates nor
-//! frees. A [`Mailbox::call`] waits for its answer, which a worker gives within one turn; a deadline says what happens when
-//! it does not.
+//! The control thread makes objects, sends them in commands and gets them back in answers: the
+//! worker neither allocates nor frees. A [`Mailbox::call`] waits for its answer, which a worker
+//! gives within one turn; a deadline says what happens when it does not.
 //!
 //! ```text
 //!   Mailbox (control thread)  ── commands ──►  Inbox (worker)
@@ -26,17 +26,19 @@ use thiserror::Error;
 
 use super::wake::Waker;
 
-/// Commands that wait at a time. One is the rule, for calls wait; the rest is room for calls that were given up.
+/// Commands that wait at a time. One is the rule, for calls wait; the rest is room for calls that
+/// were given up.
 const DEPTH: usize = 64;
 
-/// How long a call looks for its answer, yielding, before it sleeps: a worker that is awake answers within a turn, a few microseconds, and
-/// being woken costs ten times that.
+/// How long a call looks for its answer, yielding, before it sleeps: a worker that is awake answers
+/// within a turn, a few microseconds, and being woken costs ten times that.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// No answer until the deadline. The command may still be carried out; what it carried is then freed at the next call.
+    /// No answer until the deadline. The command may still be carried out; what it carried is then
+    /// freed at the next call.
     #[error("the worker did not answer in time")]
     Timeout,
     /// The worker's thread has ended.
@@ -94,10 +96,12 @@ impl<C, A> Mailbox<C, A> {
         self.waker.wake();
         let look_until = Instant::now() + LOOK;
         loop {
-            // Before the answers, so that a worker that answered and then ended is not taken for one that only ended.
+            // Before the answers, so that a worker that answered and then ended is not taken for
+            // one that only ended.
             let ended = self.has_ended();
             while let Some((ticket, answer)) = self.shared.answers.pop() {
-                // Others are late answers to calls that were given up: what they bring back is freed here.
+                // Others are late answers to calls that were given up: what they bring back is
+                // freed here.
                 if ticket == self.ticket {
                     return Ok(answer);
                 }
@@ -124,7 +128,8 @@ impl<C, A> Mailbox<C, A> {
 }
 
 impl<C, A> Inbox<C, A> {
-    /// Carries out at most `budget` commands by `carry_out` and says how many there were. Costs one load when there is none.
+    /// Carries out at most `budget` commands by `carry_out` and says how many there were. Costs one
+    /// load when there is none.
     pub fn drain(&mut self, budget: usize, mut carry_out: impl FnMut(C) -> A) -> usize {
         let mut done = 0;
         // A command is taken only when its answer has room.

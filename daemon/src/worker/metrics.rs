@@ -1,7 +1,8 @@
-//! What workers count, as a snapshot that the control thread makes, a worker fills in, and an operator reads.
+//! What workers count, as a snapshot that the control thread makes, a worker fills in, and an
+//! operator reads.
 //!
-//! A snapshot is filled on command, at most [`QPS_A_SNAPSHOT`] queue pairs at a time, and without allocating: what does not fit
-//! the room that the control thread made is fetched by the next one.
+//! A snapshot is filled on command, at most [`QPS_A_SNAPSHOT`] queue pairs at a time, and without
+//! allocating: what does not fit the room that the control thread made is fetched by the next one.
 
 use roced_shared::ids::{DeviceId, EndpointId, Qpn, SessionId};
 use roced_transport::{counters::QpCounters, reject::DropCounters};
@@ -29,7 +30,8 @@ pub struct WorkerCounters {
     pub commands: u64,
     /// Times that completions of one queue were published: at most once a turn for each.
     pub publications: u64,
-    /// Times that acknowledgements waited for clients to answer, so that both leave by one system call.
+    /// Times that acknowledgements waited for clients to answer, so that both leave by one system
+    /// call.
     pub acks_waited: u64,
 }
 
@@ -128,12 +130,14 @@ pub struct WorkerSnapshot {
     pub queues: Vec<QueueSnapshot>,
     /// Some of its queue pairs.
     pub qps: Vec<QpSnapshot>,
-    /// From which seat on queue pairs are wanted; the worker leaves here where the next snapshot begins, or `None` at the end.
+    /// From which seat on queue pairs are wanted; the worker leaves here where the next snapshot
+    /// begins, or `None` at the end.
     pub next_seat: Option<u32>,
 }
 
 impl WorkerSnapshot {
-    /// An empty snapshot with room for that much; without queue pairs unless `from_seat` says where to begin.
+    /// An empty snapshot with room for that much; without queue pairs unless `from_seat` says where
+    /// to begin.
     pub fn new(endpoints: usize, queues: usize, from_seat: Option<u32>) -> Self {
         Self {
             endpoints: Vec::with_capacity(endpoints),

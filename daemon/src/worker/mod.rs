@@ -1,4 +1,5 @@
-//! The worker threads: each owns some RX queues, the endpoints of their devices, and everything that hangs on them.
+//! The worker threads: each owns some RX queues, the endpoints of their devices, and everything
+//! that hangs on them.
 //!
 //! ```text
 //!                   commands, answers (mailbox)            events
@@ -8,8 +9,8 @@
 //!                                        other workers (handoff)
 //! ```
 //!
-//! A worker shares nothing that is written on the data path but the bounded queues drawn here. Objects are made and freed by
-//! the control thread; a worker only moves them.
+//! A worker shares nothing that is written on the data path but the bounded queues drawn here.
+//! Objects are made and freed by the control thread; a worker only moves them.
 
 pub mod command;
 pub mod delayed_ack;

@@ -11,13 +11,15 @@ pub trait Nic: Wire {
     /// Number of the RX queue.
     fn queue(&self) -> u32;
 
-    /// Lends up to `budget` frames that arrived to `on_frame`, one after the other, and says how many there were.
+    /// Lends up to `budget` frames that arrived to `on_frame`, one after the other, and says how
+    /// many there were.
     fn rx_burst(&mut self, budget: usize, on_frame: impl FnMut(&Segments<'_>)) -> usize;
 
     /// Makes the kernel send what was emitted, and takes back what it has sent. Once a turn.
     fn flush(&mut self);
 
-    /// The worker is about to block on [`Self::socket`]. True when frames are there already: do not.
+    /// The worker is about to block on [`Self::socket`]. True when frames are there already: do
+    /// not.
     fn prepare_sleep(&mut self) -> bool;
 
     /// Readable when frames are there.

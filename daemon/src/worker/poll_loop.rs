@@ -5,11 +5,13 @@
 //!       ─► frames out ─► what they lend ─► wake workers ─► completions to clients ─► kick NIC queues ─► events to the control thread
 //! ```
 //!
-//! Clients hear of completions before the system call that sends: it takes longer than they need to answer. Where there is nothing
-//! to send but acknowledgements it may wait for what they answer ([`DelayedAck`]).
+//! Clients hear of completions before the system call that sends: it takes longer than they need to
+//! answer. Where there is nothing to send but acknowledgements it may wait for what they answer
+//! ([`DelayedAck`]).
 //!
-//! A frame belongs to the endpoint that its destination QPN names. One that arrived by the NIC is for an endpoint of that NIC's device,
-//! on this worker or, forwarded, on another; any other number is dropped and counted by the endpoint of the queue it arrived on.
+//! A frame belongs to the endpoint that its destination QPN names. One that arrived by the NIC is
+//! for an endpoint of that NIC's device, on this worker or, forwarded, on another; any other number
+//! is dropped and counted by the endpoint of the queue it arrived on.
 
 use std::{
     io,
@@ -50,17 +52,20 @@ use crate::memory::{access_log, mapping::Mapping};
 
 /// Commands a turn. The control thread waits for each answer, so more than one is rare.
 const COMMANDS: usize = 8;
-/// Work requests a turn, of all clients together: a few times a batch of [`FRAMES_OUT`], so that posting is never what waits.
+/// Work requests a turn, of all clients together: a few times a batch of [`FRAMES_OUT`], so that
+/// posting is never what waits.
 const WORK_REQUESTS: u32 = 256;
 /// Queue pairs looked at a turn.
 const VISITS: u32 = 64;
-/// Frames taken from one NIC queue a turn: two of the kernel's default NAPI batches would be 128, one is enough to amortize a turn.
+/// Frames taken from one NIC queue a turn: two of the kernel's default NAPI batches would be 128,
+/// one is enough to amortize a turn.
 const FRAMES_IN: usize = 64;
 /// Frames taken from other workers, or from this one by hand-over, a turn.
 const PARCELS_IN: usize = 64;
 /// Timers of one endpoint fired a turn.
 const TIMERS: usize = 64;
-/// Frames of one endpoint sent a turn: half of what one system call takes (`xdp::socket` sets that), so that a turn does not get long.
+/// Frames of one endpoint sent a turn: half of what one system call takes (`xdp::socket` sets
+/// that), so that a turn does not get long.
 const FRAMES_OUT: usize = 128;
 /// Events of queue pairs told to the control thread a turn.
 const EVENTS: usize = 64;
@@ -144,7 +149,8 @@ pub struct Worker<N> {
 /// CLOCK_MONOTONIC now.
 pub fn monotonic_now() -> Nanos {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has a monotonic clock");
-    // It begins at zero when the machine boots: never negative, and 64 bits of nanoseconds are 584 years.
+    // It begins at zero when the machine boots: never negative, and 64 bits of nanoseconds are 584
+    // years.
     Nanos(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
 
@@ -290,7 +296,8 @@ impl<N: Nic> Worker<N> {
         taken as usize
     }
 
-    /// A fault waits to be told: no ring is looked at before that, so that a second does not take its place.
+    /// A fault waits to be told: no ring is looked at before that, so that a second does not take
+    /// its place.
     pub(super) const fn has_fault(&self) -> bool {
         self.fault.is_some()
     }
@@ -338,8 +345,8 @@ impl<N: Nic> Worker<N> {
         taken
     }
 
-    /// What is lent is copied before this turn does anything else: a client that hears of a completion, or that a key is gone, finds nobody
-    /// still reading what it had lent.
+    /// What is lent is copied before this turn does anything else: a client that hears of a
+    /// completion, or that a key is gone, finds nobody still reading what it had lent.
     fn take_lent(&mut self, now: Nanos) {
         while let Some(packet_buffer) = self.handoff.take_lent() {
             self.take_parcel(now, packet_buffer);
@@ -355,7 +362,8 @@ impl<N: Nic> Worker<N> {
         };
         if let Some(endpoint_slot) = endpoint_slot {
             let EndpointSlot { place, endpoint, .. } = &mut self.endpoint_slots[endpoint_slot];
-            // What was sent to a group by a queue pair of this worker goes to all; maybe nobody here wants it.
+            // What was sent to a group by a queue pair of this worker goes to all; maybe nobody
+            // here wants it.
             let is_own = packet_buffer.group_of().is_some() && packet_buffer.kind() == BufferKind::HandedOver;
             if !packet_buffer.loans().is_empty() {
                 endpoint.on_lent_frame(now, packet_buffer.frame(), packet_buffer.loans(), &mut self.worker_memory);
@@ -395,7 +403,8 @@ impl<N: Nic> Worker<N> {
                 let Some(event) = endpoint_slot.endpoint.poll_event() else { break };
                 let seat = seat_of(*first_seat, &endpoint_slot.endpoint, event.qpn);
                 let Some(session) = seat.and_then(|seat| self.qp_table.session_of(seat)) else { continue };
-                // Another worker may take the last place meanwhile; an event of a queue pair then is lost, its completions are not.
+                // Another worker may take the last place meanwhile; an event of a queue pair then
+                // is lost, its completions are not.
                 let news = WorkerEvent::News { session, handle: event.subject.number(), kind: event.kind };
                 told += usize::from(self.events.push(news));
             }
@@ -478,7 +487,8 @@ impl<N: Nic> Worker<N> {
     }
 }
 
-/// Gives every other worker that has queue pairs of the frame's multicast group a copy; says whether anybody is of that group.
+/// Gives every other worker that has queue pairs of the frame's multicast group a copy; says
+/// whether anybody is of that group.
 fn share(
     frame: &Segments<'_>,
     place: &EndpointLocation,

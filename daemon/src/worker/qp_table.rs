@@ -1,11 +1,12 @@
-//! The clients' queue pairs and sessions as a worker sees them: whose bells ring, and whose rings hold work.
+//! The clients' queue pairs and sessions as a worker sees them: whose bells ring, and whose rings
+//! hold work.
 //!
 //! ```text
 //!   bell page of a session ──► bell number ──► seat of a queue pair ──► ReadyList ──► its rings ──► Endpoint
 //! ```
 //!
-//! A client that breaks the rules is muted: its bells and rings are not looked at any more, until the control thread has taken
-//! its queue pairs and its session away.
+//! A client that breaks the rules is muted: its bells and rings are not looked at any more, until
+//! the control thread has taken its queue pairs and its session away.
 
 use roced_shared::{
     abi::{
@@ -27,10 +28,12 @@ use crate::memory::{
     queues::{QpRings, SrqRing, WorkerSession},
 };
 
-/// Work requests of each direction that a queue pair may post before the next has its turn; a guess.
+/// Work requests of each direction that a queue pair may post before the next has its turn; a
+/// guess.
 const QUANTUM: u32 = 16;
 
-/// Work requests that a shared receive queue may post before the next has its turn: it feeds several queue pairs; a guess.
+/// Work requests that a shared receive queue may post before the next has its turn: it feeds
+/// several queue pairs; a guess.
 const SHARED_QUANTUM: u32 = 4 * QUANTUM;
 
 /// Bell `doorbell` of the session in `slot` in the table of bells.
@@ -187,7 +190,8 @@ impl QpTable {
         }
     }
 
-    /// The number among shared receive queues of the one in `seat`; `None` when a queue pair sits there.
+    /// The number among shared receive queues of the one in `seat`; `None` when a queue pair sits
+    /// there.
     pub fn srq_in(&self, seat: u32) -> Option<u32> {
         seat.checked_sub(self.qps.capacity())
     }
@@ -213,7 +217,8 @@ impl QpTable {
             rings,
         };
         let _ = self.qps.insert(seat, qp);
-        // Its client hears of it after this: nothing is in its rings, whose memory we touch when there is.
+        // Its client hears of it after this: nothing is in its rings, whose memory we touch when
+        // there is.
         self.ready.add(seat);
     }
 
@@ -288,8 +293,9 @@ impl QpTable {
         !self.ready.is_empty()
     }
 
-    /// Copies work from the rings of the queue pair in `seat` to its endpoint: at most a quantum of each direction, at most as many as
-    /// the endpoint has room for. When there may be more it wants another turn.
+    /// Copies work from the rings of the queue pair in `seat` to its endpoint: at most a quantum of
+    /// each direction, at most as many as the endpoint has room for. When there may be more it
+    /// wants another turn.
     pub fn serve(&mut self, seat: u32, endpoint: &mut Endpoint) -> Served {
         let mut served = Served { taken: 0, fault: None };
         let Some(qp) = self.qps.get_mut(seat) else { return served };
@@ -407,7 +413,8 @@ fn drain_shared(srq: &mut SrqEntry, endpoint: &mut Endpoint, slot: &mut RecvSlot
     Ok(Drained { taken, more: quota > 0 && taken == quota })
 }
 
-/// The seat of a queue pair of an endpoint: by its slot there, and the seats of endpoints lie one behind the other.
+/// The seat of a queue pair of an endpoint: by its slot there, and the seats of endpoints lie one
+/// behind the other.
 pub fn seat_of(first_seat: u32, endpoint: &Endpoint, qpn: Qpn) -> Option<u32> {
     Some(first_seat + endpoint.slot(qpn)?)
 }

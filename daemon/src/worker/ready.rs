@@ -1,4 +1,5 @@
-//! Whose turn it is: queue pairs whose rings may hold work, taken fairly between sessions and, within one, between queue pairs.
+//! Whose turn it is: queue pairs whose rings may hold work, taken fairly between sessions and,
+//! within one, between queue pairs.
 //!
 //! ```text
 //!   sessions   B ─► A ─► C        the first one gives one queue pair, then goes to the end
@@ -61,7 +62,8 @@ impl ReadyList {
     /// Puts `member` of `group` at the end of its group, unless it waits already.
     ///
     /// # Panics
-    /// When the member was never added, or the group's number is not below the one given to [`Self::new`].
+    /// When the member was never added, or the group's number is not below the one given to
+    /// [`Self::new`].
     pub fn push(&mut self, member: u32, group: u32) {
         if self.member(member).listed {
             return;

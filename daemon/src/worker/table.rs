@@ -1,13 +1,16 @@
-//! Things found by a number that the control thread chose: regions by `MemoryObjectId`, lanes by `Cqn`.
+//! Things found by a number that the control thread chose: regions by `MemoryObjectId`, lanes by
+//! `Cqn`.
 //!
-//! Numbers come and go over the daemon's life, so they are no indices; a lookup is one multiplication and a short probe. All
-//! room is made once, and pages of it that are never used are never touched.
+//! Numbers come and go over the daemon's life, so they are no indices; a lookup is one
+//! multiplication and a short probe. All room is made once, and pages of it that are never used are
+//! never touched.
 
 /// A table from numbers to things, of fixed capacity.
 #[derive(Debug)]
 pub struct IdTable<T> {
     entries: Vec<(u32, T)>,
-    /// Open addressing with linear probing: [`Self::EMPTY`], or one more than an index into `entries`.
+    /// Open addressing with linear probing: [`Self::EMPTY`], or one more than an index into
+    /// `entries`.
     slots: Box<[u32]>,
 }
 
@@ -107,7 +110,8 @@ impl<T> IdTable<T> {
         None
     }
 
-    /// Empties `gap` and moves later entries of its run forward, so that no probe stops short of them.
+    /// Empties `gap` and moves later entries of its run forward, so that no probe stops short of
+    /// them.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.slots.len() - 1;
         let mut slot = self.after(gap);

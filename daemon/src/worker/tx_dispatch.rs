@@ -1,4 +1,5 @@
-//! The way out of an endpoint: its device's NIC queues, or hand-over to another endpoint of this daemon.
+//! The way out of an endpoint: its device's NIC queues, or hand-over to another endpoint of this
+//! daemon.
 
 use roced_shared::ids::DeviceId;
 use roced_transport::{
@@ -30,7 +31,8 @@ impl<N: Wire> Wire for TxDispatch<'_, N> {
     ) -> Result<(), EmitError> {
         match via {
             Egress::Nic { flow } => {
-                // An endpoint has at least one queue of its device: without any, no frame would ever get out.
+                // An endpoint has at least one queue of its device: without any, no frame would
+                // ever get out.
                 let count = self.queues.len().max(1);
                 let queue = self.queues.get_mut(flow as usize % count).ok_or(EmitError::Full)?;
                 queue.emit(via, frame_bytes, fill)

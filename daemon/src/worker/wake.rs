@@ -1,7 +1,8 @@
 //! How one thread of the daemon wakes a worker that blocks.
 //!
-//! A worker that goes to sleep says so, looks at everything once more and blocks ([`super::idle`]). Whoever gives it work looks
-//! at the word afterward and writes the eventfd only when it is set: a busy worker costs its callers no system call.
+//! A worker that goes to sleep says so, looks at everything once more and blocks ([`super::idle`]).
+//! Whoever gives it work looks at the word afterward and writes the eventfd only when it is set: a
+//! busy worker costs its callers no system call.
 
 use std::{
     io,
@@ -12,7 +13,8 @@ use std::{
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use roced_shared::abi::doorbell::{announce_awake, announce_sleep, must_wake};
 
-/// One worker's alarm clock, shared by all threads of the daemon. Clients have eventfds of their own.
+/// One worker's alarm clock, shared by all threads of the daemon. Clients have eventfds of their
+/// own.
 #[derive(Debug)]
 pub struct Waker {
     asleep: AtomicU32,
@@ -32,7 +34,8 @@ impl Waker {
     /// Wakes the worker if it sleeps. What it shall see was published before.
     pub fn wake(&self) {
         if must_wake(&self.asleep) {
-            // A counter that is full (EAGAIN) wakes just as well, and nothing else can fail on an eventfd of our own.
+            // A counter that is full (EAGAIN) wakes just as well, and nothing else can fail on an
+            // eventfd of our own.
             let _ = self.event.write(1);
         }
     }

@@ -1,4 +1,5 @@
-//! What of clients a worker holds: memory that regions lie in, and its lanes of completion queues. It is the worker's [`App`].
+//! What of clients a worker holds: memory that regions lie in, and its lanes of completion queues.
+//! It is the worker's [`App`].
 
 use roced_shared::{
     abi::cqe::Cqe,
@@ -32,7 +33,8 @@ pub struct WorkerMemory {
     regions: IdTable<Backing>,
     /// Memory that was written to and may not show it yet.
     unsettled: Option<MemoryObjectId>,
-    /// What is lent is copied by it where one of both ends is not mapped; as large as the largest loan, so that both may overlap.
+    /// What is lent is copied by it where one of both ends is not mapped; as large as the largest
+    /// loan, so that both may overlap.
     bounce: Box<[u8]>,
     /// This turn.
     turn: PollId,
@@ -70,7 +72,8 @@ impl WorkerMemory {
         }
     }
 
-    /// Something is written to `region`: bytes are seen in the order in which they came, whatever they lie in.
+    /// Something is written to `region`: bytes are seen in the order in which they came, whatever
+    /// they lie in.
     fn settle_before(&mut self, region: MemoryObjectId) {
         if self.unsettled.is_some_and(|unsettled| unsettled != region) {
             self.settle();
@@ -139,7 +142,8 @@ impl WorkerMemory {
         }
     }
 
-    /// Lets clients see every completion so far, and sends the events that they asked for. Says how many lanes there were.
+    /// Lets clients see every completion so far, and sends the events that they asked for. Says how
+    /// many lanes there were.
     pub fn publish(&mut self) -> usize {
         self.settle();
         self.turn = self.turn.next();

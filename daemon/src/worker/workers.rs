@@ -22,8 +22,8 @@ use super::{
     wake::Waker,
 };
 
-/// How long the control thread waits for an answer. A turn takes microseconds, on a machine under load milliseconds; a worker
-/// that needs this long is taken for dead.
+/// How long the control thread waits for an answer. A turn takes microseconds, on a machine under
+/// load milliseconds; a worker that needs this long is taken for dead.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A worker from outside.
@@ -66,7 +66,8 @@ impl Workers {
         self.handles.is_empty()
     }
 
-    /// The endpoints of a device: which worker runs each. The order is that of completion queue lanes and bell pages.
+    /// The endpoints of a device: which worker runs each. The order is that of completion queue
+    /// lanes and bell pages.
     pub fn of_device(&self, device: DeviceId) -> impl Iterator<Item = EndpointLocation> + '_ {
         self.endpoints.of_device(device)
     }
@@ -76,9 +77,9 @@ impl Workers {
         self.endpoints.of_qpn(qpn)
     }
 
-    /// Tells `worker` what to do and waits for its answer, at most [`ANSWER_TIMEOUT`]. One that let a call time out and has not
-    /// turned since is not waited for again: a session with a thousand objects must not hold up the control thread, and with it
-    /// the watchdog, a thousand times.
+    /// Tells `worker` what to do and waits for its answer, at most [`ANSWER_TIMEOUT`]. One that let
+    /// a call time out and has not turned since is not waited for again: a session with a thousand
+    /// objects must not hold up the control thread, and with it the watchdog, a thousand times.
     ///
     /// # Errors
     /// [`CallError`] when there is none.
@@ -95,7 +96,8 @@ impl Workers {
         answer
     }
 
-    /// The first worker that has neither turned since the last call nor sleeps: it is stuck, or its core is taken from it.
+    /// The first worker that has neither turned since the last call nor sleeps: it is stuck, or its
+    /// core is taken from it.
     pub fn find_stuck(&mut self) -> Option<WorkerId> {
         let mut stuck = None;
         for (number, (handle, last)) in self.handles.iter().zip(&mut self.last_turns).enumerate() {
@@ -109,8 +111,8 @@ impl Workers {
     }
 }
 
-/// Aborts the process when its thread unwinds: a daemon without one of its workers serves nobody well, and the kernel gets its
-/// traffic back at once.
+/// Aborts the process when its thread unwinds: a daemon without one of its workers serves nobody
+/// well, and the kernel gets its traffic back at once.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -121,7 +123,8 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Starts `worker` in a thread of its own, on `core` if given; it gives the worker back when it was told to stop.
+/// Starts `worker` in a thread of its own, on `core` if given; it gives the worker back when it was
+/// told to stop.
 ///
 /// # Errors
 /// The kernel's, when it gives no thread.
@@ -129,7 +132,8 @@ pub fn spawn<N: Nic + Send + 'static>(mut worker: Worker<N>, core: Option<u32>) 
     thread::Builder::new().name(pin::thread_name(worker.id().0)).spawn(move || {
         let _abort = AbortOnPanic;
         if let Some(core) = core {
-            // The start-up checked the core; if it went away since, an unpinned worker still serves.
+            // The start-up checked the core; if it went away since, an unpinned worker still
+            // serves.
             if let Err(error) = pin::pin_to(core) {
                 tracing::warn!(worker = worker.id().0, %error, "not pinned");
             }

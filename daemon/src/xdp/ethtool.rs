@@ -83,8 +83,8 @@ fn ethtool<T: Structure>(interface: &str, what: &mut T) -> io::Result<()> {
         *to = byte as c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut *what).cast();
-    // SAFETY: SIOCETHTOOL takes an `ifreq` whose data points to what its command says, which `Structure` promises; both live until
-    // the call returns, and the kernel keeps neither.
+    // SAFETY: SIOCETHTOOL takes an `ifreq` whose data points to what its command says, which
+    // `Structure` promises; both live until the call returns, and the kernel keeps neither.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -130,8 +130,8 @@ pub(super) fn set_gro(interface: &str, on: bool) -> io::Result<()> {
     ethtool(interface, &mut Value { cmd: ETHTOOL_SGRO, data: on.into() })
 }
 
-/// Whether the NIC takes VLAN tags off frames that arrive (`ethtool -k`: rx-vlan-offload): XDP then sees no tag. A driver that does not
-/// say may do so.
+/// Whether the NIC takes VLAN tags off frames that arrive (`ethtool -k`: rx-vlan-offload): XDP then
+/// sees no tag. A driver that does not say may do so.
 pub fn strips_vlan_tags(interface: &str) -> bool {
     let mut value = Value { cmd: ETHTOOL_GFLAGS, data: 0 };
     ethtool(interface, &mut value).map_or(true, |()| value.data & FLAG_RXVLAN != 0)

@@ -1,8 +1,10 @@
 //! Where the kernel polls an interface's queues (its NAPI), and how to move that.
 //!
-//! The driver's way is an interrupt's context, and on veth that of whoever sends: one core then does the work of both hosts. With
-//! `napi = "threaded"` each NAPI instance has a kernel thread, which is pinned to the core of the worker that owns the queue, where it is
-//! known which instance polls the queue, and has the workers' scheduling class. What was before comes back when this is dropped; after a SIGKILL it does not.
+//! The driver's way is an interrupt's context, and on veth that of whoever sends: one core then
+//! does the work of both hosts. With `napi = "threaded"` each NAPI instance has a kernel thread,
+//! which is pinned to the core of the worker that owns the queue, where it is known which instance
+//! polls the queue, and has the workers' scheduling class. What was before comes back when this is
+//! dropped; after a SIGKILL it does not.
 
 use std::{collections::BTreeMap, fs, io};
 
@@ -72,7 +74,8 @@ pub enum NapiError {
         /// The kernel's.
         errno: Errno,
     },
-    /// The thread cannot be given our scheduling class, and would starve beside workers of a higher one.
+    /// The thread cannot be given our scheduling class, and would starve beside workers of a higher
+    /// one.
     #[error(
         "cannot give the thread napi/{interface}-{id} the scheduling class of roced: {errno} (it takes CAP_SYS_NICE and the first PID namespace)"
     )]
@@ -100,8 +103,9 @@ pub struct ThreadedNapi {
 }
 
 impl ThreadedNapi {
-    /// Gives each NAPI instance of `interface` a thread. The one that polls RX queue `k` is pinned to `cores[k]`, if that is a core; one
-    /// that polls several queues, to the cores of all. Where nobody says which one it is, it is left free, with a warning.
+    /// Gives each NAPI instance of `interface` a thread. The one that polls RX queue `k` is pinned
+    /// to `cores[k]`, if that is a core; one that polls several queues, to the cores of all. Where
+    /// nobody says which one it is, it is left free, with a warning.
     ///
     /// # Errors
     /// [`NapiError`]; then everything is as it was.
@@ -194,7 +198,8 @@ impl ThreadedNapi {
     }
 }
 
-/// veth does not tell its queues' NAPI instances. It has one for each RX queue and makes them in the order of the queues.
+/// veth does not tell its queues' NAPI instances. It has one for each RX queue and makes them in
+/// the order of the queues.
 fn fill_in_as_on_veth(queues: &mut [RxQueue], napis: &[Napi]) {
     if queues.len() == napis.len() && queues.iter().all(|queue| queue.napi.is_none()) {
         for (queue, napi) in queues.iter_mut().zip(napis) {
@@ -203,7 +208,8 @@ fn fill_in_as_on_veth(queues: &mut [RxQueue], napis: &[Napi]) {
     }
 }
 
-/// The cores for each NAPI instance, and the queues that have a core and no known instance. Queue `k` has `cores[k]`.
+/// The cores for each NAPI instance, and the queues that have a core and no known instance. Queue
+/// `k` has `cores[k]`.
 fn pins(queues: &[RxQueue], cores: &[Option<u32>]) -> (BTreeMap<u32, Vec<u32>>, Vec<u32>) {
     let (mut pins, mut unknown) = (BTreeMap::<u32, Vec<u32>>::new(), Vec::new());
     for (queue, core) in (0..).zip(cores).filter_map(|(queue, core)| Some((queue, (*core)?))) {

@@ -1,4 +1,5 @@
-//! The queues and NAPI instances of an interface, by the kernel's generic netlink family "netdev" (Linux 6.8; to switch threads 6.17).
+//! The queues and NAPI instances of an interface, by the kernel's generic netlink family "netdev"
+//! (Linux 6.8; to switch threads 6.17).
 
 use std::{convert::Infallible, io};
 
@@ -11,7 +12,8 @@ use nix::errno::Errno;
 
 use crate::netlink::Requests;
 
-/// The family that knows of families: its number, what it is asked, and what it answers (`linux/genetlink.h`).
+/// The family that knows of families: its number, what it is asked, and what it answers
+/// (`linux/genetlink.h`).
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -107,7 +109,8 @@ impl Netdev {
         self.requests.set(which.with(NETDEV_A_NAPI_THREADED, &u32::from(threaded).to_ne_bytes()))
     }
 
-    /// What `read` makes of each answer about the interface `ifindex`, which attribute `of` names in question and answer.
+    /// What `read` makes of each answer about the interface `ifindex`, which attribute `of` names
+    /// in question and answer.
     fn dump<T>(
         &mut self,
         command: u8,

@@ -1,8 +1,9 @@
 //! The XDP program on one interface, for as long as an [`XdpProgram`] lives.
 //!
-//! It is attached through a bpf_link whose only owner is our file descriptor: however this process ends, the kernel closes the
-//! descriptor and takes the program off, and all traffic is the kernel's again. So the link is never pinned, and an attachment
-//! of the older kind (netlink's, which stays behind) is undone and refused.
+//! It is attached through a bpf_link whose only owner is our file descriptor: however this process
+//! ends, the kernel closes the descriptor and takes the program off, and all traffic is the
+//! kernel's again. So the link is never pinned, and an attachment of the older kind (netlink's,
+//! which stays behind) is undone and refused.
 
 use std::{
     collections::BTreeSet,
@@ -78,7 +79,8 @@ pub struct XdpProgram {
 }
 
 impl XdpProgram {
-    /// Loads the program and attaches it to `interface`, with no address and no socket yet: all traffic stays the kernel's.
+    /// Loads the program and attaches it to `interface`, with no address and no socket yet: all
+    /// traffic stays the kernel's.
     ///
     /// # Errors
     /// [`XdpError`], when the kernel or the driver refuses, or a program is there already.
@@ -117,11 +119,12 @@ impl XdpProgram {
         &self.interface
     }
 
-    /// Makes `addresses` the ones whose frames of these versions of RoCE ([`steer::ROCE_V1`], [`steer::ROCE_V2`]) are ours. What stays is not touched, so its traffic is not disturbed.
+    /// Makes `addresses` the ones whose frames of these versions of RoCE ([`steer::ROCE_V1`],
+    /// [`steer::ROCE_V2`]) are ours. What stays is not touched, so its traffic is not disturbed.
     ///
     /// # Errors
-    /// When the map refuses, as it does beyond [`steer::ADDRESSES_MAX`]. Then some may be set and others not; a later call
-    /// goes on from there.
+    /// When the map refuses, as it does beyond [`steer::ADDRESSES_MAX`]. Then some may be set and
+    /// others not; a later call goes on from there.
     pub fn set_addresses(&mut self, addresses: &[IpAddr], roce: u8) -> Result<(), XdpError> {
         let failed = map_error(steer::MAP_ADDRESSES);
         let wanted: BTreeSet<_> = addresses.iter().copied().map(steer::address_key).collect();
@@ -137,7 +140,8 @@ impl XdpProgram {
         Ok(())
     }
 
-    /// Gives the frames of RX queue `queue` to `socket`. A socket that closes is taken out by the kernel.
+    /// Gives the frames of RX queue `queue` to `socket`. A socket that closes is taken out by the
+    /// kernel.
     ///
     /// # Errors
     /// When the map refuses: a queue from [`steer::QUEUES_MAX`] on, or not an AF_XDP socket.
@@ -145,7 +149,8 @@ impl XdpProgram {
         self.sockets.set(queue, socket.as_fd().as_raw_fd(), 0).map_err(map_error(steer::MAP_SOCKETS))
     }
 
-    /// Frames by verdict since the program was loaded, all CPUs together, in the order of [`Verdict::ALL`].
+    /// Frames by verdict since the program was loaded, all CPUs together, in the order of
+    /// [`Verdict::ALL`].
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -169,7 +174,8 @@ impl fmt::Debug for XdpProgram {
     }
 }
 
-/// Attaches in the mode asked for. With [`XdpMode::Auto`] native first, and generic when the driver does not want it.
+/// Attaches in the mode asked for. With [`XdpMode::Auto`] native first, and generic when the driver
+/// does not want it.
 fn attach_in_mode(program: &mut Xdp, interface: &str, mode: XdpMode) -> Result<(FdLink, AttachedMode), XdpError> {
     let native = |program: &mut Xdp| attach_link(program, interface, AttachedMode::Native);
     let generic = |program: &mut Xdp| attach_link(program, interface, AttachedMode::Generic);
@@ -199,9 +205,10 @@ fn attach_link(program: &mut Xdp, interface: &str, mode: AttachedMode) -> Result
     Ok((FdLink::try_from(link).map_err(|_| not_a_link())?, mode))
 }
 
-/// Whether the attachment goes away with its descriptor. aya attaches by netlink where the kernel answers EINVAL to a link, does
-/// not say so, and has no other way to ask without giving the attachment up. Were the name to change, every attachment would be
-/// refused, and every test of this module would say so.
+/// Whether the attachment goes away with its descriptor. aya attaches by netlink where the kernel
+/// answers EINVAL to a link, does not say so, and has no other way to ask without giving the
+/// attachment up. Were the name to change, every attachment would be refused, and every test of
+/// this module would say so.
 fn is_fd_link(id: &XdpLinkId) -> bool {
     format!("{id:?}").contains("FdLinkId")
 }

@@ -94,30 +94,33 @@ impl NicQueue {
         self.transmit.socket()
     }
 
-    /// The longest frame that may be given to [`Wire::emit`], and the longest that [`Self::rx_burst`] gives.
+    /// The longest frame that may be given to [`Wire::emit`], and the longest that
+    /// [`Self::rx_burst`] gives.
     pub fn frame_bytes_max(&self) -> usize {
         self.frame_bytes_max
     }
 
-    /// Lends up to `budget` frames that arrived to `on_frame`, one after the other, and says how many there were. Fewer than
-    /// `budget`: there were no more.
+    /// Lends up to `budget` frames that arrived to `on_frame`, one after the other, and says how
+    /// many there were. Fewer than `budget`: there were no more.
     pub fn rx_burst(&mut self, budget: usize, on_frame: impl FnMut(&Segments<'_>)) -> usize {
         self.receive.burst(budget, on_frame)
     }
 
-    /// Makes the kernel send what was emitted, and takes back what it has sent. Once a turn; never waits.
+    /// Makes the kernel send what was emitted, and takes back what it has sent. Once a turn; never
+    /// waits.
     pub fn flush(&mut self) {
         self.transmit.flush();
         self.receive.wake_driver();
     }
 
-    /// Whether emitted frames wait for another [`Self::flush`]: the kernel did not take all of them.
+    /// Whether emitted frames wait for another [`Self::flush`]: the kernel did not take all of
+    /// them.
     pub fn has_pending_tx(&mut self) -> bool {
         self.transmit.has_pending()
     }
 
-    /// The worker is about to block on [`Self::socket`]. True when there is work already: frames that arrived, or frames that
-    /// wait for a flush, for which nothing would wake it.
+    /// The worker is about to block on [`Self::socket`]. True when there is work already: frames
+    /// that arrived, or frames that wait for a flush, for which nothing would wake it.
     pub fn prepare_sleep(&mut self) -> bool {
         self.flush();
         self.receive.has_frames() || self.has_pending_tx()

@@ -6,8 +6,8 @@ use xsk_rs::{FillQueue, RxQueue, umem::frame::FrameDesc};
 
 use super::umem::Umem;
 
-/// Descriptors taken from the RX ring at a time. A guess: enough to make a ring operation cheap, few enough for the frames to
-/// be in the cache still when they are read.
+/// Descriptors taken from the RX ring at a time. A guess: enough to make a ring operation cheap,
+/// few enough for the frames to be in the cache still when they are read.
 const BATCH: usize = 64;
 
 /// What was received since the queue was opened.
@@ -27,7 +27,8 @@ pub(super) struct Receive {
     umem: Umem,
     fill: FillQueue,
     rx: RxQueue,
-    /// Descriptors as they came. The first `held` are the beginning of a frame whose end has not come yet.
+    /// Descriptors as they came. The first `held` are the beginning of a frame whose end has not
+    /// come yet.
     batch: Box<[FrameDesc; BATCH]>,
     held: usize,
     /// The frame under way is too long: its chunks go back unread until it ends.
@@ -41,7 +42,8 @@ impl Receive {
     /// Takes `chunks` over and gives as many as it takes to the fill ring.
     ///
     /// # Safety
-    /// `fill` and `rx` belong to a socket on `umem`, `chunks` are its receiving chunks, and nobody else has any of them.
+    /// `fill` and `rx` belong to a socket on `umem`, `chunks` are its receiving chunks, and nobody
+    /// else has any of them.
     pub(super) unsafe fn new(umem: Umem, fill: FillQueue, rx: RxQueue, chunks: Vec<FrameDesc>) -> Self {
         let mut this = Self {
             umem,
@@ -57,8 +59,8 @@ impl Receive {
         this
     }
 
-    /// Lends up to `budget` frames to `on_frame`, one after the other, and says how many. Fewer than `budget` means that the
-    /// ring was empty.
+    /// Lends up to `budget` frames to `on_frame`, one after the other, and says how many. Fewer
+    /// than `budget` means that the ring was empty.
     pub(super) fn burst(&mut self, budget: usize, mut on_frame: impl FnMut(&Segments<'_>)) -> usize {
         let mut frames = 0;
         while frames < budget {
@@ -71,15 +73,16 @@ impl Receive {
         frames
     }
 
-    /// Takes up to `limit` descriptors from the RX ring and puts them behind the held ones. Says how many.
+    /// Takes up to `limit` descriptors from the RX ring and puts them behind the held ones. Says
+    /// how many.
     fn take(&mut self, limit: usize) -> usize {
         let until = (self.held + limit).min(BATCH);
         // SAFETY: the socket is on `self.umem` (`new`), and that is where the chunks are looked at.
         unsafe { self.rx.consume(&mut self.batch[self.held..until]) }
     }
 
-    /// Hands the whole frames among the first `end` descriptors on, gives their chunks back and keeps the rest. Says how many
-    /// frames there were.
+    /// Hands the whole frames among the first `end` descriptors on, gives their chunks back and
+    /// keeps the rest. Says how many frames there were.
     fn hand_on(&mut self, end: usize, on_frame: &mut impl FnMut(&Segments<'_>)) -> usize {
         let mut frames = 0;
         let mut first = 0; // of the frame under way
@@ -111,8 +114,9 @@ impl Receive {
         let mut segments: [&[u8]; SEGMENTS_MAX] = [&[]; SEGMENTS_MAX];
         let descriptors = &self.batch[first..=last];
         for (segment, descriptor) in segments.iter_mut().zip(descriptors) {
-            // SAFETY: the descriptor came from the RX ring of this UMEM's socket (`take`) and goes to the fill ring only after
-            // the whole batch was handed on (`hand_on`), when no segment lives any more.
+            // SAFETY: the descriptor came from the RX ring of this UMEM's socket (`take`) and goes
+            // to the fill ring only after the whole batch was handed on (`hand_on`), when no
+            // segment lives any more.
             *segment = unsafe { self.umem.received(descriptor) };
             self.counters.bytes += segment.len() as u64;
         }
@@ -126,17 +130,19 @@ impl Receive {
         if wanted == 0 {
             return;
         }
-        // The ring takes all of what it is offered or nothing, so it is offered what it has room for.
+        // The ring takes all of what it is offered or nothing, so it is offered what it has room
+        // for.
         let room = self.fill.nb_free(wanted).min(wanted) as usize;
         let keep = self.spare.len() - room;
-        // SAFETY: the chunks are this socket's UMEM's and ours (`new`, `take`), no slice of them lives (`hand_on`), and they are
-        // forgotten in the next line.
+        // SAFETY: the chunks are this socket's UMEM's and ours (`new`, `take`), no slice of them
+        // lives (`hand_on`), and they are forgotten in the next line.
         let given = unsafe { self.fill.produce(&self.spare[keep..]) };
         assert_eq!(given, room, "the fill ring had room for {room} chunks");
         self.spare.truncate(keep);
     }
 
-    /// Asks the driver to look at the fill ring again, if it wants to be asked: zero-copy drivers do when it ran empty.
+    /// Asks the driver to look at the fill ring again, if it wants to be asked: zero-copy drivers
+    /// do when it ran empty.
     pub(super) fn wake_driver(&mut self) {
         if self.fill.needs_wakeup() {
             // An error here is one of poll(2) itself, and the next turn asks again.

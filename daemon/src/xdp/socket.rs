@@ -39,7 +39,8 @@ const CAPABILITIES: [(Capability, &str); 2] =
 /// Between two tries on a busy queue. A queue just released is free after 5 to 13 ms.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
-/// Descriptors that one system call may send in copy mode. Measured on veth: 8 times fewer calls than with the kernel's 32.
+/// Descriptors that one system call may send in copy mode. Measured on veth: 8 times fewer calls
+/// than with the kernel's 32.
 const TX_BUDGET: u32 = 256;
 
 /// A bound socket.
@@ -57,9 +58,11 @@ pub(super) fn bind(config: &NicQueueConfig) -> Result<BoundSocket, XdpError> {
     let Dealt { umem, rx, tx } = Umem::create(&sizes).map_err(|refused| umem_error(config, &sizes, refused))?;
     let (tx_queue, rx_queue, fill, completion, chunks) = bind_with_most_chunks(config, &umem)?;
     let frame_bytes_max = chunks * umem.usable_bytes();
-    // SAFETY: rings and chunks are those of one UMEM, just made, and nobody else has them; `rx` are the receiving chunks.
+    // SAFETY: rings and chunks are those of one UMEM, just made, and nobody else has them; `rx` are
+    // the receiving chunks.
     let receive = unsafe { Receive::new(umem.clone(), fill, rx_queue, rx) };
-    // SAFETY: as above; `tx` are the sending chunks, and `bind_once` asked for a TX ring of that size.
+    // SAFETY: as above; `tx` are the sending chunks, and `bind_once` asked for a TX ring of that
+    // size.
     let transmit = unsafe { Transmit::new(umem, tx_queue, completion, config.tx_ring_entries, tx) };
     let zerocopy = set_up(transmit.socket(), config).map_err(|source| queue_refused(config, source))?;
     Ok(BoundSocket { receive, transmit, zerocopy, frame_bytes_max })
@@ -81,9 +84,9 @@ fn sizes(config: &NicQueueConfig) -> Result<UmemSizes, XdpError> {
 
 type Rings = (TxQueue, RxQueue, FillQueue, CompQueue);
 
-/// Binds for frames of several chunks, always when that can be had: link MTUs change while we run, and path MTU 4096 needs two
-/// chunks. Kernels before Linux 6.6 do not know it, and some drivers do not with zero-copy: then a frame is one chunk at most.
-/// Also says how many chunks.
+/// Binds for frames of several chunks, always when that can be had: link MTUs change while we run,
+/// and path MTU 4096 needs two chunks. Kernels before Linux 6.6 do not know it, and some drivers do
+/// not with zero-copy: then a frame is one chunk at most. Also says how many chunks.
 fn bind_with_most_chunks(
     config: &NicQueueConfig,
     umem: &Umem,
@@ -102,8 +105,8 @@ fn bind_with_most_chunks(
     }
 }
 
-/// Binds, and tries again for as long as the config allows when the queue is busy: after a restart it is for a moment. The
-/// inner error is any other that the kernel gave.
+/// Binds, and tries again for as long as the config allows when the queue is busy: after a restart
+/// it is for a moment. The inner error is any other that the kernel gave.
 fn bind_until_free(config: &NicQueueConfig, umem: &Umem, flags: BindFlags) -> Result<io::Result<Rings>, XdpError> {
     let begin = Instant::now();
     loop {
@@ -131,7 +134,8 @@ fn bind_once(config: &NicQueueConfig, umem: &Umem, flags: BindFlags) -> Result<i
         .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
         .bind_flags(flags | bind_flags(config.copy_mode))
         .build();
-    // SAFETY: the UMEM is shared with no other socket, and even then the flag set above is all that is asked for.
+    // SAFETY: the UMEM is shared with no other socket, and even then the flag set above is all that
+    // is asked for.
     let made = unsafe { Socket::new(socket_config, umem.inner(), &Interface::new(name), config.queue) };
     Ok(match made {
         Ok((tx, rx, Some((fill, completion)))) => Ok((tx, rx, fill, completion)),
@@ -154,8 +158,8 @@ fn set_up(socket: BorrowedFd<'_>, config: &NicQueueConfig) -> io::Result<bool> {
     fcntl(socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     let zerocopy = sys::is_zerocopy(socket)?;
     if !zerocopy {
-        // In copy mode every frame under way counts against the send buffer, with about twice its bytes; the usual buffer holds
-        // 17 frames of 4154 bytes, and beyond the kernel says EAGAIN.
+        // In copy mode every frame under way counts against the send buffer, with about twice its
+        // bytes; the usual buffer holds 17 frames of 4154 bytes, and beyond the kernel says EAGAIN.
         let wanted = u64::from(config.tx_ring_entries) * u64::from(config.chunk_bytes) * 2;
         let wanted = usize::try_from(wanted.min(i32::MAX as u64 / 2)).expect("less than 2^30");
         let set = setsockopt(&socket, sockopt::SndBufForce, &wanted);

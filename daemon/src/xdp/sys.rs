@@ -14,7 +14,8 @@ const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
 pub(super) fn is_zerocopy(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let mut options = libc::xdp_options { flags: 0 };
     let mut length = size_of_val(&options) as libc::socklen_t;
-    // SAFETY: `options` is writable for `length` bytes, both live across the call, and any flags are valid bits of a u32.
+    // SAFETY: `options` is writable for `length` bytes, both live across the call, and any flags
+    // are valid bits of a u32.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -30,7 +31,8 @@ pub(super) fn is_zerocopy(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
 }
 
-/// Lets one system call send up to `descriptors` in copy mode, where the kernel stops after 32 by itself.
+/// Lets one system call send up to `descriptors` in copy mode, where the kernel stops after 32 by
+/// itself.
 pub(super) fn set_tx_budget(socket: BorrowedFd<'_>, descriptors: u32) -> io::Result<()> {
     // SAFETY: `descriptors` is readable for the length given and lives across the call.
     let result = unsafe {

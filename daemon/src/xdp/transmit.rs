@@ -1,4 +1,5 @@
-//! The sending half of a queue: TX ring, completion ring, and the chunks that go round between them.
+//! The sending half of a queue: TX ring, completion ring, and the chunks that go round between
+//! them.
 #![expect(unsafe_code, reason = "writes chunks and gives them to the kernel")]
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -12,8 +13,8 @@ use xsk_rs::{CompQueue, TxQueue, umem::frame::FrameDesc};
 
 use super::umem::Umem;
 
-/// System calls that one flush makes at most. In copy mode a kernel that does not know `XDP_MAX_TX_SKB_BUDGET` sends 32
-/// descriptors in each: this many empty a burst of 512.
+/// System calls that one flush makes at most. In copy mode a kernel that does not know
+/// `XDP_MAX_TX_SKB_BUDGET` sends 32 descriptors in each: this many empty a burst of 512.
 const KICKS_MAX: usize = 16;
 
 /// What was sent since the queue was opened.
@@ -40,8 +41,8 @@ pub(super) struct Transmit {
     tx: TxQueue,
     completion: CompQueue,
     ring_entries: u32,
-    /// The first `free_count` are chunks to be written; the last one freed is the first one used again, while it is in the
-    /// cache.
+    /// The first `free_count` are chunks to be written; the last one freed is the first one used
+    /// again, while it is in the cache.
     free: Box<[FrameDesc]>,
     free_count: usize,
     /// Written, not in the TX ring yet.
@@ -58,8 +59,8 @@ impl Transmit {
     /// With more chunks than the TX ring has entries, for then a written frame might find no room.
     ///
     /// # Safety
-    /// `tx` and `completion` belong to a socket on `umem`, `chunks` are its sending chunks, `ring_entries` is the size of the TX
-    /// ring, and nobody else has any of them.
+    /// `tx` and `completion` belong to a socket on `umem`, `chunks` are its sending chunks,
+    /// `ring_entries` is the size of the TX ring, and nobody else has any of them.
     pub(super) unsafe fn new(
         umem: Umem,
         tx: TxQueue,
@@ -87,7 +88,8 @@ impl Transmit {
     /// [`EmitError::Full`] before `fill` ran, [`EmitError::Aborted`] when it gave up.
     ///
     /// # Panics
-    /// When the frame needs more than [`SEGMENTS_MAX`] chunks, or `fill` leaves some of it unwritten.
+    /// When the frame needs more than [`SEGMENTS_MAX`] chunks, or `fill` leaves some of it
+    /// unwritten.
     #[inline]
     pub(super) fn emit(
         &mut self,
@@ -109,8 +111,9 @@ impl Transmit {
         let mut frame = FrameMut::over(descriptors.iter_mut().map(|descriptor| {
             let now = left.min(usable);
             left -= now;
-            // SAFETY: a free descriptor is that of a sending chunk (`new`) that was never sent or came back by the
-            // completion ring (`reclaim`), and it is in the TX ring only after `frame` is gone (`flush`).
+            // SAFETY: a free descriptor is that of a sending chunk (`new`) that was never sent or
+            // came back by the completion ring (`reclaim`), and it is in the TX ring only after
+            // `frame` is gone (`flush`).
             unsafe { umem.to_send(descriptor, now, left > 0) }
         }));
         fill(&mut frame).map_err(|Abort| EmitError::Aborted)?;
@@ -122,11 +125,13 @@ impl Transmit {
         Ok(())
     }
 
-    /// Puts what was written into the TX ring, has the kernel send it if it asks for that, and takes back what was sent.
+    /// Puts what was written into the TX ring, has the kernel send it if it asks for that, and
+    /// takes back what was sent.
     #[inline]
     pub(super) fn flush(&mut self) {
         if !self.queued.is_empty() {
-            // SAFETY: these are written chunks of this socket's UMEM, no slice of them lives, and they are forgotten below.
+            // SAFETY: these are written chunks of this socket's UMEM, no slice of them lives, and
+            // they are forgotten below.
             let taken = unsafe { self.tx.produce(&self.queued) };
             assert_eq!(taken, self.queued.len(), "the TX ring has an entry for every chunk");
             self.queued.clear();
@@ -140,7 +145,8 @@ impl Transmit {
         }
     }
 
-    /// Whether frames wait for a system call of ours. False, too, when that call failed: then only a new frame tries again.
+    /// Whether frames wait for a system call of ours. False, too, when that call failed: then only
+    /// a new frame tries again.
     pub(super) fn has_pending(&mut self) -> bool {
         !self.queued.is_empty() || self.is_waiting()
     }
@@ -160,8 +166,9 @@ impl Transmit {
         self.ring_entries - self.tx.nb_free_exact()
     }
 
-    /// Has the kernel send. It stops early when it has sent enough for one call (then it is called again), when the socket's
-    /// send buffer is full of frames that the driver has not sent yet, or the driver is (then the next turn calls again).
+    /// Has the kernel send. It stops early when it has sent enough for one call (then it is called
+    /// again), when the socket's send buffer is full of frames that the driver has not sent yet, or
+    /// the driver is (then the next turn calls again).
     fn kick(&mut self) {
         for _ in 0..KICKS_MAX {
             let before = self.in_ring();
@@ -185,7 +192,8 @@ impl Transmit {
     /// Takes back the chunks of frames that were sent.
     fn reclaim(&mut self) {
         let room = &mut self.free[self.free_count..];
-        // SAFETY: what comes back is ours again, and checked to be a sending chunk of `self.umem` before it is used.
+        // SAFETY: what comes back is ours again, and checked to be a sending chunk of `self.umem`
+        // before it is used.
         let count = unsafe { self.completion.consume(room) };
         self.umem.check_sent(&room[..count]);
         self.free_count += count;
@@ -193,7 +201,8 @@ impl Transmit {
 
     /// Readable when frames are there.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is the socket's, which lives as long as `self.tx`, and the borrow ends before that.
+        // SAFETY: the descriptor is the socket's, which lives as long as `self.tx`, and the borrow
+        // ends before that.
         unsafe { BorrowedFd::borrow_raw(self.tx.fd().as_raw_fd()) }
     }
 }

@@ -1,8 +1,9 @@
 //! The frame memory of one queue, and who may touch which chunk of it.
 //!
-//! A chunk is named by a descriptor, and at any moment each descriptor is in one place: with the kernel (fill, RX, TX or
-//! completion ring) or with us ([`super::receive::Receive`], [`super::transmit::Transmit`]). Chunks are dealt out once, the
-//! first ones to receive and the rest to send, and never change sides. Whoever holds a descriptor owns the chunk's bytes.
+//! A chunk is named by a descriptor, and at any moment each descriptor is in one place: with the
+//! kernel (fill, RX, TX or completion ring) or with us ([`super::receive::Receive`],
+//! [`super::transmit::Transmit`]). Chunks are dealt out once, the first ones to receive and the
+//! rest to send, and never change sides. Whoever holds a descriptor owns the chunk's bytes.
 #![expect(unsafe_code, reason = "hands out slices of memory that the kernel reads and writes, too")]
 
 use std::num::NonZeroU32;
@@ -37,8 +38,8 @@ impl UmemSizes {
     }
 }
 
-/// The memory of one queue's frames. A clone is the same memory: each half of a queue has one, so that none can be given the
-/// wrong memory.
+/// The memory of one queue's frames. A clone is the same memory: each half of a queue has one, so
+/// that none can be given the wrong memory.
 #[derive(Clone, Debug)]
 pub(super) struct Umem {
     inner: XskUmem,
@@ -96,7 +97,8 @@ impl Umem {
         &self.inner
     }
 
-    /// Bytes of a frame that one chunk holds: the rest is room in front, which the kernel keeps for the XDP program.
+    /// Bytes of a frame that one chunk holds: the rest is room in front, which the kernel keeps for
+    /// the XDP program.
     pub(super) fn usable_bytes(&self) -> usize {
         self.chunk_bytes - self.headroom_bytes
     }
@@ -104,11 +106,12 @@ impl Umem {
     /// The bytes that the kernel put into the chunk of `descriptor`.
     ///
     /// # Panics
-    /// When they do not lie in the receiving chunks: the kernel's word is checked, for memory is at stake.
+    /// When they do not lie in the receiving chunks: the kernel's word is checked, for memory is at
+    /// stake.
     ///
     /// # Safety
-    /// The caller got `descriptor` from the RX ring of this UMEM's socket and has not given it to the fill ring since, and does
-    /// not while the slice lives.
+    /// The caller got `descriptor` from the RX ring of this UMEM's socket and has not given it to
+    /// the fill ring since, and does not while the slice lives.
     #[inline]
     pub(super) unsafe fn received(&self, descriptor: &FrameDesc) -> &[u8] {
         let (at, length) = (descriptor.addr(), descriptor.lengths().data());
@@ -117,19 +120,21 @@ impl Umem {
             "the kernel names {length} bytes at {at} of {} as received",
             self.rx_bytes
         );
-        // SAFETY: the bytes lie within one chunk of this UMEM (checked above), which is the caller's until it gives the
-        // descriptor away (this function's contract), so neither the kernel nor anybody else writes them.
+        // SAFETY: the bytes lie within one chunk of this UMEM (checked above), which is the
+        // caller's until it gives the descriptor away (this function's contract), so neither the
+        // kernel nor anybody else writes them.
         unsafe { self.inner.data(descriptor) }.contents()
     }
 
-    /// The chunk of `descriptor` to be filled with `length` bytes of a frame, of which more follows or not.
+    /// The chunk of `descriptor` to be filled with `length` bytes of a frame, of which more follows
+    /// or not.
     ///
     /// # Panics
     /// When `length` is more than [`Self::usable_bytes`].
     ///
     /// # Safety
-    /// `descriptor` is that of a sending chunk of this UMEM, and the caller holds it: it is fresh or came from the completion
-    /// ring, and was not given to the TX ring since.
+    /// `descriptor` is that of a sending chunk of this UMEM, and the caller holds it: it is fresh
+    /// or came from the completion ring, and was not given to the TX ring since.
     #[inline]
     pub(super) unsafe fn to_send<'a>(
         &'a self,
@@ -139,13 +144,15 @@ impl Umem {
     ) -> &'a mut [u8] {
         assert!(length <= self.usable_bytes(), "{length} bytes into a chunk");
         descriptor.set_options(if more_follows { MORE_FOLLOWS } else { 0 });
-        // SAFETY: the descriptor names a chunk of this UMEM that is the caller's alone (this function's contract); the chunk
-        // has `usable_bytes` from the descriptor's address on, for the descriptor is as it was dealt (see `sent`).
+        // SAFETY: the descriptor names a chunk of this UMEM that is the caller's alone (this
+        // function's contract); the chunk has `usable_bytes` from the descriptor's address on, for
+        // the descriptor is as it was dealt (see `sent`).
         let mut data = unsafe { self.inner.data_mut(descriptor) };
         data.cursor().set_pos(length);
         let bytes = data.contents_mut();
-        // SAFETY: the same bytes for as long as `descriptor` and the UMEM are borrowed, instead of as long as the local `data`;
-        // nobody else has the chunk, and a second call with this descriptor is not possible while it is borrowed.
+        // SAFETY: the same bytes for as long as `descriptor` and the UMEM are borrowed, instead of
+        // as long as the local `data`; nobody else has the chunk, and a second call with this
+        // descriptor is not possible while it is borrowed.
         unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr(), bytes.len()) }
     }
 

@@ -1,4 +1,5 @@
-//! What registering costs a machine, without registering: the same bytes are copied, the same calls map and move other memory, on a thread that goes before others in the same way.
+//! What registering costs a machine, without registering: the same bytes are copied, the same calls
+//! map and move other memory, on a thread that goes before others in the same way.
 #![expect(unsafe_code, reason = "maps memory and copies what others write to")]
 
 use std::{
@@ -14,7 +15,8 @@ use nix::{
 
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Copies `words` to a file of its own, piece by piece, each of which is mapped and then moved over the one before.
+/// Copies `words` to a file of its own, piece by piece, each of which is mapped and then moved over
+/// the one before.
 pub(crate) fn copy_elsewhere(words: &[AtomicU64]) {
     thread::scope(|scope| scope.spawn(|| copy(words)).join().expect("it can be copied"));
 }
@@ -29,7 +31,8 @@ fn copy(words: &[AtomicU64]) {
         first(true);
         let fresh = map(libc::MAP_SHARED, file.as_raw_fd(), from, length);
         let source = words.as_ptr().addr() + from;
-        // SAFETY: `length` bytes are mapped at both places; those at the first others change meanwhile, which an instruction of the machine does not mind.
+        // SAFETY: `length` bytes are mapped at both places; those at the first others change
+        // meanwhile, which an instruction of the machine does not mind.
         unsafe {
             std::arch::asm!("rep movsb", inout("rcx") length => _, inout("rdi") fresh => _, inout("rsi") source => _,
                 options(nostack, preserves_flags));

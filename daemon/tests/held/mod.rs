@@ -1,8 +1,10 @@
 //! What threads that write to memory all the time are held up for, and by what.
 //!
-//! A clock says that a few writes took long. The kernel says what of that the thread waited for a core, how long it ran, and whether it slept; and the cores are watched
-//! for times in which the host of a virtual machine has one of them. So what the program, the kernel and the host do is told apart; and the same is measured while the same
-//! bytes are only copied, and while nothing goes on.
+//! A clock says that a few writes took long. The kernel says what of that the thread waited for a
+//! core, how long it ran, and whether it slept; and the cores are watched for times in which the
+//! host of a virtual machine has one of them. So what the program, the kernel and the host do is
+//! told apart; and the same is measured while the same bytes are only copied, and while nothing
+//! goes on.
 
 pub(crate) mod copy;
 pub(crate) mod paused;
@@ -65,7 +67,8 @@ pub(crate) const LIMIT: Duration = Duration::from_millis(5);
 pub(crate) enum By {
     /// It slept: for those who exchange pages, or for a lock.
     Others,
-    /// It ran, and did not get on: it was in the kernel, on behalf of whomever (interrupts and what follows them count as the thread's), or memory was slow.
+    /// It ran, and did not get on: it was in the kernel, on behalf of whomever (interrupts and what
+    /// follows them count as the thread's), or memory was slow.
     Kernel,
     /// It had its core, and did not run: the host had given the core away.
     Host,
@@ -173,7 +176,8 @@ const MOMENT: Duration = Duration::from_micros(15);
 /// Writes made between two looks at the clock.
 const WRITES: usize = 32;
 
-/// Writes to a word of each page in turn for as long as something goes on: what it was held by during each.
+/// Writes to a word of each page in turn for as long as something goes on: what it was held by
+/// during each.
 pub(crate) fn write_all_over(words: &[AtomicU64], seed: usize, now: &Now) -> Seen {
     let clock = Clock { schedule: File::open("/proc/thread-self/schedstat").expect("the kernel counts") };
     let (mut seen, mut at, mut before, mut last) = (Seen::default(), seed * 64, now.get(), clock.now());

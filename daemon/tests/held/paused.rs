@@ -1,11 +1,15 @@
 //! When a core of the machine stood still: the host of a virtual machine had given it away.
 //!
-//! Each core is interrupted four thousand times a second, and the kernel notes when, and where the core was (a software event of `perf_event_open(2)`). A core from
-//! which nothing comes for a millisecond was not there, or let no interrupt in for as long, which the kernel avoids. One that is interrupted late, and found where it
-//! was, had nothing of the time between but the interrupt: some hosts give no more for some milliseconds, to all cores at once.
+//! Each core is interrupted four thousand times a second, and the kernel notes when, and where the
+//! core was (a software event of `perf_event_open(2)`). A core from which nothing comes for a
+//! millisecond was not there, or let no interrupt in for as long, which the kernel avoids. One that
+//! is interrupted late, and found where it was, had nothing of the time between but the interrupt:
+//! some hosts give no more for some milliseconds, to all cores at once.
 //!
-//! The thread on such a core is not all that stands still: whoever changes what is mapped waits until each other core has heard of it. The times that the kernel counts for
-//! threads do not tell that. They have such a wait as running, and some of what a host took they have later, in another thread's.
+//! The thread on such a core is not all that stands still: whoever changes what is mapped waits
+//! until each other core has heard of it. The times that the kernel counts for threads do not tell
+//! that. They have such a wait as running, and some of what a host took they have later, in another
+//! thread's.
 #![expect(unsafe_code, reason = "opens events of the kernel, and reads what it writes to a mapping")]
 
 use std::{

@@ -1,4 +1,5 @@
-//! The kernel's network as the daemon sees it, in network namespaces of the test's own: needs root and iproute2.
+//! The kernel's network as the daemon sees it, in network namespaces of the test's own: needs root
+//! and iproute2.
 
 mod namespace;
 
@@ -11,8 +12,8 @@ use roced_shared::ids::DeviceId;
 const PATIENCE: Duration = Duration::from_millis(700);
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 
-/// Two hosts joined by a cable: a has 10.1.0.1 and fd01::1 on eth0, b has 10.1.0.2 and fd01::2 and a MAC address that we know. They
-/// can be used, and so can the link-local ones.
+/// Two hosts joined by a cable: a has 10.1.0.1 and fd01::1 on eth0, b has 10.1.0.2 and fd01::2 and
+/// a MAC address that we know. They can be used, and so can the link-local ones.
 fn two_hosts() -> Option<(Namespace, Namespace)> {
     let (a, b) = (Namespace::new("a")?, Namespace::new("b")?);
     a.join("eth0", &b, "eth0");
@@ -131,7 +132,8 @@ fn a_neighbor_that_does_not_answer_is_unreachable_in_time_and_until_it_does() {
 fn another_mac_address_is_noticed_without_traffic_of_the_kernel() {
     let Some((a, b)) = two_hosts() else { return };
     for family in ["ipv4", "ipv6"] {
-        // Seconds instead of a minute. With no delay at all the kernel probes only what somebody wants to use.
+        // Seconds instead of a minute. With no delay at all the kernel probes only what somebody
+        // wants to use.
         a.sysctl(&format!("net.{family}.neigh.eth0.base_reachable_time_ms=500"));
         a.sysctl(&format!("net.{family}.neigh.eth0.delay_first_probe_time=0"));
         a.sysctl(&format!("net.{family}.neigh.eth0.retrans_time_ms=100"));
@@ -225,7 +227,8 @@ fn vlan_interfaces_give_gids_and_tags() {
     net.until("its GIDs go with it", |net| net.addresses().len() == 3 && net.hop(id) == NextHop::Unreachable);
 }
 
-/// The parent's index is one of the other namespace, where it happens to be that of our device here.
+/// The parent's index is one of the other namespace, where it happens to be that of our device
+/// here.
 #[test]
 fn a_vlan_interface_of_another_namespaces_interface_is_not_ours() {
     let Some((a, _b)) = two_hosts() else { return };

@@ -1,4 +1,5 @@
-//! Network namespaces that a test makes for itself and that vanish with it, whether it passes or fails.
+//! Network namespaces that a test makes for itself and that vanish with it, whether it passes or
+//! fails.
 
 use std::{
     collections::HashMap,
@@ -35,7 +36,8 @@ impl Namespace {
         let namespace = Self { name: format!("rt-{}-{number}-{name}", process::id()) };
         run("ip", &["netns", "add", &namespace.name]);
         namespace.ip("link set lo up");
-        // Most tests want an IPv6 address to be there at once; who tests the detection of duplicates turns it on.
+        // Most tests want an IPv6 address to be there at once; who tests the detection of
+        // duplicates turns it on.
         namespace.sysctl("net.ipv6.conf.default.accept_dad=0");
         Some(namespace)
     }
@@ -65,7 +67,8 @@ impl Namespace {
         run("ip", &["netns", "exec", &self.name, "sysctl", "-qw", assignment]);
     }
 
-    /// Puts VLAN `id` on an interface, up. False, with a printed reason, where the kernel has no VLAN interfaces.
+    /// Puts VLAN `id` on an interface, up. False, with a printed reason, where the kernel has no
+    /// VLAN interfaces.
     pub(crate) fn add_vlan(&self, interface: &str, id: u16) -> bool {
         let line = format!("-n {} link add link {interface} name {interface}.{id} type vlan id {id}", self.name);
         let status = Command::new("ip").args(line.split(' ')).status().expect("iproute2 is installed");
@@ -156,8 +159,9 @@ impl Watched {
         self.device().gids.entries().map(|(_, gid)| gid.address.to_string()).collect()
     }
 
-    /// The GID of that address, which may have been given to the interface just before: the kernel takes a moment to let an IPv6
-    /// address be used, by a thread of its own, even where it does not look for duplicates.
+    /// The GID of that address, which may have been given to the interface just before: the kernel
+    /// takes a moment to let an IPv6 address be used, by a thread of its own, even where it does
+    /// not look for duplicates.
     pub(crate) fn gid(&mut self, device: u32, address: &str) -> GidTableEntry {
         let address: IpAddr = address.parse().expect("the test knows addresses");
         let find = |net: &Self| {

@@ -1,4 +1,5 @@
-//! Workers without a daemon around them: the test is their control thread and their client, NIC queues are what the test makes.
+//! Workers without a daemon around them: the test is their control thread and their client, NIC
+//! queues are what the test makes.
 #![expect(unsafe_code, reason = "maps what a client would map")]
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -72,8 +73,8 @@ pub(crate) struct Rig<N> {
 }
 
 impl<N: Nic + Send + 'static> Rig<N> {
-    /// Workers for the endpoints `served` (device, worker), with the NIC queues that `queues_of` gives each; `run` is what each
-    /// worker's thread does.
+    /// Workers for the endpoints `served` (device, worker), with the NIC queues that `queues_of`
+    /// gives each; `run` is what each worker's thread does.
     pub(crate) fn start(
         served: &[(u32, u32)],
         policy: Policy,
@@ -152,8 +153,8 @@ impl<N: Nic + Send + 'static> Rig<N> {
         self.next
     }
 
-    /// A client of `device` with one memory region of `bytes`, one completion queue and one queue pair on each endpoint of `on`,
-    /// all of them ready to be connected.
+    /// A client of `device` with one memory region of `bytes`, one completion queue and one queue
+    /// pair on each endpoint of `on`, all of them ready to be connected.
     pub(crate) fn client(&mut self, device: u32, bytes: u64, on: &[usize]) -> Client {
         self.client_as(device, bytes, on, false)
     }

@@ -1,5 +1,6 @@
-//! Threads of the daemon that tests are served by. Where one panics its process ends at once, as the daemon does: who waits for it, or for a thread of
-//! the test's own that goes on until it is told to stop, would wait in vain.
+//! Threads of the daemon that tests are served by. Where one panics its process ends at once, as
+//! the daemon does: who waits for it, or for a thread of the test's own that goes on until it is
+//! told to stop, would wait in vain.
 
 use std::{
     backtrace::Backtrace,

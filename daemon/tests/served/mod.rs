@@ -1,5 +1,5 @@
-//! The daemon's control thread and its workers in this process, without NIC and netlink: peers are on this host, by hand-over, and the
-//! network is what the test says.
+//! The daemon's control thread and its workers in this process, without NIC and netlink: peers are
+//! on this host, by hand-over, and the network is what the test says.
 #![allow(dead_code, reason = "each test uses its part")]
 
 mod ends;
@@ -457,7 +457,8 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Runs the test `name` in a process of its own, where nothing else maps or opens anything; true in that process.
+/// Runs the test `name` in a process of its own, where nothing else maps or opens anything; true in
+/// that process.
 pub(crate) fn is_alone(name: &str) -> bool {
     let Some(mut alone) = alone(name) else { return true };
     let output = alone.arg("--nocapture").output().expect("this test runs");

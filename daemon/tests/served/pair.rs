@@ -11,8 +11,8 @@ use super::{DEVICE, Served};
 /// Longer than anything that ends takes.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// The code for no ACK timer. For who counts packets: on a busy host a worker may come to its turn later than 67 ms, and then what waits for
-/// its ACK is sent once more.
+/// The code for no ACK timer. For who counts packets: on a busy host a worker may come to its turn
+/// later than 67 ms, and then what waits for its ACK is sent once more.
 pub(crate) const NO_ACK_TIMER: u32 = 0;
 
 /// Two connected queue pairs of one program.
@@ -51,7 +51,8 @@ impl Pair {
         Self { device, pd, cq, a, b }
     }
 
-    /// The first queue pair of each is connected to the other's: where there is one worker they lend each other payload.
+    /// The first queue pair of each is connected to the other's: where there is one worker they
+    /// lend each other payload.
     pub(crate) fn connect_first(&self, other: &Self) {
         let ends = [&self.a, &other.a];
         ends.iter().for_each(|qp| qp.reset().expect("from anywhere"));

@@ -27,8 +27,9 @@ const MISSING: u64 = 1;
 nix::ioctl_readwrite!(shake_hands, 0xaa, 0x3f, Handshake);
 nix::ioctl_readwrite!(register, 0xaa, 0x00, Register);
 
-/// Until this is closed whoever touches a page that is missing from `bytes` bytes at `start` waits, as behind somebody who punches a hole there;
-/// `None` where no process may have that. Nobody but the daemon may look there.
+/// Until this is closed whoever touches a page that is missing from `bytes` bytes at `start` waits,
+/// as behind somebody who punches a hole there; `None` where no process may have that. Nobody but
+/// the daemon may look there.
 pub(crate) fn withhold(start: usize, bytes: usize) -> Option<OwnedFd> {
     // SAFETY: the call takes flags and makes a descriptor.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) }).ok()?;

@@ -1,4 +1,5 @@
-//! Frames in and out cost no allocation: the allocator of this program counts what one thread asks of it.
+//! Frames in and out cost no allocation: the allocator of this program counts what one thread asks
+//! of it.
 #![expect(unsafe_code, reason = "counts for the system's allocator")]
 
 use std::{
@@ -19,7 +20,8 @@ thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is the system allocator's; the counter is a thread-local without a destructor, so it needs no memory.
+// SAFETY: everything is the system allocator's; the counter is a thread-local without a destructor,
+// so it needs no memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.with(|calls| calls.set(calls.get() + 1));

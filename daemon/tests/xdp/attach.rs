@@ -89,7 +89,8 @@ fn too_few_queues_are_named_and_auto_goes_generic() {
     assert_eq!(program.mode(), AttachedMode::Generic);
 }
 
-/// The kernel's own traffic goes on under the program, and so does RoCE for which there is no socket.
+/// The kernel's own traffic goes on under the program, and so does RoCE for which there is no
+/// socket.
 #[test]
 fn the_kernels_traffic_stays_the_kernels() {
     needs_root!();
@@ -105,7 +106,8 @@ fn the_kernels_traffic_stays_the_kernels() {
     }
 }
 
-/// A queue that is closed gives its place free: the kernel passes its frames again, and a new socket takes over.
+/// A queue that is closed gives its place free: the kernel passes its frames again, and a new
+/// socket takes over.
 #[test]
 fn a_closed_socket_leaves_its_place() {
     needs_root!();
@@ -119,7 +121,8 @@ fn a_closed_socket_leaves_its_place() {
             assert!(receive(&mut b.queues[0], 1) == [bytes.clone()]);
             sent += 1;
             b.queues.clear();
-            // To the kernel: at once, unless another thread is starting a program, which has the socket too until it runs.
+            // To the kernel: at once, unless another thread is starting a program, which has the
+            // socket too until it runs.
             let deadline = Instant::now() + Duration::from_secs(5);
             while b.program.verdicts().expect("counters")[1] <= u64::from(seed) {
                 assert!(Instant::now() < deadline, "frames go on to a closed socket");

@@ -1,4 +1,5 @@
-//! Frames between two queues arrive as they were sent, in order, whatever their length, and every chunk comes back.
+//! Frames between two queues arrive as they were sent, in order, whatever their length, and every
+//! chunk comes back.
 
 use std::{iter, time::Duration};
 
@@ -16,7 +17,8 @@ use crate::{
     veth::{MODES, Pair, config},
 };
 
-/// Each link MTU with the lengths of frames that go over it: 64 B, path MTU 1024 and 4096, and the longest.
+/// Each link MTU with the lengths of frames that go over it: 64 B, path MTU 1024 and 4096, and the
+/// longest.
 const LINKS: [(u32, &[usize]); 3] =
     [(1500, &[64, 1082, 1514]), (4200, &[64, 1082, 4154, 4214]), (9000, &[64, 1082, 3840, 3841, 4154, 8999, 9014])];
 
@@ -81,9 +83,9 @@ fn bursts_arrive_in_order() {
     }
 }
 
-/// In native mode TX queue k goes to the peer's RX queue k. In generic mode the kernel reads what the sender left in the skb, its
-/// TX queue, as an RX queue plus one, so on veth frames of TX queue 1 come by RX queue 0. Either way they reach the socket of the
-/// queue they came by, and no other.
+/// In native mode TX queue k goes to the peer's RX queue k. In generic mode the kernel reads what
+/// the sender left in the skb, its TX queue, as an RX queue plus one, so on veth frames of TX queue
+/// 1 come by RX queue 0. Either way they reach the socket of the queue they came by, and no other.
 #[test]
 fn several_queues_do_not_mix() {
     needs_root!();
@@ -124,7 +126,8 @@ fn tagged_frames_arrive_with_their_tags() {
     }
 }
 
-/// A frame in more chunks than the engine takes is dropped whole and counted, and the frames around it are not harmed.
+/// A frame in more chunks than the engine takes is dropped whole and counted, and the frames around
+/// it are not harmed.
 #[test]
 fn a_frame_of_too_many_chunks_is_dropped_and_counted() {
     needs_root!();
@@ -146,7 +149,8 @@ fn a_frame_of_too_many_chunks_is_dropped_and_counted() {
     }
 }
 
-/// The receiver looks away while its rings run over. What it has not got it has counted, and afterwards all is as before.
+/// The receiver looks away while its rings run over. What it has not got it has counted, and
+/// afterwards all is as before.
 #[test]
 fn an_overrun_loses_frames_and_nothing_else() {
     needs_root!();

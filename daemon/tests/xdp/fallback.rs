@@ -1,5 +1,6 @@
-//! Where the kernel has no bpf_link for XDP, aya attaches by netlink and says nothing. Such an attachment outlives a killed
-//! daemon, so it is undone and refused. No kernel of today answers that way, so the test has one that does: a seccomp filter.
+//! Where the kernel has no bpf_link for XDP, aya attaches by netlink and says nothing. Such an
+//! attachment outlives a killed daemon, so it is undone and refused. No kernel of today answers
+//! that way, so the test has one that does: a seccomp filter.
 #![expect(unsafe_code, reason = "prctl(2) with a filter")]
 
 use std::io;
@@ -16,7 +17,8 @@ const BPF_LINK_CREATE: u32 = 28;
 
 /// From here on this thread gets EINVAL for [`BPF_LINK_CREATE`].
 fn refuse_links() -> io::Result<()> {
-    // Offsets in `struct seccomp_data`: the system call's number, and the half of its first argument that holds small numbers.
+    // Offsets in `struct seccomp_data`: the system call's number, and the half of its first
+    // argument that holds small numbers.
     let number = 0;
     let first_argument = if cfg!(target_endian = "little") { 16 } else { 20 };
     let load = |offset| instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, offset);
@@ -31,7 +33,8 @@ fn refuse_links() -> io::Result<()> {
         answer(libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: `program` points to as many instructions as it says, and both live until the call returns; the kernel copies them.
+    // SAFETY: `program` points to as many instructions as it says, and both live until the call
+    // returns; the kernel copies them.
     let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

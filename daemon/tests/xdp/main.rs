@@ -1,4 +1,5 @@
-//! `roced::xdp` on real interfaces: veth pairs between network namespaces that each test makes and removes. Needs root.
+//! `roced::xdp` on real interfaces: veth pairs between network namespaces that each test makes and
+//! removes. Needs root.
 
 mod allocation;
 mod attach;

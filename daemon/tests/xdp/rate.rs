@@ -1,5 +1,5 @@
-//! Frames a second between two queues, sender and receiver a thread each. Not a test but a measurement:
-//! `cargo test -p roced --release --test xdp -- --ignored --nocapture frames_a_second`
+//! Frames a second between two queues, sender and receiver a thread each. Not a test but a
+//! measurement: `cargo test -p roced --release --test xdp -- --ignored --nocapture frames_a_second`
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

@@ -130,8 +130,9 @@ impl Host {
         self.ip(&["-d", "link", "show", INTERFACE]).contains("xdp")
     }
 
-    /// The program on this host. A process that another test starts has all our descriptors until its exec closes them, and is told
-    /// of as started before that: a program that this test gave up may stay for that long.
+    /// The program on this host. A process that another test starts has all our descriptors until
+    /// its exec closes them, and is told of as started before that: a program that this test gave
+    /// up may stay for that long.
     pub(crate) fn attach(&self, mode: XdpMode) -> XdpProgram {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
@@ -195,8 +196,9 @@ pub(crate) fn config() -> NicQueueConfig {
 /// Held by who opens a queue, and alone by who starts a process.
 static STARTING: RwLock<()> = RwLock::new(());
 
-/// Starts a process. libxdp makes its socket so that new processes inherit it, and only when it is bound does
-/// [`NicQueue::open`] change that: a process started in between by another test would keep that queue busy.
+/// Starts a process. libxdp makes its socket so that new processes inherit it, and only when it is
+/// bound does [`NicQueue::open`] change that: a process started in between by another test would
+/// keep that queue busy.
 pub(crate) fn start(command: &mut Command) -> io::Result<Child> {
     let _no_open = STARTING.write().expect("no panic while opening");
     command.spawn()

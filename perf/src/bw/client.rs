@@ -23,8 +23,8 @@ use crate::{
 /// Messages posted with one doorbell.
 const POST_BURST: usize = 16;
 
-/// Longest time without any completion: a 2 GiB message takes that long at 60 Mbit/s. That a peer or a daemon is gone is known
-/// long before; this is for what nobody has thought of.
+/// Longest time without any completion: a 2 GiB message takes that long at 60 Mbit/s. That a peer
+/// or a daemon is gone is known long before; this is for what nobody has thought of.
 const NOTHING_MAX: Duration = Duration::from_secs(300);
 
 /// The client's half of a run.
@@ -194,7 +194,8 @@ impl<'a> Client<'a> {
             Op::Read => SendRequest::read(sges, remote.at(pattern::offset(qp as u32, post.sequence))),
             Op::Write => {
                 let write = SendRequest::write(sges, remote.at(slot(self.run, post.sequence)));
-                // The number of messages up to and with this one; the receiver knows the upper half.
+                // The number of messages up to and with this one; the receiver knows the upper
+                // half.
                 let count = (post.sequence + 1) as u32;
                 if post.notice && self.run.verify { write.imm(count.to_be_bytes()) } else { write }
             }

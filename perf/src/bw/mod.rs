@@ -5,8 +5,8 @@
 //!   READ          client: slots, compared there ◄────── server: tape
 //! ```
 //!
-//! Message `n` of a queue pair goes to its slot `n` modulo the depth. See [`crate::pattern`] for the tape and [`crate::flow`]
-//! for the credits.
+//! Message `n` of a queue pair goes to its slot `n` modulo the depth. See [`crate::pattern`] for
+//! the tape and [`crate::flow`] for the credits.
 
 pub(crate) mod client;
 pub(crate) mod server;
@@ -21,7 +21,8 @@ use crate::{
     session::Needs,
 };
 
-/// A queue is made this much deeper than needed: a completion may be here a moment before the daemon gives its place back.
+/// A queue is made this much deeper than needed: a completion may be here a moment before the
+/// daemon gives its place back.
 const SPARE: u32 = 8;
 
 /// Receives that a sender has posted for credits: twice those that can be under way.
@@ -79,7 +80,8 @@ pub(crate) fn server_needs(run: &Run, qps: u32) -> Needs {
     }
 }
 
-/// The part of the server's memory that the peer of queue pair `qp` may reach: where it begins, and bytes.
+/// The part of the server's memory that the peer of queue pair `qp` may reach: where it begins, and
+/// bytes.
 pub(crate) fn server_offer(run: &Run, qp: usize) -> Option<(u64, u64)> {
     match run.op {
         Op::Send => None,

@@ -1,4 +1,5 @@
-//! The server's half: takes what comes, compares it, gives credit; for READ it only offers its tape.
+//! The server's half: takes what comes, compares it, gives credit; for READ it only offers its
+//! tape.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,8 @@ pub(crate) struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    /// Ready for the client. To be made before the queue pairs are connected: receives must be there before messages are.
+    /// Ready for the client. To be made before the queue pairs are connected: receives must be
+    /// there before messages are.
     pub(crate) fn new(run: &'a Run, session: &'a mut RunSession) -> anyhow::Result<Self> {
         let qps = vec![Receiving::new(run.depth); session.qps.len()];
         match run.op {
@@ -54,7 +56,8 @@ impl<'a> Server<'a> {
     /// Serves until the client has finished; gives the bytes that were compared.
     ///
     /// # Errors
-    /// When data is wrong ([`Mismatch`]), messages are missing, work fails, or the client or the daemon is gone.
+    /// When data is wrong ([`Mismatch`]), messages are missing, work fails, or the client or the
+    /// daemon is gone.
     pub(crate) fn run(mut self, channel: &mut ControlChannel) -> anyhow::Result<u64> {
         let mut events = Vec::new();
         let (mut looked, mut moved) = (Instant::now(), Instant::now());
@@ -91,7 +94,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Nothing that the client sent is still to be looked at. Of WRITEs that nobody compares, nobody here knows.
+    /// Nothing that the client sent is still to be looked at. Of WRITEs that nobody compares,
+    /// nobody here knows.
     fn has_all(&self, messages: &[u64]) -> bool {
         !gives_credit(self.run) || self.missing(messages) == 0
     }

@@ -1,13 +1,14 @@
-//! The arm word of a completion queue: how a client asks for one event, and how the worker that completes takes the request.
+//! The arm word of a completion queue: how a client asks for one event, and how the worker that
+//! completes takes the request.
 //!
 //! ```text
 //!   client   arm  ->  look at every lane once more  ->  wait for the channel
 //!   worker   publish the lane's index  ->  fire  ->  send the event when that said so
 //! ```
 //!
-//! Both sides have a sequentially consistent fence between their two steps, so that either the client sees the completion or the
-//! worker sees the request. Several workers may complete into one queue: the compare-exchange gives the request to one of them,
-//! so one request makes one event.
+//! Both sides have a sequentially consistent fence between their two steps, so that either the
+//! client sees the completion or the worker sees the request. Several workers may complete into one
+//! queue: the compare-exchange gives the request to one of them, so one request makes one event.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
@@ -22,8 +23,8 @@ pub enum CompletionRequest {
     Any,
 }
 
-/// The client: "tell me of the next completion". Look at every lane once more after this, and only then wait.
-/// A request for all completions is not weakened by a later one for solicited ones.
+/// The client: "tell me of the next completion". Look at every lane once more after this, and only
+/// then wait. A request for all completions is not weakened by a later one for solicited ones.
 pub fn arm(word: &AtomicU32, wanted: CompletionRequest) {
     match wanted {
         CompletionRequest::Any => word.store(armed::ANY, Ordering::Relaxed),
@@ -36,8 +37,9 @@ pub fn arm(word: &AtomicU32, wanted: CompletionRequest) {
     fence(Ordering::SeqCst);
 }
 
-/// The worker, after it published completions: the request that it took and now owes an event for. `solicited`: one of
-/// them was solicited or an error. Any number that a hostile client writes here is a request or none.
+/// The worker, after it published completions: the request that it took and now owes an event for.
+/// `solicited`: one of them was solicited or an error. Any number that a hostile client writes here
+/// is a request or none.
 pub fn fire(word: &AtomicU32, solicited: bool) -> Option<CompletionRequest> {
     fence(Ordering::SeqCst);
     let seen = word.load(Ordering::Relaxed);

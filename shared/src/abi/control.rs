@@ -1,11 +1,12 @@
 //! Control messages: what a client asks of the daemon on the socket.
 //!
-//! A message is 256 bytes: [`Header`], then the call's body, then zeros. A reply has the request's `op` and `sequence` and a
-//! `status`: 0, or a [`Refusal`] with two numbers of detail in place of the body. File descriptors ride beside the reply that
-//! names them. The daemon may send [`Event`]s between replies; their `op` is [`EVENT`].
+//! A message is 256 bytes: [`Header`], then the call's body, then zeros. A reply has the request's
+//! `op` and `sequence` and a `status`: 0, or a [`Refusal`] with two numbers of detail in place of
+//! the body. File descriptors ride beside the reply that names them. The daemon may send [`Event`]s
+//! between replies; their `op` is [`EVENT`].
 //!
-//! Every call is in `calls.rs`; its bodies are in the file of what it is about. The first call is [`Hello`]. The second is
-//! [`OpenDevice`], once: a session works on one device. All else needs it.
+//! Every call is in `calls.rs`; its bodies are in the file of what it is about. The first call is
+//! [`Hello`]. The second is [`OpenDevice`], once: a session works on one device. All else needs it.
 
 mod body;
 mod calls;
@@ -33,7 +34,8 @@ pub const MESSAGE_BYTES: usize = 256;
 /// Bytes of a body.
 pub const BODY_BYTES: usize = MESSAGE_BYTES - size_of::<Header>();
 
-/// Stands in [`Header::magic`]: "roce", so that a stranger on the socket is told apart from a wrong version.
+/// Stands in [`Header::magic`]: "roce", so that a stranger on the socket is told apart from a wrong
+/// version.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"roce");
 
 /// [`Header::op`] of a message that answers nothing: an [`Event`].
@@ -113,7 +115,8 @@ pub enum Refusal {
     InvalidArgument = 8,
     /// The queue pair's state does not allow this change `[present state, asked state]`.
     InvalidState = 9,
-    /// An attribute that this change demands is missing, or one that it does not allow is there `[mask missing, mask too much]`.
+    /// An attribute that this change demands is missing, or one that it does not allow is there
+    /// `[mask missing, mask too much]`.
     InvalidMask = 10,
     /// The peer cannot be reached: no route to its address.
     NoRoute = 11,
@@ -131,7 +134,8 @@ pub enum Refusal {
     WorkerTimeout = 17,
     /// What was asked for is known, but this version of roced does not have it.
     NotSupported = 18,
-    /// The file descriptor beside the call is missing, or is of no file that can be mapped so: see [`MapMemory`] `[errno]`.
+    /// The file descriptor beside the call is missing, or is of no file that can be mapped so: see
+    /// [`MapMemory`] `[errno]`.
     BadFile = 19,
     /// The kernel does not join the multicast group `[errno]`.
     Multicast = 20,

@@ -2,7 +2,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// How a work request ended; the byte in [`Cqe::status`]. Names and numbers are those of verbs (`ibv_wc_status`).
+/// How a work request ended; the byte in [`Cqe::status`]. Names and numbers are those of verbs
+/// (`ibv_wc_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Status {
@@ -110,12 +111,13 @@ pub mod cqe_flags {
     pub const IMM: u8 = 1 << 0;
     /// The message asked for a solicited event.
     pub const SOLICITED: u8 = 1 << 1;
-    /// A datagram: the first 40 bytes of the buffer are the place of a GRH, and `byte_len` counts them. An IPv6 header fills it, an
-    /// IPv4 header its last 20 bytes.
+    /// A datagram: the first 40 bytes of the buffer are the place of a GRH, and `byte_len` counts
+    /// them. An IPv6 header fills it, an IPv4 header its last 20 bytes.
     pub const GRH: u8 = 1 << 2;
     /// `imm` holds a key of ours that opens nothing any more, in this machine's byte order.
     pub const INVALIDATED: u8 = 1 << 3;
-    /// Beside [`GRH`]: the header is that of IPv4 (IBTA A17.4.5.1: the completion of a datagram says which it is).
+    /// Beside [`GRH`]: the header is that of IPv4 (IBTA A17.4.5.1: the completion of a datagram
+    /// says which it is).
     pub const IPV4: u8 = 1 << 4;
 }
 

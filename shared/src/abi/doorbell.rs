@@ -1,19 +1,22 @@
-//! Doorbells: how a client tells a worker that a queue pair has new work, and how a sleeping worker is woken.
+//! Doorbells: how a client tells a worker that a queue pair has new work, and how a sleeping worker
+//! is woken.
 //!
-//! Each session has one [`DoorbellPage`] for each worker in its session memfd, one bit for each queue pair of that session on that
-//! worker, and a summary word with one bit for each 64 of them:
+//! Each session has one [`DoorbellPage`] for each worker in its session memfd, one bit for each
+//! queue pair of that session on that worker, and a summary word with one bit for each 64 of them:
 //!
 //! ```text
 //!   +0    summary  u64          bit w: look at words[w]
 //!   +64   words    64 x u64     bit b of word w: queue pair with bell 64w + b has something
 //! ```
 //!
-//! The client publishes the ring's index first, then rings; the worker takes a bell first, then looks at the ring. Only a bell
-//! that was rung costs the worker a read-modify-write; silence costs it one load a session.
+//! The client publishes the ring's index first, then rings; the worker takes a bell first, then
+//! looks at the ring. Only a bell that was rung costs the worker a read-modify-write; silence costs
+//! it one load a session.
 //!
-//! A worker that goes to sleep says so in the [`WorkerState`] of the state memfd (which clients map read-only), looks at all
-//! bells once more, and blocks. A client that rings looks at that word afterward and writes its wake eventfd when it is set.
-//! Both sides have a sequentially consistent fence between the two steps, so that one of them sees the other.
+//! A worker that goes to sleep says so in the [`WorkerState`] of the state memfd (which clients map
+//! read-only), looks at all bells once more, and blocks. A client that rings looks at that word
+//! afterward and writes its wake eventfd when it is set. Both sides have a sequentially consistent
+//! fence between the two steps, so that one of them sees the other.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -112,8 +115,9 @@ mod mapped {
         /// The bell page that begins at `base`.
         ///
         /// # Safety
-        /// From `base`, 64-byte aligned, [`DOORBELL_PAGE_BYTES`] bytes must stay mapped readable and writable for as long as
-        /// `keep` lives, and nobody in this process may touch them but through atomics.
+        /// From `base`, 64-byte aligned, [`DOORBELL_PAGE_BYTES`] bytes must stay mapped readable
+        /// and writable for as long as `keep` lives, and nobody in this process may touch them but
+        /// through atomics.
         pub unsafe fn new(base: NonNull<u8>, keep: K) -> Self {
             assert!(base.as_ptr().addr().is_multiple_of(64), "a bell page begins on a cache line");
             Self { base, _keep: keep }
@@ -122,14 +126,16 @@ mod mapped {
 
     impl<K> DoorbellPage for MappedDoorbells<K> {
         fn summary(&self) -> &AtomicU64 {
-            // SAFETY: the page's first bytes, aligned (checked in `new`), mapped while `self` lives (`new`'s contract).
+            // SAFETY: the page's first bytes, aligned (checked in `new`), mapped while `self` lives
+            // (`new`'s contract).
             unsafe { self.base.cast().as_ref() }
         }
 
         fn word(&self, index: usize) -> &AtomicU64 {
             const { assert!(64 + 64 * 8 <= DOORBELL_PAGE_BYTES) };
             assert!(index < 64, "a word of the page");
-            // SAFETY: `index < 64`, checked one line up, so 64 + 8 * index + 8 <= BELL_PAGE_BYTES; 8-byte aligned.
+            // SAFETY: `index < 64`, checked one line up, so 64 + 8 * index + 8 <= BELL_PAGE_BYTES;
+            // 8-byte aligned.
             unsafe { self.base.add(64 + index * 8).cast().as_ref() }
         }
     }
@@ -150,8 +156,8 @@ mod mapped {
         /// The worker state that begins at `base`.
         ///
         /// # Safety
-        /// From `base`, 64-byte aligned, [`WORKER_STATE_BYTES`] bytes must stay mapped readable (and writable for the
-        /// daemon, the only one that stores) for as long as `keep` lives.
+        /// From `base`, 64-byte aligned, [`WORKER_STATE_BYTES`] bytes must stay mapped readable
+        /// (and writable for the daemon, the only one that stores) for as long as `keep` lives.
         pub unsafe fn new(base: NonNull<u8>, keep: K) -> Self {
             const { assert!(WORKER_STATE_BYTES >= 4) };
             assert!(base.as_ptr().addr().is_multiple_of(64), "a worker state begins on a cache line");
@@ -160,7 +166,8 @@ mod mapped {
 
         /// 1 while the worker sleeps.
         pub fn asleep(&self) -> &AtomicU32 {
-            // SAFETY: the state's first bytes, aligned (checked in `new`), mapped while `self` lives (`new`'s contract).
+            // SAFETY: the state's first bytes, aligned (checked in `new`), mapped while `self`
+            // lives (`new`'s contract).
             unsafe { self.base.cast().as_ref() }
         }
     }

@@ -1,4 +1,5 @@
-//! Where each ring sits in its memfd. Client and daemon both compute it from the same few numbers, so no offset is ever sent.
+//! Where each ring sits in its memfd. Client and daemon both compute it from the same few numbers,
+//! so no offset is ever sent.
 
 use core::mem::size_of;
 
@@ -26,7 +27,8 @@ pub struct QpSizes {
 }
 
 impl QpSizes {
-    /// Rounded up to what is given for it: powers of two, whole slots. `None` when a limit of the ABI is exceeded.
+    /// Rounded up to what is given for it: powers of two, whole slots. `None` when a limit of the
+    /// ABI is exceeded.
     pub const fn granted(self) -> Option<Self> {
         if self.send_wrs > WORK_REQUESTS_MAX
             || self.recv_wrs > WORK_REQUESTS_MAX
@@ -128,7 +130,8 @@ pub mod armed {
 impl CqLayout {
     const CQ_RINGS_OFFSET: usize = 64;
 
-    /// The layout for `entries` (rounded up to a power of two) in each of `cq_rings`. `None` when a limit of the ABI is exceeded.
+    /// The layout for `entries` (rounded up to a power of two) in each of `cq_rings`. `None` when a
+    /// limit of the ABI is exceeded.
     pub const fn new(entries: u32, cq_rings: u32) -> Option<Self> {
         if entries > COMPLETIONS_MAX || cq_rings == 0 || cq_rings > 64 {
             return None;
@@ -157,7 +160,8 @@ pub const fn session_bytes(workers: u32) -> usize {
     page_rounded(workers as usize * DOORBELL_PAGE_BYTES)
 }
 
-/// Where worker `index`'s state begins in the state memfd (index as in `OpenDevice`'s reply: of the daemon, not of the device).
+/// Where worker `index`'s state begins in the state memfd (index as in `OpenDevice`'s reply: of the
+/// daemon, not of the device).
 pub const fn worker_state_offset(index: u32) -> usize {
     index as usize * WORKER_STATE_BYTES
 }

@@ -1,9 +1,9 @@
 //! Client to daemon: one socket for control, and memory that both map.
 //!
-//! A client connects to the daemon's `SOCK_SEQPACKET` socket and speaks [`control`]: fixed-size requests, each answered by one
-//! reply in order, file descriptors beside it by `SCM_RIGHTS`. The data path never touches the socket: work goes through
-//! rings ([`ring`], entries in [`wqe`] and [`cqe`], places in [`layout`]), a [`doorbell`] tells the worker which queue pair
-//! has something.
+//! A client connects to the daemon's `SOCK_SEQPACKET` socket and speaks [`control`]: fixed-size
+//! requests, each answered by one reply in order, file descriptors beside it by `SCM_RIGHTS`. The
+//! data path never touches the socket: work goes through rings ([`ring`], entries in [`wqe`] and
+//! [`cqe`], places in [`layout`]), a [`doorbell`] tells the worker which queue pair has something.
 //!
 //! ```text
 //!            client maps                                   daemon maps
@@ -14,8 +14,9 @@
 //!   memory memfds   what memory regions lie in             (both)
 //! ```
 //!
-//! The daemon makes and seals every memfd, but for memory that a client brings ([`control::MapMemory`]). Everything in them can be changed by the client at any moment, so the daemon
-//! copies once, checks the copy, and keeps no state of its own there.
+//! The daemon makes and seals every memfd, but for memory that a client brings
+//! ([`control::MapMemory`]). Everything in them can be changed by the client at any moment, so the
+//! daemon copies once, checks the copy, and keeps no state of its own there.
 
 pub mod arm;
 pub mod control;
@@ -25,7 +26,8 @@ pub mod layout;
 pub mod ring;
 pub mod wqe;
 
-/// Version of everything in this module. Client and daemon must have the same; the hand-shake says so before anything else.
+/// Version of everything in this module. Client and daemon must have the same; the hand-shake says
+/// so before anything else.
 pub const VERSION: u32 = 11;
 
 /// Where the daemon listens for clients unless the config says otherwise.

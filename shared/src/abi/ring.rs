@@ -6,13 +6,14 @@
 //!   +128  slots     entries x stride bytes
 //! ```
 //!
-//! Each side keeps its own index in private memory and publishes it; it reads the other's index as a hint from a stranger:
-//! an index that cannot be true ([`RingCorrupt`]) ends the session, it never leads out of the ring. Entries are moved as
-//! relaxed 64-bit words, so that a peer who scribbles while we copy gives us wrong numbers, not undefined behavior; the copy is
-//! then checked by whoever asked for it.
+//! Each side keeps its own index in private memory and publishes it; it reads the other's index as
+//! a hint from a stranger: an index that cannot be true ([`RingCorrupt`]) ends the session, it
+//! never leads out of the ring. Entries are moved as relaxed 64-bit words, so that a peer who
+//! scribbles while we copy gives us wrong numbers, not undefined behavior; the copy is then checked
+//! by whoever asked for it.
 //!
-//! The algorithm is written against [`RingMemory`] and contains no unsafe code. [`MappedRing`] is that memory in a mapping;
-//! under loom a plain vector of loom's atomics takes its place.
+//! The algorithm is written against [`RingMemory`] and contains no unsafe code. [`MappedRing`] is
+//! that memory in a mapping; under loom a plain vector of loom's atomics takes its place.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -30,7 +31,8 @@ impl RingShape {
     /// `entries` slots of `stride_bytes` each.
     ///
     /// # Panics
-    /// When `entries` is not a power of two from 1 to 2^24, or `stride_bytes` is not a multiple of 8 from 8 to 4096.
+    /// When `entries` is not a power of two from 1 to 2^24, or `stride_bytes` is not a multiple of
+    /// 8 from 8 to 4096.
     pub const fn new(entries: u32, stride_bytes: u32) -> Self {
         assert!(entries.is_power_of_two() && entries <= 1 << 24, "ring entries: a power of two up to 2^24");
         assert!(
@@ -105,10 +107,12 @@ impl<M: RingMemory> Producer<M> {
         Ok(self.memory.shape().entries() - used)
     }
 
-    /// Fills the next slot; false when there is none. The consumer sees nothing before [`Self::publish`].
+    /// Fills the next slot; false when there is none. The consumer sees nothing before
+    /// [`Self::publish`].
     ///
     /// # Errors
-    /// [`RingCorrupt`] as [`Self::room`]. The consumer's index is looked at only when the ring seems full.
+    /// [`RingCorrupt`] as [`Self::room`]. The consumer's index is looked at only when the ring
+    /// seems full.
     ///
     /// # Panics
     /// When `words` is longer than a slot.
@@ -155,7 +159,8 @@ impl<M: RingMemory> Consumer<M> {
     /// Filled slots now, by what the producer says.
     ///
     /// # Errors
-    /// [`RingCorrupt`] when the producer's index lies more than a ring ahead of ours, or moved backward.
+    /// [`RingCorrupt`] when the producer's index lies more than a ring ahead of ours, or moved
+    /// backward.
     pub fn available(&mut self) -> Result<u32, RingCorrupt> {
         let produced = self.memory.produced().load(Ordering::Acquire);
         let filled = produced.wrapping_sub(self.next);
@@ -166,11 +171,12 @@ impl<M: RingMemory> Consumer<M> {
         Ok(filled)
     }
 
-    /// Copies the next entry into `words` (its first words, when shorter than a slot); false when there is none.
-    /// The slot is the producer's again only after [`Self::release`].
+    /// Copies the next entry into `words` (its first words, when shorter than a slot); false when
+    /// there is none. The slot is the producer's again only after [`Self::release`].
     ///
     /// # Errors
-    /// [`RingCorrupt`] as [`Self::available`]. The producer's index is looked at only when the ring seems empty.
+    /// [`RingCorrupt`] as [`Self::available`]. The producer's index is looked at only when the ring
+    /// seems empty.
     ///
     /// # Panics
     /// When `words` is longer than a slot.
@@ -213,16 +219,17 @@ mod mapped {
         _keep: K,
     }
 
-    // SAFETY: `base` points into a mapping that `_keep` keeps alive wherever the ring goes, and everything behind it is
-    // reached through atomics.
+    // SAFETY: `base` points into a mapping that `_keep` keeps alive wherever the ring goes, and
+    // everything behind it is reached through atomics.
     unsafe impl<K: Send> Send for MappedRing<K> {}
 
     impl<K> MappedRing<K> {
         /// The ring that begins at `base`.
         ///
         /// # Safety
-        /// From `base`, 64-byte aligned, `shape.bytes()` bytes must stay mapped readable and writable for as long as `keep`
-        /// lives, and nobody in this process may touch them but through atomics.
+        /// From `base`, 64-byte aligned, `shape.bytes()` bytes must stay mapped readable and
+        /// writable for as long as `keep` lives, and nobody in this process may touch them but
+        /// through atomics.
         pub unsafe fn new(base: NonNull<u8>, shape: RingShape, keep: K) -> Self {
             assert!(base.as_ptr().addr().is_multiple_of(64), "a ring begins on a cache line");
             Self { base, shape, _keep: keep }
@@ -235,7 +242,8 @@ mod mapped {
         }
 
         fn produced(&self) -> &AtomicU32 {
-            // SAFETY: the first bytes of the ring, aligned to 64 (checked in `new`), mapped while `self` lives (`new`'s contract).
+            // SAFETY: the first bytes of the ring, aligned to 64 (checked in `new`), mapped while
+            // `self` lives (`new`'s contract).
             unsafe { self.base.cast().as_ref() }
         }
 
@@ -246,7 +254,8 @@ mod mapped {
 
         fn word(&self, index: usize) -> &AtomicU64 {
             assert!(index < self.shape.entries as usize * self.shape.stride_words as usize, "a word of the ring");
-            // SAFETY: `index` was checked one line up against the shape that `new` was promised room for; 128 + 8 * index is 8-byte aligned.
+            // SAFETY: `index` was checked one line up against the shape that `new` was promised
+            // room for; 128 + 8 * index is 8-byte aligned.
             unsafe { self.base.add(RingShape::INDEX_BYTES + index * 8).cast().as_ref() }
         }
     }

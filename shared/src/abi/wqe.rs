@@ -9,7 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::cqe::CompletionOp;
 
-/// What a send work request asks for; the byte in [`SendWqe::opcode`]. Numbers are those of verbs (`ibv_wr_opcode`).
+/// What a send work request asks for; the byte in [`SendWqe::opcode`]. Numbers are those of verbs
+/// (`ibv_wr_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SendOp {
@@ -99,7 +100,8 @@ pub mod send_flags {
     pub const ALL: u8 = FENCE | SIGNALED | SOLICITED | INLINE;
 }
 
-/// What a FLUSH asks for (annex A19), with the numbers of verbs (`ibv_placement_type`, `ibv_selectivity_level`).
+/// What a FLUSH asks for (annex A19), with the numbers of verbs (`ibv_placement_type`,
+/// `ibv_selectivity_level`).
 pub mod flush {
     /// Placement: every processor and device of the responder sees it.
     pub const GLOBAL: u8 = 1 << 0;
@@ -132,17 +134,20 @@ pub struct SendWqe {
     pub reserved0: u8,
     /// Immediate data, in the order in which the bytes stand on the wire.
     pub imm: [u8; 4],
-    /// Remote virtual address of a WRITE, READ, FLUSH or atomic operation. Of BIND_MW: [`BindWindow::va`].
+    /// Remote virtual address of a WRITE, READ, FLUSH or atomic operation. Of BIND_MW:
+    /// [`BindWindow::va`].
     pub remote_va: u64,
-    /// Remote key of a WRITE, READ, FLUSH or atomic operation. Of LOCAL_INV and SEND with invalidate: the key that opens nothing any more. Of
-    /// BIND_MW: the key that the window has afterward.
+    /// Remote key of a WRITE, READ, FLUSH or atomic operation. Of LOCAL_INV and SEND with
+    /// invalidate: the key that opens nothing any more. Of BIND_MW: the key that the window has
+    /// afterward.
     pub rkey: u32,
     /// Bytes of inline data behind this header, with [`send_flags::INLINE`].
     pub inline_bytes: u32,
-    /// What an atomic operation puts there, or adds. Of an atomic WRITE: the eight bytes, as they lie in memory. Of a FLUSH: bytes, below
-    /// 2^32. Of BIND_MW: [`BindWindow::length`].
+    /// What an atomic operation puts there, or adds. Of an atomic WRITE: the eight bytes, as they
+    /// lie in memory. Of a FLUSH: bytes, below 2^32. Of BIND_MW: [`BindWindow::length`].
     pub swap_or_add: u64,
-    /// What must be there before, for compare and swap. Of a FLUSH: [`flush::operand`]. Of BIND_MW: [`BindWindow::lkey`] in the lower half, [`BindWindow::access`] in the upper.
+    /// What must be there before, for compare and swap. Of a FLUSH: [`flush::operand`]. Of BIND_MW:
+    /// [`BindWindow::lkey`] in the lower half, [`BindWindow::access`] in the upper.
     pub compare: u64,
     /// Of a datagram: the address handle.
     pub ah: u32,

@@ -1,4 +1,5 @@
-//! A number that several peers and the program that has it change at once, by atomic operations only.
+//! A number that several peers and the program that has it change at once, by atomic operations
+//! only.
 
 use std::{sync::atomic::Ordering, thread};
 
@@ -10,8 +11,8 @@ use crate::end::{End, hear, say};
 /// Additions under way at a time.
 const DEPTH: u64 = 16;
 
-/// Has a number, to which `peers` peers come; adds 1 to it `rounds` times while they do what they do. At a word from the test it tells what the
-/// number is.
+/// Has a number, to which `peers` peers come; adds 1 to it `rounds` times while they do what they
+/// do. At a word from the test it tells what the number is.
 pub(crate) fn keep_number(peers: usize, rounds: u64) -> Result<()> {
     let end = End::open()?;
     let region = end.pd.allocate(4096, Access::REMOTE_ATOMIC)?;
@@ -32,8 +33,9 @@ pub(crate) fn keep_number(peers: usize, rounds: u64) -> Result<()> {
     say(&format!("number {}", region.atomic(0).load(Ordering::Relaxed)))
 }
 
-/// Adds 1 to a peer's number `rounds` times, many at a time, and once more for each ten by compare and swap. What comes back must be what one
-/// finds who is not alone: never the same twice, never less.
+/// Adds 1 to a peer's number `rounds` times, many at a time, and once more for each ten by compare
+/// and swap. What comes back must be what one finds who is not alone: never the same twice, never
+/// less.
 pub(crate) fn count(rounds: u64) -> Result<()> {
     let end = End::open()?;
     let found = end.pd.allocate(4096, Access::LOCAL_WRITE)?;

@@ -1,4 +1,5 @@
-//! Datagrams, each answered: who waits in vain for an answer sends again. What is lost on the way costs time, never a wrong byte.
+//! Datagrams, each answered: who waits in vain for an answer sends again. What is lost on the way
+//! costs time, never a wrong byte.
 //!
 //! ```text
 //!   asker ── number, pattern ──► answerer     to the queue pair that the test names
@@ -27,7 +28,8 @@ const RECEIVES: usize = 16;
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Longer than the kernel takes to find out that a neighbor is not there.
 const LONG: Duration = Duration::from_secs(20);
-/// Tries for one question. Losses alone need a few; a machine that is busy with something else may let some more pass.
+/// Tries for one question. Losses alone need a few; a machine that is busy with something else may
+/// let some more pass.
 const TRIES: u32 = 100;
 
 /// A datagram queue pair with receives posted.
@@ -79,7 +81,8 @@ impl Post {
         Ok(())
     }
 
-    /// What arrives next, with its completion; `None` when nothing does for so long. No send is under way.
+    /// What arrives next, with its completion; `None` when nothing does for so long. No send is
+    /// under way.
     fn next(&mut self, patience: Duration) -> Result<Option<(Completion, Vec<u8>)>> {
         let arrived = match self.arrived.pop_front() {
             Some(done) => Some(done),
@@ -172,7 +175,8 @@ pub(crate) fn answer(peer: Gid) -> Result<()> {
     say(&format!("answered {answered}"))
 }
 
-/// Sends one datagram to where nobody is: it waits while that is found out, and then is as good as sent.
+/// Sends one datagram to where nobody is: it waits while that is found out, and then is as good as
+/// sent.
 pub(crate) fn send_to_nobody(nobody: Gid) -> Result<()> {
     let post = Post::open(nobody)?;
     let ah = post.end.address_handle(nobody)?;

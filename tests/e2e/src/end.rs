@@ -1,5 +1,5 @@
-//! One end of a connection or of datagrams, and how two programs on two hosts meet: each prints a line that the other reads.
-//! Who carries the lines is the test that started both.
+//! One end of a connection or of datagrams, and how two programs on two hosts meet: each prints a
+//! line that the other reads. Who carries the lines is the test that started both.
 //!
 //! ```text
 //!   here 10.10.0.1/0x040005/123456/4096 140000000 1048576 77     endpoint, then address, length and key of exposed memory
@@ -16,7 +16,8 @@ use roced_client::{
     MemoryRegion, ProtectionDomain, QpAddress, QueuePair, RemoteMemory, SendRequest, ServiceType, SharedReceiveQueue,
 };
 
-/// Longer than any run with losses takes, so that a test fails with a reason and not by its own time limit.
+/// Longer than any run with losses takes, so that a test fails with a reason and not by its own
+/// time limit.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(110);
 
 /// What lets datagrams in.
@@ -66,7 +67,8 @@ impl End {
         Ok(Self { gid, pd, cq, qp })
     }
 
-    /// A queue pair more in the same protection domain and on the same completion queue, which takes its receives from `srq`.
+    /// A queue pair more in the same protection domain and on the same completion queue, which
+    /// takes its receives from `srq`.
     pub(crate) fn sharing(&self, srq: &SharedReceiveQueue, service: ServiceType) -> Result<Self> {
         let (gid, pd, cq) = (self.gid, self.pd.clone(), self.cq.clone());
         let qp = pd.queue_pair(&cq, &cq).service(service).shared_receives(srq).create()?;
@@ -86,8 +88,9 @@ impl End {
         Ok(self.qp.address(self.gid.index)?)
     }
 
-    /// Tells the peer of us and of `exposed`, hears of it, connects, and goes on when the peer has connected too: what is sent
-    /// before would find a queue pair on its way to RTS. Receives are posted before.
+    /// Tells the peer of us and of `exposed`, hears of it, connects, and goes on when the peer has
+    /// connected too: what is sent before would find a queue pair on its way to RTS. Receives are
+    /// posted before.
     pub(crate) fn meet(&self, exposed: Option<&MemoryRegion>, options: &ConnectOptions) -> Result<RemoteMemory> {
         let (peer, memory) = self.introduce(exposed)?;
         self.qp.connect(&peer, options)?;

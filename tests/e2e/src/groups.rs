@@ -1,4 +1,5 @@
-//! Multicast: one speaks, everybody who is attached to the group hears every word, on whichever host and worker.
+//! Multicast: one speaks, everybody who is attached to the group hears every word, on whichever
+//! host and worker.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,8 @@ fn word(number: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 7 + number * 31) as u8).collect()
 }
 
-/// Attaches queue pairs to a group, and looks whether each gets every word, in order and whole, while and when the test says so.
+/// Attaches queue pairs to a group, and looks whether each gets every word, in order and whole,
+/// while and when the test says so.
 pub(crate) fn listen(group: Gid, listeners: usize) -> Result<()> {
     let end = End::toward(group, ServiceType::Ud)?;
     let mut ears = vec![&end.qp];

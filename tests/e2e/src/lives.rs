@@ -1,5 +1,6 @@
-//! Connections that live twice: many queue pairs with first PSN 0 on both sides, each side asking the other for everything at the same
-//! time, every byte compared. In their second life other bytes move, by the same keys and, as asked for, by the same queue pairs.
+//! Connections that live twice: many queue pairs with first PSN 0 on both sides, each side asking
+//! the other for everything at the same time, every byte compared. In their second life other bytes
+//! move, by the same keys and, as asked for, by the same queue pairs.
 //!
 //! ```text
 //!   memory of a connection   source   what we SEND and WRITE, and the peer READs
@@ -27,7 +28,8 @@ const PART_BYTES: usize = MESSAGES * MESSAGE_BYTES;
 const CONNECTION_BYTES: usize = 4 * PART_BYTES;
 /// Connections whose traffic runs at the same time.
 const AT_ONCE: usize = 16;
-/// Sends and receives of a connection in one life: SEND, WRITE, READ, WRITE, and at its end a SEND without data.
+/// Sends and receives of a connection in one life: SEND, WRITE, READ, WRITE, and at its end a SEND
+/// without data.
 const SENDS: usize = 4 * MESSAGES + 1;
 const RECEIVES: usize = MESSAGES + 1;
 
@@ -56,7 +58,8 @@ impl Side {
     }
 }
 
-/// What stands in the source of a connection: no two places, connections, sides or lives have the same for long.
+/// What stands in the source of a connection: no two places, connections, sides or lives have the
+/// same for long.
 fn contents(side: Side, connection: usize, life: usize, part: usize) -> Vec<u8> {
     let seed = (side as u64) << 60 | (life as u64) << 48 | (connection as u64) << 16 | part as u64;
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -138,7 +141,8 @@ impl Lives {
         Ok(())
     }
 
-    /// Where part `part` of a connection begins: 0 is its source, 1 its inbox, 2 its target, 3 what it READs.
+    /// Where part `part` of a connection begins: 0 is its source, 1 its inbox, 2 its target, 3 what
+    /// it READs.
     const fn place(connection: usize, part: usize, message: usize) -> usize {
         connection * CONNECTION_BYTES + part * PART_BYTES + message * MESSAGE_BYTES
     }
@@ -208,7 +212,8 @@ impl Lives {
         Ok(qp.post_send(&SendRequest::send(&[]).id(id(connection, SENDS - 1)).signaled())?)
     }
 
-    /// All work of these connections completes, in order, and none twice; `next` says what comes next, of all connections.
+    /// All work of these connections completes, in order, and none twice; `next` says what comes
+    /// next, of all connections.
     fn reap(&self, connections: &[usize], next: &mut [[usize; 2]]) -> Result<()> {
         let mut some = [Completion::EMPTY; 64];
         while connections.iter().any(|connection| next[*connection] != [SENDS, SENDS + RECEIVES]) {

@@ -1,4 +1,5 @@
-//! `e2e-client`: the programs that the tests run on the lab's hosts, each an ordinary client of roced.
+//! `e2e-client`: the programs that the tests run on the lab's hosts, each an ordinary client of
+//! roced.
 
 mod atomics;
 mod bereft;
@@ -179,7 +180,8 @@ enum Program {
         /// How much.
         bytes: usize,
     },
-    /// Connect to the peer twice, with first PSN 0, and move data by each connection in both directions.
+    /// Connect to the peer twice, with first PSN 0, and move data by each connection in both
+    /// directions.
     LiveTwice {
         /// Which host this is.
         #[arg(value_enum)]
@@ -201,8 +203,8 @@ enum Program {
         address: IpAddr,
         /// Its port.
         port: u16,
-        /// Wrong keys, too. Not where frames are lost: the NAK is given once, and a requester that misses it ends otherwise
-        /// (rdma_rxe with a retry count of 7 never).
+        /// Wrong keys, too. Not where frames are lost: the NAK is given once, and a requester that
+        /// misses it ends otherwise (rdma_rxe with a retry count of 7 never).
         #[arg(long)]
         wrong_keys: bool,
     },

@@ -1,6 +1,8 @@
-//! One operation of one service, at every length around the edges of packets: the requester's part and the responder's.
+//! One operation of one service, at every length around the edges of packets: the requester's part
+//! and the responder's.
 //!
-//! Whatever arrives is looked at when the requester has said that all is done, but for the completions that tell of it.
+//! Whatever arrives is looked at when the requester has said that all is done, but for the
+//! completions that tell of it.
 
 use std::{
     sync::atomic::Ordering,
@@ -35,7 +37,8 @@ pub(crate) enum Service {
 }
 
 impl Service {
-    /// The lengths of messages, each with its number. Datagrams are as long as the lab's path MTU at most.
+    /// The lengths of messages, each with its number. Datagrams are as long as the lab's path MTU
+    /// at most.
     fn lengths(self) -> impl Iterator<Item = (usize, usize)> {
         let max = if self == Self::Ud { DATAGRAM_BYTES_MAX } else { ROOM };
         LENGTHS.into_iter().enumerate().filter(move |(_, length)| *length <= max)
@@ -239,7 +242,8 @@ fn received(end: &End, service: Service, operation: Operation, number: usize, le
     Ok(())
 }
 
-/// Place `number` holds what it should, and nothing behind it was touched. Of an unreliable connection it may still be on its way.
+/// Place `number` holds what it should, and nothing behind it was touched. Of an unreliable
+/// connection it may still be on its way.
 fn arrived(memory: &MemoryRegion, operation: Operation, number: usize, length: usize) -> Result<()> {
     if operation.is_atomic() {
         let left = memory.atomic(number * ROOM).load(Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! WRITEs whose receiver watches the last byte: once it sees that, every byte before it must be there.
+//! WRITEs whose receiver watches the last byte: once it sees that, every byte before it must be
+//! there.
 
 use std::thread;
 
@@ -68,7 +69,8 @@ pub(crate) fn watch(rounds: usize, path_mtu_bytes: u32) -> Result<()> {
     say("done")
 }
 
-/// Spins, yielding the core; now and then looks whether the connection still stands, lest it spin for ever.
+/// Spins, yielding the core; now and then looks whether the connection still stands, lest it spin
+/// for ever.
 fn await_byte(end: &End, data: &MemoryRegion, at: usize, wanted: u8) -> Result<()> {
     let mut looks = 0_u32;
     while data.byte(at) != wanted {

@@ -1,4 +1,5 @@
-//! A region that is deregistered while a transfer is under way: by the one that exposes it, or by the one that uses it.
+//! A region that is deregistered while a transfer is under way: by the one that exposes it, or by
+//! the one that uses it.
 
 use anyhow::Result;
 use roced_client::{Access, ConnectOptions, RemoteMemory, SendRequest, Sge};
@@ -31,8 +32,8 @@ pub(crate) enum Direction {
     Read,
 }
 
-/// One message of `bytes`. Says when it is posted, drops the local region at a word from the test that says so, and tells how
-/// the request ended.
+/// One message of `bytes`. Says when it is posted, drops the local region at a word from the test
+/// that says so, and tells how the request ended.
 pub(crate) fn transfer(direction: Direction, bytes: usize) -> Result<()> {
     let end = End::open()?;
     let region = end.pd.allocate(bytes, Access::LOCAL_WRITE)?;

@@ -1,5 +1,6 @@
-//! Against Linux's rdma_rxe: `rxe-peer.c` of `tests/interop` on a host that has it. Each connection to it is a queue pair, driven by
-//! lines of text; everything that one side sends the other compares.
+//! Against Linux's rdma_rxe: `rxe-peer.c` of `tests/interop` on a host that has it. Each connection
+//! to it is a queue pair, driven by lines of text; everything that one side sends the other
+//! compares.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -19,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const BYTES_MAX: usize = 1 << 20;
 
-/// Around what matters: nothing, padding, one packet and one more byte for each path MTU, many packets.
+/// Around what matters: nothing, padding, one packet and one more byte for each path MTU, many
+/// packets.
 const SIZES: [usize; 14] = [0, 1, 2, 3, 4, 255, 256, 257, 1024, 1025, 4096, 4097, 10_000, 100_003];
 
 /// Receives that we keep posted.

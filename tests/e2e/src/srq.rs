@@ -1,4 +1,5 @@
-//! Messages of many peers to one program, which has a few receives for all of them and posts more only when the limit event says so.
+//! Messages of many peers to one program, which has a few receives for all of them and posts more
+//! only when the limit event says so.
 //!
 //! ```text
 //!   scatter            ── number, pattern ──► gather       over a connection: each arrives, in order
@@ -31,7 +32,8 @@ const DATAGRAM_BYTES_MAX: usize = 4096;
 const RECEIVES: usize = 32;
 /// With fewer than this the receiver is told.
 const LIMIT: u32 = 14;
-/// So many the receiver posts at a time, at least. When the limit is told that many are not in the queue, nor with a queue pair that receives.
+/// So many the receiver posts at a time, at least. When the limit is told that many are not in the
+/// queue, nor with a queue pair that receives.
 const REFILL: usize = 12;
 /// Messages of one peer on their way.
 const WINDOW: u32 = 8;
@@ -149,7 +151,8 @@ struct Gatherer {
     told: usize,
 }
 
-/// Takes `messages` messages of each of `peers` peers, and `datagrams` of one more; when the test says that all were sent it ends its queue pairs.
+/// Takes `messages` messages of each of `peers` peers, and `datagrams` of one more; when the test
+/// says that all were sent it ends its queue pairs.
 pub(crate) fn gather(peers: usize, messages: u32, datagrams: u32) -> Result<()> {
     let mut gatherer = Gatherer::meet(peers)?;
     let (all_sent, begin) = (listen(), Instant::now());
@@ -179,8 +182,9 @@ impl Gatherer {
         pool.fill()?;
         let ends = (0..peers).map(|_| hub.sharing(&pool.srq, ServiceType::Rc)).collect::<Result<Vec<_>>>()?;
         let post = hub.sharing(&pool.srq, ServiceType::Ud)?;
-        // A try that is lost spends a retry, and who finds no receive tries again after this: 10.24 ms, so that a receiver that the machine keeps
-        // waiting for a second does not cost all of them.
+        // A try that is lost spends a retry, and who finds no receive tries again after this: 10.24
+        // ms, so that a receiver that the machine keeps waiting for a second does not cost all of
+        // them.
         let options = ConnectOptions { min_rnr_timer: 20, ..ConnectOptions::default() };
         for end in &ends {
             end.meet(None, &options)?;

@@ -16,7 +16,8 @@ fn byte(round: usize, at: usize) -> u8 {
     (round * 29 + at * 3) as u8
 }
 
-/// The borrower leaves it to the lender to take the loan back. Where neither did, the window could not be bound anew.
+/// The borrower leaves it to the lender to take the loan back. Where neither did, the window could
+/// not be bound anew.
 const fn is_left(round: usize) -> bool {
     round % 3 == 2
 }
@@ -58,8 +59,9 @@ impl Party {
     }
 }
 
-/// Lends memory `rounds` times by a window of type 2, which the borrower's SEND takes back or a LOCAL_INV; then once by a window
-/// of type 1, which is bound by one queue pair, used by another, and bound to nothing.
+/// Lends memory `rounds` times by a window of type 2, which the borrower's SEND takes back or a
+/// LOCAL_INV; then once by a window of type 1, which is bound by one queue pair, used by another,
+/// and bound to nothing.
 pub(crate) fn lend(rounds: usize) -> Result<()> {
     let party = Party::open()?;
     let end = &party.ends[0];
@@ -135,7 +137,8 @@ pub(crate) fn borrow(rounds: usize) -> Result<()> {
     say("borrowed")
 }
 
-/// Lends memory over an unreliable connection, takes it back by LOCAL_INV, and sees that nobody writes to it any more.
+/// Lends memory over an unreliable connection, takes it back by LOCAL_INV, and sees that nobody
+/// writes to it any more.
 pub(crate) fn lend_unreliably() -> Result<()> {
     let end = End::of(ServiceType::Uc)?;
     let region = end.pd.allocate(BYTES, Access::WINDOW_BIND | Access::LOCAL_WRITE)?;

@@ -1,4 +1,5 @@
-//! Daemons and clients that are killed under load: who is not concerned does not notice, who is learns of it at once.
+//! Daemons and clients that are killed under load: who is not concerned does not notice, who is
+//! learns of it at once.
 
 use std::{thread, time::Duration};
 

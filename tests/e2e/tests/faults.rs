@@ -1,4 +1,5 @@
-//! A network that loses, repeats and damages: everything arrives all the same, in time, and the counters say what happened.
+//! A network that loses, repeats and damages: everything arrives all the same, in time, and the
+//! counters say what happened.
 
 use std::{iter, time::Duration};
 
@@ -101,7 +102,8 @@ pub(crate) fn one_frame_in_a_hundred_damaged(settings: &Settings) -> Result<()> 
     })
 }
 
-/// Each frame that recovery hangs on, lost once at the end of a message, where nothing behind it tells of the loss.
+/// Each frame that recovery hangs on, lost once at the end of a message, where nothing behind it
+/// tells of the loss.
 pub(crate) fn a_lost_last_frame_is_sent_again(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch"])?;
     let _server = Server::start(&lab, Host::B, &[])?;

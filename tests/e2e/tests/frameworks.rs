@@ -1,4 +1,5 @@
-//! What stands between RDMA and applications: UCX, and Open MPI over it. They look for files of the kernel's, so `roce-run --files` runs them.
+//! What stands between RDMA and applications: UCX, and Open MPI over it. They look for files of the
+//! kernel's, so `roce-run --files` runs them.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command, time::Duration};
 

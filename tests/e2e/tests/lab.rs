@@ -1,4 +1,5 @@
-//! A lab for one test: `scripts/lab` with a name of its own, taken down when the test ends, however it ends.
+//! A lab for one test: `scripts/lab` with a name of its own, taken down when the test ends, however
+//! it ends.
 
 use std::{
     collections::BTreeMap,
@@ -94,7 +95,8 @@ impl Lab {
         serde_json::from_str(&text).with_context(|| format!("rocectl --json {what} is no JSON: {text}"))
     }
 
-    /// The counter `name` of every group of a host that `groups` names (`device/*/queue/*`), summed up.
+    /// The counter `name` of every group of a host that `groups` names (`device/*/queue/*`), summed
+    /// up.
     pub(crate) fn counter(&self, host: Host, groups: &str, name: &str) -> Result<u64> {
         let report = self.ctl(host, "counters")?;
         let all = report["counters"].as_object().context("counters")?;
@@ -194,7 +196,8 @@ impl Capture {
 
     /// Ends it; every frame is then in its file. Gives what it says at the end.
     pub(crate) fn stop(self) -> Result<String> {
-        // Not SIGINT: where that is ignored, as in the background of a script, no shell can trap it.
+        // Not SIGINT: where that is ignored, as in the background of a script, no shell can trap
+        // it.
         self.program.signal(Signal::SIGTERM)?;
         Ok(self.program.end(SOON)?.success()?.trim_end().to_owned())
     }

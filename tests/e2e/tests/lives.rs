@@ -1,4 +1,5 @@
-//! Frames of an earlier life of a connection: recorded on the switch, and sent once more while the next life is running.
+//! Frames of an earlier life of a connection: recorded on the switch, and sent once more while the
+//! next life is running.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -23,7 +24,8 @@ pub(crate) fn frames_of_an_earlier_life_harm_no_queue_pair_that_was_reset(settin
     live_twice(settings, "reset")
 }
 
-/// How recorded frames come back: one by one on few live frames; some in a row on more, at once and when much has passed meanwhile.
+/// How recorded frames come back: one by one on few live frames; some in a row on more, at once and
+/// when much has passed meanwhile.
 const PACES: [&[&str]; 3] =
     [&["--every", "5"], &["--every", "40", "--burst", "8"], &["--every", "40", "--burst", "8", "--delay", "2000"]];
 
@@ -36,8 +38,8 @@ fn live_twice(settings: &Settings, between: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each queue pair has one UDP source port in a life, and the one behind it in the next. And without a replay two lives of the same
-/// queue pairs do each other no harm.
+/// Each queue pair has one UDP source port in a life, and the one behind it in the next. And
+/// without a replay two lives of the same queue pairs do each other no harm.
 pub(crate) fn a_queue_pair_has_one_source_port_in_each_life(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch"])?;
     let folder = tempfile::tempdir()?;

@@ -1,6 +1,7 @@
-//! Whole programs on two hosts, as a user runs them: `roced`, `rocectl`, `roce-perf` and clients of the library, in labs that
-//! `scripts/lab` makes. One test at a time, for the machine may be small. Needs root; without it every test counts as ignored.
-//! With ROCED_FULL=1 in the environment the runs are long.
+//! Whole programs on two hosts, as a user runs them: `roced`, `rocectl`, `roce-perf` and clients of
+//! the library, in labs that `scripts/lab` makes. One test at a time, for the machine may be small.
+//! Needs root; without it every test counts as ignored. With ROCED_FULL=1 in the environment the
+//! runs are long.
 
 mod atomics;
 mod deaths;

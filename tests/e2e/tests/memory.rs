@@ -41,7 +41,8 @@ pub(crate) fn introduce(one: &mut Program, other: &mut Program) -> Result<()> {
     other.say("both connected")
 }
 
-/// A memory region that goes away under a transfer ends it with a protection error; the daemons live and serve.
+/// A memory region that goes away under a transfer ends it with a protection error; the daemons
+/// live and serve.
 pub(crate) fn deregistering_under_way_is_a_protection_error(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch"])?;
     let daemons = (lab.daemon(Host::A)?, lab.daemon(Host::B)?);

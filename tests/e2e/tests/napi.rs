@@ -14,7 +14,8 @@ use crate::{
 
 const HOSTS: [Host; 2] = [Host::A, Host::B];
 
-/// Both hosts' NAPI runs in threads on the cores of their workers while they serve; when a daemon ends, its interface is as before.
+/// Both hosts' NAPI runs in threads on the cores of their workers while they serve; when a daemon
+/// ends, its interface is as before.
 pub(crate) fn threads_move_data_and_are_gone_afterward(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--napi", "threaded", "--queues", "2"])?;
     let threads = HOSTS.map(|host| threads(&lab, host));
@@ -41,7 +42,8 @@ pub(crate) fn threads_move_data_and_are_gone_afterward(settings: &Settings) -> R
     Ok(())
 }
 
-/// A daemon in a real-time class takes the threads along: beside its busy workers those of a lower class would starve.
+/// A daemon in a real-time class takes the threads along: beside its busy workers those of a lower
+/// class would starve.
 pub(crate) fn threads_follow_the_daemon_into_a_real_time_class(_: &Settings) -> Result<()> {
     const FIFO: u32 = 1;
     let lab = Lab::up(&["--napi", "threaded"])?;
@@ -100,7 +102,8 @@ fn pid_of(name: &str) -> Result<Option<u32>> {
     Ok(None)
 }
 
-/// Scheduling policy and real-time priority of a kernel thread, as `/proc/PID/stat` has them, while it is there.
+/// Scheduling policy and real-time priority of a kernel thread, as `/proc/PID/stat` has them, while
+/// it is there.
 fn class(name: &str) -> Result<Option<(u32, u32)>> {
     let Some(pid) = pid_of(name)? else { return Ok(None) };
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;

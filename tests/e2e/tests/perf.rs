@@ -62,7 +62,8 @@ pub(crate) fn run(lab: &Lab, host: Host, arguments: &[&str], limit: Duration) ->
     Report::read(&lab.run(host, "roce-perf", &all, limit)?.success()?)
 }
 
-/// SEND, WRITE and READ of `bytes` each between all that differs: message sizes, several queue pairs.
+/// SEND, WRITE and READ of `bytes` each between all that differs: message sizes, several queue
+/// pairs.
 pub(crate) fn transfer_all(lab: &Lab, peer: &str, bytes: &str, more: &[&str]) -> Result<()> {
     for (op, size, qps) in [("send", "4000", "3"), ("write", "64K", "4"), ("read", "100000", "4"), ("write", "1M", "1")]
     {

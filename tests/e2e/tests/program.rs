@@ -1,4 +1,5 @@
-//! A program under test: lines in, lines out, never waited for without a deadline, never left behind.
+//! A program under test: lines in, lines out, never waited for without a deadline, never left
+//! behind.
 
 use std::{
     fmt,
@@ -63,7 +64,8 @@ impl Program {
         Self::start(command)?.end(limit)
     }
 
-    /// Its process: with `scripts/lab exec` that of the program itself, for nothing stays in between.
+    /// Its process: with `scripts/lab exec` that of the program itself, for nothing stays in
+    /// between.
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
@@ -164,8 +166,8 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Outputs of two programs that depend on each other, if both ended well; else all that both said, for
-/// the one may have failed because of the other.
+/// Outputs of two programs that depend on each other, if both ended well; else all that both said,
+/// for the one may have failed because of the other.
 pub(crate) fn both_ended_well(first: Result<Ended>, second: Result<Ended>) -> Result<(String, String)> {
     match (first, second) {
         (Ok(first), Ok(second)) => {

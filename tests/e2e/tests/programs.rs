@@ -1,4 +1,5 @@
-//! Programs that know nothing of roced, as the distribution has them: those of libibverbs, perftest, and rdma-core's own tests.
+//! Programs that know nothing of roced, as the distribution has them: those of libibverbs,
+//! perftest, and rdma-core's own tests.
 
 use std::{
     fs::{self, Permissions},
@@ -25,8 +26,8 @@ const GID: &str = "1";
 const PORT: u16 = 18515;
 /// How long a run of any of them may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(90);
-/// How long all sizes may take: `ib_write_lat` watches memory without ever letting others run, at both ends. It took 70 to 110 s on two cores that ten
-/// threads wanted.
+/// How long all sizes may take: `ib_write_lat` watches memory without ever letting others run, at
+/// both ends. It took 70 to 110 s on two cores that ten threads wanted.
 const LIMIT_OF_ALL_SIZES: Duration = Duration::from_secs(300);
 
 /// `program` over our library, on a host.
@@ -38,7 +39,8 @@ fn run(lab: &Lab, host: Host, program: &str, arguments: &[&str]) -> Result<Ended
     start(lab, host, program, arguments)?.end(LIMIT)
 }
 
-/// A server on b, and then its client on a, with the same options: what the client prints, when both end well.
+/// A server on b, and then its client on a, with the same options: what the client prints, when
+/// both end well.
 fn pair(lab: &Lab, program: &str, options: &[&str]) -> Result<String> {
     let mut server = start(lab, Host::B, program, options)?;
     let listens = || listens(&mut server, PORT);
@@ -76,7 +78,8 @@ pub(crate) fn devices_are_listed(_: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// The library in a folder that comes before the system's: under its SONAME it is taken, without any preloading.
+/// The library in a folder that comes before the system's: under its SONAME it is taken, without
+/// any preloading.
 pub(crate) fn the_library_as_a_drop_in(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let folder = tempfile::tempdir()?;
@@ -89,7 +92,8 @@ pub(crate) fn the_library_as_a_drop_in(_: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// A program that waits for asynchronous events hears of the link, of addresses, and once, at the end, that the device is lost.
+/// A program that waits for asynchronous events hears of the link, of addresses, and once, at the
+/// end, that the device is lost.
 pub(crate) fn events_are_told(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let mut watch = start(&lab, Host::A, "ibv_asyncwatch", &["-d", "roce0"])?;
@@ -138,8 +142,9 @@ fn pingpong(lab: &Lab, program: &str, options: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// perftest: each operation, bandwidth and latency, over each service that has it, with events, both ways, with several queue pairs and with a
-/// shared receive queue; of each operation's bandwidth and latency all sizes from 2 bytes to 8 MiB.
+/// perftest: each operation, bandwidth and latency, over each service that has it, with events,
+/// both ways, with several queue pairs and with a shared receive queue; of each operation's
+/// bandwidth and latency all sizes from 2 bytes to 8 MiB.
 pub(crate) fn perftest(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let runs: &[(&str, &[&str])] = &[
@@ -174,7 +179,8 @@ pub(crate) fn perftest(_: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// rdma-core's own tests, as the package of pyverbs brings them. A test that is skipped for what roced does not have counts as not run.
+/// rdma-core's own tests, as the package of pyverbs brings them. A test that is skipped for what
+/// roced does not have counts as not run.
 pub(crate) fn the_tests_of_rdma_core(_: &Settings) -> Result<()> {
     /// Tests that pass, by module; `docs/verbs.md` says why the others do not run.
     const PASSING: &[(&str, usize)] = &[
@@ -222,7 +228,8 @@ fn unpack_tests(folder: &Path) -> Result<String> {
     Ok(tests.join("run_tests.py").display().to_string())
 }
 
-/// A program that uses no RDMA is the same with the library and without: no thread, no file descriptor.
+/// A program that uses no RDMA is the same with the library and without: no thread, no file
+/// descriptor.
 pub(crate) fn a_program_without_rdma_notices_nothing(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let look = "ls /proc/self/fd | wc -l; grep Threads /proc/self/status; grep -c libibverbs /proc/self/maps";
@@ -234,7 +241,8 @@ pub(crate) fn a_program_without_rdma_notices_nothing(_: &Settings) -> Result<()>
     Ok(())
 }
 
-/// When the daemon dies, programs that wait by polling or by events end with an error, and do not hang.
+/// When the daemon dies, programs that wait by polling or by events end with an error, and do not
+/// hang.
 pub(crate) fn a_dead_daemon_ends_programs(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     for waiting in [&[][..], &["-e"]] {
@@ -247,7 +255,8 @@ pub(crate) fn a_dead_daemon_ends_programs(_: &Settings) -> Result<()> {
         lab.stop_daemon(Host::A, Signal::SIGKILL)?;
         client.end(SOON)?.failure()?;
         lab.start_daemon(Host::A)?;
-        // It retries for a while, then knows that its peer is gone; the example may wait for the other's word then.
+        // It retries for a while, then knows that its peer is gone; the example may wait for the
+        // other's word then.
         drop(server);
     }
     Ok(())
@@ -284,8 +293,8 @@ impl Drop for HugePages {
     }
 }
 
-/// Variables with a value, huge pages, and everything where userfaultfd is forbidden, as container runtimes do: no daemon can map them, and all
-/// operations move data to and from them.
+/// Variables with a value, huge pages, and everything where userfaultfd is forbidden, as container
+/// runtimes do: no daemon can map them, and all operations move data to and from them.
 pub(crate) fn memory_that_nobody_else_can_map(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--workers", "2", "--queues", "2"])?;
     let folder = tempfile::tempdir()?;
@@ -303,7 +312,8 @@ pub(crate) fn memory_that_nobody_else_can_map(_: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Eight threads on two queue pairs, one completion queue and one shared receive queue: every byte is looked at, each message arrives once.
+/// Eight threads on two queue pairs, one completion queue and one shared receive queue: every byte
+/// is looked at, each message arrives once.
 pub(crate) fn eight_threads_on_the_same_objects(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--workers", "2", "--queues", "2"])?;
     let folder = tempfile::tempdir()?;
@@ -312,7 +322,8 @@ pub(crate) fn eight_threads_on_the_same_objects(settings: &Settings) -> Result<(
     run(&lab, Host::A, &program, &["roce0", GID, seconds])?.success().map(drop)
 }
 
-/// A user who is in the group that the config names, and has no right besides, runs programs; one who is not sees no device.
+/// A user who is in the group that the config names, and has no right besides, runs programs; one
+/// who is not sees no device.
 pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     for host in [Host::A, Host::B] {
@@ -342,7 +353,8 @@ pub(crate) fn an_ordinary_user_of_the_group(_: &Settings) -> Result<()> {
     server.end(LIMIT)?.success()?;
     let kept = compile("tests/e2e/kept.c", folder.path())?;
     as_user(Host::A, member, &[&kept, "roce0", GID])?.end(LIMIT)?.success()?;
-    // Files below /dev and /sys are shown to it in a user namespace of its own, where the system has those for everybody.
+    // Files below /dev and /sys are shown to it in a user namespace of its own, where the system
+    // has those for everybody.
     let namespaces = fs::read_to_string("/proc/sys/user/max_user_namespaces").is_ok_and(|most| most.trim() != "0");
     if namespaces {
         let listed = as_user(Host::A, member, &["--files", "ucx_info", "-d"])?.end(LIMIT)?.success()?;

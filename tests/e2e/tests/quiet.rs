@@ -14,7 +14,8 @@ use crate::{
     program::Program,
 };
 
-/// With the sleep policy, connected clients included, a daemon that has nothing to do takes less than 1 % of a core.
+/// With the sleep policy, connected clients included, a daemon that has nothing to do takes less
+/// than 1 % of a core.
 pub(crate) fn an_idle_daemon_sleeps(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--idle", "sleep", "--queues", "2", "--workers", "2"])?;
     let _server = Server::start(&lab, Host::B, &[])?;

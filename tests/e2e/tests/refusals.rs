@@ -1,4 +1,5 @@
-//! Bad input: each a message that says what is wrong, an exit code that is not 0, and nothing else lost.
+//! Bad input: each a message that says what is wrong, an exit code that is not 0, and nothing else
+//! lost.
 
 use std::{fs, time::Duration};
 
@@ -12,7 +13,8 @@ use crate::{
     perf::{self, Server},
 };
 
-/// `roced run` on host a, with a config of its own, fails and says each of `words`. The daemons of the lab go on.
+/// `roced run` on host a, with a config of its own, fails and says each of `words`. The daemons of
+/// the lab go on.
 fn refuses(lab: &Lab, config: &str, words: &[&str]) -> Result<()> {
     let file = lab.config(Host::A).with_file_name("other.toml");
     fs::write(&file, config)?;
@@ -103,7 +105,8 @@ pub(crate) fn a_peer_that_never_answers(_: &Settings) -> Result<()> {
     says(&message, &["10.10.0.77"])?;
     let message = lab.run(Host::A, "roce-perf", &["ping", PEER_IPV4, "--count", "1"], SOON)?.failure()?;
     says(&message, &["roce-perf serve"])?;
-    // The control connection stands, but RoCE does not get through: a firewall on the way, for example.
+    // The control connection stands, but RoCE does not get through: a firewall on the way, for
+    // example.
     let _server = Server::start(&lab, Host::B, &[])?;
     lab.fault(&["--drop", "100%"])?;
     for op in ["write", "read", "send"] {

@@ -13,9 +13,10 @@ use crate::{
 /// No run takes longer, with frames lost on the way.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Four programs send over connections and one by datagrams, all to one program that has fewer receives than that, while frames get lost and come
-/// twice. It posts more only when the limit is told, so that nothing goes on without that. In the end its queue pairs fail, and each tells
-/// its last work request.
+/// Four programs send over connections and one by datagrams, all to one program that has fewer
+/// receives than that, while frames get lost and come twice. It posts more only when the limit is
+/// told, so that nothing goes on without that. In the end its queue pairs fail, and each tells its
+/// last work request.
 pub(crate) fn many_queue_pairs_take_from_one_receive_queue(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch", "--queues", "2", "--workers", "2"])?;
     lab.fault(&["--drop", "1%", "--duplicate", "1%"])?;

@@ -10,7 +10,8 @@ use crate::{
     memory::introduce,
 };
 
-/// A send queue drains in the middle of its work, with frames lost on the way, tells when it has, stands still, and goes on.
+/// A send queue drains in the middle of its work, with frames lost on the way, tells when it has,
+/// stands still, and goes on.
 pub(crate) fn a_send_queue_drains_and_goes_on(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch"])?;
     lab.fault(&["--drop", "1%"])?;

@@ -1,4 +1,5 @@
-//! Data moves right whatever lies between the hosts and however queues, workers and devices are dealt out.
+//! Data moves right whatever lies between the hosts and however queues, workers and devices are
+//! dealt out.
 
 use std::time::Duration;
 
@@ -32,8 +33,8 @@ pub(crate) fn two_devices_on_one_worker(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// The switch makes every frame arrive on one queue, so that at one time half of the queue pairs, at another time the other half, get
-/// theirs on a queue of the other worker.
+/// The switch makes every frame arrive on one queue, so that at one time half of the queue pairs,
+/// at another time the other half, get theirs on a queue of the other worker.
 pub(crate) fn frames_on_the_wrong_queue_are_handed_over(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch", "--queues", "2", "--workers", "2"])?;
     let _server = Server::start(&lab, Host::B, &[])?;
@@ -86,7 +87,8 @@ pub(crate) fn a_link_of_1500_carries_a_path_mtu_of_1024(settings: &Settings) -> 
     Ok(())
 }
 
-/// Between a host's two devices, and between two clients of one device: by hand-over inside the daemon, no frame on the wire.
+/// Between a host's two devices, and between two clients of one device: by hand-over inside the
+/// daemon, no frame on the wire.
 pub(crate) fn a_peer_on_this_very_host(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--devices", "2"])?;
     let _server = Server::start(&lab, Host::A, &["--device", "roce0"])?;

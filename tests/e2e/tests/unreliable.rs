@@ -76,7 +76,8 @@ pub(crate) fn lost_datagrams_cost_time_and_nothing_else(settings: &Settings) -> 
     Ok(())
 }
 
-/// Questions from `asker` to host b, which knows it by the first address and is known by the second: none is asked twice.
+/// Questions from `asker` to host b, which knows it by the first address and is known by the
+/// second: none is asked twice.
 fn all_are_answered(lab: &Lab, settings: &Settings, asker: Host, ends: (&str, &str)) -> Result<()> {
     let in_vain = in_vain(lab, settings, asker, ends, Duration::from_secs(10))?;
     ensure!(in_vain == 0, "{in_vain} datagrams were lost");
@@ -138,7 +139,8 @@ pub(crate) fn what_is_said_to_a_group_is_heard_by_all_of_it(settings: &Settings)
     Ok(())
 }
 
-/// Whoever dies leaves: the kernel is no member, and the group's frames are the kernel's. A daemon that dies leaves all.
+/// Whoever dies leaves: the kernel is no member, and the group's frames are the kernel's. A daemon
+/// that dies leaves all.
 pub(crate) fn a_listener_that_dies_leaves_its_groups(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--queues", "2", "--workers", "2"])?;
     let groups = ["239.77.1.3", "ff0e::77:3"];

@@ -1,4 +1,5 @@
-//! What goes over the wire, as others see it: tshark's dissector and an ICRC of our own making in Python.
+//! What goes over the wire, as others see it: tshark's dissector and an ICRC of our own making in
+//! Python.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -15,8 +16,9 @@ use crate::{
 /// tshark over `file`: one line of `fields` for each frame that `filter` lets through.
 pub(crate) fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<String>> {
     let mut tshark = Command::new("tshark");
-    // What it would take payloads for, and then find malformed: random bytes sometimes look like Fibre Channel over InfiniBand with a
-    // wrong checksum, and a SEND without payload like RPC over RDMA that ends too soon.
+    // What it would take payloads for, and then find malformed: random bytes sometimes look like
+    // Fibre Channel over InfiniBand with a wrong checksum, and a SEND without payload like RPC over
+    // RDMA that ends too soon.
     for guess in ["fcoib", "rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "smc"] {
         tshark.args(["--disable-protocol", guess]);
     }
@@ -34,8 +36,8 @@ fn icrc_check(files: &[&Path]) -> Result<Program> {
     Program::start(check)
 }
 
-/// Everything that the protocol has, losses and refusals included, on the wire: others read it as RoCE, with nothing malformed, and
-/// every ICRC holds.
+/// Everything that the protocol has, losses and refusals included, on the wire: others read it as
+/// RoCE, with nothing malformed, and every ICRC holds.
 pub(crate) fn others_understand_our_frames(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch"])?;
     let folder = tempfile::tempdir()?;
@@ -67,8 +69,8 @@ pub(crate) fn others_understand_our_frames(settings: &Settings) -> Result<()> {
     ensure!(opcodes.iter().all(|opcode| !opcode.is_empty()), "tshark takes a frame for something else than RoCE");
     let mut malformed =
         tshark(&file, "_ws.malformed || _ws.expert.severity >= 0x00800000", &["frame.number", "_ws.expert.message"])?;
-    // A UDP checksum of zero over IPv6 is what annex A17 asks for and Linux's rxe sends; tshark knows only that IPv6 alone would
-    // not have it (RFC 6936 does).
+    // A UDP checksum of zero over IPv6 is what annex A17 asks for and Linux's rxe sends; tshark
+    // knows only that IPv6 alone would not have it (RFC 6936 does).
     malformed.retain(|complaint| !complaint.ends_with("\tIllegal checksum value (0)"));
     ensure!(malformed.is_empty(), "tshark finds fault with frames {malformed:?}");
     let syndromes = tshark(&file, "infiniband.aeth.syndrome", &["infiniband.aeth.syndrome"])?;
@@ -81,7 +83,8 @@ pub(crate) fn others_understand_our_frames(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// One device, both versions: each run has its own frames, and those of RoCEv1 hold before others, too.
+/// One device, both versions: each run has its own frames, and those of RoCEv1 hold before others,
+/// too.
 pub(crate) fn rocev1_and_rocev2_on_one_device_at_once(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch", "--rocev1"])?;
     let folder = tempfile::tempdir()?;
@@ -173,7 +176,8 @@ pub(crate) fn traffic_class_hop_limit_and_flow_label_are_on_the_frames(_: &Setti
     expect_all(&file, "ipv6 && udp.dstport == 4791", &fields, &["fd00:10::1", "fd00:10::2"], &wanted)
 }
 
-/// Every frame that passes `filter` comes from one of `sources` and shows `wanted`; each of them sent some.
+/// Every frame that passes `filter` comes from one of `sources` and shows `wanted`; each of them
+/// sent some.
 fn expect_all(file: &Path, filter: &str, fields: &[&str], sources: &[&str], wanted: &str) -> Result<()> {
     let lines = tshark(file, filter, fields)?;
     for source in sources {

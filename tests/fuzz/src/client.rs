@@ -43,9 +43,11 @@ pub(crate) struct Client {
     /// Queue pairs that take from `recvs` beside the one, each with one at a time.
     pub(crate) sharers: usize,
     pub(crate) ended: Vec<Ended>,
-    /// Where answers may be put: the ranges of the READs that were posted, none when only peers write.
+    /// Where answers may be put: the ranges of the READs that were posted, none when only peers
+    /// write.
     pub(crate) only_into: Option<Vec<Sge>>,
-    /// Atomic operations so far. Each "finds" its own number there, so that an answer says which one it is of.
+    /// Atomic operations so far. Each "finds" its own number there, so that an answer says which
+    /// one it is of.
     pub(crate) atomics: u64,
     /// Bytes written so far.
     pub(crate) written: u64,

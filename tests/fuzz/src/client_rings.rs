@@ -1,9 +1,11 @@
-//! Target `client_rings`: memory that a hostile client shares with a worker, written as nobody should: ring indices, work requests, bells,
-//! arm words, lane indices; of queue pairs with receives of their own and of some that share a receive queue. Beside it a client of good
-//! manners on the same worker.
+//! Target `client_rings`: memory that a hostile client shares with a worker, written as nobody
+//! should: ring indices, work requests, bells, arm words, lane indices; of queue pairs with
+//! receives of their own and of some that share a receive queue. Beside it a client of good manners
+//! on the same worker.
 //!
-//! The worker ends at most the hostile session, once, and looks at its rings no more; it touches nothing outside a region, its own client's
-//! or another's; and the other client's work is done all the same.
+//! The worker ends at most the hostile session, once, and looks at its rings no more; it touches
+//! nothing outside a region, its own client's or another's; and the other client's work is done all
+//! the same.
 
 use std::{
     fs::File,
@@ -140,7 +142,8 @@ pub(crate) fn run(bytes: &[u8]) {
     crew.release();
 }
 
-/// Faults that the worker has told of since the last time: only one client can have them, or keys that it wants changed.
+/// Faults that the worker has told of since the last time: only one client can have them, or keys
+/// that it wants changed.
 fn faults_of(crew: &mut Crew) -> u32 {
     crew.events.clear();
     let mut faults = 0;

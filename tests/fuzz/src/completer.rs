@@ -1,7 +1,9 @@
-//! Target `completer`: work of a client, then any sequence of ACKs, NAKs, READ responses, ATOMIC ACKs and time, every packet with a right ICRC.
+//! Target `completer`: work of a client, then any sequence of ACKs, NAKs, READ responses, ATOMIC
+//! ACKs and time, every packet with a right ICRC.
 //!
-//! PSNs follow from what was posted, so what each request packet must say is known from outside, and so is what must have been answered
-//! before a send may succeed. Data of a READ goes where that READ was told to put it, and nowhere else.
+//! PSNs follow from what was posted, so what each request packet must say is known from outside,
+//! and so is what must have been answered before a send may succeed. Data of a READ goes where that
+//! READ was told to put it, and nowhere else.
 
 use roced_shared::{
     abi::wqe::{SendOp, Sge, send_flags},
@@ -185,8 +187,8 @@ impl Model {
         self.remember(&work, world);
     }
 
-    /// Where a datagram goes: by one of the address handles, or one that there is none of, with the Q_Key of the queue pair or one that
-    /// is the same.
+    /// Where a datagram goes: by one of the address handles, or one that there is none of, with the
+    /// Q_Key of the queue pair or one that is the same.
     fn destination(&self, which: u32) -> DatagramTo {
         if self.service != ServiceType::Ud {
             return DatagramTo::NOWHERE;
@@ -215,7 +217,8 @@ impl Model {
         }
         let packets = if work.op.is_local() { 0 } else { length.div_ceil(self.mtu as u64).max(1) as u32 };
         let SendWork { wr_id, op, remote_va, rkey, .. } = *work;
-        // Offsets do not wrap: a few hundred messages, of which eight are outstanding; PSNs are compared modulo 2^24.
+        // Offsets do not wrap: a few hundred messages, of which eight are outstanding; PSNs are
+        // compared modulo 2^24.
         self.sent.push(Sent { wr_id, op, length, remote_va, rkey, first: self.posted, packets });
         self.posted = self.posted.wrapping_add(packets);
     }

@@ -1,7 +1,9 @@
-//! Target `control`: messages on the daemon's socket, from up to three clients, whose sessions are served as the daemon serves them.
+//! Target `control`: messages on the daemon's socket, from up to three clients, whose sessions are
+//! served as the daemon serves them.
 //!
-//! Every whole message is answered, by its number, with a reply or a refusal that has a name; a broken one ends its session and no
-//! other. What the daemon reports of a client is what its replies said. When all have gone, nothing is left behind.
+//! Every whole message is answered, by its number, with a reply or a refusal that has a name; a
+//! broken one ends its session and no other. What the daemon reports of a client is what its
+//! replies said. When all have gone, nothing is left behind.
 
 use std::{
     fs::File,
@@ -65,7 +67,8 @@ enum Kind {
     Srq,
 }
 
-/// A call: its request's length, which of its numbers name objects (offset, kind), and what it makes or ends.
+/// A call: its request's length, which of its numbers name objects (offset, kind), and what it
+/// makes or ends.
 #[derive(Clone, Copy)]
 struct Shape {
     op: u32,
@@ -120,7 +123,8 @@ const SHAPES: [Shape; 34] = [
 mod how {
     /// Numbers of objects are places among those that there are.
     pub(super) const BY_PLACE: u8 = 1;
-    /// A `ModifyQp` whose mask and attributes are what the usual change to a state wants; the state is the first byte behind the QPN.
+    /// A `ModifyQp` whose mask and attributes are what the usual change to a state wants; the state
+    /// is the first byte behind the QPN.
     pub(super) const USUAL: u8 = 2;
     /// The number of the call is another.
     pub(super) const OTHER_OP: u8 = 4;
@@ -271,7 +275,8 @@ impl Daemon {
         raw.sequence = raw.sequence.wrapping_add(0x1000_0001);
         let mut message = Message::new(shape.op ^ other, raw.sequence, &[0u8; 0]);
         message.body[..body.len()].copy_from_slice(body);
-        // A file beside the one call that takes one, by the last number of its request: none, to write, to read.
+        // A file beside the one call that takes one, by the last number of its request: none, to
+        // write, to read.
         let which = if message.header.op == MapMemory::OP { usize::from(message.body[20]) % 3 } else { 0 };
         FILES.with(|files| raw.put(message.as_bytes(), which.checked_sub(1).map(|which| files[which].as_raw_fd())));
         self.serve();
@@ -398,7 +403,8 @@ impl Raw {
         }
     }
 
-    /// What answers the last message, events passed over; `None` when the session has ended. Descriptors beside it are dropped.
+    /// What answers the last message, events passed over; `None` when the session has ended.
+    /// Descriptors beside it are dropped.
     fn reply(&self) -> Option<Message> {
         loop {
             let mut bytes = [0; MESSAGE_BYTES + 1];
@@ -430,7 +436,8 @@ impl Raw {
     }
 }
 
-/// The usual change of a queue pair to a state, from its number, the state, and a byte that says what else.
+/// The usual change of a queue pair to a state, from its number, the state, and a byte that says
+/// what else.
 fn usual(body: &[u8]) -> Vec<u8> {
     use attribute::*;
     let what = body[5];
@@ -474,7 +481,8 @@ const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 0, 0, 1]
 /// The first address of the network, as a GID.
 const OURS: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1];
 
-/// Calls that make one of everything, and of queue pairs as many as a client may have: place in [`SHAPES`], how, request.
+/// Calls that make one of everything, and of queue pairs as many as a client may have: place in
+/// [`SHAPES`], how, request.
 fn everything() -> Vec<Vec<u8>> {
     let call = |place: u8, body: &[u8]| [&[place, how::BY_PLACE], body].concat();
     let at = |op: u32| SHAPES.iter().position(|shape| shape.op == op).expect("all calls are there") as u8;
@@ -545,7 +553,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
         }
     }
     let group = Seed { name: "group".into(), bytes: group };
-    // Memory that the client brings, to write and to read, with regions in it that may and may not be.
+    // Memory that the client brings, to write and to read, with regions in it that may and may not
+    // be.
     let mut brought = vec![0, 0, at(AllocPd::OP), 0];
     for (writable, origin, access) in [(1, 1, access::ALL), (0, 2, access::REMOTE_READ), (0, 2, access::ALL)] {
         let map = MapMemoryRequest { offset: 4096, bytes: 2 * 4096, writable, origin };

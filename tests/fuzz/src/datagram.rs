@@ -1,7 +1,8 @@
-//! Target `datagram`: services that answer nothing, any packets of theirs and any work, every packet with a right ICRC.
+//! Target `datagram`: services that answer nothing, any packets of theirs and any work, every
+//! packet with a right ICRC.
 //!
-//! Nothing that arrives is answered; what is sent says what was posted, each PSN once and in order; receives complete once each and in
-//! order; no more is written than came.
+//! Nothing that arrives is answered; what is sent says what was posted, each PSN once and in order;
+//! receives complete once each and in order; no more is written than came.
 
 use roced_transport::{
     psn::Psn,

@@ -1,7 +1,8 @@
 //! Target `frame`: any bytes as a frame.
 //!
-//! It parses or it does not; cut into pieces it does the same. What parses has the destination that [`dest_qpn`] says, payload
-//! pieces that add up, the ICRC that a second calculation gives or a refusal, and can be built again from its own fields.
+//! It parses or it does not; cut into pieces it does the same. What parses has the destination that
+//! [`dest_qpn`] says, payload pieces that add up, the ICRC that a second calculation gives or a
+//! refusal, and can be built again from its own fields.
 
 use roced_shared::ids::DeviceId;
 use roced_transport::{
@@ -12,7 +13,8 @@ use roced_transport::{
 
 use crate::{input::Input, packet};
 
-/// Longest headers: two VLAN tags, IPv4 with all options, UDP, and the longest that the table has. They lie in the first piece.
+/// Longest headers: two VLAN tags, IPv4 with all options, UDP, and the longest that the table has.
+/// They lie in the first piece.
 const FIRST_PIECE_BYTES: usize = 14 + 8 + 60 + 8 + 80;
 
 /// A jumbo frame; longer ones say nothing new.
@@ -53,7 +55,8 @@ fn check(frame: &[u8], cuts: [usize; 2]) {
     build_again(&packet, &payload);
 }
 
-/// Bytes of Ethernet padding behind the packet: the lengths that `parse` believed say where it ends.
+/// Bytes of Ethernet padding behind the packet: the lengths that `parse` believed say where it
+/// ends.
 fn behind(packet: &Packet<'_>, frame: &[u8]) -> usize {
     let mut ip = 12;
     while matches!(frame[ip..ip + 2], [0x81, 0] | [0x88, 0xa8]) {

@@ -6,8 +6,8 @@
 //!                                               cargo test: all seeds and regressions, then some seconds of mutations by a seed
 //! ```
 //!
-//! A target is a function of bytes that asserts what must hold whatever they say. Packets always get a right ICRC, made here: nothing
-//! in the code under test knows that it is tested.
+//! A target is a function of bytes that asserts what must hold whatever they say. Packets always
+//! get a right ICRC, made here: nothing in the code under test knows that it is tested.
 
 mod client;
 mod client_ring;

@@ -1,4 +1,5 @@
-//! Workers of the daemon in this thread, without NIC and network: they turn when they are told to, and by a clock that stands still between.
+//! Workers of the daemon in this thread, without NIC and network: they turn when they are told to,
+//! and by a clock that stands still between.
 
 use std::{
     cell::Cell,

@@ -1,5 +1,6 @@
-//! One target under libFuzzer, which owns the command line: `scripts/fuzz` builds and runs this. `ROCED_FUZZ_TARGET` names the target;
-//! into the folder `ROCED_FUZZ_SEEDS`, if it is given, the seeds are written first.
+//! One target under libFuzzer, which owns the command line: `scripts/fuzz` builds and runs this.
+//! `ROCED_FUZZ_TARGET` names the target; into the folder `ROCED_FUZZ_SEEDS`, if it is given, the
+//! seeds are written first.
 #![no_main]
 
 use std::{env, fs, path::Path, sync::OnceLock};

@@ -1,4 +1,5 @@
-//! Frames as a peer would build them that obeys nobody: any opcode, any field, any length, and always a right ICRC.
+//! Frames as a peer would build them that obeys nobody: any opcode, any field, any length, and
+//! always a right ICRC.
 
 use crc32fast::Hasher;
 use roced_shared::ids::Qpn;
@@ -19,7 +20,8 @@ pub(crate) const fn gid([a, b, c, d]: [u8; 4]) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
-/// What stands in a packet, as a step of a run says it: `Step::BYTES` bytes that a mutation changes one by one.
+/// What stands in a packet, as a step of a run says it: `Step::BYTES` bytes that a mutation changes
+/// one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) opcode: u8,
@@ -94,8 +96,8 @@ pub(crate) struct Recipe {
 }
 
 impl Recipe {
-    /// The frame. Its extension headers are those of the opcode, and a payload is there if a payload is asked for: whether the
-    /// opcode has one is for the receiver to know.
+    /// The frame. Its extension headers are those of the opcode, and a payload is there if a
+    /// payload is asked for: whether the opcode has one is for the receiver to know.
     pub(crate) fn build(&self, into: &mut Vec<u8>) {
         let step = &self.step;
         let pad = if step.flags & flags::OTHER_PAD != 0 {
@@ -188,7 +190,8 @@ pub(crate) fn seal(frame: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// The ICRC that a frame should have (IBTA v1 annex A17.3.2), by its own lengths. Written for itself, not with the engine's.
+/// The ICRC that a frame should have (IBTA v1 annex A17.3.2), by its own lengths. Written for
+/// itself, not with the engine's.
 pub(crate) fn icrc(frame: &[u8]) -> Option<[u8; 4]> {
     let (ip, end) = (ip_at(frame)?, ends_at(frame)?);
     let v4 = frame[ip] >> 4 == 4;
@@ -227,7 +230,8 @@ fn ends_at(frame: &[u8]) -> Option<usize> {
     (end <= frame.len()).then_some(end)
 }
 
-/// A recorded frame that shall be for us: addresses, queue pair and PSN are put in, and nothing else is changed.
+/// A recorded frame that shall be for us: addresses, queue pair and PSN are put in, and nothing
+/// else is changed.
 pub(crate) fn readdress(frame: &mut [u8], dest_qpn: Qpn, psn: Psn) -> Option<()> {
     let ip = ip_at(frame)?;
     if frame.get(ip)? >> 4 != 4 {

@@ -1,8 +1,10 @@
-//! Target `responder`: any sequence of requests, every one with a right ICRC, against a whole endpoint.
+//! Target `responder`: any sequence of requests, every one with a right ICRC, against a whole
+//! endpoint.
 //!
-//! What it answers is checked from outside: it acknowledges nothing that was not offered, its ACKs do not go back, a NAK names a PSN
-//! that comes next, a READ response carries the bytes that a READ at that PSN asked for, an ATOMIC ACK tells the same of its PSN each time and
-//! of no other, and no more is written than was sent.
+//! What it answers is checked from outside: it acknowledges nothing that was not offered, its ACKs
+//! do not go back, a NAK names a PSN that comes next, a READ response carries the bytes that a READ
+//! at that PSN asked for, an ATOMIC ACK tells the same of its PSN each time and of no other, and no
+//! more is written than was sent.
 
 use std::collections::BTreeMap;
 
@@ -50,9 +52,11 @@ struct Peer {
     mtu: usize,
     /// Where an orderly peer would go on.
     next: Psn,
-    /// Packets that wait for their turn, and behind which it would go on: PSN and PSNs that it takes.
+    /// Packets that wait for their turn, and behind which it would go on: PSN and PSNs that it
+    /// takes.
     held: BTreeMap<u32, u32>,
-    /// PSNs that were offered, as ranges of offsets from the first; those that leave no gap are in `whole`.
+    /// PSNs that were offered, as ranges of offsets from the first; those that leave no gap are in
+    /// `whole`.
     offered: Vec<(u32, u32)>,
     whole: u32,
     acknowledged: u32,
@@ -226,7 +230,8 @@ impl Peer {
         match packet.info.operation {
             Operation::Ack => {
                 let syndrome = packet.aeth.expect("an ACK has one").syndrome;
-                // IBTA v1 9.7.5.2.6: in the place of a READ response that cannot be given, also where the READ is asked for again.
+                // IBTA v1 9.7.5.2.6: in the place of a READ response that cannot be given, also
+                // where the READ is asked for again.
                 if syndrome == Syndrome::Nak(NakCode::RemoteAccess)
                     && self.asked.iter().any(|asked| psn.offset_from(asked.psn) < asked.packets)
                 {

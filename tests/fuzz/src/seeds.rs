@@ -1,4 +1,5 @@
-//! Where the runs begin: the recorded frames, as they are for `frame`, and as steps for the targets of the engine.
+//! Where the runs begin: the recorded frames, as they are for `frame`, and as steps for the targets
+//! of the engine.
 
 use roced_captures::{CapturedFrame, files, frames_of};
 use roced_shared::abi::wqe::send_flags;
@@ -45,7 +46,8 @@ fn settings(mtu: usize) -> Vec<u8> {
     vec![0, mtu as u8, 0x7f, 0, 0, 0, 0, 0, 0]
 }
 
-/// The same runs once more, with receives of a shared queue, from which another queue pair takes some too.
+/// The same runs once more, with receives of a shared queue, from which another queue pair takes
+/// some too.
 fn with_shared_receives(seeds: Vec<Seed>) -> Vec<Seed> {
     let shared = seeds.iter().map(|Seed { name, bytes }| {
         let mut bytes = bytes.clone();

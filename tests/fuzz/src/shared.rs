@@ -1,4 +1,5 @@
-//! Receives of a queue that the queue pair under test shares with another, which a peer of that one's makes it take from.
+//! Receives of a queue that the queue pair under test shares with another, which a peer of that
+//! one's makes it take from.
 
 use roced_shared::{
     abi::wqe::Sge,
@@ -62,7 +63,8 @@ impl World {
         self.connect_datagram(sharer());
     }
 
-    /// A receive for whoever takes it, where there is room for those too that the queue pairs may give back.
+    /// A receive for whoever takes it, where there is room for those too that the queue pairs may
+    /// give back.
     pub(crate) fn post_shared(&mut self, sges: &[Sge]) {
         if self.endpoint.srq_room(config().srqn) > SHARERS as u32 {
             let work = RecvWork { wr_id: self.wr_id, sges };

@@ -1,11 +1,13 @@
-//! A wire that is often full, checks each frame that it is given, and keeps it until somebody looks.
+//! A wire that is often full, checks each frame that it is given, and keeps it until somebody
+//! looks.
 
 use roced_transport::{
     io::{Abort, Egress, EmitError, FrameMut, Wire},
     wire::{Packet, parse},
 };
 
-/// Ethernet, IPv4, UDP, BTH, AtomicETH, immediate, ICRC: more than the longest headers that we send.
+/// Ethernet, IPv4, UDP, BTH, AtomicETH, immediate, ICRC: more than the longest headers that we
+/// send.
 const OVERHEAD_MAX: usize = 14 + 20 + 8 + 12 + 28 + 4 + 4;
 
 /// A wire.

@@ -1,4 +1,5 @@
-//! An endpoint with one queue pair, its client, its wire and its clock: what the targets of the engine have in common.
+//! An endpoint with one queue pair, its client, its wire and its clock: what the targets of the
+//! engine have in common.
 
 use roced_shared::{
     abi::{
@@ -49,7 +50,8 @@ pub(crate) struct World {
     pub(crate) now: Nanos,
     pub(crate) wr_id: u64,
     pub(crate) signal_all: bool,
-    /// Since it was connected some frames may have been counted as sent, and not been seen: nobody was there to send them to.
+    /// Since it was connected some frames may have been counted as sent, and not been seen: nobody
+    /// was there to send them to.
     pub(crate) unreachable: bool,
     /// Local work that was done: keys that the queue pair's own client wanted changed.
     pub(crate) local_done: u64,
@@ -272,7 +274,8 @@ impl World {
 
     /// To SQD or back to RTS, if that is allowed now.
     fn drain(&mut self, to: u32) {
-        // From SQE an unreliable queue pair may go on, with PSNs that do not follow from what was posted any more.
+        // From SQE an unreliable queue pair may go on, with PSNs that do not follow from what was
+        // posted any more.
         if self.state() == "SQE" {
             return;
         }
@@ -324,7 +327,8 @@ impl World {
         self.changing.extend(std::iter::from_fn(|| self.endpoint.poll_key_change()));
     }
 
-    /// All that is under way is made or refused, whether somebody still waits for it or not. A window is not made: it opens nothing.
+    /// All that is under way is made or refused, whether somebody still waits for it or not. A
+    /// window is not made: it opens nothing.
     fn end_key_changes(&mut self, done: bool) {
         self.begin_key_changes();
         for KeyChange { qpn, ticket, wish } in std::mem::take(&mut self.changing) {
@@ -341,7 +345,8 @@ impl World {
 
     fn set_path(&mut self, path: PathState) {
         if self.service == ServiceType::Ud {
-            // A datagram to nowhere has no PSN, and is not seen either: what follows could not be told from it.
+            // A datagram to nowhere has no PSN, and is not seen either: what follows could not be
+            // told from it.
             let path = if matches!(path, PathState::Unreachable) { PathState::Resolving } else { path };
             self.endpoint.set_ah_path(0, path, self.ah_mtu(0));
             return;

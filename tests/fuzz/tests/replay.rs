@@ -1,4 +1,5 @@
-//! Every seed and every regression, then some seconds of mutations by a seed: the same runs each time.
+//! Every seed and every regression, then some seconds of mutations by a seed: the same runs each
+//! time.
 
 use std::{
     env, fs,
@@ -23,7 +24,8 @@ impl Random {
         self.next() as usize % bound.max(1)
     }
 
-    /// A few changes of a run: bytes flipped or set, pieces taken out, doubled, or brought from another run.
+    /// A few changes of a run: bytes flipped or set, pieces taken out, doubled, or brought from
+    /// another run.
     fn mutate(&mut self, bytes: &mut Vec<u8>, other: &[u8]) {
         for _ in 0..=self.below(4) {
             let at = self.below(bytes.len() + 1);
@@ -92,5 +94,6 @@ macro_rules! targets {
     };
 }
 
-// A second or two of each in a debug build; the last two ask the kernel for memory and sockets in each run.
+// A second or two of each in a debug build; the last two ask the kernel for memory and sockets in
+// each run.
 targets! { frame: 20_000 responder: 20_000 completer: 20_000 datagram: 20_000 control: 1_000 client_rings: 1_000 }

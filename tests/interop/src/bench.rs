@@ -1,4 +1,5 @@
-//! The two ends and the switch between them: host a of a lab, with roced, and the guest on a third port.
+//! The two ends and the switch between them: host a of a lab, with roced, and the guest on a third
+//! port.
 
 use std::{
     env, fs,
@@ -39,7 +40,8 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Sets it up. `image` has the guest's kernel and initrd, `programs` what cargo built for debugging; what is written lies in `folder`.
+    /// Sets it up. `image` has the guest's kernel and initrd, `programs` what cargo built for
+    /// debugging; what is written lies in `folder`.
     pub(crate) fn up(image: &Path, programs: &Path, folder: &Path, credits: &str) -> Result<Self> {
         // Whoever starts us may want to take down what we leave behind when we are killed.
         let name = env::var("LAB_NAME").unwrap_or_else(|_| format!("interop-{}", process_id()));
@@ -53,7 +55,8 @@ impl Bench {
         };
         bench.lab(&["up", "--switch", "--credits", credits])?;
         bench.in_middle(&["ip", "tuntap", "add", TAP, "mode", "tap"])?;
-        // The guest is slow to take what is sent to it; unreliable services have nothing else that waits for it.
+        // The guest is slow to take what is sent to it; unreliable services have nothing else that
+        // waits for it.
         bench.in_middle(&[
             "ip",
             "link",
@@ -79,7 +82,8 @@ impl Bench {
         Ok(bench)
     }
 
-    /// The guest knows host a's MAC address by each of its addresses: a queue pair that is connected waits a second for it, and no longer.
+    /// The guest knows host a's MAC address by each of its addresses: a queue pair that is
+    /// connected waits a second for it, and no longer.
     fn meet(&self) -> Result<()> {
         for gid in &self.gids[Side::Roced as usize] {
             let address = gid.strip_prefix("::ffff:").unwrap_or(gid);
@@ -192,7 +196,8 @@ impl Bench {
         Ok(harmed)
     }
 
-    /// How many frames came by, and those that were dropped, duplicated and corrupted, since the faults were set.
+    /// How many frames came by, and those that were dropped, duplicated and corrupted, since the
+    /// faults were set.
     pub(crate) fn frames(&self) -> Result<[u64; 4]> {
         let shown = self.lab(&["fault", "show"])?;
         let count = |name: &str| {

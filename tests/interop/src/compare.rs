@@ -1,5 +1,6 @@
-//! The same operations, asked by roced and answered by rxe and the other way round: how the frames of the two differ, field by field. Every
-//! difference has its reason here, and in `docs/interop.md`, or is an error.
+//! The same operations, asked by roced and answered by rxe and the other way round: how the frames
+//! of the two differ, field by field. Every difference has its reason here, and in
+//! `docs/interop.md`, or is an error.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +12,8 @@ use crate::{
     trace::{Kind, Seen},
 };
 
-/// What is different, in what is asked or answered, and why that is right. A field is named by how it begins.
+/// What is different, in what is asked or answered, and why that is right. A field is named by how
+/// it begins.
 const REASONS: [(&str, &str); 5] = [
     ("BTH MigReq", "we send 1 (\"migrated\", the state without automatic path migration) as adapters do; rxe sends 0"),
     (
@@ -55,7 +57,8 @@ impl fmt::Display for Difference {
 
 type Fields = BTreeMap<String, BTreeSet<String>>;
 
-/// Compares two runs of one conversation, each as the two ports of the switch saw it: `asks[0]` is the one in which roced asks.
+/// Compares two runs of one conversation, each as the two ports of the switch saw it: `asks[0]` is
+/// the one in which roced asks.
 pub(crate) fn compare(runs: [&[Vec<Seen>; 2]; 2]) -> Vec<Difference> {
     let mut differences = Vec::new();
     for role in ["asks", "answers"] {
@@ -157,8 +160,8 @@ fn fields(frames: &[Seen], side: Side, asks: bool) -> Fields {
     fields
 }
 
-/// Whether this is a duplicate of no bytes, by which a requester asks for an ACK of requests up to, and
-/// not including, the PSN `end`.
+/// Whether this is a duplicate of no bytes, by which a requester asks for an ACK of requests up to,
+/// and not including, the PSN `end`.
 fn is_question(end: Option<u32>, seen: &Seen) -> bool {
     // 24 bits: a difference with the uppermost set is negative.
     let is_before = |end: u32| (end.wrapping_sub(seen.psn) & 0xff_ffff).wrapping_sub(1) < 0x7f_ffff;
@@ -179,7 +182,8 @@ impl Read {
         Self { va: request.dma_va.unwrap_or(0), bytes: request.dma_bytes.unwrap_or(0).into(), after }
     }
 
-    /// Whether the next request asks for what follows, and nothing else was sent between them. It is counted in.
+    /// Whether the next request asks for what follows, and nothing else was sent between them. It
+    /// is counted in.
     fn goes_on_with(&mut self, next: &Self) -> bool {
         let goes_on = next.va == self.va + self.bytes && next.after == self.after && self.bytes > 0;
         self.bytes += if goes_on { next.bytes } else { 0 };
@@ -187,8 +191,8 @@ impl Read {
     }
 }
 
-/// Whether a READ request asks for what is left of an earlier one (PSN, bytes), of which some has come: by whole packets of some path MTU later, and shorter
-/// by as much.
+/// Whether a READ request asks for what is left of an earlier one (PSN, bytes), of which some has
+/// come: by whole packets of some path MTU later, and shorter by as much.
 fn is_rest_of_one(asked: &[(u32, u32)], seen: &Seen) -> bool {
     const PSN_MASK: u32 = 0xff_ffff;
     let bytes = seen.dma_bytes.unwrap_or(0);
@@ -239,7 +243,8 @@ mod tests {
     use super::*;
     use crate::trace;
 
-    /// Host A of the recordings, which are of two rxe, stands for rxe. With B's part changed where it stands for roced.
+    /// Host A of the recordings, which are of two rxe, stands for rxe. With B's part changed where
+    /// it stands for roced.
     fn differences(change: impl Fn(&mut Seen)) -> Vec<Difference> {
         let file = directory().join("rc_mix.pcap");
         let read = |mac: [u8; 6]| trace::read(&file, mac, &BTreeSet::new()).expect("it is read");

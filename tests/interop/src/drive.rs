@@ -30,7 +30,8 @@ pub(crate) struct Told {
     pub(crate) harmed: [u64; 3],
     /// What is not as it should be, and known.
     pub(crate) quirks: Vec<Quirk>,
-    /// One end waited in vain for what the other, which ended well, no longer repeats: to be shown by the captures.
+    /// One end waited in vain for what the other, which ended well, no longer repeats: to be shown
+    /// by the captures.
     pub(crate) parting: Option<Parting>,
 }
 
@@ -151,7 +152,8 @@ fn ends_pair(bench: &Bench, scenario: &Scenario, what: &str, port: u16) -> Resul
     Ok(Told { client: asked.output, server: served.output, quirks, ..Told::default() })
 }
 
-/// Our own client library, every operation in both directions, wrong keys too where nothing else is wrong.
+/// Our own client library, every operation in both directions, wrong keys too where nothing else is
+/// wrong.
 fn client(bench: &Bench, scenario: &Scenario, port: u16) -> Result<Told> {
     let program = bench.built("e2e-client");
     let keys = if scenario.harm.is_none() { " --wrong-keys" } else { "" };
@@ -168,7 +170,8 @@ fn client(bench: &Bench, scenario: &Scenario, port: u16) -> Result<Told> {
     })
 }
 
-/// The guest's power fails under load. Whoever of roced's programs waits for an answer is told; the daemon goes on.
+/// The guest's power fails under load. Whoever of roced's programs waits for an answer is told; the
+/// daemon goes on.
 fn reboot(bench: &mut Bench, scenario: &Scenario, port: u16) -> Result<Told> {
     let command = |side: Side| -> Result<String> {
         let gid = bench.gid_index(side, scenario.network)?;

@@ -1,4 +1,5 @@
-//! How the questions of `ends.c` must end, at either end (IBTA v1 9.9.2 and 9.9.3, 10.3.1, 11.6.2 and 11.6.3).
+//! How the questions of `ends.c` must end, at either end (IBTA v1 9.9.2 and 9.9.3, 10.3.1, 11.6.2
+//! and 11.6.3).
 
 use std::fmt;
 
@@ -47,8 +48,8 @@ fn specified(what: &str) -> Option<Ending> {
     })
 }
 
-/// NAK "remote access error": the requester's queue pair ends, what is behind the request is flushed; the responder's ends, its
-/// receive is flushed, and it has an event of the access error.
+/// NAK "remote access error": the requester's queue pair ends, what is behind the request is
+/// flushed; the responder's ends, its receive is flushed, and it has an event of the access error.
 fn refused() -> Ending {
     Ending {
         client: vec!["request remote access error", FLUSHED, "state ERR"],

@@ -1,5 +1,5 @@
-//! The guest: a kernel of Debian's in QEMU, without KVM, with Linux's rdma_rxe on a port of the lab's switch, and a few agents that run what
-//! they are told over virtio-serial.
+//! The guest: a kernel of Debian's in QEMU, without KVM, with Linux's rdma_rxe on a port of the
+//! lab's switch, and a few agents that run what they are told over virtio-serial.
 
 use std::{
     fs,
@@ -38,7 +38,8 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Boots the image in `image` on the tap interface `tap` of network namespace `space`. Sockets, console and log lie in `folder`.
+    /// Boots the image in `image` on the tap interface `tap` of network namespace `space`. Sockets,
+    /// console and log lie in `folder`.
     pub(crate) fn boot(image: &Path, space: &str, tap: &str, mtu: u32, folder: &Path) -> Result<Self> {
         let console = folder.join("console");
         // That of a guest before this one says that it is ready.

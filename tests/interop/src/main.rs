@@ -1,4 +1,5 @@
-//! roced against Linux's own RoCE, rdma_rxe, with stock programs at both ends. `scripts/interop` builds what is needed and runs this.
+//! roced against Linux's own RoCE, rdma_rxe, with stock programs at both ends. `scripts/interop`
+//! builds what is needed and runs this.
 //!
 //! ```text
 //!   plan ─► for each scenario:  bench: faults, captures ─► drive: server and client ─► both ends' words ─► expect

@@ -1,7 +1,8 @@
-//! A program that ends well has its last message; that the ACK of it arrives is no longer its business. Where the network loses that ACK, its
-//! queue pair is gone when the message comes again, nobody answers, and whoever sent it is told "transport retry exceeded": both ends
-//! and the network did what they may. What both said does not tell that from a peer that never answered; the captures do
-//! (`check/last_ack.rs`).
+//! A program that ends well has its last message; that the ACK of it arrives is no longer its
+//! business. Where the network loses that ACK, its queue pair is gone when the message comes again,
+//! nobody answers, and whoever sent it is told "transport retry exceeded": both ends and the
+//! network did what they may. What both said does not tell that from a peer that never answered;
+//! the captures do (`check/last_ack.rs`).
 
 use crate::{process::Ended, scenario::Side};
 
@@ -12,7 +13,8 @@ const KILLED: i32 = 137;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parting {
     pub(crate) left_behind: Side,
-    /// When the other one was seen to have ended, since the epoch: some time after its queue pairs were gone.
+    /// When the other one was seen to have ended, since the epoch: some time after its queue pairs
+    /// were gone.
     pub(crate) other_ended_ns: u64,
 }
 
@@ -36,8 +38,8 @@ fn has_wrong_data(ended: &Ended) -> bool {
     ended.output.contains("invalid data")
 }
 
-/// Nobody answered it for as often as it asked. Of rxe a retry count of 7, which all these programs ask for, never runs out, so that they are
-/// stopped while they wait.
+/// Nobody answered it for as often as it asked. Of rxe a retry count of 7, which all these programs
+/// ask for, never runs out, so that they are stopped while they wait.
 fn has_given_up(side: Side, ended: &Ended) -> bool {
     let is_told = ["transport retry counter exceeded", "Failed status 12"].iter().any(|it| ended.output.contains(it));
     !has_wrong_data(ended) && ((ended.code != 0 && is_told) || (side == Side::Rxe && ended.code == KILLED))

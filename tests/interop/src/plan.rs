@@ -1,6 +1,7 @@
-//! Which scenarios are run: every value of every dimension, and every two values of different dimensions together at least once, where they
-//! can be (a covering array of strength two). Made by taking, again and again, the combination that brings most pairs that are new:
-//! the same list each time.
+//! Which scenarios are run: every value of every dimension, and every two values of different
+//! dimensions together at least once, where they can be (a covering array of strength two). Made by
+//! taking, again and again, the combination that brings most pairs that are new: the same list each
+//! time.
 
 use std::collections::BTreeSet;
 
@@ -107,7 +108,8 @@ pub(crate) fn all() -> Vec<Scenario> {
     let mut all = Vec::new();
     for what in QUESTIONS {
         for client in Side::BOTH {
-            // Every operation over every network: what the differences between the two are found in.
+            // Every operation over every network: what the differences between the two are found
+            // in.
             let networks = if what == "operations" { &Network::ALL[..] } else { &Network::ALL[..1] };
             all.extend(
                 networks
@@ -119,7 +121,8 @@ pub(crate) fn all() -> Vec<Scenario> {
     all.extend(covering());
     all.push(Scenario::plain(Run::Client, Side::Roced));
     all.push(Scenario { harm: Some((Harm::Drop, "2%")), ..Scenario::plain(Run::Client, Side::Roced) });
-    // Last: whatever a new guest does not bring back would show in what comes after, so each is followed by one more.
+    // Last: whatever a new guest does not bring back would show in what comes after, so each is
+    // followed by one more.
     for client in Side::BOTH {
         all.push(Scenario::plain(Run::Reboot, client));
         all.push(Scenario::plain(Run::Stock(Stock::RcPingpong), client));
@@ -155,7 +158,8 @@ pub(crate) fn short() -> Vec<Scenario> {
 mod tests {
     use super::*;
 
-    /// By another way than they are chosen by: every two values for which some possible combination exists.
+    /// By another way than they are chosen by: every two values for which some possible combination
+    /// exists.
     #[test]
     fn every_pair_that_is_possible_is_run() {
         let run = covering();

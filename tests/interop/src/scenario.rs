@@ -1,4 +1,5 @@
-//! What is run: a program of the distribution or a question of our own, who asks, over what network, and what goes wrong on the way.
+//! What is run: a program of the distribution or a question of our own, who asks, over what
+//! network, and what goes wrong on the way.
 
 use std::fmt;
 
@@ -259,7 +260,8 @@ impl Scenario {
         matches!(self.harm, Some((Harm::Drop | Harm::Corrupt, _)))
     }
 
-    /// Whether there must be frames of that side: the client always asks; whom it asks without a promise to be answered may be silent.
+    /// Whether there must be frames of that side: the client always asks; whom it asks without a
+    /// promise to be answered may be silent.
     pub(crate) fn speaks(&self, side: Side) -> bool {
         let is_answered = match self.run {
             Run::Stock(stock) => stock.is_answered(),

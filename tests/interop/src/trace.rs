@@ -1,5 +1,6 @@
-//! What was captured at one port of the switch: what one side sent, and what it was sent, as a list. Read by fixed places and
-//! without a line of roced's own parser: Ethernet, IPv4 without options or IPv6, UDP, BTH and what the opcode demands.
+//! What was captured at one port of the switch: what one side sent, and what it was sent, as a
+//! list. Read by fixed places and without a line of roced's own parser: Ethernet, IPv4 without
+//! options or IPv6, UDP, BTH and what the opcode demands.
 
 use std::{
     collections::BTreeSet,
@@ -96,7 +97,8 @@ pub(crate) struct Ip {
     pub(crate) flow_label: u32,
 }
 
-/// The frames of a capture. `rxe_mac` says which are rxe's; `damaged` are the numbers of those whose ICRC does not hold.
+/// The frames of a capture. `rxe_mac` says which are rxe's; `damaged` are the numbers of those
+/// whose ICRC does not hold.
 pub(crate) fn read(file: &Path, rxe_mac: [u8; 6], damaged: &BTreeSet<usize>) -> Result<Vec<Seen>> {
     let mut reader = PcapReader::new(File::open(file).with_context(|| file.display().to_string())?)?;
     let mut frames = Vec::new();
@@ -208,7 +210,8 @@ fn parse(frame: &[u8]) -> Option<Seen> {
     })
 }
 
-/// Of an opcode: service, kind, begins a message, ends it, has immediate data, bytes of extension headers (IBTA v1 table 38).
+/// Of an opcode: service, kind, begins a message, ends it, has immediate data, bytes of extension
+/// headers (IBTA v1 table 38).
 fn describe(opcode: u8) -> Option<(Service, Kind, bool, bool, bool, usize)> {
     let service = match opcode >> 5 {
         0 => Service::Rc,

@@ -1,4 +1,5 @@
-//! What others say of a scenario's captures: tshark, an ICRC in Python, and the rules of the transport in `check`.
+//! What others say of a scenario's captures: tshark, an ICRC in Python, and the rules of the
+//! transport in `check`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,7 +43,8 @@ impl Verdict {
     }
 }
 
-/// Looks at both captures in `folder`. Without `mtu` each connection's is that of its longest packet.
+/// Looks at both captures in `folder`. Without `mtu` each connection's is that of its longest
+/// packet.
 pub(crate) fn verify(mtu: Option<u32>, folder: &Path) -> Result<Verdict> {
     let mut verdict = Verdict::default();
     let mut ports = [Vec::new(), Vec::new()];
@@ -109,7 +111,8 @@ fn dissect(file: &Path, side: Side) -> Result<Vec<String>> {
     }
     tshark.arg("-r").arg(file).args(["-Y", &filter, "-T", "fields", "-e", "frame.number", "-e", "_ws.expert.message"]);
     let told = process::run(tshark, &file.with_extension("tshark"), LIMIT)?.success("tshark")?;
-    // A UDP checksum of zero over IPv6 is what annex A17 asks for; tshark knows only that IPv6 alone would not have it.
+    // A UDP checksum of zero over IPv6 is what annex A17 asks for; tshark knows only that IPv6
+    // alone would not have it.
     let complaints = told
         .lines()
         .filter(|line| !line.starts_with("Running as user") && !line.ends_with("\tIllegal checksum value (0)"));

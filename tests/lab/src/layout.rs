@@ -1,5 +1,6 @@
-//! What roced-lab and the BPF program agree on: the bytes of the config and the order of the counters. `faults.h` has the
-//! same facts, and the tests of `switch` run the program, so that a difference shows.
+//! What roced-lab and the BPF program agree on: the bytes of the config and the order of the
+//! counters. `faults.h` has the same facts, and the tests of `switch` run the program, so that a
+//! difference shows.
 
 use zerocopy::{FromZeros, Immutable, IntoBytes, KnownLayout};
 

@@ -1,7 +1,8 @@
 //! The box between the two hosts of the lab: faults on its ports. `scripts/lab` is the way in.
 //!
-//! A frame that arrives on a port is an skb there, for AF_XDP's transmit ends in one: so tc sees it, while on the hosts it
-//! passes tc by. `faults.bpf.c` runs on each port's ingress; [`switch`] sets what it does.
+//! A frame that arrives on a port is an skb there, for AF_XDP's transmit ends in one: so tc sees
+//! it, while on the hosts it passes tc by. `faults.bpf.c` runs on each port's ingress; [`switch`]
+//! sets what it does.
 
 pub mod layout;
 pub mod port;

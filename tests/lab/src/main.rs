@@ -49,8 +49,9 @@ enum Command {
         /// The two hosts: a port and the MAC address behind it.
         #[arg(long, value_name = "PORT=MAC", hide = true, required = true, num_args = 1)]
         host: Vec<Host>,
-        /// Recorded frames follow on every N-th live frame to the same host. What is answered is a live frame, too: with N below
-        /// about four times the burst the answers alone would keep it going.
+        /// Recorded frames follow on every N-th live frame to the same host. What is answered is a
+        /// live frame, too: with N below about four times the burst the answers alone would keep it
+        /// going.
         #[arg(long, value_name = "N", default_value = "8")]
         every: NonZeroU32,
         /// So many recorded frames follow at a time, in the order in which they were recorded.
@@ -65,7 +66,8 @@ enum Command {
     },
 }
 
-/// What shall happen to RoCE frames, in either direction. Takes the place of all that was set before.
+/// What shall happen to RoCE frames, in either direction. Takes the place of all that was set
+/// before.
 #[derive(Args)]
 struct FaultArguments {
     /// Share of frames that get lost: 0.01 or 1%.
@@ -77,7 +79,8 @@ struct FaultArguments {
     /// Share of frames that arrive with a byte under the ICRC changed.
     #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "0")]
     corrupt: f64,
-    /// Act once, on the N-th frame of an opcode from now on: rc_write_last:1:drop, 0x11:3:duplicate. May be repeated.
+    /// Act once, on the N-th frame of an opcode from now on: rc_write_last:1:drop,
+    /// 0x11:3:duplicate. May be repeated.
     #[arg(long, value_name = "OPCODE:N:ACTION")]
     nth: Vec<Rule>,
     /// Let every frame arrive on this RX queue of the host, as a NIC does that hashes it there.

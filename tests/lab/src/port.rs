@@ -1,4 +1,5 @@
-//! A port of the switch as a packet socket: RoCE frames that arrive there, and frames that leave there.
+//! A port of the switch as a packet socket: RoCE frames that arrive there, and frames that leave
+//! there.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
@@ -14,7 +15,8 @@ use nix::{
 use roced_shared::ids::Qpn;
 use roced_transport::wire::frame::dest_qpn;
 
-/// What the socket holds of frames that were not looked at yet, bytes. A guess; those that do not fit are not looked at.
+/// What the socket holds of frames that were not looked at yet, bytes. A guess; those that do not
+/// fit are not looked at.
 const RECEIVE_BYTES: usize = 64 << 20;
 
 /// Ethernet with two tags, the longest IP header, UDP and BTH.

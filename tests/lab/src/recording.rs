@@ -16,7 +16,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Reads a pcap: the recording of each of `hosts`, which are MAC addresses, and how many RoCE frames were for none of them.
+    /// Reads a pcap: the recording of each of `hosts`, which are MAC addresses, and how many RoCE
+    /// frames were for none of them.
     ///
     /// # Errors
     /// No such file; not a pcap; frames that were not recorded whole.
@@ -64,9 +65,10 @@ impl Recording {
         self.frames.is_empty()
     }
 
-    /// The next `many` frames for a queue pair, which followed one another when they were recorded, and whether they are for that
-    /// queue pair: when none was recorded for it they are for any. Each call begins far from where the one before began, so
-    /// that the distances to what passes meanwhile are spread over all that there are.
+    /// The next `many` frames for a queue pair, which followed one another when they were recorded,
+    /// and whether they are for that queue pair: when none was recorded for it they are for any.
+    /// Each call begins far from where the one before began, so that the distances to what passes
+    /// meanwhile are spread over all that there are.
     pub fn next(&mut self, qpn: Qpn, many: usize) -> (bool, impl Iterator<Item = &[u8]>) {
         let (same, walk) = match self.by_qpn.get_mut(&qpn.get()) {
             Some(walk) => (true, walk),
@@ -91,8 +93,8 @@ impl Walk {
         Self { stops: Vec::new(), leap: 0, next: 0 }
     }
 
-    /// All stops are known. A leap of the golden section spreads the first few as evenly as the first many; with no factor in common
-    /// it misses none.
+    /// All stops are known. A leap of the golden section spreads the first few as evenly as the
+    /// first many; with no factor in common it misses none.
     fn spread(&mut self) {
         let count = self.stops.len();
         let golden = count * 618 / 1000;

@@ -1,5 +1,5 @@
-//! Replaying a recording into the running network: what a switch does that kept frames back, from an earlier life of the same
-//! connections or of others.
+//! Replaying a recording into the running network: what a switch does that kept frames back, from
+//! an earlier life of the same connections or of others.
 //!
 //! ```text
 //!   port of host a ── live frame for queue pair Q of b, the N-th ──► recorded frames that were for Q, `delay` later ──► port of host b

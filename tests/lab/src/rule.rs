@@ -77,7 +77,8 @@ fn parse_opcode(text: &str) -> Result<Opcode, Error> {
     })
 }
 
-/// `rc_send_last_imm`, `rc_read_response_only`, `rc_ack`: what the opcode table says about an opcode, as one word.
+/// `rc_send_last_imm`, `rc_read_response_only`, `rc_ack`: what the opcode table says about an
+/// opcode, as one word.
 fn name(opcode: Opcode, info: &OpcodeInfo) -> String {
     let mut name = format!("{:?}", info.service).to_lowercase();
     for letter in format!("{:?}", info.operation).chars() {

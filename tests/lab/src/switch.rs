@@ -1,7 +1,8 @@
 //! The program on the ports: loading it once, finding it again later.
 //!
-//! Nothing of it lives anywhere but on the ports: no process, no pin. A later command asks a port for the program's id and
-//! the program for its maps, and when the ports go, program and maps go with them.
+//! Nothing of it lives anywhere but on the ports: no process, no pin. A later command asks a port
+//! for the program's id and the program for its maps, and when the ports go, program and maps go
+//! with them.
 
 use std::{collections::BTreeMap, ffi::OsStr, io, os::fd::AsFd as _};
 
@@ -263,7 +264,8 @@ mod tests {
         assert_eq!(bench.count("dropped"), 2);
     }
 
-    /// Made of a frame of RoCEv2 over IPv6: a GRH differs from its header in the next header and in what it counts.
+    /// Made of a frame of RoCEv2 over IPv6: a GRH differs from its header in the next header and in
+    /// what it counts.
     #[test]
     fn rocev1_is_roce() {
         let Some(mut bench) = Bench::new() else { return };

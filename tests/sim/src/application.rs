@@ -1,4 +1,5 @@
-//! What applications do: post work and receives while a connection is open, and see to it that it ends.
+//! What applications do: post work and receives while a connection is open, and see to it that it
+//! ends.
 
 use roced_shared::{
     abi::wqe::{SendOp, Sge, send_flags},
@@ -275,7 +276,8 @@ impl World {
         }
     }
 
-    /// Queue pairs of the other host that take datagrams, with their Q_Keys, and others that do not, one of them not there.
+    /// Queue pairs of the other host that take datagrams, with their Q_Keys, and others that do
+    /// not, one of them not there.
     fn others(&self, host: usize) -> (Vec<(u32, u32)>, Vec<u32>) {
         let (mut partners, mut strangers) = (Vec::new(), vec![host::qpn(1 - host, host::QPS_MAX - 1).get()]);
         for Connection { ends, settings, .. } in &self.model.connections {
@@ -343,7 +345,8 @@ impl World {
     }
 }
 
-/// The local side of a message: source memory, or the sink for what a READ or atomic operation brings.
+/// The local side of a message: source memory, or the sink for what a READ or atomic operation
+/// brings.
 fn fill_sges<'s>(sges: &'s mut [Sge; 32], message: &Message, host: usize, reuse_at: usize) -> &'s [Sge] {
     let (pieces, base) = match message.kind.brings() {
         true => (&message.into, SINK_VA),

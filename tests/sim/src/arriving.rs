@@ -1,5 +1,5 @@
-//! What a frame must do that nobody answers, from the moment that an endpoint is given it until it gives it back: these bytes to
-//! that place and this completion, or nothing.
+//! What a frame must do that nobody answers, from the moment that an endpoint is given it until it
+//! gives it back: these bytes to that place and this completion, or nothing.
 
 use std::fmt;
 
@@ -21,7 +21,8 @@ pub(crate) struct Arriving {
     /// The checker that has something to say when it does what it must not.
     checker: &'static str,
     psn: u32,
-    /// Its bytes, and their place: from byte `start` of these pieces on. None when it must do nothing.
+    /// Its bytes, and their place: from byte `start` of these pieces on. None when it must do
+    /// nothing.
     bytes: Vec<u8>,
     into: Pieces,
     start: u32,

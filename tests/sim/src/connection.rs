@@ -64,7 +64,8 @@ impl Settings {
         Self { service, ipv6, signal_all, inline_bytes, sges, window, credits, ..self }
     }
 
-    /// The ACK timeout in nanoseconds: 4.096 us * 2^code (IBTA v1 9.7.6.1.3), and not less than that of code 12.
+    /// The ACK timeout in nanoseconds: 4.096 us * 2^code (IBTA v1 9.7.6.1.3), and not less than
+    /// that of code 12.
     pub(crate) fn ack_timeout(&self) -> u64 {
         4096 << self.timeout.max(12)
     }
@@ -77,7 +78,8 @@ pub(crate) struct End {
     /// Its requests.
     pub(crate) stream: Stream,
     pub(crate) receives: Receives,
-    /// It takes receives from its host's shared queue instead; the one that it has; it was told that it takes no more.
+    /// It takes receives from its host's shared queue instead; the one that it has; it was told
+    /// that it takes no more.
     pub(crate) is_shared: bool,
     pub(crate) taken: Option<Receive>,
     pub(crate) last_wqe: bool,
@@ -114,7 +116,8 @@ pub(crate) struct End {
     pub(crate) reset_at: Option<u64>,
     /// Since when it doubts answers and requests from the port of a past life.
     pub(crate) doubts_since: [Option<u64>; 2],
-    /// It posts sends again at this moment: nobody answers it, or its application waits for something else.
+    /// It posts sends again at this moment: nobody answers it, or its application waits for
+    /// something else.
     pub(crate) send_at: u64,
     /// When it posts receives again, if it lacks some.
     pub(crate) receive_at: u64,

@@ -1,7 +1,8 @@
-//! Memory that its application changes all the time: each word of eight bytes counts up between any two calls of the engine, all
-//! words together. A READ of it tells when it was executed.
+//! Memory that its application changes all the time: each word of eight bytes counts up between any
+//! two calls of the engine, all words together. A READ of it tells when it was executed.
 //!
-//! A word is its own place in the top 16 bits and the count in the rest, so that bytes of another place are seen, too.
+//! A word is its own place in the top 16 bits and the count in the rest, so that bytes of another
+//! place are seen, too.
 
 /// Bytes of it.
 pub(crate) const COUNTING_BYTES: u32 = 64 << 10;

@@ -1,7 +1,7 @@
 //! Applications that drain a send queue, change what may be changed then, and go on: RTS, SQD, RTS.
 //!
-//! While one end is in SQD its peer goes on; a new depth for the peer's READs and atomic operations must not forget those that were
-//! answered, for an answer may be lost on its way.
+//! While one end is in SQD its peer goes on; a new depth for the peer's READs and atomic operations
+//! must not forget those that were answered, for an answer may be lost on its way.
 
 use roced_shared::{
     abi::control::{QpAttributes, attribute, state},

@@ -1,8 +1,11 @@
-//! Frames of earlier lives of a connection: what the network kept of them, and when it may bring them.
+//! Frames of earlier lives of a connection: what the network kept of them, and when it may bring
+//! them.
 //!
-//! A slot's connection lives several times, and two of its lives may have the same queue pair numbers: both queue pairs went through
-//! RESET, or others were made under the numbers. What the network kept of one life then finds a queue pair in the next. Nothing of
-//! it may be taken for a frame of the later life, as far as any implementation could know that. There are two kinds of hosts:
+//! A slot's connection lives several times, and two of its lives may have the same queue pair
+//! numbers: both queue pairs went through RESET, or others were made under the numbers. What the
+//! network kept of one life then finds a queue pair in the next. Nothing of it may be taken for a
+//! frame of the later life, as far as any implementation could know that. There are two kinds of
+//! hosts:
 //!
 //! | its frames leave | what the network may bring of them |
 //! |---|---|
@@ -21,10 +24,12 @@ use crate::{
     world::World,
 };
 
-/// How long after its life a frame may come to a queue pair that cannot know it by its port: half of what a network may keep it.
+/// How long after its life a frame may come to a queue pair that cannot know it by its port: half
+/// of what a network may keep it.
 const QUARANTINE: u64 = 1_000_000_000;
 
-/// So far behind what it expects, at the least, the receiver of an unreliable connection knows a packet for a late one.
+/// So far behind what it expects, at the least, the receiver of an unreliable connection knows a
+/// packet for a late one.
 const LATE_PSNS: u64 = 1 << 15;
 
 /// Frames that are kept of one slot's lives.
@@ -36,7 +41,8 @@ const DOUBT: u64 = 2_000_000;
 /// Lives whose ports a queue pair remembers.
 const PAST: usize = 4;
 
-/// Retries that a connection must have left over for frames of earlier lives: each of them may cost one.
+/// Retries that a connection must have left over for frames of earlier lives: each of them may cost
+/// one.
 const RETRIES: u32 = 4;
 
 /// A frame that the network kept.
@@ -151,7 +157,8 @@ impl Earlier {
         random.pick(&[Rebirth::Reset, Rebirth::Reset, Rebirth::SameNumbers, Rebirth::NewNumbers])
     }
 
-    /// The first PSNs of a slot's next life, of the requests of either host. `before` are those of its last.
+    /// The first PSNs of a slot's next life, of the requests of either host. `before` are those of
+    /// its last.
     pub(crate) fn psns(&self, random: &mut Random, slot: usize, before: Option<[u32; 2]>) -> [u32; 2] {
         match (self.first_psns, before) {
             (FirstPsns::Zero, _) if self.is_on() => return [0; 2],
@@ -218,14 +225,16 @@ impl Earlier {
         }
     }
 
-    /// Whether it cannot be said what the queue pairs of a connection that ends now know of ports that stay the same.
+    /// Whether it cannot be said what the queue pairs of a connection that ends now know of ports
+    /// that stay the same.
     pub(crate) fn is_uncertain(&self, connection: &mut Connection) -> bool {
         [(0, true), (0, false), (1, true), (1, false)].into_iter().any(|(from, is_request)| {
             !self.changes_port[from] && connection.knows_port(from, is_request) == Port::Perhaps
         })
     }
 
-    /// A packet of this life is dropped: its port is that of the life before, and may be that of this one.
+    /// A packet of this life is dropped: its port is that of the life before, and may be that of
+    /// this one.
     pub(crate) fn doubts_live(&self, connection: &mut Connection, to: usize, seen: &Seen<'_>, now: u64) -> bool {
         let is_request = seen.is_request();
         let of_side =
@@ -234,7 +243,8 @@ impl Earlier {
         is_second && connection.doubts(to, seen, now)
     }
 
-    /// A connection's next life is the second of a queue pair whose peer keeps its port: its begin costs a retry.
+    /// A connection's next life is the second of a queue pair whose peer keeps its port: its begin
+    /// costs a retry.
     pub(crate) fn will_doubt(&self, slot: usize) -> bool {
         self.past.iter().any(|past| past.slot == slot && !self.changes_port[past.from])
     }
@@ -258,7 +268,8 @@ impl Earlier {
         }
     }
 
-    /// Draws a frame of an earlier life for a queue pair of host `to` that expects requests and answers with these PSNs.
+    /// Draws a frame of an earlier life for a queue pair of host `to` that expects requests and
+    /// answers with these PSNs.
     fn choose(&self, random: &mut Random, connection: &Connection, to: usize) -> Option<&Kept> {
         let [requests, answers] = [connection.ends[1 - to].stream.covered, connection.ends[to].stream.una];
         let ahead = |kept: &Kept| {
@@ -305,7 +316,8 @@ impl World {
         self.network.bring(self.now + 1 + self.random.pick(&[0, 5_000, 50_000]), arrival);
     }
 
-    /// Whether the network may bring that frame to where another life is now; what is expected of it is noted if so.
+    /// Whether the network may bring that frame to where another life is now; what is expected of
+    /// it is noted if so.
     pub(crate) fn admits_earlier(&mut self, to: usize, at: usize, seen: &Seen<'_>, life: Option<u32>) -> Admission {
         let Some(qp) = self.endpoints[to].qp(roced_shared::ids::Qpn::from_wire(seen.dest_qpn)) else {
             return Admission::Taken;
@@ -315,7 +327,8 @@ impl World {
             return Admission::Taken;
         }
         let connection = &mut self.model.connections[at];
-        // What cannot be told by its port must be gone soon, and its receiver must know that there was a life before.
+        // What cannot be told by its port must be gone soon, and its receiver must know that there
+        // was a life before.
         let kept = self.earlier.kept.iter().find(|kept| Some(kept.life) == life);
         let ended = kept.map(|kept| kept.ended);
         let is_fresh =
@@ -324,7 +337,8 @@ impl World {
             return Admission::Taken;
         }
         if seen.service == Service::Unreliable {
-            // Nothing but its PSN tells what the receiver of an unreliable connection takes: what is not far behind is late.
+            // Nothing but its PSN tells what the receiver of an unreliable connection takes: what
+            // is not far behind is late.
             let stream = &connection.ends[1 - to].stream;
             let is_late =
                 (stream.inbox.expected - LATE_PSNS..stream.inbox.expected).contains(&stream.unwrap_psn(seen.psn));
@@ -355,8 +369,8 @@ impl World {
 }
 
 impl Connection {
-    /// A packet from a past life's port is dropped at this moment, if nothing was taken in this life. The first begins the doubt, and
-    /// is a reason for a NAK at its end.
+    /// A packet from a past life's port is dropped at this moment, if nothing was taken in this
+    /// life. The first begins the doubt, and is a reason for a NAK at its end.
     fn doubts(&mut self, to: usize, seen: &Seen<'_>, now: u64) -> bool {
         let is_request = seen.is_request();
         let requester = if is_request { 1 - to } else { to };
@@ -411,7 +425,8 @@ impl Model {
             if stream.settings.retry_cnt < RETRIES || psn <= high {
                 return false;
             }
-            // Where a key is being made invalid it is complained of when all that was held meanwhile is executed.
+            // Where a key is being made invalid it is complained of when all that was held
+            // meanwhile is executed.
             let high = if stream.is_invalidating(psn) { psn } else { high };
             stream.provoked.push((low, high));
         }
@@ -445,7 +460,8 @@ impl Stream {
         if self.disturbed_by_answer == Some(oldest) {
             return false;
         }
-        // Go-back-N believes it, but for answers behind a READ or an atomic operation that has none: that is asked for again.
+        // Go-back-N believes it, but for answers behind a READ or an atomic operation that has
+        // none: that is asked for again.
         let waits =
             self.find(oldest).and_then(|(id, _)| self.message(id)).is_some_and(|message| message.kind.wants_answer());
         let believed = self.una != oldest || !waits || psn == oldest || syndrome > 0x60 || syndrome >> 5 == 1;

@@ -72,8 +72,8 @@ pub(crate) struct Weather {
 }
 
 impl Weather {
-    /// One seed in six is calm, or has earlier lives or several paths and nothing else; the others have each fault or not, at their
-    /// own rate.
+    /// One seed in six is calm, or has earlier lives or several paths and nothing else; the others
+    /// have each fault or not, at their own rate.
     pub(crate) fn forecast(random: &mut Random) -> Self {
         if random.one_in(6) {
             let calm = Self { mtu_change: 500_000, ..Self::default() };
@@ -83,7 +83,8 @@ impl Weather {
                 _ => Self { multipath: random.pick(&[5_000, 1_000_000, 1_000_000]), ..calm },
             };
         }
-        // Few seeds have all: what two faults do together is seen best when a third does not hide it.
+        // Few seeds have all: what two faults do together is seen best when a third does not hide
+        // it.
         let keep = random.pick(&[2, 3, 4, 6]);
         let mut rate = |rates: &[u32]| if random.one_in(6 / keep.min(5) + 1) { random.pick(rates) } else { 0 };
         Self {

@@ -1,5 +1,6 @@
-//! A small parser of its own, so that no checker believes what the engine's parser says. It takes what the engine sends apart by
-//! fixed places: Ethernet, IPv4 without options or IPv6, UDP, BTH and what the opcode demands.
+//! A small parser of its own, so that no checker believes what the engine's parser says. It takes
+//! what the engine sends apart by fixed places: Ethernet, IPv4 without options or IPv6, UDP, BTH
+//! and what the opcode demands.
 
 use crate::service::Service;
 
@@ -88,7 +89,8 @@ pub(crate) fn bth_at(frame: &[u8]) -> usize {
     14 + if frame[12] == 0x08 { 20 } else { 40 } + 8
 }
 
-/// What a receiver of this frame finds in front of a datagram: an IPv6 header, or an IPv4 header behind zeros (annex A17).
+/// What a receiver of this frame finds in front of a datagram: an IPv6 header, or an IPv4 header
+/// behind zeros (annex A17).
 pub(crate) fn grh(frame: &[u8]) -> [u8; 40] {
     let ip = &frame[14..bth_at(frame) - 8];
     let mut grh = [0; 40];
@@ -134,7 +136,8 @@ const fn describe(opcode: u8) -> Option<(Kind, bool, bool, bool, bool, bool)> {
     })
 }
 
-/// Kind of the packets of an opcode of a reliable connection, and whether they begin and end a message.
+/// Kind of the packets of an opcode of a reliable connection, and whether they begin and end a
+/// message.
 pub(crate) const fn kind(opcode: u8) -> Option<(Kind, bool, bool)> {
     match describe(opcode) {
         Some((kind, begins, ends, ..)) => Some((kind, begins, ends)),

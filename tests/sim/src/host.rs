@@ -1,4 +1,5 @@
-//! What a host is made of besides its model: addresses, memory regions, queue pairs as a client takes them to RTS.
+//! What a host is made of besides its model: addresses, memory regions, queue pairs as a client
+//! takes them to RTS.
 
 use roced_shared::{
     abi::{
@@ -103,7 +104,8 @@ pub(crate) const BEARING: RecoveryConfig = RecoveryConfig {
     out_of_order_packets: 1_024,
 };
 
-/// How a host makes good what is lost: one in three as go-back-N does; the others with room for few packets or many.
+/// How a host makes good what is lost: one in three as go-back-N does; the others with room for few
+/// packets or many.
 pub(crate) fn draw_recovery(random: &mut Random) -> RecoveryConfig {
     RecoveryConfig {
         kind: if random.one_in(3) { Recovery::GoBackN } else { Recovery::Selective },
@@ -209,7 +211,8 @@ fn attributes(host: usize, peer: u32, settings: &Settings, psns: [u32; 2]) -> Qp
     }
 }
 
-/// Takes a queue pair to RTR, or to RTS if it sends datagrams. Its frames leave from that UDP source port.
+/// Takes a queue pair to RTR, or to RTS if it sends datagrams. Its frames leave from that UDP
+/// source port.
 ///
 /// `slot` is the number of its address handle, if it sends datagrams.
 pub(crate) fn connect(

@@ -36,7 +36,8 @@ impl World {
         }
     }
 
-    /// A queue pair's life is over: what it wanted of keys is not done any more. If it went through RESET it hears late that it was.
+    /// A queue pair's life is over: what it wanted of keys is not done any more. If it went through
+    /// RESET it hears late that it was.
     pub(crate) fn forget_changes(&mut self, at: usize, qpn: Qpn, was_reset: bool) {
         let is_of = |(_, host, change, _): &(u64, usize, KeyChange, bool)| *host == at && change.qpn == qpn;
         self.changing.retain(|change| was_reset || !is_of(change));
@@ -117,7 +118,8 @@ impl World {
             stream.messages.iter().any(|message| message.may_fail && arrived(message.first, message.end()));
     }
 
-    /// Another key opens a slot's sink, to that queue pair's peer; gives the generation of the one that does no more.
+    /// Another key opens a slot's sink, to that queue pair's peer; gives the generation of the one
+    /// that does no more.
     pub(crate) fn renew_key(&mut self, at: usize, slot: usize, owner: Qpn) -> u32 {
         let slots = self.model.hosts[at].generations.len();
         let generation = self.model.hosts[at].generations[slot];

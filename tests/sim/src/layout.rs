@@ -9,8 +9,8 @@
 //!   behind all slots: | buffers of the shared receive queue |
 //! ```
 //!
-//! A slot has a key of its own over its part of the sink that is taken back now and then; each such key opens a region of another
-//! number, so that whoever uses an old one is seen.
+//! A slot has a key of its own over its part of the sink that is taken back now and then; each such
+//! key opens a region of another number, so that whoever uses an old one is seen.
 
 use roced_shared::ids::{MemoryObjectId, Pdn};
 

@@ -6,9 +6,10 @@
 //!                                          └───────────── checkers (check/, message by message) ───┘
 //! ```
 //!
-//! A seed decides everything: connections and their settings, what applications ask for, what the network does to each frame.
-//! Time is virtual; nothing else is simulated: the engine is the one that ships. The model of an application knows for each work
-//! request which packets it must become, which bytes must reach which place in which order, and how it must end; the checkers
+//! A seed decides everything: connections and their settings, what applications ask for, what the
+//! network does to each frame. Time is virtual; nothing else is simulated: the engine is the one
+//! that ships. The model of an application knows for each work request which packets it must
+//! become, which bytes must reach which place in which order, and how it must end; the checkers
 //! compare that with what leaves the endpoints, what reaches them, and what they say.
 
 mod application;
@@ -79,7 +80,8 @@ pub struct MakeOutcome {
     pub violation: Option<Violation>,
 }
 
-/// Runs a seed with a peer of another make, and the model beside the engine, to its end or to the first violation.
+/// Runs a seed with a peer of another make, and the model beside the engine, to its end or to the
+/// first violation.
 pub fn run_make(seed: u64, trace: bool) -> MakeOutcome {
     let (frames, make, violation) = makes::World::new(seed, trace).run();
     MakeOutcome { frames, make: Some(make), violation }

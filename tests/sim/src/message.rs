@@ -1,4 +1,5 @@
-//! One send work request, as the model knows it: what its packets are, where its bytes belong, how it must end.
+//! One send work request, as the model knows it: what its packets are, where its bytes belong, how
+//! it must end.
 
 use roced_transport::work::DatagramTo;
 
@@ -57,7 +58,8 @@ pub(crate) enum Expected {
     Sea,
     /// Words that count up, from this byte of the counting memory on.
     Counting(u32),
-    /// The message's bytes in the sea, which the SEND before it puts into the receive of that index.
+    /// The message's bytes in the sea, which the SEND before it puts into the receive of that
+    /// index.
     Receive(u64),
     /// The word that the atomic operation just before it leaves.
     Word,
@@ -88,7 +90,8 @@ pub(crate) struct Message {
     pub(crate) remote: u32,
     pub(crate) remote_va: u64,
     pub(crate) rkey: u32,
-    /// It makes `rkey` open nothing any more; the responder has seen to that (of LOCAL_INV: our own side).
+    /// It makes `rkey` open nothing any more; the responder has seen to that (of LOCAL_INV: our own
+    /// side).
     pub(crate) invalidates: bool,
     pub(crate) invalidated: bool,
     pub(crate) lkey: u32,

@@ -1,5 +1,6 @@
-//! What the applications of both hosts are: their memory, and everything that is known of their connections. The engine reaches
-//! it through [`AppView`]; each thing that it does there is checked at once.
+//! What the applications of both hosts are: their memory, and everything that is known of their
+//! connections. The engine reaches it through [`AppView`]; each thing that it does there is checked
+//! at once.
 
 use roced_shared::{
     abi::cqe::Cqe,
@@ -58,7 +59,8 @@ pub(crate) struct Model {
     pub(crate) served: Option<usize>,
     /// A frame that nobody answers and that an endpoint is being given.
     pub(crate) arriving: Option<Arriving>,
-    /// Sends that were completed in the call in which their last frame left: they are looked at when the frame was.
+    /// Sends that were completed in the call in which their last frame left: they are looked at
+    /// when the frame was.
     pub(crate) left: Vec<Cqe>,
     pub(crate) violation: Option<Violation>,
     /// Something completed since this was last taken.

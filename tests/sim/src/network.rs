@@ -31,7 +31,8 @@ const PATHS_MAX: usize = 4;
 struct Direction {
     /// On each path no frame but one that is overtaken arrives before this.
     latest: [u64; PATHS_MAX],
-    /// How much longer the paths take than the first, and how many there are. Until that moment frames are spread over all of them.
+    /// How much longer the paths take than the first, and how many there are. Until that moment
+    /// frames are spread over all of them.
     detours: [u64; PATHS_MAX],
     paths: u64,
     spread_until: u64,
@@ -59,8 +60,8 @@ pub(crate) struct Network {
     random: Random,
     delay: u64,
     jitter: u64,
-    /// What a link's rate makes of it: frames follow each other no closer than so many nanoseconds for each KiB. Without a rate what
-    /// left in one turn arrives in one turn.
+    /// What a link's rate makes of it: frames follow each other no closer than so many nanoseconds
+    /// for each KiB. Without a rate what left in one turn arrives in one turn.
     spacing: u64,
     /// Frames arrive at multiples of this: what arrives at once is one turn of the receiver.
     grid: u64,
@@ -129,7 +130,8 @@ impl Network {
         2 * self.delay
     }
 
-    /// Of two frames that leave one behind the other, so much later the first may arrive; `None` when faults have a part in it, too.
+    /// Of two frames that leave one behind the other, so much later the first may arrive; `None`
+    /// when faults have a part in it, too.
     pub(crate) fn disorder(&self) -> Option<u64> {
         let Weather { loss, burst_loss, duplicate, reorder, delay, corrupt, link_down, .. } = self.weather;
         let calm = loss + burst_loss + duplicate + reorder + delay + corrupt + link_down == 0;
@@ -292,7 +294,8 @@ impl Network {
         fate
     }
 
-    /// Changes one or two bytes from the PSN on: all of it is covered by the ICRC, and the frame still finds its queue pair.
+    /// Changes one or two bytes from the PSN on: all of it is covered by the ICRC, and the frame
+    /// still finds its queue pair.
     fn corrupt(&mut self, bytes: &mut [u8]) {
         let from = frame::bth_at(bytes) + 9;
         let places = (bytes.len() - from) as u64;

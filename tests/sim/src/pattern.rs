@@ -1,5 +1,6 @@
-//! The bytes that applications send: a fixed sea of noise in which each message is a few pieces, so that a model need not keep
-//! data, only where in the sea it comes from. Bytes from the wrong place, or of the wrong message, differ from the first on.
+//! The bytes that applications send: a fixed sea of noise in which each message is a few pieces, so
+//! that a model need not keep data, only where in the sea it comes from. Bytes from the wrong
+//! place, or of the wrong message, differ from the first on.
 
 use std::sync::OnceLock;
 

@@ -1,9 +1,10 @@
-//! Applications that use the memory of a message again as soon as the peer's application says that the message arrived, before any
-//! completion of their own says so.
+//! Applications that use the memory of a message again as soon as the peer's application says that
+//! the message arrived, before any completion of their own says so.
 //!
-//! Each slot of a host has source memory of its own with a key of its own. Messages from it ask the peer's application for an answer,
-//! a SEND the other way. When that is here the bytes are overwritten, or the region is deregistered and another is registered.
-//! What lies there is a stretch of the sea that moves with each version.
+//! Each slot of a host has source memory of its own with a key of its own. Messages from it ask the
+//! peer's application for an answer, a SEND the other way. When that is here the bytes are
+//! overwritten, or the region is deregistered and another is registered. What lies there is a
+//! stretch of the sea that moves with each version.
 
 use roced_transport::{
     endpoint::Endpoint,
@@ -58,7 +59,8 @@ impl Reuse {
 /// What one end knows of the messages whose memory it will use again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told {
-    /// The last message of the peer that has arrived here, as far as completed receives tell; what is sent from now on says so.
+    /// The last message of the peer that has arrived here, as far as completed receives tell; what
+    /// is sent from now on says so.
     pub(crate) heard: Option<u64>,
     /// The last message of its own that the peer has said to have.
     pub(crate) told: Option<u64>,
@@ -69,7 +71,8 @@ pub(crate) struct Told {
 }
 
 impl World {
-    /// Applications of a host have got what arrived: memory that is free by that is used again at once.
+    /// Applications of a host have got what arrived: memory that is free by that is used again at
+    /// once.
     pub(crate) fn reuse_memory(&mut self, at: usize, host: usize) {
         let end = &mut self.model.connections[at].ends[host];
         let Some(until) = end.told.until else { return };

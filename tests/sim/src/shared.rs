@@ -1,5 +1,6 @@
-//! A host's shared receive queue: many queue pairs take from it, each entry goes to one message, in the order in which they were
-//! posted. An entry is seen to be taken when its first byte is written, or when it completes without any.
+//! A host's shared receive queue: many queue pairs take from it, each entry goes to one message, in
+//! the order in which they were posted. An entry is seen to be taken when its first byte is
+//! written, or when it completes without any.
 
 use std::collections::VecDeque;
 
@@ -33,7 +34,8 @@ pub(crate) struct Shared {
     posted: u64,
     /// Buffers that wait for nothing.
     free: Vec<u32>,
-    /// Receives that its application keeps posted, how late it puts new ones there, and when it does.
+    /// Receives that its application keeps posted, how late it puts new ones there, and when it
+    /// does.
     depth: usize,
     late: u64,
     pub(crate) post_at: u64,

@@ -1,5 +1,6 @@
-//! All requests of one queue pair, from posted to completed, as an observer outside knows them: by the frames that leave and
-//! arrive, the bytes that reach memory, and the completions. The rules are in [`crate::check`], each file an `impl` of this.
+//! All requests of one queue pair, from posted to completed, as an observer outside knows them: by
+//! the frames that leave and arrive, the bytes that reach memory, and the completions. The rules
+//! are in [`crate::check`], each file an `impl` of this.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -29,7 +30,8 @@ pub(crate) struct Place {
     pub(crate) done: u32,
 }
 
-/// A request as the wire shows it, for the MSN: a message, or a part of a READ that was asked for at a time.
+/// A request as the wire shows it, for the MSN: a message, or a part of a READ that was asked for
+/// at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WireRequest {
     pub(crate) end: u64,
@@ -44,22 +46,26 @@ pub(crate) struct Stream {
     pub(crate) messages: VecDeque<Message>,
     /// Id of the first of `messages`.
     base: u64,
-    /// PSNs are counted without end here; the low 24 bits are on the wire. This one is behind all that was posted.
+    /// PSNs are counted without end here; the low 24 bits are on the wire. This one is behind all
+    /// that was posted.
     pub(crate) end: u64,
 
     // What the requester did.
     /// The PSN behind the highest that was sent.
     pub(crate) frontier: u64,
-    /// The oldest that no answer has acknowledged to it, if it keeps answers that come before their turn; and if it keeps none. What
-    /// it believes lies between the two: where they differ it has the benefit of the doubt.
+    /// The oldest that no answer has acknowledged to it, if it keeps answers that come before their
+    /// turn; and if it keeps none. What it believes lies between the two: where they differ it has
+    /// the benefit of the doubt.
     pub(crate) una: u64,
     pub(crate) una_at_least: u64,
     /// The oldest of all was sent again as a question.
     pub(crate) asked_by_oldest: bool,
-    /// All before this is acknowledged, but for READs and atomic operations; PSNs of their answers that came, from `una` on.
+    /// All before this is acknowledged, but for READs and atomic operations; PSNs of their answers
+    /// that came, from `una` on.
     pub(crate) acknowledged: u64,
     pub(crate) answered: BTreeSet<u64>,
-    /// Since it went forward: how often the oldest PSN was sent, when that last counted, and RNR NAKs.
+    /// Since it went forward: how often the oldest PSN was sent, when that last counted, and RNR
+    /// NAKs.
     pub(crate) attempts: u32,
     pub(crate) attempted_at: u64,
     pub(crate) rnr_naks: u32,
@@ -67,7 +73,8 @@ pub(crate) struct Stream {
     pub(crate) rnr_behind: Option<u64>,
     /// PSNs of the sequence NAKs that reached it.
     pub(crate) naks_heard: BTreeSet<u64>,
-    /// PSNs of frames of either direction that the network did something to, from the oldest unacknowledged on.
+    /// PSNs of frames of either direction that the network did something to, from the oldest
+    /// unacknowledged on.
     pub(crate) disturbed: Vec<u64>,
     /// No answer comes sooner than this, in nanoseconds.
     pub(crate) round_trip: u64,
@@ -81,7 +88,8 @@ pub(crate) struct Stream {
     /// The ACK timer cannot have begun before this moment.
     pub(crate) timer_from: u64,
     pub(crate) timeouts: u64,
-    /// The ACK timer ran out since the last progress; or the peer made a key invalid, and answered nobody meanwhile.
+    /// The ACK timer ran out since the last progress; or the peer made a key invalid, and answered
+    /// nobody meanwhile.
     pub(crate) timed_out: bool,
     pub(crate) peer_was_slow: bool,
     /// Its send queue is drained: nothing begins.
@@ -103,13 +111,15 @@ pub(crate) struct Stream {
     /// What came while a key was being made invalid lies before this, and may have been dropped.
     pub(crate) meanwhile: u64,
     pub(crate) beyond: Vec<(u64, u64)>,
-    /// The message that is executed next, as far as memory shows, and the PSN behind the last packet that wrote.
+    /// The message that is executed next, as far as memory shows, and the PSN behind the last
+    /// packet that wrote.
     pub(crate) executed: Place,
     pub(crate) written: u64,
     pub(crate) last_ack: Option<u64>,
     pub(crate) last_nak: Option<u64>,
     pub(crate) requests: VecDeque<WireRequest>,
-    /// PSNs behind which an answer may end because a part of a READ was asked for again: the last of them.
+    /// PSNs behind which an answer may end because a part of a READ was asked for again: the last
+    /// of them.
     pub(crate) part_ends: BTreeSet<u64>,
     /// Requests before the first of `requests`.
     pub(crate) requests_base: u64,
@@ -128,8 +138,9 @@ pub(crate) struct Stream {
     // Frames of earlier lives.
     /// The PSN of the first request.
     pub(crate) start: u64,
-    /// Each request of an earlier life that came, and was not behind all that was executed, is a reason for a NAK of the PSN that was
-    /// expected then: one from the first of these to the second.
+    /// Each request of an earlier life that came, and was not behind all that was executed, is a
+    /// reason for a NAK of the PSN that was expected then: one from the first of these to the
+    /// second.
     pub(crate) provoked: Vec<(u64, u64)>,
     /// The oldest unacknowledged PSN when an answer of an earlier life came for what was in flight.
     pub(crate) disturbed_by_answer: Option<u64>,
@@ -139,12 +150,15 @@ pub(crate) struct Stream {
     pub(crate) is_disturbed: bool,
     /// The peer has failed, may have, or is not there.
     pub(crate) is_unheard: bool,
-    /// Packets that may be sent again for what the responder said, and those that were for no such reason.
+    /// Packets that may be sent again for what the responder said, and those that were for no such
+    /// reason.
     pub(crate) asked_again: u64,
     pub(crate) unasked: u64,
-    /// Where frames take several paths whose difference the receiver bears: from this PSN on none is sent again.
+    /// Where frames take several paths whose difference the receiver bears: from this PSN on none
+    /// is sent again.
     pub(crate) borne_from: Option<u64>,
-    /// An answer that was dropped counts as lost: it came before any of this life was taken, or was another than its repetition.
+    /// An answer that was dropped counts as lost: it came before any of this life was taken, or was
+    /// another than its repetition.
     pub(crate) may_imply: bool,
 }
 
@@ -329,7 +343,8 @@ impl Stream {
         self.requests.push_back(WireRequest { end });
     }
 
-    /// Requests that end at or before this PSN: the MSN of who has executed all before it. `None` when that is forgotten.
+    /// Requests that end at or before this PSN: the MSN of who has executed all before it. `None`
+    /// when that is forgotten.
     pub(crate) fn msn_at(&self, psn: u64) -> Option<u32> {
         let count = self.requests.partition_point(|request| request.end <= psn);
         if count == 0 && self.requests_base > 0 {
@@ -343,7 +358,8 @@ impl Stream {
         self.requests.get(self.requests.partition_point(|request| request.end <= psn)).map(|request| request.end)
     }
 
-    /// Of what was sent until now some may be sent again, for another reason than the paths' difference.
+    /// Of what was sent until now some may be sent again, for another reason than the paths'
+    /// difference.
     pub(crate) fn excuse(&mut self, psns: u64) {
         let end = self.frontier + psns;
         self.borne_from = self.borne_from.map(|from| from.max(end));
@@ -364,7 +380,8 @@ impl Stream {
         }
     }
 
-    /// The PSN of the next packet that will show in memory, or must not: nothing from it on was executed.
+    /// The PSN of the next packet that will show in memory, or must not: nothing from it on was
+    /// executed.
     pub(crate) fn unexecuted(&mut self) -> u64 {
         self.skip_executed();
         match self.message(self.executed.id) {

@@ -6,7 +6,8 @@ use comfy_table::{CellAlignment, Table as Grid, presets};
 
 use crate::{fault::Fault, operation};
 
-/// Hits of each fault (column) on frames of each operation (row); for restarts, on its work requests under way.
+/// Hits of each fault (column) on frames of each operation (row); for restarts, on its work
+/// requests under way.
 #[derive(Clone, Debug)]
 pub struct Table {
     pub(crate) cells: Vec<[u64; Fault::ALL.len()]>,

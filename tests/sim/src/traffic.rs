@@ -1,4 +1,5 @@
-//! Frames: what leaves a host is checked and given to the network, what arrives is given to an endpoint.
+//! Frames: what leaves a host is checked and given to the network, what arrives is given to an
+//! endpoint.
 
 use roced_shared::ids::Qpn;
 use roced_transport::{
@@ -116,7 +117,8 @@ impl World {
         self.network.give_back(bytes);
     }
 
-    /// A frame that came before its turn is not held, for want of room or because it may be of another life: it is as good as lost.
+    /// A frame that came before its turn is not held, for want of room or because it may be of
+    /// another life: it is as good as lost.
     fn on_not_held(&mut self, to: usize, at: usize, seen: &frame::Seen<'_>, reason: DropReason) {
         let holds = self.recovery[to].kind == Recovery::Selective;
         let ends = &mut self.model.connections[at].ends;
@@ -137,8 +139,9 @@ impl World {
         }
     }
 
-    /// Two answers came late, one directly after the other, and those held behind them were given up. Where no reorder delay says that the network
-    /// takes several ways this is as it should be: they are asked for again.
+    /// Two answers came late, one directly after the other, and those held behind them were given
+    /// up. Where no reorder delay says that the network takes several ways this is as it should be:
+    /// they are asked for again.
     fn on_answers_given_up(&mut self, to: usize, at: usize, seen: &frame::Seen<'_>) {
         if self.recovery[to].reorder_delay == Nanos(0) {
             let stream = &mut self.model.connections[at].ends[to].stream;

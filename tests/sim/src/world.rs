@@ -1,7 +1,7 @@
 //! One seed: two hosts, the network between them, and the clock that all of them are told.
 //!
-//! A step of time: frames that have arrived go in, timers that have run out fire, applications post, frames leave. Then time
-//! jumps to the next thing that can happen.
+//! A step of time: frames that have arrived go in, timers that have run out fire, applications
+//! post, frames leave. Then time jumps to the next thing that can happen.
 
 use std::collections::VecDeque;
 
@@ -25,11 +25,13 @@ use crate::{
     violation::{Checked, Violation},
 };
 
-/// A connection that is to end gets so much time for it, in nanoseconds, and a request for each step forward. The slowest there
-/// are: eight time-outs of 4.2 ms, a link that is down for 50 ms, receives that are late.
+/// A connection that is to end gets so much time for it, in nanoseconds, and a request for each
+/// step forward. The slowest there are: eight time-outs of 4.2 ms, a link that is down for 50 ms,
+/// receives that are late.
 const PATIENCE: u64 = 1_500_000_000;
 
-/// No packet is held longer than this, in nanoseconds: longer than any way through a network that is whole.
+/// No packet is held longer than this, in nanoseconds: longer than any way through a network that
+/// is whole.
 const HELD_MOST: u64 = 5_000_000;
 
 /// More frames than any seed needs.
@@ -60,7 +62,8 @@ pub(crate) struct World {
     pub(crate) look_again: [u64; 2],
     /// Frames that were given to each host and when, of the last while.
     given: [VecDeque<(u64, u64)>; 2],
-    /// Changes of keys that queue pairs wait for: when they are made, on which host, and whether it is still wanted.
+    /// Changes of keys that queue pairs wait for: when they are made, on which host, and whether it
+    /// is still wanted.
     pub(crate) changing: Vec<(u64, usize, KeyChange, bool)>,
     pub(crate) out: Vec<Vec<u8>>,
     pub(crate) spare: Vec<Vec<u8>>,
@@ -191,7 +194,8 @@ impl World {
         self.now = next.max(self.now + 1);
     }
 
-    /// What an endpoint holds is taken or dropped before long, whatever becomes of those that sent it.
+    /// What an endpoint holds is taken or dropped before long, whatever becomes of those that sent
+    /// it.
     fn check_held(&mut self, at: usize) {
         let tally = &self.model.hosts[at].tally;
         let given = &mut self.given[at];

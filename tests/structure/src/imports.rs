@@ -105,7 +105,8 @@ struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    /// The file that defines the item that `path` names in `file`, or else the longest known beginning of it.
+    /// The file that defines the item that `path` names in `file`, or else the longest known
+    /// beginning of it.
     fn resolve(&self, path: &[String], file: &SourceFile, aliases: u8) -> Option<usize> {
         let mut absolute = match path.first()?.as_str() {
             "crate" => Vec::new(),
@@ -132,7 +133,8 @@ impl Resolver<'_> {
     }
 }
 
-/// Groups of files that reach each other (strongly connected components of two files or more), the largest first.
+/// Groups of files that reach each other (strongly connected components of two files or more), the
+/// largest first.
 pub(crate) fn circles(graph: &ImportGraph) -> Vec<Vec<usize>> {
     let reached: Vec<BTreeSet<usize>> = (0..graph.len()).map(|from| reachable(graph, from)).collect();
     let mut seen = BTreeSet::new();
@@ -147,7 +149,8 @@ pub(crate) fn circles(graph: &ImportGraph) -> Vec<Vec<usize>> {
     circles
 }
 
-/// `from` and every file that it uses, directly or not; `from` counts only if a path leads back to it.
+/// `from` and every file that it uses, directly or not; `from` counts only if a path leads back to
+/// it.
 fn reachable(graph: &ImportGraph, from: usize) -> BTreeSet<usize> {
     let mut reached = BTreeSet::new();
     let mut open: Vec<usize> = graph[from].iter().copied().collect();

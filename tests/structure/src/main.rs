@@ -1,8 +1,9 @@
 //! Measures the structure and the prose of the workspace and holds both to their rules.
 //!
-//! The rules: ARCHITECTURE.md's block of arrows ("Imports within the daemon"), the ceilings below, one
-//! name for one type, and documents that name existing files. `scripts/check` runs `roced-structure`;
-//! it prints its figures on every run, so that a change shows its effect on them.
+//! The rules: ARCHITECTURE.md's block of arrows ("Imports within the daemon"), the ceilings below,
+//! one name for one type, and documents that name existing files. `scripts/check` runs
+//! `roced-structure`; it prints its figures on every run, so that a change shows its effect on
+//! them.
 
 mod documents;
 mod imports;

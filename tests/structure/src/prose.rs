@@ -1,4 +1,5 @@
-//! Figures of the prose in comments and documents: words that STYLE bans, and comment lines that are too long.
+//! Figures of the prose in comments and documents: words that STYLE bans, and comment lines that
+//! are too long.
 
 use std::{fmt, fs, path::Path};
 

@@ -1,7 +1,9 @@
-//! The XDP program, run by the kernel over frames that we hand it (`BPF_PROG_TEST_RUN`): no NIC, no traffic.
+//! The XDP program, run by the kernel over frames that we hand it (`BPF_PROG_TEST_RUN`): no NIC, no
+//! traffic.
 //!
-//! [`Program::run`] holds every single run to what holds for all of them: one verdict is counted, the action goes with the
-//! verdict, and the frame comes back as it went in. [`model`] is the program's rules a second time, written plainly.
+//! [`Program::run`] holds every single run to what holds for all of them: one verdict is counted,
+//! the action goes with the verdict, and the frame comes back as it went in. [`model`] is the
+//! program's rules a second time, written plainly.
 
 pub mod frame;
 pub mod model;
@@ -137,7 +139,8 @@ impl Program {
     /// The verdict on `frame`, come as `arrival` says.
     ///
     /// # Errors
-    /// When the kernel does not run the program: a frame shorter than an Ethernet header, a queue that is not there.
+    /// When the kernel does not run the program: a frame shorter than an Ethernet header, a queue
+    /// that is not there.
     ///
     /// # Panics
     /// When the run broke a rule that holds for all (see the module).
@@ -175,7 +178,8 @@ fn context(arrival: Arrival) -> [u8; CONTEXT_BYTES] {
     context
 }
 
-/// Whether this process may load programs. If not, says on the terminal (past the test harness) what is skipped.
+/// Whether this process may load programs. If not, says on the terminal (past the test harness)
+/// what is skipped.
 pub fn is_root(skipped: &str) -> bool {
     let root = Uid::effective().is_root();
     if !root {
@@ -184,8 +188,8 @@ pub fn is_root(skipped: &str) -> bool {
     root
 }
 
-/// An interface with several RX queues, in a network namespace that only this thread is in: that is where the kernel looks
-/// the interface of an [`Arrival`] up. Both go away with the thread.
+/// An interface with several RX queues, in a network namespace that only this thread is in: that is
+/// where the kernel looks the interface of an [`Arrival`] up. Both go away with the thread.
 pub struct TestInterface {
     /// Its index.
     pub ifindex: u32,

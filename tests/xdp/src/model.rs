@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use roced_shared::steer::{ROCE_UDP_PORT, Verdict};
 
-/// The verdict on a frame that lies in one buffer, when a socket is bound on its queue; `v1` when RoCEv1 is taken, too.
+/// The verdict on a frame that lies in one buffer, when a socket is bound on its queue; `v1` when
+/// RoCEv1 is taken, too.
 pub fn judge(frame: &[u8], ours: &[IpAddr], v1: bool) -> Verdict {
     judge_or_reason(frame, ours, v1).err().unwrap_or(Verdict::Redirected)
 }
@@ -77,7 +78,8 @@ fn ipv6(packet: &[u8]) -> Result<(IpAddr, Payload<'_>), Verdict> {
         return Err(Verdict::PassMalformed);
     }
     let destination = Ipv6Addr::from(<[u8; 16]>::try_from(&header[24..40]).expect("sixteen bytes"));
-    // Not `to_canonical`: an IPv4 address mapped into IPv6 has no business on the wire and is none of ours.
+    // Not `to_canonical`: an IPv4 address mapped into IPv6 has no business on the wire and is none
+    // of ours.
     Ok((destination.into(), Payload { headers: &packet[40..], bytes: payload_bytes }))
 }
 

@@ -1,5 +1,5 @@
-//! An AF_XDP socket for the map of sockets. It is bound to nothing: a test run stops at the decision to redirect, and what
-//! the map asks is only that there be a socket of this family.
+//! An AF_XDP socket for the map of sockets. It is bound to nothing: a test run stops at the
+//! decision to redirect, and what the map asks is only that there be a socket of this family.
 #![expect(unsafe_code, reason = "socket(2) for a family that nix does not name")]
 
 use std::{

@@ -25,7 +25,8 @@ fn frame_of(frame_bytes: usize, destination: &str) -> Frame {
     Frame { destination, payload, ..Frame::default() }
 }
 
-/// A test run puts the first 3.5 KiB or so of a frame into the linear part and the rest into further buffers.
+/// A test run puts the first 3.5 KiB or so of a frame into the linear part and the rest into
+/// further buffers.
 #[test]
 fn a_frame_in_several_buffers_is_judged_by_its_whole_length() {
     if !is_root("a_frame_in_several_buffers_is_judged_by_its_whole_length") {
@@ -68,7 +69,8 @@ fn a_frame_goes_to_the_socket_of_its_own_queue_only() {
     }
 }
 
-/// A driver may leave little of a frame in the linear part. The program reads only there, so it must not guess.
+/// A driver may leave little of a frame in the linear part. The program reads only there, so it
+/// must not guess.
 #[test]
 fn headers_outside_the_linear_part_are_not_guessed() {
     if !is_root("headers_outside_the_linear_part_are_not_guessed") {

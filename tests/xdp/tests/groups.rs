@@ -1,4 +1,5 @@
-//! Multicast groups stand in the map beside our own addresses, and are ours as long as they do. Needs root.
+//! Multicast groups stand in the map beside our own addresses, and are ours as long as they do.
+//! Needs root.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,6 +1,7 @@
 //! The program over frames that are cut, lie about themselves or are not RoCE for us. Needs root.
 //!
-//! Whatever a frame says, the program passes it or gives it to the socket, and never touches it ([`Program::run`] checks).
+//! Whatever a frame says, the program passes it or gives it to the socket, and never touches it
+//! ([`Program::run`] checks).
 
 use std::net::IpAddr;
 
@@ -45,7 +46,8 @@ fn right_frames() -> Vec<Frame> {
         // Ethernet pads to 60 bytes, and some links append more.
         Frame { payload: vec![9; 4], padding: 14, ..Frame::default() },
         Frame { destination: v6(), padding: 4, ..Frame::default() },
-        // The kernel's own UDP takes a datagram that ends before its IP packet; what it means is for the transport to say.
+        // The kernel's own UDP takes a datagram that ends before its IP packet; what it means is
+        // for the transport to say.
         Frame { udp_length_lie: -4, ..Frame::default() },
         Frame { grh: true, ..Frame::default() },
         Frame { grh: true, destination: v6(), ..tagged(&[(0x8100, 100)]) },
@@ -146,7 +148,8 @@ fn an_ip_header_that_lies_about_itself_is_malformed() {
         (v4_frame[14], v6_frame[14]) = (first, first);
         let expected = |right| if right { Verdict::Redirected } else { Verdict::PassMalformed };
         assert_eq!(program.run(&v6_frame), expected(first >> 4 == 6), "IPv6 with first byte {first:#x}");
-        // A longer header than the true one moves the UDP header into the payload, where the port is another.
+        // A longer header than the true one moves the UDP header into the payload, where the port
+        // is another.
         let verdict = match first {
             0x45 => Verdict::Redirected,
             0x46..=0x4f => Verdict::PassNotRoce,
@@ -178,7 +181,8 @@ fn a_frame_cut_anywhere_is_malformed() {
     }
 }
 
-/// Every byte of the headers, one at a time, through values that matter; a plain model says what is right.
+/// Every byte of the headers, one at a time, through values that matter; a plain model says what is
+/// right.
 #[test]
 fn a_wrong_byte_anywhere_is_judged_as_the_model_judges_it() {
     if !is_root("a_wrong_byte_anywhere_is_judged_as_the_model_judges_it") {

@@ -1,4 +1,5 @@
-//! The program over every frame that two Linux rxe hosts were recorded to send each other. Needs root.
+//! The program over every frame that two Linux rxe hosts were recorded to send each other. Needs
+//! root.
 
 use std::net::IpAddr;
 
@@ -14,7 +15,8 @@ fn addresses(hosts: &[&str]) -> Vec<IpAddr> {
     hosts.iter().map(|host| host.parse().expect("an address")).collect()
 }
 
-/// The counters after all frames went through a program that has `ours` and, if asked, a socket on queue 0.
+/// The counters after all frames went through a program that has `ours` and, if asked, a socket on
+/// queue 0.
 fn run_all(frames: &[CapturedFrame], ours: &[IpAddr], with_socket: bool) -> [u64; Verdict::ALL.len()] {
     let mut program = Program::load();
     for &address in ours {
@@ -52,7 +54,8 @@ fn every_frame_for_us_is_redirected_and_no_other() {
     assert_eq!(run_all(&frames, &both, true), only(&[(Verdict::Redirected, 976)]));
     assert_eq!(run_all(&frames, &[], true), only(&[(Verdict::PassNotOurs, 976)]));
 
-    // Counted by tshark: `ip.dst == 10.77.0.1 || ipv6.dst == fd00:77::1 || ipv6.dst == fe80::5054:ff:fe77:1`.
+    // Counted by tshark: `ip.dst == 10.77.0.1 || ipv6.dst == fd00:77::1 || ipv6.dst ==
+    // fe80::5054:ff:fe77:1`.
     const TO_A: u64 = 371;
     let split = |ours, others| only(&[(Verdict::Redirected, ours), (Verdict::PassNotOurs, others)]);
     assert_eq!(run_all(&frames, &a, true), split(TO_A, 976 - TO_A));

@@ -1,27 +1,32 @@
 //! What all queue pairs of an endpoint have under way together.
 //!
-//! Each has a window of its own, made for a connection that is alone. A thousand of them are a thousand windows, more than any
-//! receiver's rings hold: what is too much is lost, and costs more than it would have to wait. So packets under way are counted for
-//! all of them, and when there are as many as may be, those with something new to send stand in line:
+//! Each has a window of its own, made for a connection that is alone. A thousand of them are a
+//! thousand windows, more than any receiver's rings hold: what is too much is lost, and costs more
+//! than it would have to wait. So packets under way are counted for all of them, and when there are
+//! as many as may be, those with something new to send stand in line:
 //!
 //! ```text
 //!   senders ─► visit ─► nothing may be added ─► line ─► room: admitted ─► senders, a quantum each
 //! ```
 //!
-//! What is sent again, and answers, do not stand in line. A peer that is dead must not keep the others waiting: what was not answered
-//! for a while is on no ring any more and does not count, and nothing is added to it while others wait. For that there are two
-//! generations of counts: what is added counts in the present one, and the one before is dropped after its time. Answers take away the
-//! oldest, so that a peer that answers one packet now and then does not keep the others counted.
+//! What is sent again, and answers, do not stand in line. A peer that is dead must not keep the
+//! others waiting: what was not answered for a while is on no ring any more and does not count, and
+//! nothing is added to it while others wait. For that there are two generations of counts: what is
+//! added counts in the present one, and the one before is dropped after its time. Answers take away
+//! the oldest, so that a peer that answers one packet now and then does not keep the others
+//! counted.
 
 use crate::{clock::Nanos, slot_list::SlotList};
 
-/// How long a generation is. A guess: twice what 512 packets take at 1 Gbit/s, and well under the shortest ACK timeouts in use.
+/// How long a generation is. A guess: twice what 512 packets take at 1 Gbit/s, and well under the
+/// shortest ACK timeouts in use.
 const GENERATION: Nanos = Nanos::from_millis(10);
 
 /// What one queue pair counts for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InFlightShare {
-    /// All that it has under way, and what of it was added in `generation` and in the one before. The rest is older and does not count.
+    /// All that it has under way, and what of it was added in `generation` and in the one before.
+    /// The rest is older and does not count.
     packets: u32,
     added: u32,
     added_before: u32,
@@ -45,7 +50,8 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// At most `limit` packets, which are given out `quantum` at a time, for queue pairs in the slots below `slots`.
+    /// At most `limit` packets, which are given out `quantum` at a time, for queue pairs in the
+    /// slots below `slots`.
     pub(crate) fn new(limit: u32, quantum: u32, slots: u32) -> Self {
         let line = SlotList::new(slots);
         Self { limit: limit.max(1).into(), quantum, generation: 1, began: Nanos(0), counts: [0; 2], line, admitted: 0 }
@@ -93,7 +99,8 @@ impl InFlight {
         (self.generation & 1) as usize
     }
 
-    /// It has something under way that was not answered for so long that nothing of it counts any more.
+    /// It has something under way that was not answered for so long that nothing of it counts any
+    /// more.
     const fn is_unanswered(&self, share: &InFlightShare) -> bool {
         let counted = match self.generation - share.generation {
             0 => share.added + share.added_before,
@@ -141,8 +148,8 @@ impl InFlight {
     pub(crate) fn grant(&mut self, share: &mut InFlightShare) -> u32 {
         let admitted = core::mem::take(&mut share.admitted);
         self.admitted -= u32::from(admitted);
-        // Whoever was not in line does not pass by those who are, nor takes what those who were are promised; where nothing is answered no
-        // more is added while others wait.
+        // Whoever was not in line does not pass by those who are, nor takes what those who were are
+        // promised; where nothing is answered no more is added while others wait.
         let promised = self.admitted.saturating_mul(self.quantum);
         if admitted && !self.is_unanswered(share) {
             self.room()
@@ -153,7 +160,8 @@ impl InFlight {
         }
     }
 
-    /// It would have sent more than it may. One that waits for an answer is visited again when that comes.
+    /// It would have sent more than it may. One that waits for an answer is visited again when that
+    /// comes.
     pub(crate) fn stand_in_line(&mut self, slot: u32, share: &InFlightShare) {
         if !self.is_unanswered(share) {
             self.line.push_back(slot);

@@ -1,7 +1,9 @@
-//! Answers that queue pairs owed when they were removed or reset: sent before anything else as soon as the wire has room.
+//! Answers that queue pairs owed when they were removed or reset: sent before anything else as soon
+//! as the wire has room.
 //!
-//! A message that was executed is to be acknowledged, though the queue pair that executed it is gone before a full TX ring has drained: without the
-//! ACK its sender retries until it gives up, and reports as failed what was done.
+//! A message that was executed is to be acknowledged, though the queue pair that executed it is
+//! gone before a full TX ring has drained: without the ACK its sender retries until it gives up,
+//! and reports as failed what was done.
 
 use alloc::collections::VecDeque;
 
@@ -36,7 +38,8 @@ impl FinalAnswers {
         self.waiting.len()
     }
 
-    /// Keeps what a queue pair that is about to go owes its peer; gives how many answers found no room.
+    /// Keeps what a queue pair that is about to go owes its peer; gives how many answers found no
+    /// room.
     pub(super) fn keep(&mut self, qp: &Qp) -> u64 {
         let mut lost = 0;
         qp.final_answers(|path, headers| {
@@ -56,8 +59,8 @@ impl FinalAnswers {
 }
 
 impl Endpoint {
-    /// Sends what queue pairs that are gone owed, each once, at most `budget`. One that finds no room does not hold up the next, which may leave
-    /// by another queue.
+    /// Sends what queue pairs that are gone owed, each once, at most `budget`. One that finds no
+    /// room does not hold up the next, which may leave by another queue.
     pub(super) fn transmit_farewells(&mut self, budget: usize, wire: &mut impl Wire) -> Transmitted {
         let mut sent = Transmitted::default();
         for _ in 0..self.final_answers.waiting.len() {

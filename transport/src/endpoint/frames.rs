@@ -1,4 +1,5 @@
-//! Frames in: what must hold before one may change anything, whose it is, and those that came before their turn.
+//! Frames in: what must hold before one may change anything, whose it is, and those that came
+//! before their turn.
 
 use roced_shared::ids::Qpn;
 
@@ -33,8 +34,9 @@ impl Endpoint {
         self.counted(taken)
     }
 
-    /// A frame came from a queue pair of this endpoint, which lends its payload ([`crate::io::BorrowedPayload`] says when). It is not held: what would be
-    /// copied is what a loan saves, and nothing is lost or overtaken on this way.
+    /// A frame came from a queue pair of this endpoint, which lends its payload
+    /// ([`crate::io::BorrowedPayload`] says when). It is not held: what would be copied is what a
+    /// loan saves, and nothing is lost or overtaken on this way.
     pub fn on_lent_frame(
         &mut self,
         now: Nanos,
@@ -123,8 +125,9 @@ impl Endpoint {
         }
     }
 
-    /// A packet was taken, which `asks` for an ACK before its message ends: those held behind it may have their turn now. They take the road of any
-    /// packet, but for the ICRC, which was checked when they came.
+    /// A packet was taken, which `asks` for an ACK before its message ends: those held behind it
+    /// may have their turn now. They take the road of any packet, but for the ICRC, which was
+    /// checked when they came.
     pub(super) fn after_packet(&mut self, index: u32, asks: bool, now: Nanos, app: &mut impl App) {
         let Some(qp) = self.qps.get_mut(index).filter(|qp| qp.holds_any()) else { return };
         let in_vain = qp.forget_old(&mut self.held, now) + qp.on_direct(&mut self.held, asks);

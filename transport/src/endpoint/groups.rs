@@ -1,4 +1,5 @@
-//! Datagrams to a multicast group: one frame, and each queue pair of this endpoint that is attached has its copy.
+//! Datagrams to a multicast group: one frame, and each queue pair of this endpoint that is attached
+//! has its copy.
 
 use roced_shared::ids::Qpn;
 
@@ -11,7 +12,8 @@ use crate::{
 };
 
 impl Endpoint {
-    /// Attaches a datagram queue pair of this endpoint, or of another of the device, to a multicast group; twice is once.
+    /// Attaches a datagram queue pair of this endpoint, or of another of the device, to a multicast
+    /// group; twice is once.
     ///
     /// # Errors
     /// [`Reject::NoSuchQp`], [`Reject::NoRoom`].
@@ -35,13 +37,14 @@ impl Endpoint {
         detached
     }
 
-    /// The queue pairs of the device that are attached to a multicast group; those of one endpoint stand together.
+    /// The queue pairs of the device that are attached to a multicast group; those of one endpoint
+    /// stand together.
     pub fn members(&self, group: &[u8; 16]) -> impl Iterator<Item = Qpn> {
         self.groups.members(group).map(|place| self.groups.member(place))
     }
 
-    /// Each queue pair of the group that is ours has its copy: accepted if one takes it, or none is ours. What the others say is
-    /// counted here.
+    /// Each queue pair of the group that is ours has its copy: accepted if one takes it, or none is
+    /// ours. What the others say is counted here.
     pub(super) fn deliver_to_group(
         &mut self,
         now: Nanos,

@@ -1,4 +1,5 @@
-//! Memory regions and windows of an endpoint, and the changes of their keys that queue pairs ask for.
+//! Memory regions and windows of an endpoint, and the changes of their keys that queue pairs ask
+//! for.
 
 use roced_shared::ids::Qpn;
 
@@ -33,8 +34,9 @@ impl Endpoint {
         self.mrs.remove(key)
     }
 
-    /// A change of keys that a queue pair waits for. It is to be made in the table of every endpoint of the device, this one too, and then
-    /// [`Self::finish_key_change`] to be called here; until then the queue pair waits, and no other.
+    /// A change of keys that a queue pair waits for. It is to be made in the table of every
+    /// endpoint of the device, this one too, and then [`Self::finish_key_change`] to be called
+    /// here; until then the queue pair waits, and no other.
     pub fn poll_key_change(&mut self) -> Option<KeyChange> {
         while let Some(index) = self.key_changes.pop_front() {
             let Some(qp) = self.qps.get_mut(index) else { continue };
@@ -51,7 +53,8 @@ impl Endpoint {
         None
     }
 
-    /// A change of keys was made everywhere (`done`), or cannot be made: its work fails. Nothing happens when nobody waits for it any more.
+    /// A change of keys was made everywhere (`done`), or cannot be made: its work fails. Nothing
+    /// happens when nobody waits for it any more.
     pub fn finish_key_change(&mut self, now: Nanos, qpn: Qpn, ticket: u64, done: bool, app: &mut impl App) {
         let Some(index) = self.slot(qpn) else { return };
         if let Some(qp) = self.qps.get_mut(index) {

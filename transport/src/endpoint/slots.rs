@@ -1,7 +1,9 @@
-//! The queue pairs of an endpoint: found by number when something comes for one, and by slot in everything that the endpoint keeps of them.
+//! The queue pairs of an endpoint: found by number when something comes for one, and by slot in
+//! everything that the endpoint keeps of them.
 //!
-//! Numbers lie all over an index space of 18 bits. Slots are dense, as many as there were queue pairs at a time, so what is kept by slot (timers,
-//! lists, the worker's seats) takes memory only for queue pairs that are there. A queue pair keeps its slot until it is removed.
+//! Numbers lie all over an index space of 18 bits. Slots are dense, as many as there were queue
+//! pairs at a time, so what is kept by slot (timers, lists, the worker's seats) takes memory only
+//! for queue pairs that are there. A queue pair keeps its slot until it is removed.
 
 use alloc::boxed::Box;
 

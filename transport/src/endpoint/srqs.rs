@@ -29,7 +29,8 @@ impl Endpoint {
         }
     }
 
-    /// How much receive work may be posted to a shared queue. After a 0, [`Self::take_unblocked_srq`] names it when there is room.
+    /// How much receive work may be posted to a shared queue. After a 0,
+    /// [`Self::take_unblocked_srq`] names it when there is room.
     pub fn srq_room(&mut self, srqn: Srqn) -> u32 {
         if srqn.endpoint() == self.id { self.srqs.room(srqn) } else { 0 }
     }
@@ -47,13 +48,15 @@ impl Endpoint {
     /// Adds a shared receive queue.
     ///
     /// # Errors
-    /// The queue back: its number is not of this endpoint ([`Reject::NoSuchSrq`]) or taken ([`Reject::NoRoom`]).
+    /// The queue back: its number is not of this endpoint ([`Reject::NoSuchSrq`]) or taken
+    /// ([`Reject::NoRoom`]).
     pub fn insert_srq(&mut self, srq: Box<Srq>) -> Result<(), (Box<Srq>, Reject)> {
         let srqn = srq.config().srqn;
         if srqn.endpoint() == self.id { self.srqs.insert(srq) } else { Err((srq, Reject::NoSuchSrq(srqn))) }
     }
 
-    /// Removes a shared receive queue, which no queue pair has any more: one that has would find no receive work.
+    /// Removes a shared receive queue, which no queue pair has any more: one that has would find no
+    /// receive work.
     pub fn remove_srq(&mut self, srqn: Srqn) -> Option<Box<Srq>> {
         if srqn.endpoint() == self.id { self.srqs.remove(srqn) } else { None }
     }

@@ -1,8 +1,9 @@
-//! Atomic operations: the request on its way out, its execution, and what must hold on each side (IBTA v1 9.4.5).
+//! Atomic operations: the request on its way out, its execution, and what must hold on each side
+//! (IBTA v1 9.4.5).
 //!
-//! A responder executes a request once, ever: what it found stays in the [`super::replay::Replay`] ring, and a duplicate is answered from
-//! there. The operation itself is the processor's ([`App::atomic`]), so that it holds against every other queue pair and
-//! the client's own program.
+//! A responder executes a request once, ever: what it found stays in the [`super::replay::Replay`]
+//! ring, and a duplicate is answered from there. The operation itself is the processor's
+//! ([`App::atomic`]), so that it holds against every other queue pair and the client's own program.
 
 use roced_shared::abi::{control::access, wqe::SendOp};
 
@@ -56,7 +57,8 @@ pub(crate) fn execute<A: App>(
     }
     let span = base.check_peer(cx.mrs, atomic.rkey, Right::RemoteAtomic, atomic.va, ATOMIC_BYTES);
     let span = span.map_err(|_| ACCESS)?;
-    // A region whose addresses are not aligned as its memory is: the processor could not do it in one piece.
+    // A region whose addresses are not aligned as its memory is: the processor could not do it in
+    // one piece.
     if !span.offset().is_multiple_of(ATOMIC_BYTES as u64) {
         return Err(INVALID);
     }

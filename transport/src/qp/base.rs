@@ -27,8 +27,8 @@ use crate::{
     wire::{bth::Bth, headers::Headers, opcode::Opcode, path::Path},
 };
 
-/// Payload of a full packet that is lent: no wire bounds it. Some ten times what its headers cost, and little enough that other queue
-/// pairs need not wait long for a turn.
+/// Payload of a full packet that is lent: no wire bounds it. Some ten times what its headers cost,
+/// and little enough that other queue pairs need not wait long for a turn.
 const LENT_BYTES_MAX: usize = 32 << 10;
 
 /// What every role needs.
@@ -41,8 +41,8 @@ pub(crate) struct QpBase {
     /// The partition that it is in.
     pub(super) pkey: Pkey,
     pub(super) path: PathState,
-    /// Its peer is of the same endpoint, and they lend each other payload. Both know when they begin to receive, and it stays so: both must
-    /// cut messages alike.
+    /// Its peer is of the same endpoint, and they lend each other payload. Both know when they
+    /// begin to receive, and it stays so: both must cut messages alike.
     pub(super) lends: bool,
     pub(super) counters: QpTally,
     pub(super) events: QpEvents,
@@ -52,8 +52,8 @@ pub(crate) struct QpBase {
     pub(super) established: bool,
     /// How often it has begun to receive.
     pub(super) lives: u32,
-    /// The packet that is looked at was held for its turn. A response that does not fit may be of an earlier life after all, and does not
-    /// fail the queue pair.
+    /// The packet that is looked at was held for its turn. A response that does not fit may be of
+    /// an earlier life after all, and does not fail the queue pair.
     pub(super) is_held: bool,
     /// Answers that are held until those before them come.
     pub(super) held_answers: u32,
@@ -66,7 +66,8 @@ pub(crate) struct QpBase {
     pub(super) wants_grant: bool,
     /// It has failed, and the client was told that it takes no more from there.
     pub(super) last_wqe_told: bool,
-    /// Receives in its own queue, that of a message under way included, when it last posted or sent.
+    /// Receives in its own queue, that of a message under way included, when it last posted or
+    /// sent.
     pub(super) receives: u32,
 }
 
@@ -119,7 +120,8 @@ impl QpBase {
         self.srq.map_or(self.config.pd, |srq| srq.pd)
     }
 
-    /// A message begins that takes receive work, or one goes on that has it: with a shared queue, the next entry there becomes ours.
+    /// A message begins that takes receive work, or one goes on that has it: with a shared queue,
+    /// the next entry there becomes ours.
     pub(super) fn provide_receive<A: App>(&self, queue: &mut RecvQueue, cx: &mut Context<'_, A>) {
         if let Some(srq) = &self.srq
             && queue.is_empty()
@@ -133,7 +135,8 @@ impl QpBase {
         queue.front().or_else(|| srqs.front(self.srq.as_ref()?.srqn))
     }
 
-    /// IBTA v1 11.6.3.1: a queue pair that has failed takes no more from its shared queue, and what it had is flushed.
+    /// IBTA v1 11.6.3.1: a queue pair that has failed takes no more from its shared queue, and what
+    /// it had is flushed.
     pub(super) fn tell_last_wqe(&mut self) {
         if self.srq.is_some() && !self.last_wqe_told {
             self.last_wqe_told = true;
@@ -146,8 +149,8 @@ impl QpBase {
         if self.lends { LENT_BYTES_MAX } else { self.attributes.path_mtu_bytes as usize }
     }
 
-    /// The state is RTR: do we and the peer lend each other payload? What is lent is copied before the turn of the endpoint ends, so the peer must
-    /// be of the same one.
+    /// The state is RTR: do we and the peer lend each other payload? What is lent is copied before
+    /// the turn of the endpoint ends, so the peer must be of the same one.
     pub(super) fn note_way(&mut self) {
         self.lends = self.is_beside() && self.dest_qpn().endpoint() == self.config.qpn.endpoint();
     }
@@ -190,7 +193,8 @@ impl QpBase {
         self.lives > 1
     }
 
-    /// The first request that comes while we only receive says that the peer is ready to send (IBTA v1 11.6.3.1).
+    /// The first request that comes while we only receive says that the peer is ready to send (IBTA
+    /// v1 11.6.3.1).
     pub(super) fn note_established(&mut self) {
         if !self.established && self.state == State::ReadyToReceive {
             self.established = true;
@@ -198,8 +202,8 @@ impl QpBase {
         }
     }
 
-    /// The oldest send fails, and with it the send queue alone: what an unreliable service promises its receiver is not touched
-    /// (IBTA v1 10.3.1, state SQE).
+    /// The oldest send fails, and with it the send queue alone: what an unreliable service promises
+    /// its receiver is not touched (IBTA v1 10.3.1, state SQE).
     pub(super) fn fail_oldest_send<A: App>(&mut self, status: Status, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
         self.state = State::SendQueueError;
         if let Some(entry) = queue.pop() {
@@ -272,7 +276,8 @@ impl QpBase {
 
     pub(super) fn complete<A: App>(&mut self, cqn: Cqn, cqe: &Cqe, cx: &mut Context<'_, A>) {
         if cx.app.complete(cqn, cqe).is_err() {
-            // A completion is lost, so the client no longer knows where its buffers are: the queue pair ends.
+            // A completion is lost, so the client no longer knows where its buffers are: the queue
+            // pair ends.
             self.counters.count(QpCount::CqOverrun);
             if self.state != State::Error {
                 self.fail_with_event(event::QP_FATAL);
@@ -281,7 +286,8 @@ impl QpBase {
         }
     }
 
-    /// Sends one frame on the path. One whose next hop cannot be reached is counted and as good as sent.
+    /// Sends one frame on the path. One whose next hop cannot be reached is counted and as good as
+    /// sent.
     pub(super) fn emit<W: Wire>(
         &mut self,
         wire: &mut W,

@@ -1,8 +1,9 @@
 //! The completer: what the peer's answers say about work that was sent.
 //!
-//! It owns the oldest unacknowledged PSN and everything about trying again: the ACK timer, the two retry counts. A lost READ
-//! response or ATOMIC ACK shows as an answer beyond it (an implied NAK, IBTA v1 9.7.5.1.4); what is lost is asked for once, and after
-//! that only the timer asks again. How little is sent again, and how soon, is told in `selective.rs`.
+//! It owns the oldest unacknowledged PSN and everything about trying again: the ACK timer, the two
+//! retry counts. A lost READ response or ATOMIC ACK shows as an answer beyond it (an implied NAK,
+//! IBTA v1 9.7.5.1.4); what is lost is asked for once, and after that only the timer asks again.
+//! How little is sent again, and how soon, is told in `selective.rs`.
 
 use core::ops::RangeInclusive;
 
@@ -52,7 +53,8 @@ pub(crate) struct Completer {
     pub(super) behind: Option<DeferredAnswer>,
     /// Where the answers of this life come from.
     source: SourcePort,
-    /// The answer that is looked at is certainly of this life: what it says of requests behind a gap may be believed when the gap is filled.
+    /// The answer that is looked at is certainly of this life: what it says of requests behind a
+    /// gap may be believed when the gap is filled.
     trusted: bool,
     /// What it knows beyond what go-back-N needs.
     pub(super) selective: Selective,
@@ -77,8 +79,9 @@ impl Default for Completer {
     }
 }
 
-/// A sequence NAK that was acted upon. Some peers say it again for each packet behind the one that they miss: of those that were sent before,
-/// which may stand in a queue that is longer than any round trip that was measured.
+/// A sequence NAK that was acted upon. Some peers say it again for each packet behind the one that
+/// they miss: of those that were sent before, which may stand in a queue that is longer than any
+/// round trip that was measured.
 #[derive(Clone, Copy, Debug)]
 struct RepeatedNak {
     psn: Psn,
@@ -90,8 +93,9 @@ struct RepeatedNak {
 }
 
 impl RepeatedNak {
-    /// Another of the same PSN comes: it speaks of the first sending, as far as can be told. What was sent again is behind all that was sent before, so
-    /// its loss shows when those have been spoken of, or when nobody has spoken for so long.
+    /// Another of the same PSN comes: it speaks of the first sending, as far as can be told. What
+    /// was sent again is behind all that was sent before, so its loss shows when those have been
+    /// spoken of, or when nobody has spoken for so long.
     fn is_repeated(&mut self, now: Nanos, patience: Nanos, silence: Nanos) -> bool {
         let same = now - self.at < patience || self.left > 0 && now - self.last < silence;
         (self.last, self.left) = (now, self.left.saturating_sub(1));
@@ -136,8 +140,9 @@ impl Completer {
         self.ack_deadline.min(self.selective.deadline()).min(behind).min(self.source.asks_at())
     }
 
-    /// This answer lies behind a gap, and may wait for its turn: it is of this life, and not a READ response of a later work request. What a READ
-    /// brings must be as new as what the READ before it brings, and that will be executed again.
+    /// This answer lies behind a gap, and may wait for its turn: it is of this life, and not a READ
+    /// response of a later work request. What a READ brings must be as new as what the READ before
+    /// it brings, and that will be executed again.
     pub(crate) fn may_hold(&self, packet: &Packet<'_>, queue: &SendQueue, now: Nanos) -> bool {
         let is_answer = matches!(packet.info.operation, Operation::ReadResponse | Operation::AtomicAck);
         is_answer && self.source.may_hold(packet.roce.source_port(), now) && is_settled(packet, queue)
@@ -145,7 +150,8 @@ impl Completer {
 
     /// A request was sent.
     pub(crate) fn on_sent(&mut self, sent: &SentRequest, base: &QpBase, now: Nanos) {
-        // One that does not ask now is as good as asked about: whatever becomes of that, the ACK timer ends it.
+        // One that does not ask now is as good as asked about: whatever becomes of that, the ACK
+        // timer ends it.
         if sent.asks != AckRequest::Not {
             self.on_asked(sent.psn.plus(sent.packets - 1), base, now);
         }
@@ -165,8 +171,9 @@ impl Completer {
         self.selective.on_solicited(cursor, base, now);
     }
 
-    /// An answer was asked for, up to `last`: the timer runs from the first that is missing (IBTA v1 9.7.6.1.3). Nobody answers before he is
-    /// asked, however long it takes until a packet that asks may leave: a rate, a wire without room.
+    /// An answer was asked for, up to `last`: the timer runs from the first that is missing (IBTA
+    /// v1 9.7.6.1.3). Nobody answers before he is asked, however long it takes until a packet that
+    /// asks may leave: a rate, a wire without room.
     fn on_asked(&mut self, last: Psn, base: &QpBase, now: Nanos) {
         if last.distance_from(self.asked) > 0 {
             self.asked = last;
@@ -190,8 +197,8 @@ impl Completer {
         if self.source.refuses(port) {
             return Err(DropReason::OtherSourcePort);
         }
-        // Nothing before the oldest, nothing that was never sent; but a peer that misses the first packet that was not sent yet has all
-        // before it.
+        // Nothing before the oldest, nothing that was never sent; but a peer that misses the first
+        // packet that was not sent yet has all before it.
         let ahead = psn.distance_from(self.unacknowledged);
         if ahead < 0 {
             let is_ours = self.source.may_hold(port, cx.now);
@@ -222,12 +229,13 @@ impl Completer {
             _ => Err(DropReason::UnexpectedResponse),
         };
         if self.unacknowledged != before || !base.state.sends() {
-            // What brought nothing forward shows no life: any may be complained of. One behind a gap may acknowledge what is before the gap.
+            // What brought nothing forward shows no life: any may be complained of. One behind a
+            // gap may acknowledge what is before the gap.
             self.source.on_taken(port, base.is_later_life(), cx.now);
         }
         taken?;
-        // Another answer may be of an earlier life. One that brought something may have filled a gap before much that is acknowledged already,
-        // and is of now all the same.
+        // Another answer may be of an earlier life. One that brought something may have filled a
+        // gap before much that is acknowledged already, and is of now all the same.
         if self.trusted || self.unacknowledged != before {
             requester.on_credits(packet, before, base);
         }
@@ -431,7 +439,8 @@ impl Completer {
             return Err(DropReason::UnexpectedResponse);
         }
         if let WorkData::Sges(sges) = queue.data(position) {
-            // As verbs define it: in the byte order of this host, as the operation itself was in the other's.
+            // As verbs define it: in the byte order of this host, as the operation itself was in
+            // the other's.
             let original = answer.original.to_ne_bytes();
             if SgeCursor::new(sges, 0).place(cx.mrs, base.pd(), cx.app, Payload::Bytes(&original)).is_err() {
                 base.counters.count(QpCount::LocalProtection);
@@ -449,7 +458,8 @@ impl Completer {
         Ok(())
     }
 
-    /// An answer came that lies behind a READ or atomic operation that is not all answered; the oldest was `before` until then.
+    /// An answer came that lies behind a READ or atomic operation that is not all answered; the
+    /// oldest was `before` until then.
     fn on_response_gap<A: App>(
         &mut self,
         before: Psn,
@@ -472,7 +482,8 @@ impl Completer {
         DropReason::ResponseGap
     }
 
-    /// Everything before `to` is acknowledged, but for READs and atomic operations: those end with their own last answer only.
+    /// Everything before `to` is acknowledged, but for READs and atomic operations: those end with
+    /// their own last answer only.
     pub(super) fn advance<A: App>(
         &mut self,
         to: Psn,
@@ -563,8 +574,9 @@ impl Completer {
         Ok(())
     }
 
-    /// Sends everything unacknowledged again, if a retry is left. Nothing happens when that was said before and none of it has
-    /// been sent yet: a NAK that comes twice, a wire without room or a rate do not use up retries.
+    /// Sends everything unacknowledged again, if a retry is left. Nothing happens when that was
+    /// said before and none of it has been sent yet: a NAK that comes twice, a wire without room or
+    /// a rate do not use up retries.
     pub(super) fn retry<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -609,8 +621,8 @@ impl Completer {
         self.ack_deadline = Nanos::NEVER;
     }
 
-    /// The oldest unacknowledged packet is sent once more, for a retry. As when all is: the timer starts when it has left, so that a wire
-    /// without room or a rate do not use up another.
+    /// The oldest unacknowledged packet is sent once more, for a retry. As when all is: the timer
+    /// starts when it has left, so that a wire without room or a rate do not use up another.
     pub(super) fn send_oldest_again(&mut self, requester: &mut Requester) {
         requester.send_oldest_again();
         self.ack_deadline = Nanos::NEVER;
@@ -625,7 +637,8 @@ impl Completer {
         cx: &mut Context<'_, A>,
     ) {
         if requester.is_waiting_for_receiver() {
-            // Nothing was sent since the last one: it came twice, or was said twice. The wait is that of the last.
+            // Nothing was sent since the last one: it came twice, or was said twice. The wait is
+            // that of the last.
             requester.wait_for_receiver(cx.now, rnr_delay(timer));
             return;
         }
@@ -637,15 +650,16 @@ impl Completer {
             }
             self.rnr_retries_left -= 1;
         }
-        // The peer answers, if only to put us off: time-outs between two such answers are not of one row. However long the receiver takes,
-        // what is lost meanwhile does not add up.
+        // The peer answers, if only to put us off: time-outs between two such answers are not of
+        // one row. However long the receiver takes, what is lost meanwhile does not add up.
         self.retries_left = base.attributes.retry_cnt;
         self.go_back(queue, requester);
         requester.wait_for_receiver(cx.now, rnr_delay(timer));
     }
 
-    /// The peer misses the oldest packet, or the next that will be sent. It is sent again, alone or with all behind it. A peer that says so for each
-    /// packet behind the one that it misses says it once.
+    /// The peer misses the oldest packet, or the next that will be sent. It is sent again, alone or
+    /// with all behind it. A peer that says so for each packet behind the one that it misses says
+    /// it once.
     pub(super) fn on_sequence_nak<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -682,14 +696,16 @@ impl Completer {
         let (status, count) = match code {
             NakCode::RemoteAccess => (Status::RemoteAccess, QpCount::RemoteAccessReceived),
             NakCode::RemoteOperation => (Status::RemoteOperation, QpCount::RemoteOperationReceived),
-            // 0x60 was taken care of, and codes without a meaning were dropped; 0x61 is left, and 0x64, which is of reliable datagrams.
+            // 0x60 was taken care of, and codes without a meaning were dropped; 0x61 is left, and
+            // 0x64, which is of reliable datagrams.
             _ => (Status::RemoteInvalidRequest, QpCount::RemoteInvalidReceived),
         };
         base.counters.count(count);
         self.fail_oldest(base, queue, status, cx);
     }
 
-    /// All before `psn` that waits for an answer will get none: it is flushed, for nothing succeeds behind a request that did not.
+    /// All before `psn` that waits for an answer will get none: it is flushed, for nothing succeeds
+    /// behind a request that did not.
     pub(super) fn flush_before<A: App>(
         &mut self,
         psn: Psn,
@@ -736,8 +752,9 @@ impl Completer {
     }
 }
 
-/// A response must be as long as its place says, and end where a request of ours ended, as `ends` says. Whether it begins one we do not
-/// mind: a request that was repeated from its middle begins anew there.
+/// A response must be as long as its place says, and end where a request of ours ended, as `ends`
+/// says. Whether it begins one we do not mind: a request that was repeated from its middle begins
+/// anew there.
 fn check_response(
     packet: &Packet<'_>,
     entry: &SendEntry,
@@ -753,8 +770,9 @@ fn check_response(
     }
 }
 
-/// An answer that stays true however long it waits, or one of the first READ that waits. READ responses behind that say what was there
-/// before it is executed again. The walk ends at the packet, which is in flight, so it is no longer than the window.
+/// An answer that stays true however long it waits, or one of the first READ that waits. READ
+/// responses behind that say what was there before it is executed again. The walk ends at the
+/// packet, which is in flight, so it is no longer than the window.
 fn is_settled(packet: &Packet<'_>, queue: &SendQueue) -> bool {
     if packet.payload_len() == 0 {
         return true;

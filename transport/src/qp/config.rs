@@ -27,7 +27,8 @@ pub struct QpConfig {
     pub signal_all: bool,
     /// Packets that may be on their way to the peer, or READ responses asked of it, at a time.
     pub window_packets: u32,
-    /// End-to-end flow control (IBTA v1 9.7.7.2): posted receives are offered to the peer, and its offers obeyed. Of a reliable connection.
+    /// End-to-end flow control (IBTA v1 9.7.7.2): posted receives are offered to the peer, and its
+    /// offers obeyed. Of a reliable connection.
     pub credits: bool,
 }
 

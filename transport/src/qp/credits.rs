@@ -1,15 +1,17 @@
 //! End-to-end flow control: message credits of a reliable connection (IBTA v1 9.7.7.2).
 //!
-//! A responder offers in each AETH the receives that are posted; a requester sends a message that takes a receive only within them. Both
-//! count messages as the responder's MSN does: each SEND, WRITE and atomic operation, and each READ request on the wire.
+//! A responder offers in each AETH the receives that are posted; a requester sends a message that
+//! takes a receive only within them. Both count messages as the responder's MSN does: each SEND,
+//! WRITE and atomic operation, and each READ request on the wire.
 //!
 //! ```text
 //!   responder   MSN, posted receives ──► AETH (MSN, code) ──► limit = MSN + credits   requester
 //! ```
 //!
-//! Beyond the limit one packet at a time goes, which asks for an answer: an RNR NAK, or an ACK with a new limit. So a lost offer
-//! delays nothing for longer than a round trip. Before the first offer of a life nothing is limited: the specification would have a
-//! connection begin with one packet and a round trip, and a receiver that is not ready says so by an RNR NAK as well.
+//! Beyond the limit one packet at a time goes, which asks for an answer: an RNR NAK, or an ACK with
+//! a new limit. So a lost offer delays nothing for longer than a round trip. Before the first offer
+//! of a life nothing is limited: the specification would have a connection begin with one packet
+//! and a round trip, and a receiver that is not ready says so by an RNR NAK as well.
 
 use crate::{
     psn::Psn,
@@ -17,14 +19,15 @@ use crate::{
     wire::aeth::{Aeth, Syndrome},
 };
 
-/// Credits of each code (IBTA v1 table 46); the code behind the last, [`Syndrome::NO_CREDITS`], offers none because there is no flow
-/// control.
+/// Credits of each code (IBTA v1 table 46); the code behind the last, [`Syndrome::NO_CREDITS`],
+/// offers none because there is no flow control.
 const CREDITS: [u32; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
     8192, 12288, 16384, 24576, 32768,
 ];
 
-/// An MSN that lies further behind what was sent is not of this life. More messages than any window has packets.
+/// An MSN that lies further behind what was sent is not of this life. More messages than any window
+/// has packets.
 const MSN_AGE_MAX: i32 = 1 << 22;
 
 /// The code of the largest count that is no more than `receives`.
@@ -45,7 +48,8 @@ const fn distance(number: u32, base: u32) -> i32 {
 /// How far a requester may send.
 #[derive(Debug, Default)]
 pub(crate) struct CreditLimit {
-    /// Messages that were sent, counted as the peer's MSN counts them; the low 24 bits have a meaning.
+    /// Messages that were sent, counted as the peer's MSN counts them; the low 24 bits have a
+    /// meaning.
     sent: u32,
     /// The last message that a receive is known to be posted for (LSN), once the peer offered any.
     limit: Option<u32>,
@@ -64,8 +68,8 @@ impl CreditLimit {
         self.sent = self.next();
     }
 
-    /// The peer offers credits, or has no flow control. The limit never goes back: answers that come late offered less. True when more
-    /// may be sent than before.
+    /// The peer offers credits, or has no flow control. The limit never goes back: answers that
+    /// come late offered less. True when more may be sent than before.
     pub(crate) fn on_answer(&mut self, aeth: &Aeth) -> bool {
         let Syndrome::Ack { credit } = aeth.syndrome else { return false };
         let Some(credits) = decode(credit) else { return self.limit.take().is_some() };
@@ -80,7 +84,8 @@ impl CreditLimit {
         raised
     }
 
-    /// The message needs a receive that the peer is not known to have. A SEND of which the peer took a packet has its receive.
+    /// The message needs a receive that the peer is not known to have. A SEND of which the peer
+    /// took a packet has its receive.
     pub(crate) fn is_beyond(&self, entry: &SendEntry, oldest: Psn) -> bool {
         let Some(limit) = self.limit else { return false };
         entry.takes_receive()
@@ -104,8 +109,9 @@ impl CreditLimit {
 pub(crate) struct CreditOffer {
     /// The last message that the peer was told a receive is there for.
     limit: u32,
-    /// The peer may be told without being asked: a request of this life was executed, and is not a plain peer's. To that an ACK that it
-    /// does not expect does harm (`docs/conformance.md`), and it uses no credits.
+    /// The peer may be told without being asked: a request of this life was executed, and is not a
+    /// plain peer's. To that an ACK that it does not expect does harm (`docs/conformance.md`), and
+    /// it uses no credits.
     tells: bool,
 }
 
@@ -115,8 +121,8 @@ impl CreditOffer {
         self.tells = !is_plain;
     }
 
-    /// The syndrome of an answer with this MSN, which is about to be sent. With a shared receive queue no count is this queue pair's
-    /// own (IBTA v1 10.2.9), so none is offered.
+    /// The syndrome of an answer with this MSN, which is about to be sent. With a shared receive
+    /// queue no count is this queue pair's own (IBTA v1 10.2.9), so none is offered.
     pub(crate) fn syndrome(&mut self, msn: u32, base: &QpBase) -> Syndrome {
         if !base.offers_credits() {
             return Syndrome::ACK;
@@ -129,8 +135,8 @@ impl CreditOffer {
         Syndrome::Ack { credit }
     }
 
-    /// The peer, told no more than it was, would send nothing that takes a receive, and there is one. Offers to come go with the
-    /// answers that it asks for.
+    /// The peer, told no more than it was, would send nothing that takes a receive, and there is
+    /// one. Offers to come go with the answers that it asks for.
     pub(crate) fn is_due(&self, msn: u32, base: &QpBase) -> bool {
         self.tells && base.offers_credits() && base.receives > 0 && distance(self.limit, msn) <= 0
     }
@@ -212,8 +218,8 @@ mod tests {
     }
 
     proptest! {
-        /// A receiver that posts when it likes and a network that loses and delays answers: never more is allowed than was posted, and
-        /// an answer that comes allows what the code says.
+        /// A receiver that posts when it likes and a network that loses and delays answers: never
+        /// more is allowed than was posted, and an answer that comes allows what the code says.
         #[test]
         fn a_requester_keeps_to_what_is_posted(
             start in prop_oneof![Just(0_u32), 0x00ff_fff0_u32..0x0100_0000],

@@ -1,4 +1,5 @@
-//! The unreliable datagram: messages of one packet each, to anybody and from anybody who knows the Q_Key (IBTA v1 9.8.3 and 10.2).
+//! The unreliable datagram: messages of one packet each, to anybody and from anybody who knows the
+//! Q_Key (IBTA v1 9.8.3 and 10.2).
 //!
 //! ```text
 //!   work with address handle ──► transmit ──► frame      complete when it has left
@@ -30,8 +31,8 @@ use crate::{
     wire::{Deth, bth::Bth, frame::Packet, headers::Headers, opcode},
 };
 
-/// Bytes in front of a message in its receive buffer, the place of a GRH: an IPv6 header, or an IPv4 header behind 20 bytes of zeros
-/// (annex A17).
+/// Bytes in front of a message in its receive buffer, the place of a GRH: an IPv6 header, or an
+/// IPv4 header behind 20 bytes of zeros (annex A17).
 const GRH_BYTES: usize = 40;
 
 /// Both directions.
@@ -78,7 +79,8 @@ impl Datagram {
         if deth.qkey != base.attributes.qkey {
             return Err(DropReason::BadQkey);
         }
-        // Looked at before it is taken: one that is too short stays, and a shared queue has not fallen below its limit.
+        // Looked at before it is taken: one that is too short stays, and a shared queue has not
+        // fallen below its limit.
         let sges = base.next_receive(recv_queue, cx.srqs).ok_or(DropReason::ReceiverNotReady)?;
         let bytes = GRH_BYTES + packet.payload_len();
         if bytes as u64 > SgeCursor::new(sges, 0).remaining() {

@@ -1,8 +1,9 @@
-//! What the peer says of a request while READs or atomic operations before it are not all answered: that it is missing, that no receive is
-//! there for it, that it is refused. It is acted upon when their answers are here.
+//! What the peer says of a request while READs or atomic operations before it are not all answered:
+//! that it is missing, that no receive is there for it, that it is refused. It is acted upon when
+//! their answers are here.
 //!
-//! Answers that a refusal has overtaken are still to come, for a responder gives them before it refuses. Where they are lost nobody gives them
-//! again, so the wait for them is bounded.
+//! Answers that a refusal has overtaken are still to come, for a responder gives them before it
+//! refuses. Where they are lost nobody gives them again, so the wait for them is bounded.
 
 use super::{Context, QpBase, completer::Completer, requester::Requester, send_queue::SendQueue};
 use crate::{clock::Nanos, io::App, psn::Psn, wire::aeth::NakCode};
@@ -28,8 +29,8 @@ pub(super) enum PeerAnswer {
 }
 
 impl Completer {
-    /// The peer said that of the request with `psn`. What is sent again anyway, as all from the gap on is without selective recovery, it
-    /// will be said of again.
+    /// The peer said that of the request with `psn`. What is sent again anyway, as all from the gap
+    /// on is without selective recovery, it will be said of again.
     pub(super) fn remember(&mut self, psn: Psn, said: PeerAnswer, base: &QpBase, requester: &Requester) {
         let is_refused = matches!(self.behind, Some(DeferredAnswer { said: PeerAnswer::Refused(_), .. }));
         let is_before_cursor = psn.distance_from(requester.cursor()) < 0;

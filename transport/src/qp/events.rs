@@ -37,7 +37,8 @@ impl Subject {
     }
 }
 
-/// Stands for [`event::CQ_ERROR`] of the receive queue's completion queue; no kind of event has this number.
+/// Stands for [`event::CQ_ERROR`] of the receive queue's completion queue; no kind of event has
+/// this number.
 const RECV_CQ_ERROR: u32 = 31;
 
 /// Events that nobody was told of yet, a bit for each kind.

@@ -1,15 +1,16 @@
 //! Keys that change on the data path: BIND_MW, LOCAL_INV, SEND with invalidate.
 //!
-//! Every endpoint of a device has a table of keys of its own, so a change is made by whoever owns them all, the control side. The
-//! queue pair asks, and waits, it and no other:
+//! Every endpoint of a device has a table of keys of its own, so a change is made by whoever owns
+//! them all, the control side. The queue pair asks, and waits, it and no other:
 //!
 //! ```text
 //!   requester, at BIND_MW or LOCAL_INV ─┐                                                          ┌─► that work completes
 //!   responder, at SEND with invalidate ─┴► wanted ─ Endpoint::poll_key_change ─► every table ─ finish ─┴─► the receive completes
 //! ```
 //!
-//! So once a completion says that a key is invalid, no table opens it, whichever queue pair of whichever worker it is tried on; and once a
-//! completion says that a window is bound, every table opens it.
+//! So once a completion says that a key is invalid, no table opens it, whichever queue pair of
+//! whichever worker it is tried on; and once a completion says that a window is bound, every table
+//! opens it.
 
 use roced_shared::{
     abi::{
@@ -65,7 +66,8 @@ impl KeyRequest {
 pub struct KeyChange {
     /// The queue pair.
     pub qpn: Qpn,
-    /// To be given back when all is done: no two are the same, so that nobody takes the answer to another's wish for its own.
+    /// To be given back when all is done: no two are the same, so that nobody takes the answer to
+    /// another's wish for its own.
     pub ticket: u64,
     /// What is wanted.
     pub wish: KeyRequest,

@@ -1,8 +1,9 @@
 //! The life of a connection, from RTR to RESET: which packets belong to it.
 //!
-//! A packet names its queue pair, the addresses and a PSN. One of an earlier life of the same connection names the same, and PSNs
-//! often begin at the same number (UCX and NCCL begin at 0). What tells lives apart is the UDP source port: it is the same for
-//! all packets that a queue pair sends in one life, and roced uses another one in the next.
+//! A packet names its queue pair, the addresses and a PSN. One of an earlier life of the same
+//! connection names the same, and PSNs often begin at the same number (UCX and NCCL begin at 0).
+//! What tells lives apart is the UDP source port: it is the same for all packets that a queue pair
+//! sends in one life, and roced uses another one in the next.
 //!
 //! ```text
 //!   this life's port        taken, held when early
@@ -10,22 +11,27 @@
 //!   any other port          taken in its turn; from then on it is this life's port (a rerouted flow)
 //! ```
 //!
-//! Other makes use the same port in every life, and a rerouted flow changes it in mid-life. With both nothing is held for
-//! [`QUARANTINE`], so that they are as safe as with go-back-N, and a peer that takes another port with each packet is served by plain
-//! go-back-N. Requests and responses are learned separately: nothing says that a peer uses one port for both.
+//! Other makes use the same port in every life, and a rerouted flow changes it in mid-life. With
+//! both nothing is held for [`QUARANTINE`], so that they are as safe as with go-back-N, and a peer
+//! that takes another port with each packet is served by plain go-back-N. Requests and responses
+//! are learned separately: nothing says that a peer uses one port for both.
 //!
-//! While a life has no port of its own yet, a packet from a past one may be a late frame or the first of a peer that keeps its port. So it
-//! is dropped, and asked for after [`DOUBT`], in which a peer that has changed its port has shown that: then such packets are dropped for
-//! [`QUARANTINE`] more, even if nothing of this life could be taken yet. A peer that was seen to keep its port is not doubted again.
+//! While a life has no port of its own yet, a packet from a past one may be a late frame or the
+//! first of a peer that keeps its port. So it is dropped, and asked for after [`DOUBT`], in which a
+//! peer that has changed its port has shown that: then such packets are dropped for [`QUARANTINE`]
+//! more, even if nothing of this life could be taken yet. A peer that was seen to keep its port is
+//! not doubted again.
 
 use crate::clock::Nanos;
 
-/// How long a life that follows another life of the same queue pair, or a change of port, holds no early packets. Longer than any frame
-/// stays in a network: switches discard frames after half a second at the most, and the timewait of connection managers is of this order.
+/// How long a life that follows another life of the same queue pair, or a change of port, holds no
+/// early packets. Longer than any frame stays in a network: switches discard frames after half a
+/// second at the most, and the timewait of connection managers is of this order.
 pub const QUARANTINE: Nanos = Nanos::from_millis(1000);
 
-/// How long packets from a past life's port are dropped at the begin of a life: so far may the first packet be behind a late one. Some round
-/// trips with a loss; it costs the second life of a queue pair as much where the peer keeps its port.
+/// How long packets from a past life's port are dropped at the begin of a life: so far may the
+/// first packet be behind a late one. Some round trips with a loss; it costs the second life of a
+/// queue pair as much where the peer keeps its port.
 const DOUBT: Nanos = Nanos::from_millis(2);
 
 /// Lives whose ports are known.
@@ -45,8 +51,8 @@ pub(super) struct SourcePort {
 /// The port of this life.
 #[derive(Debug)]
 enum PortState {
-    /// Nothing was taken yet. From the first packet from a past port on, such are doubted until `doubts_until`; what was doubted may still
-    /// be to be asked for.
+    /// Nothing was taken yet. From the first packet from a past port on, such are doubted until
+    /// `doubts_until`; what was doubted may still be to be asked for.
     Unknown { doubts_until: Nanos, asks: bool },
     /// Early packets are held from `holds_from` on.
     Known { port: u16, holds_from: Nanos },
@@ -99,8 +105,8 @@ impl SourcePort {
         }
     }
 
-    /// A packet from `port`, which is not [refused](Self::refuses), is of a past life, or the first of a peer that keeps its port: it is to be
-    /// asked for at the time given.
+    /// A packet from `port`, which is not [refused](Self::refuses), is of a past life, or the first
+    /// of a peer that keeps its port: it is to be asked for at the time given.
     #[inline]
     pub(super) fn doubts(&mut self, port: u16, now: Nanos) -> Option<Nanos> {
         match &mut self.port {
@@ -110,7 +116,8 @@ impl SourcePort {
                 }
                 (now < *doubts_until).then_some(*doubts_until)
             }
-            // The peer has another port in this life. Its packets come by themselves, and what comes from past ports is late.
+            // The peer has another port in this life. Its packets come by themselves, and what
+            // comes from past ports is late.
             PortState::Unknown { doubts_until, asks } if self.past.count > 0 && !self.past.contains(port) => {
                 (*doubts_until, *asks) = (now + QUARANTINE, false);
                 None
@@ -134,7 +141,8 @@ impl SourcePort {
         }
     }
 
-    /// A packet from `port` was taken; in a life that is `later` than the queue pair's first or not.
+    /// A packet from `port` was taken; in a life that is `later` than the queue pair's first or
+    /// not.
     #[inline]
     pub(super) fn on_taken(&mut self, port: u16, later: bool, now: Nanos) {
         if !matches!(self.port, PortState::Known { port: known, .. } if known == port) {
@@ -166,7 +174,8 @@ impl SourcePort {
 mod tests {
     use super::*;
 
-    /// A source that took packets from these ports in lives of one port each, and is in the next life.
+    /// A source that took packets from these ports in lives of one port each, and is in the next
+    /// life.
     fn after(ports: &[u16]) -> SourcePort {
         ports.iter().fold(SourcePort::default(), |mut source, port| {
             source.on_taken(*port, false, Nanos(0));

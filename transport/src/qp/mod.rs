@@ -1,4 +1,5 @@
-//! One queue pair: what every service has (state, attributes, queues, completions), and the service that it gives.
+//! One queue pair: what every service has (state, attributes, queues, completions), and the service
+//! that it gives.
 //!
 //! ```text
 //!              ┌── Reliable      reliable connection: requester, completer, responder
@@ -7,7 +8,8 @@
 //!   queues)    └── Datagram      unreliable datagram
 //! ```
 //!
-//! `on_packet` never sends: it leaves what is owed with its service, and `transmit` is the only way out.
+//! `on_packet` never sends: it leaves what is owed with its service, and `transmit` is the only way
+//! out.
 
 mod atomic;
 mod base;
@@ -85,8 +87,9 @@ use crate::{
     work::{RecvWork, SendWork},
 };
 
-/// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is made, but for what it keeps of READs
-/// and atomic operations, whose number it is told later ([`ReplayMemory`]).
+/// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is
+/// made, but for what it keeps of READs and atomic operations, whose number it is told later
+/// ([`ReplayMemory`]).
 #[derive(Debug)]
 pub struct Qp {
     base: QpBase,
@@ -105,7 +108,8 @@ pub struct Qp {
     pub(crate) attachments: u32,
 }
 
-/// Flushed completions of one visit: enough to be quick, few enough for the other queue pairs of the turn.
+/// Flushed completions of one visit: enough to be quick, few enough for the other queue pairs of
+/// the turn.
 const FLUSH_BURST: u32 = 64;
 
 impl Qp {
@@ -145,8 +149,9 @@ impl Qp {
         }
     }
 
-    /// It takes receive work from this shared queue of its endpoint. Its own queue then holds what it has taken: granted sizes of one
-    /// receive, with as many scatter/gather entries as the shared queue has.
+    /// It takes receive work from this shared queue of its endpoint. Its own queue then holds what
+    /// it has taken: granted sizes of one receive, with as many scatter/gather entries as the
+    /// shared queue has.
     ///
     /// # Panics
     /// With fewer scatter/gather entries.
@@ -195,7 +200,8 @@ impl Qp {
         self.base.counters.own()
     }
 
-    /// Adds what it counts to these totals from now on, too, all that it has counted included; or to none.
+    /// Adds what it counts to these totals from now on, too, all that it has counted included; or
+    /// to none.
     pub(crate) fn count_into(&mut self, totals: Option<&Arc<QpTotals>>) {
         self.base.counters.count_into(totals);
     }
@@ -229,7 +235,8 @@ impl Qp {
         self.recv_queue.room()
     }
 
-    /// Takes send work. In RESET it is forgotten, and counted; before RTS it waits; in ERR it is flushed (IBTA v1 10.3.1).
+    /// Takes send work. In RESET it is forgotten, and counted; before RTS it waits; in ERR it is
+    /// flushed (IBTA v1 10.3.1).
     pub(crate) fn post_send(&mut self, work: &SendWork<'_>) {
         if self.base.state == State::Reset {
             return self.base.counters.count(QpCount::ForgottenInReset);
@@ -237,7 +244,8 @@ impl Qp {
         self.send_queue.push(work);
     }
 
-    /// Takes receive work, as [`Self::post_send`]. True when there is something to send, or to flush.
+    /// Takes receive work, as [`Self::post_send`]. True when there is something to send, or to
+    /// flush.
     pub(crate) fn post_recv(&mut self, work: &RecvWork<'_>) -> bool {
         if self.base.state == State::Reset {
             self.base.counters.count(QpCount::ForgottenInReset);
@@ -355,7 +363,8 @@ impl Qp {
         self.base.path = path;
     }
 
-    /// A packet for this queue pair whose ICRC holds. Its source is checked before anything changes.
+    /// A packet for this queue pair whose ICRC holds. Its source is checked before anything
+    /// changes.
     pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Disposition {
         let outcome = self.try_packet(packet, cx);
         self.tell_if_drained();
@@ -387,8 +396,8 @@ impl Qp {
         self.roles.on_packet(packet, &mut self.base, &mut self.send_queue, &mut self.recv_queue, cx)
     }
 
-    /// Checks that hold for any packet and need no ICRC: service and addresses. A forged packet must know them, and changes
-    /// nothing if it does not.
+    /// Checks that hold for any packet and need no ICRC: service and addresses. A forged packet
+    /// must know them, and changes nothing if it does not.
     pub(crate) fn check_origin(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
         if packet.info.service != self.base.config.service.wire() {
             return Err(DropReason::WrongService);
@@ -476,7 +485,8 @@ impl Qp {
             State::SendQueueError => self.flush_sends(cx),
             _ => {
                 let visit = self.roles.transmit(&mut self.base, &mut self.send_queue, cx, wire);
-                // One that has failed just now did something: what is behind it is flushed by the next visit.
+                // One that has failed just now did something: what is behind it is flushed by the
+                // next visit.
                 if self.base.state == State::Error && visit == Transmission::Idle {
                     Transmission::Progress
                 } else {
@@ -544,7 +554,8 @@ impl Qp {
 
     fn flush_sends<A: App>(&mut self, cx: &mut Context<'_, A>) -> Transmission {
         for _ in 0..FLUSH_BURST {
-            // One whose completion found no room has ended the queue pair: the receives are flushed too.
+            // One whose completion found no room has ended the queue pair: the receives are flushed
+            // too.
             if self.base.state != State::SendQueueError {
                 return Transmission::Progress;
             }

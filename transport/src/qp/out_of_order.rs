@@ -1,12 +1,16 @@
-//! Packets of a queue pair that came before their turn: which are worth keeping, whose turn it is, when there is none to come.
+//! Packets of a queue pair that came before their turn: which are worth keeping, whose turn it is,
+//! when there is none to come.
 //!
-//! Nothing of a held packet has any effect before its turn: no byte in client memory, no receive work, no ACK. Programs poll the
-//! last byte of a message, and a WRITE placed early would be overwritten by an earlier one that came late.
+//! Nothing of a held packet has any effect before its turn: no byte in client memory, no receive
+//! work, no ACK. Programs poll the last byte of a message, and a WRITE placed early would be
+//! overwritten by an earlier one that came late.
 //!
-//! A held packet is executed on the word of its PSN, so it must be of this life of the connection (`life.rs`) and of this pass over
-//! its PSN. Therefore nothing is held before a packet of this life was taken, nothing from another source port, nothing far ahead
-//! or for long; of two packets with one PSN and different bytes neither is believed; and where the network keeps order, missing
-//! packets that arrive one directly after the other show that all behind them is about to come again.
+//! A held packet is executed on the word of its PSN, so it must be of this life of the connection
+//! (`life.rs`) and of this pass over its PSN. Therefore nothing is held before a packet of this
+//! life was taken, nothing from another source port, nothing far ahead or for long; of two packets
+//! with one PSN and different bytes neither is believed; and where the network keeps order, missing
+//! packets that arrive one directly after the other show that all behind them is about to come
+//! again.
 
 use roced_shared::ids::Qpn;
 
@@ -25,15 +29,16 @@ use crate::{
     },
 };
 
-/// How long a packet is held: many round trips of a building, and less than the shortest ACK timer that adapters have, after which
-/// everything is sent again anyway.
+/// How long a packet is held: many round trips of a building, and less than the shortest ACK timer
+/// that adapters have, after which everything is sent again anyway.
 pub(super) const HELD_MAX: Nanos = Nanos::from_millis(4);
 
-/// Missing packets one directly after the other come to so much, and what is held behind them is given up.
+/// Missing packets one directly after the other come to so much, and what is held behind them is
+/// given up.
 const DIRECT_MAX: u8 = 4;
 
-/// What one comes to. A requester that repairs loss after loss asks with each packet that it sends again; one that sends for the first time does
-/// so seldom before a message ends.
+/// What one comes to. A requester that repairs loss after loss asks with each packet that it sends
+/// again; one that sends for the first time does so seldom before a message ends.
 const DIRECT: u8 = 2;
 const DIRECT_ASKING: u8 = 1;
 
@@ -42,7 +47,8 @@ const DIRECT_ASKING: u8 = 1;
 pub(crate) struct OutOfOrder {
     requests: Buffer,
     responses: Buffer,
-    /// The last response that came before its turn and is not held any more, or never was. Its request has to be sent again.
+    /// The last response that came before its turn and is not held any more, or never was. Its
+    /// request has to be sent again.
     unkept: Option<Psn>,
 }
 
@@ -77,8 +83,8 @@ impl OutOfOrder {
         self.requests.list.is_empty() && self.responses.list.is_empty() && self.unkept.is_none()
     }
 
-    /// A packet with this PSN is not kept, and others before it perhaps. A request comes again when it is complained of; a response
-    /// does when it is asked for again.
+    /// A packet with this PSN is not kept, and others before it perhaps. A request comes again when
+    /// it is complained of; a response does when it is asked for again.
     fn miss(&mut self, side: HeldSide, psn: Psn) {
         if side == HeldSide::Responses && self.unkept.is_none_or(|known| psn.distance_from(known) > 0) {
             self.unkept = Some(psn);
@@ -114,8 +120,9 @@ impl Qp {
         !self.out_of_order.is_empty()
     }
 
-    /// A packet dropped for this reason is to be held instead. Only a reliable connection makes good what is missing. Nothing is held
-    /// for a plain peer: what is held is acknowledged before it is sent again.
+    /// A packet dropped for this reason is to be held instead. Only a reliable connection makes
+    /// good what is missing. Nothing is held for a plain peer: what is held is acknowledged before
+    /// it is sent again.
     pub(crate) fn may_hold(&self, packet: &Packet<'_>, reason: DropReason, now: Nanos) -> Option<HeldSide> {
         if !self.base.recovery.is_selective() {
             return None;
@@ -158,8 +165,9 @@ impl Qp {
         }
     }
 
-    /// A packet came that is held already. Where they differ one of them is of an earlier life of the connection, or forged, and nothing
-    /// tells which: both go, and the PSN is asked for when it is missed.
+    /// A packet came that is held already. Where they differ one of them is of an earlier life of
+    /// the connection, or forged, and nothing tells which: both go, and the PSN is asked for when
+    /// it is missed.
     fn check_twice(
         &mut self,
         pool: &mut OutOfOrderPool,
@@ -190,8 +198,9 @@ impl Qp {
         buffer.direct = 0;
     }
 
-    /// Frees what no turn will come for; gives how many packets that were. What a requester sends again anyway (RNR NAK) or nobody
-    /// waits for any more (error, another state) goes, and what lies behind its turn, which only a peer that lies can bring about.
+    /// Frees what no turn will come for; gives how many packets that were. What a requester sends
+    /// again anyway (RNR NAK) or nobody waits for any more (error, another state) goes, and what
+    /// lies behind its turn, which only a peer that lies can bring about.
     pub(crate) fn forget_held(&mut self, pool: &mut OutOfOrderPool) -> u32 {
         let mut forgotten = 0;
         for side in [HeldSide::Requests, HeldSide::Responses] {
@@ -235,8 +244,9 @@ impl Qp {
         pool.release_all(&mut self.out_of_order.requests.list) + pool.release_all(&mut self.out_of_order.responses.list)
     }
 
-    /// A packet was taken that was not held. Two of them that were missing, one directly after the other on a network that keeps order, were
-    /// sent again, and then all behind them will be; or what is held was never sent in this life. Answers that are given up are asked for again when
+    /// A packet was taken that was not held. Two of them that were missing, one directly after the
+    /// other on a network that keeps order, were sent again, and then all behind them will be; or
+    /// what is held was never sent in this life. Answers that are given up are asked for again when
     /// their turn comes. Gives how many packets are given up.
     pub(crate) fn on_direct(&mut self, pool: &mut OutOfOrderPool, asks: bool) -> u32 {
         let mut given_up = 0;
@@ -260,8 +270,8 @@ impl Qp {
         given_up
     }
 
-    /// All that had its turn is done. What is still held lies behind a hole, which may be a new one. Where a missing packet came by
-    /// itself the next has the whole delay to follow.
+    /// All that had its turn is done. What is still held lies behind a hole, which may be a new
+    /// one. Where a missing packet came by itself the next has the whole delay to follow.
     pub(crate) fn on_exposed<A: App>(&mut self, pool: &OutOfOrderPool, cx: &mut Context<'_, A>) {
         for side in [HeldSide::Requests, HeldSide::Responses] {
             let Some(missing) = self.expected_by(side).filter(|_| !self.out_of_order.list(side).is_empty()) else {
@@ -303,7 +313,8 @@ impl Qp {
         }
     }
 
-    /// The PSN whose turn it is; `None` when packets of this side are not taken, or will all come again.
+    /// The PSN whose turn it is; `None` when packets of this side are not taken, or will all come
+    /// again.
     fn expected_by(&self, side: HeldSide) -> Option<Psn> {
         let roles = self.roles.reliable()?;
         let state = self.base.state;
@@ -316,8 +327,9 @@ impl Qp {
     }
 }
 
-/// Both are the same packet, sent twice: whether it asks for an ACK, what switches mark and what an ACK says besides may differ, and
-/// where in its answer a READ response stands, for a repetition may begin and end elsewhere.
+/// Both are the same packet, sent twice: whether it asks for an ACK, what switches mark and what an
+/// ACK says besides may differ, and where in its answer a READ response stands, for a repetition
+/// may begin and end elsewhere.
 fn is_same(held: &Packet<'_>, other: &Packet<'_>) -> bool {
     let is_alike = held.bth.opcode == other.bth.opcode
         || held.info.operation == Operation::ReadResponse && other.info.operation == Operation::ReadResponse;

@@ -1,9 +1,10 @@
 //! Memory placement extensions: FLUSH and atomic WRITE (annex A19).
 //!
-//! Both take one PSN, count against `max_rd_atomic` and are answered by a READ response of no bytes. What the peer wrote before lies
-//! in memory that every processor sees the moment its packet is executed, so a FLUSH for global visibility has nothing left to
-//! do in its turn; memory that outlives a power failure is not what clients share with us, so nobody has the right to a FLUSH for
-//! persistence.
+//! Both take one PSN, count against `max_rd_atomic` and are answered by a READ response of no
+//! bytes. What the peer wrote before lies in memory that every processor sees the moment its packet
+//! is executed, so a FLUSH for global visibility has nothing left to do in its turn; memory that
+//! outlives a power failure is not what clients share with us, so nobody has the right to a FLUSH
+//! for persistence.
 
 use roced_shared::abi::{
     control::access,
@@ -66,7 +67,8 @@ pub(super) fn write<A: App>(
         at += piece.len();
     }
     let span = base.check_peer(cx.mrs, reth.rkey, Right::RemoteWrite, reth.va, bytes.len()).map_err(|_| ACCESS)?;
-    // A region whose addresses are not aligned as its memory is: the processor could not do it in one piece.
+    // A region whose addresses are not aligned as its memory is: the processor could not do it in
+    // one piece.
     if !span.offset().is_multiple_of(ATOMIC_BYTES as u64) {
         return Err(INVALID);
     }

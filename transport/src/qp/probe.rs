@@ -1,20 +1,24 @@
-//! The tail probe: when an answer that was asked for does not come, the oldest packet is sent again, long before the ACK timer
-//! of the specification runs out.
+//! The tail probe: when an answer that was asked for does not come, the oldest packet is sent
+//! again, long before the ACK timer of the specification runs out.
 //!
-//! That timer begins at milliseconds, its base and its count (`retry_cnt`) belong to the client, and it stays what it is. The probe
-//! waits as long as round trips were measured to take, twice as long each time, and gives up after [`PROBES_MAX`].
+//! That timer begins at milliseconds, its base and its count (`retry_cnt`) belong to the client,
+//! and it stays what it is. The probe waits as long as round trips were measured to take, twice as
+//! long each time, and gives up after [`PROBES_MAX`].
 //!
-//! What was sent twice for no other reason measures nothing, so a path that takes longer than the wait would never be measured: each probe ends the measurement
-//! that would have told. Therefore the wait stays as long as the last probe made it until a round trip was measured (as RFC 6298 has it).
+//! What was sent twice for no other reason measures nothing, so a path that takes longer than the
+//! wait would never be measured: each probe ends the measurement that would have told. Therefore
+//! the wait stays as long as the last probe made it until a round trip was measured (as RFC 6298
+//! has it).
 
 use super::rtt::RoundTrip;
 use crate::{clock::Nanos, psn::Psn};
 
-/// Probes without an answer before the rest is left to the ACK timer: the last waits 128 times as long as the first.
+/// Probes without an answer before the rest is left to the ACK timer: the last waits 128 times as
+/// long as the first.
 const PROBES_MAX: u32 = 8;
 
-/// How long a wait is doubled at most: the round trip of any path on earth. Where packet after packet is lost before anything was
-/// measured, each waits no longer than this.
+/// How long a wait is doubled at most: the round trip of any path on earth. Where packet after
+/// packet is lost before anything was measured, each waits no longer than this.
 const WAIT_MAX: Nanos = Nanos::from_millis(256);
 
 /// Beyond this no wait is longer.
@@ -31,8 +35,8 @@ pub(crate) struct TailProbe {
     /// A packet whose answer is a measurement.
     timed: Option<Timed>,
     deadline: Nanos,
-    /// When the peer is asked, before that, what became of a packet that it missed: where much of a round trip is waiting in queues an answer takes
-    /// far less when nothing is sent any more.
+    /// When the peer is asked, before that, what became of a packet that it missed: where much of a
+    /// round trip is waiting in queues an answer takes far less when nothing is sent any more.
     ask_at: Nanos,
     /// At the deadline nobody was asked yet: no answer is late then.
     asks_late: bool,
@@ -46,7 +50,8 @@ pub(crate) struct TailProbe {
 struct Timed {
     psn: Psn,
     at: Nanos,
-    /// It was sent before, and a NAK or a gap said that it is missing. What comes sooner than any answer is one to the first sending all the same.
+    /// It was sent before, and a NAK or a gap said that it is missing. What comes sooner than any
+    /// answer is one to the first sending all the same.
     again: bool,
 }
 
@@ -97,8 +102,8 @@ impl TailProbe {
         }
     }
 
-    /// The peer was asked how far it is. Where that was not the probe's doing, the question may have overtaken what it asks about, so the
-    /// probe asks once more.
+    /// The peer was asked how far it is. Where that was not the probe's doing, the question may
+    /// have overtaken what it asks about, so the probe asks once more.
     pub(crate) fn on_solicited(&mut self, now: Nanos, floor: Nanos) {
         if self.deadline == Nanos::NEVER {
             (self.asked, self.asks_late) = (self.last, false);
@@ -107,7 +112,8 @@ impl TailProbe {
         self.ask_at = Nanos::NEVER;
     }
 
-    /// A message that nobody waits to hear of was sent, with `psn`. If no other asks meanwhile, a probe does.
+    /// A message that nobody waits to hear of was sent, with `psn`. If no other asks meanwhile, a
+    /// probe does.
     pub(crate) fn on_unasked(&mut self, psn: Psn, now: Nanos, floor: Nanos) {
         if psn.distance_from(self.last) > 0 {
             self.last = psn;
@@ -126,7 +132,8 @@ impl TailProbe {
         }
     }
 
-    /// The oldest packet was sent again, whoever wanted it. It asks for all. If it is `missing`, as a NAK says or a gap, its answer is a measurement.
+    /// The oldest packet was sent again, whoever wanted it. It asks for all. If it is `missing`, as
+    /// a NAK says or a gap, its answer is a measurement.
     pub(crate) fn on_sent_again(&mut self, missing: Option<Psn>, now: Nanos, floor: Nanos) {
         (self.asked, self.asks_late) = (self.last, false);
         self.timed = missing.map(|psn| Timed { psn, at: now, again: true });

@@ -12,7 +12,8 @@ struct RecvEntry {
     sges: u8,
 }
 
-/// A ring of receive work; its memory is made with the queue pair, or with the shared receive queue.
+/// A ring of receive work; its memory is made with the queue pair, or with the shared receive
+/// queue.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
     entries: Box<[RecvEntry]>,

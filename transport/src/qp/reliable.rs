@@ -106,7 +106,8 @@ impl Reliable {
         }
     }
 
-    /// A change of keys that one of the roles waited for was made in every table, or cannot be made.
+    /// A change of keys that one of the roles waited for was made in every table, or cannot be
+    /// made.
     pub(crate) fn on_key_change<A: App>(
         &mut self,
         waiter: Waiter,
@@ -131,8 +132,8 @@ impl Reliable {
         if base.state.sends() { answers.min(self.completer.deadline()).min(self.requester.deadline()) } else { answers }
     }
 
-    /// Sends one frame. Requests and answers take turns: neither a peer that reads without end nor a client that always has work
-    /// shuts the other direction out.
+    /// Sends one frame. Requests and answers take turns: neither a peer that reads without end nor
+    /// a client that always has work shuts the other direction out.
     pub(crate) fn transmit<A: App, W: Wire>(
         &mut self,
         base: &mut QpBase,

@@ -1,11 +1,13 @@
-//! Requests with answers of their own (READs, atomic operations) that the responder keeps: those it answers now, and those it
-//! may have to answer again.
+//! Requests with answers of their own (READs, atomic operations) that the responder keeps: those it
+//! answers now, and those it may have to answer again.
 //!
-//! A ring of `max_dest_rd_atomic` requests in PSN order. A new one takes the place of the oldest, which the requester has been
-//! answered by then (or it broke its promise). A duplicate is answered from here: a READ from any packet of the message on, out of
-//! memory as it is now; an atomic operation by what it found when it was executed, the only time.
+//! A ring of `max_dest_rd_atomic` requests in PSN order. A new one takes the place of the oldest,
+//! which the requester has been answered by then (or it broke its promise). A duplicate is answered
+//! from here: a READ from any packet of the message on, out of memory as it is now; an atomic
+//! operation by what it found when it was executed, the only time.
 //!
-//! Most queue pairs answer few at a time, or none, so the ring's memory comes with the number ([`ReplayMemory`]), not with the queue pair.
+//! Most queue pairs answer few at a time, or none, so the ring's memory comes with the number
+//! ([`ReplayMemory`]), not with the queue pair.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -14,8 +16,8 @@ use roced_shared::abi::control::{QpAttributes, attribute};
 
 use crate::{mr::MrKey, psn::Psn, wire::opcode::Operation};
 
-/// Most requests kept for one queue pair, so the most READs and atomic operations that a peer may have outstanding, and we. Each costs
-/// a queue pair that is given as many 56 bytes.
+/// Most requests kept for one queue pair, so the most READs and atomic operations that a peer may
+/// have outstanding, and we. Each costs a queue pair that is given as many 56 bytes.
 pub const DEPTH_MAX: u32 = 128;
 
 /// A request that was accepted.
@@ -74,12 +76,14 @@ pub(crate) struct Duplicate {
     pub(crate) length: u32,
 }
 
-/// Room for the requests that a queue pair keeps, made by whoever changes it, for the thread that has it does not allocate.
+/// Room for the requests that a queue pair keeps, made by whoever changes it, for the thread that
+/// has it does not allocate.
 #[derive(Debug, Default)]
 pub struct ReplayMemory(Vec<ReplaySlot>);
 
 impl ReplayMemory {
-    /// As much as a queue pair needs after a change of these attributes: none when it answers as many at a time as before.
+    /// As much as a queue pair needs after a change of these attributes: none when it answers as
+    /// many at a time as before.
     pub fn for_change(mask: u32, attributes: &QpAttributes) -> Self {
         let depth = if mask & attribute::MAX_DEST_RD_ATOMIC == 0 { 0 } else { attributes.max_dest_rd_atomic };
         Self(Vec::with_capacity(depth.min(DEPTH_MAX) as usize))
@@ -92,7 +96,8 @@ pub(crate) struct Replay {
     /// Filled from the front, up to `depth`.
     slots: Vec<ReplaySlot>,
     depth: usize,
-    /// So many may wait for their answer: `depth`, or fewer where that was more and answers are owed still.
+    /// So many may wait for their answer: `depth`, or fewer where that was more and answers are
+    /// owed still.
     allowed: usize,
     /// Requests ever accepted; number `n` lies at `n % depth` while it is kept.
     count: usize,
@@ -107,7 +112,8 @@ impl Replay {
         Self { slots: Vec::new(), depth: 0, allowed: 0, count: 0, pending: 0, first: 0 }
     }
 
-    /// Takes `memory` where it is more than what is there, and gives back what is left over. Nothing is forgotten by it.
+    /// Takes `memory` where it is more than what is there, and gives back what is left over.
+    /// Nothing is forgotten by it.
     pub(crate) fn provide(&mut self, memory: ReplayMemory) -> ReplayMemory {
         let ReplayMemory(mut slots) = memory;
         if slots.capacity() > self.slots.capacity() {
@@ -117,7 +123,8 @@ impl Replay {
         ReplayMemory(slots)
     }
 
-    /// Forgets all and keeps `depth` requests from now on, in memory that was provided, or else allocates it.
+    /// Forgets all and keeps `depth` requests from now on, in memory that was provided, or else
+    /// allocates it.
     pub(crate) fn reset(&mut self, depth: u32) {
         (self.depth, self.count, self.pending, self.first) = (depth.min(DEPTH_MAX) as usize, 0, 0, 0);
         self.allowed = self.depth;
@@ -125,8 +132,8 @@ impl Replay {
         self.slots.reserve_exact(self.depth);
     }
 
-    /// Keeps `depth` requests from now on, the newest of those that are kept among them; more while the oldest of more is not answered,
-    /// for its answer is owed. Memory as for [`Self::reset`].
+    /// Keeps `depth` requests from now on, the newest of those that are kept among them; more while
+    /// the oldest of more is not answered, for its answer is owed. Memory as for [`Self::reset`].
     pub(crate) fn resize(&mut self, depth: u32) {
         // Filled from the front and then in a ring: the oldest lies where the next one goes.
         if self.slots.len() == self.depth && self.depth > 0 {
@@ -157,8 +164,9 @@ impl Replay {
         next.is_some_and(|at| self.slots.get(at).is_none_or(|slot| !slot.is_pending() || slot.answered))
     }
 
-    /// Accepts a request; false when as many others as are allowed were not answered yet. A repetition that is still under way gives way: the
-    /// requester has the responses, or it would not ask for more.
+    /// Accepts a request; false when as many others as are allowed were not answered yet. A
+    /// repetition that is still under way gives way: the requester has the responses, or it would
+    /// not ask for more.
     pub(crate) fn push(&mut self, request: ReplayedRequest) -> bool {
         if !self.has_room() {
             return false;
@@ -182,7 +190,8 @@ impl Replay {
 
     /// Answers a duplicate again; false when it fits no request that is kept.
     pub(crate) fn replay(&mut self, duplicate: &Duplicate, mtu: usize) -> bool {
-        // The newest first: PSNs come again after 2^24 packets, and requests of then may still be here.
+        // The newest first: PSNs come again after 2^24 packets, and requests of then may still be
+        // here.
         let Some(number) = self.kept().rev().find(|number| self.slot(*number).request.covers(duplicate, mtu)) else {
             return false;
         };
@@ -195,7 +204,8 @@ impl Replay {
             self.pending += 1;
             return true;
         }
-        // What an earlier duplicate asked for is answered as well: both in one answer, and what lies between them.
+        // What an earlier duplicate asked for is answered as well: both in one answer, and what
+        // lies between them.
         let pending = &mut slot.pending;
         pending.end = pending.end.max(end);
         if start <= pending.next {
@@ -212,7 +222,8 @@ impl Replay {
         slot.is_pending().then_some((slot.request, slot.pending))
     }
 
-    /// Requests with responses to be sent, oldest first, and whether each was answered to its end before.
+    /// Requests with responses to be sent, oldest first, and whether each was answered to its end
+    /// before.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (ReplayedRequest, bool)> {
         let waiting = self.kept().map(|number| self.slot(number)).filter(|slot| slot.is_pending());
         waiting.map(|slot| (slot.request, slot.answered))
@@ -239,7 +250,8 @@ impl Replay {
         self.pending > 0 && self.slots.iter().any(|slot| slot.is_pending() && !slot.answered)
     }
 
-    /// Ends the answer to [`Self::front`] if it is a repetition: its request was answered to its end before. False when it was not.
+    /// Ends the answer to [`Self::front`] if it is a repetition: its request was answered to its
+    /// end before. False when it was not.
     pub(crate) fn give_up_repetition(&mut self) -> bool {
         let Some(number) = self.front_number() else { return false };
         let slot = &mut self.slots[number % self.depth];
@@ -273,8 +285,10 @@ impl ReplayedRequest {
         matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
     }
 
-    /// The duplicate asks for a part of this very request: same operation and key, and its address is where its PSN says (IBTA v1 C9-107). It ends
-    /// with a packet of this request. One that ends within a packet is of an earlier life, and its answer would end the READ of this one too soon.
+    /// The duplicate asks for a part of this very request: same operation and key, and its address
+    /// is where its PSN says (IBTA v1 C9-107). It ends with a packet of this request. One that ends
+    /// within a packet is of an earlier life, and its answer would end the READ of this one too
+    /// soon.
     fn covers(&self, duplicate: &Duplicate, mtu: usize) -> bool {
         let skip = duplicate.psn.offset_from(self.first_psn);
         let Some(bytes) = u64::from(skip).checked_mul(mtu as u64) else {
@@ -438,7 +452,8 @@ mod tests {
         }
     }
 
-    /// Four wait for their answer when two at a time are allowed: all are answered, and only then others are accepted.
+    /// Four wait for their answer when two at a time are allowed: all are answered, and only then
+    /// others are accepted.
     #[test]
     fn a_smaller_depth_forgets_no_answer_that_is_owed() {
         for answered in 0..=3 {
@@ -510,7 +525,8 @@ mod tests {
         assert_eq!(pending(&replay), Pending { start: 5, next: 3, end: 7 });
     }
 
-    /// Whatever is asked in whatever order: the front is the oldest with responses to be sent, as a look at all of them says.
+    /// Whatever is asked in whatever order: the front is the oldest with responses to be sent, as a
+    /// look at all of them says.
     #[test]
     fn the_front_is_the_oldest_that_waits() {
         let mut replay = Replay::new();

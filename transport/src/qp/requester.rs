@@ -1,11 +1,12 @@
 //! The requester: cuts work into packets and decides what is sent next.
 //!
-//! It keeps a cursor into the send queue. What lies before the cursor and behind the completer's oldest unacknowledged PSN is in
-//! flight; [`Requester::rewind`] puts the cursor back there, and everything from it on is sent again (go-back-N), or
-//! [`Requester::send_oldest_again`] leaves the cursor where it is and sends the oldest packet once more.
+//! It keeps a cursor into the send queue. What lies before the cursor and behind the completer's
+//! oldest unacknowledged PSN is in flight; [`Requester::rewind`] puts the cursor back there, and
+//! everything from it on is sent again (go-back-N), or [`Requester::send_oldest_again`] leaves the
+//! cursor where it is and sends the oldest packet once more.
 //!
-//! READs are asked for in chunks, each a READ request of its own on the wire, so that the responses on their way to us never
-//! are more than the window either: nothing else holds a responder back.
+//! READs are asked for in chunks, each a READ request of its own on the wire, so that the responses
+//! on their way to us never are more than the window either: nothing else holds a responder back.
 
 use roced_shared::abi::{cqe::Status, wqe::SendOp};
 
@@ -37,14 +38,16 @@ use crate::{
     },
 };
 
-/// A window is asked to be acknowledged this many times over, so that it opens again before it is closed.
+/// A window is asked to be acknowledged this many times over, so that it opens again before it is
+/// closed.
 const ACK_REQUESTS_PER_WINDOW: u32 = 8;
 
-/// How long an unsignaled message may have gone unasked for before the next one asks: half of what a tail probe waits at least, so that
-/// none is sent while messages follow each other.
+/// How long an unsignaled message may have gone unasked for before the next one asks: half of what
+/// a tail probe waits at least, so that none is sent while messages follow each other.
 const UNASKED_MAX: Nanos = Nanos::from_micros(50);
 
-/// Where none followed and a probe had to ask, and when a life begins, so many messages ask at once before one is left to the next again.
+/// Where none followed and a probe had to ask, and when a life begins, so many messages ask at once
+/// before one is left to the next again.
 const ASKING_AFTER_PROBE: u32 = 16;
 
 /// Chunks that a READ is cut into per window, when the peer takes that many requests.
@@ -54,19 +57,21 @@ const READ_CHUNKS_PER_WINDOW: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Requester {
     window: u32,
-    /// Position in the send queue of the entry that is sent next, packets of it that are sent, and the PSN that comes next.
+    /// Position in the send queue of the entry that is sent next, packets of it that are sent, and
+    /// the PSN that comes next.
     entry: u32,
     packet: u32,
     psn: Psn,
     /// The PSN after the highest ever sent, and its place in the queue.
     frontier: Psn,
     frontier_place: (u32, u32),
-    /// READ and atomic requests that were all answered, ever; and those before the cursor and before the frontier, which count the
-    /// same way, for they begin at fixed packets.
+    /// READ and atomic requests that were all answered, ever; and those before the cursor and
+    /// before the frontier, which count the same way, for they begin at fixed packets.
     answered: u32,
     wanting_before_cursor: u32,
     wanting_before_frontier: u32,
-    /// The oldest packet that waits for an answer is sent once more before anything else, for this reason.
+    /// The oldest packet that waits for an answer is sent once more before anything else, for this
+    /// reason.
     oldest_again: Option<Reason>,
     /// Where that is a READ, no more than the responses before this one are asked for.
     again_up_to: Option<Psn>,
@@ -212,8 +217,8 @@ impl Requester {
         self.wanting_before_cursor = self.answered.wrapping_add(requests);
     }
 
-    /// An answer that is not of the past: up to one packet before `oldest`, as an ACK that nothing asked for is. True when its credits let
-    /// more be sent.
+    /// An answer that is not of the past: up to one packet before `oldest`, as an ACK that nothing
+    /// asked for is. True when its credits let more be sent.
     pub(crate) fn on_credits(&mut self, packet: &Packet<'_>, oldest: Psn, base: &QpBase) -> bool {
         let psn = packet.bth.psn;
         let is_of_now = psn.distance_from(oldest) >= -1 && psn.distance_from(self.frontier) < 0;
@@ -221,7 +226,8 @@ impl Requester {
         aeth.is_some_and(|aeth| self.credits.on_answer(&aeth))
     }
 
-    /// All before `psn`, packet `packet` of the entry at `position`, is done: the cursor is not behind it.
+    /// All before `psn`, packet `packet` of the entry at `position`, is done: the cursor is not
+    /// behind it.
     pub(crate) fn skip_to(&mut self, position: u32, packet: u32, psn: Psn) {
         if self.psn.distance_from(psn) < 0 {
             (self.entry, self.packet, self.psn) = (position, packet, psn);
@@ -247,7 +253,8 @@ impl Requester {
         self.asking = ASKING_AFTER_PROBE;
     }
 
-    /// The oldest packet that waits for an answer is sent once more, whatever the cursor does: it is missing.
+    /// The oldest packet that waits for an answer is sent once more, whatever the cursor does: it
+    /// is missing.
     pub(crate) fn send_oldest_again(&mut self) {
         (self.oldest_again, self.again_up_to) = (Some(Reason::Missing), None);
     }
@@ -284,7 +291,8 @@ impl Requester {
         self.oldest_again = None;
     }
 
-    /// The oldest READ or atomic request is all answered. None counts when it is behind the cursor: it was to be sent again.
+    /// The oldest READ or atomic request is all answered. None counts when it is behind the cursor:
+    /// it was to be sent again.
     pub(crate) fn on_answered(&mut self) {
         self.answered = self.answered.wrapping_add(1);
         if self.unanswered() > u32::MAX / 2 {
@@ -323,8 +331,9 @@ impl Requester {
         self.rnr_wait.map(RnrWait::deadline).or(self.paced_until).unwrap_or(Nanos::NEVER)
     }
 
-    /// How far behind the oldest that waits a packet of this request may be. What is held here for its turn is not on its way any more: more is asked for
-    /// in its place, up to a window of it, for the places that it takes are for all.
+    /// How far behind the oldest that waits a packet of this request may be. What is held here for
+    /// its turn is not on its way any more: more is asked for in its place, up to a window of it,
+    /// for the places that it takes are for all.
     fn window_of(&self, position: u32, queue: &SendQueue, base: &QpBase) -> u32 {
         let extends = position == queue.head() && queue.entry(position).is_read();
         self.window + if extends { base.held_answers.min(self.window) } else { 0 }
@@ -382,12 +391,14 @@ impl Requester {
         }
     }
 
-    /// What was sent last asks for no ACK. It may not be what left last: where the peer has what is behind a packet that was sent again.
+    /// What was sent last asks for no ACK. It may not be what left last: where the peer has what is
+    /// behind a packet that was sent again.
     const fn is_unasked(&self, in_flight: u32, completer: &Completer) -> bool {
         in_flight > 0 && (self.unasked > 0 || !completer.has_asked(self.psn))
     }
 
-    /// What stands at the cursor does not begin before all that was sent is acknowledged, or a part of it.
+    /// What stands at the cursor does not begin before all that was sent is acknowledged, or a part
+    /// of it.
     fn awaits_ack(&self, in_flight: u32, oldest: Psn, base: &QpBase, queue: &SendQueue) -> bool {
         if self.refused.is_some() || self.entry == queue.tail() {
             return self.refused.is_some();
@@ -455,8 +466,8 @@ impl Requester {
         Transmission::Progress
     }
 
-    /// Asks the peer how much it has of what was sent. Before it has acknowledged anything, by the oldest packet itself: the PSN before that is
-    /// of no request of this life.
+    /// Asks the peer how much it has of what was sent. Before it has acknowledged anything, by the
+    /// oldest packet itself: the PSN before that is of no request of this life.
     fn ask<A: App, W: Wire>(
         &mut self,
         base: &mut QpBase,
@@ -477,9 +488,11 @@ impl Requester {
         visit
     }
 
-    /// Asks by a duplicate of the last packet that was acknowledged: a responder only acknowledges it again, up to the newest (IBTA v1 C9-105),
-    /// and reads nothing else of it. So it has no bytes, and no memory is read for it that the client may have taken away since the
-    /// peer's client answered. It is a WRITE where that packet was of one, and else a SEND, which needs no right.
+    /// Asks by a duplicate of the last packet that was acknowledged: a responder only acknowledges
+    /// it again, up to the newest (IBTA v1 C9-105), and reads nothing else of it. So it has no
+    /// bytes, and no memory is read for it that the client may have taken away since the peer's
+    /// client answered. It is a WRITE where that packet was of one, and else a SEND, which needs no
+    /// right.
     fn send_solicitation<W: Wire>(
         &mut self,
         base: &mut QpBase,
@@ -488,7 +501,8 @@ impl Requester {
         wire: &mut W,
     ) -> Transmission {
         let psn = completer.unacknowledged().minus(1);
-        // Where nothing was acknowledged yet and the memory is gone, the one that does least if it is executed after all.
+        // Where nothing was acknowledged yet and the memory is gone, the one that does least if it
+        // is executed after all.
         let is_write = matches!(completer.last_acknowledged(), None | Some(SendOp::Write | SendOp::WriteImm));
         let opcode = if is_write { opcode::RC_WRITE_ONLY } else { opcode::RC_SEND_ONLY };
         let headers = Headers {
@@ -505,8 +519,8 @@ impl Requester {
         Transmission::Progress
     }
 
-    /// Sends the oldest packet that waits for an answer, or asks for the rest of the READ request that it is in. The cursor is
-    /// there for that moment only.
+    /// Sends the oldest packet that waits for an answer, or asks for the rest of the READ request
+    /// that it is in. The cursor is there for that moment only.
     fn send_oldest<A: App, W: Wire>(
         &mut self,
         reason: Reason,
@@ -531,16 +545,19 @@ impl Requester {
         };
         let is_gone = self.refused.is_some();
         if is_gone && reason != Reason::Probe {
-            // It cannot be sent any more, and it is the oldest: the cursor stays with it, and it fails.
+            // It cannot be sent any more, and it is the oldest: the cursor stays with it, and it
+            // fails.
             self.oldest_again = None;
             return Transmission::Idle;
         }
         (self.entry, self.packet, self.psn) = cursor;
-        // Its answer says nothing of what was sent last, or nobody would ask about that while packets are repaired.
+        // Its answer says nothing of what was sent last, or nobody would ask about that while
+        // packets are repaired.
         (self.wanting_before_cursor, self.refused, self.unasked) = (wanting, refused, unasked);
         match sent {
             Err(_) if is_gone => {
-                // Its client has taken its memory away. It may know that it arrived, so the peer is asked.
+                // Its client has taken its memory away. It may know that it arrived, so the peer is
+                // asked.
                 self.oldest_again = None;
                 self.send_solicitation(base, completer, cx.now, wire)
             }
@@ -585,7 +602,8 @@ impl Requester {
             return Err(Transmission::Idle);
         }
         let entry = queue.entry_mut(self.entry);
-        // IBTA v1 C10-110: a fenced request begins when all READs and atomic operations before it are complete.
+        // IBTA v1 C10-110: a fenced request begins when all READs and atomic operations before it
+        // are complete.
         if entry.is_fenced() && self.unanswered() > 0 {
             return Err(Transmission::Idle);
         }
@@ -609,8 +627,8 @@ impl Requester {
         Ok(())
     }
 
-    /// A local operation begins when all before it are complete, and all behind it wait until it is done: more order than
-    /// IBTA v1 10.8.3 asks for, and no other than a program can rely on.
+    /// A local operation begins when all before it are complete, and all behind it wait until it is
+    /// done: more order than IBTA v1 10.8.3 asks for, and no other than a program can rely on.
     fn start_local(&self, base: &mut QpBase, queue: &SendQueue) -> Transmission {
         let begins = self.entry == queue.head() && base.state == State::ReadyToSend;
         if begins && !base.keys.waits(Waiter::Requester) {
@@ -624,8 +642,9 @@ impl Requester {
         Transmission::Idle
     }
 
-    /// Asks for the rest of the chunk at the cursor. Chunks begin at fixed packets of the message, so that asking again never
-    /// asks for more than one request asked before (a responder would not know it).
+    /// Asks for the rest of the chunk at the cursor. Chunks begin at fixed packets of the message,
+    /// so that asking again never asks for more than one request asked before (a responder would
+    /// not know it).
     fn send_read_request<W: Wire>(
         &mut self,
         base: &mut QpBase,
@@ -701,7 +720,8 @@ impl Requester {
         };
         let imm = imm.filter(|_| is_last);
         let ieth = (is_last && entry.op == SendOp::SendInvalidate).then_some(Ieth { rkey: MrKey(entry.rkey) });
-        // The end of a message asks; so does a part of the window, or nothing would ever open it, and the last packet that may leave.
+        // The end of a message asks; so does a part of the window, or nothing would ever open it,
+        // and the last packet that may leave.
         let is_last_granted = base.grant <= 1 && self.psn == self.frontier;
         let asks_at_end = is_last && !self.may_stay_unasked(base, entry, cx.now);
         let ack_request = asks_at_end || is_last_granted || self.unasked + 1 >= self.window / ACK_REQUESTS_PER_WINDOW;
@@ -743,8 +763,8 @@ impl Requester {
         }
     }
 
-    /// A message of one packet whose completion nobody waits for need not be answered by itself: an ACK costs what a message costs. One
-    /// that follows asks, or a tail probe, where there are any.
+    /// A message of one packet whose completion nobody waits for need not be answered by itself: an
+    /// ACK costs what a message costs. One that follows asks, or a tail probe, where there are any.
     fn may_stay_unasked(&self, base: &QpBase, entry: &SendEntry, now: Nanos) -> bool {
         entry.packets == 1
             && self.asking == 0
@@ -760,7 +780,8 @@ impl Requester {
         if self.psn.distance_from(self.frontier) < 0 {
             base.counters.count(QpCount::RetransmittedPackets);
         }
-        // A READ costs the peer's sending rate, not ours; it is paced all the same, as one full packet a PSN.
+        // A READ costs the peer's sending rate, not ours; it is paced all the same, as one full
+        // packet a PSN.
         self.pacer.on_sent(now, (base.mtu() + base.overhead()) * packets as usize);
     }
 

@@ -1,7 +1,8 @@
 //! The responder: executes the peer's requests, strictly in PSN order.
 //!
-//! Each packet passes `check_psn` (expected, behind or ahead), `check_order` (does it continue the message under way?), then its
-//! operation. What must be answered is left in `owed` and sent by [`Responder::transmit`], so that many requests share an ACK.
+//! Each packet passes `check_psn` (expected, behind or ahead), `check_order` (does it continue the
+//! message under way?), then its operation. What must be answered is left in `owed` and sent by
+//! [`Responder::transmit`], so that many requests share an ACK.
 
 mod answers;
 
@@ -59,7 +60,8 @@ enum PendingAck {
     SequenceNak,
     /// No receive work for the expected PSN.
     RnrNak,
-    /// The request at this PSN is refused; the last word of this queue pair. So many messages were executed before it.
+    /// The request at this PSN is refused; the last word of this queue pair. So many messages were
+    /// executed before it.
     Nak(NakCode, Psn, u32),
 }
 
@@ -70,7 +72,8 @@ pub(crate) struct Responder {
     msn: u32,
     message: IncomingMessage,
     owed: PendingAck,
-    /// The acknowledgement that the sequence NAK or RNR NAK that is owed gives besides: owed still when that is needless.
+    /// The acknowledgement that the sequence NAK or RNR NAK that is owed gives besides: owed still
+    /// when that is needless.
     within: PendingAck,
     /// A NAK for the expected PSN was given: there is no other for it.
     nak_given: bool,
@@ -90,7 +93,8 @@ pub(crate) struct Responder {
     offer: CreditOffer,
 }
 
-/// A SEND with invalidate that waits until all before it is answered and then until no table opens the key. Its packet stays the expected one; what comes meanwhile is too early.
+/// A SEND with invalidate that waits until all before it is answered and then until no table opens
+/// the key. Its packet stays the expected one; what comes meanwhile is too early.
 #[derive(Clone, Copy, Debug)]
 struct Invalidating {
     key: MrKey,
@@ -118,7 +122,8 @@ pub(super) enum RequestRefused {
     Unsent,
     /// Nothing is refused: the rest of it follows by [`Responder::on_invalidated`].
     Later,
-    /// Broken rules, key, range or right: the queue pair ends. The local receive, if one was taken, ends with this status.
+    /// Broken rules, key, range or right: the queue pair ends. The local receive, if one was taken,
+    /// ends with this status.
     Fatal(NakCode, Status),
 }
 
@@ -150,7 +155,8 @@ impl Responder {
         self.begin(Psn::default(), 0);
     }
 
-    /// Ready to receive: the first request will have `psn`; `depth` READs and atomic operations at a time are answered.
+    /// Ready to receive: the first request will have `psn`; `depth` READs and atomic operations at
+    /// a time are answered.
     pub(crate) fn begin(&mut self, psn: Psn, depth: u32) {
         (self.expected, self.msn, self.message, self.owed) = (psn, 0, IncomingMessage::None, PendingAck::Nothing);
         self.expect_anew();
@@ -160,8 +166,8 @@ impl Responder {
         self.offer = CreditOffer::default();
     }
 
-    /// Another number of READs and atomic operations at a time is answered from now on. The newest of before are kept: their answers may
-    /// be lost, and asked for again.
+    /// Another number of READs and atomic operations at a time is answered from now on. The newest
+    /// of before are kept: their answers may be lost, and asked for again.
     pub(crate) fn renew_depth(&mut self, depth: u32) {
         self.replay.resize(depth);
     }
@@ -208,7 +214,8 @@ impl Responder {
         self.on_timeout(now);
     }
 
-    /// All that was held while a key was being made invalid has had its turn. What was not has nobody else to complain of it.
+    /// All that was held while a key was being made invalid has had its turn. What was not has
+    /// nobody else to complain of it.
     pub(crate) fn ask_for_overtaken(&mut self, now: Nanos) {
         let is_missing = |psn: &Psn| psn.distance_from(self.expected) >= 0;
         if self.invalidating.is_none() && self.overtaken.take().filter(is_missing).is_some() {
@@ -216,8 +223,8 @@ impl Responder {
         }
     }
 
-    /// Nothing that came behind the expected request is known any more. If that was complained of, and there was nothing to be sent again,
-    /// the peer may wait for a word about what came before.
+    /// Nothing that came behind the expected request is known any more. If that was complained of,
+    /// and there was nothing to be sent again, the peer may wait for a word about what came before.
     pub(crate) fn on_hole_forgotten(&mut self) {
         self.nak_due = Nanos::NEVER;
         if self.nak_given && !self.not_ready && self.owed == PendingAck::Nothing {
@@ -225,7 +232,8 @@ impl Responder {
         }
     }
 
-    /// A receive was posted. True when the peer knows of none: it is told by an ACK that it did not ask for.
+    /// A receive was posted. True when the peer knows of none: it is told by an ACK that it did not
+    /// ask for.
     pub(crate) fn on_receive_posted(&mut self, base: &QpBase) -> bool {
         let tells = self.owed == PendingAck::Nothing && self.offer.is_due(self.msn, base);
         if tells {
@@ -287,7 +295,8 @@ impl Responder {
             }
             Err(RequestRefused::Unsent) => Err(DropReason::LenderGone),
             Err(RequestRefused::Later) => {
-                // It has come, and found its receive, so nothing is to be complained of; an ACK is owed when it is done.
+                // It has come, and found its receive, so nothing is to be complained of; an ACK is
+                // owed when it is done.
                 self.expect_anew();
                 self.source.on_taken(packet.roce.source_port(), base.is_later_life(), cx.now);
                 self.owed = self.owed_of_the_past();
@@ -295,7 +304,8 @@ impl Responder {
             }
             Err(RequestRefused::NotReady) => {
                 self.owe_nak(PendingAck::RnrNak);
-                // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1 9.7.5.2.8).
+                // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1
+                // 9.7.5.2.8).
                 (self.nak_given, self.not_ready, self.nak_due) = (true, true, Nanos::NEVER);
                 Err(DropReason::ReceiverNotReady)
             }
@@ -325,7 +335,8 @@ impl Responder {
             return Err(if ahead == 0 { DropReason::Duplicate } else { DropReason::OutOfSequence });
         }
         if ahead > 0 {
-            // From whichever port: of a peer that has just changed it the packet that would have told may be lost.
+            // From whichever port: of a peer that has just changed it the packet that would have
+            // told may be lost.
             let delay = if base.recovery.is_selective() { base.recovery.reorder_delay } else { Nanos(0) };
             self.on_hole(now + delay, now);
             return Err(DropReason::OutOfSequence);
@@ -389,7 +400,8 @@ impl Responder {
         }
     }
 
-    /// Does the packet continue the message under way, or begin one when none is (IBTA v1 9.7.4.1.4)?
+    /// Does the packet continue the message under way, or begin one when none is (IBTA v1
+    /// 9.7.4.1.4)?
     fn check_order(&self, packet: &Packet<'_>) -> Result<(), RequestRefused> {
         let begins = matches!(packet.info.position, Position::First | Position::Only);
         let fits = match self.message {
@@ -448,8 +460,9 @@ impl Responder {
         Ok(1)
     }
 
-    /// Asks for the key of a SEND with invalidate to be made invalid when all requests before it were answered once: the responses of a READ
-    /// are read from memory when they leave, and that READ may need this very key.
+    /// Asks for the key of a SEND with invalidate to be made invalid when all requests before it
+    /// were answered once: the responses of a READ are read from memory when they leave, and that
+    /// READ may need this very key.
     fn invalidate_when_answered(&mut self, base: &mut QpBase) {
         if let Some(Invalidating { key, .. }) = self.invalidating
             && !base.keys.waits(Waiter::Responder)
@@ -459,7 +472,8 @@ impl Responder {
         }
     }
 
-    /// No table opens the key of a SEND with invalidate any more, or it is none that the peer may make invalid.
+    /// No table opens the key of a SEND with invalidate any more, or it is none that the peer may
+    /// make invalid.
     pub(crate) fn on_invalidated<A: App>(
         &mut self,
         done: bool,
@@ -512,7 +526,8 @@ impl Responder {
             }
         }
         if payload > 0 {
-            // The first packet's check was of this turn; the region may be gone since, so each packet checks its own piece.
+            // The first packet's check was of this turn; the region may be gone since, so each
+            // packet checks its own piece.
             let at = va.wrapping_add(done.into());
             let mut span = base.check_peer(cx.mrs, key, Right::RemoteWrite, at, payload).map_err(|_| ACCESS)?;
             for piece in packet.pieces() {
@@ -669,7 +684,8 @@ impl Responder {
     }
 }
 
-/// What a request with an answer of its own asks for again; `None` for one that is only acknowledged.
+/// What a request with an answer of its own asks for again; `None` for one that is only
+/// acknowledged.
 fn duplicate_of(packet: &Packet<'_>, mtu: usize) -> Option<Duplicate> {
     let (operation, psn) = (packet.info.operation, packet.bth.psn);
     match (operation, packet.reth, packet.atomic) {
@@ -688,10 +704,11 @@ fn duplicate_of(packet: &Packet<'_>, mtu: usize) -> Option<Duplicate> {
     }
 }
 
-/// Linux rxe, which sends MigReq as 0, may wait for ever when an ACK for the end of a message comes while it sends that message again,
-/// and the ACK for that second sending gets lost (`docs/conformance.md`). Such a peer is acknowledged a message when it has sent all of it;
-/// before that, where it asks, what it has sent and no more: its window may be shorter than the message, and then it comes to no
-/// end before it has an answer.
+/// Linux rxe, which sends MigReq as 0, may wait for ever when an ACK for the end of a message comes
+/// while it sends that message again, and the ACK for that second sending gets lost
+/// (`docs/conformance.md`). Such a peer is acknowledged a message when it has sent all of it;
+/// before that, where it asks, what it has sent and no more: its window may be shorter than the
+/// message, and then it comes to no end before it has an answer.
 pub(super) const fn is_plain(packet: &Packet<'_>) -> bool {
     !packet.bth.mig_req
 }
@@ -700,7 +717,8 @@ fn ends(packet: &Packet<'_>) -> bool {
     matches!(packet.info.position, Position::Last | Position::Only)
 }
 
-/// May the peer do this to the whole range that it names? A request of no bytes names none (IBTA v1 C9-88).
+/// May the peer do this to the whole range that it names? A request of no bytes names none (IBTA v1
+/// C9-88).
 fn check_remote<A: App>(
     reth: &Reth,
     right: Right,

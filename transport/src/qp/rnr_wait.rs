@@ -1,8 +1,9 @@
 //! The wait that a receiver which was not ready asked for.
 //!
-//! IBTA v1 9.7.5.2.8 counts it from when the NAK came. A turn reads one clock, at its beginning; the NAK may have come while frames
-//! were looked at since then, or while another program had the core, so nobody knows how long after. The next turn's clock is surely later:
-//! from there it counts.
+//! IBTA v1 9.7.5.2.8 counts it from when the NAK came. A turn reads one clock, at its beginning;
+//! the NAK may have come while frames were looked at since then, or while another program had the
+//! core, so nobody knows how long after. The next turn's clock is surely later: from there it
+//! counts.
 
 use crate::clock::Nanos;
 

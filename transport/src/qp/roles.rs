@@ -123,7 +123,8 @@ impl Roles {
         }
     }
 
-    /// A change of keys that one of the roles waited for was made in every table, or cannot be made.
+    /// A change of keys that one of the roles waited for was made in every table, or cannot be
+    /// made.
     pub(super) fn on_key_change<A: App>(
         &mut self,
         waiter: Waiter,

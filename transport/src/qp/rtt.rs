@@ -1,5 +1,6 @@
-//! The round trip of a queue pair, measured by what is sent anyway: one packet at a time that asks for an ACK and was sent once
-//! only, or again because it was missed. The turn's moment stands for both ends, so a measurement costs no clock.
+//! The round trip of a queue pair, measured by what is sent anyway: one packet at a time that asks
+//! for an ACK and was sent once only, or again because it was missed. The turn's moment stands for
+//! both ends, so a measurement costs no clock.
 
 use crate::clock::Nanos;
 
@@ -15,11 +16,13 @@ pub(crate) struct RoundTrip {
     samples: u32,
 }
 
-/// So many measurements are an epoch. With each the shortest comes nearer to the shortest of that epoch, by a quarter of what is between them: a
-/// path may become longer, and then the shortest ever says nothing; but what a queue adds goes away as soon as nothing is sent.
+/// So many measurements are an epoch. With each the shortest comes nearer to the shortest of that
+/// epoch, by a quarter of what is between them: a path may become longer, and then the shortest
+/// ever says nothing; but what a queue adds goes away as soon as nothing is sent.
 const EPOCH: u32 = 64;
 
-/// Before anything was measured: longer than a round trip in one building, busy hosts included. A guess.
+/// Before anything was measured: longer than a round trip in one building, busy hosts included. A
+/// guess.
 const UNKNOWN: Nanos = Nanos::from_millis(1);
 
 impl RoundTrip {
@@ -32,7 +35,8 @@ impl RoundTrip {
             *self = Self { smooth: sample, variation, least, epoch_least: sample, samples: 1 };
             return;
         }
-        // The weights are those of TCP (RFC 6298): an eighth of the new for the mean, a quarter for the variation.
+        // The weights are those of TCP (RFC 6298): an eighth of the new for the mean, a quarter for
+        // the variation.
         let off = sample.0.abs_diff(self.smooth.0);
         self.variation = Nanos(self.variation.0 - self.variation.0 / 4 + off / 4);
         self.smooth = Nanos(self.smooth.0 - self.smooth.0 / 8 + sample.0 / 8);
@@ -45,12 +49,14 @@ impl RoundTrip {
         self.samples += 1;
     }
 
-    /// The shortest of late; 0 when there was none. What comes sooner after a packet is no answer to it.
+    /// The shortest of late; 0 when there was none. What comes sooner after a packet is no answer
+    /// to it.
     pub(crate) fn least(&self) -> Nanos {
         self.least
     }
 
-    /// Half of the shortest: no answer comes sooner, for what was measured may have waited in queues.
+    /// Half of the shortest: no answer comes sooner, for what was measured may have waited in
+    /// queues.
     pub(crate) fn soonest(&self) -> Nanos {
         Nanos(self.least.0 / 2)
     }

@@ -31,7 +31,8 @@ pub(super) const fn place(begins: bool, ends: bool) -> Position {
     }
 }
 
-/// FIRST and MIDDLE carry the path MTU, LAST at least one byte, none more than the MTU (IBTA v1 9.7.4.1.6).
+/// FIRST and MIDDLE carry the path MTU, LAST at least one byte, none more than the MTU (IBTA v1
+/// 9.7.4.1.6).
 pub(super) fn length_fits(packet: &Packet<'_>, mtu: usize) -> bool {
     let payload = packet.payload_len();
     match packet.info.position {
@@ -50,7 +51,8 @@ pub(super) struct Part<'a> {
     pub(super) bytes: usize,
 }
 
-/// Sends one frame by `path`, which leads to this very endpoint, and lends it a part of the data of a work request of a queue pair in `pd`.
+/// Sends one frame by `path`, which leads to this very endpoint, and lends it a part of the data of
+/// a work request of a queue pair in `pd`.
 fn lend_part<A: App, W: Wire>(
     path: &Path,
     pd: Pdn,
@@ -99,8 +101,8 @@ pub(super) fn emit_part<A: App, W: Wire>(
 }
 
 impl QpBase {
-    /// Sends one frame on the path with a part of a work request's data. One whose next hop cannot be reached is counted and as
-    /// good as sent.
+    /// Sends one frame on the path with a part of a work request's data. One whose next hop cannot
+    /// be reached is counted and as good as sent.
     pub(super) fn emit_part<A: App, W: Wire>(
         &mut self,
         wire: &mut W,

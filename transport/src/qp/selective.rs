@@ -1,20 +1,25 @@
 //! Sending as little again as can be: what the completer knows beyond what go-back-N needs.
 //!
-//! The standard's wire has no word for "I have what follows". But a peer that keeps what follows a loss says so when the loss is
-//! repaired: its ACK covers more than can have been sent again and arrived. So the first NAK sends everything again from the packet
-//! that it names; an ACK beyond the cursor, or for a packet that left less than a round trip ago, moves the cursor on to where
-//! sending had come, and marks the peer as one that keeps. So does an answer that comes twice, for the peer has what it was sent for
-//! the second time. To such a peer a NAK sends one packet again. Two signs end that:
+//! The standard's wire has no word for "I have what follows". But a peer that keeps what follows a
+//! loss says so when the loss is repaired: its ACK covers more than can have been sent again and
+//! arrived. So the first NAK sends everything again from the packet that it names; an ACK beyond
+//! the cursor, or for a packet that left less than a round trip ago, moves the cursor on to where
+//! sending had come, and marks the peer as one that keeps. So does an answer that comes twice, for
+//! the peer has what it was sent for the second time. To such a peer a NAK sends one packet again.
+//! Two signs end that:
 //!
-//! * a NAK for the very next READ request, or for the very next packet and the one behind that: several were lost in a row, so all
-//!   goes again until an ACK beyond the cursor says enough;
-//! * an ACK for the packet that was sent again and not one more: nothing behind it is there, and the mark is taken back.
+//! * a NAK for the very next READ request, or for the very next packet and the one behind that:
+//!   several were lost in a row, so all goes again until an ACK beyond the cursor says enough;
+//! * an ACK for the packet that was sent again and not one more: nothing behind it is there, and
+//!   the mark is taken back.
 //!
-//! READ responses are placed in order. Those ahead of a gap are held by the endpoint, as requests are at a responder; the READ
-//! request is sent again from the lowest missing PSN to the first that is there, and the second time to its end, which serves all
-//! that is missing of it. Responders drop a repetition that begins lower than one before, and some one that does not end where the
-//! request ended: after a few of those in vain only the rest of requests is asked for. A probe finds that a repetition was lost. A
-//! response that is held already says nothing of that: it may be of the first answer, of an earlier repetition or the network's.
+//! READ responses are placed in order. Those ahead of a gap are held by the endpoint, as requests
+//! are at a responder; the READ request is sent again from the lowest missing PSN to the first that
+//! is there, and the second time to its end, which serves all that is missing of it. Responders
+//! drop a repetition that begins lower than one before, and some one that does not end where the
+//! request ended: after a few of those in vain only the rest of requests is asked for. A probe
+//! finds that a repetition was lost. A response that is held already says nothing of that: it may
+//! be of the first answer, of an earlier repetition or the network's.
 
 use super::{
     Context, QpBase,
@@ -26,12 +31,12 @@ use super::{
 };
 use crate::{clock::Nanos, counters::QpCount, io::App, psn::Psn};
 
-/// So many parts of READ requests are asked for in vain, and then no more: some responders answer a repetition only if it ends where the request
-/// ended.
+/// So many parts of READ requests are asked for in vain, and then no more: some responders answer a
+/// repetition only if it ends where the request ended.
 const PARTS_TRIED_MAX: u8 = 3;
 
-/// So many packets in a row are sent again alone, each when a NAK names it, and then all is. At the end of a message it is one, for what the peer
-/// holds behind two that end messages it gives up.
+/// So many packets in a row are sent again alone, each when a NAK names it, and then all is. At the
+/// end of a message it is one, for what the peer holds behind two that end messages it gives up.
 const ALONE_MAX: u8 = 2;
 
 /// What was learned about peer and path, and what is under way.
@@ -46,9 +51,11 @@ pub(crate) struct Selective {
     again: Option<SingleRepair>,
     /// Packets in a row that were sent again alone, the last included.
     alone: u8,
-    /// Packets in a row that were sent again because the ACK of the one before said nothing of them.
+    /// Packets in a row that were sent again because the ACK of the one before said nothing of
+    /// them.
     presumed: u8,
-    /// The peer missed a READ, or an operation with one answer, which is sent again alone. Its answer says nothing of what the peer has behind it.
+    /// The peer missed a READ, or an operation with one answer, which is sent again alone. Its
+    /// answer says nothing of what the peer has behind it.
     missed: Option<AnswerRepair>,
     /// Responses with these PSNs, the end not included, were asked for again.
     repeated: Option<(Psn, Psn)>,
@@ -60,7 +67,8 @@ pub(crate) struct Selective {
     parts_end: Option<Psn>,
     /// The READ request with this PSN was the last of which a part was asked for.
     part_of: Option<Psn>,
-    /// Parts of READ requests that were asked for, until one was answered as such; `None` from then on.
+    /// Parts of READ requests that were asked for, until one was answered as such; `None` from then
+    /// on.
     parts_tried: Option<u8>,
     /// Behind READs that are not complete all before this PSN is acknowledged.
     acknowledged: Option<Psn>,
@@ -72,8 +80,9 @@ pub(crate) struct Selective {
     solicited: Option<(Psn, Nanos)>,
 }
 
-/// So many packets in a row are presumed lost before another NAK or probe. Where a probe was needless the ACKs are those of the first sending,
-/// and each would have the next packet sent again.
+/// So many packets in a row are presumed lost before another NAK or probe. Where a probe was
+/// needless the ACKs are those of the first sending, and each would have the next packet sent
+/// again.
 const PRESUMED_MAX: u8 = 4;
 
 /// The cursor went back for a NAK at `at`.
@@ -83,8 +92,8 @@ struct Rewind {
     /// The packet that the NAK named, and the frontier of that moment.
     psn: Psn,
     end: Psn,
-    /// A packet that was sent again half a round trip later at least, and when. The ACK of the packet that the NAK named comes before
-    /// this one can be answered.
+    /// A packet that was sent again half a round trip later at least, and when. The ACK of the
+    /// packet that the NAK named comes before this one can be answered.
     late: Option<(Psn, Nanos)>,
 }
 
@@ -150,7 +159,8 @@ impl Selective {
     /// A packet was sent at the cursor.
     pub(crate) fn on_sent(&mut self, sent: &SentRequest, oldest: Psn, base: &QpBase, now: Nanos) {
         if !sent.is_new && sent.wants_answer {
-            // Its answers are on their way once more: what is still held from the first time shows no other loss.
+            // Its answers are on their way once more: what is still held from the first time shows
+            // no other loss.
             let end = sent.psn.plus(sent.packets);
             match &mut self.repeated {
                 Some((_, known)) if sent.continues && *known == sent.psn => *known = end,
@@ -268,8 +278,8 @@ impl Selective {
         }
     }
 
-    /// An answer that brings nothing, to a packet that is answered already. Where that was sent again because the peer missed one before it, the peer
-    /// had kept it.
+    /// An answer that brings nothing, to a packet that is answered already. Where that was sent
+    /// again because the peer missed one before it, the peer had kept it.
     pub(crate) fn on_answered_again(&mut self, psn: Psn, now: Nanos) {
         let soon = self.probe.rtt().soonest();
         let shows = |back: &mut Rewind| {
@@ -286,8 +296,8 @@ impl Selective {
         }));
     }
 
-    /// Answers from one to the other were held and are not any more. If they were asked for again that answer may have come meanwhile, as one that was held
-    /// already: it is not waited for.
+    /// Answers from one to the other were held and are not any more. If they were asked for again
+    /// that answer may have come meanwhile, as one that was held already: it is not waited for.
     pub(crate) fn on_given_up(&mut self, nearest: Psn, farthest: Psn) {
         self.repeated = None;
         self.remember_dropped(nearest);
@@ -306,7 +316,8 @@ impl Selective {
         self.parts_end.is_some_and(|end| psn.distance_from(end) < 0)
     }
 
-    /// The answer to a part of a READ request ended where no request that was sent once ends: the peer answers parts.
+    /// The answer to a part of a READ request ended where no request that was sent once ends: the
+    /// peer answers parts.
     pub(super) fn on_part_answered(&mut self) {
         self.parts_tried = None;
     }
@@ -327,7 +338,8 @@ impl Completer {
         cx: &mut Context<'_, A>,
     ) {
         let psn = self.unacknowledged();
-        // A READ counts as one: where the next request is missing too, those behind it are, and one by one they would take a round trip each.
+        // A READ counts as one: where the next request is missing too, those behind it are, and one
+        // by one they would take a round trip each.
         let follows = self.selective.again.take().is_some_and(|again| again.psn.plus(1) == psn);
         let ends_message = queue.is_empty() || queue.entry(queue.head()).end_psn() == psn.plus(1);
         let alone_max = if ends_message { 1 } else { ALONE_MAX };
@@ -354,9 +366,10 @@ impl Completer {
         self.selective.again = None;
     }
 
-    /// An ACK that complains of nothing. When it answers a packet that was sent again alone, and not all that was sent before that,
-    /// the rest is lost: the peer has nothing behind, or it would complain. Where it covers that one packet and not one more, all is
-    /// sent again; where it covers others, which may only have been slow to be answered, the next alone.
+    /// An ACK that complains of nothing. When it answers a packet that was sent again alone, and
+    /// not all that was sent before that, the rest is lost: the peer has nothing behind, or it
+    /// would complain. Where it covers that one packet and not one more, all is sent again; where
+    /// it covers others, which may only have been slow to be answered, the next alone.
     pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos, floor: Nanos) {
         let (oldest, soon) = (self.unacknowledged(), self.selective.probe.rtt().soonest());
         let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
@@ -367,7 +380,8 @@ impl Completer {
         }
         if oldest == again.psn.plus(1) {
             if soon == Nanos(0) {
-                // Nothing was measured yet: on a path that takes longer than was waited it is the first sending's, and others follow soon.
+                // Nothing was measured yet: on a path that takes longer than was waited it is the
+                // first sending's, and others follow soon.
                 let frontier = requester.frontier();
                 self.selective.missed = Some(AnswerRepair { end: oldest, frontier, named: false, told: true });
                 self.selective.probe.hasten(now + (now - again.at).max(floor));
@@ -380,8 +394,10 @@ impl Completer {
         }
     }
 
-    /// An ACK of what is acknowledged already, when the peer was asked about more: the rest is lost. One that brings something new may be of a packet
-    /// that asked before, and others may follow. Where the network takes several ways the question may have overtaken what it asked about.
+    /// An ACK of what is acknowledged already, when the peer was asked about more: the rest is
+    /// lost. One that brings something new may be of a packet that asked before, and others may
+    /// follow. Where the network takes several ways the question may have overtaken what it asked
+    /// about.
     pub(super) fn on_nothing_new(&mut self, queue: &SendQueue, requester: &mut Requester, base: &QpBase, now: Nanos) {
         let soon = self.selective.probe.rtt().soonest();
         if self.selective.solicited.take_if(|(_, at)| now - *at >= soon).is_none() {
@@ -399,7 +415,8 @@ impl Completer {
         }
     }
 
-    /// The oldest that waits is probably lost: it is sent again, or all is where the peer said that it has not all.
+    /// The oldest that waits is probably lost: it is sent again, or all is where the peer said that
+    /// it has not all.
     fn probe_lost(&mut self, queue: &SendQueue, requester: &mut Requester) {
         if self.selective.missed.take_if(|missed| missed.told).is_some() {
             self.go_back(queue, requester);
@@ -408,7 +425,8 @@ impl Completer {
         }
     }
 
-    /// Answers came that lie behind a READ response that did not, `held` among them. That is asked for at `due`, unless it comes before.
+    /// Answers came that lie behind a READ response that did not, `held` among them. That is asked
+    /// for at `due`, unless it comes before.
     pub(super) fn on_hole<A: App>(
         &mut self,
         due: Nanos,
@@ -432,8 +450,9 @@ impl Completer {
         }
     }
 
-    /// A READ is complete, or goes on: what is known of the work behind it holds now. Another READ behind it has lost its responses,
-    /// unless they are held: then their turn comes before the timer does. If they were dropped nothing will come by itself.
+    /// A READ is complete, or goes on: what is known of the work behind it holds now. Another READ
+    /// behind it has lost its responses, unless they are held: then their turn comes before the
+    /// timer does. If they were dropped nothing will come by itself.
     pub(super) fn on_gap_filled<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -498,8 +517,9 @@ impl Completer {
         }
     }
 
-    /// A READ response is missing: an implied NAK (IBTA v1 9.7.5.1.4). It is asked for once: what else comes from behind it before that can
-    /// be answered says nothing new. So it costs no more than one for each that goes forward.
+    /// A READ response is missing: an implied NAK (IBTA v1 9.7.5.1.4). It is asked for once: what
+    /// else comes from behind it before that can be answered says nothing new. So it costs no more
+    /// than one for each that goes forward.
     fn ask_again<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -511,7 +531,8 @@ impl Completer {
         if self.is_asked_for_oldest(requester) {
             return;
         }
-        // What was dropped here spends no retry, nor does it count as lost: the last word on it may be of before it was asked for again.
+        // What was dropped here spends no retry, nor does it count as lost: the last word on it may
+        // be of before it was asked for again.
         if self.selective.asked_for_dropped.is_none() {
             base.counters.count(QpCount::ImpliedNak);
             if !self.spend_retry(base, queue, cx) {
@@ -540,8 +561,9 @@ impl Completer {
         self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest)
     }
 
-    /// What is there of the oldest READ is not asked for with what is missing. Where more is missing of the same request the second time asks for all
-    /// of it, or each gap would take a round trip.
+    /// What is there of the oldest READ is not asked for with what is missing. Where more is
+    /// missing of the same request the second time asks for all of it, or each gap would take a
+    /// round trip.
     fn end_of_part(&mut self, base: &QpBase, queue: &SendQueue, requester: &Requester) -> Option<Psn> {
         let end = self.selective.gap_end.take().filter(|_| self.selective.may_ask_for_parts())?;
         let entry = queue.entry(queue.head());
@@ -556,7 +578,8 @@ impl Completer {
         (is_first && end.distance_from(behind) < 0).then_some(end)
     }
 
-    /// The cursor goes back to what lies behind the oldest READ or atomic operation, if it is there.
+    /// The cursor goes back to what lies behind the oldest READ or atomic operation, if it is
+    /// there.
     fn go_back_behind_oldest(&mut self, base: &QpBase, queue: &SendQueue, requester: &mut Requester) {
         let position = queue.head();
         let entry = queue.entry(position);

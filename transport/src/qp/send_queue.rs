@@ -1,4 +1,5 @@
-//! The send queue: work that was posted and is not complete. All its memory is made with the queue pair.
+//! The send queue: work that was posted and is not complete. All its memory is made with the queue
+//! pair.
 
 use alloc::{boxed::Box, vec};
 
@@ -53,7 +54,8 @@ impl SendEntry {
         packets: 0,
     };
 
-    /// Bytes of the message; may be more than [`MESSAGE_BYTES_MAX`], which fails when its turn comes.
+    /// Bytes of the message; may be more than [`MESSAGE_BYTES_MAX`], which fails when its turn
+    /// comes.
     pub(crate) const fn length(&self) -> u64 {
         self.length as u64
     }
@@ -67,8 +69,8 @@ impl SendEntry {
         }
     }
 
-    /// Its number among the messages to the peer (SSN), of one that takes a receive. It stands in the place of an operand, of which such
-    /// a message has none.
+    /// Its number among the messages to the peer (SSN), of one that takes a receive. It stands in
+    /// the place of an operand, of which such a message has none.
     pub(crate) const fn ssn(&self) -> u32 {
         self.compare as u32
     }

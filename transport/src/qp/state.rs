@@ -76,8 +76,8 @@ impl State {
     }
 }
 
-/// What one change of state demands and allows (IBTA v1 table 91; verbs' `ibv_modify_qp`). Alternate paths are not had, so their
-/// attributes belong to no change.
+/// What one change of state demands and allows (IBTA v1 table 91; verbs' `ibv_modify_qp`).
+/// Alternate paths are not had, so their attributes belong to no change.
 #[derive(Clone, Copy)]
 struct Transition {
     from: State,
@@ -157,7 +157,8 @@ const RC: [Transition; 8] = [
     },
 ];
 
-/// Of an unreliable connection: as [`RC`] without what only acknowledgements need, and with the way back from SQE.
+/// Of an unreliable connection: as [`RC`] without what only acknowledgements need, and with the way
+/// back from SQE.
 const UC: [Transition; 9] = [
     RC[0],
     RC[1],
@@ -389,7 +390,8 @@ mod tests {
         QpAttributes { state, path_mtu_bytes: 1024, ..QpAttributes::default() }
     }
 
-    /// The table of the specification as it is printed, against every pair of states and every attribute by itself.
+    /// The table of the specification as it is printed, against every pair of states and every
+    /// attribute by itself.
     #[test]
     fn every_change_wants_exactly_the_attributes_of_the_specification() {
         const NAMES: [(&str, u32); 20] = [

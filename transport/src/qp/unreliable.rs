@@ -1,13 +1,14 @@
-//! The unreliable connection: messages in packets, nothing acknowledged, nothing sent again (IBTA v1 9.8).
+//! The unreliable connection: messages in packets, nothing acknowledged, nothing sent again (IBTA
+//! v1 9.8).
 //!
 //! ```text
 //!   work ──► SendQueue ──► Sender ──► frames        complete when the last packet has left
 //!   RecvQueue ──► Receiver ◄───────── frames        a gap loses the message, and only that
 //! ```
 //!
-//! Nothing that arrives is answered, and nothing wrong with it harms the queue pair: the message is dropped, and its receive work
-//! waits for the next one. What a network brings late or twice is dropped by itself: messages are taken in the order in which they were
-//! sent, each at most once.
+//! Nothing that arrives is answered, and nothing wrong with it harms the queue pair: the message is
+//! dropped, and its receive work waits for the next one. What a network brings late or twice is
+//! dropped by itself: messages are taken in the order in which they were sent, each at most once.
 
 use roced_shared::abi::{
     control::access,
@@ -40,9 +41,10 @@ use crate::{
     },
 };
 
-/// A packet whose PSN is at most so many behind the expected one comes late, or a second time. A guess: farther than any network's
-/// delays reach (3 ms at 25 million packets a second), and little against all PSNs, so that a sender of whom millions of packets in a
-/// row were lost is hardly ever taken for late, and then not for long.
+/// A packet whose PSN is at most so many behind the expected one comes late, or a second time. A
+/// guess: farther than any network's delays reach (3 ms at 25 million packets a second), and little
+/// against all PSNs, so that a sender of whom millions of packets in a row were lost is hardly ever
+/// taken for late, and then not for long.
 const LATE_PSNS: i32 = 1 << 16;
 
 /// Both directions of one end.
@@ -163,7 +165,8 @@ impl Sender {
         let mtu = base.mtu();
         let packets = packets(entry.length(), mtu);
         if base.is_unreachable() {
-            // The rest of the message is as good as sent: not packet by packet, of which there may be millions.
+            // The rest of the message is as good as sent: not packet by packet, of which there may
+            // be millions.
             base.counters.count(QpCount::Unreachable);
             self.psn = self.psn.plus(packets - self.packet);
             self.packet = 0;
@@ -264,7 +267,8 @@ impl Receiver {
         // The message under way ends here unless this packet takes it on.
         let message = core::mem::take(&mut self.message);
         let message = if packet.info.position.begins() {
-            // IBTA v1 9.8.2.2: whatever was lost, a first packet begins anew, in place of a message that is not complete.
+            // IBTA v1 9.8.2.2: whatever was lost, a first packet begins anew, in place of a message
+            // that is not complete.
             Inbound::None
         } else if ahead == 0 {
             message
@@ -373,7 +377,8 @@ fn on_write<A: App>(
     Ok(Inbound::None)
 }
 
-/// May the peer write to the whole range that it names? A WRITE of no bytes names none (IBTA v1 C9-88).
+/// May the peer write to the whole range that it names? A WRITE of no bytes names none (IBTA v1
+/// C9-88).
 fn check_range<A: App>(reth: &Reth, base: &QpBase, cx: &Context<'_, A>) -> Result<(), DropReason> {
     if base.attributes.access & access::REMOTE_WRITE == 0 {
         return Err(DropReason::RemoteAccess);

@@ -16,7 +16,8 @@ pub struct Aeth {
 pub enum Syndrome {
     /// Done.
     Ack {
-        /// End-to-end flow control credits, five bits as encoded; [`Syndrome::NO_CREDITS`] says that they are not in use.
+        /// End-to-end flow control credits, five bits as encoded; [`Syndrome::NO_CREDITS`] says
+        /// that they are not in use.
         credit: u8,
     },
     /// No receive work request was there: wait [`rnr_delay`] and send it again.

@@ -11,7 +11,8 @@ use roced_shared::ids::Qpn;
 use super::opcode::Opcode;
 use crate::{partition::Pkey, psn::Psn};
 
-/// A base transport header. Its version is 0, the only one there is; reserved bits are sent as 0 and not looked at.
+/// A base transport header. Its version is 0, the only one there is; reserved bits are sent as 0
+/// and not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
     /// What the packet is.
@@ -40,7 +41,8 @@ impl Bth {
     /// Bytes on the wire.
     pub const BYTES: usize = 12;
 
-    /// A header as we send it: default partition, and MigReq 1 as hardware says (Linux rxe says 0; everybody takes both).
+    /// A header as we send it: default partition, and MigReq 1 as hardware says (Linux rxe says 0;
+    /// everybody takes both).
     pub const fn new(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Self {
         Self {
             opcode,

@@ -1,4 +1,5 @@
-//! Datagram extended transport header: who sends a datagram, and the key that lets it in (IBTA v1 9.3.2).
+//! Datagram extended transport header: who sends a datagram, and the key that lets it in (IBTA v1
+//! 9.3.2).
 
 use roced_shared::ids::Qpn;
 

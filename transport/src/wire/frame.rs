@@ -65,7 +65,8 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// The VLAN that it came by. A tag that only gives a priority (VLAN 0, IEEE 802.1Q 6.9) names none.
+    /// The VLAN that it came by. A tag that only gives a priority (VLAN 0, IEEE 802.1Q 6.9) names
+    /// none.
     pub const fn vlan_id(&self) -> Option<u16> {
         match self.vlan {
             Some(control) if control & 0x0fff != 0 => Some(control & 0x0fff),
@@ -94,7 +95,8 @@ impl<'a> Packet<'a> {
         self.payload().map(Payload::Bytes).chain(self.loans.iter().copied().map(Payload::BorrowedPayload))
     }
 
-    /// The payload that is in the frame, piece by piece, no piece empty: [`Self::payload_len`] bytes in all, or none if it is lent.
+    /// The payload that is in the frame, piece by piece, no piece empty: [`Self::payload_len`]
+    /// bytes in all, or none if it is lent.
     pub fn payload(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut left = if self.loans.is_empty() { self.payload_bytes } else { 0 };
         self.body
@@ -107,8 +109,8 @@ impl<'a> Packet<'a> {
             .filter(|piece| !piece.is_empty())
     }
 
-    /// Checks what covers the whole packet: the UDP checksum, if there is one, and the ICRC. Nothing in the packet may be believed
-    /// before.
+    /// Checks what covers the whole packet: the UDP checksum, if there is one, and the ICRC.
+    /// Nothing in the packet may be believed before.
     ///
     /// # Errors
     /// [`DropReason::BadUdpChecksum`] or [`DropReason::BadIcrc`].
@@ -126,18 +128,19 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Takes a frame apart, and checks that all its lengths agree. It looks at nothing that covers the payload: see
-/// [`Packet::check_integrity`]; nor at the partition key, which is the queue pair's affair.
+/// Takes a frame apart, and checks that all its lengths agree. It looks at nothing that covers the
+/// payload: see [`Packet::check_integrity`]; nor at the partition key, which is the queue pair's
+/// affair.
 ///
 /// # Errors
-/// [`DropReason::NotRoce`], [`DropReason::BadIpChecksum`], [`DropReason::BadVersion`], [`DropReason::UnknownOpcode`] or
-/// [`DropReason::BadLength`].
+/// [`DropReason::NotRoce`], [`DropReason::BadIpChecksum`], [`DropReason::BadVersion`],
+/// [`DropReason::UnknownOpcode`] or [`DropReason::BadLength`].
 pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
     parse_with(frame, &[])
 }
 
-/// As [`parse`], of a frame whose payload is lent: in `frame` pad and ICRC follow the headers. It never was on a wire, so that nothing in
-/// it covers the payload.
+/// As [`parse`], of a frame whose payload is lent: in `frame` pad and ICRC follow the headers. It
+/// never was on a wire, so that nothing in it covers the payload.
 ///
 /// # Errors
 /// As [`parse`].
@@ -170,7 +173,8 @@ fn parse_with<'a>(frame: &Segments<'a>, loans: &'a [BorrowedPayload]) -> Result<
     let head = first.get(network.ip_at..body_at).ok_or(DropReason::BadLength)?;
     let body_bytes = network.end.checked_sub(body_at + ICRC_BYTES).ok_or(DropReason::BadLength)?;
     let payload_bytes = body_bytes.checked_sub(usize::from(bth.pad)).ok_or(DropReason::BadLength)?;
-    // The ICRC lies on a multiple of four, and what has no payload has none. All of it is lent, or nothing.
+    // The ICRC lies on a multiple of four, and what has no payload has none. All of it is lent, or
+    // nothing.
     let lent = lent_bytes == 0 || lent_bytes == payload_bytes;
     if body_bytes % 4 != 0 || (body_bytes > 0 && !info.payload) || !lent {
         return Err(DropReason::BadLength);
@@ -215,8 +219,8 @@ fn parse_with<'a>(frame: &Segments<'a>, loans: &'a [BorrowedPayload]) -> Result<
     })
 }
 
-/// The extension headers that were not taken yet. The table says how many bytes there are, so what it says to take is there; a
-/// header that were not would read as absent.
+/// The extension headers that were not taken yet. The table says how many bytes there are, so what
+/// it says to take is there; a header that were not would read as absent.
 struct Extensions<'a>(&'a [u8]);
 
 impl<'a> Extensions<'a> {
@@ -234,7 +238,8 @@ impl<'a> Extensions<'a> {
     }
 }
 
-/// The next `body_bytes` behind the headers piece by piece, and the ICRC behind them, which may lie astride.
+/// The next `body_bytes` behind the headers piece by piece, and the ICRC behind them, which may lie
+/// astride.
 #[inline(always)]
 fn cut<'a>(first: &'a [u8], further: &Segments<'a>, body_bytes: usize) -> ([&'a [u8]; SEGMENTS_MAX], [u8; ICRC_BYTES]) {
     // The usual frame lies in one piece.
@@ -257,7 +262,8 @@ fn cut<'a>(first: &'a [u8], further: &Segments<'a>, body_bytes: usize) -> ([&'a 
     (body, icrc)
 }
 
-/// Whom a frame is for, or `None` when it is not RoCE. For every frame that [`parse`] takes it says the same as the parsed packet.
+/// Whom a frame is for, or `None` when it is not RoCE. For every frame that [`parse`] takes it says
+/// the same as the parsed packet.
 pub fn dest_qpn(frame: &Segments<'_>) -> Option<Qpn> {
     let first = frame.first()?;
     let bth: &[u8; Bth::BYTES] = bytes_at(first, peek_bth(first)?)?;

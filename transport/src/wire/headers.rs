@@ -63,7 +63,8 @@ impl Headers {
     /// Writes the headers of a packet with `pad` bytes of padding and gives their length.
     ///
     /// # Panics
-    /// When the extension headers are not those of the opcode, or `into` has less than `HEADER_BYTES_MAX`.
+    /// When the extension headers are not those of the opcode, or `into` has less than
+    /// `HEADER_BYTES_MAX`.
     pub(super) fn write(&self, into: &mut [u8], pad: usize) -> usize {
         let info = self.info();
         assert!(self.fits(info), "opcode {} has other extension headers", self.bth.opcode);
@@ -114,7 +115,8 @@ impl Headers {
     }
 }
 
-/// Writes `bytes` to the front of `rest` and steps over them. There is room: the table's longest headers fit.
+/// Writes `bytes` to the front of `rest` and steps over them. There is room: the table's longest
+/// headers fit.
 fn put<const N: usize>(rest: &mut &mut [u8], bytes: [u8; N]) {
     let (now, later) = core::mem::take(rest).split_first_chunk_mut().expect("no opcode has more than HEADER_BYTES_MAX");
     *now = bytes;

@@ -1,7 +1,8 @@
 //! The invariant CRC: over everything that a router may not change (IBTA v1 annex A17.3.2).
 //!
-//! A reflected CRC-32 over eight bytes of ones (where InfiniBand has its local header), then IP header and UDP header (of RoCEv1: GRH), BTH and the rest
-//! up to the ICRC itself. What a router may change is taken as ones. Ethernet and VLAN are outside.
+//! A reflected CRC-32 over eight bytes of ones (where InfiniBand has its local header), then IP
+//! header and UDP header (of RoCEv1: GRH), BTH and the rest up to the ICRC itself. What a router
+//! may change is taken as ones. Ethernet and VLAN are outside.
 
 use crc32fast::Hasher;
 
@@ -23,7 +24,8 @@ const AFTER_ONES: u32 = crc_of_ones(8);
 pub(super) struct Icrc(Hasher);
 
 impl Icrc {
-    /// Over `head`: IP header or GRH of `ip_header_bytes`, UDP header if it is RoCEv2, BTH and extension headers.
+    /// Over `head`: IP header or GRH of `ip_header_bytes`, UDP header if it is RoCEv2, BTH and
+    /// extension headers.
     ///
     /// # Panics
     /// When `head` ends before the BTH or is longer than [`HEAD_BYTES_MAX`].

@@ -8,8 +8,9 @@
 //!   └────────── network ───────────┘   └── the opcode says which ──┘
 //! ```
 //!
-//! [`opcode`] is the one table that says what a packet is and which headers it has. Nothing here allocates, keeps state or panics
-//! on what came from the network: [`frame::parse`] checks every length once and gives a [`Packet`] whose accessors cannot fail.
+//! [`opcode`] is the one table that says what a packet is and which headers it has. Nothing here
+//! allocates, keeps state or panics on what came from the network: [`frame::parse`] checks every
+//! length once and gives a [`Packet`] whose accessors cannot fail.
 
 pub mod aeth;
 pub mod atomic;
@@ -40,7 +41,8 @@ pub use opcode::{Opcode, OpcodeInfo, Operation, Position, Service};
 pub use path::{MixedFamilies, Path, PathSpec, Vlan, largest_path_mtu, udp_source_port};
 pub use reth::Reth;
 
-/// Zero bytes behind a payload of `payload_bytes`, so that the ICRC lies on a multiple of four (IBTA v1 9.2.4).
+/// Zero bytes behind a payload of `payload_bytes`, so that the ICRC lies on a multiple of four
+/// (IBTA v1 9.2.4).
 pub const fn pad_bytes(payload_bytes: usize) -> usize {
     payload_bytes.wrapping_neg() & 3
 }

@@ -1,6 +1,8 @@
-//! What lies in front of the BTH: Ethernet, VLAN tags, and IPv4 or IPv6 with UDP (RoCEv2), or a GRH (RoCEv1).
+//! What lies in front of the BTH: Ethernet, VLAN tags, and IPv4 or IPv6 with UDP (RoCEv2), or a GRH
+//! (RoCEv1).
 //!
-//! A GRH has the fields of an IPv6 header in the same places (IBTA v1 8.3), and says "BTH" where that names the next header.
+//! A GRH has the fields of an IPv6 header in the same places (IBTA v1 8.3), and says "BTH" where
+//! that names the next header.
 
 use roced_shared::steer::ROCE_UDP_PORT;
 
@@ -78,8 +80,8 @@ pub(super) struct NetworkHeader {
 }
 
 impl NetworkHeader {
-    /// Reads what is in front of the BTH of a frame of `frame_bytes` that begins with `first`. Inlined into its one caller, who
-    /// keeps most of it.
+    /// Reads what is in front of the BTH of a frame of `frame_bytes` that begins with `first`.
+    /// Inlined into its one caller, who keeps most of it.
     #[inline(always)]
     pub(super) fn read(first: &[u8], frame_bytes: usize) -> Result<Self, DropReason> {
         let header = LinkHeader::read(first)?;
@@ -227,7 +229,8 @@ impl Ip {
     fn read_v6(first: &[u8], at: usize, protocol: u8) -> Result<Self, DropReason> {
         let header: &[u8; IPV6_BYTES] = bytes_at(first, at).ok_or(DropReason::BadLength)?;
         let &[version, flow, _, _, l0, l1, next_header, hop_limit, ..] = header;
-        // Extension headers, fragments among them, are not for us: the XDP program leaves them to the kernel.
+        // Extension headers, fragments among them, are not for us: the XDP program leaves them to
+        // the kernel.
         if version >> 4 != 6 || next_header != protocol {
             return Err(DropReason::NotRoce);
         }
@@ -257,7 +260,8 @@ pub(super) const fn unmapped(gid: &[u8; 16]) -> Option<[u8; 4]> {
     }
 }
 
-/// The 16-bit words of `bytes` added up; an odd last byte is the high half of a word. At most 128 KiB, so that it cannot overflow.
+/// The 16-bit words of `bytes` added up; an odd last byte is the high half of a word. At most 128
+/// KiB, so that it cannot overflow.
 pub(super) fn sum_words(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<2>();
     let last = rest.first().map_or(0, |byte| u32::from(*byte) << 8);
@@ -270,9 +274,11 @@ pub(super) const fn fold(sum: u32) -> u16 {
     ((once & 0xffff) + (once >> 16)) as u16
 }
 
-/// Whether the UDP checksum of a packet holds, or is 0, which says that there is none: usual for RoCE, over IPv6 too.
+/// Whether the UDP checksum of a packet holds, or is 0, which says that there is none: usual for
+/// RoCE, over IPv6 too.
 ///
-/// `head` is the IP header and what follows it contiguously, `pieces` the rest of the packet in order.
+/// `head` is the IP header and what follows it contiguously, `pieces` the rest of the packet in
+/// order.
 pub(super) fn udp_checksum_holds<'a>(
     head: &'a [u8],
     ip_header_bytes: usize,
@@ -287,7 +293,8 @@ pub(super) fn udp_checksum_holds<'a>(
     let pseudo = sum_words(addresses) + u32::from(PROTOCOL_UDP) + sum_words(&datagram[4..6]);
     let (mut sum, mut odd) = (u32::from(fold(pseudo)), false);
     for piece in core::iter::once(datagram).chain(pieces) {
-        // Behind an odd number of bytes words stand astride: their sum is the same with its bytes swapped (RFC 1071, 2 B).
+        // Behind an odd number of bytes words stand astride: their sum is the same with its bytes
+        // swapped (RFC 1071, 2 B).
         let part = fold(sum_words(piece));
         sum += u32::from(if odd { part.swap_bytes() } else { part });
         odd ^= piece.len() % 2 == 1;

@@ -1,7 +1,9 @@
-//! Opcodes: the one table that answers every question about one (IBTA v1 9.2.1, table 38; annexes A14, A17, A19).
+//! Opcodes: the one table that answers every question about one (IBTA v1 9.2.1, table 38; annexes
+//! A14, A17, A19).
 //!
-//! The three high bits are the transport service, the five low ones the operation. The table also has what this engine does not
-//! speak, so that such packets are measured rightly and refused for the right reason.
+//! The three high bits are the transport service, the five low ones the operation. The table also
+//! has what this engine does not speak, so that such packets are measured rightly and refused for
+//! the right reason.
 
 use core::fmt;
 
@@ -345,11 +347,12 @@ pub const HEADER_BYTES_MAX: usize = {
     most
 };
 
-/// The RC opcode of a SEND, WRITE or READ response that stands at `position` of its message, with immediate data or without.
+/// The RC opcode of a SEND, WRITE or READ response that stands at `position` of its message, with
+/// immediate data or without.
 ///
 /// # Panics
-/// When there is none: other operations are not cut into packets and have a constant each; immediate data stands only in the
-/// packet that ends a SEND or WRITE.
+/// When there is none: other operations are not cut into packets and have a constant each;
+/// immediate data stands only in the packet that ends a SEND or WRITE.
 pub const fn rc(operation: Operation, position: Position, imm: bool) -> Opcode {
     use Operation::{ReadResponse, Send, Write};
     use Position::{First, Last, Middle, Only};
@@ -374,7 +377,8 @@ pub const fn rc(operation: Operation, position: Position, imm: bool) -> Opcode {
     }
 }
 
-/// The UC opcode of a SEND or WRITE that stands at `position` of its message, with immediate data or without.
+/// The UC opcode of a SEND or WRITE that stands at `position` of its message, with immediate data
+/// or without.
 ///
 /// # Panics
 /// As [`rc`], and for a READ response: an unreliable connection has none.
@@ -390,7 +394,8 @@ mod tests {
 
     use super::*;
 
-    /// The header lengths as the specification's table 38 and annexes A14, A17 and A19 give them, opcode by opcode.
+    /// The header lengths as the specification's table 38 and annexes A14, A17 and A19 give them,
+    /// opcode by opcode.
     #[test]
     fn header_lengths_are_the_specifications() {
         let sends = |base: u8, extra: usize| {

@@ -1,4 +1,5 @@
-//! Frames out: a [`Path`] is a finished header template, and [`Path::fill`] builds a whole frame from it in place.
+//! Frames out: a [`Path`] is a finished header template, and [`Path::fill`] builds a whole frame
+//! from it in place.
 
 use roced_shared::{ids::Qpn, steer::ROCE_UDP_PORT};
 use thiserror::Error;
@@ -58,14 +59,16 @@ pub struct MixedFamilies;
 
 const TEMPLATE_BYTES_MAX: usize = ETHERNET_BYTES + VLAN_BYTES + IPV6_BYTES + UDP_BYTES;
 
-/// The headers in front of the BTH, finished but for lengths and the checksum that covers them. Every frame is built from one.
+/// The headers in front of the BTH, finished but for lengths and the checksum that covers them.
+/// Every frame is built from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     template: [u8; TEMPLATE_BYTES_MAX],
     template_bytes: usize,
     ip_at: usize,
     roce: Roce,
-    /// Sum of the IPv4 header's words without the length; `None` for IPv6 and a GRH, which have no checksum.
+    /// Sum of the IPv4 header's words without the length; `None` for IPv6 and a GRH, which have no
+    /// checksum.
     ipv4_sum: Option<u32>,
     source: [u8; 16],
     destination: [u8; 16],
@@ -74,7 +77,8 @@ pub struct Path {
 }
 
 impl Path {
-    /// The path that `spec` describes: of RoCEv2 over IPv4 if both GIDs are mapped IPv4 addresses, IPv6 if neither is.
+    /// The path that `spec` describes: of RoCEv2 over IPv4 if both GIDs are mapped IPv4 addresses,
+    /// IPv6 if neither is.
     ///
     /// # Errors
     /// [`MixedFamilies`].
@@ -126,8 +130,8 @@ impl Path {
         })
     }
 
-    /// A packet that came by this VLAN may have come by this path. One without may have lost its tag on the way in, where the NIC
-    /// takes it off.
+    /// A packet that came by this VLAN may have come by this path. One without may have lost its
+    /// tag on the way in, where the NIC takes it off.
     pub const fn takes_vlan(&self, id: Option<u16>) -> bool {
         match (self.vlan, id) {
             (None, None) => true,
@@ -157,12 +161,14 @@ impl Path {
         &self.destination
     }
 
-    /// Bytes of a frame besides BTH, extension headers, payload and pad: Ethernet to UDP or GRH, and the ICRC.
+    /// Bytes of a frame besides BTH, extension headers, payload and pad: Ethernet to UDP or GRH,
+    /// and the ICRC.
     pub const fn overhead_bytes(&self) -> usize {
         self.template_bytes + ICRC_BYTES
     }
 
-    /// Largest path MTU whose longest packet fits a link with an MTU of `link_mtu_bytes`, or `None` when even 256 does not.
+    /// Largest path MTU whose longest packet fits a link with an MTU of `link_mtu_bytes`, or `None`
+    /// when even 256 does not.
     pub const fn largest_mtu(&self, link_mtu_bytes: u32) -> Option<u32> {
         largest_path_mtu(link_mtu_bytes, self.ipv4_sum.is_some())
     }
@@ -175,16 +181,17 @@ impl Path {
         self.overhead_bytes() + headers.info().header_bytes + payload_bytes + pad_bytes(payload_bytes)
     }
 
-    /// Fills a whole frame, nothing of which was filled before: template, headers, the payload that `payload` writes (called for each piece of frame memory that it
-    /// falls into, in order; it must fill each), pad, ICRC. The payload is summed in the frame, not where it came from: what a
-    /// client changes meanwhile cannot part the two.
+    /// Fills a whole frame, nothing of which was filled before: template, headers, the payload that
+    /// `payload` writes (called for each piece of frame memory that it falls into, in order; it
+    /// must fill each), pad, ICRC. The payload is summed in the frame, not where it came from: what
+    /// a client changes meanwhile cannot part the two.
     ///
     /// # Errors
     /// [`Abort`] when `payload` gave up; the frame is not to be sent then.
     ///
     /// # Panics
-    /// When `frame` is shorter than [`Self::frame_bytes`], when the extension headers are not those of
-    /// the opcode, or when the packet is longer than IP can say.
+    /// When `frame` is shorter than [`Self::frame_bytes`], when the extension headers are not those
+    /// of the opcode, or when the packet is longer than IP can say.
     pub fn fill(
         &self,
         frame: &mut FrameMut<'_>,
@@ -287,7 +294,8 @@ impl HeaderTemplate {
     }
 }
 
-/// Without length and checksum. Never fragmented (annex A17.4.5.2), so that it needs no identification either (RFC 6864).
+/// Without length and checksum. Never fragmented (annex A17.4.5.2), so that it needs no
+/// identification either (RFC 6864).
 fn ipv4_header(spec: &PathSpec, source: [u8; 4], destination: [u8; 4]) -> [u8; IPV4_BYTES] {
     let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (source, destination);
     let dont_fragment = 0x40;
@@ -307,8 +315,9 @@ fn ipv6_header(spec: &PathSpec, next_header: u8) -> [u8; IPV6_BYTES] {
     header
 }
 
-/// The UDP source port of a connection, constant for its life, so that switches spread connections but keep each in order
-/// (annex A17.4.5.3.2 leaves the choice open; this is what Linux does, `rdma_get_udp_sport`).
+/// The UDP source port of a connection, constant for its life, so that switches spread connections
+/// but keep each in order (annex A17.4.5.3.2 leaves the choice open; this is what Linux does,
+/// `rdma_get_udp_sport`).
 pub const fn udp_source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
     let mut label = flow_label & 0x000f_ffff;
     if label == 0 {
@@ -320,8 +329,9 @@ pub const fn udp_source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
     (((label & 0x3fff) ^ (label >> 14)) | 0xc000) as u16
 }
 
-/// Largest path MTU (256 to 4096) whose longest packet, a WRITE with immediate data in one piece, fits a link with an MTU of
-/// `link_mtu_bytes`, or `None` when even 256 does not. A link that must carry both address families has that of IPv6.
+/// Largest path MTU (256 to 4096) whose longest packet, a WRITE with immediate data in one piece,
+/// fits a link with an MTU of `link_mtu_bytes`, or `None` when even 256 does not. A link that must
+/// carry both address families has that of IPv6.
 pub const fn largest_path_mtu(link_mtu_bytes: u32, ipv4: bool) -> Option<u32> {
     let ip_bytes = if ipv4 { IPV4_BYTES } else { IPV6_BYTES };
     let overhead = (ip_bytes + UDP_BYTES + header_bytes(opcode::RC_WRITE_ONLY_IMM) + ICRC_BYTES) as u32;

@@ -1,9 +1,11 @@
-//! An endpoint among enemies: peers that send anything with a right ICRC, clients that post any work, control calls in any
-//! order, a wire that is often full, completion queues that are sometimes, clocks that jump. By seeds; thousands of runs.
+//! An endpoint among enemies: peers that send anything with a right ICRC, clients that post any
+//! work, control calls in any order, a wire that is often full, completion queues that are
+//! sometimes, clocks that jump. By seeds; thousands of runs.
 //!
-//! Whatever comes, the endpoint does not panic, touches client memory only where a region that is registered at that moment gives
-//! the right, sends no frame longer than the path MTU and its headers, completes nothing that was not posted and nothing twice
-//! or out of order, and comes to rest. In state ERR all work ends.
+//! Whatever comes, the endpoint does not panic, touches client memory only where a region that is
+//! registered at that moment gives the right, sends no frame longer than the path MTU and its
+//! headers, completes nothing that was not posted and nothing twice or out of order, and comes to
+//! rest. In state ERR all work ends.
 
 mod client;
 mod peer;

@@ -1,4 +1,5 @@
-//! What peers send: mostly what goes on where they are, sometimes anything at all. The ICRC is always right.
+//! What peers send: mostly what goes on where they are, sometimes anything at all. The ICRC is
+//! always right.
 
 use roced_shared::ids::Qpn;
 use roced_transport::{
@@ -118,7 +119,8 @@ impl World {
         }
         assert!(!stranger || matches!(disposition, Disposition::Dropped(_)), "a stranger is not heard");
         if info.service == Service::Uc && disposition != Disposition::Accepted {
-            // Whoever is not answered goes on, whatever becomes of what was sent; what is late or repeated is of before.
+            // Whoever is not answered goes on, whatever becomes of what was sent; what is late or
+            // repeated is of before.
             if disposition != Disposition::Dropped(DropReason::Duplicate) {
                 self.tap.answered.insert(peer, psn.plus(1));
                 self.message[index as usize] = None;

@@ -1,4 +1,5 @@
-//! Slow, plain models that the engine's wire code is compared with. They share no code with it, and no table.
+//! Slow, plain models that the engine's wire code is compared with. They share no code with it, and
+//! no table.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use roced_transport::wire::{Headers, Packet};
@@ -38,7 +39,8 @@ pub(crate) fn bth_at(frame: &[u8]) -> usize {
     if is_v1(frame) { ip_at(frame) + 40 } else { udp_at(frame) + 8 }
 }
 
-/// The ICRC that a frame should end with, one bit at a time: the definition (IBTA v1 annex A17.3.2), nothing clever.
+/// The ICRC that a frame should end with, one bit at a time: the definition (IBTA v1 annex
+/// A17.3.2), nothing clever.
 pub(crate) fn icrc(frame: &[u8]) -> [u8; 4] {
     let (ip, bth, end) = (ip_at(frame), bth_at(frame), ip_end(frame) - 4);
     let udp_checksum = if is_v1(frame) { 0..0 } else { bth - 2..bth };
@@ -74,7 +76,8 @@ pub(crate) fn fix_icrc(frame: &mut [u8]) {
     frame[end - 4..end].copy_from_slice(&icrc);
 }
 
-/// Writes the IPv4 header checksum that the frame should have: the word that makes the sum, modulo 0xffff, nothing.
+/// Writes the IPv4 header checksum that the frame should have: the word that makes the sum, modulo
+/// 0xffff, nothing.
 pub(crate) fn fix_ipv4_checksum(frame: &mut [u8]) {
     let (ip, udp) = (ip_at(frame), udp_at(frame));
     frame[ip + 10..ip + 12].fill(0);

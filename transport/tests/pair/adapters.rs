@@ -1,4 +1,5 @@
-//! Adapters as peers, played by plain models: a responder that keeps nothing ahead, and a requester that goes back whenever it has to.
+//! Adapters as peers, played by plain models: a responder that keeps nothing ahead, and a requester
+//! that goes back whenever it has to.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,7 +21,8 @@ use roced_transport::{
 
 use crate::host::{KEY, Pair, Settings, VA, bth, forged, sge, work};
 
-/// A responder as an adapter is: nothing kept ahead, one NAK for each expected PSN, an answer where it is asked for only.
+/// A responder as an adapter is: nothing kept ahead, one NAK for each expected PSN, an answer where
+/// it is asked for only.
 struct Adapter {
     first: Psn,
     expected: u32,
@@ -141,7 +143,8 @@ impl Adapter {
     }
 }
 
-/// Whatever is lost on the way to an adapter and back, and whether it has receives: no frame breaks a rule, and all work ends well.
+/// Whatever is lost on the way to an adapter and back, and whether it has receives: no frame breaks
+/// a rule, and all work ends well.
 #[test]
 fn nothing_that_is_sent_surprises_an_adapter() {
     let (mut questions, mut parts) = (0, 0);
@@ -243,8 +246,9 @@ struct Piece {
     asks: bool,
 }
 
-/// An adapter goes back whenever it has to; our responder executes each request once, in order, acknowledges nothing that did not come, counts
-/// messages, and answers READs and atomic operations as they were.
+/// An adapter goes back whenever it has to; our responder executes each request once, in order,
+/// acknowledges nothing that did not come, counts messages, and answers READs and atomic operations
+/// as they were.
 #[test]
 fn an_adapter_that_goes_back_is_served_as_the_rules_say() {
     let mut counts = [0; 5];

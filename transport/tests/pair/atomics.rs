@@ -1,4 +1,5 @@
-//! Atomic operations: what they find and leave, and that each is executed once whatever the network does.
+//! Atomic operations: what they find and leave, and that each is executed once whatever the network
+//! does.
 
 use roced_shared::abi::{
     control::{access, event},
@@ -212,7 +213,8 @@ fn a_lost_answer_is_an_implied_nak_and_is_given_again_not_executed_again() {
     found_at_last(1, opcode::RC_ATOMIC_ACK);
 }
 
-/// Nothing comes behind the last frame of its kind: a probe finds its loss, or with plain go-back-N the ACK timer.
+/// Nothing comes behind the last frame of its kind: a probe finds its loss, or with plain go-back-N
+/// the ACK timer.
 fn found_at_last(from: usize, opcode: opcode::Opcode) {
     for (recovery, time_outs) in [(RecoveryConfig::default(), 0), (RecoveryConfig::GO_BACK_N, 1)] {
         let pair = survives_with(recovery, one(from, opcode, 2, Fate::Drop));
@@ -383,8 +385,8 @@ fn an_ack_does_not_answer_an_atomic_request() {
     assert_eq!(pair.hosts[1].take(), [(1, Status::Success)]);
 }
 
-/// Both hosts add to one number of host 1's (host 1 by itself, in between), READs and WRITEs among them, while frames are lost, repeated,
-/// damaged and overtaken by a seed.
+/// Both hosts add to one number of host 1's (host 1 by itself, in between), READs and WRITEs among
+/// them, while frames are lost, repeated, damaged and overtaken by a seed.
 #[test]
 fn every_operation_is_executed_once_whatever_the_network_does() {
     for seed in 1..200_u64 {

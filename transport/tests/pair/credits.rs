@@ -1,4 +1,5 @@
-//! End-to-end flow control: a sender keeps to the receives that its peer offers, and is not held up by an offer that got lost.
+//! End-to-end flow control: a sender keeps to the receives that its peer offers, and is not held up
+//! by an offer that got lost.
 
 use roced_shared::abi::{
     control::{QpAttributes, attribute, state},
@@ -26,7 +27,8 @@ const LIMIT: Nanos = Nanos::from_millis(10_000);
 
 const CODES: [u32; 10] = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24];
 
-/// Two hosts of which the first was told the count of the second's receives: `receives` of them are left.
+/// Two hosts of which the first was told the count of the second's receives: `receives` of them are
+/// left.
 fn told(settings: Settings, receives: u64) -> Pair {
     let mut pair = Pair::new(settings);
     pair.hosts[1].post_recv(100, &[sge(0, 8000)]);
@@ -98,7 +100,8 @@ fn messages_go_out_within_the_count_and_one_beyond() {
 
 #[test]
 fn a_long_message_without_credits_begins_with_one_packet() {
-    // Its receive is there, and the sender does not know: what the peer takes of a SEND shows that it has one.
+    // Its receive is there, and the sender does not know: what the peer takes of a SEND shows that
+    // it has one.
     let mut pair = told(Settings::default(), 0);
     pair.hosts[1].post_recv(1, &[sge(0, 8000)]);
     let lost = |from: usize, opcode, _: usize| {
@@ -197,7 +200,8 @@ fn a_queue_pair_with_a_shared_receive_queue_offers_none() {
     assert_eq!(codes(&pair, 1), [Syndrome::NO_CREDITS]);
 }
 
-/// WRITEs, READs and atomic operations take no receive; each counts as the peer's MSN counts it, so that the limit stays right.
+/// WRITEs, READs and atomic operations take no receive; each counts as the peer's MSN counts it, so
+/// that the limit stays right.
 #[test]
 fn what_takes_no_receive_is_not_limited_and_is_counted() {
     for recovery in [RecoveryConfig::GO_BACK_N, RecoveryConfig::default()] {
@@ -241,7 +245,8 @@ fn what_takes_no_receive_is_not_limited_and_is_counted() {
     }
 }
 
-/// The ACK that offers what was posted late gets lost. The next message asks, so that nothing waits.
+/// The ACK that offers what was posted late gets lost. The next message asks, so that nothing
+/// waits.
 #[test]
 fn a_lost_offer_is_made_good_by_the_next_message() {
     let mut pair = told(Settings::default(), 0);
@@ -298,7 +303,8 @@ fn an_offer_of_the_past_or_of_another_life_changes_nothing() {
         let aeth = Some(Aeth { syndrome: Syndrome::Ack { credit }, msn });
         pair.frame(1, &Headers { aeth, ..Headers::new(header) }, &[])
     };
-    // Fewer than before, more messages than were sent, a PSN long acknowledged, one that was never sent.
+    // Fewer than before, more messages than were sent, a PSN long acknowledged, one that was never
+    // sent.
     for (psn, credit, msn) in [(psn, 0, 1), (psn, 4, 2), (psn, 4, 0x80_0000), (psn - 1, 4, 1), (psn + 1, 4, 1)] {
         let frame = forged(&pair, psn, credit, msn);
         pair.deliver(0, &frame);
@@ -308,7 +314,8 @@ fn an_offer_of_the_past_or_of_another_life_changes_nothing() {
     assert_eq!(pair.sent(0, Operation::Send), 1 + 3, "two receives, and one message beyond");
 }
 
-/// An answer that arrives behind the NAK of a later request fills the gap before that: what it offers counts as if it had come in its turn.
+/// An answer that arrives behind the NAK of a later request fills the gap before that: what it
+/// offers counts as if it had come in its turn.
 #[test]
 fn a_late_answer_offers_credits_when_later_requests_are_acknowledged_already() {
     let mut pair = told(Settings { min_rnr_timer: 20, ..Settings::default() }, 0);
@@ -332,7 +339,8 @@ fn a_late_answer_offers_credits_when_later_requests_are_acknowledged_already() {
     assert_eq!(pair.sent(0, Operation::Send), 1 + 4, "messages 4 to 6 are within the limit, and one beyond");
 }
 
-/// Before the first answer of a life was taken an ACK behind a READ is asked for again, not believed, for it may be of an earlier life.
+/// Before the first answer of a life was taken an ACK behind a READ is asked for again, not
+/// believed, for it may be of an earlier life.
 #[test]
 fn an_answer_that_is_not_believed_offers_nothing() {
     let mut pair = Pair::new(Settings { min_rnr_timer: 20, ..Settings::default() });
@@ -373,15 +381,17 @@ fn a_limited_sender_drains() {
     assert_eq!(pair.hosts[0].take(), [(2, Status::Success), (3, Status::Success)]);
 }
 
-/// A fresh connection. The first answers are a NAK and then an ACK that says that the peer kept what followed, up to the last packet that asked, and
-/// that it has no receive. What was sent behind that did not ask, and the rest of the message waits for it: it must be asked about.
+/// A fresh connection. The first answers are a NAK and then an ACK that says that the peer kept
+/// what followed, up to the last packet that asked, and that it has no receive. What was sent
+/// behind that did not ask, and the rest of the message waits for it: it must be asked about.
 #[test]
 fn a_sender_beyond_its_credits_always_has_a_timer() {
     for op in [SendOp::Write, SendOp::WriteImm, SendOp::Send] {
         let mut pair = Pair::new(Settings { window: 128, timeout: 12, ..Settings::default() });
         let first = pair.settings.psn;
         if op == SendOp::Send {
-            // The SEND begins behind the last packet that asked: none of it is known to have its receive.
+            // The SEND begins behind the last packet that asked: none of it is known to have its
+            // receive.
             pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 16 * 1024)], 500_000));
         }
         pair.hosts[0].post(&work(2, op, &[sge(0, 200 * 1024)], 500_000));

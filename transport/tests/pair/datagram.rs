@@ -1,4 +1,5 @@
-//! Unreliable datagrams: who may send to whom, what stands in front of a message, and what a bad one does: nothing.
+//! Unreliable datagrams: who may send to whom, what stands in front of a message, and what a bad
+//! one does: nothing.
 
 use roced_shared::{
     abi::{
@@ -141,7 +142,8 @@ fn a_qkey_lets_in_and_the_own_one_is_used_when_asked_for() {
     };
     assert!(arrives(&mut pair, OUR_QKEY, OUR_QKEY));
     assert!(!arrives(&mut pair, OUR_QKEY ^ 1, OUR_QKEY));
-    // With the top bit set a program's number is not looked at: it may not choose such a key itself.
+    // With the top bit set a program's number is not looked at: it may not choose such a key
+    // itself.
     assert!(arrives(&mut pair, OWN, secret));
     assert!(arrives(&mut pair, OWN | 5, secret));
     assert!(!arrives(&mut pair, OWN | 5, OWN | 5));

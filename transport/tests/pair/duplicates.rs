@@ -63,7 +63,8 @@ fn shape(frames: &[(Opcode, u32, usize, Option<Aeth>)]) -> Vec<(Operation, Posit
         .collect()
 }
 
-/// IBTA v1 9.7.5.2: only a new request is refused by a NAK. The key was taken back long after the READ was answered.
+/// IBTA v1 9.7.5.2: only a new request is refused by a NAK. The key was taken back long after the
+/// READ was answered.
 #[test]
 fn a_duplicate_read_whose_key_is_gone_is_dropped() {
     let mut pair = Pair::new(Settings::default());
@@ -78,7 +79,8 @@ fn a_duplicate_read_whose_key_is_gone_is_dropped() {
     assert_eq!(pair.hosts[1].endpoint.drops().get(DropReason::RepetitionLost), 1);
 }
 
-/// The first answer to a READ has its NAK, also where the READ was asked for again before the answer was complete.
+/// The first answer to a READ has its NAK, also where the READ was asked for again before the
+/// answer was complete.
 #[test]
 fn a_read_that_was_not_answered_to_its_end_is_refused_when_its_key_is_gone() {
     let mut pair = Pair::new(Settings::default());
@@ -110,7 +112,8 @@ fn a_duplicate_of_a_part_of_a_read_is_answered_by_that_part() {
     assert_eq!(shape(&said), [(ReadResponse, Position::First, 2, 1024), (ReadResponse, Position::Last, 3, 1024)]);
 }
 
-/// Its answer would end the READ of this life too soon. A requester asks again for whole packets, up to the last.
+/// Its answer would end the READ of this life too soon. A requester asks again for whole packets,
+/// up to the last.
 #[test]
 fn a_duplicate_that_ends_within_a_packet_is_of_another_read() {
     let mut pair = Pair::new(Settings::default());
@@ -220,8 +223,8 @@ fn leaving(pair: &mut Pair) -> Vec<Vec<u8>> {
     host.nic.frames.drain(..).collect()
 }
 
-/// A READ that is answered comes again, and in the same turn a SEND, which is executed, and a WRITE, which is refused. Then the READ's
-/// key is taken back.
+/// A READ that is answered comes again, and in the same turn a SEND, which is executed, and a
+/// WRITE, which is refused. Then the READ's key is taken back.
 #[test]
 fn what_was_executed_behind_a_repetition_is_answered_though_that_is_dropped() {
     let mut pair = warm(Settings { retry_cnt: 1, ..Settings::default() });
@@ -242,7 +245,8 @@ fn what_was_executed_behind_a_repetition_is_answered_though_that_is_dropped() {
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success), (3, Status::RemoteAccess)]);
 }
 
-/// A program ends its queue pair when it has what it waited for. That a READ was asked for again before is no reason to keep the ACK.
+/// A program ends its queue pair when it has what it waited for. That a READ was asked for again
+/// before is no reason to keep the ACK.
 #[test]
 fn a_repetition_keeps_no_ack_that_a_queue_pair_owes_at_its_end() {
     for end in [Some(state::ERR), Some(state::RESET), None] {

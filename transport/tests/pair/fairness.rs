@@ -1,4 +1,5 @@
-//! Nobody is shut out: not a queue pair by another, not a direction by the other, not the flush by a NIC that is stuck.
+//! Nobody is shut out: not a queue pair by another, not a direction by the other, not the flush by
+//! a NIC that is stuck.
 
 use roced_shared::{
     abi::{

@@ -82,7 +82,8 @@ fn removal_without_an_owed_answer_sends_nothing() {
     assert_eq!(pair.sent(1, Operation::Ack), acks);
 }
 
-/// An ACK of what came after a READ would say that the READ's responses are lost: the message before it is acknowledged, that behind it is not.
+/// An ACK of what came after a READ would say that the READ's responses are lost: the message
+/// before it is acknowledged, that behind it is not.
 #[test]
 fn ack_behind_responses_that_are_owed_is_not_kept() {
     let mut pair = executed_behind_a_full_ring(Settings::default());
@@ -136,7 +137,8 @@ fn lost_farewells_are_counted() {
     assert_eq!(acks, 65, "of 66 that were owed, one by the queue pair that is there");
 }
 
-/// What an RNR NAK or a sequence NAK would have acknowledged besides is acknowledged though the queue pair ends before that leaves.
+/// What an RNR NAK or a sequence NAK would have acknowledged besides is acknowledged though the
+/// queue pair ends before that leaves.
 #[test]
 fn an_acknowledgement_within_a_nak_survives_the_end_of_its_queue_pair() {
     for end in ["ERR", "RESET", "removed"] {

@@ -1,6 +1,6 @@
-//! Many messages of all kinds in both directions over a network that drops, repeats, corrupts and delays by a seed. Whatever it
-//! does, and whichever way each end makes losses good, every byte arrives, every request completes once and in order, and nothing
-//! hangs.
+//! Many messages of all kinds in both directions over a network that drops, repeats, corrupts and
+//! delays by a seed. Whatever it does, and whichever way each end makes losses good, every byte
+//! arrives, every request completes once and in order, and nothing hangs.
 
 use roced_shared::abi::{cqe::Status, wqe::SendOp};
 use roced_transport::{clock::Nanos, recovery::RecoveryConfig, wire::opcode::Opcode};
@@ -23,7 +23,8 @@ const MESSAGES: u64 = 40;
 /// Each message has its own piece of memory at either end, so that what arrived can be told apart.
 const PIECE: u64 = 12_000;
 
-/// Go-back-N or selective, one as likely as the other; then mostly with room for what the window can bring, and any reorder delay.
+/// Go-back-N or selective, one as likely as the other; then mostly with room for what the window
+/// can bring, and any reorder delay.
 fn recovery(random: &mut Random) -> RecoveryConfig {
     if random.below(2) == 0 {
         return RecoveryConfig::GO_BACK_N;
@@ -58,7 +59,8 @@ fn run(seed: u64) {
             1 => u64::from(settings.mtu) * (1 + random.below(2)),
             _ => random.below(PIECE + 1),
         } as usize;
-        // The upper half of memory is written to, the lower half read from: no message changes another's source.
+        // The upper half of memory is written to, the lower half read from: no message changes
+        // another's source.
         let (low, high) = (wr_id * PIECE, 500_000 + wr_id * PIECE);
         let op = [SendOp::Write, SendOp::Read, SendOp::Send, SendOp::WriteImm][random.below(4) as usize];
         let at = |offset: u64| offset as usize..offset as usize + length;

@@ -1,6 +1,7 @@
-//! What losses cost, in virtual time: WRITEs and READs of 1 MiB at path MTU 1024 over a link that loses one frame in a thousand or in a hundred,
-//! either way. Each ratio is to the same link without losses. One link is fast, and short of room for frames that wait; the other is slow and has
-//! room for windows, as between two busy hosts.
+//! What losses cost, in virtual time: WRITEs and READs of 1 MiB at path MTU 1024 over a link that
+//! loses one frame in a thousand or in a hundred, either way. Each ratio is to the same link
+//! without losses. One link is fast, and short of room for frames that wait; the other is slow and
+//! has room for windows, as between two busy hosts.
 //!
 //! `cargo test -p roced-transport --test pair goodput -- --nocapture` prints them.
 
@@ -55,7 +56,8 @@ struct Load {
     seed: u64,
 }
 
-/// Carries the messages out, four at a time, while a frame in `loss` is lost (0: none). Gives the time that they took.
+/// Carries the messages out, four at a time, while a frame in `loss` is lost (0: none). Gives the
+/// time that they took.
 fn transfer(net: Link, load: Load, loss: u64) -> (Nanos, Pair) {
     let Load { op, recovery, window, messages, seed } = load;
     let settings = Settings { recovery: [recovery; 2], window, signal_all: true, ..Settings::default() };
@@ -127,7 +129,8 @@ fn losses_cost_little() {
     }
 }
 
-/// What is sent again waits behind a window of other frames, so that a peer which keeps them is known by other signs than its haste.
+/// What is sent again waits behind a window of other frames, so that a peer which keeps them is
+/// known by other signs than its haste.
 #[test]
 fn losses_cost_little_behind_a_long_queue() {
     const MESSAGES: u64 = 64;

@@ -131,7 +131,8 @@ impl Wire for Nic {
     }
 }
 
-/// Partition keys of both hosts: the default one, a full and a limited member of one partition, another partition.
+/// Partition keys of both hosts: the default one, a full and a limited member of one partition,
+/// another partition.
 pub(crate) const PKEYS: [Pkey; 4] = [Pkey::DEFAULT, Pkey(0x8007), Pkey(0x0007), Pkey(0x8008)];
 
 /// One end.
@@ -217,7 +218,8 @@ impl Host {
             .collect()
     }
 
-    /// Does what the control side of a daemon does about keys, unless it takes its time. Windows of an even index are of type 2.
+    /// Does what the control side of a daemon does about keys, unless it takes its time. Windows of
+    /// an even index are of type 2.
     fn change_keys(&mut self, now: Nanos) -> bool {
         while let Some(change) = self.endpoint.poll_key_change() {
             self.key_changes.push_back(change);
@@ -296,7 +298,8 @@ pub(crate) struct Settings {
     pub(crate) access: u32,
     /// Of each host.
     pub(crate) recovery: [RecoveryConfig; 2],
-    /// Host 1's queue pairs take from one shared receive queue, whose work may name the regions of this domain.
+    /// Host 1's queue pairs take from one shared receive queue, whose work may name the regions of
+    /// this domain.
     pub(crate) srq: Option<Pdn>,
     /// Of each host: which of [`PKEYS`].
     pub(crate) pkey_index: [u32; 2],
@@ -331,7 +334,8 @@ impl Default for Settings {
     }
 }
 
-/// Two connected hosts. `fate` decides about each frame by its sender (0 or 1), its opcode and how many of that opcode it sent.
+/// Two connected hosts. `fate` decides about each frame by its sender (0 or 1), its opcode and how
+/// many of that opcode it sent.
 pub(crate) struct Pair {
     pub(crate) hosts: [Host; 2],
     pub(crate) now: Nanos,
@@ -353,8 +357,8 @@ impl Pair {
         pair
     }
 
-    /// A pair of which each end has taken a request and an answer of the other: from then on both may hold what comes early. The next PSN is
-    /// the first of the settings.
+    /// A pair of which each end has taken a request and an answer of the other: from then on both
+    /// may hold what comes early. The next PSN is the first of the settings.
     pub(crate) fn established(settings: Settings) -> Self {
         let mut pair = Self::new(Settings { psn: settings.psn.wrapping_sub(1) & 0x00ff_ffff, ..settings });
         for at in 0..2 {
@@ -417,7 +421,8 @@ impl Pair {
         }
     }
 
-    /// Makes another connection between the hosts, of queue pairs `index`, and turns to it: `host.qpn` is the new one.
+    /// Makes another connection between the hosts, of queue pairs `index`, and turns to it:
+    /// `host.qpn` is the new one.
     pub(crate) fn connect_another(&mut self, index: u32) {
         for host in &mut self.hosts {
             host.qpn = Qpn::new(host.qpn.endpoint(), index);
@@ -607,7 +612,8 @@ impl Pair {
         }
     }
 
-    /// Runs until nothing moves and no timer runs, or `limit` of virtual time is over; gives whether it came to rest.
+    /// Runs until nothing moves and no timer runs, or `limit` of virtual time is over; gives
+    /// whether it came to rest.
     pub(crate) fn run(&mut self, limit: Nanos, mut fate: impl FnMut(usize, Opcode, usize) -> Fate) -> bool {
         let end = self.now + limit;
         while self.now < end {

@@ -231,7 +231,8 @@ fn a_key_that_is_not_the_peers_to_take_is_refused() {
     assert_eq!(pair.hosts[1].state(), "ERR");
 }
 
-/// What comes while a key is being made invalid is not executed early, nor acknowledged. It is held, or comes again by itself.
+/// What comes while a key is being made invalid is not executed early, nor acknowledged. It is
+/// held, or comes again by itself.
 #[test]
 fn what_comes_meanwhile_has_its_turn_when_the_key_is_gone() {
     for (held_turns, recovery) in [0, 1, 5, 40]
@@ -348,7 +349,8 @@ fn a_send_with_invalidate_that_was_overtaken_is_not_complained_of() {
     assert_eq!(pair.hosts[1].take(), [(9, Status::Success), (10, Status::Success)]);
 }
 
-/// An answer that comes too late finds nobody: not after a reset, not in a queue pair of the same number.
+/// An answer that comes too late finds nobody: not after a reset, not in a queue pair of the same
+/// number.
 #[test]
 fn a_late_answer_is_nobodys() {
     for removed in [false, true] {
@@ -406,7 +408,8 @@ fn a_queue_pair_that_fails_meanwhile_flushes_what_waited() {
     assert_eq!(ended, [(3, Status::WorkRequestFlushed), (9, Status::WorkRequestFlushed)]);
 }
 
-/// A table entry of a window is like any other to the engine: what the control side sets is what opens.
+/// A table entry of a window is like any other to the engine: what the control side sets is what
+/// opens.
 #[test]
 fn what_the_control_side_sets_opens_at_once() {
     let mut pair = Pair::new(Settings::default());
@@ -421,7 +424,8 @@ fn what_the_control_side_sets_opens_at_once() {
     assert_eq!(pair.hosts[1].app.writes, [(AT + 60, 4)]);
 }
 
-/// An unreliable connection lends and takes back as a reliable one does; who comes too late is not told.
+/// An unreliable connection lends and takes back as a reliable one does; who comes too late is not
+/// told.
 #[test]
 fn an_unreliable_connection_has_windows() {
     let settings = Settings { service: ServiceType::Uc, ..Settings::default() };
@@ -455,8 +459,9 @@ fn a_change_that_cannot_be_made_stops_the_send_queue_of_an_unreliable_connection
     assert_eq!(pair.hosts[1].state(), "SQE");
 }
 
-/// What follows a SEND with invalidate while its key is being made invalid is dropped where nothing is held (a peer with MigReq 0, the first
-/// second of a later life, a lent frame). It is then to be asked for: nobody else does before the peer's ACK timer.
+/// What follows a SEND with invalidate while its key is being made invalid is dropped where nothing
+/// is held (a peer with MigReq 0, the first second of a later life, a lent frame). It is then to be
+/// asked for: nobody else does before the peer's ACK timer.
 #[test]
 fn what_overtook_an_invalidation_and_was_not_held_is_asked_for() {
     for mig_req in [true, false] {
@@ -513,7 +518,8 @@ fn what_was_held_behind_a_slow_invalidation_is_asked_for() {
     assert!(said.contains(&Syndrome::Nak(NakCode::PsnSequence)), "said {said:?}");
 }
 
-/// An RNR NAK that has not left when the SEND with invalidate comes again and finds its receive is no word about it any more.
+/// An RNR NAK that has not left when the SEND with invalidate comes again and finds its receive is
+/// no word about it any more.
 #[test]
 fn an_rnr_nak_that_became_needless_is_not_given() {
     let mut pair = bound_by(WINDOW, Settings::default());
@@ -527,7 +533,8 @@ fn an_rnr_nak_that_became_needless_is_not_given() {
     assert_eq!(answers(&mut pair), [], "it is being executed");
 }
 
-/// The acknowledgement that the needless RNR NAK would have given is given all the same, though the key takes its time.
+/// The acknowledgement that the needless RNR NAK would have given is given all the same, though the
+/// key takes its time.
 #[test]
 fn an_acknowledgement_within_a_needless_rnr_nak_is_given() {
     let mut pair = bound_by(WINDOW, Settings { credits: [false; 2], ..Settings::default() });
@@ -560,8 +567,8 @@ pub(crate) fn lend(pair: &mut Pair) {
     pair.hosts[1].endpoint.insert_mr(window).expect("room");
 }
 
-/// Nothing is lost: the answers to a READ are late, a probe asks again, the answers come, and a SEND with invalidate takes the key while the
-/// repetition waits for room on the wire.
+/// Nothing is lost: the answers to a READ are late, a probe asks again, the answers come, and a
+/// SEND with invalidate takes the key while the repetition waits for room on the wire.
 #[test]
 fn a_probe_for_a_read_does_not_end_the_queue_pair_whose_key_is_then_taken() {
     let mut pair = warm(Settings::default());
@@ -642,7 +649,8 @@ fn a_fenced_send_with_invalidate_takes_the_key_when_the_read_is_done() {
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success)]);
 }
 
-/// A SEND with invalidate waits for the answers before it, and its queue pair ends meanwhile: no key is taken, and the next life is not told.
+/// A SEND with invalidate waits for the answers before it, and its queue pair ends meanwhile: no
+/// key is taken, and the next life is not told.
 #[test]
 fn a_key_that_waits_for_answers_stays_when_the_queue_pair_ends() {
     for to in [state::ERR, state::RESET] {

@@ -1,5 +1,6 @@
-//! Packets of an earlier life of a connection: the same addresses, the same queue pair numbers, PSNs that lie close. None may be
-//! executed in place of one of this life, and none may cost a healthy connection more than go-back-N would.
+//! Packets of an earlier life of a connection: the same addresses, the same queue pair numbers,
+//! PSNs that lie close. None may be executed in place of one of this life, and none may cost a
+//! healthy connection more than go-back-N would.
 
 use roced_shared::abi::{
     control::{QpAttributes, attribute, state},
@@ -42,7 +43,8 @@ fn writes_arrive(pair: &mut Pair, count: u64) {
     assert!(pair.hosts[0].app.memory[..bytes] == pair.hosts[1].app.memory[500_000..500_000 + bytes]);
 }
 
-/// Takes both ends through RESET to another life, in which frames leave from UDP source ports of their own if `new_port`.
+/// Takes both ends through RESET to another life, in which frames leave from UDP source ports of
+/// their own if `new_port`.
 fn reconnect(pair: &mut Pair, new_port: bool) {
     for host in &mut pair.hosts {
         let reset = QpAttributes { state: state::RESET, ..QpAttributes::default() };
@@ -71,7 +73,8 @@ fn a_request_of_an_earlier_life_is_not_executed_in_its_turn() {
     }
 }
 
-/// A window so small that each packet asks for an ACK, as packets do that are sent again one by one because they were lost.
+/// A window so small that each packet asks for an ACK, as packets do that are sent again one by one
+/// because they were lost.
 #[test]
 fn a_request_of_an_earlier_life_is_not_executed_behind_packets_that_all_ask() {
     for ahead in [4, 5, 40] {
@@ -153,7 +156,8 @@ fn an_answer_from_the_port_of_a_past_life_is_refused_for_good() {
     }
 }
 
-/// Adapters make the port of both numbers, in each life the same. The second begins some milliseconds later.
+/// Adapters make the port of both numbers, in each life the same. The second begins some
+/// milliseconds later.
 #[test]
 fn a_peer_that_uses_the_same_port_in_all_lives_is_served_in_each() {
     for recovery in [RecoveryConfig::default(), RecoveryConfig::GO_BACK_N] {
@@ -200,8 +204,8 @@ fn what_comes_from_a_past_life_before_the_first_packet_of_this_one_is_not_taken(
     }
 }
 
-/// A frame of the past life comes first, from the only port that is known. This life's own packets are taken all the same, and that
-/// port never again.
+/// A frame of the past life comes first, from the only port that is known. This life's own packets
+/// are taken all the same, and that port never again.
 #[test]
 fn a_life_whose_first_packet_was_of_a_past_one_goes_on() {
     let mut pair = Pair::new(Settings { retry_cnt: 0, ..Settings::default() });
@@ -218,7 +222,8 @@ fn a_life_whose_first_packet_was_of_a_past_one_goes_on() {
     assert_eq!(pair.deliver(1, &stale), dropped(DropReason::OtherSourcePort));
 }
 
-/// A rerouted flow, with no retry to spare or no timer: nothing is lost by it, so nothing is sent again.
+/// A rerouted flow, with no retry to spare or no timer: nothing is lost by it, so nothing is sent
+/// again.
 #[test]
 fn a_peer_that_changes_its_port_is_followed_at_once() {
     for recovery in [RecoveryConfig::default(), RecoveryConfig::GO_BACK_N] {
@@ -238,7 +243,8 @@ fn a_peer_that_changes_its_port_is_followed_at_once() {
     }
 }
 
-/// A network card that sprays, or a bond of two links: each message comes from another port. Nothing is held for such a peer.
+/// A network card that sprays, or a bond of two links: each message comes from another port.
+/// Nothing is held for such a peer.
 #[test]
 fn a_peer_of_many_ports_is_taken_as_it_is() {
     for ports in [2, 3, 60] {
@@ -284,7 +290,8 @@ fn a_read_response_of_an_earlier_life_is_not_placed() {
     }
 }
 
-/// What NAKed each packet that was executed, because something lies ahead of it, let 50 WRITEs take 5.6 s.
+/// What NAKed each packet that was executed, because something lies ahead of it, let 50 WRITEs take
+/// 5.6 s.
 #[test]
 fn one_stale_packet_does_not_turn_acknowledgements_into_naks() {
     for ahead in [2, 30, 900, 3_000, 20_000] {
@@ -399,7 +406,8 @@ fn a_packet_that_comes_twice_with_different_bytes_is_not_trusted() {
     assert!(!pair.hosts[1].app.writes.contains(&(STALE_AT, 8)));
 }
 
-/// A peer that dies leaves holes that nobody fills: what is held behind them is given up, and others may hold again.
+/// A peer that dies leaves holes that nobody fills: what is held behind them is given up, and
+/// others may hold again.
 #[test]
 fn what_is_held_for_a_peer_that_is_silent_is_given_up() {
     let recovery = RecoveryConfig { out_of_order_packets: 64, ..RecoveryConfig::default() };
@@ -460,8 +468,8 @@ fn post_read_and_write(pair: &mut Pair) {
     pair.hosts[0].endpoint.poll_transmit(pair.now, 32, &mut pair.hosts[0].app, &mut pair.hosts[0].nic);
 }
 
-/// Before an answer of this life was taken, nothing tells whose answer it is: that a WRITE behind a READ is acknowledged is not to be
-/// remembered until the READ is complete.
+/// Before an answer of this life was taken, nothing tells whose answer it is: that a WRITE behind a
+/// READ is acknowledged is not to be remembered until the READ is complete.
 #[test]
 fn an_answer_of_an_earlier_life_behind_a_read_acknowledges_nothing() {
     let mut pair = Pair::new(Settings { timeout: 0, ..Settings::default() });
@@ -483,7 +491,8 @@ fn an_answer_that_brings_nothing_forward_teaches_no_source_port() {
     assert_eq!(pair.hosts[0].drops().get("drop_other_source_port").copied().unwrap_or(0), 0);
 }
 
-/// A READ of 16 packets, a response of an earlier life `ahead` of it when `before` were taken, and responses of this life that are lost.
+/// A READ of 16 packets, a response of an earlier life `ahead` of it when `before` were taken, and
+/// responses of this life that are lost.
 fn reads_right(ahead: u32, before: usize, lost: &[usize]) -> bool {
     let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
     pair.settings.psn += 20;
@@ -509,8 +518,9 @@ fn reads_right(ahead: u32, before: usize, lost: &[usize]) -> bool {
     pair.hosts[0].app.memory[11..][..16 * 1024] == pair.hosts[1].app.memory[600_000..][..16 * 1024]
 }
 
-/// Its port is that of this life, as that of a peer which keeps it; it is held, and what it stands for is lost. A repetition that comes one packet
-/// directly after the other shows that what is held was not sent, whatever was asked for.
+/// Its port is that of this life, as that of a peer which keeps it; it is held, and what it stands
+/// for is lost. A repetition that comes one packet directly after the other shows that what is held
+/// was not sent, whatever was asked for.
 #[test]
 fn a_stale_response_is_not_believed_when_what_it_stands_for_is_lost() {
     let (tail, middle): (Vec<usize>, Vec<usize>) = ((1..16).collect(), (3..9).collect());

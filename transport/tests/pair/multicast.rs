@@ -1,4 +1,5 @@
-//! Multicast: one datagram, and every queue pair of host 1 that is attached to its group has a copy.
+//! Multicast: one datagram, and every queue pair of host 1 that is attached to its group has a
+//! copy.
 
 use roced_shared::{
     abi::{
@@ -164,7 +165,8 @@ fn each_copy_stands_behind_the_header_that_brought_it() {
     }
 }
 
-/// Two that are attached take an entry each for every datagram; when one entry is left, one of them goes without.
+/// Two that are attached take an entry each for every datagram; when one entry is left, one of them
+/// goes without.
 #[test]
 fn members_that_share_receives_take_one_each() {
     let mut pair = pair(false, &[5, 7], Settings { srq: Some(PD), ..Settings::default() });
@@ -210,7 +212,8 @@ fn members_in_another_partition_hear_nothing() {
     assert_eq!(pair.hosts[1].drops(), [("drop_bad_pkey", 1)].into());
 }
 
-/// One of three does not let it in, one is in a state in which it takes nothing: each counts, and the third has it.
+/// One of three does not let it in, one is in a state in which it takes nothing: each counts, and
+/// the third has it.
 #[test]
 fn a_member_that_does_not_take_it_costs_the_others_nothing() {
     let mut pair = pair(false, &[5, 6, 7], Settings::default());
@@ -286,7 +289,8 @@ fn what_is_damaged_or_no_datagram_reaches_no_member() {
     assert_eq!(pair.hosts[1].take(), [(5, Status::Success), (6, Status::Success)]);
 }
 
-/// An endpoint knows the members on other endpoints, whose frames it does not drop; it has room for as many as it was made for.
+/// An endpoint knows the members on other endpoints, whose frames it does not drop; it has room for
+/// as many as it was made for.
 #[test]
 fn members_elsewhere_are_known_and_there_is_room_for_so_many() {
     let mut pair = pair(false, &[6], Settings::default());

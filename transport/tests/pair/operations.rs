@@ -315,7 +315,8 @@ fn msn_counts_messages_and_a_read_when_it_begins() {
     };
     give(&mut pair, 0, opcode::RC_WRITE_ONLY, Some(5), &[1; 5]);
     assert_eq!(msns(&mut pair), [1]);
-    // Three responses, of which two have an AETH; behind it a WRITE that is complete before the READ is answered.
+    // Three responses, of which two have an AETH; behind it a WRITE that is complete before the
+    // READ is answered.
     give(&mut pair, 1, opcode::RC_READ_REQUEST, Some(3000), &[]);
     give(&mut pair, 4, opcode::RC_WRITE_ONLY, Some(5), &[1; 5]);
     assert_eq!(msns(&mut pair), [2, 2, 3]);

@@ -1,4 +1,5 @@
-//! The order that a reliable connection guarantees between its requests, with and without a loss: `docs/ordering.md`.
+//! The order that a reliable connection guarantees between its requests, with and without a loss:
+//! `docs/ordering.md`.
 //!
 //! Columns of the table are the later request, rows the earlier one; each cell has its test here.
 
@@ -20,7 +21,8 @@ fn word(memory: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(memory[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Runs until all is complete, while the word of host 1 grows with each turn; gives whether it came to rest in time.
+/// Runs until all is complete, while the word of host 1 grows with each turn; gives whether it came
+/// to rest in time.
 fn run_counting(pair: &mut Pair, mut fate: impl FnMut(usize, Opcode, usize) -> Fate, count: usize) {
     let end = pair.now + LIMIT;
     while pair.hosts[0].app.completions.len() < count {
@@ -76,7 +78,8 @@ fn read_after_read_sees_what_is_as_new_or_newer() {
     }
 }
 
-/// Runs `earlier` and then `later`, with the `lost`-th frame of either direction lost; all must complete.
+/// Runs `earlier` and then `later`, with the `lost`-th frame of either direction lost; all must
+/// complete.
 fn in_order(earlier: &SendWork<'_>, later: &SendWork<'_>, lost: Option<(usize, usize)>) -> Pair {
     let mut pair = warm(Settings::default());
     pair.hosts[1].app.memory[WORD..WORD + 8].fill(0);
@@ -143,7 +146,8 @@ fn an_atomic_operation_finds_what_was_written_before() {
     }
 }
 
-/// Atomic operations and READs in turn: each READ sees the operations before it, and no operation is executed twice.
+/// Atomic operations and READs in turn: each READ sees the operations before it, and no operation
+/// is executed twice.
 #[test]
 fn read_after_atomic_sees_what_it_did() {
     for lost in losses() {

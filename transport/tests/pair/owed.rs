@@ -1,4 +1,5 @@
-//! Answers that are owed: whatever else happens to a queue pair, what was executed is answered, and what was said is not forgotten.
+//! Answers that are owed: whatever else happens to a queue pair, what was executed is answered, and
+//! what was said is not forgotten.
 
 use roced_shared::abi::{
     control::{QpAttributes, attribute, state},
@@ -52,7 +53,8 @@ fn a_refusal_comes_behind_the_answers_to_what_was_accepted_before_it() {
     }
 }
 
-/// The region that a READ needs goes away before its responses left: the NAK takes the place of the first that cannot be given.
+/// The region that a READ needs goes away before its responses left: the NAK takes the place of the
+/// first that cannot be given.
 #[test]
 fn a_read_that_cannot_be_answered_any_more_is_refused_in_its_place() {
     let mut pair = warm(Settings::default());
@@ -104,8 +106,8 @@ fn plain_packet(pair: &Pair, number: u32, asks: bool) -> Vec<u8> {
     forged(pair, &Headers { reth, ..Headers::new(bth) }, &vec![1; payload])
 }
 
-/// Its window may be shorter than the message that it sends again: it never comes to the end without an answer. The answer is no word
-/// about the end, which it may not have sent again.
+/// Its window may be shorter than the message that it sends again: it never comes to the end
+/// without an answer. The answer is no word about the end, which it may not have sent again.
 #[test]
 fn a_plain_peer_that_asks_within_a_complete_message_is_answered_as_far_as_it_asked() {
     let mut pair = Pair::new(Settings::default());
@@ -154,7 +156,8 @@ pub(crate) fn said(pair: &Pair, psn: u32, syndrome: Syndrome) -> Vec<u8> {
     pair.frame(1, &Headers { aeth: Some(Aeth { syndrome, msn: 0 }), ..Headers::new(bth) }, &[])
 }
 
-/// The second of two messages finds no receive either, and says so while the time of the first still runs: its own time counts.
+/// The second of two messages finds no receive either, and says so while the time of the first
+/// still runs: its own time counts.
 #[test]
 fn the_rnr_nak_of_a_later_request_begins_a_wait_of_its_own() {
     let mut pair = Pair::new(Settings::default());
@@ -276,7 +279,8 @@ fn answered_atomics_are_known_after_a_change_of_their_number() {
     }
 }
 
-/// Opcodes of the reliable connection that nobody has (masked atomics of some adapters among them): the peer is told.
+/// Opcodes of the reliable connection that nobody has (masked atomics of some adapters among them):
+/// the peer is told.
 #[test]
 fn a_reserved_opcode_of_the_service_is_an_invalid_request() {
     for code in [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1e, 0x1f] {
@@ -324,8 +328,9 @@ fn acknowledgements_behind_an_answer_that_was_asked_for_again_spend_no_retry() {
     assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
 }
 
-/// A peer that complains of each packet behind the one that it misses, at the end of a queue that takes much longer than the round trips that
-/// were measured when it was empty: 128 packets of 1 KiB and a bottleneck of 1 Gbit/s take a millisecond. It is one loss.
+/// A peer that complains of each packet behind the one that it misses, at the end of a queue that
+/// takes much longer than the round trips that were measured when it was empty: 128 packets of 1
+/// KiB and a bottleneck of 1 Gbit/s take a millisecond. It is one loss.
 #[test]
 fn naks_repeated_from_a_long_queue_spend_one_retry() {
     for go_back_n in [false, true] {
@@ -344,7 +349,8 @@ fn naks_repeated_from_a_long_queue_spend_one_retry() {
     }
 }
 
-/// What was sent again is lost, too, and complained of by each packet behind it: that is more than those of the first time can say.
+/// What was sent again is lost, too, and complained of by each packet behind it: that is more than
+/// those of the first time can say.
 #[test]
 fn naks_beyond_those_of_the_first_sending_tell_of_another_loss() {
     let mut pair = warm(Settings { timeout: 20, ..crate::recovery::go_back_n() });
@@ -387,8 +393,8 @@ fn a_nak_after_a_silence_tells_of_another_loss() {
     }
 }
 
-/// The NAK that takes the place of a READ response counts neither the READ nor what was executed behind it: a peer that completes by the MSN would
-/// take the READ for done.
+/// The NAK that takes the place of a READ response counts neither the READ nor what was executed
+/// behind it: a peer that completes by the MSN would take the READ for done.
 #[test]
 fn a_refused_read_is_not_counted_in_its_nak() {
     let mut pair = warm(Settings::default());
@@ -427,7 +433,8 @@ fn a_smaller_depth_forgets_no_answer_that_is_owed() {
     assert_eq!(pair.hosts[0].take(), all);
 }
 
-/// A peer that is answered no more than it has sent, and asks twice before anything leaves: the larger answer is given.
+/// A peer that is answered no more than it has sent, and asks twice before anything leaves: the
+/// larger answer is given.
 #[test]
 fn of_two_acknowledgements_to_a_plain_peer_the_larger_is_given() {
     for asked in [[0, 2], [2, 0]] {
@@ -449,8 +456,8 @@ fn of_two_acknowledgements_to_a_plain_peer_the_larger_is_given() {
     }
 }
 
-/// The peer refuses a request, and says of a READ before it that it is not ready: nonsense, but no reason to be woken at each tick until the
-/// time of that is over.
+/// The peer refuses a request, and says of a READ before it that it is not ready: nonsense, but no
+/// reason to be woken at each tick until the time of that is over.
 #[test]
 fn a_refusal_ends_the_queue_pair_in_its_time_though_a_receiver_is_waited_for() {
     let mut pair = warm(Settings { timeout: 0, ..Settings::default() });
@@ -519,8 +526,8 @@ fn an_executed_atomic_is_answered_after_the_move_to_err() {
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
 }
 
-/// What takes no memory is answered up to the first READ, whichever way the queue pair goes; an ACK of what comes behind that would say that its
-/// responses are lost.
+/// What takes no memory is answered up to the first READ, whichever way the queue pair goes; an ACK
+/// of what comes behind that would say that its responses are lost.
 #[test]
 fn answers_that_take_no_memory_are_given_up_to_the_first_read() {
     for end in ["ERR", "RESET", "removed"] {
@@ -589,7 +596,8 @@ fn a_repeated_rnr_nak_spends_one_retry() {
     assert_eq!(pair.hosts[0].state(), "RTS", "within a microsecond of its being sent again");
 }
 
-/// The ACK of the duplicate WRITE says the newest, and the READ behind it is asked for again already: no retry is spent.
+/// The ACK of the duplicate WRITE says the newest, and the READ behind it is asked for again
+/// already: no retry is spent.
 #[test]
 fn an_ack_of_a_duplicate_between_two_reads_is_no_implied_nak() {
     let mut pair = warm(Settings { retry_cnt: 2, ..Settings::default() });

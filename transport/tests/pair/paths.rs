@@ -1,5 +1,6 @@
-//! Paths other than that of one room: slow, long, longer than before, with a jitter that keeps order. A link has a rate and a delay, and what is
-//! lost is chosen. What is not lost is not sent again, and what is lost is found before the ACK timer.
+//! Paths other than that of one room: slow, long, longer than before, with a jitter that keeps
+//! order. A link has a rate and a delay, and what is lost is chosen. What is not lost is not sent
+//! again, and what is lost is found before the ACK timer.
 
 use std::collections::VecDeque;
 
@@ -127,8 +128,8 @@ fn a_path_that_grows_longer_is_measured_soon() {
     assert!(lab.probes() <= 8, "{}", lab.probes());
 }
 
-/// A path longer than a round trip is thought to be before one is measured. Whatever is probed for meanwhile is one packet each time, until the
-/// first measurement, and is no measurement itself.
+/// A path longer than a round trip is thought to be before one is measured. Whatever is probed for
+/// meanwhile is one packet each time, until the first measurement, and is no measurement itself.
 #[test]
 fn a_needless_probe_is_not_followed_by_others() {
     for (messages, bytes) in [(40, 64 << 10), (2000, 1024)] {
@@ -147,7 +148,8 @@ fn a_needless_probe_is_not_followed_by_others() {
     }
 }
 
-/// The round trip grows, and ACKs of packets that were sent once are as far from one another as a round trip was before.
+/// The round trip grows, and ACKs of packets that were sent once are as far from one another as a
+/// round trip was before.
 #[test]
 fn acks_of_the_first_sending_are_not_taken_for_answers_to_the_second() {
     for (messages, bytes) in [(120, 64 << 10), (2000, 1024)] {

@@ -1,4 +1,5 @@
-//! FLUSH and atomic WRITE: what they do, what they refuse, and that a lost frame changes nothing of that.
+//! FLUSH and atomic WRITE: what they do, what they refuse, and that a lost frame changes nothing of
+//! that.
 
 use roced_shared::abi::{
     control::access,

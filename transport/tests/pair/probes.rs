@@ -15,7 +15,8 @@ use roced_transport::{
 use crate::host::{Fate, Pair, Settings, no_fault, one, sge, work};
 use crate::selective::{LIMIT, repairs, survives, warm};
 
-/// What is lost last, or answers to it: found within some round trips, not by the ACK timer, and no retry is spent.
+/// What is lost last, or answers to it: found within some round trips, not by the ACK timer, and no
+/// retry is spent.
 #[test]
 fn lost_tails_are_found_by_a_probe_and_spend_no_retry() {
     for (op, from, lost) in [
@@ -51,7 +52,8 @@ fn the_first_packet_of_a_connection_may_be_the_lost_one() {
     assert!(took < Nanos::from_micros(1100), "{took:?}");
 }
 
-/// Eight probes, each after twice the time; what is left is the ACK timer's, with all the retries it has.
+/// Eight probes, each after twice the time; what is left is the ACK timer's, with all the retries
+/// it has.
 #[test]
 fn probes_come_slower_and_end() {
     let mut pair = warm(Settings { timeout: 0, ..Settings::default() });
@@ -109,8 +111,9 @@ fn slow_sending_is_no_missing_answer() {
     assert_eq!(repairs(&pair), [0; 3]);
 }
 
-/// A path that takes longer than anything that was measured, and than what is thought before anything is: what was probed for measures
-/// nothing, so the wait stays long until there is something to learn from.
+/// A path that takes longer than anything that was measured, and than what is thought before
+/// anything is: what was probed for measures nothing, so the wait stays long until there is
+/// something to learn from.
 #[test]
 fn a_long_path_is_probed_until_it_is_measured_and_not_ever_after() {
     for op in [SendOp::Write, SendOp::Read] {
@@ -130,7 +133,8 @@ fn a_long_path_is_probed_until_it_is_measured_and_not_ever_after() {
     }
 }
 
-/// Before anything is acknowledged there is no last acknowledged packet: no request has a PSN from before the life.
+/// Before anything is acknowledged there is no last acknowledged packet: no request has a PSN from
+/// before the life.
 #[test]
 fn the_question_has_a_psn_of_this_life() {
     let mut pair = Pair::new(Settings::default());
@@ -148,8 +152,9 @@ fn the_question_has_a_psn_of_this_life() {
     assert!(pair.trace.iter().all(|(from, _, psn)| *from == 1 || *psn >= first), "{:?}", pair.trace);
 }
 
-/// The first burst of a life is lost once, before any round trip was measured; from then on the network delivers all. Neither the ACK
-/// timer nor a wait that grows with each packet is needed to send it again.
+/// The first burst of a life is lost once, before any round trip was measured; from then on the
+/// network delivers all. Neither the ACK timer nor a wait that grows with each packet is needed to
+/// send it again.
 #[test]
 fn a_first_burst_that_is_lost_is_sent_again_soon() {
     for (timeout, packets) in
@@ -167,7 +172,8 @@ fn a_first_burst_that_is_lost_is_sent_again_soon() {
     }
 }
 
-/// A client begins to send before its peer's queue pair is ready to receive: as above, and the network loses nothing.
+/// A client begins to send before its peer's queue pair is ready to receive: as above, and the
+/// network loses nothing.
 #[test]
 fn a_first_burst_before_the_peer_is_ready_is_sent_again_soon() {
     for (timeout, bytes) in

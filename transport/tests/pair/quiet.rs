@@ -1,4 +1,5 @@
-//! Messages that nobody waits to hear of: they ask for no ACK of their own, and are looked after all the same.
+//! Messages that nobody waits to hear of: they ask for no ACK of their own, and are looked after
+//! all the same.
 
 use roced_shared::abi::{cqe::Status, wqe::SendOp};
 use roced_transport::{clock::Nanos, counters::QpCount, io::Egress, qp::PathState, wire::opcode, work::SendWork};
@@ -42,7 +43,8 @@ fn messages_that_follow_each_other_ask_now_and_then() {
     assert!(pair.hosts[0].take().is_empty(), "nobody hears of them");
 }
 
-/// Where a probe would have to ask each time, the messages do, but for one now and then that finds out.
+/// Where a probe would have to ask each time, the messages do, but for one now and then that finds
+/// out.
 #[test]
 fn messages_that_come_rarely_ask_by_themselves() {
     let mut pair = warm(Settings::default());

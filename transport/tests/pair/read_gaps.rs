@@ -47,7 +47,8 @@ fn read_responses_behind_a_gap_are_held() {
     assert_eq!(pair.sent(1, Operation::ReadResponse), 16 + 1, "to the first that is there");
 }
 
-/// The first repetition brings what is missing before the first that is there, the second all that is left of the request.
+/// The first repetition brings what is missing before the first that is there, the second all that
+/// is left of the request.
 #[test]
 fn two_repetitions_serve_every_gap_of_a_read_request() {
     for (lost, repetitions, responses) in
@@ -60,8 +61,8 @@ fn two_repetitions_serve_every_gap_of_a_read_request() {
     }
 }
 
-/// The rate lets nothing leave for longer than the ACK timer runs: the one retry is spent on the repetition, not on waiting for it. What was held is
-/// too old by then, and asked for besides.
+/// The rate lets nothing leave for longer than the ACK timer runs: the one retry is spent on the
+/// repetition, not on waiting for it. What was held is too old by then, and asked for besides.
 #[test]
 fn a_retry_is_spent_on_what_was_asked_again_only() {
     let mut pair = warm(Settings { retry_cnt: 1, timeout: 10, ..Settings::default() });
@@ -75,7 +76,8 @@ fn a_retry_is_spent_on_what_was_asked_again_only() {
 
 #[test]
 fn a_repeated_response_may_be_lost_too() {
-    // Response 5 comes again as number 16, and with all behind it as 17 to 27: that is lost, or all of them.
+    // Response 5 comes again as number 16, and with all behind it as 17 to 27: that is lost, or all
+    // of them.
     for (again, probes) in [(16..17, 1), (16..28, 2)] {
         let lost: Vec<usize> = [5].into_iter().chain(again).collect();
         let pair = read_without(&lost);
@@ -90,7 +92,8 @@ fn a_repeated_response_may_be_lost_too() {
 fn a_response_that_is_held_already_asks_for_nothing() {
     let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
     let mut seen = 0;
-    // Response 5 is lost, and 5 of the repetition; those behind either come one by one, while the requester has its turns.
+    // Response 5 is lost, and 5 of the repetition; those behind either come one by one, while the
+    // requester has its turns.
     survives(&mut pair, SendOp::Read, 16 * 1024, |from, _, _| {
         seen += from;
         match (from, seen - from) {
@@ -104,7 +107,8 @@ fn a_response_that_is_held_already_asks_for_nothing() {
     assert_eq!(pair.sent(0, Operation::ReadRequest), 3);
 }
 
-/// Once a time-out forgot that it had asked again: the next packet of any kind that came asked once more, and spent another retry.
+/// Once a time-out forgot that it had asked again: the next packet of any kind that came asked once
+/// more, and spent another retry.
 #[test]
 fn what_is_held_asks_for_nothing_after_a_time_out() {
     let mut pair = warm(Settings { timeout: 8, ..Settings::default() });
@@ -132,7 +136,8 @@ fn what_is_held_asks_for_nothing_after_a_time_out() {
     assert!(pair.hosts[0].app.memory[11..11 + 16 * 1024] == pair.hosts[1].app.memory[600_000..600_000 + 16 * 1024]);
 }
 
-/// Two responses that are late come one directly after the other, and give up what is held behind them, which only a request brings again.
+/// Two responses that are late come one directly after the other, and give up what is held behind
+/// them, which only a request brings again.
 #[test]
 fn responses_that_were_given_up_are_asked_for_without_a_probe() {
     let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
@@ -145,8 +150,8 @@ fn responses_that_were_given_up_are_asked_for_without_a_probe() {
     assert_eq!((repairs(&pair)[1..].to_vec(), pair.hosts[0].count(QpCount::ImpliedNak)), (vec![0, 0], 2));
 }
 
-/// Responses that were lost one directly after the other come again so, and what is held behind them is given up: it is all asked for again at once, not
-/// by each response that comes.
+/// Responses that were lost one directly after the other come again so, and what is held behind
+/// them is given up: it is all asked for again at once, not by each response that comes.
 #[test]
 fn what_a_repetition_gives_up_is_asked_for_once() {
     let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
@@ -159,8 +164,9 @@ fn what_a_repetition_gives_up_is_asked_for_once() {
     assert_eq!(pair.sent(1, Operation::ReadResponse), 32 + 3 + 22);
 }
 
-/// The last response overtakes the others, and once more when it is asked for again. The others come directly one after the other, so it is given up;
-/// its repetition has come, too, and nobody waits for that.
+/// The last response overtakes the others, and once more when it is asked for again. The others
+/// come directly one after the other, so it is given up; its repetition has come, too, and nobody
+/// waits for that.
 #[test]
 fn a_response_that_came_twice_and_was_given_up_is_asked_for_without_a_probe() {
     let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
@@ -205,8 +211,8 @@ fn an_ack_behind_a_gap_is_not_forgotten() {
     assert!(pair.hosts[0].app.memory[20_000..23_000] == pair.hosts[1].app.memory[600_000..603_000]);
 }
 
-/// A peer that acknowledges each packet does so many times before the repetition can be answered, and the responses of a later READ
-/// come meanwhile.
+/// A peer that acknowledges each packet does so many times before the repetition can be answered,
+/// and the responses of a later READ come meanwhile.
 #[test]
 fn answers_behind_a_gap_that_was_asked_for_spend_no_retry() {
     for (reorder_delay, response) in [(0, false), (0, true), (50, false), (50, true)] {
@@ -296,8 +302,9 @@ fn a_forged_answer_behind_a_gap_is_nothing_when_its_turn_comes() {
     assert!(pair.hosts[1].app.memory[..1000] == pair.hosts[0].app.memory[..1000]);
 }
 
-/// The response of one READ is late, within the delay, and those of others overtake it. They are dropped, for the order of READs, and asked
-/// for again: that is no fault of the peer or the network.
+/// The response of one READ is late, within the delay, and those of others overtake it. They are
+/// dropped, for the order of READs, and asked for again: that is no fault of the peer or the
+/// network.
 #[test]
 fn reads_that_overtake_another_within_the_reorder_delay_spend_no_retry() {
     for (retry_cnt, reads, bytes) in [(7, 2, 100), (1, 3, 100), (0, 2, 100), (0, 3, 100), (0, 2, 3000), (0, 3, 3000)] {

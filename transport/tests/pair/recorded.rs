@@ -1,7 +1,9 @@
-//! What two Linux hosts said to each other, with one of them replaced: the engine as the responder must give the recorded answers to the
-//! recorded requests, and as the requester send the recorded requests when it is given the recorded answers. Go-back-N, as Linux does.
+//! What two Linux hosts said to each other, with one of them replaced: the engine as the responder
+//! must give the recorded answers to the recorded requests, and as the requester send the recorded
+//! requests when it is given the recorded answers. Go-back-N, as Linux does.
 //!
-//! Addresses, queue pair numbers and UDP ports are the pair's own; everything from the BTH on is as recorded.
+//! Addresses, queue pair numbers and UDP ports are the pair's own; everything from the BTH on is as
+//! recorded.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -37,7 +39,8 @@ struct Scenario {
     frames: Vec<Recorded>,
 }
 
-/// All of reliable connections that one program made, as seen by the requester, or with the network's faults by the responder.
+/// All of reliable connections that one program made, as seen by the requester, or with the
+/// network's faults by the responder.
 fn scenarios(seen_by_responder: bool) -> Vec<Scenario> {
     let kinds = ["loss_", "nak_", "dup_", "corrupt_", "rc_", "retry_"];
     let names: Vec<_> = files().into_iter().filter(|file| kinds.iter().any(|kind| file.starts_with(kind))).collect();
@@ -83,8 +86,9 @@ impl Recorded {
         self.headers.bth.psn.get()
     }
 
-    /// Requests: everything that tells the responder what to do. Answers: all but where in its message a READ response stands, for Linux
-    /// repeats one from its middle as a MIDDLE and the specification as a FIRST, and their AETH with that.
+    /// Requests: everything that tells the responder what to do. Answers: all but where in its
+    /// message a READ response stands, for Linux repeats one from its middle as a MIDDLE and the
+    /// specification as a FIRST, and their AETH with that.
     fn meaning(&self) -> Meaning {
         let Headers { reth, atomic, aeth, atomic_ack, imm, .. } = self.headers;
         let is_response = self.operation() == Operation::ReadResponse;
@@ -233,8 +237,8 @@ fn expose(scenario: &Scenario, pair: &mut Pair) {
 #[test]
 fn answers_are_those_of_linux() {
     for scenario in scenarios(true) {
-        // A window of the responder's own is written to in the one (`keys.rs` has that), and the other asks for a queue pair that
-        // is not there.
+        // A window of the responder's own is written to in the one (`keys.rs` has that), and the
+        // other asks for a queue pair that is not there.
         if ["rc_send_inv_mw", "retry_exceeded_badqpn"].contains(&scenario.name.as_str()) {
             continue;
         }

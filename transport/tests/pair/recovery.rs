@@ -1,5 +1,5 @@
-//! One thing goes wrong, and what each side does about it with plain go-back-N, as adapters do and the recorded captures show.
-//! What is done beyond it is in `selective.rs`.
+//! One thing goes wrong, and what each side does about it with plain go-back-N, as adapters do and
+//! the recorded captures show. What is done beyond it is in `selective.rs`.
 
 use roced_shared::abi::{
     control::{QpAttributes, attribute},
@@ -119,7 +119,8 @@ fn after_a_time_out_a_gap_is_asked_for_anew() {
     let mut responses = 0;
     let pair = survives(SendOp::Read, |from, _, _| {
         responses += from;
-        // The second; all four of the repetition; the first one of the next, whose others show the gap.
+        // The second; all four of the repetition; the first one of the next, whose others show the
+        // gap.
         if from == 1 && matches!(responses, 2 | 6..=10) { Fate::Drop } else { Fate::Deliver }
     });
     assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 1);
@@ -249,7 +250,8 @@ fn progress_gives_the_retries_back() {
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
 }
 
-/// Packets of a long message leave more slowly than the ACK timer runs, and the peer is asked at the message's end only.
+/// Packets of a long message leave more slowly than the ACK timer runs, and the peer is asked at
+/// the message's end only.
 #[test]
 fn the_timer_runs_for_what_the_peer_was_asked() {
     for recovery in [RecoveryConfig::GO_BACK_N, RecoveryConfig::default()] {
@@ -267,7 +269,8 @@ fn the_timer_runs_for_what_the_peer_was_asked() {
     }
 }
 
-/// The packet that a NAK asks for is sent again before the peer was asked anything, and is lost: the timer finds that.
+/// The packet that a NAK asks for is sent again before the peer was asked anything, and is lost:
+/// the timer finds that.
 #[test]
 fn what_is_sent_again_has_a_timer() {
     let mut pair = Pair::new(go_back_n());
@@ -334,7 +337,8 @@ fn a_late_ack_for_what_cannot_be_sent_again_fails_nothing() {
     }
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 100)], 0));
     pair.hosts[0].post(&work(2, SendOp::Write, &[Sge { lkey: other.key.0, ..sge(0, 100) }], 0));
-    // Both arrive, their ACK does not yet; then the second's memory goes away, and both are sent again.
+    // Both arrive, their ACK does not yet; then the second's memory goes away, and both are sent
+    // again.
     pair.turn(&mut |from, _, _| if from == 1 { Fate::Drop } else { Fate::Deliver });
     pair.turn(&mut |_, _, _| Fate::Drop);
     pair.hosts[0].endpoint.remove_mr(other.key).expect("there");
@@ -373,8 +377,8 @@ fn a_nak_that_comes_twice_sends_again_once() {
     assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 4);
 }
 
-/// A message and, in the same burst, the packets of another in the wrong order: the first one's ACK is not forgotten over the
-/// NAK that is not needed any more.
+/// A message and, in the same burst, the packets of another in the wrong order: the first one's ACK
+/// is not forgotten over the NAK that is not needed any more.
 #[test]
 fn an_ack_that_is_owed_survives_a_nak_that_became_needless() {
     let mut pair = Pair::new(go_back_n());

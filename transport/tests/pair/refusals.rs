@@ -180,7 +180,8 @@ fn forged_request(opcode: Opcode, reth: Option<(u64, u32)>, payload: usize, fata
 #[test]
 fn packets_out_of_their_order_are_invalid_requests() {
     let invalid = Disposition::Dropped(DropReason::InvalidRequest);
-    // A message cannot begin in its middle, nor a FIRST be short, nor a LAST empty, nor anything be longer than the MTU.
+    // A message cannot begin in its middle, nor a FIRST be short, nor a LAST empty, nor anything be
+    // longer than the MTU.
     for (opcode, payload) in [
         (opcode::RC_SEND_MIDDLE, 1024),
         (opcode::RC_SEND_LAST, 10),
@@ -227,7 +228,8 @@ fn a_stranger_changes_nothing() {
     let mut pair = Pair::new(Settings::default());
     let headers = Headers::new(bth(&pair, opcode::RC_SEND_MIDDLE));
     let good = forged(&pair, &headers, &[0; 1024]);
-    // The source address is bytes 26 to 29 of an untagged IPv4 frame; the checksums are the honest ones of the lie.
+    // The source address is bytes 26 to 29 of an untagged IPv4 frame; the checksums are the honest
+    // ones of the lie.
     let [from, to] = [pair.hosts[0].gid, pair.hosts[1].gid];
     pair.hosts[0].gid[15] = 77;
     let stranger = forged(&pair, &headers, &[0; 1024]);
@@ -242,7 +244,8 @@ fn a_stranger_changes_nothing() {
     assert_eq!(pair.deliver(1, &good), Disposition::Dropped(DropReason::InvalidRequest));
 }
 
-/// A frame of another VLAN than that of the path changes nothing, nor one with a tag where the path has none. VLAN 0 is none.
+/// A frame of another VLAN than that of the path changes nothing, nor one with a tag where the path
+/// has none. VLAN 0 is none.
 #[test]
 fn a_frame_of_another_vlan_is_dropped_for_its_reason() {
     let (untagged, wrong) = (None, Disposition::Dropped(DropReason::WrongVlan));

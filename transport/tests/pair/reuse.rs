@@ -1,5 +1,6 @@
-//! Programs that reuse or take away the memory of a message as soon as the peer's answer says that it arrived, though no completion
-//! has said so: unsignaled messages have none. Where nothing was lost nothing may read that memory again.
+//! Programs that reuse or take away the memory of a message as soon as the peer's answer says that
+//! it arrived, though no completion has said so: unsignaled messages have none. Where nothing was
+//! lost nothing may read that memory again.
 
 use roced_shared::abi::{
     cqe::Status,
@@ -108,8 +109,8 @@ fn what_waits_for_an_unsignaled_message_asks_for_its_answer_at_once() {
     }
 }
 
-/// The ACK of a message that asked by itself comes later than any round trip so far after the peer was asked how far it is; the answer to that
-/// is still to come.
+/// The ACK of a message that asked by itself comes later than any round trip so far after the peer
+/// was asked how far it is; the answer to that is still to come.
 #[test]
 fn a_late_ack_of_a_message_that_asked_is_no_answer_to_a_later_question() {
     let mut pair = warm(Settings::default());
@@ -152,8 +153,8 @@ fn a_drain_behind_an_unsignaled_message_asks_at_once() {
     }
 }
 
-/// The question is a SEND or WRITE of no bytes behind all that is acknowledged: nothing is executed, whoever answers it. It needs no right that
-/// what was acknowledged last did not need.
+/// The question is a SEND or WRITE of no bytes behind all that is acknowledged: nothing is
+/// executed, whoever answers it. It needs no right that what was acknowledged last did not need.
 #[test]
 fn the_question_is_a_duplicate_of_no_bytes() {
     for (before, question) in [
@@ -183,8 +184,8 @@ fn the_question_is_a_duplicate_of_no_bytes() {
     }
 }
 
-/// Before anything is acknowledged in a life there is no duplicate to ask by: the oldest packet is. Where its memory is gone the question goes
-/// out all the same, for nothing else is left.
+/// Before anything is acknowledged in a life there is no duplicate to ask by: the oldest packet is.
+/// Where its memory is gone the question goes out all the same, for nothing else is left.
 #[test]
 fn the_first_message_of_a_life_is_asked_about_though_its_ack_is_lost_and_its_memory_gone() {
     for is_gone in [false, true] {
@@ -209,7 +210,8 @@ fn the_first_message_of_a_life_is_asked_about_though_its_ack_is_lost_and_its_mem
     }
 }
 
-/// The second packet of the first message of a life cannot be sent, and the first did not ask: it is sent again, and asks.
+/// The second packet of the first message of a life cannot be sent, and the first did not ask: it
+/// is sent again, and asks.
 #[test]
 fn a_first_message_that_fails_in_its_middle_asks_by_its_first_packet() {
     let mut pair = Pair::new(Settings { timeout: 0, ..Settings::default() });

@@ -69,8 +69,9 @@ fn a_connection_does_not_hear_the_other_version() {
     }
 }
 
-/// What scapy's two hosts say to each other (`tests/captures/rocev1.py`), ours say byte for byte when they are asked for the same: each frame
-/// that one of them would send, and each of scapy's is taken as if it were ours.
+/// What scapy's two hosts say to each other (`tests/captures/rocev1.py`), ours say byte for byte
+/// when they are asked for the same: each frame that one of them would send, and each of scapy's is
+/// taken as if it were ours.
 #[test]
 fn the_frames_are_those_that_an_independent_implementation_writes() {
     let mut compared = 0;

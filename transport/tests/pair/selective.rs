@@ -1,5 +1,6 @@
-//! Sending as little again as can be, on the standard's wire: packets that come early are held until their turn, a peer that holds
-//! them is sent only what is missing, probes find what was lost last. Each rule by one scenario, over particular losses.
+//! Sending as little again as can be, on the standard's wire: packets that come early are held
+//! until their turn, a peer that holds them is sent only what is missing, probes find what was lost
+//! last. Each rule by one scenario, over particular losses.
 
 use roced_shared::abi::{
     control::{QpAttributes, attribute, state},
@@ -29,7 +30,8 @@ pub(crate) const fn dropped(reason: DropReason) -> Disposition {
     Disposition::Dropped(reason)
 }
 
-/// Whether the packets sent again, the time-outs and the probes of host 0 are these, and what they are.
+/// Whether the packets sent again, the time-outs and the probes of host 0 are these, and what they
+/// are.
 pub(crate) fn repairs(pair: &Pair) -> [u64; 3] {
     [QpCount::RetransmittedPackets, QpCount::AckTimeout, QpCount::AdaptiveRetransmission]
         .map(|what| pair.hosts[0].count(what))
@@ -97,7 +99,8 @@ fn with_room(out_of_order_packets: u32) -> Settings {
     with(RecoveryConfig { out_of_order_packets, ..RecoveryConfig::default() })
 }
 
-/// A message of `bytes` from host 0 under one fault; checks data and completions. Gives how long it took.
+/// A message of `bytes` from host 0 under one fault; checks data and completions. Gives how long it
+/// took.
 pub(crate) fn survives(
     pair: &mut Pair,
     op: SendOp,
@@ -288,7 +291,8 @@ fn a_plain_peer_is_acknowledged_a_message_when_it_has_sent_all_of_it() {
     }
 }
 
-/// As Linux rxe does when a message is longer than its window: it asks within, and sends the same again until it has an answer.
+/// As Linux rxe does when a message is longer than its window: it asks within, and sends the same
+/// again until it has an answer.
 #[test]
 fn a_plain_peer_that_asks_within_a_message_is_answered_each_time() {
     let mut pair = Pair::new(Settings::default());
@@ -369,7 +373,8 @@ fn early_packets_of_every_kind_are_executed_in_order() {
 
 // What the requester does.
 
-/// A path of 40 us there and little back. Of the packets that host 0 sends those with these numbers are lost.
+/// A path of 40 us there and little back. Of the packets that host 0 sends those with these numbers
+/// are lost.
 pub(crate) fn far(lost: &[usize]) -> impl FnMut(usize, Opcode, usize) -> Fate + use<'_> {
     let mut sent = 0;
     move |from, _, _| {
@@ -382,8 +387,9 @@ pub(crate) fn far(lost: &[usize]) -> impl FnMut(usize, Opcode, usize) -> Fate + 
     }
 }
 
-/// A WRITE of `packets` packets from host 0, eight in 5 us, of which those with these numbers are lost. Gives what it took beyond
-/// what every WRITE takes: packets sent again, time-outs, probes; and how long it was.
+/// A WRITE of `packets` packets from host 0, eight in 5 us, of which those with these numbers are
+/// lost. Gives what it took beyond what every WRITE takes: packets sent again, time-outs, probes;
+/// and how long it was.
 fn write_far_in(pair: &mut Pair, packets: usize, lost: &[usize]) -> ([u64; 3], Nanos) {
     let before = repairs(pair);
     pair.hosts[0].nic.room = 8;
@@ -429,7 +435,8 @@ fn a_peer_that_does_not_keep_is_sent_everything_again() {
     assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderHeld), 0);
 }
 
-/// What is held behind two packets that come again one directly after the other was given up, and a window was sent again.
+/// What is held behind two packets that come again one directly after the other was given up, and a
+/// window was sent again.
 #[test]
 fn two_packets_lost_in_a_row_are_each_sent_again_alone() {
     let mut pair = known([RecoveryConfig::default(); 2]);
@@ -454,8 +461,9 @@ fn a_burst_of_losses_is_not_repaired_one_round_trip_a_packet() {
     assert!(took < WHOLE + Nanos::from_micros(4 * 50), "{took:?}");
 }
 
-/// READs of one packet each, of which the first request is lost and those behind the second. Where the first is sent again alone its answer does
-/// not tell what the peer has behind it, so the peer is asked.
+/// READs of one packet each, of which the first request is lost and those behind the second. Where
+/// the first is sent again alone its answer does not tell what the peer has behind it, so the peer
+/// is asked.
 #[test]
 fn a_read_that_is_sent_again_alone_asks_what_the_peer_has() {
     for (lost, kept) in [(&[0, 2, 3, 4, 5, 6, 7][..], 1), (&[0, 7], 6), (&[0], 7)] {
@@ -474,8 +482,8 @@ fn a_read_that_is_sent_again_alone_asks_what_the_peer_has() {
     }
 }
 
-/// Two READ requests in a row are lost. Once each of those behind them was complained of and sent again alone, a round trip each, while new ones kept
-/// coming: it never ended.
+/// Two READ requests in a row are lost. Once each of those behind them was complained of and sent
+/// again alone, a round trip each, while new ones kept coming: it never ended.
 #[test]
 fn read_requests_lost_in_a_row_are_not_repaired_one_by_one() {
     let mut pair = known([RecoveryConfig::default(); 2]);
@@ -491,8 +499,8 @@ fn read_requests_lost_in_a_row_are_not_repaired_one_by_one() {
     assert_eq!(repairs(&pair)[1..], before[1..], "no time-outs, no probes");
 }
 
-/// The end of a message is lost, so nobody complains. A probe tells how far the peer is; the ACK of the packet from there on
-/// covers that one and nothing else: go back.
+/// The end of a message is lost, so nobody complains. A probe tells how far the peer is; the ACK of
+/// the packet from there on covers that one and nothing else: go back.
 #[test]
 fn an_ack_for_one_packet_and_not_one_more_says_that_nothing_is_kept() {
     let mut pair = known([RecoveryConfig::default(); 2]);

@@ -65,7 +65,8 @@ fn go(pair: &mut Pair, state: u32) {
     host.endpoint.modify_qp(host.qpn, attribute::STATE, &attributes, None).expect("from anywhere");
 }
 
-/// Messages of several packets on two connections, packet by packet in turn: each has a buffer of its own from its first packet on.
+/// Messages of several packets on two connections, packet by packet in turn: each has a buffer of
+/// its own from its first packet on.
 #[test]
 fn messages_that_interleave_take_an_entry_each() {
     let mut pair = pair(Settings { window: 1, ..Settings::default() });
@@ -109,7 +110,8 @@ fn an_empty_queue_is_an_rnr_nak_and_what_comes_later_is_taken() {
     assert_eq!(pair.hosts[1].take(), [(7, Status::Success), (8, Status::Success)]);
 }
 
-/// A SEND whose packets are lost, repeated and late takes one entry; a WRITE without immediate, a READ and a duplicate take none.
+/// A SEND whose packets are lost, repeated and late takes one entry; a WRITE without immediate, a
+/// READ and a duplicate take none.
 #[test]
 fn whatever_the_network_does_an_entry_is_taken_once() {
     let mut pair = pair(Settings { timeout: 8, ..Settings::default() });
@@ -161,7 +163,8 @@ fn an_early_message_takes_its_entry_in_its_turn() {
     assert_eq!((left(&pair), limit_events(&mut pair)), (0, vec![pair.srqn()]));
 }
 
-/// The message of a SEND with invalidate has its receive while the key waits to be made invalid; when the queue pair is reset by then it goes back.
+/// The message of a SEND with invalidate has its receive while the key waits to be made invalid;
+/// when the queue pair is reset by then it goes back.
 #[test]
 fn a_message_that_waits_for_its_key_has_its_entry() {
     for resets in [false, true] {
@@ -204,7 +207,8 @@ fn the_limit_fires_once_and_is_disarmed() {
     assert_eq!(pair.hosts[1].endpoint.srq(pair.srqn()).expect("there").limit(), 0);
     send(&mut pair, 3);
     assert_eq!(limit_events(&mut pair), [], "once");
-    // Below it already: told at once. Disarmed, or armed anew before anybody was told: once at most.
+    // Below it already: told at once. Disarmed, or armed anew before anybody was told: once at
+    // most.
     set_limit(&mut pair, 5);
     set_limit(&mut pair, 6);
     assert_eq!(limit_events(&mut pair), [pair.srqn()]);
@@ -326,7 +330,8 @@ fn an_unreliable_connection_takes_from_a_shared_queue_too() {
     assert_eq!(left(&pair), 0);
 }
 
-/// Datagrams take one each; what is not let in or does not fit takes none, and leaves none behind with its queue pair.
+/// Datagrams take one each; what is not let in or does not fit takes none, and leaves none behind
+/// with its queue pair.
 #[test]
 fn datagrams_take_from_a_shared_queue_too() {
     let with = |pd| Pair::new(Settings { service: ServiceType::Ud, srq: Some(pd), ..Settings::default() });

@@ -1,4 +1,5 @@
-//! States beyond the straight way: a send queue that drains, attributes that change meanwhile, and events that tell of it.
+//! States beyond the straight way: a send queue that drains, attributes that change meanwhile, and
+//! events that tell of it.
 
 use roced_shared::abi::{
     control::{QpAttributes, access, attribute, event, state},
@@ -183,7 +184,8 @@ fn a_query_gives_back_what_was_set() {
     assert_eq!(host.endpoint.query_qp(host.qpn), Some(expected));
 }
 
-/// IBTA v1 10.3.1: no work is taken in RESET. A client that posts all the same finds no completion, and a counter that says why.
+/// IBTA v1 10.3.1: no work is taken in RESET. A client that posts all the same finds no completion,
+/// and a counter that says why.
 #[test]
 fn work_that_comes_in_reset_is_counted_and_forgotten() {
     let mut pair = Pair::new(Settings::default());

@@ -42,7 +42,8 @@ fn together_they_have_no_more_under_way_than_the_endpoint_may() {
     assert_eq!(pair.hosts[0].take().len(), QPS as usize);
 }
 
-/// A window so large that it asks for an ACK later than all may send: what was not asked about would be under way for ever.
+/// A window so large that it asks for an ACK later than all may send: what was not asked about
+/// would be under way for ever.
 #[test]
 fn nobody_waits_for_an_answer_that_was_not_asked_for() {
     for total_window in [1, 2, 15, 16, 17, 40] {

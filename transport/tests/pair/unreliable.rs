@@ -165,8 +165,8 @@ fn packets_of_two_messages_do_not_mix() {
     nobody_minds(&mut pair);
 }
 
-/// A network that repeats frames or lets them overtake each other makes no message of what was taken or lost already, and does not lose
-/// the one under way by it.
+/// A network that repeats frames or lets them overtake each other makes no message of what was
+/// taken or lost already, and does not lose the one under way by it.
 #[test]
 fn what_comes_late_or_twice_is_dropped_and_harms_nothing() {
     let mut pair = Pair::new(settings());
@@ -319,7 +319,8 @@ fn work_that_cannot_be_sent_stops_the_send_queue_alone() {
     }
 }
 
-/// The send queue has stopped, and the last of what it flushes finds no room: the receives are flushed too.
+/// The send queue has stopped, and the last of what it flushes finds no room: the receives are
+/// flushed too.
 #[test]
 fn a_completion_queue_without_room_for_flushed_sends_ends_the_queue_pair() {
     let mut pair = Pair::new(settings());
@@ -395,8 +396,8 @@ fn after_a_reset_it_begins_anew() {
     assert!(pair.hosts[1].take().is_empty());
 }
 
-/// Whatever the network does, what completes is a message that was sent, whole, and no message completes twice unless the network
-/// repeated it.
+/// Whatever the network does, what completes is a message that was sent, whole, and no message
+/// completes twice unless the network repeated it.
 #[test]
 fn only_whole_messages_arrive_whatever_the_network_does() {
     for seed in 1..200u64 {

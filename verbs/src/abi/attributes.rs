@@ -297,5 +297,6 @@ c_struct! {
 #[repr(C, align(8))]
 pub(crate) struct Gid8(pub(crate) IbvGid);
 
-/// Bytes of a port's attributes as programs of before `IBVERBS_1.1`'s last change know them: all but the last two fields.
+/// Bytes of a port's attributes as programs of before `IBVERBS_1.1`'s last change know them: all
+/// but the last two fields.
 pub(crate) const PORT_ATTR_OLD_BYTES: usize = 48;

@@ -1,4 +1,5 @@
-//! The device and the opened device. The static inlines of the header go through the operations here, not through symbols.
+//! The device and the opened device. The static inlines of the header go through the operations
+//! here, not through symbols.
 #![expect(non_snake_case, reason = "names of the header")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -14,7 +15,8 @@ use super::{
     work::{RecvWr, SendWr},
 };
 
-/// An operation that the library does not have. The inlines answer EOPNOTSUPP by themselves where it is null.
+/// An operation that the library does not have. The inlines answer EOPNOTSUPP by themselves where
+/// it is null.
 pub(crate) type Absent = Option<unsafe extern "C" fn() -> *mut c_void>;
 
 c_struct! {

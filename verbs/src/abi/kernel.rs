@@ -1,5 +1,6 @@
-//! The structs in which kernels tell a connection manager's library of a queue pair and a path: `rdma/ib_user_verbs.h`, `rdma/ib_user_sa.h`. And the one of
-//! `infiniband/sa.h` that a path becomes.
+//! The structs in which kernels tell a connection manager's library of a queue pair and a path:
+//! `rdma/ib_user_verbs.h`, `rdma/ib_user_sa.h`. And the one of `infiniband/sa.h` that a path
+//! becomes.
 
 use super::{attributes::IbvGid, c_struct};
 

@@ -1,4 +1,5 @@
-//! The objects that programs hold by pointer. Ours are larger: what the library knows of one lies behind what the program sees.
+//! The objects that programs hold by pointer. Ours are larger: what the library knows of one lies
+//! behind what the program sees.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,7 +1,7 @@
 //! Calls about address handles, and who follows which destination.
 //!
-//! Every worker of the device has every handle, for a queue pair of any of them may name it; each checks the protection domain, which is of
-//! one session alone.
+//! Every worker of the device has every handle, for a queue pair of any of them may name it; each
+//! checks the protection domain, which is of one session alone.
 
 use roced_shared::{
     abi::control::{CreateAh, CreateAhRequest, DestroyAh, Handle, QpAttributes, Refusal},
@@ -66,7 +66,8 @@ impl CallHandler<'_, '_> {
         Ok(())
     }
 
-    /// The way of an address handle is by `next` now; as it was, but maybe another link, when there is none.
+    /// The way of an address handle is by `next` now; as it was, but maybe another link, when there
+    /// is none.
     pub(crate) fn set_ah_next(&mut self, number: u32, next: Option<NextHop>) -> Result<(), Refused> {
         let device = self.objects.device;
         let port = self.environment.network.port(device);
@@ -81,7 +82,8 @@ impl CallHandler<'_, '_> {
         result
     }
 
-    /// The way that an address vector asks for; `follower` follows its destination from now on. `life` is a queue pair's.
+    /// The way that an address vector asks for; `follower` follows its destination from now on.
+    /// `life` is a queue pair's.
     pub(super) fn follow(
         &mut self,
         follower: Follower,
@@ -118,8 +120,8 @@ impl CallHandler<'_, '_> {
     }
 }
 
-/// As a queue pair would ask. The receiver is another for each datagram, so what stands for it in the UDP source port is the
-/// destination's address: one port for each handle.
+/// As a queue pair would ask. The receiver is another for each datagram, so what stands for it in
+/// the UDP source port is the destination's address: one port for each handle.
 fn address_vector(request: &CreateAhRequest) -> QpAttributes {
     let [.., a, b, c] = request.dgid;
     QpAttributes {

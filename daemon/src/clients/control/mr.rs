@@ -250,7 +250,8 @@ impl CallHandler<'_, '_> {
             _ => refused,
         })?;
         let device = self.objects.device;
-        // Who refuses or does not answer has the region as it was, as far as anybody can know; so have the others then.
+        // Who refuses or does not answer has the region as it was, as far as anybody can know; so
+        // have the others then.
         self.give_to_all(0, |_| Command::SetMr(device, mr), || Command::SetMr(device, old))?;
         find(&mut self.objects.pds, old_pd)?.users -= 1;
         find(&mut self.objects.pds, pd)?.users += 1;
@@ -301,7 +302,8 @@ fn check_range(request: &RegMrRequest, memory_bytes: u64) -> Result<(), Refused>
     Ok(())
 }
 
-/// As verbs: who lets peers write or use atomic operations lets its own work requests write. And nobody writes where the client may not.
+/// As verbs: who lets peers write or use atomic operations lets its own work requests write. And
+/// nobody writes where the client may not.
 fn check_access(bits: u32, memory: &Backing) -> Result<(), Refused> {
     let peers_change = bits & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
     let remote_only = peers_change && bits & access::LOCAL_WRITE == 0;

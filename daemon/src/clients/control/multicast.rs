@@ -1,7 +1,8 @@
 //! Calls about multicast groups.
 //!
-//! Every worker of the device knows every attachment: a frame lands where RSS puts it, and whoever gets it gives the others their copies. The
-//! kernel is told too, or no frame would come; it is a member as long as any queue pair is.
+//! Every worker of the device knows every attachment: a frame lands where RSS puts it, and whoever
+//! gets it gives the others their copies. The kernel is told too, or no frame would come; it is a
+//! member as long as any queue pair is.
 
 use roced_shared::{
     abi::control::{AttachMulticast, DetachMulticast, MulticastRequest, Refusal},

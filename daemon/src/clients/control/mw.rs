@@ -1,7 +1,8 @@
 //! Memory windows: the calls about them, and what their users ask for on the data path.
 //!
-//! Every worker of the device has a table of keys of its own. This thread changes them one after the other, and only when all have
-//! answered does it tell the worker whose queue pair asked; so what a completion says of a key is true on every worker.
+//! Every worker of the device has a table of keys of its own. This thread changes them one after
+//! the other, and only when all have answered does it tell the worker whose queue pair asked; so
+//! what a completion says of a key is true on every worker.
 
 use roced_shared::{
     abi::{
@@ -165,8 +166,8 @@ impl CallHandler<'_, '_> {
         Ok((handle, entry))
     }
 
-    /// A window of type 2 opens nothing any more. Only its own queue pair may ask, or a peer of that one (IBTA v1 10.6.7: a window of
-    /// type 2B belongs to the queue pair that bound it).
+    /// A window of type 2 opens nothing any more. Only its own queue pair may ask, or a peer of
+    /// that one (IBTA v1 10.6.7: a window of type 2B belongs to the queue pair that bound it).
     fn invalidate(&mut self, key: MrKey, qp_pd: u32, owner: Qpn) -> Result<(), Refused> {
         let handle = key.0 >> 8;
         let mw = find(&mut self.objects.mws, handle)?;
@@ -196,7 +197,8 @@ impl CallHandler<'_, '_> {
     }
 }
 
-/// The window lies inside the region, and gives no right that the region does not bear (IBTA v1 10.6.7).
+/// The window lies inside the region, and gives no right that the region does not bear (IBTA v1
+/// 10.6.7).
 fn check_bind(region: &Mr, kind: MwKind, window: BindWindow) -> Result<(), Refused> {
     let BindWindow { va, length, access: bits, .. } = window;
     let allowed = access::REMOTE | if kind == MwKind::Two { access::ZERO_BASED } else { 0 };

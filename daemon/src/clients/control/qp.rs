@@ -82,7 +82,8 @@ impl CallHandler<'_, '_> {
         made
     }
 
-    /// A free number and bell on the worker at `cq_ring`, if one must be, or else the one with the fewest queue pairs of the device.
+    /// A free number and bell on the worker at `cq_ring`, if one must be, or else the one with the
+    /// fewest queue pairs of the device.
     fn find_home(&mut self, cq_ring: Option<usize>) -> Result<QpPlacement, Refused> {
         let limit = self.registry.limits.device.qps;
         let device = self.registry.device(self.objects.device);
@@ -104,7 +105,8 @@ impl CallHandler<'_, '_> {
     }
 
     fn leave_home(&mut self, home: &QpPlacement, why: &Refused) {
-        // A worker that did not answer may have the queue pair still: its number and bell stay in use.
+        // A worker that did not answer may have the queue pair still: its number and bell stay in
+        // use.
         if why.why != Refusal::WorkerTimeout {
             self.give_back_numbers(home.cq_ring, home.qpn, home.doorbell);
         }
@@ -209,7 +211,8 @@ impl CallHandler<'_, '_> {
         Ok(nothing(()))
     }
 
-    /// The path that the address vector of `request` asks for; its destination is followed from now on.
+    /// The path that the address vector of `request` asks for; its destination is followed from now
+    /// on.
     fn find_path(&mut self, qpn: Qpn, request: &ModifyQpRequest) -> Result<Way, Refused> {
         let attributes = &request.attributes;
         // A group is no peer.
@@ -311,8 +314,9 @@ fn statistics(counters: &QpCounters) -> QpStatistics {
     }
 }
 
-/// A Q_Key with the top bit set is the connection managers' and subnet management's: a program that had one for its own could
-/// speak to those of other hosts as one of them. Linux asks for a privilege, too.
+/// A Q_Key with the top bit set is the connection managers' and subnet management's: a program that
+/// had one for its own could speak to those of other hosts as one of them. Linux asks for a
+/// privilege, too.
 fn check_qkey(request: &ModifyQpRequest, is_privileged: bool) -> Result<(), Refused> {
     let asks = request.mask & attribute::QKEY != 0 && request.attributes.qkey & PRIVILEGED_QKEY != 0;
     if asks && !is_privileged { Err(Refused::plain(Refusal::NotPermitted)) } else { Ok(()) }

@@ -48,7 +48,8 @@ impl CallHandler<'_, '_> {
         self.objects.charge(bytes, &limits.client)?;
         let made = self.find_srq_home().and_then(|home| {
             let made = self.make_srq(&request, sizes, &home, bytes);
-            // A worker that did not answer may have the queue still: its number and bell stay in use.
+            // A worker that did not answer may have the queue still: its number and bell stay in
+            // use.
             if made.as_ref().is_err_and(|refused| refused.why != Refusal::WorkerTimeout) {
                 self.give_back_srq(&home);
             }
@@ -60,7 +61,8 @@ impl CallHandler<'_, '_> {
         made
     }
 
-    /// A free number and bell on the worker with the fewest queues of the device: the queue pairs that come will live there.
+    /// A free number and bell on the worker with the fewest queues of the device: the queue pairs
+    /// that come will live there.
     fn find_srq_home(&mut self) -> Result<SrqPlacement, Refused> {
         let limit = self.registry.limits.device.srqs;
         let client_limit = self.registry.limits.client.srqs;
@@ -70,7 +72,8 @@ impl CallHandler<'_, '_> {
         }
         let queues = device.qpns.iter().zip(&device.srqns).map(|(qpns, srqns)| qpns.len() + srqns.len());
         let (cq_ring, _) = queues.enumerate().min_by_key(|(_, queues)| *queues).expect("a device has a worker");
-        // Numbered as queue pairs are: the same 24 bits, the same reserved ones left out, so that none is 0.
+        // Numbered as queue pairs are: the same 24 bits, the same reserved ones left out, so that
+        // none is 0.
         let taken =
             random().and_then(|bits| device.srqns[cq_ring].take(bits, Instant::now())).ok_or(Refused::limit(limit))?;
         let place = device.setup.endpoints[cq_ring];

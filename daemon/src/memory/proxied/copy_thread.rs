@@ -1,4 +1,5 @@
-//! The thread that reads and writes kept memory, so that no worker does, and what it has in common with them.
+//! The thread that reads and writes kept memory, so that no worker does, and what it has in common
+//! with them.
 
 use std::{
     os::fd::AsRawFd,
@@ -66,7 +67,8 @@ pub(super) struct RequestSlot {
 }
 
 impl SharedRequests {
-    /// Has a thread of its own begin with this descriptor; the first thing that it says is what it thinks of it.
+    /// Has a thread of its own begin with this descriptor; the first thing that it says is what it
+    /// thinks of it.
     ///
     /// # Errors
     /// No thread.
@@ -111,7 +113,8 @@ impl SharedRequests {
         self.lose();
     }
 
-    /// Has its thread come to the core of the caller, which offers it: where others compute on the core that it was on, it would wait there for long.
+    /// Has its thread come to the core of the caller, which offers it: where others compute on the
+    /// core that it was on, it would wait there for long.
     pub(super) fn lend_core(&self) {
         let mut core = CpuSet::new();
         if self.cores.get().is_some() && sched_getcpu().and_then(|number| core.set(number)).is_ok() {
@@ -172,7 +175,8 @@ fn carry(shared: &SharedRequests, descriptor: Descriptor) {
     drop(memory);
 }
 
-/// Is it the memory of a process, open for reading and writing? That it is no other file of procfs shows when bytes are found where such have none.
+/// Is it the memory of a process, open for reading and writing? That it is no other file of procfs
+/// shows when bytes are found where such have none.
 fn check(memory: &impl std::os::fd::AsFd) -> Result<(), Errno> {
     let mode = OFlag::from_bits_retain(fcntl(memory, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
     let is_memory = mode == OFlag::O_RDWR && fstatfs(memory)?.filesystem_type() == PROC_SUPER_MAGIC;
@@ -188,7 +192,8 @@ fn access(slot: &mut RequestSlot, memory: &(impl std::os::fd::AsFd + AsRawFd)) {
     let at = slot.address as i64;
     slot.outcome = if slot.writes {
         let (body, tail) = bytes.split_at(bytes.len().saturating_sub(8));
-        // A program that polls the last bytes sees all others once it sees those: they go by a call of their own.
+        // A program that polls the last bytes sees all others once it sees those: they go by a call
+        // of their own.
         let all = |bytes: &[u8], at| match bytes {
             [] => Ok(0),
             bytes => pwrite(memory, bytes, at),
@@ -197,7 +202,8 @@ fn access(slot: &mut RequestSlot, memory: &(impl std::os::fd::AsFd + AsRawFd)) {
             if count < body.len() || tail.is_empty() {
                 return Ok(count);
             }
-            // Where the process has gone in between, nothing of it was written: nobody is left to see it.
+            // Where the process has gone in between, nothing of it was written: nobody is left to
+            // see it.
             Ok(match all(tail, at + body.len() as i64)? {
                 0 => 0,
                 rest => count + rest,
@@ -237,7 +243,8 @@ impl Used {
 
 /// How long a thread of ours has had a core.
 fn computed_by(tid: i32) -> Duration {
-    // As pthread_getcpuclockid makes it: a thread's clock, of the time that the scheduler has given it.
+    // As pthread_getcpuclockid makes it: a thread's clock, of the time that the scheduler has given
+    // it.
     let clock = ClockId::from_raw((!tid << 3) | 6);
     // One that has ended has no clock any more.
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)

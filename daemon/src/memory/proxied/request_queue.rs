@@ -145,7 +145,8 @@ impl RequestQueue {
         self.wait(shared, most)
     }
 
-    /// The porter looks at its descriptor before anything else: to ask what it is of may block, too.
+    /// The porter looks at its descriptor before anything else: to ask what it is of may block,
+    /// too.
     pub(super) fn welcome(&mut self, shared: &SharedRequests) -> Result<(), Errno> {
         let most = self.most(shared)?;
         self.wait(shared, most).map(drop)

@@ -1,12 +1,14 @@
 //! How long somebody waits for a porter, and what of it counts.
 //!
-//! What counts is what others lose by it: time for which the worker's core does nothing but look, for which the porter computes in the kernel on behalf of
-//! its program, or for which it is blocked. What does not is time in which both are ready to go on and the machine has no core for them: a worker that waits
-//! has the porter come to its own core, and offers that all the time.
+//! What counts is what others lose by it: time for which the worker's core does nothing but look,
+//! for which the porter computes in the kernel on behalf of its program, or for which it is
+//! blocked. What does not is time in which both are ready to go on and the machine has no core for
+//! them: a worker that waits has the porter come to its own core, and offers that all the time.
 
 use std::time::Duration;
 
-/// How long an access may block. A guess: a disk takes less, and a peer's ACK timeout is seldom shorter.
+/// How long an access may block. A guess: a disk takes less, and a peer's ACK timeout is seldom
+/// shorter.
 const BLOCKED_MAX: Duration = Duration::from_millis(20);
 
 /// How long an access may take when the machine has no core for it.
@@ -32,7 +34,8 @@ pub(super) trait Scene {
     /// Since the wait began.
     fn waited(&self) -> Duration;
 
-    /// What the one that waits, or the one that it waits for, whichever is more, has used of a core since this was first called.
+    /// What the one that waits, or the one that it waits for, whichever is more, has used of a core
+    /// since this was first called.
     fn used(&mut self) -> Duration;
 
     /// Does the one that it waits for wait itself, for something other than a core?

@@ -32,7 +32,8 @@ bodies! {
     }
     /// What an opened device looks like.
     OpenDeviceReply {
-        /// Workers that serve it: lanes of a CQ, bell pages of the session, wake eventfds beside this reply.
+        /// Workers that serve it: lanes of a CQ, bell pages of the session, wake eventfds beside
+        /// this reply.
         workers: u32,
         /// Workers of the whole daemon: size of the state memfd.
         workers_in_daemon: u32,

@@ -70,14 +70,16 @@ bodies! {
     AllocMwRequest {
         /// Of [`AllocPd`](super::AllocPd).
         pd: u32,
-        /// 1: opens to the queue pairs of its protection domain. 2: to the one queue pair that bound it.
+        /// 1: opens to the queue pairs of its protection domain. 2: to the one queue pair that
+        /// bound it.
         kind: u32,
     }
     /// A memory window.
     AllocMwReply {
         /// For [`DeallocMw`](super::DeallocMw).
         handle: u32,
-        /// A key of it that opens nothing: BIND_MW names the window by its upper 24 bits, and gives it other lower 8 bits.
+        /// A key of it that opens nothing: BIND_MW names the window by its upper 24 bits, and gives
+        /// it other lower 8 bits.
         rkey: u32,
     }
 }

@@ -22,7 +22,8 @@ pub mod access {
     pub const ALL: u32 = LOCAL_WRITE | REMOTE | WINDOW_BIND;
 }
 
-/// Bits of [`ReregMrRequest::changes`](super::ReregMrRequest::changes), with those of verbs (`ibv_rereg_mr_flags`).
+/// Bits of [`ReregMrRequest::changes`](super::ReregMrRequest::changes), with those of verbs
+/// (`ibv_rereg_mr_flags`).
 pub mod rereg {
     /// `memory`, `offset`, `length`, `va`.
     pub const TRANSLATION: u32 = 1 << 0;
@@ -38,23 +39,27 @@ pub mod rereg {
 pub mod limit {
     /// One under `[limits]` in the daemon's config.
     pub const CONFIG: u64 = 0;
-    /// Mappings that the daemon has for all clients of the user: each memory, queue and queue pair is one.
+    /// Mappings that the daemon has for all clients of the user: each memory, queue and queue pair
+    /// is one.
     pub const MAPPINGS_OF_USER: u64 = 1;
     /// Mappings that the daemon has for clients of all users.
     pub const MAPPINGS: u64 = 2;
 }
 
-/// A Q_Key with this bit is a privileged one: that of connection managers and of subnet management. In a work request it stands for the queue
-/// pair's own Q_Key, so that a program without privilege can use one that its queue pair was given.
+/// A Q_Key with this bit is a privileged one: that of connection managers and of subnet management.
+/// In a work request it stands for the queue pair's own Q_Key, so that a program without privilege
+/// can use one that its queue pair was given.
 pub const PRIVILEGED_QKEY: u32 = 1 << 31;
 
 /// What memory that a client brings is to it.
 pub mod origin {
-    /// Private memory of the program, whose pages the client library has replaced by those of its own file.
+    /// Private memory of the program, whose pages the client library has replaced by those of its
+    /// own file.
     pub const REPLACED: u32 = 1;
     /// Memory that the program itself shares.
     pub const SHARED: u32 = 2;
-    /// Memory of the program that nobody else can map: it stays where it is. The descriptor is of `/proc/self/mem`.
+    /// Memory of the program that nobody else can map: it stays where it is. The descriptor is of
+    /// `/proc/self/mem`.
     pub const PROXIED: u32 = 3;
 }
 
@@ -94,7 +99,8 @@ pub mod state {
     pub const ERR: u32 = 6;
 }
 
-/// Bits of [`ModifyQpRequest::mask`](super::ModifyQpRequest::mask), with those of verbs (`ibv_qp_attr_mask`).
+/// Bits of [`ModifyQpRequest::mask`](super::ModifyQpRequest::mask), with those of verbs
+/// (`ibv_qp_attr_mask`).
 pub mod attribute {
     /// `state`.
     pub const STATE: u32 = 1 << 0;
@@ -136,10 +142,11 @@ pub mod attribute {
     pub const RATE_LIMIT: u32 = 1 << 25;
 }
 
-/// Kinds of [`Event`](super::Event), with the numbers of verbs (`ibv_event_type`). Of those about a queue pair `handle` is its number, likewise of those
-/// about a completion queue.
+/// Kinds of [`Event`](super::Event), with the numbers of verbs (`ibv_event_type`). Of those about a
+/// queue pair `handle` is its number, likewise of those about a completion queue.
 pub mod event {
-    /// A completion queue lost a completion: its lane was full. The queue pair of that completion has failed.
+    /// A completion queue lost a completion: its lane was full. The queue pair of that completion
+    /// has failed.
     pub const CQ_ERROR: u32 = 0;
     /// A queue pair went to the error state by itself, and no completion says why.
     pub const QP_FATAL: u32 = 1;
@@ -147,7 +154,8 @@ pub mod event {
     pub const QP_REQUEST_ERROR: u32 = 2;
     /// As [`QP_FATAL`]: the peer sent a request whose key, range or right does not hold.
     pub const QP_ACCESS_ERROR: u32 = 3;
-    /// The first request of the peer has come to a queue pair in state RTR: the peer is ready to send.
+    /// The first request of the peer has come to a queue pair in state RTR: the peer is ready to
+    /// send.
     pub const COMMUNICATION_ESTABLISHED: u32 = 4;
     /// A queue pair in state SQD has nothing under way any more.
     pub const SQ_DRAINED: u32 = 5;
@@ -157,7 +165,8 @@ pub mod event {
     pub const PORT_DOWN: u32 = 10;
     /// A shared receive queue has fewer entries than its limit, which is disarmed by this.
     pub const SRQ_LIMIT: u32 = 15;
-    /// A queue pair with a shared receive queue has failed; it takes no more from there, and what it had taken is flushed.
+    /// A queue pair with a shared receive queue has failed; it takes no more from there, and what
+    /// it had taken is flushed.
     pub const QP_LAST_WQE: u32 = 16;
     /// The GID table changed.
     pub const GID_CHANGE: u32 = 18;

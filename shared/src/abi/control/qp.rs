@@ -103,11 +103,13 @@ bodies! {
         path_resolving: u32,
         /// Q_Key that datagrams must have to be let in, of a UD queue pair.
         qkey: u32,
-        /// Of a change: the state that the client takes the queue pair to be in; another one refuses the change.
+        /// Of a change: the state that the client takes the queue pair to be in; another one
+        /// refuses the change.
         current_state: u32,
         /// In a query: 1 in state SQD while requests that were begun are not done.
         sq_draining: u32,
-        /// Of a change to SQD: 1 asks for the event [`event::SQ_DRAINED`](super::event::SQ_DRAINED).
+        /// Of a change to SQD: 1 asks for the event
+        /// [`event::SQ_DRAINED`](super::event::SQ_DRAINED).
         sq_drained_event: u32,
         /// Zero.
         reserved: u32,

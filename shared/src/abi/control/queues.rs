@@ -56,7 +56,8 @@ bodies! {
     ModifySrqRequest {
         /// Which.
         srqn: u32,
-        /// With fewer work requests than this there is one [`event::SRQ_LIMIT`](super::event::SRQ_LIMIT); 0 for none.
+        /// With fewer work requests than this there is one
+        /// [`event::SRQ_LIMIT`](super::event::SRQ_LIMIT); 0 for none.
         limit: u32,
     }
     /// Attributes of a shared receive queue.

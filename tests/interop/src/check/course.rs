@@ -1,9 +1,11 @@
-//! Where the requests of a connection begin anew, because its queue pairs were reset and connected to each other again. What is sent once more is no
-//! new beginning, nor is a hole in the PSNs: those are for the rules to judge. So a request begins another life only when it begins a message,
-//! and in this one it would be neither the next packet nor one that was sent before, and
+//! Where the requests of a connection begin anew, because its queue pairs were reset and connected
+//! to each other again. What is sent once more is no new beginning, nor is a hole in the PSNs:
+//! those are for the rules to judge. So a request begins another life only when it begins a
+//! message, and in this one it would be neither the next packet nor one that was sent before, and
 //!
 //! - it is farther away than any window, or
-//! - what is answered to it cannot be an answer in this life, and is right in the new one, whose message numbers begin anew too.
+//! - what is answered to it cannot be an answer in this life, and is right in the new one, whose
+//!   message numbers begin anew too.
 //!
 //! Of unreliable connections, which have no answers, only the first is known.
 
@@ -16,7 +18,8 @@ use crate::{
 /// No window is as large.
 const FAR: i64 = 1 << 20;
 
-/// When the lives of what `asks` asks began, and their first PSNs. `frames` are all of the connection, by the port of that side.
+/// When the lives of what `asks` asks began, and their first PSNs. `frames` are all of the
+/// connection, by the port of that side.
 pub(super) fn begun(frames: &[&Seen], asks: Side, mtu: u32) -> Vec<(u64, u32)> {
     let mut begun = Vec::new();
     let mut course = None::<Course>;

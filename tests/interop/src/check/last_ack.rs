@@ -1,5 +1,6 @@
-//! Whether it was the ACK of its last message that a side waited for in vain, lost on the way from a peer that had ended well and could not
-//! repeat it (`parting.rs`). Nothing is taken for granted: by both ports together,
+//! Whether it was the ACK of its last message that a side waited for in vain, lost on the way from
+//! a peer that had ended well and could not repeat it (`parting.rs`). Nothing is taken for granted:
+//! by both ports together,
 //!
 //! ```text
 //!   left behind            ports            the other
@@ -10,8 +11,8 @@
 //!        │                   ││                    whatever came when it had not, it answered
 //! ```
 //!
-//! Where a program has several connections (`ibv_srq_pingpong`), others may have more under way, which the one that has all that it wants
-//! does not wait for.
+//! Where a program has several connections (`ibv_srq_pingpong`), others may have more under way,
+//! which the one that has all that it wants does not wait for.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -29,8 +30,9 @@ use crate::{
 /// How often a request is sent again, by all stock programs, before nobody is told to answer it.
 const RETRIES: usize = 7;
 
-/// How long before a program is seen to have ended its queue pairs may be gone: it gives back memory, exits, and a busy machine, or a guest without
-/// KVM, says so. Some tens of milliseconds where it was looked at; more is a guess.
+/// How long before a program is seen to have ended its queue pairs may be gone: it gives back
+/// memory, exits, and a busy machine, or a guest without KVM, says so. Some tens of milliseconds
+/// where it was looked at; more is a guess.
 const LEAVING_NS: u64 = 200_000_000;
 
 /// The requests of one life that the side left behind made, as they passed both ports.
@@ -132,7 +134,8 @@ impl<'f> Waiting<'f> {
         }
     }
 
-    /// It asked for nothing but an ACK, as often as it should, and still when nobody was there. Gives the last of it.
+    /// It asked for nothing but an ACK, as often as it should, and still when nobody was there.
+    /// Gives the last of it.
     fn check_requests(&self) -> Result<&'f Seen, String> {
         let open: Vec<&Seen> = self.here.iter().copied().filter(|seen| self.is_open(seen)).collect();
         let last = *open.last().ok_or("what is open was never sent")?;

@@ -1,6 +1,7 @@
-//! Whose frames belong together. A frame does not say which queue pair sent it, the numbers of those that have gone are given again, and one
-//! that was reset may be connected once more. So it is found out once, from what each side sent by its own port, where nothing
-//! of it is lost yet, and then holds for both ports.
+//! Whose frames belong together. A frame does not say which queue pair sent it, the numbers of
+//! those that have gone are given again, and one that was reset may be connected once more. So it
+//! is found out once, from what each side sent by its own port, where nothing of it is lost yet,
+//! and then holds for both ports.
 //!
 //! ```text
 //!   frames that were sent ─► by addresses ─► by the two QPNs that make the UDP source port of rxe's: a connection
@@ -91,7 +92,8 @@ pub(crate) struct Lives {
 }
 
 impl Lives {
-    /// Of what passed both ports, by [`Side`]. Where connections of several path MTUs are, `mtu` is none.
+    /// Of what passed both ports, by [`Side`]. Where connections of several path MTUs are, `mtu` is
+    /// none.
     pub(crate) fn of(ports: &[Vec<Seen>; 2], mtu: Option<u32>) -> Self {
         let sent = Side::BOTH.map(|side| ports[side as usize].iter().filter(|seen| seen.from == side).collect());
         let mut found = Self { connections: connections(&sent), lives: BTreeMap::new() };
@@ -125,7 +127,8 @@ impl Lives {
         connections
     }
 
-    /// Where a frame belongs that passed either port: both captures have the same clock, and nothing arrives before it was sent.
+    /// Where a frame belongs that passed either port: both captures have the same clock, and
+    /// nothing arrives before it was sent.
     pub(super) fn place(&self, seen: &Seen) -> Place {
         let Some(flow) = Flow::of(seen) else { return Place::Nowhere };
         let Some(&connection) = self.connections.get(&flow) else { return Place::Unknown };
@@ -147,8 +150,8 @@ impl Lives {
     }
 }
 
-/// What the longest packet has of those sent in that time; where none is as long as the path MTU, what makes a READ as many packets as
-/// lie before the request behind it.
+/// What the longest packet has of those sent in that time; where none is as long as the path MTU,
+/// what makes a READ as many packets as lie before the request behind it.
 fn path_mtu(frames: &[&Seen], during: std::ops::Range<u64>) -> u32 {
     let sent = || frames.iter().filter(|seen| during.contains(&seen.at_ns));
     if let Some(bytes) = sent().filter(|seen| !seen.ends).map(|seen| seen.payload_bytes).max() {
@@ -177,7 +180,8 @@ fn connections(sent: &[Vec<&Seen>; 2]) -> BTreeMap<Flow, usize> {
     connections
 }
 
-/// Which flows of the two sides are each other's answers. One may be alone: nobody answers it, or none asks.
+/// Which flows of the two sides are each other's answers. One may be alone: nobody answers it, or
+/// none asks.
 fn pairs(flows: &[BTreeSet<Flow>; 2]) -> Vec<[Option<Flow>; 2]> {
     let [of_roced, of_rxe] = flows;
     if of_roced.len() <= 1 && of_rxe.len() <= 1 {
@@ -209,7 +213,8 @@ fn pairs(flows: &[BTreeSet<Flow>; 2]) -> Vec<[Option<Flow>; 2]> {
     pairs
 }
 
-/// All flows in pairs, when there is one way only: who has one partner takes it from the others, as long as somebody has but one.
+/// All flows in pairs, when there is one way only: who has one partner takes it from the others, as
+/// long as somebody has but one.
 fn only_way(flows: &[BTreeSet<Flow>; 2]) -> Option<Vec<[Flow; 2]>> {
     let mut left = flows.clone();
     let mut pairs = Vec::new();

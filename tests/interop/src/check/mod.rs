@@ -1,6 +1,7 @@
-//! Rules of the transport, held against what passed one side's port of the switch: what that side sent, given what it had been sent until
-//! then. So each side is judged by its own port, behind the faults for what arrives and before them for what leaves. Only
-//! what left has passed for certain; what came in was perhaps not looked at yet, so no rule counts on it.
+//! Rules of the transport, held against what passed one side's port of the switch: what that side
+//! sent, given what it had been sent until then. So each side is judged by its own port, behind the
+//! faults for what arrives and before them for what leaves. Only what left has passed for certain;
+//! what came in was perhaps not looked at yet, so no rule counts on it.
 //!
 //! ```text
 //!   frames ─► by connection, and its life (until PSNs begin anew)   lives, course
@@ -33,8 +34,9 @@ use crate::{
 /// The largest path MTU there is.
 const MTU_MAX: u32 = 4096;
 
-/// How long a side may take to look at what lies before it, by [`Side`]. A machine that has other work to do lets us run half a second late;
-/// what a guest does after this long it does because its timer ran out, and that is worth a line.
+/// How long a side may take to look at what lies before it, by [`Side`]. A machine that has other
+/// work to do lets us run half a second late; what a guest does after this long it does because its
+/// timer ran out, and that is worth a line.
 const SLACK_NS: [u64; 2] = [2_000_000_000, 400_000_000];
 
 /// What should not have been.
@@ -59,7 +61,8 @@ pub(crate) struct Findings {
     pub(crate) violations: Vec<Violation>,
     /// Frames that the side sent.
     pub(crate) sent: usize,
-    /// Of these, on connections that cannot be told apart, so that only each frame by itself was looked at.
+    /// Of these, on connections that cannot be told apart, so that only each frame by itself was
+    /// looked at.
     pub(crate) unrelated: usize,
 }
 

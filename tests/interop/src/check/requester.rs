@@ -8,7 +8,8 @@ use crate::{
     trace::{Kind, Seen, Service},
 };
 
-/// How late what a NAK asks for is sent again, by [`Side`], when it was not the NAK that did it but a timer.
+/// How late what a NAK asks for is sent again, by [`Side`], when it was not the NAK that did it but
+/// a timer.
 const LATE_NS: [u64; 2] = [SLACK_NS[0], 200_000_000];
 
 pub(super) const SEND_ONLY: u8 = 0x04;
@@ -30,8 +31,9 @@ struct Sent {
 struct Asked {
     psn: i64,
     frame: Seen,
-    /// When the time that an RNR NAK asks for is over, counted from when it passed the port: the requester had it no sooner. Where more
-    /// came, of the first, for a requester that waits need not mind the others.
+    /// When the time that an RNR NAK asks for is over, counted from when it passed the port: the
+    /// requester had it no sooner. Where more came, of the first, for a requester that waits need
+    /// not mind the others.
     not_before_ns: u64,
     /// Of the last.
     expected_ns: u64,
@@ -136,7 +138,8 @@ impl Requester {
             self.settle(at);
             return;
         }
-        // Whoever has looked at the RNR NAK begins with this packet: behind the one before it, it was on its way already.
+        // Whoever has looked at the RNR NAK begins with this packet: behind the one before it, it
+        // was on its way already.
         let was_on_its_way = self.following == psn;
         if was_on_its_way {
             return;
@@ -144,7 +147,8 @@ impl Requester {
         if asked.early.is_some() || self.was_early {
             asked.add_early(seen, findings);
         } else {
-            // Once it may have been, because a timer ran out. Then what the RNR NAK leads to is still to come.
+            // Once it may have been, because a timer ran out. Then what the RNR NAK leads to is
+            // still to come.
             asked.early = Some(seen.clone());
         }
     }
@@ -165,7 +169,8 @@ impl Requester {
         if let Some(at) = self.asked.iter().position(|asked| asked.psn == psn) {
             let before = &self.asked[at];
             match &before.early {
-                // It was refused, and nothing else was sent when the time was over: that is what the one before led to.
+                // It was refused, and nothing else was sent when the time was over: that is what
+                // the one before led to.
                 Some(early) if seen.is_rnr_nak() && seen.at_ns >= before.not_before_ns => {
                     before.add_early(early, findings);
                 }
@@ -271,7 +276,8 @@ impl Requester {
             self.answered.insert(psn);
         }
         let before = self.acknowledged;
-        // What came behind a missing response has its turn with it where it was held. rxe holds nothing.
+        // What came behind a missing response has its turn with it where it was held. rxe holds
+        // nothing.
         self.told = if seen.from == Side::Rxe { self.told.max(acknowledged) } else { acknowledged };
         while self.acknowledged < self.told.min(self.sent.len() as i64) {
             let wants_answer = matches!(self.sent[self.acknowledged as usize].kind, Kind::ReadRequest | Kind::Atomic);

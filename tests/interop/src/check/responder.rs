@@ -8,7 +8,8 @@ use crate::{
     trace::{Kind, Seen, Service},
 };
 
-/// READ requests that are looked at for one response: parts of one READ are asked for once or twice.
+/// READ requests that are looked at for one response: parts of one READ are asked for once or
+/// twice.
 const PARTS_MAX: usize = 64;
 
 /// A request that arrived.
@@ -36,12 +37,14 @@ pub(super) struct Responder {
     read_ends: BTreeSet<i64>,
     /// Everything before it has arrived.
     covered: i64,
-    /// Everything before it has arrived in its turn, so that even a responder that keeps nothing took it; and when each did.
+    /// Everything before it has arrived in its turn, so that even a responder that keeps nothing
+    /// took it; and when each did.
     in_turn: i64,
     in_turn_at_ns: Vec<u64>,
     /// The highest that has arrived.
     highest: i64,
-    /// Of the messages whose completion counts, the PSN by which it does, in order. For those before `counted`.
+    /// Of the messages whose completion counts, the PSN by which it does, in order. For those
+    /// before `counted`.
     completions: Vec<i64>,
     counted: i64,
     /// How often each PSN has arrived since it was refused for want of a receive.
@@ -125,7 +128,8 @@ impl Responder {
 
     fn cover(&mut self) {
         while let Some(arrived) = self.arrived.get(&self.covered) {
-            // C9-148: READs and atomic operations count when they begin to be answered, others when they are there.
+            // C9-148: READs and atomic operations count when they begin to be answered, others when
+            // they are there.
             if arrived.ends && self.covered >= self.counted {
                 self.completions.push(self.covered);
             }
@@ -159,7 +163,8 @@ impl Responder {
         }
     }
 
-    /// The MSN is that of the last message that is complete by that PSN. More may have arrived, and be complete, by then.
+    /// The MSN is that of the last message that is complete by that PSN. More may have arrived, and
+    /// be complete, by then.
     fn check_msn(&self, seen: &Seen, next: i64, findings: &mut Findings) {
         let (least, most) = (self.complete_before(next), self.completions.len() as i64);
         if !(least..=most).any(|it| it & 0xff_ffff == i64::from(seen.msn)) {
@@ -194,8 +199,9 @@ impl Responder {
         }
     }
 
-    /// A packet within its message came again and asks. To a peer like rxe roced acknowledges that much and no more (`docs/conformance.md`),
-    /// also behind an ACK of all that was still under way when the packet came.
+    /// A packet within its message came again and asks. To a peer like rxe roced acknowledges that
+    /// much and no more (`docs/conformance.md`), also behind an ACK of all that was still under way
+    /// when the packet came.
     fn asks_again_within(&self, psn: i64) -> bool {
         self.arrived.get(&psn).is_some_and(|it| it.times > 1 && it.ack_request && !it.ends)
     }
@@ -245,7 +251,8 @@ impl Responder {
         self.last_nak = Some(psn);
     }
 
-    /// READ responses carry the bytes of their place, and end where a request for them ends: of one that came again for a part, too.
+    /// READ responses carry the bytes of their place, and end where a request for them ends: of one
+    /// that came again for a part, too.
     fn on_response(&mut self, seen: &Seen, psn: i64, findings: &mut Findings) {
         let end = |(first, it): &(&i64, &Arrived)| **first + i64::from(it.packets);
         let asked = self.arrived.range(..=psn).rev().take(PARTS_MAX).filter(|it| psn < end(it));

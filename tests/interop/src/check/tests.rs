@@ -1,5 +1,6 @@
-//! The rules themselves, held against what two of Linux's rxe once said to each other (`tests/captures`): as it was recorded, and with one
-//! thing made wrong. Host A of the recordings stands for rxe, host B for roced.
+//! The rules themselves, held against what two of Linux's rxe once said to each other
+//! (`tests/captures`): as it was recorded, and with one thing made wrong. Host A of the recordings
+//! stands for rxe, host B for roced.
 
 mod last_ack;
 mod lives;
@@ -44,7 +45,8 @@ fn at(frames: &[Seen], nth: usize, kind: Kind) -> usize {
     found.nth(nth).expect("it has that many").0
 }
 
-/// Of 92 recordings, what was recorded on A's port. Connection managers speak by datagrams, and one frame was made wrong.
+/// Of 92 recordings, what was recorded on A's port. Connection managers speak by datagrams, and one
+/// frame was made wrong.
 #[test]
 fn what_linux_said_breaks_no_rule() {
     let mut frames = 0;
@@ -79,7 +81,8 @@ fn other_bytes_the_second_time_are_seen() {
     assert_eq!(rules, ["same-again"]);
 }
 
-/// roced's question is a packet without bytes, of the newest PSN that was acknowledged to it and of that packet's class.
+/// roced's question is a packet without bytes, of the newest PSN that was acknowledged to it and of
+/// that packet's class.
 #[test]
 fn a_question_is_of_the_newest_that_was_acknowledged() {
     // Host A speaks for roced.
@@ -112,7 +115,8 @@ fn what_is_sent_before_the_rnr_timer_is_seen() {
     assert_eq!(rules, ["rnr-timer"]);
 }
 
-/// A repetition that no RNR NAK was the reason of, for it had not been looked at: a copy of the first SEND, so long after the NAK.
+/// A repetition that no RNR NAK was the reason of, for it had not been looked at: a copy of the
+/// first SEND, so long after the NAK.
 fn on_its_way(frames: &mut Vec<Seen>, nth: usize, after_ns: u64) {
     let nak = at(frames, nth, Kind::Ack);
     let mut again = frames[0].clone();
@@ -238,7 +242,8 @@ fn acks_that_go_back_are_seen() {
     assert!(rules.contains(&"ack-order"), "{rules:?}");
 }
 
-/// To rxe roced acknowledges a packet within a message that is sent again and asks, whatever it has acknowledged before.
+/// To rxe roced acknowledges a packet within a message that is sent again and asks, whatever it has
+/// acknowledged before.
 #[test]
 fn an_ack_may_go_back_to_what_is_asked_again_within_a_message() {
     let asked = |times: usize, asks: bool| {
@@ -324,7 +329,8 @@ fn what_is_acknowledged_and_sent_again_is_seen() {
     assert_eq!(rules, ["acknowledged-again"]);
 }
 
-/// The first response of a READ is late, and with it come those that were held. Then roced asks by the last of them.
+/// The first response of a READ is late, and with it come those that were held. Then roced asks by
+/// the last of them.
 #[test]
 fn held_responses_are_acknowledged_by_the_one_that_was_missing() {
     let file = "rc_read_fml.pcap";

@@ -20,7 +20,8 @@ const NONE: u8 = 31;
 /// What is known of a requester's limit.
 #[derive(Debug, Default)]
 pub(crate) struct Credits {
-    /// The last message that any answer allowed, counted without end; once the requester must have seen one.
+    /// The last message that any answer allowed, counted without end; once the requester must have
+    /// seen one.
     limit: u64,
     is_known: bool,
     /// The last packet that was sent beyond it for the first time, and the number of its message.
@@ -28,7 +29,8 @@ pub(crate) struct Credits {
 }
 
 impl End {
-    /// An answer leaves. It offers as many receives as are posted, rounded down, or has no flow control.
+    /// An answer leaves. It offers as many receives as are posted, rounded down, or has no flow
+    /// control.
     pub(crate) fn check_offer(&self, seen: &Seen<'_>) -> Checked {
         let Some(code) = seen.aeth.map(|aeth| aeth.syndrome).filter(|syndrome| *syndrome < 0x20) else { return Ok(()) };
         if self.failed {
@@ -50,7 +52,8 @@ impl End {
 }
 
 impl Stream {
-    /// An answer reaches the requester, which had nothing from `una` on acknowledged, as far as is certain. `psn` is the answer's own.
+    /// An answer reaches the requester, which had nothing from `una` on acknowledged, as far as is
+    /// certain. `psn` is the answer's own.
     pub(super) fn note_credits(&mut self, seen: &Seen<'_>, psn: u64, una: u64) {
         let Some(aeth) = seen.aeth.filter(|aeth| aeth.syndrome < 0x20 && psn < self.frontier) else { return };
         let Some(credits) = CREDITS.get(usize::from(aeth.syndrome)) else {

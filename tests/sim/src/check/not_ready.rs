@@ -1,6 +1,7 @@
-//! A receiver that is not ready for a request behind READs: the RNR NAK comes while answers before that request are missing. A
-//! requester that keeps answers acts upon it when they are here: the request is sent again when the time of the NAK has passed since
-//! then, and no ACK timer has to run out for it.
+//! A receiver that is not ready for a request behind READs: the RNR NAK comes while answers before
+//! that request are missing. A requester that keeps answers acts upon it when they are here: the
+//! request is sent again when the time of the NAK has passed since then, and no ACK timer has to
+//! run out for it.
 //!
 //! One that goes back sends all from the gap on again, and is told again.
 
@@ -9,7 +10,8 @@ use crate::{
     violation::{Checked, demand},
 };
 
-/// Besides the delay and two round trips, in nanoseconds: a NIC without room, frames that arrive at multiples of some time.
+/// Besides the delay and two round trips, in nanoseconds: a NIC without room, frames that arrive at
+/// multiples of some time.
 const SLACK: u64 = 100_000;
 
 /// The last RNR NAK of a request that was not the oldest.

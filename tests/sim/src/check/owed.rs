@@ -1,9 +1,10 @@
-//! Answers that are owed: what a responder executed before it refused a request is answered before the NAK that says so, and its
-//! requester has the answers.
+//! Answers that are owed: what a responder executed before it refused a request is answered before
+//! the NAK that says so, and its requester has the answers.
 //!
-//! IBTA v1 9.7.5.1.2 and 9.9.2.4: responses leave in the order of the requests; a NAK has its place behind the answers to all before
-//! the refused request. So on the wire all responses of READs and all ATOMIC ACKs come before it, and a requester whose answers the
-//! network did nothing to has them when it learns of the refusal: it flushes nothing in front of what was refused.
+//! IBTA v1 9.7.5.1.2 and 9.9.2.4: responses leave in the order of the requests; a NAK has its place
+//! behind the answers to all before the refused request. So on the wire all responses of READs and
+//! all ATOMIC ACKs come before it, and a requester whose answers the network did nothing to has
+//! them when it learns of the refusal: it flushes nothing in front of what was refused.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +25,8 @@ pub(crate) struct Owed {
     hit: Vec<Hit>,
     /// The request that the requester knows to be refused, and since when.
     refused: Option<(u64, u64)>,
-    /// For answers that a refusal has overtaken its requester waits at least so long, in nanoseconds.
+    /// For answers that a refusal has overtaken its requester waits at least so long, in
+    /// nanoseconds.
     pub(crate) patience: u64,
 }
 
@@ -54,7 +56,8 @@ impl Stream {
         self.owed.answered = self.owed.answered.max(end);
     }
 
-    /// The request at `psn` is refused. IBTA v1 9.7.5.2: that is so of a new one alone; a READ that was answered is not refused when it comes again.
+    /// The request at `psn` is refused. IBTA v1 9.7.5.2: that is so of a new one alone; a READ that
+    /// was answered is not refused when it comes again.
     pub(crate) fn check_not_answered(&self, psn: u64) -> Checked {
         let answered = self.owed.answered;
         demand!(
@@ -103,9 +106,10 @@ impl Stream {
         self.owed.refused.get_or_insert((psn, now));
     }
 
-    /// A request is flushed because one behind it was refused, and for no other reason: that is so only when an answer to a READ or an
-    /// atomic operation before the refused one was lost, for the responder does not answer any more. For answers that the refusal has
-    /// overtaken a requester waits at least its patience.
+    /// A request is flushed because one behind it was refused, and for no other reason: that is so
+    /// only when an answer to a READ or an atomic operation before the refused one was lost, for
+    /// the responder does not answer any more. For answers that the refusal has overtaken a
+    /// requester waits at least its patience.
     pub(crate) fn check_flushed(&mut self, id: u64) -> Checked {
         let Some((refused, at)) = self.owed.refused else { return Ok(()) };
         let message = self.message(id).expect("kept");

@@ -1,10 +1,11 @@
-//! No waiting for nothing: where the network did nothing to a connection's frames, work that waits goes on when the last answer is
-//! here, or somebody asks for it at once.
+//! No waiting for nothing: where the network did nothing to a connection's frames, work that waits
+//! goes on when the last answer is here, or somebody asks for it at once.
 //!
-//! LOCAL_INV, the drain of a send queue, a READ that needs the window and everything else that waits for the acknowledgement of
-//! messages may stand behind messages that nobody asked about. Then no answer is on its way, and a requester that does not ask waits
-//! for a probe or a timer. So a silence is measured: from the moment in which the last frame of the connection arrived to that in which
-//! its requester goes on.
+//! LOCAL_INV, the drain of a send queue, a READ that needs the window and everything else that
+//! waits for the acknowledgement of messages may stand behind messages that nobody asked about.
+//! Then no answer is on its way, and a requester that does not ask waits for a probe or a timer. So
+//! a silence is measured: from the moment in which the last frame of the connection arrived to that
+//! in which its requester goes on.
 
 use crate::{
     drain::Drain,
@@ -17,7 +18,8 @@ use crate::{
 const SILENCE_MAX: u64 = 10_000;
 
 impl Stream {
-    /// Since when work waits for the acknowledgement of what was sent, if some does: all is sent before it.
+    /// Since when work waits for the acknowledgement of what was sent, if some does: all is sent
+    /// before it.
     fn awaits_ack(&self, drain: Drain) -> Option<u64> {
         // A requester that keeps what comes early may have all that lies before `una`.
         if self.una >= self.frontier {
@@ -41,7 +43,8 @@ impl Stream {
         waits.then_some(next.posted_at)
     }
 
-    /// The requester is about to go on. `quiet_from` is when the last frame of the connection arrived.
+    /// The requester is about to go on. `quiet_from` is when the last frame of the connection
+    /// arrived.
     pub(crate) fn check_silence(&self, quiet_from: u64, drain: Drain, now: u64) -> Checked {
         let Some(since) = self.awaits_ack(drain) else { return Ok(()) };
         if self.timed_out || self.waiting || !self.disturbed.is_empty() || self.frontier <= self.sent_again_until {

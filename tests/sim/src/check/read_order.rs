@@ -1,13 +1,17 @@
-//! READs of memory that counts up: what a later READ brings is never older than what an earlier one of the same queue pair brought.
+//! READs of memory that counts up: what a later READ brings is never older than what an earlier one
+//! of the same queue pair brought.
 //!
-//! IBTA v1 9.5 (table 79): a responder executes a READ after a READ in order, and every word of the memory counts up at once, so each
-//! word of a READ must be at least as new as all words of all READs posted before it. Within one READ nothing is promised: a part that
-//! was lost is read again later than the rest.
+//! IBTA v1 9.5 (table 79): a responder executes a READ after a READ in order, and every word of the
+//! memory counts up at once, so each word of a READ must be at least as new as all words of all
+//! READs posted before it. Within one READ nothing is promised: a part that was lost is read again
+//! later than the rest.
 //!
-//! This holds in all weather, with one exception. A response that was overtaken by one that left later (reordered, or a copy that the
-//! network delayed) may be older than what its requester has taken meanwhile: READ 1's first response is lost, READ 2's is on a slow
-//! way, both are asked for again, READ 1's second response comes, then READ 2's first: it has the expected PSN, and no implementation
-//! can tell it from the second. So the words of a PSN that a response brought out of order are not compared.
+//! This holds in all weather, with one exception. A response that was overtaken by one that left
+//! later (reordered, or a copy that the network delayed) may be older than what its requester has
+//! taken meanwhile: READ 1's first response is lost, READ 2's is on a slow way, both are asked for
+//! again, READ 1's second response comes, then READ 2's first: it has the expected PSN, and no
+//! implementation can tell it from the second. So the words of a PSN that a response brought out of
+//! order are not compared.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +32,8 @@ pub(crate) struct ReadOrder {
     newest: u64,
     /// Bytes of the word that is being placed.
     word: [u8; 8],
-    /// Of responses: which was the last to be sent of those that arrived, and PSNs of those that came behind a later one.
+    /// Of responses: which was the last to be sent of those that arrived, and PSNs of those that
+    /// came behind a later one.
     last: u64,
     overtaken: BTreeSet<u64>,
 }
@@ -77,7 +82,8 @@ impl Stream {
 }
 
 impl Stream {
-    /// What READ `id` must bring from byte `skip` on are these bytes, as far as one packet or write tells.
+    /// What READ `id` must bring from byte `skip` on are these bytes, as far as one packet or write
+    /// tells.
     pub(crate) fn may_bring(&self, id: u64, skip: u32, bytes: &[u8]) -> bool {
         let message = self.message(id).expect("a READ that is answered is kept");
         match message.expected {

@@ -13,8 +13,8 @@ const RNR_UNITS: [u64; 32] = [
     6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// A SEND of nothing, or a WRITE of nothing to nowhere, that asks for an ACK: with the PSN before the oldest it is a duplicate, which a
-/// responder only acknowledges (IBTA v1 C9-105).
+/// A SEND of nothing, or a WRITE of nothing to nowhere, that asks for an ACK: with the PSN before
+/// the oldest it is a duplicate, which a responder only acknowledges (IBTA v1 C9-105).
 fn is_ping(seen: &Seen<'_>) -> bool {
     let nowhere = Reth { va: 0, rkey: 0, length: 0 };
     let is_empty = seen.opcode == 0x04 || (seen.opcode, seen.reth) == (0x0a, Some(nowhere));
@@ -69,7 +69,8 @@ impl Stream {
         let again = psn < self.frontier;
         demand!(again || !self.is_held_back, "drain", "PSN {} is sent first, and the send queue is drained", seen.psn);
         let message = self.message(id).expect("found");
-        // IBTA v1 C10-110: a fenced request begins when all READs and atomic operations before it are complete.
+        // IBTA v1 C10-110: a fenced request begins when all READs and atomic operations before it
+        // are complete.
         demand!(
             again || at > 0 || !message.fenced || self.una >= message.answered_until,
             "fence",
@@ -89,7 +90,8 @@ impl Stream {
         }
         let before = self.frontier;
         self.frontier = before.max(behind);
-        // Of READ responses a window may be held besides, each in place of one that is on its way no more.
+        // Of READ responses a window may be held besides, each in place of one that is on its way
+        // no more.
         let held = if seen.kind == FrameKind::ReadRequest { self.settings.window } else { 0 };
         let window = u64::from(self.settings.window.max(packets) + held);
         demand!(
@@ -122,7 +124,8 @@ impl Stream {
             self.una & 0xff_ffff
         );
         (self.go_back, self.waiting) = (false, false);
-        // One that leaves before the last can have been answered is the same attempt. Who goes back believes NAKs that come twice.
+        // One that leaves before the last can have been answered is the same attempt. Who goes back
+        // believes NAKs that come twice.
         if oldest && (!self.keeps || self.attempts == 0 || now - self.attempted_at >= self.round_trip) {
             self.attempts += 1;
             self.attempted_at = now;
@@ -135,8 +138,8 @@ impl Stream {
         Ok(Sent { rows: self.message(id).expect("found").rows, what, end: behind })
     }
 
-    /// A packet is sent again: because the responder said so, or it did not answer for a while; the latter only now and then where the
-    /// network lets everything through.
+    /// A packet is sent again: because the responder said so, or it did not answer for a while; the
+    /// latter only now and then where the network lets everything through.
     fn check_again(&mut self, seen: &Seen<'_>) -> Checked {
         if self.asked_again > 0 {
             self.asked_again -= 1;
@@ -154,8 +157,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Nothing is sent again because frames took paths of different delays. Responses of one READ at a time are held, so that READs keep
-    /// their order: those of another that overtake are asked for again.
+    /// Nothing is sent again because frames took paths of different delays. Responses of one READ
+    /// at a time are held, so that READs keep their order: those of another that overtake are asked
+    /// for again.
     fn check_borne(&mut self, seen: &Seen<'_>, again: bool) -> Checked {
         let is_under_way = |message: &&Message| message.end() > self.una_at_least && message.first < self.frontier;
         let reads = self.messages.iter().filter(is_under_way).filter(|message| message.kind == Kind::Read);
@@ -163,7 +167,8 @@ impl Stream {
             self.excuse(0);
         }
         let borne = self.is_borne();
-        // Before it knows of any that was acknowledged it asks by the oldest itself, and needs an answer soon once at the most.
+        // Before it knows of any that was acknowledged it asks by the oldest itself, and needs an
+        // answer soon once at the most.
         let asks = seen.ack_request && self.una_at_least == self.start && again && borne;
         let is_question = asks && !std::mem::replace(&mut self.asked_by_oldest, true);
         demand!(!again || !borne || is_question, "reorder", "PSN {} is sent again, and was only overtaken", seen.psn);
@@ -187,7 +192,8 @@ impl Stream {
         self.asked_again += self.frontier - self.una_at_least;
     }
 
-    /// Packet `at` of the message has the opcode, headers and bytes of its place; gives the PSNs that it takes.
+    /// Packet `at` of the message has the opcode, headers and bytes of its place; gives the PSNs
+    /// that it takes.
     pub(crate) fn check_packet(&self, id: u64, at: u32, seen: &Seen<'_>) -> Result<u32, crate::violation::Violation> {
         let message = self.message(id).expect("found");
         let mtu = self.mtu();
@@ -286,8 +292,8 @@ impl Stream {
         Ok(1)
     }
 
-    /// An answer reaches the requester. Gives its syndrome, and whether it is one that the requester must have looked at; `None` for
-    /// one that it cannot have.
+    /// An answer reaches the requester. Gives its syndrome, and whether it is one that the
+    /// requester must have looked at; `None` for one that it cannot have.
     pub(crate) fn on_answer(&mut self, seen: &Seen<'_>, now: u64) -> Option<(u8, bool)> {
         let psn = self.unwrap_psn(seen.psn);
         let before = self.una_at_least;
@@ -339,7 +345,8 @@ impl Stream {
                 }
                 self.waiting |= (self.una_at_least..=self.una).contains(&psn);
             }
-            // Each PSN has one NAK: a second is the network's, and need not be believed. Who keeps what comes early does not go back.
+            // Each PSN has one NAK: a second is the network's, and need not be believed. Who keeps
+            // what comes early does not go back.
             _ if syndrome == 0x60 => {
                 let is_first = self.naks_heard.insert(psn);
                 self.go_back |= is_first && named && !self.keeps;
@@ -349,7 +356,8 @@ impl Stream {
         Some((syndrome, fresh))
     }
 
-    /// All before `to` is acknowledged, but for READs and atomic operations; and perhaps a packet of one of those.
+    /// All before `to` is acknowledged, but for READs and atomic operations; and perhaps a packet
+    /// of one of those.
     fn acknowledge(&mut self, to: u64, own: Option<(u64, FrameKind)>, now: u64) {
         let certain = self.una == self.una_at_least;
         let own = own.filter(|(psn, kind)| {
@@ -385,7 +393,8 @@ impl Stream {
         self.on_oldest(now);
     }
 
-    /// How far `from` gets when all before `to` is acknowledged, and these PSNs have answers of their own.
+    /// How far `from` gets when all before `to` is acknowledged, and these PSNs have answers of
+    /// their own.
     pub(super) fn reach(&self, from: u64, to: u64, is_answered: impl Fn(u64) -> bool) -> u64 {
         let mut reached = from;
         while let Some((id, _)) = self.find(reached) {
@@ -404,7 +413,8 @@ impl Stream {
         reached
     }
 
-    /// A READ request leaves. Where it was sent before, and not up to there, the answer may end there.
+    /// A READ request leaves. Where it was sent before, and not up to there, the answer may end
+    /// there.
     fn note_part(&mut self, psn: u64, end: u64) {
         if self.request_end(psn).is_some_and(|known| end < known) {
             self.part_ends.insert(end);

@@ -208,8 +208,8 @@ impl Stream {
             "a READ that must be refused is answered: {message:?}"
         );
         self.skip_executed();
-        // Annex A19: what a FLUSH covers, and the eight bytes of an atomic WRITE, are there before the answer is. A READ, too, sees all
-        // that comes before it.
+        // Annex A19: what a FLUSH covers, and the eight bytes of an atomic WRITE, are there before
+        // the answer is. A READ, too, sees all that comes before it.
         demand!(
             self.executed.id > id,
             "placement",

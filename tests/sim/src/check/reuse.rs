@@ -1,10 +1,11 @@
-//! Memory that its application has used again, because the peer's application said that the message arrived: nothing reads it, unless
-//! something of the message was lost.
+//! Memory that its application has used again, because the peer's application said that the message
+//! arrived: nothing reads it, unless something of the message was lost.
 //!
-//! No rule of the specification gives the memory back before the completion. Programs take it back all the same, for an unsignaled
-//! message has none, and adapters let them: without a loss nothing is sent again. Where a frame of the message or its ACK was lost,
-//! damaged or late, or the ACK timer ran out, an adapter sends again as well; there nothing is demanded. Neither is where the peer
-//! made a key invalid, for which it answers late.
+//! No rule of the specification gives the memory back before the completion. Programs take it back
+//! all the same, for an unsignaled message has none, and adapters let them: without a loss nothing
+//! is sent again. Where a frame of the message or its ACK was lost, damaged or late, or the ACK
+//! timer ran out, an adapter sends again as well; there nothing is demanded. Neither is where the
+//! peer made a key invalid, for which it answers late.
 
 use crate::{
     frame::Seen,
@@ -48,7 +49,8 @@ impl Stream {
         Ok(())
     }
 
-    /// All before `to` is acknowledged. Who goes back sends all again that was under way when a loss before it is made good.
+    /// All before `to` is acknowledged. Who goes back sends all again that was under way when a
+    /// loss before it is made good.
     pub(super) fn on_made_good(&mut self, to: u64) {
         if self.timed_out || self.disturbed.iter().any(|psn| *psn < to) {
             self.sent_again_until = self.frontier;
@@ -65,8 +67,8 @@ impl Stream {
         }
     }
 
-    /// Of what is unacknowledged something was lost, damaged or late, or the ACK timer ran out; or that was so and all is sent again. A peer
-    /// that has failed acknowledges nothing.
+    /// Of what is unacknowledged something was lost, damaged or late, or the ACK timer ran out; or
+    /// that was so and all is sent again. A peer that has failed acknowledges nothing.
     fn is_excused(&self, message: &Message) -> bool {
         self.is_unheard
             || self.timed_out

@@ -51,8 +51,8 @@ impl Tally {
         Ok(())
     }
 
-    /// Everything that was counted was seen, and the other way round. `holds` says that it may still hold packets, which are counted
-    /// when their turn has come.
+    /// Everything that was counted was seen, and the other way round. `holds` says that it may
+    /// still hold packets, which are counted when their turn has come.
     pub(crate) fn check(&self, counters: &QpCounters, drops: &DropCounters, holds: bool) -> Checked {
         // These are no frames that were given to it.
         let is_answer = |reason: &DropReason| matches!(reason, DropReason::FarewellLost | DropReason::RepetitionLost);

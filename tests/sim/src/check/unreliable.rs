@@ -1,5 +1,7 @@
-//! Services without answers: what leaves, once and in its turn. An unreliable connection: what its sender sends, and which packets its receiver takes. Each packet leaves once, in its turn. A
-//! message goes on where the one before ended, or it is lost; what comes late or twice is not there.
+//! Services without answers: what leaves, once and in its turn. An unreliable connection: what its
+//! sender sends, and which packets its receiver takes. Each packet leaves once, in its turn. A
+//! message goes on where the one before ended, or it is lost; what comes late or twice is not
+//! there.
 
 use super::requester::{Sent, What};
 use crate::{
@@ -50,7 +52,8 @@ impl Stream {
         Ok(())
     }
 
-    /// A packet reaches the receiver, whole. Gives the message that it goes on with, and which of its packets it is.
+    /// A packet reaches the receiver, whole. Gives the message that it goes on with, and which of
+    /// its packets it is.
     pub(crate) fn admit(&mut self, seen: &Seen<'_>) -> Option<(u64, u32)> {
         let psn = self.unwrap_psn(seen.psn);
         let inbox = self.inbox;

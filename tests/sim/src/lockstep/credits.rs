@@ -1,4 +1,5 @@
-//! End-to-end flow control of the sending side: how far the peer's answers let it go (IBTA v1 9.7.7.2).
+//! End-to-end flow control of the sending side: how far the peer's answers let it go (IBTA v1
+//! 9.7.7.2).
 
 use crate::{
     plain::{Op, Packet, Posted, credits, unwrap},
@@ -8,7 +9,8 @@ use crate::{
 /// Far from the wrap of what is counted.
 const BASE: u64 = 1 << 32;
 
-/// What is known of the limit. It is the highest that any answer allowed, so it is never below the engine's.
+/// What is known of the limit. It is the highest that any answer allowed, so it is never below the
+/// engine's.
 #[derive(Debug)]
 pub(crate) struct Limit {
     /// Messages that were sent, as the peer's MSN counts them.
@@ -26,7 +28,8 @@ impl Limit {
         Self { sent: BASE, limit: 0, is_known: false, probe: None }
     }
 
-    /// An answer to what was sent is about to be given to the engine. `must_count`: it is not of the past.
+    /// An answer to what was sent is about to be given to the engine. `must_count`: it is not of
+    /// the past.
     pub(crate) fn on_answer(&mut self, packet: &Packet, must_count: bool) {
         let Some(aeth) = packet.aeth.filter(|aeth| aeth.syndrome < 0x20) else { return };
         match credits(aeth.syndrome) {
@@ -38,7 +41,8 @@ impl Limit {
         }
     }
 
-    /// A packet leaves for the first time; all before `una` may be acknowledged. Beyond the limit one packet at a time goes, and asks.
+    /// A packet leaves for the first time; all before `una` may be acknowledged. Beyond the limit
+    /// one packet at a time goes, and asks.
     pub(crate) fn check(&mut self, packet: &Packet, psn: u64, posted: &Posted, una: u64) -> Checked {
         let number = self.sent + 1;
         // A READ counts with each of its requests.

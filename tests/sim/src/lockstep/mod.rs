@@ -1,8 +1,10 @@
-//! The engine's queue pair against the plain model, step by step: each frame that the engine gets and each work request goes to both,
-//! and what the engine then writes, completes and sends must be something that the model allows.
+//! The engine's queue pair against the plain model, step by step: each frame that the engine gets
+//! and each work request goes to both, and what the engine then writes, completes and sends must be
+//! something that the model allows.
 //!
-//! The specification leaves choices open: when to acknowledge, what to send again, whether a packet that comes early is kept. So the
-//! model says what must have happened by now, and what may have; what the engine shows decides between the two.
+//! The specification leaves choices open: when to acknowledge, what to send again, whether a packet
+//! that comes early is kept. So the model says what must have happened by now, and what may have;
+//! what the engine shows decides between the two.
 
 mod credits;
 mod requester;

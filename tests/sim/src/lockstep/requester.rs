@@ -11,8 +11,8 @@ use crate::{
     violation::{Checked, demand},
 };
 
-/// The model of the engine as requester. What it holds for acknowledged lies between two PSNs: the lower one if it takes no answer
-/// before its turn, the upper one if it keeps them all.
+/// The model of the engine as requester. What it holds for acknowledged lies between two PSNs: the
+/// lower one if it takes no answer before its turn, the upper one if it keeps them all.
 #[derive(Debug)]
 pub(crate) struct RequesterShadow {
     settings: Settings,
@@ -100,7 +100,8 @@ impl RequesterShadow {
             self.fatal.get_or_insert((psn, syndrome));
         }
         self.acknowledged = self.acknowledged.max(to);
-        // The least: what has no answers of its own, up to the first READ or atomic operation, and what comes in its turn.
+        // The least: what has no answers of its own, up to the first READ or atomic operation, and
+        // what comes in its turn.
         self.una_least = self.walk(self.una_least, |psn, answered| !answered && psn < to);
         if is_result {
             if psn == self.una_least && self.at(psn).is_some_and(|posted| posted.work.op.is_answered()) {
@@ -318,7 +319,8 @@ impl RequesterShadow {
         Ok(())
     }
 
-    /// A request that names no memory, one before the oldest: it asks for an ACK, and nothing else comes of it.
+    /// A request that names no memory, one before the oldest: it asks for an ACK, and nothing else
+    /// comes of it.
     fn is_ping(&self, packet: &Packet, psn: u64) -> bool {
         let names_none = match packet.opcode {
             0x04 => true,

@@ -14,8 +14,9 @@ use crate::{
 /// READs that were asked for, remembered for what answers them.
 const ASKED: usize = 256;
 
-/// The model of the engine as responder. Its expected PSN may be behind the engine's by requests that the engine kept, if those show
-/// nothing; they are executed here when the engine shows that it has.
+/// The model of the engine as responder. Its expected PSN may be behind the engine's by requests
+/// that the engine kept, if those show nothing; they are executed here when the engine shows that
+/// it has.
 #[derive(Debug)]
 pub(crate) struct ResponderShadow {
     settings: Settings,
@@ -31,7 +32,8 @@ pub(crate) struct ResponderShadow {
     asked: VecDeque<(u64, u64)>,
     /// The expected request is without a receive; it was refused.
     not_ready: Option<u64>,
-    /// One that was kept was without a receive when the engine had its turn: it may have been told so.
+    /// One that was kept was without a receive when the engine had its turn: it may have been told
+    /// so.
     kept_not_ready: Option<u64>,
     refused: Option<(u64, u8)>,
     /// The last PSN of a sequence NAK, and of an ACK.
@@ -78,7 +80,8 @@ impl ResponderShadow {
         self.wanted.is_empty()
     }
 
-    /// The engine has had its turn: looks which request it may have found without a receive, behind others that show nothing.
+    /// The engine has had its turn: looks which request it may have found without a receive, behind
+    /// others that show nothing.
     pub(crate) fn on_turn(&mut self) {
         let mut psn = self.model.expected;
         while let Some(packet) = self.ahead.get(&psn).and_then(|packets| packets.first()) {
@@ -138,8 +141,8 @@ impl ResponderShadow {
         }
     }
 
-    /// A READ may be answered again, and a peer with MigReq 0 that asks within a message may hear of that packet alone, or of the last such;
-    /// nothing else happens.
+    /// A READ may be answered again, and a peer with MigReq 0 that asks within a message may hear
+    /// of that packet alone, or of the last such; nothing else happens.
     fn on_duplicate(&mut self, packet: &Packet, psn: u64) {
         if !packet.mig_req && packet.ack_request && !packet.kind().2 {
             self.asked_again.insert(psn);
@@ -159,7 +162,8 @@ impl ResponderShadow {
         }
     }
 
-    /// The engine may have executed the expected request from those that it kept. False when it cannot.
+    /// The engine may have executed the expected request from those that it kept. False when it
+    /// cannot.
     fn go_on(&mut self) -> bool {
         if !self.settings.keeps[0] || self.plain_peer || self.refused.is_some() {
             return false;
@@ -241,8 +245,8 @@ impl ResponderShadow {
         self.check_credits(packet)
     }
 
-    /// Answers of READs and atomic operations come before what acknowledges them (IBTA v1 9.7.5.1.4: the other way round they count
-    /// as lost).
+    /// Answers of READs and atomic operations come before what acknowledges them (IBTA v1
+    /// 9.7.5.1.4: the other way round they count as lost).
     fn check_owed(&self, packet: &Packet, end: u64) -> Checked {
         let owed = self.owed.front().filter(|(from, _)| *from < end);
         demand!(
@@ -268,8 +272,9 @@ impl ResponderShadow {
         Ok(())
     }
 
-    /// The ACK of an older PSN, to a duplicate: the count at that PSN is true, and so is each up to the present one, as the MSN counts
-    /// what is complete when the answer is given (IBTA v1 9.7.7.1).
+    /// The ACK of an older PSN, to a duplicate: the count at that PSN is true, and so is each up to
+    /// the present one, as the MSN counts what is complete when the answer is given (IBTA v1
+    /// 9.7.7.1).
     fn check_msn_of_duplicate(&self, packet: &Packet, psn: u64) -> Checked {
         let (least, most) = (self.model.msn_at(psn), self.model.msn);
         let age = |msn: u32| most.wrapping_sub(msn) & 0x00ff_ffff;
@@ -295,7 +300,8 @@ impl ResponderShadow {
         Ok(())
     }
 
-    /// The ACK of the newest says how many receives there are, rounded down to what a code can say, or nothing without flow control.
+    /// The ACK of the newest says how many receives there are, rounded down to what a code can say,
+    /// or nothing without flow control.
     fn check_offer(&self, packet: &Packet) -> Checked {
         let receives = self.model.receives.len() as u64;
         let most = (0..0x1f).rev().find(|code| credits(*code).is_some_and(|credits| credits <= receives));

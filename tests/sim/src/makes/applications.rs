@@ -1,4 +1,5 @@
-//! Applications of one direction: work that one host posts, and what it and the other must see of it.
+//! Applications of one direction: work that one host posts, and what it and the other must see of
+//! it.
 
 use std::collections::VecDeque;
 
@@ -133,7 +134,8 @@ impl Application {
         })
     }
 
-    /// Work that ends in a refusal, behind a READ and an atomic operation that must be answered all the same.
+    /// Work that ends in a refusal, behind a READ and an atomic operation that must be answered all
+    /// the same.
     pub(crate) fn refused(&mut self, random: &mut Random) -> Vec<Work> {
         let first = self.atomic(random, true, false);
         let second = self.read(random, true, false);

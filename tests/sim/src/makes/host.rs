@@ -1,4 +1,5 @@
-//! The engine's host: its memory and completion queues, and where things lie in the memory of either host.
+//! The engine's host: its memory and completion queues, and where things lie in the memory of
+//! either host.
 //!
 //! ```text
 //!   source   the host's half of the sea, never written

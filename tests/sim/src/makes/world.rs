@@ -33,7 +33,8 @@ use crate::{
     violation::{Checked, Violation, demand},
 };
 
-/// Nothing goes forward for longer than this, in nanoseconds: eight time-outs of either side, receives that are late, a slow path.
+/// Nothing goes forward for longer than this, in nanoseconds: eight time-outs of either side,
+/// receives that are late, a slow path.
 const PATIENCE: u64 = 1_000_000_000;
 
 /// More frames than any seed needs.
@@ -55,7 +56,8 @@ pub(crate) struct World {
     /// Receives that each host posted and completed, and when it posts more.
     receives: [[u64; 2]; 2],
     receive_at: [u64; 2],
-    /// Frames about either host's oldest work that the network did something to, and where that work was.
+    /// Frames about either host's oldest work that the network did something to, and where that
+    /// work was.
     disturbed: [u32; 2],
     una: [u64; 2],
     /// The same since work was posted that is refused.
@@ -313,8 +315,8 @@ impl World {
         self.applications[from].check_done(id, status, [&self.host.memory, &self.peer.memory])
     }
 
-    /// A side gives up: each try was spoiled by the network. A side that has refused something is silent, so that one lost frame is
-    /// enough.
+    /// A side gives up: each try was spoiled by the network. A side that has refused something is
+    /// silent, so that one lost frame is enough.
     fn check_retry(&self, from: usize, id: u64) -> Checked {
         let silent = [self.shadow.is_over(), self.peer.refused][1 - from];
         let (disturbed, most) =

@@ -1,4 +1,5 @@
-//! READs of memory that counts up, several at once, and READs of what a message just before has put there.
+//! READs of memory that counts up, several at once, and READs of what a message just before has put
+//! there.
 
 use super::{Composer, Operation};
 use crate::{

@@ -35,7 +35,8 @@ fn out_of_range(composer: &mut Composer<'_>) {
         // One of all that the key opens has no range.
         message.compare = flush::operand(flush::GLOBAL, flush::RANGE);
     }
-    // It begins before the region, or at the end of all addresses (at multiples of eight, for atomic operations).
+    // It begins before the region, or at the end of all addresses (at multiples of eight, for
+    // atomic operations).
     let remote_va = if composer.random.one_in(2) { SINK_VA - 8 } else { u64::MAX - 7 };
     composer.post(refused(Message { remote_va, ..message }));
 }
@@ -71,7 +72,8 @@ fn read_before(composer: &mut Composer<'_>) {
     }
 }
 
-/// A WRITE to the sink, a READ of as many bytes of it, an atomic operation, an atomic WRITE or a FLUSH.
+/// A WRITE to the sink, a READ of as many bytes of it, an atomic operation, an atomic WRITE or a
+/// FLUSH.
 fn write_or_read(composer: &mut Composer<'_>) -> Message {
     let length = composer.some_length(composer.longest());
     let write = composer.write(length);

@@ -18,7 +18,8 @@ fn wrong_lkey(composer: &mut Composer<'_>) {
     composer.post(Message { lkey: NO_KEY, outcome: Outcome::LocalProtection, writable: sound, ..message });
 }
 
-/// A READ to memory that a key of ours opens, which opens nothing any more when that is here; silent WRITEs may stand between the two.
+/// A READ to memory that a key of ours opens, which opens nothing any more when that is here;
+/// silent WRITEs may stand between the two.
 fn invalidate(composer: &mut Composer<'_>) {
     let length = composer.some_length(composer.longest());
     let message = composer.read(length);

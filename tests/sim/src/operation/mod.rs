@@ -1,5 +1,5 @@
-//! What applications ask for, as a table: one small file an operation, or a family of them. A row has a name, how often it is
-//! drawn, and a function that composes its work requests.
+//! What applications ask for, as a table: one small file an operation, or a family of them. A row
+//! has a name, how often it is drawn, and a function that composes its work requests.
 
 mod atomic;
 mod counting;
@@ -162,7 +162,8 @@ pub(crate) struct Composer<'c> {
     pub(crate) sges: u32,
     /// The peer takes its receives from a queue that it shares.
     pub(crate) shares: bool,
-    /// Of datagrams: queue pairs of the other host that take them, with their Q_Keys, and some that do not; the own Q_Key.
+    /// Of datagrams: queue pairs of the other host that take them, with their Q_Keys, and some that
+    /// do not; the own Q_Key.
     pub(crate) partners: Vec<(u32, u32)>,
     pub(crate) strangers: Vec<u32>,
     pub(crate) qkey: u32,
@@ -173,7 +174,8 @@ pub(crate) struct Composer<'c> {
     pub(crate) back_is_free: bool,
     /// Nothing that was posted before makes the peer's key invalid that is taken back now and then.
     pub(crate) key_is_free: bool,
-    /// Nothing that was posted before makes our own key invalid that comes and goes; its generation.
+    /// Nothing that was posted before makes our own key invalid that comes and goes; its
+    /// generation.
     pub(crate) own_key_is_free: bool,
     pub(crate) own_generation: u32,
     /// Generation of the peer's key that is taken back now and then.
@@ -191,7 +193,8 @@ pub(crate) struct Composer<'c> {
 }
 
 impl Composer<'_> {
-    /// A length that is interesting: nothing, a byte, around the MTU, some packets, or anything up to `most`.
+    /// A length that is interesting: nothing, a byte, around the MTU, some packets, or anything up
+    /// to `most`.
     pub(crate) fn length(&mut self, most: u32) -> u32 {
         let mtu = self.mtu;
         let length = match self.random.below(9) {
@@ -390,7 +393,8 @@ impl Composer<'_> {
         own_key(self.slot, self.own_generation)
     }
 
-    /// An atomic operation on one of the peer's words: the even ones are swapped or written, the odd ones added to.
+    /// An atomic operation on one of the peer's words: the even ones are swapped or written, the
+    /// odd ones added to.
     pub(crate) fn atomic(&mut self, kind: Kind) -> Message {
         let word = self.random.below(u64::from(WORDS) / 2) as u32 * 2 + u32::from(kind == Kind::FetchAdd);
         let remote = self.slot as u32 * SLOT_BYTES + WORDS_AT + word * 8;

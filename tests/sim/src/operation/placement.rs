@@ -1,5 +1,5 @@
-//! Memory placement extensions (annex A19): FLUSH, and atomic WRITE, alone or as programs use them: what was written is made visible,
-//! and then eight bytes say so.
+//! Memory placement extensions (annex A19): FLUSH, and atomic WRITE, alone or as programs use them:
+//! what was written is made visible, and then eight bytes say so.
 
 use roced_shared::abi::wqe::flush;
 
@@ -10,7 +10,8 @@ pub(super) const FLUSH: Operation = Operation { name: "FLUSH", weight: 10, compo
 pub(super) const ATOMIC_WRITE: Operation = Operation { name: "atomic WRITE", weight: 10, compose: atomic_write };
 pub(super) const PERSISTENT: Operation = Operation { name: "FLUSH persistent", weight: 10, compose: persistent };
 
-/// A WRITE, and a FLUSH of it or of all that its key opens; now and then an atomic WRITE behind them.
+/// A WRITE, and a FLUSH of it or of all that its key opens; now and then an atomic WRITE behind
+/// them.
 fn flush_write(composer: &mut Composer<'_>) {
     let length = composer.length(composer.longest());
     let written = composer.write(length);

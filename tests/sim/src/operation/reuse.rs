@@ -1,4 +1,5 @@
-//! Messages from memory that is used again as soon as the peer's application says that they arrived.
+//! Messages from memory that is used again as soon as the peer's application says that they
+//! arrived.
 
 use super::{Composer, Operation};
 use crate::{layout::RECV_BYTES, message::Kind};

@@ -1,5 +1,5 @@
-//! What an unreliable connection has: SEND and WRITE. The sender completes them when they have left, also those that the receiver must
-//! drop.
+//! What an unreliable connection has: SEND and WRITE. The sender completes them when they have
+//! left, also those that the receiver must drop.
 
 use super::{Composer, Operation, keys, local, refused, send, write};
 use crate::{

@@ -1,4 +1,5 @@
-//! Makes of queue pairs: what the specification leaves open, as adapters and Linux rxe have decided it.
+//! Makes of queue pairs: what the specification leaves open, as adapters and Linux rxe have decided
+//! it.
 
 use crate::random::Random;
 
@@ -42,7 +43,8 @@ pub(crate) struct Make {
     pub(crate) offers_credits: bool,
     /// Ours are obeyed.
     pub(crate) obeys_credits: bool,
-    /// An ACK for the end of a message that is being sent again does not end it: another must come when all of it was sent.
+    /// An ACK for the end of a message that is being sent again does not end it: another must come
+    /// when all of it was sent.
     pub(crate) needs_ack_of_end: bool,
     /// A READ of which a part is missing is asked for as a whole.
     pub(crate) reads_from_start: bool,
@@ -80,8 +82,8 @@ impl Make {
             0 => plain,
             1 => Self { naks_each: true, ..plain },
             2 => {
-                // Linux rxe: 128 packets under way and a request for an ACK each 64; here with shorter messages, so that both stop
-                // within one.
+                // Linux rxe: 128 packets under way and a request for an ACK each 64; here with
+                // shorter messages, so that both stop within one.
                 let asks_each = random.pick(&[4, 4, 16, 64]);
                 Self {
                     mig_req: false,

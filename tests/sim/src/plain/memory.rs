@@ -1,4 +1,5 @@
-//! A host's memory as a queue pair of the plain model reaches it: bytes that are sent and bytes that are received.
+//! A host's memory as a queue pair of the plain model reaches it: bytes that are sent and bytes
+//! that are received.
 
 use crate::{
     layout::{SINK_KEY, SINK_VA, SOURCE_KEY, SOURCE_VA},

@@ -1,5 +1,5 @@
-//! A second model of a queue pair of a reliable connection, written as the specification reads: slow, plain, and separate from the
-//! engine. It shares no code with it.
+//! A second model of a queue pair of a reliable connection, written as the specification reads:
+//! slow, plain, and separate from the engine. It shares no code with it.
 //!
 //! ```text
 //!   Packet (packet, icrc)   a frame taken apart, and built
@@ -42,7 +42,8 @@ pub(crate) const fn wire(psn: u64) -> u32 {
     (psn & 0x00ff_ffff) as u32
 }
 
-/// Credits of an AETH's credit code (IBTA v1 table 46); `None` for the code that says nothing of them.
+/// Credits of an AETH's credit code (IBTA v1 table 46); `None` for the code that says nothing of
+/// them.
 pub(crate) const fn credits(code: u8) -> Option<u64> {
     match code & 0x1f {
         0x1f => None,

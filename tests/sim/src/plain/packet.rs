@@ -33,7 +33,8 @@ pub(crate) struct Addresses {
 }
 
 impl Packet {
-    /// Takes a frame apart; `None` when its ICRC does not hold or it is none of a reliable connection.
+    /// Takes a frame apart; `None` when its ICRC does not hold or it is none of a reliable
+    /// connection.
     pub(crate) fn parse(frame: &[u8]) -> Option<Self> {
         let (body, sum) = frame.split_last_chunk::<4>()?;
         if icrc(body, frame::bth_at(frame)) != *sum {

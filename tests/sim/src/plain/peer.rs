@@ -124,7 +124,8 @@ impl Peer {
                 }
             }
             Verdict::NotReady => {
-                // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1 9.7.5.2.8).
+                // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1
+                // 9.7.5.2.8).
                 (self.nak_given, self.not_ready) = (true, true);
                 self.answer(expected, 0x20 | self.rnr_timer);
             }

@@ -1,4 +1,5 @@
-//! Sending of requests as the specification has it (IBTA v1 9.7.5): a window, go-back-N, a timer and a count of tries.
+//! Sending of requests as the specification has it (IBTA v1 9.7.5): a window, go-back-N, a timer
+//! and a count of tries.
 
 use std::collections::VecDeque;
 
@@ -203,7 +204,8 @@ impl Requester {
         self.on_progress(now);
     }
 
-    /// All before `to` is acknowledged, but for what has answers of its own. False when such an answer is missing.
+    /// All before `to` is acknowledged, but for what has answers of its own. False when such an
+    /// answer is missing.
     fn advance(&mut self, to: u64, now: u64) -> bool {
         let before = self.una;
         let mut whole = true;

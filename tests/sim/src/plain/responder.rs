@@ -1,4 +1,5 @@
-//! Execution of requests as the specification has it: one after the other, in PSN order (IBTA v1 9.7.4).
+//! Execution of requests as the specification has it: one after the other, in PSN order (IBTA v1
+//! 9.7.4).
 
 use std::{collections::VecDeque, fmt};
 

@@ -11,7 +11,8 @@ pub(crate) enum Op {
     Read,
     CompareSwap,
     FetchAdd,
-    /// An opcode that the specification gives no meaning, as masked atomic operations of some adapters have it.
+    /// An opcode that the specification gives no meaning, as masked atomic operations of some
+    /// adapters have it.
     Reserved(u8),
 }
 
@@ -67,8 +68,8 @@ impl Work {
 }
 
 impl Posted {
-    /// Packet `psn` of it as a requester sends it, without destination and AckReq. Of a READ: the request for `count` responses from
-    /// there on.
+    /// Packet `psn` of it as a requester sends it, without destination and AckReq. Of a READ: the
+    /// request for `count` responses from there on.
     pub(crate) fn packet(&self, psn: u64, count: u64, mtu: u32, source: &[u8]) -> Packet {
         let work = &self.work;
         let skip = (psn - self.first) as u32 * mtu;

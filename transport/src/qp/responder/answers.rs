@@ -31,8 +31,9 @@ impl Responder {
         wire: &mut W,
     ) -> Transmission {
         let failed = base.state == State::Error;
-        // An ACK for what came after a READ would say that its responses are lost: they go first. A refusal says so, too, and what was
-        // accepted before it is answered (IBTA v1 9.7.5.2.7); a queue pair that its client has ended answers nothing that takes memory.
+        // An ACK for what came after a READ would say that its responses are lost: they go first. A
+        // refusal says so, too, and what was accepted before it is answered (IBTA v1 9.7.5.2.7); a
+        // queue pair that its client has ended answers nothing that takes memory.
         let ended = failed && !matches!(self.owed, PendingAck::Nak(..));
         let front = self.replay.front();
         if let Some((request, pending)) = &front {
@@ -78,8 +79,9 @@ impl Responder {
         Transmission::Progress
     }
 
-    /// The answers that are owed as the last words of a queue pair that goes, in their order: those that take no memory, up to the first READ that
-    /// was never answered, and then an ACK of all before that, or the NAK with which the queue pair ended.
+    /// The answers that are owed as the last words of a queue pair that goes, in their order: those
+    /// that take no memory, up to the first READ that was never answered, and then an ACK of all
+    /// before that, or the NAK with which the queue pair ended.
     pub(crate) fn final_answers(&self, base: &QpBase, mut keep: impl FnMut(Headers)) {
         let mut unanswered = None;
         let mut said = None;
@@ -109,8 +111,8 @@ impl Responder {
         }
     }
 
-    /// PSN and MSN of an ACK that is owed. It is of nothing from `unanswered` on, a READ whose responses it would say to be lost; `None` when there
-    /// was nothing before that.
+    /// PSN and MSN of an ACK that is owed. It is of nothing from `unanswered` on, a READ whose
+    /// responses it would say to be lost; `None` when there was nothing before that.
     fn acknowledged(&self, owed: PendingAck, unanswered: Option<&ReplayedRequest>) -> Option<(Psn, u32)> {
         let psn = if let PendingAck::AckUpTo(psn) = owed { psn } else { self.expected.minus(1) };
         match unanswered {
@@ -127,7 +129,8 @@ impl Responder {
         Headers { aeth: Some(Aeth { syndrome, msn }), ..Headers::new(base.bth(opcode::RC_ACK, psn)) }
     }
 
-    /// The answer to a request whose answer takes no memory: an ATOMIC ACK, or for FLUSH and atomic WRITE a READ response of no bytes.
+    /// The answer to a request whose answer takes no memory: an ATOMIC ACK, or for FLUSH and atomic
+    /// WRITE a READ response of no bytes.
     fn short_answer(request: &ReplayedRequest, syndrome: Syndrome, base: &QpBase) -> Headers {
         let is_atomic = request.is_atomic();
         let opcode = if is_atomic { opcode::RC_ATOMIC_ACK } else { opcode::RC_READ_RESPONSE_ONLY };
@@ -173,12 +176,14 @@ impl Responder {
                 Transmission::Progress
             }
             Err(EmitError::Full) => Transmission::Full,
-            // IBTA v1 9.7.5.2: a duplicate is answered or dropped; only a new request is refused by a NAK.
+            // IBTA v1 9.7.5.2: a duplicate is answered or dropped; only a new request is refused by
+            // a NAK.
             Err(EmitError::Aborted) if self.replay.give_up_repetition() => {
                 Transmission::Dropped(DropReason::RepetitionLost)
             }
             Err(EmitError::Aborted) => {
-                // IBTA v1 9.7.5.2.6: a NAK takes the place of the response that cannot be given, and of all behind it.
+                // IBTA v1 9.7.5.2.6: a NAK takes the place of the response that cannot be given,
+                // and of all behind it.
                 self.owed = PendingAck::Nak(NakCode::RemoteAccess, psn, Psn::new(request.msn).minus(1).get());
                 self.replay.forget_pending();
                 base.counters.count(QpCount::RemoteAccessSent);

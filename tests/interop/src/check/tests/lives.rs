@@ -7,7 +7,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// PSN of the first packet in every recording that has no name for it.
 pub(super) const FIRST: u32 = 4096;
 
-/// A recording, between queue pairs `[ours, theirs]` (theirs asks), with PSNs that begin at `first`, at that time.
+/// A recording, between queue pairs `[ours, theirs]` (theirs asks), with PSNs that begin at
+/// `first`, at that time.
 pub(super) fn between([ours, theirs]: [u32; 2], file: &str, first: u32, at_ns: u64) -> Vec<Seen> {
     let mut frames = recorded(file);
     let began_ns = frames[0].at_ns;
@@ -46,8 +47,8 @@ fn a_number_that_is_used_by_another_connection_is_another_life() {
     }
 }
 
-/// Three SENDs; then a WRITE of five packets and another, as they would look to whoever takes them for more of the same, all but one that
-/// goes on where the SENDs ended.
+/// Three SENDs; then a WRITE of five packets and another, as they would look to whoever takes them
+/// for more of the same, all but one that goes on where the SENDs ended.
 #[test]
 fn a_pair_that_was_reset_begins_another_life_wherever_its_psns_are() {
     for off in [-0x40_0000, -100, -4, -1, 0, 1, 2, 4, 10, 0x40_0000] {
@@ -166,7 +167,8 @@ fn what_was_damaged_first_hides_nothing() {
     }
 }
 
-/// Two pairs of QPNs that make the same port of rxe's, and whether theirs make it with the other's too.
+/// Two pairs of QPNs that make the same port of rxe's, and whether theirs make it with the other's
+/// too.
 fn of_one_port(ambiguous: bool) -> [[u32; 2]; 2] {
     let first = [0x111, 0x21];
     let port = source_port(first[0], first[1]);
@@ -201,7 +203,8 @@ fn what_may_be_of_two_connections_is_counted_and_judged_by_itself() {
     assert_eq!(judged(&one(&frames), None).0, ["pad"]);
 }
 
-/// Of three connections one of theirs makes the same port with every one of ours: the others tell which is left.
+/// Of three connections one of theirs makes the same port with every one of ours: the others tell
+/// which is left.
 #[test]
 fn connections_are_told_apart_by_those_that_are_certain() {
     // As Linux once numbered them, and roced.
