@@ -1,11 +1,13 @@
-//! From the table `symbols`: the linker's version script, and the assembly that gives each function its name and version.
+//! Generates from the table `symbols` the linker's version script, and the assembly that gives each
+//! function its name and version.
 //!
-//! `.symver` must stand in one block with a definition, and Rust's own functions are defined elsewhere; so each version of each name is a
-//! jump of its own.
+//! `.symver` must stand in one block with a definition, and Rust's own functions are defined
+//! elsewhere; so each version of each name is a jump of its own.
 
 use std::{env, fmt::Write as _, fs, path::Path};
 
-/// Private nodes by release of rdma-core: 33 (v33), 34 (v35 to v54), 57 (v57), 59 (v59 to v61), 64 (v64).
+/// Private nodes by release of rdma-core: 33 (v33), 34 (v35 to v54), 57 (v57), 59 (v59 to v61),
+/// 64 (v64).
 const PRIVATE: &[u32] = &[33, 34, 57, 59, 64];
 
 /// Public nodes, each of which includes those before it.

@@ -1,4 +1,4 @@
-//! `rocectl` as an operator runs it, against an admin socket whose answers the test writes.
+//! `rocectl` as an operator runs it, against an admin socket with answers of the test.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -15,7 +15,7 @@ use roced_shared::report::{
 };
 use tempfile::TempDir;
 
-/// An admin socket that answers one connection with `answer` and tells what it was asked.
+/// An admin socket that answers one connection with `answer` and reports its question.
 struct FakeDaemon {
     folder: TempDir,
     asked: JoinHandle<String>,
@@ -35,7 +35,8 @@ impl FakeDaemon {
         Self { folder, asked }
     }
 
-    /// Runs `rocectl` with `args` against this daemon; what it was asked, and what rocectl did.
+    /// Runs `rocectl` with `args` against this daemon; returns the question and the output of
+    /// rocectl.
     fn run(self, args: &[&str]) -> (String, Output) {
         let output = rocectl(&self.folder.path().join("admin.sock"), args);
         (self.asked.join().expect("the fake daemon does not fail"), output)

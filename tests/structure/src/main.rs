@@ -23,6 +23,7 @@ use clap::Parser;
 
 use crate::{
     imports::{ImportGraph, circles, import_graph},
+    prose::Prose,
     source::Crate,
 };
 
@@ -35,6 +36,21 @@ const WITH_ARROWS: &str = "daemon";
 /// Most files in a circle of imports, of each crate. Only lower ones are accepted in a change.
 const CIRCLE_MAX: [(&str, usize); 3] = [("client", 14), ("transport", 8), ("verbs", 12)];
 const CIRCLE_MAX_ELSEWHERE: usize = 4;
+
+/// Most people words and free relatives per 1,000 words of comments. Only lower ones are accepted in
+/// a change.
+const PROSE_MAX: [(&str, f64, f64); 6] = [
+    ("shared", 2.7, 9.1),
+    ("transport", 5.3, 15.2),
+    ("daemon", 10.2, 13.9),
+    ("verbs", 5.8, 14.4),
+    ("perf", 4.2, 18.4),
+    ("*.md", 3.0, 7.2),
+];
+const PROSE_MAX_ELSEWHERE: (f64, f64) = (0.2, 0.2);
+
+/// Most comment lines over 100 columns, percent.
+const LONG_LINES_MAX: f64 = 1.0;
 
 #[derive(Debug, Parser)]
 #[command(about = "Measures imports and prose of the workspace; exit code 1 where a rule is broken")]
@@ -56,9 +72,13 @@ fn main() -> Result<ExitCode> {
             broken.extend(forbidden_imports(source, &graph, &arrows)?);
         }
         broken.extend(large_circles(source, &graph));
-        println!("{folder:10} {}", prose::of_folder(&workspace.join(folder), "rs")?);
+        let prose = prose::of_folder(&workspace.join(folder), "rs")?;
+        println!("{folder:10} {prose}");
+        broken.extend(too_much_prose(folder, &prose));
     }
-    println!("{:10} {}", "*.md", prose::of_folder(&workspace, "md")?);
+    let documents = prose::of_folder(&workspace, "md")?;
+    println!("{:10} {documents}", "*.md");
+    broken.extend(too_much_prose("*.md", &documents));
     for rule in &broken {
         eprintln!("roced-structure: {rule}");
     }
@@ -106,6 +126,19 @@ fn forbidden_imports(source: &Crate, graph: &ImportGraph, arrows: &Arrows) -> Re
     let modules: BTreeSet<&String> = source.files.iter().filter_map(|file| file.module.first()).collect();
     ensure!(arrows.keys().all(|from| modules.contains(from)), "an arrow in ARCHITECTURE.md begins at no module");
     Ok(broken)
+}
+
+/// Ceilings of [`PROSE_MAX`] and [`LONG_LINES_MAX`] that the prose of `place` exceeds.
+fn too_much_prose(place: &str, prose: &Prose) -> Vec<String> {
+    let max = PROSE_MAX.iter().find(|(name, ..)| *name == place);
+    let (people_max, clauses_max) = max.map_or(PROSE_MAX_ELSEWHERE, |(_, people, clauses)| (*people, *clauses));
+    let figures = [
+        ("people words per 1,000", prose.people_per_thousand(), people_max),
+        ("free relatives per 1,000", prose.clauses_per_thousand(), clauses_max),
+        ("percent of comment lines over 100 columns", prose.long_percent(), LONG_LINES_MAX),
+    ];
+    let exceeds = figures.into_iter().filter(|(_, figure, max)| figure > max);
+    exceeds.map(|(name, figure, max)| format!("{place}: {figure:.2} {name}, {max} are accepted")).collect()
 }
 
 fn large_circles(source: &Crate, graph: &ImportGraph) -> Vec<String> {

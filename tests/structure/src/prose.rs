@@ -71,6 +71,19 @@ impl Prose {
         self.long_lines += other.long_lines;
     }
 
+    pub(crate) fn people_per_thousand(self) -> f64 {
+        self.per_thousand(self.people)
+    }
+
+    pub(crate) fn clauses_per_thousand(self) -> f64 {
+        self.per_thousand(self.clauses)
+    }
+
+    /// Comment lines over [`WIDTH`] columns; 0 for documents.
+    pub(crate) fn long_percent(self) -> f64 {
+        100.0 * self.long_lines as f64 / self.comment_lines.max(1) as f64
+    }
+
     fn per_thousand(self, count: usize) -> f64 {
         1000.0 * count as f64 / self.words.max(1) as f64
     }
@@ -78,10 +91,10 @@ impl Prose {
 
 impl fmt::Display for Prose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (people, clauses) = (self.per_thousand(self.people), self.per_thousand(self.clauses));
+        let (people, clauses) = (self.people_per_thousand(), self.clauses_per_thousand());
         write!(f, "{:7} words, {people:4.1} people words and {clauses:4.1} free relatives per 1,000", self.words)?;
         if self.comment_lines > 0 {
-            let long = 100.0 * self.long_lines as f64 / self.comment_lines as f64;
+            let long = self.long_percent();
             write!(f, ", {long:4.1} % of {} comment lines over {WIDTH} columns", self.comment_lines)?;
         }
         Ok(())
