@@ -56,6 +56,18 @@ struct AhInner {
     handle: u32,
 }
 
+impl ProtectionDomain {
+    /// Creates an address handle, which names the destination of datagrams. Keep it until the sends
+    /// that use it have completed, see [`AddressHandle`].
+    ///
+    /// # Errors
+    /// No route; no source GID; the session's limit; the daemon is gone. The presence of the
+    /// destination is never checked.
+    pub fn address_handle(&self, options: &AddressOptions) -> Result<AddressHandle> {
+        AddressHandle::create(self, options)
+    }
+}
+
 impl AddressHandle {
     pub(crate) fn create(pd: &ProtectionDomain, options: &AddressOptions) -> Result<Self> {
         let device: Device = pd.device();

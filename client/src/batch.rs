@@ -2,12 +2,7 @@
 
 use roced_shared::abi::layout::SEND_SLOT_WORDS_MAX;
 
-use crate::{
-    error::Result,
-    exclusive::Entered,
-    qp::{PostSide, QueuePair},
-    work::SendRequest,
-};
+use crate::{error::Result, exclusive::Entered, post_side::PostSide, qp::QueuePair, work::SendRequest};
 
 /// Send work requests that [`Self::commit`] publishes to the daemon together, with one doorbell.
 /// Dropping the batch without a commit discards its requests; they are never posted.

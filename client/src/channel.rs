@@ -12,12 +12,12 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{MsgFlags, recv},
 };
-use roced_shared::abi::control::{ChannelEvent, DestroyChannel, Handle};
+use roced_shared::abi::control::{ChannelEvent, CreateChannel, DestroyChannel, Handle, Nothing};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::{
     cq::{CompletionQueue, CqInner},
-    device::DeviceInner,
+    device::{Device, DeviceInner},
     error::{Error, Result},
     socket::lock,
 };
@@ -38,6 +38,17 @@ pub(crate) struct ChannelInner {
     pub(crate) handle: u32,
     socket: OwnedFd,
     queues: Mutex<HashMap<u32, Weak<CqInner>>>,
+}
+
+impl Device {
+    /// Creates a completion channel.
+    ///
+    /// # Errors
+    /// The session's limit; the daemon is gone.
+    pub fn channel(&self) -> Result<CompletionChannel> {
+        let (reply, [fd]) = self.inner.session.call_with_fds::<CreateChannel, 1>(Nothing {})?;
+        Ok(CompletionChannel::new(&self.inner, reply.handle, fd))
+    }
 }
 
 impl CompletionChannel {

@@ -29,8 +29,8 @@ use crate::{
     exclusive::Exclusive,
     mapping::{ClientMapping, ConsumerRing, Mode, cq_rings},
     outstanding::{Cookie, Outstanding, Queue},
+    shared_work::SharedWork,
     socket::lock,
-    srq::SharedWork,
 };
 
 /// Entries taken from one per-worker CQ ring before the next ring is served.
@@ -229,6 +229,41 @@ pub(crate) struct QpWork {
     pub(crate) shared: Option<Arc<SharedWork>>,
     pub(crate) send_cq: Weak<CqInner>,
     pub(crate) recv_cq: Weak<CqInner>,
+}
+
+impl Device {
+    /// Creates a completion queue with room for at least `entries` completions of each worker of
+    /// the device.
+    ///
+    /// # Errors
+    /// The session's limit; no memory; the daemon is gone.
+    pub fn completion_queue(&self, entries: u32) -> Result<CompletionQueue> {
+        CompletionQueue::create(self, &CqOptions { entries, ..CqOptions::default() }, Exclusive::locked)
+    }
+
+    /// Creates a completion queue with `options`.
+    ///
+    /// # Errors
+    /// Those of [`Self::completion_queue`].
+    pub fn completion_queue_with(&self, options: &CqOptions<'_>) -> Result<CompletionQueue> {
+        CompletionQueue::create(self, options, Exclusive::locked)
+    }
+
+    /// Creates a completion queue as [`Self::completion_queue_with`], but without the lock. This
+    /// saves some ten nanoseconds per poll.
+    ///
+    /// # Safety
+    /// At any time, at most one thread calls methods of the queue, or creates, resets or destroys a
+    /// queue pair that completes into it.
+    ///
+    /// # Errors
+    /// Those of [`Self::completion_queue`].
+    #[expect(unsafe_code, reason = "the caller promises what no type can show")]
+    pub unsafe fn single_threaded_completion_queue(&self, options: &CqOptions<'_>) -> Result<CompletionQueue> {
+        // SAFETY: the caller promised it; each method releases its access before it returns or
+        // calls another.
+        CompletionQueue::create(self, options, |reaping| unsafe { Exclusive::promised(reaping) })
+    }
 }
 
 impl CompletionQueue {

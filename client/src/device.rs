@@ -13,22 +13,17 @@ use std::{
 use nix::unistd;
 use roced_shared::abi::{
     control::{
-        self, AllocMemory, AllocPd, CreateChannel, DeviceName, Event, Index, ListDevice, MemoryRequest, Nothing,
-        OpenDevice, QueryDevice, QueryGid, QueryPort, event,
+        self, DeviceName, Event, Index, ListDevice, Nothing, OpenDevice, QueryDevice, QueryGid, QueryPort, event,
     },
     doorbell::{MappedDoorbells, WorkerState, must_wake, ring_doorbell},
     layout::{session_bytes, state_bytes},
 };
 
 use crate::{
-    channel::CompletionChannel,
-    cq::{CompletionQueue, CqOptions},
     error::{Error, Result},
-    exclusive::Exclusive,
     gid::{Gid, GidEntry, RoceVersion},
     mapping::{self, ClientMapping, Mode},
-    mr::{MemoryInner, RegionMemory},
-    pd::ProtectionDomain,
+    region_memory::MemoryInner,
     socket::{DaemonSession, default_path},
 };
 
@@ -335,67 +330,6 @@ impl Device {
         gids.retain(|entry| entry.roce == RoceVersion::V2);
         let plain_first = gids.iter().filter(|entry| entry.vlan.is_none()).chain(&gids);
         plain_first.copied().find(fits).ok_or(Error::NoSourceGid { gid: peer })
-    }
-
-    /// Allocates a protection domain.
-    ///
-    /// # Errors
-    /// The session's limit; the daemon is gone.
-    pub fn protection_domain(&self) -> Result<ProtectionDomain> {
-        let handle = self.inner.session.call::<AllocPd>(Nothing {})?.handle;
-        Ok(ProtectionDomain::new(&self.inner, handle))
-    }
-
-    /// Allocates at least `bytes` of zeroed memory that the daemon maps as well.
-    ///
-    /// # Errors
-    /// The session's limit; no memory; the daemon is gone.
-    pub fn allocate(&self, bytes: usize) -> Result<RegionMemory> {
-        let request = MemoryRequest { bytes: bytes as u64 };
-        let (reply, [fd]) = self.inner.session.call_with_fds::<AllocMemory, 1>(request)?;
-        RegionMemory::new(&self.inner, reply.handle, &fd, bytes)
-    }
-
-    /// Creates a completion channel.
-    ///
-    /// # Errors
-    /// The session's limit; the daemon is gone.
-    pub fn channel(&self) -> Result<CompletionChannel> {
-        let (reply, [fd]) = self.inner.session.call_with_fds::<CreateChannel, 1>(Nothing {})?;
-        Ok(CompletionChannel::new(&self.inner, reply.handle, fd))
-    }
-
-    /// Creates a completion queue with room for at least `entries` completions of each worker of
-    /// the device.
-    ///
-    /// # Errors
-    /// The session's limit; no memory; the daemon is gone.
-    pub fn completion_queue(&self, entries: u32) -> Result<CompletionQueue> {
-        CompletionQueue::create(self, &CqOptions { entries, ..CqOptions::default() }, Exclusive::locked)
-    }
-
-    /// Creates a completion queue with `options`.
-    ///
-    /// # Errors
-    /// Those of [`Self::completion_queue`].
-    pub fn completion_queue_with(&self, options: &CqOptions<'_>) -> Result<CompletionQueue> {
-        CompletionQueue::create(self, options, Exclusive::locked)
-    }
-
-    /// Creates a completion queue as [`Self::completion_queue_with`], but without the lock. This
-    /// saves some ten nanoseconds per poll.
-    ///
-    /// # Safety
-    /// At any time, at most one thread calls methods of the queue, or creates, resets or destroys a
-    /// queue pair that completes into it.
-    ///
-    /// # Errors
-    /// Those of [`Self::completion_queue`].
-    #[expect(unsafe_code, reason = "the caller promises what no type can show")]
-    pub unsafe fn single_threaded_completion_queue(&self, options: &CqOptions<'_>) -> Result<CompletionQueue> {
-        // SAFETY: the caller promised it; each method releases its access before it returns or
-        // calls another.
-        CompletionQueue::create(self, options, |reaping| unsafe { Exclusive::promised(reaping) })
     }
 
     /// Returns the next asynchronous event, or `None`. Does not wait: [`Self::as_fd`] is readable

@@ -50,6 +50,7 @@
 //!
 //! Programs written for libibverbs load `libibverbs.so.1` (`verbs/`), which is built on this crate.
 
+mod access;
 mod ah;
 mod batch;
 mod channel;
@@ -64,14 +65,18 @@ mod mw;
 mod outstanding;
 mod pd;
 mod place;
+mod post_side;
 mod program;
 mod qp;
 mod qp_address;
+mod region_memory;
 mod service;
+mod shared_work;
 mod socket;
 mod srq;
 mod work;
 
+pub use access::Access;
 pub use ah::{AddressHandle, AddressOptions};
 pub use batch::SendBatch;
 pub use channel::CompletionChannel;
@@ -79,12 +84,13 @@ pub use cq::{Completion, CompletionQueue, CqOptions, Notify};
 pub use device::{Device, DeviceAttributes, DeviceEvent, PortAttributes};
 pub use error::{Error, Result, Side, WorkError};
 pub use gid::{Gid, GidEntry, RoceVersion};
-pub use mr::{Access, MemoryRegion, RegionMemory, RemoteMemory, Reregistration};
+pub use mr::{MemoryRegion, RemoteMemory, Reregistration};
 pub use mw::{MemoryWindow, WindowBinding, WindowKind};
 pub use pd::ProtectionDomain;
 pub use program::ExchangeCost;
 pub use qp::{QpAttributes, QpBuilder, QpStatistics, QueuePair};
 pub use qp_address::{ConnectOptions, NotAQpAddress, QpAddress};
+pub use region_memory::RegionMemory;
 pub use roced_shared::abi::{
     control::{PKEYS_MAX, Refusal, attribute, state},
     cqe::{CompletionOp, Status},

@@ -6,157 +6,24 @@
 //! bytes; no other harm is possible.
 
 use std::{
-    ops::{BitOr, Bound, Range, RangeBounds},
+    ops::{Bound, RangeBounds},
     sync::{Arc, atomic::AtomicU64},
 };
 
 use roced_shared::abi::{
-    control::{DeregMr, FreeMemory, Handle, RegMr, RegMrRequest, ReregMr, ReregMrRequest, access, rereg},
+    control::{DeregMr, Handle, RegMr, RegMrRequest, ReregMr, ReregMrRequest, rereg},
     wqe::Sge,
 };
 
 use crate::{
-    device::DeviceInner,
+    access::Access,
     error::{Error, Result},
-    mapping::{ClientMapping, Mode},
+    mapping::ClientMapping,
     pd::{PdInner, ProtectionDomain},
     place::{Move, RegionPlace},
     program::ExchangeCost,
-    socket::lock,
+    region_memory::RegionMemory,
 };
-
-/// Access rights of a memory region, or of a peer over a queue pair. Local work requests may always
-/// read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Access(u32);
-
-impl Access {
-    /// Only local work requests may read.
-    pub const NONE: Self = Self(0);
-    /// Local work requests may write: receives, and the data of READs.
-    pub const LOCAL_WRITE: Self = Self(access::LOCAL_WRITE);
-    /// Peers may write. Includes [`Self::LOCAL_WRITE`], as verbs require.
-    pub const REMOTE_WRITE: Self = Self(access::REMOTE_WRITE | access::LOCAL_WRITE);
-    /// Peers may read.
-    pub const REMOTE_READ: Self = Self(access::REMOTE_READ);
-    /// Peers may use atomic operations. Includes [`Self::LOCAL_WRITE`], as verbs require.
-    pub const REMOTE_ATOMIC: Self = Self(access::REMOTE_ATOMIC | access::LOCAL_WRITE);
-    /// Peers may flush their writes.
-    pub const FLUSH_GLOBAL: Self = Self(access::FLUSH_GLOBAL);
-    /// Memory windows may be bound to the region.
-    pub const WINDOW_BIND: Self = Self(access::WINDOW_BIND);
-    /// All of these rights.
-    pub const ALL: Self = Self(access::ALL);
-
-    /// The bits of verbs (`ibv_access_flags`).
-    pub const fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// Converts bits of verbs; `None` if one of them has no meaning here. Adds no right that is not
-    /// requested.
-    pub const fn from_bits(bits: u32) -> Option<Self> {
-        if bits & !(access::ALL | access::ZERO_BASED) == 0 { Some(Self(bits)) } else { None }
-    }
-
-    /// True if the rights include any right to write.
-    pub(crate) const fn writes(self) -> bool {
-        self.0 & access::LOCAL_WRITE != 0
-    }
-
-    /// A registration request with these rights and no range yet.
-    fn asked(self) -> RegMrRequest {
-        RegMrRequest { access: self.0, ..RegMrRequest::default() }
-    }
-}
-
-impl BitOr for Access {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-/// Memory that this process and the daemon map. Clones name the same memory, which is freed when
-/// the last clone and every region in it are gone.
-#[derive(Clone, Debug)]
-pub struct RegionMemory {
-    pub(crate) inner: Arc<MemoryInner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct MemoryInner {
-    device: Arc<DeviceInner>,
-    pub(crate) handle: u32,
-    pub(crate) mapping: Arc<ClientMapping>,
-    /// Requested size; the mapping consists of whole pages.
-    bytes: usize,
-}
-
-impl RegionMemory {
-    pub(crate) fn new(device: &Arc<DeviceInner>, handle: u32, fd: &std::os::fd::OwnedFd, bytes: usize) -> Result<Self> {
-        let whole = bytes.next_multiple_of(4096);
-        let mapping = ClientMapping::new(fd, whole, Mode::Populated).inspect_err(|_| {
-            // The session goes on, so the daemon must not keep the memory.
-            let _ = device.session.call::<FreeMemory>(Handle { handle });
-        })?;
-        let inner = Arc::new(MemoryInner { device: Arc::clone(device), handle, mapping, bytes });
-        lock(&device.memories).insert(inner.start(), Arc::downgrade(&inner));
-        Ok(Self { inner })
-    }
-
-    /// Finds the memory of this device that contains `range`, and the offset of the range in it.
-    pub(crate) fn around(device: &DeviceInner, range: &Range<usize>) -> Option<(Self, usize)> {
-        // The lock is released before the memory found here may be dropped, because its drop takes
-        // the lock.
-        let found =
-            |range| lock(&device.memories).range(range).next_back().map(|(start, inner)| (*start, inner.upgrade()));
-        let (start, inner) = found(..=range.start)?;
-        let (offset, inner) = (range.start - start, inner?);
-        let inside = offset.checked_add(range.len()).is_some_and(|end| end <= inner.bytes);
-        inside.then_some((Self { inner }, offset))
-    }
-
-    /// Size in bytes.
-    pub fn len(&self) -> usize {
-        self.inner.bytes
-    }
-
-    /// True if the size is 0.
-    pub fn is_empty(&self) -> bool {
-        self.inner.bytes == 0
-    }
-}
-
-impl RegionMemory {
-    /// Returns the address of a range to be registered.
-    fn address(&self, pd: &PdInner, offset: usize, length: usize) -> Result<u64> {
-        if !Arc::ptr_eq(&pd.device, &self.inner.device) {
-            return Err(Error::OtherDevice);
-        }
-        let size = self.len();
-        if offset.checked_add(length).is_none_or(|end| end > size) {
-            return Err(Error::OutOfRange { offset, length, size });
-        }
-        Ok(self.inner.mapping.at(offset, length).as_ptr().addr() as u64)
-    }
-}
-
-impl MemoryInner {
-    fn start(&self) -> usize {
-        self.mapping.at(0, self.bytes).as_ptr().addr()
-    }
-}
-
-impl Drop for MemoryInner {
-    fn drop(&mut self) {
-        // Before unmapping, so that no lookup finds other memory in its place.
-        lock(&self.device.memories).remove(&self.start());
-        // Fails only if the session has ended; the daemon has dropped the memory in that case.
-        let _ = self.device.session.call::<FreeMemory>(Handle { handle: self.handle });
-    }
-}
 
 /// Location of a memory region for a peer, as needed for a WRITE, READ or atomic operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -198,6 +65,55 @@ pub struct MemoryRegion {
     rkey: u32,
 }
 
+impl ProtectionDomain {
+    /// Allocates `bytes` of zeroed memory and registers all of it.
+    ///
+    /// # Errors
+    /// The session's limits; no memory; the daemon is gone.
+    pub fn allocate(&self, bytes: usize, access: Access) -> Result<MemoryRegion> {
+        self.register(&self.device().allocate(bytes)?, 0, bytes, access)
+    }
+
+    /// Registers `length` bytes from `offset` of `memory`.
+    ///
+    /// # Errors
+    /// A range outside the memory; the session's limit; the daemon is gone.
+    pub fn register(
+        &self,
+        memory: &RegionMemory,
+        offset: usize,
+        length: usize,
+        access: Access,
+    ) -> Result<MemoryRegion> {
+        MemoryRegion::register(&self.inner, memory, offset, length, access)
+    }
+
+    /// Registers `length` bytes of the program's own memory from `address`, of any kind: heap,
+    /// stack, a large allocation. Work requests and peers name the first byte by `iova`, which is
+    /// usually `address`. `docs/memory.md` describes the treatment of the pages.
+    ///
+    /// # Safety
+    /// Until the region is dropped, the range stays mapped unchanged, and no Rust reference exists
+    /// there that rules out the accesses that these rights allow to peers and work requests, or
+    /// those of the methods of [`MemoryRegion`].
+    ///
+    /// # Errors
+    /// No bytes; memory that is not mapped, or belongs to a device or the kernel; rights that the
+    /// program itself does not have; [`Access::REMOTE_ATOMIC`] on memory that stays in place
+    /// ("kept" in `docs/memory.md`); the session's limits; the daemon is gone.
+    #[expect(unsafe_code, reason = "the caller vouches for what no type can show: that the memory stays mapped")]
+    pub unsafe fn register_at(
+        &self,
+        address: *mut u8,
+        length: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<MemoryRegion> {
+        // SAFETY: the caller vouches for the same.
+        unsafe { MemoryRegion::register_program(&self.inner, address, length, iova, access) }
+    }
+}
+
 impl MemoryRegion {
     pub(crate) fn register(
         pd: &Arc<PdInner>,
@@ -208,7 +124,7 @@ impl MemoryRegion {
     ) -> Result<Self> {
         let iova = memory.address(pd, offset, length)?;
         let place = RegionPlace::in_memory(memory, offset);
-        Self::over(pd, place, RegMrRequest { offset: offset as u64, length: length as u64, va: iova, ..access.asked() })
+        Self::over(pd, place, RegMrRequest { offset: offset as u64, length: length as u64, va: iova, ..asked(access) })
     }
 
     /// # Safety
@@ -223,7 +139,7 @@ impl MemoryRegion {
     ) -> Result<Self> {
         // SAFETY: the caller vouches for the same.
         let Move { place, offset, .. } = unsafe { Move::to_program(&pd.device, address, length, iova, access) }?;
-        Self::over(pd, place, RegMrRequest { offset, length: length as u64, va: iova, ..access.asked() })
+        Self::over(pd, place, RegMrRequest { offset, length: length as u64, va: iova, ..asked(access) })
     }
 
     fn over(pd: &Arc<PdInner>, place: RegionPlace, request: RegMrRequest) -> Result<Self> {
@@ -487,4 +403,9 @@ impl Drop for MemoryRegion {
         // Fails only if the session has ended, which ends the registration as well.
         let _ = self.pd.device.session.call::<DeregMr>(Handle { handle: self.handle });
     }
+}
+
+/// A registration request with these rights and no range yet.
+fn asked(access: Access) -> RegMrRequest {
+    RegMrRequest { access: access.bits(), ..RegMrRequest::default() }
 }

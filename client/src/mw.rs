@@ -18,9 +18,10 @@ use roced_shared::abi::{
 };
 
 use crate::{
+    access::Access,
     error::Result,
-    mr::{Access, MemoryRegion, RemoteMemory, range_of},
-    pd::PdInner,
+    mr::{MemoryRegion, RemoteMemory, range_of},
+    pd::{PdInner, ProtectionDomain},
 };
 
 /// Type of a memory window, which determines the peers that may use it.
@@ -43,6 +44,16 @@ pub struct MemoryWindow {
     handle: u32,
     kind: WindowKind,
     rkey: AtomicU32,
+}
+
+impl ProtectionDomain {
+    /// Allocates a memory window, bound to no memory.
+    ///
+    /// # Errors
+    /// The session's limit, which regions and windows share; the daemon is gone.
+    pub fn memory_window(&self, kind: WindowKind) -> Result<MemoryWindow> {
+        MemoryWindow::allocate(&self.inner, kind)
+    }
 }
 
 impl MemoryWindow {

@@ -9,11 +9,12 @@ use std::{ops::Range, os::fd::AsFd, ptr::NonNull, sync::Arc};
 use roced_shared::abi::control::{FreeMemory, Handle, MapMemory, MapMemoryRequest, Refusal};
 
 use crate::{
+    access::Access,
     device::DeviceInner,
     error::{Error, Result},
     mapping::ClientMapping,
-    mr::{Access, RegionMemory},
     program::{ExchangeCost, Held, ProgramBacking, reach},
+    region_memory::RegionMemory,
 };
 
 /// Location of the bytes of a region.

@@ -26,6 +26,7 @@ use crate::{
     mapping::ProducerRing,
     outstanding::{Cookie, Queue},
     pd::PdInner,
+    post_side::{PostSide, all_that_fit},
     qp_address::QpAddress,
     service::ServiceType,
     srq::SharedReceiveQueue,
@@ -51,30 +52,6 @@ pub struct QueuePair {
     work: Arc<QpWork>,
     send: Exclusive<PostSide<SEND_SLOT_WORDS_MAX>>,
     recv: Exclusive<PostSide<RECV_SLOT_WORDS_MAX>>,
-}
-
-/// A producer ring and a buffer to compose an entry in.
-#[derive(Debug)]
-pub(crate) struct PostSide<const WORDS: usize> {
-    pub(crate) ring: ProducerRing,
-    slot: [u64; WORDS],
-}
-
-impl<const WORDS: usize> PostSide<WORDS> {
-    pub(crate) const fn new(ring: ProducerRing) -> Self {
-        Self { ring, slot: [0; WORDS] }
-    }
-
-    /// Writes `parts`, whole words together, into the next entry of the ring. Returns false if the
-    /// ring is full.
-    pub(crate) fn push(&mut self, parts: [&[u8]; 2]) -> Result<bool> {
-        let bytes = self.slot.as_mut_bytes();
-        let (head, rest) = bytes.split_at_mut(parts[0].len());
-        head.copy_from_slice(parts[0]);
-        rest[..parts[1].len()].copy_from_slice(parts[1]);
-        let words = (parts[0].len() + parts[1].len()).div_ceil(8);
-        self.ring.push(&self.slot[..words]).map_err(|_| Error::Protocol { what: "a ring index that cannot be true" })
-    }
 }
 
 impl QueuePair {
@@ -307,16 +284,4 @@ impl Drop for QueuePair {
         self.send_cq.inner.remove(self.qpn);
         self.recv_cq.inner.remove(self.qpn);
     }
-}
-
-/// Posts requests until one fails. Returns an error only if the first one fails.
-pub(crate) fn all_that_fit<R>(requests: &[R], mut post: impl FnMut(&R) -> Result<()>) -> Result<usize> {
-    for (posted, request) in requests.iter().enumerate() {
-        match post(request) {
-            Ok(()) => {}
-            Err(error) if posted == 0 => return Err(error),
-            Err(_) => return Ok(posted),
-        }
-    }
-    Ok(requests.len())
 }

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use thiserror::Error;
 
-use crate::{gid::Gid, mr::Access};
+use crate::{access::Access, gid::Gid};
 
 /// Address of one end of a connection, as needed by the other end. The program transports it, as
 /// fields or as text (`10.10.0.1/0x040005/123456/4096`).

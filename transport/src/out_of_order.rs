@@ -25,6 +25,10 @@ const SLOT_BYTES: usize = 4352;
 /// farther ahead is more likely of an earlier life of the connection than in flight.
 pub(crate) const WINDOW: u32 = 1 << 10;
 
+/// How long a packet is held: many round trips of a building, and less than the shortest ACK timer
+/// that adapters have, after which everything is sent again anyway.
+pub(crate) const HELD_MAX: Nanos = Nanos::from_millis(4);
+
 const NOBODY: u32 = u32::MAX;
 
 /// What is held for a queue pair: requests for its responder, or responses for its completer.

@@ -7,8 +7,9 @@ use roced_client::{AddressHandle, AddressOptions, Gid};
 
 use crate::{
     abi::{
+        attributes::Grh,
         attributes::{AhAttr, Gid8, GlobalRoute},
-        completion::{Grh, Wc},
+        completion::Wc,
         context::Context as ContextFace,
         object::{Ah as Face, Pd as PdFace},
     },

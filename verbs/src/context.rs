@@ -5,26 +5,17 @@ use std::{
     collections::HashMap,
     ffi::c_int,
     mem,
-    os::fd::{AsFd as _, AsRawFd as _},
-    ptr,
     sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
 use roced_client::{Device as ClientDevice, DeviceAttributes};
 
 use crate::{
-    abi::context::{Context as Face, ContextOps, Device as DeviceFace, VerbsContext},
-    cq,
-    cq::Cq,
-    cq_ex,
-    device::Device,
-    errno::{self, Result},
-    mw,
+    abi::{
+        context::{Context as Face, VerbsContext},
+        object::{Cq as CqFace, Qp as QpFace, Srq as SrqFace},
+    },
     object::{Object, Pointer},
-    pd, post,
-    qp::{self, Qp},
-    query,
-    srq::{self, Srq},
 };
 
 /// An opened device: a session with the daemon.
@@ -44,9 +35,9 @@ pub(crate) struct ContextState {
 /// Objects by their numbers.
 #[derive(Default)]
 pub(crate) struct ContextObjects {
-    pub(crate) qps: HashMap<u32, Pointer<Qp>>,
-    pub(crate) cqs: HashMap<u32, Pointer<Cq>>,
-    pub(crate) srqs: HashMap<u32, Pointer<Srq>>,
+    pub(crate) qps: HashMap<u32, Pointer<QpFace>>,
+    pub(crate) cqs: HashMap<u32, Pointer<CqFace>>,
+    pub(crate) srqs: HashMap<u32, Pointer<SrqFace>>,
 }
 
 impl ContextState {
@@ -67,62 +58,6 @@ pub(crate) unsafe fn of<'a>(context: *mut Face) -> &'a ContextState {
 
 fn whole(context: *mut Face) -> *mut VerbsContext {
     context.wrapping_byte_sub(mem::offset_of!(VerbsContext, context)).cast()
-}
-
-/// `ibv_open_device`.
-pub(crate) unsafe extern "C" fn open(device: *mut DeviceFace) -> *mut Face {
-    // SAFETY: the program's device is one of ours.
-    errno::pointer(unsafe { open_session(device) })
-}
-
-unsafe fn open_session(device: *mut DeviceFace) -> Result<*mut Face> {
-    // SAFETY: the caller vouches for it.
-    let session = unsafe { Device::of(device) }.own.open()?;
-    let attributes = session.attributes()?;
-    let async_fd = session.as_fd().as_raw_fd();
-    let own =
-        ContextState { device: session, attributes, objects: Mutex::default(), told_fatal: AtomicBool::new(false) };
-    let context = Context::leak(face(device, async_fd), own);
-    // SAFETY: it was made one line up.
-    Ok(unsafe { &raw mut (*(*context).face()).context })
-}
-
-fn face(device: *mut DeviceFace, async_fd: c_int) -> VerbsContext {
-    // SAFETY: zeros are numbers, null pointers, and operations that are not there.
-    let mut face: VerbsContext = unsafe { mem::zeroed() };
-    face.query_port = Some(query::port);
-    face.alloc_parent_domain = Some(pd::alloc_parent);
-    face.alloc_td = Some(pd::alloc_td);
-    face.dealloc_td = Some(pd::dealloc_td);
-    face.query_rt_values = Some(query::clock);
-    face.create_cq_ex = Some(cq_ex::create);
-    face.query_device_ex = Some(query::device_ex);
-    face.create_qp_ex = Some(qp::create_ex);
-    face.get_srq_num = Some(srq::number);
-    face.create_srq_ex = Some(srq::create_ex);
-    face.sz = size_of::<VerbsContext>();
-    face.context = Face {
-        device,
-        ops: ContextOps {
-            alloc_mw: Some(mw::alloc),
-            bind_mw: Some(mw::bind),
-            dealloc_mw: Some(mw::dealloc),
-            poll_cq: Some(cq::poll),
-            req_notify_cq: Some(cq::req_notify),
-            post_srq_recv: Some(post::srq_recv),
-            post_send: Some(post::send),
-            post_recv: Some(post::recv),
-            ..face.context.ops
-        },
-        // There is no file of the kernel's behind it; but some programs expect one that is open.
-        cmd_fd: async_fd,
-        async_fd,
-        num_comp_vectors: 1,
-        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-        // Says that there is a `verbs_context` around it.
-        abi_compat: ptr::without_provenance_mut(usize::MAX),
-    };
-    face
 }
 
 /// `ibv_close_device`. The session ends when the last object made of it does.

@@ -14,8 +14,9 @@ use roced_client::{Completion, CompletionQueue, CqOptions, Notify};
 
 use crate::{
     abi::{
-        completion::{CqEx as Face, Wc},
+        completion::Wc,
         context::Context as ContextFace,
+        object::CqEx as Face,
         object::{CompChannel as ChannelFace, Cq as CqFace},
     },
     acknowledge::Acknowledgments,
@@ -153,7 +154,7 @@ pub(crate) unsafe fn make(context: *mut ContextFace, wanted: &CqRequest) -> Resu
             empty_polls: AtomicU32::new(0),
         },
     );
-    own.objects().cqs.insert(cqn, Pointer(queue));
+    own.objects().cqs.insert(cqn, Pointer(queue.cast()));
     if let Some(channel) = channel {
         channel.own.cqs().insert(cqn, Pointer(queue));
     }

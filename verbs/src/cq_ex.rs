@@ -9,8 +9,8 @@ use roced_client::Completion;
 use crate::{
     abi::{
         attributes::CqInitAttrEx,
-        completion::{CqEx as Face, PollCqAttr},
         context::Context as ContextFace,
+        object::{CqEx as Face, PollCqAttr},
     },
     cq::{self, Cq, CqRequest},
     errno::{self, Errno, Result},

@@ -11,11 +11,7 @@ use std::{
 use roced_client::{DeviceEvent, Error};
 
 use crate::{
-    abi::{
-        completion::{AsyncEvent, CqEx},
-        context::Context as Face,
-        work::QpEx,
-    },
+    abi::{completion::AsyncEvent, context::Context as Face, object::CqEx, work::QpEx},
     context,
     cq::Cq,
     errno::{self, Errno, Result},
@@ -100,13 +96,13 @@ fn give(own: &context::ContextState, event: DeviceEvent) -> Option<AsyncEvent> {
         DeviceEvent::LastWqe { qpn } => (qp(&objects, qpn)?, kind::QP_LAST_WQE_REACHED),
         DeviceEvent::SrqLimit { srqn } => {
             // SAFETY: who ends an object takes it out of the table first, and the table is locked.
-            let srq: &Srq = unsafe { &*objects.srqs.get(&srqn)?.0 };
+            let srq = unsafe { Srq::of(objects.srqs.get(&srqn)?.0.cast_mut()) };
             srq.own.events.give();
             (srq.face().cast(), kind::SRQ_LIMIT_REACHED)
         }
         DeviceEvent::CqError { cqn } => {
             // SAFETY: as above.
-            let cq: &Cq = unsafe { &*objects.cqs.get(&cqn)?.0 };
+            let cq = unsafe { Cq::of(objects.cqs.get(&cqn)?.0.cast_mut()) };
             cq.own.events.give();
             (cq.face().cast(), kind::CQ_ERR)
         }
@@ -121,7 +117,7 @@ fn give(own: &context::ContextState, event: DeviceEvent) -> Option<AsyncEvent> {
 
 fn qp(objects: &context::ContextObjects, qpn: u32) -> Option<*mut c_void> {
     // SAFETY: as above.
-    let qp: &Qp = unsafe { &*objects.qps.get(&qpn)?.0 };
+    let qp = unsafe { Qp::of(objects.qps.get(&qpn)?.0.cast_mut()) };
     qp.own.events.give();
     Some(qp.face().cast())
 }

@@ -34,6 +34,7 @@ mod mr;
 mod multicast;
 mod mw;
 mod object;
+mod open;
 mod pd;
 mod post;
 mod qp;

@@ -145,7 +145,7 @@ unsafe fn make(wanted: &QpRequest<'_>) -> Result<(*mut QpFace, QpCap)> {
     let batch = UnsafeCell::new(Batch::default());
     let made = QpState { qp, signal_all, events: Acknowledgments::default(), batch, extended: operations.is_some() };
     let object = Qp::leak(face, made);
-    own.objects().qps.insert(qpn, Pointer(object));
+    own.objects().qps.insert(qpn, Pointer(object.cast()));
     for users in users(domain, send_cq, recv_cq, srq) {
         users.add();
     }

@@ -64,7 +64,7 @@ pub(crate) unsafe extern "C" fn create(pd: *mut PdFace, init: *mut SrqInitAttr) 
         face.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         face.cond = libc::PTHREAD_COND_INITIALIZER;
         let queue = Srq::leak(face, SrqState { srq, users: Users::default(), events: Acknowledgments::default() });
-        own.objects().srqs.insert(srqn, Pointer(queue));
+        own.objects().srqs.insert(srqn, Pointer(queue.cast()));
         Ok(queue.cast())
     };
     errno::pointer(made())

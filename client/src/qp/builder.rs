@@ -7,7 +7,7 @@ use roced_shared::abi::{
     layout::{QpLayout, QpSizes},
 };
 
-use super::{PostSide, QueuePair};
+use super::QueuePair;
 use crate::{
     cq::{CompletionQueue, QpWork},
     error::{Error, Result},
@@ -15,6 +15,7 @@ use crate::{
     mapping::{ClientMapping, Mode, qp_rings},
     outstanding::Outstanding,
     pd::ProtectionDomain,
+    post_side::PostSide,
     service::ServiceType,
     srq::SharedReceiveQueue,
 };
@@ -32,6 +33,14 @@ pub struct QpBuilder<'a> {
     srq: Option<&'a SharedReceiveQueue>,
     single_threaded: bool,
     pkey_index: u32,
+}
+
+impl ProtectionDomain {
+    /// Starts to configure a queue pair; its sends complete into `send_cq` and its receives into
+    /// `recv_cq`.
+    pub fn queue_pair<'a>(&'a self, send_cq: &'a CompletionQueue, recv_cq: &'a CompletionQueue) -> QpBuilder<'a> {
+        QpBuilder::new(self, send_cq, recv_cq)
+    }
 }
 
 impl<'a> QpBuilder<'a> {

@@ -12,10 +12,10 @@ use roced_shared::abi::control::{
 
 use super::QueuePair;
 use crate::{
+    access::Access,
     error::{Error, Result},
     gid::Gid,
     mapping::ProducerRing,
-    mr::Access,
     qp_address::{ConnectOptions, QpAddress},
     service::ServiceType,
 };

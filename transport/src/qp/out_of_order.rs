@@ -19,7 +19,7 @@ use crate::{
     clock::Nanos,
     counters::QpCount,
     io::{App, Segments},
-    out_of_order::{HeldSide, NotBuffered, OutOfOrderList, OutOfOrderPool},
+    out_of_order::{HELD_MAX, HeldSide, NotBuffered, OutOfOrderList, OutOfOrderPool},
     psn::Psn,
     recovery::RecoveryConfig,
     reject::DropReason,
@@ -28,10 +28,6 @@ use crate::{
         opcode::Operation,
     },
 };
-
-/// How long a packet is held: many round trips of a building, and less than the shortest ACK timer
-/// that adapters have, after which everything is sent again anyway.
-pub(super) const HELD_MAX: Nanos = Nanos::from_millis(4);
 
 /// Missing packets one directly after the other come to so much, and what is held behind them is
 /// given up.

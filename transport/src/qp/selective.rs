@@ -24,12 +24,11 @@
 use super::{
     Context, QpBase,
     completer::Completer,
-    out_of_order::HELD_MAX,
     probe::TailProbe,
     requester::{AckRequest, Reason, Requester, SentAgain, SentRequest},
     send_queue::SendQueue,
 };
-use crate::{clock::Nanos, counters::QpCount, io::App, psn::Psn};
+use crate::{clock::Nanos, counters::QpCount, io::App, out_of_order::HELD_MAX, psn::Psn};
 
 /// So many parts of READ requests are asked for in vain, and then no more: some responders answer a
 /// repetition only if it ends where the request ended.

@@ -290,6 +290,14 @@ c_struct! {
         options: u32,
         comp_mask: u32,
     }
+    Grh = "struct ibv_grh" {
+        version_tclass_flow: [u8; 4],
+        paylen: [u8; 2],
+        next_hdr: u8,
+        hop_limit: u8,
+        sgid: Gid8,
+        dgid: Gid8,
+    }
 }
 
 /// A GID inside a struct: the header's union has the alignment of its 64-bit halves.

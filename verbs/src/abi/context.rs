@@ -10,7 +10,8 @@ use super::{
         SrqInitAttrEx, TdInitAttr, ValuesEx,
     },
     c_struct,
-    completion::{CqEx, Wc},
+    completion::Wc,
+    object::CqEx,
     object::{Cq, Mw, Pd, Qp, Srq, Td},
     work::{RecvWr, SendWr},
 };

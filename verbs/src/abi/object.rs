@@ -76,4 +76,42 @@ c_struct! {
         cond: pthread_cond_t,
         events_completed: u32,
     }
+    PollCqAttr = "struct ibv_poll_cq_attr" {
+        comp_mask: u32,
+    }
+    CqEx = "struct ibv_cq_ex" {
+        context: *mut Context,
+        channel: *mut CompChannel,
+        cq_context: *mut c_void,
+        handle: u32,
+        cqe: c_int,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        comp_events_completed: u32,
+        async_events_completed: u32,
+        comp_mask: u32,
+        status: u32,
+        wr_id: u64,
+        start_poll: Option<unsafe extern "C" fn(*mut CqEx, *mut PollCqAttr) -> c_int>,
+        next_poll: Option<unsafe extern "C" fn(*mut CqEx) -> c_int>,
+        end_poll: Option<unsafe extern "C" fn(*mut CqEx)>,
+        read_opcode: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_vendor_err: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_byte_len: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_imm_data: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_qp_num: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_src_qp: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_wc_flags: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_slid: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_sl: Option<unsafe extern "C" fn(*mut CqEx) -> u8>,
+        read_dlid_path_bits: Option<unsafe extern "C" fn(*mut CqEx) -> u8>,
+        read_completion_ts: Option<unsafe extern "C" fn(*mut CqEx) -> u64>,
+        read_cvlan: Option<unsafe extern "C" fn(*mut CqEx) -> u16>,
+        read_flow_tag: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_tm_info: Option<unsafe extern "C" fn(*mut CqEx, *mut c_void)>,
+        read_completion_wallclock_ns: Option<unsafe extern "C" fn(*mut CqEx) -> u64>,
+    }
 }
+
+// A program takes one for the other (`ibv_cq_ex_to_cq`).
+const _: () = assert!(core::mem::offset_of!(CqEx, comp_mask) == core::mem::offset_of!(Cq, async_events_completed) + 4);
