@@ -2,7 +2,7 @@
 
 use std::ops::BitOr;
 
-use roced_shared::abi::control::access;
+use roced_types::access;
 
 /// Access rights of a memory region, or of a peer over a queue pair. Local work requests may always
 /// read.

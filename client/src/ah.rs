@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use roced_shared::abi::control::{CreateAh, CreateAhRequest, DestroyAh, Handle};
+use roced_abi::control::{CreateAh, CreateAhRequest, DestroyAh, Handle};
 
 use crate::{
     device::Device,

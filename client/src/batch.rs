@@ -1,6 +1,6 @@
 //! Batches of send work requests published with one doorbell.
 
-use roced_shared::abi::layout::SEND_SLOT_WORDS_MAX;
+use roced_abi::layout::SEND_SLOT_WORDS_MAX;
 
 use crate::{error::Result, exclusive::Entered, post_side::PostSide, qp::QueuePair, work::SendRequest};
 

@@ -12,7 +12,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{MsgFlags, recv},
 };
-use roced_shared::abi::control::{ChannelEvent, CreateChannel, DestroyChannel, Handle, Nothing};
+use roced_abi::control::{ChannelEvent, CreateChannel, DestroyChannel, Handle, Nothing};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::{

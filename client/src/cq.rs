@@ -13,13 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use roced_shared::abi::{
+use roced_abi::{
     arm::{CompletionRequest, arm},
     control::{CreateCq, CreateCqRequest, DestroyCq, Handle, ResizeCq, ResizeCqRequest},
-    cqe::{CompletionOp, Cqe, Status, cqe_flags},
+    cqe::Cqe,
     layout::CqLayout,
     ring::RingCorrupt,
 };
+use roced_types::{CompletionOp, Status, completion_flags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
@@ -644,12 +645,12 @@ fn completion(work: &[(u32, Arc<QpWork>)], cqe: &Cqe) -> Option<Completion> {
         status,
         op: if status == Status::Success { CompletionOp::from_byte(cqe.opcode).unwrap_or(op) } else { op },
         byte_len: cqe.byte_len,
-        imm: (cqe.flags & cqe_flags::IMM != 0).then_some(cqe.imm),
-        invalidated: (cqe.flags & cqe_flags::INVALIDATED != 0).then(|| u32::from_ne_bytes(cqe.imm)),
-        solicited: cqe.flags & cqe_flags::SOLICITED != 0,
+        imm: (cqe.flags & completion_flags::IMM != 0).then_some(cqe.imm),
+        invalidated: (cqe.flags & completion_flags::INVALIDATED != 0).then(|| u32::from_ne_bytes(cqe.imm)),
+        solicited: cqe.flags & completion_flags::SOLICITED != 0,
         src_qpn: cqe.src_qpn,
-        has_grh: cqe.flags & cqe_flags::GRH != 0,
-        has_ipv4: cqe.flags & cqe_flags::IPV4 != 0,
+        has_grh: cqe.flags & completion_flags::GRH != 0,
+        has_ipv4: cqe.flags & completion_flags::IPV4 != 0,
         timestamp_ns: cqe.timestamp_ns,
         vendor_error: cqe.vendor_error,
     })

@@ -11,13 +11,12 @@ use std::{
 };
 
 use nix::unistd;
-use roced_shared::abi::{
-    control::{
-        self, DeviceName, Event, Index, ListDevice, Nothing, OpenDevice, QueryDevice, QueryGid, QueryPort, event,
-    },
+use roced_abi::{
+    control::{self, DeviceName, Event, Index, ListDevice, Nothing, OpenDevice, QueryDevice, QueryGid, QueryPort},
     doorbell::{MappedDoorbells, WorkerState, must_wake, ring_doorbell},
     layout::{session_bytes, state_bytes},
 };
+use roced_types::event;
 
 use crate::{
     error::{Error, Result},

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use nix::errno::Errno;
-use roced_shared::abi::{
+use roced_abi::{
     VERSION,
     control::{Refusal, call_name, limit},
-    cqe::Status,
 };
+use roced_types::Status;
 use thiserror::Error;
 
 /// Side responsible for a failure.

@@ -6,7 +6,7 @@ use std::{
     str::FromStr,
 };
 
-use roced_shared::steer::{address_key, key_address};
+use roced_types::{address_of, gid_of};
 
 /// Address of a device's port: an IPv6 address, or an IPv4 address mapped into one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,7 +15,7 @@ pub struct Gid(pub [u8; 16]);
 impl Gid {
     /// IP address that the GID represents.
     pub fn address(self) -> IpAddr {
-        key_address(self.0)
+        address_of(self.0)
     }
 
     /// True if the GID represents an IPv4 address.
@@ -30,7 +30,7 @@ impl Gid {
 
 impl From<IpAddr> for Gid {
     fn from(address: IpAddr) -> Self {
-        Self(address_key(address))
+        Self(gid_of(address))
     }
 }
 

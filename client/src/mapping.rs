@@ -16,7 +16,7 @@ use nix::sys::{
     mman::{MapFlags, ProtFlags, mmap, munmap},
     stat::fstat,
 };
-use roced_shared::abi::{
+use roced_abi::{
     doorbell::{DOORBELL_PAGE_BYTES, MappedDoorbells, WORKER_STATE_BYTES, WorkerState},
     layout::{CqLayout, QpLayout, SrqLayout, doorbell_page_offset, worker_state_offset},
     ring::{Consumer, MappedRing, Producer, RingShape},

@@ -10,10 +10,8 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use roced_shared::abi::{
-    control::{DeregMr, Handle, RegMr, RegMrRequest, ReregMr, ReregMrRequest, rereg},
-    wqe::Sge,
-};
+use roced_abi::control::{DeregMr, Handle, RegMr, RegMrRequest, ReregMr, ReregMrRequest, rereg};
+use roced_types::Sge;
 
 use crate::{
     access::Access,

@@ -12,10 +12,8 @@ use std::{
     },
 };
 
-use roced_shared::abi::{
-    control::{AllocMw, AllocMwRequest, DeallocMw, Handle, access},
-    wqe,
-};
+use roced_abi::control::{AllocMw, AllocMwRequest, DeallocMw, Handle};
+use roced_types::{BindWindow, access};
 
 use crate::{
     access::Access,
@@ -87,7 +85,7 @@ impl MemoryWindow {
     /// If the range lies outside the region, as for slices.
     pub fn bind(&self, region: &MemoryRegion, range: impl RangeBounds<usize>, access: Access) -> WindowBinding {
         let (start, end) = range_of(range, region.len());
-        let window = wqe::BindWindow {
+        let window = BindWindow {
             va: region.remote().va + start as u64,
             length: (end - start) as u64,
             lkey: region.lkey(),
@@ -112,7 +110,7 @@ impl Drop for MemoryWindow {
 #[must_use = "it does nothing until it is posted"]
 pub struct WindowBinding {
     pub(crate) rkey: u32,
-    pub(crate) window: wqe::BindWindow,
+    pub(crate) window: BindWindow,
 }
 
 impl WindowBinding {
@@ -121,7 +119,7 @@ impl WindowBinding {
     /// the work request.
     pub const fn new(rkey: u32, lkey: u32, va: u64, length: u64, access: Access) -> Self {
         let access = access.bits() & (access::REMOTE | access::ZERO_BASED);
-        Self { rkey, window: wqe::BindWindow { va, length, lkey, access } }
+        Self { rkey, window: BindWindow { va, length, lkey, access } }
     }
 
     /// Makes peers address the bytes of the window from 0, rather than by their address. Only for a

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use roced_shared::abi::control::{AllocPd, DeallocPd, Handle, Nothing};
+use roced_abi::control::{AllocPd, DeallocPd, Handle, Nothing};
 
 use crate::{
     device::{Device, DeviceInner},

@@ -6,7 +6,7 @@
 
 use std::{ops::Range, os::fd::AsFd, ptr::NonNull, sync::Arc};
 
-use roced_shared::abi::control::{FreeMemory, Handle, MapMemory, MapMemoryRequest, Refusal};
+use roced_abi::control::{FreeMemory, Handle, MapMemory, MapMemoryRequest, Refusal};
 
 use crate::{
     access::Access,

@@ -8,12 +8,14 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-pub use roced_shared::abi::control::{QpAttributes, QpStatistics};
-use roced_shared::abi::{
-    control::{DestroyQp, Handle, QueryQp, QueryQpStatistics, state},
-    layout::{QpSizes, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX},
+pub use roced_abi::control::QpStatistics;
+use roced_abi::{
+    control::{DestroyQp, Handle, QueryQp, QueryQpStatistics},
+    layout::{RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX},
     wqe::RecvWqe,
 };
+pub use roced_types::QpAttributes;
+use roced_types::{QpSizes, state};
 use zerocopy::IntoBytes;
 
 pub use self::builder::QpBuilder;

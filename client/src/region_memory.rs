@@ -2,7 +2,7 @@
 
 use std::{ops::Range, os::fd::OwnedFd, sync::Arc};
 
-use roced_shared::abi::control::{AllocMemory, FreeMemory, Handle, MemoryRequest};
+use roced_abi::control::{AllocMemory, FreeMemory, Handle, MemoryRequest};
 
 use crate::{
     device::{Device, DeviceInner},

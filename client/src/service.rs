@@ -1,6 +1,6 @@
 //! Transport services.
 
-use roced_shared::abi::{control::service, wqe::SendOp};
+use roced_types::{SendOp, service};
 
 /// Transport service of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -29,7 +29,7 @@ use nix::{
         },
     },
 };
-use roced_shared::abi::{
+use roced_abi::{
     DEFAULT_SOCKET, SOCKET_VARIABLE, VERSION,
     control::{self, Call, Event, Hello, HelloReply, HelloRequest, MAGIC, MESSAGE_BYTES, Message, call_name},
 };

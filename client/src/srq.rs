@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use roced_shared::abi::{
+use roced_abi::{
     control::{CreateSrq, CreateSrqRequest, DestroySrq, Handle, ModifySrq, ModifySrqRequest, QuerySrq},
-    layout::{QpSizes, RECV_SLOT_WORDS_MAX, SrqLayout},
+    layout::{RECV_SLOT_WORDS_MAX, SrqLayout},
     wqe::RecvWqe,
 };
+use roced_types::QpSizes;
 use zerocopy::IntoBytes;
 
 use crate::{

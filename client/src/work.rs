@@ -1,9 +1,7 @@
 //! Work requests.
 
-use roced_shared::abi::{
-    cqe::CompletionOp,
-    wqe::{SendOp, SendWqe, Sge, flush, send_flags},
-};
+use roced_abi::wqe::SendWqe;
+use roced_types::{CompletionOp, SendOp, Sge, flush, send_flags};
 
 use crate::{ah::AddressHandle, mr::RemoteMemory, mw::WindowBinding};
 

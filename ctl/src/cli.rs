@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use roced_shared::report::{ADMIN_SOCKET_VARIABLE, DEFAULT_ADMIN_SOCKET};
+use roced_report::{ADMIN_SOCKET_VARIABLE, DEFAULT_ADMIN_SOCKET};
 
 /// Shows the state of a running roced.
 #[derive(Debug, Parser)]

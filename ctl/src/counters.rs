@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use roced_shared::report::CountersReport;
+use roced_report::CountersReport;
 
 use crate::{
     table::{

@@ -18,7 +18,7 @@ use nix::{
         time::{TimeVal, TimeValLike},
     },
 };
-use roced_shared::report::{Problem, Question};
+use roced_report::{Problem, Question};
 use serde::de::DeserializeOwned;
 
 /// Longest wait for an answer. The control thread answers in milliseconds; a stopped process never

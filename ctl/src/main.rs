@@ -1,6 +1,6 @@
 //! `rocectl`: reports of a running roced for operators.
 //!
-//! It sends one question (`roced_shared::report`) to the daemon's admin socket, waits at most a few
+//! It sends one question (`roced_report`) to the daemon's admin socket, waits at most a few
 //! seconds for the answer, and prints it as tables or, with `--json`, as the daemon's report. It
 //! changes nothing.
 
@@ -18,7 +18,7 @@ use std::{
 };
 
 use clap::Parser;
-use roced_shared::report::{CountersReport, QpsReport, Question, StatusReport};
+use roced_report::{CountersReport, QpsReport, Question, StatusReport};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{

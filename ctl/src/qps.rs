@@ -2,10 +2,8 @@
 
 use std::fmt::Write;
 
-use roced_shared::{
-    ids::Qpn,
-    report::{QpReport, QpsReport},
-};
+use roced_report::{QpReport, QpsReport};
+use roced_types::Qpn;
 
 use crate::{
     counters,

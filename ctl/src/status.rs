@@ -1,6 +1,6 @@
 //! `rocectl status`: devices, their queues and GIDs, workers, clients.
 
-use roced_shared::report::{DeviceReport, SessionReport, StatusReport, WorkerReport};
+use roced_report::{DeviceReport, SessionReport, StatusReport, WorkerReport};
 
 use crate::{
     table::{

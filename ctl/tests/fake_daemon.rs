@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use roced_shared::report::{
+use roced_report::{
     CountersReport, DeviceReport, GidReport, MemoryReport, Problem, QpReport, QpsReport, QueueReport, SessionReport,
     StatusReport, WorkerReport,
 };

@@ -19,7 +19,7 @@ use std::{
 };
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use roced_shared::report::{Problem, Question};
+use roced_report::{Problem, Question};
 
 /// Operators connected at a time; more are turned away. Each is a person or a script, and a
 /// connection is soon over.

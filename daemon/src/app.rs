@@ -33,7 +33,7 @@ use nix::{
         signalfd::{SfdFlags, SignalFd},
     },
 };
-use roced_shared::ids::WorkerId;
+use roced_types::WorkerId;
 use tracing::{error, info, warn};
 
 use self::{

@@ -13,12 +13,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use roced_shared::{
-    abi::DEFAULT_SOCKET,
-    ids::{EndpointId, Qpn},
-    report::DEFAULT_ADMIN_SOCKET,
-};
+use roced_abi::DEFAULT_SOCKET;
+use roced_report::DEFAULT_ADMIN_SOCKET;
 use roced_transport::partition::Pkey;
+use roced_types::{EndpointId, Qpn};
 
 use self::reader::{Choice, Reader};
 pub use self::reader::{ConfigProblem, Key};

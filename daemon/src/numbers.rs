@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use roced_shared::ids::{EndpointId, Qpn};
 use roced_transport::mr::MrKey;
+use roced_types::{EndpointId, Qpn};
 
 /// Numbers of one kind of object, each in use once in the daemon. They come in order, so that a
 /// number that a client kept too long names nothing for a long time.
@@ -213,7 +213,7 @@ pub(crate) fn random() -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use roced_shared::abi::doorbell::DOORBELLS;
+    use roced_abi::doorbell::DOORBELLS;
 
     use super::*;
 

@@ -22,8 +22,8 @@ use roced::{
 use roced_client::{
     Completion, CompletionOp, ConnectOptions, CqOptions, DeviceEvent, Error, Notify, RecvRequest, SendRequest,
 };
-use roced_shared::ids::DeviceId;
 use roced_transport::clock::Nanos;
+use roced_types::DeviceId;
 use served::{
     How, Served, eventually,
     pair::{NO_ACK_TIMER, Pair, SOON, open, pattern, reap},

@@ -10,11 +10,11 @@ use std::{
     time::Duration,
 };
 
+use roced_abi::COMPLETIONS_MAX;
 use roced_client::{
     Completion, CompletionChannel, CompletionQueue, ConnectOptions, CqOptions, Device, Error, Notify, QueuePair,
     Refusal, SendRequest,
 };
-use roced_shared::abi::COMPLETIONS_MAX;
 use served::{DEVICE, Served, eventually};
 
 const SOON: Duration = Duration::from_secs(20);

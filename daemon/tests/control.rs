@@ -12,20 +12,18 @@ use roced::{
     config::{ClientLimits, DeviceLimits, Limits},
     net::NextHop,
 };
-use roced_shared::{
-    abi::{
-        VERSION, WORK_REQUESTS_MAX,
-        control::{
-            AllocMemory, AllocPd, CreateAh, CreateAhRequest, CreateChannel, CreateCq, CreateCqRequest, CreateQp,
-            CreateQpRequest, CreateSrq, CreateSrqRequest, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq,
-            DestroyQp, DestroySrq, DeviceName, FreeMemory, Handle, Header, Hello, HelloRequest, Index, ListDevice,
-            MESSAGE_BYTES, MemoryRequest, Message, ModifyQp, ModifyQpRequest, ModifySrq, ModifySrqRequest, Nothing,
-            OpenDevice, QpAttributes, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal,
-            RegMr, RegMrRequest, access, attribute, service, state,
-        },
+use roced_abi::{
+    VERSION,
+    control::{
+        AllocMemory, AllocPd, CreateAh, CreateAhRequest, CreateChannel, CreateCq, CreateCqRequest, CreateQp,
+        CreateQpRequest, CreateSrq, CreateSrqRequest, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq,
+        DestroyQp, DestroySrq, DeviceName, FreeMemory, Handle, Header, Hello, HelloRequest, Index, ListDevice,
+        MESSAGE_BYTES, MemoryRequest, Message, ModifyQp, ModifyQpRequest, ModifySrq, ModifySrqRequest, Nothing,
+        OpenDevice, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr,
+        RegMrRequest,
     },
-    steer::address_key,
 };
+use roced_types::{QpAttributes, WORK_REQUESTS_MAX, access, attribute, gid_of, service, state};
 use served::{DEVICE, How, Raw, Served, eventually, is_alone};
 use zerocopy::IntoBytes;
 
@@ -358,7 +356,7 @@ fn the_device_says_what_it_is() {
     let port = raw.call::<QueryPort>(Nothing {}).expect("open");
     assert_eq!((port.active, port.active_mtu_bytes, port.gid_entries), (1, 4096, 3));
     let gid = raw.call::<QueryGid>(Index { index: 0 }).expect("it exists");
-    assert_eq!((gid.gid, gid.vlan), (address_key([10, 9, 0, 1].into()), 0xffff));
+    assert_eq!((gid.gid, gid.vlan), (gid_of([10, 9, 0, 1].into()), 0xffff));
     assert_eq!(raw.call::<QueryGid>(Index { index: 1 }).expect("an empty one").gid, [0; 16]);
     assert_eq!(raw.call::<QueryGid>(Index { index: 3 }), Err((Refusal::NoSuchGid, [3, 0])));
 }
@@ -373,7 +371,7 @@ fn a_path_is_checked_before_it_is_taken_and_followed_only_while_it_is_used() {
     let rtr = QpAttributes {
         state: state::RTR,
         path_mtu_bytes: 4096,
-        dgid: address_key([10, 9, 0, 2].into()),
+        dgid: gid_of([10, 9, 0, 2].into()),
         dest_qpn: 17,
         ..QpAttributes::default()
     };
@@ -458,7 +456,7 @@ fn who_does_not_read_its_replies_is_dropped() {
     let served = Served::start();
     let mut other = opened(&served);
     let raw = opened(&served);
-    let message = Message::new(<ListDevice as roced_shared::abi::control::Call>::OP, 1, &Index { index: 0 });
+    let message = Message::new(<ListDevice as roced_abi::control::Call>::OP, 1, &Index { index: 0 });
     // Sends until the daemon has had enough; its socket then is closed, whatever waits there to be
     // read.
     let mut bytes = 0;

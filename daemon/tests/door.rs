@@ -5,7 +5,7 @@ mod served;
 use std::time::{Duration, Instant};
 
 use roced::config::Limits;
-use roced_shared::abi::{
+use roced_abi::{
     VERSION,
     control::{
         AllocMemory, AllocPd, DeviceName, Hello, HelloRequest, MemoryRequest, Nothing, OpenDevice, Refusal, RegMr,

@@ -26,11 +26,11 @@ use roced::{
     net::NextHop,
     worker::idle::Policy,
 };
+use roced_abi::control::{Call, Hello, MESSAGE_BYTES, Message};
 use roced_client::{
     Access, Completion, CompletionOp, CompletionQueue, ConnectOptions, CqOptions, Device, DeviceEvent, Error, Notify,
     QpAddress, RecvRequest, Refusal, RemoteMemory, SendRequest, Side, Status, state,
 };
-use roced_shared::abi::control::{Call, Hello, MESSAGE_BYTES, Message};
 use roced_transport::clock::Nanos;
 use served::{
     DEVICE, How, Served, eventually, is_alone,

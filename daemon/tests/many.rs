@@ -133,7 +133,7 @@ fn ten_thousand_queue_pairs_come_and_go_and_leave_nothing() {
             *states.entry(qp.query().expect("it is there").state).or_insert(0) += 1;
         }
     }
-    assert_eq!(states.keys().copied().collect::<Vec<_>>(), [roced_shared::abi::control::state::RTS]);
+    assert_eq!(states.keys().copied().collect::<Vec<_>>(), [roced_types::state::RTS]);
     // Each is mapped twice here: by the daemon, and by the client.
     assert_eq!(mappings("roced-qp") - mapped, 2 * QPS);
     // One client ends what it has, one after the other; the others go as clients go who die.

@@ -17,12 +17,13 @@ use nix::{
     },
     unistd::ftruncate,
 };
-use roced_client::{Access, Error, MemoryRegion, Refusal, SendRequest};
-use roced_shared::abi::control::{
+use roced_abi::control::{
     AllocMemory, AllocPd, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, CreateSrq, CreateSrqRequest, DestroyCq,
     DeviceName, FreeMemory, Handle, MapMemory, MapMemoryRequest, MemoryRequest, Nothing, OpenDevice, ResizeCq,
-    ResizeCqRequest, limit, origin, service,
+    ResizeCqRequest, limit, origin,
 };
+use roced_client::{Access, Error, MemoryRegion, Refusal, SendRequest};
+use roced_types::service;
 use served::{DEVICE, How, Raw, Served, eventually, is_alone, pair::Pair};
 
 const PAGE: usize = 4096;

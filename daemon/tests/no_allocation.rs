@@ -19,7 +19,6 @@ use std::{
 
 use rig::{Client, Rig};
 use roced::worker::{command::Command, idle::Policy, nic::Nic, poll_loop::Worker};
-use roced_shared::{abi::wqe::SendOp, ids::DeviceId, steer::address_key};
 use roced_transport::{
     clock::Nanos,
     io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
@@ -29,6 +28,7 @@ use roced_transport::{
         path::{Path, PathSpec},
     },
 };
+use roced_types::{DeviceId, SendOp, gid_of};
 use veth::{Host, INTERFACE, MODES, Pair};
 
 struct Counting;
@@ -205,8 +205,8 @@ fn two_hosts_move_data_through_af_xdp_without_allocation() {
             source_mac: mac(from),
             dest_mac: mac(to),
             vlan: None,
-            source: address_key(from.address),
-            destination: address_key(to.address),
+            source: gid_of(from.address),
+            destination: gid_of(to.address),
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
@@ -214,8 +214,8 @@ fn two_hosts_move_data_through_af_xdp_without_allocation() {
         };
         PathState::Ready(Path::new(&spec).expect("both are IPv4"))
     };
-    rig_here.connect_one(&a.qps[0], b.qps[0].qpn, address_key(pair.b.address), path(&pair.a, &pair.b));
-    rig_there.connect_one(&b.qps[0], a.qps[0].qpn, address_key(pair.a.address), path(&pair.b, &pair.a));
+    rig_here.connect_one(&a.qps[0], b.qps[0].qpn, gid_of(pair.b.address), path(&pair.a, &pair.b));
+    rig_there.connect_one(&b.qps[0], a.qps[0].qpn, gid_of(pair.a.address), path(&pair.b, &pair.a));
     for (round, bytes) in [(1, 100_000), (2, 64), (3, 400_000)] {
         let data: Vec<u8> = (0..bytes).map(|at: u32| (at * round) as u8).collect();
         a.memory.write(0, &data);

@@ -29,17 +29,16 @@ use nix::{
     unistd::ftruncate,
 };
 use roced::config::{ClientLimits, Limits};
+use roced_abi::control::{
+    AllocPd, DeviceName, FreeMemory, Handle, MapMemory, MapMemoryRequest, Nothing, OpenDevice, RegMr, RegMrRequest,
+    ReregMr, ReregMrRequest, origin, rereg,
+};
 use roced_client::{
     Access, Device, Error, ExchangeCost, MemoryRegion, ProtectionDomain, RecvRequest, Refusal, Reregistration,
     SendRequest, Status,
 };
-use roced_shared::{
-    abi::control::{
-        AllocPd, DeviceName, FreeMemory, Handle, MapMemory, MapMemoryRequest, Nothing, OpenDevice, RegMr, RegMrRequest,
-        ReregMr, ReregMrRequest, access, origin, rereg,
-    },
-    report::MemoryReport,
-};
+use roced_report::MemoryReport;
+use roced_types::access;
 use served::{
     DEVICE, How, Raw, Served, is_alone,
     pair::{Pair, pattern},

@@ -19,11 +19,12 @@ use nix::sys::{
     mman::{MapFlags, ProtFlags, mmap, munmap},
     resource::{Resource, setrlimit},
 };
+use roced_abi::control::{DeviceName, MapMemory, MapMemoryRequest, OpenDevice, origin};
 use roced_client::{
     Access, AddressOptions, Completion, Device, Error, GRH_BYTES, MemoryRegion, ProtectionDomain, RecvRequest, Refusal,
     Reregistration, SendRequest, ServiceType, Status, WindowKind,
 };
-use roced_shared::abi::control::{DeviceName, MapMemory, MapMemoryRequest, OpenDevice, origin, state};
+use roced_types::state;
 use served::{
     DEVICE, How, Raw, Served, eventually, is_alone,
     pair::{Pair, pattern},

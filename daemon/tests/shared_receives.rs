@@ -11,15 +11,15 @@ use std::{
 };
 
 use roced::config::{ClientLimits, DeviceLimits, Limits};
+use roced_abi::control::{
+    AllocPd, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, CreateSrq, CreateSrqReply, CreateSrqRequest,
+    DeallocPd, DestroyQp, DestroySrq, DeviceName, Handle, ModifySrq, ModifySrqRequest, Nothing, OpenDevice, QuerySrq,
+};
 use roced_client::{
     Access, Completion, CompletionOp, CompletionQueue, ConnectOptions, Device, DeviceEvent, Error, MemoryRegion,
     ProtectionDomain, QueuePair, RecvRequest, Refusal, SendRequest, SharedReceiveQueue, Status,
 };
-use roced_shared::abi::control::{
-    AllocPd, CreateCq, CreateCqRequest, CreateQp, CreateQpRequest, CreateSrq, CreateSrqReply, CreateSrqRequest,
-    DeallocPd, DestroyQp, DestroySrq, DeviceName, Handle, ModifySrq, ModifySrqRequest, Nothing, OpenDevice, QuerySrq,
-    service,
-};
+use roced_types::service;
 use served::{DEVICE, How, Raw, Served, eventually, is_alone};
 
 const SOON: Duration = Duration::from_secs(20);

@@ -13,7 +13,7 @@ use roced_client::{
     GRH_BYTES, Gid, MULTICAST_QPN, MemoryRegion, ProtectionDomain, QpAddress, QpAttributes, QueuePair, RecvRequest,
     Refusal, SendRequest, ServiceType, Sge, Status, attribute, state,
 };
-use roced_shared::ids::Qpn;
+use roced_types::Qpn;
 use served::{DEVICE, How, Served, eventually};
 
 const SOON: Duration = Duration::from_secs(20);

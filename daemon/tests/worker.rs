@@ -16,6 +16,7 @@ use rig::{Client, Rig};
 use roced::{
     memory::backing::Backing,
     worker::{
+        client_fault::ClientFault,
         command::{Answer, Command, CommandRefused},
         events::WorkerEvent,
         idle::Policy,
@@ -24,14 +25,12 @@ use roced::{
         poll_loop::Worker,
     },
 };
-use roced_shared::{
-    abi::wqe::{SendOp, SendWqe, Sge},
-    ids::{DeviceId, Qpn, WorkerId},
-};
+use roced_abi::wqe::SendWqe;
 use roced_transport::{
     io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
-    reject::{ClientFault, DropReason},
+    reject::DropReason,
 };
+use roced_types::{DeviceId, Qpn, SendOp, Sge, WorkerId};
 
 /// A NIC queue whose frames all arrive at one queue, as if RSS had only one to choose.
 struct Loop {
@@ -262,16 +261,14 @@ fn what_a_worker_cannot_do_it_refuses_and_gives_back() {
         other => panic!("{other:?}"),
     };
     assert!(matches!(refused(Command::DetachSession(client.session)), (CommandRefused::InUse, None)));
-    assert!(matches!(refused(Command::DropCqRing(roced_shared::ids::Cqn(999))), (CommandRefused::NoSuchObject, None)));
+    assert!(matches!(refused(Command::DropCqRing(roced_types::Cqn(999))), (CommandRefused::NoSuchObject, None)));
     assert!(matches!(refused(Command::QueryQp(Qpn::from_wire(17))), (CommandRefused::NoSuchObject, None)));
     assert!(matches!(
         refused(Command::DropMr(DeviceId(3), roced_transport::mr::MrKey(1))),
         (CommandRefused::NoSuchObject, None)
     ));
-    let again = Command::MapRegion(
-        roced_shared::ids::MemoryObjectId(client_region(&client)),
-        Arc::clone(&client.memory).into(),
-    );
+    let again =
+        Command::MapRegion(roced_types::MemoryObjectId(client_region(&client)), Arc::clone(&client.memory).into());
     match refused(again) {
         (CommandRefused::NoRoom, Some(Command::MapRegion(_, Backing::Mapped(memory)))) => {
             assert!(Arc::ptr_eq(&memory, &client.memory))
@@ -285,7 +282,7 @@ fn what_a_worker_cannot_do_it_refuses_and_gives_back() {
     assert!(matches!(rig.tell(WorkerId(0), Command::DetachSession(client.session)), Answer::Session(_)));
     // Its memory is held by nobody but the test and the worker.
     assert_eq!(Arc::strong_count(&client.memory), 2);
-    rig.tell(WorkerId(0), Command::UnmapRegion(roced_shared::ids::MemoryObjectId(client_region(&client))));
+    rig.tell(WorkerId(0), Command::UnmapRegion(roced_types::MemoryObjectId(client_region(&client))));
     assert_eq!(Arc::strong_count(&client.memory), 1);
     rig.stop();
 }

@@ -2,7 +2,7 @@
 //!
 //! The program is `roced_xdp.bpf.c`, in C, compiled by clang when this crate is built. What it
 //! shares with the daemon (names of maps, keys, verdicts) stands in `steer.h` and in
-//! `roced_shared::steer`.
+//! `roced_steering`.
 
 /// The object file, aligned as ELF readers want it.
 pub static OBJECT: &[u8] = &ALIGNED.bytes;

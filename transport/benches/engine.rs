@@ -7,15 +7,7 @@ pub(crate) mod path;
 
 use std::time::Instant;
 
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, access, attribute, state},
-        cqe::Cqe,
-        layout::QpSizes,
-        wqe::{SendOp, Sge, send_flags},
-    },
-    ids::{Cqn, EndpointId, MemoryObjectId, Pdn, Qpn},
-};
+use roced_transport::io::WorkCompletion;
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
@@ -28,6 +20,9 @@ use roced_transport::{
     qp::{PathState, Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
     work::{DatagramTo, SendWork, WorkData},
+};
+use roced_types::{
+    Cqn, EndpointId, MemoryObjectId, Pdn, QpAttributes, QpSizes, Qpn, SendOp, Sge, access, attribute, send_flags, state,
 };
 
 use self::path::{IPV4, gid, path};
@@ -63,8 +58,8 @@ impl App for Client {
         Ok(before)
     }
 
-    fn complete(&mut self, _: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {
-        assert_eq!(completion.status, 0, "nothing goes wrong here");
+    fn complete(&mut self, _: Cqn, completion: &WorkCompletion) -> Result<(), CqOverrun> {
+        assert_eq!(completion.status, roced_types::Status::Success, "nothing goes wrong here");
         self.completed += 1;
         Ok(())
     }

@@ -7,16 +7,13 @@
 
 use std::{hint::black_box, time::Instant};
 
-use roced_shared::{
-    abi::layout::QpSizes,
-    ids::{Cqn, EndpointId, Pdn, Qpn},
-};
 use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     partition::Partitions,
     qp::{Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
 };
+use roced_types::{Cqn, EndpointId, Pdn, QpSizes, Qpn};
 
 const COUNTS: [u32; 4] = [1_000, 10_000, 16_000, 64_000];
 

@@ -10,13 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use roced_shared::ids::Qpn;
 use roced_transport::{
     io::FrameMut,
     mr::MrKey,
     psn::Psn,
     wire::{Aeth, Bth, Headers, Path, Reth, Syndrome, dest_qpn, opcode, parse},
 };
+use roced_types::Qpn;
 
 use self::path::{IPV4, path};
 

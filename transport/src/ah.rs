@@ -3,7 +3,7 @@
 //! A work request names one by its number. Whoever holds an [`AhEntry`] from [`AhTable::find`]
 //! knows that its protection domain is the queue pair's, whatever number a client wrote.
 
-use roced_shared::ids::Pdn;
+use roced_types::Pdn;
 
 use crate::{qp::PathState, reject::Reject, table::Table};
 

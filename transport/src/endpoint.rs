@@ -22,13 +22,9 @@ mod srqs;
 use alloc::{boxed::Box, sync::Arc};
 use core::ops::AddAssign;
 
-use roced_shared::{
-    abi::control::{QpAttributes, attribute, state},
-    ids::{EndpointId, Qpn},
-};
+use roced_types::{EndpointId, QpAttributes, Qpn, attribute, state};
 
 use self::{final_answers::FinalAnswers, slots::QpSlots};
-
 use crate::{
     ah::{AhEntry, AhTable},
     clock::Nanos,
@@ -41,7 +37,7 @@ use crate::{
     partition::Partitions,
     qp::{Context, PathState, Qp, QpEvent, ReplayMemory, Transmission},
     recovery::RecoveryConfig,
-    reject::{ClientFault, DropCounters, DropReason, Reject},
+    reject::{DropCounters, DropReason, Reject},
     slot_list::SlotList,
     srq::Srqs,
     timers::Timers,
@@ -177,9 +173,9 @@ impl Endpoint {
     /// Takes send work for a queue pair; the caller asked [`Self::send_room`].
     ///
     /// # Errors
-    /// [`ClientFault`] for no such queue pair: nothing that a client of ours can write leads there.
-    pub fn post_send(&mut self, qpn: Qpn, work: &SendWork<'_>) -> Result<(), ClientFault> {
-        let (index, qp) = self.find_mut(qpn).map_err(|_| ClientFault::NoSuchQp(qpn))?;
+    /// [`Reject::NoSuchQp`].
+    pub fn post_send(&mut self, qpn: Qpn, work: &SendWork<'_>) -> Result<(), Reject> {
+        let (index, qp) = self.find_mut(qpn)?;
         qp.post_send(work);
         self.schedule(index);
         Ok(())
@@ -189,8 +185,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// As [`Self::post_send`].
-    pub fn post_recv(&mut self, qpn: Qpn, work: &RecvWork<'_>) -> Result<(), ClientFault> {
-        let (index, qp) = self.find_mut(qpn).map_err(|_| ClientFault::NoSuchQp(qpn))?;
+    pub fn post_recv(&mut self, qpn: Qpn, work: &RecvWork<'_>) -> Result<(), Reject> {
+        let (index, qp) = self.find_mut(qpn)?;
         if qp.post_recv(work) {
             self.schedule(index);
         }

@@ -7,12 +7,9 @@
 
 use alloc::vec::Vec;
 
-use roced_shared::{
-    abi::cqe::Cqe,
-    ids::{Cqn, DeviceId, MemoryObjectId},
-};
+use roced_types::{CompletionOp, Cqn, DeviceId, MemoryObjectId, Qpn, Status};
 
-use crate::mr::MemSpan;
+use crate::{clock::Nanos, mr::MemSpan};
 
 /// Most pieces of one frame.
 pub const SEGMENTS_MAX: usize = 4;
@@ -68,7 +65,32 @@ pub trait App {
     ///
     /// # Errors
     /// [`CqOverrun`] when the queue has no room or is gone; the engine then fails the queue pair.
-    fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun>;
+    fn complete(&mut self, cqn: Cqn, completion: &WorkCompletion) -> Result<(), CqOverrun>;
+}
+
+/// A completed work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkCompletion {
+    /// From the work request.
+    pub wr_id: u64,
+    /// The local queue pair.
+    pub qpn: Qpn,
+    /// Result of the work request.
+    pub status: Status,
+    /// The completed operation; has no meaning on an error.
+    pub op: CompletionOp,
+    /// Bits of [`completion_flags`](roced_types::completion_flags).
+    pub flags: u8,
+    /// Bytes received or read.
+    pub byte_len: u32,
+    /// Immediate data in wire order, or with
+    /// [`INVALIDATED`](roced_types::completion_flags::INVALIDATED) the invalidated key in the byte
+    /// order of this machine.
+    pub imm: [u8; 4],
+    /// Remote queue pair: the sender of a datagram, or the peer of a connection.
+    pub src_qpn: u32,
+    /// Time of the call of the engine that completed the work request.
+    pub time: Nanos,
 }
 
 /// What an atomic request does.

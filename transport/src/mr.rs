@@ -8,10 +8,7 @@
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::marker::PhantomData;
 
-use roced_shared::{
-    abi::control::access,
-    ids::{MemoryObjectId, Pdn, Qpn},
-};
+use roced_types::{MemoryObjectId, Pdn, Qpn, access};
 
 use crate::reject::Reject;
 

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use roced_shared::ids::Qpn;
+use roced_types::Qpn;
 
 use crate::reject::Reject;
 

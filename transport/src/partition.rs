@@ -3,7 +3,7 @@
 //! A port has a table of partition keys; each queue pair is in one of these partitions, by its
 //! index. Full members speak to everybody in their partition, limited members to full ones.
 
-use roced_shared::abi::control::PKEYS_MAX;
+use roced_types::PKEYS_MAX;
 
 /// A partition key: 15 bits name the partition, the highest is set for its full members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,9 @@
 //! Refusals, sorted by whose fault they are.
 //!
 //! * [`DropReason`]: the network's. The packet is counted under that name and dropped, maybe with a NAK. Nobody is blamed.
-//! * [`ClientFault`]: the client's. Its session ends.
 //! * [`Reject`]: a control call that cannot be carried out. The caller is told and goes on.
 
-use roced_shared::ids::{Qpn, Srqn};
+use roced_types::{Qpn, Srqn};
 use thiserror::Error;
 
 use crate::counters::named_counters;
@@ -89,52 +88,6 @@ pub enum Disposition {
     Held,
     /// It did nothing, for this reason.
     Dropped(DropReason),
-}
-
-/// What a client did that no client may do. Its session ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum ClientFault {
-    /// A ring index that cannot be true.
-    #[error("a ring index of queue pair {0} cannot be true")]
-    RingCorrupt(Qpn),
-    /// An opcode byte that names no operation.
-    #[error("work request opcode {0} is unknown")]
-    UnknownOpcode(u8),
-    /// Flag bits that do not exist.
-    #[error("work request flags 0x{0:02x} are unknown")]
-    UnknownFlags(u8),
-    /// More scatter/gather entries than the queue pair has.
-    #[error("{asked} scatter/gather entries where the queue pair has {limit}")]
-    TooManySges {
-        /// In the work request.
-        asked: u32,
-        /// Of the queue pair.
-        limit: u32,
-    },
-    /// More inline data than the queue pair has room for, or inline data on what brings data in: a
-    /// READ, an atomic operation.
-    #[error("{asked} bytes of inline data where {limit} are allowed")]
-    InlineTooLong {
-        /// In the work request.
-        asked: u32,
-        /// Allowed here.
-        limit: u32,
-    },
-    /// A datagram for a queue pair whose number has more than 24 bits.
-    #[error("remote queue pair 0x{0:x} has more than 24 bits")]
-    RemoteQpn(u32),
-    /// As [`Self::RingCorrupt`], of a shared receive queue.
-    #[error("a ring index of {0} cannot be true")]
-    SharedRingCorrupt(Srqn),
-    /// Receive work for a queue pair that takes its own from a shared queue.
-    #[error("receive work for queue pair {0}, which has a shared receive queue")]
-    ReceiveOnShared(Qpn),
-    /// Work for a shared receive queue that is not there.
-    #[error("no {0}")]
-    NoSuchSrq(Srqn),
-    /// A bell for a queue pair that is not there.
-    #[error("no queue pair {0}")]
-    NoSuchQp(Qpn),
 }
 
 /// Why a control call cannot be carried out.

@@ -12,10 +12,7 @@
 
 use alloc::{boxed::Box, collections::VecDeque};
 
-use roced_shared::{
-    abi::{layout::QpSizes, wqe::Sge},
-    ids::{Pdn, Srqn},
-};
+use roced_types::{Pdn, QpSizes, Sge, Srqn};
 
 use crate::{qp::RecvQueue, reject::Reject, table::Table, work::RecvWork};
 

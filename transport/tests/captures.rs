@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use model::{bth_at, cut, cut_mut, fix_icrc, fix_ipv4_checksum, headers_of, ip_at};
 use roced_captures::{CapturedFrame, directory, files, frames, frames_of, log_of};
-use roced_shared::ids::Qpn;
 use roced_transport::{
     io::{Egress, FrameMut},
     partition::Pkey,
@@ -17,6 +16,7 @@ use roced_transport::{
         parse, udp_source_port,
     },
 };
+use roced_types::Qpn;
 
 const FRAMES: usize = 976;
 const IPV6_FRAMES: usize = 61;

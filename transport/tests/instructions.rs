@@ -20,19 +20,13 @@ use nix::{
     },
     unistd::Pid,
 };
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, attribute, state},
-        layout::QpSizes,
-    },
-    ids::{Cqn, EndpointId, Pdn, Qpn},
-};
 use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     partition::Partitions,
     qp::{Qp, QpConfig, ServiceType},
     recovery::RecoveryConfig,
 };
+use roced_types::{Cqn, EndpointId, Pdn, QpAttributes, QpSizes, Qpn, attribute, state};
 
 const FEW: u32 = 100;
 const MANY: u32 = 10_000;

@@ -6,13 +6,13 @@ mod model;
 use std::net::Ipv4Addr;
 
 use model::{bth_at, cut, fix_icrc, fix_ipv4_checksum, frames::Recipe, ip_at, udp_at};
-use roced_shared::ids::Qpn;
 use roced_transport::{
     io::Egress,
     psn::Psn,
     reject::DropReason::{self, BadIcrc, BadIpChecksum, BadLength, BadVersion, NotRoce, UnknownOpcode},
     wire::{Aeth, Bth, Headers, Opcode, PathSpec, Roce, Syndrome, Vlan, dest_qpn, opcode, parse},
 };
+use roced_types::Qpn;
 
 fn take(pieces: &[&[u8]]) -> Result<(), DropReason> {
     parse(pieces)?.check_integrity()

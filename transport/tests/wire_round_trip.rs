@@ -8,7 +8,6 @@ use model::{
     headers_of, ip_at, ip_end, is_v1, udp_at,
 };
 use proptest::{prelude::*, sample::Index};
-use roced_shared::ids::Qpn;
 use roced_transport::{
     io::{Abort, Egress, FrameMut},
     mr::MrKey,
@@ -19,6 +18,7 @@ use roced_transport::{
         opcode, pad_bytes, parse, udp_source_port,
     },
 };
+use roced_types::Qpn;
 
 /// One to three places in `from..=to`, ascending, perhaps the same.
 fn places(cuts: &[Index], from: usize, to: usize) -> Vec<usize> {

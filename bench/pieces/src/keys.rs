@@ -2,11 +2,8 @@
 
 use std::hint::black_box;
 
-use roced_shared::{
-    abi::control::access,
-    ids::{MemoryObjectId, Pdn, Qpn},
-};
 use roced_transport::mr::{Mr, MrKey, MrTable, Right, Scope};
+use roced_types::{MemoryObjectId, Pdn, Qpn, access};
 
 use crate::TIMES;
 

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64},
 };
 
-use roced_shared::abi::ring::{Consumer, Producer, RingMemory, RingShape};
+use roced_abi::ring::{Consumer, Producer, RingMemory, RingShape};
 use roced_transport::{clock::Nanos, timers::Timers};
 
 use crate::TIMES;

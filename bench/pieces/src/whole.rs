@@ -2,8 +2,8 @@
 
 use std::hint::black_box;
 
-use roced_shared::abi::wqe::SendOp;
 use roced_transport::clock::Nanos;
+use roced_types::SendOp;
 
 use crate::engine::Pair;
 

@@ -2,12 +2,12 @@
 
 use std::hint::black_box;
 
-use roced_shared::ids::Qpn;
 use roced_transport::{
     io::{FrameMut, Segments},
     psn::Psn,
     wire::{Aeth, Bth, Headers, Path, Syndrome, dest_qpn, opcode, parse},
 };
+use roced_types::Qpn;
 
 use crate::{
     TIMES,

@@ -4,8 +4,8 @@
 use std::net::Ipv4Addr;
 
 use roced::xdp::NicQueue;
-use roced_shared::steer::ROCE_UDP_PORT;
 use roced_transport::io::{Egress, EmitError, Segments, Wire as _};
+use roced_types::ROCE_UDP_PORT;
 
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;

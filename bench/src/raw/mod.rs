@@ -21,7 +21,7 @@ use roced::{
     config::{DeviceConfig, XdpMode},
     xdp::{NicQueue, NicQueueConfig, ThreadedNapi, XdpProgram},
 };
-use roced_shared::steer::ROCE_V2;
+use roced_steering::ROCE_V2;
 
 use self::frame::FrameTemplate;
 use crate::{

@@ -46,8 +46,7 @@ use nix::{
     },
     unistd::ftruncate,
 };
-
-use roced_shared::abi::control::origin;
+use roced_abi::control::origin;
 
 pub use self::pace::ExchangeCost;
 use self::{

@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, atomic::AtomicU32};
 
-use roced_shared::abi::{
-    control::{CreateQp, CreateQpRequest, DestroyQp, Handle, state},
-    layout::{QpLayout, QpSizes},
+use roced_abi::{
+    control::{CreateQp, CreateQpRequest, DestroyQp, Handle},
+    layout::QpLayout,
 };
+use roced_types::{QpSizes, state};
 
 use super::QueuePair;
 use crate::{

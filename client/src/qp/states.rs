@@ -6,9 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use roced_shared::abi::control::{
-    AttachMulticast, DetachMulticast, ModifyQp, ModifyQpRequest, MulticastRequest, QpAttributes, attribute, state,
-};
+use roced_abi::control::{AttachMulticast, DetachMulticast, ModifyQp, ModifyQpRequest, MulticastRequest};
+use roced_types::{QpAttributes, attribute, state};
 
 use super::QueuePair;
 use crate::{

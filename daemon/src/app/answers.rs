@@ -2,14 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use roced_shared::{
-    ids::{DeviceId, WorkerId},
-    report::{
-        DeviceReport, GidReport, Problem, QpsReport, Question, QueueReport, SessionReport, StatusReport, WorkerReport,
-    },
-    steer::Verdict,
+use roced_report::{
+    DeviceReport, GidReport, Problem, QpsReport, Question, QueueReport, SessionReport, StatusReport, WorkerReport,
 };
+use roced_steering::Verdict;
 use roced_transport::wire::largest_path_mtu;
+use roced_types::{DeviceId, WorkerId};
 use serde::Serialize;
 
 use super::{
@@ -113,7 +111,7 @@ impl Asked<'_> {
         }
     }
 
-    fn counters(&mut self) -> Result<roced_shared::report::CountersReport, Problem> {
+    fn counters(&mut self) -> Result<roced_report::CountersReport, Problem> {
         let snapshots = self.snapshots()?;
         let mut devices = Vec::new();
         for device in self.devices {

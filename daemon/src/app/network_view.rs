@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, io, net::IpAddr};
 
 use anyhow::{Context as _, ensure};
 use nix::errno::Errno;
-use roced_shared::{ids::DeviceId, steer};
+use roced_types::DeviceId;
 use tracing::warn;
 
 use super::start::ServedDevice;
@@ -48,15 +48,15 @@ impl NetworkView<'_> {
         let gids: BTreeSet<IpAddr> = self.net.device(device).gids.entries().map(|(_, gid)| gid.address).collect();
         // What groups there are is a matter of limits, so that this cannot be a client's doing.
         ensure!(
-            gids.len() as u32 <= steer::GIDS_MAX,
+            gids.len() as u32 <= roced_steering::GIDS_MAX,
             "device {} has more than {} addresses: take some off its interface",
             served.config.name,
-            steer::GIDS_MAX
+            roced_steering::GIDS_MAX
         );
         let addresses: Vec<IpAddr> = gids.iter().copied().chain(self.net.groups(device)).collect();
         let roce = match served.config.roce {
-            RoceVersions::V2 => steer::ROCE_V2,
-            RoceVersions::Both => steer::ROCE_V1 | steer::ROCE_V2,
+            RoceVersions::V2 => roced_steering::ROCE_V2,
+            RoceVersions::Both => roced_steering::ROCE_V1 | roced_steering::ROCE_V2,
         };
         served.program.set_addresses(&addresses, roce).with_context(|| format!("device {}", served.config.name))
     }

@@ -2,12 +2,10 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use roced_shared::{
-    ids::WorkerId,
-    report::{CountersReport, QpReport},
-    steer::{Verdict, key_address},
-};
+use roced_report::{CountersReport, QpReport};
+use roced_steering::Verdict;
 use roced_transport::{counters::QpCounters, reject::DropCounters};
+use roced_types::{WorkerId, address_of};
 
 use crate::worker::metrics::{QpSnapshot, WorkerSnapshot};
 
@@ -66,7 +64,7 @@ pub(super) fn queue_pair(qp: &QpSnapshot, device: &str, pid: i32, worker: Worker
 
 /// A GID as the address it stands for.
 pub(super) fn address_text(gid: [u8; 16]) -> String {
-    let address: IpAddr = key_address(gid);
+    let address: IpAddr = address_of(gid);
     address.to_string()
 }
 
@@ -81,8 +79,8 @@ fn named(counters: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<String
 
 #[cfg(test)]
 mod tests {
-    use roced_shared::ids::{DeviceId, EndpointId, Qpn, SessionId};
     use roced_transport::{counters::QpCount, reject::DropReason};
+    use roced_types::{DeviceId, EndpointId, Qpn, SessionId};
 
     use super::*;
     use crate::worker::metrics::{EndpointSnapshot, QueueSnapshot};
@@ -135,7 +133,7 @@ mod tests {
         };
         let report = queue_pair(&qp, "roce0", 17, WorkerId(1));
         assert_eq!((report.peer.as_str(), report.path.as_str(), report.pid), ("", "", 17));
-        qp = QpSnapshot { path_mtu_bytes: 1024, peer: roced_shared::steer::address_key([10, 0, 0, 2].into()), ..qp };
+        qp = QpSnapshot { path_mtu_bytes: 1024, peer: roced_types::gid_of([10, 0, 0, 2].into()), ..qp };
         let report = queue_pair(&qp, "roce0", 17, WorkerId(1));
         assert_eq!((report.peer.as_str(), report.path.as_str()), ("10.0.0.2", "resolving"));
         assert_eq!(mac_text([2, 0, 0, 0, 0xab, 1]), "02:00:00:00:ab:01");

@@ -3,7 +3,7 @@
 //! While it waits nothing can be done: what its session has lies with that worker. So they are
 //! remembered, and named when all workers turn.
 
-use roced_shared::ids::{SessionId, WorkerId};
+use roced_types::{SessionId, WorkerId};
 
 /// Who is to be blamed.
 #[derive(Debug, Default)]

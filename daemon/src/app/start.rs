@@ -9,7 +9,6 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use caps::{CapSet, Capability};
-use roced_shared::ids::{DeviceId, WorkerId};
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
@@ -17,6 +16,7 @@ use roced_transport::{
     recovery::{Recovery, RecoveryConfig},
     wire::largest_path_mtu,
 };
+use roced_types::{DeviceId, WorkerId};
 use tracing::{info, warn};
 
 use crate::{

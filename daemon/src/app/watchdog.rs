@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use roced_shared::ids::WorkerId;
+use roced_types::WorkerId;
 
 /// How often to look.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);

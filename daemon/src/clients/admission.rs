@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use roced_shared::ids::SessionId;
+use roced_types::SessionId;
 use tracing::{debug, warn};
 
 use super::{

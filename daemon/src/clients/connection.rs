@@ -9,7 +9,7 @@ use nix::{
     errno::Errno,
     sys::socket::{ControlMessage, MsgFlags, sendmsg},
 };
-use roced_shared::abi::control::{Call, MAGIC, MESSAGE_BYTES, MapMemory, Message};
+use roced_abi::control::{Call, MAGIC, MESSAGE_BYTES, MapMemory, Message};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::memory::descriptor::{self, Descriptor, Incoming};

@@ -14,15 +14,13 @@ mod srq;
 
 use std::{collections::BTreeMap, os::fd::OwnedFd};
 
-use roced_shared::{
-    abi::control::{
-        AllocMemory, AllocMw, AllocPd, AttachMulticast, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq,
-        DeallocMw, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, DetachMulticast,
-        FreeMemory, Hello, ListDevice, MapMemory, Message, ModifyQp, ModifySrq, OpenDevice, QueryDevice, QueryGid,
-        QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr, ResizeCq,
-    },
-    ids::{Cqn, DeviceId, SessionId, WorkerId},
+use roced_abi::control::{
+    AllocMemory, AllocMw, AllocPd, AttachMulticast, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq,
+    DeallocMw, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, DetachMulticast,
+    FreeMemory, Hello, ListDevice, MapMemory, Message, ModifyQp, ModifySrq, OpenDevice, QueryDevice, QueryGid,
+    QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr, ResizeCq,
 };
+use roced_types::{Cqn, DeviceId, SessionId, WorkerId};
 use tracing::error;
 
 pub use self::device::DeviceSetup;
@@ -33,7 +31,6 @@ use super::{
     refused::Refused,
     session::{Session, SessionObjects, SessionStage},
 };
-use crate::numbers::Numbers;
 use crate::{
     config::Limits,
     memory::{
@@ -42,6 +39,7 @@ use crate::{
         quota::{Quota, Room},
     },
     net::FollowId,
+    numbers::Numbers,
     worker::{
         command::{self, Answer, Command},
         endpoints::EndpointLocation,

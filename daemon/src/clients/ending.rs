@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use roced_shared::ids::SessionId;
+use roced_types::SessionId;
 
 use super::{
     control::{CallHandler, Registry},

@@ -2,8 +2,8 @@
 
 use std::{io, net::IpAddr};
 
-use roced_shared::ids::{DeviceId, WorkerId};
 use roced_transport::wire::path::largest_path_mtu;
+use roced_types::{DeviceId, WorkerId};
 
 use crate::{
     net::{FollowId, GidTableEntry, NextHop, NoRoute},

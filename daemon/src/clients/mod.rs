@@ -34,11 +34,9 @@ use nix::{
     errno::Errno,
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
 };
-use roced_shared::{
-    abi::control::{EVENT, Event, Message, call_name, event},
-    ids::{DeviceId, Qpn, SessionId},
-    report::{MemoryReport, SessionReport},
-};
+use roced_abi::control::{EVENT, Event, Message, call_name};
+use roced_report::{MemoryReport, SessionReport};
+use roced_types::{DeviceId, Qpn, SessionId, event};
 use tracing::{debug, info, warn};
 
 pub use self::control::DeviceSetup;
@@ -51,9 +49,9 @@ use self::{
     path::Follower,
     session::{Session, SessionObjects, SessionStage},
 };
-use crate::log_limiter::LogLimiter;
 use crate::{
     config::Limits,
+    log_limiter::LogLimiter,
     memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus},
     net::{FollowId, NetworkChange, NextHop},
     worker::events::WorkerEvent,

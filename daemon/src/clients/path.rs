@@ -2,11 +2,7 @@
 
 use std::net::IpAddr;
 
-use roced_shared::{
-    abi::control::{QpAttributes, Refusal, attribute},
-    ids::{DeviceId, Qpn},
-    steer::{address_key, key_address},
-};
+use roced_abi::control::Refusal;
 use roced_transport::{
     io::Egress,
     qp::PathState,
@@ -15,6 +11,7 @@ use roced_transport::{
         path::{Path, PathSpec, Vlan, largest_path_mtu, udp_source_port},
     },
 };
+use roced_types::{DeviceId, QpAttributes, Qpn, address_of, attribute, gid_of};
 
 use super::{environment::DevicePort, refused::Refused};
 use crate::net::{FollowId, GidTableEntry, NextHop, RoceVersion};
@@ -115,7 +112,7 @@ impl Wish {
         source: &GidTableEntry,
         life: Option<LifePort>,
     ) -> Result<Self, Refused> {
-        let destination = key_address(attributes.dgid);
+        let destination = address_of(attributes.dgid);
         let wrong = |value: u32| Refused::argument(attribute::AV.into(), value);
         let byte = |value: u32| u8::try_from(value).map_err(|_| wrong(value));
         if destination.is_unspecified() || destination.is_ipv4() != source.address.is_ipv4() {
@@ -213,8 +210,8 @@ impl Wish {
             source_mac,
             dest_mac,
             vlan: vlan.map(|id| Vlan { id, priority: self.service_level, rx_stripped: port.strips_vlan_tags }),
-            source: address_key(self.source.address),
-            destination: address_key(self.destination),
+            source: gid_of(self.source.address),
+            destination: gid_of(self.destination),
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
             flow_label: self.flow_label,
@@ -268,7 +265,7 @@ mod tests {
     }
 
     fn attributes(peer: &str) -> QpAttributes {
-        let dgid = address_key(peer.parse().expect("an address"));
+        let dgid = gid_of(peer.parse().expect("an address"));
         QpAttributes { dgid, dest_qpn: 5, ..QpAttributes::default() }
     }
 

@@ -1,7 +1,7 @@
 //! Why a call is refused, as the client is told.
 
 use nix::errno::Errno;
-use roced_shared::abi::control::{Refusal, limit};
+use roced_abi::control::{Refusal, limit};
 use roced_transport::reject::Reject;
 
 use crate::{

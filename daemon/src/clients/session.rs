@@ -6,21 +6,24 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use roced_shared::ids::{Cqn, DeviceId, MemoryObjectId, Pdn, Qpn, SessionId, WorkerId};
 use roced_transport::{
     mr::{Mr, MrKey},
     qp::ServiceType,
     srq::SrqConfig,
 };
+use roced_types::{Cqn, DeviceId, MemoryObjectId, Pdn, Qpn, SessionId, WorkerId};
 
 use super::{
     connection::Connection,
     path::{LifePort, Way},
     refused::Refused,
 };
-use crate::memory::{backing::Backing, proxied::CopyThread, queues::CqChannel, quota::Room};
-use crate::numbers::DoorbellBoard;
-use crate::{config::ClientLimits, net::GidTableEntry};
+use crate::{
+    config::ClientLimits,
+    memory::{backing::Backing, proxied::CopyThread, queues::CqChannel, quota::Room},
+    net::GidTableEntry,
+    numbers::DoorbellBoard,
+};
 
 /// A connected client.
 #[derive(Debug)]
@@ -77,7 +80,7 @@ pub(crate) struct PdObject {
     pub(crate) users: u32,
 }
 
-/// Memory of [`roced_shared::abi::control::AllocMemory`].
+/// Memory of [`roced_abi::control::AllocMemory`].
 #[derive(Debug)]
 pub(crate) struct MemoryObject {
     pub(crate) region: MemoryObjectId,

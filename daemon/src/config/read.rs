@@ -5,13 +5,11 @@ use std::{
     path::PathBuf,
 };
 
-use roced_shared::{
-    abi::DEFAULT_SOCKET,
-    ids::{EndpointId, Qpn},
-    report::DEFAULT_ADMIN_SOCKET,
-    steer::{self, QUEUES_MAX},
-};
+use roced_abi::DEFAULT_SOCKET;
+use roced_report::DEFAULT_ADMIN_SOCKET;
+use roced_steering::{self, QUEUES_MAX};
 use roced_transport::partition::{Partitions, Pkey};
+use roced_types::{EndpointId, Qpn};
 
 use super::{
     AdminConfig, ClientLimits, Config, Control, DeviceConfig, DeviceLimits, Limits, Log, NetConfig, QueueOwner, Queues,
@@ -105,7 +103,7 @@ fn client_limits(section: &ConfigSection<'_, '_>, default: &ClientLimits) -> Cli
         cqs: section.number("cqs", "completion queues", default.cqs, 1..=Qpn::INDEX_COUNT),
         channels: section.number("channels", "channels", default.channels, 1..=65_536),
         ahs: section.number("ahs", "address handles", default.ahs, 1..=1_048_576),
-        attachments: section.number("attachments", "attachments", default.attachments, 1..=steer::GROUPS_MAX),
+        attachments: section.number("attachments", "attachments", default.attachments, 1..=roced_steering::GROUPS_MAX),
         mrs: section.number("mrs", "memory regions", default.mrs, 1..=1_048_576),
         pds: section.number("pds", "protection domains", default.pds, 1..=65_536),
         srqs: section.number("srqs", "shared receive queues", default.srqs, 1..=65_536),
@@ -118,7 +116,7 @@ fn device_limits(section: &ConfigSection<'_, '_>, default: &DeviceLimits) -> Dev
         qps: section.number("qps", "queue pairs", default.qps, 1..=QPS_MAX),
         ahs: section.number("ahs", "address handles", default.ahs, 1..=1_048_576),
         // Each may be another group, and each group has its place in the XDP program's map.
-        attachments: section.number("attachments", "attachments", default.attachments, 1..=steer::GROUPS_MAX),
+        attachments: section.number("attachments", "attachments", default.attachments, 1..=roced_steering::GROUPS_MAX),
         mrs: section.number("mrs", "memory regions", default.mrs, 1..=1_048_576),
         srqs: section.number("srqs", "shared receive queues", default.srqs, 1..=65_536),
     }

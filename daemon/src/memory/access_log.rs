@@ -13,7 +13,7 @@ use std::{
 };
 
 use nix::unistd::gettid;
-use roced_shared::ids::{SessionId, WorkerId};
+use roced_types::{SessionId, WorkerId};
 
 use crate::config::WORKERS_MAX;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use roced_shared::abi::control::access;
 use roced_transport::io::{AtomicOperation, MemoryFault};
+use roced_types::access;
 
 use super::{
     client_memory::{ClientMemory, MemoryKind},

@@ -13,8 +13,8 @@ use nix::{
     errno::Errno,
     sys::{mman::ProtFlags, stat::fstat},
 };
-use roced_shared::ids::SessionId;
 use roced_transport::io::AtomicOperation;
+use roced_types::SessionId;
 
 use super::{
     access_log::touch,

@@ -26,21 +26,16 @@ use nix::{
         socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, setsockopt, socketpair, sockopt},
     },
 };
-use roced_shared::{
-    abi::{
-        arm,
-        control::ChannelEvent,
-        cqe::{Cqe, Status, cqe_flags},
-        doorbell::{DOORBELL_PAGE_BYTES, MappedDoorbells, WORKER_STATE_BYTES, WorkerState},
-        layout::{
-            CqLayout, QpLayout, QpSizes, SrqLayout, doorbell_page_offset, session_bytes, state_bytes,
-            worker_state_offset,
-        },
-        ring::{Consumer, MappedRing, Producer, RingShape},
-    },
-    ids::{Cqn, Qpn, SessionId, Srqn},
+use roced_abi::{
+    arm,
+    control::ChannelEvent,
+    cqe::Cqe,
+    doorbell::{DOORBELL_PAGE_BYTES, MappedDoorbells, WORKER_STATE_BYTES, WorkerState},
+    layout::{CqLayout, QpLayout, SrqLayout, doorbell_page_offset, session_bytes, state_bytes, worker_state_offset},
+    ring::{Consumer, MappedRing, Producer, RingShape},
 };
 use roced_transport::io::CqOverrun;
+use roced_types::{Cqn, QpSizes, Qpn, SessionId, Srqn, Status, completion_flags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
@@ -194,7 +189,8 @@ impl CqRing {
             return Err(CqOverrun);
         }
         self.unpublished = true;
-        self.solicited |= completion.flags & cqe_flags::SOLICITED != 0 || completion.status != Status::Success as u8;
+        self.solicited |=
+            completion.flags & completion_flags::SOLICITED != 0 || completion.status != Status::Success as u8;
         Ok(())
     }
 
@@ -389,7 +385,7 @@ fn ring_at(mapping: &Arc<Mapping>, offset: usize, shape: RingShape) -> MappedRin
 #[cfg(test)]
 mod tests {
     use nix::sys::socket::recv;
-    use roced_shared::abi::{arm::CompletionRequest, layout::armed};
+    use roced_abi::{arm::CompletionRequest, layout::armed};
 
     use super::*;
 
@@ -441,7 +437,7 @@ mod tests {
         complete(cq_ring, 0).expect("room");
         cq_ring.publish();
         assert_eq!(received(&theirs), None);
-        complete(cq_ring, cqe_flags::SOLICITED).expect("room");
+        complete(cq_ring, completion_flags::SOLICITED).expect("room");
         cq_ring.publish();
         assert_eq!(received(&theirs), Some(CQN.0));
 
@@ -500,7 +496,7 @@ mod tests {
 
     #[test]
     fn each_worker_has_its_own_doorbells_and_wake() {
-        use roced_shared::abi::doorbell::{any_doorbell, drain_doorbells, ring_doorbell};
+        use roced_abi::doorbell::{any_doorbell, drain_doorbells, ring_doorbell};
         let (halves, _memfd, wakes) = new_session(SessionId(1), 3, Room::default()).expect("small");
         assert_eq!((halves.len(), wakes.len()), (3, 3));
         ring_doorbell(&halves[1].doorbells, 4095);

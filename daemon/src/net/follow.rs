@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use roced_shared::ids::DeviceId;
+use roced_types::DeviceId;
 
 use super::{gid::GidTableEntry, route::Hop};
 

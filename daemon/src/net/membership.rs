@@ -9,7 +9,7 @@ use std::{
 };
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-use roced_shared::ids::DeviceId;
+use roced_types::DeviceId;
 
 use super::GidTableEntry;
 

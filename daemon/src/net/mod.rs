@@ -32,7 +32,7 @@ use netlink_packet_route::{
     RouteNetlinkMessage, address::AddressMessage, link::LinkMessage, neighbour::NeighbourMessage,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
-use roced_shared::ids::DeviceId;
+use roced_types::DeviceId;
 use thiserror::Error;
 use tracing::{debug, info, warn};
 

@@ -3,10 +3,6 @@
 //! Whatever a command carries was made by the control thread and comes back to it: in the answer of
 //! the command that ends it, or at once when the worker cannot take it.
 
-use roced_shared::{
-    abi::control::QpAttributes,
-    ids::{Cqn, DeviceId, MemoryObjectId, Qpn, SessionId, Srqn},
-};
 use roced_transport::{
     ah::AhEntry,
     counters::QpCounters,
@@ -15,6 +11,7 @@ use roced_transport::{
     reject::Reject,
     srq::Srq,
 };
+use roced_types::{Cqn, DeviceId, MemoryObjectId, QpAttributes, Qpn, SessionId, Srqn};
 use thiserror::Error;
 
 use super::{mailbox, metrics::WorkerSnapshot};

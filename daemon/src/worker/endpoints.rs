@@ -1,7 +1,7 @@
 //! Which worker runs which endpoint of which device. Made once at start-up, the same for every
 //! thread.
 
-use roced_shared::ids::{DeviceId, EndpointId, Qpn, WorkerId};
+use roced_types::{DeviceId, EndpointId, Qpn, WorkerId};
 
 /// Where an endpoint lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

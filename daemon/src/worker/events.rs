@@ -12,8 +12,10 @@ use std::{
 
 use crossbeam::queue::ArrayQueue;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use roced_shared::ids::SessionId;
-use roced_transport::{qp::KeyChange, reject::ClientFault};
+use roced_transport::qp::KeyChange;
+use roced_types::SessionId;
+
+use crate::worker::client_fault::ClientFault;
 
 /// Events that wait at a time. The control thread empties the queue within microseconds unless it
 /// is stuck; a guess.

@@ -3,10 +3,6 @@
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
-use roced_shared::{
-    abi::control::QpAttributes,
-    ids::{DeviceId, Qpn, SessionId, Srqn},
-};
 use roced_transport::{
     endpoint::Endpoint,
     mr::MrKey,
@@ -14,6 +10,7 @@ use roced_transport::{
     reject::Reject,
     srq::Srq,
 };
+use roced_types::{DeviceId, QpAttributes, Qpn, SessionId, Srqn};
 
 use super::{
     command::{Answer, Command, CommandRefused},

@@ -20,8 +20,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use crossbeam::queue::ArrayQueue;
-use roced_shared::{abi::SGE_MAX, ids::DeviceId};
 use roced_transport::io::{Abort, BorrowedPayload, EmitError, FrameMut, Segments};
+use roced_types::{DeviceId, SGE_MAX};
 
 use super::wake::Waker;
 

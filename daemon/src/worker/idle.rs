@@ -26,7 +26,7 @@ use nix::{
         time::TimeSpec,
     },
 };
-use roced_shared::abi::doorbell::{WorkerState, announce_awake, announce_sleep};
+use roced_abi::doorbell::{WorkerState, announce_awake, announce_sleep};
 use roced_transport::clock::Nanos;
 
 use super::wake::Waker;

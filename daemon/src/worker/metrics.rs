@@ -4,8 +4,8 @@
 //! A snapshot is filled on command, at most [`QPS_A_SNAPSHOT`] queue pairs at a time, and without
 //! allocating: what does not fit the room that the control thread made is fetched by the next one.
 
-use roced_shared::ids::{DeviceId, EndpointId, Qpn, SessionId};
 use roced_transport::{counters::QpCounters, reject::DropCounters};
+use roced_types::{DeviceId, EndpointId, Qpn, SessionId};
 
 use super::handoff::HandoffCounters;
 

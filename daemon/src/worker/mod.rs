@@ -12,6 +12,8 @@
 //! A worker shares nothing that is written on the data path but the bounded queues drawn here.
 //! Objects are made and freed by the control thread; a worker only moves them.
 
+mod abi;
+pub mod client_fault;
 pub mod command;
 pub mod delayed_ack;
 pub mod endpoints;

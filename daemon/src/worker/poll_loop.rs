@@ -22,19 +22,17 @@ use std::{
 };
 
 use nix::time::{ClockId, clock_gettime};
-use roced_shared::{
-    abi::{control::event, doorbell::WorkerState},
-    ids::{EndpointId, Qpn, SessionId, WorkerId},
-};
+use roced_abi::doorbell::WorkerState;
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, Transmitted},
     io::Segments,
-    reject::ClientFault,
     wire::frame::{dest_qpn, destination},
 };
+use roced_types::{EndpointId, Qpn, SessionId, WorkerId, event};
 
 use super::{
+    client_fault::ClientFault,
     command::Inbox,
     delayed_ack::DelayedAck,
     endpoints::{EndpointLocation, Endpoints},

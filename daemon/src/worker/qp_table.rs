@@ -8,21 +8,18 @@
 //! A client that breaks the rules is muted: its bells and rings are not looked at any more, until
 //! the control thread has taken its queue pairs and its session away.
 
-use roced_shared::{
-    abi::{
-        doorbell::{DOORBELLS, any_doorbell, drain_doorbells},
-        layout::{QpLayout, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX, SrqLayout},
-    },
-    ids::{Qpn, SessionId},
+use roced_abi::{
+    doorbell::{DOORBELLS, any_doorbell, drain_doorbells},
+    layout::{QpLayout, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX, SrqLayout},
 };
-use roced_transport::{
-    endpoint::Endpoint,
-    reject::ClientFault,
-    table::Table,
-    work::{RecvSlot, RecvWork, SendSlot, SendWork},
-};
+use roced_transport::{endpoint::Endpoint, table::Table};
+use roced_types::{Qpn, SessionId};
 
-use super::ready::ReadyList;
+use super::{
+    abi::{RecvSlot, SendSlot, check_recv, check_send},
+    client_fault::ClientFault,
+    ready::ReadyList,
+};
 use crate::memory::{
     access_log::touch,
     queues::{QpRings, SrqRing, WorkerSession},
@@ -371,7 +368,7 @@ fn drain_sends(qp: &mut QpEntry, endpoint: &mut Endpoint, slot: &mut SendSlot) -
     let quota = endpoint.send_room(*qpn).min(QUANTUM);
     let mut taken = 0;
     while taken < quota && send.pop(&mut slot[..qp.send_words]).map_err(corrupt)? {
-        endpoint.post_send(*qpn, &SendWork::check(slot, sizes)?)?;
+        endpoint.post_send(*qpn, &check_send(slot, sizes)?).map_err(|_| ClientFault::NoSuchQp(*qpn))?;
         taken += 1;
     }
     send.release();
@@ -390,7 +387,7 @@ fn drain_recvs(qp: &mut QpEntry, endpoint: &mut Endpoint, slot: &mut RecvSlot) -
     let quota = endpoint.recv_room(*qpn).min(QUANTUM);
     let mut taken = 0;
     while taken < quota && recv.pop(&mut slot[..qp.recv_words]).map_err(corrupt)? {
-        endpoint.post_recv(*qpn, &RecvWork::check(slot, sizes)?)?;
+        endpoint.post_recv(*qpn, &check_recv(slot, sizes)?).map_err(|_| ClientFault::NoSuchQp(*qpn))?;
         taken += 1;
     }
     recv.release();
@@ -406,7 +403,7 @@ fn drain_shared(srq: &mut SrqEntry, endpoint: &mut Endpoint, slot: &mut RecvSlot
     let quota = endpoint.srq_room(*srqn).min(SHARED_QUANTUM);
     let mut taken = 0;
     while taken < quota && recv.pop(&mut slot[..srq.words]).map_err(corrupt)? {
-        endpoint.post_srq_recv(*srqn, &RecvWork::check(slot, sizes)?)?;
+        endpoint.post_srq_recv(*srqn, &check_recv(slot, sizes)?).map_err(|_| ClientFault::NoSuchSrq(*srqn))?;
         taken += 1;
     }
     recv.release();

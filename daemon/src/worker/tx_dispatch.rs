@@ -1,11 +1,11 @@
 //! The way out of an endpoint: its device's NIC queues, or hand-over to another endpoint of this
 //! daemon.
 
-use roced_shared::ids::DeviceId;
 use roced_transport::{
     io::{Abort, Egress, EmitError, FrameMut, Wire},
     wire::frame::dest_qpn,
 };
+use roced_types::DeviceId;
 
 use super::{endpoints::Endpoints, handoff::Handoff};
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use roced_shared::abi::doorbell::{announce_awake, announce_sleep, must_wake};
+use roced_abi::doorbell::{announce_awake, announce_sleep, must_wake};
 
 /// One worker's alarm clock, shared by all threads of the daemon. Clients have eventfds of their
 /// own.

@@ -1,16 +1,13 @@
 //! What of clients a worker holds: memory that regions lie in, and its lanes of completion queues.
 //! It is the worker's [`App`].
 
-use roced_shared::{
-    abi::cqe::Cqe,
-    ids::{Cqn, MemoryObjectId},
-};
 use roced_transport::{
-    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
+    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault, WorkCompletion},
     mr::MemSpan,
 };
+use roced_types::{Cqn, MemoryObjectId};
 
-use super::table::IdTable;
+use super::{abi::cqe, table::IdTable};
 use crate::memory::{
     backing::Backing,
     poll_id::PollId,
@@ -187,9 +184,9 @@ impl App for WorkerMemory {
         self.regions.get(at.region().0).ok_or(MemoryFault)?.atomic(at.offset(), operation)
     }
 
-    fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {
+    fn complete(&mut self, cqn: Cqn, completion: &WorkCompletion) -> Result<(), CqOverrun> {
         let cq_ring = self.cq_rings.get_mut(cqn.0).ok_or(CqOverrun)?;
-        cq_ring.cq_ring.push(completion)?;
+        cq_ring.cq_ring.push(&cqe(completion))?;
         if !cq_ring.touched {
             cq_ring.touched = true;
             self.touched.push(cqn);

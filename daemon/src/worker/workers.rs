@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use roced_shared::ids::{DeviceId, Qpn, WorkerId};
+use roced_types::{DeviceId, Qpn, WorkerId};
 
 use super::{
     command::{Answer, Command, Mailbox},

@@ -18,7 +18,7 @@ use aya::{
     programs::{Xdp, XdpMode as Attach, links::FdLink, xdp::XdpLinkId},
 };
 use caps::Capability;
-use roced_shared::steer::{self, AddressKey, Verdict};
+use roced_steering::{self, AddressKey, Verdict};
 use tracing::{info, warn};
 
 use super::{
@@ -87,7 +87,7 @@ impl XdpProgram {
     pub fn attach(interface: &str, mode: XdpMode) -> Result<Self, XdpError> {
         let mut ebpf = EbpfLoader::new().btf(None).load(roced_ebpf::OBJECT).map_err(load_error)?;
         let program: &mut Xdp = ebpf
-            .program_mut(steer::PROGRAM)
+            .program_mut(roced_steering::PROGRAM)
             .expect("the object has the program: tests/xdp")
             .try_into()
             .expect("it is an XDP program: tests/xdp");
@@ -97,12 +97,12 @@ impl XdpProgram {
             _link: link,
             interface: interface.into(),
             mode,
-            sockets: XskMap::try_from(take_map(&mut ebpf, steer::MAP_SOCKETS))
-                .map_err(map_error(steer::MAP_SOCKETS))?,
-            addresses: HashMap::try_from(take_map(&mut ebpf, steer::MAP_ADDRESSES))
-                .map_err(map_error(steer::MAP_ADDRESSES))?,
-            verdicts: PerCpuArray::try_from(take_map(&mut ebpf, steer::MAP_VERDICTS))
-                .map_err(map_error(steer::MAP_VERDICTS))?,
+            sockets: XskMap::try_from(take_map(&mut ebpf, roced_steering::MAP_SOCKETS))
+                .map_err(map_error(roced_steering::MAP_SOCKETS))?,
+            addresses: HashMap::try_from(take_map(&mut ebpf, roced_steering::MAP_ADDRESSES))
+                .map_err(map_error(roced_steering::MAP_ADDRESSES))?,
+            verdicts: PerCpuArray::try_from(take_map(&mut ebpf, roced_steering::MAP_VERDICTS))
+                .map_err(map_error(roced_steering::MAP_VERDICTS))?,
             held: BTreeSet::new(),
         };
         info!(interface, mode = mode.word(), "XDP program attached");
@@ -119,15 +119,15 @@ impl XdpProgram {
         &self.interface
     }
 
-    /// Makes `addresses` the ones whose frames of these versions of RoCE ([`steer::ROCE_V1`],
-    /// [`steer::ROCE_V2`]) are ours. What stays is not touched, so its traffic is not disturbed.
+    /// Makes `addresses` the ones whose frames of these versions of RoCE ([`roced_steering::ROCE_V1`],
+    /// [`roced_steering::ROCE_V2`]) are ours. What stays is not touched, so its traffic is not disturbed.
     ///
     /// # Errors
-    /// When the map refuses, as it does beyond [`steer::ADDRESSES_MAX`]. Then some may be set and
+    /// When the map refuses, as it does beyond [`roced_steering::ADDRESSES_MAX`]. Then some may be set and
     /// others not; a later call goes on from there.
     pub fn set_addresses(&mut self, addresses: &[IpAddr], roce: u8) -> Result<(), XdpError> {
-        let failed = map_error(steer::MAP_ADDRESSES);
-        let wanted: BTreeSet<_> = addresses.iter().copied().map(steer::address_key).collect();
+        let failed = map_error(roced_steering::MAP_ADDRESSES);
+        let wanted: BTreeSet<_> = addresses.iter().copied().map(roced_types::gid_of).collect();
         // The old ones first: they may be what the new ones need room for.
         for key in self.held.difference(&wanted).copied().collect::<Vec<_>>() {
             self.addresses.remove(&key).map_err(failed)?;
@@ -144,9 +144,9 @@ impl XdpProgram {
     /// kernel.
     ///
     /// # Errors
-    /// When the map refuses: a queue from [`steer::QUEUES_MAX`] on, or not an AF_XDP socket.
+    /// When the map refuses: a queue from [`roced_steering::QUEUES_MAX`] on, or not an AF_XDP socket.
     pub fn bind_socket(&mut self, queue: u32, socket: impl AsFd) -> Result<(), XdpError> {
-        self.sockets.set(queue, socket.as_fd().as_raw_fd(), 0).map_err(map_error(steer::MAP_SOCKETS))
+        self.sockets.set(queue, socket.as_fd().as_raw_fd(), 0).map_err(map_error(roced_steering::MAP_SOCKETS))
     }
 
     /// Frames by verdict since the program was loaded, all CPUs together, in the order of
@@ -157,7 +157,7 @@ impl XdpProgram {
     pub fn verdicts(&self) -> Result<[u64; Verdict::ALL.len()], XdpError> {
         let mut sums = [0; Verdict::ALL.len()];
         for verdict in Verdict::ALL {
-            let counts = self.verdicts.get(&(verdict as u32), 0).map_err(map_error(steer::MAP_VERDICTS))?;
+            let counts = self.verdicts.get(&(verdict as u32), 0).map_err(map_error(roced_steering::MAP_VERDICTS))?;
             sums[verdict as usize] = counts.iter().sum();
         }
         Ok(sums)

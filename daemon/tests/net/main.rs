@@ -7,7 +7,7 @@ use std::{net::IpAddr, time::Duration};
 
 use namespace::{Namespace, Watched};
 use roced::net::{FollowId, GidTableEntry, NetError, NetworkChange, NextHop};
-use roced_shared::ids::DeviceId;
+use roced_types::DeviceId;
 
 const PATIENCE: Duration = Duration::from_millis(700);
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xb];

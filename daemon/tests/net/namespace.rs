@@ -17,7 +17,7 @@ use nix::{
     unistd::geteuid,
 };
 use roced::net::{DeviceInterface, FollowId, GidTableEntry, Net, NetError, NetworkChange, NextHop};
-use roced_shared::ids::DeviceId;
+use roced_types::DeviceId;
 
 /// A network namespace, `rt-<pid>-<number>-<name>`.
 pub(crate) struct Namespace {

@@ -31,16 +31,12 @@ use roced::{
         workers::{WorkerHandle, Workers},
     },
 };
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, access, attribute, state},
-        cqe::Cqe,
-        doorbell::{MappedDoorbells, must_wake, ring_doorbell},
-        layout::{CqLayout, QpLayout, QpSizes, SrqLayout, doorbell_page_offset, session_bytes},
-        ring::{Consumer, MappedRing, Producer, RingShape},
-        wqe::{RecvWqe, SendOp, SendWqe, Sge, send_flags},
-    },
-    ids::{Cqn, DeviceId, EndpointId, MemoryObjectId, Pdn, Qpn, SessionId, Srqn, WorkerId},
+use roced_abi::{
+    cqe::Cqe,
+    doorbell::{MappedDoorbells, must_wake, ring_doorbell},
+    layout::{CqLayout, QpLayout, SrqLayout, doorbell_page_offset, session_bytes},
+    ring::{Consumer, MappedRing, Producer, RingShape},
+    wqe::{RecvWqe, SendWqe},
 };
 use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
@@ -54,6 +50,10 @@ use roced_transport::{
         Roce,
         path::{Path, PathSpec},
     },
+};
+use roced_types::{
+    Cqn, DeviceId, EndpointId, MemoryObjectId, Pdn, QpAttributes, QpSizes, Qpn, SendOp, SessionId, Sge, Srqn, WorkerId,
+    access, attribute, send_flags, state,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -350,7 +350,7 @@ struct Doorbell {
     doorbell: u32,
     page: MappedDoorbells<()>,
     wake: OwnedFd,
-    state: roced_shared::abi::doorbell::WorkerState<Arc<roced::memory::mapping::Mapping>>,
+    state: roced_abi::doorbell::WorkerState<Arc<roced::memory::mapping::Mapping>>,
 }
 
 /// The client's side of a shared receive queue.

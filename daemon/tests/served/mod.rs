@@ -54,10 +54,7 @@ use roced::{
         workers::{self, WorkerHandle},
     },
 };
-use roced_shared::{
-    abi::control::{Call, Hello, HelloRequest, MESSAGE_BYTES, Message, Refusal},
-    ids::{DeviceId, WorkerId},
-};
+use roced_abi::control::{Call, Hello, HelloRequest, MESSAGE_BYTES, Message, Refusal};
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
@@ -65,6 +62,7 @@ use roced_transport::{
     partition::{Partitions, Pkey},
     recovery::RecoveryConfig,
 };
+use roced_types::{DeviceId, WorkerId};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Partition keys of the only device.
@@ -493,14 +491,14 @@ impl Raw {
     /// One over a connected socket, that has shaken hands.
     pub(crate) fn over(socket: OwnedFd) -> Self {
         let mut raw = Self { socket, sequence: 0 };
-        raw.call::<Hello>(HelloRequest { version: roced_shared::abi::VERSION }).expect("the right version");
+        raw.call::<Hello>(HelloRequest { version: roced_abi::VERSION }).expect("the right version");
         raw
     }
 
     /// One that has shaken hands.
     pub(crate) fn greeted(path: &Path) -> Self {
         let mut raw = Self::connect(path);
-        raw.call::<Hello>(HelloRequest { version: roced_shared::abi::VERSION }).expect("the right version");
+        raw.call::<Hello>(HelloRequest { version: roced_abi::VERSION }).expect("the right version");
         raw
     }
 

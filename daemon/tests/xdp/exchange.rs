@@ -5,11 +5,9 @@ use std::{iter, time::Duration};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use roced::xdp::{AttachedMode, NicQueue, NicQueueConfig};
-use roced_shared::{
-    ids::DeviceId,
-    steer::{self, Verdict},
-};
+use roced_steering::{self, Verdict};
 use roced_transport::io::{Abort, Egress, EmitError, Wire as _};
+use roced_types::DeviceId;
 
 use crate::{
     frame::{counters, emit, frame, receive, send},
@@ -213,7 +211,7 @@ fn only_our_addresses_are_redirected() {
     for addresses in
         [vec![pair.b.address], vec![pair.b.address, extra], vec![extra], vec![], vec![extra, pair.b.address]]
     {
-        b.program.set_addresses(&addresses, steer::ROCE_V2).expect("room for addresses");
+        b.program.set_addresses(&addresses, roced_steering::ROCE_V2).expect("room for addresses");
         for destination in [pair.b.address, extra] {
             let bytes = frame(destination, 64, 7);
             send(&mut a.queues[0], &bytes);

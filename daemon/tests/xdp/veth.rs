@@ -18,7 +18,6 @@ use roced::{
     config::{CopyMode, XdpMode},
     xdp::{AttachedMode, NicQueue, NicQueueConfig, XdpError, XdpProgram},
 };
-use roced_shared::steer;
 
 /// Name of the interface, the same on both hosts.
 pub(crate) const INTERFACE: &str = "veth0";
@@ -172,7 +171,7 @@ impl Host {
         for queue in &queues {
             program.bind_socket(queue.queue(), queue.socket()).expect("a socket on its queue");
         }
-        program.set_addresses(&[self.address], steer::ROCE_V2).expect("room for an address");
+        program.set_addresses(&[self.address], roced_steering::ROCE_V2).expect("room for an address");
         End { program, queues }
     }
 }

@@ -7,7 +7,7 @@ use nix::sys::{
     socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket, sockopt},
     time::TimeVal,
 };
-use roced_shared::abi::{
+use roced_abi::{
     SOCKET_VARIABLE,
     control::{Call as _, Hello, HelloRequest, MESSAGE_BYTES, Message, Refusal},
 };

@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
-use roced_shared::abi::VERSION;
+use roced_abi::VERSION;
 
 use crate::{
     PEER_IPV4, Settings,

@@ -2,18 +2,12 @@
 
 use std::collections::VecDeque;
 
-use roced_shared::{
-    abi::{
-        control::access,
-        cqe::{Cqe, Status},
-        wqe::Sge,
-    },
-    ids::{Cqn, MemoryObjectId, Pdn},
-};
+use roced_transport::io::WorkCompletion;
 use roced_transport::{
     io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
     mr::{MemSpan, Mr, MrKey},
 };
+use roced_types::{Cqn, MemoryObjectId, Pdn, Sge, Status, access};
 
 pub(crate) const PD: Pdn = Pdn(1);
 pub(crate) const SEND_CQ: Cqn = Cqn(1);
@@ -134,8 +128,8 @@ impl App for Client {
         Ok(self.atomics)
     }
 
-    fn complete(&mut self, cqn: Cqn, cqe: &Cqe) -> Result<(), CqOverrun> {
-        let status = Status::from_byte(cqe.status).expect("a status");
+    fn complete(&mut self, cqn: Cqn, cqe: &WorkCompletion) -> Result<(), CqOverrun> {
+        let status = cqe.status;
         if cqn == SEND_CQ {
             loop {
                 let posted = self.sends.pop_front().expect("posted, and not complete yet");

@@ -2,7 +2,7 @@
 
 use std::{fs::File, os::unix::fs::FileExt};
 
-use roced_shared::abi::ring::RingShape;
+use roced_abi::ring::RingShape;
 
 /// A ring as its client writes it.
 pub(crate) struct Ring {

@@ -25,15 +25,11 @@ use roced::{
         events::WorkerEvent,
     },
 };
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, access, attribute, state},
-        cqe::Cqe,
-        layout::{CqLayout, QpLayout, QpSizes, SrqLayout},
-        ring::RingShape,
-        wqe::{RecvWqe, SendOp, SendWqe, Sge, send_flags},
-    },
-    ids::{Cqn, MemoryObjectId, Pdn, Qpn, SessionId, Srqn, WorkerId},
+use roced_abi::{
+    cqe::Cqe,
+    layout::{CqLayout, QpLayout, SrqLayout},
+    ring::RingShape,
+    wqe::{RecvWqe, SendWqe},
 };
 use roced_transport::{
     clock::Nanos,
@@ -42,6 +38,10 @@ use roced_transport::{
     qp::{KeyChange, PathState, Qp, QpConfig, ReplayMemory, ServiceType},
     srq::{Srq, SrqConfig},
     wire::{Path, PathSpec, Roce},
+};
+use roced_types::{
+    Cqn, MemoryObjectId, Pdn, QpAttributes, QpSizes, Qpn, SendOp, SessionId, Sge, Srqn, WorkerId, access, attribute,
+    send_flags, state,
 };
 use zerocopy::{FromBytes, IntoBytes};
 

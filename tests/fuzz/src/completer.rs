@@ -5,16 +5,13 @@
 //! and so is what must have been answered before a send may succeed. Data of a READ goes where that
 //! READ was told to put it, and nowhere else.
 
-use roced_shared::{
-    abi::wqe::{SendOp, Sge, send_flags},
-    ids::Qpn,
-};
 use roced_transport::{
     psn::Psn,
     qp::ServiceType,
     wire::{Opcode, Operation, Packet, Position, Reth, Service, Syndrome, opcode},
     work::{DatagramTo, SendWork, WorkData},
 };
+use roced_types::{Qpn, SendOp, Sge, send_flags};
 
 use crate::{
     client::{Ended, Posted},

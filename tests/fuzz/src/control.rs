@@ -29,17 +29,17 @@ use roced::{
     memory::queues::SleepBoard,
     net::{FollowId, NetworkChange, NextHop},
 };
-use roced_shared::abi::{
+use roced_abi::{
     VERSION,
     control::{
         AllocMemory, AllocMw, AllocPd, AttachMulticast, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq,
         DeallocMw, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, DetachMulticast,
         DeviceName, EVENT, FreeMemory, Hello, HelloRequest, ListDevice, MAGIC, MESSAGE_BYTES, MapMemory,
-        MapMemoryRequest, Message, ModifyQp, ModifyQpRequest, ModifySrq, OpenDevice, QpAttributes, QueryDevice,
-        QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, RegMrRequest, ReregMr, ResizeCq,
-        access, attribute, service, state,
+        MapMemoryRequest, Message, ModifyQp, ModifyQpRequest, ModifySrq, OpenDevice, QueryDevice, QueryGid, QueryPort,
+        QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, RegMrRequest, ReregMr, ResizeCq,
     },
 };
+use roced_types::{QpAttributes, access, attribute, service, state};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{

@@ -4,12 +4,12 @@
 //! [`dest_qpn`] says, payload pieces that add up, the ICRC that a second calculation gives or a
 //! refusal, and can be built again from its own fields.
 
-use roced_shared::ids::DeviceId;
 use roced_transport::{
     io::{Egress, FrameMut},
     reject::DropReason,
     wire::{Headers, Packet, Path, PathSpec, dest_qpn, parse},
 };
+use roced_types::DeviceId;
 
 use crate::{input::Input, packet};
 

@@ -26,7 +26,6 @@ use roced::{
         wake::Waker,
     },
 };
-use roced_shared::ids::{DeviceId, WorkerId};
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
@@ -34,6 +33,7 @@ use roced_transport::{
     partition::Partitions,
     recovery::RecoveryConfig,
 };
+use roced_types::{DeviceId, WorkerId};
 
 /// The only device.
 pub(crate) const DEVICE: DeviceId = DeviceId(0);

@@ -2,8 +2,8 @@
 //! always a right ICRC.
 
 use crc32fast::Hasher;
-use roced_shared::ids::Qpn;
 use roced_transport::{psn::Psn, wire::Opcode};
+use roced_types::Qpn;
 
 use crate::input::Input;
 

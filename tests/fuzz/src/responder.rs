@@ -8,13 +8,13 @@
 
 use std::collections::BTreeMap;
 
-use roced_shared::abi::control::access;
 use roced_transport::{
     psn::Psn,
     qp::ServiceType,
     reject::Disposition,
     wire::{NakCode, Opcode, Operation, Packet, Position, Syndrome},
 };
+use roced_types::access;
 
 use crate::{
     client::byte_at,

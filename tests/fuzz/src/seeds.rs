@@ -2,8 +2,8 @@
 //! of the engine.
 
 use roced_captures::{CapturedFrame, files, frames_of};
-use roced_shared::abi::wqe::send_flags;
 use roced_transport::wire::{Operation, Packet, Service, parse};
+use roced_types::send_flags;
 
 use crate::{
     completer, datagram,

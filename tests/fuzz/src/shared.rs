@@ -1,10 +1,6 @@
 //! Receives of a queue that the queue pair under test shares with another, which a peer of that
 //! one's makes it take from.
 
-use roced_shared::{
-    abi::wqe::Sge,
-    ids::{EndpointId, Qpn, Srqn},
-};
 use roced_transport::{
     psn::Psn,
     qp::{Qp, QpConfig, ServiceType},
@@ -12,6 +8,7 @@ use roced_transport::{
     wire::opcode::UD_SEND_ONLY,
     work::RecvWork,
 };
+use roced_types::{EndpointId, Qpn, Sge, Srqn};
 
 use crate::{
     client::{PD, RECV_CQ, SEND_CQ},
@@ -46,7 +43,7 @@ impl World {
     pub(crate) fn insert_shared(&mut self) {
         let srq = Box::new(Srq::new(config()));
         self.endpoint.insert_srq(srq).map_err(|(_, reject)| reject).expect("a free place");
-        let sizes = roced_shared::abi::layout::QpSizes { recv_wrs: 1, ..SIZES };
+        let sizes = roced_types::QpSizes { recv_wrs: 1, ..SIZES };
         let config = QpConfig {
             qpn: sharer(),
             service: ServiceType::Ud,

@@ -1,14 +1,6 @@
 //! An endpoint with one queue pair, its client, its wire and its clock: what the targets of the
 //! engine have in common.
 
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, access, attribute, event, state},
-        layout::QpSizes,
-        wqe::Sge,
-    },
-    ids::{EndpointId, MemoryObjectId, Pdn, Qpn},
-};
 use roced_transport::{
     ah::AhEntry,
     clock::Nanos,
@@ -22,6 +14,7 @@ use roced_transport::{
     wire::{Packet, Path, PathSpec, Roce},
     work::RecvWork,
 };
+use roced_types::{EndpointId, MemoryObjectId, Pdn, QpAttributes, QpSizes, Qpn, Sge, access, attribute, event, state};
 
 use crate::{
     client::{Client, PD, RECV_CQ, SEND_CQ},

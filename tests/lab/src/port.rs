@@ -12,8 +12,8 @@ use nix::{
         sockopt,
     },
 };
-use roced_shared::ids::Qpn;
 use roced_transport::wire::frame::dest_qpn;
+use roced_types::Qpn;
 
 /// What the socket holds of frames that were not looked at yet, bytes. A guess; those that do not
 /// fit are not looked at.

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, fs::File, path::Path};
 
 use anyhow::{Context as _, Result};
 use pcap_file::pcap::PcapReader;
-use roced_shared::ids::Qpn;
 use roced_transport::wire::frame::dest_qpn;
+use roced_types::Qpn;
 
 /// The frames of a recording that were sent to one host, in the order in which they passed.
 #[derive(Debug, Default)]

@@ -25,7 +25,7 @@ use nix::{
         signalfd::{SfdFlags, SignalFd},
     },
 };
-use roced_shared::ids::Qpn;
+use roced_types::Qpn;
 
 use crate::{port::Port, recording::Recording};
 

@@ -1,11 +1,8 @@
 //! What applications do: post work and receives while a connection is open, and see to it that it
 //! ends.
 
-use roced_shared::{
-    abi::wqe::{SendOp, Sge, send_flags},
-    ids::Qpn,
-};
 use roced_transport::work::{RecvWork, SendWork, WorkData};
+use roced_types::{Qpn, SendOp, Sge, send_flags};
 
 use crate::{
     connection::{Connection, Phase},

@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use roced_shared::abi::cqe::{CompletionOp, Cqe, Status, cqe_flags};
+use roced_transport::io::WorkCompletion;
+use roced_types::{CompletionOp, Status, completion_flags};
 
 use crate::{
     connection::End,
@@ -31,7 +32,7 @@ pub(crate) struct Arriving {
     /// Bytes that were written.
     done: u32,
     /// Of the receive that it completes.
-    completes: Option<Cqe>,
+    completes: Option<Received>,
     completed: bool,
 }
 
@@ -40,6 +41,23 @@ impl fmt::Debug for Arriving {
         let Self { bytes, into, start, done, .. } = self;
         write!(f, "{done} of {} bytes done, at {start} of {into:?}, ", bytes.len())?;
         write!(f, "completed {}, as it must: {:?}", self.completed, self.completes)
+    }
+}
+
+/// Contents of the completion of a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Received {
+    op: CompletionOp,
+    byte_len: u32,
+    flags: u8,
+    imm: [u8; 4],
+    src_qpn: u32,
+}
+
+impl Received {
+    const fn of(cqe: &WorkCompletion) -> Self {
+        let WorkCompletion { op, byte_len, flags, imm, src_qpn, .. } = *cqe;
+        Self { op, byte_len, flags, imm, src_qpn }
     }
 }
 
@@ -85,15 +103,13 @@ impl Arriving {
     }
 
     /// A receive of `own` completes.
-    pub(crate) fn check_recv(&mut self, own: &mut End, shared: Option<&mut Shared>, cqe: &Cqe) -> Checked {
+    pub(crate) fn check_recv(&mut self, own: &mut End, shared: Option<&mut Shared>, cqe: &WorkCompletion) -> Checked {
         let Some(meant) = self.completes.filter(|_| !self.completed) else {
             return Err(self.violation("a receive completes"));
         };
         demand!(self.done as usize == self.bytes.len(), "memory", "a receive completes before its bytes are there");
         own.finish_receive(shared, cqe.wr_id)?;
-        let said = (cqe.opcode, cqe.byte_len, cqe.flags, cqe.imm, cqe.src_qpn, cqe.status);
-        let true_of = (meant.opcode, meant.byte_len, meant.flags, meant.imm, meant.src_qpn, meant.status);
-        if said != true_of {
+        if cqe.status != Status::Success || Received::of(cqe) != meant {
             return Err(self.violation(&format!("a receive completes as {cqe:?}")));
         }
         self.completed = true;
@@ -130,14 +146,12 @@ impl Model {
             return nothing;
         };
         let op = if message.kind == Kind::Send { CompletionOp::Recv } else { CompletionOp::RecvWriteImm };
-        let completes = (last && message.takes_receive()).then(|| Cqe {
-            opcode: op as u8,
+        let completes = (last && message.takes_receive()).then(|| Received {
+            op,
             byte_len: message.length,
             flags: flags(seen),
             imm: seen.imm.unwrap_or_default(),
             src_qpn: peer.qpn,
-            status: Status::Success as u8,
-            ..Cqe::default()
         });
         let takes = message.kind == Kind::Send;
         if last {
@@ -161,14 +175,12 @@ impl Model {
         if deth.qkey != connection.settings.qkey || bytes.len() as u32 > receive.into.bytes() {
             return nothing;
         }
-        let completes = Some(Cqe {
-            opcode: CompletionOp::Recv as u8,
+        let completes = Some(Received {
+            op: CompletionOp::Recv,
             byte_len: bytes.len() as u32,
-            flags: flags(seen) | cqe_flags::GRH | if frame::is_ipv4(frame) { cqe_flags::IPV4 } else { 0 },
+            flags: flags(seen) | completion_flags::GRH | if frame::is_ipv4(frame) { completion_flags::IPV4 } else { 0 },
             imm: seen.imm.unwrap_or_default(),
             src_qpn: deth.source_qpn,
-            status: Status::Success as u8,
-            ..Cqe::default()
         });
         Arriving { bytes, into: receive.into.clone(), takes: true, completes, ..nothing }
     }
@@ -197,5 +209,5 @@ fn place(
 
 fn flags(seen: &Seen<'_>) -> u8 {
     let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-    flag(seen.imm.is_some(), cqe_flags::IMM) | flag(seen.solicited, cqe_flags::SOLICITED)
+    flag(seen.imm.is_some(), completion_flags::IMM) | flag(seen.solicited, completion_flags::SOLICITED)
 }

@@ -319,7 +319,7 @@ impl World {
     /// Whether the network may bring that frame to where another life is now; what is expected of
     /// it is noted if so.
     pub(crate) fn admits_earlier(&mut self, to: usize, at: usize, seen: &Seen<'_>, life: Option<u32>) -> Admission {
-        let Some(qp) = self.endpoints[to].qp(roced_shared::ids::Qpn::from_wire(seen.dest_qpn)) else {
+        let Some(qp) = self.endpoints[to].qp(roced_types::Qpn::from_wire(seen.dest_qpn)) else {
             return Admission::Taken;
         };
         let hears = traffic::hears(qp.state());

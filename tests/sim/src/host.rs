@@ -1,13 +1,6 @@
 //! What a host is made of besides its model: addresses, memory regions, queue pairs as a client
 //! takes them to RTS.
 
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, access, attribute, state},
-        layout::QpSizes,
-    },
-    ids::{EndpointId, Qpn},
-};
 use roced_transport::{
     ah::AhEntry,
     clock::Nanos,
@@ -23,6 +16,7 @@ use roced_transport::{
         path::{Path, PathSpec},
     },
 };
+use roced_types::{EndpointId, QpAttributes, QpSizes, Qpn, access, attribute, state};
 
 use crate::{
     connection::Settings,

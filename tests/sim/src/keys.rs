@@ -1,11 +1,11 @@
 //! Keys that come and go: changed as a control side does it, or taken back by the application.
 
-use roced_shared::ids::Qpn;
 use roced_transport::{
     clock::Nanos,
     mr::{MrKey, Scope},
     qp::{KeyChange, KeyRequest},
 };
+use roced_types::Qpn;
 
 use crate::{
     host,

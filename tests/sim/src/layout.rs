@@ -12,7 +12,7 @@
 //! A slot has a key of its own over its part of the sink that is taken back now and then; each such
 //! key opens a region of another number, so that whoever uses an old one is seen.
 
-use roced_shared::ids::{MemoryObjectId, Pdn};
+use roced_types::{MemoryObjectId, Pdn};
 
 use crate::pattern::SOURCE_BYTES;
 

@@ -1,10 +1,10 @@
 //! Connections and hosts come and go.
 
-use roced_shared::ids::Qpn;
 use roced_transport::{
     counters::QpCount,
     recovery::{Recovery, RecoveryConfig},
 };
+use roced_types::Qpn;
 
 use crate::{
     check::Tally,

@@ -2,14 +2,12 @@
 //! connections. The engine reaches it through [`AppView`]; each thing that it does there is checked
 //! at once.
 
-use roced_shared::{
-    abi::cqe::Cqe,
-    ids::{Cqn, Qpn},
-};
+use roced_transport::io::WorkCompletion;
 use roced_transport::{
     io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
     mr::MemSpan,
 };
+use roced_types::{Cqn, Qpn};
 
 use crate::{
     arriving::Arriving,
@@ -61,7 +59,7 @@ pub(crate) struct Model {
     pub(crate) arriving: Option<Arriving>,
     /// Sends that were completed in the call in which their last frame left: they are looked at
     /// when the frame was.
-    pub(crate) left: Vec<Cqe>,
+    pub(crate) left: Vec<WorkCompletion>,
     pub(crate) violation: Option<Violation>,
     /// Something completed since this was last taken.
     pub(crate) activity: bool,
@@ -89,7 +87,7 @@ impl Model {
     /// The frames of a call are looked at; now the sends that completed in it.
     pub(crate) fn judge_left(&mut self, host: usize) {
         for cqe in std::mem::take(&mut self.left) {
-            let Some(at) = self.connection_of(host, cqe.qpn) else { continue };
+            let Some(at) = self.connection_of(host, cqe.qpn.get()) else { continue };
             let [first, second] = &mut self.connections[at].ends;
             let (own, peer) = if host == 0 { (first, second) } else { (second, first) };
             let checked = completion::check_send(own, peer, &cqe, self.now);
@@ -202,15 +200,15 @@ impl Model {
         (before, checked)
     }
 
-    fn on_complete(&mut self, host: usize, cqn: Cqn, cqe: &Cqe) -> Checked {
+    fn on_complete(&mut self, host: usize, cqn: Cqn, cqe: &WorkCompletion) -> Checked {
         self.activity = true;
         if self.trace {
             println!(
-                "{:>12} host {host}   completion of {:#x} on {}: status {}, qp {:#x}",
+                "{:>12} host {host}   completion of {:#x} on {}: status {:?}, qp {}",
                 self.now, cqe.wr_id, cqn, cqe.status, cqe.qpn
             );
         }
-        let Some(at) = self.connection_of(host, cqe.qpn) else {
+        let Some(at) = self.connection_of(host, cqe.qpn.get()) else {
             demand!(false, "completion-once", "{:#x} completes on a queue pair that is gone", cqe.wr_id);
             return Ok(());
         };
@@ -259,7 +257,7 @@ impl App for AppView<'_> {
         Ok(before)
     }
 
-    fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {
+    fn complete(&mut self, cqn: Cqn, completion: &WorkCompletion) -> Result<(), CqOverrun> {
         let checked = self.model.on_complete(self.host, cqn, completion);
         self.model.note(checked);
         Ok(())

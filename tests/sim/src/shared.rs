@@ -4,14 +4,11 @@
 
 use std::collections::VecDeque;
 
-use roced_shared::{
-    abi::{layout::QpSizes, wqe::Sge},
-    ids::{EndpointId, Srqn},
-};
 use roced_transport::{
     srq::{Srq, SrqConfig},
     work::RecvWork,
 };
+use roced_types::{EndpointId, QpSizes, Sge, Srqn};
 
 use crate::{
     application::split,

@@ -1,13 +1,13 @@
 //! Frames: what leaves a host is checked and given to the network, what arrives is given to an
 //! endpoint.
 
-use roced_shared::ids::Qpn;
 use roced_transport::{
     clock::Nanos,
     qp::State,
     recovery::Recovery,
     reject::{Disposition, DropReason},
 };
+use roced_types::Qpn;
 
 use crate::{
     arriving::Arriving,

@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-use roced_shared::{abi::control::event, ids::Qpn};
 use roced_transport::{clock::Nanos, counters::QpCount, endpoint::Endpoint, qp::KeyChange, recovery::RecoveryConfig};
+use roced_types::{Qpn, event};
 
 use crate::{
     FRAMES, Outcome,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use roced_shared::steer::{ROCE_UDP_PORT, address_key};
+use roced_types::{ROCE_UDP_PORT, gid_of};
 
 /// What a frame shall look like. [`Default`] is a RoCE frame as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Frame {
             bytes.extend([0x60, 0, 0, 0]);
             bytes.extend(lie(self.payload.len(), self.ip_length_lie));
             bytes.extend([self.protocol.unwrap_or(0x1b), 64]);
-            bytes.extend([address_key(self.destination); 2].as_flattened());
+            bytes.extend([gid_of(self.destination); 2].as_flattened());
             bytes.extend(&self.payload);
             bytes.resize(bytes.len() + self.padding, 0);
             return bytes;

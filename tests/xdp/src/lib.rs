@@ -22,7 +22,7 @@ use nix::{
     sched::{CloneFlags, unshare},
     unistd::Uid,
 };
-use roced_shared::steer::{self, Verdict};
+use roced_steering::{self, Verdict};
 
 /// `enum xdp_action` of the kernel.
 const XDP_PASS: u32 = 2;
@@ -79,7 +79,7 @@ impl Program {
     /// # Panics
     /// When the map does not take it.
     pub fn add_address(&mut self, address: IpAddr) {
-        self.add_address_by(address, steer::ROCE_V2);
+        self.add_address_by(address, roced_steering::ROCE_V2);
     }
 
     /// Makes `address` one of ours, by these RoCEs.
@@ -87,8 +87,8 @@ impl Program {
     /// # Panics
     /// When the map does not take it.
     pub fn add_address_by(&mut self, address: IpAddr, roce: u8) {
-        let key = steer::address_key(address);
-        self.map(steer::MAP_ADDRESSES).update(&key, &[roce], MapFlags::ANY).expect("room for an address");
+        let key = roced_types::gid_of(address);
+        self.map(roced_steering::MAP_ADDRESSES).update(&key, &[roce], MapFlags::ANY).expect("room for an address");
     }
 
     /// Makes `address` none of ours.
@@ -96,7 +96,7 @@ impl Program {
     /// # Panics
     /// When it was none.
     pub fn remove_address(&mut self, address: IpAddr) {
-        self.map(steer::MAP_ADDRESSES).delete(&steer::address_key(address)).expect("it is ours");
+        self.map(roced_steering::MAP_ADDRESSES).delete(&roced_types::gid_of(address)).expect("it is ours");
     }
 
     /// Puts an AF_XDP socket at `queue`.
@@ -105,7 +105,7 @@ impl Program {
     /// When the kernel gives no socket or the map does not take it.
     pub fn add_socket(&mut self, queue: u32) {
         let socket = socket::open().expect("an AF_XDP socket (CAP_NET_RAW)");
-        self.map(steer::MAP_SOCKETS)
+        self.map(roced_steering::MAP_SOCKETS)
             .update(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
             .expect("room for a socket");
         self.sockets.push(socket);
@@ -116,7 +116,7 @@ impl Program {
     /// # Panics
     /// When the map cannot be read.
     pub fn verdicts(&self) -> [u64; Verdict::ALL.len()] {
-        let map = self.map(steer::MAP_VERDICTS);
+        let map = self.map(roced_steering::MAP_VERDICTS);
         assert_eq!(map.map_type(), MapType::PercpuArray);
         Verdict::ALL.map(|verdict| {
             map.lookup_percpu(&(verdict as u32).to_ne_bytes(), MapFlags::ANY)
@@ -148,7 +148,8 @@ impl Program {
         let before = self.verdicts();
         let mut context = arrival.map(context);
         let mut out = vec![0; FRAME_BYTES_MAX];
-        let program = self.object.progs_mut().find(|program| program.name() == steer::PROGRAM).expect("the program");
+        let program =
+            self.object.progs_mut().find(|program| program.name() == roced_steering::PROGRAM).expect("the program");
         let output = program.test_run(ProgramInput {
             context_in: context.as_mut().map(|context| &mut context[..]),
             data_in: Some(frame),

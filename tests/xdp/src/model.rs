@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use roced_shared::steer::{ROCE_UDP_PORT, Verdict};
+use roced_steering::Verdict;
+use roced_types::ROCE_UDP_PORT;
 
 /// The verdict on a frame that lies in one buffer, when a socket is bound on its queue; `v1` when
 /// RoCEv1 is taken, too.

@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
 };
 
-use roced_shared::steer::Verdict;
+use roced_steering::Verdict;
 use roced_xdp_tests::{Arrival, Program, TestInterface, frame::Frame, is_root};
 
 fn program(queue: u32) -> Program {

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fs, path::Path};
 
 use libbpf_rs::{MapCore as _, MapType};
-use roced_shared::steer::{self, AddressKey, Verdict};
+use roced_steering::{self, AddressKey, Verdict};
 use roced_xdp_tests::{Program, is_root};
 
 /// Names of the verdicts in `steer.h`.
@@ -35,11 +35,11 @@ fn header_facts() -> HashMap<String, u32> {
 #[test]
 fn the_header_says_what_shared_steer_says() {
     let mut facts = header_facts();
-    assert_eq!(facts.remove("ROCE_UDP_PORT"), Some(steer::ROCE_UDP_PORT.into()));
-    assert_eq!(facts.remove("ADDRESSES_MAX"), Some(steer::ADDRESSES_MAX));
-    assert_eq!(facts.remove("QUEUES_MAX"), Some(steer::QUEUES_MAX));
-    assert_eq!(facts.remove("ROCE_V2"), Some(steer::ROCE_V2.into()));
-    assert_eq!(facts.remove("ROCE_V1"), Some(steer::ROCE_V1.into()));
+    assert_eq!(facts.remove("ROCE_UDP_PORT"), Some(roced_types::ROCE_UDP_PORT.into()));
+    assert_eq!(facts.remove("ADDRESSES_MAX"), Some(roced_steering::ADDRESSES_MAX));
+    assert_eq!(facts.remove("QUEUES_MAX"), Some(roced_steering::QUEUES_MAX));
+    assert_eq!(facts.remove("ROCE_V2"), Some(roced_steering::ROCE_V2.into()));
+    assert_eq!(facts.remove("ROCE_V1"), Some(roced_steering::ROCE_V1.into()));
     assert_eq!(facts.remove("VERDICTS"), Some(Verdict::ALL.len() as u32));
     for (index, (name, verdict)) in VERDICTS.into_iter().enumerate() {
         assert_eq!(facts.remove(name), Some(verdict as u32), "{name}");
@@ -58,7 +58,10 @@ fn the_maps_have_the_shape_that_the_daemon_expects() {
         let map = program.map(name);
         (map.map_type(), map.key_size(), map.value_size(), map.max_entries())
     };
-    assert_eq!(shape(steer::MAP_SOCKETS), (MapType::Xskmap, 4, 4, steer::QUEUES_MAX));
-    assert_eq!(shape(steer::MAP_ADDRESSES), (MapType::Hash, size_of::<AddressKey>() as u32, 1, steer::ADDRESSES_MAX));
-    assert_eq!(shape(steer::MAP_VERDICTS), (MapType::PercpuArray, 4, 8, Verdict::ALL.len() as u32));
+    assert_eq!(shape(roced_steering::MAP_SOCKETS), (MapType::Xskmap, 4, 4, roced_steering::QUEUES_MAX));
+    assert_eq!(
+        shape(roced_steering::MAP_ADDRESSES),
+        (MapType::Hash, size_of::<AddressKey>() as u32, 1, roced_steering::ADDRESSES_MAX)
+    );
+    assert_eq!(shape(roced_steering::MAP_VERDICTS), (MapType::PercpuArray, 4, 8, Verdict::ALL.len() as u32));
 }

@@ -4,7 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libbpf_rs::{MapCore as _, MapFlags};
-use roced_shared::steer::{self, Verdict, address_key};
+use roced_steering::{self, Verdict};
+use roced_types::gid_of;
 use roced_xdp_tests::{Program, frame::Frame, is_root, model};
 
 const OURS: [&str; 2] = ["10.77.0.2", "fd00:77::2"];
@@ -70,15 +71,15 @@ fn groups_do_not_take_the_room_of_our_own_addresses() {
         return;
     }
     let mut program = program();
-    for number in 0..steer::GROUPS_MAX {
+    for number in 0..roced_steering::GROUPS_MAX {
         program.add_address(Ipv4Addr::from_bits(0xef00_0000 + number).into());
     }
     let own = |number| IpAddr::from(Ipv6Addr::from_bits(0xfd00_0078 << 96 | u128::from(number)));
-    for number in 0..steer::GIDS_MAX - OURS.len() as u32 {
+    for number in 0..roced_steering::GIDS_MAX - OURS.len() as u32 {
         program.add_address(own(number));
     }
-    let one_more = address_key(own(steer::GIDS_MAX));
-    program.map(steer::MAP_ADDRESSES).update(&one_more, &[1], MapFlags::ANY).expect_err("it is full");
+    let one_more = gid_of(own(roced_steering::GIDS_MAX));
+    program.map(roced_steering::MAP_ADDRESSES).update(&one_more, &[1], MapFlags::ANY).expect_err("it is full");
     for ours in ["10.77.0.2", "fd00:78::5", "239.0.0.1", "239.0.15.255"] {
         assert_eq!(program.run(&frame_to(ours).bytes()), Verdict::Redirected, "{ours}");
     }

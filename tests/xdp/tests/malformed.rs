@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use roced_captures::frames_of;
-use roced_shared::steer::{ROCE_V1, ROCE_V2, Verdict};
+use roced_steering::{ROCE_V1, ROCE_V2, Verdict};
 use roced_xdp_tests::{Program, frame::Frame, is_root, model};
 
 const OURS: [&str; 3] = ["10.77.0.2", "fd00:77::2", "fe80::5054:ff:fe77:2"];

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use roced_captures::{CapturedFrame, frames};
-use roced_shared::steer::Verdict;
+use roced_steering::Verdict;
 use roced_xdp_tests::{Program, is_root, model};
 
 /// Addresses of the two hosts (README of the captures).

@@ -1,7 +1,7 @@
 //! Frames in: what must hold before one may change anything, whose it is, and those that came
 //! before their turn.
 
-use roced_shared::ids::Qpn;
+use roced_types::Qpn;
 
 use super::Endpoint;
 use crate::{

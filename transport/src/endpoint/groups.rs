@@ -1,7 +1,7 @@
 //! Datagrams to a multicast group: one frame, and each queue pair of this endpoint that is attached
 //! has its copy.
 
-use roced_shared::ids::Qpn;
+use roced_types::Qpn;
 
 use super::Endpoint;
 use crate::{

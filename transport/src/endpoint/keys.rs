@@ -1,7 +1,7 @@
 //! Memory regions and windows of an endpoint, and the changes of their keys that queue pairs ask
 //! for.
 
-use roced_shared::ids::Qpn;
+use roced_types::Qpn;
 
 use super::Endpoint;
 use crate::{

@@ -7,7 +7,7 @@
 
 use alloc::boxed::Box;
 
-use roced_shared::ids::Qpn;
+use roced_types::Qpn;
 
 use crate::{qp::Qp, table::Table};
 

@@ -2,14 +2,10 @@
 
 use alloc::boxed::Box;
 
-use roced_shared::ids::Srqn;
+use roced_types::Srqn;
 
 use super::Endpoint;
-use crate::{
-    reject::{ClientFault, Reject},
-    srq::Srq,
-    work::RecvWork,
-};
+use crate::{reject::Reject, srq::Srq, work::RecvWork};
 
 impl Endpoint {
     /// Shared receive queues that there is room for.
@@ -20,13 +16,9 @@ impl Endpoint {
     /// Takes receive work for a shared queue; the caller asked [`Self::srq_room`].
     ///
     /// # Errors
-    /// As [`Self::post_send`], for no such queue.
-    pub fn post_srq_recv(&mut self, srqn: Srqn, work: &RecvWork<'_>) -> Result<(), ClientFault> {
-        if srqn.endpoint() == self.id && self.srqs.post(srqn, work) {
-            Ok(())
-        } else {
-            Err(ClientFault::NoSuchSrq(srqn))
-        }
+    /// [`Reject::NoSuchSrq`].
+    pub fn post_srq_recv(&mut self, srqn: Srqn, work: &RecvWork<'_>) -> Result<(), Reject> {
+        if srqn.endpoint() == self.id && self.srqs.post(srqn, work) { Ok(()) } else { Err(Reject::NoSuchSrq(srqn)) }
     }
 
     /// How much receive work may be posted to a shared queue. After a 0,

@@ -5,7 +5,7 @@
 //! ring, and a duplicate is answered from there. The operation itself is the processor's
 //! ([`App::atomic`]), so that it holds against every other queue pair and the client's own program.
 
-use roced_shared::abi::{control::access, wqe::SendOp};
+use roced_types::{SendOp, access};
 
 use super::{
     Context, QpBase,

@@ -1,13 +1,6 @@
 //! What every role of a queue pair needs: its state, its path, how work completes.
 
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, event},
-        cqe::{CompletionOp, Cqe, Status},
-        wqe::Sge,
-    },
-    ids::{Cqn, Pdn, Qpn},
-};
+use roced_types::{CompletionOp, Cqn, Pdn, QpAttributes, Qpn, Sge, Status, event};
 
 use super::{
     Context, PathState, QpConfig, RecvQueue, State,
@@ -18,7 +11,7 @@ use super::{
 use crate::{
     clock::Nanos,
     counters::{QpCount, QpTally},
-    io::{Abort, App, Egress, EmitError, Wire},
+    io::{Abort, App, Egress, EmitError, Wire, WorkCompletion},
     mr::{AccessError, MemSpan, MrKey, MrTable, Right},
     partition::Pkey,
     psn::Psn,
@@ -239,43 +232,45 @@ impl QpBase {
             }
         }
         let byte_len = if entry.wants_answer() && status == Status::Success { entry.length() as u32 } else { 0 };
-        let opcode = entry.op.completion() as u8;
-        let cqe = Cqe { opcode, byte_len, ..self.cqe(entry.wr_id, status, cx.now) };
-        self.complete(self.config.send_cq, &cqe, cx);
+        let op = entry.op.completion();
+        let completion = WorkCompletion { byte_len, ..self.completion(entry.wr_id, status, op, cx.now) };
+        self.complete(self.config.send_cq, &completion, cx);
     }
 
     pub(super) fn complete_recv<A: App>(&mut self, received: &Received, cx: &mut Context<'_, A>) {
-        use roced_shared::abi::cqe::cqe_flags::{GRH, IMM, INVALIDATED, IPV4, SOLICITED};
+        use roced_types::completion_flags::{GRH, IMM, INVALIDATED, IPV4, SOLICITED};
         let flags = if received.imm.is_some() { IMM } else { 0 }
             | if received.solicited { SOLICITED } else { 0 }
             | if received.invalidated.is_some() { INVALIDATED } else { 0 }
             | received.source.map_or(0, |(_, ipv4)| if ipv4 { GRH | IPV4 } else { GRH });
         let key = received.invalidated.map(|key| key.0.to_ne_bytes());
         let src_qpn = received.source.map_or(self.attributes.dest_qpn, |(qpn, _)| qpn.get());
-        let cqe = Cqe {
-            opcode: received.op as u8,
+        let completion = WorkCompletion {
             byte_len: received.bytes,
             imm: received.imm.or(key).unwrap_or_default(),
             flags,
             src_qpn,
-            ..self.cqe(received.wr_id, received.status, cx.now)
+            ..self.completion(received.wr_id, received.status, received.op, cx.now)
         };
-        self.complete(self.config.recv_cq, &cqe, cx);
+        self.complete(self.config.recv_cq, &completion, cx);
     }
 
-    pub(super) fn cqe(&self, wr_id: u64, status: Status, now: Nanos) -> Cqe {
-        Cqe {
+    pub(super) fn completion(&self, wr_id: u64, status: Status, op: CompletionOp, now: Nanos) -> WorkCompletion {
+        WorkCompletion {
             wr_id,
-            qpn: self.config.qpn.get(),
-            status: status as u8,
+            qpn: self.config.qpn,
+            status,
+            op,
+            flags: 0,
+            byte_len: 0,
+            imm: [0; 4],
             src_qpn: self.attributes.dest_qpn,
-            timestamp_ns: now.0,
-            ..Cqe::default()
+            time: now,
         }
     }
 
-    pub(super) fn complete<A: App>(&mut self, cqn: Cqn, cqe: &Cqe, cx: &mut Context<'_, A>) {
-        if cx.app.complete(cqn, cqe).is_err() {
+    pub(super) fn complete<A: App>(&mut self, cqn: Cqn, completion: &WorkCompletion, cx: &mut Context<'_, A>) {
+        if cx.app.complete(cqn, completion).is_err() {
             // A completion is lost, so the client no longer knows where its buffers are: the queue
             // pair ends.
             self.counters.count(QpCount::CqOverrun);

@@ -7,7 +7,7 @@
 
 use core::ops::RangeInclusive;
 
-use roced_shared::abi::{cqe::Status, wqe::SendOp};
+use roced_types::{SendOp, Status};
 
 use super::{
     Context, QpBase,

@@ -1,9 +1,6 @@
 //! The fixed parts of a queue pair, and the state of its path.
 
-use roced_shared::{
-    abi::layout::QpSizes,
-    ids::{Cqn, Pdn, Qpn},
-};
+use roced_types::{Cqn, Pdn, QpSizes, Qpn};
 
 use super::service_type::ServiceType;
 use crate::{io::Egress, wire::path::Path};

@@ -8,11 +8,7 @@
 //!
 //! A bad datagram never harms the queue pair: it is dropped and counted.
 
-use roced_shared::abi::{
-    control::PRIVILEGED_QKEY,
-    cqe::{CompletionOp, Status},
-    wqe::SendOp,
-};
+use roced_types::{CompletionOp, PRIVILEGED_QKEY, SendOp, Status};
 
 use super::{
     Context, PathState, QpBase, Received, State, Transmission,

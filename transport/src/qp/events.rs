@@ -1,9 +1,6 @@
 //! What happened to a queue pair that its client did not ask for.
 
-use roced_shared::{
-    abi::control::event,
-    ids::{Cqn, Qpn},
-};
+use roced_types::{Cqn, Qpn, event};
 
 use super::QpConfig;
 

@@ -12,13 +12,7 @@
 //! whichever worker it is tried on; and once a completion says that a window is bound, every table
 //! opens it.
 
-use roced_shared::{
-    abi::{
-        cqe::Status,
-        wqe::{BindWindow, SendOp},
-    },
-    ids::Qpn,
-};
+use roced_types::{BindWindow, Qpn, SendOp, Status};
 
 use super::send_queue::SendEntry;
 use crate::mr::MrKey;

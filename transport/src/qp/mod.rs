@@ -44,15 +44,8 @@ mod unreliable;
 
 use alloc::sync::Arc;
 
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, attribute, event},
-        cqe::Status,
-    },
-    ids::Qpn,
-};
+use roced_types::{QpAttributes, Qpn, Status, attribute, event};
 
-pub use self::events::{QpEvent, Subject};
 use self::{
     base::{QpBase, Received},
     events::QpEvents,
@@ -64,6 +57,7 @@ use self::{
 };
 pub use self::{
     config::{PathState, QpConfig},
+    events::{QpEvent, Subject},
     key_change::{KeyChange, KeyRequest},
     life::QUARANTINE,
     replay::{DEPTH_MAX as RD_ATOMIC_MAX, ReplayMemory},

@@ -12,7 +12,7 @@
 //! packets that arrive one directly after the other show that all behind them is about to come
 //! again.
 
-use roced_shared::ids::Qpn;
+use roced_types::Qpn;
 
 use super::{Context, Qp, reliable::Reliable, responder::is_plain, roles::Roles};
 use crate::{

@@ -6,10 +6,7 @@
 //! outlives a power failure is not what clients share with us, so nobody has the right to a FLUSH
 //! for persistence.
 
-use roced_shared::abi::{
-    control::access,
-    wqe::{SendOp, flush},
-};
+use roced_types::{SendOp, access, flush};
 
 use super::{
     Context, QpBase,

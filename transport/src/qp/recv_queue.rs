@@ -2,7 +2,7 @@
 
 use alloc::{boxed::Box, vec};
 
-use roced_shared::abi::{layout::QpSizes, wqe::Sge};
+use roced_types::{QpSizes, Sge};
 
 use crate::work::RecvWork;
 

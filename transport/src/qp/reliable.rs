@@ -9,7 +9,7 @@
 //!                     └────────────────► ACKs, NAKs, READ responses, ATOMIC ACKs
 //! ```
 
-use roced_shared::abi::control::attribute;
+use roced_types::attribute;
 
 use super::{
     Context, QpBase, Transmission, completer::Completer, key_change::Waiter, recv_queue::RecvQueue,

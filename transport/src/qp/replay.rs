@@ -12,7 +12,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use roced_shared::abi::control::{QpAttributes, attribute};
+use roced_types::{QpAttributes, attribute};
 
 use crate::{mr::MrKey, psn::Psn, wire::opcode::Operation};
 

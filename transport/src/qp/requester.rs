@@ -8,7 +8,7 @@
 //! READs are asked for in chunks, each a READ request of its own on the wire, so that the responses
 //! on their way to us never are more than the window either: nothing else holds a responder back.
 
-use roced_shared::abi::{cqe::Status, wqe::SendOp};
+use roced_types::{SendOp, Status};
 
 use super::{
     Context, QpBase, State, Transmission,

@@ -6,10 +6,7 @@
 
 mod answers;
 
-use roced_shared::abi::{
-    control::{access, event},
-    cqe::{CompletionOp, Status},
-};
+use roced_types::{CompletionOp, Status, access, event};
 
 use super::{
     Context, QpBase, Received,

@@ -1,7 +1,7 @@
 //! Between a packet's payload and the scatter/gather list of a work request. Every piece's key,
 //! range and right are checked when it is touched, on every retransmission anew.
 
-use roced_shared::{abi::wqe::Sge, ids::Pdn};
+use roced_types::{Pdn, Sge};
 
 use crate::{
     io::{App, FrameMut, Payload, PlaceFault},

@@ -1,6 +1,6 @@
 //! A message in packets: what every connected service does alike.
 
-use roced_shared::ids::Pdn;
+use roced_types::Pdn;
 
 use super::{Context, QpBase, scatter::SgeCursor};
 use crate::{

@@ -3,13 +3,7 @@
 
 use alloc::{boxed::Box, vec};
 
-use roced_shared::{
-    abi::{
-        layout::QpSizes,
-        wqe::{SendOp, Sge, send_flags},
-    },
-    ids::Qpn,
-};
+use roced_types::{QpSizes, Qpn, SendOp, Sge, send_flags};
 
 use crate::{
     psn::Psn,

@@ -1,6 +1,6 @@
 //! The transport service of a queue pair.
 
-use roced_shared::abi::control::service;
+use roced_types::service;
 
 use crate::wire::opcode::Service;
 

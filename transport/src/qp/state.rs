@@ -1,6 +1,6 @@
 //! States of a queue pair, and which attributes each change of state demands and allows.
 
-use roced_shared::abi::control::{QpAttributes, access, attribute, state};
+use roced_types::{QpAttributes, access, attribute, state};
 
 use super::{retry::RETRY_MAX, service_type::ServiceType};
 use crate::reject::Reject;

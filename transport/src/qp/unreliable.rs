@@ -10,11 +10,7 @@
 //! dropped, and its receive work waits for the next one. What a network brings late or twice is
 //! dropped by itself: messages are taken in the order in which they were sent, each at most once.
 
-use roced_shared::abi::{
-    control::access,
-    cqe::{CompletionOp, Status},
-    wqe::SendOp,
-};
+use roced_types::{CompletionOp, SendOp, Status, access};
 
 use super::{
     Context, QpBase, Received, State, Transmission,

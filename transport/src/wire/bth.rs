@@ -6,7 +6,7 @@
 //!   8 AckReq:1 reserved:7                     9..12 PSN
 //! ```
 
-use roced_shared::ids::Qpn;
+use roced_types::Qpn;
 
 use super::opcode::Opcode;
 use crate::{partition::Pkey, psn::Psn};

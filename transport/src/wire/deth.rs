@@ -1,7 +1,7 @@
 //! Datagram extended transport header: who sends a datagram, and the key that lets it in (IBTA v1
 //! 9.3.2).
 
-use roced_shared::ids::Qpn;
+use roced_types::Qpn;
 
 /// A datagram extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

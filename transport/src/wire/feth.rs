@@ -4,9 +4,9 @@
 /// A FLUSH extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth {
-    /// Placement type, bits of [`roced_shared::abi::wqe::flush`].
+    /// Placement type, bits of [`roced_types::flush`].
     pub placement: u8,
-    /// Selectivity level: which memory, one of [`roced_shared::abi::wqe::flush`].
+    /// Selectivity level: which memory, one of [`roced_types::flush`].
     pub selectivity: u8,
 }
 

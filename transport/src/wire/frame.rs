@@ -6,7 +6,7 @@
 //!                  └─────────── head ─────────────┘└────────── body ──────────────┘
 //! ```
 
-use roced_shared::ids::Qpn;
+use roced_types::Qpn;
 
 use super::{
     Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Ieth, Imm, OpcodeInfo, Reth, bytes_at,

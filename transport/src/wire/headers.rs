@@ -7,7 +7,7 @@ use super::{
 /// The headers of a packet to be sent: BTH, and just those extension headers that its opcode has.
 ///
 /// ```
-/// # use roced_shared::ids::Qpn;
+/// # use roced_types::Qpn;
 /// # use roced_transport::{psn::Psn, wire::{Aeth, Bth, Headers, Syndrome, opcode}};
 /// let bth = Bth::new(opcode::RC_ACK, Qpn::from_wire(0x123), Psn::new(7));
 /// let ack = Headers { aeth: Some(Aeth { syndrome: Syndrome::ACK, msn: 1 }), ..Headers::new(bth) };

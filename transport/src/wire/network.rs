@@ -4,7 +4,7 @@
 //! A GRH has the fields of an IPv6 header in the same places (IBTA v1 8.3), and says "BTH" where
 //! that names the next header.
 
-use roced_shared::steer::ROCE_UDP_PORT;
+use roced_types::ROCE_UDP_PORT;
 
 use super::bytes_at;
 use crate::reject::DropReason;

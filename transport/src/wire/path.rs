@@ -1,7 +1,7 @@
 //! Frames out: a [`Path`] is a finished header template, and [`Path::fill`] builds a whole frame
 //! from it in place.
 
-use roced_shared::{ids::Qpn, steer::ROCE_UDP_PORT};
+use roced_types::{Qpn, ROCE_UDP_PORT};
 use thiserror::Error;
 
 use super::{

@@ -2,17 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use roced_shared::{
-    abi::{
-        control::access,
-        cqe::{Cqe, Status},
-    },
-    ids::Cqn,
-};
+use roced_transport::io::WorkCompletion;
 use roced_transport::{
     io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
     mr::{MemSpan, Mr},
 };
+use roced_types::{Cqn, Status, access};
 
 use crate::PD;
 
@@ -78,9 +73,9 @@ impl App for Client {
         self.access(at, 8, access::REMOTE_ATOMIC).map(|()| 1)
     }
 
-    fn complete(&mut self, cqn: Cqn, cqe: &Cqe) -> Result<(), CqOverrun> {
-        let posted = self.posted.get_mut(&cqe.qpn).expect("of a queue pair that is there");
-        let status = Status::from_byte(cqe.status).expect("a status");
+    fn complete(&mut self, cqn: Cqn, cqe: &WorkCompletion) -> Result<(), CqOverrun> {
+        let posted = self.posted.get_mut(&cqe.qpn.get()).expect("of a queue pair that is there");
+        let status = cqe.status;
         if cqn == Cqn(1) {
             loop {
                 let (wr_id, signaled) = posted.sends.pop_front().expect("posted, and not complete yet");

@@ -12,15 +12,6 @@ mod peer;
 mod random;
 mod tap;
 
-use roced_shared::{
-    abi::{
-        INLINE_BYTES_MAX,
-        control::{QpAttributes, access, attribute, state},
-        layout::QpSizes,
-        wqe::{SendOp, Sge, send_flags},
-    },
-    ids::{Cqn, EndpointId, MemoryObjectId, Pdn, Qpn},
-};
 use roced_transport::{
     ah::AhEntry,
     clock::Nanos,
@@ -33,6 +24,10 @@ use roced_transport::{
     recovery::{Recovery, RecoveryConfig},
     wire::{Operation, Path, PathSpec, Roce},
     work::{DatagramTo, RecvWork, SendWork, WorkData},
+};
+use roced_types::{
+    Cqn, EndpointId, INLINE_BYTES_MAX, MemoryObjectId, Pdn, QpAttributes, QpSizes, Qpn, SendOp, Sge, access, attribute,
+    send_flags, state,
 };
 
 use crate::{

@@ -1,7 +1,6 @@
 //! What peers send: mostly what goes on where they are, sometimes anything at all. The ICRC is
 //! always right.
 
-use roced_shared::ids::Qpn;
 use roced_transport::{
     io::FrameMut,
     mr::MrKey,
@@ -13,6 +12,7 @@ use roced_transport::{
         Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Headers, Ieth, Opcode, Operation, Position, Reth, Service, opcode,
     },
 };
+use roced_types::Qpn;
 
 use crate::{GROUP, OUR_QKEY, PEER, QPS, STRANGER, US, World, path, qpn};
 

@@ -1,7 +1,6 @@
 //! Frames of any kind that the engine's builder can make.
 
 use proptest::{collection, option, prelude::*, sample};
-use roced_shared::ids::{DeviceId, Qpn};
 use roced_transport::{
     io::{Egress, FrameMut},
     mr::MrKey,
@@ -11,6 +10,7 @@ use roced_transport::{
         Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Headers, Ieth, Opcode, Path, PathSpec, Reth, Roce, Syndrome, Vlan,
     },
 };
+use roced_types::{DeviceId, Qpn};
 
 use super::cut_mut;
 

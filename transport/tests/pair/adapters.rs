@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use roced_shared::abi::{cqe::Status, wqe::SendOp};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -18,6 +17,7 @@ use roced_transport::{
     },
     work::SendWork,
 };
+use roced_types::{SendOp, Status};
 
 use crate::host::{KEY, Pair, Settings, VA, bth, forged, sge, work};
 

@@ -1,11 +1,6 @@
 //! Atomic operations: what they find and leave, and that each is executed once whatever the network
 //! does.
 
-use roced_shared::abi::{
-    control::{access, event},
-    cqe::{CompletionOp, Status},
-    wqe::{SendOp, Sge, send_flags},
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -22,6 +17,7 @@ use roced_transport::{
     },
     work::SendWork,
 };
+use roced_types::{CompletionOp, SendOp, Sge, Status, access, event, send_flags};
 
 use crate::{
     faults::Random,
@@ -62,8 +58,8 @@ fn what_was_there_comes_back_and_what_is_there_is_what_was_asked_for() {
     // 7 - 6 = 1 with 2^64, 1 + 6 = 7, swapped, not swapped.
     assert_eq!(found, [7, 1, 7, 0x1122_3344_5566_7788]);
     assert_eq!(number_at(&pair, 1, NUMBER), 0x1122_3344_5566_7788);
-    let completions: Vec<_> = pair.hosts[0].app.completions.iter().map(|cqe| (cqe.opcode, cqe.byte_len)).collect();
-    let (add, swap) = (CompletionOp::FetchAdd as u8, CompletionOp::CompareSwap as u8);
+    let completions: Vec<_> = pair.hosts[0].app.completions.iter().map(|cqe| (cqe.op, cqe.byte_len)).collect();
+    let (add, swap) = (CompletionOp::FetchAdd, CompletionOp::CompareSwap);
     assert_eq!(completions, [(add, 8), (add, 8), (swap, 8), (swap, 8)]);
     assert_eq!(pair.hosts[0].take(), [1, 2, 3, 4].map(|wr_id| (wr_id, Status::Success)));
     assert_eq!(pair.hosts[1].count(QpCount::AtomicRequests), 4);

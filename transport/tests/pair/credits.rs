@@ -1,11 +1,6 @@
 //! End-to-end flow control: a sender keeps to the receives that its peer offers, and is not held up
 //! by an offer that got lost.
 
-use roced_shared::abi::{
-    control::{QpAttributes, attribute, state},
-    cqe::Status,
-    wqe::SendOp,
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -19,9 +14,12 @@ use roced_transport::{
         opcode::{self, Opcode, Operation},
     },
 };
+use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 
-use crate::host::{Fate, Pair, Settings, bth, no_fault, sge, work};
-use crate::owed::said;
+use crate::{
+    host::{Fate, Pair, Settings, bth, no_fault, sge, work},
+    owed::said,
+};
 
 const LIMIT: Nanos = Nanos::from_millis(10_000);
 

@@ -1,14 +1,7 @@
 //! Unreliable datagrams: who may send to whom, what stands in front of a message, and what a bad
 //! one does: nothing.
 
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, attribute, state},
-        cqe::{CompletionOp, Cqe, Status, cqe_flags},
-        wqe::{SendOp, Sge, send_flags},
-    },
-    ids::{Pdn, Qpn},
-};
+use roced_transport::io::WorkCompletion;
 use roced_transport::{
     ah::AhEntry,
     clock::Nanos,
@@ -18,6 +11,9 @@ use roced_transport::{
     reject::{Disposition, DropReason},
     wire::{Deth, bth::Bth, headers::Headers, opcode},
     work::{DatagramTo, SendWork, WorkData},
+};
+use roced_types::{
+    CompletionOp, Pdn, QpAttributes, Qpn, SendOp, Sge, Status, attribute, completion_flags, send_flags, state,
 };
 
 use crate::host::{AH, MEMORY_BYTES, OUR_QKEY, PD, Pair, Settings, forged, no_fault, sge, work};
@@ -54,7 +50,7 @@ pub(crate) fn inject(pair: &mut Pair, dest_qpn: Qpn, qkey: u32, payload: &[u8]) 
     pair.deliver(1, &frame)
 }
 
-fn one(pair: &mut Pair, at: usize) -> Cqe {
+fn one(pair: &mut Pair, at: usize) -> WorkCompletion {
     let all = std::mem::take(&mut pair.hosts[at].app.completions);
     assert_eq!(all.len(), 1);
     all[0]
@@ -84,10 +80,10 @@ fn a_datagram_arrives_behind_the_header_that_brought_it() {
         pair.settle();
         assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
         let cqe = one(&mut pair, 1);
-        assert_eq!((cqe.wr_id, cqe.status, cqe.opcode), (7, 0, CompletionOp::Recv as u8));
+        assert_eq!((cqe.wr_id, cqe.status, cqe.op), (7, Status::Success, CompletionOp::Recv));
         assert_eq!(cqe.byte_len as usize, GRH + length);
-        let family = if ipv6 { 0 } else { cqe_flags::IPV4 };
-        assert_eq!(cqe.flags, cqe_flags::GRH | cqe_flags::IMM | cqe_flags::SOLICITED | family);
+        let family = if ipv6 { 0 } else { completion_flags::IPV4 };
+        assert_eq!(cqe.flags, completion_flags::GRH | completion_flags::IMM | completion_flags::SOLICITED | family);
         assert_eq!((cqe.src_qpn, cqe.imm), (pair.hosts[0].qpn.get(), [1, 2, 3, 4]));
         let memory = &pair.hosts[1].app.memory;
         let (source, dest) = (pair.hosts[0].gid, pair.hosts[1].gid);
@@ -120,7 +116,7 @@ fn anybody_may_send_to_anybody() {
         pair.hosts[0].post(&work);
         pair.settle();
         let cqe = one(&mut pair, 1);
-        assert_eq!((cqe.wr_id, cqe.qpn, cqe.src_qpn), (dest.into(), dest_qpn.get(), pair.hosts[0].qpn.get()));
+        assert_eq!((cqe.wr_id, cqe.qpn, cqe.src_qpn), (dest.into(), dest_qpn, pair.hosts[0].qpn.get()));
         pair.hosts[0].take();
     }
 }

@@ -1,10 +1,5 @@
 //! Duplicate requests: answered from what is kept, acknowledged, or dropped; never refused.
 
-use roced_shared::abi::{
-    control::{QpAttributes, attribute, state},
-    cqe::Status,
-    wqe::SendOp,
-};
 use roced_transport::{
     mr::MrKey,
     psn::Psn,
@@ -18,10 +13,13 @@ use roced_transport::{
     },
     work::SendWork,
 };
+use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 
-use crate::host::{KEY, Pair, Settings, VA, bth, forged, sge, work};
-use crate::keys::{WINDOW, lend};
-use crate::selective::warm;
+use crate::{
+    host::{KEY, Pair, Settings, VA, bth, forged, sge, work},
+    keys::{WINDOW, lend},
+    selective::warm,
+};
 
 /// What a host has on its way out now: opcode, PSN counted from the first, payload, AETH.
 fn out(pair: &mut Pair, at: usize) -> Vec<(Opcode, u32, usize, Option<Aeth>)> {

@@ -1,20 +1,13 @@
 //! Nobody is shut out: not a queue pair by another, not a direction by the other, not the flush by
 //! a NIC that is stuck.
 
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, attribute, state},
-        cqe::Status,
-        wqe::SendOp,
-    },
-    ids::DeviceId,
-};
 use roced_transport::{
     clock::Nanos,
     io::Egress,
     qp::PathState,
     wire::opcode::{self, Operation},
 };
+use roced_types::{DeviceId, QpAttributes, SendOp, Status, attribute, state};
 
 use crate::host::{Pair, Settings, no_fault, sge, work};
 

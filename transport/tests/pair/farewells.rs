@@ -1,19 +1,17 @@
 //! Queue pairs that are removed or reset before what they owe has left.
 
-use roced_shared::abi::{
-    control::{QpAttributes, attribute, state},
-    cqe::Status,
-    wqe::SendOp,
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     reject::DropReason,
     wire::{Operation, opcode},
 };
+use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 
-use crate::host::{Fate, Pair, Settings, no_fault, sge, work};
-use crate::selective::warm;
+use crate::{
+    host::{Fate, Pair, Settings, no_fault, sge, work},
+    selective::warm,
+};
 
 /// Host 1 has executed what host 0 sent, and has no room on the wire to say so.
 fn executed_behind_a_full_ring(settings: Settings) -> Pair {

@@ -2,8 +2,8 @@
 //! delays by a seed. Whatever it does, and whichever way each end makes losses good, every byte
 //! arrives, every request completes once and in order, and nothing hangs.
 
-use roced_shared::abi::{cqe::Status, wqe::SendOp};
 use roced_transport::{clock::Nanos, recovery::RecoveryConfig, wire::opcode::Opcode};
+use roced_types::{SendOp, Status};
 
 use crate::host::{Fate, Pair, Settings, sge, work};
 

@@ -2,15 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, access, attribute, state},
-        cqe::{Cqe, Status},
-        layout::QpSizes,
-        wqe::{SendOp, Sge, send_flags},
-    },
-    ids::{Cqn, EndpointId, MemoryObjectId, Pdn, Qpn, Srqn},
-};
+use roced_transport::io::WorkCompletion;
 use roced_transport::{
     ah::AhEntry,
     clock::Nanos,
@@ -38,6 +30,10 @@ use roced_transport::{
     },
     work::{DatagramTo, RecvWork, SendWork, WorkData},
 };
+use roced_types::{
+    Cqn, EndpointId, MemoryObjectId, Pdn, QpAttributes, QpSizes, Qpn, SendOp, Sge, Srqn, Status, access, attribute,
+    send_flags, state,
+};
 
 pub(crate) const PD: Pdn = Pdn(1);
 pub(crate) const CQ: Cqn = Cqn(1);
@@ -56,7 +52,7 @@ pub(crate) const SIZES: QpSizes =
 #[derive(Default)]
 pub(crate) struct Application {
     pub(crate) memory: Vec<u8>,
-    pub(crate) completions: Vec<Cqe>,
+    pub(crate) completions: Vec<WorkCompletion>,
     /// Completions that still find room.
     pub(crate) cq_room: usize,
     /// Each write as (offset, length), in order.
@@ -95,7 +91,7 @@ impl App for Application {
         Ok(before)
     }
 
-    fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {
+    fn complete(&mut self, cqn: Cqn, completion: &WorkCompletion) -> Result<(), CqOverrun> {
         assert_eq!(cqn, CQ);
         self.cq_room = self.cq_room.checked_sub(1).ok_or(CqOverrun)?;
         self.completions.push(*completion);
@@ -211,11 +207,7 @@ impl Host {
 
     /// Takes the completions so far as (wr_id, status).
     pub(crate) fn take(&mut self) -> Vec<(u64, Status)> {
-        self.app
-            .completions
-            .drain(..)
-            .map(|cqe| (cqe.wr_id, Status::from_byte(cqe.status).expect("a status")))
-            .collect()
+        self.app.completions.drain(..).map(|cqe| (cqe.wr_id, cqe.status)).collect()
     }
 
     /// Does what the control side of a daemon does about keys, unless it takes its time. Windows of

@@ -1,10 +1,5 @@
 //! Keys that change while packets are under way: memory windows, LOCAL_INV, SEND with invalidate.
 
-use roced_shared::abi::{
-    control::{QpAttributes, access, attribute, state},
-    cqe::{CompletionOp, Status, cqe_flags},
-    wqe::{BindWindow, SendOp, Sge, send_flags},
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -22,9 +17,14 @@ use roced_transport::{
     },
     work::SendWork,
 };
+use roced_types::{
+    BindWindow, CompletionOp, QpAttributes, SendOp, Sge, Status, access, attribute, completion_flags, send_flags, state,
+};
 
-use crate::host::{Fate, KEY, MEMORY, PD, Pair, Settings, VA, bth, forged, no_fault, one, sge, work};
-use crate::selective::{answers, warm};
+use crate::{
+    host::{Fate, KEY, MEMORY, PD, Pair, Settings, VA, bth, forged, no_fault, one, sge, work},
+    selective::{answers, warm},
+};
 
 /// Of a window of type 2 (its index is even), and what it is called after the next bind.
 pub(crate) const WINDOW: MrKey = MrKey(0x0011_2201);
@@ -130,7 +130,7 @@ fn what_was_made_invalid_opens_nothing() {
     pair.hosts[1].post(&invalidate(2, WINDOW));
     pair.settle();
     let cqe = pair.hosts[1].app.completions[0];
-    assert_eq!((cqe.wr_id, cqe.status, cqe.opcode), (2, 0, CompletionOp::LocalInvalidate as u8));
+    assert_eq!((cqe.wr_id, cqe.status, cqe.op), (2, Status::Success, CompletionOp::LocalInvalidate));
     assert_eq!(write_ends(&mut pair, WINDOW, AT, 10), Status::RemoteAccess);
 
     let mut pair = bound(WINDOW);
@@ -190,8 +190,11 @@ fn a_send_with_invalidate_brings_its_data_and_takes_the_key() {
         assert_eq!(pair.hosts[0].take(), [(2, Status::Success)]);
         assert!(pair.trace.iter().any(|(_, opcode, _)| *opcode == last));
         let cqe = pair.hosts[1].app.completions[0];
-        assert_eq!((cqe.wr_id, cqe.status, cqe.opcode, cqe.byte_len), (9, 0, CompletionOp::Recv as u8, length as u32));
-        assert_eq!((cqe.flags, u32::from_ne_bytes(cqe.imm)), (cqe_flags::INVALIDATED, WINDOW.0));
+        assert_eq!(
+            (cqe.wr_id, cqe.status, cqe.op, cqe.byte_len),
+            (9, Status::Success, CompletionOp::Recv, length as u32)
+        );
+        assert_eq!((cqe.flags, u32::from_ne_bytes(cqe.imm)), (completion_flags::INVALIDATED, WINDOW.0));
         let (here, there) = (&pair.hosts[0].app.memory, &pair.hosts[1].app.memory);
         assert!(here[11..11 + length] == there[300_000..300_000 + length]);
         assert_eq!(write_ends(&mut pair, WINDOW, AT, 10), Status::RemoteAccess);
@@ -366,7 +369,7 @@ fn a_late_answer_is_nobodys() {
             let qp = host.endpoint.remove_qp(host.qpn).expect("there");
             host.endpoint.insert_qp(Box::new(roced_transport::qp::Qp::new(*qp.config()))).expect("free");
         } else {
-            use roced_shared::abi::control::{QpAttributes, attribute, state};
+            use roced_types::{QpAttributes, attribute, state};
             let reset = QpAttributes { state: state::RESET, ..QpAttributes::default() };
             host.endpoint.modify_qp(host.qpn, attribute::STATE, &reset, None).expect("from anywhere");
         }
@@ -396,7 +399,7 @@ fn a_queue_pair_that_fails_meanwhile_flushes_what_waited() {
     while pair.hosts[1].key_changes.len() < 2 {
         pair.turn(&mut no_fault);
     }
-    use roced_shared::abi::control::{QpAttributes, attribute, state};
+    use roced_types::{QpAttributes, attribute, state};
     let host = &mut pair.hosts[1];
     let failed = QpAttributes { state: state::ERR, ..QpAttributes::default() };
     host.endpoint.modify_qp(host.qpn, attribute::STATE, &failed, None).expect("from anywhere");

@@ -1,11 +1,7 @@
 //! Full queues, full completion queues, states, paths that come and go.
 
-use roced_shared::abi::{
-    control::{QpAttributes, attribute, event, state},
-    cqe::Status,
-    wqe::SendOp,
-};
 use roced_transport::{clock::Nanos, counters::QpCount, qp::PathState, reject::Reject};
+use roced_types::{QpAttributes, SendOp, Status, attribute, event, state};
 
 use crate::host::{Fate, Pair, SIZES, Settings, no_fault, sge, work};
 
@@ -140,7 +136,7 @@ fn a_rate_limit_is_kept() {
     host.post(&work(1, SendOp::Write, &[sge(0, 500_000)], 0));
     let start = pair.now;
     pair.settle();
-    let took = pair.hosts[0].app.completions[0].timestamp_ns - start.0;
+    let took = pair.hosts[0].app.completions[0].time.0 - start.0;
     // 500,000 bytes and their headers (about 62 each 1024) at 10 MB/s.
     assert!((52_000_000..56_000_000).contains(&took), "{took} ns");
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);

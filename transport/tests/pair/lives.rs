@@ -2,11 +2,6 @@
 //! PSNs that lie close. None may be executed in place of one of this life, and none may cost a
 //! healthy connection more than go-back-N would.
 
-use roced_shared::abi::{
-    control::{QpAttributes, attribute, state},
-    cqe::Status,
-    wqe::SendOp,
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -17,9 +12,12 @@ use roced_transport::{
     reject::{Disposition, DropReason},
     wire::{Aeth, NakCode, Syndrome, bth::Bth, headers::Headers, opcode, reth::Reth},
 };
+use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 
-use crate::host::{Fate, KEY, Pair, Settings, VA, bth, forged, no_fault, one, sge, work};
-use crate::selective::{HELD, LIMIT, answers, dropped, repairs, warm};
+use crate::{
+    host::{Fate, KEY, Pair, Settings, VA, bth, forged, no_fault, one, sge, work},
+    selective::{HELD, LIMIT, answers, dropped, repairs, warm},
+};
 
 /// Where stale packets write, if they do.
 const STALE_AT: u64 = 900_000;

@@ -1,14 +1,6 @@
 //! Multicast: one datagram, and every queue pair of host 1 that is attached to its group has a
 //! copy.
 
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, attribute, state},
-        cqe::{CompletionOp, Status, cqe_flags},
-        wqe::{SendOp, Sge, send_flags},
-    },
-    ids::{EndpointId, Qpn},
-};
 use roced_transport::{
     ah::AhEntry,
     io::{Egress, FrameMut},
@@ -24,6 +16,9 @@ use roced_transport::{
         parse,
     },
     work::{DatagramTo, RecvWork, SendWork},
+};
+use roced_types::{
+    CompletionOp, EndpointId, QpAttributes, Qpn, SendOp, Sge, Status, attribute, completion_flags, send_flags, state,
 };
 
 use crate::{
@@ -149,11 +144,11 @@ fn each_copy_stands_behind_the_header_that_brought_it() {
         let completions = std::mem::take(&mut pair.hosts[1].app.completions);
         assert_eq!(completions.len(), 2);
         for cqe in completions {
-            assert_eq!((cqe.status, cqe.opcode, cqe.byte_len as usize), (0, CompletionOp::Recv as u8, GRH + 30));
-            let family = if ipv6 { 0 } else { cqe_flags::IPV4 };
-            assert_eq!(cqe.flags, cqe_flags::GRH | cqe_flags::IMM | cqe_flags::SOLICITED | family);
+            assert_eq!((cqe.status, cqe.op, cqe.byte_len as usize), (Status::Success, CompletionOp::Recv, GRH + 30));
+            let family = if ipv6 { 0 } else { completion_flags::IPV4 };
+            assert_eq!(cqe.flags, completion_flags::GRH | completion_flags::IMM | completion_flags::SOLICITED | family);
             assert_eq!((cqe.src_qpn, cqe.imm), (sender.get(), [1, 2, 3, 4]));
-            assert_eq!(cqe.qpn, Qpn::new(pair.hosts[1].qpn.endpoint(), cqe.wr_id as u32).get());
+            assert_eq!(cqe.qpn, Qpn::new(pair.hosts[1].qpn.endpoint(), cqe.wr_id as u32));
             let header = &pair.hosts[1].app.memory[cqe.wr_id as usize * 1000..][..GRH];
             if ipv6 {
                 assert_eq!((header[0] >> 4, &header[8..24], &header[24..]), (6, &source[..], &gid[..]));
@@ -179,7 +174,7 @@ fn members_that_share_receives_take_one_each() {
     send(&mut pair, to, &[sge(9, 30)]);
     let endpoint = pair.hosts[1].qpn.endpoint();
     let got: Vec<_> = pair.hosts[1].app.completions.drain(..).map(|cqe| (cqe.wr_id, cqe.qpn, cqe.status)).collect();
-    assert_eq!(got, [(0, Qpn::new(endpoint, 5).get(), 0), (1, Qpn::new(endpoint, 7).get(), 0)]);
+    assert_eq!(got, [(0, Qpn::new(endpoint, 5), Status::Success), (1, Qpn::new(endpoint, 7), Status::Success)]);
     for at in [500_040, 501_040] {
         assert!(pair.hosts[1].app.memory[at..][..30] == pair.hosts[0].app.memory[9..39]);
     }

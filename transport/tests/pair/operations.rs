@@ -1,9 +1,5 @@
 //! What each operation does when nothing goes wrong.
 
-use roced_shared::abi::{
-    cqe::{CompletionOp, Status, cqe_flags},
-    wqe::{SendOp, send_flags},
-};
 use roced_transport::{
     counters::QpCount,
     qp::ServiceType,
@@ -14,6 +10,7 @@ use roced_transport::{
     },
     work::{SendWork, WorkData},
 };
+use roced_types::{CompletionOp, SendOp, Status, completion_flags, send_flags};
 
 use crate::host::{KEY, MEMORY_BYTES, Pair, SIZES, Settings, VA, bth, forged, no_fault, sge, work};
 
@@ -53,7 +50,7 @@ fn a_read_arrives_byte_for_byte_at_every_mtu_and_length() {
             pair.hosts[0].post(&work(at as u64, SendOp::Read, &[sge(500_000, length)], remote));
             pair.settle();
             let cqe = pair.hosts[0].app.completions.pop().expect("one completion");
-            assert_eq!((cqe.status, cqe.opcode), (Status::Success as u8, CompletionOp::Read as u8));
+            assert_eq!((cqe.status, cqe.op), (Status::Success, CompletionOp::Read));
             assert_eq!(cqe.byte_len, length as u32);
             let (here, there) = (&pair.hosts[0].app.memory, &pair.hosts[1].app.memory);
             assert!(here[500_000..][..length] == there[remote as usize..][..length], "mtu {mtu}, {length} bytes");
@@ -72,7 +69,7 @@ fn a_send_fills_the_receive_buffers_in_order() {
             pair.settle();
             assert_eq!(pair.hosts[0].take(), [(at as u64, Status::Success)]);
             let cqe = pair.hosts[1].app.completions.pop().expect("one completion");
-            assert_eq!((cqe.wr_id, cqe.status, cqe.opcode), (900 + at as u64, 0, CompletionOp::Recv as u8));
+            assert_eq!((cqe.wr_id, cqe.status, cqe.op), (900 + at as u64, Status::Success, CompletionOp::Recv));
             assert_eq!((cqe.byte_len, cqe.flags, cqe.src_qpn), (length as u32, 0, pair.hosts[0].qpn.get()));
             let memory = &pair.hosts[1].app.memory;
             let got = [&memory[200_000..][..length / 3], &memory[400_000..][..length - length / 3]].concat();
@@ -94,8 +91,8 @@ fn immediate_data_takes_receive_work_with_send_and_write() {
         pair.hosts[0].post(&work(1, op, &[sge(0, length)], 60_000));
         pair.settle();
         let cqe = pair.hosts[1].app.completions.pop().expect("one completion");
-        assert_eq!((cqe.wr_id, cqe.status, cqe.opcode), (5, 0, expected as u8));
-        assert_eq!((cqe.imm, cqe.flags, cqe.byte_len), ([1, 2, 3, 4], cqe_flags::IMM, length as u32));
+        assert_eq!((cqe.wr_id, cqe.status, cqe.op), (5, Status::Success, expected));
+        assert_eq!((cqe.imm, cqe.flags, cqe.byte_len), ([1, 2, 3, 4], completion_flags::IMM, length as u32));
         assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
     }
 }
@@ -105,7 +102,7 @@ fn thirty_two_pieces_are_gathered_and_scattered() {
     let mut pair = Pair::new(Settings { mtu: 256, ..Settings::default() });
     let from: Vec<_> = (0..32).map(|at| sge(at * 1000, 17 + at as usize)).collect();
     let to: Vec<_> = (0..32).map(|at| sge(500_000 + at * 1000, 48 - at as usize)).collect();
-    let gather = |memory: &[u8], sges: &[roced_shared::abi::wqe::Sge]| -> Vec<u8> {
+    let gather = |memory: &[u8], sges: &[roced_types::Sge]| -> Vec<u8> {
         sges.iter().flat_map(|sge| memory[(sge.va - VA) as usize..][..sge.length as usize].to_vec()).collect()
     };
     pair.hosts[1].post_recv(1, &to);
@@ -158,7 +155,7 @@ fn a_solicited_message_says_so_on_its_last_packet_only() {
     let solicited = work(1, SendOp::Send, &template, 0);
     pair.hosts[0].post(&SendWork { flags: send_flags::SOLICITED, ..solicited });
     pair.settle();
-    assert_eq!(pair.hosts[1].app.completions[0].flags, cqe_flags::SOLICITED);
+    assert_eq!(pair.hosts[1].app.completions[0].flags, completion_flags::SOLICITED);
 }
 
 #[test]

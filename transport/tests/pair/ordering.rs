@@ -3,16 +3,18 @@
 //!
 //! Columns of the table are the later request, rows the earlier one; each cell has its test here.
 
-use roced_shared::abi::{cqe::Status, wqe::SendOp};
 use roced_transport::{
     clock::Nanos,
     wire::opcode::{Opcode, Operation},
     work::SendWork,
 };
+use roced_types::{SendOp, Status};
 
-use crate::faults::Random;
-use crate::host::{Fate, Pair, Settings, sge, work};
-use crate::selective::{LIMIT, warm};
+use crate::{
+    faults::Random,
+    host::{Fate, Pair, Settings, sge, work},
+    selective::{LIMIT, warm},
+};
 
 /// A word of host 1 that grows as time goes on.
 const WORD: usize = 600_000;

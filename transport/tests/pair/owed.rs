@@ -1,11 +1,6 @@
 //! Answers that are owed: whatever else happens to a queue pair, what was executed is answered, and
 //! what was said is not forgotten.
 
-use roced_shared::abi::{
-    control::{QpAttributes, attribute, state},
-    cqe::Status,
-    wqe::SendOp,
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -20,9 +15,12 @@ use roced_transport::{
     },
     work::SendWork,
 };
+use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 
-use crate::host::{Fate, KEY, Pair, Settings, VA, bth, forged, no_fault, sge, work};
-use crate::selective::{LIMIT, answers, repairs, warm};
+use crate::{
+    host::{Fate, KEY, Pair, Settings, VA, bth, forged, no_fault, sge, work},
+    selective::{LIMIT, answers, repairs, warm},
+};
 
 fn go(pair: &mut Pair, at: usize, to: u32) {
     let host = &mut pair.hosts[at];
@@ -304,7 +302,7 @@ fn a_small_ack_timeout_is_as_long_as_an_adapters() {
         pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
         let start = pair.now;
         assert!(pair.run(LIMIT, |_, _, _| Fate::Drop));
-        let end = Nanos(pair.hosts[0].app.completions[0].timestamp_ns);
+        let end = pair.hosts[0].app.completions[0].time;
         assert_eq!((end - start).0 / 1_000_000, millis, "code {code}");
     }
 }

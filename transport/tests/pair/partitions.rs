@@ -1,16 +1,12 @@
 //! Partitions: queue pairs hear those of their own, whatever the service.
 
-use roced_shared::abi::{
-    control::{QpAttributes, attribute, state},
-    cqe::Status,
-    wqe::SendOp,
-};
 use roced_transport::{
     clock::Nanos,
     qp::ServiceType,
     reject::{DropReason, Reject},
     work::{DatagramTo, SendWork},
 };
+use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 
 use crate::host::{AH, OUR_QKEY, Pair, Settings, no_fault, sge, work};
 

@@ -4,8 +4,8 @@
 
 use std::collections::VecDeque;
 
-use roced_shared::abi::{cqe::Status, wqe::SendOp};
 use roced_transport::{clock::Nanos, counters::QpCount, recovery::RecoveryConfig};
+use roced_types::{SendOp, Status};
 
 use crate::{
     faults::Random,

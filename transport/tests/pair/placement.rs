@@ -1,11 +1,6 @@
 //! FLUSH and atomic WRITE: what they do, what they refuse, and that a lost frame changes nothing of
 //! that.
 
-use roced_shared::abi::{
-    control::access,
-    cqe::{CompletionOp, Status},
-    wqe::{SendOp, flush},
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -14,6 +9,7 @@ use roced_transport::{
     wire::{Feth, bth::Bth, headers::Headers, opcode, reth::Reth},
     work::SendWork,
 };
+use roced_types::{CompletionOp, SendOp, Status, access, flush};
 
 use crate::host::{Fate, KEY, MEMORY_BYTES, Pair, Settings, VA, bth, forged, one, sge, work};
 
@@ -44,9 +40,9 @@ fn each_is_executed_in_its_turn_and_answered_by_an_empty_response() {
     pair.hosts[0].post(&flush(3, flush::GLOBAL, flush::RANGE, 3008));
     pair.hosts[0].post(&flush(4, flush::GLOBAL, flush::REGION, 0));
     pair.settle();
-    let done: Vec<_> = pair.hosts[0].app.completions.iter().map(|cqe| (cqe.opcode, cqe.byte_len)).collect();
+    let done: Vec<_> = pair.hosts[0].app.completions.iter().map(|cqe| (cqe.op, cqe.byte_len)).collect();
     let ops = [CompletionOp::Write, CompletionOp::AtomicWrite, CompletionOp::Flush, CompletionOp::Flush];
-    assert_eq!(done, ops.map(|op| (op as u8, 0)));
+    assert_eq!(done, ops.map(|op| (op, 0)));
     assert_eq!(pair.hosts[0].take(), [1, 2, 3, 4].map(|wr_id| (wr_id, Status::Success)));
     assert_eq!(place(&pair), BYTES);
     let answers = pair.trace.iter().filter(|(_, opcode, _)| *opcode == opcode::RC_READ_RESPONSE_ONLY).count();

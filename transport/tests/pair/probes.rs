@@ -1,19 +1,17 @@
 //! Probes: what was lost last is found without a timer, and nobody is probed in vain.
 
-use roced_shared::abi::{
-    control::{QpAttributes, attribute},
-    cqe::Status,
-    wqe::SendOp,
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     wire::opcode::{self, Opcode},
     work::SendWork,
 };
+use roced_types::{QpAttributes, SendOp, Status, attribute};
 
-use crate::host::{Fate, Pair, Settings, no_fault, one, sge, work};
-use crate::selective::{LIMIT, repairs, survives, warm};
+use crate::{
+    host::{Fate, Pair, Settings, no_fault, one, sge, work},
+    selective::{LIMIT, repairs, survives, warm},
+};
 
 /// What is lost last, or answers to it: found within some round trips, not by the ACK timer, and no
 /// retry is spent.

@@ -1,17 +1,19 @@
 //! Messages that nobody waits to hear of: they ask for no ACK of their own, and are looked after
 //! all the same.
 
-use roced_shared::abi::{cqe::Status, wqe::SendOp};
 use roced_transport::{clock::Nanos, counters::QpCount, io::Egress, qp::PathState, wire::opcode, work::SendWork};
+use roced_types::{SendOp, Status};
 
-use crate::host::{Fate, Pair, Settings, no_fault, one, sge, work};
-use crate::selective::{LIMIT, warm};
+use crate::{
+    host::{Fate, Pair, Settings, no_fault, one, sge, work},
+    selective::{LIMIT, warm},
+};
 
 const BYTES: usize = 64;
 
 /// As posted by a program that waits for none of them.
 fn quiet(wr_id: u64) -> SendWork<'static> {
-    static SGES: std::sync::LazyLock<[roced_shared::abi::wqe::Sge; 1]> = std::sync::LazyLock::new(|| [sge(0, BYTES)]);
+    static SGES: std::sync::LazyLock<[roced_types::Sge; 1]> = std::sync::LazyLock::new(|| [sge(0, BYTES)]);
     SendWork { flags: 0, ..work(wr_id, SendOp::Write, &SGES[..], 0) }
 }
 

@@ -1,10 +1,5 @@
 //! READ: gaps between responses, and what is held behind them.
 
-use roced_shared::abi::{
-    control::{QpAttributes, attribute},
-    cqe::Status,
-    wqe::SendOp,
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -17,9 +12,12 @@ use roced_transport::{
         opcode::{self, Operation},
     },
 };
+use roced_types::{QpAttributes, SendOp, Status, attribute};
 
-use crate::host::{Fate, Pair, Settings, bth, forged, one, sge, work};
-use crate::selective::{HELD, LIMIT, repairs, survives, warm};
+use crate::{
+    host::{Fate, Pair, Settings, bth, forged, one, sge, work},
+    selective::{HELD, LIMIT, repairs, survives, warm},
+};
 
 /// A READ of one chunk of 16 packets; responses with these numbers are lost.
 fn read_without(lost: &[usize]) -> Pair {

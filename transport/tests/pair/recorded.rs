@@ -8,11 +8,6 @@
 use std::{collections::BTreeMap, fmt};
 
 use roced_captures::{files, frames_of, log_of};
-use roced_shared::abi::{
-    control::access,
-    cqe::Status,
-    wqe::{SendOp, Sge, send_flags},
-};
 use roced_transport::{
     clock::Nanos,
     mr::{Mr, MrKey},
@@ -20,6 +15,7 @@ use roced_transport::{
     wire::{AtomicAck, AtomicEth, Headers, Operation, Position, Reth, Syndrome, parse},
     work::SendWork,
 };
+use roced_types::{SendOp, Sge, Status, access, send_flags};
 
 use crate::host::{Host, KEY, MEMORY_BYTES, Pair, Settings, sge, work};
 

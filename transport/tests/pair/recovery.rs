@@ -1,11 +1,6 @@
 //! One thing goes wrong, and what each side does about it with plain go-back-N, as adapters do and
 //! the recorded captures show. What is done beyond it is in `selective.rs`.
 
-use roced_shared::abi::{
-    control::{QpAttributes, attribute},
-    cqe::Status,
-    wqe::{SendOp, Sge},
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -17,6 +12,7 @@ use roced_transport::{
         opcode::{self, Opcode, Operation},
     },
 };
+use roced_types::{QpAttributes, SendOp, Sge, Status, attribute};
 
 use crate::host::{Fate, KEY, Pair, Settings, bth, forged, no_fault, one, sge, work};
 

@@ -1,13 +1,5 @@
 //! What is not accepted, and what is said about it. Half of the specification.
 
-use roced_shared::{
-    abi::{
-        control::{access, event},
-        cqe::Status,
-        wqe::{SendOp, Sge},
-    },
-    ids::Qpn,
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -26,6 +18,7 @@ use roced_transport::{
     },
     work::SendWork,
 };
+use roced_types::{Qpn, SendOp, Sge, Status, access, event};
 
 use crate::host::{Fate, KEY, MEMORY_BYTES, Pair, Settings, VA, bth, forged, no_fault, sge, work};
 
@@ -402,7 +395,7 @@ fn another_domains_key_is_no_key() {
     let mut pair = Pair::new(Settings::default());
     let other = MrKey(0x0077_7701);
     let region = pair.hosts[1].endpoint.remove_mr(KEY).expect("there");
-    let stranger = roced_transport::mr::Mr { key: other, pd: roced_shared::ids::Pdn(2), ..region };
+    let stranger = roced_transport::mr::Mr { key: other, pd: roced_types::Pdn(2), ..region };
     pair.hosts[1].endpoint.insert_mr(stranger).expect("room");
     pair.hosts[0].post(&SendWork { rkey: other.0, ..work(1, SendOp::Read, &[sge(0, 10)], 0) });
     pair.settle();

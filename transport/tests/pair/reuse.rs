@@ -2,10 +2,6 @@
 //! it arrived, though no completion has said so: unsignaled messages have none. Where nothing was
 //! lost nothing may read that memory again.
 
-use roced_shared::abi::{
-    cqe::Status,
-    wqe::{SendOp, Sge, send_flags},
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -13,9 +9,12 @@ use roced_transport::{
     wire::opcode::{self, Operation},
     work::SendWork,
 };
+use roced_types::{SendOp, Sge, Status, send_flags};
 
-use crate::host::{Fate, MEMORY, PD, Pair, Settings, VA, no_fault, sge, work};
-use crate::selective::{LIMIT, repairs, warm};
+use crate::{
+    host::{Fate, MEMORY, PD, Pair, Settings, VA, no_fault, sge, work},
+    selective::{LIMIT, repairs, warm},
+};
 
 const OTHER_KEY: MrKey = MrKey(0x00cd_ef02);
 
@@ -135,7 +134,7 @@ fn a_late_ack_of_a_message_that_asked_is_no_answer_to_a_later_question() {
 
 #[test]
 fn a_drain_behind_an_unsignaled_message_asks_at_once() {
-    use roced_shared::abi::control::{QpAttributes, attribute, event, state};
+    use roced_types::{QpAttributes, attribute, event, state};
     let mut pair = warm(Settings::default());
     pair.hosts[0].post(&SendWork { flags: 0, ..work(1, SendOp::Write, &[sge(0, 10)], 0) });
     pair.turn(&mut no_fault);

@@ -1,13 +1,13 @@
 //! RoCEv1: everything as by RoCEv2, and neither hears the other.
 
 use roced_captures::rocev1_frames_of;
-use roced_shared::abi::{cqe::Status, wqe::SendOp};
 use roced_transport::{
     clock::Nanos,
     qp::ServiceType,
     reject::Disposition,
     work::{DatagramTo, SendWork},
 };
+use roced_types::{SendOp, Status};
 
 use crate::host::{AH, Host, OUR_QKEY, Pair, Settings, no_fault, sge, work};
 

@@ -2,11 +2,6 @@
 //! until their turn, a peer that holds them is sent only what is missing, probes find what was lost
 //! last. Each rule by one scenario, over particular losses.
 
-use roced_shared::abi::{
-    control::{QpAttributes, attribute, state},
-    cqe::Status,
-    wqe::SendOp,
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -20,6 +15,7 @@ use roced_transport::{
         reth::Reth,
     },
 };
+use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 
 use crate::host::{Fate, KEY, Pair, Settings, VA, bth, forged, one, sge, work};
 
@@ -113,7 +109,7 @@ pub(crate) fn survives(
     }
     pair.hosts[0].post(&work(1, op, &[sge(11, bytes)], 600_000));
     assert!(pair.run(LIMIT, fate), "it comes to rest");
-    let end = pair.hosts[0].app.completions.first().map(|completion| Nanos(completion.timestamp_ns));
+    let end = pair.hosts[0].app.completions.first().map(|completion| completion.time);
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
     let (here, there) = (&pair.hosts[0].app.memory, &pair.hosts[1].app.memory);
     assert!(here[11..11 + bytes] == there[600_000..600_000 + bytes], "every byte is there");
@@ -474,7 +470,7 @@ fn a_read_that_is_sent_again_alone_asks_what_the_peer_has() {
         let start = pair.now;
         assert!(pair.run(LIMIT, far(lost)));
         let completions = &pair.hosts[0].app.completions;
-        let took = Nanos(completions.iter().map(|it| it.timestamp_ns).max().expect("eight")) - start;
+        let took = Nanos(completions.iter().map(|it| it.time.0).max().expect("eight")) - start;
         assert_eq!(pair.hosts[0].take(), (0..8).map(|id| (id, Status::Success)).collect::<Vec<_>>());
         let [again, time_outs, probes] = std::array::from_fn(|at| repairs(&pair)[at] - before[at]);
         assert_eq!((again, time_outs, probes), (8 - kept, 0, 0), "lost {lost:?}");

@@ -1,18 +1,10 @@
 //! Shared receive queues: several queue pairs of host 1 take from one.
 
-use roced_shared::{
-    abi::{
-        control::{QpAttributes, attribute, event, state},
-        cqe::Status,
-        wqe::{SendOp, Sge},
-    },
-    ids::{Pdn, Qpn, Srqn},
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
     qp::{Qp, QpConfig, ServiceType},
-    reject::{ClientFault, Disposition, DropReason, Reject},
+    reject::{Disposition, DropReason, Reject},
     srq::{Srq, SrqConfig},
     wire::{
         bth::Bth,
@@ -22,6 +14,7 @@ use roced_transport::{
     },
     work::RecvWork,
 };
+use roced_types::{Pdn, QpAttributes, Qpn, SendOp, Sge, Srqn, Status, attribute, event, state};
 
 use crate::{
     datagram::inject,
@@ -86,9 +79,9 @@ fn messages_that_interleave_take_an_entry_each() {
     assert_eq!(ids, [100, 101, 102, 103], "each once");
     // Of each queue pair in order, and each buffer has one whole message.
     for (index, messages) in [(5, [0, 2]), (6, [1, 3])] {
-        let qpn = Qpn::new(pair.hosts[1].qpn.endpoint(), index).get();
+        let qpn = Qpn::new(pair.hosts[1].qpn.endpoint(), index);
         for (cqe, message) in received.iter().filter(|cqe| cqe.qpn == qpn).zip(messages) {
-            assert_eq!((cqe.status, cqe.byte_len), (Status::Success as u8, 9_000));
+            assert_eq!((cqe.status, cqe.byte_len), (Status::Success, 9_000));
             let buffer = (500_000 + (cqe.wr_id - 100) * 10_000) as usize;
             let sent = &pair.hosts[0].app.memory[message * 10_000..][..9_000];
             assert!(pair.hosts[1].app.memory[buffer..][..9_000] == *sent, "message {message}");
@@ -359,7 +352,7 @@ fn datagrams_take_from_a_shared_queue_too() {
         pair.turn_to(index);
         let qpn = pair.hosts[1].qpn;
         assert_eq!(inject(&mut pair, qpn, OUR_QKEY, b"well"), Disposition::Accepted);
-        assert_eq!(pair.hosts[1].app.completions.last().map(|cqe| cqe.qpn), Some(qpn.get()));
+        assert_eq!(pair.hosts[1].app.completions.last().map(|cqe| cqe.qpn), Some(qpn));
         assert_eq!(pair.hosts[1].app.memory[500_040..500_044], *b"well");
     }
     assert_eq!(pair.hosts[1].take(), [(0, Status::Success), (1, Status::Success), (2, Status::Success)]);
@@ -381,7 +374,7 @@ fn what_is_not_there_is_refused() {
     for srqn in [other, missing, Srqn::new(endpoint, 9)] {
         assert_eq!(host.endpoint.srq_room(srqn), 0);
         let posted = host.endpoint.post_srq_recv(srqn, &RecvWork { wr_id: 1, sges: &[] });
-        assert_eq!(posted, Err(ClientFault::NoSuchSrq(srqn)));
+        assert_eq!(posted, Err(Reject::NoSuchSrq(srqn)));
         assert_eq!(host.endpoint.set_srq_limit(srqn, 1), Err(Reject::NoSuchSrq(srqn)));
         assert!(host.endpoint.srq(srqn).is_none() && host.endpoint.remove_srq(srqn).is_none());
     }

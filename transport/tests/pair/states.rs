@@ -1,11 +1,6 @@
 //! States beyond the straight way: a send queue that drains, attributes that change meanwhile, and
 //! events that tell of it.
 
-use roced_shared::abi::{
-    control::{QpAttributes, access, attribute, event, state},
-    cqe::Status,
-    wqe::SendOp,
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -13,6 +8,7 @@ use roced_transport::{
     reject::Reject,
     wire::opcode::Operation,
 };
+use roced_types::{QpAttributes, SendOp, Status, access, attribute, event, state};
 
 use crate::host::{CQ, Fate, Host, Pair, Settings, no_fault, sge, work};
 

@@ -1,14 +1,10 @@
 //! Many queue pairs of one endpoint: what they have under way together.
 
-use roced_shared::abi::{
-    control::{QpAttributes, attribute, state},
-    cqe::Status,
-    wqe::SendOp,
-};
 use roced_transport::{
     clock::Nanos,
     wire::opcode::{Opcode, Operation},
 };
+use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 
 use crate::host::{Fate, Pair, Settings, no_fault, sge, work};
 

@@ -1,8 +1,8 @@
 //! Any two frames are lost, of either direction: all work ends as if none had been, and no time-out
 //! is needed.
 
-use roced_shared::abi::{cqe::Status, wqe::SendOp};
 use roced_transport::{clock::Nanos, counters::QpCount, recovery::RecoveryConfig};
+use roced_types::{SendOp, Status};
 
 use crate::{
     host::{Fate, Pair, Settings, sge, work},

@@ -1,10 +1,5 @@
 //! The unreliable connection: a message arrives whole or not at all, and nobody says which.
 
-use roced_shared::abi::{
-    control::{QpAttributes, access, attribute, state},
-    cqe::{CompletionOp, Status, cqe_flags},
-    wqe::{SendOp, send_flags},
-};
 use roced_transport::{
     clock::Nanos,
     counters::QpCount,
@@ -20,6 +15,7 @@ use roced_transport::{
     },
     work::{SendWork, WorkData},
 };
+use roced_types::{CompletionOp, QpAttributes, SendOp, Status, access, attribute, completion_flags, send_flags, state};
 
 use crate::host::{Fate, KEY, MEMORY_BYTES, Pair, SIZES, Settings, VA, forged, no_fault, one, sge, work};
 
@@ -60,10 +56,13 @@ fn messages_of_every_length_arrive_without_an_answer() {
             pair.settle();
             assert_eq!(pair.hosts[0].take(), [1, 2, 3].map(|wr_id| (wr_id, Status::Success)));
             let [sent, written] = [pair.hosts[1].app.completions.remove(0), pair.hosts[1].app.completions.remove(0)];
-            assert_eq!((sent.wr_id, sent.opcode, sent.byte_len), (8, CompletionOp::Recv as u8, length as u32));
+            assert_eq!((sent.wr_id, sent.op, sent.byte_len), (8, CompletionOp::Recv, length as u32));
             assert_eq!((sent.flags, sent.src_qpn), (0, pair.hosts[0].qpn.get()));
-            assert_eq!((written.wr_id, written.opcode), (9, CompletionOp::RecvWriteImm as u8));
-            assert_eq!((written.flags, written.imm, written.byte_len), (cqe_flags::IMM, [1, 2, 3, 4], length as u32));
+            assert_eq!((written.wr_id, written.op), (9, CompletionOp::RecvWriteImm));
+            assert_eq!(
+                (written.flags, written.imm, written.byte_len),
+                (completion_flags::IMM, [1, 2, 3, 4], length as u32)
+            );
             let (here, there) = (&pair.hosts[0].app.memory, &pair.hosts[1].app.memory);
             let first = length.min(20);
             assert!(there[300_000..][..first] == here[7..][..first]);
@@ -85,7 +84,7 @@ fn inline_data_and_the_solicited_bit_arrive() {
     pair.hosts[0].post(&SendWork { flags, data: WorkData::Inline(b"hello"), ..template });
     pair.settle();
     let cqe = pair.hosts[1].app.completions[0];
-    assert_eq!((cqe.byte_len, cqe.flags), (5, cqe_flags::IMM | cqe_flags::SOLICITED));
+    assert_eq!((cqe.byte_len, cqe.flags), (5, completion_flags::IMM | completion_flags::SOLICITED));
     assert_eq!(&pair.hosts[1].app.memory[..5], b"hello");
     assert!(pair.hosts[0].take().is_empty(), "it was not signaled");
 }

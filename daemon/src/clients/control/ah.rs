@@ -3,11 +3,9 @@
 //! Every worker of the device has every handle, for a queue pair of any of them may name it; each
 //! checks the protection domain, which is of one session alone.
 
-use roced_shared::{
-    abi::control::{CreateAh, CreateAhRequest, DestroyAh, Handle, QpAttributes, Refusal},
-    ids::{Pdn, Qpn},
-};
+use roced_abi::control::{CreateAh, CreateAhRequest, DestroyAh, Handle, Refusal};
 use roced_transport::ah::AhEntry;
+use roced_types::{Pdn, QpAttributes, Qpn};
 use tracing::debug;
 
 use super::{

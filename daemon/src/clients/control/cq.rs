@@ -2,16 +2,14 @@
 
 use std::{os::fd::OwnedFd, sync::Arc};
 
-use roced_shared::{
-    abi::{
-        control::{
-            CreateChannel, CreateCq, CreateCqReply, CreateCqRequest, DestroyChannel, DestroyCq, Handle, Nothing,
-            ResizeCq, ResizeCqRequest,
-        },
-        layout::CqLayout,
+use roced_abi::{
+    control::{
+        CreateChannel, CreateCq, CreateCqReply, CreateCqRequest, DestroyChannel, DestroyCq, Handle, Nothing, ResizeCq,
+        ResizeCqRequest,
     },
-    ids::Cqn,
+    layout::CqLayout,
 };
+use roced_types::Cqn;
 
 use super::{
     super::{
@@ -21,8 +19,10 @@ use super::{
     CallHandler, CallReply, handle_of,
     mr::{check_unused, nothing},
 };
-use crate::memory::queues::{CqChannel, new_cq, new_ring_places};
-use crate::worker::command::Command;
+use crate::{
+    memory::queues::{CqChannel, new_cq, new_ring_places},
+    worker::command::Command,
+};
 
 impl CallHandler<'_, '_> {
     pub(super) fn create_channel(&mut self, _: Nothing) -> CallReply<CreateChannel> {

@@ -3,29 +3,26 @@
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use roced_shared::{
-    abi::{
-        COMPLETIONS_MAX, INLINE_BYTES_MAX, SGE_MAX, VERSION, WORK_REQUESTS_MAX,
-        control::{
-            DeviceAttributes, DeviceName, GidEntry, Hello, HelloReply, HelloRequest, Index, ListDevice, Nothing,
-            OpenDeviceReply, PKEYS_MAX, PortAttributes, QueryDevice, QueryGid, QueryPort, Refusal, gid_type,
-        },
-        layout::session_bytes,
+use roced_abi::{
+    COMPLETIONS_MAX, VERSION,
+    control::{
+        DeviceAttributes, DeviceName, GidEntry, Hello, HelloReply, HelloRequest, Index, ListDevice, Nothing,
+        OpenDeviceReply, PortAttributes, QueryDevice, QueryGid, QueryPort, Refusal, gid_type,
     },
-    ids::{DeviceId, Qpn, SessionId},
-    steer::address_key,
+    layout::session_bytes,
 };
 use roced_transport::{partition::Pkey, qp::RD_ATOMIC_MAX};
+use roced_types::{DeviceId, INLINE_BYTES_MAX, PKEYS_MAX, Qpn, SGE_MAX, SessionId, WORK_REQUESTS_MAX, gid_of};
 
 use super::{
     super::{environment::Environment, refused::Refused, session::SessionObjects},
     CallHandler, CallReply, Registry, take_back, tell,
 };
-use crate::numbers::{MrKeys, NumberPool, Qpns};
 use crate::{
     config::DeviceLimits,
     memory::queues::new_session,
     net::RoceVersion,
+    numbers::{MrKeys, NumberPool, Qpns},
     worker::{command::Command, endpoints::EndpointLocation},
 };
 
@@ -183,7 +180,7 @@ impl CallHandler<'_, '_> {
         }
         let entry = self.environment.network.gid(device, request.index);
         let reply = entry.map_or_else(GidEntry::default, |entry| GidEntry {
-            gid: address_key(entry.address),
+            gid: gid_of(entry.address),
             ifindex: entry.ifindex,
             vlan: entry.vlan.map_or(NO_VLAN, u32::from),
             gid_type: match entry.roce {

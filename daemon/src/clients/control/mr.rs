@@ -3,14 +3,12 @@
 use std::{ops::Range, sync::Arc};
 
 use nix::errno::Errno;
-use roced_shared::{
-    abi::control::{
-        AllocMemory, AllocPd, DeallocPd, DeregMr, FreeMemory, Handle, MapMemory, MapMemoryRequest, MemoryRequest,
-        Nothing, Refusal, RegMr, RegMrReply, RegMrRequest, ReregMr, ReregMrRequest, access, origin, rereg,
-    },
-    ids::{MemoryObjectId, Pdn},
+use roced_abi::control::{
+    AllocMemory, AllocPd, DeallocPd, DeregMr, FreeMemory, Handle, MapMemory, MapMemoryRequest, MemoryRequest, Nothing,
+    Refusal, RegMr, RegMrReply, RegMrRequest, ReregMr, ReregMrRequest, origin, rereg,
 };
 use roced_transport::mr::{Mr, Scope};
+use roced_types::{MemoryObjectId, Pdn, access};
 
 use super::{
     super::{
@@ -19,15 +17,17 @@ use super::{
     },
     CallHandler, CallReply,
 };
-use crate::memory::{
-    backing::Backing,
-    client_memory::{ClientMemory, MemoryKind},
-    descriptor::Descriptor,
-    proxied::{CopyThread, ProxiedMemory},
-    quota::{self, Room},
+use crate::{
+    memory::{
+        backing::Backing,
+        client_memory::{ClientMemory, MemoryKind},
+        descriptor::Descriptor,
+        proxied::{CopyThread, ProxiedMemory},
+        quota::{self, Room},
+    },
+    numbers::random,
+    worker::command::Command,
 };
-use crate::numbers::random;
-use crate::worker::command::Command;
 
 impl CallHandler<'_, '_> {
     pub(super) fn alloc_pd(&mut self, _: Nothing) -> CallReply<AllocPd> {

@@ -4,12 +4,9 @@
 //! gets it gives the others their copies. The kernel is told too, or no frame would come; it is a
 //! member as long as any queue pair is.
 
-use roced_shared::{
-    abi::control::{AttachMulticast, DetachMulticast, MulticastRequest, Refusal},
-    ids::Qpn,
-    steer::key_address,
-};
+use roced_abi::control::{AttachMulticast, DetachMulticast, MulticastRequest, Refusal};
 use roced_transport::qp::ServiceType;
+use roced_types::{Qpn, address_of};
 use tracing::debug;
 
 use super::{
@@ -32,7 +29,7 @@ impl CallHandler<'_, '_> {
         let device = self.objects.device;
         let gid = self.environment.network.gid(device, sgid_index);
         let gid = gid.ok_or(Refused::with(Refusal::NoSuchGid, sgid_index, 0u64))?;
-        let address = key_address(group);
+        let address = address_of(group);
         if !address.is_multicast() || address.is_ipv4() != gid.address.is_ipv4() {
             return Err(Refused::argument(1, sgid_index));
         }
@@ -78,7 +75,7 @@ impl CallHandler<'_, '_> {
     pub(super) fn leave_all(&mut self) {
         let device = self.objects.device;
         for ((_, group), gid) in std::mem::take(&mut self.objects.attachments) {
-            self.environment.network.leave(device, gid, key_address(group));
+            self.environment.network.leave(device, gid, address_of(group));
         }
     }
 
@@ -86,7 +83,7 @@ impl CallHandler<'_, '_> {
         let device = self.objects.device;
         self.take_back_from_all(|| Command::Detach { device, qpn, group })?;
         let gid = self.objects.attachments.remove(&(qpn.get(), group)).expect("the caller found it");
-        self.environment.network.leave(device, gid, key_address(group));
+        self.environment.network.leave(device, gid, address_of(group));
         self.registry.device(device).attachments -= 1;
         Ok(())
     }

@@ -4,17 +4,12 @@
 //! the other, and only when all have answered does it tell the worker whose queue pair asked; so
 //! what a completion says of a key is true on every worker.
 
-use roced_shared::{
-    abi::{
-        control::{AllocMw, AllocMwReply, AllocMwRequest, DeallocMw, Handle, Refusal, access},
-        wqe::BindWindow,
-    },
-    ids::Qpn,
-};
+use roced_abi::control::{AllocMw, AllocMwReply, AllocMwRequest, DeallocMw, Handle, Refusal};
 use roced_transport::{
     mr::{Mr, MrKey, Scope},
     qp::{KeyChange, KeyRequest},
 };
+use roced_types::{BindWindow, Qpn, access};
 use tracing::debug;
 
 use super::{
@@ -25,8 +20,7 @@ use super::{
     CallHandler, CallReply,
     mr::nothing,
 };
-use crate::numbers::random;
-use crate::worker::command::Command;
+use crate::{numbers::random, worker::command::Command};
 
 impl CallHandler<'_, '_> {
     pub(super) fn alloc_mw(&mut self, request: AllocMwRequest) -> CallReply<AllocMw> {
@@ -219,7 +213,7 @@ fn check_bind(region: &Mr, kind: MwKind, window: BindWindow) -> Result<(), Refus
 
 #[cfg(test)]
 mod tests {
-    use roced_shared::ids::{MemoryObjectId, Pdn};
+    use roced_types::{MemoryObjectId, Pdn};
 
     use super::*;
 

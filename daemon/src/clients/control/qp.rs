@@ -2,21 +2,18 @@
 
 use std::time::Instant;
 
-use roced_shared::{
-    abi::{
-        control::{
-            CreateQp, CreateQpReply, CreateQpRequest, DestroyQp, Handle, ModifyQp, ModifyQpRequest, PRIVILEGED_QKEY,
-            QpStatistics, QueryQp, QueryQpStatistics, Refusal, attribute, state,
-        },
-        layout::{QpLayout, QpSizes},
+use roced_abi::{
+    control::{
+        CreateQp, CreateQpReply, CreateQpRequest, DestroyQp, Handle, ModifyQp, ModifyQpRequest, QpStatistics, QueryQp,
+        QueryQpStatistics, Refusal,
     },
-    ids::Qpn,
-    steer::key_address,
+    layout::QpLayout,
 };
 use roced_transport::{
     counters::{QpCount, QpCounters},
     qp::{PathState, Qp, QpConfig, ReplayMemory, ServiceType},
 };
+use roced_types::{PRIVILEGED_QKEY, QpSizes, Qpn, address_of, attribute, state};
 use tracing::debug;
 
 use super::{
@@ -28,11 +25,13 @@ use super::{
     CallHandler, CallReply,
     mr::nothing,
 };
-use crate::memory::queues::new_qp;
-use crate::numbers::random;
-use crate::worker::{
-    command::{Answer, Command},
-    endpoints::EndpointLocation,
+use crate::{
+    memory::queues::new_qp,
+    numbers::random,
+    worker::{
+        command::{Answer, Command},
+        endpoints::EndpointLocation,
+    },
 };
 
 /// Where a queue pair to be made will live.
@@ -216,7 +215,7 @@ impl CallHandler<'_, '_> {
     fn find_path(&mut self, qpn: Qpn, request: &ModifyQpRequest) -> Result<Way, Refused> {
         let attributes = &request.attributes;
         // A group is no peer.
-        if key_address(attributes.dgid).is_multicast() {
+        if address_of(attributes.dgid).is_multicast() {
             return Err(Refused::argument(attribute::AV.into(), attributes.sgid_index));
         }
         let life = find(&mut self.objects.qps, qpn.get())?.life;
@@ -324,7 +323,7 @@ fn check_qkey(request: &ModifyQpRequest, is_privileged: bool) -> Result<(), Refu
 
 #[cfg(test)]
 mod tests {
-    use roced_shared::abi::{INLINE_BYTES_MAX, SGE_MAX, WORK_REQUESTS_MAX, control::QpAttributes};
+    use roced_types::{INLINE_BYTES_MAX, QpAttributes, SGE_MAX, WORK_REQUESTS_MAX};
 
     use super::*;
 

@@ -2,17 +2,15 @@
 
 use std::time::Instant;
 
-use roced_shared::{
-    abi::{
-        control::{
-            CreateSrq, CreateSrqReply, CreateSrqRequest, DestroySrq, Handle, ModifySrq, ModifySrqRequest, QuerySrq,
-            Refusal, SrqAttributes,
-        },
-        layout::{QpSizes, SrqLayout},
+use roced_abi::{
+    control::{
+        CreateSrq, CreateSrqReply, CreateSrqRequest, DestroySrq, Handle, ModifySrq, ModifySrqRequest, QuerySrq,
+        Refusal, SrqAttributes,
     },
-    ids::{Qpn, Srqn},
+    layout::SrqLayout,
 };
 use roced_transport::srq::{Srq, SrqConfig};
+use roced_types::{QpSizes, Qpn, Srqn};
 use tracing::debug;
 
 use super::{
@@ -23,11 +21,13 @@ use super::{
     CallHandler, CallReply,
     mr::{check_unused, nothing},
 };
-use crate::memory::queues::new_srq;
-use crate::numbers::random;
-use crate::worker::{
-    command::{Answer, Command},
-    endpoints::EndpointLocation,
+use crate::{
+    memory::queues::new_srq,
+    numbers::random,
+    worker::{
+        command::{Answer, Command},
+        endpoints::EndpointLocation,
+    },
 };
 
 /// Where a queue to be made will live.
@@ -168,7 +168,7 @@ fn check_sizes(request: &CreateSrqRequest) -> Result<QpSizes, Refused> {
 
 #[cfg(test)]
 mod tests {
-    use roced_shared::abi::{SGE_MAX, WORK_REQUESTS_MAX};
+    use roced_types::{SGE_MAX, WORK_REQUESTS_MAX};
 
     use super::*;
 

@@ -1,6 +1,7 @@
 //! Completions: once, in order, and only of what is true.
 
-use roced_shared::abi::cqe::{CompletionOp, Cqe, Status, cqe_flags};
+use roced_transport::io::WorkCompletion;
+use roced_types::{CompletionOp, Status, completion_flags};
 
 use crate::{
     connection::End,
@@ -10,8 +11,8 @@ use crate::{
 };
 
 /// A completion in the send queue of `own`, connected to `peer`.
-pub(crate) fn check_send(own: &mut End, peer: &mut End, cqe: &Cqe, now: u64) -> Checked {
-    let status = Status::from_byte(cqe.status);
+pub(crate) fn check_send(own: &mut End, peer: &mut End, cqe: &WorkCompletion, now: u64) -> Checked {
+    let status = cqe.status;
     let first = own.stream.complete;
     demand!(cqe.wr_id >= first, "completion-once", "request {} completes again", cqe.wr_id);
     demand!(cqe.wr_id < own.stream.posted(), "completion-once", "request {} completes and was never posted", cqe.wr_id);
@@ -24,7 +25,7 @@ pub(crate) fn check_send(own: &mut End, peer: &mut End, cqe: &Cqe, now: u64) -> 
     own.stream.alive_at = now;
     let message = own.stream.message(cqe.wr_id).expect("kept");
     match status {
-        Some(Status::Success) => {
+        Status::Success => {
             demand!(message.signaled, "completion-once", "request {} completes and should be silent", cqe.wr_id);
             let (op, bytes) = match message.kind {
                 Kind::Send => (CompletionOp::Send, 0),
@@ -37,11 +38,11 @@ pub(crate) fn check_send(own: &mut End, peer: &mut End, cqe: &Cqe, now: u64) -> 
                 Kind::LocalInvalidate => (CompletionOp::LocalInvalidate, 0),
             };
             demand!(
-                (cqe.opcode, cqe.byte_len) == (op as u8, bytes),
+                (cqe.op, cqe.byte_len) == (op, bytes),
                 "completion-status",
-                "request {} completes as {} with {} bytes: {message:?}",
+                "request {} completes as {:?} with {} bytes: {message:?}",
                 cqe.wr_id,
-                cqe.opcode,
+                cqe.op,
                 cqe.byte_len
             );
             check_success(own, peer, cqe.wr_id)
@@ -49,7 +50,7 @@ pub(crate) fn check_send(own: &mut End, peer: &mut End, cqe: &Cqe, now: u64) -> 
         _ => {
             check_failure(own, peer, message, status)?;
             let is_first = own.may_fail && !(own.send_failed || own.ended || own.refuses);
-            if status == Some(Status::WorkRequestFlushed) && is_first {
+            if status == Status::WorkRequestFlushed && is_first {
                 own.stream.check_flushed(cqe.wr_id)?;
             }
             (own.may_fail, own.send_failed, own.failed) = (true, true, true);
@@ -101,19 +102,19 @@ fn check_success(own: &mut End, peer: &mut End, id: u64) -> Checked {
 }
 
 /// A request that failed must have had a reason.
-fn check_failure(own: &End, peer: &End, message: &Message, status: Option<Status>) -> Checked {
+fn check_failure(own: &End, peer: &End, message: &Message, status: Status) -> Checked {
     let (stream, settings) = (&own.stream, &own.stream.settings);
     let plausible = match status {
-        Some(Status::WorkRequestFlushed) => own.may_fail,
-        Some(Status::RemoteAccess) => message.outcome == Outcome::RemoteAccess || message.may_fail,
-        Some(Status::RemoteInvalidRequest) => message.outcome == Outcome::RemoteInvalid,
-        Some(Status::LocalLength) => message.outcome == Outcome::LocalLength,
-        Some(Status::LocalQpOperation) => message.outcome == Outcome::LocalOperation,
-        Some(Status::LocalProtection) => {
+        Status::WorkRequestFlushed => own.may_fail,
+        Status::RemoteAccess => message.outcome == Outcome::RemoteAccess || message.may_fail,
+        Status::RemoteInvalidRequest => message.outcome == Outcome::RemoteInvalid,
+        Status::LocalLength => message.outcome == Outcome::LocalLength,
+        Status::LocalQpOperation => message.outcome == Outcome::LocalOperation,
+        Status::LocalProtection => {
             stream.check_taken_away(message)?;
             message.outcome == Outcome::LocalProtection || message.reused == Some(true)
         }
-        Some(Status::TransportRetryExceeded) => {
+        Status::TransportRetryExceeded => {
             demand!(
                 stream.attempts >= settings.retry_cnt,
                 "retry",
@@ -139,7 +140,7 @@ fn check_failure(own: &End, peer: &End, message: &Message, status: Option<Status
             );
             true
         }
-        Some(Status::RnrRetryExceeded) => {
+        Status::RnrRetryExceeded => {
             demand!(
                 settings.rnr_retry < 7 && stream.rnr_naks > settings.rnr_retry,
                 "rnr",
@@ -157,16 +158,16 @@ fn check_failure(own: &End, peer: &End, message: &Message, status: Option<Status
 }
 
 /// A completion in the receive queue of `own`, connected to `peer`.
-pub(crate) fn check_recv(own: &mut End, peer: &mut End, shared: Option<&mut Shared>, cqe: &Cqe) -> Checked {
+pub(crate) fn check_recv(own: &mut End, peer: &mut End, shared: Option<&mut Shared>, cqe: &WorkCompletion) -> Checked {
     own.finish_receive(shared, cqe.wr_id)?;
-    let status = Status::from_byte(cqe.status);
+    let status = cqe.status;
     let taker = peer.stream.takers.pop_front();
     let message = taker.and_then(|id| peer.stream.message(id));
-    if status != Some(Status::Success) {
-        let short = status == Some(Status::LocalLength)
-            && message.is_some_and(|message| message.outcome == Outcome::RemoteInvalid);
-        let flushed = status == Some(Status::WorkRequestFlushed) && own.may_fail;
-        let refused = status == Some(Status::RemoteInvalidRequest)
+    if status != Status::Success {
+        let short =
+            status == Status::LocalLength && message.is_some_and(|message| message.outcome == Outcome::RemoteInvalid);
+        let flushed = status == Status::WorkRequestFlushed && own.may_fail;
+        let refused = status == Status::RemoteInvalidRequest
             && message.is_some_and(|message| message.invalidates && message.may_fail);
         demand!(short || flushed || refused, "completion-status", "receive {} ends with {status:?}", cqe.wr_id);
         own.failed = true;
@@ -187,13 +188,12 @@ pub(crate) fn check_recv(own: &mut End, peer: &mut End, shared: Option<&mut Shar
     own.told.told = own.told.told.max(message.tells);
     own.told.asked |= message.reuses;
     let op = if message.kind == Kind::Send { CompletionOp::Recv } else { CompletionOp::RecvWriteImm };
-    let flags = if message.imm.is_some() { cqe_flags::IMM } else { 0 }
-        | if message.solicited { cqe_flags::SOLICITED } else { 0 }
-        | if message.invalidates { cqe_flags::INVALIDATED } else { 0 };
+    let flags = if message.imm.is_some() { completion_flags::IMM } else { 0 }
+        | if message.solicited { completion_flags::SOLICITED } else { 0 }
+        | if message.invalidates { completion_flags::INVALIDATED } else { 0 };
     let said = if message.invalidates { Some(message.rkey.to_ne_bytes()) } else { message.imm };
     demand!(
-        (cqe.opcode, cqe.byte_len, cqe.flags) == (op as u8, message.length, flags)
-            && said.is_none_or(|said| said == cqe.imm),
+        (cqe.op, cqe.byte_len, cqe.flags) == (op, message.length, flags) && said.is_none_or(|said| said == cqe.imm),
         "completion-status",
         "receive completes as {cqe:?}: {message:?}"
     );

@@ -12,7 +12,7 @@ mod responder;
 
 use std::fmt;
 
-use roced_shared::abi::cqe::Cqe;
+use roced_transport::io::WorkCompletion;
 
 use self::{requester::RequesterShadow, responder::ResponderShadow};
 use crate::{
@@ -44,8 +44,8 @@ pub(crate) struct Settings {
 pub(crate) enum Did {
     Write { at: u32, bytes: Vec<u8> },
     Atomic { at: u32, before: u64, after: u64 },
-    Sent(Cqe),
-    Received(Cqe),
+    Sent(WorkCompletion),
+    Received(WorkCompletion),
 }
 
 impl fmt::Debug for Did {
@@ -53,8 +53,8 @@ impl fmt::Debug for Did {
         match self {
             Self::Write { at, bytes } => write!(f, "{} bytes at {at}", bytes.len()),
             Self::Atomic { at, before, after } => write!(f, "a word at {at} from {before:#x} to {after:#x}"),
-            Self::Sent(cqe) => write!(f, "work {} ends with status {}", cqe.wr_id, cqe.status),
-            Self::Received(cqe) => write!(f, "receive {:#x} ends with status {}", cqe.wr_id, cqe.status),
+            Self::Sent(cqe) => write!(f, "work {} ends with status {:?}", cqe.wr_id, cqe.status),
+            Self::Received(cqe) => write!(f, "receive {:#x} ends with status {:?}", cqe.wr_id, cqe.status),
         }
     }
 }

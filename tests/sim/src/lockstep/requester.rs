@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use roced_shared::abi::cqe::{CompletionOp, Cqe, Status};
+use roced_transport::io::WorkCompletion;
+use roced_types::{CompletionOp, Status};
 
 use super::{Settings, credits::Limit};
 use crate::{
@@ -169,7 +170,7 @@ impl RequesterShadow {
         Some((psn, posted.work.local + skip, length as usize))
     }
 
-    pub(crate) fn check_completion(&mut self, cqe: &Cqe) -> Checked {
+    pub(crate) fn check_completion(&mut self, cqe: &WorkCompletion) -> Checked {
         let found = self.queue.iter().position(|posted| posted.work.id == cqe.wr_id);
         let Some(posted) = found.map(|at| self.queue[at].clone()).filter(|_| cqe.wr_id >= self.complete) else {
             demand!(false, "lockstep", "request {} completes again, or was never posted", cqe.wr_id);
@@ -180,15 +181,15 @@ impl RequesterShadow {
         });
         demand!(skipped.is_none(), "lockstep", "request {} completes before {skipped:?}", cqe.wr_id);
         self.complete = cqe.wr_id + 1;
-        match Status::from_byte(cqe.status) {
-            Some(Status::Success) => self.check_success(cqe, &posted)?,
+        match cqe.status {
+            Status::Success => self.check_success(cqe, &posted)?,
             status => self.check_failure(status, &posted)?,
         }
         self.forget();
         Ok(())
     }
 
-    fn check_success(&self, cqe: &Cqe, posted: &Posted) -> Checked {
+    fn check_success(&self, cqe: &WorkCompletion, posted: &Posted) -> Checked {
         let unplaced = self.next_placed().filter(|(psn, ..)| *psn < posted.end);
         demand!(
             !self.failed && posted.work.signaled && posted.end <= self.una_most && unplaced.is_none(),
@@ -207,26 +208,26 @@ impl RequesterShadow {
             Op::Reserved(_) => unreachable!("only the peer's application asks for it"),
         };
         demand!(
-            (cqe.opcode, cqe.byte_len) == (op as u8, bytes),
+            (cqe.op, cqe.byte_len) == (op, bytes),
             "lockstep",
-            "request {} completes as {} with {} bytes: {posted:?}",
+            "request {} completes as {:?} with {} bytes: {posted:?}",
             cqe.wr_id,
-            cqe.opcode,
+            cqe.op,
             cqe.byte_len
         );
         Ok(())
     }
 
-    fn check_failure(&mut self, status: Option<Status>, posted: &Posted) -> Checked {
+    fn check_failure(&mut self, status: Status, posted: &Posted) -> Checked {
         let refused =
             |code: u8| self.fatal.is_some_and(|(psn, nak)| nak == code && posted.end > psn && posted.first <= psn);
         let plausible = match status {
-            Some(Status::WorkRequestFlushed) => true,
-            Some(Status::RemoteInvalidRequest) => refused(0x61),
-            Some(Status::RemoteAccess) => refused(0x62),
-            Some(Status::RemoteOperation) => refused(0x63),
+            Status::WorkRequestFlushed => true,
+            Status::RemoteInvalidRequest => refused(0x61),
+            Status::RemoteAccess => refused(0x62),
+            Status::RemoteOperation => refused(0x63),
             // Whether there was a reason is looked at where the network is known.
-            Some(Status::TransportRetryExceeded) => true,
+            Status::TransportRetryExceeded => true,
             _ => false,
         };
         demand!(plausible, "lockstep", "request {} ends with {status:?}, NAK {:x?}", posted.work.id, self.fatal);

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use roced_shared::abi::cqe::{CompletionOp, Cqe, Status, cqe_flags};
+use roced_transport::io::WorkCompletion;
+use roced_types::{CompletionOp, Status, completion_flags};
 
 use super::{Did, Settings};
 use crate::{
@@ -179,7 +180,7 @@ impl ResponderShadow {
     /// The engine did something that a request did.
     pub(crate) fn check_effect(&mut self, did: Did, over: bool) -> Checked {
         if let Did::Received(cqe) = &did
-            && cqe.status == Status::WorkRequestFlushed as u8
+            && cqe.status == Status::WorkRequestFlushed
         {
             while !over && !self.is_over() && self.wanted.is_empty() && self.go_on() {}
             demand!(over || self.is_over(), "lockstep", "receive {:#x} is flushed without a reason", cqe.wr_id);
@@ -424,11 +425,12 @@ fn compare(did: &Did, wanted: &Effect) -> (bool, Option<Effect>) {
     }
 }
 
-fn is_completion_of(cqe: &Cqe, arrived: &Arrived) -> bool {
+fn is_completion_of(cqe: &WorkCompletion, arrived: &Arrived) -> bool {
     let op = if arrived.by_write { CompletionOp::RecvWriteImm } else { CompletionOp::Recv };
     let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-    let flags = flag(arrived.imm.is_some(), cqe_flags::IMM) | flag(arrived.solicited, cqe_flags::SOLICITED);
-    (cqe.wr_id, cqe.status, cqe.opcode, cqe.byte_len, cqe.flags)
-        == (arrived.wr_id, Status::Success as u8, op as u8, arrived.bytes, flags)
+    let flags =
+        flag(arrived.imm.is_some(), completion_flags::IMM) | flag(arrived.solicited, completion_flags::SOLICITED);
+    (cqe.wr_id, cqe.status, cqe.op, cqe.byte_len, cqe.flags)
+        == (arrived.wr_id, Status::Success, op, arrived.bytes, flags)
         && arrived.imm.is_none_or(|imm| imm == cqe.imm)
 }

@@ -6,10 +6,7 @@
 //!   sink     | WRITEs land here | receive buffers | words for atomic operations | READs land here | what atomic operations found |
 //! ```
 
-use roced_shared::{
-    abi::{control::access, cqe::Cqe, wqe::Sge},
-    ids::{Cqn, EndpointId, Qpn},
-};
+use roced_transport::io::WorkCompletion;
 use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
@@ -17,6 +14,7 @@ use roced_transport::{
     partition::Partitions,
     recovery::RecoveryConfig,
 };
+use roced_types::{Cqn, EndpointId, Qpn, Sge, access};
 
 use crate::{
     layout::{PD, SINK, SINK_KEY, SINK_VA, SOURCE, SOURCE_KEY, SOURCE_VA},
@@ -122,7 +120,7 @@ impl App for EngineHost {
         Ok(before)
     }
 
-    fn complete(&mut self, cqn: Cqn, completion: &Cqe) -> Result<(), CqOverrun> {
+    fn complete(&mut self, cqn: Cqn, completion: &WorkCompletion) -> Result<(), CqOverrun> {
         self.did.push(if cqn == SEND_CQ { Did::Sent(*completion) } else { Did::Received(*completion) });
         Ok(())
     }

@@ -1,12 +1,6 @@
 //! One seed: the engine, a peer of a make, the network between them.
 
-use roced_shared::{
-    abi::{
-        cqe::{Cqe, Status as CqeStatus, cqe_flags},
-        wqe::{SendOp, send_flags},
-    },
-    ids::Qpn,
-};
+use roced_transport::io::WorkCompletion;
 use roced_transport::{
     clock::Nanos,
     endpoint::Endpoint,
@@ -14,6 +8,7 @@ use roced_transport::{
     wire::path::udp_source_port,
     work::{DatagramTo, RecvWork, SendWork, WorkData},
 };
+use roced_types::{Qpn, SendOp, Status as CqeStatus, completion_flags, send_flags};
 
 use super::{
     applications::Application,
@@ -269,7 +264,7 @@ impl World {
         for did in did {
             let checked = match did {
                 Did::Sent(cqe) => self.check_done(0, cqe.wr_id, status_of(&cqe)),
-                Did::Received(cqe) if cqe.status == CqeStatus::Success as u8 => {
+                Did::Received(cqe) if cqe.status == CqeStatus::Success => {
                     self.receives[0][1] += 1;
                     self.applications[1].check_arrived(&arrived(&cqe), &self.host.memory)
                 }
@@ -485,24 +480,24 @@ impl World {
 }
 
 /// The completion of a receive, as the model has it.
-fn arrived(cqe: &Cqe) -> Arrived {
+fn arrived(cqe: &WorkCompletion) -> Arrived {
     Arrived {
         wr_id: cqe.wr_id,
-        by_write: cqe.opcode == roced_shared::abi::cqe::CompletionOp::RecvWriteImm as u8,
+        by_write: cqe.op == roced_types::CompletionOp::RecvWriteImm,
         bytes: cqe.byte_len,
-        imm: (cqe.flags & cqe_flags::IMM != 0).then_some(cqe.imm),
-        solicited: cqe.flags & cqe_flags::SOLICITED != 0,
+        imm: (cqe.flags & completion_flags::IMM != 0).then_some(cqe.imm),
+        solicited: cqe.flags & completion_flags::SOLICITED != 0,
     }
 }
 
-fn status_of(cqe: &Cqe) -> Status {
-    match CqeStatus::from_byte(cqe.status) {
-        Some(CqeStatus::Success) => Status::Success,
-        Some(CqeStatus::WorkRequestFlushed) => Status::Flushed,
-        Some(CqeStatus::RemoteAccess) => Status::RemoteAccess,
-        Some(CqeStatus::RemoteInvalidRequest) => Status::RemoteInvalid,
-        Some(CqeStatus::RemoteOperation) => Status::RemoteOperation,
-        Some(CqeStatus::TransportRetryExceeded) => Status::RetryExceeded,
+fn status_of(cqe: &WorkCompletion) -> Status {
+    match cqe.status {
+        CqeStatus::Success => Status::Success,
+        CqeStatus::WorkRequestFlushed => Status::Flushed,
+        CqeStatus::RemoteAccess => Status::RemoteAccess,
+        CqeStatus::RemoteInvalidRequest => Status::RemoteInvalid,
+        CqeStatus::RemoteOperation => Status::RemoteOperation,
+        CqeStatus::TransportRetryExceeded => Status::RetryExceeded,
         _ => Status::BadResponse,
     }
 }

@@ -1,6 +1,6 @@
 //! Datagrams: to any queue pair of the other host that takes them, and to those that must not.
 
-use roced_shared::ids::Qpn;
+use roced_types::Qpn;
 
 use super::{Composer, Operation};
 use crate::{

@@ -1,6 +1,6 @@
 //! Keys: one that comes and goes, and those that a responder must refuse.
 
-use roced_shared::abi::wqe::flush;
+use roced_types::flush;
 
 use super::{Composer, Operation, refused};
 use crate::{

@@ -13,8 +13,8 @@ mod send;
 mod unreliable;
 mod write;
 
-use roced_shared::{abi::wqe::flush, ids::Qpn};
 use roced_transport::work::DatagramTo;
+use roced_types::{Qpn, flush};
 
 use crate::{
     layout::{

@@ -1,7 +1,7 @@
 //! Memory placement extensions (annex A19): FLUSH, and atomic WRITE, alone or as programs use them:
 //! what was written is made visible, and then eight bytes say so.
 
-use roced_shared::abi::wqe::flush;
+use roced_types::flush;
 
 use super::{Composer, Operation, refused};
 use crate::message::{Kind, Message};

@@ -1,6 +1,6 @@
 //! What the responder sends: ACKs and NAKs, READ responses, atomic ACKs.
 
-use roced_shared::abi::control::event;
+use roced_types::event;
 
 use super::{PendingAck, Responder};
 use crate::{

@@ -17,6 +17,7 @@
 //! The daemon makes and seals every memfd, but for memory that a client brings
 //! ([`control::MapMemory`]). Everything in them can be changed by the client at any moment, so the
 //! daemon copies once, checks the copy, and keeps no state of its own there.
+#![no_std]
 
 pub mod arm;
 pub mod control;
@@ -24,6 +25,7 @@ pub mod cqe;
 pub mod doorbell;
 pub mod layout;
 pub mod ring;
+pub mod sync;
 pub mod wqe;
 
 /// Version of everything in this module. Client and daemon must have the same; the hand-shake says
@@ -35,15 +37,6 @@ pub const DEFAULT_SOCKET: &str = "/run/roced/roced.sock";
 
 /// Environment variable by which a client is told another socket path.
 pub const SOCKET_VARIABLE: &str = "ROCED_SOCKET";
-
-/// Most scatter/gather entries of one work request.
-pub const SGE_MAX: u32 = 32;
-
-/// Most bytes of inline data of one work request: what fits where [`SGE_MAX`] entries would stand.
-pub const INLINE_BYTES_MAX: u32 = SGE_MAX * 16;
-
-/// Most entries of a send or receive queue.
-pub const WORK_REQUESTS_MAX: u32 = 32_768;
 
 /// Most entries of a completion queue.
 pub const COMPLETIONS_MAX: u32 = 1 << 20;

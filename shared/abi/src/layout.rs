@@ -3,50 +3,15 @@
 
 use core::mem::size_of;
 
+use roced_types::{INLINE_BYTES_MAX, QpSizes, SGE_MAX, Sge};
+
 use super::{
-    COMPLETIONS_MAX, INLINE_BYTES_MAX, SGE_MAX, WORK_REQUESTS_MAX,
+    COMPLETIONS_MAX,
     cqe::Cqe,
     doorbell::{DOORBELL_PAGE_BYTES, WORKER_STATE_BYTES},
     ring::RingShape,
-    wqe::{RecvWqe, SendWqe, Sge},
+    wqe::{RecvWqe, SendWqe},
 };
-
-/// Sizes of a queue pair: what was asked for, or what it got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpSizes {
-    /// Send work requests outstanding.
-    pub send_wrs: u32,
-    /// Receive work requests outstanding.
-    pub recv_wrs: u32,
-    /// Scatter/gather entries of a send.
-    pub send_sges: u32,
-    /// Scatter/gather entries of a receive.
-    pub recv_sges: u32,
-    /// Bytes of inline data of a send.
-    pub inline_bytes: u32,
-}
-
-impl QpSizes {
-    /// Rounded up to what is given for it: powers of two, whole slots. `None` when a limit of the
-    /// ABI is exceeded.
-    pub const fn granted(self) -> Option<Self> {
-        if self.send_wrs > WORK_REQUESTS_MAX
-            || self.recv_wrs > WORK_REQUESTS_MAX
-            || self.send_sges > SGE_MAX
-            || self.recv_sges > SGE_MAX
-            || self.inline_bytes > INLINE_BYTES_MAX
-        {
-            return None;
-        }
-        Some(Self {
-            send_wrs: at_least_one(self.send_wrs).next_power_of_two(),
-            recv_wrs: at_least_one(self.recv_wrs).next_power_of_two(),
-            send_sges: at_least_one(self.send_sges),
-            recv_sges: at_least_one(self.recv_sges),
-            inline_bytes: self.inline_bytes.next_multiple_of(8),
-        })
-    }
-}
 
 const fn at_least_one(number: u32) -> u32 {
     if number == 0 { 1 } else { number }
@@ -184,6 +149,8 @@ const _: () = assert!(RingShape::INDEX_BYTES.is_multiple_of(64) && size_of::<Cqe
 
 #[cfg(test)]
 mod tests {
+    use roced_types::WORK_REQUESTS_MAX;
+
     use super::*;
 
     #[test]

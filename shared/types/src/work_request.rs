@@ -1,15 +1,10 @@
-//! Work queue entries as they lie in a queue pair's rings: plain bytes, no state in them.
-//!
-//! ```text
-//!   send slot   SendWqe (64 bytes), then num_sge x Sge, or inline_bytes of data
-//!   receive     RecvWqe (16 bytes), then num_sge x Sge
-//! ```
+//! Send and receive work requests: operations, flags, operands.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::cqe::CompletionOp;
+use crate::completion::CompletionOp;
 
-/// What a send work request asks for; the byte in [`SendWqe::opcode`]. Numbers are those of verbs
+/// What a send work request asks for; the numbers are those of verbs
 /// (`ibv_wr_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -86,7 +81,7 @@ impl SendOp {
     }
 }
 
-/// Bits of [`SendWqe::flags`].
+/// Bits of the flags of a send work request.
 pub mod send_flags {
     /// Begin only when all earlier READs and atomic operations of this queue are complete.
     pub const FENCE: u8 = 1 << 0;
@@ -112,51 +107,10 @@ pub mod flush {
     /// Selectivity: the whole memory region.
     pub const REGION: u8 = 1;
 
-    /// As [`super::SendWqe::compare`] carries it.
+    /// As the `compare` operand of the work request carries it.
     pub const fn operand(placement: u8, selectivity: u8) -> u64 {
         (selectivity as u64) << 4 | placement as u64
     }
-}
-
-/// The fixed part of a send work request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct SendWqe {
-    /// Comes back in the completion.
-    pub wr_id: u64,
-    /// A [`SendOp`].
-    pub opcode: u8,
-    /// [`send_flags`].
-    pub flags: u8,
-    /// Scatter/gather entries behind this header.
-    pub num_sge: u8,
-    /// Zero.
-    pub reserved0: u8,
-    /// Immediate data, in the order in which the bytes stand on the wire.
-    pub imm: [u8; 4],
-    /// Remote virtual address of a WRITE, READ, FLUSH or atomic operation. Of BIND_MW:
-    /// [`BindWindow::va`].
-    pub remote_va: u64,
-    /// Remote key of a WRITE, READ, FLUSH or atomic operation. Of LOCAL_INV and SEND with
-    /// invalidate: the key that opens nothing any more. Of BIND_MW: the key that the window has
-    /// afterward.
-    pub rkey: u32,
-    /// Bytes of inline data behind this header, with [`send_flags::INLINE`].
-    pub inline_bytes: u32,
-    /// What an atomic operation puts there, or adds. Of an atomic WRITE: the eight bytes, as they
-    /// lie in memory. Of a FLUSH: bytes, below 2^32. Of BIND_MW: [`BindWindow::length`].
-    pub swap_or_add: u64,
-    /// What must be there before, for compare and swap. Of a FLUSH: [`flush::operand`]. Of BIND_MW:
-    /// [`BindWindow::lkey`] in the lower half, [`BindWindow::access`] in the upper.
-    pub compare: u64,
-    /// Of a datagram: the address handle.
-    pub ah: u32,
-    /// Of a datagram: the queue pair that it is for, 24 bits.
-    pub remote_qpn: u32,
-    /// Of a datagram: its Q_Key; with the top bit set, that of the sending queue pair is used.
-    pub qkey: u32,
-    /// Zero.
-    pub reserved1: u32,
 }
 
 /// What a memory window opens: a part of a memory region.
@@ -168,32 +122,20 @@ pub struct BindWindow {
     pub length: u64,
     /// Local key of the region.
     pub lkey: u32,
-    /// [`super::control::access`] bits.
+    /// [`access`](crate::access) bits.
     pub access: u32,
 }
 
 impl BindWindow {
-    /// As [`SendWqe::compare`] carries it.
+    /// As the `compare` operand of the work request carries it.
     pub const fn compare(&self) -> u64 {
         (self.access as u64) << 32 | self.lkey as u64
     }
 
-    /// From [`SendWqe::remote_va`], [`SendWqe::swap_or_add`] and [`SendWqe::compare`].
+    /// From the operands of the work request.
     pub const fn from_operands(remote_va: u64, swap_or_add: u64, compare: u64) -> Self {
         Self { va: remote_va, length: swap_or_add, lkey: compare as u32, access: (compare >> 32) as u32 }
     }
-}
-
-/// The fixed part of a receive work request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct RecvWqe {
-    /// Comes back in the completion.
-    pub wr_id: u64,
-    /// Scatter/gather entries behind this header.
-    pub num_sge: u8,
-    /// Zero.
-    pub reserved: [u8; 7],
 }
 
 /// One piece of local memory.
@@ -208,4 +150,4 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-const _: () = assert!(size_of::<SendWqe>() == 64 && size_of::<RecvWqe>() == 16 && size_of::<Sge>() == 16);
+const _: () = assert!(size_of::<Sge>() == 16);

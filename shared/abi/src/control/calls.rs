@@ -1,11 +1,13 @@
 //! Every call: its number, what goes in, what comes out.
 
+use roced_types::QpAttributes;
+
 use super::{
     AllocMwReply, AllocMwRequest, BODY_BYTES, Call, CreateAhRequest, CreateCqReply, CreateCqRequest, CreateQpReply,
     CreateQpRequest, CreateSrqReply, CreateSrqRequest, DeviceAttributes, DeviceName, GidEntry, Handle, HelloReply,
     HelloRequest, Index, MapMemoryRequest, MemoryRequest, ModifyQpRequest, ModifySrqRequest, MulticastRequest, Nothing,
-    OpenDeviceReply, PortAttributes, QpAttributes, QpStatistics, RegMrReply, RegMrRequest, ReregMrRequest,
-    ResizeCqRequest, SrqAttributes,
+    OpenDeviceReply, PortAttributes, QpStatistics, RegMrReply, RegMrRequest, ReregMrRequest, ResizeCqRequest,
+    SrqAttributes,
 };
 
 macro_rules! calls {

@@ -1,14 +1,12 @@
 //! Every interleaving of what two processes do to the memory that they share, tried by loom:
-//! `RUSTFLAGS="--cfg loom" cargo test -p roced-shared --release` (`scripts/test --full` runs it).
+//! `RUSTFLAGS="--cfg loom" cargo test -p roced-abi --release` (`scripts/test --full` runs it).
 #![cfg(loom)]
 
 use loom::{sync::Arc, thread};
-use roced_shared::{
-    abi::{
-        arm::{CompletionRequest, arm, fire},
-        doorbell::{DoorbellPage, announce_sleep, any_doorbell, drain_doorbells, must_wake, ring_doorbell},
-        ring::{Consumer, Producer, RingMemory, RingShape},
-    },
+use roced_abi::{
+    arm::{CompletionRequest, arm, fire},
+    doorbell::{DoorbellPage, announce_sleep, any_doorbell, drain_doorbells, must_wake, ring_doorbell},
+    ring::{Consumer, Producer, RingMemory, RingShape},
     sync::{AtomicU32, AtomicU64, Ordering},
 };
 

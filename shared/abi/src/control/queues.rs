@@ -1,7 +1,7 @@
 //! Bodies of calls about completion queues, their channels, and shared receive queues.
 
 use super::body::bodies;
-use crate::abi::layout::QpSizes;
+use roced_types::QpSizes;
 
 bodies! {
     /// A completion queue to make.

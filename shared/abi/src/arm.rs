@@ -10,9 +10,8 @@
 //! client sees the completion or the worker sees the request. Several workers may complete into one
 //! queue: the compare-exchange gives the request to one of them, so one request makes one event.
 
-use crate::sync::{AtomicU32, Ordering, fence};
-
 use super::layout::armed;
+use crate::sync::{AtomicU32, Ordering, fence};
 
 /// What completions a client wants to hear of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

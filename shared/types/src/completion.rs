@@ -1,8 +1,6 @@
-//! Completion queue entries as they lie in a lane of a completion queue.
+//! Completions: status, operation, flags.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// How a work request ended; the byte in [`Cqe::status`]. Names and numbers are those of verbs
+/// How a work request ended; names and numbers are those of verbs
 /// (`ibv_wc_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -57,7 +55,7 @@ impl Status {
     }
 }
 
-/// What was completed; the byte in [`Cqe::opcode`]. Numbers are those of verbs (`ibv_wc_opcode`).
+/// What was completed; numbers are those of verbs (`ibv_wc_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CompletionOp {
@@ -105,8 +103,8 @@ impl CompletionOp {
     }
 }
 
-/// Bits of [`Cqe::flags`].
-pub mod cqe_flags {
+/// Bits of the flags of a completion.
+pub mod completion_flags {
     /// `imm` holds immediate data.
     pub const IMM: u8 = 1 << 0;
     /// The message asked for a solicited event.
@@ -120,35 +118,3 @@ pub mod cqe_flags {
     /// says which it is).
     pub const IPV4: u8 = 1 << 4;
 }
-
-/// One completion.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Cqe {
-    /// From the work request.
-    pub wr_id: u64,
-    /// The local queue pair.
-    pub qpn: u32,
-    /// A [`Status`].
-    pub status: u8,
-    /// A [`CompletionOp`]; on an error only status, wr_id, qpn and vendor_error mean something.
-    pub opcode: u8,
-    /// [`cqe_flags`].
-    pub flags: u8,
-    /// Zero.
-    pub reserved0: u8,
-    /// Bytes received or read.
-    pub byte_len: u32,
-    /// Immediate data in wire order; with [`cqe_flags::INVALIDATED`] the key.
-    pub imm: [u8; 4],
-    /// Remote queue pair of a datagram; of a connected one, its peer.
-    pub src_qpn: u32,
-    /// More about an error, for support; 0 when there is none.
-    pub vendor_error: u32,
-    /// When it happened, nanoseconds of CLOCK_MONOTONIC, of the turn that made it.
-    pub timestamp_ns: u64,
-    /// Zero; room for a datagram's path bits, SL, P_Key index and source.
-    pub reserved1: [u64; 3],
-}
-
-const _: () = assert!(size_of::<Cqe>() == 64);

@@ -1,11 +1,7 @@
 //! What the XDP program (C, in `ebpf/`) and the daemon agree on: names of maps, their keys, the
 //! verdict counters. The C side has the same facts in `ebpf/src/steer.h`; a test of `tests/xdp`
 //! compares the two.
-
-use core::net::{IpAddr, Ipv6Addr};
-
-/// UDP destination port of RoCEv2 (IANA; IBTA annex A17).
-pub const ROCE_UDP_PORT: u16 = 4791;
+#![no_std]
 
 /// Bit of an address's value: RoCEv2 for it is ours.
 pub const ROCE_V2: u8 = 1;
@@ -41,21 +37,9 @@ pub const ADDRESSES_MAX: u32 = GIDS_MAX + GROUPS_MAX;
 pub const QUEUES_MAX: u32 = 256;
 
 /// An address as the map's key: IPv6, or IPv4 mapped into it (`::ffff:a.b.c.d`), network byte
-/// order. The same 16 bytes are the GID.
+/// order. The same 16 bytes are the GID
+/// (`roced_types::gid_of`).
 pub type AddressKey = [u8; 16];
-
-/// The key under which `address` stands in [`MAP_ADDRESSES`].
-pub const fn address_key(address: IpAddr) -> AddressKey {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
-
-/// The address that a key stands for.
-pub fn key_address(key: AddressKey) -> IpAddr {
-    Ipv6Addr::from(key).to_canonical()
-}
 
 /// What the XDP program did with a frame and why; the index into [`MAP_VERDICTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

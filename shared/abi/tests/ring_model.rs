@@ -10,7 +10,7 @@ use std::{
 };
 
 use proptest::prelude::*;
-use roced_shared::abi::ring::{Consumer, Producer, RingCorrupt, RingMemory, RingShape};
+use roced_abi::ring::{Consumer, Producer, RingCorrupt, RingMemory, RingShape};
 
 /// A ring in plain memory.
 #[derive(Debug)]

@@ -1,9 +1,8 @@
 //! Bodies of calls about the session and its device.
 
-use super::body::bodies;
+use roced_types::PKEYS_MAX;
 
-/// Most entries of a port's table of partition keys.
-pub const PKEYS_MAX: usize = 16;
+use super::body::bodies;
 
 bodies! {
     /// The client's half of the hand-shake.

@@ -2,6 +2,9 @@
 //!
 //! The admin socket is a Unix stream socket. One request is one line, the JSON of a [`Question`];
 //! the answer is one line, the JSON of the matching report, or of a [`Problem`].
+#![no_std]
+
+extern crate alloc;
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 

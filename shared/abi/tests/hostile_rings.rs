@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use roced_shared::{
-    abi::ring::{Consumer, Producer, RingCorrupt, RingMemory, RingShape},
+use roced_abi::{
+    ring::{Consumer, Producer, RingCorrupt, RingMemory, RingShape},
     sync::{AtomicU32, AtomicU64, Ordering},
 };
 

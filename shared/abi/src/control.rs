@@ -23,7 +23,7 @@ pub use self::{
     calls::*,
     device::*,
     memory::*,
-    numbers::{PRIVILEGED_QKEY, access, attribute, event, gid_type, limit, origin, rereg, service, state},
+    numbers::{gid_type, limit, origin, rereg},
     qp::*,
     queues::*,
 };

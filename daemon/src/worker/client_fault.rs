@@ -1,0 +1,50 @@
+//! Faults of clients that end their sessions.
+
+use roced_types::{Qpn, Srqn};
+use thiserror::Error;
+
+/// What a client did that no client may do. Its session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ClientFault {
+    /// A ring index that cannot be true.
+    #[error("a ring index of queue pair {0} cannot be true")]
+    RingCorrupt(Qpn),
+    /// An opcode byte that names no operation.
+    #[error("work request opcode {0} is unknown")]
+    UnknownOpcode(u8),
+    /// Flag bits that do not exist.
+    #[error("work request flags 0x{0:02x} are unknown")]
+    UnknownFlags(u8),
+    /// More scatter/gather entries than the queue pair has.
+    #[error("{asked} scatter/gather entries where the queue pair has {limit}")]
+    TooManySges {
+        /// In the work request.
+        asked: u32,
+        /// Of the queue pair.
+        limit: u32,
+    },
+    /// More inline data than the queue pair has room for, or inline data on what brings data in: a
+    /// READ, an atomic operation.
+    #[error("{asked} bytes of inline data where {limit} are allowed")]
+    InlineTooLong {
+        /// In the work request.
+        asked: u32,
+        /// Allowed here.
+        limit: u32,
+    },
+    /// A datagram for a queue pair whose number has more than 24 bits.
+    #[error("remote queue pair 0x{0:x} has more than 24 bits")]
+    RemoteQpn(u32),
+    /// As [`Self::RingCorrupt`], of a shared receive queue.
+    #[error("a ring index of {0} cannot be true")]
+    SharedRingCorrupt(Srqn),
+    /// Receive work for a queue pair that takes its own from a shared queue.
+    #[error("receive work for queue pair {0}, which has a shared receive queue")]
+    ReceiveOnShared(Qpn),
+    /// Work for a shared receive queue that is not there.
+    #[error("no {0}")]
+    NoSuchSrq(Srqn),
+    /// A bell for a queue pair that is not there.
+    #[error("no queue pair {0}")]
+    NoSuchQp(Qpn),
+}

@@ -1,0 +1,45 @@
+//! Bits and numbers in control messages: those of verbs wherever verbs has them.
+
+/// Bits of [`ReregMrRequest::changes`](super::ReregMrRequest::changes), with those of verbs
+/// (`ibv_rereg_mr_flags`).
+pub mod rereg {
+    /// `memory`, `offset`, `length`, `va`.
+    pub const TRANSLATION: u32 = 1 << 0;
+    /// `pd`.
+    pub const PD: u32 = 1 << 1;
+    /// `access`.
+    pub const ACCESS: u32 = 1 << 2;
+    /// All that exist.
+    pub const ALL: u32 = TRANSLATION | PD | ACCESS;
+}
+
+/// Which limit is reached: the second number of [`Refusal::Limit`](super::Refusal::Limit).
+pub mod limit {
+    /// One under `[limits]` in the daemon's config.
+    pub const CONFIG: u64 = 0;
+    /// Mappings that the daemon has for all clients of the user: each memory, queue and queue pair
+    /// is one.
+    pub const MAPPINGS_OF_USER: u64 = 1;
+    /// Mappings that the daemon has for clients of all users.
+    pub const MAPPINGS: u64 = 2;
+}
+
+/// What memory that a client brings is to it.
+pub mod origin {
+    /// Private memory of the program, whose pages the client library has replaced by those of its
+    /// own file.
+    pub const REPLACED: u32 = 1;
+    /// Memory that the program itself shares.
+    pub const SHARED: u32 = 2;
+    /// Memory of the program that nobody else can map: it stays where it is. The descriptor is of
+    /// `/proc/self/mem`.
+    pub const PROXIED: u32 = 3;
+}
+
+/// Types of a GID, with the numbers of verbs (`ibv_gid_type`).
+pub mod gid_type {
+    /// RoCEv1.
+    pub const ROCE_V1: u32 = 1;
+    /// RoCEv2.
+    pub const ROCE_V2: u32 = 2;
+}

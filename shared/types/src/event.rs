@@ -1,0 +1,28 @@
+//! Kinds of asynchronous events, with the numbers of verbs (`ibv_event_type`). Of those about a
+//! queue pair `handle` is its number, likewise of those about a completion queue.
+
+/// A completion queue lost a completion: its lane was full. The queue pair of that completion
+/// has failed.
+pub const CQ_ERROR: u32 = 0;
+/// A queue pair went to the error state by itself, and no completion says why.
+pub const QP_FATAL: u32 = 1;
+/// As [`QP_FATAL`]: the peer sent a request that breaks the rules.
+pub const QP_REQUEST_ERROR: u32 = 2;
+/// As [`QP_FATAL`]: the peer sent a request whose key, range or right does not hold.
+pub const QP_ACCESS_ERROR: u32 = 3;
+/// The first request of the peer has come to a queue pair in state RTR: the peer is ready to
+/// send.
+pub const COMMUNICATION_ESTABLISHED: u32 = 4;
+/// A queue pair in state SQD has nothing under way any more.
+pub const SQ_DRAINED: u32 = 5;
+/// The device's link came up.
+pub const PORT_ACTIVE: u32 = 9;
+/// The device's link went down.
+pub const PORT_DOWN: u32 = 10;
+/// A shared receive queue has fewer entries than its limit, which is disarmed by this.
+pub const SRQ_LIMIT: u32 = 15;
+/// A queue pair with a shared receive queue has failed; it takes no more from there, and what
+/// it had taken is flushed.
+pub const QP_LAST_WQE: u32 = 16;
+/// The GID table changed.
+pub const GID_CHANGE: u32 = 18;

@@ -1,0 +1,27 @@
+//! Terms of IBTA and of verbs that every part of roced uses: numbers of objects, work requests,
+//! completions, queue pairs, access rights, events.
+//!
+//! Names and numbers are those of verbs where verbs have them. The crate holds no behavior: the
+//! transport gives the terms their meaning, and the client ABI (`roced-abi`) their place in shared
+//! memory.
+#![no_std]
+
+pub mod access;
+mod completion;
+pub mod event;
+mod gid;
+mod ids;
+mod qp;
+mod work_request;
+
+pub use completion::{CompletionOp, Status, completion_flags};
+pub use gid::{address_of, gid_of};
+pub use ids::{ChannelId, Cqn, DeviceId, EndpointId, Lkey, MemoryObjectId, Pdn, Qpn, Rkey, SessionId, Srqn, WorkerId};
+pub use qp::{
+    INLINE_BYTES_MAX, PKEYS_MAX, PRIVILEGED_QKEY, QpAttributes, QpSizes, SGE_MAX, WORK_REQUESTS_MAX, attribute,
+    service, state,
+};
+pub use work_request::{BindWindow, SendOp, Sge, flush, send_flags};
+
+/// UDP destination port of RoCEv2 (IANA; IBTA annex A17).
+pub const ROCE_UDP_PORT: u16 = 4791;
