@@ -33,7 +33,9 @@ use nix::{
         signalfd::{SfdFlags, SignalFd},
     },
 };
+use roced_memory::access_log;
 use roced_types::WorkerId;
+use roced_xdp::NicQueue;
 use tracing::{error, info, warn};
 
 use self::{
@@ -46,11 +48,9 @@ use crate::{
     admin::Admin,
     clients::{Clients, DeviceSetup, environment::Environment, listener::Listener},
     config::{Config, Credits},
-    memory::access_log,
     net::{Net, NetworkChange},
     systemd::ServiceManager,
     worker::{command::Command, events::EventReceiver, poll_loop::Worker, workers::Workers},
-    xdp::NicQueue,
 };
 
 /// What the epoll set watches.

@@ -11,21 +11,20 @@ mod reader;
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use roced_abi::DEFAULT_SOCKET;
 use roced_report::DEFAULT_ADMIN_SOCKET;
 use roced_transport::partition::Pkey;
-use roced_types::{EndpointId, Qpn};
+use roced_types::Qpn;
+use roced_xdp::{CopyMode, NicQueueConfig, XdpMode};
 
 use self::reader::{Choice, Reader};
 pub use self::reader::{ConfigProblem, Key};
 
 /// The config that is read when the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/roced/roced.toml";
-
-/// Most worker threads: each needs an [`EndpointId`] for every device that it serves.
-pub const WORKERS_MAX: u32 = EndpointId::COUNT as u32;
 
 /// Everything in `roced.toml`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -250,6 +249,16 @@ macro_rules! choices {
     };
 }
 
+impl Choice for XdpMode {
+    const CHOICES: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("native", Self::Native), ("generic", Self::Generic)];
+}
+
+impl Choice for CopyMode {
+    const CHOICES: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("zerocopy", Self::Zerocopy), ("copy", Self::Copy)];
+}
+
 choices! {
     /// `log.level`.
     LogLevel {
@@ -279,24 +288,6 @@ choices! {
         Yield = "yield",
         /// Yields for `spin_us`, then blocks until there is work.
         Sleep = "sleep",
-    }
-    /// `device.xdp_mode`.
-    XdpMode {
-        /// Native where the driver has it, else generic.
-        Auto = "auto",
-        /// In the driver.
-        Native = "native",
-        /// In the network stack, with any driver.
-        Generic = "generic",
-    }
-    /// `device.copy_mode`.
-    CopyMode {
-        /// Zero-copy where the driver has it, else copy.
-        Auto = "auto",
-        /// The NIC writes to the UMEM.
-        Zerocopy = "zerocopy",
-        /// The kernel copies.
-        Copy = "copy",
     }
     /// `device.napi`.
     Napi {
@@ -406,20 +397,22 @@ impl Default for WorkerConfig {
 impl DeviceConfig {
     /// The device `name` on `interface`, everything else as by default.
     pub fn new(name: impl Into<String>, interface: impl Into<String>) -> Self {
+        let interface = interface.into();
+        let queue = NicQueueConfig::new(interface.as_str(), 0);
         Self {
             name: name.into(),
-            interface: interface.into(),
+            interface,
             xdp_mode: XdpMode::Auto,
-            copy_mode: CopyMode::Auto,
+            copy_mode: queue.copy_mode,
             napi: Napi::Driver,
             queues: Queues::All,
-            umem_frames: 4096,
-            chunk_bytes: 4096,
-            rx_ring_entries: 2048,
-            tx_ring_entries: 2048,
-            fill_ring_entries: 2048,
-            completion_ring_entries: 2048,
-            queue_busy_ms: 3000,
+            umem_frames: queue.umem_frames,
+            chunk_bytes: queue.chunk_bytes,
+            rx_ring_entries: queue.rx_ring_entries,
+            tx_ring_entries: queue.tx_ring_entries,
+            fill_ring_entries: queue.fill_ring_entries,
+            completion_ring_entries: queue.completion_ring_entries,
+            queue_busy_ms: queue.busy_deadline.as_millis() as u32,
             window_packets: 128,
             total_window_packets: 192,
             roce: RoceVersions::V2,
@@ -429,6 +422,22 @@ impl DeviceConfig {
             reorder_delay_us: 0,
             probe_floor_us: 100,
             out_of_order_packets: 1024,
+        }
+    }
+
+    /// Configuration of one RX and TX queue of the device.
+    pub fn nic_queue(&self, queue: u32) -> NicQueueConfig {
+        NicQueueConfig {
+            interface: self.interface.as_str().into(),
+            queue,
+            copy_mode: self.copy_mode,
+            umem_frames: self.umem_frames,
+            chunk_bytes: self.chunk_bytes,
+            rx_ring_entries: self.rx_ring_entries,
+            tx_ring_entries: self.tx_ring_entries,
+            fill_ring_entries: self.fill_ring_entries,
+            completion_ring_entries: self.completion_ring_entries,
+            busy_deadline: Duration::from_millis(self.queue_busy_ms.into()),
         }
     }
 }

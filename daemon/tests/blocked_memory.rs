@@ -17,9 +17,9 @@ use nix::{
     },
     unistd::ftruncate,
 };
-use roced::memory::access_log::who_blocks;
 use roced_abi::control::{AllocPd, DeviceName, Nothing, OpenDevice};
 use roced_client::{Access, MemoryRegion, SendRequest};
+use roced_memory::access_log::who_blocks;
 use roced_types::{SessionId, WorkerId};
 use served::{DEVICE, How, Raw, Served, eventually, is_alone, nobody::as_nobody, pair::Pair, uffd::withhold};
 

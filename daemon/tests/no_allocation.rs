@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "counts for the system's allocator")]
 
 mod rig;
-#[path = "xdp/veth.rs"]
+#[path = "../../xdp/tests/veth/veth.rs"]
 #[allow(dead_code, reason = "made for the tests of xdp")]
 mod veth;
 

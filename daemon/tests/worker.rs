@@ -13,19 +13,17 @@ use std::{
 use crossbeam::queue::ArrayQueue;
 use nix::sys::eventfd::EventFd;
 use rig::{Client, Rig};
-use roced::{
-    memory::backing::Backing,
-    worker::{
-        client_fault::ClientFault,
-        command::{Answer, Command, CommandRefused},
-        events::WorkerEvent,
-        idle::Policy,
-        metrics::WorkerSnapshot,
-        nic::Nic,
-        poll_loop::Worker,
-    },
+use roced::worker::{
+    client_fault::ClientFault,
+    command::{Answer, Command, CommandRefused},
+    events::WorkerEvent,
+    idle::Policy,
+    metrics::WorkerSnapshot,
+    nic::Nic,
+    poll_loop::Worker,
 };
 use roced_abi::wqe::SendWqe;
+use roced_memory::backing::Backing;
 use roced_transport::{
     io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
     reject::DropReason,

@@ -1,6 +1,9 @@
 //! Compiles `src/faults.bpf.c` with clang into an object in `OUT_DIR`.
 
-use std::{env, path::Path, path::PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use libbpf_cargo::SkeletonBuilder;
 

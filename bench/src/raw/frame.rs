@@ -3,9 +3,9 @@
 
 use std::net::Ipv4Addr;
 
-use roced::xdp::NicQueue;
 use roced_transport::io::{Egress, EmitError, Segments, Wire as _};
 use roced_types::ROCE_UDP_PORT;
+use roced_xdp::NicQueue;
 
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;

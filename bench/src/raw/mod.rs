@@ -1,6 +1,6 @@
 //! The limit: raw AF_XDP frames of the size that RoCE's would have, on a link like RoCE's.
 //!
-//! Sender and receiver share with the daemon only its lowest layer ([`roced::xdp`]): the same
+//! Sender and receiver share with the daemon only its lowest layer ([`roced_xdp`]): the same
 //! sockets, rings and sizes, the same XDP program in the same mode. There is no protocol, no
 //! client, no checksum, and no payload is copied: a frame's bytes behind its headers are whatever
 //! lies in the chunk. As with RDMA, what is in flight is limited: the receiver sends a small frame
@@ -17,11 +17,8 @@ use std::{
 };
 
 use anyhow::Context;
-use roced::{
-    config::{DeviceConfig, XdpMode},
-    xdp::{NicQueue, NicQueueConfig, ThreadedNapi, XdpProgram},
-};
 use roced_steering::ROCE_V2;
+use roced_xdp::{NicQueue, NicQueueConfig, ThreadedNapi, XdpMode, XdpProgram};
 
 use self::frame::FrameTemplate;
 use crate::{
@@ -73,7 +70,7 @@ impl RawEnd {
         let mut program = XdpProgram::attach(&pair.interface(), XdpMode::Auto)?;
         program.set_addresses(&[IpAddr::V4(pair.address(side))], ROCE_V2)?;
         // As the daemon opens it when its config says nothing.
-        let queue = NicQueue::open(&NicQueueConfig::of(&DeviceConfig::new("raw", pair.interface()), 0))?;
+        let queue = NicQueue::open(&NicQueueConfig::new(&pair.interface(), 0))?;
         program.bind_socket(0, queue.socket())?;
         let template = FrameTemplate::new(
             [pair.mac(side), pair.mac(side.peer())],

@@ -6,6 +6,7 @@ use std::{collections::BTreeSet, io, net::IpAddr};
 use anyhow::{Context as _, ensure};
 use nix::errno::Errno;
 use roced_types::DeviceId;
+use roced_xdp::strips_vlan_tags;
 use tracing::warn;
 
 use super::start::ServedDevice;
@@ -13,7 +14,6 @@ use crate::{
     clients::environment::{DevicePort, Network},
     config::RoceVersions,
     net::{FollowId, GidTableEntry, Net, NextHop, NoRoute, RoceVersion},
-    xdp::strips_vlan_tags,
 };
 
 /// Both, lent for one step of the control thread.

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use caps::{CapSet, Capability};
+use roced_memory::queues::SleepBoard;
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},
@@ -17,11 +18,11 @@ use roced_transport::{
     wire::largest_path_mtu,
 };
 use roced_types::{DeviceId, WorkerId};
+use roced_xdp::{NicQueue, ThreadedNapi, XdpProgram, rx_queues};
 use tracing::{info, warn};
 
 use crate::{
     config::{self, Config, Idle, QueueOwner},
-    memory::queues::SleepBoard,
     net::{DeviceInterface, Net},
     worker::{
         endpoints::{EndpointLocation, Endpoints},
@@ -34,7 +35,6 @@ use crate::{
         wake::Waker,
         workers::{WorkerHandle, Workers, spawn},
     },
-    xdp::{NicQueue, NicQueueConfig, ThreadedNapi, XdpProgram, rx_queues},
 };
 
 /// Completion queues that a worker can complete into, at most: beyond it a client is told that a
@@ -225,7 +225,7 @@ fn open_device(
     let mut program = XdpProgram::attach(&device.interface, device.xdp_mode)?;
     let mut queues = Vec::new();
     for owner in owners {
-        let queue = NicQueue::open(&NicQueueConfig::of(device, owner.queue))?;
+        let queue = NicQueue::open(&device.nic_queue(owner.queue))?;
         program.bind_socket(owner.queue, queue.socket())?;
         queues.push(queue);
     }

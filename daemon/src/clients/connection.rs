@@ -10,9 +10,8 @@ use nix::{
     sys::socket::{ControlMessage, MsgFlags, sendmsg},
 };
 use roced_abi::control::{Call, MAGIC, MESSAGE_BYTES, MapMemory, Message};
+use roced_memory::descriptor::{self, Descriptor, Incoming};
 use zerocopy::{FromBytes, IntoBytes};
-
-use crate::memory::descriptor::{self, Descriptor, Incoming};
 
 /// Who is at the other end, as the kernel said when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,6 +20,11 @@ use roced_abi::control::{
     FreeMemory, Hello, ListDevice, MapMemory, Message, ModifyQp, ModifySrq, OpenDevice, QueryDevice, QueryGid,
     QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr, ResizeCq,
 };
+use roced_memory::{
+    descriptor::Descriptor,
+    queues::SleepBoard,
+    quota::{Quota, Room},
+};
 use roced_types::{Cqn, DeviceId, SessionId, WorkerId};
 use tracing::error;
 
@@ -33,11 +38,6 @@ use super::{
 };
 use crate::{
     config::Limits,
-    memory::{
-        descriptor::Descriptor,
-        queues::SleepBoard,
-        quota::{Quota, Room},
-    },
     net::FollowId,
     numbers::Numbers,
     worker::{

@@ -1,7 +1,7 @@
 //! Clients: who is connected, what they own, and the memory that they share with us.
 //!
 //! The control thread owns everything here. What a worker needs of it is made ready in
-//! [`memory`](crate::memory) and handed over whole, so that no lock lies between a client and its
+//! [`memory`](roced_memory) and handed over whole, so that no lock lies between a client and its
 //! packets.
 //!
 //! ```text
@@ -35,6 +35,7 @@ use nix::{
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
 };
 use roced_abi::control::{EVENT, Event, Message, call_name};
+use roced_memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus};
 use roced_report::{MemoryReport, SessionReport};
 use roced_types::{DeviceId, Qpn, SessionId, event};
 use tracing::{debug, info, warn};
@@ -52,7 +53,6 @@ use self::{
 use crate::{
     config::Limits,
     log_limiter::LogLimiter,
-    memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus},
     net::{FollowId, NetworkChange, NextHop},
     worker::events::WorkerEvent,
 };
@@ -237,7 +237,7 @@ impl Clients {
                         MemoryKind::Replaced => &mut report.memory.replaced_bytes,
                         MemoryKind::Shared => &mut report.memory.shared_bytes,
                         MemoryKind::Proxied => &mut report.memory.proxied_bytes,
-                    } += memory.len();
+                    } += memory.bytes();
                 }
             }
             report

@@ -2,12 +2,10 @@
 
 use nix::errno::Errno;
 use roced_abi::control::{Refusal, limit};
+use roced_memory::quota::QuotaExceeded;
 use roced_transport::reject::Reject;
 
-use crate::{
-    memory::quota::QuotaExceeded,
-    worker::{command, mailbox::CallError},
-};
+use crate::worker::{command, mailbox::CallError};
 
 /// A refusal with its two numbers of detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

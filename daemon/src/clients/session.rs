@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use roced_memory::{backing::Backing, proxied::CopyThread, queues::CqChannel, quota::Room};
 use roced_transport::{
     mr::{Mr, MrKey},
     qp::ServiceType,
@@ -18,12 +19,7 @@ use super::{
     path::{LifePort, Way},
     refused::Refused,
 };
-use crate::{
-    config::ClientLimits,
-    memory::{backing::Backing, proxied::CopyThread, queues::CqChannel, quota::Room},
-    net::GidTableEntry,
-    numbers::DoorbellBoard,
-};
+use crate::{config::ClientLimits, net::GidTableEntry, numbers::DoorbellBoard};
 
 /// A connected client.
 #[derive(Debug)]

@@ -9,11 +9,11 @@ use roced_abi::DEFAULT_SOCKET;
 use roced_report::DEFAULT_ADMIN_SOCKET;
 use roced_steering::{self, QUEUES_MAX};
 use roced_transport::partition::{Partitions, Pkey};
-use roced_types::{EndpointId, Qpn};
+use roced_types::{EndpointId, Qpn, WORKERS_MAX};
 
 use super::{
     AdminConfig, ClientLimits, Config, Control, DeviceConfig, DeviceLimits, Limits, Log, NetConfig, QueueOwner, Queues,
-    WORKERS_MAX, WorkerConfig,
+    WorkerConfig,
     reader::{ConfigSection, TextRule},
 };
 

@@ -5,8 +5,7 @@ use std::{io, os::fd::AsFd};
 use netlink_packet_core::NetlinkPayload;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
-
-use crate::netlink::{DATAGRAM_BYTES, count_unreadable, messages};
+use roced_xdp::netlink::{DATAGRAM_BYTES, count_unreadable, messages};
 
 /// Room for events that we were not told of in time. Beyond it the kernel says so and everything is
 /// read anew.

@@ -33,6 +33,7 @@ use netlink_packet_route::{
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use roced_types::DeviceId;
+use roced_xdp::netlink::Requests;
 use thiserror::Error;
 use tracing::{debug, info, warn};
 
@@ -49,7 +50,6 @@ pub use self::{
     follow::{FollowId, NextHop},
     gid::{GidTable, GidTableEntry, RoceVersion},
 };
-use crate::netlink::Requests;
 
 /// A device and its interface.
 #[derive(Clone, Debug)]

@@ -7,8 +7,7 @@ use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState},
 };
-
-use crate::netlink::Requests;
+use roced_xdp::netlink::Requests;
 
 /// What the kernel knows of a neighbor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

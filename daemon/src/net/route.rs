@@ -6,8 +6,7 @@ use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia},
 };
-
-use crate::netlink::Requests;
+use roced_xdp::netlink::Requests;
 
 /// The first step to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,10 @@
 //! Whatever a command carries was made by the control thread and comes back to it: in the answer of
 //! the command that ends it, or at once when the worker cannot take it.
 
+use roced_memory::{
+    backing::Backing,
+    queues::{CqRing, CqRingPlace, QpRings, SrqRing, WorkerSession},
+};
 use roced_transport::{
     ah::AhEntry,
     counters::QpCounters,
@@ -15,10 +19,6 @@ use roced_types::{Cqn, DeviceId, MemoryObjectId, QpAttributes, Qpn, SessionId, S
 use thiserror::Error;
 
 use super::{mailbox, metrics::WorkerSnapshot};
-use crate::memory::{
-    backing::Backing,
-    queues::{CqRing, CqRingPlace, QpRings, SrqRing, WorkerSession},
-};
 
 /// The control thread's side of a worker's mailbox.
 pub type Mailbox = mailbox::Mailbox<Command, Answer>;

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
+use roced_memory::queues::{QpRings, SrqRing, WorkerSession};
 use roced_transport::{
     endpoint::Endpoint,
     mr::MrKey,
@@ -19,7 +20,6 @@ use super::{
     poll_loop::{EndpointSlot, Worker, monotonic_now},
     qp_table::seat_of,
 };
-use crate::memory::queues::{QpRings, SrqRing, WorkerSession};
 
 /// Seats of queue pairs that one snapshot looks at, occupied or not: some microseconds.
 const SEATS_A_SNAPSHOT: u32 = 4096;

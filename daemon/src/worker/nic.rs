@@ -3,8 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use roced_transport::io::{Segments, Wire};
-
-use crate::xdp::NicQueue;
+use roced_xdp::NicQueue;
 
 /// An RX and TX queue of one device, owned by one worker.
 pub trait Nic: Wire {

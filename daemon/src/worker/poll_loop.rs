@@ -23,6 +23,7 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 use roced_abi::doorbell::WorkerState;
+use roced_memory::{access_log, mapping::Mapping};
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, Transmitted},
@@ -46,7 +47,6 @@ use super::{
     wake::Waker,
     worker_memory::WorkerMemory,
 };
-use crate::memory::{access_log, mapping::Mapping};
 
 /// Commands a turn. The control thread waits for each answer, so more than one is rare.
 const COMMANDS: usize = 8;

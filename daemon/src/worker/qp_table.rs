@@ -12,6 +12,10 @@ use roced_abi::{
     doorbell::{DOORBELLS, any_doorbell, drain_doorbells},
     layout::{QpLayout, RECV_SLOT_WORDS_MAX, SEND_SLOT_WORDS_MAX, SrqLayout},
 };
+use roced_memory::{
+    access_log::touch,
+    queues::{QpRings, SrqRing, WorkerSession},
+};
 use roced_transport::{endpoint::Endpoint, table::Table};
 use roced_types::{Qpn, SessionId};
 
@@ -19,10 +23,6 @@ use super::{
     abi::{RecvSlot, SendSlot, check_recv, check_send},
     client_fault::ClientFault,
     ready::ReadyList,
-};
-use crate::memory::{
-    access_log::touch,
-    queues::{QpRings, SrqRing, WorkerSession},
 };
 
 /// Work requests of each direction that a queue pair may post before the next has its turn; a

@@ -1,6 +1,11 @@
 //! What of clients a worker holds: memory that regions lie in, and its lanes of completion queues.
 //! It is the worker's [`App`].
 
+use roced_memory::{
+    backing::Backing,
+    poll_id::PollId,
+    queues::{CqRing, CqRingPlace},
+};
 use roced_transport::{
     io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault, WorkCompletion},
     mr::MemSpan,
@@ -8,11 +13,6 @@ use roced_transport::{
 use roced_types::{Cqn, MemoryObjectId};
 
 use super::{abi::cqe, table::IdTable};
-use crate::memory::{
-    backing::Backing,
-    poll_id::PollId,
-    queues::{CqRing, CqRingPlace},
-};
 
 /// Bytes copied at a time between memory of which one end is not mapped: the largest loan.
 const BOUNCE_BYTES: usize = 32 << 10;

@@ -12,24 +12,17 @@ use std::{
 };
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
-use roced::{
-    memory::{
-        client_memory::ClientMemory,
-        queues::{SleepBoard, new_cq, new_qp, new_session, new_srq},
-        quota::Room,
-    },
-    worker::{
-        command::{Answer, Command},
-        endpoints::{EndpointLocation, Endpoints},
-        events::{EventReceiver, events},
-        handoff::exchange,
-        idle::Policy,
-        mailbox::mailbox,
-        nic::Nic,
-        poll_loop::{EndpointSlot, Worker, WorkerParts},
-        wake::Waker,
-        workers::{WorkerHandle, Workers},
-    },
+use roced::worker::{
+    command::{Answer, Command},
+    endpoints::{EndpointLocation, Endpoints},
+    events::{EventReceiver, events},
+    handoff::exchange,
+    idle::Policy,
+    mailbox::mailbox,
+    nic::Nic,
+    poll_loop::{EndpointSlot, Worker, WorkerParts},
+    wake::Waker,
+    workers::{WorkerHandle, Workers},
 };
 use roced_abi::{
     cqe::Cqe,
@@ -37,6 +30,11 @@ use roced_abi::{
     layout::{CqLayout, QpLayout, SrqLayout, doorbell_page_offset, session_bytes},
     ring::{Consumer, MappedRing, Producer, RingShape},
     wqe::{RecvWqe, SendWqe},
+};
+use roced_memory::{
+    client_memory::ClientMemory,
+    queues::{SleepBoard, new_cq, new_qp, new_session, new_srq},
+    quota::Room,
 };
 use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
@@ -350,7 +348,7 @@ struct Doorbell {
     doorbell: u32,
     page: MappedDoorbells<()>,
     wake: OwnedFd,
-    state: roced_abi::doorbell::WorkerState<Arc<roced::memory::mapping::Mapping>>,
+    state: roced_abi::doorbell::WorkerState<Arc<roced_memory::mapping::Mapping>>,
 }
 
 /// The client's side of a shared receive queue.

@@ -39,7 +39,6 @@ use roced::{
         listener::Listener,
     },
     config::Limits,
-    memory::queues::SleepBoard,
     net::{FollowId, GidTableEntry, NetworkChange, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},
@@ -55,6 +54,7 @@ use roced::{
     },
 };
 use roced_abi::control::{Call, Hello, HelloRequest, MESSAGE_BYTES, Message, Refusal};
+use roced_memory::queues::SleepBoard;
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},

@@ -127,6 +127,9 @@ impl EndpointId {
     }
 }
 
+/// Most worker threads of a daemon: each needs an [`EndpointId`] for every device that it serves.
+pub const WORKERS_MAX: u32 = EndpointId::COUNT as u32;
+
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident, $format:literal) => {
         $(#[$doc])*

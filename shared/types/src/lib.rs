@@ -16,7 +16,9 @@ mod work_request;
 
 pub use completion::{CompletionOp, Status, completion_flags};
 pub use gid::{address_of, gid_of};
-pub use ids::{ChannelId, Cqn, DeviceId, EndpointId, Lkey, MemoryObjectId, Pdn, Qpn, Rkey, SessionId, Srqn, WorkerId};
+pub use ids::{
+    ChannelId, Cqn, DeviceId, EndpointId, Lkey, MemoryObjectId, Pdn, Qpn, Rkey, SessionId, Srqn, WORKERS_MAX, WorkerId,
+};
 pub use qp::{
     INLINE_BYTES_MAX, PKEYS_MAX, PRIVILEGED_QKEY, QpAttributes, QpSizes, SGE_MAX, WORK_REQUESTS_MAX, attribute,
     service, state,

@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 
-use roced_transport::io::WorkCompletion;
 use roced_transport::{
-    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
+    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault, WorkCompletion},
     mr::{MemSpan, Mr, MrKey},
 };
 use roced_types::{Cqn, MemoryObjectId, Pdn, Sge, Status, access};

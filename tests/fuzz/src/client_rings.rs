@@ -15,11 +15,6 @@ use std::{
 
 use roced::{
     clients::environment::WorkerAccess,
-    memory::{
-        client_memory::ClientMemory,
-        queues::{CqChannel, new_cq, new_qp, new_session, new_srq},
-        quota::Room,
-    },
     worker::{
         command::{Answer, Command},
         events::WorkerEvent,
@@ -30,6 +25,11 @@ use roced_abi::{
     layout::{CqLayout, QpLayout, SrqLayout},
     ring::RingShape,
     wqe::{RecvWqe, SendWqe},
+};
+use roced_memory::{
+    client_memory::ClientMemory,
+    queues::{CqChannel, new_cq, new_qp, new_session, new_srq},
+    quota::Room,
 };
 use roced_transport::{
     clock::Nanos,

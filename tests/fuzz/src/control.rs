@@ -26,7 +26,6 @@ use nix::{
 use roced::{
     clients::{Clients, DeviceSetup, environment::Environment, listener::Listener},
     config::{ClientLimits, DeviceLimits, Limits},
-    memory::queues::SleepBoard,
     net::{FollowId, NetworkChange, NextHop},
 };
 use roced_abi::{
@@ -39,6 +38,7 @@ use roced_abi::{
         QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, RegMrRequest, ReregMr, ResizeCq,
     },
 };
+use roced_memory::queues::SleepBoard;
 use roced_types::{QpAttributes, access, attribute, service, state};
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -12,7 +12,6 @@ use std::{
 
 use roced::{
     clients::environment::{DevicePort, Network, WorkerAccess},
-    memory::queues::SleepBoard,
     net::{FollowId, GidTableEntry, NextHop, NoRoute, RoceVersion},
     worker::{
         command::{Answer, Command},
@@ -26,6 +25,7 @@ use roced::{
         wake::Waker,
     },
 };
+use roced_memory::queues::SleepBoard;
 use roced_transport::{
     clock::Nanos,
     endpoint::{Endpoint, EndpointConfig},

@@ -2,9 +2,8 @@
 //! connections. The engine reaches it through [`AppView`]; each thing that it does there is checked
 //! at once.
 
-use roced_transport::io::WorkCompletion;
 use roced_transport::{
-    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
+    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault, WorkCompletion},
     mr::MemSpan,
 };
 use roced_types::{Cqn, Qpn};

@@ -9,6 +9,7 @@ use roced_abi::{
     },
     layout::CqLayout,
 };
+use roced_memory::queues::{CqChannel, new_cq, new_ring_places};
 use roced_types::Cqn;
 
 use super::{
@@ -19,10 +20,7 @@ use super::{
     CallHandler, CallReply, handle_of,
     mr::{check_unused, nothing},
 };
-use crate::{
-    memory::queues::{CqChannel, new_cq, new_ring_places},
-    worker::command::Command,
-};
+use crate::worker::command::Command;
 
 impl CallHandler<'_, '_> {
     pub(super) fn create_channel(&mut self, _: Nothing) -> CallReply<CreateChannel> {

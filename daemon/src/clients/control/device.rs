@@ -11,6 +11,7 @@ use roced_abi::{
     },
     layout::session_bytes,
 };
+use roced_memory::queues::new_session;
 use roced_transport::{partition::Pkey, qp::RD_ATOMIC_MAX};
 use roced_types::{DeviceId, INLINE_BYTES_MAX, PKEYS_MAX, Qpn, SGE_MAX, SessionId, WORK_REQUESTS_MAX, gid_of};
 
@@ -20,7 +21,6 @@ use super::{
 };
 use crate::{
     config::DeviceLimits,
-    memory::queues::new_session,
     net::RoceVersion,
     numbers::{MrKeys, NumberPool, Qpns},
     worker::{command::Command, endpoints::EndpointLocation},

@@ -7,6 +7,13 @@ use roced_abi::control::{
     AllocMemory, AllocPd, DeallocPd, DeregMr, FreeMemory, Handle, MapMemory, MapMemoryRequest, MemoryRequest, Nothing,
     Refusal, RegMr, RegMrReply, RegMrRequest, ReregMr, ReregMrRequest, origin, rereg,
 };
+use roced_memory::{
+    backing::Backing,
+    client_memory::{ClientMemory, MemoryKind},
+    descriptor::Descriptor,
+    proxied::{CopyThread, ProxiedMemory},
+    quota::{self, Room},
+};
 use roced_transport::mr::{Mr, Scope};
 use roced_types::{MemoryObjectId, Pdn, access};
 
@@ -17,17 +24,7 @@ use super::{
     },
     CallHandler, CallReply,
 };
-use crate::{
-    memory::{
-        backing::Backing,
-        client_memory::{ClientMemory, MemoryKind},
-        descriptor::Descriptor,
-        proxied::{CopyThread, ProxiedMemory},
-        quota::{self, Room},
-    },
-    numbers::random,
-    worker::command::Command,
-};
+use crate::{numbers::random, worker::command::Command};
 
 impl CallHandler<'_, '_> {
     pub(super) fn alloc_pd(&mut self, _: Nothing) -> CallReply<AllocPd> {
@@ -160,7 +157,7 @@ impl CallHandler<'_, '_> {
     pub(super) fn end_memory(&mut self, number: u32) -> Result<(), Refused> {
         let object = find(&mut self.objects.memories, number)?;
         check_unused(object.users)?;
-        let (region, bytes) = (object.region, object.memory.len());
+        let (region, bytes) = (object.region, object.memory.bytes());
         self.take_back_from_all(|| Command::UnmapRegion(region))?;
         self.objects.memories.remove(&number);
         self.objects.bytes -= bytes;
@@ -176,7 +173,7 @@ impl CallHandler<'_, '_> {
         let pd = find(&mut self.objects.pds, request.pd)?.pdn;
         let memory = find(&mut self.objects.memories, request.memory)?;
         let region = memory.region;
-        check_range(&request, memory.memory.len())?;
+        check_range(&request, memory.memory.bytes())?;
         check_access(request.access, &memory.memory)?;
 
         let device = self.registry.device(self.objects.device);
@@ -236,7 +233,7 @@ impl CallHandler<'_, '_> {
             let ReregMrRequest { offset, length, va, .. } = request;
             let range = RegMrRequest { offset, length, va, ..RegMrRequest::default() };
             // The fields stand two places further on in this call.
-            check_range(&range, object.memory.len())
+            check_range(&range, object.memory.bytes())
                 .map_err(|refused| Refused { detail: [refused.detail[0] + 2, refused.detail[1]], ..refused })?;
             (mr.region, mr.offset, mr.length, mr.va) = (object.region, offset, length, va);
         }

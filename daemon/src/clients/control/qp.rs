@@ -9,6 +9,7 @@ use roced_abi::{
     },
     layout::QpLayout,
 };
+use roced_memory::queues::new_qp;
 use roced_transport::{
     counters::{QpCount, QpCounters},
     qp::{PathState, Qp, QpConfig, ReplayMemory, ServiceType},
@@ -26,7 +27,6 @@ use super::{
     mr::nothing,
 };
 use crate::{
-    memory::queues::new_qp,
     numbers::random,
     worker::{
         command::{Answer, Command},

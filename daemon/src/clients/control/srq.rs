@@ -9,6 +9,7 @@ use roced_abi::{
     },
     layout::SrqLayout,
 };
+use roced_memory::queues::new_srq;
 use roced_transport::srq::{Srq, SrqConfig};
 use roced_types::{QpSizes, Qpn, Srqn};
 use tracing::debug;
@@ -22,7 +23,6 @@ use super::{
     mr::{check_unused, nothing},
 };
 use crate::{
-    memory::queues::new_srq,
     numbers::random,
     worker::{
         command::{Answer, Command},

@@ -6,10 +6,9 @@
 //!   sink     | WRITEs land here | receive buffers | words for atomic operations | READs land here | what atomic operations found |
 //! ```
 
-use roced_transport::io::WorkCompletion;
 use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
-    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault},
+    io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault, WorkCompletion},
     mr::{MemSpan, Mr, MrKey, Scope},
     partition::Partitions,
     recovery::RecoveryConfig,

@@ -1,9 +1,9 @@
 //! One seed: the engine, a peer of a make, the network between them.
 
-use roced_transport::io::WorkCompletion;
 use roced_transport::{
     clock::Nanos,
     endpoint::Endpoint,
+    io::WorkCompletion,
     recovery::Recovery,
     wire::path::udp_source_port,
     work::{DatagramTo, RecvWork, SendWork, WorkData},

@@ -25,7 +25,7 @@ use nix::{
 };
 
 use super::{ROOM, wait::UNSEEN};
-use crate::memory::{
+use crate::{
     descriptor::{Closing, Descriptor},
     sigbus,
     stall_budget::AbandonedThread,

@@ -18,11 +18,11 @@ use super::{mapping::unmap_leftovers, sigbus};
 const USUAL_MAX_MAP_COUNT: u32 = 65_530;
 
 /// What a porter has: its stack, that of its signals, and a guard before each.
-pub(crate) const OF_A_PORTER: u32 = 4;
+pub const OF_A_PORTER: u32 = 4;
 
 /// Counts mappings. Clones are the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Quota(Arc<Mutex<MappingCounts>>);
+pub struct Quota(Arc<Mutex<MappingCounts>>);
 
 /// Why there is no room; the number is that limit, in mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,19 +44,20 @@ struct MappingCounts {
 impl Quota {
     /// As many as this kernel allows, with a quarter left for everything else: heap, threads,
     /// programs, frames. A user may have half of them.
-    pub(crate) fn of_kernel() -> Self {
+    pub fn of_kernel() -> Self {
         let told = fs::read_to_string("/proc/sys/vm/max_map_count").ok();
         let allowed = told.and_then(|number| number.trim().parse().ok()).unwrap_or(USUAL_MAX_MAP_COUNT);
         let most = (allowed / 4 * 3).min(sigbus::PLACES as u32);
         Self::new(most, most / 2)
     }
 
-    pub(crate) fn new(most: u32, most_of_a_user: u32) -> Self {
+    /// Creates a quota of `most` mappings in total and `most_of_a_user` for each user.
+    pub fn new(most: u32, most_of_a_user: u32) -> Self {
         Self(Arc::new(Mutex::new(MappingCounts { most, most_of_a_user, all: 0, users: BTreeMap::new() })))
     }
 
     /// Room for so many mappings of user `uid`.
-    pub(crate) fn take(&self, uid: u32, mappings: u32) -> Result<Room, QuotaExceeded> {
+    pub fn take(&self, uid: u32, mappings: u32) -> Result<Room, QuotaExceeded> {
         unmap_leftovers();
         let mut counts = self.counts();
         let of_user = counts.users.get(&uid).copied().unwrap_or(0);

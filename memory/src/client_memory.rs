@@ -69,7 +69,7 @@ impl ClientMemory {
     /// # Errors
     /// `EOVERFLOW` when the part does not lie inside; `EACCES` when the client may not write there
     /// but would have us do so; what else the kernel said.
-    pub(crate) fn map(
+    pub fn map(
         file: &SharedFile,
         part: Range<u64>,
         writable: bool,
@@ -90,7 +90,7 @@ impl ClientMemory {
     }
 
     /// The same, of that session.
-    pub(crate) fn of(self, owner: SessionId) -> Self {
+    pub fn of(self, owner: SessionId) -> Self {
         Self { owner, ..self }
     }
 

@@ -11,7 +11,7 @@ use super::{
     socket::{self, BoundSocket},
     transmit::Transmit,
 };
-use crate::config::{CopyMode, DeviceConfig};
+use crate::CopyMode;
 
 /// What queue, and how large.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,19 +39,19 @@ pub struct NicQueueConfig {
 }
 
 impl NicQueueConfig {
-    /// A queue of a device, as the config has it.
-    pub fn of(device: &DeviceConfig, queue: u32) -> Self {
+    /// A queue of an interface with the default sizes.
+    pub fn new(interface: &str, queue: u32) -> Self {
         Self {
-            interface: device.interface.as_str().into(),
+            interface: interface.into(),
             queue,
-            copy_mode: device.copy_mode,
-            umem_frames: device.umem_frames,
-            chunk_bytes: device.chunk_bytes,
-            rx_ring_entries: device.rx_ring_entries,
-            tx_ring_entries: device.tx_ring_entries,
-            fill_ring_entries: device.fill_ring_entries,
-            completion_ring_entries: device.completion_ring_entries,
-            busy_deadline: Duration::from_millis(device.queue_busy_ms.into()),
+            copy_mode: CopyMode::Auto,
+            umem_frames: 4096,
+            chunk_bytes: 4096,
+            rx_ring_entries: 2048,
+            tx_ring_entries: 2048,
+            fill_ring_entries: 2048,
+            completion_ring_entries: 2048,
+            busy_deadline: Duration::from_secs(3),
         }
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn welcome(uid: u32) -> bool {
 }
 
 /// Descriptors of this user that are being closed.
-pub(crate) fn closing_of(uid: u32) -> u32 {
+pub fn closing_of(uid: u32) -> u32 {
     closing(|counts| counts.get(&uid).copied().unwrap_or(0))
 }
 
@@ -74,13 +74,13 @@ pub struct Descriptor {
 
 /// A message from a client's socket.
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub struct Incoming {
     /// Bytes of it.
-    pub(crate) length: usize,
+    pub length: usize,
     /// There were more descriptors than we take, or more than this process may have.
-    pub(crate) truncated: bool,
+    pub truncated: bool,
     /// What came beside it: one where we take any, or two, as the room is rounded up.
-    pub(crate) descriptors: Vec<Descriptor>,
+    pub descriptors: Vec<Descriptor>,
 }
 
 /// Receives a message and what lies beside it, without waiting. The kernel drops the descriptors
@@ -88,7 +88,7 @@ pub(crate) struct Incoming {
 ///
 /// A system call of our own, for the library's wrapper forgets the descriptors that there are when
 /// some are missing, and they would stay open.
-pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<Incoming, Errno> {
+pub fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<Incoming, Errno> {
     /// Of a control message with one descriptor, in words.
     const WORDS: usize = 3;
     const { assert!(size_of::<[u64; WORDS]>() == size_of::<libc::cmsghdr>() + 8, "a header and a padded descriptor") };
@@ -133,7 +133,7 @@ impl Descriptor {
 
     /// The descriptor, if it is of a tmpfs file or memfd: of pages in memory, so that no access of
     /// ours waits for anybody.
-    pub(crate) fn into_shared_file(mut self) -> Result<SharedFile, Errno> {
+    pub fn into_shared_file(mut self) -> Result<SharedFile, Errno> {
         let fd = self.fd.as_ref().expect("it is there until it is taken or dropped");
         // Nothing here waits, whatever it is: only shared memory answers this question, all else is
         // EINVAL, or EBADF for O_PATH.
@@ -168,7 +168,7 @@ impl Drop for Descriptor {
 
 /// A tmpfs file or memfd of a client.
 #[derive(Debug)]
-pub(crate) struct SharedFile {
+pub struct SharedFile {
     fd: OwnedFd,
     /// The client has it open for reading and writing.
     pub(crate) writable: bool,

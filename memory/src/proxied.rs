@@ -59,7 +59,7 @@ impl ProxiedMemory {
     /// # Errors
     /// `EFAULT` when its ends are not mapped for reading; `EAGAIN` when the porter has lost its
     /// memory or takes too long to look.
-    pub(crate) fn new(copy_thread: &Arc<CopyThread>, range: &Range<u64>, writable: bool) -> Result<Self, Errno> {
+    pub fn new(copy_thread: &Arc<CopyThread>, range: &Range<u64>, writable: bool) -> Result<Self, Errno> {
         if range.start < LOWEST || range.end > i64::MAX as u64 || range.is_empty() {
             return Err(Errno::EFAULT);
         }
@@ -152,7 +152,7 @@ impl ProxiedMemory {
 
 /// Who reads and writes the memory of one address space.
 #[derive(Debug)]
-pub(crate) struct CopyThread {
+pub struct CopyThread {
     shared: Arc<SharedRequests>,
     desk: Mutex<RequestQueue>,
 }
@@ -162,7 +162,7 @@ impl CopyThread {
     ///
     /// # Errors
     /// It is of something else (`EINVAL`); its user has no credit left (`EAGAIN`); no thread.
-    pub(crate) fn new(descriptor: Descriptor) -> Result<Arc<Self>, Errno> {
+    pub fn new(descriptor: Descriptor) -> Result<Arc<Self>, Errno> {
         let uid = descriptor.uid();
         let stall_budget = credit_of(uid).ok_or(Errno::EAGAIN)?;
         let (shared, thread) = SharedRequests::begin(descriptor)?;
@@ -205,7 +205,7 @@ mod tests {
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
     use super::*;
-    use crate::memory::{descriptor::receive, stall_budget::AbandonedThread};
+    use crate::{descriptor::receive, stall_budget::AbandonedThread};
 
     /// Memory of that process, as user `uid` would pass it.
     fn passed(pid: u32, uid: u32) -> Descriptor {

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use roced::xdp::NicQueue;
 use roced_transport::io::{Egress, EmitError, Wire as _};
+use roced_xdp::NicQueue;
 
 /// Ethernet, IPv4 and UDP.
 pub(crate) const HEADER_BYTES: usize = 42;

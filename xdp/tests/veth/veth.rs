@@ -14,10 +14,7 @@ use std::{
 };
 
 use nix::sched::{CloneFlags, setns};
-use roced::{
-    config::{CopyMode, XdpMode},
-    xdp::{AttachedMode, NicQueue, NicQueueConfig, XdpError, XdpProgram},
-};
+use roced_xdp::{AttachedMode, CopyMode, NicQueue, NicQueueConfig, XdpError, XdpMode, XdpProgram};
 
 /// Name of the interface, the same on both hosts.
 pub(crate) const INTERFACE: &str = "veth0";

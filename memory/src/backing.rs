@@ -26,21 +26,24 @@ impl From<Arc<ClientMemory>> for Backing {
 }
 
 impl Backing {
-    pub(crate) fn len(&self) -> u64 {
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
         match self {
             Self::Mapped(memory) => memory.len(),
             Self::Proxied(memory) => memory.len(),
         }
     }
 
-    pub(crate) fn kind(&self) -> MemoryKind {
+    /// Kind of the memory.
+    pub fn kind(&self) -> MemoryKind {
         match self {
             Self::Mapped(memory) => memory.kind(),
             Self::Proxied(_) => MemoryKind::Proxied,
         }
     }
 
-    pub(crate) fn is_lost(&self) -> bool {
+    /// True if an access failed, because the memory or its process is gone.
+    pub fn is_lost(&self) -> bool {
         match self {
             Self::Mapped(memory) => memory.is_lost(),
             Self::Proxied(memory) => memory.is_lost(),
@@ -48,7 +51,7 @@ impl Backing {
     }
 
     /// May anything be written there?
-    pub(crate) fn is_writable(&self) -> bool {
+    pub fn is_writable(&self) -> bool {
         match self {
             Self::Mapped(memory) => memory.is_writable(),
             Self::Proxied(memory) => memory.is_writable(),
@@ -57,7 +60,7 @@ impl Backing {
 
     /// Are there atomic operations, if these rights need any? The kernel copies, and no copy is
     /// atomic.
-    pub(crate) fn bears(&self, bits: u32) -> bool {
+    pub fn bears(&self, bits: u32) -> bool {
         matches!(self, Self::Mapped(_)) || bits & access::REMOTE_ATOMIC == 0
     }
 
@@ -65,7 +68,7 @@ impl Backing {
     ///
     /// # Errors
     /// There are none.
-    pub(crate) fn atomic(&self, offset: u64, operation: AtomicOperation) -> Result<u64, MemoryFault> {
+    pub fn atomic(&self, offset: u64, operation: AtomicOperation) -> Result<u64, MemoryFault> {
         match self {
             Self::Mapped(memory) => Ok(memory.atomic(offset, operation)),
             Self::Proxied(_) => Err(MemoryFault),

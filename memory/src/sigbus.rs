@@ -148,7 +148,7 @@ pub(super) fn ring() {
 ///
 /// # Errors
 /// What the kernel said.
-pub(crate) fn doorbell() -> Result<BorrowedFd<'static>, Errno> {
+pub fn doorbell() -> Result<BorrowedFd<'static>, Errno> {
     install().map(|handler| handler.doorbell.as_fd())
 }
 

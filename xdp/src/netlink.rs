@@ -18,7 +18,7 @@ use nix::{
 use tracing::warn;
 
 /// Largest datagram that the kernel sends on a dump or as an event.
-pub(crate) const DATAGRAM_BYTES: usize = 1 << 17;
+pub const DATAGRAM_BYTES: usize = 1 << 17;
 
 /// The kernel answers at once; this only keeps a kernel that does not from hanging us.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -26,14 +26,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a dump that was overtaken by changes is begun again.
 const DUMPS_MAX: usize = 10;
 
-/// A message of some protocol, as question and as answer.
-pub(crate) trait RequestMessage: NetlinkSerializable + NetlinkDeserializable + Clone {}
+/// A netlink message of some family, as request and as reply.
+pub trait RequestMessage: NetlinkSerializable + NetlinkDeserializable + Clone {}
 
 impl<M: NetlinkSerializable + NetlinkDeserializable + Clone> RequestMessage for M {}
 
 /// Asks the kernel and waits for its answer.
 #[derive(Debug)]
-pub(crate) struct Requests {
+pub struct Requests {
     socket: Socket,
     sequence: u32,
     /// Messages so far that this library could not read.
@@ -45,7 +45,7 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn open(protocol: isize) -> io::Result<Self> {
+    pub fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -60,7 +60,7 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel's; `ResourceBusy` when the table changes faster than it can be read.
-    pub(crate) fn dump<M: RequestMessage>(&mut self, what: M) -> io::Result<Vec<M>> {
+    pub fn dump<M: RequestMessage>(&mut self, what: M) -> io::Result<Vec<M>> {
         for _ in 0..DUMPS_MAX {
             let (answers, interrupted) = self.ask(what.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
             if !interrupted {
@@ -74,7 +74,7 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn get<M: RequestMessage>(&mut self, what: M) -> io::Result<Vec<M>> {
+    pub fn get<M: RequestMessage>(&mut self, what: M) -> io::Result<Vec<M>> {
         self.ask(what, NLM_F_REQUEST | NLM_F_ACK).map(|(answers, _)| answers)
     }
 
@@ -90,7 +90,7 @@ impl Requests {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn create(&mut self, what: impl RequestMessage) -> io::Result<()> {
+    pub fn create(&mut self, what: impl RequestMessage) -> io::Result<()> {
         self.ask(what, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE).map(|_| ())
     }
 
@@ -145,7 +145,7 @@ impl Requests {
 }
 
 /// Each is a fact that nobody knows, but a log full of them helps nobody either.
-pub(crate) fn count_unreadable(so_far: &mut u64, error: &io::Error) {
+pub fn count_unreadable(so_far: &mut u64, error: &io::Error) {
     *so_far += 1;
     if so_far.is_power_of_two() {
         warn!(%error, %so_far, "netlink told of something in words that are not understood");
@@ -153,9 +153,7 @@ pub(crate) fn count_unreadable(so_far: &mut u64, error: &io::Error) {
 }
 
 /// The messages of a datagram. One that is not understood is an error among the others.
-pub(crate) fn messages<M: NetlinkDeserializable>(
-    datagram: &[u8],
-) -> impl Iterator<Item = io::Result<NetlinkMessage<M>>> {
+pub fn messages<M: NetlinkDeserializable>(datagram: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<M>>> {
     const HEADER_BYTES: usize = 16;
     let mut rest = datagram;
     std::iter::from_fn(move || {

@@ -25,7 +25,7 @@ use super::{
     XdpError,
     error::{errno, missing_capability},
 };
-use crate::config::XdpMode;
+use crate::XdpMode;
 
 /// What attaching needs; asked for only when the kernel says "not permitted".
 const CAPABILITIES: [(Capability, &str); 2] = [

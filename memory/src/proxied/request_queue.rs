@@ -15,7 +15,7 @@ use super::{
     copy_thread::{ITSELF, PORTERS, SharedRequests, Used, is_blocked},
     wait::{Scene, TooLong, wait},
 };
-use crate::memory::{
+use crate::{
     poll_id::PollId,
     stall_budget::{AbandonedThread, StallBudget},
 };

@@ -7,10 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use roced::{
-    config::XdpMode,
-    xdp::{AttachedMode, XdpError, XdpProgram},
-};
+use roced_xdp::{AttachedMode, XdpError, XdpMode, XdpProgram};
 
 use crate::{
     frame::{frame, receive, send},

@@ -20,11 +20,11 @@
 pub mod access_log;
 pub mod backing;
 pub mod client_memory;
-pub(crate) mod descriptor;
+pub mod descriptor;
 pub mod mapping;
 pub mod poll_id;
-pub(crate) mod proxied;
+pub mod proxied;
 pub mod queues;
 pub mod quota;
-pub(crate) mod sigbus;
+pub mod sigbus;
 pub(crate) mod stall_budget;

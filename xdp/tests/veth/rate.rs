@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use roced::xdp::{NicQueue, NicQueueConfig};
+use roced_xdp::{NicQueue, NicQueueConfig};
 
 use crate::{
     frame::{counters, emit, frame},

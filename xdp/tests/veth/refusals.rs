@@ -7,10 +7,7 @@ use std::{
 
 use caps::{CapSet, Capability};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use roced::{
-    config::{CopyMode, XdpMode},
-    xdp::{NicQueue, NicQueueConfig, XdpError, XdpProgram},
-};
+use roced_xdp::{CopyMode, NicQueue, NicQueueConfig, XdpError, XdpMode, XdpProgram};
 
 use crate::{
     needs_root,

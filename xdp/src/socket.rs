@@ -30,7 +30,7 @@ use super::{
     transmit::Transmit,
     umem::{Dealt, Umem, UmemRefused, UmemSizes},
 };
-use crate::config::CopyMode;
+use crate::CopyMode;
 
 /// What a socket needs; asked for only when the kernel says "not permitted".
 const CAPABILITIES: [(Capability, &str); 2] =

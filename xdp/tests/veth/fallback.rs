@@ -5,7 +5,7 @@
 
 use std::io;
 
-use roced::xdp::{XdpError, XdpProgram};
+use roced_xdp::{XdpError, XdpProgram};
 
 use crate::{
     needs_root,

@@ -13,9 +13,7 @@ use std::{
 };
 
 use nix::unistd::gettid;
-use roced_types::{SessionId, WorkerId};
-
-use crate::config::WORKERS_MAX;
+use roced_types::{SessionId, WORKERS_MAX, WorkerId};
 
 /// What a worker leaves word of.
 struct Last {
@@ -42,7 +40,7 @@ pub fn i_am(worker: WorkerId) {
 
 /// This thread goes to memory of these two.
 #[inline]
-pub(crate) fn touch(reads: SessionId, writes: SessionId) {
+pub fn touch(reads: SessionId, writes: SessionId) {
     if let Some(mine) = MINE.get() {
         mine.store(u64::from(reads.0) << 32 | u64::from(writes.0), Ordering::Relaxed);
     }

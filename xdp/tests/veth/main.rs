@@ -1,4 +1,4 @@
-//! `roced::xdp` on real interfaces: veth pairs between network namespaces that each test makes and
+//! `roced_xdp` on real interfaces: veth pairs between network namespaces that each test makes and
 //! removes. Needs root.
 
 mod allocation;

@@ -12,10 +12,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, pause},
 };
-use roced::{
-    config::XdpMode,
-    xdp::{NicQueue, XdpProgram},
-};
+use roced_xdp::{NicQueue, XdpMode, XdpProgram};
 
 use crate::{
     needs_root,

@@ -4,10 +4,10 @@
 use std::{iter, time::Duration};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use roced::xdp::{AttachedMode, NicQueue, NicQueueConfig};
 use roced_steering::{self, Verdict};
 use roced_transport::io::{Abort, Egress, EmitError, Wire as _};
 use roced_types::DeviceId;
+use roced_xdp::{AttachedMode, NicQueue, NicQueueConfig};
 
 use crate::{
     frame::{counters, emit, frame, receive, send},
