@@ -301,7 +301,7 @@ fn a_snapshot_names_what_a_worker_has() {
         snapshot.qps.iter().map(|qp| (qp.qpn.get(), (qp.state, qp.path, qp.session))).collect();
     assert_eq!(states.len(), 2);
     assert_eq!(states[&client.qps[0].qpn.get()], ("RTS", "local", client.session));
-    assert_eq!(snapshot.next_seat, None);
+    assert_eq!(snapshot.next_entry, None);
     assert_eq!(snapshot.queues[0].iter().collect::<Vec<_>>(), [("looped", 256)]);
     assert!(snapshot.worker.polls > 0 && snapshot.worker.work_requests == 1);
     assert!(snapshot.handoff.handed_over >= 13);

@@ -132,7 +132,7 @@ impl Asked<'_> {
                     let place = self.workers.of_qpn(qp.qpn).expect("a queue pair that is there lives somewhere");
                     reports::queue_pair(qp, self.device_name(place.device), self.pid_of(qp.session.0), worker)
                 }));
-                from = snapshot.next_seat;
+                from = snapshot.next_entry;
             }
         }
         qps.sort_by_key(|qp| qp.qpn);

@@ -193,7 +193,7 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
     for ((id, device), owners) in devices(config).zip(&checked.owners) {
         let (device, queues) =
             open_device(id, device, owners, &config.workers).with_context(|| format!("device {}", device.name))?;
-        add_stations(&mut endpoint_slots, config, checked, &device, queues);
+        add_endpoint_slots(&mut endpoint_slots, config, checked, &device, queues);
         served.push(device);
     }
     let count = config.workers.len() as u32;
@@ -269,7 +269,7 @@ fn packet_bytes_max(queues: &[NicQueue]) -> u32 {
 }
 
 /// Gives each worker its endpoint of `device` with its share of `queues`.
-fn add_stations(
+fn add_endpoint_slots(
     endpoint_slots: &mut [Vec<EndpointSlot<NicQueue>>],
     config: &Config,
     checked: &Checked,

@@ -38,7 +38,7 @@ impl DelayedAck {
 
     /// A turn begins at `now`. Says whether acknowledgements waited for it: they do not wait
     /// longer.
-    pub fn on_turn(&mut self, now: Nanos) -> bool {
+    pub fn on_poll(&mut self, now: Nanos) -> bool {
         let Some(since) = self.since.take() else { return false };
         if now - since > LONG {
             self.not_before = Nanos(now.0.saturating_add(self.next_pause.0));
@@ -80,10 +80,10 @@ mod tests {
     #[test]
     fn what_waited_does_not_wait_again() {
         let mut delayed_ack = DelayedAck::new();
-        assert!(!delayed_ack.on_turn(micros(1)));
+        assert!(!delayed_ack.on_poll(micros(1)));
         assert!(delayed_ack.wait(micros(1)) && delayed_ack.is_waiting());
-        assert!(delayed_ack.on_turn(micros(2)) && !delayed_ack.is_waiting());
-        assert!(!delayed_ack.on_turn(micros(3)));
+        assert!(delayed_ack.on_poll(micros(2)) && !delayed_ack.is_waiting());
+        assert!(!delayed_ack.on_poll(micros(3)));
     }
 
     /// Offers that are taken for long are made ever more rarely, until one is not.
@@ -93,16 +93,16 @@ mod tests {
         for pause_ms in [1, 2, 4] {
             assert!(delayed_ack.wait(now));
             now = Nanos(now.0 + 3_000_000);
-            assert!(delayed_ack.on_turn(now));
+            assert!(delayed_ack.on_poll(now));
             assert!(!delayed_ack.wait(Nanos(now.0 + pause_ms * 1_000_000 - 1)) && !delayed_ack.is_waiting());
             now = Nanos(now.0 + pause_ms * 1_000_000);
         }
         assert!(delayed_ack.wait(now));
         now = Nanos(now.0 + 5_000);
-        assert!(delayed_ack.on_turn(now) && delayed_ack.wait(now), "a short one is no disappointment");
+        assert!(delayed_ack.on_poll(now) && delayed_ack.wait(now), "a short one is no disappointment");
         now = Nanos(now.0 + 3_000_000);
         assert!(
-            delayed_ack.on_turn(now) && delayed_ack.wait(Nanos(now.0 + 1_000_000)),
+            delayed_ack.on_poll(now) && delayed_ack.wait(Nanos(now.0 + 1_000_000)),
             "and makes up for those before"
         );
     }
@@ -113,7 +113,7 @@ mod tests {
         for _ in 0..40 {
             assert!(delayed_ack.wait(now));
             now = Nanos(now.0 + 3_000_000);
-            delayed_ack.on_turn(now);
+            delayed_ack.on_poll(now);
             now = Nanos(now.0 + LONGEST.0);
         }
     }

@@ -15,14 +15,14 @@ use roced_types::{DeviceId, QpAttributes, Qpn, SessionId, Srqn};
 
 use super::{
     command::{Answer, Command, CommandRefused},
-    metrics::{EndpointSnapshot, QPS_A_SNAPSHOT, QpSnapshot, QueueSnapshot, WorkerSnapshot},
+    metrics::{EndpointSnapshot, QPS_PER_SNAPSHOT, QpSnapshot, QueueSnapshot, WorkerSnapshot},
     nic::Nic,
     poll_loop::{EndpointSlot, Worker, monotonic_now},
-    qp_table::seat_of,
+    qp_table::entry_of,
 };
 
 /// Seats of queue pairs that one snapshot looks at, occupied or not: some microseconds.
-const SEATS_A_SNAPSHOT: u32 = 4096;
+const ENTRIES_PER_SNAPSHOT: u32 = 4096;
 
 /// Refused, and nothing to give back.
 fn refuse(why: impl Into<CommandRefused>) -> Answer {
@@ -100,7 +100,7 @@ impl<N: Nic> Worker<N> {
                 self.modify_qp(qpn, mask, attributes, path, replay)
             }
             Command::FinishKeyChange { qpn, ticket, done } => self.finish_key_change(qpn, ticket, done),
-            Command::SetPath(qpn, path) => match self.station_of(qpn) {
+            Command::SetPath(qpn, path) => match self.endpoint_slot_of(qpn) {
                 Some(endpoint_slot) => done_or_refused(self.endpoint_slots[endpoint_slot].endpoint.set_path(qpn, path)),
                 None => missing(),
             },
@@ -156,7 +156,7 @@ impl<N: Nic> Worker<N> {
     }
 
     fn finish_key_change(&mut self, qpn: Qpn, ticket: u64, done: bool) -> Answer {
-        let Some(endpoint_slot) = self.station_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
+        let Some(endpoint_slot) = self.endpoint_slot_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
         let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
         endpoint.finish_key_change(monotonic_now(), qpn, ticket, done, &mut self.worker_memory);
         Answer::Done
@@ -164,7 +164,7 @@ impl<N: Nic> Worker<N> {
 
     fn add_qp(&mut self, qp: Box<Qp>, rings: QpRings) -> Answer {
         let give_back = |why, qp, rings| Answer::Refused(why, Some(Command::AddQp(qp, rings)));
-        let Some(endpoint_slot) = self.station_of(rings.qpn).filter(|_| qp.qpn() == rings.qpn) else {
+        let Some(endpoint_slot) = self.endpoint_slot_of(rings.qpn).filter(|_| qp.qpn() == rings.qpn) else {
             return give_back(CommandRefused::NoSuchObject, qp, rings);
         };
         if !self.qp_table.has_doorbell_for(&rings) {
@@ -173,8 +173,8 @@ impl<N: Nic> Worker<N> {
         let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
         match endpoint.insert_qp(qp) {
             Ok(()) => {
-                let seat = seat_of(self.first_seats[endpoint_slot], endpoint, rings.qpn);
-                self.qp_table.add_qp(seat.expect("it was just inserted"), rings);
+                let entry = entry_of(self.first_entries[endpoint_slot], endpoint, rings.qpn);
+                self.qp_table.add_qp(entry.expect("it was just inserted"), rings);
                 Answer::Done
             }
             Err((qp, why)) => give_back(why.into(), qp, rings),
@@ -243,7 +243,7 @@ impl<N: Nic> Worker<N> {
         path: Option<PathState>,
         replay: ReplayMemory,
     ) -> Answer {
-        let (why, replay) = match self.station_of(qpn) {
+        let (why, replay) = match self.endpoint_slot_of(qpn) {
             None => (CommandRefused::NoSuchObject, replay),
             Some(endpoint_slot) => {
                 let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
@@ -258,12 +258,12 @@ impl<N: Nic> Worker<N> {
     }
 
     fn drop_qp(&mut self, qpn: Qpn) -> Answer {
-        let Some(endpoint_slot) = self.station_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
+        let Some(endpoint_slot) = self.endpoint_slot_of(qpn) else { return refuse(CommandRefused::NoSuchObject) };
         let endpoint = &mut self.endpoint_slots[endpoint_slot].endpoint;
-        let seat = seat_of(self.first_seats[endpoint_slot], endpoint, qpn);
-        match (endpoint.remove_qp(qpn), seat) {
-            (Some(qp), Some(seat)) => {
-                let rings = self.qp_table.remove_qp(seat);
+        let entry = entry_of(self.first_entries[endpoint_slot], endpoint, qpn);
+        match (endpoint.remove_qp(qpn), entry) {
+            (Some(qp), Some(entry)) => {
+                let rings = self.qp_table.remove_qp(entry);
                 Answer::Qp(qp, rings.expect("a queue pair of an endpoint has a seat"))
             }
             _ => refuse(CommandRefused::NoSuchObject),
@@ -277,7 +277,7 @@ impl<N: Nic> Worker<N> {
     }
 
     fn qp(&self, qpn: Qpn) -> Option<&Qp> {
-        self.endpoint_slots[self.station_of(qpn)?].endpoint.qp(qpn)
+        self.endpoint_slots[self.endpoint_slot_of(qpn)?].endpoint.qp(qpn)
     }
 
     /// Fills a snapshot up to the room that was made for it.
@@ -301,20 +301,20 @@ impl<N: Nic> Worker<N> {
                 }
             }
         }
-        if let Some(from) = snapshot.next_seat {
-            snapshot.next_seat = self.fill_qps(snapshot, from);
+        if let Some(from) = snapshot.next_entry {
+            snapshot.next_entry = self.fill_qps(snapshot, from);
         }
     }
 
     /// Adds queue pairs from seat `from` on; gives the seat at which it ran out of room, or had
     /// looked at enough of them for a turn.
     fn fill_qps(&self, snapshot: &mut WorkerSnapshot, from: u32) -> Option<u32> {
-        let room = snapshot.qps.capacity().min(QPS_A_SNAPSHOT);
-        for seat in from..self.qp_table.qp_table() {
-            if snapshot.qps.len() >= room || seat - from >= SEATS_A_SNAPSHOT {
-                return Some(seat);
+        let room = snapshot.qps.capacity().min(QPS_PER_SNAPSHOT);
+        for entry in from..self.qp_table.max_qps() {
+            if snapshot.qps.len() >= room || entry - from >= ENTRIES_PER_SNAPSHOT {
+                return Some(entry);
             }
-            let Some(rings) = self.qp_table.rings(seat) else { continue };
+            let Some(rings) = self.qp_table.rings(entry) else { continue };
             let qp = self.qp(rings.qpn).expect("a seat is of a queue pair of an endpoint");
             let attributes = qp.attributes();
             snapshot.qps.push(QpSnapshot {

@@ -31,7 +31,7 @@ pub const FRAME_BYTES_MAX: usize = 9216;
 
 /// Buffers of each kind that a worker has. At path MTU 4096 about 1 MB in flight, which stays in
 /// cache; a guess.
-pub const PARCELS: usize = 256;
+pub const PACKET_BUFFERS: usize = 256;
 
 /// Bytes that are lent until they are copied, a turn: some tens of microseconds of copying.
 const LENT_BYTES_MAX: usize = 256 << 10;
@@ -101,7 +101,7 @@ struct Pool(Vec<PacketBuffer>);
 
 impl Pool {
     fn new(home: usize, kind: BufferKind) -> Self {
-        Self((0..PARCELS).map(|_| PacketBuffer::new(home, kind)).collect())
+        Self((0..PACKET_BUFFERS).map(|_| PacketBuffer::new(home, kind)).collect())
     }
 }
 
@@ -165,12 +165,12 @@ pub struct Full;
 /// With more than 64 workers: endpoints, of which each worker has at least one, are not more.
 pub fn exchange(wakers: &[Arc<Waker>]) -> Vec<Handoff> {
     assert!(wakers.len() <= 64, "a daemon has at most 64 workers");
-    let everybody = wakers.len() * PARCELS * 2;
+    let everybody = wakers.len() * PACKET_BUFFERS * 2;
     let posts: Arc<[Post]> = wakers
         .iter()
         .map(|waker| Post {
             inbox: ArrayQueue::new(everybody),
-            returns: ArrayQueue::new(PARCELS * 2),
+            returns: ArrayQueue::new(PACKET_BUFFERS * 2),
             waker: Arc::clone(waker),
         })
         .collect();
@@ -180,7 +180,7 @@ pub fn exchange(wakers: &[Arc<Waker>]) -> Vec<Handoff> {
             posts: Arc::clone(&posts),
             forward: Pool::new(me, BufferKind::Forwarded),
             over: Pool::new(me, BufferKind::HandedOver),
-            own: VecDeque::with_capacity(PARCELS),
+            own: VecDeque::with_capacity(PACKET_BUFFERS),
             lending: 0,
             lent_bytes: 0,
             own_turn: false,
@@ -439,7 +439,7 @@ mod tests {
     #[test]
     fn every_buffer_under_way_is_full_and_one_that_came_back_is_room() {
         let mut ends = ends(2);
-        for _ in 0..PARCELS {
+        for _ in 0..PACKET_BUFFERS {
             ends[0].forward(1, &[&[7]]).expect("room");
         }
         assert_eq!(ends[0].forward(1, &[&[7]]), Err(Full));
@@ -448,19 +448,19 @@ mod tests {
         let packet_buffer = ends[1].take_in().expect("it arrived");
         ends[1].give_back(packet_buffer);
         assert_eq!(ends[0].forward(1, &[&[7]]), Ok(()));
-        assert_eq!((ends[0].counters().forwarded, ends[0].counters().forward_full), (PARCELS as u64 + 1, 1));
+        assert_eq!((ends[0].counters().forwarded, ends[0].counters().forward_full), (PACKET_BUFFERS as u64 + 1, 1));
     }
 
     #[test]
     fn a_frame_to_oneself_needs_nobody_else_and_is_bounded_too() {
         let mut ends = ends(1);
         let end = &mut ends[0];
-        for number in 0..PARCELS {
+        for number in 0..PACKET_BUFFERS {
             end.hand_over(2, fill_with(&(number as u16).to_le_bytes()), |_| Some(0)).expect("room");
         }
         let never = |_: &mut FrameMut<'_>| panic!("fill is not called without room");
         assert_eq!(end.hand_over(2, never, |_| Some(0)), Err(EmitError::Full));
-        for number in 0..PARCELS {
+        for number in 0..PACKET_BUFFERS {
             let packet_buffer = end.take_in().expect("in order");
             assert_eq!(
                 (packet_buffer.kind(), packet_buffer.frame()),
@@ -475,18 +475,18 @@ mod tests {
     #[test]
     fn a_frame_given_up_or_for_nobody_costs_no_buffer() {
         let mut ends = ends(1);
-        for _ in 0..2 * PARCELS {
+        for _ in 0..2 * PACKET_BUFFERS {
             assert_eq!(ends[0].hand_over(1, |_| Err(Abort), |_| Some(0)), Err(EmitError::Aborted));
             assert_eq!(ends[0].hand_over(1, fill_with(&[0]), |_| None), Ok(()));
         }
         assert!(!ends[0].has_arrivals());
-        assert_eq!(ends[0].counters().hand_over_lost, 2 * PARCELS as u64);
+        assert_eq!(ends[0].counters().hand_over_lost, 2 * PACKET_BUFFERS as u64);
     }
 
     #[test]
     fn a_frame_for_a_group_says_of_which_device_and_the_next_in_its_buffer_does_not() {
         let mut ends = ends(2);
-        for _ in 0..PARCELS {
+        for _ in 0..PACKET_BUFFERS {
             ends[0].forward_to_group(1, DeviceId(5), &[&[1]]).expect("room");
             let sent = ends[0].loop_back(DeviceId(6), 2, |copy| {
                 copy.fill(7);
@@ -495,7 +495,7 @@ mod tests {
             assert_eq!(sent, Ok(()));
         }
         assert_eq!(ends[0].loop_back(DeviceId(6), 2, |_| panic!("there is no room")), Err(EmitError::Full));
-        for _ in 0..PARCELS {
+        for _ in 0..PACKET_BUFFERS {
             let packet_buffer = ends[1].take_in().expect("it arrived");
             assert_eq!(
                 (packet_buffer.group_of(), packet_buffer.kind(), packet_buffer.frame()),

@@ -75,7 +75,7 @@ impl Idle {
     }
 
     /// After the turn that began at `now` and did something, or did not.
-    pub fn after_turn(&mut self, now: Nanos, did_something: bool) -> Rest {
+    pub fn after_poll(&mut self, now: Nanos, did_something: bool) -> Rest {
         if did_something {
             self.last_work = now;
             return Rest::Again;
@@ -206,7 +206,7 @@ mod tests {
         let rests = |policy| {
             let mut idle = Idle::new(policy, at(0));
             [(10, true), (59, false), (60, false), (61, true), (62, false)]
-                .map(|(now, did)| idle.after_turn(at(now), did))
+                .map(|(now, did)| idle.after_poll(at(now), did))
         };
         assert_eq!(rests(Policy::Spin), [Rest::Again; 5]);
         assert_eq!(rests(Policy::Yield), [Rest::Again, Rest::Yield, Rest::Yield, Rest::Again, Rest::Yield]);

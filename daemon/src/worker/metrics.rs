@@ -1,7 +1,7 @@
 //! What workers count, as a snapshot that the control thread makes, a worker fills in, and an
 //! operator reads.
 //!
-//! A snapshot is filled on command, at most [`QPS_A_SNAPSHOT`] queue pairs at a time, and without
+//! A snapshot is filled on command, at most [`QPS_PER_SNAPSHOT`] queue pairs at a time, and without
 //! allocating: what does not fit the room that the control thread made is fetched by the next one.
 
 use roced_transport::{counters::QpCounters, reject::DropCounters};
@@ -10,7 +10,7 @@ use roced_types::{DeviceId, EndpointId, Qpn, SessionId};
 use super::handoff::HandoffCounters;
 
 /// Queue pairs in one snapshot: a few tens of kilobytes to copy, microseconds of a turn.
-pub const QPS_A_SNAPSHOT: usize = 128;
+pub const QPS_PER_SNAPSHOT: usize = 128;
 
 /// Most counters that a NIC queue names.
 const QUEUE_COUNTERS: usize = 24;
@@ -132,18 +132,18 @@ pub struct WorkerSnapshot {
     pub qps: Vec<QpSnapshot>,
     /// From which seat on queue pairs are wanted; the worker leaves here where the next snapshot
     /// begins, or `None` at the end.
-    pub next_seat: Option<u32>,
+    pub next_entry: Option<u32>,
 }
 
 impl WorkerSnapshot {
-    /// An empty snapshot with room for that much; without queue pairs unless `from_seat` says where
+    /// An empty snapshot with room for that much; without queue pairs unless `from_entry` says where
     /// to begin.
-    pub fn new(endpoints: usize, queues: usize, from_seat: Option<u32>) -> Self {
+    pub fn new(endpoints: usize, queues: usize, from_entry: Option<u32>) -> Self {
         Self {
             endpoints: Vec::with_capacity(endpoints),
             queues: Vec::with_capacity(queues),
-            qps: Vec::with_capacity(if from_seat.is_some() { QPS_A_SNAPSHOT } else { 0 }),
-            next_seat: from_seat,
+            qps: Vec::with_capacity(if from_entry.is_some() { QPS_PER_SNAPSHOT } else { 0 }),
+            next_entry: from_entry,
             ..Self::default()
         }
     }

@@ -28,6 +28,7 @@ pub mod pin;
 pub mod poll_loop;
 pub mod qp_table;
 pub mod ready;
+mod route;
 pub mod table;
 pub mod tx_dispatch;
 pub mod wake;

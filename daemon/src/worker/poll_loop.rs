@@ -42,7 +42,8 @@ use super::{
     idle::{Idle, Policy, Rest, SOCKETS_POLLED, WorkerSleeper},
     metrics::WorkerCounters,
     nic::Nic,
-    qp_table::{QpTable, seat_of},
+    qp_table::{QpTable, entry_of},
+    route::{Route, route},
     tx_dispatch::TxDispatch,
     wake::Waker,
     worker_memory::WorkerMemory,
@@ -59,7 +60,7 @@ const VISITS: u32 = 64;
 /// one is enough to amortize a turn.
 const FRAMES_IN: usize = 64;
 /// Frames taken from other workers, or from this one by hand-over, a turn.
-const PARCELS_IN: usize = 64;
+const PACKET_BUFFERS_IN: usize = 64;
 /// Timers of one endpoint fired a turn.
 const TIMERS: usize = 64;
 /// Frames of one endpoint sent a turn: half of what one system call takes (`xdp::socket` sets
@@ -123,7 +124,7 @@ pub struct Worker<N> {
     pub(super) id: WorkerId,
     pub(super) endpoint_slots: Vec<EndpointSlot<N>>,
     /// The first seat of each station's queue pairs.
-    pub(super) first_seats: Vec<u32>,
+    pub(super) first_entries: Vec<u32>,
     /// The first number of each station's shared receive queues, likewise.
     pub(super) first_srqs: Vec<u32>,
     pub(super) endpoints: Arc<Endpoints>,
@@ -162,21 +163,21 @@ impl<N: Nic> Worker<N> {
         for queue in parts.endpoint_slots.iter().flat_map(|endpoint_slot| &endpoint_slot.queues).skip(SOCKETS_POLLED) {
             sleeper.add_socket(queue.socket())?;
         }
-        let (mut first_seats, mut first_srqs) = (Vec::new(), Vec::new());
-        let (mut qp_table, mut srqs) = (0, 0);
+        let (mut first_entries, mut first_srqs) = (Vec::new(), Vec::new());
+        let (mut qps, mut srqs) = (0, 0);
         for endpoint_slot in &parts.endpoint_slots {
-            first_seats.push(qp_table);
-            qp_table += endpoint_slot.max_qps;
+            first_entries.push(qps);
+            qps += endpoint_slot.max_qps;
             first_srqs.push(srqs);
             srqs += endpoint_slot.endpoint.max_srqs();
         }
         Ok(Self {
             id: parts.id,
             endpoint_slots: parts.endpoint_slots,
-            first_seats,
+            first_entries,
             first_srqs,
             endpoints: parts.endpoints,
-            qp_table: QpTable::new(parts.max_sessions, qp_table, srqs),
+            qp_table: QpTable::new(parts.max_sessions, qps, srqs),
             worker_memory: WorkerMemory::new(parts.max_regions, parts.max_cq_rings),
             handoff: parts.handoff,
             events: parts.events,
@@ -202,8 +203,8 @@ impl<N: Nic> Worker<N> {
         access_log::i_am(self.id);
         while !self.stopping {
             let now = monotonic_now();
-            let did_something = self.turn(now);
-            match self.idle.after_turn(now, did_something) {
+            let did_something = self.poll(now);
+            match self.idle.after_poll(now, did_something) {
                 Rest::Again if !self.delayed_ack.is_waiting() => std::hint::spin_loop(),
                 Rest::Again | Rest::Yield => std::thread::yield_now(),
                 Rest::Block => self.sleep(),
@@ -212,15 +213,15 @@ impl<N: Nic> Worker<N> {
     }
 
     /// One turn. Says whether there was anything to do.
-    pub fn turn(&mut self, now: Nanos) -> bool {
+    pub fn poll(&mut self, now: Nanos) -> bool {
         self.counters.polls += 1;
         self.heartbeat.store(self.counters.polls, Ordering::Relaxed);
-        let waited = self.delayed_ack.on_turn(now);
+        let waited = self.delayed_ack.on_poll(now);
         let mut done = self.carry_out_commands();
         done += self.take_doorbells();
         done += self.take_work();
         done += self.take_frames(now);
-        done += self.take_parcels(now);
+        done += self.take_packet_buffers(now);
         for endpoint_slot in &mut self.endpoint_slots {
             done += endpoint_slot.endpoint.on_timeout(now, TIMERS, &mut self.worker_memory);
         }
@@ -255,15 +256,15 @@ impl<N: Nic> Worker<N> {
         self.counters.doorbells += doorbells as u64;
         for (endpoint_slot, first_srq) in self.endpoint_slots.iter_mut().zip(&self.first_srqs) {
             while let Some(srqn) = endpoint_slot.endpoint.take_unblocked_srq() {
-                self.qp_table.want_srq_turn(first_srq + srqn.index());
+                self.qp_table.want_srq_visit(first_srq + srqn.index());
                 doorbells += 1;
             }
         }
-        for (endpoint_slot, first_seat) in self.endpoint_slots.iter_mut().zip(&self.first_seats) {
+        for (endpoint_slot, first_entry) in self.endpoint_slots.iter_mut().zip(&self.first_entries) {
             // At most one entry for each queue pair.
             while let Some(qpn) = endpoint_slot.endpoint.take_unblocked() {
-                if let Some(seat) = seat_of(*first_seat, &endpoint_slot.endpoint, qpn) {
-                    self.qp_table.want_turn(seat);
+                if let Some(entry) = entry_of(*first_entry, &endpoint_slot.endpoint, qpn) {
+                    self.qp_table.want_visit(entry);
                 }
                 doorbells += 1;
             }
@@ -275,12 +276,12 @@ impl<N: Nic> Worker<N> {
         let mut taken = 0;
         let mut visits = 0;
         while taken < WORK_REQUESTS && visits < VISITS && self.fault.is_none() {
-            let Some(seat) = self.qp_table.next_turn() else { break };
+            let Some(entry) = self.qp_table.next_visit() else { break };
             visits += 1;
-            let served = match self.qp_table.srq_in(seat) {
+            let served = match self.qp_table.srq_in(entry) {
                 None => {
-                    let endpoint_slot = self.first_seats.partition_point(|first| *first <= seat) - 1;
-                    self.qp_table.serve(seat, &mut self.endpoint_slots[endpoint_slot].endpoint)
+                    let endpoint_slot = self.first_entries.partition_point(|first| *first <= entry) - 1;
+                    self.qp_table.serve(entry, &mut self.endpoint_slots[endpoint_slot].endpoint)
                 }
                 Some(index) => {
                     let endpoint_slot = self.first_srqs.partition_point(|first| *first <= index) - 1;
@@ -310,35 +311,30 @@ impl<N: Nic> Worker<N> {
         for EndpointSlot { place, endpoint, queues, .. } in &mut self.endpoint_slots {
             for queue in queues {
                 frames += queue.rx_burst(FRAMES_IN, |frame| {
-                    let dest_qpn = dest_qpn(frame);
-                    if dest_qpn == Some(Qpn::MULTICAST) {
-                        share(frame, place, endpoint, &self.endpoints, &mut self.handoff);
-                        endpoint.on_frame(now, frame, &mut self.worker_memory);
-                        return;
-                    }
-                    let owner = dest_qpn.and_then(|qpn| self.endpoints.of_qpn(qpn));
-                    match owner {
-                        Some(owner) if owner.device == place.device && owner.worker != place.worker => {
-                            // Counted when there is no room; the peer sends it again.
-                            let _dropped = self.handoff.forward(owner.worker.0 as usize, frame);
+                    match route(frame, place, &self.endpoints) {
+                        Route::Forward(owner) => {
+                            // Counted if there is no buffer; the peer retransmits.
+                            let _dropped = self.handoff.forward(owner.0 as usize, frame);
+                            return;
                         }
-                        // Ours, or nobody's: then this endpoint says why and counts it.
-                        _ => {
-                            endpoint.on_frame(now, frame, &mut self.worker_memory);
+                        Route::Group => {
+                            share(frame, place, endpoint, &self.endpoints, &mut self.handoff);
                         }
+                        Route::Local => {}
                     }
+                    endpoint.on_frame(now, frame, &mut self.worker_memory);
                 });
             }
         }
         frames
     }
 
-    fn take_parcels(&mut self, now: Nanos) -> usize {
+    fn take_packet_buffers(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
-        while taken < PARCELS_IN {
+        while taken < PACKET_BUFFERS_IN {
             let Some(packet_buffer) = self.handoff.take_in() else { break };
             taken += 1;
-            self.take_parcel(now, packet_buffer);
+            self.take_packet_buffer(now, packet_buffer);
         }
         taken
     }
@@ -347,16 +343,16 @@ impl<N: Nic> Worker<N> {
     /// completion, or that a key is gone, finds nobody still reading what it had lent.
     fn take_lent(&mut self, now: Nanos) {
         while let Some(packet_buffer) = self.handoff.take_lent() {
-            self.take_parcel(now, packet_buffer);
+            self.take_packet_buffer(now, packet_buffer);
         }
     }
 
-    fn take_parcel(&mut self, now: Nanos, packet_buffer: PacketBuffer) {
+    fn take_packet_buffer(&mut self, now: Nanos, packet_buffer: PacketBuffer) {
         let frame: &[&[u8]] = &[packet_buffer.frame()];
         let endpoint_slot = match packet_buffer.group_of() {
             Some(device) => self.endpoint_slots.iter().position(|endpoint_slot| endpoint_slot.place.device == device),
             // Whoever handed it over looked up the owner by the same number.
-            None => dest_qpn(frame).and_then(|qpn| self.station_of(qpn)),
+            None => dest_qpn(frame).and_then(|qpn| self.endpoint_slot_of(qpn)),
         };
         if let Some(endpoint_slot) = endpoint_slot {
             let EndpointSlot { place, endpoint, .. } = &mut self.endpoint_slots[endpoint_slot];
@@ -396,11 +392,11 @@ impl<N: Nic> Worker<N> {
             told += 1;
         }
         told += self.tell_key_changes();
-        for (endpoint_slot, first_seat) in self.endpoint_slots.iter_mut().zip(&self.first_seats) {
+        for (endpoint_slot, first_entry) in self.endpoint_slots.iter_mut().zip(&self.first_entries) {
             while told < EVENTS && !self.events.is_full() {
                 let Some(event) = endpoint_slot.endpoint.poll_event() else { break };
-                let seat = seat_of(*first_seat, &endpoint_slot.endpoint, event.qpn);
-                let Some(session) = seat.and_then(|seat| self.qp_table.session_of(seat)) else { continue };
+                let entry = entry_of(*first_entry, &endpoint_slot.endpoint, event.qpn);
+                let Some(session) = entry.and_then(|entry| self.qp_table.session_of(entry)) else { continue };
                 // Another worker may take the last place meanwhile; an event of a queue pair then
                 // is lost, its completions are not.
                 let news = WorkerEvent::News { session, handle: event.subject.number(), kind: event.kind };
@@ -432,10 +428,10 @@ impl<N: Nic> Worker<N> {
     }
 
     fn next_key_change(&mut self) -> Option<WorkerEvent> {
-        for (endpoint_slot, first_seat) in self.endpoint_slots.iter_mut().zip(&self.first_seats) {
+        for (endpoint_slot, first_entry) in self.endpoint_slots.iter_mut().zip(&self.first_entries) {
             while let Some(change) = endpoint_slot.endpoint.poll_key_change() {
-                let seat = seat_of(*first_seat, &endpoint_slot.endpoint, change.qpn);
-                if let Some(session) = seat.and_then(|seat| self.qp_table.session_of(seat)) {
+                let entry = entry_of(*first_entry, &endpoint_slot.endpoint, change.qpn);
+                if let Some(session) = entry.and_then(|entry| self.qp_table.session_of(entry)) {
                     return Some(WorkerEvent::Key { session, change });
                 }
             }
@@ -475,7 +471,7 @@ impl<N: Nic> Worker<N> {
     }
 
     /// Which of its stations, if any, a queue pair number names.
-    pub(super) fn station_of(&self, qpn: Qpn) -> Option<usize> {
+    pub(super) fn endpoint_slot_of(&self, qpn: Qpn) -> Option<usize> {
         self.endpoint_slot(qpn.endpoint())
     }
 

@@ -124,9 +124,9 @@ impl QpTable {
     /// Takes a session away; `None` when it is not here or has queue pairs.
     pub fn remove_session(&mut self, session: SessionId) -> Option<WorkerSession> {
         let slot = self.slot_of(session)?;
-        let seat = self.sessions[slot as usize].take_if(|seat| seat.users == 0)?;
+        let entry = self.sessions[slot as usize].take_if(|entry| entry.users == 0)?;
         self.live.retain(|live| *live != slot);
-        Some(seat.session)
+        Some(entry.session)
     }
 
     /// True when the session is here.
@@ -156,20 +156,20 @@ impl QpTable {
     pub fn add_srq(&mut self, index: u32, ring: SrqRing) {
         assert!(self.has_srq_room(index, &ring), "a free seat, a free bell");
         let slot = self.slot_of(ring.session).expect("has_srq_room found it");
-        let seat = self.srq_seat(index);
-        self.doorbells[doorbell_place(slot, ring.doorbell)] = seat + 1;
+        let entry = self.srq_entry(index);
+        self.doorbells[doorbell_place(slot, ring.doorbell)] = entry + 1;
         self.sessions[slot as usize].as_mut().expect("an occupied slot").users += 1;
         let words = SrqLayout::new(ring.sizes).recv.stride_words();
         let _ = self.srqs.insert(index, SrqEntry { ring, words, session_slot: slot });
-        self.ready.add(seat);
+        self.ready.add(entry);
         // It may have been rung for before it sat here.
-        self.ready.push(seat, slot);
+        self.ready.push(entry, slot);
     }
 
     /// Takes shared receive queue number `index` away.
     pub fn remove_srq(&mut self, index: u32) -> Option<SrqRing> {
         let srq = self.srqs.remove(index)?;
-        self.ready.remove(self.srq_seat(index));
+        self.ready.remove(self.srq_entry(index));
         self.doorbells[doorbell_place(srq.session_slot, srq.ring.doorbell)] = 0;
         self.sessions[srq.session_slot as usize].as_mut().expect("sessions outlive their queues").users -= 1;
         Some(srq.ring)
@@ -181,31 +181,31 @@ impl QpTable {
     }
 
     /// Shared receive queue number `index` wants a turn.
-    pub fn want_srq_turn(&mut self, index: u32) {
+    pub fn want_srq_visit(&mut self, index: u32) {
         if let Some(srq) = self.srqs.get(index) {
-            self.ready.push(self.srq_seat(index), srq.session_slot);
+            self.ready.push(self.srq_entry(index), srq.session_slot);
         }
     }
 
-    /// The number among shared receive queues of the one in `seat`; `None` when a queue pair sits
+    /// The number among shared receive queues of the one in `entry`; `None` when a queue pair sits
     /// there.
-    pub fn srq_in(&self, seat: u32) -> Option<u32> {
-        seat.checked_sub(self.qps.capacity())
+    pub fn srq_in(&self, entry: u32) -> Option<u32> {
+        entry.checked_sub(self.qps.capacity())
     }
 
-    fn srq_seat(&self, index: u32) -> u32 {
+    fn srq_entry(&self, index: u32) -> u32 {
         self.qps.capacity() + index
     }
 
-    /// Seats a queue pair in `seat`.
+    /// Seats a queue pair in `entry`.
     ///
     /// # Panics
     /// Unless the seat is free and [`Self::has_doorbell_for`] said that it may.
-    pub fn add_qp(&mut self, seat: u32, rings: QpRings) {
-        assert!(self.qps.has_room(seat) && self.has_doorbell_for(&rings), "a free seat, a free bell");
+    pub fn add_qp(&mut self, entry: u32, rings: QpRings) {
+        assert!(self.qps.has_room(entry) && self.has_doorbell_for(&rings), "a free seat, a free bell");
         let slot = self.slot_of(rings.session).expect("has_bell_for found it");
         let layout = QpLayout::new(rings.sizes);
-        self.doorbells[doorbell_place(slot, rings.doorbell)] = seat + 1;
+        self.doorbells[doorbell_place(slot, rings.doorbell)] = entry + 1;
         self.sessions[slot as usize].as_mut().expect("an occupied slot").users += 1;
         let qp = QpEntry {
             send_words: layout.send.stride_words(),
@@ -213,46 +213,46 @@ impl QpTable {
             session_slot: slot,
             rings,
         };
-        let _ = self.qps.insert(seat, qp);
+        let _ = self.qps.insert(entry, qp);
         // Its client hears of it after this: nothing is in its rings, whose memory we touch when
         // there is.
-        self.ready.add(seat);
+        self.ready.add(entry);
     }
 
     /// Takes a queue pair away.
-    pub fn remove_qp(&mut self, seat: u32) -> Option<QpRings> {
-        let qp = self.qps.remove(seat)?;
-        self.ready.remove(seat);
+    pub fn remove_qp(&mut self, entry: u32) -> Option<QpRings> {
+        let qp = self.qps.remove(entry)?;
+        self.ready.remove(entry);
         self.doorbells[doorbell_place(qp.session_slot, qp.rings.doorbell)] = 0;
         self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs").users -= 1;
         Some(qp.rings)
     }
 
     /// Seats of queue pairs are below this.
-    pub const fn qp_table(&self) -> u32 {
+    pub const fn max_qps(&self) -> u32 {
         self.qps.capacity()
     }
 
-    /// The rings of the queue pair in `seat`.
-    pub fn rings(&self, seat: u32) -> Option<&QpRings> {
-        Some(&self.qps.get(seat)?.rings)
+    /// The rings of the queue pair in `entry`.
+    pub fn rings(&self, entry: u32) -> Option<&QpRings> {
+        Some(&self.qps.get(entry)?.rings)
     }
 
-    /// The session of the queue pair in `seat`.
-    pub fn session_of(&self, seat: u32) -> Option<SessionId> {
-        Some(self.qps.get(seat)?.rings.session)
+    /// The session of the queue pair in `entry`.
+    pub fn session_of(&self, entry: u32) -> Option<SessionId> {
+        Some(self.qps.get(entry)?.rings.session)
     }
 
     /// Takes every bell that was rung: their queue pairs want a turn. Says how many there were.
     pub fn drain_doorbells(&mut self) -> usize {
         let mut rung = 0;
         for slot in &self.live {
-            let Some(seat) = &self.sessions[*slot as usize] else { continue };
-            if seat.muted {
+            let Some(entry) = &self.sessions[*slot as usize] else { continue };
+            if entry.muted {
                 continue;
             }
-            seat.touch();
-            drain_doorbells(&seat.session.doorbells, |doorbell| {
+            entry.touch();
+            drain_doorbells(&entry.session.doorbells, |doorbell| {
                 // A bell that belongs to no queue pair is a client's noise.
                 if let Some(qp) = self.doorbells[doorbell_place(*slot, doorbell)].checked_sub(1) {
                     self.ready.push(qp, *slot);
@@ -265,23 +265,23 @@ impl QpTable {
 
     /// A bell waits to be drained.
     pub fn any_doorbell(&self) -> bool {
-        self.live.iter().filter_map(|slot| self.sessions[*slot as usize].as_ref()).filter(|seat| !seat.muted).any(
-            |seat| {
-                seat.touch();
-                any_doorbell(&seat.session.doorbells)
+        self.live.iter().filter_map(|slot| self.sessions[*slot as usize].as_ref()).filter(|entry| !entry.muted).any(
+            |entry| {
+                entry.touch();
+                any_doorbell(&entry.session.doorbells)
             },
         )
     }
 
-    /// The queue pair in `seat` wants a turn.
-    pub fn want_turn(&mut self, seat: u32) {
-        if let Some(qp) = self.qps.get(seat) {
-            self.ready.push(seat, qp.session_slot);
+    /// The queue pair in `entry` wants a turn.
+    pub fn want_visit(&mut self, entry: u32) {
+        if let Some(qp) = self.qps.get(entry) {
+            self.ready.push(entry, qp.session_slot);
         }
     }
 
     /// The seat whose turn it is.
-    pub fn next_turn(&mut self) -> Option<u32> {
+    pub fn next_visit(&mut self) -> Option<u32> {
         self.ready.pop()
     }
 
@@ -290,12 +290,12 @@ impl QpTable {
         !self.ready.is_empty()
     }
 
-    /// Copies work from the rings of the queue pair in `seat` to its endpoint: at most a quantum of
+    /// Copies work from the rings of the queue pair in `entry` to its endpoint: at most a quantum of
     /// each direction, at most as many as the endpoint has room for. When there may be more it
     /// wants another turn.
-    pub fn serve(&mut self, seat: u32, endpoint: &mut Endpoint) -> Served {
+    pub fn serve(&mut self, entry: u32, endpoint: &mut Endpoint) -> Served {
         let mut served = Served { taken: 0, fault: None };
-        let Some(qp) = self.qps.get_mut(seat) else { return served };
+        let Some(qp) = self.qps.get_mut(entry) else { return served };
         let session = self.sessions[qp.session_slot as usize].as_mut().expect("sessions outlive their queue pairs");
         if session.muted {
             return served;
@@ -307,7 +307,7 @@ impl QpTable {
             Ok((recvs, sends)) => {
                 served.taken = recvs.taken + sends.taken;
                 if recvs.more || sends.more {
-                    self.ready.push(seat, qp.session_slot);
+                    self.ready.push(entry, qp.session_slot);
                 }
             }
             Err(fault) => {
@@ -321,7 +321,7 @@ impl QpTable {
     /// As [`Self::serve`], for shared receive queue number `index`.
     pub fn serve_srq(&mut self, index: u32, endpoint: &mut Endpoint) -> Served {
         let mut served = Served { taken: 0, fault: None };
-        let seat = self.srq_seat(index);
+        let entry = self.srq_entry(index);
         let Some(srq) = self.srqs.get_mut(index) else { return served };
         let session = self.sessions[srq.session_slot as usize].as_mut().expect("sessions outlive their queues");
         if session.muted {
@@ -332,7 +332,7 @@ impl QpTable {
             Ok(drained) => {
                 served.taken = drained.taken;
                 if drained.more {
-                    self.ready.push(seat, srq.session_slot);
+                    self.ready.push(entry, srq.session_slot);
                 }
             }
             Err(fault) => {
@@ -347,7 +347,7 @@ impl QpTable {
         self.live
             .iter()
             .copied()
-            .find(|slot| self.sessions[*slot as usize].as_ref().is_some_and(|seat| seat.session.session == session))
+            .find(|slot| self.sessions[*slot as usize].as_ref().is_some_and(|entry| entry.session.session == session))
     }
 }
 
@@ -412,6 +412,6 @@ fn drain_shared(srq: &mut SrqEntry, endpoint: &mut Endpoint, slot: &mut RecvSlot
 
 /// The seat of a queue pair of an endpoint: by its slot there, and the seats of endpoints lie one
 /// behind the other.
-pub fn seat_of(first_seat: u32, endpoint: &Endpoint, qpn: Qpn) -> Option<u32> {
-    Some(first_seat + endpoint.slot(qpn)?)
+pub fn entry_of(first_entry: u32, endpoint: &Endpoint, qpn: Qpn) -> Option<u32> {
+    Some(first_entry + endpoint.slot(qpn)?)
 }

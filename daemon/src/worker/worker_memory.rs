@@ -34,7 +34,7 @@ pub struct WorkerMemory {
     /// loan, so that both may overlap.
     bounce: Box<[u8]>,
     /// This turn.
-    turn: PollId,
+    poll: PollId,
     cq_rings: IdTable<MappedCqRing>,
     /// Lanes with completions that their clients do not see yet.
     touched: Vec<Cqn>,
@@ -47,7 +47,7 @@ impl WorkerMemory {
             regions: IdTable::new(max_regions),
             unsettled: None,
             bounce: vec![0; BOUNCE_BYTES].into_boxed_slice(),
-            turn: PollId::first(),
+            poll: PollId::first(),
             cq_rings: IdTable::new(max_cq_rings),
             touched: Vec::with_capacity(max_cq_rings as usize),
         }
@@ -65,7 +65,7 @@ impl WorkerMemory {
     pub fn settle(&mut self) {
         if let Some(Backing::Proxied(memory)) = self.unsettled.take().and_then(|region| self.regions.get(region.0)) {
             // What cannot be written is lost, and the session with it.
-            let _ = memory.settle(self.turn);
+            let _ = memory.settle(self.poll);
         }
     }
 
@@ -82,7 +82,7 @@ impl WorkerMemory {
         match self.regions.get(region.0).ok_or(MemoryFault)? {
             Backing::Mapped(memory) => memory.write(offset, bytes),
             Backing::Proxied(memory) => {
-                memory.write(offset, bytes, self.turn)?;
+                memory.write(offset, bytes, self.poll)?;
                 self.unsettled = Some(region);
             }
         }
@@ -92,7 +92,7 @@ impl WorkerMemory {
     fn read_at(&self, region: MemoryObjectId, offset: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
         match self.regions.get(region.0).ok_or(MemoryFault)? {
             Backing::Mapped(memory) => memory.read(offset, into),
-            Backing::Proxied(memory) => memory.read(offset, into, self.turn)?,
+            Backing::Proxied(memory) => memory.read(offset, into, self.poll)?,
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl WorkerMemory {
     /// many lanes there were.
     pub fn publish(&mut self) -> usize {
         self.settle();
-        self.turn = self.turn.next();
+        self.poll = self.poll.next();
         let cq_rings = self.touched.len();
         for cqn in self.touched.drain(..) {
             if let Some(cq_ring) = self.cq_rings.get_mut(cqn.0) {

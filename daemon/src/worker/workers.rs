@@ -43,7 +43,7 @@ pub struct Workers {
     handles: Vec<WorkerHandle>,
     endpoints: Arc<Endpoints>,
     /// Turns of each worker when the watchdog looked last.
-    last_turns: Vec<u64>,
+    last_polls: Vec<u64>,
     /// Turns of each worker that let a call time out, when it did.
     silent_since: Vec<Option<u64>>,
 }
@@ -51,9 +51,9 @@ pub struct Workers {
 impl Workers {
     /// Workers by number, and who serves what.
     pub fn new(handles: Vec<WorkerHandle>, endpoints: Arc<Endpoints>) -> Self {
-        let last_turns = vec![u64::MAX; handles.len()];
+        let last_polls = vec![u64::MAX; handles.len()];
         let silent_since = vec![None; handles.len()];
-        Self { handles, endpoints, last_turns, silent_since }
+        Self { handles, endpoints, last_polls, silent_since }
     }
 
     /// Number of workers.
@@ -100,7 +100,7 @@ impl Workers {
     /// core is taken from it.
     pub fn find_stuck(&mut self) -> Option<WorkerId> {
         let mut stuck = None;
-        for (number, (handle, last)) in self.handles.iter().zip(&mut self.last_turns).enumerate() {
+        for (number, (handle, last)) in self.handles.iter().zip(&mut self.last_polls).enumerate() {
             let turns = handle.heartbeat.load(Ordering::Relaxed);
             if turns == *last && !handle.waker.is_asleep() && stuck.is_none() {
                 stuck = Some(WorkerId(number as u32));

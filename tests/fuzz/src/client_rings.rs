@@ -311,7 +311,7 @@ impl Client {
             11 => while self.poll().is_some() {},
             12 | 13 => {
                 crew.now = crew.now + Nanos(1 << (input.byte() % 34));
-                crew.turn();
+                crew.poll();
             }
             14 if is_shared => {
                 let limit = u32::from(input.byte() % 10);
@@ -425,7 +425,7 @@ impl Client {
         qp.send.push(&qp.rings, &[wqe.as_bytes(), sge.as_bytes()].concat());
         self.ring(0);
         for _ in 0..200 {
-            crew.turn();
+            crew.poll();
             if let Some(completion) = self.poll() {
                 assert_eq!((completion.wr_id, completion.status), (wqe.wr_id, 0), "{completion:?}");
                 let mut arrived = vec![0; pattern.len()];
@@ -448,7 +448,7 @@ impl Client {
         for qp in [Some(0), Some(1), None] {
             self.post_recv(qp, &mut Input(&[]));
         }
-        (0..4).for_each(|_| _ = crew.turn());
+        (0..4).for_each(|_| _ = crew.poll());
         assert_eq!(taken(self), before, "a muted session's work stays where it is");
         assert_eq!(faults_of(crew), 0, "it was told of once");
     }

@@ -176,7 +176,7 @@ pub(crate) fn run(bytes: &[u8]) {
             0..11 => daemon.any_call(client, &mut input),
             11 => daemon.broken(client, &mut input),
             12 => daemon.raws[client] = None,
-            13 => daemon.turn(input.byte()),
+            13 => daemon.poll(input.byte()),
             _ => daemon.change(input.byte()),
         }
         daemon.check_reports();
@@ -309,10 +309,10 @@ impl Daemon {
     }
 
     /// Workers turn, and what they have to say is heard.
-    fn turn(&mut self, what: u8) {
+    fn poll(&mut self, what: u8) {
         self.crew.now = self.crew.now + roced_transport::clock::Nanos(1 << (what % 40));
         for _ in 0..4 {
-            self.crew.turn();
+            self.crew.poll();
         }
         self.crew.events.clear();
         while let Some(event) = self.crew.events.pop() {
@@ -364,7 +364,7 @@ impl Daemon {
 
     /// All go, and nothing is left.
     fn end(mut self) {
-        self.turn(0);
+        self.poll(0);
         self.raws = [const { None }; CLIENTS];
         for _ in 0..4 {
             self.serve();

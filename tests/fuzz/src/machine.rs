@@ -162,9 +162,9 @@ impl Crew {
     }
 
     /// Every worker turns once. True when any had something to do.
-    pub(crate) fn turn(&mut self) -> bool {
+    pub(crate) fn poll(&mut self) -> bool {
         // No short circuit: all turn.
-        self.workers.iter_mut().fold(false, |did, worker| worker.turn(self.now) | did)
+        self.workers.iter_mut().fold(false, |did, worker| worker.poll(self.now) | did)
     }
 }
 
