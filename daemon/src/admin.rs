@@ -1,5 +1,5 @@
 //! The operator's socket: a line of JSON in, a line of JSON out. The words are those of
-//! `shared/src/report.rs`.
+//! `shared/report/src/lib.rs`.
 //!
 //! It runs on the control thread and must never hold it up: sockets do not block, a question is
 //! short, an answer goes out as fast as it is read, and whoever dawdles is cut off.

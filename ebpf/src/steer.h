@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * What the XDP program and the daemon agree on. The same facts stand in shared/src/steer.rs;
+ * What the XDP program and the daemon agree on. The same facts stand in shared/steering/src/lib.rs;
  * a test of tests/xdp reads both and fails when they differ.
  */
 #ifndef ROCED_STEER_H

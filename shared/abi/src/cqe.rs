@@ -12,7 +12,8 @@ pub struct Cqe {
     pub qpn: u32,
     /// A [`Status`](roced_types::Status).
     pub status: u8,
-    /// A [`CompletionOp`](roced_types::CompletionOp); on an error only status, wr_id, qpn and vendor_error mean something.
+    /// A [`CompletionOp`](roced_types::CompletionOp); on an error only status, wr_id, qpn and
+    /// vendor_error mean something.
     pub opcode: u8,
     /// [`completion_flags`](roced_types::completion_flags).
     pub flags: u8,
@@ -20,7 +21,8 @@ pub struct Cqe {
     pub reserved0: u8,
     /// Bytes received or read.
     pub byte_len: u32,
-    /// Immediate data in wire order; with [`completion_flags::INVALIDATED`](roced_types::completion_flags::INVALIDATED) the key.
+    /// Immediate data in wire order; with
+    /// [`completion_flags::INVALIDATED`](roced_types::completion_flags::INVALIDATED) the key.
     pub imm: [u8; 4],
     /// Remote queue pair of a datagram; of a connected one, its peer.
     pub src_qpn: u32,

@@ -30,13 +30,17 @@ pub struct SendWqe {
     /// invalidate: the key that opens nothing any more. Of BIND_MW: the key that the window has
     /// afterward.
     pub rkey: u32,
-    /// Bytes of inline data behind this header, with [`send_flags::INLINE`](roced_types::send_flags::INLINE).
+    /// Bytes of inline data behind this header, with
+    /// [`send_flags::INLINE`](roced_types::send_flags::INLINE).
     pub inline_bytes: u32,
     /// What an atomic operation puts there, or adds. Of an atomic WRITE: the eight bytes, as they
-    /// lie in memory. Of a FLUSH: bytes, below 2^32. Of BIND_MW: [`BindWindow::length`](roced_types::BindWindow).
+    /// lie in memory. Of a FLUSH: bytes, below 2^32. Of BIND_MW:
+    /// [`BindWindow::length`](roced_types::BindWindow).
     pub swap_or_add: u64,
-    /// What must be there before, for compare and swap. Of a FLUSH: [`flush::operand`](roced_types::flush::operand). Of BIND_MW:
-    /// [`BindWindow::lkey`](roced_types::BindWindow) in the lower half, [`BindWindow::access`](roced_types::BindWindow) in the upper.
+    /// What must be there before, for compare and swap. Of a FLUSH:
+    /// [`flush::operand`](roced_types::flush::operand). Of BIND_MW:
+    /// [`BindWindow::lkey`](roced_types::BindWindow) in the lower half,
+    /// [`BindWindow::access`](roced_types::BindWindow) in the upper.
     pub compare: u64,
     /// Of a datagram: the address handle.
     pub ah: u32,

@@ -1,13 +1,15 @@
 //! Measures the structure and the prose of the workspace and holds both to their rules.
 //!
 //! The rules: the blocks of arrows of ARCHITECTURE.md (imports within the daemon, dependencies
-//! between crates), the ceilings below, one name for one type, and documents that name existing files. `scripts/check` runs
+//! between crates), the ceilings below, one name for one type, documents that name existing files, and
+//! journeys whose steps name symbols of these files. `scripts/check` runs
 //! `roced-structure`; it prints its figures on every run, so that a change shows its effect on
 //! them.
 
 mod crates;
 mod documents;
 mod imports;
+mod journeys;
 mod names;
 mod prose;
 mod source;
@@ -85,6 +87,7 @@ fn main() -> Result<ExitCode> {
     let crates = CRATES.iter().map(|folder| Crate::read(&workspace, folder)).collect::<Result<Vec<_>>>()?;
     let mut broken = names::repeated_types(&crates);
     broken.extend(documents::missing_files(&workspace)?);
+    broken.extend(journeys::broken_steps(&workspace)?);
     let crate_arrows = read_arrows(&workspace, "### Imports between crates")?;
     broken.extend(crates::forbidden_dependencies(&workspace, &CRATES, &crate_arrows)?);
     for source in &crates {
