@@ -84,7 +84,7 @@ pub struct Incoming {
 }
 
 /// Receives a message and what lies beside it, without waiting. The kernel drops the descriptors
-/// for which there is no room, and all of a user who is not [`welcome`].
+/// for which there is no room, and all of a user who is not `welcome`.
 ///
 /// A system call of our own, for the library's wrapper forgets the descriptors that there are when
 /// some are missing, and they would stay open.

@@ -47,7 +47,7 @@ bodies! {
     }
     /// A message that answers nothing.
     Event {
-        /// An [`event`](super::event).
+        /// An [`event`](roced_types::event).
         kind: u32,
         /// The object it is about.
         handle: u32,

@@ -82,7 +82,7 @@ calls! {
     /// Ends one that no completion queue uses.
     21 DestroyChannel(Handle) -> Nothing;
     /// Makes a completion queue. Beside the reply: its memfd (see
-    /// [`CqLayout`](crate::abi::layout::CqLayout)).
+    /// [`CqLayout`](crate::layout::CqLayout)).
     22 CreateCq(CreateCqRequest) -> CreateCqReply;
     /// Ends one that no queue pair uses.
     23 DestroyCq(Handle) -> Nothing;
@@ -91,7 +91,7 @@ calls! {
     /// the new ones. The arm word stays in the first memfd.
     24 ResizeCq(ResizeCqRequest) -> CreateCqReply;
     /// Makes a queue pair in state RESET. Beside the reply: its memfd (see
-    /// [`QpLayout`](crate::abi::layout::QpLayout)).
+    /// [`QpLayout`](crate::layout::QpLayout)).
     30 CreateQp(CreateQpRequest) -> CreateQpReply;
     /// Changes a queue pair's state or attributes.
     31 ModifyQp(ModifyQpRequest) -> Nothing;
@@ -111,7 +111,7 @@ calls! {
     /// Detaches it; ending a queue pair does that, too.
     43 DetachMulticast(MulticastRequest) -> Nothing;
     /// Makes a shared receive queue. Beside the reply: its memfd (see
-    /// [`SrqLayout`](crate::abi::layout::SrqLayout)).
+    /// [`SrqLayout`](crate::layout::SrqLayout)).
     50 CreateSrq(CreateSrqRequest) -> CreateSrqReply;
     /// Arms or disarms its limit.
     51 ModifySrq(ModifySrqRequest) -> Nothing;

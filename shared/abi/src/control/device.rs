@@ -7,12 +7,12 @@ use super::body::bodies;
 bodies! {
     /// The client's half of the hand-shake.
     HelloRequest {
-        /// [`VERSION`](crate::abi::VERSION) of the client.
+        /// [`VERSION`](crate::VERSION) of the client.
         version: u32,
     }
     /// The daemon's half.
     HelloReply {
-        /// [`VERSION`](crate::abi::VERSION) of the daemon.
+        /// [`VERSION`](crate::VERSION) of the daemon.
         version: u32,
         /// This session, as logs and `rocectl` name it.
         session: u32,

@@ -31,7 +31,7 @@ bodies! {
         length: u64,
         /// The address by which work requests and peers name the first byte.
         va: u64,
-        /// [`access`](super::access) bits.
+        /// [`access`](roced_types::access) bits.
         access: u32,
         /// Zero.
         reserved: u32,

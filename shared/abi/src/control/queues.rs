@@ -57,7 +57,7 @@ bodies! {
         /// Which.
         srqn: u32,
         /// With fewer work requests than this there is one
-        /// [`event::SRQ_LIMIT`](super::event::SRQ_LIMIT); 0 for none.
+        /// [`event::SRQ_LIMIT`](roced_types::event::SRQ_LIMIT); 0 for none.
         limit: u32,
     }
     /// Attributes of a shared receive queue.
