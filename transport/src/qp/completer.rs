@@ -236,7 +236,7 @@ impl Completer {
         }
         taken?;
         // Other answers may belong to an earlier life. An answer that made progress belongs to this
-        // life, even if the packet it acknowledges is old because it filled a gap.
+        // life; it may have filled a gap before much that was acknowledged already.
         if self.trusted || self.unacknowledged != before {
             requester.on_credits(packet, before, base);
         }
@@ -756,7 +756,7 @@ impl Completer {
 }
 
 /// Checks that a response has the length that its position requires, and ends as `ends` allows. Its
-/// begin is not checked: a request that was repeated from its middle begins anew there.
+/// beginning is not checked: a request that was repeated from its middle begins anew there.
 fn check_response(
     packet: &Packet<'_>,
     entry: &SendEntry,

@@ -1,5 +1,5 @@
-//! The unreliable datagram service: messages of one packet each, exchanged with any peer that knows
-//! the Q_Key (IBTA v1 9.8.3 and 10.2).
+//! The unreliable datagram service: messages of one packet each, to any destination and from any
+//! source that knows the Q_Key (IBTA v1 9.8.3 and 10.2).
 //!
 //! ```text
 //!   work with address handle ──► transmit ──► frame      complete when it has left

@@ -30,9 +30,9 @@ use crate::clock::Nanos;
 /// after half a second at the most, and the timewait of connection managers is of this order.
 pub const QUARANTINE: Nanos = Nanos::from_millis(1000);
 
-/// Time for which packets from a past life's port are dropped at the begin of a life: the greatest
-/// delay of this life's first packet behind a late one. A few round trips with a loss; the second
-/// life of a queue pair is delayed by as much if the peer keeps its port.
+/// Time for which packets from a past life's port are dropped at the beginning of a life: the
+/// greatest delay of this life's first packet behind a late one. A few round trips with a loss; the
+/// second life of a queue pair is delayed by as much if the peer keeps its port.
 const DOUBT: Nanos = Nanos::from_millis(2);
 
 /// Number of past lives with known ports.
@@ -107,9 +107,9 @@ impl SourcePort {
         }
     }
 
-    /// Checks a packet from `port`, which is not [refused](Self::refuses). `Some` if it belongs to
-    /// a past life or is the first of a peer that keeps its port: the packet must then be requested
-    /// again at the time given.
+    /// Checks a packet from `port`, which is not [refused](Self::refuses). `Some` if it may belong
+    /// to a past life or be the first of a peer that keeps its port: it must be dropped, and
+    /// requested again at the time given.
     #[inline]
     pub(super) fn doubts(&mut self, port: u16, now: Nanos) -> Option<Nanos> {
         match &mut self.port {

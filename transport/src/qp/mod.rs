@@ -151,7 +151,8 @@ impl Qp {
     /// then holds the receive taken from there: granted sizes of one receive, with as many
     /// scatter/gather entries as the shared queue has.
     ///
-    /// # Panics If the queue pair has fewer scatter/gather entries.
+    /// # Panics
+    /// If the queue pair has fewer scatter/gather entries.
     #[must_use]
     pub fn with_srq(mut self, srq: &SrqConfig) -> Self {
         assert!(self.base.config.sizes.recv_sges >= srq.sizes.recv_sges, "what is taken must fit");

@@ -104,8 +104,8 @@ impl TailProbe {
         }
     }
 
-    /// Notes that the peer was asked how far it has received. Unless the probe caused the question,
-    /// it may have overtaken the packets that it asks about, so the probe asks once more.
+    /// Notes that the peer was asked how far it has received. Unless the probe did this, the
+    /// question may have overtaken the packets that it asks about, so the probe asks once more.
     pub(crate) fn on_solicited(&mut self, now: Nanos, floor: Nanos) {
         if self.deadline == Nanos::NEVER {
             (self.asked, self.asks_late) = (self.last, false);

@@ -46,8 +46,8 @@ const ACK_REQUESTS_PER_WINDOW: u32 = 8;
 /// other.
 const UNASKED_MAX: Nanos = Nanos::from_micros(50);
 
-/// Messages that ask immediately at the begin of a life, and after no message followed so that a
-/// probe had to ask; after them asking is left to later messages again.
+/// Messages that ask immediately at the beginning of a life, and after no message followed so that
+/// a probe had to ask; after them asking is left to later messages again.
 const ASKING_AFTER_PROBE: u32 = 16;
 
 /// Chunks of a READ per window, if the peer accepts that many requests.
@@ -336,8 +336,8 @@ impl Requester {
     }
 
     /// Maximum distance of a packet of this request from the oldest unacknowledged PSN. Buffered
-    /// responses are no longer in flight: more are requested in their place, up to another window,
-    /// because all queue pairs share the buffer.
+    /// responses are no longer in flight: more are requested in their place, but at most another
+    /// window, because all queue pairs share the buffer.
     fn window_of(&self, position: u32, queue: &SendQueue, base: &QpBase) -> u32 {
         let extends = position == queue.head() && queue.entry(position).is_read();
         self.window + if extends { base.held_answers.min(self.window) } else { 0 }

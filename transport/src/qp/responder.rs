@@ -465,9 +465,9 @@ impl Responder {
         Ok(1)
     }
 
-    /// Requests the key change of a SEND with invalidate once all requests before it were answered:
-    /// the responses of a READ are read from memory when they leave, and the READ may need this
-    /// very key.
+    /// Requests the key change of a SEND with invalidate once all requests before it were answered
+    /// once: the responses of a READ are read from memory when they leave, and the READ may need
+    /// this very key.
     fn invalidate_when_answered(&mut self, base: &mut QpBase) {
         if let Some(Invalidating { key, .. }) = self.invalidating
             && !base.keys.waits(Waiter::Responder)

@@ -5,8 +5,8 @@
 //! sent again and arrived. Therefore the first NAK sends everything again from the packet that it
 //! names. An ACK beyond the cursor, or for a packet that left less than a round trip ago, moves the
 //! cursor forward to the frontier and marks the peer as one that keeps packets. An answer that
-//! arrives twice marks it as well, because the peer already had the packet that was sent again. To
-//! a marked peer a NAK sends one packet again. Two signs end that:
+//! arrives twice marks it as well, because the peer already had the packet that was sent again. For
+//! a marked peer a NAK causes one retransmission. Two signs end that:
 //!
 //! * a NAK for the very next READ request, or for the very next packet and the one behind that:
 //!   several were lost in a row, so everything is sent again until an ACK beyond the cursor stops
@@ -333,7 +333,7 @@ impl Selective {
 }
 
 impl Completer {
-    /// Sends the oldest packet, which the peer misses, again; alone if the peer keeps the others.
+    /// Retransmits the oldest packet, which the peer misses; alone if the peer keeps the others.
     pub(super) fn repair_missing<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -371,10 +371,10 @@ impl Completer {
         self.selective.again = None;
     }
 
-    /// Processes an ACK that is no NAK. If it answers a packet that was sent again alone, but not
-    /// all packets sent before that, the rest is lost: the peer has nothing behind, or it would
-    /// send a NAK. If it covers exactly that one packet, everything is sent again; if it covers
-    /// others, which may only have been answered slowly, the next one alone.
+    /// Processes a plain ACK, which reports nothing missing. If it answers a packet that was sent
+    /// again alone, but not all packets sent before that, the rest is lost: the peer has nothing
+    /// behind, or it would send a NAK. If it covers exactly that one packet, everything is sent
+    /// again; if it covers others, which may only have been answered slowly, the next one alone.
     pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos, floor: Nanos) {
         let (oldest, soon) = (self.unacknowledged(), self.selective.probe.rtt().soonest());
         let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
@@ -419,7 +419,7 @@ impl Completer {
         }
     }
 
-    /// Sends the oldest unacknowledged packet, which is probably lost, again, or everything if the
+    /// Retransmits the oldest unacknowledged packet, which is probably lost, or everything if the
     /// peer reported that it lacks more.
     fn probe_lost(&mut self, queue: &SendQueue, requester: &mut Requester) {
         if self.selective.missed.take_if(|missed| missed.told).is_some() {

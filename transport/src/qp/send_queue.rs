@@ -177,7 +177,8 @@ impl SendQueue {
 
     /// Appends checked work.
     ///
-    /// # Panics If there is no room; callers check [`Self::room`].
+    /// # Panics
+    /// If there is no room; callers check [`Self::room`].
     pub(crate) fn push(&mut self, work: &SendWork<'_>) {
         assert!(self.room() > 0, "work is posted only into room");
         let slot = self.slot(self.tail);

@@ -269,7 +269,8 @@ const fn changes(service: ServiceType) -> &'static [Transition] {
 
 /// Checks a transition from `from` with these attributes; returns the new state.
 ///
-/// # Errors [`Reject`] for the first violation. The caller must change nothing.
+/// # Errors
+/// [`Reject`] for the first violation. The caller must change nothing.
 pub(crate) fn check_change(
     service: ServiceType,
     from: State,

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! No packet is answered, and no bad packet harms the queue pair: the message is dropped, and its
-//! receive work waits for the next one. Packets that arrive late or twice are dropped by
-//! themselves: messages are accepted in the order in which they were sent, each at most once.
+//! receive work waits for the next one. Packets that arrive late or twice are dropped alone:
+//! messages are accepted in the order in which they were sent, each at most once.
 
 use roced_shared::abi::{
     control::access,
