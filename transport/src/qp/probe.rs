@@ -38,7 +38,7 @@ pub(crate) struct TailProbe {
     /// Time before the deadline at which the peer is asked about a packet that it missed: where
     /// much of a round trip is queueing delay, an answer takes far less once sending has stopped.
     ask_at: Nanos,
-    /// No answer is requested before the deadline, so none is late then.
+    /// No answer is requested before the deadline, so none can be late.
     asks_late: bool,
     /// Probes since the last answer.
     sent: u32,
