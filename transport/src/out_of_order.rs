@@ -25,8 +25,8 @@ const SLOT_BYTES: usize = 4352;
 /// farther ahead is more likely of an earlier life of the connection than in flight.
 pub(crate) const WINDOW: u32 = 1 << 10;
 
-/// How long a packet is held: many round trips of a building, and less than the shortest ACK timer
-/// that adapters have, after which everything is sent again anyway.
+/// Minimum time limit for buffered packets: many round trips of a building, and less than the
+/// shortest ACK timer of adapters, after which everything is sent again anyway.
 pub(crate) const HELD_MAX: Nanos = Nanos::from_millis(4);
 
 const NOBODY: u32 = u32::MAX;

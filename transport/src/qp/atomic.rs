@@ -1,9 +1,10 @@
-//! Atomic operations: the request on its way out, its execution, and what must hold on each side
-//! (IBTA v1 9.4.5).
+//! Atomic operations: building the request, executing it, and the conditions on each side (IBTA v1
+//! 9.4.5).
 //!
-//! A responder executes a request once, ever: what it found stays in the [`super::replay::Replay`]
-//! ring, and a duplicate is answered from there. The operation itself is the processor's
-//! ([`App::atomic`]), so that it holds against every other queue pair and the client's own program.
+//! A responder executes each request exactly once: the original value stays in the
+//! [`super::replay::Replay`] ring, which answers duplicates. The processor performs the operation
+//! itself ([`App::atomic`]), so that it is atomic with respect to every other queue pair and the
+//! client's own program.
 
 use roced_types::{SendOp, access};
 
@@ -24,10 +25,10 @@ use crate::{
     },
 };
 
-/// Bytes that an atomic operation works on; its address is a multiple of as many.
+/// Operand size of an atomic operation in bytes; its address is a multiple of it.
 pub(crate) const ATOMIC_BYTES: usize = 8;
 
-/// The headers of the request that `entry` makes.
+/// Headers of the request for `entry`.
 pub(crate) fn request(entry: &SendEntry, base: &QpBase, psn: Psn) -> Headers {
     let opcode = if entry.op == SendOp::CompareSwap { opcode::RC_COMPARE_SWAP } else { opcode::RC_FETCH_ADD };
     Headers {
@@ -41,7 +42,7 @@ pub(crate) fn request(entry: &SendEntry, base: &QpBase, psn: Psn) -> Headers {
     }
 }
 
-/// Carries out what a peer asks for, and gives what was there before.
+/// Executes an atomic request of the peer and returns the original value.
 pub(crate) fn execute<A: App>(
     atomic: &AtomicEth,
     operation: Operation,
@@ -57,8 +58,8 @@ pub(crate) fn execute<A: App>(
     }
     let span = base.check_peer(cx.mrs, atomic.rkey, Right::RemoteAtomic, atomic.va, ATOMIC_BYTES);
     let span = span.map_err(|_| ACCESS)?;
-    // A region whose addresses are not aligned as its memory is: the processor could not do it in
-    // one piece.
+    // Virtual addresses of the region are not aligned like its memory: the processor could not
+    // access the operand in one piece.
     if !span.offset().is_multiple_of(ATOMIC_BYTES as u64) {
         return Err(INVALID);
     }

@@ -1,4 +1,4 @@
-//! What every role of a queue pair needs: its state, its path, how work completes.
+//! Common state of every queue pair role: state, attributes, path, completion of work.
 
 use roced_types::{CompletionOp, Cqn, Pdn, QpAttributes, Qpn, Sge, Status, event};
 
@@ -20,51 +20,53 @@ use crate::{
     wire::{bth::Bth, headers::Headers, opcode::Opcode, path::Path},
 };
 
-/// Payload of a full packet that is lent: no wire bounds it. Some ten times what its headers cost,
-/// and little enough that other queue pairs need not wait long for a turn.
+/// Payload bytes of a full packet that carries borrowed payload; no wire limits it. Copying takes
+/// about ten times as long as handling the headers, yet is short enough that other queue pairs need
+/// not wait long to be served.
 const LENT_BYTES_MAX: usize = 32 << 10;
 
-/// What every role needs.
+/// State common to every role.
 #[derive(Debug)]
 pub(crate) struct QpBase {
     pub(super) config: QpConfig,
     pub(super) recovery: RecoveryConfig,
     pub(super) state: State,
     pub(super) attributes: QpAttributes,
-    /// The partition that it is in.
+    /// Its partition.
     pub(super) pkey: Pkey,
     pub(super) path: PathState,
-    /// Its peer is of the same endpoint, and they lend each other payload. Both know when they
-    /// begin to receive, and it stays so: both must cut messages alike.
+    /// Its peer belongs to the same endpoint, and their packets carry borrowed payload. Both sides
+    /// decide this on entering RTR and keep it, because both must segment messages alike.
     pub(super) lends: bool,
     pub(super) counters: QpTally,
     pub(super) events: QpEvents,
-    /// The client wants to hear when the send queue has drained.
+    /// The client asked for an event when the send queue has drained.
     pub(super) tell_drained: bool,
-    /// A request has come since the queue pair began to receive.
+    /// A request has arrived since the queue pair entered RTR.
     pub(super) established: bool,
-    /// How often it has begun to receive.
+    /// Number of times it has entered RTR.
     pub(super) lives: u32,
-    /// The packet that is looked at was held for its turn. A response that does not fit may be of
-    /// an earlier life after all, and does not fail the queue pair.
+    /// The packet being processed comes from the out-of-order buffer. A response that does not
+    /// match may still belong to an earlier life; it does not fail the queue pair.
     pub(super) is_held: bool,
-    /// Answers that are held until those before them come.
+    /// Answers in the out-of-order buffer, waiting for earlier ones.
     pub(super) held_answers: u32,
     pub(super) keys: KeyChanges,
-    /// Where its receive work comes from, if not from its own queue.
+    /// Source of its receive work, if not its own queue.
     pub(super) srq: Option<SrqConfig>,
-    /// How many packets it may add to what is under way in this visit.
+    /// Packets that it may add to those in flight during this visit.
     pub(super) grant: u32,
-    /// That was too few.
+    /// The grant was too small.
     pub(super) wants_grant: bool,
-    /// It has failed, and the client was told that it takes no more from there.
+    /// The queue pair has failed, and the client was told that it takes no more receives from the
+    /// shared queue.
     pub(super) last_wqe_told: bool,
-    /// Receives in its own queue, that of a message under way included, when it last posted or
-    /// sent.
+    /// Receives in its own queue when it last posted or sent, including the receive of a message in
+    /// progress.
     pub(super) receives: u32,
 }
 
-/// A receive work request that ends.
+/// Completion of a receive work request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     pub(super) wr_id: u64,
@@ -73,9 +75,9 @@ pub(super) struct Received {
     pub(super) bytes: u32,
     pub(super) imm: Option<[u8; 4]>,
     pub(super) solicited: bool,
-    /// A key of ours that opens nothing any more.
+    /// Local key that the message invalidated.
     pub(super) invalidated: Option<MrKey>,
-    /// Of a datagram: who sent it, and whether by IPv4. A GRH stands in front of it then.
+    /// For a datagram: source QPN, and whether it came by IPv4. A GRH then precedes the message.
     pub(super) source: Option<(Qpn, bool)>,
 }
 
@@ -91,7 +93,7 @@ impl QpBase {
         self.config.pd
     }
 
-    /// What a peer may touch.
+    /// Checks that a peer may access a memory range.
     pub(super) fn check_peer<'t>(
         &self,
         mrs: &'t MrTable,
@@ -103,18 +105,18 @@ impl QpBase {
         mrs.check_peer(self.config.pd, self.config.qpn, key, right, va, length)
     }
 
-    /// May a peer do that to whatever the key opens?
+    /// Checks that the key permits the peer this access, regardless of the range.
     pub(super) fn check_peer_key(&self, mrs: &MrTable, key: MrKey, right: Right) -> Result<(), AccessError> {
         mrs.check_peer_key(self.config.pd, self.config.qpn, key, right)
     }
 
-    /// Whose memory regions receive work may name.
+    /// Protection domain of the memory regions that receive work may name.
     pub(super) fn recv_pd(&self) -> Pdn {
         self.srq.map_or(self.config.pd, |srq| srq.pd)
     }
 
-    /// A message begins that takes receive work, or one goes on that has it: with a shared queue,
-    /// the next entry there becomes ours.
+    /// Provides receive work for a message that begins, or that continues and already has its
+    /// receive: with a shared queue, moves the next entry there to the queue pair's own queue.
     pub(super) fn provide_receive<A: App>(&self, queue: &mut RecvQueue, cx: &mut Context<'_, A>) {
         if let Some(srq) = &self.srq
             && queue.is_empty()
@@ -123,13 +125,13 @@ impl QpBase {
         }
     }
 
-    /// The buffers that [`Self::provide_receive`] would have in front.
+    /// Buffers that [`Self::provide_receive`] would bring to the front.
     pub(super) fn next_receive<'q>(&self, queue: &'q RecvQueue, srqs: &'q Srqs) -> Option<&'q [Sge]> {
         queue.front().or_else(|| srqs.front(self.srq.as_ref()?.srqn))
     }
 
-    /// IBTA v1 11.6.3.1: a queue pair that has failed takes no more from its shared queue, and what
-    /// it had is flushed.
+    /// Reports that a failed queue pair takes no more from its shared queue and has flushed the
+    /// receives it had taken (IBTA v1 11.6.3.1).
     pub(super) fn tell_last_wqe(&mut self) {
         if self.srq.is_some() && !self.last_wqe_told {
             self.last_wqe_told = true;
@@ -142,18 +144,20 @@ impl QpBase {
         if self.lends { LENT_BYTES_MAX } else { self.attributes.path_mtu_bytes as usize }
     }
 
-    /// The state is RTR: do we and the peer lend each other payload? What is lent is copied before
-    /// the turn of the endpoint ends, so the peer must be of the same one.
+    /// In RTR: decides whether the packets of this queue pair and its peer carry borrowed payload.
+    /// Such payload is copied before the poll iteration of the endpoint ends, so the peer must
+    /// belong to the same endpoint.
     pub(super) fn note_way(&mut self) {
         self.lends = self.is_beside() && self.dest_qpn().endpoint() == self.config.qpn.endpoint();
     }
 
-    /// The peer is of this very device: nothing is lost on the way to it.
+    /// The peer is on this device: no packet to it is lost.
     pub(super) fn is_beside(&self) -> bool {
         matches!(&self.path, PathState::Ready(path) if path.via() == Egress::Beside)
     }
 
-    /// The path, when frames get anywhere. Packets of lent payload fit no other.
+    /// The path, if frames can reach the peer. Packets with borrowed payload fit no path but a
+    /// local one.
     pub(super) fn way(&self) -> Option<&Path> {
         match &self.path {
             PathState::Ready(path) if !self.lends || path.via() == Egress::Beside => Some(path),
@@ -165,29 +169,29 @@ impl QpBase {
         Qpn::from_wire(self.attributes.dest_qpn)
     }
 
-    /// The header of a packet to the peer.
+    /// Base transport header of a packet to the peer.
     pub(super) fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
         Bth { pkey: self.pkey, ..Bth::new(opcode, self.dest_qpn(), psn) }
     }
 
-    /// The queue pair has failed; its work is flushed from now on.
+    /// Moves the queue pair to the error state; later visits flush its work.
     pub(super) fn fail(&mut self) {
         self.state = State::Error;
     }
 
-    /// The queue pair has failed and no completion says so.
+    /// Fails the queue pair with an event, when no completion reports the failure.
     pub(super) fn fail_with_event(&mut self, kind: u32) {
         self.fail();
         self.events.add(kind);
     }
 
-    /// An earlier life of this queue pair is over.
+    /// An earlier life of this queue pair has ended.
     pub(super) const fn is_later_life(&self) -> bool {
         self.lives > 1
     }
 
-    /// The first request that comes while we only receive says that the peer is ready to send (IBTA
-    /// v1 11.6.3.1).
+    /// Raises the communication-established event at the first request that arrives in RTR: it
+    /// shows that the peer is ready to send (IBTA v1 11.6.3.1).
     pub(super) fn note_established(&mut self) {
         if !self.established && self.state == State::ReadyToReceive {
             self.established = true;
@@ -195,8 +199,8 @@ impl QpBase {
         }
     }
 
-    /// The oldest send fails, and with it the send queue alone: what an unreliable service promises
-    /// its receiver is not touched (IBTA v1 10.3.1, state SQE).
+    /// Fails the oldest send, and only the send queue with it: the receive side of an unreliable
+    /// service continues (IBTA v1 10.3.1, state SQE).
     pub(super) fn fail_oldest_send<A: App>(&mut self, status: Status, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
         self.state = State::SendQueueError;
         if let Some(entry) = queue.pop() {
@@ -204,7 +208,8 @@ impl QpBase {
         }
     }
 
-    /// The oldest receive names memory that it may not, or that is gone: the queue pair ends.
+    /// Fails the queue pair because the oldest receive names memory that it may not access, or that
+    /// is gone.
     pub(super) fn fail_recv<A: App>(&mut self, queue: &mut RecvQueue, cx: &mut Context<'_, A>) {
         self.counters.count(QpCount::LocalProtection);
         self.fail_with_event(event::QP_FATAL);
@@ -213,7 +218,7 @@ impl QpBase {
         }
     }
 
-    /// The next hop's address is not known yet: nothing can leave.
+    /// The next hop's address is not known yet: no frame can leave.
     pub(super) const fn is_resolving(&self) -> bool {
         matches!(self.path, PathState::Resolving)
     }
@@ -223,7 +228,7 @@ impl QpBase {
         matches!(self.path, PathState::Unreachable)
     }
 
-    /// Completes a send; one that was not asked to be signaled is silent on success.
+    /// Completes a send. An unsignaled send that succeeds adds no completion.
     pub(super) fn complete_send<A: App>(&mut self, entry: &SendEntry, status: Status, cx: &mut Context<'_, A>) {
         if status == Status::Success {
             self.counters.count(QpCount::CompletedRequests);
@@ -271,8 +276,8 @@ impl QpBase {
 
     pub(super) fn complete<A: App>(&mut self, cqn: Cqn, completion: &WorkCompletion, cx: &mut Context<'_, A>) {
         if cx.app.complete(cqn, completion).is_err() {
-            // A completion is lost, so the client no longer knows where its buffers are: the queue
-            // pair ends.
+            // A completion is lost, so the client no longer knows the owner of its buffers: fail
+            // the queue pair.
             self.counters.count(QpCount::CqOverrun);
             if self.state != State::Error {
                 self.fail_with_event(event::QP_FATAL);
@@ -281,7 +286,7 @@ impl QpBase {
         }
     }
 
-    /// Sends one frame on the path. One whose next hop cannot be reached is counted and as good as
+    /// Sends one frame on the path. A frame to an unreachable next hop is counted and treated as
     /// sent.
     pub(super) fn emit<W: Wire>(
         &mut self,
@@ -300,7 +305,7 @@ impl QpBase {
         Ok(())
     }
 
-    /// Sends one frame with a piece of client memory, as [`Self::emit`].
+    /// Sends one frame with a piece of client memory as payload, like [`Self::emit`].
     pub(super) fn emit_span<A: App, W: Wire>(
         &mut self,
         wire: &mut W,
@@ -332,12 +337,12 @@ impl QpBase {
         Ok(())
     }
 
-    /// Frames get to the next hop, as far as is known.
+    /// The next hop is reachable, as far as is known.
     pub(super) const fn is_reachable(&self) -> bool {
         matches!(self.path, PathState::Ready(_))
     }
 
-    /// Bytes of a frame around a full packet, for pacing.
+    /// Bytes that a frame adds to the payload of a full packet, for pacing.
     pub(super) fn overhead(&self) -> usize {
         match &self.path {
             PathState::Ready(path) => path.overhead_bytes(),

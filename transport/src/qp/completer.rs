@@ -1,9 +1,9 @@
-//! The completer: what the peer's answers say about work that was sent.
+//! The completer: processes the peer's answers to requests.
 //!
-//! It owns the oldest unacknowledged PSN and everything about trying again: the ACK timer, the two
-//! retry counts. A lost READ response or ATOMIC ACK shows as an answer beyond it (an implied NAK,
-//! IBTA v1 9.7.5.1.4); what is lost is asked for once, and after that only the timer asks again.
-//! How little is sent again, and how soon, is told in `selective.rs`.
+//! It owns the oldest unacknowledged PSN and the retry state: the ACK timer and both retry counts.
+//! A lost READ response or ATOMIC ACK shows as an answer beyond it (an implied NAK, IBTA v1
+//! 9.7.5.1.4). The completer requests a lost response once; after that only the timer requests it
+//! again. `selective.rs` keeps retransmissions few and early.
 
 use core::ops::RangeInclusive;
 
@@ -34,29 +34,29 @@ use crate::{
     work::WorkData,
 };
 
-/// What is done.
+/// Completion and retry state of the send queue.
 #[derive(Debug)]
 pub(crate) struct Completer {
     unacknowledged: Psn,
-    /// What the last packet was of that was acknowledged in this life.
+    /// Operation of the last packet acknowledged in this life.
     last: Option<SendOp>,
     retries_left: u32,
     rnr_retries_left: u32,
-    /// The highest PSN that an answer was asked for, or will be soon.
+    /// The highest PSN for which an answer was requested, or soon will be.
     asked: Psn,
     ack_deadline: Nanos,
-    /// An implied NAK was acted upon at this PSN; only progress or the timer allows another.
+    /// PSN of the last implied NAK that was acted upon; only progress or the timer allows another.
     gap_asked: Option<Psn>,
-    /// The last sequence NAK that was acted upon.
+    /// Last sequence NAK that was acted upon.
     nak: Option<RepeatedNak>,
-    /// What the peer said of a request behind READs or atomic operations that are not all answered.
+    /// Answer about a request behind READs or atomic operations that are not completely answered.
     pub(super) behind: Option<DeferredAnswer>,
-    /// Where the answers of this life come from.
+    /// Source port of the answers of this life.
     source: SourcePort,
-    /// The answer that is looked at is certainly of this life: what it says of requests behind a
-    /// gap may be believed when the gap is filled.
+    /// The answer being processed certainly belongs to this life: its statements about requests
+    /// behind a gap hold once the gap is filled.
     trusted: bool,
-    /// What it knows beyond what go-back-N needs.
+    /// Loss state beyond go-back-N.
     pub(super) selective: Selective,
 }
 
@@ -79,23 +79,23 @@ impl Default for Completer {
     }
 }
 
-/// A sequence NAK that was acted upon. Some peers say it again for each packet behind the one that
-/// they miss: of those that were sent before, which may stand in a queue that is longer than any
-/// round trip that was measured.
+/// A sequence NAK that was acted upon. Some peers repeat it for each packet that arrives behind the
+/// missing one. Those packets were sent before the NAK arrived and may sit in a queue that delays
+/// them for longer than any measured round trip.
 #[derive(Clone, Copy, Debug)]
 struct RepeatedNak {
     psn: Psn,
     at: Nanos,
-    /// When the last of them came.
+    /// Arrival of the last repetition.
     last: Nanos,
-    /// So many more may come.
+    /// Number of repetitions still expected.
     left: u32,
 }
 
 impl RepeatedNak {
-    /// Another of the same PSN comes: it speaks of the first sending, as far as can be told. What
-    /// was sent again is behind all that was sent before, so its loss shows when those have been
-    /// spoken of, or when nobody has spoken for so long.
+    /// Registers another NAK with the same PSN. True if it refers to the first transmission, as far
+    /// as can be told. A retransmission is behind all packets sent before it, so its loss shows
+    /// when the peer has reported on all of those, or has sent no such NAK for `silence`.
     fn is_repeated(&mut self, now: Nanos, patience: Nanos, silence: Nanos) -> bool {
         let same = now - self.at < patience || self.left > 0 && now - self.last < silence;
         (self.last, self.left) = (now, self.left.saturating_sub(1));
@@ -103,77 +103,78 @@ impl RepeatedNak {
     }
 }
 
-/// An answer lies beyond a READ or atomic operation that is not all answered.
+/// An answer lies beyond a READ or atomic operation that is not completely answered.
 pub(super) struct Gap;
 
 impl Completer {
-    /// The life is over; what it tells about the next is kept.
+    /// Ends the life and keeps only the facts about the peer's ports that serve the next one.
     pub(crate) fn reset(&mut self) {
         *self = Self { source: self.source.next_life(), ..Self::default() };
     }
 
-    /// Ready to send: the first packet will have `psn`.
+    /// Enters RTS: the first packet will have `psn`.
     pub(crate) fn begin(&mut self, psn: Psn, base: &QpBase) {
         self.reset();
         (self.unacknowledged, self.asked, self.selective) = (psn, psn.minus(1), Selective::new(psn));
         self.renew_retries(base);
     }
 
-    /// The oldest PSN that waits for an answer.
+    /// Oldest PSN that waits for an answer.
     pub(crate) const fn unacknowledged(&self) -> Psn {
         self.unacknowledged
     }
 
-    /// What the last packet was of that was acknowledged in this life; `None` before the first was.
+    /// Operation of the last packet acknowledged in this life; `None` before the first
+    /// acknowledgement.
     pub(crate) const fn last_acknowledged(&self) -> Option<SendOp> {
         self.last
     }
 
-    /// An answer was asked for that covers all before `psn`.
+    /// An answer was requested that covers all packets before `psn`.
     pub(crate) const fn has_asked(&self, psn: Psn) -> bool {
         self.asked.distance_from(psn) >= -1
     }
 
-    /// When a timer runs out.
+    /// Time of the next timeout.
     pub(crate) fn deadline(&self) -> Nanos {
         let behind = self.behind.map_or(Nanos::NEVER, |behind| behind.due);
         self.ack_deadline.min(self.selective.deadline()).min(behind).min(self.source.asks_at())
     }
 
-    /// This answer lies behind a gap, and may wait for its turn: it is of this life, and not a READ
-    /// response of a later work request. What a READ brings must be as new as what the READ before
-    /// it brings, and that will be executed again.
+    /// True if this answer, which lies behind a gap, may be buffered: it belongs to this life and
+    /// is not a READ response of a later work request. A READ must return data at least as new as
+    /// the READ before it, and the earlier READ will be executed again.
     pub(crate) fn may_hold(&self, packet: &Packet<'_>, queue: &SendQueue, now: Nanos) -> bool {
         let is_answer = matches!(packet.info.operation, Operation::ReadResponse | Operation::AtomicAck);
         is_answer && self.source.may_hold(packet.roce.source_port(), now) && is_settled(packet, queue)
     }
 
-    /// A request was sent.
+    /// Notes that a request was sent.
     pub(crate) fn on_sent(&mut self, sent: &SentRequest, base: &QpBase, now: Nanos) {
-        // One that does not ask now is as good as asked about: whatever becomes of that, the ACK
-        // timer ends it.
+        // `AckRequest::Later` counts as asked: even if the packet that asks later never leaves, the
+        // ACK timer ends the wait.
         if sent.asks != AckRequest::Not {
             self.on_asked(sent.psn.plus(sent.packets - 1), base, now);
         }
         self.selective.on_sent(sent, self.unacknowledged, base, now);
     }
 
-    /// The oldest request was sent again, and nothing else.
+    /// Notes that only the oldest request was sent again.
     pub(crate) fn on_sent_again(&mut self, again: SentAgain, frontier: Psn, base: &QpBase, now: Nanos) {
-        // What is sent again always asks.
+        // Every retransmission requests an ACK.
         self.on_asked(self.unacknowledged.plus(again.packets - 1), base, now);
         self.selective.on_sent_again(self.unacknowledged, again, frontier, base, now);
     }
 
-    /// The peer was asked how much of what lies before `cursor` it has.
+    /// Notes that the peer was asked how far it has received the packets before `cursor`.
     pub(crate) fn on_solicited(&mut self, cursor: Psn, base: &QpBase, now: Nanos) {
         self.on_asked(cursor.minus(1), base, now);
         self.selective.on_solicited(cursor, base, now);
     }
 
-    /// An answer was asked for, up to `last`: the timer runs from the first that is missing (IBTA
-    /// v1 9.7.6.1.3). Nobody answers before he is asked, however long it takes until a packet that
-    /// asks may leave: a rate, a wire without room.
+    /// Notes that an answer was requested, up to `last`: the timer runs from the first missing
+    /// answer (IBTA v1 9.7.6.1.3). The peer answers only when asked, and a rate limit or a wire
+    /// without room can delay the packet that asks indefinitely.
     fn on_asked(&mut self, last: Psn, base: &QpBase, now: Nanos) {
         if last.distance_from(self.asked) > 0 {
             self.asked = last;
@@ -183,7 +184,7 @@ impl Completer {
         }
     }
 
-    /// An ACK, NAK or READ response.
+    /// Processes an ACK, NAK, READ response or ATOMIC ACK.
     pub(crate) fn on_packet<A: App>(
         &mut self,
         packet: &Packet<'_>,
@@ -197,8 +198,8 @@ impl Completer {
         if self.source.refuses(port) {
             return Err(DropReason::OtherSourcePort);
         }
-        // Nothing before the oldest, nothing that was never sent; but a peer that misses the first
-        // packet that was not sent yet has all before it.
+        // Accept nothing before the oldest PSN and nothing that was never sent, except a sequence
+        // NAK for the next packet to be sent: that peer has all packets before it.
         let ahead = psn.distance_from(self.unacknowledged);
         if ahead < 0 {
             let is_ours = self.source.may_hold(port, cx.now);
@@ -209,7 +210,7 @@ impl Completer {
             if ahead == -1 && is_plain_ack(packet) {
                 self.on_nothing_new(queue, requester, base, cx.now);
             }
-            // IBTA v1 9.7.7.2: an ACK that nothing asked for offers credits.
+            // IBTA v1 9.7.7.2: an unsolicited ACK advertises credits.
             return if raised { Ok(()) } else { Err(DropReason::StaleResponse) };
         }
         let beyond = psn.distance_from(requester.frontier());
@@ -225,24 +226,24 @@ impl Completer {
             Operation::ReadResponse => self.on_read_response(packet, base, queue, requester, cx),
             Operation::AtomicAck => self.on_atomic_ack(packet, base, queue, requester, cx),
             Operation::Ack => self.on_ack(packet, base, queue, requester, cx),
-            // The answer to what we never ask.
+            // The answer to a request that we never send.
             _ => Err(DropReason::UnexpectedResponse),
         };
         if self.unacknowledged != before || !base.state.sends() {
-            // What brought nothing forward shows no life: any may be complained of. One behind a
-            // gap may acknowledge what is before the gap.
+            // An answer without progress does not prove its life: a NAK may name any PSN. An answer
+            // behind a gap may still acknowledge packets before the gap.
             self.source.on_taken(port, base.is_later_life(), cx.now);
         }
         taken?;
-        // Another answer may be of an earlier life. One that brought something may have filled a
-        // gap before much that is acknowledged already, and is of now all the same.
+        // Other answers may belong to an earlier life. An answer that made progress belongs to this
+        // life; it may have filled a gap before much that was acknowledged already.
         if self.trusted || self.unacknowledged != before {
             requester.on_credits(packet, before, base);
         }
         Ok(())
     }
 
-    /// The ACK timer may have run out.
+    /// Handles a possible expiry of the ACK timer.
     pub(crate) fn on_timeout<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -271,14 +272,14 @@ impl Completer {
         self.retry(base, queue, requester, cx);
     }
 
-    /// The local operation that is the oldest entry is done.
+    /// Completes the local operation at the head of the queue.
     pub(crate) fn complete_local<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
         if let Some(entry) = queue.pop() {
             base.complete_send(&entry, Status::Success, cx);
         }
     }
 
-    /// The local operation that is the oldest entry cannot be carried out.
+    /// Fails the local operation at the head of the queue, which cannot be carried out.
     pub(crate) fn fail_local<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
         if !queue.is_empty() {
             let status = KeyRequest::refusal(queue.entry(queue.head()));
@@ -286,7 +287,7 @@ impl Completer {
         }
     }
 
-    /// When the entry that cannot be sent is the oldest, it fails.
+    /// Fails the entry that cannot be sent, once it is the oldest.
     pub(crate) fn fail_refused<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -362,7 +363,7 @@ impl Completer {
         cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         let (psn, before) = (packet.bth.psn, self.unacknowledged);
-        // It acknowledges all requests before it (IBTA v1 9.7.5.1.2).
+        // A READ response acknowledges all requests before it (IBTA v1 9.7.5.1.2).
         if self.advance(psn, base, queue, requester, cx).is_err() {
             return Err(self.on_response_gap(before, packet, base, queue, requester, cx));
         }
@@ -379,7 +380,7 @@ impl Completer {
         let may_end = ends_chunk || self.selective.is_part_asked(psn);
         if let Err(status) = check_response(packet, &entry, at, ends_chunk..=may_end, base.mtu()) {
             if base.is_held {
-                // It is asked for again.
+                // It will be requested again.
                 self.selective.remember_dropped(psn);
                 return Err(DropReason::HeldInVain);
             }
@@ -439,8 +440,8 @@ impl Completer {
             return Err(DropReason::UnexpectedResponse);
         }
         if let WorkData::Sges(sges) = queue.data(position) {
-            // As verbs define it: in the byte order of this host, as the operation itself was in
-            // the other's.
+            // As verbs define it: in the byte order of this host; the operation itself used the
+            // byte order of the peer's host.
             let original = answer.original.to_ne_bytes();
             if SgeCursor::new(sges, 0).place(cx.mrs, base.pd(), cx.app, Payload::Bytes(&original)).is_err() {
                 base.counters.count(QpCount::LocalProtection);
@@ -458,8 +459,8 @@ impl Completer {
         Ok(())
     }
 
-    /// An answer came that lies behind a READ or atomic operation that is not all answered; the
-    /// oldest was `before` until then.
+    /// Handles an answer behind a READ or atomic operation that is not completely answered;
+    /// `before` is the oldest unacknowledged PSN before this answer.
     fn on_response_gap<A: App>(
         &mut self,
         before: Psn,
@@ -470,20 +471,20 @@ impl Completer {
         cx: &mut Context<'_, A>,
     ) -> DropReason {
         if self.unacknowledged != before {
-            // It is of this life, and may be held though it is the first.
+            // It belongs to this life and may be buffered even if it is the first answer.
             self.source.on_taken(packet.roce.source_port(), base.is_later_life(), cx.now);
         }
         let held = self.may_hold(packet, queue, cx.now).then_some(packet.bth.psn);
         if held.is_none() {
             self.selective.remember_dropped(packet.bth.psn);
         }
-        // Whether it asks again or did before, the answer is not taken now.
+        // The answer is not accepted now, whether or not this call requests the missing one.
         let _asked = self.on_gap(held, base, queue, requester, cx);
         DropReason::ResponseGap
     }
 
-    /// Everything before `to` is acknowledged, but for READs and atomic operations: those end with
-    /// their own last answer only.
+    /// Acknowledges everything before `to`, up to the first READ or atomic operation: those
+    /// complete only with their own last answer.
     pub(super) fn advance<A: App>(
         &mut self,
         to: Psn,
@@ -535,12 +536,12 @@ impl Completer {
         } else if self.asked.distance_from(self.unacknowledged) >= 0 {
             self.restart_timer(base, now);
         } else {
-            // What waits was not asked for yet.
+            // No answer was requested yet for the outstanding packets.
             self.ack_deadline = Nanos::NEVER;
         }
     }
 
-    /// Where the oldest unacknowledged PSN lies in the queue.
+    /// Position in the queue of the oldest unacknowledged PSN.
     pub(super) fn place(&self, queue: &SendQueue) -> (u32, u32) {
         let position = queue.head();
         if queue.is_empty() {
@@ -552,7 +553,8 @@ impl Completer {
         (position, if packet < entry.packets { packet } else { 0 })
     }
 
-    /// What lies before an answer, `held` if that is kept, is missing.
+    /// Handles the loss of an answer before the current one, which has PSN `held` if it is
+    /// buffered.
     fn on_gap<A: App>(
         &mut self,
         held: Option<Psn>,
@@ -574,9 +576,9 @@ impl Completer {
         Ok(())
     }
 
-    /// Sends everything unacknowledged again, if a retry is left. Nothing happens when that was
-    /// said before and none of it has been sent yet: a NAK that comes twice, a wire without room or
-    /// a rate do not use up retries.
+    /// Sends everything unacknowledged again, if a retry is left. Does nothing if a retry is
+    /// already pending and none of its packets has been sent: duplicate NAKs, a wire without room
+    /// and a rate limit use up no retries.
     pub(super) fn retry<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -589,7 +591,7 @@ impl Completer {
         }
     }
 
-    /// Takes one of the retries that are left; without one the oldest request fails.
+    /// Uses up one retry; without one left, fails the oldest request.
     pub(super) fn spend_retry<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -605,24 +607,25 @@ impl Completer {
         true
     }
 
-    /// The cursor goes back to the oldest unacknowledged packet.
+    /// Moves the cursor back to the oldest unacknowledged packet.
     pub(super) fn go_back(&mut self, queue: &SendQueue, requester: &mut Requester) {
         let (position, packet) = self.place(queue);
         requester.rewind(position, packet, self.unacknowledged);
         self.on_gone_back();
     }
 
-    /// What was outstanding, or is behind the oldest, is sent anew.
+    /// Resets the state of outstanding packets, which are sent again from the cursor on.
     pub(super) fn on_gone_back(&mut self) {
         self.selective.on_gone_back();
-        // A refusal stays; what else was said will be said again.
+        // A refusal stays; the peer repeats any other answer.
         self.behind = self.behind.filter(|behind| matches!(behind.said, PeerAnswer::Refused(_)));
         // Nothing is outstanding now; the timer starts with the next packet.
         self.ack_deadline = Nanos::NEVER;
     }
 
-    /// The oldest unacknowledged packet is sent once more, for a retry. As when all is: the timer
-    /// starts when it has left, so that a wire without room or a rate do not use up another.
+    /// Sends the oldest unacknowledged packet again, as a retry. As in [`Self::go_back`] the timer
+    /// starts when the packet has left, so that a wire without room or a rate limit does not use up
+    /// another retry.
     pub(super) fn send_oldest_again(&mut self, requester: &mut Requester) {
         requester.send_oldest_again();
         self.ack_deadline = Nanos::NEVER;
@@ -637,8 +640,8 @@ impl Completer {
         cx: &mut Context<'_, A>,
     ) {
         if requester.is_waiting_for_receiver() {
-            // Nothing was sent since the last one: it came twice, or was said twice. The wait is
-            // that of the last.
+            // Nothing was sent since the last RNR NAK: this one is a duplicate or a repetition. The
+            // last one determines the wait.
             requester.wait_for_receiver(cx.now, rnr_delay(timer));
             return;
         }
@@ -650,16 +653,16 @@ impl Completer {
             }
             self.rnr_retries_left -= 1;
         }
-        // The peer answers, if only to put us off: time-outs between two such answers are not of
-        // one row. However long the receiver takes, what is lost meanwhile does not add up.
+        // The peer answers, if only with a delay: time-outs on either side of an RNR NAK are not
+        // consecutive. However long the receiver takes, losses in between do not accumulate.
         self.retries_left = base.attributes.retry_cnt;
         self.go_back(queue, requester);
         requester.wait_for_receiver(cx.now, rnr_delay(timer));
     }
 
-    /// The peer misses the oldest packet, or the next that will be sent. It is sent again, alone or
-    /// with all behind it. A peer that says so for each packet behind the one that it misses says
-    /// it once.
+    /// Handles a sequence NAK: the peer misses the oldest packet, or the next one to be sent. Sends
+    /// it again, alone or with all behind it. Repetitions for each packet behind the missing one
+    /// count as one NAK.
     pub(super) fn on_sequence_nak<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -675,7 +678,7 @@ impl Completer {
         if again || oldest == requester.frontier() || requester.is_about_to_send(oldest) {
             return;
         }
-        // The oldest is missing, and one of those behind it has said so.
+        // The oldest is missing, and one of the packets behind it has caused this NAK.
         let left = requester.cursor().offset_from(oldest).saturating_sub(2);
         self.nak = Some(RepeatedNak { psn: oldest, at: cx.now, last: cx.now, left });
         if base.recovery.is_selective() {
@@ -685,7 +688,7 @@ impl Completer {
         }
     }
 
-    /// The responder refused the oldest request and does no more.
+    /// Fails the oldest request, which the responder refused; the responder executes no more.
     pub(super) fn on_remote_error<A: App>(
         &mut self,
         code: NakCode,
@@ -696,16 +699,16 @@ impl Completer {
         let (status, count) = match code {
             NakCode::RemoteAccess => (Status::RemoteAccess, QpCount::RemoteAccessReceived),
             NakCode::RemoteOperation => (Status::RemoteOperation, QpCount::RemoteOperationReceived),
-            // 0x60 was taken care of, and codes without a meaning were dropped; 0x61 is left, and
-            // 0x64, which is of reliable datagrams.
+            // 0x60 was handled before, and codes without a meaning were dropped; 0x61 is left, and
+            // 0x64, which belongs to reliable datagrams.
             _ => (Status::RemoteInvalidRequest, QpCount::RemoteInvalidReceived),
         };
         base.counters.count(count);
         self.fail_oldest(base, queue, status, cx);
     }
 
-    /// All before `psn` that waits for an answer will get none: it is flushed, for nothing succeeds
-    /// behind a request that did not.
+    /// Flushes all requests before `psn`, which will get no answer: no request succeeds behind a
+    /// request that failed.
     pub(super) fn flush_before<A: App>(
         &mut self,
         psn: Psn,
@@ -716,7 +719,7 @@ impl Completer {
         while self.unacknowledged.distance_from(psn) < 0 {
             let entry = *queue.entry(queue.head());
             if psn.distance_from(entry.end_psn()) < 0 {
-                // The request itself, in its middle.
+                // The request itself is partly acknowledged.
                 break;
             }
             queue.pop();
@@ -725,7 +728,7 @@ impl Completer {
         }
     }
 
-    /// The oldest request fails, and the queue pair with it; the rest is flushed.
+    /// Fails the oldest request, and the queue pair with it; the rest is flushed.
     fn fail_oldest<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -745,16 +748,15 @@ impl Completer {
         self.ack_deadline = now + ack_timeout(base.attributes.timeout);
     }
 
-    /// As many retries as the attributes say.
+    /// Resets both retry counts to the attributes.
     pub(crate) fn renew_retries(&mut self, base: &QpBase) {
         self.retries_left = base.attributes.retry_cnt;
         self.rnr_retries_left = base.attributes.rnr_retry;
     }
 }
 
-/// A response must be as long as its place says, and end where a request of ours ended, as `ends`
-/// says. Whether it begins one we do not mind: a request that was repeated from its middle begins
-/// anew there.
+/// Checks that a response has the length that its position requires, and ends as `ends` allows. Its
+/// beginning is not checked: a request that was repeated from its middle begins anew there.
 fn check_response(
     packet: &Packet<'_>,
     entry: &SendEntry,
@@ -770,9 +772,10 @@ fn check_response(
     }
 }
 
-/// An answer that stays true however long it waits, or one of the first READ that waits. READ
-/// responses behind that say what was there before it is executed again. The walk ends at the
-/// packet, which is in flight, so it is no longer than the window.
+/// True for an answer with content that stays valid while it is buffered, or for one that belongs
+/// to the first waiting READ. Responses of later READs become stale, because the first READ is
+/// executed again. The walk ends at the packet, which is in flight, so it is no longer than the
+/// window.
 fn is_settled(packet: &Packet<'_>, queue: &SendQueue) -> bool {
     if packet.payload_len() == 0 {
         return true;

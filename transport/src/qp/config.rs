@@ -5,43 +5,43 @@ use roced_types::{Cqn, Pdn, QpSizes, Qpn};
 use super::service_type::ServiceType;
 use crate::{io::Egress, wire::path::Path};
 
-/// What a queue pair is made of; it does not change in its life.
+/// Creation parameters of a queue pair; constant for its life.
 #[derive(Clone, Copy, Debug)]
 pub struct QpConfig {
     /// Its number.
     pub qpn: Qpn,
-    /// What it promises.
+    /// Its transport service.
     pub service: ServiceType,
-    /// Whose memory regions it may name.
+    /// Protection domain of the memory regions that it may name.
     pub pd: Pdn,
-    /// Where sends complete.
+    /// Completion queue of sends.
     pub send_cq: Cqn,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: Cqn,
     /// Granted sizes.
     pub sizes: QpSizes,
-    /// Every send makes a completion.
+    /// Every send adds a completion.
     pub signal_all: bool,
-    /// Packets that may be on their way to the peer, or READ responses asked of it, at a time.
+    /// Maximum number of packets in flight to the peer, or of READ responses requested from it.
     pub window_packets: u32,
-    /// End-to-end flow control (IBTA v1 9.7.7.2): posted receives are offered to the peer, and its
-    /// offers obeyed. Of a reliable connection.
+    /// End-to-end flow control (IBTA v1 9.7.7.2), for reliable connections: advertises posted
+    /// receives to the peer and obeys the credits that the peer advertises.
     pub credits: bool,
 }
 
-/// How frames get to the peer.
+/// State of the path to the peer.
 #[derive(Clone, Copy, Debug)]
 pub enum PathState {
-    /// The next hop's address is being asked for: frames wait.
+    /// Resolution of the next hop's address is in progress: frames wait.
     Resolving,
-    /// Known.
+    /// Resolved.
     Ready(Path),
-    /// The next hop does not answer: frames are counted and lost, so that retries run out.
+    /// The next hop does not answer: frames are counted and dropped, so that retries run out.
     Unreachable,
 }
 
 impl PathState {
-    /// A word for it, as `rocectl qps` shows it.
+    /// Name of the state, as `rocectl qps` shows it.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Resolving => "resolving",

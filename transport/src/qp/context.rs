@@ -2,7 +2,7 @@
 
 use crate::{ah::AhTable, clock::Nanos, mr::MrTable, reject::DropReason, srq::Srqs};
 
-/// What one call may touch besides the queue pair.
+/// State outside the queue pair that one call may access.
 pub(crate) struct Context<'t, A> {
     pub(crate) now: Nanos,
     pub(crate) mrs: &'t MrTable,
@@ -11,23 +11,23 @@ pub(crate) struct Context<'t, A> {
     pub(crate) app: &'t mut A,
 }
 
-/// How a visit of [`Qp::transmit`] ended.
+/// Result of one call of [`Qp::transmit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transmission {
-    /// Something was done; there may be more.
+    /// Work was done; more may be pending.
     Progress,
-    /// As above: an acknowledgement was sent, and nothing else.
+    /// As [`Self::Progress`]: only an acknowledgement was sent.
     Acknowledged,
-    /// As [`Self::Progress`]: an answer that cannot be given any more was dropped, for this reason.
+    /// As [`Self::Progress`]: an answer that can no longer be given was dropped, for this reason.
     Dropped(DropReason),
-    /// Nothing to do until something happens.
+    /// Nothing to do until the next event.
     Idle,
     /// The wire has no room.
     Full,
 }
 
 impl Transmission {
-    /// Something was done, whatever it was.
+    /// The call did work of any kind.
     pub(crate) const fn is_progress(self) -> bool {
         matches!(self, Self::Progress | Self::Acknowledged | Self::Dropped(_))
     }

@@ -1,17 +1,18 @@
 //! End-to-end flow control: message credits of a reliable connection (IBTA v1 9.7.7.2).
 //!
-//! A responder offers in each AETH the receives that are posted; a requester sends a message that
-//! takes a receive only within them. Both count messages as the responder's MSN does: each SEND,
+//! In each AETH a responder advertises the receives that are posted; a requester sends messages
+//! that take a receive only within them. Both count messages like the responder's MSN: each SEND,
 //! WRITE and atomic operation, and each READ request on the wire.
 //!
 //! ```text
 //!   responder   MSN, posted receives ──► AETH (MSN, code) ──► limit = MSN + credits   requester
 //! ```
 //!
-//! Beyond the limit one packet at a time goes, which asks for an answer: an RNR NAK, or an ACK with
-//! a new limit. So a lost offer delays nothing for longer than a round trip. Before the first offer
-//! of a life nothing is limited: the specification would have a connection begin with one packet
-//! and a round trip, and a receiver that is not ready says so by an RNR NAK as well.
+//! Beyond the limit the requester sends one packet at a time, which asks for an answer: an RNR NAK,
+//! or an ACK with a new limit. Hence a lost offer delays nothing for longer than a round trip.
+//! Nothing is limited before the first offer of a life: the specification would begin a connection
+//! with one packet and a round trip, but a receiver that is not ready reports this by an RNR NAK as
+//! well.
 
 use crate::{
     psn::Psn,
@@ -19,57 +20,56 @@ use crate::{
     wire::aeth::{Aeth, Syndrome},
 };
 
-/// Credits of each code (IBTA v1 table 46); the code behind the last, [`Syndrome::NO_CREDITS`],
-/// offers none because there is no flow control.
+/// Credits of each code (IBTA v1 table 46). The code after the last, [`Syndrome::NO_CREDITS`],
+/// advertises none because no flow control is in use.
 const CREDITS: [u32; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
     8192, 12288, 16384, 24576, 32768,
 ];
 
-/// An MSN that lies further behind what was sent is not of this life. More messages than any window
-/// has packets.
+/// Greatest distance of an MSN behind the last message sent; an MSN further behind belongs to
+/// another life. Exceeds the number of packets, hence of messages, in any window.
 const MSN_AGE_MAX: i32 = 1 << 22;
 
-/// The code of the largest count that is no more than `receives`.
+/// Code of the largest count not above `receives`.
 pub(crate) fn encode(receives: u32) -> u8 {
     (CREDITS.partition_point(|credits| *credits <= receives) - 1) as u8
 }
 
-/// The count of a code; `None` without flow control.
+/// Count of a code; `None` without flow control.
 pub(crate) fn decode(code: u8) -> Option<u32> {
     CREDITS.get(usize::from(code)).copied()
 }
 
-/// How many messages number `number` is after `base`: message numbers wrap as PSNs do.
+/// Distance of message number `number` from `base`: message numbers wrap like PSNs.
 const fn distance(number: u32, base: u32) -> i32 {
     Psn::new(number).distance_from(Psn::new(base))
 }
 
-/// How far a requester may send.
+/// Credit limit of a requester.
 #[derive(Debug, Default)]
 pub(crate) struct CreditLimit {
-    /// Messages that were sent, counted as the peer's MSN counts them; the low 24 bits have a
-    /// meaning.
+    /// Messages sent, counted like the peer's MSN; only the low 24 bits are significant.
     sent: u32,
-    /// The last message that a receive is known to be posted for (LSN), once the peer offered any.
+    /// Last message for which a receive is known to be posted (LSN), once the peer advertised any.
     limit: Option<u32>,
-    /// The last packet that was sent beyond the limit.
+    /// Last packet sent beyond the limit.
     probe: Option<Psn>,
 }
 
 impl CreditLimit {
-    /// The number of the message that is sent next (SSN); the first is 1.
+    /// Number of the next message to be sent (SSN); the first is 1.
     pub(crate) const fn next(&self) -> u32 {
         Psn::new(self.sent.wrapping_add(1)).get()
     }
 
-    /// All packets of a message, or a READ request, were sent for the first time.
+    /// Counts a message, or a READ request, all packets of which were sent for the first time.
     pub(crate) const fn on_message_sent(&mut self) {
         self.sent = self.next();
     }
 
-    /// The peer offers credits, or has no flow control. The limit never goes back: answers that
-    /// come late offered less. True when more may be sent than before.
+    /// Applies the credits of an answer, or the absence of flow control. The limit never goes back:
+    /// answers that arrive late advertised less. Returns true when more may be sent than before.
     pub(crate) fn on_answer(&mut self, aeth: &Aeth) -> bool {
         let Syndrome::Ack { credit } = aeth.syndrome else { return false };
         let Some(credits) = decode(credit) else { return self.limit.take().is_some() };
@@ -84,8 +84,8 @@ impl CreditLimit {
         raised
     }
 
-    /// The message needs a receive that the peer is not known to have. A SEND of which the peer
-    /// took a packet has its receive.
+    /// The message needs a receive that the peer is not known to have. A SEND has its receive once
+    /// the peer has accepted one of its packets.
     pub(crate) fn is_beyond(&self, entry: &SendEntry, oldest: Psn) -> bool {
         let Some(limit) = self.limit else { return false };
         entry.takes_receive()
@@ -93,36 +93,36 @@ impl CreditLimit {
             && !(entry.is_send() && oldest.distance_from(entry.first_psn) > 0)
     }
 
-    /// A packet beyond the limit was sent before the one at `cursor` and is not answered.
+    /// A packet beyond the limit, before the one at `cursor`, was sent and is not answered.
     pub(crate) fn awaits_probe(&self, cursor: Psn, oldest: Psn) -> bool {
         self.probe.is_some_and(|probe| probe.distance_from(oldest) >= 0 && probe.distance_from(cursor) < 0)
     }
 
-    /// The packet with `psn`, which is beyond the limit, was sent, or may have been.
+    /// Notes that the packet with `psn`, which is beyond the limit, was sent, or may have been.
     pub(crate) const fn on_probe(&mut self, psn: Psn) {
         self.probe = Some(psn);
     }
 }
 
-/// What a responder offers.
+/// Credits advertised by a responder.
 #[derive(Debug, Default)]
 pub(crate) struct CreditOffer {
-    /// The last message that the peer was told a receive is there for.
+    /// Last message for which the peer was told that a receive is posted.
     limit: u32,
-    /// The peer may be told without being asked: a request of this life was executed, and is not a
-    /// plain peer's. To that an ACK that it does not expect does harm (`docs/conformance.md`), and
-    /// it uses no credits.
+    /// Unsolicited offers are allowed: a request of this life was executed, and it came from no
+    /// plain peer. A plain peer uses no credits, and an unexpected ACK harms it
+    /// (`docs/conformance.md`).
     tells: bool,
 }
 
 impl CreditOffer {
-    /// A request was executed.
+    /// Notes that a request was executed.
     pub(crate) const fn on_executed(&mut self, is_plain: bool) {
         self.tells = !is_plain;
     }
 
-    /// The syndrome of an answer with this MSN, which is about to be sent. With a shared receive
-    /// queue no count is this queue pair's own (IBTA v1 10.2.9), so none is offered.
+    /// Syndrome of an answer with this MSN, which is about to be sent. With a shared receive queue
+    /// no count belongs to one queue pair (IBTA v1 10.2.9), so none is advertised.
     pub(crate) fn syndrome(&mut self, msn: u32, base: &QpBase) -> Syndrome {
         if !base.offers_credits() {
             return Syndrome::ACK;
@@ -135,8 +135,8 @@ impl CreditOffer {
         Syndrome::Ack { credit }
     }
 
-    /// The peer, told no more than it was, would send nothing that takes a receive, and there is
-    /// one. Offers to come go with the answers that it asks for.
+    /// True when a receive is posted and the peer, by the last offer, would send no message that
+    /// takes one. Later offers travel in the answers that the peer asks for.
     pub(crate) fn is_due(&self, msn: u32, base: &QpBase) -> bool {
         self.tells && base.offers_credits() && base.receives > 0 && distance(self.limit, msn) <= 0
     }
@@ -156,12 +156,12 @@ mod tests {
 
     const ACK: fn(u32, u8) -> Aeth = |msn, credit| Aeth { syndrome: Syndrome::Ack { credit }, msn: msn & 0x00ff_ffff };
 
-    /// A requester that has sent so many messages.
+    /// A requester that has sent `sent` messages.
     fn after(sent: u32) -> CreditLimit {
         CreditLimit { sent, ..CreditLimit::default() }
     }
 
-    /// How many messages more it may send.
+    /// Messages it may still send.
     fn left(limit: &CreditLimit) -> Option<i32> {
         Some(distance(limit.limit?, limit.sent))
     }
@@ -218,8 +218,8 @@ mod tests {
     }
 
     proptest! {
-        /// A receiver that posts when it likes and a network that loses and delays answers: never
-        /// more is allowed than was posted, and an answer that comes allows what the code says.
+        /// With receives posted at any time and answers lost and delayed, the limit never exceeds
+        /// the posted receives, and an answer that arrives allows the count of its code.
         #[test]
         fn a_requester_keeps_to_what_is_posted(
             start in prop_oneof![Just(0_u32), 0x00ff_fff0_u32..0x0100_0000],

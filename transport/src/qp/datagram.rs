@@ -1,5 +1,5 @@
-//! The unreliable datagram: messages of one packet each, to anybody and from anybody who knows the
-//! Q_Key (IBTA v1 9.8.3 and 10.2).
+//! The unreliable datagram service: messages of one packet each, to any destination and from any
+//! source that knows the Q_Key (IBTA v1 9.8.3 and 10.2).
 //!
 //! ```text
 //!   work with address handle ──► transmit ──► frame      complete when it has left
@@ -27,17 +27,17 @@ use crate::{
     wire::{Deth, bth::Bth, frame::Packet, headers::Headers, opcode},
 };
 
-/// Bytes in front of a message in its receive buffer, the place of a GRH: an IPv6 header, or an
-/// IPv4 header behind 20 bytes of zeros (annex A17).
+/// Bytes before a message in its receive buffer, reserved for a GRH: an IPv6 header, or an IPv4
+/// header after 20 bytes of zeros (annex A17).
 const GRH_BYTES: usize = 40;
 
-/// Both directions.
+/// Send and receive state of a datagram queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Datagram {
-    /// Of the next datagram. Nobody looks at it.
+    /// PSN of the next datagram. Receivers ignore it.
     psn: Psn,
     gate: Gate,
-    /// The address handle whose next hop the oldest send waits for.
+    /// Address handle with the unresolved next hop that the oldest send waits for.
     waits_for_ah: Option<u32>,
 }
 
@@ -58,7 +58,7 @@ impl Datagram {
         self.gate.deadline()
     }
 
-    /// The address handle that a send waits for a change of.
+    /// Address handle that the oldest send waits for.
     pub(crate) const fn waits_for_ah(&self) -> Option<u32> {
         self.waits_for_ah
     }
@@ -70,13 +70,13 @@ impl Datagram {
         recv_queue: &mut RecvQueue,
         cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
-        // Every opcode of this service has one.
+        // Every opcode of this service has a DETH.
         let deth = packet.deth.ok_or(DropReason::BadLength)?;
         if deth.qkey != base.attributes.qkey {
             return Err(DropReason::BadQkey);
         }
-        // Looked at before it is taken: one that is too short stays, and a shared queue has not
-        // fallen below its limit.
+        // Inspected before it is taken: a receive that is too short stays posted, and the shared
+        // queue does not fall below its limit.
         let sges = base.next_receive(recv_queue, cx.srqs).ok_or(DropReason::ReceiverNotReady)?;
         let bytes = GRH_BYTES + packet.payload_len();
         if bytes as u64 > SgeCursor::new(sges, 0).remaining() {
@@ -90,7 +90,7 @@ impl Datagram {
         let placed =
             placed.and_then(|()| packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, pd, cx.app, piece)));
         if placed.is_err() {
-            // Not the datagram's fault, but the receive's.
+            // The receive is at fault, not the datagram.
             base.fail_recv(recv_queue, cx);
             return Err(DropReason::InvalidRequest);
         }
@@ -127,10 +127,10 @@ impl Datagram {
         let imm = match entry.op {
             SendOp::Send => None,
             SendOp::SendImm => Some(entry.imm),
-            // IBTA v1 table 34: datagrams have no other operation.
+            // IBTA v1 table 34: datagrams support no other operation.
             _ => return fail(Status::LocalQpOperation, base, queue, cx),
         };
-        // A number that names nothing of this protection domain is a mistake of the program's.
+        // An unknown number in this protection domain is an error of the program.
         let Some(to) = cx.ahs.find(base.pd(), entry.to().ah) else {
             return fail(Status::LocalQpOperation, base, queue, cx);
         };
@@ -177,16 +177,16 @@ impl Datagram {
     }
 }
 
-/// The oldest send cannot be sent: the send queue stops.
+/// Fails the oldest send, which cannot be sent: the send queue stops.
 fn fail<A: App>(status: Status, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) -> Transmission {
     base.fail_oldest_send(status, queue, cx);
     Transmission::Progress
 }
 
-/// What stands in front of the message in its buffer.
+/// GRH area before the message in its buffer.
 fn grh(packet: &Packet<'_>) -> [u8; GRH_BYTES] {
     let mut grh = [0; GRH_BYTES];
-    // Without the options that an IPv4 header may have: there is no place for them.
+    // Without IPv4 options: the area has no room for them.
     let ip = packet.ip_header();
     grh[GRH_BYTES - ip.len()..].copy_from_slice(ip);
     grh

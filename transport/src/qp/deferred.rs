@@ -1,36 +1,37 @@
-//! What the peer says of a request while READs or atomic operations before it are not all answered:
-//! that it is missing, that no receive is there for it, that it is refused. It is acted upon when
-//! their answers are here.
+//! Deferred answers: the peer's answers about a request while READs or atomic operations before it
+//! are not completely answered (missing, no receive posted, refused). They are acted upon when the
+//! earlier answers have arrived.
 //!
-//! Answers that a refusal has overtaken are still to come, for a responder gives them before it
-//! refuses. Where they are lost nobody gives them again, so the wait for them is bounded.
+//! A refusal may overtake earlier answers, because a responder gives those before it refuses. The
+//! responder does not repeat lost ones, so the wait for them is bounded.
 
 use super::{Context, QpBase, completer::Completer, requester::Requester, send_queue::SendQueue};
 use crate::{clock::Nanos, io::App, psn::Psn, wire::aeth::NakCode};
 
-/// The last word about a request that is not the oldest.
+/// Latest answer about a request that is not the oldest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeferredAnswer {
     pub(super) psn: Psn,
     pub(super) said: PeerAnswer,
-    /// When it is acted upon at the latest.
+    /// Latest time to act on it.
     pub(super) due: Nanos,
 }
 
-/// What was said of it.
+/// Content of a deferred answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PeerAnswer {
-    /// It did not arrive, and others behind it did.
+    /// The request did not arrive; later ones did.
     Missing,
-    /// It found no receive; to be sent again after the time of this code.
+    /// The request found no receive; send it again after the time of this code.
     NotReady(u8),
-    /// It is refused, and the peer does no more.
+    /// The request is refused, and the peer executes no more.
     Refused(NakCode),
 }
 
 impl Completer {
-    /// The peer said that of the request with `psn`. What is sent again anyway, as all from the gap
-    /// on is without selective recovery, it will be said of again.
+    /// Defers an answer about the request with `psn`. Packets that will be sent again anyway need
+    /// none, because the peer will answer them again: without selective recovery, everything from
+    /// the gap on.
     pub(super) fn remember(&mut self, psn: Psn, said: PeerAnswer, base: &QpBase, requester: &Requester) {
         let is_refused = matches!(self.behind, Some(DeferredAnswer { said: PeerAnswer::Refused(_), .. }));
         let is_before_cursor = psn.distance_from(requester.cursor()) < 0;
@@ -39,7 +40,7 @@ impl Completer {
         }
     }
 
-    /// The peer refused the request with `psn`, behind answers that may have been overtaken.
+    /// Defers a refusal of the request with `psn`, which may have overtaken earlier answers.
     pub(super) fn remember_refusal(&mut self, psn: Psn, code: NakCode, base: &QpBase, now: Nanos) {
         let is_refused = matches!(self.behind, Some(DeferredAnswer { said: PeerAnswer::Refused(_), .. }));
         if !is_refused {
@@ -48,7 +49,7 @@ impl Completer {
         }
     }
 
-    /// An answer came: others may follow.
+    /// Restarts the wait after an answer: others may follow.
     pub(super) fn put_off_refusal(&mut self, base: &QpBase, now: Nanos) {
         let delay = self.refusal_delay(base);
         if let Some(DeferredAnswer { said: PeerAnswer::Refused(_), due, .. }) = &mut self.behind {
@@ -60,7 +61,7 @@ impl Completer {
         self.selective.patience().max(base.recovery.probe_floor).max(base.recovery.reorder_delay)
     }
 
-    /// The answers before a refused request do not come any more.
+    /// Gives up the answers before a refused request.
     pub(super) fn end_refused<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
         if let Some(DeferredAnswer { psn, said: PeerAnswer::Refused(code), .. }) = self.behind.take() {
             self.flush_before(psn, base, queue, cx);
@@ -68,7 +69,7 @@ impl Completer {
         }
     }
 
-    /// The oldest request may be the one that something was said of.
+    /// Acts on the deferred answer if it is about the oldest request.
     pub(super) fn act_on_behind<A: App>(
         &mut self,
         base: &mut QpBase,

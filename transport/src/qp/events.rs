@@ -1,31 +1,31 @@
-//! What happened to a queue pair that its client did not ask for.
+//! Asynchronous events of queue pairs.
 
 use roced_types::{Cqn, Qpn, event};
 
 use super::QpConfig;
 
-/// Something that a client must be told.
+/// Event for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpEvent {
-    /// The queue pair that it happened to.
+    /// Queue pair of the event.
     pub qpn: Qpn,
-    /// What it is about.
+    /// Object of the event.
     pub subject: Subject,
     /// An `abi::control::event`.
     pub kind: u32,
 }
 
-/// What an event is about.
+/// Object of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The queue pair.
     Qp(Qpn),
-    /// A completion queue of it.
+    /// One of the queue pair's completion queues.
     Cq(Cqn),
 }
 
 impl Subject {
-    /// The number by which a client knows it.
+    /// Number by which the client knows the object.
     pub const fn number(self) -> u32 {
         match self {
             Self::Qp(qpn) => qpn.get(),
@@ -34,21 +34,21 @@ impl Subject {
     }
 }
 
-/// Stands for [`event::CQ_ERROR`] of the receive queue's completion queue; no kind of event has
-/// this number.
+/// Bit for [`event::CQ_ERROR`] of the receive queue's completion queue; no kind of event has this
+/// number.
 const RECV_CQ_ERROR: u32 = 31;
 
-/// Events that nobody was told of yet, a bit for each kind.
+/// Pending events, one bit for each kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct QpEvents(u32);
 
 impl QpEvents {
-    /// An event about the queue pair.
+    /// Adds an event about the queue pair.
     pub(super) const fn add(&mut self, kind: u32) {
         self.0 |= 1 << kind;
     }
 
-    /// The completion queue of sends, or that of receives, lost a completion.
+    /// Records a lost completion of the send or the receive completion queue.
     pub(super) const fn add_cq_error(&mut self, of_sends: bool) {
         self.add(if of_sends { event::CQ_ERROR } else { RECV_CQ_ERROR });
     }
@@ -57,7 +57,7 @@ impl QpEvents {
         self.0 == 0
     }
 
-    /// The next one.
+    /// Removes and returns the next event.
     pub(super) fn take(&mut self, config: &QpConfig) -> Option<QpEvent> {
         let bit = (self.0 != 0).then(|| self.0.trailing_zeros())?;
         self.0 &= !(1 << bit);

@@ -1,40 +1,42 @@
 //! Keys that change on the data path: BIND_MW, LOCAL_INV, SEND with invalidate.
 //!
-//! Every endpoint of a device has a table of keys of its own, so a change is made by whoever owns
-//! them all, the control side. The queue pair asks, and waits, it and no other:
+//! Every endpoint of a device has a key table of its own, so the owner of all tables, the control
+//! side, makes the change. Only the queue pair that requests the change waits for it:
 //!
 //! ```text
-//!   requester, at BIND_MW or LOCAL_INV ─┐                                                          ┌─► that work completes
-//!   responder, at SEND with invalidate ─┴► wanted ─ Endpoint::poll_key_change ─► every table ─ finish ─┴─► the receive completes
+//!   requester: BIND_MW or LOCAL_INV ─┐
+//!   responder: SEND with invalidate ─┴► wanted ─► Endpoint::poll_key_change ─► tables ─► finish
+//!
+//!   finish ─┬► requester: the work completes
+//!           └► responder: the receive completes
 //! ```
 //!
-//! So once a completion says that a key is invalid, no table opens it, whichever queue pair of
-//! whichever worker it is tried on; and once a completion says that a window is bound, every table
-//! opens it.
+//! Hence once a completion reports a key invalid, no table accepts it, on any queue pair of any
+//! worker; and once a completion reports a window bound, every table accepts its key.
 
 use roced_types::{BindWindow, Qpn, SendOp, Status};
 
 use super::send_queue::SendEntry;
 use crate::mr::MrKey;
 
-/// What a queue pair wants to be changed.
+/// Key change that a queue pair requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyRequest {
-    /// BIND_MW: the window whose index `key` has gets this key, and opens that range.
+    /// BIND_MW: the window with the index in `key` gets this key and opens the given range.
     Bind {
-        /// From now on.
+        /// New key.
         key: MrKey,
-        /// Of what.
+        /// Range and rights of the window.
         window: BindWindow,
     },
-    /// LOCAL_INV: the key opens nothing any more.
+    /// LOCAL_INV: the key becomes invalid.
     InvalidateLocally(MrKey),
-    /// SEND with invalidate: the same, for a peer.
+    /// SEND with invalidate: the key becomes invalid at the peer's request.
     InvalidateRemotely(MrKey),
 }
 
 impl KeyRequest {
-    /// What BIND_MW or LOCAL_INV asks for.
+    /// Key change of a BIND_MW or LOCAL_INV work request.
     pub(super) const fn of_work(entry: &SendEntry) -> Self {
         let key = MrKey(entry.rkey);
         match entry.op {
@@ -46,7 +48,7 @@ impl KeyRequest {
         }
     }
 
-    /// How that work ends when it cannot be done.
+    /// Completion status of the work request if the change cannot be made.
     pub(super) const fn refusal(entry: &SendEntry) -> Status {
         match entry.op {
             SendOp::BindWindow => Status::WindowBind,
@@ -55,19 +57,19 @@ impl KeyRequest {
     }
 }
 
-/// A wish, and who waits for it.
+/// Key change request and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyChange {
-    /// The queue pair.
+    /// Queue pair that waits.
     pub qpn: Qpn,
-    /// To be given back when all is done: no two are the same, so that nobody takes the answer to
-    /// another's wish for its own.
+    /// Ticket to return when the change is made. Tickets are unique, so that no queue pair mistakes
+    /// the answer to another request for its own.
     pub ticket: u64,
-    /// What is wanted.
+    /// Requested change.
     pub wish: KeyRequest,
 }
 
-/// Which half of a queue pair waits.
+/// Half of a queue pair that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiter {
     Requester,
@@ -76,13 +78,13 @@ pub(crate) enum Waiter {
 
 #[derive(Clone, Copy, Debug)]
 enum KeyChangeStage {
-    /// Nobody was told yet.
+    /// Requested; not yet passed on.
     Wanted(KeyRequest),
-    /// Under way.
+    /// In progress, under this ticket.
     Asked(u64),
 }
 
-/// What the two halves of one queue pair wait for: one change each.
+/// Pending key changes of the two halves of a queue pair: one each.
 #[derive(Debug, Default)]
 pub(crate) struct KeyChanges {
     requester: Option<KeyChangeStage>,
@@ -90,7 +92,7 @@ pub(crate) struct KeyChanges {
 }
 
 impl KeyChanges {
-    /// This half waits for that from now on.
+    /// Requests a change for this half, which waits from now on.
     pub(crate) fn want(&mut self, waiter: Waiter, wish: KeyRequest) {
         *self.of(waiter) = Some(KeyChangeStage::Wanted(wish));
     }
@@ -103,13 +105,13 @@ impl KeyChanges {
         }
     }
 
-    /// There is a wish that nobody was told of.
+    /// A request is not yet passed on.
     pub(crate) const fn has_wish(&self) -> bool {
         matches!(self.requester, Some(KeyChangeStage::Wanted(_)))
             || matches!(self.responder, Some(KeyChangeStage::Wanted(_)))
     }
 
-    /// A wish that nobody was told of, which goes under this ticket.
+    /// Takes a request that is not yet passed on and gives it this ticket.
     pub(crate) fn take_wish(&mut self, ticket: u64) -> Option<KeyRequest> {
         for stage in [&mut self.requester, &mut self.responder] {
             if let Some(KeyChangeStage::Wanted(wish)) = *stage {
@@ -120,7 +122,8 @@ impl KeyChanges {
         None
     }
 
-    /// What went under this ticket is done; `None` when nobody waits for it any more.
+    /// Ends the wait for the change under this ticket; `None` when neither half waits for it any
+    /// more.
     pub(crate) fn finish(&mut self, ticket: u64) -> Option<Waiter> {
         for waiter in [Waiter::Requester, Waiter::Responder] {
             let stage = self.of(waiter);
@@ -132,7 +135,7 @@ impl KeyChanges {
         None
     }
 
-    /// Nobody waits any more.
+    /// Ends all waits.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

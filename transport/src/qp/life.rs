@@ -1,60 +1,62 @@
 //! The life of a connection, from RTR to RESET: which packets belong to it.
 //!
-//! A packet names its queue pair, the addresses and a PSN. One of an earlier life of the same
+//! A packet names its queue pair, the addresses and a PSN. A packet of an earlier life of the same
 //! connection names the same, and PSNs often begin at the same number (UCX and NCCL begin at 0).
-//! What tells lives apart is the UDP source port: it is the same for all packets that a queue pair
-//! sends in one life, and roced uses another one in the next.
+//! The UDP source port distinguishes lives: it is the same for all packets that a queue pair sends
+//! in one life, and roced uses another one in the next.
 //!
 //! ```text
-//!   this life's port        taken, held when early
-//!   a port of a past life   refused, once this life has a port of its own; before that, doubted for a while
-//!   any other port          taken in its turn; from then on it is this life's port (a rerouted flow)
+//!   this life's port        accepted; buffered when early
+//!   port of a past life     refused once this life has a port of its own; before, doubted a while
+//!   any other port          accepted in order; becomes this life's port (a rerouted flow)
 //! ```
 //!
-//! Other makes use the same port in every life, and a rerouted flow changes it in mid-life. With
-//! both nothing is held for [`QUARANTINE`], so that they are as safe as with go-back-N, and a peer
-//! that takes another port with each packet is served by plain go-back-N. Requests and responses
-//! are learned separately: nothing says that a peer uses one port for both.
+//! Other implementations use the same port in every life, and a rerouted flow changes it in
+//! mid-life. In both cases nothing is buffered for [`QUARANTINE`], so that such connections are as
+//! safe as with go-back-N; a peer that uses another port for each packet is served by plain
+//! go-back-N. Ports of requests and of responses are learned separately: a peer need not use one
+//! port for both.
 //!
-//! While a life has no port of its own yet, a packet from a past one may be a late frame or the
-//! first of a peer that keeps its port. So it is dropped, and asked for after [`DOUBT`], in which a
-//! peer that has changed its port has shown that: then such packets are dropped for [`QUARANTINE`]
-//! more, even if nothing of this life could be taken yet. A peer that was seen to keep its port is
-//! not doubted again.
+//! While a life has no port of its own yet, a packet from a past port may be a late frame or the
+//! first packet of a peer that keeps its port. Therefore it is dropped, and requested again after
+//! [`DOUBT`]. Within that time a peer that has changed its port has shown the new one: from then on
+//! packets from past ports are dropped for another [`QUARANTINE`], even if no packet of this life
+//! could be accepted yet. A peer that was seen to keep its port is not doubted again.
 
 use crate::clock::Nanos;
 
-/// How long a life that follows another life of the same queue pair, or a change of port, holds no
-/// early packets. Longer than any frame stays in a network: switches discard frames after half a
-/// second at the most, and the timewait of connection managers is of this order.
+/// Time after the start of a later life of a queue pair, or after a change of port, in which no
+/// early packets are buffered. Longer than any frame stays in a network: switches discard frames
+/// after half a second at the most, and the timewait of connection managers is of this order.
 pub const QUARANTINE: Nanos = Nanos::from_millis(1000);
 
-/// How long packets from a past life's port are dropped at the begin of a life: so far may the
-/// first packet be behind a late one. Some round trips with a loss; it costs the second life of a
-/// queue pair as much where the peer keeps its port.
+/// Time for which packets from a past life's port are dropped at the beginning of a life: the
+/// greatest delay of this life's first packet behind a late one. A few round trips with a loss; the
+/// second life of a queue pair is delayed by as much if the peer keeps its port.
 const DOUBT: Nanos = Nanos::from_millis(2);
 
-/// Lives whose ports are known.
+/// Number of past lives with known ports.
 const PAST: usize = 4;
 
-/// The source of one side's packets: requests for the responder, or responses for the completer.
+/// Source port of one side's packets: requests for the responder, or responses for the completer.
 #[derive(Debug, Default)]
 pub(super) struct SourcePort {
     port: PortState,
     past: PastPorts,
-    /// The port has changed in this life: the peer has none of its own.
+    /// The port has changed in this life: the peer has no fixed port.
     moved: bool,
     /// The peer kept its port from one life to the next.
     keeps: bool,
 }
 
-/// The port of this life.
+/// Port of this life.
 #[derive(Debug)]
 enum PortState {
-    /// Nothing was taken yet. From the first packet from a past port on, such are doubted until
-    /// `doubts_until`; what was doubted may still be to be asked for.
+    /// No packet was accepted yet. From the first packet of a past port on, such packets are
+    /// doubted until `doubts_until`; if `asks`, the doubted packets are still to be requested
+    /// again.
     Unknown { doubts_until: Nanos, asks: bool },
-    /// Early packets are held from `holds_from` on.
+    /// Early packets are buffered from `holds_from` on.
     Known { port: u16, holds_from: Nanos },
 }
 
@@ -64,7 +66,7 @@ impl Default for PortState {
     }
 }
 
-/// The ports of the lives before, the last first.
+/// Ports of past lives, latest first.
 #[derive(Clone, Copy, Debug, Default)]
 struct PastPorts {
     ports: [u16; PAST],
@@ -83,10 +85,10 @@ impl PastPorts {
 }
 
 impl SourcePort {
-    /// What is known when this life is over.
+    /// Source port state at the start of the next life.
     pub(super) fn next_life(&self) -> Self {
         let past = match self.port {
-            // Such a peer may come back to any port.
+            // Such a peer may return to any port.
             _ if self.moved => PastPorts::default(),
             PortState::Known { port, .. } if !self.past.contains(port) => self.past.with(port),
             _ => self.past,
@@ -94,7 +96,7 @@ impl SourcePort {
         Self { past, keeps: self.keeps, ..Self::default() }
     }
 
-    /// A packet from `port` is of a past life.
+    /// A packet from `port` belongs to a past life.
     #[inline]
     pub(super) fn refuses(&self, port: u16) -> bool {
         match self.port {
@@ -105,8 +107,9 @@ impl SourcePort {
         }
     }
 
-    /// A packet from `port`, which is not [refused](Self::refuses), is of a past life, or the first
-    /// of a peer that keeps its port: it is to be asked for at the time given.
+    /// Checks a packet from `port`, which is not [refused](Self::refuses). `Some` if it may belong
+    /// to a past life or be the first of a peer that keeps its port: it must be dropped, and
+    /// requested again at the time given.
     #[inline]
     pub(super) fn doubts(&mut self, port: u16, now: Nanos) -> Option<Nanos> {
         match &mut self.port {
@@ -116,8 +119,8 @@ impl SourcePort {
                 }
                 (now < *doubts_until).then_some(*doubts_until)
             }
-            // The peer has another port in this life. Its packets come by themselves, and what
-            // comes from past ports is late.
+            // The peer has another port in this life. Its packets arrive without a request, and
+            // packets from past ports are late.
             PortState::Unknown { doubts_until, asks } if self.past.count > 0 && !self.past.contains(port) => {
                 (*doubts_until, *asks) = (now + QUARANTINE, false);
                 None
@@ -126,7 +129,7 @@ impl SourcePort {
         }
     }
 
-    /// When what was doubted is to be asked for.
+    /// Time at which doubted packets are to be requested again.
     pub(super) const fn asks_at(&self) -> Nanos {
         match self.port {
             PortState::Unknown { doubts_until, asks: true } => doubts_until,
@@ -134,15 +137,15 @@ impl SourcePort {
         }
     }
 
-    /// It is asked for.
+    /// Notes that the doubted packets were requested again.
     pub(super) const fn on_asked(&mut self) {
         if let PortState::Unknown { asks, .. } = &mut self.port {
             *asks = false;
         }
     }
 
-    /// A packet from `port` was taken; in a life that is `later` than the queue pair's first or
-    /// not.
+    /// Notes that a packet from `port` was accepted; `later` if this is not the queue pair's first
+    /// life.
     #[inline]
     pub(super) fn on_taken(&mut self, port: u16, later: bool, now: Nanos) {
         if !matches!(self.port, PortState::Known { port: known, .. } if known == port) {
@@ -154,7 +157,7 @@ impl SourcePort {
     fn learn(&mut self, port: u16, later: bool, now: Nanos) {
         let holds_at_once = match self.port {
             PortState::Unknown { .. } => !later,
-            // What came first from a port of a past life may have been of that life.
+            // The first packet, from a port of a past life, may have belonged to that life.
             PortState::Known { port, .. } => {
                 self.moved |= !self.past.contains(port);
                 false
@@ -164,7 +167,7 @@ impl SourcePort {
         self.port = PortState::Known { port, holds_from: if holds_at_once { now } else { now + QUARANTINE } };
     }
 
-    /// A packet from `port` that is ahead of its turn may be held.
+    /// A packet from `port` that arrived early may be buffered.
     pub(super) fn may_hold(&self, port: u16, now: Nanos) -> bool {
         matches!(self.port, PortState::Known { port: known, holds_from } if known == port && now >= holds_from)
     }
@@ -174,8 +177,8 @@ impl SourcePort {
 mod tests {
     use super::*;
 
-    /// A source that took packets from these ports in lives of one port each, and is in the next
-    /// life.
+    /// A source that accepted packets from these ports in lives of one port each, and is in the
+    /// next life.
     fn after(ports: &[u16]) -> SourcePort {
         ports.iter().fold(SourcePort::default(), |mut source, port| {
             source.on_taken(*port, false, Nanos(0));

@@ -1,15 +1,14 @@
-//! One queue pair: what every service has (state, attributes, queues, completions), and the service
-//! that it gives.
+//! Queue pairs: the state common to every service (attributes, queues, completions), and the roles
+//! that provide the transport service.
 //!
 //! ```text
 //!              ┌── Reliable      reliable connection: requester, completer, responder
 //!   Qp ────────┤
-//!  (link,      ├── Unreliable    unreliable connection: sender, receiver
+//!  (base,      ├── Unreliable    unreliable connection: sender, receiver
 //!   queues)    └── Datagram      unreliable datagram
 //! ```
 //!
-//! `on_packet` never sends: it leaves what is owed with its service, and `transmit` is the only way
-//! out.
+//! `on_packet` never sends: it leaves pending answers with the roles, and only `transmit` sends.
 
 mod atomic;
 mod base;
@@ -81,33 +80,32 @@ use crate::{
     work::{RecvWork, SendWork},
 };
 
-/// A queue pair. Its state is plain data; everything that it will ever need is allocated when it is
-/// made, but for what it keeps of READs and atomic operations, whose number it is told later
-/// ([`ReplayMemory`]).
+/// A queue pair. Its state is plain data, allocated at creation, except the ring of READs and
+/// atomic operations kept for duplicates: the depth of that ring is set later ([`ReplayMemory`]).
 #[derive(Debug)]
 pub struct Qp {
     base: QpBase,
     send_queue: SendQueue,
     recv_queue: RecvQueue,
     roles: Roles,
-    /// Packets that came before their turn.
+    /// Packets that arrived out of order.
     out_of_order: OutOfOrder,
-    /// Somebody found this queue full and wants to be told when it is not.
+    /// The send queue was found full: report when it has room.
     pub(crate) send_room_wanted: bool,
-    /// See above.
+    /// The same for the receive queue.
     pub(crate) recv_room_wanted: bool,
-    /// Its part of what is under way.
+    /// Its share of the packets in flight.
     pub(crate) share: InFlightShare,
-    /// Multicast groups that it is attached to.
+    /// Number of multicast groups that it is attached to.
     pub(crate) attachments: u32,
 }
 
-/// Flushed completions of one visit: enough to be quick, few enough for the other queue pairs of
-/// the turn.
+/// Completions flushed in one visit: enough to be quick, few enough not to delay the other queue
+/// pairs of the poll iteration.
 const FLUSH_BURST: u32 = 64;
 
 impl Qp {
-    /// A queue pair in state RESET.
+    /// Creates a queue pair in state RESET.
     pub fn new(config: QpConfig) -> Self {
         Self {
             base: QpBase {
@@ -143,12 +141,12 @@ impl Qp {
         }
     }
 
-    /// It takes receive work from this shared queue of its endpoint. Its own queue then holds what
-    /// it has taken: granted sizes of one receive, with as many scatter/gather entries as the
-    /// shared queue has.
+    /// Attaches a shared receive queue of its endpoint as source of receive work. Its own queue
+    /// then holds the receive taken from there: granted sizes of one receive, with as many
+    /// scatter/gather entries as the shared queue has.
     ///
     /// # Panics
-    /// With fewer scatter/gather entries.
+    /// If the queue pair has fewer scatter/gather entries.
     #[must_use]
     pub fn with_srq(mut self, srq: &SrqConfig) -> Self {
         assert!(self.base.config.sizes.recv_sges >= srq.sizes.recv_sges, "what is taken must fit");
@@ -156,27 +154,27 @@ impl Qp {
         self
     }
 
-    /// Its number.
+    /// Queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.base.config.qpn
     }
 
-    /// What it was made of.
+    /// Creation parameters.
     pub const fn config(&self) -> &QpConfig {
         &self.base.config
     }
 
-    /// Its state.
+    /// Current state.
     pub const fn state(&self) -> State {
         self.base.state
     }
 
-    /// The short name of its state.
+    /// Short name of the state.
     pub const fn state_name(&self) -> &'static str {
         self.base.state.name()
     }
 
-    /// How frames get to its peer, in a word. A datagram's way is its address handle's affair.
+    /// Name of the path state. The path of a datagram belongs to its address handle.
     pub const fn path_name(&self) -> &'static str {
         match self.base.config.service {
             ServiceType::Ud => "datagram",
@@ -184,23 +182,22 @@ impl Qp {
         }
     }
 
-    /// How frames get to its peer.
+    /// State of the path to the peer.
     pub const fn path(&self) -> &PathState {
         &self.base.path
     }
 
-    /// Its counters.
+    /// Counters of this queue pair.
     pub const fn counters(&self) -> &QpCounters {
         self.base.counters.own()
     }
 
-    /// Adds what it counts to these totals from now on, too, all that it has counted included; or
-    /// to none.
+    /// Adds its counts, including past ones, to these totals from now on, or to none.
     pub(crate) fn count_into(&mut self, totals: Option<&Arc<QpTotals>>) {
         self.base.counters.count_into(totals);
     }
 
-    /// The answers that are owed to the peer, ready to be sent when the queue pair is gone.
+    /// Passes the pending answers to `keep`, ready to be sent when the queue pair is gone.
     pub(crate) fn final_answers(&self, mut keep: impl FnMut(Path, Headers)) {
         if let Roles::Reliable(Reliable { responder, .. }) = &self.roles
             && let Some(path) = self.base.way()
@@ -209,7 +206,7 @@ impl Qp {
         }
     }
 
-    /// Its attributes, state included.
+    /// Attributes, including the state.
     pub fn attributes(&self) -> QpAttributes {
         QpAttributes {
             state: self.base.state.number(),
@@ -219,18 +216,18 @@ impl Qp {
         }
     }
 
-    /// Send work requests that may be posted.
+    /// Number of send work requests that may be posted.
     pub(crate) fn send_room(&self) -> u32 {
         self.send_queue.room()
     }
 
-    /// Receive work requests that may be posted.
+    /// Number of receive work requests that may be posted.
     pub(crate) fn recv_room(&self) -> u32 {
         self.recv_queue.room()
     }
 
-    /// Takes send work. In RESET it is forgotten, and counted; before RTS it waits; in ERR it is
-    /// flushed (IBTA v1 10.3.1).
+    /// Accepts send work. In RESET the work is discarded and counted; before RTS it waits; in ERR
+    /// it is flushed (IBTA v1 10.3.1).
     pub(crate) fn post_send(&mut self, work: &SendWork<'_>) {
         if self.base.state == State::Reset {
             return self.base.counters.count(QpCount::ForgottenInReset);
@@ -238,8 +235,8 @@ impl Qp {
         self.send_queue.push(work);
     }
 
-    /// Takes receive work, as [`Self::post_send`]. True when there is something to send, or to
-    /// flush.
+    /// Accepts receive work, like [`Self::post_send`]. Returns true when an answer must be sent, or
+    /// the work flushed.
     pub(crate) fn post_recv(&mut self, work: &RecvWork<'_>) -> bool {
         if self.base.state == State::Reset {
             self.base.counters.count(QpCount::ForgottenInReset);
@@ -250,7 +247,7 @@ impl Qp {
         self.base.state == State::Error || self.base.state.receives() && self.roles.on_receive_posted(&self.base)
     }
 
-    /// Memory for a change that follows; gives back what is not needed.
+    /// Provides memory for a following change of attributes; returns unneeded memory.
     pub(crate) fn provide(&mut self, memory: ReplayMemory) -> ReplayMemory {
         match &mut self.roles {
             Roles::Reliable(Reliable { responder, .. }) => responder.provide(memory),
@@ -258,7 +255,7 @@ impl Qp {
         }
     }
 
-    /// Changes state or attributes. `path` is given with the address vector.
+    /// Changes state or attributes. `path` accompanies the address vector.
     pub(crate) fn modify(
         &mut self,
         mask: u32,
@@ -278,7 +275,7 @@ impl Qp {
             attribute: attribute::PKEY_INDEX,
             value: attributes.pkey_index.into(),
         })?;
-        // IBTA v1 10.3.1.5: while the queue drains there is no way but to RESET and to ERR.
+        // IBTA v1 10.3.1.5: a queue that drains can change only to RESET and ERR.
         if self.is_draining() && !matches!(to, State::Reset | State::Error) {
             return Err(Reject::InvalidState { from: from.number(), to: to.number() });
         }
@@ -312,17 +309,17 @@ impl Qp {
         Ok(())
     }
 
-    /// In SQD, with requests that are not done.
+    /// In SQD with incomplete requests.
     fn is_draining(&self) -> bool {
         self.base.state == State::SendQueueDrain && !self.is_drained()
     }
 
-    /// All that was begun is done, local operations too.
+    /// All requests that were begun are complete, including local operations.
     fn is_drained(&self) -> bool {
         self.roles.is_drained() && !self.base.keys.waits(Waiter::Requester)
     }
 
-    /// In SQD: has the last request that was begun been done?
+    /// Raises the drained event in SQD when the last request that was begun is complete.
     fn tell_if_drained(&mut self) {
         if self.base.tell_drained && self.base.state == State::SendQueueDrain && self.is_drained() {
             self.base.tell_drained = false;
@@ -330,12 +327,12 @@ impl Qp {
         }
     }
 
-    /// It belongs to an endpoint now, which makes losses good in this way.
+    /// Sets the loss recovery of the endpoint that the queue pair now belongs to.
     pub(crate) fn set_recovery(&mut self, recovery: RecoveryConfig) {
         self.base.recovery = recovery;
     }
 
-    /// The shared queue that it takes from, if it does, is here.
+    /// Checks that its shared receive queue, if any, exists in this endpoint.
     pub(crate) fn check_srq(&self, srqs: &Srqs) -> Result<(), Reject> {
         match self.base.srq {
             Some(srq) if srqs.get(srq.srqn).is_none() || srq.srqn.endpoint() != self.qpn().endpoint() => {
@@ -345,20 +342,20 @@ impl Qp {
         }
     }
 
-    /// What it has taken from a shared queue and not used goes back there.
+    /// Returns an unused receive to its shared queue.
     pub(crate) fn return_receive(&mut self, srqs: &mut Srqs) {
         if let Some(srq) = self.base.srq {
             srqs.put_back(srq.srqn, &mut self.recv_queue);
         }
     }
 
-    /// The next hop changed.
+    /// Replaces the path after a change of the next hop.
     pub(crate) fn set_path(&mut self, path: PathState) {
         self.base.path = path;
     }
 
-    /// A packet for this queue pair whose ICRC holds. Its source is checked before anything
-    /// changes.
+    /// Processes a packet for this queue pair with a valid ICRC. Its source is checked before
+    /// anything changes.
     pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Disposition {
         let outcome = self.try_packet(packet, cx);
         self.tell_if_drained();
@@ -373,7 +370,7 @@ impl Qp {
         }
     }
 
-    /// A packet that was held, whose turn it is.
+    /// Processes a packet from the out-of-order buffer that is now due.
     pub(crate) fn on_held_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Disposition {
         self.base.is_held = true;
         let disposition = self.on_packet(packet, cx);
@@ -390,8 +387,8 @@ impl Qp {
         self.roles.on_packet(packet, &mut self.base, &mut self.send_queue, &mut self.recv_queue, cx)
     }
 
-    /// Checks that hold for any packet and need no ICRC: service and addresses. A forged packet
-    /// must know them, and changes nothing if it does not.
+    /// Checks service and addresses, which apply to any packet and need no ICRC. A forged packet
+    /// must know them; otherwise it changes nothing.
     pub(crate) fn check_origin(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
         if packet.info.service != self.base.config.service.wire() {
             return Err(DropReason::WrongService);
@@ -403,7 +400,7 @@ impl Qp {
             return Err(DropReason::BadPkey);
         }
         if self.base.config.service == ServiceType::Ud {
-            // From anybody; what was sent to a group has its number for queue pairs, too.
+            // Any source is valid. Packets to a group, and only those, carry the multicast QPN.
             let to_group = packet.bth.dest_qpn == Qpn::MULTICAST;
             return if is_group(&packet.destination) == to_group { Ok(()) } else { Err(DropReason::WrongAddress) };
         }
@@ -420,14 +417,14 @@ impl Qp {
         }
     }
 
-    /// Its timer ran out, or was looked at early.
+    /// Handles a timeout; an early call is harmless.
     pub(crate) fn on_timeout<A: App>(&mut self, cx: &mut Context<'_, A>) {
         if self.base.state.receives() {
             self.roles.on_timeout(&mut self.base, &mut self.send_queue, cx);
         }
     }
 
-    /// The address handle whose next hop its oldest send waits for.
+    /// Address handle that its oldest send waits for.
     pub(crate) const fn waits_for_ah(&self) -> Option<u32> {
         match &self.roles {
             Roles::Datagram(datagram) => datagram.waits_for_ah(),
@@ -435,7 +432,7 @@ impl Qp {
         }
     }
 
-    /// When [`Self::on_timeout`] wants to be called.
+    /// Time of the next call of [`Self::on_timeout`].
     pub(crate) fn deadline(&self) -> Nanos {
         if !self.base.state.receives() {
             return Nanos::NEVER;
@@ -443,21 +440,21 @@ impl Qp {
         self.roles.deadline(&self.base).min(self.out_of_order.deadline(&self.base.recovery))
     }
 
-    /// How many packets it may add to what is under way until it is told otherwise.
+    /// Sets the number of packets that it may add to those in flight, until the next call.
     pub(crate) const fn set_grant(&mut self, packets: u32) {
         (self.base.grant, self.base.wants_grant) = (packets, false);
     }
 
-    /// It would have sent more than it was granted.
+    /// It would have sent more packets than granted.
     pub(crate) const fn wants_grant(&self) -> bool {
         self.base.wants_grant
     }
 
-    /// Packets that left, or are to come as responses, and are not acknowledged.
+    /// Packets in flight: sent, or expected as responses, and not acknowledged.
     pub(crate) fn in_flight(&self) -> u32 {
         match &self.roles {
             Roles::Reliable(it) if self.base.state.sends() => it.in_flight(),
-            // Nobody says what became of them.
+            // These services have no acknowledgements.
             _ => 0,
         }
     }
@@ -470,7 +467,7 @@ impl Qp {
             // The flush does not wait for the wire.
             State::Error => match self.flush(cx) {
                 Transmission::Idle => {
-                    // They are flushed: answers offer none.
+                    // The receives are flushed: answers advertise none.
                     self.base.receives = 0;
                     self.roles.transmit_last_words(&mut self.base, cx, wire)
                 }
@@ -479,8 +476,8 @@ impl Qp {
             State::SendQueueError => self.flush_sends(cx),
             _ => {
                 let visit = self.roles.transmit(&mut self.base, &mut self.send_queue, cx, wire);
-                // One that has failed just now did something: what is behind it is flushed by the
-                // next visit.
+                // A queue pair that has just failed made progress: the next visit flushes the rest
+                // of its work.
                 if self.base.state == State::Error && visit == Transmission::Idle {
                     Transmission::Progress
                 } else {
@@ -492,20 +489,22 @@ impl Qp {
         visit
     }
 
-    /// There is a change of keys that it waits for and nobody was told of.
+    /// It requested a key change that is not yet passed on.
     pub(crate) const fn has_key_wish(&self) -> bool {
         self.base.keys.has_wish()
     }
 
-    /// A change of keys that it waits for and nobody was told of; it goes under `ticket`.
+    /// Takes a key change request that is not yet passed on, and gives it `ticket`.
     pub(crate) fn take_key_wish(&mut self, ticket: u64) -> Option<KeyRequest> {
         self.base.keys.take_wish(ticket)
     }
 
-    /// The change under `ticket` was made in every table, or cannot be made.
+    /// Handles the end of the key change under `ticket`, which was made in every table or cannot be
+    /// made.
     pub(crate) fn finish_key_change<A: App>(&mut self, ticket: u64, done: bool, cx: &mut Context<'_, A>) {
         let Some(waiter) = self.base.keys.finish(ticket) else { return };
-        // Nobody waits for it in a queue pair that has failed meanwhile: its work is flushed.
+        // In a queue pair that has failed meanwhile nothing waits for the change: its work is
+        // flushed.
         if self.base.state.receives() {
             let (send, recv) = (&mut self.send_queue, &mut self.recv_queue);
             self.roles.on_key_change(waiter, done, &mut self.base, send, recv, cx);
@@ -513,7 +512,8 @@ impl Qp {
         self.tell_if_drained();
     }
 
-    /// A key is invalid, and what was held meanwhile has had its turn.
+    /// Handles requests that arrived during a key invalidation, after the buffered ones were
+    /// processed.
     pub(crate) fn ask_for_overtaken(&mut self, now: Nanos) {
         if let Roles::Reliable(Reliable { responder, .. }) = &mut self.roles
             && self.base.state.receives()
@@ -522,12 +522,12 @@ impl Qp {
         }
     }
 
-    /// There is an event that nobody was told of yet.
+    /// An event is pending.
     pub(crate) const fn has_event(&self) -> bool {
         !self.base.events.is_empty()
     }
 
-    /// An event that nobody was told of yet.
+    /// Takes a pending event.
     pub(crate) fn take_event(&mut self) -> Option<QpEvent> {
         self.base.events.take(&self.base.config)
     }
@@ -548,8 +548,8 @@ impl Qp {
 
     fn flush_sends<A: App>(&mut self, cx: &mut Context<'_, A>) -> Transmission {
         for _ in 0..FLUSH_BURST {
-            // One whose completion found no room has ended the queue pair: the receives are flushed
-            // too.
+            // A completion without room has failed the queue pair: the receives are flushed as
+            // well.
             if self.base.state != State::SendQueueError {
                 return Transmission::Progress;
             }
@@ -572,7 +572,7 @@ impl Qp {
     }
 }
 
-/// The GID is that of a multicast group.
+/// The GID names a multicast group.
 const fn is_group(gid: &[u8; 16]) -> bool {
     match gid {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, first, ..] => *first >> 4 == 0xe,

@@ -1,15 +1,15 @@
-//! Packets of a queue pair that came before their turn: which are worth keeping, whose turn it is,
-//! when there is none to come.
+//! Out-of-order packets of a queue pair: which packets to buffer, which one is next, and when to
+//! discard them.
 //!
-//! Nothing of a held packet has any effect before its turn: no byte in client memory, no receive
-//! work, no ACK. Programs poll the last byte of a message, and a WRITE placed early would be
-//! overwritten by an earlier one that came late.
+//! A buffered packet has no effect before its turn: no byte in client memory, no receive work, no
+//! ACK. Programs poll the last byte of a message, and a WRITE placed early would be overwritten by
+//! an earlier one that arrives late.
 //!
-//! A held packet is executed on the word of its PSN, so it must be of this life of the connection
-//! (`life.rs`) and of this pass over its PSN. Therefore nothing is held before a packet of this
-//! life was taken, nothing from another source port, nothing far ahead or for long; of two packets
-//! with one PSN and different bytes neither is believed; and where the network keeps order, missing
-//! packets that arrive one directly after the other show that all behind them is about to come
+//! A buffered packet is executed by its PSN alone, so it must belong to this life of the connection
+//! (`life.rs`) and to this pass over its PSN. Therefore nothing is buffered before a packet of this
+//! life was accepted, from another source port, from far ahead, or for long. Of two packets with
+//! one PSN and different bytes neither is used. Where the network keeps order, missing packets that
+//! arrive directly one after the other show that the peer is about to send all packets behind them
 //! again.
 
 use roced_types::Qpn;
@@ -29,32 +29,33 @@ use crate::{
     },
 };
 
-/// Missing packets one directly after the other come to so much, and what is held behind them is
-/// given up.
+/// Total of [`DIRECT`] and [`DIRECT_ASKING`] at which the packets buffered behind a gap are
+/// discarded: missing packets arrive directly one after the other.
 const DIRECT_MAX: u8 = 4;
 
-/// What one comes to. A requester that repairs loss after loss asks with each packet that it sends
-/// again; one that sends for the first time does so seldom before a message ends.
+/// Weight of one missing packet that arrives. A requester that repairs loss after loss asks for an
+/// ACK with each retransmission; one that sends for the first time seldom does before the end of a
+/// message.
 const DIRECT: u8 = 2;
 const DIRECT_ASKING: u8 = 1;
 
-/// What a queue pair holds in its endpoint's pool.
+/// Packets that a queue pair buffers in its endpoint's pool.
 #[derive(Debug)]
 pub(crate) struct OutOfOrder {
     requests: Buffer,
     responses: Buffer,
-    /// The last response that came before its turn and is not held any more, or never was. Its
-    /// request has to be sent again.
+    /// Last early response that was not buffered, or no longer is. Its request has to be sent
+    /// again.
     unkept: Option<Psn>,
 }
 
-/// One side of it.
+/// Buffered packets of one side.
 #[derive(Debug)]
 struct Buffer {
     list: OutOfOrderList,
-    /// The PSN that was missing when it was looked at last.
+    /// PSN that was missing at the last check.
     missing: Psn,
-    /// What the missing packets come to that came since the last one that was held had its turn.
+    /// Total weight of the missing packets that arrived since a buffered packet was last processed.
     direct: u8,
 }
 
@@ -70,7 +71,7 @@ impl OutOfOrder {
         Self { requests, responses, unkept: None }
     }
 
-    /// Answers that are held.
+    /// Number of buffered responses.
     pub(super) const fn held_answers(&self) -> u32 {
         self.responses.list.count()
     }
@@ -79,8 +80,8 @@ impl OutOfOrder {
         self.requests.list.is_empty() && self.responses.list.is_empty() && self.unkept.is_none()
     }
 
-    /// A packet with this PSN is not kept, and others before it perhaps. A request comes again when
-    /// it is complained of; a response does when it is asked for again.
+    /// Records that a packet with this PSN, and perhaps others before it, is not buffered. The peer
+    /// sends a request again after a NAK; a response must be requested again.
     fn miss(&mut self, side: HeldSide, psn: Psn) {
         if side == HeldSide::Responses && self.unkept.is_none_or(|known| psn.distance_from(known) > 0) {
             self.unkept = Some(psn);
@@ -98,27 +99,27 @@ impl OutOfOrder {
         &mut self.buffer(side).list
     }
 
-    /// When the oldest packet has been held for too long.
+    /// Time at which the oldest packet exceeds the time limit.
     pub(super) fn deadline(&self, recovery: &RecoveryConfig) -> Nanos {
         let oldest = self.requests.list.oldest_arrival().min(self.responses.list.oldest_arrival());
         if oldest == Nanos::NEVER { oldest } else { oldest + held_max(recovery) }
     }
 }
 
-/// How long a packet is held. A network that takes several ways may need longer than others.
+/// Time limit for buffered packets. A multipath network may need a longer one.
 fn held_max(recovery: &RecoveryConfig) -> Nanos {
     HELD_MAX.max(Nanos(recovery.reorder_delay.0.saturating_mul(2)))
 }
 
 impl Qp {
-    /// Something is held.
+    /// At least one packet is buffered, or a response is marked as not buffered.
     pub(crate) const fn holds_any(&self) -> bool {
         !self.out_of_order.is_empty()
     }
 
-    /// A packet dropped for this reason is to be held instead. Only a reliable connection makes
-    /// good what is missing. Nothing is held for a plain peer: what is held is acknowledged before
-    /// it is sent again.
+    /// Decides whether to buffer a packet dropped for this reason. Only a reliable connection
+    /// repairs losses. Nothing is buffered for a plain peer, because buffered packets are
+    /// acknowledged before the peer sends them again.
     pub(crate) fn may_hold(&self, packet: &Packet<'_>, reason: DropReason, now: Nanos) -> Option<HeldSide> {
         if !self.base.recovery.is_selective() {
             return None;
@@ -134,7 +135,7 @@ impl Qp {
         self.expected_by(side).map(|_| side)
     }
 
-    /// Keeps a packet of [`Self::may_hold`].
+    /// Buffers a packet accepted by [`Self::may_hold`].
     pub(crate) fn hold(
         &mut self,
         pool: &mut OutOfOrderPool,
@@ -161,9 +162,9 @@ impl Qp {
         }
     }
 
-    /// A packet came that is held already. Where they differ one of them is of an earlier life of
-    /// the connection, or forged, and nothing tells which: both go, and the PSN is asked for when
-    /// it is missed.
+    /// Handles a packet with a PSN that is already buffered. If the two differ, one of them belongs
+    /// to an earlier life of the connection or is forged, and nothing tells which one: both are
+    /// dropped, and the PSN is requested again when it is due.
     fn check_twice(
         &mut self,
         pool: &mut OutOfOrderPool,
@@ -180,23 +181,23 @@ impl Qp {
         Err(NotBuffered::Conflict)
     }
 
-    /// The slot of a packet whose turn it is.
+    /// Slot of a buffered packet with the expected PSN.
     pub(crate) fn next_held(&self, pool: &OutOfOrderPool) -> Option<(HeldSide, u32)> {
         let find = |side, buffer: &Buffer| Some((side, pool.find(&buffer.list, self.expected_by(side)?)?));
         find(HeldSide::Requests, &self.out_of_order.requests)
             .or_else(|| find(HeldSide::Responses, &self.out_of_order.responses))
     }
 
-    /// A packet had its turn.
+    /// Releases a packet that was processed.
     pub(crate) fn release(&mut self, pool: &mut OutOfOrderPool, side: HeldSide, slot: u32) {
         let buffer = self.out_of_order.buffer(side);
         pool.release(&mut buffer.list, slot);
         buffer.direct = 0;
     }
 
-    /// Frees what no turn will come for; gives how many packets that were. What a requester sends
-    /// again anyway (RNR NAK) or nobody waits for any more (error, another state) goes, and what
-    /// lies behind its turn, which only a peer that lies can bring about.
+    /// Discards packets that will never become due; returns their number. These are packets that a
+    /// requester sends again anyway (RNR NAK), packets that nothing waits for any more (error,
+    /// another state), and packets behind the expected PSN, which only a lying peer can cause.
     pub(crate) fn forget_held(&mut self, pool: &mut OutOfOrderPool) -> u32 {
         let mut forgotten = 0;
         for side in [HeldSide::Requests, HeldSide::Responses] {
@@ -212,7 +213,7 @@ impl Qp {
         forgotten
     }
 
-    /// Frees what has been held for too long; gives how many packets that were.
+    /// Discards packets that exceed the time limit; returns their number.
     pub(crate) fn forget_old(&mut self, pool: &mut OutOfOrderPool, now: Nanos) -> u32 {
         let longest = held_max(&self.base.recovery);
         if now < longest || now < self.out_of_order.deadline(&self.base.recovery) {
@@ -234,16 +235,16 @@ impl Qp {
         requests + responses
     }
 
-    /// Frees everything; gives how many packets that were.
+    /// Discards all packets; returns their number.
     pub(crate) fn forget_all_held(&mut self, pool: &mut OutOfOrderPool) -> u32 {
         self.out_of_order.unkept = None;
         pool.release_all(&mut self.out_of_order.requests.list) + pool.release_all(&mut self.out_of_order.responses.list)
     }
 
-    /// A packet was taken that was not held. Two of them that were missing, one directly after the
-    /// other on a network that keeps order, were sent again, and then all behind them will be; or
-    /// what is held was never sent in this life. Answers that are given up are asked for again when
-    /// their turn comes. Gives how many packets are given up.
+    /// Notes that a packet was accepted without being buffered. Two missing packets that arrive
+    /// directly one after the other on a network that keeps order were sent again, and all behind
+    /// them will be; or the buffered packets were never sent in this life. Discarded answers are
+    /// requested again when they are due. Returns the number of discarded packets.
     pub(crate) fn on_direct(&mut self, pool: &mut OutOfOrderPool, asks: bool) -> u32 {
         let mut given_up = 0;
         for side in [HeldSide::Requests, HeldSide::Responses] {
@@ -266,8 +267,9 @@ impl Qp {
         given_up
     }
 
-    /// All that had its turn is done. What is still held lies behind a hole, which may be a new
-    /// one. Where a missing packet came by itself the next has the whole delay to follow.
+    /// Checks for gaps after all due packets were processed: packets still buffered lie behind a
+    /// gap, possibly a new one. If a missing packet arrived by itself, the next gets the whole
+    /// reorder delay.
     pub(crate) fn on_exposed<A: App>(&mut self, pool: &OutOfOrderPool, cx: &mut Context<'_, A>) {
         for side in [HeldSide::Requests, HeldSide::Responses] {
             let Some(missing) = self.expected_by(side).filter(|_| !self.out_of_order.list(side).is_empty()) else {
@@ -295,7 +297,7 @@ impl Qp {
         }
     }
 
-    /// A response that was not kept has its turn now, and does not come by itself.
+    /// Requests a response that was not buffered and is now due: it will not arrive unasked.
     fn ask_for_unkept<A: App>(&mut self, cx: &mut Context<'_, A>) {
         let missing = self.expected_by(HeldSide::Responses);
         self.out_of_order.unkept =
@@ -309,8 +311,7 @@ impl Qp {
         }
     }
 
-    /// The PSN whose turn it is; `None` when packets of this side are not taken, or will all come
-    /// again.
+    /// Expected PSN; `None` when packets of this side are not accepted, or will all be sent again.
     fn expected_by(&self, side: HeldSide) -> Option<Psn> {
         let roles = self.roles.reliable()?;
         let state = self.base.state;
@@ -323,9 +324,9 @@ impl Qp {
     }
 }
 
-/// Both are the same packet, sent twice: whether it asks for an ACK, what switches mark and what an
-/// ACK says besides may differ, and where in its answer a READ response stands, for a repetition
-/// may begin and end elsewhere.
+/// The two are the same packet, sent twice. The ACK request, the marks of switches and the
+/// additional content of an ACK may differ, as may the position of a READ response in its answer,
+/// because a repetition may begin and end elsewhere.
 fn is_same(held: &Packet<'_>, other: &Packet<'_>) -> bool {
     let is_alike = held.bth.opcode == other.bth.opcode
         || held.info.operation == Operation::ReadResponse && other.info.operation == Operation::ReadResponse;
@@ -336,7 +337,7 @@ fn is_same(held: &Packet<'_>, other: &Packet<'_>) -> bool {
         && is_same_payload(held, other)
 }
 
-/// What is held lies in one piece.
+/// Compares the payloads; that of the buffered packet is contiguous.
 fn is_same_payload(held: &Packet<'_>, other: &Packet<'_>) -> bool {
     let mut rest = held.payload().next().unwrap_or_default();
     other.payload().all(|piece| {

@@ -1,10 +1,9 @@
 //! Memory placement extensions: FLUSH and atomic WRITE (annex A19).
 //!
-//! Both take one PSN, count against `max_rd_atomic` and are answered by a READ response of no
-//! bytes. What the peer wrote before lies in memory that every processor sees the moment its packet
-//! is executed, so a FLUSH for global visibility has nothing left to do in its turn; memory that
-//! outlives a power failure is not what clients share with us, so nobody has the right to a FLUSH
-//! for persistence.
+//! Both take one PSN, count against `max_rd_atomic`, and are answered by an empty READ response.
+//! The peer's earlier writes are in memory that is coherent for every processor as soon as their
+//! packets are executed, so a FLUSH for global visibility has nothing left to do. Clients share no
+//! persistent memory with the daemon, so no key grants a FLUSH for persistence.
 
 use roced_types::{SendOp, access, flush};
 
@@ -22,11 +21,11 @@ use crate::{
     wire::{bth::Bth, feth::Feth, frame::Packet, headers::Headers, opcode, reth::Reth},
 };
 
-/// Sends the request that `entry` makes.
+/// Sends the request for `entry`.
 pub(super) fn send<W: Wire>(entry: &SendEntry, base: &mut QpBase, psn: Psn, wire: &mut W) -> Result<(), EmitError> {
     let is_flush = entry.op == SendOp::Flush;
     let opcode = if is_flush { opcode::RC_FLUSH } else { opcode::RC_ATOMIC_WRITE };
-    // A FLUSH has its operands where an atomic operation has them: how much, and of what kind.
+    // A FLUSH keeps its operands, length and kind, in the fields of an atomic operation's operands.
     let length = if is_flush { entry.swap_or_add as u32 } else { ATOMIC_BYTES as u32 };
     let headers = Headers {
         feth: is_flush.then(|| Feth::from_bytes(&(entry.compare as u32).to_be_bytes())),
@@ -43,7 +42,7 @@ pub(super) fn send<W: Wire>(entry: &SendEntry, base: &mut QpBase, psn: Psn, wire
     })
 }
 
-/// Writes the eight bytes of an atomic WRITE at once.
+/// Writes the eight bytes of an atomic WRITE in one access.
 pub(super) fn write<A: App>(
     packet: &Packet<'_>,
     base: &QpBase,
@@ -64,8 +63,8 @@ pub(super) fn write<A: App>(
         at += piece.len();
     }
     let span = base.check_peer(cx.mrs, reth.rkey, Right::RemoteWrite, reth.va, bytes.len()).map_err(|_| ACCESS)?;
-    // A region whose addresses are not aligned as its memory is: the processor could not do it in
-    // one piece.
+    // Virtual addresses of the region are not aligned like its memory: the processor could not
+    // access the operand in one piece.
     if !span.offset().is_multiple_of(ATOMIC_BYTES as u64) {
         return Err(INVALID);
     }
@@ -74,7 +73,7 @@ pub(super) fn write<A: App>(
     Ok(request(packet, &reth))
 }
 
-/// Checks a FLUSH; all before it has been executed.
+/// Checks a FLUSH; all requests before it have been executed.
 pub(super) fn check_flush<A: App>(
     packet: &Packet<'_>,
     base: &QpBase,
@@ -98,7 +97,7 @@ pub(super) fn check_flush<A: App>(
     Ok(request(packet, &reth))
 }
 
-/// What is kept of it, for the answer that it is given again.
+/// Replay ring entry of the request, for duplicates.
 const fn request(packet: &Packet<'_>, reth: &Reth) -> ReplayedRequest {
     ReplayedRequest {
         operation: packet.info.operation,

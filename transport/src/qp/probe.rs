@@ -1,14 +1,14 @@
-//! The tail probe: when an answer that was asked for does not come, the oldest packet is sent
-//! again, long before the ACK timer of the specification runs out.
+//! Tail probe: sends the oldest packet again when a requested answer is late, long before the ACK
+//! timer of the specification expires.
 //!
-//! That timer begins at milliseconds, its base and its count (`retry_cnt`) belong to the client,
-//! and it stays what it is. The probe waits as long as round trips were measured to take, twice as
-//! long each time, and gives up after [`PROBES_MAX`].
+//! That timer begins at milliseconds; its base and its count (`retry_cnt`) belong to the client and
+//! stay unchanged. The probe waits as long as measured round trips take, doubles the wait each
+//! time, and gives up after [`PROBES_MAX`].
 //!
-//! What was sent twice for no other reason measures nothing, so a path that takes longer than the
-//! wait would never be measured: each probe ends the measurement that would have told. Therefore
-//! the wait stays as long as the last probe made it until a round trip was measured (as RFC 6298
-//! has it).
+//! A packet that was sent twice for no other reason gives no measurement, so a path slower than the
+//! wait would never be measured: each probe ends the measurement that would have shown it.
+//! Therefore the wait keeps the length that the last probe gave it until a round trip is measured
+//! (as in RFC 6298).
 
 use super::rtt::RoundTrip;
 use crate::{clock::Nanos, psn::Psn};
@@ -17,32 +17,32 @@ use crate::{clock::Nanos, psn::Psn};
 /// long as the first.
 const PROBES_MAX: u32 = 8;
 
-/// How long a wait is doubled at most: the round trip of any path on earth. Where packet after
-/// packet is lost before anything was measured, each waits no longer than this.
+/// Limit of a doubled wait: the round trip of any path on earth. When packet after packet is lost
+/// before the first measurement, no wait exceeds this.
 const WAIT_MAX: Nanos = Nanos::from_millis(256);
 
-/// Beyond this no wait is longer.
+/// Maximum number of doublings; more lengthen no wait.
 const DOUBLINGS_MAX: u32 = 16;
 
-/// When to probe.
+/// Timing of the tail probe.
 #[derive(Debug)]
 pub(crate) struct TailProbe {
     rtt: RoundTrip,
-    /// The last PSN that an answer was asked for.
+    /// Last PSN for which an answer was requested.
     asked: Psn,
-    /// The last PSN that one will be asked for, by a probe if nothing else does.
+    /// Last PSN for which an answer will be requested, by a probe if by nothing else.
     last: Psn,
-    /// A packet whose answer is a measurement.
+    /// Packet with an answer that will be measured.
     timed: Option<Timed>,
     deadline: Nanos,
-    /// When the peer is asked, before that, what became of a packet that it missed: where much of a
-    /// round trip is waiting in queues an answer takes far less when nothing is sent any more.
+    /// Time before the deadline at which the peer is asked about a packet that it missed: where
+    /// much of a round trip is queueing delay, an answer takes far less once sending has stopped.
     ask_at: Nanos,
-    /// At the deadline nobody was asked yet: no answer is late then.
+    /// No answer is requested before the deadline, so none can be late.
     asks_late: bool,
     /// Probes since the last answer.
     sent: u32,
-    /// How often the wait was doubled since a round trip was measured.
+    /// Doublings of the wait since the last measurement.
     doublings: u32,
 }
 
@@ -50,13 +50,13 @@ pub(crate) struct TailProbe {
 struct Timed {
     psn: Psn,
     at: Nanos,
-    /// It was sent before, and a NAK or a gap said that it is missing. What comes sooner than any
-    /// answer is one to the first sending all the same.
+    /// The packet was sent before, and a NAK or a gap showed that it is missing. An answer that
+    /// arrives sooner than possible still belongs to the first transmission.
     again: bool,
 }
 
 impl TailProbe {
-    /// The first packet will have `psn`.
+    /// Creates the timing of a life with first packet `psn`.
     pub(crate) fn new(psn: Psn) -> Self {
         Self {
             rtt: RoundTrip::default(),
@@ -79,7 +79,7 @@ impl TailProbe {
         self.deadline.min(self.ask_at)
     }
 
-    /// Time to ask. It is done once in a wait.
+    /// Returns true when it is time to ask, once per wait.
     pub(crate) fn take_asking(&mut self, now: Nanos) -> bool {
         let is_due = self.ask_at <= now;
         if is_due {
@@ -88,22 +88,24 @@ impl TailProbe {
         is_due
     }
 
-    /// A packet that asks for an answer was sent for the first time: PSNs `first` to `last`.
+    /// Notes that a packet that asks for an answer was sent for the first time: PSNs `first` to
+    /// `last`.
     pub(crate) fn on_asked(&mut self, first: Psn, last: Psn, now: Nanos, floor: Nanos) {
         (self.asked, self.last) = (last, last);
         self.measure(first, now);
         self.on_asked_again(now, floor);
     }
 
-    /// The packet with this PSN asks for an answer and was sent for the first time.
+    /// Starts a measurement, if none is running, with packet `psn`, which asks for an answer and
+    /// was sent for the first time.
     pub(crate) fn measure(&mut self, psn: Psn, now: Nanos) {
         if self.timed.is_none() {
             self.timed = Some(Timed { psn, at: now, again: false });
         }
     }
 
-    /// The peer was asked how far it is. Where that was not the probe's doing, the question may
-    /// have overtaken what it asks about, so the probe asks once more.
+    /// Notes that the peer was asked how far it has received. Unless the probe did this, the
+    /// question may have overtaken the packets that it asks about, so the probe asks once more.
     pub(crate) fn on_solicited(&mut self, now: Nanos, floor: Nanos) {
         if self.deadline == Nanos::NEVER {
             (self.asked, self.asks_late) = (self.last, false);
@@ -112,8 +114,8 @@ impl TailProbe {
         self.ask_at = Nanos::NEVER;
     }
 
-    /// A message that nobody waits to hear of was sent, with `psn`. If no other asks meanwhile, a
-    /// probe does.
+    /// Notes that an unsignaled message was sent, with `psn`. If no later packet asks, a probe
+    /// does.
     pub(crate) fn on_unasked(&mut self, psn: Psn, now: Nanos, floor: Nanos) {
         if psn.distance_from(self.last) > 0 {
             self.last = psn;
@@ -124,7 +126,7 @@ impl TailProbe {
         }
     }
 
-    /// A packet that asks for an answer was sent when all from the oldest on is sent anew.
+    /// Notes that a packet that asks for an answer was sent after the cursor went back.
     pub(crate) fn on_asked_again(&mut self, now: Nanos, floor: Nanos) {
         if self.deadline == Nanos::NEVER || self.asks_late {
             self.asks_late = false;
@@ -132,15 +134,15 @@ impl TailProbe {
         }
     }
 
-    /// The oldest packet was sent again, whoever wanted it. It asks for all. If it is `missing`, as
-    /// a NAK says or a gap, its answer is a measurement.
+    /// Notes that the oldest packet was sent again, for any reason. It asks about all packets. If
+    /// it is `missing`, according to a NAK or a gap, its answer is measured.
     pub(crate) fn on_sent_again(&mut self, missing: Option<Psn>, now: Nanos, floor: Nanos) {
         (self.asked, self.asks_late) = (self.last, false);
         self.timed = missing.map(|psn| Timed { psn, at: now, again: true });
         self.restart(now, floor);
     }
 
-    /// An answer: the oldest that waits is now `oldest`.
+    /// Processes an answer: the oldest unacknowledged PSN is now `oldest`.
     pub(crate) fn on_progress(&mut self, oldest: Psn, now: Nanos, floor: Nanos) {
         self.sent = 0;
         self.on_measured(oldest, now);
@@ -152,7 +154,7 @@ impl TailProbe {
         }
     }
 
-    /// All before `oldest` is answered: is that a measurement?
+    /// Takes a measurement if the timed packet is before `oldest`, that is, answered.
     pub(crate) fn on_measured(&mut self, oldest: Psn, now: Nanos) {
         if let Some(timed) = self.timed
             && oldest.distance_from(timed.psn) > 0
@@ -170,24 +172,24 @@ impl TailProbe {
         self.asks_late
     }
 
-    /// All that is outstanding is about to be sent anew: there is nothing to wait for.
+    /// Stops: everything outstanding is about to be sent again, so there is nothing to wait for.
     pub(crate) fn stop(&mut self) {
         (self.timed, self.deadline, self.ask_at) = (None, Nanos::NEVER, Nanos::NEVER);
     }
 
-    /// What waits is lost if it is not answered before `due`.
+    /// Advances the deadline to `due`: packets without an answer by then are lost.
     pub(crate) fn hasten(&mut self, due: Nanos) {
         self.deadline = self.deadline.min(due);
     }
 
-    /// The peer has what lies behind the oldest that waits: a probe that is due waits anew.
+    /// Restarts the wait of a pending probe, because the peer has packets behind the oldest.
     pub(crate) fn put_off(&mut self, now: Nanos, floor: Nanos) {
         if self.deadline != Nanos::NEVER {
             self.restart(now, floor);
         }
     }
 
-    /// Time to probe. It stops here; the probe's being sent starts it again.
+    /// Returns true when it is time to probe, and stops; sending the probe restarts the wait.
     pub(crate) fn take_due(&mut self, now: Nanos) -> bool {
         if self.deadline > now {
             return false;
@@ -255,7 +257,7 @@ mod tests {
             now = probe.deadline();
             assert!(probe.take_due(now));
             probe.on_sent_again(None, now, FLOOR);
-            // The next is lost as well.
+            // The next packet is lost as well.
             probe.on_progress(PSN.plus(number), now, FLOOR);
             probe.on_asked(PSN.plus(number + 1), PSN.plus(number + 1), now, FLOOR);
         }
@@ -266,7 +268,7 @@ mod tests {
     fn a_path_that_takes_longer_than_the_wait_is_measured_all_the_same() {
         let mut probe = TailProbe::new(PSN);
         let (mut now, mut psn, mut probes) = (Nanos(0), PSN, Vec::new());
-        // Then it grows longer once more, by four hundred times.
+        // Then the path becomes slower by a factor of four hundred.
         for path in [[Nanos::from_micros(50); 4], [Nanos::from_millis(20); 4]].concat() {
             probe.on_asked(psn, psn, now, FLOOR);
             let mut count = 0;
@@ -283,7 +285,7 @@ mod tests {
         assert_eq!(probes, [0, 0, 0, 0, 7, 1, 0, 0], "until the wait is longer than the path");
     }
 
-    /// Half of the round trip is waiting in a queue, which is empty when nothing is sent any more.
+    /// Half of the round trip is queueing delay, which disappears when sending stops.
     #[test]
     fn behind_a_queue_the_peer_is_asked_about_what_it_missed_before_the_probe() {
         let mut probe = TailProbe::new(PSN);
@@ -305,7 +307,7 @@ mod tests {
         assert_eq!(probe.deadline(), now + usual + patience, "the probe, if nobody answers");
     }
 
-    /// Who asks after all is given the time that an answer takes.
+    /// A packet that asks after all gives its answer a full wait.
     #[test]
     fn a_question_begins_the_wait_anew() {
         let mut probe = TailProbe::new(PSN);
@@ -339,7 +341,7 @@ mod tests {
             now = now + Nanos(2 * FLOOR.0);
             probe.on_progress(next, now, FLOOR);
             assert_eq!(probe.deadline(), Nanos::NEVER);
-            // A measurement takes the doubling back.
+            // A measurement resets the doubling.
             probe.doublings = 0;
         }
     }

@@ -12,8 +12,7 @@ struct RecvEntry {
     sges: u8,
 }
 
-/// A ring of receive work; its memory is made with the queue pair, or with the shared receive
-/// queue.
+/// Ring of receive work, allocated with the queue pair or the shared receive queue.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
     entries: Box<[RecvEntry]>,
@@ -24,7 +23,7 @@ pub(crate) struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// An empty queue of granted sizes.
+    /// Creates an empty queue of granted sizes.
     pub(crate) fn new(sizes: &QpSizes) -> Self {
         let entries = sizes.recv_wrs as usize;
         assert!(entries.is_power_of_two(), "granted sizes are powers of two");
@@ -52,7 +51,7 @@ impl RecvQueue {
     /// Appends checked work.
     ///
     /// # Panics
-    /// When there is no room: the caller asked [`Self::room`].
+    /// If there is no room; callers check [`Self::room`].
     pub(crate) fn push(&mut self, work: &RecvWork<'_>) {
         assert!(self.room() > 0, "work is posted only into room");
         let slot = self.slot(self.tail);
@@ -61,7 +60,7 @@ impl RecvQueue {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// The buffers of the oldest entry.
+    /// Buffers of the oldest entry.
     pub(crate) fn front(&self) -> Option<&[Sge]> {
         if self.is_empty() {
             return None;
@@ -70,7 +69,7 @@ impl RecvQueue {
         Some(&self.sges[slot * self.sges_per_entry..][..self.entries[slot].sges.into()])
     }
 
-    /// Removes the oldest entry and gives its `wr_id`.
+    /// Removes the oldest entry and returns its `wr_id`.
     pub(crate) fn pop(&mut self) -> Option<u64> {
         if self.is_empty() {
             return None;
@@ -80,7 +79,7 @@ impl RecvQueue {
         Some(wr_id)
     }
 
-    /// Moves the oldest entry to the end of `to`, which has room; false when there is none.
+    /// Moves the oldest entry to the end of `to`, which has room; false if the queue is empty.
     pub(crate) fn move_oldest(&mut self, to: &mut Self) -> bool {
         let Some(sges) = self.front() else { return false };
         to.push(&RecvWork { wr_id: self.entries[self.slot(self.head)].wr_id, sges });
@@ -88,12 +87,12 @@ impl RecvQueue {
         true
     }
 
-    /// Moves the oldest entry of `from` before ours, if there is one, and room for it.
+    /// Moves the oldest entry of `from` to the front, if there is an entry and room for it.
     pub(crate) fn put_back(&mut self, from: &mut Self) {
         if self.room() == 0 || from.is_empty() {
             return;
         }
-        // As if the slot before the oldest were the last.
+        // Append to the slot before the oldest, as if it were the last.
         let tail = self.tail;
         self.head = self.head.wrapping_sub(1);
         self.tail = self.head;
@@ -101,7 +100,7 @@ impl RecvQueue {
         self.tail = tail;
     }
 
-    /// Removes all.
+    /// Removes all entries.
     pub(crate) fn clear(&mut self) {
         self.head = self.tail;
     }

@@ -1,11 +1,11 @@
 //! The reliable connection: three roles, each with its own PSNs.
 //!
 //! ```text
-//!   work ──► SendQueue ──► Requester ──► frames          what to send next
+//!   work ──► SendQueue ──► Requester ──► frames            next packet
 //!               ▲                │
-//!               └── Completer ◄──┴────── ACKs, responses   what is done, what to send again
+//!               └── Completer ◄──┴────── ACKs, responses   completion, retransmission
 //!
-//!   RecvQueue ──► Responder ◄─────────── requests        what to execute
+//!   RecvQueue ──► Responder ◄─────────── requests          execution
 //!                     └────────────────► ACKs, NAKs, READ responses, ATOMIC ACKs
 //! ```
 
@@ -23,13 +23,13 @@ use crate::{
     wire::frame::Packet,
 };
 
-/// The roles of one end.
+/// Roles of one end.
 #[derive(Debug)]
 pub(crate) struct Reliable {
     pub(super) requester: Requester,
     pub(super) completer: Completer,
     pub(super) responder: Responder,
-    /// Whose turn it is to send: the requester's, or the responder's.
+    /// The requester was served first in the last visit; requester and responder alternate.
     requests_first: bool,
 }
 
@@ -49,19 +49,19 @@ impl Reliable {
         self.responder.reset();
     }
 
-    /// To RTR: its attributes are set.
+    /// Enters RTR: its attributes are set.
     pub(crate) fn begin_to_receive(&mut self, base: &QpBase) {
         self.responder.begin(Psn::new(base.attributes.rq_psn), base.attributes.max_dest_rd_atomic);
     }
 
-    /// To RTS: its attributes are set.
+    /// Enters RTS: its attributes are set.
     pub(crate) fn begin_to_send(&mut self, base: &QpBase, queue: &SendQueue) {
         let psn = Psn::new(base.attributes.sq_psn);
         self.requester.begin(psn, queue.head());
         self.completer.begin(psn, base);
     }
 
-    /// Attributes changed while the send queue is drained.
+    /// Applies attributes that changed while the send queue is drained.
     pub(crate) fn renew_attributes(&mut self, mask: u32, base: &QpBase) {
         self.completer.renew_retries(base);
         if mask & attribute::MAX_DEST_RD_ATOMIC != 0 {
@@ -69,7 +69,7 @@ impl Reliable {
         }
     }
 
-    /// All that was begun is done.
+    /// All requests that were begun are complete.
     pub(crate) fn is_drained(&self) -> bool {
         self.requester.is_between_requests() && self.completer.unacknowledged() == self.requester.frontier()
     }
@@ -106,8 +106,8 @@ impl Reliable {
         }
     }
 
-    /// A change of keys that one of the roles waited for was made in every table, or cannot be
-    /// made.
+    /// Handles the end of a key change that one of the roles waits for: it was made in every table,
+    /// or cannot be made.
     pub(crate) fn on_key_change<A: App>(
         &mut self,
         waiter: Waiter,
@@ -132,8 +132,8 @@ impl Reliable {
         if base.state.sends() { answers.min(self.completer.deadline()).min(self.requester.deadline()) } else { answers }
     }
 
-    /// Sends one frame. Requests and answers take turns: neither a peer that reads without end nor
-    /// a client that always has work shuts the other direction out.
+    /// Sends one frame. Requests and answers alternate: neither a peer that reads without end nor a
+    /// client that always has work starves the other direction.
     pub(crate) fn transmit<A: App, W: Wire>(
         &mut self,
         base: &mut QpBase,
@@ -152,7 +152,7 @@ impl Reliable {
         }
     }
 
-    /// A queue pair that has failed says why.
+    /// Sends the last answers of a failed queue pair, which report the reason.
     pub(crate) fn transmit_last_words<A: App, W: Wire>(
         &mut self,
         base: &mut QpBase,
@@ -177,7 +177,7 @@ impl Reliable {
             return Transmission::Idle;
         }
         let visit = self.requester.transmit(base, &mut self.completer, queue, cx, wire);
-        // A request that cannot be sent fails when all before it are done.
+        // A request that cannot be sent fails once all requests before it are complete.
         self.completer.fail_refused(base, queue, &self.requester, cx);
         visit
     }

@@ -1,13 +1,13 @@
-//! Requests with answers of their own (READs, atomic operations) that the responder keeps: those it
-//! answers now, and those it may have to answer again.
+//! Replay ring: requests with answers of their own (READs, atomic operations) that the responder
+//! keeps, because it is answering them or may have to answer them again.
 //!
-//! A ring of `max_dest_rd_atomic` requests in PSN order. A new one takes the place of the oldest,
-//! which the requester has been answered by then (or it broke its promise). A duplicate is answered
-//! from here: a READ from any packet of the message on, out of memory as it is now; an atomic
-//! operation by what it found when it was executed, the only time.
+//! A ring of `max_dest_rd_atomic` requests in PSN order. A new request replaces the oldest, to
+//! which the requester has the answer by then (unless it exceeds its limit). Duplicates are
+//! answered from the ring: a READ from any packet of the message on, with the current memory
+//! content; an atomic operation with the original value found at its only execution.
 //!
-//! Most queue pairs answer few at a time, or none, so the ring's memory comes with the number
-//! ([`ReplayMemory`]), not with the queue pair.
+//! Most queue pairs answer few requests at a time, or none, so the memory of the ring is provided
+//! with its depth ([`ReplayMemory`]), not with the queue pair.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -16,11 +16,12 @@ use roced_types::{QpAttributes, attribute};
 
 use crate::{mr::MrKey, psn::Psn, wire::opcode::Operation};
 
-/// Most requests kept for one queue pair, so the most READs and atomic operations that a peer may
-/// have outstanding, and we. Each costs a queue pair that is given as many 56 bytes.
+/// Maximum number of requests kept for one queue pair, hence of READs and atomic operations that
+/// the peer, or this side, may have outstanding. Each costs 56 bytes in a queue pair with that
+/// depth.
 pub const DEPTH_MAX: u32 = 128;
 
-/// A request that was accepted.
+/// An accepted request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReplayedRequest {
     pub(crate) operation: Operation,
@@ -31,18 +32,19 @@ pub(crate) struct ReplayedRequest {
     pub(crate) length: u32,
     /// Message sequence number of its responses.
     pub(crate) msn: u32,
-    /// What an atomic operation found.
+    /// Original value found by an atomic operation.
     pub(crate) original: u64,
 }
 
 /// Responses still to be sent, as packet numbers within the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pending {
-    /// The first of what was asked for last: it is a FIRST or an ONLY. It may lie ahead.
+    /// First packet of the latest requested range, sent as FIRST or ONLY. It may lie ahead of
+    /// `next`.
     pub(crate) start: u32,
-    /// The next to be sent.
+    /// Next packet to be sent.
     pub(crate) next: u32,
-    /// Behind the last.
+    /// Packet after the last.
     pub(crate) end: u32,
 }
 
@@ -53,9 +55,9 @@ impl Pending {
 #[derive(Clone, Copy, Debug)]
 struct ReplaySlot {
     request: ReplayedRequest,
-    /// [`Pending::NOTHING`] when nothing is: no option, whose mark would cost every slot 8 bytes.
+    /// [`Pending::NOTHING`] if none: the tag of an `Option` would cost every slot 8 bytes.
     pending: Pending,
-    /// It was answered to its end before; what is pending now is a repetition.
+    /// The request was answered completely before; pending responses are a repetition.
     answered: bool,
 }
 
@@ -65,7 +67,7 @@ impl ReplaySlot {
     }
 }
 
-/// What a duplicate asks for, within a request that is kept.
+/// Range of a kept request that a duplicate requests again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Duplicate {
     pub(crate) operation: Operation,
@@ -76,30 +78,30 @@ pub(crate) struct Duplicate {
     pub(crate) length: u32,
 }
 
-/// Room for the requests that a queue pair keeps, made by whoever changes it, for the thread that
-/// has it does not allocate.
+/// Memory for the requests that a queue pair keeps. The code that modifies the queue pair allocates
+/// it, because the thread that runs the queue pair does not allocate.
 #[derive(Debug, Default)]
 pub struct ReplayMemory(Vec<ReplaySlot>);
 
 impl ReplayMemory {
-    /// As much as a queue pair needs after a change of these attributes: none when it answers as
-    /// many at a time as before.
+    /// Memory that a queue pair needs for a change of these attributes: none if the change does not
+    /// set the number of requests answered at a time.
     pub fn for_change(mask: u32, attributes: &QpAttributes) -> Self {
         let depth = if mask & attribute::MAX_DEST_RD_ATOMIC == 0 { 0 } else { attributes.max_dest_rd_atomic };
         Self(Vec::with_capacity(depth.min(DEPTH_MAX) as usize))
     }
 }
 
-/// The ring.
+/// The replay ring.
 #[derive(Debug)]
 pub(crate) struct Replay {
     /// Filled from the front, up to `depth`.
     slots: Vec<ReplaySlot>,
     depth: usize,
-    /// So many may wait for their answer: `depth`, or fewer where that was more and answers are
-    /// owed still.
+    /// Maximum number of requests that may wait for their answer: `depth`, or fewer after a
+    /// reduction while answers are still owed.
     allowed: usize,
-    /// Requests ever accepted; number `n` lies at `n % depth` while it is kept.
+    /// Number of requests ever accepted; request `n` is at `n % depth` while it is kept.
     count: usize,
     pending: u32,
     /// No request before this number has responses to be sent.
@@ -107,13 +109,13 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// An empty ring that keeps nothing before [`Self::reset`] gave it a depth.
+    /// Creates an empty ring that keeps nothing until [`Self::reset`] sets a depth.
     pub(crate) fn new() -> Self {
         Self { slots: Vec::new(), depth: 0, allowed: 0, count: 0, pending: 0, first: 0 }
     }
 
-    /// Takes `memory` where it is more than what is there, and gives back what is left over.
-    /// Nothing is forgotten by it.
+    /// Takes `memory` if it is larger than the present memory; returns the smaller one. Keeps all
+    /// requests.
     pub(crate) fn provide(&mut self, memory: ReplayMemory) -> ReplayMemory {
         let ReplayMemory(mut slots) = memory;
         if slots.capacity() > self.slots.capacity() {
@@ -123,8 +125,8 @@ impl Replay {
         ReplayMemory(slots)
     }
 
-    /// Forgets all and keeps `depth` requests from now on, in memory that was provided, or else
-    /// allocates it.
+    /// Forgets all requests and sets the depth, in memory that was provided; allocates memory if
+    /// that is too small.
     pub(crate) fn reset(&mut self, depth: u32) {
         (self.depth, self.count, self.pending, self.first) = (depth.min(DEPTH_MAX) as usize, 0, 0, 0);
         self.allowed = self.depth;
@@ -132,10 +134,11 @@ impl Replay {
         self.slots.reserve_exact(self.depth);
     }
 
-    /// Keeps `depth` requests from now on, the newest of those that are kept among them; more while
-    /// the oldest of more is not answered, for its answer is owed. Memory as for [`Self::reset`].
+    /// Sets the depth and keeps the newest requests, and more as long as the oldest of them is owed
+    /// an answer. Memory as for [`Self::reset`].
     pub(crate) fn resize(&mut self, depth: u32) {
-        // Filled from the front and then in a ring: the oldest lies where the next one goes.
+        // Filled from the front, then used as a ring: the oldest request lies where the next one
+        // goes.
         if self.slots.len() == self.depth && self.depth > 0 {
             self.slots.rotate_left(self.count % self.depth);
         }
@@ -148,13 +151,13 @@ impl Replay {
         self.pending = self.slots.iter().filter(|slot| slot.is_pending()).count() as u32;
     }
 
-    /// Nothing is to be sent any more.
+    /// Drops all pending responses.
     pub(crate) fn forget_pending(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.pending = Pending::NOTHING);
         self.pending = 0;
     }
 
-    /// [`Self::push`] would accept a request: fewer than are allowed wait for their answer.
+    /// [`Self::push`] would accept a request: fewer than allowed wait for their answer.
     pub(crate) fn has_room(&self) -> bool {
         if self.allowed < self.depth {
             let waits = |slot: &&ReplaySlot| slot.is_pending() && !slot.answered;
@@ -164,9 +167,8 @@ impl Replay {
         next.is_some_and(|at| self.slots.get(at).is_none_or(|slot| !slot.is_pending() || slot.answered))
     }
 
-    /// Accepts a request; false when as many others as are allowed were not answered yet. A
-    /// repetition that is still under way gives way: the requester has the responses, or it would
-    /// not ask for more.
+    /// Accepts a request; false if as many others as allowed are not answered yet. A repetition in
+    /// progress is replaced: the requester has its responses, or it would not request more.
     pub(crate) fn push(&mut self, request: ReplayedRequest) -> bool {
         if !self.has_room() {
             return false;
@@ -188,10 +190,10 @@ impl Replay {
         true
     }
 
-    /// Answers a duplicate again; false when it fits no request that is kept.
+    /// Answers a duplicate again; false if it matches no kept request.
     pub(crate) fn replay(&mut self, duplicate: &Duplicate, mtu: usize) -> bool {
-        // The newest first: PSNs come again after 2^24 packets, and requests of then may still be
-        // here.
+        // Newest first: PSNs repeat after 2^24 packets, and requests of an earlier pass may still
+        // be here.
         let Some(number) = self.kept().rev().find(|number| self.slot(*number).request.covers(duplicate, mtu)) else {
             return false;
         };
@@ -204,8 +206,8 @@ impl Replay {
             self.pending += 1;
             return true;
         }
-        // What an earlier duplicate asked for is answered as well: both in one answer, and what
-        // lies between them.
+        // The range of an earlier duplicate is answered as well: one answer for both, including the
+        // responses between them.
         let pending = &mut slot.pending;
         pending.end = pending.end.max(end);
         if start <= pending.next {
@@ -216,20 +218,20 @@ impl Replay {
         true
     }
 
-    /// The oldest request with responses to be sent.
+    /// Oldest request with responses to be sent.
     pub(crate) fn front(&self) -> Option<(ReplayedRequest, Pending)> {
         let slot = self.slot(self.front_number()?);
         slot.is_pending().then_some((slot.request, slot.pending))
     }
 
-    /// Requests with responses to be sent, oldest first, and whether each was answered to its end
+    /// Requests with responses to be sent, oldest first, and whether each was answered completely
     /// before.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (ReplayedRequest, bool)> {
         let waiting = self.kept().map(|number| self.slot(number)).filter(|slot| slot.is_pending());
         waiting.map(|slot| (slot.request, slot.answered))
     }
 
-    /// One response of [`Self::front`] was sent.
+    /// Notes that one response of [`Self::front`] was sent.
     pub(crate) fn advance(&mut self) {
         let Some(number) = self.front_number() else { return };
         self.first = number;
@@ -250,8 +252,8 @@ impl Replay {
         self.pending > 0 && self.slots.iter().any(|slot| slot.is_pending() && !slot.answered)
     }
 
-    /// Ends the answer to [`Self::front`] if it is a repetition: its request was answered to its
-    /// end before. False when it was not.
+    /// Ends the answer to [`Self::front`] if it is a repetition: its request was answered
+    /// completely before. False if it was not.
     pub(crate) fn give_up_repetition(&mut self) -> bool {
         let Some(number) = self.front_number() else { return false };
         let slot = &mut self.slots[number % self.depth];
@@ -273,22 +275,22 @@ impl Replay {
         &self.slots[number % self.depth]
     }
 
-    /// Numbers of the requests kept, oldest first.
+    /// Numbers of the kept requests, oldest first.
     const fn kept(&self) -> Range<usize> {
         self.count.saturating_sub(self.depth)..self.count
     }
 }
 
 impl ReplayedRequest {
-    /// An operation that is answered by an ATOMIC ACK.
+    /// The operation is answered by an ATOMIC ACK.
     pub(crate) const fn is_atomic(&self) -> bool {
         matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
     }
 
-    /// The duplicate asks for a part of this very request: same operation and key, and its address
-    /// is where its PSN says (IBTA v1 C9-107). It ends with a packet of this request. One that ends
-    /// within a packet is of an earlier life, and its answer would end the READ of this one too
-    /// soon.
+    /// The duplicate requests a part of this very request: same operation and key, and an address
+    /// that matches its PSN (IBTA v1 C9-107). The part ends with a packet of this request. A
+    /// duplicate that ends within a packet belongs to an earlier life, and its answer would end the
+    /// READ of this life too soon.
     fn covers(&self, duplicate: &Duplicate, mtu: usize) -> bool {
         let skip = duplicate.psn.offset_from(self.first_psn);
         let Some(bytes) = u64::from(skip).checked_mul(mtu as u64) else {
@@ -371,7 +373,7 @@ mod tests {
         assert!(!replay.replay(&duplicate(0, 1, 0), MTU), "the oldest gave up its place");
     }
 
-    /// The requester asked again, then the first answer came after all, and it asks for more.
+    /// The requester asks again, the first answer arrives after all, and it sends another request.
     #[test]
     fn a_repetition_under_way_gives_way_to_a_new_request() {
         let mut replay = Replay::new();
@@ -414,7 +416,7 @@ mod tests {
         for other in [Operation::ReadRequest, Operation::CompareSwap] {
             assert!(!replay.replay(&Duplicate { operation: other, ..again }, MTU), "{other:?}");
         }
-        // 2^24 packets later there is one with the same PSN.
+        // 2^24 packets later another request has the same PSN.
         assert!(replay.push(fetch_add(7, 2)));
         replay.advance();
         assert!(replay.replay(&again, MTU));
@@ -452,8 +454,8 @@ mod tests {
         }
     }
 
-    /// Four wait for their answer when two at a time are allowed: all are answered, and only then
-    /// others are accepted.
+    /// Four requests wait for their answer when the limit becomes two: all are answered, and others
+    /// are accepted once fewer than two wait.
     #[test]
     fn a_smaller_depth_forgets_no_answer_that_is_owed() {
         for answered in 0..=3 {
@@ -502,7 +504,7 @@ mod tests {
         assert_eq!(most, DEPTH_MAX as usize);
     }
 
-    /// A slot has 56 bytes, and queue pairs have up to 128.
+    /// A slot has 56 bytes; a queue pair has up to 128 slots.
     #[test]
     fn a_slot_is_as_small_as_it_was_promised() {
         assert_eq!(size_of::<ReplaySlot>(), 56);
@@ -525,8 +527,8 @@ mod tests {
         assert_eq!(pending(&replay), Pending { start: 5, next: 3, end: 7 });
     }
 
-    /// Whatever is asked in whatever order: the front is the oldest with responses to be sent, as a
-    /// look at all of them says.
+    /// For any sequence of requests, the front is the oldest request with responses to be sent, as
+    /// a scan of all requests finds it.
     #[test]
     fn the_front_is_the_oldest_that_waits() {
         let mut replay = Replay::new();

@@ -1,12 +1,12 @@
-//! The requester: cuts work into packets and decides what is sent next.
+//! The requester: segments work into packets and decides which packet to send next.
 //!
-//! It keeps a cursor into the send queue. What lies before the cursor and behind the completer's
-//! oldest unacknowledged PSN is in flight; [`Requester::rewind`] puts the cursor back there, and
-//! everything from it on is sent again (go-back-N), or [`Requester::send_oldest_again`] leaves the
-//! cursor where it is and sends the oldest packet once more.
+//! It keeps a cursor into the send queue. Packets from the completer's oldest unacknowledged PSN up
+//! to the cursor are in flight. [`Requester::rewind`] puts the cursor back there, and everything
+//! from it on is sent again (go-back-N); [`Requester::send_oldest_again`] leaves the cursor in
+//! place and sends only the oldest packet again.
 //!
-//! READs are asked for in chunks, each a READ request of its own on the wire, so that the responses
-//! on their way to us never are more than the window either: nothing else holds a responder back.
+//! READs are requested in chunks, each a READ request of its own on the wire, so that the responses
+//! in flight never exceed the window either: nothing else limits a responder.
 
 use roced_types::{SendOp, Status};
 
@@ -38,105 +38,104 @@ use crate::{
     },
 };
 
-/// A window is asked to be acknowledged this many times over, so that it opens again before it is
-/// closed.
+/// ACK requests per window, so that the window opens again before it is exhausted.
 const ACK_REQUESTS_PER_WINDOW: u32 = 8;
 
-/// How long an unsignaled message may have gone unasked for before the next one asks: half of what
-/// a tail probe waits at least, so that none is sent while messages follow each other.
+/// Maximum time for which packets go without an ACK request before the next unsignaled message
+/// asks: half the minimum wait of a tail probe, so that no probe is sent while messages follow each
+/// other.
 const UNASKED_MAX: Nanos = Nanos::from_micros(50);
 
-/// Where none followed and a probe had to ask, and when a life begins, so many messages ask at once
-/// before one is left to the next again.
+/// Messages that ask immediately at the beginning of a life, and after no message followed so that
+/// a probe had to ask; after them asking is left to later messages again.
 const ASKING_AFTER_PROBE: u32 = 16;
 
-/// Chunks that a READ is cut into per window, when the peer takes that many requests.
+/// Chunks of a READ per window, if the peer accepts that many requests.
 const READ_CHUNKS_PER_WINDOW: u32 = 8;
 
-/// What to send next.
+/// Send cursor and pending retransmissions.
 #[derive(Debug)]
 pub(crate) struct Requester {
     window: u32,
-    /// Position in the send queue of the entry that is sent next, packets of it that are sent, and
-    /// the PSN that comes next.
+    /// Position in the send queue of the next entry to send, number of its packets that were sent,
+    /// and the next PSN.
     entry: u32,
     packet: u32,
     psn: Psn,
-    /// The PSN after the highest ever sent, and its place in the queue.
+    /// PSN after the highest ever sent, and its position in the queue.
     frontier: Psn,
     frontier_place: (u32, u32),
-    /// READ and atomic requests that were all answered, ever; and those before the cursor and
-    /// before the frontier, which count the same way, for they begin at fixed packets.
+    /// READ and atomic requests completely answered since the start; and those before the cursor
+    /// and before the frontier, counted the same way, because requests begin at fixed packets.
     answered: u32,
     wanting_before_cursor: u32,
     wanting_before_frontier: u32,
-    /// The oldest packet that waits for an answer is sent once more before anything else, for this
-    /// reason.
+    /// Reason to send the oldest unacknowledged packet again before anything else.
     oldest_again: Option<Reason>,
-    /// Where that is a READ, no more than the responses before this one are asked for.
+    /// If that is a READ, only the responses before this one are requested.
     again_up_to: Option<Psn>,
-    /// The peer is asked how much it has, before anything else.
+    /// The peer is to be asked how far it has received, before anything else.
     solicits: bool,
-    /// Packets since one asked for an ACK, and when the first of them was sent.
+    /// Packets since the last ACK request, and the time when the first of them was sent.
     unasked: u32,
     unasked_since: Nanos,
-    /// Messages that ask, whether somebody waits to hear of them or not.
+    /// Number of messages that still ask, even if they are unsignaled.
     asking: u32,
     rnr_wait: Option<RnrWait>,
-    /// The rate let nothing leave before this moment.
+    /// The rate limit lets nothing leave before this time.
     paced_until: Option<Nanos>,
-    /// The entry at the cursor cannot be sent, for this reason.
+    /// Status with which the entry at the cursor fails, because it cannot be sent.
     refused: Option<Status>,
     pacer: Pacer,
-    /// How far the peer's receives go.
+    /// Credit limit set by the peer's receives.
     pub(super) credits: CreditLimit,
 }
 
-/// Why the oldest packet is sent again.
+/// Reason to send the oldest packet again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// It is missing.
+    /// The packet is missing.
     Missing,
     /// Its answer is late.
     Probe,
-    /// The answer to the one before it said nothing of it.
+    /// The answer to the packet before it did not cover it.
     Presumed,
 }
 
 /// A packet that was sent.
 pub(crate) struct SentRequest {
     pub(crate) psn: Psn,
-    /// PSNs that it takes.
+    /// Number of its PSNs.
     pub(crate) packets: u32,
-    /// For the first time.
+    /// Sent for the first time.
     pub(crate) is_new: bool,
-    /// A READ or an atomic operation.
+    /// A READ, or an operation with one answer.
     pub(crate) wants_answer: bool,
-    /// Not the first of its work request.
+    /// Not the first packet of its work request.
     pub(crate) continues: bool,
     pub(crate) asks: AckRequest,
 }
 
-/// The oldest request, or a part of it, sent once more.
+/// The oldest request, or a part of it, sent again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentAgain {
-    /// PSNs that it takes.
+    /// Number of its PSNs.
     pub(crate) packets: u32,
-    /// A READ or an atomic operation.
+    /// A READ, or an operation with one answer.
     pub(crate) wants_answer: bool,
     pub(crate) reason: Reason,
-    /// Of a READ, and not up to its end or that of the request that asked for it first.
+    /// Part of a READ that ends before both the READ and its original request.
     pub(crate) is_part: bool,
 }
 
-/// Whether a packet asks for an answer.
+/// ACK request of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckRequest {
-    /// It does.
+    /// The packet asks.
     Now,
-    /// It does not, though it ends a message: one that nobody waits to hear of.
+    /// The packet ends an unsignaled message and leaves asking to a later one.
     Later,
-    /// A packet of the same message will.
+    /// A later packet of the same message asks.
     Not,
 }
 
@@ -166,11 +165,11 @@ impl Requester {
         }
     }
 
-    /// Ready to send: the first packet of the entry at `position` will have `psn`.
+    /// Enters RTS: the first packet of the entry at `position` will have `psn`.
     pub(crate) fn begin(&mut self, psn: Psn, position: u32) {
         (self.entry, self.packet, self.psn, self.frontier) = (position, 0, psn, psn);
         self.frontier_place = (position, 0);
-        // Nobody can be asked by a duplicate before something was acknowledged.
+        // A duplicate cannot ask the peer before a packet was acknowledged.
         self.asking = ASKING_AFTER_PROBE;
         self.credits = CreditLimit::default();
     }
@@ -179,22 +178,22 @@ impl Requester {
         self.pacer.set_rate(bytes_per_s);
     }
 
-    /// The PSN after the highest ever sent.
+    /// PSN after the highest ever sent.
     pub(crate) const fn frontier(&self) -> Psn {
         self.frontier
     }
 
-    /// The PSN that is sent next.
+    /// PSN that is sent next.
     pub(crate) const fn cursor(&self) -> Psn {
         self.psn
     }
 
-    /// The cursor stands before a request that was never begun.
+    /// The cursor is before a request that was never begun.
     pub(crate) fn is_between_requests(&self) -> bool {
         self.packet == 0 && self.psn == self.frontier
     }
 
-    /// The position of the entry that cannot be sent, and why.
+    /// Position of the entry that cannot be sent, and the status with which it fails.
     pub(crate) const fn refused(&self) -> Option<(u32, Status)> {
         match self.refused {
             Some(status) => Some((self.entry, status)),
@@ -202,23 +201,25 @@ impl Requester {
         }
     }
 
-    /// Everything from `psn`, packet `packet` of the entry at `position`, is sent again.
+    /// Moves the cursor back: everything from `psn`, packet `packet` of the entry at `position`, is
+    /// sent again.
     pub(crate) fn rewind(&mut self, position: u32, packet: u32, psn: Psn) {
         (self.entry, self.packet, self.psn) = (position, packet, psn);
         self.wanting_before_cursor = self.answered;
         (self.oldest_again, self.solicits) = (None, false);
         self.refused = None;
-        // The first packet again asks for an ACK: the sooner we know.
+        // The first packet asks for an ACK, for the earliest possible answer.
         self.unasked = self.window;
     }
 
-    /// So many READ and atomic requests before the cursor are not all answered.
+    /// Sets the number of READ and atomic requests before the cursor that are not completely
+    /// answered.
     pub(crate) fn on_begun(&mut self, requests: u32) {
         self.wanting_before_cursor = self.answered.wrapping_add(requests);
     }
 
-    /// An answer that is not of the past: up to one packet before `oldest`, as an ACK that nothing
-    /// asked for is. True when its credits let more be sent.
+    /// Applies the credits of an answer that is not outdated: at most one packet before `oldest`,
+    /// like an unsolicited ACK. True when they let more be sent.
     pub(crate) fn on_credits(&mut self, packet: &Packet<'_>, oldest: Psn, base: &QpBase) -> bool {
         let psn = packet.bth.psn;
         let is_of_now = psn.distance_from(oldest) >= -1 && psn.distance_from(self.frontier) < 0;
@@ -226,73 +227,75 @@ impl Requester {
         aeth.is_some_and(|aeth| self.credits.on_answer(&aeth))
     }
 
-    /// All before `psn`, packet `packet` of the entry at `position`, is done: the cursor is not
-    /// behind it.
+    /// Moves the cursor forward to `psn`, packet `packet` of the entry at `position`, if it is
+    /// behind: everything before `psn` is acknowledged.
     pub(crate) fn skip_to(&mut self, position: u32, packet: u32, psn: Psn) {
         if self.psn.distance_from(psn) < 0 {
             (self.entry, self.packet, self.psn) = (position, packet, psn);
             self.wanting_before_cursor = self.answered;
-            // It was sent before, and that has arrived.
+            // The entry was sent before, and that transmission has arrived.
             self.refused = None;
         }
     }
 
-    /// What was sent from the cursor on need not be sent again.
+    /// Moves the cursor to the frontier: the packets from the cursor on need not be sent again.
     pub(crate) fn skip_to_frontier(&mut self) {
         if self.psn != self.frontier {
             ((self.entry, self.packet), self.psn) = (self.frontier_place, self.frontier);
             self.wanting_before_cursor = self.wanting_before_frontier;
             self.refused = None;
-            // Packets that were not sent again may be beyond the limit.
+            // Packets that were not sent again may be beyond the credit limit.
             self.credits.on_probe(self.frontier.minus(1));
         }
     }
 
-    /// Messages come too rarely to leave the asking to the next.
+    /// Makes the next messages ask: messages come too rarely to leave asking to the next one.
     pub(crate) fn ask_for_a_while(&mut self) {
         self.asking = ASKING_AFTER_PROBE;
     }
 
-    /// The oldest packet that waits for an answer is sent once more, whatever the cursor does: it
-    /// is missing.
+    /// Requests a retransmission of the oldest unacknowledged packet, which is missing; the cursor
+    /// stays.
     pub(crate) fn send_oldest_again(&mut self) {
         (self.oldest_again, self.again_up_to) = (Some(Reason::Missing), None);
     }
 
-    /// The same, because it is probably lost as the one before it was.
+    /// As [`Self::send_oldest_again`], because the packet is probably lost like the one before it.
     pub(crate) fn presume_oldest_lost(&mut self) {
         (self.oldest_again, self.again_up_to) = (Some(Reason::Presumed), None);
     }
 
-    /// The responses from `end` on are there: they are not asked for with the oldest.
+    /// Limits the retransmission of a READ: the responses from `end` on are present.
     pub(crate) fn ask_up_to(&mut self, end: Option<Psn>) {
         self.again_up_to = end;
     }
 
-    /// The same, because its answer is late. Where its memory is gone the peer is only asked.
+    /// As [`Self::send_oldest_again`], because the answer is late. If the packet's memory is gone
+    /// the peer is only asked.
     pub(crate) fn probe_oldest(&mut self) {
         if self.oldest_again.is_none() {
             (self.oldest_again, self.again_up_to) = (Some(Reason::Probe), None);
         }
     }
 
-    /// The peer is asked how much it has of what was sent.
+    /// Requests that the peer is asked how far it has received the packets sent.
     pub(crate) fn solicit_ack(&mut self) {
         self.solicits = true;
     }
 
-    /// The packet with `oldest`, the oldest that waits for an answer, is the next to be sent.
+    /// The packet with `oldest`, the oldest unacknowledged PSN, is the next to be sent.
     pub(crate) fn is_about_to_send(&self, oldest: Psn) -> bool {
         self.oldest_again.is_some() || self.psn == oldest
     }
 
-    /// It was answered: whatever is the oldest now was not meant.
+    /// Cancels a retransmission of the oldest packet: that packet was answered, and another is the
+    /// oldest now.
     pub(crate) fn forget_oldest(&mut self) {
         self.oldest_again = None;
     }
 
-    /// The oldest READ or atomic request is all answered. None counts when it is behind the cursor:
-    /// it was to be sent again.
+    /// Notes that the oldest READ or atomic request is completely answered. A request behind the
+    /// cursor, which was to be sent again, reduces no count.
     pub(crate) fn on_answered(&mut self) {
         self.answered = self.answered.wrapping_add(1);
         if self.unanswered() > u32::MAX / 2 {
@@ -300,12 +303,13 @@ impl Requester {
         }
     }
 
-    /// READ and atomic requests before the cursor that are not all answered.
+    /// Number of READ and atomic requests before the cursor that are not completely answered.
     const fn unanswered(&self) -> u32 {
         self.wanting_before_cursor.wrapping_sub(self.answered)
     }
 
-    /// The receiver was not ready, as the poll at `polled_at` learns: nothing is sent for `delay`.
+    /// Starts the wait after an RNR NAK, processed in the poll iteration at `polled_at`: nothing is
+    /// sent for `delay`.
     pub(crate) fn wait_for_receiver(&mut self, polled_at: Nanos, delay: Nanos) {
         self.rnr_wait = Some(RnrWait::Heard { polled_at, delay });
     }
@@ -319,32 +323,32 @@ impl Requester {
         self.paced_until = self.paced_until.filter(|until| *until > now);
     }
 
-    /// The local operation at the cursor is done.
+    /// Notes that the local operation at the cursor is complete.
     pub(crate) fn on_local_done(&mut self) {
         self.entry = self.entry.wrapping_add(1);
-        // All before it was complete, so the cursor is at the frontier.
+        // All entries before it were complete, so the cursor is at the frontier.
         self.frontier_place = (self.entry, 0);
     }
 
-    /// When it can go on, if it waits for a moment.
+    /// Time at which it can continue, if it waits for one.
     pub(crate) fn deadline(&self) -> Nanos {
         self.rnr_wait.map(RnrWait::deadline).or(self.paced_until).unwrap_or(Nanos::NEVER)
     }
 
-    /// How far behind the oldest that waits a packet of this request may be. What is held here for
-    /// its turn is not on its way any more: more is asked for in its place, up to a window of it,
-    /// for the places that it takes are for all.
+    /// Maximum distance of a packet of this request from the oldest unacknowledged PSN. Buffered
+    /// responses are no longer in flight: more are requested in their place, but at most another
+    /// window, because all queue pairs share the buffer.
     fn window_of(&self, position: u32, queue: &SendQueue, base: &QpBase) -> u32 {
         let extends = position == queue.head() && queue.entry(position).is_read();
         self.window + if extends { base.held_answers.min(self.window) } else { 0 }
     }
 
-    /// Packets of one READ request.
+    /// Number of packets of one READ request.
     pub(crate) fn read_chunk(&self, max_rd_atomic: u32) -> u32 {
         (self.window / max_rd_atomic.clamp(1, READ_CHUNKS_PER_WINDOW)).max(1)
     }
 
-    /// Sends the packet at the cursor.
+    /// Sends the next packet.
     pub(crate) fn transmit<A: App, W: Wire>(
         &mut self,
         base: &mut QpBase,
@@ -354,7 +358,7 @@ impl Requester {
         wire: &mut W,
     ) -> Transmission {
         let oldest = completer.unacknowledged();
-        // When the cursor is there it is sent anyway.
+        // If the cursor is there, the packet is sent anyway.
         self.oldest_again = self.oldest_again.filter(|_| oldest != self.psn);
         self.solicits &= oldest != self.psn;
         let in_flight = self.psn.offset_from(oldest);
@@ -381,7 +385,7 @@ impl Requester {
             return self.ask(base, completer, queue, cx, wire);
         }
         match self.send_new(in_flight, base, completer, queue, cx, wire) {
-            // It may wait for the acknowledgement of messages that nobody asked about.
+            // It may wait for the acknowledgement of messages that did not ask.
             Transmission::Idle
                 if self.awaits_ack(in_flight, oldest, base, queue) && self.is_unasked(in_flight, completer) =>
             {
@@ -391,14 +395,13 @@ impl Requester {
         }
     }
 
-    /// What was sent last asks for no ACK. It may not be what left last: where the peer has what is
-    /// behind a packet that was sent again.
+    /// The packet before the cursor has not asked for an ACK. It need not be the last packet that
+    /// left: the peer may have the packets behind a retransmission.
     const fn is_unasked(&self, in_flight: u32, completer: &Completer) -> bool {
         in_flight > 0 && (self.unasked > 0 || !completer.has_asked(self.psn))
     }
 
-    /// What stands at the cursor does not begin before all that was sent is acknowledged, or a part
-    /// of it.
+    /// The entry at the cursor cannot begin until some or all packets sent before are acknowledged.
     fn awaits_ack(&self, in_flight: u32, oldest: Psn, base: &QpBase, queue: &SendQueue) -> bool {
         if self.refused.is_some() || self.entry == queue.tail() {
             return self.refused.is_some();
@@ -408,7 +411,7 @@ impl Requester {
         waits || entry.is_local() || entry.is_read() || in_flight >= self.window && self.unasked >= in_flight
     }
 
-    /// Sends the packet at the cursor, in its turn.
+    /// Sends the packet at the cursor, in order.
     fn send_new<A: App, W: Wire>(
         &mut self,
         in_flight: u32,
@@ -424,7 +427,8 @@ impl Requester {
         if in_flight >= self.window_of(self.entry, queue, base) {
             return Transmission::Idle;
         }
-        // What is under way and was not asked about would count for ever: one more packet asks.
+        // Unacknowledged packets that did not ask would count as in flight for ever: one more
+        // packet asks.
         if base.grant == 0 && self.psn == self.frontier && (in_flight == 0 || completer.has_asked(self.psn)) {
             base.wants_grant = true;
             return Transmission::Idle;
@@ -438,7 +442,7 @@ impl Requester {
             if self.credits.awaits_probe(self.psn, oldest) {
                 return Transmission::Idle;
             }
-            // Its answer says whether the receiver is ready.
+            // Its answer shows whether the receiver is ready.
             self.unasked = self.window;
         }
         let packets = match self.send_at_cursor(base, queue, &entry, in_flight, cx, wire) {
@@ -466,8 +470,8 @@ impl Requester {
         Transmission::Progress
     }
 
-    /// Asks the peer how much it has of what was sent. Before it has acknowledged anything, by the
-    /// oldest packet itself: the PSN before that is of no request of this life.
+    /// Asks the peer how far it has received the packets sent. Before the first acknowledgement the
+    /// oldest packet itself asks, because the PSN before it belongs to no request of this life.
     fn ask<A: App, W: Wire>(
         &mut self,
         base: &mut QpBase,
@@ -488,11 +492,11 @@ impl Requester {
         visit
     }
 
-    /// Asks by a duplicate of the last packet that was acknowledged: a responder only acknowledges
-    /// it again, up to the newest (IBTA v1 C9-105), and reads nothing else of it. So it has no
-    /// bytes, and no memory is read for it that the client may have taken away since the peer's
-    /// client answered. It is a WRITE where that packet was of one, and else a SEND, which needs no
-    /// right.
+    /// Asks by a duplicate of the last acknowledged packet: a responder only acknowledges it again,
+    /// up to the newest request (IBTA v1 C9-105), and reads nothing else of it. Therefore the
+    /// duplicate has no payload, and reads no memory, which the client may have revoked since the
+    /// peer's client answered. It is a WRITE if that packet belonged to a WRITE, otherwise a SEND,
+    /// which needs no right.
     fn send_solicitation<W: Wire>(
         &mut self,
         base: &mut QpBase,
@@ -501,8 +505,8 @@ impl Requester {
         wire: &mut W,
     ) -> Transmission {
         let psn = completer.unacknowledged().minus(1);
-        // Where nothing was acknowledged yet and the memory is gone, the one that does least if it
-        // is executed after all.
+        // If nothing was acknowledged yet and the memory is gone: the operation that does least if
+        // it is executed after all.
         let is_write = matches!(completer.last_acknowledged(), None | Some(SendOp::Write | SendOp::WriteImm));
         let opcode = if is_write { opcode::RC_WRITE_ONLY } else { opcode::RC_SEND_ONLY };
         let headers = Headers {
@@ -519,8 +523,8 @@ impl Requester {
         Transmission::Progress
     }
 
-    /// Sends the oldest packet that waits for an answer, or asks for the rest of the READ request
-    /// that it is in. The cursor is there for that moment only.
+    /// Sends the oldest unacknowledged packet again, or requests the rest of its READ request. The
+    /// cursor is there only during this call.
     fn send_oldest<A: App, W: Wire>(
         &mut self,
         reason: Reason,
@@ -545,19 +549,19 @@ impl Requester {
         };
         let is_gone = self.refused.is_some();
         if is_gone && reason != Reason::Probe {
-            // It cannot be sent any more, and it is the oldest: the cursor stays with it, and it
+            // It can no longer be sent, and it is the oldest: the cursor stays with it, and it
             // fails.
             self.oldest_again = None;
             return Transmission::Idle;
         }
         (self.entry, self.packet, self.psn) = cursor;
-        // Its answer says nothing of what was sent last, or nobody would ask about that while
-        // packets are repaired.
+        // `unasked` is restored as well: the answer does not cover the last packets sent, and they
+        // must still be asked about while packets are repaired.
         (self.wanting_before_cursor, self.refused, self.unasked) = (wanting, refused, unasked);
         match sent {
             Err(_) if is_gone => {
-                // Its client has taken its memory away. It may know that it arrived, so the peer is
-                // asked.
+                // The client has revoked the memory. It may know that the packet arrived, so the
+                // peer is asked.
                 self.oldest_again = None;
                 self.send_solicitation(base, completer, cx.now, wire)
             }
@@ -592,12 +596,12 @@ impl Requester {
         Ok(packets)
     }
 
-    /// Gives an entry its PSNs when its first packet is due for the first time.
+    /// Assigns PSNs to an entry when its first packet is due for the first time.
     fn start_entry(&mut self, base: &QpBase, queue: &mut SendQueue) -> Result<(), Transmission> {
         if !self.is_between_requests() {
             return Ok(());
         }
-        // IBTA v1 10.3.1.5: a queue that drains begins nothing.
+        // IBTA v1 10.3.1.5: a queue that drains begins no request.
         if base.state == State::SendQueueDrain {
             return Err(Transmission::Idle);
         }
@@ -627,8 +631,9 @@ impl Requester {
         Ok(())
     }
 
-    /// A local operation begins when all before it are complete, and all behind it wait until it is
-    /// done: more order than IBTA v1 10.8.3 asks for, and no other than a program can rely on.
+    /// Begins a local operation when all entries before it are complete; all entries behind it wait
+    /// until it is complete. This order is stricter than IBTA v1 10.8.3 requires and violates none
+    /// that a program can rely on.
     fn start_local(&self, base: &mut QpBase, queue: &SendQueue) -> Transmission {
         let begins = self.entry == queue.head() && base.state == State::ReadyToSend;
         if begins && !base.keys.waits(Waiter::Requester) {
@@ -642,9 +647,8 @@ impl Requester {
         Transmission::Idle
     }
 
-    /// Asks for the rest of the chunk at the cursor. Chunks begin at fixed packets of the message,
-    /// so that asking again never asks for more than one request asked before (a responder would
-    /// not know it).
+    /// Requests the rest of the chunk at the cursor. Chunks begin at fixed packets of the message,
+    /// so that a repetition never exceeds one original request (a responder would not know it).
     fn send_read_request<W: Wire>(
         &mut self,
         base: &mut QpBase,
@@ -715,13 +719,13 @@ impl Requester {
             SendOp::Send | SendOp::SendInvalidate => (Operation::Send, None),
             SendOp::SendImm => (Operation::Send, Some(entry.imm)),
             SendOp::WriteImm => (Operation::Write, Some(entry.imm)),
-            // What is no SEND nor WRITE does not come here.
+            // Only SEND and WRITE operations arrive here.
             _ => (Operation::Write, None),
         };
         let imm = imm.filter(|_| is_last);
         let ieth = (is_last && entry.op == SendOp::SendInvalidate).then_some(Ieth { rkey: MrKey(entry.rkey) });
-        // The end of a message asks; so does a part of the window, or nothing would ever open it,
-        // and the last packet that may leave.
+        // The end of a message asks; so does a packet at each fraction of the window, because
+        // otherwise nothing would open it again, and the last packet that may leave.
         let is_last_granted = base.grant <= 1 && self.psn == self.frontier;
         let asks_at_end = is_last && !self.may_stay_unasked(base, entry, cx.now);
         let ack_request = asks_at_end || is_last_granted || self.unasked + 1 >= self.window / ACK_REQUESTS_PER_WINDOW;
@@ -739,7 +743,7 @@ impl Requester {
             imm,
             ieth,
             ..Headers::new(Bth {
-                // IBTA v1 9.2.3: of a message that completes a receive, and of no other.
+                // IBTA v1 9.2.3: only in a message that completes a receive.
                 solicited: is_last && entry.is_solicited() && entry.takes_receive(),
                 ack_request,
                 ..base.bth(opcode, self.psn)
@@ -763,8 +767,8 @@ impl Requester {
         }
     }
 
-    /// A message of one packet whose completion nobody waits for need not be answered by itself: an
-    /// ACK costs what a message costs. One that follows asks, or a tail probe, where there are any.
+    /// An unsignaled message of one packet need not be acknowledged by itself: an ACK costs as much
+    /// as a message. A following message asks, or a tail probe if probes are in use.
     fn may_stay_unasked(&self, base: &QpBase, entry: &SendEntry, now: Nanos) -> bool {
         entry.packets == 1
             && self.asking == 0
@@ -780,8 +784,8 @@ impl Requester {
         if self.psn.distance_from(self.frontier) < 0 {
             base.counters.count(QpCount::RetransmittedPackets);
         }
-        // A READ costs the peer's sending rate, not ours; it is paced all the same, as one full
-        // packet a PSN.
+        // A READ uses the peer's sending rate, not ours, but is paced as well, as one full packet
+        // for each PSN.
         self.pacer.on_sent(now, (base.mtu() + base.overhead()) * packets as usize);
     }
 

@@ -1,8 +1,8 @@
 //! The responder: executes the peer's requests, strictly in PSN order.
 //!
-//! Each packet passes `check_psn` (expected, behind or ahead), `check_order` (does it continue the
-//! message under way?), then its operation. What must be answered is left in `owed` and sent by
-//! [`Responder::transmit`], so that many requests share an ACK.
+//! Each packet passes `check_psn` (expected, behind or ahead), `check_order` (continues the message
+//! in progress or begins one), then its operation. Pending acknowledgements are stored in `owed`
+//! and sent by [`Responder::transmit`], so that many requests share an ACK.
 
 mod answers;
 
@@ -37,7 +37,7 @@ use crate::{
     },
 };
 
-/// The message under way.
+/// Message in progress.
 #[derive(Clone, Copy, Debug)]
 enum IncomingMessage {
     None,
@@ -45,63 +45,65 @@ enum IncomingMessage {
     Write { key: MrKey, va: u64, length: u32, done: u32 },
 }
 
-/// What the peer must be told.
+/// Acknowledgement owed to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PendingAck {
     Nothing,
-    /// All before the expected PSN is done.
+    /// Everything before the expected PSN is complete.
     Ack,
-    /// All up to this PSN is done: a plain peer sends it again and asks.
+    /// Everything up to this PSN is complete: a plain peer repeats it and asks.
     AckUpTo(Psn),
     /// The expected PSN is missing.
     SequenceNak,
-    /// No receive work for the expected PSN.
+    /// No receive work is available for the expected PSN.
     RnrNak,
-    /// The request at this PSN is refused; the last word of this queue pair. So many messages were
-    /// executed before it.
+    /// The request at this PSN is refused; the last answer of this queue pair. The count is the
+    /// number of messages executed before it.
     Nak(NakCode, Psn, u32),
 }
 
-/// What was executed.
+/// Execution state of the peer's requests.
 #[derive(Debug)]
 pub(crate) struct Responder {
     expected: Psn,
     msn: u32,
     message: IncomingMessage,
     owed: PendingAck,
-    /// The acknowledgement that the sequence NAK or RNR NAK that is owed gives besides: owed still
-    /// when that is needless.
+    /// Acknowledgement that the owed sequence NAK or RNR NAK includes: still owed when the NAK
+    /// becomes needless.
     within: PendingAck,
-    /// A NAK for the expected PSN was given: there is no other for it.
+    /// A NAK was given for the expected PSN: no other follows for it.
     nak_given: bool,
-    /// It was an RNR NAK.
+    /// That NAK was an RNR NAK.
     not_ready: bool,
-    /// When the NAK for the expected PSN is to be given, if that does not come before.
+    /// Time of the NAK for the expected PSN, unless the packet arrives before.
     nak_due: Nanos,
-    /// The last packet of a SEND has been executed but for the key that it makes invalid.
+    /// SEND with invalidate of which the last packet is executed except for the invalidation.
     invalidating: Option<Invalidating>,
-    /// What came while it waited reaches up to this PSN, and some of it may not have been held.
+    /// Highest PSN that arrived during an invalidation; some of the packets up to it may not have
+    /// been buffered.
     overtaken: Option<Psn>,
-    /// READs and atomic operations that are answered now, or may have to be again.
+    /// READs and atomic operations being answered, or kept for duplicates.
     replay: Replay,
-    /// Where the requests of this life come from.
+    /// Source port of the requests of this life.
     source: SourcePort,
-    /// What the peer was told of posted receives.
+    /// Credits advertised to the peer.
     offer: CreditOffer,
 }
 
-/// A SEND with invalidate that waits until all before it is answered and then until no table opens
-/// the key. Its packet stays the expected one; what comes meanwhile is too early.
+/// A SEND with invalidate that waits until all requests before it are answered, and then until no
+/// table accepts the key. Its packet remains the expected one; packets that arrive meanwhile are
+/// early.
 #[derive(Clone, Copy, Debug)]
 struct Invalidating {
     key: MrKey,
     received: u32,
     solicited: bool,
-    /// The packet farthest ahead that came meanwhile.
+    /// Farthest packet that arrived meanwhile.
     overtaken: Option<Psn>,
 }
 
-/// A message that takes receive work and is all here.
+/// A complete message that takes receive work.
 #[derive(Clone, Copy, Debug)]
 struct Finished {
     op: CompletionOp,
@@ -111,22 +113,22 @@ struct Finished {
     invalidated: Option<MrKey>,
 }
 
-/// Why a request is refused.
+/// Reason to refuse a request.
 pub(super) enum RequestRefused {
     /// No receive work: try again later.
     NotReady,
-    /// What it lends is gone: as if it had not been sent.
+    /// The borrowed payload is gone: the packet counts as never sent.
     Unsent,
-    /// Nothing is refused: the rest of it follows by [`Responder::on_invalidated`].
+    /// Not refused: [`Responder::on_invalidated`] completes the request.
     Later,
-    /// Broken rules, key, range or right: the queue pair ends. The local receive, if one was taken,
-    /// ends with this status.
+    /// Violation of a rule, key, range or right: the queue pair fails. The local receive, if one
+    /// was taken, completes with this status.
     Fatal(NakCode, Status),
 }
 
 pub(super) const INVALID: RequestRefused = RequestRefused::Fatal(NakCode::InvalidRequest, Status::WorkRequestFlushed);
 pub(super) const ACCESS: RequestRefused = RequestRefused::Fatal(NakCode::RemoteAccess, Status::WorkRequestFlushed);
-/// A key that the peer may not make invalid.
+/// Refusal of a key that the peer may not invalidate.
 const UNKNOWN_KEY: RequestRefused = RequestRefused::Fatal(NakCode::RemoteAccess, Status::RemoteInvalidRequest);
 
 impl Responder {
@@ -152,8 +154,8 @@ impl Responder {
         self.begin(Psn::default(), 0);
     }
 
-    /// Ready to receive: the first request will have `psn`; `depth` READs and atomic operations at
-    /// a time are answered.
+    /// Enters RTR: the first request will have `psn`; `depth` READs and atomic operations are
+    /// answered at a time.
     pub(crate) fn begin(&mut self, psn: Psn, depth: u32) {
         (self.expected, self.msn, self.message, self.owed) = (psn, 0, IncomingMessage::None, PendingAck::Nothing);
         self.expect_anew();
@@ -163,47 +165,48 @@ impl Responder {
         self.offer = CreditOffer::default();
     }
 
-    /// Another number of READs and atomic operations at a time is answered from now on. The newest
-    /// of before are kept: their answers may be lost, and asked for again.
+    /// Changes the number of READs and atomic operations answered at a time. The newest requests
+    /// are kept: their answers may be lost, and requested again.
     pub(crate) fn renew_depth(&mut self, depth: u32) {
         self.replay.resize(depth);
     }
 
-    /// This packet is ahead of its turn, and of this life.
+    /// This early packet belongs to this life and may be buffered.
     pub(crate) fn may_hold(&self, packet: &Packet<'_>, now: Nanos) -> bool {
         self.source.may_hold(packet.roce.source_port(), now)
     }
 
-    /// Memory for the requests that it keeps; gives back what it does not need.
+    /// Provides memory for the requests that it keeps; returns unneeded memory.
     pub(crate) fn provide(&mut self, memory: ReplayMemory) -> ReplayMemory {
         self.replay.provide(memory)
     }
 
-    /// The request that is executed next.
+    /// PSN of the request that is executed next.
     pub(crate) const fn expected(&self) -> Psn {
         self.expected
     }
 
-    /// The expected request found no receive work: it and all that follow will come again.
+    /// The expected request found no receive work: it and all following ones will be sent again.
     pub(crate) const fn is_waiting_for_receiver(&self) -> bool {
         self.not_ready
     }
 
-    /// When [`Self::on_timeout`] wants to be called.
+    /// Time of the next call of [`Self::on_timeout`].
     pub(crate) const fn deadline(&self) -> Nanos {
         self.nak_due
     }
 
-    /// The expected request was only late, or it is lost.
+    /// Gives a sequence NAK if the expected request is overdue.
     pub(crate) fn on_timeout(&mut self, now: Nanos) {
         if self.nak_due <= now {
             self.give_sequence_nak();
         }
     }
 
-    /// Requests behind the expected one came. It is complained of at `due`, unless it comes before.
+    /// Notes that requests behind the expected one arrived. A NAK for the expected one is due at
+    /// `due`, unless it arrives before.
     pub(crate) fn on_hole(&mut self, due: Nanos, now: Nanos) {
-        // The expected one has come when it is being executed.
+        // During an invalidation the expected request has arrived.
         if self.nak_given || self.nak_due != Nanos::NEVER || self.invalidating.is_some() {
             return;
         }
@@ -211,8 +214,8 @@ impl Responder {
         self.on_timeout(now);
     }
 
-    /// All that was held while a key was being made invalid has had its turn. What was not has
-    /// nobody else to complain of it.
+    /// Asks for packets that arrived during an invalidation and were not buffered. Called after all
+    /// buffered packets were processed; nothing else would report the others missing.
     pub(crate) fn ask_for_overtaken(&mut self, now: Nanos) {
         let is_missing = |psn: &Psn| psn.distance_from(self.expected) >= 0;
         if self.invalidating.is_none() && self.overtaken.take().filter(is_missing).is_some() {
@@ -220,8 +223,9 @@ impl Responder {
         }
     }
 
-    /// Nothing that came behind the expected request is known any more. If that was complained of,
-    /// and there was nothing to be sent again, the peer may wait for a word about what came before.
+    /// Notes that all packets behind the expected request were discarded. If a NAK was given
+    /// although nothing was missing, the peer may wait for an acknowledgement of the requests
+    /// before.
     pub(crate) fn on_hole_forgotten(&mut self) {
         self.nak_due = Nanos::NEVER;
         if self.nak_given && !self.not_ready && self.owed == PendingAck::Nothing {
@@ -229,8 +233,8 @@ impl Responder {
         }
     }
 
-    /// A receive was posted. True when the peer knows of none: it is told by an ACK that it did not
-    /// ask for.
+    /// Notes that a receive was posted. Returns true when the peer knows of none: an unsolicited
+    /// ACK tells it.
     pub(crate) fn on_receive_posted(&mut self, base: &QpBase) -> bool {
         let tells = self.owed == PendingAck::Nothing && self.offer.is_due(self.msn, base);
         if tells {
@@ -244,7 +248,7 @@ impl Responder {
         self.owe_nak(PendingAck::SequenceNak);
     }
 
-    /// A NAK that asks for the expected request is owed. It acknowledges all before that, too.
+    /// Owes a NAK that asks for the expected request. The NAK also acknowledges everything before.
     fn owe_nak(&mut self, nak: PendingAck) {
         self.within = self.owed_of_the_past();
         self.owed = nak;
@@ -255,7 +259,7 @@ impl Responder {
         matches!(self.owed, PendingAck::SequenceNak | PendingAck::RnrNak)
     }
 
-    /// What is owed besides a word about the expected request.
+    /// Acknowledgement owed apart from a NAK for the expected request.
     const fn owed_of_the_past(&self) -> PendingAck {
         if self.asks() { self.within } else { self.owed }
     }
@@ -264,12 +268,12 @@ impl Responder {
         if self.asks() { &mut self.within } else { &mut self.owed }
     }
 
-    /// Nothing was said about the expected PSN yet.
+    /// Clears the NAK state for a new expected PSN.
     fn expect_anew(&mut self) {
         (self.nak_given, self.not_ready, self.nak_due) = (false, false, Nanos::NEVER);
     }
 
-    /// A request.
+    /// Processes a request.
     pub(crate) fn on_packet<A: App>(
         &mut self,
         packet: &Packet<'_>,
@@ -284,7 +288,8 @@ impl Responder {
                 self.expect_anew();
                 self.source.on_taken(packet.roce.source_port(), base.is_later_life(), cx.now);
                 self.offer.on_executed(is_plain(packet));
-                // What a NAK complained of has come; it may have stood for an ACK.
+                // The packet that a NAK reported missing has arrived; that NAK may have stood for
+                // an ACK.
                 if packet.bth.ack_request || self.owed != PendingAck::Nothing {
                     self.owed = PendingAck::Ack;
                 }
@@ -292,8 +297,8 @@ impl Responder {
             }
             Err(RequestRefused::Unsent) => Err(DropReason::LenderGone),
             Err(RequestRefused::Later) => {
-                // It has come, and found its receive, so nothing is to be complained of; an ACK is
-                // owed when it is done.
+                // It has arrived and found its receive, so no NAK is due; an ACK is owed when it is
+                // complete.
                 self.expect_anew();
                 self.source.on_taken(packet.roce.source_port(), base.is_later_life(), cx.now);
                 self.owed = self.owed_of_the_past();
@@ -301,8 +306,8 @@ impl Responder {
             }
             Err(RequestRefused::NotReady) => {
                 self.owe_nak(PendingAck::RnrNak);
-                // What follows is ahead of a packet that will come again: no NAK for it (IBTA v1
-                // 9.7.5.2.8).
+                // Following packets are ahead of one that will be sent again: no NAK for them (IBTA
+                // v1 9.7.5.2.8).
                 (self.nak_given, self.not_ready, self.nak_due) = (true, true, Nanos::NEVER);
                 Err(DropReason::ReceiverNotReady)
             }
@@ -324,7 +329,7 @@ impl Responder {
         if let Some(invalidating) = &mut self.invalidating
             && ahead >= 0
         {
-            // Being executed, or too early: held, or asked for when that is done.
+            // In execution, or early: buffered, or requested after the invalidation.
             let is_farthest = |known: Psn| packet.bth.psn.distance_from(known) > 0;
             if ahead > 0 && invalidating.overtaken.is_none_or(is_farthest) {
                 invalidating.overtaken = Some(packet.bth.psn);
@@ -332,8 +337,8 @@ impl Responder {
             return Err(if ahead == 0 { DropReason::Duplicate } else { DropReason::OutOfSequence });
         }
         if ahead > 0 {
-            // From whichever port: of a peer that has just changed it the packet that would have
-            // told may be lost.
+            // From any port: if the peer has just changed its port, the packet that would have
+            // shown it may be lost.
             let delay = if base.recovery.is_selective() { base.recovery.reorder_delay } else { Nanos(0) };
             self.on_hole(now + delay, now);
             return Err(DropReason::OutOfSequence);
@@ -341,7 +346,7 @@ impl Responder {
         if ahead < 0 { Err(self.on_duplicate(packet, base)) } else { Ok(()) }
     }
 
-    /// A request behind the expected PSN was executed: it is only answered again.
+    /// Answers a request behind the expected PSN again; it was executed before.
     fn on_duplicate(&mut self, packet: &Packet<'_>, base: &mut QpBase) -> DropReason {
         if let Some(duplicate) = duplicate_of(packet, base.mtu()) {
             if !self.replay.replay(&duplicate, base.mtu()) {
@@ -353,14 +358,14 @@ impl Responder {
         } else if matches!(packet.info.operation, Operation::Send | Operation::Write) {
             self.acknowledge_again(packet);
         } else {
-            // A reserved opcode: not what was executed.
+            // Reserved opcode: no such request was executed.
             return DropReason::UnknownDuplicate;
         }
         base.counters.count(QpCount::DuplicateRequest);
         DropReason::Duplicate
     }
 
-    /// IBTA v1 C9-105: a duplicate SEND or WRITE is only acknowledged again, up to the newest.
+    /// Acknowledges a duplicate SEND or WRITE again, up to the newest request (IBTA v1 C9-105).
     fn acknowledge_again(&mut self, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         let owed = self.owed_of_the_past_mut();
@@ -374,7 +379,7 @@ impl Responder {
         }
     }
 
-    /// Carries the expected packet out; gives the PSNs that it took.
+    /// Executes the expected packet; returns its number of PSNs.
     fn execute<A: App>(
         &mut self,
         packet: &Packet<'_>,
@@ -392,13 +397,13 @@ impl Responder {
             Operation::ReadRequest => self.on_read(packet, base, cx),
             Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(packet, base, cx),
             Operation::Flush | Operation::AtomicWrite => self.on_placement(packet, base, cx),
-            // Operations that this responder does not have (IBTA v1 9.9.3: unsupported opcode).
+            // Operations that this responder does not support (IBTA v1 9.9.3: unsupported opcode).
             _ => Err(INVALID),
         }
     }
 
-    /// Does the packet continue the message under way, or begin one when none is (IBTA v1
-    /// 9.7.4.1.4)?
+    /// Checks that the packet continues the message in progress, or begins one if none is (IBTA v1
+    /// 9.7.4.1.4).
     fn check_order(&self, packet: &Packet<'_>) -> Result<(), RequestRefused> {
         let begins = matches!(packet.info.position, Position::First | Position::Only);
         let fits = match self.message {
@@ -457,9 +462,9 @@ impl Responder {
         Ok(1)
     }
 
-    /// Asks for the key of a SEND with invalidate to be made invalid when all requests before it
-    /// were answered once: the responses of a READ are read from memory when they leave, and that
-    /// READ may need this very key.
+    /// Requests the key change of a SEND with invalidate once all requests before it were answered
+    /// once: the responses of a READ are read from memory when they leave, and the READ may need
+    /// this very key.
     fn invalidate_when_answered(&mut self, base: &mut QpBase) {
         if let Some(Invalidating { key, .. }) = self.invalidating
             && !base.keys.waits(Waiter::Responder)
@@ -469,8 +474,8 @@ impl Responder {
         }
     }
 
-    /// No table opens the key of a SEND with invalidate any more, or it is none that the peer may
-    /// make invalid.
+    /// Handles the end of the key change of a SEND with invalidate: no table accepts the key any
+    /// more, or the peer may not invalidate it.
     pub(crate) fn on_invalidated<A: App>(
         &mut self,
         done: bool,
@@ -480,7 +485,7 @@ impl Responder {
     ) {
         let Some(Invalidating { key, received, solicited, overtaken }) = self.invalidating.take() else { return };
         if !done {
-            // Counted as refused; the packet itself was taken some time ago.
+            // Counted as refused here; the packet itself was accepted some time ago.
             let _reason = self.refuse(NakCode::RemoteAccess, Status::RemoteInvalidRequest, base, recv_queue, cx);
             return;
         }
@@ -506,12 +511,12 @@ impl Responder {
                 check_remote(&reth, Right::RemoteWrite, access::REMOTE_WRITE, base, cx)?;
                 (reth.rkey, reth.va, reth.length, 0)
             }
-            // A FIRST or ONLY of WRITE has a RETH: the opcode table says so.
+            // By the opcode table, a FIRST or ONLY of WRITE has a RETH.
             _ => return Err(INVALID),
         };
         let payload = packet.payload_len();
         let left = length - done;
-        // The last packet brings exactly what is left, the others less.
+        // The last packet carries exactly the remaining bytes, the others fewer.
         if (ends(packet) && payload != left as usize) || (!ends(packet) && payload >= left as usize) {
             return Err(INVALID);
         }
@@ -523,8 +528,8 @@ impl Responder {
             }
         }
         if payload > 0 {
-            // The first packet's check was of this turn; the region may be gone since, so each
-            // packet checks its own piece.
+            // The check of the first packet is valid only for its poll iteration; the region may be
+            // gone since, so each packet checks its own piece.
             let at = va.wrapping_add(done.into());
             let mut span = base.check_peer(cx.mrs, key, Right::RemoteWrite, at, payload).map_err(|_| ACCESS)?;
             for piece in packet.pieces() {
@@ -563,7 +568,7 @@ impl Responder {
         let reth = packet.reth.ok_or(INVALID)?;
         check_remote(&reth, Right::RemoteRead, access::REMOTE_READ, base, cx)?;
         let psns = packets(reth.length.into(), base.mtu());
-        // IBTA v1 C9-148: a READ counts when it begins to be answered.
+        // IBTA v1 C9-148: a READ counts when its answer begins.
         let msn = (self.msn + 1) & 0x00ff_ffff;
         let request = ReplayedRequest {
             operation: Operation::ReadRequest,
@@ -590,7 +595,7 @@ impl Responder {
         cx: &mut Context<'_, A>,
     ) -> Result<u32, RequestRefused> {
         let atomic = packet.atomic.ok_or(INVALID)?;
-        // Asked first: what is executed must be kept, or its duplicate could not be answered.
+        // Checked first: an executed request must be kept, or its duplicate could not be answered.
         if !self.replay.has_room() {
             return Err(INVALID);
         }
@@ -611,14 +616,14 @@ impl Responder {
         Ok(1)
     }
 
-    /// A FLUSH or an atomic WRITE.
+    /// Executes a FLUSH or an atomic WRITE.
     fn on_placement<A: App>(
         &mut self,
         packet: &Packet<'_>,
         base: &mut QpBase,
         cx: &mut Context<'_, A>,
     ) -> Result<u32, RequestRefused> {
-        // Asked first, as for an atomic operation.
+        // Checked first, as for an atomic operation.
         if !self.replay.has_room() {
             return Err(INVALID);
         }
@@ -633,7 +638,7 @@ impl Responder {
         Ok(1)
     }
 
-    /// The last packet of a message that takes receive work.
+    /// Completes a message that takes receive work, at its last packet.
     fn finish<A: App>(
         &mut self,
         message: Finished,
@@ -651,7 +656,7 @@ impl Responder {
         }
     }
 
-    /// The queue pair ends with a NAK.
+    /// Fails the queue pair with a NAK.
     fn refuse<A: App>(
         &mut self,
         code: NakCode,
@@ -681,8 +686,8 @@ impl Responder {
     }
 }
 
-/// What a request with an answer of its own asks for again; `None` for one that is only
-/// acknowledged.
+/// Range that a duplicate request with an answer of its own repeats; `None` for a request that is
+/// only acknowledged.
 fn duplicate_of(packet: &Packet<'_>, mtu: usize) -> Option<Duplicate> {
     let (operation, psn) = (packet.info.operation, packet.bth.psn);
     match (operation, packet.reth, packet.atomic) {
@@ -701,11 +706,11 @@ fn duplicate_of(packet: &Packet<'_>, mtu: usize) -> Option<Duplicate> {
     }
 }
 
-/// Linux rxe, which sends MigReq as 0, may wait for ever when an ACK for the end of a message comes
-/// while it sends that message again, and the ACK for that second sending gets lost
-/// (`docs/conformance.md`). Such a peer is acknowledged a message when it has sent all of it;
-/// before that, where it asks, what it has sent and no more: its window may be shorter than the
-/// message, and then it comes to no end before it has an answer.
+/// Detects a plain peer: Linux rxe, which sends MigReq as 0. It may wait for ever if an ACK for the
+/// end of a message arrives while it sends that message again, and the ACK for the second
+/// transmission is lost (`docs/conformance.md`). Such a peer gets the ACK of a message when it has
+/// sent all of it; before that, if it asks, an ACK of the packets it has sent and no more: its
+/// window may be shorter than the message, and without an answer it would never reach the end.
 pub(super) const fn is_plain(packet: &Packet<'_>) -> bool {
     !packet.bth.mig_req
 }
@@ -714,8 +719,8 @@ fn ends(packet: &Packet<'_>) -> bool {
     matches!(packet.info.position, Position::Last | Position::Only)
 }
 
-/// May the peer do this to the whole range that it names? A request of no bytes names none (IBTA v1
-/// C9-88).
+/// Checks that the peer may access the whole range that it names. A request of no bytes names none
+/// (IBTA v1 C9-88).
 fn check_remote<A: App>(
     reth: &Reth,
     right: Right,

@@ -1,21 +1,21 @@
-//! The codes of timers and how often to try again.
+//! Timer codes and retry limits.
 
 use crate::clock::Nanos;
 
 /// `retry_cnt` and `rnr_retry` have three bits.
 pub(crate) const RETRY_MAX: u32 = 7;
 
-/// An `rnr_retry` of 7 tries for ever (IBTA v1 9.9.2.4.1); a `retry_cnt` of 7 means seven.
+/// Value of `rnr_retry` that retries for ever (IBTA v1 9.9.2.4.1); a `retry_cnt` of 7 means seven.
 pub(crate) const RNR_RETRY_FOREVER: u32 = 7;
 
-/// The shortest ACK timeout that is used, 16.8 ms; smaller codes count as this one. Adapters do the
-/// same (ConnectX from 12 to 16 by model), so programs that ask for microseconds run on them with
-/// milliseconds, and would fail where they get what they ask for. What is lost is found long
-/// before, by NAKs and probes.
+/// Shortest ACK timeout in use, 16.8 ms; smaller codes count as this one. Adapters do the same
+/// (ConnectX from 12 to 16 by model): programs that request microseconds run on them with
+/// milliseconds, and would fail with the timeout that they request. NAKs and probes find losses
+/// long before.
 const TIMEOUT_CODE_MIN: u32 = 12;
 
-/// How long a requester waits for an answer: 4.096 us * 2^code, for ever with code 0 (IBTA v1
-/// 9.7.6.1.3, which lets it be up to four times as long).
+/// ACK timeout of a requester: 4.096 us * 2^code, for ever with code 0 (IBTA v1 9.7.6.1.3, which
+/// allows up to four times as long).
 pub(crate) const fn ack_timeout(code: u32) -> Nanos {
     match code & 31 {
         0 => Nanos::NEVER,

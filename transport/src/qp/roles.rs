@@ -1,4 +1,4 @@
-//! The roles of a queue pair, which give its transport service.
+//! Roles of a queue pair, which provide its transport service.
 
 use super::{
     base::QpBase,
@@ -18,7 +18,7 @@ use crate::{
     wire::frame::Packet,
 };
 
-/// What gives the service. Each has its own file.
+/// Roles for each transport service; each service has its own file.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -30,7 +30,7 @@ pub(super) enum Roles {
     Datagram(Datagram),
 }
 
-/// The same call to whichever it is.
+/// Forwards a call to the roles of any service.
 macro_rules! each {
     ($roles:expr, $it:ident => $call:expr) => {
         match $roles {
@@ -58,7 +58,7 @@ impl Roles {
         }
     }
 
-    /// To RTR: its attributes are set.
+    /// Enters RTR: its attributes are set.
     pub(super) fn begin_to_receive(&mut self, base: &QpBase) {
         match self {
             Self::Reliable(it) => it.begin_to_receive(base),
@@ -67,7 +67,7 @@ impl Roles {
         }
     }
 
-    /// To RTS: its attributes are set.
+    /// Enters RTS: its attributes are set.
     pub(super) fn begin_to_send(&mut self, base: &QpBase, queue: &SendQueue) {
         match self {
             Self::Reliable(it) => it.begin_to_send(base, queue),
@@ -76,16 +76,16 @@ impl Roles {
         }
     }
 
-    /// Attributes changed while the send queue is drained.
+    /// Applies attributes that changed while the send queue is drained.
     pub(super) fn renew_attributes(&mut self, mask: u32, base: &QpBase) {
         match self {
             Self::Reliable(it) => it.renew_attributes(mask, base),
-            // They keep no copies of any.
+            // These services keep no copies of attributes.
             Self::Unreliable(_) | Self::Datagram(_) => {}
         }
     }
 
-    /// All that was begun is done.
+    /// All requests that were begun are complete.
     pub(super) fn is_drained(&self) -> bool {
         match self {
             Self::Reliable(it) => it.is_drained(),
@@ -123,8 +123,8 @@ impl Roles {
         }
     }
 
-    /// A change of keys that one of the roles waited for was made in every table, or cannot be
-    /// made.
+    /// Handles the end of a key change that one of the roles waits for: it was made in every table,
+    /// or cannot be made.
     pub(super) fn on_key_change<A: App>(
         &mut self,
         waiter: Waiter,
@@ -137,7 +137,7 @@ impl Roles {
         match self {
             Self::Reliable(it) => it.on_key_change(waiter, done, base, send_queue, recv_queue, cx),
             Self::Unreliable(it) => it.on_key_change(done, base, send_queue, cx),
-            // It asks for none.
+            // Datagrams request no key changes.
             Self::Datagram(_) => {}
         }
     }
@@ -151,11 +151,11 @@ impl Roles {
         }
     }
 
-    /// Receive work was posted. True when the peer is to be told.
+    /// Notes that receive work was posted. Returns true when the peer must be told.
     pub(super) fn on_receive_posted(&mut self, base: &QpBase) -> bool {
         match self {
             Self::Reliable(it) => it.responder.on_receive_posted(base),
-            // They have no answers.
+            // These services have no answers.
             Self::Unreliable(_) | Self::Datagram(_) => false,
         }
     }
@@ -168,7 +168,7 @@ impl Roles {
         }
     }
 
-    /// As [`Self::reliable`], to change it.
+    /// As [`Self::reliable`], but mutable.
     pub(super) const fn reliable_mut(&mut self) -> Option<&mut Reliable> {
         match self {
             Self::Reliable(it) => Some(it),
@@ -187,7 +187,7 @@ impl Roles {
         each!(self, it => it.transmit(base, queue, cx, wire))
     }
 
-    /// A queue pair that has failed says why, if its service has words for it.
+    /// Sends the last answers of a failed queue pair, if its service has answers.
     pub(super) fn transmit_last_words<A: App, W: Wire>(
         &mut self,
         base: &mut QpBase,

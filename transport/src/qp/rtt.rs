@@ -1,34 +1,34 @@
-//! The round trip of a queue pair, measured by what is sent anyway: one packet at a time that asks
-//! for an ACK and was sent once only, or again because it was missed. The turn's moment stands for
-//! both ends, so a measurement costs no clock.
+//! Round-trip time of a queue pair, measured on its regular traffic: one packet at a time that asks
+//! for an ACK and was sent only once, or was sent again because the peer missed it. Both ends of a
+//! measurement use the time of the poll iteration, so a measurement needs no extra clock read.
 
 use crate::clock::Nanos;
 
-/// What a round trip takes, and how much that varies.
+/// Smoothed round-trip time and its variation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrip {
     smooth: Nanos,
     variation: Nanos,
-    /// The shortest of late, and that of this epoch.
+    /// Recent minimum, and minimum of this epoch.
     least: Nanos,
     epoch_least: Nanos,
     /// Measurements of this epoch.
     samples: u32,
 }
 
-/// So many measurements are an epoch. With each the shortest comes nearer to the shortest of that
-/// epoch, by a quarter of what is between them: a path may become longer, and then the shortest
-/// ever says nothing; but what a queue adds goes away as soon as nothing is sent.
+/// Measurements in an epoch. Each epoch moves the recent minimum a quarter of the way towards the
+/// minimum of that epoch. When a path becomes longer, the all-time minimum is useless; a queue's
+/// delay, on the other hand, disappears as soon as the traffic pauses.
 const EPOCH: u32 = 64;
 
-/// Before anything was measured: longer than a round trip in one building, busy hosts included. A
-/// guess.
+/// Estimate before the first measurement: longer than a round trip in one building, busy hosts
+/// included. A guess.
 const UNKNOWN: Nanos = Nanos::from_millis(1);
 
 impl RoundTrip {
-    /// One was measured.
+    /// Adds a measurement.
     pub(crate) fn add(&mut self, sample: Nanos) {
-        // At least 1, so that 0 says "none yet".
+        // At least 1, because 0 means "none yet".
         let sample = Nanos(sample.0.max(1));
         if self.smooth == Nanos(0) {
             let (variation, least) = (Nanos(sample.0 / 2), sample);
@@ -49,24 +49,24 @@ impl RoundTrip {
         self.samples += 1;
     }
 
-    /// The shortest of late; 0 when there was none. What comes sooner after a packet is no answer
-    /// to it.
+    /// Recent minimum; 0 before the first measurement. An answer that arrives sooner after a packet
+    /// does not answer that packet.
     pub(crate) fn least(&self) -> Nanos {
         self.least
     }
 
-    /// Half of the shortest: no answer comes sooner, for what was measured may have waited in
+    /// Half of the minimum, a lower bound for any answer: the measured packets may have waited in
     /// queues.
     pub(crate) fn soonest(&self) -> Nanos {
         Nanos(self.least.0 / 2)
     }
 
-    /// After so long most answers are here.
+    /// Time within which most answers arrive.
     pub(crate) fn usual(&self) -> Nanos {
         self.smooth + Nanos(self.variation.0.saturating_mul(2))
     }
 
-    /// After so long without an answer it, or what it answers, was probably lost.
+    /// Time without an answer after which the packet, or its answer, was probably lost.
     pub(crate) fn patience(&self) -> Nanos {
         if self.smooth == Nanos(0) {
             return UNKNOWN;

@@ -1,5 +1,5 @@
-//! Between a packet's payload and the scatter/gather list of a work request. Every piece's key,
-//! range and right are checked when it is touched, on every retransmission anew.
+//! Copying between packet payload and the scatter/gather list of a work request. Key, range and
+//! right of each piece are checked at every access, including retransmissions.
 
 use roced_types::{Pdn, Sge};
 
@@ -8,20 +8,20 @@ use crate::{
     mr::{MrKey, MrTable, Right},
 };
 
-/// A piece of the list did not open, or its memory is gone.
+/// Access to a piece of the list is denied, or its memory is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LocalFault;
 
-/// A place in a scatter/gather list.
+/// Position in a scatter/gather list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SgeCursor<'a> {
     sges: &'a [Sge],
-    /// Bytes of the first of `sges` that lie before the place.
+    /// Bytes of the first of `sges` before the position.
     offset: u32,
 }
 
 impl<'a> SgeCursor<'a> {
-    /// The place `skip` bytes into the list; its end when the list is shorter.
+    /// Position `skip` bytes into the list; its end if the list is shorter.
     pub(crate) fn new(mut sges: &'a [Sge], skip: u64) -> Self {
         let mut skip = skip;
         while let Some((first, rest)) = sges.split_first() {
@@ -35,12 +35,12 @@ impl<'a> SgeCursor<'a> {
         Self { sges, offset: skip as u32 }
     }
 
-    /// Bytes from here to the end.
+    /// Bytes from the position to the end.
     pub(crate) fn remaining(&self) -> u64 {
         self.sges.iter().map(|sge| u64::from(sge.length)).sum::<u64>().saturating_sub(self.offset.into())
     }
 
-    /// Copies client memory from here on to `into`, and moves on.
+    /// Copies client memory at the position to `into`, and advances.
     pub(crate) fn read(
         &mut self,
         mrs: &MrTable,
@@ -58,7 +58,7 @@ impl<'a> SgeCursor<'a> {
         Ok(())
     }
 
-    /// Lends the next `bytes` of client memory to a frame, and moves on.
+    /// Adds the next `bytes` of client memory to a frame as borrowed payload, and advances.
     pub(crate) fn lend(
         &mut self,
         mrs: &MrTable,
@@ -74,7 +74,7 @@ impl<'a> SgeCursor<'a> {
         Ok(())
     }
 
-    /// Brings a piece of a packet's payload to client memory from here on, and moves on.
+    /// Places a piece of a packet's payload in client memory at the position, and advances.
     pub(crate) fn place(
         &mut self,
         mrs: &MrTable,
@@ -92,12 +92,12 @@ impl<'a> SgeCursor<'a> {
         Ok(())
     }
 
-    /// The next contiguous piece of at most `wanted` bytes, at least one.
+    /// Returns the next contiguous piece: at least one byte, at most `wanted` bytes.
     fn step(&mut self, wanted: usize) -> Result<(u64, MrKey, usize), LocalFault> {
         let (first, rest) = self.sges.split_first().ok_or(LocalFault)?;
         let left = first.length - self.offset;
         if left == 0 {
-            // An entry of no bytes, or one used up.
+            // The entry is empty, or used up.
             (self.sges, self.offset) = (rest, 0);
             return self.step(wanted);
         }

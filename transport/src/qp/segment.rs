@@ -1,4 +1,4 @@
-//! A message in packets: what every connected service does alike.
+//! Segmentation of messages into packets, common to all connected services.
 
 use roced_types::Pdn;
 
@@ -10,18 +10,18 @@ use crate::{
     work::WorkData,
 };
 
-/// PSNs that a message of `length` bytes takes: one at least.
+/// Number of PSNs of a message of `length` bytes, at least one.
 pub(super) fn packets(length: u64, mtu: usize) -> u32 {
     // A message is at most 2^31 bytes and an MTU at least 256, so this fits 24 bits.
     length.div_ceil(mtu as u64).max(1) as u32
 }
 
-/// Where packet `packet` of `packets` stands in its message.
+/// Position of packet `packet` of `packets` in its message.
 pub(super) const fn position(packet: u32, packets: u32) -> Position {
     place(packet == 0, packet + 1 == packets)
 }
 
-/// The position of a packet that begins its message or not, and ends it or not.
+/// Position of a packet, given whether it begins and whether it ends its message.
 pub(super) const fn place(begins: bool, ends: bool) -> Position {
     match (begins, ends) {
         (true, true) => Position::Only,
@@ -31,8 +31,8 @@ pub(super) const fn place(begins: bool, ends: bool) -> Position {
     }
 }
 
-/// FIRST and MIDDLE carry the path MTU, LAST at least one byte, none more than the MTU (IBTA v1
-/// 9.7.4.1.6).
+/// Checks the payload length: FIRST and MIDDLE carry the path MTU, LAST at least one byte, none
+/// more than the MTU (IBTA v1 9.7.4.1.6).
 pub(super) fn length_fits(packet: &Packet<'_>, mtu: usize) -> bool {
     let payload = packet.payload_len();
     match packet.info.position {
@@ -46,13 +46,13 @@ pub(super) fn length_fits(packet: &Packet<'_>, mtu: usize) -> bool {
 #[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) data: WorkData<'a>,
-    /// Bytes in front of it.
+    /// Bytes before the part.
     pub(super) skip: u64,
     pub(super) bytes: usize,
 }
 
-/// Sends one frame by `path`, which leads to this very endpoint, and lends it a part of the data of
-/// a work request of a queue pair in `pd`.
+/// Sends one frame by `path`, which leads to this very endpoint, with a part of the data of a work
+/// request of a queue pair in `pd` as borrowed payload.
 fn lend_part<A: App, W: Wire>(
     path: &Path,
     pd: Pdn,
@@ -61,7 +61,7 @@ fn lend_part<A: App, W: Wire>(
     part: Part<'_>,
     cx: &mut Context<'_, A>,
 ) -> Result<(), EmitError> {
-    // Inline data is nobody's to lend, and no part at all lends nothing.
+    // Inline data is not client memory and cannot be borrowed.
     let WorkData::Sges(sges) = part.data else { return emit_part(path, pd, wire, headers, part, cx) };
     let mut cursor = SgeCursor::new(sges, part.skip);
     wire.emit(path.via(), path.lent_frame_bytes(headers, part.bytes), |frame| {
@@ -101,8 +101,8 @@ pub(super) fn emit_part<A: App, W: Wire>(
 }
 
 impl QpBase {
-    /// Sends one frame on the path with a part of a work request's data. One whose next hop cannot
-    /// be reached is counted and as good as sent.
+    /// Sends one frame on the path with a part of a work request's data. A frame to an unreachable
+    /// next hop is counted and treated as sent.
     pub(super) fn emit_part<A: App, W: Wire>(
         &mut self,
         wire: &mut W,

@@ -1,25 +1,27 @@
-//! Sending as little again as can be: what the completer knows beyond what go-back-N needs.
+//! Selective retransmission: loss state beyond go-back-N.
 //!
-//! The standard's wire has no word for "I have what follows". But a peer that keeps what follows a
-//! loss says so when the loss is repaired: its ACK covers more than can have been sent again and
-//! arrived. So the first NAK sends everything again from the packet that it names; an ACK beyond
-//! the cursor, or for a packet that left less than a round trip ago, moves the cursor on to where
-//! sending had come, and marks the peer as one that keeps. So does an answer that comes twice, for
-//! the peer has what it was sent for the second time. To such a peer a NAK sends one packet again.
-//! Two signs end that:
+//! The wire protocol cannot express "I have the packets that follow". But a peer that keeps the
+//! packets behind a loss shows it when the loss is repaired: its ACK covers more than can have been
+//! sent again and arrived. Therefore the first NAK sends everything again from the packet that it
+//! names. An ACK beyond the cursor, or for a packet that left less than a round trip ago, moves the
+//! cursor forward to the frontier and marks the peer as one that keeps packets. An answer that
+//! arrives twice marks it as well, because the peer already had the packet that was sent again. For
+//! a marked peer a NAK causes one retransmission. Two signs end that:
 //!
 //! * a NAK for the very next READ request, or for the very next packet and the one behind that:
-//!   several were lost in a row, so all goes again until an ACK beyond the cursor says enough;
-//! * an ACK for the packet that was sent again and not one more: nothing behind it is there, and
-//!   the mark is taken back.
+//!   several were lost in a row, so everything is sent again until an ACK beyond the cursor stops
+//!   it;
+//! * an ACK for exactly the packet that was sent again: the peer has nothing behind it, and the
+//!   mark is removed.
 //!
-//! READ responses are placed in order. Those ahead of a gap are held by the endpoint, as requests
-//! are at a responder; the READ request is sent again from the lowest missing PSN to the first that
-//! is there, and the second time to its end, which serves all that is missing of it. Responders
-//! drop a repetition that begins lower than one before, and some one that does not end where the
-//! request ended: after a few of those in vain only the rest of requests is asked for. A probe
-//! finds that a repetition was lost. A response that is held already says nothing of that: it may
-//! be of the first answer, of an earlier repetition or the network's.
+//! READ responses are placed in order. The endpoint buffers those ahead of a gap, as it buffers
+//! requests for a responder; the READ request is sent again from the lowest missing PSN to the
+//! first response that is present, and the second time to its end, which covers everything missing
+//! of it. Responders drop a repetition that begins lower than an earlier one, and some drop one
+//! that does not end where the request ended: after a few of those in vain, repetitions extend to
+//! the end of the request. A probe detects a lost repetition. A response that is buffered already
+//! does not show the loss: it may belong to the first answer or an earlier repetition, or be a
+//! duplicate made by the network.
 
 use super::{
     Context, QpBase,
@@ -30,69 +32,70 @@ use super::{
 };
 use crate::{clock::Nanos, counters::QpCount, io::App, out_of_order::HELD_MAX, psn::Psn};
 
-/// So many parts of READ requests are asked for in vain, and then no more: some responders answer a
+/// Maximum number of parts of READ requests that are requested in vain: some responders answer a
 /// repetition only if it ends where the request ended.
 const PARTS_TRIED_MAX: u8 = 3;
 
-/// So many packets in a row are sent again alone, each when a NAK names it, and then all is. At the
-/// end of a message it is one, for what the peer holds behind two that end messages it gives up.
+/// Maximum number of packets in a row that are sent again alone, each when a NAK names it, before
+/// everything is sent again. One at the end of a message, because a peer discards the packets
+/// buffered behind two that end messages.
 const ALONE_MAX: u8 = 2;
 
-/// What was learned about peer and path, and what is under way.
+/// Facts learned about peer and path, and state of the repair in progress.
 #[derive(Debug)]
 pub(crate) struct Selective {
     probe: TailProbe,
-    /// The peer was seen to keep what follows a loss.
+    /// The peer was seen to keep packets behind a loss.
     keeps: bool,
-    /// The cursor went back for a NAK, and the peer may be seen to keep what was sent before.
+    /// The cursor went back for a NAK, and the peer may yet show that it kept packets sent before.
     went_back: Option<Rewind>,
-    /// One packet was sent again, and nothing is known of it yet.
+    /// Packet that was sent again alone, outcome unknown.
     again: Option<SingleRepair>,
-    /// Packets in a row that were sent again alone, the last included.
+    /// Number of packets in a row that were sent again alone, including the last.
     alone: u8,
-    /// Packets in a row that were sent again because the ACK of the one before said nothing of
-    /// them.
+    /// Number of packets in a row that were sent again because the ACK of the one before did not
+    /// cover them.
     presumed: u8,
-    /// The peer missed a READ, or an operation with one answer, which is sent again alone. Its
-    /// answer says nothing of what the peer has behind it.
+    /// READ, or operation with one answer, that the peer missed and that is sent again alone. Its
+    /// answer does not show which packets the peer has behind it.
     missed: Option<AnswerRepair>,
-    /// Responses with these PSNs, the end not included, were asked for again.
+    /// Range of responses that were requested again; the end is exclusive.
     repeated: Option<(Psn, Psn)>,
-    /// When the response that is missing is asked for again, if it does not come before.
+    /// Time at which the missing response is requested again, unless it arrives before.
     gap_due: Nanos,
-    /// A response that is there, behind those that are missing.
+    /// A response that is present, behind the missing ones.
     gap_end: Option<Psn>,
-    /// Responses before this one were asked for again in parts: each may end its answer.
+    /// Responses before this one were requested again in parts: each may end its answer.
     parts_end: Option<Psn>,
-    /// The READ request with this PSN was the last of which a part was asked for.
+    /// PSN of the last READ request of which a part was requested.
     part_of: Option<Psn>,
-    /// Parts of READ requests that were asked for, until one was answered as such; `None` from then
-    /// on.
+    /// Number of parts of READ requests that were requested; `None` once a part was answered as
+    /// such.
     parts_tried: Option<u8>,
-    /// Behind READs that are not complete all before this PSN is acknowledged.
+    /// Everything before this PSN, behind incomplete READs, is acknowledged.
     acknowledged: Option<Psn>,
-    /// Answers behind the oldest that is missing were not held: the first and the last of them.
+    /// First and last of the answers behind the oldest missing one that were not buffered.
     dropped: Option<(Psn, Psn)>,
-    /// Up to here answers were dropped, and asked for again for no other reason.
+    /// Last of the dropped answers that were requested again only because they were dropped.
     asked_for_dropped: Option<Psn>,
-    /// The peer was asked how much it has of what lies before this PSN.
+    /// The peer was asked, at this time, how far it has received the packets before this PSN.
     solicited: Option<(Psn, Nanos)>,
 }
 
-/// So many packets in a row are presumed lost before another NAK or probe. Where a probe was
-/// needless the ACKs are those of the first sending, and each would have the next packet sent
-/// again.
+/// Maximum number of packets in a row that are presumed lost before another NAK or probe. After a
+/// needless probe the ACKs belong to the first transmission, and each would cause the next packet
+/// to be sent again.
 const PRESUMED_MAX: u8 = 4;
 
 /// The cursor went back for a NAK at `at`.
 #[derive(Clone, Copy, Debug)]
 struct Rewind {
     at: Nanos,
-    /// The packet that the NAK named, and the frontier of that moment.
+    /// Packet named by the NAK, and the frontier at that time.
     psn: Psn,
     end: Psn,
-    /// A packet that was sent again half a round trip later at least, and when. The ACK of the
-    /// packet that the NAK named comes before this one can be answered.
+    /// A packet sent again at least half a round trip later, and its time. The ACK of the packet
+    /// that the NAK named arrives before this one can be answered.
     late: Option<(Psn, Nanos)>,
 }
 
@@ -101,20 +104,20 @@ struct Rewind {
 struct SingleRepair {
     psn: Psn,
     at: Nanos,
-    /// The frontier of that moment.
+    /// Frontier at that time.
     frontier: Psn,
 }
 
 /// A request with an answer of its own that is sent again alone.
 #[derive(Clone, Copy, Debug)]
 struct AnswerRepair {
-    /// The PSN behind its last response.
+    /// PSN after its last response.
     end: Psn,
-    /// The frontier of the moment in which it left.
+    /// Frontier when it left.
     frontier: Psn,
-    /// A NAK named it: the peer has received something behind it.
+    /// A NAK named it: the peer has received a packet behind it.
     named: bool,
-    /// The peer has not all that was sent before.
+    /// The peer reported that it lacks some of the packets sent before.
     told: bool,
 }
 
@@ -123,7 +126,7 @@ fn farther(one: Psn, other: Psn) -> Psn {
 }
 
 impl Selective {
-    /// The first packet will have `psn`.
+    /// Creates the state of a life with first packet `psn`.
     pub(crate) fn new(psn: Psn) -> Self {
         Self {
             probe: TailProbe::new(psn),
@@ -146,7 +149,7 @@ impl Selective {
         }
     }
 
-    /// How long an answer takes at the most, as far as is known.
+    /// Maximum time that an answer takes, as far as is known.
     pub(crate) fn patience(&self) -> Nanos {
         self.probe.rtt().patience()
     }
@@ -155,11 +158,11 @@ impl Selective {
         self.probe.deadline().min(self.gap_due)
     }
 
-    /// A packet was sent at the cursor.
+    /// Notes that a packet was sent at the cursor.
     pub(crate) fn on_sent(&mut self, sent: &SentRequest, oldest: Psn, base: &QpBase, now: Nanos) {
         if !sent.is_new && sent.wants_answer {
-            // Its answers are on their way once more: what is still held from the first time shows
-            // no other loss.
+            // Its answers will arrive again: responses still buffered from the first time show no
+            // other loss.
             let end = sent.psn.plus(sent.packets);
             match &mut self.repeated {
                 Some((_, known)) if sent.continues && *known == sent.psn => *known = end,
@@ -191,7 +194,7 @@ impl Selective {
         }
     }
 
-    /// The oldest request was sent again, alone.
+    /// Notes that the oldest request was sent again, alone.
     pub(crate) fn on_sent_again(
         &mut self,
         psn: Psn,
@@ -219,13 +222,13 @@ impl Selective {
         }
     }
 
-    /// The peer was asked how much it has of what lies before `cursor`.
+    /// Notes that the peer was asked how far it has received the packets before `cursor`.
     pub(crate) fn on_solicited(&mut self, cursor: Psn, base: &QpBase, now: Nanos) {
         self.solicited = Some((cursor, now));
         self.probe.on_solicited(now, base.recovery.probe_floor);
     }
 
-    /// The oldest that waits is now `oldest`.
+    /// Processes progress: the oldest unacknowledged PSN is now `oldest`.
     pub(crate) fn on_progress(&mut self, oldest: Psn, requester: &mut Requester, base: &QpBase, now: Nanos) {
         if !base.recovery.is_selective() {
             self.probe.on_measured(oldest, now);
@@ -256,7 +259,7 @@ impl Selective {
         self.probe.on_progress(oldest, now, base.recovery.probe_floor);
     }
 
-    /// The cursor went back: everything is sent again.
+    /// Notes that the cursor went back: everything is sent again.
     pub(crate) fn on_gone_back(&mut self) {
         (self.went_back, self.again, self.repeated) = (None, None, None);
         (self.gap_due, self.gap_end) = (Nanos::NEVER, None);
@@ -264,71 +267,72 @@ impl Selective {
         self.probe.stop();
     }
 
-    /// Nothing is outstanding.
+    /// Stops the timers: nothing is outstanding.
     pub(crate) fn stop(&mut self) {
         self.gap_due = Nanos::NEVER;
         self.probe.stop();
     }
 
-    /// Work behind a READ that is not complete is acknowledged, up to `to`.
+    /// Notes that work behind an incomplete READ is acknowledged, up to `to`.
     pub(crate) fn remember_acknowledged(&mut self, to: Psn) {
         if self.acknowledged.is_none_or(|known| to.distance_from(known) > 0) {
             self.acknowledged = Some(to);
         }
     }
 
-    /// An answer that brings nothing, to a packet that is answered already. Where that was sent
-    /// again because the peer missed one before it, the peer had kept it.
+    /// Processes an answer without progress, to a packet that is answered already. If that packet
+    /// was sent again because the peer missed one before it, the peer had kept it.
     pub(crate) fn on_answered_again(&mut self, psn: Psn, now: Nanos) {
         let soon = self.probe.rtt().soonest();
         let shows = |back: &mut Rewind| {
             psn.distance_from(back.psn) > 0 && psn.distance_from(back.end) < 0 && now - back.at >= soon
         };
-        // What was asked by a question is answered already, too.
+        // The answer to a solicitation repeats an earlier one as well, and shows nothing.
         self.keeps |= self.solicited.is_none() && self.went_back.take_if(shows).is_some();
     }
 
-    /// An answer behind the oldest that is missing was not held.
+    /// Notes that an answer behind the oldest missing one was not buffered.
     pub(crate) fn remember_dropped(&mut self, psn: Psn) {
         self.dropped = Some(self.dropped.map_or((psn, psn), |(first, last)| {
             (if psn.distance_from(first) < 0 { psn } else { first }, farther(last, psn))
         }));
     }
 
-    /// Answers from one to the other were held and are not any more. If they were asked for again
-    /// that answer may have come meanwhile, as one that was held already: it is not waited for.
+    /// Notes that buffered answers from `nearest` to `farthest` were discarded. If they were
+    /// requested again, the new answer may have arrived meanwhile, and been dropped as already
+    /// buffered: it is not waited for.
     pub(crate) fn on_given_up(&mut self, nearest: Psn, farthest: Psn) {
         self.repeated = None;
         self.remember_dropped(nearest);
         self.remember_dropped(farthest);
     }
 
-    /// Of a READ request no more need be asked for again than what is missing, as far as is known.
+    /// A repetition of a READ request may be limited to the missing part, as far as is known.
     fn may_ask_for_parts(&self) -> bool {
-        // What is held is too old where a round trip takes longer, and asked for besides.
+        // With longer round trips the buffered responses expire, and are requested as well.
         let is_near = self.patience() < HELD_MAX;
         is_near && self.parts_tried.is_none_or(|tried| tried < PARTS_TRIED_MAX)
     }
 
-    /// The response with this PSN was asked for again, and not all behind it.
+    /// The response with this PSN belongs to a part that was requested again.
     pub(super) fn is_part_asked(&self, psn: Psn) -> bool {
         self.parts_end.is_some_and(|end| psn.distance_from(end) < 0)
     }
 
-    /// The answer to a part of a READ request ended where no request that was sent once ends: the
-    /// peer answers parts.
+    /// Notes that an answer ended where no original request ends: the peer answers parts of READ
+    /// requests.
     pub(super) fn on_part_answered(&mut self) {
         self.parts_tried = None;
     }
 
-    /// The response with this PSN was asked for again.
+    /// The response with this PSN was requested again.
     fn is_repeated(&self, psn: Psn) -> bool {
         self.repeated.is_some_and(|(from, end)| psn.distance_from(from) >= 0 && psn.distance_from(end) < 0)
     }
 }
 
 impl Completer {
-    /// The peer misses the oldest packet: it is sent again, alone to a peer that keeps the others.
+    /// Retransmits the oldest packet, which the peer misses; alone if the peer keeps the others.
     pub(super) fn repair_missing<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -337,14 +341,14 @@ impl Completer {
         cx: &mut Context<'_, A>,
     ) {
         let psn = self.unacknowledged();
-        // A READ counts as one: where the next request is missing too, those behind it are, and one
-        // by one they would take a round trip each.
+        // One READ suffices: if the next request is missing as well, so are those behind it, and
+        // one by one each would take a round trip.
         let follows = self.selective.again.take().is_some_and(|again| again.psn.plus(1) == psn);
         let ends_message = queue.is_empty() || queue.entry(queue.head()).end_psn() == psn.plus(1);
         let alone_max = if ends_message { 1 } else { ALONE_MAX };
         let in_a_row = follows && self.selective.alone >= alone_max
             || self.selective.missed.is_some_and(|missed| missed.end == psn);
-        // Whatever was asked before says nothing of what is sent again now.
+        // Earlier solicitations tell nothing about the packets sent again now.
         self.selective.solicited = None;
         if !self.spend_retry(base, queue, cx) {
             return;
@@ -360,27 +364,28 @@ impl Completer {
         }
     }
 
-    /// The oldest packet was sent again as a question: its ACK says nothing of the others.
+    /// Notes that the oldest packet was sent again as a solicitation: its ACK tells nothing about
+    /// the others.
     pub(super) fn on_asked_by_oldest(&mut self) {
         self.selective.again = None;
     }
 
-    /// An ACK that complains of nothing. When it answers a packet that was sent again alone, and
-    /// not all that was sent before that, the rest is lost: the peer has nothing behind, or it
-    /// would complain. Where it covers that one packet and not one more, all is sent again; where
-    /// it covers others, which may only have been slow to be answered, the next alone.
+    /// Processes a plain ACK, which reports nothing missing. If it answers a packet that was sent
+    /// again alone, but not all packets sent before that, the rest is lost: the peer has nothing
+    /// behind, or it would send a NAK. If it covers exactly that one packet, everything is sent
+    /// again; if it covers others, which may only have been answered slowly, the next one alone.
     pub(super) fn on_plain_ack(&mut self, queue: &SendQueue, requester: &mut Requester, now: Nanos, floor: Nanos) {
         let (oldest, soon) = (self.unacknowledged(), self.selective.probe.rtt().soonest());
         let Some(again) = self.selective.again.filter(|again| oldest.distance_from(again.psn) > 0) else { return };
         self.selective.again = None;
-        // Sooner than a round trip it is the ACK of the first sending.
+        // Sooner than a round trip, it is the ACK of the first transmission.
         if now - again.at < soon {
             return;
         }
         if oldest == again.psn.plus(1) {
             if soon == Nanos(0) {
-                // Nothing was measured yet: on a path that takes longer than was waited it is the
-                // first sending's, and others follow soon.
+                // Nothing was measured yet: on a path slower than this wait the ACK belongs to the
+                // first transmission, and others follow soon.
                 let frontier = requester.frontier();
                 self.selective.missed = Some(AnswerRepair { end: oldest, frontier, named: false, told: true });
                 self.selective.probe.hasten(now + (now - again.at).max(floor));
@@ -393,10 +398,9 @@ impl Completer {
         }
     }
 
-    /// An ACK of what is acknowledged already, when the peer was asked about more: the rest is
-    /// lost. One that brings something new may be of a packet that asked before, and others may
-    /// follow. Where the network takes several ways the question may have overtaken what it asked
-    /// about.
+    /// Processes an ACK without progress after the peer was asked about more: the rest is lost. An
+    /// ACK with progress may answer a packet that asked before, and others may follow. In a
+    /// multipath network the solicitation may have overtaken the packets that it asked about.
     pub(super) fn on_nothing_new(&mut self, queue: &SendQueue, requester: &mut Requester, base: &QpBase, now: Nanos) {
         let soon = self.selective.probe.rtt().soonest();
         if self.selective.solicited.take_if(|(_, at)| now - *at >= soon).is_none() {
@@ -404,7 +408,7 @@ impl Completer {
         }
         let oldest = self.unacknowledged();
         if let Some(missed) = &mut self.selective.missed {
-            // Where it has nothing of what was behind it keeps nothing.
+            // A peer that has nothing behind the missing packet keeps nothing.
             missed.told = true;
             self.selective.keeps &= !missed.named || missed.end != oldest;
         }
@@ -414,8 +418,8 @@ impl Completer {
         }
     }
 
-    /// The oldest that waits is probably lost: it is sent again, or all is where the peer said that
-    /// it has not all.
+    /// Retransmits the oldest unacknowledged packet, which is probably lost, or everything if the
+    /// peer reported that it lacks more.
     fn probe_lost(&mut self, queue: &SendQueue, requester: &mut Requester) {
         if self.selective.missed.take_if(|missed| missed.told).is_some() {
             self.go_back(queue, requester);
@@ -424,8 +428,8 @@ impl Completer {
         }
     }
 
-    /// Answers came that lie behind a READ response that did not, `held` among them. That is asked
-    /// for at `due`, unless it comes before.
+    /// Handles answers that arrived behind a missing READ response, `held` if one is buffered. The
+    /// missing response is requested at `due`, unless it arrives before.
     pub(super) fn on_hole<A: App>(
         &mut self,
         due: Nanos,
@@ -439,7 +443,7 @@ impl Completer {
             return;
         }
         if self.selective.gap_due == Nanos::NEVER {
-            // What a question did not hear of has arrived after all.
+            // Packets that a solicitation reported missing have arrived after all.
             self.selective.probe.put_off(cx.now, base.recovery.probe_floor);
         }
         self.selective.gap_due = self.selective.gap_due.min(due);
@@ -449,9 +453,10 @@ impl Completer {
         }
     }
 
-    /// A READ is complete, or goes on: what is known of the work behind it holds now. Another READ
-    /// behind it has lost its responses, unless they are held: then their turn comes before the
-    /// timer does. If they were dropped nothing will come by itself.
+    /// Handles a READ that is complete, or continues: the facts known about the work behind it
+    /// apply now. If another READ behind it waits, its responses are lost unless they are buffered;
+    /// buffered ones are processed before the timer expires. Dropped responses do not arrive by
+    /// themselves.
     pub(super) fn on_gap_filled<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -485,7 +490,7 @@ impl Completer {
         }
     }
 
-    /// A timer other than the ACK timer may have run out.
+    /// Handles a possible expiry of a timer other than the ACK timer.
     pub(super) fn on_selective_timeout<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -496,18 +501,19 @@ impl Completer {
         if self.selective.gap_due <= cx.now {
             self.ask_again(base, queue, requester, cx);
         }
-        // A READ is answered by itself, and asked for again where that is lost.
+        // A READ is answered by itself, and requested again if the answer is lost.
         if self.selective.probe.take_asking(cx.now) && !base.is_beside() && !self.awaits_answer(queue) {
             requester.solicit_ack();
         }
-        // Beside us nothing is lost: what is late is late because this host is busy.
+        // No packet to a peer on this device is lost: a late answer means that this host is busy.
         let asks_late = self.selective.probe.asks_late();
         let is_due = self.selective.probe.take_due(cx.now) && !base.is_beside();
         if !is_due || requester.is_about_to_send(self.unacknowledged()) || !base.is_reachable() {
             return;
         }
         if asks_late {
-            // Nothing followed that would have asked: from now on it costs less to do so at once.
+            // No packet followed that would have asked: from now on it costs less to ask
+            // immediately.
             requester.ask_for_a_while();
             requester.solicit_ack();
         } else {
@@ -516,9 +522,9 @@ impl Completer {
         }
     }
 
-    /// A READ response is missing: an implied NAK (IBTA v1 9.7.5.1.4). It is asked for once: what
-    /// else comes from behind it before that can be answered says nothing new. So it costs no more
-    /// than one for each that goes forward.
+    /// Requests a missing READ response: an implied NAK (IBTA v1 9.7.5.1.4). It is requested once,
+    /// because other responses from behind it that arrive before the repetition tell nothing new.
+    /// Hence progress costs at most one repetition per response.
     fn ask_again<A: App>(
         &mut self,
         base: &mut QpBase,
@@ -530,8 +536,8 @@ impl Completer {
         if self.is_asked_for_oldest(requester) {
             return;
         }
-        // What was dropped here spends no retry, nor does it count as lost: the last word on it may
-        // be of before it was asked for again.
+        // Responses dropped here use up no retry and do not count as lost: the last report about
+        // them may date from before they were requested again.
         if self.selective.asked_for_dropped.is_none() {
             base.counters.count(QpCount::ImpliedNak);
             if !self.spend_retry(base, queue, cx) {
@@ -539,7 +545,7 @@ impl Completer {
             }
         }
         let end = self.end_of_part(base, queue, requester);
-        // Later READs are executed again behind the oldest, so that what they bring is no older.
+        // Later READs are executed again behind the oldest, so that they return no older data.
         match self.selective.dropped {
             Some((first, _)) if first.distance_from(queue.entry(queue.head()).end_psn()) < 0 => {
                 self.go_back(queue, requester);
@@ -554,15 +560,15 @@ impl Completer {
         }
     }
 
-    /// The answer that is missing was asked for again, or is about to be.
+    /// The missing answer was requested again, or is about to be.
     fn is_asked_for_oldest(&self, requester: &Requester) -> bool {
         let oldest = self.unacknowledged();
         self.selective.is_repeated(oldest) || requester.is_about_to_send(oldest)
     }
 
-    /// What is there of the oldest READ is not asked for with what is missing. Where more is
-    /// missing of the same request the second time asks for all of it, or each gap would take a
-    /// round trip.
+    /// End of the part of the oldest READ to request: responses that are present are not requested
+    /// again. If more of the same request is missing, the second time requests all of it, because
+    /// otherwise each gap would take a round trip.
     fn end_of_part(&mut self, base: &QpBase, queue: &SendQueue, requester: &Requester) -> Option<Psn> {
         let end = self.selective.gap_end.take().filter(|_| self.selective.may_ask_for_parts())?;
         let entry = queue.entry(queue.head());
@@ -577,8 +583,7 @@ impl Completer {
         (is_first && end.distance_from(behind) < 0).then_some(end)
     }
 
-    /// The cursor goes back to what lies behind the oldest READ or atomic operation, if it is
-    /// there.
+    /// Moves the cursor back to the end of the oldest READ or atomic operation, if it is farther.
     fn go_back_behind_oldest(&mut self, base: &QpBase, queue: &SendQueue, requester: &mut Requester) {
         let position = queue.head();
         let entry = queue.entry(position);
@@ -591,17 +596,17 @@ impl Completer {
         self.on_gone_back();
     }
 
-    /// The oldest that waits has an answer of its own.
+    /// The oldest unacknowledged request has an answer of its own.
     pub(super) fn awaits_answer(&self, queue: &SendQueue) -> bool {
         !queue.is_empty() && queue.entry(queue.head()).wants_answer()
     }
 
-    /// The oldest that waits is the first packet of a READ, or an operation with one answer.
+    /// The oldest unacknowledged packet is the first of a READ, or an operation with one answer.
     fn is_before_answer(&self, queue: &SendQueue) -> bool {
         !queue.is_empty() && queue.entry(queue.head()).wants_answer() && self.place(queue).1 == 0
     }
 
-    /// The oldest that waits lies in the middle of a READ.
+    /// The oldest unacknowledged packet is in the middle of a READ.
     fn is_inside_read(&self, queue: &SendQueue) -> bool {
         !queue.is_empty() && queue.entry(queue.head()).is_read() && self.place(queue).1 > 0
     }

@@ -1,5 +1,5 @@
-//! The send queue: work that was posted and is not complete. All its memory is made with the queue
-//! pair.
+//! The send queue: work that was posted and is not complete. All its memory is allocated with the
+//! queue pair.
 
 use alloc::{boxed::Box, vec};
 
@@ -26,9 +26,9 @@ pub(crate) struct SendEntry {
     pub(crate) compare: u64,
     sges: u8,
     length: u32,
-    /// Of its first packet; set when that is sent first.
+    /// PSN of its first packet; set when that packet is first sent.
     pub(crate) first_psn: Psn,
-    /// PSNs that it takes; set with `first_psn`.
+    /// Number of its PSNs; set with `first_psn`.
     pub(crate) packets: u32,
 }
 
@@ -48,13 +48,14 @@ impl SendEntry {
         packets: 0,
     };
 
-    /// Bytes of the message; may be more than [`MESSAGE_BYTES_MAX`], which fails when its turn
-    /// comes.
+    /// Message length in bytes. A length above [`MESSAGE_BYTES_MAX`] fails when the entry is due to
+    /// be sent.
     pub(crate) const fn length(&self) -> u64 {
         self.length as u64
     }
 
-    /// Where a datagram goes. It stands in the place of the operands, of which a SEND has none.
+    /// Destination of a datagram. It is stored in place of the operands, which a SEND does not
+    /// have.
     pub(crate) const fn to(&self) -> DatagramTo {
         DatagramTo {
             ah: (self.swap_or_add >> 32) as u32,
@@ -63,13 +64,13 @@ impl SendEntry {
         }
     }
 
-    /// Its number among the messages to the peer (SSN), of one that takes a receive. It stands in
-    /// the place of an operand, of which such a message has none.
+    /// Message number (SSN) of a message that takes a receive. It is stored in place of an operand,
+    /// which such a message does not have.
     pub(crate) const fn ssn(&self) -> u32 {
         self.compare as u32
     }
 
-    /// See [`Self::ssn`].
+    /// Sets [`Self::ssn`].
     pub(crate) const fn set_ssn(&mut self, ssn: u32) {
         self.compare = ssn as u64;
     }
@@ -90,7 +91,7 @@ impl SendEntry {
         matches!(self.op, SendOp::Send | SendOp::SendImm | SendOp::SendInvalidate)
     }
 
-    /// It takes a receive of the peer's.
+    /// It takes a receive of the peer.
     pub(crate) const fn takes_receive(&self) -> bool {
         self.is_send() || matches!(self.op, SendOp::WriteImm)
     }
@@ -103,28 +104,28 @@ impl SendEntry {
         matches!(self.op, SendOp::CompareSwap | SendOp::FetchAdd)
     }
 
-    /// A FLUSH or an atomic WRITE: answered by a READ response of no bytes.
+    /// A FLUSH or an atomic WRITE: answered by an empty READ response.
     pub(crate) const fn is_placement(&self) -> bool {
         matches!(self.op, SendOp::Flush | SendOp::AtomicWrite)
     }
 
-    /// Nothing of it goes to the peer.
+    /// Local operation: sends nothing to the peer.
     pub(crate) const fn is_local(&self) -> bool {
         self.op.is_local()
     }
 
-    /// It ends with an answer of its own; no ACK acknowledges it.
+    /// It completes by an answer of its own; no ACK acknowledges it.
     pub(crate) const fn wants_answer(&self) -> bool {
         self.is_read() || self.is_atomic() || self.is_placement()
     }
 
-    /// The PSN after its last one.
+    /// PSN after its last one.
     pub(crate) const fn end_psn(&self) -> Psn {
         self.first_psn.plus(self.packets)
     }
 }
 
-/// A ring of entries, counted by ever-growing positions: `head..tail` are there.
+/// A ring of entries at ever-growing positions; `head..tail` are present.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     entries: Box<[SendEntry]>,
@@ -137,7 +138,7 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    /// An empty queue of granted sizes.
+    /// Creates an empty queue of granted sizes.
     pub(crate) fn new(sizes: &QpSizes) -> Self {
         let entries = sizes.send_wrs as usize;
         assert!(entries.is_power_of_two(), "granted sizes are powers of two");
@@ -171,7 +172,7 @@ impl SendQueue {
     /// Appends checked work.
     ///
     /// # Panics
-    /// When there is no room: the caller asked [`Self::room`].
+    /// If there is no room; callers check [`Self::room`].
     pub(crate) fn push(&mut self, work: &SendWork<'_>) {
         assert!(self.room() > 0, "work is posted only into room");
         let slot = self.slot(self.tail);
@@ -180,7 +181,7 @@ impl SendQueue {
                 self.sges[slot * self.sges_per_entry..][..sges.len()].copy_from_slice(sges);
                 // Cannot overflow: 32 * 2^32.
                 let bytes: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-                // More is too long however much it is.
+                // A larger length is too long, whichever it is.
                 (sges.len() as u8, u32::try_from(bytes).unwrap_or(u32::MAX))
             }
             WorkData::Inline(bytes) => {
@@ -223,7 +224,7 @@ impl SendQueue {
         &mut self.entries[slot]
     }
 
-    /// Where the data of the entry at `position` lies.
+    /// Data of the entry at `position`.
     pub(crate) fn data(&self, position: u32) -> WorkData<'_> {
         let slot = self.slot(position);
         let entry = &self.entries[slot];
@@ -244,7 +245,7 @@ impl SendQueue {
         Some(entry)
     }
 
-    /// Removes all.
+    /// Removes all entries.
     pub(crate) fn clear(&mut self) {
         self.head = self.tail;
     }

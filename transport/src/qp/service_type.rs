@@ -4,20 +4,21 @@ use roced_types::service;
 
 use crate::wire::opcode::Service;
 
-/// What a queue pair promises, chosen when it is made.
+/// Transport service of a queue pair, chosen at creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServiceType {
-    /// Reliable connection: SEND, WRITE and READ, each acknowledged, in order, once.
+    /// Reliable connection: SEND, WRITE, READ and atomic operations, each acknowledged, in order,
+    /// once.
     #[default]
     Rc,
-    /// Unreliable connection: SEND and WRITE; a message may be lost whole.
+    /// Unreliable connection: SEND and WRITE; a message that loses any packet is dropped whole.
     Uc,
-    /// Unreliable datagram: SEND of one packet to anybody; each may be lost.
+    /// Unreliable datagram: SEND of one packet to any destination; each may be lost.
     Ud,
 }
 
 impl ServiceType {
-    /// The service of that number of `abi::control::service`.
+    /// Service with this number of `abi::control::service`.
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             service::RC => Some(Self::Rc),
@@ -27,7 +28,7 @@ impl ServiceType {
         }
     }
 
-    /// The service that its packets' opcodes name.
+    /// Service in the opcodes of its packets.
     pub const fn wire(self) -> Service {
         match self {
             Self::Rc => Service::Rc,

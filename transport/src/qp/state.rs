@@ -1,31 +1,31 @@
-//! States of a queue pair, and which attributes each change of state demands and allows.
+//! States of a queue pair, and the attributes that each transition requires and allows.
 
 use roced_types::{QpAttributes, access, attribute, state};
 
 use super::{retry::RETRY_MAX, service_type::ServiceType};
 use crate::reject::Reject;
 
-/// Where a queue pair is in its life (IBTA v1 10.3.1).
+/// State of a queue pair (IBTA v1 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Made, or emptied: takes no work.
+    /// Created or reset: accepts no work.
     Reset,
-    /// Takes receive work; nothing moves.
+    /// Accepts receive work; processes no packets.
     Init,
     /// Ready to receive.
     ReadyToReceive,
     /// Ready to send.
     ReadyToSend,
-    /// The requests that were begun go on to their end, no other begins; receiving goes on.
+    /// Requests that were begun continue to their end, no others begin; receiving continues.
     SendQueueDrain,
-    /// A send of an unreliable service failed: sends are flushed, receives go on.
+    /// A send of an unreliable service failed: sends are flushed, receiving continues.
     SendQueueError,
     /// Failed: all work is flushed.
     Error,
 }
 
 impl State {
-    /// The number of `abi::control::state`.
+    /// Number in `abi::control::state`.
     pub const fn number(self) -> u32 {
         match self {
             Self::Reset => state::RESET,
@@ -38,7 +38,7 @@ impl State {
         }
     }
 
-    /// The state of that number.
+    /// State with this number.
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             state::RESET => Some(Self::Reset),
@@ -52,7 +52,7 @@ impl State {
         }
     }
 
-    /// The short name that RDMA people use.
+    /// Short name that is usual for RDMA.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reset => "RESET",
@@ -65,19 +65,19 @@ impl State {
         }
     }
 
-    /// Requests that were begun are sent, answers to them are taken.
+    /// Sends requests that were begun, and accepts their answers.
     pub(crate) const fn sends(self) -> bool {
         matches!(self, Self::ReadyToSend | Self::SendQueueDrain)
     }
 
-    /// The peer's requests are taken.
+    /// Accepts the peer's requests.
     pub(crate) const fn receives(self) -> bool {
         matches!(self, Self::ReadyToReceive | Self::ReadyToSend | Self::SendQueueDrain | Self::SendQueueError)
     }
 }
 
-/// What one change of state demands and allows (IBTA v1 table 91; verbs' `ibv_modify_qp`).
-/// Alternate paths are not had, so their attributes belong to no change.
+/// Attributes that one transition requires and allows (IBTA v1 table 91; verbs' `ibv_modify_qp`).
+/// Alternate paths (APM) are unsupported; no transition accepts their attributes.
 #[derive(Clone, Copy)]
 struct Transition {
     from: State,
@@ -86,7 +86,8 @@ struct Transition {
     optional: u32,
 }
 
-/// Of a reliable connection. To RESET and to ERR leads a way from anywhere, with no attributes.
+/// Transitions of a reliable connection. RESET and ERR can be entered from any state, with no
+/// attributes.
 const RC: [Transition; 8] = [
     Transition {
         from: State::Reset,
@@ -157,8 +158,8 @@ const RC: [Transition; 8] = [
     },
 ];
 
-/// Of an unreliable connection: as [`RC`] without what only acknowledgements need, and with the way
-/// back from SQE.
+/// Transitions of an unreliable connection: as [`RC`] without the attributes that only
+/// acknowledgements need, and with the transition from SQE back to RTS.
 const UC: [Transition; 9] = [
     RC[0],
     RC[1],
@@ -205,7 +206,7 @@ const UC: [Transition; 9] = [
     },
 ];
 
-/// Of datagrams: nobody is its peer.
+/// Transitions of datagrams, which have no fixed peer.
 const UD: [Transition; 9] = [
     Transition {
         from: State::Reset,
@@ -266,10 +267,10 @@ const fn changes(service: ServiceType) -> &'static [Transition] {
     }
 }
 
-/// Checks a change from `from` with these attributes; gives the new state.
+/// Checks a transition from `from` with these attributes; returns the new state.
 ///
 /// # Errors
-/// [`Reject`]: the first thing that is wrong. Nothing may be changed then.
+/// [`Reject`] for the first violation. The caller must change nothing.
 pub(crate) fn check_change(
     service: ServiceType,
     from: State,
@@ -284,7 +285,7 @@ pub(crate) fn check_change(
     };
     let given = mask & !attribute::STATE;
     let (required, optional) = match to {
-        // From anywhere, with nothing else.
+        // From any state, with no other attribute.
         State::Reset | State::Error => (0, 0),
         _ => changes(service)
             .iter()
@@ -334,7 +335,7 @@ fn check_values(given: u32, attributes: &QpAttributes) -> Result<(), Reject> {
     Ok(())
 }
 
-/// Copies the attributes that `mask` names.
+/// Copies the attributes named by `mask`.
 pub(crate) fn apply(mask: u32, new: &QpAttributes, to: &mut QpAttributes) {
     let fields: [(u32, &mut u32, u32); 15] = [
         (attribute::QKEY, &mut to.qkey, new.qkey),
@@ -390,7 +391,7 @@ mod tests {
         QpAttributes { state, path_mtu_bytes: 1024, ..QpAttributes::default() }
     }
 
-    /// The table of the specification as it is printed, against every pair of states and every
+    /// Compares the printed table of the specification with every pair of states and every
     /// attribute by itself.
     #[test]
     fn every_change_wants_exactly_the_attributes_of_the_specification() {

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   work ──► SendQueue ──► Sender ──► frames        complete when the last packet has left
-//!   RecvQueue ──► Receiver ◄───────── frames        a gap loses the message, and only that
+//!   RecvQueue ──► Receiver ◄───────── frames        a gap drops the message, and only that
 //! ```
 //!
-//! Nothing that arrives is answered, and nothing wrong with it harms the queue pair: the message is
-//! dropped, and its receive work waits for the next one. What a network brings late or twice is
-//! dropped by itself: messages are taken in the order in which they were sent, each at most once.
+//! No packet is answered, and no bad packet harms the queue pair: the message is dropped, and its
+//! receive work waits for the next one. Packets that arrive late or twice are dropped alone:
+//! messages are accepted in the order in which they were sent, each at most once.
 
 use roced_types::{CompletionOp, SendOp, Status, access};
 
@@ -37,13 +37,13 @@ use crate::{
     },
 };
 
-/// A packet whose PSN is at most so many behind the expected one comes late, or a second time. A
-/// guess: farther than any network's delays reach (3 ms at 25 million packets a second), and little
-/// against all PSNs, so that a sender of whom millions of packets in a row were lost is hardly ever
-/// taken for late, and then not for long.
+/// Maximum distance behind the expected PSN at which a packet counts as late or duplicate. A guess:
+/// more than any network's delays (3 ms at 25 million packets a second), and little relative to all
+/// PSNs, so that a sender that lost millions of packets in a row is hardly ever taken for late, and
+/// then not for long.
 const LATE_PSNS: i32 = 1 << 16;
 
-/// Both directions of one end.
+/// Send and receive state of one end.
 #[derive(Debug, Default)]
 pub(crate) struct Unreliable {
     sender: Sender,
@@ -59,7 +59,7 @@ impl Unreliable {
         (self.sender.psn, self.sender.packet) = (Psn::new(base.attributes.sq_psn), 0);
     }
 
-    /// All that was begun is done.
+    /// All requests that were begun are complete.
     pub(crate) fn is_drained(&self) -> bool {
         self.sender.packet == 0
     }
@@ -78,7 +78,8 @@ impl Unreliable {
         self.receiver.on_packet(packet, base, recv_queue, cx)
     }
 
-    /// The BIND_MW or LOCAL_INV that is the oldest send was carried out, or cannot be.
+    /// Handles the end of the BIND_MW or LOCAL_INV that is the oldest send: it was carried out, or
+    /// cannot be.
     pub(crate) fn on_key_change<A: App>(
         &mut self,
         done: bool,
@@ -117,10 +118,10 @@ impl Unreliable {
     }
 }
 
-/// Cuts the oldest send into packets.
+/// Segments the oldest send into packets.
 #[derive(Debug, Default)]
 struct Sender {
-    /// Of the next packet.
+    /// PSN of the next packet.
     psn: Psn,
     /// Packets of the oldest entry that have left.
     packet: u32,
@@ -135,7 +136,7 @@ impl Sender {
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Transmission {
-        // IBTA v1 10.3.1.5: a queue that drains begins nothing.
+        // IBTA v1 10.3.1.5: a queue that drains begins no request.
         let may_send = base.state == State::ReadyToSend || base.state == State::SendQueueDrain && self.packet > 0;
         if !may_send || queue.is_empty() || base.is_resolving() || self.gate.is_closed(cx.now) {
             return Transmission::Idle;
@@ -152,7 +153,7 @@ impl Sender {
             SendOp::SendImm => (Operation::Send, Some(entry.imm)),
             SendOp::Write => (Operation::Write, None),
             SendOp::WriteImm => (Operation::Write, Some(entry.imm)),
-            // IBTA v1 table 34: an unreliable connection has no other operations.
+            // IBTA v1 table 34: an unreliable connection supports no other operations.
             _ => return self.fail(Status::LocalQpOperation, base, queue, cx),
         };
         if entry.length() > MESSAGE_BYTES_MAX {
@@ -161,8 +162,7 @@ impl Sender {
         let mtu = base.mtu();
         let packets = packets(entry.length(), mtu);
         if base.is_unreachable() {
-            // The rest of the message is as good as sent: not packet by packet, of which there may
-            // be millions.
+            // The rest of the message is treated as sent, at once: it may have millions of packets.
             base.counters.count(QpCount::Unreachable);
             self.psn = self.psn.plus(packets - self.packet);
             self.packet = 0;
@@ -203,13 +203,13 @@ impl Sender {
         if ends {
             self.packet = 0;
             queue.pop();
-            // IBTA v1 9.8.3: done when its last packet has left.
+            // IBTA v1 9.8.3: complete when its last packet has left.
             base.complete_send(&entry, Status::Success, cx);
         }
         Transmission::Progress
     }
 
-    /// The oldest send cannot be sent, or not to its end: the send queue stops.
+    /// Fails the oldest send, which cannot be sent to its end: the send queue stops.
     fn fail<A: App>(
         &mut self,
         status: Status,
@@ -223,10 +223,10 @@ impl Sender {
     }
 }
 
-/// The message under way.
+/// Message in progress.
 #[derive(Clone, Copy, Debug, Default)]
 enum Inbound {
-    /// None, or one that is lost: only a first packet helps.
+    /// None, or a lost one: only a first packet starts another.
     #[default]
     None,
     Send {
@@ -240,7 +240,7 @@ enum Inbound {
     },
 }
 
-/// Takes what arrives.
+/// Receive state: expected PSN and message in progress.
 #[derive(Debug, Default)]
 struct Receiver {
     expected: Psn,
@@ -257,14 +257,14 @@ impl Receiver {
     ) -> Result<(), DropReason> {
         let ahead = packet.bth.psn.distance_from(self.expected);
         if (-LATE_PSNS..0).contains(&ahead) {
-            // Its own message was taken or is lost already; the one under way is another.
+            // Its own message was accepted or lost already; the message in progress is another.
             return Err(DropReason::Duplicate);
         }
-        // The message under way ends here unless this packet takes it on.
+        // The message in progress ends here unless this packet continues it.
         let message = core::mem::take(&mut self.message);
         let message = if packet.info.position.begins() {
-            // IBTA v1 9.8.2.2: whatever was lost, a first packet begins anew, in place of a message
-            // that is not complete.
+            // IBTA v1 9.8.2.2: after any loss, a first packet begins a new message, in place of an
+            // incomplete one.
             Inbound::None
         } else if ahead == 0 {
             message
@@ -283,14 +283,14 @@ impl Receiver {
             }
             (Operation::Write, message @ Inbound::Write { .. }) => on_write(packet, message, base, recv_queue, cx)?,
             (Operation::Write, Inbound::None) => {
-                // A first packet has a RETH, and no other.
+                // Only a first packet has a RETH.
                 let reth = packet.reth.ok_or(DropReason::OutOfSequence)?;
                 check_range(&reth, base, cx)?;
                 base.counters.count(QpCount::WriteRequests);
                 let message = Inbound::Write { key: reth.rkey, va: reth.va, length: reth.length, done: 0 };
                 on_write(packet, message, base, recv_queue, cx)?
             }
-            // In the middle of a message that is lost, or of another.
+            // The packet belongs to the middle of a lost message, or of another.
             (_, Inbound::None) => return Err(DropReason::OutOfSequence),
             _ => return Err(DropReason::InvalidRequest),
         };
@@ -298,7 +298,7 @@ impl Receiver {
     }
 }
 
-/// One packet of a SEND, `received` bytes of which are here.
+/// Processes one packet of a SEND of which `received` bytes have arrived.
 fn on_send<A: App>(
     packet: &Packet<'_>,
     received: u32,
@@ -330,7 +330,7 @@ fn on_send<A: App>(
     Ok(Inbound::None)
 }
 
-/// One packet of a WRITE.
+/// Processes one packet of a WRITE.
 fn on_write<A: App>(
     packet: &Packet<'_>,
     message: Inbound,
@@ -340,7 +340,7 @@ fn on_write<A: App>(
 ) -> Result<Inbound, DropReason> {
     let Inbound::Write { key, va, length, done } = message else { return Err(DropReason::InvalidRequest) };
     let (payload, left, ends) = (packet.payload_len(), (length - done) as usize, packet.info.position.ends());
-    // The last packet brings exactly what is left, the others less.
+    // The last packet carries exactly the remaining bytes, the others fewer.
     if (ends && payload != left) || (!ends && payload >= left) {
         return Err(DropReason::InvalidRequest);
     }
@@ -373,8 +373,8 @@ fn on_write<A: App>(
     Ok(Inbound::None)
 }
 
-/// May the peer write to the whole range that it names? A WRITE of no bytes names none (IBTA v1
-/// C9-88).
+/// Checks that the peer may write to the whole range that it names. A WRITE of no bytes names none
+/// (IBTA v1 C9-88).
 fn check_range<A: App>(reth: &Reth, base: &QpBase, cx: &Context<'_, A>) -> Result<(), DropReason> {
     if base.attributes.access & access::REMOTE_WRITE == 0 {
         return Err(DropReason::RemoteAccess);
@@ -389,7 +389,7 @@ fn check_range<A: App>(reth: &Reth, base: &QpBase, cx: &Context<'_, A>) -> Resul
     Ok(())
 }
 
-/// The last packet of a message that takes receive work.
+/// Completes a message that takes receive work, at its last packet.
 fn finish<A: App>(
     packet: &Packet<'_>,
     op: CompletionOp,

@@ -1,4 +1,4 @@
-//! What the responder sends: ACKs and NAKs, READ responses, atomic ACKs.
+//! Answers of the responder: ACKs, NAKs, READ responses, ATOMIC ACKs.
 
 use roced_types::event;
 
@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl Responder {
-    /// Sends one READ response or ATOMIC ACK, or else what is owed.
+    /// Sends one READ response or ATOMIC ACK, or else the owed acknowledgement.
     pub(crate) fn transmit<A: App, W: Wire>(
         &mut self,
         base: &mut QpBase,
@@ -31,9 +31,10 @@ impl Responder {
         wire: &mut W,
     ) -> Transmission {
         let failed = base.state == State::Error;
-        // An ACK for what came after a READ would say that its responses are lost: they go first. A
-        // refusal says so, too, and what was accepted before it is answered (IBTA v1 9.7.5.2.7); a
-        // queue pair that its client has ended answers nothing that takes memory.
+        // READ responses go first: an ACK for requests behind a READ would declare its responses
+        // lost. So would a refusal, and requests accepted before it are answered (IBTA v1
+        // 9.7.5.2.7). A queue pair that its client has moved to the error state gives no answer
+        // that reads memory.
         let ended = failed && !matches!(self.owed, PendingAck::Nak(..));
         let front = self.replay.front();
         if let Some((request, pending)) = &front {
@@ -43,17 +44,18 @@ impl Responder {
             if !ended || request.operation != Operation::ReadRequest {
                 return self.send_read_response(request, *pending, base, cx, wire);
             }
-            // A repetition holds up nothing: its requester may have had the answer.
+            // A repetition delays nothing: its requester may have had the answer.
             if self.replay.give_up_repetition() {
                 return Transmission::Dropped(DropReason::RepetitionLost);
             }
         }
-        // A queue pair that has failed says why, and what it did; it asks for nothing.
+        // A failed queue pair reports the reason and its executed requests; it asks for nothing.
         let owed = if failed { self.owed_of_the_past() } else { self.owed };
         let (syndrome, psn, msn) = match owed {
             PendingAck::Nothing => return Transmission::Idle,
             PendingAck::Ack | PendingAck::AckUpTo(_) => {
-                // What is in front still is a READ that an ended queue pair does not answer.
+                // A READ still in front is one that the queue pair does not answer in the error
+                // state.
                 let read = front.as_ref().map(|(request, _)| request);
                 let Some((psn, msn)) = self.acknowledged(owed, read) else { return Transmission::Idle };
                 (self.offer.syndrome(msn, base), psn, msn)
@@ -79,9 +81,9 @@ impl Responder {
         Transmission::Progress
     }
 
-    /// The answers that are owed as the last words of a queue pair that goes, in their order: those
-    /// that take no memory, up to the first READ that was never answered, and then an ACK of all
-    /// before that, or the NAK with which the queue pair ended.
+    /// Passes on the last answers of a queue pair that is being destroyed, in their order: those
+    /// that read no memory, up to the first READ that was never answered; then an ACK of everything
+    /// before that, or the NAK with which the queue pair failed.
     pub(crate) fn final_answers(&self, base: &QpBase, mut keep: impl FnMut(Headers)) {
         let mut unanswered = None;
         let mut said = None;
@@ -106,13 +108,13 @@ impl Responder {
                     keep(Self::answer(Syndrome::ACK, psn, msn, base));
                 }
             }
-            // The peer asks again, and finds nobody.
+            // The peer asks again, and finds no queue pair.
             PendingAck::Nothing | PendingAck::SequenceNak | PendingAck::RnrNak => {}
         }
     }
 
-    /// PSN and MSN of an ACK that is owed. It is of nothing from `unanswered` on, a READ whose
-    /// responses it would say to be lost; `None` when there was nothing before that.
+    /// PSN and MSN of an owed ACK. It covers nothing from `unanswered` on, a READ with responses
+    /// that the ACK would declare lost; `None` if there is nothing before that.
     fn acknowledged(&self, owed: PendingAck, unanswered: Option<&ReplayedRequest>) -> Option<(Psn, u32)> {
         let psn = if let PendingAck::AckUpTo(psn) = owed { psn } else { self.expected.minus(1) };
         match unanswered {
@@ -124,13 +126,13 @@ impl Responder {
         }
     }
 
-    /// An ACK or NAK.
+    /// Headers of an ACK or NAK.
     fn answer(syndrome: Syndrome, psn: Psn, msn: u32, base: &QpBase) -> Headers {
         Headers { aeth: Some(Aeth { syndrome, msn }), ..Headers::new(base.bth(opcode::RC_ACK, psn)) }
     }
 
-    /// The answer to a request whose answer takes no memory: an ATOMIC ACK, or for FLUSH and atomic
-    /// WRITE a READ response of no bytes.
+    /// Headers of an answer that reads no memory: an ATOMIC ACK, or an empty READ response for
+    /// FLUSH and atomic WRITE.
     fn short_answer(request: &ReplayedRequest, syndrome: Syndrome, base: &QpBase) -> Headers {
         let is_atomic = request.is_atomic();
         let opcode = if is_atomic { opcode::RC_ATOMIC_ACK } else { opcode::RC_READ_RESPONSE_ONLY };
@@ -164,7 +166,7 @@ impl Responder {
         let emitted = if payload == 0 {
             base.emit(wire, &headers, 0, |_| Ok(()))
         } else {
-            // Checked anew for each packet: the region may be gone since the request.
+            // Checked for each packet: the region may be gone since the request.
             match base.check_peer(cx.mrs, request.key, Right::RemoteRead, va, payload) {
                 Err(_) => Err(EmitError::Aborted),
                 Ok(span) => base.emit_span(wire, &headers, span, cx.app),
@@ -204,14 +206,14 @@ impl Responder {
         Transmission::Progress
     }
 
-    /// The answer with this PSN was sent.
+    /// Notes that the answer with this PSN was sent.
     fn on_answered(&mut self, psn: Psn, base: &mut QpBase) {
         base.counters.count(QpCount::ResponsePackets);
         self.replay.advance();
         let says_all = psn.plus(1) == self.expected;
         let owed = self.owed_of_the_past_mut();
         if *owed == PendingAck::Ack && says_all {
-            // It has said that, too.
+            // The answer has acknowledged that as well.
             *owed = PendingAck::Nothing;
         }
         if self.invalidating.is_some() && base.state != State::Error {
