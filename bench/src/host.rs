@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_config_is_the_default_but_for_what_is_said() {
+    fn the_config_is_the_default_except_for_given_keys() {
         let settings = Settings {
             device: vec!["window_packets = 64".into()],
             worker: vec!["spin_us = 7".into()],

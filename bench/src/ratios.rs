@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_measures_nobody_whom_no_ratio_needs() {
+    fn a_quick_run_measures_only_contestants_of_its_ratios() {
         for one in crate::contestants::all().iter().filter(|one| one.in_ratios) {
             let is_needed = RATIOS.iter().any(|ratio| [ratio.top.0, ratio.bottom.0].contains(&one.name.as_str()));
             assert!(is_needed, "{}", one.name);

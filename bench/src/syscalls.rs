@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_is_read_from_what_perf_writes() {
+    fn the_count_is_read_from_the_output_of_perf() {
         let text = "# started on Sat Nov 21 22:00:00 2026\n\n12345,,raw_syscalls:sys_enter,2000000,100.00,,\n";
         assert_eq!(count_in(text), Some(12345));
         assert_eq!(count_in("<not counted>,,raw_syscalls:sys_enter,0,0.00,,\n"), None);

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_was_never_there() {
+    fn entries_taken_back_are_never_seen() {
         let queue = Outstanding::new(4);
         for wr_id in 10..14 {
             queue.add(wr_id, 1);

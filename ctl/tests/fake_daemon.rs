@@ -154,7 +154,7 @@ fn json_is_the_report_itself() {
 }
 
 #[test]
-fn qps_show_a_dash_for_what_is_not_there_yet() {
+fn qps_show_a_dash_for_missing_values() {
     let (asked, output) = FakeDaemon::answering(line(&qps())).run(&["qps"]);
     assert_eq!(asked, "\"qps\"\n");
     let shown = text(&output.stdout);

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_dawdles_is_cut_off() {
+    fn a_slow_operator_is_disconnected() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("admin.sock");
         let mut admin = Admin::open(&path).expect("a socket");

@@ -267,7 +267,7 @@ impl Daemon {
 
     fn watch_workers(&mut self, now: Instant) {
         let stuck = self.workers.find_stuck();
-        if let Some(sessions) = self.stall_attribution.look(stuck, access_log::who_blocks) {
+        if let Some(sessions) = self.stall_attribution.look(stuck, access_log::the_blocked_user) {
             self.clients.on_blocked(sessions);
         }
         match self.watchdog.look(now, stuck) {

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_back_is_told_with_the_next_line() {
+    fn suppressed_lines_are_counted_in_the_next_line() {
         let mut log_limiter = LogLimiter::default();
         let begin = Instant::now();
         assert_eq!((0..25).filter_map(|_| log_limiter.admit(begin)).collect::<Vec<_>>(), [0; LINES as usize]);

@@ -150,7 +150,7 @@ fn a_buffer_is_its_owners_again_with_the_completion() {
 /// A key that is gone opens nothing, not even to a READ that is being answered: what is written
 /// there afterward is nobody's business.
 #[test]
-fn what_is_written_after_the_key_is_gone_is_read_by_nobody() {
+fn bytes_written_after_invalidation_are_not_read() {
     const LENGTH: usize = 1 << 20;
     const READS: usize = 16;
     for served in [one_worker(), two_workers()] {
@@ -181,7 +181,7 @@ fn what_is_written_after_the_key_is_gone_is_read_by_nobody() {
 
 /// The path MTU that was asked for is what a program hears of, and cuts nothing.
 #[test]
-fn a_message_is_few_packets_whatever_the_path_mtu() {
+fn local_messages_have_few_packets_at_any_path_mtu() {
     let served = one_worker();
     let (a, b) = (End::new(&served, ServiceType::Rc), End::new(&served, ServiceType::Rc));
     connect(&a, &b, &ConnectOptions { path_mtu_bytes: Some(256), timeout: NO_ACK_TIMER, ..ConnectOptions::default() });
@@ -216,7 +216,7 @@ fn memory_may_be_lent_to_itself() {
 }
 
 #[test]
-fn what_is_refused_between_hosts_is_refused_here() {
+fn local_connections_refuse_the_same_requests_as_remote_ones() {
     for served in [one_worker(), two_workers()] {
         let (a, b) = (End::new(&served, ServiceType::Rc), End::new(&served, ServiceType::Rc));
         let options = ConnectOptions { rnr_retry: 1, min_rnr_timer: 1, ..ConnectOptions::default() };

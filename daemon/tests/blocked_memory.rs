@@ -19,9 +19,11 @@ use nix::{
 };
 use roced_abi::control::{AllocPd, DeviceName, Nothing, OpenDevice};
 use roced_client::{Access, MemoryRegion, SendRequest};
-use roced_memory::access_log::who_blocks;
+use roced_memory::access_log::the_blocked_user;
 use roced_types::{SessionId, WorkerId};
-use served::{DEVICE, How, Raw, Served, eventually, is_alone, nobody::as_nobody, pair::Pair, uffd::withhold};
+use served::{
+    DEVICE, How, Raw, Served, eventually, is_alone, nobody::as_unprivileged_user, pair::Pair, uffd::withhold,
+};
 
 const PAGE: usize = 4096;
 
@@ -56,8 +58,8 @@ fn register_holes(pair: &Pair) -> (MemoryRegion, usize) {
 }
 
 #[test]
-fn whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other() {
-    if !is_alone("whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other") {
+fn memory_that_stalls_a_worker_ends_only_its_own_session() {
+    if !is_alone("memory_that_stalls_a_worker_ends_only_its_own_session") {
         return;
     }
     // One worker, which both sessions need.
@@ -69,13 +71,13 @@ fn whose_memory_has_a_worker_wait_is_known_and_ends_its_session_and_no_other() {
     let Some(held) = withhold(daemons, BYTES) else { return println!("skipped: no userfaultfd here") };
     let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
     let worker = WorkerId(0);
-    assert_eq!(who_blocks(worker), None);
+    assert_eq!(the_blocked_user(worker), None);
 
     pair.a.post_send(&SendRequest::write(&[local.sge(..)], region.remote()).signaled()).expect("room");
-    eventually("the worker waits", || who_blocks(worker) == Some([session; 2]));
+    eventually("the worker waits", || the_blocked_user(worker) == Some([session; 2]));
     drop(held);
     assert!(pair.reap(1)[0].ok().is_ok(), "it goes on");
-    eventually("it turns or sleeps", || who_blocks(worker).is_none());
+    eventually("it turns or sleeps", || the_blocked_user(worker).is_none());
 
     served.on_control_thread(move |clients, _| clients.on_blocked([session; 2]));
     eventually("the session ended", || served.sessions() == 1);
@@ -111,15 +113,15 @@ fn block_by_completions(pair: &Pair, empty: &SendRequest<'_>, cq_rings: &[usize]
     complete(50);
     pair.reap(50);
     complete(50);
-    eventually("the worker waits", || who_blocks(WorkerId(0)).is_some());
+    eventually("the worker waits", || the_blocked_user(WorkerId(0)).is_some());
     Some(held)
 }
 
 /// A client has the files of its queues, too, and can punch holes there: then nobody else is to
 /// blame, whose memory was touched before.
 #[test]
-fn whose_queues_have_a_worker_wait_is_known() {
-    if !is_alone("whose_queues_have_a_worker_wait_is_known") {
+fn queues_that_stall_a_worker_are_attributed() {
+    if !is_alone("queues_that_stall_a_worker_are_attributed") {
         return;
     }
     let served = Served::start_as(How { workers: 1, ..How::default() });
@@ -131,7 +133,7 @@ fn whose_queues_have_a_worker_wait_is_known() {
     };
     let (guilty, session, [cq_rings, doorbells, rings]) = pair_with(&served, ["roced-cq", "roced-session", "roced-qp"]);
     let (another, session_of_another, [cq_rings_of_another]) = pair_with(&served, ["roced-cq"]);
-    let blocks = || who_blocks(WorkerId(0));
+    let blocks = || the_blocked_user(WorkerId(0));
     // It touches no memory but that of queues.
     let empty = SendRequest::write(&[], memory.remote()).signaled();
 
@@ -168,8 +170,8 @@ fn whose_queues_have_a_worker_wait_is_known() {
 
 /// Whichever way a worker goes to memory: not who asked it to, nor who was looked at last.
 #[test]
-fn whose_memory_is_written_read_or_changed_is_known() {
-    if !is_alone("whose_memory_is_written_read_or_changed_is_known") {
+fn access_to_memory_is_attributed_to_its_session() {
+    if !is_alone("access_to_memory_is_attributed_to_its_session") {
         return;
     }
     let served = Served::start();
@@ -186,16 +188,16 @@ fn whose_memory_is_written_read_or_changed_is_known() {
     for (page, request) in requests.into_iter().enumerate() {
         let Some(held) = withhold(daemons + page * PAGE, PAGE) else { return println!("skipped: no userfaultfd here") };
         pair.a.post_send(&request.signaled()).expect("room");
-        eventually("the worker waits", || who_blocks(worker).is_some());
-        assert_eq!(who_blocks(worker), Some([session; 2]), "page {page}");
+        eventually("the worker waits", || the_blocked_user(worker).is_some());
+        assert_eq!(the_blocked_user(worker), Some([session; 2]), "page {page}");
         drop(held);
         assert!(pair.reap(1)[0].ok().is_ok(), "it goes on");
     }
 }
 
 #[test]
-fn whose_memory_is_copied_to_and_from_is_known() {
-    if !is_alone("whose_memory_is_copied_to_and_from_is_known") {
+fn copies_are_attributed_to_both_sessions() {
+    if !is_alone("copies_are_attributed_to_both_sessions") {
         return;
     }
     let served = Served::start_as(How { workers: 1, ..How::default() });
@@ -208,8 +210,8 @@ fn whose_memory_is_copied_to_and_from_is_known() {
     let local = lender.pd.allocate(PAGE, Access::ALL).expect("memory");
     let Some(held) = withhold(daemons, PAGE) else { return println!("skipped: no userfaultfd here") };
     lender.a.post_send(&SendRequest::write(&[local.sge(..)], region.remote()).signaled()).expect("room");
-    eventually("the worker waits", || who_blocks(WorkerId(0)).is_some());
-    assert_eq!(who_blocks(WorkerId(0)), Some([session_of_lender, session]));
+    eventually("the worker waits", || the_blocked_user(WorkerId(0)).is_some());
+    assert_eq!(the_blocked_user(WorkerId(0)), Some([session_of_lender, session]));
     drop(held);
     assert!(lender.reap(1)[0].ok().is_ok(), "it goes on");
 }
@@ -223,7 +225,7 @@ fn of_two_users_neither_has_the_other_ended() {
     let served = Served::start();
     let bystander = Pair::new(&served);
     let ours = newest(&served);
-    let mut other = as_nobody(&served, || {
+    let mut other = as_unprivileged_user(&served, || {
         let mut raw = Raw::greeted(&served.socket);
         raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("it exists");
         raw
@@ -239,7 +241,7 @@ fn of_two_users_neither_has_the_other_ended() {
 /// Whose memory was read and whose was written cannot be told apart by who is left: the guilty one
 /// may have left in time.
 #[test]
-fn who_leaves_before_the_worker_goes_on_has_no_other_ended() {
+fn a_session_that_leaves_during_a_stall_ends_no_other_session() {
     let served = Served::start();
     let bystander = Pair::new(&served);
     let left_behind = newest(&served);

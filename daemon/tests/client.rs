@@ -186,7 +186,7 @@ fn many_threads_share_one_queue_pair_and_one_completion_queue() {
 }
 
 #[test]
-fn waiting_sleeps_and_is_woken_whatever_the_workers_do() {
+fn waiting_sleeps_and_is_woken_with_any_idle_policy() {
     for policy in [Policy::Spin, Policy::Yield, Policy::Sleep { spin: Nanos(0) }] {
         let served = Served::start_as(How { policy, ..How::default() });
         let device = open(&served);
@@ -303,7 +303,7 @@ fn a_queue_pair_works_again_after_a_reset() {
 }
 
 #[test]
-fn statistics_count_what_was_sent() {
+fn statistics_count_sent_packets() {
     let served = Served::start();
     let pd = open(&served).protection_domain().expect("a domain");
     let pair = Pair::connected(&pd, 0, &ConnectOptions { timeout: NO_ACK_TIMER, ..ConnectOptions::default() });

@@ -113,7 +113,7 @@ fn an_unknown_call_is_refused_and_a_broken_message_ends_the_session() {
 }
 
 #[test]
-fn every_limit_is_a_limit_and_what_ends_makes_room() {
+fn every_limit_holds_and_destroyed_objects_make_room() {
     let client =
         ClientLimits { qps: 2, cqs: 2, channels: 2, mrs: 2, pds: 2, ahs: 2, srqs: 2, attachments: 2, memory_mib: 1 };
     let served = small(client);
@@ -246,7 +246,7 @@ fn a_device_is_shared_within_its_limits() {
 }
 
 #[test]
-fn what_others_use_does_not_end() {
+fn objects_in_use_are_not_destroyed() {
     let served = Served::start();
     let mut raw = opened(&served);
     let pd = raw.call::<AllocPd>(Nothing {}).expect("a domain").handle;
@@ -347,7 +347,7 @@ fn keys_and_numbers_cannot_be_guessed_from_earlier_ones() {
 }
 
 #[test]
-fn the_device_says_what_it_is() {
+fn the_device_reports_its_attributes() {
     let served = Served::start();
     let mut raw = opened(&served);
     let device = raw.call::<QueryDevice>(Nothing {}).expect("open");
@@ -452,7 +452,7 @@ fn a_worker_that_does_not_answer_is_told_of_and_calls_may_be_tried_again() {
 }
 
 #[test]
-fn who_does_not_read_its_replies_is_dropped() {
+fn a_client_that_does_not_read_replies_is_disconnected() {
     let served = Served::start();
     let mut other = opened(&served);
     let raw = opened(&served);

@@ -12,7 +12,7 @@ use roced_abi::{
         RegMrRequest,
     },
 };
-use served::{DEVICE, How, Raw, Served, eventually, nobody::as_nobody};
+use served::{DEVICE, How, Raw, Served, eventually, nobody::as_unprivileged_user};
 
 fn opened(served: &Served) -> Raw {
     let mut raw = Raw::greeted(&served.socket);
@@ -39,7 +39,7 @@ fn one_user_leaves_places_for_others() {
     assert_eq!(hello(&mut beyond[0]), Err((Refusal::Limit, [3, 0])));
     assert!(beyond[0].is_closed());
     assert!(beyond[19].is_closed());
-    let mut theirs = as_nobody(&served, || {
+    let mut theirs = as_unprivileged_user(&served, || {
         let mut first = opened(&served);
         let mut second = Raw::connect(&served.socket);
         assert_eq!(hello(&mut second), Err((Refusal::Limit, [4, 0])), "now all places are taken");
@@ -57,7 +57,7 @@ fn one_user_leaves_places_for_others() {
 /// However fast they come: between so many and so many others are served, and the watchdog hears
 /// that the control thread lives.
 #[test]
-fn who_comes_in_crowds_comes_in_pieces() {
+fn many_connections_at_once_are_accepted_in_batches() {
     const CROWD: usize = 100;
     let served = Served::start();
     let path = served.socket.clone();
@@ -77,7 +77,7 @@ fn who_comes_in_crowds_comes_in_pieces() {
 
 /// Whoever comes to a full house finds a place when those who leave have left.
 #[test]
-fn who_comes_while_others_leave_waits_for_a_place() {
+fn a_connection_waits_while_ending_sessions_occupy_its_place() {
     let limits = Limits { clients: 2, clients_of_user: 2, ..Limits::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let leaving = [(); 2].map(|()| {
@@ -107,7 +107,7 @@ fn a_large_job_of_one_user_finds_room() {
 }
 
 #[test]
-fn who_does_not_open_a_device_is_shown_out() {
+fn a_connection_that_opens_no_device_is_closed() {
     let served = Served::start();
     let silent = Raw::connect(&served.socket);
     let (greeted, mut open) = (Raw::greeted(&served.socket), opened(&served));
@@ -129,7 +129,7 @@ fn who_does_not_open_a_device_is_shown_out() {
 
 /// What a session had is given back in pieces: in between the control thread turns.
 #[test]
-fn who_leaves_much_behind_holds_up_nobody() {
+fn a_large_session_ends_without_delaying_others() {
     const REGIONS: usize = 200;
     let served = Served::start();
     let leave = |_| {

@@ -39,7 +39,7 @@ use served::{
 use zerocopy::{FromBytes, IntoBytes};
 
 #[test]
-fn failures_say_whose_doing_they_were() {
+fn failures_name_the_side_at_fault() {
     let served = Served::start();
     let pair = Pair::new(&served);
     let memory = pair.memory();
@@ -108,7 +108,7 @@ fn a_peer_that_does_not_answer_ends_the_retries() {
 }
 
 #[test]
-fn deregistering_under_a_stream_of_writes_ends_in_an_error_and_disturbs_nobody() {
+fn deregistering_under_a_stream_of_writes_fails_only_that_stream() {
     let served = Served::start();
     let (pair, other) = (Pair::new(&served), Pair::new(&served));
     let theirs = other.memory();
@@ -255,7 +255,7 @@ fn ring_mappings() -> BTreeSet<u64> {
 }
 
 #[test]
-fn limits_and_wrong_use_are_errors_that_say_what_to_do() {
+fn limits_and_wrong_use_give_advice() {
     let limits = Limits { client: ClientLimits { mrs: 1, ..ClientLimits::default() }, ..Limits::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let (device, other) = (open(&served), open(&served));
@@ -291,7 +291,7 @@ fn limits_and_wrong_use_are_errors_that_say_what_to_do() {
 }
 
 #[test]
-fn what_answers_must_be_a_roced_of_this_version() {
+fn a_daemon_of_another_version_is_refused() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let at = |name: &str| folder.path().join(name);
     let open = |name: &str| Device::open_at(&at(name), DEVICE).expect_err("nobody there");

@@ -97,7 +97,7 @@ fn all_that_is_mapped_counts_and_a_user_has_a_share() {
 }
 
 #[test]
-fn who_reaches_the_limit_is_told_what_to_do() {
+fn reaching_the_mapping_limit_gives_advice() {
     for (mappings, says) in [((4, 2), "one user"), ((2, 4), "all programs")] {
         let served = Served::start_as(How { mappings: Some(mappings), ..How::default() });
         let device = roced_client::Device::open_at(&served.socket, DEVICE).expect("room");
@@ -178,8 +178,8 @@ fn memory_is_freed_where_nothing_more_can_be_mapped() {
 /// Where a mapping was made one with others after all, it is unmapped as soon as that can be, and
 /// counts so long.
 #[test]
-fn what_cannot_be_unmapped_is_tried_again() {
-    if !is_alone("what_cannot_be_unmapped_is_tried_again") {
+fn a_failed_unmapping_is_retried() {
+    if !is_alone("a_failed_unmapping_is_retried") {
         return;
     }
     let served = Served::start_as(How { mappings: Some((100, 2)), ..How::default() });

@@ -53,7 +53,7 @@ fn locks(object: &dyn Debug) -> (usize, usize) {
 }
 
 #[test]
-fn what_one_thread_uses_works_without_locks() {
+fn single_threaded_objects_work_without_locks() {
     let served = Served::start();
     for promised in [false, true] {
         let Objects { pd, cq, srq, qps } = &Objects::new(&served, promised);

@@ -121,7 +121,7 @@ fn regions_over_the_same_pages_show_the_same_bytes() {
 }
 
 #[test]
-fn what_was_deregistered_is_out_of_reach() {
+fn deregistered_memory_is_inaccessible() {
     let served = Served::start();
     let pair = Pair::new(&served);
     let mut bytes = vec![1u8; 10_000];
@@ -166,7 +166,7 @@ fn opened(served: &Served) -> Raw {
 const ALL: MapMemoryRequest = MapMemoryRequest { offset: 0, bytes: 4 * 4096, writable: 1, origin: origin::SHARED };
 
 #[test]
-fn what_cannot_be_mapped_is_refused_and_named() {
+fn memory_that_cannot_be_mapped_is_refused_and_named() {
     let served = Served::start();
     let mut raw = opened(&served);
     let sealed = memfd(SealFlag::F_SEAL_SHRINK);
@@ -207,7 +207,7 @@ fn what_cannot_be_mapped_is_refused_and_named() {
 
 /// What a client may only read no peer of it writes, whatever it asks for.
 #[test]
-fn what_a_client_may_not_write_the_daemon_does_not_write_for_it() {
+fn the_daemon_does_not_write_memory_that_is_read_only_to_its_client() {
     let served = Served::start();
     let mut raw = opened(&served);
     let file = memfd(SealFlag::F_SEAL_SHRINK);
@@ -291,7 +291,7 @@ fn bytes_by_way(served: &Served) -> [u64; 3] {
 }
 
 #[test]
-fn what_the_program_shares_stays_where_it_is() {
+fn memory_shared_by_the_program_is_not_moved() {
     let served = Served::start();
     let pair = Pair::new(&served);
     let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
@@ -399,7 +399,7 @@ fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
         fd
     };
     let (for_library, for_stranger) = (connect(), connect());
-    let as_nobody = || {
+    let as_unprivileged_user = || {
         // SAFETY: this thread is the only one of the forked child. The library's wrapper would look
         // for others.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
@@ -425,7 +425,7 @@ fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
     // SAFETY: the child runs what is above, and ends.
     match unsafe { libc::fork() } {
         0 => {
-            let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(as_nobody)).is_ok();
+            let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(as_unprivileged_user)).is_ok();
             // SAFETY: ends the process at once.
             unsafe { libc::_exit(if good { 42 } else { 1 }) }
         }
@@ -440,7 +440,7 @@ fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
 }
 
 #[test]
-fn what_registering_cost_is_told() {
+fn the_cost_of_a_registration_is_reported() {
     let served = Served::start();
     let pd = Pair::new(&served).pd;
     let mut bytes = vec![1u8; 5 << 20];

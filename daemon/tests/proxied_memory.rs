@@ -182,8 +182,8 @@ fn huge_pages_are_reached_by_every_operation() {
 
 /// Where pages cannot be exchanged, registering costs more and works all the same.
 #[test]
-fn a_program_whose_pages_cannot_be_exchanged_registers_too() {
-    const NAME: &str = "a_program_whose_pages_cannot_be_exchanged_registers_too";
+fn pages_that_cannot_be_exchanged_are_registered_as_proxied() {
+    const NAME: &str = "pages_that_cannot_be_exchanged_are_registered_as_proxied";
     if !is_alone(NAME) {
         return;
     }
@@ -256,7 +256,7 @@ fn frames_carry_it_both_ways() {
 /// What is told of is there, also when it lies in memory of another kind; and the last byte of a
 /// WRITE comes last.
 #[test]
-fn nothing_is_seen_before_what_came_first() {
+fn proxied_writes_become_visible_in_order() {
     let served = Served::start();
     let (pair, mapped) = (Pair::new(&served), Private::of_file(40_000));
     let region = mapped.register(&pair.pd, all()).expect("a private mapping");
@@ -306,7 +306,7 @@ fn memory_that_is_gone_ends_its_session_and_no_other() {
 /// What is lent is read when it arrives. That it is gone then is its owner's affair: who receives,
 /// or has asked for it, loses its peer and nothing else.
 #[test]
-fn memory_that_is_gone_when_it_was_lent_is_no_fault_of_who_receives() {
+fn a_receiver_is_not_blamed_for_borrowed_memory_that_is_gone() {
     for operation in ["send", "write", "read"] {
         let served = Served::start_as(How { workers: 1, ..How::default() });
         let (lender, pair) = (Pair::new(&served), Pair::new(&served));
@@ -427,7 +427,7 @@ fn descriptors_of_anything_else_are_refused() {
 
 /// What the program may not do there itself it does not have peers do.
 #[test]
-fn what_the_program_may_not_write_is_not_registered_for_writing() {
+fn read_only_memory_is_not_registered_for_writing() {
     let served = Served::start();
     let device = Device::open_at(&served.socket, DEVICE).expect("it is served");
     let pd = device.protection_domain().expect("a domain");

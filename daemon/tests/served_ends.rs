@@ -12,9 +12,9 @@ use std::{
 use served::{Served, alone};
 
 #[test]
-fn a_test_whose_control_thread_panics_fails_at_once_and_says_why() {
-    let Some(mut alone) = alone("a_test_whose_control_thread_panics_fails_at_once_and_says_why") else {
-        return panic_beside_who_goes_on();
+fn a_panic_of_the_control_thread_fails_the_test_at_once() {
+    let Some(mut alone) = alone("a_panic_of_the_control_thread_fails_the_test_at_once") else {
+        return panic_beside_a_running_client();
     };
     let mut test = alone.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("this test runs");
     let begin = Instant::now();
@@ -31,7 +31,7 @@ fn a_test_whose_control_thread_panics_fails_at_once_and_says_why() {
 }
 
 /// Clients hear that their daemon is gone; a thread that goes on until it is told to stop does not.
-fn panic_beside_who_goes_on() {
+fn panic_beside_a_running_client() {
     let (served, stop) = (Served::start(), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -236,7 +236,7 @@ fn a_queue_pair_that_fails_tells_its_last_wqe_and_leaves_the_others_theirs() {
 /// Receives whose completions nobody reaped, for queue pair or completion queue ended before, give
 /// their room back.
 #[test]
-fn what_is_not_reaped_is_done_all_the_same() {
+fn unreaped_receives_are_executed() {
     let served = Served::start();
     let mut hub = Hub::with(&served, 8, 2);
     (0..8).for_each(|number| hub.post(number));
@@ -269,7 +269,7 @@ fn what_is_not_reaped_is_done_all_the_same() {
 }
 
 #[test]
-fn wrong_use_is_an_error_that_says_what_to_do() {
+fn wrong_use_of_a_shared_receive_queue_gives_advice() {
     let served = Served::start();
     let hub = Hub::with(&served, 5, 1);
     assert_eq!((hub.srq.wrs(), hub.srq.sges()), (8, 2), "the next power of two");
@@ -306,7 +306,7 @@ fn refusal(outcome: Result<(), Error>) -> (Refusal, [u64; 2]) {
 }
 
 #[test]
-fn a_dead_daemon_is_an_error_to_all_who_use_the_queue() {
+fn a_dead_daemon_is_an_error_to_all_users_of_the_queue() {
     let served = Served::start();
     let hub = Hub::with(&served, 4, 1);
     hub.post(0);

@@ -103,7 +103,7 @@ fn an_unreliable_connection_carries_sends_and_writes() {
 }
 
 #[test]
-fn what_finds_no_receive_is_lost_and_what_follows_is_not() {
+fn a_message_without_a_receive_is_lost_and_the_next_is_not() {
     let served = Served::start();
     let program = Program::new(&served);
     let [a, b] = connected(&program, 0);
@@ -160,7 +160,7 @@ fn handle(program: &Program, address: &str) -> AddressHandle {
 }
 
 #[test]
-fn datagrams_go_from_anybody_to_anybody() {
+fn datagrams_go_between_any_queue_pairs() {
     let served = Served::start();
     let program = Program::new(&served);
     let memory = &program.memory;
@@ -188,7 +188,7 @@ fn datagrams_go_from_anybody_to_anybody() {
 }
 
 #[test]
-fn a_datagram_that_may_not_or_finds_no_room_is_lost_and_nobody_harmed() {
+fn a_refused_datagram_or_one_without_a_receive_is_lost_without_harm() {
     let served = Served::start();
     let program = Program::new(&served);
     let qps = [(); 4].map(|()| active(&program));
@@ -273,7 +273,7 @@ fn receive_all(program: &Program, qps: &[&QueuePair]) {
 }
 
 #[test]
-fn what_is_sent_to_a_group_reaches_all_that_are_attached_on_every_worker() {
+fn a_multicast_message_reaches_all_members_on_every_worker() {
     let served = Served::start();
     let (program, other) = (Program::new(&served), Program::new(&served));
     let [sender, a, b, c] = [(); 4].map(|()| active(&program));

@@ -240,7 +240,7 @@ fn range_rights_and_addresses_are_the_windows() {
 /// What ends in a completion with [`Status::WindowBind`], and the region that cannot go while a
 /// window is bound to it.
 #[test]
-fn what_cannot_be_bound_is_refused() {
+fn an_invalid_window_binding_is_refused() {
     let served = two_workers();
     let (server, client) = pair(&served);
     let refused = |binding: WindowBinding| {

@@ -251,7 +251,7 @@ fn a_client_that_floods_does_not_stop_another() {
 }
 
 #[test]
-fn what_a_worker_cannot_do_it_refuses_and_gives_back() {
+fn a_worker_returns_the_objects_of_refused_commands() {
     let mut rig = looped(&[(0, 0)]);
     let client = rig.client(0, 1 << 16, &[0]);
     let mut refused = |command| match rig.workers.call(WorkerId(0), command).expect("an answer") {
@@ -291,7 +291,7 @@ fn client_region(client: &Client) -> u32 {
 }
 
 #[test]
-fn a_snapshot_names_what_a_worker_has() {
+fn a_snapshot_lists_the_queue_pairs_of_a_worker() {
     let mut rig = looped(&[(0, 0)]);
     let mut client = rig.client(0, 1 << 20, &[0, 0]);
     rig.connect(&client.qps[0], &client.qps[1], Egress::HandOver { to: DeviceId(0) });

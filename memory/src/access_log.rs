@@ -48,7 +48,7 @@ pub fn touch(reads: SessionId, writes: SessionId) {
 
 /// Whose memory this worker waits for, if it does: for a page, and not for a core or in a system
 /// call.
-pub fn who_blocks(worker: WorkerId) -> Option<[SessionId; 2]> {
+pub fn the_blocked_user(worker: WorkerId) -> Option<[SessionId; 2]> {
     let last = WORKERS.get(worker.0 as usize)?;
     if !waits_for_a_page(last.tid.load(Ordering::Relaxed)) {
         return None;

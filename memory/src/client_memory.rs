@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_cannot_resize_or_seal_what_we_map() {
+    fn a_client_cannot_resize_or_seal_mapped_memory() {
         let (memory, fd) = ClientMemory::create(5000, Room::default()).expect("two pages");
         assert_eq!(memory.len(), 8192);
         assert_eq!(ftruncate(&fd, 4096), Err(Errno::EPERM));

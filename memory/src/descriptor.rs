@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn who_passes_what_does_not_close_passes_no_more() {
+    fn a_client_with_descriptors_that_do_not_close_may_pass_no_more() {
         // Users of this test's own.
         let (this, other) = (4_000_000_001, 4_000_000_002);
         closing(|counts| counts.insert(this, CLOSING_OF_A_USER));

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_daemon_writes_cannot_be_written_by_its_fd() {
+    fn read_only_memory_cannot_be_written_by_its_descriptor() {
         let (mapping, fd) = Mapping::create(c"test", 4096, Writers::DaemonOnly, Room::default()).expect("a page");
         assert_eq!(map(&fd, 4096, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE), Err(Errno::EPERM));
         assert_eq!(write(&fd, b"x"), Err(Errno::EPERM));

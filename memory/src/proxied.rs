@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_one_whose_user_has_too_many_that_do_not_answer() {
+    fn threads_of_a_user_with_too_many_silent_ones_are_not_awaited() {
         let uid = 4_000_000_023;
         let (mut child, stack) = process();
         let copy_thread = CopyThread::new(passed(child.id(), uid)).expect("memory of a process");

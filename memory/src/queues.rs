@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_takes_no_events_stops_nobody_and_stays_armed() {
+    fn a_client_that_reads_no_events_delays_no_one_and_stays_armed() {
         let (ours, theirs) = CqChannel::create().expect("a socket pair");
         while ours.send(CQN) {}
         let layout = CqLayout::new(4, 1).expect("small");

@@ -160,7 +160,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn who_has_others_wait_gets_less_and_less() {
+    fn a_stalling_user_gets_a_shrinking_budget() {
         let (begin, turn) = (Instant::now(), PollId::of_control());
         let stall_budget = StallBudget::new(begin);
         assert!(stall_budget.spend_at(turn, FREE_A_TURN + MOST, begin));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_more_threads_of_who_has_given_up_some() {
+    fn after_abandoned_threads_no_more_threads_of_the_user_are_awaited() {
         let uid = 4_000_000_011;
         let stall_budget = credit_of(uid).expect("all of it");
         let turn = PollId::first();

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused_by_name() {
+    fn values_out_of_range_are_refused_by_name() {
         for (option, value) in [
             ("--size", "0"),
             ("--size", "2147483649"),

@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_says_the_other_hears() {
+    fn messages_arrive_at_the_other_side() {
         let (mut client, mut server) = channel();
         let said = ControlMessage::Setup(setup());
         client.say(&said).expect("the server listens");
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_not_silent_while_nobody_listens() {
+    fn a_peer_is_not_called_silent_without_a_listener() {
         let (mut client, mut server) = channel();
         client.say(&ControlMessage::Finish { messages: Vec::new() }).expect("the server is there");
         server.last_heard -= 2 * SILENCE_MAX;
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_said_at_once() {
+    fn an_absent_peer_is_reported_at_once() {
         let (listener, peer) = listener();
         drop(listener);
         let message = format!("{:#}", ControlChannel::connect(&peer).expect_err("nobody listens"));

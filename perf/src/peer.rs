@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_peer_is_refused() {
+    fn an_invalid_peer_argument_is_refused() {
         for text in ["", ":9", "host:nine", "host:65536", "[::1", "[]:9", "[::1]x"] {
             assert!(Peer::parse(text, 7).is_err(), "{text:?}");
         }

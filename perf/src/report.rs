@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_what_scripts_ask_for() {
+    fn json_has_the_keys_that_scripts_use() {
         let report = RunReport::new(&run(true), 4096, 2, &measured(1_000_000));
         let json: serde_json::Value = serde_json::from_str(&report.json()).expect("JSON");
         assert_eq!(json["gbit_per_s"], 0.016);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_reads_what_was_lost() {
+    fn the_report_lists_lost_packets() {
         let text = RunReport::new(&run(false), 1024, 1, &measured(0)).table();
         assert!(text.contains("sent again    7 packets, 1 ACK timeouts\n"), "{text}");
         assert!(

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_may_not_ask_for_is_refused() {
+    fn forbidden_requests_of_a_client_are_refused() {
         check(&setup(1 << 16, 64, 4)).expect("an ordinary run");
         for (wrong, why) in [
             (setup(0, 1, 1), "0 bytes"),

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn an_invalid_size_is_refused() {
         for text in ["", "K", "1.5K", "-1", "+1", "1KB", "1 K", "ten", "1T", "0x10", "٣", "1ſ"] {
             assert!(parse(text).is_err(), "{text:?}");
         }

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_replaced_is_what_is_named_and_below() {
+    fn the_named_path_and_everything_below_is_replaced() {
         for path in [
             "/dev/infiniband",
             "/dev/infiniband/uverbs0",

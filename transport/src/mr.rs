@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_opens_to_whom_it_is_bound_and_to_no_local_work() {
+    fn a_window_opens_to_its_queue_pair_and_not_to_local_work() {
         let (ours, other) = (Qpn::from_wire(5), Qpn::from_wire(6));
         let mut table = MrTable::new(4);
         table.insert(Mr { scope: Scope::Window, ..mr(0x100) }).expect("room");
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_takes_the_place_of_its_index() {
+    fn a_new_region_replaces_the_one_at_its_index() {
         let mut table = MrTable::new(2);
         table.set(mr(0x101)).expect("room");
         table.set(Mr { length: 5, ..mr(0x102) }).expect("in its place");

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_far_or_too_long_or_there_already_is_not_held() {
+    fn distant_long_or_duplicate_packets_are_not_kept() {
         let mut pool = OutOfOrderPool::new(8);
         let mut list = OutOfOrderList::new(3, HeldSide::Responses);
         let expected = Psn::new(0x00ff_fff0);

@@ -29,7 +29,7 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
 fn every_file_and_test_of_the_table_is_there() {
     let table = fs::read_to_string(root().join("docs/conformance.md")).expect("the document is there");
     let mut code = String::new();
-    for folder in ["transport/src", "transport/tests", "tests", "daemon", "client", "shared"] {
+    for folder in ["transport/src", "transport/tests", "tests", "daemon", "client", "memory", "shared", "xdp"] {
         sources(&root().join(folder), &mut code);
     }
     let mut rows = 0;

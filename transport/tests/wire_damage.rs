@@ -81,7 +81,7 @@ fn a_changed_header_byte_is_noticed() {
 
 /// What routers do: decrement, mark congestion, make the IPv4 checksum new. The ICRC is end to end.
 #[test]
-fn what_a_router_changes_does_not_break_the_icrc() {
+fn fields_that_routers_change_do_not_break_the_icrc() {
     for frame in one_of_each() {
         let (ip, bth) = (ip_at(&frame), bth_at(&frame));
         let masked: &[usize] = if frame[ip] >> 4 == 4 { &[ip + 1, ip + 8] } else { &[ip + 1, ip + 2, ip + 3, ip + 7] };

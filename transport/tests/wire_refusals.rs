@@ -172,7 +172,7 @@ fn a_payload_that_is_no_multiple_of_four_is_refused() {
 }
 
 #[test]
-fn a_payload_on_what_carries_none_is_refused() {
+fn a_payload_of_an_operation_without_one_is_refused() {
     for code in 0..=255 {
         let Some(info) = Opcode(code).info() else { continue };
         for mut frame in sends(&[0; 64]) {
@@ -222,7 +222,7 @@ fn with_ip_byte(frame: &[u8], at: usize, value: u8) -> Result<(), DropReason> {
 }
 
 #[test]
-fn what_is_not_roce_is_not_taken_for_it() {
+fn other_frames_are_not_taken_for_roce() {
     for frame in sends(&[1, 2, 3, 4]) {
         if is_v4(&frame) {
             assert_eq!(with_ip_byte(&frame, 9, 6), Err(NotRoce), "TCP");

@@ -43,7 +43,7 @@ fn assert_is(packet: &Packet<'_>, recipe: &Recipe) {
 
 proptest! {
     #[test]
-    fn what_is_built_is_read(
+    fn built_frames_are_parsed(
         recipe in recipe(),
         built in proptest::collection::vec(any::<Index>(), 0..=3),
         read in proptest::collection::vec(any::<Index>(), 0..=3),
@@ -129,7 +129,7 @@ fn options_and_a_service_tag_are_tolerated() {
 
 /// Headers that the engine does not speak stand in front of others that it reads.
 #[test]
-fn what_stands_behind_an_rdeth_or_xrceth_is_read_from_its_place() {
+fn headers_behind_an_rdeth_or_xrceth_are_read_at_their_offset() {
     let insert = |headers: Headers, payload: &[u8], opcode: Opcode| {
         let recipe = Recipe { headers, payload: payload.to_vec(), ..sample() };
         let mut frame = recipe.build(&[]);

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_tells_is_copied_as_the_distributions_library_copies_it() {
+    fn kernel_structs_are_converted_as_by_the_distributions_library() {
         same(c"ibv_copy_ah_attr_from_kern", ah_attr_from_kernel);
         same(c"ibv_copy_qp_attr_from_kern", qp_attr_from_kernel);
         same(c"ibv_copy_path_rec_from_kern", path_rec_from_kernel);

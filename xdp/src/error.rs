@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_queue_is_named_with_what_to_look_for() {
+    fn a_busy_queue_is_named_with_a_hint() {
         let busy = XdpError::QueueBusy { interface: "eth0".into(), queue: 3, waited: Duration::from_millis(3001) };
         assert_eq!(
             busy.to_string(),

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_does_not_hide_what_follows() {
+    fn an_unreadable_message_does_not_hide_the_next() {
         let mut strange = link(2);
         strange[4..6].copy_from_slice(&999_u16.to_ne_bytes());
         assert_eq!(read(&[link(1), strange, link(3)].concat()), [1, 0, 3]);

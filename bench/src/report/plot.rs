@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_say_what_the_logarithms_stand_for() {
+    fn labels_are_powers_of_the_logarithms() {
         assert_eq!([6.0, 12.0, 20.0, 23.0].map(|log| size_text(&log)), ["64 B", "4 KiB", "1 MiB", "8 MiB"]);
         assert_eq!([1.0, 2.0, 3.0].map(|nines| share_text(&nines)), ["90.000 %", "99.000 %", "99.900 %"]);
         assert_eq!([0.5, 2.0].map(|log| power_text(&log)), ["3.2", "100"]);

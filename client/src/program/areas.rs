@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_mapped_is_noticed() {
+    fn unmapped_memory_is_noticed() {
         let area = |start: usize, end: usize, offset| Area {
             range: start..end,
             readable: true,

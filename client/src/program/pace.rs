@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_slow_once_is_large_again() {
+    fn chunks_grow_again_after_a_slow_copy() {
         let mut pace = Pace::new();
         (0..10).for_each(|_| pace.copied(pace.bytes, Duration::from_millis(8)));
         assert_eq!(pace.end(0), SMALLEST);

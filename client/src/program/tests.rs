@@ -188,7 +188,7 @@ fn no_update_is_lost() {
 }
 
 #[test]
-fn who_waits_is_seen_and_goes_on_when_nothing_was_exchanged() {
+fn a_waiting_access_is_seen_and_continues_if_no_page_was_exchanged() {
     let _no_fork = no_fork();
     let memory = Plain::new(PAGE_BYTES);
     memory.word(0).store(1, Ordering::Relaxed);
@@ -232,7 +232,7 @@ fn the_stack_and_parts_of_heap_pages_can_be_shared() {
 }
 
 #[test]
-fn what_cannot_be_shared_is_refused_and_left_alone() {
+fn memory_that_cannot_be_shared_is_refused_and_unchanged() {
     let _no_fork = no_fork();
     let memory = Plain::new(4 * PAGE_BYTES);
     let start = memory.range().start;

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_urgent_ends() {
+    fn an_urgent_state_ends() {
         let on_its_own = thread::spawn(|| {
             let before = now();
             let mut turns = Turns::take();

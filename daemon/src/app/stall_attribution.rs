@@ -13,16 +13,16 @@ pub(super) struct StallAttribution {
 
 impl StallAttribution {
     /// Takes a look, as the watchdog does: `stuck` is a worker that has not turned since the last
-    /// one, and `who_blocks` says for whose memory it waits. Gives the sessions of which one had a
+    /// one, and `the_blocked_user` says for whose memory it waits. Gives the sessions of which one had a
     /// worker wait, or one twice, when that is over.
     pub(super) fn look(
         &mut self,
         stuck: Option<WorkerId>,
-        who_blocks: impl FnOnce(WorkerId) -> Option<[SessionId; 2]>,
+        the_blocked_user: impl FnOnce(WorkerId) -> Option<[SessionId; 2]>,
     ) -> Option<[SessionId; 2]> {
         match stuck {
             Some(worker) => {
-                self.suspects = who_blocks(worker).or(self.suspects);
+                self.suspects = the_blocked_user(worker).or(self.suspects);
                 None
             }
             None => self.suspects.take(),
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_had_a_worker_wait_is_named_when_it_goes_on() {
+    fn the_cause_of_a_stall_is_named_when_the_worker_continues() {
         let mut stall_attribution = StallAttribution::default();
         let (worker, both) = (WorkerId(1), [SessionId(7), SessionId(7)]);
         assert_eq!(stall_attribution.look(None, |_| panic!("nobody waits")), None);

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_slept_blames_nobody() {
+    fn a_suspended_machine_attributes_no_stall() {
         let begin = Instant::now();
         let mut watchdog = Watchdog::default();
         watchdog.look(begin, Some(WorkerId(0)));

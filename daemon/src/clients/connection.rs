@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_is_noticed() {
+    fn a_client_that_does_not_read_is_noticed() {
         let (connection, _theirs) = pair();
         let message = Message::new(1, 2, &7u32);
         let sent = (0..100_000).map(|_| connection.send(&message, &[])).find(|sent| *sent != SentReply::Yes);

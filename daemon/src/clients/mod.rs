@@ -144,7 +144,7 @@ impl Clients {
         for event in &events[..ready] {
             match event.data() {
                 LISTENER => self.accept(),
-                LOST => self.end_those_who_lost(),
+                LOST => self.end_sessions_with_lost_memory(),
                 number => self.serve(number as u32, environment),
             }
         }
@@ -311,7 +311,7 @@ impl Clients {
 
     /// Ends the sessions of which memory is not there any more: what peers wrote to it is lost,
     /// too.
-    fn end_those_who_lost(&mut self) {
+    fn end_sessions_with_lost_memory(&mut self) {
         let lost = |session: &Session| match &session.stage {
             SessionStage::Open(objects) => objects.memories.values().any(|object| object.memory.is_lost()),
             _ => false,

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_can_be_nobody_is_refused() {
+    fn an_impossible_peer_address_is_refused() {
         assert!(check(&attributes("10.0.0.2")).is_ok());
         for peer in ["0.0.0.0", "::", "fd00::2"] {
             assert_eq!(
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_port_is_the_lifes_whatever_the_way_unless_a_flow_label_makes_it() {
+    fn the_source_port_belongs_to_the_life_unless_a_flow_label_is_given() {
         let life = LifePort::first(0x1234_5678);
         let (unlabelled, labelled) =
             (attributes("10.0.0.2"), QpAttributes { flow_label: 0xabcde, ..attributes("10.0.0.2") });

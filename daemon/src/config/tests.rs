@@ -119,7 +119,7 @@ name = "roce0"
 }
 
 #[test]
-fn a_problem_says_where_what_and_what_is_allowed() {
+fn a_problem_names_line_key_and_allowed_values() {
     let problems = Config::parse(&device("  chunk_bytes = 3000"), &[0]).expect_err("3000 is no power of two");
     let shown: Vec<String> = problems.iter().map(ConfigProblem::to_string).collect();
     let expected = "4:17: device[0].chunk_bytes: 3000 is not allowed: it must be a power of two, 2048 to 4096 bytes";

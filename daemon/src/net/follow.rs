@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_way_nobody_is_asked_and_with_one_again_at_once() {
+    fn without_a_route_no_neighbor_is_probed_and_with_one_at_once_again() {
         let mut bench = Bench::new();
         bench.see(known(1));
         assert!(bench.see(View::NoWay));

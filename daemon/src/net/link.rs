@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_is_what_the_message_says() {
+    fn an_interface_is_read_from_its_message() {
         let mut down = message(3, "eth1", &[]);
         down.header.flags = LinkFlags::Up;
         let links = links(&[message(2, "eth0", &[]), down]);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vlan_that_we_cannot_tag_or_whose_parent_is_elsewhere_is_none_of_ours() {
+    fn an_untaggable_vlan_or_one_with_a_foreign_parent_is_ignored() {
         let service = message(3, "eth0.5", &[LinkAttribute::Link(2), vlan(5, VlanProtocol::Ieee8021Ad)]);
         let elsewhere = [LinkAttribute::Link(2), LinkAttribute::LinkNetNsId(0), vlan(6, VlanProtocol::Ieee8021Q)];
         let veth = message(5, "veth", &[LinkAttribute::Link(2)]);

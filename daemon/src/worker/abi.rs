@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_library_writes_is_the_clients_fault() {
+    fn impossible_work_requests_are_client_faults() {
         let check = |wqe| check_send(&slot(wqe), &SIZES).map(|_| ()).unwrap_err();
         assert_eq!(check(SendWqe { opcode: 99, ..SendWqe::default() }), ClientFault::UnknownOpcode(99));
         assert_eq!(check(SendWqe { remote_qpn: 1 << 24, ..SendWqe::default() }), ClientFault::RemoteQpn(1 << 24));

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_does_not_wait_again() {
+    fn a_delayed_ack_is_not_delayed_again() {
         let mut delayed_ack = DelayedAck::new();
         assert!(!delayed_ack.on_poll(micros(1)));
         assert!(delayed_ack.wait(micros(1)) && delayed_ack.is_waiting());
@@ -88,7 +88,7 @@ mod tests {
 
     /// Offers that are taken for long are made ever more rarely, until one is not.
     #[test]
-    fn who_was_kept_waiting_does_not_offer_for_a_while() {
+    fn after_a_long_delay_the_core_is_not_yielded_for_a_while() {
         let (mut delayed_ack, mut now) = (DelayedAck::new(), micros(0));
         for pause_ms in [1, 2, 4] {
             assert!(delayed_ack.wait(now));

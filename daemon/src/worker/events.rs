@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_news_without_end_leaves_time_for_others() {
+    fn endless_events_of_one_session_leave_time_for_others() {
         let (receiver, mut senders) = events(1).expect("an eventfd");
         let sender = &mut senders[0];
         assert!(sender.push(event(0)));

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_to_oneself_needs_nobody_else_and_is_bounded_too() {
+    fn frames_to_the_own_worker_are_bounded_as_well() {
         let mut ends = ends(1);
         let end = &mut ends[0];
         for number in 0..PACKET_BUFFERS {
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_given_up_or_for_nobody_costs_no_buffer() {
+    fn an_aborted_or_undeliverable_frame_costs_no_buffer() {
         let mut ends = ends(1);
         for _ in 0..2 * PACKET_BUFFERS {
             assert_eq!(ends[0].hand_over(1, |_| Err(Abort), |_| Some(0)), Err(EmitError::Aborted));

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_wakes_the_worker_each_time_though_nobody_reads_its_eventfd() {
+    fn a_client_wakes_the_worker_each_time_without_reads_of_the_eventfd() {
         let (mut sleeper, _) = sleeper();
         let wake = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("an eventfd");
         sleeper.add_session(wake.as_fd()).expect("added");

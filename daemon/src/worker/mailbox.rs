@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_is_bounded_and_never_takes_what_it_cannot_answer() {
+    fn a_drain_is_bounded_and_takes_only_commands_with_room_for_the_answer() {
         let (mut mailbox, mut inbox) = pair();
         let give_up = |mailbox: &mut Mailbox<_, _>| {
             assert_eq!(mailbox.call(Box::new(7), Instant::now()), Err(CallError::Timeout));

@@ -224,7 +224,7 @@ impl Core {
 }
 
 #[test]
-fn what_several_cores_stood_still_at_once_counts_once() {
+fn simultaneous_pauses_of_several_cores_count_once() {
     let ms = Duration::from_millis;
     let paused = Paused(vec![ms(10)..ms(20), ms(12)..ms(15), ms(18)..ms(25), ms(30)..ms(40)]);
     assert_eq!(paused.part_of(&(ms(0)..ms(100))), ms(25));

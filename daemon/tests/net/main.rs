@@ -260,7 +260,7 @@ fn addresses_of_our_own_devices_are_local() {
 }
 
 #[test]
-fn the_kernel_is_a_member_of_a_group_as_long_as_somebody_wants_it() {
+fn the_kernel_is_a_member_of_a_group_while_a_queue_pair_is_attached() {
     let Some((a, b)) = two_hosts() else { return };
     a.join("eth1", &b, "eth1");
     a.ip("address add 10.3.0.1/24 dev eth1");

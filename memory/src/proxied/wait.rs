@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_has_no_core_for_does_not_count() {
+    fn time_without_a_core_does_not_count() {
         let mut starved = Fake { used: 0, ..Fake::done_at(400 * MS) };
         assert_eq!((starved.wait(LEFT), starved.lent), (Ok(UNSEEN), 1));
         let never = Fake { used: 0, ..Fake::done_at(Duration::MAX) }.wait(LEFT).expect_err("it never comes");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_blocked_is_waited_for_until_there_is_nothing_left() {
+    fn a_blocked_thread_is_awaited_until_its_budget_is_spent() {
         for (left, held) in [(LEFT, BLOCKED_MAX), (5 * MS, 5 * MS), (MS / 10, MS / 10), (Duration::ZERO, UNSEEN)] {
             for used in [0, 100] {
                 let mut blocked = Fake { blocked: true, used, ..Fake::done_at(Duration::MAX) };
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_computes_is_waited_for_until_there_is_nothing_left() {
+    fn a_computing_thread_is_awaited_until_its_budget_is_spent() {
         for left in [LEFT, 5 * MS, MS, MS / 10] {
             let waited = Fake::done_at(Duration::MAX).wait(left).expect_err("it never comes");
             assert!(waited >= left && waited < left + MS / 10, "{waited:?} of {left:?}");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_done_in_the_last_moment_is_not_given_up() {
+    fn a_thread_that_finishes_at_the_last_moment_is_not_abandoned() {
         let mut late = Fake { parks: true, ..Fake::done_at(Duration::MAX) };
         assert!(late.wait(LEFT).is_ok());
     }

@@ -62,7 +62,7 @@ fn entries_come_out_as_they_went_in_round_after_round() {
 }
 
 #[test]
-fn what_is_not_published_is_not_seen_and_a_full_ring_takes_no_more() {
+fn unpublished_entries_are_invisible_and_a_full_ring_refuses_more() {
     let ring = PlainRing::new();
     let (mut producer, mut consumer) = (Producer::new(ring.clone()), Consumer::new(ring));
     let mut entry = [0; 2];

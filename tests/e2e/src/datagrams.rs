@@ -177,7 +177,7 @@ pub(crate) fn answer(peer: Gid) -> Result<()> {
 
 /// Sends one datagram to where nobody is: it waits while that is found out, and then is as good as
 /// sent.
-pub(crate) fn send_to_nobody(nobody: Gid) -> Result<()> {
+pub(crate) fn send_to_absent_queue_pair(nobody: Gid) -> Result<()> {
     let post = Post::open(nobody)?;
     let ah = post.end.address_handle(nobody)?;
     post.post_send(&ah, 5, b"hello?")?;

@@ -229,7 +229,7 @@ fn main() -> Result<()> {
         }
         Program::Listen { group, listeners } => groups::listen(Gid::from(group), listeners),
         Program::Speak { group } => groups::speak(Gid::from(group)),
-        Program::SendToNobody { nobody } => datagrams::send_to_nobody(Gid::from(nobody)),
+        Program::SendToNobody { nobody } => datagrams::send_to_absent_queue_pair(Gid::from(nobody)),
         Program::Answer { peer } => datagrams::answer(Gid::from(peer)),
         Program::UcSend { messages, mtu } => unreliable::send(messages, mtu),
         Program::UcReceive { mtu } => unreliable::receive(mtu),

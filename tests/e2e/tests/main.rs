@@ -95,17 +95,17 @@ const TESTS: &[(&str, Test)] = tests! {
     atomics: a_number_that_all_change_counts_every_change_once;
     states: a_send_queue_drains_and_goes_on;
     srq: many_queue_pairs_take_from_one_receive_queue;
-    windows: what_is_lent_is_open_and_what_is_taken_back_is_closed an_unreliable_connection_lends_and_takes_back;
+    windows: a_bound_window_is_open_and_an_invalidated_one_is_closed an_unreliable_connection_lends_and_takes_back;
     deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop;
     refusals: configs_that_cannot_be_served check_config_says_all_that_is_wrong a_missing_capability
         an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;
     napi: threads_move_data_and_are_gone_afterward threads_follow_the_daemon_into_a_real_time_class the_drivers_way_touches_nothing;
-    unreliable: every_message_of_a_connection_arrives what_arrives_through_losses_is_whole
+    unreliable: every_message_of_a_connection_arrives delivered_messages_are_complete_despite_losses
         datagrams_are_answered_by_ipv4_ipv6_and_through_a_router datagrams_between_two_workers_and_on_one_host
-        lost_datagrams_cost_time_and_nothing_else a_datagram_to_nobody_is_lost_and_others_go_on
-        what_is_said_to_a_group_is_heard_by_all_of_it a_listener_that_dies_leaves_its_groups;
+        lost_datagrams_cost_time_and_nothing_else a_datagram_without_receiver_is_lost_and_others_continue
+        a_multicast_message_reaches_all_members a_listener_that_dies_leaves_its_groups;
     programs: devices_are_listed the_library_as_a_drop_in events_are_told pingpongs perftest the_tests_of_rdma_core a_program_without_rdma_notices_nothing a_dead_daemon_ends_programs
-        memory_that_nobody_else_can_map eight_threads_on_the_same_objects an_ordinary_user_of_the_group;
+        memory_that_cannot_be_mapped eight_threads_on_the_same_objects an_ordinary_user_of_the_group;
     frameworks: ucx open_mpi;
     examples: first two_hosts send_recv datagram shared_receive read rc_write;
     quiet: an_idle_daemon_sleeps a_lab_leaves_nothing xdp_counters_account_for_every_frame;
@@ -122,7 +122,7 @@ fn main() -> Result<()> {
         client: env!("CARGO_BIN_EXE_e2e-client"),
     };
     if !arguments.list {
-        say_what_is_skipped(root, vlans, threads);
+        report_skipped_tests(root, vlans, threads);
         if root {
             lab::sweep()?;
             build()?;
@@ -138,7 +138,7 @@ fn main() -> Result<()> {
     libtest_mimic::run(&arguments, trials.collect()).exit()
 }
 
-fn say_what_is_skipped(root: bool, vlans: bool, threads: bool) {
+fn report_skipped_tests(root: bool, vlans: bool, threads: bool) {
     if !root {
         println!("skipped: two hosts are network namespaces, which need root");
         return;

@@ -295,7 +295,7 @@ impl Drop for HugePages {
 
 /// Variables with a value, huge pages, and everything where userfaultfd is forbidden, as container
 /// runtimes do: no daemon can map them, and all operations move data to and from them.
-pub(crate) fn memory_that_nobody_else_can_map(_: &Settings) -> Result<()> {
+pub(crate) fn memory_that_cannot_be_mapped(_: &Settings) -> Result<()> {
     let lab = Lab::up(&["--workers", "2", "--queues", "2"])?;
     let folder = tempfile::tempdir()?;
     let program = compile("tests/e2e/kept.c", folder.path())?;

@@ -25,7 +25,7 @@ pub(crate) fn every_message_of_a_connection_arrives(settings: &Settings) -> Resu
     Ok(())
 }
 
-pub(crate) fn what_arrives_through_losses_is_whole(settings: &Settings) -> Result<()> {
+pub(crate) fn delivered_messages_are_complete_despite_losses(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch"])?;
     lab.fault(&["--drop", "1%"])?;
     let messages = settings.rounds();
@@ -101,7 +101,7 @@ fn in_vain(lab: &Lab, settings: &Settings, asker: Host, (from, to): (&str, &str)
 }
 
 /// The neighbor that is nobody costs the send that names it, and holds nobody else up.
-pub(crate) fn a_datagram_to_nobody_is_lost_and_others_go_on(settings: &Settings) -> Result<()> {
+pub(crate) fn a_datagram_without_receiver_is_lost_and_others_continue(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let mut lost = lab.start(Host::A, settings.client, &["send-to-nobody", "10.10.0.99"])?;
     lost.expect("waits", SOON)?;
@@ -112,7 +112,7 @@ pub(crate) fn a_datagram_to_nobody_is_lost_and_others_go_on(settings: &Settings)
 }
 
 /// On the other host and on the speaker's own, on both workers of each.
-pub(crate) fn what_is_said_to_a_group_is_heard_by_all_of_it(settings: &Settings) -> Result<()> {
+pub(crate) fn a_multicast_message_reaches_all_members(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--queues", "2", "--workers", "2"])?;
     for group in ["239.77.1.2", "ff0e::77:2"] {
         let mut there = lab.start(Host::B, settings.client, &["listen", group, "3"])?;

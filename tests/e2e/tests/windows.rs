@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Windows are bound, used, taken back by the borrower's SEND and by the lender, while frames get
 /// lost. The lender's queue pairs are of different workers: a window that one binds opens on the
 /// other, and stays closed there once it is taken back.
-pub(crate) fn what_is_lent_is_open_and_what_is_taken_back_is_closed(settings: &Settings) -> Result<()> {
+pub(crate) fn a_bound_window_is_open_and_an_invalidated_one_is_closed(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch", "--queues", "2", "--workers", "2"])?;
     lab.fault(&["--drop", "1%", "--duplicate", "1%", "--nth", "0x17:3:drop", "--nth", "0x17:9:duplicate"])?;
     let rounds = if settings.full { "5000" } else { "300" };

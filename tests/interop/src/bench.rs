@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gids_are_read_from_what_is_printed() {
+    fn gids_are_read_from_printed_output() {
         let listed = "\t\t\tGID[  0]:\t\tfe80::5054:ff:fe10:3, RoCE v2\n\t\t\tGID[  1]:\t\t::ffff:10.10.0.3, RoCE v2\n";
         assert_eq!(listed_gids(listed), ["fe80::5054:ff:fe10:3", "::ffff:10.10.0.3"]);
         assert!(Network::Ipv4.is_of(&listed_gids(listed)[1]) && !Network::Ipv6.is_of(&listed_gids(listed)[1]));

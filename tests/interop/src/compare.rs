@@ -265,7 +265,7 @@ mod tests {
 
     /// As a requester asks that has waited long enough.
     #[test]
-    fn what_is_left_of_a_read_is_no_other_read() {
+    fn the_rest_of_a_read_is_not_another_read() {
         let file = directory().join("rc_mix.pcap");
         let trace = trace::read(&file, [0x52, 0x54, 0x00, 0x77, 0x00, 0x02], &BTreeSet::new()).expect("it is read");
         let read = trace.iter().find(|seen| seen.kind == Kind::ReadRequest).expect("there is one");

@@ -45,7 +45,7 @@ mod tests {
     const PAGE: &str = "# Page\n\n| | field | roced | rxe |\n|---|\n| old |\n\n- why\n\n## The last run\n1 of 2 passed.\n\n| old |\n- old\n";
 
     #[test]
-    fn only_what_a_run_says_is_replaced() {
+    fn only_the_generated_part_of_the_document_is_replaced() {
         let table = format!("{DIFFERENCES}|---|\n| new |\n");
         let text = rewritten(PAGE, &table, "2 of 2 passed", "| run |\n").expect("a page");
         let (head, tail) = text.split_once("\n## The last run\n").expect("the section");

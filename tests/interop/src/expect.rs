@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_specification_says_is_good_and_anything_else_is_not() {
+    fn only_specified_behavior_passes() {
         let client = "request remote access error\nrequest Work Request Flushed Error\nstate ERR\n";
         let server = format!("receive Work Request Flushed Error\n{ACCESS_EVENT}\nstate ERR\n");
         assert!(check("wrong-key-write", Side::Rxe, client, &server).is_ok_and(|quirks| quirks.is_empty()));

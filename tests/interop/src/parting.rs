@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_left_behind_gave_up_and_the_other_ended_well() {
+    fn the_side_left_behind_gave_up_and_the_other_ended_well() {
         let (good, lost) = (ended(0, "50 iters", 10), ended(1, GAVE_UP, 20));
         let parting = Parting { left_behind: Side::Roced, other_ended_ns: 10 };
         assert_eq!(Parting::of(Side::Rxe, [&good, &lost]), Some(parting.clone()));

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_not_asked_for() {
+    fn impossible_cases_are_not_planned() {
         for scenario in all() {
             let Run::Stock(stock) = scenario.run else { continue };
             assert!(!stock.is_datagram() || scenario.size <= scenario.mtu, "{scenario}");

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_looked_at_does_not_pass() {
+    fn an_unchecked_case_does_not_pass() {
         let run = Run::Stock(Stock::SendBw);
         assert!(wrong(run, |_| ()).is_empty());
         assert_eq!(wrong(run, |it| it.sent = [0, 10]), ["no frame of roced was captured"]);

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_is_for_the_queue_pair_that_was_named_where_there_is_any() {
+    fn following_lines_are_for_the_named_queue_pair() {
         let [mut recording, _] = read();
         let qpn = dest_qpn(&[&recording.frames[0]]).expect("RoCE");
         let is_for_it = |frame: &[u8]| dest_qpn(&[frame]) == Some(qpn);

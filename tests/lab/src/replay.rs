@@ -143,7 +143,7 @@ impl Replay {
             if end.is_some_and(|end| now >= end) || ended.read_signal()?.is_some() {
                 return Ok(self.done);
             }
-            self.send_what_is_due(now)?;
+            self.send_due_frames(now)?;
             if !self.take_arrivals(now)? {
                 self.sleep(&ended, end)?;
             }
@@ -163,14 +163,14 @@ impl Replay {
                 if self.ends[to].since >= self.pace.every.get() {
                     self.ends[to].since = 0;
                     self.waiting.push_back((now + self.pace.delay, to, arrival.dest_qpn));
-                    self.send_what_is_due(now)?;
+                    self.send_due_frames(now)?;
                 }
             }
         }
         Ok(any)
     }
 
-    fn send_what_is_due(&mut self, now: Instant) -> Result<()> {
+    fn send_due_frames(&mut self, now: Instant) -> Result<()> {
         while let Some((_, to, qpn)) = self.waiting.pop_front_if(|(due, ..)| *due <= now) {
             let End { port, recording, .. } = &mut self.ends[to];
             let (same, frames) = recording.next(qpn, self.pace.burst.get() as usize);

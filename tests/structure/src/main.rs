@@ -86,6 +86,7 @@ fn main() -> Result<ExitCode> {
     let arrows = read_arrows(&workspace, "### Imports within the daemon")?;
     let crates = CRATES.iter().map(|folder| Crate::read(&workspace, folder)).collect::<Result<Vec<_>>>()?;
     let mut broken = names::repeated_types(&crates);
+    broken.extend(names::functions_with_banned_words(&workspace)?);
     broken.extend(documents::missing_files(&workspace)?);
     broken.extend(journeys::broken_steps(&workspace)?);
     let crate_arrows = read_arrows(&workspace, "### Imports between crates")?;

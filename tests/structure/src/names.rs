@@ -1,10 +1,15 @@
-//! Type names that are used for more than one type.
+//! Names: types that share one, functions whose names the prose rules forbid.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs, path::Path};
+
+use anyhow::Result;
 
 use syn::{Ident, Item};
 
-use crate::source::Crate;
+use crate::{
+    prose::{CLAUSE, PEOPLE},
+    source::Crate,
+};
 
 /// Names that their module makes clear, and pairs that are one idea on two sides of an interface.
 const IDIOMATIC: [&str; 11] = [
@@ -36,6 +41,33 @@ pub(crate) fn repeated_types(crates: &[Crate]) -> Vec<String> {
     repeated.map(|(name, at)| format!("{name} names several types: {}", at.join(", "))).collect()
 }
 
+/// Functions with a word for persons or a free relative in their name, tests included.
+///
+/// # Errors
+///
+/// A file cannot be read.
+pub(crate) fn functions_with_banned_words(workspace: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let is_source = |name: &str| name != "target" && name != ".git";
+    let walk = walkdir::WalkDir::new(workspace).sort_by_file_name();
+    for entry in walk.into_iter().filter_entry(|entry| entry.file_name().to_str().is_some_and(is_source)) {
+        let entry = entry?;
+        if entry.path().extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let text = fs::read_to_string(entry.path())?;
+        let place = entry.path().strip_prefix(workspace)?.display().to_string();
+        found.extend(banned_functions(&text).map(|name| format!("{place}: the name of fn {name}")));
+    }
+    Ok(found)
+}
+
+fn banned_functions(text: &str) -> impl Iterator<Item = &str> {
+    let starts = text.match_indices("fn ").map(|(at, word)| &text[at + word.len()..]);
+    let names = starts.filter_map(|rest| rest.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next());
+    names.filter(|name| name.split('_').any(|word| PEOPLE.contains(&word) || CLAUSE.contains(&word)))
+}
+
 /// The types that items define, those of inline modules included, but for tests.
 fn defined_types(items: &[Item]) -> Vec<&Ident> {
     let mut names = Vec::new();
@@ -58,6 +90,13 @@ fn defined_types(items: &[Item]) -> Vec<&Ident> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_of_function_names_count() {
+        // In two pieces, so that this file passes.
+        let text = concat!("fn somewhat_good() {} fn ", "nobody_waits() {} // fn of what\nfn sends() {}");
+        assert_eq!(banned_functions(text).collect::<Vec<_>>(), [concat!("nobody", "_waits")]);
+    }
 
     #[test]
     fn types_of_inline_modules_count_and_those_of_tests_do_not() {

@@ -9,10 +9,10 @@ use anyhow::Result;
 const WIDTH: usize = 100;
 
 /// Pronouns for persons: packets and queue pairs are none.
-const PEOPLE: [&str; 8] = ["who", "whoever", "whom", "whose", "nobody", "somebody", "anybody", "everybody"];
+pub(crate) const PEOPLE: [&str; 8] = ["who", "whoever", "whom", "whose", "nobody", "somebody", "anybody", "everybody"];
 
 /// Words that begin a clause in place of a noun.
-const CLAUSE: [&str; 2] = ["what", "whatever"];
+pub(crate) const CLAUSE: [&str; 2] = ["what", "whatever"];
 
 /// What is counted in a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -33,7 +33,7 @@ fn header_facts() -> HashMap<String, u32> {
 }
 
 #[test]
-fn the_header_says_what_shared_steer_says() {
+fn the_header_agrees_with_the_steering_crate() {
     let mut facts = header_facts();
     assert_eq!(facts.remove("ROCE_UDP_PORT"), Some(roced_types::ROCE_UDP_PORT.into()));
     assert_eq!(facts.remove("ADDRESSES_MAX"), Some(roced_steering::ADDRESSES_MAX));

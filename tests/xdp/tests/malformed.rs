@@ -112,8 +112,8 @@ fn wrong_frames() -> Vec<(Frame, Verdict)> {
 }
 
 #[test]
-fn what_is_roce_for_us_is_redirected() {
-    if !is_root("what_is_roce_for_us_is_redirected") {
+fn roce_frames_for_local_addresses_are_redirected() {
+    if !is_root("roce_frames_for_local_addresses_are_redirected") {
         return;
     }
     let mut program = program();
@@ -124,8 +124,8 @@ fn what_is_roce_for_us_is_redirected() {
 }
 
 #[test]
-fn what_is_not_stays_the_kernels_under_its_reason() {
-    if !is_root("what_is_not_stays_the_kernels_under_its_reason") {
+fn other_frames_pass_to_the_kernel_under_their_verdict() {
+    if !is_root("other_frames_pass_to_the_kernel_under_their_verdict") {
         return;
     }
     let mut program = program();

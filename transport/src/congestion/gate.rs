@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_held_up_is_told_until_when() {
+    fn a_gated_queue_pair_learns_its_deadline() {
         let mut gate = Gate::default();
         gate.set_rate(1_000_000);
         let now = Nanos::from_millis(5);

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_sent_nor_answered_for_a_while_does_not_count() {
+    fn stale_packets_do_not_count_as_in_flight() {
         let mut all = InFlight::new(32, 16, 2);
         let [mut dead, mut alive] = [InFlightShare::default(); 2];
         all.on_time(at(1000));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_gone_leaves_nothing_behind() {
+    fn a_removed_queue_pair_leaves_nothing_in_flight() {
         let mut all = InFlight::new(32, 16, 4);
         let mut shares = [InFlightShare::default(); 3];
         all.count(&mut shares[0], 40);

@@ -221,7 +221,7 @@ mod tests {
         /// With receives posted at any time and answers lost and delayed, the limit never exceeds
         /// the posted receives, and an answer that arrives allows the count of its code.
         #[test]
-        fn a_requester_keeps_to_what_is_posted(
+        fn a_requester_respects_the_credit_limit(
             start in prop_oneof![Just(0_u32), 0x00ff_fff0_u32..0x0100_0000],
             steps in proptest::collection::vec((0_u32..4, 0_usize..6), 1..300),
         ) {

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_reaches_who_asked_and_once() {
+    fn a_key_change_is_answered_once_to_its_requester() {
         let mut changes = KeyChanges::default();
         changes.want(Waiter::Requester, KeyRequest::InvalidateLocally(MrKey(1)));
         changes.want(Waiter::Responder, KeyRequest::InvalidateRemotely(MrKey(2)));

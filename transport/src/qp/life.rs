@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_past_life_sent_first_is_refused_from_the_first_packet_of_this_life_on() {
+    fn packets_of_a_past_life_are_refused_after_the_first_packet_of_this_life() {
         let mut source = after(&[1]);
         source.on_taken(1, true, Nanos(5));
         source.on_taken(2, true, Nanos(6));

@@ -287,7 +287,7 @@ mod tests {
 
     /// Half of the round trip is queueing delay, which disappears when sending stops.
     #[test]
-    fn behind_a_queue_the_peer_is_asked_about_what_it_missed_before_the_probe() {
+    fn behind_a_queue_missing_packets_are_requested_before_the_probe() {
         let mut probe = TailProbe::new(PSN);
         for (psn, took) in [(0, 200_000), (1, 400_000), (2, 400_000), (3, 400_000), (4, 400_000), (5, 400_000)] {
             let at = Nanos(1_000_000 * u64::from(psn));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_twice_measures_nothing() {
+    fn retransmitted_packets_measure_no_round_trip() {
         let mut probe = TailProbe::new(PSN);
         probe.on_asked(PSN, PSN, Nanos(0), FLOOR);
         probe.on_sent_again(None, Nanos(5000), FLOOR);

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_before_is_not_answered() {
+    fn a_repetition_of_an_unknown_request_is_not_answered() {
         let mut replay = Replay::new();
         replay.reset(2);
         assert!(replay.push(request(100, 4)));
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_is_answered_only_as_what_it_was() {
+    fn a_repetition_must_have_the_operation_of_the_original() {
         let fetch_add =
             |psn, original| ReplayedRequest { operation: Operation::FetchAdd, length: 8, original, ..request(psn, 1) };
         let again = Duplicate { operation: Operation::FetchAdd, length: 8, ..duplicate(7, 1, 0) };

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_grows_with_what_varies_and_comes_back() {
+    fn patience_grows_with_variance_and_recovers() {
         let mut rtt = RoundTrip::default();
         for at in 0..100 {
             rtt.add(Nanos(if at % 2 == 0 { 20_000 } else { 180_000 }));

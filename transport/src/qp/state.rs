@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_unreliable_service_comes_back_from_sqe_and_nobody_asks_for_it() {
+    fn only_unreliable_services_leave_sqe_and_no_transition_enters_it() {
         let check = |service, from, state| check_change(service, from, attribute::STATE, &to(state));
         assert_eq!(check(Uc, State::SendQueueError, state::RTS), Ok(State::ReadyToSend));
         assert!(check(Rc, State::SendQueueError, state::RTS).is_err());

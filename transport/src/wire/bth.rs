@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_send_is_migrated_and_of_the_default_partition() {
+    fn sent_packets_are_migrated_and_of_the_default_partition() {
         let bytes = Bth::new(Opcode(4), Qpn::from_wire(0x01_0203), Psn::new(0x04_0506)).to_bytes();
         assert_eq!(bytes, [0x04, 0x40, 0xff, 0xff, 0, 1, 2, 3, 0, 4, 5, 6]);
     }

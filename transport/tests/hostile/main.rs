@@ -487,7 +487,7 @@ impl World {
 }
 
 #[test]
-fn whatever_comes_the_endpoint_keeps_its_promises() {
+fn the_endpoint_keeps_its_invariants_for_any_input() {
     let seeds = std::env::var("ROCED_HOSTILE_SEEDS").map_or(4000, |seeds| seeds.parse().expect("a number of seeds"));
     let first = std::env::var("ROCED_HOSTILE_FIRST").map_or(0, |seed| seed.parse().expect("a seed"));
     let (mut frames, mut accepted) = (0, 0);

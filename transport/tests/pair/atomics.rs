@@ -45,7 +45,7 @@ fn set_number(pair: &mut Pair, value: u64) {
 }
 
 #[test]
-fn what_was_there_comes_back_and_what_is_there_is_what_was_asked_for() {
+fn atomic_operations_return_the_old_value_and_store_the_new_one() {
     let mut pair = Pair::new(Settings::default());
     set_number(&mut pair, 7);
     let here: Vec<[Sge; 1]> = (0..4).map(|at| [sge(64 + at * 8, 8)]).collect();
@@ -264,7 +264,7 @@ fn answers_of(pair: &mut Pair) -> Vec<u64> {
 }
 
 #[test]
-fn a_duplicate_of_what_is_not_kept_is_dropped() {
+fn a_duplicate_without_a_kept_result_is_dropped() {
     let mut pair = Pair::new(Settings { rd_atomic: 2, ..Settings::default() });
     let request = |at: i32| {
         let psn = Psn::new(pair.settings.psn.wrapping_add_signed(at));
@@ -384,7 +384,7 @@ fn an_ack_does_not_answer_an_atomic_request() {
 /// Both hosts add to one number of host 1's (host 1 by itself, in between), READs and WRITEs among
 /// them, while frames are lost, repeated, damaged and overtaken by a seed.
 #[test]
-fn every_operation_is_executed_once_whatever_the_network_does() {
+fn every_operation_is_executed_once_under_any_network_faults() {
     for seed in 1..200_u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let mut pair = Pair::new(Settings {

@@ -201,7 +201,7 @@ fn a_queue_pair_with_a_shared_receive_queue_offers_none() {
 /// WRITEs, READs and atomic operations take no receive; each counts as the peer's MSN counts it, so
 /// that the limit stays right.
 #[test]
-fn what_takes_no_receive_is_not_limited_and_is_counted() {
+fn requests_without_receives_are_not_limited_and_are_counted() {
     for recovery in [RecoveryConfig::GO_BACK_N, RecoveryConfig::default()] {
         // READs of several requests on the wire each.
         let settings = Settings { window: 16, rd_atomic: 4, recovery: [recovery; 2], ..Settings::default() };

@@ -100,7 +100,7 @@ fn a_datagram_arrives_behind_the_header_that_brought_it() {
 }
 
 #[test]
-fn anybody_may_send_to_anybody() {
+fn any_queue_pair_may_send_to_any_other() {
     let mut pair = Pair::new(settings());
     for index in [6, 7] {
         pair.connect_another(index);
@@ -167,7 +167,7 @@ fn a_bad_datagram_is_dropped_and_counted_and_that_is_all() {
 }
 
 #[test]
-fn a_receive_whose_memory_is_not_its_own_ends_the_queue_pair() {
+fn a_receive_into_foreign_memory_ends_the_queue_pair() {
     let mut pair = Pair::new(settings());
     let qpn = pair.hosts[1].qpn;
     pair.hosts[1].post_recv(1, &[sge(MEMORY_BYTES as u64 - 9, 100)]);
@@ -253,7 +253,7 @@ fn a_next_hop_that_is_not_known_yet_is_waited_for_and_others_are_not_held_up() {
 }
 
 #[test]
-fn an_address_handle_that_changes_wakes_who_waits_for_it_and_nobody_else() {
+fn a_changed_address_handle_wakes_only_its_waiters() {
     let mut pair = Pair::new(settings());
     let (path, data) = (pair.path(0), [sge(0, 10)]);
     for ah in [0, 1, 3] {
@@ -311,7 +311,7 @@ fn a_queue_pair_that_goes_while_it_waits_for_an_address_handle_waits_no_more() {
 }
 
 #[test]
-fn the_longest_message_is_what_the_way_carries_now() {
+fn the_longest_message_fits_the_current_path() {
     let mut pair = Pair::new(settings());
     let (path, data) = (pair.path(0), [sge(0, 512)]);
     pair.hosts[0].endpoint.set_ah_path(AH, PathState::Ready(path), 256);

@@ -64,7 +64,7 @@ fn shape(frames: &[(Opcode, u32, usize, Option<Aeth>)]) -> Vec<(Operation, Posit
 /// IBTA v1 9.7.5.2: only a new request is refused by a NAK. The key was taken back long after the
 /// READ was answered.
 #[test]
-fn a_duplicate_read_whose_key_is_gone_is_dropped() {
+fn a_duplicate_read_with_an_invalidated_key_is_dropped() {
     let mut pair = Pair::new(Settings::default());
     lend(&mut pair);
     let frame = read(&pair, 0, VA, 3000, WINDOW);
@@ -224,7 +224,7 @@ fn leaving(pair: &mut Pair) -> Vec<Vec<u8>> {
 /// A READ that is answered comes again, and in the same turn a SEND, which is executed, and a
 /// WRITE, which is refused. Then the READ's key is taken back.
 #[test]
-fn what_was_executed_behind_a_repetition_is_answered_though_that_is_dropped() {
+fn requests_executed_behind_a_dropped_repetition_are_answered() {
     let mut pair = warm(Settings { retry_cnt: 1, ..Settings::default() });
     lend(&mut pair);
     let copy = read(&pair, 20, VA, 3000, WINDOW);

@@ -105,7 +105,7 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn every_byte_arrives_whatever_the_network_does() {
+fn every_byte_arrives_under_any_network_faults() {
     let seeds = std::env::var("ROCED_PAIR_SEEDS").map_or(300, |seeds| seeds.parse().expect("a number of seeds"));
     (0..seeds).for_each(run);
 }

@@ -124,7 +124,7 @@ fn a_window_of_type_two_opens_to_the_queue_pair_that_bound_it() {
 }
 
 #[test]
-fn what_was_made_invalid_opens_nothing() {
+fn an_invalidated_key_opens_nothing() {
     let mut pair = bound(WINDOW);
     assert_eq!(write_ends(&mut pair, WINDOW, AT, 10), Status::Success);
     pair.hosts[1].post(&invalidate(2, WINDOW));
@@ -237,7 +237,7 @@ fn a_key_that_is_not_the_peers_to_take_is_refused() {
 /// What comes while a key is being made invalid is not executed early, nor acknowledged. It is
 /// held, or comes again by itself.
 #[test]
-fn what_comes_meanwhile_has_its_turn_when_the_key_is_gone() {
+fn requests_that_arrive_during_an_invalidation_are_executed_after_it() {
     for (held_turns, recovery) in [0, 1, 5, 40]
         .into_iter()
         .flat_map(|turns| [(turns, RecoveryConfig::default()), (turns, RecoveryConfig::GO_BACK_N)])
@@ -274,7 +274,7 @@ fn what_comes_meanwhile_has_its_turn_when_the_key_is_gone() {
 
 /// What finds no room meanwhile is complained of when that is done: nothing behind it would.
 #[test]
-fn what_was_not_held_meanwhile_is_asked_for_when_the_key_is_gone() {
+fn packets_dropped_during_an_invalidation_are_requested_after_it() {
     for out_of_order_packets in [0, 8] {
         let recovery = RecoveryConfig { out_of_order_packets, ..RecoveryConfig::default() };
         let mut pair = bound_by(WINDOW, Settings { recovery: [recovery; 2], ..Settings::default() });
@@ -295,7 +295,7 @@ fn what_was_not_held_meanwhile_is_asked_for_when_the_key_is_gone() {
 }
 
 #[test]
-fn a_send_with_invalidate_is_executed_once_whatever_is_lost() {
+fn a_send_with_invalidate_is_executed_once_despite_losses() {
     type Lost = (usize, Opcode);
     let lost: [Lost; 3] = [(0, opcode::RC_SEND_LAST_INVALIDATE), (1, opcode::RC_ACK), (0, opcode::RC_SEND_FIRST)];
     for (from, opcode) in lost {
@@ -312,7 +312,7 @@ fn a_send_with_invalidate_is_executed_once_whatever_is_lost() {
 }
 
 #[test]
-fn a_duplicate_of_what_is_being_executed_is_dropped() {
+fn a_duplicate_of_a_request_in_execution_is_dropped() {
     let mut pair = bound(WINDOW);
     pair.hosts[1].holds_keys = true;
     pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
@@ -390,7 +390,7 @@ fn a_late_answer_is_nobodys() {
 }
 
 #[test]
-fn a_queue_pair_that_fails_meanwhile_flushes_what_waited() {
+fn a_queue_pair_that_fails_meanwhile_flushes_waiting_work() {
     let mut pair = bound(WINDOW);
     pair.hosts[1].holds_keys = true;
     pair.hosts[1].post_recv(9, &[sge(300_000, 4000)]);
@@ -414,7 +414,7 @@ fn a_queue_pair_that_fails_meanwhile_flushes_what_waited() {
 /// A table entry of a window is like any other to the engine: what the control side sets is what
 /// opens.
 #[test]
-fn what_the_control_side_sets_opens_at_once() {
+fn keys_set_by_the_control_thread_open_at_once() {
     let mut pair = Pair::new(Settings::default());
     let qpn = pair.hosts[1].qpn;
     let region = pair.hosts[1].endpoint.remove_mr(KEY).expect("there");
@@ -466,7 +466,7 @@ fn a_change_that_cannot_be_made_stops_the_send_queue_of_an_unreliable_connection
 /// is held (a peer with MigReq 0, the first second of a later life, a lent frame). It is then to be
 /// asked for: nobody else does before the peer's ACK timer.
 #[test]
-fn what_overtook_an_invalidation_and_was_not_held_is_asked_for() {
+fn packets_that_overtook_an_invalidation_and_were_dropped_are_requested() {
     for mig_req in [true, false] {
         let mut pair = bound_by(WINDOW, Settings::default());
         pair.hosts[1].holds_keys = true;
@@ -500,7 +500,7 @@ fn what_overtook_an_invalidation_and_was_not_held_is_asked_for() {
 
 /// The control side takes longer than anything is held.
 #[test]
-fn what_was_held_behind_a_slow_invalidation_is_asked_for() {
+fn packets_kept_behind_a_slow_invalidation_are_requested() {
     let mut pair = bound_by(WINDOW, Settings { timeout: 0, ..Settings::default() });
     pair.hosts[1].holds_keys = true;
     for wr_id in 9..11 {
@@ -573,7 +573,7 @@ pub(crate) fn lend(pair: &mut Pair) {
 /// Nothing is lost: the answers to a READ are late, a probe asks again, the answers come, and a
 /// SEND with invalidate takes the key while the repetition waits for room on the wire.
 #[test]
-fn a_probe_for_a_read_does_not_end_the_queue_pair_whose_key_is_then_taken() {
+fn a_probe_for_a_read_survives_deregistration_of_its_key() {
     let mut pair = warm(Settings::default());
     lend(&mut pair);
     pair.hosts[1].post_recv(7, &[sge(500_000, 100)]);

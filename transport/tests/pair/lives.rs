@@ -176,7 +176,7 @@ fn a_peer_that_uses_the_same_port_in_all_lives_is_served_in_each() {
 
 /// A late frame overtakes the first of this life, and has the PSN that is expected.
 #[test]
-fn what_comes_from_a_past_life_before_the_first_packet_of_this_one_is_not_taken() {
+fn packets_of_a_past_life_are_refused_before_the_first_packet() {
     for recovery in [RecoveryConfig::default(), RecoveryConfig::GO_BACK_N] {
         let mut pair = Pair::new(Settings { retry_cnt: 0, recovery: [recovery; 2], ..Settings::default() });
         writes_arrive(&mut pair, 20);
@@ -205,7 +205,7 @@ fn what_comes_from_a_past_life_before_the_first_packet_of_this_one_is_not_taken(
 /// A frame of the past life comes first, from the only port that is known. This life's own packets
 /// are taken all the same, and that port never again.
 #[test]
-fn a_life_whose_first_packet_was_of_a_past_one_goes_on() {
+fn a_life_that_began_with_a_packet_of_a_past_one_continues() {
     let mut pair = Pair::new(Settings { retry_cnt: 0, ..Settings::default() });
     writes_arrive(&mut pair, 1);
     let stale = stale_write(&pair, pair.settings.psn, 0);
@@ -305,7 +305,7 @@ fn one_stale_packet_does_not_turn_acknowledgements_into_naks() {
 }
 
 #[test]
-fn a_nak_for_what_was_never_sent_acknowledges_what_was() {
+fn a_nak_for_an_unsent_packet_acknowledges_the_sent_ones() {
     let mut pair = warm(Settings { timeout: 0, ..Settings::default() });
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 3000)], 0));
     pair.turn(&mut |_, _, _| Fate::Drop);
@@ -407,7 +407,7 @@ fn a_packet_that_comes_twice_with_different_bytes_is_not_trusted() {
 /// A peer that dies leaves holes that nobody fills: what is held behind them is given up, and
 /// others may hold again.
 #[test]
-fn what_is_held_for_a_peer_that_is_silent_is_given_up() {
+fn packets_kept_for_a_silent_peer_are_discarded() {
     let recovery = RecoveryConfig { out_of_order_packets: 64, ..RecoveryConfig::default() };
     let mut pair = warm(Settings { recovery: [recovery; 2], ..Settings::default() });
     let psn = pair.settings.psn + 20;
@@ -429,7 +429,7 @@ fn what_is_held_for_a_peer_that_is_silent_is_given_up() {
 }
 
 #[test]
-fn what_was_held_too_long_is_not_executed_in_its_turn() {
+fn packets_kept_too_long_are_not_executed() {
     let mut pair = warm(Settings::default());
     let stale = stale_write(&pair, pair.settings.psn + 20, 1);
     assert_eq!(pair.deliver(1, &stale), HELD);
@@ -520,7 +520,7 @@ fn reads_right(ahead: u32, before: usize, lost: &[usize]) -> bool {
 /// for is lost. A repetition that comes one packet directly after the other shows that what is held
 /// was not sent, whatever was asked for.
 #[test]
-fn a_stale_response_is_not_believed_when_what_it_stands_for_is_lost() {
+fn a_stale_response_does_not_replace_a_lost_one() {
     let (tail, middle): (Vec<usize>, Vec<usize>) = ((1..16).collect(), (3..9).collect());
     for ahead in [3, 4, 8] {
         for (before, lost) in [(1, &tail[..]), (0, &tail[..]), (0, &[1, 8]), (0, &middle), (0, &[3, 4, 5, 8]), (0, &[])]

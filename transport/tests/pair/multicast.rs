@@ -265,7 +265,7 @@ fn a_group_and_its_queue_pair_number_go_together() {
 }
 
 #[test]
-fn what_is_damaged_or_no_datagram_reaches_no_member() {
+fn corrupted_packets_and_other_services_reach_no_member() {
     let mut pair = pair(false, &[5, 6], Settings::default());
     post_recv(&mut pair, 5);
     post_recv(&mut pair, 6);

@@ -242,7 +242,7 @@ fn reads_ask_for_no_more_than_the_window() {
 }
 
 #[test]
-fn the_end_of_a_message_is_solicited_and_asks_and_so_does_what_is_sent_again() {
+fn the_last_packet_and_retransmissions_request_an_ack() {
     let mut pair = Pair::new(Settings::default());
     let four = [sge(0, 4000)];
     let solicited = work(1, SendOp::Send, &four, 0);

@@ -62,7 +62,7 @@ fn reads_after_reads(reads: u64, bytes: usize, loss: u64, seed: u64, go_back_n: 
 }
 
 #[test]
-fn read_after_read_sees_what_is_as_new_or_newer() {
+fn read_after_read_never_sees_older_data() {
     for go_back_n in [false, true] {
         for reads in [2, 5, 16] {
             for bytes in [8, 1024, 3000, 8192] {
@@ -107,7 +107,7 @@ fn losses() -> impl Iterator<Item = Option<(usize, usize)>> {
 }
 
 #[test]
-fn read_after_write_and_after_send_sees_what_they_wrote() {
+fn read_after_write_and_after_send_sees_their_data() {
     for op in [SendOp::Write, SendOp::WriteImm, SendOp::Send] {
         for lost in losses() {
             let (first, into) = ([sge(0, 4096)], [sge(9000, 4096)]);
@@ -135,7 +135,7 @@ fn a_later_write_or_send_has_the_last_word() {
 }
 
 #[test]
-fn an_atomic_operation_finds_what_was_written_before() {
+fn an_atomic_operation_sees_earlier_writes() {
     for op in [SendOp::Write, SendOp::Send] {
         for lost in losses() {
             let (first, into) = ([sge(0, 4096)], [sge(9000, 8)]);
@@ -151,7 +151,7 @@ fn an_atomic_operation_finds_what_was_written_before() {
 /// Atomic operations and READs in turn: each READ sees the operations before it, and no operation
 /// is executed twice.
 #[test]
-fn read_after_atomic_sees_what_it_did() {
+fn read_after_atomic_sees_its_result() {
     for lost in losses() {
         let mut pair = warm(Settings::default());
         pair.hosts[1].app.memory[WORD..WORD + 8].fill(0);

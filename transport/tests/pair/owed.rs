@@ -29,7 +29,7 @@ fn go(pair: &mut Pair, at: usize, to: u32) {
 }
 
 #[test]
-fn a_refusal_comes_behind_the_answers_to_what_was_accepted_before_it() {
+fn a_nak_follows_the_answers_to_earlier_requests() {
     for reads in [1, 3] {
         for small_nic in [false, true] {
             let mut pair = warm(Settings::default());

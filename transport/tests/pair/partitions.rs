@@ -39,7 +39,7 @@ fn converse(service: ServiceType, pkey_index: [u32; 2]) -> ([bool; 2], [u64; 2])
 }
 
 #[test]
-fn members_of_a_partition_speak_to_each_other_and_to_nobody_else() {
+fn members_of_a_partition_reach_only_each_other() {
     for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
         for together in [[DEFAULT, DEFAULT], [FULL, FULL], [FULL, LIMITED], [LIMITED, FULL]] {
             assert_eq!(converse(service, together), ([true; 2], [0; 2]), "{service:?} {together:?}");

@@ -111,7 +111,7 @@ fn a_region_gives_each_right_by_itself() {
 }
 
 #[test]
-fn what_cannot_be_asked_for_fails_here() {
+fn impossible_requests_fail_in_the_library() {
     let mut pair = Pair::new(Settings::default());
     pair.hosts[0].post(&flush(1, flush::GLOBAL, flush::RANGE, 1 << 32));
     pair.settle();

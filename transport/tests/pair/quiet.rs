@@ -113,7 +113,7 @@ fn beside_us_each_message_asks() {
 
 /// Where nothing would ask later each message does, and where a completion is made for each.
 #[test]
-fn where_nobody_would_ask_later_each_message_asks() {
+fn each_message_requests_an_ack_if_no_later_one_will() {
     let signals_all = Settings { signal_all: true, ..Settings::default() };
     for settings in [crate::recovery::go_back_n(), signals_all] {
         let mut pair = Pair::new(settings);

@@ -62,7 +62,7 @@ fn two_repetitions_serve_every_gap_of_a_read_request() {
 /// The rate lets nothing leave for longer than the ACK timer runs: the one retry is spent on the
 /// repetition, not on waiting for it. What was held is too old by then, and asked for besides.
 #[test]
-fn a_retry_is_spent_on_what_was_asked_again_only() {
+fn a_retry_is_spent_only_on_repeated_requests() {
     let mut pair = warm(Settings { retry_cnt: 1, timeout: 10, ..Settings::default() });
     let host = &mut pair.hosts[0];
     // 17 ms for the request, whose answer is what it costs.
@@ -108,7 +108,7 @@ fn a_response_that_is_held_already_asks_for_nothing() {
 /// Once a time-out forgot that it had asked again: the next packet of any kind that came asked once
 /// more, and spent another retry.
 #[test]
-fn what_is_held_asks_for_nothing_after_a_time_out() {
+fn out_of_order_packets_request_nothing_after_a_timeout() {
     let mut pair = warm(Settings { timeout: 8, ..Settings::default() });
     pair.hosts[0].post(&work(1, SendOp::Read, &[sge(11, 16 * 1024)], 600_000));
     let mut seen = 0;
@@ -151,7 +151,7 @@ fn responses_that_were_given_up_are_asked_for_without_a_probe() {
 /// Responses that were lost one directly after the other come again so, and what is held behind
 /// them is given up: it is all asked for again at once, not by each response that comes.
 #[test]
-fn what_a_repetition_gives_up_is_asked_for_once() {
+fn packets_discarded_by_a_repetition_are_requested_once() {
     let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
     let mut seen = 0;
     survives(&mut pair, SendOp::Read, 32 * 1024, |from, _, _| {

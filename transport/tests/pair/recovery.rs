@@ -143,7 +143,7 @@ fn the_retransmission_may_be_lost_too() {
 }
 
 #[test]
-fn an_ack_behind_a_read_whose_responses_are_lost_implies_a_nak() {
+fn an_ack_behind_a_read_with_lost_responses_implies_a_nak() {
     let mut pair = Pair::new(go_back_n());
     pair.hosts[0].post(&work(1, SendOp::Read, &[sge(0, 2000)], 600_000));
     pair.hosts[0].post(&work(2, SendOp::Write, &[sge(5000, 10)], 700_000));
@@ -249,7 +249,7 @@ fn progress_gives_the_retries_back() {
 /// Packets of a long message leave more slowly than the ACK timer runs, and the peer is asked at
 /// the message's end only.
 #[test]
-fn the_timer_runs_for_what_the_peer_was_asked() {
+fn the_timer_runs_for_requests_of_an_ack() {
     for recovery in [RecoveryConfig::GO_BACK_N, RecoveryConfig::default()] {
         // 10 ms a packet, 4 ms a time-out.
         let settings = Settings { retry_cnt: 0, timeout: 10, recovery: [recovery; 2], ..Settings::default() };
@@ -268,7 +268,7 @@ fn the_timer_runs_for_what_the_peer_was_asked() {
 /// The packet that a NAK asks for is sent again before the peer was asked anything, and is lost:
 /// the timer finds that.
 #[test]
-fn what_is_sent_again_has_a_timer() {
+fn retransmissions_have_a_timer() {
     let mut pair = Pair::new(go_back_n());
     let host = &mut pair.hosts[0];
     let limit = QpAttributes { rate_limit_bytes_per_s: 100_000, ..QpAttributes::default() };
@@ -304,7 +304,7 @@ fn a_frame_that_was_overtaken_is_recovered_from() {
 }
 
 #[test]
-fn retries_are_spent_on_what_was_sent_again_only() {
+fn retries_are_spent_only_on_retransmissions() {
     // 100 ms a packet, time-outs after 1 ms.
     let mut pair = Pair::new(Settings { timeout: 8, retry_cnt: 1, ..go_back_n() });
     let host = &mut pair.hosts[0];
@@ -325,7 +325,7 @@ fn retries_are_spent_on_what_was_sent_again_only() {
 }
 
 #[test]
-fn a_late_ack_for_what_cannot_be_sent_again_fails_nothing() {
+fn a_late_ack_for_an_unrepeatable_request_fails_nothing() {
     let mut pair = Pair::new(go_back_n());
     let other = Mr { key: MrKey(0x0055_5501), ..pair.hosts[0].endpoint.remove_mr(KEY).expect("there") };
     for mr in [other, Mr { key: KEY, ..other }] {
@@ -394,7 +394,7 @@ fn an_ack_that_is_owed_survives_a_nak_that_became_needless() {
 }
 
 #[test]
-fn what_follows_a_request_that_failed_is_flushed_even_if_it_would_fail_too() {
+fn work_behind_a_failed_request_is_flushed_even_if_invalid() {
     let mut pair = Pair::new(Settings { retry_cnt: 0, ..go_back_n() });
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
     pair.hosts[0].post(&work(2, SendOp::Write, &[Sge { lkey: 1, ..sge(0, 10) }], 0));
@@ -424,7 +424,7 @@ fn nothing_succeeds_behind_a_read_that_was_flushed() {
 }
 
 #[test]
-fn what_follows_a_local_fault_is_flushed_at_once() {
+fn work_behind_a_local_fault_is_flushed_at_once() {
     for sound in [0, 1024, 2048] {
         let mut pair = Pair::new(Settings::default());
         let wrong = Sge { lkey: 1, ..sge(0, 10) };

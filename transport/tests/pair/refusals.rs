@@ -274,7 +274,7 @@ fn a_frame_of_another_vlan_is_dropped_for_its_reason() {
 }
 
 #[test]
-fn what_is_not_for_this_queue_pair_is_dropped_for_its_reason() {
+fn packets_for_other_queue_pairs_are_dropped_under_their_reason() {
     let pair = Pair::new(Settings::default());
     let good = bth(&pair, opcode::RC_SEND_ONLY);
     let check = |bth: Bth, reason| {
@@ -294,7 +294,7 @@ fn what_is_not_for_this_queue_pair_is_dropped_for_its_reason() {
 }
 
 #[test]
-fn answers_that_nobody_waits_for_change_nothing() {
+fn unexpected_answers_change_nothing() {
     let mut pair = Pair::new(Settings::default());
     for (opcode, psn, reason) in [
         (opcode::RC_ACK, 0, DropReason::UnexpectedResponse),
@@ -403,7 +403,7 @@ fn another_domains_key_is_no_key() {
 }
 
 #[test]
-fn an_atomic_ack_that_nobody_waits_for_changes_nothing() {
+fn an_unexpected_atomic_ack_changes_nothing() {
     let mut pair = Pair::new(Settings::default());
     pair.hosts[1].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
     pair.turn(&mut |_, _, _| Fate::Drop);

@@ -73,7 +73,7 @@ fn an_unsignaled_message_that_was_lost_is_sent_again_with_its_bytes() {
 }
 
 #[test]
-fn a_question_that_nobody_hears_does_not_end_the_queue_pair_before_the_ack_timer() {
+fn a_lost_solicitation_does_not_end_the_queue_pair_before_the_ack_timer() {
     let mut pair = warm(Settings { timeout: 10, retry_cnt: 2, ..Settings::default() });
     pair.hosts[0].post(&SendWork { flags: 0, ..work(1, SendOp::Write, &[sge(0, 1000)], 500_000) });
     assert!(pair.run(LIMIT, |_, _, _| Fate::Drop));
@@ -83,7 +83,7 @@ fn a_question_that_nobody_hears_does_not_end_the_queue_pair_before_the_ack_timer
 
 /// What waits for messages that nobody asked about asks at once, and not after the time of a probe.
 #[test]
-fn what_waits_for_an_unsignaled_message_asks_for_its_answer_at_once() {
+fn work_that_waits_for_an_unsignaled_message_requests_its_ack_at_once() {
     let settings = Settings { window: 32, rd_atomic: 1, ..Settings::default() };
     // A READ that takes all of the window, and a local invalidation.
     for op in [SendOp::Read, SendOp::LocalInvalidate] {

@@ -206,7 +206,7 @@ fn a_hole_that_fills_within_the_reorder_delay_is_not_complained_of() {
 }
 
 #[test]
-fn an_rnr_nak_frees_what_is_held_and_nothing_is_until_the_packet_comes_again() {
+fn an_rnr_nak_frees_out_of_order_packets_until_the_retransmission() {
     let mut pair = Pair::established(Settings::default());
     assert_eq!(give_send(&mut pair, 1), HELD);
     assert_eq!(give_send(&mut pair, 0), dropped(DropReason::ReceiverNotReady));
@@ -236,7 +236,7 @@ fn a_held_packet_may_find_the_receiver_not_ready() {
 }
 
 #[test]
-fn errors_changes_of_state_and_removal_free_what_is_held() {
+fn errors_state_changes_and_removal_free_out_of_order_packets() {
     let fill = || {
         let mut pair = Pair::established(with_room(2));
         assert_eq!(give_write(&mut pair, 1, 0, &[1]), HELD);
@@ -338,7 +338,7 @@ fn a_held_packet_that_comes_again_is_a_duplicate_and_not_answered() {
 
 /// A READ takes a PSN for each response; a peer that lies puts other requests there.
 #[test]
-fn what_a_liar_hides_behind_its_turn_is_freed() {
+fn packets_kept_for_a_lying_peer_are_freed() {
     let mut pair = Pair::established(with_room(2));
     assert_eq!(give_write(&mut pair, 2, 0, &[1]), HELD);
     let read = bth(&pair, opcode::RC_READ_REQUEST);
@@ -461,7 +461,7 @@ fn a_burst_of_losses_is_not_repaired_one_round_trip_a_packet() {
 /// the first is sent again alone its answer does not tell what the peer has behind it, so the peer
 /// is asked.
 #[test]
-fn a_read_that_is_sent_again_alone_asks_what_the_peer_has() {
+fn a_read_retransmitted_alone_requests_the_state_of_the_peer() {
     for (lost, kept) in [(&[0, 2, 3, 4, 5, 6, 7][..], 1), (&[0, 7], 6), (&[0], 7)] {
         let mut pair = known([RecoveryConfig::default(); 2]);
         write_far(&mut pair, 400, &[100]);
@@ -577,7 +577,7 @@ fn all_packets_in_any_order_within_the_reorder_delay_cost_nothing() {
 }
 
 #[test]
-fn what_is_later_than_the_reorder_delay_is_asked_for_once() {
+fn packets_later_than_the_reorder_delay_are_requested_once() {
     let mut pair = warm(with_delay(100));
     survives(&mut pair, SendOp::Write, 9000, one(0, opcode::RC_WRITE_MIDDLE, 0, Fate::Late(40)));
     assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 1);

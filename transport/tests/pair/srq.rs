@@ -91,7 +91,7 @@ fn messages_that_interleave_take_an_entry_each() {
 }
 
 #[test]
-fn an_empty_queue_is_an_rnr_nak_and_what_comes_later_is_taken() {
+fn an_empty_queue_is_an_rnr_nak_and_later_messages_are_received() {
     let mut pair = pair(Settings { min_rnr_timer: 1, ..Settings::default() });
     pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 3000)], 0));
     pair.hosts[0].post(&work(2, SendOp::WriteImm, &[], 0));
@@ -106,7 +106,7 @@ fn an_empty_queue_is_an_rnr_nak_and_what_comes_later_is_taken() {
 /// A SEND whose packets are lost, repeated and late takes one entry; a WRITE without immediate, a
 /// READ and a duplicate take none.
 #[test]
-fn whatever_the_network_does_an_entry_is_taken_once() {
+fn a_shared_receive_is_taken_once_under_any_network_faults() {
     let mut pair = pair(Settings { timeout: 8, ..Settings::default() });
     for wr_id in 0..40 {
         post(&mut pair, 100 + wr_id, &[sge(500_000, 3000)]);
@@ -213,7 +213,7 @@ fn the_limit_fires_once_and_is_disarmed() {
 }
 
 #[test]
-fn a_queue_pair_that_fails_flushes_what_it_took_and_nothing_else() {
+fn a_failed_queue_pair_flushes_only_its_own_receives() {
     let mut pair = pair(Settings::default());
     for wr_id in 0..4 {
         post(&mut pair, wr_id, &[sge(500_000, 10_000)]);
@@ -251,7 +251,7 @@ fn a_queue_pair_that_ends_by_itself_tells_its_last_wqe_too() {
 }
 
 #[test]
-fn what_a_queue_pair_took_and_did_not_use_goes_back_when_it_is_reset_or_ends() {
+fn an_unused_receive_returns_to_the_shared_queue_on_reset_or_removal() {
     for ends in [false, true] {
         let mut pair = pair(Settings::default());
         post(&mut pair, 1, &[sge(500_000, 10_000)]);
@@ -365,7 +365,7 @@ fn datagrams_take_from_a_shared_queue_too() {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn missing_objects_are_refused() {
     let mut pair = pair(Settings::default());
     let (srqn, endpoint) = (pair.srqn(), pair.hosts[1].qpn.endpoint());
     let other = Srqn::new(pair.hosts[0].qpn.endpoint(), srqn.index());

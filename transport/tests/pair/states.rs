@@ -35,7 +35,7 @@ fn events(host: &mut Host) -> Vec<u32> {
 }
 
 #[test]
-fn a_draining_queue_ends_what_it_began_and_begins_nothing() {
+fn a_draining_queue_finishes_begun_requests_and_begins_none() {
     let mut pair = Pair::new(Settings { window: 4, ..Settings::default() });
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 20 * 1024)], 0));
     pair.hosts[0].post(&work(2, SendOp::Write, &[sge(0, 1024)], 0));
@@ -59,7 +59,7 @@ fn a_draining_queue_ends_what_it_began_and_begins_nothing() {
 }
 
 #[test]
-fn a_queue_with_nothing_under_way_is_drained_at_once_and_only_who_asks_is_told() {
+fn an_idle_queue_drains_at_once_and_reports_only_on_request() {
     let mut pair = Pair::new(Settings::default());
     drain(&mut pair.hosts[0]);
     assert_eq!(events(&mut pair.hosts[0]), [event::SQ_DRAINED]);
@@ -82,7 +82,7 @@ fn while_a_queue_drains_the_only_ways_lead_to_reset_and_error() {
 }
 
 #[test]
-fn what_is_lost_while_a_queue_drains_is_sent_again() {
+fn packets_lost_while_a_queue_drains_are_retransmitted() {
     let mut pair = Pair::new(Settings { timeout: 8, ..Settings::default() });
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 3000)], 500_000));
     pair.hosts[0].post(&work(2, SendOp::Read, &[sge(600_000, 3000)], 0));
@@ -158,7 +158,7 @@ fn attributes_of_a_drained_queue_pair_change_and_count_from_then_on() {
 }
 
 #[test]
-fn a_query_gives_back_what_was_set() {
+fn a_query_returns_the_attributes_that_were_set() {
     let pair = Pair::new(Settings { timeout: 11, retry_cnt: 5, rnr_retry: 2, rd_atomic: 3, ..Settings::default() });
     let (host, peer) = (&pair.hosts[0], &pair.hosts[1]);
     let expected = QpAttributes {
@@ -219,7 +219,7 @@ fn the_first_request_in_rtr_says_that_the_peer_is_ready() {
 }
 
 #[test]
-fn an_event_says_what_the_peer_did_wrong() {
+fn an_event_names_the_fault_of_the_peer() {
     for (rights, length, kind) in
         [(access::REMOTE_READ, 10, event::QP_ACCESS_ERROR), (access::ALL, 2000, event::QP_REQUEST_ERROR)]
     {

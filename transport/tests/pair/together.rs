@@ -41,7 +41,7 @@ fn together_they_have_no_more_under_way_than_the_endpoint_may() {
 /// A window so large that it asks for an ACK later than all may send: what was not asked about
 /// would be under way for ever.
 #[test]
-fn nobody_waits_for_an_answer_that_was_not_asked_for() {
+fn an_unsolicited_answer_is_not_awaited() {
     for total_window in [1, 2, 15, 16, 17, 40] {
         let mut pair = writers(5, 200, Settings { window: 4096, total_window, ..Settings::default() });
         let mut turns = 0;
@@ -83,7 +83,7 @@ fn a_dead_peer_does_not_keep_the_others_waiting() {
 }
 
 #[test]
-fn whoever_fails_or_goes_makes_room() {
+fn failed_and_removed_queue_pairs_make_room() {
     for goes in [false, true] {
         let mut pair = Pair::new(Settings { total_window: 16, timeout: 0, ..Settings::default() });
         pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 64 * 1024)], 500_000));

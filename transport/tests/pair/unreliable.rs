@@ -36,7 +36,7 @@ fn lost(reason: DropReason) -> Disposition {
 }
 
 /// Host 1 has said nothing, and both ends still serve.
-fn nobody_minds(pair: &mut Pair) {
+fn no_client_is_affected(pair: &mut Pair) {
     pair.settle();
     assert!(pair.trace.iter().all(|(from, ..)| *from == 0), "nothing is answered");
     assert_eq!((pair.hosts[0].state(), pair.hosts[1].state()), ("RTS", "RTS"));
@@ -70,7 +70,7 @@ fn messages_of_every_length_arrive_without_an_answer() {
             assert!(there[500_000..][..length] == here[9..][..length]);
             assert!(there[600_000..][..length] == here[11..][..length]);
         }
-        nobody_minds(&mut pair);
+        no_client_is_affected(&mut pair);
         assert_eq!(pair.hosts[1].drops(), [].into());
     }
 }
@@ -117,7 +117,7 @@ fn any_lost_packet_loses_its_message_and_only_that() {
         assert_eq!(pair.hosts[1].take(), [(10, Status::Success), (11, Status::Success)]);
         let (here, there) = (&pair.hosts[0].app.memory, &pair.hosts[1].app.memory);
         assert!(there[400_000..][..3072] == here[..3072] && there[410_000..][..3072] == here[14..][..3072]);
-        nobody_minds(&mut pair);
+        no_client_is_affected(&mut pair);
     }
 }
 
@@ -131,7 +131,7 @@ fn a_lost_part_of_a_write_makes_no_completion() {
         }
         assert!(pair.run(Nanos::from_millis(1000), one(0, opcode, 0, Fate::Drop)));
         assert_eq!(pair.hosts[1].take(), [(1, Status::Success)], "that of the second");
-        nobody_minds(&mut pair);
+        no_client_is_affected(&mut pair);
     }
 }
 
@@ -146,7 +146,7 @@ fn a_first_packet_begins_anew_in_place_of_a_message_that_is_not_complete() {
     assert_eq!(pair.hosts[1].app.completions.pop().map(|cqe| cqe.byte_len), Some(1027), "not both");
     assert_eq!(inject(&mut pair, opcode::UC_SEND_LAST, 3, None, b"end"), lost(DropReason::OutOfSequence));
     assert_eq!(inject(&mut pair, opcode::UC_WRITE_LAST, 4, None, b"end"), lost(DropReason::OutOfSequence));
-    nobody_minds(&mut pair);
+    no_client_is_affected(&mut pair);
 }
 
 #[test]
@@ -161,13 +161,13 @@ fn packets_of_two_messages_do_not_mix() {
     assert_eq!(inject(&mut pair, opcode::UC_WRITE_FIRST, 3, reth, &full), Disposition::Accepted);
     assert_eq!(inject(&mut pair, opcode::UC_SEND_LAST_IMM, 4, None, b"end"), lost(DropReason::InvalidRequest));
     assert!(pair.hosts[1].take().is_empty());
-    nobody_minds(&mut pair);
+    no_client_is_affected(&mut pair);
 }
 
 /// A network that repeats frames or lets them overtake each other makes no message of what was
 /// taken or lost already, and does not lose the one under way by it.
 #[test]
-fn what_comes_late_or_twice_is_dropped_and_harms_nothing() {
+fn late_and_duplicate_packets_are_dropped_without_harm() {
     let mut pair = Pair::new(settings());
     for wr_id in 0..3 {
         pair.hosts[1].post_recv(wr_id, &[sge(0, 5000)]);
@@ -185,7 +185,7 @@ fn what_comes_late_or_twice_is_dropped_and_harms_nothing() {
     assert_eq!(inject(&mut pair, opcode::UC_SEND_LAST, 4, None, b"end"), Disposition::Accepted);
     let lengths: Vec<_> = pair.hosts[1].app.completions.iter().map(|cqe| cqe.byte_len).collect();
     assert_eq!(lengths, [6, 2051]);
-    nobody_minds(&mut pair);
+    no_client_is_affected(&mut pair);
     // So far behind is nothing late: millions of packets were lost.
     assert_eq!(inject(&mut pair, opcode::UC_SEND_ONLY, (1 << 24) - (1 << 20), None, b"far"), Disposition::Accepted);
 }
@@ -204,7 +204,7 @@ fn without_a_receive_a_message_is_dropped_to_its_end() {
     let dropped = inject(&mut pair, opcode::UC_WRITE_ONLY_IMM, 4, reth, b"write");
     assert_eq!(dropped, lost(DropReason::ReceiverNotReady));
     assert_ne!(&pair.hosts[1].app.memory[..5], b"write", "a packet is taken whole or not at all");
-    nobody_minds(&mut pair);
+    no_client_is_affected(&mut pair);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_message_too_long_for_its_receive_leaves_it_to_the_next() {
     pair.settle();
     assert_eq!(pair.hosts[1].take(), [(1, Status::Success)]);
     assert_eq!(pair.hosts[1].drops(), [("drop_invalid_request", 1)].into());
-    nobody_minds(&mut pair);
+    no_client_is_affected(&mut pair);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_write_that_may_not_is_dropped_and_nothing_else_happens() {
         assert_eq!(pair.hosts[1].take(), [(5, Status::Success)]);
         assert!(pair.hosts[1].app.memory == before, "nothing was written");
         assert_eq!(pair.hosts[1].drops(), [("drop_out_of_sequence", 2), ("drop_remote_access", 1)].into());
-        nobody_minds(&mut pair);
+        no_client_is_affected(&mut pair);
     }
 }
 
@@ -265,7 +265,7 @@ fn lengths_that_cannot_be_are_dropped() {
         assert_eq!(disposition, lost(DropReason::InvalidRequest), "case {at}");
     }
     assert!(pair.hosts[1].app.writes.is_empty() && pair.hosts[1].take().is_empty());
-    nobody_minds(&mut pair);
+    no_client_is_affected(&mut pair);
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn a_completion_queue_without_room_for_flushed_sends_ends_the_queue_pair() {
 }
 
 #[test]
-fn a_receive_whose_memory_is_not_its_own_ends_the_queue_pair() {
+fn a_receive_into_foreign_memory_ends_the_queue_pair() {
     let mut pair = Pair::new(settings());
     pair.hosts[1].post_recv(1, &[sge(MEMORY_BYTES as u64 - 9, 10)]);
     pair.hosts[1].post_recv(2, &[sge(0, 10)]);
@@ -398,7 +398,7 @@ fn after_a_reset_it_begins_anew() {
 /// Whatever the network does, what completes is a message that was sent, whole, and no message
 /// completes twice unless the network repeated it.
 #[test]
-fn only_whole_messages_arrive_whatever_the_network_does() {
+fn only_complete_messages_arrive_under_any_network_faults() {
     for seed in 1..200u64 {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut below = move |bound: u64| {

@@ -230,7 +230,7 @@ fn only_our_addresses_are_redirected() {
 }
 
 #[test]
-fn a_frame_wakes_who_polls() {
+fn a_frame_wakes_a_polling_thread() {
     needs_root!();
     let pair = Pair::new(1500, 1, 1);
     let (mut a, mut b) = (pair.a.serve(MODES[0], 1), pair.b.serve(MODES[0], 1));

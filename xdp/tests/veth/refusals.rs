@@ -54,7 +54,7 @@ fn a_queue_that_becomes_free_in_time_is_taken() {
 }
 
 #[test]
-fn what_is_not_there_is_named() {
+fn a_missing_interface_or_queue_is_named() {
     needs_root!();
     let pair = Pair::new(1500, 1, 1);
     let error = pair.a.run(|| XdpProgram::attach("nowhere0", XdpMode::Auto)).expect_err("no such interface");

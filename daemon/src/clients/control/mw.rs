@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_gives_what_its_region_bears() {
+    fn a_window_grants_only_rights_of_its_region() {
         let with = |region_access, kind, access| {
             place(Mr { access: region_access, ..REGION }, kind, BindWindow { access, ..WINDOW })
         };

@@ -48,7 +48,7 @@ fn at(frames: &[Seen], nth: usize, kind: Kind) -> usize {
 /// Of 92 recordings, what was recorded on A's port. Connection managers speak by datagrams, and one
 /// frame was made wrong.
 #[test]
-fn what_linux_said_breaks_no_rule() {
+fn recorded_frames_of_linux_break_no_rule() {
     let mut frames = 0;
     for file in roced_captures::files().iter().filter(|file| !file.contains("tapB") && !file.starts_with("cm_")) {
         let recorded = recorded(file);
@@ -107,7 +107,7 @@ fn a_question_is_of_the_newest_that_was_acknowledged() {
 }
 
 #[test]
-fn what_is_sent_before_the_rnr_timer_is_seen() {
+fn a_request_before_the_end_of_the_rnr_timer_is_seen() {
     let rules = changed("nak_rnr.pcap", |frames| {
         let nak = at(frames, 0, Kind::Ack);
         frames[nak + 1].at_ns = frames[nak].at_ns + 500_000;
@@ -125,7 +125,7 @@ fn on_its_way(frames: &mut Vec<Seen>, nth: usize, after_ns: u64) {
 }
 
 #[test]
-fn what_was_on_its_way_when_the_rnr_nak_came_is_not_what_it_led_to() {
+fn requests_in_flight_at_the_rnr_nak_are_not_attributed_to_it() {
     let rules = changed("nak_rnr.pcap", |frames| on_its_way(frames, 1, 20_000));
     assert_eq!(rules, [""; 0], "it comes again when the time is over");
     let rules = changed("nak_rnr.pcap", |frames| {
@@ -159,7 +159,7 @@ fn an_rnr_nak_that_comes_twice_is_waited_for_once() {
 }
 
 #[test]
-fn nobody_has_something_on_its_way_at_every_rnr_nak() {
+fn requests_in_flight_at_every_rnr_nak_are_suspicious() {
     let rules = changed("nak_rnr.pcap", |frames| {
         on_its_way(frames, 1, 20_000);
         on_its_way(frames, 2, 20_000);
@@ -174,7 +174,7 @@ fn nobody_has_something_on_its_way_at_every_rnr_nak() {
 
 /// All is sent again from an older packet on, as far as the one that is refused just then.
 #[test]
-fn what_follows_an_older_packet_is_not_what_the_rnr_nak_led_to() {
+fn requests_after_an_older_packet_are_not_attributed_to_the_rnr_nak() {
     let rules = changed("nak_rnr.pcap", |frames| {
         for seen in frames.iter_mut() {
             seen.psn += 1;
@@ -199,7 +199,7 @@ fn what_follows_an_older_packet_is_not_what_the_rnr_nak_led_to() {
 }
 
 #[test]
-fn rnr_naks_are_as_many_as_what_they_refuse() {
+fn rnr_naks_are_as_many_as_refused_requests() {
     let again = |frames: &[Seen], kind| frames[at(frames, 0, kind)].clone();
     let one = changed("nak_rnr.pcap", |frames| frames.insert(2, again(frames, Kind::Ack)));
     assert_eq!(one, ["rnr"]);
@@ -225,7 +225,7 @@ fn a_nak_that_is_not_heeded_is_seen() {
 }
 
 #[test]
-fn an_ack_of_what_did_not_arrive_is_seen() {
+fn an_ack_of_a_lost_packet_is_seen() {
     let rules = changed("rc_send_only_ipv4.pcap", |frames| {
         let ack = at(frames, 2, Kind::Ack);
         frames[ack].psn += 1;
@@ -245,7 +245,7 @@ fn acks_that_go_back_are_seen() {
 /// To rxe roced acknowledges a packet within a message that is sent again and asks, whatever it has
 /// acknowledged before.
 #[test]
-fn an_ack_may_go_back_to_what_is_asked_again_within_a_message() {
+fn an_ack_may_go_back_to_a_request_repeated_within_a_message() {
     let asked = |times: usize, asks: bool| {
         changed("rc_send_fml_mtu256.pcap", |frames| {
             let first = at(frames, 0, Kind::Send);
@@ -310,7 +310,7 @@ fn responses_out_of_their_place_are_seen() {
 }
 
 #[test]
-fn a_request_that_nobody_acknowledges_is_seen() {
+fn an_unacknowledged_request_is_seen() {
     let rules = changed("rc_send_only_ipv4.pcap", |frames| {
         frames.retain(|seen| seen.kind != Kind::Ack);
         let last = frames.len() - 1;
@@ -320,7 +320,7 @@ fn a_request_that_nobody_acknowledges_is_seen() {
 }
 
 #[test]
-fn what_is_acknowledged_and_sent_again_is_seen() {
+fn retransmission_of_an_acknowledged_packet_is_seen() {
     let rules = changed("rc_send_only_ipv4.pcap", |frames| {
         let mut again = frames[0].clone();
         again.at_ns += 100 * SLACK_NS[0];
@@ -360,7 +360,7 @@ fn held_responses_are_acknowledged_by_the_one_that_was_missing() {
 }
 
 #[test]
-fn what_a_frame_says_by_itself_is_looked_at() {
+fn each_frame_is_checked_by_itself() {
     let one = |change: fn(&mut Seen)| changed("rc_send_pad1.pcap", |frames| change(&mut frames[0]));
     assert!(one(|seen| seen.pad = 0).contains(&"pad"));
     assert!(one(|seen| seen.version = 1).contains(&"header"));

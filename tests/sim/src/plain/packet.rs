@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_built_is_taken_apart_again() {
+    fn built_packets_parse_to_the_same_fields() {
         for ipv6 in [false, true] {
             let packet = Packet {
                 opcode: 0x0b,

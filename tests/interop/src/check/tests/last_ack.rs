@@ -121,7 +121,7 @@ fn nor_is_one_that_arrived() {
 }
 
 #[test]
-fn nor_is_one_of_what_never_arrived() {
+fn an_ack_of_a_packet_that_never_arrived_is_no_last_ack() {
     refused("had not arrived", |it| {
         let last = at(&it.ports[THERE], 2, Kind::Send);
         it.ports[THERE].remove(last);
@@ -133,7 +133,7 @@ fn nor_is_one_of_what_never_arrived() {
 }
 
 #[test]
-fn a_peer_that_is_still_there_answers_what_comes_again() {
+fn a_present_peer_answers_retransmissions() {
     refused("was not answered", |it| it.parting.other_ended_ns += 300 * MS);
     // Nothing that came again arrived.
     refused("before the other side had ended", |it| {
@@ -143,7 +143,7 @@ fn a_peer_that_is_still_there_answers_what_comes_again() {
 }
 
 #[test]
-fn whoever_gives_up_too_early_has_no_excuse() {
+fn giving_up_too_early_is_not_excused() {
     refused("was sent 7 times, not 8", |it| it.ports[HERE].retain(|seen| seen.number != 103));
 }
 
@@ -171,7 +171,7 @@ fn with_another(before_ns: i64) -> Result<Vec<String>, String> {
 }
 
 #[test]
-fn more_may_be_under_way_on_other_connections_when_nobody_is_there() {
+fn other_connections_may_have_more_in_flight_to_an_absent_peer() {
     assert!(with_another(-1000).is_ok_and(|told| told.len() == 1));
     let judged = with_another(1000);
     assert!(judged.as_ref().is_err_and(|why| why.contains("never acknowledged")), "{judged:?}");

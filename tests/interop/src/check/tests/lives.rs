@@ -152,7 +152,7 @@ fn message_numbers_that_begin_anew_in_the_middle_are_seen() {
 
 /// Damage may make of it whatever it likes, also what would say which connection it is.
 #[test]
-fn what_was_damaged_first_hides_nothing() {
+fn a_corrupted_first_packet_hides_nothing() {
     for change in [
         |seen: &mut Seen| seen.dest_qpn ^= 1,
         |seen: &mut Seen| seen.service = Service::Ud,
@@ -193,7 +193,7 @@ fn connections_that_share_a_port_are_told_apart() {
 }
 
 #[test]
-fn what_may_be_of_two_connections_is_counted_and_judged_by_itself() {
+fn packets_of_either_of_two_connections_are_counted_and_checked_separately() {
     let pairs = of_one_port(true);
     let [first, second] = pairs.map(|pair| between(pair, "rc_send_only_ipv4.pcap", FIRST, 0));
     let mut frames = [first, second].concat();
