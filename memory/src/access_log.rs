@@ -1,10 +1,11 @@
-//! Whose memory each worker touched last: who has it wait, if it waits.
+//! Session of the memory that each worker accessed last: the cause of a stall, if the worker
+//! stalls.
 //!
-//! A page of a client's file may be long in coming: the kernel holds up whoever touches a hole
-//! while somebody punches it, and its client has the file open. Nothing that we do brings such a
-//! worker back earlier. But it leaves word, by one store for each access, of whose memory it goes
-//! to, rings and bells included, so that the control thread, which sees it stand still, knows whose
-//! session to end when it goes on.
+//! A page of a client's file may take long to arrive: the kernel delays an access to a hole while
+//! another thread punches it, and the client has the file open. The daemon cannot bring such a
+//! worker back earlier. But the worker records, with one store per access, the session of the
+//! memory that it accesses, rings and doorbells included, so that the control thread, which sees
+//! the worker stall, knows the session to end when it continues.
 
 use std::{
     cell::Cell,
@@ -15,9 +16,10 @@ use std::{
 use nix::unistd::gettid;
 use roced_types::{SessionId, WORKERS_MAX, WorkerId};
 
-/// What a worker leaves word of.
+/// Record of one worker.
 struct Last {
-    /// Two sessions: whose memory it reads and whose it writes, or one twice.
+    /// Two sessions: of the memory that is read and of the memory that is written, or one session
+    /// twice.
     sessions: AtomicU64,
     /// Its thread.
     tid: AtomicI32,
@@ -46,8 +48,8 @@ pub fn touch(reads: SessionId, writes: SessionId) {
     }
 }
 
-/// Whose memory this worker waits for, if it does: for a page, and not for a core or in a system
-/// call.
+/// Session of the memory that this worker waits for, if it waits for a page, and not for a core or
+/// in a system call.
 pub fn the_blocked_user(worker: WorkerId) -> Option<[SessionId; 2]> {
     let last = WORKERS.get(worker.0 as usize)?;
     if !waits_for_a_page(last.tid.load(Ordering::Relaxed)) {

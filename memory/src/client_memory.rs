@@ -23,18 +23,18 @@ use super::{
     quota::Room,
 };
 
-/// How much of what is written is there last of all, in order: what programs poll.
+/// Bytes at the end of a write that become visible last, in order: programs poll them.
 const TAIL_BYTES: usize = 8;
 
-/// Whose memory is until somebody says so: sessions have numbers from 1 on.
+/// Owner of memory before one is assigned: sessions have numbers from 1 on.
 const NOBODY: SessionId = SessionId(0);
 
-/// Whose memory it was before we mapped it.
+/// Origin of the memory before it was mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
     /// We made it for the client.
     Made,
-    /// Private memory of the program, whose pages the client library has replaced by shared ones.
+    /// Private memory of the program, with its pages replaced by shared ones.
     Replaced,
     /// The program shared it already.
     Shared,
@@ -56,7 +56,7 @@ impl ClientMemory {
     /// touched. The fd is for the client.
     ///
     /// # Errors
-    /// What the kernel said: no memory, more locked memory than it allows us, `EINVAL` for 0 bytes.
+    /// The kernel's: no memory, more locked memory than allowed, `EINVAL` for 0 bytes.
     pub fn create(bytes: u64, room: Room) -> Result<(Self, OwnedFd), Errno> {
         let bytes = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_next_multiple_of(4096));
         let (mapping, fd) = Mapping::create(c"roced-memory", bytes.ok_or(Errno::EFBIG)?, Writers::Both, room)?;
@@ -67,8 +67,8 @@ impl ClientMemory {
     /// Maps a part of a client's file; its pages are locked as they are touched.
     ///
     /// # Errors
-    /// `EOVERFLOW` when the part does not lie inside; `EACCES` when the client may not write there
-    /// but would have us do so; what else the kernel said.
+    /// `EOVERFLOW` if the part does not lie inside; `EACCES` if the client may not write there but
+    /// requests writing; any other error of the kernel.
     pub fn map(
         file: &SharedFile,
         part: Range<u64>,
@@ -104,7 +104,7 @@ impl ClientMemory {
         false
     }
 
-    /// What kind of memory it is.
+    /// Kind of the memory.
     pub fn kind(&self) -> MemoryKind {
         self.kind
     }
@@ -143,7 +143,7 @@ impl ClientMemory {
     }
 
     /// Copies `bytes` bytes of `from`, which may be this very memory, to `offset`, in the order of
-    /// [`Self::write`]. What its client changes meanwhile comes out old, new or mixed.
+    /// [`Self::write`]. Bytes that the client changes meanwhile arrive old, new or mixed.
     ///
     /// # Panics
     /// When either range does not lie inside, as [`Self::write`].
@@ -153,8 +153,8 @@ impl ClientMemory {
         let body = bytes.saturating_sub(TAIL_BYTES);
         let mut tail = [0; TAIL_BYTES];
         let tail = &mut tail[..bytes - body];
-        // SAFETY: `at` checked that `bytes` bytes are mapped from there; `tail` is as long as what
-        // is left behind `body`, and our own memory.
+        // SAFETY: `at` checked that `bytes` bytes are mapped from there; `tail` is as long as the
+        // rest behind `body`, and our own memory.
         unsafe { at.add(body).copy_to_nonoverlapping(NonNull::from(&mut *tail).cast(), tail.len()) };
         // SAFETY: `bytes` bytes are mapped from both (checked above), and the copy may overlap.
         // That clients' threads may write to both gives wrong bytes, their own; no reference to
@@ -165,8 +165,8 @@ impl ClientMemory {
         unsafe { store_ascending(to.add(body), tail) };
     }
 
-    /// Copies what lies at `offset` to `into`. Bytes that the client changes meanwhile come out
-    /// old, new or mixed.
+    /// Copies the bytes at `offset` to `into`. Bytes that the client changes meanwhile arrive old,
+    /// new or mixed.
     ///
     /// # Panics
     /// When the range does not lie inside, as [`Self::write`].
@@ -178,9 +178,8 @@ impl ClientMemory {
         unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
     }
 
-    /// Carries out an atomic operation on the eight bytes at `offset`, and gives what was there
-    /// before. Atomic against every worker and against the client's own atomics: all map the same
-    /// pages.
+    /// Executes an atomic operation on the eight bytes at `offset`, and returns the value before.
+    /// Atomic against every worker and against the client's own atomics: all map the same pages.
     ///
     /// # Panics
     /// When they do not lie inside, as [`Self::write`], or `offset` is no multiple of eight: the
@@ -190,10 +189,11 @@ impl ClientMemory {
         let at = self.at(offset, 8);
         touch(self.owner, self.owner);
         // SAFETY: `at` checked that 8 bytes are mapped from there, for as long as `self` lives; a
-        // mapping begins on a page, so a multiple of eight in it is aligned. Nobody in this process
-        // has a Rust reference to these bytes but as atomics.
+        // mapping begins on a page, so a multiple of eight in it is aligned. This process has no
+        // Rust reference to these bytes except as atomics.
         let word: &AtomicU64 = unsafe { at.cast().as_ref() };
-        // What peers wrote before is there for whoever sees the new value, and the other way round.
+        // Earlier writes of peers are visible to a reader of the new value, and the other way
+        // round.
         match operation {
             AtomicOperation::CompareSwap { compare, swap } => {
                 let (Ok(before) | Err(before)) =
@@ -213,8 +213,8 @@ impl ClientMemory {
 /// Stores `bytes` in the largest aligned units that fit, ascending, each after all before it.
 ///
 /// # Safety
-/// `bytes.len()` bytes must be mapped for writing from `to`, and nobody in this process may hold a
-/// reference to them.
+/// `bytes.len()` bytes must be mapped for writing from `to`, and this process may hold no reference
+/// to them.
 unsafe fn store_ascending(mut to: NonNull<u8>, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let aligned = |unit: usize| bytes.len() >= unit && to.as_ptr().addr().is_multiple_of(unit);

@@ -1,8 +1,8 @@
 //! File descriptors that clients pass.
 //!
-//! A descriptor may be of anything: closing the last one of a socket may linger, closing one of a
-//! FUSE file waits for an answer of whoever serves it, which may be the client. So the control
-//! thread closes none itself before it has seen that it is of a tmpfs file.
+//! A descriptor may be of anything: closing the last one of a socket may linger, and closing one of
+//! a FUSE file waits for an answer of its server, which may be the client. The control thread
+//! therefore closes none itself before it has seen that it is of a tmpfs file.
 #![expect(unsafe_code, reason = "takes ownership of file descriptors that came by SCM_RIGHTS")]
 
 use std::{
@@ -64,7 +64,7 @@ impl Drop for Closing {
     }
 }
 
-/// A descriptor from a client, of whatever.
+/// A descriptor from a client, of any kind.
 #[derive(Debug)]
 pub struct Descriptor {
     /// Gone when it was taken or is being closed.
@@ -79,12 +79,12 @@ pub struct Incoming {
     pub length: usize,
     /// There were more descriptors than we take, or more than this process may have.
     pub truncated: bool,
-    /// What came beside it: one where we take any, or two, as the room is rounded up.
+    /// Accompanying descriptors: one where one is accepted, or two, because the room is rounded up.
     pub descriptors: Vec<Descriptor>,
 }
 
-/// Receives a message and what lies beside it, without waiting. The kernel drops the descriptors
-/// for which there is no room, and all of a user who is not `welcome`.
+/// Receives a message and its descriptors, without waiting. The kernel drops the descriptors for
+/// which there is no room, and all of a user that is not `welcome`.
 ///
 /// A system call of our own, for the library's wrapper forgets the descriptors that there are when
 /// some are missing, and they would stay open.
@@ -105,7 +105,7 @@ pub fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<Incoming,
     // call.
     let length = Errno::result(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) })?;
     let mut descriptors = Vec::new();
-    // SAFETY: the kernel filled the header, whose control buffer lives and is aligned for its
+    // SAFETY: the kernel filled the header; its control buffer lives and is aligned for its
     // messages; there is room for one.
     if let Some(message) = unsafe { libc::CMSG_FIRSTHDR(&raw const header).as_ref() }
         && (message.cmsg_level, message.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
@@ -113,7 +113,7 @@ pub fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<Incoming,
         let count = (message.cmsg_len - size_of::<libc::cmsghdr>()) / size_of::<RawFd>();
         // SAFETY: the message's data, `count` descriptors, follow its header.
         let all = unsafe { std::slice::from_raw_parts(libc::CMSG_DATA(message).cast::<RawFd>(), count) };
-        // SAFETY: the kernel made each for this process a moment ago and nobody else knows of it.
+        // SAFETY: the kernel has just created each for this process, and no other code knows of it.
         descriptors.extend(all.iter().map(|fd| Descriptor { fd: Some(unsafe { OwnedFd::from_raw_fd(*fd) }), uid }));
     }
     let length = usize::try_from(length).expect("an error was told apart above");
@@ -121,22 +121,22 @@ pub fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<Incoming,
 }
 
 impl Descriptor {
-    /// Who passed it.
+    /// The user that passed it.
     pub(crate) fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// The descriptor, of whatever it is, and whose it was: for a thread that may be held up by it.
+    /// The descriptor, of any kind, and its user: for a thread that may be delayed by it.
     pub(crate) fn into_any_file(mut self) -> (OwnedFd, u32) {
         (self.fd.take().expect("it is there until it is taken or dropped"), self.uid)
     }
 
-    /// The descriptor, if it is of a tmpfs file or memfd: of pages in memory, so that no access of
-    /// ours waits for anybody.
+    /// The descriptor, if it is of a tmpfs file or memfd: of pages in memory, so that no access
+    /// waits for another party.
     pub fn into_shared_file(mut self) -> Result<SharedFile, Errno> {
         let fd = self.fd.as_ref().expect("it is there until it is taken or dropped");
-        // Nothing here waits, whatever it is: only shared memory answers this question, all else is
-        // EINVAL, or EBADF for O_PATH.
+        // Nothing here waits, for any kind of file: only shared memory answers this request, all
+        // others return EINVAL, or EBADF for O_PATH.
         fcntl(fd, FcntlArg::F_GET_SEALS)?;
         // The other kind that answers is hugetlbfs, where a hole may stay one.
         if fstatfs(fd)?.filesystem_type() != TMPFS_MAGIC {
@@ -152,7 +152,7 @@ impl Drop for Descriptor {
     fn drop(&mut self) {
         let (Some(fd), uid) = (self.fd.take(), self.uid) else { return };
         if fcntl(&fd, FcntlArg::F_GET_SEALS).is_ok() {
-            // Shared memory: closing it waits for nobody.
+            // Shared memory: closing it does not wait.
             return;
         }
         let counted = Closing::begin(uid);

@@ -3,7 +3,7 @@
 //! The control thread makes everything here and hands it to workers whole, so that no lock lies
 //! between a client and its packets. Neither `clients` nor `worker` is known here.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `descriptor.rs` | file descriptors that clients pass |
 //! | `mapping.rs` | mappings of client files, unmapped once and in the right thread |
@@ -14,7 +14,7 @@
 //! | `stall_budget.rs` | how long a user's memory may keep workers waiting |
 //! | `sigbus.rs` | pages that are missing under a mapping (SIGBUS) |
 //! | `poll_id.rs` | identities of poll iterations |
-//! | `access_log.rs` | whose memory a worker waits for |
+//! | `access_log.rs` | session of the memory that a worker waits for |
 //! | `queues.rs` | rings and channels of queue pairs, CQs and SRQs |
 
 pub mod access_log;

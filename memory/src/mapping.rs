@@ -33,15 +33,15 @@ use nix::{
 
 use super::{quota::Room, sigbus::Watch};
 
-/// Bytes of a page, and of what files are mapped in.
+/// Bytes of a page, the unit in which files are mapped.
 const PAGE: usize = 4096;
 
-/// Who besides the daemon may write to a memfd.
+/// Parties besides the daemon that may write to a memfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// Whoever has the fd.
+    /// Every holder of the fd.
     Both,
-    /// Nobody: the fd can only be mapped for reading.
+    /// None: the fd can only be mapped for reading.
     DaemonOnly,
 }
 
@@ -52,13 +52,13 @@ pub struct Mapping {
     watch: ManuallyDrop<Watch>,
     base: NonNull<u8>,
     bytes: usize,
-    /// What it counts as.
+    /// Its share of the quota.
     room: Room,
 }
 
-// SAFETY: the mapping belongs to no thread, and `base` and `bytes` never change; what lies behind
-// is reached through atomics or through the copies of `ClientMemory`, which allow for anybody
-// writing there at any time.
+// SAFETY: the mapping belongs to no thread, and `base` and `bytes` never change; its bytes are
+// accessed through atomics or through the copies of `ClientMemory`, which allow for writes of any
+// party at any time.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -68,7 +68,7 @@ impl Mapping {
     /// it any more.
     ///
     /// # Errors
-    /// What the kernel said: no memory, no file descriptors, or `EINVAL` for 0 bytes.
+    /// The kernel's: no memory, no file descriptors, or `EINVAL` for 0 bytes.
     pub fn create(name: &CStr, bytes: usize, writers: Writers, room: Room) -> Result<(Self, OwnedFd), Errno> {
         let length = NonZeroUsize::new(bytes).ok_or(Errno::EINVAL)?;
         let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
@@ -89,7 +89,7 @@ impl Mapping {
     /// Maps a part of a client's file: whole pages, at least one.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub(super) fn of(file: impl AsFd, part: Range<u64>, protection: ProtFlags, room: Room) -> Result<Self, Errno> {
         let bytes = part.end.checked_sub(part.start).and_then(|bytes| usize::try_from(bytes).ok());
         let bytes = bytes.filter(|bytes| *bytes > 0).ok_or(Errno::EINVAL)?;
@@ -97,13 +97,13 @@ impl Mapping {
         Self::watched(base, bytes, room)
     }
 
-    /// What was mapped a moment ago.
+    /// The new mapping.
     fn watched(base: NonNull<c_void>, bytes: usize, room: Room) -> Result<Self, Errno> {
         let start = base.as_ptr().expose_provenance();
         match Watch::new(&(start..start + bytes)) {
             Ok(watch) => Ok(Self { watch: ManuallyDrop::new(watch), base: base.cast(), bytes, room }),
             Err(errno) => {
-                // SAFETY: it was mapped a moment ago, and nobody knows of it.
+                // SAFETY: it was mapped just now, and no other code knows of it.
                 unsafe { Leftover::new(base, bytes, room).unmap() };
                 Err(errno)
             }
@@ -124,7 +124,7 @@ impl Mapping {
     /// `self` lives.
     ///
     /// # Panics
-    /// When they are not: whoever asks has computed the layout that the mapping was made for.
+    /// If they are not: the caller has computed the layout for which the mapping was made.
     pub fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         assert!(self.contains(offset, bytes), "{bytes} bytes at {offset} lie outside a mapping of {}", self.bytes);
         // SAFETY: `offset <= self.bytes`, checked one line up, so the result is inside the mapping
@@ -157,8 +157,8 @@ impl Drop for Mapping {
         // SAFETY: it is dropped here and used nowhere afterward.
         unsafe { ManuallyDrop::drop(&mut self.watch) };
         let leftover = Leftover::new(self.base.cast(), self.bytes, std::mem::take(&mut self.room));
-        // SAFETY: exactly what was mapped; `base` is private and those who were given an address
-        // keep `self` alive.
+        // SAFETY: exactly the mapped range; `base` is private, and holders of an address keep
+        // `self` alive.
         unsafe { leftover.unmap() };
     }
 }
@@ -168,7 +168,7 @@ impl Drop for Mapping {
 /// refuses at its limit of mappings. It is made with a page more on both sides, and those are given
 /// back: so there is a page at least between any two that are made here.
 fn map_apart(file: impl AsFd, offset: u64, bytes: usize, protection: ProtFlags) -> Result<NonNull<c_void>, Errno> {
-    // What begins its file follows nothing.
+    // A part at the beginning of its file follows no other.
     let before = if offset == 0 { 0 } else { PAGE };
     let first = offset.checked_sub(before as u64).and_then(|first| libc::off_t::try_from(first).ok());
     let whole = bytes.checked_add(before + PAGE).and_then(NonZeroUsize::new).ok_or(Errno::EOVERFLOW)?;
@@ -179,14 +179,14 @@ fn map_apart(file: impl AsFd, offset: u64, bytes: usize, protection: ProtFlags) 
     let (base, end) = unsafe { (start.byte_add(before), start.byte_add(before + bytes)) };
     for (at, length) in [(start, before), (end, PAGE)] {
         if length > 0 {
-            // SAFETY: of the mapping that was made a moment ago, and nobody knows of it.
+            // SAFETY: of the mapping made just now, and no other code knows of it.
             unsafe { Leftover::new(at, length, Room::default()).unmap() };
         }
     }
     Ok(base)
 }
 
-/// Pages that nobody uses any more.
+/// Unused pages.
 #[derive(Debug)]
 struct Leftover {
     start: usize,
@@ -194,8 +194,8 @@ struct Leftover {
     _room: Room,
 }
 
-/// What the kernel would not unmap. It counts on, and is tried again before the next mapping is
-/// counted.
+/// A range that the kernel would not unmap. It still counts, and is tried again before the next
+/// mapping is counted.
 static LEFTOVERS: Mutex<Vec<Leftover>> = Mutex::new(Vec::new());
 
 impl Leftover {
@@ -206,7 +206,7 @@ impl Leftover {
     /// Unmaps them, or keeps them for later.
     ///
     /// # Safety
-    /// They must be mapped, and nobody may use them any more.
+    /// They must be mapped and unused from now on.
     unsafe fn unmap(self) {
         // SAFETY: the caller's promise.
         if unsafe { self.try_to_unmap() }.is_err() {
@@ -222,12 +222,11 @@ impl Leftover {
     }
 }
 
-/// Tries again to unmap what is left.
+/// Tries again to unmap the remaining ranges.
 pub(super) fn unmap_leftovers() {
-    // What is unmapped gives back its room when the list is free again.
+    // An unmapped range returns its room after the list is unlocked.
     let all = std::mem::take(&mut *LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner));
-    // SAFETY: what is in there is there by `unmap`, whose caller's promise holds until it is
-    // unmapped.
+    // SAFETY: entries come from `unmap`; the promise of its caller holds until they are unmapped.
     all.into_iter().for_each(|left| unsafe { left.unmap() });
 }
 

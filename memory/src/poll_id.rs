@@ -8,7 +8,7 @@ static WORKERS: AtomicU64 = AtomicU64::new(1);
 /// Turns of the control thread, of which each look at memory is one.
 static LOOKS: AtomicU64 = AtomicU64::new(0);
 
-/// A turn of a worker: nobody has the same twice.
+/// Identity of a poll iteration of a worker, unique among all workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollId(u64);
 
@@ -32,7 +32,7 @@ impl PollId {
         Self(self.0 + 1)
     }
 
-    /// Whose.
+    /// The worker.
     pub(crate) const fn worker(self) -> u64 {
         self.0 >> Self::TURN_BITS
     }

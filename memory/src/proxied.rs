@@ -1,26 +1,26 @@
 //! Memory of a client that stays where it is: the kernel reads and writes it for us, by a
 //! descriptor that the client has opened.
 //!
-//! Some memory can neither be mapped by anybody else nor exchanged for pages that can: privately
-//! mapped files, huge pages, anything at all where userfaultfd is forbidden. Its program passes a
-//! descriptor of its own `/proc/self/mem`. So we reach what that program reaches and nothing else,
-//! need no privilege, and name no process by a number that may be another's by then.
+//! Some memory can neither be mapped by another process nor exchanged for pages that can: privately
+//! mapped files, huge pages, any memory where userfaultfd is forbidden. Its program passes a
+//! descriptor of its own `/proc/self/mem`. The daemon thus reaches the memory of that program and
+//! nothing else, needs no privilege, and names no process by a number that may have been reused.
 //!
 //! ```text
 //!   worker ── asks ──► porter, a thread of the session ── pread, pwrite ──► kernel ──► the client's pages
 //!      └── waits, but not for long ◄── done ─────┘
 //! ```
 //!
-//! An access may meet a page that somebody has to bring first (a disk, a file system in user space,
-//! a userfaultfd) or make (zeros for a huge page), or an address space that its program keeps
-//! locked. All of that may be the client's doing, so no worker does it itself, and a worker waits
-//! no longer than the client's user may have it wait (`stall_budget.rs`). Who uses that up, or
-//! blocks too long at once, loses the memory and with it the session. So the harm to others on the
-//! same worker is bounded.
+//! An access may meet a page that must first be brought (from a disk, a file system in user space,
+//! a userfaultfd) or made (zeros for a huge page), or an address space that its program keeps
+//! locked. The client can cause all of these, so no worker performs the access itself, and a worker
+//! waits no longer than the stall budget of the client's user allows (`stall_budget.rs`). A user
+//! that spends it, or blocks too long at once, loses the memory and the session. The harm to others
+//! on the same worker is therefore bounded.
 //!
-//! What can be done together is: pieces that are written one behind the other go in one piece,
-//! before anybody is told of them ([`ProxiedMemory::settle`]); and who reads on where it stopped
-//! finds the bytes read ahead, in the same turn.
+//! Accesses are combined where possible: adjacent writes go in one piece, before their completion
+//! is reported ([`ProxiedMemory::settle`]); and a read that continues where the last one stopped
+//! finds the bytes read ahead, in the same poll iteration.
 
 mod copy_thread;
 mod request_queue;
@@ -40,8 +40,7 @@ use super::{descriptor::Descriptor, poll_id::PollId, stall_budget::credit_of};
 /// Most bytes of one access: sixteen packets of the largest path MTU.
 const ROOM: usize = 64 << 10;
 
-/// Files of procfs other than `mem` have nothing so far in; and nobody but root maps anything
-/// below.
+/// Files of procfs other than `mem` have no bytes so far in; and only root maps memory below.
 const LOWEST: u64 = 64 << 10;
 
 /// Memory that stays where it is.
@@ -114,7 +113,7 @@ impl ProxiedMemory {
         Ok(())
     }
 
-    /// What was written before is there when this returns.
+    /// Earlier writes have been performed when this returns.
     ///
     /// # Errors
     /// It cannot be written; the memory is lost.
@@ -122,9 +121,8 @@ impl ProxiedMemory {
         self.copy_thread.desk(moment).settle(&self.copy_thread.shared)
     }
 
-    /// Copies what lies at `offset` to `into`. What the same moment has read ahead is not read
-    /// again: whoever asks has another `moment` when the program may have changed something that it
-    /// must see.
+    /// Copies the bytes at `offset` to `into`. Bytes read ahead in the same poll iteration are not
+    /// read again: a caller that must see later changes of the program has another `moment`.
     ///
     /// # Errors
     /// It cannot be read.
@@ -150,7 +148,7 @@ impl ProxiedMemory {
     }
 }
 
-/// Who reads and writes the memory of one address space.
+/// Reader and writer of the memory of one address space.
 #[derive(Debug)]
 pub struct CopyThread {
     shared: Arc<SharedRequests>,
@@ -172,9 +170,9 @@ impl CopyThread {
         looked.map(|()| copy_thread)
     }
 
-    /// A place at the desk, for a moment's accesses. Where another worker is there, this waits
-    /// until it has what it came for; that counts once, for the one who is there, and bounds what
-    /// either waits.
+    /// A place in the request queue, for the accesses of one moment. If another worker is there,
+    /// this waits until that worker is served; the wait counts once, for the worker that is there,
+    /// and bounds the wait of both.
     fn desk(&self, moment: PollId) -> MutexGuard<'_, RequestQueue> {
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         desk.now_is(moment);
@@ -253,14 +251,15 @@ mod tests {
         assert!(!memory.is_lost());
     }
 
-    /// However it is divided: what single bytes cost beyond what is free in a turn is paid for.
+    /// For any division into pieces: the cost of single bytes beyond the free part of a poll
+    /// iteration is charged.
     #[test]
     fn very_many_small_pieces_in_a_turn_are_paid_for() {
         let uid = 4_000_000_022;
         let (mut child, stack) = process();
         let copy_thread = CopyThread::new(passed(child.id(), uid)).expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
-        // Most of what there is has gone.
+        // Most of the budget is spent.
         let (stall_budget, turn) = (credit_of(uid).expect("nearly all of it"), PollId::first());
         let most = stall_budget.most(turn, 0).expect("none is given up");
         assert!(stall_budget.spend(turn, most - Duration::from_millis(5)));

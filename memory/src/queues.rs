@@ -1,5 +1,4 @@
-//! The daemon's half of what it shares with clients: rings, completion lanes, bells, the sleep
-//! board.
+//! Daemon's half of the memory shared with clients: rings, CQ rings, doorbells, sleep flags.
 //!
 //! The control thread makes these from fresh memfds and gives them to workers whole; each keeps its
 //! mapping alive.
@@ -49,7 +48,7 @@ use super::{
 pub struct QpRings {
     /// Which.
     pub qpn: Qpn,
-    /// Whose.
+    /// The session.
     pub session: SessionId,
     /// The bell that its client rings, on the worker's page of that session.
     pub doorbell: u32,
@@ -68,7 +67,7 @@ pub struct QpRings {
 pub struct SrqRing {
     /// Which.
     pub srqn: Srqn,
-    /// Whose.
+    /// The session.
     pub session: SessionId,
     /// The bell that its client rings, on the worker's page of that session.
     pub doorbell: u32,
@@ -78,11 +77,11 @@ pub struct SrqRing {
     pub recv: Consumer<MappedRing<Arc<Mapping>>>,
 }
 
-/// Makes the ring of a shared receive queue; `sizes` is what [`QpSizes::granted`] gave. The fd is
-/// for the client.
+/// Creates the ring of a shared receive queue; `sizes` is the result of [`QpSizes::granted`]. The
+/// fd is for the client.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 pub fn new_srq(
     srqn: Srqn,
     session: SessionId,
@@ -96,11 +95,11 @@ pub fn new_srq(
     Ok((SrqRing { srqn, session, doorbell, sizes, recv }, fd))
 }
 
-/// Makes the rings of a queue pair; `sizes` is what [`QpSizes::granted`] gave. The fd is for the
-/// client.
+/// Creates the rings of a queue pair; `sizes` is the result of [`QpSizes::granted`]. The fd is for
+/// the client.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 pub fn new_qp(
     qpn: Qpn,
     session: SessionId,
@@ -134,7 +133,7 @@ pub type CqRingPlace = Producer<MappedRing<Arc<Mapping>>>;
 /// Makes other rings for the lanes of a completion queue, and the memfd for the client.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 pub fn new_ring_places(layout: CqLayout, room: Room) -> Result<(Vec<CqRingPlace>, OwnedFd), Errno> {
     let (mapping, fd) = Mapping::create(c"roced-cq", layout.bytes, Writers::Both, room)?;
     let mapping = Arc::new(mapping);
@@ -149,7 +148,7 @@ fn ring_places(mapping: &Arc<Mapping>, layout: CqLayout) -> impl Iterator<Item =
 /// memfd for the client.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 pub fn new_cq(
     cqn: Cqn,
     owner: SessionId,
@@ -194,8 +193,8 @@ impl CqRing {
         Ok(())
     }
 
-    /// Completions go to `ring` from now on; gives the one of before, whose client sees all that is
-    /// in it. The request for an event stays.
+    /// Completions go to `ring` from now on; returns the old ring, with all of its entries visible
+    /// to the client. The request for an event stays.
     pub fn change_ring(&mut self, ring: CqRingPlace) -> CqRingPlace {
         self.publish();
         std::mem::replace(&mut self.ring, ring)
@@ -238,8 +237,8 @@ impl ArmWord {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: the first bytes of a mapping (page-aligned), checked in `new` to be there, mapped
-        // while `_keep` lives; everybody in this process reaches them as an atomic.
+        // SAFETY: the first bytes of a mapping (page-aligned), checked in `new`, mapped while
+        // `_keep` lives; all code of this process accesses them as an atomic.
         unsafe { self.word.as_ref() }
     }
 }
@@ -253,14 +252,14 @@ pub struct CqChannel {
 }
 
 impl CqChannel {
-    /// Room in the socket for one event that the client has not taken yet, bytes. It occupies 768
-    /// there (a socket buffer, on Linux 6.18), and the kernel doubles what is asked for.
+    /// Room in the socket for one event that the client has not taken yet, bytes. An event occupies
+    /// 768 there (a socket buffer, on Linux 6.18), and the kernel doubles the requested size.
     const EVENT_BYTES: usize = 1024;
 
     /// Makes a channel: ours, and the client's end.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn create() -> Result<(Self, OwnedFd), Errno> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
@@ -273,7 +272,7 @@ impl CqChannel {
     /// then occupies no more than that.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn make_room(&self, queues: u32) -> Result<(), Errno> {
         let bytes = queues as usize * Self::EVENT_BYTES;
         // Without the capability to pass the system's limit we get that limit: some 200 events.
@@ -281,7 +280,7 @@ impl CqChannel {
             .or_else(|_| setsockopt(&self.socket, sockopt::SndBuf, &bytes))
     }
 
-    /// True when the event is on its way, or nobody will ever want it.
+    /// True if the event is on its way, or can never be received.
     fn send(&self, cqn: Cqn) -> bool {
         let event = ChannelEvent { cqn: cqn.0 };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
@@ -295,7 +294,7 @@ impl CqChannel {
 /// One session's bells on one worker, and the eventfd by which its client wakes that worker.
 #[derive(Debug)]
 pub struct WorkerSession {
-    /// Whose.
+    /// The session.
     pub session: SessionId,
     /// The bell page.
     pub doorbells: MappedDoorbells<Arc<Mapping>>,
@@ -308,7 +307,7 @@ pub struct WorkerSession {
 /// session memfd, and each worker's wake eventfd in order.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 pub fn new_session(
     session: SessionId,
     workers: u32,
@@ -343,7 +342,7 @@ impl SleepBoard {
     /// The board of a daemon with `workers` workers.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn create(workers: u32) -> Result<Self, Errno> {
         let (mapping, fd) =
             Mapping::create(c"roced-state", state_bytes(workers), Writers::DaemonOnly, Room::default())?;
@@ -457,7 +456,7 @@ mod tests {
 
         let (mut cq_rings, _theirs) = self::cq_rings(1);
         let consumed = cq_rings[0].arm._keep.at(CqLayout::new(4, 1).expect("small").cq_ring_offset(0) + 64, 4);
-        // SAFETY: the lane's consumer index, mapped and aligned, an atomic for everybody.
+        // SAFETY: the consumer index of the ring, mapped and aligned, an atomic for all code.
         unsafe { consumed.cast::<AtomicU32>().as_ref() }.store(77, std::sync::atomic::Ordering::Relaxed);
         let overrun = (0..5).map(|_| complete(&mut cq_rings[0], 0)).find(Result::is_err);
         assert_eq!(overrun, Some(Err(CqOverrun)));

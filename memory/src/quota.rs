@@ -1,10 +1,9 @@
 //! How many mappings the daemon has for its clients.
 //!
 //! A process may have a limited number of mappings (`vm.max_map_count`). At that limit the kernel
-//! maps nothing more for anybody, splits none, and does not let the heap grow, which is the end of
-//! the daemon. So each mapping for a client is counted, for all users together and for its own, and
-//! refused long before. What it counts as lives as long as the mapping does, with whatever worker
-//! it stays.
+//! creates no mapping, splits none, and does not let the heap grow, which would end the daemon.
+//! Each mapping for a client is therefore counted, in total and for its user, and refused long
+//! before. The count lasts as long as the mapping, on any worker.
 
 use std::{
     collections::BTreeMap,
@@ -14,10 +13,10 @@ use std::{
 
 use super::{mapping::unmap_leftovers, sigbus};
 
-/// What Linux has for `vm.max_map_count` where nobody changed it.
+/// Default of `vm.max_map_count` in Linux.
 const USUAL_MAX_MAP_COUNT: u32 = 65_530;
 
-/// What a porter has: its stack, that of its signals, and a guard before each.
+/// Mappings of a copy thread: its stack, that of its signals, and a guard before each.
 pub const OF_A_PORTER: u32 = 4;
 
 /// Counts mappings. Clones are the same.
@@ -29,7 +28,7 @@ pub struct Quota(Arc<Mutex<MappingCounts>>);
 pub enum QuotaExceeded {
     /// The user has its share.
     OfUser(u32),
-    /// All users together have what there is.
+    /// All users together share the total.
     OfAll(u32),
 }
 

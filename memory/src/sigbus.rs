@@ -1,10 +1,9 @@
 //! Memory of clients that is not there when we touch it.
 //!
-//! A file that a client shares may be cut short, and a hole in any of its memory may find the
-//! kernel without a page to fill it: then an access of ours is a SIGBUS, which would be the end of
-//! the daemon. Instead, the whole mapping is replaced by zeros of our own on the spot: the access
-//! goes on, what it writes nobody sees, and the control thread, which is told, ends the session
-//! whose memory it was.
+//! A file that a client shares may be truncated, and for a hole in any of its memory the kernel may
+//! have no page: an access is then a SIGBUS, which would end the daemon. Instead, the handler
+//! replaces the whole mapping by zero pages: the access continues, its writes are lost, and the
+//! control thread, which is notified, ends the session of the memory.
 //!
 //! ```text
 //!   worker ── touches ──► no page ── SIGBUS ──► zeros mapped there, place marked, bell rung ──► worker goes on
@@ -50,13 +49,13 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// Used once and free again.
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// The handler and what it needs, made with the first watch.
+/// The handler and its data, created with the first watch.
 static HANDLER: OnceLock<Handler> = OnceLock::new();
 
 struct Handler {
     /// Counts losses. Never read, so that each is an edge for every epoll set that watches it.
     doorbell: EventFd,
-    /// What was done about SIGBUS before.
+    /// The previous handling of SIGBUS.
     before: libc::sigaction,
 }
 
@@ -70,18 +69,18 @@ impl MappingRange {
         }
     }
 
-    /// For whoever has this place, and one alone has it.
+    /// For the only owner of this place.
     fn take(&self, range: &Range<usize>) {
         self.lost.store(false, Ordering::Relaxed);
         self.start.store(range.start, Ordering::Relaxed);
         self.end.store(range.end, Ordering::Relaxed);
-        // Whoever sees this sees the rest.
+        // A reader that sees this sees the rest.
         self.version.fetch_add(1, Ordering::Release);
     }
 
     fn leave(&self) {
         self.version.fetch_add(1, Ordering::Relaxed);
-        // Whoever sees where the next mapping is sees that this one has left.
+        // A reader that sees the location of the next mapping sees that this one has left.
         fence(Ordering::Release);
     }
 
@@ -105,7 +104,7 @@ impl Watch {
     /// Watches a mapping of clients' memory, which must be unmapped after this is dropped.
     ///
     /// # Errors
-    /// `ENOMEM` when there are too many; what the kernel said to the handler.
+    /// `ENOMEM` if there are too many; the kernel's when installing the handler.
     pub(super) fn new(range: &Range<usize>) -> Result<Self, Errno> {
         install()?;
         let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -128,8 +127,8 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Nobody touches the mapping any more, so no handler looks for it; one that looks for
-        // another may come by.
+        // No thread accesses the mapping any more, so no handler looks for it; a handler that looks
+        // for another mapping may read this entry.
         TABLE[self.place].leave();
         FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.place);
     }
@@ -147,7 +146,7 @@ pub(super) fn ring() {
 /// Turns readable, as an edge, with each loss.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 pub fn doorbell() -> Result<BorrowedFd<'static>, Errno> {
     install().map(|handler| handler.doorbell.as_fd())
 }
@@ -168,13 +167,15 @@ fn install() -> Result<&'static Handler, Errno> {
     let handler = HANDLER.get_or_init(|| Handler { doorbell, before });
     action.sa_sigaction = on_bus_error as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler does only what a signal handler may: loads, stores, system calls.
+    // SAFETY: the handler uses only operations that a signal handler may: loads, stores, system
+    // calls.
     Errno::result(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) })?;
     Ok(handler)
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives what SA_SIGINFO promises, and SIGBUS has an address.
+    // SAFETY: the kernel provides the arguments that SA_SIGINFO promises, and SIGBUS has an
+    // address.
     let address = unsafe { (*info).si_addr() }.addr();
     // The mapping that was touched stays where it is while its thread is here, and lies over no
     // other.
@@ -187,13 +188,13 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
 
 /// Puts zeros to where the mapping of `place` is, and says so.
 fn replace(place: &MappingRange, range: &Range<usize>) -> bool {
-    // Shared with nobody, yet not private: private pages of ours beside these would become one
-    // mapping with them, and at the limit of mappings none can be taken out of another. So this
-    // takes the place of one mapping and is one, and that limit cannot keep it from being made.
+    // Shared, although with no other process: adjacent private pages would merge into one mapping,
+    // and at the limit of mappings none can be split off. This replaces one mapping by one, so that
+    // the limit cannot prevent it.
     let (protection, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     let flags = kind | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: a whole mapping of clients' memory, which stays mapped while the thread that met the
-    // signal uses it; what lies there may change at any time anyway.
+    // SAFETY: a whole mapping of clients' memory, which stays mapped while the thread that received
+    // the signal uses it; its bytes may change at any time anyway.
     let mapped =
         unsafe { libc::mmap(ptr::with_exposed_provenance_mut(range.start), range.len(), protection, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
@@ -210,7 +211,7 @@ fn replace(place: &MappingRange, range: &Range<usize>) -> bool {
 
 static ONE: u64 = 1;
 
-/// None of ours: whoever was there before decides.
+/// Not ours: the previous handler decides.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let before = HANDLER.get().map(|handler| handler.before);
     match before {

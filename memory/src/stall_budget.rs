@@ -1,10 +1,10 @@
 //! How long the clients of a user may have workers wait for their memory.
 //!
-//! Memory that the kernel copies takes longer than mapped memory, and nobody is to blame for that.
-//! So in each turn of a worker some waiting is free, and more for each byte that is moved. All
-//! beyond is taken from the user's credit, whatever the reason: a page that has to be brought or
-//! made, a lock, or very many small pieces. So what is free bounds a turn, and the credit bounds
-//! all else.
+//! Memory that the kernel copies is slower than mapped memory, through no fault of the client. In
+//! each poll iteration of a worker some waiting is therefore free, and more for each byte that is
+//! moved. All beyond is charged to the stall budget of the user, for any reason: a page that must
+//! be brought or made, a lock, or very many small pieces. The free part bounds a poll iteration,
+//! and the budget bounds all else.
 
 use std::{
     collections::BTreeMap,
@@ -17,24 +17,23 @@ use std::{
 
 use super::{descriptor::Closing, poll_id::PollId};
 
-/// What may be used at once. A guess: some pages from a disk.
+/// Maximum that can be spent at once. A guess: some pages from a disk.
 const MOST: Duration = Duration::from_millis(200);
 
-/// One part in so many of the time that passes is given back: a twentieth of a worker. A guess, for
-/// a program whose threads map memory all the time keeps its own address space locked now and then.
+/// Fraction of elapsed time that is returned: a twentieth of a worker. A guess, because a program
+/// with threads that map memory all the time keeps its own address space locked now and then.
 const SHARE: u32 = 20;
 
-/// What is free in a turn: some two hundred accesses, one for each frame of a full turn where each
-/// is of another queue pair than its neighbors. One takes 5 to 7 us where nothing is in its way (up
-/// to 4 KiB, porter awake; a virtual machine of 2 cores, Linux 6.18).
+/// Free part of a poll iteration: some two hundred accesses, one for each frame of a full iteration
+/// where each is of another queue pair than its neighbors. One takes 5 to 7 us without obstacles
+/// (up to 4 KiB, copy thread awake; a virtual machine of 2 cores, Linux 6.18).
 const FREE_A_TURN: Duration = Duration::from_millis(1);
 
-/// What is free for each byte, in nanoseconds: some five times what the kernel needs to copy it, to
-/// find its page included (64 KiB in 15 to 25 us, same machine).
+/// Free part for each byte, in nanoseconds: some five times the kernel's time to copy it, including
+/// the lookup of its page (64 KiB in 15 to 25 us, same machine).
 const FREE_NS_A_BYTE: u64 = 1;
 
-/// Threads of a user that were given up and have not come back; beyond that nobody waits for more
-/// of them.
+/// Abandoned threads of a user that have not come back; beyond that no more of them are awaited.
 const GIVEN_UP: u32 = 4;
 
 /// By user. Those with all their credit are forgotten.
@@ -51,7 +50,7 @@ pub(crate) struct StallBudget {
 struct Account {
     left: Duration,
     since: Instant,
-    /// The last turn of each worker that has waited, and what of it is still free.
+    /// The last poll iteration of each worker that has waited, and its remaining free part.
     turns: Vec<(PollId, Duration)>,
 }
 
@@ -89,8 +88,8 @@ impl StallBudget {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long somebody may wait who has moved so many bytes since this was last asked. `None`: no
-    /// more, as too many threads are given up.
+    /// Permitted wait after so many bytes were moved since the last call. `None`: none, because too
+    /// many threads are abandoned.
     pub(crate) fn most(&self, moment: PollId, bytes: u64) -> Option<Duration> {
         (self.given_up.load(Ordering::Relaxed) < GIVEN_UP).then(|| self.most_at(moment, bytes, Instant::now()))
     }
@@ -132,8 +131,7 @@ pub(crate) fn credit_of(uid: u32) -> Option<Arc<StallBudget>> {
     (stall_budget.left_at(now) >= MOST / 2).then(|| Arc::clone(stall_budget))
 }
 
-/// A thread that nobody waits for any more, for as long as it does not come back. It has a
-/// descriptor of its user's that does not close.
+/// An abandoned thread, until it comes back. It has a descriptor of its user that does not close.
 #[derive(Debug)]
 pub(crate) struct AbandonedThread {
     stall_budget: Arc<StallBudget>,
@@ -171,9 +169,9 @@ mod tests {
         assert_eq!(stall_budget.left_at(later + Duration::from_secs(1000)), MOST);
     }
 
-    /// Whoever moves bytes as fast as the kernel copies uses up nothing, for ever; and whoever asks
-    /// for single bytes has no more than what is free in a turn, by however many pieces and
-    /// sessions.
+    /// A user that moves bytes as fast as the kernel copies spends nothing, for any time; a user
+    /// that accesses single bytes has no more than the free part of a poll iteration, for any
+    /// number of pieces and sessions.
     #[test]
     fn a_turn_has_some_waiting_free_and_more_for_bytes() {
         let begin = Instant::now();
@@ -199,7 +197,7 @@ mod tests {
         }
     }
 
-    /// However many sessions a user has: each finds what the ones before have left.
+    /// For any number of sessions of a user: each has only the rest of the budget.
     #[test]
     fn many_sessions_have_one_credit_between_them() {
         let begin = Instant::now();

@@ -18,17 +18,17 @@ const EXIT_CODES: &str = "Exit code: 0 all went well; 1 it did not (the message 
 
 /// Measures latency and throughput of RDMA over roced, and verifies the data.
 ///
-/// One side runs `roce-perf serve`, the other `ping` or `bw`. The local roced is the one whose
-/// socket $ROCED_SOCKET names.
+/// One side runs `roce-perf serve`, the other `ping` or `bw`. The local roced is the one named by
+/// $ROCED_SOCKET.
 #[derive(Debug, Parser)]
 #[command(name = "roce-perf", version, after_help = EXIT_CODES)]
 pub(crate) struct PerfArgs {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub(crate) command: PerfCommand,
 }
 
-/// What to do.
+/// The command to run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PerfCommand {
     /// Be the other side of a measurement.
@@ -73,7 +73,7 @@ pub(crate) struct Ping {
     #[arg(long, value_name = "N", default_value = "10000", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     pub(crate) count: u64,
 
-    /// What both commands have.
+    /// Options of both commands.
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -84,7 +84,7 @@ pub(crate) struct BandwidthArgs {
     /// Where `roce-perf serve` runs: HOST, HOST:PORT, an IPv4 or IPv6 address, or `[IPv6]:PORT`.
     pub(crate) peer: String,
 
-    /// What to do: WRITE to the peer, READ from the peer, or SEND to the peer.
+    /// The operation: WRITE to the peer, READ from the peer, or SEND to the peer.
     #[arg(long, value_enum)]
     pub(crate) op: Op,
 
@@ -112,12 +112,12 @@ pub(crate) struct BandwidthArgs {
     #[arg(long)]
     pub(crate) no_verify: bool,
 
-    /// What both commands have.
+    /// Options of both commands.
     #[command(flatten)]
     pub(crate) common: Common,
 }
 
-/// What `ping` and `bw` both take.
+/// Options of `ping` and `bw`.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
     /// Path MTU, bytes [default: the largest that both links carry].
@@ -132,7 +132,7 @@ pub(crate) struct Common {
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
 
-    /// Local GID [default: the one whose address the control connection has].
+    /// Local GID [default: the GID of the address that the control connection uses].
     #[arg(long, value_name = "N")]
     pub(crate) gid_index: Option<u32>,
 
@@ -238,7 +238,7 @@ fn at_least_one_byte(text: &str) -> Result<u64, String> {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds, such as 10 or 0.5".to_owned())?;
-    // A day: nobody means more, and no sum of times overflows.
+    // A day: longer runs are not intended, and no sum of times overflows.
     if !(seconds > 0.0 && seconds <= 86_400.0) {
         return Err("more than 0 and at most 86400 seconds".into());
     }

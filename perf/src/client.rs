@@ -19,7 +19,7 @@ use crate::{
 /// `roce-perf ping`.
 ///
 /// # Errors
-/// Whatever kept it from measuring; [`pattern::Mismatch`] when data was wrong.
+/// Any reason that prevented the measurement; [`pattern::Mismatch`] if data was wrong.
 pub(crate) fn ping(args: &Ping) -> anyhow::Result<RunReport> {
     let run = Run {
         kind: RunKind::Ping,
@@ -80,7 +80,7 @@ pub(crate) fn bw(args: &BandwidthArgs) -> anyhow::Result<RunReport> {
     })
 }
 
-/// What both sides have agreed on.
+/// Parameters that both sides agreed on.
 struct Agreed<'a> {
     session: &'a mut RunSession,
     server: &'a [QpInfo],
@@ -137,7 +137,7 @@ fn agree(
     Ok((session, ready))
 }
 
-/// Tells the server how many messages there were, and hears what it found.
+/// Reports the number of messages to the server and receives its findings.
 fn finish(channel: &mut ControlChannel, messages: Vec<u64>) -> anyhow::Result<PeerVerdict> {
     channel.say(&ControlMessage::Finish { messages })?;
     match channel.listen(WORK_PATIENCE).context("waiting for the server's verdict")? {

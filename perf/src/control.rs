@@ -1,15 +1,15 @@
-//! The control channel: a TCP connection on which both sides say what they want and what they
-//! found, a line of JSON at a time.
+//! The control channel: a TCP connection on which both sides exchange parameters and findings, one
+//! line of JSON at a time.
 //!
 //! ```text
 //!   client                                   server
 //!     Hello {protocol, version}      ──►
 //!                                    ◄──     Hello {protocol, version}
-//!     Setup {run, queue pairs}       ──►                                   the server makes its queue pairs ready
+//!     Setup {run, queue pairs}       ──►              the server creates its queue pairs
 //!                                    ◄──     Ready {queue pairs, mtu}
 //!     ... data by RDMA; Alive now and then in both directions ...
-//!     Finish {messages}              ──►                                   the server waits until it has them all
-//!                                    ◄──     Verdict {what it compared}
+//!     Finish {messages}              ──►              the server waits for all of them
+//!                                    ◄──     Verdict {findings}
 //! ```
 //!
 //! Either side may say `Failed {problem}` instead of anything. Nothing waits without a deadline:
@@ -38,8 +38,8 @@ use crate::{
     statistics::Statistics,
 };
 
-/// Where `roce-perf serve` listens. Not 18515, where perftest and the pingpongs do: who runs both
-/// would hear from either that the other is of a wrong version.
+/// Port of `roce-perf serve`. Not 18515, the port of perftest and the pingpongs: with both running,
+/// each would report a wrong version of the other.
 pub(crate) const DEFAULT_PORT: u16 = 18511;
 
 /// Version of this protocol. Both sides must have the same.
@@ -62,7 +62,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Longest line: the addresses of 1024 queue pairs take a tenth of it.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// What is said.
+/// A message of the control channel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 pub(crate) enum ControlMessage {
@@ -73,7 +73,7 @@ pub(crate) enum ControlMessage {
         /// Version of the program.
         version: String,
     },
-    /// The client says what it wants.
+    /// Request of the client.
     Setup(Setup),
     /// The server is ready for it.
     Ready(Ready),
@@ -84,11 +84,11 @@ pub(crate) enum ControlMessage {
         /// Messages of each queue pair.
         messages: Vec<u64>,
     },
-    /// What the server found.
+    /// Findings of the server.
     Verdict(PeerVerdict),
     /// The end, for this reason.
     Failed {
-        /// What went wrong.
+        /// Description of a failure.
         problem: String,
     },
 }
@@ -96,7 +96,7 @@ pub(crate) enum ControlMessage {
 /// A run, and the client's half of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    /// What to measure.
+    /// Measurement to run.
     pub(crate) run: Run,
     /// Source address of the client's packets.
     pub(crate) gid: IpAddr,
@@ -108,7 +108,7 @@ pub(crate) struct Setup {
     pub(crate) qps: Vec<QpInfo>,
 }
 
-/// What is measured.
+/// Kind of measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// Latency or throughput.
@@ -119,7 +119,7 @@ pub(crate) struct Run {
     pub(crate) size: u64,
     /// Messages under way on each queue pair.
     pub(crate) depth: u32,
-    /// Whoever receives the data compares it.
+    /// The receiver compares the data.
     pub(crate) verify: bool,
     /// Of the pattern.
     pub(crate) seed: u64,
@@ -148,7 +148,7 @@ pub(crate) struct Ready {
     pub(crate) qps: Vec<QpInfo>,
 }
 
-/// What a peer must know of a queue pair.
+/// Description of a queue pair for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct QpInfo {
     /// Its number.
@@ -170,14 +170,14 @@ pub(crate) struct RemoteMemoryInfo {
     pub(crate) bytes: u64,
 }
 
-/// What the server found.
+/// Findings of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PeerVerdict {
     /// Bytes that the server compared with the pattern, message by message, each of them.
     pub(crate) compared_bytes: u64,
     /// The first message that was wrong.
     pub(crate) mismatch: Option<Mismatch>,
-    /// What the server's queue pairs counted.
+    /// Statistics of the server's queue pairs.
     pub(crate) statistics: Statistics,
 }
 
@@ -192,7 +192,7 @@ pub(crate) struct ControlChannel {
     last_heard: Instant,
 }
 
-/// What says things: one line at a time, whichever thread it is.
+/// Sending half: writes one line at a time, from any thread.
 #[derive(Debug)]
 struct Mouth {
     stream: Mutex<TcpStream>,
@@ -210,7 +210,7 @@ impl Mouth {
     fn beat(&self) {
         loop {
             thread::park_timeout(ALIVE_INTERVAL);
-            // Whoever speaks or listens next learns why it cannot be.
+            // The next send or receive reports the reason of the failure.
             if self.closed.load(Ordering::Acquire) || self.say(&ControlMessage::Alive).is_err() {
                 return;
             }
@@ -223,7 +223,8 @@ impl Drop for ControlChannel {
         self.mouth.closed.store(true, Ordering::Release);
         if let Some(heart) = self.heart.take() {
             heart.thread().unpark();
-            // Fails when the peer has closed already. What was said before is still sent.
+            // Fails if the peer has already closed the connection. Messages sent before are still
+            // delivered.
             let _ = self.stream.shutdown(Shutdown::Write);
             heart.join().expect("it has nothing to panic about");
         }
@@ -234,8 +235,8 @@ impl ControlChannel {
     /// Connects to `peer` and exchanges hellos.
     ///
     /// # Errors
-    /// When none of its addresses answers within [`ANSWER_PATIENCE`], or what answers is no server
-    /// of this version.
+    /// None of the addresses answers within [`ANSWER_PATIENCE`], or the other side is no server of
+    /// this version.
     pub(crate) fn connect(peer: &Peer) -> anyhow::Result<Self> {
         let deadline = Instant::now() + ANSWER_PATIENCE;
         let mut last = None;
@@ -312,7 +313,7 @@ impl ControlChannel {
     /// When the peer is gone or does not listen.
     pub(crate) fn say(&mut self, message: &ControlMessage) -> anyhow::Result<()> {
         self.mouth.say(message).map_err(|error| {
-            // What the peer said before it went explains more than the broken pipe does.
+            // The last message of the peer explains more than the broken pipe.
             match self.hear() {
                 Ok(Some(ControlMessage::Failed { problem })) => anyhow!("the peer says: {problem}"),
                 _ => anyhow!("the peer is gone: {error}"),
@@ -320,14 +321,14 @@ impl ControlChannel {
         })
     }
 
-    /// Tells the peer that this is the end. It may be gone already, and then there is nobody to
-    /// tell.
+    /// Tells the peer about the end. A peer that is already gone needs no message.
     pub(crate) fn say_failed(&mut self, error: &anyhow::Error) {
         // The caller is about to report `error` itself; a second one would only hide it.
         let _ = self.say(&ControlMessage::Failed { problem: format!("{error:#}") });
     }
 
-    /// Waits for what the peer says next, at most `patience` for anything but signs of life.
+    /// Waits for the next message of the peer, for at most `patience` without counting signs of
+    /// life.
     ///
     /// # Errors
     /// When nothing came, the peer is gone, or it says that it failed.
@@ -345,13 +346,13 @@ impl ControlChannel {
             }
             self.stream.set_read_timeout(Some(rest.min(ALIVE_INTERVAL)))?;
             self.receive()?;
-            // Only now: this side may have been busy for longer than that, and what the peer said
-            // meanwhile counts.
+            // Only now: this side may have been busy for longer than that, and messages that
+            // arrived meanwhile count.
             self.check_silence()?;
         }
     }
 
-    /// To be called now and then while data moves: gives what the peer said, if anything.
+    /// Returns a message of the peer, if one arrived. Called now and then while data moves.
     ///
     /// # Errors
     /// When the peer is gone, silent for too long, or says that it failed.
@@ -370,14 +371,15 @@ impl ControlChannel {
         Ok(())
     }
 
-    /// What the peer said, without waiting. [`ControlMessage::Failed`] is given like any other.
+    /// Returns a message of the peer without waiting. [`ControlMessage::Failed`] is returned like
+    /// any other.
     fn hear(&mut self) -> anyhow::Result<Option<ControlMessage>> {
         // The heart's stream is the same open file. It would notice only with a full send buffer,
         // hours of a peer that does not listen.
         self.stream.set_nonblocking(true)?;
         let received = self.receive();
         self.stream.set_nonblocking(false)?;
-        // What was said before the connection broke comes first.
+        // Messages sent before the connection broke come first.
         match self.parse_line()? {
             Some(message) => Ok(Some(message)),
             None => received.map(|()| None),
@@ -402,7 +404,7 @@ impl ControlChannel {
         Ok(None)
     }
 
-    /// Takes what has arrived; returns without anything when the time of the socket is over.
+    /// Takes arrived bytes; returns without any when the timeout of the socket expires.
     fn receive(&mut self) -> anyhow::Result<()> {
         let mut bytes = [0; 4096];
         match self.stream.read(&mut bytes) {
@@ -448,8 +450,8 @@ mod tests {
         (client, server.join().expect("the server does not fail"))
     }
 
-    /// What `ControlChannel::connect` says of a server that answers every connection with `answer`
-    /// and closes it when told.
+    /// Result of `ControlChannel::connect` with a server that answers every connection with
+    /// `answer` and closes it when told.
     fn connect_to(answer: &'static str, keep_open: Duration) -> String {
         let (listener, peer) = listener();
         let server = thread::spawn(move || {

@@ -1,13 +1,13 @@
-//! Who may send when: the arithmetic of credits, apart from any queue pair.
+//! Arithmetic of credits, independent of any queue pair.
 //!
 //! A receiver that compares data must not be overrun: a WRITE into a buffer that is still being
-//! looked at would make good data look wrong, and a SEND that finds no receive work request costs
-//! an RNR NAK. So a sender has at most `depth` messages that the receiver has not given back. The
-//! receiver gives back a quarter of the depth at a time, by a SEND without data whose immediate is
-//! the number of messages it is done with so far (its low 32 bits): credits are cumulative, so none
-//! can be lost or counted twice. For WRITEs, the last message of each such batch carries an
-//! immediate, which tells the receiver that all messages up to it are in place: a reliable
-//! connection executes requests in order.
+//! compared would make good data look wrong, and a SEND that finds no receive work request costs an
+//! RNR NAK. A sender therefore has at most `depth` messages that the receiver has not returned. The
+//! receiver returns a quarter of the depth at a time, by a SEND without data; its immediate is the
+//! number of compared messages so far (its low 32 bits): credits are cumulative, so none can be
+//! lost or counted twice. For WRITEs, the last message of each such batch carries an immediate,
+//! which tells the receiver that all messages up to it are in place: a reliable connection executes
+//! requests in order.
 
 /// Messages in a batch of `depth`.
 pub(crate) const fn batch(depth: u32) -> u32 {
@@ -99,7 +99,7 @@ impl Sending {
         Ok(())
     }
 
-    /// The time is over: what was begun as a batch is sent to its end, and no more.
+    /// The time is over: the current batch is completed, and no other begins.
     pub(crate) fn stop(&mut self) {
         let end = self.posted.next_multiple_of(self.batch);
         self.quota = Some(self.quota.map_or(end, |quota| quota.min(end)));
@@ -116,7 +116,7 @@ impl Sending {
     }
 }
 
-/// A credit for what was never sent, or one that gives nothing.
+/// A credit for messages that were never sent, or one that returns none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AbsurdCredit {
     count: u32,
@@ -153,8 +153,8 @@ impl Receiving {
         self.consumed
     }
 
-    /// Messages up to, without, the number whose low 32 bits are `count` are in place; gives that
-    /// number. Fewer than 2^32 are under way, so it is the next one with these bits.
+    /// Messages before the one with the low 32 bits `count` are in place; returns its number.
+    /// Fewer than 2^32 are in flight, so it is the next number with these bits.
     pub(crate) fn notice(&self, count: u32) -> u64 {
         self.consumed + u64::from(count.wrapping_sub(self.consumed as u32))
     }

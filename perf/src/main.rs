@@ -1,5 +1,5 @@
-//! `roce-perf`: measures latency and throughput of RDMA over roced, and verifies the data. An
-//! ordinary program of the client library: what it can do, any program can.
+//! `roce-perf`: measures latency and throughput of RDMA over roced, and verifies the data. It uses
+//! only the public client library.
 //!
 //! ```text
 //!   roce-perf ping|bw ◄──── control: TCP, JSON lines ────► roce-perf serve

@@ -64,7 +64,7 @@ pub(crate) fn fresh_seed() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// A receiver's tape: what it expects.
+/// Expected data of a receiver.
 #[derive(Debug)]
 pub(crate) struct Expected {
     tape: Vec<u8>,
@@ -73,7 +73,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// What messages of `size` bytes of `seed` look like.
+    /// Contents of messages of `size` bytes from `seed`.
     pub(crate) fn new(seed: u64, size: u64) -> Self {
         let mut tape = Vec::with_capacity(tape_bytes(size) as usize);
         make(seed, size, |_, piece| tape.extend_from_slice(piece));
@@ -89,7 +89,7 @@ impl Expected {
     /// Compares every byte of a message that lies in memory from which `read` copies.
     ///
     /// # Errors
-    /// What differs.
+    /// The difference.
     pub(crate) fn compare(&mut self, qp: u32, sequence: u64, read: impl Fn(usize, &mut [u8])) -> Result<(), Mismatch> {
         let mut chunk = std::mem::take(&mut self.chunk);
         let expected = self.message(qp, sequence);
@@ -111,7 +111,7 @@ impl Expected {
     }
 }
 
-/// Data that is not what was sent.
+/// Received data differs from the sent data.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Mismatch {
     /// Place of the queue pair in the run.
@@ -131,7 +131,7 @@ pub(crate) struct Mismatch {
 }
 
 impl Mismatch {
-    /// What differs between two messages.
+    /// Difference between two messages.
     pub(crate) fn between(qp: u32, sequence: u64, expected: &[u8], found: &[u8]) -> Self {
         let pairs = || expected.iter().zip(found);
         let shorter = expected.len().min(found.len());
@@ -194,8 +194,7 @@ mod tests {
         assert_eq!(furthest, Some(tape_bytes(0)));
     }
 
-    /// A buffer that was not written at all, or not to its end, holds what an earlier message left
-    /// there.
+    /// A buffer that was not written at all, or not to its end, holds data of an earlier message.
     #[test]
     fn every_earlier_message_of_the_same_buffer_differs() {
         for depth in [1, 2, 64, u64::from(DEPTH_MAX)] {

@@ -1,4 +1,4 @@
-//! From what a person types to addresses that can be connected to.
+//! Conversion of a typed peer name to addresses.
 
 use std::{
     net::{IpAddr, SocketAddr, ToSocketAddrs},
@@ -25,8 +25,8 @@ impl Peer {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
                 let (host, port) = rest.split_once(']').with_context(|| format!("{text}: the ] is missing"))?;
-                // What follows the bracket without a colon is no port, and the number below will
-                // not parse.
+                // Text behind the bracket without a colon is no port, and the number below will not
+                // parse.
                 (host, port.strip_prefix(':').unwrap_or(port))
             }
             // More than one colon without brackets is an IPv6 address.
@@ -57,7 +57,7 @@ impl Peer {
         let Self { host, port } = self.clone();
         thread::spawn(move || {
             let answer = (host.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-            // Nobody listens any more when it took too long.
+            // After a timeout the result has no receiver.
             let _ = sender.send(answer);
         });
         let addresses = receiver

@@ -1,10 +1,9 @@
 //! Latency: one message there and back at a time.
 //!
-//! The server sends back the bytes that it received, from where it received them, and the client
-//! compares all of them: so what is verified went both ways. With SEND, both sides wait for
-//! completions. With WRITE, both watch the last byte of their buffer: every message ends with a
-//! *stamp* that differs from the one before, and a WRITE's last byte is there only when the rest
-//! is.
+//! The server sends back the bytes that it received, from their buffer, and the client compares all
+//! of them, so that both directions are verified. With SEND, both sides wait for completions. With
+//! WRITE, both watch the last byte of their buffer: every message ends with a *stamp* that differs
+//! from the one before, and the last byte of a WRITE is in place only after the others.
 
 use std::{
     collections::VecDeque,
@@ -47,7 +46,7 @@ fn warm_up(count: u64) -> u64 {
     (count / 10).min(100)
 }
 
-/// What each side needs: a buffer to send from, then the buffers for what arrives.
+/// Resources of each side: a buffer to send from, and buffers to receive into.
 pub(crate) fn needs(run: &Run) -> Needs {
     let access = match run.op {
         Op::Write => Access::REMOTE_WRITE,
@@ -66,13 +65,13 @@ const fn buffer_bytes(run: &Run) -> u64 {
     run.size.next_multiple_of(64)
 }
 
-/// The last byte of message `sequence`: never 0, which is what a fresh buffer holds, and never that
-/// of the message before.
+/// The last byte of message `sequence`: never 0, the value in a fresh buffer, and never that of the
+/// message before.
 const fn stamp(sequence: u64) -> u8 {
     (sequence % 255) as u8 + 1
 }
 
-/// What both sides have.
+/// State of both sides.
 #[derive(Debug)]
 struct PingSide<'a> {
     run: &'a Run,
@@ -196,7 +195,7 @@ impl<'a> PingSide<'a> {
     }
 }
 
-/// What the client knows in the end.
+/// Result of the client.
 #[derive(Debug)]
 pub(crate) struct PingOutcome {
     /// All messages, those before the ones that count included.
@@ -256,8 +255,8 @@ pub(crate) fn client(
         if run.op == Op::Send {
             side.post_receive(sequence + buffers(run))?;
         }
-        // The buffer may change: the echo shows that the message is there, and what is sent again
-        // is not executed again.
+        // The buffer may change: the echo shows that the message arrived, and a retransmission is
+        // not executed again.
         side.await_room()?;
     }
     Ok(PingOutcome { sent: warm_up + count, elapsed: begin.elapsed(), times, compared_bytes })
@@ -278,7 +277,7 @@ impl<'a> Echo<'a> {
         self.0.session
     }
 
-    /// Sends back what comes until the client has finished.
+    /// Sends back every message until the client has finished.
     ///
     /// # Errors
     /// When work fails, or the client or the daemon is gone.

@@ -1,4 +1,4 @@
-//! What a run found, for a person or as JSON.
+//! Findings of a run, as text or as JSON.
 
 use std::{fmt::Write, time::Duration};
 
@@ -42,13 +42,13 @@ pub(crate) struct RunReport {
     pub(crate) rtt_us: Percentiles,
     /// Steps of their distribution: a share of all, and the microseconds that it took at most.
     pub(crate) rtt_quantiles_us: Vec<(f64, f64)>,
-    /// True when every byte that arrived was compared with what was sent, and was the same.
+    /// True if every received byte was compared with the sent one and was equal.
     pub(crate) verified: bool,
     /// Packets sent again, both sides together.
     pub(crate) retransmitted_packets: u64,
-    /// What the client's queue pairs counted.
+    /// Statistics of the client's queue pairs.
     pub(crate) client: Statistics,
-    /// What the server's queue pairs counted.
+    /// Statistics of the server's queue pairs.
     pub(crate) server: Statistics,
 }
 
@@ -84,7 +84,7 @@ impl LatencyTimes {
         self.0.saturating_record(time.as_nanos().max(1) as u64);
     }
 
-    /// Four steps from each halving of what is left to the next.
+    /// Four steps from each halving of the rest to the next.
     fn quantiles(&self) -> Vec<(f64, f64)> {
         let steps = self.0.iter_quantiles(4);
         steps.map(|step| (step.quantile(), step.value_iterated_to() as f64 / 1000.0)).collect()
@@ -96,7 +96,7 @@ impl LatencyTimes {
     }
 }
 
-/// What was measured, before it is a report.
+/// Measured values before they become a report.
 #[derive(Debug)]
 pub(crate) struct Measured {
     /// Messages, or round trips.
@@ -105,7 +105,7 @@ pub(crate) struct Measured {
     pub(crate) elapsed: Duration,
     /// Time of each.
     pub(crate) times: LatencyTimes,
-    /// Bytes that were compared and found right, by whoever received them.
+    /// Bytes that the receiver compared and found equal.
     pub(crate) verified_bytes: u64,
     /// Of the client's queue pairs.
     pub(crate) client: Statistics,
@@ -132,7 +132,7 @@ impl RunReport {
             messages_per_s: measured.messages as f64 / seconds,
             rtt_us: measured.times.percentiles(),
             rtt_quantiles_us: measured.times.quantiles(),
-            // Not what was asked for but what was done: nothing is verified unless every byte was
+            // States the result and not the request: data is verified only if every byte was
             // compared.
             verified: run.verify && bytes > 0 && measured.verified_bytes == bytes,
             retransmitted_packets: measured.client.retransmitted_packets + measured.server.retransmitted_packets,

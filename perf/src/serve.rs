@@ -29,14 +29,14 @@ use crate::{
 /// Runs at a time.
 const RUNS_MAX: usize = 64;
 
-/// Most memory of a run, for messages and what they are compared with: whoever reaches the port can
-/// ask for it.
+/// Limit on the memory of a run, for messages and the expected data: any client that reaches the
+/// port can ask for it.
 const RUN_BYTES_MAX: u64 = 8 << 30;
 
 /// Serves until it is ended, or until one run is over with `--once`.
 ///
 /// # Errors
-/// When it cannot listen or has no device; with `--once`, what kept the run from its end.
+/// The server cannot listen or has no device; with `--once`, the reason why the run failed.
 pub(crate) fn serve(args: &Serve) -> anyhow::Result<()> {
     // Said now and not when the first client comes; each run opens a session of its own.
     let device = Opened::new(args.device.as_deref())?.name;
@@ -90,12 +90,12 @@ fn listen(bind: Option<&str>) -> anyhow::Result<TcpListener> {
     TcpListener::bind(&addresses[..]).with_context(|| format!("listening on {peer}"))
 }
 
-/// An IPv4 address on an IPv6 socket is shown as what it is.
+/// An IPv4 address on an IPv6 socket is shown as IPv4.
 fn shown(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Serves one client; what went wrong is told to it, too.
+/// Serves one client, and reports failures to it as well.
 fn serve_client(channel: &mut ControlChannel, device: &str, from: SocketAddr) -> anyhow::Result<()> {
     let served = run(channel, device).inspect_err(|error| {
         // A mismatch was said in the verdict.
@@ -176,7 +176,7 @@ fn needs(setup: &Setup) -> Needs {
     }
 }
 
-/// Whoever reaches our port may have written this.
+/// Any program that reaches the port may have written this.
 fn check(setup: &Setup) -> anyhow::Result<()> {
     let run = &setup.run;
     ensure!((1..=MESSAGE_BYTES_MAX).contains(&run.size), "a message of {} bytes cannot be", run.size);

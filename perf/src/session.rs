@@ -88,7 +88,7 @@ impl Opened {
     }
 }
 
-/// What one side of a run needs.
+/// Resources of one side of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// Queue pairs.
@@ -99,7 +99,7 @@ pub(crate) struct Needs {
     pub(crate) receives: u32,
     /// Bytes of memory, all queue pairs together.
     pub(crate) memory_bytes: u64,
-    /// What may be done to it.
+    /// Permitted access.
     pub(crate) access: Access,
 }
 
@@ -122,7 +122,7 @@ impl Needs {
     }
 }
 
-/// What happened.
+/// An event of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The oldest send of a queue pair that was not complete is.
@@ -157,7 +157,7 @@ pub(crate) struct RunSession {
 }
 
 impl RunSession {
-    /// Makes what `needs` says. The queue pairs may be given receives from now on.
+    /// Creates the resources named by `needs`. Afterward receives may be posted.
     pub(crate) fn new(opened: &Opened, gid: GidChoice, needs: &Needs) -> anyhow::Result<Self> {
         let pd = opened.device.protection_domain()?;
         let bytes = usize::try_from(needs.memory_bytes)?;
@@ -169,7 +169,7 @@ impl RunSession {
             .map(|_| {
                 let builder = pd.queue_pair(&cq, &cq).send_sges(1).recv_sges(1).inline_bytes(0);
                 let qp = builder.send_wrs(needs.sends).recv_wrs(needs.receives).create()?;
-                // The peer may do what the memory allows.
+                // Access that the peer may have to the memory.
                 qp.to_init(Access::ALL)?;
                 Ok(qp)
             })
@@ -179,8 +179,8 @@ impl RunSession {
         Ok(Self { qps, memory, gid, cq, numbers, reaped: vec![Completion::EMPTY; REAPED_MAX] })
     }
 
-    /// What the peer must know of each queue pair. `offers` says which part of the memory a queue
-    /// pair's peer may reach.
+    /// Description of each queue pair for the peer. `offers` selects the part of the memory that
+    /// the peer of a queue pair may access.
     pub(crate) fn addresses(&self, offers: impl Fn(usize) -> Option<(u64, u64)>) -> roced_client::Result<Vec<QpInfo>> {
         let address = |(index, qp): (usize, &QueuePair)| {
             let QpAddress { qpn, psn, .. } = qp.address(self.gid.index)?;
@@ -226,7 +226,7 @@ impl RunSession {
         self.qps.iter().try_for_each(|qp| (0..each).try_for_each(|_| qp.post_recv(&RecvRequest::new(&[]))))
     }
 
-    /// Takes what happened; waits for it at most a [`TICK`].
+    /// Returns the next event; waits for it for at most a [`TICK`].
     ///
     /// # Errors
     /// When work failed, or the daemon is gone.
@@ -245,8 +245,7 @@ impl RunSession {
         events.clear();
         for completion in &self.reaped[..taken] {
             let qp = *self.numbers.get(&completion.qpn).context("a completion of a queue pair that is not ours")?;
-            // The status by its name, for those who know it from verbs; the error itself says what
-            // it means.
+            // The status by its verbs name; the error itself describes it.
             completion.ok().with_context(|| format!("queue pair {qp} of the run: {:?}", completion.status))?;
             events.push(match completion.op {
                 CompletionOp::Recv | CompletionOp::RecvWriteImm => Event::Received {
@@ -262,7 +261,7 @@ impl RunSession {
         Ok(())
     }
 
-    /// What the queue pairs counted.
+    /// Statistics of the queue pairs.
     pub(crate) fn statistics(&self) -> roced_client::Result<Statistics> {
         let mut sum = Statistics::default();
         for qp in &self.qps {

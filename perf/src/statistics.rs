@@ -1,4 +1,4 @@
-//! What the queue pairs of one side counted in a run.
+//! Statistics of the queue pairs of one side in a run.
 
 use roced_client::QpStatistics;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub(crate) struct Statistics {
 }
 
 impl Statistics {
-    /// Adds what one queue pair counted.
+    /// Adds the statistics of one queue pair.
     pub(crate) fn add(&mut self, qp: &QpStatistics) {
         self.request_packets += qp.request_packets;
         self.response_packets += qp.response_packets;

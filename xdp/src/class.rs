@@ -3,8 +3,8 @@
 
 use nix::{errno::Errno, unistd::Pid};
 
-/// A real-time class with its priority: who has another never runs beside a thread of it that is
-/// busy.
+/// A real-time class with its priority: a thread of another class never runs beside a busy thread
+/// of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RealTime {
     policy: libc::c_int,

@@ -1,4 +1,4 @@
-//! What can go wrong between roced and an interface, in words that end in a next step.
+//! Errors between roced and an interface, each with a next step.
 
 use std::{error::Error, io, time::Duration};
 
@@ -18,15 +18,15 @@ pub enum XdpError {
     /// The process may not do this.
     #[error("{capability} is missing: {purpose} needs it")]
     MissingCapability {
-        /// What is missing.
+        /// The missing capability.
         capability: Capability,
-        /// What for.
+        /// Its purpose.
         purpose: &'static str,
     },
     /// The kernel refuses the program or its maps.
     #[error("the kernel does not take the XDP program (it needs Linux 5.18 or newer)")]
     Load(#[source] Box<dyn Error + Send + Sync>),
-    /// Somebody else's program is on the interface.
+    /// A program of another owner is on the interface.
     #[error(
         "an XDP program is on {interface} already: `ip -d link show dev {interface}` names it; is another roced there?"
     )]
@@ -58,7 +58,7 @@ pub enum XdpError {
         interface: Box<str>,
         /// The mode that was tried.
         mode: AttachedMode,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Box<dyn Error + Send + Sync>,
     },
     /// The attachment would have outlived a killed daemon.
@@ -74,7 +74,7 @@ pub enum XdpError {
     Map {
         /// Its name.
         map: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: aya::maps::MapError,
     },
     /// The queue still belongs to another socket.
@@ -99,7 +99,7 @@ pub enum XdpError {
         interface: Box<str>,
         /// The queue.
         queue: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The driver has no zero-copy mode for frames of several chunks.
@@ -111,7 +111,7 @@ pub enum XdpError {
         interface: Box<str>,
         /// The queue.
         queue: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The frame memory cannot be locked.
@@ -137,7 +137,7 @@ pub enum XdpError {
         queue: u32,
         /// How much was asked for.
         bytes: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Sizes that do not go together.
@@ -147,7 +147,7 @@ pub enum XdpError {
         interface: Box<str>,
         /// The queue.
         queue: u32,
-        /// What must hold.
+        /// The rule.
         rule: &'static str,
     },
 }

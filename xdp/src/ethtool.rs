@@ -1,4 +1,4 @@
-//! What the drivers of interfaces tell and are told.
+//! Queries to drivers of interfaces, and settings.
 #![expect(unsafe_code, reason = "ioctl(2) with the structures of ethtool")]
 
 use std::{
@@ -19,14 +19,14 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
 
-/// `ETHTOOL_GFLAGS`, and what it says of VLAN tags of received frames: `ETH_FLAG_RXVLAN`.
+/// `ETHTOOL_GFLAGS`, and its flag for VLAN tags of received frames: `ETH_FLAG_RXVLAN`.
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const FLAG_RXVLAN: u32 = 1 << 8;
 
 /// `SIOCETHTOOL` of `linux/sockios.h`.
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
-/// `struct ethtool_drvinfo`: the driver's name, and what nobody here asks for.
+/// `struct ethtool_drvinfo`: the driver's name, and unused fields.
 #[repr(C)]
 struct Driver {
     cmd: u32,
@@ -61,7 +61,7 @@ struct Value {
 /// A structure of ethtool that begins with the command, which says which structure it is.
 ///
 /// # Safety
-/// For every command that it is made with, it is what the kernel reads and writes.
+/// For every command that it is made with, it is the structure that the kernel reads and writes.
 unsafe trait Structure {}
 
 // SAFETY: made with ETHTOOL_GDRVINFO only.
@@ -83,7 +83,7 @@ fn ethtool<T: Structure>(interface: &str, what: &mut T) -> io::Result<()> {
         *to = byte as c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut *what).cast();
-    // SAFETY: SIOCETHTOOL takes an `ifreq` whose data points to what its command says, which
+    // SAFETY: SIOCETHTOOL takes an `ifreq` with a pointer to the structure of its command, which
     // `Structure` promises; both live until the call returns, and the kernel keeps neither.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

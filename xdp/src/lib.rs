@@ -11,10 +11,10 @@
 //!   fill ring ◄──────┘ chunks back, in batches         └── completion ring ◄───────┘ chunks back
 //! ```
 //!
-//! A queue has a UMEM of its own, cut into chunks. Some of them receive for ever, the others send
-//! for ever, so that neither side can starve the other. A frame longer than a chunk lies in
-//! several. Nothing here allocates after a queue is open, and nothing waits: what the kernel does
-//! not take now is tried in the next turn.
+//! A queue has a UMEM of its own, cut into chunks. Some of them always receive, the others always
+//! send, so that neither side can starve the other. A frame longer than a chunk lies in several.
+//! Nothing here allocates after a queue is open, and nothing waits: frames that the kernel does not
+//! take now are tried in the next poll iteration.
 //!
 //! Where the kernel polls the queues is `napi`'s affair.
 //!

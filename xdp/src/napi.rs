@@ -1,10 +1,10 @@
 //! Where the kernel polls an interface's queues (its NAPI), and how to move that.
 //!
-//! The driver's way is an interrupt's context, and on veth that of whoever sends: one core then
-//! does the work of both hosts. With `napi = "threaded"` each NAPI instance has a kernel thread,
-//! which is pinned to the core of the worker that owns the queue, where it is known which instance
-//! polls the queue, and has the workers' scheduling class. What was before comes back when this is
-//! dropped; after a SIGKILL it does not.
+//! By default the driver polls in the context of an interrupt, and on veth in that of the sender:
+//! one core then does the work of both hosts. With `napi = "threaded"` each NAPI instance has a
+//! kernel thread, which is pinned to the core of the worker that owns the queue, where it is known
+//! which instance polls the queue, and has the workers' scheduling class. The previous setting
+//! returns when this is dropped; after a SIGKILL it does not.
 
 use std::{collections::BTreeMap, fs, io};
 
@@ -89,7 +89,7 @@ pub enum NapiError {
     },
 }
 
-/// An interface whose NAPI runs in threads.
+/// An interface with threaded NAPI.
 #[derive(Debug)]
 pub struct ThreadedNapi {
     interface: String,
@@ -103,9 +103,9 @@ pub struct ThreadedNapi {
 }
 
 impl ThreadedNapi {
-    /// Gives each NAPI instance of `interface` a thread. The one that polls RX queue `k` is pinned
-    /// to `cores[k]`, if that is a core; one that polls several queues, to the cores of all. Where
-    /// nobody says which one it is, it is left free, with a warning.
+    /// Gives each NAPI instance of `interface` a thread. The instance that polls RX queue `k` is
+    /// pinned to `cores[k]`, if that is a core; an instance that polls several queues, to the cores
+    /// of all. If the instance of a queue is unknown, it is left free, with a warning.
     ///
     /// # Errors
     /// [`NapiError`]; then everything is as it was.
@@ -192,7 +192,7 @@ impl ThreadedNapi {
 
     fn thread_of(&self, napi: &Napi) -> Result<Pid, Errno> {
         let pid = napi.pid.ok_or(Errno::ESRCH)?;
-        // In another PID namespace this number is somebody else's.
+        // In another PID namespace this number is of another process.
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).map_err(|_| Errno::ESRCH)?;
         if is_thread_of(&name, &self.interface) { Ok(Pid::from_raw(pid as i32)) } else { Err(Errno::ESRCH) }
     }

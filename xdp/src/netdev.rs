@@ -12,8 +12,7 @@ use nix::errno::Errno;
 
 use crate::netlink::Requests;
 
-/// The family that knows of families: its number, what it is asked, and what it answers
-/// (`linux/genetlink.h`).
+/// The family of families: its number, its request and its reply (`linux/genetlink.h`).
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -33,10 +32,10 @@ const NETDEV_A_NAPI_ID: u16 = 2;
 const NETDEV_A_NAPI_PID: u16 = 4;
 const NETDEV_A_NAPI_THREADED: u16 = 8;
 
-/// What a generic message has before its attributes: command, version, two bytes of nothing.
+/// Header of a generic message before its attributes: command, version, two zero bytes.
 const GENERIC_BYTES: usize = 4;
 
-/// A NAPI instance: what polls one or several queues.
+/// A NAPI instance: polls one or several queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Napi {
     /// Its number in the kernel.
@@ -109,8 +108,8 @@ impl Netdev {
         self.requests.set(which.with(NETDEV_A_NAPI_THREADED, &u32::from(threaded).to_ne_bytes()))
     }
 
-    /// What `read` makes of each answer about the interface `ifindex`, which attribute `of` names
-    /// in question and answer.
+    /// Results of `read` for each reply about the interface `ifindex`, which attribute `of` names
+    /// in request and reply.
     fn dump<T>(
         &mut self,
         command: u8,
@@ -148,7 +147,7 @@ impl NetdevMessage {
 
     /// The value of the first attribute of that kind.
     fn find<T, E>(&self, kind: u16, read: impl Fn(&[u8]) -> Result<T, E>) -> Option<T> {
-        // What cannot be read ends them.
+        // Unreadable bytes end them.
         let mut attributes = NlasIterator::new(&self.attributes).map_while(Result::ok);
         read(attributes.find(|attribute| attribute.kind() == kind)?.value()).ok()
     }

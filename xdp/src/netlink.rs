@@ -1,5 +1,5 @@
-//! What every protocol of netlink has in common: how the kernel is asked, and how a datagram falls
-//! into messages.
+//! Common part of every protocol of netlink: requests to the kernel, and parsing of datagrams into
+//! messages.
 
 use std::{io, os::fd::AsFd, time::Duration};
 
@@ -125,7 +125,7 @@ impl Requests {
                     }
                 };
                 if message.header.sequence_number != self.sequence {
-                    // Of a question whose answer came too late.
+                    // Of a request with a late reply.
                     continue;
                 }
                 interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
@@ -144,7 +144,7 @@ impl Requests {
     }
 }
 
-/// Each is a fact that nobody knows, but a log full of them helps nobody either.
+/// Each is a lost fact, but a log full of them does not help either.
 pub fn count_unreadable(so_far: &mut u64, error: &io::Error) {
     *so_far += 1;
     if so_far.is_power_of_two() {
@@ -194,7 +194,7 @@ mod tests {
         bytes(NetlinkPayload::from(RouteNetlinkMessage::NewLink(link)), sequence)
     }
 
-    /// The sequence numbers of what could be read, 0 for what could not.
+    /// The sequence numbers of readable messages, 0 for others.
     fn read(datagram: &[u8]) -> Vec<u32> {
         messages::<RouteNetlinkMessage>(datagram)
             .map(|message| message.map_or(0, |message| message.header.sequence_number))

@@ -1,9 +1,9 @@
 //! The XDP program on one interface, for as long as an [`XdpProgram`] lives.
 //!
-//! It is attached through a bpf_link whose only owner is our file descriptor: however this process
-//! ends, the kernel closes the descriptor and takes the program off, and all traffic is the
-//! kernel's again. So the link is never pinned, and an attachment of the older kind (netlink's,
-//! which stays behind) is undone and refused.
+//! It is attached through a bpf_link with our file descriptor as its only owner: however this
+//! process ends, the kernel closes the descriptor and detaches the program, and all traffic is the
+//! kernel's again. The link is therefore never pinned, and an attachment of the older kind
+//! (netlink's, which stays behind) is undone and refused.
 
 use std::{
     collections::BTreeSet,
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::XdpMode;
 
-/// What attaching needs; asked for only when the kernel says "not permitted".
+/// Capability for attaching; checked only if the kernel says "not permitted".
 const CAPABILITIES: [(Capability, &str); 2] = [
     (Capability::CAP_NET_ADMIN, "attaching an XDP program to an interface"),
     (Capability::CAP_BPF, "loading an XDP program"),
@@ -74,7 +74,7 @@ pub struct XdpProgram {
     sockets: XskMap<MapData>,
     addresses: HashMap<MapData, AddressKey, u8>,
     verdicts: PerCpuArray<MapData, u64>,
-    /// What stands in `addresses`.
+    /// Entries of `addresses`.
     held: BTreeSet<AddressKey>,
 }
 
@@ -119,8 +119,9 @@ impl XdpProgram {
         &self.interface
     }
 
-    /// Makes `addresses` the ones whose frames of these versions of RoCE ([`roced_steering::ROCE_V1`],
-    /// [`roced_steering::ROCE_V2`]) are ours. What stays is not touched, so its traffic is not disturbed.
+    /// Sets `addresses` to those with frames of these versions of RoCE
+    /// ([`roced_steering::ROCE_V1`], [`roced_steering::ROCE_V2`]) for this host. Remaining entries
+    /// are not touched, so their traffic is not disturbed.
     ///
     /// # Errors
     /// When the map refuses, as it does beyond [`roced_steering::ADDRESSES_MAX`]. Then some may be set and
@@ -128,7 +129,7 @@ impl XdpProgram {
     pub fn set_addresses(&mut self, addresses: &[IpAddr], roce: u8) -> Result<(), XdpError> {
         let failed = map_error(roced_steering::MAP_ADDRESSES);
         let wanted: BTreeSet<_> = addresses.iter().copied().map(roced_types::gid_of).collect();
-        // The old ones first: they may be what the new ones need room for.
+        // The old ones first: the new ones may need their room.
         for key in self.held.difference(&wanted).copied().collect::<Vec<_>>() {
             self.addresses.remove(&key).map_err(failed)?;
             self.held.remove(&key);
@@ -242,7 +243,7 @@ fn attach_error(error: aya::programs::ProgramError, interface: &str, mode: Attac
         }
         // EBUSY: another program in this mode. EEXIST: one in the other mode.
         Some(libc::EBUSY | libc::EEXIST) => return XdpError::ProgramPresent { interface },
-        // What veth says, and other drivers after it.
+        // The message of veth, and of other drivers after it.
         Some(libc::ENOSPC) => return XdpError::TooFewQueues { interface },
         Some(libc::ERANGE) => return XdpError::MtuTooLarge { interface },
         _ => {}

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::CopyMode;
 
-/// What queue, and how large.
+/// Queue and sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicQueueConfig {
     /// The interface.
@@ -106,8 +106,8 @@ impl NicQueue {
         self.receive.burst(budget, on_frame)
     }
 
-    /// Makes the kernel send what was emitted, and takes back what it has sent. Once a turn; never
-    /// waits.
+    /// Makes the kernel send the emitted frames, and takes back sent chunks. Once per poll
+    /// iteration; never waits.
     pub fn flush(&mut self) {
         self.transmit.flush();
         self.receive.wake_driver();
@@ -150,7 +150,7 @@ impl NicQueue {
     }
 }
 
-/// Everything leaves by this queue, whatever the flow: which queue a flow has is decided before.
+/// All frames leave by this queue, for any flow: the queue of a flow is decided before.
 impl Wire for NicQueue {
     fn emit(
         &mut self,

@@ -10,7 +10,7 @@ use super::umem::Umem;
 /// few enough for the frames to be in the cache still when they are read.
 const BATCH: usize = 64;
 
-/// What was received since the queue was opened.
+/// Counters of reception since the queue was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReceiveCounters {
     /// Frames handed on.
@@ -21,14 +21,13 @@ pub(super) struct ReceiveCounters {
     pub too_long: u64,
 }
 
-/// Who has the receiving chunks: the kernel, but for those here.
+/// Receiving chunks owned by roced; the kernel has the others.
 #[derive(Debug)]
 pub(super) struct Receive {
     umem: Umem,
     fill: FillQueue,
     rx: RxQueue,
-    /// Descriptors as they came. The first `held` are the beginning of a frame whose end has not
-    /// come yet.
+    /// Descriptors in order of arrival. The first `held` are the beginning of an incomplete frame.
     batch: Box<[FrameDesc; BATCH]>,
     held: usize,
     /// The frame under way is too long: its chunks go back unread until it ends.
@@ -42,8 +41,8 @@ impl Receive {
     /// Takes `chunks` over and gives as many as it takes to the fill ring.
     ///
     /// # Safety
-    /// `fill` and `rx` belong to a socket on `umem`, `chunks` are its receiving chunks, and nobody
-    /// else has any of them.
+    /// `fill` and `rx` belong to a socket on `umem`, `chunks` are its receiving chunks, and no
+    /// other code has any of them.
     pub(super) unsafe fn new(umem: Umem, fill: FillQueue, rx: RxQueue, chunks: Vec<FrameDesc>) -> Self {
         let mut this = Self {
             umem,
@@ -130,7 +129,7 @@ impl Receive {
         if wanted == 0 {
             return;
         }
-        // The ring takes all of what it is offered or nothing, so it is offered what it has room
+        // The ring takes all offered descriptors or none, so it is offered as many as it has room
         // for.
         let room = self.fill.nb_free(wanted).min(wanted) as usize;
         let keep = self.spare.len() - room;
@@ -160,7 +159,7 @@ impl Receive {
         self.rx.fd().xdp_statistics()
     }
 
-    /// What was received so far.
+    /// Counters so far.
     pub(super) fn counters(&self) -> &ReceiveCounters {
         &self.counters
     }

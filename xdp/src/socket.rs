@@ -32,7 +32,7 @@ use super::{
 };
 use crate::CopyMode;
 
-/// What a socket needs; asked for only when the kernel says "not permitted".
+/// Capability for a socket; checked only if the kernel says "not permitted".
 const CAPABILITIES: [(Capability, &str); 2] =
     [(Capability::CAP_NET_RAW, "an AF_XDP socket"), (Capability::CAP_NET_ADMIN, "an AF_XDP socket")];
 
@@ -58,8 +58,8 @@ pub(super) fn bind(config: &NicQueueConfig) -> Result<BoundSocket, XdpError> {
     let Dealt { umem, rx, tx } = Umem::create(&sizes).map_err(|refused| umem_error(config, &sizes, refused))?;
     let (tx_queue, rx_queue, fill, completion, chunks) = bind_with_most_chunks(config, &umem)?;
     let frame_bytes_max = chunks * umem.usable_bytes();
-    // SAFETY: rings and chunks are those of one UMEM, just made, and nobody else has them; `rx` are
-    // the receiving chunks.
+    // SAFETY: rings and chunks are those of one UMEM, just made, and no other code has them; `rx`
+    // are the receiving chunks.
     let receive = unsafe { Receive::new(umem.clone(), fill, rx_queue, rx) };
     // SAFETY: as above; `tx` are the sending chunks, and `bind_once` asked for a TX ring of that
     // size.

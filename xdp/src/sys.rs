@@ -1,4 +1,4 @@
-//! Socket options of AF_XDP that nobody wraps.
+//! Socket options of AF_XDP that no library wraps.
 #![expect(unsafe_code, reason = "getsockopt(2) and setsockopt(2) with the structures of AF_XDP")]
 
 use std::{

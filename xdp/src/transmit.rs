@@ -17,7 +17,7 @@ use super::umem::Umem;
 /// `XDP_MAX_TX_SKB_BUDGET` sends 32 descriptors in each: this many empty a burst of 512.
 const KICKS_MAX: usize = 16;
 
-/// What was sent since the queue was opened.
+/// Counters of transmission since the queue was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TransmitCounters {
     /// Frames put into the TX ring.
@@ -34,7 +34,7 @@ pub(super) struct TransmitCounters {
     pub kicks_failed: u64,
 }
 
-/// Who has the sending chunks: the kernel, but for those here.
+/// Sending chunks owned by roced; the kernel has the others.
 #[derive(Debug)]
 pub(super) struct Transmit {
     umem: Umem,
@@ -60,7 +60,7 @@ impl Transmit {
     ///
     /// # Safety
     /// `tx` and `completion` belong to a socket on `umem`, `chunks` are its sending chunks,
-    /// `ring_entries` is the size of the TX ring, and nobody else has any of them.
+    /// `ring_entries` is the size of the TX ring, and no other code has any of them.
     pub(super) unsafe fn new(
         umem: Umem,
         tx: TxQueue,
@@ -125,8 +125,8 @@ impl Transmit {
         Ok(())
     }
 
-    /// Puts what was written into the TX ring, has the kernel send it if it asks for that, and
-    /// takes back what was sent.
+    /// Puts written frames into the TX ring, makes the kernel send them if it asks for that, and
+    /// takes back sent chunks.
     #[inline]
     pub(super) fn flush(&mut self) {
         if !self.queued.is_empty() {
@@ -151,7 +151,7 @@ impl Transmit {
         !self.queued.is_empty() || self.is_waiting()
     }
 
-    /// What was sent so far.
+    /// Counters so far.
     pub(super) fn counters(&self) -> &TransmitCounters {
         &self.counters
     }
@@ -192,7 +192,7 @@ impl Transmit {
     /// Takes back the chunks of frames that were sent.
     fn reclaim(&mut self) {
         let room = &mut self.free[self.free_count..];
-        // SAFETY: what comes back is ours again, and checked to be a sending chunk of `self.umem`
+        // SAFETY: a returned chunk is ours again, and checked to be a sending chunk of `self.umem`
         // before it is used.
         let count = unsafe { self.completion.consume(room) };
         self.umem.check_sent(&room[..count]);

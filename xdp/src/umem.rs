@@ -1,9 +1,9 @@
-//! The frame memory of one queue, and who may touch which chunk of it.
+//! Frame memory of one queue, and ownership of its chunks.
 //!
 //! A chunk is named by a descriptor, and at any moment each descriptor is in one place: with the
 //! kernel (fill, RX, TX or completion ring) or with us ([`super::receive::Receive`],
-//! [`super::transmit::Transmit`]). Chunks are dealt out once, the first ones to receive and the
-//! rest to send, and never change sides. Whoever holds a descriptor owns the chunk's bytes.
+//! [`super::transmit::Transmit`]). Chunks are distributed once, the first ones to receive and the
+//! rest to send, and never change sides. The holder of a descriptor owns the bytes of its chunk.
 #![expect(unsafe_code, reason = "hands out slices of memory that the kernel reads and writes, too")]
 
 use std::num::NonZeroU32;
@@ -122,7 +122,7 @@ impl Umem {
         );
         // SAFETY: the bytes lie within one chunk of this UMEM (checked above), which is the
         // caller's until it gives the descriptor away (this function's contract), so neither the
-        // kernel nor anybody else writes them.
+        // kernel nor other code writes them.
         unsafe { self.inner.data(descriptor) }.contents()
     }
 
@@ -151,7 +151,7 @@ impl Umem {
         data.cursor().set_pos(length);
         let bytes = data.contents_mut();
         // SAFETY: the same bytes for as long as `descriptor` and the UMEM are borrowed, instead of
-        // as long as the local `data`; nobody else has the chunk, and a second call with this
+        // as long as the local `data`; no other code has the chunk, and a second call with this
         // descriptor is not possible while it is borrowed.
         unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr(), bytes.len()) }
     }

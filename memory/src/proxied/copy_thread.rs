@@ -1,5 +1,5 @@
-//! The thread that reads and writes kept memory, so that no worker does, and what it has in common
-//! with them.
+//! The thread that accesses proxied memory in place of workers, and the state that it shares with
+//! them.
 
 use std::{
     os::fd::AsRawFd,
@@ -34,7 +34,7 @@ use crate::{
 /// How long the porter looks for more to do before it sleeps; waking it costs up to 20 us.
 const LINGER: Duration = Duration::from_micros(50);
 
-/// What [`SharedRequests::stage`] is: the worker has the slot, or the porter.
+/// Values of [`SharedRequests::stage`]: the worker owns the slot, or the copy thread.
 pub(super) const OURS: u32 = 0;
 pub(super) const PORTERS: u32 = 1;
 
@@ -47,13 +47,13 @@ pub(super) struct SharedRequests {
     pub(super) ending: AtomicBool,
     /// Set when the porter is given up, until its thread comes back.
     given_up: Mutex<Option<AbandonedThread>>,
-    /// The porter's thread, to see what it is about.
+    /// The copy thread, to observe its state.
     tid: AtomicI32,
     /// Cores that it may use when none is lent to it.
     cores: OnceLock<CpuSet>,
 }
 
-/// An access, and what became of it.
+/// An access and its result.
 #[derive(Debug)]
 pub(super) struct RequestSlot {
     pub(super) writes: bool,
@@ -67,8 +67,7 @@ pub(super) struct RequestSlot {
 }
 
 impl SharedRequests {
-    /// Has a thread of its own begin with this descriptor; the first thing that it says is what it
-    /// thinks of it.
+    /// Starts a thread with this descriptor; its first report is its verdict on the descriptor.
     ///
     /// # Errors
     /// No thread.
@@ -107,7 +106,7 @@ impl SharedRequests {
         }
     }
 
-    /// Nobody waits for its thread any more.
+    /// No worker waits for its thread any more.
     pub(super) fn give_up(&self, given_up: AbandonedThread) {
         *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(given_up);
         self.lose();
@@ -139,7 +138,7 @@ impl SharedRequests {
         self.tid.load(Ordering::Relaxed)
     }
 
-    /// For whoever has it by [`Self::stage`]: nobody else holds the lock then.
+    /// For the owner according to [`Self::stage`]: the lock is free then.
     pub(super) fn slot(&self) -> MutexGuard<'_, RequestSlot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -149,7 +148,7 @@ impl SharedRequests {
 fn carry(shared: &SharedRequests, descriptor: Descriptor) {
     shared.tid.store(gettid().as_raw(), Ordering::Relaxed);
     if let Ok(cores) = sched_getaffinity(Pid::from_raw(ITSELF)) {
-        // Whoever sees this knows the thread; nobody else sets it.
+        // A reader that sees this knows the thread; only one writer sets it.
         let _ = shared.cores.set(cores);
     }
     let (memory, uid) = descriptor.into_any_file();
@@ -170,7 +169,7 @@ fn carry(shared: &SharedRequests, descriptor: Descriptor) {
             thread::park();
         }
     }
-    // Whatever it turned out to be: closing it may take its time.
+    // For any kind of file: closing it may take long.
     let _closing = Closing::begin(uid);
     drop(memory);
 }
@@ -183,7 +182,7 @@ fn check(memory: &impl std::os::fd::AsFd) -> Result<(), Errno> {
     if is_memory { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-/// Carries out what the slot says.
+/// Performs the access in the slot.
 fn access(slot: &mut RequestSlot, memory: &(impl std::os::fd::AsFd + AsRawFd)) {
     let waits = || getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches());
     let (begin, computed, before) = (Instant::now(), computed_by(ITSELF), waits());
@@ -202,8 +201,8 @@ fn access(slot: &mut RequestSlot, memory: &(impl std::os::fd::AsFd + AsRawFd)) {
             if count < body.len() || tail.is_empty() {
                 return Ok(count);
             }
-            // Where the process has gone in between, nothing of it was written: nobody is left to
-            // see it.
+            // If the process has gone in between, nothing was written: no program is left to see
+            // it.
             Ok(match all(tail, at + body.len() as i64)? {
                 0 => 0,
                 rest => count + rest,

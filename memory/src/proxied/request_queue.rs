@@ -1,4 +1,4 @@
-//! Where workers come with what they want of kept memory, and wait.
+//! Requests of workers for proxied memory, and their waiting.
 
 use std::{
     ops::Range,
@@ -20,19 +20,19 @@ use crate::{
     stall_budget::{AbandonedThread, StallBudget},
 };
 
-/// Where workers come with what they want, one at a time.
+/// Requests of workers, one at a time.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
     thread: Thread,
     uid: u32,
     stall_budget: Arc<StallBudget>,
-    /// Addresses whose bytes lie in the slot, to be written.
+    /// Addresses of the bytes in the slot, to be written.
     staged: Range<u64>,
-    /// Addresses whose bytes lie in the slot as they were at that moment.
+    /// Addresses of the bytes in the slot, as read at that moment.
     ahead: (Range<u64>, PollId),
     /// Where the last read stopped.
     next: u64,
-    /// Now, for whoever is here.
+    /// Now, for the current worker.
     moment: PollId,
     /// Bytes moved since the porter was last asked for any.
     moved: u64,
@@ -145,8 +145,7 @@ impl RequestQueue {
         self.wait(shared, most)
     }
 
-    /// The porter looks at its descriptor before anything else: to ask what it is of may block,
-    /// too.
+    /// The copy thread checks its descriptor before anything else: this check may block as well.
     pub(super) fn welcome(&mut self, shared: &SharedRequests) -> Result<(), Errno> {
         let most = self.most(shared)?;
         self.wait(shared, most).map(drop)

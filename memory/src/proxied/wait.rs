@@ -1,9 +1,9 @@
-//! How long somebody waits for a porter, and what of it counts.
+//! Duration of a wait for a copy thread, and the part of it that counts.
 //!
-//! What counts is what others lose by it: time for which the worker's core does nothing but look,
-//! for which the porter computes in the kernel on behalf of its program, or for which it is
-//! blocked. What does not is time in which both are ready to go on and the machine has no core for
-//! them: a worker that waits has the porter come to its own core, and offers that all the time.
+//! The part that counts is the loss of others: time in which the worker's core only waits, in which
+//! the copy thread computes in the kernel on behalf of its program, or in which it is blocked. Time
+//! in which both are ready to run and the machine has no core for them does not count: a worker
+//! that waits moves the copy thread to its own core, and offers that core all the time.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ const BLOCKED_MAX: Duration = Duration::from_millis(20);
 /// How long an access may take when the machine has no core for it.
 const STARVED_MAX: Duration = Duration::from_millis(500);
 
-/// So long nobody looks who is to blame: waking a porter costs up to 20 us, an access less.
+/// Time before any attribution: waking a copy thread costs up to 20 us, an access less.
 pub(super) const UNSEEN: Duration = Duration::from_micros(50);
 
 /// How often it is looked at afterward: that costs some microseconds.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What somebody waits for, and what goes on meanwhile.
+/// The awaited access, and the activity meanwhile.
 pub(super) trait Scene {
     /// Does something else until it is worth to look again.
     fn step(&mut self);
@@ -34,8 +34,8 @@ pub(super) trait Scene {
     /// Since the wait began.
     fn waited(&self) -> Duration;
 
-    /// What the one that waits, or the one that it waits for, whichever is more, has used of a core
-    /// since this was first called.
+    /// Time of a core used since the first call by the waiting thread or by the awaited one,
+    /// whichever is more.
     fn used(&mut self) -> Duration;
 
     /// Does the one that it waits for wait itself, for something other than a core?
@@ -60,7 +60,7 @@ pub(super) fn wait(scene: &mut impl Scene, most: Duration) -> Result<Duration, T
         // This is far beyond a turn already.
         let used = UNSEEN + scene.used();
         let is_held = waited >= BLOCKED_MAX.min(most) && scene.is_blocked();
-        // Who was seen asleep may have been done before.
+        // A thread seen asleep may have been done before.
         if (is_held || used > most || waited >= STARVED_MAX) && !scene.is_done() {
             return Err(TooLong(waited));
         }
@@ -70,7 +70,7 @@ pub(super) fn wait(scene: &mut impl Scene, most: Duration) -> Result<Duration, T
     Ok(if waited > UNSEEN { waited.min(UNSEEN + scene.used()) } else { waited })
 }
 
-/// So long was waited in vain.
+/// Time waited in vain.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong(pub(super) Duration);
 

@@ -23,8 +23,8 @@ use crate::{
 /// Messages posted with one doorbell.
 const POST_BURST: usize = 16;
 
-/// Longest time without any completion: a 2 GiB message takes that long at 60 Mbit/s. That a peer
-/// or a daemon is gone is known long before; this is for what nobody has thought of.
+/// Longest time without any completion: a 2 GiB message takes that long at 60 Mbit/s. A lost peer
+/// or daemon is reported long before; this limit covers all other causes.
 const NOTHING_MAX: Duration = Duration::from_secs(300);
 
 /// The client's half of a run.
@@ -33,7 +33,7 @@ pub(crate) struct Client<'a> {
     run: &'a Run,
     session: &'a mut RunSession,
     qps: Vec<BwQp>,
-    /// What READs should bring.
+    /// Expected bytes of READs.
     expected: Option<Expected>,
     outcome: BwOutcome,
 }
@@ -48,7 +48,7 @@ struct BwQp {
     posted_at: VecDeque<Instant>,
 }
 
-/// What the client knows in the end.
+/// Result of the client.
 #[derive(Debug)]
 pub(crate) struct BwOutcome {
     /// Messages of each queue pair.
@@ -62,7 +62,7 @@ pub(crate) struct BwOutcome {
 }
 
 impl<'a> Client<'a> {
-    /// Ready to begin. `server` is what the server said of its queue pairs.
+    /// Ready to begin. `server` is the server's description of its queue pairs.
     ///
     /// # Errors
     /// When the server offers less memory than the run needs.
@@ -147,7 +147,7 @@ impl<'a> Client<'a> {
         self.qps.iter().map(|qp| qp.sending.completed()).sum()
     }
 
-    /// Posts what may be under way.
+    /// Posts work requests up to the limit in flight.
     fn post(&mut self, qp: usize, now: Instant) -> anyhow::Result<()> {
         loop {
             let lane = &self.qps[qp];
@@ -160,7 +160,8 @@ impl<'a> Client<'a> {
             let requests: [SendRequest<'_>; POST_BURST] = array::from_fn(|at| self.request(qp, posts[at], &sges[at]));
             let posted = match self.session.qps[qp].post_sends(&requests[..wanted]) {
                 Ok(posted) => posted,
-                // The daemon has not given a place back yet whose completion is here already.
+                // The daemon has not yet released the slot of a completion that has already
+                // arrived.
                 Err(Error::QueueFull { .. }) => 0,
                 Err(error) => return Err(error.into()),
             };

@@ -46,7 +46,7 @@ const fn slot(run: &Run, sequence: u64) -> u64 {
     sequence % run.depth as u64 * slot_bytes(run)
 }
 
-/// The receiver gives back what it has looked at.
+/// The receiver returns the messages that it has compared.
 fn gives_credit(run: &Run) -> bool {
     run.op == Op::Send || run.op == Op::Write && run.verify
 }
@@ -61,7 +61,7 @@ fn tape(run: &Run, qps: u32, access: Access) -> Needs {
     Needs { qps, sends: 0, receives: 0, memory_bytes: pattern::tape_bytes(run.size), access }
 }
 
-/// What the client needs.
+/// Resources of the client.
 pub(crate) fn client_needs(run: &Run, qps: u32) -> Needs {
     let (sends, receives) = (run.depth + SPARE, if gives_credit(run) { CREDIT_RECEIVES + SPARE } else { 1 });
     match run.op {
@@ -70,7 +70,7 @@ pub(crate) fn client_needs(run: &Run, qps: u32) -> Needs {
     }
 }
 
-/// What the server needs.
+/// Resources of the server.
 pub(crate) fn server_needs(run: &Run, qps: u32) -> Needs {
     let sends = if gives_credit(run) { CREDITS_MAX + SPARE } else { 1 };
     match run.op {

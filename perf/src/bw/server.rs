@@ -1,5 +1,5 @@
-//! The server's half: takes what comes, compares it, gives credit; for READ it only offers its
-//! tape.
+//! Server side: receives and compares data and returns credits; for READ it only offers its
+//! buffers.
 
 use std::time::{Duration, Instant};
 
@@ -94,8 +94,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Nothing that the client sent is still to be looked at. Of WRITEs that nobody compares,
-    /// nobody here knows.
+    /// All messages of the client have been compared. The server does not know of WRITEs without
+    /// comparison.
     fn has_all(&self, messages: &[u64]) -> bool {
         !gives_credit(self.run) || self.missing(messages) == 0
     }

@@ -13,7 +13,7 @@
 use super::layout::armed;
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// What completions a client wants to hear of.
+/// Kind of completions for which a client requests an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionRequest {
     /// Solicited ones, and those with an error.

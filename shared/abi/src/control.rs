@@ -1,12 +1,13 @@
-//! Control messages: what a client asks of the daemon on the socket.
+//! Control messages: requests of a client to the daemon on the socket.
 //!
 //! A message is 256 bytes: [`Header`], then the call's body, then zeros. A reply has the request's
 //! `op` and `sequence` and a `status`: 0, or a [`Refusal`] with two numbers of detail in place of
 //! the body. File descriptors ride beside the reply that names them. The daemon may send [`Event`]s
 //! between replies; their `op` is [`EVENT`].
 //!
-//! Every call is in `calls.rs`; its bodies are in the file of what it is about. The first call is
-//! [`Hello`]. The second is [`OpenDevice`], once: a session works on one device. All else needs it.
+//! Every call is in `calls.rs`; its bodies are in the file of their subject. The first call is
+//! [`Hello`]. The second is [`OpenDevice`], once: a session works on one device. All other calls
+//! need it.
 
 mod body;
 mod calls;
@@ -59,7 +60,7 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Message {
-    /// What it is.
+    /// Operation, sequence and status.
     pub header: Header,
     /// The call's request or reply, then zeros.
     pub body: [u8; BODY_BYTES],
@@ -132,7 +133,7 @@ pub enum Refusal {
     Stopping = 16,
     /// A worker did not answer in time.
     WorkerTimeout = 17,
-    /// What was asked for is known, but this version of roced does not have it.
+    /// The request is known, but this version of roced does not implement it.
     NotSupported = 18,
     /// The file descriptor beside the call is missing, or is of no file that can be mapped so: see
     /// [`MapMemory`] `[errno]`.
@@ -148,7 +149,7 @@ impl Refusal {
     }
 }
 
-/// A call: its number, what goes in, what comes out.
+/// A call: its number, request and reply.
 pub trait Call {
     /// In [`Header::op`].
     const OP: u32;

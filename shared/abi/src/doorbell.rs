@@ -116,8 +116,8 @@ mod mapped {
         ///
         /// # Safety
         /// From `base`, 64-byte aligned, [`DOORBELL_PAGE_BYTES`] bytes must stay mapped readable
-        /// and writable for as long as `keep` lives, and nobody in this process may touch them but
-        /// through atomics.
+        /// and writable for the lifetime of `keep`, and this process may access them only through
+        /// atomics.
         pub unsafe fn new(base: NonNull<u8>, keep: K) -> Self {
             assert!(base.as_ptr().addr().is_multiple_of(64), "a bell page begins on a cache line");
             Self { base, _keep: keep }

@@ -65,11 +65,11 @@ pub const SEND_SLOT_WORDS_MAX: usize = (size_of::<SendWqe>() + INLINE_BYTES_MAX 
 /// Words of the largest receive slot.
 pub const RECV_SLOT_WORDS_MAX: usize = (size_of::<RecvWqe>() + SGE_MAX as usize * size_of::<Sge>()) / 8;
 
-/// The lanes of a completion queue in its memfd.
+/// The rings of a completion queue in its memfd.
 ///
 /// ```text
-///   +0   armed  u32   0 no, 1 for solicited completions, 2 for any; whoever fires takes it by compare-exchange
-///   +64  lane of worker 0, lane of worker 1, ...   each a ring as deep as the queue
+///   +0   armed  u32   0 no, 1 solicited completions, 2 any completion
+///   +64  ring of worker 0, ring of worker 1, ...   each as deep as the queue
 /// ```
 /// The memfd of a queue that was resized has the same layout; the arm word there is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

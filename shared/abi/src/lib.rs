@@ -10,8 +10,8 @@
 //!   session memfd   doorbell pages, one per worker         (client writes, worker clears)
 //!   state memfd     which worker sleeps, read-only here    (worker writes)
 //!   QP memfd        SQ ring, RQ ring                       (client produces)
-//!   CQ memfd        arm word, one lane ring per worker     (worker produces)
-//!   memory memfds   what memory regions lie in             (both)
+//!   CQ memfd        arm word, one ring per worker          (worker produces)
+//!   memory memfds   memory regions                         (both)
 //! ```
 //!
 //! The daemon makes and seals every memfd, but for memory that a client brings

@@ -6,11 +6,10 @@
 //!   +128  slots     entries x stride bytes
 //! ```
 //!
-//! Each side keeps its own index in private memory and publishes it; it reads the other's index as
-//! a hint from a stranger: an index that cannot be true ([`RingCorrupt`]) ends the session, it
-//! never leads out of the ring. Entries are moved as relaxed 64-bit words, so that a peer who
-//! scribbles while we copy gives us wrong numbers, not undefined behavior; the copy is then checked
-//! by whoever asked for it.
+//! Each side keeps its own index in private memory and publishes it, and treats the index of the
+//! other side as untrusted: an impossible index ([`RingCorrupt`]) ends the session, and never leads
+//! out of the ring. Entries are moved as relaxed 64-bit words, so that a peer that writes during
+//! the copy causes wrong numbers and no undefined behavior; the caller then checks the copy.
 //!
 //! The algorithm is written against [`RingMemory`] and contains no unsafe code. [`MappedRing`] is
 //! that memory in a mapping; under loom a plain vector of loom's atomics takes its place.
@@ -87,19 +86,19 @@ pub struct Producer<M> {
 }
 
 impl<M: RingMemory> Producer<M> {
-    /// The producer of a ring whose memory is all zero: call once per ring.
+    /// Creates the producer of a ring in zeroed memory; once per ring.
     pub const fn new(memory: M) -> Self {
         Self { memory, next: 0, consumed: 0 }
     }
 
-    /// Free slots now, by what the consumer says.
+    /// Free slots according to the index of the consumer.
     ///
     /// # Errors
-    /// [`RingCorrupt`] when the consumer's index lies outside what was produced.
+    /// [`RingCorrupt`] if the index of the consumer lies outside the produced range.
     pub fn room(&mut self) -> Result<u32, RingCorrupt> {
         let consumed = self.memory.consumed().load(Ordering::Acquire);
         let used = self.next.wrapping_sub(consumed);
-        // It may only move forward, and never past what was filled.
+        // It may only move forward, and never past the filled slots.
         if used > self.next.wrapping_sub(self.consumed) {
             return Err(RingCorrupt);
         }
@@ -130,8 +129,8 @@ impl<M: RingMemory> Producer<M> {
         Ok(true)
     }
 
-    /// Takes back the last `entries` that were pushed and not published.
-    /// What was published cannot be: the caller counts what it pushed since.
+    /// Removes the last `entries` that were pushed and not published. Published entries cannot be
+    /// removed: the caller counts the pushes since the last publication.
     pub const fn take_back(&mut self, entries: u32) {
         self.next = self.next.wrapping_sub(entries);
     }
@@ -151,12 +150,12 @@ pub struct Consumer<M> {
 }
 
 impl<M: RingMemory> Consumer<M> {
-    /// The consumer of a ring whose memory is all zero: call once per ring.
+    /// Creates the consumer of a ring in zeroed memory; once per ring.
     pub const fn new(memory: M) -> Self {
         Self { memory, next: 0, produced: 0 }
     }
 
-    /// Filled slots now, by what the producer says.
+    /// Filled slots according to the index of the producer.
     ///
     /// # Errors
     /// [`RingCorrupt`] when the producer's index lies more than a ring ahead of ours, or moved
@@ -228,8 +227,8 @@ mod mapped {
         ///
         /// # Safety
         /// From `base`, 64-byte aligned, `shape.bytes()` bytes must stay mapped readable and
-        /// writable for as long as `keep` lives, and nobody in this process may touch them but
-        /// through atomics.
+        /// writable for the lifetime of `keep`, and this process may access them only through
+        /// atomics.
         pub unsafe fn new(base: NonNull<u8>, shape: RingShape, keep: K) -> Self {
             assert!(base.as_ptr().addr().is_multiple_of(64), "a ring begins on a cache line");
             Self { base, shape, _keep: keep }

@@ -1,5 +1,5 @@
-//! The atomics that shared-memory code uses: core's, or loom's under `cfg(loom)`, so that the same
-//! source is what ships and what every interleaving is tried on.
+//! Atomics of shared-memory code: those of core, or of loom under `cfg(loom)`, so that loom tries
+//! every interleaving of the shipped source.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

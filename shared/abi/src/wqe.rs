@@ -33,11 +33,11 @@ pub struct SendWqe {
     /// Bytes of inline data behind this header, with
     /// [`send_flags::INLINE`](roced_types::send_flags::INLINE).
     pub inline_bytes: u32,
-    /// What an atomic operation puts there, or adds. Of an atomic WRITE: the eight bytes, as they
-    /// lie in memory. Of a FLUSH: bytes, below 2^32. Of BIND_MW:
+    /// Of an atomic operation: the value to store or to add. Of an atomic WRITE: the eight bytes in
+    /// memory order. Of a FLUSH: bytes, below 2^32. Of BIND_MW:
     /// [`BindWindow::length`](roced_types::BindWindow).
     pub swap_or_add: u64,
-    /// What must be there before, for compare and swap. Of a FLUSH:
+    /// Of compare and swap: the expected value. Of a FLUSH:
     /// [`flush::operand`](roced_types::flush::operand). Of BIND_MW:
     /// [`BindWindow::lkey`](roced_types::BindWindow) in the lower half,
     /// [`BindWindow::access`](roced_types::BindWindow) in the upper.

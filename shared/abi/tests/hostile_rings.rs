@@ -1,4 +1,4 @@
-//! Rings whose other side lies about its index: told at once, and never led out of the ring.
+//! Rings with a lying index of the other side: detected at once, without access outside the ring.
 #![cfg(not(loom))]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Every interleaving of what two processes do to the memory that they share, tried by loom:
+//! Every interleaving of accesses of two processes to shared memory, tried by loom:
 //! `RUSTFLAGS="--cfg loom" cargo test -p roced-abi --release` (`scripts/test --full` runs it).
 #![cfg(loom)]
 
@@ -126,7 +126,7 @@ fn no_doorbell_is_lost_while_others_are_drained() {
         };
         let mut rung = Vec::new();
         drain_doorbells(&shared.0, |doorbell| {
-            // What was published before the bell is seen after it.
+            // Entries published before the doorbell are visible after it.
             let seen = shared.1.load(Ordering::Relaxed);
             assert!(seen >= if doorbell == 3 { 1 } else { 3 }, "bell {doorbell}, but its work is not there: {seen}");
             rung.push(doorbell);

@@ -66,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a hostile other side does between two honest steps.
+/// Action of a hostile other side between two honest steps.
 #[derive(Clone, Copy, Debug)]
 enum Lie {
     Produced(u32),
@@ -84,8 +84,8 @@ fn lie() -> impl Strategy<Value = Lie> {
 }
 
 proptest! {
-    /// Two queues side by side: what is pushed and not published, what is published and not popped;
-    /// and slots that are popped and not released are no room.
+    /// Two queues as a model: entries pushed and not published, entries published and not popped;
+    /// slots popped and not released are not free.
     #[test]
     fn a_ring_is_a_queue(log_entries in 0u32..5, stride_words in 1u32..4, steps in proptest::collection::vec(step(), 1..300)) {
         let shape = RingShape::new(1 << log_entries, stride_words * 8);
@@ -125,9 +125,9 @@ proptest! {
         }
     }
 
-    /// Whatever the other side writes: no access leaves the ring (the vector would panic), an index
-    /// that cannot be true is an error, and one that could be true never yields more than a ring
-    /// full of entries.
+    /// For any writes of the other side: no access leaves the ring (the vector would panic), an
+    /// impossible index is an error, and a possible one never yields more than a ring full of
+    /// entries.
     #[test]
     fn a_stranger_on_the_other_side_gets_errors_and_wrong_numbers(
         log_entries in 0u32..5,

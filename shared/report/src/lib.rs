@@ -1,4 +1,4 @@
-//! What the daemon tells an operator: the JSON of its admin socket, read by `rocectl`.
+//! Reports of the daemon to an operator: the JSON of its admin socket, read by `rocectl`.
 //!
 //! The admin socket is a Unix stream socket. One request is one line, the JSON of a [`Question`];
 //! the answer is one line, the JSON of the matching report, or of a [`Problem`].
@@ -16,7 +16,7 @@ pub const DEFAULT_ADMIN_SOCKET: &str = "/run/roced/admin.sock";
 /// Environment variable by which `rocectl` is told another socket path.
 pub const ADMIN_SOCKET_VARIABLE: &str = "ROCED_ADMIN_SOCKET";
 
-/// What an operator asks.
+/// A question of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
@@ -31,7 +31,7 @@ pub enum Question {
 /// The daemon could not answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What went wrong and what to do.
+    /// Description of a problem and its remedy.
     pub problem: String,
 }
 
@@ -79,7 +79,7 @@ pub struct SessionReport {
 pub struct MemoryReport {
     /// The daemon made it.
     pub made_bytes: u64,
-    /// Private memory of the program, whose pages were replaced by shared ones.
+    /// Private memory of the program, with its pages replaced by shared ones.
     pub replaced_bytes: u64,
     /// Memory that the program shares itself.
     pub shared_bytes: u64,
@@ -185,7 +185,7 @@ pub struct QpReport {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// Every counter, grouped by what it belongs to: `device/roce0`, `device/roce0/queue/0`,
+/// Every counter, grouped by owner: `device/roce0`, `device/roce0/queue/0`,
 /// `device/roce0/worker/0`, `worker/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountersReport {

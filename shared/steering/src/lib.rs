@@ -1,4 +1,4 @@
-//! What the XDP program (C, in `ebpf/`) and the daemon agree on: names of maps, their keys, the
+//! Interface between the XDP program (C, in `ebpf/`) and the daemon: names of maps, their keys, the
 //! verdict counters. The C side has the same facts in `ebpf/src/steer.h`; a test of `tests/xdp`
 //! compares the two.
 #![no_std]
@@ -41,7 +41,7 @@ pub const QUEUES_MAX: u32 = 256;
 /// (`roced_types::gid_of`).
 pub type AddressKey = [u8; 16];
 
-/// What the XDP program did with a frame and why; the index into [`MAP_VERDICTS`].
+/// Action of the XDP program on a frame and its reason; the index into [`MAP_VERDICTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Verdict {

@@ -12,9 +12,9 @@ pub const REMOTE_ATOMIC: u32 = 1 << 3;
 pub const WINDOW_BIND: u32 = 1 << 4;
 /// Of a memory window of type 2: peers name its bytes from 0 on, not by their address.
 pub const ZERO_BASED: u32 = 1 << 5;
-/// Peers may flush what they wrote to it, so that all processors see it.
+/// Peers may flush their writes, so that all processors see them.
 pub const FLUSH_GLOBAL: u32 = 1 << 8;
-/// What peers may be given.
+/// Rights that peers can have.
 pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
 /// All that a memory region can have.
 pub const ALL: u32 = LOCAL_WRITE | REMOTE | WINDOW_BIND;

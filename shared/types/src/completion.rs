@@ -7,7 +7,7 @@
 pub enum Status {
     /// Done.
     Success = 0,
-    /// A local buffer is too short for what came, or the message is longer than allowed.
+    /// A local buffer is too short for the message, or the message is longer than allowed.
     LocalLength = 1,
     /// The queue pair broke its own rules.
     LocalQpOperation = 2,
@@ -55,7 +55,7 @@ impl Status {
     }
 }
 
-/// What was completed; numbers are those of verbs (`ibv_wc_opcode`).
+/// The completed operation; numbers are those of verbs (`ibv_wc_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CompletionOp {

@@ -8,7 +8,7 @@ pub const CQ_ERROR: u32 = 0;
 pub const QP_FATAL: u32 = 1;
 /// As [`QP_FATAL`]: the peer sent a request that breaks the rules.
 pub const QP_REQUEST_ERROR: u32 = 2;
-/// As [`QP_FATAL`]: the peer sent a request whose key, range or right does not hold.
+/// As [`QP_FATAL`]: the peer sent a request with an invalid key, range or access right.
 pub const QP_ACCESS_ERROR: u32 = 3;
 /// The first request of the peer has come to a queue pair in state RTR: the peer is ready to
 /// send.
@@ -21,8 +21,8 @@ pub const PORT_ACTIVE: u32 = 9;
 pub const PORT_DOWN: u32 = 10;
 /// A shared receive queue has fewer entries than its limit, which is disarmed by this.
 pub const SRQ_LIMIT: u32 = 15;
-/// A queue pair with a shared receive queue has failed; it takes no more from there, and what
-/// it had taken is flushed.
+/// A queue pair with a shared receive queue has failed; it takes no more receives, and those that
+/// it had taken are flushed.
 pub const QP_LAST_WQE: u32 = 16;
 /// The GID table changed.
 pub const GID_CHANGE: u32 = 18;

@@ -1,7 +1,7 @@
 //! Numbers with a type each, so that no two can be mistaken for one another.
 //!
-//! A [`Qpn`] carries the [`EndpointId`] that owns the queue pair (one worker's half of one device),
-//! so a frame's destination QPN alone says whose it is:
+//! A [`Qpn`] contains the [`EndpointId`] that owns the queue pair (one worker and one device), so
+//! that the destination QPN of a frame identifies the owner:
 //!
 //! ```text
 //!   23        18 17                     0

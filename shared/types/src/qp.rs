@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Most scatter/gather entries of one work request.
 pub const SGE_MAX: u32 = 32;
 
-/// Most bytes of inline data of one work request: what fits where [`SGE_MAX`] entries would stand.
+/// Most bytes of inline data of one work request: the space of [`SGE_MAX`] entries.
 pub const INLINE_BYTES_MAX: u32 = SGE_MAX * 16;
 
 /// Most entries of a send or receive queue.
@@ -14,7 +14,7 @@ pub const WORK_REQUESTS_MAX: u32 = 32_768;
 /// Most entries of a port's table of partition keys.
 pub const PKEYS_MAX: usize = 16;
 
-/// Sizes of a queue pair: what was asked for, or what it got.
+/// Sizes of a queue pair, requested or granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpSizes {
     /// Send work requests outstanding.
@@ -30,8 +30,8 @@ pub struct QpSizes {
 }
 
 impl QpSizes {
-    /// Rounded up to what is given for it: powers of two, whole slots. `None` when a limit of the
-    /// ABI is exceeded.
+    /// Sizes granted for a request: powers of two and whole slots. `None` if a limit of the ABI is
+    /// exceeded.
     pub const fn granted(self) -> Option<Self> {
         if self.send_wrs > WORK_REQUESTS_MAX
             || self.recv_wrs > WORK_REQUESTS_MAX

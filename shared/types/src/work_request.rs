@@ -4,8 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::completion::CompletionOp;
 
-/// What a send work request asks for; the numbers are those of verbs
-/// (`ibv_wr_opcode`).
+/// The operation of a send work request; the numbers are those of verbs (`ibv_wr_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SendOp {
@@ -46,7 +45,7 @@ impl SendOp {
         matches!(self, Self::Write | Self::WriteImm | Self::Send | Self::SendImm | Self::SendInvalidate)
     }
 
-    /// What its completion says it was.
+    /// The operation that the completion reports.
     pub const fn completion(self) -> CompletionOp {
         match self {
             Self::Send | Self::SendImm | Self::SendInvalidate => CompletionOp::Send,
@@ -95,7 +94,7 @@ pub mod send_flags {
     pub const ALL: u8 = FENCE | SIGNALED | SOLICITED | INLINE;
 }
 
-/// What a FLUSH asks for (annex A19), with the numbers of verbs (`ibv_placement_type`,
+/// Operands of a FLUSH (annex A19), with the numbers of verbs (`ibv_placement_type`,
 /// `ibv_selectivity_level`).
 pub mod flush {
     /// Placement: every processor and device of the responder sees it.
@@ -113,7 +112,7 @@ pub mod flush {
     }
 }
 
-/// What a memory window opens: a part of a memory region.
+/// Range and rights of a memory window: a part of a memory region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindWindow {
     /// Address of its first byte, as the region was registered.

@@ -1,5 +1,5 @@
-//! Frames in and out cost no allocation: the allocator of this program counts what one thread asks
-//! of it.
+//! Frames in and out cost no allocation: the allocator of this program counts the requests of one
+//! thread.
 #![expect(unsafe_code, reason = "counts for the system's allocator")]
 
 use std::{
@@ -61,7 +61,7 @@ fn frames_in_and_out_allocate_nothing() {
         // The kernel moves frames when it has a processor for that.
         while (rounds < 200 || received <= 10_000) && Instant::now() < deadline {
             rounds += 1;
-            // More than there is room for, so that a full queue is among what is counted.
+            // More than there is room for, so that a full queue is covered as well.
             for bytes in frames.iter().cycle().take(100) {
                 emit(nic_a, bytes);
             }

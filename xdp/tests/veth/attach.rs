@@ -1,4 +1,4 @@
-//! How the program comes to an interface and leaves it, and what it leaves alone.
+//! Attaching and detaching of the program, and the state that it leaves alone.
 
 use std::{
     fs, iter,

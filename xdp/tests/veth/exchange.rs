@@ -1,5 +1,4 @@
-//! Frames between two queues arrive as they were sent, in order, whatever their length, and every
-//! chunk comes back.
+//! Frames between two queues arrive unchanged, in order, of any length, and every chunk comes back.
 
 use std::{iter, time::Duration};
 
@@ -81,9 +80,10 @@ fn bursts_arrive_in_order() {
     }
 }
 
-/// In native mode TX queue k goes to the peer's RX queue k. In generic mode the kernel reads what
-/// the sender left in the skb, its TX queue, as an RX queue plus one, so on veth frames of TX queue
-/// 1 come by RX queue 0. Either way they reach the socket of the queue they came by, and no other.
+/// In native mode TX queue k goes to the peer's RX queue k. In generic mode the kernel reads the
+/// queue number that the sender left in the skb, its TX queue, as an RX queue plus one, so on veth
+/// frames of TX queue 1 arrive on RX queue 0. Either way they reach the socket of the queue of
+/// their arrival, and no other.
 #[test]
 fn several_queues_do_not_mix() {
     needs_root!();
@@ -147,8 +147,8 @@ fn a_frame_of_too_many_chunks_is_dropped_and_counted() {
     }
 }
 
-/// The receiver looks away while its rings run over. What it has not got it has counted, and
-/// afterwards all is as before.
+/// The receiver does not poll while its rings overflow. Missing frames are counted, and afterwards
+/// all is as before.
 #[test]
 fn an_overrun_loses_frames_and_nothing_else() {
     needs_root!();

@@ -1,4 +1,4 @@
-//! Frames that the XDP program takes for RoCE, told apart by what is in them.
+//! Frames that the XDP program takes for RoCE, identified by their contents.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ pub(crate) const HEADER_BYTES: usize = 42;
 /// Longer than any test waits for a frame on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A frame of `frame_bytes` to `destination` whose bytes depend on `seed`.
+/// A frame of `frame_bytes` to `destination` with bytes that depend on `seed`.
 pub(crate) fn frame(destination: IpAddr, frame_bytes: usize, seed: u8) -> Vec<u8> {
     let IpAddr::V4(address) = destination else { panic!("these frames are IPv4") };
     let length = |bytes: usize| u16::try_from(bytes).expect("a frame of less than 64 KiB").to_be_bytes();

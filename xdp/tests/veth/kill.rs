@@ -22,7 +22,7 @@ use crate::{
 /// Set for the process that holds the program until it is killed.
 const HOLD: &str = "ROCED_TEST_HOLD_XDP";
 
-/// What it says when it holds it.
+/// Line that it prints when it holds the queue.
 const HELD: &str = "program and queue held";
 
 /// The other process: this test binary again. As a test of its own it does nothing.

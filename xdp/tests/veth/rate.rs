@@ -87,7 +87,7 @@ fn run(a: &mut NicQueue, b: &mut NicQueue, bytes: &[u8]) -> f64 {
         }
     });
     let received_in_time = received.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
-    // What is still under way belongs to no run.
+    // Frames still in flight belong to no run.
     while b.rx_burst(64, |_| ()) > 0 {}
     received_in_time
 }

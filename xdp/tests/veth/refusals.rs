@@ -1,4 +1,4 @@
-//! What cannot be had is said in words that help.
+//! Unavailable resources are refused with a helpful message.
 
 use std::{
     thread,
@@ -121,7 +121,7 @@ fn a_missing_capability_is_named() {
         assert_eq!(capability, missing);
         assert!(error.to_string().starts_with(&format!("{missing} is missing: ")), "{error}");
     }
-    // What the service has is enough.
+    // The capabilities of the service are enough.
     without(&pair, &[CAP_SYS_ADMIN], || attach().and_then(|()| open())).expect("permitted");
 }
 

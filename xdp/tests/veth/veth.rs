@@ -19,7 +19,7 @@ use roced_xdp::{AttachedMode, CopyMode, NicQueue, NicQueueConfig, XdpError, XdpM
 /// Name of the interface, the same on both hosts.
 pub(crate) const INTERFACE: &str = "veth0";
 
-/// What a test runs in both of.
+/// Programs that a test runs in both namespaces.
 pub(crate) const MODES: [(XdpMode, AttachedMode); 2] =
     [(XdpMode::Native, AttachedMode::Native), (XdpMode::Generic, AttachedMode::Generic)];
 
@@ -51,7 +51,7 @@ impl Pair {
             address: Ipv4Addr::new(10, 77, 0, last).into(),
             address_v6,
         };
-        // Made before anything can fail, so that its drop cleans up whatever there is.
+        // Made before anything can fail, so that its drop cleans up in any case.
         let pair = Self { a: host('a', 1, "fd00:77::1/64"), b: host('b', 2, "fd00:77::2/64") };
         ip(&["netns", "add", &pair.a.namespace]);
         ip(&["netns", "add", &pair.b.namespace]);
@@ -85,7 +85,7 @@ impl Drop for Pair {
 }
 
 impl Host {
-    /// What `work` gives on this host: interfaces are looked up in the namespace of the thread.
+    /// Result of `work` on this host: interfaces are looked up in the namespace of the thread.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let thread = scope.spawn(move || {
@@ -114,7 +114,7 @@ impl Host {
         command
     }
 
-    /// ip(8) on this host; what it printed.
+    /// ip(8) on this host; returns its output.
     pub(crate) fn ip(&self, arguments: &[&str]) -> String {
         let mut all = vec!["-n", &*self.namespace];
         all.extend(arguments);
@@ -189,7 +189,7 @@ pub(crate) fn config() -> NicQueueConfig {
     }
 }
 
-/// Held by who opens a queue, and alone by who starts a process.
+/// Held by every opener of a queue, and alone by a starter of processes.
 static STARTING: RwLock<()> = RwLock::new(());
 
 /// Starts a process. libxdp makes its socket so that new processes inherit it, and only when it is

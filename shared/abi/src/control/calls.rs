@@ -1,4 +1,4 @@
-//! Every call: its number, what goes in, what comes out.
+//! Every call: its number, request and reply.
 
 use roced_types::QpAttributes;
 
@@ -44,7 +44,7 @@ calls! {
     /// Opens a device. Beside the reply: the session memfd, the state memfd, then one wake eventfd
     /// for each worker of the device.
     3 OpenDevice(DeviceName) -> OpenDeviceReply;
-    /// What the device can do.
+    /// Capabilities of the device.
     4 QueryDevice(Nothing) -> DeviceAttributes;
     /// How the device's port is.
     5 QueryPort(Nothing) -> PortAttributes;
@@ -67,13 +67,13 @@ calls! {
     16 AllocMw(AllocMwRequest) -> AllocMwReply;
     /// Ends a memory window, bound or not. When the reply is there, its key opens nothing.
     17 DeallocMw(Handle) -> Nothing;
-    /// Changes a registration that no memory window is bound to; its keys stay. What is under way
-    /// on it may fail.
+    /// Changes a registration to which no memory window is bound; its keys stay. Operations in
+    /// flight on it may fail.
     18 ReregMr(ReregMrRequest) -> Nothing;
-    /// Maps a part of a file of the client, whose descriptor rides beside this request (no other
-    /// takes one): a tmpfs file or memfd that cannot shrink, opened for what is asked. It is memory
-    /// as that of [`AllocMemory`]; the client has touched its pages. With
-    /// [`origin::PROXIED`](super::origin::PROXIED) nothing is mapped; peers have no atomic
+    /// Maps a part of a file of the client, with its descriptor beside this request (no other
+    /// call takes one): a tmpfs file or memfd that cannot shrink, opened with the requested access.
+    /// It is memory like that of [`AllocMemory`]; the client has populated its pages. With
+    /// [`origin::PROXIED`](super::origin::PROXIED) nothing is mapped, and peers have no atomic
     /// operations there.
     19 MapMemory(MapMemoryRequest) -> Handle;
     /// Makes a completion channel. Beside the reply: the client's end of a socket pair; each event
@@ -86,9 +86,9 @@ calls! {
     22 CreateCq(CreateCqRequest) -> CreateCqReply;
     /// Ends one that no queue pair uses.
     23 DestroyCq(Handle) -> Nothing;
-    /// Gives a completion queue other lanes. Beside the reply: their memfd. When the reply is
-    /// there, nothing more comes by the lanes of before; what is in them is older than what is in
-    /// the new ones. The arm word stays in the first memfd.
+    /// Replaces the rings of a completion queue. The reply carries their memfd. After the reply no
+    /// completion arrives in the old rings; completions in them are older than those in the new
+    /// ones. The arm word stays in the first memfd.
     24 ResizeCq(ResizeCqRequest) -> CreateCqReply;
     /// Makes a queue pair in state RESET. Beside the reply: its memfd (see
     /// [`QpLayout`](crate::layout::QpLayout)).
@@ -99,14 +99,14 @@ calls! {
     32 QueryQp(Handle) -> QpAttributes;
     /// Ends a queue pair. When the reply is there, it makes no more completions.
     33 DestroyQp(Handle) -> Nothing;
-    /// What a queue pair has counted so far.
+    /// Statistics of a queue pair.
     34 QueryQpStatistics(Handle) -> QpStatistics;
     /// Makes an address handle, which datagrams name to say where they go.
     40 CreateAh(CreateAhRequest) -> Handle;
     /// Ends one. Sends that still wait with it fail.
     41 DestroyAh(Handle) -> Nothing;
-    /// Attaches a datagram queue pair to a multicast group: when the reply is there, what is sent
-    /// to it arrives. Twice is once.
+    /// Attaches a datagram queue pair to a multicast group: after the reply, messages to the group
+    /// arrive. Attaching twice is the same as once.
     42 AttachMulticast(MulticastRequest) -> Nothing;
     /// Detaches it; ending a queue pair does that, too.
     43 DetachMulticast(MulticastRequest) -> Nothing;

@@ -29,7 +29,7 @@ bodies! {
         /// The name's bytes.
         name: [u8; 64],
     }
-    /// What an opened device looks like.
+    /// Description of an opened device.
     OpenDeviceReply {
         /// Workers that serve it: lanes of a CQ, bell pages of the session, wake eventfds beside
         /// this reply.
@@ -105,7 +105,7 @@ bodies! {
 }
 
 impl DeviceName {
-    /// The name cut to what fits.
+    /// The name, truncated to the field.
     pub fn new(name: &str) -> Self {
         let mut bytes = [0; 64];
         let length = name.len().min(bytes.len());

@@ -1,4 +1,4 @@
-//! Bodies of calls about memory: what both map, regions, windows.
+//! Bodies of calls about memory: memory objects, regions, windows.
 
 use super::body::bodies;
 
@@ -16,7 +16,7 @@ bodies! {
         bytes: u64,
         /// 1: for reading and writing. 0: for reading; no region with rights to write lies in it.
         writable: u32,
-        /// [`origin`](super::origin): what it is to the client.
+        /// [`origin`](super::origin): kind of the memory.
         origin: u32,
     }
     /// A memory region to register.
@@ -49,7 +49,7 @@ bodies! {
     ReregMrRequest {
         /// Of [`RegMr`](super::RegMr).
         handle: u32,
-        /// What changes: [`rereg`](super::rereg) bits. Fields of what does not are 0.
+        /// Changed parts: [`rereg`](super::rereg) bits. Fields of unchanged parts are 0.
         changes: u32,
         /// See [`RegMrRequest`].
         pd: u32,

@@ -24,14 +24,14 @@ pub mod limit {
     pub const MAPPINGS: u64 = 2;
 }
 
-/// What memory that a client brings is to it.
+/// Kinds of memory that a client brings.
 pub mod origin {
-    /// Private memory of the program, whose pages the client library has replaced by those of its
-    /// own file.
+    /// Private memory of the program, with its pages moved to a file of the client
+    /// library.
     pub const REPLACED: u32 = 1;
     /// Memory that the program itself shares.
     pub const SHARED: u32 = 2;
-    /// Memory of the program that nobody else can map: it stays where it is. The descriptor is of
+    /// Memory of the program that no other process can map: it stays in place. The descriptor is of
     /// `/proc/self/mem`.
     pub const PROXIED: u32 = 3;
 }

@@ -1,4 +1,4 @@
-//! Bodies of calls about queue pairs, and about whom datagrams go to.
+//! Bodies of calls about queue pairs, address handles and multicast groups.
 
 use roced_types::{QpAttributes, QpSizes};
 
@@ -58,7 +58,7 @@ bodies! {
         /// Their values.
         attributes: QpAttributes,
     }
-    /// What a queue pair has counted since it was made; `rocectl qps --counters` has more.
+    /// Statistics of a queue pair since its creation; `rocectl qps --counters` shows more.
     QpStatistics {
         /// Packets of its requests sent, retransmissions included.
         request_packets: u64,
@@ -66,7 +66,7 @@ bodies! {
         response_packets: u64,
         /// Packets taken.
         received_packets: u64,
-        /// Packets sent again, for whatever reason.
+        /// Retransmitted packets, for any reason.
         retransmitted_packets: u64,
         /// Times that the ACK timer ran out.
         ack_timeouts: u64,
@@ -100,11 +100,11 @@ bodies! {
         /// Service level, 0 to 7: the priority in the VLAN tag, where there is one.
         service_level: u32,
     }
-    /// A multicast group and who is of it.
+    /// Membership of a queue pair in a multicast group.
     MulticastRequest {
         /// A datagram queue pair.
         qpn: u32,
-        /// Index of the GID by whose interface the group is joined; not looked at when it is left.
+        /// Index of the GID of the interface that joins the group; ignored when leaving.
         sgid_index: u32,
         /// The group: an IPv4 or IPv6 multicast address.
         group: [u8; 16],
