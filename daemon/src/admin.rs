@@ -1,8 +1,8 @@
 //! The operator's socket: a line of JSON in, a line of JSON out. The words are those of
 //! `shared/report/src/lib.rs`.
 //!
-//! It runs on the control thread and must never hold it up: sockets do not block, a question is
-//! short, an answer goes out as fast as it is read, and whoever dawdles is cut off.
+//! It runs on the control thread and must never delay it: sockets do not block, a question is
+//! short, an answer is written as fast as it is read, and a slow operator is disconnected.
 
 use std::{
     fs::{self, Permissions},
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Number of the listener in the epoll set; connections have numbers of their own.
 const LISTENER: u64 = u64::MAX;
 
-/// The socket and everybody connected to it.
+/// The socket and its connections.
 #[derive(Debug)]
 pub struct Admin {
     path: PathBuf,
@@ -55,8 +55,7 @@ struct AdminConnection {
 }
 
 impl Admin {
-    /// Listens at `path`, for the daemon's user and group. A socket that nobody listens on any more
-    /// is replaced.
+    /// Listens at `path`, for the daemon's user and group. A socket without a listener is replaced.
     ///
     /// # Errors
     /// The kernel's; [`ErrorKind::AddrInUse`] when another daemon listens there, or something else
@@ -76,7 +75,8 @@ impl Admin {
         self.connections.iter().map(|(_, connection)| connection.deadline).min()
     }
 
-    /// Does what can be done without waiting. `answer` gives the answer's JSON, without a line end.
+    /// Performs all work that does not wait. `answer` returns the JSON of the answer, without a
+    /// line end.
     pub fn serve(&mut self, now: Instant, mut answer: impl FnMut(Question) -> Result<String, Problem>) {
         let mut events = [EpollEvent::empty(); CONNECTIONS_MAX + 1];
         // A failure (EINTR) leaves the set readable: we are called again.
@@ -129,12 +129,12 @@ impl AsFd for Admin {
 
 impl Drop for Admin {
     fn drop(&mut self) {
-        // Somebody may have removed it before us.
+        // Another process may have removed it already.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// This connection is over, for whatever reason: nothing of ours depends on it.
+/// This connection is over, for any reason: no state of the daemon depends on it.
 struct Gone;
 
 impl From<io::Error> for Gone {
@@ -144,14 +144,15 @@ impl From<io::Error> for Gone {
 }
 
 impl AdminConnection {
-    /// Reads, answers and writes until it would have to wait; gives what to wait for.
+    /// Reads, answers and writes until it would have to wait; returns the readiness to wait for.
     fn proceed(
         &mut self,
         now: Instant,
         answer: &mut impl FnMut(Question) -> Result<String, Problem>,
     ) -> Result<EpollFlags, Gone> {
         self.deadline = now + PATIENCE;
-        // One question a call, so that an operator who asks without end gets no more than his turn.
+        // One question per call, so that an operator that asks without end gets no more than one
+        // turn.
         if !self.write()? {
             return Ok(EpollFlags::EPOLLOUT);
         }
@@ -166,8 +167,8 @@ impl AdminConnection {
         } else if self.question.len() >= QUESTION_BYTES_MAX {
             return Err(Gone);
         }
-        // What was read beyond the first line is not seen by epoll: ask to be called for room to
-        // write, which is there.
+        // Bytes read beyond the first line are not seen by epoll: wait for room to write, which
+        // there is.
         let more = self.question.contains(&b'\n');
         Ok(if more { EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN })
     }

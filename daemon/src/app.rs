@@ -7,8 +7,8 @@
 //!     clients · netlink · operators · workers' events · signals · deadlines
 //! ```
 //!
-//! The control thread makes and frees every object; workers only use them. It waits for nobody but
-//! a worker, and for that not without a deadline.
+//! The control thread creates and frees every object; workers only use them. It waits for workers
+//! only, and never without a deadline.
 
 mod answers;
 mod network_view;
@@ -53,7 +53,7 @@ use crate::{
     worker::{command::Command, events::EventReceiver, poll_loop::Worker, workers::Workers},
 };
 
-/// What the epoll set watches.
+/// Tokens of the epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 enum WakeSource {
@@ -82,7 +82,7 @@ const WORKER_EVENTS: usize = 64;
 /// Serves the devices of `config` until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// What keeps it from serving, or from going on, as a chain that ends in a next step.
+/// The reason why it cannot serve, or cannot continue, as a chain that ends in a next step.
 pub fn run(config: Config) -> anyhow::Result<()> {
     // Before any thread is made, so that every thread has them blocked and the control thread reads
     // them.
@@ -163,7 +163,7 @@ impl Daemon {
         })
     }
 
-    /// Watches everything, and takes frames from the kernel: whoever they are for is served now.
+    /// Watches everything, and takes frames from the kernel: their receivers are served now.
     fn open_up(&mut self) -> anyhow::Result<()> {
         for source in WakeSource::ALL {
             self.epoll.add(self.fd(source), EpollEvent::new(EpollFlags::EPOLLIN, source as u64))?;
@@ -267,7 +267,7 @@ impl Daemon {
 
     fn watch_workers(&mut self, now: Instant) {
         let stuck = self.workers.find_stuck();
-        if let Some(sessions) = self.stall_attribution.look(stuck, access_log::the_blocked_user) {
+        if let Some(sessions) = self.stall_attribution.look(stuck, access_log::blocking_sessions) {
             self.clients.on_blocked(sessions);
         }
         match self.watchdog.look(now, stuck) {
@@ -307,8 +307,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Ends everything in the order in which nobody is left waiting: clients, workers, XDP
-    /// programs, sockets' files.
+    /// Ends everything in an order that leaves no party waiting: clients, workers, XDP programs,
+    /// files of sockets.
     fn stop(self) {
         self.service.stopping();
         let Self { mut net, mut workers, threads, mut clients, mut devices, admin, .. } = self;

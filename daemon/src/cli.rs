@@ -1,7 +1,6 @@
-//! What an operator types: `roced run` and `roced check-config`, and where messages go.
+//! Command line: `roced run` and `roced check-config`, and the target of messages.
 //!
-//! Errors are printed as one chain, from what was attempted down to what to do next; the exit code
-//! is then 1.
+//! Errors are printed as one chain, from the attempt down to a next step; the exit code is then 1.
 
 use std::{
     io::{self, IsTerminal},
@@ -39,7 +38,7 @@ enum Command {
     },
 }
 
-/// Does what the command line says; `run` serves with a config until it is told to stop.
+/// Executes the command line; `run` serves with a config until it is told to stop.
 pub fn main(run: impl FnOnce(Config) -> anyhow::Result<()>) -> ExitCode {
     match dispatch(DaemonArgs::parse().command, run) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,9 +1,9 @@
-//! What the operator decides: `roced.toml` as types, and everything that can be wrong with it.
+//! Configuration of the operator: `roced.toml` as types, and its possible errors.
 //!
 //! [`Config::parse`] reads the whole document and returns every mistake with its line, never only
-//! the first one. What needs the running machine (does the interface exist, is the queue free) is
-//! found out later by the part that opens it; only the cores are looked up here.
-//! `config/roced.toml` describes each key to people, and a test holds it against this file.
+//! the first one. Conditions of the running machine (existence of the interface, free queues) are
+//! checked later by the part that opens it; only the cores are looked up here. `config/roced.toml`
+//! documents each key, and a test compares it with this file.
 
 mod read;
 mod reader;
@@ -45,7 +45,7 @@ pub struct Config {
     pub devices: Vec<DeviceConfig>,
 }
 
-/// `[log]`: what the daemon says about itself.
+/// `[log]`: messages of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
     /// The least important message that is written.
@@ -87,13 +87,13 @@ pub struct Limits {
     pub clients: u32,
     /// Of them, those of one user.
     pub clients_of_user: u32,
-    /// What each client may have.
+    /// Limits of each client.
     pub client: ClientLimits,
-    /// What all clients of a device may have together.
+    /// Limits of all clients of a device together.
     pub device: DeviceLimits,
 }
 
-/// `[limits.client]`: what one client may have.
+/// `[limits.client]`: limits of one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
     /// Queue pairs.
@@ -123,7 +123,7 @@ impl ClientLimits {
     }
 }
 
-/// `[limits.device]`: what all clients of one device may have together.
+/// `[limits.device]`: limits of all clients of one device together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// Queue pairs.
@@ -143,7 +143,7 @@ pub struct DeviceLimits {
 pub struct WorkerConfig {
     /// Core that it is pinned to.
     pub core: Option<u32>,
-    /// What it does when there is nothing to do.
+    /// Idle policy.
     pub idle: Idle,
     /// With [`Idle::Sleep`]: how long it looks for work, yielding between looks, before it blocks.
     pub spin_us: u32,
@@ -162,7 +162,7 @@ pub struct DeviceConfig {
     pub copy_mode: CopyMode,
     /// Where the kernel polls the queues.
     pub napi: Napi,
-    /// Which RX queues, and whose they are.
+    /// RX queues and their owners.
     pub queues: Queues,
     /// Frames in the UMEM of each queue.
     pub umem_frames: u32,
@@ -217,7 +217,7 @@ pub struct QueueOwner {
 }
 
 impl Queues {
-    /// Who owns which queue of an interface with `rx_queues` RX queues, in a daemon of `workers`
+    /// Owners of the queues of an interface with `rx_queues` RX queues, in a daemon with `workers`
     /// workers.
     pub fn owners(&self, rx_queues: u32, workers: u32) -> Vec<QueueOwner> {
         match self {
@@ -312,10 +312,10 @@ choices! {
     }
     /// `device.recovery`.
     Recovery {
-        /// What comes early is held, only what is missing is sent again, probes find what was lost
-        /// last.
+        /// Out-of-order packets are kept, only missing packets are retransmitted, probes find lost
+        /// last packets.
         Selective = "selective",
-        /// What comes early is dropped, all behind a loss is sent again.
+        /// Out-of-order packets are dropped, everything behind a loss is retransmitted.
         GoBackN = "go-back-n",
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers that clients get: of objects, of queue pairs, and keys that nobody can guess.
+//! Numbers given to clients: of objects, of queue pairs, and unpredictable keys.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -70,8 +70,8 @@ pub(crate) struct MrKeys {
 }
 
 impl MrKeys {
-    /// A random key whose index is free; `random` gives random bits. `None` when it gave none in
-    /// many tries: no random bits, or nearly all indices in use.
+    /// A random key with a free index; `random` returns random bits. `None` if many tries gave
+    /// none: no random bits, or nearly all indices in use.
     pub(crate) fn take(&mut self, mut random: impl FnMut() -> Option<u32>) -> Option<MrKey> {
         for _ in 0..256 {
             let key = random()?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sd_notify::NotifyState;
 use tracing::warn;
 
-/// What systemd expects of this process.
+/// Notifications that systemd expects of this process.
 #[derive(Debug)]
 pub struct ServiceManager {
     watchdog_interval: Option<Duration>,

@@ -19,7 +19,7 @@ use nix::{
 };
 use roced_abi::control::{AllocPd, DeviceName, Nothing, OpenDevice};
 use roced_client::{Access, MemoryRegion, SendRequest};
-use roced_memory::access_log::the_blocked_user;
+use roced_memory::access_log::blocking_sessions;
 use roced_types::{SessionId, WorkerId};
 use served::{
     DEVICE, How, Raw, Served, eventually, is_alone, nobody::as_unprivileged_user, pair::Pair, uffd::withhold,
@@ -71,13 +71,13 @@ fn memory_that_stalls_a_worker_ends_only_its_own_session() {
     let Some(held) = withhold(daemons, BYTES) else { return println!("skipped: no userfaultfd here") };
     let local = pair.pd.allocate(4096, Access::ALL).expect("memory");
     let worker = WorkerId(0);
-    assert_eq!(the_blocked_user(worker), None);
+    assert_eq!(blocking_sessions(worker), None);
 
     pair.a.post_send(&SendRequest::write(&[local.sge(..)], region.remote()).signaled()).expect("room");
-    eventually("the worker waits", || the_blocked_user(worker) == Some([session; 2]));
+    eventually("the worker waits", || blocking_sessions(worker) == Some([session; 2]));
     drop(held);
     assert!(pair.reap(1)[0].ok().is_ok(), "it goes on");
-    eventually("it turns or sleeps", || the_blocked_user(worker).is_none());
+    eventually("it turns or sleeps", || blocking_sessions(worker).is_none());
 
     served.on_control_thread(move |clients, _| clients.on_blocked([session; 2]));
     eventually("the session ended", || served.sessions() == 1);
@@ -113,7 +113,7 @@ fn block_by_completions(pair: &Pair, empty: &SendRequest<'_>, cq_rings: &[usize]
     complete(50);
     pair.reap(50);
     complete(50);
-    eventually("the worker waits", || the_blocked_user(WorkerId(0)).is_some());
+    eventually("the worker waits", || blocking_sessions(WorkerId(0)).is_some());
     Some(held)
 }
 
@@ -133,7 +133,7 @@ fn queues_that_stall_a_worker_are_attributed() {
     };
     let (guilty, session, [cq_rings, doorbells, rings]) = pair_with(&served, ["roced-cq", "roced-session", "roced-qp"]);
     let (another, session_of_another, [cq_rings_of_another]) = pair_with(&served, ["roced-cq"]);
-    let blocks = || the_blocked_user(WorkerId(0));
+    let blocks = || blocking_sessions(WorkerId(0));
     // It touches no memory but that of queues.
     let empty = SendRequest::write(&[], memory.remote()).signaled();
 
@@ -188,8 +188,8 @@ fn access_to_memory_is_attributed_to_its_session() {
     for (page, request) in requests.into_iter().enumerate() {
         let Some(held) = withhold(daemons + page * PAGE, PAGE) else { return println!("skipped: no userfaultfd here") };
         pair.a.post_send(&request.signaled()).expect("room");
-        eventually("the worker waits", || the_blocked_user(worker).is_some());
-        assert_eq!(the_blocked_user(worker), Some([session; 2]), "page {page}");
+        eventually("the worker waits", || blocking_sessions(worker).is_some());
+        assert_eq!(blocking_sessions(worker), Some([session; 2]), "page {page}");
         drop(held);
         assert!(pair.reap(1)[0].ok().is_ok(), "it goes on");
     }
@@ -210,8 +210,8 @@ fn copies_are_attributed_to_both_sessions() {
     let local = lender.pd.allocate(PAGE, Access::ALL).expect("memory");
     let Some(held) = withhold(daemons, PAGE) else { return println!("skipped: no userfaultfd here") };
     lender.a.post_send(&SendRequest::write(&[local.sge(..)], region.remote()).signaled()).expect("room");
-    eventually("the worker waits", || the_blocked_user(WorkerId(0)).is_some());
-    assert_eq!(the_blocked_user(WorkerId(0)), Some([session_of_lender, session]));
+    eventually("the worker waits", || blocking_sessions(WorkerId(0)).is_some());
+    assert_eq!(blocking_sessions(WorkerId(0)), Some([session_of_lender, session]));
     drop(held);
     assert!(lender.reap(1)[0].ok().is_ok(), "it goes on");
 }

@@ -49,7 +49,7 @@ fn problem(error: impl ToString) -> Problem {
     Problem { problem: error.to_string() }
 }
 
-/// What an answer is made from.
+/// Sources of an answer.
 struct Asked<'a> {
     config: &'a Config,
     net: &'a Net,
@@ -147,7 +147,7 @@ impl Asked<'_> {
         self.sessions.iter().find(|known| known.session == session).map_or(0, |known| known.pid)
     }
 
-    /// What every worker counted, without queue pairs.
+    /// Counters of every worker, without queue pairs.
     fn snapshots(&mut self) -> Result<Vec<WorkerSnapshot>, Problem> {
         let queues = self.devices.iter().map(|device| device.queues.len()).sum();
         let endpoints = self.devices.len();

@@ -1,5 +1,5 @@
-//! The network as clients' sessions have it: what the kernel says, and whose frames the XDP
-//! programs take.
+//! The network as seen by clients' sessions: the state of the kernel, and the addresses in the XDP
+//! programs.
 
 use std::{collections::BTreeSet, io, net::IpAddr};
 
@@ -41,12 +41,12 @@ impl NetworkView<'_> {
         versions(self.served(device).config.roce)
     }
 
-    /// Makes the addresses whose frames are ours those of the device's GIDs and groups.
+    /// Sets the addresses of the XDP program to the device's GIDs and groups.
     pub(super) fn set_addresses(&mut self, device: DeviceId) -> anyhow::Result<()> {
         let served = self.devices.iter_mut().find(|served| served.id == device);
         let served = served.expect("devices do not come and go while the daemon runs");
         let gids: BTreeSet<IpAddr> = self.net.device(device).gids.entries().map(|(_, gid)| gid.address).collect();
-        // What groups there are is a matter of limits, so that this cannot be a client's doing.
+        // Limits bound the groups, so that no client can cause this.
         ensure!(
             gids.len() as u32 <= roced_steering::GIDS_MAX,
             "device {} has more than {} addresses: take some off its interface",

@@ -1,4 +1,4 @@
-//! What workers and devices counted, in the words of an operator's report.
+//! Counters of workers and devices as an operator's report.
 
 use std::{collections::BTreeMap, net::IpAddr};
 

@@ -1,28 +1,29 @@
-//! Finds the sessions whose memory had a worker wait.
+//! Finds the sessions of memory that stalled a worker.
 //!
-//! While it waits nothing can be done: what its session has lies with that worker. So they are
-//! remembered, and named when all workers turn.
+//! During a stall nothing can be done: the objects of the session are held by that worker. The
+//! sessions are therefore remembered, and reported when all workers poll again.
 
 use roced_types::{SessionId, WorkerId};
 
-/// Who is to be blamed.
+/// Candidates for attribution.
 #[derive(Debug, Default)]
 pub(super) struct StallAttribution {
     suspects: Option<[SessionId; 2]>,
 }
 
 impl StallAttribution {
-    /// Takes a look, as the watchdog does: `stuck` is a worker that has not turned since the last
-    /// one, and `the_blocked_user` says for whose memory it waits. Gives the sessions of which one had a
-    /// worker wait, or one twice, when that is over.
+    /// Examines the workers, as the watchdog does: `stuck` is a worker that has not polled since
+    /// the last call, and `blocking_sessions` returns the sessions of the memory that it waits for.
+    /// Returns, when the stall is over, the sessions of which one stalled a worker, or one session
+    /// twice.
     pub(super) fn look(
         &mut self,
         stuck: Option<WorkerId>,
-        the_blocked_user: impl FnOnce(WorkerId) -> Option<[SessionId; 2]>,
+        blocking_sessions: impl FnOnce(WorkerId) -> Option<[SessionId; 2]>,
     ) -> Option<[SessionId; 2]> {
         match stuck {
             Some(worker) => {
-                self.suspects = the_blocked_user(worker).or(self.suspects);
+                self.suspects = blocking_sessions(worker).or(self.suspects);
                 None
             }
             None => self.suspects.take(),

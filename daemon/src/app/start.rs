@@ -1,5 +1,5 @@
-//! From a config to workers that turn: everything is looked at before anything is changed, and what
-//! is wrong is said in words that a person can act on.
+//! From a config to running workers: everything is checked before anything is changed, and errors
+//! name a remedy.
 
 use std::{
     sync::{Arc, atomic::AtomicU64},
@@ -47,7 +47,7 @@ const PATH_MTU_BYTES_MAX: u32 = 4096;
 const ETHERNET_BYTES: usize = 14;
 const VLAN_TAG_BYTES: usize = 4;
 
-/// What roced needs to be allowed, and why.
+/// Capabilities that roced needs, and their purposes.
 const CAPABILITIES: [(Capability, &str); 4] = [
     (Capability::CAP_NET_ADMIN, "to attach the XDP program and to ask the kernel for neighbors"),
     (Capability::CAP_NET_RAW, "to open AF_XDP sockets"),
@@ -78,7 +78,7 @@ pub(super) struct ServedQueue {
 /// The kernel's network, looked at and found good enough.
 pub(super) struct Checked {
     pub(super) net: Net,
-    /// Who owns which queue, device by device.
+    /// Owners of the queues, device by device.
     owners: Vec<Vec<QueueOwner>>,
     endpoints: Arc<Endpoints>,
 }
@@ -160,7 +160,7 @@ fn check_link(net: &Net, id: DeviceId, device: &config::DeviceConfig) -> anyhow:
     Ok(())
 }
 
-/// Who owns which queue of the device, checked against what the interface has.
+/// Owners of the queues of the device, checked against those of the interface.
 fn check_queues(device: &config::DeviceConfig, workers: u32) -> anyhow::Result<Vec<QueueOwner>> {
     let there = rx_queues(&device.interface)
         .with_context(|| format!("device {}: cannot ask {} for its queues", device.name, device.interface))?;
@@ -186,7 +186,7 @@ fn check_queues(device: &config::DeviceConfig, workers: u32) -> anyhow::Result<V
     Ok(owners)
 }
 
-/// Attaches, binds and starts. When it fails halfway, what was done is undone.
+/// Attaches, binds and starts. A failure halfway undoes the completed part.
 pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Started> {
     let mut endpoint_slots: Vec<Vec<EndpointSlot<NicQueue>>> = config.workers.iter().map(|_| Vec::new()).collect();
     let mut served = Vec::new();
@@ -315,7 +315,7 @@ fn recovery(device: &config::DeviceConfig) -> RecoveryConfig {
     }
 }
 
-/// What goes into one worker.
+/// Parts of one worker.
 struct Make<'a> {
     config: &'a Config,
     checked: &'a Checked,

@@ -22,11 +22,11 @@ pub(super) enum Health {
     Good,
     /// This one has not turned for that long.
     Stuck(WorkerId, Duration),
-    /// This one has not turned for longer than anybody should wait.
+    /// This worker has not polled for longer than is acceptable.
     Dead(WorkerId, Duration),
 }
 
-/// What was seen so far.
+/// Observations so far.
 #[derive(Debug, Default)]
 pub(super) struct Watchdog {
     stuck: Option<(WorkerId, Instant)>,
@@ -36,8 +36,8 @@ pub(super) struct Watchdog {
 impl Watchdog {
     /// Takes a look: `stuck` is a worker that has not turned since the last one.
     pub(super) fn look(&mut self, now: Instant, stuck: Option<WorkerId>) -> Health {
-        // If we were held up ourselves, so was the whole machine: it was suspended, say. Then
-        // nobody is blamed.
+        // If this thread was delayed, so was the whole machine, by a suspension for example. Then
+        // no worker is at fault.
         let held_up = self.looked.is_some_and(|looked| now - looked > 3 * PERIOD);
         self.looked = Some(now);
         let Some(worker) = stuck.filter(|_| !held_up) else {

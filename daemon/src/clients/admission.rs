@@ -1,7 +1,7 @@
-//! Who gets in.
+//! Admission control.
 //!
-//! There are places for so many clients, and of these one user gets a share, so that others find
-//! one. Who connects opens a device within seconds: who only sits there is shown out.
+//! Limits clients in total and per user, so that others find a place. A connection must open a
+//! device within seconds; one that does not is closed.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::{
     session::{Session, SessionStage},
 };
 
-/// Who comes in before everybody else has a turn: as many as there are sockets looked at in one.
+/// Connections accepted in one step: as many as sockets that are served in one.
 const CONNECTIONS_A_TURN: usize = 64;
 
 /// Sessions beyond the limits that are told so; more are dropped at once.
@@ -45,8 +45,8 @@ impl Count {
 
 impl Clients {
     pub(super) fn accept(&mut self) {
-        // No more: what closes as fast as it connects would find us here for ever. While places are
-        // being freed, who comes waits for one outside.
+        // No more: a client that closes as fast as it connects would occupy this thread for ever.
+        // While places are being freed, a new connection waits for one in the backlog.
         for _ in 0..CONNECTIONS_A_TURN {
             if !self.ending.is_empty() && self.len() >= self.registry.limits.clients as usize {
                 return;
@@ -88,9 +88,9 @@ impl Clients {
             let count = if is_beyond { &mut beyond } else { &mut inside };
             count.add(session.connection.peer().uid == peer.uid);
         }
-        // Who is leaving is none of its user's clients any more: the next run of a large job begins
-        // as the last one ends. (It has a place with the workers until the end, for which `accept`
-        // has who comes wait.)
+        // An ending session does not count for its user any more: the next run of a large job
+        // begins as the last one ends. (It has a place with the workers until the end, for which
+        // `accept` makes new connections wait.)
         let limit = if inside.of_user >= limits.clients_of_user as usize {
             limits.clients_of_user
         } else if inside.all >= limits.clients as usize {
@@ -112,12 +112,12 @@ impl Clients {
         }
     }
 
-    /// When somebody must have opened a device at the latest.
+    /// Deadline for opening a device.
     pub(super) fn handshake_due(&self) -> Option<Instant> {
         self.handshakes.front().map(|(due, _)| *due)
     }
 
-    /// Ends those who have not opened a device in time.
+    /// Closes the connections that have not opened a device in time.
     pub(super) fn end_handshakes(&mut self, now: Instant) {
         while let Some((_, number)) = self.handshakes.pop_front_if(|(due, _)| *due <= now) {
             if self.sessions.get(&number).is_some_and(|session| !matches!(session.stage, SessionStage::Open(_))) {

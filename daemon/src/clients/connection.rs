@@ -13,7 +13,7 @@ use roced_abi::control::{Call, MAGIC, MESSAGE_BYTES, MapMemory, Message};
 use roced_memory::descriptor::{self, Descriptor, Incoming};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Who is at the other end, as the kernel said when it connected.
+/// The process at the other end, as reported by the kernel when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientProcess {
     /// Process.
@@ -22,7 +22,7 @@ pub struct ClientProcess {
     pub uid: u32,
 }
 
-/// What lay on the socket.
+/// Result of a receive.
 #[derive(Debug)]
 pub enum ReceivedCall {
     /// A request, and the file descriptor beside it, which only [`MapMemory`] may have.
@@ -35,12 +35,12 @@ pub enum ReceivedCall {
     Broken(&'static str),
 }
 
-/// What became of a message to the client.
+/// Result of a send to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SentReply {
     /// It is on its way.
     Yes,
-    /// The client does not read what it is sent.
+    /// The client does not read its replies.
     Full,
     /// The client has closed.
     Closed,
@@ -59,7 +59,7 @@ impl Connection {
         Self { socket, peer }
     }
 
-    /// Who it is.
+    /// The client process.
     pub fn peer(&self) -> ClientProcess {
         self.peer
     }
@@ -105,8 +105,7 @@ impl Connection {
             ) {
                 Ok(_) => SentReply::Yes,
                 Err(Errno::EINTR) => continue,
-                // Too many descriptors in flight (ETOOMANYREFS) are those of replies that nobody
-                // reads.
+                // Too many descriptors in flight (ETOOMANYREFS) are those of unread replies.
                 Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM | Errno::ETOOMANYREFS) => SentReply::Full,
                 Err(_) => SentReply::Closed,
             };
@@ -179,8 +178,8 @@ mod tests {
         for (op, raw) in [(1, &[raw][..]), (1, &[raw, raw, raw]), (MapMemory::OP, &[raw, raw])] {
             put_with(&theirs, op, raw);
             assert!(matches!(connection.receive(), ReceivedCall::Broken(_)), "{op} {raw:?}");
-            // All that came is closed on the side, for nobody looked what it is; too much at a time
-            // would be refused.
+            // All received descriptors are closed by another thread, because their kind is unknown;
+            // too many at a time would be refused.
             until("all are closed", &|| descriptor::closing_of(connection.peer.uid) == 0);
         }
         put_with(&theirs, MapMemory::OP, &[raw]);

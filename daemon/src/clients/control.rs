@@ -1,7 +1,7 @@
 //! Control calls: check, act, reply.
 //!
-//! A call is carried out whole or not at all: what was done before a step failed is undone. Workers
-//! are told one after the other, each answers within a turn.
+//! A call is executed completely or not at all: steps before a failed one are undone. Workers are
+//! told one after the other; each answers within a poll iteration.
 
 mod ah;
 mod cq;
@@ -46,7 +46,7 @@ use crate::{
     },
 };
 
-/// What all sessions share.
+/// State shared by all sessions.
 #[derive(Debug)]
 pub(crate) struct Registry {
     pub(crate) devices: Vec<OpenedDevice>,
@@ -60,7 +60,7 @@ pub(crate) struct Registry {
     pub(crate) cqs: Numbers,
     /// Link states that sessions know of.
     pub(crate) links: BTreeMap<DeviceId, bool>,
-    /// Whose paths lead to a followed destination.
+    /// Users of paths to a followed destination.
     pub(crate) followers: BTreeMap<FollowId, Vec<(SessionId, Follower)>>,
 }
 
@@ -86,7 +86,7 @@ impl Registry {
     }
 }
 
-/// What a call answers: a body, and file descriptors beside it.
+/// Answer of a call: a body, and accompanying file descriptors.
 type CallReply<C> = Result<(<C as Call>::Reply, Vec<OwnedFd>), Refused>;
 
 /// Carries out the call in `message`, with the descriptor beside it: the reply, and the file
@@ -198,10 +198,9 @@ impl CallHandler<'_, '_> {
         }
     }
 
-    /// Ends the next object of a session that is over: first what uses others, then what is used.
-    /// False when nothing is left to end. When a worker does not answer it stops there: what that
-    /// worker has stays with it, numbers stay in use, and the watchdog decides what becomes of the
-    /// daemon.
+    /// Destroys the next object of an ended session: users before the objects that they use. False
+    /// if none is left. If a worker does not answer, it stops there: the objects of that worker
+    /// stay with it, numbers stay in use, and the watchdog decides about the daemon.
     pub(crate) fn end_next(&mut self) -> bool {
         match self.try_to_end_next() {
             Ok(true) => return true,
@@ -210,7 +209,7 @@ impl CallHandler<'_, '_> {
                 error!(session = %self.session, why = ?refused.why, "a worker did not give up what a client had");
             }
         }
-        // Groups that a worker did not give up: nobody is left who would hear them.
+        // Groups that a worker did not give up: no member is left to receive from them.
         self.leave_all();
         false
     }
@@ -277,7 +276,7 @@ impl CallHandler<'_, '_> {
             if let Err(refused) = self.tell(place.worker, give(at), limit) {
                 // This one too: it may carry it out later than we waited.
                 for place in &places[..=at] {
-                    // Whoever does not answer keeps it; the call is refused in any case.
+                    // A worker that does not answer keeps it; the call is refused in any case.
                     let _ = self.take_back(place.worker, undo());
                 }
                 return Err(refused);
@@ -298,7 +297,7 @@ impl CallHandler<'_, '_> {
 
 fn tell(environment: &mut Environment<'_>, worker: WorkerId, command: Command, limit: u64) -> Result<Answer, Refused> {
     match environment.workers.call(worker, command)? {
-        // What it carried is dropped here: it was made by this thread.
+        // Its objects are dropped here: this thread created them.
         Answer::Refused(why, _carried) => Err(Refused::by_worker(why, limit)),
         answer => Ok(answer),
     }
@@ -308,7 +307,7 @@ fn take_back(environment: &mut Environment<'_>, worker: WorkerId, command: Comma
     match environment.workers.call(worker, command)? {
         Answer::Refused(command::CommandRefused::NoSuchObject, _) => Ok(()),
         Answer::Refused(why, _carried) => Err(Refused::by_worker(why, 0)),
-        // What comes back is freed here, by the thread that made it.
+        // Returned objects are freed here, by the thread that created them.
         _ => Ok(()),
     }
 }

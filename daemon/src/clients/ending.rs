@@ -1,4 +1,4 @@
-//! Sessions that are over, while what they had is given back.
+//! Ended sessions, while their objects are destroyed.
 //!
 //! A session may have thousands of objects, each with a round trip to every worker, and hundreds of
 //! sessions may end at once. So they wait here, and each turn of the control thread ends some
@@ -39,7 +39,7 @@ impl EndingSessions {
         self.0.push_back(Left { session, objects, since: Instant::now() });
     }
 
-    /// Ends some of what they have.
+    /// Destroys some of their objects.
     pub(super) fn end_some(&mut self, registry: &mut Registry, environment: &mut Environment<'_>) {
         let begin = Instant::now();
         for _ in 0..OBJECTS_AT_ONCE {

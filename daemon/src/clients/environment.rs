@@ -1,4 +1,5 @@
-//! What client sessions need of the rest of the daemon: its workers, and its view of the network.
+//! Interface of client sessions to the rest of the daemon: its workers, and its view of the
+//! network.
 
 use std::{io, net::IpAddr};
 
@@ -16,7 +17,7 @@ use crate::{
 
 /// The workers. A call comes back with an answer or after a deadline.
 pub trait WorkerAccess {
-    /// Tells `worker` what to do and waits for its answer.
+    /// Sends a command to `worker` and waits for its answer.
     ///
     /// # Errors
     /// [`CallError`] when there is none.
@@ -36,14 +37,14 @@ pub struct DevicePort {
     pub mac: [u8; 6],
     /// Up, with a carrier.
     pub link_up: bool,
-    /// MTU of the link, or what the device's queues take if that is less, bytes.
+    /// MTU of the link, or the largest packet of the device's queues if that is less, bytes.
     pub link_mtu_bytes: u32,
     /// Speed, Mbit/s, 0 when not known.
     pub speed_mbit_per_s: u32,
     /// Indices of the GID table, empty ones included.
     pub gid_entries: u32,
-    /// It takes VLAN tags off received frames, so that nobody knows which VLAN one without a tag is
-    /// of.
+    /// The device strips VLAN tags of received frames, so that the VLAN of a frame without a tag is
+    /// unknown.
     pub strips_vlan_tags: bool,
 }
 

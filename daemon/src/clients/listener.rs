@@ -28,7 +28,7 @@ pub enum ListenError {
     /// The path does not fit a socket address.
     #[error("{} is too long for a socket address (at most 107 bytes): choose a shorter control.socket", .0.display())]
     PathTooLong(PathBuf),
-    /// Somebody listens there.
+    /// The path has a listener already.
     #[error("something listens at {} already: is another roced running? Give this one another control.socket", .0.display())]
     InUse(PathBuf),
     /// There is a file that is no socket.
@@ -40,9 +40,9 @@ pub enum ListenError {
     /// The kernel said no.
     #[error("cannot {what} {}: {errno}", .path.display())]
     Kernel {
-        /// Doing what.
+        /// The attempted action.
         what: &'static str,
-        /// With what path.
+        /// Path of the socket.
         path: PathBuf,
         /// The kernel's error.
         errno: Errno,
@@ -62,8 +62,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`, which `group` (if given) and `mode` let others reach. A socket file that
-    /// nobody listens at any more is replaced.
+    /// Listens at `path`, accessible according to `group` (if given) and `mode`. A socket file
+    /// without a listener is replaced.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -82,7 +82,7 @@ impl Listener {
         bind(socket.as_raw_fd(), &address).map_err(kernel("bind"))?;
         let file = fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()));
         let listener = Self { socket, path: path.into(), file, reserve: reserve() };
-        // Nobody gets in before the permissions are right: it does not listen yet.
+        // No connection is possible before the permissions are right: it does not listen yet.
         if group.is_some() {
             chown(path, None, group).map_err(kernel("set the group of"))?;
         }
@@ -114,7 +114,7 @@ impl Listener {
     fn turn_away(&mut self) {
         match accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
             Ok(raw) => drop(owned(raw)),
-            // It went away by itself, or somebody else took the descriptor: it comes again.
+            // It ended by itself, or another thread took the descriptor: it will be reported again.
             Err(_errno) => {}
         }
         self.reserve = reserve();
@@ -150,7 +150,7 @@ fn remove_stale(path: &Path, address: &UnixAddr) -> Result<(), ListenError> {
     let probe = seqpacket().map_err(kernel("make a socket for"))?;
     match connect(probe.as_raw_fd(), address) {
         Err(Errno::ECONNREFUSED) => {}
-        // Somebody took it, has a full backlog, or is of another socket type: alive in any case.
+        // It was accepted, has a full backlog, or is of another socket type: alive in any case.
         _ => return Err(ListenError::InUse(path.into())),
     }
     fs::remove_file(path).map_err(|error| kernel("remove the stale socket")(errno_of(&error)))
@@ -164,7 +164,7 @@ fn connection(socket: OwnedFd) -> Option<Connection> {
 
 #[expect(unsafe_code, reason = "accept4 of nix gives a bare descriptor")]
 fn owned(raw: i32) -> OwnedFd {
-    // SAFETY: accept4 made this descriptor a moment ago and nobody else knows of it.
+    // SAFETY: accept4 has just created this descriptor, and no other code knows of it.
     unsafe { OwnedFd::from_raw_fd(raw) }
 }
 

@@ -1,8 +1,8 @@
-//! Clients: who is connected, what they own, and the memory that they share with us.
+//! Clients: connections, their objects, and the memory shared with them.
 //!
-//! The control thread owns everything here. What a worker needs of it is made ready in
-//! [`memory`](roced_memory) and handed over whole, so that no lock lies between a client and its
-//! packets.
+//! The control thread owns everything here. Parts for a worker are prepared in
+//! [`memory`](roced_memory) and handed over completely, so that no lock lies between a client and
+//! its packets.
 //!
 //! ```text
 //!   listener ─► connection ─► session: objects      messages in, replies and events out
@@ -11,8 +11,8 @@
 //!                      workers     network          by the traits of `environment`
 //! ```
 //!
-//! Nothing here waits for a client: a message that is not there yet, or that finds no room, is
-//! somebody else's turn.
+//! Nothing here waits for a client: after an incomplete message, or one without room, another
+//! client is served.
 
 mod admission;
 mod connection;
@@ -77,7 +77,8 @@ pub struct Clients {
     sessions: BTreeMap<u32, Session>,
     /// Those that are over, of which something is left.
     ending: EndingSessions,
-    /// Until when each has to open a device, in that order; those who have are in there, too.
+    /// Deadlines for opening a device, in that order; connections that have opened one are still
+    /// listed.
     handshakes: VecDeque<(Instant, u32)>,
     last_session: u32,
     registry: Registry,
@@ -89,7 +90,7 @@ pub struct Clients {
 enum SessionEnd {
     /// The client has closed.
     Closed,
-    /// It did what no client may do.
+    /// It violated the ABI.
     Fault(String),
     /// The daemon stops.
     Stopping,
@@ -99,7 +100,7 @@ impl Clients {
     /// Clients of these devices, that come by `listener`. `board` has a place for each worker.
     ///
     /// # Errors
-    /// What the kernel said: no file descriptors.
+    /// The kernel's: no file descriptors.
     pub fn new(
         listener: Listener,
         devices: Vec<DeviceSetup>,
@@ -124,16 +125,16 @@ impl Clients {
         })
     }
 
-    /// Lets clients of all users have `most` mappings, and those of one `most_of_a_user`, and not
-    /// what the kernel's limit gives.
+    /// Limits mappings of all users' clients to `most`, and those of one user to `most_of_a_user`,
+    /// in place of the limits derived from the kernel's.
     #[must_use]
     pub fn with_mappings(mut self, most: u32, most_of_a_user: u32) -> Self {
         self.registry.quota = Quota::new(most, most_of_a_user);
         self
     }
 
-    /// Takes connections and serves what clients ask. Call when [`AsFd::as_fd`] is readable; what
-    /// is left over keeps it so.
+    /// Accepts connections and serves calls. To be called when [`AsFd::as_fd`] is readable;
+    /// remaining work keeps it so.
     pub fn on_readable(&mut self, environment: &mut Environment<'_>) {
         let mut events = [EpollEvent::empty(); EVENTS];
         let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
@@ -156,7 +157,7 @@ impl Clients {
         self.ending.since().or_else(|| self.handshake_due())
     }
 
-    /// Goes on with what takes more than one turn, and ends who takes too long to open a device.
+    /// Continues work of several steps, and closes connections that take too long to open a device.
     pub fn on_deadline(&mut self, now: Instant, environment: &mut Environment<'_>) {
         self.end_handshakes(now);
         self.ending.end_some(&mut self.registry, environment);
@@ -187,9 +188,9 @@ impl Clients {
         }
     }
 
-    /// Memory of one of these had a worker wait, for longer than any turn: it ends. Where they are
-    /// two of different users nobody can tell which it was, and neither may have the other ended;
-    /// nor may one who has left meanwhile, whoever it was.
+    /// Memory of one of these sessions stalled a worker for longer than any poll iteration: the
+    /// session ends. If they are of two different users, the cause is unknown, and neither may
+    /// cause the end of the other; nor may a session that has left meanwhile.
     pub fn on_blocked(&mut self, sessions: [SessionId; 2]) {
         let peers = sessions.map(|session| self.sessions.get(&session.0).map(|session| session.connection.peer()));
         if !matches!(peers, [Some(one), Some(other)] if one.uid == other.uid) {
@@ -254,7 +255,7 @@ impl Clients {
         self.len() == 0
     }
 
-    /// Ends every session, for the daemon stops. Nobody is let in afterward: drop it.
+    /// Ends every session, because the daemon stops. No connection is accepted afterward: drop it.
     pub fn stop(&mut self, environment: &mut Environment<'_>) {
         let numbers: Vec<u32> = self.sessions.keys().copied().collect();
         for number in numbers {
@@ -309,8 +310,7 @@ impl Clients {
         }
     }
 
-    /// Ends the sessions of which memory is not there any more: what peers wrote to it is lost,
-    /// too.
+    /// Ends the sessions with lost memory: writes of peers to it are lost as well.
     fn end_sessions_with_lost_memory(&mut self) {
         let lost = |session: &Session| match &session.stage {
             SessionStage::Open(objects) => objects.memories.values().any(|object| object.memory.is_lost()),
@@ -348,7 +348,7 @@ impl Clients {
                     warn!(%qpn, "a worker does not take a queue pair's new path");
                 }
             }
-            // What an address handle carries at most is the link's affair, too.
+            // The maximum payload of an address handle depends on the link as well.
             for number in objects.ahs.keys().copied().collect::<Vec<_>>() {
                 let mut desk = CallHandler { registry: &mut self.registry, session: id, objects, environment };
                 if desk.set_ah_next(number, None).is_err() {
@@ -419,7 +419,7 @@ impl Clients {
         }
     }
 
-    /// Writes a log line about somebody who comes or goes, unless there were many.
+    /// Writes a log line about a client that connects or leaves, unless there were many.
     fn note_coming(&mut self, write: impl FnOnce(u64)) {
         if let Some(held_back) = self.comings.admit(Instant::now()) {
             write(held_back);

@@ -1,4 +1,5 @@
-//! From what a client asks of a path to the header template that a worker builds frames from.
+//! Conversion of a client's path attributes to the header template from which a worker builds
+//! frames.
 
 use std::net::IpAddr;
 
@@ -16,7 +17,7 @@ use roced_types::{DeviceId, QpAttributes, Qpn, address_of, attribute, gid_of};
 use super::{environment::DevicePort, refused::Refused};
 use crate::net::{FollowId, GidTableEntry, NextHop, RoceVersion};
 
-/// Who follows how a destination is reached.
+/// Followers of the route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Follower {
     /// A queue pair, to its peer.
@@ -25,20 +26,20 @@ pub(crate) enum Follower {
     Ah(u32),
 }
 
-/// The way of a queue pair or an address handle: what was asked for, and how the destination is
-/// reached.
+/// Path of a queue pair or an address handle: the requested attributes, and the route to the
+/// destination.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    /// `None` of a multicast group: nobody needs to be asked for the way there.
+    /// `None` for a multicast group: its MAC address needs no neighbor.
     pub(crate) follow: Option<FollowId>,
     pub(crate) next: NextHop,
     pub(crate) wish: Wish,
 }
 
 impl Way {
-    /// What the worker works with.
+    /// The part for the worker.
     pub(crate) fn state(&self, port: &DevicePort) -> PathState {
-        // Nobody tells a group's way when the device has another MAC address.
+        // No event reports the path of a group when the device has another MAC address.
         self.wish.path(self.wish.group_hop(port).unwrap_or(self.next), port)
     }
 
@@ -62,8 +63,8 @@ pub(crate) struct Wish {
     udp_source_port: u16,
 }
 
-/// The UDP source port of a queue pair whose flow label is 0: a random one when the queue pair is
-/// made, and the next one in each further life, so that a peer tells frames of an earlier life from
+/// The UDP source port of a queue pair with flow label 0: random when the queue pair is created,
+/// and the next one in each further life, so that a peer can tell frames of an earlier life from
 /// those of this one. Nothing else changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LifePort(u16);
@@ -90,18 +91,18 @@ impl LifePort {
     }
 }
 
-/// The bits of a traffic class that are ECN's (RFC 3168 5). They stay 0 ("not ECN-capable"),
-/// whatever an application gives: a switch that finds them set marks frames instead of dropping
-/// them, and until there is congestion control nothing here reacts to a mark.
+/// The ECN bits of a traffic class (RFC 3168 5). They stay 0 ("not ECN-capable") for any value of
+/// the application: a switch that finds them set marks frames instead of dropping them, and without
+/// congestion control nothing here reacts to a mark.
 const ECN_BITS: u8 = 0b11;
 
-/// What "0" asks for, as verbs' users expect it.
+/// Meaning of "0", as users of verbs expect it.
 const HOP_LIMIT_DEFAULT: u8 = 64;
 
 impl Wish {
-    /// What `attributes` ask of the path of `local`, from the GID `source` of `device`. `life` is
-    /// the port of a queue pair's present life; without it, or with a flow label, the port is made
-    /// as Linux makes it.
+    /// Path attributes in `attributes` for `local`, from the GID `source` of `device`. `life` is
+    /// the port of a queue pair's present life; without it, or with a flow label, the port is
+    /// derived as Linux does.
     ///
     /// # Errors
     /// A value out of its range, or a destination that can be nobody's.
@@ -148,7 +149,7 @@ impl Wish {
         })
     }
 
-    /// The way to its destination when that is a multicast group: nobody is asked.
+    /// The path to its destination if that is a multicast group: no neighbor is needed.
     pub(crate) fn group_hop(&self, port: &DevicePort) -> Option<NextHop> {
         let mac = match self.destination {
             group if !group.is_multicast() => return None,
@@ -367,7 +368,7 @@ mod tests {
         let next = wish.group_hop(&PORT).expect("a group");
         let PathState::Ready(path) = wish.path(next, &PORT) else { panic!("it is known") };
         assert_eq!((path.via(), wish.largest_mtu(next, &PORT)), (Egress::Group { flow: 3 }, 1024));
-        // Nobody follows it, and yet it comes from the device's MAC address as it is now.
+        // It has no follower, and yet it is sent from the device's present MAC address.
         let way = Way { follow: None, next, wish };
         let source_mac = |port: &DevicePort| {
             let PathState::Ready(path) = way.state(port) else { panic!("it is known") };

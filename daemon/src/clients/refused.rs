@@ -42,7 +42,7 @@ impl Refused {
         Self::with(Refusal::NoSuchObject, number, 0u64)
     }
 
-    /// What a worker's refusal means to the client, which reached `limit` if the worker has no
+    /// Error of the client for a worker's refusal; the client reached `limit` if the worker has no
     /// room.
     pub(crate) fn by_worker(why: command::CommandRefused, limit: u64) -> Self {
         use command::CommandRefused as Worker;

@@ -42,11 +42,11 @@ pub(crate) enum SessionStage {
     Open(Box<SessionObjects>),
 }
 
-/// What a session owns, by the number that its client knows.
+/// Objects of a session, by the numbers that its client knows.
 #[derive(Debug)]
 pub(crate) struct SessionObjects {
     pub(crate) device: DeviceId,
-    /// Whose the client is.
+    /// User of the client.
     pub(crate) uid: u32,
     pub(crate) pds: BTreeMap<u32, PdObject>,
     pub(crate) memories: BTreeMap<u32, MemoryObject>,
@@ -60,7 +60,7 @@ pub(crate) struct SessionObjects {
     pub(crate) qps: BTreeMap<u32, QpObject>,
     pub(crate) ahs: BTreeMap<u32, AhObject>,
     pub(crate) srqs: BTreeMap<u32, SrqObject>,
-    /// By queue pair and multicast group: the GID by whose interface it was joined.
+    /// By queue pair and multicast group: the GID of the interface that joined it.
     pub(crate) attachments: BTreeMap<(u32, [u8; 16]), GidTableEntry>,
     /// One for each worker of the device.
     pub(crate) doorbells: Vec<DoorbellBoard>,
@@ -106,7 +106,7 @@ pub(crate) struct MwObject {
     pub(crate) bound: Option<WindowBound>,
 }
 
-/// To whom a memory window opens.
+/// Users of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MwKind {
     /// Type 1: to its protection domain.
@@ -115,7 +115,7 @@ pub(crate) enum MwKind {
     Two,
 }
 
-/// What a memory window is bound to.
+/// The region of a memory window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowBound {
     pub(crate) mr: u32,
@@ -184,7 +184,7 @@ pub(crate) struct SrqObject {
     pub(crate) users: u32,
 }
 
-/// One of the numbers by which a client names its objects, and what they are in.
+/// A number by which a client names an object, and the table that contains it.
 pub(crate) fn find<T>(objects: &mut BTreeMap<u32, T>, number: u32) -> Result<&mut T, Refused> {
     objects.get_mut(&number).ok_or(Refused::no_object(number))
 }

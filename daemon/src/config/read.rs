@@ -1,4 +1,4 @@
-//! What each key may be, and which keys do not go together.
+//! Rules of each key, and of combinations of keys.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -317,8 +317,8 @@ fn pkeys(section: &ConfigSection<'_, '_>, default: Vec<Pkey>) -> Vec<Pkey> {
     if keys.is_empty() { default } else { keys }
 }
 
-/// Element `index` of the array: a queue number, whose worker is then its place in the list modulo
-/// the workers, or both.
+/// Element `index` of the array: a queue number, with its place in the list modulo the workers as
+/// worker, or both.
 fn queue(section: &ConfigSection<'_, '_>, index: usize, workers: u32) -> Option<QueueOwner> {
     if let Some(element) = section.element("queues", index) {
         let queue = element.required_number("queue", 0..=QUEUES_MAX - 1);

@@ -1,9 +1,9 @@
 //! Reads a TOML document key by key and collects everything that is wrong with it, instead of
 //! stopping at the first mistake.
 //!
-//! A [`ConfigSection`] is one table. Each key is asked for once, with its default and what is
-//! allowed; a key of the file that nobody asked for is unknown. The same calls write down which
-//! keys exist ([`Key`]), so that a test can hold the documentation against them.
+//! A [`ConfigSection`] is one table. Each key is requested once, with its default and range; a key
+//! of the file that is never requested is unknown. The same calls record the keys ([`Key`]), so
+//! that a test can compare the documentation with them.
 
 use std::{
     cell::RefCell,
@@ -27,7 +27,7 @@ pub struct ConfigProblem {
     /// Path of the key, such as `device[1].queues[0].worker`; empty when the mistake is not in a
     /// key.
     pub key: String,
-    /// What is wrong and what is allowed.
+    /// The problem and the allowed values.
     pub message: String,
 }
 
@@ -48,7 +48,7 @@ pub struct Key {
     pub path: String,
     /// Its default as text; `None` when the key must be there.
     pub default: Option<String>,
-    /// What it may be, with unit, as text.
+    /// Allowed values, with unit, as text.
     pub allowed: String,
 }
 
@@ -77,8 +77,8 @@ impl<'a> Reader<'a> {
         Self { text, problems: RefCell::default(), keys: RefCell::default() }
     }
 
-    /// Reads the whole document by `read`, which takes its top table apart. A line that is no TOML
-    /// is reported once: what it seems to say is not worth a second complaint.
+    /// Reads the whole document by `read`, which receives its top table. A line that is no TOML is
+    /// reported once: its possible meaning is not worth a second report.
     pub(super) fn read<T>(&self, read: impl FnOnce(&ConfigSection<'_, 'a>) -> T) -> T {
         let (root, errors) = DeTable::parse_recoverable(self.text);
         let top = ConfigSection::new(self, String::new(), 0..0, root.get_ref());
@@ -261,8 +261,8 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
         default
     }
 
-    /// A text that `check` takes. `default` is `None` when the key need not be there; `absent` then
-    /// says what that means.
+    /// A text that `check` accepts. `default` is `None` if the key is optional; `absent` describes
+    /// its absence.
     pub(super) fn text(&self, key: &str, default: Option<&str>, absent: &str, rule: TextRule) -> Option<String> {
         let shown = default.map_or(absent.to_owned(), |default| format!("{default:?}"));
         self.reader.note(&self.path_of(key), Some(shown), rule.allowed.to_owned());
@@ -276,7 +276,7 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
         self.checked_text(key, rule)
     }
 
-    /// Writes down a key whose reading the caller does itself.
+    /// Records a key that the caller reads itself.
     pub(super) fn note(&self, key: &str, default: &str, allowed: &str) {
         self.reader.note(&self.path_of(key), Some(default.to_owned()), allowed.to_owned());
     }
@@ -287,7 +287,7 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
         self.table.get(key)
     }
 
-    /// Complains about every key that nobody asked for.
+    /// Reports every key that was never requested.
     pub(super) fn refuse_unknown(self) {
         let asked = self.asked.borrow();
         for key in self.table.keys().filter(|key| !asked.contains(key.get_ref().as_ref())) {
@@ -345,7 +345,7 @@ impl<'s, 'a> ConfigSection<'s, 'a> {
     }
 }
 
-/// What a text must be.
+/// Rule of a text.
 #[derive(Clone, Copy)]
 pub(super) struct TextRule {
     /// In words, after "it must be".

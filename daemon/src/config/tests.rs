@@ -1,4 +1,4 @@
-//! What a config file may say, and how each mistake is reported.
+//! Contents of a config file, and the report of each mistake.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn problems(text: &str) -> Vec<(usize, String, String)> {
     problems.into_iter().map(|problem| (problem.line, problem.key, problem.message)).collect()
 }
 
-/// The only problem of a document whose device is all right unless `text` is about it.
+/// The only problem of a document with a correct device, unless `text` is about it.
 fn problem(text: &str) -> (usize, String, String) {
     let mut problems = problems(&format!("{text}\n[[device]]\nname = \"roce0\"\ninterface = \"eth0\"\n"));
     assert_eq!(problems.len(), 1, "{problems:?}");

@@ -30,7 +30,7 @@ pub(super) struct KernelEvents {
     unreadable: u64,
 }
 
-/// What was heard.
+/// Result of a receive.
 #[derive(Debug)]
 pub(super) enum Heard {
     /// These changes, in order.
@@ -69,7 +69,7 @@ impl KernelEvents {
                         }
                     }
                 }
-                // Only the kernel, port 0, tells what is.
+                // Only the kernel, port 0, is a trusted source.
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Ok(if lost { Heard::Lost } else { Heard::Changes(changes) });

@@ -9,7 +9,7 @@ use roced_types::DeviceId;
 
 use super::{gid::GidTableEntry, route::Hop};
 
-/// A followed destination. Who follows the same one from the same address gets the same id.
+/// A followed destination. Followers of the same one from the same address share an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FollowId(pub u64);
 
@@ -43,7 +43,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// is asked this often to make sure of one that is stale.
 const CONFIRM_EVERY: Duration = Duration::from_secs(5);
 
-/// What is known about the way to a destination without waiting for anybody.
+/// Known route to a destination, without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
     /// The next hop, complete.
@@ -67,8 +67,8 @@ pub(super) enum View {
 ///        └──────────► Reachable ◄───┘
 /// ```
 ///
-/// Who was given up stays unreachable, and is asked ever more rarely, until there is an answer or
-/// another way.
+/// An abandoned destination stays unreachable, and is probed ever more rarely, until there is an
+/// answer or another route.
 #[derive(Debug)]
 pub(super) struct Follow {
     pub(super) device: DeviceId,
@@ -117,14 +117,14 @@ impl Follow {
         }
     }
 
-    /// What the view means; says whether it is another next hop than before.
+    /// Evaluates the view; returns true if the next hop differs from the previous one.
     pub(super) fn see(&mut self, view: View, now: Instant, patience: Duration) -> bool {
         let before = self.next;
         self.next = match view {
             View::Known(next) => next,
             View::NoWay => NextHop::Unreachable,
-            // Believed only of a neighbor that was asked on our behalf; what the kernel found out
-            // earlier may be long past.
+            // Believed only of a neighbor that was probed on our behalf; earlier findings of the
+            // kernel may be outdated.
             View::Silent if before == NextHop::Resolving => {
                 self.given_up = true;
                 NextHop::Unreachable
@@ -153,7 +153,7 @@ impl Follow {
                     self.pause_from(now);
                 }
             }
-            // Nobody to ask: a change of routes or links is what helps.
+            // No neighbor to probe: only a change of routes or links helps.
             NextHop::Unreachable | NextHop::Local(_) => (self.give_up_at, self.ask_at) = (None, None),
         }
         changed

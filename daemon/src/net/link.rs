@@ -84,14 +84,13 @@ impl Interfaces {
     }
 }
 
-/// A bridge tells of its ports by the same messages: what is "new" or "gone" there is the port, not
+/// A bridge reports its ports by the same messages: "new" and "gone" there are about the port, not
 /// the interface.
 fn is_about_a_bridge_port(message: &LinkMessage) -> bool {
     message.header.interface_family == AddressFamily::Bridge
 }
 
-/// The VLAN of an interface whose frames have an 802.1Q tag; those of 802.1ad have one that we do
-/// not write.
+/// The VLAN of an interface with 802.1Q tags; 802.1ad tags differ and are not supported.
 fn vlan_of(info: &LinkInfo) -> Option<u16> {
     let LinkInfo::Data(InfoData::Vlan(infos)) = info else { return None };
     if infos.contains(&InfoVlan::Protocol(VlanProtocol::Ieee8021Ad)) {

@@ -16,7 +16,7 @@ use super::GidTableEntry;
 /// By device, interface and group.
 type GroupMembership = (DeviceId, u32, IpAddr);
 
-/// Memberships, with the number of those who want each.
+/// Memberships, with the number of users of each.
 #[derive(Debug, Default)]
 pub(super) struct Memberships(BTreeMap<GroupMembership, (UdpSocket, u32)>);
 

@@ -1,10 +1,9 @@
 //! The kernel's view of the network, followed live: links, addresses (which are GIDs), routes and
 //! neighbors.
 //!
-//! [`Net`] mirrors what netlink tells and answers from the mirror; only a route is asked for, since
-//! only the kernel knows its
-//! rules. It runs on the control thread: readable [`Net::fd`] → [`Net::on_readable`], [`Net::deadline`] → [`Net::on_deadline`],
-//! and both say what changed.
+//! [`Net`] mirrors netlink's messages and answers from the mirror; only a route is queried, since
+//! only the kernel knows its rules. It runs on the control thread: readable [`Net::fd`] →
+//! [`Net::on_readable`], [`Net::deadline`] → [`Net::on_deadline`], and both return the changes.
 //!
 //! ```text
 //!   netlink events ──► links, addresses, neighbors ──► devices' GIDs, MTU, state ──► Change::{Link, Gids}
@@ -60,7 +59,7 @@ pub struct DeviceInterface {
     pub name: String,
 }
 
-/// What a device looks like from the network.
+/// View of a device from the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceNet {
     /// Name of the interface.
@@ -82,7 +81,7 @@ pub struct DeviceNet {
 }
 
 impl DeviceNet {
-    /// MTU of the link, or what the device's queues take if that is less, bytes.
+    /// MTU of the link, or the largest packet of the device's queues if that is less, bytes.
     pub fn usable_mtu_bytes(&self) -> u32 {
         self.link_mtu_bytes.min(self.packet_bytes_max)
     }
@@ -111,7 +110,7 @@ pub enum NetError {
     /// Netlink failed.
     #[error("netlink {what}: {source}")]
     Netlink {
-        /// Doing what.
+        /// The attempted action.
         what: &'static str,
         /// The kernel's error.
         source: io::Error,
@@ -132,7 +131,7 @@ pub struct NoRoute {
 /// to pass.
 const READ_AGAIN_PAUSE: Duration = Duration::from_millis(100);
 
-/// The kernel's network, and what the daemon makes of it.
+/// The kernel's network, and the daemon's use of it.
 #[derive(Debug)]
 pub struct Net {
     requests: Requests,
@@ -155,8 +154,8 @@ impl Net {
     /// [`NetError`].
     pub fn open(interfaces: &[DeviceInterface], resolve_timeout: Duration) -> Result<Self, NetError> {
         let failed = |what| move |source| NetError::Netlink { what, source };
-        // Events first: what changes while everything is read is heard afterward, and hearing it
-        // twice does no harm.
+        // Events first: changes during the dump are received afterward, and receiving them twice
+        // does no harm.
         let events = KernelEvents::open().map_err(failed("cannot be listened to"))?;
         let mut requests = Requests::open(NETLINK_ROUTE).map_err(failed("cannot be asked"))?;
         let mirror = Mirror::read(&mut requests).map_err(failed("dump failed"))?;
@@ -210,7 +209,7 @@ impl Net {
             .expect("devices do not come and go while the daemon runs")
     }
 
-    /// The device's queues take IP packets of at most `bytes`, whatever its link's MTU is.
+    /// The device's queues take IP packets of at most `bytes`, for any MTU of its link.
     ///
     /// # Panics
     /// As [`Self::device`].
@@ -219,7 +218,7 @@ impl Net {
         seen.expect("devices do not come and go while the daemon runs").1.packet_bytes_max = bytes;
     }
 
-    /// Takes what netlink has to say.
+    /// Processes messages of netlink.
     ///
     /// # Errors
     /// The kernel's, when the socket itself fails.
@@ -393,7 +392,7 @@ impl Net {
         changes
     }
 
-    /// How the destination is reached by what is known now; asks the kernel for the route if
+    /// Route to the destination according to present knowledge; queries the kernel for the route if
     /// `ask_route`.
     fn look(&mut self, follow: &mut Follow, ask_route: bool, now: Instant) -> View {
         if let Some(local) = self.local_device(follow) {
@@ -431,10 +430,10 @@ impl Net {
         own.chain(others).find(|(_, seen)| seen.gids.entries().any(ours)).map(|(id, _)| *id)
     }
 
-    /// The route's first step, if it leaves by the follower's device. Where rules lead elsewhere,
-    /// the kernel is asked again for a way by the interface that has the source address: that is
-    /// the one the client chose. A link-local destination is on the link of the source, whatever
-    /// the routes say.
+    /// The first hop of the route, if it leaves by the follower's device. Where rules lead
+    /// elsewhere, the kernel is queried again for a route by the interface that has the source
+    /// address: that is the one the client chose. A link-local destination is on the link of the
+    /// source, for any routes.
     fn find_hop(&mut self, follow: &Follow) -> Option<Hop> {
         let seen = self.device(follow.device);
         let ifindex = seen.ifindex;
@@ -452,7 +451,7 @@ impl Net {
     }
 }
 
-/// What netlink has told so far.
+/// State received from netlink so far.
 #[derive(Debug, Default)]
 struct Mirror {
     links: Interfaces,

@@ -9,7 +9,7 @@ use netlink_packet_route::{
 };
 use roced_xdp::netlink::Requests;
 
-/// What the kernel knows of a neighbor.
+/// The kernel's state of a neighbor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Neighbor {
     /// Its MAC address. `stale`: nothing has confirmed it for a while.

@@ -32,8 +32,8 @@ pub(super) fn check_send<'a>(slot: &'a SendSlot, sizes: &QpSizes) -> Result<Send
         return Err(ClientFault::UnknownFlags(wqe.flags));
     }
     let data = if wqe.flags & send_flags::INLINE != 0 {
-        // Inline data goes out; what these bring in has no place in an entry, and local
-        // operations have none.
+        // Inline data is sent; the results of these operations have no place in an entry, and local
+        // operations have no data.
         let takes_none = !op.carries_data();
         let limit = if takes_none { 0 } else { sizes.inline_bytes.min(INLINE_BYTES_MAX) };
         if wqe.inline_bytes > limit || takes_none {
@@ -156,8 +156,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands in a slot: no panic, and nothing is read from behind the stride of the
-        /// client's own ring, where the private copy may still hold what another client wrote.
+        /// For any contents of a slot: no panic, and nothing is read from behind the stride of the
+        /// client's own ring, where the private copy may still hold bytes of another client.
         #[test]
         fn nothing_behind_the_stride_is_read(
             mut send in any::<[u8; SEND_SLOT_WORDS_MAX * 8]>(),

@@ -3,7 +3,7 @@
 use roced_types::{Qpn, Srqn};
 use thiserror::Error;
 
-/// What a client did that no client may do. Its session ends.
+/// A violation of the client ABI. Its session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ClientFault {
     /// A ring index that cannot be true.
@@ -23,8 +23,8 @@ pub enum ClientFault {
         /// Of the queue pair.
         limit: u32,
     },
-    /// More inline data than the queue pair has room for, or inline data on what brings data in: a
-    /// READ, an atomic operation.
+    /// More inline data than the queue pair has room for, or inline data for an operation that
+    /// receives data: a READ, an atomic operation.
     #[error("{asked} bytes of inline data where {limit} are allowed")]
     InlineTooLong {
         /// In the work request.
@@ -32,7 +32,7 @@ pub enum ClientFault {
         /// Allowed here.
         limit: u32,
     },
-    /// A datagram for a queue pair whose number has more than 24 bits.
+    /// A datagram to a queue pair number of more than 24 bits.
     #[error("remote queue pair 0x{0:x} has more than 24 bits")]
     RemoteQpn(u32),
     /// As [`Self::RingCorrupt`], of a shared receive queue.

@@ -1,7 +1,7 @@
-//! What the control thread asks of a worker, and what a worker answers.
+//! Commands of the control thread to a worker, and its answers.
 //!
-//! Whatever a command carries was made by the control thread and comes back to it: in the answer of
-//! the command that ends it, or at once when the worker cannot take it.
+//! All objects in a command were created by the control thread and return to it: in the answer of
+//! the command that removes them, or at once if the worker cannot take them.
 
 use roced_memory::{
     backing::Backing,
@@ -26,7 +26,7 @@ pub type Mailbox = mailbox::Mailbox<Command, Answer>;
 /// The worker's side.
 pub type Inbox = mailbox::Inbox<Command, Answer>;
 
-/// What the control thread asks.
+/// Commands of the control thread.
 #[derive(Debug)]
 pub enum Command {
     /// Listen to a session's bells. [`Answer::Done`].
@@ -55,7 +55,7 @@ pub enum Command {
     AddAh(DeviceId, u32, AhEntry),
     /// The way to an address handle's destination changed. [`Answer::Done`].
     SetAhPath {
-        /// Whose.
+        /// The session.
         device: DeviceId,
         /// Its number.
         number: u32,
@@ -69,7 +69,7 @@ pub enum Command {
     /// A datagram queue pair of a device, on whichever worker, is of a multicast group.
     /// [`Answer::Done`].
     Attach {
-        /// Whose.
+        /// The session.
         device: DeviceId,
         /// Which queue pair.
         qpn: Qpn,
@@ -78,7 +78,7 @@ pub enum Command {
     },
     /// It is not any more. [`Answer::Done`].
     Detach {
-        /// Whose.
+        /// The session.
         device: DeviceId,
         /// Which queue pair.
         qpn: Qpn,
@@ -105,7 +105,7 @@ pub enum Command {
         attributes: QpAttributes,
         /// Given when the address vector is.
         path: Option<PathState>,
-        /// What it needs for the change.
+        /// Memory for the change.
         replay: ReplayMemory,
     },
     /// A change of keys for which a queue pair waits was made on every worker, or cannot be made.
@@ -132,7 +132,7 @@ pub enum Command {
     Stop,
 }
 
-/// What a worker answers.
+/// Answers of a worker.
 #[derive(Debug)]
 pub enum Answer {
     /// Done.
@@ -157,15 +157,15 @@ pub enum Answer {
     SrqLimit(u32),
     /// A queue pair's attributes.
     Attributes(QpAttributes),
-    /// What a queue pair has counted.
+    /// Counters of a queue pair.
     Counters(QpCounters),
     /// Filled in.
     Snapshot(Box<WorkerSnapshot>),
-    /// Nothing was changed; what the command carried comes back.
+    /// Nothing was changed; the objects of the command return.
     Refused(CommandRefused, Option<Command>),
 }
 
-/// Why a worker did not do what it was told.
+/// Reason why a worker refused a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CommandRefused {
     /// The transport says no.

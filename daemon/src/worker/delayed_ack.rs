@@ -1,17 +1,18 @@
 //! When an acknowledgement may wait for company.
 //!
-//! What a turn sends costs one system call, and half of a request and answer between two programs
-//! would be acknowledgements alone. A program that was just told of a message often answers it at
-//! once. So a turn that told clients something, and has nothing but acknowledgements to send,
-//! offers the core to them first; what they post leaves by the same call.
+//! The frames of a poll iteration cost one system call, and half of the calls of a request and its
+//! reply between two programs would be for acknowledgments alone. A program that has just received
+//! a message often replies at once. A poll iteration that published completions, and has nothing
+//! but acknowledgments to send, therefore yields the core to the clients first; a reply then leaves
+//! by the same call.
 //!
-//! Offering the core may cost a time slice where somebody else computes on it. Who was kept waiting
-//! once does not offer for a while, and for twice as long the next time.
+//! Yielding the core may cost a time slice if another thread computes on it. After one such delay
+//! the worker does not yield for a while, and for twice as long the next time.
 
 use roced_transport::clock::Nanos;
 
-/// An offer that took longer was taken by somebody who computes. A guess: some times what a client
-/// needs to answer.
+/// A yield that took longer was used by a computing thread. A guess: several times the reply time
+/// of a client.
 const LONG: Nanos = Nanos::from_micros(30);
 /// The first pause without offers: one that was taken for long may have been the beginning of
 /// something.

@@ -1,8 +1,7 @@
-//! What workers tell the control thread unasked: things that a session must be told, or for which
-//! it must end.
+//! Events of workers for the control thread: reports for a session, or reasons to end it.
 //!
 //! All workers share one bounded queue and one eventfd. A worker that finds the queue full keeps
-//! what it has and tries again next turn; nothing is lost.
+//! its event and tries again in the next poll iteration; nothing is lost.
 
 use std::{
     io,
@@ -24,23 +23,23 @@ const DEPTH: usize = 4096;
 /// Something that happened on a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerEvent {
-    /// A session did what no client may do. The worker has stopped taking its work.
+    /// A session violated the ABI. The worker has stopped taking its work.
     Fault {
-        /// Whose.
+        /// The session.
         session: SessionId,
-        /// What.
+        /// The fault.
         fault: ClientFault,
     },
     /// A queue pair waits for a change of keys.
     Key {
-        /// Whose.
+        /// The session.
         session: SessionId,
-        /// What.
+        /// The event.
         change: KeyChange,
     },
     /// An object has news for its client.
     News {
-        /// Whose.
+        /// The session.
         session: SessionId,
         /// The number by which its client knows it.
         handle: u32,
@@ -108,9 +107,8 @@ impl EventReceiver {
         self.shared.queue.pop()
     }
 
-    /// Takes up to `budget` events. When some are left the fd stays readable: a client can have its
-    /// queue pairs ask for one change of keys after the other, and must not keep the control thread
-    /// from everybody else by that.
+    /// Takes up to `budget` events. If some are left the fd stays readable: a client can cause an
+    /// endless stream of key changes, and must not keep the control thread from other clients.
     pub fn drain(&self, budget: usize, mut on_event: impl FnMut(WorkerEvent)) {
         self.clear();
         for _ in 0..budget {

@@ -1,4 +1,4 @@
-//! What a worker does when the control thread tells it to. See [`Command`] for what each means.
+//! Execution of the control thread's commands by a worker. See [`Command`] for their meaning.
 
 use std::os::fd::AsFd;
 
@@ -34,8 +34,7 @@ fn done_or_refused(result: Result<(), Reject>) -> Answer {
 }
 
 impl<N: Nic> Worker<N> {
-    /// Does what the control thread asks: what a turn does with each command that it finds, and the
-    /// whole of it.
+    /// Executes one command of the control thread completely.
     pub fn carry_out(&mut self, command: Command) -> Answer {
         let no_room = |command| Answer::Refused(CommandRefused::NoRoom, Some(command));
         let missing = || refuse(CommandRefused::NoSuchObject);
@@ -207,8 +206,8 @@ impl<N: Nic> Worker<N> {
         };
         let index = self.first_srqs[endpoint_slot] + srqn.index();
         let short = |endpoint: &Endpoint| endpoint.srq(srqn).is_some_and(|srq| srq.len() < limit);
-        // What was posted counts, though its bell was not heard yet: as much as the limit asks for,
-        // which is no more than a ring.
+        // Posted receives count even if their doorbell was not seen yet: up to the limit, which is
+        // no more than a ring.
         while short(&self.endpoint_slots[endpoint_slot].endpoint) && !self.has_fault() {
             let served = self.qp_table.serve_srq(index, &mut self.endpoint_slots[endpoint_slot].endpoint);
             if let Some((session, fault)) = served.fault {

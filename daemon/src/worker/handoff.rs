@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Each worker has a fixed number of buffers of each kind, and every inbox has room for all of
-//! them: a push never fails, the pool is the bound. A slow receiver therefore holds up only those
-//! who send to it, up to their own buffers.
+//! them: a push never fails, the pool is the bound. A slow receiver therefore delays only its own
+//! senders, up to their own buffers.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -82,8 +82,8 @@ impl PacketBuffer {
         self.kind
     }
 
-    /// It is for a multicast group of that device. Otherwise its queue pair number says whose it
-    /// is.
+    /// It is for a multicast group of that device. Otherwise its queue pair number determines the
+    /// owner.
     pub fn group_of(&self) -> Option<DeviceId> {
         self.group_of
     }
@@ -105,7 +105,7 @@ impl Pool {
     }
 }
 
-/// What passed through one worker's hands.
+/// Counters of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandoffCounters {
     /// Frames that arrived on a queue of this worker and were another's.
@@ -148,7 +148,7 @@ pub struct Handoff {
     /// Frames in `own` that lend, and the bytes that they do.
     lending: usize,
     lent_bytes: usize,
-    /// Whose turn it was in [`Self::take_in`].
+    /// Sender to serve next in [`Self::take_in`].
     own_turn: bool,
     /// Workers that got something since [`Self::wake_receivers`], a bit each.
     touched: u64,
@@ -233,9 +233,9 @@ impl Handoff {
         Ok(())
     }
 
-    /// Lends a buffer of `frame_bytes` to `fill`, which may lend payload in turn to a queue pair of
-    /// its own endpoint, and gives it to the worker that `owner` names for the finished frame. A
-    /// frame that nobody owns is lost, as it would be on a network.
+    /// Lends a buffer of `frame_bytes` to `fill`, which may pass payload by reference to a queue
+    /// pair of its own endpoint, and gives it to the worker that `owner` names for the finished
+    /// frame. A frame without an owner is lost, as on a network.
     ///
     /// # Errors
     /// [`EmitError::Full`] before `fill` ran, when all buffers are under way or enough is lent;
@@ -282,7 +282,7 @@ impl Handoff {
     /// it is lent. The copy comes to this worker, as a frame for a group of `device`.
     ///
     /// # Errors
-    /// [`EmitError::Full`] when all buffers are under way; what `send` gives.
+    /// [`EmitError::Full`] if all buffers are in use; errors of `send`.
     ///
     /// # Panics
     /// As [`Self::hand_over`].
@@ -351,7 +351,7 @@ impl Handoff {
         }
     }
 
-    /// What passed so far.
+    /// Counters so far.
     pub fn counters(&self) -> &HandoffCounters {
         &self.counters
     }

@@ -1,16 +1,18 @@
-//! What a worker does when a turn found nothing to do.
+//! Idle policy of a worker: its action after a poll iteration without work.
 //!
-//! * **spin**: the next turn at once. Lowest latency, and a whole core that nobody else may need.
-//! * **yield**: `sched_yield`, then the next turn. Burns the core only while nobody else wants it.
+//! * **spin**: the next poll iteration at once. Lowest latency, and a whole core for this worker
+//!   alone.
+//! * **yield**: `sched_yield`, then the next poll iteration. Uses the core only while no other
+//!   thread needs it.
 //! * **sleep**: as yield for a configured time, then block until something happens.
 //!
 //! A worker blocks in one poll over its AF_XDP sockets and an epoll set of its alarm clock
-//! ([`Waker`]) and its sessions' wake eventfds. The sockets are in no set: one in a set has
-//! somebody to be woken at any time, and the kernel then walks to it for each batch of frames,
-//! whether the worker sleeps or not (6 % of a sender's time on veth, whose peer's frames arrive
-//! inside its system call). Before it blocks, it says so in two words, its alarm clock's (for
-//! threads of the daemon) and its [`WorkerState`]'s (for clients), and looks at everything once
-//! more; whoever gives it work looks at the word after. So one of the two sees the other.
+//! ([`Waker`]) and its sessions' wake eventfds. The sockets are in no set: a socket in a set always
+//! has a waiter, and the kernel then walks to it for each batch of frames, whether the worker
+//! sleeps or not (6 % of a sender's time on veth, where the frames arrive inside the system call of
+//! the sender). Before it blocks, it announces this in two words, its alarm clock's (for threads of
+//! the daemon) and its [`WorkerState`]'s (for clients), and checks everything once more; a thread
+//! that gives it work reads the word afterward. One of the two therefore sees the other.
 
 use std::{
     io,
@@ -45,7 +47,7 @@ pub enum Policy {
     },
 }
 
-/// What to do after a turn.
+/// Action after a poll iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// The next turn at once.
@@ -102,7 +104,7 @@ pub struct WorkerSleeper<K> {
 }
 
 impl<K> WorkerSleeper<K> {
-    /// The bed of the worker that `waker` wakes and whose word for clients is `state`.
+    /// Sleeper of the worker that `waker` wakes, with the word `state` for clients.
     ///
     /// # Errors
     /// The kernel's, when it gives no epoll set.
@@ -180,7 +182,8 @@ impl<K> WorkerSleeper<K> {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        // Takes the edges off the list. Who woke us does not matter: a turn looks at everything.
+        // Removes the edges from the list. Their source does not matter: a poll iteration checks
+        // everything.
         let mut events = [EpollEvent::empty(); 32];
         match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),

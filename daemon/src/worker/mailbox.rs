@@ -1,8 +1,8 @@
 //! Commands from the control thread to a worker, and the worker's answers.
 //!
-//! The control thread makes objects, sends them in commands and gets them back in answers: the
-//! worker neither allocates nor frees. A [`Mailbox::call`] waits for its answer, which a worker
-//! gives within one turn; a deadline says what happens when it does not.
+//! The control thread creates objects, sends them in commands and receives them back in answers:
+//! the worker neither allocates nor frees. A [`Mailbox::call`] waits for its answer, which a worker
+//! gives within one poll iteration; a deadline covers a worker that does not.
 //!
 //! ```text
 //!   Mailbox (control thread)  ── commands ──►  Inbox (worker)
@@ -37,8 +37,8 @@ const LOOK: Duration = Duration::from_micros(50);
 /// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// No answer until the deadline. The command may still be carried out; what it carried is then
-    /// freed at the next call.
+    /// No answer before the deadline. The command may still be executed; its objects are then freed
+    /// at the next call.
     #[error("the worker did not answer in time")]
     Timeout,
     /// The worker's thread has ended.
@@ -100,8 +100,7 @@ impl<C, A> Mailbox<C, A> {
             // one that only ended.
             let ended = self.has_ended();
             while let Some((ticket, answer)) = self.shared.answers.pop() {
-                // Others are late answers to calls that were given up: what they bring back is
-                // freed here.
+                // Others are late answers to abandoned calls: their objects are freed here.
                 if ticket == self.ticket {
                     return Ok(answer);
                 }

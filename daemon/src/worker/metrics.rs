@@ -1,8 +1,8 @@
-//! What workers count, as a snapshot that the control thread makes, a worker fills in, and an
+//! Counters of workers, as a snapshot that the control thread creates, a worker fills in, and an
 //! operator reads.
 //!
 //! A snapshot is filled on command, at most [`QPS_PER_SNAPSHOT`] queue pairs at a time, and without
-//! allocating: what does not fit the room that the control thread made is fetched by the next one.
+//! allocating: entries without room in this one are fetched by the next one.
 
 use roced_transport::{counters::QpCounters, reject::DropCounters};
 use roced_types::{DeviceId, EndpointId, Qpn, SessionId};
@@ -15,7 +15,7 @@ pub const QPS_PER_SNAPSHOT: usize = 128;
 /// Most counters that a NIC queue names.
 const QUEUE_COUNTERS: usize = 24;
 
-/// What a worker counts of itself.
+/// Counters of a worker itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerCounters {
     /// Turns of its loop.
@@ -101,7 +101,7 @@ impl QueueSnapshot {
 pub struct QpSnapshot {
     /// Its number.
     pub qpn: Qpn,
-    /// Whose.
+    /// The worker or object.
     pub session: SessionId,
     /// Short name of its state.
     pub state: &'static str,
@@ -113,11 +113,11 @@ pub struct QpSnapshot {
     pub dest_qpn: u32,
     /// Path MTU, bytes.
     pub path_mtu_bytes: u32,
-    /// What it counted.
+    /// Its counters.
     pub counters: QpCounters,
 }
 
-/// What one worker counted so far.
+/// Counters of one worker so far.
 #[derive(Debug, Default)]
 pub struct WorkerSnapshot {
     /// Of itself.

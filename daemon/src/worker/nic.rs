@@ -1,4 +1,4 @@
-//! What a worker wants of a NIC queue. `xdp` has the real one; tests have others.
+//! Interface of a worker to a NIC queue. `xdp` has the real one; tests have others.
 
 use std::os::fd::BorrowedFd;
 
@@ -14,7 +14,8 @@ pub trait Nic: Wire {
     /// many there were.
     fn rx_burst(&mut self, budget: usize, on_frame: impl FnMut(&Segments<'_>)) -> usize;
 
-    /// Makes the kernel send what was emitted, and takes back what it has sent. Once a turn.
+    /// Makes the kernel send the emitted frames, and takes back sent chunks. Once per poll
+    /// iteration.
     fn flush(&mut self);
 
     /// The worker is about to block on [`Self::socket`]. True when frames are there already: do

@@ -34,17 +34,17 @@ pub fn thread_name(number: u32) -> String {
 /// Checks that a thread of this process could be pinned to `core`.
 ///
 /// # Errors
-/// [`PinError`], whose text names the core.
+/// [`PinError`], with a text that names the core.
 pub fn check_core(core: u32) -> Result<(), PinError> {
     let allowed = sched_getaffinity(Pid::from_raw(0)).map_err(|errno| PinError::Kernel { core, errno })?;
-    // `is_set` refuses numbers beyond what a set can name.
+    // `is_set` refuses numbers beyond the capacity of a set.
     if allowed.is_set(core as usize).unwrap_or(false) { Ok(()) } else { Err(PinError::NotAllowed { core }) }
 }
 
 /// Pins the calling thread to `core`.
 ///
 /// # Errors
-/// [`PinError`], whose text names the core.
+/// [`PinError`], with a text that names the core.
 pub fn pin_to(core: u32) -> Result<(), PinError> {
     let mut only = CpuSet::new();
     only.set(core as usize).map_err(|_| PinError::NotAllowed { core })?;

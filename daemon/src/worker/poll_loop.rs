@@ -5,8 +5,8 @@
 //!       ─► frames out ─► what they lend ─► wake workers ─► completions to clients ─► kick NIC queues ─► events to the control thread
 //! ```
 //!
-//! Clients hear of completions before the system call that sends: it takes longer than they need to
-//! answer. Where there is nothing to send but acknowledgements it may wait for what they answer
+//! Completions are published before the system call that sends, which takes longer than a client
+//! needs to reply. If only acknowledgments are to be sent, the call may wait for the replies
 //! ([`DelayedAck`]).
 //!
 //! A frame belongs to the endpoint that its destination QPN names. One that arrived by the NIC is
@@ -51,8 +51,8 @@ use super::{
 
 /// Commands a turn. The control thread waits for each answer, so more than one is rare.
 const COMMANDS: usize = 8;
-/// Work requests a turn, of all clients together: a few times a batch of [`FRAMES_OUT`], so that
-/// posting is never what waits.
+/// Work requests per poll iteration, of all clients together: a few times a batch of
+/// [`FRAMES_OUT`], so that posting is never the bottleneck.
 const WORK_REQUESTS: u32 = 256;
 /// Queue pairs looked at a turn.
 const VISITS: u32 = 64;
@@ -63,8 +63,8 @@ const FRAMES_IN: usize = 64;
 const PACKET_BUFFERS_IN: usize = 64;
 /// Timers of one endpoint fired a turn.
 const TIMERS: usize = 64;
-/// Frames of one endpoint sent a turn: half of what one system call takes (`xdp::socket` sets
-/// that), so that a turn does not get long.
+/// Frames of one endpoint sent per poll iteration: half of the capacity of one system call (set by
+/// `xdp::socket`), so that an iteration stays short.
 const FRAMES_OUT: usize = 128;
 /// Events of queue pairs told to the control thread a turn.
 const EVENTS: usize = 64;
@@ -87,7 +87,7 @@ pub struct EndpointSlot<N> {
     pub max_qps: u32,
 }
 
-/// What a worker is made of.
+/// Parts of a worker.
 #[derive(Debug)]
 pub struct WorkerParts<N> {
     /// Its number.
@@ -96,7 +96,7 @@ pub struct WorkerParts<N> {
     pub policy: Policy,
     /// Its endpoints.
     pub endpoint_slots: Vec<EndpointSlot<N>>,
-    /// Who runs what.
+    /// Locations of all endpoints.
     pub endpoints: Arc<Endpoints>,
     /// Commands.
     pub inbox: Inbox,
@@ -301,7 +301,7 @@ impl<N: Nic> Worker<N> {
         self.fault.is_some()
     }
 
-    /// A session did what no client may do; it is muted already.
+    /// A session violated the ABI; its work is not taken any more.
     pub(super) fn note_fault(&mut self, session: SessionId, fault: ClientFault) {
         self.fault = Some(WorkerEvent::Fault { session, fault });
     }
@@ -339,8 +339,8 @@ impl<N: Nic> Worker<N> {
         taken
     }
 
-    /// What is lent is copied before this turn does anything else: a client that hears of a
-    /// completion, or that a key is gone, finds nobody still reading what it had lent.
+    /// Borrowed payload is copied before anything else in this iteration: after a completion, or
+    /// the removal of a key, no reader of the lent memory remains.
     fn take_lent(&mut self, now: Nanos) {
         while let Some(packet_buffer) = self.handoff.take_lent() {
             self.take_packet_buffer(now, packet_buffer);
@@ -351,13 +351,13 @@ impl<N: Nic> Worker<N> {
         let frame: &[&[u8]] = &[packet_buffer.frame()];
         let endpoint_slot = match packet_buffer.group_of() {
             Some(device) => self.endpoint_slots.iter().position(|endpoint_slot| endpoint_slot.place.device == device),
-            // Whoever handed it over looked up the owner by the same number.
+            // The sender looked up the owner by the same number.
             None => dest_qpn(frame).and_then(|qpn| self.endpoint_slot_of(qpn)),
         };
         if let Some(endpoint_slot) = endpoint_slot {
             let EndpointSlot { place, endpoint, .. } = &mut self.endpoint_slots[endpoint_slot];
-            // What was sent to a group by a queue pair of this worker goes to all; maybe nobody
-            // here wants it.
+            // A packet sent to a group by a queue pair of this worker goes to all members; possibly
+            // none is here.
             let is_own = packet_buffer.group_of().is_some() && packet_buffer.kind() == BufferKind::HandedOver;
             if !packet_buffer.loans().is_empty() {
                 endpoint.on_lent_frame(now, packet_buffer.frame(), packet_buffer.loans(), &mut self.worker_memory);
@@ -368,7 +368,7 @@ impl<N: Nic> Worker<N> {
         self.handoff.give_back(packet_buffer);
     }
 
-    /// What is to be sent goes to the NIC queues and other workers.
+    /// Sends frames to the NIC queues and other workers.
     fn emit_frames(&mut self, now: Nanos) -> Transmitted {
         let mut sent = Transmitted::default();
         for EndpointSlot { place, endpoint, queues, .. } in &mut self.endpoint_slots {
@@ -481,8 +481,8 @@ impl<N: Nic> Worker<N> {
     }
 }
 
-/// Gives every other worker that has queue pairs of the frame's multicast group a copy; says
-/// whether anybody is of that group.
+/// Gives a copy to every other worker with members of the frame's multicast group; returns true if
+/// the group has members.
 fn share(
     frame: &Segments<'_>,
     place: &EndpointLocation,

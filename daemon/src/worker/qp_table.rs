@@ -1,5 +1,4 @@
-//! The clients' queue pairs and sessions as a worker sees them: whose bells ring, and whose rings
-//! hold work.
+//! Queue pairs and sessions of clients in a worker: doorbells and rings with work.
 //!
 //! ```text
 //!   bell page of a session ──► bell number ──► seat of a queue pair ──► ReadyList ──► its rings ──► Endpoint
@@ -85,7 +84,7 @@ pub struct QpTable {
     recv_slot: RecvSlot,
 }
 
-/// What one look at a queue pair's rings gave.
+/// Result of one visit to a queue pair's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     /// Work requests taken.
@@ -214,8 +213,8 @@ impl QpTable {
             rings,
         };
         let _ = self.qps.insert(entry, qp);
-        // Its client hears of it after this: nothing is in its rings, whose memory we touch when
-        // there is.
+        // Its client learns of it after this: its rings are empty; their memory is accessed only if
+        // not.
         self.ready.add(entry);
     }
 
@@ -280,12 +279,12 @@ impl QpTable {
         }
     }
 
-    /// The seat whose turn it is.
+    /// The entry to visit next.
     pub fn next_visit(&mut self) -> Option<u32> {
         self.ready.pop()
     }
 
-    /// Somebody waits for a turn.
+    /// True if an entry waits for a visit.
     pub fn anyone_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -351,7 +350,7 @@ impl QpTable {
     }
 }
 
-/// What was found in one ring.
+/// Entries found in one ring.
 struct Drained {
     taken: u32,
     /// There may be more, and the endpoint may have room for it.

@@ -1,5 +1,5 @@
-//! Whose turn it is: queue pairs whose rings may hold work, taken fairly between sessions and,
-//! within one, between queue pairs.
+//! Order of visits: queue pairs with possible work in their rings, taken fairly between sessions
+//! and, within one, between queue pairs.
 //!
 //! ```text
 //!   sessions   B ─► A ─► C        the first one gives one queue pair, then goes to the end
@@ -39,7 +39,7 @@ pub struct ReadyList {
 }
 
 impl ReadyList {
-    /// Room for members and groups below these numbers; nobody wants a turn.
+    /// Room for members and groups below these numbers; none is waiting.
     pub fn new(members: u32, groups: u32) -> Self {
         Self {
             members: Table::new(members),
@@ -50,7 +50,7 @@ impl ReadyList {
         }
     }
 
-    /// Knows `member` from now on, whose number is below the one given to [`Self::new`].
+    /// Adds `member`, with a number below the one given to [`Self::new`].
     pub fn add(&mut self, member: u32) {
         let _ = self.members.insert(member, Member { next: NONE, previous: NONE, group: NONE, listed: false });
     }
@@ -80,7 +80,7 @@ impl ReadyList {
         self.list_group(group);
     }
 
-    /// The next member whose turn it is; it does not wait any more.
+    /// The next member to visit; it does not wait any more.
     pub fn pop(&mut self) -> Option<u32> {
         while self.first != NONE {
             let group = self.first;
@@ -91,7 +91,7 @@ impl ReadyList {
             }
             list.listed = false;
             let member = list.first;
-            // A group whose members were all removed.
+            // A group with all members removed.
             if member == NONE {
                 continue;
             }
@@ -122,7 +122,7 @@ impl ReadyList {
         }
     }
 
-    /// Nobody waits. May say false when only groups wait whose members were removed.
+    /// True if no member waits. May be false if only groups without members wait.
     pub fn is_empty(&self) -> bool {
         self.first == NONE
     }

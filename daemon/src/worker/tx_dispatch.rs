@@ -18,7 +18,7 @@ pub struct TxDispatch<'a, N> {
     pub queues: &'a mut [N],
     /// To workers of this daemon, this one included.
     pub handoff: &'a mut Handoff,
-    /// Who runs what.
+    /// Locations of all endpoints.
     pub endpoints: &'a Endpoints,
 }
 

@@ -1,8 +1,8 @@
 //! How one thread of the daemon wakes a worker that blocks.
 //!
-//! A worker that goes to sleep says so, looks at everything once more and blocks ([`super::idle`]).
-//! Whoever gives it work looks at the word afterward and writes the eventfd only when it is set: a
-//! busy worker costs its callers no system call.
+//! A worker that goes to sleep announces it, checks everything once more and blocks
+//! ([`super::idle`]). A thread that gives it work reads the word afterward and writes the eventfd
+//! only if it is set: a busy worker costs its callers no system call.
 
 use std::{
     io,
@@ -31,7 +31,7 @@ impl Waker {
         Ok(Self { asleep: AtomicU32::new(0), event })
     }
 
-    /// Wakes the worker if it sleeps. What it shall see was published before.
+    /// Wakes the worker if it sleeps. The caller has published its work before.
     pub fn wake(&self) {
         if must_wake(&self.asleep) {
             // A counter that is full (EAGAIN) wakes just as well, and nothing else can fail on an
@@ -45,7 +45,7 @@ impl Waker {
         announce_sleep(&self.asleep);
     }
 
-    /// The worker says that it is awake, and forgets who woke it.
+    /// The worker announces that it is awake, and forgets the source of the wake-up.
     pub fn announce_awake(&self) {
         announce_awake(&self.asleep);
         // EAGAIN when something else woke it.
@@ -59,7 +59,7 @@ impl Waker {
 }
 
 impl AsFd for Waker {
-    /// Readable when somebody woke the worker.
+    /// Readable after a wake-up.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

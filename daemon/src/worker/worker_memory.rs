@@ -1,5 +1,4 @@
-//! What of clients a worker holds: memory that regions lie in, and its lanes of completion queues.
-//! It is the worker's [`App`].
+//! Client memory and CQ rings of a worker. It is the worker's [`App`].
 
 use roced_memory::{
     backing::Backing,
@@ -30,7 +29,7 @@ pub struct WorkerMemory {
     regions: IdTable<Backing>,
     /// Memory that was written to and may not show it yet.
     unsettled: Option<MemoryObjectId>,
-    /// What is lent is copied by it where one of both ends is not mapped; as large as the largest
+    /// Buffer for borrowed payload where one of both ends is not mapped; as large as the largest
     /// loan, so that both may overlap.
     bounce: Box<[u8]>,
     /// This turn.
@@ -61,16 +60,16 @@ impl WorkerMemory {
         self.regions.insert(id.0, memory)
     }
 
-    /// What peers have written so far is where their program looks: before anybody is told of it.
+    /// Writes of peers so far are visible to their program, before any report about them.
     pub fn settle(&mut self) {
         if let Some(Backing::Proxied(memory)) = self.unsettled.take().and_then(|region| self.regions.get(region.0)) {
-            // What cannot be written is lost, and the session with it.
+            // Bytes that cannot be written are lost, and so is the session.
             let _ = memory.settle(self.poll);
         }
     }
 
-    /// Something is written to `region`: bytes are seen in the order in which they came, whatever
-    /// they lie in.
+    /// Before a write to `region`: bytes become visible in the order of their arrival, in any kind
+    /// of memory.
     fn settle_before(&mut self, region: MemoryObjectId) {
         if self.unsettled.is_some_and(|unsettled| unsettled != region) {
             self.settle();
@@ -168,7 +167,7 @@ impl App for WorkerMemory {
             target.copy(to.offset(), source, from.offset(), from.len());
             return Ok(());
         }
-        // What the kernel copies goes by memory of ours.
+        // Proxied memory is copied through a buffer.
         let mut bounce = std::mem::take(&mut self.bounce);
         let copied = self.copy_by(&mut bounce, to, from);
         self.bounce = bounce;

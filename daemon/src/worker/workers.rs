@@ -37,7 +37,7 @@ pub struct WorkerHandle {
     pub heartbeat: Arc<AtomicU64>,
 }
 
-/// All workers: who serves what, and how to tell them.
+/// All workers: their endpoints, and the way to command them.
 #[derive(Debug)]
 pub struct Workers {
     handles: Vec<WorkerHandle>,
@@ -49,7 +49,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Workers by number, and who serves what.
+    /// Workers by number, and their endpoints.
     pub fn new(handles: Vec<WorkerHandle>, endpoints: Arc<Endpoints>) -> Self {
         let last_polls = vec![u64::MAX; handles.len()];
         let silent_since = vec![None; handles.len()];
@@ -77,9 +77,10 @@ impl Workers {
         self.endpoints.of_qpn(qpn)
     }
 
-    /// Tells `worker` what to do and waits for its answer, at most [`ANSWER_TIMEOUT`]. One that let
-    /// a call time out and has not turned since is not waited for again: a session with a thousand
-    /// objects must not hold up the control thread, and with it the watchdog, a thousand times.
+    /// Sends a command to `worker` and waits for its answer, at most [`ANSWER_TIMEOUT`]. A worker
+    /// that let a call time out and has not polled since is not awaited again: a session with a
+    /// thousand objects must not delay the control thread, and the watchdog with it, a thousand
+    /// times.
     ///
     /// # Errors
     /// [`CallError`] when there is none.
@@ -111,8 +112,8 @@ impl Workers {
     }
 }
 
-/// Aborts the process when its thread unwinds: a daemon without one of its workers serves nobody
-/// well, and the kernel gets its traffic back at once.
+/// Aborts the process when its thread unwinds: a daemon without one of its workers is of no use,
+/// and the kernel gets its traffic back at once.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

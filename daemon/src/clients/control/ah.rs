@@ -1,4 +1,4 @@
-//! Calls about address handles, and who follows which destination.
+//! Calls about address handles, and followers of destinations.
 //!
 //! Every worker of the device has every handle, for a queue pair of any of them may name it; each
 //! checks the protection domain, which is of one session alone.
@@ -118,8 +118,8 @@ impl CallHandler<'_, '_> {
     }
 }
 
-/// As a queue pair would ask. The receiver is another for each datagram, so what stands for it in
-/// the UDP source port is the destination's address: one port for each handle.
+/// As for a queue pair. The receiver differs for each datagram, so the destination's address takes
+/// its place in the UDP source port: one port for each handle.
 fn address_vector(request: &CreateAhRequest) -> QpAttributes {
     let [.., a, b, c] = request.dgid;
     QpAttributes {

@@ -109,9 +109,9 @@ impl CallHandler<'_, '_> {
         Ok((CreateCqReply { cqn: request.cqn, entries: layout.cq_ring.entries() }, vec![fd]))
     }
 
-    /// Makes other rings and gives each worker its own, in the place of the one that it has. A
-    /// worker that does not answer leaves the queue half changed: as with every such worker, the
-    /// watchdog decides what becomes of the daemon.
+    /// Creates new rings and gives each worker its own, in place of the old one. A worker that does
+    /// not answer leaves the queue partly changed: as with every such worker, the watchdog decides
+    /// about the daemon.
     fn change_rings(&mut self, cqn: Cqn, layout: CqLayout) -> Result<OwnedFd, Refused> {
         let (rings, fd) = new_ring_places(layout, self.room(1)?)?;
         for (place, ring) in self.places().into_iter().zip(rings) {

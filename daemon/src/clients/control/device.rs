@@ -51,7 +51,7 @@ pub struct DeviceSetup {
     pub qps_per_endpoint: u32,
 }
 
-/// A device with what is in use of it.
+/// A device with its objects in use.
 #[derive(Debug)]
 pub(crate) struct OpenedDevice {
     pub(crate) setup: DeviceSetup,
@@ -115,7 +115,7 @@ impl Registry {
             let told = tell(environment, place.worker, Command::AttachSession(half), self.limits.clients.into());
             if let Err(refused) = told {
                 for place in &places[..=at] {
-                    // Whoever does not answer keeps it; the session is refused in any case.
+                    // A worker that does not answer keeps it; the session is refused in any case.
                     let _ = take_back(environment, place.worker, Command::DetachSession(session));
                 }
                 return Err(refused);

@@ -47,7 +47,7 @@ impl CallHandler<'_, '_> {
 
     pub(super) fn alloc_memory(&mut self, request: MemoryRequest) -> CallReply<AllocMemory> {
         let limits = &self.registry.limits.client;
-        // Each region lies in some memory: more memories than regions serve nobody.
+        // Each region lies in some memory: more memory objects than regions have no use.
         check_limit(&self.objects.memories, limits.mrs)?;
         let bytes = request.bytes.checked_next_multiple_of(4096).filter(|bytes| *bytes > 0);
         let bytes = bytes.ok_or(Refused::argument(0, request.bytes))?;
@@ -247,8 +247,8 @@ impl CallHandler<'_, '_> {
             _ => refused,
         })?;
         let device = self.objects.device;
-        // Who refuses or does not answer has the region as it was, as far as anybody can know; so
-        // have the others then.
+        // A worker that refuses or does not answer has the region unchanged, as far as can be
+        // known; the others then keep it unchanged as well.
         self.give_to_all(0, |_| Command::SetMr(device, mr), || Command::SetMr(device, old))?;
         find(&mut self.objects.pds, old_pd)?.users -= 1;
         find(&mut self.objects.pds, pd)?.users += 1;
@@ -299,8 +299,8 @@ fn check_range(request: &RegMrRequest, memory_bytes: u64) -> Result<(), Refused>
     Ok(())
 }
 
-/// As verbs: who lets peers write or use atomic operations lets its own work requests write. And
-/// nobody writes where the client may not.
+/// As in verbs: remote writes or atomic operations require local writes. And memory that is
+/// read-only to the client is not registered for writing.
 fn check_access(bits: u32, memory: &Backing) -> Result<(), Refused> {
     let peers_change = bits & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
     let remote_only = peers_change && bits & access::LOCAL_WRITE == 0;

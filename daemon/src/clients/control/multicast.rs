@@ -1,8 +1,8 @@
 //! Calls about multicast groups.
 //!
-//! Every worker of the device knows every attachment: a frame lands where RSS puts it, and whoever
-//! gets it gives the others their copies. The kernel is told too, or no frame would come; it is a
-//! member as long as any queue pair is.
+//! Every worker of the device knows every attachment: a frame arrives where RSS puts it, and that
+//! worker gives the others their copies. The kernel is told as well, because otherwise no frame
+//! would arrive; it is a member while any queue pair is attached.
 
 use roced_abi::control::{AttachMulticast, DetachMulticast, MulticastRequest, Refusal};
 use roced_transport::qp::ServiceType;
@@ -71,7 +71,7 @@ impl CallHandler<'_, '_> {
         groups.into_iter().try_for_each(|group| self.detach(qpn, group))
     }
 
-    /// Leaves the groups of whatever is attached still, for the session is at its end.
+    /// Detaches all that is still attached, because the session ends.
     pub(super) fn leave_all(&mut self) {
         let device = self.objects.device;
         for ((_, group), gid) in std::mem::take(&mut self.objects.attachments) {

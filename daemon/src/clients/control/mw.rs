@@ -1,8 +1,8 @@
-//! Memory windows: the calls about them, and what their users ask for on the data path.
+//! Memory windows: calls about them, and key changes of queue pairs on the data path.
 //!
 //! Every worker of the device has a table of keys of its own. This thread changes them one after
-//! the other, and only when all have answered does it tell the worker whose queue pair asked; so
-//! what a completion says of a key is true on every worker.
+//! the other, and only after all answers does it tell the worker of the requesting queue pair; a
+//! completion is therefore true on every worker.
 
 use roced_abi::control::{AllocMw, AllocMwReply, AllocMwRequest, DeallocMw, Handle, Refusal};
 use roced_transport::{
@@ -127,7 +127,7 @@ impl CallHandler<'_, '_> {
         Ok(())
     }
 
-    /// The region that a window is to be bound to, and what stands in the tables for the window.
+    /// The region to which a window is to be bound, and the table entry of the window.
     fn window_entry(
         &mut self,
         qpn: Qpn,

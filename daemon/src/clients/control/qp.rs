@@ -56,7 +56,8 @@ impl CallHandler<'_, '_> {
             number => Some(find(&mut self.objects.srqs, number)?),
         };
         let cq_ring = srq.as_ref().map(|srq| srq.cq_ring);
-        // With a shared queue its own holds what it has taken from there, one at a time.
+        // With a shared queue, its own queue holds the receive that it has taken from there, one at
+        // a time.
         let request = srq.map_or(request, |srq| CreateQpRequest {
             recv_wrs: 0,
             recv_sges: srq.config.sizes.recv_sges,
@@ -276,7 +277,7 @@ impl CallHandler<'_, '_> {
     }
 }
 
-/// What it gets for the sizes it asks for; refuses the first that is too much.
+/// Grants sizes for a request; refuses the first one that is too large.
 fn check_sizes(request: &CreateQpRequest) -> Result<QpSizes, Refused> {
     let asked = request.sizes();
     if let Some(granted) = asked.granted() {

@@ -157,7 +157,7 @@ impl CallHandler<'_, '_> {
     }
 }
 
-/// What it gets for the sizes it asks for; refuses the first that is too much.
+/// Grants sizes for a request; refuses the first one that is too large.
 fn check_sizes(request: &CreateSrqRequest) -> Result<QpSizes, Refused> {
     let asked = request.sizes();
     asked.granted().ok_or_else(|| match (QpSizes { recv_sges: 0, ..asked }).granted() {
