@@ -19,7 +19,7 @@ struct Symbol {
     name: String,
     /// Path of the function below the crate, or `byte`.
     behind: String,
-    /// What an import without a version gets.
+    /// Version of an import without a version.
     default: bool,
 }
 

@@ -50,7 +50,7 @@ pub fn touch(reads: SessionId, writes: SessionId) {
 
 /// Session of the memory that this worker waits for, if it waits for a page, and not for a core or
 /// in a system call.
-pub fn the_blocked_user(worker: WorkerId) -> Option<[SessionId; 2]> {
+pub fn blocking_sessions(worker: WorkerId) -> Option<[SessionId; 2]> {
     let last = WORKERS.get(worker.0 as usize)?;
     if !waits_for_a_page(last.tid.load(Ordering::Relaxed)) {
         return None;

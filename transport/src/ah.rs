@@ -1,7 +1,7 @@
 //! Address handles: where datagrams can be sent, each an object of a protection domain.
 //!
-//! A work request names one by its number. Whoever holds an [`AhEntry`] from [`AhTable::find`]
-//! knows that its protection domain is the queue pair's, whatever number a client wrote.
+//! A work request names one by its number. An [`AhEntry`] from [`AhTable::find`] belongs to the
+//! protection domain of the queue pair, for any number that a client wrote.
 
 use roced_types::Pdn;
 

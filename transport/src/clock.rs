@@ -2,7 +2,7 @@
 
 use core::ops::{Add, Sub};
 
-/// A moment or a span in nanoseconds of one monotonic clock, whatever its zero.
+/// A moment or a span in nanoseconds of one monotonic clock, with any zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 

@@ -1,5 +1,5 @@
-//! Counters: plain numbers that the owner of an endpoint reads now and then. Names follow what RDMA
-//! people look for in `/sys/class/infiniband/*/ports/*/hw_counters`.
+//! Counters: plain numbers that the owner of an endpoint reads now and then. Names follow those of
+//! adapters in `/sys/class/infiniband/*/ports/*/hw_counters`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -64,9 +64,9 @@ macro_rules! named_counters {
 
 pub(crate) use named_counters;
 
-/// What all queue pairs of an endpoint counted together. Each holds it and adds to it what it
-/// counts; the endpoint reads it. One thread writes at a time, the one that the endpoint is on, so
-/// that no addition is lost and none needs a locked instruction.
+/// Totals of all queue pairs of an endpoint. Each queue pair holds it and adds its counts; the
+/// endpoint reads it. One thread writes at a time, the one of the endpoint, so that no addition is
+/// lost and none needs a locked instruction.
 #[derive(Debug)]
 pub(crate) struct QpTotals([AtomicU64; QpCount::ALL.len()]);
 
@@ -97,7 +97,7 @@ impl QpTotals {
     }
 }
 
-/// The counters of one queue pair, which adds what it counts to its endpoint's totals, too.
+/// The counters of one queue pair, which also adds its counts to the totals of its endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct QpTally {
     own: QpCounters,
@@ -135,7 +135,7 @@ impl QpTally {
 }
 
 named_counters! {
-    /// What a queue pair counts of itself; its endpoint counts the sum.
+    /// Counters of a queue pair; its endpoint counts the sum.
     QpCount, QpCounters {
         /// Packets sent by the requester, retransmissions included.
         RequestPackets "request_packets",
@@ -149,7 +149,7 @@ named_counters! {
         ReceivedBytes "received_bytes",
         /// Requests completed with success.
         CompletedRequests "completed_requests",
-        /// Packets sent again, for whatever reason.
+        /// Retransmitted packets, for any reason.
         RetransmittedPackets "retransmitted_packets",
         /// ACK timer ran out.
         AckTimeout "local_ack_timeout_err",

@@ -6,11 +6,11 @@
 //!   on_timeout ┘                    poll_transmit ─┴──► Wire (frames)
 //! ```
 //!
-//! A call that gives a queue pair something to do puts it at the end of the list of senders;
-//! [`Endpoint::poll_transmit`] visits them in turn, a few frames each. Inside, queue pairs go by
-//! their slots (`endpoint/slots.rs`): adding or removing one, and reading the counters, take the
-//! same time with ten queue pairs as with a hundred thousand. All memory is made by
-//! [`Endpoint::new`], by whoever makes a [`Qp`], and by what inserts one.
+//! A call that gives a queue pair work puts it at the end of the list of senders;
+//! [`Endpoint::poll_transmit`] visits them in turn, a few frames each. Internally, queue pairs are
+//! numbered by slots (`endpoint/slots.rs`): adding or removing one, and reading the counters, take
+//! the same time with ten queue pairs as with a hundred thousand. All memory is allocated by
+//! [`Endpoint::new`], by the creator of a [`Qp`], and by its insertion.
 
 mod final_answers;
 mod frames;
@@ -52,7 +52,7 @@ const QUANTUM: usize = 16;
 /// of a queue pair that has failed.
 const FULL_MAX: usize = 16;
 
-/// What an endpoint is made of.
+/// Parts of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointConfig {
     /// Its place in queue pair numbers.
@@ -65,9 +65,9 @@ pub struct EndpointConfig {
     pub max_srqs: u32,
     /// Attachments of queue pairs of the whole device to multicast groups that it can hold.
     pub max_attachments: u32,
-    /// Queue pairs that it can hold, whatever their indices.
+    /// Capacity in queue pairs, for any indices.
     pub max_qps: u32,
-    /// Packets of all queue pairs together that may be under way; what each may have is
+    /// Limit on packets in flight of all queue pairs together; the limit of each is
     /// [`crate::qp::QpConfig::window_packets`].
     pub window_packets: u32,
     /// How losses are made good.
@@ -76,13 +76,13 @@ pub struct EndpointConfig {
     pub partitions: Partitions,
 }
 
-/// What [`Endpoint::poll_transmit`] did.
+/// Result of [`Endpoint::poll_transmit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transmitted {
     /// Frames emitted, and other steps of queue pairs that had something to do.
     pub visits: usize,
-    /// Those of them that were an acknowledgement and nothing else: they harm nobody by waiting for
-    /// a moment.
+    /// Those of them that were an acknowledgment and nothing else: they may be delayed for a
+    /// moment.
     pub acks: usize,
 }
 
@@ -119,18 +119,18 @@ pub struct Endpoint {
     in_flight: InFlight,
     /// Queue pairs with room where there was none.
     unblocked: SlotList,
-    /// Queue pairs with an event that nobody was told of.
+    /// Queue pairs with an unreported event.
     events: SlotList,
-    /// Queue pairs that wait for a change of keys that nobody was told of.
+    /// Queue pairs with an unreported change of keys.
     key_changes: SlotList,
     /// Queue pairs of which a send waits for an address handle, or did when these last changed.
     waiting: SlotList,
-    /// What queue pairs that are gone owed their peers.
+    /// Answers that removed queue pairs owed their peers.
     final_answers: FinalAnswers,
     /// The ticket of the last change of keys.
     ticket: u64,
     drops: DropCounters,
-    /// What all queue pairs counted, those that are gone included.
+    /// Totals of all queue pairs, removed ones included.
     totals: Arc<QpTotals>,
 }
 
@@ -285,7 +285,7 @@ impl Endpoint {
             // They keep their place; the others have had their turn.
             held_up[..full].iter().rev().for_each(|index| self.senders.push_front(*index));
         } else {
-            // Nobody got through: the next call tries others.
+            // No retransmission was possible: the next call tries others.
             held_up[..full].iter().for_each(|index| self.senders.push_back(*index));
         }
         sent
@@ -334,8 +334,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Removes a queue pair; it completes nothing any more. What it owes its peer is sent as soon
-    /// as there is room.
+    /// Removes a queue pair; it completes nothing any more. Answers that it owes its peer are sent
+    /// as soon as there is room.
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let slot = self.slot(qpn)?;
         let mut qp = self.qps.remove(slot)?;
@@ -355,8 +355,8 @@ impl Endpoint {
         Some(qp)
     }
 
-    /// Memory for a change of a queue pair that follows; gives back what it does not need. Without
-    /// it [`Self::modify_qp`] allocates.
+    /// Memory for a following change of a queue pair; returns the unused part. Without it
+    /// [`Self::modify_qp`] allocates.
     pub fn provide(&mut self, qpn: Qpn, memory: ReplayMemory) -> ReplayMemory {
         match self.find_mut(qpn) {
             Ok((_, qp)) => qp.provide(memory),
@@ -444,7 +444,7 @@ impl Endpoint {
         removed
     }
 
-    /// What all queue pairs counted, those that are gone included.
+    /// Totals of all queue pairs, removed ones included.
     pub fn counters(&self) -> QpCounters {
         self.totals.get()
     }
@@ -466,8 +466,8 @@ impl Endpoint {
         self.settle(index);
     }
 
-    /// Lets those look again whose sends wait for this address handle. Walks only queue pairs that
-    /// wait for one: a client can have handles made and removed without end.
+    /// Schedules the queue pairs with sends that wait for this address handle. Walks only queue
+    /// pairs that wait for one: a client can create and remove handles without end.
     fn schedule_waiting(&mut self, number: u32) {
         let mut next = self.waiting.first();
         while let Some(slot) = next {
@@ -480,8 +480,8 @@ impl Endpoint {
         }
     }
 
-    /// Those who stood in line go to the end of the list of senders, as many as there is room for,
-    /// but for those that are held up: they are put back there in any case.
+    /// Waiting queue pairs go to the end of the list of senders, as many as there is room for,
+    /// except those that are rate-limited: they are put back there in any case.
     fn admit_from_line(&mut self, held_up: &[u32]) {
         while let Some(slot) = self.in_flight.next_in_line() {
             if let Some(qp) = self.qps.get_mut(slot) {

@@ -27,11 +27,11 @@ pub trait App {
     /// [`MemoryFault`] when this kind of memory turned out not to be there.
     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault>;
 
-    /// Copies what a packet lends to client memory, as long as the loan, in the order of
+    /// Copies borrowed payload to client memory, as long as the loan, in the order of
     /// [`Self::write`].
     ///
     /// # Errors
-    /// [`PlaceFault`], which says whose memory was not there.
+    /// [`PlaceFault`], which names the missing memory.
     fn copy(&mut self, to: MemSpan<'_>, from: BorrowedPayload) -> Result<(), PlaceFault>;
 
     /// Brings a piece of a packet's payload to client memory, as long as the piece.
@@ -51,10 +51,10 @@ pub trait App {
     /// [`MemoryFault`] when this kind of memory turned out not to be there.
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault>;
 
-    /// Carries out an atomic operation on eight bytes of client memory, in the byte order of this
-    /// machine, and gives what was there before. Atomic against everything that reaches this memory
-    /// by the processor's own atomics: other endpoints, and the client's program itself. Both the
-    /// address that the peer named and the span's offset are multiples of eight.
+    /// Executes an atomic operation on eight bytes of client memory, in the byte order of this
+    /// machine, and returns the value before. Atomic against all accesses by the processor's own
+    /// atomics: other endpoints, and the client's program itself. Both the address that the peer
+    /// named and the span's offset are multiples of eight.
     ///
     /// # Errors
     /// [`MemoryFault`] when this kind of memory turned out not to be there; nothing was changed
@@ -93,14 +93,14 @@ pub struct WorkCompletion {
     pub time: Nanos,
 }
 
-/// What an atomic request does.
+/// Operation of an atomic request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOperation {
     /// Puts `swap` there if `compare` is there.
     CompareSwap {
-        /// What must be there.
+        /// Expected value.
         compare: u64,
-        /// What is there afterward.
+        /// Stored value.
         swap: u64,
     },
     /// Adds, and wraps at 2^64.
@@ -108,15 +108,15 @@ pub enum AtomicOperation {
         /// How much.
         add: u64,
     },
-    /// Puts `value` there, whatever is there.
+    /// Stores `value` unconditionally.
     Write {
-        /// What is there afterward.
+        /// Stored value.
         value: u64,
     },
 }
 
 impl AtomicOperation {
-    /// What is there afterward, when `before` was there before.
+    /// The value afterward, if `before` was there before.
     pub const fn after(self, before: u64) -> u64 {
         match self {
             Self::CompareSwap { compare, swap } if before == compare => swap,
@@ -156,7 +156,8 @@ pub enum Egress {
     },
     /// By hand-over: the destination is another device of this daemon.
     HandOver {
-        /// Which. Nobody of a third hears of it, whatever queue pair number stands in the frame.
+        /// The device. Queue pairs of a third device are not reachable, for any queue pair number
+        /// in the frame.
         to: DeviceId,
     },
     /// By hand-over to this very device. Where the receiver is of the same endpoint, payload can be
@@ -178,14 +179,14 @@ pub enum EmitError {
     Aborted,
 }
 
-/// What `fill` returns to give up.
+/// Returned by `fill` to give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abort;
 
 /// Frames out.
 pub trait Wire {
-    /// Lends `frame_bytes` of frame memory to `fill` and sends what it wrote. Frames leave in the
-    /// order of the calls.
+    /// Lends `frame_bytes` of frame memory to `fill` and sends the written frame. Frames leave in
+    /// the order of the calls.
     ///
     /// # Errors
     /// [`EmitError::Full`] before `fill` ran, [`EmitError::Aborted`] when `fill` gave up.
@@ -198,9 +199,9 @@ pub trait Wire {
 }
 
 /// Client memory that a packet names instead of carrying a copy. It was checked when the packet was
-/// sent. Whoever takes it from the wire hands it to the same endpoint
-/// ([`on_lent_frame`](crate::endpoint::Endpoint::on_lent_frame)) before anything else happens there
-/// or a client hears of anything: keys, states and completions are what they were.
+/// sent. The wire passes it to the same endpoint
+/// ([`on_lent_frame`](crate::endpoint::Endpoint::on_lent_frame)) before any other call there and
+/// before any report to a client: keys, states and completions are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BorrowedPayload {
     region: MemoryObjectId,
@@ -297,7 +298,7 @@ pub struct FrameMut<'a> {
     used: usize,
     segment: usize,
     offset: usize,
-    /// What it lends, on a way that can.
+    /// Borrowed payload, on a path that supports it.
     loans: Option<&'a mut Vec<BorrowedPayload>>,
 }
 
@@ -348,7 +349,7 @@ impl<'a> FrameMut<'a> {
     /// Appends `bytes`.
     ///
     /// # Panics
-    /// When they do not fit: whoever fills asked for the frame's length.
+    /// If they do not fit: `fill` requested the length of the frame.
     pub fn put(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         self.put_with(bytes.len(), |piece| {
@@ -366,7 +367,7 @@ impl<'a> FrameMut<'a> {
     /// [`Abort`] when `fill` gave up.
     ///
     /// # Panics
-    /// When they do not fit: whoever fills asked for the frame's length.
+    /// If they do not fit: `fill` requested the length of the frame.
     pub fn put_with(
         &mut self,
         length: usize,

@@ -1,9 +1,9 @@
-//! Memory regions: which key opens which range, for what.
+//! Memory regions: keys, their ranges and rights.
 //!
-//! [`MrTable::check`] is the only maker of a [`MemSpan`]; whoever holds a span has had key,
-//! protection domain, right and range checked in this turn. The span borrows the table, so it
-//! cannot outlive the turn: what lives longer (a READ in flight, a retransmission) keeps key,
-//! address and length, and checks again.
+//! [`MrTable::check`] is the only maker of a [`MemSpan`]; a span proves that key, protection
+//! domain, right and range were checked in this call. The span borrows the table, so it cannot
+//! outlive the call: longer-lived state (a READ in flight, a retransmission) keeps key, address and
+//! length, and checks again.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::marker::PhantomData;
@@ -12,8 +12,8 @@ use roced_types::{MemoryObjectId, Pdn, Qpn, access};
 
 use crate::reject::Reject;
 
-/// The key of a memory region as work requests and packets carry it: 24-bit index that nobody can
-/// guess, 8-bit consumer key.
+/// The key of a memory region as work requests and packets carry it: unpredictable 24-bit index,
+/// 8-bit consumer key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MrKey(pub u32);
 
@@ -23,7 +23,7 @@ impl MrKey {
     }
 }
 
-/// What a span is wanted for.
+/// Access for which a span is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {
     /// Reading by a local work request: always allowed.
@@ -74,11 +74,11 @@ pub struct Mr {
     pub region: MemoryObjectId,
     /// Where in that memory it begins.
     pub offset: u64,
-    /// To whom.
+    /// Its users.
     pub scope: Scope,
 }
 
-/// To whom of its protection domain a key opens its range.
+/// Users of a key within its protection domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
     /// A memory region: to local work requests, and to peers of every queue pair.
@@ -157,7 +157,7 @@ pub struct MrTable {
     /// as that.)
     capacity: usize,
     /// Open addressing by the key's random index, linear probing; [`Self::EMPTY`], or one more than
-    /// an index into `regions`. Zero is empty, so that the kernel gives memory for what is used
+    /// an index into `regions`. Zero is empty, so that the kernel provides memory for used parts
     /// only.
     slots: Box<[u32]>,
 }
@@ -203,8 +203,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Puts a region in the place of the one with its key's index, whose other eight bits may be
-    /// others, or adds it.
+    /// Adds a region, or replaces the one with the same index of the key; the other eight bits may
+    /// differ.
     ///
     /// # Errors
     /// [`Reject::NoRoom`] when there was none and the table is full; it is unchanged then.
@@ -266,7 +266,7 @@ impl MrTable {
         self.check_scope(pd, Some(qpn), key, right, va, length)
     }
 
-    /// As [`Self::check_peer`], for whatever range it is.
+    /// As [`Self::check_peer`], for any range.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -472,8 +472,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map: keys whose homes are few and lie across the end of the slots, so that
-        /// runs mix homes and wrap; inserted and removed in any order.
+        /// Compared with a map: keys with few home slots across the end of the table, so that runs
+        /// mix homes and wrap; inserted and removed in any order.
         #[test]
         fn the_table_is_a_map(
             steps in proptest::collection::vec((any::<bool>(), -3i32..3, 0u32..4, 0u32..2), 1..200),

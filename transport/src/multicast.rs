@@ -1,6 +1,6 @@
-//! Which queue pairs of a device are attached to which multicast groups: those of this endpoint,
-//! which take a copy each, and those of the device's other endpoints, so that whoever got a
-//! datagram knows who else wants it.
+//! Attachments of queue pairs of a device to multicast groups: those of this endpoint, which take a
+//! copy each, and those of the device's other endpoints, so that the receiver of a datagram knows
+//! the other members.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -61,7 +61,7 @@ impl Groups {
         begin..begin + count
     }
 
-    /// Who is at that place. Queue pairs of one endpoint stand together.
+    /// The member at that place. Queue pairs of one endpoint are adjacent.
     pub(crate) fn member(&self, place: usize) -> Qpn {
         self.attachments[place].1
     }

@@ -6,8 +6,8 @@
 //! comes. Nothing here looks into it.
 //!
 //! ```text
-//!   buckets  PSN ──► slot ─► slot        the one whose turn it is: by queue pair, side and PSN
-//!   list     first ◄──► ... ◄──► last    what a queue pair holds, in the order of arrival
+//!   buckets  PSN ──► slot ─► slot        next packet by queue pair, side and PSN
+//!   list     first ◄──► ... ◄──► last    packets of a queue pair, in the order of arrival
 //!   free     slot ─► slot ─► ...
 //! ```
 //!
@@ -21,8 +21,8 @@ use crate::{clock::Nanos, io::Segments, psn::Psn};
 /// Longest frame that is held: path MTU 4096 and room for headers, tags included.
 const SLOT_BYTES: usize = 4352;
 
-/// How far ahead of its turn a packet may be: several windows of the usual 128 packets. What lies
-/// farther ahead is more likely of an earlier life of the connection than in flight.
+/// Maximum distance of a packet ahead of its turn: several windows of the usual 128 packets. A
+/// packet farther ahead is more likely of an earlier life of the connection than in flight.
 pub(crate) const WINDOW: u32 = 1 << 10;
 
 /// Minimum time limit for buffered packets: many round trips of a building, and less than the
@@ -31,14 +31,15 @@ pub(crate) const HELD_MAX: Nanos = Nanos::from_millis(4);
 
 const NOBODY: u32 = u32::MAX;
 
-/// What is held for a queue pair: requests for its responder, or responses for its completer.
+/// Side of a queue pair that buffers packets: requests for its responder, or responses for its
+/// completer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldSide {
     Requests,
     Responses,
 }
 
-/// What a queue pair holds on one side.
+/// Buffered packets of a queue pair on one side.
 #[derive(Debug)]
 pub(crate) struct OutOfOrderList {
     owner: Owner,
@@ -140,8 +141,7 @@ impl OutOfOrderPool {
             slot.link = at as u32 + 1;
         }
         Self {
-            // Zeroed memory is the kernel's until it is written to, so what is never held costs
-            // nothing.
+            // Zeroed memory is the kernel's until it is written to, so unused slots cost nothing.
             frames: vec![0; capacity as usize * SLOT_BYTES].into_boxed_slice(),
             slots,
             buckets: vec![NOBODY; capacity.next_power_of_two() as usize].into_boxed_slice(),
@@ -264,7 +264,7 @@ impl OutOfOrderPool {
         held
     }
 
-    /// Frees what `list` holds since `moment` or longer; gives how many.
+    /// Frees the packets of `list` that were buffered at `moment` or before; returns their number.
     pub(crate) fn release_older(&mut self, list: &mut OutOfOrderList, moment: Nanos) -> u32 {
         let held = list.count;
         while list.oldest_arrival <= moment {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map from list and PSN to what is in the frame.
+        /// Compared with a map from list and PSN to the contents of the frame.
         #[test]
         fn the_pool_is_a_map(steps in proptest::collection::vec((0usize..4, 0u32..40, 0u8..8), 1..300)) {
             let mut pool = OutOfOrderPool::new(16);

@@ -1,7 +1,7 @@
 //! Partitions: which ports may speak to each other (IBTA v1 10.9).
 //!
 //! A port has a table of partition keys; each queue pair is in one of these partitions, by its
-//! index. Full members speak to everybody in their partition, limited members to full ones.
+//! index. Full members reach all members of their partition, limited members only full ones.
 
 use roced_types::PKEYS_MAX;
 

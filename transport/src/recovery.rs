@@ -1,10 +1,10 @@
-//! How an endpoint makes good what the network loses: what it is told about it when it is made.
+//! Loss recovery: the options of an endpoint.
 //!
-//! The wire is the standard's either way. With [`Recovery::GoBackN`] a packet ahead of its turn is
-//! dropped, and a loss sends everything again from the packet that was lost; nothing but a NAK or
-//! the ACK timer finds a loss. With [`Recovery::Selective`] what comes early is held
-//! (`out_of_order.rs`) and executed in its turn, to a peer that was seen to do the same only what
-//! was lost is sent again, and a probe finds the loss of a last packet within a few round trips
+//! The wire protocol is the standard's in both cases. With [`Recovery::GoBackN`] a packet ahead of
+//! its turn is dropped, and after a loss everything is retransmitted from the lost packet on; only
+//! a NAK or the ACK timer detects a loss. With [`Recovery::Selective`] out-of-order packets are
+//! buffered (`out_of_order.rs`) and executed in their turn, a peer that was seen to do the same is
+//! sent only lost packets, and a probe detects the loss of a last packet within a few round trips
 //! (`qp/probe.rs`).
 
 use crate::clock::Nanos;
@@ -12,14 +12,15 @@ use crate::clock::Nanos;
 /// Which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// Early packets are held, only what is missing is sent again, probes find lost tails.
+    /// Out-of-order packets are buffered, only missing packets are retransmitted, probes detect
+    /// lost last packets.
     Selective,
-    /// As most adapters do without more: what comes early is dropped, all behind a loss is sent
-    /// again. For comparison.
+    /// As most adapters by default: out-of-order packets are dropped, everything behind a loss is
+    /// retransmitted. For comparison.
     GoBackN,
 }
 
-/// What an endpoint is told about recovery.
+/// Options of loss recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryConfig {
     /// Which way. With [`Recovery::GoBackN`] the rest has no meaning.
@@ -27,8 +28,8 @@ pub struct RecoveryConfig {
     /// How long a packet may come late before it counts as lost. 0 asks for it at once, as adapters
     /// do; on a network that takes several ways to a peer, the difference between them.
     pub reorder_delay: Nanos,
-    /// The least time without an answer before a probe is sent; more than that is measured. Answers
-    /// of a peer whose threads sleep or wait for a core come late without being lost.
+    /// The least time without an answer before a probe is sent; anything above is measured. Answers
+    /// of a peer with threads that sleep or wait for a core come late without being lost.
     pub probe_floor: Nanos,
     /// Packets that the endpoint can hold. Their memory is reserved at once and used when it is
     /// needed.

@@ -1,6 +1,7 @@
-//! Refusals, sorted by whose fault they are.
+//! Refusals, sorted by the party at fault.
 //!
-//! * [`DropReason`]: the network's. The packet is counted under that name and dropped, maybe with a NAK. Nobody is blamed.
+//! * [`DropReason`]: the network. The packet is counted under that name and dropped, possibly with
+//!   a NAK.
 //! * [`Reject`]: a control call that cannot be carried out. The caller is told and goes on.
 
 use roced_types::{Qpn, Srqn};
@@ -16,7 +17,7 @@ named_counters! {
         /// Not IPv4 or IPv6, not UDP to port 4791, a fragment: nothing that the XDP program lets
         /// through.
         NotRoce "drop_not_roce",
-        /// An opcode that nobody has.
+        /// An undefined opcode.
         UnknownOpcode "drop_unknown_opcode",
         /// Transport header version is not 0.
         BadVersion "drop_bad_version",
@@ -52,11 +53,11 @@ named_counters! {
         UnknownDuplicate "drop_unknown_duplicate",
         /// A request that broke the rules of its operation (answered by a NAK).
         InvalidRequest "drop_invalid_request",
-        /// A request whose key, range or right did not hold (answered by a NAK).
+        /// A request with an invalid key, range or access right (answered by a NAK).
         RemoteAccess "drop_remote_access",
         /// A request for which no receive work request was there (answered by an RNR NAK).
         ReceiverNotReady "drop_receiver_not_ready",
-        /// A datagram whose Q_Key is not the queue pair's.
+        /// A datagram with another Q_Key than that of the queue pair.
         BadQkey "drop_bad_qkey",
         /// A datagram to a multicast group to which no queue pair is attached.
         NoSuchGroup "drop_no_such_group",
@@ -68,7 +69,7 @@ named_counters! {
         UnexpectedResponse "drop_unexpected_response",
         /// A response to a request that was answered before.
         StaleResponse "drop_stale_response",
-        /// A response after a gap: what lies between was lost (asked for again).
+        /// A response after a gap: the responses between are lost (requested again).
         ResponseGap "drop_response_gap",
         /// Not a packet that came, but an answer that a removed queue pair owed: too many of them
         /// waited for room on the wire.
@@ -79,12 +80,12 @@ named_counters! {
     }
 }
 
-/// What became of a packet.
+/// Disposition of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// It did what it was sent for.
+    /// It was executed.
     Accepted,
-    /// It came before its turn and is kept for it; what it does then is counted then.
+    /// It is ahead of its turn and buffered; its effect is counted later.
     Held,
     /// It did nothing, for this reason.
     Dropped(DropReason),
@@ -120,7 +121,7 @@ pub enum Reject {
     InvalidAttribute {
         /// Its bit of `abi::control::attribute`.
         attribute: u32,
-        /// What was asked.
+        /// The requested value.
         value: u64,
     },
     /// The table is full or the key is taken.

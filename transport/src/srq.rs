@@ -16,12 +16,12 @@ use roced_types::{Pdn, QpSizes, Sge, Srqn};
 
 use crate::{qp::RecvQueue, reject::Reject, table::Table, work::RecvWork};
 
-/// What a shared receive queue is made of; it does not change in its life.
+/// Configuration of a shared receive queue; constant for its life.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqConfig {
     /// Its number.
     pub srqn: Srqn,
-    /// Whose memory regions its work may name.
+    /// Owner of the memory regions that its work may name.
     pub pd: Pdn,
     /// Granted sizes; those of receives count.
     pub sizes: QpSizes,
@@ -34,7 +34,7 @@ pub struct Srq {
     queue: RecvQueue,
     /// With fewer entries than this there is an event; 0 for none.
     limit: u32,
-    /// Somebody found it full and wants to be told when it is not.
+    /// A caller found it full and wants to be told when it is not.
     room_wanted: bool,
     /// It stands in the list of those with room.
     unblocked: bool,
@@ -46,7 +46,7 @@ impl Srq {
         Self { queue: RecvQueue::new(&config.sizes), config, limit: 0, room_wanted: false, unblocked: false }
     }
 
-    /// What it was made of.
+    /// Its configuration.
     pub const fn config(&self) -> &SrqConfig {
         &self.config
     }
@@ -56,7 +56,7 @@ impl Srq {
         self.limit
     }
 
-    /// Entries that nobody has taken.
+    /// Entries that are not taken.
     pub const fn len(&self) -> u32 {
         self.queue.len()
     }
@@ -84,7 +84,7 @@ impl Srqs {
         Self {
             table,
             unblocked: VecDeque::with_capacity(max),
-            // Setting a limit first takes out what the one before left.
+            // Setting a limit first removes the event of the previous one.
             events: VecDeque::with_capacity(max),
         }
     }
@@ -134,7 +134,7 @@ impl Srqs {
     pub(crate) fn set_limit(&mut self, srqn: Srqn, limit: u32) -> Result<(), Reject> {
         let srq = self.get_mut(srqn).ok_or(Reject::NoSuchSrq(srqn))?;
         srq.limit = limit;
-        // An event that nobody was told of is of the limit before.
+        // An unreported event belongs to the previous limit.
         self.events.retain(|other| *other != srqn);
         self.check_limit(srqn);
         Ok(())

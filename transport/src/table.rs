@@ -1,13 +1,13 @@
-//! Tables whose memory is what lies in them, and that allocate once.
+//! Tables that use memory for present entries only, and allocate once.
 //!
 //! ```text
 //!   number ──► slots: a u32 for each number that there can be ──► entries, one behind the other
 //! ```
 //!
 //! Limits are large (a million queue pairs, of which most hosts never have a hundred), and the
-//! thread that uses a table must not allocate. So all room is asked for at first, but nothing is
-//! written to it: slots are zeros, which the kernel has for nothing, entries are filled from the
-//! front, and what was never written has no memory.
+//! thread that uses a table must not allocate. All room is therefore allocated at first, but not
+//! written: slots are zeros, which the kernel provides without memory, entries are filled from the
+//! front, and parts that were never written have no memory.
 //!
 //! There may be many more numbers than entries ([`Table::sparse`]). The slot of an entry, its place
 //! among the entries, stays the same until it is removed, and slots are below the number of entries
@@ -47,7 +47,7 @@ impl<T> Table<T> {
         self.slots.len() as u32
     }
 
-    /// What has this number.
+    /// The entry with this number.
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
         self.in_slot(self.slot_of(number)?)
@@ -59,13 +59,13 @@ impl<T> Table<T> {
         self.in_slot_mut(self.slot_of(number)?)
     }
 
-    /// The slot of what has this number.
+    /// The slot of the entry with this number.
     #[inline]
     pub fn slot_of(&self, number: u32) -> Option<u32> {
         self.slots.get(number as usize)?.checked_sub(1)
     }
 
-    /// What is in this slot.
+    /// The entry in this slot.
     #[inline]
     pub fn in_slot(&self, slot: u32) -> Option<&T> {
         self.entries.get(slot as usize)?.as_ref()
@@ -108,7 +108,7 @@ impl<T> Table<T> {
         Ok(())
     }
 
-    /// Takes away what has this number.
+    /// Removes the entry with this number.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let at = core::mem::take(self.slots.get_mut(number as usize)?).checked_sub(1)?;
         self.free.push(at);

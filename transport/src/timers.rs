@@ -1,10 +1,10 @@
 //! One deadline for each queue pair, in a hierarchical wheel.
 //!
-//! Nine levels of 64 slots, the lowest 8.192 us wide, so all of time has a place, so setting and
-//! firing cost the same for ten queue pairs as for a hundred thousand, and nothing allocates. A
-//! queue pair's deadline mostly moves later (each ACK restarts the timer), so the wheel is lazy:
-//! [`Timers::ensure`] touches it only for an earlier deadline, and whoever is fired too early arms
-//! anew.
+//! Nine levels of 64 slots, the lowest 8.192 us wide, cover all of time; setting and firing cost
+//! the same for ten queue pairs as for a hundred thousand, and nothing allocates. A queue pair's
+//! deadline mostly moves later (each ACK restarts the timer), so the wheel is lazy:
+//! [`Timers::ensure`] touches it only for an earlier deadline, and a timer that fires too early is
+//! armed anew.
 
 use crate::{clock::Nanos, table::Table};
 
@@ -89,8 +89,7 @@ impl Timers {
         }
     }
 
-    /// The next index whose time has come; it is no longer armed. `None` when there is none at
-    /// `now`.
+    /// The next expired index, which is then disarmed. `None` if there is none at `now`.
     pub fn poll(&mut self, now: Nanos) -> Option<u32> {
         let now = now.0 >> TICK_BITS;
         loop {

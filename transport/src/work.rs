@@ -8,20 +8,20 @@ use roced_types::{Qpn, SendOp, Sge};
 pub struct SendWork<'a> {
     /// Comes back in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
     /// `send_flags` bits.
     pub flags: u8,
     /// Immediate data in wire order.
     pub imm: [u8; 4],
-    /// Remote address of a WRITE, READ or atomic operation. This and the next three mean what
-    /// they mean in a work request of the client ABI.
+    /// Remote address of a WRITE, READ or atomic operation. This and the next three have the
+    /// meaning of the work request of the client ABI.
     pub remote_va: u64,
-    /// Remote key of a WRITE, READ or atomic operation, and whatever key other operations name.
+    /// Remote key of a WRITE, READ or atomic operation, and the key that other operations name.
     pub rkey: u32,
-    /// What an atomic operation puts there, or adds.
+    /// Of an atomic operation: the value to store or to add.
     pub swap_or_add: u64,
-    /// What must be there before, for compare and swap.
+    /// Of compare and swap: the expected value.
     pub compare: u64,
     /// Of a datagram: where to.
     pub to: DatagramTo,
@@ -59,6 +59,6 @@ pub enum WorkData<'a> {
 pub struct RecvWork<'a> {
     /// Comes back in the completion.
     pub wr_id: u64,
-    /// Where to put what comes.
+    /// Memory for the received message.
     pub sges: &'a [Sge],
 }

@@ -32,7 +32,7 @@ macro_rules! c_struct {
 }
 pub(crate) use c_struct;
 
-/// What a C compiler is asked of a struct.
+/// Queries to a C compiler about a struct.
 #[cfg(test)]
 pub(crate) struct Layout {
     pub(crate) name: &'static str,

@@ -1,5 +1,5 @@
-//! What roced does not have: each answers, none crashes. They are called by names of many
-//! signatures; in the C ABI a function may ignore arguments that it was given.
+//! Operations that roced does not have: each returns an error, none crashes. They have names of
+//! many signatures; in the C ABI a function may ignore its arguments.
 
 use std::{ffi::c_int, ptr};
 

@@ -25,7 +25,7 @@ impl Acknowledgments {
         }
     }
 
-    /// Waits until all are, as verbs demand of whoever ends the object.
+    /// Waits until all are acknowledged, as verbs require when the object is destroyed.
     pub(crate) fn wait(&self) {
         let open = self.lock();
         drop(self.none_open.wait_while(open, |open| *open > 0));

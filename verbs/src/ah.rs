@@ -41,7 +41,7 @@ unsafe fn make(pd: *mut PdFace, attr: &AhAttr) -> Result<*mut Face> {
     Ok(Ah::leak(Face { context, pd, handle: handle.number() }, handle).cast())
 }
 
-/// What the attributes say, as the daemon is told.
+/// The attributes in the form of the daemon.
 fn options(attr: &AhAttr) -> Result<AddressOptions> {
     // RoCE knows destinations by GID only.
     if attr.is_global == 0 || attr.port_num != PORT {
@@ -111,7 +111,7 @@ unsafe fn back(context: *mut ContextFace, port: u8, wc: &Wc, grh: &Grh) -> Resul
             traffic_class: header.traffic_class,
         },
         dlid: 0,
-        // What stands in the completion is no service level here.
+        // The field of the completion is no service level here.
         sl: 0,
         src_path_bits: 0,
         static_rate: 0,
@@ -120,7 +120,8 @@ unsafe fn back(context: *mut ContextFace, port: u8, wc: &Wc, grh: &Grh) -> Resul
     })
 }
 
-/// What the header in front of a datagram says: that of IPv6, or that of IPv4 in the last 20 bytes.
+/// Contents of the header in front of a datagram: that of IPv6, or that of IPv4 in the last 20
+/// bytes.
 struct GrhHeader {
     from: Gid,
     to: Gid,

@@ -26,15 +26,15 @@ use crate::{
 /// A completion channel.
 pub(crate) type VerbsChannel = Object<ChannelFace, ChannelState>;
 
-/// What we know of one.
+/// The library's part of a channel.
 pub(crate) struct ChannelState {
     pub(crate) channel: CompletionChannel,
-    /// Who reports to it, by number.
+    /// The queues that report to it, by number.
     cqs: Mutex<HashMap<u32, Pointer<Cq>>>,
 }
 
 impl ChannelState {
-    /// Who reports to it.
+    /// The queues that report to it.
     pub(crate) fn cqs(&self) -> MutexGuard<'_, HashMap<u32, Pointer<Cq>>> {
         self.cqs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn create(context: *mut Face) -> *mut ChannelFace {
 
 /// `ibv_destroy_comp_channel`.
 pub(crate) unsafe extern "C" fn destroy(channel: *mut ChannelFace) -> c_int {
-    // SAFETY: the program's channel is ours, and nobody uses it when no queue reports to it.
+    // SAFETY: the program's channel is ours, and is unused when no queue reports to it.
     unsafe {
         if !VerbsChannel::of(channel).own.cqs().is_empty() {
             return errno::number(Err(Errno::BUSY));
@@ -79,8 +79,8 @@ pub(crate) unsafe extern "C" fn get_event(
     let next = || -> Result<()> {
         loop {
             let cqn = own.channel.receive()?;
-            // Whoever ends a queue takes it out of the table first, and waits for what was given
-            // out before.
+            // The destruction of a queue removes it from the table first, and waits for
+            // acknowledgment of delivered events.
             let cqs = own.cqs();
             let Some(Pointer(found)) = cqs.get(&cqn) else { continue };
             // SAFETY: it is in the table; the program gave room for both pointers.

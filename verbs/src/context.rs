@@ -21,12 +21,12 @@ use crate::{
 /// An opened device: a session with the daemon.
 pub(crate) type Context = Object<VerbsContext, ContextState>;
 
-/// What we know of it.
+/// The library's part of a context.
 pub(crate) struct ContextState {
     pub(crate) device: ClientDevice,
     /// They do not change while the session lasts.
     pub(crate) attributes: DeviceAttributes,
-    /// Whom events are about.
+    /// Targets of events.
     pub(crate) objects: Mutex<ContextObjects>,
     /// A program was told that the device is lost.
     pub(crate) told_fatal: AtomicBool,

@@ -39,13 +39,13 @@ pub(crate) mod wc_flag {
 /// A completion queue. Every one has the fields of an extended one.
 pub(crate) type Cq = Object<Face, CqState>;
 
-/// What we know of one.
+/// The library's part of a completion queue.
 pub(crate) struct CqState {
     pub(crate) cq: CompletionQueue,
     pub(crate) users: Users,
     pub(crate) completions: Acknowledgments,
     pub(crate) events: Acknowledgments,
-    /// For whoever takes completions field by field: see [`cq_ex`].
+    /// For programs that read completions field by field: see [`cq_ex`].
     pub(crate) current: UnsafeCell<Completion>,
     /// Held from the beginning of such a taking to its end.
     pub(crate) taking: UnsafeCell<libc::pthread_mutex_t>,
@@ -55,8 +55,8 @@ pub(crate) struct CqState {
     empty_polls: AtomicU32,
 }
 
-/// So many polls in vain, a few microseconds, and the thread lets others run: where cores are few,
-/// the daemon is what it waits for.
+/// After so many empty polls, a few microseconds, the thread yields: with few cores, it waits for
+/// the daemon itself.
 const POLLS_BEFORE_YIELD: u32 = 64;
 
 impl CqState {
@@ -74,7 +74,7 @@ impl CqState {
     }
 }
 
-/// What is asked of a new one.
+/// Parameters of a new queue.
 pub(crate) struct CqRequest {
     pub(crate) entries: u32,
     pub(crate) cq_context: *mut c_void,
@@ -119,7 +119,7 @@ pub(crate) unsafe fn make(context: *mut ContextFace, wanted: &CqRequest) -> Resu
     let options = CqOptions {
         entries: wanted.entries,
         channel: channel.map(|channel| &channel.own.channel),
-        // Nobody can wait for it but by a channel.
+        // Waiting is possible only by a channel.
         silent: channel.is_none(),
         ..CqOptions::default()
     };
@@ -182,8 +182,8 @@ pub(crate) unsafe extern "C" fn resize(cq: *mut CqFace, entries: c_int) -> c_int
     errno::number(resized())
 }
 
-/// How long a queue that is to become smaller waits for what was posted before. A send completes
-/// within microseconds where the daemon has a core.
+/// Time that a shrinking queue waits for work posted before. A send completes within microseconds
+/// where the daemon has a core.
 const SHRINK_PATIENCE: Duration = Duration::from_millis(50);
 
 /// More completions lie in the queue than `entries`. They would stay; but programs are promised
@@ -234,7 +234,7 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut CqFace, room: c_int, to: *mut Wc) 
     // SAFETY: the program's queue is ours.
     let queue = &unsafe { Cq::of(cq) }.own;
     let room = usize::try_from(room).unwrap_or(0);
-    // One at a time is what latency-bound programs ask for: then no room for more is cleared.
+    // Latency-bound programs poll for one at a time: no room for more is cleared then.
     let polled = if room == 1 {
         // SAFETY: the program gave room for one.
         unsafe { take(queue, &mut [Completion::EMPTY; 1], to) }
@@ -248,7 +248,7 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut CqFace, room: c_int, to: *mut Wc) 
     }
 }
 
-/// Takes what is there, at most `room`, a batch at a time.
+/// Takes available completions, at most `room`, a batch at a time.
 unsafe fn take_batches(queue: &CqState, room: usize, to: *mut Wc) -> Result<usize> {
     let mut batch = [Completion::EMPTY; BATCH];
     let mut taken = 0;
@@ -280,7 +280,7 @@ unsafe fn take(queue: &CqState, batch: &mut [Completion], to: *mut Wc) -> Result
     Ok(taken)
 }
 
-/// What is said of a completion besides its fields.
+/// Properties of a completion besides its fields.
 pub(crate) fn flags(it: &Completion) -> u32 {
     let grh = if it.has_grh { wc_flag::GRH } else { 0 };
     let imm = if it.imm.is_some() { wc_flag::IMM } else { 0 };

@@ -22,7 +22,7 @@ const FIELDS: u64 = 0x7f | 1 << 7 | 1 << 11;
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS` and `_PD`.
 const KNOWN: u32 = 1 << 0 | MASK_PD;
 const MASK_PD: u32 = 1 << 1;
-/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` and `_IGNORE_OVERRUN`, which nobody is obliged to use.
+/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` and `_IGNORE_OVERRUN`, which are optional.
 const FLAGS: u32 = 1 << 0 | 1 << 1;
 const SINGLE_THREADED: u32 = 1 << 0;
 
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn create(context: *mut ContextFace, attr: *mut CqI
     errno::pointer(made())
 }
 
-/// What the inlines of the header call.
+/// Functions that the inlines of the header call.
 pub(crate) fn give_functions(face: &mut Face) {
     face.start_poll = Some(start_poll);
     face.next_poll = Some(next_poll);
@@ -100,7 +100,7 @@ unsafe extern "C" fn next_poll(face: *mut Face) -> c_int {
     match queue.own.take(&mut one) {
         Ok(0) => libc::ENOENT,
         Ok(_) => {
-            // SAFETY: between the beginning of a taking and its end nobody else touches these.
+            // SAFETY: between the beginning of a poll and its end no other thread accesses these.
             unsafe {
                 (*face).wr_id = one[0].wr_id;
                 (*face).status = one[0].status as u32;
@@ -134,7 +134,7 @@ unsafe fn current<'a>(face: *mut Face) -> &'a Completion {
 macro_rules! readers {
     ($($name:ident -> $type:ty: $it:ident => $value:expr;)*) => {
         $(unsafe extern "C" fn $name(face: *mut Face) -> $type {
-            // SAFETY: as `current` says, which is what verbs demand of programs.
+            // SAFETY: as for `current`, which verbs require of programs.
             let $it = unsafe { current(face) };
             $value
         })*

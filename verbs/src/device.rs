@@ -25,7 +25,7 @@ const TRANSPORT_IB: c_int = 0;
 /// A device of the daemon.
 pub(crate) type Device = Object<Face, DeviceState>;
 
-/// What we know of it.
+/// The library's part of a device.
 #[derive(Debug)]
 pub(crate) struct DeviceState {
     /// The socket of the daemon that has it, where the environment named one.
@@ -100,7 +100,7 @@ fn known(name: &str) -> *mut Face {
     unsafe { (*device).face() }
 }
 
-/// Text in a field of C, cut to what fits.
+/// Text in a field of C, truncated to the field.
 fn text<const BYTES: usize>(text: &str) -> [c_char; BYTES] {
     let mut field = [0; BYTES];
     for (to, from) in field[..BYTES - 1].iter_mut().zip(text.bytes()) {
@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C" fn guid(device: *mut Face) -> u64 {
     if let Some(guid) = own.guid.get() {
         return u64::from_ne_bytes(*guid);
     }
-    // Nothing where the daemon is gone; who asks again later may have it.
+    // None where the daemon is gone; a later query may succeed.
     let Some(guid) = own.open().ok().and_then(|device| device.attributes().ok()).map(|it| it.node_guid) else {
         return 0;
     };

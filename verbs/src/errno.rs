@@ -9,7 +9,7 @@ use roced_client::{Error, Refusal};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
-/// What the library's own functions give.
+/// Result of the library's own functions.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
 impl Errno {

@@ -53,7 +53,7 @@ fn next(own: &context::ContextState) -> Result<AsyncEvent> {
     loop {
         match own.device.next_event() {
             Ok(Some(event)) => {
-                // What is gone meanwhile has nobody to hear of it.
+                // An object that is gone meanwhile has no receiver of its event.
                 if let Some(event) = give(own, event) {
                     return Ok(event);
                 }
@@ -95,7 +95,8 @@ fn give(own: &context::ContextState, event: DeviceEvent) -> Option<AsyncEvent> {
         DeviceEvent::SqDrained { qpn } => (qp(&objects, qpn)?, kind::SQ_DRAINED),
         DeviceEvent::LastWqe { qpn } => (qp(&objects, qpn)?, kind::QP_LAST_WQE_REACHED),
         DeviceEvent::SrqLimit { srqn } => {
-            // SAFETY: who ends an object takes it out of the table first, and the table is locked.
+            // SAFETY: destruction of an object removes it from the table first, and the table is
+            // locked.
             let srq = unsafe { Srq::of(objects.srqs.get(&srqn)?.0.cast_mut()) };
             srq.own.events.give();
             (srq.face().cast(), kind::SRQ_LIMIT_REACHED)
@@ -129,7 +130,7 @@ fn port() -> *mut c_void {
 
 /// `ibv_ack_async_event`.
 pub(crate) unsafe extern "C" fn ack(event: *mut AsyncEvent) {
-    // SAFETY: the program gives back an event as it got it, so what it is about has not ended.
+    // SAFETY: the program returns an event as it received it, so its object still exists.
     unsafe {
         let AsyncEvent { element, event_type } = event.read();
         match event_type {

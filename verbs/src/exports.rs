@@ -21,7 +21,7 @@ mod tests {
             Command::new("readelf").args(["--dyn-syms", "--wide", THEIRS]).output().expect("readelf: scripts/setup");
         let table = String::from_utf8(read.stdout).expect("names are ASCII");
         let defined = table.lines().filter(|line| !line.contains(" UND ") && !line.contains(" ABS "));
-        // Old versions ('@') are of before 2006; nobody imports them.
+        // Old versions ('@') are from before 2006; no program imports them.
         let theirs: Vec<_> =
             defined.filter_map(|line| line.split_whitespace().find(|word| word.contains("@@IBVERBS"))).collect();
         assert!(theirs.len() > 100, "is libibverbs1 there (scripts/setup)? {table}");

@@ -1,5 +1,5 @@
-//! Programs that fork. What the daemon maps is shared memory, which a fork leaves in place: there
-//! is nothing to be prepared.
+//! Programs that fork. The daemon maps shared memory, which a fork leaves in place: there is
+//! nothing to prepare.
 
 use std::ffi::{c_int, c_void};
 

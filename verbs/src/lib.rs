@@ -6,12 +6,12 @@
 //!         └──► static inline of verbs.h ─► ibv_context ops ──┘
 //! ```
 //!
-//! A thin skin: what a call means is decided by `roced-client` and the daemon. Here are C's structs
-//! (`abi`), the objects that programs hold by pointer (`object`), and errors as numbers of errno
-//! (`errno`). What roced does not have answers EOPNOTSUPP.
+//! A thin layer: `roced-client` and the daemon define the meaning of calls. Here are C's structs
+//! (`abi`), the objects that programs hold by pointer (`object`), and errors as errno numbers
+//! (`errno`). Operations that roced does not have return EOPNOTSUPP.
 //!
-//! What programs pass is trusted as every library of C trusts it: a pointer is taken for what verbs
-//! say it is. Nothing here unwinds into the program: functions of the C ABI do not.
+//! Arguments of programs are trusted as in every C library: a pointer is valid as verbs require.
+//! Nothing here unwinds into the program: functions of the C ABI do not.
 //!
 //! The library starts no thread, and until a program asks for devices it opens no file descriptor.
 

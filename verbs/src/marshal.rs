@@ -1,4 +1,4 @@
-//! From what a kernel tells of a queue pair or a path to what programs know: librdmacm asks for it.
+//! Conversion of kernel structs of queue pairs and paths to those of programs: librdmacm uses it.
 #![expect(unsafe_code, reason = "structs of C")]
 
 use crate::abi::{
@@ -75,8 +75,8 @@ mod tests {
         unsafe { std::mem::transmute::<*mut c_void, Copy>(function) }
     }
 
-    /// Anything at all is copied as the distribution's library copies it, and what that leaves
-    /// alone is left alone.
+    /// Any input is copied as the distribution's library copies it, and fields that it leaves alone
+    /// are left alone.
     fn same<To, From>(name: &CStr, ours: unsafe extern "C" fn(*mut To, *const From)) {
         let theirs = theirs(name);
         for seed in 0..50usize {

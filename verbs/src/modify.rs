@@ -92,7 +92,7 @@ fn attributes(attr: &QpAttr, mask: u32) -> Result<QpAttributes> {
     Ok(to)
 }
 
-/// `ibv_query_qp`. It gives all, whatever is asked for.
+/// `ibv_query_qp`. It returns all attributes, for any mask.
 pub(crate) unsafe extern "C" fn query(
     face: *mut QpFace,
     attr: *mut QpAttr,

@@ -22,7 +22,7 @@ const IGNORED: u32 = 1 << 7 | 0x3ff << 20;
 const ZERO_BASED: u32 = 1 << 5;
 /// `IBV_ACCESS_ON_DEMAND`.
 const ON_DEMAND: u32 = 1 << 6;
-/// Who lets peers write lets local work write, too (IBTA v1 C10-57).
+/// Remote writes imply local writes (IBTA v1 C10-57).
 const NEEDS_LOCAL_WRITE: u32 = 1 << 1 | 1 << 3;
 const LOCAL_WRITE: u32 = 1 << 0;
 

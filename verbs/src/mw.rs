@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn dealloc(mw: *mut Face) -> c_int {
     0
 }
 
-/// What binds a window.
+/// Parameters of a binding.
 ///
 /// # Safety
 /// Window and region are ours.
@@ -57,7 +57,7 @@ pub(crate) unsafe fn request(mw: *mut Face, rkey: u32, info: &MwBindInfo) -> Res
     if mw.is_null() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: the caller vouches for both; no region is what unbinds.
+    // SAFETY: the caller vouches for both; a missing region unbinds.
     let lkey = if info.mr.is_null() { 0 } else { unsafe { (*info.mr).lkey } };
     // SAFETY: as above.
     let kept = unsafe { (*mw).rkey } & !0xff;

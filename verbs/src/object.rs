@@ -16,7 +16,7 @@ use std::{
 
 use crate::errno::{Errno, Result};
 
-/// A struct of the header, and behind it what only the library knows.
+/// A struct of the header, and behind it the library's part.
 #[repr(C)]
 pub(crate) struct Object<F, O> {
     face: UnsafeCell<F>,
@@ -36,20 +36,20 @@ impl<F, O> Object<F, O> {
     /// The pointer came from [`Self::face`] and the object was not freed.
     pub(crate) unsafe fn of<'a, P>(face: *mut P) -> &'a Self {
         // SAFETY: the caller vouches that it is one of ours, which begin with their face; it is
-        // shared from its making on, for what the program may write is in a cell, and what we write
-        // is in cells, locks and atomics.
+        // shared from its creation on, because the part that the program may write is in a cell,
+        // and the library writes to cells, locks and atomics.
         unsafe { &*face.cast::<Self>() }
     }
 
-    /// What the program sees.
+    /// The part that the program sees.
     pub(crate) fn face(&self) -> *mut F {
         self.face.get()
     }
 
-    /// Ends it, and gives back what was ours.
+    /// Destroys it, and returns the library's part.
     ///
     /// # Safety
-    /// As [`Self::of`]; nobody uses it from now on.
+    /// As [`Self::of`]; it is unused from now on.
     pub(crate) unsafe fn free<P>(face: *mut P) -> O {
         // SAFETY: it came from `leak`, and the caller vouches that this is its end.
         unsafe { Box::from_raw(face.cast::<Self>()) }.own
@@ -89,8 +89,8 @@ impl<T> Clone for Pointer<T> {
 
 impl<T> Copy for Pointer<T> {}
 
-// SAFETY: objects of verbs may be used by any thread; who takes one from a table holds the table's
-// lock, or knows that it lives.
+// SAFETY: objects of verbs may be used by any thread; a thread that takes one from a table holds
+// the table's lock, or knows that it lives.
 unsafe impl<T> Send for Pointer<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Pointer<T> {}

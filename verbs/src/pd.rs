@@ -19,20 +19,20 @@ use crate::{
 /// A protection domain, or a parent domain, which is one under another name.
 pub(crate) type Pd = Object<PdFace, PdState>;
 
-/// A thread domain: a promise of the program that one thread at a time uses what is made in it.
-/// Queue pairs, completion queues and shared receive queues have no locks then.
+/// A thread domain: a promise of the program that one thread at a time uses objects created in it.
+/// Queue pairs, completion queues and shared receive queues then have no locks.
 pub(crate) type Td = Object<TdFace, Users>;
 
-/// What we know of one.
+/// The library's part of a protection domain.
 pub(crate) struct PdState {
     pub(crate) pd: ProtectionDomain,
     pub(crate) users: Users,
-    /// Of a parent domain: what it was made of.
+    /// Of a parent domain: its parts.
     parent: Option<(Pointer<Pd>, Option<Pointer<Td>>)>,
 }
 
 impl PdState {
-    /// The program promised that one thread at a time uses what is made in it.
+    /// The program promised that one thread at a time uses objects created in it.
     pub(crate) const fn is_of_one_thread(&self) -> bool {
         matches!(&self.parent, Some((_, Some(_))))
     }
@@ -56,13 +56,13 @@ fn new(context: *mut Face, own: PdState) -> *mut PdFace {
 /// `ibv_dealloc_pd`.
 pub(crate) unsafe extern "C" fn dealloc(pd: *mut PdFace) -> c_int {
     let ended = || -> Result<()> {
-        // SAFETY: the program's domain is ours, and nobody uses it when nothing is made from it.
+        // SAFETY: the program's domain is ours, and is unused when it has no objects.
         let own = unsafe {
             Pd::of(pd).own.users.none()?;
             Pd::free(pd)
         };
         if let Some((Pointer(pd), td)) = own.parent {
-            // SAFETY: what a parent domain was made of cannot end before it.
+            // SAFETY: the parts of a parent domain outlive it.
             unsafe {
                 (*pd).own.users.remove();
                 if let Some(Pointer(td)) = td {
@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C" fn alloc_parent(context: *mut Face, attr: *mut Pare
     /// Allocators, and their context.
     const KNOWN: u32 = 1 << 0 | 1 << 1;
     let made = || -> Result<*mut PdFace> {
-        // SAFETY: the program gave attributes, whose domains are ours.
+        // SAFETY: the program passed attributes with domains of ours.
         let attr = unsafe { &*attr };
         if attr.pd.is_null() {
             return Err(Errno::INVALID);
@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C" fn alloc_td(context: *mut Face, attr: *mut TdInitAt
 /// `ibv_dealloc_td`.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut TdFace) -> c_int {
     let ended = || -> Result<()> {
-        // SAFETY: the program's domain is ours, and nobody uses it when no parent domain does.
+        // SAFETY: the program's domain is ours, and is unused when no parent domain uses it.
         unsafe {
             Td::of(td).own.none()?;
             Td::free(td);

@@ -90,7 +90,7 @@ unsafe fn sges<'a>(list: *const Sge, count: c_int) -> Result<&'a [ClientSge]> {
 /// Inline data as one piece: where it lies, when it is one, else copied together into `room`.
 unsafe fn inline_data<'a>(sges: &[ClientSge], room: &'a mut [u8; INLINE_MAX]) -> Result<&'a [u8]> {
     let bytes = |sge: &ClientSge| {
-        // SAFETY: the caller vouches for what the entries say.
+        // SAFETY: the caller vouches for the contents of the entries.
         unsafe { slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(sge.va as usize), sge.length as usize) }
     };
     if let [sge] = sges

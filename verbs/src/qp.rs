@@ -25,7 +25,7 @@ use crate::{
 /// A queue pair. Every one has the fields of an extended one.
 pub(crate) type Qp = Object<QpEx, QpState>;
 
-/// What we know of one.
+/// The library's part of a queue pair.
 pub(crate) struct QpState {
     pub(crate) qp: QueuePair,
     pub(crate) signal_all: bool,
@@ -44,7 +44,7 @@ pub(crate) mod kind {
     pub(crate) const UD: u32 = 4;
 }
 
-/// What is asked of a new one.
+/// Parameters of a new queue pair.
 struct QpRequest<'a> {
     init: &'a QpInitAttr,
     pd: *mut PdFace,
@@ -54,7 +54,7 @@ struct QpRequest<'a> {
 
 /// `ibv_create_qp`.
 pub(crate) unsafe extern "C" fn create(pd: *mut PdFace, init: *mut QpInitAttr) -> *mut QpFace {
-    // SAFETY: the program's domain is ours; it gave attributes, whose objects are ours.
+    // SAFETY: the program's domain is ours; it passed attributes with objects of ours.
     errno::pointer(unsafe {
         make(&QpRequest { init: &*init, pd, operations: None }).map(|(qp, cap)| {
             (*init).cap = cap;
@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn create(pd: *mut PdFace, init: *mut QpInitAttr) -
     })
 }
 
-/// `ibv_create_qp_ex`, for what the inline does not turn into `ibv_create_qp` by itself.
+/// `ibv_create_qp_ex`, for the cases that the inline does not turn into `ibv_create_qp` by itself.
 pub(crate) unsafe extern "C" fn create_ex(_context: *mut ContextFace, init: *mut QpInitAttrEx) -> *mut QpFace {
     const PD: u32 = 1 << 0;
     const CREATE_FLAGS: u32 = 1 << 2;
@@ -133,8 +133,8 @@ unsafe fn make(wanted: &QpRequest<'_>) -> Result<(*mut QpFace, QpCap)> {
         None => builder.recv_wrs(cap.max_recv_wr).recv_sges(cap.max_recv_sge),
     };
     if domain.own.is_of_one_thread() {
-        // SAFETY: the program made the domain with a thread domain: by that it promises that one
-        // thread at a time uses what is made in it.
+        // SAFETY: the program created the domain with a thread domain, and thereby promises that
+        // one thread at a time uses objects created in it.
         builder = unsafe { builder.single_threaded() };
     }
     let signal_all = init.sq_sig_all != 0;
@@ -175,7 +175,7 @@ fn face(qp: &QueuePair, init: &QpInitAttr, pd: *mut PdFace) -> QpEx {
     face
 }
 
-/// What it got.
+/// The granted sizes.
 pub(crate) fn granted(qp: &QueuePair) -> QpCap {
     let sizes = qp.sizes();
     let own_receives = qp.srq().is_none();
@@ -188,7 +188,7 @@ pub(crate) fn granted(qp: &QueuePair) -> QpCap {
     }
 }
 
-/// Whom a queue pair needs.
+/// Objects that a queue pair uses.
 fn users<'a>(pd: &'a Pd, send_cq: &'a Cq, recv_cq: &'a Cq, srq: Option<&'a Srq>) -> impl Iterator<Item = &'a Users> {
     [&pd.own.users, &send_cq.own.users, &recv_cq.own.users].into_iter().chain(srq.map(|srq| &srq.own.users))
 }

@@ -1,4 +1,4 @@
-//! What a device and its port are.
+//! Queries of a device and its port.
 #![expect(unsafe_code, reason = "fills structs of programs, of the sizes that they know")]
 
 use std::{ffi::c_int, mem, ptr};
@@ -37,7 +37,8 @@ mod capability {
         | MEMORY_WINDOW_2B;
 }
 
-/// Copies as much of `from` as the program has room for, and zeros what it knows and we do not.
+/// Copies as much of `from` as the program has room for, and zeros fields that the program knows
+/// and the library does not.
 ///
 /// # Safety
 /// `to` has room for `bytes`.
@@ -155,7 +156,7 @@ pub(crate) unsafe extern "C" fn port(context: *mut Face, port: u8, attr: *mut Po
     errno::number(unsafe { port_attr(context, port) }.map(|all| unsafe { give(&all, attr, bytes) }))
 }
 
-/// `ibv_query_port` of before: the symbol, whose struct ends earlier.
+/// The older `ibv_query_port`: the symbol, with a struct that ends earlier.
 pub(crate) unsafe extern "C" fn port_of_before(context: *mut Face, number: u8, attr: *mut PortAttr) -> c_int {
     // SAFETY: as above.
     unsafe { port(context, number, attr, PORT_ATTR_OLD_BYTES) }

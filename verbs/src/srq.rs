@@ -26,7 +26,7 @@ const LIMIT: c_int = 1 << 1;
 /// A shared receive queue.
 pub(crate) type Srq = Object<Face, SrqState>;
 
-/// What we know of one.
+/// The library's part of a shared receive queue.
 pub(crate) struct SrqState {
     pub(crate) srq: SharedReceiveQueue,
     pub(crate) users: Users,
@@ -46,8 +46,8 @@ pub(crate) unsafe extern "C" fn create(pd: *mut PdFace, init: *mut SrqInitAttr) 
         }
         let (pd_of_it, attr) = (&domain.own.pd, &init.attr);
         let srq = if domain.own.is_of_one_thread() {
-            // SAFETY: the program made the domain with a thread domain: by that it promises that
-            // one thread at a time uses what is made in it.
+            // SAFETY: the program created the domain with a thread domain, and thereby promises
+            // that one thread at a time uses objects created in it.
             unsafe { pd_of_it.single_threaded_shared_receive_queue(attr.max_wr, attr.max_sge) }
         } else {
             pd_of_it.shared_receive_queue(attr.max_wr, attr.max_sge)
@@ -70,8 +70,8 @@ pub(crate) unsafe extern "C" fn create(pd: *mut PdFace, init: *mut SrqInitAttr) 
     errno::pointer(made())
 }
 
-/// `ibv_create_srq_ex`, for what the inline does not turn into `ibv_create_srq` by itself: XRC and
-/// tag matching, which are not there.
+/// `ibv_create_srq_ex`, for the cases that the inline does not turn into `ibv_create_srq` by
+/// itself: XRC and tag matching, which are not supported.
 pub(crate) unsafe extern "C" fn create_ex(_context: *mut ContextFace, _init: *mut SrqInitAttrEx) -> *mut Face {
     errno::pointer(Err(Errno::UNSUPPORTED))
 }

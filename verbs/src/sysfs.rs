@@ -1,4 +1,4 @@
-//! What programs read below `/sys` by the library's functions.
+//! Files below `/sys` that programs read by functions of the library.
 #![expect(unsafe_code, reason = "paths and texts of C")]
 
 use std::{
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn read_device_file(
     device: *mut DeviceFace,
     file: *const c_char,
 ) -> c_int {
-    // SAFETY: the program's device is ours, whose path is a text.
+    // SAFETY: the program's device is ours, and its path is a text.
     unsafe { read((&raw const (*device).ibdev_path).cast(), file, to, room) }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     qp::{Qp, QpState},
 };
 
-/// What was said since `ibv_wr_start`. Its memory is used again.
+/// Work requests since `ibv_wr_start`. The memory is reused.
 #[derive(Default)]
 pub(crate) struct Batch {
     requests: Vec<Prepared>,
@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C" fn of_qp(qp: *mut QpFace) -> *mut QpEx {
     errno::pointer(if object.own.extended { Ok(object.face()) } else { Err(Errno::UNSUPPORTED) })
 }
 
-/// What the inlines of the header call.
+/// Functions that the inlines of the header call.
 pub(crate) fn give_functions(face: &mut QpEx) {
     face.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
     face.wr_atomic_fetch_add = Some(atomic_fetch_add);
@@ -90,10 +90,10 @@ pub(crate) fn give_functions(face: &mut QpEx) {
     face.wr_atomic_write = Some(atomic_write);
 }
 
-/// What was said so far, and the queue pair.
+/// Work requests so far, and the queue pair.
 ///
 /// # Safety
-/// The program's thread is between `ibv_wr_start` and its end, where nobody else is.
+/// The program's thread is between `ibv_wr_start` and its end, where no other thread is.
 unsafe fn open<'a>(face: *mut QpEx) -> (&'a mut Batch, &'a QpState) {
     // SAFETY: the program's queue pair is ours; the rest the caller vouches for.
     unsafe {

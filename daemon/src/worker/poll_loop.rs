@@ -1,8 +1,9 @@
-//! A worker and its loop. Each step of a turn is bounded, and no turn allocates.
+//! A worker and its poll loop. Each step of an iteration is bounded, and no iteration allocates.
 //!
 //! ```text
-//!   commands ─► bells ─► work from rings ─► frames from NIC queues ─► frames from workers ─► timers
-//!       ─► frames out ─► what they lend ─► wake workers ─► completions to clients ─► kick NIC queues ─► events to the control thread
+//!   commands ─► doorbells ─► work from rings ─► frames from NIC queues ─► frames from workers
+//!       ─► timers ─► frames out ─► borrowed payload ─► wake workers ─► completions to clients
+//!       ─► kick NIC queues ─► events to the control thread
 //! ```
 //!
 //! Completions are published before the system call that sends, which takes longer than a client

@@ -1,4 +1,4 @@
-//! A [`Pacer`] with somebody who waits for it.
+//! A [`Pacer`] and its waiting queue pair.
 
 use super::pacing::Pacer;
 use crate::clock::Nanos;
@@ -33,7 +33,7 @@ impl Gate {
         self.closed_until = self.closed_until.filter(|until| *until > now);
     }
 
-    /// When somebody who was held up may go on; [`Nanos::NEVER`] when nobody was.
+    /// Time at which the waiting queue pair may continue; [`Nanos::NEVER`] if none waits.
     pub fn deadline(&self) -> Nanos {
         self.closed_until.unwrap_or(Nanos::NEVER)
     }

@@ -1,37 +1,36 @@
-//! What all queue pairs of an endpoint have under way together.
+//! Packets in flight of all queue pairs of an endpoint.
 //!
 //! Each has a window of its own, made for a connection that is alone. A thousand of them are a
-//! thousand windows, more than any receiver's rings hold: what is too much is lost, and costs more
-//! than it would have to wait. So packets under way are counted for all of them, and when there are
-//! as many as may be, those with something new to send stand in line:
+//! thousand windows, more than the rings of any receiver hold: the excess is lost, and costs more
+//! than waiting would. Packets in flight are therefore counted for all of them, and at the limit
+//! queue pairs with new packets to send wait in line:
 //!
 //! ```text
 //!   senders ─► visit ─► nothing may be added ─► line ─► room: admitted ─► senders, a quantum each
 //! ```
 //!
-//! What is sent again, and answers, do not stand in line. A peer that is dead must not keep the
-//! others waiting: what was not answered for a while is on no ring any more and does not count, and
-//! nothing is added to it while others wait. For that there are two generations of counts: what is
-//! added counts in the present one, and the one before is dropped after its time. Answers take away
-//! the oldest, so that a peer that answers one packet now and then does not keep the others
-//! counted.
+//! Retransmissions and answers do not wait in line. A dead peer must not keep the others waiting:
+//! packets that were not answered for a while are on no ring any more and do not count, and none
+//! are added while others wait. There are two generations of counts: additions count in the present
+//! one, and the previous one is dropped after its time. Answers remove the oldest, so that a peer
+//! that answers one packet now and then does not keep the others counted.
 
 use crate::{clock::Nanos, slot_list::SlotList};
 
-/// How long a generation is. A guess: twice what 512 packets take at 1 Gbit/s, and well under the
+/// Duration of a generation. A guess: twice the time of 512 packets at 1 Gbit/s, and well under the
 /// shortest ACK timeouts in use.
 const GENERATION: Nanos = Nanos::from_millis(10);
 
-/// What one queue pair counts for.
+/// Counts of one queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InFlightShare {
-    /// All that it has under way, and what of it was added in `generation` and in the one before.
+    /// All of its packets in flight, and those of them added in `generation` and in the one before.
     /// The rest is older and does not count.
     packets: u32,
     added: u32,
     added_before: u32,
     generation: u64,
-    /// It stood in line, and may add to what is under way at its next visit.
+    /// It waited in line, and may add packets in flight at its next visit.
     admitted: bool,
 }
 
@@ -85,7 +84,7 @@ impl InFlight {
         share.packets = packets;
     }
 
-    /// What it added is as old as it is.
+    /// Its packets have the age of their addition.
     const fn age(&self, share: &mut InFlightShare) {
         (share.added, share.added_before) = match self.generation - share.generation {
             0 => (share.added, share.added_before),
@@ -99,8 +98,7 @@ impl InFlight {
         (self.generation & 1) as usize
     }
 
-    /// It has something under way that was not answered for so long that nothing of it counts any
-    /// more.
+    /// Its packets in flight were not answered for so long that none of them counts any more.
     const fn is_unanswered(&self, share: &InFlightShare) -> bool {
         let counted = match self.generation - share.generation {
             0 => share.added + share.added_before,
@@ -128,7 +126,7 @@ impl InFlight {
         if self.line.is_empty() { Nanos::NEVER } else { self.began + GENERATION }
     }
 
-    /// Somebody in line could go on.
+    /// True if a waiting queue pair can continue.
     pub(crate) fn can_admit(&self) -> bool {
         !self.line.is_empty() && self.admitted.saturating_mul(self.quantum) < self.room()
     }
@@ -138,7 +136,7 @@ impl InFlight {
         if self.can_admit() { self.line.pop_front() } else { None }
     }
 
-    /// It has left the line, and its next visit may add to what is under way.
+    /// It has left the line, and its next visit may add packets in flight.
     pub(crate) fn admit(&mut self, share: &mut InFlightShare) {
         share.admitted = true;
         self.admitted += 1;
@@ -148,8 +146,8 @@ impl InFlight {
     pub(crate) fn grant(&mut self, share: &mut InFlightShare) -> u32 {
         let admitted = core::mem::take(&mut share.admitted);
         self.admitted -= u32::from(admitted);
-        // Whoever was not in line does not pass by those who are, nor takes what those who were are
-        // promised; where nothing is answered no more is added while others wait.
+        // A queue pair that was not in line neither passes those that are, nor takes the share
+        // promised to them; where nothing is answered no more is added while others wait.
         let promised = self.admitted.saturating_mul(self.quantum);
         if admitted && !self.is_unanswered(share) {
             self.room()
@@ -222,7 +220,7 @@ mod tests {
         assert_eq!(all.room(), 2, "it is not taken off twice");
     }
 
-    /// A peer that answers just enough holds what it was sent lately and no more.
+    /// A peer that answers just enough keeps only its latest packets counted.
     #[test]
     fn an_answer_now_and_then_does_not_keep_the_rest_counted() {
         let mut all = InFlight::new(32, 16, 2);
@@ -247,7 +245,7 @@ mod tests {
         assert_eq!(all.room(), 32, "it is not taken off twice");
     }
 
-    /// What is left is the newest: it counts longer.
+    /// The rest is the newest: it counts longer.
     #[test]
     fn answers_take_away_the_oldest() {
         let mut all = InFlight::new(32, 16, 2);

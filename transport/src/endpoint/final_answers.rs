@@ -1,9 +1,9 @@
 //! Answers that queue pairs owed when they were removed or reset: sent before anything else as soon
 //! as the wire has room.
 //!
-//! A message that was executed is to be acknowledged, though the queue pair that executed it is
-//! gone before a full TX ring has drained: without the ACK its sender retries until it gives up,
-//! and reports as failed what was done.
+//! An executed message must be acknowledged, even if its queue pair is removed before a full TX
+//! ring has drained: without the ACK its sender retries until it gives up, and reports an executed
+//! message as failed.
 
 use alloc::collections::VecDeque;
 
@@ -38,8 +38,8 @@ impl FinalAnswers {
         self.waiting.len()
     }
 
-    /// Keeps what a queue pair that is about to go owes its peer; gives how many answers found no
-    /// room.
+    /// Keeps the answers that a queue pair about to be removed owes its peer; returns the number
+    /// without room.
     pub(super) fn keep(&mut self, qp: &Qp) -> u64 {
         let mut lost = 0;
         qp.final_answers(|path, headers| {
@@ -59,8 +59,8 @@ impl FinalAnswers {
 }
 
 impl Endpoint {
-    /// Sends what queue pairs that are gone owed, each once, at most `budget`. One that finds no
-    /// room does not hold up the next, which may leave by another queue.
+    /// Sends the answers of removed queue pairs, each once, at most `budget`. An answer without
+    /// room does not delay the next, which may leave by another queue.
     pub(super) fn transmit_farewells(&mut self, budget: usize, wire: &mut impl Wire) -> Transmitted {
         let mut sent = Transmitted::default();
         for _ in 0..self.final_answers.waiting.len() {

@@ -1,5 +1,4 @@
-//! Frames in: what must hold before one may change anything, whose it is, and those that came
-//! before their turn.
+//! Received frames: conditions before any change, their queue pairs, and out-of-order packets.
 
 use roced_types::Qpn;
 
@@ -16,7 +15,7 @@ use crate::{
     },
 };
 
-/// Whom a packet is for.
+/// Destination of a packet.
 enum Destination {
     /// The queue pair of that index.
     Qp(u32),
@@ -34,9 +33,9 @@ impl Endpoint {
         self.counted(taken)
     }
 
-    /// A frame came from a queue pair of this endpoint, which lends its payload
-    /// ([`crate::io::BorrowedPayload`] says when). It is not held: what would be copied is what a
-    /// loan saves, and nothing is lost or overtaken on this way.
+    /// Takes a frame of a queue pair of this endpoint with borrowed payload
+    /// ([`crate::io::BorrowedPayload`] has the conditions). It is not buffered: borrowing saves the
+    /// copy, and nothing is lost or overtaken on this path.
     pub fn on_lent_frame(
         &mut self,
         now: Nanos,
@@ -51,7 +50,7 @@ impl Endpoint {
         self.counted(taken)
     }
 
-    /// What became of a frame; each drop is counted.
+    /// Disposition of a frame; each drop is counted.
     fn counted(&mut self, taken: Result<Disposition, DropReason>) -> Disposition {
         let disposition = taken.unwrap_or_else(Disposition::Dropped);
         if let Disposition::Dropped(reason) = disposition {
@@ -96,7 +95,7 @@ impl Endpoint {
         Ok(Destination::Qp(index))
     }
 
-    /// The queue pair that a packet is for, and from whose peer it comes.
+    /// The queue pair of a packet, with the packet checked to come from its peer.
     fn admit_to_qp(&self, packet: &Packet<'_>) -> Result<u32, DropReason> {
         let index = self.slot(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
         self.qps.get(index).ok_or(DropReason::NoSuchQp)?.check_origin(packet)?;

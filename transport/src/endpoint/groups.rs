@@ -43,8 +43,8 @@ impl Endpoint {
         self.groups.members(group).map(|place| self.groups.member(place))
     }
 
-    /// Each queue pair of the group that is ours has its copy: accepted if one takes it, or none is
-    /// ours. What the others say is counted here.
+    /// Each member of the group on this endpoint gets its copy: accepted if one takes it, or if
+    /// there is none. The drops of the others are counted here.
     pub(super) fn deliver_to_group(
         &mut self,
         now: Nanos,

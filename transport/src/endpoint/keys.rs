@@ -53,8 +53,8 @@ impl Endpoint {
         None
     }
 
-    /// A change of keys was made everywhere (`done`), or cannot be made: its work fails. Nothing
-    /// happens when nobody waits for it any more.
+    /// A change of keys was made on all workers (`done`), or is impossible: its work fails. Nothing
+    /// happens if no work waits for it any more.
     pub fn finish_key_change(&mut self, now: Nanos, qpn: Qpn, ticket: u64, done: bool, app: &mut impl App) {
         let Some(index) = self.slot(qpn) else { return };
         if let Some(qp) = self.qps.get_mut(index) {
@@ -63,7 +63,7 @@ impl Endpoint {
                 done,
                 &mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app },
             );
-            // What came while a SEND with invalidate waited may have its turn now.
+            // Packets that arrived while a SEND with invalidate waited may now be executed.
             self.after_packet(index, false, now, app);
             if let Some(qp) = self.qps.get_mut(index) {
                 qp.ask_for_overtaken(now);

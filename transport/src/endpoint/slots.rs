@@ -1,9 +1,9 @@
 //! The queue pairs of an endpoint: found by number when something comes for one, and by slot in
 //! everything that the endpoint keeps of them.
 //!
-//! Numbers lie all over an index space of 18 bits. Slots are dense, as many as there were queue
-//! pairs at a time, so what is kept by slot (timers, lists, the worker's seats) takes memory only
-//! for queue pairs that are there. A queue pair keeps its slot until it is removed.
+//! Numbers are spread over an index space of 18 bits. Slots are dense, as many as there were queue
+//! pairs at a time, so that tables by slot (timers, lists, the worker's entries) take memory only
+//! for present queue pairs. A queue pair keeps its slot until it is removed.
 
 use alloc::boxed::Box;
 
@@ -23,7 +23,7 @@ impl QpSlots {
         Self { table: Table::sparse(Qpn::INDEX_COUNT, capacity) }
     }
 
-    /// The slot of the queue pair whose number has this index.
+    /// The slot of the queue pair with this index in its number.
     #[inline]
     pub(super) fn find(&self, index: u32) -> Option<u32> {
         self.table.slot_of(index)

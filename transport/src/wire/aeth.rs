@@ -27,7 +27,7 @@ pub enum Syndrome {
     },
     /// Refused.
     Nak(NakCode),
-    /// A value that nobody has given a meaning.
+    /// An undefined value.
     Reserved(u8),
 }
 

@@ -9,9 +9,9 @@ pub struct AtomicEth {
     pub va: u64,
     /// Remote key.
     pub rkey: MrKey,
-    /// What to put there, or to add.
+    /// Value to store or to add.
     pub swap_or_add: u64,
-    /// What must be there before, for compare and swap.
+    /// Expected value, for compare and swap.
     pub compare: u64,
 }
 
@@ -47,7 +47,7 @@ impl AtomicEth {
 /// An atomic ACK extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicAck {
-    /// What was there before.
+    /// Value before the operation.
     pub original: u64,
 }
 

@@ -15,11 +15,11 @@ use crate::{partition::Pkey, psn::Psn};
 /// and not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// What the packet is.
+    /// The opcode.
     pub opcode: Opcode,
     /// The receiver's completion counts as a solicited event.
     pub solicited: bool,
-    /// Path migration state: 1 is "migrated", what a port without migration says.
+    /// Path migration state: 1 is "migrated", the value of a port without migration.
     pub mig_req: bool,
     /// Zero bytes behind the payload, 0 to 3.
     pub pad: u8,
@@ -29,7 +29,7 @@ pub struct Bth {
     pub fecn: bool,
     /// Backward congestion notification.
     pub becn: bool,
-    /// Whom it is for.
+    /// The destination.
     pub dest_qpn: Qpn,
     /// The sender wants an ACK.
     pub ack_request: bool,
@@ -41,8 +41,8 @@ impl Bth {
     /// Bytes on the wire.
     pub const BYTES: usize = 12;
 
-    /// A header as we send it: default partition, and MigReq 1 as hardware says (Linux rxe says 0;
-    /// everybody takes both).
+    /// A header as roced sends it: default partition, and MigReq 1 as adapters do (Linux rxe sends
+    /// 0; receivers take both).
     pub const fn new(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Self {
         Self {
             opcode,
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(bth.to_bytes(), bytes);
     }
 
-    /// One bit at a time: what is not reserved comes back, what is reserved is not looked at.
+    /// One bit at a time: defined bits come back, reserved bits are ignored.
     #[test]
     fn every_bit_comes_back_but_the_reserved_ones() {
         for bit in 0..96 {

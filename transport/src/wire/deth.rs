@@ -1,5 +1,4 @@
-//! Datagram extended transport header: who sends a datagram, and the key that lets it in (IBTA v1
-//! 9.3.2).
+//! Datagram extended transport header: the sender of a datagram, and its Q_Key (IBTA v1 9.3.2).
 
 use roced_types::Qpn;
 

@@ -1,5 +1,5 @@
-//! FLUSH extended transport header: what earlier WRITEs are to be when the FLUSH is answered (annex
-//! A19).
+//! FLUSH extended transport header: the required state of earlier WRITEs when the FLUSH is answered
+//! (annex A19).
 
 /// A FLUSH extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

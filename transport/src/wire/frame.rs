@@ -18,12 +18,12 @@ use crate::{
     reject::DropReason,
 };
 
-/// A frame whose lengths were checked once. Accessors cannot fail.
+/// A frame with all lengths checked. Accessors cannot fail.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     /// The base transport header.
     pub bth: Bth,
-    /// What the table says about its opcode.
+    /// Entry of the table for its opcode.
     pub info: &'static OpcodeInfo,
     /// GID of the sender.
     pub source: [u8; 16],
@@ -109,8 +109,8 @@ impl<'a> Packet<'a> {
             .filter(|piece| !piece.is_empty())
     }
 
-    /// Checks what covers the whole packet: the UDP checksum, if there is one, and the ICRC.
-    /// Nothing in the packet may be believed before.
+    /// Checks the sums that cover the whole packet: the UDP checksum, if there is one, and the
+    /// ICRC. Nothing in the packet may be believed before.
     ///
     /// # Errors
     /// [`DropReason::BadUdpChecksum`] or [`DropReason::BadIcrc`].
@@ -139,7 +139,7 @@ pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
     parse_with(frame, &[])
 }
 
-/// As [`parse`], of a frame whose payload is lent: in `frame` pad and ICRC follow the headers. It
+/// As [`parse`], of a frame with borrowed payload: in `frame` pad and ICRC follow the headers. It
 /// never was on a wire, so that nothing in it covers the payload.
 ///
 /// # Errors
@@ -173,7 +173,7 @@ fn parse_with<'a>(frame: &Segments<'a>, loans: &'a [BorrowedPayload]) -> Result<
     let head = first.get(network.ip_at..body_at).ok_or(DropReason::BadLength)?;
     let body_bytes = network.end.checked_sub(body_at + ICRC_BYTES).ok_or(DropReason::BadLength)?;
     let payload_bytes = body_bytes.checked_sub(usize::from(bth.pad)).ok_or(DropReason::BadLength)?;
-    // The ICRC lies on a multiple of four, and what has no payload has none. All of it is lent, or
+    // The ICRC is at a multiple of four, also without payload. All of the payload is borrowed, or
     // nothing.
     let lent = lent_bytes == 0 || lent_bytes == payload_bytes;
     if body_bytes % 4 != 0 || (body_bytes > 0 && !info.payload) || !lent {
@@ -219,8 +219,8 @@ fn parse_with<'a>(frame: &Segments<'a>, loans: &'a [BorrowedPayload]) -> Result<
     })
 }
 
-/// The extension headers that were not taken yet. The table says how many bytes there are, so what
-/// it says to take is there; a header that were not would read as absent.
+/// The extension headers that were not taken yet. The table determines their length, so a header of
+/// the table is present; a missing one would read as absent.
 struct Extensions<'a>(&'a [u8]);
 
 impl<'a> Extensions<'a> {
@@ -262,8 +262,8 @@ fn cut<'a>(first: &'a [u8], further: &Segments<'a>, body_bytes: usize) -> ([&'a 
     (body, icrc)
 }
 
-/// Whom a frame is for, or `None` when it is not RoCE. For every frame that [`parse`] takes it says
-/// the same as the parsed packet.
+/// The destination QPN of a frame, or `None` if it is not RoCE. For every frame that [`parse`]
+/// accepts, it equals that of the parsed packet.
 pub fn dest_qpn(frame: &Segments<'_>) -> Option<Qpn> {
     let first = frame.first()?;
     let bth: &[u8; Bth::BYTES] = bytes_at(first, peek_bth(first)?)?;

@@ -1,4 +1,4 @@
-//! What a frame to be built says in front of its payload.
+//! Contents of a frame to be built, in front of its payload.
 
 use super::{
     Aeth, AtomicAck, AtomicEth, Bth, Deth, Feth, Ieth, Imm, OpcodeInfo, Reth, imm::IMM_BYTES, opcode::Service,
@@ -51,10 +51,10 @@ impl Headers {
         }
     }
 
-    /// What the table says about the opcode.
+    /// Entry of the table for the opcode.
     ///
     /// # Panics
-    /// With an opcode that nobody has: the engine sends only what it knows.
+    /// With an undefined opcode: the engine sends only opcodes of the table.
     #[inline]
     pub fn info(&self) -> &'static OpcodeInfo {
         self.bth.opcode.info().expect("the engine sends only opcodes of the table")

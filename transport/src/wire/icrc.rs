@@ -1,8 +1,8 @@
 //! The invariant CRC: over everything that a router may not change (IBTA v1 annex A17.3.2).
 //!
-//! A reflected CRC-32 over eight bytes of ones (where InfiniBand has its local header), then IP
-//! header and UDP header (of RoCEv1: GRH), BTH and the rest up to the ICRC itself. What a router
-//! may change is taken as ones. Ethernet and VLAN are outside.
+//! A reflected CRC-32 over eight bytes of ones (in place of InfiniBand's local header), IP header
+//! and UDP header (of RoCEv1: GRH), BTH and the rest up to the ICRC itself. Fields that a router
+//! may change are taken as ones. Ethernet and VLAN are not covered.
 
 use crc32fast::Hasher;
 
@@ -17,10 +17,10 @@ pub(super) const ICRC_BYTES: usize = 4;
 /// Most bytes from the IP header to the last extension header.
 pub(super) const HEAD_BYTES_MAX: usize = IP_BYTES_MAX + UDP_BYTES + HEADER_BYTES_MAX;
 
-/// What the eight bytes of ones leave in the register, as the hasher counts it (complemented).
+/// State of the register after the eight bytes of ones, as the hasher counts it (complemented).
 const AFTER_ONES: u32 = crc_of_ones(8);
 
-/// An ICRC over what was added so far.
+/// An ICRC over the bytes added so far.
 pub(super) struct Icrc(Hasher);
 
 impl Icrc {

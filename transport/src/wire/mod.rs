@@ -8,9 +8,9 @@
 //!   └────────── network ───────────┘   └── the opcode says which ──┘
 //! ```
 //!
-//! [`opcode`] is the one table that says what a packet is and which headers it has. Nothing here
-//! allocates, keeps state or panics on what came from the network: [`frame::parse`] checks every
-//! length once and gives a [`Packet`] whose accessors cannot fail.
+//! [`opcode`] is the one table that defines packets and their headers. Nothing here allocates,
+//! keeps state or panics on bytes of the network: [`frame::parse`] checks every length once and
+//! returns a [`Packet`] with infallible accessors.
 
 pub mod aeth;
 pub mod atomic;

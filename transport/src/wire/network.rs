@@ -1,4 +1,4 @@
-//! What lies in front of the BTH: Ethernet, VLAN tags, and IPv4 or IPv6 with UDP (RoCEv2), or a GRH
+//! Headers in front of the BTH: Ethernet, VLAN tags, and IPv4 or IPv6 with UDP (RoCEv2), or a GRH
 //! (RoCEv1).
 //!
 //! A GRH has the fields of an IPv6 header in the same places (IBTA v1 8.3), and says "BTH" where
@@ -80,8 +80,8 @@ pub(super) struct NetworkHeader {
 }
 
 impl NetworkHeader {
-    /// Reads what is in front of the BTH of a frame of `frame_bytes` that begins with `first`.
-    /// Inlined into its one caller, who keeps most of it.
+    /// Reads the headers in front of the BTH of a frame of `frame_bytes` that begins with `first`.
+    /// Inlined into its one caller, which keeps most of the result.
     #[inline(always)]
     pub(super) fn read(first: &[u8], frame_bytes: usize) -> Result<Self, DropReason> {
         let header = LinkHeader::read(first)?;
@@ -277,7 +277,7 @@ pub(super) const fn fold(sum: u32) -> u16 {
 /// Whether the UDP checksum of a packet holds, or is 0, which says that there is none: usual for
 /// RoCE, over IPv6 too.
 ///
-/// `head` is the IP header and what follows it contiguously, `pieces` the rest of the packet in
+/// `head` is the IP header and the contiguous bytes behind it, `pieces` the rest of the packet in
 /// order.
 pub(super) fn udp_checksum_holds<'a>(
     head: &'a [u8],

@@ -2,8 +2,8 @@
 //! A14, A17, A19).
 //!
 //! The three high bits are the transport service, the five low ones the operation. The table also
-//! has what this engine does not speak, so that such packets are measured rightly and refused for
-//! the right reason.
+//! has opcodes that this engine does not implement, so that such packets are measured correctly and
+//! refused for the right reason.
 
 use core::fmt;
 
@@ -12,7 +12,7 @@ use core::fmt;
 pub struct Opcode(pub u8);
 
 impl Opcode {
-    /// What the table says, `None` for an opcode that nobody has.
+    /// Entry of the table, `None` for an undefined opcode.
     #[inline]
     pub const fn info(self) -> Option<&'static OpcodeInfo> {
         TABLE[self.0 as usize].as_ref()
@@ -32,7 +32,7 @@ pub enum Service {
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Reliable datagram. Nobody builds it.
+    /// Reliable datagram. Implemented by no known adapter.
     Rd,
     /// Unreliable datagram.
     Ud,
@@ -42,7 +42,7 @@ pub enum Service {
     Xrc,
 }
 
-/// What a packet does.
+/// Operation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Carries data to a receive work request.
@@ -78,7 +78,7 @@ impl Operation {
     }
 }
 
-/// Where in its message a packet stands. What is never cut into packets is [`Position::Only`].
+/// Position of a packet in its message. Operations of one packet are [`Position::Only`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
     /// The first of several.
@@ -103,12 +103,12 @@ impl Position {
     }
 }
 
-/// What the table says about an opcode.
+/// Entry of the table for an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpcodeInfo {
     /// Transport service.
     pub service: Service,
-    /// What it does.
+    /// Operation.
     pub operation: Operation,
     /// Where in its message it stands.
     pub position: Position,
@@ -138,7 +138,7 @@ pub struct OpcodeInfo {
     pub payload: bool,
 }
 
-/// What may follow the BTH. In the order in which they stand on the wire.
+/// Headers that may follow the BTH, in wire order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extension {
     Rdeth,

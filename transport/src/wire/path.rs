@@ -16,7 +16,7 @@ use super::{
 };
 use crate::io::{Abort, Egress, FrameMut};
 
-/// What a path is made of.
+/// Parts of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathSpec {
     /// Which way frames leave.
@@ -167,8 +167,8 @@ impl Path {
         self.template_bytes + ICRC_BYTES
     }
 
-    /// Largest path MTU whose longest packet fits a link with an MTU of `link_mtu_bytes`, or `None`
-    /// when even 256 does not.
+    /// Largest path MTU for which the longest packet fits a link with an MTU of `link_mtu_bytes`,
+    /// or `None` if even 256 does not.
     pub const fn largest_mtu(&self, link_mtu_bytes: u32) -> Option<u32> {
         largest_path_mtu(link_mtu_bytes, self.ipv4_sum.is_some())
     }
@@ -176,15 +176,15 @@ impl Path {
     /// Bytes of the frame that [`Self::fill`] fills.
     ///
     /// # Panics
-    /// With an opcode that nobody has: the engine sends only what it knows.
+    /// With an undefined opcode: the engine sends only opcodes of the table.
     pub fn frame_bytes(&self, headers: &Headers, payload_bytes: usize) -> usize {
         self.overhead_bytes() + headers.info().header_bytes + payload_bytes + pad_bytes(payload_bytes)
     }
 
     /// Fills a whole frame, nothing of which was filled before: template, headers, the payload that
     /// `payload` writes (called for each piece of frame memory that it falls into, in order; it
-    /// must fill each), pad, ICRC. The payload is summed in the frame, not where it came from: what
-    /// a client changes meanwhile cannot part the two.
+    /// must fill each), pad, ICRC. The payload is summed in the frame and not at its source, so
+    /// that a concurrent change by the client cannot make payload and ICRC differ.
     ///
     /// # Errors
     /// [`Abort`] when `payload` gave up; the frame is not to be sent then.
@@ -226,7 +226,8 @@ impl Path {
         self.frame_bytes(headers, 0) + pad_bytes(payload_bytes)
     }
 
-    /// Fills a frame whose payload `lend` lends. Its ICRC is nothing: it never comes to a wire.
+    /// Fills a frame with the payload that `lend` borrows. Its ICRC has no meaning: it is never
+    /// sent to a wire.
     ///
     /// # Errors
     /// [`Abort`] when `lend` gave up; the frame is not to be sent then.
@@ -316,7 +317,7 @@ fn ipv6_header(spec: &PathSpec, next_header: u8) -> [u8; IPV6_BYTES] {
 }
 
 /// The UDP source port of a connection, constant for its life, so that switches spread connections
-/// but keep each in order (annex A17.4.5.3.2 leaves the choice open; this is what Linux does,
+/// but keep each in order (annex A17.4.5.3.2 leaves the choice open; Linux does the same,
 /// `rdma_get_udp_sport`).
 pub const fn udp_source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
     let mut label = flow_label & 0x000f_ffff;
@@ -329,9 +330,9 @@ pub const fn udp_source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
     (((label & 0x3fff) ^ (label >> 14)) | 0xc000) as u16
 }
 
-/// Largest path MTU (256 to 4096) whose longest packet, a WRITE with immediate data in one piece,
-/// fits a link with an MTU of `link_mtu_bytes`, or `None` when even 256 does not. A link that must
-/// carry both address families has that of IPv6.
+/// Largest path MTU (256 to 4096) for which the longest packet, a WRITE with immediate data in one
+/// piece, fits a link with an MTU of `link_mtu_bytes`, or `None` if even 256 does not. A link that
+/// must carry both address families has the path MTU of IPv6.
 pub const fn largest_path_mtu(link_mtu_bytes: u32, ipv4: bool) -> Option<u32> {
     let ip_bytes = if ipv4 { IPV4_BYTES } else { IPV6_BYTES };
     let overhead = (ip_bytes + UDP_BYTES + header_bytes(opcode::RC_WRITE_ONLY_IMM) + ICRC_BYTES) as u32;

@@ -1,4 +1,4 @@
-//! What calls take and give: attributes of devices, ports, queue pairs and so on.
+//! Arguments and results of calls: attributes of devices, ports, queue pairs and others.
 
 use std::ffi::{c_int, c_void};
 

@@ -65,7 +65,7 @@ const ALL: &[Layout] = &[
     PathRec::LAYOUT,
 ];
 
-/// What the macro cannot see: members of unions inside structs.
+/// Parts that the macro cannot see: members of unions inside structs.
 const INSIDE: &[(&str, &str, usize)] = &[
     ("struct ibv_send_wr", "wr.rdma.rkey", 48),
     ("struct ibv_send_wr", "wr.atomic.compare_add", 48),

@@ -1,5 +1,5 @@
-//! The objects that programs hold by pointer. Ours are larger: what the library knows of one lies
-//! behind what the program sees.
+//! The objects that programs hold by pointer. Those of roced are larger: the library's part of an
+//! object lies behind the part that the program sees.
 
 use std::ffi::{c_int, c_void};
 
