@@ -13,7 +13,7 @@ use served::{DEVICE, How, Served, pair::NO_ACK_TIMER};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Around what a piece holds, around the eight bytes that are written last, and far beyond.
+/// Around the end of a piece, around the eight bytes that are written last, and far beyond.
 const LENGTHS: [usize; 14] = [0, 1, 7, 8, 9, 4095, 4097, 32_767, 32_768, 32_769, 65_536, 65_537, 100_003, 1 << 20];
 
 /// One end, with a session of its own.
@@ -121,8 +121,8 @@ fn an_unreliable_connection_lends_as_well() {
     }
 }
 
-/// What is sent is what was there until the completion, whatever the program does with it
-/// afterward; with a service that waits for no answer the completion comes first.
+/// Sent data is the contents before the completion, for any later change by the program; with a
+/// service that waits for no answer the completion comes first.
 #[test]
 fn a_buffer_is_its_owners_again_with_the_completion() {
     const LENGTH: usize = 1 << 20;
@@ -147,8 +147,8 @@ fn a_buffer_is_its_owners_again_with_the_completion() {
     }
 }
 
-/// A key that is gone opens nothing, not even to a READ that is being answered: what is written
-/// there afterward is nobody's business.
+/// An invalidated key opens nothing, not even to a READ that is being answered: later writes there
+/// do not reach it.
 #[test]
 fn bytes_written_after_invalidation_are_not_read() {
     const LENGTH: usize = 1 << 20;
@@ -179,7 +179,7 @@ fn bytes_written_after_invalidation_are_not_read() {
     }
 }
 
-/// The path MTU that was asked for is what a program hears of, and cuts nothing.
+/// The requested path MTU is reported to the program, and cuts nothing.
 #[test]
 fn local_messages_have_few_packets_at_any_path_mtu() {
     let served = one_worker();
@@ -228,7 +228,7 @@ fn local_connections_refuse_the_same_requests_as_remote_ones() {
             assert_eq!(a.next().status, status);
         };
         b.memory.fill(0, 2 << 20, 1);
-        // Beyond the end of what the peer has, by one byte.
+        // One byte beyond the end of the peer's memory.
         fails(SendRequest::write(&sge, remote.at((2 << 20) - 99_999)), Status::RemoteAccess);
         fails(SendRequest::read(&sge, remote.at((2 << 20) - 99_999)), Status::RemoteAccess);
         fails(SendRequest::write(&[Sge { lkey: sge[0].lkey ^ 0x100, ..sge[0] }], remote), Status::LocalProtection);
@@ -243,7 +243,7 @@ fn local_connections_refuse_the_same_requests_as_remote_ones() {
     }
 }
 
-/// Memory that its client gave back is lent no more, and nobody waits for ever.
+/// Memory that its client gave back is not lent any more, and no wait is endless.
 #[test]
 fn memory_that_is_gone_fails_the_work_that_named_it() {
     let served = one_worker();

@@ -1,5 +1,4 @@
-//! A page of a client's memory that is long in coming: whose it is shows while a worker waits for
-//! it.
+//! A slow page of a client's memory: its owner is known while a worker waits for it.
 #![expect(unsafe_code, reason = "maps memory and registers it")]
 
 mod served;
@@ -50,7 +49,7 @@ fn register_holes(pair: &Pair) -> (MemoryRegion, usize) {
     // SAFETY: a new mapping touches nothing that exists.
     let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) }.expect("four pages");
     let before = mapped("blocked");
-    // SAFETY: it stays mapped until the process ends, and nobody looks at it.
+    // SAFETY: it stays mapped until the process ends, and no code accesses it.
     let region =
         unsafe { pair.pd.register_at(base.cast().as_ptr(), BYTES, 0, Access::ALL) }.expect("its file is found");
     let daemons = mapped("blocked").into_iter().find(|start| !before.contains(start));
@@ -85,12 +84,12 @@ fn memory_that_stalls_a_worker_ends_only_its_own_session() {
     bystander.send(&SendRequest::write(&[memory.sge(..5)], memory.remote().at(8))).ok().expect("it arrived");
 }
 
-/// Punches a hole at these places, one file mapped at each, and has whoever goes there wait.
+/// Punches a hole at these places, one file mapped at each, and makes every accessing thread wait.
 fn punch(places: &[usize]) -> Option<Vec<OwnedFd>> {
     let held = places.iter().map(|start| withhold(*start, PAGE)).collect();
     for start in places {
         let at = NonNull::new(ptr::with_exposed_provenance_mut(*start)).expect("it is mapped");
-        // SAFETY: a page of rings or bells in which nothing lies that anybody still needs.
+        // SAFETY: a page of rings or doorbells without any bytes still in use.
         unsafe { madvise(at, PAGE, MmapAdvise::MADV_REMOVE) }.expect("a hole");
     }
     held
@@ -105,8 +104,8 @@ fn pair_with<const N: usize>(served: &Served, names: [&str; N]) -> (Pair, Sessio
     (pair, newest(served), places)
 }
 
-/// Has the worker wait for the second page of the lane of completions at these places; until what
-/// is given is closed.
+/// Makes the worker wait for the second page of the CQ ring at these places, until the returned
+/// value is closed.
 fn block_by_completions(pair: &Pair, empty: &SendRequest<'_>, cq_rings: &[usize]) -> Option<Vec<OwnedFd>> {
     let held = punch(&cq_rings.iter().map(|start| start + PAGE).collect::<Vec<_>>())?;
     let complete = |count| (0..count).for_each(|_| pair.a.post_send(empty).expect("room"));
@@ -117,8 +116,8 @@ fn block_by_completions(pair: &Pair, empty: &SendRequest<'_>, cq_rings: &[usize]
     Some(held)
 }
 
-/// A client has the files of its queues, too, and can punch holes there: then nobody else is to
-/// blame, whose memory was touched before.
+/// A client has the files of its queues as well, and can punch holes there: the owner of the memory
+/// accessed before is not at fault.
 #[test]
 fn queues_that_stall_a_worker_are_attributed() {
     if !is_alone("queues_that_stall_a_worker_are_attributed") {
@@ -155,7 +154,7 @@ fn queues_that_stall_a_worker_are_attributed() {
     drop(held);
     bystander.reap(1);
 
-    // Who posts fills the page: the hole is punched while the worker is elsewhere.
+    // Posting fills the page: the hole is punched while the worker is elsewhere.
     let elsewhere = block_by_completions(&another, &empty, &cq_rings_of_another);
     assert_eq!(blocks(), Some([session_of_another; 2]));
     guilty.a.post_send(&empty).expect("room");
@@ -168,7 +167,7 @@ fn queues_that_stall_a_worker_are_attributed() {
     bystander.reap(1);
 }
 
-/// Whichever way a worker goes to memory: not who asked it to, nor who was looked at last.
+/// For any path of a worker to memory: neither the requester nor the last one visited is named.
 #[test]
 fn access_to_memory_is_attributed_to_its_session() {
     if !is_alone("access_to_memory_is_attributed_to_its_session") {
@@ -216,7 +215,7 @@ fn copies_are_attributed_to_both_sessions() {
     assert!(lender.reap(1)[0].ok().is_ok(), "it goes on");
 }
 
-/// Nobody can tell which of both it was, so nobody has another user's session ended.
+/// The cause is either of both, so no session ends because of another user's.
 #[test]
 fn of_two_users_neither_has_the_other_ended() {
     if !nix::unistd::geteuid().is_root() {
@@ -238,8 +237,8 @@ fn of_two_users_neither_has_the_other_ended() {
     assert!(other.is_closed(), "it was nobody else");
 }
 
-/// Whose memory was read and whose was written cannot be told apart by who is left: the guilty one
-/// may have left in time.
+/// The reader and the writer of memory cannot be told apart when one is left: the guilty one may
+/// have left in time.
 #[test]
 fn a_session_that_leaves_during_a_stall_ends_no_other_session() {
     let served = Served::start();

@@ -21,7 +21,7 @@ rx_ring_entries = 1000
 queues = [0, { queue = 1, worker = 1 }]
 "#;
 
-/// Runs roced; gives its exit code and what it wrote to standard error.
+/// Runs roced; returns its exit code and its standard error.
 fn roced(arguments: &[&str]) -> (Option<i32>, String) {
     let Output { status, stderr, .. } =
         Command::new(env!("CARGO_BIN_EXE_roced")).args(arguments).output().expect("roced was built");

@@ -281,7 +281,7 @@ fn a_queue_pair_works_again_after_a_reset() {
     let pair = Pair::new(&served);
     let memory = pair.memory();
     for round in 0..3 {
-        // Receives that nobody takes, and work that is not reaped.
+        // Receives without messages, and work that is not reaped.
         for _ in 0..20 {
             pair.b.post_recv(&RecvRequest::new(&[memory.sge(..8)]).id(666)).expect("room");
             pair.a.post_send(&SendRequest::write_inline(b"x", memory.remote()).id(666).signaled()).expect("room");

@@ -46,8 +46,8 @@ impl Pair {
 }
 
 /// Queue pairs of both workers work without a pause while the queue changes its size, to one that
-/// holds nothing but what is under way and back. Each completion comes once, and those of a queue
-/// pair in order.
+/// holds only the work in flight and back. Each completion comes once, and those of a queue pair in
+/// order.
 #[test]
 fn a_queue_that_changes_its_size_loses_and_reorders_nothing() {
     const ROUNDS: u32 = 200;

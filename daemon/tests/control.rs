@@ -1,5 +1,4 @@
-//! Client sessions as a stranger on the socket sees them: what is refused, what ends a session, and
-//! that nothing is left behind.
+//! Client sessions from the socket: refusals, the ends of sessions, and freed resources.
 
 mod served;
 
@@ -108,7 +107,7 @@ fn an_unknown_call_is_refused_and_a_broken_message_ends_the_session() {
     let stranger = opened(&served);
     stranger.put(message.as_bytes(), &[stranger.as_fd().as_raw_fd()]);
     assert!(stranger.is_closed());
-    // Nobody else was disturbed.
+    // No other session was disturbed.
     raw.call::<AllocPd>(Nothing {}).expect("still served");
 }
 
@@ -433,7 +432,7 @@ fn a_worker_that_does_not_answer_is_told_of_and_calls_may_be_tried_again() {
     assert_eq!(why(raw.call::<CreateQp>(qp_request(pd, cq))), Refusal::WorkerTimeout);
     assert_eq!(why(raw.call::<QueryQp>(Handle { handle: qp })), Refusal::WorkerTimeout);
     assert_eq!(why(raw.call::<AllocMemory>(MemoryRequest { bytes: 4096 })), Refusal::WorkerTimeout);
-    // What no worker has a part in goes on.
+    // Calls without a worker continue.
     raw.call::<AllocPd>(Nothing {}).expect("below the limit");
     set_stuck(false);
     assert_eq!(raw.call::<FreeMemory>(Handle { handle: memory }), Err((Refusal::InUse, [1, 0])));
@@ -457,8 +456,7 @@ fn a_client_that_does_not_read_replies_is_disconnected() {
     let mut other = opened(&served);
     let raw = opened(&served);
     let message = Message::new(<ListDevice as roced_abi::control::Call>::OP, 1, &Index { index: 0 });
-    // Sends until the daemon has had enough; its socket then is closed, whatever waits there to be
-    // read.
+    // Sends until the daemon closes the socket, with any unread replies in it.
     let mut bytes = 0;
     while nix::sys::socket::send(raw.as_fd().as_raw_fd(), message.as_bytes(), nix::sys::socket::MsgFlags::MSG_NOSIGNAL)
         .is_ok()
@@ -470,7 +468,7 @@ fn a_client_that_does_not_read_replies_is_disconnected() {
     eventually("one session is left", || served.sessions() == 1);
 }
 
-/// What this process holds: file descriptors, and mappings of memfds.
+/// Resources of this process: file descriptors, and mappings of memfds.
 fn worker_memory() -> (usize, usize) {
     let fds = fs::read_dir("/proc/self/fd").expect("procfs").count();
     let maps = fs::read_to_string("/proc/self/maps").expect("procfs");

@@ -1,4 +1,4 @@
-//! Who gets in, for how long it may do nothing, and how those go who leave all at once.
+//! Admission control: limits, time to open a device, and the end of many sessions at once.
 
 mod served;
 
@@ -32,8 +32,7 @@ fn one_user_leaves_places_for_others() {
     let limits = Limits { clients: 4, clients_of_user: 3, ..Limits::default() };
     let served = Served::start_as(How { limits, ..How::default() });
     let mut ours = [(); 3].map(|()| opened(&served));
-    // Some are told so, and who asks for more than that is turned away; others find room all the
-    // same.
+    // Some learn of the limit, and further connections are closed; others find room all the same.
     let mut beyond: Vec<Raw> = (0..20).map(|_| Raw::connect(&served.socket)).collect();
     eventually("some were let in to be told", || served.sessions() == 3 + 4);
     assert_eq!(hello(&mut beyond[0]), Err((Refusal::Limit, [3, 0])));
@@ -75,7 +74,7 @@ fn many_connections_at_once_are_accepted_in_batches() {
     served.wait_until_empty();
 }
 
-/// Whoever comes to a full house finds a place when those who leave have left.
+/// A new connection to a full daemon finds a place when ending sessions have left.
 #[test]
 fn a_connection_waits_while_ending_sessions_occupy_its_place() {
     let limits = Limits { clients: 2, clients_of_user: 2, ..Limits::default() };
@@ -99,7 +98,7 @@ fn a_connection_waits_while_ending_sessions_occupy_its_place() {
     hello(&mut next).expect("there is a place");
 }
 
-/// What the default config promises.
+/// Guarantee of the default config.
 #[test]
 fn a_large_job_of_one_user_finds_room() {
     let limits = Limits::default();
@@ -127,7 +126,7 @@ fn a_connection_that_opens_no_device_is_closed() {
     assert_eq!(served.on_control_thread(|clients, _| clients.deadline()), None);
 }
 
-/// What a session had is given back in pieces: in between the control thread turns.
+/// The objects of a session are destroyed in pieces: in between the control thread serves others.
 #[test]
 fn a_large_session_ends_without_delaying_others() {
     const REGIONS: usize = 200;

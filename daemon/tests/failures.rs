@@ -1,5 +1,5 @@
-//! What the client library makes of failures: whose they are, what is flushed, who is not
-//! disturbed, and the daemon's death.
+//! Failures in the client library: the party at fault, flushed work, undisturbed sessions, and the
+//! daemon's death.
 
 mod served;
 

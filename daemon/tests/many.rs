@@ -1,8 +1,7 @@
-//! Very many queue pairs: what each costs the daemon while it is idle, and that nothing is left of
-//! it.
+//! Very many queue pairs: the cost of each for an idle daemon, and complete release.
 //!
-//! The allocator of this program counts what the control thread, which makes and frees every
-//! object, has of it.
+//! The allocator of this program counts the allocations of the control thread, which creates and
+//! frees every object.
 #![expect(unsafe_code, reason = "counts for the system's allocator")]
 
 mod served;
@@ -91,8 +90,8 @@ fn options() -> ConnectOptions {
     ConnectOptions { sgid_index: Some(0), path_mtu_bytes: Some(4096), ..ConnectOptions::default() }
 }
 
-/// Of those sizes that a program has who asks for little, and a thousand, so that what tables have
-/// in advance does not count.
+/// Of the sizes of a program with small requests, and a thousand of them, so that memory allocated
+/// in advance by tables does not count.
 #[test]
 fn an_idle_connected_queue_pair_costs_less_than_four_kib() {
     const QPS: usize = 1000;
@@ -136,7 +135,7 @@ fn ten_thousand_queue_pairs_come_and_go_and_leave_nothing() {
     assert_eq!(states.keys().copied().collect::<Vec<_>>(), [roced_types::state::RTS]);
     // Each is mapped twice here: by the daemon, and by the client.
     assert_eq!(mappings("roced-qp") - mapped, 2 * QPS);
-    // One client ends what it has, one after the other; the others go as clients go who die.
+    // One client destroys its objects, one after the other; the others end like clients that die.
     drop(clients.swap_remove(0));
     eventually("a client's queue pairs ended", || served.sessions() == clients.len());
     drop(clients);
@@ -146,8 +145,8 @@ fn ten_thousand_queue_pairs_come_and_go_and_leave_nothing() {
     std::thread::sleep(std::time::Duration::from_secs(2));
     drop(connected(&Device::open_at(&served.socket, DEVICE).expect("it is served"), 2, &options()));
     served.wait_until_empty();
-    // A list that has grown keeps its room, some 13 bytes of each; whatever was made for a queue
-    // pair and forgotten would come on top.
+    // A list that has grown keeps its room, some 13 bytes of each; anything leaked for a queue pair
+    // would come on top.
     let left = live(&served) - before;
     assert!(left < 16 * QPS as isize, "{left} bytes are left");
 }

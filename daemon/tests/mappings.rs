@@ -49,7 +49,7 @@ fn part(page: usize, pages: usize) -> MapMemoryRequest {
 fn all_that_is_mapped_counts_and_a_user_has_a_share() {
     let served = Served::start_as(How { mappings: Some((100, 8)), ..How::default() });
     let file = memfd(1);
-    // One of each kind, beside what the session has itself.
+    // One of each kind, beside those of the session itself.
     let (mut raw, mut other) = (opened(&served), opened(&served));
     let memory = raw.call::<AllocMemory>(MemoryRequest { bytes: 1 }).expect("room").handle;
     raw.call_with::<MapMemory>(part(0, 1), &[file.as_raw_fd()]).expect("room");
@@ -80,7 +80,7 @@ fn all_that_is_mapped_counts_and_a_user_has_a_share() {
     let now = served.on_control_thread(|clients, _| clients.reports().map(|session| session.memory_bytes).sum::<u64>());
     assert_eq!(now, bytes, "what was refused counts as nothing");
 
-    // What ends makes room, whichever way.
+    // Destroyed objects make room, in any order.
     other.call::<DestroyCq>(Handle { handle: spare }).expect("unused");
     raw.call::<ResizeCq>(ResizeCqRequest { cqn: cq, entries: 9 }).expect("room");
     raw.call::<FreeMemory>(Handle { handle: memory }).expect("unused");
@@ -136,7 +136,7 @@ impl Full {
 
     fn less(&mut self) {
         let page = self.0.pop().expect("many");
-        // SAFETY: a mapping of our own, which nobody uses.
+        // SAFETY: a mapping of our own, which is unused.
         unsafe { munmap(NonNull::new(std::ptr::with_exposed_provenance_mut(page)).expect("mapped"), PAGE) }
             .expect("whole");
     }
@@ -175,8 +175,8 @@ fn memory_is_freed_where_nothing_more_can_be_mapped() {
     opened(&served).call::<AllocMemory>(MemoryRequest { bytes: 1 }).expect("it is served on");
 }
 
-/// Where a mapping was made one with others after all, it is unmapped as soon as that can be, and
-/// counts so long.
+/// A mapping that was merged with others after all is unmapped as soon as possible, and counts
+/// until then.
 #[test]
 fn a_failed_unmapping_is_retried() {
     if !is_alone("a_failed_unmapping_is_retried") {
@@ -230,7 +230,7 @@ fn a_file_that_shrinks_where_nothing_more_can_be_mapped_ends_its_session_and_no_
     let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) }.expect("eight pages");
     let register = |page: usize| -> MemoryRegion {
         let start = base.cast::<u8>().as_ptr().wrapping_add(page * PAGE);
-        // SAFETY: it stays mapped until the process ends, and nobody looks at it.
+        // SAFETY: it stays mapped until the process ends, and no code accesses it.
         unsafe { pair.pd.register_at(start, PAGE, 0, Access::ALL) }.expect("its file is found")
     };
     let regions: Vec<MemoryRegion> = (0..8).rev().map(register).collect();

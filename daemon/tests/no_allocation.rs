@@ -1,8 +1,8 @@
 //! A worker allocates and frees nothing: not in a turn with traffic, not for a command, not when it
 //! sleeps and wakes.
 //!
-//! The allocator of this program counts what the worker's thread asks of it, from its first turn to
-//! its last.
+//! The allocator of this program counts the allocations of the worker's thread, from its first poll
+//! iteration to its last.
 #![expect(unsafe_code, reason = "counts for the system's allocator")]
 
 mod rig;

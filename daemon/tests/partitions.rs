@@ -1,4 +1,4 @@
-//! Partitions, by the client library: what the port's table says, and who hears whom.
+//! Partitions, by the client library: the port's table, and reachability.
 
 mod served;
 

@@ -1,5 +1,5 @@
-//! Memory of the program itself, registered: data by every operation, and what no client may have
-//! the daemon map.
+//! Memory of the program itself, registered: data by every operation, and memory that no client may
+//! have the daemon map.
 #![expect(unsafe_code, reason = "registers memory that the daemon writes to behind the compiler's back")]
 
 mod held;
@@ -50,7 +50,7 @@ fn heap_and_stack_are_reached_by_every_operation() {
     let pair = Pair::new(&served);
     let bytes = 300_001;
     let (mut heap, mut stack) = (pattern(1, bytes), [0u8; 5000]);
-    // SAFETY: both live until the regions are dropped; what peers write is looked at by the
+    // SAFETY: both live until the regions are dropped; bytes written by peers are read by the
     // regions' own methods.
     let (source, target) = unsafe {
         let source = pair.pd.register_at(heap.as_mut_ptr(), bytes, heap.as_ptr().addr() as u64, Access::ALL);
@@ -84,7 +84,7 @@ fn heap_and_stack_are_reached_by_every_operation() {
     assert!(stack[..1000] == pattern(1, 1000) && stack[4999] == heap[0]);
 }
 
-/// Regions over one another, of two devices' sessions, and what one writes the other reads.
+/// Overlapping regions of two devices' sessions: writes of one are visible in the other.
 #[test]
 fn regions_over_the_same_pages_show_the_same_bytes() {
     let served = Served::start();
@@ -196,7 +196,7 @@ fn memory_that_cannot_be_mapped_is_refused_and_named() {
         bad(Errno::EINVAL),
         "a socket"
     );
-    // Nothing of it was kept, and what can be mapped is.
+    // Nothing of it was kept, and mappable memory is mapped.
     let report = served.on_control_thread(|clients, _| clients.reports().next()).expect("one session");
     let handle = raw.call_with::<MapMemory>(ALL, &[fd]).expect("it can be mapped").handle;
     let now = served.on_control_thread(|clients, _| clients.reports().next()).expect("one session");
@@ -205,7 +205,7 @@ fn memory_that_cannot_be_mapped_is_refused_and_named() {
     assert_eq!(served.on_control_thread(|clients, _| clients.reports().next()), Some(report));
 }
 
-/// What a client may only read no peer of it writes, whatever it asks for.
+/// Memory that is read-only to a client is not written by its peers, for any requested rights.
 #[test]
 fn the_daemon_does_not_write_memory_that_is_read_only_to_its_client() {
     let served = Served::start();
@@ -275,7 +275,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody uses any more.
+        // SAFETY: our own mapping, which is unused from here on.
         unsafe { munmap(self.base.cast(), self.bytes) }.expect("it is mapped");
     }
 }
@@ -318,8 +318,8 @@ fn memory_shared_by_the_program_is_not_moved() {
         assert_eq!(&bytes, b"hello", "the file has it: nothing was replaced");
     }
     assert_eq!(bytes_by_way(&served), [4096, 0, 0]);
-    // Memory of the library's own lies where it lies, whoever names it, from its first byte to its
-    // last.
+    // Memory allocated by the library stays in place, for any address in it, from its first byte to
+    // its last.
     let address = local.as_ptr();
     // SAFETY: it lives until the regions are dropped.
     let register =
@@ -357,7 +357,8 @@ fn a_region_moves_to_other_memory_and_keeps_its_keys() {
     assert!(first.iter().all(|byte| *byte == 1) && second.iter().all(|byte| *byte == 2));
 }
 
-/// A file that is cut short under the daemon costs its owner the session, and nobody else anything.
+/// A file that is truncated under the daemon costs its owner the session, and no other client
+/// anything.
 #[test]
 fn a_file_that_shrinks_ends_its_session_and_no_other() {
     let served = Served::start();
@@ -378,8 +379,8 @@ fn a_file_that_shrinks_ends_its_session_and_no_other() {
     bystander.send(&SendRequest::write(&[other.sge(..50)], other.remote().at(50))).ok().expect("it is served on");
 }
 
-/// Another user's file that may be read, in a program without privileges: whatever it tries, no
-/// peer of it writes there.
+/// A readable file of another user, in a program without privileges: for any attempt, no peer of it
+/// writes there.
 #[test]
 fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
     const NAME: &str = "a_file_that_a_user_may_only_read_is_not_written_for_it";
@@ -422,7 +423,7 @@ fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
         let refused = raw.call_with::<MapMemory>(request, &[read_only.as_raw_fd()]);
         assert_eq!(refused, Err((Refusal::BadFile, [Errno::EACCES as u64, 0])));
     };
-    // SAFETY: the child runs what is above, and ends.
+    // SAFETY: the child runs the code above, and ends.
     match unsafe { libc::fork() } {
         0 => {
             let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(as_unprivileged_user)).is_ok();
@@ -488,10 +489,10 @@ fn cost_of_registration() {
     }
 }
 
-/// How long a registration, or its end, holds up one of two threads that write all over the memory
-/// meanwhile, and what holds them; and the same while another thread only copies as much, and while
-/// nothing goes on. What a thread waits for a core is not counted, and of what holds one for too
-/// long, what the host of a virtual machine took.
+/// Duration for which a registration, or its end, delays one of two threads that write all over the
+/// memory meanwhile, and the cause; and the same while another thread only copies as much, and
+/// while nothing happens. Waiting for a core is not counted, and neither is, of a long delay, the
+/// time of a virtual machine's host.
 #[test]
 #[ignore = "a measurement: run it on a quiet machine"]
 fn threads_held_up_by_registration() {
@@ -551,7 +552,7 @@ fn threads_held_up_by_registration() {
             println!("{:>16}{:>10.2}{}", format!("{doing:?}"), lasted[doing as usize].as_secs_f64(), held.join(""));
         }
         let ours = [Doing::Registering, Doing::Deregistering].map(|doing| &seen[doing as usize]);
-        // What the kernel itself knows to be the host's is nobody else's.
+        // Time that the kernel attributes to the host is not the program's.
         let held =
             ours.into_iter().flat_map(|by| [By::Others, By::Kernel].map(|it| by[it as usize].longest_without(&paused)));
         longest = held.max().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Memory of the program that nobody else can map, registered: it stays where it is. Data by every
-//! operation, and what no client gains by it.
+//! Memory of the program that no other process can map, registered: it stays in place. Data by
+//! every operation, and no advantage for any client.
 #![expect(unsafe_code, reason = "registers memory that the daemon writes to behind the compiler's back")]
 
 mod served;
@@ -83,7 +83,7 @@ impl Private {
 
 impl Drop for Private {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody uses any more.
+        // SAFETY: our own mapping, which is unused from here on.
         unsafe { munmap(self.base.cast(), self.bytes) }.expect("it is mapped");
     }
 }
@@ -131,7 +131,7 @@ fn every_operation(pair: &Pair, region: &MemoryRegion) {
             same("sent");
         }
     }
-    // The last byte is inside and the next is not; what was not named is as it was.
+    // The last byte is inside and the next is not; other bytes are unchanged.
     region.fill(0, 10, 3);
     pair.send(&SendRequest::write(&[other.sge(..1)], region.remote().at(bytes as u64 - 1))).ok().expect("inside");
     let beyond = pair.send(&SendRequest::write(&[other.sge(..2)], region.remote().at(bytes as u64 - 1)));
@@ -211,7 +211,7 @@ fn there_are_no_atomic_operations_by_any_way() {
     let mut region = mapped.register(&pair.pd, all()).expect("without");
     let change = Reregistration { access: Some(Access::ALL), ..Reregistration::default() };
     assert!(refused(&region.reregister(&change).expect_err("no copy is atomic")));
-    // A memory window bears what its region need not.
+    // A memory window supports operations that its region need not.
     let window = pair.pd.memory_window(WindowKind::Two).expect("below the limit");
     for (access, done) in [(Access::REMOTE_READ | Access::REMOTE_ATOMIC, false), (Access::REMOTE_READ, true)] {
         let pair = Pair::of(&pair.pd, 0);
@@ -253,8 +253,8 @@ fn frames_carry_it_both_ways() {
     }
 }
 
-/// What is told of is there, also when it lies in memory of another kind; and the last byte of a
-/// WRITE comes last.
+/// Reported data is visible, also in memory of another kind; and the last byte of a WRITE comes
+/// last.
 #[test]
 fn proxied_writes_become_visible_in_order() {
     let served = Served::start();
@@ -277,7 +277,7 @@ fn proxied_writes_become_visible_in_order() {
     }
 }
 
-/// Both ends go on looking at what they did.
+/// Both ends keep observing their results.
 fn is_served_on(bystander: &Pair) {
     let memory = bystander.pd.allocate(4096, Access::ALL).expect("it is served on");
     bystander.send(&SendRequest::write(&[memory.sge(..50)], memory.remote().at(50))).ok().expect("it is served on");
@@ -303,8 +303,8 @@ fn memory_that_is_gone_ends_its_session_and_no_other() {
     is_served_on(&bystander);
 }
 
-/// What is lent is read when it arrives. That it is gone then is its owner's affair: who receives,
-/// or has asked for it, loses its peer and nothing else.
+/// Borrowed payload is read when it arrives. Its absence is its owner's affair: the receiver, or a
+/// requester of it, loses its peer and nothing else.
 #[test]
 fn a_receiver_is_not_blamed_for_borrowed_memory_that_is_gone() {
     for operation in ["send", "write", "read"] {
@@ -337,8 +337,7 @@ fn a_receiver_is_not_blamed_for_borrowed_memory_that_is_gone() {
     }
 }
 
-/// A page that its program does not let come holds nobody but its own session, and that not for
-/// long.
+/// A page that its program blocks delays only its own session, and that not for long.
 #[test]
 fn memory_that_does_not_answer_ends_its_session_and_holds_no_other() {
     const NAME: &str = "memory_that_does_not_answer_ends_its_session_and_holds_no_other";
@@ -425,7 +424,7 @@ fn descriptors_of_anything_else_are_refused() {
     raw.call_with::<MapMemory>(request, &[fd]).expect("memory of this very process");
 }
 
-/// What the program may not do there itself it does not have peers do.
+/// Operations forbidden to the program itself are forbidden to its peers.
 #[test]
 fn read_only_memory_is_not_registered_for_writing() {
     let served = Served::start();
@@ -433,7 +432,7 @@ fn read_only_memory_is_not_registered_for_writing() {
     let pd = device.protection_domain().expect("a domain");
     static CONSTANT: [u8; 5000] = [7; 5000];
     let at = (&raw const CONSTANT).cast_mut().cast::<u8>();
-    // SAFETY: it lives as long as the program, and nobody writes there.
+    // SAFETY: it lives as long as the program, and is never written.
     let register = |access| unsafe { pd.register_at(at, 5000, 0, access) };
     for access in [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::ALL] {
         assert!(matches!(register(access), Err(Error::NoRights { .. })), "{access:?}");

@@ -1,4 +1,4 @@
-//! What serves a test may fail, too: then the test does, at once, and says why.
+//! Threads that serve a test may fail as well: the test then fails at once, with a message.
 
 mod served;
 

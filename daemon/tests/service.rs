@@ -48,7 +48,7 @@ fn systemd_takes_the_unit_without_complaint() {
 fn the_unit_exposes_little() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let unit = with_our_binary(folder.path());
-    // Of 10.0. Network, netlink and BPF, which are what roced is for, cost 2 already.
+    // Of 10.0. Network, netlink and BPF, the purpose of roced, cost 2 already.
     let arguments = ["security", "--offline=true", "--threshold=26", "--no-pager", &unit];
     let Some((good, text)) = run("systemd-analyze", &arguments) else { return };
     assert!(good, "{text}");

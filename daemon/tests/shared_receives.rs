@@ -106,7 +106,7 @@ impl Hub {
     }
 
     fn no_event(&self) {
-        // Whatever a worker had to tell before it answered this, it has told.
+        // A worker has reported all earlier events before it answered this.
         self.srq.limit().expect("alive");
         self.device.port().expect("alive");
         assert_eq!(self.device.next_event().expect("alive"), None);
@@ -218,7 +218,7 @@ fn a_queue_pair_that_fails_tells_its_last_wqe_and_leaves_the_others_theirs() {
         hub.spokes[1].1.send(number, 50);
         assert_eq!(hub.reap().ok().expect("it arrived").wr_id, number as u64);
     }
-    // One that fails by itself flushes what it had taken, and that alone.
+    // A queue pair that fails by itself flushes the receive that it had taken, and that alone.
     hub.spokes[1].1.memory.write_at(0, &[1; BUFFER]);
     let long = [hub.spokes[1].1.memory.sge(..), hub.spokes[1].1.memory.sge(..1)];
     hub.spokes[1].1.qp.post_send(&SendRequest::send(&long)).expect("room");
@@ -233,8 +233,8 @@ fn a_queue_pair_that_fails_tells_its_last_wqe_and_leaves_the_others_theirs() {
     assert_eq!(hub.srq.outstanding(), 0);
 }
 
-/// Receives whose completions nobody reaped, for queue pair or completion queue ended before, give
-/// their room back.
+/// Receives with unreaped completions, of a queue pair or completion queue destroyed before, return
+/// their room.
 #[test]
 fn unreaped_receives_are_executed() {
     let served = Served::start();
@@ -327,7 +327,8 @@ fn a_client_that_breaks_a_shared_ring_is_ended_and_the_others_go_on() {
     let before = shared_rings();
     let broken = Hub::new(&served, 4);
     let ring = *shared_rings().difference(&before).next().expect("it is mapped");
-    // What no library does: the producer's index, behind the library's back and the worker's.
+    // An impossible action of a library: the producer's index, behind the back of the library and
+    // the worker.
     let memory = fs::File::options().write(true).open("/proc/self/mem").expect("procfs");
     memory.write_all_at(&0x0bad_0bad_u32.to_ne_bytes(), ring).expect("it is mapped for writing");
     // The worker looks at the ring for this, and finds the lie.

@@ -18,7 +18,7 @@ use served::{DEVICE, How, Served, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// What a program needs before its queue pairs.
+/// Prerequisites of a program's queue pairs.
 struct Program {
     device: Device,
     pd: ProtectionDomain,
@@ -62,7 +62,7 @@ fn connected(program: &Program, gid: u32) -> [QueuePair; 2] {
     [a, b]
 }
 
-/// Posts a receive. When this returns, its worker has taken it: what comes earlier is lost.
+/// Posts a receive. When this returns, its worker has taken it: earlier messages are lost.
 fn receive(qp: &QueuePair, room: &[Sge], id: u64) {
     qp.post_recv(&RecvRequest::new(room).id(id)).expect("room");
     // Work that was posted before a worker was asked is taken in the turn of its answer.
@@ -203,8 +203,7 @@ fn a_refused_datagram_or_one_without_a_receive_is_lost_without_harm() {
     let ends = |count| {
         program.reap(count).iter().map(|one| one.ok().map(|one| (one.wr_id, one.byte_len as usize))).collect::<Vec<_>>()
     };
-    // What goes to the same worker arrives in order: what arrives last says what became of the
-    // others.
+    // Messages to the same worker arrive in order: the last one shows the fate of the others.
     receive(neighbor, &room, 1);
     send(b"no room", b, QKEY);
     send(b"room", neighbor, QKEY);
@@ -267,7 +266,7 @@ fn a_send_waits_for_the_next_hop_and_the_handle_follows_it() {
     assert!(served.told.lock().expect("nobody panicked").followed.is_empty());
 }
 
-/// Posts a receive on each, all into the same place: what arrives there is the same.
+/// Posts a receive on each, all into the same buffer: the arriving message is the same.
 fn receive_all(program: &Program, qps: &[&QueuePair]) {
     (0..).zip(qps).for_each(|(id, qp)| receive(qp, &[program.memory.sge(..100)], id));
 }
@@ -300,7 +299,7 @@ fn a_multicast_message_reaches_all_members_on_every_worker() {
         assert_eq!(other.reap(1)[0].ok().map(|one| one.src_qpn), Ok(sender.qpn()));
         let joined = served.told.lock().expect("nobody panicked").joined.len();
         assert_eq!(joined, 4, "each queue pair once");
-        // Who leaves has no more of it; who ends leaves.
+        // A detached member receives no more; a destroyed one is detached.
         b.detach(address).expect("it is attached");
         assert!(matches!(b.detach(address), Err(Error::Refused { refusal: Refusal::NoSuchObject, .. })));
         theirs.detach(address).expect("it is attached");
@@ -309,7 +308,7 @@ fn a_multicast_message_reaches_all_members_on_every_worker() {
         let ids: Vec<_> = program.reap(2).iter().map(|one| one.ok().map(|one| one.wr_id)).collect();
         assert_eq!(ids, [Ok(0), Ok(9)]);
         a.detach(address).expect("it is attached");
-        // Nobody: as good as sent.
+        // No member: as good as sent.
         send();
         assert_eq!(program.reap(1)[0].ok().map(|one| one.wr_id), Ok(9));
         c.detach(elsewhere).expect("it is attached");
@@ -317,8 +316,8 @@ fn a_multicast_message_reaches_all_members_on_every_worker() {
     }
 }
 
-/// The specification's multicast: who is of a group hears what it sends to it. Queue pairs that
-/// share receives take one each.
+/// The specification's multicast: a member of a group receives its own messages to it. Queue pairs
+/// that share receives take one each.
 #[test]
 fn a_sender_hears_itself_and_members_that_share_receives_take_one_each() {
     let served = Served::start();

@@ -14,7 +14,7 @@ use served::{DEVICE, How, Served};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// What may be done to the region that windows are bound to: no peer reaches it but by a window.
+/// Access to the region of memory windows: peers reach it only by a window.
 const BINDABLE: Access = Access::WINDOW_BIND;
 
 /// One end: queue pairs that alternate between the workers, each with its own completion queue.
@@ -63,7 +63,7 @@ fn connect(here: &End, there: &End, at: usize) {
     let options = ConnectOptions { access: Access::ALL, ..ConnectOptions::default() };
     let (a, b) = (&here.ends[at].0, &there.ends[at].0);
     for qp in [a, b] {
-        // Whatever was before, and what is left of it.
+        // For any state before, and any remains of it.
         qp.reset().expect("from anywhere");
     }
     for (_, cq) in [&here.ends[at], &there.ends[at]] {
@@ -73,8 +73,7 @@ fn connect(here: &End, there: &End, at: usize) {
     b.connect(&a.address(0).expect("a GID"), &options).expect("a is here");
 }
 
-/// A server whose memory is to be reached, and a client; each has a queue pair on each of two
-/// workers.
+/// A server with memory to be accessed, and a client; each has a queue pair on each of two workers.
 fn pair(served: &Served) -> (End, End) {
     let (server, client) = (End::new(served, 2, BINDABLE | Access::LOCAL_WRITE), End::new(served, 2, Access::ALL));
     (0..2).for_each(|at| connect(&server, &client, at));
@@ -237,8 +236,8 @@ fn range_rights_and_addresses_are_the_windows() {
     check(Access::REMOTE_WRITE, &|to| SendRequest::read(&[], RemoteMemory { va: 1 << 40, ..to }), Status::Success);
 }
 
-/// What ends in a completion with [`Status::WindowBind`], and the region that cannot go while a
-/// window is bound to it.
+/// Bindings that complete with [`Status::WindowBind`], and the region that cannot be deregistered
+/// while a window is bound to it.
 #[test]
 fn an_invalid_window_binding_is_refused() {
     let served = two_workers();
@@ -267,7 +266,7 @@ fn an_invalid_window_binding_is_refused() {
     refused(one.bind(&foreign, .., all));
     let foreign_window = other.memory_window(WindowKind::Two).expect("a window");
     refused(foreign_window.bind(&server.memory, .., all));
-    // Zero-based is for type 2; no bytes are for type 1; what is bound is made invalid first.
+    // Zero-based is for type 2; no bytes are for type 1; a bound window is invalidated first.
     refused(one.bind(&server.memory, .., all).zero_based());
     refused(two.bind(&server.memory, .., all));
     let invalid = server.post(0, &SendRequest::local_invalidate(two.rkey()));

@@ -1,5 +1,5 @@
-//! Workers as their control thread and their clients see them: frames on the wrong queue, broken
-//! clients, what is refused.
+//! Workers as seen by their control thread and their clients: frames on the wrong queue, broken
+//! clients, refusals.
 
 mod rig;
 
@@ -30,7 +30,7 @@ use roced_transport::{
 };
 use roced_types::{DeviceId, Qpn, SendOp, Sge, WorkerId};
 
-/// A NIC queue whose frames all arrive at one queue, as if RSS had only one to choose.
+/// A NIC queue that delivers all frames to one queue, as with an RSS of one queue.
 struct Loop {
     queue: u32,
     frames: Arc<ArrayQueue<Vec<u8>>>,
@@ -93,7 +93,7 @@ impl Nic for Loop {
     }
 }
 
-/// A rig whose NIC queues, one for each endpoint, all lead to queue 0 of the first worker.
+/// A rig with NIC queues, one for each endpoint, that all lead to queue 0 of the first worker.
 fn looped(served: &[(u32, u32)]) -> Rig<Loop> {
     let frames = Arc::new(ArrayQueue::new(256));
     Rig::start(served, Policy::Yield, |place| vec![Loop::new(place.worker.0, &frames)], Worker::run)
@@ -153,7 +153,7 @@ fn an_acknowledgement_waits_for_an_answer_where_clients_may_run() {
         let key = client.key;
         client.qps[1].post_recv(key, 0, 64);
         client.qps[0].post_send(SendOp::Send, key, 64, 64, (0, key));
-        // The receive, and the send: what waits is sent.
+        // The receive, and the send: delayed frames are sent.
         let done = [client.wait(), client.wait()];
         assert!(done.iter().all(|completion| completion.status == 0), "{done:?}");
         assert_eq!(snapshot(&mut rig, 0).worker.acks_waited, waited, "{policy:?}");
@@ -278,7 +278,7 @@ fn a_worker_returns_the_objects_of_refused_commands() {
     };
     assert_eq!((qp.qpn(), rings.session), (client.qps[0].qpn, client.session));
     assert!(matches!(rig.tell(WorkerId(0), Command::DetachSession(client.session)), Answer::Session(_)));
-    // Its memory is held by nobody but the test and the worker.
+    // Its memory is held only by the test and the worker.
     assert_eq!(Arc::strong_count(&client.memory), 2);
     rig.tell(WorkerId(0), Command::UnmapRegion(roced_types::MemoryObjectId(client_region(&client))));
     assert_eq!(Arc::strong_count(&client.memory), 1);

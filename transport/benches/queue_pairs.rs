@@ -1,9 +1,9 @@
-//! What an endpoint with many queue pairs pays for one of them, and for its counters: `cargo bench
-//! -p roced-transport --bench queue_pairs`.
+//! Cost of one queue pair of many in an endpoint, and of its counters:
+//! `cargo bench -p roced-transport --bench queue_pairs`.
 //!
 //! Each figure is the median of its calls, in nanoseconds, and behind it the slowest of them: on a
-//! busy machine that is an interruption. Every queue pair stands in the list of senders when it is
-//! removed. Bytes are what the process has more of with the queue pairs than without.
+//! busy machine that is an interruption. Every queue pair is in the list of senders when it is
+//! removed. Bytes are the additional memory of the process with the queue pairs.
 
 use std::{hint::black_box, time::Instant};
 

@@ -1,4 +1,4 @@
-//! What the wire code costs a packet: `cargo bench -p roced-transport --bench wire`.
+//! Cost of a packet in the wire code: `cargo bench -p roced-transport --bench wire`.
 //!
 //! Each figure is the best of many short rounds, so that neighbors on the machine disturb it
 //! little; frame and payload lie in the cache. Compare only figures of one run.

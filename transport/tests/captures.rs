@@ -46,7 +46,7 @@ fn every_frame_is_read_and_only_the_corrupted_one_refused() {
     assert_eq!(held, FRAMES - 1);
 }
 
-/// The README was written from what tshark and scapy said of the frames.
+/// The README was written from the output of tshark and scapy for the frames.
 #[test]
 fn opcodes_syndromes_and_queue_pairs_are_those_of_the_readme() {
     let readme = std::fs::read_to_string(directory().join("README.md")).expect("the README is there");
@@ -126,8 +126,7 @@ fn readme_syndrome(syndrome: Syndrome) -> String {
     }
 }
 
-/// What rxt wrote into its logs says which queue pairs spoke, so which UDP source port Linux gave
-/// them.
+/// The logs of rxt name the queue pairs, and so the UDP source ports that Linux gave them.
 #[test]
 fn source_ports_are_those_that_linux_chose() {
     let number = |line: &str, key: &str| {

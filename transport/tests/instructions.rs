@@ -1,5 +1,5 @@
-//! What must not depend on how many queue pairs an endpoint has, counted in instructions: adding
-//! one, removing one, reading the counters.
+//! Operations that must not depend on the number of queue pairs of an endpoint, counted in
+//! instructions: adding one, removing one, reading the counters.
 //!
 //! The same call is made in a child process, single-stepped by `ptrace(2)`, of an endpoint with few
 //! queue pairs and of one with many. A walk over all of them, or over a list in which all of them
@@ -38,7 +38,7 @@ const SLACK: u64 = 100;
 const CALL: &str = "ROCED_COUNTED_CALL";
 const COUNT: &str = "ROCED_COUNTED_QPS";
 
-/// Its name, and what the child does.
+/// Its name, and the action of the child.
 type Call = (&'static str, fn(&mut Endpoint));
 
 const CALLS: [Call; 4] = [

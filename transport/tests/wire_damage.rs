@@ -1,4 +1,4 @@
-//! Frames that were damaged on the way: nothing panics, and whatever the ICRC covers it guards.
+//! Frames corrupted on the way: nothing panics, and the ICRC guards all bytes that it covers.
 
 mod model;
 
@@ -46,9 +46,9 @@ fn a_frame_cut_short_anywhere_is_refused() {
     }
 }
 
-/// Bytes that a router, a switch or a congested queue may change: MAC addresses, and what the ICRC
-/// takes as ones. (IPv4's type of service and time to live are guarded by the header checksum,
-/// which the router that changes them makes new.)
+/// Bytes that a router, a switch or a congested queue may change: MAC addresses, and the bytes that
+/// the ICRC takes as ones. (IPv4's type of service and time to live are guarded by the header
+/// checksum, which the router that changes them recomputes.)
 fn free(frame: &[u8], at: usize) -> bool {
     let (ip, bth) = (ip_at(frame), bth_at(frame));
     let in_ip = |places: &[usize]| places.iter().any(|place| ip + place == at);
@@ -79,7 +79,8 @@ fn a_changed_header_byte_is_noticed() {
     assert_eq!(taken, KINDS * 13 * 255 + IPV6_KINDS * (4 * 255 + 15));
 }
 
-/// What routers do: decrement, mark congestion, make the IPv4 checksum new. The ICRC is end to end.
+/// Actions of routers: decrement, mark congestion, recompute the IPv4 checksum. The ICRC is end to
+/// end.
 #[test]
 fn fields_that_routers_change_do_not_break_the_icrc() {
     for frame in one_of_each() {

@@ -112,7 +112,7 @@ fn a_packet_shorter_than_its_headers_pad_and_icrc_is_refused() {
             stretch_udp(&mut short, -(by as i32));
             stretch_ip(&mut short, -(by as i32));
             assert_eq!(take(&[&short]), Err(BadLength), "{by} less");
-            // What stands where the opcode would is not looked at.
+            // The byte in place of the opcode is ignored.
             let opcode = bth_at(&frame);
             short[opcode] = 0xff;
             assert_eq!(take(&[&short]), Err(BadLength), "{by} less");
@@ -193,7 +193,7 @@ fn another_version_and_unknown_opcodes_have_their_names() {
         for version in 1..=15 {
             let mut newer = frame.clone();
             newer[at + 1] |= version;
-            // Whatever else it says is not ours to understand.
+            // The rest of the frame has an unknown format.
             newer[at] = 0xff;
             fix_icrc(&mut newer);
             assert_eq!(take(&[&newer]), Err(BadVersion));
@@ -209,7 +209,8 @@ fn another_version_and_unknown_opcodes_have_their_names() {
     assert_eq!(unknown, 4 * (256 - 84 - 7));
 }
 
-/// Changes the byte `at` of the IP header to `value`, checksum right, and says what comes of it.
+/// Changes the byte `at` of the IP header to `value`, with a correct checksum, and returns the
+/// result.
 fn with_ip_byte(frame: &[u8], at: usize, value: u8) -> Result<(), DropReason> {
     let mut changed = frame.to_vec();
     let ip = ip_at(frame);

@@ -1,4 +1,4 @@
-//! What the builder writes the parser reads: random paths, headers, payloads, and frames in pieces.
+//! The parser reads the builder's output: random paths, headers, payloads, and frames in pieces.
 
 mod model;
 

@@ -1,5 +1,5 @@
-//! What registering costs a machine, without registering: the same bytes are copied, the same calls
-//! map and move other memory, on a thread that goes before others in the same way.
+//! Cost of registering for a machine, without registering: the same bytes are copied, the same
+//! calls map and move other memory, on a thread of the same priority.
 #![expect(unsafe_code, reason = "maps memory and copies what others write to")]
 
 use std::{

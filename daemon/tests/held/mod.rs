@@ -1,10 +1,10 @@
-//! What threads that write to memory all the time are held up for, and by what.
+//! Delays of threads that write to memory all the time, and their causes.
 //!
-//! A clock says that a few writes took long. The kernel says what of that the thread waited for a
-//! core, how long it ran, and whether it slept; and the cores are watched for times in which the
-//! host of a virtual machine has one of them. So what the program, the kernel and the host do is
-//! told apart; and the same is measured while the same bytes are only copied, and while nothing
-//! goes on.
+//! A clock shows that a few writes took long. The kernel reports the parts of this time in which
+//! the thread waited for a core, ran, and slept; and the cores are watched for times in which the
+//! host of a virtual machine has one of them. The shares of the program, the kernel and the host
+//! are therefore told apart; and the same is measured while the same bytes are only copied, and
+//! while nothing happens.
 
 pub(crate) mod copy;
 pub(crate) mod paused;
@@ -24,7 +24,7 @@ use nix::{
 };
 use paused::Paused;
 
-/// What goes on while the threads write.
+/// Activity while the threads write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
     Nothing,
@@ -38,7 +38,7 @@ impl Doing {
     const OVER: usize = Self::ALL.len();
 }
 
-/// What is gone on with now.
+/// The present activity.
 #[derive(Debug, Default)]
 pub(crate) struct Now(AtomicUsize);
 
@@ -59,16 +59,16 @@ impl Now {
 /// Shorter is not counted.
 const SHORTEST: Duration = Duration::from_micros(20);
 
-/// What no thread should be held for.
+/// Unacceptable duration of a delay.
 pub(crate) const LIMIT: Duration = Duration::from_millis(5);
 
-/// What held a thread that did not wait for a core.
+/// Cause of a delay other than waiting for a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
-    /// It slept: for those who exchange pages, or for a lock.
+    /// It slept: because of the exchange of pages, or for a lock.
     Others,
-    /// It ran, and did not get on: it was in the kernel, on behalf of whomever (interrupts and what
-    /// follows them count as the thread's), or memory was slow.
+    /// It ran without progress: it was in the kernel, on behalf of any thread (interrupts and their
+    /// consequences count as the thread's), or memory was slow.
     Kernel,
     /// It had its core, and did not run: the host had given the core away.
     Host,
@@ -78,7 +78,7 @@ impl By {
     pub(crate) const ALL: [Self; 3] = [Self::Others, Self::Kernel, Self::Host];
 }
 
-/// Holds, by what they were.
+/// Delays, by cause.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holds {
     pub(crate) times: u32,
@@ -121,7 +121,7 @@ impl Holds {
 /// For each thing that goes on, for each that holds.
 pub(crate) type Seen = [[Holds; By::ALL.len()]; Doing::ALL.len()];
 
-/// What the kernel knows about this thread.
+/// The kernel's figures of this thread.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     /// By `CLOCK_MONOTONIC`.
@@ -132,7 +132,7 @@ struct Times {
 }
 
 impl Times {
-    /// What held the thread since `last`.
+    /// Cause of the delay since `last`.
     fn held_by(&self, last: &Self, held: Duration) -> By {
         match self.ran - last.ran {
             _ if self.sleeps != last.sleeps => By::Others,
@@ -158,7 +158,7 @@ impl Clock {
             let sleeps = getrusage(UsageWho::RUSAGE_THREAD).expect("it is told").voluntary_context_switches();
             let ran = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("it counts").into();
             let at = monotonic();
-            // Else something came between, and who knows what of it is in which number.
+            // Otherwise an event came between, and the distribution over the numbers is unknown.
             if at - begin < MOMENT {
                 return Times { at, ran, waited_for_core, sleeps };
             }
@@ -176,8 +176,7 @@ const MOMENT: Duration = Duration::from_micros(15);
 /// Writes made between two looks at the clock.
 const WRITES: usize = 32;
 
-/// Writes to a word of each page in turn for as long as something goes on: what it was held by
-/// during each.
+/// Writes to a word of each page in turn during an activity; returns the delays of each.
 pub(crate) fn write_all_over(words: &[AtomicU64], seed: usize, now: &Now) -> Seen {
     let clock = Clock { schedule: File::open("/proc/thread-self/schedstat").expect("the kernel counts") };
     let (mut seen, mut at, mut before, mut last) = (Seen::default(), seed * 64, now.get(), clock.now());

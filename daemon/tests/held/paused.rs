@@ -6,10 +6,9 @@
 //! is interrupted late, and found where it was, had nothing of the time between but the interrupt:
 //! some hosts give no more for some milliseconds, to all cores at once.
 //!
-//! The thread on such a core is not all that stands still: whoever changes what is mapped waits
-//! until each other core has heard of it. The times that the kernel counts for threads do not tell
-//! that. They have such a wait as running, and some of what a host took they have later, in another
-//! thread's.
+//! The thread on such a core is not the only one that stops: a thread that changes mappings waits
+//! until each other core has acknowledged. The kernel's times of threads do not show that. They
+//! count such a wait as running, and a part of the host's time appears later, in another thread's.
 #![expect(unsafe_code, reason = "opens events of the kernel, and reads what it writes to a mapping")]
 
 use std::{
@@ -29,7 +28,7 @@ const PERIOD: Duration = Duration::from_micros(250);
 /// Without an interrupt for longer, a core is not there.
 const GONE: Duration = Duration::from_millis(1);
 
-/// An interrupt that comes so long after the one before is late.
+/// An interrupt this long after the previous one is late.
 const LATE: Duration = Duration::from_micros(375);
 
 /// Of a ring, without the page before it: some seconds of samples.
@@ -37,7 +36,7 @@ const RING_BYTES: usize = 256 << 10;
 
 const PAGE_BYTES: usize = 4096;
 
-/// How often what has come is looked through.
+/// Interval of the evaluation of samples.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// `struct perf_event_attr` of `linux/perf_event.h`, its fifth version.
@@ -77,7 +76,7 @@ const DATA_HEAD: usize = 1024;
 /// And is told how far was read.
 const DATA_TAIL: usize = 1032;
 
-/// A core, and what was last heard of it.
+/// A core, and its last sample.
 #[derive(Debug)]
 struct Core {
     _event: OwnedFd,
@@ -111,7 +110,7 @@ unsafe impl Send for Core {}
 pub(crate) struct Paused(Vec<Range<Duration>>);
 
 impl Paused {
-    /// What of `time` some core stood still.
+    /// The part of `time` in which some core stopped.
     pub(crate) fn part_of(&self, time: &Range<Duration>) -> Duration {
         let (mut sum, mut end) = (Duration::ZERO, time.start);
         for still in &self.0 {
@@ -189,7 +188,7 @@ impl Core {
         Ok(Self { _event: event, base: base.cast(), read: 0, last: None })
     }
 
-    /// Looks through what has come.
+    /// Evaluates the samples.
     fn look(&mut self, paused: &mut Vec<Range<Duration>>) {
         let written = self.shared(DATA_HEAD).load(Ordering::Acquire);
         while self.read < written {

@@ -23,7 +23,7 @@ fn two_hosts() -> Option<(Namespace, Namespace)> {
         host.ip(&format!("address add fd01::{number}/64 dev eth0"));
     }
     for host in [&a, &b] {
-        // Who opens it later finds them in one piece, so in the order that Linux gives them.
+        // A later opener finds them in one piece, so in the order in which Linux returns them.
         open(host).until("the addresses of eth0 can be used", |net| net.addresses().len() == 3);
     }
     Some((a, b))
@@ -132,8 +132,8 @@ fn a_neighbor_that_does_not_answer_is_unreachable_in_time_and_until_it_does() {
 fn another_mac_address_is_noticed_without_traffic_of_the_kernel() {
     let Some((a, b)) = two_hosts() else { return };
     for family in ["ipv4", "ipv6"] {
-        // Seconds instead of a minute. With no delay at all the kernel probes only what somebody
-        // wants to use.
+        // Seconds instead of a minute. With no delay at all the kernel probes only neighbors that
+        // are in use.
         a.sysctl(&format!("net.{family}.neigh.eth0.base_reachable_time_ms=500"));
         a.sysctl(&format!("net.{family}.neigh.eth0.delay_first_probe_time=0"));
         a.sysctl(&format!("net.{family}.neigh.eth0.retrans_time_ms=100"));
@@ -282,7 +282,7 @@ fn the_kernel_is_a_member_of_a_group_while_a_queue_pair_is_attached() {
         assert_eq!(is_member(), [true, true], "one wants it still");
         net.net.leave(first, &source, address);
         assert_eq!((is_member(), is_ours(&net)), ([false, true], false), "{group}");
-        // Whatever happens to us: the sockets are all that there is.
+        // For any end of this process: the sockets are all of its state.
         a.inside(|| net.net.join(first, &source, address)).expect("the kernel joins");
     }
     drop(net);
@@ -319,7 +319,7 @@ fn two_devices_in_one_network_keep_to_their_interfaces() {
     let mut net = a.open(&["eth0", "eth1"], PATIENCE).expect("both are there");
     let source = net.gid(1, "10.1.0.11");
     let destination = [10, 1, 0, 12].into();
-    // The kernel's first choice is eth0, whose route is older.
+    // The kernel's first choice is eth0, with the older route.
     let (id, _) = net.net.follow(DeviceId(1), source, destination).expect("eth1 leads there as well");
     let mac = |change: &NetworkChange| match change {
         NetworkChange::NextHop(heard, NextHop::Reachable { mac, .. }) if *heard == id => Some(*mac),

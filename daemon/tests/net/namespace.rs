@@ -25,7 +25,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// A fresh one with its loopback up. `None`, with a printed reason, for who may not make any.
+    /// A fresh one with its loopback up. `None`, with a printed reason, without the privilege.
     pub(crate) fn new(name: &str) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         if !geteuid().is_root() {
@@ -36,8 +36,8 @@ impl Namespace {
         let namespace = Self { name: format!("rt-{}-{number}-{name}", process::id()) };
         run("ip", &["netns", "add", &namespace.name]);
         namespace.ip("link set lo up");
-        // Most tests want an IPv6 address to be there at once; who tests the detection of
-        // duplicates turns it on.
+        // Most tests want an IPv6 address to be usable at once; tests of duplicate detection turn
+        // it on.
         namespace.sysctl("net.ipv6.conf.default.accept_dad=0");
         Some(namespace)
     }
@@ -103,7 +103,7 @@ impl Namespace {
         Ok(Watched { net, heard: Vec::new(), hops: HashMap::new() })
     }
 
-    /// Does something in it. What is opened there stays there.
+    /// Runs code in it. Sockets opened there stay there.
     pub(crate) fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(format!("/run/netns/{}", self.name)).expect("the namespace is there");
         // Only that thread's namespace changes, and it ends at once.

@@ -1,5 +1,5 @@
-//! Workers without a daemon around them: the test is their control thread and their client, NIC
-//! queues are what the test makes.
+//! Workers without a daemon: the test is their control thread and their client, and provides NIC
+//! queues.
 #![expect(unsafe_code, reason = "maps what a client would map")]
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -72,7 +72,7 @@ pub(crate) struct Rig<N> {
 
 impl<N: Nic + Send + 'static> Rig<N> {
     /// Workers for the endpoints `served` (device, worker), with the NIC queues that `queues_of`
-    /// gives each; `run` is what each worker's thread does.
+    /// returns for each; `run` is the main function of each worker's thread.
     pub(crate) fn start(
         served: &[(u32, u32)],
         policy: Policy,
@@ -130,7 +130,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
         Self { workers: Workers::new(handles, endpoints), events: receiver, board, threads, next: 1 }
     }
 
-    /// Tells a worker what to do; it must obey.
+    /// Sends a command to a worker; it must be accepted.
     pub(crate) fn tell(&mut self, worker: WorkerId, command: Command) -> Answer {
         match self.workers.call(worker, command).expect("the worker answers") {
             Answer::Refused(why, command) => panic!("{why}: {command:?}"),
@@ -408,7 +408,7 @@ impl ClientQp {
         self.post_send_wqe(&wqe, &Sge { va: local, length, lkey: key.0 });
     }
 
-    /// Posts whatever `wqe` says.
+    /// Posts any `wqe`.
     pub(crate) fn post_send_wqe(&mut self, wqe: &SendWqe, sge: &Sge) {
         let mut words = [0; 10];
         wqe.write_to_prefix(words.as_mut_bytes()).expect("room");

@@ -1,6 +1,6 @@
-//! Threads of the daemon that tests are served by. Where one panics its process ends at once, as
-//! the daemon does: who waits for it, or for a thread of the test's own that goes on until it is
-//! told to stop, would wait in vain.
+//! Threads of the daemon that serve tests. A panic in one ends its process at once, as in the
+//! daemon: a waiting thread, or a thread of the test that runs until it is told to stop, would wait
+//! in vain.
 
 use std::{
     backtrace::Backtrace,
@@ -14,10 +14,10 @@ use std::{
 /// By this name such threads are known.
 const NAME: &str = "served";
 
-/// What cargo's tests exit with when they have failed.
+/// Exit code of cargo's tests after a failure.
 const FAILED: i32 = 101;
 
-/// A thread whose panic ends the process at once, and says why.
+/// A thread that ends the process at once with a message when it panics.
 pub(crate) fn spawn<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -26,7 +26,7 @@ pub(crate) fn spawn<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static)
             if current().name() != Some(NAME) {
                 return usual(info);
             }
-            // By no macro: what those print the harness keeps until the test has ended.
+            // Without a macro: the harness keeps the output of macros until the test has ended.
             let _ = writeln!(stderr(), "\nwhat serves this test has ended: {info}\n{}", Backtrace::capture());
             exit(FAILED);
         }));

@@ -1,5 +1,5 @@
 //! The daemon's control thread and its workers in this process, without NIC and netlink: peers are
-//! on this host, by hand-over, and the network is what the test says.
+//! on this host, and the network is defined by the test.
 #![allow(dead_code, reason = "each test uses its part")]
 
 mod ends;
@@ -71,7 +71,7 @@ const PKEYS: [Pkey; 2] = [Pkey::DEFAULT, Pkey(0x8001)];
 /// The name of the only device.
 pub(crate) const DEVICE: &str = "test0";
 
-/// A NIC queue that nobody has: workers here hand over to one another.
+/// An absent NIC queue: workers here hand over to one another.
 pub(crate) enum NoNic {}
 
 impl Wire for NoNic {
@@ -111,7 +111,7 @@ impl Nic for NoNic {
     }
 }
 
-/// What the test says of the network.
+/// State of the network as defined by the test.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub(crate) port: DevicePort,
@@ -236,7 +236,7 @@ pub(crate) struct Served {
     pub(crate) told: Arc<Mutex<Told>>,
     jobs: mpsc::Sender<Job>,
     doorbell: Arc<EventFd>,
-    /// Ends as if by SIGKILL: nobody is told.
+    /// Ends as if by SIGKILL, without notice.
     abandon: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     _folder: tempfile::TempDir,
@@ -334,7 +334,7 @@ impl Drop for Served {
     }
 }
 
-/// What the control thread starts with.
+/// Initial state of the control thread.
 struct Control {
     how: How,
     network: FakeNetwork,
@@ -475,7 +475,7 @@ pub(crate) fn alone(name: &str) -> Option<process::Command> {
     Some(alone)
 }
 
-/// A client that says whatever it likes.
+/// A client that sends arbitrary messages.
 pub(crate) struct Raw {
     socket: OwnedFd,
     sequence: u32,

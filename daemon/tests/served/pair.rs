@@ -1,4 +1,4 @@
-//! Two connected queue pairs of one program, and what it does with them.
+//! Two connected queue pairs of one program, and their operations.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use super::{DEVICE, Served};
 /// Longer than anything that ends takes.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// The code for no ACK timer. For who counts packets: on a busy host a worker may come to its turn
-/// later than 67 ms, and then what waits for its ACK is sent once more.
+/// The code for no ACK timer. For tests that count packets: on a busy host a worker may run later
+/// than 67 ms, and would then retransmit unacknowledged packets.
 pub(crate) const NO_ACK_TIMER: u32 = 0;
 
 /// Two connected queue pairs of one program.

@@ -1,4 +1,4 @@
-//! Pages that do not come: who touches them waits.
+//! Pages that do not arrive: an accessing thread waits.
 #![expect(unsafe_code, reason = "asks the kernel by calls that nobody wraps")]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -27,13 +27,13 @@ const MISSING: u64 = 1;
 nix::ioctl_readwrite!(shake_hands, 0xaa, 0x3f, Handshake);
 nix::ioctl_readwrite!(register, 0xaa, 0x00, Register);
 
-/// Until this is closed whoever touches a page that is missing from `bytes` bytes at `start` waits,
-/// as behind somebody who punches a hole there; `None` where no process may have that. Nobody but
-/// the daemon may look there.
+/// Until this is closed every thread that accesses a missing page of the `bytes` bytes at `start`
+/// waits, as behind a thread that punches a hole there; `None` where no process may have that. Only
+/// the daemon may access them.
 pub(crate) fn withhold(start: usize, bytes: usize) -> Option<OwnedFd> {
     // SAFETY: the call takes flags and makes a descriptor.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) }).ok()?;
-    // SAFETY: the kernel made it a moment ago and nobody else knows of it.
+    // SAFETY: the kernel has just created it, and no other code knows of it.
     let fd = unsafe { OwnedFd::from_raw_fd(RawFd::try_from(fd).expect("a descriptor")) };
     let mut handshake = Handshake { api: API, features: 0, ioctls: 0 };
     // SAFETY: the structure lives through the call.

@@ -5,7 +5,7 @@ use roced_transport::{
     wire::{Path, PathSpec, Roce},
 };
 
-/// What mapped IPv4 addresses begin with.
+/// Prefix of mapped IPv4 addresses.
 pub(crate) const IPV4: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 /// A GID that begins with `family`, and its number.

@@ -1,4 +1,4 @@
-//! Client memory and completion queues, as what the engine may do with them.
+//! Client memory and completion queues, with the rules that the engine must obey.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +11,7 @@ use roced_types::{Cqn, Status, access};
 
 use crate::PD;
 
-/// What a client knows of one of its queue pairs.
+/// Knowledge of a client about one of its queue pairs.
 #[derive(Default)]
 pub(crate) struct Posted {
     /// (wr_id, makes a completion on success).
@@ -20,7 +20,7 @@ pub(crate) struct Posted {
     pub(crate) signal_all: bool,
 }
 
-/// Client memory and completion queues, as what the engine may do with them.
+/// Client memory and completion queues, with the rules that the engine must obey.
 #[derive(Default)]
 pub(crate) struct Client {
     pub(crate) mrs: Vec<Mr>,
@@ -58,7 +58,7 @@ impl App for Client {
         self.access(to, bytes.len(), access::LOCAL_WRITE | access::REMOTE_WRITE)
     }
 
-    /// Nobody here is beside anybody.
+    /// No queue pair here is a local peer of another.
     fn copy(&mut self, _to: MemSpan<'_>, _from: BorrowedPayload) -> Result<(), PlaceFault> {
         Err(PlaceFault::Lender)
     }

@@ -2,7 +2,7 @@
 //! work, control calls in any order, a wire that is often full, completion queues that are
 //! sometimes, clocks that jump. By seeds; thousands of runs.
 //!
-//! Whatever comes, the endpoint does not panic, touches client memory only where a region that is
+//! For any input, the endpoint does not panic, touches client memory only where a region that is
 //! registered at that moment gives the right, sends no frame longer than the path MTU and its
 //! headers, completes nothing that was not posted and nothing twice or out of order, and comes to
 //! rest. In state ERR all work ends.
@@ -41,7 +41,7 @@ const PD: Pdn = Pdn(1);
 const SIZES: QpSizes = QpSizes { send_wrs: 8, recv_wrs: 8, send_sges: 4, recv_sges: 4, inline_bytes: 64 };
 const ENDPOINT: usize = 3;
 const OUR_QKEY: u32 = 0x77;
-/// Whom datagrams are for.
+/// Destinations of datagrams.
 const DATAGRAM_PEER: u32 = 0x200;
 /// A multicast group.
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 0, 0, 1];
@@ -134,7 +134,7 @@ impl World {
         for _ in 0..6 {
             world.change_handle();
         }
-        // What address handles allow at most.
+        // Limits of address handles.
         world.tap.mtus.insert(DATAGRAM_PEER, 4096);
         for index in 0..QPS {
             world.insert_qp(index);
@@ -452,7 +452,7 @@ impl World {
         self.endpoint.poll_transmit(self.now, budget, &mut self.client, &mut self.tap);
     }
 
-    /// Nothing comes any more: there is an end to what it sends.
+    /// No more input: it stops sending.
     fn rest(&mut self) {
         self.tap.room = usize::MAX;
         for _ in 0..20_000 {
@@ -513,6 +513,6 @@ fn the_endpoint_keeps_its_invariants_for_any_input() {
         let Ok(counts) = outcome else { panic!("seed {seed}") };
         (frames, accepted) = (frames + counts.0, accepted + counts.1);
     }
-    // A test of what is dropped at the door would be none.
+    // A test of frames that are all dropped at the first check would be none.
     assert!(accepted * 5 > frames, "{accepted} of {frames} accepted");
 }

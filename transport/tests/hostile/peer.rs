@@ -1,4 +1,4 @@
-//! What peers send: mostly what goes on where they are, sometimes anything at all. The ICRC is
+//! Packets of peers: mostly continuations of their state, sometimes arbitrary ones. The ICRC is
 //! always right.
 
 use roced_transport::{
@@ -119,8 +119,8 @@ impl World {
         }
         assert!(!stranger || matches!(disposition, Disposition::Dropped(_)), "a stranger is not heard");
         if info.service == Service::Uc && disposition != Disposition::Accepted {
-            // Whoever is not answered goes on, whatever becomes of what was sent; what is late or
-            // repeated is of before.
+            // A peer without an answer continues, for any fate of its packets; a late or repeated
+            // packet is an earlier one.
             if disposition != Disposition::Dropped(DropReason::Duplicate) {
                 self.tap.answered.insert(peer, psn.plus(1));
                 self.message[index as usize] = None;
@@ -138,7 +138,7 @@ impl World {
         assert_ne!(disposition, Disposition::Dropped(DropReason::BadIcrc), "all have a right ICRC");
     }
 
-    /// One that fits what the peer is at, if it is polite.
+    /// A packet that fits the peer's state, if it is polite.
     fn opcode(&mut self, index: u32, polite: bool) -> (Opcode, bool) {
         let opcode = if polite && self.service(index) == ServiceType::Ud {
             self.random.of(&[opcode::UD_SEND_ONLY, opcode::UD_SEND_ONLY_IMM])

@@ -1,4 +1,4 @@
-//! A wire that is often full, and checks what it is given.
+//! A wire that is often full, and checks its frames.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use roced_transport::{
 
 use crate::OVERHEAD_MAX;
 
-/// A wire that checks what it is given, and remembers the PSNs.
+/// A wire that checks its frames, and remembers the PSNs.
 #[derive(Default)]
 pub(crate) struct Tap {
     pub(crate) room: usize,

@@ -14,7 +14,7 @@ use roced_types::{DeviceId, Qpn};
 
 use super::cut_mut;
 
-/// What a frame is built from.
+/// Parts of a frame to build.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub(crate) spec: PathSpec,

@@ -29,11 +29,11 @@ struct Adapter {
     next_new: u32,
     msn: u32,
     nak_given: bool,
-    /// By PSN: opcode, address, length, payload, immediate, PSNs; what was sent first.
+    /// By PSN: opcode, address, length, payload, immediate, PSNs; first transmissions.
     sent: BTreeMap<u32, (Opcode, u64, u32, Vec<u8>, u32)>,
     seed: u64,
     questions: u32,
-    /// Last PSNs of READs and atomic operations whose last answer was given.
+    /// Last PSNs of READs and atomic operations with a sent last answer.
     answered: BTreeSet<u32>,
     depth: usize,
     /// It answers a READ that comes again only if it ends where the first one ended.
@@ -54,7 +54,7 @@ impl Adapter {
         pair.frame(1, &Headers { aeth, atomic_ack, ..Headers::new(bth) }, payload)
     }
 
-    /// What it says to a frame; every rule of a requester is checked.
+    /// Its answers to a frame; every rule of a requester is checked.
     fn on_frame(&mut self, pair: &Pair, frame: &[u8], rnr: u64) -> Vec<Vec<u8>> {
         let pieces: Vec<&[u8]> = frame.chunks(3840).collect();
         let packet = roced_transport::wire::parse(&pieces).expect("parses");
@@ -143,8 +143,8 @@ impl Adapter {
     }
 }
 
-/// Whatever is lost on the way to an adapter and back, and whether it has receives: no frame breaks
-/// a rule, and all work ends well.
+/// For any losses on the way to an adapter and back, with and without receives: no frame breaks a
+/// rule, and all work ends well.
 #[test]
 fn nothing_that_is_sent_surprises_an_adapter() {
     let (mut questions, mut parts) = (0, 0);

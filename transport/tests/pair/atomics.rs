@@ -1,5 +1,4 @@
-//! Atomic operations: what they find and leave, and that each is executed once whatever the network
-//! does.
+//! Atomic operations: results and effects, and execution once under any network faults.
 
 use roced_transport::{
     clock::Nanos,
@@ -231,7 +230,7 @@ fn answers_behind_a_lost_one_are_held() {
 fn a_duplicate_gets_the_saved_answer() {
     let pair = survives(one(0, opcode::RC_FETCH_ADD, 0, Fate::Duplicate));
     assert_eq!(pair.hosts[1].drops()["drop_duplicate"], 1);
-    // Long after, when the number is another: still what it found.
+    // Long after, with another value in memory: still the first result.
     let mut pair = Pair::new(Settings::default());
     set_number(&mut pair, 5);
     let headers = |operation| Headers {
@@ -251,7 +250,7 @@ fn a_duplicate_gets_the_saved_answer() {
     assert_eq!((number_at(&pair, 1, NUMBER), pair.hosts[1].app.originals.len()), (77, 1));
 }
 
-/// What host 1 answers to atomic requests now.
+/// Answers of host 1 to atomic requests now.
 fn answers_of(pair: &mut Pair) -> Vec<u64> {
     let host = &mut pair.hosts[1];
     host.endpoint.poll_transmit(pair.now, 32, &mut host.app, &mut host.nic);
@@ -298,7 +297,7 @@ fn more_at_a_time_than_agreed_are_invalid_and_not_executed() {
     assert_eq!(pair.hosts[1].app.originals.len(), 2);
 }
 
-/// READs and atomic operations share what was agreed; 128 is the most.
+/// READs and atomic operations share the agreed limit; 128 is the most.
 #[test]
 fn as_many_as_agreed_are_under_way_at_a_time() {
     for most in [1, 3, 16, 128] {

@@ -98,8 +98,8 @@ fn messages_go_out_within_the_count_and_one_beyond() {
 
 #[test]
 fn a_long_message_without_credits_begins_with_one_packet() {
-    // Its receive is there, and the sender does not know: what the peer takes of a SEND shows that
-    // it has one.
+    // Its receive is posted, and the sender does not know: acceptance of a SEND by the peer shows
+    // it.
     let mut pair = told(Settings::default(), 0);
     pair.hosts[1].post_recv(1, &[sge(0, 8000)]);
     let lost = |from: usize, opcode, _: usize| {
@@ -243,7 +243,7 @@ fn requests_without_receives_are_not_limited_and_are_counted() {
     }
 }
 
-/// The ACK that offers what was posted late gets lost. The next message asks, so that nothing
+/// The ACK that offers late receives gets lost. The next message requests one, so that nothing
 /// waits.
 #[test]
 fn a_lost_offer_is_made_good_by_the_next_message() {
@@ -260,7 +260,7 @@ fn a_lost_offer_is_made_good_by_the_next_message() {
     assert_eq!((rnr_naks(&pair), pair.hosts[0].count(QpCount::RetransmittedPackets)), (0, 0));
 }
 
-/// One receive at a time, whatever the network loses: all arrives, once, in order.
+/// One receive at a time, under any losses: all messages arrive, once, in order.
 #[test]
 fn receives_that_come_one_at_a_time_are_enough() {
     for (recovery, lose_every) in
@@ -312,8 +312,8 @@ fn an_offer_of_the_past_or_of_another_life_changes_nothing() {
     assert_eq!(pair.sent(0, Operation::Send), 1 + 3, "two receives, and one message beyond");
 }
 
-/// An answer that arrives behind the NAK of a later request fills the gap before that: what it
-/// offers counts as if it had come in its turn.
+/// An answer that arrives behind the NAK of a later request fills the gap before that: its credits
+/// count as if it had come in its turn.
 #[test]
 fn a_late_answer_offers_credits_when_later_requests_are_acknowledged_already() {
     let mut pair = told(Settings { min_rnr_timer: 20, ..Settings::default() }, 0);
@@ -379,9 +379,10 @@ fn a_limited_sender_drains() {
     assert_eq!(pair.hosts[0].take(), [(2, Status::Success), (3, Status::Success)]);
 }
 
-/// A fresh connection. The first answers are a NAK and then an ACK that says that the peer kept
-/// what followed, up to the last packet that asked, and that it has no receive. What was sent
-/// behind that did not ask, and the rest of the message waits for it: it must be asked about.
+/// A fresh connection. The first answers are a NAK and an ACK, which show that the peer kept the
+/// following packets up to the last one that requested an ACK, and that it has no receive. The
+/// packets sent behind that requested none, and the rest of the message waits for them: an ACK must
+/// be requested.
 #[test]
 fn a_sender_beyond_its_credits_always_has_a_timer() {
     for op in [SendOp::Write, SendOp::WriteImm, SendOp::Send] {
@@ -406,7 +407,7 @@ fn a_sender_beyond_its_credits_always_has_a_timer() {
         let aeth = Some(Aeth { syndrome: Syndrome::Ack { credit: 0 }, msn });
         let ack = pair.frame(1, &Headers { aeth, ..Headers::new(bth) }, &[]);
         assert_eq!(pair.deliver(0, &ack), Disposition::Accepted);
-        // Nobody answers any more: that ends with the retries.
+        // The peer answers no more: that ends with the retries.
         let rest = pair.run(LIMIT, lost);
         assert_eq!(
             (rest, pair.hosts[0].take().last()),

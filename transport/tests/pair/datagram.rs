@@ -1,5 +1,5 @@
-//! Unreliable datagrams: who may send to whom, what stands in front of a message, and what a bad
-//! one does: nothing.
+//! Unreliable datagrams: permitted senders, the bytes in front of a message, and the effect of a
+//! bad one: none.
 
 use roced_transport::io::WorkCompletion;
 use roced_transport::{
@@ -56,7 +56,7 @@ fn one(pair: &mut Pair, at: usize) -> WorkCompletion {
     all[0]
 }
 
-/// The queue pair of host 1 takes what comes next.
+/// The queue pair of host 1 takes the next message.
 fn still_serves(pair: &mut Pair) {
     assert_eq!((pair.hosts[1].state(), pair.hosts[1].endpoint.poll_event()), ("RTS", None));
     let disposition = inject(pair, pair.hosts[1].qpn, OUR_QKEY, b"well");
@@ -204,7 +204,7 @@ fn work_that_cannot_be_sent_stops_the_send_queue_alone() {
         let expected = [(1, Status::Success), (2, status), (3, Status::WorkRequestFlushed)];
         assert_eq!((pair.hosts[0].take(), pair.hosts[0].state()), (expected.to_vec(), "SQE"), "case {at}");
         assert_eq!(pair.trace.len(), 1, "case {at}");
-        // What comes still arrives, and it sends again when it is told to.
+        // Later messages still arrive, and it sends again when it is told to.
         pair.hosts[0].post_recv(4, &[sge(0, 100)]);
         let back = SendWork { to: DatagramTo { qpn: pair.hosts[0].qpn, ..to(&pair) }, ..good };
         pair.hosts[1].post(&back);

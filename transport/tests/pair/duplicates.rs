@@ -1,4 +1,4 @@
-//! Duplicate requests: answered from what is kept, acknowledged, or dropped; never refused.
+//! Duplicate requests: answered from kept results, acknowledged, or dropped; never refused.
 
 use roced_transport::{
     mr::MrKey,
@@ -21,7 +21,7 @@ use crate::{
     selective::warm,
 };
 
-/// What a host has on its way out now: opcode, PSN counted from the first, payload, AETH.
+/// Packets of a host on their way out now: opcode, PSN counted from the first, payload, AETH.
 fn out(pair: &mut Pair, at: usize) -> Vec<(Opcode, u32, usize, Option<Aeth>)> {
     let first = Psn::new(pair.settings.psn);
     let host = &mut pair.hosts[at];
@@ -145,7 +145,7 @@ fn two_duplicates_of_parts_of_a_read_are_both_answered() {
     assert_eq!(psns, [2, 3, 4, 5, 6, 7]);
 }
 
-/// It asks for what lies ahead in the answer under way.
+/// It requests responses ahead in the answer under way.
 #[test]
 fn a_duplicate_that_lies_ahead_begins_with_a_first() {
     let mut pair = Pair::new(Settings::default());
@@ -243,8 +243,8 @@ fn requests_executed_behind_a_dropped_repetition_are_answered() {
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (2, Status::Success), (3, Status::RemoteAccess)]);
 }
 
-/// A program ends its queue pair when it has what it waited for. That a READ was asked for again
-/// before is no reason to keep the ACK.
+/// A program destroys its queue pair after the awaited message. A repeated READ before is no reason
+/// to keep the ACK.
 #[test]
 fn a_repetition_keeps_no_ack_that_a_queue_pair_owes_at_its_end() {
     for end in [Some(state::ERR), Some(state::RESET), None] {

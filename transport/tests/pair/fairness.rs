@@ -1,5 +1,5 @@
-//! Nobody is shut out: not a queue pair by another, not a direction by the other, not the flush by
-//! a NIC that is stuck.
+//! No starvation: of a queue pair by another, of a direction by the other, of the flush by a stuck
+//! NIC.
 
 use roced_transport::{
     clock::Nanos,

@@ -1,4 +1,4 @@
-//! Queue pairs that are removed or reset before what they owe has left.
+//! Queue pairs that are removed or reset before their owed answers have left.
 
 use roced_transport::{
     clock::Nanos,
@@ -13,7 +13,7 @@ use crate::{
     selective::warm,
 };
 
-/// Host 1 has executed what host 0 sent, and has no room on the wire to say so.
+/// Host 1 has executed the requests of host 0, and has no room on the wire for its answers.
 fn executed_behind_a_full_ring(settings: Settings) -> Pair {
     let mut pair = Pair::new(settings);
     pair.hosts[1].nic.room = 0;
@@ -66,7 +66,7 @@ fn refused_reset_leaves_the_owed_ack_with_its_queue_pair() {
     drain_and_expect_success(&mut pair);
 }
 
-/// Nothing is owed by a queue pair whose answers have left.
+/// A queue pair with sent answers owes nothing.
 #[test]
 fn removal_without_an_owed_answer_sends_nothing() {
     let mut pair = Pair::new(Settings::default());
@@ -80,7 +80,7 @@ fn removal_without_an_owed_answer_sends_nothing() {
     assert_eq!(pair.sent(1, Operation::Ack), acks);
 }
 
-/// An ACK of what came after a READ would say that the READ's responses are lost: the message
+/// An ACK of requests behind a READ would imply that the READ's responses are lost: the message
 /// before it is acknowledged, that behind it is not.
 #[test]
 fn ack_behind_responses_that_are_owed_is_not_kept() {
@@ -135,8 +135,8 @@ fn lost_farewells_are_counted() {
     assert_eq!(acks, 65, "of 66 that were owed, one by the queue pair that is there");
 }
 
-/// What an RNR NAK or a sequence NAK would have acknowledged besides is acknowledged though the
-/// queue pair ends before that leaves.
+/// The additional acknowledgment of an RNR NAK or a sequence NAK is sent, even if the queue pair
+/// ends before that leaves.
 #[test]
 fn an_acknowledgement_within_a_nak_survives_the_end_of_its_queue_pair() {
     for end in ["ERR", "RESET", "removed"] {

@@ -1,6 +1,6 @@
 //! Many messages of all kinds in both directions over a network that drops, repeats, corrupts and
-//! delays by a seed. Whatever it does, and whichever way each end makes losses good, every byte
-//! arrives, every request completes once and in order, and nothing hangs.
+//! delays by a seed. For any faults, and any recovery of each end, every byte arrives, every
+//! request completes once and in order, and nothing hangs.
 
 use roced_transport::{clock::Nanos, recovery::RecoveryConfig, wire::opcode::Opcode};
 use roced_types::{SendOp, Status};
@@ -20,11 +20,11 @@ impl Random {
 }
 
 const MESSAGES: u64 = 40;
-/// Each message has its own piece of memory at either end, so that what arrived can be told apart.
+/// Each message has its own piece of memory at either end, so that received data can be told apart.
 const PIECE: u64 = 12_000;
 
-/// Go-back-N or selective, one as likely as the other; then mostly with room for what the window
-/// can bring, and any reorder delay.
+/// Go-back-N or selective, one as likely as the other; then mostly with room for a whole window,
+/// and any reorder delay.
 fn recovery(random: &mut Random) -> RecoveryConfig {
     if random.below(2) == 0 {
         return RecoveryConfig::GO_BACK_N;

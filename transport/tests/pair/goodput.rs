@@ -1,6 +1,6 @@
-//! What losses cost, in virtual time: WRITEs and READs of 1 MiB at path MTU 1024 over a link that
+//! Cost of losses, in virtual time: WRITEs and READs of 1 MiB at path MTU 1024 over a link that
 //! loses one frame in a thousand or in a hundred, either way. Each ratio is to the same link
-//! without losses. One link is fast, and short of room for frames that wait; the other is slow and
+//! without losses. One link is fast, and short of room for waiting frames; the other is slow and
 //! has room for windows, as between two busy hosts.
 //!
 //! `cargo test -p roced-transport --test pair goodput -- --nocapture` prints them.
@@ -26,13 +26,13 @@ struct Link {
     queue: usize,
 }
 
-/// The engine decides late what is sent next.
+/// The engine decides late about the next packet.
 const FAST: Link = Link { mbit_per_s: 10_000, one_way: Nanos::from_micros(25), queue: 8 };
 /// The engine decides early, and a window takes half a millisecond.
 const SLOW: Link = Link { mbit_per_s: 1_900, one_way: Nanos::from_micros(20), queue: 256 };
 
 impl Link {
-    /// What a frame takes, with 24 bytes of preamble, checksum and gap.
+    /// Time of a frame, with 24 bytes of preamble, checksum and gap.
     const fn duration(self, frame_bytes: usize) -> Nanos {
         Nanos((frame_bytes as u64 + 24) * 8000 / self.mbit_per_s)
     }
@@ -129,7 +129,7 @@ fn losses_cost_little() {
     }
 }
 
-/// What is sent again waits behind a window of other frames, so that a peer which keeps them is
+/// Retransmissions wait behind a window of other frames, so that a peer which keeps packets is
 /// known by other signs than its haste.
 #[test]
 fn losses_cost_little_behind_a_long_queue() {

@@ -57,7 +57,7 @@ pub(crate) struct Application {
     pub(crate) cq_room: usize,
     /// Each write as (offset, length), in order.
     pub(crate) writes: Vec<(u64, usize)>,
-    /// What each atomic operation found, in order.
+    /// Results of atomic operations, in order.
     pub(crate) originals: Vec<u64>,
 }
 
@@ -99,7 +99,7 @@ impl App for Application {
     }
 }
 
-/// A NIC that keeps frames, up to a limit, until somebody carries them.
+/// A NIC that keeps frames, up to a limit, until they are carried.
 #[derive(Default)]
 pub(crate) struct Nic {
     pub(crate) frames: VecDeque<Vec<u8>>,
@@ -210,8 +210,8 @@ impl Host {
         self.app.completions.drain(..).map(|cqe| (cqe.wr_id, cqe.status)).collect()
     }
 
-    /// Does what the control side of a daemon does about keys, unless it takes its time. Windows of
-    /// an even index are of type 2.
+    /// Performs key changes as the control side of a daemon, unless it is told to delay them.
+    /// Windows of an even index are of type 2.
     fn change_keys(&mut self, now: Nanos) -> bool {
         while let Some(change) = self.endpoint.poll_key_change() {
             self.key_changes.push_back(change);
@@ -260,7 +260,7 @@ impl Host {
     }
 }
 
-/// What becomes of a frame on its way.
+/// Fate of a frame on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Deliver,
@@ -290,8 +290,8 @@ pub(crate) struct Settings {
     pub(crate) access: u32,
     /// Of each host.
     pub(crate) recovery: [RecoveryConfig; 2],
-    /// Host 1's queue pairs take from one shared receive queue, whose work may name the regions of
-    /// this domain.
+    /// Host 1's queue pairs take from one shared receive queue, with work that may name the regions
+    /// of this domain.
     pub(crate) srq: Option<Pdn>,
     /// Of each host: which of [`PKEYS`].
     pub(crate) pkey_index: [u32; 2],
@@ -332,7 +332,7 @@ pub(crate) struct Pair {
     pub(crate) hosts: [Host; 2],
     pub(crate) now: Nanos,
     pub(crate) settings: Settings,
-    /// What paths made from now on add to the UDP source port.
+    /// Increment of the UDP source port of paths made from now on.
     pub(crate) life: u16,
     flying: [VecDeque<(usize, Vec<u8>)>; 2],
     seen: BTreeMap<(usize, u8), usize>,
@@ -349,8 +349,8 @@ impl Pair {
         pair
     }
 
-    /// A pair of which each end has taken a request and an answer of the other: from then on both
-    /// may hold what comes early. The next PSN is the first of the settings.
+    /// A pair with a request and an answer accepted at each end: from then on both may buffer
+    /// out-of-order packets. The next PSN is the first of the settings.
     pub(crate) fn established(settings: Settings) -> Self {
         let mut pair = Self::new(Settings { psn: settings.psn.wrapping_sub(1) & 0x00ff_ffff, ..settings });
         for at in 0..2 {
@@ -468,7 +468,7 @@ impl Pair {
             ..QpAttributes::default()
         };
         use attribute::*;
-        // What only acknowledgements need.
+        // Used only by acknowledgments.
         let (to_rtr, to_rts) = match settings.service {
             ServiceType::Rc => (MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC),
             ServiceType::Uc | ServiceType::Ud => (0, 0),
@@ -509,7 +509,7 @@ impl Pair {
         Path::new(&PathSpec { via, destination, ..self.path_spec(at) }).expect("one address family")
     }
 
-    /// What the path of host `at` to the other is made of.
+    /// Parts of the path of host `at` to the other.
     pub(crate) fn path_spec(&self, at: usize) -> PathSpec {
         let (from, to) = (&self.hosts[at], &self.hosts[1 - at]);
         PathSpec {

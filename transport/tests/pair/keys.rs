@@ -26,7 +26,7 @@ use crate::{
     selective::{answers, warm},
 };
 
-/// Of a window of type 2 (its index is even), and what it is called after the next bind.
+/// Of a window of type 2 (its index is even), and its key after the next bind.
 pub(crate) const WINDOW: MrKey = MrKey(0x0011_2201);
 const NEXT: MrKey = MrKey(0x0011_2202);
 /// Of a window of type 1.
@@ -71,7 +71,7 @@ pub(crate) fn bound_by(key: MrKey, settings: Settings) -> Pair {
     pair
 }
 
-/// What becomes of a WRITE of `length` bytes to `to` by that key, and of host 1's queue pair.
+/// Result of a WRITE of `length` bytes to `to` by that key, and state of host 1's queue pair.
 fn write_ends(pair: &mut Pair, key: MrKey, to: u64, length: usize) -> Status {
     pair.hosts[0].post(&write(77, &[sge(0, length)], key, to));
     pair.settle();
@@ -234,8 +234,8 @@ fn a_key_that_is_not_the_peers_to_take_is_refused() {
     assert_eq!(pair.hosts[1].state(), "ERR");
 }
 
-/// What comes while a key is being made invalid is not executed early, nor acknowledged. It is
-/// held, or comes again by itself.
+/// Packets that arrive during an invalidation are neither executed early nor acknowledged. They are
+/// buffered, or retransmitted without request.
 #[test]
 fn requests_that_arrive_during_an_invalidation_are_executed_after_it() {
     for (held_turns, recovery) in [0, 1, 5, 40]
@@ -272,7 +272,8 @@ fn requests_that_arrive_during_an_invalidation_are_executed_after_it() {
     }
 }
 
-/// What finds no room meanwhile is complained of when that is done: nothing behind it would.
+/// Packets without room meanwhile are requested when the invalidation is done: nothing behind them
+/// would be.
 #[test]
 fn packets_dropped_during_an_invalidation_are_requested_after_it() {
     for out_of_order_packets in [0, 8] {
@@ -328,7 +329,7 @@ fn a_duplicate_of_a_request_in_execution_is_dropped() {
     assert_eq!(pair.sent(1, Operation::Ack), before);
 }
 
-/// What follows came first, and the NAK had not left yet.
+/// The next packet arrived first, and the NAK had not left yet.
 #[test]
 fn a_send_with_invalidate_that_was_overtaken_is_not_complained_of() {
     let mut pair = bound(WINDOW);
@@ -352,8 +353,7 @@ fn a_send_with_invalidate_that_was_overtaken_is_not_complained_of() {
     assert_eq!(pair.hosts[1].take(), [(9, Status::Success), (10, Status::Success)]);
 }
 
-/// An answer that comes too late finds nobody: not after a reset, not in a queue pair of the same
-/// number.
+/// A late answer has no effect: neither after a reset, nor in a queue pair of the same number.
 #[test]
 fn a_late_answer_is_nobodys() {
     for removed in [false, true] {
@@ -411,7 +411,7 @@ fn a_queue_pair_that_fails_meanwhile_flushes_waiting_work() {
     assert_eq!(ended, [(3, Status::WorkRequestFlushed), (9, Status::WorkRequestFlushed)]);
 }
 
-/// A table entry of a window is like any other to the engine: what the control side sets is what
+/// A table entry of a window is like any other to the engine: an entry set by the control side
 /// opens.
 #[test]
 fn keys_set_by_the_control_thread_open_at_once() {
@@ -427,7 +427,7 @@ fn keys_set_by_the_control_thread_open_at_once() {
     assert_eq!(pair.hosts[1].app.writes, [(AT + 60, 4)]);
 }
 
-/// An unreliable connection lends and takes back as a reliable one does; who comes too late is not
+/// An unreliable connection binds and invalidates as a reliable one does; a late sender is not
 /// told.
 #[test]
 fn an_unreliable_connection_has_windows() {
@@ -462,9 +462,9 @@ fn a_change_that_cannot_be_made_stops_the_send_queue_of_an_unreliable_connection
     assert_eq!(pair.hosts[1].state(), "SQE");
 }
 
-/// What follows a SEND with invalidate while its key is being made invalid is dropped where nothing
-/// is held (a peer with MigReq 0, the first second of a later life, a lent frame). It is then to be
-/// asked for: nobody else does before the peer's ACK timer.
+/// Packets behind a SEND with invalidate are dropped during the invalidation where nothing is
+/// buffered (a peer with MigReq 0, the first second of a later life, a frame with borrowed
+/// payload). They must then be requested: otherwise only the peer's ACK timer would bring them.
 #[test]
 fn packets_that_overtook_an_invalidation_and_were_dropped_are_requested() {
     for mig_req in [true, false] {

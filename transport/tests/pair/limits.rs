@@ -61,7 +61,7 @@ fn going_to_error_flushes_everything_in_order() {
     pair.settle();
     let expected: Vec<_> = (0..5).chain(100..105).map(|wr_id| (wr_id, Status::WorkRequestFlushed)).collect();
     assert_eq!(pair.hosts[0].take(), expected);
-    // What is posted later is flushed too.
+    // Later posts are flushed as well.
     pair.hosts[0].post(&work(9, SendOp::Write, &[], 0));
     pair.hosts[0].post_recv(10, &[]);
     pair.settle();

@@ -22,7 +22,7 @@ use crate::{
 /// Where stale packets write, if they do.
 const STALE_AT: u64 = 900_000;
 
-/// A WRITE ONLY of an earlier life, as host 0 sent it, `ahead` of what host 1 expects now.
+/// A WRITE ONLY of an earlier life, as host 0 sent it, `ahead` of the PSN that host 1 expects now.
 fn stale_write(pair: &Pair, psn: u32, ahead: u32) -> Vec<u8> {
     let reth = Some(Reth { va: VA + STALE_AT, rkey: KEY, length: 8 });
     let bth = Bth { psn: Psn::new(psn).plus(ahead), ..bth(pair, opcode::RC_WRITE_ONLY) };
@@ -114,7 +114,7 @@ fn of_past_life(pair: &mut Pair, make: impl FnOnce(&mut Pair) -> Vec<u8>) -> Vec
     frame
 }
 
-/// Whatever its PSN and however often it comes: nothing is executed, answered or asked for.
+/// For any PSN and any number of arrivals: nothing is executed, answered or requested.
 #[test]
 fn a_request_from_the_port_of_a_past_life_is_refused_for_good() {
     for ahead in 0..4 {
@@ -288,8 +288,7 @@ fn a_read_response_of_an_earlier_life_is_not_placed() {
     }
 }
 
-/// What NAKed each packet that was executed, because something lies ahead of it, let 50 WRITEs take
-/// 5.6 s.
+/// A NAK for each executed packet, because a packet lies ahead of it, made 50 WRITEs take 5.6 s.
 #[test]
 fn one_stale_packet_does_not_turn_acknowledgements_into_naks() {
     for ahead in [2, 30, 900, 3_000, 20_000] {
@@ -317,7 +316,7 @@ fn a_nak_for_an_unsent_packet_acknowledges_the_sent_ones() {
     assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 0);
 }
 
-/// Go-back-N does not believe it either: it would ask for the READ and what follows again.
+/// Go-back-N does not believe it either: it would request the READ and the rest again.
 #[test]
 fn an_acknowledgement_behind_a_read_gap_is_not_kept_where_it_may_be_of_an_earlier_life() {
     for later_life in [true, false] {
@@ -341,7 +340,8 @@ fn an_acknowledgement_behind_a_read_gap_is_not_kept_where_it_may_be_of_an_earlie
     }
 }
 
-/// As UCX and NCCL do: all lives begin with PSN 0. What go-back-N survives, holding must survive.
+/// As UCX and NCCL do: all lives begin with PSN 0. Buffering must survive everything that go-back-N
+/// survives.
 #[test]
 fn a_life_with_the_same_psns_survives_all_frames_of_the_one_before() {
     for (new_port, recovery) in
@@ -404,8 +404,8 @@ fn a_packet_that_comes_twice_with_different_bytes_is_not_trusted() {
     assert!(!pair.hosts[1].app.writes.contains(&(STALE_AT, 8)));
 }
 
-/// A peer that dies leaves holes that nobody fills: what is held behind them is given up, and
-/// others may hold again.
+/// A peer that dies leaves holes that are never filled: packets behind them are discarded, and
+/// others may buffer again.
 #[test]
 fn packets_kept_for_a_silent_peer_are_discarded() {
     let recovery = RecoveryConfig { out_of_order_packets: 64, ..RecoveryConfig::default() };
@@ -466,8 +466,8 @@ fn post_read_and_write(pair: &mut Pair) {
     pair.hosts[0].endpoint.poll_transmit(pair.now, 32, &mut pair.hosts[0].app, &mut pair.hosts[0].nic);
 }
 
-/// Before an answer of this life was taken, nothing tells whose answer it is: that a WRITE behind a
-/// READ is acknowledged is not to be remembered until the READ is complete.
+/// Before an answer of this life was accepted, its life is unknown: the acknowledgment of a WRITE
+/// behind a READ is not remembered until the READ is complete.
 #[test]
 fn an_answer_of_an_earlier_life_behind_a_read_acknowledges_nothing() {
     let mut pair = Pair::new(Settings { timeout: 0, ..Settings::default() });
@@ -516,9 +516,9 @@ fn reads_right(ahead: u32, before: usize, lost: &[usize]) -> bool {
     pair.hosts[0].app.memory[11..][..16 * 1024] == pair.hosts[1].app.memory[600_000..][..16 * 1024]
 }
 
-/// Its port is that of this life, as that of a peer which keeps it; it is held, and what it stands
-/// for is lost. A repetition that comes one packet directly after the other shows that what is held
-/// was not sent, whatever was asked for.
+/// Its port is that of this life, as that of a peer which keeps it; it is buffered, and the genuine
+/// packet is lost. Retransmissions that arrive directly one after the other show that the buffered
+/// packet was not sent, for any request.
 #[test]
 fn a_stale_response_does_not_replace_a_lost_one() {
     let (tail, middle): (Vec<usize>, Vec<usize>) = ((1..16).collect(), (3..9).collect());

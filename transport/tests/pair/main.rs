@@ -1,5 +1,5 @@
-//! Two endpoints and a network between them that loses, repeats and mixes up frames by a seed;
-//! applications that know what memory and completions must be. Each test here is one rule of the
+//! Two endpoints and a network between them that loses, repeats and reorders frames by a seed;
+//! applications that know the expected memory and completions. Each test here is one rule of the
 //! transport, seen from outside.
 
 mod adapters;

@@ -111,7 +111,7 @@ fn every_attached_queue_pair_has_its_copy_and_no_other() {
         assert_eq!(pair.hosts[1].take(), [(5, Status::Success), (7, Status::Success)]);
         let (sent, memory) = (&pair.hosts[0].app.memory[9..39], &pair.hosts[1].app.memory);
         assert!(memory[5040..][..30] == *sent && memory[7040..][..30] == *sent);
-        // One has left, one has no receive any more: nobody takes it, and each says why.
+        // One has left, one has no receive any more: no member takes it, and each has a reason.
         pair.turn_to(5);
         let qpn = pair.hosts[1].qpn;
         assert!(pair.hosts[1].endpoint.detach(qpn, wanted) && !pair.hosts[1].endpoint.detach(qpn, wanted));
@@ -226,7 +226,7 @@ fn a_member_that_does_not_take_it_costs_the_others_nothing() {
     send(&mut pair, to, &[sge(9, 30)]);
     assert_eq!(pair.hosts[1].take(), [(7, Status::Success)]);
     assert_eq!(pair.hosts[1].drops(), [("drop_bad_qkey", 1), ("drop_wrong_state", 1)].into());
-    // Nobody takes it: each says why, the last one to whoever brought it.
+    // No member takes it: each has a reason, the last one is returned to the caller.
     assert_eq!(
         pair.deliver(1, &frame(&pair, group(false, 1), Qpn::MULTICAST, opcode::UD_SEND_ONLY)),
         Disposition::Dropped(DropReason::ReceiverNotReady)
@@ -251,7 +251,7 @@ fn a_group_and_its_queue_pair_number_go_together() {
             let frame = frame(&pair, gid, receiver, opcode::UD_SEND_ONLY);
             assert_eq!(pair.deliver(1, &frame), Disposition::Dropped(reason));
         }
-        // To a group that nobody of ours is of.
+        // To a group without local members.
         let frame_to_others = frame(&pair, group(ipv6, 2), Qpn::MULTICAST, opcode::UD_SEND_ONLY);
         assert_eq!(pair.deliver(1, &frame_to_others), Disposition::Dropped(DropReason::NoSuchGroup));
         let drops = [("drop_no_such_group", 2), ("drop_wrong_address", 2), ("drop_no_such_qp", 1)];
@@ -284,8 +284,8 @@ fn corrupted_packets_and_other_services_reach_no_member() {
     assert_eq!(pair.hosts[1].take(), [(5, Status::Success), (6, Status::Success)]);
 }
 
-/// An endpoint knows the members on other endpoints, whose frames it does not drop; it has room for
-/// as many as it was made for.
+/// An endpoint knows the members on other endpoints, and does not drop their frames; it has room
+/// for its configured number.
 #[test]
 fn members_elsewhere_are_known_and_there_is_room_for_so_many() {
     let mut pair = pair(false, &[6], Settings::default());

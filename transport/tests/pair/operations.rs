@@ -1,4 +1,4 @@
-//! What each operation does when nothing goes wrong.
+//! Effect of each operation without faults.
 
 use roced_transport::{
     counters::QpCount,
@@ -290,7 +290,7 @@ fn the_whole_memory_goes_and_comes() {
     assert!(pair.hosts[0].app.memory == mine);
 }
 
-/// What host 1 answers now: message sequence numbers, in the order of the packets that have one.
+/// Answers of host 1 now: message sequence numbers, in the order of the packets that have one.
 fn msns(pair: &mut Pair) -> Vec<u32> {
     let host = &mut pair.hosts[1];
     host.endpoint.poll_transmit(pair.now, 32, &mut host.app, &mut host.nic);

@@ -43,7 +43,7 @@ fn run_counting(pair: &mut Pair, mut fate: impl FnMut(usize, Opcode, usize) -> F
     }
 }
 
-/// What each of `reads` READs of `bytes` brought of the word, with one response in `loss` lost.
+/// Values of the word in each of `reads` READs of `bytes`, with one response in `loss` lost.
 fn reads_after_reads(reads: u64, bytes: usize, loss: u64, seed: u64, go_back_n: bool) -> Vec<u64> {
     let settings = if go_back_n { crate::recovery::go_back_n() } else { Settings::default() };
     let mut pair = warm(settings);

@@ -1,5 +1,5 @@
-//! Answers that are owed: whatever else happens to a queue pair, what was executed is answered, and
-//! what was said is not forgotten.
+//! Owed answers: for any other event of a queue pair, executed requests are answered, and received
+//! answers are not forgotten.
 
 use roced_transport::{
     clock::Nanos,
@@ -73,7 +73,7 @@ fn a_read_that_cannot_be_answered_any_more_is_refused_in_its_place() {
     );
 }
 
-/// A program that has what it waited for ends its queue pair at once.
+/// A program destroys its queue pair directly after the awaited message.
 #[test]
 fn an_acknowledgement_that_is_owed_survives_the_move_to_err() {
     let mut pair = warm(Settings { timeout: 0, ..Settings::default() });
@@ -148,7 +148,7 @@ fn an_rnr_nak_behind_a_read_gap_is_acted_upon() {
     assert_eq!(pair.hosts[0].count(QpCount::AdaptiveRetransmission), 0);
 }
 
-/// What host 1 says of a PSN of host 0.
+/// Answer of host 1 about a PSN of host 0.
 pub(crate) fn said(pair: &Pair, psn: u32, syndrome: Syndrome) -> Vec<u8> {
     let bth = Bth::new(opcode::RC_ACK, pair.hosts[0].qpn, Psn::new(psn));
     pair.frame(1, &Headers { aeth: Some(Aeth { syndrome, msn: 0 }), ..Headers::new(bth) }, &[])
@@ -277,8 +277,8 @@ fn answered_atomics_are_known_after_a_change_of_their_number() {
     }
 }
 
-/// Opcodes of the reliable connection that nobody has (masked atomics of some adapters among them):
-/// the peer is told.
+/// Undefined opcodes of the reliable connection (masked atomics of some adapters among them): the
+/// peer is told.
 #[test]
 fn a_reserved_opcode_of_the_service_is_an_invalid_request() {
     for code in [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1e, 0x1f] {
@@ -347,8 +347,8 @@ fn naks_repeated_from_a_long_queue_spend_one_retry() {
     }
 }
 
-/// What was sent again is lost, too, and complained of by each packet behind it: that is more than
-/// those of the first time can say.
+/// The retransmission is lost as well, and each packet behind it causes a NAK: more than those of
+/// the first time can cause.
 #[test]
 fn naks_beyond_those_of_the_first_sending_tell_of_another_loss() {
     let mut pair = warm(Settings { timeout: 20, ..crate::recovery::go_back_n() });
@@ -370,7 +370,7 @@ fn naks_beyond_those_of_the_first_sending_tell_of_another_loss() {
     assert_eq!(again, [1, 10]);
 }
 
-/// Where nobody has spoken for so long that the queue is empty, a NAK is of what was sent again.
+/// After a silence that emptied the queue, a NAK is about a retransmission.
 #[test]
 fn a_nak_after_a_silence_tells_of_another_loss() {
     let mut pair = warm(Settings { timeout: 20, ..crate::recovery::go_back_n() });
@@ -391,8 +391,8 @@ fn a_nak_after_a_silence_tells_of_another_loss() {
     }
 }
 
-/// The NAK that takes the place of a READ response counts neither the READ nor what was executed
-/// behind it: a peer that completes by the MSN would take the READ for done.
+/// The NAK in place of a READ response counts neither the READ nor the requests executed behind it:
+/// a peer that completes by the MSN would take the READ for done.
 #[test]
 fn a_refused_read_is_not_counted_in_its_nak() {
     let mut pair = warm(Settings::default());
@@ -524,8 +524,8 @@ fn an_executed_atomic_is_answered_after_the_move_to_err() {
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
 }
 
-/// What takes no memory is answered up to the first READ, whichever way the queue pair goes; an ACK
-/// of what comes behind that would say that its responses are lost.
+/// Answers without memory are sent up to the first READ, for any end of the queue pair; an ACK of
+/// requests behind that would imply that its responses are lost.
 #[test]
 fn answers_that_take_no_memory_are_given_up_to_the_first_read() {
     for end in ["ERR", "RESET", "removed"] {

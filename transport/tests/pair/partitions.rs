@@ -1,4 +1,4 @@
-//! Partitions: queue pairs hear those of their own, whatever the service.
+//! Partitions: queue pairs receive from their own, for any service.
 
 use roced_transport::{
     clock::Nanos,
@@ -16,8 +16,8 @@ const FULL: u32 = 1;
 const LIMITED: u32 = 2;
 const OTHER: u32 = 3;
 
-/// A message each way, READ and atomic too where the service has them; gives what each host took,
-/// and dropped for its P_Key.
+/// A message each way, READ and atomic as well where the service has them; returns the messages
+/// that each host accepted, and dropped for its P_Key.
 fn converse(service: ServiceType, pkey_index: [u32; 2]) -> ([bool; 2], [u64; 2]) {
     let mut pair = Pair::new(Settings { service, pkey_index, timeout: 10, retry_cnt: 1, ..Settings::default() });
     for from in [0, 1] {

@@ -1,6 +1,6 @@
 //! Paths other than that of one room: slow, long, longer than before, with a jitter that keeps
-//! order. A link has a rate and a delay, and what is lost is chosen. What is not lost is not sent
-//! again, and what is lost is found before the ACK timer.
+//! order. A link has a rate and a delay, and losses are chosen. Packets that are not lost are not
+//! retransmitted, and lost ones are found before the ACK timer.
 
 use std::collections::VecDeque;
 
@@ -64,7 +64,7 @@ impl Lab {
         Self { pair: Pair::new(settings), directions: Default::default(), random: Random(3) }
     }
 
-    /// Carries `load` out; `lost` chooses by who sends a frame and its number in this transfer.
+    /// Carries `load` out; `lost` chooses by the sender of a frame and its number in this transfer.
     fn run(&mut self, path: Path, load: Load, lost: impl Fn(usize, usize, &mut Random) -> bool) {
         let (mut posted, mut done) = (0, 0);
         self.directions.iter_mut().for_each(|it| it.sent = 0);
@@ -128,8 +128,8 @@ fn a_path_that_grows_longer_is_measured_soon() {
     assert!(lab.probes() <= 8, "{}", lab.probes());
 }
 
-/// A path longer than a round trip is thought to be before one is measured. Whatever is probed for
-/// meanwhile is one packet each time, until the first measurement, and is no measurement itself.
+/// A path longer than the presumed round trip before one is measured. Each probe meanwhile repeats
+/// one packet, until the first measurement, and is no measurement itself.
 #[test]
 fn a_needless_probe_is_not_followed_by_others() {
     for (messages, bytes) in [(40, 64 << 10), (2000, 1024)] {

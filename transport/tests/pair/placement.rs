@@ -1,5 +1,4 @@
-//! FLUSH and atomic WRITE: what they do, what they refuse, and that a lost frame changes nothing of
-//! that.
+//! FLUSH and atomic WRITE: effects, refusals, and the same under losses.
 
 use roced_transport::{
     clock::Nanos,
@@ -154,7 +153,7 @@ fn a_duplicate_is_answered_and_not_written_again() {
     assert_eq!([pair.deliver(1, &write), pair.deliver(1, &flush)], [duplicate; 2]);
     assert_eq!(answers(&mut pair), [(first.psn.get(), 0), (first.psn.plus(1).get(), 0)]);
     assert_eq!(place(&pair)[0], 99);
-    // As a READ it would bring memory to who never asked for it.
+    // As a READ it would deliver memory to a peer that never requested it.
     let read = forged(&pair, &Headers { reth, ..Headers::new(Bth { opcode: opcode::RC_READ_REQUEST, ..first }) }, &[]);
     assert_eq!(pair.deliver(1, &read), Disposition::Dropped(DropReason::UnknownDuplicate));
 }

@@ -1,4 +1,4 @@
-//! Probes: what was lost last is found without a timer, and nobody is probed in vain.
+//! Probes: lost last packets are found without a timer, and no peer is probed in vain.
 
 use roced_transport::{
     clock::Nanos,
@@ -13,8 +13,8 @@ use crate::{
     selective::{LIMIT, repairs, survives, warm},
 };
 
-/// What is lost last, or answers to it: found within some round trips, not by the ACK timer, and no
-/// retry is spent.
+/// Lost last packets, or lost answers to them: found within some round trips, not by the ACK timer,
+/// and no retry is spent.
 #[test]
 fn lost_tails_are_found_by_a_probe_and_spend_no_retry() {
     for (op, from, lost) in [
@@ -50,8 +50,7 @@ fn the_first_packet_of_a_connection_may_be_the_lost_one() {
     assert!(took < Nanos::from_micros(1100), "{took:?}");
 }
 
-/// Eight probes, each after twice the time; what is left is the ACK timer's, with all the retries
-/// it has.
+/// Eight probes, each after twice the time; the rest is the ACK timer's, with all of its retries.
 #[test]
 fn probes_come_slower_and_end() {
     let mut pair = warm(Settings { timeout: 0, ..Settings::default() });
@@ -109,9 +108,8 @@ fn slow_sending_is_no_missing_answer() {
     assert_eq!(repairs(&pair), [0; 3]);
 }
 
-/// A path that takes longer than anything that was measured, and than what is thought before
-/// anything is: what was probed for measures nothing, so the wait stays long until there is
-/// something to learn from.
+/// A path longer than anything measured, and than the value presumed before: probed packets measure
+/// nothing, so the wait stays long until there is a measurement.
 #[test]
 fn a_long_path_is_probed_until_it_is_measured_and_not_ever_after() {
     for op in [SendOp::Write, SendOp::Read] {

@@ -1,5 +1,4 @@
-//! Messages that nobody waits to hear of: they ask for no ACK of their own, and are looked after
-//! all the same.
+//! Unsignaled messages: they request no ACK of their own, and are recovered all the same.
 
 use roced_transport::{clock::Nanos, counters::QpCount, io::Egress, qp::PathState, wire::opcode, work::SendWork};
 use roced_types::{SendOp, Status};

@@ -1,4 +1,4 @@
-//! READ: gaps between responses, and what is held behind them.
+//! READ: gaps between responses, and the packets buffered behind them.
 
 use roced_transport::{
     clock::Nanos,
@@ -45,8 +45,8 @@ fn read_responses_behind_a_gap_are_held() {
     assert_eq!(pair.sent(1, Operation::ReadResponse), 16 + 1, "to the first that is there");
 }
 
-/// The first repetition brings what is missing before the first that is there, the second all that
-/// is left of the request.
+/// The first repetition brings the responses missing before the first buffered one, the second the
+/// rest of the request.
 #[test]
 fn two_repetitions_serve_every_gap_of_a_read_request() {
     for (lost, repetitions, responses) in
@@ -59,13 +59,13 @@ fn two_repetitions_serve_every_gap_of_a_read_request() {
     }
 }
 
-/// The rate lets nothing leave for longer than the ACK timer runs: the one retry is spent on the
-/// repetition, not on waiting for it. What was held is too old by then, and asked for besides.
+/// The rate blocks for longer than the ACK timer runs: the one retry is spent on the repetition,
+/// not on waiting for it. Buffered packets are too old by then, and requested as well.
 #[test]
 fn a_retry_is_spent_only_on_repeated_requests() {
     let mut pair = warm(Settings { retry_cnt: 1, timeout: 10, ..Settings::default() });
     let host = &mut pair.hosts[0];
-    // 17 ms for the request, whose answer is what it costs.
+    // 17 ms for the request; its answer determines the cost.
     let limit = QpAttributes { rate_limit_bytes_per_s: 1_000_000, ..QpAttributes::default() };
     host.endpoint.modify_qp(host.qpn, attribute::RATE_LIMIT, &limit, None).expect("allowed in RTS");
     survives(&mut pair, SendOp::Read, 16 * 1024, one(1, opcode::RC_READ_RESPONSE_MIDDLE, 4, Fate::Drop));
@@ -134,7 +134,7 @@ fn out_of_order_packets_request_nothing_after_a_timeout() {
     assert!(pair.hosts[0].app.memory[11..11 + 16 * 1024] == pair.hosts[1].app.memory[600_000..600_000 + 16 * 1024]);
 }
 
-/// Two responses that are late come one directly after the other, and give up what is held behind
+/// Two late responses that arrive directly one after the other discard the packets buffered behind
 /// them, which only a request brings again.
 #[test]
 fn responses_that_were_given_up_are_asked_for_without_a_probe() {
@@ -148,8 +148,8 @@ fn responses_that_were_given_up_are_asked_for_without_a_probe() {
     assert_eq!((repairs(&pair)[1..].to_vec(), pair.hosts[0].count(QpCount::ImpliedNak)), (vec![0, 0], 2));
 }
 
-/// Responses that were lost one directly after the other come again so, and what is held behind
-/// them is given up: it is all asked for again at once, not by each response that comes.
+/// Responses that were lost in sequence arrive again in sequence, and packets buffered behind them
+/// are discarded: all are requested again at once, not by each arriving response.
 #[test]
 fn packets_discarded_by_a_repetition_are_requested_once() {
     let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
@@ -162,9 +162,9 @@ fn packets_discarded_by_a_repetition_are_requested_once() {
     assert_eq!(pair.sent(1, Operation::ReadResponse), 32 + 3 + 22);
 }
 
-/// The last response overtakes the others, and once more when it is asked for again. The others
-/// come directly one after the other, so it is given up; its repetition has come, too, and nobody
-/// waits for that.
+/// The last response overtakes the others, and once more when it is requested again. The others
+/// arrive directly one after the other, so it is discarded; its repetition has arrived as well, and
+/// nothing waits for that.
 #[test]
 fn a_response_that_came_twice_and_was_given_up_is_asked_for_without_a_probe() {
     let mut pair = warm(Settings { rd_atomic: 4, ..Settings::default() });
@@ -181,7 +181,7 @@ fn a_response_that_came_twice_and_was_given_up_is_asked_for_without_a_probe() {
     assert_eq!((pair.hosts[0].count(QpCount::ImpliedNak), pair.sent(0, Operation::ReadRequest)), (2, 3));
 }
 
-/// What finds no room is lost, and nothing that is held behind it tells.
+/// A packet without room is lost, and nothing buffered behind it shows this.
 #[test]
 fn responses_without_room_are_asked_for_without_a_probe() {
     let recovery = RecoveryConfig { out_of_order_packets: 8, ..RecoveryConfig::default() };

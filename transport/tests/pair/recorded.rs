@@ -1,6 +1,6 @@
-//! What two Linux hosts said to each other, with one of them replaced: the engine as the responder
-//! must give the recorded answers to the recorded requests, and as the requester send the recorded
-//! requests when it is given the recorded answers. Go-back-N, as Linux does.
+//! The dialog of two Linux hosts, with one of them replaced: the engine as the responder must give
+//! the recorded answers to the recorded requests, and as the requester send the recorded requests
+//! when it receives the recorded answers. Go-back-N, as Linux does.
 //!
 //! Addresses, queue pair numbers and UDP ports are the pair's own; everything from the BTH on is as
 //! recorded.
@@ -28,7 +28,7 @@ struct Recorded {
     is_whole: bool,
 }
 
-/// What was recorded at one host.
+/// Frames recorded at one host.
 struct Scenario {
     name: String,
     log: String,
@@ -82,8 +82,8 @@ impl Recorded {
         self.headers.bth.psn.get()
     }
 
-    /// Requests: everything that tells the responder what to do. Answers: all but where in its
-    /// message a READ response stands, for Linux repeats one from its middle as a MIDDLE and the
+    /// Requests: all instructions for the responder. Answers: all but the position of a READ
+    /// response in its message, because Linux repeats one from its middle as a MIDDLE and the
     /// specification as a FIRST, and their AETH with that.
     fn meaning(&self) -> Meaning {
         let Headers { reth, atomic, aeth, atomic_ack, imm, .. } = self.headers;
@@ -152,7 +152,7 @@ impl Scenario {
             rd_atomic: 1.max(self.under_way()),
             retry_cnt: self.option("-R").unwrap_or(7),
             rnr_retry: self.option("-r").unwrap_or(7),
-            // What the responder says stands in its RNR NAKs.
+            // The responder's timer code is in its RNR NAKs.
             min_rnr_timer: 12,
             recovery: [RecoveryConfig::GO_BACK_N; 2],
             window: 256,
@@ -173,7 +173,7 @@ impl Scenario {
 fn carried(pair: &Pair, from: usize, frame: &Recorded) -> Vec<u8> {
     let mut headers = frame.headers;
     headers.bth.dest_qpn = pair.hosts[1 - from].qpn;
-    // As of an adapter: what we do for rxe's sake is told in `selective.rs`.
+    // As of an adapter: exceptions for rxe are in `selective.rs`.
     headers.bth.mig_req = true;
     let mut bytes = pair.frame(from, &headers, &frame.payload);
     if !frame.is_whole {
@@ -183,7 +183,7 @@ fn carried(pair: &Pair, from: usize, frame: &Recorded) -> Vec<u8> {
     bytes
 }
 
-/// What a host wants to send now, one frame at most.
+/// Frame that a host wants to send now, one at most.
 fn next_frame(host: &mut Host, now: Nanos) -> Option<Recorded> {
     if host.nic.frames.is_empty() {
         host.endpoint.poll_transmit(now, 1, &mut host.app, &mut host.nic);
@@ -287,7 +287,7 @@ fn work_of(scenario: &Scenario, at: usize, wr_id: u64, pair: &mut Pair) -> (Send
     let mut bytes = Vec::new();
     let mut last = first;
     if matches!(first.operation(), Operation::Send | Operation::Write) {
-        // The packets of the message, each once, whatever was sent again between them.
+        // The packets of the message, each once, for any retransmissions between them.
         let mut psn = first.headers.bth.psn;
         for frame in scenario.frames[at..].iter().filter(|frame| frame.is_request) {
             if frame.headers.bth.psn == psn {
@@ -387,7 +387,7 @@ fn requests_of(scenario: &Scenario) {
             assert!(sent.headers.bth.ack_request, "{name}, frame {at}: the end of a message asks for an ACK");
         }
     }
-    // What followed a request that failed never left: it is flushed.
+    // Work behind a failed request never left: it is flushed.
     let mut expected = endings(&scenario.log);
     let flushed = expected.iter().filter(|status| **status == Status::WorkRequestFlushed).count();
     for _ in 0..flushed {

@@ -1,5 +1,5 @@
-//! One thing goes wrong, and what each side does about it with plain go-back-N, as adapters do and
-//! the recorded captures show. What is done beyond it is in `selective.rs`.
+//! One fault, and the reaction of each side with plain go-back-N, as adapters do and the recorded
+//! captures show. Recovery beyond it is in `selective.rs`.
 
 use roced_transport::{
     clock::Nanos,
@@ -115,8 +115,8 @@ fn after_a_time_out_a_gap_is_asked_for_anew() {
     let mut responses = 0;
     let pair = survives(SendOp::Read, |from, _, _| {
         responses += from;
-        // The second; all four of the repetition; the first one of the next, whose others show the
-        // gap.
+        // The second; all four of the repetition; the first one of the next, with others that show
+        // the gap.
         if from == 1 && matches!(responses, 2 | 6..=10) { Fate::Drop } else { Fate::Deliver }
     });
     assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 1);

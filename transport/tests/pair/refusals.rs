@@ -1,4 +1,4 @@
-//! What is not accepted, and what is said about it. Half of the specification.
+//! Refused requests, and the answers to them. Half of the specification.
 
 use roced_transport::{
     clock::Nanos,
@@ -158,7 +158,7 @@ fn a_region_that_goes_away_before_a_retransmission_is_a_protection_error() {
     assert_eq!(pair.hosts[0].take(), [(1, Status::LocalProtection)]);
 }
 
-/// What host 1 says to one forged request; it must be in ERR afterward if `fatal`.
+/// Answer of host 1 to one forged request; it must be in ERR afterward if `fatal`.
 fn forged_request(opcode: Opcode, reth: Option<(u64, u32)>, payload: usize, fatal: bool) -> Disposition {
     let mut pair = Pair::new(Settings::default());
     pair.hosts[1].post_recv(1, &[sge(0, 4096)]);
@@ -186,7 +186,7 @@ fn packets_out_of_their_order_are_invalid_requests() {
     ] {
         assert_eq!(forged_request(opcode, None, payload, true), invalid, "{opcode} with {payload} bytes");
     }
-    // What a RETH says must be what comes.
+    // The RETH must agree with the data.
     for (opcode, length, payload) in [
         (opcode::RC_WRITE_ONLY, 10, 11),
         (opcode::RC_WRITE_ONLY, 10, 9),

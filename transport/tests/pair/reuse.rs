@@ -48,7 +48,7 @@ fn memory_that_is_taken_away_after_the_peers_answer_is_not_read_again() {
     }
 }
 
-/// The question reads nothing; what was lost is found by its answer, or by the next question.
+/// The solicitation reads nothing; losses are found by its answer, or by the next one.
 #[test]
 fn an_unsignaled_message_that_was_lost_is_sent_again_with_its_bytes() {
     for lost in 0..3 {
@@ -81,7 +81,8 @@ fn a_lost_solicitation_does_not_end_the_queue_pair_before_the_ack_timer() {
     assert_eq!(pair.hosts[0].count(QpCount::AckTimeout), 3);
 }
 
-/// What waits for messages that nobody asked about asks at once, and not after the time of a probe.
+/// Work that waits for messages without a requested ACK solicits one at once, and not after the
+/// time of a probe.
 #[test]
 fn work_that_waits_for_an_unsignaled_message_requests_its_ack_at_once() {
     let settings = Settings { window: 32, rd_atomic: 1, ..Settings::default() };
@@ -152,8 +153,8 @@ fn a_drain_behind_an_unsignaled_message_asks_at_once() {
     }
 }
 
-/// The question is a SEND or WRITE of no bytes behind all that is acknowledged: nothing is
-/// executed, whoever answers it. It needs no right that what was acknowledged last did not need.
+/// The solicitation is a SEND or WRITE of no bytes behind all acknowledged packets: nothing is
+/// executed, by any responder. It needs no right that the last acknowledged request did not need.
 #[test]
 fn the_question_is_a_duplicate_of_no_bytes() {
     for (before, question) in [

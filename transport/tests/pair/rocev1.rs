@@ -11,7 +11,7 @@ use roced_types::{SendOp, Status};
 
 use crate::host::{AH, Host, OUR_QKEY, Pair, Settings, no_fault, sge, work};
 
-/// What host 0's work ended with, and host 1's receive.
+/// Completions of host 0's work, and of host 1's receive.
 fn converse(service: ServiceType, ipv6: bool, rocev1: [bool; 2]) -> Vec<Status> {
     let mut pair = Pair::new(Settings {
         service,
@@ -59,7 +59,7 @@ fn every_service_goes_by_rocev1() {
     }
 }
 
-/// A connection is of one version. Datagrams are taken from anybody.
+/// A connection is of one version. Datagrams are accepted from any sender.
 #[test]
 fn a_connection_does_not_hear_the_other_version() {
     for rocev1 in [[false, true], [true, false]] {
@@ -69,9 +69,9 @@ fn a_connection_does_not_hear_the_other_version() {
     }
 }
 
-/// What scapy's two hosts say to each other (`tests/captures/rocev1.py`), ours say byte for byte
-/// when they are asked for the same: each frame that one of them would send, and each of scapy's is
-/// taken as if it were ours.
+/// The dialog of scapy's two hosts (`tests/captures/rocev1.py`): roced's hosts send the same byte
+/// for byte for the same work: each frame that one of them would send, and each of scapy's is
+/// accepted in place of it.
 #[test]
 fn the_frames_are_those_that_an_independent_implementation_writes() {
     let mut compared = 0;

@@ -1,6 +1,6 @@
-//! Sending as little again as can be, on the standard's wire: packets that come early are held
-//! until their turn, a peer that holds them is sent only what is missing, probes find what was lost
-//! last. Each rule by one scenario, over particular losses.
+//! Minimal retransmission on the standard's wire: out-of-order packets are buffered until their
+//! turn, a peer that buffers is sent only missing packets, probes find lost last packets. Each rule
+//! by one scenario, with particular losses.
 
 use roced_transport::{
     clock::Nanos,
@@ -26,8 +26,8 @@ pub(crate) const fn dropped(reason: DropReason) -> Disposition {
     Disposition::Dropped(reason)
 }
 
-/// Whether the packets sent again, the time-outs and the probes of host 0 are these, and what they
-/// are.
+/// Compares retransmitted packets, timeouts and probes of host 0 with the expected ones, and
+/// returns them.
 pub(crate) fn repairs(pair: &Pair) -> [u64; 3] {
     [QpCount::RetransmittedPackets, QpCount::AckTimeout, QpCount::AdaptiveRetransmission]
         .map(|what| pair.hosts[0].count(what))
@@ -50,7 +50,7 @@ fn give_send(pair: &mut Pair, ahead: u32) -> Disposition {
     pair.deliver(1, &frame)
 }
 
-/// What a packet of a WRITE of two packets comes to, when the peer is one that sends MigReq as 0.
+/// Fate of a packet of a WRITE of two packets, from a peer that sends MigReq as 0.
 fn give_plain(pair: &mut Pair, ahead: u32) -> Disposition {
     let opcode = if ahead.is_multiple_of(2) { opcode::RC_WRITE_FIRST } else { opcode::RC_WRITE_LAST };
     let first = bth(pair, opcode);
@@ -61,7 +61,7 @@ fn give_plain(pair: &mut Pair, ahead: u32) -> Disposition {
     pair.deliver(1, &frame)
 }
 
-/// What host 1 has to say now: each syndrome with its PSN, counted from the first.
+/// Answers of host 1 now: each syndrome with its PSN, counted from the first.
 pub(crate) fn answers(pair: &mut Pair) -> Vec<(Syndrome, u32)> {
     let mut said = Vec::new();
     let first = bth(pair, opcode::RC_ACK).psn;
@@ -131,7 +131,7 @@ pub(crate) fn warm(settings: Settings) -> Pair {
     pair
 }
 
-// What the responder does.
+// Responder.
 
 #[test]
 fn an_early_packet_has_no_effect_before_its_turn() {
@@ -196,7 +196,7 @@ fn a_hole_that_fills_within_the_reorder_delay_is_not_complained_of() {
     assert_eq!(give_write(&mut pair, 3, 0, &[1]), HELD);
     assert_eq!(answers(&mut pair), []);
     assert_eq!(give_write(&mut pair, 0, 0, &[1]), Disposition::Accepted);
-    // The delay of the hole that is left runs since what lies behind it came.
+    // The delay of the remaining hole runs since the packet behind it arrived.
     pair.now = pair.now + Nanos::from_micros(90);
     assert_eq!(answers(&mut pair), [(Syndrome::ACK, 1)]);
     pair.now = pair.now + Nanos::from_micros(20);
@@ -223,7 +223,8 @@ fn an_rnr_nak_frees_out_of_order_packets_until_the_retransmission() {
     assert_eq!(pair.hosts[1].take().len(), 3);
 }
 
-/// The held packet itself finds no receive work when its turn comes: what is behind it goes.
+/// The buffered packet itself finds no receive work in its turn: the packets behind it are
+/// discarded.
 #[test]
 fn a_held_packet_may_find_the_receiver_not_ready() {
     let mut pair = Pair::established(Settings::default());
@@ -367,7 +368,7 @@ fn early_packets_of_every_kind_are_executed_in_order() {
     }
 }
 
-// What the requester does.
+// Requester.
 
 /// A path of 40 us there and little back. Of the packets that host 0 sends those with these numbers
 /// are lost.
@@ -384,8 +385,8 @@ pub(crate) fn far(lost: &[usize]) -> impl FnMut(usize, Opcode, usize) -> Fate + 
 }
 
 /// A WRITE of `packets` packets from host 0, eight in 5 us, of which those with these numbers are
-/// lost. Gives what it took beyond what every WRITE takes: packets sent again, time-outs, probes;
-/// and how long it was.
+/// lost. Returns the cost beyond that of every WRITE: retransmitted packets, timeouts, probes; and
+/// the duration.
 fn write_far_in(pair: &mut Pair, packets: usize, lost: &[usize]) -> ([u64; 3], Nanos) {
     let before = repairs(pair);
     pair.hosts[0].nic.room = 8;
@@ -431,8 +432,8 @@ fn a_peer_that_does_not_keep_is_sent_everything_again() {
     assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderHeld), 0);
 }
 
-/// What is held behind two packets that come again one directly after the other was given up, and a
-/// window was sent again.
+/// Packets behind two retransmissions that arrive directly one after the other were discarded, and
+/// a window was retransmitted.
 #[test]
 fn two_packets_lost_in_a_row_are_each_sent_again_alone() {
     let mut pair = known([RecoveryConfig::default(); 2]);
@@ -457,9 +458,9 @@ fn a_burst_of_losses_is_not_repaired_one_round_trip_a_packet() {
     assert!(took < WHOLE + Nanos::from_micros(4 * 50), "{took:?}");
 }
 
-/// READs of one packet each, of which the first request is lost and those behind the second. Where
-/// the first is sent again alone its answer does not tell what the peer has behind it, so the peer
-/// is asked.
+/// READs of one packet each, of which the first request is lost and those behind the second. If the
+/// first is retransmitted alone its answer does not show the packets that the peer has behind it,
+/// so the peer is asked.
 #[test]
 fn a_read_retransmitted_alone_requests_the_state_of_the_peer() {
     for (lost, kept) in [(&[0, 2, 3, 4, 5, 6, 7][..], 1), (&[0, 7], 6), (&[0], 7)] {
@@ -495,8 +496,8 @@ fn read_requests_lost_in_a_row_are_not_repaired_one_by_one() {
     assert_eq!(repairs(&pair)[1..], before[1..], "no time-outs, no probes");
 }
 
-/// The end of a message is lost, so nobody complains. A probe tells how far the peer is; the ACK of
-/// the packet from there on covers that one and nothing else: go back.
+/// The end of a message is lost, so no NAK comes. A probe shows the position of the peer; the ACK
+/// of the packet from there on covers that one and nothing else: go back.
 #[test]
 fn an_ack_for_one_packet_and_not_one_more_says_that_nothing_is_kept() {
     let mut pair = known([RecoveryConfig::default(); 2]);

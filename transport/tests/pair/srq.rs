@@ -103,8 +103,8 @@ fn an_empty_queue_is_an_rnr_nak_and_later_messages_are_received() {
     assert_eq!(pair.hosts[1].take(), [(7, Status::Success), (8, Status::Success)]);
 }
 
-/// A SEND whose packets are lost, repeated and late takes one entry; a WRITE without immediate, a
-/// READ and a duplicate take none.
+/// A SEND with lost, repeated and late packets takes one entry; a WRITE without immediate, a READ
+/// and a duplicate take none.
 #[test]
 fn a_shared_receive_is_taken_once_under_any_network_faults() {
     let mut pair = pair(Settings { timeout: 8, ..Settings::default() });
@@ -200,8 +200,7 @@ fn the_limit_fires_once_and_is_disarmed() {
     assert_eq!(pair.hosts[1].endpoint.srq(pair.srqn()).expect("there").limit(), 0);
     send(&mut pair, 3);
     assert_eq!(limit_events(&mut pair), [], "once");
-    // Below it already: told at once. Disarmed, or armed anew before anybody was told: once at
-    // most.
+    // Below it already: reported at once. Disarmed, or armed anew before the report: once at most.
     set_limit(&mut pair, 5);
     set_limit(&mut pair, 6);
     assert_eq!(limit_events(&mut pair), [pair.srqn()]);
@@ -316,15 +315,15 @@ fn an_unreliable_connection_takes_from_a_shared_queue_too() {
     pair.hosts[0].post(&work(1, SendOp::Send, &[sge(0, 3000)], 0));
     pair.settle();
     post(&mut pair, 5, &[sge(500_000, 3000)]);
-    // What began when there was none is lost, and takes none.
+    // A message that began without any is lost, and takes none.
     pair.hosts[0].post(&work(2, SendOp::WriteImm, &[sge(0, 3000)], 500_000));
     pair.settle();
     assert_eq!(pair.hosts[1].take(), [(5, Status::Success)]);
     assert_eq!(left(&pair), 0);
 }
 
-/// Datagrams take one each; what is not let in or does not fit takes none, and leaves none behind
-/// with its queue pair.
+/// Datagrams take one each; a refused or too long one takes none, and leaves none behind with its
+/// queue pair.
 #[test]
 fn datagrams_take_from_a_shared_queue_too() {
     let with = |pd| Pair::new(Settings { service: ServiceType::Ud, srq: Some(pd), ..Settings::default() });

@@ -48,7 +48,7 @@ fn a_draining_queue_finishes_begun_requests_and_begins_none() {
     assert_eq!(pair.sent(0, Operation::Write), 20);
     assert!(!is_draining(&pair.hosts[0]));
     assert_eq!(events(&mut pair.hosts[0]), [event::SQ_DRAINED], "once");
-    // What is posted meanwhile waits, too; then all goes on in order.
+    // Work posted meanwhile waits as well; then all continues in order.
     pair.hosts[0].post(&work(3, SendOp::Write, &[sge(0, 1)], 0));
     pair.settle();
     assert_eq!(pair.hosts[0].take(), []);

@@ -1,4 +1,4 @@
-//! Many queue pairs of one endpoint: what they have under way together.
+//! Many queue pairs of one endpoint: their packets in flight together.
 
 use roced_transport::{
     clock::Nanos,
@@ -32,14 +32,14 @@ fn together_they_have_no_more_under_way_than_the_endpoint_may() {
         pair.turn(&mut |from, _, _| if from == 1 { Fate::Drop } else { Fate::Deliver });
     }
     let sent = pair.sent(0, Operation::Write) as u32;
-    // Whoever was interrupted asks with one more.
+    // An interrupted queue pair requests an ACK with one more.
     assert!((TOTAL..TOTAL + QPS).contains(&sent), "{sent}");
     pair.settle();
     assert_eq!(pair.hosts[0].take().len(), QPS as usize);
 }
 
-/// A window so large that it asks for an ACK later than all may send: what was not asked about
-/// would be under way for ever.
+/// A window so large that it requests an ACK later than the limit of all: packets without a
+/// requested ACK would be in flight for ever.
 #[test]
 fn an_unsolicited_answer_is_not_awaited() {
     for total_window in [1, 2, 15, 16, 17, 40] {

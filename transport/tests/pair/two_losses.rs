@@ -14,7 +14,7 @@ const CELL: u64 = 700_000;
 /// Work that is posted at once: operation and bytes.
 type Load = [(SendOp, usize)];
 
-/// What it took, and the time-outs.
+/// The cost, and the timeouts.
 fn run(settings: Settings, load: &Load, lost: [usize; 2]) -> (Nanos, u64) {
     let mut pair = warm(settings);
     for (id, (op, bytes)) in (0_u64..).zip(load) {

@@ -1,4 +1,5 @@
-//! The unreliable connection: a message arrives whole or not at all, and nobody says which.
+//! The unreliable connection: a message arrives completely or not at all, and the sender does not
+//! learn which.
 
 use roced_transport::{
     clock::Nanos,
@@ -164,8 +165,8 @@ fn packets_of_two_messages_do_not_mix() {
     no_client_is_affected(&mut pair);
 }
 
-/// A network that repeats frames or lets them overtake each other makes no message of what was
-/// taken or lost already, and does not lose the one under way by it.
+/// A network that repeats frames or lets them overtake each other does not create a message from
+/// accepted or lost packets, and does not lose the one under way.
 #[test]
 fn late_and_duplicate_packets_are_dropped_without_harm() {
     let mut pair = Pair::new(settings());
@@ -302,7 +303,7 @@ fn work_that_cannot_be_sent_stops_the_send_queue_alone() {
         pair.settle();
         let expected = [(1, Status::Success), (2, status), (3, Status::WorkRequestFlushed)];
         assert_eq!((pair.hosts[0].take(), pair.hosts[0].state()), (expected.to_vec(), "SQE"));
-        // What comes still arrives.
+        // Later messages still arrive.
         pair.hosts[1].post(&work(4, SendOp::Send, &[sge(0, 100)], 0));
         pair.hosts[0].post(&work(5, SendOp::Write, &[], 0));
         pair.settle();
@@ -318,8 +319,8 @@ fn work_that_cannot_be_sent_stops_the_send_queue_alone() {
     }
 }
 
-/// The send queue has stopped, and the last of what it flushes finds no room: the receives are
-/// flushed too.
+/// The send queue has stopped, and the last of its flushed work finds no room: the receives are
+/// flushed as well.
 #[test]
 fn a_completion_queue_without_room_for_flushed_sends_ends_the_queue_pair() {
     let mut pair = Pair::new(settings());
@@ -395,8 +396,8 @@ fn after_a_reset_it_begins_anew() {
     assert!(pair.hosts[1].take().is_empty());
 }
 
-/// Whatever the network does, what completes is a message that was sent, whole, and no message
-/// completes twice unless the network repeated it.
+/// Under any network faults, a completed message was sent, is complete, and completes twice only if
+/// the network repeated it.
 #[test]
 fn only_complete_messages_arrive_under_any_network_faults() {
     for seed in 1..200u64 {
