@@ -84,7 +84,7 @@ impl BenchReport {
         let memory = match cli.keep_memory {
             None => "as it was".to_owned(),
             Some(gib) => format!(
-                "{gib} GiB were touched before the first round, and one page of each 128 KiB of them kept, so that what is free stays this machine's"
+                "{gib} GiB were touched before the first round, and one page of each 128 KiB of them kept, so that free memory stays this machine's"
             ),
         };
         let device = &status["devices"][0];
@@ -108,7 +108,7 @@ impl BenchReport {
                 ),
             ),
             ("memory", memory),
-            ("scheduling", format!("{} for everybody", if cli.fifo { "SCHED_FIFO" } else { "the ordinary class" })),
+            ("scheduling", format!("{} for all threads", if cli.fifo { "SCHED_FIFO" } else { "the ordinary class" })),
             ("measurements that failed and were made again", found.results.failures.to_string()),
         ];
         if let Some(Spread { median, min, max, .. }) = found.results.cores_apart_ns() {

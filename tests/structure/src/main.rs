@@ -53,10 +53,8 @@ const WITH_ARROWS: &str = "daemon";
 /// Most files in a circle of imports.
 const CIRCLE_MAX: usize = 4;
 
-/// Most people words and free relatives per 1,000 words of comments. Only lower ones are accepted in
-/// a change.
-const PROSE_MAX: [(&str, f64, f64); 1] = [("*.md", 2.5, 6.2)];
-const PROSE_MAX_ELSEWHERE: (f64, f64) = (0.2, 0.2);
+/// Most people words, and most free relatives, per 1,000 words of prose.
+const PROSE_MAX: f64 = 0.2;
 
 /// Most comment lines over 100 columns, percent.
 const LONG_LINES_MAX: f64 = 1.0;
@@ -143,11 +141,9 @@ fn forbidden_imports(source: &Crate, graph: &ImportGraph, arrows: &Arrows) -> Re
 
 /// Ceilings of [`PROSE_MAX`] and [`LONG_LINES_MAX`] that the prose of `place` exceeds.
 fn too_much_prose(place: &str, prose: &Prose) -> Vec<String> {
-    let max = PROSE_MAX.iter().find(|(name, ..)| *name == place);
-    let (people_max, clauses_max) = max.map_or(PROSE_MAX_ELSEWHERE, |(_, people, clauses)| (*people, *clauses));
     let figures = [
-        ("people words per 1,000", prose.people_per_thousand(), people_max),
-        ("free relatives per 1,000", prose.clauses_per_thousand(), clauses_max),
+        ("people words per 1,000", prose.people_per_thousand(), PROSE_MAX),
+        ("free relatives per 1,000", prose.clauses_per_thousand(), PROSE_MAX),
         ("percent of comment lines over 100 columns", prose.long_percent(), LONG_LINES_MAX),
     ];
     let exceeds = figures.into_iter().filter(|(_, figure, max)| figure > max);

@@ -133,7 +133,7 @@ impl Requester {
         if seen.at_ns >= asked.not_before_ns {
             if seen.at_ns > asked.expected_ns + LATE_NS[seen.from as usize] {
                 let late_ms = (seen.at_ns - asked.expected_ns) / 1_000_000;
-                findings.add("nak-late", &asked.frame, format!("what it asks for is sent again after {late_ms} ms"));
+                findings.add("nak-late", &asked.frame, format!("its packet is retransmitted after {late_ms} ms"));
             }
             self.settle(at);
             return;
