@@ -40,11 +40,11 @@ fn main() -> Result<()> {
     let memory = pd.allocate(BYTES, Access::REMOTE_WRITE)?;
     let options = ConnectOptions { access: Access::REMOTE_WRITE, ..ConnectOptions::default() };
 
-    // Each program sends its endpoint and the address, length and key of its memory.
+    // Each program sends its QP address and the address, length and key of its memory.
     let RemoteMemory { va, length, rkey } = memory.remote();
     let theirs = peer.exchange(format!("{} {va} {length} {rkey}", qp.address(gid.index)?))?;
-    let (endpoint, remote) = parse(&theirs).with_context(|| format!("the peer sent '{theirs}'"))?;
-    qp.connect(&endpoint, &options)?;
+    let (address, remote) = parse(&theirs).with_context(|| format!("the peer sent '{theirs}'"))?;
+    qp.connect(&address, &options)?;
     // A WRITE to a queue pair that is not connected yet would be lost and repeated.
     peer.exchange("connected")?;
 
@@ -57,7 +57,7 @@ fn main() -> Result<()> {
         ensure!(cq.wait(&mut done, TIMEOUT)? == 1, "the WRITE is not done after {TIMEOUT:?}");
         // Success means that the peer's memory has all of it.
         let done = done[0].ok()?;
-        println!("wrote {BYTES} bytes to {endpoint}: {:?} {}", done.op, done.wr_id);
+        println!("wrote {BYTES} bytes to {address}: {:?} {}", done.op, done.wr_id);
         peer.say("written")?;
         println!("the peer says: {}", peer.hear()?);
     } else {
@@ -66,7 +66,7 @@ fn main() -> Result<()> {
         if let Some(at) = std::iter::zip(&arrived, pattern()).position(|(is, wanted)| *is != wanted) {
             bail!("byte {at} is 0x{:02x}, which is not as written", arrived[at]);
         }
-        println!("verified {BYTES} bytes written by {endpoint}");
+        println!("verified {BYTES} bytes written by {address}");
         peer.say("verified")?;
     }
     Ok(())
@@ -75,9 +75,9 @@ fn main() -> Result<()> {
 /// Parses `ENDPOINT VA LENGTH RKEY`.
 fn parse(line: &str) -> Result<(QpAddress, RemoteMemory)> {
     let words: Vec<_> = line.split(' ').collect();
-    let [endpoint, va, length, rkey] = words[..] else { bail!("endpoint, address, length and key are expected") };
+    let [address, va, length, rkey] = words[..] else { bail!("QP address, address, length and key are expected") };
     let remote = RemoteMemory { va: va.parse()?, length: length.parse()?, rkey: rkey.parse()? };
-    Ok((endpoint.parse()?, remote))
+    Ok((address.parse()?, remote))
 }
 
 /// Bytes that both programs know, different in each packet.

@@ -485,7 +485,7 @@ impl CqInner {
 
     fn broken(&self) -> Error {
         self.device.session.set_gone();
-        Error::Protocol { what: "a lane index that cannot be true" }
+        Error::Protocol { what: "an impossible index of a CQ ring" }
     }
 
     /// Returns true if the daemon is known to be gone. Checks for it after a number of empty polls.

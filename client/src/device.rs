@@ -16,7 +16,7 @@ use roced_abi::{
     doorbell::{MappedDoorbells, WorkerState, must_wake, ring_doorbell},
     layout::{session_bytes, state_bytes},
 };
-use roced_types::event;
+use roced_types::{WORKERS_MAX, event};
 
 use crate::{
     error::{Error, Result},
@@ -220,7 +220,7 @@ impl Device {
         let ids = reply.worker_ids.get(..reply.workers as usize).filter(|ids| !ids.is_empty());
         let ids = ids.ok_or(Error::Protocol { what: "an impossible number of workers" })?;
         let in_daemon = reply.workers_in_daemon;
-        if ids.len() != wakes.len() || in_daemon > 256 || ids.iter().any(|id| u32::from(*id) >= in_daemon) {
+        if ids.len() != wakes.len() || in_daemon > WORKERS_MAX || ids.iter().any(|id| u32::from(*id) >= in_daemon) {
             return Err(Error::Protocol { what: "workers that do not add up" });
         }
         let doorbells = ClientMapping::new(&doorbells, session_bytes(reply.workers), Mode::Populated)?;

@@ -169,7 +169,7 @@ pub enum Error {
     /// Memory of the program that the daemon can neither map nor have the kernel copy: memory of a
     /// device, or the kernel's own.
     #[error(
-        "memory at 0x{address:x} ({}) cannot be registered: nobody but the program itself can reach it",
+        "memory at 0x{address:x} ({}) cannot be registered: no other process can access it",
         if .name.is_empty() { "without a name" } else { .name }
     )]
     OtherMemory {

@@ -1,4 +1,4 @@
-//! Queue pairs: endpoints of connections or datagrams, and posting of work requests.
+//! Queue pairs: ends of connections or datagrams, and posting of work requests.
 
 mod builder;
 mod states;

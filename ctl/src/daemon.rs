@@ -58,7 +58,9 @@ impl<'a> DaemonSocket<'a> {
                 "no admin socket at {shown}: is roced running? (`systemctl status roced`; \
                  --socket PATH names another socket)"
             ),
-            Err(Errno::ECONNREFUSED) => bail!("nobody listens on {shown}: roced has ended without removing its socket"),
+            Err(Errno::ECONNREFUSED) => {
+                bail!("no daemon listens on {shown}: roced has ended without removing its socket")
+            }
             Err(Errno::EACCES) => {
                 bail!(
                     "no permission to open {shown}: run rocectl as root, or as a member of the group that roced runs with"

@@ -202,7 +202,7 @@ fn no_daemon_is_a_clear_error() {
     let socket = folder.path().join("admin.sock");
     assert_refused(&rocectl(&socket, &["status"]), &["no admin socket", "admin.sock", "is roced running?"]);
     drop(UnixListener::bind(&socket).expect("a socket in a folder of our own"));
-    assert_refused(&rocectl(&socket, &["status"]), &["nobody listens on", "admin.sock"]);
+    assert_refused(&rocectl(&socket, &["status"]), &["no daemon listens on", "admin.sock"]);
 }
 
 #[test]

@@ -180,7 +180,7 @@ fn set(bits: &mut [u64], index: u32) {
     bits[(index / u64::BITS) as usize] |= 1 << (index % u64::BITS);
 }
 
-/// A session's bells on one worker.
+/// A session's doorbells on one worker.
 #[derive(Debug)]
 pub(crate) struct DoorbellBoard {
     used: [u64; 64],
@@ -193,7 +193,7 @@ impl Default for DoorbellBoard {
 }
 
 impl DoorbellBoard {
-    /// The first free bell.
+    /// The first free doorbell.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let word = self.used.iter().position(|word| *word != u64::MAX)?;
         let bit = self.used[word].trailing_ones();

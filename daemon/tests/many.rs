@@ -51,7 +51,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A session's bells on one worker.
+/// A session's doorbells on one worker.
 const QPS_OF_A_CLIENT: usize = 4096;
 
 fn serve(qps: u32) -> Served {

@@ -1,5 +1,5 @@
-//! A worker allocates and frees nothing: not in a turn with traffic, not for a command, not when it
-//! sleeps and wakes.
+//! A worker allocates and frees nothing: not in a poll iteration with traffic, not for a command,
+//! not when it sleeps and wakes.
 //!
 //! The allocator of this program counts the allocations of the worker's thread, from its first poll
 //! iteration to its last.
@@ -148,7 +148,7 @@ fn exchange(client: &mut Client, rounds: u64, bytes: u32) {
 fn check(served: &[(u32, u32)], policy: Policy, on: &[usize]) {
     let mut rig = Rig::start(served, policy, |_| Vec::new(), run_counted::<NoNic>);
     let other = Egress::HandOver { to: DeviceId(0) };
-    for (via, shares) in [(other, false), (other, true), (Egress::Beside, false), (Egress::Beside, true)] {
+    for (via, shares) in [(other, false), (other, true), (Egress::SameEndpoint, false), (Egress::SameEndpoint, true)] {
         let mut client = if shares { rig.sharing_client(0, 1 << 20, on) } else { rig.client(0, 1 << 20, on) };
         rig.connect(&client.qps[0], &client.qps[1], via);
         exchange(&mut client, 50, 60_000);

@@ -373,7 +373,7 @@ fn memory_that_does_not_answer_ends_its_session_and_holds_no_other() {
         stop.store(true, Ordering::Relaxed);
         other.join().expect("it is served")
     });
-    // As long as a starved porter is waited for, and not for ever.
+    // As long as a starved copy thread is waited for, and not for ever.
     assert!(longest < Duration::from_secs(5), "others were held for {longest:?}");
     drop(region);
     drop(held);

@@ -183,7 +183,7 @@ fn the_limit_is_told_once_for_each_time_that_it_is_armed() {
     let served = Served::start();
     let hub = Hub::with(&served, 256, 2);
     let told = DeviceEvent::SrqLimit { srqn: hub.srq.srqn() };
-    // More than a worker takes in one turn: all of them count, whenever it takes them.
+    // More than a worker takes in one poll iteration: all of them count, whenever it takes them.
     (0..200).for_each(|number| hub.post(number));
     hub.srq.arm_limit(198).expect("no more than it holds");
     assert_eq!(hub.srq.limit().expect("alive"), 198);

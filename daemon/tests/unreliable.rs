@@ -65,7 +65,7 @@ fn connected(program: &Program, gid: u32) -> [QueuePair; 2] {
 /// Posts a receive. When this returns, its worker has taken it: earlier messages are lost.
 fn receive(qp: &QueuePair, room: &[Sge], id: u64) {
     qp.post_recv(&RecvRequest::new(room).id(id)).expect("room");
-    // Work that was posted before a worker was asked is taken in the turn of its answer.
+    // Work that was posted before a worker was asked is taken in the poll iteration of its answer.
     qp.query().expect("there");
 }
 

@@ -168,7 +168,8 @@ fn a_frame_for_another_device_is_dropped_unless_it_was_handed_over() {
     let theirs = rig.client(1, 1 << 16, &[1]);
     rig.connect(&ours.qps[0], &theirs.qps[0], Egress::Nic { flow: 0 });
     ours.qps[0].post_send(SendOp::Write, ours.key, 0, 100, (0, theirs.key));
-    // The loop is read as a queue of the first station, device 0; the queue pair is one of device
+    // The loop is read as a queue of the first endpoint slot, device 0; the queue pair is one of
+    // device
     // 1.
     let dropped = wait_for(|| {
         let dropped = snapshot(&mut rig, 0).endpoints[0].drops.get(DropReason::NoSuchQp);

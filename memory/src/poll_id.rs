@@ -13,10 +13,10 @@ static LOOKS: AtomicU64 = AtomicU64::new(0);
 pub struct PollId(u64);
 
 impl PollId {
-    /// Bits of a turn's number; the worker's lies above. The daemon ends before they do.
+    /// Bits of a poll iteration's number; the worker's lies above. The daemon ends before they do.
     const TURN_BITS: u32 = 48;
 
-    /// The first turn of one more worker.
+    /// The first poll iteration of one more worker.
     pub fn first() -> Self {
         Self(WORKERS.fetch_add(1, Ordering::Relaxed) << Self::TURN_BITS)
     }

@@ -35,7 +35,7 @@ use nix::errno::Errno;
 use roced_transport::io::MemoryFault;
 
 use self::{copy_thread::SharedRequests, request_queue::RequestQueue};
-use super::{descriptor::Descriptor, poll_id::PollId, stall_budget::credit_of};
+use super::{descriptor::Descriptor, poll_id::PollId, stall_budget::budget_of};
 
 /// Most bytes of one access: sixteen packets of the largest path MTU.
 const ROOM: usize = 64 << 10;
@@ -56,8 +56,8 @@ impl ProxiedMemory {
     /// `range` of the address space that `copy_thread` has.
     ///
     /// # Errors
-    /// `EFAULT` when its ends are not mapped for reading; `EAGAIN` when the porter has lost its
-    /// memory or takes too long to look.
+    /// `EFAULT` when its ends are not mapped for reading; `EAGAIN` when the copy thread has lost
+    /// its memory or takes too long to look.
     pub fn new(copy_thread: &Arc<CopyThread>, range: &Range<u64>, writable: bool) -> Result<Self, Errno> {
         if range.start < LOWEST || range.end > i64::MAX as u64 || range.is_empty() {
             return Err(Errno::EFAULT);
@@ -162,7 +162,7 @@ impl CopyThread {
     /// It is of something else (`EINVAL`); its user has no credit left (`EAGAIN`); no thread.
     pub fn new(descriptor: Descriptor) -> Result<Arc<Self>, Errno> {
         let uid = descriptor.uid();
-        let stall_budget = credit_of(uid).ok_or(Errno::EAGAIN)?;
+        let stall_budget = budget_of(uid).ok_or(Errno::EAGAIN)?;
         let (shared, thread) = SharedRequests::begin(descriptor)?;
         let mut desk = RequestQueue::new(thread, uid, stall_budget, PollId::of_control());
         let looked = desk.welcome(&shared);
@@ -183,7 +183,7 @@ impl CopyThread {
 impl Drop for CopyThread {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
-        self.desk.get_mut().unwrap_or_else(PoisonError::into_inner).wake_porter();
+        self.desk.get_mut().unwrap_or_else(PoisonError::into_inner).wake_copy_thread();
     }
 }
 
@@ -260,7 +260,7 @@ mod tests {
         let copy_thread = CopyThread::new(passed(child.id(), uid)).expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
         // Most of the budget is spent.
-        let (stall_budget, turn) = (credit_of(uid).expect("nearly all of it"), PollId::first());
+        let (stall_budget, turn) = (budget_of(uid).expect("nearly all of it"), PollId::first());
         let most = stall_budget.most(turn, 0).expect("none is given up");
         assert!(stall_budget.spend(turn, most - Duration::from_millis(5)));
         let ends = [0, memory.len() - 1];
@@ -276,7 +276,7 @@ mod tests {
         let (mut child, stack) = process();
         let copy_thread = CopyThread::new(passed(child.id(), uid)).expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
-        let stall_budget = credit_of(uid).expect("all of it, nearly");
+        let stall_budget = budget_of(uid).expect("all of it, nearly");
         let given_up = [(); 4].map(|()| AbandonedThread::begin(&stall_budget, uid));
         assert_eq!(memory.read(0, &mut [0], PollId::first()), Err(MemoryFault));
         assert!(memory.is_lost());

@@ -50,7 +50,7 @@ pub struct QpRings {
     pub qpn: Qpn,
     /// The session.
     pub session: SessionId,
-    /// The bell that its client rings, on the worker's page of that session.
+    /// The doorbell that its client rings, on the worker's page of that session.
     pub doorbell: u32,
     /// Limits of its work requests.
     pub sizes: QpSizes,
@@ -69,7 +69,7 @@ pub struct SrqRing {
     pub srqn: Srqn,
     /// The session.
     pub session: SessionId,
-    /// The bell that its client rings, on the worker's page of that session.
+    /// The doorbell that its client rings, on the worker's page of that session.
     pub doorbell: u32,
     /// Limits of its work requests.
     pub sizes: QpSizes,
@@ -115,7 +115,7 @@ pub fn new_qp(
     Ok((QpRings { qpn, session, doorbell, sizes, send, recv, shared: false }, fd))
 }
 
-/// One worker's lane of a completion queue.
+/// One worker's CQ ring of a completion queue.
 #[derive(Debug)]
 pub struct CqRing {
     cqn: Cqn,
@@ -127,10 +127,10 @@ pub struct CqRing {
     solicited: bool,
 }
 
-/// Where the completions of one lane lie.
+/// Where the completions of one CQ ring lie.
 pub type CqRingPlace = Producer<MappedRing<Arc<Mapping>>>;
 
-/// Makes other rings for the lanes of a completion queue, and the memfd for the client.
+/// Creates new CQ rings for a completion queue, and the memfd for the client.
 ///
 /// # Errors
 /// The kernel's.
@@ -144,7 +144,7 @@ fn ring_places(mapping: &Arc<Mapping>, layout: CqLayout) -> impl Iterator<Item =
     (0..layout.cq_rings).map(move |index| Producer::new(ring_at(mapping, layout.cq_ring_offset(index), layout.cq_ring)))
 }
 
-/// Makes a completion queue of that session: one lane for each worker, in their order, and the
+/// Makes a completion queue of that session: one CQ ring for each worker, in their order, and the
 /// memfd for the client.
 ///
 /// # Errors
@@ -179,7 +179,7 @@ impl CqRing {
     /// Adds a completion; the client sees it after [`Self::publish`].
     ///
     /// # Errors
-    /// [`CqOverrun`] when the client left no room, or broke the lane's index.
+    /// [`CqOverrun`] when the client left no room, or broke the CQ ring's index.
     pub fn push(&mut self, completion: &Cqe) -> Result<(), CqOverrun> {
         let words = <[u64; size_of::<Cqe>() / 8]>::read_from_bytes(completion.as_bytes())
             .expect("a completion is a whole number of words");
@@ -291,19 +291,19 @@ impl CqChannel {
     }
 }
 
-/// One session's bells on one worker, and the eventfd by which its client wakes that worker.
+/// One session's doorbells on one worker, and the eventfd by which its client wakes that worker.
 #[derive(Debug)]
 pub struct WorkerSession {
     /// The session.
     pub session: SessionId,
-    /// The bell page.
+    /// The doorbell page.
     pub doorbells: MappedDoorbells<Arc<Mapping>>,
     /// Written by the client when the worker sleeps. To be watched edge-triggered and never read
     /// nor written.
     pub wake: OwnedFd,
 }
 
-/// Makes a session's bell pages, one for each of `workers` workers. The fds for the client: the
+/// Makes a session's doorbell page, one for each of `workers` workers. The fds for the client: the
 /// session memfd, and each worker's wake eventfd in order.
 ///
 /// # Errors
@@ -319,7 +319,7 @@ pub fn new_session(
     let mut wakes = Vec::new();
     for index in 0..workers {
         let base = mapping.at(doorbell_page_offset(index), DOORBELL_PAGE_BYTES);
-        // SAFETY: `at` checked that the page lies inside the mapping, which the Arc keeps; bell
+        // SAFETY: `at` checked that the page lies inside the mapping, which the Arc keeps; doorbell
         // pages are a multiple of 64 bytes from the mapping's start, and this is the only thing
         // that is ever laid over them.
         let doorbells = unsafe { MappedDoorbells::new(base, Arc::clone(&mapping)) };
@@ -376,8 +376,8 @@ impl SleepBoard {
 fn ring_at(mapping: &Arc<Mapping>, offset: usize, shape: RingShape) -> MappedRing<Arc<Mapping>> {
     let base = mapping.at(offset, shape.bytes());
     // SAFETY: `at` checked that the ring lies inside the mapping, which the Arc keeps; the layouts
-    // place rings on cache lines, and all access to them is by this ring's atomics (lanes and rings
-    // do not overlap, a test of the layout says).
+    // place rings on cache lines, and all access to them is by this ring's atomics (CQ rings and
+    // rings do not overlap, a test of the layout says).
     unsafe { MappedRing::new(base, shape, Arc::clone(mapping)) }
 }
 

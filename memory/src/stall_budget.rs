@@ -37,7 +37,7 @@ const FREE_NS_A_BYTE: u64 = 1;
 const GIVEN_UP: u32 = 4;
 
 /// By user. Those with all their credit are forgotten.
-static CREDITS: Mutex<BTreeMap<u32, Arc<StallBudget>>> = Mutex::new(BTreeMap::new());
+static BUDGETS: Mutex<BTreeMap<u32, Arc<StallBudget>>> = Mutex::new(BTreeMap::new());
 
 /// Time that a user's clients may have others wait.
 #[derive(Debug)]
@@ -123,9 +123,9 @@ impl StallBudget {
 }
 
 /// The credit of user `uid`, if half of it is left at least.
-pub(crate) fn credit_of(uid: u32) -> Option<Arc<StallBudget>> {
+pub(crate) fn budget_of(uid: u32) -> Option<Arc<StallBudget>> {
     let now = Instant::now();
-    let mut credits = CREDITS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut credits = BUDGETS.lock().unwrap_or_else(PoisonError::into_inner);
     credits.retain(|_, stall_budget| Arc::strong_count(stall_budget) > 1 || stall_budget.left_at(now) < MOST);
     let stall_budget = credits.entry(uid).or_insert_with(|| Arc::new(StallBudget::new(now)));
     (stall_budget.left_at(now) >= MOST / 2).then(|| Arc::clone(stall_budget))
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn after_abandoned_threads_no_more_threads_of_the_user_are_awaited() {
         let uid = 4_000_000_011;
-        let stall_budget = credit_of(uid).expect("all of it");
+        let stall_budget = budget_of(uid).expect("all of it");
         let turn = PollId::first();
         let mut given_up: Vec<_> = (0..GIVEN_UP).map(|_| AbandonedThread::begin(&stall_budget, uid)).collect();
         assert_eq!(stall_budget.most(turn, 0), None);
@@ -228,10 +228,10 @@ mod tests {
     fn a_new_session_does_not_bring_new_credit() {
         // A user of this test's own.
         let uid = 4_000_000_010;
-        let stall_budget = credit_of(uid).expect("all of it");
+        let stall_budget = budget_of(uid).expect("all of it");
         assert!(stall_budget.spend(PollId::of_control(), FREE_A_TURN + MOST / 4 * 3));
         drop(stall_budget);
-        assert!(credit_of(uid).is_none());
-        assert!(credit_of(uid + 1).is_some(), "another user's is another");
+        assert!(budget_of(uid).is_none());
+        assert!(budget_of(uid + 1).is_some(), "another user's is another");
     }
 }

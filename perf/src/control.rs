@@ -257,7 +257,7 @@ impl ControlChannel {
                 anyhow!("{address} does not answer within {} s", ANSWER_PATIENCE.as_secs())
             }
             ErrorKind::ConnectionRefused => {
-                anyhow!("nobody listens on {address}: is `roce-perf serve` running there?")
+                anyhow!("no server listens on {address}: is `roce-perf serve` running there?")
             }
             _ => anyhow!(error).context(format!("connecting to {address}")),
         })

@@ -159,20 +159,20 @@ named_counters! {
         /// came and was dropped for the order of READs.
         ImpliedNak "implied_nak_seq_err",
         /// NAK "PSN sequence error" sent.
-        SequenceNakSent "out_of_sequence",
+        SequenceNakSent "seq_nak_sent",
         /// Times an answer was so late, before the ACK timer ran out, that something was to be sent
         /// again.
         AdaptiveRetransmission "roce_adp_retrans",
         /// Duplicates of no bytes sent to have messages acknowledged that asked for nothing.
-        AckSolicited "ack_solicited",
+        AckRequested "ack_requested",
         /// Packets that came before their turn and were kept for it.
-        OutOfOrderHeld "out_of_order_held",
+        OutOfOrderBuffered "out_of_order_buffered",
         /// RNR NAK received.
         RnrNakReceived "rnr_nak_received",
         /// RNR NAK sent.
         RnrNakSent "rnr_nak_sent",
         /// Gave up after `rnr_retry` tries.
-        RnrRetryExceeded "rnr_nak_retry_err",
+        RnrRetryExceeded "retry_rnr_exceeded_err",
         /// Gave up after `retry_cnt` tries.
         RetryExceeded "retry_exceeded_err",
         /// Requests received that were executed before.

@@ -222,7 +222,7 @@ impl Endpoint {
             let Some(index) = self.timers.poll(now) else { return fired };
             if let Some(qp) = self.qps.get_mut(index) {
                 qp.on_timeout(&mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
-                self.drops.add(DropReason::HeldInVain, qp.forget_old(&mut self.held, now).into());
+                self.drops.add(DropReason::OutOfOrderDiscarded, qp.forget_old(&mut self.held, now).into());
                 self.after(index);
             }
         }
@@ -243,7 +243,7 @@ impl Endpoint {
         app: &mut impl App,
         wire: &mut impl Wire,
     ) -> Transmitted {
-        let mut sent = self.transmit_farewells(budget, wire);
+        let mut sent = self.transmit_final_answers(budget, wire);
         let (mut held_up, mut full) = ([0; FULL_MAX], 0);
         self.in_flight.on_time(now);
         while sent.visits < budget && full < FULL_MAX {
@@ -339,9 +339,9 @@ impl Endpoint {
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let slot = self.slot(qpn)?;
         let mut qp = self.qps.remove(slot)?;
-        self.drops.add(DropReason::FarewellLost, self.final_answers.keep(&qp));
+        self.drops.add(DropReason::FinalAnswerLost, self.final_answers.keep(&qp));
         self.in_flight.remove(slot, &mut qp.share);
-        self.drops.add(DropReason::HeldInVain, qp.forget_all_held(&mut self.held).into());
+        self.drops.add(DropReason::OutOfOrderDiscarded, qp.forget_all_held(&mut self.held).into());
         qp.return_receive(&mut self.srqs);
         qp.count_into(None);
         self.timers.remove(slot);
@@ -384,7 +384,7 @@ impl Endpoint {
             self.final_answers.truncate(others);
             return Err(reject);
         }
-        self.drops.add(DropReason::FarewellLost, lost);
+        self.drops.add(DropReason::FinalAnswerLost, lost);
         self.schedule(index);
         self.settle(index);
         Ok(())
@@ -501,7 +501,7 @@ impl Endpoint {
     fn settle(&mut self, index: u32) {
         let Some(qp) = self.qps.get_mut(index) else { return };
         if qp.holds_any() {
-            self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
+            self.drops.add(DropReason::OutOfOrderDiscarded, qp.forget_held(&mut self.held).into());
         }
         self.timers.ensure(index, qp.deadline());
         let packets = qp.in_flight();

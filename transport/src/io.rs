@@ -41,7 +41,7 @@ pub trait App {
     fn place(&mut self, to: MemSpan<'_>, from: Payload<'_>) -> Result<(), PlaceFault> {
         match from {
             Payload::Bytes(bytes) => self.write(to, bytes).map_err(|MemoryFault| PlaceFault::Target),
-            Payload::BorrowedPayload(loan) => self.copy(to, loan),
+            Payload::Borrowed(loan) => self.copy(to, loan),
         }
     }
 
@@ -162,7 +162,7 @@ pub enum Egress {
     },
     /// By hand-over to this very device. Where the receiver is of the same endpoint, payload can be
     /// lent ([`FrameMut::lend`]) and is copied once, from client memory to client memory.
-    Beside,
+    SameEndpoint,
     /// To a multicast group: by the NIC, and to those of the device itself that are attached.
     Group {
         /// As of [`Egress::Nic`].
@@ -256,7 +256,7 @@ pub enum Payload<'a> {
     /// It came in the frame.
     Bytes(&'a [u8]),
     /// It lies in the sender's memory still.
-    BorrowedPayload(BorrowedPayload),
+    Borrowed(BorrowedPayload),
 }
 
 impl Payload<'_> {
@@ -264,7 +264,7 @@ impl Payload<'_> {
     pub const fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::BorrowedPayload(loan) => loan.len(),
+            Self::Borrowed(loan) => loan.len(),
         }
     }
 
@@ -283,9 +283,9 @@ impl Payload<'_> {
                 let (now, later) = all.split_at(bytes);
                 (Self::Bytes(now), Self::Bytes(later))
             }
-            Self::BorrowedPayload(loan) => {
+            Self::Borrowed(loan) => {
                 let (now, later) = loan.split_at(bytes);
-                (Self::BorrowedPayload(now), Self::BorrowedPayload(later))
+                (Self::Borrowed(now), Self::Borrowed(later))
             }
         }
     }

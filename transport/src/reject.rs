@@ -23,7 +23,7 @@ named_counters! {
         BadVersion "drop_bad_version",
         /// The ICRC does not hold.
         BadIcrc "drop_bad_icrc",
-        /// The partition key is not the default one.
+        /// The partition key is not one that the queue pair accepts.
         BadPkey "drop_bad_pkey",
         /// The IPv4 header checksum does not hold.
         BadIpChecksum "drop_bad_ip_checksum",
@@ -41,12 +41,12 @@ named_counters! {
         WrongState "drop_wrong_state",
         /// A request ahead of the expected PSN (answered by one NAK).
         OutOfSequence "drop_out_of_sequence",
-        /// Ahead of its turn, and no room to hold it until then (asked for again).
-        NoRoomToHold "drop_no_room_to_hold",
-        /// Held until its turn, which did not come: RNR NAK, error, change of state.
-        HeldInVain "drop_held_in_vain",
-        /// Of a queue pair beside it, which lent memory that is gone.
-        LenderGone "drop_lender_gone",
+        /// Ahead of its turn, and no room to buffer it (requested again).
+        OutOfOrderNoBuffer "drop_out_of_order_no_buffer",
+        /// Buffered, and discarded before its turn: RNR NAK, error, change of state, age.
+        OutOfOrderDiscarded "drop_out_of_order_discarded",
+        /// Of a queue pair of the same endpoint, with borrowed payload that is gone.
+        LoopbackSourceGone "drop_loopback_source_gone",
         /// A request that was executed before (answered again, where anything is answered).
         Duplicate "drop_duplicate",
         /// A duplicate READ or atomic operation that matches nothing kept for replay.
@@ -63,8 +63,8 @@ named_counters! {
         NoSuchGroup "drop_no_such_group",
         /// From the UDP source port that the peer had in an earlier life of the connection.
         OtherSourcePort "drop_other_source_port",
-        /// It was held already, with other bytes: neither is trusted.
-        HeldConflict "drop_held_conflict",
+        /// It was buffered already, with other bytes: neither is trusted.
+        OutOfOrderConflict "drop_out_of_order_conflict",
         /// A response or ACK that fits no outstanding request.
         UnexpectedResponse "drop_unexpected_response",
         /// A response to a request that was answered before.
@@ -73,10 +73,10 @@ named_counters! {
         ResponseGap "drop_response_gap",
         /// Not a packet that came, but an answer that a removed queue pair owed: too many of them
         /// waited for room on the wire.
-        FarewellLost "drop_farewell_lost",
+        FinalAnswerLost "drop_final_answer_lost",
         /// Not a packet that came, but the answer to a duplicate READ: its memory is gone, or its
         /// queue pair has ended.
-        RepetitionLost "drop_repetition_lost",
+        ReplayLost "drop_replay_lost",
     }
 }
 

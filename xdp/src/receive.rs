@@ -144,7 +144,7 @@ impl Receive {
     /// do when it ran empty.
     pub(super) fn wake_driver(&mut self) {
         if self.fill.needs_wakeup() {
-            // An error here is one of poll(2) itself, and the next turn asks again.
+            // An error here is one of poll(2) itself, and the next poll iteration asks again.
             let _ = self.fill.wakeup(self.rx.fd_mut(), 0);
         }
     }

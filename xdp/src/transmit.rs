@@ -168,7 +168,7 @@ impl Transmit {
 
     /// Has the kernel send. It stops early when it has sent enough for one call (then it is called
     /// again), when the socket's send buffer is full of frames that the driver has not sent yet, or
-    /// the driver is (then the next turn calls again).
+    /// the driver is (then the next poll iteration calls again).
     fn kick(&mut self) {
         for _ in 0..KICKS_MAX {
             let before = self.in_ring();

@@ -31,7 +31,7 @@ fn piece_engine_read(pair: &mut Pair) {
     black_box(pair);
 }
 
-/// A turn takes 10 us, whatever it takes here.
+/// A poll iteration takes 10 us, whatever it takes here.
 fn clock() -> impl FnMut() -> Nanos {
     let mut turns = 0;
     move || {

@@ -124,11 +124,11 @@ pub(crate) fn answer(
         }
         SessionStage::Greeted => refusal(message, Refused::plain(Refusal::OutOfOrder)),
         SessionStage::Open(objects) => {
-            let mut desk = CallHandler { registry, session: session.id, objects, environment };
+            let mut handler = CallHandler { registry, session: session.id, objects, environment };
             if op == MapMemory::OP {
-                return made::<MapMemory>(message, desk.map_memory(message.body(), descriptor));
+                return made::<MapMemory>(message, handler.map_memory(message.body(), descriptor));
             }
-            desk.answer(message)
+            handler.answer(message)
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Ended sessions, while their objects are destroyed.
 //!
 //! A session may have thousands of objects, each with a round trip to every worker, and hundreds of
-//! sessions may end at once. So they wait here, and each turn of the control thread ends some
-//! objects: in between it serves others and tells its watchdog that it lives.
+//! sessions may end at once. So they wait here, and each poll iteration of the control thread ends
+//! some objects: in between it serves others and tells its watchdog that it lives.
 
 use std::{
     collections::VecDeque,
@@ -44,9 +44,9 @@ impl EndingSessions {
         let begin = Instant::now();
         for _ in 0..OBJECTS_AT_ONCE {
             let Some(Left { session, objects, .. }) = self.0.front_mut() else { return };
-            let mut desk =
+            let mut handler =
                 CallHandler { registry: &mut *registry, session: *session, objects, environment: &mut *environment };
-            if !desk.end_next() {
+            if !handler.end_next() {
                 self.0.pop_front();
             }
             if begin.elapsed() >= TIME_AT_ONCE {

@@ -100,7 +100,7 @@ impl Listener {
             match accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
                 Ok(raw) => return connection(owned(raw)),
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
-                // One a turn: the socket stays readable.
+                // One per poll iteration: the socket stays readable.
                 Err(Errno::EMFILE | Errno::ENFILE) if self.reserve.take().is_some() => {
                     self.turn_away();
                     return None;

@@ -343,15 +343,15 @@ impl Clients {
                 paths.filter(|(_, path)| matches!(path.next, NextHop::Local(_))).collect()
             };
             for (qpn, path) in local(objects) {
-                let mut desk = CallHandler { registry: &mut self.registry, session: id, objects, environment };
-                if desk.set_path(qpn, path.state(&port)).is_err() {
+                let mut handler = CallHandler { registry: &mut self.registry, session: id, objects, environment };
+                if handler.set_path(qpn, path.state(&port)).is_err() {
                     warn!(%qpn, "a worker does not take a queue pair's new path");
                 }
             }
             // The maximum payload of an address handle depends on the link as well.
             for number in objects.ahs.keys().copied().collect::<Vec<_>>() {
-                let mut desk = CallHandler { registry: &mut self.registry, session: id, objects, environment };
-                if desk.set_ah_next(number, None).is_err() {
+                let mut handler = CallHandler { registry: &mut self.registry, session: id, objects, environment };
+                if handler.set_ah_next(number, None).is_err() {
                     warn!(ah = number, "a worker does not take an address handle's new path");
                 }
             }
@@ -373,8 +373,8 @@ impl Clients {
             return;
         };
         debug!(ah = number, ?next, "next hop changed");
-        let mut desk = CallHandler { registry: &mut self.registry, session, objects, environment };
-        if desk.set_ah_next(number, Some(next)).is_err() {
+        let mut handler = CallHandler { registry: &mut self.registry, session, objects, environment };
+        if handler.set_ah_next(number, Some(next)).is_err() {
             warn!(ah = number, "a worker does not take an address handle's new path");
         }
     }
@@ -388,8 +388,8 @@ impl Clients {
         path.next = next;
         let state = path.state(&port);
         debug!(%qpn, path = state.name(), "next hop changed");
-        let mut desk = CallHandler { registry: &mut self.registry, session, objects, environment };
-        if desk.set_path(qpn, state).is_err() {
+        let mut handler = CallHandler { registry: &mut self.registry, session, objects, environment };
+        if handler.set_path(qpn, state).is_err() {
             warn!(%qpn, "a worker does not take a queue pair's new path");
         }
     }

@@ -51,7 +51,7 @@ pub(crate) struct SessionObjects {
     pub(crate) pds: BTreeMap<u32, PdObject>,
     pub(crate) memories: BTreeMap<u32, MemoryObject>,
     /// Reaches memory that stays where it is, once there is such.
-    pub(crate) porter: Option<(Arc<CopyThread>, Room)>,
+    pub(crate) copy_thread: Option<(Arc<CopyThread>, Room)>,
     pub(crate) mrs: BTreeMap<u32, MrObject>,
     /// By the index of their keys.
     pub(crate) mws: BTreeMap<u32, MwObject>,
@@ -136,8 +136,8 @@ pub(crate) struct ChannelObject {
 pub(crate) struct CqObject {
     pub(crate) cqn: Cqn,
     pub(crate) channel: Option<u32>,
-    /// Of the memfd that it was made with, which has its arm word, and of that of its lanes now if
-    /// they are others.
+    /// Of the memfd that it was made with, which has its arm word, and of that of its CQ rings now
+    /// if they are others.
     pub(crate) bytes: u64,
     pub(crate) resized_bytes: u64,
     /// Queues of queue pairs that complete into it.
@@ -197,7 +197,7 @@ impl SessionObjects {
             uid,
             pds: BTreeMap::new(),
             memories: BTreeMap::new(),
-            porter: None,
+            copy_thread: None,
             mrs: BTreeMap::new(),
             mws: BTreeMap::new(),
             channels: BTreeMap::new(),

@@ -44,7 +44,7 @@ pub enum ClientFault {
     /// Work for a shared receive queue that is not there.
     #[error("no {0}")]
     NoSuchSrq(Srqn),
-    /// A bell for a queue pair that is not there.
+    /// A doorbell for a queue pair that is not there.
     #[error("no queue pair {0}")]
     NoSuchQp(Qpn),
 }

@@ -29,7 +29,7 @@ pub type Inbox = mailbox::Inbox<Command, Answer>;
 /// Commands of the control thread.
 #[derive(Debug)]
 pub enum Command {
-    /// Listen to a session's bells. [`Answer::Done`].
+    /// Listen to a session's doorbells. [`Answer::Done`].
     AttachSession(WorkerSession),
     /// Stop listening; its queue pairs are gone already. [`Answer::Session`].
     DetachSession(SessionId),
@@ -37,9 +37,9 @@ pub enum Command {
     MapRegion(MemoryObjectId, Backing),
     /// None does any more. [`Answer::Region`].
     UnmapRegion(MemoryObjectId),
-    /// This worker's lane of a completion queue. [`Answer::Done`].
+    /// This worker's CQ ring of a completion queue. [`Answer::Done`].
     AddCqRing(Cqn, CqRing),
-    /// Another ring for this worker's lane. [`Answer::Ring`].
+    /// A new CQ ring for this worker. [`Answer::Ring`].
     ChangeRing(Cqn, CqRingPlace),
     /// No queue pair uses it any more. [`Answer::MappedCqRing`].
     DropCqRing(Cqn),
@@ -141,9 +141,9 @@ pub enum Answer {
     Session(WorkerSession),
     /// Memory that this worker does not reach any more.
     Region(Backing),
-    /// A lane that this worker does not write any more.
+    /// A CQ ring that this worker does not write any more.
     MappedCqRing(CqRing),
-    /// The ring that a lane had before; this worker does not write it any more.
+    /// The replaced CQ ring; this worker does not write it any more.
     Ring(CqRingPlace),
     /// A memory region that nothing of this worker reaches any more.
     Mr(Mr),

@@ -37,8 +37,8 @@ impl DelayedAck {
         Self { since: None, not_before: Nanos(0), next_pause: SHORTEST }
     }
 
-    /// A turn begins at `now`. Says whether acknowledgements waited for it: they do not wait
-    /// longer.
+    /// A poll iteration begins at `now`. Says whether acknowledgements waited for it: they do not
+    /// wait longer.
     pub fn on_poll(&mut self, now: Nanos) -> bool {
         let Some(since) = self.since.take() else { return false };
         if now - since > LONG {
@@ -50,15 +50,15 @@ impl DelayedAck {
         true
     }
 
-    /// The turn that began at `now` would have its acknowledgements wait for the next. Says whether
-    /// it may; then the core is to be offered.
+    /// The poll iteration that began at `now` would have its acknowledgements wait for the next.
+    /// Says whether it may; then the core is to be offered.
     pub fn wait(&mut self, now: Nanos) -> bool {
         let may = now >= self.not_before;
         self.since = may.then_some(now);
         may
     }
 
-    /// Acknowledgements wait for the next turn.
+    /// Acknowledgements wait for the next poll iteration.
     pub const fn is_waiting(&self) -> bool {
         self.since.is_some()
     }

@@ -33,8 +33,8 @@ impl Endpoints {
         self.places.get(qpn.endpoint().get()).copied()
     }
 
-    /// The endpoints of a device, by worker: the order of a completion queue's lanes and a
-    /// session's bell pages.
+    /// The endpoints of a device, by worker: the order of a completion queue's rings and a
+    /// session's doorbell page.
     pub fn of_device(&self, device: DeviceId) -> impl Iterator<Item = EndpointLocation> + '_ {
         self.places.iter().copied().filter(move |place| place.device == device)
     }

@@ -91,7 +91,8 @@ impl EventSender {
         self.shared.queue.is_full()
     }
 
-    /// Wakes the control thread when something was pushed since the last call. Once a turn.
+    /// Wakes the control thread when something was pushed since the last call. Once per poll
+    /// iteration.
     pub fn announce(&mut self) {
         if self.unannounced {
             self.unannounced = false;

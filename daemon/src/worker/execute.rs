@@ -305,8 +305,8 @@ impl<N: Nic> Worker<N> {
         }
     }
 
-    /// Adds queue pairs from seat `from` on; gives the seat at which it ran out of room, or had
-    /// looked at enough of them for a turn.
+    /// Adds queue pairs from entry `from` on; gives the entry at which it ran out of room, or had
+    /// looked at enough of them for a poll iteration.
     fn fill_qps(&self, snapshot: &mut WorkerSnapshot, from: u32) -> Option<u32> {
         let room = snapshot.qps.capacity().min(QPS_PER_SNAPSHOT);
         for entry in from..self.qp_table.max_qps() {

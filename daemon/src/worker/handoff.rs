@@ -33,7 +33,8 @@ pub const FRAME_BYTES_MAX: usize = 9216;
 /// cache; a guess.
 pub const PACKET_BUFFERS: usize = 256;
 
-/// Bytes that are lent until they are copied, a turn: some tens of microseconds of copying.
+/// Bytes that are lent until they are copied per poll iteration: some tens of microseconds of
+/// copying.
 const LENT_BYTES_MAX: usize = 256 << 10;
 
 /// How a frame came to be here.
@@ -341,8 +342,8 @@ impl Handoff {
         !self.own.is_empty() || !self.posts[self.me].inbox.is_empty()
     }
 
-    /// Wakes the workers that got something since the last call and sleep. Once a turn, so that a
-    /// burst costs one wake-up.
+    /// Wakes the workers that got something since the last call and sleep. Once per poll iteration,
+    /// so that a burst costs one wake-up.
     pub fn wake_receivers(&mut self) {
         while self.touched != 0 {
             let to = self.touched.trailing_zeros() as usize;

@@ -50,7 +50,7 @@ pub enum Policy {
 /// Action after a poll iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// The next turn at once.
+    /// The next poll iteration at once.
     Again,
     /// Others may run first.
     Yield,
@@ -58,7 +58,7 @@ pub enum Rest {
     Block,
 }
 
-/// Decides how to rest. Told of every turn.
+/// Decides how to rest. Informed of every poll iteration.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
     policy: Policy,
@@ -76,7 +76,7 @@ impl Idle {
         self.policy != Policy::Spin
     }
 
-    /// After the turn that began at `now` and did something, or did not.
+    /// After the poll iteration that began at `now` and did something, or did not.
     pub fn after_poll(&mut self, now: Nanos, did_something: bool) -> Rest {
         if did_something {
             self.last_work = now;
@@ -141,7 +141,7 @@ impl<K> WorkerSleeper<K> {
 
     /// Blocks until something happens, which may be something to read in one of the first
     /// [`SOCKETS_POLLED`] of `sockets`, or `at_most` has passed, unless `has_work` (which looks at
-    /// everything that others can leave: bells, mailbox, handed-over frames) says that it did
+    /// everything that others can leave: doorbells, mailbox, handed-over frames) says that it did
     /// already.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use roced_types::{DeviceId, EndpointId, Qpn, SessionId};
 
 use super::handoff::HandoffCounters;
 
-/// Queue pairs in one snapshot: a few tens of kilobytes to copy, microseconds of a turn.
+/// Queue pairs in one snapshot: a few tens of kilobytes to copy, microseconds of a poll iteration.
 pub const QPS_PER_SNAPSHOT: usize = 128;
 
 /// Most counters that a NIC queue names.
@@ -22,13 +22,14 @@ pub struct WorkerCounters {
     pub polls: u64,
     /// Times it blocked.
     pub sleeps: u64,
-    /// Bells taken.
+    /// Doorbells taken.
     pub doorbells: u64,
     /// Work requests taken from clients.
     pub work_requests: u64,
     /// Commands of the control thread carried out.
     pub commands: u64,
-    /// Times that completions of one queue were published: at most once a turn for each.
+    /// Times that completions of one queue were published: at most once per poll iteration for
+    /// each.
     pub publications: u64,
     /// Times that acknowledgements waited for clients to answer, so that both leave by one system
     /// call.
@@ -130,14 +131,14 @@ pub struct WorkerSnapshot {
     pub queues: Vec<QueueSnapshot>,
     /// Some of its queue pairs.
     pub qps: Vec<QpSnapshot>,
-    /// From which seat on queue pairs are wanted; the worker leaves here where the next snapshot
+    /// From which entry on queue pairs are wanted; the worker leaves here where the next snapshot
     /// begins, or `None` at the end.
     pub next_entry: Option<u32>,
 }
 
 impl WorkerSnapshot {
-    /// An empty snapshot with room for that much; without queue pairs unless `from_entry` says where
-    /// to begin.
+    /// An empty snapshot with room for that much; without queue pairs unless `from_entry` says
+    /// where to begin.
     pub fn new(endpoints: usize, queues: usize, from_entry: Option<u32>) -> Self {
         Self {
             endpoints: Vec::with_capacity(endpoints),

@@ -50,24 +50,24 @@ use super::{
     worker_memory::WorkerMemory,
 };
 
-/// Commands a turn. The control thread waits for each answer, so more than one is rare.
+/// Commands per poll iteration. The control thread waits for each answer, so more than one is rare.
 const COMMANDS: usize = 8;
 /// Work requests per poll iteration, of all clients together: a few times a batch of
 /// [`FRAMES_OUT`], so that posting is never the bottleneck.
 const WORK_REQUESTS: u32 = 256;
-/// Queue pairs looked at a turn.
+/// Queue pairs looked at per poll iteration.
 const VISITS: u32 = 64;
-/// Frames taken from one NIC queue a turn: two of the kernel's default NAPI batches would be 128,
-/// one is enough to amortize a turn.
+/// Frames taken from one NIC queue per poll iteration: two of the kernel's default NAPI batches
+/// would be 128, one is enough to amortize a poll iteration.
 const FRAMES_IN: usize = 64;
-/// Frames taken from other workers, or from this one by hand-over, a turn.
+/// Frames taken from other workers, or from this one by hand-over, per poll iteration.
 const PACKET_BUFFERS_IN: usize = 64;
-/// Timers of one endpoint fired a turn.
+/// Timers of one endpoint fired per poll iteration.
 const TIMERS: usize = 64;
 /// Frames of one endpoint sent per poll iteration: half of the capacity of one system call (set by
 /// `xdp::socket`), so that an iteration stays short.
 const FRAMES_OUT: usize = 128;
-/// Events of queue pairs told to the control thread a turn.
+/// Events of queue pairs told to the control thread per poll iteration.
 const EVENTS: usize = 64;
 
 /// The longest sleep: a sign of life for the watchdog at least that often.
@@ -124,9 +124,9 @@ pub struct WorkerParts<N> {
 pub struct Worker<N> {
     pub(super) id: WorkerId,
     pub(super) endpoint_slots: Vec<EndpointSlot<N>>,
-    /// The first seat of each station's queue pairs.
+    /// The first entry of each endpoint slot's queue pairs.
     pub(super) first_entries: Vec<u32>,
-    /// The first number of each station's shared receive queues, likewise.
+    /// The first number of each endpoint slot's shared receive queues, likewise.
     pub(super) first_srqs: Vec<u32>,
     pub(super) endpoints: Arc<Endpoints>,
     pub(super) qp_table: QpTable,
@@ -213,7 +213,7 @@ impl<N: Nic> Worker<N> {
         }
     }
 
-    /// One turn. Says whether there was anything to do.
+    /// One poll iteration. Says whether there was anything to do.
     pub fn poll(&mut self, now: Nanos) -> bool {
         self.counters.polls += 1;
         self.heartbeat.store(self.counters.polls, Ordering::Relaxed);
@@ -453,7 +453,8 @@ impl<N: Nic> Worker<N> {
         }
         let limit =
             if wants_transmit || self.fault.is_some() || self.key_change.is_some() { SLEEP_FULL } else { SLEEP_MAX };
-        // The clock is read again: the turn may have been long, and a timer must not be slept over.
+        // The clock is read again: the poll iteration may have been long, and a timer must not be
+        // slept over.
         let at_most = (deadline - monotonic_now()).min(limit);
         if frames_there || at_most == Nanos(0) {
             // There may be nothing to do but wait for a driver that is slow to take frames.

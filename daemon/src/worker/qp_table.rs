@@ -4,8 +4,8 @@
 //!   bell page of a session ──► bell number ──► seat of a queue pair ──► ReadyList ──► its rings ──► Endpoint
 //! ```
 //!
-//! A client that breaks the rules is muted: its bells and rings are not looked at any more, until
-//! the control thread has taken its queue pairs and its session away.
+//! A client that breaks the rules is muted: its doorbells and rings are not looked at any more,
+//! until the control thread has taken its queue pairs and its session away.
 
 use roced_abi::{
     doorbell::{DOORBELLS, any_doorbell, drain_doorbells},
@@ -32,7 +32,7 @@ const QUANTUM: u32 = 16;
 /// several queue pairs; a guess.
 const SHARED_QUANTUM: u32 = 4 * QUANTUM;
 
-/// Bell `doorbell` of the session in `slot` in the table of bells.
+/// `doorbell` of the session in `slot` in the table of doorbells.
 const fn doorbell_place(slot: u32, doorbell: u32) -> usize {
     slot as usize * DOORBELLS as usize + doorbell as usize
 }
@@ -46,13 +46,13 @@ struct SessionEntry {
 }
 
 impl SessionEntry {
-    /// Bells or rings of the session are looked at.
+    /// Doorbells or rings of the session are looked at.
     fn touch(&self) {
         touch(self.session.session, self.session.session);
     }
 }
 
-/// A shared receive queue; its seat is behind those of all queue pairs.
+/// A shared receive queue; its entry is behind those of all queue pairs.
 #[derive(Debug)]
 struct SrqEntry {
     ring: SrqRing,
@@ -76,7 +76,7 @@ pub struct QpTable {
     live: Vec<u32>,
     qps: Table<QpEntry>,
     srqs: Table<SrqEntry>,
-    /// Seat of each session slot's bells, plus one; 0 where there is none.
+    /// Seat of each session slot's doorbells, plus one; 0 where there is none.
     doorbells: Box<[u32]>,
     ready: ReadyList,
     /// Where work is copied to before it is checked.
@@ -94,7 +94,7 @@ pub struct Served {
 }
 
 impl QpTable {
-    /// Empty seats for that many.
+    /// Empty entries for that many.
     pub fn new(max_sessions: u32, max_qps: u32, max_srqs: u32) -> Self {
         Self {
             sessions: (0..max_sessions).map(|_| None).collect(),
@@ -111,7 +111,7 @@ impl QpTable {
     /// Seats a session.
     ///
     /// # Errors
-    /// Gives it back when there is no seat, or it has one already.
+    /// Gives it back when there is no entry, or it has one already.
     pub fn add_session(&mut self, session: WorkerSession) -> Result<(), WorkerSession> {
         let free = self.sessions.iter().position(Option::is_none);
         let (Some(slot), None) = (free, self.slot_of(session.session)) else { return Err(session) };
@@ -133,7 +133,7 @@ impl QpTable {
         self.slot_of(session).is_some()
     }
 
-    /// True when the session of a queue pair with these rings is here, and their bell is free.
+    /// True when the session of a queue pair with these rings is here, and their doorbell is free.
     pub fn has_doorbell_for(&self, rings: &QpRings) -> bool {
         self.has_doorbell(rings.session, rings.doorbell)
     }
@@ -179,7 +179,7 @@ impl QpTable {
         Some(self.srqs.get(index)?.ring.session)
     }
 
-    /// Shared receive queue number `index` wants a turn.
+    /// Shared receive queue number `index` wait for a visit.
     pub fn want_srq_visit(&mut self, index: u32) {
         if let Some(srq) = self.srqs.get(index) {
             self.ready.push(self.srq_entry(index), srq.session_slot);
@@ -199,10 +199,10 @@ impl QpTable {
     /// Seats a queue pair in `entry`.
     ///
     /// # Panics
-    /// Unless the seat is free and [`Self::has_doorbell_for`] said that it may.
+    /// Unless the entry is free and [`Self::has_doorbell_for`] said that it may.
     pub fn add_qp(&mut self, entry: u32, rings: QpRings) {
         assert!(self.qps.has_room(entry) && self.has_doorbell_for(&rings), "a free seat, a free bell");
-        let slot = self.slot_of(rings.session).expect("has_bell_for found it");
+        let slot = self.slot_of(rings.session).expect("has_doorbell_for found it");
         let layout = QpLayout::new(rings.sizes);
         self.doorbells[doorbell_place(slot, rings.doorbell)] = entry + 1;
         self.sessions[slot as usize].as_mut().expect("an occupied slot").users += 1;
@@ -242,7 +242,8 @@ impl QpTable {
         Some(self.qps.get(entry)?.rings.session)
     }
 
-    /// Takes every bell that was rung: their queue pairs want a turn. Says how many there were.
+    /// Takes every doorbell that was rung: their queue pairs wait for a visit. Says how many there
+    /// were.
     pub fn drain_doorbells(&mut self) -> usize {
         let mut rung = 0;
         for slot in &self.live {
@@ -252,7 +253,7 @@ impl QpTable {
             }
             entry.touch();
             drain_doorbells(&entry.session.doorbells, |doorbell| {
-                // A bell that belongs to no queue pair is a client's noise.
+                // A doorbell that belongs to no queue pair is a client's noise.
                 if let Some(qp) = self.doorbells[doorbell_place(*slot, doorbell)].checked_sub(1) {
                     self.ready.push(qp, *slot);
                     rung += 1;
@@ -262,7 +263,7 @@ impl QpTable {
         rung
     }
 
-    /// A bell waits to be drained.
+    /// A doorbell waits to be drained.
     pub fn any_doorbell(&self) -> bool {
         self.live.iter().filter_map(|slot| self.sessions[*slot as usize].as_ref()).filter(|entry| !entry.muted).any(
             |entry| {
@@ -272,7 +273,7 @@ impl QpTable {
         )
     }
 
-    /// The queue pair in `entry` wants a turn.
+    /// The queue pair in `entry` wait for a visit.
     pub fn want_visit(&mut self, entry: u32) {
         if let Some(qp) = self.qps.get(entry) {
             self.ready.push(entry, qp.session_slot);
@@ -289,8 +290,8 @@ impl QpTable {
         !self.ready.is_empty()
     }
 
-    /// Copies work from the rings of the queue pair in `entry` to its endpoint: at most a quantum of
-    /// each direction, at most as many as the endpoint has room for. When there may be more it
+    /// Copies work from the rings of the queue pair in `entry` to its endpoint: at most a quantum
+    /// of each direction, at most as many as the endpoint has room for. When there may be more it
     /// wants another turn.
     pub fn serve(&mut self, entry: u32, endpoint: &mut Endpoint) -> Served {
         let mut served = Served { taken: 0, fault: None };
@@ -409,8 +410,8 @@ fn drain_shared(srq: &mut SrqEntry, endpoint: &mut Endpoint, slot: &mut RecvSlot
     Ok(Drained { taken, more: quota > 0 && taken == quota })
 }
 
-/// The seat of a queue pair of an endpoint: by its slot there, and the seats of endpoints lie one
-/// behind the other.
+/// The entry of a queue pair of an endpoint: by its slot there, and the entries of endpoints lie
+/// one behind the other.
 pub fn entry_of(first_entry: u32, endpoint: &Endpoint, qpn: Qpn) -> Option<u32> {
     Some(first_entry + endpoint.slot(qpn)?)
 }

@@ -29,7 +29,7 @@ struct Group {
     listed: bool,
 }
 
-/// Members (queue pairs) of groups (sessions) that want a turn, each by its number.
+/// Members (queue pairs) of groups (sessions) that wait for a visit, each by its number.
 #[derive(Debug)]
 pub struct ReadyList {
     members: Table<Member>,

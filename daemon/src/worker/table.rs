@@ -1,4 +1,4 @@
-//! Things found by a number that the control thread chose: regions by `MemoryObjectId`, lanes by
+//! Things found by a number that the control thread chose: regions by `MemoryObjectId`, CQ rings by
 //! `Cqn`.
 //!
 //! Numbers come and go over the daemon's life, so they are no indices; a lookup is one

@@ -9,7 +9,7 @@ use roced_types::DeviceId;
 
 use super::{endpoints::Endpoints, handoff::Handoff};
 
-/// One endpoint's way out during a turn.
+/// One endpoint's way out during a poll iteration.
 #[derive(Debug)]
 pub struct TxDispatch<'a, N> {
     /// The endpoint's device.
@@ -37,7 +37,7 @@ impl<N: Wire> Wire for TxDispatch<'_, N> {
                 let queue = self.queues.get_mut(flow as usize % count).ok_or(EmitError::Full)?;
                 queue.emit(via, frame_bytes, fill)
             }
-            Egress::HandOver { .. } | Egress::Beside => {
+            Egress::HandOver { .. } | Egress::SameEndpoint => {
                 let device = if let Egress::HandOver { to } = via { to } else { self.device };
                 self.handoff.hand_over(frame_bytes, fill, |frame| {
                     let place = self.endpoints.of_qpn(dest_qpn(frame)?)?;

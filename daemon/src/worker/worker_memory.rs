@@ -19,11 +19,11 @@ const BOUNCE_BYTES: usize = 32 << 10;
 #[derive(Debug)]
 struct MappedCqRing {
     cq_ring: CqRing,
-    /// It stands in the list of touched lanes.
+    /// It stands in the list of touched CQ rings.
     touched: bool,
 }
 
-/// Client memory and lanes of one worker.
+/// Client memory and CQ rings of one worker.
 #[derive(Debug)]
 pub struct WorkerMemory {
     regions: IdTable<Backing>,
@@ -32,10 +32,10 @@ pub struct WorkerMemory {
     /// Buffer for borrowed payload where one of both ends is not mapped; as large as the largest
     /// loan, so that both may overlap.
     bounce: Box<[u8]>,
-    /// This turn.
+    /// This poll iteration.
     poll: PollId,
     cq_rings: IdTable<MappedCqRing>,
-    /// Lanes with completions that their clients do not see yet.
+    /// CQ rings with completions that their clients do not see yet.
     touched: Vec<Cqn>,
 }
 
@@ -113,7 +113,7 @@ impl WorkerMemory {
         self.regions.remove(id.0)
     }
 
-    /// Takes a lane.
+    /// Takes a CQ ring.
     ///
     /// # Errors
     /// Gives it back when there is no room or the number is taken.
@@ -121,16 +121,16 @@ impl WorkerMemory {
         self.cq_rings.insert(cqn.0, MappedCqRing { cq_ring, touched: false }).map_err(|cq_ring| cq_ring.cq_ring)
     }
 
-    /// Lets a lane go; its client sees all that is in it.
+    /// Lets a CQ ring go; its client sees all that is in it.
     pub fn remove_cq_ring(&mut self, cqn: Cqn) -> Option<CqRing> {
         self.publish();
         self.cq_rings.remove(cqn.0).map(|cq_ring| cq_ring.cq_ring)
     }
 
-    /// Gives a lane another ring; gives the one of before.
+    /// Replaces a CQ ring; returns the old one.
     ///
     /// # Errors
-    /// Gives `ring` back when there is no such lane.
+    /// Gives `ring` back when there is no such CQ ring.
     pub fn change_ring(&mut self, cqn: Cqn, ring: CqRingPlace) -> Result<CqRingPlace, CqRingPlace> {
         match self.cq_rings.get_mut(cqn.0) {
             Some(cq_ring) => Ok(cq_ring.cq_ring.change_ring(ring)),
@@ -139,7 +139,7 @@ impl WorkerMemory {
     }
 
     /// Lets clients see every completion so far, and sends the events that they asked for. Says how
-    /// many lanes there were.
+    /// many CQ rings there were.
     pub fn publish(&mut self) -> usize {
         self.settle();
         self.poll = self.poll.next();

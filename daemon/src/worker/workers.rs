@@ -22,8 +22,8 @@ use super::{
     wake::Waker,
 };
 
-/// How long the control thread waits for an answer. A turn takes microseconds, on a machine under
-/// load milliseconds; a worker that needs this long is taken for dead.
+/// How long the control thread waits for an answer. A poll iteration takes microseconds, on a
+/// machine under load milliseconds; a worker that needs this long is taken for dead.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A worker from outside.
@@ -67,7 +67,7 @@ impl Workers {
     }
 
     /// The endpoints of a device: which worker runs each. The order is that of completion queue
-    /// lanes and bell pages.
+    /// CQ rings and doorbell page.
     pub fn of_device(&self, device: DeviceId) -> impl Iterator<Item = EndpointLocation> + '_ {
         self.endpoints.of_device(device)
     }

@@ -188,7 +188,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
         let doorbells = map(&session_fd, session_bytes(places.len() as u32));
         let cq = map(&cq_fd, cq_layout.bytes);
         let cq_rings = (0..places.len() as u32).map(|index| {
-            // SAFETY: the layout places the lane inside the mapping, which is never unmapped.
+            // SAFETY: the layout places the CQ ring inside the mapping, which is never unmapped.
             Consumer::new(unsafe { MappedRing::new(cq.add(cq_layout.cq_ring_offset(index)), cq_layout.cq_ring, ()) })
         });
         let cq_rings = cq_rings.collect();
@@ -369,7 +369,7 @@ pub(crate) struct ClientQp {
 }
 
 impl Client {
-    /// The next completion of any lane.
+    /// The next completion of any CQ ring.
     pub(crate) fn poll(&mut self) -> Option<Cqe> {
         let mut words = [0; 8];
         let cq_ring = self

@@ -31,7 +31,7 @@ use crate::{
     stall_budget::AbandonedThread,
 };
 
-/// How long the porter looks for more to do before it sleeps; waking it costs up to 20 us.
+/// How long the copy thread looks for more to do before it sleeps; waking it costs up to 20 us.
 const LINGER: Duration = Duration::from_micros(50);
 
 /// Values of [`SharedRequests::stage`]: the worker owns the slot, or the copy thread.
@@ -45,7 +45,7 @@ pub(super) struct SharedRequests {
     slot: Mutex<RequestSlot>,
     lost: AtomicBool,
     pub(super) ending: AtomicBool,
-    /// Set when the porter is given up, until its thread comes back.
+    /// Set when the copy thread is given up, until its thread comes back.
     given_up: Mutex<Option<AbandonedThread>>,
     /// The copy thread, to observe its state.
     tid: AtomicI32,
@@ -88,9 +88,9 @@ impl SharedRequests {
             tid: AtomicI32::new(ITSELF),
             cores: OnceLock::new(),
         });
-        let porters = Arc::clone(&shared);
-        let work = move || carry(&porters, descriptor);
-        let spawned = thread::Builder::new().name("roced-porter".into()).stack_size(128 << 10).spawn(work);
+        let copy_threads = Arc::clone(&shared);
+        let work = move || carry(&copy_threads, descriptor);
+        let spawned = thread::Builder::new().name("roced-copy".into()).stack_size(128 << 10).spawn(work);
         let thread = spawned.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?.thread().clone();
         Ok((shared, thread))
     }
@@ -144,7 +144,7 @@ impl SharedRequests {
     }
 }
 
-/// The porter's thread.
+/// The copy thread itself.
 fn carry(shared: &SharedRequests, descriptor: Descriptor) {
     shared.tid.store(gettid().as_raw(), Ordering::Relaxed);
     if let Ok(cores) = sched_getaffinity(Pid::from_raw(ITSELF)) {

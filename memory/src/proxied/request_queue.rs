@@ -34,7 +34,7 @@ pub(super) struct RequestQueue {
     next: u64,
     /// Now, for the current worker.
     moment: PollId,
-    /// Bytes moved since the porter was last asked for any.
+    /// Bytes moved since the copy thread was last asked for any.
     moved: u64,
 }
 
@@ -47,7 +47,7 @@ impl RequestQueue {
         self.moment = moment;
     }
 
-    pub(super) fn wake_porter(&self) {
+    pub(super) fn wake_copy_thread(&self) {
         self.thread.unpark();
     }
 
@@ -131,7 +131,7 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// Has the porter do it.
+    /// Has the copy thread do it.
     fn ask(&mut self, shared: &SharedRequests, writes: bool, address: u64, length: usize) -> Result<usize, Errno> {
         if shared.is_lost() {
             return Err(Errno::EAGAIN);
@@ -175,7 +175,7 @@ impl RequestQueue {
     }
 }
 
-/// A porter that was asked.
+/// A copy thread that was asked.
 struct AtWork<'a> {
     shared: &'a SharedRequests,
     begin: Instant,

@@ -57,7 +57,7 @@ pub(super) fn wait(scene: &mut impl Scene, most: Duration) -> Result<Duration, T
         if next_look == UNSEEN {
             scene.lend_core();
         }
-        // This is far beyond a turn already.
+        // This is far beyond a poll iteration already.
         let used = UNSEEN + scene.used();
         let is_held = waited >= BLOCKED_MAX.min(most) && scene.is_blocked();
         // A thread seen asleep may have been done before.
@@ -82,7 +82,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A porter that is done after some time, in a world where each step takes `step`.
+    /// A copy thread that is done after some time, in a world where each step takes `step`.
     struct Fake {
         now: Duration,
         step: Duration,

@@ -2,8 +2,8 @@
 //! completes takes the request.
 //!
 //! ```text
-//!   client   arm  ->  look at every lane once more  ->  wait for the channel
-//!   worker   publish the lane's index  ->  fire  ->  send the event when that said so
+//!   client   arm  ->  look at every CQ ring once more  ->  wait for the channel
+//!   worker   publish the index of the CQ ring  ->  fire  ->  send the event when that said so
 //! ```
 //!
 //! Both sides have a sequentially consistent fence between their two steps, so that either the
@@ -22,8 +22,8 @@ pub enum CompletionRequest {
     Any,
 }
 
-/// The client: "tell me of the next completion". Look at every lane once more after this, and only
-/// then wait. A request for all completions is not weakened by a later one for solicited ones.
+/// The client: "tell me of the next completion". Look at every CQ ring once more after this, and
+/// only then wait. A request for all completions is not weakened by a later one for solicited ones.
 pub fn arm(word: &AtomicU32, wanted: CompletionRequest) {
     match wanted {
         CompletionRequest::Any => word.store(armed::ANY, Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! Completion queue entries as they lie in a lane of a completion queue.
+//! Completion queue entries as they lie in a CQ ring.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

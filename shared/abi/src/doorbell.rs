@@ -6,30 +6,30 @@
 //!
 //! ```text
 //!   +0    summary  u64          bit w: look at words[w]
-//!   +64   words    64 x u64     bit b of word w: queue pair with bell 64w + b has something
+//!   +64   words    64 x u64     bit b of word w: queue pair with doorbell 64w + b has something
 //! ```
 //!
-//! The client publishes the ring's index first, then rings; the worker takes a bell first, then
-//! looks at the ring. Only a bell that was rung costs the worker a read-modify-write; silence costs
-//! it one load a session.
+//! The client publishes the ring's index first, then rings; the worker takes a doorbell first, then
+//! looks at the ring. Only a doorbell that was rung costs the worker a read-modify-write; silence
+//! costs it one load a session.
 //!
 //! A worker that goes to sleep says so in the [`WorkerState`] of the state memfd (which clients map
-//! read-only), looks at all bells once more, and blocks. A client that rings looks at that word
+//! read-only), looks at all doorbells once more, and blocks. A client that rings looks at that word
 //! afterward and writes its wake eventfd when it is set. Both sides have a sequentially consistent
 //! fence between the two steps, so that one of them sees the other.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Bells of one session on one worker.
+/// Doorbells of one session on one worker.
 pub const DOORBELLS: u32 = 64 * 64;
 
-/// Bytes of a bell page.
+/// Bytes of a doorbell page.
 pub const DOORBELL_PAGE_BYTES: usize = 1024;
 
 /// Bytes of one worker's state in the state memfd.
 pub const WORKER_STATE_BYTES: usize = 64;
 
-/// Where one worker's bells of one session lie.
+/// Where one worker's doorbells of one session lie.
 pub trait DoorbellPage {
     /// The summary word.
     fn summary(&self) -> &AtomicU64;
@@ -37,7 +37,7 @@ pub trait DoorbellPage {
     fn word(&self, index: usize) -> &AtomicU64;
 }
 
-/// Rings bell `doorbell`. The ring's index was published before.
+/// Rings `doorbell`. The ring's index was published before.
 ///
 /// # Panics
 /// When `doorbell` is not below [`DOORBELLS`].
@@ -48,7 +48,8 @@ pub fn ring_doorbell(page: &impl DoorbellPage, doorbell: u32) {
     page.summary().fetch_or(1 << word, Ordering::Release);
 }
 
-/// Takes every bell that was rung and calls `on_doorbell` for each. Costs one load when none was.
+/// Takes every doorbell that was rung and calls `on_doorbell` for each. Costs one load when none
+/// was.
 pub fn drain_doorbells(page: &impl DoorbellPage, mut on_doorbell: impl FnMut(u32)) {
     if page.summary().load(Ordering::Relaxed) == 0 {
         return;
@@ -66,12 +67,12 @@ pub fn drain_doorbells(page: &impl DoorbellPage, mut on_doorbell: impl FnMut(u32
     }
 }
 
-/// True when a bell waits to be drained.
+/// True when a doorbell waits to be drained.
 pub fn any_doorbell(page: &impl DoorbellPage) -> bool {
     page.summary().load(Ordering::Relaxed) != 0
 }
 
-/// The worker: "I go to sleep". Look at every bell once more after this, and only then block.
+/// The worker: "I go to sleep". Look at every doorbell once more after this, and only then block.
 pub fn announce_sleep(asleep: &AtomicU32) {
     asleep.store(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
@@ -99,7 +100,7 @@ mod mapped {
 
     use super::{AtomicU32, AtomicU64, DOORBELL_PAGE_BYTES, DoorbellPage, WORKER_STATE_BYTES};
 
-    /// A bell page inside a mapping. `K` keeps the mapping alive.
+    /// A doorbell page inside a mapping. `K` keeps the mapping alive.
     #[derive(Debug)]
     pub struct MappedDoorbells<K> {
         base: NonNull<u8>,
@@ -112,7 +113,7 @@ mod mapped {
     unsafe impl<K: Sync> Sync for MappedDoorbells<K> {}
 
     impl<K> MappedDoorbells<K> {
-        /// The bell page that begins at `base`.
+        /// The doorbell page that begins at `base`.
         ///
         /// # Safety
         /// From `base`, 64-byte aligned, [`DOORBELL_PAGE_BYTES`] bytes must stay mapped readable
@@ -134,8 +135,8 @@ mod mapped {
         fn word(&self, index: usize) -> &AtomicU64 {
             const { assert!(64 + 64 * 8 <= DOORBELL_PAGE_BYTES) };
             assert!(index < 64, "a word of the page");
-            // SAFETY: `index < 64`, checked one line up, so 64 + 8 * index + 8 <= BELL_PAGE_BYTES;
-            // 8-byte aligned.
+            // SAFETY: `index < 64`, checked one line up, so 64 + 8 * index + 8 <=
+            // DOORBELL_PAGE_BYTES; 8-byte aligned.
             unsafe { self.base.add(64 + index * 8).cast().as_ref() }
         }
     }

@@ -3,7 +3,7 @@
 
 use core::mem::size_of;
 
-use roced_types::{INLINE_BYTES_MAX, QpSizes, SGE_MAX, Sge};
+use roced_types::{INLINE_BYTES_MAX, QpSizes, SGE_MAX, Sge, WORKERS_MAX};
 
 use super::{
     COMPLETIONS_MAX,
@@ -74,9 +74,9 @@ pub const RECV_SLOT_WORDS_MAX: usize = (size_of::<RecvWqe>() + SGE_MAX as usize 
 /// The memfd of a queue that was resized has the same layout; the arm word there is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqLayout {
-    /// The shape of every lane.
+    /// The shape of every CQ ring.
     pub cq_ring: RingShape,
-    /// Number of lanes: workers of the device.
+    /// Number of CQ rings: workers of the device.
     pub cq_rings: u32,
     /// Bytes of the memfd.
     pub bytes: usize,
@@ -98,7 +98,7 @@ impl CqLayout {
     /// The layout for `entries` (rounded up to a power of two) in each of `cq_rings`. `None` when a
     /// limit of the ABI is exceeded.
     pub const fn new(entries: u32, cq_rings: u32) -> Option<Self> {
-        if entries > COMPLETIONS_MAX || cq_rings == 0 || cq_rings > 64 {
+        if entries > COMPLETIONS_MAX || cq_rings == 0 || cq_rings > WORKERS_MAX {
             return None;
         }
         let cq_ring = RingShape::new(at_least_one(entries).next_power_of_two(), size_of::<Cqe>() as u32);
@@ -109,13 +109,13 @@ impl CqLayout {
         })
     }
 
-    /// Where lane `index` begins.
+    /// Where CQ ring `index` begins.
     pub const fn cq_ring_offset(self, index: u32) -> usize {
         Self::CQ_RINGS_OFFSET + index as usize * self.cq_ring.bytes()
     }
 }
 
-/// Where the bell page of the session's worker `index` begins in the session memfd.
+/// Where the doorbell page of the session's worker `index` begins in the session memfd.
 pub const fn doorbell_page_offset(index: u32) -> usize {
     index as usize * DOORBELL_PAGE_BYTES
 }

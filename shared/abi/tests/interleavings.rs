@@ -71,7 +71,7 @@ fn a_ring_hands_over_whole_entries_in_order() {
     });
 }
 
-/// A bell page of which the first word is used.
+/// A doorbell page of which the first word is used.
 struct LoomDoorbells {
     summary: AtomicU64,
     words: Vec<AtomicU64>,
@@ -142,7 +142,7 @@ fn no_doorbell_is_lost_while_others_are_drained() {
 #[test]
 fn a_client_that_arms_sees_the_completion_or_is_told_and_told_once() {
     loom::model(|| {
-        // The arm word, and the published indices of two workers' lanes.
+        // The arm word, and the published indices of two workers' CQ rings.
         let shared = Arc::new((AtomicU32::new(0), [AtomicU32::new(0), AtomicU32::new(0)]));
         let workers = [0, 1].map(|cq_ring| {
             let shared = Arc::clone(&shared);

@@ -103,7 +103,7 @@ impl CompletionOp {
     }
 }
 
-/// Bits of the flags of a completion.
+/// Bits of the flags of a completion; numbers of the client ABI, not of verbs (`ibv_wc_flags`).
 pub mod completion_flags {
     /// `imm` holds immediate data.
     pub const IMM: u8 = 1 << 0;
@@ -114,7 +114,7 @@ pub mod completion_flags {
     pub const GRH: u8 = 1 << 2;
     /// `imm` holds a key of ours that opens nothing any more, in this machine's byte order.
     pub const INVALIDATED: u8 = 1 << 3;
-    /// Beside [`GRH`]: the header is that of IPv4 (IBTA A17.4.5.1: the completion of a datagram
+    /// SameEndpoint [`GRH`]: the header is that of IPv4 (IBTA A17.4.5.1: the completion of a datagram
     /// says which it is).
     pub const IPV4: u8 = 1 << 4;
 }

@@ -1,7 +1,7 @@
 //! Kinds of asynchronous events, with the numbers of verbs (`ibv_event_type`). Of those about a
 //! queue pair `handle` is its number, likewise of those about a completion queue.
 
-/// A completion queue lost a completion: its lane was full. The queue pair of that completion
+/// A completion queue lost a completion: its CQ ring was full. The queue pair of that completion
 /// has failed.
 pub const CQ_ERROR: u32 = 0;
 /// A queue pair went to the error state by itself, and no completion says why.

@@ -162,24 +162,12 @@ number!(
     SessionId, "session{}"
 );
 number!(
-    /// A completion channel of one session.
-    ChannelId, "channel{}"
-);
-number!(
     /// A worker thread, 0 for the first one in the config.
     WorkerId, "worker{}"
 );
 number!(
     /// A device of the daemon, 0 for the first one in the config.
     DeviceId, "device{}"
-);
-number!(
-    /// The key of a memory region in local work requests: 24-bit random index, 8-bit consumer key.
-    Lkey, "0x{:08x}"
-);
-number!(
-    /// The key of a memory region in the hands of a peer: 24-bit random index, 8-bit consumer key.
-    Rkey, "0x{:08x}"
 );
 
 #[cfg(test)]

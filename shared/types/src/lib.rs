@@ -1,9 +1,8 @@
 //! Terms of IBTA and of verbs that every part of roced uses: numbers of objects, work requests,
 //! completions, queue pairs, access rights, events.
 //!
-//! Names and numbers are those of verbs where verbs have them. The crate holds no behavior: the
-//! transport gives the terms their meaning, and the client ABI (`roced-abi`) their place in shared
-//! memory.
+//! Names and numbers are those of verbs unless their documentation says otherwise. The transport
+//! gives the terms their meaning, and the client ABI (`roced-abi`) their place in shared memory.
 #![no_std]
 
 pub mod access;
@@ -16,9 +15,7 @@ mod work_request;
 
 pub use completion::{CompletionOp, Status, completion_flags};
 pub use gid::{address_of, gid_of};
-pub use ids::{
-    ChannelId, Cqn, DeviceId, EndpointId, Lkey, MemoryObjectId, Pdn, Qpn, Rkey, SessionId, Srqn, WORKERS_MAX, WorkerId,
-};
+pub use ids::{Cqn, DeviceId, EndpointId, MemoryObjectId, Pdn, Qpn, SessionId, Srqn, WORKERS_MAX, WorkerId};
 pub use qp::{
     INLINE_BYTES_MAX, PKEYS_MAX, PRIVILEGED_QKEY, QpAttributes, QpSizes, SGE_MAX, WORK_REQUESTS_MAX, attribute,
     service, state,

@@ -26,7 +26,7 @@ const NAMES: [&str; 8] = [
     "local_ack_timeout_err",
     "packet_seq_err",
     "implied_nak_seq_err",
-    "out_of_sequence",
+    "seq_nak_sent",
     "duplicate_request",
     "drop_stale_response",
     "drop_bad_icrc",

@@ -1,6 +1,6 @@
 //! Target `client_rings`: memory that a hostile client shares with a worker, written as nobody
-//! should: ring indices, work requests, bells, arm words, lane indices; of queue pairs with
-//! receives of their own and of some that share a receive queue. Beside it a client of good manners
+//! should: ring indices, work requests, doorbells, arm words, CQ ring indices; of queue pairs with
+//! receives of their own and of some that share a receive queue. SameEndpoint it a client of good manners
 //! on the same worker.
 //!
 //! The worker ends at most the hostile session, once, and looks at its rings no more; it touches
@@ -68,7 +68,7 @@ const POLITE: u32 = 2;
 
 /// Queue pairs of a client: the first two, and the other two, are each other's peers.
 const QPS: u32 = 4;
-/// From this one on they share a receive queue, whose bell is behind theirs.
+/// From this one on they share a receive queue, whose doorbell is behind theirs.
 const SHARERS: std::ops::Range<u32> = 2..QPS;
 
 /// A queue pair as its client has it.
@@ -216,7 +216,7 @@ impl Client {
     fn connect(&self, crew: &mut Crew) {
         use attribute::*;
         let spec = PathSpec {
-            via: Egress::Beside,
+            via: Egress::SameEndpoint,
             source_mac: [2; 6],
             dest_mac: [2; 6],
             vlan: None,
@@ -380,12 +380,13 @@ impl Client {
     }
 
     fn ring(&self, index: usize) {
-        // All bells lie in the first word; another's is rung as well, which is noise and no more.
+        // All doorbells lie in the first word; another's is rung as well, which is noise and no
+        // more.
         write(&self.session, 64, &[1 << index | 1, 0, 0, 0, 0, 0, 0, 0]);
         write(&self.session, 0, &[1, 0, 0, 0, 0, 0, 0, 0]);
     }
 
-    /// Entries that the worker has put into the lane.
+    /// Entries that the worker has put into the CQ ring.
     fn produced(&self) -> u32 {
         read_u32(&self.cq_rings, self.layout.cq_ring_offset(0) as u64)
     }

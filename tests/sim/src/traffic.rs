@@ -91,7 +91,7 @@ impl World {
         self.model.served = self.model.connection_of(to, seen.dest_qpn);
         self.model.calls += 1;
         let mut app = AppView { model: &mut self.model, host: to };
-        let held_in_vain = self.endpoints[to].drops().get(DropReason::HeldInVain);
+        let held_in_vain = self.endpoints[to].drops().get(DropReason::OutOfOrderDiscarded);
         let disposition = self.endpoints[to].on_frame(Nanos(self.now), pieces, &mut app);
         if let Some(arriving) = self.model.arriving.take() {
             self.model.note(arriving.check_done());
@@ -103,7 +103,7 @@ impl World {
             self.on_not_held(to, at, &seen, reason);
         }
         if let (Some(at), Disposition::Accepted, false) = (at, disposition, seen.is_request())
-            && self.endpoints[to].drops().get(DropReason::HeldInVain) > held_in_vain
+            && self.endpoints[to].drops().get(DropReason::OutOfOrderDiscarded) > held_in_vain
         {
             self.on_answers_given_up(to, at, &seen);
         }
@@ -123,10 +123,10 @@ impl World {
         let holds = self.recovery[to].kind == Recovery::Selective;
         let ends = &mut self.model.connections[at].ends;
         match (seen.is_request(), reason) {
-            (true, DropReason::NoRoomToHold) => ends[1 - to].stream.on_not_held(seen),
+            (true, DropReason::OutOfOrderNoBuffer) => ends[1 - to].stream.on_not_held(seen),
             // Before the first packet of a life, and for a while in a later one, nothing is held.
             (true, DropReason::OutOfSequence) if holds => ends[1 - to].stream.on_not_held(seen),
-            (false, DropReason::NoRoomToHold | DropReason::ResponseGap) => {
+            (false, DropReason::OutOfOrderNoBuffer | DropReason::ResponseGap) => {
                 let stream = &mut ends[to].stream;
                 stream.may_imply |= stream.una_at_least == stream.start;
                 stream.on_not_held(seen);
@@ -134,7 +134,7 @@ impl World {
                 stream.on_answer_hit(psn, None);
             }
             // A READ executed again brings what there is then.
-            (false, DropReason::HeldConflict) => ends[to].stream.may_imply = true,
+            (false, DropReason::OutOfOrderConflict) => ends[to].stream.may_imply = true,
             _ => {}
         }
     }

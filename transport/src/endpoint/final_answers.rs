@@ -61,7 +61,7 @@ impl FinalAnswers {
 impl Endpoint {
     /// Sends the answers of removed queue pairs, each once, at most `budget`. An answer without
     /// room does not delay the next, which may leave by another queue.
-    pub(super) fn transmit_farewells(&mut self, budget: usize, wire: &mut impl Wire) -> Transmitted {
+    pub(super) fn transmit_final_answers(&mut self, budget: usize, wire: &mut impl Wire) -> Transmitted {
         let mut sent = Transmitted::default();
         for _ in 0..self.final_answers.waiting.len() {
             if sent.visits == budget {

@@ -115,11 +115,11 @@ impl Endpoint {
         let qp = self.qps.get_mut(index).expect("it was just spoken to");
         match qp.hold(&mut self.held, side, packet, frame, now) {
             Ok(()) => Disposition::Held,
-            Err(NotBuffered::NoRoom) => Disposition::Dropped(DropReason::NoRoomToHold),
+            Err(NotBuffered::NoRoom) => Disposition::Dropped(DropReason::OutOfOrderNoBuffer),
             Err(NotBuffered::Twice) => Disposition::Dropped(DropReason::Duplicate),
             Err(NotBuffered::Conflict) => {
-                self.drops.count(DropReason::HeldInVain);
-                Disposition::Dropped(DropReason::HeldConflict)
+                self.drops.count(DropReason::OutOfOrderDiscarded);
+                Disposition::Dropped(DropReason::OutOfOrderConflict)
             }
         }
     }
@@ -130,7 +130,7 @@ impl Endpoint {
     pub(super) fn after_packet(&mut self, index: u32, asks: bool, now: Nanos, app: &mut impl App) {
         let Some(qp) = self.qps.get_mut(index).filter(|qp| qp.holds_any()) else { return };
         let in_vain = qp.forget_old(&mut self.held, now) + qp.on_direct(&mut self.held, asks);
-        self.drops.add(DropReason::HeldInVain, in_vain.into());
+        self.drops.add(DropReason::OutOfOrderDiscarded, in_vain.into());
         while let Some((side, slot)) = qp.next_held(&self.held) {
             let frame = [self.held.frame(slot)];
             let packet = frame::parse(&frame).and_then(|packet| qp.check_origin(&packet).map(|()| packet));
@@ -146,7 +146,7 @@ impl Endpoint {
             }
             qp.release(&mut self.held, side, slot);
         }
-        self.drops.add(DropReason::HeldInVain, qp.forget_held(&mut self.held).into());
+        self.drops.add(DropReason::OutOfOrderDiscarded, qp.forget_held(&mut self.held).into());
         qp.on_exposed(&self.held, &mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
     }
 }

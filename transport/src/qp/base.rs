@@ -148,19 +148,19 @@ impl QpBase {
     /// Such payload is copied before the poll iteration of the endpoint ends, so the peer must
     /// belong to the same endpoint.
     pub(super) fn note_way(&mut self) {
-        self.lends = self.is_beside() && self.dest_qpn().endpoint() == self.config.qpn.endpoint();
+        self.lends = self.is_same_endpoint() && self.dest_qpn().endpoint() == self.config.qpn.endpoint();
     }
 
     /// The peer is on this device: no packet to it is lost.
-    pub(super) fn is_beside(&self) -> bool {
-        matches!(&self.path, PathState::Ready(path) if path.via() == Egress::Beside)
+    pub(super) fn is_same_endpoint(&self) -> bool {
+        matches!(&self.path, PathState::Ready(path) if path.via() == Egress::SameEndpoint)
     }
 
     /// The path, if frames can reach the peer. Packets with borrowed payload fit no path but a
     /// local one.
     pub(super) fn way(&self) -> Option<&Path> {
         match &self.path {
-            PathState::Ready(path) if !self.lends || path.via() == Egress::Beside => Some(path),
+            PathState::Ready(path) if !self.lends || path.via() == Egress::SameEndpoint => Some(path),
             PathState::Ready(_) | PathState::Unreachable | PathState::Resolving => None,
         }
     }

@@ -382,7 +382,7 @@ impl Completer {
             if base.is_held {
                 // It will be requested again.
                 self.selective.remember_dropped(psn);
-                return Err(DropReason::HeldInVain);
+                return Err(DropReason::OutOfOrderDiscarded);
             }
             self.fail_oldest(base, queue, status, cx);
             return Err(DropReason::UnexpectedResponse);
@@ -392,7 +392,7 @@ impl Completer {
             let placed = packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, base.pd(), cx.app, piece));
             match placed {
                 Ok(()) => {}
-                Err(PlaceFault::Lender) => return Err(DropReason::LenderGone),
+                Err(PlaceFault::Lender) => return Err(DropReason::LoopbackSourceGone),
                 Err(PlaceFault::Target) => {
                     base.counters.count(QpCount::LocalProtection);
                     self.fail_oldest(base, queue, Status::LocalProtection, cx);

@@ -156,7 +156,7 @@ impl Qp {
                 Err(no_room)
             }
             Ok(()) => {
-                self.base.counters.count(QpCount::OutOfOrderHeld);
+                self.base.counters.count(QpCount::OutOfOrderBuffered);
                 Ok(())
             }
         }

@@ -518,7 +518,7 @@ impl Requester {
         }
         (self.solicits, self.unasked) = (false, 0);
         base.counters.count(QpCount::RequestPackets);
-        base.counters.count(QpCount::AckSolicited);
+        base.counters.count(QpCount::AckRequested);
         completer.on_solicited(self.psn, base, now);
         Transmission::Progress
     }
@@ -775,7 +775,7 @@ impl Requester {
             && !entry.is_signaled()
             && !base.config.signal_all
             && base.recovery.is_selective()
-            && !base.is_beside()
+            && !base.is_same_endpoint()
             && (self.unasked == 0 || now - self.unasked_since < UNASKED_MAX)
     }
 

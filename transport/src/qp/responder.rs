@@ -295,7 +295,7 @@ impl Responder {
                 }
                 Ok(())
             }
-            Err(RequestRefused::Unsent) => Err(DropReason::LenderGone),
+            Err(RequestRefused::Unsent) => Err(DropReason::LoopbackSourceGone),
             Err(RequestRefused::Later) => {
                 // It has arrived and found its receive, so no NAK is due; an ACK is owed when it is
                 // complete.

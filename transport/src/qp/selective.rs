@@ -502,12 +502,12 @@ impl Completer {
             self.ask_again(base, queue, requester, cx);
         }
         // A READ is answered by itself, and requested again if the answer is lost.
-        if self.selective.probe.take_asking(cx.now) && !base.is_beside() && !self.awaits_answer(queue) {
+        if self.selective.probe.take_asking(cx.now) && !base.is_same_endpoint() && !self.awaits_answer(queue) {
             requester.solicit_ack();
         }
         // No packet to a peer on this device is lost: a late answer means that this host is busy.
         let asks_late = self.selective.probe.asks_late();
-        let is_due = self.selective.probe.take_due(cx.now) && !base.is_beside();
+        let is_due = self.selective.probe.take_due(cx.now) && !base.is_same_endpoint();
         if !is_due || requester.is_about_to_send(self.unacknowledged()) || !base.is_reachable() {
             return;
         }

@@ -316,7 +316,7 @@ fn on_send<A: App>(
     let placed = packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, base.recv_pd(), cx.app, piece));
     match placed {
         Ok(()) => {}
-        Err(PlaceFault::Lender) => return Err(DropReason::LenderGone),
+        Err(PlaceFault::Lender) => return Err(DropReason::LoopbackSourceGone),
         Err(PlaceFault::Target) => {
             base.fail_recv(recv_queue, cx);
             return Err(DropReason::InvalidRequest);
@@ -359,7 +359,7 @@ fn on_write<A: App>(
             let (now, later) = span.split_at(piece.len());
             cx.app.place(now, piece).map_err(|fault| match fault {
                 PlaceFault::Target => DropReason::RemoteAccess,
-                PlaceFault::Lender => DropReason::LenderGone,
+                PlaceFault::Lender => DropReason::LoopbackSourceGone,
             })?;
             span = later;
         }

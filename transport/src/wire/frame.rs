@@ -92,7 +92,7 @@ impl<'a> Packet<'a> {
 
     /// The payload, piece by piece: [`Self::payload_len`] bytes in all, no piece empty.
     pub fn pieces(&self) -> impl Iterator<Item = Payload<'a>> + use<'a> {
-        self.payload().map(Payload::Bytes).chain(self.loans.iter().copied().map(Payload::BorrowedPayload))
+        self.payload().map(Payload::Bytes).chain(self.loans.iter().copied().map(Payload::Borrowed))
     }
 
     /// The payload that is in the frame, piece by piece, no piece empty: [`Self::payload_len`]

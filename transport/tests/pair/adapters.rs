@@ -474,7 +474,7 @@ fn an_adapter_that_goes_back_is_served_as_the_rules_say() {
             QpCount::SequenceNakSent,
             QpCount::RnrNakSent,
             QpCount::DuplicateRequest,
-            QpCount::OutOfOrderHeld,
+            QpCount::OutOfOrderBuffered,
             QpCount::ResponsePackets,
         ]) {
             *sum += pair.hosts[1].count(what);

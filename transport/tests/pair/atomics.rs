@@ -222,7 +222,7 @@ fn found_at_last(from: usize, opcode: opcode::Opcode) {
 #[test]
 fn answers_behind_a_lost_one_are_held() {
     let pair = survives(one(1, opcode::RC_ATOMIC_ACK, 0, Fate::Drop));
-    assert_eq!(pair.hosts[0].count(QpCount::OutOfOrderHeld), 2);
+    assert_eq!(pair.hosts[0].count(QpCount::OutOfOrderBuffered), 2);
     assert_eq!(pair.hosts[0].count(QpCount::RetransmittedPackets), 1);
 }
 

@@ -74,7 +74,7 @@ fn a_duplicate_read_with_an_invalidated_key_is_dropped() {
     pair.deliver(1, &frame);
     let said = out(&mut pair, 1);
     assert_eq!((pair.hosts[1].state(), said), ("RTS", vec![]));
-    assert_eq!(pair.hosts[1].endpoint.drops().get(DropReason::RepetitionLost), 1);
+    assert_eq!(pair.hosts[1].endpoint.drops().get(DropReason::ReplayLost), 1);
 }
 
 /// The first answer to a READ has its NAK, also where the READ was asked for again before the

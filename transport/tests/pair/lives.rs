@@ -398,8 +398,8 @@ fn a_packet_that_comes_twice_with_different_bytes_is_not_trusted() {
     let same = forged(&pair, &Headers { reth, ..Headers::new(bth) }, b"stalestu");
     assert_eq!(pair.deliver(1, &same), dropped(DropReason::Duplicate));
     let other = forged(&pair, &Headers { reth, ..Headers::new(bth) }, b"stalestx");
-    assert_eq!(pair.deliver(1, &other), dropped(DropReason::HeldConflict));
-    assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 1);
+    assert_eq!(pair.deliver(1, &other), dropped(DropReason::OutOfOrderConflict));
+    assert_eq!(pair.hosts[1].drops()["drop_out_of_order_discarded"], 1);
     writes_arrive(&mut pair, 4);
     assert!(!pair.hosts[1].app.writes.contains(&(STALE_AT, 8)));
 }
@@ -421,7 +421,7 @@ fn packets_kept_for_a_silent_peer_are_discarded() {
         pair.now = pair.now + Nanos::from_millis(1);
         let _nak = answers(&mut pair);
     }
-    assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 32);
+    assert_eq!(pair.hosts[1].drops()["drop_out_of_order_discarded"], 32);
     for ahead in 1..=32 {
         let stale = stale_write(&pair, pair.settings.psn + 1, ahead);
         assert_eq!(pair.deliver(1, &stale), HELD, "all of the pool is free again");
@@ -446,7 +446,7 @@ fn a_life_that_is_established_holds() {
     pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 20_000)], 500_000));
     assert!(pair.run(LIMIT, one(0, opcode::RC_WRITE_MIDDLE, 3, Fate::Drop)));
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success)]);
-    assert!(pair.hosts[1].count(QpCount::OutOfOrderHeld) > 0);
+    assert!(pair.hosts[1].count(QpCount::OutOfOrderBuffered) > 0);
 }
 
 /// An answer that names the queue pair of host 0, as another life of its peer sent it.

@@ -40,7 +40,7 @@ fn messages_that_follow_each_other_ask_now_and_then() {
     let acks = acks(&pair, begin);
     // One in 50 us is one for five or six.
     assert!((150..=250).contains(&acks), "{acks} ACKs for 1000 messages");
-    assert_eq!(pair.hosts[0].count(QpCount::AckSolicited), 1, "the last, which none followed");
+    assert_eq!(pair.hosts[0].count(QpCount::AckRequested), 1, "the last, which none followed");
     assert!(pair.hosts[0].take().is_empty(), "nobody hears of them");
 }
 
@@ -54,7 +54,7 @@ fn messages_that_come_rarely_ask_by_themselves() {
         pair.run(Nanos::from_millis(1), no_fault);
         pair.now = pair.now + Nanos::from_millis(1);
     }
-    assert_eq!(pair.hosts[0].count(QpCount::AckSolicited), 10, "one of 17");
+    assert_eq!(pair.hosts[0].count(QpCount::AckRequested), 10, "one of 17");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_peer_that_cannot_be_reached_is_noticed_all_the_same() {
 #[test]
 fn beside_us_each_message_asks() {
     let mut pair = warm(Settings::default());
-    let (qpn, beside) = (pair.hosts[0].qpn, pair.path_via(0, Egress::Beside));
+    let (qpn, beside) = (pair.hosts[0].qpn, pair.path_via(0, Egress::SameEndpoint));
     pair.hosts[0].endpoint.set_path(qpn, PathState::Ready(beside)).expect("it is there");
     let begin = pair.trace.len();
     one_by_one(&mut pair, 100, &mut no_fault);

@@ -36,7 +36,7 @@ fn read_without(lost: &[usize]) -> Pair {
 #[test]
 fn read_responses_behind_a_gap_are_held() {
     let pair = read_without(&[5]);
-    assert_eq!(pair.hosts[0].count(QpCount::OutOfOrderHeld), 10);
+    assert_eq!(pair.hosts[0].count(QpCount::OutOfOrderBuffered), 10);
     assert_eq!(pair.hosts[0].count(QpCount::ImpliedNak), 1);
     let requests: Vec<u32> =
         pair.trace.iter().filter(|(_, opcode, _)| *opcode == opcode::RC_READ_REQUEST).map(|(.., psn)| *psn).collect();
@@ -192,7 +192,7 @@ fn responses_without_room_are_asked_for_without_a_probe() {
         seen += from;
         if from == 1 && seen - 1 == 15 { Fate::Drop } else { Fate::Deliver }
     });
-    assert!(pair.hosts[0].drops()["drop_no_room_to_hold"] > 0, "{:?}", pair.hosts[0].drops());
+    assert!(pair.hosts[0].drops()["drop_out_of_order_no_buffer"] > 0, "{:?}", pair.hosts[0].drops());
     assert_eq!((repairs(&pair)[1..].to_vec(), pair.hosts[0].count(QpCount::ImpliedNak)), (vec![0, 0], 2));
 }
 

@@ -130,7 +130,7 @@ fn a_late_ack_of_a_message_that_asked_is_no_answer_to_a_later_question() {
         }
     }));
     assert_eq!(pair.hosts[0].take(), [(1, Status::Success), (3, Status::Success)]);
-    assert_eq!((repairs(&pair), pair.hosts[0].count(QpCount::AckSolicited)), ([0; 3], 1));
+    assert_eq!((repairs(&pair), pair.hosts[0].count(QpCount::AckRequested)), ([0; 3], 1));
 }
 
 #[test]

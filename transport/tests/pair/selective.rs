@@ -147,7 +147,7 @@ fn an_early_packet_has_no_effect_before_its_turn() {
     assert_eq!(pair.hosts[1].app.memory[500..508], [2; 8], "the later WRITE wins");
     assert_eq!(pair.hosts[1].take(), [(1, Status::Success)]);
     assert_eq!(answers(&mut pair), [(Syndrome::ACK, 2)]);
-    assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderHeld), 2);
+    assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderBuffered), 2);
     assert_eq!(pair.hosts[1].count(QpCount::ReceivedPackets), 2 + 3);
     assert!(pair.hosts[1].drops().is_empty());
 }
@@ -210,7 +210,7 @@ fn an_rnr_nak_frees_out_of_order_packets_until_the_retransmission() {
     let mut pair = Pair::established(Settings::default());
     assert_eq!(give_send(&mut pair, 1), HELD);
     assert_eq!(give_send(&mut pair, 0), dropped(DropReason::ReceiverNotReady));
-    assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 1);
+    assert_eq!(pair.hosts[1].drops()["drop_out_of_order_discarded"], 1);
     assert_eq!(answers(&mut pair), [(Syndrome::Rnr { timer: 12 }, 0)]);
     assert_eq!(give_send(&mut pair, 1), dropped(DropReason::OutOfSequence));
     assert_eq!(answers(&mut pair), []);
@@ -233,7 +233,7 @@ fn a_held_packet_may_find_the_receiver_not_ready() {
     assert_eq!(give_send(&mut pair, 0), Disposition::Accepted);
     assert_eq!(answers(&mut pair), [(Syndrome::Rnr { timer: 12 }, 1)]);
     assert_eq!(pair.hosts[1].drops()["drop_receiver_not_ready"], 1);
-    assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 1);
+    assert_eq!(pair.hosts[1].drops()["drop_out_of_order_discarded"], 1);
 }
 
 #[test]
@@ -241,19 +241,19 @@ fn errors_state_changes_and_removal_free_out_of_order_packets() {
     let fill = || {
         let mut pair = Pair::established(with_room(2));
         assert_eq!(give_write(&mut pair, 1, 0, &[1]), HELD);
-        assert_eq!(give_write(&mut pair, 2, 0, &[1]), dropped(DropReason::NoRoomToHold));
+        assert_eq!(give_write(&mut pair, 2, 0, &[1]), dropped(DropReason::OutOfOrderNoBuffer));
         pair
     };
     // A request without right fails the queue pair.
     let mut pair = fill();
     assert_eq!(give_write(&mut pair, 0, 1 << 40, &[1]), dropped(DropReason::RemoteAccess));
-    assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 1);
+    assert_eq!(pair.hosts[1].drops()["drop_out_of_order_discarded"], 1);
     for to in [state::ERR, state::RESET] {
         let mut pair = fill();
         let host = &mut pair.hosts[1];
         let attributes = QpAttributes { state: to, ..QpAttributes::default() };
         host.endpoint.modify_qp(host.qpn, attribute::STATE, &attributes, None).expect("from anywhere");
-        assert_eq!(host.drops()["drop_held_in_vain"], 1);
+        assert_eq!(host.drops()["drop_out_of_order_discarded"], 1);
         if to == state::RESET {
             pair.connect_one(1);
             assert_eq!(give_write(&mut pair, 0, 0, &[1]), dropped(DropReason::OtherSourcePort));
@@ -268,7 +268,7 @@ fn errors_state_changes_and_removal_free_out_of_order_packets() {
     let mut pair = fill();
     let host = &mut pair.hosts[1];
     host.endpoint.remove_qp(host.qpn).expect("there");
-    assert_eq!(host.drops()["drop_held_in_vain"], 1);
+    assert_eq!(host.drops()["drop_out_of_order_discarded"], 1);
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn a_plain_peer_that_asks_within_a_message_is_answered_each_time() {
 fn past_its_share_a_packet_is_dropped_and_comes_again() {
     let mut pair = Pair::established(with_room(4));
     let dispositions: Vec<_> = (1..=4).map(|ahead| give_write(&mut pair, ahead, 0, &[1])).collect();
-    let full = dropped(DropReason::NoRoomToHold);
+    let full = dropped(DropReason::OutOfOrderNoBuffer);
     assert_eq!(dispositions, [HELD, HELD, full, full]);
     assert_eq!(answers(&mut pair), [(NAK, 0)]);
     assert_eq!(give_write(&mut pair, 0, 0, &[1]), Disposition::Accepted);
@@ -346,7 +346,7 @@ fn packets_kept_for_a_lying_peer_are_freed() {
     let reth = Some(Reth { va: VA, rkey: KEY, length: 5000 });
     let frame = forged(&pair, &Headers { reth, ..Headers::new(read) }, &[]);
     assert_eq!(pair.deliver(1, &frame), Disposition::Accepted);
-    assert_eq!(pair.hosts[1].drops()["drop_held_in_vain"], 1);
+    assert_eq!(pair.hosts[1].drops()["drop_out_of_order_discarded"], 1);
     assert_eq!(give_write(&mut pair, 6, 0, &[1]), HELD);
 }
 
@@ -360,7 +360,7 @@ fn early_packets_of_every_kind_are_executed_in_order() {
                 pair.hosts[1].post_recv(9, &[]);
             }
             survives(&mut pair, op, 5000, one(0, middle, lost, Fate::Drop));
-            assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderHeld), 3 - lost as u64);
+            assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderBuffered), 3 - lost as u64);
             assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 1);
             let order: Vec<u64> = pair.hosts[1].app.writes.iter().map(|(offset, _)| *offset).collect();
             assert!(order.len() == 5 && order.is_sorted(), "{order:?}");
@@ -429,7 +429,7 @@ fn a_peer_that_does_not_keep_is_sent_everything_again() {
         assert!(again >= 60, "all that was under way: {again}");
     }
     assert_eq!(pair.hosts[1].count(QpCount::SequenceNakSent), 3);
-    assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderHeld), 0);
+    assert_eq!(pair.hosts[1].count(QpCount::OutOfOrderBuffered), 0);
 }
 
 /// Packets behind two retransmissions that arrive directly one after the other were discarded, and
@@ -438,7 +438,7 @@ fn a_peer_that_does_not_keep_is_sent_everything_again() {
 fn two_packets_lost_in_a_row_are_each_sent_again_alone() {
     let mut pair = known([RecoveryConfig::default(); 2]);
     write_far(&mut pair, 400, &[100]);
-    let given_up = |pair: &Pair| pair.hosts[1].drops().get("drop_held_in_vain").copied().unwrap_or(0);
+    let given_up = |pair: &Pair| pair.hosts[1].drops().get("drop_out_of_order_discarded").copied().unwrap_or(0);
     let before = given_up(&pair);
     for lost in [&[100, 101][..], &[0, 1], &[50, 51, 250, 251], &[398], &[397, 398]] {
         assert_eq!(write_far(&mut pair, 400, lost), [lost.len() as u64, 0, 0], "{lost:?} lost");
@@ -561,7 +561,7 @@ fn a_packet_late_within_the_reorder_delay_costs_nothing() {
             let asked = [0, 1]
                 .map(|at| pair.hosts[at].count(QpCount::SequenceNakSent) + pair.hosts[at].count(QpCount::ImpliedNak));
             assert_eq!(asked, [0; 2], "{op:?} {turns}");
-            assert!(pair.hosts[1 - from].count(QpCount::OutOfOrderHeld) >= 7, "{op:?} {turns}");
+            assert!(pair.hosts[1 - from].count(QpCount::OutOfOrderBuffered) >= 7, "{op:?} {turns}");
         }
     }
 }

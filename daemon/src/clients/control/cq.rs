@@ -81,7 +81,7 @@ impl CallHandler<'_, '_> {
         Ok((CreateCqReply { cqn: number, entries: layout.cq_ring.entries() }, vec![fd]))
     }
 
-    /// Makes the lanes and gives each worker its own; the memfd is for the client.
+    /// Makes the CQ rings and gives each worker its own; the memfd is for the client.
     fn give_cq_rings(
         &mut self,
         cqn: Cqn,

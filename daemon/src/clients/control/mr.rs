@@ -90,7 +90,7 @@ impl CallHandler<'_, '_> {
         };
         let limits = &self.registry.limits.client;
         check_limit(&self.objects.memories, limits.mrs)?;
-        let room = self.room(match (kind, &self.objects.porter) {
+        let room = self.room(match (kind, &self.objects.copy_thread) {
             (MemoryKind::Proxied, Some(_)) => 0,
             (MemoryKind::Proxied, None) => quota::OF_A_PORTER,
             _ => 1,
@@ -123,14 +123,15 @@ impl CallHandler<'_, '_> {
         writable: bool,
         room: Room,
     ) -> Result<Backing, Errno> {
-        let keep =
-            |porter| ProxiedMemory::new(porter, &range, writable).map(|memory| Backing::Proxied(Arc::new(memory)));
-        if let Some((porter, _)) = &self.objects.porter {
-            return keep(porter);
+        let keep = |copy_thread| {
+            ProxiedMemory::new(copy_thread, &range, writable).map(|memory| Backing::Proxied(Arc::new(memory)))
+        };
+        if let Some((copy_thread, _)) = &self.objects.copy_thread {
+            return keep(copy_thread);
         }
-        let porter = CopyThread::new(descriptor)?;
-        let reached = keep(&porter)?;
-        self.objects.porter = Some((porter, room));
+        let copy_thread = CopyThread::new(descriptor)?;
+        let reached = keep(&copy_thread)?;
+        self.objects.copy_thread = Some((copy_thread, room));
         Ok(reached)
     }
 

@@ -82,8 +82,8 @@ impl CallHandler<'_, '_> {
         made
     }
 
-    /// A free number and bell on the worker at `cq_ring`, if one must be, or else the one with the
-    /// fewest queue pairs of the device.
+    /// A free number and doorbell on the worker at `cq_ring`, if one must be, or else the one with
+    /// the fewest queue pairs of the device.
     fn find_home(&mut self, cq_ring: Option<usize>) -> Result<QpPlacement, Refused> {
         let limit = self.registry.limits.device.qps;
         let device = self.registry.device(self.objects.device);
@@ -105,8 +105,8 @@ impl CallHandler<'_, '_> {
     }
 
     fn leave_home(&mut self, home: &QpPlacement, why: &Refused) {
-        // A worker that did not answer may have the queue pair still: its number and bell stay in
-        // use.
+        // A worker that did not answer may have the queue pair still: its number and doorbell stay
+        // in use.
         if why.why != Refusal::WorkerTimeout {
             self.give_back_numbers(home.cq_ring, home.qpn, home.doorbell);
         }

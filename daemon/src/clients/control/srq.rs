@@ -48,8 +48,8 @@ impl CallHandler<'_, '_> {
         self.objects.charge(bytes, &limits.client)?;
         let made = self.find_srq_home().and_then(|home| {
             let made = self.make_srq(&request, sizes, &home, bytes);
-            // A worker that did not answer may have the queue still: its number and bell stay in
-            // use.
+            // A worker that did not answer may have the queue still: its number and doorbell stay
+            // in use.
             if made.as_ref().is_err_and(|refused| refused.why != Refusal::WorkerTimeout) {
                 self.give_back_srq(&home);
             }
@@ -61,8 +61,8 @@ impl CallHandler<'_, '_> {
         made
     }
 
-    /// A free number and bell on the worker with the fewest queues of the device: the queue pairs
-    /// that come will live there.
+    /// A free number and doorbell on the worker with the fewest queues of the device: the queue
+    /// pairs that come will live there.
     fn find_srq_home(&mut self) -> Result<SrqPlacement, Refused> {
         let limit = self.registry.limits.device.srqs;
         let client_limit = self.registry.limits.client.srqs;

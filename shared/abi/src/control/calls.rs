@@ -41,7 +41,7 @@ calls! {
     1 Hello(HelloRequest) -> HelloReply;
     /// The device of that index, in the order of the config.
     2 ListDevice(Index) -> DeviceName;
-    /// Opens a device. Beside the reply: the session memfd, the state memfd, then one wake eventfd
+    /// Opens a device. SameEndpoint the reply: the session memfd, the state memfd, then one wake eventfd
     /// for each worker of the device.
     3 OpenDevice(DeviceName) -> OpenDeviceReply;
     /// Capabilities of the device.
@@ -54,7 +54,7 @@ calls! {
     10 AllocPd(Nothing) -> Handle;
     /// Ends one that nothing uses.
     11 DeallocPd(Handle) -> Nothing;
-    /// Makes memory that both map. Beside the reply: its memfd, sealed against resizing.
+    /// Makes memory that both map. SameEndpoint the reply: its memfd, sealed against resizing.
     12 AllocMemory(MemoryRequest) -> Handle;
     /// Gives up memory that no region lies in. The client may keep its mapping.
     13 FreeMemory(Handle) -> Nothing;
@@ -76,12 +76,12 @@ calls! {
     /// [`origin::PROXIED`](super::origin::PROXIED) nothing is mapped, and peers have no atomic
     /// operations there.
     19 MapMemory(MapMemoryRequest) -> Handle;
-    /// Makes a completion channel. Beside the reply: the client's end of a socket pair; each event
+    /// Makes a completion channel. SameEndpoint the reply: the client's end of a socket pair; each event
     /// is one [`ChannelEvent`](super::ChannelEvent).
     20 CreateChannel(Nothing) -> Handle;
     /// Ends one that no completion queue uses.
     21 DestroyChannel(Handle) -> Nothing;
-    /// Makes a completion queue. Beside the reply: its memfd (see
+    /// Makes a completion queue. SameEndpoint the reply: its memfd (see
     /// [`CqLayout`](crate::layout::CqLayout)).
     22 CreateCq(CreateCqRequest) -> CreateCqReply;
     /// Ends one that no queue pair uses.
@@ -90,7 +90,7 @@ calls! {
     /// completion arrives in the old rings; completions in them are older than those in the new
     /// ones. The arm word stays in the first memfd.
     24 ResizeCq(ResizeCqRequest) -> CreateCqReply;
-    /// Makes a queue pair in state RESET. Beside the reply: its memfd (see
+    /// Makes a queue pair in state RESET. SameEndpoint the reply: its memfd (see
     /// [`QpLayout`](crate::layout::QpLayout)).
     30 CreateQp(CreateQpRequest) -> CreateQpReply;
     /// Changes a queue pair's state or attributes.
@@ -110,7 +110,7 @@ calls! {
     42 AttachMulticast(MulticastRequest) -> Nothing;
     /// Detaches it; ending a queue pair does that, too.
     43 DetachMulticast(MulticastRequest) -> Nothing;
-    /// Makes a shared receive queue. Beside the reply: its memfd (see
+    /// Makes a shared receive queue. SameEndpoint the reply: its memfd (see
     /// [`SrqLayout`](crate::layout::SrqLayout)).
     50 CreateSrq(CreateSrqRequest) -> CreateSrqReply;
     /// Arms or disarms its limit.

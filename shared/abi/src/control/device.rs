@@ -31,8 +31,8 @@ bodies! {
     }
     /// Description of an opened device.
     OpenDeviceReply {
-        /// Workers that serve it: lanes of a CQ, bell pages of the session, wake eventfds beside
-        /// this reply.
+        /// Workers that serve it: CQ rings of a CQ, doorbell page of the session, wake eventfds
+        /// beside this reply.
         workers: u32,
         /// Workers of the whole daemon: size of the state memfd.
         workers_in_daemon: u32,

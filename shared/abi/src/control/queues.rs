@@ -6,7 +6,7 @@ use roced_types::QpSizes;
 bodies! {
     /// A completion queue to make.
     CreateCqRequest {
-        /// Entries of each lane, at least; a power of two is given.
+        /// Entries of each CQ ring, at least; a power of two is given.
         entries: u32,
         /// Channel for events, or 0.
         channel: u32,
@@ -22,7 +22,7 @@ bodies! {
     ResizeCqRequest {
         /// Which.
         cqn: u32,
-        /// Entries of each lane, at least; a power of two is given.
+        /// Entries of each CQ ring, at least; a power of two is given.
         entries: u32,
     }
     /// One event of a completion channel: a message of the channel's socket.
@@ -45,7 +45,7 @@ bodies! {
         srqn: u32,
         /// The worker that owns it: an index into `OpenDeviceReply::worker_ids`.
         worker: u32,
-        /// Its bell in that worker's page.
+        /// Its doorbell in that worker's page.
         doorbell: u32,
         /// Work requests that it got.
         wrs: u32,

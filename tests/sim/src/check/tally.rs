@@ -55,7 +55,7 @@ impl Tally {
     /// still hold packets, which are counted when their turn has come.
     pub(crate) fn check(&self, counters: &QpCounters, drops: &DropCounters, holds: bool) -> Checked {
         // These are no frames that were given to it.
-        let is_answer = |reason: &DropReason| matches!(reason, DropReason::FarewellLost | DropReason::RepetitionLost);
+        let is_answer = |reason: &DropReason| matches!(reason, DropReason::FinalAnswerLost | DropReason::ReplayLost);
         let taken = DropReason::ALL.iter().filter(|reason| !is_answer(reason));
         let dropped: u64 = taken.map(|reason| drops.get(*reason)).sum();
         let exact = [
@@ -65,11 +65,11 @@ impl Tally {
             ("rx_atomic_requests", counters.get(QpCount::AtomicRequests), self.atomics),
             ("rx_atomic_write_requests", counters.get(QpCount::AtomicWriteRequests), self.atomic_writes),
             (
-                "retransmitted_packets and ack_solicited",
-                counters.get(QpCount::RetransmittedPackets) + counters.get(QpCount::AckSolicited),
+                "retransmitted_packets and ack_requested",
+                counters.get(QpCount::RetransmittedPackets) + counters.get(QpCount::AckRequested),
                 self.retransmitted + self.questions + self.either,
             ),
-            ("out_of_sequence", counters.get(QpCount::SequenceNakSent), self.sequence_naks_sent),
+            ("seq_nak_sent", counters.get(QpCount::SequenceNakSent), self.sequence_naks_sent),
             ("rnr_nak_sent", counters.get(QpCount::RnrNakSent), self.rnr_naks_sent),
             ("drop_bad_icrc", drops.get(DropReason::BadIcrc), self.given_corrupt),
         ];

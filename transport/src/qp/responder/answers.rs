@@ -46,7 +46,7 @@ impl Responder {
             }
             // A repetition delays nothing: its requester may have had the answer.
             if self.replay.give_up_repetition() {
-                return Transmission::Dropped(DropReason::RepetitionLost);
+                return Transmission::Dropped(DropReason::ReplayLost);
             }
         }
         // A failed queue pair reports the reason and its executed requests; it asks for nothing.
@@ -181,7 +181,7 @@ impl Responder {
             // IBTA v1 9.7.5.2: a duplicate is answered or dropped; only a new request is refused by
             // a NAK.
             Err(EmitError::Aborted) if self.replay.give_up_repetition() => {
-                Transmission::Dropped(DropReason::RepetitionLost)
+                Transmission::Dropped(DropReason::ReplayLost)
             }
             Err(EmitError::Aborted) => {
                 // IBTA v1 9.7.5.2.6: a NAK takes the place of the response that cannot be given,

@@ -112,13 +112,13 @@ fn refusal_outlives_the_removal_of_its_queue_pair() {
 
 /// Each of them executes a message and is removed; the list of last answers has room for 64.
 #[test]
-fn lost_farewells_are_counted() {
+fn lost_final_answers_are_counted() {
     let mut pair = executed_behind_a_full_ring(Settings::default());
     for life in 0..65 {
         let host = &mut pair.hosts[1];
         host.endpoint.remove_qp(host.qpn).expect("there");
         let lost = u64::from(life == 64);
-        assert_eq!(host.endpoint.drops().get(DropReason::FarewellLost), lost, "after {life} others");
+        assert_eq!(host.endpoint.drops().get(DropReason::FinalAnswerLost), lost, "after {life} others");
         pair.hosts[0].endpoint.remove_qp(pair.hosts[0].qpn).expect("there");
         pair.connect_another(100 + life);
         pair.hosts[0].post(&work(1, SendOp::Write, &[sge(0, 10)], 0));
