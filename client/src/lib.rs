@@ -27,7 +27,38 @@
 //! 7. [`CompletionQueue::poll`] or [`CompletionQueue::wait`] reaps completions; [`Completion::ok`]
 //!    turns a failed one into an error.
 //!
-//! A complete program with two queue pairs in one process is `examples/first.rs`.
+//! # A complete program
+//!
+//! Two queue pairs of one process; with the addresses exchanged over a socket, the same between two
+//! hosts (`examples/two_hosts.rs`). It needs a running daemon.
+//!
+#![doc = concat!("```no_run\n", include_str!("../examples/first.rs"), "```")]
+//!
+//!
+//! # Verbs and methods
+//!
+//! | verbs | here |
+//! |---|---|
+//! | `ibv_get_device_list`, `ibv_open_device` | [`Device::list`], [`Device::open`] |
+//! | `ibv_alloc_pd` | [`Device::protection_domain`] |
+//! | `ibv_reg_mr`, `ibv_reg_mr_iova` | [`ProtectionDomain::register_at`]; [`ProtectionDomain::allocate`] also allocates |
+//! | `ibv_create_cq`, `ibv_create_comp_channel` | [`Device::completion_queue_with`], [`Device::channel`] |
+//! | `ibv_create_qp` | [`ProtectionDomain::queue_pair`], [`QpBuilder::create`] |
+//! | `ibv_modify_qp` to RTR and RTS | [`QueuePair::connect`], [`QueuePair::activate`]; [`QueuePair::modify`] for single steps |
+//! | `ibv_create_ah`, `ibv_create_srq`, `ibv_alloc_mw` | [`ProtectionDomain::address_handle`], [`ProtectionDomain::shared_receive_queue`], [`ProtectionDomain::memory_window`] |
+//! | `ibv_post_send`, `ibv_post_recv` | [`QueuePair::post_send`], [`QueuePair::post_recv`] |
+//! | `ibv_poll_cq`, `ibv_req_notify_cq` | [`CompletionQueue::poll`], [`CompletionQueue::arm`]; [`CompletionQueue::wait`] does both |
+//!
+//! # Rules
+//!
+//! - An [`Sge`] is an address, not a borrow: keep its [`MemoryRegion`] until the work request has
+//!   completed. Work on a region that was dropped fails with an error completion; it never reaches
+//!   other memory.
+//! - Only signaled sends complete on success ([`SendRequest::signaled`],
+//!   [`QpBuilder::signal_all`]). Sends complete in order, so a signaled one reports all before it.
+//! - [`CompletionQueue::wait`] returns 0 on timeout.
+//! - A child of `fork` has none of the parent's objects and opens its own device; `docs/memory.md`
+//!   has the details of registered memory and fork.
 //!
 //! # Cost, threads and lifetimes
 //!

@@ -26,7 +26,7 @@ pub const GRH_BYTES: usize = 40;
 pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
 
 impl ServiceType {
-    /// The number in `abi::control::service`.
+    /// The number in `roced_types::service`.
     pub(crate) const fn number(self) -> u32 {
         match self {
             Self::Rc => service::RC,

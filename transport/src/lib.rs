@@ -1,8 +1,33 @@
 //! The RoCEv2 transport as a pure state machine.
 //!
-//! Time, frames and work requests go in; frames, completions and memory writes come out through the
-//! two traits of [`io`]. No clock, socket, thread or unsafe code is here, and nothing allocates
+//! Time, frames and work requests go in; frames, completions and memory accesses come out through
+//! the two traits of [`io`]. No clock, socket, thread or unsafe code is here, and nothing allocates
 //! while packets flow.
+//!
+//! # Parts
+//!
+//! - An [`Endpoint`](endpoint::Endpoint) owns queue pairs ([`qp::Qp`]), memory keys ([`mr::Mr`]),
+//!   address handles, shared receive queues and timers. One thread calls it.
+//! - [`io::App`] is the memory and the completion queues of programs; [`io::Wire`] takes frames.
+//!   The caller implements both.
+//! - A [`wire::Path`] is a complete header template; [`wire`] builds and parses frames.
+//!
+//! # Order of calls
+//!
+//! | call | when |
+//! |---|---|
+//! | `insert_mr`, `insert_qp`, `modify_qp` | control: once per object; the states are those of verbs |
+//! | `send_room`, `recv_room` | before posting; after a 0, `take_unblocked` names the queue pair when there is room |
+//! | `post_send`, `post_recv` | for each work request, within the room |
+//! | `on_frame` | for each received frame; never sends |
+//! | `on_timeout` | in each iteration, and at the latest at `poll_timeout` |
+//! | `poll_transmit` | in each iteration, until its budget or the wire is exhausted; the only call that sends |
+//! | `poll_event` | for asynchronous events of queue pairs |
+//! | `poll_key_change` | for LOCAL_INV, BIND_MW and SEND with invalidate: change the key wherever it is known, then call `finish_key_change` |
+//!
+//! # A complete program
+//!
+#![doc = concat!("```\n", include_str!("../examples/two_endpoints.rs"), "```")]
 #![no_std]
 #![forbid(unsafe_code)]
 

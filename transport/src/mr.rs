@@ -64,7 +64,7 @@ pub struct Mr {
     pub key: MrKey,
     /// Only queue pairs of this protection domain.
     pub pd: Pdn,
-    /// `abi::control::access` bits.
+    /// `roced_types::access` bits.
     pub access: u32,
     /// Address of the first byte in work requests and packets.
     pub va: u64,

@@ -103,7 +103,7 @@ pub enum Reject {
     /// The state does not allow the change.
     #[error("a queue pair in state {from} cannot go to state {to}")]
     InvalidState {
-        /// Present state, number of `abi::control::state`.
+        /// Present state, number of `roced_types::state`.
         from: u32,
         /// Asked state.
         to: u32,
@@ -119,7 +119,7 @@ pub enum Reject {
     /// An attribute is out of its range.
     #[error("attribute 0x{attribute:x} cannot be {value}")]
     InvalidAttribute {
-        /// Its bit of `abi::control::attribute`.
+        /// Its bit of `roced_types::attribute`.
         attribute: u32,
         /// The requested value.
         value: u64,

@@ -14,14 +14,17 @@ pub struct SendWork<'a> {
     pub flags: u8,
     /// Immediate data in wire order.
     pub imm: [u8; 4],
-    /// Remote address of a WRITE, READ or atomic operation. This and the next three have the
-    /// meaning of the work request of the client ABI.
+    /// Remote address of a WRITE, READ, FLUSH or atomic operation. Of BIND_MW: address of the window.
     pub remote_va: u64,
-    /// Remote key of a WRITE, READ or atomic operation, and the key that other operations name.
+    /// Remote key of a WRITE, READ, FLUSH or atomic operation; the key to invalidate; of BIND_MW the
+    /// new key of the window.
     pub rkey: u32,
-    /// Of an atomic operation: the value to store or to add.
+    /// Of an atomic operation: the value to store or to add. Of an atomic WRITE: the eight bytes in
+    /// memory order. Of a FLUSH and BIND_MW: bytes.
     pub swap_or_add: u64,
-    /// Of compare and swap: the expected value.
+    /// Of compare and swap: the expected value. Of a FLUSH: its
+    /// [`operand`](roced_types::flush::operand). Of BIND_MW: the region and the rights
+    /// ([`BindWindow`](roced_types::BindWindow)).
     pub compare: u64,
     /// Of a datagram: where to.
     pub to: DatagramTo,

@@ -11,7 +11,7 @@ pub struct QpEvent {
     pub qpn: Qpn,
     /// Object of the event.
     pub subject: Subject,
-    /// An `abi::control::event`.
+    /// An `roced_types::event`.
     pub kind: u32,
 }
 

@@ -18,7 +18,7 @@ pub enum ServiceType {
 }
 
 impl ServiceType {
-    /// Service with this number of `abi::control::service`.
+    /// Service with this number of `roced_types::service`.
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             service::RC => Some(Self::Rc),

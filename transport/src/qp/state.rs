@@ -25,7 +25,7 @@ pub enum State {
 }
 
 impl State {
-    /// Number in `abi::control::state`.
+    /// Number in `roced_types::state`.
     pub const fn number(self) -> u32 {
         match self {
             Self::Reset => state::RESET,
