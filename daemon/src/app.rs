@@ -1,7 +1,8 @@
 //! The daemon as a whole: the only module that knows every part.
 //!
 //! ```text
-//!   config ─► network looked at, everything checked ─► XDP programs, queues ─► workers ─► sockets ─► addresses ─► ready
+//!   config ─► network read, everything checked ─► XDP programs, queues ─► workers
+//!       ─► sockets ─► addresses ─► ready
 //!
 //!   control thread, one epoll set:
 //!     clients · netlink · operators · workers' events · signals · deadlines

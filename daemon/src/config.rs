@@ -300,7 +300,7 @@ choices! {
     RoceVersions {
         /// RoCEv2 alone.
         V2 = "v2",
-        /// RoCEv1, too.
+        /// RoCEv1 and RoCEv2.
         Both = "v1+v2",
     }
     /// `device.credits`.

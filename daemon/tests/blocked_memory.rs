@@ -237,8 +237,8 @@ fn of_two_users_neither_has_the_other_ended() {
     assert!(other.is_closed(), "it was nobody else");
 }
 
-/// The reader and the writer of memory cannot be told apart when one is left: the guilty one may
-/// have left in time.
+/// If one of the two sessions has left, the fault of the other is unproven: the guilty one may have
+/// left in time.
 #[test]
 fn a_session_that_leaves_during_a_stall_ends_no_other_session() {
     let served = Served::start();

@@ -80,7 +80,7 @@ fn all_that_is_mapped_counts_and_a_user_has_a_share() {
     let now = served.on_control_thread(|clients, _| clients.reports().map(|session| session.memory_bytes).sum::<u64>());
     assert_eq!(now, bytes, "what was refused counts as nothing");
 
-    // Destroyed objects make room, in any order.
+    // Every way to end a mapping makes room: destroy, resize, free, end of the session.
     other.call::<DestroyCq>(Handle { handle: spare }).expect("unused");
     raw.call::<ResizeCq>(ResizeCqRequest { cqn: cq, entries: 9 }).expect("room");
     raw.call::<FreeMemory>(Handle { handle: memory }).expect("unused");

@@ -416,7 +416,7 @@ fn a_file_that_a_user_may_only_read_is_not_written_for_it() {
         let mut region = mapped.register(&pd, 0..4096, Access::REMOTE_READ).expect("to read");
         let change = Reregistration { access: Some(Access::ALL), ..Reregistration::default() };
         assert!(matches!(region.reregister(&change), Err(Error::Refused { refusal: Refusal::InvalidArgument, .. })));
-        // Past the library, too.
+        // Without the library as well.
         let mut raw = Raw::over(for_stranger);
         raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("it exists");
         let request = MapMemoryRequest { bytes: 4096, ..ALL };

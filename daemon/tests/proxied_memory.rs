@@ -55,8 +55,8 @@ impl Private {
     }
 
     /// Another mapping in its place from `offset` on: of an empty file, so that there is nothing,
-    /// or of no file. (Nothing at all would be anybody's to map there: the daemon is in this
-    /// process.)
+    /// or of no file. (An unmapped range could be taken by any other mapping: the daemon runs in
+    /// this process.)
     fn replace(&self, offset: usize, there: bool) {
         let at = NonZeroUsize::new(self.base.as_ptr().addr() + offset);
         let length = NonZeroUsize::new(self.bytes - offset).expect("some");

@@ -419,7 +419,7 @@ fn only_datagram_queue_pairs_join_only_groups_and_only_so_many() {
     assert_eq!(refused(&theirs, gid("239.1.1.3"), 0), Refusal::Limit, "the device's");
     datagram.detach(gid("239.1.1.1")).expect("it is attached");
     theirs.attach(gid("239.1.1.3"), Some(0)).expect("room");
-    // A group is nobody's peer.
+    // A group cannot be a peer.
     let to_group = QpAddress { gid: gid("239.1.1.1"), ..theirs.address(0).expect("a GID") };
     assert!(matches!(
         connected.connect(&to_group, &ConnectOptions::default()),

@@ -60,7 +60,7 @@ const CAPABILITIES: [(Capability, &str); 4] = [
 pub(super) struct ServedDevice {
     pub(super) id: DeviceId,
     pub(super) config: config::DeviceConfig,
-    /// Before the program, for it ends before that.
+    /// Declared before the program, so that it is dropped first.
     _napi: Option<ThreadedNapi>,
     pub(super) program: XdpProgram,
     pub(super) queues: Vec<ServedQueue>,

@@ -15,12 +15,12 @@ pub(super) const PERIOD: Duration = Duration::from_secs(1);
 /// suspended; a guess.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How the workers are.
+/// Health of the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Health {
-    /// All turn or sleep.
+    /// All workers poll or sleep.
     Good,
-    /// This one has not turned for that long.
+    /// This worker has not polled for that long.
     Stuck(WorkerId, Duration),
     /// This worker has not polled for longer than is acceptable.
     Dead(WorkerId, Duration),
@@ -34,7 +34,7 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Takes a look: `stuck` is a worker that has not turned since the last one.
+    /// Examines the workers: `stuck` is a worker that has not polled since the last call.
     pub(super) fn look(&mut self, now: Instant, stuck: Option<WorkerId>) -> Health {
         // If this thread was delayed, so was the whole machine, by a suspension for example. Then
         // no worker is at fault.

@@ -48,7 +48,7 @@ impl Memberships {
     }
 }
 
-/// A socket of its own for each, for the kernel limits the memberships of one. It is bound to no
+/// A separate socket for each, because the kernel limits the memberships of one. It is bound to no
 /// port: nothing ever arrives there.
 fn member(source: &GidTableEntry, group: IpAddr) -> io::Result<UdpSocket> {
     let family = if group.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };

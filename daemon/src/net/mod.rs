@@ -6,9 +6,9 @@
 //! [`Net::on_readable`], [`Net::deadline`] → [`Net::on_deadline`], and both return the changes.
 //!
 //! ```text
-//!   netlink events ──► links, addresses, neighbors ──► devices' GIDs, MTU, state ──► Change::{Link, Gids}
+//!   netlink events ─► links, addresses, neighbors ─► devices' GIDs, MTU, state ─► Link, Gids
 //!                                  │
-//!                   followed destinations ── route? ── neighbor? ──────────────────► Change::NextHop
+//!                   followed destinations ── route? ── neighbor? ───────────────► NextHop
 //! ```
 
 mod events;

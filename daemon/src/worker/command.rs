@@ -55,7 +55,7 @@ pub enum Command {
     AddAh(DeviceId, u32, AhEntry),
     /// The way to an address handle's destination changed. [`Answer::Done`].
     SetAhPath {
-        /// The session.
+        /// The device.
         device: DeviceId,
         /// Its number.
         number: u32,
@@ -69,7 +69,7 @@ pub enum Command {
     /// A datagram queue pair of a device, on whichever worker, is of a multicast group.
     /// [`Answer::Done`].
     Attach {
-        /// The session.
+        /// The device.
         device: DeviceId,
         /// Which queue pair.
         qpn: Qpn,
@@ -78,7 +78,7 @@ pub enum Command {
     },
     /// It is not any more. [`Answer::Done`].
     Detach {
-        /// The session.
+        /// The device.
         device: DeviceId,
         /// Which queue pair.
         qpn: Qpn,

@@ -21,7 +21,7 @@ use super::{
     qp_table::entry_of,
 };
 
-/// Seats of queue pairs that one snapshot looks at, occupied or not: some microseconds.
+/// Entries of queue pairs that one snapshot visits, occupied or not: some microseconds.
 const ENTRIES_PER_SNAPSHOT: u32 = 4096;
 
 /// Refused, and nothing to give back.

@@ -102,7 +102,7 @@ impl QueueSnapshot {
 pub struct QpSnapshot {
     /// Its number.
     pub qpn: Qpn,
-    /// The worker or object.
+    /// The session that owns it.
     pub session: SessionId,
     /// Short name of its state.
     pub state: &'static str,

@@ -9,9 +9,9 @@
 //!                                        other workers (handoff)
 //! ```
 //!
-//! With other threads of the daemon, a worker shares nothing that is written on the data path except
-//! the bounded queues drawn here. Objects are created and freed by the control thread; a worker only
-//! moves them.
+//! With other threads of the daemon, a worker shares nothing that is written on the data path
+//! except the bounded queues drawn here. Objects are created and freed by the control thread; a
+//! worker only moves them.
 
 mod abi;
 pub mod client_fault;

@@ -155,7 +155,7 @@ pub fn monotonic_now() -> Nanos {
 }
 
 impl<N: Nic> Worker<N> {
-    /// A worker that has not turned yet.
+    /// A worker that has not polled yet.
     ///
     /// # Errors
     /// The kernel's, when it gives no epoll set or refuses a socket in it.

@@ -1,7 +1,8 @@
 //! Queue pairs and sessions of clients in a worker: doorbells and rings with work.
 //!
 //! ```text
-//!   bell page of a session ──► bell number ──► seat of a queue pair ──► ReadyList ──► its rings ──► Endpoint
+//!   doorbell page of a session ──► doorbell number ──► entry of a queue pair ──► ReadyList
+//!       ──► its rings ──► Endpoint
 //! ```
 //!
 //! A client that breaks the rules is muted: its doorbells and rings are not looked at any more,
@@ -76,7 +77,7 @@ pub struct QpTable {
     live: Vec<u32>,
     qps: Table<QpEntry>,
     srqs: Table<SrqEntry>,
-    /// Seat of each session slot's doorbells, plus one; 0 where there is none.
+    /// Entry of each session slot's doorbells, plus one; 0 where there is none.
     doorbells: Box<[u32]>,
     ready: ReadyList,
     /// Where work is copied to before it is checked.
@@ -179,7 +180,7 @@ impl QpTable {
         Some(self.srqs.get(index)?.ring.session)
     }
 
-    /// Shared receive queue number `index` wait for a visit.
+    /// Shared receive queue number `index` waits for a visit.
     pub fn want_srq_visit(&mut self, index: u32) {
         if let Some(srq) = self.srqs.get(index) {
             self.ready.push(self.srq_entry(index), srq.session_slot);
@@ -213,8 +214,8 @@ impl QpTable {
             rings,
         };
         let _ = self.qps.insert(entry, qp);
-        // Its client learns of it after this: its rings are empty; their memory is accessed only if
-        // not.
+        // Not pushed: its client learns of it after this, so its rings are empty, and their memory
+        // is accessed only when they hold work.
         self.ready.add(entry);
     }
 
@@ -273,7 +274,7 @@ impl QpTable {
         )
     }
 
-    /// The queue pair in `entry` wait for a visit.
+    /// The queue pair in `entry` waits for a visit.
     pub fn want_visit(&mut self, entry: u32) {
         if let Some(qp) = self.qps.get(entry) {
             self.ready.push(entry, qp.session_slot);

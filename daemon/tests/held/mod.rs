@@ -118,7 +118,7 @@ impl Holds {
     }
 }
 
-/// For each thing that goes on, for each that holds.
+/// Delays by activity and cause.
 pub(crate) type Seen = [[Holds; By::ALL.len()]; Doing::ALL.len()];
 
 /// The kernel's figures of this thread.

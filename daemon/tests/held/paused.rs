@@ -216,7 +216,7 @@ impl Core {
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
     }
 
-    /// Records are made of words and begin at one, and the ring is, too.
+    /// Records and the ring consist of whole words and begin at a word boundary.
     fn word(&self, at: u64) -> u64 {
         self.shared(PAGE_BYTES + at as usize % RING_BYTES).load(Ordering::Relaxed)
     }

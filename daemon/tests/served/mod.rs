@@ -1,5 +1,5 @@
 //! The daemon's control thread and its workers in this process, without NIC and netlink: peers are
-//! on this host, and the network is defined by the test.
+//! on this host, reached by hand-over, and the network is defined by the test.
 #![allow(dead_code, reason = "each test uses its part")]
 
 mod ends;
