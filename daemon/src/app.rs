@@ -47,7 +47,8 @@ use self::{
 };
 use crate::{
     admin::Admin,
-    clients::{Clients, DeviceSetup, environment::Environment, listener::Listener},
+    client_socket::listener::Listener,
+    clients::{Clients, DeviceSetup, environment::Environment},
     config::{Config, Credits},
     net::{Net, NetworkChange},
     systemd::ServiceManager,

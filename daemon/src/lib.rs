@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod app;
 pub mod cli;
+pub mod client_socket;
 pub mod clients;
 pub mod config;
 mod log_limiter;

@@ -11,10 +11,10 @@ use tracing::{debug, warn};
 
 use super::{
     Clients, SessionEnd,
-    connection::{ClientProcess, Connection},
     refused::Refused,
     session::{Session, SessionStage},
 };
+use crate::client_socket::connection::{ClientProcess, Connection};
 
 /// Connections accepted in one step: as many as sockets that are served in one.
 const CONNECTIONS_A_TURN: usize = 64;

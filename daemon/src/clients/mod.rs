@@ -15,11 +15,9 @@
 //! client is served.
 
 mod admission;
-mod connection;
 mod control;
 mod ending;
 pub mod environment;
-pub mod listener;
 mod path;
 mod refused;
 mod session;
@@ -42,15 +40,17 @@ use tracing::{debug, info, warn};
 
 pub use self::control::DeviceSetup;
 use self::{
-    connection::{ReceivedCall, SentReply},
     control::{CallHandler, Registry},
     ending::EndingSessions,
     environment::Environment,
-    listener::Listener,
     path::Follower,
     session::{Session, SessionObjects, SessionStage},
 };
 use crate::{
+    client_socket::{
+        connection::{ReceivedCall, SentReply},
+        listener::Listener,
+    },
     config::Limits,
     log_limiter::LogLimiter,
     net::{FollowId, NetworkChange, NextHop},

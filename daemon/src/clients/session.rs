@@ -15,11 +15,10 @@ use roced_transport::{
 use roced_types::{Cqn, DeviceId, MemoryObjectId, Pdn, Qpn, SessionId, WorkerId};
 
 use super::{
-    connection::Connection,
     path::{LifePort, Way},
     refused::Refused,
 };
-use crate::{config::ClientLimits, net::GidTableEntry, numbers::DoorbellBoard};
+use crate::{client_socket::connection::Connection, config::ClientLimits, net::GidTableEntry, numbers::DoorbellBoard};
 
 /// A connected client.
 #[derive(Debug)]

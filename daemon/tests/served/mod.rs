@@ -33,10 +33,10 @@ use nix::{
     },
 };
 use roced::{
+    client_socket::listener::Listener,
     clients::{
         Clients, DeviceSetup,
         environment::{DevicePort, Environment, Network, WorkerAccess},
-        listener::Listener,
     },
     config::Limits,
     net::{FollowId, GidTableEntry, NetworkChange, NextHop, NoRoute, RoceVersion},

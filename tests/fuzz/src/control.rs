@@ -24,7 +24,8 @@ use nix::{
     unistd::ftruncate,
 };
 use roced::{
-    clients::{Clients, DeviceSetup, environment::Environment, listener::Listener},
+    client_socket::listener::Listener,
+    clients::{Clients, DeviceSetup, environment::Environment},
     config::{ClientLimits, DeviceLimits, Limits},
     net::{FollowId, NetworkChange, NextHop},
 };

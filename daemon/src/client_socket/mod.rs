@@ -1,0 +1,4 @@
+//! The socket of clients: listening, credentials, messages with file descriptors.
+
+pub mod connection;
+pub mod listener;
