@@ -103,9 +103,9 @@ fn clients(sessions: &[SessionReport]) -> TableSection {
         Number("QPs"),
         Number("MRs"),
         Number("memory"),
-        Number("made"),
-        Number("replaced"),
-        Number("shared"),
+        Number("allocated"),
+        Number("migrated"),
+        Number("file-backed"),
         Number("proxied"),
     ];
     let mut section = TableSection::new("Clients", &columns);
@@ -118,9 +118,9 @@ fn clients(sessions: &[SessionReport]) -> TableSection {
             session.qps.to_string(),
             session.mrs.to_string(),
             units::bytes(session.memory_bytes),
-            units::bytes(session.memory.made_bytes),
-            units::bytes(session.memory.replaced_bytes),
-            units::bytes(session.memory.shared_bytes),
+            units::bytes(session.memory.allocated_bytes),
+            units::bytes(session.memory.migrated_bytes),
+            units::bytes(session.memory.file_backed_bytes),
             units::bytes(session.memory.proxied_bytes),
         ]);
     }

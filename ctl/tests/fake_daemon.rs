@@ -69,9 +69,9 @@ fn status() -> StatusReport {
             mrs: 1,
             memory_bytes: 64 << 20,
             memory: MemoryReport {
-                made_bytes: 48 << 20,
-                replaced_bytes: 12 << 20,
-                shared_bytes: 0,
+                allocated_bytes: 48 << 20,
+                migrated_bytes: 12 << 20,
+                file_backed_bytes: 0,
                 proxied_bytes: 1 << 20,
             },
         }],

@@ -42,7 +42,7 @@ fn memfd(pages: usize) -> OwnedFd {
 
 fn part(page: usize, pages: usize) -> MapMemoryRequest {
     let (offset, bytes) = ((page * PAGE) as u64, (pages * PAGE) as u64);
-    MapMemoryRequest { offset, bytes, writable: 1, origin: origin::SHARED }
+    MapMemoryRequest { offset, bytes, writable: 1, origin: origin::FILE_BACKED }
 }
 
 #[test]

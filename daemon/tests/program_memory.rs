@@ -163,7 +163,7 @@ fn opened(served: &Served) -> Raw {
     raw
 }
 
-const ALL: MapMemoryRequest = MapMemoryRequest { offset: 0, bytes: 4 * 4096, writable: 1, origin: origin::SHARED };
+const ALL: MapMemoryRequest = MapMemoryRequest { offset: 0, bytes: 4 * 4096, writable: 1, origin: origin::FILE_BACKED };
 
 #[test]
 fn memory_that_cannot_be_mapped_is_refused_and_named() {
@@ -285,9 +285,9 @@ const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 /// Bytes by the way in which the daemon reaches them: made, replaced, shared.
 fn bytes_by_way(served: &Served) -> [u64; 3] {
     let report = served.on_control_thread(|clients, _| clients.reports().next()).expect("one session");
-    let MemoryReport { made_bytes, replaced_bytes, shared_bytes, proxied_bytes } = report.memory;
+    let MemoryReport { allocated_bytes, migrated_bytes, file_backed_bytes, proxied_bytes } = report.memory;
     assert_eq!(proxied_bytes, 0, "all of it can be mapped");
-    [made_bytes, replaced_bytes, shared_bytes]
+    [allocated_bytes, migrated_bytes, file_backed_bytes]
 }
 
 #[test]

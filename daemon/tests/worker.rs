@@ -267,9 +267,9 @@ fn a_worker_returns_the_objects_of_refused_commands() {
         (CommandRefused::NoSuchObject, None)
     ));
     let again =
-        Command::MapRegion(roced_types::MemoryObjectId(client_region(&client)), Arc::clone(&client.memory).into());
+        Command::AddMemory(roced_types::MemoryObjectId(client_region(&client)), Arc::clone(&client.memory).into());
     match refused(again) {
-        (CommandRefused::NoRoom, Some(Command::MapRegion(_, Backing::Mapped(memory)))) => {
+        (CommandRefused::NoRoom, Some(Command::AddMemory(_, Backing::Mapped(memory)))) => {
             assert!(Arc::ptr_eq(&memory, &client.memory))
         }
         other => panic!("{other:?}"),
@@ -281,7 +281,7 @@ fn a_worker_returns_the_objects_of_refused_commands() {
     assert!(matches!(rig.tell(WorkerId(0), Command::DetachSession(client.session)), Answer::Session(_)));
     // Its memory is held only by the test and the worker.
     assert_eq!(Arc::strong_count(&client.memory), 2);
-    rig.tell(WorkerId(0), Command::UnmapRegion(roced_types::MemoryObjectId(client_region(&client))));
+    rig.tell(WorkerId(0), Command::RemoveMemory(roced_types::MemoryObjectId(client_region(&client))));
     assert_eq!(Arc::strong_count(&client.memory), 1);
     rig.stop();
 }

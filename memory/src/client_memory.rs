@@ -32,13 +32,13 @@ const NOBODY: SessionId = SessionId(0);
 /// Origin of the memory before it was mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// We made it for the client.
-    Made,
-    /// Private memory of the program, with its pages replaced by shared ones.
-    Replaced,
-    /// The program shared it already.
-    Shared,
-    /// Memory of the program that we do not map: `proxied.rs`.
+    /// Allocated by the daemon for the client.
+    Allocated,
+    /// Private memory of the program, with its pages moved to a file of the client library.
+    Migrated,
+    /// A file in memory that the program itself shares.
+    FileBacked,
+    /// Memory of the program that the daemon does not map: `proxied.rs`.
     Proxied,
 }
 
@@ -61,7 +61,7 @@ impl ClientMemory {
         let bytes = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_next_multiple_of(4096));
         let (mapping, fd) = Mapping::create(c"roced-memory", bytes.ok_or(Errno::EFBIG)?, Writers::Both, room)?;
         mapping.lock()?;
-        Ok((Self { mapping, kind: MemoryKind::Made, writable: true, owner: NOBODY }, fd))
+        Ok((Self { mapping, kind: MemoryKind::Allocated, writable: true, owner: NOBODY }, fd))
     }
 
     /// Maps a part of a client's file; its pages are locked as they are touched.

@@ -117,7 +117,7 @@ fn end(number: usize, mtu: u32) -> End {
         access: access::ALL,
         va: 0,
         length,
-        region: MemoryObjectId(1),
+        object: MemoryObjectId(1),
         offset: 0,
         scope: Scope::Region,
     };

@@ -85,9 +85,9 @@ fn endpoint(host: u8) -> Endpoint {
         recovery: RecoveryConfig::default(),
         partitions: Partitions::default(),
     });
-    let (region, scope) = (MemoryObjectId(1), Scope::Region);
+    let (object, scope) = (MemoryObjectId(1), Scope::Region);
     endpoint
-        .insert_mr(Mr { key: KEY, pd: Pdn(1), access: access::ALL, va: 0, length: 4096, region, offset: 0, scope })
+        .insert_mr(Mr { key: KEY, pd: Pdn(1), access: access::ALL, va: 0, length: 4096, object, offset: 0, scope })
         .expect("there is room for one");
     let qp = Qp::new(QpConfig {
         qpn: qpn_of(host),

@@ -204,15 +204,15 @@ pub trait Wire {
 /// before any report to a client: keys, states and completions are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BorrowedPayload {
-    region: MemoryObjectId,
+    object: MemoryObjectId,
     offset: u64,
     length: usize,
 }
 
 impl BorrowedPayload {
     /// The memory it lies in.
-    pub const fn region(&self) -> MemoryObjectId {
-        self.region
+    pub const fn object(&self) -> MemoryObjectId {
+        self.object
     }
 
     /// Where it begins in that memory, bytes.
@@ -246,7 +246,7 @@ impl BorrowedPayload {
 
 impl From<MemSpan<'_>> for BorrowedPayload {
     fn from(span: MemSpan<'_>) -> Self {
-        Self { region: span.region(), offset: span.offset(), length: span.len() }
+        Self { object: span.object(), offset: span.offset(), length: span.len() }
     }
 }
 

@@ -71,7 +71,7 @@ pub struct Mr {
     /// Bytes.
     pub length: u64,
     /// The memory that it lies in.
-    pub region: MemoryObjectId,
+    pub object: MemoryObjectId,
     /// Where in that memory it begins.
     pub offset: u64,
     /// Its users.
@@ -93,7 +93,7 @@ pub enum Scope {
 /// A piece of client memory that was checked in this turn.
 #[derive(Clone, Copy, Debug)]
 pub struct MemSpan<'table> {
-    region: MemoryObjectId,
+    object: MemoryObjectId,
     offset: u64,
     length: usize,
     table: PhantomData<&'table MrTable>,
@@ -101,8 +101,8 @@ pub struct MemSpan<'table> {
 
 impl<'table> MemSpan<'table> {
     /// The memory it lies in.
-    pub const fn region(&self) -> MemoryObjectId {
-        self.region
+    pub const fn object(&self) -> MemoryObjectId {
+        self.object
     }
 
     /// Where it begins in that memory, bytes.
@@ -311,7 +311,7 @@ impl MrTable {
         }
         // Cannot overflow: the control side registers only ranges with offset + length inside the
         // memory.
-        Ok(MemSpan { region: mr.region, offset: mr.offset + skip, length, table: PhantomData })
+        Ok(MemSpan { object: mr.object, offset: mr.offset + skip, length, table: PhantomData })
     }
 
     fn open(&self, pd: Pdn, qpn: Option<Qpn>, key: MrKey, right: Right) -> Result<&Mr, AccessError> {
@@ -394,7 +394,7 @@ mod tests {
             access: access::ALL,
             va: 0x1000,
             length: 0x100,
-            region: MemoryObjectId(key),
+            object: MemoryObjectId(key),
             offset: 0x40,
             scope: Scope::Region,
         }
@@ -495,8 +495,8 @@ mod tests {
                 prop_assert_eq!(table.len(), model.len());
                 let every = (-3..3).flat_map(|home| (0..8).map(move |rest| (home, rest / 2, rest % 2)));
                 for key in every.map(|(home, page, consumer)| key_of(home, page, consumer)) {
-                    let span = table.check(PD, MrKey(key), Right::LocalRead, 0x1000, 1).map(|span| span.region());
-                    let expected = model.get(&key).map(|mr| mr.region).ok_or(AccessError::NoSuchKey);
+                    let span = table.check(PD, MrKey(key), Right::LocalRead, 0x1000, 1).map(|span| span.object());
+                    let expected = model.get(&key).map(|mr| mr.object).ok_or(AccessError::NoSuchKey);
                     prop_assert_eq!(span, expected);
                 }
             }

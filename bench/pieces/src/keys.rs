@@ -31,7 +31,7 @@ fn region(number: u32) -> Mr {
         access: access::ALL,
         va: u64::from(number) << 20,
         length: 1 << 20,
-        region: MemoryObjectId(number),
+        object: MemoryObjectId(number),
         offset: 0,
         scope: Scope::Region,
     }

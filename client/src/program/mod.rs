@@ -106,7 +106,7 @@ pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<ProgramBacking>
     let because = match Held::new(range, write) {
         Ok(held) => {
             let (file, pages) = (held.file()?, held.range());
-            let (offset, origin) = (pages.start as u64, origin::REPLACED);
+            let (offset, origin) = (pages.start as u64, origin::MIGRATED);
             return Ok(ProgramBacking { file, pages, offset, writable: true, origin, held: Some(held), because: None });
         }
         Err(other @ (Error::OtherMemory { .. } | Error::NoPageExchange { .. })) => other,
@@ -120,7 +120,7 @@ pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<ProgramBacking>
             pages,
             offset,
             writable: write,
-            origin: origin::SHARED,
+            origin: origin::FILE_BACKED,
             held: None,
             because: None,
         });

@@ -234,9 +234,9 @@ impl Clients {
                 report.memory_bytes = objects.bytes;
                 for memory in objects.memories.values().map(|object| &object.memory) {
                     *match memory.kind() {
-                        MemoryKind::Made => &mut report.memory.made_bytes,
-                        MemoryKind::Replaced => &mut report.memory.replaced_bytes,
-                        MemoryKind::Shared => &mut report.memory.shared_bytes,
+                        MemoryKind::Allocated => &mut report.memory.allocated_bytes,
+                        MemoryKind::Migrated => &mut report.memory.migrated_bytes,
+                        MemoryKind::FileBacked => &mut report.memory.file_backed_bytes,
                         MemoryKind::Proxied => &mut report.memory.proxied_bytes,
                     } += memory.bytes();
                 }

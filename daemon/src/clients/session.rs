@@ -78,7 +78,7 @@ pub(crate) struct PdObject {
 /// Memory of [`roced_abi::control::AllocMemory`].
 #[derive(Debug)]
 pub(crate) struct MemoryObject {
-    pub(crate) region: MemoryObjectId,
+    pub(crate) object: MemoryObjectId,
     pub(crate) memory: Backing,
     /// Memory regions in it.
     pub(crate) users: u32,

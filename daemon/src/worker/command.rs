@@ -34,9 +34,9 @@ pub enum Command {
     /// Stop listening; its queue pairs are gone already. [`Answer::Session`].
     DetachSession(SessionId),
     /// Memory regions may lie in this memory from now on. [`Answer::Done`].
-    MapRegion(MemoryObjectId, Backing),
+    AddMemory(MemoryObjectId, Backing),
     /// None does any more. [`Answer::Region`].
-    UnmapRegion(MemoryObjectId),
+    RemoveMemory(MemoryObjectId),
     /// This worker's CQ ring of a completion queue. [`Answer::Done`].
     AddCqRing(Cqn, CqRing),
     /// A new CQ ring for this worker. [`Answer::Ring`].

@@ -41,11 +41,11 @@ impl<N: Nic> Worker<N> {
         match command {
             Command::AttachSession(session) => self.attach_session(session),
             Command::DetachSession(session) => self.detach_session(session),
-            Command::MapRegion(id, memory) => self
+            Command::AddMemory(id, memory) => self
                 .worker_memory
-                .add_region(id, memory)
-                .map_or_else(|memory| no_room(Command::MapRegion(id, memory)), |()| Answer::Done),
-            Command::UnmapRegion(id) => self.worker_memory.remove_region(id).map_or_else(missing, Answer::Region),
+                .add_object(id, memory)
+                .map_or_else(|memory| no_room(Command::AddMemory(id, memory)), |()| Answer::Done),
+            Command::RemoveMemory(id) => self.worker_memory.remove_object(id).map_or_else(missing, Answer::Region),
             Command::AddCqRing(cqn, cq_ring) => self
                 .worker_memory
                 .add_cq_ring(cqn, cq_ring)

@@ -56,7 +56,7 @@ impl WorkerMemory {
     ///
     /// # Errors
     /// Gives it back when there is no room or the number is taken.
-    pub fn add_region(&mut self, id: MemoryObjectId, memory: Backing) -> Result<(), Backing> {
+    pub fn add_object(&mut self, id: MemoryObjectId, memory: Backing) -> Result<(), Backing> {
         self.regions.insert(id.0, memory)
     }
 
@@ -68,28 +68,28 @@ impl WorkerMemory {
         }
     }
 
-    /// Before a write to `region`: bytes become visible in the order of their arrival, in any kind
+    /// Before a write to `object`: bytes become visible in the order of their arrival, in any kind
     /// of memory.
-    fn settle_before(&mut self, region: MemoryObjectId) {
-        if self.unsettled.is_some_and(|unsettled| unsettled != region) {
+    fn settle_before(&mut self, object: MemoryObjectId) {
+        if self.unsettled.is_some_and(|unsettled| unsettled != object) {
             self.settle();
         }
     }
 
-    fn write_at(&mut self, region: MemoryObjectId, offset: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
-        self.settle_before(region);
-        match self.regions.get(region.0).ok_or(MemoryFault)? {
+    fn write_at(&mut self, object: MemoryObjectId, offset: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
+        self.settle_before(object);
+        match self.regions.get(object.0).ok_or(MemoryFault)? {
             Backing::Mapped(memory) => memory.write(offset, bytes),
             Backing::Proxied(memory) => {
                 memory.write(offset, bytes, self.poll)?;
-                self.unsettled = Some(region);
+                self.unsettled = Some(object);
             }
         }
         Ok(())
     }
 
-    fn read_at(&self, region: MemoryObjectId, offset: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
-        match self.regions.get(region.0).ok_or(MemoryFault)? {
+    fn read_at(&self, object: MemoryObjectId, offset: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
+        match self.regions.get(object.0).ok_or(MemoryFault)? {
             Backing::Mapped(memory) => memory.read(offset, into),
             Backing::Proxied(memory) => memory.read(offset, into, self.poll)?,
         }
@@ -101,15 +101,15 @@ impl WorkerMemory {
         while done < from.len() {
             let piece = bounce.len().min(from.len() - done);
             let (at, piece_of) = (done as u64, &mut bounce[..piece]);
-            self.read_at(from.region(), from.offset() + at, piece_of).map_err(|MemoryFault| PlaceFault::Lender)?;
-            self.write_at(to.region(), to.offset() + at, piece_of).map_err(|MemoryFault| PlaceFault::Target)?;
+            self.read_at(from.object(), from.offset() + at, piece_of).map_err(|MemoryFault| PlaceFault::Lender)?;
+            self.write_at(to.object(), to.offset() + at, piece_of).map_err(|MemoryFault| PlaceFault::Target)?;
             done += piece;
         }
         Ok(())
     }
 
     /// Lets memory go.
-    pub fn remove_region(&mut self, id: MemoryObjectId) -> Option<Backing> {
+    pub fn remove_object(&mut self, id: MemoryObjectId) -> Option<Backing> {
         self.regions.remove(id.0)
     }
 
@@ -156,13 +156,13 @@ impl WorkerMemory {
 
 impl App for WorkerMemory {
     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault> {
-        self.write_at(to.region(), to.offset(), bytes)
+        self.write_at(to.object(), to.offset(), bytes)
     }
 
     fn copy(&mut self, to: MemSpan<'_>, from: BorrowedPayload) -> Result<(), PlaceFault> {
-        self.settle_before(to.region());
-        let source = self.regions.get(from.region().0).ok_or(PlaceFault::Lender)?;
-        let target = self.regions.get(to.region().0).ok_or(PlaceFault::Target)?;
+        self.settle_before(to.object());
+        let source = self.regions.get(from.object().0).ok_or(PlaceFault::Lender)?;
+        let target = self.regions.get(to.object().0).ok_or(PlaceFault::Target)?;
         if let (Backing::Mapped(source), Backing::Mapped(target)) = (source, target) {
             target.copy(to.offset(), source, from.offset(), from.len());
             return Ok(());
@@ -175,12 +175,12 @@ impl App for WorkerMemory {
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
-        self.read_at(from.region(), from.offset(), into)
+        self.read_at(from.object(), from.offset(), into)
     }
 
     fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault> {
         self.settle();
-        self.regions.get(at.region().0).ok_or(MemoryFault)?.atomic(at.offset(), operation)
+        self.regions.get(at.object().0).ok_or(MemoryFault)?.atomic(at.offset(), operation)
     }
 
     fn complete(&mut self, cqn: Cqn, completion: &WorkCompletion) -> Result<(), CqOverrun> {

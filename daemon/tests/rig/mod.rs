@@ -177,11 +177,19 @@ impl<N: Nic + Send + 'static> Rig<N> {
         let (cq_rings, cq_fd) = new_cq(cqn, session, cq_layout, None, Room::default()).expect("a completion queue");
         let key = MrKey(self.number() << 8);
         let pd = Pdn(self.number());
-        let mr =
-            Mr { key, pd, access: access::ALL, va: 0, length: memory.len(), region, offset: 0, scope: Scope::Region };
+        let mr = Mr {
+            key,
+            pd,
+            access: access::ALL,
+            va: 0,
+            length: memory.len(),
+            object: region,
+            offset: 0,
+            scope: Scope::Region,
+        };
         for ((place, half), cq_ring) in places.iter().zip(halves).zip(cq_rings) {
             self.tell(place.worker, Command::AttachSession(half));
-            self.tell(place.worker, Command::MapRegion(region, Arc::clone(&memory).into()));
+            self.tell(place.worker, Command::AddMemory(region, Arc::clone(&memory).into()));
             self.tell(place.worker, Command::AddCqRing(cqn, cq_ring));
             self.tell(place.worker, Command::AddMr(device, mr));
         }

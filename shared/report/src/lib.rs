@@ -78,11 +78,11 @@ pub struct SessionReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryReport {
     /// The daemon made it.
-    pub made_bytes: u64,
+    pub allocated_bytes: u64,
     /// Private memory of the program, with its pages replaced by shared ones.
-    pub replaced_bytes: u64,
+    pub migrated_bytes: u64,
     /// Memory that the program shares itself.
-    pub shared_bytes: u64,
+    pub file_backed_bytes: u64,
     /// Memory of the program that the daemon does not map: the kernel copies each packet.
     pub proxied_bytes: u64,
 }

@@ -155,7 +155,7 @@ number!(
 );
 number!(
     /// A piece of client memory that the daemon has mapped, unique in the daemon.
-    MemoryObjectId, "region{}"
+    MemoryObjectId, "memory{}"
 );
 number!(
     /// A client's connection, unique in the daemon's life.

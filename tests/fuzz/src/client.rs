@@ -50,8 +50,8 @@ pub(crate) struct Client {
 }
 
 /// The byte at `offset` of a region: what it always reads as.
-pub(crate) const fn byte_at(region: MemoryObjectId, offset: u64) -> u8 {
-    (offset as u8).wrapping_mul(7) ^ ((offset >> 8) as u8).wrapping_mul(3) ^ region.0 as u8
+pub(crate) const fn byte_at(object: MemoryObjectId, offset: u64) -> u8 {
+    (offset as u8).wrapping_mul(7) ^ ((offset >> 8) as u8).wrapping_mul(3) ^ object.0 as u8
 }
 
 /// True when the countdown ends now.
@@ -72,7 +72,7 @@ impl Client {
         assert_eq!(span.len(), bytes, "a span is as long as its bytes");
         let end = span.offset().checked_add(bytes as u64).expect("inside a region");
         let allowed = self.mrs.iter().any(|mr| {
-            mr.region == span.region()
+            mr.object == span.object()
                 && mr.pd == PD
                 && (rights == 0 || mr.access & rights != 0)
                 && mr.offset <= span.offset()
@@ -88,7 +88,7 @@ impl Client {
         sges.iter().any(|sge| {
             self.mr(MrKey(sge.lkey)).is_some_and(|mr| {
                 let begin = mr.offset.wrapping_add(sge.va.wrapping_sub(mr.va));
-                mr.region == span.region() && begin <= span.offset() && end <= begin.saturating_add(sge.length.into())
+                mr.object == span.object() && begin <= span.offset() && end <= begin.saturating_add(sge.length.into())
             })
         })
     }
@@ -110,7 +110,7 @@ impl App for Client {
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
         for (byte, offset) in into.iter_mut().zip(from.offset()..) {
-            *byte = byte_at(from.region(), offset);
+            *byte = byte_at(from.object(), offset);
         }
         self.access(from, into.len(), 0)
     }

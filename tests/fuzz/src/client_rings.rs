@@ -182,12 +182,12 @@ impl Client {
             access: access::ALL,
             va: REGION.start,
             length: REGION.end - REGION.start,
-            region: MemoryObjectId(number),
+            object: MemoryObjectId(number),
             offset: REGION.start,
             scope: Scope::Region,
         };
         halves.into_iter().for_each(|half| tell(crew, Command::AttachSession(half)));
-        tell(crew, Command::MapRegion(MemoryObjectId(number), Arc::clone(&memory).into()));
+        tell(crew, Command::AddMemory(MemoryObjectId(number), Arc::clone(&memory).into()));
         cq_rings.into_iter().for_each(|cq_ring| tell(crew, Command::AddCqRing(Cqn(number), cq_ring)));
         tell(crew, Command::AddMr(DEVICE, mr));
         let config = srq(crew, number);
@@ -264,7 +264,7 @@ impl Client {
         }
         tell(crew, Command::DropSrq(srq(crew, self.number).srqn));
         tell(crew, Command::DropMr(DEVICE, key(self.number)));
-        tell(crew, Command::UnmapRegion(MemoryObjectId(self.number)));
+        tell(crew, Command::RemoveMemory(MemoryObjectId(self.number)));
         tell(crew, Command::DropCqRing(Cqn(self.number)));
         tell(crew, Command::DetachSession(SessionId(self.number)));
     }

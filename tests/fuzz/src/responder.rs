@@ -270,6 +270,6 @@ impl Asked {
         }
         let from = mr.offset.wrapping_add(self.skip).wrapping_add(done);
         let readable = self.length == 0 || mr.access & access::REMOTE_READ != 0;
-        readable && packet.payload().flatten().zip(from..).all(|(byte, offset)| *byte == byte_at(mr.region, offset))
+        readable && packet.payload().flatten().zip(from..).all(|(byte, offset)| *byte == byte_at(mr.object, offset))
     }
 }

@@ -83,7 +83,7 @@ pub(crate) fn mr(index: u32) -> Mr {
         access: rights,
         va,
         length,
-        region: MemoryObjectId(index),
+        object: MemoryObjectId(index),
         offset: 104,
         scope: Scope::Region,
     }

@@ -59,18 +59,18 @@ pub(crate) fn endpoint(host: usize, slots: usize, model: &HostModel, recovery: R
         access: access::REMOTE_READ,
         va: SOURCE_VA,
         length: SOURCE_BYTES as u64,
-        region: SOURCE,
+        object: SOURCE,
         offset: 0,
         scope: Scope::Region,
     };
     let sink =
-        Mr { key: MrKey(SINK_KEY), access: access::ALL, va: SINK_VA, length: sink_bytes, region: SINK, ..source };
+        Mr { key: MrKey(SINK_KEY), access: access::ALL, va: SINK_VA, length: sink_bytes, object: SINK, ..source };
     let regions = [
         source,
         sink,
-        Mr { key: MrKey(COUNTING_KEY), va: COUNTING_VA, length: COUNTING_BYTES.into(), region: COUNTING, ..source },
+        Mr { key: MrKey(COUNTING_KEY), va: COUNTING_VA, length: COUNTING_BYTES.into(), object: COUNTING, ..source },
         Mr { key: MrKey(READ_KEY), access: access::REMOTE_READ, ..sink },
-        Mr { key: MrKey(OTHER_PD_KEY), pd: OTHER_PD, region: FORBIDDEN, ..sink },
+        Mr { key: MrKey(OTHER_PD_KEY), pd: OTHER_PD, object: FORBIDDEN, ..sink },
     ];
     for mr in regions {
         endpoint.insert_mr(mr).expect("room");
@@ -118,7 +118,7 @@ pub(crate) fn insert_slot_key(endpoint: &mut Endpoint, slots: usize, slot: usize
             access: access::ALL,
             va: SINK_VA,
             length: sink_bytes(slots) as u64,
-            region: slot_region(slot, generation),
+            object: slot_region(slot, generation),
             offset: 0,
             scope,
         })
@@ -134,7 +134,7 @@ pub(crate) fn insert_own_key(endpoint: &mut Endpoint, slots: usize, slot: usize,
             access: access::LOCAL_WRITE,
             va: SINK_VA,
             length: sink_bytes(slots) as u64,
-            region: own_region(slot, generation),
+            object: own_region(slot, generation),
             offset: 0,
             scope: Scope::Region,
         })

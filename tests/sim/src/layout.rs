@@ -108,17 +108,17 @@ pub(crate) const fn reuse_region(slot: usize, generation: u32) -> MemoryObjectId
 }
 
 /// (slot, generation) of such a region.
-pub(crate) const fn reuse_slot(region: MemoryObjectId) -> Option<(usize, u32)> {
-    if region.0 >> 30 != 1 {
+pub(crate) const fn reuse_slot(object: MemoryObjectId) -> Option<(usize, u32)> {
+    if object.0 >> 30 != 1 {
         return None;
     }
-    Some(((region.0 >> 24 & 0x3f) as usize, region.0 & 0x00ff_ffff))
+    Some(((object.0 >> 24 & 0x3f) as usize, object.0 & 0x00ff_ffff))
 }
 
 /// (slot, generation) of such a region, and whether it is the host's own key's.
-pub(crate) const fn region_slot(region: MemoryObjectId) -> Option<(usize, u32, bool)> {
-    if region.0 >> 31 == 0 {
+pub(crate) const fn region_slot(object: MemoryObjectId) -> Option<(usize, u32, bool)> {
+    if object.0 >> 31 == 0 {
         return None;
     }
-    Some(((region.0 >> 24 & 0x3f) as usize, region.0 & 0x00ff_ffff, region.0 >> 30 & 1 != 0))
+    Some(((object.0 >> 24 & 0x3f) as usize, object.0 & 0x00ff_ffff, object.0 >> 30 & 1 != 0))
 }

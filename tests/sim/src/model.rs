@@ -103,7 +103,7 @@ impl Model {
         let offset = span.offset() as u32;
         self.check_region(host, span)?;
         demand!(
-            ![SOURCE, COUNTING].contains(&span.region()),
+            ![SOURCE, COUNTING].contains(&span.object()),
             "memory",
             "{} bytes into source memory at {offset}",
             bytes.len()
@@ -138,7 +138,7 @@ impl Model {
 
     /// The region's key is good.
     fn check_region(&self, host: usize, span: MemSpan<'_>) -> Checked {
-        if let Some((slot, generation, own)) = region_slot(span.region()) {
+        if let Some((slot, generation, own)) = region_slot(span.object()) {
             let HostModel { generations, own_generations, .. } = &self.hosts[host];
             let good = if own { own_generations[slot] } else { generations[slot] };
             demand!(
@@ -146,7 +146,7 @@ impl Model {
                 "stale-key",
                 "memory of key {generation} of slot {slot} is used, {good} is good"
             );
-        } else if let Some((slot, generation)) = reuse_slot(span.region()) {
+        } else if let Some((slot, generation)) = reuse_slot(span.object()) {
             let good = self.hosts[host].reuse[slot].generation;
             demand!(
                 generation == good,
@@ -154,7 +154,7 @@ impl Model {
                 "memory of key {generation} of slot {slot} is used, which was deregistered; {good} is good"
             );
         } else {
-            let region = span.region();
+            let region = span.object();
             demand!([SOURCE, SINK, COUNTING].contains(&region), "access", "memory that no key opens is used");
         }
         Ok(())
@@ -162,16 +162,16 @@ impl Model {
 
     fn on_read(&mut self, host: usize, span: MemSpan<'_>, into: &mut [u8]) -> Checked {
         self.check_region(host, span)?;
-        if let Some((slot, _)) = reuse_slot(span.region()) {
+        if let Some((slot, _)) = reuse_slot(span.object()) {
             let reuse = self.hosts[host].reuse[slot];
             into.copy_from_slice(reuse.bytes(host, span.offset() as usize, into.len()));
             return Ok(());
         }
-        if span.region() == COUNTING {
+        if span.object() == COUNTING {
             counting::fill(span.offset() as u32, self.calls, into);
             return Ok(());
         }
-        let from = if span.region() == SOURCE { &sea()[host * SOURCE_BYTES..] } else { &self.hosts[host].sink };
+        let from = if span.object() == SOURCE { &sea()[host * SOURCE_BYTES..] } else { &self.hosts[host].sink };
         into.copy_from_slice(&from[span.offset() as usize..][..into.len()]);
         Ok(())
     }

@@ -48,7 +48,7 @@ impl Reuse {
             access: 0,
             va: REUSE_VA,
             length: REUSE_BYTES.into(),
-            region: reuse_region(slot, self.generation),
+            object: reuse_region(slot, self.generation),
             offset: 0,
             scope: Scope::Region,
         };

@@ -42,7 +42,7 @@ impl Client {
         assert_eq!(span.len(), bytes, "a span is as long as its bytes");
         let end = span.offset().checked_add(bytes as u64).expect("inside a region");
         let allowed = self.mrs.iter().any(|mr| {
-            mr.region == span.region()
+            mr.object == span.object()
                 && mr.pd == PD
                 && (rights == 0 || mr.access & rights != 0)
                 && mr.offset <= span.offset()

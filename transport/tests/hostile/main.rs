@@ -150,7 +150,7 @@ impl World {
             access: if index == 0 { access::ALL } else { self.random.below(16) as u32 },
             va: if index == 2 { u64::MAX - 20_000 } else { 0x10_0000 * u64::from(index) },
             length: [8192, 1, 20_000, 8192][index as usize],
-            region: MemoryObjectId(index),
+            object: MemoryObjectId(index),
             offset: 104,
             scope: match index {
                 1 => Scope::WindowOf(qpn(self.random.below(QPS.into()) as u32)),

@@ -63,27 +63,27 @@ pub(crate) struct Application {
 
 impl App for Application {
     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault> {
-        assert_eq!((to.region(), to.len()), (MEMORY, bytes.len()));
+        assert_eq!((to.object(), to.len()), (MEMORY, bytes.len()));
         self.memory[to.offset() as usize..][..bytes.len()].copy_from_slice(bytes);
         self.writes.push((to.offset(), bytes.len()));
         Ok(())
     }
 
     fn copy(&mut self, to: MemSpan<'_>, from: BorrowedPayload) -> Result<(), PlaceFault> {
-        assert_eq!((from.region(), from.len()), (MEMORY, to.len()), "there is one memory here");
+        assert_eq!((from.object(), from.len()), (MEMORY, to.len()), "there is one memory here");
         let begin = from.offset() as usize;
         let lent = self.memory[begin..begin + from.len()].to_vec();
         self.write(to, &lent).map_err(|MemoryFault| PlaceFault::Target)
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
-        assert_eq!((from.region(), from.len()), (MEMORY, into.len()));
+        assert_eq!((from.object(), from.len()), (MEMORY, into.len()));
         into.copy_from_slice(&self.memory[from.offset() as usize..][..into.len()]);
         Ok(())
     }
 
     fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault> {
-        assert_eq!((at.region(), at.len(), at.offset() % 8), (MEMORY, 8, 0));
+        assert_eq!((at.object(), at.len(), at.offset() % 8), (MEMORY, 8, 0));
         let word = &mut self.memory[at.offset() as usize..][..8];
         let before = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
         word.copy_from_slice(&operation.after(before).to_ne_bytes());
@@ -170,7 +170,7 @@ impl Host {
                 access: access::ALL,
                 va: VA,
                 length: MEMORY_BYTES as u64,
-                region: MEMORY,
+                object: MEMORY,
                 offset: 0,
                 scope: Scope::Region,
             })
@@ -235,7 +235,7 @@ impl Host {
                         access: window.access,
                         va: window.va,
                         length: window.length,
-                        region: MEMORY,
+                        object: MEMORY,
                         offset: skip,
                         scope,
                     };

@@ -563,7 +563,7 @@ pub(crate) fn lend(pair: &mut Pair) {
         access: access::REMOTE,
         va: VA,
         length: 8192,
-        region: MEMORY,
+        object: MEMORY,
         offset: 0,
         scope: Scope::WindowOf(qpn),
     };

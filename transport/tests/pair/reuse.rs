@@ -21,7 +21,7 @@ const OTHER_KEY: MrKey = MrKey(0x00cd_ef02);
 /// A region of its own over the first page of host 0.
 fn register(pair: &mut Pair) {
     let mr =
-        Mr { key: OTHER_KEY, pd: PD, access: 0, va: VA, length: 4096, region: MEMORY, offset: 0, scope: Scope::Region };
+        Mr { key: OTHER_KEY, pd: PD, access: 0, va: VA, length: 4096, object: MEMORY, offset: 0, scope: Scope::Region };
     pair.hosts[0].endpoint.insert_mr(mr).expect("room");
 }
 

@@ -83,8 +83,8 @@ impl CallHandler<'_, '_> {
             return Err(Refused::argument(2, writable));
         }
         let kind = match origin {
-            origin::REPLACED => MemoryKind::Replaced,
-            origin::SHARED => MemoryKind::Shared,
+            origin::MIGRATED => MemoryKind::Migrated,
+            origin::FILE_BACKED => MemoryKind::FileBacked,
             origin::PROXIED => MemoryKind::Proxied,
             other => return Err(Refused::argument(3, other)),
         };
@@ -140,14 +140,14 @@ impl CallHandler<'_, '_> {
         let region = MemoryObjectId(number);
         let given = self.give_to_all(
             self.registry.limits.client.mrs.into(),
-            |_| Command::MapRegion(region, memory.clone()),
-            || Command::UnmapRegion(region),
+            |_| Command::AddMemory(region, memory.clone()),
+            || Command::RemoveMemory(region),
         );
         if let Err(refused) = given {
             self.registry.regions.give_back(number);
             return Err(refused);
         }
-        self.objects.memories.insert(number, MemoryObject { region, memory, users: 0 });
+        self.objects.memories.insert(number, MemoryObject { object: region, memory, users: 0 });
         Ok(Handle { handle: number })
     }
 
@@ -158,8 +158,8 @@ impl CallHandler<'_, '_> {
     pub(super) fn end_memory(&mut self, number: u32) -> Result<(), Refused> {
         let object = find(&mut self.objects.memories, number)?;
         check_unused(object.users)?;
-        let (region, bytes) = (object.region, object.memory.bytes());
-        self.take_back_from_all(|| Command::UnmapRegion(region))?;
+        let (region, bytes) = (object.object, object.memory.bytes());
+        self.take_back_from_all(|| Command::RemoveMemory(region))?;
         self.objects.memories.remove(&number);
         self.objects.bytes -= bytes;
         self.registry.regions.give_back(number);
@@ -173,7 +173,7 @@ impl CallHandler<'_, '_> {
         check_limit(&self.objects.mrs, client_limit.saturating_sub(self.objects.mws.len() as u32))?;
         let pd = find(&mut self.objects.pds, request.pd)?.pdn;
         let memory = find(&mut self.objects.memories, request.memory)?;
-        let region = memory.region;
+        let object = memory.object;
         check_range(&request, memory.memory.bytes())?;
         check_access(request.access, &memory.memory)?;
 
@@ -188,7 +188,7 @@ impl CallHandler<'_, '_> {
             access: request.access,
             va: request.va,
             length: request.length,
-            region,
+            object,
             offset: request.offset,
             scope: Scope::Region,
         };
@@ -236,7 +236,7 @@ impl CallHandler<'_, '_> {
             // The fields stand two places further on in this call.
             check_range(&range, object.memory.bytes())
                 .map_err(|refused| Refused { detail: [refused.detail[0] + 2, refused.detail[1]], ..refused })?;
-            (mr.region, mr.offset, mr.length, mr.va) = (object.region, offset, length, va);
+            (mr.object, mr.offset, mr.length, mr.va) = (object.object, offset, length, va);
         }
         if changes(rereg::ACCESS) {
             mr.access = request.access;

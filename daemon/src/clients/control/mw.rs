@@ -223,7 +223,7 @@ mod tests {
         access: access::ALL,
         va: u64::MAX - 999,
         length: 1000,
-        region: MemoryObjectId(1),
+        object: MemoryObjectId(1),
         offset: 0,
         scope: Scope::Region,
     };

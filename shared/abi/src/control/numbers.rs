@@ -28,9 +28,9 @@ pub mod limit {
 pub mod origin {
     /// Private memory of the program, with its pages moved to a file of the client
     /// library.
-    pub const REPLACED: u32 = 1;
+    pub const MIGRATED: u32 = 1;
     /// Memory that the program itself shares.
-    pub const SHARED: u32 = 2;
+    pub const FILE_BACKED: u32 = 2;
     /// Memory of the program that no other process can map: it stays in place. The descriptor is of
     /// `/proc/self/mem`.
     pub const PROXIED: u32 = 3;

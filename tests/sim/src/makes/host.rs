@@ -57,12 +57,12 @@ pub(crate) fn endpoint(recovery: RecoveryConfig) -> Endpoint {
         access: access::REMOTE_READ,
         va: SOURCE_VA,
         length: SOURCE_BYTES as u64,
-        region: SOURCE,
+        object: SOURCE,
         offset: 0,
         scope: Scope::Region,
     };
     let length = SINK_BYTES as u64;
-    let sink = Mr { key: MrKey(SINK_KEY), access: access::ALL, va: SINK_VA, length, region: SINK, ..source };
+    let sink = Mr { key: MrKey(SINK_KEY), access: access::ALL, va: SINK_VA, length, object: SINK, ..source };
     for mr in [source, sink] {
         endpoint.insert_mr(mr).expect("room");
     }
@@ -92,7 +92,7 @@ impl EngineHost {
 
 impl App for EngineHost {
     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault> {
-        assert_eq!(to.region(), SINK, "nothing else may be written");
+        assert_eq!(to.object(), SINK, "nothing else may be written");
         let at = to.offset() as u32;
         self.memory.sink[at as usize..][..bytes.len()].copy_from_slice(bytes);
         self.did.push(Did::Write { at, bytes: bytes.to_vec() });
@@ -105,7 +105,7 @@ impl App for EngineHost {
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {
         let at = from.offset() as usize;
-        let open = if from.region() == SOURCE { Open::Source(at) } else { Open::Sink(at) };
+        let open = if from.object() == SOURCE { Open::Source(at) } else { Open::Sink(at) };
         into.copy_from_slice(self.memory.read(open, into.len()));
         Ok(())
     }
