@@ -25,6 +25,8 @@ struct Last {
     tid: AtomicI32,
 }
 
+/// Static, because accesses record themselves without a handle: every copy of client memory would
+/// have to carry one.
 static WORKERS: [Last; WORKERS_MAX as usize] =
     [const { Last { sessions: AtomicU64::new(0), tid: AtomicI32::new(0) } }; WORKERS_MAX as usize];
 

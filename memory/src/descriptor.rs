@@ -6,9 +6,7 @@
 #![expect(unsafe_code, reason = "takes ownership of file descriptors that came by SCM_RIGHTS")]
 
 use std::{
-    collections::BTreeMap,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-    sync::{Mutex, PoisonError},
     thread,
 };
 
@@ -18,58 +16,14 @@ use nix::{
     sys::statfs::{TMPFS_MAGIC, fstatfs},
 };
 
-/// Descriptors of a user that are being closed on the side; beyond that no more are taken from it.
-const CLOSING_OF_A_USER: u32 = 4;
-
-/// The same of all users together: a bound on threads.
-const CLOSING_OF_ALL: u32 = 64;
-
-/// How many are being closed, by user.
-static CLOSING: Mutex<BTreeMap<u32, u32>> = Mutex::new(BTreeMap::new());
-
-fn closing<T>(look: impl FnOnce(&mut BTreeMap<u32, u32>) -> T) -> T {
-    look(&mut CLOSING.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// May this user pass descriptors now?
-pub(crate) fn welcome(uid: u32) -> bool {
-    closing_of(uid) < CLOSING_OF_A_USER && closing(|counts| counts.values().sum::<u32>()) < CLOSING_OF_ALL
-}
-
-/// Descriptors of this user that are being closed.
-pub fn closing_of(uid: u32) -> u32 {
-    closing(|counts| counts.get(&uid).copied().unwrap_or(0))
-}
-
-/// Counts a descriptor of a user as being closed, for as long as this lives.
-#[derive(Debug)]
-pub(crate) struct Closing(u32);
-
-impl Closing {
-    pub(crate) fn begin(uid: u32) -> Self {
-        closing(|counts| *counts.entry(uid).or_default() += 1);
-        Self(uid)
-    }
-}
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        closing(|counts| {
-            let count = counts.get_mut(&self.0).expect("counted when it began");
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.0);
-            }
-        });
-    }
-}
+use crate::users::UserAccount;
 
 /// A descriptor from a client, of any kind.
 #[derive(Debug)]
 pub struct Descriptor {
     /// Gone when it was taken or is being closed.
     fd: Option<OwnedFd>,
-    uid: u32,
+    user: UserAccount,
 }
 
 /// A message from a client's socket.
@@ -84,11 +38,11 @@ pub struct Incoming {
 }
 
 /// Receives a message and its descriptors, without waiting. The kernel drops the descriptors for
-/// which there is no room, and all of a user that is not `welcome`.
+/// which there is no room, and all of a user that has too many in closing.
 ///
 /// A system call of our own, for the library's wrapper forgets the descriptors that there are when
 /// some are missing, and they would stay open.
-pub fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<Incoming, Errno> {
+pub fn receive(socket: &OwnedFd, bytes: &mut [u8], user: &UserAccount) -> Result<Incoming, Errno> {
     /// Of a control message with one descriptor, in words.
     const WORDS: usize = 3;
     const { assert!(size_of::<[u64; WORDS]>() == size_of::<libc::cmsghdr>() + 8, "a header and a padded descriptor") };
@@ -97,7 +51,7 @@ pub fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<Incoming,
     // SAFETY: all zeros is a message header without pointers.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
-    if welcome(uid) {
+    if user.may_pass_descriptors() {
         (header.msg_control, header.msg_controllen) = ((&raw mut room).cast(), size_of_val(&room));
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
@@ -113,8 +67,12 @@ pub fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<Incoming,
         let count = (message.cmsg_len - size_of::<libc::cmsghdr>()) / size_of::<RawFd>();
         // SAFETY: the message's data, `count` descriptors, follow its header.
         let all = unsafe { std::slice::from_raw_parts(libc::CMSG_DATA(message).cast::<RawFd>(), count) };
-        // SAFETY: the kernel has just created each for this process, and no other code knows of it.
-        descriptors.extend(all.iter().map(|fd| Descriptor { fd: Some(unsafe { OwnedFd::from_raw_fd(*fd) }), uid }));
+        descriptors.extend(all.iter().map(|fd| {
+            // SAFETY: the kernel has just created each for this process, and no other code knows of
+            // it.
+            let fd = unsafe { OwnedFd::from_raw_fd(*fd) };
+            Descriptor { fd: Some(fd), user: user.clone() }
+        }));
     }
     let length = usize::try_from(length).expect("an error was told apart above");
     Ok(Incoming { length, truncated: header.msg_flags & libc::MSG_CTRUNC != 0, descriptors })
@@ -122,13 +80,13 @@ pub fn receive(socket: &OwnedFd, bytes: &mut [u8], uid: u32) -> Result<Incoming,
 
 impl Descriptor {
     /// The user that passed it.
-    pub(crate) fn uid(&self) -> u32 {
-        self.uid
+    pub(crate) fn user(&self) -> &UserAccount {
+        &self.user
     }
 
     /// The descriptor, of any kind, and its user: for a thread that may be delayed by it.
-    pub(crate) fn into_any_file(mut self) -> (OwnedFd, u32) {
-        (self.fd.take().expect("it is there until it is taken or dropped"), self.uid)
+    pub(crate) fn into_any_file(mut self) -> (OwnedFd, UserAccount) {
+        (self.fd.take().expect("it is there until it is taken or dropped"), self.user.clone())
     }
 
     /// The descriptor, if it is of a tmpfs file or memfd: of pages in memory, so that no access
@@ -150,12 +108,12 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        let (Some(fd), uid) = (self.fd.take(), self.uid) else { return };
+        let Some(fd) = self.fd.take() else { return };
         if fcntl(&fd, FcntlArg::F_GET_SEALS).is_ok() {
             // Shared memory: closing it does not wait.
             return;
         }
-        let counted = Closing::begin(uid);
+        let counted = self.user.begin_closing();
         let close = move || {
             drop(fd);
             drop(counted);
@@ -190,34 +148,33 @@ mod tests {
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
     use super::*;
+    use crate::users::UserAccounts;
 
-    fn descriptor(fd: OwnedFd, uid: u32) -> Descriptor {
-        Descriptor { fd: Some(fd), uid }
+    fn descriptor(fd: OwnedFd, user: UserAccount) -> Descriptor {
+        Descriptor { fd: Some(fd), user }
     }
 
     #[test]
     fn only_files_in_memory_are_taken() {
         let made = memfd_create(c"test", MFdFlags::MFD_CLOEXEC).expect("a memfd");
         let again = File::open(format!("/proc/self/fd/{}", made.as_raw_fd())).expect("to read");
-        assert!(descriptor(made, 1).into_shared_file().expect("it is").writable);
-        assert!(!descriptor(again.into(), 1).into_shared_file().expect("it is").writable);
-        let refused = |fd: OwnedFd| descriptor(fd, 1).into_shared_file().map(drop).expect_err("it is refused");
+        assert!(descriptor(made, UserAccounts::default().user(1)).into_shared_file().expect("it is").writable);
+        assert!(!descriptor(again.into(), UserAccounts::default().user(1)).into_shared_file().expect("it is").writable);
+        let refused = |fd: OwnedFd| {
+            descriptor(fd, UserAccounts::default().user(1)).into_shared_file().map(drop).expect_err("it is refused")
+        };
         assert_eq!(refused(File::open("/proc/self/maps").expect("there").into()), Errno::EINVAL);
         let path = nix::fcntl::open("/dev/shm", OFlag::O_PATH, nix::sys::stat::Mode::empty()).expect("there");
         assert_eq!(refused(path), Errno::EBADF);
     }
 
     #[test]
-    fn a_client_with_descriptors_that_do_not_close_may_pass_no_more() {
-        // Users of this test's own.
-        let (this, other) = (4_000_000_001, 4_000_000_002);
-        closing(|counts| counts.insert(this, CLOSING_OF_A_USER));
-        assert!(!welcome(this) && welcome(other));
-        closing(|counts| counts.remove(&this));
+    fn other_files_are_closed_by_threads_that_count() {
+        let user = UserAccounts::default().user(1);
         let file = || File::open("/proc/self/maps").expect("there").into();
-        drop((descriptor(file(), this), descriptor(file(), this)));
+        drop((descriptor(file(), user.clone()), descriptor(file(), user.clone())));
         let begin = Instant::now();
-        while closing(|counts| counts.contains_key(&this)) {
+        while user.closing() > 0 {
             assert!(begin.elapsed() < Duration::from_secs(20), "they are not closed");
             thread::yield_now();
         }

@@ -12,6 +12,7 @@
 //! | `client_memory.rs` | access to mapped memory: copies, atomic operations |
 //! | `proxied.rs`, `proxied/` | access to memory that cannot be mapped, by `/proc/self/mem` |
 //! | `backing.rs` | either of both |
+//! | `users.rs` | accounts of users |
 //! | `stall_budget.rs` | how long a user's memory may keep workers waiting |
 //! | `sigbus.rs` | pages that are missing under a mapping (SIGBUS) |
 //! | `poll_id.rs` | identities of poll iterations |
@@ -29,3 +30,4 @@ pub mod queues;
 pub mod quota;
 pub mod sigbus;
 pub(crate) mod stall_budget;
+pub mod users;

@@ -18,7 +18,6 @@ use std::{
     ops::Range,
     os::fd::{AsFd, OwnedFd},
     ptr::{self, NonNull},
-    sync::{Mutex, PoisonError},
 };
 
 use nix::{
@@ -93,7 +92,7 @@ impl Mapping {
     pub(super) fn of(file: impl AsFd, part: Range<u64>, protection: ProtFlags, room: Room) -> Result<Self, Errno> {
         let bytes = part.end.checked_sub(part.start).and_then(|bytes| usize::try_from(bytes).ok());
         let bytes = bytes.filter(|bytes| *bytes > 0).ok_or(Errno::EINVAL)?;
-        let base = map_apart(file, part.start, bytes, protection)?;
+        let base = map_apart(file, part.start, bytes, protection, &room)?;
         Self::watched(base, bytes, room)
     }
 
@@ -104,7 +103,7 @@ impl Mapping {
             Ok(watch) => Ok(Self { watch: ManuallyDrop::new(watch), base: base.cast(), bytes, room }),
             Err(errno) => {
                 // SAFETY: it was mapped just now, and no other code knows of it.
-                unsafe { Leftover::new(base, bytes, room).unmap() };
+                unsafe { Leftover::new(base, bytes, room) }.unmap();
                 Err(errno)
             }
         }
@@ -156,10 +155,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: it is dropped here and used nowhere afterward.
         unsafe { ManuallyDrop::drop(&mut self.watch) };
-        let leftover = Leftover::new(self.base.cast(), self.bytes, std::mem::take(&mut self.room));
         // SAFETY: exactly the mapped range; `base` is private, and holders of an address keep
         // `self` alive.
-        unsafe { leftover.unmap() };
+        unsafe { Leftover::new(self.base.cast(), self.bytes, std::mem::take(&mut self.room)) }.unmap();
     }
 }
 
@@ -167,7 +165,13 @@ impl Drop for Mapping {
 /// it and another of the same file: to unmap either would be to split them then, which the kernel
 /// refuses at its limit of mappings. It is made with a page more on both sides, and those are given
 /// back: so there is a page at least between any two that are made here.
-fn map_apart(file: impl AsFd, offset: u64, bytes: usize, protection: ProtFlags) -> Result<NonNull<c_void>, Errno> {
+fn map_apart(
+    file: impl AsFd,
+    offset: u64,
+    bytes: usize,
+    protection: ProtFlags,
+    room: &Room,
+) -> Result<NonNull<c_void>, Errno> {
     // A part at the beginning of its file follows no other.
     let before = if offset == 0 { 0 } else { PAGE };
     let first = offset.checked_sub(before as u64).and_then(|first| libc::off_t::try_from(first).ok());
@@ -180,7 +184,7 @@ fn map_apart(file: impl AsFd, offset: u64, bytes: usize, protection: ProtFlags) 
     for (at, length) in [(start, before), (end, PAGE)] {
         if length > 0 {
             // SAFETY: of the mapping made just now, and no other code knows of it.
-            unsafe { Leftover::new(at, length, Room::default()).unmap() };
+            unsafe { Leftover::new(at, length, room.uncounted()) }.unmap();
         }
     }
     Ok(base)
@@ -188,46 +192,32 @@ fn map_apart(file: impl AsFd, offset: u64, bytes: usize, protection: ProtFlags) 
 
 /// Unused pages.
 #[derive(Debug)]
-struct Leftover {
+pub(crate) struct Leftover {
     start: usize,
     bytes: usize,
-    _room: Room,
+    room: Room,
 }
-
-/// A range that the kernel would not unmap. It still counts, and is tried again before the next
-/// mapping is counted.
-static LEFTOVERS: Mutex<Vec<Leftover>> = Mutex::new(Vec::new());
 
 impl Leftover {
-    fn new(base: NonNull<c_void>, bytes: usize, room: Room) -> Self {
-        Self { start: base.as_ptr().expose_provenance(), bytes, _room: room }
+    /// # Safety
+    /// The pages must be mapped and unused from now on.
+    unsafe fn new(base: NonNull<c_void>, bytes: usize, room: Room) -> Self {
+        Self { start: base.as_ptr().expose_provenance(), bytes, room }
     }
 
-    /// Unmaps them, or keeps them for later.
-    ///
-    /// # Safety
-    /// They must be mapped and unused from now on.
-    unsafe fn unmap(self) {
-        // SAFETY: the caller's promise.
-        if unsafe { self.try_to_unmap() }.is_err() {
-            LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+    /// Its room in the quota.
+    pub(crate) const fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// Unmaps the pages, or keeps them for later.
+    pub(crate) fn unmap(self) {
+        // SAFETY: the promise of `new`.
+        let unmapped = unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.start), self.bytes) };
+        if unmapped != 0 {
+            Room::keep(self);
         }
     }
-
-    /// # Safety
-    /// As [`Self::unmap`].
-    unsafe fn try_to_unmap(&self) -> Result<(), Errno> {
-        // SAFETY: the caller's promise.
-        Errno::result(unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.start), self.bytes) }).map(drop)
-    }
-}
-
-/// Tries again to unmap the remaining ranges.
-pub(super) fn unmap_leftovers() {
-    // An unmapped range returns its room after the list is unlocked.
-    let all = std::mem::take(&mut *LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner));
-    // SAFETY: entries come from `unmap`; the promise of its caller holds until they are unmapped.
-    all.into_iter().for_each(|left| unsafe { left.unmap() });
 }
 
 #[cfg(test)]

@@ -1,44 +1,35 @@
 //! Identities of poll iterations.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use roced_types::WorkerId;
 
-/// Workers that there were, and the control thread.
-static WORKERS: AtomicU64 = AtomicU64::new(1);
-
-/// Turns of the control thread, of which each look at memory is one.
-static LOOKS: AtomicU64 = AtomicU64::new(0);
-
-/// Identity of a poll iteration of a worker, unique among all workers.
+/// Identity of a poll iteration of a worker, unique among all workers, or of a look of the control
+/// thread at memory of one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollId(u64);
 
 impl PollId {
-    /// Bits of a poll iteration's number; the worker's lies above. The daemon ends before they do.
-    const TURN_BITS: u32 = 48;
+    /// Bits of the number of the poll iteration; the number of the worker is above. The daemon ends
+    /// before they do.
+    const NUMBER_BITS: u32 = 48;
 
-    /// The first poll iteration of one more worker.
-    pub fn first() -> Self {
-        Self(WORKERS.fetch_add(1, Ordering::Relaxed) << Self::TURN_BITS)
+    /// The first poll iteration of `worker`.
+    pub const fn first(worker: WorkerId) -> Self {
+        Self((worker.0 as u64 + 1) << Self::NUMBER_BITS)
     }
 
-    /// When the control thread looks at something.
-    pub(crate) fn of_control() -> Self {
-        Self(LOOKS.fetch_add(1, Ordering::Relaxed))
+    /// Look `number` of the control thread.
+    pub(crate) const fn of_control(number: u64) -> Self {
+        Self(number)
     }
 
-    /// The same worker's next.
+    /// The next poll iteration of the same worker.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// The worker.
+    /// A number of the worker, or of the control thread.
     pub(crate) const fn worker(self) -> u64 {
-        self.0 >> Self::TURN_BITS
-    }
-
-    /// Of how many there are moments, so far.
-    pub(crate) fn workers() -> usize {
-        WORKERS.load(Ordering::Relaxed) as usize
+        self.0 >> Self::NUMBER_BITS
     }
 }

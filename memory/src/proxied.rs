@@ -35,7 +35,7 @@ use nix::errno::Errno;
 use roced_transport::io::MemoryFault;
 
 use self::{copy_thread::SharedRequests, request_queue::RequestQueue};
-use super::{descriptor::Descriptor, poll_id::PollId, stall_budget::budget_of};
+use super::{descriptor::Descriptor, poll_id::PollId};
 
 /// Most bytes of one access: sixteen packets of the largest path MTU.
 const ROOM: usize = 64 << 10;
@@ -62,7 +62,7 @@ impl ProxiedMemory {
         if range.start < LOWEST || range.end > i64::MAX as u64 || range.is_empty() {
             return Err(Errno::EFAULT);
         }
-        let mut desk = copy_thread.desk(PollId::of_control());
+        let mut desk = copy_thread.control_desk();
         desk.settle(&copy_thread.shared).map_err(|MemoryFault| Errno::EAGAIN)?;
         for address in [range.start, range.end - 1] {
             desk.read(&copy_thread.shared, address, 1, 1)?;
@@ -161,13 +161,22 @@ impl CopyThread {
     /// # Errors
     /// It is of something else (`EINVAL`); its user has no credit left (`EAGAIN`); no thread.
     pub fn new(descriptor: Descriptor) -> Result<Arc<Self>, Errno> {
-        let uid = descriptor.uid();
-        let stall_budget = budget_of(uid).ok_or(Errno::EAGAIN)?;
+        let user = descriptor.user().clone();
+        let stall_budget = user.stall_budget().ok_or(Errno::EAGAIN)?;
+        let moment = stall_budget.next_look();
         let (shared, thread) = SharedRequests::begin(descriptor)?;
-        let mut desk = RequestQueue::new(thread, uid, stall_budget, PollId::of_control());
+        let mut desk = RequestQueue::new(thread, user, stall_budget, moment);
         let looked = desk.welcome(&shared);
         let copy_thread = Arc::new(Self { shared, desk: Mutex::new(desk) });
         looked.map(|()| copy_thread)
+    }
+
+    /// As [`Self::desk`], for the control thread.
+    fn control_desk(&self) -> MutexGuard<'_, RequestQueue> {
+        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        let moment = desk.next_look();
+        desk.now_is(moment);
+        desk
     }
 
     /// A place in the request queue, for the accesses of one moment. If another worker is there,
@@ -201,18 +210,23 @@ mod tests {
     };
 
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+    use roced_types::WorkerId;
 
     use super::*;
-    use crate::{descriptor::receive, stall_budget::AbandonedThread};
+    use crate::{
+        descriptor::receive,
+        stall_budget::AbandonedThread,
+        users::{UserAccount, UserAccounts},
+    };
 
-    /// Memory of that process, as user `uid` would pass it.
-    fn passed(pid: u32, uid: u32) -> Descriptor {
+    /// Memory of that process, as `user` would pass it.
+    fn passed(pid: u32, user: &UserAccount) -> Descriptor {
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem")).expect("it is ours");
         let (theirs, ours) = UnixStream::pair().expect("sockets");
         let rights = [memory.as_raw_fd()];
         let beside = [ControlMessage::ScmRights(&rights)];
         sendmsg::<()>(theirs.as_raw_fd(), &[IoSlice::new(b"x")], &beside, MsgFlags::empty(), None).expect("it goes");
-        let mut incoming = receive(&OwnedFd::from(ours), &mut [0], uid).expect("it comes");
+        let mut incoming = receive(&OwnedFd::from(ours), &mut [0], user).expect("it comes");
         incoming.descriptors.pop().expect("one")
     }
 
@@ -233,10 +247,11 @@ mod tests {
     #[test]
     fn a_process_that_ends_while_peers_reach_it_is_not_at_fault() {
         let (mut child, stack) = process();
-        let copy_thread = CopyThread::new(passed(child.id(), 4_000_000_020)).expect("memory of a process");
+        let copy_thread =
+            CopyThread::new(passed(child.id(), &UserAccounts::default().user(1))).expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
         let mut bytes = [0; 100];
-        let mut turn = PollId::first();
+        let mut turn = PollId::first(WorkerId(0));
         memory.read(0, &mut bytes, turn).expect("it is there");
         memory.write(0, &bytes, turn).and_then(|()| memory.settle(turn)).expect("it is there");
         child.kill().and_then(|()| child.wait()).expect("it ends");
@@ -255,12 +270,12 @@ mod tests {
     /// iteration is charged.
     #[test]
     fn very_many_small_pieces_in_a_turn_are_paid_for() {
-        let uid = 4_000_000_022;
+        let user = UserAccounts::default().user(1);
         let (mut child, stack) = process();
-        let copy_thread = CopyThread::new(passed(child.id(), uid)).expect("memory of a process");
+        let copy_thread = CopyThread::new(passed(child.id(), &user)).expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
         // Most of the budget is spent.
-        let (stall_budget, turn) = (budget_of(uid).expect("nearly all of it"), PollId::first());
+        let (stall_budget, turn) = (user.stall_budget().expect("nearly all of it"), PollId::first(WorkerId(0)));
         let most = stall_budget.most(turn, 0).expect("none is given up");
         assert!(stall_budget.spend(turn, most - Duration::from_millis(5)));
         let ends = [0, memory.len() - 1];
@@ -272,13 +287,13 @@ mod tests {
 
     #[test]
     fn threads_of_a_user_with_too_many_silent_ones_are_not_awaited() {
-        let uid = 4_000_000_023;
+        let user = UserAccounts::default().user(1);
         let (mut child, stack) = process();
-        let copy_thread = CopyThread::new(passed(child.id(), uid)).expect("memory of a process");
+        let copy_thread = CopyThread::new(passed(child.id(), &user)).expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
-        let stall_budget = budget_of(uid).expect("all of it, nearly");
-        let given_up = [(); 4].map(|()| AbandonedThread::begin(&stall_budget, uid));
-        assert_eq!(memory.read(0, &mut [0], PollId::first()), Err(MemoryFault));
+        let stall_budget = user.stall_budget().expect("all of it, nearly");
+        let given_up = [(); 4].map(|()| AbandonedThread::begin(&stall_budget, &user));
+        assert_eq!(memory.read(0, &mut [0], PollId::first(WorkerId(0))), Err(MemoryFault));
         assert!(memory.is_lost());
         drop(given_up);
         child.kill().and_then(|()| child.wait()).expect("it ends");

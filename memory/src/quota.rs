@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{mapping::unmap_leftovers, sigbus};
+use super::{mapping::Leftover, sigbus};
 
 /// Default of `vm.max_map_count` in Linux.
 const USUAL_MAX_MAP_COUNT: u32 = 65_530;
@@ -21,7 +21,15 @@ pub const OF_A_PORTER: u32 = 4;
 
 /// Counts mappings. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct Quota(Arc<Mutex<MappingCounts>>);
+pub struct Quota(Arc<QuotaState>);
+
+#[derive(Debug)]
+struct QuotaState {
+    counts: Mutex<MappingCounts>,
+    /// Ranges that the kernel would not unmap. They still count, and are tried again before the next
+    /// mapping is counted.
+    leftovers: Mutex<Vec<Leftover>>,
+}
 
 /// Why there is no room; the number is that limit, in mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +60,13 @@ impl Quota {
 
     /// Creates a quota of `most` mappings in total and `most_of_a_user` for each user.
     pub fn new(most: u32, most_of_a_user: u32) -> Self {
-        Self(Arc::new(Mutex::new(MappingCounts { most, most_of_a_user, all: 0, users: BTreeMap::new() })))
+        let counts = Mutex::new(MappingCounts { most, most_of_a_user, all: 0, users: BTreeMap::new() });
+        Self(Arc::new(QuotaState { counts, leftovers: Mutex::default() }))
     }
 
     /// Room for so many mappings of user `uid`.
     pub fn take(&self, uid: u32, mappings: u32) -> Result<Room, QuotaExceeded> {
-        unmap_leftovers();
+        self.unmap_leftovers();
         let mut counts = self.counts();
         let of_user = counts.users.get(&uid).copied().unwrap_or(0);
         if mappings > counts.most_of_a_user.saturating_sub(of_user) {
@@ -76,14 +85,40 @@ impl Quota {
     }
 
     fn counts(&self) -> MutexGuard<'_, MappingCounts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leftovers(&self) -> MutexGuard<'_, Vec<Leftover>> {
+        self.0.leftovers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tries again to unmap the remaining ranges.
+    fn unmap_leftovers(&self) {
+        // An unmapped range returns its room after the list is unlocked.
+        let all = std::mem::take(&mut *self.leftovers());
+        all.into_iter().for_each(Leftover::unmap);
     }
 }
 
 /// Room for mappings, for as long as this lives. By default it counts as nobody's: the daemon's
 /// own.
 #[derive(Debug, Default)]
-pub struct Room(#[expect(dead_code, reason = "counts until it is dropped")] Option<Taken>);
+pub struct Room(Option<Taken>);
+
+impl Room {
+    /// Room for no mapping, in the same quota.
+    pub(crate) fn uncounted(&self) -> Self {
+        Self(self.0.as_ref().map(|Taken { quota, uid, .. }| Taken { quota: quota.clone(), uid: *uid, mappings: 0 }))
+    }
+
+    /// Keeps a range that cannot be unmapped now, with its room, for later. A range that counts for
+    /// no user stays mapped.
+    pub(crate) fn keep(leftover: Leftover) {
+        if let Some(Taken { quota, .. }) = &leftover.room().0 {
+            quota.clone().leftovers().push(leftover);
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Taken {
@@ -94,6 +129,9 @@ struct Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
+        if self.mappings == 0 {
+            return;
+        }
         let mut counts = self.quota.counts();
         counts.all -= self.mappings;
         let of_user = counts.users.get_mut(&self.uid).expect("counted when it was taken");

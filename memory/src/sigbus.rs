@@ -6,8 +6,8 @@
 //! control thread, which is notified, ends the session of the memory.
 //!
 //! ```text
-//!   worker ── touches ──► no page ── SIGBUS ──► zeros mapped there, place marked, bell rung ──► worker goes on
-//!                                                                                  └──► control thread ends the session
+//!   worker ── access ──► no page ── SIGBUS ──► zeros mapped there, place marked ──► worker continues
+//!                                                        └──► control thread ends the session
 //! ```
 #![expect(unsafe_code, reason = "handles a signal, and maps memory over memory of clients")]
 

@@ -7,15 +7,17 @@
 //! and the budget bounds all else.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use super::{descriptor::Closing, poll_id::PollId};
+use roced_types::WORKERS_MAX;
+
+use super::poll_id::PollId;
+use crate::users::{Closing, UserAccount};
 
 /// Maximum that can be spent at once. A guess: some pages from a disk.
 const MOST: Duration = Duration::from_millis(200);
@@ -36,14 +38,13 @@ const FREE_NS_A_BYTE: u64 = 1;
 /// Abandoned threads of a user that have not come back; beyond that no more of them are awaited.
 const GIVEN_UP: u32 = 4;
 
-/// By user. Those with all their credit are forgotten.
-static BUDGETS: Mutex<BTreeMap<u32, Arc<StallBudget>>> = Mutex::new(BTreeMap::new());
-
 /// Time that a user's clients may have others wait.
 #[derive(Debug)]
 pub(crate) struct StallBudget {
     account: Mutex<Account>,
     given_up: AtomicU32,
+    /// Looks of the control thread at memory of the user.
+    looks: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl Account {
         let index = match self.turns.iter().position(|(turn, _)| turn.worker() == moment.worker()) {
             Some(index) => index,
             None => {
-                // There is room for each worker that there was when this was made.
+                // There is room for every worker and the control thread.
                 self.turns.push((moment, FREE_A_TURN));
                 self.turns.len() - 1
             }
@@ -79,9 +80,25 @@ impl Account {
 }
 
 impl StallBudget {
-    fn new(now: Instant) -> Self {
-        let turns = Vec::with_capacity(PollId::workers());
-        Self { account: Mutex::new(Account { left: MOST, since: now, turns }), given_up: AtomicU32::new(0) }
+    pub(crate) fn new(now: Instant) -> Self {
+        let turns = Vec::with_capacity(WORKERS_MAX as usize + 1);
+        let account = Mutex::new(Account { left: MOST, since: now, turns });
+        Self { account, given_up: AtomicU32::new(0), looks: AtomicU64::new(0) }
+    }
+
+    /// The next look of the control thread at memory of the user.
+    pub(crate) fn next_look(&self) -> PollId {
+        PollId::of_control(self.looks.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// True if nothing of it is used up.
+    pub(crate) fn is_whole(&self, now: Instant) -> bool {
+        self.left_at(now) == MOST
+    }
+
+    /// True if half of it is left at least.
+    pub(crate) fn has_half(&self, now: Instant) -> bool {
+        self.left_at(now) >= MOST / 2
     }
 
     fn account(&self) -> MutexGuard<'_, Account> {
@@ -122,15 +139,6 @@ impl StallBudget {
     }
 }
 
-/// The credit of user `uid`, if half of it is left at least.
-pub(crate) fn budget_of(uid: u32) -> Option<Arc<StallBudget>> {
-    let now = Instant::now();
-    let mut credits = BUDGETS.lock().unwrap_or_else(PoisonError::into_inner);
-    credits.retain(|_, stall_budget| Arc::strong_count(stall_budget) > 1 || stall_budget.left_at(now) < MOST);
-    let stall_budget = credits.entry(uid).or_insert_with(|| Arc::new(StallBudget::new(now)));
-    (stall_budget.left_at(now) >= MOST / 2).then(|| Arc::clone(stall_budget))
-}
-
 /// An abandoned thread, until it comes back. It has a descriptor of its user that does not close.
 #[derive(Debug)]
 pub(crate) struct AbandonedThread {
@@ -139,9 +147,9 @@ pub(crate) struct AbandonedThread {
 }
 
 impl AbandonedThread {
-    pub(crate) fn begin(stall_budget: &Arc<StallBudget>, uid: u32) -> Self {
+    pub(crate) fn begin(stall_budget: &Arc<StallBudget>, user: &UserAccount) -> Self {
         stall_budget.given_up.fetch_add(1, Ordering::Relaxed);
-        Self { stall_budget: Arc::clone(stall_budget), _closing: Closing::begin(uid) }
+        Self { stall_budget: Arc::clone(stall_budget), _closing: user.begin_closing() }
     }
 }
 
@@ -153,13 +161,16 @@ impl Drop for AbandonedThread {
 
 #[cfg(test)]
 mod tests {
+    use roced_types::WorkerId;
+
     use super::*;
+    use crate::users::UserAccounts;
 
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
     fn a_stalling_user_gets_a_shrinking_budget() {
-        let (begin, turn) = (Instant::now(), PollId::of_control());
+        let (begin, turn) = (Instant::now(), PollId::of_control(0));
         let stall_budget = StallBudget::new(begin);
         assert!(stall_budget.spend_at(turn, FREE_A_TURN + MOST, begin));
         assert!(!stall_budget.spend_at(turn, Duration::from_nanos(1), begin));
@@ -176,7 +187,7 @@ mod tests {
     fn a_turn_has_some_waiting_free_and_more_for_bytes() {
         let begin = Instant::now();
         let stall_budget = StallBudget::new(begin);
-        let mut turn = PollId::first();
+        let mut turn = PollId::first(WorkerId(0));
         for _ in 0..10_000 {
             turn = turn.next();
             for _ in 0..20 {
@@ -185,7 +196,7 @@ mod tests {
             }
         }
         assert_eq!(stall_budget.left_at(begin), MOST, "for bytes");
-        let other = PollId::first();
+        let other = PollId::first(WorkerId(1));
         for (turn, _) in [(turn.next(), 0), (other, 1), (other.next(), 1)] {
             let before = stall_budget.left_at(begin);
             for _ in 0..2000 {
@@ -202,7 +213,7 @@ mod tests {
     fn many_sessions_have_one_credit_between_them() {
         let begin = Instant::now();
         let stall_budget = StallBudget::new(begin);
-        let mut turn = PollId::first();
+        let mut turn = PollId::first(WorkerId(0));
         let mut held = Duration::ZERO;
         for _ in 0..256 {
             turn = turn.next();
@@ -215,10 +226,10 @@ mod tests {
 
     #[test]
     fn after_abandoned_threads_no_more_threads_of_the_user_are_awaited() {
-        let uid = 4_000_000_011;
-        let stall_budget = budget_of(uid).expect("all of it");
-        let turn = PollId::first();
-        let mut given_up: Vec<_> = (0..GIVEN_UP).map(|_| AbandonedThread::begin(&stall_budget, uid)).collect();
+        let user = UserAccounts::default().user(1);
+        let stall_budget = user.stall_budget().expect("all of it");
+        let turn = PollId::first(WorkerId(0));
+        let mut given_up: Vec<_> = (0..GIVEN_UP).map(|_| AbandonedThread::begin(&stall_budget, &user)).collect();
         assert_eq!(stall_budget.most(turn, 0), None);
         given_up.pop();
         assert!(stall_budget.most(turn, 0).is_some(), "one has come back");
@@ -226,12 +237,11 @@ mod tests {
 
     #[test]
     fn a_new_session_does_not_bring_new_credit() {
-        // A user of this test's own.
-        let uid = 4_000_000_010;
-        let stall_budget = budget_of(uid).expect("all of it");
-        assert!(stall_budget.spend(PollId::of_control(), FREE_A_TURN + MOST / 4 * 3));
+        let users = UserAccounts::default();
+        let stall_budget = users.user(1).stall_budget().expect("all of it");
+        assert!(stall_budget.spend(stall_budget.next_look(), FREE_A_TURN + MOST / 4 * 3));
         drop(stall_budget);
-        assert!(budget_of(uid).is_none());
-        assert!(budget_of(uid + 1).is_some(), "another user's is another");
+        assert!(users.user(1).stall_budget().is_none());
+        assert!(users.user(2).stall_budget().is_some(), "another user's is another");
     }
 }

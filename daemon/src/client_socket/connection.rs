@@ -10,7 +10,10 @@ use nix::{
     sys::socket::{ControlMessage, MsgFlags, sendmsg},
 };
 use roced_abi::control::{Call, MAGIC, MESSAGE_BYTES, MapMemory, Message};
-use roced_memory::descriptor::{self, Descriptor, Incoming};
+use roced_memory::{
+    descriptor::{self, Descriptor, Incoming},
+    users::{UserAccount, UserAccounts},
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The process at the other end, as reported by the kernel when it connected.
@@ -18,7 +21,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub struct ClientProcess {
     /// Process.
     pub pid: i32,
-    /// User.
+    /// UserAccount.
     pub uid: u32,
 }
 
@@ -51,12 +54,13 @@ pub enum SentReply {
 pub struct Connection {
     socket: OwnedFd,
     peer: ClientProcess,
+    user: UserAccount,
 }
 
 impl Connection {
     /// The client at the other end of `socket`.
-    pub fn new(socket: OwnedFd, peer: ClientProcess) -> Self {
-        Self { socket, peer }
+    pub fn new(socket: OwnedFd, peer: ClientProcess, users: &UserAccounts) -> Self {
+        Self { socket, peer, user: users.user(peer.uid) }
     }
 
     /// The client process.
@@ -68,7 +72,7 @@ impl Connection {
     pub fn receive(&self) -> ReceivedCall {
         // One byte more than a message, so that a longer one is told apart.
         let mut bytes = [0; MESSAGE_BYTES + 1];
-        let incoming = match descriptor::receive(&self.socket, &mut bytes, self.peer.uid) {
+        let incoming = match descriptor::receive(&self.socket, &mut bytes, &self.user) {
             Ok(incoming) => incoming,
             Err(Errno::EAGAIN | Errno::EINTR) => return ReceivedCall::Nothing,
             Err(_) => return ReceivedCall::Closed,
@@ -133,7 +137,7 @@ mod tests {
     fn pair() -> (Connection, OwnedFd) {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).expect("a socket pair");
-        (Connection::new(ours, ClientProcess { pid: 1, uid: 0 }), theirs)
+        (Connection::new(ours, ClientProcess { pid: 1, uid: 0 }, &UserAccounts::default()), theirs)
     }
 
     #[test]
@@ -180,7 +184,7 @@ mod tests {
             assert!(matches!(connection.receive(), ReceivedCall::Broken(_)), "{op} {raw:?}");
             // All received descriptors are closed by another thread, because their kind is unknown;
             // too many at a time would be refused.
-            until("all are closed", &|| descriptor::closing_of(connection.peer.uid) == 0);
+            until("all are closed", &|| connection.user.closing() == 0);
         }
         put_with(&theirs, MapMemory::OP, &[raw]);
         let ReceivedCall::Message(_, Some(ours)) = connection.receive() else { panic!("it belongs there") };

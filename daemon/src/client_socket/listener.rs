@@ -17,6 +17,7 @@ use nix::{
     },
     unistd::{Group, chown},
 };
+use roced_memory::users::UserAccounts;
 use thiserror::Error;
 use tracing::info;
 
@@ -59,6 +60,8 @@ pub struct Listener {
     /// A descriptor to let go of when there are no more: else a connection that cannot be taken
     /// would wake us for ever.
     reserve: Option<OwnedFd>,
+    /// Accounts of the users of all connections.
+    users: UserAccounts,
 }
 
 impl Listener {
@@ -81,7 +84,7 @@ impl Listener {
         let socket = seqpacket().map_err(kernel("make a socket for"))?;
         bind(socket.as_raw_fd(), &address).map_err(kernel("bind"))?;
         let file = fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()));
-        let listener = Self { socket, path: path.into(), file, reserve: reserve() };
+        let listener = Self { socket, path: path.into(), file, reserve: reserve(), users: UserAccounts::default() };
         // No connection is possible before the permissions are right: it does not listen yet.
         if group.is_some() {
             chown(path, None, group).map_err(kernel("set the group of"))?;
@@ -98,7 +101,7 @@ impl Listener {
     pub fn accept(&mut self) -> Option<Connection> {
         loop {
             match accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
-                Ok(raw) => return connection(owned(raw)),
+                Ok(raw) => return connection(owned(raw), &self.users),
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
                 // One per poll iteration: the socket stays readable.
                 Err(Errno::EMFILE | Errno::ENFILE) if self.reserve.take().is_some() => {
@@ -156,10 +159,10 @@ fn remove_stale(path: &Path, address: &UnixAddr) -> Result<(), ListenError> {
     fs::remove_file(path).map_err(|error| kernel("remove the stale socket")(errno_of(&error)))
 }
 
-fn connection(socket: OwnedFd) -> Option<Connection> {
+fn connection(socket: OwnedFd, users: &UserAccounts) -> Option<Connection> {
     // Fails only when the other end is gone already.
     let credentials = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
-    Some(Connection::new(socket, ClientProcess { pid: credentials.pid(), uid: credentials.uid() }))
+    Some(Connection::new(socket, ClientProcess { pid: credentials.pid(), uid: credentials.uid() }, users))
 }
 
 #[expect(unsafe_code, reason = "accept4 of nix gives a bare descriptor")]

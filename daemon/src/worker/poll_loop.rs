@@ -179,7 +179,7 @@ impl<N: Nic> Worker<N> {
             first_srqs,
             endpoints: parts.endpoints,
             qp_table: QpTable::new(parts.max_sessions, qps, srqs),
-            worker_memory: WorkerMemory::new(parts.max_regions, parts.max_cq_rings),
+            worker_memory: WorkerMemory::new(parts.id, parts.max_regions, parts.max_cq_rings),
             handoff: parts.handoff,
             events: parts.events,
             sleeper,

@@ -9,7 +9,7 @@ use roced_transport::{
     io::{App, AtomicOperation, BorrowedPayload, CqOverrun, MemoryFault, PlaceFault, WorkCompletion},
     mr::MemSpan,
 };
-use roced_types::{Cqn, MemoryObjectId};
+use roced_types::{Cqn, MemoryObjectId, WorkerId};
 
 use super::{abi::cqe, table::IdTable};
 
@@ -41,12 +41,12 @@ pub struct WorkerMemory {
 
 impl WorkerMemory {
     /// Nothing yet; room for that much.
-    pub fn new(max_regions: u32, max_cq_rings: u32) -> Self {
+    pub fn new(id: WorkerId, max_regions: u32, max_cq_rings: u32) -> Self {
         Self {
             regions: IdTable::new(max_regions),
             unsettled: None,
             bounce: vec![0; BOUNCE_BYTES].into_boxed_slice(),
-            poll: PollId::first(),
+            poll: PollId::first(id),
             cq_rings: IdTable::new(max_cq_rings),
             touched: Vec::with_capacity(max_cq_rings as usize),
         }

@@ -25,11 +25,7 @@ use nix::{
 };
 
 use super::{ROOM, wait::UNSEEN};
-use crate::{
-    descriptor::{Closing, Descriptor},
-    sigbus,
-    stall_budget::AbandonedThread,
-};
+use crate::{descriptor::Descriptor, sigbus, stall_budget::AbandonedThread};
 
 /// How long the copy thread looks for more to do before it sleeps; waking it costs up to 20 us.
 const LINGER: Duration = Duration::from_micros(50);
@@ -151,7 +147,7 @@ fn carry(shared: &SharedRequests, descriptor: Descriptor) {
         // A reader that sees this knows the thread; only one writer sets it.
         let _ = shared.cores.set(cores);
     }
-    let (memory, uid) = descriptor.into_any_file();
+    let (memory, user) = descriptor.into_any_file();
     let is_memory = check(&memory);
     shared.slot().outcome = is_memory.map(|()| 0);
     shared.stage.store(OURS, Ordering::Release);
@@ -170,7 +166,7 @@ fn carry(shared: &SharedRequests, descriptor: Descriptor) {
         }
     }
     // For any kind of file: closing it may take long.
-    let _closing = Closing::begin(uid);
+    let _closing = user.begin_closing();
     drop(memory);
 }
 

@@ -18,13 +18,14 @@ use super::{
 use crate::{
     poll_id::PollId,
     stall_budget::{AbandonedThread, StallBudget},
+    users::UserAccount,
 };
 
 /// Requests of workers, one at a time.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
     thread: Thread,
-    uid: u32,
+    user: UserAccount,
     stall_budget: Arc<StallBudget>,
     /// Addresses of the bytes in the slot, to be written.
     staged: Range<u64>,
@@ -39,8 +40,12 @@ pub(super) struct RequestQueue {
 }
 
 impl RequestQueue {
-    pub(super) fn new(thread: Thread, uid: u32, stall_budget: Arc<StallBudget>, moment: PollId) -> Self {
-        Self { thread, uid, stall_budget, staged: 0..0, ahead: (0..0, moment), next: 0, moment, moved: 0 }
+    pub(super) fn new(thread: Thread, user: UserAccount, stall_budget: Arc<StallBudget>, moment: PollId) -> Self {
+        Self { thread, user, stall_budget, staged: 0..0, ahead: (0..0, moment), next: 0, moment, moved: 0 }
+    }
+    /// The next look of the control thread.
+    pub(super) fn next_look(&self) -> PollId {
+        self.stall_budget.next_look()
     }
 
     pub(super) fn now_is(&mut self, moment: PollId) {
@@ -168,7 +173,7 @@ impl RequestQueue {
             }
             Err(TooLong(waited)) => {
                 self.stall_budget.spend(self.moment, waited);
-                shared.give_up(AbandonedThread::begin(&self.stall_budget, self.uid));
+                shared.give_up(AbandonedThread::begin(&self.stall_budget, &self.user));
                 Err(Errno::EAGAIN)
             }
         }
