@@ -45,6 +45,21 @@ impl AddressOptions {
 /// number of the handle, and the daemon looks it up when it transmits the datagram. If the handle
 /// is gone by that time, the send fails with
 /// [`Status::LocalQpOperation`](crate::Status::LocalQpOperation).
+///
+/// ```no_run
+/// # use roced_client::{AddressOptions, Device, SendRequest, ServiceType};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open("roce0")?;
+/// # let (pd, cq) = (device.protection_domain()?, device.completion_queue(16)?);
+/// let qp = pd.queue_pair(&cq, &cq).service(ServiceType::Ud).create()?;
+/// qp.activate(0x1111_1111)?;
+/// let peer: std::net::IpAddr = "10.10.0.2".parse()?;
+/// let to = pd.address_handle(&AddressOptions::new(peer.into()))?;
+/// // The queue pair number of the receiver, and its Q_Key.
+/// qp.post_send(&SendRequest::send_inline(b"hello").to(&to, 0x123, 0x1111_1111))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct AddressHandle {
     inner: Arc<AhInner>,

@@ -147,6 +147,24 @@ pub enum Notify {
 
 /// A completion queue. Clones name the same queue, which is destroyed when the last clone and every
 /// queue pair that uses it are gone.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use roced_client::{Completion, Device};
+/// # fn main() -> roced_client::Result<()> {
+/// let device = Device::open("roce0")?;
+/// let cq = device.completion_queue(256)?;
+/// let mut done = [Completion::EMPTY; 16];
+/// // Busy polling: returns at once.
+/// let reaped = cq.poll(&mut done)?;
+/// for completion in &done[..reaped] {
+///     println!("{}: {:?}", completion.wr_id, completion.status);
+/// }
+/// // Sleeping, with a timeout.
+/// println!("{} completions", cq.wait(&mut done, Duration::from_secs(1))?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct CompletionQueue {
     pub(crate) inner: Arc<CqInner>,

@@ -50,6 +50,19 @@ impl RemoteMemory {
 ///
 /// Dropping it ends the registration; work that still names it fails. If a memory window is bound
 /// to it, the registration lasts until the end of the session.
+///
+/// ```no_run
+/// # use roced_client::{Access, Device};
+/// # fn main() -> roced_client::Result<()> {
+/// # let device = Device::open("roce0")?;
+/// let pd = device.protection_domain()?;
+/// let region = pd.allocate(1 << 20, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+/// region.write_at(0, b"visible to peers");
+/// // Address, length and key: send them to the peer.
+/// println!("{:?}", region.remote());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct MemoryRegion {
     pd: Arc<PdInner>,

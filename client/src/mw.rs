@@ -36,6 +36,22 @@ pub enum WindowKind {
 
 /// A memory window. Dropping it closes it. A region to which a window is bound cannot be
 /// deregistered: drop or invalidate the window first.
+///
+/// ```no_run
+/// # use roced_client::{Access, Device, SendRequest, WindowKind};
+/// # fn main() -> roced_client::Result<()> {
+/// # let device = Device::open("roce0")?;
+/// # let (pd, cq) = (device.protection_domain()?, device.completion_queue(16)?);
+/// # let qp = pd.queue_pair(&cq, &cq).create()?;
+/// let region = pd.allocate(8192, Access::LOCAL_WRITE | Access::WINDOW_BIND)?;
+/// let window = pd.memory_window(WindowKind::Two)?;
+/// // Opens the first page to the peer; the key is valid when the request has completed.
+/// let binding = window.bind(&region, ..4096, Access::REMOTE_READ);
+/// qp.post_send(&SendRequest::bind(&binding).signaled())?;
+/// println!("{:?}", binding.remote());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct MemoryWindow {
     pd: Arc<PdInner>,

@@ -30,6 +30,24 @@ use crate::{
 ///
 /// A queue pair that fails flushes the receive that it had taken, if any, and no other; the device
 /// reports when that is done ([`crate::DeviceEvent::LastWqe`]).
+///
+/// ```no_run
+/// # use roced_client::{Access, Device, RecvRequest};
+/// # fn main() -> roced_client::Result<()> {
+/// # let device = Device::open("roce0")?;
+/// # let (pd, cq) = (device.protection_domain()?, device.completion_queue(64)?);
+/// let srq = pd.shared_receive_queue(256, 1)?;
+/// let memory = pd.allocate(256 * 4096, Access::LOCAL_WRITE)?;
+/// for slot in 0..256 {
+///     let sges = [memory.sge(slot * 4096..(slot + 1) * 4096)];
+///     srq.post_recv(&RecvRequest::new(&sges).id(slot as u64))?;
+/// }
+/// let a = pd.queue_pair(&cq, &cq).shared_receives(&srq).create()?;
+/// let b = pd.queue_pair(&cq, &cq).shared_receives(&srq).create()?;
+/// # let _ = (a, b);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueue {
     pub(crate) inner: Arc<SrqInner>,

@@ -22,6 +22,16 @@ use crate::{
 };
 
 /// Options of a queue pair to be created.
+///
+/// ```no_run
+/// # fn main() -> roced_client::Result<()> {
+/// # let device = roced_client::Device::open("roce0")?;
+/// let (pd, cq) = (device.protection_domain()?, device.completion_queue(512)?);
+/// let qp = pd.queue_pair(&cq, &cq).send_wrs(128).recv_wrs(128).inline_bytes(220).create()?;
+/// println!("{}", qp.address(0)?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "it is made by `create`"]
 pub struct QpBuilder<'a> {
