@@ -7,8 +7,8 @@
 //! nothing else, needs no privilege, and names no process by a number that may have been reused.
 //!
 //! ```text
-//!   worker ── asks ──► porter, a thread of the session ── pread, pwrite ──► kernel ──► the client's pages
-//!      └── waits, but not for long ◄── done ─────┘
+//!   worker ── request ──► copy thread of the session ── pread, pwrite ──► kernel ──► pages
+//!      └── waits for a bounded time ◄── done ──┘
 //! ```
 //!
 //! An access may meet a page that must first be brought (from a disk, a file system in user space,
@@ -62,12 +62,12 @@ impl ProxiedMemory {
         if range.start < LOWEST || range.end > i64::MAX as u64 || range.is_empty() {
             return Err(Errno::EFAULT);
         }
-        let mut desk = copy_thread.control_desk();
-        desk.settle(&copy_thread.shared).map_err(|MemoryFault| Errno::EAGAIN)?;
+        let mut requests = copy_thread.control_requests();
+        requests.settle(&copy_thread.shared).map_err(|MemoryFault| Errno::EAGAIN)?;
         for address in [range.start, range.end - 1] {
-            desk.read(&copy_thread.shared, address, 1, 1)?;
+            requests.read(&copy_thread.shared, address, 1, 1)?;
         }
-        drop(desk);
+        drop(requests);
         Ok(Self {
             copy_thread: Arc::clone(copy_thread),
             address: range.start,
@@ -102,12 +102,12 @@ impl ProxiedMemory {
     ///
     /// # Panics
     /// When they do not fit, as `ClientMemory::write`.
-    pub fn write(&self, offset: u64, bytes: &[u8], moment: PollId) -> Result<(), MemoryFault> {
+    pub fn write(&self, offset: u64, bytes: &[u8], poll: PollId) -> Result<(), MemoryFault> {
         self.check(offset, bytes.len());
-        let mut desk = self.copy_thread.desk(moment);
+        let mut requests = self.copy_thread.requests(poll);
         let mut address = self.address + offset;
         for piece in bytes.chunks(ROOM) {
-            desk.stage(&self.copy_thread.shared, address, piece)?;
+            requests.stage(&self.copy_thread.shared, address, piece)?;
             address += piece.len() as u64;
         }
         Ok(())
@@ -117,26 +117,26 @@ impl ProxiedMemory {
     ///
     /// # Errors
     /// It cannot be written; the memory is lost.
-    pub fn settle(&self, moment: PollId) -> Result<(), MemoryFault> {
-        self.copy_thread.desk(moment).settle(&self.copy_thread.shared)
+    pub fn settle(&self, poll: PollId) -> Result<(), MemoryFault> {
+        self.copy_thread.requests(poll).settle(&self.copy_thread.shared)
     }
 
     /// Copies the bytes at `offset` to `into`. Bytes read ahead in the same poll iteration are not
-    /// read again: a caller that must see later changes of the program has another `moment`.
+    /// read again: a caller that must see later changes of the program has another `poll`.
     ///
     /// # Errors
     /// It cannot be read.
     ///
     /// # Panics
     /// When the range does not lie inside, as [`Self::write`].
-    pub fn read(&self, offset: u64, into: &mut [u8], moment: PollId) -> Result<(), MemoryFault> {
+    pub fn read(&self, offset: u64, into: &mut [u8], poll: PollId) -> Result<(), MemoryFault> {
         self.check(offset, into.len());
-        let mut desk = self.copy_thread.desk(moment);
-        desk.settle(&self.copy_thread.shared)?;
+        let mut requests = self.copy_thread.requests(poll);
+        requests.settle(&self.copy_thread.shared)?;
         let mut address = self.address + offset;
         for piece in into.chunks_mut(ROOM) {
             let room = self.address + self.bytes - address;
-            desk.read_ahead(&self.copy_thread.shared, address, piece, room)?;
+            requests.read_ahead(&self.copy_thread.shared, address, piece, room)?;
             address += piece.len() as u64;
         }
         Ok(())
@@ -152,47 +152,47 @@ impl ProxiedMemory {
 #[derive(Debug)]
 pub struct CopyThread {
     shared: Arc<SharedRequests>,
-    desk: Mutex<RequestQueue>,
+    requests: Mutex<RequestQueue>,
 }
 
 impl CopyThread {
     /// Takes a client's descriptor of its `/proc/self/mem`.
     ///
     /// # Errors
-    /// It is of something else (`EINVAL`); its user has no credit left (`EAGAIN`); no thread.
+    /// It is of something else (`EINVAL`); its user has no stall budget left (`EAGAIN`); no thread.
     pub fn new(descriptor: Descriptor) -> Result<Arc<Self>, Errno> {
         let user = descriptor.user().clone();
         let stall_budget = user.stall_budget().ok_or(Errno::EAGAIN)?;
-        let moment = stall_budget.next_look();
+        let poll = stall_budget.next_look();
         let (shared, thread) = SharedRequests::begin(descriptor)?;
-        let mut desk = RequestQueue::new(thread, user, stall_budget, moment);
-        let looked = desk.welcome(&shared);
-        let copy_thread = Arc::new(Self { shared, desk: Mutex::new(desk) });
+        let mut requests = RequestQueue::new(thread, user, stall_budget, poll);
+        let looked = requests.welcome(&shared);
+        let copy_thread = Arc::new(Self { shared, requests: Mutex::new(requests) });
         looked.map(|()| copy_thread)
     }
 
-    /// As [`Self::desk`], for the control thread.
-    fn control_desk(&self) -> MutexGuard<'_, RequestQueue> {
-        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        let moment = desk.next_look();
-        desk.now_is(moment);
-        desk
+    /// As [`Self::requests`], for the control thread.
+    fn control_requests(&self) -> MutexGuard<'_, RequestQueue> {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let poll = requests.next_look();
+        requests.now_is(poll);
+        requests
     }
 
     /// A place in the request queue, for the accesses of one moment. If another worker is there,
     /// this waits until that worker is served; the wait counts once, for the worker that is there,
     /// and bounds the wait of both.
-    fn desk(&self, moment: PollId) -> MutexGuard<'_, RequestQueue> {
-        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        desk.now_is(moment);
-        desk
+    fn requests(&self, poll: PollId) -> MutexGuard<'_, RequestQueue> {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.now_is(poll);
+        requests
     }
 }
 
 impl Drop for CopyThread {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
-        self.desk.get_mut().unwrap_or_else(PoisonError::into_inner).wake_copy_thread();
+        self.requests.get_mut().unwrap_or_else(PoisonError::into_inner).wake_copy_thread();
     }
 }
 
@@ -251,36 +251,36 @@ mod tests {
             CopyThread::new(passed(child.id(), &UserAccounts::default().user(1))).expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
         let mut bytes = [0; 100];
-        let mut turn = PollId::first(WorkerId(0));
-        memory.read(0, &mut bytes, turn).expect("it is there");
-        memory.write(0, &bytes, turn).and_then(|()| memory.settle(turn)).expect("it is there");
+        let mut poll = PollId::first(WorkerId(0));
+        memory.read(0, &mut bytes, poll).expect("it is there");
+        memory.write(0, &bytes, poll).and_then(|()| memory.settle(poll)).expect("it is there");
         child.kill().and_then(|()| child.wait()).expect("it ends");
         // As many as have a tail, and fewer.
         for length in [100, 8, 1] {
-            memory.write(0, &bytes[..length], turn).expect("nobody looks yet");
-            assert_eq!(memory.settle(turn), Err(MemoryFault));
+            memory.write(0, &bytes[..length], poll).expect("nobody looks yet");
+            assert_eq!(memory.settle(poll), Err(MemoryFault));
             assert!(!memory.is_lost(), "{length} bytes written");
         }
-        turn = turn.next();
-        assert_eq!(memory.read(0, &mut bytes, turn), Err(MemoryFault));
+        poll = poll.next();
+        assert_eq!(memory.read(0, &mut bytes, poll), Err(MemoryFault));
         assert!(!memory.is_lost());
     }
 
     /// For any division into pieces: the cost of single bytes beyond the free part of a poll
     /// iteration is charged.
     #[test]
-    fn very_many_small_pieces_in_a_turn_are_paid_for() {
+    fn very_many_small_pieces_in_a_poll_are_charged() {
         let user = UserAccounts::default().user(1);
         let (mut child, stack) = process();
         let copy_thread = CopyThread::new(passed(child.id(), &user)).expect("memory of a process");
         let memory = ProxiedMemory::new(&copy_thread, &stack, true).expect("a stack");
         // Most of the budget is spent.
-        let (stall_budget, turn) = (user.stall_budget().expect("nearly all of it"), PollId::first(WorkerId(0)));
-        let most = stall_budget.most(turn, 0).expect("none is given up");
-        assert!(stall_budget.spend(turn, most - Duration::from_millis(5)));
+        let (stall_budget, poll) = (user.stall_budget().expect("nearly all of it"), PollId::first(WorkerId(0)));
+        let most = stall_budget.most(poll, 0).expect("none is given up");
+        assert!(stall_budget.spend(poll, most - Duration::from_millis(5)));
         let ends = [0, memory.len() - 1];
         let pieces = ends.iter().cycle().take(1_000_000);
-        let done = pieces.take_while(|at| memory.read(**at, &mut [0], turn).is_ok()).count();
+        let done = pieces.take_while(|at| memory.read(**at, &mut [0], poll).is_ok()).count();
         assert!(memory.is_lost(), "{done} pieces");
         child.kill().and_then(|()| child.wait()).expect("it ends");
     }

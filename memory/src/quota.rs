@@ -17,7 +17,7 @@ use super::{mapping::Leftover, sigbus};
 const USUAL_MAX_MAP_COUNT: u32 = 65_530;
 
 /// Mappings of a copy thread: its stack, that of its signals, and a guard before each.
-pub const OF_A_PORTER: u32 = 4;
+pub const OF_A_COPY_THREAD: u32 = 4;
 
 /// Counts mappings. Clones are the same.
 #[derive(Clone, Debug)]

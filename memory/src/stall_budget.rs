@@ -29,11 +29,11 @@ const SHARE: u32 = 20;
 /// Free part of a poll iteration: some two hundred accesses, one for each frame of a full iteration
 /// where each is of another queue pair than its neighbors. One takes 5 to 7 us without obstacles
 /// (up to 4 KiB, copy thread awake; a virtual machine of 2 cores, Linux 6.18).
-const FREE_A_TURN: Duration = Duration::from_millis(1);
+const FREE_PER_POLL: Duration = Duration::from_millis(1);
 
 /// Free part for each byte, in nanoseconds: some five times the kernel's time to copy it, including
 /// the lookup of its page (64 KiB in 15 to 25 us, same machine).
-const FREE_NS_A_BYTE: u64 = 1;
+const FREE_NS_PER_BYTE: u64 = 1;
 
 /// Abandoned threads of a user that have not come back; beyond that no more of them are awaited.
 const GIVEN_UP: u32 = 4;
@@ -52,7 +52,7 @@ struct Account {
     left: Duration,
     since: Instant,
     /// The last poll iteration of each worker that has waited, and its remaining free part.
-    turns: Vec<(PollId, Duration)>,
+    polls: Vec<(PollId, Duration)>,
 }
 
 impl Account {
@@ -62,18 +62,18 @@ impl Account {
         &mut self.left
     }
 
-    fn free_in(&mut self, moment: PollId) -> &mut Duration {
-        let index = match self.turns.iter().position(|(turn, _)| turn.worker() == moment.worker()) {
+    fn free_in(&mut self, poll: PollId) -> &mut Duration {
+        let index = match self.polls.iter().position(|(last, _)| last.worker() == poll.worker()) {
             Some(index) => index,
             None => {
                 // There is room for every worker and the control thread.
-                self.turns.push((moment, FREE_A_TURN));
-                self.turns.len() - 1
+                self.polls.push((poll, FREE_PER_POLL));
+                self.polls.len() - 1
             }
         };
-        let (turn, free) = &mut self.turns[index];
-        if *turn != moment {
-            (*turn, *free) = (moment, FREE_A_TURN);
+        let (last, free) = &mut self.polls[index];
+        if *last != poll {
+            (*last, *free) = (poll, FREE_PER_POLL);
         }
         free
     }
@@ -81,8 +81,8 @@ impl Account {
 
 impl StallBudget {
     pub(crate) fn new(now: Instant) -> Self {
-        let turns = Vec::with_capacity(WORKERS_MAX as usize + 1);
-        let account = Mutex::new(Account { left: MOST, since: now, turns });
+        let polls = Vec::with_capacity(WORKERS_MAX as usize + 1);
+        let account = Mutex::new(Account { left: MOST, since: now, polls });
         Self { account, given_up: AtomicU32::new(0), looks: AtomicU64::new(0) }
     }
 
@@ -107,25 +107,25 @@ impl StallBudget {
 
     /// Permitted wait after so many bytes were moved since the last call. `None`: none, because too
     /// many threads are abandoned.
-    pub(crate) fn most(&self, moment: PollId, bytes: u64) -> Option<Duration> {
-        (self.given_up.load(Ordering::Relaxed) < GIVEN_UP).then(|| self.most_at(moment, bytes, Instant::now()))
+    pub(crate) fn most(&self, poll: PollId, bytes: u64) -> Option<Duration> {
+        (self.given_up.load(Ordering::Relaxed) < GIVEN_UP).then(|| self.most_at(poll, bytes, Instant::now()))
     }
 
-    fn most_at(&self, moment: PollId, bytes: u64, now: Instant) -> Duration {
+    fn most_at(&self, poll: PollId, bytes: u64, now: Instant) -> Duration {
         let mut account = self.account();
-        let free = account.free_in(moment);
-        *free += Duration::from_nanos(bytes * FREE_NS_A_BYTE);
+        let free = account.free_in(poll);
+        *free += Duration::from_nanos(bytes * FREE_NS_PER_BYTE);
         *free + *account.at(now)
     }
 
     /// Uses up `time`. False when there was not as much.
-    pub(crate) fn spend(&self, moment: PollId, time: Duration) -> bool {
-        self.spend_at(moment, time, Instant::now())
+    pub(crate) fn spend(&self, poll: PollId, time: Duration) -> bool {
+        self.spend_at(poll, time, Instant::now())
     }
 
-    fn spend_at(&self, moment: PollId, time: Duration, now: Instant) -> bool {
+    fn spend_at(&self, poll: PollId, time: Duration, now: Instant) -> bool {
         let mut account = self.account();
-        let free = account.free_in(moment);
+        let free = account.free_in(poll);
         let beyond = time.saturating_sub(*free);
         *free = free.saturating_sub(time);
         let left = account.at(now);
@@ -170,13 +170,13 @@ mod tests {
 
     #[test]
     fn a_stalling_user_gets_a_shrinking_budget() {
-        let (begin, turn) = (Instant::now(), PollId::of_control(0));
+        let (begin, poll) = (Instant::now(), PollId::of_control(0));
         let stall_budget = StallBudget::new(begin);
-        assert!(stall_budget.spend_at(turn, FREE_A_TURN + MOST, begin));
-        assert!(!stall_budget.spend_at(turn, Duration::from_nanos(1), begin));
+        assert!(stall_budget.spend_at(poll, FREE_PER_POLL + MOST, begin));
+        assert!(!stall_budget.spend_at(poll, Duration::from_nanos(1), begin));
         let later = begin + Duration::from_secs(1);
-        assert!(stall_budget.spend_at(turn, Duration::from_secs(1) / SHARE, later), "its share of a second");
-        assert!(!stall_budget.spend_at(turn, MS, later));
+        assert!(stall_budget.spend_at(poll, Duration::from_secs(1) / SHARE, later), "its share of a second");
+        assert!(!stall_budget.spend_at(poll, MS, later));
         assert_eq!(stall_budget.left_at(later + Duration::from_secs(1000)), MOST);
     }
 
@@ -184,62 +184,62 @@ mod tests {
     /// that accesses single bytes has no more than the free part of a poll iteration, for any
     /// number of pieces and sessions.
     #[test]
-    fn a_turn_has_some_waiting_free_and_more_for_bytes() {
+    fn some_waiting_per_poll_is_free_and_more_for_bytes() {
         let begin = Instant::now();
         let stall_budget = StallBudget::new(begin);
-        let mut turn = PollId::first(WorkerId(0));
+        let mut poll = PollId::first(WorkerId(0));
         for _ in 0..10_000 {
-            turn = turn.next();
+            poll = poll.next();
             for _ in 0..20 {
-                stall_budget.most_at(turn, 64 << 10, begin);
-                assert!(stall_budget.spend_at(turn, Duration::from_micros(65), begin));
+                stall_budget.most_at(poll, 64 << 10, begin);
+                assert!(stall_budget.spend_at(poll, Duration::from_micros(65), begin));
             }
         }
         assert_eq!(stall_budget.left_at(begin), MOST, "for bytes");
         let other = PollId::first(WorkerId(1));
-        for (turn, _) in [(turn.next(), 0), (other, 1), (other.next(), 1)] {
+        for (poll, _) in [(poll.next(), 0), (other, 1), (other.next(), 1)] {
             let before = stall_budget.left_at(begin);
             for _ in 0..2000 {
-                stall_budget.most_at(turn, 1, begin);
-                assert!(stall_budget.spend_at(turn, Duration::from_micros(10), begin));
+                stall_budget.most_at(poll, 1, begin);
+                assert!(stall_budget.spend_at(poll, Duration::from_micros(10), begin));
             }
-            let beyond = 20 * MS - FREE_A_TURN - Duration::from_nanos(2000 * FREE_NS_A_BYTE);
-            assert_eq!(before - stall_budget.left_at(begin), beyond, "all but what is free in a turn");
+            let beyond = 20 * MS - FREE_PER_POLL - Duration::from_nanos(2000 * FREE_NS_PER_BYTE);
+            assert_eq!(before - stall_budget.left_at(begin), beyond, "all but the free part of a poll iteration");
         }
     }
 
     /// For any number of sessions of a user: each has only the rest of the budget.
     #[test]
-    fn many_sessions_have_one_credit_between_them() {
+    fn many_sessions_share_one_budget() {
         let begin = Instant::now();
         let stall_budget = StallBudget::new(begin);
-        let mut turn = PollId::first(WorkerId(0));
+        let mut poll = PollId::first(WorkerId(0));
         let mut held = Duration::ZERO;
         for _ in 0..256 {
-            turn = turn.next();
-            let waits = stall_budget.most_at(turn, 0, begin).min(20 * MS);
+            poll = poll.next();
+            let waits = stall_budget.most_at(poll, 0, begin).min(20 * MS);
             held += waits;
-            stall_budget.spend_at(turn, waits, begin);
+            stall_budget.spend_at(poll, waits, begin);
         }
-        assert_eq!(held, MOST + 256 * FREE_A_TURN);
+        assert_eq!(held, MOST + 256 * FREE_PER_POLL);
     }
 
     #[test]
     fn after_abandoned_threads_no_more_threads_of_the_user_are_awaited() {
         let user = UserAccounts::default().user(1);
         let stall_budget = user.stall_budget().expect("all of it");
-        let turn = PollId::first(WorkerId(0));
+        let poll = PollId::first(WorkerId(0));
         let mut given_up: Vec<_> = (0..GIVEN_UP).map(|_| AbandonedThread::begin(&stall_budget, &user)).collect();
-        assert_eq!(stall_budget.most(turn, 0), None);
+        assert_eq!(stall_budget.most(poll, 0), None);
         given_up.pop();
-        assert!(stall_budget.most(turn, 0).is_some(), "one has come back");
+        assert!(stall_budget.most(poll, 0).is_some(), "one has come back");
     }
 
     #[test]
-    fn a_new_session_does_not_bring_new_credit() {
+    fn a_new_session_does_not_bring_a_new_budget() {
         let users = UserAccounts::default();
         let stall_budget = users.user(1).stall_budget().expect("all of it");
-        assert!(stall_budget.spend(stall_budget.next_look(), FREE_A_TURN + MOST / 4 * 3));
+        assert!(stall_budget.spend(stall_budget.next_look(), FREE_PER_POLL + MOST / 4 * 3));
         drop(stall_budget);
         assert!(users.user(1).stall_budget().is_none());
         assert!(users.user(2).stall_budget().is_some(), "another user's is another");

@@ -9,7 +9,7 @@ use std::{
 use super::stall_budget::StallBudget;
 
 /// Descriptors of a user that are being closed by threads; beyond that no more are taken from it.
-const CLOSING_OF_A_USER: u32 = 4;
+const CLOSING_PER_USER: u32 = 4;
 
 /// The same of all users together: a bound on threads.
 const CLOSING_OF_ALL: u32 = 64;
@@ -49,7 +49,7 @@ impl UserAccount {
     pub(crate) fn may_pass_descriptors(&self) -> bool {
         let closing = self.users.closing();
         let of_user = closing.get(&self.uid).copied().unwrap_or(0);
-        of_user < CLOSING_OF_A_USER && closing.values().sum::<u32>() < CLOSING_OF_ALL
+        of_user < CLOSING_PER_USER && closing.values().sum::<u32>() < CLOSING_OF_ALL
     }
 
     /// Descriptors of this user that are being closed.
@@ -96,7 +96,7 @@ mod tests {
     fn a_user_at_the_limit_of_closing_descriptors_may_pass_no_more() {
         let users = UserAccounts::default();
         let (this, other) = (users.user(1), users.user(2));
-        let mut closing: Vec<_> = (0..CLOSING_OF_A_USER).map(|_| this.begin_closing()).collect();
+        let mut closing: Vec<_> = (0..CLOSING_PER_USER).map(|_| this.begin_closing()).collect();
         assert!(!this.may_pass_descriptors() && other.may_pass_descriptors());
         closing.pop();
         assert!(this.may_pass_descriptors());

@@ -228,7 +228,7 @@ impl<N: Nic> Worker<N> {
         match self.endpoint_slots[endpoint_slot].endpoint.remove_srq(srqn) {
             Some(srq) => {
                 let ring = self.qp_table.remove_srq(self.first_srqs[endpoint_slot] + srqn.index());
-                Answer::Srq(srq, ring.expect("a shared receive queue of an endpoint has a seat"))
+                Answer::Srq(srq, ring.expect("a shared receive queue of an endpoint has an entry"))
             }
             None => refuse(CommandRefused::NoSuchObject),
         }
@@ -263,7 +263,7 @@ impl<N: Nic> Worker<N> {
         match (endpoint.remove_qp(qpn), entry) {
             (Some(qp), Some(entry)) => {
                 let rings = self.qp_table.remove_qp(entry);
-                Answer::Qp(qp, rings.expect("a queue pair of an endpoint has a seat"))
+                Answer::Qp(qp, rings.expect("a queue pair of an endpoint has an entry"))
             }
             _ => refuse(CommandRefused::NoSuchObject),
         }
@@ -314,7 +314,7 @@ impl<N: Nic> Worker<N> {
                 return Some(entry);
             }
             let Some(rings) = self.qp_table.rings(entry) else { continue };
-            let qp = self.qp(rings.qpn).expect("a seat is of a queue pair of an endpoint");
+            let qp = self.qp(rings.qpn).expect("an entry is of a queue pair of an endpoint");
             let attributes = qp.attributes();
             snapshot.qps.push(QpSnapshot {
                 qpn: rings.qpn,

@@ -109,7 +109,7 @@ impl QpTable {
         }
     }
 
-    /// Seats a session.
+    /// Adds a session.
     ///
     /// # Errors
     /// Gives it back when there is no entry, or it has one already.
@@ -149,12 +149,12 @@ impl QpTable {
         self.srqs.has_room(index) && self.has_doorbell(ring.session, ring.doorbell)
     }
 
-    /// Seats a shared receive queue as number `index` of them.
+    /// Adds a shared receive queue as number `index` of them.
     ///
     /// # Panics
     /// Unless [`Self::has_srq_room`] said that it may.
     pub fn add_srq(&mut self, index: u32, ring: SrqRing) {
-        assert!(self.has_srq_room(index, &ring), "a free seat, a free bell");
+        assert!(self.has_srq_room(index, &ring), "a free entry, a free doorbell");
         let slot = self.slot_of(ring.session).expect("has_srq_room found it");
         let entry = self.srq_entry(index);
         self.doorbells[doorbell_place(slot, ring.doorbell)] = entry + 1;
@@ -197,12 +197,12 @@ impl QpTable {
         self.qps.capacity() + index
     }
 
-    /// Seats a queue pair in `entry`.
+    /// Adds a queue pair in `entry`.
     ///
     /// # Panics
     /// Unless the entry is free and [`Self::has_doorbell_for`] said that it may.
     pub fn add_qp(&mut self, entry: u32, rings: QpRings) {
-        assert!(self.qps.has_room(entry) && self.has_doorbell_for(&rings), "a free seat, a free bell");
+        assert!(self.qps.has_room(entry) && self.has_doorbell_for(&rings), "a free entry, a free doorbell");
         let slot = self.slot_of(rings.session).expect("has_doorbell_for found it");
         let layout = QpLayout::new(rings.sizes);
         self.doorbells[doorbell_place(slot, rings.doorbell)] = entry + 1;
@@ -228,7 +228,7 @@ impl QpTable {
         Some(qp.rings)
     }
 
-    /// Seats of queue pairs are below this.
+    /// Entries of queue pairs are below this.
     pub const fn max_qps(&self) -> u32 {
         self.qps.capacity()
     }

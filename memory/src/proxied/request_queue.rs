@@ -34,22 +34,22 @@ pub(super) struct RequestQueue {
     /// Where the last read stopped.
     next: u64,
     /// Now, for the current worker.
-    moment: PollId,
+    poll: PollId,
     /// Bytes moved since the copy thread was last asked for any.
     moved: u64,
 }
 
 impl RequestQueue {
-    pub(super) fn new(thread: Thread, user: UserAccount, stall_budget: Arc<StallBudget>, moment: PollId) -> Self {
-        Self { thread, user, stall_budget, staged: 0..0, ahead: (0..0, moment), next: 0, moment, moved: 0 }
+    pub(super) fn new(thread: Thread, user: UserAccount, stall_budget: Arc<StallBudget>, poll: PollId) -> Self {
+        Self { thread, user, stall_budget, staged: 0..0, ahead: (0..0, poll), next: 0, poll, moved: 0 }
     }
     /// The next look of the control thread.
     pub(super) fn next_look(&self) -> PollId {
         self.stall_budget.next_look()
     }
 
-    pub(super) fn now_is(&mut self, moment: PollId) {
-        self.moment = moment;
+    pub(super) fn now_is(&mut self, poll: PollId) {
+        self.poll = poll;
     }
 
     pub(super) fn wake_copy_thread(&self) {
@@ -101,7 +101,7 @@ impl RequestQueue {
         self.ahead.0 = 0..0;
         match self.ask(shared, false, address, most)? {
             there if there >= least => {
-                self.ahead = (address..address + there as u64, self.moment);
+                self.ahead = (address..address + there as u64, self.poll);
                 Ok(())
             }
             // The process is gone, or is another program; its socket says so, too.
@@ -120,7 +120,7 @@ impl RequestQueue {
         let end = address + into.len() as u64;
         self.moved += into.len() as u64;
         let (ahead, of) = &self.ahead;
-        if !(*of == self.moment && ahead.start <= address && end <= ahead.end) {
+        if !(*of == self.poll && ahead.start <= address && end <= ahead.end) {
             let goes_on = self.next == address;
             let most = if goes_on { room.min(ROOM as u64) as usize } else { into.len() };
             self.read(shared, address, into.len(), most).map_err(|errno| {
@@ -158,7 +158,7 @@ impl RequestQueue {
 
     fn most(&mut self, shared: &SharedRequests) -> Result<Duration, Errno> {
         let moved = std::mem::take(&mut self.moved);
-        self.stall_budget.most(self.moment, moved).ok_or(Errno::EAGAIN).inspect_err(|_| shared.lose())
+        self.stall_budget.most(self.poll, moved).ok_or(Errno::EAGAIN).inspect_err(|_| shared.lose())
     }
 
     fn wait(&mut self, shared: &SharedRequests, most: Duration) -> Result<usize, Errno> {
@@ -166,13 +166,13 @@ impl RequestQueue {
         match wait(&mut AtWork { shared, begin: Instant::now(), used, has_our_core: false }, most) {
             Ok(counts) => {
                 let slot = shared.slot();
-                if !self.stall_budget.spend(self.moment, counts.max(slot.took)) {
+                if !self.stall_budget.spend(self.poll, counts.max(slot.took)) {
                     shared.lose();
                 }
                 slot.outcome
             }
             Err(TooLong(waited)) => {
-                self.stall_budget.spend(self.moment, waited);
+                self.stall_budget.spend(self.poll, waited);
                 shared.give_up(AbandonedThread::begin(&self.stall_budget, &self.user));
                 Err(Errno::EAGAIN)
             }

@@ -42,7 +42,7 @@ pub trait DoorbellPage {
 /// # Panics
 /// When `doorbell` is not below [`DOORBELLS`].
 pub fn ring_doorbell(page: &impl DoorbellPage, doorbell: u32) {
-    assert!(doorbell < DOORBELLS, "a bell of the page");
+    assert!(doorbell < DOORBELLS, "a doorbell of the page");
     let word = doorbell as usize / 64;
     page.word(word).fetch_or(1 << (doorbell % 64), Ordering::Release);
     page.summary().fetch_or(1 << word, Ordering::Release);
@@ -94,7 +94,7 @@ pub use mapped::{MappedDoorbells, WorkerState};
 
 #[cfg(not(loom))]
 mod mapped {
-    #![expect(unsafe_code, reason = "bells lie in memory shared with another process")]
+    #![expect(unsafe_code, reason = "doorbells lie in memory shared with another process")]
 
     use core::ptr::NonNull;
 
@@ -120,7 +120,7 @@ mod mapped {
         /// and writable for the lifetime of `keep`, and this process may access them only through
         /// atomics.
         pub unsafe fn new(base: NonNull<u8>, keep: K) -> Self {
-            assert!(base.as_ptr().addr().is_multiple_of(64), "a bell page begins on a cache line");
+            assert!(base.as_ptr().addr().is_multiple_of(64), "a doorbell page begins on a cache line");
             Self { base, _keep: keep }
         }
     }

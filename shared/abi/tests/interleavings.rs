@@ -107,7 +107,7 @@ fn a_worker_that_goes_to_sleep_sees_the_doorbell_or_is_woken() {
         announce_sleep(&shared.1);
         let stays_awake = any_doorbell(&shared.0);
         let is_woken = client.join().expect("the client ended well");
-        assert!(stays_awake || is_woken, "asleep with a bell rung and nobody to wake it");
+        assert!(stays_awake || is_woken, "asleep with a doorbell rung and no one to wake it");
     });
 }
 
@@ -128,7 +128,10 @@ fn no_doorbell_is_lost_while_others_are_drained() {
         drain_doorbells(&shared.0, |doorbell| {
             // Entries published before the doorbell are visible after it.
             let seen = shared.1.load(Ordering::Relaxed);
-            assert!(seen >= if doorbell == 3 { 1 } else { 3 }, "bell {doorbell}, but its work is not there: {seen}");
+            assert!(
+                seen >= if doorbell == 3 { 1 } else { 3 },
+                "doorbell {doorbell}, but its work is not there: {seen}"
+            );
             rung.push(doorbell);
         });
         client.join().expect("the client ended well");

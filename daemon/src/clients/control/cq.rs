@@ -91,7 +91,7 @@ impl CallHandler<'_, '_> {
         let (cq_rings, fd) = new_cq(cqn, self.session, layout, channel, self.room(1)?)?;
         let mut cq_rings = cq_rings.into_iter();
         let limit = self.registry.limits.client.cqs.into();
-        let add = |_at| Command::AddCqRing(cqn, cq_rings.next().expect("a lane for each worker"));
+        let add = |_at| Command::AddCqRing(cqn, cq_rings.next().expect("a CQ ring for each worker"));
         self.give_to_all(limit, add, || Command::DropCqRing(cqn))?;
         Ok(fd)
     }

@@ -92,7 +92,7 @@ impl CallHandler<'_, '_> {
         check_limit(&self.objects.memories, limits.mrs)?;
         let room = self.room(match (kind, &self.objects.copy_thread) {
             (MemoryKind::Proxied, Some(_)) => 0,
-            (MemoryKind::Proxied, None) => quota::OF_A_PORTER,
+            (MemoryKind::Proxied, None) => quota::OF_A_COPY_THREAD,
             _ => 1,
         })?;
         self.objects.charge(bytes, limits)?;
