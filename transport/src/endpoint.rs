@@ -16,6 +16,8 @@ mod final_answers;
 mod frames;
 mod groups;
 mod keys;
+mod resources;
+mod schedule;
 mod slots;
 mod srqs;
 
@@ -24,23 +26,18 @@ use core::ops::AddAssign;
 
 use roced_types::{EndpointId, QpAttributes, Qpn, attribute, state};
 
-use self::{final_answers::FinalAnswers, slots::QpSlots};
+use self::{final_answers::FinalAnswers, resources::Resources, schedule::Schedule, slots::QpSlots};
 use crate::{
-    ah::{AhEntry, AhTable},
+    ah::AhEntry,
     clock::Nanos,
-    congestion::in_flight::InFlight,
     counters::{QpCounters, QpTotals},
     io::{App, Wire},
-    mr::MrTable,
     multicast::Groups,
     out_of_order::OutOfOrderPool,
     partition::Partitions,
-    qp::{Context, PathState, Qp, QpEvent, ReplayMemory, Transmission},
+    qp::{PathState, Qp, QpEvent, ReplayMemory, Transmission},
     recovery::RecoveryConfig,
     reject::{DropCounters, DropReason, Reject},
-    slot_list::SlotList,
-    srq::Srqs,
-    timers::Timers,
     work::{RecvWork, SendWork},
 };
 
@@ -55,7 +52,7 @@ const FULL_MAX: usize = 16;
 /// Parts of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointConfig {
-    /// Its place in queue pair numbers.
+    /// Its position in queue pair numbers.
     pub id: EndpointId,
     /// Memory regions that it can hold.
     pub max_mrs: u32,
@@ -70,9 +67,9 @@ pub struct EndpointConfig {
     /// Limit on packets in flight of all queue pairs together; the limit of each is
     /// [`crate::qp::QpConfig::window_packets`].
     pub window_packets: u32,
-    /// How losses are made good.
+    /// Options of loss recovery.
     pub recovery: RecoveryConfig,
-    /// The partitions that the device is in.
+    /// Partitions of the device.
     pub partitions: Partitions,
 }
 
@@ -81,13 +78,12 @@ pub struct EndpointConfig {
 pub struct Transmitted {
     /// Frames emitted, and other steps of queue pairs that had something to do.
     pub visits: usize,
-    /// Those of them that were an acknowledgment and nothing else: they may be delayed for a
-    /// moment.
+    /// Number of these frames that were acknowledgements only; they may be delayed.
     pub acks: usize,
 }
 
 impl Transmitted {
-    /// There is something, and nothing but acknowledgements.
+    /// There is at least one frame, and all are acknowledgements.
     pub const fn is_only_acks(self) -> bool {
         self.acks > 0 && self.acks == self.visits
     }
@@ -105,29 +101,16 @@ impl AddAssign for Transmitted {
 pub struct Endpoint {
     id: EndpointId,
     qps: QpSlots,
-    mrs: MrTable,
-    ahs: AhTable,
-    srqs: Srqs,
+    resources: Resources,
     groups: Groups,
-    timers: Timers,
+    schedule: Schedule,
     recovery: RecoveryConfig,
     partitions: Partitions,
-    /// Packets of all queue pairs that came before their turn.
+    /// Out-of-order packets of all queue pairs.
     held: OutOfOrderPool,
-    /// Queue pairs that may have something to send.
-    senders: SlotList,
-    in_flight: InFlight,
-    /// Queue pairs with room where there was none.
-    unblocked: SlotList,
-    /// Queue pairs with an unreported event.
-    events: SlotList,
-    /// Queue pairs with an unreported change of keys.
-    key_changes: SlotList,
-    /// Queue pairs of which a send waits for an address handle, or did when these last changed.
-    waiting: SlotList,
     /// Answers that removed queue pairs owed their peers.
     final_answers: FinalAnswers,
-    /// The ticket of the last change of keys.
+    /// Ticket of the last key change.
     ticket: u64,
     drops: DropCounters,
     /// Totals of all queue pairs, removed ones included.
@@ -135,21 +118,18 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint without queue pairs.
+    /// Creates an endpoint without queue pairs.
     ///
     /// # Panics
-    /// When `max_qps` or `max_srqs` is more than a number can tell apart.
+    /// When `max_qps` or `max_srqs` exceeds the number of indices in a QPN or SRQN.
     pub fn new(config: EndpointConfig) -> Self {
         assert!(config.max_qps.max(config.max_srqs) <= Qpn::INDEX_COUNT, "indices have {} bits", Qpn::INDEX_BITS);
-        let list = || SlotList::new(config.max_qps);
         Self {
             id: config.id,
             qps: QpSlots::new(config.max_qps),
-            mrs: MrTable::new(config.max_mrs),
-            ahs: AhTable::new(config.max_ahs),
-            srqs: Srqs::new(config.max_srqs),
+            resources: Resources::new(&config),
             groups: Groups::new(config.max_attachments),
-            timers: Timers::new(config.max_qps),
+            schedule: Schedule::new(&config),
             recovery: config.recovery,
             partitions: config.partitions,
             held: OutOfOrderPool::new(if config.recovery.is_selective() {
@@ -157,12 +137,6 @@ impl Endpoint {
             } else {
                 0
             }),
-            senders: list(),
-            in_flight: InFlight::new(config.window_packets, QUANTUM as u32, config.max_qps),
-            unblocked: list(),
-            events: list(),
-            key_changes: list(),
-            waiting: list(),
             final_answers: FinalAnswers::new(),
             ticket: 0,
             drops: DropCounters::default(),
@@ -170,7 +144,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes send work for a queue pair; the caller asked [`Self::send_room`].
+    /// Accepts send work for a queue pair. The caller has checked [`Self::send_room`].
     ///
     /// # Errors
     /// [`Reject::NoSuchQp`].
@@ -181,7 +155,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Takes receive work for a queue pair; the caller asked [`Self::recv_room`].
+    /// Accepts receive work for a queue pair. The caller has checked [`Self::recv_room`].
     ///
     /// # Errors
     /// As [`Self::post_send`].
@@ -193,8 +167,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// How much send work may be posted. After a 0, [`Self::take_unblocked`] names the queue pair
-    /// when there is room.
+    /// Number of send work requests that may be posted. After 0, [`Self::take_unblocked`] returns
+    /// the queue pair once there is room.
     pub fn send_room(&mut self, qpn: Qpn) -> u32 {
         let Ok((_, qp)) = self.find_mut(qpn) else { return 0 };
         let room = qp.send_room();
@@ -202,7 +176,7 @@ impl Endpoint {
         room
     }
 
-    /// How much receive work may be posted, as [`Self::send_room`].
+    /// Number of receive work requests that may be posted, like [`Self::send_room`].
     pub fn recv_room(&mut self, qpn: Qpn) -> u32 {
         let Ok((_, qp)) = self.find_mut(qpn) else { return 0 };
         let room = qp.recv_room();
@@ -210,18 +184,18 @@ impl Endpoint {
         room
     }
 
-    /// A queue pair that had no room when it was asked and has some now.
+    /// Returns a queue pair that had no room when its room was queried and has room now.
     pub fn take_unblocked(&mut self) -> Option<Qpn> {
-        let slot = self.unblocked.pop_front()?;
+        let slot = self.schedule.unblocked.pop_front()?;
         self.qps.get(slot).map(Qp::qpn)
     }
 
-    /// Fires timers that have run out, at most `budget`; gives how many.
+    /// Handles expired timers, at most `budget`; returns their number.
     pub fn on_timeout(&mut self, now: Nanos, budget: usize, app: &mut impl App) -> usize {
         for fired in 0..budget {
-            let Some(index) = self.timers.poll(now) else { return fired };
+            let Some(index) = self.schedule.timers.poll(now) else { return fired };
             if let Some(qp) = self.qps.get_mut(index) {
-                qp.on_timeout(&mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
+                qp.on_timeout(&mut self.resources.context(now, app));
                 self.drops.add(DropReason::OutOfOrderDiscarded, qp.forget_old(&mut self.held, now).into());
                 self.after(index);
             }
@@ -229,10 +203,9 @@ impl Endpoint {
         budget
     }
 
-    /// When [`Self::on_timeout`] wants to be called, at the latest; [`Nanos::NEVER`] when no timer
-    /// runs.
+    /// Time by which [`Self::on_timeout`] must be called; [`Nanos::NEVER`] if no timer runs.
     pub fn poll_timeout(&self) -> Nanos {
-        self.timers.next().min(self.in_flight.deadline())
+        self.schedule.timers.next().min(self.schedule.in_flight.deadline())
     }
 
     /// Sends at most `budget` frames.
@@ -245,19 +218,19 @@ impl Endpoint {
     ) -> Transmitted {
         let mut sent = self.transmit_final_answers(budget, wire);
         let (mut held_up, mut full) = ([0; FULL_MAX], 0);
-        self.in_flight.on_time(now);
+        self.schedule.in_flight.on_time(now);
         while sent.visits < budget && full < FULL_MAX {
             self.admit_from_line(&held_up[..full]);
-            let Some(index) = self.senders.pop_front() else { break };
+            let Some(index) = self.schedule.senders.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(index) else { continue };
             let before = sent.visits;
-            let mut cx = Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app };
+            let mut endpoint = self.resources.context(now, app);
             let mut visit = Transmission::Progress;
             let mut left = QUANTUM.min(budget - sent.visits);
-            let grant = self.in_flight.grant(&mut qp.share);
+            let grant = self.schedule.in_flight.grant(&mut qp.share);
             qp.set_grant(grant);
             while left > 0 && visit.is_progress() {
-                visit = qp.transmit(&mut cx, wire);
+                visit = qp.transmit(&mut endpoint, wire);
                 sent.visits += usize::from(visit.is_progress());
                 match visit {
                     Transmission::Acknowledged => sent.acks += 1,
@@ -267,7 +240,7 @@ impl Endpoint {
                 left -= 1;
             }
             if qp.wants_grant() {
-                self.in_flight.stand_in_line(index, &qp.share);
+                self.schedule.in_flight.stand_in_line(index, &qp.share);
             }
             match visit {
                 Transmission::Idle => {}
@@ -276,33 +249,33 @@ impl Endpoint {
                     full += 1;
                 }
                 Transmission::Progress | Transmission::Acknowledged | Transmission::Dropped(_) | Transmission::Full => {
-                    self.senders.push_back(index)
+                    self.schedule.senders.push_back(index)
                 }
             }
             self.settle(index);
         }
         if sent.visits > 0 {
-            // They keep their place; the others have had their turn.
-            held_up[..full].iter().rev().for_each(|index| self.senders.push_front(*index));
+            // Queue pairs without room keep their place; the others were served.
+            held_up[..full].iter().rev().for_each(|index| self.schedule.senders.push_front(*index));
         } else {
             // No retransmission was possible: the next call tries others.
-            held_up[..full].iter().for_each(|index| self.senders.push_back(*index));
+            held_up[..full].iter().for_each(|index| self.schedule.senders.push_back(*index));
         }
         sent
     }
 
-    /// Something may be there to send: do not sleep.
+    /// There may be something to send: the caller must not sleep.
     pub fn wants_transmit(&self) -> bool {
-        !self.senders.is_empty() || self.in_flight.can_admit() || !self.final_answers.is_empty()
+        !self.schedule.senders.is_empty() || self.schedule.in_flight.can_admit() || !self.final_answers.is_empty()
     }
 
-    /// Something that a client must be told.
+    /// Takes an event for a client.
     pub fn poll_event(&mut self) -> Option<QpEvent> {
-        while let Some(index) = self.events.pop_front() {
+        while let Some(index) = self.schedule.events.pop_front() {
             let Some(qp) = self.qps.get_mut(index) else { continue };
             let event = qp.take_event();
             if qp.has_event() {
-                self.events.push_back(index);
+                self.schedule.events.push_back(index);
             }
             if event.is_some() {
                 return event;
@@ -314,14 +287,15 @@ impl Endpoint {
     /// Adds a queue pair.
     ///
     /// # Errors
-    /// The queue pair back: its number is not of this endpoint ([`Reject::NoSuchQp`]) or taken
-    /// ([`Reject::NoRoom`]), or its shared receive queue is not here ([`Reject::NoSuchSrq`]).
+    /// Returns the queue pair if its number belongs to another endpoint ([`Reject::NoSuchQp`]) or is
+    /// in use ([`Reject::NoRoom`]), or if its shared receive queue is not in this endpoint
+    /// ([`Reject::NoSuchSrq`]).
     pub fn insert_qp(&mut self, mut qp: Box<Qp>) -> Result<(), (Box<Qp>, Reject)> {
         let qpn = qp.qpn();
         if qpn.endpoint() != self.id {
             return Err((qp, Reject::NoSuchQp(qpn)));
         }
-        if let Err(reject) = qp.check_srq(&self.srqs) {
+        if let Err(reject) = qp.check_srq(&self.resources.srqs) {
             return Err((qp, reject));
         }
         qp.set_recovery(self.recovery);
@@ -329,26 +303,21 @@ impl Endpoint {
         if let Some(qp) = self.qps.get_mut(slot) {
             qp.count_into(Some(&self.totals));
         }
-        self.timers.add(slot);
+        self.schedule.add(slot);
         self.after(slot);
         Ok(())
     }
 
-    /// Removes a queue pair; it completes nothing any more. Answers that it owes its peer are sent
-    /// as soon as there is room.
+    /// Removes a queue pair, which completes nothing from now on. Answers that it owes its peer are
+    /// sent as soon as there is room.
     pub fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let slot = self.slot(qpn)?;
         let mut qp = self.qps.remove(slot)?;
         self.drops.add(DropReason::FinalAnswerLost, self.final_answers.keep(&qp));
-        self.in_flight.remove(slot, &mut qp.share);
+        self.schedule.remove(slot, &mut qp);
         self.drops.add(DropReason::OutOfOrderDiscarded, qp.forget_all_held(&mut self.held).into());
-        qp.return_receive(&mut self.srqs);
+        qp.return_receive(&mut self.resources.srqs);
         qp.count_into(None);
-        self.timers.remove(slot);
-        for list in [&mut self.senders, &mut self.unblocked, &mut self.events, &mut self.key_changes, &mut self.waiting]
-        {
-            list.remove(slot);
-        }
         if core::mem::take(&mut qp.attachments) > 0 {
             self.groups.forget(qpn);
         }
@@ -367,7 +336,7 @@ impl Endpoint {
     /// Changes a queue pair's state or attributes. `path` is given when the address vector is.
     ///
     /// # Errors
-    /// [`Reject`]; nothing was changed then.
+    /// [`Reject`]; nothing has changed.
     pub fn modify_qp(
         &mut self,
         qpn: Qpn,
@@ -380,7 +349,7 @@ impl Endpoint {
         let others = self.final_answers.len();
         let resets = mask & attribute::STATE != 0 && attributes.state == state::RESET;
         let lost = if resets { self.final_answers.keep(qp) } else { 0 };
-        if let Err(reject) = qp.modify(mask, attributes, path, &self.partitions, &mut self.srqs) {
+        if let Err(reject) = qp.modify(mask, attributes, path, &self.partitions, &mut self.resources.srqs) {
             self.final_answers.truncate(others);
             return Err(reject);
         }
@@ -390,7 +359,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The next hop of a queue pair's path changed.
+    /// Replaces the path of a queue pair after a change of its next hop.
     ///
     /// # Errors
     /// [`Reject::NoSuchQp`].
@@ -401,23 +370,23 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A queue pair.
+    /// Queue pair with this number.
     pub fn qp(&self, qpn: Qpn) -> Option<&Qp> {
         self.qps.get(self.slot(qpn)?)
     }
 
-    /// A queue pair's slot: a number below [`EndpointConfig::max_qps`] that no other has until it
+    /// Slot of a queue pair: a number below [`EndpointConfig::max_qps`], unique until the queue pair
     /// is removed. Slots are dense.
     pub fn slot(&self, qpn: Qpn) -> Option<u32> {
         if qpn.endpoint() == self.id { self.qps.find(qpn.index()) } else { None }
     }
 
-    /// Every queue pair, in no order. Walks them all.
+    /// All queue pairs, in no particular order. Takes time in proportion to their number.
     pub fn qps(&self) -> impl Iterator<Item = &Qp> {
         self.qps.iter()
     }
 
-    /// A queue pair's attributes.
+    /// Attributes of a queue pair.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpAttributes> {
         self.qp(qpn).map(Qp::attributes)
     }
@@ -427,19 +396,19 @@ impl Endpoint {
     /// # Errors
     /// [`Reject::NoRoom`].
     pub fn insert_ah(&mut self, number: u32, handle: AhEntry) -> Result<(), Reject> {
-        self.ahs.insert(number, handle)
+        self.resources.ahs.insert(number, handle)
     }
 
-    /// The way to an address handle's destination changed; false when there is no such handle.
+    /// Replaces the path of an address handle; returns false if there is no such handle.
     pub fn set_ah_path(&mut self, number: u32, path: PathState, mtu_bytes: u32) -> bool {
-        let there = self.ahs.set_path(number, path, mtu_bytes);
+        let there = self.resources.ahs.set_path(number, path, mtu_bytes);
         self.schedule_waiting(number);
         there
     }
 
-    /// Removes an address handle: nothing is sent by it any more.
+    /// Removes an address handle. Nothing is sent by it from now on.
     pub fn remove_ah(&mut self, number: u32) -> Option<AhEntry> {
-        let removed = self.ahs.remove(number);
+        let removed = self.resources.ahs.remove(number);
         self.schedule_waiting(number);
         removed
     }
@@ -460,7 +429,7 @@ impl Endpoint {
         Ok((slot, qp))
     }
 
-    /// Something happened to a queue pair that may have given it something to send.
+    /// Schedules and updates a queue pair after a call that may have given it something to send.
     fn after(&mut self, index: u32) {
         self.schedule(index);
         self.settle(index);
@@ -469,13 +438,13 @@ impl Endpoint {
     /// Schedules the queue pairs with sends that wait for this address handle. Walks only queue
     /// pairs that wait for one: a client can create and remove handles without end.
     fn schedule_waiting(&mut self, number: u32) {
-        let mut next = self.waiting.first();
+        let mut next = self.schedule.waiting.first();
         while let Some(slot) = next {
-            next = self.waiting.after(slot);
+            next = self.schedule.waiting.after(slot);
             match self.qps.get(slot).and_then(Qp::waits_for_ah) {
                 Some(awaited) if awaited == number => self.schedule(slot),
                 Some(_) => {}
-                None => self.waiting.remove(slot),
+                None => self.schedule.waiting.remove(slot),
             }
         }
     }
@@ -483,9 +452,9 @@ impl Endpoint {
     /// Waiting queue pairs go to the end of the list of senders, as many as there is room for,
     /// except those that are rate-limited: they are put back there in any case.
     fn admit_from_line(&mut self, held_up: &[u32]) {
-        while let Some(slot) = self.in_flight.next_in_line() {
+        while let Some(slot) = self.schedule.in_flight.next_in_line() {
             if let Some(qp) = self.qps.get_mut(slot) {
-                self.in_flight.admit(&mut qp.share);
+                self.schedule.in_flight.admit(&mut qp.share);
                 if !held_up.contains(&slot) {
                     self.schedule(slot);
                 }
@@ -494,33 +463,15 @@ impl Endpoint {
     }
 
     fn schedule(&mut self, slot: u32) {
-        self.senders.push_back(slot);
+        self.schedule.senders.push_back(slot);
     }
 
-    /// Brings timers, events and waiting posters up to a queue pair's state.
+    /// Updates the schedule to the state of a queue pair.
     fn settle(&mut self, index: u32) {
         let Some(qp) = self.qps.get_mut(index) else { return };
         if qp.holds_any() {
             self.drops.add(DropReason::OutOfOrderDiscarded, qp.forget_held(&mut self.held).into());
         }
-        self.timers.ensure(index, qp.deadline());
-        let packets = qp.in_flight();
-        self.in_flight.count(&mut qp.share, packets);
-        let send = qp.send_room_wanted && qp.send_room() > 0;
-        let recv = qp.recv_room_wanted && qp.recv_room() > 0;
-        if send || recv {
-            qp.send_room_wanted &= !send;
-            qp.recv_room_wanted &= !recv;
-            self.unblocked.push_back(index);
-        }
-        if qp.has_key_wish() {
-            self.key_changes.push_back(index);
-        }
-        if qp.waits_for_ah().is_some() {
-            self.waiting.push_back(index);
-        }
-        if qp.has_event() {
-            self.events.push_back(index);
-        }
+        self.schedule.update(index, qp);
     }
 }

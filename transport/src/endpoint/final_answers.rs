@@ -15,19 +15,20 @@ use crate::{
     wire::{headers::Headers, path::Path},
 };
 
-/// Answers kept. A guess: more queue pairs than go within the drain of one TX ring, and 16 KiB.
-const FAREWELLS_MAX: usize = 64;
+/// Maximum number of answers kept. A guess: more queue pairs than are removed while one TX ring
+/// drains; 16 KiB.
+const FINAL_ANSWERS_MAX: usize = 64;
 
-/// The last answers of queue pairs, ready to be sent.
+/// Final answers of queue pairs, ready to be sent.
 #[derive(Debug)]
 pub(super) struct FinalAnswers {
     waiting: VecDeque<(Path, Headers)>,
 }
 
 impl FinalAnswers {
-    /// None, and room for [`FAREWELLS_MAX`].
+    /// Creates an empty list with room for [`FINAL_ANSWERS_MAX`].
     pub(super) fn new() -> Self {
-        Self { waiting: VecDeque::with_capacity(FAREWELLS_MAX) }
+        Self { waiting: VecDeque::with_capacity(FINAL_ANSWERS_MAX) }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -43,7 +44,7 @@ impl FinalAnswers {
     pub(super) fn keep(&mut self, qp: &Qp) -> u64 {
         let mut lost = 0;
         qp.final_answers(|path, headers| {
-            if self.waiting.len() < FAREWELLS_MAX {
+            if self.waiting.len() < FINAL_ANSWERS_MAX {
                 self.waiting.push_back((path, headers));
             } else {
                 lost += 1;
@@ -52,7 +53,7 @@ impl FinalAnswers {
         lost
     }
 
-    /// Forgets all but the first `count`: the queue pair that they were kept for stays.
+    /// Discards all but the first `count`: the queue pair that they were kept for is not removed.
     pub(super) fn truncate(&mut self, count: usize) {
         self.waiting.truncate(count);
     }
@@ -71,7 +72,7 @@ impl Endpoint {
             let bytes = path.frame_bytes(&headers, 0);
             match wire.emit(path.via(), bytes, |frame| path.fill(frame, &headers, 0, |_| Ok(()))) {
                 Err(EmitError::Full) => self.final_answers.waiting.push_back((path, headers)),
-                // Nothing gives up where there is no payload.
+                // Without payload nothing can be aborted.
                 Ok(()) | Err(EmitError::Aborted) => {
                     self.totals.add(QpCount::ResponsePackets, 1);
                     sent += Transmitted { visits: 1, acks: 1 };

@@ -7,7 +7,6 @@ use crate::{
     clock::Nanos,
     io::{App, BorrowedPayload, Segments},
     out_of_order::{HeldSide, NotBuffered},
-    qp::Context,
     reject::{Disposition, DropReason},
     wire::{
         frame::{self, Packet},
@@ -17,14 +16,14 @@ use crate::{
 
 /// Destination of a packet.
 enum Destination {
-    /// The queue pair of that index.
+    /// Queue pair in this slot.
     Qp(u32),
-    /// Those that are attached to the group of its destination.
+    /// Queue pairs attached to the multicast group of its destination.
     Group,
 }
 
 impl Endpoint {
-    /// A frame arrived.
+    /// Processes a received frame.
     pub fn on_frame(&mut self, now: Nanos, frame: &Segments<'_>, app: &mut impl App) -> Disposition {
         let taken = frame::parse(frame).and_then(|packet| match self.admit(&packet)? {
             Destination::Qp(index) => Ok(self.deliver(now, &packet, index, Some(frame), app)),
@@ -33,9 +32,9 @@ impl Endpoint {
         self.counted(taken)
     }
 
-    /// Takes a frame of a queue pair of this endpoint with borrowed payload
-    /// ([`crate::io::BorrowedPayload`] has the conditions). It is not buffered: borrowing saves the
-    /// copy, and nothing is lost or overtaken on this path.
+    /// Processes a frame with borrowed payload from a queue pair of this endpoint; see
+    /// [`crate::io::BorrowedPayload`] for the conditions. The frame is never buffered, because
+    /// nothing is lost or reordered on this path.
     pub fn on_lent_frame(
         &mut self,
         now: Nanos,
@@ -50,7 +49,7 @@ impl Endpoint {
         self.counted(taken)
     }
 
-    /// Disposition of a frame; each drop is counted.
+    /// Returns the disposition of a frame and counts a drop.
     fn counted(&mut self, taken: Result<Disposition, DropReason>) -> Disposition {
         let disposition = taken.unwrap_or_else(Disposition::Dropped);
         if let Disposition::Dropped(reason) = disposition {
@@ -68,8 +67,7 @@ impl Endpoint {
         app: &mut impl App,
     ) -> Disposition {
         let qp = self.qps.get_mut(index).expect("admitted to a queue pair that is there");
-        let mut disposition =
-            qp.on_packet(packet, &mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
+        let mut disposition = qp.on_packet(packet, &mut self.resources.context(now, app));
         if let Disposition::Dropped(reason) = disposition
             && let Some(frame) = frame
             && let Some(side) = qp.may_hold(packet, reason, now)
@@ -81,7 +79,7 @@ impl Endpoint {
         disposition
     }
 
-    /// Everything that must hold before a packet from the wire may change anything.
+    /// Checks a packet from the wire before it may change anything.
     fn admit(&self, packet: &Packet<'_>) -> Result<Destination, DropReason> {
         if packet.bth.dest_qpn == Qpn::MULTICAST {
             if self.groups.members(&packet.destination).is_empty() {
@@ -95,14 +93,14 @@ impl Endpoint {
         Ok(Destination::Qp(index))
     }
 
-    /// The queue pair of a packet, with the packet checked to come from its peer.
+    /// Slot of the queue pair of a packet, after checking that the packet comes from its peer.
     fn admit_to_qp(&self, packet: &Packet<'_>) -> Result<u32, DropReason> {
         let index = self.slot(packet.bth.dest_qpn).ok_or(DropReason::NoSuchQp)?;
         self.qps.get(index).ok_or(DropReason::NoSuchQp)?.check_origin(packet)?;
         Ok(index)
     }
 
-    /// Keeps a packet that came before its turn.
+    /// Buffers an out-of-order packet.
     #[cold]
     fn hold(
         &mut self,
@@ -112,7 +110,7 @@ impl Endpoint {
         now: Nanos,
         frame: &Segments<'_>,
     ) -> Disposition {
-        let qp = self.qps.get_mut(index).expect("it was just spoken to");
+        let qp = self.qps.get_mut(index).expect("just found");
         match qp.hold(&mut self.held, side, packet, frame, now) {
             Ok(()) => Disposition::Held,
             Err(NotBuffered::NoRoom) => Disposition::Dropped(DropReason::OutOfOrderNoBuffer),
@@ -124,9 +122,9 @@ impl Endpoint {
         }
     }
 
-    /// A packet was taken, which `asks` for an ACK before its message ends: those held behind it
-    /// may have their turn now. They take the road of any packet, but for the ICRC, which was
-    /// checked when they came.
+    /// Processes buffered packets that are due after an accepted packet, which `asks` for an ACK
+    /// before its message ends. They are processed like received packets, except for the ICRC,
+    /// which was checked on arrival.
     pub(super) fn after_packet(&mut self, index: u32, asks: bool, now: Nanos, app: &mut impl App) {
         let Some(qp) = self.qps.get_mut(index).filter(|qp| qp.holds_any()) else { return };
         let in_vain = qp.forget_old(&mut self.held, now) + qp.on_direct(&mut self.held, asks);
@@ -136,8 +134,8 @@ impl Endpoint {
             let packet = frame::parse(&frame).and_then(|packet| qp.check_origin(&packet).map(|()| packet));
             let disposition = match packet {
                 Ok(packet) => {
-                    let cx = &mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app };
-                    qp.on_held_packet(&packet, cx)
+                    let endpoint = &mut self.resources.context(now, app);
+                    qp.on_held_packet(&packet, endpoint)
                 }
                 Err(reason) => Disposition::Dropped(reason),
             };
@@ -147,11 +145,11 @@ impl Endpoint {
             qp.release(&mut self.held, side, slot);
         }
         self.drops.add(DropReason::OutOfOrderDiscarded, qp.forget_held(&mut self.held).into());
-        qp.on_exposed(&self.held, &mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app });
+        qp.on_exposed(&self.held, &mut self.resources.context(now, app));
     }
 }
 
-/// It asks for an ACK, and its message goes on.
+/// The packet asks for an ACK, and its message continues.
 fn asks_before_its_end(packet: &Packet<'_>) -> bool {
     packet.bth.ack_request && matches!(packet.info.position, Position::First | Position::Middle)
 }

@@ -1,5 +1,5 @@
-//! Datagrams to a multicast group: one frame, and each queue pair of this endpoint that is attached
-//! has its copy.
+//! Datagrams to a multicast group: each attached queue pair of this endpoint receives a copy of the
+//! frame.
 
 use roced_types::Qpn;
 
@@ -12,8 +12,8 @@ use crate::{
 };
 
 impl Endpoint {
-    /// Attaches a datagram queue pair of this endpoint, or of another of the device, to a multicast
-    /// group; twice is once.
+    /// Attaches a datagram queue pair of the device to a multicast group. Attaching it again has no
+    /// effect.
     ///
     /// # Errors
     /// [`Reject::NoSuchQp`], [`Reject::NoRoom`].
@@ -28,7 +28,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Detaches a queue pair from a multicast group; false when it was not attached.
+    /// Detaches a queue pair from a multicast group; returns false if it was not attached.
     pub fn detach(&mut self, qpn: Qpn, group: [u8; 16]) -> bool {
         let detached = self.groups.detach(group, qpn);
         if let Ok((_, qp)) = self.find_mut(qpn) {
@@ -37,14 +37,13 @@ impl Endpoint {
         detached
     }
 
-    /// The queue pairs of the device that are attached to a multicast group; those of one endpoint
-    /// stand together.
+    /// Queue pairs of the device that are attached to a multicast group, grouped by endpoint.
     pub fn members(&self, group: &[u8; 16]) -> impl Iterator<Item = Qpn> {
         self.groups.members(group).map(|place| self.groups.member(place))
     }
 
-    /// Each member of the group on this endpoint gets its copy: accepted if one takes it, or if
-    /// there is none. The drops of the others are counted here.
+    /// Delivers a copy to each member of the group in this endpoint. The frame is accepted if one
+    /// member accepts it, or if there is none; drops by other members are counted here.
     pub(super) fn deliver_to_group(
         &mut self,
         now: Nanos,

@@ -1,5 +1,4 @@
-//! Memory regions and windows of an endpoint, and the changes of their keys that queue pairs ask
-//! for.
+//! Memory regions and windows of an endpoint, and key changes that queue pairs request.
 
 use roced_types::Qpn;
 
@@ -8,7 +7,7 @@ use crate::{
     clock::Nanos,
     io::App,
     mr::{Mr, MrKey},
-    qp::{Context, KeyChange},
+    qp::KeyChange,
     reject::Reject,
 };
 
@@ -18,32 +17,32 @@ impl Endpoint {
     /// # Errors
     /// [`Reject::NoRoom`].
     pub fn insert_mr(&mut self, mr: Mr) -> Result<(), Reject> {
-        self.mrs.insert(mr)
+        self.resources.mrs.insert(mr)
     }
 
-    /// Puts a memory region or window in the place of the one with its key's index, or adds it.
+    /// Replaces the memory region or window with the same key index, or adds one.
     ///
     /// # Errors
     /// [`Reject::NoRoom`].
     pub fn set_mr(&mut self, mr: Mr) -> Result<(), Reject> {
-        self.mrs.set(mr)
+        self.resources.mrs.set(mr)
     }
 
-    /// Removes a memory region: from now on nothing reaches it.
+    /// Removes a memory region. Nothing accesses it from now on.
     pub fn remove_mr(&mut self, key: MrKey) -> Option<Mr> {
-        self.mrs.remove(key)
+        self.resources.mrs.remove(key)
     }
 
-    /// A change of keys that a queue pair waits for. It is to be made in the table of every
-    /// endpoint of the device, this one too, and then [`Self::finish_key_change`] to be called
-    /// here; until then the queue pair waits, and no other.
+    /// Takes a key change that a queue pair waits for. The caller applies it to the table of every
+    /// endpoint of the device, including this one, and then calls [`Self::finish_key_change`] here.
+    /// Until then only this queue pair waits.
     pub fn poll_key_change(&mut self) -> Option<KeyChange> {
-        while let Some(index) = self.key_changes.pop_front() {
+        while let Some(index) = self.schedule.key_changes.pop_front() {
             let Some(qp) = self.qps.get_mut(index) else { continue };
             let ticket = self.ticket + 1;
             let wish = qp.take_key_wish(ticket);
             if qp.has_key_wish() {
-                self.key_changes.push_back(index);
+                self.schedule.key_changes.push_back(index);
             }
             if let Some(wish) = wish {
                 self.ticket = ticket;
@@ -53,16 +52,12 @@ impl Endpoint {
         None
     }
 
-    /// A change of keys was made on all workers (`done`), or is impossible: its work fails. Nothing
-    /// happens if no work waits for it any more.
+    /// Ends a key change: it was applied to all endpoints (`done`), or is impossible and its work
+    /// fails. Does nothing if no work waits for it.
     pub fn finish_key_change(&mut self, now: Nanos, qpn: Qpn, ticket: u64, done: bool, app: &mut impl App) {
         let Some(index) = self.slot(qpn) else { return };
         if let Some(qp) = self.qps.get_mut(index) {
-            qp.finish_key_change(
-                ticket,
-                done,
-                &mut Context { now, mrs: &self.mrs, ahs: &self.ahs, srqs: &mut self.srqs, app },
-            );
+            qp.finish_key_change(ticket, done, &mut self.resources.context(now, app));
             // Packets that arrived while a SEND with invalidate waited may now be executed.
             self.after_packet(index, false, now, app);
             if let Some(qp) = self.qps.get_mut(index) {

@@ -1,4 +1,4 @@
-//! Shared receive queues of an endpoint: made, posted to, asked for room.
+//! Shared receive queues of an endpoint: creation, posting, room, limits.
 
 use alloc::boxed::Box;
 
@@ -8,61 +8,69 @@ use super::Endpoint;
 use crate::{reject::Reject, srq::Srq, work::RecvWork};
 
 impl Endpoint {
-    /// Shared receive queues that there is room for.
+    /// Number of shared receive queues that can be added.
     pub const fn max_srqs(&self) -> u32 {
-        self.srqs.capacity()
+        self.resources.srqs.capacity()
     }
 
-    /// Takes receive work for a shared queue; the caller asked [`Self::srq_room`].
+    /// Accepts receive work for a shared queue. The caller has checked [`Self::srq_room`].
     ///
     /// # Errors
     /// [`Reject::NoSuchSrq`].
     pub fn post_srq_recv(&mut self, srqn: Srqn, work: &RecvWork<'_>) -> Result<(), Reject> {
-        if srqn.endpoint() == self.id && self.srqs.post(srqn, work) { Ok(()) } else { Err(Reject::NoSuchSrq(srqn)) }
+        if srqn.endpoint() == self.id && self.resources.srqs.post(srqn, work) {
+            Ok(())
+        } else {
+            Err(Reject::NoSuchSrq(srqn))
+        }
     }
 
-    /// How much receive work may be posted to a shared queue. After a 0,
-    /// [`Self::take_unblocked_srq`] names it when there is room.
+    /// Number of receive work requests that may be posted to a shared queue. After 0,
+    /// [`Self::take_unblocked_srq`] returns the queue once there is room.
     pub fn srq_room(&mut self, srqn: Srqn) -> u32 {
-        if srqn.endpoint() == self.id { self.srqs.room(srqn) } else { 0 }
+        if srqn.endpoint() == self.id { self.resources.srqs.room(srqn) } else { 0 }
     }
 
-    /// A shared queue that had no room when it was asked and has some now.
+    /// Returns a shared queue that had no room when its room was queried and has room now.
     pub fn take_unblocked_srq(&mut self) -> Option<Srqn> {
-        self.srqs.take_unblocked()
+        self.resources.srqs.take_unblocked()
     }
 
-    /// A shared queue that fell below its limit, once for each [`Self::set_srq_limit`].
+    /// Returns a shared queue that fell below its limit, once for each [`Self::set_srq_limit`].
     pub fn poll_srq_limit(&mut self) -> Option<Srqn> {
-        self.srqs.poll_event()
+        self.resources.srqs.poll_event()
     }
 
     /// Adds a shared receive queue.
     ///
     /// # Errors
-    /// The queue back: its number is not of this endpoint ([`Reject::NoSuchSrq`]) or taken
-    /// ([`Reject::NoRoom`]).
+    /// Returns the queue if its number belongs to another endpoint ([`Reject::NoSuchSrq`]) or is in
+    /// use ([`Reject::NoRoom`]).
     pub fn insert_srq(&mut self, srq: Box<Srq>) -> Result<(), (Box<Srq>, Reject)> {
         let srqn = srq.config().srqn;
-        if srqn.endpoint() == self.id { self.srqs.insert(srq) } else { Err((srq, Reject::NoSuchSrq(srqn))) }
+        if srqn.endpoint() == self.id { self.resources.srqs.insert(srq) } else { Err((srq, Reject::NoSuchSrq(srqn))) }
     }
 
-    /// Removes a shared receive queue, which no queue pair has any more: one that has would find no
+    /// Removes a shared receive queue. No queue pair may use it: such a queue pair would find no
     /// receive work.
     pub fn remove_srq(&mut self, srqn: Srqn) -> Option<Box<Srq>> {
-        if srqn.endpoint() == self.id { self.srqs.remove(srqn) } else { None }
+        if srqn.endpoint() == self.id { self.resources.srqs.remove(srqn) } else { None }
     }
 
-    /// A shared receive queue.
+    /// Shared receive queue with this number.
     pub fn srq(&self, srqn: Srqn) -> Option<&Srq> {
-        self.srqs.get(srqn).filter(|_| srqn.endpoint() == self.id)
+        self.resources.srqs.get(srqn).filter(|_| srqn.endpoint() == self.id)
     }
 
-    /// With fewer than `limit` entries there is one event from now on; 0 for none.
+    /// Sets the limit below which the queue raises one event; 0 for none.
     ///
     /// # Errors
     /// [`Reject::NoSuchSrq`].
     pub fn set_srq_limit(&mut self, srqn: Srqn, limit: u32) -> Result<(), Reject> {
-        if srqn.endpoint() == self.id { self.srqs.set_limit(srqn, limit) } else { Err(Reject::NoSuchSrq(srqn)) }
+        if srqn.endpoint() == self.id {
+            self.resources.srqs.set_limit(srqn, limit)
+        } else {
+            Err(Reject::NoSuchSrq(srqn))
+        }
     }
 }

@@ -46,17 +46,16 @@ pub(crate) fn request(entry: &SendEntry, base: &QpBase, psn: Psn) -> Headers {
 pub(crate) fn execute<A: App>(
     atomic: &AtomicEth,
     operation: Operation,
-    base: &QpBase,
     cx: &mut Context<'_, A>,
 ) -> Result<u64, RequestRefused> {
-    if base.attributes.access & access::REMOTE_ATOMIC == 0 {
+    if cx.base.attributes.access & access::REMOTE_ATOMIC == 0 {
         return Err(ACCESS);
     }
     // IBTA v1 9.7.4: an address that is not a multiple of eight is an invalid request.
     if !atomic.va.is_multiple_of(ATOMIC_BYTES as u64) {
         return Err(INVALID);
     }
-    let span = base.check_peer(cx.mrs, atomic.rkey, Right::RemoteAtomic, atomic.va, ATOMIC_BYTES);
+    let span = cx.base.check_peer(cx.mrs, atomic.rkey, Right::RemoteAtomic, atomic.va, ATOMIC_BYTES);
     let span = span.map_err(|_| ACCESS)?;
     // Virtual addresses of the region are not aligned like its memory: the processor could not
     // access the operand in one piece.

@@ -1,22 +1,16 @@
 //! Common state of every queue pair role: state, attributes, path, completion of work.
 
-use roced_types::{CompletionOp, Cqn, Pdn, QpAttributes, Qpn, Sge, Status, event};
+use roced_types::{CompletionOp, Pdn, QpAttributes, Qpn, Status, event};
 
-use super::{
-    Context, PathState, QpConfig, RecvQueue, State,
-    events::QpEvents,
-    key_change::KeyChanges,
-    send_queue::{SendEntry, SendQueue},
-};
+use super::{PathState, QpConfig, State, events::QpEvents, key_change::KeyChanges};
 use crate::{
-    clock::Nanos,
     counters::{QpCount, QpTally},
-    io::{Abort, App, Egress, EmitError, Wire, WorkCompletion},
+    io::{Abort, App, Egress, EmitError, Wire},
     mr::{AccessError, MemSpan, MrKey, MrTable, Right},
     partition::Pkey,
     psn::Psn,
     recovery::RecoveryConfig,
-    srq::{SrqConfig, Srqs},
+    srq::SrqConfig,
     wire::{bth::Bth, headers::Headers, opcode::Opcode, path::Path},
 };
 
@@ -115,21 +109,6 @@ impl QpBase {
         self.srq.map_or(self.config.pd, |srq| srq.pd)
     }
 
-    /// Provides receive work for a message that begins, or that continues and already has its
-    /// receive: with a shared queue, moves the next entry there to the queue pair's own queue.
-    pub(super) fn provide_receive<A: App>(&self, queue: &mut RecvQueue, cx: &mut Context<'_, A>) {
-        if let Some(srq) = &self.srq
-            && queue.is_empty()
-        {
-            cx.srqs.take(srq.srqn, queue);
-        }
-    }
-
-    /// Buffers that [`Self::provide_receive`] would bring to the front.
-    pub(super) fn next_receive<'q>(&self, queue: &'q RecvQueue, srqs: &'q Srqs) -> Option<&'q [Sge]> {
-        queue.front().or_else(|| srqs.front(self.srq.as_ref()?.srqn))
-    }
-
     /// Reports that a failed queue pair takes no more from its shared queue and has flushed the
     /// receives it had taken (IBTA v1 11.6.3.1).
     pub(super) fn tell_last_wqe(&mut self) {
@@ -199,25 +178,6 @@ impl QpBase {
         }
     }
 
-    /// Fails the oldest send, and only the send queue with it: the receive side of an unreliable
-    /// service continues (IBTA v1 10.3.1, state SQE).
-    pub(super) fn fail_oldest_send<A: App>(&mut self, status: Status, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
-        self.state = State::SendQueueError;
-        if let Some(entry) = queue.pop() {
-            self.complete_send(&entry, status, cx);
-        }
-    }
-
-    /// Fails the queue pair because the oldest receive names memory that it may not access, or that
-    /// is gone.
-    pub(super) fn fail_recv<A: App>(&mut self, queue: &mut RecvQueue, cx: &mut Context<'_, A>) {
-        self.counters.count(QpCount::LocalProtection);
-        self.fail_with_event(event::QP_FATAL);
-        if let Some(wr_id) = queue.pop() {
-            self.complete_recv(&Received::failed(wr_id, Status::LocalProtection), cx);
-        }
-    }
-
     /// The next hop's address is not known yet: no frame can leave.
     pub(super) const fn is_resolving(&self) -> bool {
         matches!(self.path, PathState::Resolving)
@@ -226,64 +186,6 @@ impl QpBase {
     /// The next hop does not answer.
     pub(super) const fn is_unreachable(&self) -> bool {
         matches!(self.path, PathState::Unreachable)
-    }
-
-    /// Completes a send. An unsignaled send that succeeds adds no completion.
-    pub(super) fn complete_send<A: App>(&mut self, entry: &SendEntry, status: Status, cx: &mut Context<'_, A>) {
-        if status == Status::Success {
-            self.counters.count(QpCount::CompletedRequests);
-            if !entry.is_signaled() && !self.config.signal_all {
-                return;
-            }
-        }
-        let byte_len = if entry.wants_answer() && status == Status::Success { entry.length() as u32 } else { 0 };
-        let op = entry.op.completion();
-        let completion = WorkCompletion { byte_len, ..self.completion(entry.wr_id, status, op, cx.now) };
-        self.complete(self.config.send_cq, &completion, cx);
-    }
-
-    pub(super) fn complete_recv<A: App>(&mut self, received: &Received, cx: &mut Context<'_, A>) {
-        use roced_types::completion_flags::{GRH, IMM, INVALIDATED, IPV4, SOLICITED};
-        let flags = if received.imm.is_some() { IMM } else { 0 }
-            | if received.solicited { SOLICITED } else { 0 }
-            | if received.invalidated.is_some() { INVALIDATED } else { 0 }
-            | received.source.map_or(0, |(_, ipv4)| if ipv4 { GRH | IPV4 } else { GRH });
-        let key = received.invalidated.map(|key| key.0.to_ne_bytes());
-        let src_qpn = received.source.map_or(self.attributes.dest_qpn, |(qpn, _)| qpn.get());
-        let completion = WorkCompletion {
-            byte_len: received.bytes,
-            imm: received.imm.or(key).unwrap_or_default(),
-            flags,
-            src_qpn,
-            ..self.completion(received.wr_id, received.status, received.op, cx.now)
-        };
-        self.complete(self.config.recv_cq, &completion, cx);
-    }
-
-    pub(super) fn completion(&self, wr_id: u64, status: Status, op: CompletionOp, now: Nanos) -> WorkCompletion {
-        WorkCompletion {
-            wr_id,
-            qpn: self.config.qpn,
-            status,
-            op,
-            flags: 0,
-            byte_len: 0,
-            imm: [0; 4],
-            src_qpn: self.attributes.dest_qpn,
-            time: now,
-        }
-    }
-
-    pub(super) fn complete<A: App>(&mut self, cqn: Cqn, completion: &WorkCompletion, cx: &mut Context<'_, A>) {
-        if cx.app.complete(cqn, completion).is_err() {
-            // A completion is lost, so the client no longer knows the owner of its buffers: fail
-            // the queue pair.
-            self.counters.count(QpCount::CqOverrun);
-            if self.state != State::Error {
-                self.fail_with_event(event::QP_FATAL);
-            }
-            self.events.add_cq_error(cqn == self.config.send_cq);
-        }
     }
 
     /// Sends one frame on the path. A frame to an unreachable next hop is counted and treated as

@@ -190,8 +190,6 @@ impl Completer {
     pub(crate) fn on_packet<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
         requester: &mut Requester,
         cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
@@ -205,12 +203,12 @@ impl Completer {
         let ahead = psn.distance_from(self.unacknowledged);
         if ahead < 0 {
             let is_ours = self.source.may_hold(port, cx.now);
-            let raised = is_ours && requester.on_credits(packet, self.unacknowledged, base);
+            let raised = is_ours && requester.on_credits(packet, self.unacknowledged, cx.base);
             if is_ours && (is_plain_ack(packet) || packet.info.operation == Operation::ReadResponse) {
                 self.selective.on_answered_again(psn, cx.now);
             }
             if ahead == -1 && is_plain_ack(packet) {
-                self.on_nothing_new(queue, requester, base, cx.now);
+                self.on_nothing_new(cx.send_queue, requester, cx.base, cx.now);
             }
             // IBTA v1 9.7.7.2: an unsolicited ACK advertises credits.
             return if raised { Ok(()) } else { Err(DropReason::StaleResponse) };
@@ -225,40 +223,34 @@ impl Completer {
         let before = self.unacknowledged;
         self.trusted = self.source.may_hold(port, cx.now);
         let taken = match packet.info.operation {
-            Operation::ReadResponse => self.on_read_response(packet, base, queue, requester, cx),
-            Operation::AtomicAck => self.on_atomic_ack(packet, base, queue, requester, cx),
-            Operation::Ack => self.on_ack(packet, base, queue, requester, cx),
+            Operation::ReadResponse => self.on_read_response(packet, requester, cx),
+            Operation::AtomicAck => self.on_atomic_ack(packet, requester, cx),
+            Operation::Ack => self.on_ack(packet, requester, cx),
             // The answer to a request that we never send.
             _ => Err(DropReason::UnexpectedResponse),
         };
-        if self.unacknowledged != before || !base.state.sends() {
+        if self.unacknowledged != before || !cx.base.state.sends() {
             // An answer without progress does not prove its life: a NAK may name any PSN. An answer
             // behind a gap may still acknowledge packets before the gap.
-            self.source.on_taken(port, base.is_later_life(), cx.now);
+            self.source.on_taken(port, cx.base.is_later_life(), cx.now);
         }
         taken?;
         // Other answers may belong to an earlier life. An answer that made progress belongs to this
         // life; it may have filled a gap before much that was acknowledged already.
         if self.trusted || self.unacknowledged != before {
-            requester.on_credits(packet, before, base);
+            requester.on_credits(packet, before, cx.base);
         }
         Ok(())
     }
 
     /// Handles a possible expiry of the ACK timer.
-    pub(crate) fn on_timeout<A: App>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        requester: &mut Requester,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(crate) fn on_timeout<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
         if self.source.asks_at() <= cx.now {
             self.source.on_asked();
             requester.solicit_ack();
         }
         if self.behind.is_some_and(|behind| behind.due <= cx.now) {
-            self.end_refused(base, queue, cx);
+            self.end_refused(cx);
             return;
         }
         if requester.is_waiting_for_receiver() {
@@ -266,50 +258,42 @@ impl Completer {
             return;
         }
         if self.ack_deadline > cx.now {
-            self.on_selective_timeout(base, queue, requester, cx);
+            self.on_selective_timeout(requester, cx);
             return;
         }
-        base.counters.count(QpCount::AckTimeout);
+        cx.base.counters.count(QpCount::AckTimeout);
         self.gap_asked = None;
-        self.retry(base, queue, requester, cx);
+        self.retry(requester, cx);
     }
 
     /// Completes the local operation at the head of the queue.
-    pub(crate) fn complete_local<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
-        if let Some(entry) = queue.pop() {
-            base.complete_send(&entry, Status::Success, cx);
+    pub(crate) fn complete_local<A: App>(&mut self, cx: &mut Context<'_, A>) {
+        if let Some(entry) = cx.send_queue.pop() {
+            cx.complete_send(&entry, Status::Success);
         }
     }
 
     /// Fails the local operation at the head of the queue, which cannot be carried out.
-    pub(crate) fn fail_local<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
-        if !queue.is_empty() {
-            let status = KeyRequest::refusal(queue.entry(queue.head()));
-            self.fail_oldest(base, queue, status, cx);
+    pub(crate) fn fail_local<A: App>(&mut self, cx: &mut Context<'_, A>) {
+        if !cx.send_queue.is_empty() {
+            let status = KeyRequest::refusal(cx.send_queue.entry(cx.send_queue.head()));
+            self.fail_oldest(status, cx);
         }
     }
 
     /// Fails the entry that cannot be sent, once it is the oldest.
-    pub(crate) fn fail_refused<A: App>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        requester: &Requester,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(crate) fn fail_refused<A: App>(&mut self, requester: &Requester, cx: &mut Context<'_, A>) {
         if let Some((position, status)) = requester.refused()
-            && position == queue.head()
-            && base.state.sends()
+            && position == cx.send_queue.head()
+            && cx.base.state.sends()
         {
-            self.fail_oldest(base, queue, status, cx);
+            self.fail_oldest(status, cx);
         }
     }
 
     fn on_ack<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
         requester: &mut Requester,
         cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
@@ -319,85 +303,83 @@ impl Completer {
         };
         let before = self.unacknowledged;
         match aeth.syndrome {
-            Syndrome::Ack { .. } => match self.advance(psn.plus(1), base, queue, requester, cx) {
-                Ok(()) => self.on_plain_ack(queue, requester, cx.now, base.recovery.probe_floor),
-                Err(Gap) => self.on_gap(None, base, queue, requester, cx)?,
+            Syndrome::Ack { .. } => match self.advance(psn.plus(1), requester, cx) {
+                Ok(()) => self.on_plain_ack(cx.send_queue, requester, cx.now, cx.base.recovery.probe_floor),
+                Err(Gap) => self.on_gap(None, requester, cx)?,
             },
             Syndrome::Nak(NakCode::PsnSequence) => {
-                base.counters.count(QpCount::SequenceNakReceived);
-                match self.advance(psn, base, queue, requester, cx) {
-                    Ok(()) => self.on_sequence_nak(base, queue, requester, cx),
+                cx.base.counters.count(QpCount::SequenceNakReceived);
+                match self.advance(psn, requester, cx) {
+                    Ok(()) => self.on_sequence_nak(requester, cx),
                     Err(Gap) => {
-                        self.remember(psn, PeerAnswer::Missing, base, requester);
-                        self.on_gap(None, base, queue, requester, cx)?;
+                        self.remember(psn, PeerAnswer::Missing, cx.base, requester);
+                        self.on_gap(None, requester, cx)?;
                     }
                 }
             }
             Syndrome::Rnr { timer } => {
-                base.counters.count(QpCount::RnrNakReceived);
-                match self.advance(psn, base, queue, requester, cx) {
-                    Ok(()) => self.on_rnr(timer, base, queue, requester, cx),
+                cx.base.counters.count(QpCount::RnrNakReceived);
+                match self.advance(psn, requester, cx) {
+                    Ok(()) => self.on_rnr(timer, requester, cx),
                     Err(Gap) => {
-                        self.remember(psn, PeerAnswer::NotReady(timer), base, requester);
-                        self.on_gap(None, base, queue, requester, cx)?;
+                        self.remember(psn, PeerAnswer::NotReady(timer), cx.base, requester);
+                        self.on_gap(None, requester, cx)?;
                     }
                 }
             }
-            Syndrome::Nak(code) => match self.advance(psn, base, queue, requester, cx) {
-                Ok(()) => self.on_remote_error(code, base, queue, cx),
-                Err(Gap) => self.remember_refusal(psn, code, base, cx.now),
+            Syndrome::Nak(code) => match self.advance(psn, requester, cx) {
+                Ok(()) => self.on_remote_error(code, cx),
+                Err(Gap) => self.remember_refusal(psn, code, cx.base, cx.now),
             },
             Syndrome::Reserved(_) => return Err(DropReason::UnexpectedResponse),
         }
         if self.unacknowledged != before {
-            self.on_gap_filled(base, queue, requester, cx);
+            self.on_gap_filled(requester, cx);
         }
-        self.fail_refused(base, queue, requester, cx);
+        self.fail_refused(requester, cx);
         Ok(())
     }
 
     fn on_read_response<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
         requester: &mut Requester,
         cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         let (psn, before) = (packet.bth.psn, self.unacknowledged);
         // A READ response acknowledges all requests before it (IBTA v1 9.7.5.1.2).
-        if self.advance(psn, base, queue, requester, cx).is_err() {
-            return Err(self.on_response_gap(before, packet, base, queue, requester, cx));
+        if self.advance(psn, requester, cx).is_err() {
+            return Err(self.on_response_gap(before, packet, requester, cx));
         }
         let answers = |entry: &SendEntry| entry.is_read() || entry.is_placement();
-        if queue.is_empty() || !answers(queue.entry(queue.head())) {
+        if cx.send_queue.is_empty() || !answers(cx.send_queue.entry(cx.send_queue.head())) {
             return Err(DropReason::UnexpectedResponse);
         }
-        let position = queue.head();
-        let entry = *queue.entry(position);
+        let position = cx.send_queue.head();
+        let entry = *cx.send_queue.entry(position);
         let at = psn.offset_from(entry.first_psn);
-        let chunk = requester.read_chunk(base.attributes.max_rd_atomic);
+        let chunk = requester.read_chunk(cx.base.attributes.max_rd_atomic);
         let ends_entry = at + 1 == entry.packets;
         let ends_chunk = ends_entry || (at + 1).is_multiple_of(chunk);
         let may_end = ends_chunk || self.selective.is_part_asked(psn);
-        if let Err(status) = check_response(packet, &entry, at, ends_chunk..=may_end, base.mtu()) {
-            if base.is_held {
+        if let Err(status) = check_response(packet, &entry, at, ends_chunk..=may_end, cx.base.mtu()) {
+            if cx.base.is_held {
                 // It will be requested again.
                 self.selective.remember_dropped(psn);
                 return Err(DropReason::OutOfOrderDiscarded);
             }
-            self.fail_oldest(base, queue, status, cx);
+            self.fail_oldest(status, cx);
             return Err(DropReason::UnexpectedResponse);
         }
-        if let WorkData::Sges(sges) = queue.data(position) {
-            let mut cursor = SgeCursor::new(sges, u64::from(at) * base.mtu() as u64);
-            let placed = packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, base.pd(), cx.app, piece));
+        if let WorkData::Sges(sges) = cx.send_queue.data(position) {
+            let mut cursor = SgeCursor::new(sges, u64::from(at) * cx.base.mtu() as u64);
+            let placed = packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, cx.base.pd(), cx.app, piece));
             match placed {
                 Ok(()) => {}
                 Err(PlaceFault::Lender) => return Err(DropReason::LoopbackSourceGone),
                 Err(PlaceFault::Target) => {
-                    base.counters.count(QpCount::LocalProtection);
-                    self.fail_oldest(base, queue, Status::LocalProtection, cx);
+                    cx.base.counters.count(QpCount::LocalProtection);
+                    self.fail_oldest(Status::LocalProtection, cx);
                     return Ok(());
                 }
             }
@@ -411,53 +393,51 @@ impl Completer {
         }
         (self.unacknowledged, self.last) = (next, Some(entry.op));
         if ends_entry {
-            queue.pop();
-            base.complete_send(&entry, Status::Success, cx);
+            cx.send_queue.pop();
+            cx.complete_send(&entry, Status::Success);
         }
-        self.on_progress(base, queue, requester, cx.now);
-        self.on_gap_filled(base, queue, requester, cx);
-        self.fail_refused(base, queue, requester, cx);
+        self.on_progress(cx.base, cx.send_queue, requester, cx.now);
+        self.on_gap_filled(requester, cx);
+        self.fail_refused(requester, cx);
         Ok(())
     }
 
     fn on_atomic_ack<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
         requester: &mut Requester,
         cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         let (psn, before) = (packet.bth.psn, self.unacknowledged);
-        if self.advance(psn, base, queue, requester, cx).is_err() {
-            return Err(self.on_response_gap(before, packet, base, queue, requester, cx));
+        if self.advance(psn, requester, cx).is_err() {
+            return Err(self.on_response_gap(before, packet, requester, cx));
         }
-        let position = queue.head();
-        let entry = (!queue.is_empty()).then(|| *queue.entry(position)).filter(SendEntry::is_atomic);
+        let position = cx.send_queue.head();
+        let entry = (!cx.send_queue.is_empty()).then(|| *cx.send_queue.entry(position)).filter(SendEntry::is_atomic);
         let (Some(entry), Some(answer)) = (entry, packet.atomic_ack) else {
             return Err(DropReason::UnexpectedResponse);
         };
         if !is_ack(packet) {
-            self.fail_oldest(base, queue, Status::BadResponse, cx);
+            self.fail_oldest(Status::BadResponse, cx);
             return Err(DropReason::UnexpectedResponse);
         }
-        if let WorkData::Sges(sges) = queue.data(position) {
+        if let WorkData::Sges(sges) = cx.send_queue.data(position) {
             // As verbs define it: in the byte order of this host; the operation itself used the
             // byte order of the peer's host.
             let original = answer.original.to_ne_bytes();
-            if SgeCursor::new(sges, 0).place(cx.mrs, base.pd(), cx.app, Payload::Bytes(&original)).is_err() {
-                base.counters.count(QpCount::LocalProtection);
-                self.fail_oldest(base, queue, Status::LocalProtection, cx);
+            if SgeCursor::new(sges, 0).place(cx.mrs, cx.base.pd(), cx.app, Payload::Bytes(&original)).is_err() {
+                cx.base.counters.count(QpCount::LocalProtection);
+                self.fail_oldest(Status::LocalProtection, cx);
                 return Ok(());
             }
         }
         requester.on_answered();
         (self.unacknowledged, self.last) = (psn.plus(1), Some(entry.op));
-        queue.pop();
-        base.complete_send(&entry, Status::Success, cx);
-        self.on_progress(base, queue, requester, cx.now);
-        self.on_gap_filled(base, queue, requester, cx);
-        self.fail_refused(base, queue, requester, cx);
+        cx.send_queue.pop();
+        cx.complete_send(&entry, Status::Success);
+        self.on_progress(cx.base, cx.send_queue, requester, cx.now);
+        self.on_gap_filled(requester, cx);
+        self.fail_refused(requester, cx);
         Ok(())
     }
 
@@ -467,21 +447,19 @@ impl Completer {
         &mut self,
         before: Psn,
         packet: &Packet<'_>,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
         requester: &mut Requester,
         cx: &mut Context<'_, A>,
     ) -> DropReason {
         if self.unacknowledged != before {
             // It belongs to this life and may be buffered even if it is the first answer.
-            self.source.on_taken(packet.roce.source_port(), base.is_later_life(), cx.now);
+            self.source.on_taken(packet.roce.source_port(), cx.base.is_later_life(), cx.now);
         }
-        let held = self.may_hold(packet, queue, cx.now).then_some(packet.bth.psn);
+        let held = self.may_hold(packet, cx.send_queue, cx.now).then_some(packet.bth.psn);
         if held.is_none() {
             self.selective.remember_dropped(packet.bth.psn);
         }
         // The answer is not accepted now, whether or not this call requests the missing one.
-        let _asked = self.on_gap(held, base, queue, requester, cx);
+        let _asked = self.on_gap(held, requester, cx);
         DropReason::ResponseGap
     }
 
@@ -490,15 +468,13 @@ impl Completer {
     pub(super) fn advance<A: App>(
         &mut self,
         to: Psn,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
         requester: &mut Requester,
         cx: &mut Context<'_, A>,
     ) -> Result<(), Gap> {
         let before = self.unacknowledged;
         let mut gap = Ok(());
         while self.unacknowledged.distance_from(to) < 0 {
-            let entry = *queue.entry(queue.head());
+            let entry = *cx.send_queue.entry(cx.send_queue.head());
             if entry.wants_answer() {
                 gap = Err(Gap);
                 if self.trusted {
@@ -514,11 +490,11 @@ impl Completer {
                 break;
             }
             self.unacknowledged = entry.end_psn();
-            queue.pop();
-            base.complete_send(&entry, Status::Success, cx);
+            cx.send_queue.pop();
+            cx.complete_send(&entry, Status::Success);
         }
         if self.unacknowledged != before {
-            self.on_progress(base, queue, requester, cx.now);
+            self.on_progress(cx.base, cx.send_queue, requester, cx.now);
         }
         gap
     }

@@ -12,10 +12,8 @@ use roced_types::{CompletionOp, PRIVILEGED_QKEY, SendOp, Status};
 
 use super::{
     Context, PathState, QpBase, Received, State, Transmission,
-    recv_queue::RecvQueue,
     scatter::SgeCursor,
     segment::{Part, emit_part},
-    send_queue::SendQueue,
 };
 use crate::{
     clock::Nanos,
@@ -63,39 +61,33 @@ impl Datagram {
         self.waits_for_ah
     }
 
-    pub(crate) fn on_packet<A: App>(
-        &mut self,
-        packet: &Packet<'_>,
-        base: &mut QpBase,
-        recv_queue: &mut RecvQueue,
-        cx: &mut Context<'_, A>,
-    ) -> Result<(), DropReason> {
+    pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
         // Every opcode of this service has a DETH.
         let deth = packet.deth.ok_or(DropReason::BadLength)?;
-        if deth.qkey != base.attributes.qkey {
+        if deth.qkey != cx.base.attributes.qkey {
             return Err(DropReason::BadQkey);
         }
         // Inspected before it is taken: a receive that is too short stays posted, and the shared
         // queue does not fall below its limit.
-        let sges = base.next_receive(recv_queue, cx.srqs).ok_or(DropReason::ReceiverNotReady)?;
+        let sges = cx.next_receive().ok_or(DropReason::ReceiverNotReady)?;
         let bytes = GRH_BYTES + packet.payload_len();
         if bytes as u64 > SgeCursor::new(sges, 0).remaining() {
             return Err(DropReason::InvalidRequest);
         }
-        base.provide_receive(recv_queue, cx);
-        let sges = recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
+        cx.provide_receive();
+        let sges = cx.recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
         let mut cursor = SgeCursor::new(sges, 0);
-        let pd = base.recv_pd();
+        let pd = cx.base.recv_pd();
         let placed = cursor.place(cx.mrs, pd, cx.app, Payload::Bytes(&grh(packet)));
         let placed =
             placed.and_then(|()| packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, pd, cx.app, piece)));
         if placed.is_err() {
             // The receive is at fault, not the datagram.
-            base.fail_recv(recv_queue, cx);
+            cx.fail_recv();
             return Err(DropReason::InvalidRequest);
         }
-        base.counters.count(QpCount::SendRequests);
-        if let Some(wr_id) = recv_queue.pop() {
+        cx.base.counters.count(QpCount::SendRequests);
+        if let Some(wr_id) = cx.recv_queue.pop() {
             let received = Received {
                 wr_id,
                 status: Status::Success,
@@ -106,36 +98,30 @@ impl Datagram {
                 invalidated: None,
                 source: Some((deth.source_qpn, packet.is_ipv4())),
             };
-            base.complete_recv(&received, cx);
+            cx.complete_recv(&received);
         }
         Ok(())
     }
 
     /// Sends the oldest datagram.
-    pub(crate) fn transmit<A: App, W: Wire>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        cx: &mut Context<'_, A>,
-        wire: &mut W,
-    ) -> Transmission {
+    pub(crate) fn transmit<A: App, W: Wire>(&mut self, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
         self.waits_for_ah = None;
-        if base.state != State::ReadyToSend || queue.is_empty() || self.gate.is_closed(cx.now) {
+        if cx.base.state != State::ReadyToSend || cx.send_queue.is_empty() || self.gate.is_closed(cx.now) {
             return Transmission::Idle;
         }
-        let entry = *queue.entry(queue.head());
+        let entry = *cx.send_queue.entry(cx.send_queue.head());
         let imm = match entry.op {
             SendOp::Send => None,
             SendOp::SendImm => Some(entry.imm),
             // IBTA v1 table 34: datagrams support no other operation.
-            _ => return fail(Status::LocalQpOperation, base, queue, cx),
+            _ => return fail(Status::LocalQpOperation, cx),
         };
         // An unknown number in this protection domain is an error of the program.
-        let Some(to) = cx.ahs.find(base.pd(), entry.to().ah) else {
-            return fail(Status::LocalQpOperation, base, queue, cx);
+        let Some(to) = cx.ahs.find(cx.base.pd(), entry.to().ah) else {
+            return fail(Status::LocalQpOperation, cx);
         };
         if entry.length() > u64::from(to.mtu_bytes) {
-            return fail(Status::LocalLength, base, queue, cx);
+            return fail(Status::LocalLength, cx);
         }
         let bytes = entry.length() as usize;
         match &to.path {
@@ -143,43 +129,44 @@ impl Datagram {
                 self.waits_for_ah = Some(entry.to().ah);
                 return Transmission::Idle;
             }
-            PathState::Unreachable => base.counters.count(QpCount::Unreachable),
+            PathState::Unreachable => cx.base.counters.count(QpCount::Unreachable),
             PathState::Ready(path) => {
-                let qkey = if entry.to().qkey & PRIVILEGED_QKEY != 0 { base.attributes.qkey } else { entry.to().qkey };
+                let qkey =
+                    if entry.to().qkey & PRIVILEGED_QKEY != 0 { cx.base.attributes.qkey } else { entry.to().qkey };
                 let opcode = if imm.is_some() { opcode::UD_SEND_ONLY_IMM } else { opcode::UD_SEND_ONLY };
                 let headers = Headers {
-                    deth: Some(Deth { qkey, source_qpn: base.config.qpn }),
+                    deth: Some(Deth { qkey, source_qpn: cx.base.config.qpn }),
                     imm,
                     ..Headers::new(Bth {
                         solicited: entry.is_solicited(),
-                        pkey: base.pkey,
+                        pkey: cx.base.pkey,
                         ..Bth::new(opcode, entry.to().qpn, self.psn)
                     })
                 };
-                let part = Part { data: queue.data(queue.head()), skip: 0, bytes };
-                match emit_part(path, base.pd(), wire, &headers, part, cx) {
+                let part = Part { data: cx.send_queue.data(cx.send_queue.head()), skip: 0, bytes };
+                match emit_part(path, cx.base.pd(), wire, &headers, part, cx.mrs, cx.app) {
                     Ok(()) => {}
                     Err(EmitError::Full) => return Transmission::Full,
                     Err(EmitError::Aborted) => {
-                        base.counters.count(QpCount::LocalProtection);
-                        return fail(Status::LocalProtection, base, queue, cx);
+                        cx.base.counters.count(QpCount::LocalProtection);
+                        return fail(Status::LocalProtection, cx);
                     }
                 }
-                base.counters.count(QpCount::RequestPackets);
-                base.counters.add(QpCount::SentBytes, bytes as u64);
+                cx.base.counters.count(QpCount::RequestPackets);
+                cx.base.counters.add(QpCount::SentBytes, bytes as u64);
                 self.gate.on_sent(cx.now, bytes + path.overhead_bytes());
                 self.psn = self.psn.plus(1);
             }
         }
-        queue.pop();
-        base.complete_send(&entry, Status::Success, cx);
+        cx.send_queue.pop();
+        cx.complete_send(&entry, Status::Success);
         Transmission::Progress
     }
 }
 
 /// Fails the oldest send, which cannot be sent: the send queue stops.
-fn fail<A: App>(status: Status, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) -> Transmission {
-    base.fail_oldest_send(status, queue, cx);
+fn fail<A: App>(status: Status, cx: &mut Context<'_, A>) -> Transmission {
+    cx.fail_oldest_send(status);
     Transmission::Progress
 }
 

@@ -5,7 +5,7 @@
 //! A refusal may overtake earlier answers, because a responder gives those before it refuses. The
 //! responder does not repeat lost ones, so the wait for them is bounded.
 
-use super::{Context, QpBase, completer::Completer, requester::Requester, send_queue::SendQueue};
+use super::{Context, QpBase, completer::Completer, requester::Requester};
 use crate::{clock::Nanos, io::App, psn::Psn, wire::aeth::NakCode};
 
 /// Latest answer about a request that is not the oldest.
@@ -62,30 +62,24 @@ impl Completer {
     }
 
     /// Gives up the answers before a refused request.
-    pub(super) fn end_refused<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
+    pub(super) fn end_refused<A: App>(&mut self, cx: &mut Context<'_, A>) {
         if let Some(DeferredAnswer { psn, said: PeerAnswer::Refused(code), .. }) = self.behind.take() {
-            self.flush_before(psn, base, queue, cx);
-            self.on_remote_error(code, base, queue, cx);
+            self.flush_before(psn, cx);
+            self.on_remote_error(code, cx);
         }
     }
 
     /// Acts on the deferred answer if it is about the oldest request.
-    pub(super) fn act_on_behind<A: App>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        requester: &mut Requester,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(super) fn act_on_behind<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
         let oldest = self.unacknowledged();
         let Some(DeferredAnswer { said, .. }) = self.behind.take_if(|behind| behind.psn == oldest) else { return };
-        if !base.state.sends() {
+        if !cx.base.state.sends() {
             return;
         }
         match said {
-            PeerAnswer::Missing => self.on_sequence_nak(base, queue, requester, cx),
-            PeerAnswer::NotReady(timer) => self.on_rnr(timer, base, queue, requester, cx),
-            PeerAnswer::Refused(code) => self.on_remote_error(code, base, queue, cx),
+            PeerAnswer::Missing => self.on_sequence_nak(requester, cx),
+            PeerAnswer::NotReady(timer) => self.on_rnr(timer, requester, cx),
+            PeerAnswer::Refused(code) => self.on_remote_error(code, cx),
         }
     }
 }

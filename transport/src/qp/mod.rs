@@ -47,6 +47,7 @@ use roced_types::{QpAttributes, Qpn, Status, attribute, event};
 
 use self::{
     base::{QpBase, Received},
+    context::Context,
     events::QpEvents,
     key_change::{KeyChanges, Waiter},
     out_of_order::OutOfOrder,
@@ -64,7 +65,7 @@ pub use self::{
     state::State,
 };
 pub(crate) use self::{
-    context::{Context, Transmission},
+    context::{EndpointContext, Transmission},
     recv_queue::RecvQueue,
 };
 use crate::{
@@ -356,8 +357,12 @@ impl Qp {
 
     /// Processes a packet for this queue pair with a valid ICRC. Its source is checked before
     /// anything changes.
-    pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Disposition {
-        let outcome = self.try_packet(packet, cx);
+    pub(crate) fn on_packet<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        endpoint: &mut EndpointContext<'_, A>,
+    ) -> Disposition {
+        let outcome = self.try_packet(packet, endpoint);
         self.tell_if_drained();
         match outcome {
             Ok(()) => {
@@ -371,20 +376,29 @@ impl Qp {
     }
 
     /// Processes a packet from the out-of-order buffer that is now due.
-    pub(crate) fn on_held_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Disposition {
+    pub(crate) fn on_held_packet<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        endpoint: &mut EndpointContext<'_, A>,
+    ) -> Disposition {
         self.base.is_held = true;
-        let disposition = self.on_packet(packet, cx);
+        let disposition = self.on_packet(packet, endpoint);
         self.base.is_held = false;
         disposition
     }
 
-    fn try_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
+    fn try_packet<A: App>(
+        &mut self,
+        packet: &Packet<'_>,
+        endpoint: &mut EndpointContext<'_, A>,
+    ) -> Result<(), DropReason> {
         let is_answer = packet.info.operation.is_response();
         let state = self.base.state;
         if !(if is_answer { state.sends() } else { state.receives() }) {
             return Err(DropReason::WrongState);
         }
-        self.roles.on_packet(packet, &mut self.base, &mut self.send_queue, &mut self.recv_queue, cx)
+        let (roles, mut cx) = self.split(endpoint);
+        roles.on_packet(packet, &mut cx)
     }
 
     /// Checks service and addresses, which apply to any packet and need no ICRC. A forged packet
@@ -418,9 +432,10 @@ impl Qp {
     }
 
     /// Handles a timeout; an early call is harmless.
-    pub(crate) fn on_timeout<A: App>(&mut self, cx: &mut Context<'_, A>) {
+    pub(crate) fn on_timeout<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) {
         if self.base.state.receives() {
-            self.roles.on_timeout(&mut self.base, &mut self.send_queue, cx);
+            let (roles, mut cx) = self.split(endpoint);
+            roles.on_timeout(&mut cx);
         }
     }
 
@@ -460,22 +475,28 @@ impl Qp {
     }
 
     /// Sends one frame, or flushes a burst of work in states ERR and SQE.
-    pub(crate) fn transmit<A: App, W: Wire>(&mut self, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
+    pub(crate) fn transmit<A: App, W: Wire>(
+        &mut self,
+        endpoint: &mut EndpointContext<'_, A>,
+        wire: &mut W,
+    ) -> Transmission {
         self.base.receives = self.recv_queue.len();
         self.base.held_answers = self.out_of_order.held_answers();
         let visit = match self.base.state {
             // The flush does not wait for the wire.
-            State::Error => match self.flush(cx) {
+            State::Error => match self.flush(endpoint) {
                 Transmission::Idle => {
                     // The receives are flushed: answers advertise none.
                     self.base.receives = 0;
-                    self.roles.transmit_last_words(&mut self.base, cx, wire)
+                    let (roles, mut cx) = self.split(endpoint);
+                    roles.transmit_final_answers(&mut cx, wire)
                 }
                 visit => visit,
             },
-            State::SendQueueError => self.flush_sends(cx),
+            State::SendQueueError => self.flush_sends(endpoint),
             _ => {
-                let visit = self.roles.transmit(&mut self.base, &mut self.send_queue, cx, wire);
+                let (roles, mut cx) = self.split(endpoint);
+                let visit = roles.transmit(&mut cx, wire);
                 // A queue pair that has just failed made progress: the next visit flushes the rest
                 // of its work.
                 if self.base.state == State::Error && visit == Transmission::Idle {
@@ -501,13 +522,13 @@ impl Qp {
 
     /// Handles the end of the key change under `ticket`, which was made in every table or cannot be
     /// made.
-    pub(crate) fn finish_key_change<A: App>(&mut self, ticket: u64, done: bool, cx: &mut Context<'_, A>) {
+    pub(crate) fn finish_key_change<A: App>(&mut self, ticket: u64, done: bool, endpoint: &mut EndpointContext<'_, A>) {
         let Some(waiter) = self.base.keys.finish(ticket) else { return };
         // In a queue pair that has failed meanwhile nothing waits for the change: its work is
         // flushed.
         if self.base.state.receives() {
-            let (send, recv) = (&mut self.send_queue, &mut self.recv_queue);
-            self.roles.on_key_change(waiter, done, &mut self.base, send, recv, cx);
+            let (roles, mut cx) = self.split(endpoint);
+            roles.on_key_change(waiter, done, &mut cx);
         }
         self.tell_if_drained();
     }
@@ -532,31 +553,38 @@ impl Qp {
         self.base.events.take(&self.base.config)
     }
 
-    fn flush<A: App>(&mut self, cx: &mut Context<'_, A>) -> Transmission {
+    fn flush<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) -> Transmission {
+        let (_, mut cx) = self.split(endpoint);
         for _ in 0..FLUSH_BURST {
-            if let Some(entry) = self.send_queue.pop() {
-                self.base.complete_send(&entry, Status::WorkRequestFlushed, cx);
-            } else if let Some(wr_id) = self.recv_queue.pop() {
-                self.base.complete_recv(&Received::failed(wr_id, Status::WorkRequestFlushed), cx);
+            if let Some(entry) = cx.send_queue.pop() {
+                cx.complete_send(&entry, Status::WorkRequestFlushed);
+            } else if let Some(wr_id) = cx.recv_queue.pop() {
+                cx.complete_recv(&Received::failed(wr_id, Status::WorkRequestFlushed));
             } else {
-                self.base.tell_last_wqe();
+                cx.base.tell_last_wqe();
                 return Transmission::Idle;
             }
         }
         Transmission::Progress
     }
 
-    fn flush_sends<A: App>(&mut self, cx: &mut Context<'_, A>) -> Transmission {
+    fn flush_sends<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) -> Transmission {
+        let (_, mut cx) = self.split(endpoint);
         for _ in 0..FLUSH_BURST {
             // A completion without room has failed the queue pair: the receives are flushed as
             // well.
-            if self.base.state != State::SendQueueError {
+            if cx.base.state != State::SendQueueError {
                 return Transmission::Progress;
             }
-            let Some(entry) = self.send_queue.pop() else { return Transmission::Idle };
-            self.base.complete_send(&entry, Status::WorkRequestFlushed, cx);
+            let Some(entry) = cx.send_queue.pop() else { return Transmission::Idle };
+            cx.complete_send(&entry, Status::WorkRequestFlushed);
         }
         Transmission::Progress
+    }
+
+    /// The roles, and the context in which they are called.
+    fn split<'t, A: App>(&'t mut self, endpoint: &'t mut EndpointContext<'_, A>) -> (&'t mut Roles, Context<'t, A>) {
+        (&mut self.roles, Context::new(&mut self.base, &mut self.send_queue, &mut self.recv_queue, endpoint))
     }
 
     fn reset(&mut self) {

@@ -14,7 +14,7 @@
 
 use roced_types::Qpn;
 
-use super::{Context, Qp, reliable::Reliable, responder::is_plain, roles::Roles};
+use super::{EndpointContext, Qp, reliable::Reliable, responder::is_plain, roles::Roles};
 use crate::{
     clock::Nanos,
     counters::QpCount,
@@ -270,7 +270,7 @@ impl Qp {
     /// Checks for gaps after all due packets were processed: packets still buffered lie behind a
     /// gap, possibly a new one. If a missing packet arrived by itself, the next gets the whole
     /// reorder delay.
-    pub(crate) fn on_exposed<A: App>(&mut self, pool: &OutOfOrderPool, cx: &mut Context<'_, A>) {
+    pub(crate) fn on_exposed<A: App>(&mut self, pool: &OutOfOrderPool, endpoint: &mut EndpointContext<'_, A>) {
         for side in [HeldSide::Requests, HeldSide::Responses] {
             let Some(missing) = self.expected_by(side).filter(|_| !self.out_of_order.list(side).is_empty()) else {
                 continue;
@@ -280,34 +280,35 @@ impl Qp {
             buffer.missing = missing;
             let delay = self.base.recovery.reorder_delay;
             let due = match is_direct {
-                true => cx.now + delay,
+                true => endpoint.now + delay,
                 false => buffer.list.oldest_arrival() + delay,
             };
             let held = pool.first_psn(&buffer.list);
-            let Roles::Reliable(Reliable { requester, completer, responder, .. }) = &mut self.roles else { continue };
+            let (Roles::Reliable(Reliable { requester, completer, responder, .. }), mut cx) = self.split(endpoint)
+            else {
+                continue;
+            };
             match side {
                 HeldSide::Requests => responder.on_hole(due, cx.now),
-                HeldSide::Responses => {
-                    completer.on_hole(due, held, &mut self.base, &mut self.send_queue, requester, cx)
-                }
+                HeldSide::Responses => completer.on_hole(due, held, requester, &mut cx),
             }
         }
         if self.out_of_order.unkept.is_some() {
-            self.ask_for_unkept(cx);
+            self.ask_for_unkept(endpoint);
         }
     }
 
     /// Requests a response that was not buffered and is now due: it will not arrive unasked.
-    fn ask_for_unkept<A: App>(&mut self, cx: &mut Context<'_, A>) {
+    fn ask_for_unkept<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) {
         let missing = self.expected_by(HeldSide::Responses);
         self.out_of_order.unkept =
             self.out_of_order.unkept.filter(|unkept| missing.is_some_and(|missing| unkept.distance_from(missing) >= 0));
         if self.out_of_order.unkept.is_some()
             && self.out_of_order.responses.list.is_empty()
-            && let Roles::Reliable(Reliable { requester, completer, .. }) = &mut self.roles
-            && completer.awaits_answer(&self.send_queue)
+            && let (Roles::Reliable(Reliable { requester, completer, .. }), mut cx) = self.split(endpoint)
+            && completer.awaits_answer(cx.send_queue)
         {
-            completer.on_hole(cx.now, None, &mut self.base, &mut self.send_queue, requester, cx);
+            completer.on_hole(cx.now, None, requester, &mut cx);
         }
     }
 

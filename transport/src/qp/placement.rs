@@ -43,13 +43,9 @@ pub(super) fn send<W: Wire>(entry: &SendEntry, base: &mut QpBase, psn: Psn, wire
 }
 
 /// Writes the eight bytes of an atomic WRITE in one access.
-pub(super) fn write<A: App>(
-    packet: &Packet<'_>,
-    base: &QpBase,
-    cx: &mut Context<'_, A>,
-) -> Result<ReplayedRequest, RequestRefused> {
+pub(super) fn write<A: App>(packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<ReplayedRequest, RequestRefused> {
     let reth = packet.reth.ok_or(INVALID)?;
-    if base.attributes.access & access::REMOTE_WRITE == 0 {
+    if cx.base.attributes.access & access::REMOTE_WRITE == 0 {
         return Err(ACCESS);
     }
     let mut bytes = [0; ATOMIC_BYTES];
@@ -62,7 +58,7 @@ pub(super) fn write<A: App>(
         bytes[at..at + piece.len()].copy_from_slice(piece);
         at += piece.len();
     }
-    let span = base.check_peer(cx.mrs, reth.rkey, Right::RemoteWrite, reth.va, bytes.len()).map_err(|_| ACCESS)?;
+    let span = cx.base.check_peer(cx.mrs, reth.rkey, Right::RemoteWrite, reth.va, bytes.len()).map_err(|_| ACCESS)?;
     // Virtual addresses of the region are not aligned like its memory: the processor could not
     // access the operand in one piece.
     if !span.offset().is_multiple_of(ATOMIC_BYTES as u64) {
@@ -74,24 +70,20 @@ pub(super) fn write<A: App>(
 }
 
 /// Checks a FLUSH; all requests before it have been executed.
-pub(super) fn check_flush<A: App>(
-    packet: &Packet<'_>,
-    base: &QpBase,
-    cx: &Context<'_, A>,
-) -> Result<ReplayedRequest, RequestRefused> {
+pub(super) fn check_flush<A: App>(packet: &Packet<'_>, cx: &Context<'_, A>) -> Result<ReplayedRequest, RequestRefused> {
     let (Some(feth), Some(reth)) = (packet.feth, packet.reth) else { return Err(INVALID) };
     if feth.placement == 0 || feth.placement & !(flush::GLOBAL | flush::PERSISTENT) != 0 {
         return Err(INVALID);
     }
-    if feth.placement & flush::PERSISTENT != 0 || base.attributes.access & access::FLUSH_GLOBAL == 0 {
+    if feth.placement & flush::PERSISTENT != 0 || cx.base.attributes.access & access::FLUSH_GLOBAL == 0 {
         return Err(ACCESS);
     }
     match feth.selectivity {
         flush::RANGE if reth.length == 0 => {}
         flush::RANGE => {
-            base.check_peer(cx.mrs, reth.rkey, Right::Flush, reth.va, reth.length as usize).map_err(|_| ACCESS)?;
+            cx.base.check_peer(cx.mrs, reth.rkey, Right::Flush, reth.va, reth.length as usize).map_err(|_| ACCESS)?;
         }
-        flush::REGION => base.check_peer_key(cx.mrs, reth.rkey, Right::Flush).map_err(|_| ACCESS)?,
+        flush::REGION => cx.base.check_peer_key(cx.mrs, reth.rkey, Right::Flush).map_err(|_| ACCESS)?,
         _ => return Err(INVALID),
     }
     Ok(request(packet, &reth))

@@ -12,8 +12,8 @@
 use roced_types::attribute;
 
 use super::{
-    Context, QpBase, Transmission, completer::Completer, key_change::Waiter, recv_queue::RecvQueue,
-    requester::Requester, responder::Responder, send_queue::SendQueue,
+    Context, QpBase, Transmission, completer::Completer, key_change::Waiter, requester::Requester,
+    responder::Responder, send_queue::SendQueue,
 };
 use crate::{
     clock::Nanos,
@@ -83,47 +83,32 @@ impl Reliable {
         self.requester.set_rate(bytes_per_s);
     }
 
-    pub(crate) fn on_packet<A: App>(
-        &mut self,
-        packet: &Packet<'_>,
-        base: &mut QpBase,
-        send_queue: &mut SendQueue,
-        recv_queue: &mut RecvQueue,
-        cx: &mut Context<'_, A>,
-    ) -> Result<(), DropReason> {
+    pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
         if packet.info.operation.is_response() {
-            self.completer.on_packet(packet, base, send_queue, &mut self.requester, cx)
+            self.completer.on_packet(packet, &mut self.requester, cx)
         } else {
-            self.responder.on_packet(packet, base, recv_queue, cx)
+            self.responder.on_packet(packet, cx)
         }
     }
 
-    pub(crate) fn on_timeout<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
+    pub(crate) fn on_timeout<A: App>(&mut self, cx: &mut Context<'_, A>) {
         self.responder.on_timeout(cx.now);
-        if base.state.sends() {
+        if cx.base.state.sends() {
             self.requester.on_timeout(cx.now);
-            self.completer.on_timeout(base, queue, &mut self.requester, cx);
+            self.completer.on_timeout(&mut self.requester, cx);
         }
     }
 
     /// Handles the end of a key change that one of the roles waits for: it was made in every table,
     /// or cannot be made.
-    pub(crate) fn on_key_change<A: App>(
-        &mut self,
-        waiter: Waiter,
-        done: bool,
-        base: &mut QpBase,
-        send_queue: &mut SendQueue,
-        recv_queue: &mut RecvQueue,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(crate) fn on_key_change<A: App>(&mut self, waiter: Waiter, done: bool, cx: &mut Context<'_, A>) {
         match waiter {
             Waiter::Requester if done => {
                 self.requester.on_local_done();
-                self.completer.complete_local(base, send_queue, cx);
+                self.completer.complete_local(cx);
             }
-            Waiter::Requester => self.completer.fail_local(base, send_queue, cx),
-            Waiter::Responder => self.responder.on_invalidated(done, base, recv_queue, cx),
+            Waiter::Requester => self.completer.fail_local(cx),
+            Waiter::Responder => self.responder.on_invalidated(done, cx),
         }
     }
 
@@ -134,51 +119,37 @@ impl Reliable {
 
     /// Sends one frame. Requests and answers alternate: neither a peer that reads without end nor a
     /// client that always has work starves the other direction.
-    pub(crate) fn transmit<A: App, W: Wire>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        cx: &mut Context<'_, A>,
-        wire: &mut W,
-    ) -> Transmission {
-        if base.is_resolving() {
+    pub(crate) fn transmit<A: App, W: Wire>(&mut self, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
+        if cx.base.is_resolving() {
             return Transmission::Idle;
         }
         self.requests_first = !self.requests_first;
         let requests_first = self.requests_first;
-        match self.transmit_one(requests_first, base, queue, cx, wire) {
-            Transmission::Idle => self.transmit_one(!requests_first, base, queue, cx, wire),
+        match self.transmit_one(requests_first, cx, wire) {
+            Transmission::Idle => self.transmit_one(!requests_first, cx, wire),
             visit => visit,
         }
     }
 
     /// Sends the last answers of a failed queue pair, which report the reason.
-    pub(crate) fn transmit_last_words<A: App, W: Wire>(
+    pub(crate) fn transmit_final_answers<A: App, W: Wire>(
         &mut self,
-        base: &mut QpBase,
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Transmission {
-        self.responder.transmit(base, cx, wire)
+        self.responder.transmit(cx, wire)
     }
 
-    fn transmit_one<A: App, W: Wire>(
-        &mut self,
-        request: bool,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        cx: &mut Context<'_, A>,
-        wire: &mut W,
-    ) -> Transmission {
+    fn transmit_one<A: App, W: Wire>(&mut self, request: bool, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
         if !request {
-            return self.responder.transmit(base, cx, wire);
+            return self.responder.transmit(cx, wire);
         }
-        if !base.state.sends() {
+        if !cx.base.state.sends() {
             return Transmission::Idle;
         }
-        let visit = self.requester.transmit(base, &mut self.completer, queue, cx, wire);
+        let visit = self.requester.transmit(&mut self.completer, cx, wire);
         // A request that cannot be sent fails once all requests before it are complete.
-        self.completer.fail_refused(base, queue, &self.requester, cx);
+        self.completer.fail_refused(&self.requester, cx);
         visit
     }
 }

@@ -344,9 +344,7 @@ impl Requester {
     /// Sends the next packet.
     pub(crate) fn transmit<A: App, W: Wire>(
         &mut self,
-        base: &mut QpBase,
         completer: &mut Completer,
-        queue: &mut SendQueue,
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Transmission {
@@ -355,8 +353,8 @@ impl Requester {
         self.oldest_again = self.oldest_again.filter(|_| oldest != self.psn);
         self.solicits &= oldest != self.psn;
         let in_flight = self.psn.offset_from(oldest);
-        let ends = self.refused.is_some() || self.entry == queue.tail();
-        if ends && base.state == State::SendQueueDrain && self.is_unasked(in_flight, completer) {
+        let ends = self.refused.is_some() || self.entry == cx.send_queue.tail();
+        if ends && cx.base.state == State::SendQueueDrain && self.is_unasked(in_flight, completer) {
             self.solicits = true;
         }
         let again = self.oldest_again;
@@ -372,17 +370,18 @@ impl Requester {
             return Transmission::Idle;
         }
         if let Some(reason) = again {
-            return self.send_oldest(reason, base, completer, queue, cx, wire);
+            return self.send_oldest(reason, completer, cx, wire);
         }
         if self.solicits {
-            return self.ask(base, completer, queue, cx, wire);
+            return self.ask(completer, cx, wire);
         }
-        match self.send_new(in_flight, base, completer, queue, cx, wire) {
+        match self.send_new(in_flight, completer, cx, wire) {
             // It may wait for the acknowledgement of messages that did not ask.
             Transmission::Idle
-                if self.awaits_ack(in_flight, oldest, base, queue) && self.is_unasked(in_flight, completer) =>
+                if self.awaits_ack(in_flight, oldest, cx.base, cx.send_queue)
+                    && self.is_unasked(in_flight, completer) =>
             {
-                self.ask(base, completer, queue, cx, wire)
+                self.ask(completer, cx, wire)
             }
             visit => visit,
         }
@@ -408,28 +407,26 @@ impl Requester {
     fn send_new<A: App, W: Wire>(
         &mut self,
         in_flight: u32,
-        base: &mut QpBase,
         completer: &mut Completer,
-        queue: &mut SendQueue,
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Transmission {
-        if queue.entry(self.entry).is_local() {
-            return self.start_local(base, queue);
+        if cx.send_queue.entry(self.entry).is_local() {
+            return self.start_local(cx.base, cx.send_queue);
         }
-        if in_flight >= self.window_of(self.entry, queue, base) {
+        if in_flight >= self.window_of(self.entry, cx.send_queue, cx.base) {
             return Transmission::Idle;
         }
         // Unacknowledged packets that did not ask would count as in flight for ever: one more
         // packet asks.
-        if base.grant == 0 && self.psn == self.frontier && (in_flight == 0 || completer.has_asked(self.psn)) {
-            base.wants_grant = true;
+        if cx.base.grant == 0 && self.psn == self.frontier && (in_flight == 0 || completer.has_asked(self.psn)) {
+            cx.base.wants_grant = true;
             return Transmission::Idle;
         }
-        if let Err(visit) = self.start_entry(base, queue) {
+        if let Err(visit) = self.start_entry(cx.base, cx.send_queue) {
             return visit;
         }
-        let (entry, oldest) = (*queue.entry(self.entry), completer.unacknowledged());
+        let (entry, oldest) = (*cx.send_queue.entry(self.entry), completer.unacknowledged());
         let is_beyond = self.credits.is_beyond(&entry, oldest);
         if is_beyond {
             if self.credits.awaits_probe(self.psn, oldest) {
@@ -438,7 +435,7 @@ impl Requester {
             // Its answer shows whether the receiver is ready.
             self.unasked = self.window;
         }
-        let packets = match self.send_at_cursor(base, queue, &entry, in_flight, cx, wire) {
+        let packets = match self.send_at_cursor(&entry, in_flight, cx, wire) {
             Ok(packets) => packets,
             Err(visit) => return visit,
         };
@@ -457,9 +454,9 @@ impl Requester {
                 _ => AckRequest::Not,
             },
         };
-        base.grant = base.grant.saturating_sub(packets);
+        cx.base.grant = cx.base.grant.saturating_sub(packets);
         self.advance(&entry, packets);
-        completer.on_sent(&sent, base, cx.now);
+        completer.on_sent(&sent, cx.base, cx.now);
         Transmission::Progress
     }
 

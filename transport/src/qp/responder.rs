@@ -14,7 +14,6 @@ use super::{
     atomic::ATOMIC_BYTES,
     credits::CreditOffer,
     life::SourcePort,
-    recv_queue::RecvQueue,
     replay::{Duplicate, Replay, ReplayMemory},
     segment::{length_fits, packets},
     send_queue::MESSAGE_BYTES_MAX,
@@ -271,19 +270,13 @@ impl Responder {
     }
 
     /// Processes a request.
-    pub(crate) fn on_packet<A: App>(
-        &mut self,
-        packet: &Packet<'_>,
-        base: &mut QpBase,
-        recv_queue: &mut RecvQueue,
-        cx: &mut Context<'_, A>,
-    ) -> Result<(), DropReason> {
-        self.check_psn(packet, base, cx.now)?;
-        match self.execute(packet, base, recv_queue, cx) {
+    pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
+        self.check_psn(packet, cx.base, cx.now)?;
+        match self.execute(packet, cx) {
             Ok(psns) => {
                 self.expected = self.expected.plus(psns);
                 self.expect_anew();
-                self.source.on_taken(packet.roce.source_port(), base.is_later_life(), cx.now);
+                self.source.on_taken(packet.roce.source_port(), cx.base.is_later_life(), cx.now);
                 self.offer.on_executed(is_plain(packet));
                 // The packet that a NAK reported missing has arrived; that NAK may have stood for
                 // an ACK.
@@ -297,7 +290,7 @@ impl Responder {
                 // It has arrived and found its receive, so no NAK is due; an ACK is owed when it is
                 // complete.
                 self.expect_anew();
-                self.source.on_taken(packet.roce.source_port(), base.is_later_life(), cx.now);
+                self.source.on_taken(packet.roce.source_port(), cx.base.is_later_life(), cx.now);
                 self.owed = self.owed_of_the_past();
                 Ok(())
             }
@@ -308,7 +301,7 @@ impl Responder {
                 (self.nak_given, self.not_ready, self.nak_due) = (true, true, Nanos::NEVER);
                 Err(DropReason::ReceiverNotReady)
             }
-            Err(RequestRefused::Fatal(code, status)) => Err(self.refuse(code, status, base, recv_queue, cx)),
+            Err(RequestRefused::Fatal(code, status)) => Err(self.refuse(code, status, cx)),
         }
     }
 
@@ -377,23 +370,17 @@ impl Responder {
     }
 
     /// Executes the expected packet; returns its number of PSNs.
-    fn execute<A: App>(
-        &mut self,
-        packet: &Packet<'_>,
-        base: &mut QpBase,
-        recv_queue: &mut RecvQueue,
-        cx: &mut Context<'_, A>,
-    ) -> Result<u32, RequestRefused> {
+    fn execute<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<u32, RequestRefused> {
         self.check_order(packet)?;
-        if !length_fits(packet, base.mtu()) {
+        if !length_fits(packet, cx.base.mtu()) {
             return Err(INVALID);
         }
         match packet.info.operation {
-            Operation::Send => self.on_send(packet, base, recv_queue, cx),
-            Operation::Write => self.on_write(packet, base, recv_queue, cx),
-            Operation::ReadRequest => self.on_read(packet, base, cx),
-            Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(packet, base, cx),
-            Operation::Flush | Operation::AtomicWrite => self.on_placement(packet, base, cx),
+            Operation::Send => self.on_send(packet, cx),
+            Operation::Write => self.on_write(packet, cx),
+            Operation::ReadRequest => self.on_read(packet, cx),
+            Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(packet, cx),
+            Operation::Flush | Operation::AtomicWrite => self.on_placement(packet, cx),
             // Operations that this responder does not support (IBTA v1 9.9.3: unsupported opcode).
             _ => Err(INVALID),
         }
@@ -447,21 +434,15 @@ fn ends(packet: &Packet<'_>) -> bool {
 
 /// Checks that the peer may access the whole range that it names. A request of no bytes names none
 /// (IBTA v1 C9-88).
-fn check_remote<A: App>(
-    reth: &Reth,
-    right: Right,
-    needed: u32,
-    base: &QpBase,
-    cx: &Context<'_, A>,
-) -> Result<(), RequestRefused> {
-    if base.attributes.access & needed == 0 {
+fn check_remote<A: App>(reth: &Reth, right: Right, needed: u32, cx: &Context<'_, A>) -> Result<(), RequestRefused> {
+    if cx.base.attributes.access & needed == 0 {
         return Err(ACCESS);
     }
     if u64::from(reth.length) > MESSAGE_BYTES_MAX {
         return Err(INVALID);
     }
     if reth.length > 0 {
-        base.check_peer(cx.mrs, reth.rkey, right, reth.va, reth.length as usize).map_err(|_| ACCESS)?;
+        cx.base.check_peer(cx.mrs, reth.rkey, right, reth.va, reth.length as usize).map_err(|_| ACCESS)?;
     }
     Ok(())
 }

@@ -5,7 +5,6 @@ use super::{
     context::{Context, Transmission},
     datagram::Datagram,
     key_change::Waiter,
-    recv_queue::RecvQueue,
     reliable::Reliable,
     send_queue::SendQueue,
     service_type::ServiceType,
@@ -99,44 +98,29 @@ impl Roles {
         each!(self, it => it.set_rate(bytes_per_s));
     }
 
-    pub(super) fn on_packet<A: App>(
-        &mut self,
-        packet: &Packet<'_>,
-        base: &mut QpBase,
-        send_queue: &mut SendQueue,
-        recv_queue: &mut RecvQueue,
-        cx: &mut Context<'_, A>,
-    ) -> Result<(), DropReason> {
+    pub(super) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
         match self {
-            Self::Reliable(it) => it.on_packet(packet, base, send_queue, recv_queue, cx),
-            Self::Unreliable(it) => it.on_packet(packet, base, recv_queue, cx),
-            Self::Datagram(it) => it.on_packet(packet, base, recv_queue, cx),
+            Self::Reliable(it) => it.on_packet(packet, cx),
+            Self::Unreliable(it) => it.on_packet(packet, cx),
+            Self::Datagram(it) => it.on_packet(packet, cx),
         }
     }
 
-    pub(super) fn on_timeout<A: App>(&mut self, base: &mut QpBase, queue: &mut SendQueue, cx: &mut Context<'_, A>) {
+    pub(super) fn on_timeout<A: App>(&mut self, cx: &mut Context<'_, A>) {
         match self {
-            Self::Reliable(it) => it.on_timeout(base, queue, cx),
-            Self::Unreliable(it) if base.state.sends() => it.on_timeout(cx.now),
-            Self::Datagram(it) if base.state.sends() => it.on_timeout(cx.now),
+            Self::Reliable(it) => it.on_timeout(cx),
+            Self::Unreliable(it) if cx.base.state.sends() => it.on_timeout(cx.now),
+            Self::Datagram(it) if cx.base.state.sends() => it.on_timeout(cx.now),
             Self::Unreliable(_) | Self::Datagram(_) => {}
         }
     }
 
     /// Handles the end of a key change that one of the roles waits for: it was made in every table,
     /// or cannot be made.
-    pub(super) fn on_key_change<A: App>(
-        &mut self,
-        waiter: Waiter,
-        done: bool,
-        base: &mut QpBase,
-        send_queue: &mut SendQueue,
-        recv_queue: &mut RecvQueue,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(super) fn on_key_change<A: App>(&mut self, waiter: Waiter, done: bool, cx: &mut Context<'_, A>) {
         match self {
-            Self::Reliable(it) => it.on_key_change(waiter, done, base, send_queue, recv_queue, cx),
-            Self::Unreliable(it) => it.on_key_change(done, base, send_queue, cx),
+            Self::Reliable(it) => it.on_key_change(waiter, done, cx),
+            Self::Unreliable(it) => it.on_key_change(done, cx),
             // Datagrams request no key changes.
             Self::Datagram(_) => {}
         }
@@ -177,25 +161,18 @@ impl Roles {
     }
 
     /// Sends one frame.
-    pub(super) fn transmit<A: App, W: Wire>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        cx: &mut Context<'_, A>,
-        wire: &mut W,
-    ) -> Transmission {
-        each!(self, it => it.transmit(base, queue, cx, wire))
+    pub(super) fn transmit<A: App, W: Wire>(&mut self, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
+        each!(self, it => it.transmit(cx, wire))
     }
 
     /// Sends the last answers of a failed queue pair, if its service has answers.
-    pub(super) fn transmit_last_words<A: App, W: Wire>(
+    pub(super) fn transmit_final_answers<A: App, W: Wire>(
         &mut self,
-        base: &mut QpBase,
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Transmission {
         match self {
-            Self::Reliable(it) => it.transmit_last_words(base, cx, wire),
+            Self::Reliable(it) => it.transmit_final_answers(cx, wire),
             Self::Unreliable(_) | Self::Datagram(_) => Transmission::Idle,
         }
     }

@@ -2,10 +2,11 @@
 
 use roced_types::Pdn;
 
-use super::{Context, QpBase, scatter::SgeCursor};
+use super::{context::Context, scatter::SgeCursor};
 use crate::{
     counters::QpCount,
     io::{Abort, App, EmitError, FrameMut, Wire},
+    mr::MrTable,
     wire::{frame::Packet, headers::Headers, opcode::Position, path::Path},
     work::WorkData,
 };
@@ -59,13 +60,14 @@ fn lend_part<A: App, W: Wire>(
     wire: &mut W,
     headers: &Headers,
     part: Part<'_>,
-    cx: &mut Context<'_, A>,
+    mrs: &MrTable,
+    app: &mut A,
 ) -> Result<(), EmitError> {
     // Inline data is not client memory and cannot be borrowed.
-    let WorkData::Sges(sges) = part.data else { return emit_part(path, pd, wire, headers, part, cx) };
+    let WorkData::Sges(sges) = part.data else { return emit_part(path, pd, wire, headers, part, mrs, app) };
     let mut cursor = SgeCursor::new(sges, part.skip);
     wire.emit(path.via(), path.lent_frame_bytes(headers, part.bytes), |frame| {
-        let lend = |frame: &mut FrameMut<'_>| cursor.lend(cx.mrs, pd, frame, part.bytes).map_err(|_| Abort);
+        let lend = |frame: &mut FrameMut<'_>| cursor.lend(mrs, pd, frame, part.bytes).map_err(|_| Abort);
         path.fill_lent(frame, headers, part.bytes, lend)
     })
 }
@@ -77,9 +79,9 @@ pub(super) fn emit_part<A: App, W: Wire>(
     wire: &mut W,
     headers: &Headers,
     part: Part<'_>,
-    cx: &mut Context<'_, A>,
+    mrs: &MrTable,
+    app: &mut A,
 ) -> Result<(), EmitError> {
-    let (mrs, app) = (cx.mrs, &mut *cx.app);
     let frame_bytes = path.frame_bytes(headers, part.bytes);
     match part.data {
         WorkData::Inline(bytes) => {
@@ -100,26 +102,30 @@ pub(super) fn emit_part<A: App, W: Wire>(
     }
 }
 
-impl QpBase {
-    /// Sends one frame on the path with a part of a work request's data. A frame to an unreachable
-    /// next hop is counted and treated as sent.
-    pub(super) fn emit_part<A: App, W: Wire>(
+impl<A: App> Context<'_, A> {
+    /// Sends one frame on the path with the data of the work request at `position` of the send
+    /// queue, `bytes` of them from `skip` on. A frame to an unreachable next hop is counted and
+    /// treated as sent.
+    pub(super) fn emit_part<W: Wire>(
         &mut self,
         wire: &mut W,
         headers: &Headers,
-        part: Part<'_>,
-        cx: &mut Context<'_, A>,
+        position: u32,
+        skip: u64,
+        bytes: usize,
     ) -> Result<(), EmitError> {
-        let Some(path) = self.way() else {
-            self.counters.count(QpCount::Unreachable);
+        let base = &mut *self.base;
+        let Some(path) = base.way() else {
+            base.counters.count(QpCount::Unreachable);
             return Ok(());
         };
-        if self.lends && part.bytes > 0 {
-            lend_part(path, self.pd(), wire, headers, part, cx)?;
+        let part = Part { data: self.send_queue.data(position), skip, bytes };
+        if base.lends && bytes > 0 {
+            lend_part(path, base.pd(), wire, headers, part, self.mrs, self.app)?;
         } else {
-            emit_part(path, self.pd(), wire, headers, part, cx)?;
+            emit_part(path, base.pd(), wire, headers, part, self.mrs, self.app)?;
         }
-        self.counters.add(QpCount::SentBytes, part.bytes as u64);
+        base.counters.add(QpCount::SentBytes, bytes as u64);
         Ok(())
     }
 }

@@ -333,24 +333,19 @@ impl Selective {
 
 impl Completer {
     /// Retransmits the oldest packet, which the peer misses; alone if the peer keeps the others.
-    pub(super) fn repair_missing<A: App>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        requester: &mut Requester,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(super) fn repair_missing<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
         let psn = self.unacknowledged();
         // One READ suffices: if the next request is missing as well, so are those behind it, and
         // one by one each would take a round trip.
         let follows = self.selective.again.take().is_some_and(|again| again.psn.plus(1) == psn);
-        let ends_message = queue.is_empty() || queue.entry(queue.head()).end_psn() == psn.plus(1);
+        let ends_message =
+            cx.send_queue.is_empty() || cx.send_queue.entry(cx.send_queue.head()).end_psn() == psn.plus(1);
         let alone_max = if ends_message { 1 } else { ALONE_MAX };
         let in_a_row = follows && self.selective.alone >= alone_max
             || self.selective.missed.is_some_and(|missed| missed.end == psn);
         // Earlier solicitations tell nothing about the packets sent again now.
         self.selective.solicited = None;
-        if !self.spend_retry(base, queue, cx) {
+        if !self.spend_retry(cx) {
             return;
         }
         if self.selective.keeps && !in_a_row {
@@ -359,7 +354,7 @@ impl Completer {
                 Some(AnswerRepair { end: psn, frontier: requester.frontier(), named: true, told: false });
             self.send_oldest_again(requester);
         } else {
-            self.go_back(queue, requester);
+            self.go_back(cx.send_queue, requester);
             self.selective.went_back = Some(Rewind { at: cx.now, psn, end: requester.frontier(), late: None });
         }
     }
@@ -434,8 +429,6 @@ impl Completer {
         &mut self,
         due: Nanos,
         held: Option<Psn>,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
         requester: &mut Requester,
         cx: &mut Context<'_, A>,
     ) {
@@ -444,12 +437,12 @@ impl Completer {
         }
         if self.selective.gap_due == Nanos::NEVER {
             // Packets that a solicitation reported missing have arrived after all.
-            self.selective.probe.put_off(cx.now, base.recovery.probe_floor);
+            self.selective.probe.put_off(cx.now, cx.base.recovery.probe_floor);
         }
         self.selective.gap_due = self.selective.gap_due.min(due);
         self.selective.gap_end = held.or(self.selective.gap_end);
         if self.selective.gap_due <= cx.now {
-            self.ask_again(base, queue, requester, cx);
+            self.ask_again(requester, cx);
         }
     }
 
@@ -457,58 +450,47 @@ impl Completer {
     /// apply now. If another READ behind it waits, its responses are lost unless they are buffered;
     /// buffered ones are processed before the timer expires. Dropped responses do not arrive by
     /// themselves.
-    pub(super) fn on_gap_filled<A: App>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        requester: &mut Requester,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(super) fn on_gap_filled<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
         if self.behind.is_some() {
-            self.act_on_behind(base, queue, requester, cx);
+            self.act_on_behind(requester, cx);
         }
-        if !base.recovery.is_selective() || !base.state.sends() {
+        if !cx.base.recovery.is_selective() || !cx.base.state.sends() {
             return;
         }
         if let Some(to) = self.selective.acknowledged
-            && !self.is_inside_read(queue)
-            && self.advance(to, base, queue, requester, cx).is_err()
+            && !self.is_inside_read(cx.send_queue)
+            && self.advance(to, requester, cx).is_err()
         {
-            let due = cx.now + base.recovery.reorder_delay;
+            let due = cx.now + cx.base.recovery.reorder_delay;
             self.selective.gap_due =
                 if self.is_asked_for_oldest(requester) { Nanos::NEVER } else { self.selective.gap_due.min(due) };
         }
         if self.behind.is_some() {
-            self.act_on_behind(base, queue, requester, cx);
+            self.act_on_behind(requester, cx);
         }
         if let Some((_, last)) = self.selective.dropped
-            && base.state.sends()
-            && self.is_before_answer(queue)
+            && cx.base.state.sends()
+            && self.is_before_answer(cx.send_queue)
         {
             self.selective.asked_for_dropped = Some(last);
-            self.ask_again(base, queue, requester, cx);
+            self.ask_again(requester, cx);
         }
     }
 
     /// Handles a possible expiry of a timer other than the ACK timer.
-    pub(super) fn on_selective_timeout<A: App>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        requester: &mut Requester,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(super) fn on_selective_timeout<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
         if self.selective.gap_due <= cx.now {
-            self.ask_again(base, queue, requester, cx);
+            self.ask_again(requester, cx);
         }
         // A READ is answered by itself, and requested again if the answer is lost.
-        if self.selective.probe.take_asking(cx.now) && !base.is_same_endpoint() && !self.awaits_answer(queue) {
+        if self.selective.probe.take_asking(cx.now) && !cx.base.is_same_endpoint() && !self.awaits_answer(cx.send_queue)
+        {
             requester.solicit_ack();
         }
         // No packet to a peer on this device is lost: a late answer means that this host is busy.
         let asks_late = self.selective.probe.asks_late();
-        let is_due = self.selective.probe.take_due(cx.now) && !base.is_same_endpoint();
-        if !is_due || requester.is_about_to_send(self.unacknowledged()) || !base.is_reachable() {
+        let is_due = self.selective.probe.take_due(cx.now) && !cx.base.is_same_endpoint();
+        if !is_due || requester.is_about_to_send(self.unacknowledged()) || !cx.base.is_reachable() {
             return;
         }
         if asks_late {
@@ -517,21 +499,15 @@ impl Completer {
             requester.ask_for_a_while();
             requester.solicit_ack();
         } else {
-            base.counters.count(QpCount::AdaptiveRetransmission);
-            self.probe_lost(queue, requester);
+            cx.base.counters.count(QpCount::AdaptiveRetransmission);
+            self.probe_lost(cx.send_queue, requester);
         }
     }
 
     /// Requests a missing READ response: an implied NAK (IBTA v1 9.7.5.1.4). It is requested once,
     /// because other responses from behind it that arrive before the repetition tell nothing new.
     /// Hence progress costs at most one repetition per response.
-    fn ask_again<A: App>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        requester: &mut Requester,
-        cx: &mut Context<'_, A>,
-    ) {
+    fn ask_again<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
         self.selective.gap_due = Nanos::NEVER;
         if self.is_asked_for_oldest(requester) {
             return;
@@ -539,20 +515,20 @@ impl Completer {
         // Responses dropped here use up no retry and do not count as lost: the last report about
         // them may date from before they were requested again.
         if self.selective.asked_for_dropped.is_none() {
-            base.counters.count(QpCount::ImpliedNak);
-            if !self.spend_retry(base, queue, cx) {
+            cx.base.counters.count(QpCount::ImpliedNak);
+            if !self.spend_retry(cx) {
                 return;
             }
         }
-        let end = self.end_of_part(base, queue, requester);
+        let end = self.end_of_part(cx.base, cx.send_queue, requester);
         // Later READs are executed again behind the oldest, so that they return no older data.
         match self.selective.dropped {
-            Some((first, _)) if first.distance_from(queue.entry(queue.head()).end_psn()) < 0 => {
-                self.go_back(queue, requester);
+            Some((first, _)) if first.distance_from(cx.send_queue.entry(cx.send_queue.head()).end_psn()) < 0 => {
+                self.go_back(cx.send_queue, requester);
             }
             dropped => {
                 if dropped.is_some() {
-                    self.go_back_behind_oldest(base, queue, requester);
+                    self.go_back_behind_oldest(cx.base, cx.send_queue, requester);
                 }
                 self.send_oldest_again(requester);
                 requester.ask_up_to(end);

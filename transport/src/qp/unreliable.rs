@@ -15,10 +15,9 @@ use roced_types::{CompletionOp, SendOp, Status, access};
 use super::{
     Context, QpBase, Received, State, Transmission,
     key_change::{KeyRequest, Waiter},
-    recv_queue::RecvQueue,
     scatter::SgeCursor,
-    segment::{Part, length_fits, packets, position},
-    send_queue::{MESSAGE_BYTES_MAX, SendQueue},
+    segment::{length_fits, packets, position},
+    send_queue::MESSAGE_BYTES_MAX,
 };
 use crate::{
     clock::Nanos,
@@ -68,34 +67,22 @@ impl Unreliable {
         self.sender.gate.set_rate(bytes_per_s);
     }
 
-    pub(crate) fn on_packet<A: App>(
-        &mut self,
-        packet: &Packet<'_>,
-        base: &mut QpBase,
-        recv_queue: &mut RecvQueue,
-        cx: &mut Context<'_, A>,
-    ) -> Result<(), DropReason> {
-        self.receiver.on_packet(packet, base, recv_queue, cx)
+    pub(crate) fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
+        self.receiver.on_packet(packet, cx)
     }
 
     /// Handles the end of the BIND_MW or LOCAL_INV that is the oldest send: it was carried out, or
     /// cannot be.
-    pub(crate) fn on_key_change<A: App>(
-        &mut self,
-        done: bool,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        cx: &mut Context<'_, A>,
-    ) {
-        if queue.is_empty() {
+    pub(crate) fn on_key_change<A: App>(&mut self, done: bool, cx: &mut Context<'_, A>) {
+        if cx.send_queue.is_empty() {
             return;
         }
-        let entry = *queue.entry(queue.head());
+        let entry = *cx.send_queue.entry(cx.send_queue.head());
         if done {
-            queue.pop();
-            base.complete_send(&entry, Status::Success, cx);
+            cx.send_queue.pop();
+            cx.complete_send(&entry, Status::Success);
         } else {
-            base.fail_oldest_send(KeyRequest::refusal(&entry), queue, cx);
+            cx.fail_oldest_send(KeyRequest::refusal(&entry));
         }
     }
 
@@ -107,14 +94,8 @@ impl Unreliable {
         self.sender.gate.deadline()
     }
 
-    pub(crate) fn transmit<A: App, W: Wire>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        cx: &mut Context<'_, A>,
-        wire: &mut W,
-    ) -> Transmission {
-        self.sender.transmit(base, queue, cx, wire)
+    pub(crate) fn transmit<A: App, W: Wire>(&mut self, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
+        self.sender.transmit(cx, wire)
     }
 }
 
@@ -129,22 +110,16 @@ struct Sender {
 }
 
 impl Sender {
-    fn transmit<A: App, W: Wire>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        cx: &mut Context<'_, A>,
-        wire: &mut W,
-    ) -> Transmission {
+    fn transmit<A: App, W: Wire>(&mut self, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
         // IBTA v1 10.3.1.5: a queue that drains begins no request.
-        let may_send = base.state == State::ReadyToSend || base.state == State::SendQueueDrain && self.packet > 0;
-        if !may_send || queue.is_empty() || base.is_resolving() || self.gate.is_closed(cx.now) {
+        let may_send = cx.base.state == State::ReadyToSend || cx.base.state == State::SendQueueDrain && self.packet > 0;
+        if !may_send || cx.send_queue.is_empty() || cx.base.is_resolving() || self.gate.is_closed(cx.now) {
             return Transmission::Idle;
         }
-        let entry = *queue.entry(queue.head());
+        let entry = *cx.send_queue.entry(cx.send_queue.head());
         if entry.is_local() {
-            if !base.keys.waits(Waiter::Requester) {
-                base.keys.want(Waiter::Requester, KeyRequest::of_work(&entry));
+            if !cx.base.keys.waits(Waiter::Requester) {
+                cx.base.keys.want(Waiter::Requester, KeyRequest::of_work(&entry));
             }
             return Transmission::Idle;
         }
@@ -154,20 +129,20 @@ impl Sender {
             SendOp::Write => (Operation::Write, None),
             SendOp::WriteImm => (Operation::Write, Some(entry.imm)),
             // IBTA v1 table 34: an unreliable connection supports no other operations.
-            _ => return self.fail(Status::LocalQpOperation, base, queue, cx),
+            _ => return self.fail(Status::LocalQpOperation, cx),
         };
         if entry.length() > MESSAGE_BYTES_MAX {
-            return self.fail(Status::LocalLength, base, queue, cx);
+            return self.fail(Status::LocalLength, cx);
         }
-        let mtu = base.mtu();
+        let mtu = cx.base.mtu();
         let packets = packets(entry.length(), mtu);
-        if base.is_unreachable() {
+        if cx.base.is_unreachable() {
             // The rest of the message is treated as sent, at once: it may have millions of packets.
-            base.counters.count(QpCount::Unreachable);
+            cx.base.counters.count(QpCount::Unreachable);
             self.psn = self.psn.plus(packets - self.packet);
             self.packet = 0;
-            queue.pop();
-            base.complete_send(&entry, Status::Success, cx);
+            cx.send_queue.pop();
+            cx.complete_send(&entry, Status::Success);
             return Transmission::Progress;
         }
         let position = position(self.packet, packets);
@@ -184,41 +159,34 @@ impl Sender {
             imm,
             ..Headers::new(Bth {
                 solicited: ends && entry.is_solicited() && entry.takes_receive(),
-                ..base.bth(opcode::uc(operation, position, imm.is_some()), self.psn)
+                ..cx.base.bth(opcode::uc(operation, position, imm.is_some()), self.psn)
             })
         };
-        let part = Part { data: queue.data(queue.head()), skip, bytes: payload_bytes };
-        match base.emit_part(wire, &headers, part, cx) {
+        match cx.emit_part(wire, &headers, cx.send_queue.head(), skip, payload_bytes) {
             Ok(()) => {}
             Err(EmitError::Full) => return Transmission::Full,
             Err(EmitError::Aborted) => {
-                base.counters.count(QpCount::LocalProtection);
-                return self.fail(Status::LocalProtection, base, queue, cx);
+                cx.base.counters.count(QpCount::LocalProtection);
+                return self.fail(Status::LocalProtection, cx);
             }
         }
-        base.counters.count(QpCount::RequestPackets);
-        self.gate.on_sent(cx.now, payload_bytes + base.overhead());
+        cx.base.counters.count(QpCount::RequestPackets);
+        self.gate.on_sent(cx.now, payload_bytes + cx.base.overhead());
         self.psn = self.psn.plus(1);
         self.packet += 1;
         if ends {
             self.packet = 0;
-            queue.pop();
+            cx.send_queue.pop();
             // IBTA v1 9.8.3: complete when its last packet has left.
-            base.complete_send(&entry, Status::Success, cx);
+            cx.complete_send(&entry, Status::Success);
         }
         Transmission::Progress
     }
 
     /// Fails the oldest send, which cannot be sent to its end: the send queue stops.
-    fn fail<A: App>(
-        &mut self,
-        status: Status,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        cx: &mut Context<'_, A>,
-    ) -> Transmission {
+    fn fail<A: App>(&mut self, status: Status, cx: &mut Context<'_, A>) -> Transmission {
         self.packet = 0;
-        base.fail_oldest_send(status, queue, cx);
+        cx.fail_oldest_send(status);
         Transmission::Progress
     }
 }
@@ -248,13 +216,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn on_packet<A: App>(
-        &mut self,
-        packet: &Packet<'_>,
-        base: &mut QpBase,
-        recv_queue: &mut RecvQueue,
-        cx: &mut Context<'_, A>,
-    ) -> Result<(), DropReason> {
+    fn on_packet<A: App>(&mut self, packet: &Packet<'_>, cx: &mut Context<'_, A>) -> Result<(), DropReason> {
         let ahead = packet.bth.psn.distance_from(self.expected);
         if (-LATE_PSNS..0).contains(&ahead) {
             // Its own message was accepted or lost already; the message in progress is another.
@@ -272,23 +234,23 @@ impl Receiver {
             return Err(DropReason::OutOfSequence);
         };
         self.expected = packet.bth.psn.plus(1);
-        if !length_fits(packet, base.mtu()) {
+        if !length_fits(packet, cx.base.mtu()) {
             return Err(DropReason::InvalidRequest);
         }
         self.message = match (packet.info.operation, message) {
-            (Operation::Send, Inbound::Send { received }) => on_send(packet, received, base, recv_queue, cx)?,
+            (Operation::Send, Inbound::Send { received }) => on_send(packet, received, cx)?,
             (Operation::Send, Inbound::None) if packet.info.position.begins() => {
-                base.counters.count(QpCount::SendRequests);
-                on_send(packet, 0, base, recv_queue, cx)?
+                cx.base.counters.count(QpCount::SendRequests);
+                on_send(packet, 0, cx)?
             }
-            (Operation::Write, message @ Inbound::Write { .. }) => on_write(packet, message, base, recv_queue, cx)?,
+            (Operation::Write, message @ Inbound::Write { .. }) => on_write(packet, message, cx)?,
             (Operation::Write, Inbound::None) => {
                 // Only a first packet has a RETH.
                 let reth = packet.reth.ok_or(DropReason::OutOfSequence)?;
-                check_range(&reth, base, cx)?;
-                base.counters.count(QpCount::WriteRequests);
+                check_range(&reth, cx)?;
+                cx.base.counters.count(QpCount::WriteRequests);
                 let message = Inbound::Write { key: reth.rkey, va: reth.va, length: reth.length, done: 0 };
-                on_write(packet, message, base, recv_queue, cx)?
+                on_write(packet, message, cx)?
             }
             // The packet belongs to the middle of a lost message, or of another.
             (_, Inbound::None) => return Err(DropReason::OutOfSequence),
@@ -299,26 +261,20 @@ impl Receiver {
 }
 
 /// Processes one packet of a SEND of which `received` bytes have arrived.
-fn on_send<A: App>(
-    packet: &Packet<'_>,
-    received: u32,
-    base: &mut QpBase,
-    recv_queue: &mut RecvQueue,
-    cx: &mut Context<'_, A>,
-) -> Result<Inbound, DropReason> {
-    base.provide_receive(recv_queue, cx);
-    let sges = recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
+fn on_send<A: App>(packet: &Packet<'_>, received: u32, cx: &mut Context<'_, A>) -> Result<Inbound, DropReason> {
+    cx.provide_receive();
+    let sges = cx.recv_queue.front().ok_or(DropReason::ReceiverNotReady)?;
     let mut cursor = SgeCursor::new(sges, received.into());
     let payload = packet.payload_len();
     if payload as u64 > cursor.remaining() || u64::from(received) + payload as u64 > MESSAGE_BYTES_MAX {
         return Err(DropReason::InvalidRequest);
     }
-    let placed = packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, base.recv_pd(), cx.app, piece));
+    let placed = packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, cx.base.recv_pd(), cx.app, piece));
     match placed {
         Ok(()) => {}
         Err(PlaceFault::Lender) => return Err(DropReason::LoopbackSourceGone),
         Err(PlaceFault::Target) => {
-            base.fail_recv(recv_queue, cx);
+            cx.fail_recv();
             return Err(DropReason::InvalidRequest);
         }
     }
@@ -326,18 +282,12 @@ fn on_send<A: App>(
     if !packet.info.position.ends() {
         return Ok(Inbound::Send { received });
     }
-    finish(packet, CompletionOp::Recv, received, base, recv_queue, cx);
+    finish(packet, CompletionOp::Recv, received, cx);
     Ok(Inbound::None)
 }
 
 /// Processes one packet of a WRITE.
-fn on_write<A: App>(
-    packet: &Packet<'_>,
-    message: Inbound,
-    base: &mut QpBase,
-    recv_queue: &mut RecvQueue,
-    cx: &mut Context<'_, A>,
-) -> Result<Inbound, DropReason> {
+fn on_write<A: App>(packet: &Packet<'_>, message: Inbound, cx: &mut Context<'_, A>) -> Result<Inbound, DropReason> {
     let Inbound::Write { key, va, length, done } = message else { return Err(DropReason::InvalidRequest) };
     let (payload, left, ends) = (packet.payload_len(), (length - done) as usize, packet.info.position.ends());
     // The last packet carries exactly the remaining bytes, the others fewer.
@@ -345,8 +295,8 @@ fn on_write<A: App>(
         return Err(DropReason::InvalidRequest);
     }
     if packet.imm.is_some() {
-        base.provide_receive(recv_queue, cx);
-        if recv_queue.is_empty() {
+        cx.provide_receive();
+        if cx.recv_queue.is_empty() {
             return Err(DropReason::ReceiverNotReady);
         }
     }
@@ -354,7 +304,7 @@ fn on_write<A: App>(
         // Each packet checks its own piece: the region may be gone since the first.
         let at = va.wrapping_add(done.into());
         let denied = |_| DropReason::RemoteAccess;
-        let mut span = base.check_peer(cx.mrs, key, Right::RemoteWrite, at, payload).map_err(denied)?;
+        let mut span = cx.base.check_peer(cx.mrs, key, Right::RemoteWrite, at, payload).map_err(denied)?;
         for piece in packet.pieces() {
             let (now, later) = span.split_at(piece.len());
             cx.app.place(now, piece).map_err(|fault| match fault {
@@ -368,40 +318,33 @@ fn on_write<A: App>(
         return Ok(Inbound::Write { key, va, length, done: done + payload as u32 });
     }
     if packet.imm.is_some() {
-        finish(packet, CompletionOp::RecvWriteImm, length, base, recv_queue, cx);
+        finish(packet, CompletionOp::RecvWriteImm, length, cx);
     }
     Ok(Inbound::None)
 }
 
 /// Checks that the peer may write to the whole range that it names. A WRITE of no bytes names none
 /// (IBTA v1 C9-88).
-fn check_range<A: App>(reth: &Reth, base: &QpBase, cx: &Context<'_, A>) -> Result<(), DropReason> {
-    if base.attributes.access & access::REMOTE_WRITE == 0 {
+fn check_range<A: App>(reth: &Reth, cx: &Context<'_, A>) -> Result<(), DropReason> {
+    if cx.base.attributes.access & access::REMOTE_WRITE == 0 {
         return Err(DropReason::RemoteAccess);
     }
     if u64::from(reth.length) > MESSAGE_BYTES_MAX {
         return Err(DropReason::InvalidRequest);
     }
     if reth.length > 0 {
-        let whole = base.check_peer(cx.mrs, reth.rkey, Right::RemoteWrite, reth.va, reth.length as usize);
+        let whole = cx.base.check_peer(cx.mrs, reth.rkey, Right::RemoteWrite, reth.va, reth.length as usize);
         whole.map_err(|_| DropReason::RemoteAccess)?;
     }
     Ok(())
 }
 
 /// Completes a message that takes receive work, at its last packet.
-fn finish<A: App>(
-    packet: &Packet<'_>,
-    op: CompletionOp,
-    bytes: u32,
-    base: &mut QpBase,
-    recv_queue: &mut RecvQueue,
-    cx: &mut Context<'_, A>,
-) {
-    if let Some(wr_id) = recv_queue.pop() {
+fn finish<A: App>(packet: &Packet<'_>, op: CompletionOp, bytes: u32, cx: &mut Context<'_, A>) {
+    if let Some(wr_id) = cx.recv_queue.pop() {
         let (imm, solicited) = (packet.imm, packet.bth.solicited);
         let status = Status::Success;
         let (invalidated, source) = (None, None);
-        base.complete_recv(&Received { wr_id, status, op, bytes, imm, solicited, invalidated, source }, cx);
+        cx.complete_recv(&Received { wr_id, status, op, bytes, imm, solicited, invalidated, source });
     }
 }

@@ -9,8 +9,8 @@ use crate::{
     io::App,
     psn::Psn,
     qp::{
-        base::QpBase, completer::Completer, context::Context, deferred::PeerAnswer, requester::Requester,
-        retry::RNR_RETRY_FOREVER, send_queue::SendQueue,
+        completer::Completer, context::Context, deferred::PeerAnswer, requester::Requester, retry::RNR_RETRY_FOREVER,
+        send_queue::SendQueue,
     },
     reject::DropReason,
     wire::aeth::{NakCode, rnr_delay},
@@ -22,20 +22,18 @@ impl Completer {
     pub(crate) fn on_gap<A: App>(
         &mut self,
         held: Option<Psn>,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
         requester: &mut Requester,
         cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
-        if base.recovery.is_selective() {
-            self.on_hole(cx.now + base.recovery.reorder_delay, held, base, queue, requester, cx);
+        if cx.base.recovery.is_selective() {
+            self.on_hole(cx.now + cx.base.recovery.reorder_delay, held, requester, cx);
             return Ok(());
         }
         if self.gap_asked == Some(self.unacknowledged) {
             return Err(DropReason::ResponseGap);
         }
-        base.counters.count(QpCount::ImpliedNak);
-        self.retry(base, queue, requester, cx);
+        cx.base.counters.count(QpCount::ImpliedNak);
+        self.retry(requester, cx);
         self.gap_asked = Some(self.unacknowledged);
         Ok(())
     }
@@ -43,28 +41,17 @@ impl Completer {
     /// Sends everything unacknowledged again, if a retry is left. Does nothing if a retry is
     /// already pending and none of its packets has been sent: duplicate NAKs, a wire without room
     /// and a rate limit use up no retries.
-    pub(crate) fn retry<A: App>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        requester: &mut Requester,
-        cx: &mut Context<'_, A>,
-    ) {
-        if requester.cursor() != self.unacknowledged && self.spend_retry(base, queue, cx) {
-            self.go_back(queue, requester);
+    pub(crate) fn retry<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
+        if requester.cursor() != self.unacknowledged && self.spend_retry(cx) {
+            self.go_back(cx.send_queue, requester);
         }
     }
 
     /// Uses up one retry; without one left, fails the oldest request.
-    pub(crate) fn spend_retry<A: App>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        cx: &mut Context<'_, A>,
-    ) -> bool {
+    pub(crate) fn spend_retry<A: App>(&mut self, cx: &mut Context<'_, A>) -> bool {
         let Some(left) = self.retries_left.checked_sub(1) else {
-            base.counters.count(QpCount::RetryExceeded);
-            self.fail_oldest(base, queue, Status::TransportRetryExceeded, cx);
+            cx.base.counters.count(QpCount::RetryExceeded);
+            self.fail_oldest(Status::TransportRetryExceeded, cx);
             return false;
         };
         self.retries_left = left;
@@ -95,48 +82,35 @@ impl Completer {
         self.ack_deadline = Nanos::NEVER;
     }
 
-    pub(crate) fn on_rnr<A: App>(
-        &mut self,
-        timer: u8,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        requester: &mut Requester,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(crate) fn on_rnr<A: App>(&mut self, timer: u8, requester: &mut Requester, cx: &mut Context<'_, A>) {
         if requester.is_waiting_for_receiver() {
             // Nothing was sent since the last RNR NAK: this one is a duplicate or a repetition. The
             // last one determines the wait.
             requester.wait_for_receiver(cx.now, rnr_delay(timer));
             return;
         }
-        if base.attributes.rnr_retry != RNR_RETRY_FOREVER {
+        if cx.base.attributes.rnr_retry != RNR_RETRY_FOREVER {
             if self.rnr_retries_left == 0 {
-                base.counters.count(QpCount::RnrRetryExceeded);
-                self.fail_oldest(base, queue, Status::RnrRetryExceeded, cx);
+                cx.base.counters.count(QpCount::RnrRetryExceeded);
+                self.fail_oldest(Status::RnrRetryExceeded, cx);
                 return;
             }
             self.rnr_retries_left -= 1;
         }
         // The peer answers, if only with a delay: time-outs on either side of an RNR NAK are not
         // consecutive. However long the receiver takes, losses in between do not accumulate.
-        self.retries_left = base.attributes.retry_cnt;
-        self.go_back(queue, requester);
+        self.retries_left = cx.base.attributes.retry_cnt;
+        self.go_back(cx.send_queue, requester);
         requester.wait_for_receiver(cx.now, rnr_delay(timer));
     }
 
     /// Handles a sequence NAK: the peer misses the oldest packet, or the next one to be sent. Sends
     /// it again, alone or with all behind it. Repetitions for each packet behind the missing one
     /// count as one NAK.
-    pub(crate) fn on_sequence_nak<A: App>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        requester: &mut Requester,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(crate) fn on_sequence_nak<A: App>(&mut self, requester: &mut Requester, cx: &mut Context<'_, A>) {
         let oldest = self.unacknowledged;
         let patience = self.selective.patience();
-        let silence = patience.max(base.recovery.probe_floor);
+        let silence = patience.max(cx.base.recovery.probe_floor);
         let complaint = self.nak.as_mut().filter(|complaint| complaint.psn == oldest);
         let again = complaint.is_some_and(|complaint| complaint.is_repeated(cx.now, patience, silence));
         if again || oldest == requester.frontier() || requester.is_about_to_send(oldest) {
@@ -145,21 +119,15 @@ impl Completer {
         // The oldest is missing, and one of the packets behind it has caused this NAK.
         let left = requester.cursor().offset_from(oldest).saturating_sub(2);
         self.nak = Some(RepeatedNak { psn: oldest, at: cx.now, last: cx.now, left });
-        if base.recovery.is_selective() {
-            self.repair_missing(base, queue, requester, cx);
+        if cx.base.recovery.is_selective() {
+            self.repair_missing(requester, cx);
         } else {
-            self.retry(base, queue, requester, cx);
+            self.retry(requester, cx);
         }
     }
 
     /// Fails the oldest request, which the responder refused; the responder executes no more.
-    pub(crate) fn on_remote_error<A: App>(
-        &mut self,
-        code: NakCode,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(crate) fn on_remote_error<A: App>(&mut self, code: NakCode, cx: &mut Context<'_, A>) {
         let (status, count) = match code {
             NakCode::RemoteAccess => (Status::RemoteAccess, QpCount::RemoteAccessReceived),
             NakCode::RemoteOperation => (Status::RemoteOperation, QpCount::RemoteOperationReceived),
@@ -167,44 +135,32 @@ impl Completer {
             // 0x64, which belongs to reliable datagrams.
             _ => (Status::RemoteInvalidRequest, QpCount::RemoteInvalidReceived),
         };
-        base.counters.count(count);
-        self.fail_oldest(base, queue, status, cx);
+        cx.base.counters.count(count);
+        self.fail_oldest(status, cx);
     }
 
     /// Flushes all requests before `psn`, which will get no answer: no request succeeds behind a
     /// request that failed.
-    pub(crate) fn flush_before<A: App>(
-        &mut self,
-        psn: Psn,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(crate) fn flush_before<A: App>(&mut self, psn: Psn, cx: &mut Context<'_, A>) {
         while self.unacknowledged.distance_from(psn) < 0 {
-            let entry = *queue.entry(queue.head());
+            let entry = *cx.send_queue.entry(cx.send_queue.head());
             if psn.distance_from(entry.end_psn()) < 0 {
                 // The request itself is partly acknowledged.
                 break;
             }
-            queue.pop();
+            cx.send_queue.pop();
             self.unacknowledged = entry.end_psn();
-            base.complete_send(&entry, Status::WorkRequestFlushed, cx);
+            cx.complete_send(&entry, Status::WorkRequestFlushed);
         }
     }
 
     /// Fails the oldest request, and the queue pair with it; the rest is flushed.
-    pub(crate) fn fail_oldest<A: App>(
-        &mut self,
-        base: &mut QpBase,
-        queue: &mut SendQueue,
-        status: Status,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(crate) fn fail_oldest<A: App>(&mut self, status: Status, cx: &mut Context<'_, A>) {
         self.ack_deadline = Nanos::NEVER;
         self.selective.stop();
-        base.fail();
-        if let Some(entry) = queue.pop() {
-            base.complete_send(&entry, status, cx);
+        cx.base.fail();
+        if let Some(entry) = cx.send_queue.pop() {
+            cx.complete_send(&entry, status);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
         context::{Context, Transmission},
         placement,
         requester::{Reason, Requester, SentAgain},
-        segment::{Part, position},
+        segment::position,
         send_queue::{SendEntry, SendQueue},
     },
     wire::{
@@ -33,19 +33,17 @@ impl Requester {
     /// oldest packet itself asks, because the PSN before it belongs to no request of this life.
     pub(crate) fn ask<A: App, W: Wire>(
         &mut self,
-        base: &mut QpBase,
         completer: &mut Completer,
-        queue: &mut SendQueue,
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Transmission {
         if completer.last_acknowledged().is_some() {
-            return self.send_solicitation(base, completer, cx.now, wire);
+            return self.send_solicitation(cx.base, completer, cx.now, wire);
         }
-        let visit = self.send_oldest(Reason::Probe, base, completer, queue, cx, wire);
+        let visit = self.send_oldest(Reason::Probe, completer, cx, wire);
         if visit == Transmission::Progress {
             (self.solicits, self.unasked) = (false, 0);
-            completer.on_solicited(self.psn, base, cx.now);
+            completer.on_solicited(self.psn, cx.base, cx.now);
             completer.on_asked_by_oldest();
         }
         visit
@@ -87,24 +85,22 @@ impl Requester {
     pub(crate) fn send_oldest<A: App, W: Wire>(
         &mut self,
         reason: Reason,
-        base: &mut QpBase,
         completer: &mut Completer,
-        queue: &mut SendQueue,
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Transmission {
         let cursor = (self.entry, self.packet, self.psn);
         let (wanting, refused, unasked) = (self.wanting_before_cursor, self.refused.take(), self.unasked);
-        ((self.entry, self.packet), self.psn) = (completer.place(queue), completer.unacknowledged());
+        ((self.entry, self.packet), self.psn) = (completer.place(cx.send_queue), completer.unacknowledged());
         self.wanting_before_cursor = self.answered;
         self.unasked = self.window;
-        let entry = *queue.entry(self.entry);
+        let entry = *cx.send_queue.entry(self.entry);
         let end = self.again_up_to.filter(|end| entry.is_read() && end.distance_from(self.psn) > 0);
         let sent = if entry.is_read() {
-            self.send_read_request(base, queue, &entry, 0, end, wire)
-                .inspect(|packets| self.count(base, *packets, cx.now))
+            self.send_read_request(cx.base, cx.send_queue, &entry, 0, end, wire)
+                .inspect(|packets| self.count(cx.base, *packets, cx.now))
         } else {
-            self.send_at_cursor(base, queue, &entry, 0, cx, wire)
+            self.send_at_cursor(&entry, 0, cx, wire)
         };
         let is_gone = self.refused.is_some();
         if is_gone && reason != Reason::Probe {
@@ -122,13 +118,13 @@ impl Requester {
                 // The client has revoked the memory. It may know that the packet arrived, so the
                 // peer is asked.
                 self.oldest_again = None;
-                self.send_solicitation(base, completer, cx.now, wire)
+                self.send_solicitation(cx.base, completer, cx.now, wire)
             }
             Ok(packets) => {
                 self.oldest_again = None;
                 let is_part = end.is_some_and(|end| completer.unacknowledged().plus(packets) == end);
                 let again = SentAgain { packets, wants_answer: entry.wants_answer(), reason, is_part };
-                completer.on_sent_again(again, self.frontier, base, cx.now);
+                completer.on_sent_again(again, self.frontier, cx.base, cx.now);
                 Transmission::Progress
             }
             Err(visit) => visit,
@@ -137,21 +133,19 @@ impl Requester {
 
     pub(crate) fn send_at_cursor<A: App, W: Wire>(
         &mut self,
-        base: &mut QpBase,
-        queue: &SendQueue,
         entry: &SendEntry,
         in_flight: u32,
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Result<u32, Transmission> {
         let packets = if entry.is_read() {
-            self.send_read_request(base, queue, entry, in_flight, None, wire)
+            self.send_read_request(cx.base, cx.send_queue, entry, in_flight, None, wire)
         } else if entry.wants_answer() {
-            self.send_operation(base, entry, wire)
+            self.send_operation(cx.base, entry, wire)
         } else {
-            self.send_packet(base, queue, entry, cx, wire)
+            self.send_packet(entry, cx, wire)
         }?;
-        self.count(base, packets, cx.now);
+        self.count(cx.base, packets, cx.now);
         Ok(packets)
     }
 
@@ -211,13 +205,11 @@ impl Requester {
 
     pub(crate) fn send_packet<A: App, W: Wire>(
         &mut self,
-        base: &mut QpBase,
-        queue: &SendQueue,
         entry: &SendEntry,
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Result<u32, Transmission> {
-        let mtu = base.mtu();
+        let mtu = cx.base.mtu();
         let position = position(self.packet, entry.packets);
         let is_last = matches!(position, Position::Last | Position::Only);
         let is_first = matches!(position, Position::First | Position::Only);
@@ -234,8 +226,8 @@ impl Requester {
         let ieth = (is_last && entry.op == SendOp::SendInvalidate).then_some(Ieth { rkey: MrKey(entry.rkey) });
         // The end of a message asks; so does a packet at each fraction of the window, because
         // otherwise nothing would open it again, and the last packet that may leave.
-        let is_last_granted = base.grant <= 1 && self.psn == self.frontier;
-        let asks_at_end = is_last && !self.may_stay_unasked(base, entry, cx.now);
+        let is_last_granted = cx.base.grant <= 1 && self.psn == self.frontier;
+        let asks_at_end = is_last && !self.may_stay_unasked(cx.base, entry, cx.now);
         let ack_request = asks_at_end || is_last_granted || self.unasked + 1 >= self.window / ACK_REQUESTS_PER_WINDOW;
         let opcode = match (ieth, position) {
             (None, _) => opcode::rc(operation, position, imm.is_some()),
@@ -254,11 +246,10 @@ impl Requester {
                 // IBTA v1 9.2.3: only in a message that completes a receive.
                 solicited: is_last && entry.is_solicited() && entry.takes_receive(),
                 ack_request,
-                ..base.bth(opcode, self.psn)
+                ..cx.base.bth(opcode, self.psn)
             })
         };
-        let part = Part { data: queue.data(self.entry), skip, bytes: payload };
-        let emitted = base.emit_part(wire, &headers, part, cx);
+        let emitted = cx.emit_part(wire, &headers, self.entry, skip, payload);
         match emitted {
             Ok(()) => {
                 if self.unasked == 0 {
@@ -269,7 +260,7 @@ impl Requester {
             }
             Err(EmitError::Full) => Err(Transmission::Full),
             Err(EmitError::Aborted) => {
-                base.counters.count(QpCount::LocalProtection);
+                cx.base.counters.count(QpCount::LocalProtection);
                 Err(self.refuse(Status::LocalProtection))
             }
         }

@@ -24,13 +24,8 @@ use crate::{
 
 impl Responder {
     /// Sends one READ response or ATOMIC ACK, or else the owed acknowledgement.
-    pub(crate) fn transmit<A: App, W: Wire>(
-        &mut self,
-        base: &mut QpBase,
-        cx: &mut Context<'_, A>,
-        wire: &mut W,
-    ) -> Transmission {
-        let failed = base.state == State::Error;
+    pub(crate) fn transmit<A: App, W: Wire>(&mut self, cx: &mut Context<'_, A>, wire: &mut W) -> Transmission {
+        let failed = cx.base.state == State::Error;
         // READ responses go first: an ACK for requests behind a READ would declare its responses
         // lost. So would a refusal, and requests accepted before it are answered (IBTA v1
         // 9.7.5.2.7). A queue pair that its client has moved to the error state gives no answer
@@ -39,10 +34,10 @@ impl Responder {
         let front = self.replay.front();
         if let Some((request, pending)) = &front {
             if request.is_atomic() {
-                return self.send_atomic_ack(request, base, wire);
+                return self.send_atomic_ack(request, cx.base, wire);
             }
             if !ended || request.operation != Operation::ReadRequest {
-                return self.send_read_response(request, *pending, base, cx, wire);
+                return self.send_read_response(request, *pending, cx, wire);
             }
             // A repetition delays nothing: its requester may have had the answer.
             if self.replay.give_up_repetition() {
@@ -58,24 +53,24 @@ impl Responder {
                 // state.
                 let read = front.as_ref().map(|(request, _)| request);
                 let Some((psn, msn)) = self.acknowledged(owed, read) else { return Transmission::Idle };
-                (self.offer.syndrome(msn, base), psn, msn)
+                (self.offer.syndrome(msn, cx.base), psn, msn)
             }
             PendingAck::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.expected, self.msn),
             PendingAck::RnrNak => {
-                (Syndrome::Rnr { timer: base.attributes.min_rnr_timer as u8 }, self.expected, self.msn)
+                (Syndrome::Rnr { timer: cx.base.attributes.min_rnr_timer as u8 }, self.expected, self.msn)
             }
             PendingAck::Nak(code, psn, before) => (Syndrome::Nak(code), psn, before),
         };
-        let headers = Self::answer(syndrome, psn, msn, base);
-        if base.emit(wire, &headers, 0, |_| Ok(())).is_err() {
+        let headers = Self::answer(syndrome, psn, msn, cx.base);
+        if cx.base.emit(wire, &headers, 0, |_| Ok(())).is_err() {
             return Transmission::Full;
         }
-        base.counters.count(QpCount::ResponsePackets);
+        cx.base.counters.count(QpCount::ResponsePackets);
         self.owed = PendingAck::Nothing;
         match owed {
             PendingAck::Ack | PendingAck::AckUpTo(_) => return Transmission::Acknowledged,
-            PendingAck::SequenceNak => base.counters.count(QpCount::SequenceNakSent),
-            PendingAck::RnrNak => base.counters.count(QpCount::RnrNakSent),
+            PendingAck::SequenceNak => cx.base.counters.count(QpCount::SequenceNakSent),
+            PendingAck::RnrNak => cx.base.counters.count(QpCount::RnrNakSent),
             PendingAck::Nothing | PendingAck::Nak(..) => {}
         }
         Transmission::Progress
@@ -147,11 +142,10 @@ impl Responder {
         &mut self,
         request: &ReplayedRequest,
         pending: Pending,
-        base: &mut QpBase,
         cx: &mut Context<'_, A>,
         wire: &mut W,
     ) -> Transmission {
-        let mtu = base.mtu();
+        let mtu = cx.base.mtu();
         let (begins, ends) = (pending.next == pending.start, pending.next + 1 == pending.end);
         let place = place(begins, ends);
         let skip = pending.next * mtu as u32;
@@ -159,22 +153,22 @@ impl Responder {
         let psn = request.first_psn.plus(pending.next);
         let headers = Headers {
             aeth: (place != Position::Middle)
-                .then(|| Aeth { syndrome: self.offer.syndrome(request.msn, base), msn: request.msn }),
-            ..Headers::new(base.bth(opcode::rc(Operation::ReadResponse, place, false), psn))
+                .then(|| Aeth { syndrome: self.offer.syndrome(request.msn, cx.base), msn: request.msn }),
+            ..Headers::new(cx.base.bth(opcode::rc(Operation::ReadResponse, place, false), psn))
         };
         let va = request.va.wrapping_add(skip.into());
         let emitted = if payload == 0 {
-            base.emit(wire, &headers, 0, |_| Ok(()))
+            cx.base.emit(wire, &headers, 0, |_| Ok(()))
         } else {
             // Checked for each packet: the region may be gone since the request.
-            match base.check_peer(cx.mrs, request.key, Right::RemoteRead, va, payload) {
+            match cx.base.check_peer(cx.mrs, request.key, Right::RemoteRead, va, payload) {
                 Err(_) => Err(EmitError::Aborted),
-                Ok(span) => base.emit_span(wire, &headers, span, cx.app),
+                Ok(span) => cx.base.emit_span(wire, &headers, span, cx.app),
             }
         };
         match emitted {
             Ok(()) => {
-                self.on_answered(psn, base);
+                self.on_answered(psn, cx.base);
                 Transmission::Progress
             }
             Err(EmitError::Full) => Transmission::Full,
@@ -188,9 +182,9 @@ impl Responder {
                 // and of all behind it.
                 self.owed = PendingAck::Nak(NakCode::RemoteAccess, psn, Psn::new(request.msn).minus(1).get());
                 self.replay.forget_pending();
-                base.counters.count(QpCount::RemoteAccessSent);
-                if base.state != State::Error {
-                    base.fail_with_event(event::QP_ACCESS_ERROR);
+                cx.base.counters.count(QpCount::RemoteAccessSent);
+                if cx.base.state != State::Error {
+                    cx.base.fail_with_event(event::QP_ACCESS_ERROR);
                 }
                 Transmission::Progress
             }

@@ -13,7 +13,6 @@ use crate::{
         context::Context,
         key_change::{KeyRequest, Waiter},
         placement,
-        recv_queue::RecvQueue,
         replay::ReplayedRequest,
         responder::{ACCESS, INVALID, RequestRefused, Responder},
         scatter::SgeCursor,
@@ -28,34 +27,32 @@ impl Responder {
     pub(crate) fn on_send<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        base: &mut QpBase,
-        recv_queue: &mut RecvQueue,
         cx: &mut Context<'_, A>,
     ) -> Result<u32, RequestRefused> {
-        base.provide_receive(recv_queue, cx);
-        let sges = recv_queue.front().ok_or(RequestRefused::NotReady)?;
+        cx.provide_receive();
+        let sges = cx.recv_queue.front().ok_or(RequestRefused::NotReady)?;
         let received = match self.message {
             IncomingMessage::Send { received } => received,
             _ => {
-                base.counters.count(QpCount::SendRequests);
+                cx.base.counters.count(QpCount::SendRequests);
                 0
             }
         };
         if let Some(ieth) = packet.ieth {
             // Before any effect, as far as this endpoint can know.
-            cx.mrs.check_invalidate(base.pd(), base.config.qpn, ieth.rkey).map_err(|_| UNKNOWN_KEY)?;
+            cx.mrs.check_invalidate(cx.base.pd(), cx.base.config.qpn, ieth.rkey).map_err(|_| UNKNOWN_KEY)?;
         }
         let payload = packet.payload_len();
         let mut cursor = SgeCursor::new(sges, received.into());
         if payload as u64 > cursor.remaining() || u64::from(received) + payload as u64 > MESSAGE_BYTES_MAX {
             return Err(RequestRefused::Fatal(NakCode::InvalidRequest, Status::LocalLength));
         }
-        packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, base.recv_pd(), cx.app, piece)).map_err(|fault| {
-            match fault {
+        packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, cx.base.recv_pd(), cx.app, piece)).map_err(
+            |fault| match fault {
                 PlaceFault::Target => RequestRefused::Fatal(NakCode::RemoteOperation, Status::LocalProtection),
                 PlaceFault::Lender => RequestRefused::Unsent,
-            }
-        })?;
+            },
+        )?;
         let received = received + payload as u32;
         self.message = IncomingMessage::Send { received };
         if !ends(packet) {
@@ -65,11 +62,11 @@ impl Responder {
         let (solicited, imm) = (packet.bth.solicited, packet.imm);
         if let Some(Ieth { rkey: key }) = packet.ieth {
             self.invalidating = Some(Invalidating { key, received, solicited, overtaken: self.overtaken.take() });
-            self.invalidate_when_answered(base);
+            self.invalidate_when_answered(cx.base);
             return Err(RequestRefused::Later);
         }
         let message = Finished { op: CompletionOp::Recv, bytes: received, imm, solicited, invalidated: None };
-        self.finish(message, base, recv_queue, cx);
+        self.finish(message, cx);
         Ok(1)
     }
 
@@ -87,17 +84,11 @@ impl Responder {
 
     /// Handles the end of the key change of a SEND with invalidate: no table accepts the key any
     /// more, or the peer may not invalidate it.
-    pub(crate) fn on_invalidated<A: App>(
-        &mut self,
-        done: bool,
-        base: &mut QpBase,
-        recv_queue: &mut RecvQueue,
-        cx: &mut Context<'_, A>,
-    ) {
+    pub(crate) fn on_invalidated<A: App>(&mut self, done: bool, cx: &mut Context<'_, A>) {
         let Some(Invalidating { key, received, solicited, overtaken }) = self.invalidating.take() else { return };
         if !done {
             // Counted as refused here; the packet itself was accepted some time ago.
-            let _reason = self.refuse(NakCode::RemoteAccess, Status::RemoteInvalidRequest, base, recv_queue, cx);
+            let _reason = self.refuse(NakCode::RemoteAccess, Status::RemoteInvalidRequest, cx);
             return;
         }
         self.expected = self.expected.plus(1);
@@ -106,20 +97,18 @@ impl Responder {
         self.overtaken = overtaken;
         let message =
             Finished { op: CompletionOp::Recv, bytes: received, imm: None, solicited, invalidated: Some(key) };
-        self.finish(message, base, recv_queue, cx);
+        self.finish(message, cx);
     }
 
     pub(crate) fn on_write<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        base: &mut QpBase,
-        recv_queue: &mut RecvQueue,
         cx: &mut Context<'_, A>,
     ) -> Result<u32, RequestRefused> {
         let (key, va, length, done) = match (self.message, packet.reth) {
             (IncomingMessage::Write { key, va, length, done }, _) => (key, va, length, done),
             (_, Some(reth)) => {
-                check_remote(&reth, Right::RemoteWrite, access::REMOTE_WRITE, base, cx)?;
+                check_remote(&reth, Right::RemoteWrite, access::REMOTE_WRITE, cx)?;
                 (reth.rkey, reth.va, reth.length, 0)
             }
             // By the opcode table, a FIRST or ONLY of WRITE has a RETH.
@@ -133,8 +122,8 @@ impl Responder {
         }
         let immediate = packet.imm.is_some();
         if immediate {
-            base.provide_receive(recv_queue, cx);
-            if recv_queue.is_empty() {
+            cx.provide_receive();
+            if cx.recv_queue.is_empty() {
                 return Err(RequestRefused::NotReady);
             }
         }
@@ -142,7 +131,7 @@ impl Responder {
             // The check of the first packet is valid only for its poll iteration; the region may be
             // gone since, so each packet checks its own piece.
             let at = va.wrapping_add(done.into());
-            let mut span = base.check_peer(cx.mrs, key, Right::RemoteWrite, at, payload).map_err(|_| ACCESS)?;
+            let mut span = cx.base.check_peer(cx.mrs, key, Right::RemoteWrite, at, payload).map_err(|_| ACCESS)?;
             for piece in packet.pieces() {
                 let (now, later) = span.split_at(piece.len());
                 cx.app.place(now, piece).map_err(|fault| match fault {
@@ -153,7 +142,7 @@ impl Responder {
             }
         }
         if matches!(self.message, IncomingMessage::None) {
-            base.counters.count(QpCount::WriteRequests);
+            cx.base.counters.count(QpCount::WriteRequests);
         }
         self.message = IncomingMessage::Write { key, va, length, done: done + payload as u32 };
         if ends(packet) {
@@ -162,7 +151,7 @@ impl Responder {
                 let (imm, solicited) = (packet.imm, packet.bth.solicited);
                 let op = CompletionOp::RecvWriteImm;
                 let message = Finished { op, bytes: length, imm, solicited, invalidated: None };
-                self.finish(message, base, recv_queue, cx);
+                self.finish(message, cx);
             } else {
                 self.msn = (self.msn + 1) & 0x00ff_ffff;
             }
@@ -173,12 +162,11 @@ impl Responder {
     pub(crate) fn on_read<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        base: &mut QpBase,
         cx: &mut Context<'_, A>,
     ) -> Result<u32, RequestRefused> {
         let reth = packet.reth.ok_or(INVALID)?;
-        check_remote(&reth, Right::RemoteRead, access::REMOTE_READ, base, cx)?;
-        let psns = packets(reth.length.into(), base.mtu());
+        check_remote(&reth, Right::RemoteRead, access::REMOTE_READ, cx)?;
+        let psns = packets(reth.length.into(), cx.base.mtu());
         // IBTA v1 C9-148: a READ counts when its answer begins.
         let msn = (self.msn + 1) & 0x00ff_ffff;
         let request = ReplayedRequest {
@@ -195,14 +183,13 @@ impl Responder {
             return Err(INVALID);
         }
         self.msn = msn;
-        base.counters.count(QpCount::ReadRequests);
+        cx.base.counters.count(QpCount::ReadRequests);
         Ok(psns)
     }
 
     pub(crate) fn on_atomic<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        base: &mut QpBase,
         cx: &mut Context<'_, A>,
     ) -> Result<u32, RequestRefused> {
         let atomic = packet.atomic.ok_or(INVALID)?;
@@ -211,7 +198,7 @@ impl Responder {
             return Err(INVALID);
         }
         let operation = packet.info.operation;
-        let original = atomic::execute(&atomic, operation, base, cx)?;
+        let original = atomic::execute(&atomic, operation, cx)?;
         self.msn = (self.msn + 1) & 0x00ff_ffff;
         self.replay.push(ReplayedRequest {
             operation,
@@ -223,7 +210,7 @@ impl Responder {
             msn: self.msn,
             original,
         });
-        base.counters.count(QpCount::AtomicRequests);
+        cx.base.counters.count(QpCount::AtomicRequests);
         Ok(1)
     }
 
@@ -231,7 +218,6 @@ impl Responder {
     pub(crate) fn on_placement<A: App>(
         &mut self,
         packet: &Packet<'_>,
-        base: &mut QpBase,
         cx: &mut Context<'_, A>,
     ) -> Result<u32, RequestRefused> {
         // Checked first, as for an atomic operation.
@@ -239,60 +225,53 @@ impl Responder {
             return Err(INVALID);
         }
         let (request, count) = if packet.info.operation == Operation::Flush {
-            (placement::check_flush(packet, base, cx)?, QpCount::FlushRequests)
+            (placement::check_flush(packet, cx)?, QpCount::FlushRequests)
         } else {
-            (placement::write(packet, base, cx)?, QpCount::AtomicWriteRequests)
+            (placement::write(packet, cx)?, QpCount::AtomicWriteRequests)
         };
         self.msn = (self.msn + 1) & 0x00ff_ffff;
         self.replay.push(ReplayedRequest { msn: self.msn, ..request });
-        base.counters.count(count);
+        cx.base.counters.count(count);
         Ok(1)
     }
 
     /// Completes a message that takes receive work, at its last packet.
-    fn finish<A: App>(
-        &mut self,
-        message: Finished,
-        base: &mut QpBase,
-        recv_queue: &mut RecvQueue,
-        cx: &mut Context<'_, A>,
-    ) {
+    fn finish<A: App>(&mut self, message: Finished, cx: &mut Context<'_, A>) {
         self.msn = (self.msn + 1) & 0x00ff_ffff;
-        if let Some(wr_id) = recv_queue.pop() {
+        if let Some(wr_id) = cx.recv_queue.pop() {
             let Finished { op, bytes, imm, solicited, invalidated } = message;
-            base.complete_recv(
-                &Received { wr_id, status: Status::Success, op, bytes, imm, solicited, invalidated, source: None },
-                cx,
-            );
+            cx.complete_recv(&Received {
+                wr_id,
+                status: Status::Success,
+                op,
+                bytes,
+                imm,
+                solicited,
+                invalidated,
+                source: None,
+            });
         }
     }
 
     /// Fails the queue pair with a NAK.
-    pub(crate) fn refuse<A: App>(
-        &mut self,
-        code: NakCode,
-        status: Status,
-        base: &mut QpBase,
-        recv_queue: &mut RecvQueue,
-        cx: &mut Context<'_, A>,
-    ) -> DropReason {
+    pub(crate) fn refuse<A: App>(&mut self, code: NakCode, status: Status, cx: &mut Context<'_, A>) -> DropReason {
         self.owed = PendingAck::Nak(code, self.expected, self.msn);
-        base.fail_with_event(match code {
+        cx.base.fail_with_event(match code {
             NakCode::RemoteAccess => event::QP_ACCESS_ERROR,
             NakCode::InvalidRequest => event::QP_REQUEST_ERROR,
             _ => event::QP_FATAL,
         });
         if status != Status::WorkRequestFlushed
-            && let Some(wr_id) = recv_queue.pop()
+            && let Some(wr_id) = cx.recv_queue.pop()
         {
-            base.complete_recv(&Received::failed(wr_id, status), cx);
+            cx.complete_recv(&Received::failed(wr_id, status));
         }
         let (count, reason) = match code {
             NakCode::RemoteAccess => (QpCount::RemoteAccessSent, DropReason::RemoteAccess),
             NakCode::RemoteOperation => (QpCount::RemoteOperationSent, DropReason::InvalidRequest),
             _ => (QpCount::RemoteInvalidSent, DropReason::InvalidRequest),
         };
-        base.counters.count(count);
+        cx.base.counters.count(count);
         reason
     }
 }

@@ -1,0 +1,76 @@
+//! The schedule of an endpoint: which queue pairs may have something to send, wait for something,
+//! or have something to report, and their timers. Everything is kept by slot, and cleared here when
+//! a queue pair is removed.
+
+use super::{EndpointConfig, QUANTUM};
+use crate::{congestion::in_flight::InFlight, qp::Qp, slot_list::SlotList, timers::Timers};
+
+/// Lists and timers of the queue pairs.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    pub(super) timers: Timers,
+    /// Queue pairs that may have something to send.
+    pub(super) senders: SlotList,
+    pub(super) in_flight: InFlight,
+    /// Queue pairs with room where there was none.
+    pub(super) unblocked: SlotList,
+    /// Queue pairs with an unreported event.
+    pub(super) events: SlotList,
+    /// Queue pairs with an unreported change of keys.
+    pub(super) key_changes: SlotList,
+    /// Queue pairs of which a send waits for an address handle, or did when this was last updated.
+    pub(super) waiting: SlotList,
+}
+
+impl Schedule {
+    pub(super) fn new(config: &EndpointConfig) -> Self {
+        let list = || SlotList::new(config.max_qps);
+        Self {
+            timers: Timers::new(config.max_qps),
+            senders: list(),
+            in_flight: InFlight::new(config.window_packets, QUANTUM as u32, config.max_qps),
+            unblocked: list(),
+            events: list(),
+            key_changes: list(),
+            waiting: list(),
+        }
+    }
+
+    /// Adds a queue pair in a new slot.
+    pub(super) fn add(&mut self, slot: u32) {
+        self.timers.add(slot);
+    }
+
+    /// Removes a queue pair from everything.
+    pub(super) fn remove(&mut self, slot: u32, qp: &mut Qp) {
+        self.in_flight.remove(slot, &mut qp.share);
+        self.timers.remove(slot);
+        for list in [&mut self.senders, &mut self.unblocked, &mut self.events, &mut self.key_changes, &mut self.waiting]
+        {
+            list.remove(slot);
+        }
+    }
+
+    /// Updates everything but the list of senders to the state of a queue pair.
+    pub(super) fn update(&mut self, slot: u32, qp: &mut Qp) {
+        self.timers.ensure(slot, qp.deadline());
+        let packets = qp.in_flight();
+        self.in_flight.count(&mut qp.share, packets);
+        let send = qp.send_room_wanted && qp.send_room() > 0;
+        let recv = qp.recv_room_wanted && qp.recv_room() > 0;
+        if send || recv {
+            qp.send_room_wanted &= !send;
+            qp.recv_room_wanted &= !recv;
+            self.unblocked.push_back(slot);
+        }
+        if qp.has_key_wish() {
+            self.key_changes.push_back(slot);
+        }
+        if qp.waits_for_ah().is_some() {
+            self.waiting.push_back(slot);
+        }
+        if qp.has_event() {
+            self.events.push_back(slot);
+        }
+    }
+}
