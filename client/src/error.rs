@@ -276,7 +276,7 @@ fn describe(refusal: Refusal, call: &str, [first, second]: [u64; 2]) -> String {
         Refusal::Multicast => {
             format!("the kernel does not join the multicast group: {}", std::io::Error::from_raw_os_error(first as i32))
         }
-        Refusal::NotSupported if matches!(call, "RegMr" | "ReregMr") => {
+        Refusal::NotSupported if matches!(call, "RegMr" | "MapAndRegMr" | "ReregMr") => {
             "there are no atomic operations on memory that the daemon cannot map: take memory of another kind, or do without REMOTE_ATOMIC".into()
         }
         Refusal::NotSupported => "this version of roced does not have that".into(),

@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use roced_abi::control::{DeregMr, Handle, RegMr, RegMrRequest, ReregMr, ReregMrRequest, rereg};
+use roced_abi::control::{RegMr, RegMrReply, RegMrRequest, ReregMr, ReregMrRequest, rereg};
 use roced_types::Sge;
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     error::{Error, Result},
     mapping::ClientMapping,
     pd::{PdInner, ProtectionDomain},
-    place::{Move, RegionPlace},
+    place::{Move, ProgramRange, RegionPlace},
     program::ExchangeCost,
     region_memory::RegionMemory,
 };
@@ -71,7 +71,8 @@ pub struct MemoryRegion {
     /// Address by which work requests and peers name the first byte.
     iova: u64,
     access: Access,
-    handle: u32,
+    /// `None` once it is deregistered.
+    handle: Option<u32>,
     lkey: u32,
     rkey: u32,
 }
@@ -148,17 +149,32 @@ impl MemoryRegion {
         iova: u64,
         access: Access,
     ) -> Result<Self> {
+        let range = ProgramRange::new(address, length)?;
+        let request = RegMrRequest { length: length as u64, va: iova, ..asked(access) };
+        if let Some((place, offset)) = range.in_memory(&pd.device) {
+            return Self::over(pd, place, RegMrRequest { offset, ..request });
+        }
+        let request = RegMrRequest { pd: pd.handle, ..request };
         // SAFETY: the caller vouches for the same.
-        let Move { place, offset, .. } = unsafe { Move::to_program(&pd.device, address, length, iova, access) }?;
-        Self::over(pd, place, RegMrRequest { offset, length: length as u64, va: iova, ..asked(access) })
+        let (place, reply) = unsafe { range.register(&pd.device, access, request) }?;
+        Ok(Self::registered(pd, place, &request, reply))
     }
 
     fn over(pd: &Arc<PdInner>, place: RegionPlace, request: RegMrRequest) -> Result<Self> {
-        let (memory, length, iova) = (place.memory.handle(), request.length as usize, request.va);
+        let memory = place.memory.handle();
         let reply = pd.device.session.call::<RegMr>(RegMrRequest { pd: pd.handle, memory, ..request })?;
-        let (handle, lkey, rkey) = (reply.handle, reply.lkey, reply.rkey);
-        let access = Access(request.access);
-        Ok(Self { pd: Arc::clone(pd), place, length, iova, access, handle, lkey, rkey })
+        Ok(Self::registered(pd, place, &request, reply))
+    }
+
+    fn registered(pd: &Arc<PdInner>, place: RegionPlace, request: &RegMrRequest, reply: RegMrReply) -> Self {
+        let RegMrReply { handle, lkey, rkey } = reply;
+        let (length, iova, access) = (request.length as usize, request.va, Access(request.access));
+        Self { pd: Arc::clone(pd), place, length, iova, access, handle: Some(handle), lkey, rkey }
+    }
+
+    /// Handle of the registration, which lasts as long as `self`.
+    fn handle(&self) -> u32 {
+        self.handle.expect("registered until it is dropped")
     }
 
     /// Changes the registration; the keys stay the same. Work and requests of peers in progress on
@@ -196,8 +212,8 @@ impl MemoryRegion {
     ) -> Result<()> {
         let access = change.access.unwrap_or(self.access);
         // SAFETY: the caller vouches for the same.
-        let moved = unsafe { Move::to_program(&self.pd.device, address, length, iova, access) }?;
-        self.change(change.pd, Some(moved), change.access)
+        let (place, offset) = unsafe { ProgramRange::new(address, length)?.map(&self.pd.device, access) }?;
+        self.change(change.pd, Some(Move { place, offset, length, iova }), change.access)
     }
 
     fn change(&mut self, pd: Option<&ProtectionDomain>, moved: Option<Move>, access: Option<Access>) -> Result<()> {
@@ -207,7 +223,7 @@ impl MemoryRegion {
         }
         let bit = |there: bool, bit: u32| if there { bit } else { 0 };
         let mut request = ReregMrRequest {
-            handle: self.handle,
+            handle: self.handle(),
             changes: bit(pd.is_some(), rereg::PD)
                 | bit(moved.is_some(), rereg::TRANSLATION)
                 | bit(access.is_some(), rereg::ACCESS),
@@ -233,15 +249,16 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// The region, with the error: memory windows are bound to it, or the daemon is gone.
-    pub fn deregister(self) -> std::result::Result<(), (Self, Error)> {
-        match self.pd.device.session.call::<DeregMr>(Handle { handle: self.handle }) {
-            Ok(_) => {
-                // The call made by the drop finds no registration any more.
-                drop(self);
-                Ok(())
-            }
-            Err(error) => Err((self, error)),
+    pub fn deregister(mut self) -> std::result::Result<(), (Self, Error)> {
+        self.end().map_err(|error| (self, error))
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if let Some(handle) = self.handle {
+            self.place.memory.deregister(&self.pd.device.session, handle)?;
+            self.handle = None;
         }
+        Ok(())
     }
 
     /// Cost of the page exchange for this region; `None` if its pages were not exchanged.
@@ -412,7 +429,7 @@ pub struct Reregistration<'a> {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         // Fails only if the session has ended, which ends the registration as well.
-        let _ = self.pd.device.session.call::<DeregMr>(Handle { handle: self.handle });
+        let _ = self.end();
     }
 }
 

@@ -4,9 +4,17 @@
     reason = "the caller of a registration vouches for what no type can show: that the memory stays mapped"
 )]
 
-use std::{ops::Range, os::fd::AsFd, ptr::NonNull, sync::Arc};
+use std::{
+    ops::Range,
+    os::fd::{AsFd, BorrowedFd},
+    ptr::NonNull,
+    sync::Arc,
+};
 
-use roced_abi::control::{FreeMemory, Handle, MapMemory, MapMemoryRequest, Refusal};
+use roced_abi::control::{
+    DeregMr, DeregMrAndFree, FreeMemory, Handle, MapAndRegMr, MapAndRegMrReply, MapAndRegMrRequest, MapMemory,
+    MapMemoryRequest, Refusal, RegMrReply, RegMrRequest,
+};
 
 use crate::{
     access::Access,
@@ -15,10 +23,11 @@ use crate::{
     mapping::ClientMapping,
     program::{ExchangeCost, Held, ProgramBacking, reach},
     region_memory::RegionMemory,
+    socket::DaemonSession,
 };
 
 /// Location of the bytes of a region.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct RegionPlace {
     /// Keeps the daemon's mapping of the memory, named by its handle.
     pub(crate) memory: RegionBacking,
@@ -28,45 +37,88 @@ pub(crate) struct RegionPlace {
 }
 
 /// Memory that contains a region.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum RegionBacking {
     Memory(RegionMemory),
-    Program(Arc<ProgramMemory>),
+    Program(Box<ProgramMemory>),
 }
 
 /// New location of a region.
 pub(crate) struct Move {
     pub(crate) place: RegionPlace,
-    /// Offset in the range that the daemon maps.
+    /// Offset in the memory.
     pub(crate) offset: u64,
     pub(crate) length: usize,
     pub(crate) iova: u64,
 }
 
-impl Move {
-    /// # Safety
-    /// As [`crate::ProtectionDomain::register_at`].
-    pub(crate) unsafe fn to_program(
-        device: &Arc<DeviceInner>,
-        address: *mut u8,
-        length: usize,
-        iova: u64,
-        access: Access,
-    ) -> Result<Self> {
+/// Addresses of the program that are to be registered.
+pub(crate) struct ProgramRange {
+    base: NonNull<u8>,
+    range: Range<usize>,
+}
+
+impl ProgramRange {
+    pub(crate) fn new(address: *mut u8, length: usize) -> Result<Self> {
         let start = address.expose_provenance();
         let base = NonNull::new(address).ok_or(Error::NotMapped { address: 0 })?;
         let end = start.checked_add(length).ok_or(Error::NotMapped { address: start })?;
-        if let Some((memory, offset)) = RegionMemory::around(device, &(start..end)) {
-            let place = RegionPlace::in_memory(&memory, offset);
-            return Ok(Self { place, offset: offset as u64, length, iova });
+        Ok(Self { base, range: start..end })
+    }
+
+    /// The daemon's memory that contains the range, if any, and the offset of the range in it.
+    pub(crate) fn in_memory(&self, device: &DeviceInner) -> Option<(RegionPlace, u64)> {
+        let (memory, offset) = RegionMemory::around(device, &self.range)?;
+        Some((RegionPlace::in_memory(&memory, offset), offset as u64))
+    }
+
+    /// Registers the range, which lies in no memory of the daemon, and maps its pages in the same
+    /// call; `region` has all other parameters.
+    ///
+    /// # Safety
+    /// As [`crate::ProtectionDomain::register_at`].
+    pub(crate) unsafe fn register(
+        &self,
+        device: &Arc<DeviceInner>,
+        access: Access,
+        region: RegMrRequest,
+    ) -> Result<(RegionPlace, RegMrReply)> {
+        let pages = ProgramPages::new(&self.range, access)?;
+        let (offset, length) = ((self.range.start - pages.start()) as u64, self.range.len() as u64);
+        let request = MapAndRegMrRequest { memory: pages.request(), region: RegMrRequest { offset, length, ..region } };
+        match device.session.call_with::<MapAndRegMr>(request, pages.file()) {
+            Ok(MapAndRegMrReply { memory, region }) => {
+                // SAFETY: the caller guarantees it.
+                Ok((unsafe { self.place(pages.mapped(device, memory)) }, region))
+            }
+            Err(error) => Err(pages.because_of(error)),
         }
-        let memory = Arc::new(ProgramMemory::new(device, &(start..end), access)?);
-        let offset = (start - memory.start) as u64;
-        // SAFETY: the caller guarantees that the range stays mapped until the region, which keeps
-        // the mapping, is dropped, and that writes there are allowed.
-        let mapping = unsafe { ClientMapping::of_program(base, length) };
-        let place = RegionPlace { memory: RegionBacking::Program(memory), mapping, offset: 0 };
-        Ok(Self { place, offset, length, iova })
+    }
+
+    /// Maps the pages of the range, unless it lies in memory of the daemon.
+    ///
+    /// # Safety
+    /// As [`crate::ProtectionDomain::register_at`].
+    pub(crate) unsafe fn map(&self, device: &Arc<DeviceInner>, access: Access) -> Result<(RegionPlace, u64)> {
+        if let Some(place) = self.in_memory(device) {
+            return Ok(place);
+        }
+        let pages = ProgramPages::new(&self.range, access)?;
+        let offset = (self.range.start - pages.start()) as u64;
+        match device.session.call_with::<MapMemory>(pages.request(), pages.file()) {
+            // SAFETY: the caller guarantees it.
+            Ok(Handle { handle }) => Ok((unsafe { self.place(pages.mapped(device, handle)) }, offset)),
+            Err(error) => Err(pages.because_of(error)),
+        }
+    }
+
+    /// # Safety
+    /// The range stays mapped until the region, which keeps the mapping, is dropped, and writes
+    /// there are allowed.
+    unsafe fn place(&self, memory: ProgramMemory) -> RegionPlace {
+        // SAFETY: the caller guarantees it.
+        let mapping = unsafe { ClientMapping::of_program(self.base, self.range.len()) };
+        RegionPlace { memory: RegionBacking::Program(Box::new(memory)), mapping, offset: 0 }
     }
 }
 
@@ -92,42 +144,77 @@ impl RegionBacking {
             Self::Program(memory) => memory.handle,
         }
     }
+
+    /// Ends the registration of the region in this memory. Memory of the program contains only this
+    /// region and is freed in the same call.
+    pub(crate) fn deregister(&mut self, session: &DaemonSession, region: u32) -> Result<()> {
+        let handle = Handle { handle: region };
+        match self {
+            Self::Memory(_) => session.call::<DeregMr>(handle).map(drop),
+            Self::Program(memory) => {
+                session.call::<DeregMrAndFree>(handle)?;
+                memory.freed = true;
+                Ok(())
+            }
+        }
+    }
 }
 
-/// Memory of the program that the daemon maps.
+/// Pages of the program, ready to be mapped by the daemon.
+struct ProgramPages(ProgramBacking);
+
+impl ProgramPages {
+    fn new(range: &Range<usize>, access: Access) -> Result<Self> {
+        if range.is_empty() {
+            return Err(Error::NotMapped { address: range.start });
+        }
+        reach(range, access.writes()).map(Self)
+    }
+
+    /// The first address.
+    fn start(&self) -> usize {
+        self.0.pages.start
+    }
+
+    fn file(&self) -> BorrowedFd<'_> {
+        self.0.file.as_fd()
+    }
+
+    fn request(&self) -> MapMemoryRequest {
+        let ProgramBacking { pages, offset, writable, origin, .. } = &self.0;
+        MapMemoryRequest { offset: *offset, bytes: pages.len() as u64, writable: u32::from(*writable), origin: *origin }
+    }
+
+    /// Replaces the daemon's refusal of the file by the reason why the memory had to stay in place.
+    fn because_of(self, error: Error) -> Error {
+        match (error, self.0.because) {
+            (Error::Refused { refusal: Refusal::BadFile, .. }, Some(because)) => because,
+            (error, _) => error,
+        }
+    }
+
+    /// The daemon maps them under this handle.
+    fn mapped(self, device: &Arc<DeviceInner>, handle: u32) -> ProgramMemory {
+        ProgramMemory { device: Arc::clone(device), handle, held: self.0.held, freed: false }
+    }
+}
+
+/// Memory of the program that the daemon maps, for one region.
 #[derive(Debug)]
 pub(crate) struct ProgramMemory {
     device: Arc<DeviceInner>,
     handle: u32,
-    /// The first address.
-    start: usize,
     /// Its exchanged pages; `None` if the program shares the memory itself, or it stays in place.
     held: Option<Held>,
-}
-
-impl ProgramMemory {
-    fn new(device: &Arc<DeviceInner>, range: &Range<usize>, access: Access) -> Result<Self> {
-        if range.is_empty() {
-            return Err(Error::NotMapped { address: range.start });
-        }
-        let ProgramBacking { file, pages, offset, writable, origin, held, because } = reach(range, access.writes())?;
-        let request = MapMemoryRequest { offset, bytes: pages.len() as u64, writable: writable.into(), origin };
-        let mapped = device.session.call_with::<MapMemory>(request, file.as_fd());
-        let handle = mapped.map_err(|error| because_of(error, because))?.handle;
-        Ok(Self { device: Arc::clone(device), handle, start: pages.start, held })
-    }
-}
-
-/// Replaces the daemon's refusal of the file by the reason why the memory had to stay in place.
-fn because_of(error: Error, because: Option<Error>) -> Error {
-    match (error, because) {
-        (Error::Refused { refusal: Refusal::BadFile, .. }, Some(because)) => because,
-        (error, _) => error,
-    }
+    /// The daemon does not map it any more.
+    freed: bool,
 }
 
 impl Drop for ProgramMemory {
     fn drop(&mut self) {
+        if self.freed {
+            return;
+        }
         let freed = self.device.session.call::<FreeMemory>(Handle { handle: self.handle });
         if matches!(freed, Err(Error::Refused { refusal: Refusal::InUse, .. })) {
             // A region that could not be deregistered, because a memory window is bound to it,

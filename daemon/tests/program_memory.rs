@@ -30,8 +30,8 @@ use nix::{
 };
 use roced::config::{ClientLimits, Limits};
 use roced_abi::control::{
-    AllocPd, DeviceName, FreeMemory, Handle, MapMemory, MapMemoryRequest, Nothing, OpenDevice, RegMr, RegMrRequest,
-    ReregMr, ReregMrRequest, origin, rereg,
+    AllocPd, DeregMrAndFree, DeviceName, FreeMemory, Handle, MapAndRegMr, MapAndRegMrRequest, MapMemory,
+    MapMemoryRequest, Nothing, OpenDevice, RegMr, RegMrRequest, ReregMr, ReregMrRequest, origin, rereg,
 };
 use roced_client::{
     Access, Device, Error, ExchangeCost, MemoryRegion, ProtectionDomain, RecvRequest, Refusal, Reregistration,
@@ -203,6 +203,45 @@ fn memory_that_cannot_be_mapped_is_refused_and_named() {
     assert_eq!(now.memory_bytes, report.memory_bytes + 4 * 4096);
     raw.call::<FreeMemory>(Handle { handle }).expect("nothing lies in it");
     assert_eq!(served.on_control_thread(|clients, _| clients.reports().next()), Some(report));
+}
+
+#[test]
+fn memory_and_a_region_in_it_are_mapped_and_registered_in_one_call() {
+    let served = Served::start();
+    let mut raw = opened(&served);
+    let file = memfd(SealFlag::F_SEAL_SHRINK);
+    let fds = [file.as_raw_fd()];
+    let pd = raw.call::<AllocPd>(Nothing {}).expect("below the limit").handle;
+    let report = |served: &Served| served.on_control_thread(|clients, _| clients.reports().next());
+    let before = report(&served);
+    let region = RegMrRequest { pd, offset: 4096, length: 100, access: access::ALL, ..RegMrRequest::default() };
+    let request = |region| MapAndRegMrRequest { memory: ALL, region };
+    for (request, refusal, place, value) in [
+        (MapAndRegMrRequest { memory: MapMemoryRequest { bytes: 1, ..ALL }, region }, Refusal::InvalidArgument, 1, 1),
+        (request(RegMrRequest { length: ALL.bytes, ..region }), Refusal::InvalidArgument, 7, ALL.bytes),
+        (request(RegMrRequest { access: 1 << 31, ..region }), Refusal::InvalidArgument, 9, 1 << 31),
+        (request(RegMrRequest { pd: 99, ..region }), Refusal::NoSuchObject, 99, 0),
+    ] {
+        assert_eq!(raw.call_with::<MapAndRegMr>(request, &fds), Err((refusal, [place, value])));
+        // Nothing of it was kept.
+        assert_eq!(report(&served), before);
+    }
+    assert_eq!(
+        raw.call_with::<MapAndRegMr>(request(region), &[]),
+        Err((Refusal::BadFile, [Errno::EBADF as u64, 0])),
+        "no descriptor"
+    );
+    let made = raw.call_with::<MapAndRegMr>(request(region), &fds).expect("it can be mapped");
+    // The memory ends with the last region in it.
+    let other = raw.call::<RegMr>(RegMrRequest { memory: made.memory, ..region }).expect("below the limit").handle;
+    raw.call::<DeregMrAndFree>(Handle { handle: made.region.handle }).expect("registered");
+    assert_eq!(raw.call::<FreeMemory>(Handle { handle: made.memory }), Err((Refusal::InUse, [1, 0])));
+    raw.call::<DeregMrAndFree>(Handle { handle: other }).expect("registered");
+    assert_eq!(
+        raw.call::<FreeMemory>(Handle { handle: made.memory }),
+        Err((Refusal::NoSuchObject, [made.memory.into(), 0]))
+    );
+    assert_eq!(report(&served), before);
 }
 
 /// Memory that is read-only to a client is not written by its peers, for any requested rights.

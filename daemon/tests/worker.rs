@@ -26,9 +26,10 @@ use roced_abi::wqe::SendWqe;
 use roced_memory::backing::Backing;
 use roced_transport::{
     io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
+    mr::{Mr, MrKey, Scope},
     reject::DropReason,
 };
-use roced_types::{DeviceId, Qpn, SendOp, Sge, WorkerId};
+use roced_types::{DeviceId, MemoryObjectId, Qpn, SendOp, Sge, WorkerId};
 
 /// A NIC queue that delivers all frames to one queue, as with an RSS of one queue.
 struct Loop {
@@ -262,14 +263,19 @@ fn a_worker_returns_the_objects_of_refused_commands() {
     assert!(matches!(refused(Command::DetachSession(client.session)), (CommandRefused::InUse, None)));
     assert!(matches!(refused(Command::DropCqRing(roced_types::Cqn(999))), (CommandRefused::NoSuchObject, None)));
     assert!(matches!(refused(Command::QueryQp(Qpn::from_wire(17))), (CommandRefused::NoSuchObject, None)));
-    assert!(matches!(
-        refused(Command::DropMr(DeviceId(3), roced_transport::mr::MrKey(1))),
-        (CommandRefused::NoSuchObject, None)
-    ));
-    let again =
-        Command::AddMemory(roced_types::MemoryObjectId(client_region(&client)), Arc::clone(&client.memory).into());
-    match refused(again) {
-        (CommandRefused::NoRoom, Some(Command::AddMemory(_, Backing::Mapped(memory)))) => {
+    assert!(matches!(refused(Command::DropMr(DeviceId(3), MrKey(1))), (CommandRefused::NoSuchObject, None)));
+    let second = Mr {
+        key: MrKey(client.key.0 ^ 0x100),
+        pd: client.pd,
+        access: 0,
+        va: 0,
+        length: 1,
+        object: MemoryObjectId(client_region(&client)),
+        offset: 0,
+        scope: Scope::Region,
+    };
+    match refused(Command::SetMr(DeviceId(3), second, Arc::clone(&client.memory).into())) {
+        (CommandRefused::NoSuchObject, Some(Command::SetMr(_, _, Backing::Mapped(memory)))) => {
             assert!(Arc::ptr_eq(&memory, &client.memory))
         }
         other => panic!("{other:?}"),
@@ -279,9 +285,13 @@ fn a_worker_returns_the_objects_of_refused_commands() {
     };
     assert_eq!((qp.qpn(), rings.session), (client.qps[0].qpn, client.session));
     assert!(matches!(rig.tell(WorkerId(0), Command::DetachSession(client.session)), Answer::Session(_)));
-    // Its memory is held only by the test and the worker.
+    // Its memory is held only by the test and the worker, and there by the regions in it together.
+    let memory = || Arc::clone(&client.memory).into();
+    assert!(matches!(rig.tell(WorkerId(0), Command::SetMr(DeviceId(0), second, memory())), Answer::Memory(None)));
+    assert!(matches!(rig.tell(WorkerId(0), Command::SetMr(DeviceId(0), second, memory())), Answer::Memory(None)));
     assert_eq!(Arc::strong_count(&client.memory), 2);
-    rig.tell(WorkerId(0), Command::RemoveMemory(roced_types::MemoryObjectId(client_region(&client))));
+    assert!(matches!(rig.tell(WorkerId(0), Command::DropMr(DeviceId(0), client.key)), Answer::Memory(None)));
+    assert!(matches!(rig.tell(WorkerId(0), Command::DropMr(DeviceId(0), second.key)), Answer::Memory(Some(_))));
     assert_eq!(Arc::strong_count(&client.memory), 1);
     rig.stop();
 }

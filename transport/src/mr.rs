@@ -208,19 +208,18 @@ impl MrTable {
     ///
     /// # Errors
     /// [`Reject::NoRoom`] when there was none and the table is full; it is unchanged then.
-    pub fn set(&mut self, mr: Mr) -> Result<(), Reject> {
+    pub fn set(&mut self, mr: Mr) -> Result<Option<Mr>, Reject> {
         let mut slot = self.home(mr.key);
         while self.slots[slot] != Self::EMPTY {
             let at = self.region_at(slot);
             let old = &mut self.regions[at];
             if old.key.index() == mr.key.index() {
                 // Its home is that of the index: it stays where it is.
-                *old = mr;
-                return Ok(());
+                return Ok(Some(core::mem::replace(old, mr)));
             }
             slot = self.after(slot);
         }
-        self.insert(mr)
+        self.insert(mr).map(|()| None)
     }
 
     /// Removes the region that `key` opens.

@@ -9,7 +9,7 @@ use nix::{
     errno::Errno,
     sys::socket::{ControlMessage, MsgFlags, sendmsg},
 };
-use roced_abi::control::{Call, MAGIC, MESSAGE_BYTES, MapMemory, Message};
+use roced_abi::control::{Call, MAGIC, MESSAGE_BYTES, MapAndRegMr, MapMemory, Message};
 use roced_memory::{
     descriptor::{self, Descriptor, Incoming},
     users::{UserAccount, UserAccounts},
@@ -28,7 +28,7 @@ pub struct ClientProcess {
 /// Result of a receive.
 #[derive(Debug)]
 pub enum ReceivedCall {
-    /// A request, and the file descriptor beside it, which only [`MapMemory`] may have.
+    /// A request, and the file descriptor beside it, if its call takes one.
     Message(Box<Message>, Option<Descriptor>),
     /// Nothing, for now.
     Nothing,
@@ -85,7 +85,7 @@ impl Connection {
         match (length, Message::read_from_bytes(&bytes[..length])) {
             (0, _) => ReceivedCall::Closed,
             (_, Ok(message)) if message.header.magic != MAGIC => ReceivedCall::Broken("a message that is not roced's"),
-            (_, Ok(message)) if descriptor.is_some() && message.header.op != MapMemory::OP => {
+            (_, Ok(message)) if descriptor.is_some() && !takes_descriptor(message.header.op) => {
                 ReceivedCall::Broken("a file descriptor beside a request that takes none")
             }
             (_, Ok(message)) => ReceivedCall::Message(Box::new(message), descriptor),
@@ -121,6 +121,11 @@ impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// The call takes a file descriptor beside its request.
+const fn takes_descriptor(op: u32) -> bool {
+    matches!(op, MapMemory::OP | MapAndRegMr::OP)
 }
 
 #[cfg(test)]
@@ -179,7 +184,9 @@ mod tests {
                 thread::yield_now();
             }
         };
-        for (op, raw) in [(1, &[raw][..]), (1, &[raw, raw, raw]), (MapMemory::OP, &[raw, raw])] {
+        for (op, raw) in
+            [(1, &[raw][..]), (1, &[raw, raw, raw]), (MapMemory::OP, &[raw, raw]), (MapAndRegMr::OP, &[raw, raw])]
+        {
             put_with(&theirs, op, raw);
             assert!(matches!(connection.receive(), ReceivedCall::Broken(_)), "{op} {raw:?}");
             // All received descriptors are closed by another thread, because their kind is unknown;

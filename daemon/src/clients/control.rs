@@ -16,9 +16,9 @@ use std::{collections::BTreeMap, os::fd::OwnedFd};
 
 use roced_abi::control::{
     AllocMemory, AllocMw, AllocPd, AttachMulticast, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq,
-    DeallocMw, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, DetachMulticast,
-    FreeMemory, Hello, ListDevice, MapMemory, Message, ModifyQp, ModifySrq, OpenDevice, QueryDevice, QueryGid,
-    QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr, ResizeCq,
+    DeallocMw, DeallocPd, DeregMr, DeregMrAndFree, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq,
+    DetachMulticast, FreeMemory, Hello, ListDevice, MapAndRegMr, MapMemory, Message, ModifyQp, ModifySrq, OpenDevice,
+    QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr, ResizeCq,
 };
 use roced_memory::{
     descriptor::Descriptor,
@@ -125,10 +125,11 @@ pub(crate) fn answer(
         SessionStage::Greeted => refusal(message, Refused::plain(Refusal::OutOfOrder)),
         SessionStage::Open(objects) => {
             let mut handler = CallHandler { registry, session: session.id, objects, environment };
-            if op == MapMemory::OP {
-                return made::<MapMemory>(message, handler.map_memory(message.body(), descriptor));
+            match op {
+                MapMemory::OP => made::<MapMemory>(message, handler.map_memory(message.body(), descriptor)),
+                MapAndRegMr::OP => made::<MapAndRegMr>(message, handler.map_and_reg_mr(message.body(), descriptor)),
+                _ => handler.answer(message),
             }
-            handler.answer(message)
         }
     }
 }
@@ -174,6 +175,7 @@ impl CallHandler<'_, '_> {
             FreeMemory => free_memory,
             RegMr => reg_mr,
             DeregMr => dereg_mr,
+            DeregMrAndFree => dereg_mr_and_free,
             AllocMw => alloc_mw,
             DeallocMw => dealloc_mw,
             ReregMr => rereg_mr,

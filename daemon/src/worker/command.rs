@@ -15,7 +15,7 @@ use roced_transport::{
     reject::Reject,
     srq::Srq,
 };
-use roced_types::{Cqn, DeviceId, MemoryObjectId, QpAttributes, Qpn, SessionId, Srqn};
+use roced_types::{Cqn, DeviceId, QpAttributes, Qpn, SessionId, Srqn};
 use thiserror::Error;
 
 use super::{mailbox, metrics::WorkerSnapshot};
@@ -33,23 +33,20 @@ pub enum Command {
     AttachSession(WorkerSession),
     /// Stop listening; its queue pairs are gone already. [`Answer::Session`].
     DetachSession(SessionId),
-    /// Memory regions may lie in this memory from now on. [`Answer::Done`].
-    AddMemory(MemoryObjectId, Backing),
-    /// None does any more. [`Answer::Region`].
-    RemoveMemory(MemoryObjectId),
     /// This worker's CQ ring of a completion queue. [`Answer::Done`].
     AddCqRing(Cqn, CqRing),
     /// A new CQ ring for this worker. [`Answer::Ring`].
     ChangeRing(Cqn, CqRingPlace),
     /// No queue pair uses it any more. [`Answer::MappedCqRing`].
     DropCqRing(Cqn),
-    /// A memory region for the queue pairs of a device. [`Answer::Done`].
-    AddMr(DeviceId, Mr),
-    /// A memory region or window in the place of the one with its key's index, or a new one.
+    /// Adds a memory region in this memory for the queue pairs of a device, or replaces the one with
+    /// the same key index. [`Answer::Memory`].
+    SetMr(DeviceId, Mr, Backing),
+    /// Replaces the memory window with the same key index, or adds it. Its region is added already.
     /// [`Answer::Done`].
-    SetMr(DeviceId, Mr),
-    /// When the answer is there, nothing of this worker reaches the region any more.
-    /// [`Answer::Mr`].
+    SetMw(DeviceId, Mr),
+    /// Removes a memory region or window; after the answer this worker accesses nothing by its key.
+    /// [`Answer::Memory`].
     DropMr(DeviceId, MrKey),
     /// An address handle under a number, for the queue pairs of a device. [`Answer::Done`].
     AddAh(DeviceId, u32, AhEntry),
@@ -139,14 +136,12 @@ pub enum Answer {
     Done,
     /// A detached session.
     Session(WorkerSession),
-    /// Memory that this worker does not reach any more.
-    Region(Backing),
+    /// Memory that this worker does not access any more, because no memory region of it is left.
+    Memory(Option<Backing>),
     /// A CQ ring that this worker does not write any more.
     MappedCqRing(CqRing),
     /// The replaced CQ ring; this worker does not write it any more.
     Ring(CqRingPlace),
-    /// A memory region that nothing of this worker reaches any more.
-    Mr(Mr),
     /// A queue pair that ended.
     Qp(Box<Qp>, QpRings),
     /// A queue pair was changed; memory that it did not need.

@@ -3,10 +3,13 @@
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
-use roced_memory::queues::{QpRings, SrqRing, WorkerSession};
+use roced_memory::{
+    backing::Backing,
+    queues::{QpRings, SrqRing, WorkerSession},
+};
 use roced_transport::{
     endpoint::Endpoint,
-    mr::MrKey,
+    mr::{Mr, MrKey, Scope},
     qp::{PathState, Qp, ReplayMemory},
     reject::Reject,
     srq::Srq,
@@ -41,11 +44,6 @@ impl<N: Nic> Worker<N> {
         match command {
             Command::AttachSession(session) => self.attach_session(session),
             Command::DetachSession(session) => self.detach_session(session),
-            Command::AddMemory(id, memory) => self
-                .worker_memory
-                .add_object(id, memory)
-                .map_or_else(|memory| no_room(Command::AddMemory(id, memory)), |()| Answer::Done),
-            Command::RemoveMemory(id) => self.worker_memory.remove_object(id).map_or_else(missing, Answer::Region),
             Command::AddCqRing(cqn, cq_ring) => self
                 .worker_memory
                 .add_cq_ring(cqn, cq_ring)
@@ -57,12 +55,9 @@ impl<N: Nic> Worker<N> {
             Command::DropCqRing(cqn) => {
                 self.worker_memory.remove_cq_ring(cqn).map_or_else(missing, Answer::MappedCqRing)
             }
-            Command::AddMr(device, mr) => match self.endpoint_of(device) {
-                Some(endpoint) => done_or_refused(endpoint.insert_mr(mr)),
-                None => missing(),
-            },
-            Command::SetMr(device, mr) => match self.endpoint_of(device) {
-                Some(endpoint) => done_or_refused(endpoint.set_mr(mr)),
+            Command::SetMr(device, mr, memory) => self.set_mr(device, mr, memory),
+            Command::SetMw(device, window) => match self.endpoint_of(device) {
+                Some(endpoint) => done_or_refused(endpoint.set_mr(window).map(|_| ())),
                 None => missing(),
             },
             Command::DropMr(device, key) => self.drop_mr(device, key),
@@ -149,9 +144,33 @@ impl<N: Nic> Worker<N> {
         self.sleeper.remove_session(session.wake.as_fd()).expect("it was added when the session was attached");
     }
 
+    fn set_mr(&mut self, device: DeviceId, mr: Mr, memory: Backing) -> Answer {
+        let give_back = |why, memory| Answer::Refused(why, Some(Command::SetMr(device, mr, memory)));
+        if self.endpoint_of(device).is_none() {
+            return give_back(CommandRefused::NoSuchObject, memory);
+        }
+        if let Err(memory) = self.worker_memory.hold(mr.object, memory) {
+            return give_back(CommandRefused::NoRoom, memory);
+        }
+        let endpoint = self.endpoint_of(device).expect("just found");
+        match endpoint.set_mr(mr) {
+            Ok(old) => Answer::Memory(old.and_then(|old| self.worker_memory.release(old.object))),
+            Err(why) => match self.worker_memory.release(mr.object) {
+                Some(memory) => give_back(why.into(), memory),
+                None => refuse(why),
+            },
+        }
+    }
+
     fn drop_mr(&mut self, device: DeviceId, key: MrKey) -> Answer {
-        let mr = self.endpoint_of(device).and_then(|endpoint| endpoint.remove_mr(key));
-        mr.map_or_else(|| refuse(CommandRefused::NoSuchObject), Answer::Mr)
+        let Some(mr) = self.endpoint_of(device).and_then(|endpoint| endpoint.remove_mr(key)) else {
+            return refuse(CommandRefused::NoSuchObject);
+        };
+        Answer::Memory(match mr.scope {
+            Scope::Region => self.worker_memory.release(mr.object),
+            // A window holds nothing: its region does.
+            Scope::Window | Scope::WindowOf(_) => None,
+        })
     }
 
     fn finish_key_change(&mut self, qpn: Qpn, ticket: u64, done: bool) -> Answer {

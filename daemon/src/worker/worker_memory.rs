@@ -23,10 +23,18 @@ struct MappedCqRing {
     touched: bool,
 }
 
+/// A memory object that contains memory regions.
+#[derive(Debug)]
+struct HeldObject {
+    backing: Backing,
+    /// Number of memory regions in it.
+    regions: u32,
+}
+
 /// Client memory and CQ rings of one worker.
 #[derive(Debug)]
 pub struct WorkerMemory {
-    regions: IdTable<Backing>,
+    objects: IdTable<HeldObject>,
     /// Memory that was written to and may not show it yet.
     unsettled: Option<MemoryObjectId>,
     /// Buffer for borrowed payload where one of both ends is not mapped; as large as the largest
@@ -41,9 +49,9 @@ pub struct WorkerMemory {
 
 impl WorkerMemory {
     /// Nothing yet; room for that much.
-    pub fn new(id: WorkerId, max_regions: u32, max_cq_rings: u32) -> Self {
+    pub fn new(id: WorkerId, max_objects: u32, max_cq_rings: u32) -> Self {
         Self {
-            regions: IdTable::new(max_regions),
+            objects: IdTable::new(max_objects),
             unsettled: None,
             bounce: vec![0; BOUNCE_BYTES].into_boxed_slice(),
             poll: PollId::first(id),
@@ -52,17 +60,34 @@ impl WorkerMemory {
         }
     }
 
-    /// Takes hold of memory.
+    /// Holds the memory object of one more memory region.
     ///
     /// # Errors
-    /// Gives it back when there is no room or the number is taken.
-    pub fn add_object(&mut self, id: MemoryObjectId, memory: Backing) -> Result<(), Backing> {
-        self.regions.insert(id.0, memory)
+    /// Returns the memory if there is no room.
+    pub fn hold(&mut self, id: MemoryObjectId, backing: Backing) -> Result<(), Backing> {
+        match self.objects.get_mut(id.0) {
+            Some(held) => held.regions += 1,
+            None => {
+                self.objects.insert(id.0, HeldObject { backing, regions: 1 }).map_err(|held| held.backing)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases the memory object of one memory region; returns it if that was the last.
+    pub fn release(&mut self, id: MemoryObjectId) -> Option<Backing> {
+        let held = self.objects.get_mut(id.0)?;
+        held.regions -= 1;
+        if held.regions > 0 { None } else { self.objects.remove(id.0).map(|held| held.backing) }
+    }
+
+    fn backing(&self, id: MemoryObjectId) -> Option<&Backing> {
+        self.objects.get(id.0).map(|held| &held.backing)
     }
 
     /// Writes of peers so far are visible to their program, before any report about them.
     pub fn settle(&mut self) {
-        if let Some(Backing::Proxied(memory)) = self.unsettled.take().and_then(|region| self.regions.get(region.0)) {
+        if let Some(Backing::Proxied(memory)) = self.unsettled.take().and_then(|object| self.backing(object)) {
             // Bytes that cannot be written are lost, and so is the session.
             let _ = memory.settle(self.poll);
         }
@@ -78,7 +103,7 @@ impl WorkerMemory {
 
     fn write_at(&mut self, object: MemoryObjectId, offset: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
         self.settle_before(object);
-        match self.regions.get(object.0).ok_or(MemoryFault)? {
+        match self.backing(object).ok_or(MemoryFault)? {
             Backing::Mapped(memory) => memory.write(offset, bytes),
             Backing::Proxied(memory) => {
                 memory.write(offset, bytes, self.poll)?;
@@ -89,7 +114,7 @@ impl WorkerMemory {
     }
 
     fn read_at(&self, object: MemoryObjectId, offset: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
-        match self.regions.get(object.0).ok_or(MemoryFault)? {
+        match self.backing(object).ok_or(MemoryFault)? {
             Backing::Mapped(memory) => memory.read(offset, into),
             Backing::Proxied(memory) => memory.read(offset, into, self.poll)?,
         }
@@ -106,11 +131,6 @@ impl WorkerMemory {
             done += piece;
         }
         Ok(())
-    }
-
-    /// Lets memory go.
-    pub fn remove_object(&mut self, id: MemoryObjectId) -> Option<Backing> {
-        self.regions.remove(id.0)
     }
 
     /// Takes a CQ ring.
@@ -161,8 +181,8 @@ impl App for WorkerMemory {
 
     fn copy(&mut self, to: MemSpan<'_>, from: BorrowedPayload) -> Result<(), PlaceFault> {
         self.settle_before(to.object());
-        let source = self.regions.get(from.object().0).ok_or(PlaceFault::Lender)?;
-        let target = self.regions.get(to.object().0).ok_or(PlaceFault::Target)?;
+        let source = self.backing(from.object()).ok_or(PlaceFault::Lender)?;
+        let target = self.backing(to.object()).ok_or(PlaceFault::Target)?;
         if let (Backing::Mapped(source), Backing::Mapped(target)) = (source, target) {
             target.copy(to.offset(), source, from.offset(), from.len());
             return Ok(());
@@ -180,7 +200,7 @@ impl App for WorkerMemory {
 
     fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault> {
         self.settle();
-        self.regions.get(at.object().0).ok_or(MemoryFault)?.atomic(at.offset(), operation)
+        self.backing(at.object()).ok_or(MemoryFault)?.atomic(at.offset(), operation)
     }
 
     fn complete(&mut self, cqn: Cqn, completion: &WorkCompletion) -> Result<(), CqOverrun> {

@@ -189,9 +189,8 @@ impl<N: Nic + Send + 'static> Rig<N> {
         };
         for ((place, half), cq_ring) in places.iter().zip(halves).zip(cq_rings) {
             self.tell(place.worker, Command::AttachSession(half));
-            self.tell(place.worker, Command::AddMemory(region, Arc::clone(&memory).into()));
             self.tell(place.worker, Command::AddCqRing(cqn, cq_ring));
-            self.tell(place.worker, Command::AddMr(device, mr));
+            self.tell(place.worker, Command::SetMr(device, mr, Arc::clone(&memory).into()));
         }
         let doorbells = map(&session_fd, session_bytes(places.len() as u32));
         let cq = map(&cq_fd, cq_layout.bytes);

@@ -114,7 +114,7 @@ pub mod completion_flags {
     pub const GRH: u8 = 1 << 2;
     /// `imm` holds a key of ours that opens nothing any more, in this machine's byte order.
     pub const INVALIDATED: u8 = 1 << 3;
-    /// SameEndpoint [`GRH`]: the header is that of IPv4 (IBTA A17.4.5.1: the completion of a datagram
+    /// With [`GRH`]: the header is that of IPv4 (IBTA A17.4.5.1: the completion of a datagram
     /// says which it is).
     pub const IPV4: u8 = 1 << 4;
 }

@@ -1,6 +1,6 @@
 //! Target `client_rings`: memory that a hostile client shares with a worker, written as nobody
 //! should: ring indices, work requests, doorbells, arm words, CQ ring indices; of queue pairs with
-//! receives of their own and of some that share a receive queue. SameEndpoint it a client of good manners
+//! receives of their own and of some that share a receive queue. Beside it, a client of good manners
 //! on the same worker.
 //!
 //! The worker ends at most the hostile session, once, and looks at its rings no more; it touches
@@ -187,9 +187,8 @@ impl Client {
             scope: Scope::Region,
         };
         halves.into_iter().for_each(|half| tell(crew, Command::AttachSession(half)));
-        tell(crew, Command::AddMemory(MemoryObjectId(number), Arc::clone(&memory).into()));
         cq_rings.into_iter().for_each(|cq_ring| tell(crew, Command::AddCqRing(Cqn(number), cq_ring)));
-        tell(crew, Command::AddMr(DEVICE, mr));
+        tell(crew, Command::SetMr(DEVICE, mr, Arc::clone(&memory).into()));
         let config = srq(crew, number);
         let (ring, shared) =
             new_srq(config.srqn, SessionId(number), QPS, config.sizes, Room::default()).expect("a small ring");
@@ -264,7 +263,6 @@ impl Client {
         }
         tell(crew, Command::DropSrq(srq(crew, self.number).srqn));
         tell(crew, Command::DropMr(DEVICE, key(self.number)));
-        tell(crew, Command::RemoveMemory(MemoryObjectId(self.number)));
         tell(crew, Command::DropCqRing(Cqn(self.number)));
         tell(crew, Command::DetachSession(SessionId(self.number)));
     }

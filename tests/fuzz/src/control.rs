@@ -33,10 +33,11 @@ use roced_abi::{
     VERSION,
     control::{
         AllocMemory, AllocMw, AllocPd, AttachMulticast, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq,
-        DeallocMw, DeallocPd, DeregMr, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq, DetachMulticast,
-        DeviceName, EVENT, FreeMemory, Hello, HelloRequest, ListDevice, MAGIC, MESSAGE_BYTES, MapMemory,
-        MapMemoryRequest, Message, ModifyQp, ModifyQpRequest, ModifySrq, OpenDevice, QueryDevice, QueryGid, QueryPort,
-        QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, RegMrRequest, ReregMr, ResizeCq,
+        DeallocMw, DeallocPd, DeregMr, DeregMrAndFree, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq,
+        DetachMulticast, DeviceName, EVENT, FreeMemory, Hello, HelloRequest, ListDevice, MAGIC, MESSAGE_BYTES,
+        MapAndRegMr, MapMemory, MapMemoryRequest, Message, ModifyQp, ModifyQpRequest, ModifySrq, OpenDevice,
+        QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, RegMrRequest, ReregMr,
+        ResizeCq,
     },
 };
 use roced_memory::queues::SleepBoard;
@@ -83,7 +84,7 @@ const fn shape<C: Call>(names: &'static [(usize, Kind)], makes: Option<Kind>, en
     Shape { op: C::OP, bytes: size_of::<C::Request>(), names, makes, ends }
 }
 
-const SHAPES: [Shape; 34] = [
+const SHAPES: [Shape; 36] = [
     shape::<Hello>(&[], None, None),
     shape::<ListDevice>(&[], None, None),
     shape::<OpenDevice>(&[], None, None),
@@ -118,6 +119,8 @@ const SHAPES: [Shape; 34] = [
     shape::<AttachMulticast>(&[(0, Kind::Qp)], None, None),
     shape::<DetachMulticast>(&[(0, Kind::Qp)], None, None),
     shape::<MapMemory>(&[], Some(Kind::Memory), None),
+    shape::<MapAndRegMr>(&[(24, Kind::Pd)], Some(Kind::Memory), None),
+    shape::<DeregMrAndFree>(&[(0, Kind::Mr)], None, Some(Kind::Mr)),
 ];
 
 /// Bits of the byte behind a call's place in [`SHAPES`].
@@ -276,9 +279,10 @@ impl Daemon {
         raw.sequence = raw.sequence.wrapping_add(0x1000_0001);
         let mut message = Message::new(shape.op ^ other, raw.sequence, &[0u8; 0]);
         message.body[..body.len()].copy_from_slice(body);
-        // A file beside the one call that takes one, by the last number of its request: none, to
+        // A file beside the calls that take one, by the last number of their memory: none, to
         // write, to read.
-        let which = if message.header.op == MapMemory::OP { usize::from(message.body[20]) % 3 } else { 0 };
+        let takes_file = matches!(message.header.op, MapMemory::OP | MapAndRegMr::OP);
+        let which = if takes_file { usize::from(message.body[20]) % 3 } else { 0 };
         FILES.with(|files| raw.put(message.as_bytes(), which.checked_sub(1).map(|which| files[which].as_raw_fd())));
         self.serve();
         let raw = self.raws[client].as_mut().expect("it has just spoken");

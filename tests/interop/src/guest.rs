@@ -25,7 +25,7 @@ const IPV6: &str = "fd00:10::3";
 const AGENTS: usize = 3;
 /// Without KVM on a busy machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-/// SameEndpoint what a command may take: to start it and to bring the answer.
+/// In addition to the time of a command: to start it and to bring the answer.
 const GRACE: Duration = Duration::from_secs(15);
 /// What a NIC does that is no part of a wire.
 const NO_OFFLOADS: &str = "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,\

@@ -20,11 +20,11 @@ impl Endpoint {
         self.resources.mrs.insert(mr)
     }
 
-    /// Replaces the memory region or window with the same key index, or adds one.
+    /// Replaces the memory region or window with the same key index, and returns it, or adds one.
     ///
     /// # Errors
     /// [`Reject::NoRoom`].
-    pub fn set_mr(&mut self, mr: Mr) -> Result<(), Reject> {
+    pub fn set_mr(&mut self, mr: Mr) -> Result<Option<Mr>, Reject> {
         self.resources.mrs.set(mr)
     }
 

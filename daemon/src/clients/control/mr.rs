@@ -4,8 +4,9 @@ use std::{ops::Range, sync::Arc};
 
 use nix::errno::Errno;
 use roced_abi::control::{
-    AllocMemory, AllocPd, DeallocPd, DeregMr, FreeMemory, Handle, MapMemory, MapMemoryRequest, MemoryRequest, Nothing,
-    Refusal, RegMr, RegMrReply, RegMrRequest, ReregMr, ReregMrRequest, origin, rereg,
+    AllocMemory, AllocPd, DeallocPd, DeregMr, DeregMrAndFree, FreeMemory, Handle, MapAndRegMr, MapAndRegMrReply,
+    MapAndRegMrRequest, MapMemory, MapMemoryRequest, MemoryRequest, Nothing, Refusal, RegMr, RegMrReply, RegMrRequest,
+    ReregMr, ReregMrRequest, origin, rereg,
 };
 use roced_memory::{
     backing::Backing,
@@ -61,15 +62,41 @@ impl CallHandler<'_, '_> {
 
     fn make_memory(&mut self, bytes: u64) -> CallReply<AllocMemory> {
         let (memory, fd) = ClientMemory::create(bytes, self.room(1)?)?;
-        Ok((self.add_memory(Arc::new(memory.of(self.session)).into())?, vec![fd]))
+        let handle = self.add_memory(Arc::new(memory.of(self.session)).into());
+        Ok((Handle { handle }, vec![fd]))
     }
 
-    /// Maps memory that the client brings.
     pub(in crate::clients) fn map_memory(
         &mut self,
         request: MapMemoryRequest,
         descriptor: Option<Descriptor>,
     ) -> CallReply<MapMemory> {
+        let handle = self.map(request, descriptor)?;
+        Ok((Handle { handle }, Vec::new()))
+    }
+
+    /// Maps memory of the client and registers a region in it.
+    pub(in crate::clients) fn map_and_reg_mr(
+        &mut self,
+        MapAndRegMrRequest { memory, region }: MapAndRegMrRequest,
+        descriptor: Option<Descriptor>,
+    ) -> CallReply<MapAndRegMr> {
+        let memory = self.map(memory, descriptor)?;
+        match self.register(RegMrRequest { memory, ..region }) {
+            Ok(region) => Ok((MapAndRegMrReply { memory, region }, Vec::new())),
+            Err(refused) => {
+                self.end_memory(memory)?;
+                // The fields of the region follow those of the memory.
+                Err(match refused.why {
+                    Refusal::InvalidArgument => Refused::argument(refused.detail[0] + 4, refused.detail[1]),
+                    _ => refused,
+                })
+            }
+        }
+    }
+
+    /// Maps memory of the client; returns its handle.
+    fn map(&mut self, request: MapMemoryRequest, descriptor: Option<Descriptor>) -> Result<u32, Refused> {
         let bad_file = |errno| Refused::with(Refusal::BadFile, errno as u32, 0u64);
         let descriptor = descriptor.ok_or(bad_file(Errno::EBADF))?;
         let MapMemoryRequest { offset, bytes, writable, origin } = request;
@@ -96,7 +123,7 @@ impl CallHandler<'_, '_> {
             _ => 1,
         })?;
         self.objects.charge(bytes, limits)?;
-        let reached = if kind == MemoryKind::Proxied {
+        let mapped = if kind == MemoryKind::Proxied {
             self.keep(descriptor, offset..end, writable == 1, room)
         } else {
             descriptor.into_shared_file().and_then(|file| {
@@ -104,15 +131,11 @@ impl CallHandler<'_, '_> {
                     .map(|memory| Arc::new(memory.of(self.session)).into())
             })
         };
-        let reached = reached.map_err(|errno| match errno {
+        let mapped = mapped.inspect_err(|_| self.objects.bytes -= bytes).map_err(|errno| match errno {
             Errno::ENOMEM | Errno::EAGAIN => Refused::from(errno),
             errno => bad_file(errno),
-        });
-        let made = reached.and_then(|memory| self.add_memory(memory));
-        if made.is_err() {
-            self.objects.bytes -= bytes;
-        }
-        Ok((made?, Vec::new()))
+        })?;
+        Ok(self.add_memory(mapped))
     }
 
     /// Memory that stays where it is. A session has that of one process: the first one's.
@@ -135,20 +158,11 @@ impl CallHandler<'_, '_> {
         Ok(reached)
     }
 
-    fn add_memory(&mut self, memory: Backing) -> Result<Handle, Refused> {
+    /// Adds a memory object to the session. Workers get it with the first region in it.
+    fn add_memory(&mut self, memory: Backing) -> u32 {
         let number = self.registry.regions.take();
-        let region = MemoryObjectId(number);
-        let given = self.give_to_all(
-            self.registry.limits.client.mrs.into(),
-            |_| Command::AddMemory(region, memory.clone()),
-            || Command::RemoveMemory(region),
-        );
-        if let Err(refused) = given {
-            self.registry.regions.give_back(number);
-            return Err(refused);
-        }
-        self.objects.memories.insert(number, MemoryObject { object: region, memory, users: 0 });
-        Ok(Handle { handle: number })
+        self.objects.memories.insert(number, MemoryObject { object: MemoryObjectId(number), memory, users: 0 });
+        number
     }
 
     pub(super) fn free_memory(&mut self, request: Handle) -> CallReply<FreeMemory> {
@@ -158,8 +172,7 @@ impl CallHandler<'_, '_> {
     pub(super) fn end_memory(&mut self, number: u32) -> Result<(), Refused> {
         let object = find(&mut self.objects.memories, number)?;
         check_unused(object.users)?;
-        let (region, bytes) = (object.object, object.memory.bytes());
-        self.take_back_from_all(|| Command::RemoveMemory(region))?;
+        let bytes = object.memory.bytes();
         self.objects.memories.remove(&number);
         self.objects.bytes -= bytes;
         self.registry.regions.give_back(number);
@@ -167,15 +180,19 @@ impl CallHandler<'_, '_> {
     }
 
     pub(super) fn reg_mr(&mut self, request: RegMrRequest) -> CallReply<RegMr> {
+        Ok((self.register(request)?, Vec::new()))
+    }
+
+    fn register(&mut self, request: RegMrRequest) -> Result<RegMrReply, Refused> {
         let limits = &self.registry.limits;
         let (client_limit, device_limit) = (limits.client.mrs, limits.device.mrs);
         // Memory windows count too.
         check_limit(&self.objects.mrs, client_limit.saturating_sub(self.objects.mws.len() as u32))?;
         let pd = find(&mut self.objects.pds, request.pd)?.pdn;
         let memory = find(&mut self.objects.memories, request.memory)?;
-        let object = memory.object;
-        check_range(&request, memory.memory.bytes())?;
-        check_access(request.access, &memory.memory)?;
+        let (object, backing) = (memory.object, memory.memory.clone());
+        check_range(&request, backing.bytes())?;
+        check_access(request.access, &backing)?;
 
         let device = self.registry.device(self.objects.device);
         if device.mrs >= device_limit {
@@ -193,8 +210,11 @@ impl CallHandler<'_, '_> {
             scope: Scope::Region,
         };
         let device = self.objects.device;
-        let given =
-            self.give_to_all(device_limit.into(), |_| Command::AddMr(device, mr), || Command::DropMr(device, key));
+        let given = self.give_to_all(
+            device_limit.into(),
+            |_| Command::SetMr(device, mr, backing.clone()),
+            || Command::DropMr(device, key),
+        );
         if let Err(refused) = given {
             // A worker that did not answer may know the key still: it stays in use then.
             if refused.why != Refusal::WorkerTimeout {
@@ -207,11 +227,21 @@ impl CallHandler<'_, '_> {
         find(&mut self.objects.memories, request.memory)?.users += 1;
         let handle = self.registry.mrs.take();
         self.objects.mrs.insert(handle, MrObject { mr, pd: request.pd, memory: request.memory, windows: 0 });
-        Ok((RegMrReply { handle, lkey: key.0, rkey: key.0 }, Vec::new()))
+        Ok(RegMrReply { handle, lkey: key.0, rkey: key.0 })
     }
 
     pub(super) fn dereg_mr(&mut self, request: Handle) -> CallReply<DeregMr> {
         self.end_mr(request.handle).map(nothing)
+    }
+
+    /// Ends a registration, and frees the memory if no other region lies in it.
+    pub(super) fn dereg_mr_and_free(&mut self, request: Handle) -> CallReply<DeregMrAndFree> {
+        let memory = find(&mut self.objects.mrs, request.handle)?.memory;
+        self.end_mr(request.handle)?;
+        if find(&mut self.objects.memories, memory)?.users == 0 {
+            self.end_memory(memory)?;
+        }
+        Ok(nothing(()))
     }
 
     /// Changes a region in every worker's table, in place: its keys stay.
@@ -247,10 +277,15 @@ impl CallHandler<'_, '_> {
             Refusal::InvalidArgument => Refused::argument(7, mr.access),
             _ => refused,
         })?;
-        let device = self.objects.device;
+        let (device, new_backing) = (self.objects.device, object.memory.clone());
+        let old_backing = find(&mut self.objects.memories, old_memory)?.memory.clone();
         // A worker that refuses or does not answer has the region unchanged, as far as can be
         // known; the others then keep it unchanged as well.
-        self.give_to_all(0, |_| Command::SetMr(device, mr), || Command::SetMr(device, old))?;
+        self.give_to_all(
+            0,
+            |_| Command::SetMr(device, mr, new_backing.clone()),
+            || Command::SetMr(device, old, old_backing.clone()),
+        )?;
         find(&mut self.objects.pds, old_pd)?.users -= 1;
         find(&mut self.objects.pds, pd)?.users += 1;
         find(&mut self.objects.memories, old_memory)?.users -= 1;

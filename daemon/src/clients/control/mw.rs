@@ -107,7 +107,7 @@ impl CallHandler<'_, '_> {
         match entry {
             Some((mr, entry)) => {
                 let limit = self.registry.limits.device.mrs.into();
-                let given = self.give_to_all(limit, |_| Command::SetMr(device, entry), || Command::DropMr(device, key));
+                let given = self.give_to_all(limit, |_| Command::SetMw(device, entry), || Command::DropMr(device, key));
                 if let Err(refused) = given {
                     // The workers that took it gave it up again, and with it the binding of before.
                     let _ = self.unbind(handle);

@@ -5,9 +5,9 @@ use roced_types::QpAttributes;
 use super::{
     AllocMwReply, AllocMwRequest, BODY_BYTES, Call, CreateAhRequest, CreateCqReply, CreateCqRequest, CreateQpReply,
     CreateQpRequest, CreateSrqReply, CreateSrqRequest, DeviceAttributes, DeviceName, GidEntry, Handle, HelloReply,
-    HelloRequest, Index, MapMemoryRequest, MemoryRequest, ModifyQpRequest, ModifySrqRequest, MulticastRequest, Nothing,
-    OpenDeviceReply, PortAttributes, QpStatistics, RegMrReply, RegMrRequest, ReregMrRequest, ResizeCqRequest,
-    SrqAttributes,
+    HelloRequest, Index, MapAndRegMrReply, MapAndRegMrRequest, MapMemoryRequest, MemoryRequest, ModifyQpRequest,
+    ModifySrqRequest, MulticastRequest, Nothing, OpenDeviceReply, PortAttributes, QpStatistics, RegMrReply,
+    RegMrRequest, ReregMrRequest, ResizeCqRequest, SrqAttributes,
 };
 
 macro_rules! calls {
@@ -26,7 +26,7 @@ macro_rules! calls {
             const _: () = assert!(size_of::<$request>() <= BODY_BYTES && size_of::<$reply>() <= BODY_BYTES);
         )*
 
-        /// The name of a call, for logs.
+        /// Name of a call, for logs.
         pub const fn call_name(op: u32) -> &'static str {
             match op {
                 $($op => stringify!($name),)*
@@ -37,86 +37,92 @@ macro_rules! calls {
 }
 
 calls! {
-    /// The hand-shake: both say their version.
+    /// Handshake: each side states its version.
     1 Hello(HelloRequest) -> HelloReply;
-    /// The device of that index, in the order of the config.
+    /// Name of the device with this index, in the order of the config.
     2 ListDevice(Index) -> DeviceName;
-    /// Opens a device. SameEndpoint the reply: the session memfd, the state memfd, then one wake eventfd
+    /// Opens a device. Descriptors with the reply: session memfd, state memfd, then one wake eventfd
     /// for each worker of the device.
     3 OpenDevice(DeviceName) -> OpenDeviceReply;
-    /// Capabilities of the device.
+    /// Returns the capabilities of the device.
     4 QueryDevice(Nothing) -> DeviceAttributes;
-    /// How the device's port is.
+    /// Returns the attributes of the port.
     5 QueryPort(Nothing) -> PortAttributes;
-    /// The GID at that index.
+    /// Returns the entry of the GID table with this index.
     6 QueryGid(Index) -> GidEntry;
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     10 AllocPd(Nothing) -> Handle;
-    /// Ends one that nothing uses.
+    /// Deallocates a protection domain that nothing uses.
     11 DeallocPd(Handle) -> Nothing;
-    /// Makes memory that both map. SameEndpoint the reply: its memfd, sealed against resizing.
+    /// Allocates memory for both sides to map. Descriptor with the reply: its memfd, sealed against
+    /// resizing.
     12 AllocMemory(MemoryRequest) -> Handle;
-    /// Gives up memory that no region lies in. The client may keep its mapping.
+    /// Frees memory that contains no region. The client may keep its own mapping.
     13 FreeMemory(Handle) -> Nothing;
-    /// Registers a part of such memory. The client has touched its pages.
+    /// Registers a part of such memory. The client has populated its pages.
     14 RegMr(RegMrRequest) -> RegMrReply;
-    /// Ends a registration that no memory window is bound to. When the reply is there, nothing of
-    /// the daemon touches the range any more.
+    /// Ends a registration to which no memory window is bound. After the reply the daemon does not
+    /// access the range.
     15 DeregMr(Handle) -> Nothing;
-    /// Makes a memory window, bound to nothing.
+    /// Allocates a memory window, unbound.
     16 AllocMw(AllocMwRequest) -> AllocMwReply;
-    /// Ends a memory window, bound or not. When the reply is there, its key opens nothing.
+    /// Deallocates a memory window, bound or not. After the reply its key is invalid.
     17 DeallocMw(Handle) -> Nothing;
-    /// Changes a registration to which no memory window is bound; its keys stay. Operations in
-    /// flight on it may fail.
+    /// Changes a registration to which no memory window is bound; its keys stay the same.
+    /// Operations in flight on it may fail.
     18 ReregMr(ReregMrRequest) -> Nothing;
-    /// Maps a part of a file of the client, with its descriptor beside this request (no other
-    /// call takes one): a tmpfs file or memfd that cannot shrink, opened with the requested access.
-    /// It is memory like that of [`AllocMemory`]; the client has populated its pages. With
+    /// Maps a part of a file of the client. Descriptor with the request: a tmpfs file or memfd that
+    /// cannot shrink, opened with the requested access. The result is memory like that of
+    /// [`AllocMemory`]; the client has populated its pages. With
     /// [`origin::PROXIED`](super::origin::PROXIED) nothing is mapped, and peers have no atomic
     /// operations there.
     19 MapMemory(MapMemoryRequest) -> Handle;
-    /// Makes a completion channel. SameEndpoint the reply: the client's end of a socket pair; each event
-    /// is one [`ChannelEvent`](super::ChannelEvent).
+    /// Creates a completion channel. Descriptor with the reply: the client's end of a socket pair;
+    /// each event is one [`ChannelEvent`](super::ChannelEvent).
     20 CreateChannel(Nothing) -> Handle;
-    /// Ends one that no completion queue uses.
+    /// Destroys a completion channel that no completion queue uses.
     21 DestroyChannel(Handle) -> Nothing;
-    /// Makes a completion queue. SameEndpoint the reply: its memfd (see
+    /// Creates a completion queue. Descriptor with the reply: its memfd (see
     /// [`CqLayout`](crate::layout::CqLayout)).
     22 CreateCq(CreateCqRequest) -> CreateCqReply;
-    /// Ends one that no queue pair uses.
+    /// Destroys a completion queue that no queue pair uses.
     23 DestroyCq(Handle) -> Nothing;
-    /// Replaces the rings of a completion queue. The reply carries their memfd. After the reply no
-    /// completion arrives in the old rings; completions in them are older than those in the new
-    /// ones. The arm word stays in the first memfd.
+    /// Replaces the rings of a completion queue. Descriptor with the reply: their memfd. After the
+    /// reply no completion arrives in the old rings; completions in them are older than those in the
+    /// new ones. The arm word stays in the first memfd.
     24 ResizeCq(ResizeCqRequest) -> CreateCqReply;
-    /// Makes a queue pair in state RESET. SameEndpoint the reply: its memfd (see
+    /// Creates a queue pair in state RESET. Descriptor with the reply: its memfd (see
     /// [`QpLayout`](crate::layout::QpLayout)).
     30 CreateQp(CreateQpRequest) -> CreateQpReply;
-    /// Changes a queue pair's state or attributes.
+    /// Changes the state or attributes of a queue pair.
     31 ModifyQp(ModifyQpRequest) -> Nothing;
-    /// A queue pair's state and attributes.
+    /// Returns the state and attributes of a queue pair.
     32 QueryQp(Handle) -> QpAttributes;
-    /// Ends a queue pair. When the reply is there, it makes no more completions.
+    /// Destroys a queue pair. After the reply it adds no completions.
     33 DestroyQp(Handle) -> Nothing;
-    /// Statistics of a queue pair.
+    /// Returns the statistics of a queue pair.
     34 QueryQpStatistics(Handle) -> QpStatistics;
-    /// Makes an address handle, which datagrams name to say where they go.
+    /// Creates an address handle, which names the destination of datagrams.
     40 CreateAh(CreateAhRequest) -> Handle;
-    /// Ends one. Sends that still wait with it fail.
+    /// Destroys an address handle. Sends that still use it fail.
     41 DestroyAh(Handle) -> Nothing;
-    /// Attaches a datagram queue pair to a multicast group: after the reply, messages to the group
-    /// arrive. Attaching twice is the same as once.
+    /// Attaches a datagram queue pair to a multicast group: after the reply it receives messages to
+    /// the group. Attaching it again has no effect.
     42 AttachMulticast(MulticastRequest) -> Nothing;
-    /// Detaches it; ending a queue pair does that, too.
+    /// Detaches a queue pair from a multicast group; so does destroying it.
     43 DetachMulticast(MulticastRequest) -> Nothing;
-    /// Makes a shared receive queue. SameEndpoint the reply: its memfd (see
+    /// Creates a shared receive queue. Descriptor with the reply: its memfd (see
     /// [`SrqLayout`](crate::layout::SrqLayout)).
     50 CreateSrq(CreateSrqRequest) -> CreateSrqReply;
-    /// Arms or disarms its limit.
+    /// Arms or disarms the limit of a shared receive queue.
     51 ModifySrq(ModifySrqRequest) -> Nothing;
-    /// A shared receive queue's attributes.
+    /// Returns the attributes of a shared receive queue.
     52 QuerySrq(Handle) -> SrqAttributes;
-    /// Ends one that no queue pair uses; its work completes nothing.
+    /// Destroys a shared receive queue that no queue pair uses; its work completes nothing.
     53 DestroySrq(Handle) -> Nothing;
+    /// [`MapMemory`] and [`RegMr`] in one call, with the descriptor of the first. On error neither
+    /// has happened.
+    60 MapAndRegMr(MapAndRegMrRequest) -> MapAndRegMrReply;
+    /// [`DeregMr`], and [`FreeMemory`] if no other region lies in the memory.
+    61 DeregMrAndFree(Handle) -> Nothing;
 }

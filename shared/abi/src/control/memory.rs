@@ -45,6 +45,20 @@ bodies! {
         /// Remote key.
         rkey: u32,
     }
+    /// Memory to map, and a region in it to register.
+    MapAndRegMrRequest {
+        /// The memory.
+        memory: MapMemoryRequest,
+        /// The region; its field `memory` is 0.
+        region: RegMrRequest,
+    }
+    /// Mapped memory and the region in it.
+    MapAndRegMrReply {
+        /// Handle of the memory, for [`FreeMemory`](super::FreeMemory).
+        memory: u32,
+        /// The region.
+        region: RegMrReply,
+    }
     /// A change of a registration.
     ReregMrRequest {
         /// Of [`RegMr`](super::RegMr).
