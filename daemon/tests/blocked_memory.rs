@@ -201,7 +201,7 @@ fn copies_are_attributed_to_both_sessions() {
     }
     let served = Served::start_as(How { workers: 1, ..How::default() });
     let lender = Pair::new(&served);
-    let session_of_lender = newest(&served);
+    let source_session = newest(&served);
     let pair = Pair::new(&served);
     let session = newest(&served);
     lender.connect_first(&pair);
@@ -210,7 +210,7 @@ fn copies_are_attributed_to_both_sessions() {
     let Some(held) = withhold(daemons, PAGE) else { return println!("skipped: no userfaultfd here") };
     lender.a.post_send(&SendRequest::write(&[local.sge(..)], region.remote()).signaled()).expect("room");
     eventually("the worker waits", || blocking_sessions(WorkerId(0)).is_some());
-    assert_eq!(blocking_sessions(WorkerId(0)), Some([session_of_lender, session]));
+    assert_eq!(blocking_sessions(WorkerId(0)), Some([source_session, session]));
     drop(held);
     assert!(lender.reap(1)[0].ok().is_ok(), "it goes on");
 }

@@ -107,7 +107,7 @@ pub struct Endpoint {
     recovery: RecoveryConfig,
     partitions: Partitions,
     /// Out-of-order packets of all queue pairs.
-    held: OutOfOrderPool,
+    out_of_order: OutOfOrderPool,
     /// Answers that removed queue pairs owed their peers.
     final_answers: FinalAnswers,
     /// Ticket of the last key change.
@@ -132,7 +132,7 @@ impl Endpoint {
             schedule: Schedule::new(&config),
             recovery: config.recovery,
             partitions: config.partitions,
-            held: OutOfOrderPool::new(if config.recovery.is_selective() {
+            out_of_order: OutOfOrderPool::new(if config.recovery.is_selective() {
                 config.recovery.out_of_order_packets
             } else {
                 0
@@ -196,7 +196,7 @@ impl Endpoint {
             let Some(index) = self.schedule.timers.poll(now) else { return fired };
             if let Some(qp) = self.qps.get_mut(index) {
                 qp.on_timeout(&mut self.resources.context(now, app));
-                self.drops.add(DropReason::OutOfOrderDiscarded, qp.forget_old(&mut self.held, now).into());
+                self.drops.add(DropReason::OutOfOrderDiscarded, qp.discard_expired(&mut self.out_of_order, now).into());
                 self.after(index);
             }
         }
@@ -315,7 +315,7 @@ impl Endpoint {
         let mut qp = self.qps.remove(slot)?;
         self.drops.add(DropReason::FinalAnswerLost, self.final_answers.keep(&qp));
         self.schedule.remove(slot, &mut qp);
-        self.drops.add(DropReason::OutOfOrderDiscarded, qp.forget_all_held(&mut self.held).into());
+        self.drops.add(DropReason::OutOfOrderDiscarded, qp.discard_all_buffered(&mut self.out_of_order).into());
         qp.return_receive(&mut self.resources.srqs);
         qp.count_into(None);
         if core::mem::take(&mut qp.attachments) > 0 {
@@ -469,8 +469,8 @@ impl Endpoint {
     /// Updates the schedule to the state of a queue pair.
     fn settle(&mut self, index: u32) {
         let Some(qp) = self.qps.get_mut(index) else { return };
-        if qp.holds_any() {
-            self.drops.add(DropReason::OutOfOrderDiscarded, qp.forget_held(&mut self.held).into());
+        if qp.has_buffered() {
+            self.drops.add(DropReason::OutOfOrderDiscarded, qp.discard_needless(&mut self.out_of_order).into());
         }
         self.schedule.update(index, qp);
     }

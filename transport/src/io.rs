@@ -1,9 +1,9 @@
-//! The two traits by which the engine touches the world: [`App`] (client memory and completions)
-//! and [`Wire`] (frames out).
+//! The two traits through which the transport acts on its environment: [`App`] (client memory and
+//! completions) and [`Wire`] (transmitted frames).
 //!
-//! Frames come in as [`Segments`], one to [`SEGMENTS_MAX`] pieces: a 4154-byte frame lies in two
-//! AF_XDP chunks. Frames go out through a [`FrameMut`], which the wire lays over memory of its own
-//! so that the engine fills it in place.
+//! Received frames are [`Segments`], one to [`SEGMENTS_MAX`] pieces: a 4154-byte frame occupies two
+//! AF_XDP chunks. Transmitted frames are filled in place through a [`FrameMut`] over memory of the
+//! wire.
 
 use alloc::vec::Vec;
 
@@ -11,11 +11,11 @@ use roced_types::{CompletionOp, Cqn, DeviceId, MemoryObjectId, Qpn, Status};
 
 use crate::{clock::Nanos, mr::MemSpan};
 
-/// Most pieces of one frame.
+/// Maximum number of pieces of one frame.
 pub const SEGMENTS_MAX: usize = 4;
 
-/// A frame as it arrived: its pieces in order, without the Ethernet FCS. The headers lie in the
-/// first piece.
+/// Received frame: its pieces in order, without the Ethernet FCS. All headers are in the first
+/// piece.
 pub type Segments<'a> = [&'a [u8]];
 
 /// Client memory and completion queues.
@@ -24,31 +24,30 @@ pub trait App {
     /// programs poll the last byte.
     ///
     /// # Errors
-    /// [`MemoryFault`] when this kind of memory turned out not to be there.
+    /// [`MemoryFault`] if the memory is gone.
     fn write(&mut self, to: MemSpan<'_>, bytes: &[u8]) -> Result<(), MemoryFault>;
 
-    /// Copies borrowed payload to client memory, as long as the loan, in the order of
-    /// [`Self::write`].
+    /// Copies all of the borrowed payload to client memory, in the order of [`Self::write`].
     ///
     /// # Errors
     /// [`PlaceFault`], which names the missing memory.
     fn copy(&mut self, to: MemSpan<'_>, from: BorrowedPayload) -> Result<(), PlaceFault>;
 
-    /// Brings a piece of a packet's payload to client memory, as long as the piece.
+    /// Copies a piece of a packet's payload to client memory, received or borrowed.
     ///
     /// # Errors
     /// As [`Self::write`] and [`Self::copy`].
     fn place(&mut self, to: MemSpan<'_>, from: Payload<'_>) -> Result<(), PlaceFault> {
         match from {
             Payload::Bytes(bytes) => self.write(to, bytes).map_err(|MemoryFault| PlaceFault::Target),
-            Payload::Borrowed(loan) => self.copy(to, loan),
+            Payload::Borrowed(borrowed) => self.copy(to, borrowed),
         }
     }
 
-    /// Copies client memory to `into`, as long as the span.
+    /// Copies client memory to `into`, which is as long as the span.
     ///
     /// # Errors
-    /// [`MemoryFault`] when this kind of memory turned out not to be there.
+    /// [`MemoryFault`] if the memory is gone.
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault>;
 
     /// Executes an atomic operation on eight bytes of client memory, in the byte order of this
@@ -57,21 +56,20 @@ pub trait App {
     /// named and the span's offset are multiples of eight.
     ///
     /// # Errors
-    /// [`MemoryFault`] when this kind of memory turned out not to be there; nothing was changed
-    /// then.
+    /// [`MemoryFault`] if the memory is gone; nothing has changed.
     fn atomic(&mut self, at: MemSpan<'_>, operation: AtomicOperation) -> Result<u64, MemoryFault>;
 
-    /// Puts a completion into a completion queue.
+    /// Adds a completion to a completion queue.
     ///
     /// # Errors
-    /// [`CqOverrun`] when the queue has no room or is gone; the engine then fails the queue pair.
+    /// [`CqOverrun`] if the queue has no room or is gone; the transport fails the queue pair.
     fn complete(&mut self, cqn: Cqn, completion: &WorkCompletion) -> Result<(), CqOverrun>;
 }
 
 /// A completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkCompletion {
-    /// From the work request.
+    /// Identifier from the work request.
     pub wr_id: u64,
     /// The local queue pair.
     pub qpn: Qpn,
@@ -89,23 +87,23 @@ pub struct WorkCompletion {
     pub imm: [u8; 4],
     /// Remote queue pair: the sender of a datagram, or the peer of a connection.
     pub src_qpn: u32,
-    /// Time of the call of the engine that completed the work request.
+    /// Time of the call that completed the work request.
     pub time: Nanos,
 }
 
 /// Operation of an atomic request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOperation {
-    /// Puts `swap` there if `compare` is there.
+    /// Stores `swap` if the value is `compare`.
     CompareSwap {
         /// Expected value.
         compare: u64,
         /// Stored value.
         swap: u64,
     },
-    /// Adds, and wraps at 2^64.
+    /// Adds `add`, modulo 2^64.
     FetchAdd {
-        /// How much.
+        /// Summand.
         add: u64,
     },
     /// Stores `value` unconditionally.
@@ -116,7 +114,7 @@ pub enum AtomicOperation {
 }
 
 impl AtomicOperation {
-    /// The value afterward, if `before` was there before.
+    /// Value after the operation, given the value before.
     pub const fn after(self, before: u64) -> u64 {
         match self {
             Self::CompareSwap { compare, swap } if before == compare => swap,
@@ -127,69 +125,69 @@ impl AtomicOperation {
     }
 }
 
-/// Client memory that a checked span named is not there after all (a process that died; never
-/// shared memory).
+/// Client memory of a checked span is gone: proxied memory of a process that ended. Mapped memory
+/// never causes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFault;
 
-/// Why a packet's payload did not come to client memory.
+/// Reason why the payload of a packet was not copied to client memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaceFault {
-    /// The memory that it was for: a [`MemoryFault`] of the receiver's.
+    /// The destination: a [`MemoryFault`] of the receiver.
     Target,
-    /// The memory that lent it: the receiver has done nothing wrong.
-    Lender,
+    /// The source of borrowed payload: not a fault of the receiver.
+    Source,
 }
 
-/// A completion queue had no room.
+/// Completion queue without room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqOverrun;
 
-/// Which way a frame leaves.
+/// Egress of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Egress {
-    /// By the NIC of the device. Frames of one queue pair carry the same `flow`, so a wire with
-    /// several queues keeps their order.
+    /// NIC of the device. Frames of one queue pair have the same `flow`, by which a wire with several
+    /// queues keeps their order.
     Nic {
-        /// Anything constant per queue pair.
+        /// Number that is constant for each queue pair.
         flow: u32,
     },
-    /// By hand-over: the destination is another device of this daemon.
+    /// Another device of this daemon.
     HandOver {
-        /// The device. Queue pairs of a third device are not reachable, for any queue pair number
-        /// in the frame.
+        /// The device. The frame reaches no queue pair of a third device, whatever its destination
+        /// QPN.
         to: DeviceId,
     },
-    /// By hand-over to this very device. Where the receiver is of the same endpoint, payload can be
-    /// lent ([`FrameMut::lend`]) and is copied once, from client memory to client memory.
+    /// This very device. If the receiver belongs to the same endpoint, payload can be borrowed
+    /// ([`FrameMut::borrow`]) and is copied once, from client memory to client memory.
     SameEndpoint,
-    /// To a multicast group: by the NIC, and to those of the device itself that are attached.
+    /// Multicast group: NIC, and attached queue pairs of the device itself.
     Group {
-        /// As of [`Egress::Nic`].
+        /// As in [`Egress::Nic`].
         flow: u32,
     },
 }
 
-/// Why a frame did not leave.
+/// Reason why a frame was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmitError {
-    /// No room now; `fill` was not called. Try again next turn.
+    /// No room; `fill` was not called. The caller tries again in the next poll iteration.
     Full,
-    /// `fill` gave up; nothing was sent.
+    /// `fill` aborted; nothing was sent.
     Aborted,
 }
 
-/// Returned by `fill` to give up.
+/// Returned by `fill` to send nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abort;
 
-/// Frames out.
+/// Transmission of frames.
 pub trait Wire {
-    /// Lends `frame_bytes` of frame memory to `fill` and sends the written frame. Frames leave in
-    /// the order of the calls.
+    /// Passes `frame_bytes` of frame memory to `fill` and sends the filled frame. Frames leave in the
+    /// order of the calls.
     ///
     /// # Errors
-    /// [`EmitError::Full`] before `fill` ran, [`EmitError::Aborted`] when `fill` gave up.
+    /// [`EmitError::Full`] before `fill` is called, [`EmitError::Aborted`] if `fill` aborts.
     fn emit(
         &mut self,
         via: Egress,
@@ -198,10 +196,10 @@ pub trait Wire {
     ) -> Result<(), EmitError>;
 }
 
-/// Client memory that a packet names instead of carrying a copy. It was checked when the packet was
-/// sent. The wire passes it to the same endpoint
-/// ([`on_lent_frame`](crate::endpoint::Endpoint::on_lent_frame)) before any other call there and
-/// before any report to a client: keys, states and completions are unchanged.
+/// Client memory that a packet references instead of carrying a copy. It was checked when the packet
+/// was sent. The wire passes it to the same endpoint
+/// ([`on_borrowed_frame`](crate::endpoint::Endpoint::on_borrowed_frame)) before any other call there
+/// and before any report to a client, while keys, states and completions are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BorrowedPayload {
     object: MemoryObjectId,
@@ -210,32 +208,32 @@ pub struct BorrowedPayload {
 }
 
 impl BorrowedPayload {
-    /// The memory it lies in.
+    /// Memory object.
     pub const fn object(&self) -> MemoryObjectId {
         self.object
     }
 
-    /// Where it begins in that memory, bytes.
+    /// Offset in the memory object, in bytes.
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub const fn len(&self) -> usize {
         self.length
     }
 
-    /// No bytes.
+    /// True if the length is 0.
     pub const fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The first `bytes` and the rest.
+    /// Splits it into the first `bytes` and the rest.
     ///
     /// # Panics
-    /// When the loan is shorter.
+    /// If it is shorter.
     pub fn split_at(self, bytes: usize) -> (Self, Self) {
-        assert!(bytes <= self.length, "a loan is split inside itself");
+        assert!(bytes <= self.length, "split beyond the end");
         // Cannot overflow: it lies inside its region.
         (
             Self { length: bytes, ..self },
@@ -253,45 +251,45 @@ impl From<MemSpan<'_>> for BorrowedPayload {
 /// A piece of a packet's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload<'a> {
-    /// It came in the frame.
+    /// Bytes of the frame.
     Bytes(&'a [u8]),
-    /// It lies in the sender's memory still.
+    /// Memory of the sender.
     Borrowed(BorrowedPayload),
 }
 
 impl Payload<'_> {
-    /// Bytes.
+    /// Length in bytes.
     pub const fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::Borrowed(loan) => loan.len(),
+            Self::Borrowed(borrowed) => borrowed.len(),
         }
     }
 
-    /// No bytes.
+    /// True if the length is 0.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The first `bytes` and the rest.
+    /// Splits it into the first `bytes` and the rest.
     ///
     /// # Panics
-    /// When the piece is shorter.
+    /// If it is shorter.
     pub fn split_at(self, bytes: usize) -> (Self, Self) {
         match self {
             Self::Bytes(all) => {
                 let (now, later) = all.split_at(bytes);
                 (Self::Bytes(now), Self::Bytes(later))
             }
-            Self::Borrowed(loan) => {
-                let (now, later) = loan.split_at(bytes);
+            Self::Borrowed(borrowed) => {
+                let (now, later) = borrowed.split_at(bytes);
                 (Self::Borrowed(now), Self::Borrowed(later))
             }
         }
     }
 }
 
-/// A frame to be filled, front to back.
+/// Frame to be filled, front to back.
 #[derive(Debug)]
 pub struct FrameMut<'a> {
     segments: [&'a mut [u8]; SEGMENTS_MAX],
@@ -299,36 +297,35 @@ pub struct FrameMut<'a> {
     segment: usize,
     offset: usize,
     /// Borrowed payload, on a path that supports it.
-    loans: Option<&'a mut Vec<BorrowedPayload>>,
+    borrowed: Option<&'a mut Vec<BorrowedPayload>>,
 }
 
 impl<'a> FrameMut<'a> {
-    /// A frame over one piece of memory.
+    /// Creates a frame over one piece of memory.
     pub fn single(bytes: &'a mut [u8]) -> Self {
-        Self { segments: [bytes, &mut [], &mut [], &mut []], used: 1, segment: 0, offset: 0, loans: None }
+        Self { segments: [bytes, &mut [], &mut [], &mut []], used: 1, segment: 0, offset: 0, borrowed: None }
     }
 
-    /// As [`Self::single`], on a way on which payload can be lent: it is added to `loans`, which
-    /// has room for as many pieces as a work request may have.
-    pub fn lending(bytes: &'a mut [u8], loans: &'a mut Vec<BorrowedPayload>) -> Self {
-        Self { loans: Some(loans), ..Self::single(bytes) }
+    /// Like [`Self::single`], on a path that supports borrowed payload, which is added to `borrowed`.
+    /// That has room for as many pieces as a work request may have.
+    pub fn with_borrowed(bytes: &'a mut [u8], borrowed: &'a mut Vec<BorrowedPayload>) -> Self {
+        Self { borrowed: Some(borrowed), ..Self::single(bytes) }
     }
 
-    /// Lends client memory as the next piece of the payload, in place of its bytes.
+    /// Adds client memory as the next piece of borrowed payload, in place of its bytes.
     ///
     /// # Panics
-    /// On a way on which nothing can be lent, or with more pieces than there is room for: memory is
-    /// not made here.
-    pub fn lend(&mut self, span: MemSpan<'_>) {
-        let loans = self.loans.as_mut().expect("who lends has looked at the way");
-        assert!(loans.len() < loans.capacity(), "a work request has no more pieces");
-        loans.push(span.into());
+    /// On a path without borrowed payload, or if there is no room for the piece.
+    pub fn borrow(&mut self, span: MemSpan<'_>) {
+        let borrowed = self.borrowed.as_mut().expect("the path supports borrowed payload");
+        assert!(borrowed.len() < borrowed.capacity(), "a work request has no more pieces");
+        borrowed.push(span.into());
     }
 
-    /// A frame over several pieces.
+    /// Creates a frame over several pieces.
     ///
     /// # Panics
-    /// With no piece or more than [`SEGMENTS_MAX`].
+    /// Without a piece, or with more than [`SEGMENTS_MAX`].
     pub fn over(pieces: impl Iterator<Item = &'a mut [u8]>) -> Self {
         let mut segments: [&'a mut [u8]; SEGMENTS_MAX] = Default::default();
         let mut used = 0;
@@ -338,10 +335,10 @@ impl<'a> FrameMut<'a> {
             used += 1;
         }
         assert!(used > 0, "a frame has at least one piece");
-        Self { segments, used, segment: 0, offset: 0, loans: None }
+        Self { segments, used, segment: 0, offset: 0, borrowed: None }
     }
 
-    /// Bytes not filled yet.
+    /// Number of bytes that are not filled yet.
     pub fn remaining(&self) -> usize {
         self.segments[self.segment..self.used].iter().map(|piece| piece.len()).sum::<usize>() - self.offset
     }
@@ -361,10 +358,10 @@ impl<'a> FrameMut<'a> {
         .expect("copying a slice does not give up");
     }
 
-    /// Appends `length` bytes that `fill` writes, called once for each piece they fall into.
+    /// Appends `length` bytes written by `fill`, which is called once for each piece of the frame.
     ///
     /// # Errors
-    /// [`Abort`] when `fill` gave up.
+    /// [`Abort`] if `fill` aborts.
     ///
     /// # Panics
     /// If they do not fit: `fill` requested the length of the frame.
@@ -390,7 +387,7 @@ impl<'a> FrameMut<'a> {
         Ok(())
     }
 
-    /// Everything filled so far, piece by piece.
+    /// Filled bytes so far, piece by piece.
     pub fn filled(&self) -> impl Iterator<Item = &[u8]> {
         let (segment, offset) = (self.segment, self.offset);
         self.segments[..=segment]

@@ -1,9 +1,9 @@
-//! Packets that came before their turn, as whole frames, until it comes.
+//! Pool of out-of-order packets, stored as whole frames until they are due.
 //!
-//! The endpoint has one pool of slots for all its queue pairs; each queue pair has two lists in it,
-//! of requests and of responses. A frame is copied here once (the frames of a NIC queue go back to
-//! it), after its ICRC and origin were checked, and is read again like any frame when its turn
-//! comes. Nothing here looks into it.
+//! An endpoint has one pool of slots for all its queue pairs; each queue pair has two lists in it,
+//! one of requests and one of responses. A frame is copied here once, because the frames of a NIC
+//! queue return to it, after its ICRC and origin were checked. It is parsed again like any frame
+//! when it is due. The pool does not parse it.
 //!
 //! ```text
 //!   buckets  PSN ──► slot ─► slot        next packet by queue pair, side and PSN
@@ -11,14 +11,15 @@
 //!   free     slot ─► slot ─► ...
 //! ```
 //!
-//! A queue pair may hold as many packets as are free: alone, half of the pool; of `n` that want all
-//! they can get, each a part in `n + 1`. So there is always room for one more to begin.
+//! A queue pair may use as many slots as are free: one queue pair alone uses half of the pool; of
+//! `n` that use as much as possible, each uses one part in `n + 1`. Hence there is always room for
+//! one more queue pair.
 
 use alloc::{boxed::Box, vec};
 
 use crate::{clock::Nanos, io::Segments, psn::Psn};
 
-/// Longest frame that is held: path MTU 4096 and room for headers, tags included.
+/// Maximum length of a buffered frame: path MTU 4096 and room for headers, including tags.
 const SLOT_BYTES: usize = 4352;
 
 /// Maximum distance of a packet ahead of its turn: several windows of the usual 128 packets. A
@@ -27,14 +28,14 @@ pub(crate) const WINDOW: u32 = 1 << 10;
 
 /// Minimum time limit for buffered packets: many round trips of a building, and less than the
 /// shortest ACK timer of adapters, after which everything is sent again anyway.
-pub(crate) const HELD_MAX: Nanos = Nanos::from_millis(4);
+pub(crate) const BUFFERED_MAX: Nanos = Nanos::from_millis(4);
 
 const NOBODY: u32 = u32::MAX;
 
 /// Side of a queue pair that buffers packets: requests for its responder, or responses for its
 /// completer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeldSide {
+pub(crate) enum OutOfOrderSide {
     Requests,
     Responses,
 }
@@ -46,9 +47,9 @@ pub(crate) struct OutOfOrderList {
     first: u32,
     last: u32,
     count: u32,
-    /// The packet farthest ahead.
+    /// Packet farthest ahead.
     farthest: Psn,
-    /// When the oldest came; [`Nanos::NEVER`] when there is none.
+    /// Arrival of the oldest packet; [`Nanos::NEVER`] if there is none.
     oldest_arrival: Nanos,
 }
 
@@ -57,8 +58,8 @@ pub(crate) struct OutOfOrderList {
 struct Owner(u32);
 
 impl OutOfOrderList {
-    /// An empty list of the queue pair at `index` of its endpoint's table.
-    pub(crate) const fn new(index: u32, side: HeldSide) -> Self {
+    /// Creates an empty list for the queue pair at `index` of its endpoint's table.
+    pub(crate) const fn new(index: u32, side: OutOfOrderSide) -> Self {
         let owner = Owner(index << 1 | side as u32);
         Self { owner, first: NOBODY, last: NOBODY, count: 0, farthest: Psn::new(0), oldest_arrival: Nanos::NEVER }
     }
@@ -67,22 +68,22 @@ impl OutOfOrderList {
         self.count == 0
     }
 
-    /// Packets in it.
+    /// Number of packets in it.
     pub(crate) const fn count(&self) -> u32 {
         self.count
     }
 
-    /// When the oldest packet that is still held came; [`Nanos::NEVER`] when there is none.
+    /// Arrival of the oldest packet in the list; [`Nanos::NEVER`] if it is empty.
     pub(crate) const fn oldest_arrival(&self) -> Nanos {
         self.oldest_arrival
     }
 
-    /// The packet farthest ahead, of those that were held since the list was empty.
+    /// Packet farthest ahead of all that were buffered since the list was empty.
     pub(crate) const fn farthest(&self) -> Psn {
         self.farthest
     }
 
-    /// All that is held lies behind `psn`: no turn will come for it.
+    /// All packets of the list are behind `psn` and will never be due.
     pub(crate) const fn is_behind(&self, psn: Psn) -> bool {
         self.farthest.distance_from(psn) < 0
     }
@@ -101,15 +102,15 @@ struct PacketSlot {
     link: u32,
 }
 
-/// Why a packet is not held.
+/// Reason why a packet is not buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotBuffered {
     /// The pool or the queue pair's share of it is full, or the packet is too far ahead or too
     /// long.
     NoRoom,
-    /// It is held already.
+    /// It is buffered already.
     Twice,
-    /// It was held already, with other bytes, and is no more.
+    /// It was buffered already with other bytes; both were discarded.
     Conflict,
 }
 
@@ -124,7 +125,7 @@ pub(crate) struct OutOfOrderPool {
 }
 
 impl OutOfOrderPool {
-    /// Room for `capacity` packets.
+    /// Creates a pool for `capacity` packets.
     pub(crate) fn new(capacity: u32) -> Self {
         let empty = PacketSlot {
             owner: Owner(0),
@@ -151,7 +152,7 @@ impl OutOfOrderPool {
     }
 
     /// Copies the frame of a packet that is ahead of `expected`.
-    pub(crate) fn hold(
+    pub(crate) fn insert(
         &mut self,
         list: &mut OutOfOrderList,
         psn: Psn,
@@ -199,12 +200,12 @@ impl OutOfOrderPool {
         Ok(())
     }
 
-    /// The PSN of the packet that has been held for longest.
+    /// PSN of the oldest packet.
     pub(crate) fn first_psn(&self, list: &OutOfOrderList) -> Option<Psn> {
         (list.count > 0).then(|| self.slots[list.first as usize].psn)
     }
 
-    /// The slot that holds the packet with this PSN.
+    /// Slot of the packet with this PSN.
     pub(crate) fn find(&self, list: &OutOfOrderList, psn: Psn) -> Option<u32> {
         if list.count == 0 {
             return None;
@@ -220,7 +221,7 @@ impl OutOfOrderPool {
         None
     }
 
-    /// The frame in a slot.
+    /// Frame in a slot.
     pub(crate) fn frame(&self, at: u32) -> &[u8] {
         &self.frames[at as usize * SLOT_BYTES..][..self.slots[at as usize].frame_bytes as usize]
     }
@@ -255,27 +256,27 @@ impl OutOfOrderPool {
         (self.free, self.free_count) = (at, self.free_count + 1);
     }
 
-    /// Frees all that `list` holds; gives how many.
+    /// Frees all packets of `list`; returns their number.
     pub(crate) fn release_all(&mut self, list: &mut OutOfOrderList) -> u32 {
-        let held = list.count;
+        let count = list.count;
         while list.count > 0 {
             self.release(list, list.first);
         }
-        held
+        count
     }
 
     /// Frees the packets of `list` that were buffered at `moment` or before; returns their number.
     pub(crate) fn release_older(&mut self, list: &mut OutOfOrderList, moment: Nanos) -> u32 {
-        let held = list.count;
+        let count = list.count;
         while list.oldest_arrival <= moment {
             self.release(list, list.first);
         }
-        held - list.count
+        count - list.count
     }
 
-    /// PSNs of one list that lie together fall into buckets of their own; other lists begin
-    /// elsewhere. So a chain is no longer than there are lists with something in it, [`WINDOW`] by
-    /// the number of buckets times.
+    /// Bucket of a PSN. Neighboring PSNs of one list have different buckets, and other lists begin
+    /// elsewhere. A chain is therefore at most as long as the number of lists with packets in it,
+    /// times [`WINDOW`] by the number of buckets.
     fn bucket(&self, owner: Owner, psn: Psn) -> usize {
         owner.0.wrapping_mul(0x9e37_79b1).wrapping_add(psn.get()) as usize & (self.buckets.len() - 1)
     }
@@ -293,9 +294,9 @@ mod tests {
     #[test]
     fn a_queue_pair_alone_may_hold_half_and_others_still_begin() {
         let mut pool = OutOfOrderPool::new(12);
-        let mut lists = [0, 1, 2].map(|index| OutOfOrderList::new(index, HeldSide::Requests));
+        let mut lists = [0, 1, 2].map(|index| OutOfOrderList::new(index, OutOfOrderSide::Requests));
         let mut fill = |list: &mut OutOfOrderList| {
-            (1..20).take_while(|psn| pool.hold(list, Psn::new(*psn), Psn::new(0), &[&[1]], Nanos(0)).is_ok()).count()
+            (1..20).take_while(|psn| pool.insert(list, Psn::new(*psn), Psn::new(0), &[&[1]], Nanos(0)).is_ok()).count()
         };
         let counts: Vec<usize> = lists.iter_mut().map(&mut fill).collect();
         assert_eq!(counts, [6, 3, 2]);
@@ -304,26 +305,26 @@ mod tests {
     #[test]
     fn distant_long_or_duplicate_packets_are_not_kept() {
         let mut pool = OutOfOrderPool::new(8);
-        let mut list = OutOfOrderList::new(3, HeldSide::Responses);
+        let mut list = OutOfOrderList::new(3, OutOfOrderSide::Responses);
         let expected = Psn::new(0x00ff_fff0);
-        let mut hold =
-            |ahead: u32, frame: &[u8]| pool.hold(&mut list, expected.plus(ahead), expected, &[frame], Nanos(0));
-        assert_eq!(hold(WINDOW + 1, &[1]), Err(NotBuffered::NoRoom));
-        assert_eq!(hold(5, &[0; SLOT_BYTES + 1]), Err(NotBuffered::NoRoom));
-        assert_eq!(hold(WINDOW, &[1]), Ok(()));
-        assert_eq!(hold(5, &[0; SLOT_BYTES]), Ok(()));
-        assert_eq!(hold(5, &[1]), Err(NotBuffered::Twice));
+        let mut insert =
+            |ahead: u32, frame: &[u8]| pool.insert(&mut list, expected.plus(ahead), expected, &[frame], Nanos(0));
+        assert_eq!(insert(WINDOW + 1, &[1]), Err(NotBuffered::NoRoom));
+        assert_eq!(insert(5, &[0; SLOT_BYTES + 1]), Err(NotBuffered::NoRoom));
+        assert_eq!(insert(WINDOW, &[1]), Ok(()));
+        assert_eq!(insert(5, &[0; SLOT_BYTES]), Ok(()));
+        assert_eq!(insert(5, &[1]), Err(NotBuffered::Twice));
     }
 
     #[test]
     fn a_frame_in_pieces_comes_back_whole() {
         let mut pool = OutOfOrderPool::new(4);
-        let mut list = OutOfOrderList::new(0, HeldSide::Requests);
-        pool.hold(&mut list, Psn::new(7), Psn::new(5), &[&[1, 2], &[], &[3]], Nanos(9)).expect("room");
-        assert_eq!(pool.frame(pool.find(&list, Psn::new(7)).expect("held")), [1, 2, 3]);
+        let mut list = OutOfOrderList::new(0, OutOfOrderSide::Requests);
+        pool.insert(&mut list, Psn::new(7), Psn::new(5), &[&[1, 2], &[], &[3]], Nanos(9)).expect("room");
+        assert_eq!(pool.frame(pool.find(&list, Psn::new(7)).expect("buffered")), [1, 2, 3]);
         assert_eq!(list.oldest_arrival(), Nanos(9));
         assert_eq!((pool.release_older(&mut list, Nanos(8)), list.is_empty()), (0, false));
-        pool.hold(&mut list, Psn::new(8), Psn::new(5), &[&[4]], Nanos(11)).expect("room");
+        pool.insert(&mut list, Psn::new(8), Psn::new(5), &[&[4]], Nanos(11)).expect("room");
         assert!(list.is_behind(Psn::new(9)) && !list.is_behind(Psn::new(8)));
         assert_eq!((pool.release_older(&mut list, Nanos(10)), list.oldest_arrival()), (1, Nanos(11)));
         assert_eq!((pool.release_older(&mut list, Nanos(11)), list.oldest_arrival()), (1, Nanos::NEVER));
@@ -332,8 +333,8 @@ mod tests {
     #[test]
     fn a_pool_of_nothing_holds_nothing() {
         let mut pool = OutOfOrderPool::new(0);
-        let mut list = OutOfOrderList::new(0, HeldSide::Requests);
-        assert_eq!(pool.hold(&mut list, Psn::new(1), Psn::new(0), &[&[1]], Nanos(0)), Err(NotBuffered::NoRoom));
+        let mut list = OutOfOrderList::new(0, OutOfOrderSide::Requests);
+        assert_eq!(pool.insert(&mut list, Psn::new(1), Psn::new(0), &[&[1]], Nanos(0)), Err(NotBuffered::NoRoom));
         assert_eq!((pool.find(&list, Psn::new(1)), pool.release_all(&mut list)), (None, 0));
     }
 
@@ -342,7 +343,7 @@ mod tests {
         #[test]
         fn the_pool_is_a_map(steps in proptest::collection::vec((0usize..4, 0u32..40, 0u8..8), 1..300)) {
             let mut pool = OutOfOrderPool::new(16);
-            let mut lists = [(0, HeldSide::Requests), (0, HeldSide::Responses), (1, HeldSide::Requests), (77, HeldSide::Requests)]
+            let mut lists = [(0, OutOfOrderSide::Requests), (0, OutOfOrderSide::Responses), (1, OutOfOrderSide::Requests), (77, OutOfOrderSide::Requests)]
                 .map(|(index, side)| OutOfOrderList::new(index, side));
             let mut model: BTreeMap<(usize, u32), u8> = BTreeMap::new();
             for (number, (list, ahead, action)) in steps.into_iter().enumerate() {
@@ -356,7 +357,7 @@ mod tests {
                             false if count >= 16 - model.len() => Err(NotBuffered::NoRoom),
                             false => Ok(()),
                         };
-                        prop_assert_eq!(pool.hold(&mut lists[list], psn, next, &[&[mark]], Nanos(number as u64)), expected);
+                        prop_assert_eq!(pool.insert(&mut lists[list], psn, next, &[&[mark]], Nanos(number as u64)), expected);
                         if expected.is_ok() {
                             model.insert((list, ahead), mark);
                         }

@@ -21,13 +21,13 @@ named_counters! {
         UnknownOpcode "drop_unknown_opcode",
         /// Transport header version is not 0.
         BadVersion "drop_bad_version",
-        /// The ICRC does not hold.
+        /// Wrong ICRC.
         BadIcrc "drop_bad_icrc",
         /// The partition key is not one that the queue pair accepts.
         BadPkey "drop_bad_pkey",
-        /// The IPv4 header checksum does not hold.
+        /// Wrong IPv4 header checksum.
         BadIpChecksum "drop_bad_ip_checksum",
-        /// The UDP checksum is not 0 and does not hold.
+        /// Wrong UDP checksum, other than 0.
         BadUdpChecksum "drop_bad_udp_checksum",
         /// No queue pair of that number.
         NoSuchQp "drop_no_such_qp",
@@ -86,7 +86,7 @@ pub enum Disposition {
     /// It was executed.
     Accepted,
     /// It is ahead of its turn and buffered; its effect is counted later.
-    Held,
+    Buffered,
     /// It did nothing, for this reason.
     Dropped(DropReason),
 }

@@ -16,7 +16,7 @@ use crate::{
     net::{FollowId, GidTableEntry, Net, NextHop, NoRoute, RoceVersion},
 };
 
-/// Both, lent for one step of the control thread.
+/// Both, borrowed for one step of the control thread.
 pub(super) struct NetworkView<'a> {
     pub(super) net: &'a mut Net,
     pub(super) devices: &'a mut [ServedDevice],

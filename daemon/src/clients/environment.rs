@@ -92,7 +92,7 @@ pub trait Network {
     fn leave(&mut self, device: DeviceId, source: GidTableEntry, group: IpAddr);
 }
 
-/// Both, lent for one step of the control thread.
+/// Both, borrowed for one step of the control thread.
 pub struct Environment<'a> {
     /// The workers.
     pub workers: &'a mut dyn WorkerAccess,

@@ -1,12 +1,12 @@
-//! Frames from one worker to another, or to itself.
+//! Frames from one worker to another, or to itself, in packet buffers of the sending worker.
 //!
-//! Two kinds travel here, both in a buffer of the sender's:
+//! There are two kinds:
 //!
-//! * **forwarded**: RSS put a frame on a queue of a worker that does not own its queue pair. No
-//!   room: dropped and counted, as a NIC would.
-//! * **handed over**: a queue pair's peer lives in this very daemon (same worker, another worker,
-//!   another device). No room: the sender is told to try again, nothing is lost. To its own
-//!   endpoint a sender lends its payload: then only the headers are in the buffer.
+//! * **forwarded**: RSS delivered a frame to a queue of a worker that does not own its queue pair.
+//!   Without room it is dropped and counted, as by a NIC.
+//! * **handed over** (local loopback): the peer of a queue pair belongs to this daemon (same worker,
+//!   another worker, another device). Without room the sender tries again; nothing is lost. Within
+//!   one endpoint payload is borrowed, and only the headers are in the buffer.
 //!
 //! ```text
 //!   sender's pool ──fill──► receiver's inbox ──on_frame──► sender's returns ──► sender's pool
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Each worker has a fixed number of buffers of each kind, and every inbox has room for all of
-//! them: a push never fails, the pool is the bound. A slow receiver therefore delays only its own
-//! senders, up to their own buffers.
+//! them: a push never fails, because the pool is the bound. A slow receiver therefore delays only
+//! its own senders, up to their own buffers.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -25,28 +25,27 @@ use roced_types::{DeviceId, SGE_MAX};
 
 use super::wake::Waker;
 
-/// Bytes of the largest frame that fits: a jumbo frame with its Ethernet header and two VLAN tags,
+/// Maximum length of a frame in bytes: a jumbo frame with its Ethernet header and two VLAN tags,
 /// rounded up.
 pub const FRAME_BYTES_MAX: usize = 9216;
 
-/// Buffers of each kind that a worker has. At path MTU 4096 about 1 MB in flight, which stays in
+/// Number of buffers of each kind of a worker. At path MTU 4096 about 1 MB in flight, which stays in
 /// cache; a guess.
 pub const PACKET_BUFFERS: usize = 256;
 
-/// Bytes that are lent until they are copied per poll iteration: some tens of microseconds of
-/// copying.
-const LENT_BYTES_MAX: usize = 256 << 10;
+/// Maximum number of bytes borrowed in a poll iteration: some tens of microseconds of copying.
+const BORROWED_BYTES_MAX: usize = 256 << 10;
 
-/// How a frame came to be here.
+/// Origin of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferKind {
-    /// It arrived on another worker's queue.
+    /// A NIC queue of another worker.
     Forwarded,
-    /// A queue pair of this daemon sent it.
+    /// A queue pair of this daemon.
     HandedOver,
 }
 
-/// A frame on its way, in a buffer that goes back to its sender.
+/// Buffer with a frame in transit, which returns to its sender.
 #[derive(Debug)]
 pub struct PacketBuffer {
     home: usize,
@@ -54,37 +53,37 @@ pub struct PacketBuffer {
     group_of: Option<DeviceId>,
     length: usize,
     bytes: Box<[u8]>,
-    /// Its payload, when that is lent; with room for as many pieces as a work request may have.
-    loans: Vec<BorrowedPayload>,
+    /// Borrowed payload; with room for as many pieces as a work request may have.
+    borrowed: Vec<BorrowedPayload>,
 }
 
 impl PacketBuffer {
     fn new(home: usize, kind: BufferKind) -> Self {
         let bytes = vec![0; FRAME_BYTES_MAX].into_boxed_slice();
-        Self { home, kind, group_of: None, length: 0, bytes, loans: Vec::with_capacity(SGE_MAX as usize) }
+        Self { home, kind, group_of: None, length: 0, bytes, borrowed: Vec::with_capacity(SGE_MAX as usize) }
     }
 
-    /// The frame, without the payload that is lent.
+    /// Frame, without borrowed payload.
     pub fn frame(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
-    /// The payload that is lent.
-    pub fn loans(&self) -> &[BorrowedPayload] {
-        &self.loans
+    /// Borrowed payload.
+    pub fn borrowed(&self) -> &[BorrowedPayload] {
+        &self.borrowed
     }
 
-    fn lent_bytes(&self) -> usize {
-        self.loans.iter().map(BorrowedPayload::len).sum()
+    fn borrowed_bytes(&self) -> usize {
+        self.borrowed.iter().map(BorrowedPayload::len).sum()
     }
 
-    /// How it came to be here.
+    /// Origin of the frame.
     pub fn kind(&self) -> BufferKind {
         self.kind
     }
 
-    /// It is for a multicast group of that device. Otherwise its queue pair number determines the
-    /// owner.
+    /// Device, if the frame is for a multicast group of it. Otherwise the destination QPN determines
+    /// the owner.
     pub fn group_of(&self) -> Option<DeviceId> {
         self.group_of
     }
@@ -109,22 +108,22 @@ impl Pool {
 /// Counters of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandoffCounters {
-    /// Frames that arrived on a queue of this worker and were another's.
+    /// Frames that arrived on a queue of this worker and belong to another worker.
     pub forwarded: u64,
-    /// Such frames that were dropped because all buffers were under way.
+    /// Such frames that were dropped because all buffers were in use.
     pub forward_full: u64,
     /// Frames that queue pairs of this worker sent to queue pairs of this daemon.
     pub handed_over: u64,
-    /// Times such a frame had to wait because all buffers were under way.
+    /// Number of times that such a frame had to wait because all buffers were in use.
     pub hand_over_full: u64,
-    /// Such frames that were for no queue pair that this daemon could have.
+    /// Such frames without a possible owner in this daemon.
     pub hand_over_lost: u64,
-    /// Frames that came from other workers, of either kind.
+    /// Frames received from other workers, of both kinds.
     pub taken_in: u64,
 }
 
 impl HandoffCounters {
-    /// Every name with its count.
+    /// All names with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("handoff_out", self.forwarded),
@@ -138,7 +137,7 @@ impl HandoffCounters {
     }
 }
 
-/// One worker's end of all exchanges.
+/// One worker's side of the exchange.
 #[derive(Debug)]
 pub struct Handoff {
     me: usize,
@@ -146,24 +145,24 @@ pub struct Handoff {
     forward: Pool,
     over: Pool,
     own: VecDeque<PacketBuffer>,
-    /// Frames in `own` that lend, and the bytes that they do.
-    lending: usize,
-    lent_bytes: usize,
+    /// Number of frames in `own` with borrowed payload, and the length of that payload in bytes.
+    borrowing: usize,
+    borrowed_bytes: usize,
     /// Sender to serve next in [`Self::take_in`].
     own_turn: bool,
-    /// Workers that got something since [`Self::wake_receivers`], a bit each.
+    /// Workers with new frames since [`Self::wake_receivers`], one bit each.
     touched: u64,
     counters: HandoffCounters,
 }
 
-/// All buffers of this kind are under way.
+/// All buffers of this kind are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// The exchanges among the workers that `wakers` wake, one end for each.
+/// Creates the exchange among the workers of `wakers`: one side for each worker.
 ///
 /// # Panics
-/// With more than 64 workers: endpoints, of which each worker has at least one, are not more.
+/// With more than 64 workers. There are at most 64 endpoints, and each worker has one.
 pub fn exchange(wakers: &[Arc<Waker>]) -> Vec<Handoff> {
     assert!(wakers.len() <= 64, "a daemon has at most 64 workers");
     let everybody = wakers.len() * PACKET_BUFFERS * 2;
@@ -182,8 +181,8 @@ pub fn exchange(wakers: &[Arc<Waker>]) -> Vec<Handoff> {
             forward: Pool::new(me, BufferKind::Forwarded),
             over: Pool::new(me, BufferKind::HandedOver),
             own: VecDeque::with_capacity(PACKET_BUFFERS),
-            lending: 0,
-            lent_bytes: 0,
+            borrowing: 0,
+            borrowed_bytes: 0,
             own_turn: false,
             touched: 0,
             counters: HandoffCounters::default(),
@@ -195,17 +194,17 @@ impl Handoff {
     /// Copies a frame that arrived here to worker `to`, which owns its queue pair.
     ///
     /// # Errors
-    /// [`Full`] when there is no room (counted: the frame is dropped), or when it is longer than
-    /// [`FRAME_BYTES_MAX`].
+    /// [`Full`] if there is no room, or the frame is longer than [`FRAME_BYTES_MAX`]. The frame is
+    /// dropped and counted.
     ///
     /// # Panics
-    /// When there is no worker `to`.
+    /// If there is no worker `to`.
     pub fn forward(&mut self, to: usize, frame: &Segments<'_>) -> Result<(), Full> {
         self.copy_to(to, None, frame)
     }
 
-    /// As [`Self::forward`], to a worker that has queue pairs of the frame's multicast group on
-    /// `device`.
+    /// Like [`Self::forward`], to a worker with queue pairs of `device` in the multicast group of the
+    /// frame.
     ///
     /// # Errors
     /// As [`Self::forward`].
@@ -234,16 +233,16 @@ impl Handoff {
         Ok(())
     }
 
-    /// Lends a buffer of `frame_bytes` to `fill`, which may pass payload by reference to a queue
-    /// pair of its own endpoint, and gives it to the worker that `owner` names for the finished
-    /// frame. A frame without an owner is lost, as on a network.
+    /// Passes a buffer of `frame_bytes` to `fill`, which may borrow payload for a queue pair of its
+    /// own endpoint, and gives it to the worker that `owner` returns for the filled frame. A frame
+    /// without an owner is lost, as on a network.
     ///
     /// # Errors
-    /// [`EmitError::Full`] before `fill` ran, when all buffers are under way or enough is lent;
-    /// [`EmitError::Aborted`] when `fill` gave up.
+    /// [`EmitError::Full`] before `fill` is called, if all buffers are in use or enough payload is
+    /// borrowed; [`EmitError::Aborted`] if `fill` aborts.
     ///
     /// # Panics
-    /// When `frame_bytes` is more than [`FRAME_BYTES_MAX`], or there is no worker of that number.
+    /// If `frame_bytes` exceeds [`FRAME_BYTES_MAX`], or the owner does not exist.
     pub fn hand_over(
         &mut self,
         frame_bytes: usize,
@@ -251,24 +250,25 @@ impl Handoff {
         owner: impl FnOnce(&Segments<'_>) -> Option<usize>,
     ) -> Result<(), EmitError> {
         assert!(frame_bytes <= FRAME_BYTES_MAX, "a frame of {frame_bytes} bytes is longer than any path MTU makes");
-        let buffer = if self.lent_bytes < LENT_BYTES_MAX { self.take_buffer(BufferKind::HandedOver) } else { None };
+        let buffer =
+            if self.borrowed_bytes < BORROWED_BYTES_MAX { self.take_buffer(BufferKind::HandedOver) } else { None };
         let Some(mut packet_buffer) = buffer else {
             self.counters.hand_over_full += 1;
             return Err(EmitError::Full);
         };
-        let PacketBuffer { bytes, loans, .. } = &mut packet_buffer;
-        loans.clear();
-        if fill(&mut FrameMut::lending(&mut bytes[..frame_bytes], loans)).is_err() {
+        let PacketBuffer { bytes, borrowed, .. } = &mut packet_buffer;
+        borrowed.clear();
+        if fill(&mut FrameMut::with_borrowed(&mut bytes[..frame_bytes], borrowed)).is_err() {
             self.give_back(packet_buffer);
             return Err(EmitError::Aborted);
         }
         (packet_buffer.length, packet_buffer.group_of) = (frame_bytes, None);
         self.counters.handed_over += 1;
         match owner(&[packet_buffer.frame()]) {
-            // A loan does not leave its worker.
-            Some(to) if packet_buffer.loans.is_empty() || to == self.me => {
-                self.lending += usize::from(!packet_buffer.loans.is_empty());
-                self.lent_bytes += packet_buffer.lent_bytes();
+            // Borrowed payload does not leave its worker.
+            Some(to) if packet_buffer.borrowed.is_empty() || to == self.me => {
+                self.borrowing += usize::from(!packet_buffer.borrowed.is_empty());
+                self.borrowed_bytes += packet_buffer.borrowed_bytes();
                 self.deliver(to, packet_buffer);
             }
             _ => {
@@ -279,8 +279,8 @@ impl Handoff {
         Ok(())
     }
 
-    /// Sends a frame to a multicast group by `send`, which leaves a copy of it in the buffer that
-    /// it is lent. The copy comes to this worker, as a frame for a group of `device`.
+    /// Sends a frame to a multicast group by `send`, which leaves a copy of it in the buffer passed
+    /// to it. This worker receives the copy as a frame for a group of `device`.
     ///
     /// # Errors
     /// [`EmitError::Full`] if all buffers are in use; errors of `send`.
@@ -303,22 +303,23 @@ impl Handoff {
             return Err(error);
         }
         (packet_buffer.length, packet_buffer.group_of) = (frame_bytes, Some(device));
-        packet_buffer.loans.clear();
+        packet_buffer.borrowed.clear();
         self.deliver(self.me, packet_buffer);
         Ok(())
     }
 
-    /// A frame of this worker to itself, while one of those there are lends: give it back
-    /// afterward. To be asked until there is none, before anything happens that ends a loan.
-    pub fn take_lent(&mut self) -> Option<PacketBuffer> {
-        if self.lending == 0 {
+    /// Takes a frame of this worker to itself, while one of them has borrowed payload; the caller
+    /// returns it afterward. The caller takes all of them before anything that could invalidate
+    /// borrowed payload.
+    pub fn take_borrowed(&mut self) -> Option<PacketBuffer> {
+        if self.borrowing == 0 {
             return None;
         }
         self.take_own()
     }
 
-    /// The next frame that came for this worker: give it back afterward. Its own frames and the
-    /// others' take turns.
+    /// Takes the next frame for this worker; the caller returns it afterward. Its own frames and
+    /// those of other workers alternate.
     pub fn take_in(&mut self) -> Option<PacketBuffer> {
         self.own_turn = !self.own_turn;
         if self.own_turn {
@@ -328,7 +329,7 @@ impl Handoff {
         }
     }
 
-    /// Returns a buffer to the worker it belongs to.
+    /// Returns a buffer to its worker.
     pub fn give_back(&mut self, packet_buffer: PacketBuffer) {
         if packet_buffer.home == self.me {
             self.keep(packet_buffer);
@@ -337,13 +338,13 @@ impl Handoff {
         }
     }
 
-    /// Frames wait for this worker.
+    /// There are frames for this worker.
     pub fn has_arrivals(&self) -> bool {
         !self.own.is_empty() || !self.posts[self.me].inbox.is_empty()
     }
 
-    /// Wakes the workers that got something since the last call and sleep. Once per poll iteration,
-    /// so that a burst costs one wake-up.
+    /// Wakes sleeping workers with new frames since the last call. Called once per poll iteration, so
+    /// that a burst costs one wake-up.
     pub fn wake_receivers(&mut self) {
         while self.touched != 0 {
             let to = self.touched.trailing_zeros() as usize;
@@ -359,8 +360,8 @@ impl Handoff {
 
     fn take_own(&mut self) -> Option<PacketBuffer> {
         let packet_buffer = self.own.pop_front()?;
-        self.lending -= usize::from(!packet_buffer.loans.is_empty());
-        self.lent_bytes -= packet_buffer.lent_bytes();
+        self.borrowing -= usize::from(!packet_buffer.borrowed.is_empty());
+        self.borrowed_bytes -= packet_buffer.borrowed_bytes();
         Some(packet_buffer)
     }
 

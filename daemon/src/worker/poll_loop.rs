@@ -228,7 +228,7 @@ impl<N: Nic> Worker<N> {
         }
         self.worker_memory.settle();
         let sent = self.emit_frames(now);
-        self.take_lent(now);
+        self.take_borrowed(now);
         done += sent.visits;
         self.handoff.wake_receivers();
         let publications = self.worker_memory.publish();
@@ -244,7 +244,7 @@ impl<N: Nic> Worker<N> {
     }
 
     fn carry_out_commands(&mut self) -> usize {
-        // The inbox is lent out so that a command may change everything else.
+        // The inbox is taken out so that a command may change everything else.
         let mut inbox = self.inbox.take().expect("returned below");
         let done = inbox.drain(COMMANDS, |command| self.carry_out(command));
         self.inbox = Some(inbox);
@@ -341,9 +341,9 @@ impl<N: Nic> Worker<N> {
     }
 
     /// Borrowed payload is copied before anything else in this iteration: after a completion, or
-    /// the removal of a key, no reader of the lent memory remains.
-    fn take_lent(&mut self, now: Nanos) {
-        while let Some(packet_buffer) = self.handoff.take_lent() {
+    /// the removal of a key, no reader of borrowed memory remains.
+    fn take_borrowed(&mut self, now: Nanos) {
+        while let Some(packet_buffer) = self.handoff.take_borrowed() {
             self.take_packet_buffer(now, packet_buffer);
         }
     }
@@ -360,8 +360,13 @@ impl<N: Nic> Worker<N> {
             // A packet sent to a group by a queue pair of this worker goes to all members; possibly
             // none is here.
             let is_own = packet_buffer.group_of().is_some() && packet_buffer.kind() == BufferKind::HandedOver;
-            if !packet_buffer.loans().is_empty() {
-                endpoint.on_lent_frame(now, packet_buffer.frame(), packet_buffer.loans(), &mut self.worker_memory);
+            if !packet_buffer.borrowed().is_empty() {
+                endpoint.on_borrowed_frame(
+                    now,
+                    packet_buffer.frame(),
+                    packet_buffer.borrowed(),
+                    &mut self.worker_memory,
+                );
             } else if !is_own || share(frame, place, endpoint, &self.endpoints, &mut self.handoff) {
                 endpoint.on_frame(now, frame, &mut self.worker_memory);
             }

@@ -13,7 +13,7 @@ use roced_types::{Cqn, MemoryObjectId, WorkerId};
 
 use super::{abi::cqe, table::IdTable};
 
-/// Bytes copied at a time between memory of which one end is not mapped: the largest loan.
+/// Bytes copied at a time if one of both memories is not mapped: the largest borrowed payload.
 const BOUNCE_BYTES: usize = 32 << 10;
 
 #[derive(Debug)]
@@ -37,8 +37,8 @@ pub struct WorkerMemory {
     objects: IdTable<HeldObject>,
     /// Memory that was written to and may not show it yet.
     unsettled: Option<MemoryObjectId>,
-    /// Buffer for borrowed payload where one of both ends is not mapped; as large as the largest
-    /// loan, so that both may overlap.
+    /// Buffer for borrowed payload if one of both memories is not mapped; as large as the largest
+    /// borrowed payload, because both memories may overlap.
     bounce: Box<[u8]>,
     /// This poll iteration.
     poll: PollId,
@@ -126,7 +126,7 @@ impl WorkerMemory {
         while done < from.len() {
             let piece = bounce.len().min(from.len() - done);
             let (at, piece_of) = (done as u64, &mut bounce[..piece]);
-            self.read_at(from.object(), from.offset() + at, piece_of).map_err(|MemoryFault| PlaceFault::Lender)?;
+            self.read_at(from.object(), from.offset() + at, piece_of).map_err(|MemoryFault| PlaceFault::Source)?;
             self.write_at(to.object(), to.offset() + at, piece_of).map_err(|MemoryFault| PlaceFault::Target)?;
             done += piece;
         }
@@ -181,7 +181,7 @@ impl App for WorkerMemory {
 
     fn copy(&mut self, to: MemSpan<'_>, from: BorrowedPayload) -> Result<(), PlaceFault> {
         self.settle_before(to.object());
-        let source = self.backing(from.object()).ok_or(PlaceFault::Lender)?;
+        let source = self.backing(from.object()).ok_or(PlaceFault::Source)?;
         let target = self.backing(to.object()).ok_or(PlaceFault::Target)?;
         if let (Backing::Mapped(source), Backing::Mapped(target)) = (source, target) {
             target.copy(to.offset(), source, from.offset(), from.len());

@@ -155,7 +155,7 @@ impl Peer {
         let header = if step.flags & flags::OTHER_QP != 0 { GRH_BYTES } else { 0 };
         self.sent_bytes += header + payload as u64;
         let disposition = world.deliver(step, psn, payload);
-        if disposition == Disposition::Held {
+        if disposition == Disposition::Buffered {
             self.held.insert(psn.get(), packets);
         }
         if disposition == Disposition::Accepted && psn == self.next {

@@ -6,7 +6,7 @@ use super::Endpoint;
 use crate::{
     clock::Nanos,
     io::{App, BorrowedPayload, Segments},
-    out_of_order::{HeldSide, NotBuffered},
+    out_of_order::{NotBuffered, OutOfOrderSide},
     reject::{Disposition, DropReason},
     wire::{
         frame::{self, Packet},
@@ -35,14 +35,14 @@ impl Endpoint {
     /// Processes a frame with borrowed payload from a queue pair of this endpoint; see
     /// [`crate::io::BorrowedPayload`] for the conditions. The frame is never buffered, because
     /// nothing is lost or reordered on this path.
-    pub fn on_lent_frame(
+    pub fn on_borrowed_frame(
         &mut self,
         now: Nanos,
         frame: &[u8],
-        loans: &[BorrowedPayload],
+        borrowed: &[BorrowedPayload],
         app: &mut impl App,
     ) -> Disposition {
-        let taken = frame::parse_lent(frame, loans).and_then(|packet| {
+        let taken = frame::parse_borrowed(frame, borrowed).and_then(|packet| {
             let index = self.admit_to_qp(&packet)?;
             Ok(self.deliver(now, &packet, index, None, app))
         });
@@ -70,9 +70,9 @@ impl Endpoint {
         let mut disposition = qp.on_packet(packet, &mut self.resources.context(now, app));
         if let Disposition::Dropped(reason) = disposition
             && let Some(frame) = frame
-            && let Some(side) = qp.may_hold(packet, reason, now)
+            && let Some(side) = qp.may_buffer(packet, reason, now)
         {
-            disposition = self.hold(index, side, packet, now, frame);
+            disposition = self.buffer_packet(index, side, packet, now, frame);
         }
         self.after_packet(index, asks_before_its_end(packet), now, app);
         self.after(index);
@@ -102,17 +102,17 @@ impl Endpoint {
 
     /// Buffers an out-of-order packet.
     #[cold]
-    fn hold(
+    fn buffer_packet(
         &mut self,
         index: u32,
-        side: HeldSide,
+        side: OutOfOrderSide,
         packet: &Packet<'_>,
         now: Nanos,
         frame: &Segments<'_>,
     ) -> Disposition {
         let qp = self.qps.get_mut(index).expect("just found");
-        match qp.hold(&mut self.held, side, packet, frame, now) {
-            Ok(()) => Disposition::Held,
+        match qp.buffer_packet(&mut self.out_of_order, side, packet, frame, now) {
+            Ok(()) => Disposition::Buffered,
             Err(NotBuffered::NoRoom) => Disposition::Dropped(DropReason::OutOfOrderNoBuffer),
             Err(NotBuffered::Twice) => Disposition::Dropped(DropReason::Duplicate),
             Err(NotBuffered::Conflict) => {
@@ -126,26 +126,26 @@ impl Endpoint {
     /// before its message ends. They are processed like received packets, except for the ICRC,
     /// which was checked on arrival.
     pub(super) fn after_packet(&mut self, index: u32, asks: bool, now: Nanos, app: &mut impl App) {
-        let Some(qp) = self.qps.get_mut(index).filter(|qp| qp.holds_any()) else { return };
-        let in_vain = qp.forget_old(&mut self.held, now) + qp.on_direct(&mut self.held, asks);
+        let Some(qp) = self.qps.get_mut(index).filter(|qp| qp.has_buffered()) else { return };
+        let in_vain = qp.discard_expired(&mut self.out_of_order, now) + qp.on_direct(&mut self.out_of_order, asks);
         self.drops.add(DropReason::OutOfOrderDiscarded, in_vain.into());
-        while let Some((side, slot)) = qp.next_held(&self.held) {
-            let frame = [self.held.frame(slot)];
+        while let Some((side, slot)) = qp.next_buffered(&self.out_of_order) {
+            let frame = [self.out_of_order.frame(slot)];
             let packet = frame::parse(&frame).and_then(|packet| qp.check_origin(&packet).map(|()| packet));
             let disposition = match packet {
                 Ok(packet) => {
                     let endpoint = &mut self.resources.context(now, app);
-                    qp.on_held_packet(&packet, endpoint)
+                    qp.on_buffered_packet(&packet, endpoint)
                 }
                 Err(reason) => Disposition::Dropped(reason),
             };
             if let Disposition::Dropped(reason) = disposition {
                 self.drops.count(reason);
             }
-            qp.release(&mut self.held, side, slot);
+            qp.release(&mut self.out_of_order, side, slot);
         }
-        self.drops.add(DropReason::OutOfOrderDiscarded, qp.forget_held(&mut self.held).into());
-        qp.on_exposed(&self.held, &mut self.resources.context(now, app));
+        self.drops.add(DropReason::OutOfOrderDiscarded, qp.discard_needless(&mut self.out_of_order).into());
+        qp.on_exposed(&self.out_of_order, &mut self.resources.context(now, app));
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
 /// Payload bytes of a full packet that carries borrowed payload; no wire limits it. Copying takes
 /// about ten times as long as handling the headers, yet is short enough that other queue pairs need
 /// not wait long to be served.
-const LENT_BYTES_MAX: usize = 32 << 10;
+const BORROWED_BYTES_MAX: usize = 32 << 10;
 
 /// State common to every role.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct QpBase {
     pub(super) path: PathState,
     /// Its peer belongs to the same endpoint, and their packets carry borrowed payload. Both sides
     /// decide this on entering RTR and keep it, because both must segment messages alike.
-    pub(super) lends: bool,
+    pub(super) borrows: bool,
     pub(super) counters: QpTally,
     pub(super) events: QpEvents,
     /// The client asked for an event when the send queue has drained.
@@ -42,9 +42,9 @@ pub(crate) struct QpBase {
     pub(super) lives: u32,
     /// The packet being processed comes from the out-of-order buffer. A response that does not
     /// match may still belong to an earlier life; it does not fail the queue pair.
-    pub(super) is_held: bool,
+    pub(super) is_buffered: bool,
     /// Answers in the out-of-order buffer, waiting for earlier ones.
-    pub(super) held_answers: u32,
+    pub(super) buffered_answers: u32,
     pub(super) keys: KeyChanges,
     /// Source of its receive work, if not its own queue.
     pub(super) srq: Option<SrqConfig>,
@@ -120,14 +120,14 @@ impl QpBase {
 
     /// Payload of a full packet.
     pub(super) fn mtu(&self) -> usize {
-        if self.lends { LENT_BYTES_MAX } else { self.attributes.path_mtu_bytes as usize }
+        if self.borrows { BORROWED_BYTES_MAX } else { self.attributes.path_mtu_bytes as usize }
     }
 
     /// In RTR: decides whether the packets of this queue pair and its peer carry borrowed payload.
     /// Such payload is copied before the poll iteration of the endpoint ends, so the peer must
     /// belong to the same endpoint.
     pub(super) fn note_way(&mut self) {
-        self.lends = self.is_same_endpoint() && self.dest_qpn().endpoint() == self.config.qpn.endpoint();
+        self.borrows = self.is_same_endpoint() && self.dest_qpn().endpoint() == self.config.qpn.endpoint();
     }
 
     /// The peer is on this device: no packet to it is lost.
@@ -139,7 +139,7 @@ impl QpBase {
     /// local one.
     pub(super) fn way(&self) -> Option<&Path> {
         match &self.path {
-            PathState::Ready(path) if !self.lends || path.via() == Egress::SameEndpoint => Some(path),
+            PathState::Ready(path) if !self.borrows || path.via() == Egress::SameEndpoint => Some(path),
             PathState::Ready(_) | PathState::Unreachable | PathState::Resolving => None,
         }
     }
@@ -221,17 +221,17 @@ impl QpBase {
             rest = later;
             app.read(now, piece).map_err(|_| Abort)
         };
-        if !self.lends {
+        if !self.borrows {
             return self.emit(wire, headers, span.len(), read);
         }
         let Some(path) = self.way() else {
             self.counters.count(QpCount::Unreachable);
             return Ok(());
         };
-        let bytes = path.lent_frame_bytes(headers, span.len());
+        let bytes = path.borrowed_frame_bytes(headers, span.len());
         wire.emit(path.via(), bytes, |frame| {
-            path.fill_lent(frame, headers, span.len(), |frame| {
-                frame.lend(span);
+            path.fill_borrowed(frame, headers, span.len(), |frame| {
+                frame.borrow(span);
                 Ok(())
             })
         })?;

@@ -146,9 +146,9 @@ impl Completer {
     /// True if this answer, which lies behind a gap, may be buffered: it belongs to this life and
     /// is not a READ response of a later work request. A READ must return data at least as new as
     /// the READ before it, and the earlier READ will be executed again.
-    pub(crate) fn may_hold(&self, packet: &Packet<'_>, queue: &SendQueue, now: Nanos) -> bool {
+    pub(crate) fn may_buffer(&self, packet: &Packet<'_>, queue: &SendQueue, now: Nanos) -> bool {
         let is_answer = matches!(packet.info.operation, Operation::ReadResponse | Operation::AtomicAck);
-        is_answer && self.source.may_hold(packet.roce.source_port(), now) && is_settled(packet, queue)
+        is_answer && self.source.may_buffer(packet.roce.source_port(), now) && is_settled(packet, queue)
     }
 
     /// Notes that a request was sent.
@@ -202,7 +202,7 @@ impl Completer {
         // NAK for the next packet to be sent: that peer has all packets before it.
         let ahead = psn.distance_from(self.unacknowledged);
         if ahead < 0 {
-            let is_ours = self.source.may_hold(port, cx.now);
+            let is_ours = self.source.may_buffer(port, cx.now);
             let raised = is_ours && requester.on_credits(packet, self.unacknowledged, cx.base);
             if is_ours && (is_plain_ack(packet) || packet.info.operation == Operation::ReadResponse) {
                 self.selective.on_answered_again(psn, cx.now);
@@ -221,7 +221,7 @@ impl Completer {
             return Err(DropReason::OtherSourcePort);
         }
         let before = self.unacknowledged;
-        self.trusted = self.source.may_hold(port, cx.now);
+        self.trusted = self.source.may_buffer(port, cx.now);
         let taken = match packet.info.operation {
             Operation::ReadResponse => self.on_read_response(packet, requester, cx),
             Operation::AtomicAck => self.on_atomic_ack(packet, requester, cx),
@@ -363,7 +363,7 @@ impl Completer {
         let ends_chunk = ends_entry || (at + 1).is_multiple_of(chunk);
         let may_end = ends_chunk || self.selective.is_part_asked(psn);
         if let Err(status) = check_response(packet, &entry, at, ends_chunk..=may_end, cx.base.mtu()) {
-            if cx.base.is_held {
+            if cx.base.is_buffered {
                 // It will be requested again.
                 self.selective.remember_dropped(psn);
                 return Err(DropReason::OutOfOrderDiscarded);
@@ -376,7 +376,7 @@ impl Completer {
             let placed = packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, cx.base.pd(), cx.app, piece));
             match placed {
                 Ok(()) => {}
-                Err(PlaceFault::Lender) => return Err(DropReason::LoopbackSourceGone),
+                Err(PlaceFault::Source) => return Err(DropReason::LoopbackSourceGone),
                 Err(PlaceFault::Target) => {
                     cx.base.counters.count(QpCount::LocalProtection);
                     self.fail_oldest(Status::LocalProtection, cx);
@@ -454,12 +454,12 @@ impl Completer {
             // It belongs to this life and may be buffered even if it is the first answer.
             self.source.on_taken(packet.roce.source_port(), cx.base.is_later_life(), cx.now);
         }
-        let held = self.may_hold(packet, cx.send_queue, cx.now).then_some(packet.bth.psn);
-        if held.is_none() {
+        let buffered = self.may_buffer(packet, cx.send_queue, cx.now).then_some(packet.bth.psn);
+        if buffered.is_none() {
             self.selective.remember_dropped(packet.bth.psn);
         }
         // The answer is not accepted now, whether or not this call requests the missing one.
-        let _asked = self.on_gap(held, requester, cx);
+        let _asked = self.on_gap(buffered, requester, cx);
         DropReason::ResponseGap
     }
 

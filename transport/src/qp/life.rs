@@ -56,8 +56,8 @@ enum PortState {
     /// doubted until `doubts_until`; if `asks`, the doubted packets are still to be requested
     /// again.
     Unknown { doubts_until: Nanos, asks: bool },
-    /// Early packets are buffered from `holds_from` on.
-    Known { port: u16, holds_from: Nanos },
+    /// Early packets are buffered from `buffers_from` on.
+    Known { port: u16, buffers_from: Nanos },
 }
 
 impl Default for PortState {
@@ -155,7 +155,7 @@ impl SourcePort {
 
     #[cold]
     fn learn(&mut self, port: u16, later: bool, now: Nanos) {
-        let holds_at_once = match self.port {
+        let buffers_at_once = match self.port {
             PortState::Unknown { .. } => !later,
             // The first packet, from a port of a past life, may have belonged to that life.
             PortState::Known { port, .. } => {
@@ -164,12 +164,12 @@ impl SourcePort {
             }
         };
         self.keeps = self.past.contains(port);
-        self.port = PortState::Known { port, holds_from: if holds_at_once { now } else { now + QUARANTINE } };
+        self.port = PortState::Known { port, buffers_from: if buffers_at_once { now } else { now + QUARANTINE } };
     }
 
     /// A packet from `port` that arrived early may be buffered.
-    pub(super) fn may_hold(&self, port: u16, now: Nanos) -> bool {
-        matches!(self.port, PortState::Known { port: known, holds_from } if known == port && now >= holds_from)
+    pub(super) fn may_buffer(&self, port: u16, now: Nanos) -> bool {
+        matches!(self.port, PortState::Known { port: known, buffers_from } if known == port && now >= buffers_from)
     }
 }
 
@@ -275,11 +275,11 @@ mod tests {
     #[test]
     fn nothing_is_held_before_a_packet_was_taken_nor_soon_after_a_change() {
         let mut source = SourcePort::default();
-        assert!(!source.may_hold(1, Nanos::NEVER), "nothing is known yet");
+        assert!(!source.may_buffer(1, Nanos::NEVER), "nothing is known yet");
         source.on_taken(1, false, Nanos(5));
-        assert!(source.may_hold(1, Nanos(5)) && !source.may_hold(2, Nanos(5)));
+        assert!(source.may_buffer(1, Nanos(5)) && !source.may_buffer(2, Nanos(5)));
         source.on_taken(2, false, Nanos(7));
-        assert!(!source.may_hold(2, QUARANTINE) && source.may_hold(2, Nanos(7) + QUARANTINE));
+        assert!(!source.may_buffer(2, QUARANTINE) && source.may_buffer(2, Nanos(7) + QUARANTINE));
     }
 
     #[test]
@@ -287,7 +287,7 @@ mod tests {
         let mut source = SourcePort::default();
         source.on_taken(1, true, Nanos(5));
         source.on_taken(1, true, Nanos(500));
-        assert!(!source.may_hold(1, QUARANTINE));
-        assert!(source.may_hold(1, Nanos(5) + QUARANTINE));
+        assert!(!source.may_buffer(1, QUARANTINE));
+        assert!(source.may_buffer(1, Nanos(5) + QUARANTINE));
     }
 }

@@ -116,14 +116,14 @@ impl Qp {
                 attributes: QpAttributes::default(),
                 pkey: Pkey::DEFAULT,
                 path: PathState::Resolving,
-                lends: false,
+                borrows: false,
                 counters: QpTally::default(),
                 events: QpEvents::default(),
                 tell_drained: false,
                 established: false,
                 lives: 0,
-                is_held: false,
-                held_answers: 0,
+                is_buffered: false,
+                buffered_answers: 0,
                 keys: KeyChanges::default(),
                 srq: None,
                 grant: 0,
@@ -376,14 +376,14 @@ impl Qp {
     }
 
     /// Processes a packet from the out-of-order buffer that is now due.
-    pub(crate) fn on_held_packet<A: App>(
+    pub(crate) fn on_buffered_packet<A: App>(
         &mut self,
         packet: &Packet<'_>,
         endpoint: &mut EndpointContext<'_, A>,
     ) -> Disposition {
-        self.base.is_held = true;
+        self.base.is_buffered = true;
         let disposition = self.on_packet(packet, endpoint);
-        self.base.is_held = false;
+        self.base.is_buffered = false;
         disposition
     }
 
@@ -481,7 +481,7 @@ impl Qp {
         wire: &mut W,
     ) -> Transmission {
         self.base.receives = self.recv_queue.len();
-        self.base.held_answers = self.out_of_order.held_answers();
+        self.base.buffered_answers = self.out_of_order.buffered_answers();
         let visit = match self.base.state {
             // The flush does not wait for the wire.
             State::Error => match self.flush(endpoint) {
@@ -594,7 +594,7 @@ impl Qp {
         self.base.attributes = QpAttributes::default();
         self.base.path = PathState::Resolving;
         self.base.events = QpEvents::default();
-        self.base.lends = false;
+        self.base.borrows = false;
         (self.base.tell_drained, self.base.established, self.base.last_wqe_told) = (false, false, false);
         self.base.keys.clear();
     }

@@ -19,7 +19,7 @@ use crate::{
     clock::Nanos,
     counters::QpCount,
     io::{App, Segments},
-    out_of_order::{HELD_MAX, HeldSide, NotBuffered, OutOfOrderList, OutOfOrderPool},
+    out_of_order::{BUFFERED_MAX, NotBuffered, OutOfOrderList, OutOfOrderPool, OutOfOrderSide},
     psn::Psn,
     recovery::RecoveryConfig,
     reject::DropReason,
@@ -60,19 +60,20 @@ struct Buffer {
 }
 
 impl Buffer {
-    const fn new(qpn: Qpn, side: HeldSide) -> Self {
+    const fn new(qpn: Qpn, side: OutOfOrderSide) -> Self {
         Self { list: OutOfOrderList::new(qpn.index(), side), missing: Psn::new(0), direct: 0 }
     }
 }
 
 impl OutOfOrder {
     pub(crate) const fn new(qpn: Qpn) -> Self {
-        let (requests, responses) = (Buffer::new(qpn, HeldSide::Requests), Buffer::new(qpn, HeldSide::Responses));
+        let (requests, responses) =
+            (Buffer::new(qpn, OutOfOrderSide::Requests), Buffer::new(qpn, OutOfOrderSide::Responses));
         Self { requests, responses, unkept: None }
     }
 
     /// Number of buffered responses.
-    pub(super) const fn held_answers(&self) -> u32 {
+    pub(super) const fn buffered_answers(&self) -> u32 {
         self.responses.list.count()
     }
 
@@ -82,64 +83,66 @@ impl OutOfOrder {
 
     /// Records that a packet with this PSN, and perhaps others before it, is not buffered. The peer
     /// sends a request again after a NAK; a response must be requested again.
-    fn miss(&mut self, side: HeldSide, psn: Psn) {
-        if side == HeldSide::Responses && self.unkept.is_none_or(|known| psn.distance_from(known) > 0) {
+    fn miss(&mut self, side: OutOfOrderSide, psn: Psn) {
+        if side == OutOfOrderSide::Responses && self.unkept.is_none_or(|known| psn.distance_from(known) > 0) {
             self.unkept = Some(psn);
         }
     }
 
-    const fn buffer(&mut self, side: HeldSide) -> &mut Buffer {
+    const fn buffer(&mut self, side: OutOfOrderSide) -> &mut Buffer {
         match side {
-            HeldSide::Requests => &mut self.requests,
-            HeldSide::Responses => &mut self.responses,
+            OutOfOrderSide::Requests => &mut self.requests,
+            OutOfOrderSide::Responses => &mut self.responses,
         }
     }
 
-    const fn list(&mut self, side: HeldSide) -> &mut OutOfOrderList {
+    const fn list(&mut self, side: OutOfOrderSide) -> &mut OutOfOrderList {
         &mut self.buffer(side).list
     }
 
     /// Time at which the oldest packet exceeds the time limit.
     pub(super) fn deadline(&self, recovery: &RecoveryConfig) -> Nanos {
         let oldest = self.requests.list.oldest_arrival().min(self.responses.list.oldest_arrival());
-        if oldest == Nanos::NEVER { oldest } else { oldest + held_max(recovery) }
+        if oldest == Nanos::NEVER { oldest } else { oldest + buffered_max(recovery) }
     }
 }
 
 /// Time limit for buffered packets. A multipath network may need a longer one.
-fn held_max(recovery: &RecoveryConfig) -> Nanos {
-    HELD_MAX.max(Nanos(recovery.reorder_delay.0.saturating_mul(2)))
+fn buffered_max(recovery: &RecoveryConfig) -> Nanos {
+    BUFFERED_MAX.max(Nanos(recovery.reorder_delay.0.saturating_mul(2)))
 }
 
 impl Qp {
     /// At least one packet is buffered, or a response is marked as not buffered.
-    pub(crate) const fn holds_any(&self) -> bool {
+    pub(crate) const fn has_buffered(&self) -> bool {
         !self.out_of_order.is_empty()
     }
 
     /// Decides whether to buffer a packet dropped for this reason. Only a reliable connection
     /// repairs losses. Nothing is buffered for a plain peer, because buffered packets are
     /// acknowledged before the peer sends them again.
-    pub(crate) fn may_hold(&self, packet: &Packet<'_>, reason: DropReason, now: Nanos) -> Option<HeldSide> {
+    pub(crate) fn may_buffer(&self, packet: &Packet<'_>, reason: DropReason, now: Nanos) -> Option<OutOfOrderSide> {
         if !self.base.recovery.is_selective() {
             return None;
         }
         let roles = self.roles.reliable()?;
         let side = match reason {
-            DropReason::OutOfSequence if !is_plain(packet) && roles.responder.may_hold(packet, now) => {
-                HeldSide::Requests
+            DropReason::OutOfSequence if !is_plain(packet) && roles.responder.may_buffer(packet, now) => {
+                OutOfOrderSide::Requests
             }
-            DropReason::ResponseGap if roles.completer.may_hold(packet, &self.send_queue, now) => HeldSide::Responses,
+            DropReason::ResponseGap if roles.completer.may_buffer(packet, &self.send_queue, now) => {
+                OutOfOrderSide::Responses
+            }
             _ => return None,
         };
         self.expected_by(side).map(|_| side)
     }
 
-    /// Buffers a packet accepted by [`Self::may_hold`].
-    pub(crate) fn hold(
+    /// Buffers a packet accepted by [`Self::may_buffer`].
+    pub(crate) fn buffer_packet(
         &mut self,
         pool: &mut OutOfOrderPool,
-        side: HeldSide,
+        side: OutOfOrderSide,
         packet: &Packet<'_>,
         frame: &Segments<'_>,
         now: Nanos,
@@ -149,7 +152,7 @@ impl Qp {
         if buffer.list.is_empty() {
             (buffer.missing, buffer.direct) = (expected, 0);
         }
-        match pool.hold(&mut buffer.list, packet.bth.psn, expected, frame, now) {
+        match pool.insert(&mut buffer.list, packet.bth.psn, expected, frame, now) {
             Err(NotBuffered::Twice) => self.check_twice(pool, side, packet),
             Err(no_room) => {
                 self.out_of_order.miss(side, packet.bth.psn);
@@ -168,12 +171,12 @@ impl Qp {
     fn check_twice(
         &mut self,
         pool: &mut OutOfOrderPool,
-        side: HeldSide,
+        side: OutOfOrderSide,
         packet: &Packet<'_>,
     ) -> Result<(), NotBuffered> {
         let list = self.out_of_order.list(side);
         let Some(slot) = pool.find(list, packet.bth.psn) else { return Err(NotBuffered::NoRoom) };
-        if frame::parse(&[pool.frame(slot)]).is_ok_and(|held| is_same(&held, packet)) {
+        if frame::parse(&[pool.frame(slot)]).is_ok_and(|buffered| is_same(&buffered, packet)) {
             return Err(NotBuffered::Twice);
         }
         pool.release(list, slot);
@@ -182,14 +185,14 @@ impl Qp {
     }
 
     /// Slot of a buffered packet with the expected PSN.
-    pub(crate) fn next_held(&self, pool: &OutOfOrderPool) -> Option<(HeldSide, u32)> {
+    pub(crate) fn next_buffered(&self, pool: &OutOfOrderPool) -> Option<(OutOfOrderSide, u32)> {
         let find = |side, buffer: &Buffer| Some((side, pool.find(&buffer.list, self.expected_by(side)?)?));
-        find(HeldSide::Requests, &self.out_of_order.requests)
-            .or_else(|| find(HeldSide::Responses, &self.out_of_order.responses))
+        find(OutOfOrderSide::Requests, &self.out_of_order.requests)
+            .or_else(|| find(OutOfOrderSide::Responses, &self.out_of_order.responses))
     }
 
     /// Releases a packet that was processed.
-    pub(crate) fn release(&mut self, pool: &mut OutOfOrderPool, side: HeldSide, slot: u32) {
+    pub(crate) fn release(&mut self, pool: &mut OutOfOrderPool, side: OutOfOrderSide, slot: u32) {
         let buffer = self.out_of_order.buffer(side);
         pool.release(&mut buffer.list, slot);
         buffer.direct = 0;
@@ -198,11 +201,11 @@ impl Qp {
     /// Discards packets that will never become due; returns their number. These are packets that a
     /// requester sends again anyway (RNR NAK), packets that nothing waits for any more (error,
     /// another state), and packets behind the expected PSN, which only a lying peer can cause.
-    pub(crate) fn forget_held(&mut self, pool: &mut OutOfOrderPool) -> u32 {
+    pub(crate) fn discard_needless(&mut self, pool: &mut OutOfOrderPool) -> u32 {
         let mut forgotten = 0;
-        for side in [HeldSide::Requests, HeldSide::Responses] {
+        for side in [OutOfOrderSide::Requests, OutOfOrderSide::Responses] {
             let expected = self.expected_by(side);
-            if side == HeldSide::Responses && expected.is_none() {
+            if side == OutOfOrderSide::Responses && expected.is_none() {
                 self.out_of_order.unkept = None;
             }
             let list = self.out_of_order.list(side);
@@ -214,8 +217,8 @@ impl Qp {
     }
 
     /// Discards packets that exceed the time limit; returns their number.
-    pub(crate) fn forget_old(&mut self, pool: &mut OutOfOrderPool, now: Nanos) -> u32 {
-        let longest = held_max(&self.base.recovery);
+    pub(crate) fn discard_expired(&mut self, pool: &mut OutOfOrderPool, now: Nanos) -> u32 {
+        let longest = buffered_max(&self.base.recovery);
         if now < longest || now < self.out_of_order.deadline(&self.base.recovery) {
             return 0;
         }
@@ -224,7 +227,7 @@ impl Qp {
         let farthest = self.out_of_order.responses.list.farthest();
         let responses = pool.release_older(&mut self.out_of_order.responses.list, moment);
         if responses > 0 {
-            self.out_of_order.miss(HeldSide::Responses, farthest);
+            self.out_of_order.miss(OutOfOrderSide::Responses, farthest);
         }
         if let Some(Reliable { responder, .. }) = self.roles.reliable_mut()
             && requests > 0
@@ -236,7 +239,7 @@ impl Qp {
     }
 
     /// Discards all packets; returns their number.
-    pub(crate) fn forget_all_held(&mut self, pool: &mut OutOfOrderPool) -> u32 {
+    pub(crate) fn discard_all_buffered(&mut self, pool: &mut OutOfOrderPool) -> u32 {
         self.out_of_order.unkept = None;
         pool.release_all(&mut self.out_of_order.requests.list) + pool.release_all(&mut self.out_of_order.responses.list)
     }
@@ -247,7 +250,7 @@ impl Qp {
     /// requested again when they are due. Returns the number of discarded packets.
     pub(crate) fn on_direct(&mut self, pool: &mut OutOfOrderPool, asks: bool) -> u32 {
         let mut given_up = 0;
-        for side in [HeldSide::Requests, HeldSide::Responses] {
+        for side in [OutOfOrderSide::Requests, OutOfOrderSide::Responses] {
             let expected = self.expected_by(side);
             let buffer = self.out_of_order.buffer(side);
             if buffer.list.is_empty() || expected == Some(buffer.missing) {
@@ -260,7 +263,9 @@ impl Qp {
             let farthest = buffer.list.farthest();
             given_up += pool.release_all(&mut buffer.list);
             self.out_of_order.miss(side, farthest);
-            if let (HeldSide::Responses, Some(expected), Some(roles)) = (side, expected, self.roles.reliable_mut()) {
+            if let (OutOfOrderSide::Responses, Some(expected), Some(roles)) =
+                (side, expected, self.roles.reliable_mut())
+            {
                 roles.completer.selective.on_given_up(expected, farthest);
             }
         }
@@ -271,7 +276,7 @@ impl Qp {
     /// gap, possibly a new one. If a missing packet arrived by itself, the next gets the whole
     /// reorder delay.
     pub(crate) fn on_exposed<A: App>(&mut self, pool: &OutOfOrderPool, endpoint: &mut EndpointContext<'_, A>) {
-        for side in [HeldSide::Requests, HeldSide::Responses] {
+        for side in [OutOfOrderSide::Requests, OutOfOrderSide::Responses] {
             let Some(missing) = self.expected_by(side).filter(|_| !self.out_of_order.list(side).is_empty()) else {
                 continue;
             };
@@ -283,14 +288,14 @@ impl Qp {
                 true => endpoint.now + delay,
                 false => buffer.list.oldest_arrival() + delay,
             };
-            let held = pool.first_psn(&buffer.list);
+            let buffered = pool.first_psn(&buffer.list);
             let (Roles::Reliable(Reliable { requester, completer, responder, .. }), mut cx) = self.split(endpoint)
             else {
                 continue;
             };
             match side {
-                HeldSide::Requests => responder.on_hole(due, cx.now),
-                HeldSide::Responses => completer.on_hole(due, held, requester, &mut cx),
+                OutOfOrderSide::Requests => responder.on_hole(due, cx.now),
+                OutOfOrderSide::Responses => completer.on_hole(due, buffered, requester, &mut cx),
             }
         }
         if self.out_of_order.unkept.is_some() {
@@ -300,7 +305,7 @@ impl Qp {
 
     /// Requests a response that was not buffered and is now due: it will not arrive unasked.
     fn ask_for_unkept<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) {
-        let missing = self.expected_by(HeldSide::Responses);
+        let missing = self.expected_by(OutOfOrderSide::Responses);
         self.out_of_order.unkept =
             self.out_of_order.unkept.filter(|unkept| missing.is_some_and(|missing| unkept.distance_from(missing) >= 0));
         if self.out_of_order.unkept.is_some()
@@ -313,14 +318,14 @@ impl Qp {
     }
 
     /// Expected PSN; `None` when packets of this side are not accepted, or will all be sent again.
-    fn expected_by(&self, side: HeldSide) -> Option<Psn> {
+    fn expected_by(&self, side: OutOfOrderSide) -> Option<Psn> {
         let roles = self.roles.reliable()?;
         let state = self.base.state;
         match side {
-            HeldSide::Requests => {
+            OutOfOrderSide::Requests => {
                 (state.receives() && !roles.responder.is_waiting_for_receiver()).then(|| roles.responder.expected())
             }
-            HeldSide::Responses => state.sends().then(|| roles.completer.unacknowledged()),
+            OutOfOrderSide::Responses => state.sends().then(|| roles.completer.unacknowledged()),
         }
     }
 }
@@ -328,19 +333,19 @@ impl Qp {
 /// The two are the same packet, sent twice. The ACK request, the marks of switches and the
 /// additional content of an ACK may differ, as may the position of a READ response in its answer,
 /// because a repetition may begin and end elsewhere.
-fn is_same(held: &Packet<'_>, other: &Packet<'_>) -> bool {
-    let is_alike = held.bth.opcode == other.bth.opcode
-        || held.info.operation == Operation::ReadResponse && other.info.operation == Operation::ReadResponse;
+fn is_same(buffered: &Packet<'_>, other: &Packet<'_>) -> bool {
+    let is_alike = buffered.bth.opcode == other.bth.opcode
+        || buffered.info.operation == Operation::ReadResponse && other.info.operation == Operation::ReadResponse;
     is_alike
-        && (held.reth, held.atomic, held.atomic_ack) == (other.reth, other.atomic, other.atomic_ack)
-        && (held.imm, held.ieth, held.feth) == (other.imm, other.ieth, other.feth)
-        && held.payload_len() == other.payload_len()
-        && is_same_payload(held, other)
+        && (buffered.reth, buffered.atomic, buffered.atomic_ack) == (other.reth, other.atomic, other.atomic_ack)
+        && (buffered.imm, buffered.ieth, buffered.feth) == (other.imm, other.ieth, other.feth)
+        && buffered.payload_len() == other.payload_len()
+        && is_same_payload(buffered, other)
 }
 
 /// Compares the payloads; that of the buffered packet is contiguous.
-fn is_same_payload(held: &Packet<'_>, other: &Packet<'_>) -> bool {
-    let mut rest = held.payload().next().unwrap_or_default();
+fn is_same_payload(buffered: &Packet<'_>, other: &Packet<'_>) -> bool {
+    let mut rest = buffered.payload().next().unwrap_or_default();
     other.payload().all(|piece| {
         let Some((now, later)) = rest.split_at_checked(piece.len()) else { return false };
         rest = later;

@@ -333,7 +333,7 @@ impl Requester {
     /// window, because all queue pairs share the buffer.
     fn window_of(&self, position: u32, queue: &SendQueue, base: &QpBase) -> u32 {
         let extends = position == queue.head() && queue.entry(position).is_read();
-        self.window + if extends { base.held_answers.min(self.window) } else { 0 }
+        self.window + if extends { base.buffered_answers.min(self.window) } else { 0 }
     }
 
     /// Number of packets of one READ request.

@@ -168,8 +168,8 @@ impl Responder {
     }
 
     /// This early packet belongs to this life and may be buffered.
-    pub(crate) fn may_hold(&self, packet: &Packet<'_>, now: Nanos) -> bool {
-        self.source.may_hold(packet.roce.source_port(), now)
+    pub(crate) fn may_buffer(&self, packet: &Packet<'_>, now: Nanos) -> bool {
+        self.source.may_buffer(packet.roce.source_port(), now)
     }
 
     /// Provides memory for the requests that it keeps; returns unneeded memory.

@@ -59,7 +59,7 @@ impl<'a> SgeCursor<'a> {
     }
 
     /// Adds the next `bytes` of client memory to a frame as borrowed payload, and advances.
-    pub(crate) fn lend(
+    pub(crate) fn borrow(
         &mut self,
         mrs: &MrTable,
         pd: Pdn,
@@ -68,7 +68,7 @@ impl<'a> SgeCursor<'a> {
     ) -> Result<(), LocalFault> {
         while bytes > 0 {
             let (va, key, length) = self.step(bytes)?;
-            frame.lend(mrs.check(pd, key, Right::LocalRead, va, length).map_err(|_| LocalFault)?);
+            frame.borrow(mrs.check(pd, key, Right::LocalRead, va, length).map_err(|_| LocalFault)?);
             bytes -= length;
         }
         Ok(())

@@ -54,7 +54,7 @@ pub(super) struct Part<'a> {
 
 /// Sends one frame by `path`, which leads to this very endpoint, with a part of the data of a work
 /// request of a queue pair in `pd` as borrowed payload.
-fn lend_part<A: App, W: Wire>(
+fn borrow_part<A: App, W: Wire>(
     path: &Path,
     pd: Pdn,
     wire: &mut W,
@@ -66,9 +66,9 @@ fn lend_part<A: App, W: Wire>(
     // Inline data is not client memory and cannot be borrowed.
     let WorkData::Sges(sges) = part.data else { return emit_part(path, pd, wire, headers, part, mrs, app) };
     let mut cursor = SgeCursor::new(sges, part.skip);
-    wire.emit(path.via(), path.lent_frame_bytes(headers, part.bytes), |frame| {
-        let lend = |frame: &mut FrameMut<'_>| cursor.lend(mrs, pd, frame, part.bytes).map_err(|_| Abort);
-        path.fill_lent(frame, headers, part.bytes, lend)
+    wire.emit(path.via(), path.borrowed_frame_bytes(headers, part.bytes), |frame| {
+        let borrow = |frame: &mut FrameMut<'_>| cursor.borrow(mrs, pd, frame, part.bytes).map_err(|_| Abort);
+        path.fill_borrowed(frame, headers, part.bytes, borrow)
     })
 }
 
@@ -120,8 +120,8 @@ impl<A: App> Context<'_, A> {
             return Ok(());
         };
         let part = Part { data: self.send_queue.data(position), skip, bytes };
-        if base.lends && bytes > 0 {
-            lend_part(path, base.pd(), wire, headers, part, self.mrs, self.app)?;
+        if base.borrows && bytes > 0 {
+            borrow_part(path, base.pd(), wire, headers, part, self.mrs, self.app)?;
         } else {
             emit_part(path, base.pd(), wire, headers, part, self.mrs, self.app)?;
         }

@@ -30,7 +30,7 @@ use super::{
     requester::{AckRequest, Reason, Requester, SentAgain, SentRequest},
     send_queue::SendQueue,
 };
-use crate::{clock::Nanos, counters::QpCount, io::App, out_of_order::HELD_MAX, psn::Psn};
+use crate::{clock::Nanos, counters::QpCount, io::App, out_of_order::BUFFERED_MAX, psn::Psn};
 
 /// Maximum number of parts of READ requests that are requested in vain: some responders answer a
 /// repetition only if it ends where the request ended.
@@ -310,7 +310,7 @@ impl Selective {
     /// A repetition of a READ request may be limited to the missing part, as far as is known.
     fn may_ask_for_parts(&self) -> bool {
         // With longer round trips the buffered responses expire, and are requested as well.
-        let is_near = self.patience() < HELD_MAX;
+        let is_near = self.patience() < BUFFERED_MAX;
         is_near && self.parts_tried.is_none_or(|tried| tried < PARTS_TRIED_MAX)
     }
 
@@ -423,12 +423,12 @@ impl Completer {
         }
     }
 
-    /// Handles answers that arrived behind a missing READ response, `held` if one is buffered. The
+    /// Handles answers that arrived behind a missing READ response, `buffered` if one is buffered. The
     /// missing response is requested at `due`, unless it arrives before.
     pub(super) fn on_hole<A: App>(
         &mut self,
         due: Nanos,
-        held: Option<Psn>,
+        buffered: Option<Psn>,
         requester: &mut Requester,
         cx: &mut Context<'_, A>,
     ) {
@@ -440,7 +440,7 @@ impl Completer {
             self.selective.probe.put_off(cx.now, cx.base.recovery.probe_floor);
         }
         self.selective.gap_due = self.selective.gap_due.min(due);
-        self.selective.gap_end = held.or(self.selective.gap_end);
+        self.selective.gap_end = buffered.or(self.selective.gap_end);
         if self.selective.gap_due <= cx.now {
             self.ask_again(requester, cx);
         }

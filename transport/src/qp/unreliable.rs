@@ -272,7 +272,7 @@ fn on_send<A: App>(packet: &Packet<'_>, received: u32, cx: &mut Context<'_, A>) 
     let placed = packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, cx.base.recv_pd(), cx.app, piece));
     match placed {
         Ok(()) => {}
-        Err(PlaceFault::Lender) => return Err(DropReason::LoopbackSourceGone),
+        Err(PlaceFault::Source) => return Err(DropReason::LoopbackSourceGone),
         Err(PlaceFault::Target) => {
             cx.fail_recv();
             return Err(DropReason::InvalidRequest);
@@ -309,7 +309,7 @@ fn on_write<A: App>(packet: &Packet<'_>, message: Inbound, cx: &mut Context<'_, 
             let (now, later) = span.split_at(piece.len());
             cx.app.place(now, piece).map_err(|fault| match fault {
                 PlaceFault::Target => DropReason::RemoteAccess,
-                PlaceFault::Lender => DropReason::LoopbackSourceGone,
+                PlaceFault::Source => DropReason::LoopbackSourceGone,
             })?;
             span = later;
         }

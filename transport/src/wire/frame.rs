@@ -58,8 +58,8 @@ pub struct Packet<'a> {
     ip_header_bytes: usize,
     /// Payload and pad, in pieces that may be empty.
     body: [&'a [u8]; SEGMENTS_MAX],
-    /// The payload, if its sender lends it.
-    loans: &'a [BorrowedPayload],
+    /// Borrowed payload, if any.
+    borrowed: &'a [BorrowedPayload],
     payload_bytes: usize,
     icrc: [u8; ICRC_BYTES],
 }
@@ -92,13 +92,13 @@ impl<'a> Packet<'a> {
 
     /// The payload, piece by piece: [`Self::payload_len`] bytes in all, no piece empty.
     pub fn pieces(&self) -> impl Iterator<Item = Payload<'a>> + use<'a> {
-        self.payload().map(Payload::Bytes).chain(self.loans.iter().copied().map(Payload::Borrowed))
+        self.payload().map(Payload::Bytes).chain(self.borrowed.iter().copied().map(Payload::Borrowed))
     }
 
     /// The payload that is in the frame, piece by piece, no piece empty: [`Self::payload_len`]
-    /// bytes in all, or none if it is lent.
+    /// bytes in all, or none if it is borrowed.
     pub fn payload(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let mut left = if self.loans.is_empty() { self.payload_bytes } else { 0 };
+        let mut left = if self.borrowed.is_empty() { self.payload_bytes } else { 0 };
         self.body
             .into_iter()
             .map(move |piece| {
@@ -144,18 +144,18 @@ pub fn parse<'a>(frame: &Segments<'a>) -> Result<Packet<'a>, DropReason> {
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_lent<'a>(frame: &'a [u8], loans: &'a [BorrowedPayload]) -> Result<Packet<'a>, DropReason> {
-    parse_with(&[frame], loans)
+pub fn parse_borrowed<'a>(frame: &'a [u8], borrowed: &'a [BorrowedPayload]) -> Result<Packet<'a>, DropReason> {
+    parse_with(&[frame], borrowed)
 }
 
 #[inline(always)]
-fn parse_with<'a>(frame: &Segments<'a>, loans: &'a [BorrowedPayload]) -> Result<Packet<'a>, DropReason> {
+fn parse_with<'a>(frame: &Segments<'a>, borrowed: &'a [BorrowedPayload]) -> Result<Packet<'a>, DropReason> {
     let [first, further @ ..] = frame else { return Err(DropReason::BadLength) };
     if further.len() >= SEGMENTS_MAX {
         return Err(DropReason::BadLength);
     }
-    let lent_bytes = loans.iter().map(BorrowedPayload::len).sum::<usize>();
-    let frame_bytes = first.len() + further.iter().map(|piece| piece.len()).sum::<usize>() + lent_bytes;
+    let borrowed_bytes = borrowed.iter().map(BorrowedPayload::len).sum::<usize>();
+    let frame_bytes = first.len() + further.iter().map(|piece| piece.len()).sum::<usize>() + borrowed_bytes;
     let network = NetworkHeader::read(first, frame_bytes)?;
 
     let bth_at = network.bth_at;
@@ -175,8 +175,8 @@ fn parse_with<'a>(frame: &Segments<'a>, loans: &'a [BorrowedPayload]) -> Result<
     let payload_bytes = body_bytes.checked_sub(usize::from(bth.pad)).ok_or(DropReason::BadLength)?;
     // The ICRC is at a multiple of four, also without payload. All of the payload is borrowed, or
     // nothing.
-    let lent = lent_bytes == 0 || lent_bytes == payload_bytes;
-    if body_bytes % 4 != 0 || (body_bytes > 0 && !info.payload) || !lent {
+    let is_consistent = borrowed_bytes == 0 || borrowed_bytes == payload_bytes;
+    if body_bytes % 4 != 0 || (body_bytes > 0 && !info.payload) || !is_consistent {
         return Err(DropReason::BadLength);
     }
 
@@ -192,7 +192,7 @@ fn parse_with<'a>(frame: &Segments<'a>, loans: &'a [BorrowedPayload]) -> Result<
     let imm = rest.take_if(info.has_imm).copied();
     let ieth = rest.take_if(info.has_ieth).map(Ieth::from_bytes);
 
-    let (body, icrc) = cut(&first[body_at..], further, body_bytes - lent_bytes);
+    let (body, icrc) = cut(&first[body_at..], further, body_bytes - borrowed_bytes);
     Ok(Packet {
         bth,
         info,
@@ -213,7 +213,7 @@ fn parse_with<'a>(frame: &Segments<'a>, loans: &'a [BorrowedPayload]) -> Result<
         head,
         ip_header_bytes: network.bth_at - network.roce.udp_bytes() - network.ip_at,
         body,
-        loans,
+        borrowed,
         payload_bytes,
         icrc,
     })

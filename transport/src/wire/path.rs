@@ -218,32 +218,32 @@ impl Path {
         Ok(())
     }
 
-    /// Bytes of the frame that [`Self::fill_lent`] fills.
+    /// Bytes of the frame that [`Self::fill_borrowed`] fills.
     ///
     /// # Panics
     /// As [`Self::frame_bytes`].
-    pub fn lent_frame_bytes(&self, headers: &Headers, payload_bytes: usize) -> usize {
+    pub fn borrowed_frame_bytes(&self, headers: &Headers, payload_bytes: usize) -> usize {
         self.frame_bytes(headers, 0) + pad_bytes(payload_bytes)
     }
 
-    /// Fills a frame with the payload that `lend` borrows. Its ICRC has no meaning: it is never
+    /// Fills a frame and passes it to `borrow` to add borrowed payload. Its ICRC has no meaning: it is never
     /// sent to a wire.
     ///
     /// # Errors
-    /// [`Abort`] when `lend` gave up; the frame is not to be sent then.
+    /// [`Abort`] if `borrow` aborts; the frame must not be sent.
     ///
     /// # Panics
-    /// As [`Self::fill`], of [`Self::lent_frame_bytes`].
-    pub fn fill_lent(
+    /// As [`Self::fill`], of [`Self::borrowed_frame_bytes`].
+    pub fn fill_borrowed(
         &self,
         frame: &mut FrameMut<'_>,
         headers: &Headers,
         payload_bytes: usize,
-        lend: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
+        borrow: impl FnOnce(&mut FrameMut<'_>) -> Result<(), Abort>,
     ) -> Result<(), Abort> {
         let (head, head_bytes) = self.head(headers, payload_bytes);
         frame.put(&head[..head_bytes]);
-        lend(frame)?;
+        borrow(frame)?;
         frame.put(&[0; 3 + ICRC_BYTES][..pad_bytes(payload_bytes) + ICRC_BYTES]);
         Ok(())
     }

@@ -60,7 +60,7 @@ impl App for Client {
 
     /// No queue pair here is a local peer of another.
     fn copy(&mut self, _to: MemSpan<'_>, _from: BorrowedPayload) -> Result<(), PlaceFault> {
-        Err(PlaceFault::Lender)
+        Err(PlaceFault::Source)
     }
 
     fn read(&mut self, from: MemSpan<'_>, into: &mut [u8]) -> Result<(), MemoryFault> {

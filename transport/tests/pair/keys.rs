@@ -344,7 +344,7 @@ fn a_send_with_invalidate_that_was_overtaken_is_not_complained_of() {
     let invalidating = forged(&pair, &headers, &[1; 10]);
     let behind = Headers::new(Bth { opcode: opcode::RC_SEND_ONLY, psn: first.psn.plus(1), ..first });
     let behind = forged(&pair, &behind, &[2; 10]);
-    assert_eq!(pair.deliver(1, &behind), Disposition::Held);
+    assert_eq!(pair.deliver(1, &behind), Disposition::Buffered);
     assert_eq!(pair.deliver(1, &invalidating), Disposition::Accepted);
     pair.turn(&mut no_fault);
     assert_eq!(pair.sent(1, Operation::Ack), before, "neither NAK nor ACK");
@@ -512,7 +512,7 @@ fn packets_kept_behind_a_slow_invalidation_are_requested() {
     assert_eq!(pair.deliver(1, &frame), Disposition::Accepted);
     let behind = Bth { opcode: opcode::RC_SEND_ONLY, psn: first.psn.plus(1), ..first };
     let frame = forged(&pair, &Headers::new(behind), &[2; 10]);
-    assert_eq!(pair.deliver(1, &frame), Disposition::Held);
+    assert_eq!(pair.deliver(1, &frame), Disposition::Buffered);
     pair.run(Nanos::from_millis(10), no_fault);
     pair.hosts[1].holds_keys = false;
     let begin = pair.answers.len();

@@ -502,7 +502,7 @@ fn reads_right(ahead: u32, before: usize, lost: &[usize]) -> bool {
     while pair.hosts[0].app.completions.is_empty() {
         if !given && seen > 0 && pair.hosts[0].app.writes.len() >= before {
             given = true;
-            assert_eq!(pair.deliver(0, &stale), Disposition::Held);
+            assert_eq!(pair.deliver(0, &stale), Disposition::Buffered);
         }
         let mut fate = |from, _, _| {
             seen += from;

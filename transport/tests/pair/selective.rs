@@ -20,7 +20,7 @@ use roced_types::{QpAttributes, SendOp, Status, attribute, state};
 use crate::host::{Fate, KEY, Pair, Settings, VA, bth, forged, one, sge, work};
 
 pub(crate) const LIMIT: Nanos = Nanos::from_millis(10_000);
-pub(crate) const HELD: Disposition = Disposition::Held;
+pub(crate) const HELD: Disposition = Disposition::Buffered;
 
 pub(crate) const fn dropped(reason: DropReason) -> Disposition {
     Disposition::Dropped(reason)

@@ -147,7 +147,7 @@ fn an_early_message_takes_its_entry_in_its_turn() {
         forged(&pair, &headers, &[7; 10])
     });
     for frame in &frames {
-        assert_eq!(pair.deliver(1, frame), Disposition::Held);
+        assert_eq!(pair.deliver(1, frame), Disposition::Buffered);
     }
     assert_eq!((left(&pair), limit_events(&mut pair)), (3, vec![]));
     let first = forged(&pair, &Headers::new(only), &[7; 10]);

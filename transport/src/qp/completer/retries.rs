@@ -17,16 +17,16 @@ use crate::{
 };
 
 impl Completer {
-    /// Handles the loss of an answer before the current one, which has PSN `held` if it is
+    /// Handles the loss of an answer before the current one, which has PSN `buffered` if it is
     /// buffered.
     pub(crate) fn on_gap<A: App>(
         &mut self,
-        held: Option<Psn>,
+        buffered: Option<Psn>,
         requester: &mut Requester,
         cx: &mut Context<'_, A>,
     ) -> Result<(), DropReason> {
         if cx.base.recovery.is_selective() {
-            self.on_hole(cx.now + cx.base.recovery.reorder_delay, held, requester, cx);
+            self.on_hole(cx.now + cx.base.recovery.reorder_delay, buffered, requester, cx);
             return Ok(());
         }
         if self.gap_asked == Some(self.unacknowledged) {

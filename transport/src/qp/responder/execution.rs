@@ -50,7 +50,7 @@ impl Responder {
         packet.pieces().try_for_each(|piece| cursor.place(cx.mrs, cx.base.recv_pd(), cx.app, piece)).map_err(
             |fault| match fault {
                 PlaceFault::Target => RequestRefused::Fatal(NakCode::RemoteOperation, Status::LocalProtection),
-                PlaceFault::Lender => RequestRefused::Unsent,
+                PlaceFault::Source => RequestRefused::Unsent,
             },
         )?;
         let received = received + payload as u32;
@@ -136,7 +136,7 @@ impl Responder {
                 let (now, later) = span.split_at(piece.len());
                 cx.app.place(now, piece).map_err(|fault| match fault {
                     PlaceFault::Target => ACCESS,
-                    PlaceFault::Lender => RequestRefused::Unsent,
+                    PlaceFault::Source => RequestRefused::Unsent,
                 })?;
                 span = later;
             }
