@@ -111,13 +111,9 @@ static __always_inline enum verdict judge_destination(const struct address_key *
 }
 
 /* REDIRECTED stands for "ours": whether a socket takes it is not known here. */
-static __always_inline enum verdict judge_udp(void *at, void *linear_end, __u32 room_bytes,
+static __always_inline enum verdict judge_udp(const struct udp_header *udp, __u32 room_bytes,
 					      const struct address_key *destination)
 {
-	struct udp_header *udp = at;
-
-	if ((void *)(udp + 1) > linear_end)
-		return PASS_MALFORMED;
 	if (udp->destination_port != bpf_htons(ROCE_UDP_PORT))
 		return PASS_NOT_ROCE;
 
@@ -128,7 +124,8 @@ static __always_inline enum verdict judge_udp(void *at, void *linear_end, __u32 
 	return judge_destination(destination, ROCE_V2);
 }
 
-static __always_inline enum verdict judge_ipv4(void *at, void *linear_end, __u32 room_bytes)
+static __always_inline enum verdict judge_ipv4(struct xdp_md *frame, void *at, void *linear_end, __u32 ip_at,
+					       __u32 room_bytes)
 {
 	struct ipv4_header *ip = at;
 
@@ -151,7 +148,20 @@ static __always_inline enum verdict judge_ipv4(void *at, void *linear_end, __u32
 	struct address_key destination = { .words = { 0, 0, bpf_htonl(MAPPED_WORD) } };
 
 	__builtin_memcpy(&destination.words[3], ip->destination, sizeof(ip->destination));
-	return judge_udp(at + header_bytes, linear_end, total_bytes - header_bytes, &destination);
+
+	struct udp_header udp;
+
+	if (header_bytes == sizeof(*ip)) {
+		struct udp_header *direct = (void *)(ip + 1);
+
+		if ((void *)(direct + 1) > linear_end)
+			return PASS_MALFORMED;
+		return judge_udp(direct, total_bytes - header_bytes, &destination);
+	}
+	/* Behind options: a packet pointer with a variable offset needs CAP_PERFMON. */
+	if (bpf_xdp_load_bytes(frame, ip_at + header_bytes, &udp, sizeof(udp)))
+		return PASS_MALFORMED;
+	return judge_udp(&udp, total_bytes - header_bytes, &destination);
 }
 
 static __always_inline enum verdict judge_ipv6(void *at, void *linear_end, __u32 room_bytes)
@@ -178,7 +188,12 @@ static __always_inline enum verdict judge_ipv6(void *at, void *linear_end, __u32
 	/* A mapped IPv4 address has no business on the wire; it must not pass for the IPv4 address. */
 	if (!destination.words[0] && !destination.words[1] && destination.words[2] == bpf_htonl(MAPPED_WORD))
 		return PASS_NOT_OURS;
-	return judge_udp(ip + 1, linear_end, payload_bytes, &destination);
+
+	struct udp_header *udp = (void *)(ip + 1);
+
+	if ((void *)(udp + 1) > linear_end)
+		return PASS_MALFORMED;
+	return judge_udp(udp, payload_bytes, &destination);
 }
 
 static __always_inline enum verdict judge_grh(void *at, void *linear_end, __u32 room_bytes)
@@ -211,6 +226,8 @@ static __always_inline enum verdict judge(struct xdp_md *frame)
 		return PASS_MALFORMED;
 
 	__be16 type = ethernet->type;
+	/* Counted along: the difference of two packet pointers needs CAP_PERFMON. */
+	__u32 offset = sizeof(*ethernet);
 
 #pragma clang loop unroll(full)
 	for (int tag = 0; tag < VLAN_TAGS_MAX; tag++) {
@@ -222,13 +239,14 @@ static __always_inline enum verdict judge(struct xdp_md *frame)
 			return PASS_MALFORMED;
 		type = vlan->type;
 		at = vlan + 1;
+		offset += sizeof(*vlan);
 	}
 
 	/* The linear part is a part of the frame, so this does not wrap. */
-	__u32 room_bytes = (__u32)bpf_xdp_get_buff_len(frame) - (__u32)(at - start);
+	__u32 room_bytes = (__u32)bpf_xdp_get_buff_len(frame) - offset;
 
 	if (type == bpf_htons(TYPE_IPV4))
-		return judge_ipv4(at, linear_end, room_bytes);
+		return judge_ipv4(frame, at, linear_end, offset, room_bytes);
 	if (type == bpf_htons(TYPE_IPV6))
 		return judge_ipv6(at, linear_end, room_bytes);
 	if (type == bpf_htons(TYPE_ROCE_V1))

@@ -24,8 +24,11 @@ pub enum XdpError {
         purpose: &'static str,
     },
     /// The kernel refuses the program or its maps.
-    #[error("the kernel does not take the XDP program (it needs Linux 5.18 or newer)")]
+    #[error("the kernel {} does not accept the XDP program; Linux 5.18 or newer does", release())]
     Load(#[source] Box<dyn Error + Send + Sync>),
+    /// The verifier of the kernel refuses the program.
+    #[error("the verifier of kernel {} refuses the XDP program: please report it, with the log below", release())]
+    Verifier(#[source] Box<dyn Error + Send + Sync>),
     /// A program of another owner is on the interface.
     #[error(
         "an XDP program is on {interface} already: `ip -d link show dev {interface}` names it; is another roced there?"
@@ -176,6 +179,11 @@ pub(super) fn errno(error: &(dyn Error + 'static)) -> Option<i32> {
         next = error.source();
     }
     None
+}
+
+/// Release of the running kernel.
+fn release() -> String {
+    nix::sys::utsname::uname().map_or_else(|_| "of this host".into(), |name| name.release().to_string_lossy().into())
 }
 
 #[cfg(test)]

@@ -223,11 +223,16 @@ fn map_error(map: &'static str) -> impl Fn(MapError) -> XdpError + Copy {
 }
 
 fn load_error(error: impl std::error::Error + Send + Sync + 'static) -> XdpError {
-    let missing = match errno(&error) {
+    let errno = errno(&error);
+    let missing = match errno {
         Some(libc::EPERM | libc::EACCES) => missing_capability(&CAPABILITIES),
         _ => None,
     };
-    missing.unwrap_or_else(|| XdpError::Load(Box::new(error)))
+    match (missing, errno) {
+        (Some(missing), _) => missing,
+        (None, Some(libc::EACCES)) => XdpError::Verifier(Box::new(error)),
+        (None, _) => XdpError::Load(Box::new(error)),
+    }
 }
 
 fn attach_error(error: aya::programs::ProgramError, interface: &str, mode: AttachedMode) -> XdpError {

@@ -3,6 +3,7 @@
 
 mod allocation;
 mod attach;
+mod confined;
 mod exchange;
 mod fallback;
 mod frame;

@@ -147,7 +147,7 @@ impl Host {
 
     /// Opens a queue while no process is started: see [`start`].
     pub(crate) fn try_open(&self, config: &NicQueueConfig) -> Result<NicQueue, XdpError> {
-        let _no_start = STARTING.read().expect("no panic while starting");
+        let _no_start = no_start();
         self.run(|| NicQueue::open(config))
     }
 
@@ -191,6 +191,11 @@ pub(crate) fn config() -> NicQueueConfig {
 
 /// Held by every opener of a queue, and alone by a starter of processes.
 static STARTING: RwLock<()> = RwLock::new(());
+
+/// Prevents the start of processes while a queue is opened: see [`start`].
+pub(crate) fn no_start() -> impl Drop {
+    STARTING.read().expect("no panic while starting")
+}
 
 /// Starts a process. libxdp makes its socket so that new processes inherit it, and only when it is
 /// bound does [`NicQueue::open`] change that: a process started in between by another test would
