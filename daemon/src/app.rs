@@ -19,7 +19,13 @@ mod start;
 mod watchdog;
 
 use std::{
-    os::fd::{AsFd, BorrowedFd},
+    fs::{self, Permissions},
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::PermissionsExt as _,
+    },
+    path::Path,
     process,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -31,7 +37,7 @@ use nix::{
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
         signal::{SigSet, Signal},
-        signalfd::{SfdFlags, SignalFd},
+        signalfd::{SfdFlags, SignalFd, siginfo},
     },
 };
 use roced_memory::access_log;
@@ -99,12 +105,49 @@ fn run_until(config: Config, signals: SignalFd) -> anyhow::Result<()> {
     served
 }
 
+/// Signals that would end the process although nobody wants that. SIGHUP asks many daemons to read
+/// their config again.
+const IGNORED_SIGNALS: [Signal; 3] = [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
+
+/// True if the signal ends the daemon; otherwise the log says that it does nothing.
+fn stops(signal: &siginfo) -> bool {
+    let sender = signal.ssi_pid;
+    match IGNORED_SIGNALS.into_iter().find(|ignored| *ignored as u32 == signal.ssi_signo) {
+        Some(Signal::SIGHUP) => {
+            warn!(sender, "SIGHUP ignored: roced.toml is read at start only; restart roced to apply changes");
+            false
+        }
+        Some(ignored) => {
+            info!(sender, "{ignored} ignored");
+            false
+        }
+        None => {
+            info!(signal = signal.ssi_signo, sender, "stopping");
+            true
+        }
+    }
+}
+
 fn block_signals() -> Result<SignalFd, Errno> {
     let mut set = SigSet::empty();
-    set.add(Signal::SIGTERM);
-    set.add(Signal::SIGINT);
+    for signal in [Signal::SIGTERM, Signal::SIGINT].into_iter().chain(IGNORED_SIGNALS) {
+        set.add(signal);
+    }
     set.thread_block()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+}
+
+/// Creates the folder of a socket, with the mode that the unit's `RuntimeDirectory` has, if there is
+/// none: `/run` is empty after a boot, and no unit creates the folder for a daemon run by hand.
+fn make_folder_of(socket: &Path) -> io::Result<()> {
+    match socket.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
+            fs::create_dir(folder)?;
+            // Whatever the umask.
+            fs::set_permissions(folder, Permissions::from_mode(0o755))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Everything, while it serves.
@@ -133,6 +176,9 @@ impl Daemon {
         // First the sockets: another roced that serves is not disturbed, and clients that come now
         // wait.
         let control = &config.control;
+        for socket in [&control.socket, &config.admin.socket] {
+            make_folder_of(socket).with_context(|| format!("cannot create the folder of {}", socket.display()))?;
+        }
         let listener = Listener::bind(&control.socket, control.group.as_deref(), control.mode)?;
         let admin = Admin::open(&config.admin.socket)
             .with_context(|| format!("cannot listen for operators at {}", config.admin.socket.display()))?;
@@ -208,8 +254,8 @@ impl Daemon {
             let is_ready = |source| events[..ready].iter().any(|event| event.data() == source as u64);
             if is_ready(WakeSource::Signals)
                 && let Some(signal) = self.signals.read_signal().context("cannot read signals")?
+                && stops(&signal)
             {
-                info!(signal = signal.ssi_signo, "told to stop");
                 return Ok(());
             }
             if is_ready(WakeSource::Workers) {
@@ -348,5 +394,25 @@ fn device_setup(device: &ServedDevice, config: &Config, workers: &Workers) -> De
         credits: device.config.credits == Credits::On,
         endpoints: workers.of_device(device.id).collect(),
         qps_per_endpoint: config.limits.device.qps_per_endpoint(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_of_a_socket_is_created_once_and_open_to_clients() {
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let socket = scratch.path().join("roced/roced.sock");
+        make_folder_of(&socket).expect("there is none");
+        let mode = |path: &Path| fs::metadata(path).expect("it exists").permissions().mode() & 0o777;
+        let folder = socket.parent().expect("of two components");
+        assert_eq!(mode(folder), 0o755);
+        // One that exists is left alone; one without a parent is an error.
+        fs::set_permissions(folder, Permissions::from_mode(0o700)).expect("it is ours");
+        make_folder_of(&socket).expect("nothing to do");
+        assert_eq!(mode(folder), 0o700);
+        assert!(make_folder_of(&scratch.path().join("none/none/roced.sock")).is_err());
     }
 }

@@ -3,13 +3,16 @@
 //! Errors are printed as one chain, from the attempt down to a next step; the exit code is then 1.
 
 use std::{
+    env,
     io::{self, IsTerminal},
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use nix::sys::stat::fstat;
 use tracing_subscriber::{filter::LevelFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::config::{Config, DEFAULT_PATH, Log, LogLevel, LogTarget};
@@ -80,6 +83,13 @@ fn start_log(log: &Log) -> anyhow::Result<()> {
     };
     let registry = tracing_subscriber::registry().with(level);
     match log.target {
+        // Lines of a unit's stderr would all have one priority.
+        LogTarget::Stderr
+            if is_journal_stream(io::stderr().as_fd(), env::var("JOURNAL_STREAM").ok().as_deref())
+                && let Ok(layer) = tracing_journald::layer() =>
+        {
+            registry.with(layer).try_init()?;
+        }
         LogTarget::Stderr => {
             let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
             registry.with(layer).try_init()?;
@@ -92,6 +102,13 @@ fn start_log(log: &Log) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// True if the descriptor is the stream to the journal that systemd has set up: its device and inode
+/// are `named` in the variable `JOURNAL_STREAM` (systemd.exec(5)).
+fn is_journal_stream(descriptor: BorrowedFd<'_>, named: Option<&str>) -> bool {
+    let Ok(file) = fstat(descriptor) else { return false };
+    named.is_some_and(|named| named == format!("{}:{}", file.st_dev, file.st_ino))
 }
 
 #[cfg(test)]
@@ -115,6 +132,17 @@ mod tests {
         assert_eq!(parse(&["roced", "run"]), Path::new("/etc/roced/roced.toml"));
         assert_eq!(parse(&["roced", "run", "--config", "x.toml"]), Path::new("x.toml"));
         assert_eq!(parse(&["roced", "check-config", "y.toml"]), Path::new("y.toml"));
+    }
+
+    #[test]
+    fn a_stream_to_the_journal_is_known_by_its_device_and_inode() {
+        let file = tempfile::tempfile().expect("a scratch file");
+        let status = fstat(&file).expect("it is open");
+        let (device, inode) = (status.st_dev, status.st_ino);
+        assert!(is_journal_stream(file.as_fd(), Some(&format!("{device}:{inode}"))));
+        for named in [None, Some(""), Some("0:0"), Some("x")] {
+            assert!(!is_journal_stream(file.as_fd(), named), "{named:?}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "what a child does before it becomes another program")]
 
 use std::{
+    io,
     os::unix::{
         fs::symlink,
         process::{CommandExt as _, ExitStatusExt as _},
@@ -38,8 +39,9 @@ const HANDED_ON: [Signal; 8] = [
     Signal::SIGQUIT,
 ];
 
-/// Runs `command` with the files of `devices` and returns its exit status as a shell reports it.
-pub(crate) fn run(mut command: Command, devices: &[Device]) -> Result<u8> {
+/// Runs `command` with the files of `devices`. Returns its exit status as a shell reports it, or the
+/// reason why it cannot be executed.
+pub(crate) fn run(mut command: Command, devices: &[Device]) -> Result<io::Result<u8>> {
     let folder = tempfile::Builder::new().prefix("roce-run-").tempdir().context("a folder for the files")?;
     device_files::make(devices, folder.path(), |path| Ok(symlink("/dev/null", path)?))?;
     command.env(FOLDER_VARIABLE, folder.path());
@@ -54,8 +56,10 @@ pub(crate) fn run(mut command: Command, devices: &[Device]) -> Result<u8> {
     };
     // SAFETY: the function makes system calls only.
     unsafe { command.pre_exec(before) };
-    let child = command.spawn().with_context(|| format!("running {}", command.get_program().display()))?;
-    wait(child, &SignalFd::new(&ours)?)
+    match command.spawn() {
+        Ok(child) => wait(child, &SignalFd::new(&ours)?).map(Ok),
+        Err(error) => Ok(Err(error)),
+    }
 }
 
 fn wait(mut child: Child, signals: &SignalFd) -> Result<u8> {

@@ -13,6 +13,7 @@ mod namespace;
 use std::{
     env,
     ffi::{OsStr, OsString},
+    io,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
@@ -23,6 +24,10 @@ use clap::{Parser, ValueEnum};
 
 /// Environment variable with the library's path, for installations in other places.
 const LIBRARY_VARIABLE: &str = "ROCED_VERBS";
+
+/// Exit codes of shells for a program that does not exist, and for one that cannot be executed.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
 
 /// Runs a program that uses RDMA over roced.
 #[derive(Parser)]
@@ -62,11 +67,20 @@ fn main() -> Result<ExitCode> {
             namespace::show(&devices).context("mounting the files that --files asks for")?;
         } else {
             command.env("LD_PRELOAD", preload([&library, &beside(&library)?]));
-            return Ok(interposed::run(command, &devices)?.into());
+            return Ok(match interposed::run(command, &devices)? {
+                Ok(code) => code.into(),
+                Err(error) => cannot_run(program, &error),
+            });
         }
     }
     // `exec` returns only on failure.
-    Err(command.exec()).with_context(|| format!("running {}", program.display()))
+    Ok(cannot_run(program, &command.exec()))
+}
+
+/// Reports why a program cannot run; returns the exit code that a shell would.
+fn cannot_run(program: &OsStr, error: &io::Error) -> ExitCode {
+    eprintln!("roce-run: cannot run {}: {error}", program.display());
+    if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }.into()
 }
 
 /// Unsets the folder of an outer `roce-run`: its files are meant neither for this process nor for

@@ -117,6 +117,25 @@ fn names_pid(sessions: &Value, pid: i64) -> bool {
 }
 
 /// SIGTERM: clients are told, the interface is the kernel's again, the exit code is 0.
+/// Signals that other daemons take for requests.
+pub(crate) fn signals_without_a_meaning_stop_nothing(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let mut client = lab.start(Host::A, settings.client, &["bereft", "block"])?;
+    client.expect("waiting", SOON)?;
+    let daemon = lab.daemon(Host::A)?;
+    for signal in [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2] {
+        kill(Pid::from_raw(daemon), signal)?;
+        ensure!(
+            within(SOON, || Ok(lab.log(Host::A)?.contains(&format!("{signal} ignored"))))?,
+            "{signal} is not logged"
+        );
+        ensure!(lab.daemon(Host::A)? == daemon, "{signal} ended the daemon");
+    }
+    lab.stop_daemon(Host::A, Signal::SIGTERM)?;
+    client.line(A_SECOND).context("the client does not learn of an orderly stop")?;
+    lab.start_daemon(Host::A)
+}
+
 pub(crate) fn an_orderly_stop(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
     let mut client = lab.start(Host::A, settings.client, &["bereft", "block"])?;

@@ -126,6 +126,14 @@ impl Lab {
         Program::run(start, SOON)?.success().map(drop)
     }
 
+    /// The log of a host's daemon.
+    pub(crate) fn log(&self, host: Host) -> Result<String> {
+        let mut log = self.command("log");
+        log.arg(host.to_string());
+        let file = Program::run(log, SOON)?.success()?;
+        fs::read_to_string(file.trim()).with_context(|| format!("reading {file}"))
+    }
+
     /// The config file of a host's daemon.
     pub(crate) fn config(&self, host: Host) -> PathBuf {
         Path::new(RUNS).join(&self.name).join(host.to_string()).join("roced.toml")

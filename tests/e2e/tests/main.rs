@@ -96,7 +96,7 @@ const TESTS: &[(&str, Test)] = tests! {
     states: a_send_queue_drains_and_goes_on;
     srq: many_queue_pairs_take_from_one_receive_queue;
     windows: a_bound_window_is_open_and_an_invalidated_one_is_closed an_unreliable_connection_lends_and_takes_back;
-    deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop;
+    deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop signals_without_a_meaning_stop_nothing;
     refusals: configs_that_cannot_be_served check_config_says_all_that_is_wrong a_missing_capability
         an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;
     napi: threads_move_data_and_are_gone_afterward threads_follow_the_daemon_into_a_real_time_class the_drivers_way_touches_nothing;
