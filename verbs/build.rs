@@ -7,11 +7,14 @@
 use std::{env, fmt::Write as _, fs, path::Path};
 
 /// Private nodes by release of rdma-core: 33 (v33), 34 (v35 to v54), 57 (v57), 59 (v59 to v61),
-/// 64 (v64).
-const PRIVATE: &[u32] = &[33, 34, 57, 59, 64];
+/// 64 (v64), 65 (v65).
+const PRIVATE: &[u32] = &[33, 34, 57, 59, 64, 65];
 
 /// Public nodes, each of which includes those before it.
-const PUBLIC: &[&str] = &["1.0", "1.1", "1.5", "1.6", "1.7", "1.8", "1.9", "1.10", "1.11", "1.12", "1.13", "1.14"];
+const PUBLIC: &[&str] = &[
+    "1.0", "1.1", "1.5", "1.6", "1.7", "1.8", "1.9", "1.10", "1.11", "1.12", "1.13", "1.14", "1.15", "1.16", "1.17",
+    "1.18",
+];
 
 /// One line of the table for one node.
 struct Symbol {

@@ -41,7 +41,7 @@ static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer, int gid_index, in
 }
 
 /* Connects both to each other, over one GID. */
-static void connect_both(struct ibv_qp *qps[2], int gid_index, int access, int rd_atomic)
+__attribute__((unused)) static void connect_both(struct ibv_qp *qps[2], int gid_index, int access, int rd_atomic)
 {
 	connect_to(qps[0], qps[1], gid_index, access, rd_atomic);
 	connect_to(qps[1], qps[0], gid_index, access, rd_atomic);

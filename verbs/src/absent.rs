@@ -10,6 +10,11 @@ pub(crate) extern "C" fn unsupported() -> c_int {
     errno::number(Err(Errno::UNSUPPORTED))
 }
 
+/// -1 and an error number, where a file descriptor is returned.
+pub(crate) extern "C" fn minus_one() -> c_int {
+    errno::minus_one(Err(Errno::UNSUPPORTED))
+}
+
 /// No object.
 pub(crate) extern "C" fn null() -> *mut () {
     errno::set(Errno::UNSUPPORTED);

@@ -67,6 +67,37 @@ pub(crate) unsafe extern "C" fn register_iova(
     errno::pointer(made())
 }
 
+/// `struct ibv_mr_init_attr` of rdma-core 59 and later, as far as it is used here. Distributions have
+/// older headers, so no test compares it with theirs.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MrInitAttr {
+    length: usize,
+    access: c_int,
+    comp_mask: u64,
+    iova: u64,
+    addr: *mut c_void,
+}
+
+/// Bits of `enum ibv_mr_init_attr_mask`.
+const IOVA: u64 = 1 << 0;
+const ADDRESS: u64 = 1 << 1;
+
+/// `ibv_reg_mr_ex`, for memory of the program: no dma-buf, no DMA handle, no buffer of a provider.
+pub(crate) unsafe extern "C" fn register_ex(pd: *mut PdFace, attributes: *mut MrInitAttr) -> *mut Face {
+    // SAFETY: the program's attributes, which it has filled as far as the mask says.
+    let MrInitAttr { length, access, comp_mask, iova, addr } = unsafe { attributes.read() };
+    if comp_mask & !(IOVA | ADDRESS) != 0 {
+        return errno::pointer(Err(Errno::UNSUPPORTED));
+    }
+    if comp_mask & ADDRESS == 0 {
+        return errno::pointer(Err(Errno::INVALID));
+    }
+    let iova = if comp_mask & IOVA == 0 { addr.addr() as u64 } else { iova };
+    // SAFETY: as the program vouches.
+    unsafe { register_iova(pd, addr, length, iova, access.cast_unsigned()) }
+}
+
 fn rights(flags: u32) -> Result<Access> {
     if flags & ON_DEMAND != 0 {
         return Err(Errno::UNSUPPORTED);

@@ -219,6 +219,20 @@ fn width_and_speed(port: &PortAttributes) -> (u8, u8) {
     }
 }
 
+/// `ibv_query_port_speed`: in units of 100 Mbit/s; 0 if the speed is unknown.
+pub(crate) unsafe extern "C" fn port_speed(context: *mut Face, port: u32, speed: *mut u64) -> c_int {
+    let mbit_per_s = || -> Result<u64> {
+        if port != u32::from(PORT) {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the program's context is ours.
+        let port = unsafe { context::of(context) }.device.port()?;
+        Ok(port.speed_mbit_per_s.unwrap_or(0).into())
+    };
+    // SAFETY: the program gave room for the number.
+    errno::number(mbit_per_s().map(|mbit_per_s| unsafe { speed.write(mbit_per_s / 100) }))
+}
+
 /// `enum ibv_mtu` of bytes.
 pub(crate) fn mtu_code(bytes: u32) -> u32 {
     bytes.checked_ilog2().map_or(0, |log| log.saturating_sub(7))

@@ -92,6 +92,16 @@ pub(crate) fn the_library_as_a_drop_in(_: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// Programs that were built with a newer rdma-core start, and find its functions.
+pub(crate) fn functions_of_newer_versions(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let folder = tempfile::tempdir()?;
+    let program = compile("tests/e2e/newer.c", folder.path())?;
+    let told = run(&lab, Host::A, &program, &["roce0", GID])?.success()?;
+    ensure!(told.contains("all there"), "{told}");
+    Ok(())
+}
+
 /// A program that waits for asynchronous events hears of the link, of addresses, and once, at the
 /// end, that the device is lost.
 pub(crate) fn events_are_told(_: &Settings) -> Result<()> {

@@ -1,0 +1,74 @@
+/* Functions of rdma-core 59 to 65 in this libibverbs, found as a program that was linked with a newer one finds them: by name and version. Those that
+ * roced has work, the others fail as their manual pages say.
+ *
+ *   newer DEVICE GID_INDEX
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+
+#include "loopback.h"
+
+/* struct ibv_mr_init_attr of rdma-core 65; older headers have none. */
+struct init_attr {
+	size_t length;
+	int access;
+	uint64_t comp_mask, iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+	void *dmah, *buf;
+};
+enum { MASK_IOVA = 1, MASK_ADDR = 2, MASK_FD = 4 };
+
+static void *find(const char *name, const char *version)
+{
+	void *found = dlvsym(RTLD_DEFAULT, name, version);
+	if (!found) {
+		printf("no %s@%s\n", name, version);
+		exit(1);
+	}
+	return found;
+}
+
+int main(int count, char **arguments)
+{
+	static unsigned char memory[10000];
+	const char *names[][2] = {
+		{ "ibv_alloc_dmah", "IBVERBS_1.15" }, { "ibv_dealloc_dmah", "IBVERBS_1.15" }, { "ibv_alloc_buf", "IBVERBS_1.17" },
+		{ "ibv_free_buf", "IBVERBS_1.17" }, { "ibv_reg_buf_mr", "IBVERBS_1.17" }, { "_ibv_query_comp_cntr_caps", "IBVERBS_1.18" },
+		{ "ibv_create_comp_cntr", "IBVERBS_1.18" }, { "ibv_destroy_comp_cntr", "IBVERBS_1.18" }, { "ibv_inc_comp_cntr", "IBVERBS_1.18" },
+		{ "ibv_inc_err_comp_cntr", "IBVERBS_1.18" }, { "ibv_qp_attach_comp_cntr", "IBVERBS_1.18" }, { "ibv_read_comp_cntr", "IBVERBS_1.18" },
+		{ "ibv_read_err_comp_cntr", "IBVERBS_1.18" }, { "ibv_set_comp_cntr", "IBVERBS_1.18" }, { "ibv_set_err_comp_cntr", "IBVERBS_1.18" },
+		{ "ibv_export_buf_dmabuf_fd", "IBVERBS_1.18" }, { "ibv_cmd_reg_mr", "IBVERBS_PRIVATE_65" },
+	};
+	CHECK(count == 3);
+	for (unsigned at = 0; at < sizeof names / sizeof *names; at++)
+		find(names[at][0], names[at][1]);
+	struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, struct init_attr *) = find("ibv_reg_mr_ex", "IBVERBS_1.15");
+	int (*port_speed)(struct ibv_context *, uint32_t, uint64_t *) = find("ibv_query_port_speed", "IBVERBS_1.16");
+	int (*export_fd)(void *) = find("ibv_dm_export_dmabuf_fd", "IBVERBS_1.16");
+	void *(*create_counter)(struct ibv_context *, void *) = find("ibv_create_comp_cntr", "IBVERBS_1.18");
+
+	struct ibv_context *context = open_device(arguments[1]);
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	CHECK(pd);
+	struct init_attr attr = { sizeof memory, IBV_ACCESS_LOCAL_WRITE, MASK_ADDR, 0, memory };
+	struct ibv_mr *mr = reg_mr_ex(pd, &attr);
+	CHECK(mr && mr->addr == memory && mr->length == sizeof memory);
+	CHECK(ibv_dereg_mr(mr) == 0);
+	attr.comp_mask = MASK_ADDR | MASK_IOVA;
+	attr.iova = 0x1000;
+	CHECK((mr = reg_mr_ex(pd, &attr)) && ibv_dereg_mr(mr) == 0);
+	attr.comp_mask = MASK_FD;
+	CHECK(!reg_mr_ex(pd, &attr) && errno == EOPNOTSUPP);
+	attr.comp_mask = 0;
+	CHECK(!reg_mr_ex(pd, &attr) && errno == EINVAL);
+	uint64_t speed = ~0;
+	CHECK(port_speed(context, 1, &speed) == 0 && speed != ~0ull);
+	CHECK(port_speed(context, 2, &speed) == EINVAL);
+	CHECK(export_fd(NULL) == -1 && errno == EOPNOTSUPP);
+	CHECK(!create_counter(context, NULL) && errno == EOPNOTSUPP);
+	CHECK(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
+	printf("all there\n");
+	return 0;
+}
