@@ -2,12 +2,7 @@
 //! by a Rust reference, for the client's threads write there at any moment.
 #![expect(unsafe_code, reason = "copies to and from memory that is shared with clients")]
 
-use std::{
-    ops::Range,
-    os::fd::OwnedFd,
-    ptr::NonNull,
-    sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
-};
+use std::{ops::Range, os::fd::OwnedFd, ptr::NonNull};
 
 use nix::{
     errno::Errno,
@@ -18,13 +13,11 @@ use roced_types::SessionId;
 
 use super::{
     access_log::touch,
+    copies,
     descriptor::SharedFile,
     mapping::{Mapping, Writers},
     quota::Room,
 };
-
-/// Bytes at the end of a write that become visible last, in order: programs poll them.
-const TAIL_BYTES: usize = 8;
 
 /// Owner of memory before one is assigned: sessions have numbers from 1 on.
 const NOBODY: SessionId = SessionId(0);
@@ -130,16 +123,9 @@ impl ClientMemory {
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         touch(self.owner, self.owner);
-        let (body, tail) = bytes.split_at(bytes.len().saturating_sub(TAIL_BYTES));
-        // SAFETY: `at` checked that `bytes.len()` bytes are mapped from `to`, and `body` is a part
-        // of `bytes`; `bytes` is our own memory, which no mapping of a memfd overlaps. That the
-        // client's threads may write there too gives wrong bytes, its own; no reference to them
-        // exists on our side.
-        unsafe { to.copy_from_nonoverlapping(NonNull::from(body).cast(), body.len()) };
-        // Everything older, the packets before this one included, is there before the tail.
-        fence(Ordering::Release);
-        // SAFETY: `tail` follows `body` inside the range checked above.
-        unsafe { store_ascending(to.add(body.len()), tail) };
+        // SAFETY: `at` checked that `bytes.len()` bytes are mapped from `to`; `bytes` is our own
+        // memory, which no mapping of a memfd overlaps. Our side has no reference to mapped bytes.
+        unsafe { copies::write(to, bytes) };
     }
 
     /// Copies `bytes` bytes of `from`, which may be this very memory, to `offset`, in the order of
@@ -150,19 +136,8 @@ impl ClientMemory {
     pub fn copy(&self, offset: u64, from: &Self, from_offset: u64, bytes: usize) {
         let (to, at) = (self.at(offset, bytes), from.at(from_offset, bytes));
         touch(from.owner, self.owner);
-        let body = bytes.saturating_sub(TAIL_BYTES);
-        let mut tail = [0; TAIL_BYTES];
-        let tail = &mut tail[..bytes - body];
-        // SAFETY: `at` checked that `bytes` bytes are mapped from there; `tail` is as long as the
-        // rest behind `body`, and our own memory.
-        unsafe { at.add(body).copy_to_nonoverlapping(NonNull::from(&mut *tail).cast(), tail.len()) };
-        // SAFETY: `bytes` bytes are mapped from both (checked above), and the copy may overlap.
-        // That clients' threads may write to both gives wrong bytes, their own; no reference to
-        // either exists on our side.
-        unsafe { to.copy_from(at, body) };
-        fence(Ordering::Release);
-        // SAFETY: `tail` goes behind `body` inside the range checked above.
-        unsafe { store_ascending(to.add(body), tail) };
+        // SAFETY: `at` checked that `bytes` bytes are mapped from both.
+        unsafe { copies::copy(to, at, bytes) };
     }
 
     /// Copies the bytes at `offset` to `into`. Bytes that the client changes meanwhile arrive old,
@@ -175,7 +150,7 @@ impl ClientMemory {
         touch(self.owner, self.owner);
         // SAFETY: `at` checked that `into.len()` bytes are mapped from `from`; `into` is our own
         // memory, which no mapping of a memfd overlaps.
-        unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
+        unsafe { copies::read(from, into) };
     }
 
     /// Executes an atomic operation on the eight bytes at `offset`, and returns the value before.
@@ -190,19 +165,8 @@ impl ClientMemory {
         touch(self.owner, self.owner);
         // SAFETY: `at` checked that 8 bytes are mapped from there, for as long as `self` lives; a
         // mapping begins on a page, so a multiple of eight in it is aligned. This process has no
-        // Rust reference to these bytes except as atomics.
-        let word: &AtomicU64 = unsafe { at.cast().as_ref() };
-        // Earlier writes of peers are visible to a reader of the new value, and the other way
-        // round.
-        match operation {
-            AtomicOperation::CompareSwap { compare, swap } => {
-                let (Ok(before) | Err(before)) =
-                    word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
-                before
-            }
-            AtomicOperation::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
-            AtomicOperation::Write { value } => word.swap(value, Ordering::AcqRel),
-        }
+        // reference to these bytes except as atomics.
+        unsafe { copies::atomic(at, operation) }
     }
 
     fn at(&self, offset: u64, bytes: usize) -> NonNull<u8> {
@@ -210,49 +174,15 @@ impl ClientMemory {
     }
 }
 
-/// Stores `bytes` in the largest aligned units that fit, ascending, each after all before it.
-///
-/// # Safety
-/// `bytes.len()` bytes must be mapped for writing from `to`, and this process may hold no reference
-/// to them.
-unsafe fn store_ascending(mut to: NonNull<u8>, mut bytes: &[u8]) {
-    while !bytes.is_empty() {
-        let aligned = |unit: usize| bytes.len() >= unit && to.as_ptr().addr().is_multiple_of(unit);
-        let unit = if aligned(8) {
-            // SAFETY: 8 bytes are mapped from `to` (the caller's promise for `bytes`, which is at
-            // least that long), aligned to 8.
-            let word: &AtomicU64 = unsafe { to.cast().as_ref() };
-            word.store(u64::from_ne_bytes(array(bytes)), Ordering::Release);
-            8
-        } else if aligned(4) {
-            // SAFETY: as above, with 4.
-            let word: &AtomicU32 = unsafe { to.cast().as_ref() };
-            word.store(u32::from_ne_bytes(array(bytes)), Ordering::Release);
-            4
-        } else if aligned(2) {
-            // SAFETY: as above, with 2.
-            let word: &AtomicU16 = unsafe { to.cast().as_ref() };
-            word.store(u16::from_ne_bytes(array(bytes)), Ordering::Release);
-            2
-        } else {
-            // SAFETY: as above, with 1.
-            let byte: &AtomicU8 = unsafe { to.cast().as_ref() };
-            byte.store(bytes[0], Ordering::Release);
-            1
-        };
-        bytes = &bytes[unit..];
-        // SAFETY: at most one past the end of the range.
-        to = unsafe { to.add(unit) };
-    }
-}
-
-fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    *bytes.first_chunk().expect("the caller compared the length with N")
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{ffi::c_void, io, num::NonZeroUsize, os::fd::AsFd};
+    use std::{
+        ffi::c_void,
+        io,
+        num::NonZeroUsize,
+        os::fd::AsFd,
+        sync::atomic::{AtomicU64, Ordering},
+    };
 
     use nix::{
         fcntl::{FcntlArg, SealFlag, fcntl},

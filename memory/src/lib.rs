@@ -22,6 +22,7 @@
 pub mod access_log;
 pub mod backing;
 pub mod client_memory;
+mod copies;
 pub mod descriptor;
 pub mod mapping;
 pub mod poll_id;
