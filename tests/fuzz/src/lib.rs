@@ -18,6 +18,7 @@ mod datagram;
 mod frame;
 mod input;
 mod machine;
+mod memory;
 mod packet;
 mod responder;
 mod seeds;
@@ -51,6 +52,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "datagram", run: datagram::run, seeds: seeds::datagram },
     Target { name: "control", run: control::run, seeds: control::seeds },
     Target { name: "client_rings", run: client_rings::run, seeds: seeds::client_rings },
+    Target { name: "memory", run: memory::run, seeds: memory::seeds },
 ];
 
 impl Target {
