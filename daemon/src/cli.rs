@@ -15,7 +15,7 @@ use clap::{Parser, Subcommand};
 use nix::sys::stat::fstat;
 use tracing_subscriber::{filter::LevelFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
-use crate::config::{Config, DEFAULT_PATH, Log, LogLevel, LogTarget};
+use crate::config::{Config, ConfigError, DEFAULT_PATH, Log, LogLevel, LogTarget};
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -41,13 +41,17 @@ enum Command {
     },
 }
 
+/// Exit code for a wrong config (`EX_CONFIG` of sysexits.h): starting again is in vain, and the unit
+/// does not.
+const WRONG_CONFIG: u8 = 78;
+
 /// Executes the command line; `run` serves with a config until it is told to stop.
 pub fn main(run: impl FnOnce(Config) -> anyhow::Result<()>) -> ExitCode {
     match dispatch(DaemonArgs::parse().command, run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("roced: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<ConfigError>() { WRONG_CONFIG.into() } else { ExitCode::FAILURE }
         }
     }
 }

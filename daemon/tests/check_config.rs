@@ -50,7 +50,7 @@ fn every_mistake_is_told_with_its_line_and_keeps_the_daemon_from_starting() {
     ];
     for arguments in [["check-config", path].as_slice(), &["run", "--config", path]] {
         let (code, text) = roced(arguments);
-        assert_eq!(code, Some(1), "{text}");
+        assert_eq!(code, Some(78), "{text}");
         assert_eq!(text.lines().count(), 1 + expected.len(), "{text}");
         for (line, (number, key)) in text.lines().skip(1).zip(expected) {
             assert!(line.starts_with(&format!("  {path}:{number}:")) && line.contains(key), "{line}");
@@ -62,7 +62,16 @@ fn every_mistake_is_told_with_its_line_and_keeps_the_daemon_from_starting() {
 fn a_file_that_is_not_there_is_an_error() {
     for arguments in [["check-config", "/nowhere/roced.toml"].as_slice(), &["run", "--config", "/nowhere/roced.toml"]] {
         let (code, text) = roced(arguments);
-        assert_eq!(code, Some(1));
+        assert_eq!(code, Some(78));
         assert!(text.contains("/nowhere/roced.toml: No such file"), "{text}");
     }
+}
+
+#[test]
+fn the_unit_tries_again_without_end_but_not_after_a_wrong_config() {
+    let unit = include_str!("../../config/roced.service");
+    let has = |line: &str| unit.lines().any(|there| there == line);
+    let (code, _) = roced(&["run", "--config", "/nowhere/roced.toml"]);
+    assert!(has(&format!("RestartPreventExitStatus={}", code.expect("it exits"))), "{code:?}");
+    assert!(has("Restart=on-failure") && has("StartLimitIntervalSec=0"));
 }
