@@ -75,3 +75,16 @@ fn the_unit_tries_again_without_end_but_not_after_a_wrong_config() {
     assert!(has(&format!("RestartPreventExitStatus={}", code.expect("it exits"))), "{code:?}");
     assert!(has("Restart=on-failure") && has("StartLimitIntervalSec=0"));
 }
+
+/// A container gets the folder of the clients' socket.
+#[test]
+fn clients_and_operators_have_folders_of_their_own_in_the_unit() {
+    let unit = include_str!("../../config/roced.service");
+    let folders = unit.lines().find_map(|line| line.strip_prefix("RuntimeDirectory=")).expect("the unit has folders");
+    let parents: Vec<_> = [roced_abi::DEFAULT_SOCKET, roced_report::DEFAULT_ADMIN_SOCKET]
+        .iter()
+        .map(|socket| socket.strip_prefix("/run/").and_then(|path| path.split_once('/')).expect("below /run").0)
+        .collect();
+    assert_ne!(parents[0], parents[1]);
+    assert_eq!(folders.split(' ').collect::<Vec<_>>(), parents);
+}

@@ -11,7 +11,7 @@ use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use serde::{Deserialize, Serialize};
 
 /// Where the daemon listens for operators unless the config says otherwise.
-pub const DEFAULT_ADMIN_SOCKET: &str = "/run/roced/admin.sock";
+pub const DEFAULT_ADMIN_SOCKET: &str = "/run/roced-admin/admin.sock";
 
 /// Environment variable by which `rocectl` is told another socket path.
 pub const ADMIN_SOCKET_VARIABLE: &str = "ROCED_ADMIN_SOCKET";
