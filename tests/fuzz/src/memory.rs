@@ -289,7 +289,7 @@ impl Shared {
         let seals = choices[usize::from(kind) % choices.len()];
         let fd = memfd_create(c"fuzz", MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC).expect("a memfd");
         let file = std::fs::File::from(fd);
-        let model: Vec<u8> = (0..PAGES * PAGE).map(|place| (place * 31 >> 3) as u8).collect();
+        let model: Vec<u8> = (0..PAGES * PAGE).map(|place| ((place * 31) >> 3) as u8).collect();
         file.write_all_at(&model, 0).expect("the file can be written");
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).expect("it can be sealed");
         Self { file, seals, model }
