@@ -35,7 +35,7 @@ use crate::{
     multicast::Groups,
     out_of_order::OutOfOrderPool,
     partition::Partitions,
-    qp::{PathState, Qp, QpEvent, ReplayMemory, Transmission},
+    qp::{PathState, Qp, QpEvent, QpFailure, ReplayMemory, Transmission},
     recovery::RecoveryConfig,
     reject::{DropCounters, DropReason, Reject},
     work::{RecvWork, SendWork},
@@ -279,6 +279,17 @@ impl Endpoint {
             }
             if event.is_some() {
                 return event;
+            }
+        }
+        None
+    }
+
+    /// Takes the failure of a queue pair, for operators: each is reported once, and not after the
+    /// queue pair was reset or removed.
+    pub fn poll_failure(&mut self) -> Option<QpFailure> {
+        while let Some(index) = self.schedule.failures.pop_front() {
+            if let Some(failure) = self.qps.get_mut(index).and_then(Qp::take_failure) {
+                return Some(failure);
             }
         }
         None

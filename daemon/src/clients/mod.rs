@@ -35,7 +35,8 @@ use nix::{
 use roced_abi::control::{EVENT, Event, Message, call_name};
 use roced_memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus};
 use roced_report::{MemoryReport, SessionReport};
-use roced_types::{DeviceId, Qpn, SessionId, event};
+use roced_transport::qp::QpFailure;
+use roced_types::{DeviceId, Qpn, SessionId, address_of, event};
 use tracing::{debug, info, warn};
 
 pub use self::control::DeviceSetup;
@@ -48,7 +49,7 @@ use self::{
 };
 use crate::{
     client_socket::{
-        connection::{ReceivedCall, SentReply},
+        connection::{ClientProcess, ReceivedCall, SentReply},
         listener::Listener,
     },
     config::Limits,
@@ -83,6 +84,7 @@ pub struct Clients {
     last_session: u32,
     registry: Registry,
     faults: LogLimiter,
+    failures: LogLimiter,
     comings: LogLimiter,
 }
 
@@ -121,6 +123,7 @@ impl Clients {
             last_session: 0,
             registry,
             faults: LogLimiter::default(),
+            failures: LogLimiter::default(),
             comings: LogLimiter::default(),
         })
     }
@@ -173,6 +176,7 @@ impl Clients {
                 };
                 CallHandler { registry: &mut self.registry, session, objects, environment }.change_key(change);
             }
+            WorkerEvent::Failed { session, failure } => self.note_failure(session, failure),
             WorkerEvent::News { session, handle, kind } => self.tell(session.0, Event { kind, handle }),
         }
     }
@@ -409,6 +413,16 @@ impl Clients {
             if matches!(&session.stage, SessionStage::Open(objects) if objects.device == device) {
                 self.tell(session.id.0, event);
             }
+        }
+    }
+
+    /// Writes a log line about a queue pair that failed, unless there were many.
+    fn note_failure(&mut self, session: SessionId, QpFailure { qpn, peer, peer_qpn, cause }: QpFailure) {
+        let Some(Session { connection, .. }) = self.sessions.get(&session.0) else { return };
+        let ClientProcess { pid, uid, .. } = connection.peer();
+        let peer = address_of(peer);
+        if let Some(held_back) = self.failures.admit(Instant::now()) {
+            warn!(%session, pid, uid, %qpn, %peer, %peer_qpn, ?cause, held_back, "queue pair failed");
         }
     }
 

@@ -11,7 +11,7 @@ use std::{
 
 use crossbeam::queue::ArrayQueue;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use roced_transport::qp::KeyChange;
+use roced_transport::qp::{KeyChange, QpFailure};
 use roced_types::SessionId;
 
 use crate::worker::client_fault::ClientFault;
@@ -36,6 +36,13 @@ pub enum WorkerEvent {
         session: SessionId,
         /// The event.
         change: KeyChange,
+    },
+    /// A queue pair failed.
+    Failed {
+        /// The session.
+        session: SessionId,
+        /// Queue pair, peer and cause.
+        failure: QpFailure,
     },
     /// An object has news for its client.
     News {

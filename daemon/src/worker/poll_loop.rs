@@ -409,6 +409,14 @@ impl<N: Nic> Worker<N> {
                 told += usize::from(self.events.push(news));
             }
         }
+        for (endpoint_slot, first_entry) in self.endpoint_slots.iter_mut().zip(&self.first_entries) {
+            while told < EVENTS && !self.events.is_full() {
+                let Some(failure) = endpoint_slot.endpoint.poll_failure() else { break };
+                let entry = entry_of(*first_entry, &endpoint_slot.endpoint, failure.qpn);
+                let Some(session) = entry.and_then(|entry| self.qp_table.session_of(entry)) else { continue };
+                told += usize::from(self.events.push(WorkerEvent::Failed { session, failure }));
+            }
+        }
         for (endpoint_slot, first_srq) in self.endpoint_slots.iter_mut().zip(&self.first_srqs) {
             while told < EVENTS && !self.events.is_full() {
                 let Some(srqn) = endpoint_slot.endpoint.poll_srq_limit() else { break };

@@ -114,6 +114,7 @@ pub(crate) fn a_peer_that_never_answers(_: &Settings) -> Result<()> {
         let message = lab.run(Host::A, "roce-perf", &arguments, SOON)?.failure()?;
         says(&message.to_lowercase(), &["retr"])?;
     }
+    says(&lab.log(Host::A)?, &["queue pair failed", "peer=10.10.0.2", "TransportRetryExceeded"])?;
     lab.fault(&["off"])?;
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
 }

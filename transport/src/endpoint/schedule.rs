@@ -16,6 +16,8 @@ pub(super) struct Schedule {
     pub(super) unblocked: SlotList,
     /// Queue pairs with an unreported event.
     pub(super) events: SlotList,
+    /// Queue pairs with an unreported failure.
+    pub(super) failures: SlotList,
     /// Queue pairs with an unreported change of keys.
     pub(super) key_changes: SlotList,
     /// Queue pairs of which a send waits for an address handle, or did when this was last updated.
@@ -31,6 +33,7 @@ impl Schedule {
             in_flight: InFlight::new(config.window_packets, QUANTUM as u32, config.max_qps),
             unblocked: list(),
             events: list(),
+            failures: list(),
             key_changes: list(),
             waiting: list(),
         }
@@ -45,8 +48,8 @@ impl Schedule {
     pub(super) fn remove(&mut self, slot: u32, qp: &mut Qp) {
         self.in_flight.remove(slot, &mut qp.share);
         self.timers.remove(slot);
-        for list in [&mut self.senders, &mut self.unblocked, &mut self.events, &mut self.key_changes, &mut self.waiting]
-        {
+        let Self { senders, unblocked, events, failures, key_changes, waiting, .. } = self;
+        for list in [senders, unblocked, events, failures, key_changes, waiting] {
             list.remove(slot);
         }
     }
@@ -71,6 +74,9 @@ impl Schedule {
         }
         if qp.has_event() {
             self.events.push_back(slot);
+        }
+        if qp.has_failure() {
+            self.failures.push_back(slot);
         }
     }
 }

@@ -2,7 +2,11 @@
 
 use roced_types::{CompletionOp, Pdn, QpAttributes, Qpn, Status, event};
 
-use super::{PathState, QpConfig, State, events::QpEvents, key_change::KeyChanges};
+use super::{
+    PathState, QpConfig, State,
+    events::{FailureCause, QpEvents},
+    key_change::KeyChanges,
+};
 use crate::{
     counters::{QpCount, QpTally},
     io::{Abort, App, Egress, EmitError, Wire},
@@ -34,6 +38,8 @@ pub(crate) struct QpBase {
     pub(super) borrows: bool,
     pub(super) counters: QpTally,
     pub(super) events: QpEvents,
+    /// Cause of its failure, not reported yet.
+    pub(super) failure: Option<FailureCause>,
     /// The client asked for an event when the send queue has drained.
     pub(super) tell_drained: bool,
     /// A request has arrived since the queue pair entered RTR.
@@ -154,13 +160,14 @@ impl QpBase {
     }
 
     /// Moves the queue pair to the error state; later visits flush its work.
-    pub(super) fn fail(&mut self) {
+    pub(super) fn fail(&mut self, cause: FailureCause) {
         self.state = State::Error;
+        self.failure = Some(cause);
     }
 
     /// Fails the queue pair with an event, when no completion reports the failure.
     pub(super) fn fail_with_event(&mut self, kind: u32) {
-        self.fail();
+        self.fail(FailureCause::Event(kind));
         self.events.add(kind);
     }
 

@@ -1,6 +1,6 @@
 //! Asynchronous events of queue pairs.
 
-use roced_types::{Cqn, Qpn, event};
+use roced_types::{Cqn, Qpn, Status, event};
 
 use super::QpConfig;
 
@@ -32,6 +32,28 @@ impl Subject {
             Self::Cq(cqn) => cqn.0,
         }
     }
+}
+
+/// Failure of a queue pair, for operators; its client learns of it by a completion or an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpFailure {
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// GID of its peer; zeros for a datagram queue pair.
+    pub peer: [u8; 16],
+    /// Queue pair of its peer.
+    pub peer_qpn: Qpn,
+    /// Cause.
+    pub cause: FailureCause,
+}
+
+/// Cause of the failure of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureCause {
+    /// A send failed with this status.
+    Send(Status),
+    /// An event of this kind ([`roced_types::event`]) tells the client.
+    Event(u32),
 }
 
 /// Bit for [`event::CQ_ERROR`] of the receive queue's completion queue; no kind of event has this

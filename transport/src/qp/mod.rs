@@ -57,7 +57,7 @@ use self::{
 };
 pub use self::{
     config::{PathState, QpConfig},
-    events::{QpEvent, Subject},
+    events::{FailureCause, QpEvent, QpFailure, Subject},
     key_change::{KeyChange, KeyRequest},
     life::QUARANTINE,
     replay::{DEPTH_MAX as RD_ATOMIC_MAX, ReplayMemory},
@@ -119,6 +119,7 @@ impl Qp {
                 borrows: false,
                 counters: QpTally::default(),
                 events: QpEvents::default(),
+                failure: None,
                 tell_drained: false,
                 established: false,
                 lives: 0,
@@ -553,6 +554,18 @@ impl Qp {
         self.base.events.take(&self.base.config)
     }
 
+    /// It failed, and that is not reported yet.
+    pub(crate) const fn has_failure(&self) -> bool {
+        self.base.failure.is_some()
+    }
+
+    /// Takes its unreported failure.
+    pub(crate) fn take_failure(&mut self) -> Option<QpFailure> {
+        let cause = self.base.failure.take()?;
+        let (peer, peer_qpn) = (self.base.attributes.dgid, self.base.dest_qpn());
+        Some(QpFailure { qpn: self.qpn(), peer, peer_qpn, cause })
+    }
+
     fn flush<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) -> Transmission {
         let (_, mut cx) = self.split(endpoint);
         for _ in 0..FLUSH_BURST {
@@ -593,7 +606,7 @@ impl Qp {
         self.roles.reset(self.base.config.window_packets);
         self.base.attributes = QpAttributes::default();
         self.base.path = PathState::Resolving;
-        self.base.events = QpEvents::default();
+        (self.base.events, self.base.failure) = (QpEvents::default(), None);
         self.base.borrows = false;
         (self.base.tell_drained, self.base.established, self.base.last_wqe_told) = (false, false, false);
         self.base.keys.clear();

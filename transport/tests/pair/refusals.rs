@@ -6,7 +6,7 @@ use roced_transport::{
     mr::MrKey,
     partition::Pkey,
     psn::Psn,
-    qp::PathState,
+    qp::{FailureCause, PathState},
     recovery::RecoveryConfig,
     reject::{Disposition, DropReason},
     wire::{
@@ -36,6 +36,11 @@ fn is_refused(settings: Settings, refused: &SendWork<'_>, status: Status, counte
     assert_eq!(pair.hosts[1].count(counted), 1);
     assert_eq!((pair.hosts[0].state(), pair.hosts[1].state()), ("ERR", "ERR"));
     assert_eq!(pair.hosts[1].endpoint.poll_event().map(|event| event.kind), Some(event::QP_ACCESS_ERROR));
+    let failures = [0, 1].map(|at| pair.hosts[at].endpoint.poll_failure());
+    let causes = failures.map(|failure| failure.expect("it failed").cause);
+    assert_eq!(causes, [FailureCause::Send(status), FailureCause::Event(event::QP_ACCESS_ERROR)]);
+    assert_eq!(failures[0].map(|failure| failure.peer_qpn), failures[1].map(|failure| failure.qpn));
+    assert_eq!([0, 1].map(|at| pair.hosts[at].endpoint.poll_failure()), [None, None], "once");
     assert!(pair.hosts[1].app.memory == before, "nothing was written");
     assert_eq!(pair.hosts[1].take(), [(8, Status::Success), (9, Status::WorkRequestFlushed)]);
 }

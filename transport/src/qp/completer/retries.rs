@@ -9,8 +9,8 @@ use crate::{
     io::App,
     psn::Psn,
     qp::{
-        completer::Completer, context::Context, deferred::PeerAnswer, requester::Requester, retry::RNR_RETRY_FOREVER,
-        send_queue::SendQueue,
+        completer::Completer, context::Context, deferred::PeerAnswer, events::FailureCause, requester::Requester,
+        retry::RNR_RETRY_FOREVER, send_queue::SendQueue,
     },
     reject::DropReason,
     wire::aeth::{NakCode, rnr_delay},
@@ -158,7 +158,7 @@ impl Completer {
     pub(crate) fn fail_oldest<A: App>(&mut self, status: Status, cx: &mut Context<'_, A>) {
         self.ack_deadline = Nanos::NEVER;
         self.selective.stop();
-        cx.base.fail();
+        cx.base.fail(FailureCause::Send(status));
         if let Some(entry) = cx.send_queue.pop() {
             cx.complete_send(&entry, status);
         }
