@@ -52,6 +52,9 @@ pub(crate) fn a_killed_daemon(settings: &Settings) -> Result<()> {
     let message = load.end(SOON)?.failure()?;
     ensure!(message.contains("daemon"), "roce-perf does not say that the daemon is gone: {message}");
 
+    // Its sockets are closed and its clients know, but the process may still be freeing its memory;
+    // this waits for its end, as a service manager does.
+    lab.stop_daemon(Host::A, Signal::SIGKILL)?;
     lab.start_daemon(Host::A)?;
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])?;
     let answers = ping.end(SOON)?.success()?;
