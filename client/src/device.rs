@@ -155,6 +155,10 @@ pub enum DeviceEvent {
         /// Number of the completion queue.
         cqn: u32,
     },
+    /// The network interface of the device is gone: all queue pairs have failed. The device and its
+    /// other objects stay; queue pairs can be reset and connected again after the next
+    /// [`DeviceEvent::PortActive`].
+    DeviceFatal,
     /// The link came up.
     PortActive,
     /// The link went down.
@@ -347,6 +351,7 @@ impl Device {
                 event::QP_LAST_WQE => DeviceEvent::LastWqe { qpn: handle },
                 event::SRQ_LIMIT => DeviceEvent::SrqLimit { srqn: handle },
                 event::CQ_ERROR => DeviceEvent::CqError { cqn: handle },
+                event::DEVICE_FATAL => DeviceEvent::DeviceFatal,
                 event::PORT_ACTIVE => DeviceEvent::PortActive,
                 event::PORT_DOWN => DeviceEvent::PortDown,
                 event::GID_CHANGE => DeviceEvent::GidChange,

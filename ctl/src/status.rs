@@ -14,6 +14,9 @@ use crate::{
 pub(crate) fn render(report: &StatusReport) -> String {
     let mut text = format!("roced {}, pid {}, up {}\n", report.version, report.pid, units::duration(report.uptime_s));
     devices(&report.devices).append(&mut text, "none");
+    for device in report.devices.iter().filter(|device| !device.problem.is_empty()) {
+        text.push_str(&format!("\n{}: {}\n", device.name, device.problem));
+    }
     queues(&report.devices).append(&mut text, "none");
     gids(&report.devices).append(&mut text, "none: the interfaces have no address");
     workers(&report.workers).append(&mut text, "none");
@@ -25,6 +28,7 @@ fn devices(devices: &[DeviceReport]) -> TableSection {
     let columns = [
         Text("device"),
         Text("interface"),
+        Text("state"),
         Text("link"),
         Number("link MTU"),
         Number("path MTU"),
@@ -39,6 +43,7 @@ fn devices(devices: &[DeviceReport]) -> TableSection {
         section.row([
             device.name.clone(),
             device.interface.clone(),
+            device.state.clone(),
             if device.link_up { "up" } else { "down" }.into(),
             format!("{} B", device.link_mtu_bytes),
             format!("{} B", device.path_mtu_bytes),
@@ -53,10 +58,17 @@ fn devices(devices: &[DeviceReport]) -> TableSection {
 }
 
 fn queues(devices: &[DeviceReport]) -> TableSection {
-    let mut section = TableSection::new("Queues", &[Text("device"), Number("queue"), Number("worker"), Text("mode")]);
+    let mut section =
+        TableSection::new("Queues", &[Text("device"), Number("queue"), Number("worker"), Text("mode"), Text("reason")]);
     for device in devices {
         for queue in &device.queues {
-            section.row([device.name.clone(), queue.queue.to_string(), queue.worker.to_string(), queue.mode.clone()]);
+            section.row([
+                device.name.clone(),
+                queue.queue.to_string(),
+                queue.worker.to_string(),
+                queue.mode.clone(),
+                queue.reason.clone(),
+            ]);
         }
     }
     section

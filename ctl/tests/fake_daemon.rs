@@ -78,6 +78,8 @@ fn status() -> StatusReport {
         devices: vec![DeviceReport {
             name: "roce0".into(),
             interface: "eth1".into(),
+            state: "serving".into(),
+            problem: String::new(),
             xdp_mode: "native".into(),
             napi: "driver".into(),
             link_up: true,
@@ -88,7 +90,7 @@ fn status() -> StatusReport {
                 GidReport { index: 0, address: "10.10.0.1".into(), vlan: None, roce: 1 },
                 GidReport { index: 1, address: "fd00:10::1".into(), vlan: Some(7), roce: 2 },
             ],
-            queues: vec![QueueReport { queue: 0, worker: 0, mode: "copy".into() }],
+            queues: vec![QueueReport { queue: 0, worker: 0, mode: "copy".into(), reason: "configured".into() }],
         }],
         workers: vec![WorkerReport { worker: 0, core: Some(1), idle: "sleep".into(), polls: 1_000_000, sleeps: 12 }],
     }

@@ -12,11 +12,14 @@
 //! only, and never without a deadline.
 
 mod answers;
+mod attachment;
+mod devices;
 mod network_view;
 mod reports;
 mod stall_attribution;
 mod start;
 mod watchdog;
+mod xdp_watch;
 
 use std::{
     fs::{self, Permissions},
@@ -46,9 +49,11 @@ use roced_xdp::NicQueue;
 use tracing::{error, info, warn};
 
 use self::{
+    attachment::Attacher,
+    devices::ServedDevice,
     network_view::NetworkView,
     stall_attribution::StallAttribution,
-    start::{ServedDevice, Started},
+    start::Started,
     watchdog::{Health, Watchdog},
 };
 use crate::{
@@ -58,7 +63,12 @@ use crate::{
     config::{Config, Credits},
     net::{Net, NetworkChange},
     systemd::ServiceManager,
-    worker::{command::Command, events::EventReceiver, poll_loop::Worker, workers::Workers},
+    worker::{
+        command::{Command, QueueMailbox},
+        events::EventReceiver,
+        poll_loop::Worker,
+        workers::Workers,
+    },
 };
 
 /// Tokens of the epoll set.
@@ -70,10 +80,12 @@ enum WakeSource {
     Workers,
     Clients,
     Operators,
+    Attached,
 }
 
 impl WakeSource {
-    const ALL: [Self; 5] = [Self::Signals, Self::Network, Self::Workers, Self::Clients, Self::Operators];
+    const ALL: [Self; 6] =
+        [Self::Signals, Self::Network, Self::Workers, Self::Clients, Self::Operators, Self::Attached];
 }
 
 /// Longest wait of the control thread: the watchdog looks at least that often.
@@ -157,7 +169,10 @@ struct Daemon {
     signals: SignalFd,
     net: Net,
     devices: Vec<ServedDevice>,
+    attacher: Attacher,
     workers: Workers,
+    /// By number of worker.
+    queue_mailboxes: Vec<QueueMailbox<NicQueue>>,
     threads: Vec<JoinHandle<Worker<NicQueue>>>,
     events: EventReceiver,
     clients: Clients,
@@ -166,6 +181,7 @@ struct Daemon {
     watchdog: Watchdog,
     stall_attribution: StallAttribution,
     watchdog_due: Instant,
+    watch_devices_at: Instant,
     since: Instant,
 }
 
@@ -183,13 +199,16 @@ impl Daemon {
         let admin = Admin::open(&config.admin.socket)
             .with_context(|| format!("cannot listen for operators at {}", config.admin.socket.display()))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let Started { devices, mut workers, threads, events, board } = start::start(&config, &checked)?;
+        let attacher = Attacher::new()?;
+        let Started { devices, mut workers, queue_mailboxes, threads, events, board } =
+            start::start(&config, &checked)?;
         let setups = devices.iter().map(|device| device_setup(device, &config, &workers)).collect();
         let clients = Clients::new(listener, setups, config.limits.clone(), board)
             .inspect_err(|_| stop_workers(&mut workers, Vec::new()))?;
         let mut net = checked.net;
         for device in &devices {
-            net.limit_packets(device.id, device.packet_bytes_max);
+            let attachment = device.attachment().expect("just attached");
+            net.limit_packets(device.id, attachment.packet_bytes_max);
         }
         let now = Instant::now();
         Ok(Self {
@@ -198,7 +217,9 @@ impl Daemon {
             signals,
             net,
             devices,
+            attacher,
             workers,
+            queue_mailboxes,
             threads,
             events,
             clients,
@@ -207,6 +228,7 @@ impl Daemon {
             watchdog: Watchdog::default(),
             stall_attribution: StallAttribution::default(),
             watchdog_due: now + watchdog::PERIOD,
+            watch_devices_at: now + watchdog::PERIOD,
             since: now,
         })
     }
@@ -229,6 +251,7 @@ impl Daemon {
             WakeSource::Workers => self.events.as_fd(),
             WakeSource::Clients => self.clients.as_fd(),
             WakeSource::Operators => self.admin.as_fd(),
+            WakeSource::Attached => self.attacher.as_fd(),
         }
     }
 
@@ -273,6 +296,9 @@ impl Daemon {
             if is_ready(WakeSource::Operators) {
                 self.answer_operators();
             }
+            if is_ready(WakeSource::Attached) {
+                self.on_attached()?;
+            }
             self.on_deadlines()?;
         }
     }
@@ -282,12 +308,19 @@ impl Daemon {
         let now = Instant::now();
         let deadlines = [
             Some(self.watchdog_due),
+            Some(self.watch_devices_at),
             self.net.deadline(),
             self.clients.deadline(),
             self.admin.deadline(),
             self.service.deadline(),
         ];
-        let until = deadlines.into_iter().flatten().min().map_or(WAIT_MAX, |next| next.saturating_duration_since(now));
+        let retries = self.devices.iter().filter_map(ServedDevice::deadline);
+        let until = deadlines
+            .into_iter()
+            .flatten()
+            .chain(retries)
+            .min()
+            .map_or(WAIT_MAX, |next| next.saturating_duration_since(now));
         // Rounded up, so that a deadline has passed when we wake for it.
         let millis = until.min(WAIT_MAX).as_nanos().div_ceil(1_000_000);
         EpollTimeout::from(millis as u16)
@@ -310,6 +343,8 @@ impl Daemon {
             self.watchdog_due = now + watchdog::PERIOD;
             self.watch_workers(now);
         }
+        self.watch_devices(now);
+        self.retry_devices(now);
         Ok(())
     }
 
@@ -344,15 +379,21 @@ impl Daemon {
     }
 
     fn on_changes(&mut self, changes: &[NetworkChange]) -> anyhow::Result<()> {
+        self.follow_interfaces(changes);
         let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
         for change in changes {
             if let NetworkChange::Gids(device) = change {
                 network_view.set_addresses(*device)?;
             }
         }
+        self.tell_clients(changes);
+        Ok(())
+    }
+
+    fn tell_clients(&mut self, changes: &[NetworkChange]) {
+        let mut network_view = NetworkView { net: &mut self.net, devices: &mut self.devices };
         let mut environment = Environment { workers: &mut self.workers, network: &mut network_view };
         self.clients.on_changes(changes, &mut environment);
-        Ok(())
     }
 
     /// Ends everything in an order that leaves no party waiting: clients, workers, XDP programs,

@@ -426,11 +426,12 @@ impl DeviceConfig {
     }
 
     /// Configuration of one RX and TX queue of the device.
-    pub fn nic_queue(&self, queue: u32) -> NicQueueConfig {
+    pub fn nic_queue(&self, queue: u32, link_mtu_bytes: u32) -> NicQueueConfig {
         NicQueueConfig {
             interface: self.interface.as_str().into(),
             queue,
             copy_mode: self.copy_mode,
+            link_mtu_bytes,
             umem_frames: self.umem_frames,
             chunk_bytes: self.chunk_bytes,
             rx_ring_entries: self.rx_ring_entries,

@@ -25,11 +25,12 @@ use roced::worker::{
 use roced_abi::wqe::SendWqe;
 use roced_memory::backing::Backing;
 use roced_transport::{
+    clock::Nanos,
     io::{Abort, Egress, EmitError, FrameMut, Segments, Wire},
     mr::{Mr, MrKey, Scope},
     reject::DropReason,
 };
-use roced_types::{DeviceId, MemoryObjectId, Qpn, SendOp, Sge, WorkerId};
+use roced_types::{DeviceId, MemoryObjectId, Qpn, SendOp, Sge, Status, WorkerId};
 
 /// A NIC queue that delivers all frames to one queue, as with an RSS of one queue.
 struct Loop {
@@ -141,6 +142,56 @@ fn frames_on_the_wrong_queue_reach_their_queue_pair_and_are_counted() {
     let (first, second) = (snapshot(&mut rig, 0), snapshot(&mut rig, 1));
     assert!(first.handoff.forwarded >= 49, "{:?}", first.handoff);
     assert_eq!((second.handoff.taken_in, second.handoff.forwarded), (first.handoff.forwarded, 0));
+    rig.stop();
+}
+
+#[test]
+fn a_worker_gives_its_queues_back_and_goes_on_with_others() {
+    // More than one poll looks at: the others are in an epoll set.
+    const QUEUES: usize = 40;
+    let frames = Arc::new(ArrayQueue::new(256));
+    let queues = || (0..QUEUES as u32).map(|queue| Loop::new(queue, &frames)).collect::<Vec<_>>();
+    let sleep = Policy::Sleep { spin: Nanos::from_micros(10) };
+    let mut rig = Rig::start(&[(0, 0)], sleep, |_| queues(), Worker::run);
+    let mut client = rig.client(0, 1 << 20, &[0, 0]);
+    rig.connect(&client.qps[0], &client.qps[1], Egress::Nic { flow: 7 });
+    write(&mut client, 0, 100_000);
+    let before = rig.set_queues(WorkerId(0), DeviceId(0), Vec::new());
+    assert_eq!(before.len(), QUEUES);
+    assert_eq!(snapshot(&mut rig, 0).queues.len(), 0);
+    drop(before);
+    // Work waits, and is done as soon as there are queues.
+    let key = client.key;
+    client.qps[0].post_send(SendOp::Write, key, 0, 30_000, (500_000, key));
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(client.poll().is_none());
+    assert_eq!(rig.set_queues(WorkerId(0), DeviceId(0), queues()).len(), 0);
+    assert_eq!(client.wait().status, 0);
+    write(&mut client, 1, 100_000);
+    rig.stop();
+}
+
+#[test]
+fn queue_pairs_of_a_device_fail_some_at_a_time_and_those_of_others_do_not() {
+    let mut rig = looped(&[(0, 0), (1, 0)]);
+    let mut ours = rig.client(0, 1 << 16, &[0, 0]);
+    let mut theirs = rig.client(1, 1 << 20, &[1, 1]);
+    rig.connect(&ours.qps[0], &ours.qps[1], Egress::HandOver { to: DeviceId(0) });
+    rig.connect(&theirs.qps[0], &theirs.qps[1], Egress::HandOver { to: DeviceId(1) });
+    ours.qps[0].post_recv(ours.key, 0, 64);
+    match rig.tell(WorkerId(0), Command::FailQps(DeviceId(0), 0)) {
+        Answer::NextSlot(None) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(ours.wait().status, Status::WorkRequestFlushed as u8);
+    let events: Vec<_> = (0..2).map(|_| wait_for(|| rig.events.pop())).collect();
+    let fatal = |at: usize| WorkerEvent::News {
+        session: ours.session,
+        handle: ours.qps[at].qpn.get(),
+        kind: roced_types::event::QP_FATAL,
+    };
+    assert!(events.contains(&fatal(0)) && events.contains(&fatal(1)), "{events:?}");
+    write(&mut theirs, 0, 1000);
     rig.stop();
 }
 

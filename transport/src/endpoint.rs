@@ -370,6 +370,19 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Fails the queue pairs in `budget` slots from slot `from` on, each with the event
+    /// [`QP_FATAL`](roced_types::event::QP_FATAL), because the port that their frames leave and arrive by is gone. Queue pairs
+    /// in RESET and ERR stay as they are. Returns the slot to continue with, `None` after the last.
+    pub fn fail_qps(&mut self, from: u32, budget: u32) -> Option<u32> {
+        let end = self.qps.used().min(from.saturating_add(budget));
+        for slot in from..end {
+            if self.qps.get_mut(slot).is_some_and(Qp::lose_port) {
+                self.after(slot);
+            }
+        }
+        (end < self.qps.used()).then_some(end)
+    }
+
     /// Replaces the path of a queue pair after a change of its next hop.
     ///
     /// # Errors

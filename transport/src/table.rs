@@ -77,6 +77,11 @@ impl<T> Table<T> {
         self.entries.get_mut(slot as usize)?.as_mut()
     }
 
+    /// Number of slots that were ever used.
+    pub fn slots_used(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
     /// Every entry, in the order of slots. Walks all slots that were ever used.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().flatten()

@@ -107,6 +107,7 @@ fn give(own: &context::ContextState, event: DeviceEvent) -> Option<AsyncEvent> {
             cq.own.events.give();
             (cq.face().cast(), kind::CQ_ERR)
         }
+        DeviceEvent::DeviceFatal => (ptr::null_mut(), kind::DEVICE_FATAL),
         DeviceEvent::PortActive => (port(), kind::PORT_ACTIVE),
         DeviceEvent::PortDown => (port(), kind::PORT_ERR),
         DeviceEvent::GidChange => (port(), kind::GID_CHANGE),

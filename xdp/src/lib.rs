@@ -24,6 +24,7 @@
 mod class;
 mod error;
 mod ethtool;
+mod frame_path;
 mod napi;
 mod netdev;
 pub mod netlink;

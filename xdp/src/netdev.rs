@@ -5,12 +5,12 @@ use std::{convert::Infallible, io};
 
 use netlink_packet_core::{
     DefaultNla, Emitable as _, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable, NlasIterator, parse_u16,
-    parse_u32,
+    parse_u32, parse_u64,
 };
 use netlink_sys::protocols::NETLINK_GENERIC;
 use nix::errno::Errno;
 
-use crate::netlink::Requests;
+use crate::{frame_path::DriverZeroCopy, netlink::Requests};
 
 /// The family of families: its number, its request and its reply (`linux/genetlink.h`).
 const GENL_ID_CTRL: u16 = 16;
@@ -19,9 +19,15 @@ const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 
 // `linux/netdev.h`.
+const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_CMD_QUEUE_GET: u8 = 10;
 const NETDEV_CMD_NAPI_GET: u8 = 11;
 const NETDEV_CMD_NAPI_SET: u8 = 14;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
+/// `NETDEV_XDP_ACT_XSK_ZEROCOPY`.
+const FEATURE_ZEROCOPY: u64 = 1 << 3;
 const NETDEV_A_QUEUE_ID: u16 = 1;
 const NETDEV_A_QUEUE_IFINDEX: u16 = 2;
 const NETDEV_A_QUEUE_TYPE: u16 = 3;
@@ -70,6 +76,16 @@ impl Netdev {
         let question = NetdevMessage::new(GENL_ID_CTRL, CTRL_CMD_GETFAMILY).with(CTRL_ATTR_FAMILY_NAME, b"netdev\0");
         let family = requests.get(question)?.iter().find_map(|answer| answer.find(CTRL_ATTR_FAMILY_ID, parse_u16));
         Ok(Self { requests, family: family.ok_or(Errno::ENOENT)? })
+    }
+
+    /// Zero-copy of an interface's driver.
+    pub(super) fn zero_copy(ifindex: u32) -> DriverZeroCopy {
+        let asked = Self::open().and_then(|mut netdev| {
+            let question = NetdevMessage::new(netdev.family, NETDEV_CMD_DEV_GET);
+            netdev.requests.get(question.with(NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes()))
+        });
+        let features = asked.ok().and_then(|answers| answers.into_iter().next());
+        features.map_or(DriverZeroCopy::Unknown, |features| features.zero_copy())
     }
 
     /// The NAPI instances of an interface, by number.
@@ -152,6 +168,16 @@ impl NetdevMessage {
         read(attributes.find(|attribute| attribute.kind() == kind)?.value()).ok()
     }
 
+    /// The answer to `NETDEV_CMD_DEV_GET`.
+    fn zero_copy(&self) -> DriverZeroCopy {
+        match self.find(NETDEV_A_DEV_XDP_FEATURES, parse_u64) {
+            None => DriverZeroCopy::Unknown,
+            Some(features) if features & FEATURE_ZEROCOPY == 0 => DriverZeroCopy::None,
+            // Before Linux 6.6 there are no frames of several chunks.
+            Some(_) => DriverZeroCopy::Chunks(self.number(NETDEV_A_DEV_XDP_ZC_MAX_SEGS).unwrap_or(1)),
+        }
+    }
+
     fn number(&self, kind: u16) -> Option<u32> {
         self.find(kind, parse_u32)
     }
@@ -199,6 +225,18 @@ mod tests {
         }
         let short = NetdevMessage { attributes: vec![0; 16], ..whole };
         assert_eq!(short.number(0), None, "an attribute shorter than its header ends them");
+    }
+
+    #[test]
+    fn zero_copy_is_read_from_the_features_of_a_device() {
+        let device = |features: u64| NetdevMessage::new(20, 1).with(NETDEV_A_DEV_XDP_FEATURES, &features.to_ne_bytes());
+        let chunks = |message: NetdevMessage, count: u32| {
+            message.with(NETDEV_A_DEV_XDP_ZC_MAX_SEGS, &count.to_ne_bytes()).zero_copy()
+        };
+        assert_eq!(NetdevMessage::new(20, 1).zero_copy(), DriverZeroCopy::Unknown);
+        assert_eq!(chunks(device(0x77), 0), DriverZeroCopy::None);
+        assert_eq!(chunks(device(0x7f), 8), DriverZeroCopy::Chunks(8));
+        assert_eq!(device(0xf).zero_copy(), DriverZeroCopy::Chunks(1), "Linux 6.3");
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct NicQueueConfig {
     pub queue: u32,
     /// Whether the driver or the kernel moves the frames.
     pub copy_mode: CopyMode,
+    /// MTU of the link: the queue takes frames of this length, if the kernel and the driver can.
+    pub link_mtu_bytes: u32,
     /// Chunks of frame memory: `tx_ring_entries` of them send, the others receive.
     pub umem_frames: u32,
     /// Bytes of a chunk, a power of two from 2048 to 4096; 256 of them are the kernel's.
@@ -45,6 +47,7 @@ impl NicQueueConfig {
             interface: interface.into(),
             queue,
             copy_mode: CopyMode::Auto,
+            link_mtu_bytes: 9000,
             umem_frames: 4096,
             chunk_bytes: 4096,
             rx_ring_entries: 2048,
@@ -63,6 +66,7 @@ pub struct NicQueue {
     transmit: Transmit,
     queue: u32,
     zerocopy: bool,
+    reason: &'static str,
     frame_bytes_max: usize,
 }
 
@@ -74,9 +78,9 @@ impl NicQueue {
     /// # Errors
     /// [`XdpError`], when sizes do not go together, the kernel refuses or the queue stays busy.
     pub fn open(config: &NicQueueConfig) -> Result<Self, XdpError> {
-        let BoundSocket { receive, transmit, zerocopy, frame_bytes_max } = socket::bind(config)?;
-        info!(interface = &*config.interface, queue = config.queue, zerocopy, frame_bytes_max, "queue bound");
-        Ok(Self { receive, transmit, queue: config.queue, zerocopy, frame_bytes_max })
+        let BoundSocket { receive, transmit, zerocopy, reason, frame_bytes_max } = socket::bind(config)?;
+        info!(interface = &*config.interface, queue = config.queue, zerocopy, reason, frame_bytes_max, "queue bound");
+        Ok(Self { receive, transmit, queue: config.queue, zerocopy, reason, frame_bytes_max })
     }
 
     /// Its number.
@@ -87,6 +91,11 @@ impl NicQueue {
     /// Whether the driver reads and writes the frame memory itself.
     pub fn is_zerocopy(&self) -> bool {
         self.zerocopy
+    }
+
+    /// Why the frames are copied, or not.
+    pub fn mode_reason(&self) -> &'static str {
+        self.reason
     }
 
     /// Readable when frames are there.

@@ -13,6 +13,7 @@ use std::{
 use caps::Capability;
 use nix::{
     fcntl::{FcntlArg, FdFlag, fcntl},
+    net::if_::if_nametoindex,
     sys::socket::{setsockopt, sockopt},
 };
 use roced_transport::io::SEGMENTS_MAX;
@@ -30,7 +31,11 @@ use super::{
     transmit::Transmit,
     umem::{Dealt, Umem, UmemRefused, UmemSizes},
 };
-use crate::CopyMode;
+use crate::{
+    CopyMode,
+    frame_path::{self, DriverZeroCopy, FrameChunks, frame_chunks},
+    netdev::Netdev,
+};
 
 /// Capability for a socket; checked only if the kernel says "not permitted".
 const CAPABILITIES: [(Capability, &str); 2] =
@@ -48,6 +53,7 @@ pub(super) struct BoundSocket {
     pub receive: Receive,
     pub transmit: Transmit,
     pub zerocopy: bool,
+    pub reason: &'static str,
     /// The longest frame that it sends and receives.
     pub frame_bytes_max: usize,
 }
@@ -56,7 +62,9 @@ pub(super) struct BoundSocket {
 pub(super) fn bind(config: &NicQueueConfig) -> Result<BoundSocket, XdpError> {
     let sizes = sizes(config)?;
     let Dealt { umem, rx, tx } = Umem::create(&sizes).map_err(|refused| umem_error(config, &sizes, refused))?;
-    let (tx_queue, rx_queue, fill, completion, chunks) = bind_with_most_chunks(config, &umem)?;
+    let driver = if_nametoindex(&*config.interface).map_or(DriverZeroCopy::Unknown, Netdev::zero_copy);
+    let wanted = frame_chunks(config.link_mtu_bytes, umem.usable_bytes(), config.copy_mode, driver);
+    let (tx_queue, rx_queue, fill, completion, chunks) = bind_for(config, &umem, wanted)?;
     let frame_bytes_max = chunks * umem.usable_bytes();
     // SAFETY: rings and chunks are those of one UMEM, just made, and no other code has them; `rx`
     // are the receiving chunks.
@@ -65,7 +73,8 @@ pub(super) fn bind(config: &NicQueueConfig) -> Result<BoundSocket, XdpError> {
     // size.
     let transmit = unsafe { Transmit::new(umem, tx_queue, completion, config.tx_ring_entries, tx) };
     let zerocopy = set_up(transmit.socket(), config).map_err(|source| queue_refused(config, source))?;
-    Ok(BoundSocket { receive, transmit, zerocopy, frame_bytes_max })
+    let reason = frame_path::reason(zerocopy, wanted, config.copy_mode, driver);
+    Ok(BoundSocket { receive, transmit, zerocopy, reason, frame_bytes_max })
 }
 
 /// How the chunks are dealt: as many to send as the TX ring has entries, the rest to receive.
@@ -84,24 +93,27 @@ fn sizes(config: &NicQueueConfig) -> Result<UmemSizes, XdpError> {
 
 type Rings = (TxQueue, RxQueue, FillQueue, CompQueue);
 
-/// Binds for frames of several chunks, always when that can be had: link MTUs change while we run,
-/// and path MTU 4096 needs two chunks. Kernels before Linux 6.6 do not know it, and some drivers do
-/// not with zero-copy: then a frame is one chunk at most. Also says how many chunks.
-fn bind_with_most_chunks(
+/// Binds for frames of as many chunks as `wanted`. Kernels before Linux 6.6 know only one, and so do
+/// some drivers with zero-copy: then a frame is one chunk at most. Also says how many chunks.
+fn bind_for(
     config: &NicQueueConfig,
     umem: &Umem,
+    wanted: FrameChunks,
 ) -> Result<(TxQueue, RxQueue, FillQueue, CompQueue, usize), XdpError> {
-    let refused = match bind_until_free(config, umem, BindFlags::XDP_USE_SG)? {
-        Ok((tx, rx, fill, completion)) => return Ok((tx, rx, fill, completion, SEGMENTS_MAX)),
-        Err(error) if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
-            return Err(bind_error(config, error));
+    let mut refused = None;
+    if wanted == FrameChunks::Several {
+        match bind_until_free(config, umem, BindFlags::XDP_USE_SG)? {
+            Ok((tx, rx, fill, completion)) => return Ok((tx, rx, fill, completion, SEGMENTS_MAX)),
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
+                return Err(bind_error(config, error));
+            }
+            Err(error) => refused = Some(error),
         }
-        Err(error) => error,
-    };
+    }
     match bind_until_free(config, umem, BindFlags::empty())? {
         Ok((tx, rx, fill, completion)) => Ok((tx, rx, fill, completion, 1)),
-        // It was for another reason.
-        Err(_) => Err(bind_error(config, refused)),
+        // The first refusal was for the same reason.
+        Err(error) => Err(bind_error(config, refused.unwrap_or(error))),
     }
 }
 

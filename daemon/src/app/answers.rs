@@ -11,9 +11,10 @@ use roced_types::{DeviceId, WorkerId};
 use serde::Serialize;
 
 use super::{
-    Daemon, network_view,
+    Daemon,
+    devices::{AttachState, ServedDevice},
+    network_view,
     reports::{self, DeviceCounts},
-    start::ServedDevice,
 };
 use crate::{
     config::Config,
@@ -47,6 +48,15 @@ fn json(report: &impl Serialize) -> Result<String, Problem> {
 
 fn problem(error: impl ToString) -> Problem {
     Problem { problem: error.to_string() }
+}
+
+const fn state_name(state: &AttachState) -> &'static str {
+    match state {
+        AttachState::Attached(_) => "serving",
+        AttachState::Attaching { .. } => "attaching",
+        AttachState::Gone => "no interface",
+        AttachState::Failed { .. } => "failed",
+    }
 }
 
 /// Sources of an answer.
@@ -92,15 +102,22 @@ impl Asked<'_> {
                 roce: *roce as u8,
             })
         });
-        let queues = device.queues.iter().map(|queue| QueueReport {
+        let attachment = device.attachment();
+        let queues = attachment.map_or(&[][..], |attachment| &attachment.queues).iter().map(|queue| QueueReport {
             queue: queue.owner.queue,
             worker: queue.owner.worker,
             mode: if queue.zerocopy { "zerocopy" } else { "copy" }.to_owned(),
+            reason: queue.reason.to_owned(),
         });
         DeviceReport {
             name: device.config.name.clone(),
             interface: device.config.interface.clone(),
-            xdp_mode: device.program.mode().to_string(),
+            state: state_name(&device.state).to_owned(),
+            problem: match &device.state {
+                AttachState::Failed { problem, .. } => problem.clone(),
+                _ => String::new(),
+            },
+            xdp_mode: attachment.map_or_else(String::new, |attachment| attachment.program.mode().to_string()),
             napi: device.config.napi.to_string(),
             link_up: link.link_up,
             link_mtu_bytes: link.link_mtu_bytes,
@@ -115,7 +132,8 @@ impl Asked<'_> {
         let snapshots = self.snapshots()?;
         let mut devices = Vec::new();
         for device in self.devices {
-            let verdicts: [u64; Verdict::ALL.len()] = device.program.verdicts().map_err(problem)?;
+            let verdicts = device.attachment().map(|attachment| attachment.program.verdicts().map_err(problem));
+            let verdicts: [u64; Verdict::ALL.len()] = verdicts.transpose()?.unwrap_or_default();
             devices.push(DeviceCounts { name: &device.config.name, verdicts });
         }
         Ok(reports::counters(&devices, &snapshots))
@@ -149,7 +167,8 @@ impl Asked<'_> {
 
     /// Counters of every worker, without queue pairs.
     fn snapshots(&mut self) -> Result<Vec<WorkerSnapshot>, Problem> {
-        let queues = self.devices.iter().map(|device| device.queues.len()).sum();
+        let queues =
+            self.devices.iter().filter_map(ServedDevice::attachment).map(|attachment| attachment.queues.len()).sum();
         let endpoints = self.devices.len();
         (0..self.workers.len() as u32)
             .map(|number| self.snapshot(WorkerId(number), WorkerSnapshot::new(endpoints, queues, None)))

@@ -9,7 +9,7 @@ use roced_types::DeviceId;
 use roced_xdp::strips_vlan_tags;
 use tracing::warn;
 
-use super::start::ServedDevice;
+use super::devices::ServedDevice;
 use crate::{
     clients::environment::{DevicePort, Network},
     config::RoceVersions,
@@ -34,7 +34,7 @@ pub(super) const fn versions(roce: RoceVersions) -> &'static [RoceVersion] {
 impl NetworkView<'_> {
     fn served(&self, device: DeviceId) -> &ServedDevice {
         let served = self.devices.iter().find(|served| served.id == device);
-        served.expect("devices do not come and go while the daemon runs")
+        served.expect("devices stay while the daemon runs")
     }
 
     fn versions(&self, device: DeviceId) -> &'static [RoceVersion] {
@@ -44,7 +44,7 @@ impl NetworkView<'_> {
     /// Sets the addresses of the XDP program to the device's GIDs and groups.
     pub(super) fn set_addresses(&mut self, device: DeviceId) -> anyhow::Result<()> {
         let served = self.devices.iter_mut().find(|served| served.id == device);
-        let served = served.expect("devices do not come and go while the daemon runs");
+        let served = served.expect("devices stay while the daemon runs");
         let gids: BTreeSet<IpAddr> = self.net.device(device).gids.entries().map(|(_, gid)| gid.address).collect();
         // Limits bound the groups, so that no client can cause this.
         ensure!(
@@ -58,7 +58,10 @@ impl NetworkView<'_> {
             RoceVersions::V2 => roced_steering::ROCE_V2,
             RoceVersions::Both => roced_steering::ROCE_V1 | roced_steering::ROCE_V2,
         };
-        served.program.set_addresses(&addresses, roce).with_context(|| format!("device {}", served.config.name))
+        // Without an attachment they are set as soon as there is one.
+        let Some(attachment) = served.attachment_mut() else { return Ok(()) };
+        let set = attachment.program.set_addresses(&addresses, roce);
+        set.with_context(|| format!("device {}", served.config.name))
     }
 }
 
@@ -67,7 +70,7 @@ impl Network for NetworkView<'_> {
         let seen = self.net.device(device);
         DevicePort {
             mac: seen.mac,
-            link_up: seen.link_up,
+            link_up: seen.link_up && self.served(device).is_usable(),
             link_mtu_bytes: seen.usable_mtu_bytes(),
             speed_mbit_per_s: seen.speed_mbit_per_s,
             gid_entries: (seen.gids.len() * self.versions(device).len()) as u32,

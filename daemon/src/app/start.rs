@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use caps::{CapSet, Capability};
 use roced_memory::queues::SleepBoard;
 use roced_transport::{
@@ -15,16 +15,20 @@ use roced_transport::{
     endpoint::{Endpoint, EndpointConfig},
     partition::Partitions,
     recovery::{Recovery, RecoveryConfig},
-    wire::largest_path_mtu,
 };
 use roced_types::{DeviceId, WorkerId};
-use roced_xdp::{NicQueue, ThreadedNapi, XdpProgram, rx_queues};
-use tracing::{info, warn};
+use roced_xdp::NicQueue;
+use tracing::warn;
 
+use super::{
+    attachment::{attach, check_mtu, check_queues},
+    devices::{AttachedDevice, ServedDevice},
+};
 use crate::{
     config::{self, Config, Idle, QueueOwner},
     net::{DeviceInterface, Net},
     worker::{
+        command::QueueMailbox,
         endpoints::{EndpointLocation, Endpoints},
         events::{EventReceiver, EventSender, events},
         handoff::{Handoff, exchange},
@@ -41,12 +45,6 @@ use crate::{
 /// limit is reached. The table's memory is touched only as far as it is used.
 const CQ_RINGS_MAX: u32 = 1 << 16;
 
-/// IBTA v1 table 27: no path MTU is larger.
-const PATH_MTU_BYTES_MAX: u32 = 4096;
-
-const ETHERNET_BYTES: usize = 14;
-const VLAN_TAG_BYTES: usize = 4;
-
 /// Capabilities that roced needs, and their purposes.
 const CAPABILITIES: [(Capability, &str); 4] = [
     (Capability::CAP_NET_ADMIN, "to attach the XDP program and to ask the kernel for neighbors"),
@@ -54,26 +52,6 @@ const CAPABILITIES: [(Capability, &str); 4] = [
     (Capability::CAP_BPF, "to load the XDP program"),
     (Capability::CAP_IPC_LOCK, "to lock the memory that frames and clients' data lie in"),
 ];
-
-/// A device that is served.
-#[derive(Debug)]
-pub(super) struct ServedDevice {
-    pub(super) id: DeviceId,
-    pub(super) config: config::DeviceConfig,
-    /// Declared before the program, so that it is dropped first.
-    _napi: Option<ThreadedNapi>,
-    pub(super) program: XdpProgram,
-    pub(super) queues: Vec<ServedQueue>,
-    /// The longest IP packet that all queues take, bytes.
-    pub(super) packet_bytes_max: u32,
-}
-
-/// One of its queues, which a worker has.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ServedQueue {
-    pub(super) owner: QueueOwner,
-    pub(super) zerocopy: bool,
-}
 
 /// The kernel's network, looked at and found good enough.
 pub(super) struct Checked {
@@ -87,6 +65,7 @@ pub(super) struct Checked {
 pub(super) struct Started {
     pub(super) devices: Vec<ServedDevice>,
     pub(super) workers: Workers,
+    pub(super) queue_mailboxes: Vec<QueueMailbox<NicQueue>>,
     pub(super) threads: Vec<JoinHandle<Worker<NicQueue>>>,
     pub(super) events: EventReceiver,
     pub(super) board: SleepBoard,
@@ -107,7 +86,8 @@ pub(super) fn check(config: &Config) -> anyhow::Result<Checked> {
     let mut owners = Vec::new();
     for (id, device) in devices(config) {
         check_link(&net, id, device)?;
-        owners.push(check_queues(device, config.workers.len() as u32)?);
+        let checked = check_queues(device, config.workers.len() as u32);
+        owners.push(checked.with_context(|| format!("device {}", device.name))?);
     }
     let served = devices(config).zip(&owners).flat_map(|((id, _), owners)| {
         let mut workers: Vec<u32> = owners.iter().map(|owner| owner.worker).collect();
@@ -142,15 +122,7 @@ fn check_capabilities() -> anyhow::Result<()> {
 
 fn check_link(net: &Net, id: DeviceId, device: &config::DeviceConfig) -> anyhow::Result<()> {
     let link = net.device(id);
-    if largest_path_mtu(link.link_mtu_bytes, true).is_none() {
-        bail!(
-            "device {}: the MTU of {}, {} bytes, is too small for RoCE: the smallest path MTU, 256, needs a link MTU of {}",
-            device.name,
-            device.interface,
-            link.link_mtu_bytes,
-            (256..1024).find(|mtu| largest_path_mtu(*mtu, true).is_some()).expect("1024 is plenty for 256")
-        );
-    }
+    check_mtu(device, link.link_mtu_bytes).with_context(|| format!("device {}", device.name))?;
     if !link.link_up {
         warn!(device = device.name, interface = device.interface, "the link is down; served when it comes up");
     }
@@ -160,52 +132,30 @@ fn check_link(net: &Net, id: DeviceId, device: &config::DeviceConfig) -> anyhow:
     Ok(())
 }
 
-/// Owners of the queues of the device, checked against those of the interface.
-fn check_queues(device: &config::DeviceConfig, workers: u32) -> anyhow::Result<Vec<QueueOwner>> {
-    let there = rx_queues(&device.interface)
-        .with_context(|| format!("device {}: cannot ask {} for its queues", device.name, device.interface))?;
-    let owners = device.queues.owners(there, workers);
-    if let Some(owner) = owners.iter().find(|owner| owner.queue >= there) {
-        bail!(
-            "device {}: {} has no queue {}, only {there} (numbered from 0): `ethtool -l {}` shows them",
-            device.name,
-            device.interface,
-            owner.queue,
-            device.interface
-        );
-    }
-    if (owners.len() as u32) < there {
-        warn!(
-            device = device.name,
-            interface = device.interface,
-            queues = there,
-            served = owners.len(),
-            "RoCE frames that arrive on the other queues are the kernel's and lost to roced: list them, or steer with ethtool"
-        );
-    }
-    Ok(owners)
-}
-
 /// Attaches, binds and starts. A failure halfway undoes the completed part.
 pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Started> {
     let mut endpoint_slots: Vec<Vec<EndpointSlot<NicQueue>>> = config.workers.iter().map(|_| Vec::new()).collect();
     let mut served = Vec::new();
     for ((id, device), owners) in devices(config).zip(&checked.owners) {
-        let (device, queues) =
-            open_device(id, device, owners, &config.workers).with_context(|| format!("device {}", device.name))?;
-        add_endpoint_slots(&mut endpoint_slots, config, checked, &device, queues);
-        served.push(device);
+        let link_mtu_bytes = checked.net.device(id).link_mtu_bytes;
+        let attached = attach(device, link_mtu_bytes, owners, &config.workers);
+        let (attachment, queues) = attached.with_context(|| format!("device {}", device.name))?;
+        add_endpoint_slots(&mut endpoint_slots, config, checked, (id, device), owners, queues);
+        let workers = checked.endpoints.of_device(id).map(|place| place.worker).collect();
+        let attached = AttachedDevice::new(attachment, link_mtu_bytes);
+        served.push(ServedDevice::new(id, device.clone(), workers, attached));
     }
     let count = config.workers.len() as u32;
     let board = SleepBoard::create(count).context("no memory for the workers' states")?;
     let wakers: Vec<_> = (0..count).map(|_| Waker::new().map(Arc::new)).collect::<Result<_, _>>()?;
     let (receiver, senders) = events(wakers.len())?;
-    let (mut handles, mut workers) = (Vec::new(), Vec::new());
+    let (mut handles, mut queue_mailboxes, mut workers) = (Vec::new(), Vec::new(), Vec::new());
     let parts = endpoint_slots.into_iter().zip(&wakers).zip(exchange(&wakers)).zip(senders);
     for (number, (((endpoint_slots, waker), handoff), events)) in (0..).zip(parts) {
         let make = Make { config, checked, board: &board, id: WorkerId(number) };
-        let (handle, worker) = make.worker(endpoint_slots, Arc::clone(waker), handoff, events)?;
+        let (handle, queue_mailbox, worker) = make.worker(endpoint_slots, Arc::clone(waker), handoff, events)?;
         handles.push(handle);
+        queue_mailboxes.push(queue_mailbox);
         workers.push(worker);
     }
     let mut threads = Vec::new();
@@ -213,59 +163,7 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
         threads.push(spawn(worker, config.core).context("no thread for a worker")?);
     }
     let workers = Workers::new(handles, Arc::clone(&checked.endpoints));
-    Ok(Started { devices: served, workers, threads, events: receiver, board })
-}
-
-fn open_device(
-    id: DeviceId,
-    device: &config::DeviceConfig,
-    owners: &[QueueOwner],
-    workers: &[config::WorkerConfig],
-) -> anyhow::Result<(ServedDevice, Vec<NicQueue>)> {
-    let mut program = XdpProgram::attach(&device.interface, device.xdp_mode)?;
-    let mut queues = Vec::new();
-    for owner in owners {
-        let queue = NicQueue::open(&device.nic_queue(owner.queue))?;
-        program.bind_socket(owner.queue, queue.socket())?;
-        queues.push(queue);
-    }
-    let napi = match device.napi {
-        config::Napi::Driver => None,
-        config::Napi::Threaded => Some(ThreadedNapi::start(&device.interface, &cores(owners, workers))?),
-    };
-    let served = owners
-        .iter()
-        .zip(&queues)
-        .map(|(owner, queue)| ServedQueue { owner: *owner, zerocopy: queue.is_zerocopy() })
-        .collect();
-    info!(device = device.name, interface = device.interface, mode = %program.mode(), queues = queues.len(), "serving");
-    let packet_bytes_max = packet_bytes_max(&queues);
-    if let Some(path_mtu) = largest_path_mtu(packet_bytes_max, false).filter(|mtu| *mtu < PATH_MTU_BYTES_MAX) {
-        warn!(
-            device = device.name,
-            interface = device.interface,
-            path_mtu,
-            "the kernel (before Linux 6.6) or the driver takes no frame in several chunks: path MTUs up to this one"
-        );
-    }
-    let config = device.clone();
-    Ok((ServedDevice { id, config, _napi: napi, program, queues: served, packet_bytes_max }, queues))
-}
-
-/// The core of each queue's worker, by queue.
-fn cores(owners: &[QueueOwner], workers: &[config::WorkerConfig]) -> Vec<Option<u32>> {
-    let queues = owners.iter().map(|owner| owner.queue + 1).max().unwrap_or(0);
-    let core = |queue| {
-        let owner = owners.iter().find(|owner| owner.queue == queue)?;
-        workers.get(owner.worker as usize)?.core
-    };
-    (0..queues).map(core).collect()
-}
-
-/// The longest IP packet that all queues take, behind an Ethernet header with one VLAN tag.
-fn packet_bytes_max(queues: &[NicQueue]) -> u32 {
-    let frame_bytes = queues.iter().map(NicQueue::frame_bytes_max).min().unwrap_or(0);
-    frame_bytes.saturating_sub(ETHERNET_BYTES + VLAN_TAG_BYTES) as u32
+    Ok(Started { devices: served, workers, queue_mailboxes, threads, events: receiver, board })
 }
 
 /// Gives each worker its endpoint of `device` with its share of `queues`.
@@ -273,15 +171,16 @@ fn add_endpoint_slots(
     endpoint_slots: &mut [Vec<EndpointSlot<NicQueue>>],
     config: &Config,
     checked: &Checked,
-    device: &ServedDevice,
+    (id, device): (DeviceId, &config::DeviceConfig),
+    owners: &[QueueOwner],
     queues: Vec<NicQueue>,
 ) {
-    for place in checked.endpoints.of_device(device.id) {
-        endpoint_slots[place.worker.0 as usize].push(endpoint_slot(place, &device.config, config));
+    for place in checked.endpoints.of_device(id) {
+        endpoint_slots[place.worker.0 as usize].push(endpoint_slot(place, device, config));
     }
-    for (queue, served) in queues.into_iter().zip(&device.queues) {
-        let mut of_worker = endpoint_slots[served.owner.worker as usize].iter_mut();
-        let endpoint_slot = of_worker.find(|endpoint_slot| endpoint_slot.place.device == device.id);
+    for (queue, owner) in queues.into_iter().zip(owners) {
+        let mut of_worker = endpoint_slots[owner.worker as usize].iter_mut();
+        let endpoint_slot = of_worker.find(|endpoint_slot| endpoint_slot.place.device == id);
         endpoint_slot.expect("an owner of a queue has an endpoint of its device").queues.push(queue);
     }
 }
@@ -330,8 +229,9 @@ impl Make<'_> {
         waker: Arc<Waker>,
         handoff: Handoff,
         events: EventSender,
-    ) -> anyhow::Result<(WorkerHandle, Worker<NicQueue>)> {
+    ) -> anyhow::Result<(WorkerHandle, QueueMailbox<NicQueue>, Worker<NicQueue>)> {
         let limits = &self.config.limits;
+        let (queue_mailbox, queue_inbox) = mailbox(Arc::clone(&waker));
         let (mailbox, inbox) = mailbox(Arc::clone(&waker));
         let heartbeat = Arc::new(AtomicU64::new(0));
         let handle = WorkerHandle { mailbox, waker: Arc::clone(&waker), heartbeat: Arc::clone(&heartbeat) };
@@ -341,6 +241,7 @@ impl Make<'_> {
             endpoint_slots,
             endpoints: Arc::clone(&self.checked.endpoints),
             inbox,
+            queue_inbox,
             handoff,
             events,
             waker,
@@ -351,7 +252,7 @@ impl Make<'_> {
             max_cq_rings: limits.clients.saturating_mul(limits.client.cqs).min(CQ_RINGS_MAX),
         })
         .context("a worker cannot watch its sockets")?;
-        Ok((handle, worker))
+        Ok((handle, queue_mailbox, worker))
     }
 }
 

@@ -55,7 +55,10 @@ use crate::{
     config::Limits,
     log_limiter::LogLimiter,
     net::{FollowId, NetworkChange, NextHop},
-    worker::events::WorkerEvent,
+    worker::{
+        command::{Answer, Command},
+        events::WorkerEvent,
+    },
 };
 
 /// Messages of one session before the next has its turn.
@@ -185,6 +188,9 @@ impl Clients {
     pub fn on_changes(&mut self, changes: &[NetworkChange], environment: &mut Environment<'_>) {
         for change in changes {
             match *change {
+                NetworkChange::Gone(device) => self.on_gone(device, environment),
+                // Its link follows as soon as frames come and go.
+                NetworkChange::Returned(_) => {}
                 NetworkChange::Link(device) => self.on_link(device, environment),
                 NetworkChange::Gids(device) => self.tell_all(device, Event { kind: event::GID_CHANGE, handle: 0 }),
                 NetworkChange::NextHop(follow, next) => self.on_next_hop(follow, next, environment),
@@ -325,6 +331,23 @@ impl Clients {
         for number in numbers {
             let what = "memory that it registered is gone or takes too long: its file was cut short, there was no page for a hole in it, or its program has unmapped it";
             self.end(number, &SessionEnd::Fault(what.into()));
+        }
+    }
+
+    /// The device's queue pairs fail; its sessions and their other objects stay.
+    fn on_gone(&mut self, device: DeviceId, environment: &mut Environment<'_>) {
+        self.tell_all(device, Event { kind: event::DEVICE_FATAL, handle: 0 });
+        for place in &self.registry.device(device).setup.endpoints {
+            let mut from = Some(0);
+            while let Some(slot) = from {
+                from = match environment.workers.call(place.worker, Command::FailQps(device, slot)) {
+                    Ok(Answer::NextSlot(next)) => next,
+                    other => {
+                        warn!(worker = %place.worker, answer = ?other.err(), "a worker does not fail its queue pairs");
+                        None
+                    }
+                };
+            }
         }
     }
 

@@ -95,8 +95,10 @@ impl GidTable {
     }
 }
 
+/// The index of an interface changes when it goes away and returns; a device has one interface of
+/// each VLAN.
 fn is_same(a: &GidTableEntry, b: &GidTableEntry) -> bool {
-    (a.address, a.ifindex) == (b.address, b.ifindex)
+    (a.address, a.vlan) == (b.address, b.vlan)
 }
 
 /// All addresses of all interfaces.

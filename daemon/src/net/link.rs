@@ -1,6 +1,9 @@
 //! Interfaces as the kernel has them: MAC address, MTU, up or down, and which VLAN of which parent.
 
-use std::{collections::BTreeMap, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
 use netlink_packet_route::{
     AddressFamily,
@@ -23,7 +26,12 @@ pub(super) struct Link {
 
 /// All interfaces by index.
 #[derive(Debug, Default)]
-pub(super) struct Interfaces(BTreeMap<u32, Link>);
+pub(super) struct Interfaces {
+    links: BTreeMap<u32, Link>,
+    /// Indices of interfaces that went away and were not taken by [`Self::take_removed`] yet: one
+    /// may be back under the same index.
+    removed: BTreeSet<u32>,
+}
 
 impl Interfaces {
     /// An interface is, or has changed.
@@ -54,23 +62,29 @@ impl Interfaces {
             }
         }
         link.vlan = parent.filter(|_| parent_is_here).zip(vlan);
-        self.0.insert(message.header.index, link);
+        self.links.insert(message.header.index, link);
     }
 
     /// An interface is gone.
     pub(super) fn remove(&mut self, message: &LinkMessage) {
         if !is_about_a_bridge_port(message) {
-            self.0.remove(&message.header.index);
+            self.links.remove(&message.header.index);
+            self.removed.insert(message.header.index);
         }
     }
 
+    /// Indices of interfaces that went away since the last call.
+    pub(super) fn take_removed(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.removed)
+    }
+
     pub(super) fn get(&self, index: u32) -> Option<&Link> {
-        self.0.get(&index)
+        self.links.get(&index)
     }
 
     /// The interface of that name.
     pub(super) fn by_name(&self, name: &str) -> Option<(u32, &Link)> {
-        self.0.iter().find(|(_, link)| link.name == name).map(|(index, link)| (*index, link))
+        self.links.iter().find(|(_, link)| link.name == name).map(|(index, link)| (*index, link))
     }
 
     /// Which VLAN `index` is of interface `parent`: `Some(None)` for the interface itself, `None`

@@ -28,7 +28,10 @@ use std::{
 };
 
 use netlink_packet_route::{
-    RouteNetlinkMessage, address::AddressMessage, link::LinkMessage, neighbour::NeighbourMessage,
+    RouteNetlinkMessage,
+    address::AddressMessage,
+    link::{LinkAttribute, LinkMessage},
+    neighbour::NeighbourMessage,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use roced_types::DeviceId;
@@ -64,8 +67,10 @@ pub struct DeviceInterface {
 pub struct DeviceNet {
     /// Name of the interface.
     pub name: String,
-    /// Index of the interface.
+    /// Index of the interface, the last one that there was.
     pub ifindex: u32,
+    /// The interface is there.
+    pub present: bool,
     /// Its MAC address.
     pub mac: [u8; 6],
     /// Up, with a carrier.
@@ -90,6 +95,11 @@ impl DeviceNet {
 /// Something is not as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkChange {
+    /// A device's interface is gone: deleted, unplugged, its driver unloaded, or moved to another
+    /// network namespace.
+    Gone(DeviceId),
+    /// An interface with the name of a device's is there again. Its link and GIDs follow.
+    Returned(DeviceId),
     /// A device's link: up or down, MTU, MAC address.
     Link(DeviceId),
     /// A device's GIDs.
@@ -179,6 +189,7 @@ impl Net {
             let mut seen = DeviceNet {
                 name: name.clone(),
                 ifindex,
+                present: true,
                 mac: link.mac,
                 link_up: link.up,
                 link_mtu_bytes: link.mtu_bytes,
@@ -206,7 +217,7 @@ impl Net {
             .iter()
             .find(|(id, _)| *id == device)
             .map(|(_, seen)| seen)
-            .expect("devices do not come and go while the daemon runs")
+            .expect("devices stay while the daemon runs")
     }
 
     /// The device's queues take IP packets of at most `bytes`, for any MTU of its link.
@@ -215,7 +226,22 @@ impl Net {
     /// As [`Self::device`].
     pub fn limit_packets(&mut self, device: DeviceId, bytes: u32) {
         let seen = self.devices.iter_mut().find(|(id, _)| *id == device);
-        seen.expect("devices do not come and go while the daemon runs").1.packet_bytes_max = bytes;
+        seen.expect("devices stay while the daemon runs").1.packet_bytes_max = bytes;
+    }
+
+    /// Frames that the interface of a device has received since any time. `None` if it is gone.
+    pub fn received_frames(&mut self, device: DeviceId) -> Option<u64> {
+        let seen = self.device(device);
+        let mut question = LinkMessage::default();
+        question.header.index = seen.present.then_some(seen.ifindex)?;
+        let answers = self.requests.get(RouteNetlinkMessage::GetLink(question)).ok()?;
+        answers.iter().find_map(|answer| {
+            let RouteNetlinkMessage::NewLink(link) = answer else { return None };
+            link.attributes.iter().find_map(|attribute| match attribute {
+                LinkAttribute::Stats64(stats) => Some(stats.rx_packets),
+                _ => None,
+            })
+        })
     }
 
     /// Processes messages of netlink.
@@ -355,8 +381,20 @@ impl Net {
 
     fn refresh_devices(&mut self) -> Vec<NetworkChange> {
         let mut changes = Vec::new();
+        let removed = self.mirror.links.take_removed();
         for (device, seen) in &mut self.devices {
-            let link = self.mirror.links.get(seen.ifindex);
+            let links = &self.mirror.links;
+            if seen.present && (removed.contains(&seen.ifindex) || links.get(seen.ifindex).is_none()) {
+                seen.present = false;
+                changes.push(NetworkChange::Gone(*device));
+            }
+            if !seen.present
+                && let Some((ifindex, _)) = links.by_name(&seen.name).filter(|(_, link)| link.is_ethernet)
+            {
+                (seen.present, seen.ifindex) = (true, ifindex);
+                changes.push(NetworkChange::Returned(*device));
+            }
+            let link = links.get(seen.ifindex).filter(|_| seen.present);
             let (mac, up, mtu) =
                 link.map_or((seen.mac, false, seen.link_mtu_bytes), |link| (link.mac, link.up, link.mtu_bytes));
             if (mac, up, mtu) != (seen.mac, seen.link_up, seen.link_mtu_bytes) {
@@ -365,7 +403,8 @@ impl Net {
                 info!(interface = seen.name, up, mtu, "link changed");
                 changes.push(NetworkChange::Link(*device));
             }
-            if seen.gids.update(&self.mirror.addresses.gids(seen.ifindex, &self.mirror.links)) {
+            let gids = link.map_or_else(Vec::new, |_| self.mirror.addresses.gids(seen.ifindex, links));
+            if seen.gids.update(&gids) {
                 info!(interface = seen.name, gids = seen.gids.entries().count(), "GIDs changed");
                 changes.push(NetworkChange::Gids(*device));
             }

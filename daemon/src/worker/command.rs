@@ -20,6 +20,26 @@ use thiserror::Error;
 
 use super::{mailbox, metrics::WorkerSnapshot};
 
+/// The NIC queues of a device that a worker has from now on, in place of those it had: none while
+/// the device has no interface. The queues it had return in the answer.
+#[derive(Debug)]
+pub struct SetQueues<N> {
+    /// The device.
+    pub device: DeviceId,
+    /// Its queues of this worker.
+    pub queues: Vec<N>,
+}
+
+/// Answer to [`SetQueues`]: the queues that the worker does not use any more. With an error these
+/// are those of the command, and nothing has changed.
+pub type QueuesSet<N> = Result<Vec<N>, (Vec<N>, CommandRefused)>;
+
+/// The control thread's side of a worker's mailbox for NIC queues.
+pub type QueueMailbox<N> = mailbox::Mailbox<SetQueues<N>, QueuesSet<N>>;
+
+/// The worker's side.
+pub type QueueInbox<N> = mailbox::Inbox<SetQueues<N>, QueuesSet<N>>;
+
 /// The control thread's side of a worker's mailbox.
 pub type Mailbox = mailbox::Mailbox<Command, Answer>;
 
@@ -121,6 +141,9 @@ pub enum Command {
     QueryQp(Qpn),
     /// [`Answer::Counters`].
     CountersOfQp(Qpn),
+    /// Fail the queue pairs of a device, because its interface is gone: some of them, from this slot
+    /// on. [`Answer::NextSlot`].
+    FailQps(DeviceId, u32),
     /// End a queue pair: it completes nothing any more. [`Answer::Qp`].
     DropQp(Qpn),
     /// Fill this in. [`Answer::Snapshot`].
@@ -154,6 +177,8 @@ pub enum Answer {
     Attributes(QpAttributes),
     /// Counters of a queue pair.
     Counters(QpCounters),
+    /// Where to continue; `None` after the last queue pair.
+    NextSlot(Option<u32>),
     /// Filled in.
     Snapshot(Box<WorkerSnapshot>),
     /// Nothing was changed; the objects of the command return.
@@ -175,7 +200,7 @@ pub enum CommandRefused {
     /// Something still uses it.
     #[error("still in use on this worker")]
     InUse,
-    /// The kernel would not watch the session's eventfd.
-    #[error("the worker cannot watch the session's eventfd: {0}")]
+    /// The kernel would not watch an eventfd or a socket.
+    #[error("the worker cannot watch a file descriptor: {0}")]
     Kernel(nix::errno::Errno),
 }

@@ -1,6 +1,6 @@
 //! Execution of the control thread's commands by a worker. See [`Command`] for their meaning.
 
-use std::os::fd::AsFd;
+use std::{mem, os::fd::AsFd};
 
 use nix::errno::Errno;
 use roced_memory::{
@@ -17,7 +17,7 @@ use roced_transport::{
 use roced_types::{DeviceId, QpAttributes, Qpn, SessionId, Srqn};
 
 use super::{
-    command::{Answer, Command, CommandRefused},
+    command::{Answer, Command, CommandRefused, QueuesSet, SetQueues},
     metrics::{EndpointSnapshot, QPS_PER_SNAPSHOT, QpSnapshot, QueueSnapshot, WorkerSnapshot},
     nic::Nic,
     poll_loop::{EndpointSlot, Worker, monotonic_now},
@@ -26,6 +26,9 @@ use super::{
 
 /// Entries of queue pairs that one snapshot visits, occupied or not: some microseconds.
 const ENTRIES_PER_SNAPSHOT: u32 = 4096;
+
+/// Slots of queue pairs that one command fails: some microseconds.
+const SLOTS_FAILED: u32 = 256;
 
 /// Refused, and nothing to give back.
 fn refuse(why: impl Into<CommandRefused>) -> Answer {
@@ -100,6 +103,10 @@ impl<N: Nic> Worker<N> {
             },
             Command::QueryQp(qpn) => self.qp(qpn).map_or_else(missing, |qp| Answer::Attributes(qp.attributes())),
             Command::CountersOfQp(qpn) => self.qp(qpn).map_or_else(missing, |qp| Answer::Counters(*qp.counters())),
+            Command::FailQps(device, from) => match self.endpoint_of(device) {
+                Some(endpoint) => Answer::NextSlot(endpoint.fail_qps(from, SLOTS_FAILED)),
+                None => missing(),
+            },
             Command::DropQp(qpn) => self.drop_qp(qpn),
             Command::Snapshot(mut snapshot) => {
                 self.fill(&mut snapshot);
@@ -110,6 +117,28 @@ impl<N: Nic> Worker<N> {
                 Answer::Done
             }
         }
+    }
+
+    /// Replaces the NIC queues of a device.
+    pub(super) fn set_queues(&mut self, SetQueues { device, queues }: SetQueues<N>) -> QueuesSet<N> {
+        let found = self.endpoint_slots.iter().position(|endpoint_slot| endpoint_slot.place.device == device);
+        let Some(at) = found else { return Err((queues, CommandRefused::NoSuchObject)) };
+        let before = self.exchange_queues(at, queues);
+        match self.watch_sockets() {
+            Ok(()) => Ok(before),
+            Err(errno) => {
+                self.unwatch_sockets();
+                let refused = self.exchange_queues(at, before);
+                // They were watched a moment ago.
+                let _ = self.watch_sockets();
+                Err((refused, CommandRefused::Kernel(errno)))
+            }
+        }
+    }
+
+    fn exchange_queues(&mut self, at: usize, queues: Vec<N>) -> Vec<N> {
+        self.unwatch_sockets();
+        mem::replace(&mut self.endpoint_slots[at].queues, queues)
     }
 
     fn attach_session(&mut self, session: WorkerSession) -> Answer {

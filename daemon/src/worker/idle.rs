@@ -118,8 +118,13 @@ impl<K> WorkerSleeper<K> {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn add_socket(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        Ok(self.epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
+    pub fn add_socket(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, 0))
+    }
+
+    /// Undoes [`Self::add_socket`], if it was done.
+    pub fn remove_socket(&self, socket: BorrowedFd<'_>) {
+        let _ = self.epoll.delete(socket);
     }
 
     /// Wakes whenever a client writes its `wake` eventfd. Edge-triggered and never read, so that no

@@ -16,13 +16,17 @@
 
 use std::{
     io,
+    os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use nix::time::{ClockId, clock_gettime};
+use nix::{
+    errno::Errno,
+    time::{ClockId, clock_gettime},
+};
 use roced_abi::doorbell::WorkerState;
 use roced_memory::{access_log, mapping::Mapping};
 use roced_transport::{
@@ -35,7 +39,7 @@ use roced_types::{EndpointId, Qpn, SessionId, WorkerId, event};
 
 use super::{
     client_fault::ClientFault,
-    command::Inbox,
+    command::{Inbox, QueueInbox},
     delayed_ack::DelayedAck,
     endpoints::{EndpointLocation, Endpoints},
     events::{EventSender, WorkerEvent},
@@ -101,6 +105,8 @@ pub struct WorkerParts<N> {
     pub endpoints: Arc<Endpoints>,
     /// Commands.
     pub inbox: Inbox,
+    /// NIC queues that come and go.
+    pub queue_inbox: QueueInbox<N>,
     /// Frames from and to other workers.
     pub handoff: Handoff,
     /// News for the control thread.
@@ -137,6 +143,7 @@ pub struct Worker<N> {
     pub(super) counters: WorkerCounters,
     pub(super) stopping: bool,
     inbox: Option<Inbox>,
+    queue_inbox: Option<QueueInbox<N>>,
     idle: Idle,
     delayed_ack: DelayedAck,
     heartbeat: Arc<AtomicU64>,
@@ -161,9 +168,6 @@ impl<N: Nic> Worker<N> {
     /// The kernel's, when it gives no epoll set or refuses a socket in it.
     pub fn new(parts: WorkerParts<N>) -> io::Result<Self> {
         let sleeper = WorkerSleeper::new(parts.waker, parts.state)?;
-        for queue in parts.endpoint_slots.iter().flat_map(|endpoint_slot| &endpoint_slot.queues).skip(SOCKETS_POLLED) {
-            sleeper.add_socket(queue.socket())?;
-        }
         let (mut first_entries, mut first_srqs) = (Vec::new(), Vec::new());
         let (mut qps, mut srqs) = (0, 0);
         for endpoint_slot in &parts.endpoint_slots {
@@ -172,7 +176,7 @@ impl<N: Nic> Worker<N> {
             first_srqs.push(srqs);
             srqs += endpoint_slot.endpoint.max_srqs();
         }
-        Ok(Self {
+        let worker = Self {
             id: parts.id,
             endpoint_slots: parts.endpoint_slots,
             first_entries,
@@ -186,12 +190,29 @@ impl<N: Nic> Worker<N> {
             counters: WorkerCounters::default(),
             stopping: false,
             inbox: Some(parts.inbox),
+            queue_inbox: Some(parts.queue_inbox),
             idle: Idle::new(parts.policy, monotonic_now()),
             delayed_ack: DelayedAck::new(),
             heartbeat: parts.heartbeat,
             fault: None,
             key_change: None,
-        })
+        };
+        worker.watch_sockets()?;
+        Ok(worker)
+    }
+
+    /// Adds the sockets beyond [`SOCKETS_POLLED`] to the sleeper's set.
+    pub(super) fn watch_sockets(&self) -> Result<(), Errno> {
+        self.sockets().skip(SOCKETS_POLLED).try_for_each(|socket| self.sleeper.add_socket(socket))
+    }
+
+    /// Removes them, those that are there.
+    pub(super) fn unwatch_sockets(&self) {
+        self.sockets().skip(SOCKETS_POLLED).for_each(|socket| self.sleeper.remove_socket(socket));
+    }
+
+    fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.endpoint_slots.iter().flat_map(|endpoint_slot| &endpoint_slot.queues).map(Nic::socket)
     }
 
     /// Its number.
@@ -248,6 +269,9 @@ impl<N: Nic> Worker<N> {
         let mut inbox = self.inbox.take().expect("returned below");
         let done = inbox.drain(COMMANDS, |command| self.carry_out(command));
         self.inbox = Some(inbox);
+        let mut queue_inbox = self.queue_inbox.take().expect("returned below");
+        let done = done + queue_inbox.drain(COMMANDS, |queues| self.set_queues(queues));
+        self.queue_inbox = Some(queue_inbox);
         self.counters.commands += done as u64;
         done
     }
@@ -474,8 +498,10 @@ impl<N: Nic> Worker<N> {
             return std::thread::yield_now();
         }
         let inbox = self.inbox.as_ref().expect("in its place between turns");
+        let queue_inbox = self.queue_inbox.as_ref().expect("likewise");
         let has_work = || {
             !inbox.is_empty()
+                || !queue_inbox.is_empty()
                 || self.handoff.has_arrivals()
                 || self.qp_table.any_doorbell()
                 || self.qp_table.anyone_ready()

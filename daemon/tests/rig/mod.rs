@@ -13,7 +13,7 @@ use std::{
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use roced::worker::{
-    command::{Answer, Command},
+    command::{Answer, Command, QueueMailbox, SetQueues},
     endpoints::{EndpointLocation, Endpoints},
     events::{EventReceiver, events},
     handoff::exchange,
@@ -64,6 +64,7 @@ const SIZES: QpSizes = QpSizes { send_wrs: 32, recv_wrs: 32, send_sges: 2, recv_
 /// Workers that turn in threads of their own.
 pub(crate) struct Rig<N> {
     pub(crate) workers: Workers,
+    queue_mailboxes: Vec<QueueMailbox<N>>,
     pub(crate) events: EventReceiver,
     board: SleepBoard,
     threads: Vec<JoinHandle<Worker<N>>>,
@@ -85,8 +86,9 @@ impl<N: Nic + Send + 'static> Rig<N> {
         let wakers: Vec<_> = (0..count).map(|_| Arc::new(Waker::new().expect("an eventfd"))).collect();
         let (receiver, senders) = events(count as usize).expect("an eventfd");
         let board = SleepBoard::create(count).expect("a memfd");
-        let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        let (mut handles, mut queue_mailboxes, mut threads) = (Vec::new(), Vec::new(), Vec::new());
         for (((number, waker), handoff), events) in (0..).zip(&wakers).zip(exchange(&wakers)).zip(senders) {
+            let (queue_mailbox, queue_inbox) = mailbox(Arc::clone(waker));
             let (mailbox, inbox) = mailbox(Arc::clone(waker));
             let heartbeat = Arc::new(AtomicU64::new(0));
             let endpoint_slot = |place: EndpointLocation| EndpointSlot {
@@ -111,6 +113,7 @@ impl<N: Nic + Send + 'static> Rig<N> {
                 endpoint_slots: endpoints.of_worker(WorkerId(number)).map(endpoint_slot).collect(),
                 endpoints: Arc::clone(&endpoints),
                 inbox,
+                queue_inbox,
                 handoff,
                 events,
                 waker: Arc::clone(waker),
@@ -122,12 +125,13 @@ impl<N: Nic + Send + 'static> Rig<N> {
             })
             .expect("a worker");
             handles.push(WorkerHandle { mailbox, waker: Arc::clone(waker), heartbeat });
+            queue_mailboxes.push(queue_mailbox);
             threads.push(std::thread::spawn(move || {
                 run(&mut worker);
                 worker
             }));
         }
-        Self { workers: Workers::new(handles, endpoints), events: receiver, board, threads, next: 1 }
+        Self { workers: Workers::new(handles, endpoints), queue_mailboxes, events: receiver, board, threads, next: 1 }
     }
 
     /// Sends a command to a worker; it must be accepted.
@@ -136,6 +140,13 @@ impl<N: Nic + Send + 'static> Rig<N> {
             Answer::Refused(why, command) => panic!("{why}: {command:?}"),
             answer => answer,
         }
+    }
+
+    /// Gives a worker other NIC queues of a device, and returns those that it had.
+    pub(crate) fn set_queues(&mut self, worker: WorkerId, device: DeviceId, queues: Vec<N>) -> Vec<N> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let answer = self.queue_mailboxes[worker.0 as usize].call(SetQueues { device, queues }, deadline);
+        answer.expect("the worker answers").unwrap_or_else(|(_, refused)| panic!("{refused}"))
     }
 
     /// Ends all workers and gives them back.

@@ -354,6 +354,7 @@ impl Control {
         let board = SleepBoard::create(how.workers).expect("a memfd");
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
         for (((number, waker), handoff), events) in (0..).zip(&wakers).zip(exchange(&wakers)).zip(senders) {
+            let (_, queue_inbox) = mailbox(Arc::clone(waker));
             let (mailbox, inbox) = mailbox(Arc::clone(waker));
             let heartbeat = Arc::new(AtomicU64::new(0));
             let endpoint_slots = endpoints.of_worker(WorkerId(number)).map(|place| EndpointSlot::<NoNic> {
@@ -378,6 +379,7 @@ impl Control {
                 endpoint_slots: endpoint_slots.collect(),
                 endpoints: Arc::clone(&endpoints),
                 inbox,
+                queue_inbox,
                 handoff,
                 events,
                 waker: Arc::clone(waker),

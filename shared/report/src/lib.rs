@@ -94,7 +94,12 @@ pub struct DeviceReport {
     pub name: String,
     /// Network interface.
     pub interface: String,
-    /// "native" or "generic": how the XDP program is attached.
+    /// "serving", "attaching" (for a moment), "no interface" (served again when it returns), or
+    /// "failed" (tried again every few seconds).
+    pub state: String,
+    /// Why it failed, and a remedy; empty in other states.
+    pub problem: String,
+    /// "native" or "generic": how the XDP program is attached; empty while it is not.
     pub xdp_mode: String,
     /// "driver" or "threaded": where the kernel polls the queues.
     pub napi: String,
@@ -134,6 +139,8 @@ pub struct QueueReport {
     pub worker: u32,
     /// "zerocopy" or "copy".
     pub mode: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// A worker thread.

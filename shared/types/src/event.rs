@@ -15,6 +15,9 @@ pub const QP_ACCESS_ERROR: u32 = 3;
 pub const COMMUNICATION_ESTABLISHED: u32 = 4;
 /// A queue pair in state SQD has nothing under way any more.
 pub const SQ_DRAINED: u32 = 5;
+/// The device's network interface is gone; its queue pairs fail. It can be used again when the
+/// interface is back and the link is up.
+pub const DEVICE_FATAL: u32 = 8;
 /// The device's link came up.
 pub const PORT_ACTIVE: u32 = 9;
 /// The device's link went down.

@@ -4,12 +4,14 @@
 mod atomics;
 mod bereft;
 mod datagrams;
+mod detach_xdp;
 mod drain;
 mod end;
 mod groups;
 mod hello;
 mod lives;
 mod operation;
+mod outlive;
 mod polled;
 mod region;
 mod rxe;
@@ -192,6 +194,13 @@ enum Program {
         #[arg(value_enum)]
         between: lives::Between,
     },
+    /// Lose the device's network interface and get it back.
+    Outlive,
+    /// Detach an XDP program that another process has attached.
+    DetachXdp {
+        /// Id of the program.
+        program: u32,
+    },
     /// Say hello to the daemon as a client of another version.
     Hello {
         /// Version of the client ABI.
@@ -240,6 +249,8 @@ fn main() -> Result<()> {
         Program::Expose { bytes } => region::expose(bytes),
         Program::Transfer { direction, bytes } => region::transfer(direction, bytes),
         Program::LiveTwice { side, connections, between } => lives::live(side, connections, between),
+        Program::Outlive => outlive::outlive(),
+        Program::DetachXdp { program } => detach_xdp::detach(program),
         Program::Hello { version } => hello::say_hello(version),
         Program::Rxe { address, port, wrong_keys } => rxe::run(address, port, wrong_keys),
     }

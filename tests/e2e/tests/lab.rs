@@ -112,6 +112,16 @@ impl Lab {
         Ok(i32::try_from(pid)?)
     }
 
+    /// Deletes the interfaces of both hosts.
+    pub(crate) fn unplug(&self) -> Result<()> {
+        Program::run(self.command("unplug"), SOON)?.success().map(drop)
+    }
+
+    /// Makes them anew.
+    pub(crate) fn plug(&self) -> Result<()> {
+        Program::run(self.command("plug"), SOON)?.success().map(drop)
+    }
+
     /// Ends a host's daemon.
     pub(crate) fn stop_daemon(&self, host: Host, signal: Signal) -> Result<()> {
         let mut stop = self.command("stop");

@@ -145,6 +145,7 @@ impl Crew {
                 endpoint_slots: endpoints.of_worker(WorkerId(number)).map(endpoint_slot).collect(),
                 endpoints: Arc::clone(&endpoints),
                 inbox: mailbox(Arc::clone(waker)).1,
+                queue_inbox: mailbox(Arc::clone(waker)).1,
                 handoff,
                 events,
                 waker: Arc::clone(waker),

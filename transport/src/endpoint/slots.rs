@@ -56,6 +56,11 @@ impl QpSlots {
         self.table.remove(index)
     }
 
+    /// Number of slots that were ever in use.
+    pub(super) fn used(&self) -> u32 {
+        self.table.slots_used()
+    }
+
     /// All queue pairs, in the order of slots.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Qp> {
         self.table.iter().map(|qp| &**qp)

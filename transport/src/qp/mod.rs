@@ -311,6 +311,16 @@ impl Qp {
         Ok(())
     }
 
+    /// Fails the queue pair because its port is gone; false in RESET and ERR.
+    pub(crate) fn lose_port(&mut self) -> bool {
+        let fails = !matches!(self.base.state, State::Reset | State::Error);
+        if fails {
+            self.base.state = State::Error;
+            self.base.events.add(event::QP_FATAL);
+        }
+        fails
+    }
+
     /// In SQD with incomplete requests.
     fn is_draining(&self) -> bool {
         self.base.state == State::SendQueueDrain && !self.is_drained()

@@ -267,3 +267,23 @@ fn an_unreliable_connection_drains_when_its_last_packet_has_left() {
     pair.settle();
     assert_eq!(pair.hosts[0].take(), [(2, Status::Success)]);
 }
+
+#[test]
+fn queue_pairs_fail_with_their_port_except_those_in_reset_and_error() {
+    let mut pair = Pair::new(Settings::default());
+    let host = &mut pair.hosts[0];
+    host.post(&work(1, SendOp::Write, &[sge(0, 20 * 1024)], 0));
+    host.post_recv(2, &[sge(700_000, 2000)]);
+    assert_eq!(host.endpoint.fail_qps(0, 0), Some(0), "nothing within this budget");
+    assert_eq!(host.endpoint.fail_qps(0, 16), None);
+    assert_eq!(events(host), [event::QP_FATAL]);
+    assert_eq!(host.endpoint.fail_qps(0, 16), None);
+    assert_eq!(events(host), [], "once");
+    pair.settle();
+    let mut done = pair.hosts[0].take();
+    done.sort_unstable_by_key(|(wr_id, _)| *wr_id);
+    assert_eq!(done, [(1, Status::WorkRequestFlushed), (2, Status::WorkRequestFlushed)]);
+    go(&mut pair.hosts[0], state::RESET).expect("from any state");
+    assert_eq!(pair.hosts[0].endpoint.fail_qps(0, 16), None);
+    assert_eq!((events(&mut pair.hosts[0]), pair.hosts[0].state()), (vec![], "RESET"));
+}

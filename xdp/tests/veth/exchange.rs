@@ -147,6 +147,21 @@ fn a_frame_of_too_many_chunks_is_dropped_and_counted() {
     }
 }
 
+/// Several chunks are asked for only where frames need them: with some drivers they cost zero-copy.
+#[test]
+fn a_frame_of_a_small_mtu_is_one_chunk() {
+    needs_root!();
+    let pair = Pair::new(1500, 1, 1);
+    for (link_mtu_bytes, chunks) in [(1500, 1), (9000, 4)] {
+        let config = NicQueueConfig { link_mtu_bytes, ..config() };
+        let one = pair.b.serve_with(MODES[0], iter::once(config.clone()));
+        let frame_bytes = config.chunk_bytes as usize - 256;
+        assert_eq!(one.queues[0].frame_bytes_max(), chunks * frame_bytes, "MTU {link_mtu_bytes}");
+        assert!(!one.queues[0].is_zerocopy());
+        assert_ne!(one.queues[0].mode_reason(), "");
+    }
+}
+
 /// The receiver does not poll while its rings overflow. Missing frames are counted, and afterwards
 /// all is as before.
 #[test]

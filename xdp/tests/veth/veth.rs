@@ -176,6 +176,7 @@ impl Host {
 /// A queue as a test wants it: small, so that rings run over soon.
 pub(crate) fn config() -> NicQueueConfig {
     NicQueueConfig {
+        link_mtu_bytes: 9000,
         interface: INTERFACE.into(),
         queue: 0,
         copy_mode: CopyMode::Auto,

@@ -1,0 +1,242 @@
+//! The part of a device that comes and goes with its network interface: XDP program, NIC queues,
+//! NAPI threads. Attaching loads a program and may wait for a busy queue, so a thread of its own
+//! does it once the daemon serves ([`Attacher`]).
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use anyhow::{Context, bail, ensure};
+use nix::{
+    errno::Errno,
+    sys::eventfd::{EfdFlags, EventFd},
+};
+use roced_transport::wire::largest_path_mtu;
+use roced_types::{DeviceId, WorkerId};
+use roced_xdp::{NicQueue, ThreadedNapi, XdpProgram, rx_queues};
+use tracing::{info, warn};
+
+use crate::config::{self, QueueOwner};
+
+const ETHERNET_BYTES: usize = 14;
+const VLAN_TAG_BYTES: usize = 4;
+
+/// XDP program, queues and NAPI threads of a device. Dropping it detaches.
+#[derive(Debug)]
+pub(super) struct NicAttachment {
+    /// Declared before the program, so that it is dropped first.
+    _napi: Option<ThreadedNapi>,
+    pub(super) program: XdpProgram,
+    pub(super) queues: Vec<ServedQueue>,
+    /// The longest IP packet that all queues take, bytes.
+    pub(super) packet_bytes_max: u32,
+}
+
+/// One of a device's queues, which a worker has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServedQueue {
+    pub(super) owner: QueueOwner,
+    pub(super) zerocopy: bool,
+    /// Why, or why not.
+    pub(super) reason: &'static str,
+}
+
+/// An attachment with its queues, before workers have them.
+pub(super) type Attached = (NicAttachment, Vec<NicQueue>);
+
+/// An interface carries RoCE if it carries the smallest path MTU.
+pub(super) fn check_mtu(device: &config::DeviceConfig, link_mtu_bytes: u32) -> anyhow::Result<()> {
+    ensure!(
+        largest_path_mtu(link_mtu_bytes, true).is_some(),
+        "the MTU of {}, {link_mtu_bytes} bytes, is too small for RoCE: the smallest path MTU, 256, needs a link MTU of {}",
+        device.interface,
+        (256..1024).find(|mtu| largest_path_mtu(*mtu, true).is_some()).expect("1024 is plenty for 256")
+    );
+    Ok(())
+}
+
+/// Owners of the queues of a device, checked against those of the interface.
+pub(super) fn check_queues(device: &config::DeviceConfig, workers: u32) -> anyhow::Result<Vec<QueueOwner>> {
+    let there =
+        rx_queues(&device.interface).with_context(|| format!("cannot ask {} for its queues", device.interface))?;
+    let owners = device.queues.owners(there, workers);
+    if let Some(owner) = owners.iter().find(|owner| owner.queue >= there) {
+        bail!(
+            "{} has no queue {}, only {there} (numbered from 0): `ethtool -l {}` shows them",
+            device.interface,
+            owner.queue,
+            device.interface
+        );
+    }
+    if (owners.len() as u32) < there {
+        warn!(
+            device = device.name,
+            interface = device.interface,
+            queues = there,
+            served = owners.len(),
+            "RoCE frames that arrive on the other queues are the kernel's and lost to roced: list them, or steer with ethtool"
+        );
+    }
+    Ok(owners)
+}
+
+/// Attaches to the interface of a device and binds its queues.
+pub(super) fn attach(
+    device: &config::DeviceConfig,
+    link_mtu_bytes: u32,
+    owners: &[QueueOwner],
+    workers: &[config::WorkerConfig],
+) -> anyhow::Result<Attached> {
+    let mut program = XdpProgram::attach(&device.interface, device.xdp_mode)?;
+    let mut queues = Vec::new();
+    for owner in owners {
+        let queue = NicQueue::open(&device.nic_queue(owner.queue, link_mtu_bytes))?;
+        program.bind_socket(owner.queue, queue.socket())?;
+        queues.push(queue);
+    }
+    let napi = match device.napi {
+        config::Napi::Driver => None,
+        config::Napi::Threaded => Some(ThreadedNapi::start(&device.interface, &cores(owners, workers))?),
+    };
+    let served = owners
+        .iter()
+        .zip(&queues)
+        .map(|(owner, queue)| ServedQueue { owner: *owner, zerocopy: queue.is_zerocopy(), reason: queue.mode_reason() })
+        .collect();
+    info!(device = device.name, interface = device.interface, mode = %program.mode(), queues = queues.len(), "serving");
+    let packet_bytes_max = packet_bytes_max(&queues);
+    let path_mtu = largest_path_mtu(packet_bytes_max.min(link_mtu_bytes), false);
+    if path_mtu < largest_path_mtu(link_mtu_bytes, false) {
+        warn!(
+            device = device.name,
+            interface = device.interface,
+            path_mtu = path_mtu.unwrap_or(0),
+            "the kernel (before Linux 6.6) or the driver takes no frame in several chunks: path MTUs up to this one"
+        );
+    }
+    Ok((NicAttachment { _napi: napi, program, queues: served, packet_bytes_max }, queues))
+}
+
+/// The core of each queue's worker, by queue.
+fn cores(owners: &[QueueOwner], workers: &[config::WorkerConfig]) -> Vec<Option<u32>> {
+    let queues = owners.iter().map(|owner| owner.queue + 1).max().unwrap_or(0);
+    let core = |queue| {
+        let owner = owners.iter().find(|owner| owner.queue == queue)?;
+        workers.get(owner.worker as usize)?.core
+    };
+    (0..queues).map(core).collect()
+}
+
+/// The longest IP packet that all queues take, behind an Ethernet header with one VLAN tag.
+fn packet_bytes_max(queues: &[NicQueue]) -> u32 {
+    let frame_bytes = queues.iter().map(NicQueue::frame_bytes_max).min().unwrap_or(0);
+    frame_bytes.saturating_sub(ETHERNET_BYTES + VLAN_TAG_BYTES) as u32
+}
+
+/// Owners of the queues of an interface that returned. The workers that have an endpoint of the
+/// device are those of the daemon's start, so each of them needs a queue, and no other gets one.
+fn owners_again(owners: Vec<QueueOwner>, workers: &[WorkerId]) -> anyhow::Result<Vec<QueueOwner>> {
+    let again = |owner: QueueOwner| match workers.contains(&WorkerId(owner.worker)) {
+        true => owner,
+        false => QueueOwner { worker: workers[owner.queue as usize % workers.len()].0, ..owner },
+    };
+    let owners: Vec<_> = owners.into_iter().map(again).collect();
+    let without = workers.iter().find(|worker| !owners.iter().any(|owner| owner.worker == worker.0));
+    ensure!(
+        without.is_none(),
+        "the interface has {} queue(s) now, too few for its {} workers: give it more (`ethtool -L`), or restart roced",
+        owners.len(),
+        workers.len()
+    );
+    Ok(owners)
+}
+
+/// An attempt to attach to the interface of a device.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) device: DeviceId,
+    pub(super) config: config::DeviceConfig,
+    /// MTU of the interface.
+    pub(super) link_mtu_bytes: u32,
+    /// The workers that have an endpoint of the device.
+    pub(super) endpoints: Vec<WorkerId>,
+    /// All workers.
+    pub(super) workers: Vec<config::WorkerConfig>,
+}
+
+impl Attempt {
+    fn make(&self) -> anyhow::Result<Attached> {
+        check_mtu(&self.config, self.link_mtu_bytes)?;
+        let owners = check_queues(&self.config, self.workers.len() as u32)?;
+        attach(&self.config, self.link_mtu_bytes, &owners_again(owners, &self.endpoints)?, &self.workers)
+    }
+}
+
+/// Makes attempts in threads of their own, and collects the results.
+#[derive(Debug)]
+pub(super) struct Attacher {
+    results: mpsc::Receiver<(DeviceId, anyhow::Result<Attached>)>,
+    sender: mpsc::Sender<(DeviceId, anyhow::Result<Attached>)>,
+    doorbell: Arc<EventFd>,
+}
+
+impl Attacher {
+    pub(super) fn new() -> Result<Self, Errno> {
+        let (sender, results) = mpsc::channel();
+        let doorbell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        Ok(Self { results, sender, doorbell: Arc::new(doorbell) })
+    }
+
+    /// Begins an attempt; at most one for each device at a time.
+    pub(super) fn begin(&self, attempt: Attempt) -> anyhow::Result<()> {
+        let (sender, doorbell) = (self.sender.clone(), Arc::clone(&self.doorbell));
+        thread::Builder::new()
+            .name("roced-attach".into())
+            .spawn(move || {
+                // Without a receiver the daemon stops: the attachment is undone.
+                if sender.send((attempt.device, attempt.make())).is_ok() {
+                    let _ = doorbell.write(1);
+                }
+            })
+            .context("no thread to attach the XDP program")?;
+        Ok(())
+    }
+
+    /// The next result.
+    pub(super) fn next(&self) -> Option<(DeviceId, anyhow::Result<Attached>)> {
+        // EAGAIN when the doorbell was not rung since.
+        let _ = self.doorbell.read();
+        self.results.try_recv().ok()
+    }
+}
+
+impl AsFd for Attacher {
+    /// Readable when there is a result.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owners(of: &[(u32, u32)]) -> Vec<QueueOwner> {
+        of.iter().map(|(queue, worker)| QueueOwner { queue: *queue, worker: *worker }).collect()
+    }
+
+    #[test]
+    fn an_interface_that_returns_with_more_queues_keeps_its_workers() {
+        let dealt = owners(&[(0, 0), (1, 1), (2, 2), (3, 0)]);
+        let again = owners_again(dealt, &[WorkerId(0), WorkerId(2)]).expect("both have queues");
+        assert_eq!(again, owners(&[(0, 0), (1, 2), (2, 2), (3, 0)]));
+    }
+
+    #[test]
+    fn an_interface_that_returns_with_too_few_queues_is_refused_with_a_remedy() {
+        let error = owners_again(owners(&[(0, 0)]), &[WorkerId(0), WorkerId(1)]).expect_err("worker 1 has none");
+        assert!(error.to_string().contains("ethtool -L"), "{error}");
+    }
+}

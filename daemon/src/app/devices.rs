@@ -1,0 +1,392 @@
+//! The life of devices: interfaces that disappear and return, drivers that stop to run the XDP
+//! program.
+//!
+//! ```text
+//!             interface gone, or cannot be attached to any more
+//!   Attached ───────────────────────────────────────────────────► Gone, Failed
+//!      ▲  │ program not run, MTU raised                              │ interface there
+//!      │  └───────────► Attaching ◄──────────────────────────────────┘
+//!      └────────────────────┘
+//! ```
+//!
+//! Queue pairs fail with their interface ([`Clients::on_changes`](crate::clients::Clients)); while a
+//! program is only attached again they wait, and retransmit lost packets.
+
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
+
+use roced_types::{DeviceId, WorkerId};
+use roced_xdp::{AttachedMode, NicQueue, XdpMode};
+use tracing::{error, info, warn};
+
+use super::{
+    Daemon,
+    attachment::{Attached, Attempt, NicAttachment},
+    network_view::NetworkView,
+    watchdog,
+    xdp_watch::XdpWatch,
+};
+use crate::{
+    config,
+    net::NetworkChange,
+    worker::{command::SetQueues, workers::ANSWER_TIMEOUT},
+};
+
+/// The pause before an interface that could not be attached to is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// For this long after a change of its link an interface is watched closely, for that is when
+/// drivers stop to run the program: connections with usual time-outs survive until it is attached
+/// again.
+const CLOSELY: Duration = Duration::from_secs(5);
+
+/// How often then; otherwise once a second.
+const CLOSE_LOOK: Duration = Duration::from_millis(100);
+
+/// A driver that stops to run the program this soon after it was attached again does not recover
+/// that way.
+const RECOVERY: Duration = Duration::from_secs(30);
+
+/// A device that is served, now or when its interface is there.
+#[derive(Debug)]
+pub(super) struct ServedDevice {
+    pub(super) id: DeviceId,
+    pub(super) config: config::DeviceConfig,
+    /// The workers that have an endpoint of it.
+    pub(super) workers: Vec<WorkerId>,
+    pub(super) state: AttachState,
+    /// It is attached again because the driver did not run the program.
+    recovering: bool,
+    /// Why it could not be attached last, so that the log says it once.
+    last_problem: Option<String>,
+}
+
+/// How a device is connected to its interface.
+#[derive(Debug)]
+pub(super) enum AttachState {
+    /// Frames come and go.
+    Attached(Box<AttachedDevice>),
+    /// A thread attaches.
+    Attaching {
+        /// The device was served until now, and its queue pairs live.
+        again: bool,
+        /// The interface changed meanwhile: the result is of no use.
+        stale: bool,
+    },
+    /// There is no interface.
+    Gone,
+    /// The interface is there, but cannot be attached to.
+    Failed {
+        /// The reason, and a remedy.
+        problem: String,
+        /// When it is tried again.
+        retry_at: Instant,
+    },
+}
+
+/// A device whose frames come and go.
+#[derive(Debug)]
+pub(super) struct AttachedDevice {
+    pub(super) attachment: NicAttachment,
+    /// MTU of the link when it was attached.
+    link_mtu_bytes: u32,
+    since: Instant,
+    /// It was attached again because the driver did not run the program.
+    recovered: bool,
+    watch: XdpWatch,
+    watched_closely_until: Instant,
+}
+
+impl AttachedDevice {
+    pub(super) fn new(attachment: NicAttachment, link_mtu_bytes: u32) -> Self {
+        let (since, watch) = (Instant::now(), XdpWatch::default());
+        Self { attachment, link_mtu_bytes, since, recovered: false, watch, watched_closely_until: since + CLOSELY }
+    }
+}
+
+impl ServedDevice {
+    pub(super) fn new(
+        id: DeviceId,
+        config: config::DeviceConfig,
+        workers: Vec<WorkerId>,
+        attached: AttachedDevice,
+    ) -> Self {
+        let state = AttachState::Attached(Box::new(attached));
+        Self { id, config, workers, state, recovering: false, last_problem: None }
+    }
+
+    /// XDP program and queues, while they are attached.
+    pub(super) fn attachment(&self) -> Option<&NicAttachment> {
+        match &self.state {
+            AttachState::Attached(attached) => Some(&attached.attachment),
+            _ => None,
+        }
+    }
+
+    pub(super) fn attachment_mut(&mut self) -> Option<&mut NicAttachment> {
+        match &mut self.state {
+            AttachState::Attached(attached) => Some(&mut attached.attachment),
+            _ => None,
+        }
+    }
+
+    /// Queue pairs can work, at once or in a moment.
+    pub(super) fn is_usable(&self) -> bool {
+        matches!(self.state, AttachState::Attached(_) | AttachState::Attaching { again: true, .. })
+    }
+
+    fn is_watched_closely(&self, now: Instant) -> bool {
+        matches!(&self.state, AttachState::Attached(attached) if attached.watched_closely_until > now)
+    }
+
+    /// When [`Daemon::retry_devices`] has something to do.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.state {
+            AttachState::Failed { retry_at, .. } => Some(retry_at),
+            _ => None,
+        }
+    }
+}
+
+impl Daemon {
+    /// Follows interfaces that disappear, return, or get another MTU.
+    pub(super) fn follow_interfaces(&mut self, changes: &[NetworkChange]) {
+        for change in changes {
+            // The next look is soon.
+            self.watch_devices_at = self.watch_devices_at.min(Instant::now() + CLOSE_LOOK);
+            match *change {
+                NetworkChange::Gone(device) => self.on_interface_gone(device),
+                NetworkChange::Returned(device) => self.on_interface_returned(device),
+                NetworkChange::Link(device) => self.on_link(device),
+                NetworkChange::Gids(_) | NetworkChange::NextHop(..) => {}
+            }
+        }
+    }
+
+    fn on_interface_gone(&mut self, id: DeviceId) {
+        self.detach(id);
+        let device = self.device_mut(id);
+        warn!(
+            device = device.config.name,
+            interface = device.config.interface,
+            "the interface is gone: queue pairs fail; the device is served again when it returns"
+        );
+        match &mut device.state {
+            AttachState::Attaching { again, stale } => (*again, *stale) = (false, true),
+            state => *state = AttachState::Gone,
+        }
+    }
+
+    fn on_interface_returned(&mut self, id: DeviceId) {
+        let device = self.device_mut(id);
+        info!(device = device.config.name, interface = device.config.interface, "the interface is back");
+        match device.state {
+            // When the attempt at the earlier interface has failed.
+            AttachState::Attaching { .. } => {}
+            _ => self.begin_to_attach(id, false, None),
+        }
+    }
+
+    /// An MTU beyond the one that the program was attached with: the queues may be bound for shorter
+    /// frames, and some drivers keep buffers for the smaller one and drop longer frames, the kernel's
+    /// among them, without a word. Attaching again mends both, or is refused.
+    fn on_link(&mut self, id: DeviceId) {
+        let link_mtu_bytes = self.net.device(id).link_mtu_bytes;
+        let device = self.device_mut(id);
+        let AttachState::Attached(attached) = &mut device.state else { return };
+        attached.watched_closely_until = Instant::now() + CLOSELY;
+        if link_mtu_bytes > attached.link_mtu_bytes
+            && (attached.attachment.program.mode() == AttachedMode::Native
+                || link_mtu_bytes > attached.attachment.packet_bytes_max)
+        {
+            info!(
+                device = device.config.name,
+                interface = device.config.interface,
+                from = attached.link_mtu_bytes,
+                to = link_mtu_bytes,
+                "the MTU was raised: attaching the XDP program again"
+            );
+            self.attach_again(id, None);
+        } else {
+            attached.link_mtu_bytes = attached.link_mtu_bytes.max(link_mtu_bytes);
+        }
+    }
+
+    /// Looks whether drivers run the program still.
+    pub(super) fn watch_devices(&mut self, now: Instant) {
+        if self.watch_devices_at > now {
+            return;
+        }
+        let closely = self.devices.iter().any(|device| device.is_watched_closely(now));
+        self.watch_devices_at = now + if closely { CLOSE_LOOK } else { watchdog::PERIOD };
+        for at in 0..self.devices.len() {
+            let id = self.devices[at].id;
+            let Some(received) = self.net.received_frames(id) else { continue };
+            let device = &mut self.devices[at];
+            let AttachState::Attached(attached) = &mut device.state else { continue };
+            let Ok(verdicts) = attached.attachment.program.verdicts() else { continue };
+            if !attached.watch.look(received, verdicts.iter().sum()) {
+                continue;
+            }
+            let gives_up = attached.recovered && attached.since.elapsed() < RECOVERY;
+            let (name, interface) = (&device.config.name, &device.config.interface);
+            let mode = attached.attachment.program.mode();
+            if !gives_up {
+                warn!(device = name, interface, %mode, "the driver does not run the XDP program any more: attaching it again");
+                device.recovering = true;
+                self.attach_again(id, None);
+            } else if device.config.xdp_mode == XdpMode::Auto && mode == AttachedMode::Native {
+                error!(
+                    device = name,
+                    interface, "the driver does not run the XDP program: falling back to generic XDP"
+                );
+                device.recovering = true;
+                self.attach_again(id, Some(XdpMode::Generic));
+            } else {
+                error!(
+                    device = name,
+                    interface,
+                    %mode,
+                    "the driver does not run the XDP program: no RoCE frame arrives; try another xdp_mode, or another kernel"
+                );
+                // Once in a while.
+                attached.since = Instant::now();
+            }
+        }
+    }
+
+    /// Tries again where attaching failed and it is time.
+    pub(super) fn retry_devices(&mut self, now: Instant) {
+        for at in 0..self.devices.len() {
+            if self.devices[at].deadline().is_some_and(|due| due <= now) {
+                self.begin_to_attach(self.devices[at].id, false, None);
+            }
+        }
+    }
+
+    /// Takes results of attempts to attach.
+    ///
+    /// # Errors
+    /// The device has more addresses than the XDP program has room for.
+    pub(super) fn on_attached(&mut self) -> anyhow::Result<()> {
+        while let Some((id, result)) = self.attacher.next() {
+            let present = self.net.device(id).present;
+            let AttachState::Attaching { again, stale } = self.device_mut(id).state else {
+                unreachable!("an attempt was under way")
+            };
+            match result {
+                _ if !present => self.device_mut(id).state = AttachState::Gone,
+                // Undone here: it is the attachment of an earlier interface.
+                _ if stale => self.begin_to_attach(id, false, None),
+                Ok(attached) => self.serve_again(id, attached)?,
+                Err(problem) => self.on_refused(id, again, &problem),
+            }
+        }
+        Ok(())
+    }
+
+    fn on_refused(&mut self, id: DeviceId, again: bool, problem: &anyhow::Error) {
+        let device = self.device_mut(id);
+        device.recovering = false;
+        let problem = format!("{problem:#}");
+        let (name, interface) = (&device.config.name, &device.config.interface);
+        if device.last_problem.as_deref() != Some(&problem) {
+            warn!(device = name, interface, problem, "the device cannot be served; it is tried again every {RETRY:?}");
+        }
+        device.last_problem = Some(problem.clone());
+        device.state = AttachState::Failed { problem, retry_at: Instant::now() + RETRY };
+        if again {
+            self.tell_clients(&[NetworkChange::Gone(id), NetworkChange::Link(id)]);
+        }
+    }
+
+    fn serve_again(&mut self, id: DeviceId, (attachment, queues): Attached) -> anyhow::Result<()> {
+        if !self.give_queues(id, &attachment, queues) {
+            let problem = anyhow::anyhow!("a worker does not take its queues");
+            self.take_queues(id);
+            drop(attachment);
+            self.on_refused(id, true, &problem);
+            return Ok(());
+        }
+        self.net.limit_packets(id, attachment.packet_bytes_max);
+        let link_mtu_bytes = self.net.device(id).link_mtu_bytes;
+        let device = self.device_mut(id);
+        let recovered = mem::take(&mut device.recovering);
+        let attached = AttachedDevice { recovered, ..AttachedDevice::new(attachment, link_mtu_bytes) };
+        device.state = AttachState::Attached(Box::new(attached));
+        device.last_problem = None;
+        NetworkView { net: &mut self.net, devices: &mut self.devices }.set_addresses(id)?;
+        self.tell_clients(&[NetworkChange::Link(id)]);
+        self.watch_devices_at = Instant::now() + CLOSE_LOOK;
+        // It may have changed while the thread was at it.
+        self.on_link(id);
+        Ok(())
+    }
+
+    fn attach_again(&mut self, id: DeviceId, mode: Option<XdpMode>) {
+        self.detach(id);
+        self.begin_to_attach(id, true, mode);
+    }
+
+    fn begin_to_attach(&mut self, id: DeviceId, again: bool, mode: Option<XdpMode>) {
+        let workers = self.config.workers.clone();
+        let link_mtu_bytes = self.net.device(id).link_mtu_bytes;
+        let device = self.device_mut(id);
+        let mut config = device.config.clone();
+        config.xdp_mode = mode.unwrap_or(config.xdp_mode);
+        device.state = AttachState::Attaching { again, stale: false };
+        let endpoints = device.workers.clone();
+        let attempt = Attempt { device: id, config, link_mtu_bytes, endpoints, workers };
+        if let Err(problem) = self.attacher.begin(attempt) {
+            self.on_refused(id, again, &problem);
+        }
+    }
+
+    /// Takes the program off the interface, and the queues from the workers. The caller sets the next
+    /// state.
+    fn detach(&mut self, id: DeviceId) {
+        self.take_queues(id);
+        let device = self.device_mut(id);
+        if matches!(device.state, AttachState::Attached(_)) {
+            device.state = AttachState::Gone;
+        }
+    }
+
+    fn take_queues(&mut self, id: DeviceId) {
+        for worker in self.device_mut(id).workers.clone() {
+            self.set_queues(worker, id, Vec::new());
+        }
+    }
+
+    /// True when every worker has its queues.
+    fn give_queues(&mut self, id: DeviceId, attachment: &NicAttachment, queues: Vec<NicQueue>) -> bool {
+        let mut queues: Vec<_> = attachment.queues.iter().map(|queue| queue.owner.worker).zip(queues).collect();
+        self.device_mut(id).workers.clone().into_iter().all(|worker| {
+            let (own, others) = queues.drain(..).partition(|(owner, _)| *owner == worker.0);
+            queues = others;
+            self.set_queues(worker, id, Vec::into_iter(own).map(|(_, queue)| queue).collect())
+        })
+    }
+
+    /// Replaces a worker's queues of a device; closes those that it had.
+    fn set_queues(&mut self, worker: WorkerId, device: DeviceId, queues: Vec<NicQueue>) -> bool {
+        let mailbox = &mut self.queue_mailboxes[worker.0 as usize];
+        match mailbox.call(SetQueues { device, queues }, Instant::now() + ANSWER_TIMEOUT) {
+            Ok(Ok(_closed)) => true,
+            Ok(Err((_closed, refused))) => {
+                error!(%worker, %device, %refused, "a worker does not take its queues");
+                false
+            }
+            Err(failed) => {
+                error!(%worker, %device, %failed, "a worker does not take its queues");
+                false
+            }
+        }
+    }
+
+    fn device_mut(&mut self, id: DeviceId) -> &mut ServedDevice {
+        self.devices.iter_mut().find(|device| device.id == id).expect("devices stay while the daemon runs")
+    }
+}

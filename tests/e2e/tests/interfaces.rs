@@ -1,0 +1,117 @@
+//! Interfaces that disappear and return, and drivers that forget the XDP program.
+
+use std::{thread, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{
+    PEER_IPV4, Settings,
+    lab::{Host, Lab, SOON},
+    perf::{self, Server},
+    program::within,
+};
+
+/// The device's entry in `rocectl status`.
+fn device(lab: &Lab, host: Host) -> Result<serde_json::Value> {
+    Ok(lab.ctl(host, "status")?["devices"][0].clone())
+}
+
+fn state_is(lab: &Lab, host: Host, state: &str) -> Result<bool> {
+    Ok(device(lab, host)?["state"] == state)
+}
+
+/// The interface is deleted and made anew under another index, three times: programs learn of it,
+/// and the daemons serve it again without a restart.
+pub(crate) fn one_that_returns_is_served_again(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let daemon = lab.daemon(Host::A)?;
+    for _ in 0..3 {
+        let mut program = lab.start(Host::A, settings.client, &["outlive"])?;
+        program.expect("connected", SOON)?;
+        let server = Server::start(&lab, Host::B, &[])?;
+        let load = lab.start(Host::A, "roce-perf", &["bw", PEER_IPV4, "--op", "write", "--seconds", "100"])?;
+        thread::sleep(Duration::from_millis(300));
+
+        lab.unplug()?;
+        program.expect("failed", SOON)?;
+        ensure!(within(SOON, || state_is(&lab, Host::A, "no interface"))?, "{:#}", device(&lab, Host::A)?);
+        ensure!(!device(&lab, Host::A)?["link_up"].as_bool().context("link_up")?, "the link of nothing is up");
+        let message = load.end(SOON)?.failure()?;
+        ensure!(!message.contains("daemon is gone"), "roce-perf blames the daemon: {message}");
+        drop(server);
+
+        lab.plug()?;
+        for host in [Host::A, Host::B] {
+            ensure!(within(SOON, || state_is(&lab, host, "serving"))?, "{:#}", device(&lab, host)?);
+        }
+        program.expect("works again", SOON)?;
+        program.end(SOON)?.success()?;
+        let _server = Server::start(&lab, Host::B, &[])?;
+        perf::transfer_all(&lab, PEER_IPV4, "1M", &[])?;
+    }
+    ensure!(lab.daemon(Host::A)? == daemon, "the daemon was started anew");
+    let log = lab.log(Host::A)?;
+    ensure!(log.contains("the interface is gone") && log.contains("the interface is back"), "{log}");
+    Ok(())
+}
+
+/// An interface of that name that cannot carry RoCE: the daemon says why, and serves the next one that
+/// can.
+pub(crate) fn one_that_cannot_be_attached_to_is_tried_again(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    lab.unplug()?;
+    ensure!(within(SOON, || state_is(&lab, Host::A, "no interface"))?, "{:#}", device(&lab, Host::A)?);
+    let add = ["link", "add", "eth0", "mtu", "200", "type", "veth", "peer", "name", "other"];
+    lab.run(Host::A, "ip", &add, SOON)?.success()?;
+    ensure!(within(SOON, || state_is(&lab, Host::A, "failed"))?, "{:#}", device(&lab, Host::A)?);
+    let problem = device(&lab, Host::A)?["problem"].to_string();
+    ensure!(problem.contains("MTU"), "{problem}");
+    lab.run(Host::A, "ip", &["link", "delete", "eth0"], SOON)?.success()?;
+    lab.plug()?;
+    for host in [Host::A, Host::B] {
+        ensure!(within(SOON, || state_is(&lab, host, "serving"))?, "{:#}", device(&lab, host)?);
+    }
+    let _server = Server::start(&lab, Host::B, &[])?;
+    perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
+}
+
+/// As after a reset of some drivers: the interface receives frames, and the program is not run.
+/// Connections survive where the link changed just before, as it does with such drivers.
+pub(crate) fn a_program_that_is_not_run_is_attached_again(settings: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let _server = Server::start(&lab, Host::B, &[])?;
+    let arguments = ["bw", PEER_IPV4, "--op", "write", "--seconds", "8", "--size", "64K", "--json"];
+    let load = lab.start(Host::A, "roce-perf", &arguments)?;
+    let ping = lab.start(Host::B, "ping", &["-i", "0.01", "-c", "600", "-q", crate::OWN_IPV4])?;
+    thread::sleep(Duration::from_millis(500));
+    let links = lab.run(Host::A, "ip", &["-json", "-details", "link", "show", "dev", "eth0"], SOON)?.success()?;
+    let program = serde_json::from_str::<serde_json::Value>(&links)?[0]["xdp"]["prog"]["id"].to_string();
+    lab.run(Host::A, "ip", &["link", "set", "eth0", "mtu", "4190"], SOON)?.success()?;
+    lab.run(Host::A, settings.client, &["detach-xdp", &program], SOON)?.success()?;
+    let attached_again = || Ok(lab.log(Host::A)?.contains("does not run the XDP program any more"));
+    ensure!(within(SOON, attached_again)?, "{}", lab.log(Host::A)?);
+    ensure!(within(SOON, || state_is(&lab, Host::A, "serving"))?, "{:#}", device(&lab, Host::A)?);
+    load.end(2 * SOON)?.success().context("a connection did not survive that the program was attached again")?;
+    ping.end(SOON)?.success()?;
+    perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
+}
+
+/// Drivers keep the buffers for the MTU that the program was attached with.
+pub(crate) fn a_higher_mtu_attaches_again_and_connections_survive(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&["--mtu", "1500"])?;
+    let _server = Server::start(&lab, Host::B, &[])?;
+    let load = lab.start(Host::A, "roce-perf", &["bw", PEER_IPV4, "--op", "write", "--seconds", "4", "--json"])?;
+    thread::sleep(Duration::from_millis(500));
+    for host in [Host::A, Host::B] {
+        lab.run(host, "ip", &["link", "set", "eth0", "mtu", "4200"], SOON)?.success()?;
+        ensure!(
+            within(SOON, || Ok(lab.log(host)?.contains("the MTU was raised")))?,
+            "host {host} did not attach again: {}",
+            lab.log(host)?
+        );
+        ensure!(within(SOON, || state_is(&lab, host, "serving"))?, "{:#}", device(&lab, host)?);
+    }
+    load.end(SOON)?.success()?;
+    ensure!(device(&lab, Host::A)?["path_mtu_bytes"] == 4096, "{:#}", device(&lab, Host::A)?);
+    perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
+}
