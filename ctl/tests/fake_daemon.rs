@@ -137,7 +137,7 @@ fn status_names_every_thing_with_its_unit() {
     let shown = text(&output.stdout);
     for part in [
         "roced 0.1.0, pid 4242, up 1 h 2 min",
-        "roce0   eth1       up      4200 B    4096 B  native  driver",
+        "roce0   eth1       serving  up      4200 B    4096 B  native  driver",
         "copy",
         "fd00:10::1  v2    7",
         "1,000,000",
@@ -146,6 +146,16 @@ fn status_names_every_thing_with_its_unit() {
         assert!(shown.contains(part), "{part:?} is missing in\n{shown}");
     }
     assert!(shown.lines().all(|line| line == line.trim_end()), "no spaces at the ends of lines");
+}
+
+#[test]
+fn status_gives_the_problem_of_a_device_that_cannot_be_served() {
+    let mut report = status();
+    report.devices[0].state = "failed".into();
+    report.devices[0].problem = "the MTU is too small".into();
+    let (_, output) = FakeDaemon::answering(line(&report)).run(&["status"]);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("failed") && shown.contains("\nroce0: the MTU is too small\n"), "{shown}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod answers;
 mod attachment;
 mod devices;
 mod network_view;
+mod reload;
 mod reports;
 mod stall_attribution;
 mod start;
@@ -60,7 +61,7 @@ use crate::{
     admin::Admin,
     client_socket::listener::Listener,
     clients::{Clients, DeviceSetup, environment::Environment},
-    config::{Config, Credits},
+    config::{Config, ConfigSource, Credits},
     net::{Net, NetworkChange},
     systemd::ServiceManager,
     worker::{
@@ -103,46 +104,49 @@ const WORKER_EVENTS: usize = 64;
 ///
 /// # Errors
 /// The reason why it cannot serve, or cannot continue, as a chain that ends in a next step.
-pub fn run(config: Config) -> anyhow::Result<()> {
+pub fn run(config: Config, source: ConfigSource) -> anyhow::Result<()> {
     // Before any thread is made, so that every thread has them blocked and the control thread reads
     // them.
     let signals = block_signals().context("cannot take signals")?;
-    run_until(config, signals)
+    run_until(config, source, signals)
 }
 
-fn run_until(config: Config, signals: SignalFd) -> anyhow::Result<()> {
-    let mut daemon = Daemon::start(config, signals)?;
+fn run_until(config: Config, source: ConfigSource, signals: SignalFd) -> anyhow::Result<()> {
+    let mut daemon = Daemon::start(config, source, signals)?;
     let served = daemon.open_up().and_then(|()| daemon.serve());
     daemon.stop();
     served
 }
 
-/// Signals that would end the process although nobody wants that. SIGHUP asks many daemons to read
-/// their config again.
-const IGNORED_SIGNALS: [Signal; 3] = [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
+/// Signals that would end the process although nobody wants that.
+const IGNORED_SIGNALS: [Signal; 2] = [Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// True if the signal ends the daemon; otherwise the log says that it does nothing.
-fn stops(signal: &siginfo) -> bool {
+/// Meaning of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Stop,
+    Reload,
+    Nothing,
+}
+
+fn order(signal: &siginfo) -> Order {
     let sender = signal.ssi_pid;
-    match IGNORED_SIGNALS.into_iter().find(|ignored| *ignored as u32 == signal.ssi_signo) {
-        Some(Signal::SIGHUP) => {
-            warn!(sender, "SIGHUP ignored: roced.toml is read at start only; restart roced to apply changes");
-            false
-        }
-        Some(ignored) => {
+    match Signal::try_from(signal.ssi_signo as i32) {
+        Ok(Signal::SIGHUP) => Order::Reload,
+        Ok(ignored) if IGNORED_SIGNALS.contains(&ignored) => {
             info!(sender, "{ignored} ignored");
-            false
+            Order::Nothing
         }
-        None => {
+        _ => {
             info!(signal = signal.ssi_signo, sender, "stopping");
-            true
+            Order::Stop
         }
     }
 }
 
 fn block_signals() -> Result<SignalFd, Errno> {
     let mut set = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT].into_iter().chain(IGNORED_SIGNALS) {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().chain(IGNORED_SIGNALS) {
         set.add(signal);
     }
     set.thread_block()?;
@@ -165,6 +169,7 @@ fn make_folder_of(socket: &Path) -> io::Result<()> {
 /// Everything, while it serves.
 struct Daemon {
     config: Config,
+    source: ConfigSource,
     epoll: Epoll,
     signals: SignalFd,
     net: Net,
@@ -187,7 +192,7 @@ struct Daemon {
 
 impl Daemon {
     /// Starts everything but the traffic.
-    fn start(config: Config, signals: SignalFd) -> anyhow::Result<Self> {
+    fn start(config: Config, source: ConfigSource, signals: SignalFd) -> anyhow::Result<Self> {
         let checked = start::check(&config)?;
         // First the sockets: another roced that serves is not disturbed, and clients that come now
         // wait.
@@ -213,6 +218,7 @@ impl Daemon {
         let now = Instant::now();
         Ok(Self {
             config,
+            source,
             epoll,
             signals,
             net,
@@ -257,7 +263,7 @@ impl Daemon {
 
     /// Serves until a signal says stop.
     fn serve(&mut self) -> anyhow::Result<()> {
-        let status = format!("serving {} device(s) on {} worker(s)", self.devices.len(), self.workers.len());
+        let status = self.status_line();
         self.service.ready(Instant::now(), &status);
         info!("{status}");
         let mut look_until = Instant::now();
@@ -277,9 +283,12 @@ impl Daemon {
             let is_ready = |source| events[..ready].iter().any(|event| event.data() == source as u64);
             if is_ready(WakeSource::Signals)
                 && let Some(signal) = self.signals.read_signal().context("cannot read signals")?
-                && stops(&signal)
             {
-                return Ok(());
+                match order(&signal) {
+                    Order::Stop => return Ok(()),
+                    Order::Reload => self.reload(),
+                    Order::Nothing => {}
+                }
             }
             if is_ready(WakeSource::Workers) {
                 self.on_worker_events();
@@ -301,6 +310,10 @@ impl Daemon {
             }
             self.on_deadlines()?;
         }
+    }
+
+    fn status_line(&self) -> String {
+        format!("serving {} device(s) on {} worker(s)", self.devices.len(), self.workers.len())
     }
 
     /// How long nothing needs to be done unless something happens.

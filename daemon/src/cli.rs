@@ -13,9 +13,9 @@ use std::{
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use nix::sys::stat::fstat;
-use tracing_subscriber::{filter::LevelFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{filter::LevelFilter, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
-use crate::config::{Config, ConfigError, DEFAULT_PATH, Log, LogLevel, LogTarget};
+use crate::config::{Config, ConfigError, ConfigSource, DEFAULT_PATH, Log, LogLevel, LogTarget};
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -46,7 +46,7 @@ enum Command {
 const WRONG_CONFIG: u8 = 78;
 
 /// Executes the command line; `run` serves with a config until it is told to stop.
-pub fn main(run: impl FnOnce(Config) -> anyhow::Result<()>) -> ExitCode {
+pub fn main(run: impl FnOnce(Config, ConfigSource) -> anyhow::Result<()>) -> ExitCode {
     match dispatch(DaemonArgs::parse().command, run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -56,13 +56,13 @@ pub fn main(run: impl FnOnce(Config) -> anyhow::Result<()>) -> ExitCode {
     }
 }
 
-fn dispatch(command: Command, run: impl FnOnce(Config) -> anyhow::Result<()>) -> anyhow::Result<()> {
+fn dispatch(command: Command, run: impl FnOnce(Config, ConfigSource) -> anyhow::Result<()>) -> anyhow::Result<()> {
     match command {
         Command::CheckConfig { file } => check_config(&file),
-        Command::Run { config } => {
-            let config = Config::load(&config)?;
-            start_log(&config.log)?;
-            run(config)
+        Command::Run { config: file } => {
+            let config = Config::load(&file)?;
+            let set_log_level = start_log(&config.log)?;
+            run(config, ConfigSource { file, set_log_level })
         }
     }
 }
@@ -73,19 +73,14 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends everything that is traced from now on to where the config says.
+/// Sends everything that is traced from now on to where the config says. Returns the function that
+/// changes the level.
 ///
 /// # Errors
 /// When there is no journal, or when messages already go somewhere.
-fn start_log(log: &Log) -> anyhow::Result<()> {
-    let level = match log.level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    };
-    let registry = tracing_subscriber::registry().with(level);
+fn start_log(log: &Log) -> anyhow::Result<Box<dyn Fn(LogLevel)>> {
+    let (filter, handle) = reload::Layer::new(level_filter(log.level));
+    let registry = tracing_subscriber::registry().with(filter);
     match log.target {
         // Lines of a unit's stderr would all have one priority.
         LogTarget::Stderr
@@ -105,7 +100,20 @@ fn start_log(log: &Log) -> anyhow::Result<()> {
             registry.with(layer).try_init()?;
         }
     }
-    Ok(())
+    Ok(Box::new(move |level| {
+        // It fails only without a subscriber, and then nothing is written in any case.
+        let _ = handle.reload(level_filter(level));
+    }))
+}
+
+const fn level_filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    }
 }
 
 /// True if the descriptor is the stream to the journal that systemd has set up: its device and inode
@@ -154,7 +162,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a scratch file");
         std::fs::write(file.path(), "[[device]]\nname = 1\n").expect("the scratch file can be written");
         let command = Command::Run { config: file.path().into() };
-        let error = dispatch(command, |_| panic!("it must not start")).expect_err("the config is wrong");
+        let error = dispatch(command, |_, _| panic!("it must not start")).expect_err("the config is wrong");
         let text = format!("{error:#}");
         assert!(text.contains("2 mistake(s)") && text.contains(":2:8: device[0].name"), "{text}");
     }

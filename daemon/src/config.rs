@@ -5,6 +5,7 @@
 //! checked later by the part that opens it; only the cores are looked up here. `config/roced.toml`
 //! documents each key, and a test compares it with this file.
 
+mod changes;
 mod read;
 mod reader;
 
@@ -20,6 +21,7 @@ use roced_transport::partition::Pkey;
 use roced_types::Qpn;
 use roced_xdp::{CopyMode, NicQueueConfig, XdpMode};
 
+pub use self::changes::Changes;
 use self::reader::{Choice, Reader};
 pub use self::reader::{ConfigProblem, Key};
 
@@ -43,6 +45,15 @@ pub struct Config {
     pub workers: Vec<WorkerConfig>,
     /// `[[device]]`, in order; never empty in a config that was read.
     pub devices: Vec<DeviceConfig>,
+}
+
+/// Access of a running daemon to its config file, and to the part of it that is in effect before the
+/// daemon starts.
+pub struct ConfigSource {
+    /// The file.
+    pub file: PathBuf,
+    /// Sets [`Log::level`].
+    pub set_log_level: Box<dyn Fn(LogLevel)>,
 }
 
 /// `[log]`: messages of the daemon.

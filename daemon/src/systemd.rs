@@ -36,6 +36,19 @@ impl ServiceManager {
         notify(&[NotifyState::Status(status)]);
     }
 
+    /// Says that the config is read again, until [`Self::reloaded`].
+    pub fn reloading(&self) {
+        match NotifyState::monotonic_usec_now() {
+            Ok(now) => notify(&[NotifyState::Reloading, now]),
+            Err(error) => warn!(%error, "no time for the service manager"),
+        }
+    }
+
+    /// Says that the daemon serves with the config that it has now.
+    pub fn reloaded(&self, status: &str) {
+        notify(&[NotifyState::Ready, NotifyState::Status(status)]);
+    }
+
     /// Says that the daemon has begun to stop.
     pub fn stopping(&self) {
         notify(&[NotifyState::Stopping]);

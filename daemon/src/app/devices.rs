@@ -257,6 +257,19 @@ impl Daemon {
         }
     }
 
+    /// Attaches devices again with other options.
+    pub(super) fn reattach(&mut self, at: usize, config: config::DeviceConfig) {
+        let device = &mut self.devices[at];
+        device.config = config;
+        match &mut device.state {
+            AttachState::Attached(_) => self.attach_again(self.devices[at].id, None),
+            // With the options of before.
+            AttachState::Attaching { stale, .. } => *stale = true,
+            AttachState::Failed { retry_at, .. } => *retry_at = Instant::now(),
+            AttachState::Gone => {}
+        }
+    }
+
     /// Tries again where attaching failed and it is time.
     pub(super) fn retry_devices(&mut self, now: Instant) {
         for at in 0..self.devices.len() {
@@ -279,7 +292,7 @@ impl Daemon {
             match result {
                 _ if !present => self.device_mut(id).state = AttachState::Gone,
                 // Undone here: it is the attachment of an earlier interface.
-                _ if stale => self.begin_to_attach(id, false, None),
+                _ if stale => self.begin_to_attach(id, again, None),
                 Ok(attached) => self.serve_again(id, attached)?,
                 Err(problem) => self.on_refused(id, again, &problem),
             }

@@ -52,7 +52,7 @@ use crate::{
         connection::{ClientProcess, ReceivedCall, SentReply},
         listener::Listener,
     },
-    config::Limits,
+    config::{ClientLimits, Limits},
     log_limiter::LogLimiter,
     net::{FollowId, NetworkChange, NextHop},
     worker::{
@@ -137,6 +137,11 @@ impl Clients {
     pub fn with_mappings(mut self, most: u32, most_of_a_user: u32) -> Self {
         self.registry.quota = Quota::new(most, most_of_a_user);
         self
+    }
+
+    /// Sets the limits of each client. A session with more than they allow keeps its objects.
+    pub fn set_client_limits(&mut self, limits: ClientLimits) {
+        self.registry.limits.client = limits;
     }
 
     /// Accepts connections and serves calls. To be called when [`AsFd::as_fd`] is readable;

@@ -203,6 +203,11 @@ impl Net {
         Ok(net)
     }
 
+    /// Sets how long a neighbor may take to answer, for destinations that are asked for from now on.
+    pub fn set_resolve_timeout(&mut self, timeout: Duration) {
+        self.resolve_timeout = timeout;
+    }
+
     /// Readable when something changed.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.events.fd()

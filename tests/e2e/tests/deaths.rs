@@ -126,7 +126,7 @@ pub(crate) fn signals_without_a_meaning_stop_nothing(settings: &Settings) -> Res
     let mut client = lab.start(Host::A, settings.client, &["bereft", "block"])?;
     client.expect("waiting", SOON)?;
     let daemon = lab.daemon(Host::A)?;
-    for signal in [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2] {
+    for signal in [Signal::SIGUSR1, Signal::SIGUSR2] {
         kill(Pid::from_raw(daemon), signal)?;
         ensure!(
             within(SOON, || Ok(lab.log(Host::A)?.contains(&format!("{signal} ignored"))))?,

@@ -19,6 +19,7 @@ mod program;
 mod programs;
 mod quiet;
 mod refusals;
+mod reload;
 mod srq;
 mod states;
 mod transfers;
@@ -103,6 +104,7 @@ const TESTS: &[(&str, Test)] = tests! {
     deaths: a_killed_daemon a_killed_daemon_with_generic_xdp a_killed_client an_orderly_stop signals_without_a_meaning_stop_nothing;
     interfaces: one_that_returns_is_served_again one_that_cannot_be_attached_to_is_tried_again
         a_program_that_is_not_run_is_attached_again a_higher_mtu_attaches_again_and_connections_survive;
+    reload: keys_are_applied_or_named_and_connections_survive a_wrong_config_changes_nothing;
     refusals: configs_that_cannot_be_served check_config_says_all_that_is_wrong a_missing_capability
         an_mtu_that_is_too_small another_version_of_the_client_abi a_peer_that_never_answers no_daemon;
     napi: threads_move_data_and_are_gone_afterward threads_follow_the_daemon_into_a_real_time_class the_drivers_way_touches_nothing;

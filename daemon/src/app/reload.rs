@@ -1,0 +1,42 @@
+//! Reading the config again (SIGHUP, `systemctl reload`): what can change in a running daemon changes,
+//! and the log names the rest. A wrong config changes nothing.
+
+use std::time::Duration;
+
+use tracing::{error, info, warn};
+
+use super::Daemon;
+use crate::config::Config;
+
+impl Daemon {
+    /// Reads the config file and applies it as far as that goes without a restart.
+    pub(super) fn reload(&mut self) {
+        self.service.reloading();
+        let file = self.source.file.display().to_string();
+        match Config::load(&self.source.file) {
+            Ok(new) => self.apply(&file, &new),
+            Err(problem) => error!(file, %problem, "the config is wrong: nothing was changed"),
+        }
+        self.service.reloaded(&self.status_line());
+    }
+
+    fn apply(&mut self, file: &str, new: &Config) {
+        let changes = self.config.changes(new);
+        self.config.apply(new);
+        (self.source.set_log_level)(self.config.log.level);
+        self.net.set_resolve_timeout(Duration::from_millis(self.config.net.resolve_timeout_ms.into()));
+        self.clients.set_client_limits(self.config.limits.client.clone());
+        for at in changes.attach.iter().copied() {
+            self.reattach(at, self.config.devices[at].clone());
+        }
+        if changes.is_empty() {
+            info!(file, "config read again: no change");
+        }
+        if !changes.applied.is_empty() {
+            info!(file, keys = changes.applied.join(", "), "config read again: applied");
+        }
+        if !changes.restart.is_empty() {
+            warn!(file, keys = changes.restart.join(", "), "config read again: restart roced to apply these keys");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Differences between the config in force and a later one: which can be applied while the daemon
+//! runs, and which need a restart.
+
+use super::{AdminConfig, ClientLimits, Config, Control, DeviceConfig, DeviceLimits, Limits, Log, NetConfig};
+
+/// How a change of a key takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// At once.
+    Apply,
+    /// By attaching the device to its interface again.
+    Attach,
+    /// By a restart of the daemon.
+    Restart,
+}
+
+/// Differences of two configs, keys in the order of the config.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Keys that can be applied.
+    pub applied: Vec<String>,
+    /// Keys that need a restart.
+    pub restart: Vec<String>,
+    /// Places of the devices to be attached again.
+    pub attach: Vec<usize>,
+}
+
+/// Compares every field of a section. Does not compile if one is missing.
+macro_rules! compare {
+    ($changes:ident, $prefix:expr, $old:expr, $new:expr, $section:ident { $($field:ident => $effect:ident,)* }) => {{
+        let ($section { $($field),* }, new) = ($old, $new);
+        $(if *$field != new.$field { $changes.add($prefix, stringify!($field), Effect::$effect); })*
+    }};
+}
+
+impl Config {
+    /// Differences of a later config to this one.
+    pub fn changes(&self, new: &Self) -> Changes {
+        let mut changes = Changes::default();
+        compare!(changes, "log", &self.log, &new.log, Log { level => Apply, target => Restart, });
+        compare!(changes, "control", &self.control, &new.control, Control {
+            socket => Restart,
+            group => Restart,
+            mode => Restart,
+        });
+        compare!(changes, "admin", &self.admin, &new.admin, AdminConfig { socket => Restart, });
+        compare!(changes, "net", &self.net, &new.net, NetConfig { resolve_timeout_ms => Apply, });
+        let Limits { clients, clients_of_user, client, device } = &self.limits;
+        for (name, differs) in [
+            ("clients", *clients != new.limits.clients),
+            ("clients_of_user", *clients_of_user != new.limits.clients_of_user),
+        ] {
+            // Tables have the size of the limit.
+            if differs {
+                changes.add("limits", name, Effect::Restart);
+            }
+        }
+        compare!(changes, "limits.client", client, &new.limits.client, ClientLimits {
+            qps => Apply,
+            cqs => Apply,
+            channels => Apply,
+            mrs => Apply,
+            pds => Apply,
+            ahs => Apply,
+            srqs => Apply,
+            attachments => Apply,
+            memory_mib => Apply,
+        });
+        // Likewise.
+        compare!(changes, "limits.device", device, &new.limits.device, DeviceLimits {
+            qps => Restart,
+            mrs => Restart,
+            ahs => Restart,
+            srqs => Restart,
+            attachments => Restart,
+        });
+        if self.workers != new.workers {
+            changes.add("", "worker", Effect::Restart);
+        }
+        let names = |config: &Self| config.devices.iter().map(|device| device.name.clone()).collect::<Vec<_>>();
+        if names(self) != names(new) {
+            changes.add("", "device", Effect::Restart);
+            return changes;
+        }
+        for (at, (old, new)) in self.devices.iter().zip(&new.devices).enumerate() {
+            changes.compare_devices(at, old, new);
+        }
+        changes
+    }
+
+    /// Takes over the values of a later config that can be applied while the daemon runs.
+    pub fn apply(&mut self, new: &Self) {
+        self.log.level = new.log.level;
+        self.net = new.net.clone();
+        self.limits.client = new.limits.client.clone();
+        if self.devices.len() != new.devices.len() {
+            return;
+        }
+        for (device, new) in self.devices.iter_mut().zip(&new.devices).filter(|(old, new)| old.name == new.name) {
+            device.xdp_mode = new.xdp_mode;
+            device.copy_mode = new.copy_mode;
+            device.napi = new.napi;
+            device.umem_frames = new.umem_frames;
+            device.chunk_bytes = new.chunk_bytes;
+            device.rx_ring_entries = new.rx_ring_entries;
+            device.tx_ring_entries = new.tx_ring_entries;
+            device.fill_ring_entries = new.fill_ring_entries;
+            device.completion_ring_entries = new.completion_ring_entries;
+            device.queue_busy_ms = new.queue_busy_ms;
+        }
+    }
+}
+
+impl Changes {
+    /// No difference.
+    pub fn is_empty(&self) -> bool {
+        self.applied.is_empty() && self.restart.is_empty()
+    }
+
+    fn compare_devices(&mut self, at: usize, old: &DeviceConfig, new: &DeviceConfig) {
+        let before = self.attach.len();
+        compare!(self, &format!("device[{at}]"), old, new, DeviceConfig {
+            name => Restart,
+            interface => Restart,
+            xdp_mode => Attach,
+            copy_mode => Attach,
+            napi => Attach,
+            queues => Restart,
+            umem_frames => Attach,
+            chunk_bytes => Attach,
+            rx_ring_entries => Attach,
+            tx_ring_entries => Attach,
+            fill_ring_entries => Attach,
+            completion_ring_entries => Attach,
+            queue_busy_ms => Attach,
+            window_packets => Restart,
+            total_window_packets => Restart,
+            roce => Restart,
+            pkeys => Restart,
+            credits => Restart,
+            recovery => Restart,
+            reorder_delay_us => Restart,
+            probe_floor_us => Restart,
+            out_of_order_packets => Restart,
+        });
+        self.attach.truncate(before + 1);
+        self.attach[before..].fill(at);
+    }
+
+    fn add(&mut self, section: &str, key: &str, effect: Effect) {
+        let dot = if section.is_empty() { "" } else { "." };
+        let key = format!("{section}{dot}{key}");
+        match effect {
+            Effect::Apply => self.applied.push(key),
+            Effect::Attach => {
+                self.applied.push(key);
+                // The place is set when the device is done.
+                self.attach.push(0);
+            }
+            Effect::Restart => self.restart.push(key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Config {
+        Config::parse(text, &[]).expect("a good config")
+    }
+
+    const BEFORE: &str = "[[worker]]\n[[device]]\nname = \"roce0\"\ninterface = \"eth0\"\n\
+                          [[device]]\nname = \"roce1\"\ninterface = \"eth1\"\n";
+
+    #[test]
+    fn equal_configs_have_no_changes() {
+        assert!(parsed(BEFORE).changes(&parsed(BEFORE)).is_empty());
+    }
+
+    #[test]
+    fn each_change_is_applied_or_named() {
+        let after = "[log]\nlevel = \"debug\"\n[control]\nmode = 0o600\n[limits]\nclients = 7\n\
+                     [limits.client]\nqps = 3\n[limits.device]\nmrs = 100\n[[worker]]\nidle = \"spin\"\n\
+                     [[device]]\nname = \"roce0\"\ninterface = \"eth0\"\npkeys = [0x8001]\n\
+                     [[device]]\nname = \"roce1\"\ninterface = \"eth1\"\nxdp_mode = \"generic\"\nnapi = \"threaded\"\n";
+        let (mut before, after) = (parsed(BEFORE), parsed(after));
+        let changes = before.changes(&after);
+        assert_eq!(changes.applied, ["log.level", "limits.client.qps", "device[1].xdp_mode", "device[1].napi"]);
+        let restart = ["control.mode", "limits.clients", "limits.device.mrs", "worker", "device[0].pkeys"];
+        assert_eq!(changes.restart, restart);
+        assert_eq!(changes.attach, [1], "once, and no other device");
+        before.apply(&after);
+        let left = before.changes(&after);
+        assert_eq!((left.applied, left.restart), (vec![], restart.map(String::from).to_vec()), "all of them, no other");
+    }
+
+    #[test]
+    fn another_list_of_devices_needs_a_restart() {
+        let one = "[[worker]]\n[[device]]\nname = \"roce1\"\ninterface = \"eth1\"\nxdp_mode = \"generic\"\n";
+        let changes = parsed(BEFORE).changes(&parsed(one));
+        assert_eq!((changes.applied.len(), changes.restart), (0, vec!["device".to_owned()]));
+    }
+}
