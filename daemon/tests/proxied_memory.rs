@@ -8,7 +8,10 @@ use std::{
     fs::{File, OpenOptions},
     io::Write,
     num::NonZeroUsize,
-    os::fd::{AsRawFd, OwnedFd, RawFd},
+    os::{
+        fd::{AsRawFd, OwnedFd, RawFd},
+        unix::fs::FileExt,
+    },
     ptr::NonNull,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -162,6 +165,26 @@ fn files_mapped_privately_are_reached_and_not_changed() {
     let region = mapped.register(&pair.pd, all()).expect("a private mapping");
     assert!(proxied_bytes(&served) > 0);
     every_operation(&pair, &region);
+}
+
+/// The library has the file open, by its name or by a descriptor, but its pages may have to come from
+/// a disk.
+#[test]
+fn files_on_a_disk_mapped_shared_are_reached_by_every_operation() {
+    let served = Served::start();
+    let pair = Pair::new(&served);
+    let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch file");
+    file.write_all(&vec![0x55; 150_000]).expect("room");
+    let length = NonZeroUsize::new(150_000).expect("some");
+    // SAFETY: a new mapping touches nothing that exists.
+    let base = unsafe { mmap(None, length, READ_WRITE, MapFlags::MAP_SHARED, &file, 0) };
+    let mapped = Private { base: base.expect("it can be mapped").cast(), bytes: length.get() };
+    let region = mapped.register(&pair.pd, all()).expect("a shared mapping of a file on a disk");
+    assert!(proxied_bytes(&served) > 0);
+    every_operation(&pair, &region);
+    let mut bytes = [0; 4];
+    file.as_file().read_exact_at(&mut bytes, 0).expect("it is open");
+    assert_eq!(bytes, [3; 4], "the file has what peers wrote");
 }
 
 #[test]

@@ -60,6 +60,10 @@ fn main() -> Result<ExitCode> {
     let (program, rest) = arguments.command.split_first().expect("clap asks for one");
     let mut command = Command::new(program);
     command.args(rest).env("LD_PRELOAD", preload([&library]));
+    // Programs that open `libibverbs.so` and not `libibverbs.so.1` look for a file of that name.
+    if let Some(folder) = library.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        command.env("LD_LIBRARY_PATH", before_others("LD_LIBRARY_PATH", [folder.as_os_str()]));
+    }
     if let Some(how) = arguments.files {
         let mounts = how == Files::Mount || how == Files::Auto && namespace::can_be_had()?;
         let devices = device_files::devices()?;
@@ -130,7 +134,12 @@ fn library() -> Result<PathBuf> {
 
 /// The value of `LD_PRELOAD`, with these libraries before those already in it.
 fn preload<const N: usize>(libraries: [&PathBuf; N]) -> OsString {
-    let others = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty());
-    let all: Vec<_> = libraries.into_iter().map(OsString::from).chain(others).collect();
+    before_others("LD_PRELOAD", libraries.map(|library| library.as_os_str()))
+}
+
+/// The value of a list in the environment, with these entries before those already in it.
+fn before_others<const N: usize>(variable: &str, entries: [&OsStr; N]) -> OsString {
+    let others = env::var_os(variable).filter(|others| !others.is_empty());
+    let all: Vec<_> = entries.into_iter().map(OsStr::to_owned).chain(others).collect();
     all.join(OsStr::new(":"))
 }

@@ -13,7 +13,10 @@ use std::{
     },
 };
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    sys::statfs::{TMPFS_MAGIC, fstatfs},
+};
 
 use super::areas::{self, Area, Identity};
 use crate::error::Result;
@@ -81,7 +84,12 @@ fn by_mapping(whole: &Area, write: bool) -> Option<OwnedFd> {
     suits(&file, whole.identity, write).then_some(file)
 }
 
+/// The file is the one of `identity`, opened with the rights, and of a kind that the daemon maps:
+/// pages in memory. Other files answer the request for seals with an error.
 fn suits(fd: &OwnedFd, identity: Identity, write: bool) -> bool {
+    if fcntl(fd, FcntlArg::F_GET_SEALS).is_err() || !fstatfs(fd).is_ok_and(|of| of.filesystem_type() == TMPFS_MAGIC) {
+        return false;
+    }
     let mode = fcntl(fd, FcntlArg::F_GETFL).map(|flags| OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE);
     let rights = mode.is_ok_and(|mode| mode == OFlag::O_RDWR || mode == OFlag::O_RDONLY && !write);
     rights && Identity::of(fd).is_ok_and(|of| of == identity)

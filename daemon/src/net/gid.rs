@@ -31,39 +31,74 @@ pub struct GidTableEntry {
     pub roce: RoceVersion,
 }
 
-/// The GIDs of a device. Clients name them by index, so an index stays with its address; one that
-/// went away leaves its index empty, gets it back when it returns, or loses it to a new address
-/// when there is no emptier one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Indices that a table gives out before an index is given to a second address.
+const INDICES: usize = 256;
+
+/// The GIDs of a device. Clients name them by index, so an index belongs to an address for as long as
+/// the daemon runs, also while the address is away; beyond 256 addresses the one that went
+/// away first loses its index.
+///
+/// Index 0 is that of the interface's link-local IPv6 address and of no other, as with the adapters
+/// of Linux. It is empty while there is none: until duplicate address detection has ended, and
+/// without IPv6. So the index of an IPv4 address does not depend on whether it came first.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidTable {
+    /// The first is for the link-local address.
     slots: Vec<GidSlot>,
+    /// Changes so far.
+    changes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct GidSlot {
-    entry: GidTableEntry,
-    present: bool,
+enum GidSlot {
+    /// Never used.
+    Empty,
+    Present(GidTableEntry),
+    /// The address is away since this change.
+    Away(GidTableEntry, u64),
+}
+
+impl GidSlot {
+    const fn entry(&self) -> Option<&GidTableEntry> {
+        match self {
+            Self::Empty => None,
+            Self::Present(entry) | Self::Away(entry, _) => Some(entry),
+        }
+    }
+
+    const fn present(&self) -> Option<&GidTableEntry> {
+        match self {
+            Self::Present(entry) => Some(entry),
+            Self::Empty | Self::Away(..) => None,
+        }
+    }
+}
+
+impl Default for GidTable {
+    fn default() -> Self {
+        Self { slots: vec![GidSlot::Empty], changes: 0 }
+    }
 }
 
 impl GidTable {
-    /// Indices in use or once in use.
+    /// Indices in use or once in use, and index 0.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// No index at all.
+    /// No GID.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.entries().next().is_none()
     }
 
     /// The GID at `index`.
     pub fn get(&self, index: u32) -> Option<&GidTableEntry> {
-        self.slots.get(index as usize).filter(|slot| slot.present).map(|slot| &slot.entry)
+        self.slots.get(index as usize).and_then(GidSlot::present)
     }
 
     /// Every GID with its index.
     pub fn entries(&self) -> impl Iterator<Item = (u32, &GidTableEntry)> {
-        self.slots.iter().enumerate().filter(|(_, slot)| slot.present).map(|(at, slot)| (at as u32, &slot.entry))
+        self.slots.iter().zip(0..).filter_map(|(slot, at)| Some((at, slot.present()?)))
     }
 
     /// One of the GIDs is `address`.
@@ -73,26 +108,47 @@ impl GidTable {
 
     /// Makes the table hold exactly `now`; says whether anything changed.
     pub(super) fn update(&mut self, now: &[GidTableEntry]) -> bool {
-        let before = self.clone();
+        let before = self.slots.clone();
+        self.changes += 1;
         for slot in &mut self.slots {
-            slot.present = false;
+            if let GidSlot::Present(entry) = *slot
+                && !now.iter().any(|one| is_same(one, &entry))
+            {
+                *slot = GidSlot::Away(entry, self.changes);
+            }
         }
-        let mut new = Vec::new();
         for entry in now {
-            match self.slots.iter_mut().find(|slot| is_same(&slot.entry, entry)) {
-                Some(slot) => *slot = GidSlot { entry: *entry, present: true },
-                None => new.push(*entry),
-            }
+            let own = self.slots.iter().position(|slot| slot.entry().is_some_and(|known| is_same(known, entry)));
+            let at = own.unwrap_or_else(|| self.index_for(entry));
+            self.slots[at] = GidSlot::Present(*entry);
         }
-        for entry in new {
-            let slot = GidSlot { entry, present: true };
-            match self.slots.iter_mut().find(|slot| !slot.present) {
-                Some(empty) => *empty = slot,
-                None => self.slots.push(slot),
-            }
-        }
-        *self != before
+        self.slots != before
     }
+
+    /// The place of a new address.
+    fn index_for(&mut self, entry: &GidTableEntry) -> usize {
+        if is_default(entry) && self.slots[0].present().is_none() {
+            return 0;
+        }
+        let away = |slot: &GidSlot| match slot {
+            GidSlot::Away(_, since) => Some(*since),
+            _ => None,
+        };
+        let longest_away =
+            (1..self.slots.len()).filter(|at| away(&self.slots[*at]).is_some()).min_by_key(|at| away(&self.slots[*at]));
+        match longest_away {
+            Some(at) if self.slots.len() >= INDICES => at,
+            _ => {
+                self.slots.push(GidSlot::Empty);
+                self.slots.len() - 1
+            }
+        }
+    }
+}
+
+/// The GID that an adapter has at index 0.
+const fn is_default(entry: &GidTableEntry) -> bool {
+    matches!(entry.address, IpAddr::V6(v6) if v6.is_unicast_link_local()) && entry.vlan.is_none()
 }
 
 /// The index of an interface changes when it goes away and returns; a device has one interface of
@@ -194,20 +250,58 @@ mod tests {
         }
     }
 
+    fn link_local(last: u16) -> GidTableEntry {
+        GidTableEntry { address: IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, last]), ..gid(0) }
+    }
+
     #[test]
-    fn an_address_keeps_its_index() {
+    fn an_address_keeps_its_index_while_it_is_away() {
         let mut table = GidTable::default();
         assert!(table.update(&[gid(1), gid(2), gid(3)]));
         assert!(!table.update(&[gid(3), gid(1), gid(2)]));
         assert!(table.update(&[gid(1), gid(3)]));
-        assert_eq!(table.get(1), None);
-        assert_eq!(table.get(2), Some(&gid(3)));
-        assert!(table.update(&[gid(1), gid(2), gid(3)]));
-        assert_eq!(table.get(1), Some(&gid(2)), "back in its place");
+        assert_eq!(table.get(2), None);
+        assert_eq!(table.get(3), Some(&gid(3)));
         assert!(table.update(&[gid(1), gid(3), gid(4)]));
-        assert_eq!(table.get(1), Some(&gid(4)), "an empty place is given to a new one");
-        assert_eq!(table.len(), 3);
-        assert!(table.contains(gid(4).address) && !table.contains(gid(2).address));
+        assert_eq!((table.get(2), table.get(4)), (None, Some(&gid(4))), "a new one gets a new index");
+        assert!(table.update(&[gid(1), gid(2), gid(3)]));
+        assert_eq!(table.get(2), Some(&gid(2)), "back in its place");
+        // Under another index of the interface, too.
+        assert!(table.update(&[]) && table.is_empty());
+        let elsewhere = GidTableEntry { ifindex: 9, ..gid(3) };
+        assert!(table.update(&[elsewhere]));
+        assert_eq!(table.get(3), Some(&elsewhere));
+        assert!(table.contains(gid(3).address) && !table.contains(gid(2).address));
+    }
+
+    #[test]
+    fn index_0_belongs_to_the_link_local_address_in_any_order_of_arrival() {
+        for order in [[link_local(1), gid(1)], [gid(1), link_local(1)]] {
+            let mut table = GidTable::default();
+            assert!(table.update(&order[..1]) && table.update(&order));
+            assert_eq!((table.get(0), table.get(1)), (Some(&link_local(1)), Some(&gid(1))));
+        }
+        let mut table = GidTable::default();
+        let tagged = GidTableEntry { vlan: Some(5), ..link_local(1) };
+        assert!(table.update(&[tagged, link_local(1), link_local(2)]));
+        assert_eq!(
+            (table.get(0), table.get(1), table.get(2)),
+            (Some(&link_local(1)), Some(&tagged), Some(&link_local(2)))
+        );
+        // The interface returned with another MAC address.
+        assert!(table.update(&[]) && table.update(&[link_local(3)]));
+        assert_eq!(table.get(0), Some(&link_local(3)));
+    }
+
+    #[test]
+    fn an_endless_stream_of_addresses_does_not_grow_the_table_for_ever() {
+        let mut table = GidTable::default();
+        for number in 0..10_000_u32 {
+            let address = IpAddr::from(number.to_be_bytes());
+            assert!(table.update(&[gid(1), GidTableEntry { address, ..gid(2) }]));
+            assert_eq!(table.get(1), Some(&gid(1)));
+        }
+        assert_eq!(table.len(), INDICES);
     }
 
     fn message(last: u8, attributes: &[AddressAttribute]) -> AddressMessage {

@@ -92,6 +92,19 @@ pub(crate) fn the_library_as_a_drop_in(_: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// Programs that open the library by either name, as NCCL does, get this one and not the system's,
+/// which is beside it where its development package is installed.
+pub(crate) fn programs_that_open_the_library(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let folder = tempfile::tempdir()?;
+    let program = compile("tests/e2e/opener.c", folder.path())?;
+    for name in ["libibverbs.so", "libibverbs.so.1"] {
+        let told = run(&lab, Host::A, &program, &[name, "roce0"])?.success()?;
+        ensure!(told.contains("opened roce0"), "{told}");
+    }
+    Ok(())
+}
+
 /// Programs that were built with a newer rdma-core start, and find its functions.
 pub(crate) fn functions_of_newer_versions(_: &Settings) -> Result<()> {
     let lab = Lab::up(&[])?;
