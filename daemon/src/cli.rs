@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use nix::sys::stat::fstat;
 use tracing_subscriber::{filter::LevelFilter, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
@@ -23,6 +23,11 @@ use crate::config::{Config, ConfigError, ConfigSource, DEFAULT_PATH, Log, LogLev
 struct DaemonArgs {
     #[command(subcommand)]
     command: Command,
+}
+
+/// The command line, for manual pages and completions.
+pub fn command() -> clap::Command {
+    DaemonArgs::command()
 }
 
 #[derive(Debug, Subcommand)]
@@ -125,8 +130,6 @@ fn is_journal_stream(descriptor: BorrowedFd<'_>, named: Option<&str>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -5,10 +5,13 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::RangedU64ValueParser};
 use serde::{Deserialize, Serialize};
 
-use crate::{pattern::DEPTH_MAX, size};
+use crate::size;
 
 /// Longest message that RDMA knows.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 31;
+
+/// Most messages of a queue pair under way at a time.
+pub(crate) const DEPTH_MAX: u32 = 4096;
 
 /// Most queue pairs of a run.
 pub(crate) const QPS_MAX: u32 = 1024;

@@ -8,15 +8,14 @@
 //! receiver compares with its own tape. Neither has to make a pattern per message, so that
 //! verifying costs no more than one `memcmp`.
 
+use crate::cli::DEPTH_MAX;
+
 /// Places where a message may begin on the tape. A prime above [`DEPTH_MAX`], so that the messages
 /// that follow one another in a buffer never begin at the same place.
 const PLACES: u64 = 8191;
 
 /// Bytes from place to place.
 const STRIDE: u64 = 8;
-
-/// Most messages of a queue pair under way.
-pub(crate) const DEPTH_MAX: u32 = 4096;
 
 const _: () = assert!((DEPTH_MAX as u64) < PLACES);
 

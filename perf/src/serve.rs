@@ -14,12 +14,12 @@ use anyhow::{Context, bail, ensure};
 
 use crate::{
     bw,
-    cli::{MESSAGE_BYTES_MAX, Op, QPS_MAX, Serve},
+    cli::{DEPTH_MAX, MESSAGE_BYTES_MAX, Op, QPS_MAX, Serve},
     control::{
         ANSWER_PATIENCE, ControlChannel, ControlMessage, DEFAULT_PORT, PeerVerdict, Ready, RunKind, Setup,
         WORK_PATIENCE,
     },
-    pattern::{DEPTH_MAX, Mismatch, tape_bytes},
+    pattern::{Mismatch, tape_bytes},
     peer::Peer,
     ping,
     session::{Needs, Opened, RunSession},

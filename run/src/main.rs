@@ -6,6 +6,7 @@
 //! where none can be created, by replaced calls of the C library.
 
 mod child_signal;
+mod cli;
 mod device_files;
 mod interposed;
 mod namespace;
@@ -20,7 +21,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use clap::{Parser, ValueEnum};
+use clap::Parser as _;
+
+use crate::cli::{Files, RunArgs};
 
 /// Environment variable with the library's path, for installations in other places.
 const LIBRARY_VARIABLE: &str = "ROCED_VERBS";
@@ -28,30 +31,6 @@ const LIBRARY_VARIABLE: &str = "ROCED_VERBS";
 /// Exit codes of shells for a program that does not exist, and for one that cannot be executed.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
-
-/// Runs a program that uses RDMA over roced.
-#[derive(Parser)]
-#[command(version)]
-struct RunArgs {
-    /// Shows it files below /dev/infiniband and /sys/class/infiniband, for programs that look for
-    /// them (UCX, Open MPI).
-    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
-    files: Option<Files>,
-    /// The program, and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    command: Vec<OsString>,
-}
-
-/// How files are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Files {
-    /// By mounts where they can be had, else by replaced calls.
-    Auto,
-    /// In a mount namespace, which takes root, or a system that lets users make namespaces.
-    Mount,
-    /// By replaced calls of the C library: not for statically linked programs.
-    Interpose,
-}
 
 fn main() -> Result<ExitCode> {
     let arguments = RunArgs::parse();
