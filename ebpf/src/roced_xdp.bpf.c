@@ -103,6 +103,26 @@ struct {
 	__type(value, __u64);
 } verdicts SEC(".maps");
 
+/*
+ * Keys are built of 8-byte words: before Linux 6.9 the verifier refuses, to a process without CAP_PERFMON, a shorter store
+ * to a stack slot of which another part has been stored ("attempt to corrupt spilled pointer on stack").
+ */
+static __always_inline struct address_key key_at(const __u8 *address)
+{
+	struct address_key key;
+
+	__builtin_memcpy(key.halves, address, sizeof(key.halves));
+	return key;
+}
+
+static __always_inline struct address_key mapped_key_at(const __u8 *address)
+{
+	__u32 word;
+
+	__builtin_memcpy(&word, address, sizeof(word));
+	return (struct address_key){ .halves = { 0, (__u64)word << 32 | bpf_htonl(MAPPED_WORD) } };
+}
+
 static __always_inline enum verdict judge_destination(const struct address_key *destination, __u8 roce)
 {
 	__u8 *ours = bpf_map_lookup_elem(&addresses, destination);
@@ -145,10 +165,7 @@ static __always_inline enum verdict judge_ipv4(struct xdp_md *frame, void *at, v
 	if (total_bytes < header_bytes || total_bytes > room_bytes)
 		return PASS_MALFORMED;
 
-	struct address_key destination = { .words = { 0, 0, bpf_htonl(MAPPED_WORD) } };
-
-	__builtin_memcpy(&destination.words[3], ip->destination, sizeof(ip->destination));
-
+	struct address_key destination = mapped_key_at(ip->destination);
 	struct udp_header udp;
 
 	if (header_bytes == sizeof(*ip)) {
@@ -182,11 +199,10 @@ static __always_inline enum verdict judge_ipv6(void *at, void *linear_end, __u32
 	if (payload_bytes > room_bytes - sizeof(*ip))
 		return PASS_MALFORMED;
 
-	struct address_key destination;
+	struct address_key destination = key_at(ip->destination);
 
-	__builtin_memcpy(destination.words, ip->destination, sizeof(ip->destination));
 	/* A mapped IPv4 address has no business on the wire; it must not pass for the IPv4 address. */
-	if (!destination.words[0] && !destination.words[1] && destination.words[2] == bpf_htonl(MAPPED_WORD))
+	if (!destination.halves[0] && (__u32)destination.halves[1] == bpf_htonl(MAPPED_WORD))
 		return PASS_NOT_OURS;
 
 	struct udp_header *udp = (void *)(ip + 1);
@@ -209,9 +225,8 @@ static __always_inline enum verdict judge_grh(void *at, void *linear_end, __u32 
 	if (bpf_ntohs(grh->payload_bytes) > room_bytes - sizeof(*grh))
 		return PASS_MALFORMED;
 
-	struct address_key destination;
+	struct address_key destination = key_at(grh->destination);
 
-	__builtin_memcpy(destination.words, grh->destination, sizeof(grh->destination));
 	return judge_destination(&destination, ROCE_V1);
 }
 
@@ -257,7 +272,8 @@ static __always_inline enum verdict judge(struct xdp_md *frame)
 SEC("xdp.frags")
 int roced_xdp(struct xdp_md *frame)
 {
-	__u32 verdict = judge(frame);
+	/* The key is the first half, on a little-endian machine. */
+	__u64 verdict = judge(frame);
 	int action = XDP_PASS;
 
 	if (verdict == REDIRECTED) {

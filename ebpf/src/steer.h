@@ -17,7 +17,7 @@
 
 /* An address: IPv6, or IPv4 as ::ffff:a.b.c.d, in network byte order. */
 struct address_key {
-	unsigned int words[4];
+	unsigned long long halves[2];
 };
 
 /* By which RoCE an address of ours is spoken to. */

@@ -51,6 +51,16 @@ pub struct Arrival {
     pub linear_bytes: u32,
 }
 
+/// Instructions of the program, as the compiler made them.
+///
+/// # Panics
+/// When libbpf does not read the object.
+pub fn instructions() -> Vec<libbpf_rs::libbpf_sys::bpf_insn> {
+    let object = ObjectBuilder::default().open_memory(roced_ebpf::OBJECT).expect("libbpf reads the object");
+    let program = object.progs().next().expect("one program");
+    program.insns().to_vec()
+}
+
 impl Program {
     /// Loads the program.
     ///

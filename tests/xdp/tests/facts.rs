@@ -48,6 +48,29 @@ fn the_header_agrees_with_the_steering_crate() {
     assert!(facts.is_empty(), "facts that only the header has: {facts:?}");
 }
 
+/// The verifier of Linux before 6.9 refuses, without CAP_PERFMON, a store of fewer than 8 bytes to a
+/// stack slot that another store has filled; newer ones, such as that of this machine, take it.
+#[test]
+fn stores_to_the_stack_fill_whole_slots() {
+    /// `BPF_STX | BPF_MEM` of 4, 2 and 1 bytes, and of 8.
+    const SHORT: [u8; 3] = [0x63, 0x6b, 0x73];
+    const FULL: u8 = 0x7b;
+    /// `BPF_ST | BPF_MEM`, likewise.
+    const SHORT_CONSTANT: [u8; 3] = [0x62, 0x6a, 0x72];
+    const FULL_CONSTANT: u8 = 0x7a;
+    /// The frame pointer.
+    const FP: u8 = 10;
+    let stores = roced_xdp_tests::instructions();
+    let of_stack = stores.iter().filter(|instruction| instruction.dst_reg() == FP);
+    let short: Vec<_> = of_stack
+        .clone()
+        .filter(|instruction| SHORT.contains(&instruction.code) || SHORT_CONSTANT.contains(&instruction.code))
+        .map(|instruction| instruction.off)
+        .collect();
+    assert!(short.is_empty(), "short stores at {short:?}: kernel 6.1 refuses the program under the shipped unit");
+    assert!(of_stack.into_iter().any(|instruction| [FULL, FULL_CONSTANT].contains(&instruction.code)));
+}
+
 #[test]
 fn the_maps_have_the_shape_that_the_daemon_expects() {
     if !is_root("the_maps_have_the_shape_that_the_daemon_expects") {
