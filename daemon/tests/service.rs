@@ -31,7 +31,7 @@ fn run(program: &str, arguments: &[&str]) -> Option<(bool, String)> {
 /// The unit as it will be installed, but with the binary of this build, since systemd looks for it.
 fn with_our_binary(folder: &Path) -> String {
     let unit = fs::read_to_string(UNIT).expect("the unit file is there");
-    assert_eq!(unit.matches(INSTALLED).count(), 1, "one ExecStart");
+    assert_eq!(unit.matches(INSTALLED).count(), 2, "ExecStart, and the check of ExecReload");
     let path = folder.join("roced.service");
     fs::write(&path, unit.replace(INSTALLED, env!("CARGO_BIN_EXE_roced"))).expect("a scratch file can be written");
     path.into_os_string().into_string().expect("a scratch path is UTF-8")
