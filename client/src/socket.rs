@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    env,
+    env, fs,
     io::{IoSlice, IoSliceMut},
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     path::{Path, PathBuf},
@@ -109,7 +109,7 @@ impl DaemonSession {
             readiness,
             gone: AtomicBool::new(false),
         };
-        let hello = session.call::<Hello>(HelloRequest { version: VERSION })?;
+        let hello = session.call::<Hello>(HelloRequest { version: VERSION, program: program_name() })?;
         if hello.version != VERSION {
             return Err(Error::Version { daemon: hello.version.into() });
         }
@@ -343,6 +343,17 @@ impl AsFd for DaemonSession {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Name of this program, for the daemon's reports: as in `/proc/self/comm`, which is the main
+/// thread's; zeros when it cannot be read.
+fn program_name() -> [u8; 16] {
+    let mut name = [0; 16];
+    let comm = fs::read("/proc/self/comm").unwrap_or_default();
+    let comm = comm.strip_suffix(b"\n").unwrap_or(&comm);
+    let length = comm.len().min(name.len());
+    name[..length].copy_from_slice(&comm[..length]);
+    name
 }
 
 /// Locks `mutex`, ignoring poisoning: all locked state is consistent between statements.

@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 
 use clap::{Parser, Subcommand};
 use roced_report::{ADMIN_SOCKET_VARIABLE, DEFAULT_ADMIN_SOCKET};
@@ -47,8 +47,83 @@ pub(crate) enum CtlCommand {
         #[arg(value_name = "GROUP")]
         group: Option<String>,
     },
+    /// State and counters in the OpenMetrics text format.
+    Metrics {
+        /// Answer Prometheus at http://ADDRESS/metrics instead, until ended. `unix:/PATH` for a
+        /// Unix socket; other addresses than loopback are refused.
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        listen: Option<ListenAddress>,
+        /// First part of the names that node_exporter has for counters of RDMA adapters; `node`
+        /// where no node_exporter reports adapters.
+        #[arg(long, value_name = "PREFIX", default_value = "roced", value_parser = metric_prefix)]
+        node_prefix: String,
+    },
+}
+
+/// A first part of metric names.
+fn metric_prefix(text: &str) -> Result<String, String> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    if text.starts_with(|first: char| first.is_ascii_alphabetic()) && text.bytes().all(is_name) {
+        Ok(text.to_owned())
+    } else {
+        Err("letters, digits and _, a letter first".to_owned())
+    }
 }
 
 fn default_socket() -> PathBuf {
     std::env::var_os(ADMIN_SOCKET_VARIABLE).map_or_else(|| DEFAULT_ADMIN_SOCKET.into(), PathBuf::from)
+}
+
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ListenAddress {
+    /// A loopback address with a port.
+    Loopback(SocketAddr),
+    /// The path of a Unix socket.
+    Unix(PathBuf),
+}
+
+impl FromStr for ListenAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.starts_with('/') {
+                Ok(Self::Unix(path.into()))
+            } else {
+                Err("the path of a Unix socket must begin with /".to_owned())
+            };
+        }
+        let address: SocketAddr =
+            text.parse().map_err(|_| "expected ADDRESS:PORT, such as 127.0.0.1:9791, or unix:/PATH".to_owned())?;
+        if !address.ip().is_loopback() {
+            return Err(format!(
+                "{} is not a loopback address; there is no encryption and no password: put a reverse proxy before it",
+                address.ip()
+            ));
+        }
+        Ok(Self::Loopback(address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_addresses_and_absolute_paths_are_accepted() {
+        let parse = ListenAddress::from_str;
+        assert_eq!(parse("127.0.0.1:9791"), Ok(ListenAddress::Loopback(([127, 0, 0, 1], 9791).into())));
+        assert!(parse("[::1]:9791").is_ok());
+        assert_eq!(parse("unix:/run/m.sock"), Ok(ListenAddress::Unix("/run/m.sock".into())));
+        for (text, problem) in [
+            ("0.0.0.0:9791", "not a loopback address"),
+            ("10.0.0.1:9791", "not a loopback address"),
+            ("unix:m.sock", "must begin with /"),
+            ("9791", "such as 127.0.0.1:9791"),
+        ] {
+            let message = parse(text).expect_err(text);
+            assert!(message.contains(problem), "{text}: {message}");
+        }
+    }
 }

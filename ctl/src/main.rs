@@ -7,6 +7,8 @@
 mod cli;
 mod counters;
 mod daemon;
+mod exporter;
+mod metrics;
 mod qps;
 mod status;
 mod table;
@@ -48,8 +50,26 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
                 counters::render(report, *all, group.as_deref())
             })
         }
+        CtlCommand::Metrics { listen: Some(address), node_prefix } => {
+            return exporter::serve(address, || {
+                let reports = metric_reports(&daemon);
+                if let Err(error) = &reports {
+                    eprintln!("rocectl: {error:#}");
+                }
+                let reports = reports.ok();
+                metrics::render(reports.as_ref().map(|(status, counters)| (status, counters)), node_prefix)
+            });
+        }
+        CtlCommand::Metrics { listen: None, node_prefix } => {
+            metric_reports(&daemon).map(|(status, counters)| metrics::render(Some((&status, &counters)), node_prefix))
+        }
     }?;
     print(&text)
+}
+
+/// Reports that the metrics are made of.
+fn metric_reports(daemon: &DaemonSocket<'_>) -> anyhow::Result<(StatusReport, CountersReport)> {
+    Ok((daemon.ask(Question::Status)?, daemon.ask(Question::Counters)?))
 }
 
 /// Sends `question` and returns the text to print.

@@ -11,6 +11,7 @@ use crate::{
         Column::{Number, Text},
         TableSection,
     },
+    units,
 };
 
 /// The report as a table; with `with_counters`, each queue pair's own counters below it.
@@ -19,7 +20,7 @@ pub(crate) fn render(report: &QpsReport, with_counters: bool) -> String {
     table(&report.qps).append(&mut text, "none");
     if with_counters {
         for qp in &report.qps {
-            let title = format!("qp {} ({}, pid {})", Qpn::from_wire(qp.qpn), qp.device, qp.pid);
+            let title = format!("qp {} ({}, {} pid {})", Qpn::from_wire(qp.qpn), qp.device, qp.program, qp.pid);
             counters::group(&title, &qp.counters, false).append(&mut text, "nothing counted yet");
         }
     }
@@ -29,15 +30,25 @@ pub(crate) fn render(report: &QpsReport, with_counters: bool) -> String {
 fn table(qps: &[QpReport]) -> TableSection {
     let columns = [
         Text("QPN"),
+        Text("type"),
         Text("device"),
         Number("worker"),
         Number("session"),
         Number("pid"),
+        Text("program"),
         Text("state"),
         Number("MTU"),
         Text("path"),
         Text("peer"),
         Text("peer QPN"),
+        Number("next PSN"),
+        Number("oldest"),
+        Number("expected"),
+        Number("sends"),
+        Number("receives"),
+        Number("in flight"),
+        Number("RTT"),
+        Text("last error"),
     ];
     let mut section = TableSection::new(title(qps.len()), &columns);
     for qp in qps {
@@ -45,18 +56,33 @@ fn table(qps: &[QpReport]) -> TableSection {
         let connected = !qp.peer.is_empty();
         section.row([
             Qpn::from_wire(qp.qpn).to_string(),
+            qp.service.clone(),
             qp.device.clone(),
             qp.worker.to_string(),
             qp.session.to_string(),
             qp.pid.to_string(),
+            qp.program.clone(),
             qp.state.clone(),
             if qp.path_mtu_bytes > 0 { format!("{} B", qp.path_mtu_bytes) } else { String::new() },
             qp.path.clone(),
             qp.peer.clone(),
             if connected { Qpn::from_wire(qp.dest_qpn).to_string() } else { String::new() },
+            psn(qp.next_psn),
+            psn(qp.oldest_psn),
+            psn(qp.expected_psn),
+            qp.sends.to_string(),
+            qp.receives.to_string(),
+            qp.in_flight_packets.to_string(),
+            if qp.round_trip_ns > 0 { units::microseconds(qp.round_trip_ns) } else { String::new() },
+            qp.last_error.clone(),
         ]);
     }
     section
+}
+
+/// A PSN in the notation of packet analyzers.
+fn psn(psn: Option<u32>) -> String {
+    psn.map_or_else(String::new, |psn| psn.to_string())
 }
 
 fn title(count: usize) -> String {

@@ -110,6 +110,7 @@ fn clients(sessions: &[SessionReport]) -> TableSection {
     let columns = [
         Number("session"),
         Number("pid"),
+        Text("program"),
         Number("uid"),
         Text("device"),
         Number("QPs"),
@@ -125,6 +126,7 @@ fn clients(sessions: &[SessionReport]) -> TableSection {
         section.row([
             session.session.to_string(),
             session.pid.to_string(),
+            session.program.clone(),
             session.uid.to_string(),
             session.device.clone(),
             session.qps.to_string(),

@@ -21,6 +21,11 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
+/// A span of time in microseconds: `12.3 us`.
+pub(crate) fn microseconds(ns: u64) -> String {
+    format!("{:.1} us", ns as f64 / 1000.0)
+}
+
 /// A count in groups of three digits: `1,234,567`.
 pub(crate) fn count(value: u64) -> String {
     let digits = value.to_string();

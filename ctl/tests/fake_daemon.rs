@@ -1,10 +1,11 @@
 //! `rocectl` as an operator runs it, against an admin socket with answers of the test.
 
 use std::{
-    io::{BufRead, BufReader, Write},
-    os::unix::net::UnixListener,
+    collections::BTreeSet,
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -15,7 +16,7 @@ use roced_report::{
 };
 use tempfile::TempDir;
 
-/// An admin socket that answers one connection with `answer` and reports its question.
+/// An admin socket that answers one connection after the other, and reports the questions.
 struct FakeDaemon {
     folder: TempDir,
     asked: JoinHandle<String>,
@@ -23,14 +24,20 @@ struct FakeDaemon {
 
 impl FakeDaemon {
     fn answering(answer: String) -> Self {
+        Self::answering_each(vec![answer])
+    }
+
+    fn answering_each(answers: Vec<String>) -> Self {
         let folder = tempfile::tempdir().expect("a scratch folder");
         let listener = UnixListener::bind(folder.path().join("admin.sock")).expect("a socket in a folder of our own");
         let asked = thread::spawn(move || {
-            let (mut stream, _) = listener.accept().expect("rocectl connects");
-            let mut line = String::new();
-            BufReader::new(&stream).read_line(&mut line).expect("rocectl asks");
-            stream.write_all(answer.as_bytes()).expect("rocectl listens");
-            line
+            let mut lines = String::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().expect("rocectl connects");
+                BufReader::new(&stream).read_line(&mut lines).expect("rocectl asks");
+                stream.write_all(answer.as_bytes()).expect("rocectl listens");
+            }
+            lines
         });
         Self { folder, asked }
     }
@@ -63,6 +70,7 @@ fn status() -> StatusReport {
         sessions: vec![SessionReport {
             session: 3,
             pid: 777,
+            program: "ib_write_bw".into(),
             uid: 1000,
             device: "roce0".into(),
             qps: 2,
@@ -104,12 +112,22 @@ fn qps() -> QpsReport {
                 device: "roce0".into(),
                 session: 3,
                 pid: 777,
+                program: "ib_write_bw".into(),
+                service: "RC".into(),
                 worker: 0,
                 state: "RTS".into(),
                 peer: "10.10.0.2".into(),
                 dest_qpn: 0x99,
                 path_mtu_bytes: 4096,
                 path: "nic".into(),
+                next_psn: Some(1234),
+                oldest_psn: Some(1200),
+                expected_psn: Some(77),
+                sends: 3,
+                receives: 16,
+                in_flight_packets: 34,
+                round_trip_ns: 12_340,
+                last_error: String::new(),
                 counters: [("retransmitted_packets".to_owned(), 5), ("cq_overrun".to_owned(), 0)].into(),
             },
             QpReport {
@@ -117,12 +135,22 @@ fn qps() -> QpsReport {
                 device: "roce0".into(),
                 session: 3,
                 pid: 777,
+                program: "ib_write_bw".into(),
+                service: "UD".into(),
                 worker: 0,
                 state: "INIT".into(),
                 peer: String::new(),
                 dest_qpn: 0,
                 path_mtu_bytes: 0,
                 path: String::new(),
+                next_psn: None,
+                oldest_psn: None,
+                expected_psn: None,
+                sends: 0,
+                receives: 0,
+                in_flight_packets: 0,
+                round_trip_ns: 0,
+                last_error: "send failed: TransportRetryExceeded".into(),
                 counters: [].into(),
             },
         ],
@@ -172,9 +200,12 @@ fn qps_show_a_dash_for_missing_values() {
     let shown = text(&output.stdout);
     let row = |qpn| shown.lines().find(|line| line.contains(qpn)).unwrap_or_else(|| panic!("no {qpn} in\n{shown}"));
     let cells: Vec<&str> = row("0x0012ab").split_whitespace().collect();
-    assert_eq!(cells, ["0x0012ab", "roce0", "0", "3", "777", "RTS", "4096", "B", "nic", "10.10.0.2", "0x000099"]);
+    let (owner, path) = (["0x0012ab", "RC", "roce0", "0", "3", "777", "ib_write_bw"], ["nic", "10.10.0.2", "0x000099"]);
+    let progress = ["1234", "1200", "77", "3", "16", "34", "12.3", "us", "-"];
+    assert_eq!(cells, [&owner[..], &["RTS", "4096", "B"], &path, &progress].concat());
     let cells: Vec<&str> = row("0x0012ac").split_whitespace().collect();
-    assert_eq!(cells, ["0x0012ac", "roce0", "0", "3", "777", "INIT", "-", "-", "-", "-"]);
+    assert_eq!(cells[..12], ["0x0012ac", "UD", "roce0", "0", "3", "777", "ib_write_bw", "INIT", "-", "-", "-", "-"]);
+    assert!(row("0x0012ac").ends_with("send failed: TransportRetryExceeded"), "{shown}");
     assert!(!shown.contains("retransmitted_packets"), "counters only on request:\n{shown}");
 }
 
@@ -196,6 +227,108 @@ fn counters_hide_zeros_for_a_person_but_not_in_json() {
     assert!(text(&output.stdout).contains("1 counter is 0 (--all shows them)"));
     let (_, output) = FakeDaemon::answering(line(&report)).run(&["--json", "counters"]);
     assert_eq!(serde_json::from_slice::<CountersReport>(&output.stdout).expect("JSON"), report);
+}
+
+fn counters() -> CountersReport {
+    let group = |name: &str, counters: &[(&str, u64)]| {
+        (name.to_owned(), counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect())
+    };
+    let device = [("packet_seq_err", 7), ("xdp_redirected", 9), ("drop_bad_icrc", 2), ("request_packets", 5)];
+    CountersReport {
+        counters: [
+            group("device/roce0", &device),
+            group("device/roce0/worker/0", &device),
+            group("device/roce0/queue/3", &[("nic_rx_ring_full", 4)]),
+            group("worker/0", &[("handoff_dropped", 1)]),
+        ]
+        .into(),
+    }
+}
+
+#[test]
+fn metrics_have_each_counter_once_and_the_names_of_node_exporter() {
+    let (asked, output) = FakeDaemon::answering_each(vec![line(&status()), line(&counters())]).run(&["metrics"]);
+    assert_eq!(asked, "\"status\"\n\"counters\"\n");
+    let shown = text(&output.stdout);
+    for part in [
+        "# TYPE roced_up gauge\n",
+        "\nroced_up 1.0\n",
+        "roced_build_info{version=\"0.1.0\"} 1.0\n",
+        "roced_device_state{device=\"roce0\",state=\"serving\"} 1.0\n",
+        "roced_device_state{device=\"roce0\",state=\"no_interface\"} 0.0\n",
+        "roced_queue_pairs{device=\"roce0\"} 2.0\n",
+        "roced_registered_memory_bytes{device=\"roce0\",kind=\"proxied\"} 1048576.0\n",
+        "# TYPE roced_packet_seq_err counter\n",
+        "\nroced_packet_seq_err_total{device=\"roce0\"} 7.0\n",
+        "roced_xdp_frames_total{device=\"roce0\",verdict=\"redirected\"} 9.0\n",
+        "roced_dropped_packets_total{device=\"roce0\",reason=\"bad_icrc\"} 2.0\n",
+        "roced_queue_nic_rx_ring_full_total{device=\"roce0\",queue=\"3\"} 4.0\n",
+        "roced_worker_handoff_dropped_total{worker=\"0\"} 1.0\n",
+        "roced_infiniband_packet_sequence_errors_total{device=\"roce0\",port=\"1\"} 7.0\n",
+        "roced_infiniband_state_id{device=\"roce0\",port=\"1\"} 4.0\n",
+    ] {
+        assert!(shown.contains(part), "{part:?} is missing in\n{shown}");
+    }
+    assert!(shown.ends_with("# EOF\n"), "{shown}");
+    let samples: Vec<&str> = shown.lines().filter_map(|line| line.split(' ').next()).filter(|it| *it != "#").collect();
+    let different: BTreeSet<&str> = samples.iter().copied().collect();
+    assert_eq!(samples.len(), different.len(), "a sample stands twice in\n{shown}");
+}
+
+#[test]
+fn node_prefix_changes_the_names_of_node_exporter_alone() {
+    let daemon = FakeDaemon::answering_each(vec![line(&status()), line(&counters())]);
+    let shown = text(&daemon.run(&["metrics", "--node-prefix", "node"]).1.stdout);
+    assert!(shown.contains("node_infiniband_packet_sequence_errors_total{"), "{shown}");
+    assert!(shown.contains("roced_packet_seq_err_total{") && !shown.contains("roced_infiniband"), "{shown}");
+    let wrong = rocectl(Path::new("/nowhere"), &["metrics", "--node-prefix", "a-b"]);
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+/// A response to a GET of `path`, by HTTP on the socket at `address`.
+fn get(address: &Path, path: &str) -> String {
+    let mut stream = loop {
+        match UnixStream::connect(address) {
+            Ok(stream) => break stream,
+            Err(_) => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("rocectl reads");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("rocectl answers");
+    response
+}
+
+#[test]
+fn scrapes_within_a_second_ask_the_daemon_once_and_a_daemon_that_is_gone_is_a_metric() {
+    let daemon = FakeDaemon::answering_each(vec![line(&status()), line(&counters())]);
+    let (admin, web) = (daemon.folder.path().join("admin.sock"), daemon.folder.path().join("metrics.sock"));
+    let _rocectl = Command::new(env!("CARGO_BIN_EXE_rocectl"))
+        .args(["metrics", "--listen", &format!("unix:{}", web.display()), "--socket"])
+        .arg(&admin)
+        .spawn()
+        .map(Ended)
+        .expect("rocectl starts");
+    let (first, second) = (get(&web, "/metrics"), get(&web, "/metrics?x=1"));
+    assert!(first.starts_with("HTTP/1.1 200") && first.contains("application/openmetrics-text"), "{first}");
+    assert!(first.contains("\nroced_up 1.0\n") && second.contains("\nroced_up 1.0\n"), "{second}");
+    assert_eq!(daemon.asked.join().expect("the fake daemon does not fail"), "\"status\"\n\"counters\"\n");
+    assert!(get(&web, "/").starts_with("HTTP/1.1 404"));
+    thread::sleep(Duration::from_millis(1100));
+    let gone = get(&web, "/metrics");
+    assert!(gone.contains("\nroced_up 0.0\n") && !gone.contains("roced_device"), "{gone}");
+}
+
+/// A process that ends with the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// `rocectl` fails with exit code 1, nothing on stdout, and a message that has all of `parts`.

@@ -63,10 +63,13 @@ fn why<T: std::fmt::Debug>(result: Result<T, Told>) -> Refusal {
 fn another_version_is_told_both_numbers() {
     let served = Served::start();
     let mut raw = Raw::connect(&served.socket);
-    let refused = raw.call::<Hello>(HelloRequest { version: VERSION + 1 });
+    let refused = raw.call::<Hello>(HelloRequest { version: VERSION + 1, program: [0; 16] });
     assert_eq!(refused, Err((Refusal::Version, [VERSION.into(), u64::from(VERSION) + 1])));
     // It may try again, with a version that it has as well.
-    assert_eq!(raw.call::<Hello>(HelloRequest { version: VERSION }).expect("the right one").devices, 1);
+    assert_eq!(
+        raw.call::<Hello>(HelloRequest { version: VERSION, program: [0; 16] }).expect("the right one").devices,
+        1
+    );
 }
 
 #[test]
@@ -75,8 +78,8 @@ fn calls_before_their_time_or_twice_are_refused() {
     let mut raw = Raw::connect(&served.socket);
     assert_eq!(why(raw.call::<ListDevice>(Index { index: 0 })), Refusal::OutOfOrder);
     assert_eq!(why(raw.call::<OpenDevice>(DeviceName::new(DEVICE))), Refusal::OutOfOrder);
-    raw.call::<Hello>(HelloRequest { version: VERSION }).expect("first");
-    assert_eq!(why(raw.call::<Hello>(HelloRequest { version: VERSION })), Refusal::OutOfOrder);
+    raw.call::<Hello>(HelloRequest { version: VERSION, program: [0; 16] }).expect("first");
+    assert_eq!(why(raw.call::<Hello>(HelloRequest { version: VERSION, program: [0; 16] })), Refusal::OutOfOrder);
     assert_eq!(why(raw.call::<AllocPd>(Nothing {})), Refusal::OutOfOrder);
     assert_eq!(why(raw.call::<OpenDevice>(DeviceName::new("nonesuch"))), Refusal::NoSuchDevice);
     assert_eq!(why(raw.call::<OpenDevice>(DeviceName { name: [0xff; 64] })), Refusal::NoSuchDevice);
@@ -84,7 +87,7 @@ fn calls_before_their_time_or_twice_are_refused() {
     assert_eq!(why(raw.call::<ListDevice>(Index { index: 1 })), Refusal::NoSuchDevice);
     raw.call::<OpenDevice>(DeviceName::new(DEVICE)).expect("second");
     assert_eq!(why(raw.call::<OpenDevice>(DeviceName::new(DEVICE))), Refusal::OutOfOrder);
-    assert_eq!(why(raw.call::<Hello>(HelloRequest { version: VERSION })), Refusal::OutOfOrder);
+    assert_eq!(why(raw.call::<Hello>(HelloRequest { version: VERSION, program: [0; 16] })), Refusal::OutOfOrder);
     raw.call::<AllocPd>(Nothing {}).expect("now");
 }
 
@@ -236,11 +239,11 @@ fn a_device_is_shared_within_its_limits() {
 
     // One client too many is told so.
     let mut third = Raw::connect(&served.socket);
-    assert_eq!(third.call::<Hello>(HelloRequest { version: VERSION }), Err((Refusal::Limit, [2, 0])));
+    assert_eq!(third.call::<Hello>(HelloRequest { version: VERSION, program: [0; 16] }), Err((Refusal::Limit, [2, 0])));
     assert!(third.is_closed());
     drop(second);
     eventually("room for a client", || {
-        Raw::connect(&served.socket).call::<Hello>(HelloRequest { version: VERSION }).is_ok()
+        Raw::connect(&served.socket).call::<Hello>(HelloRequest { version: VERSION, program: [0; 16] }).is_ok()
     });
 }
 

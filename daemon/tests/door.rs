@@ -21,7 +21,7 @@ fn opened(served: &Served) -> Raw {
 }
 
 fn hello(raw: &mut Raw) -> Result<(), (Refusal, [u64; 2])> {
-    raw.call::<Hello>(HelloRequest { version: VERSION }).map(drop)
+    raw.call::<Hello>(HelloRequest { version: VERSION, program: [0; 16] }).map(drop)
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::{
     Daemon,
     devices::{AttachState, ServedDevice},
     network_view,
-    reports::{self, DeviceCounts},
+    reports::{self, DeviceCounts, SessionProcess},
 };
 use crate::{
     config::Config,
@@ -148,7 +148,7 @@ impl Asked<'_> {
                 let snapshot = self.snapshot(worker, WorkerSnapshot::new(0, 0, from))?;
                 qps.extend(snapshot.qps.iter().map(|qp| {
                     let place = self.workers.of_qpn(qp.qpn).expect("a queue pair that is there lives somewhere");
-                    reports::queue_pair(qp, self.device_name(place.device), self.pid_of(qp.session.0), worker)
+                    reports::queue_pair(qp, self.device_name(place.device), self.owner_of(qp.session.0), worker)
                 }));
                 from = snapshot.next_entry;
             }
@@ -161,8 +161,9 @@ impl Asked<'_> {
         &self.devices[id.0 as usize].config.name
     }
 
-    fn pid_of(&self, session: u32) -> i32 {
-        self.sessions.iter().find(|known| known.session == session).map_or(0, |known| known.pid)
+    fn owner_of(&self, session: u32) -> SessionProcess<'_> {
+        let known = self.sessions.iter().find(|known| known.session == session);
+        known.map_or_else(SessionProcess::default, |known| SessionProcess { pid: known.pid, program: &known.program })
     }
 
     /// Counters of every worker, without queue pairs.

@@ -17,6 +17,13 @@ pub(super) struct DeviceCounts<'a> {
     pub(super) verdicts: [u64; Verdict::ALL.len()],
 }
 
+/// The process of a session.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SessionProcess<'a> {
+    pub(super) pid: i32,
+    pub(super) program: &'a str,
+}
+
 /// Every counter of devices and workers, devices and workers by their numbers.
 pub(super) fn counters(devices: &[DeviceCounts<'_>], workers: &[WorkerSnapshot]) -> CountersReport {
     let mut counters = BTreeMap::new();
@@ -43,21 +50,32 @@ pub(super) fn counters(devices: &[DeviceCounts<'_>], workers: &[WorkerSnapshot])
     CountersReport { counters }
 }
 
-/// A queue pair of `device` that belongs to process `pid`.
-pub(super) fn queue_pair(qp: &QpSnapshot, device: &str, pid: i32, worker: WorkerId) -> QpReport {
+/// A queue pair of `device` that belongs to `owner`.
+pub(super) fn queue_pair(qp: &QpSnapshot, device: &str, owner: SessionProcess<'_>, worker: WorkerId) -> QpReport {
     // Before RTR there is no peer.
     let connected = qp.path_mtu_bytes != 0;
+    let progress = &qp.progress;
     QpReport {
         qpn: qp.qpn.get(),
         device: device.to_owned(),
         session: qp.session.0,
-        pid,
+        pid: owner.pid,
+        program: owner.program.to_owned(),
+        service: qp.service.to_owned(),
         worker: worker.0,
         state: qp.state.to_owned(),
         peer: if connected { address_text(qp.peer) } else { String::new() },
         dest_qpn: qp.dest_qpn,
         path_mtu_bytes: qp.path_mtu_bytes,
         path: if connected { qp.path.to_owned() } else { String::new() },
+        next_psn: progress.next_psn,
+        oldest_psn: progress.oldest_psn,
+        expected_psn: progress.expected_psn,
+        sends: progress.sends,
+        receives: progress.receives,
+        in_flight_packets: progress.in_flight_packets,
+        round_trip_ns: progress.round_trip.0,
+        last_error: progress.failure.map_or_else(String::new, |cause| cause.to_string()),
         counters: named(qp.counters.iter()),
     }
 }
@@ -79,7 +97,7 @@ fn named(counters: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<String
 
 #[cfg(test)]
 mod tests {
-    use roced_transport::{counters::QpCount, reject::DropReason};
+    use roced_transport::{counters::QpCount, qp::QpProgress, reject::DropReason};
     use roced_types::{DeviceId, EndpointId, Qpn, SessionId};
 
     use super::*;
@@ -124,17 +142,20 @@ mod tests {
         let mut qp = QpSnapshot {
             qpn: Qpn::from_wire(7),
             session: SessionId(2),
+            service: "RC",
             state: "INIT",
             path: "resolving",
             peer: [0; 16],
             dest_qpn: 0,
             path_mtu_bytes: 0,
+            progress: QpProgress::default(),
             counters: QpCounters::default(),
         };
-        let report = queue_pair(&qp, "roce0", 17, WorkerId(1));
+        let owner = SessionProcess { pid: 17, program: "ib_write_bw" };
+        let report = queue_pair(&qp, "roce0", owner, WorkerId(1));
         assert_eq!((report.peer.as_str(), report.path.as_str(), report.pid), ("", "", 17));
         qp = QpSnapshot { path_mtu_bytes: 1024, peer: roced_types::gid_of([10, 0, 0, 2].into()), ..qp };
-        let report = queue_pair(&qp, "roce0", 17, WorkerId(1));
+        let report = queue_pair(&qp, "roce0", owner, WorkerId(1));
         assert_eq!((report.peer.as_str(), report.path.as_str()), ("10.0.0.2", "resolving"));
         assert_eq!(mac_text([2, 0, 0, 0, 0xab, 1]), "02:00:00:00:ab:01");
     }

@@ -17,8 +17,9 @@ use std::{collections::BTreeMap, os::fd::OwnedFd};
 use roced_abi::control::{
     AllocMemory, AllocMw, AllocPd, AttachMulticast, Call, CreateAh, CreateChannel, CreateCq, CreateQp, CreateSrq,
     DeallocMw, DeallocPd, DeregMr, DeregMrAndFree, DestroyAh, DestroyChannel, DestroyCq, DestroyQp, DestroySrq,
-    DetachMulticast, FreeMemory, Hello, ListDevice, MapAndRegMr, MapMemory, Message, ModifyQp, ModifySrq, OpenDevice,
-    QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr, ResizeCq,
+    DetachMulticast, FreeMemory, Hello, HelloRequest, ListDevice, MapAndRegMr, MapMemory, Message, ModifyQp, ModifySrq,
+    OpenDevice, QueryDevice, QueryGid, QueryPort, QueryQp, QueryQpStatistics, QuerySrq, Refusal, RegMr, ReregMr,
+    ResizeCq,
 };
 use roced_memory::{
     descriptor::Descriptor,
@@ -86,6 +87,12 @@ impl Registry {
     }
 }
 
+/// A name from a client, as safe text for logs and terminals.
+fn printable(name: &[u8]) -> String {
+    let name = name.split(|byte| *byte == 0).next().unwrap_or(name);
+    name.iter().map(|byte| if byte.is_ascii_graphic() { char::from(*byte) } else { '_' }).collect()
+}
+
 /// Answer of a call: a body, and accompanying file descriptors.
 type CallReply<C> = Result<(<C as Call>::Reply, Vec<OwnedFd>), Refused>;
 
@@ -102,8 +109,10 @@ pub(crate) fn answer(
     match &mut session.stage {
         SessionStage::OneTooMany(why) => refusal(message, *why),
         SessionStage::Connected if op == Hello::OP => {
-            let reply = registry.hello(session.id, message.body());
+            let request: HelloRequest = message.body();
+            let reply = registry.hello(session.id, request);
             if reply.is_ok() {
+                session.program = printable(&request.program);
                 session.stage = SessionStage::Greeted;
             }
             made::<Hello>(message, reply)

@@ -35,7 +35,7 @@ use nix::{
 use roced_abi::control::{EVENT, Event, Message, call_name};
 use roced_memory::{client_memory::MemoryKind, descriptor::Descriptor, queues::SleepBoard, quota::Quota, sigbus};
 use roced_report::{MemoryReport, SessionReport};
-use roced_transport::qp::QpFailure;
+use roced_transport::qp::{LossCounts, QpFailure};
 use roced_types::{DeviceId, Qpn, SessionId, address_of, event};
 use tracing::{debug, info, warn};
 
@@ -53,7 +53,7 @@ use crate::{
         listener::Listener,
     },
     config::{ClientLimits, Limits},
-    log_limiter::LogLimiter,
+    log_limiter::{LogLimiter, UserLogLimiter},
     net::{FollowId, NetworkChange, NextHop},
     worker::{
         command::{Answer, Command},
@@ -87,7 +87,7 @@ pub struct Clients {
     last_session: u32,
     registry: Registry,
     faults: LogLimiter,
-    failures: LogLimiter,
+    failures: UserLogLimiter,
     comings: LogLimiter,
 }
 
@@ -126,7 +126,7 @@ impl Clients {
             last_session: 0,
             registry,
             faults: LogLimiter::default(),
-            failures: LogLimiter::default(),
+            failures: UserLogLimiter::default(),
             comings: LogLimiter::default(),
         })
     }
@@ -228,6 +228,7 @@ impl Clients {
             let mut report = SessionReport {
                 session: session.id.0,
                 pid: peer.pid,
+                program: session.program.clone(),
                 uid: peer.uid,
                 device: String::new(),
                 qps: 0,
@@ -445,13 +446,17 @@ impl Clients {
     }
 
     /// Writes a log line about a queue pair that failed, unless there were many.
-    fn note_failure(&mut self, session: SessionId, QpFailure { qpn, peer, peer_qpn, cause }: QpFailure) {
-        let Some(Session { connection, .. }) = self.sessions.get(&session.0) else { return };
-        let ClientProcess { pid, uid, .. } = connection.peer();
+    fn note_failure(&mut self, session: SessionId, failure: QpFailure) {
+        let Some(Session { connection, program, .. }) = self.sessions.get(&session.0) else { return };
+        let ClientProcess { pid, uid } = connection.peer();
+        let Some(held_back) = self.failures.admit(uid, Instant::now()) else { return };
+        let QpFailure { qpn, peer, peer_qpn, cause, losses } = failure;
+        let LossCounts { retransmitted_packets, ack_timeouts, sequence_naks, rnr_naks } = losses;
         let peer = address_of(peer);
-        if let Some(held_back) = self.failures.admit(Instant::now()) {
-            warn!(%session, pid, uid, %qpn, %peer, %peer_qpn, ?cause, held_back, "queue pair failed");
-        }
+        warn!(
+            %session, pid, uid, program, %qpn, %peer, %peer_qpn, %cause, retransmitted_packets, ack_timeouts,
+            sequence_naks, rnr_naks, held_back, "queue pair failed"
+        );
     }
 
     /// Writes a log line about a fault, unless there were many.

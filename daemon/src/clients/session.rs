@@ -25,6 +25,8 @@ use crate::{client_socket::connection::Connection, config::ClientLimits, net::Gi
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) connection: Connection,
+    /// Name of its program, from the client; empty before `Hello`.
+    pub(crate) program: String,
     pub(crate) stage: SessionStage,
 }
 

@@ -367,11 +367,13 @@ impl<N: Nic> Worker<N> {
             snapshot.qps.push(QpSnapshot {
                 qpn: rings.qpn,
                 session: rings.session,
+                service: qp.config().service.name(),
                 state: qp.state_name(),
                 path: qp.path_name(),
                 peer: attributes.dgid,
                 dest_qpn: attributes.dest_qpn,
                 path_mtu_bytes: attributes.path_mtu_bytes,
+                progress: qp.progress(),
                 counters: *qp.counters(),
             });
         }

@@ -4,7 +4,7 @@
 //! A snapshot is filled on command, at most [`QPS_PER_SNAPSHOT`] queue pairs at a time, and without
 //! allocating: entries without room in this one are fetched by the next one.
 
-use roced_transport::{counters::QpCounters, reject::DropCounters};
+use roced_transport::{counters::QpCounters, qp::QpProgress, reject::DropCounters};
 use roced_types::{DeviceId, EndpointId, Qpn, SessionId};
 
 use super::handoff::HandoffCounters;
@@ -104,6 +104,8 @@ pub struct QpSnapshot {
     pub qpn: Qpn,
     /// The session that owns it.
     pub session: SessionId,
+    /// Its service type.
+    pub service: &'static str,
     /// Short name of its state.
     pub state: &'static str,
     /// How frames get to its peer.
@@ -114,6 +116,8 @@ pub struct QpSnapshot {
     pub dest_qpn: u32,
     /// Path MTU, bytes.
     pub path_mtu_bytes: u32,
+    /// Positions, outstanding work and last failure.
+    pub progress: QpProgress,
     /// Its counters.
     pub counters: QpCounters,
 }

@@ -493,14 +493,14 @@ impl Raw {
     /// One over a connected socket, that has shaken hands.
     pub(crate) fn over(socket: OwnedFd) -> Self {
         let mut raw = Self { socket, sequence: 0 };
-        raw.call::<Hello>(HelloRequest { version: roced_abi::VERSION }).expect("the right version");
+        raw.call::<Hello>(HelloRequest { version: roced_abi::VERSION, program: [0; 16] }).expect("the right version");
         raw
     }
 
     /// One that has shaken hands.
     pub(crate) fn greeted(path: &Path) -> Self {
         let mut raw = Self::connect(path);
-        raw.call::<Hello>(HelloRequest { version: roced_abi::VERSION }).expect("the right version");
+        raw.call::<Hello>(HelloRequest { version: roced_abi::VERSION, program: [0; 16] }).expect("the right version");
         raw
     }
 

@@ -59,6 +59,8 @@ pub struct SessionReport {
     pub session: u32,
     /// Process at the other end, as the kernel said when it connected.
     pub pid: i32,
+    /// Name of its program, from its client library.
+    pub program: String,
     /// User at the other end.
     pub uid: u32,
     /// The device it opened, empty before it did.
@@ -176,6 +178,10 @@ pub struct QpReport {
     pub session: u32,
     /// Process of the owner.
     pub pid: i32,
+    /// Name of its program, from its client library.
+    pub program: String,
+    /// "RC", "UC" or "UD".
+    pub service: String,
     /// Worker that runs it.
     pub worker: u32,
     /// "RESET", "INIT", "RTR", "RTS" or "ERR".
@@ -188,6 +194,22 @@ pub struct QpReport {
     pub path_mtu_bytes: u32,
     /// "nic", "local" (a peer on this host), "resolving", "unreachable", or empty before RTR.
     pub path: String,
+    /// PSN of the next new request packet, from RTS on.
+    pub next_psn: Option<u32>,
+    /// PSN of the oldest request packet without an acknowledgement.
+    pub oldest_psn: Option<u32>,
+    /// PSN of the next request packet of the peer, from RTR on.
+    pub expected_psn: Option<u32>,
+    /// Send work requests that are not complete.
+    pub sends: u32,
+    /// Receive work requests in its own queue that are not complete.
+    pub receives: u32,
+    /// Packets without an acknowledgement.
+    pub in_flight_packets: u32,
+    /// Smoothed round-trip time, ns; 0 before the first measurement.
+    pub round_trip_ns: u64,
+    /// Cause of its failure since the last RESET, empty without one.
+    pub last_error: String,
     /// Its own counters, by name.
     pub counters: BTreeMap<String, u64>,
 }

@@ -19,7 +19,7 @@ pub(crate) fn say_hello(version: u32) -> Result<()> {
     let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(5, 0))?;
     connect(socket.as_raw_fd(), &UnixAddr::new(path.as_os_str())?)?;
-    let hello = HelloRequest { version };
+    let hello = HelloRequest { version, program: [0; 16] };
     send(socket.as_raw_fd(), Message::new(Hello::OP, 1, &hello).as_bytes(), MsgFlags::MSG_NOSIGNAL)?;
     let mut bytes = [0; MESSAGE_BYTES];
     let length = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty())?;

@@ -114,7 +114,9 @@ pub(crate) fn a_peer_that_never_answers(_: &Settings) -> Result<()> {
         let message = lab.run(Host::A, "roce-perf", &arguments, SOON)?.failure()?;
         says(&message.to_lowercase(), &["retr"])?;
     }
-    says(&lab.log(Host::A)?, &["queue pair failed", "peer=10.10.0.2", "TransportRetryExceeded"])?;
+    let parts =
+        ["queue pair failed", "program=\"roce-perf\"", "peer=10.10.0.2", "TransportRetryExceeded", "ack_timeouts="];
+    says(&lab.log(Host::A)?, &parts)?;
     lab.fault(&["off"])?;
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
 }

@@ -167,7 +167,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut daemon = Daemon::new();
     if input.byte() & 1 == 0 {
-        daemon.call(0, &SHAPES[0], HelloRequest { version: VERSION }.as_bytes(), 0);
+        daemon.call(0, &SHAPES[0], HelloRequest { version: VERSION, program: [0; 16] }.as_bytes(), 0);
         daemon.call(0, &SHAPES[2], DeviceName::new(NAME).as_bytes(), 0);
     }
     for _ in 0..STEPS_MAX {
@@ -380,7 +380,7 @@ impl Daemon {
         assert!(self.net.joined.is_empty(), "no group is joined for nobody: {:?}", self.net.joined);
         assert!(self.clients.reports().next().is_none());
         // A new client gets all that the limits give: what the others had was given back.
-        self.call(0, &SHAPES[0], HelloRequest { version: VERSION }.as_bytes(), 0);
+        self.call(0, &SHAPES[0], HelloRequest { version: VERSION, program: [0; 16] }.as_bytes(), 0);
         self.call(0, &SHAPES[2], DeviceName::new(NAME).as_bytes(), 0);
         for step in everything() {
             let mut input = Input(&step);

@@ -38,8 +38,10 @@ pub(crate) struct QpBase {
     pub(super) borrows: bool,
     pub(super) counters: QpTally,
     pub(super) events: QpEvents,
-    /// Cause of its failure, not reported yet.
+    /// Cause of its failure since the last RESET.
     pub(super) failure: Option<FailureCause>,
+    /// The failure is not reported yet.
+    pub(super) is_failure_new: bool,
     /// The client asked for an event when the send queue has drained.
     pub(super) tell_drained: bool,
     /// A request has arrived since the queue pair entered RTR.
@@ -162,7 +164,12 @@ impl QpBase {
     /// Moves the queue pair to the error state; later visits flush its work.
     pub(super) fn fail(&mut self, cause: FailureCause) {
         self.state = State::Error;
-        self.failure = Some(cause);
+        self.note_failure(cause);
+    }
+
+    /// Keeps the cause of a failure, to be reported.
+    pub(super) const fn note_failure(&mut self, cause: FailureCause) {
+        (self.failure, self.is_failure_new) = (Some(cause), true);
     }
 
     /// Fails the queue pair with an event, when no completion reports the failure.

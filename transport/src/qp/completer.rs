@@ -121,6 +121,11 @@ impl Completer {
         self.renew_retries(base);
     }
 
+    /// Smoothed round-trip time; 0 before the first measurement.
+    pub(crate) const fn round_trip(&self) -> Nanos {
+        self.selective.round_trip()
+    }
+
     /// Oldest PSN that waits for an answer.
     pub(crate) const fn unacknowledged(&self) -> Psn {
         self.unacknowledged

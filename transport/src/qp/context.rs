@@ -70,7 +70,7 @@ impl<'t, A: App> Context<'t, A> {
     /// service continues (IBTA v1 10.3.1, state SQE).
     pub(super) fn fail_oldest_send(&mut self, status: Status) {
         self.base.state = State::SendQueueError;
-        self.base.failure = Some(FailureCause::Send(status));
+        self.base.note_failure(FailureCause::Send(status));
         if let Some(entry) = self.send_queue.pop() {
             self.complete_send(&entry, status);
         }

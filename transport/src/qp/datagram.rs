@@ -44,6 +44,11 @@ impl Datagram {
         self.psn = Psn::new(base.attributes.sq_psn);
     }
 
+    /// PSN of the next packet sent.
+    pub(super) const fn next(&self) -> Psn {
+        self.psn
+    }
+
     pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
         self.gate.set_rate(bytes_per_s);
     }

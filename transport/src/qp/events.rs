@@ -1,8 +1,11 @@
 //! Asynchronous events of queue pairs.
 
+use core::fmt;
+
 use roced_types::{Cqn, Qpn, Status, event};
 
 use super::QpConfig;
+use crate::counters::{QpCount, QpCounters};
 
 /// Event for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,33 @@ pub struct QpFailure {
     pub peer_qpn: Qpn,
     /// Cause.
     pub cause: FailureCause,
+    /// Counts of the queue pair that show losses.
+    pub losses: LossCounts,
+}
+
+/// Counts that show losses on the path, or a receiver that was not ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LossCounts {
+    /// Retransmitted packets.
+    pub retransmitted_packets: u64,
+    /// Times that the ACK timer ran out.
+    pub ack_timeouts: u64,
+    /// NAKs "PSN sequence error" received.
+    pub sequence_naks: u64,
+    /// RNR NAKs received.
+    pub rnr_naks: u64,
+}
+
+impl LossCounts {
+    /// Those of `counters`.
+    pub(super) fn of(counters: &QpCounters) -> Self {
+        Self {
+            retransmitted_packets: counters.get(QpCount::RetransmittedPackets),
+            ack_timeouts: counters.get(QpCount::AckTimeout),
+            sequence_naks: counters.get(QpCount::SequenceNakReceived),
+            rnr_naks: counters.get(QpCount::RnrNakReceived),
+        }
+    }
 }
 
 /// Cause of the failure of a queue pair.
@@ -54,6 +84,20 @@ pub enum FailureCause {
     Send(Status),
     /// An event of this kind ([`roced_types::event`]) tells the client.
     Event(u32),
+}
+
+impl fmt::Display for FailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Send(status) => write!(f, "send failed: {status:?}"),
+            Self::Event(event::CQ_ERROR) => f.write_str("completion queue overrun"),
+            Self::Event(event::QP_FATAL) => f.write_str("local error at the receive side"),
+            Self::Event(event::QP_REQUEST_ERROR) => f.write_str("invalid request of the peer"),
+            Self::Event(event::QP_ACCESS_ERROR) => f.write_str("access error of the peer"),
+            Self::Event(event::DEVICE_FATAL) => f.write_str("network interface gone"),
+            Self::Event(kind) => write!(f, "event {kind}"),
+        }
+    }
 }
 
 /// Bit for [`event::CQ_ERROR`] of the receive queue's completion queue; no kind of event has this

@@ -24,6 +24,7 @@ mod life;
 mod out_of_order;
 mod placement;
 mod probe;
+mod progress;
 mod recv_queue;
 mod reliable;
 mod replay;
@@ -57,9 +58,10 @@ use self::{
 };
 pub use self::{
     config::{PathState, QpConfig},
-    events::{FailureCause, QpEvent, QpFailure, Subject},
+    events::{FailureCause, LossCounts, QpEvent, QpFailure, Subject},
     key_change::{KeyChange, KeyRequest},
     life::QUARANTINE,
+    progress::QpProgress,
     replay::{DEPTH_MAX as RD_ATOMIC_MAX, ReplayMemory},
     service_type::ServiceType,
     state::State,
@@ -120,6 +122,7 @@ impl Qp {
                 counters: QpTally::default(),
                 events: QpEvents::default(),
                 failure: None,
+                is_failure_new: false,
                 tell_drained: false,
                 established: false,
                 lives: 0,
@@ -316,6 +319,7 @@ impl Qp {
         let fails = !matches!(self.base.state, State::Reset | State::Error);
         if fails {
             self.base.state = State::Error;
+            self.base.failure = Some(FailureCause::Event(event::DEVICE_FATAL));
             self.base.events.add(event::QP_FATAL);
         }
         fails
@@ -566,14 +570,15 @@ impl Qp {
 
     /// It failed, and that is not reported yet.
     pub(crate) const fn has_failure(&self) -> bool {
-        self.base.failure.is_some()
+        self.base.is_failure_new
     }
 
     /// Takes its unreported failure.
     pub(crate) fn take_failure(&mut self) -> Option<QpFailure> {
-        let cause = self.base.failure.take()?;
+        let cause = self.base.failure.filter(|_| core::mem::take(&mut self.base.is_failure_new))?;
         let (peer, peer_qpn) = (self.base.attributes.dgid, self.base.dest_qpn());
-        Some(QpFailure { qpn: self.qpn(), peer, peer_qpn, cause })
+        let losses = LossCounts::of(self.counters());
+        Some(QpFailure { qpn: self.qpn(), peer, peer_qpn, cause, losses })
     }
 
     fn flush<A: App>(&mut self, endpoint: &mut EndpointContext<'_, A>) -> Transmission {
@@ -616,7 +621,7 @@ impl Qp {
         self.roles.reset(self.base.config.window_packets);
         self.base.attributes = QpAttributes::default();
         self.base.path = PathState::Resolving;
-        (self.base.events, self.base.failure) = (QpEvents::default(), None);
+        (self.base.events, self.base.failure, self.base.is_failure_new) = (QpEvents::default(), None, false);
         self.base.borrows = false;
         (self.base.tell_drained, self.base.established, self.base.last_wqe_told) = (false, false, false);
         self.base.keys.clear();

@@ -49,6 +49,11 @@ impl RoundTrip {
         self.samples += 1;
     }
 
+    /// Mean of recent measurements, the later ones with more weight; 0 before the first.
+    pub(crate) const fn smooth(&self) -> Nanos {
+        self.smooth
+    }
+
     /// Recent minimum; 0 before the first measurement. An answer that arrives sooner after a packet
     /// does not answer that packet.
     pub(crate) fn least(&self) -> Nanos {

@@ -126,6 +126,11 @@ fn farther(one: Psn, other: Psn) -> Psn {
 }
 
 impl Selective {
+    /// Smoothed round-trip time; 0 before the first measurement.
+    pub(crate) const fn round_trip(&self) -> Nanos {
+        self.probe.rtt().smooth()
+    }
+
     /// Creates the state of a life with first packet `psn`.
     pub(crate) fn new(psn: Psn) -> Self {
         Self {

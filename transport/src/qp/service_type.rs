@@ -28,6 +28,15 @@ impl ServiceType {
         }
     }
 
+    /// Name of the service.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+        }
+    }
+
     /// Service in the opcodes of its packets.
     pub const fn wire(self) -> Service {
         match self {

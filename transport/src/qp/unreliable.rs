@@ -63,6 +63,16 @@ impl Unreliable {
         self.sender.packet == 0
     }
 
+    /// PSN of the next packet sent.
+    pub(super) const fn next(&self) -> Psn {
+        self.sender.psn
+    }
+
+    /// PSN of the next packet of the peer.
+    pub(super) const fn expected(&self) -> Psn {
+        self.receiver.expected
+    }
+
     pub(crate) fn set_rate(&mut self, bytes_per_s: u64) {
         self.sender.gate.set_rate(bytes_per_s);
     }

@@ -9,6 +9,8 @@ bodies! {
     HelloRequest {
         /// [`VERSION`](crate::VERSION) of the client.
         version: u32,
+        /// Name of the client's program for reports, zero-padded ASCII, as in `/proc/PID/comm`.
+        program: [u8; 16],
     }
     /// The daemon's half.
     HelloReply {
