@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 use clap::{Parser, Subcommand};
 use roced_report::{ADMIN_SOCKET_VARIABLE, DEFAULT_ADMIN_SOCKET};
 
-/// Shows the state of a running roced.
+/// Shows the state of a running roced, and changes its devices.
 #[derive(Debug, Parser)]
 #[command(
     name = "rocectl",
@@ -27,7 +27,7 @@ pub(crate) struct CtlArgs {
     pub(crate) socket: PathBuf,
 }
 
-/// A report.
+/// A report, or a change.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CtlCommand {
     /// Devices with their XDP mode, queues and GIDs; workers; clients.
@@ -47,6 +47,9 @@ pub(crate) enum CtlCommand {
         #[arg(value_name = "GROUP")]
         group: Option<String>,
     },
+    /// Removes a device from service, or adds it again (root or roced's own user).
+    #[command(subcommand)]
+    Device(DeviceCommand),
     /// State and counters in the OpenMetrics text format.
     Metrics {
         /// Answer Prometheus at http://ADDRESS/metrics instead, until ended. `unix:/PATH` for a
@@ -57,6 +60,22 @@ pub(crate) enum CtlCommand {
         /// where no node_exporter reports adapters.
         #[arg(long, value_name = "PREFIX", default_value = "roced", value_parser = metric_prefix)]
         node_prefix: String,
+    },
+}
+
+/// A change of a device.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeviceCommand {
+    /// Takes the device off its interface: its queue pairs fail, and all traffic is the kernel's.
+    /// Until it is added, or roced starts again.
+    Remove {
+        /// Name in the config.
+        name: String,
+    },
+    /// Serves a removed device again, and waits until it is served.
+    Add {
+        /// Name in the config.
+        name: String,
     },
 }
 

@@ -1,12 +1,13 @@
 //! `rocectl`: reports of a running roced for operators.
 //!
 //! It sends one question (`roced_report`) to the daemon's admin socket, waits at most a few
-//! seconds for the answer, and prints it as tables or, with `--json`, as the daemon's report. It
-//! changes nothing.
+//! seconds for the answer, and prints it as tables or, with `--json`, as the daemon's report. Only
+//! `rocectl device` changes anything.
 
 mod cli;
 mod counters;
 mod daemon;
+mod device;
 mod exporter;
 mod metrics;
 mod qps;
@@ -50,6 +51,7 @@ fn run(cli: &CtlArgs) -> anyhow::Result<()> {
                 counters::render(report, *all, group.as_deref())
             })
         }
+        CtlCommand::Device(command) => device::change(&daemon, command, cli.json),
         CtlCommand::Metrics { listen: Some(address), node_prefix } => {
             return exporter::serve(address, || {
                 let reports = metric_reports(&daemon);

@@ -18,7 +18,7 @@ use roced_report::{CountersReport, DeviceReport, StatusReport};
 const PREFIX: &str = "roced";
 
 /// States of a device, as the daemon's report names them.
-const DEVICE_STATES: [&str; 4] = ["serving", "attaching", "no interface", "failed"];
+const DEVICE_STATES: [&str; 5] = ["serving", "attaching", "no interface", "failed", "removed"];
 
 /// node_exporter's name and help for a counter of a device.
 const NODE_NAMES: [(&str, &str, &str); 14] = [

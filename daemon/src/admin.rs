@@ -18,7 +18,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::{
+    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+    socket::{getsockopt, sockopt::PeerCredentials},
+};
 use roced_report::{Problem, Question};
 
 /// Operators connected at a time; more are turned away. Each is a person or a script, and a
@@ -47,6 +50,8 @@ pub struct Admin {
 #[derive(Debug)]
 struct AdminConnection {
     stream: UnixStream,
+    /// User at the other end, as the kernel said when it connected.
+    uid: u32,
     question: Vec<u8>,
     answer: Vec<u8>,
     /// Bytes of `answer` that are on their way.
@@ -75,9 +80,9 @@ impl Admin {
         self.connections.iter().map(|(_, connection)| connection.deadline).min()
     }
 
-    /// Performs all work that does not wait. `answer` returns the JSON of the answer, without a
-    /// line end.
-    pub fn serve(&mut self, now: Instant, mut answer: impl FnMut(Question) -> Result<String, Problem>) {
+    /// Performs all work that does not wait. `answer` gets a question and the user that asks, and
+    /// returns the JSON of the answer, without a line end.
+    pub fn serve(&mut self, now: Instant, mut answer: impl FnMut(Question, u32) -> Result<String, Problem>) {
         let mut events = [EpollEvent::empty(); CONNECTIONS_MAX + 1];
         // A failure (EINTR) leaves the set readable: we are called again.
         let ready = self.epoll.wait(&mut events, nix::sys::epoll::EpollTimeout::ZERO).unwrap_or(0);
@@ -104,12 +109,13 @@ impl Admin {
         if self.connections.len() == CONNECTIONS_MAX || stream.set_nonblocking(true).is_err() {
             return;
         }
+        let Ok(user) = getsockopt(&stream, PeerCredentials) else { return };
         let number = self.next;
         if self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, number)).is_ok() {
             self.next += 1;
             let (question, answer) = (Vec::new(), Vec::new());
-            self.connections
-                .push((number, AdminConnection { stream, question, answer, sent: 0, deadline: now + PATIENCE }));
+            let (uid, deadline) = (user.uid(), now + PATIENCE);
+            self.connections.push((number, AdminConnection { stream, uid, question, answer, sent: 0, deadline }));
         }
     }
 
@@ -148,7 +154,7 @@ impl AdminConnection {
     fn proceed(
         &mut self,
         now: Instant,
-        answer: &mut impl FnMut(Question) -> Result<String, Problem>,
+        answer: &mut impl FnMut(Question, u32) -> Result<String, Problem>,
     ) -> Result<EpollFlags, Gone> {
         self.deadline = now + PATIENCE;
         // One question per call, so that an operator that asks without end gets no more than one
@@ -159,7 +165,7 @@ impl AdminConnection {
         self.read()?;
         if let Some(end) = self.question.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.question.drain(..=end).collect();
-            self.answer = answer_line(&line, answer);
+            self.answer = answer_line(&line, |question| answer(question, self.uid));
             self.sent = 0;
             if !self.write()? {
                 return Ok(EpollFlags::EPOLLOUT);
@@ -207,7 +213,7 @@ impl AdminConnection {
     }
 }
 
-fn answer_line(line: &[u8], answer: &mut impl FnMut(Question) -> Result<String, Problem>) -> Vec<u8> {
+fn answer_line(line: &[u8], answer: impl FnOnce(Question) -> Result<String, Problem>) -> Vec<u8> {
     let question =
         serde_json::from_slice(line).map_err(|error| Problem { problem: format!("no such question: {error}") });
     let text = question
@@ -238,7 +244,10 @@ mod tests {
     use super::*;
 
     /// An admin socket that is served until `ask` returns.
-    fn served<T: Send>(answer: impl Fn(Question) -> Result<String, Problem>, ask: impl FnOnce(&Path) -> T + Send) -> T {
+    fn served<T: Send>(
+        answer: impl Fn(Question, u32) -> Result<String, Problem>,
+        ask: impl FnOnce(&Path) -> T + Send,
+    ) -> T {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("admin.sock");
         let mut admin = Admin::open(&path).expect("a socket");
@@ -261,7 +270,7 @@ mod tests {
 
     #[test]
     fn each_line_is_answered_in_order_even_when_they_come_together() {
-        let answer = |question| Ok(format!("\"{question:?}\""));
+        let answer = |question, _| Ok(format!("\"{question:?}\""));
         let answers = served(answer, |path| {
             let mut stream = BufReader::new(UnixStream::connect(path).expect("connect"));
             let first = ask(&mut stream, "\"status\"\n\"qps\"\n");
@@ -273,10 +282,24 @@ mod tests {
     }
 
     #[test]
+    fn the_user_that_asks_is_the_kernels_word() {
+        let answer = served(
+            |question, uid| Ok(format!("\"{question:?} {uid}\"")),
+            |path| {
+                ask(&mut BufReader::new(UnixStream::connect(path).expect("connect")), "{\"device_remove\":\"roce0\"}\n")
+            },
+        );
+        assert_eq!(
+            answer,
+            format!("\"DeviceRemove(\\\"roce0\\\") {}\"\n", nix::unistd::geteuid()).replace("\\\"", "\"")
+        );
+    }
+
+    #[test]
     fn an_answer_larger_than_the_socket_holds_arrives_whole() {
         let long = "x".repeat(4 << 20);
         let answer = served(
-            |_| Ok(long.clone()),
+            |_, _| Ok(long.clone()),
             |path| ask(&mut BufReader::new(UnixStream::connect(path).expect("connect")), "\"status\"\n"),
         );
         assert!(answer.trim_end() == long);
@@ -285,7 +308,7 @@ mod tests {
     #[test]
     fn a_question_without_end_and_one_operator_too_many_are_turned_away() {
         served(
-            |_| Ok("1".into()),
+            |_, _| Ok("1".into()),
             |path| {
                 let mut endless = UnixStream::connect(path).expect("connect");
                 endless.write_all(&[b' '; QUESTION_BYTES_MAX]).expect("write");
@@ -310,9 +333,9 @@ mod tests {
         let mut idle = UnixStream::connect(&path).expect("connect");
         let now = Instant::now();
         assert_eq!(admin.deadline(), None);
-        admin.serve(now, |_| Ok("1".into()));
+        admin.serve(now, |_, _| Ok("1".into()));
         assert_eq!(admin.deadline(), Some(now + PATIENCE));
-        admin.serve(now + PATIENCE, |_| Ok("1".into()));
+        admin.serve(now + PATIENCE, |_, _| Ok("1".into()));
         assert_eq!(admin.deadline(), None);
         assert_eq!(idle.read(&mut [0; 8]).expect("end of file"), 0);
     }

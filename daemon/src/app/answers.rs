@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use nix::unistd::geteuid;
 use roced_report::{
     DeviceReport, GidReport, Problem, QpsReport, Question, QueueReport, SessionReport, StatusReport, WorkerReport,
 };
@@ -12,7 +13,7 @@ use serde::Serialize;
 
 use super::{
     Daemon,
-    devices::{AttachState, ServedDevice},
+    devices::{AttachState, DeviceOrder, ServedDevice},
     network_view,
     reports::{self, DeviceCounts, SessionProcess},
 };
@@ -29,17 +30,41 @@ use crate::{
 impl Daemon {
     /// Answers operators as far as that goes without waiting for them.
     pub(super) fn answer_operators(&mut self) {
+        // An order takes the whole daemon, so it is taken out of the answers.
+        let mut orders = Vec::new();
         let Self { config, net, devices, workers, clients, admin, since, .. } = self;
-        admin.serve(Instant::now(), |question| {
+        admin.serve(Instant::now(), |question, uid| {
             let sessions = clients.reports().collect();
             let mut asked = Asked { config, net, devices, workers, sessions, uptime: since.elapsed() };
+            let mut order = |name: &str, order| {
+                check_operator(uid)?;
+                let (device, report) = asked.order(name, order)?;
+                if orders.iter().any(|(ordered, _)| *ordered == device) {
+                    return Err(problem("another order is being carried out: try again"));
+                }
+                orders.push((device, order));
+                json(&report)
+            };
             match question {
+                Question::DeviceRemove(name) => order(&name, DeviceOrder::Remove),
+                Question::DeviceAdd(name) => order(&name, DeviceOrder::Add),
                 Question::Status => asked.status().and_then(|report| json(&report)),
                 Question::Qps => asked.queue_pairs().and_then(|report| json(&report)),
                 Question::Counters => asked.counters().and_then(|report| json(&report)),
             }
         });
+        for (device, order) in orders {
+            self.change_device(device, order);
+        }
     }
+}
+
+/// The group of the admin socket may ask; only root and the daemon's own user may order.
+fn check_operator(uid: u32) -> Result<(), Problem> {
+    if uid == 0 || uid == geteuid().as_raw() {
+        return Ok(());
+    }
+    Err(problem("only root, or the user that roced runs as, may change a device"))
 }
 
 fn json(report: &impl Serialize) -> Result<String, Problem> {
@@ -56,6 +81,7 @@ const fn state_name(state: &AttachState) -> &'static str {
         AttachState::Attaching { .. } => "attaching",
         AttachState::Gone => "no interface",
         AttachState::Failed { .. } => "failed",
+        AttachState::Removed => "removed",
     }
 }
 
@@ -70,6 +96,26 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
+    /// The device of that name, if the order fits its state, and its report once the order is
+    /// carried out.
+    fn order(&self, name: &str, order: DeviceOrder) -> Result<(DeviceId, DeviceReport), Problem> {
+        let device = self.devices.iter().find(|device| device.config.name == name);
+        let device = device.ok_or_else(|| {
+            let known: Vec<_> = self.devices.iter().map(|device| device.config.name.as_str()).collect();
+            problem(format!(
+                "there is no device {name}, only {}; for a new one add [[device]] to the config and restart roced",
+                known.join(", ")
+            ))
+        })?;
+        order.check(&device.state).map_err(|why| problem(format!("device {name}: {why}")))?;
+        let state = match order {
+            DeviceOrder::Remove => "removed",
+            DeviceOrder::Add if self.net.device(device.id).present => "attaching",
+            DeviceOrder::Add => "no interface",
+        };
+        Ok((device.id, DeviceReport { state: state.to_owned(), problem: String::new(), ..self.device(device) }))
+    }
+
     fn status(&mut self) -> Result<StatusReport, Problem> {
         let snapshots = self.snapshots()?;
         let workers = (0..).zip(&self.config.workers).zip(&snapshots);

@@ -4,9 +4,11 @@
 //! ```text
 //!             interface gone, or cannot be attached to any more
 //!   Attached ───────────────────────────────────────────────────► Gone, Failed
-//!      ▲  │ program not run, MTU raised                              │ interface there
-//!      │  └───────────► Attaching ◄──────────────────────────────────┘
-//!      └────────────────────┘
+//!    │ ▲  │ program not run, MTU raised                              │ interface there
+//!    │ │  └───────────► Attaching ◄──────────────────────────────────┘
+//!    │ └────────────────────┘ ▲ operator adds
+//!    └───────────────────► Removed
+//!       operator removes
 //! ```
 //!
 //! Queue pairs fail with their interface ([`Clients::on_changes`](crate::clients::Clients)); while a
@@ -84,6 +86,31 @@ pub(super) enum AttachState {
         /// When it is tried again.
         retry_at: Instant,
     },
+    /// An operator took it off its interface.
+    Removed,
+}
+
+/// Change of a device by an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeviceOrder {
+    Add,
+    Remove,
+}
+
+impl DeviceOrder {
+    /// Whether a device in `state` can be changed so.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub(super) fn check(self, state: &AttachState) -> Result<(), &'static str> {
+        match (self, state) {
+            (_, AttachState::Attaching { .. }) => Err("it is being attached: try again in a moment"),
+            (Self::Add, AttachState::Removed) => Ok(()),
+            (Self::Add, _) => Err("it was not removed"),
+            (Self::Remove, AttachState::Removed) => Err("it is removed already"),
+            (Self::Remove, _) => Ok(()),
+        }
+    }
 }
 
 /// A device whose frames come and go.
@@ -175,6 +202,7 @@ impl Daemon {
         );
         match &mut device.state {
             AttachState::Attaching { again, stale } => (*again, *stale) = (false, true),
+            AttachState::Removed => {}
             state => *state = AttachState::Gone,
         }
     }
@@ -183,8 +211,8 @@ impl Daemon {
         let device = self.device_mut(id);
         info!(device = device.config.name, interface = device.config.interface, "the interface is back");
         match device.state {
-            // When the attempt at the earlier interface has failed.
-            AttachState::Attaching { .. } => {}
+            // When the attempt at the earlier interface has failed; when an operator adds it.
+            AttachState::Attaching { .. } | AttachState::Removed => {}
             _ => self.begin_to_attach(id, false, None),
         }
     }
@@ -266,7 +294,32 @@ impl Daemon {
             // With the options of before.
             AttachState::Attaching { stale, .. } => *stale = true,
             AttachState::Failed { retry_at, .. } => *retry_at = Instant::now(),
-            AttachState::Gone => {}
+            AttachState::Gone | AttachState::Removed => {}
+        }
+    }
+
+    /// Carries out an order that fits the state of the device ([`DeviceOrder::check`]).
+    pub(super) fn change_device(&mut self, id: DeviceId, order: DeviceOrder) {
+        let device = self.device_mut(id);
+        let (device, interface) = (device.config.name.clone(), device.config.interface.clone());
+        match order {
+            DeviceOrder::Remove => {
+                info!(
+                    device,
+                    interface, "removed by an operator: queue pairs fail; the interface is the kernel's alone"
+                );
+                self.detach(id);
+                self.device_mut(id).state = AttachState::Removed;
+                self.tell_clients(&[NetworkChange::Gone(id), NetworkChange::Link(id)]);
+            }
+            DeviceOrder::Add if self.net.device(id).present => {
+                info!(device, interface, "added by an operator");
+                self.begin_to_attach(id, false, None);
+            }
+            DeviceOrder::Add => {
+                warn!(device, interface, "added by an operator; served when there is an interface of that name");
+                self.device_mut(id).state = AttachState::Gone;
+            }
         }
     }
 

@@ -16,8 +16,8 @@ pub const DEFAULT_ADMIN_SOCKET: &str = "/run/roced-admin/admin.sock";
 /// Environment variable by which `rocectl` is told another socket path.
 pub const ADMIN_SOCKET_VARIABLE: &str = "ROCED_ADMIN_SOCKET";
 
-/// A question of an operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A question or an order of an operator. Orders are for root and the daemon's own user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
     /// A [`StatusReport`].
@@ -26,6 +26,11 @@ pub enum Question {
     Qps,
     /// A [`CountersReport`].
     Counters,
+    /// Takes a device off its interface, by name; a [`DeviceReport`].
+    DeviceRemove(String),
+    /// Serves a removed device again, by name; a [`DeviceReport`], of which the state is "attaching"
+    /// at first.
+    DeviceAdd(String),
 }
 
 /// The daemon could not answer.
@@ -96,8 +101,8 @@ pub struct DeviceReport {
     pub name: String,
     /// Network interface.
     pub interface: String,
-    /// "serving", "attaching" (for a moment), "no interface" (served again when it returns), or
-    /// "failed" (tried again every few seconds).
+    /// "serving", "attaching" (for a moment), "no interface" (served again when it returns), "failed"
+    /// (tried again every few seconds), or "removed" (by an operator).
     pub state: String,
     /// Why it failed, and a remedy; empty in other states.
     pub problem: String,

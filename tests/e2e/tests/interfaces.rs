@@ -1,6 +1,11 @@
 //! Interfaces that disappear and return, and drivers that forget the XDP program.
 
-use std::{thread, time::Duration};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -8,7 +13,7 @@ use crate::{
     PEER_IPV4, Settings,
     lab::{Host, Lab, SOON},
     perf::{self, Server},
-    program::within,
+    program::{Ended, within},
 };
 
 /// The device's entry in `rocectl status`.
@@ -73,6 +78,59 @@ pub(crate) fn one_that_cannot_be_attached_to_is_tried_again(_: &Settings) -> Res
     }
     let _server = Server::start(&lab, Host::B, &[])?;
     perf::transfer_all(&lab, PEER_IPV4, "1M", &[])
+}
+
+/// A device that an operator removes leaves its interface to the kernel, and is served again when it
+/// is added. Members of the admin socket's group may ask, and not order.
+pub(crate) fn a_removed_device_is_served_again_when_added(_: &Settings) -> Result<()> {
+    let lab = Lab::up(&[])?;
+    let daemon = lab.daemon(Host::A)?;
+    let order = |arguments: &[&str]| lab.run(Host::A, "rocectl", &[&["device"], arguments].concat(), SOON);
+    let unknown = order(&["remove", "roce7"])?.failure()?;
+    ensure!(unknown.contains("there is no device roce7, only roce0"), "{unknown}");
+    let early = order(&["add", "roce0"])?.failure()?;
+    ensure!(early.contains("was not removed"), "{early}");
+    let refused = as_member(&lab, &["device", "remove", "roce0"])?.failure()?;
+    ensure!(refused.contains("only root"), "{refused}");
+    as_member(&lab, &["status"])?.success()?;
+
+    let server = Server::start(&lab, Host::B, &[])?;
+    let load = lab.start(Host::A, "roce-perf", &["bw", PEER_IPV4, "--op", "write", "--seconds", "100"])?;
+    thread::sleep(Duration::from_millis(300));
+    let removed = order(&["remove", "roce0"])?.success()?;
+    ensure!(removed.contains("roce0 on eth0: removed"), "{removed}");
+    let message = load.end(SOON)?.failure()?;
+    ensure!(!message.contains("daemon is gone"), "roce-perf blames the daemon: {message}");
+    drop(server);
+    let links = lab.run(Host::A, "ip", &["-details", "link", "show", "dev", "eth0"], SOON)?.success()?;
+    ensure!(!links.contains("xdp"), "{links}");
+    let twice = order(&["remove", "roce0"])?.failure()?;
+    ensure!(twice.contains("removed already"), "{twice}");
+    // An interface that returns does not bring it back.
+    lab.unplug()?;
+    lab.plug()?;
+    ensure!(within(SOON, || state_is(&lab, Host::B, "serving"))?, "{:#}", device(&lab, Host::B)?);
+    ensure!(state_is(&lab, Host::A, "removed")?, "{:#}", device(&lab, Host::A)?);
+
+    let added = order(&["add", "roce0"])?.success()?;
+    ensure!(added.contains("roce0 on eth0: serving"), "{added}");
+    let _server = Server::start(&lab, Host::B, &[])?;
+    perf::transfer_all(&lab, PEER_IPV4, "1M", &[])?;
+    ensure!(lab.daemon(Host::A)? == daemon, "the daemon was started anew");
+    Ok(())
+}
+
+/// Runs `rocectl` on host A as an ordinary user of the admin socket's group.
+fn as_member(lab: &Lab, arguments: &[&str]) -> Result<Ended> {
+    // A copy that any user may read: the build may lie in somebody's home.
+    let folder = tempfile::tempdir()?;
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
+    let built = lab.run(Host::A, "sh", &["-c", "command -v rocectl"], SOON)?.success()?;
+    let program = folder.path().join("rocectl");
+    fs::copy(built.trim(), &program)?;
+    let program = program.display().to_string();
+    let user = ["--reuid=65534", "--regid=0", "--clear-groups", "--bounding-set=-all", program.as_str()];
+    lab.run(Host::A, "setpriv", &[&user, arguments].concat(), SOON)
 }
 
 /// As after a reset of some drivers: the interface receives frames, and the program is not run.
