@@ -12,6 +12,9 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 /// `ETHTOOL_GDRVINFO` of `linux/ethtool.h`.
 const ETHTOOL_GDRVINFO: u32 = 0x3;
 
+/// `ETHTOOL_GRINGPARAM`.
+const ETHTOOL_GRINGPARAM: u32 = 0x10;
+
 /// `ETHTOOL_GCHANNELS`.
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
@@ -33,6 +36,21 @@ struct Driver {
     name: [u8; 32],
     others: [u8; 140],
     numbers: [u32; 5],
+}
+
+/// `struct ethtool_ringparam`.
+#[repr(C)]
+#[derive(Default)]
+struct Rings {
+    cmd: u32,
+    rx_max: u32,
+    rx_mini_max: u32,
+    rx_jumbo_max: u32,
+    tx_max: u32,
+    rx: u32,
+    rx_mini: u32,
+    rx_jumbo: u32,
+    tx: u32,
 }
 
 /// `struct ethtool_channels`.
@@ -66,6 +84,8 @@ unsafe trait Structure {}
 
 // SAFETY: made with ETHTOOL_GDRVINFO only.
 unsafe impl Structure for Driver {}
+// SAFETY: made with ETHTOOL_GRINGPARAM only.
+unsafe impl Structure for Rings {}
 // SAFETY: made with ETHTOOL_GCHANNELS only.
 unsafe impl Structure for Channels {}
 // SAFETY: made with ETHTOOL_GGRO, ETHTOOL_SGRO and ETHTOOL_GFLAGS only.
@@ -101,6 +121,14 @@ pub fn rx_queues(interface: &str) -> io::Result<u32> {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
         Err(error) => Err(error),
     }
+}
+
+/// Entries of each receive ring of the NIC, as `ethtool -g` shows them; `None` if the driver does not
+/// say, as those of virtual interfaces.
+pub fn rx_ring_entries(interface: &str) -> Option<u32> {
+    let mut rings = Rings { cmd: ETHTOOL_GRINGPARAM, ..Rings::default() };
+    ethtool(interface, &mut rings).ok()?;
+    Some(rings.rx).filter(|entries| *entries > 0)
 }
 
 /// Whether the interface is an end of a veth pair.
@@ -150,6 +178,7 @@ mod tests {
     #[test]
     fn the_loopback_has_one_queue_and_an_interface_that_is_not_there_none() {
         assert_eq!(rx_queues("lo").expect("the loopback is always there"), 1);
+        assert_eq!((rx_ring_entries("lo"), rx_ring_entries("none-such-if")), (None, None));
         assert_eq!(rx_queues("none-such-if").expect_err("not there").raw_os_error(), Some(libc::ENODEV));
         assert_eq!(rx_queues("a-name-far-too-long").expect_err("not there").raw_os_error(), Some(libc::ENODEV));
     }

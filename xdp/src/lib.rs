@@ -38,7 +38,7 @@ mod transmit;
 mod umem;
 
 pub use error::XdpError;
-pub use ethtool::{rx_queues, strips_vlan_tags};
+pub use ethtool::{rx_queues, rx_ring_entries, strips_vlan_tags};
 pub use napi::{NapiError, ThreadedNapi};
 pub use options::{CopyMode, XdpMode};
 pub use program::{AttachedMode, XdpProgram};

@@ -17,8 +17,8 @@ use roced_transport::{
     recovery::{Recovery, RecoveryConfig},
 };
 use roced_types::{DeviceId, WorkerId};
-use roced_xdp::NicQueue;
-use tracing::warn;
+use roced_xdp::{NicQueue, rx_ring_entries};
+use tracing::{info, warn};
 
 use super::{
     attachment::{attach, check_mtu, check_queues},
@@ -137,6 +137,7 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
     let mut endpoint_slots: Vec<Vec<EndpointSlot<NicQueue>>> = config.workers.iter().map(|_| Vec::new()).collect();
     let mut served = Vec::new();
     for ((id, device), owners) in devices(config).zip(&checked.owners) {
+        let device = &with_bounded_windows(device, rx_ring_entries(&device.interface));
         let link_mtu_bytes = checked.net.device(id).link_mtu_bytes;
         let attached = attach(device, link_mtu_bytes, owners, &config.workers);
         let (attachment, queues) = attached.with_context(|| format!("device {}", device.name))?;
@@ -164,6 +165,30 @@ pub(super) fn start(config: &Config, checked: &Checked) -> anyhow::Result<Starte
     }
     let workers = Workers::new(handles, Arc::clone(&checked.endpoints));
     Ok(Started { devices: served, workers, queue_mailboxes, threads, events: receiver, board })
+}
+
+/// Bounds the windows by half of the NIC's receive ring, where the driver tells its size: responses
+/// to READs are received there, and the NICs of peers are mostly of the same kind. The other half
+/// is for frames that the driver has not taken off the ring yet, and for other traffic (rtl8139
+/// with 64 descriptors and windows of 128 packets lost two packets of five, with 32 one of two
+/// thousand).
+fn with_bounded_windows(device: &config::DeviceConfig, rx_ring_entries: Option<u32>) -> config::DeviceConfig {
+    let mut bounded = device.clone();
+    let Some(ring) = rx_ring_entries else { return bounded };
+    let most = (ring / 2).max(1);
+    bounded.window_packets = device.window_packets.min(most);
+    bounded.total_window_packets = device.total_window_packets.min(most);
+    if bounded.total_window_packets < device.total_window_packets {
+        info!(
+            device = device.name,
+            interface = device.interface,
+            rx_ring_entries = ring,
+            window_packets = bounded.window_packets,
+            total_window_packets = bounded.total_window_packets,
+            "windows are bounded by half of the NIC's receive ring; `ethtool -G` may enlarge it, then restart roced"
+        );
+    }
+    bounded
 }
 
 /// Gives each worker its endpoint of `device` with its share of `queues`.
@@ -261,5 +286,24 @@ fn policy(worker: &config::WorkerConfig) -> Policy {
         Idle::Spin => Policy::Spin,
         Idle::Yield => Policy::Yield,
         Idle::Sleep => Policy::Sleep { spin: Nanos::from_micros(worker.spin_us.into()) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_bounded_by_half_of_a_small_ring() {
+        let device = config::DeviceConfig::new("roce0", "eth0");
+        let windows = |ring| {
+            let bounded = with_bounded_windows(&device, ring);
+            (bounded.window_packets, bounded.total_window_packets)
+        };
+        assert_eq!(windows(None), (128, 192), "the driver does not say");
+        assert_eq!(windows(Some(4096)), (128, 192));
+        assert_eq!(windows(Some(256)), (128, 128));
+        assert_eq!(windows(Some(64)), (32, 32));
+        assert_eq!(windows(Some(1)), (1, 1));
     }
 }
