@@ -22,8 +22,9 @@ use crate::{
     error::{Error, Result},
     gid::{Gid, GidEntry, RoceVersion},
     mapping::{self, ClientMapping, Mode},
+    private_memory::PrivateMemory,
     region_memory::MemoryInner,
-    socket::{DaemonSession, default_path},
+    socket::{DaemonSession, default_path, lock},
 };
 
 /// An open device. Clones name the same device, which is closed when the last clone and every
@@ -42,6 +43,7 @@ pub(crate) struct DeviceInner {
     /// Memory allocated by the daemon, by address.
     pub(crate) memories: Mutex<BTreeMap<usize, Weak<MemoryInner>>>,
     tags: AtomicU32,
+    private_memory: Mutex<PrivateMemory>,
 }
 
 /// This session's means to notify one worker: doorbells, sleep state and wake-up descriptor.
@@ -216,6 +218,7 @@ impl Device {
     }
 
     fn with_session(session: DaemonSession, number: u32, name: &str) -> Result<Self> {
+        let private_memory = Mutex::new(PrivateMemory::from_environment()?);
         let (reply, fds) = session.call_with_any_fds::<OpenDevice>(DeviceName::new(name))?;
         let mut fds = fds.into_iter();
         let (Some(doorbells), Some(states), wakes) = (fds.next(), fds.next(), fds) else {
@@ -236,7 +239,7 @@ impl Device {
         };
         let workers = (0..).zip(ids.iter().zip(wakes)).map(worker).collect();
         let (memories, tags) = (Mutex::default(), AtomicU32::new(1));
-        let inner = DeviceInner { name: name.into(), number, session, workers, memories, tags };
+        let inner = DeviceInner { name: name.into(), number, session, workers, memories, tags, private_memory };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -248,6 +251,12 @@ impl Device {
     /// Number of this session, as shown in the daemon's log and by `rocectl`.
     pub fn session_number(&self) -> u32 {
         self.inner.number
+    }
+
+    /// Chooses the way in which private memory is registered with this device from now on; before,
+    /// it is that of the environment variable `ROCED_PRIVATE_MEMORY`.
+    pub fn set_private_memory(&self, choice: PrivateMemory) {
+        *lock(&self.inner.private_memory) = choice;
     }
 
     /// Queries the capabilities of the device.
@@ -378,6 +387,11 @@ impl AsFd for Device {
 }
 
 impl DeviceInner {
+    /// Way in which private memory is registered.
+    pub(crate) fn private_memory(&self) -> PrivateMemory {
+        *lock(&self.private_memory)
+    }
+
     /// Rings `doorbell` of a queue at worker `index`, and wakes the worker if it sleeps.
     pub(crate) fn ring(&self, index: u32, doorbell: u32) {
         let worker = &self.workers[index as usize];

@@ -192,6 +192,21 @@ pub enum Error {
         /// Error of the kernel.
         errno: Errno,
     },
+    /// Private memory stays in place, and the daemon cannot have the kernel copy it, or not with
+    /// the rights asked for.
+    #[error(
+        "private memory stays in place, because {because}, and cannot be registered like that; ROCED_PRIVATE_MEMORY=migrated exchanges its pages all the same"
+    )]
+    StaysInPlace {
+        /// The reason, as a clause.
+        because: &'static str,
+    },
+    /// The environment variable `ROCED_PRIVATE_MEMORY` has an unknown value.
+    #[error("ROCED_PRIVATE_MEMORY is \"{value}\": allowed are auto, migrated and proxied")]
+    PrivateMemoryVariable {
+        /// Its value.
+        value: Box<str>,
+    },
     /// A forked child used an object that its parent opened.
     #[error("this was opened by the process that forked this one: open the device again here")]
     OtherProcess,

@@ -21,6 +21,7 @@ use crate::{
     device::DeviceInner,
     error::{Error, Result},
     mapping::ClientMapping,
+    private_memory::PrivateMemory,
     program::{ExchangeCost, Held, ProgramBacking, reach},
     region_memory::RegionMemory,
     socket::DaemonSession,
@@ -83,7 +84,7 @@ impl ProgramRange {
         access: Access,
         region: RegMrRequest,
     ) -> Result<(RegionPlace, RegMrReply)> {
-        let pages = ProgramPages::new(&self.range, access)?;
+        let pages = ProgramPages::new(&self.range, access, device.private_memory())?;
         let (offset, length) = ((self.range.start - pages.start()) as u64, self.range.len() as u64);
         let request = MapAndRegMrRequest { memory: pages.request(), region: RegMrRequest { offset, length, ..region } };
         match device.session.call_with::<MapAndRegMr>(request, pages.file()) {
@@ -103,7 +104,7 @@ impl ProgramRange {
         if let Some(place) = self.in_memory(device) {
             return Ok(place);
         }
-        let pages = ProgramPages::new(&self.range, access)?;
+        let pages = ProgramPages::new(&self.range, access, device.private_memory())?;
         let offset = (self.range.start - pages.start()) as u64;
         match device.session.call_with::<MapMemory>(pages.request(), pages.file()) {
             // SAFETY: the caller guarantees it.
@@ -164,11 +165,11 @@ impl RegionBacking {
 struct ProgramPages(ProgramBacking);
 
 impl ProgramPages {
-    fn new(range: &Range<usize>, access: Access) -> Result<Self> {
+    fn new(range: &Range<usize>, access: Access, private: PrivateMemory) -> Result<Self> {
         if range.is_empty() {
             return Err(Error::NotMapped { address: range.start });
         }
-        reach(range, access.writes()).map(Self)
+        reach(range, access.writes(), private).map(Self)
     }
 
     /// The first address.
@@ -185,10 +186,14 @@ impl ProgramPages {
         MapMemoryRequest { offset: *offset, bytes: pages.len() as u64, writable: u32::from(*writable), origin: *origin }
     }
 
-    /// Replaces the daemon's refusal of the file by the reason why the memory had to stay in place.
+    /// Replaces the daemon's refusal of the file, or of atomic operations, by the reason why the
+    /// memory had to stay in place.
     fn because_of(self, error: Error) -> Error {
         match (error, self.0.because) {
             (Error::Refused { refusal: Refusal::BadFile, .. }, Some(because)) => because,
+            (Error::Refused { refusal: Refusal::NotSupported, .. }, Some(because @ Error::StaysInPlace { .. })) => {
+                because
+            }
             (error, _) => error,
         }
     }

@@ -33,7 +33,7 @@ impl From<Error> for Errno {
             Error::Kernel { errno, .. } => errno as c_int,
             Error::NotMapped { .. } => libc::EFAULT,
             Error::NoRights { .. } => libc::EACCES,
-            Error::NoPageExchange { .. } => libc::EOPNOTSUPP,
+            Error::NoPageExchange { .. } | Error::StaysInPlace { .. } => libc::EOPNOTSUPP,
             _ => libc::EINVAL,
         })
     }

@@ -27,6 +27,7 @@ mod file;
 mod fork;
 mod helper;
 mod pace;
+mod pinned;
 mod turns;
 mod userfaultfd;
 
@@ -57,6 +58,7 @@ use self::{
 };
 use crate::{
     error::{Error, Result},
+    private_memory::PrivateMemory,
     socket::lock,
 };
 
@@ -97,19 +99,20 @@ pub(crate) struct ProgramBacking {
     pub(crate) because: Option<Error>,
 }
 
-/// Makes `range` accessible to the daemon, for writing if `write` is set.
+/// Makes `range` accessible to the daemon, for writing if `write` is set; private memory in the way
+/// that `private` chooses.
 ///
 /// # Errors
 /// The range is not mapped, or lacks the rights; an error of the kernel. The memory is unchanged on
 /// error.
-pub(crate) fn reach(range: &Range<usize>, write: bool) -> Result<ProgramBacking> {
-    let because = match Held::new(range, write) {
+pub(crate) fn reach(range: &Range<usize>, write: bool, private: PrivateMemory) -> Result<ProgramBacking> {
+    let because = match Held::new(range, write, private) {
         Ok(held) => {
             let (file, pages) = (held.file()?, held.range());
             let (offset, origin) = (pages.start as u64, origin::MIGRATED);
             return Ok(ProgramBacking { file, pages, offset, writable: true, origin, held: Some(held), because: None });
         }
-        Err(other @ (Error::OtherMemory { .. } | Error::NoPageExchange { .. })) => other,
+        Err(other @ (Error::OtherMemory { .. } | Error::NoPageExchange { .. } | Error::StaysInPlace { .. })) => other,
         Err(error) => return Err(error),
     };
     let (pages, areas) = (whole_pages(range)?, areas::all()?);
@@ -150,7 +153,7 @@ impl Held {
     /// # Errors
     /// Memory of another kind, or unmapped; an error of the kernel. The memory is unchanged on
     /// error.
-    fn new(range: &Range<usize>, write: bool) -> Result<Self> {
+    fn new(range: &Range<usize>, write: bool, choice: PrivateMemory) -> Result<Self> {
         let pages = &mut *lock(&PAGES);
         if pages.as_ref().is_none_or(|pages| pages.pid != process::id()) {
             fork::watch();
@@ -158,7 +161,7 @@ impl Held {
         }
         let pages = pages.as_mut().expect("made above");
         let (asked, range) = (range, whole_pages(range)?);
-        let cost = pages.hold(&range, write)?;
+        let cost = pages.hold(&range, write, choice)?;
         let edges = edges_of(asked, &range);
         edges.iter().for_each(|edge| pages.edges.add(edge));
         Ok(Self { pid: pages.pid, range, edges, cost })
@@ -207,7 +210,7 @@ impl Pages {
     }
 
     /// Shares the pages and returns the cost, which is zero if all were shared already.
-    fn hold(&mut self, range: &Range<usize>, write: bool) -> Result<ExchangeCost> {
+    fn hold(&mut self, range: &Range<usize>, write: bool, choice: PrivateMemory) -> Result<ExchangeCost> {
         let areas = areas::all()?;
         let parts = areas::within(&areas, range)?;
         // The kernel extends the main stack below its first page, provided that the mapping there
@@ -220,10 +223,12 @@ impl Pages {
         }
         areas::check_rights(&parts, write)?;
         let private: Vec<_> = parts.into_iter().filter(Area::is_plain).collect();
-        self.counts.add(range);
         if private.is_empty() {
+            self.counts.add(range);
             return Ok(ExchangeCost::default());
         }
+        check_movable(&private, choice)?;
+        self.counts.add(range);
         let cost = on_a_thread(slice::from_ref(range), || {
             let mut exchange = Exchange::new(self.file.as_fd())?;
             private.iter().try_for_each(|area| exchange.share(area))?;
@@ -251,14 +256,19 @@ impl Pages {
     }
 
     /// Makes private the part of `range` that still shows the file. The program may have unmapped
-    /// it meanwhile, or mapped other memory there.
+    /// it meanwhile, or mapped other memory there. Pages that may have been pinned meanwhile stay.
     fn make_private(&self, exchange: &mut Exchange<'_>, areas: &[Area], range: &Range<usize>) -> Result<()> {
         let overlap = |area: &Area| area.range.start.max(range.start)..area.range.end.min(range.end);
         for area in areas.iter().filter(|area| area.mirrors(self.identity)) {
             let part = overlap(area);
-            if !part.is_empty() {
-                exchange.unshare(&Area { range: part, ..area.clone() })?;
+            let part = Area { range: part, ..area.clone() };
+            if part.range.is_empty() {
+                continue;
             }
+            if pinned::cause(slice::from_ref(&part)).is_some() {
+                return Ok(());
+            }
+            exchange.unshare(&part)?;
         }
         // Memory moved by the program shows the file at another address: the file is the only copy
         // of its bytes.
@@ -269,6 +279,16 @@ impl Pages {
         };
         if moved.into_iter().any(shown) { Ok(()) } else { exchange::punch(self.file.as_fd(), range) }
     }
+}
+
+/// Checks that the pages of `parts`, which are private, may be exchanged.
+fn check_movable(parts: &[Area], choice: PrivateMemory) -> Result<()> {
+    let because = match choice {
+        PrivateMemory::Migrated => None,
+        PrivateMemory::Proxied => Some("the program asks for it (PrivateMemory::Proxied)"),
+        PrivateMemory::Auto => pinned::cause(parts),
+    };
+    because.map_or(Ok(()), |because| Err(Error::StaysInPlace { because }))
 }
 
 /// Returns the first and the last page of `pages` if `range` covers only a part of them.
