@@ -33,8 +33,9 @@ pub enum Question {
     DeviceAdd(String),
 }
 
-/// The daemon could not answer.
+/// The daemon could not answer. Other reports have problems among their fields and are no `Problem`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Problem {
     /// Description of a problem and its remedy.
     pub problem: String,
