@@ -93,7 +93,7 @@ pub(crate) fn all() -> Vec<Contestant> {
         named("napi_write_1m", mebibyte(Pair::RoceNapi, "write", 1), true),
         named("qps_4_write_1m", mebibyte(Pair::Roce, "write", 4), false),
         named("workers_2_write_1m", mebibyte(Pair::RoceTwo, "write", 4), false),
-        named("workers_2_handed_over", mebibyte(Pair::RoceCrossed, "write", 4), false),
+        named("workers_2_forwarded", mebibyte(Pair::RoceCrossed, "write", 4), false),
         named("raw_1082", What::Raw(Pair::Raw, 1082), true),
         named("write_1m_mtu1024", bandwidth("write", MIB, 1024, 1, 0), true),
         named("read_1m_mtu1024", bandwidth("read", MIB, 1024, 1, 0), false),

@@ -26,7 +26,6 @@ mod contest;
 mod contestants;
 mod cpu;
 mod host;
-mod kept;
 mod machine;
 mod network;
 mod programs;
@@ -34,6 +33,7 @@ mod ratios;
 mod raw;
 mod rdma;
 mod report;
+mod reserve;
 mod samehost;
 mod sample;
 mod scale;
@@ -49,11 +49,11 @@ use crate::{
     cli::BenchArgs,
     contestants::{Arena, Contestant},
     host::{Host, Settings},
-    kept::Kept,
     machine::Machine,
     network::{BenchNetwork, NetworkSide, Pair},
     programs::{ProgramPlace, Programs},
     report::{BenchReport, Found},
+    reserve::Reserve,
 };
 
 /// How long each is run to count its system calls.
@@ -75,7 +75,7 @@ fn main() -> anyhow::Result<()> {
 
 fn measure(cli: &BenchArgs, contestants: &[Contestant]) -> anyhow::Result<BenchReport> {
     let machine = Machine::look();
-    let _kept = cli.keep_memory.map(Kept::take).transpose()?;
+    let _reserve = cli.keep_memory.map(Reserve::take).transpose()?;
     if cli.fifo {
         // Threads and programs that are started from here on inherit it.
         network::run("chrt", &["--fifo", "--pid", "1", &std::process::id().to_string()])?;

@@ -68,7 +68,7 @@ pub(crate) enum Pair {
     /// Daemons of two queues, with a worker for each.
     RoceTwo,
     /// The same, but each worker of host b has the queue at which the other's frames arrive: all of
-    /// them are handed over.
+    /// them are forwarded.
     RoceCrossed,
     /// Raw frames with the receiver's NAPI moved.
     RawNapi,

@@ -108,7 +108,7 @@ pub(crate) const RATIOS: &[Ratio] = &[
     ratio("samehost_1m_vs_tcp_loopback", Throughput, "samehost_write_1m", "tcp_loopback_1m", AtLeast(2.0)),
     ratio("qps1000_vs_1", Throughput, "qps_1000", "qps_1", AtLeast(0.85)),
     ratio("workers_2_vs_1", Throughput, "workers_2_write_1m", "qps_4_write_1m", Told),
-    ratio("handed_over_vs_2_workers", Throughput, "workers_2_handed_over", "workers_2_write_1m", Told),
+    ratio("forwarded_vs_2_workers", Throughput, "workers_2_forwarded", "workers_2_write_1m", Told),
     ratio("perftest_vs_roce_perf", Throughput, "perftest_write_1m", "write_1m_mtu4096", Between(0.9, 1.1)),
     ratio("send_1m_mtu4096_vs_raw", Throughput, "send_1m_mtu4096", "raw_4154", Told),
     ratio("read_1m_mtu1024_vs_raw", Throughput, "read_1m_mtu1024", "raw_1082", Told),

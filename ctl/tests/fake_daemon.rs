@@ -239,7 +239,7 @@ fn counters() -> CountersReport {
             group("device/roce0", &device),
             group("device/roce0/worker/0", &device),
             group("device/roce0/queue/3", &[("nic_rx_ring_full", 4)]),
-            group("worker/0", &[("handoff_dropped", 1)]),
+            group("worker/0", &[("forward_dropped", 1)]),
         ]
         .into(),
     }
@@ -263,7 +263,7 @@ fn metrics_have_each_counter_once_and_the_names_of_node_exporter() {
         "roced_xdp_frames_total{device=\"roce0\",verdict=\"redirected\"} 9.0\n",
         "roced_dropped_packets_total{device=\"roce0\",reason=\"bad_icrc\"} 2.0\n",
         "roced_queue_nic_rx_ring_full_total{device=\"roce0\",queue=\"3\"} 4.0\n",
-        "roced_worker_handoff_dropped_total{worker=\"0\"} 1.0\n",
+        "roced_worker_forward_dropped_total{worker=\"0\"} 1.0\n",
         "roced_infiniband_packet_sequence_errors_total{device=\"roce0\",port=\"1\"} 7.0\n",
         "roced_infiniband_state_id{device=\"roce0\",port=\"1\"} 4.0\n",
     ] {

@@ -1,7 +1,16 @@
 //! The machine around the transport: everything that touches the kernel, a clock or a client.
 //!
-//! [`app`] is the only module that knows every part. `xdp` and `clients` do not know each other;
-//! `worker` joins them.
+//! | module | content |
+//! |---|---|
+//! | [`app`] | control thread; the only module that connects the others |
+//! | [`config`], [`cli`], [`systemd`], [`admin`] | configuration, command line, service manager, admin socket |
+//! | [`client_socket`] | socket of clients: messages with file descriptors |
+//! | [`clients`] | sessions of clients and their objects; sends commands to [`worker`] |
+//! | [`worker`] | worker threads: endpoints between NIC queues and client memory; imports none of the others |
+//! | [`net`] | view of the kernel's network |
+//! | `numbers`, `log_limiter` | numbers and keys given to clients; limits on log lines that clients cause |
+//!
+//! Workers reach the interface through [`worker::nic::Nic`], which the crate `xdp` implements.
 
 pub mod admin;
 pub mod app;

@@ -1,4 +1,4 @@
-//! The RoCEv2 transport as a pure state machine.
+//! The transport of RoCEv2 and RoCEv1 as a pure state machine.
 //!
 //! Time, frames and work requests go in; frames, completions and memory accesses come out through
 //! the two traits of [`io`]. No clock, socket, thread or unsafe code is here, and nothing allocates
@@ -19,10 +19,14 @@
 //! | `insert_mr`, `insert_qp`, `modify_qp` | control: once per object; the states are those of verbs |
 //! | `send_room`, `recv_room` | before posting; after a 0, `take_unblocked` names the queue pair when there is room |
 //! | `post_send`, `post_recv` | for each work request, within the room |
+//! | `post_srq_recv` | for each work request of a shared receive queue, within its room |
 //! | `on_frame` | for each received frame; never sends |
+//! | `on_borrowed_frame` | for a frame of a queue pair of the same endpoint, with payload in its memory; within the iteration that sent it |
 //! | `on_timeout` | in each iteration, and at the latest at `poll_timeout` |
 //! | `poll_transmit` | in each iteration, until its budget or the wire is exhausted; the only call that sends |
 //! | `poll_event` | for asynchronous events of queue pairs |
+//! | `poll_failure` | for the causes of failed queue pairs, for a log |
+//! | `poll_srq_limit` | for limit events of shared receive queues |
 //! | `poll_key_change` | for LOCAL_INV, BIND_MW and SEND with invalidate: change the key wherever it is known, then call `finish_key_change` |
 //!
 //! # A complete program

@@ -1,7 +1,8 @@
 //! Memory regions: keys, their ranges and rights.
 //!
-//! [`MrTable::check`] is the only maker of a [`MemSpan`]; a span proves that key, protection
-//! domain, right and range were checked in this call. The span borrows the table, so it cannot
+//! [`MrTable::check`] (local work requests) and [`MrTable::check_peer`] (packets of peers) are the
+//! only makers of a [`MemSpan`]; a span proves that key, protection domain, scope, right and range
+//! were checked in this call. The span borrows the table, so it cannot
 //! outlive the call: longer-lived state (a READ in flight, a retransmission) keeps key, address and
 //! length, and checks again.
 

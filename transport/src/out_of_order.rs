@@ -26,8 +26,9 @@ const SLOT_BYTES: usize = 4352;
 /// packet farther ahead is more likely of an earlier life of the connection than in flight.
 pub(crate) const WINDOW: u32 = 1 << 10;
 
-/// Minimum time limit for buffered packets: many round trips of a building, and less than the
-/// shortest ACK timer of adapters, after which everything is sent again anyway.
+/// Maximum time in the buffer, unless twice the configured reordering delay is longer: many round
+/// trips within a building, and less than the shortest ACK timer of adapters, after which everything
+/// is sent again anyway.
 pub(crate) const BUFFERED_MAX: Nanos = Nanos::from_millis(4);
 
 const NOBODY: u32 = u32::MAX;

@@ -14,8 +14,8 @@ named_counters! {
     DropReason, DropCounters {
         /// Shorter than its headers, or its lengths do not agree with one another.
         BadLength "drop_bad_length",
-        /// Not IPv4 or IPv6, not UDP to port 4791, a fragment: nothing that the XDP program lets
-        /// through.
+        /// Neither RoCEv2 (UDP to port 4791 on IPv4 or IPv6, not a fragment) nor RoCEv1 (EtherType
+        /// 0x8915): nothing that the XDP program lets through.
         NotRoce "drop_not_roce",
         /// An undefined opcode.
         UnknownOpcode "drop_unknown_opcode",

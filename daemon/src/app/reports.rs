@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(report["device/roce0/worker/1"]["request_packets"], 20);
         assert_eq!(report["device/roce1"]["request_packets"], 40);
         assert_eq!(report["device/roce1/queue/3"]["rx_frames"], 41);
-        assert_eq!(report["worker/2"]["handoff_out"], 5);
+        assert_eq!(report["worker/2"]["forwarded"], 5);
         assert!(!report.contains_key("device/roce1/worker/0"));
     }
 

@@ -111,7 +111,7 @@ pub struct HandoffCounters {
     /// Frames that arrived on a queue of this worker and belong to another worker.
     pub forwarded: u64,
     /// Such frames that were dropped because all buffers were in use.
-    pub forward_full: u64,
+    pub forward_dropped: u64,
     /// Frames that queue pairs of this worker sent to queue pairs of this daemon.
     pub handed_over: u64,
     /// Number of times that such a frame had to wait because all buffers were in use.
@@ -119,19 +119,19 @@ pub struct HandoffCounters {
     /// Such frames without a possible owner in this daemon.
     pub hand_over_lost: u64,
     /// Frames received from other workers, of both kinds.
-    pub taken_in: u64,
+    pub handoff_in: u64,
 }
 
 impl HandoffCounters {
     /// All names with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
-            ("handoff_out", self.forwarded),
-            ("handoff_dropped", self.forward_full),
-            ("handoff_in", self.taken_in),
-            ("local_frames", self.handed_over),
-            ("local_full", self.hand_over_full),
-            ("local_lost", self.hand_over_lost),
+            ("forwarded", self.forwarded),
+            ("forward_dropped", self.forward_dropped),
+            ("handoff_in", self.handoff_in),
+            ("handed_over", self.handed_over),
+            ("hand_over_full", self.hand_over_full),
+            ("hand_over_lost", self.hand_over_lost),
         ]
         .into_iter()
     }
@@ -219,7 +219,7 @@ impl Handoff {
         let length = frame.iter().map(|piece| piece.len()).sum::<usize>();
         let packet_buffer = if length <= FRAME_BYTES_MAX { self.take_buffer(BufferKind::Forwarded) } else { None };
         let Some(mut packet_buffer) = packet_buffer else {
-            self.counters.forward_full += 1;
+            self.counters.forward_dropped += 1;
             return Err(Full);
         };
         let mut at = 0;
@@ -371,7 +371,7 @@ impl Handoff {
             return None;
         }
         let packet_buffer = inbox.pop();
-        self.counters.taken_in += u64::from(packet_buffer.is_some());
+        self.counters.handoff_in += u64::from(packet_buffer.is_some());
         packet_buffer
     }
 
@@ -450,7 +450,7 @@ mod tests {
         let packet_buffer = ends[1].take_in().expect("it arrived");
         ends[1].give_back(packet_buffer);
         assert_eq!(ends[0].forward(1, &[&[7]]), Ok(()));
-        assert_eq!((ends[0].counters().forwarded, ends[0].counters().forward_full), (PACKET_BUFFERS as u64 + 1, 1));
+        assert_eq!((ends[0].counters().forwarded, ends[0].counters().forward_dropped), (PACKET_BUFFERS as u64 + 1, 1));
     }
 
     #[test]
@@ -523,7 +523,7 @@ mod tests {
         let mut ends = ends(2);
         assert_eq!(ends[0].forward(1, &[&[0; FRAME_BYTES_MAX]]), Ok(()));
         assert_eq!(ends[0].forward(1, &[&[0; FRAME_BYTES_MAX], &[0]]), Err(Full));
-        assert_eq!(ends[0].counters().forward_full, 1);
+        assert_eq!(ends[0].counters().forward_dropped, 1);
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl fmt::Display for Srqn {
     }
 }
 
-/// One worker's half of one device: the unit that owns queue pairs. At most [`EndpointId::COUNT`]
+/// One worker's part of one device: the unit that owns queue pairs. At most [`EndpointId::COUNT`]
 /// in a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(u8);

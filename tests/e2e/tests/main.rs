@@ -89,7 +89,7 @@ const TESTS: &[(&str, Test)] = tests! {
         ud_send ud_send_with_immediate;
     transfers: by_ipv6 at_every_path_mtu a_link_of_1500_carries_a_path_mtu_of_1024 through_a_router_by_ipv4_and_ipv6
         a_peer_on_this_very_host four_queues_on_one_worker two_queues_on_two_workers two_devices_on_one_worker
-        frames_on_the_wrong_queue_are_handed_over;
+        frames_on_the_wrong_queue_are_forwarded;
     wire: the_icrc_check_knows_good_from_bad others_understand_our_frames rocev1_and_rocev2_on_one_device_at_once
         traffic_class_hop_limit_and_flow_label_are_on_the_frames
         a_router_changes_the_hop_limit_and_nothing_that_counts vlan_and_priority_are_on_the_frames;

@@ -35,14 +35,14 @@ pub(crate) fn two_devices_on_one_worker(settings: &Settings) -> Result<()> {
 
 /// The switch makes every frame arrive on one queue, so that at one time half of the queue pairs,
 /// at another time the other half, get theirs on a queue of the other worker.
-pub(crate) fn frames_on_the_wrong_queue_are_handed_over(settings: &Settings) -> Result<()> {
+pub(crate) fn frames_on_the_wrong_queue_are_forwarded(settings: &Settings) -> Result<()> {
     let lab = Lab::up(&["--switch", "--queues", "2", "--workers", "2"])?;
     let _server = Server::start(&lab, Host::B, &[])?;
     for queue in ["0", "1"] {
         lab.fault(&["--queue", queue])?;
-        let before = lab.counter(Host::B, "worker/*", "handoff_out")?;
+        let before = lab.counter(Host::B, "worker/*", "forwarded")?;
         transfer_all(&lab, PEER_IPV4, settings.bytes(), &[])?;
-        ensure!(lab.counter(Host::B, "worker/*", "handoff_out")? > before, "no frame was handed over");
+        ensure!(lab.counter(Host::B, "worker/*", "forwarded")? > before, "no frame was forwarded");
         ensure!(lab.faults()?["steered"] > 0, "no frame was steered");
     }
     Ok(())

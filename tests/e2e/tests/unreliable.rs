@@ -62,9 +62,9 @@ pub(crate) fn datagrams_between_two_workers_and_on_one_host(settings: &Settings)
     let lab = Lab::up(&["--queues", "2", "--workers", "2"])?;
     all_are_answered(&lab, settings, Host::A, ("10.10.0.1", "10.10.0.2"))?;
     // Both on host b: by hand-over.
-    let before = lab.counter(Host::B, "worker/*", "local_frames")?;
+    let before = lab.counter(Host::B, "worker/*", "handed_over")?;
     all_are_answered(&lab, settings, Host::B, ("10.10.0.2", "10.10.0.2"))?;
-    ensure!(lab.counter(Host::B, "worker/*", "local_frames")? > before, "nothing was handed over");
+    ensure!(lab.counter(Host::B, "worker/*", "handed_over")? > before, "nothing was handed over");
     Ok(())
 }
 

@@ -25,8 +25,8 @@
 
 use crate::clock::Nanos;
 
-/// Time after the start of a later life of a queue pair, or after a change of port, in which no
-/// early packets are buffered. Longer than any frame stays in a network: switches discard frames
+/// Time after the first accepted packet of a later life of a queue pair, or after a change of port,
+/// in which no early packets are buffered. Longer than any frame stays in a network: switches discard frames
 /// after half a second at the most, and the timewait of connection managers is of this order.
 pub const QUARANTINE: Nanos = Nanos::from_millis(1000);
 

@@ -36,14 +36,14 @@ const LEFT_GIB: usize = 2;
 
 /// Keeps a page of each block until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct Reserve {
     base: NonNull<c_void>,
     bytes: usize,
     /// One end of each: it is there as long as that.
     pipes: Vec<OwnedFd>,
 }
 
-impl Kept {
+impl Reserve {
     /// Touches so many GiB, and gives back what need not be kept. Says on stderr how far it is.
     pub(crate) fn take(gib: usize) -> anyhow::Result<Self> {
         let available = available_gib().context("/proc/meminfo does not say how much memory is available")?;
@@ -69,8 +69,8 @@ impl Kept {
         }
         let blocks: Vec<usize> = (0..bytes).step_by(BLOCK_BYTES).collect();
         for some in blocks.chunks(PAGES_OF_PIPE) {
-            let kept = this.put_into_pipe(some)?;
-            this.pipes.push(kept);
+            let pipe = this.put_into_pipe(some)?;
+            this.pipes.push(pipe);
         }
         for at in blocks {
             this.advise(at + PAGE_BYTES, BLOCK_BYTES - PAGE_BYTES, MmapAdvise::MADV_DONTNEED)?;
@@ -98,7 +98,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Reserve {
     fn drop(&mut self) {
         // SAFETY: our own mapping. An error leaves it there until this process ends, which is soon.
         let _ = unsafe { munmap(self.base, self.bytes) };
